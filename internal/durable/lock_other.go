@@ -1,0 +1,13 @@
+//go:build !(darwin || dragonfly || freebsd || linux || netbsd || openbsd)
+
+package durable
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+)
+
+func lockFile(name string) (io.Closer, error) {
+	return nil, &fs.PathError{Op: "lock", Path: name, Err: errors.ErrUnsupported}
+}

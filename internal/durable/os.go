@@ -1,0 +1,84 @@
+package durable
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"syscall"
+)
+
+// OS returns the file system of the operating system.
+func OS() FS { return On(osDisk{}) }
+
+type osDisk struct{}
+
+func (osDisk) Read(name string, limit int64) ([]byte, fs.FileMode, error) {
+	// Non-blocking, because opening a named pipe would otherwise wait for a
+	// writer for ever. It means nothing for a regular file.
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, 0, fmt.Errorf("durable: %s is no regular file but %v", name, info.Mode())
+	}
+	// The limit holds for what is read, since the file can grow after the Stat.
+	data, err := io.ReadAll(io.LimitReader(f, min(limit, math.MaxInt64-1)+1))
+	if err != nil {
+		return nil, 0, err
+	}
+	if int64(len(data)) > limit {
+		clear(data)
+		return nil, 0, fmt.Errorf("durable: %s has more than %d bytes: %w", name, limit, ErrTooLarge)
+	}
+	return data, info.Mode(), nil
+}
+
+func (osDisk) Stat(name string) (fs.FileMode, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return 0, err
+	}
+	return info.Mode(), nil
+}
+
+func (osDisk) List(dir string) ([]string, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+func (osDisk) Create(name string) (File, error) {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (osDisk) Rename(from, to string) error        { return os.Rename(from, to) }
+func (osDisk) Remove(name string) error            { return os.Remove(name) }
+func (osDisk) Mkdir(dir string) error              { return os.Mkdir(dir, 0o700) }
+func (osDisk) Lock(name string) (io.Closer, error) { return lockFile(name) }
+
+func (osDisk) SyncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	err = f.Sync()
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
