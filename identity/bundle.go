@@ -1,0 +1,269 @@
+package identity
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Limits of a [Bundle]: it comes from a peer, and every handshake looks into it.
+const (
+	MaxRoots    = 16
+	MaxMeshKeys = 256
+	MaxBans     = 1 << 17 // ids and keys, each
+)
+
+// BundleConfig is what [NewBundle] makes a bundle of. Order and repetition do not matter.
+type BundleConfig struct {
+	// Cluster is the trust domain whose identities count. Required.
+	Cluster string
+
+	// Roots are the trust anchors, each of [RootProfile] and signed by itself; 1 to
+	// [MaxRoots]. They may be out of date: that shows when they are used.
+	Roots []*x509.Certificate
+
+	// MeshKeys are the keys of the mesh CAs that are accepted, at most [MaxMeshKeys].
+	// A leaf of kind coordinator needs only a root; every other leaf needs its mesh
+	// CA's key here. None: coordinators alone are trusted.
+	MeshKeys []KeyID
+
+	// BannedIDs and BannedKeys are refused whatever vouches for them, at most
+	// [MaxBans] each. A banned key counts in a leaf, a mesh CA and a root.
+	BannedIDs  []ID
+	BannedKeys []KeyID
+}
+
+// Bundle is what a process believes about certificates. It is immutable and safe for
+// concurrent use. A nil Bundle trusts nobody.
+type Bundle struct {
+	cluster     string
+	roots       []*x509.Certificate // sorted by DER, distinct
+	meshKeys    []KeyID             // these are sorted and distinct
+	bannedIDs   []ID
+	bannedKeys  []KeyID
+	fingerprint [sha256.Size]byte
+
+	isMesh      map[KeyID]bool
+	isBannedID  map[ID]bool
+	isBannedKey map[KeyID]bool
+}
+
+// NewBundle checks cfg and makes a bundle of it, which keeps no slice of cfg's. Its roots
+// are shared: nobody may change a parsed certificate.
+//
+// Errors: [*IDError] for the cluster, [*ChainError] for a root, or a plain one that names
+// the field.
+func NewBundle(cfg BundleConfig) (*Bundle, error) {
+	if err := CheckCluster(cfg.Cluster); err != nil {
+		return nil, fmt.Errorf("identity: BundleConfig.Cluster: %w", err)
+	}
+	if len(cfg.Roots) == 0 {
+		return nil, errors.New("identity: BundleConfig.Roots is empty: a bundle without a root trusts nobody; add the cluster's root certificate")
+	}
+	for _, limit := range []struct {
+		field     string
+		got, most int
+	}{
+		{"Roots", len(cfg.Roots), MaxRoots},
+		{"MeshKeys", len(cfg.MeshKeys), MaxMeshKeys},
+		{"BannedIDs", len(cfg.BannedIDs), MaxBans},
+		{"BannedKeys", len(cfg.BannedKeys), MaxBans},
+	} {
+		if limit.got > limit.most {
+			return nil, fmt.Errorf("identity: BundleConfig.%s has %d entries, at most %d are allowed: remove those that have expired", limit.field, limit.got, limit.most)
+		}
+	}
+	for i, root := range cfg.Roots {
+		if err := RootProfile().checkShape(root); err != nil {
+			return nil, fmt.Errorf("identity: BundleConfig.Roots[%d]: %w", i, err)
+		}
+		if err := checkSelfSigned(root); err != nil {
+			return nil, fmt.Errorf("identity: BundleConfig.Roots[%d]: %w", i, err)
+		}
+	}
+	for i, id := range cfg.BannedIDs {
+		if id.Cluster() != cfg.Cluster {
+			return nil, fmt.Errorf("identity: BundleConfig.BannedIDs[%d] is %s, which is not of cluster %s: it would ban nobody", i, clip(id.String()), cfg.Cluster)
+		}
+	}
+	if i := slices.Index(cfg.MeshKeys, KeyID{}); i >= 0 {
+		return nil, fmt.Errorf("identity: BundleConfig.MeshKeys[%d] is blank: give the SHA-256 of the mesh CA's public key", i)
+	}
+	if i := slices.Index(cfg.BannedKeys, KeyID{}); i >= 0 {
+		return nil, fmt.Errorf("identity: BundleConfig.BannedKeys[%d] is blank: give the SHA-256 of the banned public key", i)
+	}
+
+	b := &Bundle{
+		cluster: cfg.Cluster,
+		roots: distinct(cfg.Roots, func(a, b *x509.Certificate) int {
+			return bytes.Compare(a.Raw, b.Raw)
+		}),
+		meshKeys:    distinct(cfg.MeshKeys, KeyID.Compare),
+		bannedIDs:   distinct(cfg.BannedIDs, ID.Compare),
+		bannedKeys:  distinct(cfg.BannedKeys, KeyID.Compare),
+		isMesh:      setOf(cfg.MeshKeys),
+		isBannedID:  setOf(cfg.BannedIDs),
+		isBannedKey: setOf(cfg.BannedKeys),
+	}
+	b.fingerprint = b.hash()
+	return b, nil
+}
+
+// hash covers everything that the bundle says. Each list is preceded by its length and
+// each entry by its own, so that no two bundles have the same input.
+func (b *Bundle) hash() [sha256.Size]byte {
+	var in []byte
+	add := func(entry []byte) {
+		in = binary.BigEndian.AppendUint64(in, uint64(len(entry)))
+		in = append(in, entry...)
+	}
+	count := func(n int) { in = binary.BigEndian.AppendUint64(in, uint64(n)) }
+
+	add([]byte("fealty identity bundle 1"))
+	add([]byte(b.cluster))
+	count(len(b.roots))
+	for _, root := range b.roots {
+		add(root.Raw)
+	}
+	count(len(b.meshKeys))
+	for _, key := range b.meshKeys {
+		add(key[:])
+	}
+	count(len(b.bannedIDs))
+	for _, id := range b.bannedIDs {
+		add([]byte(id.uri))
+	}
+	count(len(b.bannedKeys))
+	for _, key := range b.bannedKeys {
+		add(key[:])
+	}
+	return sha256.Sum256(in)
+}
+
+// Cluster returns the cluster whose identities count.
+func (b *Bundle) Cluster() string {
+	if b == nil {
+		return ""
+	}
+	return b.cluster
+}
+
+// Roots returns a copy of the list of trust anchors, sorted by their DER.
+func (b *Bundle) Roots() []*x509.Certificate {
+	if b == nil {
+		return nil
+	}
+	return slices.Clone(b.roots)
+}
+
+// MeshKeys returns a copy of the accepted mesh CA keys, sorted.
+func (b *Bundle) MeshKeys() []KeyID {
+	if b == nil {
+		return nil
+	}
+	return slices.Clone(b.meshKeys)
+}
+
+// BannedIDs returns a copy of the banned identities, sorted.
+func (b *Bundle) BannedIDs() []ID {
+	if b == nil {
+		return nil
+	}
+	return slices.Clone(b.bannedIDs)
+}
+
+// BannedKeys returns a copy of the banned keys, sorted.
+func (b *Bundle) BannedKeys() []KeyID {
+	if b == nil {
+		return nil
+	}
+	return slices.Clone(b.bannedKeys)
+}
+
+// Banned reports whether the identity or the key is banned.
+func (b *Bundle) Banned(id ID, key KeyID) bool {
+	return b != nil && (b.isBannedID[id] || b.isBannedKey[key])
+}
+
+// Fingerprint is equal for bundles that say the same, and differs for any change.
+func (b *Bundle) Fingerprint() [32]byte {
+	if b == nil {
+		return [32]byte{}
+	}
+	return b.fingerprint
+}
+
+func distinct[T any](list []T, compare func(a, b T) int) []T {
+	sorted := slices.SortedFunc(slices.Values(list), compare)
+	return slices.CompactFunc(sorted, func(a, b T) bool { return compare(a, b) == 0 })
+}
+
+func setOf[T comparable](list []T) map[T]bool {
+	set := make(map[T]bool, len(list))
+	for _, v := range list {
+		set[v] = true
+	}
+	return set
+}
+
+func checkSelfSigned(root *x509.Certificate) *ChainError {
+	if err := root.CheckSignatureFrom(root); err != nil {
+		return &ChainError{Certificate: "root", Rule: "self-signed", Section: "RFC 5280 §3.2",
+			Detail: "its own key did not sign it: " + err.Error(), Reason: ReasonUntrusted}
+	}
+	return nil
+}
+
+// Verified is what a chain that passed [Bundle.Verify] says.
+type Verified struct {
+	// ID is the peer's identity, of the bundle's cluster; zero if IDErr is set.
+	ID ID
+
+	// IDErr says why the leaf identifies nobody here: it has no URI SAN, several, or
+	// one of another form or cluster. It is nil or a [*SANError]. A server goes on with
+	// the handshake and refuses each call; a client refuses the handshake.
+	IDErr error
+
+	Leaf *x509.Certificate
+	Key  KeyID // of Leaf
+}
+
+// Peer returns v as the peer at addr.
+func (v Verified) Peer(addr string) Peer {
+	return Peer{ID: v.ID, Err: v.IDErr, Leaf: v.Leaf, Key: v.Key, Addr: addr}
+}
+
+// Verify decides at the time now whether chain is genuine. It is the leaf, its mesh CA,
+// and, if the sender gave it too, the root: exactly these, in this order.
+//
+// Errors: [*ChainError], with the first rule that refused. A ban outweighs expiry. A
+// chain whose leaf identifies nobody is no error: see [Verified.IDErr].
+func (b *Bundle) Verify(chain []*x509.Certificate, now time.Time) (Verified, error) {
+	p := path{bundle: b, chain: chain}
+	if err := p.run(anchorRules); err != nil {
+		return Verified{}, err
+	}
+	if err := LeafProfile().checkShape(p.leaf()); err != nil {
+		return Verified{}, err
+	}
+	if err := MeshCAProfile().checkShape(p.mesh()); err != nil {
+		return Verified{}, err
+	}
+	// Every root passed its profile in NewBundle.
+	if err := p.run(trustRules); err != nil {
+		return Verified{}, err
+	}
+	p.identify()
+	if err := p.run(acceptRules); err != nil {
+		return Verified{}, err
+	}
+	if err := p.checkDates(now); err != nil {
+		return Verified{}, err
+	}
+	return Verified{ID: p.id, IDErr: p.idErr, Leaf: p.leaf(), Key: KeyOf(p.leaf())}, nil
+}

@@ -1,0 +1,256 @@
+package identity
+
+import (
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ChainReason sorts refusals by what to do about them.
+type ChainReason int
+
+const (
+	// ReasonUntrusted: no root or mesh CA of the bundle vouches for the chain.
+	ReasonUntrusted ChainReason = iota + 1
+	// ReasonExpired: vouched for, and past or before its time.
+	ReasonExpired
+	// ReasonBanned: vouched for, and its identity or a key in it is banned.
+	ReasonBanned
+	// ReasonProfile: not a certificate that a cluster mints.
+	ReasonProfile
+)
+
+// String returns the reason's name. It is stable: a metric label.
+func (r ChainReason) String() string {
+	switch r {
+	case ReasonUntrusted:
+		return "untrusted"
+	case ReasonExpired:
+		return "expired"
+	case ReasonBanned:
+		return "banned"
+	case ReasonProfile:
+		return "profile"
+	}
+	return "invalid reason"
+}
+
+// Every [ChainError] matches one of these, by its reason.
+var (
+	ErrUntrusted = errors.New("certificate chain is not trusted")
+	ErrExpired   = errors.New("certificate is out of date")
+	ErrBanned    = errors.New("certificate is banned")
+	ErrProfile   = errors.New("certificate is not of the profile")
+)
+
+// ChainError says which rule refused a certificate or a chain.
+type ChainError struct {
+	Certificate string // "leaf", "mesh CA", "root" or "chain"
+	Rule        string // stable: a metric label
+	Section     string // the standard's section that the rule comes from
+	Detail      string // what was found; holds names that a peer chose, quoted and clipped
+	Reason      ChainReason
+
+	// For ReasonExpired: the certificate's bounds, and the time it was checked against,
+	// because it may be the clock that is wrong.
+	NotBefore, NotAfter, Now time.Time
+}
+
+func (e *ChainError) Error() string {
+	do := ""
+	switch e.Reason {
+	case ReasonUntrusted:
+		do = "check that both sides are of one cluster and have its current trust bundle"
+	case ReasonExpired:
+		do = "check the clocks of both sides, then renew the certificate"
+	case ReasonBanned:
+		do = "it was banned from the cluster: lift the ban, or join anew with another key"
+	case ReasonProfile:
+		do = "use a certificate that the cluster's own CA issued"
+	}
+	return fmt.Sprintf("%s refused by rule %s (%s): %s: %s", e.Certificate, e.Rule, e.Section, e.Detail, do)
+}
+
+// Is matches [ErrUntrusted], [ErrExpired], [ErrBanned] and [ErrProfile] by reason.
+func (e *ChainError) Is(target error) bool {
+	switch target {
+	case ErrUntrusted:
+		return e.Reason == ReasonUntrusted
+	case ErrExpired:
+		return e.Reason == ReasonExpired
+	case ErrBanned:
+		return e.Reason == ReasonBanned
+	case ErrProfile:
+		return e.Reason == ReasonProfile
+	}
+	return false
+}
+
+// path is one run of [Bundle.Verify].
+type path struct {
+	bundle *Bundle
+	chain  []*x509.Certificate
+
+	// roots are those of the bundle that the mesh CA names as its issuer, or the one
+	// that was sent. Equal subject key ids mean equal keys, so that one of them checks
+	// the signature for all. Set by anchorRules.
+	roots []*x509.Certificate
+
+	id    ID // set by identify
+	idErr error
+}
+
+func (p *path) leaf() *x509.Certificate { return p.chain[0] }
+func (p *path) mesh() *x509.Certificate { return p.chain[1] }
+
+// chainRule is a rule about a whole chain. check returns "" or what is wrong.
+type chainRule struct {
+	Rule
+	certificate string
+	reason      ChainReason
+	check       func(*path) string
+}
+
+// ChainRules lists the rules of [Bundle.Verify] that are not of a [Profile], in order.
+func ChainRules() []Rule {
+	var rules []Rule
+	for _, table := range [][]chainRule{anchorRules, trustRules, acceptRules} {
+		for _, r := range table {
+			rules = append(rules, r.Rule)
+		}
+	}
+	return rules
+}
+
+func (p *path) run(rules []chainRule) error {
+	for _, r := range rules {
+		if detail := r.check(p); detail != "" {
+			return &ChainError{Certificate: r.certificate, Rule: r.Name, Section: r.Section, Detail: detail, Reason: r.reason}
+		}
+	}
+	return nil
+}
+
+// anchorRules come first: they cost nothing, and a chain of strangers is told apart from
+// a bad one of ours.
+var anchorRules = []chainRule{
+	{Rule{"chain-length", "RFC 5280 §6.1"}, "chain", ReasonProfile, func(p *path) string {
+		if n := len(p.chain); n != 2 && n != 3 {
+			return fmt.Sprintf("%d certificates, want leaf, mesh CA and at most the root", n)
+		}
+		for i, c := range p.chain {
+			if c == nil || len(c.Raw) == 0 {
+				return fmt.Sprintf("certificate %d does not come from a parser", i)
+			}
+		}
+		return ""
+	}},
+	{Rule{"root-is-ours", "RFC 5280 §6.1.1 (d)"}, "root", ReasonUntrusted, func(p *path) string {
+		if len(p.chain) < 3 {
+			return ""
+		}
+		for _, root := range p.known() {
+			if bytes.Equal(root.Raw, p.chain[2].Raw) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("root %s is not in the trust bundle", clip(p.chain[2].Subject.String()))
+	}},
+	{Rule{"root-known", "RFC 5280 §6.1.1 (d)"}, "mesh CA", ReasonUntrusted, func(p *path) string {
+		for _, root := range p.known() {
+			if len(p.chain) == 3 && !bytes.Equal(root.Raw, p.chain[2].Raw) {
+				continue
+			}
+			if bytes.Equal(p.mesh().RawIssuer, root.RawSubject) && bytes.Equal(p.mesh().AuthorityKeyId, root.SubjectKeyId) {
+				p.roots = append(p.roots, root)
+			}
+		}
+		if len(p.roots) == 0 {
+			return fmt.Sprintf("issued by %s, which is no root of the trust bundle", clip(p.mesh().Issuer.String()))
+		}
+		return ""
+	}},
+}
+
+// trustRules check the links from the leaf to the root.
+var trustRules = []chainRule{
+	{linkRules[0].Rule, "leaf", ReasonUntrusted, func(p *path) string { return linkRules[0].check(p.leaf(), p.mesh()) }},
+	{linkRules[1].Rule, "leaf", ReasonUntrusted, func(p *path) string { return linkRules[1].check(p.leaf(), p.mesh()) }},
+	{Rule{"mesh-ca-signature", "RFC 5280 §6.1.3 (a)(1)"}, "mesh CA", ReasonUntrusted, func(p *path) string {
+		return signedBy(p.mesh(), p.roots[0])
+	}},
+	{Rule{"leaf-signature", "RFC 5280 §6.1.3 (a)(1)"}, "leaf", ReasonUntrusted, func(p *path) string {
+		return signedBy(p.leaf(), p.mesh())
+	}},
+}
+
+// acceptRules hold what the cluster says about keys and identities that are genuine.
+var acceptRules = []chainRule{
+	{Rule{"banned-key", "RFC 5280 §6.1.3 (a)(3)"}, "chain", ReasonBanned, func(p *path) string {
+		for _, c := range []*x509.Certificate{p.leaf(), p.mesh(), p.roots[0]} {
+			if key := KeyOf(c); p.bundle.isBannedKey[key] {
+				return "key " + key.String() + " is banned"
+			}
+		}
+		return ""
+	}},
+	{Rule{"banned-id", "RFC 5280 §6.1.3 (a)(3)"}, "leaf", ReasonBanned, func(p *path) string {
+		if p.bundle.isBannedID[p.id] {
+			return "identity " + clip(p.id.String()) + " is banned"
+		}
+		return ""
+	}},
+	{Rule{"mesh-ca-accepted", "RFC 5280 §6.2"}, "mesh CA", ReasonUntrusted, func(p *path) string {
+		// Coordinators make new mesh keys before any bundle can list them.
+		if p.id.Kind() == Coordinator || p.bundle.isMesh[KeyOf(p.mesh())] {
+			return ""
+		}
+		return "mesh CA key " + KeyOf(p.mesh()).String() + " is not accepted by the trust bundle"
+	}},
+}
+
+func (p *path) known() []*x509.Certificate {
+	if p.bundle == nil {
+		return nil
+	}
+	return p.bundle.roots
+}
+
+func signedBy(child, issuer *x509.Certificate) string {
+	if err := child.CheckSignatureFrom(issuer); err != nil {
+		return "its issuer did not sign it: " + err.Error()
+	}
+	return ""
+}
+
+// identify reads the leaf's identity. One of another cluster counts as none.
+func (p *path) identify() {
+	p.id, p.idErr = FromCertificate(p.leaf())
+	if p.idErr == nil && p.id.Cluster() != p.bundle.cluster {
+		p.idErr = &SANError{Reason: SANForeign, Count: 1, URI: p.id.String(), Cluster: p.bundle.cluster}
+		p.id = ID{}
+	}
+}
+
+// checkDates wants leaf, mesh CA and one of the matching roots in date.
+func (p *path) checkDates(now time.Time) error {
+	if err := LeafProfile().checkDates(p.leaf(), now); err != nil {
+		return err
+	}
+	if err := MeshCAProfile().checkDates(p.mesh(), now); err != nil {
+		return err
+	}
+	var first *ChainError
+	for _, root := range p.roots {
+		err := RootProfile().checkDates(root, now)
+		if err == nil {
+			return nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return first
+}

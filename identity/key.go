@@ -1,0 +1,94 @@
+package identity
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+)
+
+// KeyID names a public key: the SHA-256 of its SubjectPublicKeyInfo in DER (RFC 5280
+// §4.1.2.7). The zero KeyID names no key.
+type KeyID [sha256.Size]byte
+
+// ErrInvalidKeyID is matched by every error of [ParseKeyID].
+var ErrInvalidKeyID = errors.New("invalid key id")
+
+// KeyOf returns the id of c's public key as it was signed. c must come from a parser;
+// for anything else, nil included, the result is the zero KeyID.
+func KeyOf(c *x509.Certificate) KeyID {
+	if c == nil || len(c.RawSubjectPublicKeyInfo) == 0 {
+		return KeyID{}
+	}
+	return sha256.Sum256(c.RawSubjectPublicKeyInfo)
+}
+
+// KeyOfPublic returns the id of pub, which is equal to that of a certificate for it.
+// It fails for types that crypto/x509 cannot encode.
+func KeyOfPublic(pub crypto.PublicKey) (KeyID, error) {
+	der, err := x509.MarshalPKIXPublicKey(pub)
+	if err != nil {
+		return KeyID{}, fmt.Errorf("identity: naming a key of type %T: %w", pub, err)
+	}
+	return sha256.Sum256(der), nil
+}
+
+// ParseKeyID reads what [KeyID.String] prints: 64 lowercase hexadecimal digits.
+//
+// Errors match [ErrInvalidKeyID].
+func ParseKeyID(s string) (KeyID, error) {
+	var k KeyID
+	raw, err := hex.DecodeString(s)
+	// Uppercase is refused so that one key has one name, whoever compares the text.
+	if err != nil || len(raw) != len(k) || hex.EncodeToString(raw) != s {
+		return KeyID{}, fmt.Errorf("%w %s: want the SHA-256 of a public key as %d lowercase hexadecimal digits", ErrInvalidKeyID, clip(s), 2*len(k))
+	}
+	copy(k[:], raw)
+	return k, nil
+}
+
+// String returns the id as 64 lowercase hexadecimal digits.
+func (k KeyID) String() string { return hex.EncodeToString(k[:]) }
+
+// IsZero reports whether k names no key.
+func (k KeyID) IsZero() bool { return k == KeyID{} }
+
+// Compare orders key ids bytewise.
+func (k KeyID) Compare(other KeyID) int { return bytes.Compare(k[:], other[:]) }
+
+// MarshalText returns what String does.
+func (k KeyID) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText is [ParseKeyID]; on an error k keeps its value.
+func (k *KeyID) UnmarshalText(text []byte) error {
+	parsed, err := ParseKeyID(string(text))
+	if err != nil {
+		return err
+	}
+	*k = parsed
+	return nil
+}
+
+// SubjectKeyID returns the subject key identifier that every certificate for pub must
+// carry: the leftmost 160 bits of the SHA-256 of the key's BIT STRING (RFC 7093 §2,
+// method 1). Deriving it from the key makes the identifiers of a chain name keys, not
+// labels that an issuer chose.
+func SubjectKeyID(pub crypto.PublicKey) ([]byte, error) {
+	der, err := x509.MarshalPKIXPublicKey(pub)
+	if err != nil {
+		return nil, fmt.Errorf("identity: subject key id of a key of type %T: %w", pub, err)
+	}
+	var spki struct {
+		Algorithm asn1.RawValue
+		Key       asn1.BitString
+	}
+	if _, err := asn1.Unmarshal(der, &spki); err != nil {
+		return nil, fmt.Errorf("identity: subject key id of a key of type %T: %w", pub, err)
+	}
+	sum := sha256.Sum256(spki.Key.Bytes)
+	return sum[:20], nil
+}

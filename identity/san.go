@@ -1,0 +1,120 @@
+package identity
+
+import (
+	"crypto/x509"
+	"encoding/asn1"
+	"errors"
+	"fmt"
+)
+
+// ErrNoIdentity is matched by every error that says: this certificate identifies
+// nobody. The certificate may be valid all the same.
+var ErrNoIdentity = errors.New("no usable identity")
+
+// SANReason says why a certificate identifies nobody. Its text is stable: it is a
+// metric label.
+type SANReason string
+
+// The reasons of a [SANError].
+const (
+	SANAbsent    SANReason = "absent"    // no URI SAN
+	SANSeveral   SANReason = "several"   // more than one URI SAN, equal ones included
+	SANMalformed SANReason = "malformed" // one, that is not spiffe://<cluster>/<kind>/<name>
+	SANForeign   SANReason = "foreign"   // one, of another cluster than the bundle's
+)
+
+// SANError says why a certificate identifies nobody.
+type SANError struct {
+	Reason  SANReason
+	Count   int    // URI SANs in the certificate
+	URI     string // the one URI SAN, if Count is 1
+	Cluster string // the cluster that was wanted, for SANForeign
+	Err     error  // the [*IDError] behind SANMalformed; nil otherwise
+}
+
+func (e *SANError) Error() string {
+	const do = ": have the certificate issued with exactly one URI SAN, spiffe://<cluster>/<kind>/<name>"
+	switch e.Reason {
+	case SANForeign:
+		return fmt.Sprintf("certificate identifies nobody here: its URI SAN %s is not of cluster %s: join that cluster, or dial its own", clip(e.URI), clip(e.Cluster))
+	case SANMalformed:
+		if e.Err != nil {
+			return "certificate identifies nobody: " + e.Err.Error() + do
+		}
+		return "certificate identifies nobody: its subject alternative names cannot be read" + do
+	}
+	return fmt.Sprintf("certificate identifies nobody: it has %d URI SANs, want exactly 1", e.Count) + do
+}
+
+// Is makes every SANError match [ErrNoIdentity].
+func (e *SANError) Is(target error) bool { return target == ErrNoIdentity }
+
+// Unwrap returns the [*IDError] behind SANMalformed, if any.
+func (e *SANError) Unwrap() error { return e.Err }
+
+// FromCertificate returns the identity in c: its one and only URI SAN (X509-SVID §2).
+// It reads the names that were signed, byte for byte, and not c.URIs: parsing a URI
+// drops an empty fragment and lowers the scheme, which would give one identity several
+// spellings. So c must come from a parser; a template identifies nobody.
+//
+// It says nothing about whether c is genuine: see [Bundle.Verify].
+//
+// Errors: [*SANError], matching [ErrNoIdentity].
+func FromCertificate(c *x509.Certificate) (ID, error) {
+	if c == nil {
+		return ID{}, &SANError{Reason: SANAbsent}
+	}
+	names, ok := altNames(c)
+	if !ok {
+		return ID{}, &SANError{Reason: SANMalformed}
+	}
+	var uris []string
+	for _, name := range names {
+		if name.Tag == nameURI {
+			uris = append(uris, string(name.Bytes))
+		}
+	}
+	switch {
+	case len(uris) == 0:
+		return ID{}, &SANError{Reason: SANAbsent}
+	case len(uris) > 1:
+		return ID{}, &SANError{Reason: SANSeveral, Count: len(uris)}
+	}
+	id, err := Parse(uris[0])
+	if err != nil {
+		return ID{}, &SANError{Reason: SANMalformed, Count: 1, URI: uris[0], Err: err}
+	}
+	return id, nil
+}
+
+// The alternatives of GeneralName that a leaf may use (RFC 5280 §4.2.1.6).
+const (
+	nameDNS = 2
+	nameURI = 6
+	nameIP  = 7
+)
+
+// altNames returns the GeneralNames of c's subject alternative name extension, none if
+// it has no such extension, and false if the extension is not a sequence of
+// context-specific values.
+func altNames(c *x509.Certificate) ([]asn1.RawValue, bool) {
+	ext := extension(c, oidSubjectAltName)
+	if ext == nil {
+		return nil, true
+	}
+	var outer asn1.RawValue
+	if rest, err := asn1.Unmarshal(ext.Value, &outer); err != nil || len(rest) != 0 ||
+		outer.Class != asn1.ClassUniversal || outer.Tag != asn1.TagSequence || !outer.IsCompound {
+		return nil, false
+	}
+	var names []asn1.RawValue
+	for rest := outer.Bytes; len(rest) > 0; {
+		var name asn1.RawValue
+		var err error
+		if rest, err = asn1.Unmarshal(rest, &name); err != nil || name.Class != asn1.ClassContextSpecific {
+			return nil, false
+		}
+		names = append(names, name)
+	}
+	return names, true
+}
