@@ -95,7 +95,7 @@ func TestWriteFileDiskErrors(t *testing.T) {
 				if want := map[bool][]byte{true: newContent, false: oldContent}[unknown]; !bytes.Equal(seen, want) {
 					t.Errorf("%s: after %v a reader sees %q", name, err, seen)
 				}
-				if left, _ := fsys.ReadDir("state"); !slices.Equal(left, []string{"f"}) {
+				if left, _ := disk.List("state"); !slices.Equal(left, []string{"f"}) {
 					t.Errorf("%s: left over: %q", name, left)
 				}
 
@@ -357,6 +357,35 @@ func TestSweptByAnotherProcess(t *testing.T) {
 	if got := read(t, disk, "state/f"); !bytes.Equal(got, newContent) {
 		t.Errorf("got %q", got)
 	}
+}
+
+// A sweep by the process itself leaves alone what it is writing.
+func TestSweepSparesOwn(t *testing.T) {
+	disk := durabletest.NewDisk()
+	disk.Put("state/f", oldContent)
+	locker := &lockOnRename{Disk: disk}
+	locker.fsys = durable.On(locker)
+	if err := locker.fsys.WriteFile("state/f", newContent); err != nil {
+		t.Fatal(err)
+	}
+	if locker.renames != 1 {
+		t.Errorf("%d renames: the first temporary file was swept", locker.renames)
+	}
+}
+
+type lockOnRename struct {
+	*durabletest.Disk
+	fsys    durable.FS
+	renames int
+}
+
+func (d *lockOnRename) Rename(from, to string) error {
+	if d.renames++; d.renames == 1 {
+		if _, err := d.fsys.Lock("state/lock"); err != nil {
+			return err
+		}
+	}
+	return d.Disk.Rename(from, to)
 }
 
 type sweepOnRename struct {
