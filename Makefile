@@ -1,0 +1,40 @@
+# Needs Go; `make test` uses the race detector where there is a C compiler.
+# What is longer than a line is a script under tools, which can be called alone.
+
+.PHONY: help build run test bench fuzz lint generate clean
+
+help:
+	@echo 'make run       a whole cluster on this machine; Ctrl-C ends it'
+	@echo 'make test      every test, with the race detector'
+	@echo 'make bench     every benchmark (BENCH=regexp, BENCHTIME=1s)'
+	@echo 'make fuzz      every fuzz target for a while (FUZZTIME=10s)'
+	@echo 'make lint      every check that is not a test'
+	@echo 'make generate  Go code from the protos'
+	@echo 'make build     bin/fealty'
+	@echo 'make clean     remove bin'
+
+build:
+	CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -o bin/fealty ./cmd/fealty
+
+run: build
+	./bin/fealty dev --data .fealty-dev
+
+test:
+	@tools/test.sh
+
+BENCH ?= .
+BENCHTIME ?= 1s
+bench:
+	go test -run '^$$' -bench '$(BENCH)' -benchtime '$(BENCHTIME)' -benchmem ./...
+
+fuzz:
+	@tools/fuzz.sh
+
+lint:
+	@tools/lint.sh
+
+generate:
+	@tools/generate.sh
+
+clean:
+	rm -rf bin

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Builds every tool that tools/go.mod names into bin/tools, once: again only
+# when the tools' versions or the Go toolchain change. The linker alone takes
+# minutes for some of them on a small machine, and the generator looks for its
+# plugins at a fixed place, so `go tool` for each call would not do.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# The stamp is made of contents, not of times: a restored CI cache and a fresh
+# clone have times that say nothing.
+want=$({ go version; cat tools/go.mod tools/go.sum; } | sha256sum | cut -d' ' -f1)
+stamp=bin/tools/.stamp
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then
+  exit 0
+fi
+echo "tools: building into bin/tools (once for each version)" >&2
+rm -rf bin/tools
+mkdir -p bin/tools
+CGO_ENABLED=0 go build -modfile=tools/go.mod -o bin/tools/ tool
+echo "$want" >"$stamp"

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Runs every test. What go test prints is passed on as it is: the last line of
+# each package is the result, and the exit status is go test's own.
+#
+#   TEST_TIMEOUT  longest time for one package's tests (default 15m)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+race=-race
+# The race detector needs cgo, and so a C compiler; Fealty itself does not.
+if [ "$(go env CGO_ENABLED)" != 1 ] || ! command -v "$(go env CC | cut -d' ' -f1)" >/dev/null 2>&1; then
+  race=
+  echo "test: no C compiler here, so the race detector is off; everything else runs" >&2
+fi
+exec go test $race -timeout "${TEST_TIMEOUT:-15m}" ./...
