@@ -1,0 +1,131 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrNotFound: the key does not exist, or the Tx was not applied.
+	ErrNotFound = errors.New("not found in the store")
+
+	// ErrConflict is matched by every *ConflictError. Nothing was written.
+	ErrConflict = errors.New("store conflict")
+
+	// ErrUnknownOutcome: the write may have happened or may yet happen. It is
+	// wrapped together with the reason, such as ctx's error.
+	ErrUnknownOutcome = errors.New("outcome of the write is unknown: ask Outcome, or read before going on")
+
+	// ErrCompacted is matched by every *CompactedError.
+	ErrCompacted = errors.New("changes no longer kept")
+
+	// ErrVoided: Outcome was asked for this Tx ID before it was applied, and
+	// answered that it never will be. Commit again under a new ID.
+	ErrVoided = errors.New("transaction ID is void: its outcome was asked before it arrived; commit under a new ID")
+
+	// ErrInvalid is matched by every refusal of arguments: *KeyError,
+	// *LimitError, *ReusedError and others. Nothing was written; trying again
+	// cannot help.
+	ErrInvalid = errors.New("not valid for the store")
+
+	// ErrClosed: the store was closed before the call began, or while it waited.
+	ErrClosed = errors.New("store is closed")
+
+	// ErrNotEmpty: only an empty store can be raised.
+	ErrNotEmpty = errors.New("store is not empty")
+
+	// ErrForged: a sealed value was not sealed under this key by this
+	// Authenticator.
+	ErrForged = errors.New("record is forged: its authentication code does not match")
+)
+
+// invalidError is a refusal without fields worth a type of their own.
+type invalidError string
+
+func invalid(format string, args ...any) error { return invalidError(fmt.Sprintf(format, args...)) }
+
+func (e invalidError) Error() string        { return "store: " + string(e) }
+func (e invalidError) Is(target error) bool { return target == ErrInvalid }
+
+// ConflictError says which condition did not hold. It matches [ErrConflict].
+type ConflictError struct {
+	Key  string
+	Want Revision // version that the condition asked for; 0: must not exist
+	Got  Revision // version found; 0: does not exist
+}
+
+func (e *ConflictError) Error() string {
+	describe := func(v Revision) string {
+		if v == 0 {
+			return "absent"
+		}
+		return fmt.Sprintf("at version %d", v)
+	}
+	return fmt.Sprintf("store: %q is %s, not %s as expected: someone else wrote it first; read it and decide again",
+		e.Key, describe(e.Got), describe(e.Want))
+}
+
+func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
+
+// CompactedError says which changes can no longer be told. It matches
+// [ErrCompacted].
+type CompactedError struct {
+	After   Revision // what the caller asked to follow
+	Oldest  Revision // least revision that can be followed
+	Current Revision // newest commit; After above it means that the database went back
+}
+
+func (e *CompactedError) Error() string {
+	if e.After > e.Current {
+		return fmt.Sprintf("store: no changes after revision %d: the newest is %d, so the database was restored or replaced; list again and follow from there",
+			e.After, e.Current)
+	}
+	return fmt.Sprintf("store: changes after revision %d are no longer kept, the oldest to follow is %d: list again and follow from there",
+		e.After, e.Oldest)
+}
+
+func (e *CompactedError) Is(target error) bool { return target == ErrCompacted }
+
+// KeyError says why a key, prefix or transaction ID is refused. It matches
+// [ErrInvalid].
+type KeyError struct {
+	Key     string
+	Problem string // continues "the key"
+}
+
+func (e *KeyError) Error() string {
+	key, more := e.Key, ""
+	if len(key) > 64 {
+		key, more = key[:64], "…"
+	}
+	return fmt.Sprintf("store: key %q%s %s: want 1 to %d bytes of printable ASCII; write binary names in hex",
+		key, more, e.Problem, MaxKeyBytes)
+}
+
+func (e *KeyError) Is(target error) bool { return target == ErrInvalid }
+
+// LimitError says which limit was passed. It matches [ErrInvalid].
+type LimitError struct {
+	What     string
+	Got, Max int
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("store: %d %s, at most %d allowed: split it", e.Got, e.What, e.Max)
+}
+
+func (e *LimitError) Is(target error) bool { return target == ErrInvalid }
+
+// ReusedError says that a Tx came with the ID of a different one that was
+// applied before. It matches [ErrInvalid].
+type ReusedError struct {
+	ID      string
+	Applied Revision // of the first Tx with this ID
+}
+
+func (e *ReusedError) Error() string {
+	return fmt.Sprintf("store: transaction ID %q was used at revision %d for a different transaction: give every transaction an ID of its own",
+		e.ID, e.Applied)
+}
+
+func (e *ReusedError) Is(target error) bool { return target == ErrInvalid }

@@ -1,0 +1,55 @@
+package sqlite
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/fealty-io/fealty/internal/durable"
+)
+
+// ErrLocked is matched by every *LockedError.
+var ErrLocked = errors.New("database is open in another process")
+
+// LockedError says that the database is open already, in another process or a
+// second time in this one. It matches [ErrLocked].
+type LockedError struct {
+	Path string // of the database
+	PID  int    // of the holder; 0 if it is not known
+}
+
+func (e *LockedError) Error() string {
+	who := "another process"
+	switch {
+	case e.PID == os.Getpid():
+		return fmt.Sprintf("store: %s is already open in this process: share that store instead of opening it twice", e.Path)
+	case e.PID != 0:
+		who = fmt.Sprintf("process %d", e.PID)
+	}
+	return fmt.Sprintf("store: %s is in use by %s: stop it first, or use PostgreSQL or etcd to run several coordinators", e.Path, who)
+}
+
+func (e *LockedError) Is(target error) bool { return target == ErrLocked }
+
+// lockFile takes the lock of the database at path until the returned Closer is
+// closed or the process ends, however it ends. It syncs the directory, so that
+// the database's own name lasts too.
+func lockFile(path string) (io.Closer, error) {
+	lock, err := durable.OS().Lock(path + ".lock")
+	if held, ok := errors.AsType[*durable.LockedError](err); ok {
+		return nil, &LockedError{Path: path, PID: held.PID}
+	}
+	return lock, err
+}
+
+// FilesystemError says that the database lies where locks and shared memory do
+// not hold across machines.
+type FilesystemError struct {
+	Path string // directory of the database
+	Type string // kind of file system
+}
+
+func (e *FilesystemError) Error() string {
+	return fmt.Sprintf("store: %s is on a network file system (%s), where SQLite loses data: use a local disk, or PostgreSQL or etcd", e.Path, e.Type)
+}

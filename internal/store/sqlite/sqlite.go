@@ -1,0 +1,334 @@
+// Package sqlite keeps a cluster's store in one SQLite file, in pure Go. It is
+// the engine for exactly one process; the parts of that process share one
+// opened [Store].
+//
+// All writes pass through one goroutine, which commits whatever has queued up
+// meanwhile as one SQLite transaction (group commit): each write is durable
+// before its answer, and a busy store pays for one sync for many writes. A Tx
+// that conflicts fails alone. Readers have connections of their own, see
+// committed state only, and do not wait for writers.
+//
+// A second process is kept out by a lock on a file beside the database, held
+// for life ([LockedError]). The lock does not reach over network file systems,
+// so those are refused ([FilesystemError]).
+//
+// When the disk is full or fails, the commits concerned fail, the state stays
+// as it was, and the store can be used again once the cause is gone. A commit
+// whose own sync failed is reported as [store.ErrUnknownOutcome]: it is not
+// visible, but a crash right then could bring it back. What is trusted: that
+// the disk keeps what it confirmed to have synced.
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver that sql.Open names
+
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// Bounds that no option changes.
+const (
+	pageBytes     = 4096
+	maxGroup      = 512      // jobs in one SQLite transaction
+	maxGroupBytes = 16 << 20 // of keys and values in one SQLite transaction, before the last job
+)
+
+// Options adjust a store. The zero value is right for production.
+type Options struct {
+	// Retention is how long changes and outcomes are kept at least, in time that
+	// this process ran, if the bounds below allow it. Zero means 1 hour.
+	Retention time.Duration
+
+	// RetainCommits bounds how many commits' changes are kept. Zero means
+	// 1,000,000.
+	RetainCommits int
+
+	// RetainBytes bounds the keys and values among the kept changes. Zero means
+	// 256 MiB.
+	RetainBytes int64
+
+	// Queue is how many writes may wait; more wait outside, in their callers.
+	// Zero means 1024.
+	Queue int
+
+	// MaxBytes bounds the database file, without its log; a commit that would
+	// grow it further fails as on a full disk. Zero means no bound but SQLite's.
+	MaxBytes int64
+
+	// Log gets failures of background work. Nil means slog.Default().
+	Log *slog.Logger
+}
+
+func (o Options) filled() (Options, error) {
+	if o.Retention < 0 || o.RetainCommits < 0 || o.RetainBytes < 0 || o.Queue < 0 || o.MaxBytes < 0 {
+		return o, errors.New("store: sqlite.Options has a negative value: use 0 for the default")
+	}
+	if o.Retention == 0 {
+		o.Retention = time.Hour
+	}
+	if o.RetainCommits == 0 {
+		o.RetainCommits = 1_000_000
+	}
+	if o.RetainBytes == 0 {
+		o.RetainBytes = 256 << 20
+	}
+	if o.Queue == 0 {
+		o.Queue = 1024
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return o, nil
+}
+
+// Store is an open database. It is safe for concurrent use.
+type Store struct {
+	path string
+	opts Options
+	lock io.Closer
+
+	readers  *sql.DB   // query_only connections
+	getEntry *sql.Stmt // of readers
+	writes   *sql.DB   // exactly two connections: the writer's and the checkpointer's
+
+	queue   chan *job     // to the writer; closed by Close after the last caller left
+	closing chan struct{} // closed when Close begins
+	hub     hub
+	running sync.WaitGroup // the writer and the checkpointer
+
+	mu      sync.Mutex
+	closed  bool           // guarded by mu
+	callers sync.WaitGroup // calls under way; Add only under mu and while !closed
+
+	closeOnce sync.Once
+	closeErr  error // written within closeOnce
+}
+
+var (
+	_ store.Store  = (*Store)(nil)
+	_ store.Raiser = (*Store)(nil)
+)
+
+// Open opens the database at path, and creates it, with mode 0600 in a
+// directory of mode 0700, if it does not exist. The file path+".lock" beside it
+// is held until Close.
+//
+// Errors: *[LockedError] if another process has it open, *[SchemaError] if its
+// schema is newer than this program, *[FilesystemError] on a network file
+// system.
+func Open(ctx context.Context, path string, opts Options) (_ *Store, err error) {
+	opts, err = opts.filled()
+	if err != nil {
+		return nil, err
+	}
+	path, err = prepareFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := createFile(path); err != nil {
+		return nil, fmt.Errorf("store: create the database: %w", err)
+	}
+	lock, err := lockFile(path)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		path:    path,
+		opts:    opts,
+		lock:    lock,
+		queue:   make(chan *job, opts.Queue),
+		closing: make(chan struct{}),
+		hub:     newHub(),
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("store: open %s: %w", path, err)
+			if s.readers != nil {
+				s.readers.Close()
+			}
+			if s.writes != nil {
+				s.writes.Close()
+			}
+			lock.Close()
+		}
+	}()
+	if s.writes, err = s.connect(2, nil); err != nil {
+		return nil, err
+	}
+	if s.readers, err = s.connect(readerConns, url.Values{"_query_only": {"1"}}); err != nil {
+		return nil, err
+	}
+	conn, err := s.writes.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			conn.Close()
+		}
+	}()
+	// SQLite falls back silently where it cannot have a write-ahead log.
+	var mode string
+	if err := conn.QueryRowContext(ctx, "pragma journal_mode").Scan(&mode); err != nil {
+		return nil, err
+	}
+	if mode != "wal" {
+		return nil, fmt.Errorf("journal mode is %q, want wal: the file system lacks shared memory maps; move the database to a local disk", mode)
+	}
+	known, err := knownMigrations()
+	if err != nil {
+		return nil, err
+	}
+	if err := migrate(ctx, conn, path, known); err != nil {
+		return nil, err
+	}
+	w, err := newWriter(ctx, s, conn)
+	if err != nil {
+		return nil, err
+	}
+	s.getEntry, err = s.readers.PrepareContext(ctx, "select version, value from entries where key = ?")
+	if err != nil {
+		return nil, err
+	}
+	checkpoints, err := s.writes.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.running.Go(w.run)
+	s.running.Go(func() { s.checkpointer(checkpoints, w.checkpoint, w.walLong) })
+	return s, nil
+}
+
+const readerConns = 8
+
+// connect opens a pool of at most n connections. Pragmas are part of the name
+// because they belong to a connection, and the pool makes new ones as it likes.
+func (s *Store) connect(n int, more url.Values) (*sql.DB, error) {
+	q := url.Values{
+		"_txlock": {"immediate"},
+		"_pragma": {
+			"busy_timeout(10000)",
+			"journal_mode(wal)",
+			"synchronous(full)",
+			"wal_autocheckpoint(0)", // the checkpointer's task
+			"cache_size(-16384)",    // KiB
+			"trusted_schema(0)",
+		},
+	}
+	if s.opts.MaxBytes > 0 {
+		q["_pragma"] = append(q["_pragma"], "max_page_count("+strconv.FormatInt(max(1, s.opts.MaxBytes/pageBytes), 10)+")")
+	}
+	if more != nil {
+		// Readers never upgrade, so they begin without taking the write lock.
+		q["_txlock"] = []string{"deferred"}
+		for k, v := range more {
+			q[k] = v
+		}
+	}
+	name := url.URL{Scheme: "file", OmitHost: true, Path: s.path, RawQuery: q.Encode()}
+	db, err := sql.Open("sqlite", name.String())
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(n)
+	db.SetMaxIdleConns(n)
+	return db, nil
+}
+
+// prepareFile returns path as the one name of its file, so that two paths to
+// one database meet at one lock, and creates its directory.
+func prepareFile(path string) (string, error) {
+	if path == "" {
+		return "", errors.New("store: path of the database is empty: name a file")
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("store: %w", err)
+	}
+	dir := filepath.Dir(path)
+	if err := durable.OS().MkdirAll(dir); err != nil {
+		return "", fmt.Errorf("store: create the directory of the database: %w", err)
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	} else if real, err := filepath.EvalSymlinks(dir); err == nil {
+		path = filepath.Join(real, filepath.Base(path))
+	} else {
+		return "", fmt.Errorf("store: %w", err)
+	}
+	if err := checkFilesystem(filepath.Dir(path)); err != nil {
+		return "", err
+	}
+	return path, nil
+}
+
+// createFile makes sure that path exists and that only its owner can read it;
+// SQLite gives its other files the same mode.
+func createFile(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file", path)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		if err := f.Chmod(0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Path returns the absolute path of the database.
+func (s *Store) Path() string { return s.path }
+
+// enter begins a call, unless the store is closed; leave ends it.
+func (s *Store) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return store.ErrClosed
+	}
+	s.callers.Add(1)
+	return nil
+}
+
+func (s *Store) leave() { s.callers.Done() }
+
+// Close implements [store.Store]. What was handed over is committed first.
+func (s *Store) Close() error {
+	s.closeOnce.Do(func() {
+		s.mu.Lock()
+		s.closed = true
+		s.mu.Unlock()
+		close(s.closing)
+		s.callers.Wait()
+		close(s.queue)
+		s.running.Wait()
+		// The lock goes last: until then nobody else may open the file.
+		s.closeErr = errors.Join(s.readers.Close(), s.writes.Close(), s.lock.Close())
+		if s.closeErr != nil {
+			s.closeErr = fmt.Errorf("store: close %s: %w", s.path, s.closeErr)
+		}
+	})
+	return s.closeErr
+}

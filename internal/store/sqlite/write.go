@@ -1,0 +1,543 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"modernc.org/sqlite"
+
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// job is one call that only the writer can serve.
+type job struct {
+	kind   jobKind
+	tx     store.Tx       // of jobCommit; its own copy, because the caller may be gone
+	id     string         // of jobOutcome
+	digest []byte         // of a jobCommit with an ID
+	floor  store.Revision // of jobRaise
+
+	state atomic.Int32 // waiting, then taken by the writer or abandoned by the caller
+
+	// Written by the writer before done is closed.
+	done     chan struct{}
+	revision store.Revision
+	err      error
+}
+
+type jobKind int
+
+const (
+	jobCommit jobKind = iota
+	jobOutcome
+	jobRaise
+)
+
+const (
+	waiting int32 = iota
+	taken
+	abandoned
+)
+
+// Commit implements [store.Store].
+func (s *Store) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
+	if err := tx.Validate(); err != nil {
+		return 0, err
+	}
+	j := &job{kind: jobCommit, tx: tx.Clone()}
+	if tx.ID != "" {
+		digest := tx.Digest()
+		j.digest = digest[:]
+	}
+	return s.hand(ctx, j)
+}
+
+// CompareAndSwap implements [store.KV].
+func (s *Store) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision, error) {
+	return s.Commit(ctx, store.SwapTx(key, old, value))
+}
+
+// Outcome implements [store.Store]. It passes through the writer's queue, so
+// that whatever was handed over before is decided when it answers.
+func (s *Store) Outcome(ctx context.Context, txID string) (store.Revision, error) {
+	if err := store.CheckTxID(txID); err != nil {
+		return 0, err
+	}
+	return s.hand(ctx, &job{kind: jobOutcome, id: txID})
+}
+
+// Raise implements [store.Raiser].
+func (s *Store) Raise(ctx context.Context, floor store.Revision) error {
+	if floor > store.MaxRevision/2 {
+		return fmt.Errorf("%w: floor %d is above %d, which would leave too few revisions", store.ErrInvalid, floor, store.MaxRevision/2)
+	}
+	_, err := s.hand(ctx, &job{kind: jobRaise, floor: floor})
+	return err
+}
+
+// hand gives j to the writer and waits for its answer.
+func (s *Store) hand(ctx context.Context, j *job) (store.Revision, error) {
+	if err := s.enter(); err != nil {
+		return 0, err
+	}
+	defer s.leave()
+	if err := ctx.Err(); err != nil {
+		return 0, notBegun(err)
+	}
+	j.done = make(chan struct{})
+	select {
+	case s.queue <- j:
+	case <-ctx.Done():
+		return 0, notBegun(ctx.Err())
+	}
+	select {
+	case <-j.done:
+		return j.revision, j.err
+	case <-ctx.Done():
+	}
+	if j.state.CompareAndSwap(waiting, abandoned) {
+		return 0, notBegun(ctx.Err())
+	}
+	select {
+	case <-j.done: // the answer is there, so there is no reason to forget it
+		return j.revision, j.err
+	default:
+		return 0, fmt.Errorf("%w: %w", store.ErrUnknownOutcome, ctx.Err())
+	}
+}
+
+func notBegun(err error) error {
+	return fmt.Errorf("store: not begun, nothing was written: %w", err)
+}
+
+// writer is the only one who writes to the database. All its fields belong to
+// the goroutine in run.
+type writer struct {
+	s    *Store
+	conn *sql.Conn
+
+	begin, commit, rollback              *sql.Stmt
+	getMeta, setMeta                     *sql.Stmt
+	getVersion, put, del, addChange      *sql.Stmt
+	getOutcome, addOutcome               *sql.Stmt
+	pruneChanges, pruneOutcomes, anEntry *sql.Stmt
+
+	// unsettled: the last SQLite transaction failed in its commit, so that its
+	// pages may lie in the log, complete, although nobody sees them. They would
+	// come back after a crash unless a later transaction overwrites them; so
+	// until one has, no answer is given that was not committed itself.
+	unsettled bool
+
+	keep retention
+
+	// What was written since the checkpointer was woken.
+	sinceJobs, sinceBytes int
+	checkpoint            chan struct{} // capacity 1: wakes the checkpointer
+	walLong               chan struct{} // capacity 1: the checkpointer cannot keep up alone
+}
+
+// The log is copied into the database after so much was written to it, in the
+// background.
+const (
+	checkpointJobs  = 500
+	checkpointBytes = 4 << 20
+)
+
+func newWriter(ctx context.Context, s *Store, conn *sql.Conn) (*writer, error) {
+	w := &writer{s: s, conn: conn, checkpoint: make(chan struct{}, 1), walLong: make(chan struct{}, 1)}
+	for _, p := range []struct {
+		stmt **sql.Stmt
+		text string
+	}{
+		{&w.begin, "begin immediate"},
+		{&w.commit, "commit"},
+		{&w.rollback, "rollback"},
+		{&w.getMeta, selectMeta},
+		{&w.setMeta, "update meta set value = case name when 'revision' then ? when 'compacted' then ? end where name in ('revision', 'compacted')"},
+		{&w.getVersion, "select version from entries where key = ?"},
+		{&w.put, "insert into entries (key, version, value) values (?, ?, ?) on conflict (key) do update set version = excluded.version, value = excluded.value"},
+		{&w.del, "delete from entries where key = ?"},
+		{&w.addChange, "insert into changes (seq, key, value) values (?, ?, ?)"},
+		{&w.getOutcome, "select revision, digest from outcomes where id = ?"},
+		{&w.addOutcome, "insert into outcomes (revision, id, digest) values (?, ?, ?)"},
+		{&w.pruneChanges, "delete from changes where seq < ?"},
+		{&w.pruneOutcomes, "delete from outcomes where revision <= ?"},
+		{&w.anEntry, "select exists (select 1 from entries)"},
+	} {
+		var err error
+		if *p.stmt, err = conn.PrepareContext(ctx, p.text); err != nil {
+			return nil, err
+		}
+	}
+	revision, compacted, err := w.meta(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var kept int64
+	if err := conn.QueryRowContext(ctx, "select coalesce(sum(length(key) + coalesce(length(value), 0)), 0) from changes").Scan(&kept); err != nil {
+		return nil, err
+	}
+	w.keep = newRetention(s.opts, time.Now(), compacted, revision, kept)
+	return w, nil
+}
+
+func (w *writer) meta(ctx context.Context) (revision, compacted store.Revision, err error) {
+	err = w.getMeta.QueryRowContext(ctx).Scan(&revision, &compacted)
+	return revision, compacted, err
+}
+
+// run serves the queue until it is closed.
+func (w *writer) run() {
+	defer w.conn.Close()
+	tick := time.NewTicker(w.keep.interval())
+	defer tick.Stop()
+	group := make([]*job, 0, maxGroup)
+	for open := true; open; {
+		group = group[:0]
+		if w.keep.due() {
+			// Old changes go when nobody waits; under load they go along with groups.
+			select {
+			case j, ok := <-w.s.queue:
+				open = ok
+				group = w.collect(group, j)
+			default:
+				w.prune()
+				continue
+			}
+		} else {
+			select {
+			case j, ok := <-w.s.queue:
+				open = ok
+				group = w.collect(group, j)
+			case <-tick.C:
+				w.keep.tick(time.Now())
+			case <-w.walLong:
+				w.checkpointNow()
+			}
+		}
+		w.serve(group)
+	}
+}
+
+// collect takes j, unless it is nil, and whatever else is waiting.
+func (w *writer) collect(group []*job, j *job) []*job {
+	bytes := 0
+	for j != nil {
+		if j.state.CompareAndSwap(waiting, taken) {
+			group = append(group, j)
+			bytes += j.tx.Size()
+		}
+		if len(group) == maxGroup || bytes > maxGroupBytes {
+			break
+		}
+		select {
+		case j = <-w.s.queue: // nil if it is closed
+		default:
+			j = nil
+		}
+	}
+	return group
+}
+
+// serve commits group as one SQLite transaction and answers. If that fails, the
+// jobs are tried one by one, so that one that does not fit on the disk fails
+// alone.
+func (w *writer) serve(group []*job) {
+	if len(group) == 0 {
+		return
+	}
+	results, err := w.attempt(group)
+	if err != nil && w.keep.due() && !errors.Is(err, store.ErrUnknownOutcome) {
+		// Pruning is no reason for a commit to fail.
+		w.keep.postpone()
+		results, err = w.attempt(group)
+	}
+	if err == nil {
+		w.answer(group, results)
+		return
+	}
+	if len(group) == 1 || errors.Is(err, store.ErrUnknownOutcome) {
+		for _, j := range group {
+			j.err = fmt.Errorf("store: commit to %s: %w", w.s.path, err)
+			close(j.done)
+		}
+		return
+	}
+	for _, j := range group {
+		w.serve([]*job{j})
+	}
+}
+
+// result is what a job in a group came to. It holds once the group is durable.
+type result struct {
+	revision store.Revision // of the answer; 0 with an error
+	voided   store.Revision // taken to void an ID
+	err      error
+	keys     []string // written
+	bytes    int      // added to the change log
+}
+
+func (w *writer) answer(group []*job, results []result) {
+	var keys []string
+	wrote := false
+	for i, j := range group {
+		r := results[i]
+		j.revision, j.err = r.revision, r.err
+		close(j.done)
+		keys = append(keys, r.keys...)
+		wrote = wrote || r.bytes > 0
+		w.sinceBytes += r.bytes
+	}
+	if wrote {
+		w.s.hub.committed(keys)
+	}
+	w.sinceJobs += len(group)
+	if w.sinceJobs >= checkpointJobs || w.sinceBytes >= checkpointBytes {
+		w.sinceJobs, w.sinceBytes = 0, 0
+		wake(w.checkpoint)
+	}
+}
+
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// attempt applies group in one SQLite transaction, along with some pruning, and
+// commits it. With an error nothing of it is visible; the error matches
+// store.ErrUnknownOutcome if a crash could bring it back.
+//
+// The transaction is not bound to any caller's context: it is short, and one
+// caller's leaving must not fail the others.
+func (w *writer) attempt(group []*job) ([]result, error) {
+	ctx := context.Background()
+	if _, err := w.begin.ExecContext(ctx); err != nil {
+		return nil, err
+	}
+	committed := false
+	defer func() {
+		if !committed {
+			// A failed commit may have rolled back already; then this fails, harmlessly.
+			_, _ = w.rollback.ExecContext(ctx)
+		}
+	}()
+	// Read anew each time, so that no failure leaves a counter behind that is
+	// not the database's.
+	first, compacted, err := w.meta(ctx)
+	if err != nil {
+		return nil, err
+	}
+	revision := first
+	results := make([]result, len(group))
+	for i, j := range group {
+		var err error
+		switch j.kind {
+		case jobCommit:
+			results[i], err = w.apply(ctx, j, revision+1)
+		case jobOutcome:
+			results[i], err = w.outcome(ctx, j.id, revision+1)
+		case jobRaise:
+			results[i], err = w.raise(ctx, j.floor, revision)
+		}
+		if err != nil {
+			return nil, err
+		}
+		revision = max(revision, results[i].revision, results[i].voided)
+	}
+	pruneTo, err := w.pruneSome(ctx, compacted, len(group))
+	if err != nil {
+		return nil, err
+	}
+	if revision == first && pruneTo == compacted && !w.unsettled {
+		return results, nil // nothing was written, and what was read is durable
+	}
+	if revision > store.MaxRevision {
+		return nil, fmt.Errorf("revision %d is the last one: restore into a new database", store.MaxRevision)
+	}
+	if _, err := w.setMeta.ExecContext(ctx, int64(revision), int64(pruneTo)); err != nil {
+		return nil, err
+	}
+	if _, err := w.commit.ExecContext(ctx); err != nil {
+		if leftNothing(err) {
+			return nil, err
+		}
+		w.unsettled = true
+		return nil, fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err)
+	}
+	committed = true
+	w.unsettled = false
+	bytes := 0
+	for _, r := range results {
+		bytes += r.bytes
+	}
+	w.keep.committed(time.Now(), revision, pruneTo, bytes)
+	return results, nil
+}
+
+// leftNothing reports whether a failed commit certainly did not reach the disk
+// as a whole. SQLite writes the frame that completes a transaction last, so one
+// that found no room is incomplete.
+func leftNothing(err error) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && (e.Code()&0xff == sqliteFull || e.Code()&0xff == sqliteBusy)
+}
+
+// Primary result codes, from https://sqlite.org/rescode.html.
+const (
+	sqliteBusy = 5
+	sqliteFull = 13
+)
+
+// apply writes what j asks for as revision, if its conditions hold. An error is
+// the database's; the job's own is in the result.
+func (w *writer) apply(ctx context.Context, j *job, revision store.Revision) (result, error) {
+	tx := &j.tx
+	if tx.ID != "" {
+		known, digest, err := w.known(ctx, tx.ID)
+		switch {
+		case err != nil:
+			return result{}, err
+		case known == 0:
+		case digest == nil:
+			return result{err: fmt.Errorf("store: transaction %q: %w", tx.ID, store.ErrVoided)}, nil
+		case !bytes.Equal(digest, j.digest):
+			return result{err: &store.ReusedError{ID: tx.ID, Applied: known}}, nil
+		default:
+			return result{revision: known}, nil
+		}
+	}
+	var failed error // the database's
+	conflict := tx.Conflict(func(key string) (v store.Revision, err error) {
+		switch err := w.getVersion.QueryRowContext(ctx, key).Scan(&v); {
+		case errors.Is(err, sql.ErrNoRows):
+			return 0, nil
+		case err != nil:
+			failed = err
+			return 0, err
+		}
+		return v, nil
+	})
+	if failed != nil {
+		return result{}, failed
+	}
+	if conflict != nil {
+		return result{err: conflict}, nil
+	}
+
+	r := result{revision: revision}
+	seq := int64(revision) * store.MaxTxOps
+	change := func(key string, value []byte) error {
+		if _, err := w.addChange.ExecContext(ctx, seq, key, value); err != nil {
+			return err
+		}
+		seq++
+		r.keys = append(r.keys, key)
+		r.bytes += len(key) + len(value)
+		return nil
+	}
+	for _, p := range tx.Put {
+		value := p.Value
+		if value == nil {
+			value = []byte{} // nil would be SQL's null
+		}
+		if _, err := w.put.ExecContext(ctx, p.Key, int64(revision), value); err != nil {
+			return result{}, err
+		}
+		if err := change(p.Key, value); err != nil {
+			return result{}, err
+		}
+	}
+	for _, key := range tx.Delete {
+		done, err := w.del.ExecContext(ctx, key)
+		if err != nil {
+			return result{}, err
+		}
+		n, err := done.RowsAffected()
+		if err != nil {
+			return result{}, err
+		}
+		if n == 0 {
+			continue // it did not exist, so nothing changed
+		}
+		if err := change(key, nil); err != nil {
+			return result{}, err
+		}
+	}
+	if tx.ID != "" {
+		if _, err := w.addOutcome.ExecContext(ctx, int64(revision), tx.ID, j.digest); err != nil {
+			return result{}, err
+		}
+	}
+	return r, nil
+}
+
+// known returns the revision and digest of a transaction ID; revision 0 if it
+// was not seen, digest nil if it was voided.
+func (w *writer) known(ctx context.Context, id string) (revision store.Revision, digest []byte, err error) {
+	err = w.getOutcome.QueryRowContext(ctx, id).Scan(&revision, &digest)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil, nil
+	}
+	return revision, digest, err
+}
+
+// outcome looks an ID up, and voids it as revision if it is not there.
+func (w *writer) outcome(ctx context.Context, id string, revision store.Revision) (result, error) {
+	notApplied := fmt.Errorf("store: transaction %q was not applied: %w", id, store.ErrNotFound)
+	known, digest, err := w.known(ctx, id)
+	switch {
+	case err != nil:
+		return result{}, err
+	case digest != nil:
+		return result{revision: known}, nil
+	case known != 0:
+		return result{err: notApplied}, nil
+	}
+	if _, err := w.addOutcome.ExecContext(ctx, int64(revision), id, nil); err != nil {
+		return result{}, err
+	}
+	return result{voided: revision, err: notApplied}, nil
+}
+
+func (w *writer) raise(ctx context.Context, floor, revision store.Revision) (result, error) {
+	var some bool
+	if err := w.anEntry.QueryRowContext(ctx).Scan(&some); err != nil {
+		return result{}, err
+	}
+	if some {
+		return result{err: fmt.Errorf("store: revisions of %s cannot be raised: %w: restore into a new database", w.s.path, store.ErrNotEmpty)}, nil
+	}
+	return result{revision: max(floor, revision)}, nil
+}
+
+// pruneSome deletes some of the changes and outcomes that are no longer kept,
+// within the open transaction, and returns the new compacted revision.
+func (w *writer) pruneSome(ctx context.Context, compacted store.Revision, jobs int) (store.Revision, error) {
+	to := w.keep.next(compacted, jobs)
+	if to == compacted {
+		return compacted, nil
+	}
+	if _, err := w.pruneChanges.ExecContext(ctx, (int64(to)+1)*store.MaxTxOps); err != nil {
+		return 0, err
+	}
+	if _, err := w.pruneOutcomes.ExecContext(ctx, int64(to)); err != nil {
+		return 0, err
+	}
+	return to, nil
+}
+
+// prune runs a transaction that only prunes. If it fails it is tried again
+// after the next tick.
+func (w *writer) prune() {
+	if _, err := w.attempt(nil); err != nil {
+		w.keep.postpone()
+		w.s.opts.Log.Error("old changes could not be pruned, trying again later", "store", w.s.path, "err", err)
+	}
+}
