@@ -1,0 +1,126 @@
+package credential
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+)
+
+// ErrPin is matched by every [*PinError].
+var ErrPin = errors.New("credential: the server does not match the pin")
+
+// PinError says how a server differs from a pin. Either the pin is of another
+// cluster or coordinator, or somebody is in between.
+type PinError struct {
+	Pin    Pin
+	Detail string
+}
+
+func (e *PinError) Error() string {
+	return fmt.Sprintf("credential: %s, expected %s: check that the token or pin is of this cluster, and do not go on if it is", e.Detail, e.Pin)
+}
+
+// Is makes every PinError match [ErrPin].
+func (e *PinError) Is(target error) bool { return target == ErrPin }
+
+// Pin is how a process knows a server before it has a trust bundle: by the hash
+// of a key, learned on a trusted way. The zero Pin is refused.
+type Pin struct {
+	leaf    bool   // key is the leaf's, and cluster is blank; else key is the root's
+	cluster string // of the coordinator
+	key     identity.KeyID
+}
+
+// RootPin names the root key of cluster. The server must present leaf, mesh CA
+// and root ([ServerOptions.SendRoot]); the root must have that key, the chain must
+// verify to it, and the leaf must identify a coordinator of cluster.
+func RootPin(cluster string, root identity.KeyID) Pin { return Pin{cluster: cluster, key: root} }
+
+// LeafPin names the key of an ephemeral certificate ([NewEphemeral]), which is
+// all that a coordinator has before its cluster is initialized. Only the key
+// counts: its holder proves in the handshake that it has it.
+func LeafPin(leaf identity.KeyID) Pin { return Pin{leaf: true, key: leaf} }
+
+// Validate reports whether p names anything.
+func (p Pin) Validate() error {
+	if p.key.IsZero() {
+		return errors.New("credential: the pin is blank: give the SHA-256 of the public key that the server must have")
+	}
+	if !p.leaf {
+		if err := identity.CheckCluster(p.cluster); err != nil {
+			return fmt.Errorf("credential: the pin's cluster: %w", err)
+		}
+	}
+	return nil
+}
+
+// String names what is pinned. A pin is no secret.
+func (p Pin) String() string {
+	if !p.leaf {
+		return fmt.Sprintf("a coordinator of %s under root key %s", p.cluster, p.key)
+	}
+	return fmt.Sprintf("key %s", p.key)
+}
+
+// PinnedClientTLS returns a config for a client that trusts nothing but pin. It
+// presents no certificate. Nil now means time.Now; expiry is compared for a root
+// pin only.
+//
+// Errors of the handshake: [*PinError] for another key, and those of [ClientTLS].
+func PinnedClientTLS(pin Pin, now func() time.Time, opts ClientOptions) (*tls.Config, error) {
+	if err := pin.Validate(); err != nil {
+		return nil, err
+	}
+	if now == nil {
+		now = time.Now
+	}
+	return clientTLS(now, opts.NextProtos, func(cs tls.ConnectionState) error {
+		v, err := pin.verify(cs.PeerCertificates, now())
+		if err != nil {
+			return err
+		}
+		if opts.OnVerified != nil {
+			opts.OnVerified(v)
+		}
+		return nil
+	}), nil
+}
+
+func (p Pin) verify(chain []*x509.Certificate, now time.Time) (identity.Verified, error) {
+	if p.leaf {
+		if len(chain) != 1 {
+			return identity.Verified{}, &PinError{p, fmt.Sprintf("the server sent %d certificates instead of one self-signed", len(chain))}
+		}
+		key := identity.KeyOf(chain[0])
+		if key != p.key {
+			return identity.Verified{}, &PinError{p, "the server has key " + key.String()}
+		}
+		return identity.Verified{IDErr: identity.ErrNoIdentity, Leaf: chain[0], Key: key}, nil
+	}
+	if len(chain) != 3 {
+		return identity.Verified{}, &PinError{p, fmt.Sprintf("the server sent %d certificates instead of leaf, mesh CA and root", len(chain))}
+	}
+	root := chain[2]
+	if key := identity.KeyOf(root); key != p.key {
+		return identity.Verified{}, &PinError{p, "the server has root key " + key.String()}
+	}
+	bundle, err := identity.NewBundle(identity.BundleConfig{Cluster: p.cluster, Roots: []*x509.Certificate{root}})
+	if err != nil {
+		return identity.Verified{}, err
+	}
+	v, err := bundle.Verify(chain, now)
+	if err != nil {
+		return identity.Verified{}, err
+	}
+	if v.IDErr != nil {
+		return identity.Verified{}, v.IDErr
+	}
+	if err := AnyOfKind(identity.Coordinator).Check(v.ID); err != nil {
+		return identity.Verified{}, err
+	}
+	return v, nil
+}

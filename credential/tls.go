@@ -1,0 +1,173 @@
+package credential
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+)
+
+// errNoChain cannot happen under TLS 1.3, whose servers must send a certificate
+// (RFC 8446 §4.4.2); it keeps a client from passing an empty chain if it did.
+var errNoChain = errors.New("credential: the server sent no certificate")
+
+// ServerOptions change what [ServerTLS] makes.
+type ServerOptions struct {
+	// SendRoot appends the root to the chain that is presented, so that a client
+	// that knows only the hash of the root's key can verify the rest
+	// ([RootPin]).
+	SendRoot bool
+
+	// NextProtos are the application protocols (ALPN, RFC 7301), best first.
+	NextProtos []string
+
+	// OnVerified is called in the handshake for each client whose chain verified,
+	// before the handshake is done; it must not block. Nil means no call.
+	OnVerified func(*Material, identity.Verified)
+}
+
+// ServerTLS returns a config for a server that presents src's material and asks
+// each client for a certificate.
+//
+// A client without a certificate completes the handshake: it is a stranger, and
+// what it may do is decided by call. One whose chain does not verify fails, with
+// a *identity.ChainError. One whose chain verifies and identifies nobody
+// completes: its [identity.Verified] carries IDErr. Material is taken anew for
+// each connection. With ephemeral material no certificate is asked for; without
+// material every handshake fails.
+func ServerTLS(src Source, opts ServerOptions) *tls.Config {
+	type made struct {
+		from *Material
+		cfg  *tls.Config
+	}
+	var last atomic.Pointer[made]
+	perConn := func(ctx context.Context) (*tls.Config, error) {
+		m, err := src.Current(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if l := last.Load(); l != nil && l.from == m {
+			return l.cfg, nil
+		}
+		cfg, err := m.serverTLS(opts)
+		if err != nil {
+			return nil, err
+		}
+		last.Store(&made{m, cfg})
+		return cfg, nil
+	}
+	cfg := baseTLS(nil, opts.NextProtos)
+	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		return perConn(hello.Context())
+	}
+	return cfg
+}
+
+func (m *Material) serverTLS(opts ServerOptions) (*tls.Config, error) {
+	if m.cert == nil {
+		return nil, ErrNoMaterial
+	}
+	cfg := baseTLS(m.now, opts.NextProtos)
+	cert := m.cert
+	if opts.SendRoot && m.withRoot != nil {
+		cert = m.withRoot
+	}
+	cfg.Certificates = []tls.Certificate{*cert}
+	if m.mode != mutual {
+		return cfg, nil
+	}
+	cfg.ClientAuth = tls.RequestClientCert
+	// VerifyConnection, not VerifyPeerCertificate: it runs for resumed sessions too,
+	// should tickets ever come back.
+	cfg.VerifyConnection = func(cs tls.ConnectionState) error {
+		if len(cs.PeerCertificates) == 0 {
+			return nil
+		}
+		v, err := m.bundle.Verify(cs.PeerCertificates, m.now())
+		if err != nil {
+			return err
+		}
+		if opts.OnVerified != nil {
+			opts.OnVerified(m, v)
+		}
+		return nil
+	}
+	return cfg, nil
+}
+
+// ClientOptions change what [ClientTLS] and [PinnedClientTLS] make.
+type ClientOptions struct {
+	// NextProtos are the application protocols (ALPN, RFC 7301), best first.
+	NextProtos []string
+
+	// OnVerified is called in the handshake once the server is verified and
+	// expected; it must not block. Nil means no call.
+	OnVerified func(identity.Verified)
+}
+
+// ClientTLS returns a config for a client that presents m, if m has a chain, and
+// talks to expect only. It sends no server name and compares no address.
+//
+// Errors here: [ErrNoExpectation], or an expectation that m's bundle can never
+// meet. Errors of the handshake: *identity.ChainError, [*MismatchError], or one
+// matching identity.ErrNoIdentity.
+func ClientTLS(m *Material, expect Expect, opts ClientOptions) (*tls.Config, error) {
+	if m == nil || m.bundle == nil {
+		return nil, ErrNoMaterial
+	}
+	if err := expect.Validate(m.bundle.Cluster()); err != nil {
+		return nil, err
+	}
+	cfg := clientTLS(m.now, opts.NextProtos, func(cs tls.ConnectionState) error {
+		v, err := m.bundle.Verify(cs.PeerCertificates, m.now())
+		if err != nil {
+			return err
+		}
+		if v.IDErr != nil {
+			return v.IDErr
+		}
+		if err := expect.Check(v.ID); err != nil {
+			return err
+		}
+		if opts.OnVerified != nil {
+			opts.OnVerified(v)
+		}
+		return nil
+	})
+	if m.cert != nil {
+		// Always ours: crypto/tls would otherwise drop it when the server lists
+		// authorities that it does not find in the chain.
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return m.cert, nil }
+	}
+	return cfg, nil
+}
+
+// clientTLS returns a client's config whose server is verified by verify alone.
+func clientTLS(now func() time.Time, protos []string, verify func(tls.ConnectionState) error) *tls.Config {
+	cfg := baseTLS(now, protos)
+	// crypto/tls can only compare names and the system's or given roots. Identity is
+	// checked in VerifyConnection instead, which is always set beside this.
+	cfg.InsecureSkipVerify = true
+	cfg.VerifyConnection = func(cs tls.ConnectionState) error {
+		if len(cs.PeerCertificates) == 0 {
+			return errNoChain
+		}
+		return verify(cs)
+	}
+	return cfg
+}
+
+// baseTLS is what every connection has in common.
+func baseTLS(now func() time.Time, protos []string) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		MaxVersion: tls.VersionTLS13,
+		// A ticket would let a peer come back without showing its certificate.
+		SessionTicketsDisabled: true,
+		NextProtos:             protos,
+		Time:                   now,
+	}
+}
