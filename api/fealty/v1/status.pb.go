@@ -82,7 +82,10 @@ type GetStatusResponse struct {
 	// Most urgent first.
 	Findings []*Finding `protobuf:"bytes,15,rep,name=findings,proto3" json:"findings,omitempty"`
 	// Addresses that serve joins and agents.
-	Addresses     []string `protobuf:"bytes,16,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Addresses []string `protobuf:"bytes,16,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// This coordinator's enrolment key, "ed25519:<base64>": what a manifest must
+	// name in an entry of kind coordinator.
+	EnrolmentKey  string `protobuf:"bytes,17,opt,name=enrolment_key,json=enrolmentKey,proto3" json:"enrolment_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -229,6 +232,13 @@ func (x *GetStatusResponse) GetAddresses() []string {
 	return nil
 }
 
+func (x *GetStatusResponse) GetEnrolmentKey() string {
+	if x != nil {
+		return x.EnrolmentKey
+	}
+	return ""
+}
+
 // Baseline is the resilience baseline: data members against the number needed.
 type Baseline struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -367,7 +377,7 @@ var File_fealty_v1_status_proto protoreflect.FileDescriptor
 const file_fealty_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"\x16fealty/v1/status.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/member.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n" +
-	"\x10GetStatusRequest\"\xcd\x04\n" +
+	"\x10GetStatusRequest\"\xf2\x04\n" +
 	"\x11GetStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
@@ -387,7 +397,8 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\amembers\x18\r \x03(\v2\x11.fealty.v1.MemberR\amembers\x12/\n" +
 	"\bbaseline\x18\x0e \x01(\v2\x13.fealty.v1.BaselineR\bbaseline\x12.\n" +
 	"\bfindings\x18\x0f \x03(\v2\x12.fealty.v1.FindingR\bfindings\x12\x1c\n" +
-	"\taddresses\x18\x10 \x03(\tR\taddresses\"W\n" +
+	"\taddresses\x18\x10 \x03(\tR\taddresses\x12#\n" +
+	"\renrolment_key\x18\x11 \x01(\tR\fenrolmentKey\"W\n" +
 	"\bBaseline\x12!\n" +
 	"\fdata_members\x18\x01 \x01(\rR\vdataMembers\x12\x16\n" +
 	"\x06needed\x18\x02 \x01(\rR\x06needed\x12\x10\n" +
