@@ -1,0 +1,189 @@
+package snapshot
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+)
+
+// Limits of a node bootstrap, beside its size.
+const (
+	MaxMembers      = 1 << 14
+	MaxCoordinators = 64
+)
+
+// RoleThin is the role of a node that learns nothing of the cluster's topology.
+const RoleThin = "thin"
+
+// NodeBootstrap is the content of scope node_bootstrap: what a node is told when
+// it joins. It fixes the node's kind, roles and organizations until the first
+// node_runtime. Lists are sorted, without duplicates, but for Coordinators,
+// which are in the order to try them.
+type NodeBootstrap struct {
+	ClusterID     string
+	Node          identity.ID // the header's subject
+	Kind          identity.Kind
+	Roles         []string // the header's
+	Organizations []string // the header's
+	Entry         string   // the manifest's entry that admitted it
+
+	// Members is the membership that the node may see; empty for role thin.
+	Members []Member
+
+	// Coordinators are the addresses (host:port) to renew and refresh at.
+	Coordinators []string
+
+	RenewEvery time.Duration // between renewals of the SVID, without jitter; below SVIDTTL
+	SVIDTTL    time.Duration
+
+	Degraded   DegradedPolicy
+	Resilience Resilience
+}
+
+// Member is one member of the cluster.
+type Member struct {
+	ID    identity.ID // has the kind
+	State MemberState
+}
+
+// MemberState is what a member is doing.
+type MemberState string
+
+const (
+	MemberActive   MemberState = "active"
+	MemberDraining MemberState = "draining"
+)
+
+// DegradedPolicy is the ceiling of what the node may do out of reach, in whole
+// seconds. All zero: nothing.
+type DegradedPolicy struct {
+	Allow    []string      // names of actions; names that a node does not know allow nothing
+	Max      time.Duration // below the SVID's lifetime: an identity bounds autonomy
+	RouteTTL time.Duration
+}
+
+// Resilience is the resilience baseline when the snapshot was compiled: data
+// members there are and data members it takes.
+type Resilience struct {
+	DataMembers int
+	Required    int
+}
+
+// Met reports whether the baseline holds.
+func (r Resilience) Met() bool { return r.DataMembers >= r.Required }
+
+func (b *NodeBootstrap) walk(c *codec) {
+	c.begin()
+	c.member("cluster_id")
+	c.text(&b.ClusterID, identity.MaxClusterBytes)
+	c.member("coordinators")
+	c.names(&b.Coordinators, MaxCoordinators, 300)
+	c.member("degraded")
+	c.begin()
+	c.member("allow")
+	c.names(&b.Degraded.Allow, maxNames, maxName)
+	c.member("max_seconds")
+	c.seconds(&b.Degraded.Max)
+	c.member("route_ttl_seconds")
+	c.seconds(&b.Degraded.RouteTTL)
+	c.end()
+	c.member("entry")
+	c.text(&b.Entry, maxName)
+	c.member("kind")
+	c.text((*string)(&b.Kind), maxName)
+	c.member("members")
+	list(c, &b.Members, MaxMembers, func(c *codec, m *Member) {
+		c.begin()
+		c.member("id")
+		walkID(c, &m.ID)
+		c.member("state")
+		c.text((*string)(&m.State), maxName)
+		c.end()
+	})
+	c.member("node")
+	walkID(c, &b.Node)
+	c.member("organizations")
+	c.names(&b.Organizations, maxNames, maxName)
+	c.member("renew_seconds")
+	c.seconds(&b.RenewEvery)
+	c.member("resilience")
+	c.begin()
+	c.member("data_members")
+	c.number(&b.Resilience.DataMembers, maxSeconds)
+	c.member("required")
+	c.number(&b.Resilience.Required, maxSeconds)
+	c.end()
+	c.member("roles")
+	c.names(&b.Roles, maxNames, maxName)
+	c.member("svid_ttl_seconds")
+	c.seconds(&b.SVIDTTL)
+	c.end()
+}
+
+func (b *NodeBootstrap) grants(h *Header) string {
+	node, _, _ := h.Subject.Node()
+	switch {
+	case b.Kind != node.Kind():
+		return fmt.Sprintf("kind %.40q for a node of kind %q", b.Kind, node.Kind())
+	case !slices.Equal(b.Roles, h.Roles):
+		return fmt.Sprintf("roles %.200q, the header says %.200q", b.Roles, h.Roles)
+	case !slices.Equal(b.Organizations, h.OrganizationIDs):
+		return fmt.Sprintf("organizations %.200q, the header says %.200q", b.Organizations, h.OrganizationIDs)
+	case slices.Contains(h.Roles, RoleThin) && len(b.Members) != 0:
+		return "the membership, which role thin may not see"
+	}
+	return ""
+}
+
+func (b *NodeBootstrap) fault(h *Header) string {
+	node, _, _ := h.Subject.Node()
+	switch {
+	case b.ClusterID != h.ClusterID:
+		return fmt.Sprintf("cluster_id is %.80q, the header's %.80q", b.ClusterID, h.ClusterID)
+	case b.Node != node:
+		return fmt.Sprintf("node is %.80q, the header's subject %.80q", b.Node, node)
+	case !validName(b.Entry):
+		return fmt.Sprintf("entry %.40q is no name", b.Entry)
+	case b.SVIDTTL <= 0 || b.RenewEvery <= 0 || b.RenewEvery >= b.SVIDTTL:
+		return fmt.Sprintf("renewal every %v of an identity that lives %v", b.RenewEvery, b.SVIDTTL)
+	case b.Degraded.Max >= b.SVIDTTL:
+		return fmt.Sprintf("degraded for up to %v with an identity that lives %v", b.Degraded.Max, b.SVIDTTL)
+	case !ascending(b.Members, func(x, y Member) int { return x.ID.Compare(y.ID) }):
+		return "members are out of order or double"
+	case len(b.Coordinators) == 0:
+		return "no coordinators"
+	}
+	if msg := faultOfNames(b.Degraded.Allow); msg != "" {
+		return "degraded.allow: " + msg
+	}
+	for _, m := range b.Members {
+		if m.ID.Cluster() != b.ClusterID {
+			return fmt.Sprintf("member %.80q is of another cluster", m.ID)
+		}
+		if m.State != MemberActive && m.State != MemberDraining {
+			return fmt.Sprintf("member %.80q is in state %.40q", m.ID, m.State)
+		}
+	}
+	for _, a := range b.Coordinators {
+		host, port, err := net.SplitHostPort(a)
+		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || perr != nil || n == 0 {
+			return fmt.Sprintf("coordinator %.80q is no host:port", a)
+		}
+	}
+	return ""
+}
+
+// clone returns a copy that shares nothing that can be written.
+func (b *NodeBootstrap) clone() NodeBootstrap {
+	n := *b
+	n.Roles = slices.Clone(b.Roles)
+	n.Organizations = slices.Clone(b.Organizations)
+	n.Members = slices.Clone(b.Members)
+	n.Coordinators = slices.Clone(b.Coordinators)
+	n.Degraded.Allow = slices.Clone(b.Degraded.Allow)
+	return n
+}

@@ -1,0 +1,366 @@
+package snapshot
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+)
+
+// Limits of a trust bundle, beside its size.
+const (
+	MaxRoots      = identity.MaxRoots
+	MaxConfigKeys = 16
+	MaxMeshKeys   = identity.MaxMeshKeys
+	MaxBans       = 1 << 13 // ids and keys, each
+	MaxSigners    = 64
+
+	maxKeyBytes = 1 << 10 // of a config key of any algorithm
+)
+
+// TrustBundle is the content of scope trust_bundle: what a node believes. Lists
+// are sorted, without duplicates: roots, keys and hashes by their bytes, ids by
+// identity.ID.Compare, names as strings.
+type TrustBundle struct {
+	ClusterID      string
+	AuthorityEpoch uint64 // the header's
+
+	Roots      [][]byte         // root CA certificates, DER; at least one
+	MeshKeys   []identity.KeyID // mesh CA keys that are accepted
+	BannedIDs  []identity.ID    // members that are banned
+	BannedKeys []identity.KeyID // keys of leaves or mesh CAs that are banned
+
+	// ConfigRoot signs trust bundles. It is the key that the verifier pins: a bundle
+	// cannot replace it.
+	ConfigRoot ed25519.PublicKey
+
+	// ConfigKeys sign all other scopes.
+	ConfigKeys []ConfigKey
+
+	// Signers may change the manifest, Threshold of them together.
+	Signers Signers
+
+	// Head is the head of the manifest history that the bundle was made from.
+	Head Head
+}
+
+// ConfigKey is a config signing key, as its bundle describes it.
+type ConfigKey struct {
+	// Algorithm is the signature algorithm that the key is for. A key of an algorithm
+	// that this package does not know stays in the bundle and verifies nothing.
+	Algorithm string
+	Key       []byte    // for AlgorithmTree, an Ed25519 public key
+	NotBefore time.Time // inclusive
+	NotAfter  time.Time // exclusive
+	Revoked   bool
+	Scopes    []Scope // what it may sign; names that are not known are kept
+}
+
+// ID returns the key's id; see KeyIDOf.
+func (k *ConfigKey) ID() string { return KeyIDOf(k.Key) }
+
+// Signers are the keys that may change the manifest.
+type Signers struct {
+	Threshold int // within 1 and len(Keys)
+	Keys      []SignerKey
+}
+
+// SignerKey is one signer's Ed25519 key.
+type SignerKey struct {
+	Name string
+	Key  ed25519.PublicKey
+}
+
+// Head names a link of the manifest history.
+type Head struct {
+	Index uint64
+	Hash  Digest
+}
+
+func walkKeyID(c *codec, k *identity.KeyID) { c.fixed(k[:]) }
+
+func walkID(c *codec, id *identity.ID) {
+	var s string
+	if !c.reading {
+		s = id.String()
+	}
+	c.text(&s, maxID)
+	if c.err != nil || !c.reading {
+		return
+	}
+	parsed, err := identity.Parse(s)
+	if err != nil || parsed.String() != s {
+		c.fail("%.80q is no identity", s)
+		return
+	}
+	*id = parsed
+}
+
+func (b *TrustBundle) walk(c *codec) {
+	c.begin()
+	c.member("authority_epoch")
+	c.number64(&b.AuthorityEpoch)
+	c.member("banned_ids")
+	list(c, &b.BannedIDs, MaxBans, walkID)
+	c.member("banned_keys")
+	list(c, &b.BannedKeys, MaxBans, walkKeyID)
+	c.member("cluster_id")
+	c.text(&b.ClusterID, identity.MaxClusterBytes)
+	c.member("config_keys")
+	list(c, &b.ConfigKeys, MaxConfigKeys, func(c *codec, k *ConfigKey) { k.walk(c) })
+	c.member("config_root_key")
+	c.blob((*[]byte)(&b.ConfigRoot), ed25519.PublicKeySize)
+	c.member("head")
+	c.begin()
+	c.member("hash")
+	c.fixed(b.Head.Hash[:])
+	c.member("index")
+	c.number64(&b.Head.Index)
+	c.end()
+	c.member("mesh_keys")
+	list(c, &b.MeshKeys, MaxMeshKeys, walkKeyID)
+	c.member("roots")
+	list(c, &b.Roots, MaxRoots, func(c *codec, der *[]byte) { c.blob(der, identity.MaxCertificateBytes) })
+	c.member("signers")
+	c.begin()
+	c.member("keys")
+	list(c, &b.Signers.Keys, MaxSigners, func(c *codec, k *SignerKey) {
+		c.begin()
+		c.member("key")
+		c.blob((*[]byte)(&k.Key), ed25519.PublicKeySize)
+		c.member("name")
+		c.text(&k.Name, maxName)
+		c.end()
+	})
+	c.member("threshold")
+	c.number(&b.Signers.Threshold, MaxSigners)
+	c.end()
+	c.end()
+}
+
+func (k *ConfigKey) walk(c *codec) {
+	c.begin()
+	c.member("algorithm")
+	c.text(&k.Algorithm, maxAlgorithm)
+	c.member("key")
+	c.blob(&k.Key, maxKeyBytes)
+	c.member("not_after")
+	c.instant(&k.NotAfter)
+	c.member("not_before")
+	c.instant(&k.NotBefore)
+	c.member("revoked")
+	c.boolean(&k.Revoked)
+	c.member("scopes")
+	list(c, &k.Scopes, maxNames, func(c *codec, s *Scope) { c.text((*string)(s), maxName) })
+	c.end()
+}
+
+// grants: a bundle is trust, not access.
+func (b *TrustBundle) grants(*Header) string { return "" }
+
+func (b *TrustBundle) fault(h *Header) string {
+	switch {
+	case b.ClusterID != h.ClusterID:
+		return fmt.Sprintf("cluster_id is %.80q, the header's %.80q", b.ClusterID, h.ClusterID)
+	case b.AuthorityEpoch != h.AuthorityEpoch:
+		return fmt.Sprintf("authority_epoch is %d, the header's %d", b.AuthorityEpoch, h.AuthorityEpoch)
+	case len(b.ConfigRoot) != ed25519.PublicKeySize:
+		return fmt.Sprintf("config_root_key has %d bytes, want %d", len(b.ConfigRoot), ed25519.PublicKeySize)
+	case !ascending(b.Roots, bytes.Compare):
+		return "roots are out of order or double"
+	case !ascending(b.MeshKeys, identity.KeyID.Compare):
+		return "mesh_keys are out of order or double"
+	case !ascending(b.BannedIDs, identity.ID.Compare):
+		return "banned_ids are out of order or double"
+	case !ascending(b.BannedKeys, identity.KeyID.Compare):
+		return "banned_keys are out of order or double"
+	// By their bytes: one key under two ids would count as two.
+	case !ascending(b.ConfigKeys, func(x, y ConfigKey) int { return bytes.Compare(x.Key, y.Key) }):
+		return "config_keys are out of order or double"
+	case !ascending(b.Signers.Keys, func(x, y SignerKey) int { return bytes.Compare(x.Key, y.Key) }):
+		return "the signers' keys are out of order or double"
+	case b.Signers.Threshold < 1 || b.Signers.Threshold > len(b.Signers.Keys):
+		return fmt.Sprintf("a threshold of %d with %d signers", b.Signers.Threshold, len(b.Signers.Keys))
+	case b.Head.Hash.IsZero():
+		return "no head"
+	}
+	for i := range b.ConfigKeys {
+		if msg := b.ConfigKeys[i].fault(b.ConfigRoot); msg != "" {
+			return fmt.Sprintf("config key %s: %s", b.ConfigKeys[i].ID(), msg)
+		}
+	}
+	for _, k := range b.Signers.Keys {
+		if len(k.Key) != ed25519.PublicKeySize || !validName(k.Name) {
+			return fmt.Sprintf("signer %.40q: want a name and a key of %d bytes", k.Name, ed25519.PublicKeySize)
+		}
+	}
+	if _, err := b.Identity(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func (k *ConfigKey) fault(root ed25519.PublicKey) string {
+	switch {
+	case !validName(k.Algorithm):
+		return fmt.Sprintf("algorithm %.40q is no name", k.Algorithm)
+	case len(k.Key) == 0 || k.Algorithm == AlgorithmTree && len(k.Key) != ed25519.PublicKeySize:
+		return fmt.Sprintf("a key of %d bytes", len(k.Key))
+	// Whoever holds a config signing key must not get at the bundle with it.
+	case bytes.Equal(k.Key, root):
+		return "it is the config root key"
+	case !k.NotAfter.After(k.NotBefore):
+		return "not_after is not after not_before"
+	case !ascending(k.Scopes, func(x, y Scope) int { return bytes.Compare([]byte(x), []byte(y)) }):
+		return "scopes are out of order or double"
+	case slices.Contains(k.Scopes, ScopeTrustBundle):
+		return "scope trust_bundle is for the config root key"
+	}
+	for _, s := range k.Scopes {
+		if !validName(string(s)) {
+			return fmt.Sprintf("scope %.40q is no name", s)
+		}
+	}
+	return ""
+}
+
+// trusts says why the key may not sign scope at now, or "".
+func (k *ConfigKey) trusts(scope Scope, now time.Time) string {
+	switch {
+	case k.Revoked:
+		return "is revoked"
+	case !slices.Contains(k.Scopes, scope):
+		return fmt.Sprintf("may not sign %.40s", scope)
+	case now.Add(ClockTolerance).Before(k.NotBefore):
+		return fmt.Sprintf("is not valid before %s", k.NotBefore.Format(timeLayout))
+	case !now.Before(k.NotAfter):
+		return fmt.Sprintf("expired at %s", k.NotAfter.Format(timeLayout))
+	}
+	return ""
+}
+
+// follows says why b cannot take the place of old, or "". Nothing that the
+// config root key signs alone may move the cluster's roots, take the history
+// back, or give trust again to a key that was revoked.
+func (b *TrustBundle) follows(old *TrustBundle) string {
+	for _, k := range old.ConfigKeys {
+		if !k.Revoked {
+			continue
+		}
+		for _, n := range b.ConfigKeys {
+			if bytes.Equal(n.Key, k.Key) && !n.Revoked {
+				return fmt.Sprintf("config key %s was revoked and is not any more", k.ID())
+			}
+		}
+	}
+	was, err1 := old.rootKeys()
+	is, err2 := b.rootKeys()
+	switch {
+	case err1 != nil || err2 != nil || !slices.Equal(was, is):
+		return "the root CA keys changed, which needs the signers of the manifest"
+	case b.AuthorityEpoch == old.AuthorityEpoch && b.Head.Index < old.Head.Index:
+		return fmt.Sprintf("the head of the history went back from %d to %d", old.Head.Index, b.Head.Index)
+	case b.AuthorityEpoch == old.AuthorityEpoch && b.Head.Index == old.Head.Index && b.Head.Hash != old.Head.Hash:
+		return fmt.Sprintf("another head of the history at %d: the history forked", b.Head.Index)
+	}
+	return ""
+}
+
+// rootKeys returns the roots' keys, sorted: a root certificate that was renewed
+// over the same key is the same root.
+func (b *TrustBundle) rootKeys() ([]identity.KeyID, error) {
+	keys := make([]identity.KeyID, len(b.Roots))
+	for i, der := range b.Roots {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, err
+		}
+		keys[i] = identity.KeyOf(cert)
+	}
+	slices.SortFunc(keys, identity.KeyID.Compare)
+	return slices.Compact(keys), nil
+}
+
+// Identity returns what the bundle says about certificates.
+func (b TrustBundle) Identity() (*identity.Bundle, error) {
+	cfg := identity.BundleConfig{Cluster: b.ClusterID, MeshKeys: b.MeshKeys, BannedIDs: b.BannedIDs, BannedKeys: b.BannedKeys}
+	for i, der := range b.Roots {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, fmt.Errorf("snapshot: root %d of the trust bundle is no certificate: %w", i, err)
+		}
+		cfg.Roots = append(cfg.Roots, cert)
+	}
+	bundle, err := identity.NewBundle(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: trust bundle: %w", err)
+	}
+	return bundle, nil
+}
+
+// revocations is what a record's digest of the revocations covers.
+type revocations struct{ b *TrustBundle }
+
+func (r revocations) walk(c *codec) {
+	revoked := make([]string, 0, len(r.b.ConfigKeys))
+	for i := range r.b.ConfigKeys {
+		if r.b.ConfigKeys[i].Revoked {
+			revoked = append(revoked, DigestOf(r.b.ConfigKeys[i].Key).String())
+		}
+	}
+	c.begin()
+	c.member("banned_ids")
+	list(c, &r.b.BannedIDs, MaxBans, walkID)
+	c.member("banned_keys")
+	list(c, &r.b.BannedKeys, MaxBans, walkKeyID)
+	c.member("revoked_keys")
+	c.names(&revoked, MaxConfigKeys, 64)
+	c.end()
+}
+
+// Revocations returns the digest of all that the bundle revokes: banned ids,
+// banned keys and revoked config keys. It fails only for a bundle above a limit.
+func (b TrustBundle) Revocations() (Digest, error) {
+	out, err := encode(revocations{&b})
+	if err != nil {
+		return Digest{}, fmt.Errorf("snapshot: revocations: %w", err)
+	}
+	return DigestOf(out), nil
+}
+
+// clone returns a copy that shares nothing that can be written.
+func (b *TrustBundle) clone() TrustBundle {
+	n := *b
+	n.Roots = slices.Clone(b.Roots)
+	for i := range n.Roots {
+		n.Roots[i] = bytes.Clone(n.Roots[i])
+	}
+	n.MeshKeys = slices.Clone(b.MeshKeys)
+	n.BannedIDs = slices.Clone(b.BannedIDs)
+	n.BannedKeys = slices.Clone(b.BannedKeys)
+	n.ConfigRoot = bytes.Clone(b.ConfigRoot)
+	n.ConfigKeys = slices.Clone(b.ConfigKeys)
+	for i := range n.ConfigKeys {
+		n.ConfigKeys[i].Key = bytes.Clone(n.ConfigKeys[i].Key)
+		n.ConfigKeys[i].Scopes = slices.Clone(n.ConfigKeys[i].Scopes)
+	}
+	n.Signers.Keys = slices.Clone(b.Signers.Keys)
+	for i := range n.Signers.Keys {
+		n.Signers.Keys[i].Key = bytes.Clone(n.Signers.Keys[i].Key)
+	}
+	return n
+}
+
+// ascending reports whether s is sorted without duplicates.
+func ascending[T any](s []T, compare func(a, b T) int) bool {
+	for i := 1; i < len(s); i++ {
+		if compare(s[i-1], s[i]) >= 0 {
+			return false
+		}
+	}
+	return true
+}

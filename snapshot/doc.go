@@ -1,0 +1,32 @@
+// Package snapshot decides whether a node may act on config that somebody
+// handed to it.
+//
+// A snapshot is the config of one [Scope] for one [Subject]: a header in
+// canonical JSON (RFC 8785), the content whose hash and size the header names,
+// and signatures. It can come from a coordinator, a mirror, a peer or a USB
+// stick: who carries it is not trusted. [Verify] answers from the received
+// bytes, from what the node believes ([Trust]), from what it accepted before
+// ([Marks]) and from the time, by twelve checks in a fixed order. It is the
+// only way to the typed content: a [Verified] cannot be made elsewhere.
+//
+// # What is signed
+//
+// Every signature is over the pre-authentication encoding of a type, a cluster
+// and the exact bytes (see [PAE]), so that bytes signed as one thing never pass
+// as another, and bytes of one cluster never pass in another. There is one path
+// for each scope:
+//
+//	trust_bundle  ed25519       the config root key signs the header
+//	the others    ed25519-tree  a config signing key signs a small [Record],
+//	                            whose Merkle root (RFC 6962) covers the header
+//
+// A newer record over the same header renews it without touching it. The config
+// root key itself is introduced by a [SignedRoot], which the root CA's key signs.
+//
+// # What is not decided here
+//
+// The package does no I/O, reads no clock and starts no goroutines. The caller
+// keeps marks on disk, durably, before it activates what they accept; says how
+// old a record may be before the node degrades; and keeps what was valid when
+// something is refused.
+package snapshot

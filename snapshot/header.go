@@ -1,0 +1,388 @@
+package snapshot
+
+import (
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/fealty-io/fealty/identity"
+)
+
+// Scope is one kind of config that is given to a node. The set is closed.
+type Scope string
+
+// The scopes. Only the two that have a row in scopeRules can be composed and
+// verified so far; the others are refused as an unsupported schema.
+const (
+	ScopeNodeBootstrap      Scope = "node_bootstrap"
+	ScopeNodeRuntime        Scope = "node_runtime"
+	ScopePeerDirectory      Scope = "peer_directory"
+	ScopeServiceAssignment  Scope = "service_assignment"
+	ScopeRoutePolicy        Scope = "route_policy"
+	ScopeQoSPolicy          Scope = "qos_policy"
+	ScopeTrustBundle        Scope = "trust_bundle"
+	ScopeStorageDirectory   Scope = "storage_directory"
+	ScopeDegradedModePolicy Scope = "degraded_mode_policy"
+)
+
+// Scopes returns all scopes, sorted.
+func Scopes() []Scope {
+	return []Scope{
+		ScopeDegradedModePolicy, ScopeNodeBootstrap, ScopeNodeRuntime, ScopePeerDirectory, ScopeQoSPolicy,
+		ScopeRoutePolicy, ScopeServiceAssignment, ScopeStorageDirectory, ScopeTrustBundle,
+	}
+}
+
+// Limits. Sizes are in bytes; what exceeds one is refused before it is looked at.
+const (
+	MaxHeader      = 8 << 10
+	MaxContent     = 8 << 20 // of any scope; most have DefaultContent
+	DefaultContent = 1 << 20
+	MaxRecord      = 2 << 10
+	MaxSignatures  = 2
+	MaxSignature   = 512
+	MaxProof       = 40      // hashes: a tree of 2^40 headers
+	MaxVersion     = 1 << 53 // config versions, epochs and generations: what JSON numbers can still tell apart
+
+	maxNames     = 64  // roles, organizations, scope ids of one header
+	maxName      = 128 // bytes of one of them
+	maxID        = identity.MaxIDBytes
+	maxSubject   = maxID + 80
+	maxKeyID     = 64
+	maxAlgorithm = 32
+)
+
+// schemaVersion is the only version of header, record and contents so far.
+const schemaVersion = 1
+
+// ClockTolerance is how far a snapshot may begin in the verifier's future. It
+// does not extend the end: nothing outlives its expiry.
+const ClockTolerance = 2 * time.Minute
+
+// Base names the snapshot that an increment applies to, and no other.
+type Base struct {
+	ConfigVersion uint64
+	ContentHash   Digest
+}
+
+// Header is what is signed of a snapshot. Times are UTC in whole seconds.
+type Header struct {
+	// SnapshotID is unique, and sorts by time of issue. Compose sets it.
+	SnapshotID string
+
+	// SchemaVersion is 1. Compose sets it.
+	SchemaVersion int
+
+	ClusterID string
+	Subject   Subject
+	ScopeType Scope
+
+	// ScopeIDs names the parts of the scope that the content covers. ScopeIDs, Roles
+	// and OrganizationIDs are sorted, without duplicates, and may be empty. Roles and
+	// OrganizationIDs are those for whom content is inside.
+	ScopeIDs        []string
+	Roles           []string
+	OrganizationIDs []string
+
+	// AuthorityEpoch, then ConfigVersion order the snapshots of a (scope, subject).
+	// Both are within 1 and MaxVersion.
+	ConfigVersion  uint64
+	AuthorityEpoch uint64
+
+	IssuedAt     time.Time
+	ValidFrom    time.Time
+	ExpiresAt    time.Time // exclusive: the hard end
+	RefreshAfter time.Time // when a node asks for a newer one; before ExpiresAt
+
+	// ContentHash and ContentSize bind the content, for an increment that of its
+	// result. Compose sets them.
+	ContentHash Digest
+	ContentSize int
+
+	// Base is nil in a full snapshot.
+	Base *Base
+}
+
+func (h *Header) walk(c *codec) {
+	c.begin()
+	c.member("authority_epoch")
+	c.number64(&h.AuthorityEpoch)
+	if c.has("base_config_version", h.Base != nil) {
+		if c.reading {
+			h.Base = new(Base)
+		}
+		c.member("base_config_version")
+		c.number64(&h.Base.ConfigVersion)
+		c.member("base_content_hash")
+		c.fixed(h.Base.ContentHash[:])
+	}
+	c.member("cluster_id")
+	c.text(&h.ClusterID, identity.MaxClusterBytes)
+	c.member("config_version")
+	c.number64(&h.ConfigVersion)
+	c.member("content_hash")
+	c.fixed(h.ContentHash[:])
+	c.member("content_size")
+	c.number(&h.ContentSize, MaxContent)
+	c.member("expires_at")
+	c.instant(&h.ExpiresAt)
+	c.member("issued_at")
+	c.instant(&h.IssuedAt)
+	c.member("organization_ids")
+	c.names(&h.OrganizationIDs, maxNames, maxName)
+	c.member("refresh_after")
+	c.instant(&h.RefreshAfter)
+	c.member("roles")
+	c.names(&h.Roles, maxNames, maxName)
+	c.member("schema_version")
+	c.number(&h.SchemaVersion, 1<<15)
+	c.member("scope_ids")
+	c.names(&h.ScopeIDs, maxNames, maxName)
+	c.member("scope_type")
+	c.text((*string)(&h.ScopeType), maxName)
+	c.member("snapshot_id")
+	c.text(&h.SnapshotID, maxName)
+	c.member("subject")
+	h.Subject.walk(c)
+	c.member("valid_from")
+	c.instant(&h.ValidFrom)
+	c.end()
+}
+
+// clone returns a copy that shares nothing that can be written.
+func (h Header) clone() Header {
+	h.ScopeIDs = slices.Clone(h.ScopeIDs)
+	h.Roles = slices.Clone(h.Roles)
+	h.OrganizationIDs = slices.Clone(h.OrganizationIDs)
+	if h.Base != nil {
+		base := *h.Base
+		h.Base = &base
+	}
+	return h
+}
+
+// fault says what a header cannot be, whoever signed it, or "".
+func (h *Header) fault() string {
+	switch {
+	case h.SchemaVersion != schemaVersion:
+		return fmt.Sprintf("schema version %d, supported is %d", h.SchemaVersion, schemaVersion)
+	case !validName(h.SnapshotID):
+		return fmt.Sprintf("snapshot_id %.40q is no name", h.SnapshotID)
+	case h.Subject.IsZero():
+		return "no subject"
+	}
+	for _, l := range []struct {
+		member string
+		names  []string
+	}{{"scope_ids", h.ScopeIDs}, {"roles", h.Roles}, {"organization_ids", h.OrganizationIDs}} {
+		if msg := faultOfNames(l.names); msg != "" {
+			return l.member + ": " + msg
+		}
+	}
+	return ""
+}
+
+// faultOfNames says why names are no sorted set of names, or "".
+func faultOfNames(names []string) string {
+	for i, n := range names {
+		if !validName(n) {
+			return fmt.Sprintf("%.40q is no name of 1 to %d of a-z 0-9 . _ - : /", n, maxName)
+		}
+		if i > 0 && names[i-1] >= n {
+			return fmt.Sprintf("%.40q is out of order or a duplicate", n)
+		}
+	}
+	return ""
+}
+
+// validName reports whether s may name a role, an organization, a part of a
+// scope, an entry of the manifest.
+func validName(s string) bool {
+	if s == "" || len(s) > maxName {
+		return false
+	}
+	for i := range len(s) {
+		switch b := s[i]; {
+		case 'a' <= b && b <= 'z', '0' <= b && b <= '9', b == '.', b == '_', b == '-', b == ':', b == '/':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// schemaOf reads the schema version of a header whose other members are not
+// ours, leniently: it is signed, and its only use is to say why it is refused.
+// -1: there is none.
+func schemaOf(header []byte) int {
+	d := jsontext.NewDecoder(strings.NewReader(string(header)))
+	if t, err := d.ReadToken(); err != nil || t.Kind() != '{' {
+		return -1
+	}
+	for {
+		t, err := d.ReadToken()
+		if err != nil || t.Kind() != '"' {
+			return -1
+		}
+		if t.String() != "schema_version" {
+			if d.SkipValue() != nil {
+				return -1
+			}
+			continue
+		}
+		t, err = d.ReadToken()
+		if err != nil || t.Kind() != '0' {
+			return -1
+		}
+		if v, err := strconv.Atoi(t.String()); err == nil {
+			return v
+		}
+		return -1
+	}
+}
+
+// Subject is for whom a snapshot is: one node in one incarnation, or a group of
+// nodes that share the content. Subjects are comparable; the zero Subject is
+// nobody.
+type Subject struct {
+	node        identity.ID
+	incarnation identity.KeyID
+	group       string
+}
+
+// NodeSubject is the node with id that enrolled with the key incarnation. A node
+// that enrolls again, under the same name, is another subject.
+func NodeSubject(id identity.ID, incarnation identity.KeyID) Subject {
+	return Subject{node: id, incarnation: incarnation}
+}
+
+// ClusterSubject is every member.
+func ClusterSubject() Subject { return Subject{group: "cluster"} }
+
+// RoleSubject is every member with the role.
+func RoleSubject(role string) Subject { return Subject{group: "role:" + role} }
+
+// OrganizationSubject is every member that serves the organization.
+func OrganizationSubject(org string) Subject { return Subject{group: "organization:" + org} }
+
+// ParseSubject reads what String prints.
+func ParseSubject(s string) (Subject, error) {
+	if rest, ok := strings.CutPrefix(s, "node:"); ok {
+		uri, key, _ := strings.Cut(rest, "#")
+		id, err := identity.Parse(uri)
+		if err != nil {
+			return Subject{}, fmt.Errorf("snapshot: subject %.80q: %w", s, err)
+		}
+		var incarnation identity.KeyID
+		if !parseHex(incarnation[:], key) {
+			return Subject{}, fmt.Errorf("snapshot: subject %.80q has no incarnation: want #, then the 64 lower case hex digits of the key's hash", s)
+		}
+		return NodeSubject(id, incarnation), nil
+	}
+	kind, name, isNamed := strings.Cut(s, ":")
+	if s == "cluster" || isNamed && (kind == "role" || kind == "organization") && validName(name) {
+		return Subject{group: s}, nil
+	}
+	return Subject{}, fmt.Errorf("snapshot: %.80q is no subject: want node:<id>#<incarnation>, role:<name>, organization:<name> or cluster", s)
+}
+
+// String returns "node:<id>#<incarnation>", "role:<name>", "organization:<name>"
+// or "cluster"; "" for the zero Subject.
+func (s Subject) String() string {
+	if s.node.IsZero() {
+		return s.group
+	}
+	return "node:" + s.node.String() + "#" + hex.EncodeToString(s.incarnation[:])
+}
+
+// IsZero reports whether s names nobody.
+func (s Subject) IsZero() bool { return s == Subject{} }
+
+// Node returns the node and its incarnation, if s is one node.
+func (s Subject) Node() (identity.ID, identity.KeyID, bool) {
+	return s.node, s.incarnation, !s.node.IsZero()
+}
+
+func (s *Subject) walk(c *codec) {
+	var text string
+	if !c.reading {
+		text = s.String()
+	}
+	c.text(&text, maxSubject)
+	if c.err != nil || !c.reading {
+		return
+	}
+	parsed, err := ParseSubject(text)
+	if err != nil {
+		c.fail("%v", err)
+		return
+	}
+	*s = parsed
+}
+
+// subjectKind is a kind of subject, as a bit.
+type subjectKind uint8
+
+const (
+	subjectNode subjectKind = 1 << iota
+	subjectCluster
+	subjectRole
+	subjectOrganization
+)
+
+func (s Subject) kind() subjectKind {
+	switch {
+	case !s.node.IsZero():
+		return subjectNode
+	case s.group == "cluster":
+		return subjectCluster
+	case strings.HasPrefix(s.group, "role:"):
+		return subjectRole
+	case strings.HasPrefix(s.group, "organization:"):
+		return subjectOrganization
+	}
+	return 0
+}
+
+// Content is the typed content of a scope: a *TrustBundle or a *NodeBootstrap.
+type Content interface {
+	walker
+
+	// grants says what the content gives beyond what its header and the verifier's
+	// id allow, or "".
+	grants(h *Header) string
+
+	// fault says why the content is not valid for its schema under h, or "".
+	fault(h *Header) string
+}
+
+// scopeRule is what the verifier knows of a scope.
+type scopeRule struct {
+	scope       Scope
+	maxContent  int
+	subjects    subjectKind // allowed, as a set
+	algorithm   string      // the only one
+	establishes bool        // it says which roles and organizations the node has: they are not asked of Trust
+	content     func() Content
+}
+
+// scopeRules is the table of the scopes that can be verified. A new scope is a
+// row here, a type with the methods of Content, and an accessor of Verified.
+var scopeRules = []scopeRule{
+	{ScopeNodeBootstrap, DefaultContent, subjectNode, AlgorithmTree, true, func() Content { return new(NodeBootstrap) }},
+	{ScopeTrustBundle, DefaultContent, subjectNode | subjectCluster | subjectRole, AlgorithmEd25519, false, func() Content { return new(TrustBundle) }},
+}
+
+func ruleOf(s Scope) *scopeRule {
+	for i := range scopeRules {
+		if scopeRules[i].scope == s {
+			return &scopeRules[i]
+		}
+	}
+	return nil
+}

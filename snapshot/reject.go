@@ -1,0 +1,123 @@
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Reason says why a snapshot was refused, in one word: a metric label.
+type Reason string
+
+// The reasons: one for each check, and four for what check 9 tells apart.
+const (
+	ReasonLimits    Reason = "limits"
+	ReasonSchema    Reason = "schema"
+	ReasonCluster   Reason = "cluster"
+	ReasonSubject   Reason = "subject"
+	ReasonSigner    Reason = "signer"
+	ReasonSignature Reason = "signature"
+	ReasonHash      Reason = "content_hash"
+	ReasonValidity  Reason = "validity"
+	ReasonEpoch     Reason = "authority_epoch"
+	ReasonVersion   Reason = "config_version"
+	ReasonGrants    Reason = "grants"
+	ReasonContent   Reason = "content"
+	ReasonSecret    Reason = "raw_secret"
+
+	// ReasonUnchanged: it is what was accepted last, to the byte. No news, no attack.
+	ReasonUnchanged Reason = "unchanged"
+	// ReasonStaleRecord: its publication record is older than the one accepted last,
+	// as from a mirror that lags.
+	ReasonStaleRecord Reason = "stale_record"
+	// ReasonEquivocation: a version with another content, or a generation with another
+	// root, than was accepted under the same number. Keep both and raise an alarm:
+	// the signer lies, or its key is copied.
+	ReasonEquivocation Reason = "equivocation"
+	// ReasonUnrecorded: at start-up, bytes that the marks do not know.
+	ReasonUnrecorded Reason = "unrecorded"
+)
+
+// The checks, by the numbers that the design gives them. The limits have none.
+const (
+	checkLimits    = 0
+	checkSchema    = 1
+	checkCluster   = 2
+	checkSubject   = 3
+	checkSigner    = 4
+	checkSignature = 5
+	checkHash      = 6
+	checkValidity  = 7
+	checkEpoch     = 8
+	checkVersion   = 9
+	checkGrants    = 10
+	checkContent   = 11
+	checkSecret    = 12
+)
+
+// checkTexts says for each check what it is called and what to do when it fails.
+var checkTexts = [...]struct {
+	reason Reason
+	do     string
+}{
+	checkLimits:    {ReasonLimits, "get it from another source"},
+	checkSchema:    {ReasonSchema, "upgrade this program, or have the snapshot compiled for its version"},
+	checkCluster:   {ReasonCluster, "get a snapshot of this cluster"},
+	checkSubject:   {ReasonSubject, "get the snapshot of this node; after enrolling again, a new one"},
+	checkSigner:    {ReasonSigner, "get the newest trust bundle, then a snapshot signed by one of its keys"},
+	checkSignature: {ReasonSignature, "get it from another source; if all give the same, get the newest trust bundle"},
+	checkHash:      {ReasonHash, "get the whole content again, from another source"},
+	checkValidity:  {ReasonValidity, "compare the clocks; then ask for a newer snapshot"},
+	checkEpoch:     {ReasonEpoch, "get the current snapshot from a coordinator"},
+	checkVersion:   {ReasonVersion, "get the current snapshot from a coordinator"},
+	checkGrants:    {ReasonGrants, "report it: the compiler gave this node what it may not have"},
+	checkContent:   {ReasonContent, "report it: the compiler made content that is not valid"},
+	checkSecret:    {ReasonSecret, "remove the secret from the config, replace it, and put a reference in its place"},
+}
+
+// ErrRejected is matched by every refusal of a snapshot.
+var ErrRejected = errors.New("snapshot refused")
+
+// ErrEquivocation is matched by refusals with ReasonEquivocation.
+var ErrEquivocation = errors.New("signer equivocates")
+
+// RejectedError says which check refused a snapshot. What was valid before stays
+// so.
+type RejectedError struct {
+	Scope  Scope  // as signed; empty before check 1 has read it
+	Check  int    // 1 to 12; 0 for the limits
+	Reason Reason // stable: a metric label
+	Detail string // for people; quotes and clips what the sender chose, never holds a secret
+}
+
+func (e *RejectedError) Error() string {
+	what := "snapshot"
+	if e.Scope != "" {
+		what = fmt.Sprintf("%.40s snapshot", e.Scope)
+	}
+	by := fmt.Sprintf("check %d (%s)", e.Check, e.Reason)
+	if e.Check == checkLimits {
+		by = "a limit"
+	}
+	do := "get it from another source"
+	if e.Check >= 0 && e.Check < len(checkTexts) {
+		do = checkTexts[e.Check].do
+	}
+	switch e.Reason {
+	case ReasonUnchanged:
+		do = "nothing to do"
+	case ReasonStaleRecord:
+		do = "get it from another source, this one lags"
+	case ReasonEquivocation:
+		do = "keep both, and find out who else holds the signing key"
+	}
+	return fmt.Sprintf("%s refused by %s: %s: %s", what, by, e.Detail, do)
+}
+
+// Is matches ErrRejected, and ErrEquivocation where it applies.
+func (e *RejectedError) Is(target error) bool {
+	return target == ErrRejected || target == ErrEquivocation && e.Reason == ReasonEquivocation
+}
+
+func refuse(check int, scope Scope, detail string) *RejectedError {
+	return &RejectedError{Scope: scope, Check: check, Reason: checkTexts[check].reason, Detail: detail}
+}

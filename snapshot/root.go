@@ -1,0 +1,155 @@
+package snapshot
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+)
+
+// RootStatement says which config root key a cluster has. A node that pins the
+// root CA gets the key from it.
+type RootStatement struct {
+	ClusterID  string
+	ConfigRoot ed25519.PublicKey
+	SeedEpoch  uint64 // of the seed that both keys come from; within 1 and MaxVersion
+	IssuedAt   time.Time
+}
+
+// SignedRoot is a root statement as it travels: exact bytes, and an ECDSA
+// signature (ASN.1, over SHA-256 of the PAE) of the root CA's P-256 key.
+type SignedRoot struct {
+	Statement []byte
+	Signature []byte
+}
+
+func (s *RootStatement) walk(c *codec) {
+	version := schemaVersion
+	c.begin()
+	c.member("cluster_id")
+	c.text(&s.ClusterID, identity.MaxClusterBytes)
+	c.member("config_root_key")
+	c.blob((*[]byte)(&s.ConfigRoot), ed25519.PublicKeySize)
+	c.member("issued_at")
+	c.instant(&s.IssuedAt)
+	c.member("schema_version")
+	c.number(&version, 1<<15)
+	c.member("seed_epoch")
+	c.number64(&s.SeedEpoch)
+	c.end()
+	if c.err == nil && version != schemaVersion {
+		c.fail("schema version %d, supported is %d", version, schemaVersion)
+	}
+}
+
+func (s *RootStatement) fault() string {
+	switch {
+	case identity.CheckCluster(s.ClusterID) != nil:
+		return fmt.Sprintf("cluster_id %.80q is no cluster", s.ClusterID)
+	case len(s.ConfigRoot) != ed25519.PublicKeySize:
+		return fmt.Sprintf("config_root_key has %d bytes, want %d", len(s.ConfigRoot), ed25519.PublicKeySize)
+	case !inVersions(s.SeedEpoch):
+		return fmt.Sprintf("seed_epoch %d is not within 1 and 2^53", s.SeedEpoch)
+	}
+	return ""
+}
+
+// Sign signs the statement with the root CA's P-256 key.
+func (s RootStatement) Sign(root crypto.Signer) (*SignedRoot, error) {
+	encoded, err := encode(&s)
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: root statement: %w", err)
+	}
+	if msg := s.fault(); msg != "" {
+		return nil, fmt.Errorf("snapshot: root statement: %s", msg)
+	}
+	if public, ok := root.Public().(*ecdsa.PublicKey); !ok || public.Curve != elliptic.P256() {
+		return nil, fmt.Errorf("snapshot: root statement: a key of type %T, want that of the root CA, ECDSA P-256", root.Public())
+	}
+	sum := sha256.Sum256(PAE(TypeRoot, s.ClusterID, encoded))
+	sig, err := root.Sign(rand.Reader, sum[:], crypto.SHA256)
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: signing the root statement: %w", err)
+	}
+	return &SignedRoot{Statement: encoded, Signature: sig}, nil
+}
+
+// The encoding of SignedRoot: magic "FLTYROT1"; statement and signature, each
+// with a 2-byte length before it.
+const rootMagic = "FLTYROT1"
+
+// MaxSignedRoot bounds the encoding of a SignedRoot.
+const MaxSignedRoot = len(rootMagic) + 4 + MaxRecord + MaxSignature
+
+// Marshal returns the encoding of r for disk and for the wire. It fails with
+// ErrMalformed if a part exceeds its limit.
+func (r *SignedRoot) Marshal() ([]byte, error) {
+	if len(r.Statement) > MaxRecord || len(r.Signature) > MaxSignature {
+		return nil, fmt.Errorf("snapshot: a root statement of %d and a signature of %d bytes, limits %d and %d: %w",
+			len(r.Statement), len(r.Signature), MaxRecord, MaxSignature, ErrMalformed)
+	}
+	out := []byte(rootMagic)
+	out = append(binary.BigEndian.AppendUint16(out, uint16(len(r.Statement))), r.Statement...)
+	return append(binary.BigEndian.AppendUint16(out, uint16(len(r.Signature))), r.Signature...), nil
+}
+
+// UnmarshalRoot reads what Marshal wrote. It copies. Errors match ErrMalformed.
+func UnmarshalRoot(data []byte) (*SignedRoot, error) {
+	r := &binaryReader{in: data}
+	if r.take(len(rootMagic)) != rootMagic {
+		return nil, fmt.Errorf("snapshot: not an encoded root statement (want %q first): %w", rootMagic, ErrMalformed)
+	}
+	s := &SignedRoot{Statement: r.bytes(2, MaxRecord), Signature: r.bytes(2, MaxSignature)}
+	if r.err == "" && len(r.in) != 0 {
+		r.fail(fmt.Sprintf("%d bytes after the end", len(r.in)))
+	}
+	if r.err != "" {
+		return nil, fmt.Errorf("snapshot: an encoded root statement with %s: %w", r.err, ErrMalformed)
+	}
+	return s, nil
+}
+
+// VerifyRoot returns the statement of r if the key of one of roots, which the
+// caller pins, signed it for cluster. The signature is checked before anything
+// is parsed. A statement issued in the future beyond ClockTolerance is refused.
+// Errors match ErrRejected; Scope is empty.
+func VerifyRoot(r *SignedRoot, roots []*x509.Certificate, cluster string, now time.Time) (RootStatement, error) {
+	if r == nil || len(r.Statement) == 0 || len(r.Statement) > MaxRecord || len(r.Signature) > MaxSignature || len(roots) > MaxRoots {
+		return RootStatement{}, refuse(checkLimits, "", "the root statement, its signature, or the list of roots is missing or above its limit")
+	}
+	sum := sha256.Sum256(PAE(TypeRoot, cluster, r.Statement))
+	signed := false
+	for _, root := range roots {
+		public, ok := root.PublicKey.(*ecdsa.PublicKey)
+		if ok && public.Curve == elliptic.P256() && ecdsa.VerifyASN1(public, sum[:], r.Signature) {
+			signed = true
+			break
+		}
+	}
+	if !signed {
+		return RootStatement{}, refuse(checkSignature, "", "no pinned root CA signed this root statement for cluster "+cluster)
+	}
+	var s RootStatement
+	if _, err := decode(string(r.Statement), &s); err != nil {
+		return RootStatement{}, refuse(checkSchema, "", "root statement: "+err.Error())
+	}
+	if msg := s.fault(); msg != "" {
+		return RootStatement{}, refuse(checkSchema, "", "root statement: "+msg)
+	}
+	if s.ClusterID != cluster {
+		return RootStatement{}, refuse(checkCluster, "", fmt.Sprintf("the root statement is of cluster %.80q", s.ClusterID))
+	}
+	if s.IssuedAt.After(now.Add(ClockTolerance)) {
+		return RootStatement{}, refuse(checkValidity, "", fmt.Sprintf("the root statement was issued at %s, it is %s here",
+			s.IssuedAt.Format(timeLayout), now.UTC().Format(timeLayout)))
+	}
+	return s, nil
+}

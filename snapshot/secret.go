@@ -1,0 +1,131 @@
+package snapshot
+
+import "strings"
+
+// secretForm is a form that raw credentials have.
+type secretForm struct {
+	kind string // what it is, for the reason of a refusal; the string itself is never shown
+	// begin is where it begins, in lower case if fold.
+	begin string
+	fold  bool
+	// plain: the form may consist of lower case letters, digits, '-' and '.' alone, so
+	// that it is looked for in every string; see codec.notice.
+	plain bool
+	// is decides on what follows begin.
+	is func(rest string) bool
+}
+
+// secretForms is the table of check 12. It finds what was put in by mistake,
+// not what somebody hides: a compiler that means harm can write a key in another
+// way, which is why contents have typed references where a secret is needed.
+var secretForms = []secretForm{
+	{kind: "private key", begin: "private key-----", fold: true},
+	{kind: "age secret key", begin: "age-secret-key-", fold: true},
+	{kind: "private key", begin: "putty-user-key-file-", fold: true},
+	{kind: "Fealty token", begin: "fealty1_"},
+	{kind: "JSON web token", begin: "eyJ", is: func(rest string) bool {
+		n := tokenRun(rest)
+		return n >= 8 && strings.HasPrefix(rest[n:], ".") && tokenRun(rest[n+1:]) >= 4
+	}},
+	{kind: "bearer token", begin: "bearer ", fold: true, is: atLeast(16)},
+	{kind: "basic credentials", begin: "basic ", fold: true, is: atLeast(12)},
+	{kind: "AWS access key", begin: "AKIA", is: atLeast(16)},
+	{kind: "AWS access key", begin: "ASIA", is: atLeast(16)},
+	{kind: "GitHub token", begin: "ghp_", is: atLeast(20)},
+	{kind: "GitHub token", begin: "gho_", is: atLeast(20)},
+	{kind: "GitHub token", begin: "ghu_", is: atLeast(20)},
+	{kind: "GitHub token", begin: "ghs_", is: atLeast(20)},
+	{kind: "GitHub token", begin: "ghr_", is: atLeast(20)},
+	{kind: "GitHub token", begin: "github_pat_", is: atLeast(20)},
+	{kind: "GitLab token", begin: "glpat-", plain: true, is: atLeast(16)},
+	{kind: "Slack token", begin: "xoxb-", plain: true, is: atLeast(10)},
+	{kind: "Slack token", begin: "xoxp-", plain: true, is: atLeast(10)},
+	{kind: "Slack token", begin: "xoxa-", plain: true, is: atLeast(10)},
+	{kind: "Slack token", begin: "xoxs-", plain: true, is: atLeast(10)},
+	{kind: "Google API key", begin: "AIza", is: atLeast(30)},
+	{kind: "Stripe key", begin: "sk_live_", is: atLeast(10)},
+	{kind: "Stripe key", begin: "rk_live_", is: atLeast(10)},
+	{kind: "npm token", begin: "npm_", is: atLeast(30)},
+	{kind: "Vault token", begin: "hvs.", plain: true, is: atLeast(20)},
+	{kind: "SendGrid key", begin: "SG.", is: atLeast(20)},
+	{kind: "password in an address", begin: "://", is: func(rest string) bool {
+		authority, _, _ := strings.Cut(rest, "/")
+		at := strings.LastIndexByte(authority, '@')
+		colon := strings.IndexByte(authority, ':')
+		return colon >= 0 && at > colon+1
+	}},
+	{kind: "password", begin: "password=", fold: true, is: atLeast(1)},
+	{kind: "password", begin: "passwd=", fold: true, is: atLeast(1)},
+	{kind: "secret", begin: "secret=", fold: true, is: atLeast(1)},
+	{kind: "account key", begin: "accountkey=", fold: true, is: atLeast(1)},
+	{kind: "API key", begin: "api_key=", fold: true, is: atLeast(1)},
+}
+
+// shortestSecret is the length below which no form fits.
+const shortestSecret = 9
+
+// findSecret returns the kind of raw secret that s holds, or "". odd says that s
+// has an upper case letter, '_', '=', '@', a space, an escape or a character
+// above ASCII: the ids and addresses of a snapshot have none of these, and are
+// looked through for the few forms that could do without, too.
+func findSecret(s string, odd bool) string {
+	if len(s) < shortestSecret {
+		return ""
+	}
+	if !odd {
+		return findForms(s, s, true)
+	}
+	return findForms(s, lowerASCII(s), false)
+}
+
+func findForms(s, lower string, plainOnly bool) string {
+	for i := range secretForms {
+		f := &secretForms[i]
+		if plainOnly && !f.plain {
+			continue
+		}
+		in := s
+		if f.fold {
+			in = lower
+		}
+		for at := 0; ; {
+			n := strings.Index(in[at:], f.begin)
+			if n < 0 {
+				break
+			}
+			at += n + len(f.begin)
+			if f.is == nil || f.is(s[at:]) {
+				return f.kind
+			}
+		}
+	}
+	return ""
+}
+
+// lowerASCII keeps every byte at its offset, which strings.ToLower does not.
+func lowerASCII(s string) string {
+	b := []byte(s)
+	for i := range b {
+		if 'A' <= b[i] && b[i] <= 'Z' {
+			b[i] += 'a' - 'A'
+		}
+	}
+	return string(b)
+}
+
+func atLeast(n int) func(string) bool {
+	return func(rest string) bool { return tokenRun(rest) >= n }
+}
+
+// tokenRun returns how many characters of a token (RFC 7235, token68) s begins
+// with, without the dot, which separates the parts of a web token.
+func tokenRun(s string) int {
+	for i := range len(s) {
+		switch b := s[i]; {
+		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9', b == '-', b == '_', b == '+', b == '/', b == '=', b == '~':
+		default:
+			return i
+		}
+	}
+	return len(s)
+}

@@ -1,0 +1,481 @@
+package snapshot
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+)
+
+// Signature algorithms. A verifier skips the ones it does not know.
+const (
+	AlgorithmEd25519 = "ed25519"      // Ed25519 (RFC 8032) over PAE(TypeSnapshot, cluster, header)
+	AlgorithmTree    = "ed25519-tree" // Ed25519 over PAE(TypePublication, cluster, record), and an inclusion proof
+)
+
+// Signature is one signature. The key id and the algorithm only help to find the
+// key: what counts is what the verifier's bundle says about the key.
+type Signature struct {
+	KeyID     string // see KeyIDOf
+	Algorithm string
+	Bytes     []byte
+}
+
+// KeyIDOf returns the id of a public key's bytes: the first 8 bytes of their
+// SHA-256 in hex.
+func KeyIDOf(key []byte) string {
+	sum := sha256.Sum256(key)
+	return hex.EncodeToString(sum[:8])
+}
+
+// Publication is a signed publication record: the exact bytes of a Record.
+type Publication struct {
+	Record     []byte
+	Signatures []Signature // 1 or 2
+}
+
+// Proof shows that a header is in the tree of a record (RFC 6962, section
+// 2.1.1). In a tree of one it is the zero Proof.
+type Proof struct {
+	Index  uint64   // of the header in the tree
+	Hashes []Digest // from the leaf's sibling up; at most MaxProof
+}
+
+// Signed is a snapshot as it travels and as it is kept: the exact bytes that
+// were signed, and what shows that they were. It is not trusted; see Verify.
+//
+// Either Signatures is set, or Publication and Proof.
+type Signed struct {
+	Header  []byte // canonical JSON of a Header
+	Content []byte // canonical JSON of the scope's content
+
+	Signatures []Signature // 1 or 2 over the header
+
+	Publication *Publication
+	Proof       Proof
+}
+
+// The encoding of Signed, integers big endian:
+//
+//	magic  "FLTYSNP1"
+//	form   1 byte: 0 signatures, 1 publication and proof
+//	header, content              each: 4-byte length, bytes
+//	form 1: record               4-byte length, bytes
+//	signatures                   1-byte count; each: three times 2-byte length, bytes
+//	form 1: proof                8-byte index, 1-byte count, 32 bytes each
+//
+// There is one encoding of a value, and nothing after it.
+const (
+	signedMagic = "FLTYSNP1"
+	formPlain   = 0
+	formTree    = 1
+)
+
+// MaxSigned bounds the encoding of a Signed.
+const MaxSigned = MaxHeader + MaxContent + MaxRecord + MaxSignatures*(MaxSignature+maxKeyID+maxAlgorithm+6) + 32*MaxProof + 64
+
+// fault says why s cannot be an envelope, or "". It looks at counts and sizes
+// alone.
+func (s *Signed) fault() string {
+	if s == nil {
+		return "no envelope"
+	}
+	signatures := s.Signatures
+	if s.Publication != nil {
+		if len(s.Signatures) != 0 {
+			return "signatures over the header, and a publication too"
+		}
+		signatures = s.Publication.Signatures
+		if n := len(s.Publication.Record); n == 0 || n > MaxRecord {
+			return fmt.Sprintf("a record of %d bytes, limit %d", n, MaxRecord)
+		}
+	}
+	if s.Publication == nil && (len(s.Proof.Hashes) != 0 || s.Proof.Index != 0) {
+		return "a proof without a publication"
+	}
+	switch {
+	case len(s.Header) == 0 || len(s.Header) > MaxHeader:
+		return fmt.Sprintf("a header of %d bytes, limit %d", len(s.Header), MaxHeader)
+	case len(s.Content) == 0 || len(s.Content) > MaxContent:
+		return fmt.Sprintf("content of %d bytes, limit %d", len(s.Content), MaxContent)
+	case len(signatures) == 0 || len(signatures) > MaxSignatures:
+		return fmt.Sprintf("%d signatures, want 1 to %d", len(signatures), MaxSignatures)
+	case len(s.Proof.Hashes) > MaxProof:
+		return fmt.Sprintf("a proof of %d hashes, limit %d", len(s.Proof.Hashes), MaxProof)
+	}
+	for _, sig := range signatures {
+		if len(sig.KeyID) > maxKeyID || len(sig.Algorithm) > maxAlgorithm || len(sig.Bytes) > MaxSignature {
+			return fmt.Sprintf("a signature with a key id of %d, an algorithm of %d, a value of %d bytes; limits %d, %d, %d",
+				len(sig.KeyID), len(sig.Algorithm), len(sig.Bytes), maxKeyID, maxAlgorithm, MaxSignature)
+		}
+	}
+	return ""
+}
+
+// ErrMalformed is matched by errors about bytes that are no encoding of what
+// they should be.
+var ErrMalformed = errors.New("malformed encoding")
+
+// Marshal returns the encoding of s for disk and for the wire. It fails with
+// ErrMalformed if s exceeds a limit.
+func (s *Signed) Marshal() ([]byte, error) {
+	if msg := s.fault(); msg != "" {
+		return nil, fmt.Errorf("snapshot: cannot encode an envelope with %s: %w", msg, ErrMalformed)
+	}
+	form, signatures := byte(formPlain), s.Signatures
+	size := len(s.Header) + len(s.Content) + 2048
+	if s.Publication != nil {
+		form, signatures = formTree, s.Publication.Signatures
+		size += len(s.Publication.Record)
+	}
+	out := make([]byte, 0, size)
+	out = append(append(out, signedMagic...), form)
+	for _, b := range [][]byte{s.Header, s.Content} {
+		out = append(binary.BigEndian.AppendUint32(out, uint32(len(b))), b...)
+	}
+	if s.Publication != nil {
+		out = append(binary.BigEndian.AppendUint32(out, uint32(len(s.Publication.Record))), s.Publication.Record...)
+	}
+	out = append(out, byte(len(signatures)))
+	for _, sig := range signatures {
+		out = append(binary.BigEndian.AppendUint16(out, uint16(len(sig.KeyID))), sig.KeyID...)
+		out = append(binary.BigEndian.AppendUint16(out, uint16(len(sig.Algorithm))), sig.Algorithm...)
+		out = append(binary.BigEndian.AppendUint16(out, uint16(len(sig.Bytes))), sig.Bytes...)
+	}
+	if s.Publication != nil {
+		out = append(binary.BigEndian.AppendUint64(out, s.Proof.Index), byte(len(s.Proof.Hashes)))
+		for _, h := range s.Proof.Hashes {
+			out = append(out, h[:]...)
+		}
+	}
+	return out, nil
+}
+
+// Unmarshal reads what Marshal wrote. It copies: data stays the caller's. Sizes
+// are checked before anything is allocated for them. Errors match ErrMalformed.
+func Unmarshal(data []byte) (*Signed, error) {
+	r := &binaryReader{in: data}
+	if r.take(len(signedMagic)) != signedMagic {
+		return nil, fmt.Errorf("snapshot: not an encoded snapshot (want %q first): %w", signedMagic, ErrMalformed)
+	}
+	form := r.number(1)
+	s := &Signed{Header: r.bytes(4, MaxHeader), Content: r.bytes(4, MaxContent)}
+	switch form {
+	case formPlain:
+		s.Signatures = r.signatures()
+	case formTree:
+		s.Publication = &Publication{Record: r.bytes(4, MaxRecord), Signatures: r.signatures()}
+		s.Proof.Index = r.number(8)
+		s.Proof.Hashes = make([]Digest, r.count(MaxProof))
+		for i := range s.Proof.Hashes {
+			copy(s.Proof.Hashes[i][:], r.take(sha256.Size))
+		}
+		if len(s.Proof.Hashes) == 0 {
+			s.Proof.Hashes = nil
+		}
+	default:
+		r.fail(fmt.Sprintf("form %d is not known", form))
+	}
+	if r.err == "" && len(r.in) != 0 {
+		r.fail(fmt.Sprintf("%d bytes after the end", len(r.in)))
+	}
+	if r.err == "" {
+		r.err = s.fault()
+	}
+	if r.err != "" {
+		return nil, fmt.Errorf("snapshot: an encoded snapshot with %s: %w", r.err, ErrMalformed)
+	}
+	return s, nil
+}
+
+// binaryReader takes parts off the front of in; after a failure it gives zeros.
+type binaryReader struct {
+	in  []byte
+	err string
+}
+
+func (r *binaryReader) fail(msg string) {
+	if r.err == "" {
+		r.err = msg
+	}
+}
+
+func (r *binaryReader) take(n int) string {
+	if r.err == "" && n > len(r.in) {
+		r.fail(fmt.Sprintf("%d bytes missing at its end", n-len(r.in)))
+	}
+	if r.err != "" {
+		return ""
+	}
+	s := string(r.in[:n])
+	r.in = r.in[n:]
+	return s
+}
+
+func (r *binaryReader) number(width int) uint64 {
+	var n uint64
+	for _, b := range []byte(r.take(width)) {
+		n = n<<8 | uint64(b)
+	}
+	return n
+}
+
+func (r *binaryReader) count(limit int) int {
+	n := r.number(1)
+	if n > uint64(limit) {
+		r.fail(fmt.Sprintf("a count of %d, limit %d", n, limit))
+		return 0
+	}
+	return int(n)
+}
+
+func (r *binaryReader) bytes(width, limit int) []byte {
+	n := r.number(width)
+	if n > uint64(limit) {
+		r.fail(fmt.Sprintf("a part of %d bytes, limit %d", n, limit))
+		return nil
+	}
+	if r.err == "" && n > uint64(len(r.in)) {
+		r.fail(fmt.Sprintf("%d bytes missing at its end", n-uint64(len(r.in))))
+	}
+	if r.err != "" {
+		return nil
+	}
+	b := bytes.Clone(r.in[:n])
+	r.in = r.in[n:]
+	return b
+}
+
+func (r *binaryReader) signatures() []Signature {
+	sigs := make([]Signature, r.count(MaxSignatures))
+	for i := range sigs {
+		sigs[i] = Signature{
+			KeyID:     string(r.bytes(2, maxKeyID)),
+			Algorithm: string(r.bytes(2, maxAlgorithm)),
+			Bytes:     r.bytes(2, MaxSignature),
+		}
+	}
+	return sigs
+}
+
+// Draft is a snapshot that is composed and not yet signed.
+type Draft struct {
+	header  Header
+	encoded []byte
+	content []byte
+}
+
+// Compose makes the canonical bytes of a snapshot of content, once: what is
+// stored, signed and sent is these bytes. It fills in SnapshotID, SchemaVersion,
+// ScopeType, ContentHash and ContentSize of h, and refuses what a node would
+// refuse whatever signed it: a subject that the scope does not allow, content
+// that is not valid for its schema, grants beyond the header, a raw secret, a
+// size above the limit. Errors match ErrRejected and say which check.
+func Compose(h Header, content Content) (*Draft, error) {
+	h = h.clone()
+	h.SchemaVersion = schemaVersion
+	switch content.(type) {
+	case *TrustBundle:
+		h.ScopeType = ScopeTrustBundle
+	case *NodeBootstrap:
+		h.ScopeType = ScopeNodeBootstrap
+	default:
+		return nil, fmt.Errorf("snapshot: content of type %T has no scope", content)
+	}
+	d := &Draft{}
+	c := &codec{}
+	content.walk(c)
+	if c.err != nil {
+		return nil, refuse(checkContent, h.ScopeType, c.err.Error())
+	}
+	d.content = c.out
+	h.ContentHash, h.ContentSize = DigestOf(d.content), len(d.content)
+	// Sorts by time of issue; the rest makes it unique without asking for randomness.
+	id := sha256.Sum256(fmt.Appendf(nil, "%s %s %d %d %s", h.ScopeType, h.Subject, h.AuthorityEpoch, h.ConfigVersion, h.ContentHash))
+	h.SnapshotID = fmt.Sprintf("%012x-%x", h.IssuedAt.UnixMilli(), id[:10])
+
+	secret := c.secret
+	hc := &codec{}
+	h.walk(hc)
+	if hc.err != nil {
+		return nil, refuse(checkSchema, h.ScopeType, hc.err.Error())
+	}
+	d.encoded = hc.out
+	if secret == "" {
+		secret = hc.secret
+	}
+	v := &verification{header: h, rule: ruleOf(h.ScopeType), content: content}
+	me, _, _ := h.Subject.Node()
+	for _, f := range []struct {
+		check int
+		msg   string
+	}{
+		{checkLimits, limitOf("header", len(d.encoded), MaxHeader) + limitOf("content", len(d.content), v.rule.maxContent)},
+		{checkSchema, v.schemaFault()},
+		{checkCluster, faultIf(!me.IsZero() && me.Cluster() != h.ClusterID, "the subject is of another cluster")},
+		{checkSubject, v.subjectKindFault()},
+		{checkEpoch, faultIf(!inVersions(h.AuthorityEpoch), "authority_epoch is not within 1 and 2^53")},
+		{checkVersion, faultIf(!inVersions(h.ConfigVersion), "config_version is not within 1 and 2^53")},
+		{checkValidity, v.timesFault()},
+		{checkGrants, content.grants(&h)},
+		{checkContent, content.fault(&h)},
+		{checkSecret, secret},
+	} {
+		if f.msg != "" {
+			return nil, refuse(f.check, h.ScopeType, f.msg)
+		}
+	}
+	d.header = h
+	return d, nil
+}
+
+func faultIf(is bool, msg string) string {
+	if is {
+		return msg
+	}
+	return ""
+}
+
+func limitOf(what string, n, limit int) string {
+	return faultIf(n > limit, fmt.Sprintf("%s of %d bytes, limit %d", what, n, limit))
+}
+
+func inVersions(n uint64) bool { return n >= 1 && n <= MaxVersion }
+
+// Header returns the header, with what Compose filled in.
+func (d *Draft) Header() Header { return d.header.clone() }
+
+// HeaderBytes returns the exact bytes to sign and store. Do not modify them.
+func (d *Draft) HeaderBytes() []byte { return d.encoded }
+
+// ContentBytes returns the exact content to store. Do not modify it.
+func (d *Draft) ContentBytes() []byte { return d.content }
+
+// Leaf returns the header's leaf for a Tree.
+func (d *Draft) Leaf() Digest { return LeafOf(d.header.ClusterID, d.encoded) }
+
+// Sign signs the header of a trust bundle itself, with one or, during a
+// rotation, two Ed25519 keys. Other scopes are signed by publication.
+func (d *Draft) Sign(keys ...crypto.Signer) (*Signed, error) {
+	if rule := ruleOf(d.header.ScopeType); rule.algorithm != AlgorithmEd25519 {
+		return nil, fmt.Errorf("snapshot: a %s is not signed by itself: put its Leaf into a Tree and sign that tree's Record", d.header.ScopeType)
+	}
+	signatures, err := signAll(PAE(TypeSnapshot, d.header.ClusterID, d.encoded), AlgorithmEd25519, keys)
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: signing %s: %w", d.header.SnapshotID, err)
+	}
+	return &Signed{Header: d.encoded, Content: d.content, Signatures: signatures}, nil
+}
+
+// Publish signs a tree of this snapshot alone: what a replica does that serves a
+// join before the next publication. The record is the caller's but for its tree.
+func (d *Draft) Publish(r Record, keys ...crypto.Signer) (*Signed, error) {
+	tree := NewTree([]Digest{d.Leaf()})
+	r.Root, r.TreeSize = tree.Root(), tree.Size()
+	p, err := r.Sign(keys...)
+	if err != nil {
+		return nil, err
+	}
+	proof, err := tree.Proof(0)
+	if err != nil {
+		return nil, err
+	}
+	return &Signed{Header: d.encoded, Content: d.content, Publication: p, Proof: proof}, nil
+}
+
+// signAll signs message with each key.
+func signAll(message []byte, algorithm string, keys []crypto.Signer) ([]Signature, error) {
+	if len(keys) == 0 || len(keys) > MaxSignatures {
+		return nil, fmt.Errorf("%d keys, want 1 to %d", len(keys), MaxSignatures)
+	}
+	out := make([]Signature, len(keys))
+	for i, key := range keys {
+		public, ok := key.Public().(ed25519.PublicKey)
+		if !ok {
+			return nil, fmt.Errorf("a key of type %T, want Ed25519", key.Public())
+		}
+		sig, err := key.Sign(nil, message, crypto.Hash(0))
+		if err != nil {
+			return nil, fmt.Errorf("key %s: %w", KeyIDOf(public), err)
+		}
+		out[i] = Signature{KeyID: KeyIDOf(public), Algorithm: algorithm, Bytes: sig}
+	}
+	return out, nil
+}
+
+// Record is what a compile signs: the tree over all current headers of a cluster
+// but the trust bundle's.
+type Record struct {
+	ClusterID string
+
+	// AuthorityEpoch, then Generation order the records of a cluster. Both are within
+	// 1 and MaxVersion. Two records of one generation with different roots are proof
+	// that whoever signs them lies or was copied.
+	AuthorityEpoch uint64
+	Generation     uint64
+
+	Root     Digest
+	TreeSize uint64
+
+	IssuedAt   time.Time
+	FreshUntil time.Time // a node without a newer record is stale from then on
+
+	// Revocations is the digest of what is revoked; see TrustBundle.Revocations. A
+	// node whose own differs lacks a trust bundle.
+	Revocations Digest
+}
+
+func (r *Record) walk(c *codec) {
+	version := schemaVersion
+	c.begin()
+	c.member("authority_epoch")
+	c.number64(&r.AuthorityEpoch)
+	c.member("cluster_id")
+	c.text(&r.ClusterID, identity.MaxClusterBytes)
+	c.member("fresh_until")
+	c.instant(&r.FreshUntil)
+	c.member("generation")
+	c.number64(&r.Generation)
+	c.member("issued_at")
+	c.instant(&r.IssuedAt)
+	c.member("revocations")
+	c.fixed(r.Revocations[:])
+	c.member("root")
+	c.fixed(r.Root[:])
+	c.member("schema_version")
+	c.number(&version, 1<<15)
+	c.member("tree_size")
+	c.number64(&r.TreeSize)
+	c.end()
+	if c.err == nil && version != schemaVersion {
+		c.fail("schema version %d, supported is %d", version, schemaVersion)
+	}
+}
+
+// Sign makes the record's bytes and signs them with one or, during a rotation,
+// two Ed25519 keys.
+func (r Record) Sign(keys ...crypto.Signer) (*Publication, error) {
+	encoded, err := encode(&r)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("snapshot: publication record: %w", err)
+	case !inVersions(r.AuthorityEpoch) || !inVersions(r.Generation):
+		return nil, fmt.Errorf("snapshot: publication record: epoch %d and generation %d, want both within 1 and 2^53", r.AuthorityEpoch, r.Generation)
+	case !r.FreshUntil.After(r.IssuedAt):
+		return nil, fmt.Errorf("snapshot: publication record: fresh until %v, which is not after its issue at %v", r.FreshUntil, r.IssuedAt)
+	case r.TreeSize == 0 || r.TreeSize > 1<<MaxProof:
+		return nil, fmt.Errorf("snapshot: publication record: a tree of %d, want 1 to 2^%d", r.TreeSize, MaxProof)
+	}
+	signatures, err := signAll(PAE(TypePublication, r.ClusterID, encoded), AlgorithmTree, keys)
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: signing generation %d: %w", r.Generation, err)
+	}
+	return &Publication{Record: encoded, Signatures: signatures}, nil
+}

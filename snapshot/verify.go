@@ -1,0 +1,467 @@
+package snapshot
+
+import (
+	"crypto/ed25519"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+)
+
+// Trust is what a node believes when it verifies.
+type Trust struct {
+	// Me is this node, which names its cluster too, and Incarnation the hash of the
+	// key it enrolled with. Required.
+	Me          identity.ID
+	Incarnation identity.KeyID
+
+	// ConfigRoot verifies trust bundles. It comes from VerifyRoot. Nil: no trust
+	// bundle verifies.
+	ConfigRoot ed25519.PublicKey
+
+	// Bundle is the active trust bundle. Nil: only trust bundles verify.
+	Bundle *Verified
+
+	// Roles and Organizations are this node's, by its own node_runtime, or by its
+	// node_bootstrap until there is one.
+	Roles         []string
+	Organizations []string
+}
+
+// Verified is a snapshot that passed all checks: the only way to typed content.
+// It is immutable and shares no memory with the bytes that were verified.
+type Verified struct {
+	activation
+	content Content
+	text    string
+	keys    []string
+}
+
+// Header returns the header.
+func (v *Verified) Header() Header { return v.header.clone() }
+
+// HeaderDigest returns the SHA-256 of the header's bytes, which Mark records.
+func (v *Verified) HeaderDigest() Digest { return v.digest }
+
+// ContentJSON returns the exact content that was verified.
+func (v *Verified) ContentJSON() string { return v.text }
+
+// SignerKeyIDs returns the ids of the trusted keys that signed.
+func (v *Verified) SignerKeyIDs() []string { return slices.Clone(v.keys) }
+
+// Record returns the publication record that covers the snapshot; false for a
+// trust bundle, which is signed by itself.
+func (v *Verified) Record() (Record, bool) {
+	if v.record == nil {
+		return Record{}, false
+	}
+	return *v.record, true
+}
+
+// TrustBundle returns a copy of the content, if v is of scope trust_bundle.
+func (v *Verified) TrustBundle() (TrustBundle, bool) {
+	if b, ok := v.content.(*TrustBundle); ok {
+		return b.clone(), true
+	}
+	return TrustBundle{}, false
+}
+
+// NodeBootstrap returns a copy of the content, if v is of scope node_bootstrap.
+func (v *Verified) NodeBootstrap() (NodeBootstrap, bool) {
+	if b, ok := v.content.(*NodeBootstrap); ok {
+		return b.clone(), true
+	}
+	return NodeBootstrap{}, false
+}
+
+// Verify decides whether s may be activated by the node that trust describes,
+// which accepted marks before. s must not change while it runs.
+//
+// A refusal is a *RejectedError and matches ErrRejected; it names the first
+// check that failed. Any other error is a Trust that no node can have. Accept
+// raises the marks.
+func Verify(s *Signed, trust Trust, marks Marks, now time.Time) (*Verified, error) {
+	return verify(checks, &verification{signed: s, trust: trust, marks: marks, now: now})
+}
+
+// Recheck is Verify for what is read from the node's own disk at start-up: the
+// marks must have recorded exactly this snapshot, as the one accepted last or as
+// one that it replaced, where Verify asks for a newer one. A node that starts in
+// an outage so comes up with what it had.
+func Recheck(s *Signed, trust Trust, marks Marks, now time.Time) (*Verified, error) {
+	return verify(checks, &verification{signed: s, trust: trust, marks: marks, now: now, recheck: true})
+}
+
+// verification is one run of the checks: what was given, and what the checks so
+// far found out.
+type verification struct {
+	signed  *Signed
+	trust   Trust
+	marks   Marks
+	now     time.Time
+	recheck bool
+
+	// By check 5: nothing before it looks into the bytes.
+	keys   []*ConfigKey // whose signature over the record verifies; nil with byRoot
+	byRoot bool         // the config root key signed the header itself
+	record *Record
+
+	// By check 1.
+	header Header
+	digest Digest
+	rule   *scopeRule
+
+	// By check 4.
+	trusted []string
+
+	// By check 6, and by check 10, which reports no error of decoding.
+	text    string
+	content Content
+	formErr error
+	secret  string
+
+	reason Reason // by check 9: more than the check's own reason
+}
+
+// check is one row of the table. run returns what is wrong, or "".
+type check struct {
+	number int
+	rule   string
+	source string
+	run    func(*verification) string
+}
+
+// checks are in the order in which they run. Nothing is parsed before check 5
+// but the counts and sizes of the envelope, and no content before check 6.
+var checks = []check{
+	{checkLimits, "envelope within limits", "snapshots.md, Verification", (*verification).limitsFault},
+	{checkSignature, "signature over the received bytes", "RFC 8032; RFC 6962 §2.1.1; DSSE v1.0.2", (*verification).signatureFault},
+	{checkSchema, "schema is supported", "RFC 8785; snapshots.md, Envelope", (*verification).headerFault},
+	{checkLimits, "content within the scope's limit", "snapshots.md, Verification", (*verification).scopeLimitFault},
+	{checkCluster, "cluster is mine", "snapshots.md, Verification 2", (*verification).clusterFault},
+	{checkSubject, "subject is me", "snapshots.md, Verification 3", (*verification).subjectFault},
+	{checkSigner, "signer is trusted for the scope", "snapshots.md, Verification 4", (*verification).signerFault},
+	{checkEpoch, "authority epoch is not stale", "snapshots.md, Verification 8", (*verification).epochFault},
+	{checkVersion, "config version is newer", "snapshots.md, Verification 9", (*verification).versionFault},
+	{checkValidity, "in date", "snapshots.md, Verification 7", (*verification).validityFault},
+	{checkHash, "content hash and size", "FIPS 180-4; snapshots.md, Verification 6", (*verification).hashFault},
+	{checkGrants, "nothing beyond my roles and organizations", "snapshots.md, Verification 10", (*verification).grantsFault},
+	{checkContent, "content is valid", "RFC 8785; snapshots.md, Verification 11", (*verification).contentFault},
+	{checkSecret, "no raw secret", "snapshots.md, Verification 12", (*verification).secretFault},
+}
+
+func verify(checks []check, v *verification) (*Verified, error) {
+	if v.trust.Me.IsZero() || v.trust.Incarnation.IsZero() {
+		return nil, fmt.Errorf("snapshot: Trust without Me or Incarnation: a node that is nobody accepts nothing")
+	}
+	if n := len(v.trust.ConfigRoot); n != 0 && n != ed25519.PublicKeySize {
+		return nil, fmt.Errorf("snapshot: Trust.ConfigRoot has %d bytes, want %d or none", n, ed25519.PublicKeySize)
+	}
+	if v.trust.Bundle != nil {
+		if _, ok := v.trust.Bundle.content.(*TrustBundle); !ok {
+			return nil, fmt.Errorf("snapshot: Trust.Bundle is of scope %q, want a trust_bundle", v.trust.Bundle.header.ScopeType)
+		}
+	}
+	for _, c := range checks {
+		if msg := c.run(v); msg != "" {
+			err := refuse(c.number, v.header.ScopeType, msg)
+			if v.reason != "" {
+				err.Reason = v.reason
+			}
+			return nil, err
+		}
+	}
+	return &Verified{
+		activation: activation{v.header, v.digest, v.record},
+		content:    v.content, text: v.text, keys: v.trusted,
+	}, nil
+}
+
+func (v *verification) limitsFault() string { return v.signed.fault() }
+
+// bundle returns the content of the active trust bundle, or nil.
+func (v *verification) bundle() *TrustBundle {
+	if v.trust.Bundle == nil {
+		return nil
+	}
+	return v.trust.Bundle.content.(*TrustBundle)
+}
+
+// signatureFault is check 5. It finds the keys of the node's bundle whose
+// signatures verify; whether they may sign is check 4.
+func (v *verification) signatureFault() string {
+	cluster := v.trust.Me.Cluster()
+	p := v.signed.Publication
+	if p == nil {
+		message := PAE(TypeSnapshot, cluster, v.signed.Header)
+		for _, sig := range v.signed.Signatures {
+			if v.trust.ConfigRoot == nil || sig.Algorithm != AlgorithmEd25519 || sig.KeyID != KeyIDOf(v.trust.ConfigRoot) {
+				continue // not ours: one valid signature is enough
+			}
+			if ed25519.Verify(v.trust.ConfigRoot, message, sig.Bytes) {
+				v.byRoot = true
+				return ""
+			}
+		}
+		return "no valid signature of the config root key"
+	}
+	bundle := v.bundle()
+	if bundle == nil {
+		return "there is no trust bundle yet to take keys from"
+	}
+	message := PAE(TypePublication, cluster, p.Record)
+	for _, sig := range p.Signatures {
+		if sig.Algorithm != AlgorithmTree {
+			continue
+		}
+		for i := range bundle.ConfigKeys {
+			k := &bundle.ConfigKeys[i]
+			// The id is a hint that saves verifying with every key; a wrong one finds none.
+			if k.Algorithm == AlgorithmTree && k.ID() == sig.KeyID && ed25519.Verify(k.Key, message, sig.Bytes) {
+				v.keys = append(v.keys, k)
+			}
+		}
+	}
+	if len(v.keys) == 0 {
+		return "no valid signature of a config key of the trust bundle"
+	}
+	record := new(Record)
+	if _, err := decode(string(p.Record), record); err != nil {
+		return "the signed publication record: " + err.Error()
+	}
+	v.record = record
+	return v.signed.Proof.fault(LeafOf(cluster, v.signed.Header), record)
+}
+
+// headerFault is check 1.
+func (v *verification) headerFault() string {
+	v.digest = DigestOf(v.signed.Header)
+	// One copy, which the header's strings share.
+	c, err := decode(string(v.signed.Header), &v.header)
+	if err != nil {
+		v.header = Header{}
+		if version := schemaOf(v.signed.Header); version > 0 && version != schemaVersion {
+			return fmt.Sprintf("schema version %d, supported is %d", version, schemaVersion)
+		}
+		return "header: " + err.Error()
+	}
+	v.secret = c.secret
+	v.rule = ruleOf(v.header.ScopeType)
+	return v.schemaFault()
+}
+
+// schemaFault is what Compose shares with check 1.
+func (v *verification) schemaFault() string {
+	switch {
+	case v.rule == nil:
+		return fmt.Sprintf("scope_type %.40q is not supported", v.header.ScopeType)
+	case v.header.Base != nil:
+		return "increments are not supported"
+	}
+	return v.header.fault()
+}
+
+func (v *verification) scopeLimitFault() string {
+	return limitOf("content", max(len(v.signed.Content), v.header.ContentSize), v.rule.maxContent)
+}
+
+// clusterFault is check 2.
+func (v *verification) clusterFault() string {
+	mine := v.trust.Me.Cluster()
+	if v.header.ClusterID != mine {
+		return fmt.Sprintf("cluster %.80q, mine is %q", v.header.ClusterID, mine)
+	}
+	if v.record != nil && v.record.ClusterID != mine {
+		return fmt.Sprintf("a record of cluster %.80q, mine is %q", v.record.ClusterID, mine)
+	}
+	return ""
+}
+
+// subjectFault is check 3.
+func (v *verification) subjectFault() string {
+	if msg := v.subjectKindFault(); msg != "" {
+		return msg
+	}
+	s, mine := v.header.Subject, false
+	switch _, name, _ := strings.Cut(s.group, ":"); s.kind() {
+	case subjectNode:
+		if s.node == v.trust.Me && s.incarnation != v.trust.Incarnation {
+			return "it is for another incarnation of this node, from before it enrolled again or after its name was given away"
+		}
+		mine = s == NodeSubject(v.trust.Me, v.trust.Incarnation)
+	case subjectCluster:
+		mine = true
+	case subjectRole:
+		mine = slices.Contains(v.trust.Roles, name)
+	case subjectOrganization:
+		mine = slices.Contains(v.trust.Organizations, name)
+	}
+	if !mine {
+		return fmt.Sprintf("it is for %.120q, I am %s", s, v.trust.Me)
+	}
+	return ""
+}
+
+func (v *verification) subjectKindFault() string {
+	if v.header.Subject.kind()&v.rule.subjects == 0 {
+		return fmt.Sprintf("scope %s is not given to %.80q", v.header.ScopeType, v.header.Subject)
+	}
+	return ""
+}
+
+// signerFault is check 4.
+func (v *verification) signerFault() string {
+	if v.byRoot {
+		if v.rule.algorithm != AlgorithmEd25519 {
+			return fmt.Sprintf("the config root key may not sign %s", v.header.ScopeType)
+		}
+		v.trusted = []string{KeyIDOf(v.trust.ConfigRoot)}
+		return ""
+	}
+	if v.rule.algorithm != AlgorithmTree {
+		return fmt.Sprintf("no config key may sign %s", v.header.ScopeType)
+	}
+	if end := v.trust.Bundle.header.ExpiresAt; !v.now.Before(end) {
+		return fmt.Sprintf("the trust bundle expired at %s", end.Format(timeLayout))
+	}
+	var why string
+	for _, k := range v.keys {
+		msg := k.trusts(v.header.ScopeType, v.now)
+		if msg == "" {
+			v.trusted = append(v.trusted, k.ID())
+			continue
+		}
+		why = fmt.Sprintf("config key %s %s", k.ID(), msg)
+	}
+	if len(v.trusted) == 0 {
+		return why
+	}
+	return ""
+}
+
+func (v *verification) activation() *activation {
+	return &activation{v.header, v.digest, v.record}
+}
+
+// epochFault is check 8.
+func (v *verification) epochFault() string {
+	if v.recheck {
+		return "" // an epoch refuses what comes in, it does not undo what is active
+	}
+	return v.marks.epochFault(v.activation())
+}
+
+// versionFault is check 9.
+func (v *verification) versionFault() string {
+	if v.recheck {
+		msg := v.marks.recordedFault(v.activation())
+		if msg != "" {
+			v.reason = ReasonUnrecorded
+		}
+		return msg
+	}
+	reason, msg := v.marks.versionFault(v.activation())
+	v.reason = reason
+	return msg
+}
+
+// validityFault is check 7.
+func (v *verification) validityFault() string {
+	h, soon := &v.header, v.now.Add(ClockTolerance)
+	clock := " (it is " + v.now.UTC().Format(timeLayout) + " here)"
+	switch {
+	case h.ValidFrom.After(soon):
+		return "it is valid from " + h.ValidFrom.Format(timeLayout) + clock
+	// Else a renewal from the future would keep out all that follow.
+	case h.IssuedAt.After(soon):
+		return "it was issued at " + h.IssuedAt.Format(timeLayout) + clock
+	case !v.now.Before(h.ExpiresAt):
+		return "it expired at " + h.ExpiresAt.Format(timeLayout) + clock
+	case v.record != nil && v.record.IssuedAt.After(soon):
+		return "its record was issued at " + v.record.IssuedAt.Format(timeLayout) + clock
+	case v.record != nil && !v.record.FreshUntil.After(v.record.IssuedAt):
+		return "its record was never fresh"
+	}
+	return v.timesFault()
+}
+
+// timesFault is what Compose shares with check 7.
+func (v *verification) timesFault() string {
+	h := &v.header
+	switch {
+	case !h.ValidFrom.Before(h.ExpiresAt):
+		return "it expires before it is valid"
+	case !h.RefreshAfter.Before(h.ExpiresAt):
+		return "it expires before it is to be refreshed"
+	}
+	return ""
+}
+
+// hashFault is check 6.
+func (v *verification) hashFault() string {
+	if n := len(v.signed.Content); n != v.header.ContentSize {
+		return fmt.Sprintf("content of %d bytes, the header says %d", n, v.header.ContentSize)
+	}
+	if DigestOf(v.signed.Content) != v.header.ContentHash {
+		return "the content is not the one that the header names"
+	}
+	// The only copy: all strings of the typed content share it.
+	v.text = string(v.signed.Content)
+	return ""
+}
+
+// grantsFault is check 10.
+func (v *verification) grantsFault() string {
+	if !v.rule.establishes {
+		for _, role := range v.header.Roles {
+			if !slices.Contains(v.trust.Roles, role) {
+				return fmt.Sprintf("it is for role %.40q, which this node does not have", role)
+			}
+		}
+		for _, org := range v.header.OrganizationIDs {
+			if !slices.Contains(v.trust.Organizations, org) {
+				return fmt.Sprintf("it is for organization %.40q, which this node does not serve", org)
+			}
+		}
+	}
+	v.content = v.rule.content()
+	c, err := decode(v.text, v.content)
+	v.formErr = err
+	if v.secret == "" {
+		v.secret = c.secret
+	}
+	if err != nil {
+		return "" // check 11 says so
+	}
+	return v.content.grants(&v.header)
+}
+
+// contentFault is check 11.
+func (v *verification) contentFault() string {
+	if v.formErr != nil {
+		return v.formErr.Error()
+	}
+	if msg := v.content.fault(&v.header); msg != "" {
+		return msg
+	}
+	if b, ok := v.content.(*TrustBundle); ok {
+		if !b.ConfigRoot.Equal(v.trust.ConfigRoot) {
+			return "it names another config root key, which needs the signers of the manifest"
+		}
+		// At start-up the bundle on disk may be the one before the active one.
+		if old := v.bundle(); old != nil && !v.recheck {
+			return b.follows(old)
+		}
+	}
+	return ""
+}
+
+// secretFault is check 12.
+func (v *verification) secretFault() string {
+	if v.secret != "" {
+		return "it holds a " + v.secret
+	}
+	return ""
+}
