@@ -140,9 +140,13 @@ var anchorRules = []chainRule{
 		if n := len(p.chain); n != 2 && n != 3 {
 			return fmt.Sprintf("%d certificates, want leaf, mesh CA and at most the root", n)
 		}
+		return ""
+	}},
+	{Rule{"parsed", "RFC 5280 §4.1"}, "chain", ReasonProfile, func(p *path) string {
+		// The rules below print names, and these may be as long as a certificate.
 		for i, c := range p.chain {
-			if c == nil || len(c.Raw) == 0 {
-				return fmt.Sprintf("certificate %d does not come from a parser", i)
+			if detail := parsed(c, time.Time{}); detail != "" {
+				return fmt.Sprintf("certificate %d: %s", i, detail)
 			}
 		}
 		return ""

@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/asn1"
 	"fmt"
+	"math/big"
 	"slices"
 	"time"
 )
@@ -62,10 +63,12 @@ type certRule struct {
 // minted, not everything that RFC 5280 allows.
 type Profile struct {
 	name  string
-	shape []certRule // what never changes about a certificate
-	dates []certRule // what time changes
-	link  bool       // whether an issuer other than itself signs it
+	shape []certRule     // what never changes about a certificate
+	dates []certRule     // what time changes
+	by    func() Profile // the profile of its issuer; nil for a root, its own issuer
 }
+
+const leafName = "leaf"
 
 // LeafProfile returns the profile of a leaf (an X509-SVID).
 //
@@ -75,13 +78,13 @@ type Profile struct {
 // Subject that is empty or one common name; URIs, DNSNames and IPAddresses at will. The
 // mesh CA's AuthorityKeyId follows from the issuer.
 func LeafProfile() Profile {
-	return Profile{name: "leaf", shape: leafRules, dates: dateRules, link: true}
+	return Profile{name: leafName, shape: leafRules, dates: dateRules, by: MeshCAProfile}
 }
 
 // MeshCAProfile returns the profile of a mesh CA, which signs leaves: IsCA with
 // MaxPathLen 0 (and MaxPathLenZero), KeyUsageCertSign alone, a P-256 key, a Subject.
 func MeshCAProfile() Profile {
-	return Profile{name: "mesh CA", shape: meshCARules, dates: dateRules, link: true}
+	return Profile{name: "mesh CA", shape: meshCARules, dates: dateRules, by: RootProfile}
 }
 
 // RootProfile returns the profile of a root, which signs mesh CAs and itself: IsCA with
@@ -138,23 +141,25 @@ func (p Profile) run(rules []certRule, c *x509.Certificate, now time.Time, reaso
 }
 
 // Lint reports whether a certificate signed from template for pub by issuer would be
-// of this profile and in date at now. Call it before signing with the real key. The
-// template is signed with a key that is thrown away, so that what is checked is what
-// the encoder makes of the template. For a root, issuer is not looked at.
+// of this profile and in date at now, and, for a leaf, identify somebody. Call it before
+// signing with the real key. The template is signed with a key that is thrown away, so
+// that what is checked is what the encoder makes of it. The issuer must come from a
+// parser, be of its own profile and be in date; for a root it is not looked at.
 //
-// Errors: [*ChainError] of the first rule that refuses, or that of crypto/x509 if the
-// template cannot be encoded.
+// Errors: [*ChainError] of the first rule that refuses, [*SANError], or that of
+// crypto/x509 if the template cannot be encoded.
 func (p Profile) Lint(template, issuer *x509.Certificate, pub crypto.PublicKey, now time.Time) error {
+	if p.by == nil {
+		issuer = template
+	} else if err := p.by().Check(issuer, now); err != nil {
+		return fmt.Errorf("identity: linting a %s: its issuer: %w", p.name, err)
+	}
 	throwaway, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return fmt.Errorf("identity: linting a %s: making a throwaway key: %w", p.name, err)
 	}
-	parent := *template
-	if p.link {
-		parent = *issuer
-	}
-	// With its own key the encoder would compare it with the throwaway one.
-	parent.PublicKey = nil
+	parent := *issuer
+	parent.PublicKey = nil // otherwise the encoder would compare it with the throwaway key
 	der, err := x509.CreateCertificate(rand.Reader, template, &parent, pub, throwaway)
 	if err != nil {
 		return fmt.Errorf("identity: linting a %s: the template cannot be encoded: %w", p.name, err)
@@ -166,14 +171,18 @@ func (p Profile) Lint(template, issuer *x509.Certificate, pub crypto.PublicKey, 
 	if err := p.Check(c, now); err != nil {
 		return err
 	}
-	if p.link {
-		for _, r := range linkRules {
-			if detail := r.check(c, issuer); detail != "" {
-				return &ChainError{Certificate: p.name, Rule: r.Name, Section: r.Section, Detail: detail, Reason: ReasonUntrusted}
-			}
+	if p.by == nil {
+		return nil
+	}
+	for _, r := range linkRules {
+		if detail := r.check(c, issuer); detail != "" {
+			return &ChainError{Certificate: p.name, Rule: r.Name, Section: r.Section, Detail: detail, Reason: ReasonUntrusted}
 		}
 	}
-	return nil
+	if p.name == leafName {
+		_, err = FromCertificate(c)
+	}
+	return err
 }
 
 // CheckLeaf is [Profile.Check] of [LeafProfile].
@@ -237,7 +246,7 @@ var commonRules = []certRule{
 	{Rule{"version", "RFC 5280 §4.1.2.1"}, version3},
 	{Rule{"serial-number", "RFC 5280 §4.1.2.2"}, serialNumber},
 	{Rule{"signature-algorithm", "RFC 5758 §3.2"}, signatureAlgorithm},
-	{Rule{"unique-id", "RFC 5280 §4.1.2.8"}, noUniqueIDs},
+	{Rule{"encoding", "RFC 5280 §4.1, X.690 §10"}, encoding},
 	{Rule{"issuer", "RFC 5280 §4.1.2.4"}, issuerName},
 	{Rule{"name-constraints", "RFC 5280 §4.2.1.10"}, noNameConstraints},
 	{Rule{"key-encoding", "RFC 5280 §4.1.2.7"}, keyEncoding},
@@ -317,21 +326,48 @@ func signatureAlgorithm(c *x509.Certificate, _ time.Time) string {
 	return ""
 }
 
-// noUniqueIDs looks for issuerUniqueID and subjectUniqueID, which crypto/x509 skips.
-func noUniqueIDs(c *x509.Certificate, _ time.Time) string {
-	var tbs asn1.RawValue
-	if _, err := asn1.Unmarshal(c.RawTBSCertificate, &tbs); err != nil {
-		return "its signed part is not DER"
+// ecdsaWithSHA256 is the one signature algorithm, encoded: no parameters, not even NULL.
+var ecdsaWithSHA256 = []byte{0x30, 0x0a, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02}
+
+// encoding wants what was parsed to encode to the same bytes. The parser is lenient: it
+// skips unique identifiers, and does not look behind the last field, at the parameters
+// of an algorithm, or for a default that is spelled out. Whatever it passes over, what
+// it does not report, cannot be in a certificate that this rule lets through. Names and
+// the public key are compared with their own bytes here; other rules look at them.
+func encoding(c *x509.Certificate, _ time.Time) string {
+	tbs, err := asn1.Marshal(struct {
+		Version    int `asn1:"optional,explicit,default:0,tag:0"`
+		Serial     *big.Int
+		Algorithm  asn1.RawValue
+		Issuer     asn1.RawValue
+		Validity   struct{ NotBefore, NotAfter time.Time }
+		Subject    asn1.RawValue
+		PublicKey  asn1.RawValue
+		Extensions []pkix.Extension `asn1:"omitempty,optional,explicit,tag:3"`
+	}{
+		Version:    c.Version - 1,
+		Serial:     c.SerialNumber,
+		Algorithm:  asn1.RawValue{FullBytes: ecdsaWithSHA256},
+		Issuer:     asn1.RawValue{FullBytes: c.RawIssuer},
+		Validity:   struct{ NotBefore, NotAfter time.Time }{c.NotBefore.UTC(), c.NotAfter.UTC()},
+		Subject:    asn1.RawValue{FullBytes: c.RawSubject},
+		PublicKey:  asn1.RawValue{FullBytes: c.RawSubjectPublicKeyInfo},
+		Extensions: c.Extensions,
+	})
+	if err != nil || !bytes.Equal(tbs, c.RawTBSCertificate) {
+		return "its signed part is not encoded as certificates are minted"
 	}
-	for rest := tbs.Bytes; len(rest) > 0; {
-		var field asn1.RawValue
-		var err error
-		if rest, err = asn1.Unmarshal(rest, &field); err != nil {
-			return "its signed part is not DER"
-		}
-		if field.Class == asn1.ClassContextSpecific && field.Tag != 0 && field.Tag != 3 {
-			return "it has an issuer or subject unique identifier"
-		}
+	whole, err := asn1.Marshal(struct {
+		TBS       asn1.RawValue
+		Algorithm asn1.RawValue
+		Signature asn1.BitString
+	}{
+		TBS:       asn1.RawValue{FullBytes: tbs},
+		Algorithm: asn1.RawValue{FullBytes: ecdsaWithSHA256},
+		Signature: asn1.BitString{Bytes: c.Signature, BitLength: 8 * len(c.Signature)},
+	})
+	if err != nil || !bytes.Equal(whole, c.Raw) {
+		return "it is not encoded as certificates are minted"
 	}
 	return ""
 }

@@ -70,9 +70,13 @@ func FromCertificate(c *x509.Certificate) (ID, error) {
 	}
 	var uris []string
 	for _, name := range names {
-		if name.Tag == nameURI {
-			uris = append(uris, string(name.Bytes))
+		if name.Tag != nameURI {
+			continue
 		}
+		if name.IsCompound { // an IA5String is primitive; crypto/x509 looks past these
+			return ID{}, &SANError{Reason: SANMalformed}
+		}
+		uris = append(uris, string(name.Bytes))
 	}
 	switch {
 	case len(uris) == 0:

@@ -1,0 +1,418 @@
+package identity_test
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/identity/identitytest"
+)
+
+func TestVerifyAcceptsWhatAnAuthorityMints(t *testing.T) {
+	a := identitytest.NewAuthority(t, "prod.example")
+	first := a.MeshCA()
+	a.AddMeshCA(t)
+	b := a.Bundle()
+	for _, kind := range identity.Kinds() {
+		id := a.ID(t, kind, "eu-1")
+		for name, opts := range map[string][]identitytest.IssueOption{
+			"P-256":       nil,
+			"Ed25519":     {identitytest.WithKey(identitytest.NewEd25519Key(t))},
+			"DNS names":   {identitytest.WithDNSNames("a.example", "*.b.example")},
+			"old mesh CA": {identitytest.WithMeshCA(first)},
+		} {
+			chain, _ := a.Issue(t, id, opts...)
+			for _, chain := range [][]*x509.Certificate{chain, append(chain, a.Root().Cert)} {
+				v, err := b.Verify(chain, time.Now())
+				if err != nil {
+					t.Fatalf("%s, %s: %v", kind, name, err)
+				}
+				if v.ID != id || v.IDErr != nil || v.Leaf != chain[0] || v.Key != identity.KeyOf(chain[0]) {
+					t.Fatalf("%s, %s: got %+v", kind, name, v)
+				}
+				p := v.Peer("192.0.2.1:1")
+				if p.Standing() != identity.Identified || p.ID != id || p.Addr != "192.0.2.1:1" {
+					t.Fatalf("%s, %s: peer %+v", kind, name, p)
+				}
+			}
+		}
+	}
+}
+
+// A chain can be verified and identify nobody: a server must be able to tell that
+// caller why each call is refused.
+func TestVerifiedWithoutIdentity(t *testing.T) {
+	a := identitytest.NewAuthority(t, "prod.example")
+	b := a.Bundle()
+	foreign := identitytest.NewAuthority(t, "dev.example").ID(t, identity.Coordinator, "c1")
+	for _, tc := range []struct {
+		name string
+		uris []string
+		want identity.SANReason
+	}{
+		{"none", nil, identity.SANAbsent},
+		{"two", []string{"spiffe://prod.example/shard/a", "spiffe://prod.example/shard/b"}, identity.SANSeveral},
+		{"the same twice", []string{"spiffe://prod.example/shard/a", "spiffe://prod.example/shard/a"}, identity.SANSeveral},
+		{"one of ours and a web address", []string{"spiffe://prod.example/shard/a", "https://prod.example"}, identity.SANSeveral},
+		{"a web address", []string{"https://prod.example/shard/a"}, identity.SANMalformed},
+		{"no kind", []string{"spiffe://prod.example/king/a"}, identity.SANMalformed},
+		{"no path", []string{"spiffe://prod.example"}, identity.SANMalformed},
+		{"another cluster", []string{foreign.String()}, identity.SANForeign},
+		// What parsing the URI would hide.
+		{"empty fragment", []string{"spiffe://prod.example/shard/a#"}, identity.SANMalformed},
+		{"empty query", []string{"spiffe://prod.example/shard/a?"}, identity.SANMalformed},
+		{"scheme in capitals", []string{"SPIFFE://prod.example/shard/a"}, identity.SANMalformed},
+		{"escaped letter", []string{"spiffe://prod.example/shard/%61"}, identity.SANMalformed},
+		{"trailing slash", []string{"spiffe://prod.example/shard/a/"}, identity.SANMalformed},
+		{"dot segment", []string{"spiffe://prod.example/shard/../admin/a"}, identity.SANMalformed},
+		{"user", []string{"spiffe://root@prod.example/shard/a"}, identity.SANMalformed},
+		{"port", []string{"spiffe://prod.example:443/shard/a"}, identity.SANMalformed},
+	} {
+		chain, _ := a.IssueRaw(t, func(c *x509.Certificate) {
+			if tc.uris != nil {
+				c.ExtraExtensions = append(c.ExtraExtensions, identitytest.AltNames(tc.uris...))
+			}
+		})
+		v, err := b.Verify(chain, time.Now())
+		if err != nil {
+			t.Errorf("%s: refused: %v", tc.name, err)
+			continue
+		}
+		san, ok := errors.AsType[*identity.SANError](v.IDErr)
+		if !ok || san.Reason != tc.want || san.Count != len(tc.uris) || !errors.Is(v.IDErr, identity.ErrNoIdentity) || !v.ID.IsZero() {
+			t.Errorf("%s: got %v, %+v, want %s", tc.name, v.ID, v.IDErr, tc.want)
+		}
+		if got := v.Peer("").Standing(); got != identity.Unidentified {
+			t.Errorf("%s: peer is %v", tc.name, got)
+		}
+		// A foreign coordinator is no coordinator of ours: the mesh CA must be listed.
+		none := a.Bundle(func(cfg *identity.BundleConfig) { cfg.MeshKeys = nil })
+		if _, err := none.Verify(chain, time.Now()); !errors.Is(err, identity.ErrUntrusted) {
+			t.Errorf("%s: without mesh keys: %v, want ErrUntrusted", tc.name, err)
+		}
+	}
+}
+
+// Every rule about a whole chain refuses a chain that is good otherwise.
+func TestEveryChainRuleRefuses(t *testing.T) {
+	w, k := newWorld(t), newKeys(t)
+	a := w.authority
+	leafID, leafKey := a.ID(t, identity.Shard, "eu-1"), identity.KeyOf(w.leaf)
+	ban := func(keys ...identity.KeyID) func(*identity.BundleConfig) {
+		return func(cfg *identity.BundleConfig) { cfg.BannedKeys = keys }
+	}
+	stranger := identitytest.NewAuthority(t, a.Cluster())
+	strange, _ := stranger.Issue(t, leafID)
+	second := a.AddMeshCA(t)
+	resign := func(level string, edit func(f *forged)) *x509.Certificate {
+		f := w.apart(t, level)
+		edit(f)
+		c, err := x509.ParseCertificate(f.sign(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	huge := resign(leaf, func(f *forged) { f.Subject = commonName(t, strings.Repeat("a", identity.MaxCertificateBytes)) })
+
+	cases := []struct {
+		rule, name string
+		reason     error
+		chain      []*x509.Certificate
+		edit       func(*identity.BundleConfig)
+	}{
+		{"chain-length", "nothing", identity.ErrProfile, nil, nil},
+		{"chain-length", "leaf alone", identity.ErrProfile, w.chain(false)[:1], nil},
+		{"chain-length", "a certificate too many", identity.ErrProfile, append(w.chain(true), w.root.Cert), nil},
+		{"chain-length", "a thousand too many", identity.ErrProfile, append(w.chain(true), make([]*x509.Certificate, 1000)...), nil},
+		{"parsed", "nil leaf", identity.ErrProfile, []*x509.Certificate{nil, w.mesh.Cert}, nil},
+		{"parsed", "nil mesh CA", identity.ErrProfile, []*x509.Certificate{w.leaf, nil}, nil},
+		{"parsed", "template", identity.ErrProfile, []*x509.Certificate{{}, w.mesh.Cert}, nil},
+		{"parsed", "huge leaf", identity.ErrProfile, []*x509.Certificate{huge, w.mesh.Cert}, nil},
+		{"root-is-ours", "root of another authority of that name", identity.ErrUntrusted, []*x509.Certificate{w.leaf, w.mesh.Cert, stranger.Root().Cert}, nil},
+		{"root-is-ours", "mesh CA twice", identity.ErrUntrusted, []*x509.Certificate{w.leaf, w.mesh.Cert, w.mesh.Cert}, nil},
+		{"root-is-ours", "mesh CA and root swapped", identity.ErrUntrusted, []*x509.Certificate{w.leaf, w.root.Cert, w.mesh.Cert}, nil},
+		{"root-known", "another authority of that name", identity.ErrUntrusted, strange, nil},
+		{"root-known", "leaf and mesh CA swapped", identity.ErrUntrusted, []*x509.Certificate{w.mesh.Cert, w.leaf}, nil},
+		{"root-known", "leaf twice", identity.ErrUntrusted, []*x509.Certificate{w.leaf, w.leaf}, nil},
+		{"root-known", "leaf and root", identity.ErrUntrusted, []*x509.Certificate{w.leaf, w.root.Cert}, nil},
+		{"issuer-name", "leaf of another name's issuer", identity.ErrUntrusted,
+			[]*x509.Certificate{resign(leaf, func(f *forged) { f.Issuer = commonName(t, "other") }), w.mesh.Cert}, nil},
+		{"issuer-key-id", "leaf of another mesh CA of that name", identity.ErrUntrusted, []*x509.Certificate{w.leaf, second.Cert}, nil},
+		{"mesh-ca-signature", "mesh CA signed by another key", identity.ErrUntrusted,
+			[]*x509.Certificate{w.leaf, resign(mesh, func(f *forged) { f.signWith(k.other, ecdsaSHA256, crypto.SHA256) })}, nil},
+		{"leaf-signature", "leaf signed by another key", identity.ErrUntrusted,
+			[]*x509.Certificate{resign(leaf, func(f *forged) { f.signWith(k.other, ecdsaSHA256, crypto.SHA256) }), w.mesh.Cert}, nil},
+		{"leaf-signature", "leaf with a bit of its signature flipped", identity.ErrUntrusted,
+			[]*x509.Certificate{resign(leaf, func(f *forged) { f.broken = true }), w.mesh.Cert}, nil},
+		{"leaf-signature", "leaf signed by the root", identity.ErrUntrusted,
+			[]*x509.Certificate{resign(leaf, func(f *forged) { f.signer = w.root.Key }), w.mesh.Cert}, nil},
+		{"banned-key", "key of the leaf", identity.ErrBanned, w.chain(false), ban(leafKey)},
+		{"banned-key", "key of the mesh CA", identity.ErrBanned, w.chain(true), ban(w.mesh.KeyID())},
+		{"banned-key", "key of the root", identity.ErrBanned, w.chain(false), ban(w.root.KeyID())},
+		{"banned-id", "identity", identity.ErrBanned, w.chain(false), func(cfg *identity.BundleConfig) { cfg.BannedIDs = []identity.ID{leafID} }},
+		{"mesh-ca-accepted", "no mesh key", identity.ErrUntrusted, w.chain(false), func(cfg *identity.BundleConfig) { cfg.MeshKeys = nil }},
+		{"mesh-ca-accepted", "another mesh key", identity.ErrUntrusted, w.chain(true), func(cfg *identity.BundleConfig) { cfg.MeshKeys = []identity.KeyID{second.KeyID()} }},
+		{"mesh-ca-accepted", "the root's key as a mesh key", identity.ErrUntrusted, w.chain(true), func(cfg *identity.BundleConfig) { cfg.MeshKeys = []identity.KeyID{w.root.KeyID()} }},
+	}
+	refused := map[string]bool{}
+	for _, tc := range cases {
+		b := w.bundle
+		if tc.edit != nil {
+			b = a.Bundle(tc.edit)
+		}
+		v, err := b.Verify(tc.chain, time.Now())
+		refusal, ok := errors.AsType[*identity.ChainError](err)
+		if !ok || refusal.Rule != tc.rule || !errors.Is(err, tc.reason) || v != (identity.Verified{}) {
+			t.Errorf("%s: got %+v, %v, want rule %s, %v", tc.name, v, err, tc.rule, tc.reason)
+			continue
+		}
+		refused[tc.rule] = true
+	}
+	for _, r := range identity.ChainRules() {
+		if r.Section == "" || !refused[r.Name] {
+			t.Errorf("rule %+v has no section, or no chain that it refuses", r)
+		}
+	}
+}
+
+func TestCoordinatorNeedsOnlyARoot(t *testing.T) {
+	a := identitytest.NewAuthority(t, "prod.example")
+	b := a.Bundle(func(cfg *identity.BundleConfig) { cfg.MeshKeys = nil })
+	for _, kind := range identity.Kinds() {
+		chain, _ := a.Issue(t, a.ID(t, kind, "x"))
+		_, err := b.Verify(chain, time.Now())
+		if accepted := err == nil; accepted != (kind == identity.Coordinator) {
+			t.Errorf("%s without a listed mesh key: %v", kind, err)
+		}
+	}
+}
+
+// Both bounds are part of the validity, and a refusal keeps them with the clock's time.
+func TestValidityIsCheckedAtEveryLevel(t *testing.T) {
+	w := newWorld(t)
+	for _, tc := range []struct {
+		c     *x509.Certificate
+		level string
+	}{{w.leaf, leaf}, {w.mesh.Cert, mesh}, {w.root.Cert, root}} {
+		for _, at := range []struct {
+			now  time.Time
+			rule string // of a check of this certificate alone
+		}{
+			{tc.c.NotBefore.Add(-time.Nanosecond), "not-yet-valid"},
+			{tc.c.NotBefore, ""},
+			{tc.c.NotAfter, ""},
+			{tc.c.NotAfter.Add(time.Nanosecond), "expired"},
+		} {
+			err := checks[tc.level](tc.c, at.now)
+			refusal, _ := errors.AsType[*identity.ChainError](err)
+			switch {
+			case at.rule == "" && err != nil:
+				t.Errorf("%s at %v: %v", tc.level, at.now, err)
+			case at.rule == "":
+			case refusal == nil || refusal.Rule != at.rule || !errors.Is(err, identity.ErrExpired):
+				t.Errorf("%s at %v: %v, want rule %s", tc.level, at.now, err, at.rule)
+			case !refusal.Now.Equal(at.now) || !refusal.NotBefore.Equal(tc.c.NotBefore) || !refusal.NotAfter.Equal(tc.c.NotAfter):
+				t.Errorf("%s at %v: times are %v to %v at %v", tc.level, at.now, refusal.NotBefore, refusal.NotAfter, refusal.Now)
+			}
+		}
+	}
+	// The leaf goes first, then the mesh CA, then the root.
+	for _, at := range []struct {
+		now  time.Time
+		want string
+	}{{w.leaf.NotAfter.Add(1), leaf}, {w.leaf.NotBefore.Add(-1), leaf}} {
+		_, err := w.bundle.Verify(w.chain(true), at.now)
+		if refusal, ok := errors.AsType[*identity.ChainError](err); !ok || refusal.Certificate != at.want || refusal.Reason != identity.ReasonExpired {
+			t.Errorf("chain at %v: %v, want the %s out of date", at.now, err, at.want)
+		}
+	}
+	for _, level := range []string{mesh, root} {
+		f := w.apart(t, level)
+		dated(-2*time.Hour, -time.Hour)(t, f, nil)
+		c, err := x509.ParseCertificate(f.sign(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain, b := []*x509.Certificate{w.leaf, c}, w.bundle
+		if level == root {
+			chain = w.chain(true)
+			chain[2] = c
+			b = w.authority.Bundle(func(cfg *identity.BundleConfig) { cfg.Roots = []*x509.Certificate{c} })
+		}
+		_, err = b.Verify(chain, time.Now())
+		if refusal, ok := errors.AsType[*identity.ChainError](err); !ok || refusal.Certificate != level || refusal.Reason != identity.ReasonExpired {
+			t.Errorf("expired %s: %v", level, err)
+		}
+		if level == root {
+			// The same root issued again, beside the old one, carries its chains on.
+			b = w.authority.Bundle(func(cfg *identity.BundleConfig) { cfg.Roots = append(cfg.Roots, c) })
+			if _, err := b.Verify(w.chain(false), time.Now()); err != nil {
+				t.Errorf("beside an expired root of the same key: %v", err)
+			}
+		}
+	}
+}
+
+// An expired certificate that is banned too shows as banned: renewing it cannot help.
+func TestBanOutweighsExpiry(t *testing.T) {
+	a := identitytest.NewAuthority(t, "prod.example")
+	id := a.ID(t, identity.Shard, "eu-1")
+	chain, _ := a.Issue(t, id, identitytest.Expired())
+	b := a.Bundle(func(cfg *identity.BundleConfig) { cfg.BannedIDs = []identity.ID{id} })
+	if _, err := b.Verify(chain, time.Now()); !errors.Is(err, identity.ErrBanned) {
+		t.Fatalf("got %v, want ErrBanned", err)
+	}
+	if _, err := a.Bundle().Verify(chain, time.Now()); !errors.Is(err, identity.ErrExpired) {
+		t.Fatalf("got %v, want ErrExpired", err)
+	}
+}
+
+func TestNoBundleTrustsNobody(t *testing.T) {
+	w := newWorld(t)
+	for _, b := range []*identity.Bundle{nil, {}} {
+		if _, err := b.Verify(w.chain(false), time.Now()); !errors.Is(err, identity.ErrUntrusted) {
+			t.Errorf("%v: %v, want ErrUntrusted", b, err)
+		}
+		if b.Banned(identity.ID{}, identity.KeyID{}) || b.Cluster() != "" || b.Roots() != nil || b.MeshKeys() != nil ||
+			b.BannedIDs() != nil || b.BannedKeys() != nil || b.Fingerprint() != [32]byte{} {
+			t.Errorf("%v says something", b)
+		}
+	}
+}
+
+// generatedChains is how many invalid chains TestGeneratedChains makes.
+const generatedChains = 4000
+
+// TestGeneratedChains makes chains with a flaw at one or two levels, or with
+// certificates in the wrong place, or both. What is below a new key is signed with it,
+// so that the flaws are all that is wrong. None may be accepted.
+func TestGeneratedChains(t *testing.T) {
+	w, k := newWorld(t), newKeys(t)
+	levels := []string{leaf, mesh, root}
+	of := map[string][]flaw{}
+	for _, flaw := range flaws {
+		for _, level := range levels {
+			if strings.Contains(flaw.levels, level) {
+				of[level] = append(of[level], flaw)
+			}
+		}
+	}
+	stranger := identitytest.NewAuthority(t, "prod.example")
+	strangers, _ := stranger.Issue(t, w.authority.ID(t, identity.Coordinator, "c1"))
+	strangers = append(strangers, stranger.Root().Cert)
+	random := rand.New(rand.NewPCG(1, 2))
+	byRule := map[string]int{}
+
+	// build flaws the levels that flawed says, from the root down. It is nil if the
+	// parser refuses a certificate.
+	build := func(flawed map[int]bool) (chain []*x509.Certificate, did []string) {
+		chain = w.chain(true)
+		signers := []crypto.Signer{w.mesh.Key, w.root.Key, w.root.Key}
+		resign := false
+		for _, i := range []int{2, 1, 0} {
+			if !flawed[i] && !resign {
+				continue
+			}
+			f := w.apart(t, levels[i])
+			if resign {
+				algorithm, hash := algorithmFor(signers[i])
+				f.signWith(signers[i], algorithm, hash)
+				resign = false
+			}
+			if flawed[i] {
+				flaw := of[levels[i]][random.IntN(len(of[levels[i]]))]
+				did = append(did, levels[i]+": "+flaw.name)
+				flaw.edit(t, f, k)
+			}
+			if f.own != nil && i > 0 {
+				signers[i-1], resign = f.own, true
+			}
+			c, err := x509.ParseCertificate(f.sign(t))
+			if err != nil {
+				byRule["parser"]++
+				return nil, nil
+			}
+			chain[i] = c
+		}
+		return chain, did
+	}
+
+	for n := range generatedChains {
+		flawed := map[int]bool{}
+		if n%4 != 0 {
+			flawed[[]int{0, 0, 1, 1, 2}[random.IntN(5)]] = true
+			flawed[random.IntN(4)] = true // 3 is no level
+		}
+		chain, did := build(flawed)
+		if chain == nil {
+			continue
+		}
+		if (flawed[0] || flawed[1]) && random.IntN(2) == 0 {
+			chain = chain[:2]
+		}
+		if len(did) == 0 || random.IntN(8) == 0 {
+			chain = mangle(random, chain, strangers)
+			did = append(did, fmt.Sprintf("mangled to %d", len(chain)))
+		}
+		if isGood(chain, w) { // such as without its root
+			continue
+		}
+		v, err := w.bundle.Verify(chain, time.Now())
+		refusal, ok := errors.AsType[*identity.ChainError](err)
+		if !ok {
+			t.Fatalf("chain %d accepted: %v: %+v", n, did, v)
+		}
+		byRule[refusal.Rule]++
+	}
+	t.Logf("refused by %v", byRule)
+	for _, p := range []identity.Profile{identity.LeafProfile(), identity.MeshCAProfile()} {
+		for _, r := range p.Rules() {
+			if byRule[r.Name] == 0 {
+				t.Errorf("rule %s refused nothing: the generator is too narrow", r.Name)
+			}
+		}
+	}
+}
+
+// mangle reorders, duplicates, drops, adds or exchanges certificates.
+func mangle(random *rand.Rand, chain, strangers []*x509.Certificate) []*x509.Certificate {
+	chain = slices.Clone(chain)
+	i, j := random.IntN(len(chain)), random.IntN(len(chain))
+	switch random.IntN(5) {
+	case 0:
+		j = (i + 1) % len(chain)
+		chain[i], chain[j] = chain[j], chain[i]
+	case 1:
+		chain[i] = chain[(i+1)%len(chain)]
+	case 2:
+		chain = append(chain[:i], chain[i+1:]...)
+	case 3:
+		chain = append(chain, chain[j])
+	case 4:
+		chain[i] = strangers[j]
+	}
+	return chain
+}
+
+// isGood reports whether the signed parts are those of the good chain.
+func isGood(chain []*x509.Certificate, w *world) bool {
+	good := w.chain(len(chain) == 3)
+	if len(chain) != len(good) {
+		return false
+	}
+	for i := range chain {
+		if !bytes.Equal(chain[i].RawTBSCertificate, good[i].RawTBSCertificate) {
+			return false
+		}
+	}
+	return true
+}
