@@ -1,0 +1,975 @@
+package explain
+
+import "google.golang.org/grpc/codes"
+
+// This file is the registry: every code and everything that is said about it. A
+// code that is used and not here, or here and not used, fails the tests.
+
+// Authorization.
+const (
+	Unauthenticated  Code = "FE-A101"
+	Denied           Code = "FE-A102"
+	CallerNoIdentity Code = "FE-A103"
+	CallerMismatch   Code = "FE-A104"
+	CallerBanned     Code = "FE-A105"
+	CallerExpired    Code = "FE-A106"
+)
+
+// Credentials and certificates.
+const (
+	CredentialUnusable Code = "FE-C101"
+	TLSFilesIncomplete Code = "FE-C102"
+)
+
+// History and manifest.
+const (
+	ManifestInvalid    Code = "FE-H101"
+	ManifestUnsigned   Code = "FE-H102"
+	ManifestMissigned  Code = "FE-H103"
+	ManifestStale      Code = "FE-H104"
+	NotInitialised     Code = "FE-H105"
+	AlreadyInitialised Code = "FE-H106"
+	HistoryInvalid     Code = "FE-H107"
+)
+
+// Join.
+const (
+	JoinWrongCluster      Code = "FE-J101"
+	JoinUnauthorized      Code = "FE-J102"
+	JoinKindMismatch      Code = "FE-J103"
+	JoinBanned            Code = "FE-J104"
+	JoinBadCSR            Code = "FE-J105"
+	JoinEntryFull         Code = "FE-J106"
+	JoinNameTaken         Code = "FE-J107"
+	JoinClone             Code = "FE-J108"
+	JoinClockWrong        Code = "FE-J109"
+	JoinProofStale        Code = "FE-J110"
+	JoinProofOtherSession Code = "FE-J111"
+	JoinProofUnknown      Code = "FE-J112"
+)
+
+// Keys and keepers.
+const (
+	KeeperUnusable Code = "FE-K101"
+	KeeperCannot   Code = "FE-K102"
+	KeeperUnknown  Code = "FE-K103"
+)
+
+// Membership.
+const (
+	RenewEntryGone    Code = "FE-M101"
+	RenewExpired      Code = "FE-M102"
+	RenewOlderKey     Code = "FE-M103"
+	MemberOwnsDomains Code = "FE-M104"
+)
+
+// Node and agent.
+const (
+	NodeNotJoined     Code = "FE-N101"
+	NodeStateCorrupt  Code = "FE-N102"
+	NodeNoCoordinator Code = "FE-N103"
+	NodeWrong         Code = "FE-N104"
+	SnapshotRefused   Code = "FE-N105"
+)
+
+// Recovery.
+const (
+	Recovering Code = "FE-R101"
+)
+
+// Store.
+const (
+	StoreLocked         Code = "FE-S101"
+	StoreFull           Code = "FE-S102"
+	StoreUnreachable    Code = "FE-S103"
+	StoreOutcomeUnknown Code = "FE-S104"
+	StoreForged         Code = "FE-S105"
+	StoreNewerSchema    Code = "FE-S106"
+)
+
+// Token.
+const (
+	TokenRefused   Code = "FE-T101"
+	TokenSpent     Code = "FE-T102"
+	TokenExpired   Code = "FE-T103"
+	TokenForeign   Code = "FE-T104"
+	TokenRevoked   Code = "FE-T105"
+	TokenMalformed Code = "FE-T106"
+	TokenRequest   Code = "FE-T107"
+)
+
+// Usage and configuration.
+const (
+	UnknownCommand          Code = "FE-U101"
+	UnknownFlag             Code = "FE-U102"
+	BadValue                Code = "FE-U103"
+	UnknownKey              Code = "FE-U104"
+	FileMissing             Code = "FE-U105"
+	NoCoordinatorConfigured Code = "FE-U106"
+	RequestField            Code = "FE-U107"
+	NotFound                Code = "FE-U108"
+	Conflict                Code = "FE-U109"
+	WaitRanOut              Code = "FE-U110"
+	Interrupted             Code = "FE-U111"
+)
+
+// Transport.
+const (
+	Unreachable          Code = "FE-X101"
+	OutcomeUnknown       Code = "FE-X102"
+	MessageTooLarge      Code = "FE-X103"
+	RateLimited          Code = "FE-X104"
+	PeerUntrusted        Code = "FE-X105"
+	PeerIdentityMismatch Code = "FE-X106"
+	PeerNoIdentity       Code = "FE-X107"
+	PeerExpired          Code = "FE-X108"
+	PeerRejectedUs       Code = "FE-X109"
+	PeerProtocol         Code = "FE-X110"
+	Internal             Code = "FE-X111"
+)
+
+// registry is read only; its rows stand in the order of their codes.
+var registry = []Entry{
+	{
+		Code:  Unauthenticated,
+		Title: "no identity was shown",
+		What:  "{method|the call} was refused: the caller showed no certificate",
+		Why:   "this method is not open to strangers, and the connection has no verified client certificate",
+		Do:    "get an identity first: fealty login for a person, fealty join for a node",
+		Exit:  ExitDenied, GRPC: codes.Unauthenticated,
+		Page: `
+Only a few methods are open to a caller without a certificate: joining, recovering, and verifying. Every
+other one needs a certificate of this cluster in the TLS handshake. On the machine of a coordinator or an
+agent its local socket works too: there the kernel says who is calling. ` + "`fealty authz`" + ` prints who
+may call what.`,
+	},
+	{
+		Code:  Denied,
+		Title: "this caller may not do this",
+		What:  "{method|the call} was refused to {identity|the caller}",
+		Why:   "{reason|the method is for other kinds of caller}",
+		Do:    "see who may with fealty authz, and ask one of them",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+Each method lists the kinds that may call it, and the list is strict: an admin does not pass as a shard.
+The answer is the same whether or not the thing asked for exists. The coordinator logs every refusal with
+the identity and the address that it came from, and counts it in ` + "`fealty_authz_denied_total`" + `.`,
+	},
+	{
+		Code:  CallerNoIdentity,
+		Title: "the certificate identifies nobody",
+		What:  "{method|the call} was refused: the caller's certificate identifies nobody",
+		Why:   "{problem|an identity is exactly one SPIFFE id of this cluster in the certificate}",
+		Do:    "look at the certificate with fealty cert show, and join again for one of this cluster",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+The chain verified, but the leaf has no URI name, several, or one of another trust domain. Such a
+certificate proves that somebody is known without saying who, so every call on it is refused.`,
+	},
+	{
+		Code:  CallerMismatch,
+		Title: "the message names somebody else",
+		What:  "{method|the call} was refused: it speaks for {asserted|another member}",
+		Why:   "the caller's certificate says {identity|something else}, and a caller speaks only for itself",
+		Do:    "call with the identity that the message names, or leave that name out",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+No server believes a name in a message that the caller's certificate does not carry. If this appears
+without a change on your side, a node runs with the data directory or the certificate of another one.`,
+	},
+	{
+		Code:  CallerBanned,
+		Title: "the caller is banned",
+		What:  "{identity|the caller} was refused: it is banned",
+		Why:   "{reason|an admin banned this identity or its key}",
+		Do:    "if the ban is a mistake, an admin lifts it with fealty member unban, and the member joins again",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+A ban holds at once and everywhere: new calls are refused, running streams are cut within five seconds, and
+neither renewal nor a new join works for the banned identity or any key that it had.`,
+	},
+	{
+		Code:  CallerExpired,
+		Title: "the caller's certificate has expired",
+		What:  "{identity|the caller} was refused: its certificate has expired",
+		Why:   "it was valid until {not_after|a time that has passed}, and the clock here says {now|later}",
+		Do:    "let the agent renew it: fealty status on that node says why it has not",
+		Exit:  ExitDenied, GRPC: codes.Unauthenticated,
+		Page: `
+An expired certificate ends calls and streams within a second, also on a connection that was made when it
+was valid. A member renews long before that; one that was offline for longer rejoins by itself within
+` + "`rejoin_grace`" + `, by proof of its last key.`,
+	},
+
+	{
+		Code:  CredentialUnusable,
+		Title: "certificate or key cannot be used",
+		What:  "the credentials from {source|their source} cannot be used",
+		Why:   "{problem|they did not pass the checks}",
+		Do:    "mend the files; a running process keeps its last good ones and tries again by itself",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+New material is adopted only if certificate and key belong together, the certificate is in date, its chain
+verifies, and it carries exactly one identity. A process that already has good material keeps it, says so
+once for each change in its log, and counts ` + "`fealty_credential_reload_failures_total`" + `. At start
+there is nothing to keep, so the process ends.`,
+	},
+	{
+		Code:  TLSFilesIncomplete,
+		Title: "some of the three TLS flags are missing",
+		What:  "the TLS flags are incomplete: {missing|some} missing",
+		Why:   "--tls-cert, --tls-key and --tls-ca are given together or not at all",
+		Do:    "give all three, or none to use another proof",
+		Exit:  ExitConfig, GRPC: codes.InvalidArgument,
+		Page: `
+A flag that was forgotten must not turn checks off without a word, so that some of the three are an error
+at start and never a weaker mode.`,
+	},
+
+	{
+		Code:  ManifestInvalid,
+		Title: "the manifest has problems",
+		What:  "the manifest {file|given} was not accepted: {count|one or more} problems",
+		Why:   "{problem|see the list}",
+		Do:    "mend it and check it offline: fealty manifest verify {file|FILE}",
+		Exit:  ExitConfig, GRPC: codes.InvalidArgument,
+		Page: `
+Parsing is strict. An unknown field, a duplicate name, an entry that nothing can match, two entries that
+could give one identity two kinds, a threshold above the number of owners, no coordinator entry and no
+signer are each an error with its line and field. All problems are reported at once. Nothing was changed.`,
+	},
+	{
+		Code:  ManifestUnsigned,
+		Title: "too few signatures for this change",
+		What:  "the manifest was not set: it has {got|no} valid signatures of {want|the number} needed",
+		Why:   "the signers of the manifest in force have to sign the new manifest together with the current head",
+		Do:    "let the signers sign it: fealty manifest set --sign-with KEY for each of them",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+Authority changes only with the threshold of signers of the manifest that is in force, not of the one that
+is proposed. An admin's identity carries a manifest to the coordinator; it does not authorize it. A key
+counts once, however often it signed.`,
+	},
+	{
+		Code:  ManifestMissigned,
+		Title: "a signature does not fit",
+		What:  "the manifest was not set: the signature of {signer|a signer} does not verify",
+		Why:   "it was made over another manifest, over another head, or with another key",
+		Do:    "fetch the current head with fealty manifest history and sign the exact bytes of the file again",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+A signature covers the exact bytes of the new manifest and the hash of the transition that it follows, so
+that it cannot be used twice or on another history. An editor that changes a line end makes other bytes.`,
+	},
+	{
+		Code:  ManifestStale,
+		Title: "another manifest was set first",
+		What:  "the manifest was not set: the history has moved on",
+		Why:   "it was made for head {expected|of its time}, and the head is now {head|another} at index {index|above it}",
+		Do:    "read what changed with fealty manifest diff, take it over, and have the result signed again",
+		Exit:  ExitConflict, GRPC: codes.Aborted,
+		Page: `
+The head moves only to its own child, by compare-and-swap. Of two changes made for the same head one wins,
+and the other one changes nothing and gets this answer with the new head.`,
+	},
+	{
+		Code:  NotInitialised,
+		Title: "the cluster has no manifest yet",
+		What:  "{method|the call} has to wait: the cluster has no manifest",
+		Why:   "nobody has set the first manifest, so there is no authority that could admit or sign",
+		Do:    "on the coordinator's machine: fealty manifest init, then fealty manifest set FILE",
+		Exit:  ExitFailed, GRPC: codes.FailedPrecondition,
+		Page: `
+A new coordinator waits for its first manifest. It is set over the coordinator's local socket, or from
+elsewhere with the one-time setup token that the coordinator wrote when it started. Setting it creates the
+seed, from which the cluster's lasting keys derive.`,
+	},
+	{
+		Code:  AlreadyInitialised,
+		Title: "the cluster has a manifest already",
+		What:  "the first manifest was not set: cluster {cluster|here} has one",
+		Why:   "it was initialised before, and a setup token works once",
+		Do:    "change it as a signer: fealty manifest set FILE --sign-with KEY",
+		Exit:  ExitConflict, GRPC: codes.AlreadyExists,
+		Page: `
+Only the first manifest can be set without signatures. If you did not initialise this cluster yourself,
+compare its root with what you expect before you go on: ` + "`fealty verify --manifest FILE`" + `.`,
+	},
+	{
+		Code:  HistoryInvalid,
+		Title: "the history does not verify",
+		What:  "the history of cluster {cluster|here} was refused at index {index|that is not told}",
+		Why:   "{problem|the chain, a signature or the head does not verify}",
+		Do:    "keep the store as it is, check it with fealty manifest verify-history, and restore a backup if it is damaged",
+		Exit:  ExitRefused, GRPC: codes.DataLoss,
+		Page: `
+Every transition names the hash of the one before, is signed by those who were allowed to make it, and the
+head is signed with a key that derives from the seed. A store that was edited, rolled back or mixed up with
+another one does not pass, and nothing is adopted from it.`,
+	},
+
+	{
+		Code:  JoinWrongCluster,
+		Title: "the join is for another cluster",
+		What:  "the join was refused: it names cluster {presented|of another name}",
+		Why:   "this coordinator serves {cluster|another cluster}",
+		Do:    "check address and cluster id; a token that was made for that cluster holds both",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+This is the first thing that is checked, before any proof, so that a node never becomes a member of a
+cluster that it did not mean. Which cluster answers is told only to a candidate whose proof verified.`,
+	},
+	{
+		Code:  JoinUnauthorized,
+		Title: "nothing admits this candidate",
+		What:  "the join was refused: no entry of the manifest admits the candidate",
+		Why:   "its proof shows {shown|nothing that an entry matches}",
+		Do:    "an admin adds an entry that matches with fealty manifest set, or makes a token with fealty token create",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+The proof was good, and what it shows, its selectors, matches no entry under ` + "`admit`" + `. Nothing else
+admits: neither the network that the candidate comes from nor the name that it asks for. Compare the
+selectors above with the ` + "`match`" + ` lists; a star in a selector stands for any text.`,
+	},
+	{
+		Code:  JoinKindMismatch,
+		Title: "the entry allows another kind",
+		What:  "{identity|the candidate} was not admitted as {requested|that kind}",
+		Why:   "its entry allows {allowed|another kind}",
+		Do:    "join with --kind {allowed|KIND}, or have an admin change the entry with fealty manifest set",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+An identity has one kind. A member whose entry was changed to another kind gets this answer when it joins
+again, and its record stays as it was: remove the member first if the change is meant.`,
+	},
+	{
+		Code:  JoinBanned,
+		Title: "the candidate is banned",
+		What:  "{identity|the candidate} was not admitted: it is banned",
+		Why:   "an admin banned this identity or a key that it had",
+		Do:    "if the ban is a mistake, an admin lifts it: fealty member unban {identity|MEMBER}",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+Banned keys are remembered for as long as a certificate over them could still be used to come back. A new
+key does not help a banned identity, and a new name does not help a banned key.`,
+	},
+	{
+		Code:  JoinBadCSR,
+		Title: "the certificate request is not acceptable",
+		What:  "the certificate request was refused",
+		Why:   "{problem|it is malformed, or its key is of a type that is not allowed}",
+		Do:    "send a PKCS #10 request of at most 8 KiB over a P-256 or Ed25519 key, without names",
+		Exit:  ExitFailed, GRPC: codes.InvalidArgument,
+		Page: `
+Only the key of the request is believed. Names come from the manifest's entry, so that a request with names
+in it is an error and not a wish. The agent makes correct requests by itself; this code appears with
+programs that speak the protocol on their own.`,
+	},
+	{
+		Code:  JoinEntryFull,
+		Title: "the entry is full",
+		What:  "the join was refused: entry {entry|of the manifest} is full",
+		Why:   "it allows at most {max|a number of} members and has that many",
+		Do:    "remove members that are gone with fealty member remove, or raise max_members with fealty manifest set",
+		Exit:  ExitRefused, GRPC: codes.ResourceExhausted,
+		Page: `
+` + "`max_members`" + ` bounds what a leaked token or a mistaken pattern can admit. Members that exist
+rejoin and renew as before; only new ones are refused.`,
+	},
+	{
+		Code:  JoinNameTaken,
+		Title: "the name belongs to a member",
+		What:  "the join was refused: {identity|the name} is a member already",
+		Why:   "the proof does not show that the candidate is that member",
+		Do:    "if the machine was replaced, an admin runs fealty member replace {identity|MEMBER}; otherwise join under a free name",
+		Exit:  ExitConflict, GRPC: codes.AlreadyExists,
+		Page: `
+A token admits names that do not exist yet. A member comes back by its own last key or by a selector that is
+unique to it, so that nobody takes over its record and domains with a token. ` + "`fealty member replace`" + `
+bans the old machine's key and lets the new one in under the same name.`,
+	},
+	{
+		Code:  JoinClone,
+		Title: "two machines use one identity",
+		What:  "{identity|the member} was refused: an older key of it came back",
+		Why:   "key {key|shown} was replaced by a newer one, so two machines hold state of this member",
+		Do:    "find the copy; keep one machine, and give the other a name of its own or run fealty member replace {identity|MEMBER}",
+		Exit:  ExitRefused, GRPC: codes.PermissionDenied,
+		Page: `
+A member gets a new key with every renewal, and only the last one counts. An older one means a copied data
+directory, a restored disk image, or a stolen key. Nothing was changed, and an alarm was recorded. The
+machine that holds the newest key goes on working.`,
+	},
+	{
+		Code:  JoinClockWrong,
+		Title: "a clock is wrong",
+		What:  "the clock of {who|this machine} is off by {skew|more than is tolerated}",
+		Why:   "it says {local|one time} where the coordinator says {remote|another}; at most {limit|2 minutes} are tolerated",
+		Do:    "set the clock, for one with an NTP client such as chrony, and try again",
+		Exit:  ExitFailed, GRPC: codes.FailedPrecondition,
+		Page: `
+Certificates and snapshots are valid between two times, so that a clock that is far off makes good ones look
+expired or not yet valid. The coordinator's clock is no authority: compare both with a third one before you
+change anything.`,
+	},
+	{
+		Code:  JoinProofStale,
+		Title: "the proof came too late",
+		What:  "the join was refused: its proof is too old",
+		Why:   "a challenge has to be answered within {limit|30 seconds}, once",
+		Do:    "try again; if it happens again, look for a slow network or a slow token device",
+		Exit:  ExitDenied, GRPC: codes.Unauthenticated,
+		Page: `
+Each join answers a fresh challenge of the coordinator. An answer to an old one could be a recording.`,
+	},
+	{
+		Code:  JoinProofOtherSession,
+		Title: "the proof belongs to another connection",
+		What:  "the join was refused: its proof was made for another connection",
+		Why:   "the signature does not cover the binding of this TLS session",
+		Do:    "connect to the coordinator without anything in between that ends TLS, and try again",
+		Exit:  ExitDenied, GRPC: codes.Unauthenticated,
+		Page: `
+A proof covers a value that only the two ends of one TLS session know. A proxy or load balancer that ends
+TLS has two sessions with two values: pass the connection through as plain TCP instead. Seen from the
+coordinator it is the same as somebody who relays another node's proof.`,
+	},
+	{
+		Code:  JoinProofUnknown,
+		Title: "the type of proof is not known",
+		What:  "the join was refused: proof type {type|given} is not known here",
+		Why:   "this coordinator verifies {known|other types}",
+		Do:    "join with one of those, or upgrade the coordinators before the nodes",
+		Exit:  ExitFailed, GRPC: codes.InvalidArgument,
+		Page: `
+Either the node is of a newer release than the coordinator, or the manifest's ` + "`proofs`" + ` section does
+not configure this type.`,
+	},
+
+	{
+		Code:  KeeperUnusable,
+		Title: "the keeper cannot be reached or read",
+		What:  "keeper {keeper|of the seed} cannot be used",
+		Why:   "{problem|it cannot be read}",
+		Do:    "mend what it says; until then recover from a peer, or with fealty recover --share FILE",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+A keeper seals the seed for a restart without a human. For ` + "`file:`" + ` it is a key file that only the
+coordinator's user may read (mode 0600). The coordinator does not fall back to a weaker way by itself.`,
+	},
+	{
+		Code:  KeeperCannot,
+		Title: "the sealed seed does not open",
+		What:  "keeper {keeper|of the seed} could not open what is stored",
+		Why:   "{problem|it was sealed under another key, for another cluster, or at another head, or it was changed}",
+		Do:    "give the coordinator the key that sealed it, or recover from a peer or with fealty recover --share FILE",
+		Exit:  ExitRefused, GRPC: codes.DataLoss,
+		Page: `
+What is sealed is bound to its cluster, its purpose and the head of the history, so that a copy from
+elsewhere or from earlier does not open. Which of these is wrong cannot be told from outside.`,
+	},
+	{
+		Code:  KeeperUnknown,
+		Title: "the manifest names a keeper of unknown type",
+		What:  "keeper {keeper|in the manifest} is of a type that this build does not have",
+		Why:   "it knows {known|other types}",
+		Do:    "name one of those in seed.owners, or run a build that has the type",
+		Exit:  ExitConfig, GRPC: codes.InvalidArgument,
+		Page: `
+Keepers of clouds are behind build tags, because their libraries are larger than all the rest.`,
+	},
+
+	{
+		Code:  RenewEntryGone,
+		Title: "no entry admits this member any more",
+		What:  "{identity|the member} was not renewed: no entry of the manifest in force admits it",
+		Why:   "the manifest was changed since it joined",
+		Do:    "put its entry back with fealty manifest set, or let it go with fealty member drain and fealty member remove",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+Each renewal asks the manifest in force again. The certificate that the member holds works until it expires;
+` + "`fealty manifest diff`" + ` shows beforehand which members a change would cut off.`,
+	},
+	{
+		Code:  RenewExpired,
+		Title: "the member was away for too long",
+		What:  "{identity|the member} was not renewed: its certificate has expired",
+		Why:   "it ended at {not_after|a time that has passed}, and the grace of {grace|rejoin_grace} is over or switched off",
+		Do:    "join again with a proof as at first: fealty join TOKEN, after fealty member replace if it used a token",
+		Exit:  ExitDenied, GRPC: codes.Unauthenticated,
+		Page: `
+An expired certificate cannot be renewed. Within ` + "`rejoin_grace`" + ` the agent comes back by itself with
+its last key; afterwards a proof as at first is needed. Record and domains of the member are kept.`,
+	},
+	{
+		Code:  RenewOlderKey,
+		Title: "the renewal came with an older key",
+		What:  "{identity|the member} was not renewed: it used key {key|of an older certificate}",
+		Why:   "a newer key of this member was certified at {newer_at|a later time}, so two machines hold its state",
+		Do:    "find the copy; if this machine is the right one, an admin runs fealty member replace {identity|MEMBER}",
+		Exit:  ExitRefused, GRPC: codes.PermissionDenied,
+		Page: `
+Like FE-J108, met on renewal: a copied data directory or a restored image of the machine renews with a key
+that was replaced since. Nothing was changed, and an alarm was recorded.`,
+	},
+	{
+		Code:  MemberOwnsDomains,
+		Title: "the member still owns domains",
+		What:  "{member|the member} was not removed: it owns {domains|some} domains",
+		Why:   "removing an owner would leave its domains without one",
+		Do:    "run fealty member drain {member|MEMBER} and fealty member wait {member|MEMBER}, then remove it",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+` + "`remove`" + ` is for members that are empty. For one that is dead and cannot be drained there is
+` + "`fealty member remove --force --reason TEXT`" + `: it moves the domains first, bans the member's keys,
+and is audited.`,
+	},
+
+	{
+		Code:  NodeNotJoined,
+		Title: "this machine is not a member",
+		What:  "there is no identity in {dir|the data directory}",
+		Why:   "this machine has not joined a cluster, or its data directory is another one",
+		Do:    "join it with fealty join TOKEN, or name the right folder with --data",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+The agent does not make up an identity. A token for the join is made by an admin with
+` + "`fealty token create --entry NAME`" + `.`,
+	},
+	{
+		Code:  NodeStateCorrupt,
+		Title: "the state on disk is damaged",
+		What:  "{file|a file of the node's state} cannot be used",
+		Why:   "{problem|its content does not pass its checks}",
+		Do:    "keep a copy of the folder for diagnosis, look at the disk, and join again with fealty join TOKEN",
+		Exit:  ExitUnhealthy, GRPC: codes.DataLoss,
+		Page: `
+Everything on disk is verified again at start, and what fails is not used. Damaged snapshots mend themselves
+with the next contact and do not show this code; a damaged identity or mark does, because replacing it
+silently would forget what this node has already seen.`,
+	},
+	{
+		Code:  NodeNoCoordinator,
+		Title: "no coordinator can be reached",
+		What:  "no coordinator of cluster {cluster|here} can be reached",
+		Why:   "{tried|all known addresses} failed, the last one with: {problem|no answer}",
+		Do:    "check network and coordinators; until then the node works on its verified snapshots, see fealty status",
+		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
+		Page: `
+The agent goes on trying, with growing pauses. It works on what it has verified until that expires or the
+degraded mode's limit is reached; ` + "`fealty status`" + ` on the node shows how long that is.`,
+	},
+	{
+		Code:  NodeWrong,
+		Title: "the state belongs to another node",
+		What:  "the state in {dir|the data directory} belongs to {owner|another node}",
+		Why:   "this machine is {identity|not that node}: the folder was copied, or its disk moved",
+		Do:    "give this machine an empty data directory and a token of its own: fealty join TOKEN --data DIR",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+Two machines with one identity would fight over everything that it owns. A copy of the folder opens nothing
+on another machine. To move a member, run ` + "`fealty member replace`" + ` and join the new machine.`,
+	},
+	{
+		Code:  SnapshotRefused,
+		Title: "a snapshot did not pass its checks",
+		What:  "snapshot {scope|received} at version {version|given} was refused",
+		Why:   "check {check|failed}: {problem|it does not hold}",
+		Do:    "look at it with fealty snapshot verify; the one that was active stays active",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+Twelve checks are made in a fixed order, and the first that fails is named. A refused snapshot never replaces
+a good one. The refusal is counted in ` + "`fealty_snapshot_rejected_total`" + ` and reported to the
+coordinator at the next contact. A single refusal can be a damaged transfer; the same one again and again is
+a wrong clock, a stale mirror, or somebody who tries.`,
+	},
+
+	{
+		Code:  Recovering,
+		Title: "the coordinator is recovering",
+		What:  "the coordinator cannot serve {method|this} yet: it is in recovery mode",
+		Why:   "{reason|its state is not the newest that is stored, or its secrets are not in memory}",
+		Do:    "use another coordinator or wait; if all are recovering, an owner brings a share: fealty recover --share FILE",
+		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
+		Page: `
+A coordinator keeps its secrets in memory and gets them back from a ready peer, from a keeper, or from the
+seed share owners. Until then it changes nothing and issues nothing. ` + "`/probe/readiness`" + ` says what
+it waits for.`,
+	},
+
+	{
+		Code:  StoreLocked,
+		Title: "another process has the store open",
+		What:  "store {store|here} cannot be opened: it is in use",
+		Why:   "process {pid|of another coordinator} holds its lock",
+		Do:    "stop that process first; two coordinators on one SQLite file need PostgreSQL or etcd instead",
+		Exit:  ExitConflict, GRPC: codes.FailedPrecondition,
+		Page: `
+A SQLite store belongs to exactly one coordinator process, which holds a lock for life. The lock ends with
+its process, so that there is never a stale one to delete.`,
+	},
+	{
+		Code:  StoreFull,
+		Title: "the store has no space left",
+		What:  "the write was refused: store {store|here} is full",
+		Why:   "{problem|the disk or its quota has no space left}",
+		Do:    "free or add space; nothing was lost, and calls work again by themselves",
+		Exit:  ExitFailed, GRPC: codes.ResourceExhausted,
+		Page: `
+Nothing is acknowledged that is not on disk. Reads go on, writes fail until there is space.`,
+	},
+	{
+		Code:  StoreUnreachable,
+		Title: "the store does not answer",
+		What:  "store {store|of the coordinator} cannot be reached",
+		Why:   "{cause|it does not answer}",
+		Do:    "check it and the way to it with fealty check store; coordinators go on by themselves when it is back",
+		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
+		Page: `
+Nothing was changed. A coordinator that is ready serves reads, and renewals that certify a known key again,
+for up to ` + "`max_head_age`" + ` without its store; it admits nobody and changes nothing. Do not restart
+coordinators for this: their memory holds the seed.`,
+	},
+	{
+		Code:  StoreOutcomeUnknown,
+		Title: "it is not known whether the write happened",
+		What:  "the answer to a write was lost",
+		Why:   "{cause|the store stopped answering after the write was sent}",
+		Do:    "look before you try again: fealty audit shows request {request|ids} if it was done",
+		Exit:  ExitOutcomeUnknown, GRPC: codes.Unknown,
+		Page: `
+Between sending a write and reading its answer anything can fail, and then both are possible. Fealty does not
+guess: it neither says "failed" nor tries again by itself.`,
+	},
+	{
+		Code:  StoreForged,
+		Title: "a record was written by somebody else",
+		What:  "record {key|of the store} was refused: its authentication code does not match",
+		Why:   "it was not written by a coordinator of this cluster, or it was changed in the store",
+		Do:    "find out who can write to the store, take that access away, and restore the record from a backup",
+		Exit:  ExitRefused, GRPC: codes.DataLoss,
+		Page: `
+Records that decide about admission carry a code under a key that derives from the seed, over name and value.
+Who can write to the database can delete records and bring back older ones, but not make one up. A record
+that fails is treated as if the question had no answer: the call ends.`,
+	},
+	{
+		Code:  StoreNewerSchema,
+		Title: "the store was written by a newer release",
+		What:  "store {store|here} cannot be opened by this release",
+		Why:   "its schema is version {found|newer}, and this release knows up to {known|an older one}",
+		Do:    "run the newer release again, or restore a backup that was made before the migration",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+Migrations go forward only. An older release does not touch what it does not understand.`,
+	},
+
+	{
+		Code:  TokenRefused,
+		Title: "the token is not valid",
+		What:  "the join token was refused",
+		Why:   "it is not known here, or its secret is not the right one",
+		Do:    "ask an admin for a new one: fealty token create",
+		Exit:  ExitDenied, GRPC: codes.Unauthenticated,
+		Page: `
+The answer is the same for a token that never existed, one that was deleted, and one with a wrong secret, so
+that nobody learns by asking which tokens there are. Was the line cut when it was copied? Its checksum is
+verified before anything is sent, so that a typo has a code of its own: FE-T106.`,
+	},
+	{
+		Code:  TokenSpent,
+		Title: "the token is used up",
+		What:  "the join token {token|given} was refused: it is used up",
+		Why:   "it allowed {uses|a number of} uses",
+		Do:    "ask an admin for a new one: fealty token create, with --uses for several machines",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+A machine that joined with this token does not need it again: it comes back by its own key. If nobody of
+yours used the token, somebody else did: ` + "`fealty token show`" + ` lists whom it admitted.`,
+	},
+	{
+		Code:  TokenExpired,
+		Title: "the token has expired",
+		What:  "the join token {token|given} was refused: it has expired",
+		Why:   "it was good until {expired_at|a time that has passed}, and it is {now|later}",
+		Do:    "ask an admin for a new one: fealty token create, with --ttl if an hour is too short",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+The coordinator's clock decides. If the times above look wrong to you, check that clock first.`,
+	},
+	{
+		Code:  TokenForeign,
+		Title: "the token is for another cluster",
+		What:  "the join token was refused: it is for cluster {presented|of another name}",
+		Why:   "{reason|the coordinator that answered does not hold the root key that the token pins}",
+		Do:    "ask an admin of the cluster that you want to join for a token",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+A token holds the hash of its cluster's root key, so that it also tells whether the right coordinator
+answered. A cluster that was rebuilt from nothing has another root under the old name, and tokens of the old
+one are for another cluster. Nothing was sent to the coordinator that answered.`,
+	},
+	{
+		Code:  TokenRevoked,
+		Title: "the token was revoked",
+		What:  "the join token {token|given} was refused: it was revoked",
+		Why:   "an admin ended it",
+		Do:    "ask that admin, or any other, for a new one: fealty token create",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+Whom the token admitted before stays a member: banning is another command.`,
+	},
+	{
+		Code:  TokenMalformed,
+		Title: "this is not a whole join token",
+		What:  "the join token {token|given} cannot be read",
+		Why:   "{problem|it was cut or mistyped: its checksum does not match}",
+		Do:    "copy the whole line that fealty token create printed; it starts with fealty1_",
+		Exit:  ExitUsage, GRPC: codes.InvalidArgument,
+		Page: `
+A token is one line without spaces and with a checksum, verified before a packet leaves. It can also be read
+from ` + "`--token-file`" + `, from standard input, or from ` + "`FEALTY_JOIN_TOKEN`" + `.`,
+	},
+	{
+		Code:  TokenRequest,
+		Title: "such a token cannot be made",
+		What:  "no token was made: {field|a field} is not acceptable",
+		Why:   "{problem|it is outside of what the entry allows}",
+		Do:    "change it and try again; fealty manifest get shows what entries allow",
+		Exit:  ExitUsage, GRPC: codes.InvalidArgument,
+		Page: `
+A token narrows an entry of the manifest and never widens it, and only entries that match tokens have any.`,
+	},
+
+	{
+		Code:  UnknownCommand,
+		Title: "no such command",
+		What:  "there is no command {command|of that name}",
+		Why:   "{guess|nothing is similar to it}",
+		Do:    "see them all with fealty --help",
+		Exit:  ExitUsage, GRPC: codes.InvalidArgument,
+		Page: `
+Commands are nouns and verbs, such as ` + "`fealty member list`" + `.`,
+	},
+	{
+		Code:  UnknownFlag,
+		Title: "no such flag",
+		What:  "{command|the command} has no flag {flag|of that name}",
+		Why:   "{guess|nothing is similar to it}",
+		Do:    "see its flags with {command|fealty COMMAND} --help",
+		Exit:  ExitUsage, GRPC: codes.InvalidArgument,
+		Page: `
+An unknown flag is never ignored: it could be the one that makes a command safe.`,
+	},
+	{
+		Code:  BadValue,
+		Title: "a value is not acceptable",
+		What:  "{name|a value} cannot be {value|that}",
+		Why:   "{problem|it is not of the form wanted}",
+		Do:    "give {want|another value}; fealty explain knows each setting",
+		Exit:  ExitUsage, GRPC: codes.InvalidArgument,
+		Page: `
+Nothing was started or changed. ` + "`--print-config`" + ` shows each setting in force and where it came
+from: a flag, the environment, or a file.`,
+	},
+	{
+		Code:  UnknownKey,
+		Title: "the configuration has an unknown key",
+		What:  "{file|the configuration}:{line|?}: there is no setting {key|of that name}",
+		Why:   "{guess|nothing is similar to it}",
+		Do:    "correct or remove it; fealty explain lists the settings",
+		Exit:  ExitConfig, GRPC: codes.InvalidArgument,
+		Page: `
+A mistyped key would otherwise leave a default in force that nobody chose. The same holds for variables of
+the environment that start with ` + "`FEALTY_`" + `.`,
+	},
+	{
+		Code:  FileMissing,
+		Title: "a file cannot be read",
+		What:  "{purpose|the file} {file|named} cannot be read",
+		Why:   "{cause|it does not exist}",
+		Do:    "check the path and who may read it",
+		Exit:  ExitConfig, GRPC: codes.NotFound,
+		Page: `
+A relative path is taken from the folder in which the command was started, also if the path comes from a
+configuration file.`,
+	},
+	{
+		Code:  NoCoordinatorConfigured,
+		Title: "it is not said which coordinator to ask",
+		What:  "no coordinator is named",
+		Why:   "there is none in {looked|flags, environment, configuration file and local sockets}, and none is taken by default",
+		Do:    "name one with --coordinator HOST:PORT or FEALTY_COORDINATOR, or run the command on a member",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+A command that guessed would one day change the wrong cluster. After ` + "`fealty login`" + ` the coordinator
+that gave the identity is remembered with it.`,
+	},
+	{
+		Code:  RequestField,
+		Title: "a field of the request is not acceptable",
+		What:  "the request was refused: {field|a field} is not acceptable",
+		Why:   "{problem|it is not of the form wanted}",
+		Do:    "correct it and try again; nothing was changed",
+		Exit:  ExitUsage, GRPC: codes.InvalidArgument,
+		Page: `
+The coordinator checks what a command has checked before it, since others call it too.`,
+	},
+	{
+		Code:  NotFound,
+		Title: "there is no such thing",
+		What:  "there is no {what|such thing} {name|of that name}",
+		Why:   "nothing of that name exists, or it was removed",
+		Do:    "list what there is: the noun's list command, such as fealty member list",
+		Exit:  ExitNotFound, GRPC: codes.NotFound,
+		Page: `
+Only callers who may list these things get this answer; others get FE-A102 whether or not it exists.`,
+	},
+	{
+		Code:  Conflict,
+		Title: "somebody else was first",
+		What:  "{what|the change} was not made: it changed in the meantime",
+		Why:   "{problem|another writer was first, so the decision was made on old facts}",
+		Do:    "look at it again and decide anew; nothing was changed",
+		Exit:  ExitConflict, GRPC: codes.Aborted,
+		Page: `
+Changes are conditional on what they were based on. The first one wins, later ones are told.`,
+	},
+	{
+		Code:  WaitRanOut,
+		Title: "the wait ran out",
+		What:  "{what|what was waited for} had not happened after {waited|the time given}",
+		Why:   "{problem|the time ran out first; it may still happen}",
+		Do:    "see how far it is with fealty status, and wait longer with --wait or --timeout if it moves",
+		Exit:  ExitWaitRanOut, GRPC: codes.DeadlineExceeded,
+		Page: `
+The change itself was accepted, and goes on; only the waiting ended.`,
+	},
+	{
+		Code:  Interrupted,
+		Title: "interrupted",
+		What:  "{what|the command} was interrupted",
+		Why:   "it got a signal, or its caller went away",
+		Do:    "start it again; what was already acknowledged stays done",
+		Exit:  ExitInterrupted, GRPC: codes.Canceled,
+		Page: `
+Commands can be interrupted at any time. A write that was on its way may still have been done: look before
+you repeat it.`,
+	},
+
+	{
+		Code:  Unreachable,
+		Title: "the other side cannot be reached",
+		What:  "{endpoint|the other side} cannot be reached",
+		Why:   "{problem|there was no answer}",
+		Do:    "check address, network and firewall, and whether the process runs there",
+		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
+		Page: `
+A plain failure of the network: no handshake took place. If the other side answered and was not trusted, the
+code is one from FE-X105 to FE-X110.`,
+	},
+	{
+		Code:  OutcomeUnknown,
+		Title: "it is not known whether it was done",
+		What:  "there was no answer to {method|the call}",
+		Why:   "the time ran out after the request was sent, so it may have been done",
+		Do:    "look before you try again: fealty audit shows request {request|ids} if it was done",
+		Exit:  ExitOutcomeUnknown, GRPC: codes.DeadlineExceeded,
+		Page: `
+This is not a failure: it is not known to have failed. Repeating is harmless where the command is idempotent,
+which its help says.`,
+	},
+	{
+		Code:  MessageTooLarge,
+		Title: "a message is too large",
+		What:  "{what|a message} was refused: it is too large",
+		Why:   "it has {got|more} bytes of at most {max|what is allowed}",
+		Do:    "send less at once",
+		Exit:  ExitFailed, GRPC: codes.ResourceExhausted,
+		Page: `
+Everything that a peer sends has a limit, checked before it is looked at.`,
+	},
+	{
+		Code:  RateLimited,
+		Title: "too much at once",
+		What:  "{what|the request} was put off: too many at once",
+		Why:   "the limit is {limit|reached}",
+		Do:    "try again in a while; agents do so by themselves",
+		Exit:  ExitFailed, GRPC: codes.ResourceExhausted,
+		Page: `
+Joins are limited for each source address and overall, so that a flood of them slows neither renewals nor
+members. Many machines behind one address share its limit: let them join in waves.`,
+	},
+	{
+		Code:  PeerUntrusted,
+		Title: "the other side is not trusted",
+		What:  "{endpoint|the other side} was not trusted",
+		Why:   "{problem|its certificate does not verify against the trust bundle}",
+		Do:    "check that it belongs to this cluster; if the root was changed, get the new bundle from an admin",
+		Exit:  ExitDenied, GRPC: codes.Unavailable,
+		Page: `
+Certificates are verified against the roots of the cluster, never against those of the system. A different
+program on that port, another cluster at that address, and a proxy that ends TLS all look like this.`,
+	},
+	{
+		Code:  PeerIdentityMismatch,
+		Title: "somebody else answered",
+		What:  "{endpoint|the other side} is not who was expected",
+		Why:   "expected was {expected|another identity}, and the certificate says {identity|something else}",
+		Do:    "check the address: it may have been given to another machine",
+		Exit:  ExitDenied, GRPC: codes.Unavailable,
+		Page: `
+Addresses are hints, identities are trusted. The endpoint is passed over and tried again later.`,
+	},
+	{
+		Code:  PeerNoIdentity,
+		Title: "the other side has no identity",
+		What:  "{endpoint|the other side} showed a certificate that identifies nobody",
+		Why:   "{problem|it does not carry exactly one SPIFFE id of this cluster}",
+		Do:    "look at its certificate with fealty cert show, and let it join again",
+		Exit:  ExitDenied, GRPC: codes.Unavailable,
+		Page: `
+It is in the trust domain of nobody, or of several: a certificate of a tool that does not make SPIFFE
+certificates, or that puts more than one id into each.`,
+	},
+	{
+		Code:  PeerExpired,
+		Title: "the other side's certificate is out of date",
+		What:  "{endpoint|the other side} showed a certificate that is not in date",
+		Why:   "it is valid from {not_before|a time} to {not_after|a time}, and the clock here says {now|another}",
+		Do:    "compare the clocks first; then see on the other machine why it does not renew: fealty status",
+		Exit:  ExitDenied, GRPC: codes.Unavailable,
+		Page: `
+If only this machine sees it, this machine's clock is wrong.`,
+	},
+	{
+		Code:  PeerRejectedUs,
+		Title: "the other side refused our certificate",
+		What:  "{endpoint|the other side} refused this side's certificate",
+		Why:   "it ended the handshake; it does not say why",
+		Do:    "see there: its log names the reason; here fealty cert show tells what was shown",
+		Exit:  ExitDenied, GRPC: codes.Unavailable,
+		Page: `
+Usual reasons are an expired certificate, a ban, or a bundle on the other side that does not know our root.`,
+	},
+	{
+		Code:  PeerProtocol,
+		Title: "the other side does not speak this protocol",
+		What:  "the handshake with {endpoint|the other side} failed",
+		Why:   "{problem|it does not speak TLS 1.3}",
+		Do:    "check the port: TLS 1.3 with a client certificate is expected there",
+		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
+		Page: `
+Plain HTTP, an older TLS, or a port of another service.`,
+	},
+	{
+		Code:  Internal,
+		Title: "an unexpected failure",
+		What:  "{what|the call} failed",
+		Why:   "{cause|the reason is in the log of the process that failed}",
+		Do:    "look in its log; fealty debug bundle collects what a report needs",
+		Exit:  ExitFailed, GRPC: codes.Internal,
+		Page: `
+A failure without a code of its own. If you can make it happen again, please report it.`,
+	},
+}
