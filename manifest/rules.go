@@ -1,0 +1,333 @@
+package manifest
+
+import (
+	"fmt"
+
+	"github.com/fealty-io/fealty/identity"
+)
+
+// A Rule is one way in which [Parse] refuses a document.
+type Rule struct {
+	Name    string // stable: see Problem.Rule
+	Why     string // what goes wrong without it
+	Section string // where it is written
+}
+
+// Rules returns every rule, form first and then meaning.
+func Rules() []Rule {
+	rules := []Rule{
+		{"size", "a store that nobody vouches for must not exhaust a coordinator", "manifest.md, Manifest"},
+		{"characters", "a signer must see what is signed", "YAML 1.2.2 §5.1; Unicode TR36 §2"},
+		{"syntax", "what cannot be read says nothing", "YAML 1.2.2; RFC 8259"},
+		{"one-document", "a second document would be signed and not obeyed", "YAML 1.2.2 §9.2"},
+		{"plain-yaml", "aliases multiply, tags and merge keys mean what they do not show", "YAML 1.2.2 §3.2.1"},
+		{"depth", "a parser recurses for each level", "manifest.md, Manifest"},
+		{"unknown-field", "a mistyped limit would limit nothing", "manifest.md, Manifest"},
+		{"duplicate-field", "readers differ in which of the two counts", "manifest.md, Manifest"},
+		{"missing-field", "trust has no default", "manifest.md, Manifest"},
+		{"wrong-type", "a guess at what was meant is a guess at who is trusted", "manifest.md, Manifest"},
+		{"too-many", "every list is bounded", "README.md, Rules of engineering"},
+		{"number-range", "every number is bounded", "README.md, Rules of engineering"},
+		{"duration", "every lifetime is bounded, and no unit is guessed", "admission.md, Renewal"},
+		{"cluster-name", "it is the trust domain of every identity", "SPIFFE-ID §2.1"},
+		{"name", "names become path segments of identities", "SPIFFE-ID §2.2"},
+		{"duplicate-item", "a list says a thing once", "manifest.md, Manifest"},
+		{"recipient", "a mistyped recipient is found when the seed is lost", "manifest.md, Keys"},
+		{"keeper", "likewise a keeper that is not there", "manifest.md, Keys"},
+		{"owner-holder", "a share goes to one holder", "manifest.md, Keys"},
+		{"key", "a key that nobody holds signs nothing", "RFC 8032 §5.1.2"},
+		{"measurement", "a value of another form matches no report", "SEV-SNP ABI, ATTESTATION_REPORT"},
+		{"roots-pem", "a root that is written and not read surprises both ways", "RFC 7468 §5"},
+		{"kind", "only kinds that join can be admitted", "identity.md, Identity"},
+		{"role", "an unknown role would hold nothing", "snapshots.md, Scopes"},
+		{"selector", "an entry that can match nothing admits nobody, and misleads", "admission.md, Proof over a channel binding"},
+		{"dns-name", "a wildcard lets one member stand for others", "RFC 1123 §2.1"},
+		{"ip", "only hosts have certificates", "RFC 5280 §4.2.1.6"},
+		{"trust", "only two modes exist", "manifest.md, History"},
+		{"permission", "an unknown permission would permit nothing", "snapshots.md, Degraded mode"},
+	}
+	for _, c := range checks {
+		rules = append(rules, c.Rule)
+	}
+	return rules
+}
+
+// A check is a rule over fields that were read well: it is left out where one
+// of the parts it looks at has a problem already, which it would only echo.
+type check struct {
+	Rule
+	parts []string
+	find  func(d *decoder, m *Manifest)
+}
+
+var checks = [...]check{
+	{Rule{"duplicate-name", "a name must mean one thing", "manifest.md, Manifest"}, nil, checkNames},
+	{Rule{"duplicate-key", "one key under two names would count twice towards a threshold", "manifest.md, History"},
+		nil, checkSignerKeys},
+	{Rule{"duplicate-recipient", "one person with two shares makes the threshold a lie", "manifest.md, Keys"},
+		nil, checkHolders},
+	{Rule{"seed-threshold", "a seed that its owners cannot bring back is lost", "manifest.md, Manifest"},
+		[]string{"seed"}, checkSeedThreshold},
+	{Rule{"signers-threshold", "a manifest that its signers cannot change is final", "manifest.md, Manifest"},
+		[]string{"signers"}, checkSignersThreshold},
+	{Rule{"no-coordinator", "no replica could ever recover the seed from a peer", "manifest.md, Manifest"},
+		[]string{"admit"}, checkCoordinatorEntry},
+	{Rule{"coordinator-selector", "whoever holds a join token, or runs the platform, would hold the seed", "admission.md, Proof over a channel binding"},
+		nil, checkCoordinatorSelectors},
+	{Rule{"platform-flag", "the flag means something for coordinators under k8s selectors only", "admission.md, Proof over a channel binding"},
+		[]string{"admit"}, checkPlatformFlag},
+	{Rule{"token-entry", "a token names its entry", "admission.md, Join tokens"}, nil, checkTokenSelectors},
+	{Rule{"selector-without-proof", "without reference values the selector can match nothing", "manifest.md, Manifest"},
+		[]string{"proofs"}, checkProofPresent},
+	{Rule{"two-kinds", "one proof must not give one candidate two kinds", "manifest.md, Manifest"}, nil, checkOverlap},
+	{Rule{"shadowed-selector", "an earlier entry takes all that this one could match", "manifest.md, Manifest"}, nil, nil}, // found by two-kinds
+	{Rule{"too-many-globs", "overlaps are found by comparing each pattern that has a * with all others", "README.md, Rules of engineering"}, nil, nil},
+	{Rule{"degraded-max", "nothing outlives its identity: all edges of a node die with its SVID", "admission.md, Renewal"},
+		[]string{"degraded.max"}, checkDegradedMax},
+	{Rule{"route-ttl", "a route cannot outlive the mode that preserves it", "snapshots.md, Degraded mode"},
+		[]string{"degraded"}, checkRouteTTL},
+}
+
+func (d *decoder) check(m *Manifest) {
+	for _, c := range checks {
+		if c.find == nil {
+			continue
+		}
+		faulty := false
+		for _, p := range c.parts {
+			faulty = faulty || d.faulty(p)
+		}
+		if !faulty {
+			c.find(d, m)
+		}
+	}
+}
+
+func checkNames(d *decoder, m *Manifest) {
+	list := func(path string, n int, name func(i int) string) {
+		first := make(map[string]int)
+		for i := range n {
+			s := name(i)
+			if s == "" {
+				continue
+			}
+			if j, twice := first[s]; twice {
+				at := fmt.Sprintf("%s[%d].name", path, i)
+				d.fault("duplicate-name", at, fmt.Sprintf("%s is the name of %s[%d] already, in line %d", shown(s), path, j, d.at[fmt.Sprintf("%s[%d].name", path, j)].line), "choose another name")
+				continue
+			}
+			first[s] = i
+		}
+	}
+	list("seed.owners", len(m.Seed.Owners), func(i int) string { return m.Seed.Owners[i].Name })
+	list("signers.keys", len(m.Signers.Keys), func(i int) string { return m.Signers.Keys[i].Name })
+	list("admit", len(m.Admit), func(i int) string { return m.Admit[i].Name })
+}
+
+func checkSignerKeys(d *decoder, m *Manifest) {
+	first := make(map[Key]int)
+	for i, s := range m.Signers.Keys {
+		if s.Key.IsZero() {
+			continue
+		}
+		if j, twice := first[s.Key]; twice {
+			d.fault("duplicate-key", fmt.Sprintf("signers.keys[%d].key", i), fmt.Sprintf("this is the key of signers.keys[%d] already", j), "remove one of the two: a key counts once")
+			continue
+		}
+		first[s.Key] = i
+	}
+}
+
+func checkHolders(d *decoder, m *Manifest) {
+	first := make(map[string]int)
+	for i, o := range m.Seed.Owners {
+		id, at := o.Keeper, "keeper"
+		if o.Recipient != "" {
+			at = "recipient"
+			id, _ = checkRecipient(o.Recipient)
+		}
+		if id == "" {
+			continue
+		}
+		if j, twice := first[id]; twice {
+			d.fault("duplicate-recipient", fmt.Sprintf("seed.owners[%d].%s", i, at), fmt.Sprintf("this holder has a share as seed.owners[%d] already", j), "give the share to someone else, or lower the threshold")
+			continue
+		}
+		first[id] = i
+	}
+}
+
+func checkSeedThreshold(d *decoder, m *Manifest) {
+	if n := len(m.Seed.Owners); n == 0 {
+		d.fault("seed-threshold", "seed.owners", "nobody could bring the seed back", "add an owner")
+	} else if m.Seed.Threshold > n {
+		d.fault("seed-threshold", "seed.threshold", fmt.Sprintf("the threshold is %d, and there are %d owners", m.Seed.Threshold, n), fmt.Sprintf("write at most %d, or add owners", n))
+	}
+}
+
+func checkSignersThreshold(d *decoder, m *Manifest) {
+	if n := len(m.Signers.Keys); n == 0 {
+		d.fault("signers-threshold", "signers.keys", "nobody could set the next manifest", "add a signer")
+	} else if m.Signers.Threshold > n {
+		d.fault("signers-threshold", "signers.threshold", fmt.Sprintf("the threshold is %d, and there are %d keys", m.Signers.Threshold, n), fmt.Sprintf("write at most %d, or add keys", n))
+	}
+}
+
+func checkCoordinatorEntry(d *decoder, m *Manifest) {
+	for _, e := range m.Admit {
+		if e.Kind == identity.Coordinator {
+			return
+		}
+	}
+	d.fault("no-coordinator", "admit", "no entry is of kind coordinator", "add one, such as {name: coordinators, kind: coordinator, match: [\"x509:subject:CN=coordinator-*\"]}")
+}
+
+// eachPattern calls f for each pattern that was read, with its path.
+func eachPattern(m *Manifest, f func(e *Entry, entry int, p Pattern, path string)) {
+	for i := range m.Admit {
+		for j, p := range m.Admit[i].Match {
+			if p.text != "" {
+				f(&m.Admit[i], i, p, fmt.Sprintf("admit[%d].match[%d]", i, j))
+			}
+		}
+	}
+}
+
+func checkCoordinatorSelectors(d *decoder, m *Manifest) {
+	eachPattern(m, func(e *Entry, _ int, p Pattern, path string) {
+		if e.Kind != identity.Coordinator {
+			return
+		}
+		switch p.Family() {
+		case FamilyKey, FamilyX509, FamilyTPM, FamilySEVSNP:
+		case FamilyKubernetes:
+			if !e.PlatformMayReadSeed {
+				d.fault("coordinator-selector", path, "whoever controls the Kubernetes API server could read the seed through this", "use key, x509, tpm or sevsnp, or accept it with platform_may_read_seed: true")
+			}
+		default:
+			d.fault("coordinator-selector", path, fmt.Sprintf("a coordinator cannot be admitted by %s", p.Family()), "use key, x509, tpm or sevsnp")
+		}
+	})
+}
+
+func checkPlatformFlag(d *decoder, m *Manifest) {
+	for i := range m.Admit {
+		e := &m.Admit[i]
+		kubernetes := false
+		for _, p := range e.Match {
+			kubernetes = kubernetes || p.Family() == FamilyKubernetes
+		}
+		if e.PlatformMayReadSeed && (e.Kind != identity.Coordinator || !kubernetes) {
+			d.fault("platform-flag", fmt.Sprintf("admit[%d].platform_may_read_seed", i), "this entry admits no coordinator by a k8s selector", "remove the flag")
+		}
+	}
+}
+
+func checkTokenSelectors(d *decoder, m *Manifest) {
+	eachPattern(m, func(e *Entry, _ int, p Pattern, path string) {
+		if want := FamilyToken + ":" + e.Name; p.IsToken() && p.text != want && e.Name != "" {
+			d.fault("token-entry", path, fmt.Sprintf("%s names another entry than %s", shown(p.text), shown(e.Name)), "write "+want)
+		}
+	})
+}
+
+func checkProofPresent(d *decoder, m *Manifest) {
+	eachPattern(m, func(_ *Entry, _ int, p Pattern, path string) {
+		switch p.Family() {
+		case FamilyX509:
+			if m.Proofs.X509 == nil {
+				d.fault("selector-without-proof", path, "no certificate can show this without roots", "add proofs.x509.roots_pem")
+			}
+		case FamilySEVSNP:
+			listed := false
+			if m.Proofs.SEVSNP != nil {
+				for _, measurement := range m.Proofs.SEVSNP.Measurements {
+					listed = listed || p.text == "sevsnp:measurement:"+measurement
+				}
+			}
+			if !listed {
+				d.fault("selector-without-proof", path, "no report with this measurement is accepted", "add it to proofs.sevsnp.measurements")
+			}
+		}
+	})
+}
+
+// checkOverlap finds patterns that a single selector could match together. With
+// kinds that differ it is ambiguous what that candidate is. Within one kind the
+// rule of Match decides, and a pattern that it can never choose is refused.
+func checkOverlap(d *decoder, m *Manifest) {
+	type placed struct {
+		patternRef
+		path string
+	}
+	var all, globs []placed
+	exact := make(map[string]placed)
+	clash := func(earlier, later placed) {
+		a, b := &m.Admit[earlier.entry], &m.Admit[later.entry]
+		switch {
+		case a.Kind == "" || b.Kind == "":
+		case a.Kind != b.Kind:
+			d.fault("two-kinds", later.path, fmt.Sprintf("%s overlaps with %s of entry %s: one candidate could be %s and %s", shown(later.pattern.text), shown(earlier.pattern.text), shown(a.Name), a.Kind, b.Kind),
+				"make one of the two patterns narrower, or the kinds equal")
+		case earlier.pattern.covers(later.pattern):
+			d.fault("shadowed-selector", later.path, fmt.Sprintf("%s can match nothing: %s of entry %s takes it all", shown(later.pattern.text), shown(earlier.pattern.text), shown(a.Name)),
+				"remove it, or move the narrower pattern before the wider one")
+		}
+	}
+	eachPattern(m, func(_ *Entry, entry int, p Pattern, path string) {
+		now := placed{patternRef{p, entry}, path}
+		if p.IsGlob() {
+			globs = append(globs, now)
+		} else if first, twice := exact[p.text]; twice {
+			clash(first, now)
+		} else {
+			exact[p.text] = now
+		}
+		all = append(all, now)
+	})
+	if len(globs) > MaxGlobs {
+		d.fault("too-many-globs", globs[MaxGlobs].path, fmt.Sprintf("%d patterns have a *", len(globs)), fmt.Sprintf("at most %d are allowed", MaxGlobs))
+		return
+	}
+	order := make(map[string]int, len(all))
+	for i, p := range all {
+		order[p.path] = i
+	}
+	for _, g := range globs {
+		if d.full() {
+			return
+		}
+		at := order[g.path]
+		for i, other := range all {
+			// Two globs are compared once, with the later as the one at fault.
+			if i == at || other.pattern.IsGlob() && i > at || !g.pattern.overlaps(other.pattern) {
+				continue
+			}
+			if i < at {
+				clash(other, g)
+			} else {
+				clash(g, other)
+			}
+		}
+	}
+}
+
+func checkDegradedMax(d *decoder, m *Manifest) {
+	for i := range m.Admit {
+		e := &m.Admit[i]
+		path := fmt.Sprintf("admit[%d].svid_ttl", i)
+		if e.Kind == "" || isPerson(e.Kind) || d.faulty(path) {
+			continue
+		}
+		if m.Degraded.Max >= e.SVIDTTL {
+			d.fault("degraded-max", path, fmt.Sprintf("an SVID of %s ends before degraded mode does, after %s", formatDuration(e.SVIDTTL), formatDuration(m.Degraded.Max)),
+				"write more than degraded.max, or lower degraded.max")
+		}
+	}
+}
+
+func checkRouteTTL(d *decoder, m *Manifest) {
+	if m.Degraded.RouteTTL > m.Degraded.Max {
+		d.fault("route-ttl", "degraded.route_ttl", fmt.Sprintf("%s is more than degraded.max, %s", formatDuration(m.Degraded.RouteTTL), formatDuration(m.Degraded.Max)), "write at most degraded.max")
+	}
+}

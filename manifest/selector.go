@@ -1,0 +1,266 @@
+package manifest
+
+import (
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Selector families: the facts that a proof can show about a candidate
+// (admission.md, "Proof over a channel binding"). A selector is written
+// family:attribute:value, except that a token has no attribute:
+//
+//	token:edge-pool                    a join token of the entry edge-pool
+//	key:ed25519:<base64>               a signature by this key
+//	x509:subject:CN=node-c             a certificate under the roots of proofs.x509
+//	x509:dns:node-c.example
+//	x509:uri:spiffe://corp.example/x
+//	tpm:ek:<64 hex>                    SHA-256 of the endorsement key
+//	sevsnp:measurement:<96 hex>        launch measurement of an SEV-SNP guest
+//	k8s:sa:<namespace>/<name>          a pod's service account
+const (
+	FamilyToken      = "token"
+	FamilyKey        = "key"
+	FamilyX509       = "x509"
+	FamilyTPM        = "tpm"
+	FamilySEVSNP     = "sevsnp"
+	FamilyKubernetes = "k8s"
+)
+
+// A Pattern is a selector of an entry. Its value may hold one *, which stands
+// for one name (see [Manifest.Match]) and captures it. Patterns are comparable.
+type Pattern struct {
+	text string // canonical, the * included
+	star int    // where the * is in text; 0: there is none
+}
+
+// String returns the pattern in its canonical form.
+func (p Pattern) String() string { return p.text }
+
+// Family returns the selector family, such as x509.
+func (p Pattern) Family() string {
+	family, _, _ := strings.Cut(p.text, ":")
+	return family
+}
+
+// IsGlob reports whether the pattern has a *.
+func (p Pattern) IsGlob() bool { return p.star > 0 }
+
+func (p Pattern) prefix() string { return p.text[:p.star] }
+func (p Pattern) suffix() string { return p.text[p.star+1:] }
+
+// IsToken reports whether the pattern says that its entry admits join tokens.
+func (p Pattern) IsToken() bool { return p.Family() == FamilyToken }
+
+// Capture reports whether selector matches, and what the * stands for: "" for a
+// pattern without one. It does not look at whether that is a valid name.
+func (p Pattern) Capture(selector string) (string, bool) {
+	if !p.IsGlob() {
+		return "", selector == p.text
+	}
+	rest, ok := strings.CutPrefix(selector, p.prefix())
+	if !ok {
+		return "", false
+	}
+	captured, ok := strings.CutSuffix(rest, p.suffix())
+	return captured, ok && captured != ""
+}
+
+// overlaps reports whether some selector may match both p and q. It may say yes
+// where the characters of a name rule it out, and never no where one exists.
+func (p Pattern) overlaps(q Pattern) bool {
+	switch {
+	case !p.IsGlob() && !q.IsGlob():
+		return p.text == q.text
+	case !p.IsGlob():
+		return q.matchesName(p.text)
+	case !q.IsGlob():
+		return p.matchesName(q.text)
+	}
+	return (strings.HasPrefix(p.prefix(), q.prefix()) || strings.HasPrefix(q.prefix(), p.prefix())) &&
+		(strings.HasSuffix(p.suffix(), q.suffix()) || strings.HasSuffix(q.suffix(), p.suffix()))
+}
+
+// covers reports whether every selector that q matches is matched by p, two
+// patterns of the same sort.
+func (p Pattern) covers(q Pattern) bool {
+	if !p.IsGlob() || !q.IsGlob() {
+		return p == q
+	}
+	return strings.HasPrefix(q.prefix(), p.prefix()) && strings.HasSuffix(q.suffix(), p.suffix())
+}
+
+func (p Pattern) matchesName(selector string) bool {
+	captured, ok := p.Capture(selector)
+	return ok && isName(captured)
+}
+
+// canonicalSelector returns the form of a selector that patterns are compared
+// with: keys in base64, hex in lower case.
+func canonicalSelector(selector string) string {
+	if p, err := ParsePattern(selector); err == nil && !p.IsGlob() {
+		return p.text
+	}
+	return selector
+}
+
+// A selectorForm is one kind of selector that an entry may name.
+type selectorForm struct {
+	prefix  string // family:attribute:
+	example string
+	glob    bool // a * may stand in the value
+
+	// parse returns the canonical value, or why it is wrong.
+	parse func(value string) (canonical, wrong string)
+}
+
+// selectorForms is the closed set of selectors; internal proofs show no others,
+// so that an entry with another could match nothing.
+var selectorForms = [...]selectorForm{
+	{"token:", "token:edge-pool", false, parseTokenEntry},
+	{"key:", "key:ed25519:<base64>", false, parseKeyValue},
+	{"x509:subject:", "x509:subject:CN=node-*", true, parseSubject},
+	{"x509:dns:", "x509:dns:*.nodes.example", true, parseDNS},
+	{"x509:uri:", "x509:uri:spiffe://corp.example/node/*", true, parseURI},
+	{"tpm:ek:", "tpm:ek:<64 hex digits>", false, parseHex(32)},
+	{"sevsnp:measurement:", "sevsnp:measurement:<96 hex digits>", false, parseHex(48)},
+	{"k8s:sa:", "k8s:sa:prod/agent-*", true, parseServiceAccount},
+}
+
+// ParsePattern reads a selector pattern. The error says what is wrong and what
+// is allowed.
+func ParsePattern(s string) (Pattern, error) {
+	if len(s) > maxSelectorBytes {
+		return Pattern{}, fmt.Errorf("selector of %d bytes, at most %d are allowed", len(s), maxSelectorBytes)
+	}
+	for _, form := range selectorForms {
+		value, ok := strings.CutPrefix(s, form.prefix)
+		if !ok {
+			continue
+		}
+		stars := strings.Count(value, "*")
+		if stars > 1 {
+			return Pattern{}, fmt.Errorf("selector %s has %d *: one * stands for one name", shown(s), stars)
+		}
+		if stars == 1 && !form.glob {
+			return Pattern{}, fmt.Errorf("selector %s has a *, which %s selectors cannot have: list the values", shown(s), strings.TrimSuffix(form.prefix, ":"))
+		}
+		canonical, wrong := form.parse(value)
+		if wrong != "" {
+			return Pattern{}, fmt.Errorf("selector %s: %s: write it as %s", shown(s), wrong, form.example)
+		}
+		p := Pattern{text: form.prefix + canonical}
+		if stars == 1 {
+			p.star = strings.Index(p.text, "*")
+		}
+		return p, nil
+	}
+	return Pattern{}, unknownSelector(s)
+}
+
+func unknownSelector(s string) error {
+	family, rest, colon := strings.Cut(s, ":")
+	var families, attributes []string
+	for _, form := range selectorForms {
+		f, attribute, _ := strings.Cut(form.prefix, ":")
+		if !slices.Contains(families, f) {
+			families = append(families, f)
+		}
+		if f == family {
+			attributes = append(attributes, strings.TrimSuffix(attribute, ":"))
+		}
+	}
+	if attributes == nil || !colon {
+		return fmt.Errorf("selector %s is of no known family: %s", shown(s), suggest(family, families))
+	}
+	attribute, _, _ := strings.Cut(rest, ":")
+	return fmt.Errorf("selector %s: %s has no attribute %s: %s", shown(s), family, shown(attribute), suggest(attribute, attributes))
+}
+
+func parseTokenEntry(value string) (string, string) {
+	if !isName(value) {
+		return "", fmt.Sprintf("%s is not the name of an entry", shown(value))
+	}
+	return value, ""
+}
+
+func parseKeyValue(value string) (string, string) {
+	k, err := ParseKey(value)
+	if err != nil {
+		return "", err.Error()
+	}
+	return k.String(), ""
+}
+
+func parseSubject(value string) (string, string) {
+	name, ok := strings.CutPrefix(value, "CN=")
+	if !ok {
+		return "", "it does not begin with CN="
+	}
+	if _, wrong := parseText(name); wrong != "" {
+		return "", wrong
+	}
+	return value, ""
+}
+
+func parseText(value string) (string, string) {
+	if value == "" {
+		return "", "the value is empty"
+	}
+	if strings.TrimSpace(value) != value || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' }) {
+		return "", "the value has a space at its end, or a control character"
+	}
+	return value, ""
+}
+
+func parseDNS(value string) (string, string) {
+	if strings.ContainsAny(value, " :/") {
+		return "", "it is not a DNS name"
+	}
+	return parseText(strings.ToLower(value))
+}
+
+func parseURI(value string) (string, string) {
+	scheme, rest, ok := strings.Cut(value, "://")
+	if !ok || scheme == "" || rest == "" || strings.Contains(scheme, "*") {
+		return "", "it is not a URI"
+	}
+	return parseText(value)
+}
+
+func parseHex(size int) func(string) (string, string) {
+	return func(value string) (string, string) {
+		raw, err := hex.DecodeString(value)
+		if err != nil || len(raw) != size {
+			return "", fmt.Sprintf("the value is not %d hex digits", 2*size)
+		}
+		return hex.EncodeToString(raw), ""
+	}
+}
+
+func parseServiceAccount(value string) (string, string) {
+	namespace, name, ok := strings.Cut(value, "/")
+	if !ok || namespace == "" || name == "" || strings.ContainsAny(name, "/ ") || strings.ContainsAny(namespace, "* ") {
+		return "", "it is not namespace/name, with a * in the name only"
+	}
+	return value, ""
+}
+
+// isName reports whether s can be the name of an identity that joins: one SPIFFE
+// path segment (SPIFFE-ID §2.2). What a * captures comes from a peer.
+func isName(s string) bool {
+	if s == "" || len(s) > maxNameBytes || s == "." || s == ".." {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '.' && c != '_' {
+			return false
+		}
+	}
+	return true
+}
+
+// maxNameBytes bounds a member's name; a SPIFFE id may have 2,048 bytes in all.
+const maxNameBytes = 128
