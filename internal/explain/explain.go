@@ -36,6 +36,9 @@ type Code string
 // Error returns the code.
 func (c Code) Error() string { return string(c) }
 
+// String returns the code.
+func (c Code) String() string { return string(c) }
+
 // Bounds on what an error carries, here and over the wire: a peer chooses much
 // of it. Together they stay well below the 8 KiB that common proxies allow for
 // the trailers of a gRPC answer.
@@ -141,10 +144,11 @@ func (e *Error) Is(target error) bool {
 // Unwrap returns the cause, or nil.
 func (e *Error) Unwrap() error { return e.cause }
 
-// CodeOf returns the code of the first Error in err's chain, or "".
-func CodeOf(err error) Code {
+// CodeOf returns the code of the first Error in err's chain as text, for logs and
+// labels, or "". To match a code use errors.Is.
+func CodeOf(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
-		return e.Code
+		return string(e.Code)
 	}
 	return ""
 }

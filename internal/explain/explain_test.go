@@ -103,10 +103,10 @@ func TestTextsFill(t *testing.T) {
 
 // An unknown token and a wrong secret must not be told apart, so that the answer
 // cannot have a value in it.
-func TestTokenRefusedIsFixed(t *testing.T) {
-	e, _ := Lookup(TokenRefused)
+func TestTokenUnknownIsFixed(t *testing.T) {
+	e, _ := Lookup(TokenUnknown)
 	if names := e.fieldNames(); len(names) > 0 {
-		t.Fatalf("the texts of %s show %v", TokenRefused, names)
+		t.Fatalf("the texts of %s show %v", TokenUnknown, names)
 	}
 }
 
@@ -134,9 +134,9 @@ func TestErrorText(t *testing.T) {
 			},
 		},
 		{
-			"cause", Wrap(cause, StoreUnreachable, "store", "sqlite:/x"),
+			"cause", Wrap(cause, StoreUnreachable, "what", "listing members"),
 			[3]string{
-				"error FE-S103: store sqlite:/x cannot be reached",
+				"error FE-S103: listing members failed: the store cannot be reached",
 				"  why: disk on fire",
 				"  do:  check it and the way to it with fealty check store; coordinators go on by themselves when it is back",
 			},
@@ -197,7 +197,7 @@ func TestMatching(t *testing.T) {
 	if e, ok := errors.AsType[*Error](err); !ok || e.Fields["token"] != "t1" {
 		t.Errorf("AsType = %v, %v", e, ok)
 	}
-	if got := CodeOf(err); got != TokenSpent {
+	if got := CodeOf(err); got != TokenSpent.String() {
 		t.Errorf("CodeOf = %q", got)
 	}
 	if got := CodeOf(cause); got != "" {

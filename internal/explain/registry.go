@@ -23,29 +23,30 @@ const (
 
 // History and manifest.
 const (
-	ManifestInvalid    Code = "FE-H101"
-	ManifestUnsigned   Code = "FE-H102"
-	ManifestMissigned  Code = "FE-H103"
-	ManifestStale      Code = "FE-H104"
-	NotInitialised     Code = "FE-H105"
-	AlreadyInitialised Code = "FE-H106"
-	HistoryInvalid     Code = "FE-H107"
+	ManifestInvalid      Code = "FE-H101"
+	ManifestUnsigned     Code = "FE-H102"
+	ManifestMissigned    Code = "FE-H103"
+	ManifestStale        Code = "FE-H104"
+	HistoryUninitialized Code = "FE-H105"
+	HistoryInitialized   Code = "FE-H106"
+	HistoryInvalid       Code = "FE-H107"
 )
 
 // Join.
 const (
-	JoinWrongCluster      Code = "FE-J101"
-	JoinUnauthorized      Code = "FE-J102"
-	JoinKindMismatch      Code = "FE-J103"
-	JoinBanned            Code = "FE-J104"
-	JoinBadCSR            Code = "FE-J105"
-	JoinEntryFull         Code = "FE-J106"
-	JoinNameTaken         Code = "FE-J107"
-	JoinClone             Code = "FE-J108"
-	JoinClockWrong        Code = "FE-J109"
-	JoinProofStale        Code = "FE-J110"
-	JoinProofOtherSession Code = "FE-J111"
-	JoinProofUnknown      Code = "FE-J112"
+	JoinWrongCluster  Code = "FE-J101"
+	JoinUnauthorized  Code = "FE-J102"
+	JoinKindMismatch  Code = "FE-J103"
+	JoinBanned        Code = "FE-J104"
+	JoinBadCSR        Code = "FE-J105"
+	JoinEntryFull     Code = "FE-J106"
+	JoinNameTaken     Code = "FE-J107"
+	JoinClone         Code = "FE-J108"
+	JoinClockWrong    Code = "FE-J109"
+	ProofStale        Code = "FE-J110"
+	ProofOtherSession Code = "FE-J111"
+	ProofUnknownType  Code = "FE-J112"
+	JoinNoBinding     Code = "FE-J113"
 )
 
 // Keys and keepers.
@@ -58,9 +59,12 @@ const (
 // Membership.
 const (
 	RenewEntryGone    Code = "FE-M101"
-	RenewExpired      Code = "FE-M102"
+	RejoinGraceOver   Code = "FE-M102"
 	RenewOlderKey     Code = "FE-M103"
 	MemberOwnsDomains Code = "FE-M104"
+	MemberBaseline    Code = "FE-M105"
+	MemberExpired     Code = "FE-M106"
+	MemberSilent      Code = "FE-M107"
 )
 
 // Node and agent.
@@ -74,7 +78,7 @@ const (
 
 // Recovery.
 const (
-	Recovering Code = "FE-R101"
+	RecoveryMode Code = "FE-R101"
 )
 
 // Store.
@@ -85,11 +89,12 @@ const (
 	StoreOutcomeUnknown Code = "FE-S104"
 	StoreForged         Code = "FE-S105"
 	StoreNewerSchema    Code = "FE-S106"
+	StoreBusy           Code = "FE-S107"
 )
 
 // Token.
 const (
-	TokenRefused   Code = "FE-T101"
+	TokenUnknown   Code = "FE-T101"
 	TokenSpent     Code = "FE-T102"
 	TokenExpired   Code = "FE-T103"
 	TokenForeign   Code = "FE-T104"
@@ -273,7 +278,7 @@ The head moves only to its own child, by compare-and-swap. Of two changes made f
 and the other one changes nothing and gets this answer with the new head.`,
 	},
 	{
-		Code:  NotInitialised,
+		Code:  HistoryUninitialized,
 		Title: "the cluster has no manifest yet",
 		What:  "{method|the call} has to wait: the cluster has no manifest",
 		Why:   "nobody has set the first manifest, so there is no authority that could admit or sign",
@@ -285,14 +290,14 @@ elsewhere with the one-time setup token that the coordinator wrote when it start
 seed, from which the cluster's lasting keys derive.`,
 	},
 	{
-		Code:  AlreadyInitialised,
+		Code:  HistoryInitialized,
 		Title: "the cluster has a manifest already",
 		What:  "the first manifest was not set: cluster {cluster|here} has one",
-		Why:   "it was initialised before, and a setup token works once",
+		Why:   "it was initialized before, and a setup token works once",
 		Do:    "change it as a signer: fealty manifest set FILE --sign-with KEY",
 		Exit:  ExitConflict, GRPC: codes.AlreadyExists,
 		Page: `
-Only the first manifest can be set without signatures. If you did not initialise this cluster yourself,
+Only the first manifest can be set without signatures. If you did not initialize this cluster yourself,
 compare its root with what you expect before you go on: ` + "`fealty verify --manifest FILE`" + `.`,
 	},
 	{
@@ -413,17 +418,17 @@ expired or not yet valid. The coordinator's clock is no authority: compare both 
 change anything.`,
 	},
 	{
-		Code:  JoinProofStale,
+		Code:  ProofStale,
 		Title: "the proof came too late",
 		What:  "the join was refused: its proof is too old",
-		Why:   "a challenge has to be answered within {limit|30 seconds}, once",
+		Why:   "it is {age|too long} after the challenge, which has to be answered within {limit|30 seconds}, once",
 		Do:    "try again; if it happens again, look for a slow network or a slow token device",
 		Exit:  ExitDenied, GRPC: codes.Unauthenticated,
 		Page: `
 Each join answers a fresh challenge of the coordinator. An answer to an old one could be a recording.`,
 	},
 	{
-		Code:  JoinProofOtherSession,
+		Code:  ProofOtherSession,
 		Title: "the proof belongs to another connection",
 		What:  "the join was refused: its proof was made for another connection",
 		Why:   "the signature does not cover the binding of this TLS session",
@@ -435,7 +440,7 @@ TLS has two sessions with two values: pass the connection through as plain TCP i
 coordinator it is the same as somebody who relays another node's proof.`,
 	},
 	{
-		Code:  JoinProofUnknown,
+		Code:  ProofUnknownType,
 		Title: "the type of proof is not known",
 		What:  "the join was refused: proof type {type|given} is not known here",
 		Why:   "this coordinator verifies {known|other types}",
@@ -444,6 +449,17 @@ coordinator it is the same as somebody who relays another node's proof.`,
 		Page: `
 Either the node is of a newer release than the coordinator, or the manifest's ` + "`proofs`" + ` section does
 not configure this type.`,
+	},
+	{
+		Code:  JoinNoBinding,
+		Title: "the connection cannot carry a proof",
+		What:  "the join was refused: its connection cannot carry a proof",
+		Why:   "{problem|it has no binding that both ends know}",
+		Do:    "connect with TLS 1.3 straight to the coordinator, without a proxy that ends TLS",
+		Exit:  ExitDenied, GRPC: codes.FailedPrecondition,
+		Page: `
+A proof is tied to the TLS session that it is sent in. Without that tie somebody in the middle could use it,
+so that there is no join without it.`,
 	},
 
 	{
@@ -491,10 +507,10 @@ Each renewal asks the manifest in force again. The certificate that the member h
 ` + "`fealty manifest diff`" + ` shows beforehand which members a change would cut off.`,
 	},
 	{
-		Code:  RenewExpired,
+		Code:  RejoinGraceOver,
 		Title: "the member was away for too long",
 		What:  "{identity|the member} was not renewed: its certificate has expired",
-		Why:   "it ended at {not_after|a time that has passed}, and the grace of {grace|rejoin_grace} is over or switched off",
+		Why:   "it ended at {expired|a time that has passed}, and the grace of {grace|rejoin_grace} is over or switched off",
 		Do:    "join again with a proof as at first: fealty join TOKEN, after fealty member replace if it used a token",
 		Exit:  ExitDenied, GRPC: codes.Unauthenticated,
 		Page: `
@@ -523,6 +539,40 @@ that was replaced since. Nothing was changed, and an alarm was recorded.`,
 ` + "`remove`" + ` is for members that are empty. For one that is dead and cannot be drained there is
 ` + "`fealty member remove --force --reason TEXT`" + `: it moves the domains first, bans the member's keys,
 and is audited.`,
+	},
+	{
+		Code:  MemberBaseline,
+		Title: "fewer data members than the baseline",
+		What:  "the cluster is below its resilience baseline",
+		Why:   "it has {have|too few} data members of {need|the number} needed",
+		Do:    "let more nodes of kind data join: fealty token create",
+		Exit:  ExitDegraded, GRPC: codes.FailedPrecondition,
+		Page: `
+Three data members are the least with which one can be lost or serviced while the others still outnumber it.
+Witnesses do not count. The finding clears itself when enough have joined.`,
+	},
+	{
+		Code:  MemberExpired,
+		Title: "a member's certificate has expired",
+		What:  "{member|a member} has no valid certificate any more",
+		Why:   "its last one ended at {expired|a time that has passed}, and it has not renewed",
+		Do:    "see on that machine why: fealty status there; if it is gone for good, fealty member remove {member|MEMBER}",
+		Exit:  ExitDegraded, GRPC: codes.FailedPrecondition,
+		Page: `
+A member renews many times within the life of its certificate, so that one that ran out was off, cut off, or
+refused for a long time. Its record and domains are kept. Within ` + "`rejoin_grace`" + ` it comes back by
+itself when it can reach a coordinator.`,
+	},
+	{
+		Code:  MemberSilent,
+		Title: "a member does not report",
+		What:  "{member|a member} does not report",
+		Why:   "the last report came {since|a while ago}",
+		Do:    "see whether its machine and its agent run: fealty status there",
+		Exit:  ExitDegraded, GRPC: codes.Unavailable,
+		Page: `
+Silence is not failure: the member may work on its verified snapshots without a coordinator in reach. Nothing
+is moved away from it for being silent.`,
 	},
 
 	{
@@ -585,7 +635,7 @@ a wrong clock, a stale mirror, or somebody who tries.`,
 	},
 
 	{
-		Code:  Recovering,
+		Code:  RecoveryMode,
 		Title: "the coordinator is recovering",
 		What:  "the coordinator cannot serve {method|this} yet: it is in recovery mode",
 		Why:   "{reason|its state is not the newest that is stored, or its secrets are not in memory}",
@@ -600,7 +650,7 @@ it waits for.`,
 	{
 		Code:  StoreLocked,
 		Title: "another process has the store open",
-		What:  "store {store|here} cannot be opened: it is in use",
+		What:  "{path|the store} cannot be opened: it is in use",
 		Why:   "process {pid|of another coordinator} holds its lock",
 		Do:    "stop that process first; two coordinators on one SQLite file need PostgreSQL or etcd instead",
 		Exit:  ExitConflict, GRPC: codes.FailedPrecondition,
@@ -611,7 +661,7 @@ its process, so that there is never a stale one to delete.`,
 	{
 		Code:  StoreFull,
 		Title: "the store has no space left",
-		What:  "the write was refused: store {store|here} is full",
+		What:  "{what|the write} was refused: the store is full",
 		Why:   "{problem|the disk or its quota has no space left}",
 		Do:    "free or add space; nothing was lost, and calls work again by themselves",
 		Exit:  ExitFailed, GRPC: codes.ResourceExhausted,
@@ -621,7 +671,7 @@ Nothing is acknowledged that is not on disk. Reads go on, writes fail until ther
 	{
 		Code:  StoreUnreachable,
 		Title: "the store does not answer",
-		What:  "store {store|of the coordinator} cannot be reached",
+		What:  "{what|the call} failed: the store cannot be reached",
 		Why:   "{cause|it does not answer}",
 		Do:    "check it and the way to it with fealty check store; coordinators go on by themselves when it is back",
 		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
@@ -633,7 +683,7 @@ coordinators for this: their memory holds the seed.`,
 	{
 		Code:  StoreOutcomeUnknown,
 		Title: "it is not known whether the write happened",
-		What:  "the answer to a write was lost",
+		What:  "{what|the write}: its answer was lost",
 		Why:   "{cause|the store stopped answering after the write was sent}",
 		Do:    "look before you try again: fealty audit shows request {request|ids} if it was done",
 		Exit:  ExitOutcomeUnknown, GRPC: codes.Unknown,
@@ -644,7 +694,7 @@ guess: it neither says "failed" nor tries again by itself.`,
 	{
 		Code:  StoreForged,
 		Title: "a record was written by somebody else",
-		What:  "record {key|of the store} was refused: its authentication code does not match",
+		What:  "a record of the store was refused: its authentication code does not match ({what|found on reading})",
 		Why:   "it was not written by a coordinator of this cluster, or it was changed in the store",
 		Do:    "find out who can write to the store, take that access away, and restore the record from a backup",
 		Exit:  ExitRefused, GRPC: codes.DataLoss,
@@ -663,9 +713,20 @@ that fails is treated as if the question had no answer: the call ends.`,
 		Page: `
 Migrations go forward only. An older release does not touch what it does not understand.`,
 	},
+	{
+		Code:  StoreBusy,
+		Title: "the write lost against others too often",
+		What:  "{what|the write} was not made: others wrote the same record each time",
+		Why:   "it was tried {tries|several} times and somebody else was first each time",
+		Do:    "try again in a moment; nothing was changed",
+		Exit:  ExitConflict, GRPC: codes.Aborted,
+		Page: `
+Writes are conditional on what they were decided on, and are decided again when that changed. A bound on the
+tries keeps one busy record from holding a call for ever.`,
+	},
 
 	{
-		Code:  TokenRefused,
+		Code:  TokenUnknown,
 		Title: "the token is not valid",
 		What:  "the join token was refused",
 		Why:   "it is not known here, or its secret is not the right one",
