@@ -1,0 +1,134 @@
+package keyring
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/fealty-io/fealty/internal/durable"
+)
+
+// Keeper seals secrets so that a coordinator can open them again after a restart,
+// without a human. Implementations may be called concurrently.
+type Keeper interface {
+	// Seal encrypts plaintext, at most [MaxPlaintextBytes], so that it opens only
+	// in the same place. The caller keeps plaintext, and wipes it.
+	Seal(ctx context.Context, place Place, plaintext []byte) ([]byte, error)
+
+	// Open returns the plaintext of what Seal made for the same place; the caller
+	// wipes it. Errors match [ErrNotOpened] if sealed is no such thing, and
+	// [ErrOtherKey] if it was sealed under another key.
+	Open(ctx context.Context, place Place, sealed []byte) ([]byte, error)
+}
+
+// MaxPlaintextBytes bounds what a keeper seals.
+const MaxPlaintextBytes = 16 << 10
+
+// Purpose says what a sealed secret is.
+type Purpose string
+
+const (
+	PurposeSeed Purpose = "seed"    // the seed
+	PurposeMesh Purpose = "mesh-ca" // key and certificate of a mesh CA
+)
+
+// Place is where a sealed secret belongs. It is authenticated with the secret.
+type Place struct {
+	Cluster   string   // the cluster's id. Required
+	Purpose   Purpose  // required
+	Owner     string   // the seed share owner's name in the manifest. Required
+	SeedEpoch uint64   // of the seed, from 1; that of a mesh CA's too
+	Head      [32]byte // hash of the head of the history; zero exactly for PurposeSeed, which outlives heads
+}
+
+var (
+	// ErrNotOpened is matched when sealed bytes are damaged, forged, or sealed for
+	// another place.
+	ErrNotOpened = errors.New("sealed secret does not open")
+
+	// ErrOtherKey is matched when sealed bytes were sealed under another key than
+	// the keeper has.
+	ErrOtherKey = errors.New("sealed under another key")
+
+	// ErrNoKeeper is matched when the owner of a share has no keeper that this
+	// program can ask: every [*NoKeeperError].
+	ErrNoKeeper = errors.New("no keeper")
+)
+
+// Owner is what the manifest says of a seed share owner. It has either a
+// recipient (a person's age or SSH public key) or a keeper.
+type Owner struct {
+	Name, Recipient, Keeper string
+}
+
+// NoKeeperError says why an owner's share cannot be sealed or opened without the
+// owner.
+type NoKeeperError struct {
+	Owner  string
+	Scheme string // the keeper's scheme; empty if the owner has a recipient instead
+}
+
+func (e *NoKeeperError) Error() string {
+	if e.Scheme == "" {
+		return fmt.Sprintf("keyring: seed share owner %q is a person with a key, not a keeper, and encrypting shares to people is not in this program yet: name an owner with a keeper, such as file:/etc/fealty/seed.key", e.Owner)
+	}
+	return fmt.Sprintf("keyring: seed share owner %q has a keeper of scheme %q, and this program has only file: use a keeper such as file:/etc/fealty/seed.key", e.Owner, e.Scheme)
+}
+
+// Is reports that a NoKeeperError matches [ErrNoKeeper].
+func (e *NoKeeperError) Is(target error) bool { return target == ErrNoKeeper }
+
+// KeeperOf returns the keeper of owner, which keeps its files in fsys. It touches
+// nothing yet.
+//
+// Errors: [*NoKeeperError] for owners without a keeper and for schemes other than
+// file; a plain one for a malformed path.
+func KeeperOf(owner Owner, fsys durable.FS) (Keeper, error) {
+	if owner.Keeper == "" {
+		return nil, &NoKeeperError{Owner: owner.Name}
+	}
+	scheme, name, _ := strings.Cut(owner.Keeper, ":")
+	if scheme != "file" {
+		return nil, &NoKeeperError{Owner: owner.Name, Scheme: scheme}
+	}
+	// The manifest is one for all coordinators, wherever they were started.
+	if !path.IsAbs(name) || path.Clean(name) != name || name == "/" {
+		return nil, fmt.Errorf("keyring: keeper %q of seed share owner %q: want file: and an absolute, clean path, such as file:/etc/fealty/seed.key", owner.Keeper, owner.Name)
+	}
+	return &FileKeeper{name: name, fsys: fsys}, nil
+}
+
+func (p Place) check() error {
+	switch {
+	case p.Cluster == "" || p.Owner == "":
+		return fmt.Errorf("keyring: a sealed secret belongs to cluster %q and owner %q: both must be named", p.Cluster, p.Owner)
+	case len(p.Cluster) > 255 || len(p.Owner) > 255:
+		return errors.New("keyring: a sealed secret belongs to a cluster and an owner of at most 255 bytes each")
+	case p.Purpose != PurposeSeed && p.Purpose != PurposeMesh:
+		return fmt.Errorf("keyring: unknown purpose %q of a sealed secret", p.Purpose)
+	case p.SeedEpoch == 0:
+		return errors.New("keyring: seed epochs count from 1")
+	case (p.Head == [32]byte{}) != (p.Purpose == PurposeSeed):
+		return errors.New("keyring: a sealed mesh CA belongs to a head of the history, and a sealed seed to none")
+	}
+	return nil
+}
+
+// placeVersion begins the authenticated encoding of a Place.
+const placeVersion = "fealty/v1/sealed"
+
+// encode returns what is authenticated with a sealed secret. Every field has its
+// length before it, in 8 bytes, big endian, so that no two places encode alike.
+func (p Place) encode() []byte {
+	var epoch [8]byte
+	binary.BigEndian.PutUint64(epoch[:], p.SeedEpoch)
+	var out []byte
+	for _, field := range [][]byte{[]byte(placeVersion), []byte(p.Cluster), []byte(p.Purpose), []byte(p.Owner), epoch[:], p.Head[:]} {
+		out = binary.BigEndian.AppendUint64(out, uint64(len(field)))
+		out = append(out, field...)
+	}
+	return out
+}
