@@ -75,16 +75,21 @@ func TestFileKeeperRoundTrip(t *testing.T) {
 func TestFileKeeperBindsPlace(t *testing.T) {
 	k := fileKeeper(t, durabletest.NewDisk().FS())
 	for name, elsewhere := range map[string]func(*keyring.Place){
-		"cluster":           func(p *keyring.Place) { p.Cluster = "prod.example2" },
-		"owner":             func(p *keyring.Place) { p.Owner = "kmt" },
-		"seed epoch":        func(p *keyring.Place) { p.SeedEpoch++ },
-		"head":              func(p *keyring.Place) { p.Head[31] ^= 1 },
-		"purpose":           func(p *keyring.Place) { p.Purpose, p.Head = keyring.PurposeSeed, [32]byte{} },
-		"shifted separator": func(p *keyring.Place) { p.Cluster, p.Owner = "prod.examplek", "ms" },
+		"cluster":    func(p *keyring.Place) { p.Cluster = "prod.example2" },
+		"owner":      func(p *keyring.Place) { p.Owner = "kmt" },
+		"seed epoch": func(p *keyring.Place) { p.SeedEpoch++ },
+		"head":       func(p *keyring.Place) { p.Head[31] ^= 1 },
+		"purpose":    func(p *keyring.Place) { p.Purpose, p.Head = keyring.PurposeSeed, [32]byte{} },
+		// Written one after the other without lengths, these would be the same.
+		"border of fields": func(p *keyring.Place) { p.Cluster, p.Owner = "amesh-ca", "b" },
 	} {
-		place := meshPlace
+		here := meshPlace
+		if name == "border of fields" {
+			here.Cluster, here.Owner = "a", "mesh-cab"
+		}
+		place := here
 		elsewhere(&place)
-		if _, err := k.Open(t.Context(), place, seal(t, k, meshPlace, []byte("secret"))); !errors.Is(err, keyring.ErrNotOpened) {
+		if _, err := k.Open(t.Context(), place, seal(t, k, here, []byte("secret"))); !errors.Is(err, keyring.ErrNotOpened) {
 			t.Errorf("%s differs: %v", name, err)
 		}
 	}
@@ -251,11 +256,12 @@ func TestFileKeeperFirstSealRace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := durabletest.NewDisk()
 		var sealed [8][]byte
-		var g sync.WaitGroup
+		var missed, g sync.WaitGroup
+		missed.Add(len(sealed))
 		for i := range sealed {
 			g.Go(func() {
 				var err error
-				if sealed[i], err = fileKeeper(t, disk.FS()).Seal(t.Context(), seedPlace, []byte{byte(i)}); err != nil {
+				if sealed[i], err = fileKeeper(t, &allMiss{FS: disk.FS(), missed: &missed}).Seal(t.Context(), seedPlace, []byte{byte(i)}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -267,6 +273,22 @@ func TestFileKeeperFirstSealRace(t *testing.T) {
 			}
 		}
 	})
+}
+
+// allMiss holds everyone's first read back until all have found no file.
+type allMiss struct {
+	durable.FS
+	missed *sync.WaitGroup
+	once   sync.Once
+}
+
+func (f *allMiss) ReadSecret(name string, limit int64) ([]byte, error) {
+	data, err := f.FS.ReadSecret(name, limit)
+	f.once.Do(func() {
+		f.missed.Done()
+		f.missed.Wait()
+	})
+	return data, err
 }
 
 func TestFileKeeperLockHeld(t *testing.T) {

@@ -10,12 +10,14 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -386,6 +388,8 @@ func TestSecretsDoNotShow(t *testing.T) {
 				"list":       strings.Join(strings.Fields(strings.Trim(fmt.Sprint(part), "[]")), ","),
 				"go":         strings.TrimSuffix(strings.TrimPrefix(fmt.Sprintf("%#v", part), "[]byte{"), "}"),
 				"raw":        strings.ToLower(string(part)),
+				"quoted":     strings.ToLower(strings.Trim(strconv.Quote(string(part)), `"`)),
+				"base64":     strings.ToLower(base64.StdEncoding.EncodeToString(secret[i:min(i+6, len(secret))])),
 			} {
 				if strings.Contains(text, s) {
 					t.Fatalf("a secret shows as %s: %s", form, s)
