@@ -38,8 +38,8 @@ import (
 	"iter"
 )
 
-// Revision counts the commits of one database. The first is 1. Revisions grow
-// but may skip numbers.
+// Revision orders the commits of one database. Revisions grow and may skip
+// numbers; 0 is before all of them.
 type Revision uint64
 
 // MaxRevision is the highest revision a database can reach. It is the highest

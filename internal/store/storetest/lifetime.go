@@ -1,0 +1,416 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+func testCancel(t *testing.T, e Engine) {
+	s := open(t, e)
+	base := mustCommit(t, s, put("k", "1"))
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	expired, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
+	defer cancel()
+
+	// Before the call begins: nothing happens, and the error says so.
+	for _, c := range []struct {
+		ctx  context.Context
+		want error
+	}{{ended, context.Canceled}, {expired, context.DeadlineExceeded}} {
+		tx := put("k", "never")
+		tx.ID = store.NewTxID()
+		for name, call := range map[string]func() error{
+			"Get":            func() error { _, err := s.Get(c.ctx, "k"); return err },
+			"List":           func() error { _, err := s.List(c.ctx, ""); return err },
+			"CompareAndSwap": func() error { _, err := s.CompareAndSwap(c.ctx, "k", base, nil); return err },
+			"Commit":         func() error { return commitError(s, c.ctx, tx) },
+			"Outcome":        func() error { _, err := s.Outcome(c.ctx, tx.ID); return err },
+			"Watch":          func() error { return only(s.Watch(c.ctx, "k")) },
+			"Changes":        func() error { return only(s.Changes(c.ctx, "", base-1)) },
+		} {
+			wantError(t, name+" with an ended context", call(), c.want)
+		}
+		wantEntry(t, s, "k", "1", base)
+		// An Outcome that was not asked has voided nothing.
+		mustCommit(t, s, tx)
+		base = mustCommit(t, s, put("k", "1"))
+	}
+
+	// Somewhere in the middle: the answer is right, whatever it is.
+	var unknown, known, applied atomic.Int32
+	rng := random(t)
+	var wg sync.WaitGroup
+	for w := range 8 {
+		delays := make([]time.Duration, 60)
+		for i := range delays {
+			delays[i] = time.Duration(rng.IntN(6000)) * time.Microsecond
+		}
+		wg.Go(func() {
+			for i, delay := range delays {
+				tx := put(fmt.Sprintf("cancel/%d", w), fmt.Sprint(i))
+				tx.ID = store.NewTxID()
+				ctx, cancel := context.WithTimeout(limited(t), delay)
+				r, err := s.Commit(ctx, tx)
+				cancel()
+				got, outcome := s.Outcome(limited(t), tx.ID)
+				switch {
+				case outcome != nil && !errors.Is(outcome, store.ErrNotFound):
+					t.Errorf("Outcome: %v", outcome)
+				case err == nil:
+					applied.Add(1)
+					if outcome != nil || got != r {
+						t.Errorf("Commit = %d, but Outcome = %d, %v", r, got, outcome)
+					}
+				case !errors.Is(err, context.DeadlineExceeded):
+					t.Errorf("Commit: %v, want the context's error", err)
+				case errors.Is(err, store.ErrUnknownOutcome):
+					unknown.Add(1)
+				default:
+					known.Add(1)
+					if outcome == nil {
+						t.Errorf("Commit said that nothing was written (%v), Outcome says revision %d", err, got)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d applied, %d unknown, %d not begun", applied.Load(), unknown.Load(), known.Load())
+
+	// While waiting: iterators end with the context's error.
+	for name, run := range map[string]func(context.Context, chan<- struct{}) error{
+		"Watch": func(ctx context.Context, waiting chan<- struct{}) error {
+			for _, err := range s.Watch(ctx, "k") {
+				if err != nil {
+					return err
+				}
+				close(waiting)
+			}
+			return nil
+		},
+		"Changes": func(ctx context.Context, waiting chan<- struct{}) error {
+			l := mustList(t, s, "")
+			for _, err := range s.Changes(ctx, "", l.Revision-1) {
+				if err != nil {
+					return err
+				}
+				close(waiting)
+			}
+			return nil
+		},
+	} {
+		mustCommit(t, s, put("last", "x"))
+		ctx, cancel := context.WithCancel(limited(t))
+		waiting := make(chan struct{})
+		end := make(chan error, 1)
+		go func() { end <- run(ctx, waiting) }()
+		<-waiting
+		cancel()
+		wantError(t, name+", cancelled while it waits", <-end, context.Canceled)
+	}
+}
+
+// ledger is what writers were told.
+type ledger struct {
+	mu    sync.Mutex
+	acked map[string]store.Revision // key → version; guarded by mu
+	tried int                       // guarded by mu
+}
+
+// write commits new keys through s from many sides until it fails or stop is
+// closed.
+func (l *ledger) write(s store.Store, writers int, stop <-chan struct{}) *sync.WaitGroup {
+	var wg sync.WaitGroup
+	for range writers {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				l.mu.Lock()
+				l.tried++
+				key := fmt.Sprintf("ledger/%06d", l.tried)
+				l.mu.Unlock()
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				r, err := s.CompareAndSwap(ctx, key, 0, []byte(key))
+				cancel()
+				if err != nil {
+					return
+				}
+				l.mu.Lock()
+				l.acked[key] = r
+				l.mu.Unlock()
+			}
+		})
+	}
+	return &wg
+}
+
+func (l *ledger) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.acked)
+}
+
+// check fails unless s holds all that was acknowledged, and nothing that was
+// not tried.
+func (l *ledger) check(t *testing.T, s store.Store) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	listed := mustList(t, s, "ledger/")
+	have := map[string]store.Entry{}
+	versions := map[store.Revision]string{}
+	for _, e := range listed.Entries {
+		have[e.Key] = e
+		if string(e.Value) != e.Key || e.Version > listed.Revision {
+			t.Fatalf("%s holds %q at %d in a listing at %d", e.Key, e.Value, e.Version, listed.Revision)
+		}
+		if other, twice := versions[e.Version]; twice {
+			t.Fatalf("%s and %s have version %d", e.Key, other, e.Version)
+		}
+		versions[e.Version] = e.Key
+	}
+	for key, version := range l.acked {
+		if have[key].Version != version {
+			t.Fatalf("%s was acknowledged at %d, and is at %d", key, version, have[key].Version)
+		}
+	}
+	if len(have) > l.tried {
+		t.Fatalf("%d keys after %d tries", len(have), l.tried)
+	}
+	// The change log agrees with what it led to.
+	r := replica{}
+	if len(listed.Entries) > 0 {
+		least, most := listed.Revision, store.Revision(0)
+		for v := range versions {
+			least, most = min(least, v), max(most, v)
+		}
+		for _, c := range follow(t, s, "ledger/", least-1, most) {
+			r.apply(t, c)
+		}
+		r.wantEqual(t, listed)
+	}
+}
+
+func testRestart(t *testing.T, e Engine) {
+	db := e.New(t, 0)
+	s := db.Open(t)
+	l := &ledger{acked: map[string]store.Revision{}}
+	for range 4 {
+		stop := make(chan struct{})
+		target := l.count() + 50
+		wg := l.write(s, 8, stop)
+		waitFor(t, func() bool { return l.count() >= target })
+		close(stop)
+		wg.Wait()
+		before := mustList(t, s, "")
+		s = restart(t, db, s)
+		if after := mustList(t, s, ""); after.Revision != before.Revision {
+			t.Fatalf("revision %d before a restart, %d after", before.Revision, after.Revision)
+		}
+		l.check(t, s)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+}
+
+func testKill(t *testing.T, e Engine) {
+	db := e.New(t, 0)
+	if db.Kill == nil {
+		t.Log("left to the engine's own tests: it cannot be killed from here")
+		return
+	}
+	s := db.Open(t)
+	l := &ledger{acked: map[string]store.Revision{}}
+	for range 6 {
+		stop := make(chan struct{})
+		target := l.count() + 40
+		wg := l.write(s, 8, stop)
+		waitFor(t, func() bool { return l.count() >= target })
+		s = db.Kill(t, s)
+		close(stop)
+		wg.Wait()
+		l.check(t, s)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+}
+
+// waitFor polls where there is nothing to wait on.
+func waitFor(t testing.TB, done func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !done() {
+		if time.Now().After(deadline) {
+			t.Fatal("what should happen did not")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// testClock opens one database by turns at today's date and in a synctest
+// bubble, where it is the year 2000 and days pass at once.
+func testClock(t *testing.T, e Engine) {
+	db := e.New(t, 0)
+	last, n := store.Revision(0), 0
+	first := store.Revision(0)
+	session := func(t *testing.T, passes time.Duration) {
+		s := db.Open(t)
+		defer func() {
+			if err := s.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		}()
+		for range 3 {
+			n++
+			tx := put(fmt.Sprintf("clock/%d", n), "x")
+			tx.ID = fmt.Sprintf("clock/%d", n)
+			r := mustCommit(t, s, tx)
+			if r <= last {
+				t.Fatalf("revision %d after %d", r, last)
+			}
+			last = r
+			if first == 0 {
+				first = r
+			}
+			time.Sleep(passes / 3)
+		}
+		if got := follow(t, s, "clock/", first-1, last); len(got) != n {
+			t.Fatalf("%d of %d changes told", len(got), n)
+		}
+		for i := range n {
+			if _, err := s.Outcome(limited(t), fmt.Sprintf("clock/%d", i+1)); err != nil {
+				t.Fatalf("Outcome of transaction %d: %v", i+1, err)
+			}
+		}
+	}
+	for range 3 {
+		session(t, 0)
+		synctest.Test(t, func(t *testing.T) { session(t, 40*time.Minute) })
+	}
+}
+
+func testClose(t *testing.T, e Engine) {
+	db := e.New(t, 0)
+	s := db.Open(t)
+	mustCommit(t, s, put("k", "1"))
+
+	// Watches that wait, and commits on their way.
+	ends := make(chan error, 2)
+	var waiting sync.WaitGroup
+	waiting.Add(2)
+	go func() {
+		for _, err := range s.Watch(limited(t), "k") {
+			if err != nil {
+				ends <- err
+				return
+			}
+			waiting.Done()
+		}
+	}()
+	after := mustList(t, s, "").Revision - 1
+	go func() {
+		for _, err := range s.Changes(limited(t), "k", after) {
+			if err != nil {
+				ends <- err
+				return
+			}
+			waiting.Done()
+		}
+	}()
+	waiting.Wait()
+	l := &ledger{acked: map[string]store.Revision{}}
+	var failed sync.Map
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				key := fmt.Sprintf("ledger/%d-%d", w, i)
+				r, err := s.CompareAndSwap(limited(t), key, 0, []byte(key))
+				if err != nil {
+					failed.Store(key, err)
+					return
+				}
+				l.mu.Lock()
+				l.acked[key] = r
+				l.tried++
+				l.mu.Unlock()
+			}
+		})
+	}
+	waitFor(t, func() bool { return l.count() > 50 })
+	if err := s.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	wg.Wait()
+	for range 2 {
+		wantError(t, "end of an iterator", <-ends, store.ErrClosed)
+	}
+	ctx := limited(t)
+	for name, call := range map[string]func() error{
+		"Get":            func() error { _, err := s.Get(ctx, "k"); return err },
+		"List":           func() error { _, err := s.List(ctx, ""); return err },
+		"CompareAndSwap": func() error { _, err := s.CompareAndSwap(ctx, "k", 0, nil); return err },
+		"Commit":         func() error { return commitError(s, ctx, put("k", "2")) },
+		"Outcome":        func() error { _, err := s.Outcome(ctx, "k"); return err },
+		"Watch":          func() error { return only(s.Watch(ctx, "k")) },
+		"Changes":        func() error { return only(s.Changes(ctx, "", 0)) },
+	} {
+		wantError(t, name+" after Close", call(), store.ErrClosed)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatalf("second Close: %v", err)
+	}
+
+	s = db.Open(t)
+	defer s.Close()
+	l.check(t, s)
+	failed.Range(func(key, err any) bool {
+		if !errors.Is(err.(error), store.ErrUnknownOutcome) {
+			wantEntry(t, s, key.(string), "", 0)
+		}
+		return true
+	})
+}
+
+func testRaise(t *testing.T, e Engine) {
+	db := e.New(t, 0)
+	s := db.Open(t)
+	defer func() { s.Close() }()
+	r, ok := s.(store.Raiser)
+	if !ok {
+		t.Log("not a Raiser")
+		return
+	}
+	const floor = 1_800_000_000 // a Unix time, as a restore takes it
+	for _, f := range []store.Revision{floor, 5, floor} {
+		if err := r.Raise(limited(t), f); err != nil {
+			t.Fatalf("Raise(%d): %v", f, err)
+		}
+	}
+	wantError(t, "Raise too far", r.Raise(limited(t), store.MaxRevision/2+1), store.ErrInvalid)
+	s = restart(t, db, s)
+	at := mustCommit(t, s, put("k", "1"))
+	if at <= floor {
+		t.Fatalf("revision %d after raising above %d", at, floor)
+	}
+	if c := follow(t, s, "", floor, at); len(c) != 1 || c[0].Revision != at {
+		t.Fatalf("changes after raising: %+v", c)
+	}
+	wantError(t, "Raise of a store that is not empty", s.(store.Raiser).Raise(limited(t), floor), store.ErrNotEmpty)
+	wantEntry(t, s, "k", "1", at)
+}

@@ -1,0 +1,447 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// testRevisionOrder commits from many sides while one follows, then compares
+// what was acknowledged with what was told.
+func testRevisionOrder(t *testing.T, e Engine) {
+	const writers, commits = 8, 40
+	all := handles(t, e.New(t, 0), writers+1)
+	follower := all[writers]
+	start := mustList(t, follower, "").Revision
+
+	var mu sync.Mutex
+	acked := map[store.Revision]string{} // revision → value; guarded by mu
+	var wg sync.WaitGroup
+	for w, s := range all[:writers] {
+		wg.Go(func() {
+			before := store.Revision(0)
+			for i := range commits {
+				value := fmt.Sprintf("%d/%d", w, i)
+				// Half of them on one key, so that order shows.
+				key := "order/shared"
+				if i%2 == 0 {
+					key = fmt.Sprintf("order/%d", w)
+				}
+				r, err := s.Commit(limited(t), put(key, value))
+				if err != nil {
+					t.Errorf("Commit: %v", err)
+					return
+				}
+				// Acknowledged means visible, to everyone, from now on.
+				l, err := s.List(limited(t), "order/shared")
+				if err != nil || l.Revision < r {
+					t.Errorf("List at %d, %v, after the commit of %d was acknowledged", l.Revision, err, r)
+					return
+				}
+				mu.Lock()
+				if other, twice := acked[r]; twice {
+					t.Errorf("revision %d given to %s and %s", r, other, value)
+				}
+				acked[r] = value
+				mu.Unlock()
+				if r <= before {
+					t.Errorf("revision %d after %d", r, before)
+				}
+				before = r
+			}
+		})
+	}
+	// Following while they write: by now nobody knows the last revision, so the
+	// follower counts.
+	told := map[store.Revision]string{}
+	last := store.Revision(0)
+	r := replica{}
+	for c, err := range follower.Changes(limited(t), "order/", start) {
+		if err != nil {
+			t.Errorf("Changes: %v", err)
+			break
+		}
+		if c.Revision <= last {
+			t.Errorf("change %d told after %d", c.Revision, last)
+		}
+		last = c.Revision
+		r.apply(t, c)
+		told[c.Revision] = string(c.Put[0].Value)
+		if len(told) == writers*commits {
+			break
+		}
+	}
+	wg.Wait()
+	if !maps.Equal(acked, told) {
+		t.Fatalf("%d commits acknowledged, %d told, and they differ", len(acked), len(told))
+	}
+	r.wantEqual(t, mustList(t, follower, "order/"))
+}
+
+func testNeverBack(t *testing.T, e Engine) {
+	db := e.New(t, 4)
+	s := db.Open(t)
+	defer func() { s.Close() }()
+	seen := map[store.Revision]bool{}
+	var stale []store.Revision
+	for round := range 30 {
+		r := mustCommit(t, s, put("k", "same"))
+		if seen[r] {
+			t.Fatalf("round %d: version %d again", round, r)
+		}
+		seen[r] = true
+		for _, old := range stale {
+			_, err := s.CompareAndSwap(limited(t), "k", old, []byte("stale"))
+			wantError(t, fmt.Sprintf("swap of version %d in round %d", old, round), err, store.ErrConflict)
+		}
+		stale = append(stale, r)
+		if round%2 == 0 {
+			mustCommit(t, s, store.Tx{If: []store.Condition{{Key: "k", Version: r}}, Delete: []string{"k"}})
+			wantEntry(t, s, "k", "", 0)
+		}
+		if round%10 == 9 {
+			s = restart(t, db, s)
+		}
+	}
+}
+
+// testChanges follows with interruptions: each time the reader stops somewhere,
+// and goes on after the last revision it saw.
+func testChanges(t *testing.T, e Engine) {
+	rng := random(t)
+	db := e.New(t, 0)
+	all := handles(t, db, 2)
+	s, reader := all[0], all[1]
+	start := mustList(t, s, "").Revision
+	var expect []store.Revision // of changes under a/
+	write := func(n int) {
+		for range n {
+			tx := store.Tx{}
+			inside := false
+			for k := range rng.IntN(4) + 1 {
+				key := fmt.Sprintf("%c/%d", 'a'+rune(rng.IntN(2)), k)
+				if rng.IntN(3) == 0 {
+					tx.Delete = append(tx.Delete, key)
+					e, err := s.Get(limited(t), key)
+					inside = inside || key[0] == 'a' && e.Version != 0
+					if err != nil && !errors.Is(err, store.ErrNotFound) {
+						t.Fatal(err)
+					}
+				} else {
+					tx.Put = append(tx.Put, store.Write{Key: key, Value: fmt.Appendf(nil, "%d", rng.Uint64())})
+					inside = inside || key[0] == 'a'
+				}
+			}
+			r := mustCommit(t, s, tx)
+			if inside {
+				expect = append(expect, r)
+			}
+		}
+	}
+	write(50)
+	var told []store.Revision
+	r := replica{}
+	after := start
+	for len(told) < len(expect) || len(expect) < 200 {
+		if len(told) == len(expect) {
+			write(20)
+			continue
+		}
+		stop := rng.IntN(40) + 1
+		for c, err := range reader.Changes(limited(t), "a/", after) {
+			if err != nil {
+				t.Fatalf("Changes(a/, %d): %v", after, err)
+			}
+			for _, e := range c.Put {
+				if e.Key[0] != 'a' {
+					t.Fatalf("change under a/ puts %q", e.Key)
+				}
+			}
+			r.apply(t, c)
+			told = append(told, c.Revision)
+			after = c.Revision
+			if stop--; stop == 0 || len(told) >= len(expect) {
+				break
+			}
+		}
+	}
+	if !slices.Equal(told, expect) {
+		t.Fatalf("told %d changes, want %d: %v, %v", len(told), len(expect), told, expect)
+	}
+	r.wantEqual(t, mustList(t, s, "a/"))
+
+	// A listing joins its changes without gap or overlap, while others write.
+	ctx, cancel := context.WithCancel(limited(t))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			if _, err := s.Commit(context.WithoutCancel(ctx), put(fmt.Sprintf("a/%d", i%10), fmt.Sprint(i))); err != nil {
+				t.Errorf("Commit: %v", err)
+				return
+			}
+		}
+	})
+	for range 10 {
+		l := mustList(t, reader, "a/")
+		r := replica{}
+		r.reset(l)
+		n, last := 0, l.Revision
+		for c, err := range reader.Changes(limited(t), "a/", l.Revision) {
+			if err != nil {
+				t.Fatalf("Changes: %v", err)
+			}
+			if c.Revision <= last {
+				t.Fatalf("change %d after %d", c.Revision, last)
+			}
+			last = c.Revision
+			r.apply(t, c)
+			// Once as far as a later listing, they must agree.
+			if n++; n < 20 {
+				continue
+			}
+			l := mustList(t, reader, "a/")
+			for _, c := range follow(t, reader, "a/", last, newest(l)) {
+				r.apply(t, c)
+			}
+			r.wantEqual(t, l)
+			break
+		}
+	}
+	cancel()
+	wg.Wait()
+}
+
+// newest returns the highest version in l.
+func newest(l store.Listing) store.Revision {
+	v := store.Revision(0)
+	for _, e := range l.Entries {
+		v = max(v, e.Version)
+	}
+	return v
+}
+
+func testCompaction(t *testing.T, e Engine) {
+	const retain = 32
+	db := e.New(t, retain)
+	s := db.Open(t)
+	defer func() { s.Close() }()
+
+	r := replica{}
+	early := mustCommit(t, s, put("k/0", "0"))
+	// Write until the first changes are gone; how lazy an engine is, it decides.
+	var compacted *store.CompactedError
+	for i := 1; compacted == nil; i++ {
+		if i > 1_000_000 {
+			t.Fatalf("%d commits, and changes after %d are still kept", i, early)
+		}
+		tx := put(fmt.Sprintf("k/%d", i%7), fmt.Sprint(i))
+		if i%5 == 0 {
+			tx = store.Tx{Delete: []string{fmt.Sprintf("k/%d", i%7)}}
+		}
+		last := mustCommit(t, s, tx)
+		for _, err := range s.Changes(limited(t), "k/", early) {
+			if err == nil {
+				break
+			}
+			var ok bool
+			if compacted, ok = errors.AsType[*store.CompactedError](err); !ok || !errors.Is(err, store.ErrCompacted) {
+				t.Fatalf("Changes: %v", err)
+			}
+			if compacted.After != early || compacted.Oldest <= early || compacted.Oldest > last || compacted.Current != last {
+				t.Fatalf("after %d of %d: %+v", early, last, compacted)
+			}
+			if kept := last - compacted.Oldest; kept < retain/2 {
+				t.Fatalf("only %d of %d commits kept", kept, retain)
+			}
+		}
+	}
+	// What the error advises works: list, and follow from there.
+	l := mustList(t, s, "k/")
+	r.reset(l)
+	last := mustCommit(t, s, put("k/more", "x"))
+	for _, c := range follow(t, s, "k/", l.Revision, last) {
+		r.apply(t, c)
+	}
+	r.wantEqual(t, mustList(t, s, "k/"))
+	// So does following from the oldest, once it does not move any more.
+	for oldest, still := compacted.Oldest, true; still; {
+		still = false
+		for c, err := range s.Changes(limited(t), "k/", oldest) {
+			if compacted, ok := errors.AsType[*store.CompactedError](err); ok && compacted.Oldest > oldest {
+				oldest, still = compacted.Oldest, true
+				break
+			}
+			if err != nil || c.Revision <= oldest {
+				t.Fatalf("change %d told after %d, %v", c.Revision, oldest, err)
+			}
+			break
+		}
+	}
+
+	// Compaction outlives a restart, and the future is no place to follow from:
+	// the database was restored, and waiting there would be silence.
+	s = restart(t, db, s)
+	for _, after := range []store.Revision{early, mustList(t, s, "").Revision + 1, 1 << 60, 1<<64 - 1} {
+		for _, err := range s.Changes(limited(t), "", after) {
+			wantError(t, fmt.Sprintf("Changes after %d", after), err, store.ErrCompacted)
+		}
+	}
+}
+
+// testQuietReader: a reader who keeps up is never told that it is late, though
+// nothing under its prefix changes and everything else is forgotten.
+func testQuietReader(t *testing.T, e Engine) {
+	const retain = 32
+	synctest.Test(t, func(t *testing.T) {
+		s := e.New(t, retain).Open(t)
+		defer s.Close()
+		early := mustCommit(t, s, put("quiet/then", ""))
+		told := make(chan error, 1)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for _, err := range s.Changes(limited(t), "quiet/", early) {
+				told <- err
+				return
+			}
+		})
+		for i := range 8 * retain {
+			mustCommit(t, s, put("loud", fmt.Sprint(i)))
+			if i%(retain/4) == 0 {
+				synctest.Wait() // until the reader has read, and waits again
+			}
+		}
+		mustCommit(t, s, put("quiet/now", ""))
+		if err := <-told; err != nil {
+			t.Errorf("Changes: %v", err)
+		}
+		wg.Wait()
+		// Otherwise this has tested nothing.
+		for _, err := range s.Changes(limited(t), "quiet/", early) {
+			wantError(t, "Changes from the start", err, store.ErrCompacted)
+			break
+		}
+	})
+}
+
+func testWatch(t *testing.T, e Engine) {
+	all := handles(t, e.New(t, 0), 2)
+	s, watcher := all[0], all[1]
+	ctx, cancel := context.WithCancel(limited(t))
+	defer cancel()
+	type seen struct {
+		e   store.Entry
+		err error
+	}
+	entries := make(chan seen, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer close(entries)
+		for e, err := range watcher.Watch(ctx, "w") {
+			entries <- seen{e, err}
+		}
+	})
+	// until reads entries up to the given version, which may not go back.
+	last := store.Revision(0)
+	until := func(version store.Revision, value string) {
+		t.Helper()
+		for x := range entries {
+			if x.err != nil {
+				t.Fatalf("Watch: %v", x.err)
+			}
+			if x.e.Key != "w" {
+				t.Fatalf("Watch(w) tells of %q", x.e.Key)
+			}
+			if x.e.Version != 0 && x.e.Version < last {
+				t.Fatalf("Watch went back from version %d to %d", last, x.e.Version)
+			}
+			last = max(last, x.e.Version)
+			if x.e.Version == version {
+				if string(x.e.Value) != value {
+					t.Fatalf("Watch: %q at %d, want %q", x.e.Value, version, value)
+				}
+				return
+			}
+		}
+		t.Fatalf("Watch ended")
+	}
+	until(0, "") // absent is a state, and the first to be told
+	mustCommit(t, s, put("other", "x"))
+	until(mustCommit(t, s, put("w", "1")), "1")
+
+	// A burst may be told as one, but its end is told.
+	for i := range 100 {
+		last := mustCommit(t, s, put("w", fmt.Sprint(i)))
+		if i == 99 {
+			until(last, "99")
+		}
+	}
+	mustCommit(t, s, store.Tx{Delete: []string{"w"}})
+	until(0, "")
+	r := mustCommit(t, s, put("w", "back"))
+	until(r, "back")
+
+	// The current entry comes first.
+	for e, err := range watcher.Watch(ctx, "w") {
+		if err != nil || e.Version != r || string(e.Value) != "back" {
+			t.Fatalf("Watch begins with %q at %d, %v, want the current entry at %d", e.Value, e.Version, err, r)
+		}
+		break
+	}
+	// It ends with its context, and says so.
+	cancel()
+	var end error
+	for x := range entries {
+		end = x.err
+	}
+	wg.Wait()
+	wantError(t, "end of Watch", end, context.Canceled)
+
+	// Many watch many keys, and each hears of its own.
+	const watchers, keys = 24, 4
+	wctx := limited(t)
+	final := map[string]store.Revision{}
+	var mu sync.Mutex // guards final
+	ready := make(chan struct{}, watchers)
+	for i := range watchers {
+		key := fmt.Sprintf("many/%d", i%keys)
+		wg.Go(func() {
+			first := true
+			for e, err := range all[i%2].Watch(wctx, key) {
+				if err != nil {
+					t.Errorf("Watch(%q): %v", key, err)
+					return
+				}
+				if first {
+					ready <- struct{}{}
+					first = false
+				}
+				if string(e.Value) == "final" {
+					mu.Lock()
+					defer mu.Unlock()
+					final[key] = max(final[key], e.Version)
+					return
+				}
+			}
+		})
+	}
+	for range watchers {
+		<-ready
+	}
+	for i := range 40 {
+		mustCommit(t, s, put(fmt.Sprintf("many/%d", i%keys), fmt.Sprint(i)))
+	}
+	for k := range keys {
+		mustCommit(t, s, put(fmt.Sprintf("many/%d", k), "final"))
+	}
+	wg.Wait()
+	if len(final) != keys {
+		t.Fatalf("%d of %d keys seen to the end", len(final), keys)
+	}
+}
