@@ -1,0 +1,459 @@
+package layers
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/fealty-io/fealty"
+
+// levels says how high a package stands; its subpackages stand there too unless
+// they have a row of their own. A package imports only what stands lower, and
+// what sameLevel names. Rows may name packages that are yet to come.
+var levels = []struct {
+	path  string // below the module
+	level int
+	why   string
+}{
+	{"identity", 0, "who somebody is needs nothing else"},
+	{"fence", 0, "a decision, not a service"},
+	{"internal/durable", 0, "files"},
+	{"internal/fault", 0, "a seam"},
+	{"internal/explain", 0, "texts and their gRPC form"},
+	{"api", 0, "generated messages, which decide nothing"},
+
+	{"fence/durable", 1, "fence on disk"},
+	{"credential", 1, "material of an identity"},
+	{"snapshot", 1, "signed content for an identity"},
+	{"manifest", 1, "who may become an identity"},
+	{"internal/store", 1, "the interface"},
+	{"internal/history", 1, "a chain of manifests over the interface"},
+	{"internal/authz", 1, "a table from the API, and interceptors"},
+
+	{"mesh", 2, "connections made with credentials"},
+	{"provider", 2, "actuation over connections"},
+	{"internal/ca", 2, "certificates for identities"},
+	{"internal/keyring", 2, "keys of a history"},
+	{"internal/proof", 2, "what a candidate shows"},
+	{"internal/store/sqlite", 2, "engine"},
+	{"internal/store/postgres", 2, "engine"},
+	{"internal/store/etcd", 2, "engine"},
+	{"internal/store/configmap", 2, "engine"},
+
+	{"internal/coordinator", 3, "root"},
+	{"internal/agent", 3, "root"},
+	{"internal/shard", 3, "root"},
+	{"internal/dashboard", 3, "a client"},
+
+	{"internal/cli", 4, "commands"},
+	{"internal/sim", 4, "whole fleets"},
+	{"internal/layers", 4, "this test"},
+	{"cmd", 4, "commands are leaves"},
+	{"bench", 4, "load"},
+	{"examples", 4, "programs of other people"},
+	{"docs", 4, "checks of the docs"},
+	{"deploy", 4, "checks of what is deployed"},
+}
+
+// sameLevel lists the imports within a level. They must not form a cycle, which
+// the compiler sees to.
+var sameLevel = []struct{ from, to, why string }{
+	{"internal/history", "internal/store", "a chain is kept in a store"},
+	{"internal/history", "manifest", "a transition names a manifest"},
+	{"cmd/fealty", "internal/cli", "main calls it"},
+}
+
+// thirdParty says which modules a level 0 package may import beyond the standard
+// library and golang.org/x. The levels above choose freely; the budget of
+// dependencies is kept elsewhere.
+var thirdParty = []struct{ from, to, why string }{
+	{"identity", "github.com/spiffe/go-spiffe/v2/spiffeid", "the standard's own syntax of ids"},
+	{"internal/explain", "google.golang.org/grpc", "the gRPC form of an error"},
+	{"internal/explain", "google.golang.org/genproto/googleapis/rpc/errdetails", "the gRPC form of an error"},
+	{"api", "google.golang.org/grpc", "generated"},
+	{"api", "google.golang.org/protobuf", "generated"},
+}
+
+// public packages are what others import: nothing internal shows in them.
+var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "manifest", "provider"}
+
+// roots meet over the API alone, so that an agent goes on without coordinators
+// and no hot path can come to call one.
+var roots = []string{"internal/coordinator", "internal/agent", "internal/shard"}
+
+// drivers lists who alone may import a driver: its engine.
+var drivers = []struct{ module, engine string }{
+	{"modernc.org/sqlite", "internal/store/sqlite"},
+	{"github.com/jackc/pgx", "internal/store/postgres"},
+	{"go.etcd.io/etcd", "internal/store/etcd"},
+	{"k8s.io/client-go", "internal/store/configmap"},
+}
+
+// wiring is who may import an engine: whoever opens stores by their address.
+var wiring = []string{"cmd/fealty", "internal/cli", "internal/sim", "bench"}
+
+// pure packages decide and leave acting to others.
+var pure = []struct{ path, not string }{
+	{"fence", "net"},
+	{"fence", "os"},
+	{"snapshot", "net/http"}, // net itself splits addresses
+	{"snapshot", "os"},
+	{"manifest", "net/http"},
+	{"manifest", "os"},
+}
+
+// testOnly is what no program contains: it stands in _test.go files and in
+// packages whose name ends in "test".
+var testOnly = []string{
+	"testing", "net/http/httptest",
+	"github.com/google/go-cmp", "pgregory.net/rapid", "go.uber.org/goleak",
+	"github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal", "github.com/chromedp",
+}
+
+// dashboardMay is all of the module that the dashboard may import: it is a client
+// of the public API, and has no door to the store.
+var dashboardMay = []string{"api", "mesh", "credential", "identity", "internal/explain", "internal/dashboard"}
+
+// badNames say nothing about what is in a package.
+var badNames = []string{"util", "utils", "common", "helper", "helpers", "types", "models", "pkg", "base", "misc", "shared", "lib"}
+
+// file is a Go file of the module, as far as these rules look at it.
+type file struct {
+	dir     string // of its package, below the module; "" for the root
+	name    string
+	imports []string
+}
+
+func (f file) test() bool { return strings.HasSuffix(f.name, "_test.go") }
+
+// within reports whether p is prefix or stands below it.
+func within(p, prefix string) bool { return p == prefix || strings.HasPrefix(p, prefix+"/") }
+
+func withinAny(p string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(prefix string) bool { return within(p, prefix) })
+}
+
+// testPackage reports whether the package is there for tests alone.
+func testPackage(dir string) bool { return strings.HasSuffix(path.Base(dir), "test") }
+
+func standard(p string) bool {
+	first, _, _ := strings.Cut(p, "/")
+	return !strings.Contains(first, ".")
+}
+
+// levelOf returns the level of the row that fits best.
+func levelOf(dir string) (int, bool) {
+	best, level := -1, 0
+	for _, row := range levels {
+		if within(dir, row.path) && len(row.path) > best {
+			best, level = len(row.path), row.level
+		}
+	}
+	return level, best >= 0
+}
+
+// rule looks at one import of a file and says what is wrong with it, or "".
+// imported is the path below the module if own is set, a whole one otherwise.
+type rule struct {
+	name  string
+	check func(f file, imported string, own bool) string
+}
+
+var rules = []rule{
+	{"levels", func(f file, imported string, own bool) string {
+		if !own || f.test() || testPackage(f.dir) {
+			return ""
+		}
+		from, _ := levelOf(f.dir)
+		to, ok := levelOf(imported)
+		if !ok || to < from {
+			return "" // a package without a level is reported for itself
+		}
+		for _, row := range sameLevel {
+			if to == from && within(f.dir, row.from) && within(imported, row.to) {
+				return ""
+			}
+		}
+		// A part of one of those packages may be in a folder below it.
+		if to == from && sameRow(f.dir, imported) {
+			return ""
+		}
+		return fmt.Sprintf("level %d imports level %d: imports point down", from, to)
+	}},
+	{"level 0 is plain", func(f file, imported string, own bool) string {
+		if level, ok := levelOf(f.dir); own || f.test() || testPackage(f.dir) || !ok || level != 0 {
+			return ""
+		}
+		if standard(imported) || within(imported, "golang.org/x") {
+			return ""
+		}
+		for _, row := range thirdParty {
+			if within(f.dir, row.from) && within(imported, row.to) {
+				return ""
+			}
+		}
+		return "level 0 imports the standard library and golang.org/x alone"
+	}},
+	{"public is public", func(f file, imported string, own bool) string {
+		if !own || f.test() || !withinAny(f.dir, public) || !within(imported, "internal") || within(imported, "internal/durable") {
+			return ""
+		}
+		return "a public package imports nothing internal but internal/durable"
+	}},
+	{"roots apart", func(f file, imported string, own bool) string {
+		if !own || !withinAny(f.dir, roots) || !withinAny(imported, roots) || sameRow(f.dir, imported) {
+			return ""
+		}
+		return "coordinator, agent and shard meet over the API, in tests too"
+	}},
+	{"drivers", func(f file, imported string, own bool) string {
+		for _, d := range drivers {
+			if !own && within(imported, d.module) && !within(f.dir, d.engine) {
+				return "only " + d.engine + " imports this driver"
+			}
+		}
+		return ""
+	}},
+	{"engines", func(f file, imported string, own bool) string {
+		if !own || f.test() || testPackage(f.dir) || withinAny(f.dir, wiring) {
+			return ""
+		}
+		for _, d := range drivers {
+			if within(imported, d.engine) && !within(f.dir, d.engine) {
+				return "an engine is imported by the wiring and by tests alone"
+			}
+		}
+		return ""
+	}},
+	{"pure", func(f file, imported string, own bool) string {
+		for _, row := range pure {
+			if f.dir == row.path && !own && !f.test() && within(imported, row.not) && !within(imported, "net/netip") && !within(imported, "net/url") {
+				return row.path + " decides and does no I/O"
+			}
+		}
+		return ""
+	}},
+	{"tests apart", func(f file, imported string, own bool) string {
+		if f.test() || testPackage(f.dir) {
+			return ""
+		}
+		if !own && withinAny(imported, testOnly) {
+			return "stands in _test.go files and *test packages alone"
+		}
+		if own && testPackage(imported) {
+			return "a package for tests is imported by tests alone"
+		}
+		return ""
+	}},
+	{"dashboard", func(f file, imported string, own bool) string {
+		if !own || f.test() || !within(f.dir, "internal/dashboard") || withinAny(imported, dashboardMay) {
+			return ""
+		}
+		return "the dashboard is a client of the public API"
+	}},
+}
+
+// sameRow reports whether both stand under the same row of levels.
+func sameRow(a, b string) bool {
+	row := func(dir string) string {
+		best := ""
+		for _, r := range levels {
+			if within(dir, r.path) && len(r.path) > len(best) {
+				best = r.path
+			}
+		}
+		return best
+	}
+	return row(a) != "" && row(a) == row(b)
+}
+
+// violations returns what breaks a rule, sorted.
+func violations(files []file) []string {
+	var out []string
+	for _, f := range files {
+		if _, ok := levelOf(f.dir); !ok {
+			out = append(out, fmt.Sprintf("no level: %s has no row in levels", f.dir))
+		}
+		for element := range strings.SplitSeq(f.dir, "/") {
+			if slices.Contains(badNames, element) {
+				out = append(out, fmt.Sprintf("names: %s: %q says nothing about what is in it", f.dir, element))
+			}
+		}
+		for _, imported := range f.imports {
+			below, own := strings.CutPrefix(imported, module+"/")
+			if !own {
+				below = imported
+			}
+			for _, r := range rules {
+				if problem := r.check(f, below, own); problem != "" {
+					out = append(out, fmt.Sprintf("%s: %s imports %s: %s", r.name, path.Join(f.dir, f.name), below, problem))
+				}
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// load reads the import clauses of all Go files below root.
+func load(root string) ([]file, error) {
+	var files []file
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name == root {
+				return nil
+			}
+			// Not part of the module: what the go command leaves out too, and modules
+			// of their own.
+			if base := d.Name(); strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata" || base == "bin" {
+				return filepath.SkipDir
+			}
+			if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		dir, err := filepath.Rel(root, filepath.Dir(name))
+		if err != nil {
+			return err
+		}
+		f := file{dir: filepath.ToSlash(dir), name: d.Name()}
+		for _, imp := range parsed.Imports {
+			p, err := strconv.Unquote(imp.Path.Value)
+			if err != nil {
+				return err
+			}
+			f.imports = append(f.imports, p)
+		}
+		files = append(files, f)
+		return nil
+	})
+	return files, err
+}
+
+func TestImports(t *testing.T) {
+	files, err := load("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(files, func(f file) bool { return f.dir == "internal/layers" }) {
+		t.Fatal("this very package was not found")
+	}
+	for _, v := range violations(files) {
+		t.Error(v)
+	}
+}
+
+// Every rule has a case that it refuses, and one close to it that it lets pass.
+func TestRules(t *testing.T) {
+	const m = module + "/"
+	imports := func(dir, name string, paths ...string) file { return file{dir, name, paths} }
+	covered := make(map[string]bool)
+	for _, tt := range []struct {
+		rule      string // that refuses bad
+		bad, good file
+	}{
+		{"levels", imports("internal/store", "a.go", m+"mesh"), imports("mesh", "a.go", m+"internal/durable")},
+		{"levels", imports("credential", "a.go", m+"mesh"), imports("mesh", "a.go", m+"credential")},
+		{"levels", imports("identity", "a.go", m+"fence"), imports("identity", "a_test.go", m+"identity/identitytest", m+"mesh")},
+		{"levels", imports("internal/store", "a.go", m+"internal/history"), imports("internal/history", "a.go", m+"internal/store")},
+		{"levels", imports("identity", "a.go", m+"api/fealty/v1"), imports("internal/authz", "a.go", m+"api/fealty/v1", m+"internal/explain")},
+		{"levels", imports("internal/coordinator", "a.go", m+"internal/cli"), imports("cmd/fealty", "a.go", m+"internal/cli")},
+		{"levels", imports("internal/cli", "a.go", m+"cmd/fealty"), imports("internal/cli", "a.go", m+"internal/agent", m+"internal/coordinator")},
+		{"levels", imports("internal/ca", "a.go", m+"internal/keyring"), imports("internal/ca", "a.go", m+"identity")},
+		{"levels", imports("internal/store", "a.go", m+"internal/store/sqlite"), imports("internal/store/sqlite/hub", "a.go", m+"internal/store/sqlite/lock")},
+		{"level 0 is plain", imports("fence", "a.go", "google.golang.org/grpc"), imports("api/fealty/v1", "a.pb.go", "google.golang.org/grpc/codes")},
+		{"level 0 is plain", imports("identity", "a.go", "github.com/spiffe/go-spiffe/v2/workloadapi"), imports("identity", "a.go", "github.com/spiffe/go-spiffe/v2/spiffeid", "golang.org/x/crypto/cryptobyte")},
+		{"public is public", imports("mesh", "a.go", m+"internal/explain"), imports("credential", "a.go", m+"internal/durable")},
+		{"public is public", imports("identity/identitytest", "a.go", m+"internal/ca"), imports("mesh", "a_test.go", m+"internal/explain")},
+		{"roots apart", imports("internal/agent", "a.go", m+"internal/coordinator"), imports("internal/agent", "a.go", m+"api/fealty/v1")},
+		{"roots apart", imports("internal/shard", "a_test.go", m+"internal/agent"), imports("internal/shard", "a_test.go", m+"internal/shard")},
+		{"drivers", imports("internal/coordinator", "a_test.go", "modernc.org/sqlite"), imports("internal/store/sqlite", "a.go", "modernc.org/sqlite", "modernc.org/sqlite/lib")},
+		{"drivers", imports("internal/store/sqlite", "a.go", "github.com/jackc/pgx/v5"), imports("internal/store/postgres", "a.go", "github.com/jackc/pgx/v5/pgxpool")},
+		{"engines", imports("internal/coordinator", "a.go", m+"internal/store/sqlite"), imports("internal/cli", "a.go", m+"internal/store/sqlite")},
+		{"engines", imports("internal/store/etcd", "a.go", m+"internal/store/sqlite"), imports("internal/coordinator", "a_test.go", m+"internal/store/sqlite")},
+		{"pure", imports("fence", "a.go", "net"), imports("fence/durable", "a.go", "os")},
+		{"pure", imports("fence", "a.go", "net/http"), imports("fence", "a_test.go", "os")},
+		{"pure", imports("manifest", "a.go", "os/exec"), imports("manifest", "a.go", "net/netip")},
+		{"tests apart", imports("internal/agent", "a.go", "testing"), imports("internal/store/storetest", "a.go", "testing", "github.com/anishathalye/porcupine")},
+		{"tests apart", imports("internal/agent", "a.go", "pgregory.net/rapid"), imports("internal/agent", "a_test.go", "pgregory.net/rapid", "testing/synctest")},
+		{"tests apart", imports("internal/agent", "a.go", m+"identity/identitytest"), imports("internal/agent", "a_test.go", m+"identity/identitytest")},
+		{"dashboard", imports("internal/dashboard", "a.go", m+"internal/store"), imports("internal/dashboard", "a.go", m+"mesh", m+"api/fealty/v1")},
+		{"no level", imports("internal/novelty", "a.go"), imports("internal/store/sqlite/migrations", "a.go")},
+		{"no level", imports(".", "main.go"), imports("cmd/fealty", "main.go")},
+		{"names", imports("internal/agent/util", "a.go"), imports("internal/agent/utility", "a.go")},
+		{"names", imports("internal/store/common", "a.go"), imports("internal/store", "common.go")},
+	} {
+		refused := false
+		bad := violations([]file{tt.bad})
+		for _, v := range bad {
+			refused = refused || strings.HasPrefix(v, tt.rule+": ")
+		}
+		if !refused {
+			t.Errorf("%s: %+v was let pass (%v)", tt.rule, tt.bad, bad)
+		}
+		if good := violations([]file{tt.good}); len(good) > 0 {
+			t.Errorf("%s: refused: %v", tt.rule, good)
+		}
+		covered[tt.rule] = true
+	}
+	for _, r := range rules {
+		if !covered[r.name] {
+			t.Errorf("rule %q has no case that it refuses", r.name)
+		}
+	}
+}
+
+// Rows that cannot have an effect are mistakes in the tables.
+func TestTables(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, row := range levels {
+		if seen[row.path] || row.why == "" {
+			t.Errorf("levels: %s stands twice or has no reason", row.path)
+		}
+		seen[row.path] = true
+	}
+	for _, row := range sameLevel {
+		from, ok1 := levelOf(row.from)
+		to, ok2 := levelOf(row.to)
+		if !ok1 || !ok2 || from != to {
+			t.Errorf("sameLevel: %s (level %d) and %s (level %d) do not stand on one level", row.from, from, row.to, to)
+		}
+	}
+	for _, row := range thirdParty {
+		if level, ok := levelOf(row.from); !ok || level != 0 {
+			t.Errorf("thirdParty: %s is not on level 0, where alone the row counts", row.from)
+		}
+	}
+	for _, list := range [][]string{public, roots, wiring, dashboardMay} {
+		for _, p := range list {
+			if _, ok := levelOf(p); !ok {
+				t.Errorf("%s has no level", p)
+			}
+		}
+	}
+	for _, d := range drivers {
+		if level, _ := levelOf(d.engine); level != 2 {
+			t.Errorf("drivers: %s is no engine", d.engine)
+		}
+	}
+}
