@@ -40,12 +40,16 @@ type JoinToken struct {
 	Secret Secret
 }
 
-// NewJoinToken makes a token with an id and a secret of its own, from random;
-// nil means crypto/rand. A fraction of a second in expires is dropped. It fails
-// if an argument is not acceptable, or all of them do not fit a line.
-func NewJoinToken(random io.Reader, cluster string, addresses []string, pin identity.KeyID, expires time.Time) (JoinToken, error) {
+// NewJoinToken returns t with an id and a secret of its own, made from random;
+// nil means crypto/rand. A fraction of a second in t.Expires is dropped. It fails
+// if t has an id or a secret already, if another field is not acceptable, or if
+// all of them do not fit a line.
+func NewJoinToken(random io.Reader, t JoinToken) (JoinToken, error) {
 	if random == nil {
 		random = rand.Reader
+	}
+	if t.ID != "" || !t.Secret.IsZero() {
+		return JoinToken{}, errors.New("join token: id and secret are made here, and were given")
 	}
 	var id [tokenIDBytes]byte
 	if _, err := io.ReadFull(random, id[:]); err != nil {
@@ -55,16 +59,11 @@ func NewJoinToken(random io.Reader, cluster string, addresses []string, pin iden
 	if err != nil {
 		return JoinToken{}, err
 	}
-	t := JoinToken{
-		ID:        tokenIDEncoding().EncodeToString(id[:]),
-		Cluster:   cluster,
-		Addresses: slices.Clone(addresses),
-		Pin:       pin,
-		Expires:   expires.UTC().Truncate(time.Second),
-		Secret:    secret,
-	}
-	if _, err := t.Line(); err != nil {
-		return JoinToken{}, err
+	t.ID, t.Secret = tokenIDEncoding().EncodeToString(id[:]), secret
+	t.Addresses = slices.Clone(t.Addresses)
+	t.Expires = t.Expires.UTC().Truncate(time.Second)
+	if err := t.check(); err != nil {
+		return JoinToken{}, fmt.Errorf("join token: %w", err)
 	}
 	return t, nil
 }
@@ -74,26 +73,25 @@ func NewJoinToken(random io.Reader, cluster string, addresses []string, pin iden
 //	id 10 · cluster 1+n · addresses 1+(1+n)… · pin 32 · expires 8 · secret 32 · CRC-32 4
 //
 // in bytes, where 1+ is a length and expires counts seconds since 1970, big
-// endian. It fails if a field is not acceptable, or the line exceeds
-// MaxLineBytes.
-func (t JoinToken) Line() (string, error) {
+// endian. It panics if [NewJoinToken] or [ParseJoinToken] did not make t.
+func (t JoinToken) Line() string {
 	if err := t.check(); err != nil {
-		return "", fmt.Errorf("join token: %w", err)
+		panic("proof: JoinToken.Line: " + err.Error())
 	}
+	return joinForm().encode(t.fields())
+}
+
+// fields encodes what has passed the checks of each field.
+func (t JoinToken) fields() []byte {
 	id, err := tokenIDEncoding().DecodeString(t.ID)
 	if err != nil {
-		return "", fmt.Errorf("join token: id: %w", err)
+		panic("proof: a checked token id does not decode")
 	}
 	b := appendText(id, t.Cluster)
 	b = appendTexts(b, t.Addresses)
 	b = append(b, t.Pin[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(t.Expires.Unix()))
-	b = append(b, t.Secret.reveal()...)
-	line := joinForm().encode(b)
-	if len(line) > MaxLineBytes {
-		return "", fmt.Errorf("join token: its line would have %d characters, at most %d are possible: give it fewer or shorter addresses", len(line), MaxLineBytes)
-	}
-	return line, nil
+	return append(b, t.Secret.reveal()...)
 }
 
 // ParseJoinToken reads what [JoinToken.Line] returns, with white space around it
@@ -127,7 +125,7 @@ func ParseJoinToken(line string) (JoinToken, error) {
 
 // check refuses what no usable token holds. The error begins with the field.
 func (t JoinToken) check() error {
-	if !validTokenID(t.ID) {
+	if !ValidTokenID(t.ID) {
 		return fmt.Errorf("id: %.32q is not 16 characters of a-z and 2-7", t.ID)
 	}
 	if err := identity.CheckCluster(t.Cluster); err != nil {
@@ -144,34 +142,31 @@ func (t JoinToken) check() error {
 	case t.Secret.IsZero():
 		return errors.New("secret: it is missing")
 	}
-	return nil
+	return joinForm().checkFits(t.fields())
 }
 
 // PublicKey returns the key that the cluster keeps of the token. It derives from
-// secret and id, so that two tokens never share a key.
-func (t JoinToken) PublicKey() (ed25519.PublicKey, error) {
-	key, err := t.privateKey()
-	if err != nil {
-		return nil, err
-	}
-	return key.Public().(ed25519.PublicKey), nil
+// secret and id, so that two tokens never share a key. It panics if
+// [NewJoinToken] or [ParseJoinToken] did not make t.
+func (t JoinToken) PublicKey() ed25519.PublicKey {
+	return t.privateKey().Public().(ed25519.PublicKey)
 }
 
-func (t JoinToken) privateKey() (ed25519.PrivateKey, error) {
+func (t JoinToken) privateKey() ed25519.PrivateKey {
 	return deriveKey(t.Secret, "fealty-join-token-v1/"+t.ID)
 }
 
 // deriveKey derives an Ed25519 key by HKDF-SHA256 (RFC 5869). No salt: the secret
 // is uniformly random (§3.1).
-func deriveKey(s Secret, info string) (ed25519.PrivateKey, error) {
+func deriveKey(s Secret, info string) ed25519.PrivateKey {
 	if s.IsZero() {
-		return nil, errors.New("the token has no secret")
+		panic("proof: a token without a secret has no key")
 	}
 	seed, err := hkdf.Key(sha256.New, s.reveal(), nil, info, ed25519.SeedSize)
 	if err != nil {
-		return nil, fmt.Errorf("derive a token's key: %w", err)
+		panic("proof: HKDF-SHA256 of 32 bytes failed: " + err.Error())
 	}
-	return ed25519.NewKeyFromSeed(seed), nil
+	return ed25519.NewKeyFromSeed(seed)
 }
 
 // String returns the first four characters of the line.
@@ -189,8 +184,9 @@ func tokenIDEncoding() *base32.Encoding {
 	return base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 }
 
-// validTokenID reports whether id is the spelling of tokenIDBytes bytes.
-func validTokenID(id string) bool {
+// ValidTokenID reports whether id can be the id of a join token: 16 characters of
+// a-z and 2-7.
+func ValidTokenID(id string) bool {
 	if len(id) != tokenIDBytes*8/5 {
 		return false
 	}

@@ -76,6 +76,14 @@ func (f lineForm) encode(fields []byte) string {
 	return f.prefix + base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint32(fields, sum))
 }
 
+// checkFits refuses fields whose line would be too long.
+func (f lineForm) checkFits(fields []byte) error {
+	if n := len(f.encode(fields)); n > MaxLineBytes {
+		return fmt.Errorf("addresses: the line would have %d characters, at most %d are possible: give fewer or shorter ones", n, MaxLineBytes)
+	}
+	return nil
+}
+
 // decode is the reverse of encode, and tolerates white space around the line.
 func (f lineForm) decode(line string) ([]byte, error) {
 	again := "paste the whole line once more, or get a new one: " + f.get

@@ -1,7 +1,6 @@
 package proof
 
 import (
-	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
@@ -32,20 +31,24 @@ type SetupToken struct {
 	Secret Secret
 }
 
-// NewSetupToken makes a token with a secret of its own, from random; nil means
-// crypto/rand. It fails if an argument is not acceptable, or all of them do not
-// fit a line.
-func NewSetupToken(random io.Reader, addresses []string, keyHash identity.KeyID) (SetupToken, error) {
+// NewSetupToken returns t with a secret of its own, made from random; nil means
+// crypto/rand. It fails if t has a secret already, if another field is not
+// acceptable, or if all of them do not fit a line.
+func NewSetupToken(random io.Reader, t SetupToken) (SetupToken, error) {
 	if random == nil {
 		random = rand.Reader
+	}
+	if !t.Secret.IsZero() {
+		return SetupToken{}, errors.New("setup token: the secret is made here, and was given")
 	}
 	secret, err := newSecret(random)
 	if err != nil {
 		return SetupToken{}, err
 	}
-	t := SetupToken{Addresses: slices.Clone(addresses), KeyHash: keyHash, Secret: secret}
-	if _, err := t.Line(); err != nil {
-		return SetupToken{}, err
+	t.Secret = secret
+	t.Addresses = slices.Clone(t.Addresses)
+	if err := t.check(); err != nil {
+		return SetupToken{}, fmt.Errorf("setup token: %w", err)
 	}
 	return t, nil
 }
@@ -54,20 +57,20 @@ func NewSetupToken(random io.Reader, addresses []string, keyHash identity.KeyID)
 //
 //	addresses 1+(1+n)… · key hash 32 · secret 32 · CRC-32 4
 //
-// in bytes, where 1+ is a length. It fails if a field is not acceptable, or the
-// line exceeds MaxLineBytes.
-func (t SetupToken) Line() (string, error) {
+// in bytes, where 1+ is a length. It panics if [NewSetupToken] or
+// [ParseSetupToken] did not make t.
+func (t SetupToken) Line() string {
 	if err := t.check(); err != nil {
-		return "", fmt.Errorf("setup token: %w", err)
+		panic("proof: SetupToken.Line: " + err.Error())
 	}
+	return setupForm().encode(t.fields())
+}
+
+// fields encodes what has passed the checks of each field.
+func (t SetupToken) fields() []byte {
 	b := appendTexts(nil, t.Addresses)
 	b = append(b, t.KeyHash[:]...)
-	b = append(b, t.Secret.reveal()...)
-	line := setupForm().encode(b)
-	if len(line) > MaxLineBytes {
-		return "", fmt.Errorf("setup token: its line would have %d characters, at most %d are possible: give it fewer or shorter addresses", len(line), MaxLineBytes)
-	}
-	return line, nil
+	return append(b, t.Secret.reveal()...)
 }
 
 // ParseSetupToken reads what [SetupToken.Line] returns, with white space around
@@ -106,20 +109,17 @@ func (t SetupToken) check() error {
 	case t.Secret.IsZero():
 		return errors.New("secret: it is missing")
 	}
-	return nil
+	return setupForm().checkFits(t.fields())
 }
 
 // PublicKey returns the key that the coordinator keeps of the token. It derives
-// from secret and key hash: a token says nothing to another coordinator.
-func (t SetupToken) PublicKey() (ed25519.PublicKey, error) {
-	key, err := t.privateKey()
-	if err != nil {
-		return nil, err
-	}
-	return key.Public().(ed25519.PublicKey), nil
+// from secret and key hash: a token says nothing to another coordinator. It
+// panics if [NewSetupToken] or [ParseSetupToken] did not make t.
+func (t SetupToken) PublicKey() ed25519.PublicKey {
+	return t.privateKey().Public().(ed25519.PublicKey)
 }
 
-func (t SetupToken) privateKey() (ed25519.PrivateKey, error) {
+func (t SetupToken) privateKey() ed25519.PrivateKey {
 	return deriveKey(t.Secret, "fealty-setup-token-v1/"+t.KeyHash.String())
 }
 
@@ -161,17 +161,15 @@ func (t SetupTranscript) Digest() ([64]byte, error) {
 	return digest([]byte(SetupTranscriptLabel), []byte(Candidate), t.Nonce, t.Binding, manifest[:]), nil
 }
 
-// Prove signs s with the token's key: the evidence of a first set.
+// Prove signs s with the token's key: the evidence of a first set. It fails with
+// a [*TranscriptError], and panics if [NewSetupToken] or [ParseSetupToken] did not
+// make t.
 func (t SetupToken) Prove(s SetupTranscript) ([]byte, error) {
 	d, err := s.Digest()
 	if err != nil {
 		return nil, err
 	}
-	key, err := t.privateKey()
-	if err != nil {
-		return nil, err
-	}
-	return key.Sign(nil, d[:], crypto.Hash(0))
+	return ed25519.Sign(t.privateKey(), d[:]), nil
 }
 
 // errSetupRefused is the one answer to every wrong setup proof.

@@ -86,7 +86,12 @@ func newTranscript(t testing.TB) Transcript {
 
 func newJoinToken(t testing.TB) JoinToken {
 	t.Helper()
-	token, err := NewJoinToken(nil, cluster, []string{"10.0.0.1:7600", "[2001:db8::1]:7600"}, identity.KeyID{1}, time.Now().Add(time.Hour))
+	token, err := NewJoinToken(nil, JoinToken{
+		Cluster:   cluster,
+		Addresses: []string{"10.0.0.1:7600", "[2001:db8::1]:7600"},
+		Pin:       identity.KeyID{1},
+		Expires:   time.Now().Add(time.Hour),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,10 +103,7 @@ func tokenScheme(t testing.TB) scheme {
 	token := newJoinToken(t)
 	stranger := newJoinToken(t)
 	stranger.ID = token.ID
-	pub, err := token.PublicKey()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pub := token.PublicKey()
 	return scheme{
 		name:     "token",
 		prover:   NewTokenProver(token),
@@ -285,4 +287,14 @@ func compressed(t testing.TB, key *ecdsa.PublicKey) []byte {
 	short := append([]byte{2 + point[64]&1}, point[1:33]...)
 	info.Key = asn1.BitString{Bytes: short, BitLength: 8 * len(short)}
 	return marshalSPKI(t, info)
+}
+
+func mustPanic(t *testing.T, what string, f func()) {
+	t.Helper()
+	defer func() {
+		if recover() == nil {
+			t.Errorf("%s: no panic", what)
+		}
+	}()
+	f()
 }

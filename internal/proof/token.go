@@ -2,7 +2,6 @@ package proof
 
 import (
 	"context"
-	"crypto"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
@@ -14,7 +13,8 @@ import (
 // from its secret. The secret itself never travels.
 const TypeToken = "token"
 
-// NewTokenProver returns a prover for token. It signs as candidate of the
+// NewTokenProver returns a prover for token, which [NewJoinToken] or
+// [ParseJoinToken] made. It signs as candidate of the
 // token's own cluster only: shown to another one, a token would do no harm, but
 // its holder was sent there by somebody.
 func NewTokenProver(token JoinToken) Prover { return tokenProver{token} }
@@ -32,15 +32,7 @@ func (p tokenProver) Prove(_ context.Context, t Transcript) (Evidence, error) {
 	if err != nil {
 		return Evidence{}, err
 	}
-	key, err := p.token.privateKey()
-	if err != nil {
-		return Evidence{}, err
-	}
-	sig, err := key.Sign(nil, d[:], crypto.Hash(0))
-	if err != nil {
-		return Evidence{}, err
-	}
-	return Evidence{Type: TypeToken, Claim: p.token.ID, Evidence: sig}, nil
+	return Evidence{Type: TypeToken, Claim: p.token.ID, Evidence: ed25519.Sign(p.token.privateKey(), d[:])}, nil
 }
 
 // TokenLookup returns the public key of the token id and the entry of the
@@ -82,7 +74,7 @@ func (v *tokenVerifier) Verify(ctx context.Context, t Transcript, e Evidence) (P
 	if err := e.checkShape(TypeToken); err != nil {
 		return Proven{}, err
 	}
-	if !validTokenID(e.Claim) {
+	if !ValidTokenID(e.Claim) {
 		return Proven{}, &FormatError{TypeToken, "claim", "a token's id has 16 characters of a-z and 2-7"}
 	}
 	key, entry, err := v.lookup(ctx, e.Claim)
