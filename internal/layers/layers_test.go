@@ -423,6 +423,27 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// docs/architecture.md is the map that people read; it has to show every package.
+func TestMapIsComplete(t *testing.T) {
+	text, err := os.ReadFile("../../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := load("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing := make(map[string]bool)
+	for _, f := range files {
+		if !strings.Contains(string(text), "`"+f.dir+"`") {
+			missing[f.dir] = true
+		}
+	}
+	for dir := range missing {
+		t.Errorf("docs/architecture.md does not show %s: give it a row with its promise", dir)
+	}
+}
+
 // Rows that cannot have an effect are mistakes in the tables.
 func TestTables(t *testing.T) {
 	seen := make(map[string]bool)
