@@ -25,7 +25,8 @@ have_protos() { [ -n "$(find api -name '*.proto' -print -quit 2>/dev/null)" ]; }
 
 formatted() {
   local files
-  files=$(gofmt -l . | grep -v -E '\.pb\.go$|_templ\.go$|(^|/)testdata/' || true)
+  files=$(gofmt -l .) || return 1
+  files=$(grep -v -E '\.pb\.go$|_templ\.go$|(^|/)testdata/' <<<"$files" || true)
   [ -z "$files" ] && return 0
   printf 'not formatted, run gofmt -w on:\n%s\n' "$files" >&2
   return 1
@@ -48,8 +49,8 @@ generated() { # what is generated is what is committed
 breaking() { # COMMIT
   local old status=0
   old=$(mktemp -d)
-  git archive "$1" -- buf.yaml api | tar -x -C "$old"
-  bin/tools/buf breaking --against "$old" || status=1
+  # Not set -e: it does not hold in a function whose status is asked for.
+  { git archive "$1" -- buf.yaml api | tar -x -C "$old" && bin/tools/buf breaking --against "$old"; } || status=1
   rm -rf "$old"
   return $status
 }
