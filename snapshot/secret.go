@@ -38,10 +38,9 @@ var secretForms = []secretForm{
 	{kind: "GitHub token", begin: "ghr_", is: atLeast(20)},
 	{kind: "GitHub token", begin: "github_pat_", is: atLeast(20)},
 	{kind: "GitLab token", begin: "glpat-", plain: true, is: atLeast(16)},
-	{kind: "Slack token", begin: "xoxb-", plain: true, is: atLeast(10)},
-	{kind: "Slack token", begin: "xoxp-", plain: true, is: atLeast(10)},
-	{kind: "Slack token", begin: "xoxa-", plain: true, is: atLeast(10)},
-	{kind: "Slack token", begin: "xoxs-", plain: true, is: atLeast(10)},
+	{kind: "Slack token", begin: "xox", plain: true, is: func(rest string) bool {
+		return len(rest) > 1 && strings.IndexByte("abeprs", rest[0]) >= 0 && rest[1] == '-' && tokenRun(rest[2:]) >= 10
+	}},
 	{kind: "Google API key", begin: "AIza", is: atLeast(30)},
 	{kind: "Stripe key", begin: "sk_live_", is: atLeast(10)},
 	{kind: "Stripe key", begin: "rk_live_", is: atLeast(10)},

@@ -208,8 +208,9 @@ func (g *forge) signBytes(header, content []byte) *Signed {
 	if g.root {
 		return &Signed{Header: header, Content: content, Signatures: must(signAll(PAE(TypeSnapshot, g.cluster, header), AlgorithmEd25519, g.keys))}
 	}
-	g.record.Root, g.record.TreeSize = LeafOf(g.cluster, header), 1
-	record := must(encode(&g.record))
+	r := g.record
+	r.Root, r.TreeSize = LeafOf(g.cluster, header), 1
+	record := must(encode(&r))
 	return &Signed{Header: header, Content: content, Publication: &Publication{
 		Record: record, Signatures: must(signAll(PAE(TypePublication, g.cluster, record), AlgorithmTree, g.keys)),
 	}}
@@ -253,4 +254,12 @@ func wantRefused(tb testing.TB, err error, check int, reason Reason) {
 	if !errors.Is(err, ErrRejected) || errors.Is(err, ErrEquivocation) != (reason == ReasonEquivocation) {
 		tb.Fatalf("%v matches the wrong sentinels", err)
 	}
+}
+
+func signersOf(keys ...ed25519.PrivateKey) []crypto.Signer {
+	out := make([]crypto.Signer, len(keys))
+	for i, k := range keys {
+		out[i] = k
+	}
+	return out
 }
