@@ -30,6 +30,8 @@ const (
 	HistoryUninitialized Code = "FE-H105"
 	HistoryInitialized   Code = "FE-H106"
 	HistoryInvalid       Code = "FE-H107"
+	ManifestLeavesOut    Code = "FE-H108"
+	SetupRefused         Code = "FE-H109"
 )
 
 // Join.
@@ -311,6 +313,29 @@ compare its root with what you expect before you go on: ` + "`fealty verify --ma
 Every transition names the hash of the one before, is signed by those who were allowed to make it, and the
 head is signed with a key that derives from the seed. A store that was edited, rolled back or mixed up with
 another one does not pass, and nothing is adopted from it.`,
+	},
+	{
+		Code:  ManifestLeavesOut,
+		Title: "the manifest does not admit this coordinator",
+		What:  "the manifest does not admit the coordinator that should serve it",
+		Why:   "no entry of kind coordinator matches its enrolment key",
+		Do:    "add match: [\"key:{key|ENROLMENT KEY}\"] to an entry of kind coordinator and set the manifest again",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+A coordinator that its own manifest does not admit could neither certify itself nor get the seed back after a
+restart, so that setting such a manifest would lock everybody out. ` + "`fealty status`" + ` on the
+coordinator's machine shows its enrolment key.`,
+	},
+	{
+		Code:  SetupRefused,
+		Title: "the setup token does not fit",
+		What:  "the first manifest was not set: the setup token was refused",
+		Why:   "its signature does not verify for this manifest over this connection",
+		Do:    "use the token that this coordinator wrote when it last started, or its local socket",
+		Exit:  ExitDenied, GRPC: codes.Unauthenticated,
+		Page: `
+A coordinator without a manifest writes a setup token once, readable by its own user alone. It works for one
+first manifest, on that coordinator, and over a connection that nothing in between ends.`,
 	},
 
 	{
