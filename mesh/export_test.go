@@ -1,0 +1,30 @@
+package mesh
+
+// Live returns how many connections stand.
+func (g *Guard) Live() int {
+	g.live.mu.Lock()
+	defer g.live.mu.Unlock()
+	return len(g.live.conns)
+}
+
+// Running returns how many calls are counted on c.
+func (c *Conn) Running() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, g := range append(c.retired, c.current) {
+		if g != nil {
+			n += g.calls
+		}
+	}
+	return n
+}
+
+// Reasons lists the reasons of the table.
+func Reasons() []Reason {
+	var rs []Reason
+	for _, r := range reasons {
+		rs = append(rs, r.Reason)
+	}
+	return rs
+}

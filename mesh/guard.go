@@ -1,0 +1,442 @@
+package mesh
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+)
+
+// nextProtos is what gRPC speaks (RFC 9113 §3.2).
+var nextProtos = []string{"h2"}
+
+// Limits that a [GuardConfig] leaves at zero.
+const (
+	DefaultMaxConns         = 16384
+	DefaultMaxStrangers     = 1024
+	DefaultHandshakeTimeout = 10 * time.Second
+	DefaultGrace            = 250 * time.Millisecond
+)
+
+// GuardConfig says how a server proves itself and whom it lets in.
+type GuardConfig struct {
+	// Source gives the material that the server presents and verifies clients by.
+	// Required.
+	Source credential.Source
+
+	// SendRoot adds the root to the presented chain, for joiners that know its hash.
+	SendRoot bool
+
+	// Local decides about the processes behind connections on unix sockets, which
+	// speak no TLS: see [OwnUser] and [AnyUser]. Nil: unix sockets are treated as
+	// any other connection.
+	Local func(identity.Local) bool
+
+	// Now is the clock that expiry is compared with. Nil means time.Now.
+	Now func() time.Time
+
+	// HandshakeTimeout bounds a handshake. Zero means DefaultHandshakeTimeout.
+	HandshakeTimeout time.Duration
+
+	// Grace is how long the calls of a connection that is cut have to return before
+	// it is closed, so that their callers learn why. Zero means DefaultGrace.
+	Grace time.Duration
+
+	// MaxConns bounds the connections that stand or shake hands at once, and
+	// MaxStrangers those that stand without a verified client certificate. Zero
+	// means DefaultMaxConns and DefaultMaxStrangers.
+	MaxConns, MaxStrangers int
+
+	// OnFailure is told of each handshake that failed; plain network failures are
+	// none. OnCut is told of each connection that is cut. Both are called from
+	// several goroutines and must not block. Nil: nobody is told.
+	OnFailure func(*HandshakeError)
+	OnCut     func(identity.Peer, *CutError)
+}
+
+// Guard is what stands before the calls of a gRPC server: it makes the
+// connections, puts an [identity.Peer] into the context of each call, and serves
+// nobody whose certificate ended or was banned.
+//
+// New calls of such a peer are refused at once. Calls that run are ended, and
+// the connection closed, while [Guard.Run] runs: within a second of the end of a
+// certificate, and as soon as the source has a bundle with the ban. Other
+// rotation ends nothing (I18).
+//
+// A client without a certificate is served, as Insecure; one that is verified
+// without identifying anybody too, as Unidentified. What they may call is for
+// the server's authorization to say.
+type Guard struct {
+	cfg       GuardConfig
+	live      *liveSet
+	bundle    atomic.Pointer[identity.Bundle] // the last that the source gave
+	conns     atomic.Int64                    // standing or shaking hands
+	strangers atomic.Int64                    // standing without a certificate
+}
+
+// NewGuard checks cfg and returns a guard. It starts nothing.
+func NewGuard(cfg GuardConfig) (*Guard, error) {
+	if cfg.Source == nil {
+		return nil, errors.New("mesh: GuardConfig.Source is missing: a server needs material to prove itself with")
+	}
+	if cfg.MaxConns < 0 || cfg.MaxStrangers < 0 || cfg.HandshakeTimeout < 0 || cfg.Grace < 0 {
+		return nil, errors.New("mesh: a limit of GuardConfig is negative; leave it at zero for the default")
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.HandshakeTimeout == 0 {
+		cfg.HandshakeTimeout = DefaultHandshakeTimeout
+	}
+	if cfg.Grace == 0 {
+		cfg.Grace = DefaultGrace
+	}
+	if cfg.MaxConns == 0 {
+		cfg.MaxConns = DefaultMaxConns
+	}
+	if cfg.MaxStrangers == 0 {
+		cfg.MaxStrangers = DefaultMaxStrangers
+	}
+	return &Guard{cfg: cfg, live: newLiveSet()}, nil
+}
+
+// ServerOptions returns what a gRPC server needs to stand behind the guard. Give
+// them before any other interceptor: those that follow find the peer in the
+// context.
+func (g *Guard) ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.Creds(g.Credentials()),
+		grpc.ChainUnaryInterceptor(g.Unary),
+		grpc.ChainStreamInterceptor(g.Stream),
+	}
+}
+
+// Run cuts connections when their time comes or the source changes, until ctx
+// ends; it then returns ctx's error.
+func (g *Guard) Run(ctx context.Context) error {
+	for {
+		changed := g.cfg.Source.Changed() // before Sweep asks for the material
+		g.Sweep(ctx)
+		if !g.live.nap(ctx, g.cfg.Now, changed) {
+			return ctx.Err()
+		}
+	}
+}
+
+// Sweep looks at each connection once: it cuts those that may not be served any
+// more, and closes those that were cut and had their grace.
+func (g *Guard) Sweep(ctx context.Context) {
+	g.told(g.live.sweep(g.cfg.Now(), g.beliefs(ctx), g.cfg.Grace))
+}
+
+func (g *Guard) told(cuts []cutConn) {
+	if g.cfg.OnCut == nil {
+		return
+	}
+	for _, c := range cuts {
+		g.cfg.OnCut(c.conn.peer, c.why)
+	}
+}
+
+// beliefs returns the current bundle, or the last good one while the source
+// fails. Nil bans nobody, and is all that ephemeral material has.
+func (g *Guard) beliefs(ctx context.Context) *identity.Bundle {
+	m, err := g.cfg.Source.Current(ctx)
+	if err != nil {
+		return g.bundle.Load()
+	}
+	b := m.Bundle()
+	if g.bundle.Load() != b {
+		g.bundle.Store(b)
+	}
+	return b
+}
+
+// Credentials returns the transport credentials alone, for a server that chains
+// [Guard.Unary] and [Guard.Stream] itself.
+func (g *Guard) Credentials() credentials.TransportCredentials { return guardCredentials{g} }
+
+// guardCredentials makes a server's connections.
+type guardCredentials struct{ g *Guard }
+
+func (c guardCredentials) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+func (c guardCredentials) Clone() credentials.TransportCredentials { return c }
+
+// OverrideServerName does nothing: names of servers are not looked at.
+func (c guardCredentials) OverrideServerName(string) error { return nil }
+
+// ClientHandshake refuses: a guard stands before a server.
+func (c guardCredentials) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("mesh: a Guard's credentials are for servers; use Dial")
+}
+
+// ServerHandshake shakes hands and registers the connection. gRPC calls it on a
+// goroutine of its own for each connection.
+func (c guardCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	g := c.g
+	free, err := g.admit()
+	if err != nil {
+		raw.Close()
+		return nil, nil, err
+	}
+	var conn net.Conn
+	var info *Info
+	if g.cfg.Local != nil && raw.LocalAddr().Network() == "unix" {
+		conn, info, err = g.local(raw)
+	} else {
+		conn, info, err = g.secure(raw)
+	}
+	if err == nil && info.Peer.Leaf == nil && info.Peer.Local == nil {
+		if n := g.strangers.Add(1); n > int64(g.cfg.MaxStrangers) {
+			g.strangers.Add(-1)
+			err = &FullError{Limit: g.cfg.MaxStrangers, Strangers: true}
+			raw.Close()
+		} else {
+			admitted := free
+			free = func() { g.strangers.Add(-1); admitted() }
+		}
+	}
+	if err != nil {
+		free()
+		if failed, ok := errors.AsType[*HandshakeError](err); ok && g.cfg.OnFailure != nil {
+			g.cfg.OnFailure(failed)
+		}
+		return nil, nil, err
+	}
+	conn = &releasingConn{Conn: conn, free: sync.OnceFunc(free)}
+	info.conn.Conn = conn
+	g.live.add(info.conn)
+	return info.conn, info, nil
+}
+
+// FullError says that a server has as many connections as it may.
+type FullError struct {
+	Limit     int
+	Strangers bool // the limit is for clients without a certificate
+}
+
+func (e *FullError) Error() string {
+	if e.Strangers {
+		return fmt.Sprintf("mesh: %d clients without a certificate are connected, which is the limit: try again later", e.Limit)
+	}
+	return fmt.Sprintf("mesh: %d clients are connected, which is the limit: try again later, or raise it", e.Limit)
+}
+
+// admit takes a place for a connection; free gives it back.
+func (g *Guard) admit() (free func(), err error) {
+	if n := g.conns.Add(1); n > int64(g.cfg.MaxConns) {
+		g.conns.Add(-1)
+		return nil, &FullError{Limit: g.cfg.MaxConns}
+	}
+	return func() { g.conns.Add(-1) }, nil
+}
+
+// releasingConn gives its place back when it is closed.
+type releasingConn struct {
+	net.Conn
+	free func()
+}
+
+func (c *releasingConn) Close() error {
+	defer c.free()
+	return c.Conn.Close()
+}
+
+func (g *Guard) secure(raw net.Conn) (net.Conn, *Info, error) {
+	addr := raw.RemoteAddr().String()
+	var (
+		verified identity.Verified
+		under    *credential.Material
+	)
+	// A config for each connection, so that its hook knows which one it is.
+	cfg := credential.ServerTLS(g.cfg.Source, credential.ServerOptions{
+		SendRoot:   g.cfg.SendRoot,
+		NextProtos: nextProtos,
+		OnVerified: func(m *credential.Material, v identity.Verified) { under, verified = m, v },
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), g.cfg.HandshakeTimeout)
+	defer cancel()
+	conn := tls.Server(raw, cfg)
+	err := conn.HandshakeContext(ctx)
+	state := conn.ConnectionState()
+	if err == nil && state.NegotiatedProtocol != nextProtos[0] {
+		err = errNoALPN
+	}
+	if err != nil {
+		err = classify(err, serverSide, addr, "")
+		if _, ok := errors.AsType[*HandshakeError](err); ok {
+			linger(raw)
+		}
+		raw.Close()
+		return nil, nil, err
+	}
+	info := &Info{
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+		Peer:           identity.Peer{Addr: addr},
+		state:          state,
+		secured:        true,
+	}
+	live := &liveConn{raw: raw}
+	if under != nil {
+		info.Peer.ID, info.Peer.Err = verified.ID, verified.IDErr
+		info.Peer.Leaf, info.Peer.Key = verified.Leaf, verified.Key
+		live.expires = earliest(state.PeerCertificates)
+		live.issuers = keysOf(state.PeerCertificates[1:])
+		info.expires = sooner(live.expires, under.NotAfter())
+	}
+	live.peer = info.Peer
+	info.conn = live
+	return conn, info, nil
+}
+
+// errNoALPN is an error of the protocol: gRPC needs HTTP/2, agreed on in the
+// handshake.
+var errNoALPN = errors.New("mesh: the peer did not agree on HTTP/2")
+
+// Bounds of linger.
+const (
+	lingerTime  = 500 * time.Millisecond
+	lingerBytes = 64 << 10
+)
+
+// linger lets a refused client read why. The client has sent its first request
+// already; closing with unread bytes would reset the connection, and the reset
+// overtakes the alert.
+func linger(raw net.Conn) {
+	half, ok := raw.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		return
+	}
+	if raw.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
+		io.CopyN(io.Discard, raw, lingerBytes)
+	}
+}
+
+// Unary is the interceptor of unary calls.
+func (g *Guard) Unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx, done, err := g.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	resp, err := handler(ctx, req)
+	return resp, because(ctx, err)
+}
+
+// Stream is the interceptor of streams.
+func (g *Guard) Stream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx, done, err := g.enter(ss.Context())
+	if err != nil {
+		return err
+	}
+	defer done()
+	guarded := &guardedStream{ServerStream: ss, ctx: ctx, g: g}
+	if info, ok := FromContext(ctx); ok {
+		guarded.conn = info.conn
+	}
+	return because(ctx, handler(srv, guarded))
+}
+
+// enter decides about one call and registers it. The context it returns carries
+// the peer and ends when the connection is cut.
+func (g *Guard) enter(ctx context.Context) (context.Context, func(), error) {
+	info, ok := FromContext(ctx)
+	if !ok || info.conn == nil {
+		p := identity.Peer{}
+		if from, ok := peer.FromContext(ctx); ok && from.Addr != nil {
+			p.Addr = from.Addr.String()
+		}
+		return identity.NewContext(ctx, p), func() {}, nil
+	}
+	c := info.conn
+	now := g.cfg.Now()
+	if why := c.verdict(now, g.beliefs(ctx)); why != nil {
+		g.strike(c, why, now)
+		return nil, nil, why
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	call := &liveCall{cancel}
+	if err := c.begin(call); err != nil {
+		cancel(nil)
+		return nil, nil, err
+	}
+	return identity.NewContext(ctx, info.Peer), func() { c.end(call); cancel(nil) }, nil
+}
+
+// strike cuts a connection that was found out between sweeps.
+func (g *Guard) strike(c *liveConn, why *CutError, now time.Time) {
+	// The call that found it out still has to return: grace, even without others.
+	if c.strike(why, now, g.cfg.Grace) {
+		g.live.settle(c, now.Add(g.cfg.Grace))
+		g.told([]cutConn{{c, why}})
+	}
+}
+
+// because makes a call that failed after a cut say so. One that succeeded did:
+// its caller must not think otherwise.
+func because(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if cut, ok := errors.AsType[*CutError](context.Cause(ctx)); ok {
+		return cut
+	}
+	return err
+}
+
+// guardedStream passes nothing on once its connection is cut or its peer's
+// certificate ended, even to a handler that does not look at its context.
+type guardedStream struct {
+	grpc.ServerStream
+	ctx  context.Context
+	g    *Guard
+	conn *liveConn // nil for plaintext
+}
+
+func (s *guardedStream) Context() context.Context { return s.ctx }
+
+func (s *guardedStream) SendMsg(m any) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	return s.ServerStream.SendMsg(m)
+}
+
+func (s *guardedStream) RecvMsg(m any) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return because(s.ctx, err)
+	}
+	return s.check() // it may have waited long
+}
+
+func (s *guardedStream) check() error {
+	if cut, ok := errors.AsType[*CutError](context.Cause(s.ctx)); ok {
+		return cut
+	}
+	if s.conn == nil {
+		return nil
+	}
+	// Time alone: bans come with a change of the source, on which Run acts.
+	now := s.g.cfg.Now()
+	if why := s.conn.verdict(now, nil); why != nil {
+		s.g.strike(s.conn, why, now)
+		return why
+	}
+	return nil
+}

@@ -1,0 +1,404 @@
+package mesh_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/mesh"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// A server is told who calls: a stranger, a member, or somebody verified who
+// identifies nobody. All three connect.
+func TestStandings(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	foreign := identitytest.NewAuthority(t, "other.example")
+	id := a.ID(t, identity.Data, "n1")
+	s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
+	raw := func(edit func(*x509.Certificate)) *tls.Config {
+		chain, key := a.IssueRaw(t, edit)
+		return &tls.Config{Certificates: []tls.Certificate{identitytest.TLS(chain, key)}, InsecureSkipVerify: true}
+	}
+	for _, tc := range []struct {
+		name string
+		cfg  *tls.Config
+		want identity.Standing
+		id   identity.ID
+	}{
+		{"no certificate", &tls.Config{InsecureSkipVerify: true}, identity.Insecure, identity.ID{}},
+		{"member", raw(sans(id)), identity.Identified, id},
+		{"no SAN", raw(sans()), identity.Unidentified, identity.ID{}},
+		{"two SANs", raw(sans(id, a.ID(t, identity.Admin, "root"))), identity.Unidentified, identity.ID{}},
+		{"foreign SAN", raw(sans(foreign.ID(t, identity.Data, "n1"))), identity.Unidentified, identity.ID{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cc, err := grpc.NewClient(s.addr, grpc.WithTransportCredentials(credentials.NewTLS(tc.cfg)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cc.Close()
+			if _, err := who(t, cc); err != nil {
+				t.Fatal(err)
+			}
+			p := s.last()
+			if p.Standing() != tc.want || p.ID != tc.id || p.Addr == "" || (p.Leaf == nil) != (tc.want == identity.Insecure) {
+				t.Fatalf("unary peer %v, standing %v, want %v", p, p.Standing(), tc.want)
+			}
+			if _, _, err := talk(t, cc, talkMethod); err != nil {
+				t.Fatal(err)
+			}
+			if p := s.last(); p.Standing() != tc.want || p.ID != tc.id {
+				t.Fatalf("stream peer %v, standing %v, want %v", p, p.Standing(), tc.want)
+			}
+		})
+	}
+}
+
+// Behind a server without these credentials every caller is insecure, whatever
+// it claims, and has no channel to bind a proof to.
+func TestPlaintextIsInsecure(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	g, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{Port: 7}})
+	ctx = identity.NewContext(ctx, identity.Peer{ID: a.ID(t, identity.Admin, "me")}) // smuggled in
+	_, err = g.Unary(ctx, nil, nil, func(ctx context.Context, _ any) (any, error) {
+		if p := identity.FromContext(ctx); p.Standing() != identity.Insecure || p.Addr != ":7" {
+			t.Errorf("peer %v", p)
+		}
+		if _, ok := mesh.ConnectionState(ctx); ok {
+			t.Error("plaintext has a TLS state")
+		}
+		return nil, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Both ends of a stream find the same exporter value, of that very connection,
+// before the client has said anything.
+func TestChannelBinding(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	export := func(ctx context.Context) []byte {
+		cs, ok := mesh.ConnectionState(ctx)
+		if !ok {
+			t.Error("no TLS state")
+			return nil
+		}
+		b, err := cs.ExportKeyingMaterial("EXPORTER-fealty-test", nil, 32)
+		if err != nil {
+			t.Error(err)
+		}
+		return b
+	}
+	s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), SendRoot: true})
+	s.onTalk = export
+	seen := map[string]bool{}
+	for _, connect := range []func() (*mesh.Conn, error){
+		func() (*mesh.Conn, error) {
+			return mesh.DialPinned(s.addr, credential.RootPin(cluster, a.Root().KeyID()), mesh.Options{})
+		},
+		func() (*mesh.Conn, error) {
+			return mesh.Dial(s.addr, credential.Static(trustOnly(t, a.Bundle())), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
+		},
+	} {
+		c, err := connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		st, theirs, err := talk(t, c, talkMethod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ours := export(st.Context()); len(ours) != 32 || string(ours) != string(theirs) {
+			t.Fatal("the two ends have different bindings")
+		}
+		seen[string(theirs)] = true
+		// The same for a unary call, by grpc.Peer.
+		var p peer.Peer
+		if _, err := who(t, c, grpc.Peer(&p)); err != nil {
+			t.Fatal(err)
+		}
+		info, ok := mesh.FromPeer(&p)
+		if !ok || info.Peer.ID != a.ID(t, identity.Coordinator, "c1") {
+			t.Fatalf("unary peer %+v", info)
+		}
+	}
+	if len(seen) != 2 {
+		t.Fatal("two connections share a binding")
+	}
+}
+
+// A ban ends what the peer has open, and keeps it out; nobody else notices.
+func TestBanCutsAtOnce(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	src := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
+	s := serve(t, loopback(t), mesh.GuardConfig{Source: src})
+	bad, good := material(t, a, identity.Data, "bad"), material(t, a, identity.Data, "good")
+	expect := credential.AnyOfKind(identity.Coordinator)
+	badConn := dial(t, s.addr, credential.Static(bad), expect, mesh.Options{})
+	goodConn := dial(t, s.addr, credential.Static(good), expect, mesh.Options{})
+	badStream, _, err := talk(t, badConn, talkMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deaf, _, err := talk(t, badConn, deafMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	goodStream, _, err := talk(t, goodConn, talkMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	start := time.Now()
+	if err := src.Trust(banning(a, bad.ID())); err != nil {
+		t.Fatal(err)
+	}
+	var m wrapperspb.BytesValue
+	if err := badStream.RecvMsg(&m); status.Code(err) != codes.PermissionDenied {
+		t.Fatalf("the banned stream ended with %v", err)
+	}
+	cause := receive(t, s.ended, "the handler to end")
+	if cut, ok := errors.AsType[*mesh.CutError](cause); !ok || cut.Reason != mesh.PeerBanned || cut.ID != bad.ID() {
+		t.Fatalf("the handler's context ended because of %v", cause)
+	}
+	// A handler that does not look at its context loses the connection.
+	if err := deaf.RecvMsg(&m); err == nil {
+		t.Fatal("a banned peer is still served by a deaf handler")
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Fatalf("the ban took effect after %v", took)
+	}
+	if cut := receive(t, s.cuts, "the cut"); cut.Reason != mesh.PeerBanned {
+		t.Fatal(cut)
+	}
+	if _, err := who(t, badConn); !rejected(err, mesh.ClientRejected) {
+		t.Fatalf("coming back: %v", err)
+	}
+	if e := receive(t, s.failures, "the refusal"); e.Reason != mesh.PeerUntrusted || e.Rule != "banned-id" {
+		t.Fatalf("the server says %v", e)
+	}
+	if err := echo(goodStream, "still here"); err != nil {
+		t.Fatalf("another peer's stream: %v", err)
+	}
+}
+
+// A banned mesh CA key ends the connections of all it signed for.
+func TestBannedIssuerCuts(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	n1 := material(t, a, identity.Data, "n1") // by the first mesh CA
+	stolen := a.MeshCA().KeyID()
+	a.AddMeshCA(t)
+	src := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
+	s := serve(t, loopback(t), mesh.GuardConfig{Source: src})
+	c := dial(t, s.addr, credential.Static(trusting(t, a, n1)), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
+	st, _, err := talk(t, c, talkMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := src.Trust(a.Bundle(func(c *identity.BundleConfig) { c.BannedKeys = []identity.KeyID{stolen} })); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.RecvMsg(&wrapperspb.BytesValue{}); status.Code(err) != codes.PermissionDenied {
+		t.Fatal(err)
+	}
+}
+
+// trusting returns m with the authority's bundle of now.
+func trusting(tb testing.TB, a *identitytest.Authority, m *credential.Material) *credential.Material {
+	tb.Helper()
+	n, err := credential.NewMaterial(credential.MaterialConfig{Chain: m.Chain(), Key: m.Key(), Bundle: a.Bundle()})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return n
+}
+
+// Rotation of the server's own material, roots added, mesh keys withdrawn: none
+// of it ends a stream (I18).
+func TestServerRotationCutsNothing(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	other := identitytest.NewAuthority(t, cluster)
+	src := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
+	s := serve(t, loopback(t), mesh.GuardConfig{Source: src})
+	c := dial(t, s.addr, credential.Static(material(t, a, identity.Data, "n1")), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
+	st, _, err := talk(t, c, talkMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []func() error{
+		func() error { return src.Adopt(material(t, a, identity.Coordinator, "c1")) },
+		func() error {
+			return src.Trust(a.Bundle(func(c *identity.BundleConfig) { c.Roots = append(c.Roots, other.Root().Cert) }))
+		},
+		func() error { return src.Trust(a.Bundle(func(c *identity.BundleConfig) { c.MeshKeys = nil })) },
+		func() error { return src.Trust(other.Bundle()) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		s.guard.Sweep(t.Context())
+		if err := echo(st, "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// In virtual time: a stream that is idle when its peer's certificate ends is cut
+// within a second, and told why; before, for all of its hour, it is not.
+func TestExpiryCutsLiveStream(t *testing.T) {
+	for _, method := range []string{talkMethod, deafMethod} {
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := identitytest.NewAuthority(t, cluster)
+				ln, opts := inMemory()
+				s := serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
+				m := material(t, a, identity.Data, "n1", identitytest.WithTTL(time.Hour))
+				c := dial(t, "passthrough:///c1", credential.Static(m), credential.AnyOfKind(identity.Coordinator), opts)
+				st, _, err := talk(t, c, method)
+				if err != nil {
+					t.Fatal(err)
+				}
+				info, ok := mesh.FromContext(st.Context())
+				if !ok || !info.Expires().Equal(m.NotAfter()) {
+					t.Fatalf("the client is told to move by %v, want %v", info.Expires(), m.NotAfter())
+				}
+				if method == talkMethod {
+					time.Sleep(time.Until(m.NotAfter()))
+					if err := echo(st, "last minute"); err != nil {
+						t.Fatalf("cut before the end: %v", err)
+					}
+				}
+				err = st.RecvMsg(&wrapperspb.BytesValue{})
+				late := time.Since(m.NotAfter())
+				if err == nil || late <= 0 || late > time.Second {
+					t.Fatalf("cut %v after the end of the certificate, with %v", late, err)
+				}
+				if method == talkMethod && status.Code(err) != codes.Unauthenticated {
+					t.Fatalf("cut with %v, want Unauthenticated", err)
+				}
+				if cut := <-s.cuts; cut.Reason != mesh.CertificateExpired || !cut.NotAfter.Equal(m.NotAfter()) {
+					t.Fatal(cut)
+				}
+			})
+		})
+	}
+}
+
+// A new call is refused by the clock alone, also where nobody runs the guard.
+func TestExpiredCallIsRefused(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	now := make(chan time.Time, 1)
+	now <- time.Now()
+	clock := func() time.Time { n := <-now; now <- n; return n }
+	s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), Now: clock})
+	m := material(t, a, identity.Data, "n1", identitytest.WithTTL(time.Hour))
+	c := dial(t, s.addr, credential.Static(m), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
+	st, _, err := talk(t, c, talkMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-now
+	now <- m.NotAfter()
+	if _, err := who(t, c); err != nil {
+		t.Fatalf("at the very end: %v", err)
+	}
+	<-now
+	now <- m.NotAfter().Add(time.Millisecond)
+	if _, err := who(t, c); status.Code(err) != codes.Unauthenticated {
+		t.Fatalf("a millisecond later: %v", err)
+	}
+	if err := echo(st, "x"); status.Code(err) != codes.Unauthenticated {
+		t.Fatalf("the stream: %v", err)
+	}
+}
+
+func TestMaxConns(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), MaxConns: 3, MaxStrangers: 1})
+	expect := credential.AnyOfKind(identity.Coordinator)
+	stranger := func() *mesh.Conn {
+		return dial(t, s.addr, credential.Static(trustOnly(t, a.Bundle())), expect, mesh.Options{})
+	}
+	first := stranger()
+	if _, err := who(t, first); err != nil {
+		t.Fatal(err)
+	}
+	second := stranger()
+	if _, err := who(t, second); err == nil {
+		t.Fatal("a second stranger is let in")
+	}
+	second.Close() // else it takes the place that the first leaves
+	for _, name := range []string{"n1", "n2"} {
+		if _, err := who(t, dial(t, s.addr, credential.Static(material(t, a, identity.Data, name)), expect, mesh.Options{})); err != nil {
+			t.Fatalf("a member is kept out by strangers: %v", err)
+		}
+	}
+	last := dial(t, s.addr, credential.Static(material(t, a, identity.Data, "n3")), expect, mesh.Options{})
+	if _, err := who(t, last); err == nil {
+		t.Fatal("a fourth connection is let in")
+	}
+	// Places are given back.
+	first.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := last.Invoke(ctx, whoMethod, wrapperspb.Bytes(nil), &wrapperspb.BytesValue{}, grpc.WaitForReady(true)); err != nil {
+		t.Fatalf("after a place became free: %v", err)
+	}
+}
+
+func TestHandshakeTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := identitytest.NewAuthority(t, cluster)
+		ln, opts := inMemory()
+		serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), MaxConns: 1})
+		silent, err := opts.Dialer(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if _, err := silent.Read(make([]byte, 1)); err == nil {
+			t.Fatal("the server speaks first")
+		}
+		if took := time.Since(start); took != mesh.DefaultHandshakeTimeout {
+			t.Fatalf("a silent client held its place for %v", took)
+		}
+	})
+}
+
+func TestNewGuardChecks(t *testing.T) {
+	src := credential.Static(nil)
+	for name, cfg := range map[string]mesh.GuardConfig{
+		"no source": {}, "negative limit": {Source: src, MaxConns: -1}, "negative grace": {Source: src, Grace: -1},
+		"negative strangers": {Source: src, MaxStrangers: -1}, "negative timeout": {Source: src, HandshakeTimeout: -1},
+	} {
+		if _, err := mesh.NewGuard(cfg); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+}
+
+// rejected reports whether err holds a handshake error with that reason.
+func rejected(err error, r mesh.Reason) bool {
+	e, ok := errors.AsType[*mesh.HandshakeError](err)
+	return ok && e.Reason == r
+}

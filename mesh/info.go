@@ -1,0 +1,97 @@
+package mesh
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+)
+
+// Info is what is known about one connection. gRPC carries it as the AuthInfo
+// of a peer: on a server in the context of a call, on a client in that of a
+// stream, and in what grpc.Peer fills.
+type Info struct {
+	credentials.CommonAuthInfo
+
+	// Peer is who is on the other end.
+	Peer identity.Peer
+
+	state      tls.ConnectionState
+	secured    bool // state is of a TLS connection
+	expires    time.Time
+	superseded <-chan struct{}
+	conn       *liveConn
+}
+
+// AuthType returns "tls" or "local".
+func (i *Info) AuthType() string {
+	if i.secured {
+		return "tls"
+	}
+	return "local"
+}
+
+// ConnectionState returns the state of the TLS connection, whose exporter binds
+// a proof to it (RFC 8446 §7.5). It is false on a unix socket.
+func (i *Info) ConnectionState() (tls.ConnectionState, bool) { return i.state, i.secured }
+
+// Expires returns when the first certificate of either side ends: a stream must
+// have moved to a fresh connection before, or it is cut. Zero: never.
+func (i *Info) Expires() time.Time { return i.expires }
+
+// Superseded returns a channel that is closed once this process has fresher
+// material than the connection was made with: from then on a call takes a fresh
+// connection, and a long stream should reopen at a moment that suits it. It is
+// nil, which blocks for ever, on a server.
+func (i *Info) Superseded() <-chan struct{} { return i.superseded }
+
+// FromContext returns what is known about the connection of a call: in a
+// server's handler, or with the context of a client's stream.
+func FromContext(ctx context.Context) (*Info, bool) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil, false
+	}
+	return FromPeer(p)
+}
+
+// FromPeer is [FromContext] for what grpc.Peer filled.
+func FromPeer(p *peer.Peer) (*Info, bool) {
+	if p == nil {
+		return nil, false
+	}
+	i, ok := p.AuthInfo.(*Info)
+	return i, ok
+}
+
+// ConnectionState returns the TLS state of the very connection that a call runs
+// on. It is false for plaintext and unix sockets: a proof that needs a channel
+// binding must then end the call.
+func ConnectionState(ctx context.Context) (tls.ConnectionState, bool) {
+	i, ok := FromContext(ctx)
+	if !ok {
+		return tls.ConnectionState{}, false
+	}
+	return i.ConnectionState()
+}
+
+// earliest returns the first end of a certificate in chain, or zero.
+func earliest(chain []*x509.Certificate) time.Time {
+	var t time.Time
+	for _, c := range chain {
+		t = sooner(t, c.NotAfter)
+	}
+	return t
+}
+
+// sooner returns the earlier of two times, of which zero means never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,273 @@
+package mesh
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// CutReason says why a connection was ended. It is short and fixed: a metric
+// label.
+type CutReason string
+
+const (
+	// CertificateExpired: a certificate of the peer's chain ended.
+	CertificateExpired CutReason = "CertificateExpired"
+	// PeerBanned: the bundle bans the peer's identity or a key of its chain.
+	PeerBanned CutReason = "PeerBanned"
+)
+
+// CutError says that a connection is no longer served. It is the cause of the
+// contexts of its calls, and what those calls return.
+type CutError struct {
+	Reason   CutReason
+	ID       identity.ID // zero if the peer is not identified
+	NotAfter time.Time   // for CertificateExpired
+}
+
+func (e *CutError) Error() string {
+	who := "the certificate"
+	if !e.ID.IsZero() {
+		who += " of " + e.ID.String()
+	}
+	if e.Reason == PeerBanned {
+		return fmt.Sprintf("mesh: %s is banned: it stays refused until the ban is lifted", who)
+	}
+	return fmt.Sprintf("mesh: %s ended at %s: renew it and connect again", who, e.NotAfter.UTC().Format(time.RFC3339))
+}
+
+// GRPCStatus is Unauthenticated for an expired certificate, PermissionDenied for
+// a banned one.
+func (e *CutError) GRPCStatus() *status.Status {
+	code := codes.Unauthenticated
+	if e.Reason == PeerBanned {
+		code = codes.PermissionDenied
+	}
+	return withDetails(status.New(code, e.Error()), &errdetails.ErrorInfo{Reason: string(e.Reason), Domain: domain})
+}
+
+// liveConn is one connection that stands, with the calls that run on it.
+type liveConn struct {
+	net.Conn          // what gRPC reads and writes
+	raw      net.Conn // beneath it; closing it never blocks on the peer
+	set      *liveSet
+	peer     identity.Peer
+	issuers  []identity.KeyID // keys of the chain above the leaf
+	expires  time.Time        // of the peer's chain; zero: never
+	seq      uint64           // order of registration; set by liveSet.add
+
+	mu      sync.Mutex
+	cut     *CutError              // set once; guarded by mu
+	closeAt time.Time              // when a cut connection is closed; guarded by mu
+	calls   map[*liveCall]struct{} // guarded by mu
+}
+
+// liveCall is one call; cancel ends its context.
+type liveCall struct{ cancel context.CancelCauseFunc }
+
+// Close forgets the connection and closes it.
+func (c *liveConn) Close() error {
+	c.set.remove(c)
+	return c.Conn.Close()
+}
+
+// verdict returns why c may not be served at now under bundle, or nil.
+func (c *liveConn) verdict(now time.Time, bundle *identity.Bundle) *CutError {
+	if c.peer.Leaf == nil {
+		return nil
+	}
+	banned := bundle.Banned(c.peer.ID, c.peer.Key)
+	for _, key := range c.issuers {
+		banned = banned || bundle.Banned(identity.ID{}, key)
+	}
+	switch {
+	case banned: // outweighs expiry, as in identity.Bundle.Verify
+		return &CutError{Reason: PeerBanned, ID: c.peer.ID}
+	case !c.expires.IsZero() && now.After(c.expires): // RFC 5280 §4.1.2.5: NotAfter is included
+		return &CutError{Reason: CertificateExpired, ID: c.peer.ID, NotAfter: c.expires}
+	}
+	return nil
+}
+
+// begin registers a call, unless the connection is cut.
+func (c *liveConn) begin(call *liveCall) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cut != nil {
+		return c.cut
+	}
+	if c.calls == nil {
+		c.calls = make(map[*liveCall]struct{})
+	}
+	c.calls[call] = struct{}{}
+	return nil
+}
+
+func (c *liveConn) end(call *liveCall) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.calls, call)
+}
+
+// strike marks c cut for why and cancels its calls. It reports whether this was
+// the first time. The connection is to be closed at the later of now and, if
+// calls were running, now+grace: they may still say why.
+func (c *liveConn) strike(why *CutError, now time.Time, grace time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cut != nil {
+		return false
+	}
+	c.cut, c.closeAt = why, now
+	if len(c.calls) > 0 {
+		c.closeAt = now.Add(grace)
+	}
+	for call := range c.calls {
+		call.cancel(why)
+	}
+	return true
+}
+
+// state returns when a cut connection is to be closed.
+func (c *liveConn) state() (cut bool, closeAt time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cut != nil, c.closeAt
+}
+
+// liveSet is the connections that stand at one end.
+type liveSet struct {
+	kick chan struct{} // buffered, 1: wait no longer, something may be due
+
+	mu    sync.Mutex
+	conns map[*liveConn]struct{} // guarded by mu
+	seq   uint64                 // guarded by mu
+	next  time.Time              // no sweep is needed before it for time alone; zero: never; guarded by mu
+}
+
+func newLiveSet() *liveSet {
+	return &liveSet{kick: make(chan struct{}, 1), conns: make(map[*liveConn]struct{})}
+}
+
+func (s *liveSet) add(c *liveConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seq++
+	c.set, c.seq = s, s.seq
+	s.conns[c] = struct{}{}
+	s.next = sooner(s.next, c.expires)
+	if len(s.conns) == 1 {
+		s.wake() // an empty set is waited on without a limit
+	}
+}
+
+func (s *liveSet) remove(c *liveConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}
+
+func (s *liveSet) wake() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// cutConn is one connection that a sweep cut.
+type cutConn struct {
+	conn *liveConn
+	why  *CutError
+}
+
+// sweep cuts what may not be served at now under bundle, closes what was cut and
+// has had its grace, and returns the new cuts in order of registration.
+func (s *liveSet) sweep(now time.Time, bundle *identity.Bundle, grace time.Duration) []cutConn {
+	s.mu.Lock()
+	conns := make([]*liveConn, 0, len(s.conns))
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	s.next = time.Time{} // a connection added from here on lowers it again
+	s.mu.Unlock()
+	slices.SortFunc(conns, func(a, b *liveConn) int { return cmp.Compare(a.seq, b.seq) })
+
+	var cuts []cutConn
+	var next time.Time
+	for _, c := range conns {
+		if why := c.verdict(now, bundle); why != nil && c.strike(why, now, grace) {
+			cuts = append(cuts, cutConn{c, why})
+		}
+		cut, closeAt := c.state()
+		switch {
+		case !cut:
+			next = sooner(next, c.expires)
+		case closeAt.After(now):
+			next = sooner(next, closeAt)
+		default:
+			// The raw connection: closing TLS would write to a peer that may not read.
+			// gRPC sees the end and closes the rest.
+			c.set.remove(c)
+			c.raw.Close()
+		}
+	}
+	s.mu.Lock()
+	s.next = sooner(s.next, next)
+	s.mu.Unlock()
+	return cuts
+}
+
+// longestNap bounds how long a sweep that is due by the wall clock can be late
+// after the machine was suspended, during which timers stand still.
+const longestNap = 500 * time.Millisecond
+
+// nap waits until ctx ends, other is closed, or a sweep may be due: by time,
+// which now tells, or by a kick. It reports whether ctx still stands.
+func (s *liveSet) nap(ctx context.Context, now func() time.Time, other <-chan struct{}) bool {
+	for {
+		s.mu.Lock()
+		next, empty := s.next, len(s.conns) == 0
+		s.mu.Unlock()
+		var timer <-chan time.Time
+		if !empty && !next.IsZero() {
+			left := next.Sub(now())
+			if left < 0 {
+				return ctx.Err() == nil
+			}
+			// One nanosecond more: a certificate is good at its very end.
+			timer = time.After(min(left+1, longestNap))
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-other:
+			return ctx.Err() == nil
+		case <-s.kick:
+			return ctx.Err() == nil
+		case <-timer:
+		}
+	}
+}
+
+// settle has a connection that is already cut closed at the given time.
+func (s *liveSet) settle(c *liveConn, at time.Time) {
+	c.mu.Lock()
+	if c.closeAt.Before(at) {
+		c.closeAt = at
+	}
+	at = c.closeAt
+	c.mu.Unlock()
+	s.mu.Lock()
+	s.next = sooner(s.next, at)
+	s.mu.Unlock()
+	s.wake()
+}

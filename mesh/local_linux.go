@@ -1,0 +1,19 @@
+package mesh
+
+import (
+	"github.com/fealty-io/fealty/identity"
+	"golang.org/x/sys/unix"
+)
+
+// maxSocketPath is the size of sun_path less its terminating zero (unix(7)).
+const maxSocketPath = 107
+
+// peerCredentials are those of the process that opened or listened on the other
+// end, at that moment (unix(7), SO_PEERCRED).
+func peerCredentials(fd int) (identity.Local, error) {
+	c, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return identity.Local{}, err
+	}
+	return identity.Local{UID: c.Uid, GID: c.Gid, PID: c.Pid}, nil
+}
