@@ -1,0 +1,162 @@
+package authz
+
+import (
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/fealty-io/fealty/identity"
+	"google.golang.org/grpc/codes"
+)
+
+const (
+	cluster = "prod.example"
+	ownUID  = 1000
+)
+
+// situation is a caller as the transport knows it.
+type situation struct {
+	name string
+	peer identity.Peer
+}
+
+func mustID(t testing.TB, cluster string, kind identity.Kind, name string) identity.ID {
+	t.Helper()
+	id, err := identity.New(cluster, kind, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// situations returns every way in which a caller of a kind can stand there.
+func situations(t testing.TB, kind identity.Kind) []situation {
+	t.Helper()
+	leaf := &x509.Certificate{}
+	id := mustID(t, cluster, kind, "node-c")
+	return []situation{
+		{"identified", identity.Peer{ID: id, Leaf: leaf}},
+		{"of another cluster", identity.Peer{ID: mustID(t, "dev.example", kind, "node-c"), Leaf: leaf}},
+		{"unidentified", identity.Peer{Leaf: leaf, Err: identity.ErrNoIdentity}},
+		{"unidentified, and an id", identity.Peer{ID: id, Leaf: leaf, Err: identity.ErrNoIdentity}},
+		{"a leaf without an id", identity.Peer{Leaf: leaf}},
+		{"insecure", identity.Peer{}},
+		{"local, own user", identity.Peer{Local: &identity.Local{UID: ownUID}}},
+		{"local, root", identity.Peer{Local: &identity.Local{UID: 0}}},
+		{"local, other user", identity.Peer{Local: &identity.Local{UID: ownUID + 1}}},
+		{"local, other user, own group", identity.Peer{Local: &identity.Local{UID: ownUID + 1, GID: ownUID}}},
+		{"local, other user, identified", identity.Peer{ID: id, Leaf: leaf, Local: &identity.Local{UID: ownUID + 1}}},
+		{"local, own user, unidentified", identity.Peer{Leaf: leaf, Err: identity.ErrNoIdentity, Local: &identity.Local{UID: ownUID}}},
+	}
+}
+
+// expected is the rule book once more, from the caller's side: the first line
+// that fits the situation decides.
+func expected(rule Rule, self Self, kind identity.Kind, s situation, asserted string) Reason {
+	isLocal := map[string]bool{"local, own user": true, "local, root": true, "local, own user, unidentified": true}
+	hasID := s.name == "identified" || s.name == "local, other user, identified"
+	switch {
+	case rule.Open:
+		return ""
+	case rule.Local && isLocal[s.name]:
+		return ""
+	case s.name == "insecure":
+		return Unauthenticated
+	case !rule.Local && (s.name == "local, own user" || s.name == "local, root" || s.name == "local, other user" || s.name == "local, other user, own group"):
+		return NotLocal
+	case s.name == "local, other user" || s.name == "local, other user, own group":
+		return OtherUser
+	case s.name == "of another cluster":
+		return OtherCluster
+	case !hasID:
+		return Unidentified
+	case self.Cluster != cluster:
+		return OtherCluster
+	case !slices.Contains(rule.Kinds, kind):
+		return KindNotAllowed
+	case rule.Bind != "" && asserted != "node-c":
+		return NotItsName
+	}
+	return ""
+}
+
+func TestDecideExhaustively(t *testing.T) {
+	cells, allowed := 0, 0
+	kindSets := [][]identity.Kind{nil, identity.Kinds()}
+	for _, k := range identity.Kinds() {
+		kindSets = append(kindSets, []identity.Kind{k})
+	}
+	for _, kinds := range kindSets {
+		for _, bind := range []string{"", "name"} {
+			for _, open := range []bool{false, true} {
+				for _, local := range []bool{false, true} {
+					rule := Rule{Method: "/test.Service/M", Kinds: kinds, Bind: bind, Open: open, Local: local}
+					for _, self := range []Self{{cluster, ownUID}, {"", ownUID}, {"other.example", ownUID}} {
+						for _, kind := range identity.Kinds() {
+							for _, s := range situations(t, kind) {
+								for _, asserted := range []string{"node-c", "node-d", "", "node-c ", "Node-C", string(kind) + "/node-c"} {
+									d := Decide(rule, self, s.peer, asserted)
+									want := expected(rule, self, kind, s, asserted)
+									if d.Reason != want || d.Allowed != (want == "") {
+										t.Fatalf("%+v, %+v, %s %s asserting %q: %+v, want %q", rule, self, kind, s.name, asserted, d, want)
+									}
+									cells++
+									if d.Allowed {
+										allowed++
+									} else if !slices.Contains(Reasons(), d.Reason) {
+										t.Fatalf("reason %q is not listed", d.Reason)
+									}
+								}
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	t.Logf("%d cells, %d allowed", cells, allowed)
+}
+
+func TestZeroDecisionRefuses(t *testing.T) {
+	var d Decision
+	if d.Allowed || d.Code() != codes.PermissionDenied {
+		t.Errorf("the zero Decision: allowed %v, code %v", d.Allowed, d.Code())
+	}
+	if d := Decide(Rule{}, Self{Cluster: cluster}, identity.Peer{ID: mustID(t, cluster, identity.Admin, "alice")}, "alice"); d.Allowed {
+		t.Error("the zero Rule admits an admin")
+	}
+}
+
+func TestCodes(t *testing.T) {
+	for _, r := range Reasons() {
+		want := codes.PermissionDenied
+		if r == Unauthenticated {
+			want = codes.Unauthenticated
+		}
+		if got := refuse(r).Code(); got != want {
+			t.Errorf("%s: %v, want %v", r, got, want)
+		}
+	}
+	if got := (Decision{Allowed: true}).Code(); got != codes.OK {
+		t.Errorf("allowed: %v", got)
+	}
+}
+
+// The kinds are strict: no kind stands for another.
+func ExampleDecide() {
+	rule := Rule{Kinds: []identity.Kind{identity.Shard}, Bind: "name"}
+	self := Self{Cluster: "prod.example"}
+	for _, uri := range []string{"spiffe://prod.example/shard/eu-1", "spiffe://prod.example/shard/eu-2", "spiffe://prod.example/admin/eu-1"} {
+		id, err := identity.Parse(uri)
+		if err != nil {
+			panic(err)
+		}
+		d := Decide(rule, self, identity.Peer{ID: id}, "eu-1")
+		fmt.Printf("%s %v %q\n", uri, d.Allowed, d.Reason)
+	}
+	// Output:
+	// spiffe://prod.example/shard/eu-1 true ""
+	// spiffe://prod.example/shard/eu-2 false "name"
+	// spiffe://prod.example/admin/eu-1 false "kind"
+}
