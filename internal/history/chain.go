@@ -1,0 +1,281 @@
+package history
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// A History is a chain as it was read, believed by nobody yet: see [Verify].
+type History struct {
+	Head    []byte         // the encoded head record
+	Version store.Revision // of the head in the store; 0 if it came from elsewhere
+
+	// Links are the encoded transitions, genesis first.
+	Links [][]byte
+
+	// Manifests are the exact bytes of each manifest that a link names.
+	Manifests map[manifest.Hash][]byte
+}
+
+// A Link is a verified transition with its name.
+type Link struct {
+	Transition
+	Hash Hash
+}
+
+// Verified is a chain that passed every rule, and the state that it leads to. It
+// is immutable; what its methods return must not be written to.
+type Verified struct {
+	record   Record
+	version  store.Revision
+	links    []Link // at least one
+	manifest *manifest.Manifest
+	seen     meshKeys
+}
+
+// Head returns the signed head record.
+func (v *Verified) Head() Record { return v.record }
+
+// Version returns the version of the head in the store, for transactions that
+// are to fail when it moved. It is 0, which never matches, where it is not known.
+func (v *Verified) Version() store.Revision { return v.version }
+
+// Current returns the last link.
+func (v *Verified) Current() *Link { return &v.links[len(v.links)-1] }
+
+// Manifest returns the manifest in force.
+func (v *Verified) Manifest() *manifest.Manifest { return v.manifest }
+
+// Links returns the whole chain, genesis first.
+func (v *Verified) Links() []Link { return v.links }
+
+// MeshCAKeys returns the mesh CA key of each authority epoch, oldest first.
+func (v *Verified) MeshCAKeys() []MeshCAKey {
+	var out []MeshCAKey
+	for i := range v.links {
+		k := MeshCAKey{v.links[i].AuthorityEpoch, v.links[i].MeshCAKey}
+		if len(out) == 0 || out[len(out)-1] != k {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// A MeshCAKey is the one key that signs SVIDs in an authority epoch (I9).
+type MeshCAKey struct {
+	AuthorityEpoch uint64
+	Key            identity.KeyID
+}
+
+type meshKeys map[identity.KeyID]uint64 // the epoch of each mesh CA key
+
+// A VerifyError says which link broke which rule.
+type VerifyError struct {
+	Rule   string // the rule's stable name
+	Index  uint64 // of the link; 0 if it is not about one
+	Detail string // what was found, and what was expected
+}
+
+func (e *VerifyError) Error() string {
+	at := ""
+	if e.Index > 0 {
+		at = fmt.Sprintf(" at index %d", e.Index)
+	}
+	return fmt.Sprintf("history: rule %s is broken%s: %s: do not use this history, and find out who wrote it", e.Rule, at, e.Detail)
+}
+
+// ErrUnverified is matched by every [*VerifyError].
+var ErrUnverified = errors.New("history does not verify")
+
+// Is reports whether target is [ErrUnverified].
+func (e *VerifyError) Is(target error) bool { return target == ErrUnverified }
+
+// Verify replays h from genesis to head. transactionKey is what the caller
+// trusts: it derives from the seed that it holds, or was pinned. The error is a
+// [*VerifyError] for the first rule that is broken.
+func Verify(h *History, transactionKey ed25519.PublicKey) (*Verified, error) {
+	r := &replay{history: h, key: transactionKey}
+	for _, rule := range headRules {
+		if detail := rule.find(r); detail != "" {
+			return nil, &VerifyError{Rule: rule.Name, Detail: detail}
+		}
+	}
+	v := &Verified{record: r.record, version: h.Version, seen: make(meshKeys)}
+	for i, raw := range h.Links {
+		s := &step{raw: raw, before: v, manifests: h.Manifests}
+		if err := s.check(uint64(i + 1)); err != nil {
+			return nil, err
+		}
+		v.links = append(v.links, s.link)
+		v.manifest = s.manifest
+		v.seen[s.link.MeshCAKey] = s.link.AuthorityEpoch
+	}
+	for _, rule := range endRules {
+		if detail := rule.find(v); detail != "" {
+			return nil, &VerifyError{Rule: rule.Name, Detail: detail}
+		}
+	}
+	return v, nil
+}
+
+// extend returns v and one link more, checked like any other. v may be nil.
+func (v *Verified) extend(t *Transition, m *manifest.Manifest) (*Verified, error) {
+	raw, err := t.Encode()
+	if err != nil {
+		return nil, err
+	}
+	if v == nil {
+		v = &Verified{}
+	}
+	if len(v.links) >= MaxTransitions {
+		return nil, &VerifyError{Rule: "bounds", Index: t.Index, Detail: fmt.Sprintf("the history has %d transitions already, the most that are allowed", len(v.links))}
+	}
+	s := &step{raw: raw, before: v, manifests: map[manifest.Hash][]byte{m.Hash(): m.Bytes()}}
+	if err := s.check(t.Index); err != nil {
+		return nil, err
+	}
+	next := &Verified{links: append(slices.Clip(v.links), s.link), manifest: s.manifest, seen: make(meshKeys, len(v.seen)+1)}
+	maps.Copy(next.seen, v.seen)
+	next.seen[t.MeshCAKey] = t.AuthorityEpoch
+	return next, nil
+}
+
+// Genesis returns the first transition, for the manifest m. The caller fills in
+// MeshCAKey, Salt, ShareCommitments and Reason.
+func Genesis(m *manifest.Manifest) *Transition {
+	return &Transition{Index: 1, AuthorityEpoch: 1, Kind: KindGenesis, Manifest: m.Hash(), SeedEpoch: 1, Threshold: m.Seed.Threshold}
+}
+
+// Next returns the transition of kind that sets m after v, with all that
+// follows from v and m filled in, and whether authority moves. If it does, the
+// caller puts the hash of a new mesh CA key in MeshCAKey, which is zero then; if
+// kind is reshare or reseed, or m changes the seed's owners or threshold, new
+// ShareCommitments, nil then; if kind is reseed, a new Salt. Reason and
+// Signatures are always the caller's.
+//
+// Rekey keeps the manifest: m is that in force. For a restore see [Verified.Restore].
+func (v *Verified) Next(kind Kind, m *manifest.Manifest) (t *Transition, moves bool) {
+	c := v.Current()
+	moves = authorityMoves(kind, v.manifest, m)
+	t = &Transition{
+		Index: c.Index + 1, Previous: c.Hash, AuthorityEpoch: c.AuthorityEpoch, Kind: kind, Manifest: m.Hash(),
+		SeedEpoch: c.SeedEpoch, Threshold: m.Seed.Threshold,
+	}
+	if moves {
+		t.AuthorityEpoch++
+	} else {
+		t.MeshCAKey = c.MeshCAKey
+	}
+	if kind == KindReseed {
+		t.SeedEpoch++
+	} else {
+		t.Salt = c.Salt
+	}
+	if !sharesChange(kind, v.manifest, m) {
+		t.ShareCommitments = c.ShareCommitments
+	}
+	return t, moves
+}
+
+// Restore returns the transition that goes on from v after a restore at now: its
+// index and epoch are above every mark made until then. The caller fills in
+// MeshCAKey, Reason and Signatures.
+func (v *Verified) Restore(now time.Time) *Transition {
+	t, _ := v.Next(KindRestore, v.Manifest())
+	floor := max(uint64(max(now.Unix(), 0)), restoreFloor)
+	t.Index = max(t.Index, floor)
+	t.AuthorityEpoch = max(t.AuthorityEpoch, floor)
+	return t
+}
+
+// restoreFloor is a time, in Unix seconds, before any restore: an index below it
+// cannot be above the marks in the field (storage.md, "Restore").
+const restoreFloor = 1_700_000_000
+
+// authorityMoves reports whether a transition of kind from one manifest to the
+// next takes a new epoch and mesh CA key (manifest.md, "History").
+func authorityMoves(kind Kind, before, after *manifest.Manifest) bool {
+	switch kind {
+	case KindGenesis, KindRekey, KindReseed, KindRestore:
+		return true
+	case KindReshare:
+		return before.Hash() != after.Hash() && len(manifest.AuthorityMoves(before, after)) > 0
+	default:
+		return len(manifest.AuthorityMoves(before, after)) > 0
+	}
+}
+
+// sharesChange reports whether the seed's shares are made anew.
+func sharesChange(kind Kind, before, after *manifest.Manifest) bool {
+	return kind == KindReshare || kind == KindReseed || slices.Contains(manifest.AuthorityMoves(before, after), manifest.AuthoritySeed)
+}
+
+// A Mark is the highest head that someone has seen. Keep it on disk: who
+// forgets it can be shown an older history.
+type Mark struct {
+	AuthorityEpoch uint64 `json:"authority_epoch,string"`
+	Index          uint64 `json:"index,string"`
+	Hash           Hash   `json:"hash"`
+}
+
+// Mark returns the mark of v's head.
+func (v *Verified) Mark() Mark {
+	return Mark{v.record.AuthorityEpoch, v.record.Index, v.record.Hash}
+}
+
+// Errors that a [*MarkError] matches.
+var (
+	ErrRollback = errors.New("history went back")
+	ErrFork     = errors.New("history was forked")
+)
+
+// A MarkError says that a history does not lead through a mark.
+type MarkError struct {
+	Seen, Shown Mark
+	cause       error
+}
+
+func (e *MarkError) Error() string {
+	return fmt.Sprintf("history: %v: epoch %d, index %d (%v) was seen before, and now the head is epoch %d, index %d (%v): "+
+		"refuse it and find out whether the store was restored without a restore transition, or replaced",
+		e.cause, e.Seen.AuthorityEpoch, e.Seen.Index, e.Seen.Hash, e.Shown.AuthorityEpoch, e.Shown.Index, e.Shown.Hash)
+}
+
+// Is reports whether target is [ErrRollback] or [ErrFork], whichever it is.
+func (e *MarkError) Is(target error) bool { return target == e.cause }
+
+// CheckMark reports whether v goes on from seen; the zero Mark has seen nothing.
+// The head that was seen must be a link of v, except that a restore link of a
+// higher authority epoch, which the signers signed, may stand for it: then
+// restored is true, for the record. Errors: [*MarkError].
+func (v *Verified) CheckMark(seen Mark) (restored bool, err error) {
+	if seen == (Mark{}) {
+		return false, nil
+	}
+	for i := len(v.links) - 1; i >= 0; i-- {
+		l := &v.links[i]
+		if l.Hash == seen.Hash && l.Index == seen.Index && l.AuthorityEpoch == seen.AuthorityEpoch {
+			return restored, nil
+		}
+		if l.Kind == KindRestore && l.AuthorityEpoch > seen.AuthorityEpoch {
+			restored = true
+		}
+	}
+	if restored {
+		return true, nil
+	}
+	shown := v.Mark()
+	cause := ErrFork
+	if shown.AuthorityEpoch < seen.AuthorityEpoch || shown.AuthorityEpoch == seen.AuthorityEpoch && shown.Index < seen.Index {
+		cause = ErrRollback
+	}
+	return false, &MarkError{Seen: seen, Shown: shown, cause: cause}
+}

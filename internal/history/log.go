@@ -1,0 +1,315 @@
+package history
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// HeadKey is the key of the head record in the store.
+const HeadKey = "history/latest"
+
+// BlobKey returns the key of the blob with this hash: a transition or a manifest.
+func BlobKey(hash [32]byte) string { return fmt.Sprintf("history/blob/%x", hash) }
+
+// attempts bounds how often a write is tried again after its outcome stayed
+// unknown. Each try is settled by a read; the caller goes on from there.
+const attempts = 6
+
+// ErrEmpty: the store has no history; the cluster was never set up.
+var ErrEmpty = errors.New("no history in the store")
+
+// A ConflictError says that the head moved before an append, which therefore did
+// not happen and never will. It matches [store.ErrConflict].
+type ConflictError struct {
+	Want Hash // the head that was to be extended; zero: none
+	Head Record
+	// Head is as the store gave it, unverified: Load and Verify before use.
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("history: the head is %v at index %d, not %v: someone else was first; look at their change and sign for the new head", e.Head.Hash, e.Head.Index, e.Want)
+}
+
+// Is reports whether target is [store.ErrConflict].
+func (e *ConflictError) Is(target error) bool { return target == store.ErrConflict }
+
+// A BlobError says that the store does not hold a blob as its name promises.
+type BlobError struct {
+	Hash    Hash
+	Missing bool // else it was altered
+}
+
+func (e *BlobError) Error() string {
+	what := "was altered"
+	if e.Missing {
+		what = "is missing"
+	}
+	return fmt.Sprintf("history: blob %v %s: restore the store from a backup, or repair it from a copy of the blob", e.Hash, what)
+}
+
+// A Log is the history in a store. It holds no state: any number of them, in any
+// number of processes, may work on one store.
+type Log struct {
+	kv store.KV
+}
+
+// New returns the log in kv.
+func New(kv store.KV) *Log { return &Log{kv: kv} }
+
+// Head returns the head record as the store has it, unverified, and the version
+// of its key. Errors: [ErrEmpty]; [ErrEncoding]; those of the store.
+func (l *Log) Head(ctx context.Context) (Record, store.Revision, error) {
+	e, err := l.kv.Get(ctx, HeadKey)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return Record{}, 0, ErrEmpty
+	case err != nil:
+		return Record{}, 0, fmt.Errorf("history: reading the head: %w", err)
+	}
+	r, err := DecodeRecord(e.Value)
+	return r, e.Version, err
+}
+
+// Load reads the whole history, unverified: from the head back to genesis, and
+// the manifests. Errors: [ErrEmpty]; a [*BlobError]; [ErrEncoding]; [ErrUnverified]
+// if it is out of bounds; those of the store.
+func (l *Log) Load(ctx context.Context) (*History, error) {
+	e, err := l.kv.Get(ctx, HeadKey)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, ErrEmpty
+	case err != nil:
+		return nil, fmt.Errorf("history: reading the head: %w", err)
+	}
+	head, err := DecodeRecord(e.Value)
+	if err != nil {
+		return nil, err
+	}
+	h := &History{Head: e.Value, Version: e.Version, Manifests: make(map[manifest.Hash][]byte)}
+	total := 0
+	count := func(n int) error {
+		if total += n; total > MaxHistoryBytes || len(h.Links) > MaxTransitions {
+			return &VerifyError{Rule: "bounds", Detail: fmt.Sprintf("more than %d transitions or %d bytes", MaxTransitions, MaxHistoryBytes)}
+		}
+		return nil
+	}
+	for next := head.Hash; !next.IsZero(); {
+		raw, err := l.blob(ctx, next)
+		if err != nil {
+			return nil, err
+		}
+		t, err := Decode(raw)
+		if err != nil {
+			return nil, err
+		}
+		h.Links = append(h.Links, raw)
+		if err := count(len(raw)); err != nil {
+			return nil, err
+		}
+		if _, ok := h.Manifests[t.Manifest]; !ok {
+			data, err := l.blob(ctx, Hash(t.Manifest))
+			if err != nil {
+				return nil, err
+			}
+			h.Manifests[t.Manifest] = data
+			if err := count(len(data)); err != nil {
+				return nil, err
+			}
+		}
+		next = t.Previous
+	}
+	slices.Reverse(h.Links)
+	return h, nil
+}
+
+func (l *Log) blob(ctx context.Context, hash Hash) ([]byte, error) {
+	e, err := l.kv.Get(ctx, BlobKey(hash))
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, &BlobError{Hash: hash, Missing: true}
+	case err != nil:
+		return nil, fmt.Errorf("history: reading blob %v: %w", hash, err)
+	case hashOf(e.Value) != hash:
+		return nil, &BlobError{Hash: hash}
+	}
+	return e.Value, nil
+}
+
+// Append writes t, which sets m, as the child of base's head and returns the
+// history with it. base is nil for a genesis. key is the transaction key.
+//
+// The order is the proof: everything is checked, then the blobs are written,
+// then the head is swapped. The caller has made the new mesh CA key before, and
+// keeps it unless the error says that the transition is not in the history:
+//
+//   - [*ConflictError]: it is not and never will be. Load, verify, decide again.
+//   - [store.ErrUnknownOutcome]: the head was swapped, or may yet be. Keep the key,
+//     and call Append again with the same arguments: that settles it, whoever
+//     moved the head meanwhile.
+//   - any other error: this call changed nothing that counts. What an earlier call
+//     left unknown stays so.
+//
+// If t was followed by another transition before its outcome could be read, it
+// is in the history nonetheless, and Append succeeds with a Version of 0.
+func (l *Log) Append(ctx context.Context, base *Verified, t *Transition, m *manifest.Manifest, key crypto.Signer) (*Verified, error) {
+	next, err := base.extend(t, m)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := t.Encode()
+	if err != nil {
+		return nil, err
+	}
+	next.record, err = signRecord(t, next.Current().Hash, key)
+	if err != nil {
+		return nil, err
+	}
+	for _, blob := range [...][]byte{m.Bytes(), raw} {
+		if err := l.putBlob(ctx, blob); err != nil {
+			return nil, err
+		}
+	}
+	next.version, err = l.swap(ctx, base, next)
+	if err != nil {
+		return nil, err
+	}
+	return next, nil
+}
+
+// putBlob writes a blob under its hash. Who wrote it is of no matter.
+func (l *Log) putBlob(ctx context.Context, blob []byte) error {
+	hash := hashOf(blob)
+	var err error
+	for range attempts {
+		if _, err = l.kv.CompareAndSwap(ctx, BlobKey(hash), 0, blob); err == nil {
+			return nil
+		}
+		if !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrUnknownOutcome) {
+			break
+		}
+		_, readErr := l.blob(ctx, hash)
+		if readErr == nil {
+			return nil
+		}
+		if altered, ok := errors.AsType[*BlobError](readErr); !ok || !altered.Missing {
+			return readErr
+		}
+	}
+	// The head was not touched, so an unknown outcome of a blob is a failure like
+	// any other: it must not match store.ErrUnknownOutcome.
+	return fmt.Errorf("history: writing blob %v: %v: try again, nothing has changed", hash, err)
+}
+
+// swap moves the head from base to next and returns its version.
+func (l *Log) swap(ctx context.Context, base, next *Verified) (store.Revision, error) {
+	var old store.Revision
+	var want Hash
+	if base != nil {
+		old, want = base.version, base.record.Hash
+		if old == 0 {
+			// Not known: never the "must not exist" that 0 means to a store.
+			head, version, err := l.Head(ctx)
+			if err != nil {
+				return 0, err
+			}
+			if head.Hash == want {
+				old = version
+			}
+		}
+	}
+	mine := next.record.Encode()
+	unknown := false
+	var err error
+	for range attempts {
+		if base != nil && old == 0 {
+			err = store.ErrConflict
+		} else {
+			var version store.Revision
+			if version, err = l.kv.CompareAndSwap(ctx, HeadKey, old, mine); err == nil {
+				return version, nil
+			}
+		}
+		unknown = unknown || errors.Is(err, store.ErrUnknownOutcome)
+		if !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrUnknownOutcome) {
+			break
+		}
+		// Conflict or unknown: the head says whose it is.
+		e, readErr := l.kv.Get(ctx, HeadKey)
+		switch {
+		case readErr == nil && bytes.Equal(e.Value, mine):
+			return e.Version, nil
+		case readErr == nil && e.Version != old:
+			// Moved on, so that our swap, however late, can no longer happen; but it
+			// may have happened before the head that we see.
+			return l.overtaken(ctx, e, want, next)
+		case readErr != nil && !errors.Is(readErr, store.ErrNotFound):
+			// Even after a mere conflict: an earlier Append may have succeeded unseen.
+			return 0, l.undecided(next, true, errors.Join(err, readErr))
+		}
+		// The head is still the old one, and a swap whose answer was lost may yet
+		// arrive. Reading can never settle that; swapping again does: one of the two
+		// succeeds and the other conflicts.
+	}
+	// A conflict on a head that reads as the old one is a store that contradicts
+	// itself: nothing is known then.
+	return 0, l.undecided(next, unknown || errors.Is(err, store.ErrConflict), err)
+}
+
+// undecided reports a swap that did not succeed: unknown if any try may have
+// happened or may yet.
+func (l *Log) undecided(next *Verified, unknown bool, cause error) error {
+	if unknown {
+		return fmt.Errorf("history: it is not known whether %v became the head: keep its mesh CA key and append it again: %w", next.record.Hash, withUnknown(cause))
+	}
+	return fmt.Errorf("history: the head was not moved to %v: %w", next.record.Hash, cause)
+}
+
+// withUnknown makes cause match store.ErrUnknownOutcome if it does not already:
+// the last of several tries may have failed in another way than the first.
+func withUnknown(cause error) error {
+	if errors.Is(cause, store.ErrUnknownOutcome) {
+		return cause
+	}
+	return fmt.Errorf("%w: %v", store.ErrUnknownOutcome, cause)
+}
+
+// overtaken decides, with the head at e, whether next is an ancestor of it.
+func (l *Log) overtaken(ctx context.Context, e store.Entry, want Hash, next *Verified) (store.Revision, error) {
+	head, err := DecodeRecord(e.Value)
+	if err != nil {
+		return 0, l.undecided(next, true, err)
+	}
+	target := next.record
+	if head.Hash == target.Hash {
+		return e.Version, nil
+	}
+	at := head.Hash
+	for range MaxTransitions {
+		if at.IsZero() || at == want {
+			break
+		}
+		raw, err := l.blob(ctx, at)
+		if err != nil {
+			return 0, l.undecided(next, true, err)
+		}
+		t, err := Decode(raw)
+		if err != nil {
+			return 0, l.undecided(next, true, err)
+		}
+		if t.Previous == target.Hash {
+			return 0, nil
+		}
+		if t.Index <= target.Index {
+			break // indices fall towards genesis: next cannot come any more
+		}
+		at = t.Previous
+	}
+	return 0, &ConflictError{Want: want, Head: head}
+}

@@ -1,0 +1,351 @@
+package history
+
+import (
+	"crypto/ed25519"
+	"fmt"
+	"slices"
+
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// A Rule is one thing that every history must hold to.
+type Rule struct {
+	Name    string // stable: see VerifyError.Rule
+	Why     string // what goes wrong without it
+	Section string // where it is written
+}
+
+// Rules returns every rule of [Verify], in the order in which they are checked.
+func Rules() []Rule {
+	var rules []Rule
+	for _, r := range headRules {
+		rules = append(rules, r.Rule)
+	}
+	for _, r := range linkRules {
+		rules = append(rules, r.Rule)
+	}
+	for _, r := range endRules {
+		rules = append(rules, r.Rule)
+	}
+	return rules
+}
+
+// replay is what the rules about the head look at.
+type replay struct {
+	history *History
+	key     ed25519.PublicKey
+	record  Record // set by head-encoding
+}
+
+var headRules = [...]struct {
+	Rule
+	find func(r *replay) string
+}{
+	{Rule{"bounds", "a store that nobody vouches for must not exhaust a coordinator", "README.md, Rules of engineering"}, func(r *replay) string {
+		total := len(r.history.Head)
+		for _, l := range r.history.Links {
+			total += len(l)
+		}
+		for _, m := range r.history.Manifests {
+			total += len(m)
+		}
+		switch n := len(r.history.Links); {
+		case n == 0:
+			return "no transitions"
+		case n > MaxTransitions:
+			return fmt.Sprintf("%d transitions, at most %d are allowed", n, MaxTransitions)
+		case total > MaxHistoryBytes:
+			return fmt.Sprintf("%d bytes, at most %d are allowed", total, MaxHistoryBytes)
+		}
+		return ""
+	}},
+	{Rule{"head-encoding", "one head has one form", "manifest.md, History"}, func(r *replay) string {
+		var err error
+		if r.record, err = DecodeRecord(r.history.Head); err != nil {
+			return err.Error()
+		}
+		return ""
+	}},
+	{Rule{"head-signature", "who cannot derive keys from the seed must not move the head (I10)", "manifest.md, History"}, func(r *replay) string {
+		if !r.record.VerifySignature(r.key) {
+			return "the head is not signed by the transaction key of this seed: this is the history of another cluster or seed, or forged"
+		}
+		return ""
+	}},
+}
+
+// A step is one link and the verified chain before it.
+type step struct {
+	raw       []byte
+	before    *Verified
+	manifests map[manifest.Hash][]byte
+
+	prev     *Link              // nil for the first
+	link     Link               // set by encoding
+	manifest *manifest.Manifest // set by manifest-blob
+}
+
+func (s *step) check(position uint64) error {
+	if n := len(s.before.links); n > 0 {
+		s.prev = &s.before.links[n-1]
+	}
+	for _, rule := range linkRules {
+		if detail := rule.find(s); detail != "" {
+			index := s.link.Index
+			if index == 0 {
+				index = position
+			}
+			return &VerifyError{Rule: rule.Name, Index: index, Detail: detail}
+		}
+	}
+	return nil
+}
+
+// genesis reports whether the link is the first; rules that compare two links
+// leave it to genesis-shape.
+func (s *step) genesis() bool { return s.prev == nil }
+
+// linkRules are checked in order for every link. encoding and manifest-blob
+// read what the others look at.
+var linkRules = [...]struct {
+	Rule
+	find func(s *step) string
+}{
+	{Rule{"encoding", "one transition has one name", "RFC 8785; manifest.md, History"}, func(s *step) string {
+		t, err := Decode(s.raw)
+		if err != nil {
+			return err.Error()
+		}
+		s.link.Transition, s.link.Hash = *t, hashOf(s.raw)
+		return ""
+	}},
+	{Rule{"kind", "an unknown kind might change what we do not check", "manifest.md, History"}, func(s *step) string {
+		if !slices.Contains(Kinds(), s.link.Kind) {
+			return fmt.Sprintf("kind %.32q is not known: it was written by a newer release", s.link.Kind)
+		}
+		return ""
+	}},
+	{Rule{"manifest-blob", "the signed hash names exact bytes, and they must be a manifest", "manifest.md, Manifest"}, func(s *step) string {
+		want := s.link.Manifest
+		if s.prev != nil && s.prev.Manifest == want {
+			s.manifest = s.before.manifest
+			return ""
+		}
+		data, ok := s.manifests[want]
+		if !ok {
+			return fmt.Sprintf("manifest %v is missing", want)
+		}
+		if got := manifest.Hash(hashOf(data)); got != want {
+			return fmt.Sprintf("the bytes under the name of manifest %v have the hash %v", want, got)
+		}
+		m, err := manifest.Parse(data)
+		if err != nil {
+			return fmt.Sprintf("manifest %v: %v", want, err)
+		}
+		s.manifest = m
+		return ""
+	}},
+	{Rule{"genesis-shape", "a chain has one beginning, known to all", "manifest.md, History"}, func(s *step) string {
+		t := &s.link.Transition
+		switch {
+		case s.genesis() != (t.Kind == KindGenesis):
+			return fmt.Sprintf("kind %s: the first link, and it alone, is genesis", t.Kind)
+		case !s.genesis():
+			return ""
+		case t.Index != 1 || !t.Previous.IsZero() || t.AuthorityEpoch != 1 || t.SeedEpoch != 1:
+			return fmt.Sprintf("genesis has index %d, epoch %d, seed epoch %d and a link before it of %v, want 1, 1, 1 and none", t.Index, t.AuthorityEpoch, t.SeedEpoch, t.Previous)
+		}
+		return ""
+	}},
+	{Rule{"previous", "the chain is what the head's signature covers (I10)", "manifest.md, History"}, func(s *step) string {
+		if !s.genesis() && s.link.Previous != s.prev.Hash {
+			return fmt.Sprintf("it names %v as the link before, which is %v", s.link.Previous, s.prev.Hash)
+		}
+		return ""
+	}},
+	{Rule{"index", "a reader orders heads by it; only a restore may jump, and must pass every mark", "manifest.md, History; storage.md, Restore"}, func(s *step) string {
+		switch {
+		case s.genesis():
+		case s.link.Kind == KindRestore:
+			if s.link.Index <= s.prev.Index || s.link.Index < restoreFloor {
+				return fmt.Sprintf("a restore after index %d has index %d, want more, and at least the Unix time", s.prev.Index, s.link.Index)
+			}
+		case s.link.Index != s.prev.Index+1:
+			return fmt.Sprintf("index %d follows %d", s.link.Index, s.prev.Index)
+		}
+		return ""
+	}},
+	{Rule{"epoch-not-lower", "receivers refuse a lower authority epoch, so going back would cut them off", "README.md, The four clocks"}, func(s *step) string {
+		if !s.genesis() && s.link.AuthorityEpoch < s.prev.AuthorityEpoch {
+			return fmt.Sprintf("authority epoch %d follows %d", s.link.AuthorityEpoch, s.prev.AuthorityEpoch)
+		}
+		return ""
+	}},
+	{Rule{"epoch-with-authority", "who lost authority keeps it until the epoch moves; a needless move re-issues every identity", "manifest.md, History"}, func(s *step) string {
+		if s.genesis() {
+			return ""
+		}
+		got, was := s.link.AuthorityEpoch, s.prev.AuthorityEpoch
+		switch moves := authorityMoves(s.link.Kind, s.before.manifest, s.manifest); {
+		case s.link.Kind == KindRestore:
+			if got <= was || got < restoreFloor {
+				return fmt.Sprintf("a restore after authority epoch %d has %d, want more, and at least the Unix time", was, got)
+			}
+		case moves && got != was+1:
+			return fmt.Sprintf("authority moves (%s: %v) and the epoch goes from %d to %d, want %d", s.link.Kind, manifest.AuthorityMoves(s.before.manifest, s.manifest), was, got, was+1)
+		case !moves && got != was:
+			return fmt.Sprintf("authority does not move and the epoch goes from %d to %d", was, got)
+		}
+		return ""
+	}},
+	{Rule{"mesh-key-named", "comparing manifests alone cannot tell two mesh keys apart", "manifest.md, History"}, func(s *step) string {
+		if s.link.MeshCAKey.IsZero() {
+			return "no mesh CA key is named"
+		}
+		return ""
+	}},
+	{Rule{"mesh-key-with-epoch", "one mesh key, one epoch (I9)", "README.md, Invariants"}, func(s *step) string {
+		if s.genesis() {
+			return ""
+		}
+		if moved := s.link.AuthorityEpoch != s.prev.AuthorityEpoch; moved != (s.link.MeshCAKey != s.prev.MeshCAKey) {
+			return fmt.Sprintf("authority epoch %d follows %d and mesh CA key %v follows %v: they move together", s.link.AuthorityEpoch, s.prev.AuthorityEpoch, s.link.MeshCAKey, s.prev.MeshCAKey)
+		}
+		return ""
+	}},
+	{Rule{"mesh-key-once", "a key that comes back signs under two epochs (I9)", "README.md, Invariants"}, func(s *step) string {
+		if epoch, seen := s.before.seen[s.link.MeshCAKey]; seen && epoch != s.link.AuthorityEpoch {
+			return fmt.Sprintf("mesh CA key %v of epoch %d was that of epoch %d already", s.link.MeshCAKey, s.link.AuthorityEpoch, epoch)
+		}
+		return ""
+	}},
+	{Rule{"same-cluster", "identities of another trust domain would all change", "manifest.md, Manifest"}, func(s *step) string {
+		if !s.genesis() && s.manifest.Cluster != s.before.manifest.Cluster {
+			return fmt.Sprintf("cluster %s follows %s", s.manifest.Cluster, s.before.manifest.Cluster)
+		}
+		return ""
+	}},
+	{Rule{"same-manifest", "the transaction key alone, or a backup, must not change policy", "manifest.md, History"}, func(s *step) string {
+		if (s.link.Kind == KindRekey || s.link.Kind == KindRestore) && s.link.Manifest != s.prev.Manifest {
+			return fmt.Sprintf("%s changes the manifest from %v to %v", s.link.Kind, s.prev.Manifest, s.link.Manifest)
+		}
+		return ""
+	}},
+	{Rule{"reshare-seed-only", "signers consented to other owners, not to another authority", "manifest.md, Keys"}, func(s *step) string {
+		if s.link.Kind != KindReshare {
+			return ""
+		}
+		for _, part := range manifest.AuthorityMoves(s.before.manifest, s.manifest) {
+			if part != manifest.AuthoritySeed && part != manifest.AuthorityEverySet {
+				return "reshare also changes " + part
+			}
+		}
+		return ""
+	}},
+	{Rule{"seed-epoch", "shares of one seed must not be taken for those of another", "manifest.md, Keys"}, func(s *step) string {
+		if s.genesis() {
+			return ""
+		}
+		want := s.prev.SeedEpoch
+		if s.link.Kind == KindReseed {
+			want++
+		}
+		if s.link.SeedEpoch != want {
+			return fmt.Sprintf("%s takes the seed epoch from %d to %d, want %d", s.link.Kind, s.prev.SeedEpoch, s.link.SeedEpoch, want)
+		}
+		return ""
+	}},
+	{Rule{"salt", "keys derive from seed and salt: the salt is fixed for a seed epoch and fresh for the next", "manifest.md, Keys"}, func(s *step) string {
+		switch {
+		case s.link.Salt == Salt{}:
+			return "no salt"
+		case s.genesis():
+		case s.link.SeedEpoch == s.prev.SeedEpoch && s.link.Salt != s.prev.Salt:
+			return "the salt changes within a seed epoch"
+		case s.link.SeedEpoch != s.prev.SeedEpoch && slices.ContainsFunc(s.before.links, func(l Link) bool { return l.Salt == s.link.Salt }):
+			return "the salt of an earlier seed epoch comes back"
+		}
+		return ""
+	}},
+	{Rule{"threshold", "owners would learn at a loss that it takes more of them", "manifest.md, Manifest"}, func(s *step) string {
+		if want := s.manifest.Seed.Threshold; s.link.Threshold != want {
+			return fmt.Sprintf("threshold %d, and the manifest says %d", s.link.Threshold, want)
+		}
+		return ""
+	}},
+	{Rule{"shares-of-owners", "a bad share is refused by the name of its owner", "manifest.md, Keys"}, checkShares},
+	{Rule{"shares-with-seed", "a share must not change behind the backs of owners and signers", "manifest.md, Keys"}, func(s *step) string {
+		if s.genesis() {
+			return ""
+		}
+		same := slices.Equal(s.link.ShareCommitments, s.prev.ShareCommitments)
+		change := sharesChange(s.link.Kind, s.before.manifest, s.manifest)
+		if change && same && len(s.link.ShareCommitments) > 0 {
+			return fmt.Sprintf("%s changes the seed, its owners or their threshold and keeps the old shares", s.link.Kind)
+		}
+		if !change && !same {
+			return fmt.Sprintf("%s makes other shares of the seed", s.link.Kind)
+		}
+		return ""
+	}},
+	{Rule{"signatures", "a signature that does not verify is a mistake or an attempt", "manifest.md, History"}, func(s *step) string {
+		if len(s.link.Signatures) == 0 {
+			return ""
+		}
+		if s.link.Kind == KindRekey {
+			return "rekey is signed by the head alone and carries none"
+		}
+		// The signers of the manifest in force; of a genesis, its own.
+		inForce := s.manifest
+		if !s.genesis() {
+			inForce = s.before.manifest
+		}
+		if _, err := countSigners(inForce, s.link.Statement(), s.link.Signatures); err != nil {
+			return err.Error()
+		}
+		return ""
+	}},
+	{Rule{"signers-threshold", "a coordinator, or who kept the seed, must not change policy alone", "manifest.md, History"}, func(s *step) string {
+		if s.genesis() || !s.link.Kind.signed() {
+			return ""
+		}
+		if err := Authorize(s.before.manifest, s.link.Statement(), s.link.Signatures); err != nil {
+			return err.Error()
+		}
+		return ""
+	}},
+}
+
+// checkShares: one commitment for each owner with a recipient, in the order of
+// the manifest. A keeper may have one: it can be given a share or the whole seed.
+func checkShares(s *step) string {
+	rest := s.link.ShareCommitments
+	for _, o := range s.manifest.Seed.Owners {
+		if len(rest) > 0 && rest[0].Owner == o.Name {
+			if rest[0].Hash.IsZero() {
+				return "the commitment to the share of " + o.Name + " is empty"
+			}
+			rest = rest[1:]
+		} else if o.Keeper == "" {
+			return "no commitment to the share of " + o.Name + " where it belongs"
+		}
+	}
+	if len(rest) > 0 {
+		return fmt.Sprintf("a commitment to a share of %.128q, who is no owner or stands elsewhere", rest[0].Owner)
+	}
+	return ""
+}
+
+var endRules = [...]struct {
+	Rule
+	find func(v *Verified) string
+}{
+	{Rule{"head-is-last", "the signature must cover all links, and no other chain", "manifest.md, History"}, func(v *Verified) string {
+		last := v.Current()
+		if v.record.Hash != last.Hash || v.record.Index != last.Index || v.record.AuthorityEpoch != last.AuthorityEpoch {
+			return fmt.Sprintf("the head names index %d, epoch %d, %v, and the last link is index %d, epoch %d, %v",
+				v.record.Index, v.record.AuthorityEpoch, v.record.Hash, last.Index, last.AuthorityEpoch, last.Hash)
+		}
+		return ""
+	}},
+}
