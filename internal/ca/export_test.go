@@ -1,0 +1,44 @@
+package ca
+
+import (
+	"crypto"
+	"crypto/rand"
+	"crypto/x509"
+	"io"
+)
+
+// CSRRules and LintRules name the rows of the tables.
+func CSRRules() (names []string) {
+	for _, r := range csrRules {
+		names = append(names, r.name)
+	}
+	return names
+}
+
+func LintRules() (names []string) {
+	for _, table := range [][]lintRule{linkLints, leafLints} {
+		for _, r := range table {
+			names = append(names, r.name)
+		}
+	}
+	return names
+}
+
+// LintLeaf runs both tables.
+func LintLeaf(cert, issuer *x509.Certificate, r Request) error {
+	in := lintInput{cert: cert, issuer: issuer, key: r.PublicKey, request: r}
+	if err := lint(linkLints, in); err != nil {
+		return err
+	}
+	return lint(leafLints, in)
+}
+
+// SignGuarded signs template with key behind the guard.
+func SignGuarded(template, issuer *x509.Certificate, pub crypto.PublicKey, key crypto.Signer, lint func(*x509.Certificate) error) (*x509.Certificate, error) {
+	return sign(rand.Reader, template, issuer, pub, &guardedSigner{key: key, lint: lint})
+}
+
+// SignDigest asks the guard for a signature of a digest.
+func SignDigest(key crypto.Signer, r io.Reader, digest []byte) ([]byte, error) {
+	return (&guardedSigner{key: key, lint: func(*x509.Certificate) error { return nil }}).Sign(r, digest, crypto.SHA256)
+}

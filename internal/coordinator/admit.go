@@ -1,0 +1,259 @@
+package coordinator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// Admission decides here, without I/O: who a candidate is by the manifest in
+// force, and what one transaction must then change. join.go and renew.go read
+// what it needs, apply what it says, and sign afterwards.
+
+// candidate is one whose proof was verified. There is no other way to ask for
+// admission, so an anonymous join cannot be represented.
+type candidate struct {
+	kind   identity.Kind   // what it wants to be
+	proven proof.Proven    // what it showed
+	key    identity.KeyID  // the key to certify
+	token  *versionedToken // set for a token proof
+}
+
+// versionedToken is a token and, if there is one, its earlier use by this key.
+type versionedToken struct {
+	versioned[tokenRecord]
+	use versioned[tokenUse]
+}
+
+// match is what the manifest in force says of a candidate: the entry that covers
+// it, and the name that it gets.
+type match struct {
+	entry    *manifest.Entry
+	id       identity.ID
+	selector string
+	token    bool // the selector is a token's: many can show it
+}
+
+// tokenFault says why a token that was proven does not admit any more. Only who
+// proved its secret is told.
+func tokenFault(tok tokenRecord, now time.Time) error {
+	switch {
+	case tok.Revoked:
+		return explain.New(explain.TokenRevoked, "token", tok.ID)
+	case !now.Before(tok.ExpiresAt):
+		return explain.New(explain.TokenExpired, "token", tok.ID, "expired_at", tok.ExpiresAt.UTC().Format(time.RFC3339), "now", now.UTC().Format(time.RFC3339))
+	case tok.Used >= tok.Uses:
+		return explain.New(explain.TokenSpent, "token", tok.ID, "uses", fmt.Sprint(tok.Uses))
+	}
+	return nil
+}
+
+// identify finds the entry of the manifest in force that covers c, and its name.
+// member is the record that an svid proof speaks for. generated is the name that
+// the seed made up, for a token that fixes none: a candidate never chooses.
+//
+// It holds steps 2 and 3 of the handshake (admission.md): an entry matches; the
+// entry allows the kind asked for.
+func identify(m *manifest.Manifest, c candidate, member versioned[memberRecord], generated string) (match, error) {
+	selectors := c.proven.Selectors()
+	unauthorized := explain.New(explain.JoinUnauthorized, "shown", fmt.Sprint(selectors))
+	if c.proven.Type() == proof.TypeSVID {
+		// Who is a member may come back while an entry still covers what it once
+		// showed: taking the entry away sticks.
+		if !member.exists() {
+			return match{}, unauthorized
+		}
+		selectors = member.value.Selectors
+	}
+	found, ok := m.Match(c.kind, selectors)
+	if c.token != nil && ok && found.Entry.Name != c.token.value.Entry {
+		ok = false // a token speaks for its own entry only
+	}
+	if !ok {
+		if allowed := m.KindsFor(selectors); len(allowed) > 0 {
+			return match{}, kindMismatch(fmt.Sprint(selectors), allowed[0], c.kind)
+		}
+		return match{}, unauthorized
+	}
+	name := found.Name
+	switch {
+	case c.proven.Type() == proof.TypeSVID:
+		name = member.value.Name
+	case c.token != nil && c.token.use.exists():
+		// The grant of an earlier use was lost: the same key gets the same name.
+		_, name, _ = strings.Cut(c.token.use.value.Member, "/")
+	case c.token != nil && c.token.value.Name != "":
+		name = c.token.value.Name
+	case c.token != nil:
+		name = generated
+	}
+	id, err := identity.New(m.Cluster, c.kind, name)
+	if err != nil {
+		return match{}, explain.Wrap(err, explain.JoinUnauthorized, "shown", fmt.Sprint(selectors))
+	}
+	return match{entry: found.Entry, id: id, selector: found.Selector, token: found.Token}, nil
+}
+
+func kindMismatch(who string, allowed, requested identity.Kind) error {
+	return explain.New(explain.JoinKindMismatch, "identity", who, "allowed", string(allowed), "requested", string(requested))
+}
+
+// admissionView is what one admission is decided on. The versions in it are the
+// conditions of its transaction.
+type admissionView struct {
+	member    versioned[memberRecord]
+	bannedID  versioned[banRecord]
+	bannedKey versioned[banRecord]
+	count     versioned[entryCount] // read only for an entry with max_members
+}
+
+// admission is what a transaction must write, and what the candidate is told.
+type admission struct {
+	record  memberRecord
+	already bool // the member existed
+	// token is the token's record after this use, if the admission uses it up by
+	// one; tokenUse is what binds the use to the key.
+	token    *tokenRecord
+	tokenUse *tokenUse
+	count    *entryCount
+}
+
+// admit decides steps 4 to 6: bans, then whether the name is free or the
+// candidate proves that it is the member of that name. csr is what is wrong with
+// the candidate's request for a certificate, nil for nothing; it is step 5.
+func admit(m match, c candidate, v admissionView, csr error, now time.Time) (admission, error) {
+	if v.bannedID.exists() || v.bannedKey.exists() {
+		return admission{}, explain.New(explain.JoinBanned, "identity", m.id.String())
+	}
+	if csr != nil {
+		return admission{}, csr
+	}
+	if c.token != nil && !c.token.use.exists() {
+		if err := tokenFault(c.token.value, now); err != nil {
+			return admission{}, err
+		}
+	}
+	a := admission{record: memberRecord{
+		Kind:        m.id.Kind(),
+		Name:        m.id.Name(),
+		State:       stateActive,
+		Entry:       m.entry.Name,
+		JoinedAt:    now.UTC(),
+		ProofType:   c.proven.Type(),
+		Selectors:   c.proven.Selectors(),
+		Incarnation: c.key,
+	}}
+	if c.token != nil {
+		a.record.Token, a.record.NarrowTo = c.token.value.ID, c.token.value.Organizations
+	}
+	if v.member.exists() {
+		if err := rejoins(m, c, v.member.value, now); err != nil {
+			return admission{}, err
+		}
+		old := v.member.value
+		a.already = true
+		a.record.JoinedAt = old.JoinedAt
+		a.record.Domains = old.Domains
+		a.record.Key, a.record.Older, a.record.NotAfter = old.Key, old.Older, old.NotAfter
+		if c.proven.Type() == proof.TypeSVID {
+			// It is the same enrolment, under the proof that first admitted it.
+			a.record.ProofType, a.record.Selectors = old.ProofType, old.Selectors
+			a.record.Incarnation, a.record.Token, a.record.NarrowTo = old.Incarnation, old.Token, old.NarrowTo
+		}
+	} else if m.entry.MaxMembers > 0 {
+		if v.count.value.Members >= m.entry.MaxMembers {
+			return admission{}, explain.New(explain.JoinEntryFull, "entry", m.entry.Name, "max", fmt.Sprint(m.entry.MaxMembers))
+		}
+		a.count = &entryCount{Members: v.count.value.Members + 1}
+	}
+	if c.token != nil && !c.token.use.exists() {
+		used := c.token.value
+		used.Used++
+		a.token = &used
+		a.tokenUse = &tokenUse{Member: a.record.path(), At: now.UTC()}
+	}
+	a.record.cover(m.entry)
+	if !a.record.rekey(c.key, now.Add(m.entry.SVIDTTL), now) {
+		return admission{}, renewedTooOften(m.id)
+	}
+	return a, nil
+}
+
+// rejoins reports whether c proved that it is the member that old records.
+func rejoins(m match, c candidate, old memberRecord, now time.Time) error {
+	taken := explain.New(explain.JoinNameTaken, "identity", m.id.String())
+	switch {
+	case c.proven.Type() == proof.TypeSVID:
+		// The verifier compared the key with the record already; old keys and
+		// foreign ones do not come here.
+		return nil
+	case old.State == stateReplacing:
+		return nil
+	case c.token != nil && c.token.use.exists() && c.key == old.Key:
+		return nil // its grant was lost
+	case !m.token && slices.Contains(old.Selectors, m.selector):
+		return nil
+	case sessionKind(old.Kind) && now.After(old.NotAfter):
+		return nil // a person's session that is over holds no name
+	}
+	return taken
+}
+
+// sessionKind reports whether an identity of kind k is a session of a person or
+// tool: it lasts for sessionTTL, and counts for nothing in the fleet.
+func sessionKind(k identity.Kind) bool { return k == identity.Admin || k == identity.Readonly }
+
+// renewal decides a renewal: by the manifest in force, whatever was true when
+// the member joined.
+//
+// presented is the key of the SVID that the caller holds; next is the key that
+// it wants certified.
+func renewal(m *manifest.Manifest, rec versioned[memberRecord], id identity.ID, presented, next identity.KeyID, csr error, now time.Time) (memberRecord, *manifest.Entry, error) {
+	gone := explain.New(explain.RenewEntryGone, "identity", id.String())
+	if !rec.exists() || rec.value.State != stateActive {
+		return memberRecord{}, nil, gone
+	}
+	old := rec.value
+	found, ok := m.Match(old.Kind, old.Selectors)
+	if !ok {
+		if allowed := m.KindsFor(old.Selectors); len(allowed) > 0 {
+			return memberRecord{}, nil, kindMismatch(id.String(), allowed[0], old.Kind)
+		}
+		return memberRecord{}, nil, gone
+	}
+	switch {
+	case presented == old.Key:
+	case next == old.Key && len(old.Older) > 0 && presented == old.Older[0].Key:
+		// The answer to the last renewal was lost: the same new key again.
+	default:
+		// An older key is in use: two machines hold this identity.
+		return memberRecord{}, nil, explain.New(explain.RenewOlderKey, "identity", id.String(), "key", presented.String()[:16])
+	}
+	if csr != nil {
+		return memberRecord{}, nil, csr
+	}
+	if next != old.Key && old.wasKey(next) {
+		return memberRecord{}, nil, explain.New(explain.RenewOlderKey, "identity", id.String(), "key", next.String()[:16])
+	}
+	if !rec.value.rekey(next, now.Add(found.Entry.SVIDTTL), now) {
+		return memberRecord{}, nil, renewedTooOften(id)
+	}
+	rec.value.cover(found.Entry)
+	return rec.value, found.Entry, nil
+}
+
+func renewedTooOften(id identity.ID) error {
+	return explain.New(explain.RateLimited, "what", "renewals of "+id.String(), "limit", fmt.Sprintf("%d valid certificates", maxLiveKeys))
+}
+
+// renewEvery is how often a member renews: often enough that a new key is never
+// far, seldom enough that its record can remember every valid certificate.
+func renewEvery(ttl time.Duration) time.Duration {
+	return min(max(defaultRenewEvery, ttl/(maxLiveKeys/2)), ttl/2)
+}

@@ -1,0 +1,432 @@
+// Package coordinator is a replica of the control plane: it admits members, keeps
+// them certified, and signs what they believe.
+//
+// What is promised:
+//
+//   - Nobody is certified without a record in the store that says by which proof,
+//     under which entry of the manifest in force, and over which key (I1). The
+//     record is durable before the certificate is signed.
+//   - Every transaction is conditional on the head of the history that its
+//     decision was made under, and on every record that it was made from.
+//   - Seed, mesh CA key and what derives from them are in this process's memory
+//     and nowhere else, except encrypted by the manifest's keepers (I8).
+//   - A refusal changes nothing, is logged, counted, and worded.
+//
+// Files that decide (admit.go, trust.go's compile) do no I/O; join.go, renew.go,
+// set.go and serve.go act. State is one immutable value behind an atomic pointer:
+// a call works on the value that it started with.
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// Pauses of the loops. None of them is what makes a decision right.
+const (
+	retryPause         = time.Second
+	defaultRenewEvery  = 30 * time.Minute
+	maxHeadAge         = time.Hour        // readiness ends when the head was not confirmed for so long
+	headDegradedAfter  = 30 * time.Second // and says "store: degraded" from here on
+	headPollPause      = 5 * time.Second
+	trustPollPause     = 5 * time.Second
+	trustRefreshPause  = time.Hour // a connected member's bundle is never older
+	enrolmentKeyFile   = "enrolment.key"
+	lockFile           = "lock"
+	setupTokenFile     = "setup-token"
+	maxEnrolmentKey    = 4 << 10
+	adminSocketDefault = "admin.sock"
+)
+
+// Config is what a coordinator is made of.
+type Config struct {
+	// DataDir holds the enrolment key, the setup token and the admin socket. It is
+	// made with mode 0700, and belongs to one process. Required.
+	DataDir string
+
+	// Store is the cluster's durable truth. The caller closes it. Required.
+	Store store.Store
+
+	// StoreName is how status names the store, such as "sqlite:/var/lib/fealty/db".
+	StoreName string
+
+	// Listener serves members, people and joins over TLS. Required.
+	Listener net.Listener
+
+	// Advertise are the addresses that members and tokens are told. Empty means
+	// the listener's own.
+	Advertise []string
+
+	// Metrics serves metrics and probes over plain HTTP. Nil means none.
+	Metrics net.Listener
+
+	// AdminSocket is the path of the local admin socket. Empty means admin.sock
+	// in DataDir.
+	AdminSocket string
+
+	// Rates limit joins. Its zero fields mean defaults.
+	Rates Rates
+
+	// Log is where it says what happens. Nil means slog.Default().
+	Log *slog.Logger
+
+	// Registry takes its metrics. Nil means one of its own.
+	Registry *prometheus.Registry
+
+	// Now is its clock for expiry. Nil means time.Now.
+	Now func() time.Time
+
+	// FS is its file system. Nil means the operating system's.
+	FS durable.FS
+
+	// Faults are points at which a test makes it fail. Nil outside tests.
+	Faults *fault.Points
+
+	// Release is the release that it reports.
+	Release string
+}
+
+// Coordinator is one replica. Make it with [New], run it with [Coordinator.Run].
+type Coordinator struct {
+	cfg       Config
+	log       *slog.Logger
+	now       func() time.Time
+	store     store.Store
+	history   *history.Log
+	fs        durable.FS
+	faults    *fault.Points
+	enrolment ed25519.PrivateKey
+	startedAt time.Time
+	metrics   *metrics
+	registry  *prometheus.Registry
+
+	state         atomic.Pointer[state]
+	stateNews     news
+	trust         atomic.Pointer[trustView]
+	trustNews     news
+	trustKick     chan struct{} // asks the trust loop to look now; capacity 1
+	setting       chan struct{} // held by the one SetManifest under way; capacity 1
+	headConfirmed atomic.Int64  // Unix nanoseconds of the last time the store showed our head
+	serving       atomic.Bool
+	wasReady      atomic.Bool
+
+	source  *credential.Issued // what our listener presents and believes
+	guard   *mesh.Guard
+	members memberIndex
+	live    liveMembers
+
+	limiter   *joinLimiter
+	joinSlots chan struct{}
+	stripes   *stripes
+
+	lock     io.Closer // of the data directory
+	setup    atomic.Pointer[setupSecret]
+	stopping chan struct{} // closed when Run's context ended
+	cuts     atomic.Int64  // connections that the guard cut
+}
+
+// New prepares a coordinator: it takes the data directory, makes or reads the
+// enrolment key, and loads what the store holds. It starts nothing.
+//
+// Errors: a data directory that another process holds, an enrolment key that
+// cannot be read, a store that cannot be read. A history that cannot be brought
+// back is no error here: the coordinator is then in recovery mode, and says why.
+func New(ctx context.Context, cfg Config) (*Coordinator, error) {
+	switch {
+	case cfg.DataDir == "":
+		return nil, errors.New("coordinator: Config.DataDir is empty: name the directory for its keys")
+	case cfg.Store == nil:
+		return nil, errors.New("coordinator: Config.Store is nil: open a store first")
+	case cfg.Listener == nil:
+		return nil, errors.New("coordinator: Config.Listener is nil: listen first")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.FS == nil {
+		cfg.FS = durable.OS()
+	}
+	if cfg.Registry == nil {
+		cfg.Registry = prometheus.NewRegistry()
+	}
+	c := &Coordinator{
+		cfg: cfg, log: cfg.Log, now: cfg.Now, store: cfg.Store, history: history.New(cfg.Store), fs: cfg.FS, faults: cfg.Faults,
+		startedAt: cfg.Now(),
+		registry:  cfg.Registry,
+		trustKick: make(chan struct{}, 1),
+		setting:   make(chan struct{}, 1),
+		limiter:   newJoinLimiter(cfg.Rates),
+		joinSlots: make(chan struct{}, joinsAtOnce),
+		stripes:   newStripes(),
+		stopping:  make(chan struct{}),
+		members:   memberIndex{members: make(map[string]indexed)},
+		live:      liveMembers{members: make(map[identity.ID]*liveMember)},
+	}
+	c.metrics = newMetrics(cfg.Registry, c)
+	if err := c.fs.MkdirAll(cfg.DataDir); err != nil {
+		return nil, fmt.Errorf("make the data directory %s: %w", cfg.DataDir, err)
+	}
+	lock, err := c.fs.Lock(c.path(lockFile))
+	if err != nil {
+		var held *durable.LockedError
+		if errors.As(err, &held) {
+			return nil, explain.Wrap(err, explain.StoreLocked, "path", cfg.DataDir, "pid", fmt.Sprint(held.PID))
+		}
+		return nil, fmt.Errorf("lock the data directory %s: %w", cfg.DataDir, err)
+	}
+	c.lock = lock
+	if err := c.open(ctx); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// open does the part of New that must give the lock back if it fails.
+func (c *Coordinator) open(ctx context.Context) error {
+	var err error
+	if c.enrolment, err = c.loadEnrolmentKey(); err != nil {
+		return err
+	}
+	ephemeral, err := credential.NewEphemeral(c.now)
+	if err != nil {
+		return fmt.Errorf("make the ephemeral certificate: %w", err)
+	}
+	c.source = credential.NewIssued(ephemeral)
+	c.guard, err = mesh.NewGuard(mesh.GuardConfig{
+		Source: c.source, SendRoot: true, Local: mesh.OwnUser, Now: c.now,
+		OnFailure: c.handshakeFailed, OnCut: c.connectionCut,
+	})
+	if err != nil {
+		return fmt.Errorf("guard the listeners: %w", err)
+	}
+	c.state.Store(&state{phase: phaseRecovery, reason: "the history was not read yet"})
+	s, err := c.load(ctx)
+	if err != nil {
+		return err
+	}
+	if s.phase == phaseUninitialized {
+		if err := c.offerSetup(ephemeral.Pin()); err != nil {
+			return err
+		}
+	}
+	return c.adopt(ctx, s)
+}
+
+// Close gives back what [New] took, for a coordinator that was never run.
+func (c *Coordinator) Close() error { return c.lock.Close() }
+
+// Run serves until ctx ends or a part fails; the first failure ends the others.
+// Every goroutine starts below here, and is gone when Run returns.
+func (c *Coordinator) Run(ctx context.Context) error {
+	defer c.lock.Close()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.guard.Run(ctx) })
+	g.Go(func() error { return c.followState(ctx) })
+	if err := c.serve(ctx, g); err != nil {
+		// The listeners are this call's to close, also when one of them failed.
+		g.Go(func() error { return err })
+	}
+	err := g.Wait()
+	if c.state.Load().phase == phaseReady {
+		c.state.Load().secrets.wipe()
+	}
+	return err
+}
+
+// Phase says whether it is ready, and if not, why.
+func (c *Coordinator) Phase() (phase, reason string) {
+	s := c.state.Load()
+	return s.phase.String(), s.reason
+}
+
+// EnrolmentKey is the public key that a manifest names to admit this
+// coordinator, as "ed25519:<base64>".
+func (c *Coordinator) EnrolmentKey() string {
+	k, err := manifest.NewKey(c.enrolment.Public().(ed25519.PublicKey))
+	if err != nil {
+		panic("the enrolment key was checked when it was read: " + err.Error())
+	}
+	return k.String()
+}
+
+// Addr is the address of its listener.
+func (c *Coordinator) Addr() string { return c.cfg.Listener.Addr().String() }
+
+// AdminSocket is the path of its admin socket.
+func (c *Coordinator) AdminSocket() string {
+	if c.cfg.AdminSocket != "" {
+		return c.cfg.AdminSocket
+	}
+	return c.path(adminSocketDefault)
+}
+
+func (c *Coordinator) advertised() []string {
+	if len(c.cfg.Advertise) > 0 {
+		return slices.Clone(c.cfg.Advertise)
+	}
+	return []string{c.Addr()}
+}
+
+// handshakeFailed counts a handshake that failed, and says so.
+func (c *Coordinator) handshakeFailed(err *mesh.HandshakeError) {
+	c.metrics.handshakes.WithLabelValues(string(err.Reason)).Inc()
+	c.log.Info("a handshake failed", "reason", string(err.Reason), "remote", err.Endpoint)
+}
+
+// connectionCut counts a connection that ended because its peer's certificate
+// expired or was banned.
+func (c *Coordinator) connectionCut(p identity.Peer, err *mesh.CutError) {
+	c.cuts.Add(1)
+	c.metrics.cuts.WithLabelValues(string(err.Reason)).Inc()
+	c.log.Warn("a connection was cut", "reason", string(err.Reason), "peer", p)
+}
+
+// ready returns the state to decide on, or why there is none.
+func (c *Coordinator) ready() (*state, error) {
+	s := c.state.Load()
+	switch s.phase {
+	case phaseReady:
+		return s, nil
+	case phaseUninitialized:
+		return nil, explain.New(explain.HistoryUninitialized)
+	}
+	return nil, explain.New(explain.RecoveryMode, "reason", s.reason)
+}
+
+// followState runs what belongs to one state for as long as it is the state.
+func (c *Coordinator) followState(ctx context.Context) error {
+	for ctx.Err() == nil {
+		changed := c.stateNews.wait()
+		s := c.state.Load()
+		run, cancel := context.WithCancel(ctx)
+		g, run := errgroup.WithContext(run)
+		if s.phase == phaseReady {
+			g.Go(func() error { return c.forever(run, "members", func() error { return c.followMembers(run, s) }) })
+			g.Go(func() error { return c.forever(run, "trust", func() error { return c.followTrust(run, s) }) })
+			g.Go(func() error { return c.forever(run, "identity", func() error { return c.keepIdentity(run, s) }) })
+			g.Go(func() error { return c.forever(run, "pruning", func() error { return c.prune(run, s) }) })
+		}
+		if s.phase != phaseUninitialized {
+			g.Go(func() error { return c.forever(run, "head", func() error { return c.followHead(run) }) })
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		cancel()
+		_ = g.Wait() // forever ends with its context alone
+	}
+	return ctx.Err()
+}
+
+// forever runs f again after every failure, until ctx ends: a store that is out
+// of reach for a while must not end the process, and with it a copy of the seed.
+func (c *Coordinator) forever(ctx context.Context, what string, f func() error) error {
+	for {
+		err := f()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		c.log.LogAttrs(ctx, slog.LevelWarn, "a loop failed and starts again", slog.String("loop", what), slog.Any("err", err))
+		if err := sleep(ctx, retryPause); err != nil {
+			return err
+		}
+	}
+}
+
+// conflicts reports whether err means that somebody else's transaction was
+// first, so that the decision must be made again on what is there now. If it was
+// the head of the history that moved, our state is looked at first.
+func (c *Coordinator) conflicts(ctx context.Context, err error) bool {
+	if !errors.Is(err, store.ErrConflict) {
+		return false
+	}
+	var conflict *store.ConflictError
+	if errors.As(err, &conflict) && conflict.Key == history.HeadKey {
+		c.checkHead(ctx)
+	}
+	return ctx.Err() == nil
+}
+
+// storeError words an error of the store for who called. What failed, and how,
+// stays in the log: it is not the caller's to know.
+func (c *Coordinator) storeError(what string, err error) error {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, store.ErrForged):
+		c.forged(context.Background(), what, err)
+		return explain.Wrap(err, explain.StoreForged, "what", what)
+	case errors.Is(err, store.ErrUnknownOutcome):
+		return explain.Wrap(err, explain.StoreOutcomeUnknown, "what", what)
+	}
+	c.log.Error("the store failed", "what", what, "err", err)
+	return explain.Wrap(err, explain.StoreUnreachable, "what", what)
+}
+
+// forged tells people that a record was altered outside of Fealty.
+func (c *Coordinator) forged(ctx context.Context, what string, err error) {
+	c.metrics.forged.Inc()
+	c.log.LogAttrs(ctx, slog.LevelError, "a record in the store fails its MAC: it was altered from outside", slog.String("record", what), slog.Any("err", err))
+}
+
+func errBusy(what string) error {
+	return explain.New(explain.StoreBusy, "what", what, "tries", fmt.Sprint(commitTries))
+}
+
+// actor names who calls, for the audit log.
+func actor(ctx context.Context) string {
+	p := identity.FromContext(ctx)
+	switch {
+	case p.Standing() == identity.Identified:
+		return p.ID.String()
+	case p.Local != nil:
+		return fmt.Sprintf("local uid %d", p.Local.UID)
+	}
+	return "setup token"
+}
+
+func (c *Coordinator) path(name string) string { return c.cfg.DataDir + "/" + name }
+
+// randomID returns 128 random bits in hex.
+func randomID() string {
+	b := make([]byte, 16)
+	rand.Read(b)
+	return hex.EncodeToString(b)
+}
+
+func hostOf(addr string) string {
+	if host, _, err := net.SplitHostPort(addr); err == nil {
+		return host
+	}
+	return addr
+}
+
+func keyIDOf(spki []byte) identity.KeyID { return identity.KeyID(sha256Sum(spki)) }

@@ -1,0 +1,103 @@
+package coordinator
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// loadEnrolmentKey reads the enrolment key, or makes it at the first start. It
+// holds no seed material: it only says which coordinator of the manifest this is.
+func (c *Coordinator) loadEnrolmentKey() (ed25519.PrivateKey, error) {
+	path := c.path(enrolmentKeyFile)
+	raw, err := c.fs.ReadSecret(path, maxEnrolmentKey)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c.makeEnrolmentKey(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the enrolment key %s: %w", path, err)
+	}
+	damaged := func(what string) error {
+		return fmt.Errorf("the enrolment key %s %s: restore it from a backup, or move it away, start again, and have the new key put into the manifest", path, what)
+	}
+	block, rest := pem.Decode(raw)
+	if block == nil || block.Type != "PRIVATE KEY" || len(rest) > 0 {
+		return nil, damaged("is not one PEM block of type PRIVATE KEY")
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, damaged("does not parse")
+	}
+	key, ok := parsed.(ed25519.PrivateKey)
+	if !ok {
+		return nil, damaged("is not an Ed25519 key")
+	}
+	if _, err := manifest.NewKey(key.Public().(ed25519.PublicKey)); err != nil {
+		return nil, damaged("is not a usable Ed25519 key")
+	}
+	return key, nil
+}
+
+func (c *Coordinator) makeEnrolmentKey(path string) (ed25519.PrivateKey, error) {
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make the enrolment key: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode the enrolment key: %w", err)
+	}
+	if err := c.fs.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})); err != nil {
+		return nil, fmt.Errorf("write the enrolment key %s: %w", path, err)
+	}
+	return key, nil
+}
+
+// admits returns the entry of m that admits this coordinator by its enrolment
+// key, and the name that it gets.
+func (c *Coordinator) admits(m *manifest.Manifest) (manifest.Match, error) {
+	selector := "key:" + c.EnrolmentKey()
+	found, ok := m.Match(identity.Coordinator, []string{selector})
+	if !ok {
+		return found, explain.New(explain.ManifestLeavesOut, "key", c.EnrolmentKey())
+	}
+	return found, nil
+}
+
+// setupSecret is what remains of the setup token: its public key, until the
+// first manifest is set.
+type setupSecret struct {
+	public ed25519.PublicKey
+}
+
+// offerSetup makes the one-time setup token and writes its line to a file that
+// only this user can read. Every start of an uninitialized coordinator makes a
+// new one: the certificate that it pins lives in memory only.
+func (c *Coordinator) offerSetup(certificate identity.KeyID) error {
+	token, err := proof.NewSetupToken(nil, proof.SetupToken{Addresses: c.advertised(), KeyHash: certificate})
+	if err != nil {
+		return fmt.Errorf("make the setup token: %w", err)
+	}
+	if err := c.fs.WriteFile(c.path(setupTokenFile), []byte(token.Line()+"\n")); err != nil {
+		return fmt.Errorf("write the setup token: %w", err)
+	}
+	c.setup.Store(&setupSecret{token.PublicKey()})
+	return nil
+}
+
+// endSetup forgets the setup token: the cluster has its first manifest.
+func (c *Coordinator) endSetup() {
+	c.setup.Store(nil)
+	if err := c.fs.Remove(c.path(setupTokenFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		c.log.Warn("the file of the setup token was not removed; the token is void all the same", "err", err)
+	}
+}

@@ -1,0 +1,431 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// commitTries bounds how often a decision is made again because somebody else's
+// transaction was first.
+const commitTries = 16
+
+// admissionServer serves AdmissionService.
+type admissionServer struct {
+	fealtyv1.UnimplementedAdmissionServiceServer
+	c *Coordinator
+}
+
+// channel is one connection's side of a proof: what the candidate must sign.
+type channel struct {
+	nonce   []byte
+	binding []byte
+	opened  time.Time // monotonic
+}
+
+// openChannel takes the binding of the stream's own connection and makes a fresh
+// nonce. Without a binding there is no call: a proof could come from anywhere.
+func openChannel(ctx context.Context) (channel, error) {
+	cs, ok := mesh.ConnectionState(ctx)
+	if !ok {
+		return channel{}, explain.New(explain.JoinNoBinding, "problem", "the call came over no TLS connection")
+	}
+	binding, err := proof.Binding(cs)
+	if err != nil {
+		return channel{}, explain.Wrap(err, explain.JoinNoBinding, "problem", err.Error())
+	}
+	nonce := make([]byte, 32)
+	rand.Read(nonce)
+	return channel{nonce: nonce, binding: binding, opened: time.Now()}, nil
+}
+
+// stale reports whether an answer to the challenge comes too late.
+func (ch channel) stale() error {
+	if age := time.Since(ch.opened); age > nonceLife {
+		return explain.New(explain.ProofStale, "age", age.Round(time.Second).String(), "limit", nonceLife.String())
+	}
+	return nil
+}
+
+// receive waits for one message, for no longer than ctx lasts. The receiving
+// goroutine ends with the stream, which ends when the handler returns.
+func receive[T any](ctx context.Context, recv func() (T, error)) (T, error) {
+	type result struct {
+		msg T
+		err error
+	}
+	got := make(chan result, 1)
+	go func() {
+		msg, err := recv()
+		got <- result{msg, err}
+	}()
+	select {
+	case r := <-got:
+		return r.msg, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}
+
+// Join runs the handshake of admission.md on one stream: challenge, proof, grant.
+func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error {
+	c := a.c
+	ctx, cancel := context.WithTimeout(stream.Context(), joinTimeout)
+	defer cancel()
+	peer := identity.FromContext(ctx)
+	started := time.Now()
+	kind := ""
+	grant, err := func() (*fealtyv1.JoinGrant, error) {
+		if _, err := c.ready(); err != nil {
+			return nil, err
+		}
+		if !c.limiter.allow(peer.Addr, c.now()) {
+			return nil, explain.New(explain.RateLimited, "what", "joins from "+hostOf(peer.Addr), "limit", fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
+		}
+		select {
+		case c.joinSlots <- struct{}{}:
+			defer func() { <-c.joinSlots }()
+		case <-ctx.Done():
+			return nil, explain.New(explain.RateLimited, "what", "joins", "limit", fmt.Sprintf("%d at once", joinsAtOnce))
+		}
+		ch, err := openChannel(ctx)
+		if err != nil {
+			return nil, err
+		}
+		err = stream.Send(&fealtyv1.JoinResponse{Step: &fealtyv1.JoinResponse_Challenge{
+			Challenge: &fealtyv1.JoinChallenge{Nonce: ch.nonce, ServerTime: timestamppb.New(c.now())},
+		}})
+		if err != nil {
+			return nil, err
+		}
+		req, err := receive(ctx, stream.Recv)
+		if err != nil {
+			return nil, err
+		}
+		if err := ch.stale(); err != nil {
+			return nil, err
+		}
+		kind = req.GetKind()
+		return c.join(ctx, ch, req)
+	}()
+	c.metrics.joins.WithLabelValues(joinLabel(grant, err)).Inc()
+	c.metrics.joinSeconds.Observe(time.Since(started).Seconds())
+	if err != nil {
+		c.log.LogAttrs(ctx, slog.LevelWarn, "join refused", slog.String("remote", peer.Addr), slog.String("kind", kind),
+			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
+		return err
+	}
+	return stream.Send(&fealtyv1.JoinResponse{Step: &fealtyv1.JoinResponse_Grant{Grant: grant}})
+}
+
+func joinLabel(g *fealtyv1.JoinGrant, err error) string {
+	switch {
+	case err != nil && explain.CodeOf(err) != "":
+		return explain.CodeOf(err)
+	case err != nil:
+		return "error"
+	case g.GetOutcome() == fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER:
+		return "already_member"
+	}
+	return "admitted"
+}
+
+// join decides and applies one join over ch. On every error the catalog is
+// unchanged, except after an unknown outcome of the store (I1).
+func (c *Coordinator) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequest) (*fealtyv1.JoinGrant, error) {
+	for range commitTries {
+		s, err := c.ready()
+		if err != nil {
+			return nil, err
+		}
+		cand, publicKey, csrErr, err := c.prove(ctx, s, ch, req)
+		if err != nil {
+			return nil, err
+		}
+		grant, err := c.admitOnce(ctx, s, cand, publicKey, csrErr)
+		if err == nil || !c.conflicts(ctx, err) {
+			return grant, err
+		}
+	}
+	return nil, errBusy("the join")
+}
+
+// prove runs the checks that come before the catalog is looked at: cluster, and
+// proof. csrErr is what is wrong with the CSR; it is reported after the bans.
+func (c *Coordinator) prove(ctx context.Context, s *state, ch channel, req *fealtyv1.JoinRequest) (cand candidate, publicKey any, csrErr, err error) {
+	kind := identity.Kind(req.GetKind())
+	// The transcript holds the key to certify, so the CSR is opened before the
+	// proof. A CSR that cannot be opened has no key that a proof could cover.
+	publicKey, csrErr = ca.ParseCSR(req.GetCsr())
+	spki, err := csrKey(req.GetCsr())
+	if err != nil {
+		spki = nil
+	}
+	t := proof.Transcript{Role: proof.Candidate, Cluster: req.GetClusterId(), Nonce: ch.nonce, Binding: ch.binding, PublicKey: spki}
+	e := proof.Evidence{Type: req.GetProof().GetType(), Claim: req.GetProof().GetClaim(), Evidence: req.GetProof().GetEvidence(), PublicKey: req.GetProof().GetPublicKey()}
+	var proven proof.Proven
+	var proofErr error
+	if spki != nil {
+		proven, proofErr = c.proofs(s).Verify(ctx, t, e)
+	}
+	if req.GetClusterId() != s.manifest.Cluster {
+		fields := []any{"presented", req.GetClusterId()}
+		if spki != nil && proofErr == nil {
+			// Only who is known here learns which cluster this is.
+			fields = append(fields, "cluster", s.manifest.Cluster)
+		}
+		return cand, nil, nil, explain.New(explain.JoinWrongCluster, fields...)
+	}
+	if spki == nil {
+		return cand, nil, nil, csrRejection(csrErr)
+	}
+	if proofErr != nil {
+		return cand, nil, nil, c.proofRejection(ctx, e, proofErr)
+	}
+	if !joinable(kind) {
+		return cand, nil, nil, kindMismatch(fmt.Sprint(proven.Selectors()), "", kind)
+	}
+	cand = candidate{kind: kind, proven: proven, key: keyIDOf(spki)}
+	if id := proven.TokenID(); id != "" {
+		tok, err := get[tokenRecord](ctx, s.records, tokenKey(id))
+		if err != nil {
+			return cand, nil, nil, c.storeError("read the token", err)
+		}
+		use, err := get[tokenUse](ctx, s.records, tokenUseKey(id, cand.key))
+		if err != nil {
+			return cand, nil, nil, c.storeError("read the use of the token", err)
+		}
+		cand.token = &versionedToken{versioned: tok, use: use}
+	}
+	if csrErr != nil {
+		csrErr = csrRejection(csrErr)
+	}
+	return cand, publicKey, csrErr, nil
+}
+
+// joinable reports whether Join admits kind: coordinators get in by recovery,
+// workloads get their identity from the member that runs them.
+func joinable(k identity.Kind) bool {
+	switch k {
+	case identity.Data, identity.Witness, identity.Shard, identity.Operator, identity.Provider, identity.Admin, identity.Readonly:
+		return true
+	}
+	return false
+}
+
+// admitOnce decides on what the store holds now, commits, and signs.
+func (c *Coordinator) admitOnce(ctx context.Context, s *state, cand candidate, publicKey any, csrErr error) (*fealtyv1.JoinGrant, error) {
+	// Admissions under one token or by one member wait for one another here
+	// rather than conflict in the store.
+	kind, name := cand.proven.Member()
+	release, err := c.stripes.lock(ctx, cand.proven.TokenID()+string(kind)+"/"+name)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if cand.token != nil {
+		// Read again under the lock: what was read before may be a use behind.
+		tok, err := get[tokenRecord](ctx, s.records, tokenKey(cand.proven.TokenID()))
+		if err != nil {
+			return nil, c.storeError("read the token", err)
+		}
+		if !tok.exists() {
+			return nil, unknownToken()
+		}
+		cand.token.versioned = tok
+	}
+	now := c.now()
+	var proven versioned[memberRecord]
+	if cand.proven.Type() == proof.TypeSVID {
+		if proven, err = get[memberRecord](ctx, s.records, memberKey(kind, name)); err != nil {
+			return nil, c.storeError("read the member", err)
+		}
+		if err := inGrace(s, proven.value, now); err != nil {
+			return nil, err
+		}
+	}
+	m, err := identify(s.manifest, cand, proven, generatedName(cand))
+	if err != nil {
+		return nil, err
+	}
+	v, err := c.admissionView(ctx, s, m, cand.key)
+	if err != nil {
+		return nil, err
+	}
+	adm, err := admit(m, cand, v, csrErr, now)
+	if err != nil {
+		return nil, err
+	}
+	change := s.records.newChange(s.headVersion)
+	change.put(memberKey(m.id.Kind(), m.id.Name()), v.member.version, adm.record)
+	change.require(banIDKey(m.id.Kind(), m.id.Name()), 0)
+	change.require(banKeyKey(cand.key), 0)
+	if adm.token != nil {
+		change.put(tokenKey(adm.token.ID), cand.token.version, *adm.token)
+		change.put(tokenUseKey(adm.token.ID, cand.key), 0, *adm.tokenUse)
+	}
+	if adm.count != nil {
+		change.put(countKey(m.entry.Name), v.count.version, *adm.count)
+	}
+	outcome, action := fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED, "member.admit"
+	if adm.already {
+		outcome, action = fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER, "member.rejoin"
+	}
+	change.audit(now, auditEntry{Actor: m.id.String(), Action: action, Target: m.id.String(),
+		Fields: map[string]string{"proof": adm.record.ProofType, "selector": m.selector, "entry": m.entry.Name, "key": cand.key.String()}})
+	if err := c.faults.Hit("join.before-commit"); err != nil {
+		return nil, err
+	}
+	rev, err := change.commit(ctx)
+	if err != nil {
+		if errors.Is(err, store.ErrConflict) {
+			return nil, err // the caller decides again
+		}
+		return nil, c.storeError("admit the member", err)
+	}
+	// From here on the record exists; the certificate follows the record, never
+	// the other way round. Whoever loses the grant asks again with the same key.
+	if err := c.faults.Hit("join.after-commit"); err != nil {
+		return nil, err
+	}
+	c.members.put(adm.record, rev)
+	chain, err := s.issue(publicKey, m.id, m.entry, adm.record.NotAfter, now)
+	if err != nil {
+		return nil, fmt.Errorf("certify %s: %w", m.id, err)
+	}
+	grant := &fealtyv1.JoinGrant{Outcome: outcome, Chain: chain, RootStatement: s.rootStatement, TrustBundle: c.trust.Load().message()}
+	if !sessionKind(m.id.Kind()) {
+		if grant.NodeBootstrap, err = c.bootstrap(s, adm.record, rev, now); err != nil {
+			return nil, fmt.Errorf("sign the node_bootstrap of %s: %w", m.id, err)
+		}
+	}
+	c.log.LogAttrs(ctx, slog.LevelInfo, "member admitted", slog.String("member", m.id.String()), slog.String("outcome", outcome.String()),
+		slog.String("entry", m.entry.Name), slog.String("proof", adm.record.ProofType))
+	return grant, nil
+}
+
+func (c *Coordinator) admissionView(ctx context.Context, s *state, m match, key identity.KeyID) (v admissionView, err error) {
+	if v.member, err = get[memberRecord](ctx, s.records, memberKey(m.id.Kind(), m.id.Name())); err != nil {
+		return v, c.storeError("read the member", err)
+	}
+	if v.bannedID, err = get[banRecord](ctx, s.records, banIDKey(m.id.Kind(), m.id.Name())); err != nil {
+		return v, c.storeError("read a ban", err)
+	}
+	if v.bannedKey, err = get[banRecord](ctx, s.records, banKeyKey(key)); err != nil {
+		return v, c.storeError("read a ban", err)
+	}
+	if m.entry.MaxMembers > 0 {
+		if v.count, err = get[entryCount](ctx, s.records, countKey(m.entry.Name)); err != nil {
+			return v, c.storeError("read the count of an entry", err)
+		}
+	}
+	return v, nil
+}
+
+// inGrace reports whether a member may rejoin by its last certified key: while
+// its SVID is valid, and for the manifest's rejoin_grace after that.
+func inGrace(s *state, rec memberRecord, now time.Time) error {
+	if end := rec.NotAfter.Add(s.manifest.RejoinGrace); rec.Name != "" && !now.Before(end) {
+		return explain.New(explain.RejoinGraceOver, "identity", rec.path(), "not_after", rec.NotAfter.UTC().Format(time.RFC3339), "grace", s.manifest.RejoinGrace.String())
+	}
+	return nil
+}
+
+// generatedName makes up the name that a token without one gives. It holds 40
+// random bits, and the store's condition that the record is new decides.
+func generatedName(c candidate) string {
+	if c.token == nil {
+		return ""
+	}
+	b := make([]byte, 5)
+	rand.Read(b)
+	return c.token.value.Entry + "-" + hex.EncodeToString(b)
+}
+
+// proofs returns the verifiers, over the records of s.
+func (c *Coordinator) proofs(s *state) *proof.Registry {
+	return proof.NewRegistry(
+		proof.NewKeyVerifier(),
+		proof.NewTokenVerifier(func(ctx context.Context, id string) (ed25519.PublicKey, string, error) {
+			if !validTokenID(id) {
+				return nil, "", proof.ErrNotFound
+			}
+			rec, err := get[tokenRecord](ctx, s.records, tokenKey(id))
+			if err == nil && !rec.exists() {
+				err = proof.ErrNotFound
+			}
+			return rec.value.PublicKey, rec.value.Entry, err
+		}),
+		proof.NewSVIDVerifier(func(ctx context.Context, kind identity.Kind, name string) (identity.KeyID, []identity.KeyID, error) {
+			rec, err := get[memberRecord](ctx, s.records, memberKey(kind, name))
+			if err == nil && (!rec.exists() || rec.value.State != stateActive) {
+				err = proof.ErrNotFound
+			}
+			if err != nil {
+				return identity.KeyID{}, nil, err
+			}
+			return rec.value.Key, rec.value.keys()[1:], nil
+		}),
+	)
+}
+
+// proofRejection words what the verifier found, without a hint of what exists.
+func (c *Coordinator) proofRejection(ctx context.Context, e proof.Evidence, err error) error {
+	var clone *proof.CloneError
+	var unknown *proof.UnknownTypeError
+	var lookup *proof.LookupError
+	switch {
+	case errors.As(err, &clone):
+		c.cloneAlarm(ctx, clone.Error())
+		return explain.Wrap(err, explain.JoinClone, "identity", e.Claim, "key", "an earlier one")
+	case errors.As(err, &unknown):
+		return explain.Wrap(err, explain.ProofUnknownType, "type", unknown.Type, "known", fmt.Sprint(unknown.Known))
+	case errors.As(err, &lookup):
+		return c.storeError("look up what the proof names", lookup.Err)
+	case e.Type == proof.TypeToken:
+		return unknownToken()
+	}
+	return explain.Wrap(err, explain.JoinUnauthorized, "shown", "a "+e.Type+" proof that does not verify over this channel")
+}
+
+// unknownToken is the one answer to an unknown token and to a wrong signature.
+func unknownToken() error { return explain.New(explain.TokenUnknown) }
+
+func csrRejection(err error) error {
+	return explain.Wrap(err, explain.JoinBadCSR, "problem", err.Error())
+}
+
+// csrKey returns the DER of the key in a CSR, whatever else is in it.
+func csrKey(der []byte) ([]byte, error) {
+	if len(der) > ca.MaxCSRBytes {
+		return nil, fmt.Errorf("the request has %d bytes, at most %d are allowed", len(der), ca.MaxCSRBytes)
+	}
+	csr, err := x509.ParseCertificateRequest(der)
+	if err != nil {
+		return nil, err
+	}
+	return csr.RawSubjectPublicKeyInfo, nil
+}
+
+// cloneAlarm tells people that two holders of one identity exist.
+func (c *Coordinator) cloneAlarm(ctx context.Context, detail string) {
+	c.metrics.clones.Inc()
+	c.log.LogAttrs(ctx, slog.LevelError, "clone alarm: an earlier key of a member is in use", slog.String("detail", detail))
+}

@@ -1,0 +1,168 @@
+package coordinator
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"testing"
+
+	"google.golang.org/grpc"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+)
+
+type grpcConn = grpc.ClientConnInterface
+
+// The seven cases of the authenticated cluster join, on a real seed: a founding
+// cluster of two data members, and node-c that may join.
+
+func TestJoinAdmitsAuthorizedDataMember(t *testing.T) {
+	f := readyFleet(t, nil)
+	f.member("node-a")
+	f.member("node-b")
+	c := f.member("node-c")
+	if got := c.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED {
+		t.Fatalf("outcome %v, want ADMITTED", got)
+	}
+	v, err := c.verifyGrant()
+	if err != nil {
+		t.Fatalf("the grant does not verify: %v", err)
+	}
+	boot, _ := v.NodeBootstrap()
+	if len(boot.Members) != 3 {
+		t.Fatalf("the grant shows %d members, want 3: %v", len(boot.Members), boot.Members)
+	}
+	st, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !st.GetBaseline().GetMet() {
+		t.Fatalf("baseline not met: %v", st.GetBaseline())
+	}
+}
+
+func TestJoinedMemberOwnsNothing(t *testing.T) {
+	f := readyFleet(t, nil)
+	f.member("node-c")
+	resp, err := f.local().member.GetMember(f.ctx(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "node-c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(resp.GetMember().GetDomains()); n != 0 {
+		t.Fatalf("a member that just joined owns %d domains, want none", n)
+	}
+}
+
+func TestStrangerIsRefused(t *testing.T) {
+	f := readyFleet(t, nil)
+	f.member("node-a")
+	before := f.catalog()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, f.node().join(identity.Data, proof.NewKeyProver(key)), explain.JoinUnauthorized)
+	if after := f.catalog(); after != before {
+		t.Fatalf("the catalog changed:\n%s\nwas\n%s", after, before)
+	}
+}
+
+func TestJoinOfAnotherClusterIsRefused(t *testing.T) {
+	f := readyFleet(t, nil)
+	before := f.catalog()
+	n := f.node()
+	n.cluster = "staging.example"
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = n.join(identity.Data, proof.NewKeyProver(key))
+	wantCode(t, err, explain.JoinWrongCluster)
+	if after := f.catalog(); after != before {
+		t.Fatal("the catalog changed")
+	}
+}
+
+func TestJoinAsAnotherKindIsRefused(t *testing.T) {
+	f := readyFleet(t, nil)
+	before := f.catalog()
+	tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-c"})
+	wantCode(t, f.node().join(identity.Witness, proof.NewTokenProver(tok)), explain.JoinKindMismatch)
+	if after := f.catalog(); after != before {
+		t.Fatal("the catalog changed")
+	}
+	// The refusal used nothing up.
+	if err := f.node().join(identity.Data, proof.NewTokenProver(tok)); err != nil {
+		t.Fatalf("the token was used up by a refusal: %v", err)
+	}
+}
+
+func TestRejoinIsIdempotent(t *testing.T) {
+	f := readyFleet(t, nil)
+	n := f.member("node-c")
+	if err := n.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-c", n.key)); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
+		t.Fatalf("outcome %v, want ALREADY_MEMBER", got)
+	}
+	if n := f.c.members.count(identity.Data); n != 1 {
+		t.Fatalf("%d members, want 1", n)
+	}
+}
+
+// Autodetect ranges over members only: what a node learns of the others is the
+// membership, before and after a join.
+func TestOnlyMembersAreSeen(t *testing.T) {
+	f := readyFleet(t, nil)
+	a := f.member("node-a")
+	seen := func(n *node) map[string]bool {
+		v, err := n.verifyGrant()
+		if err != nil {
+			t.Fatal(err)
+		}
+		boot, _ := v.NodeBootstrap()
+		out := make(map[string]bool)
+		for _, m := range boot.Members {
+			out[m.ID.Name()] = true
+		}
+		return out
+	}
+	if got := seen(a); got["node-c"] || len(got) != 1 {
+		t.Fatalf("before its join node-c is seen: %v", got)
+	}
+	c := f.member("node-c")
+	if got := seen(c); !got["node-a"] || !got["node-c"] || got["stranger"] || len(got) != 2 {
+		t.Fatalf("after the join of node-c %v is seen", got)
+	}
+}
+
+func TestRenewBanAndRestart(t *testing.T) {
+	f := readyFleet(t, nil)
+	n := f.member("node-a")
+	if err := n.renew(true); err != nil {
+		t.Fatal(err)
+	}
+	epoch := f.c.state.Load().head.AuthorityEpoch
+	f.restart()
+	if got := f.c.state.Load().head.AuthorityEpoch; got != epoch {
+		t.Fatalf("epoch %d after a restart, want %d", got, epoch)
+	}
+	if err := n.renew(true); err != nil {
+		t.Fatal(err)
+	}
+	before := n.bundle() // a banned node goes on with what it believed before
+	if _, err := f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	n.believes = before
+	if err := n.renew(true); err == nil {
+		t.Fatal("a banned member was renewed")
+	}
+	wantCode(t, n.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.key)), explain.JoinBanned)
+	n.key, _ = newKey()
+	tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-a"})
+	wantCode(t, n.join(identity.Data, proof.NewTokenProver(tok)), explain.JoinBanned)
+}

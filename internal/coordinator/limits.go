@@ -1,0 +1,136 @@
+package coordinator
+
+import (
+	lru "container/list"
+	"context"
+	"hash/maphash"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Bounds on what strangers and members can make a coordinator do.
+const (
+	// maxMessageBytes bounds a received gRPC message: a manifest (1 MiB) with its
+	// signatures is the largest.
+	maxMessageBytes = 1<<20 + 64<<10
+	// joinsAtOnce bounds the joins under way. Renewals have no part in this
+	// queue, so a flood of bad joins does not slow them.
+	joinsAtOnce = 32
+	// joinTimeout bounds one join, from challenge to grant.
+	joinTimeout = 30 * time.Second
+	// nonceLife bounds the age of a challenge (admission.md, Limits).
+	nonceLife = 30 * time.Second
+	// maxSources bounds the sources whose rate is remembered; the one unheard of
+	// for longest is forgotten first.
+	maxSources = 4096
+	// maxStreams bounds the streams on one connection.
+	maxStreams = 64
+)
+
+// Rates are the limits on joins; a zero field means the default.
+type Rates struct {
+	// PerSource is the joins per second from one IP address. Zero means 10.
+	PerSource rate.Limit
+	// SourceBurst is how many it may start at once. Zero means 50.
+	SourceBurst int
+	// Overall is the joins per second from everybody. Zero means 1000.
+	Overall rate.Limit
+	// OverallBurst is how many may start at once. Zero means 2000.
+	OverallBurst int
+}
+
+func (r Rates) withDefaults() Rates {
+	if r.PerSource == 0 {
+		r.PerSource = 10
+	}
+	if r.SourceBurst == 0 {
+		r.SourceBurst = 50
+	}
+	if r.Overall == 0 {
+		r.Overall = 1000
+	}
+	if r.OverallBurst == 0 {
+		r.OverallBurst = 2000
+	}
+	return r
+}
+
+// joinLimiter limits joins by source address and overall.
+type joinLimiter struct {
+	rates   Rates
+	overall *rate.Limiter
+
+	mu      sync.Mutex
+	sources map[string]*lru.Element // of *source; guarded by mu
+	order   *lru.List               // least recent first; guarded by mu
+}
+
+type source struct {
+	addr    string
+	limiter *rate.Limiter
+}
+
+func newJoinLimiter(r Rates) *joinLimiter {
+	r = r.withDefaults()
+	return &joinLimiter{
+		rates:   r,
+		overall: rate.NewLimiter(r.Overall, r.OverallBurst),
+		sources: make(map[string]*lru.Element),
+		order:   lru.New(),
+	}
+}
+
+// allow reports whether one more join from addr may start now. The source is
+// asked first, so that one noisy address cannot use up what is everybody's.
+func (l *joinLimiter) allow(addr string, now time.Time) bool {
+	if host, _, err := net.SplitHostPort(addr); err == nil {
+		addr = host
+	}
+	l.mu.Lock()
+	el, ok := l.sources[addr]
+	if ok {
+		l.order.MoveToBack(el)
+	} else {
+		if l.order.Len() >= maxSources {
+			oldest := l.order.Front()
+			delete(l.sources, oldest.Value.(*source).addr)
+			l.order.Remove(oldest)
+		}
+		el = l.order.PushBack(&source{addr: addr, limiter: rate.NewLimiter(l.rates.PerSource, l.rates.SourceBurst)})
+		l.sources[addr] = el
+	}
+	limiter := el.Value.(*source).limiter
+	l.mu.Unlock()
+	return limiter.AllowN(now, 1) && l.overall.AllowN(now, 1)
+}
+
+// stripes are locks by name that may be held over I/O, because waiting for one
+// ends with the context. They keep the admissions of one token or entry from
+// conflicting in the store over and over; the store's conditions, not these,
+// decide who wins.
+type stripes struct {
+	seed  maphash.Seed
+	locks [64]chan struct{}
+}
+
+func newStripes() *stripes {
+	s := &stripes{seed: maphash.MakeSeed()}
+	for i := range s.locks {
+		s.locks[i] = make(chan struct{}, 1)
+	}
+	return s
+}
+
+// lock waits for the lock of name and returns its release.
+func (s *stripes) lock(ctx context.Context, name string) (release func(), err error) {
+	l := s.locks[maphash.String(s.seed, name)%uint64(len(s.locks))]
+	select {
+	case l <- struct{}{}:
+		return func() { <-l }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}

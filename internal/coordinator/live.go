@@ -1,0 +1,268 @@
+package coordinator
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// liveMembers is what this coordinator hears of members. It is memory only, and
+// decides nothing.
+type liveMembers struct {
+	mu      sync.Mutex
+	members map[identity.ID]*liveMember // guarded by mu
+}
+
+type liveMember struct {
+	lastReport  time.Time
+	streams     int
+	release     string
+	held        []*fealtyv1.HeldVersion
+	lastRefusal string
+}
+
+// Bounds on what a report may hold.
+const (
+	maxHeldReported     = 16
+	maxRefusalsReported = 16
+	maxReleaseBytes     = 64
+	maxDetailBytes      = 512
+)
+
+func (l *liveMembers) opened(id identity.ID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.members[id]
+	if m == nil {
+		m = &liveMember{}
+		l.members[id] = m
+	}
+	m.streams++
+}
+
+func (l *liveMembers) closed(id identity.ID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil {
+		m.streams--
+	}
+}
+
+func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.members[id]
+	if m == nil {
+		return // its stream is gone
+	}
+	m.lastReport = now
+	m.release = clip(r.GetRelease(), maxReleaseBytes)
+	m.held = m.held[:0:0]
+	for i, h := range r.GetHeld() {
+		if i == maxHeldReported {
+			break
+		}
+		m.held = append(m.held, &fealtyv1.HeldVersion{Scope: clip(h.GetScope(), maxReleaseBytes), AuthorityEpoch: h.GetAuthorityEpoch(), ConfigVersion: h.GetConfigVersion()})
+	}
+	for _, f := range r.GetRefusals() {
+		m.lastRefusal = clip(f.GetScope(), maxReleaseBytes) + ": " + clip(f.GetReason(), maxReleaseBytes) + ": " + clip(f.GetDetail(), maxDetailBytes)
+	}
+}
+
+// message returns what is known of id, or nil.
+func (l *liveMembers) message(id identity.ID) *fealtyv1.Live {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.members[id]
+	if m == nil {
+		return nil
+	}
+	out := &fealtyv1.Live{Connected: m.streams > 0, Release: m.release, Held: slices.Clone(m.held), LastRefusal: m.lastRefusal}
+	if !m.lastReport.IsZero() {
+		out.LastReport = timestamppb.New(m.lastReport)
+	}
+	return out
+}
+
+func (l *liveMembers) connected() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, m := range l.members {
+		if m.streams > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// forget drops what is known of an identity that is no longer a member.
+func (l *liveMembers) forget(id identity.ID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil && m.streams == 0 {
+		delete(l.members, id)
+	}
+}
+
+func clip(s string, limit int) string {
+	if len(s) > limit {
+		s = s[:limit]
+	}
+	return strings.ToValidUTF8(s, "?")
+}
+
+// memberIndex is a view of the membership in memory, by "<kind>/<name>": what a
+// node_bootstrap shows of the others and what counts are made of. It follows the
+// store and decides nothing.
+type memberIndex struct {
+	mu       sync.Mutex
+	members  map[string]indexed // guarded by mu
+	sorted   []string           // the keys of members; guarded by mu
+	revision store.Revision     // the listing that it was filled from; guarded by mu
+}
+
+type indexed struct {
+	record  memberRecord
+	version store.Revision
+}
+
+// fill replaces the view by a listing.
+func (x *memberIndex) fill(recs []versioned[memberRecord], at store.Revision) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.members = make(map[string]indexed, len(recs))
+	x.sorted = x.sorted[:0]
+	for _, r := range recs {
+		x.members[r.value.path()] = indexed{r.value, r.version}
+		x.sorted = append(x.sorted, r.value.path())
+	}
+	slices.Sort(x.sorted)
+	x.revision = at
+}
+
+// put enters a record that the store holds at version; an older one than the
+// view has is ignored, so notices may come late and twice.
+func (x *memberIndex) put(r memberRecord, version store.Revision) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	path := r.path()
+	old, ok := x.members[path]
+	if ok && old.version >= version {
+		return
+	}
+	if !ok {
+		i, _ := slices.BinarySearch(x.sorted, path)
+		x.sorted = slices.Insert(x.sorted, i, path)
+	}
+	x.members[path] = indexed{r, version}
+}
+
+// remove drops a member whose record was deleted at version.
+func (x *memberIndex) remove(path string, version store.Revision) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if old, ok := x.members[path]; !ok || old.version > version {
+		return
+	}
+	delete(x.members, path)
+	if i, ok := slices.BinarySearch(x.sorted, path); ok {
+		x.sorted = slices.Delete(x.sorted, i, i+1)
+	}
+}
+
+func (x *memberIndex) get(path string) (memberRecord, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	m, ok := x.members[path]
+	return m.record, ok
+}
+
+// visible returns up to limit members of the fleet that self may see, by kind
+// and name: those that share an organization with it, where it has any, and
+// otherwise those that have none. People's sessions are not part of the fleet.
+func (x *memberIndex) visible(self memberRecord, limit int) []memberRecord {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var out []memberRecord
+	for _, path := range x.sorted {
+		m := x.members[path].record
+		if sessionKind(m.Kind) || !sharesOrganization(self, m) {
+			continue
+		}
+		if out = append(out, m); len(out) == limit {
+			break
+		}
+	}
+	return out
+}
+
+func sharesOrganization(a, b memberRecord) bool {
+	if len(a.Organizations) == 0 || len(b.Organizations) == 0 {
+		return len(a.Organizations) == len(b.Organizations)
+	}
+	return slices.ContainsFunc(a.Organizations, func(o string) bool { return slices.Contains(b.Organizations, o) })
+}
+
+// count returns the number of members of kind.
+func (x *memberIndex) count(kind identity.Kind) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := 0
+	for _, m := range x.members {
+		if m.record.Kind == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// followMembers keeps the index up with the store until ctx ends.
+func (c *Coordinator) followMembers(ctx context.Context, s *state) error {
+	for {
+		l, err := c.store.List(ctx, memberPrefix)
+		if err != nil {
+			return err
+		}
+		var recs []versioned[memberRecord]
+		for _, e := range l.Entries {
+			r, err := open[memberRecord](s.records, e)
+			if err != nil {
+				c.forged(ctx, e.Key, err)
+				continue
+			}
+			recs = append(recs, r)
+		}
+		c.members.fill(recs, l.Revision)
+		for ch, err := range c.store.Changes(ctx, memberPrefix, l.Revision) {
+			if err != nil {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				break // compacted or disconnected: list again
+			}
+			for _, e := range ch.Put {
+				r, err := open[memberRecord](s.records, e)
+				if err != nil {
+					c.forged(ctx, e.Key, err)
+					continue
+				}
+				c.members.put(r.value, r.version)
+			}
+			for _, k := range ch.Delete {
+				c.members.remove(k[len(memberPrefix):], ch.Revision)
+			}
+		}
+		if err := sleep(ctx, retryPause); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,351 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+const maxReasonBytes = 256
+
+// memberServer serves MemberService.
+type memberServer struct {
+	fealtyv1.UnimplementedMemberServiceServer
+	c *Coordinator
+}
+
+func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembersRequest) (*fealtyv1.ListMembersResponse, error) {
+	s, err := m.c.ready()
+	if err != nil {
+		return nil, err
+	}
+	prefix := memberPrefix
+	if k := identity.Kind(req.GetKind()); k != "" {
+		if !k.Valid() {
+			return nil, explain.New(explain.NotFound, "what", "kind", "name", string(k))
+		}
+		prefix += string(k) + "/"
+	}
+	msgs, err := m.c.memberMessages(ctx, s, prefix)
+	if err != nil {
+		return nil, err
+	}
+	return &fealtyv1.ListMembersResponse{Members: msgs}, nil
+}
+
+func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequest) (*fealtyv1.GetMemberResponse, error) {
+	s, err := m.c.ready()
+	if err != nil {
+		return nil, err
+	}
+	rec, err := m.c.member(ctx, s, req.GetKind(), req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	ban, err := get[banRecord](ctx, s.records, banIDKey(rec.value.Kind, rec.value.Name))
+	if err != nil {
+		return nil, m.c.storeError("read the ban of a member", err)
+	}
+	return &fealtyv1.GetMemberResponse{Member: m.c.memberMessage(s, rec.value, ban)}, nil
+}
+
+// RemoveMember deletes the record of a member that owns nothing, and bans its
+// keys: its SVID would otherwise go on until it expires.
+func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemberRequest) (*fealtyv1.RemoveMemberResponse, error) {
+	var out *fealtyv1.RemoveMemberResponse
+	err := m.c.changeMember(ctx, req.GetKind(), req.GetName(), "remove the member", func(s *state, rec versioned[memberRecord], ch *change) (bool, error) {
+		out = &fealtyv1.RemoveMemberResponse{Member: m.c.memberMessage(s, rec.value, versioned[banRecord]{})}
+		if n := len(rec.value.Domains); n > 0 {
+			return false, explain.New(explain.MemberOwnsDomains, "member", rec.value.path(), "domains", fmt.Sprint(n))
+		}
+		if req.GetDryRun() {
+			return false, nil
+		}
+		return true, m.c.removeRecord(ctx, s, ch, rec, actor(ctx), "member.remove", "")
+	})
+	return out, err
+}
+
+func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMemberRequest) (*fealtyv1.ReplaceMemberResponse, error) {
+	if len(req.GetReason()) > maxReasonBytes {
+		return nil, tooLong("reason", maxReasonBytes)
+	}
+	var out *fealtyv1.ReplaceMemberResponse
+	err := m.c.changeMember(ctx, req.GetKind(), req.GetName(), "replace the member", func(s *state, rec versioned[memberRecord], ch *change) (bool, error) {
+		out = &fealtyv1.ReplaceMemberResponse{Member: m.c.memberMessage(s, rec.value, versioned[banRecord]{})}
+		if req.GetDryRun() || rec.value.State == stateReplacing {
+			return false, nil
+		}
+		err := m.c.banKeys(ctx, s, ch, rec.value, banRecord{Reason: "replaced: " + req.GetReason(), By: actor(ctx), At: m.c.now().UTC()})
+		rec.value.State = stateReplacing
+		out.Member.State = stateReplacing
+		ch.put(memberKey(rec.value.Kind, rec.value.Name), rec.version, rec.value)
+		ch.audit(m.c.now(), auditEntry{Actor: actor(ctx), Action: "member.replace", Target: rec.value.path(), Reason: req.GetReason()})
+		return true, err
+	})
+	return out, err
+}
+
+// BanMember forbids an identity and every key that its record remembers. An
+// identity that nobody holds can be banned too, before it joins.
+func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequest) (*fealtyv1.BanMemberResponse, error) {
+	c := m.c
+	if req.GetReason() == "" {
+		return nil, explain.New(explain.RequestField, "field", "reason", "problem", "it is empty: say why, for the audit log")
+	}
+	if len(req.GetReason()) > maxReasonBytes {
+		return nil, tooLong("reason", maxReasonBytes)
+	}
+	out := &fealtyv1.BanMemberResponse{}
+	for range commitTries {
+		s, err := c.ready()
+		if err != nil {
+			return nil, err
+		}
+		id, err := memberID(s, req.GetKind(), req.GetName())
+		if err != nil {
+			return nil, err
+		}
+		rec, err := get[memberRecord](ctx, s.records, memberKey(id.Kind(), id.Name()))
+		if err != nil {
+			return nil, c.storeError("read the member", err)
+		}
+		old, err := get[banRecord](ctx, s.records, banIDKey(id.Kind(), id.Name()))
+		if err != nil {
+			return nil, c.storeError("read the ban", err)
+		}
+		ban := banRecord{Reason: req.GetReason(), By: actor(ctx), At: c.now().UTC()}
+		if rec.exists() {
+			out.Member = c.memberMessage(s, rec.value, versioned[banRecord]{value: ban, version: 1})
+		}
+		if req.GetDryRun() {
+			return out, nil
+		}
+		ch := s.records.newChange(s.headVersion)
+		ch.put(banIDKey(id.Kind(), id.Name()), old.version, ban)
+		if rec.exists() {
+			// The record does not change, but what is banned must be what it says.
+			ch.require(memberKey(id.Kind(), id.Name()), rec.version)
+			if err := c.banKeys(ctx, s, ch, rec.value, ban); err != nil {
+				return nil, err
+			}
+		} else {
+			ch.require(memberKey(id.Kind(), id.Name()), 0)
+			if err := c.touchTrust(ctx, s, ch); err != nil {
+				return nil, err
+			}
+		}
+		ch.audit(c.now(), auditEntry{Actor: ban.By, Action: "member.ban", Target: id.String(), Reason: ban.Reason})
+		switch _, err := ch.commit(ctx); {
+		case err == nil:
+			out.ConnectionsClosed, err = c.trustChanged(ctx)
+			return out, err
+		case !c.conflicts(ctx, err):
+			return nil, c.storeError("ban the member", err)
+		}
+	}
+	return nil, errBusy("member " + req.GetName())
+}
+
+// UnbanMember lifts the ban of an identity. The keys stay banned, so the member
+// needs a proof as at first; until then its name waits for it.
+func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMemberRequest) (*fealtyv1.UnbanMemberResponse, error) {
+	c := m.c
+	for range commitTries {
+		s, err := c.ready()
+		if err != nil {
+			return nil, err
+		}
+		id, err := memberID(s, req.GetKind(), req.GetName())
+		if err != nil {
+			return nil, err
+		}
+		ban, err := get[banRecord](ctx, s.records, banIDKey(id.Kind(), id.Name()))
+		if err != nil {
+			return nil, c.storeError("read the ban", err)
+		}
+		if !ban.exists() {
+			return nil, explain.New(explain.NotFound, "what", "ban", "name", string(id.Kind())+"/"+id.Name())
+		}
+		rec, err := get[memberRecord](ctx, s.records, memberKey(id.Kind(), id.Name()))
+		if err != nil {
+			return nil, c.storeError("read the member", err)
+		}
+		out := &fealtyv1.UnbanMemberResponse{KeysBannedFor: durationpb.New(keyMemory(s.manifest))}
+		if req.GetDryRun() {
+			return out, nil
+		}
+		ch := s.records.newChange(s.headVersion)
+		ch.delete(banIDKey(id.Kind(), id.Name()), ban.version)
+		if rec.exists() && rec.value.State == stateActive {
+			rec.value.State = stateReplacing
+			ch.put(memberKey(id.Kind(), id.Name()), rec.version, rec.value)
+		}
+		if err := c.touchTrust(ctx, s, ch); err != nil {
+			return nil, err
+		}
+		ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "member.unban", Target: id.String()})
+		switch _, err := ch.commit(ctx); {
+		case err == nil:
+			_, err = c.trustChanged(ctx)
+			return out, err
+		case !c.conflicts(ctx, err):
+			return nil, c.storeError("lift the ban", err)
+		}
+	}
+	return nil, errBusy("member " + req.GetName())
+}
+
+// changeMember reads the member, lets f fill a transaction, and commits it,
+// again from the start if somebody was first. f answers false for nothing to do.
+func (c *Coordinator) changeMember(ctx context.Context, kind, name, what string, f func(*state, versioned[memberRecord], *change) (bool, error)) error {
+	for range commitTries {
+		s, err := c.ready()
+		if err != nil {
+			return err
+		}
+		rec, err := c.member(ctx, s, kind, name)
+		if err != nil {
+			return err
+		}
+		ch := s.records.newChange(s.headVersion)
+		if do, err := f(s, rec, ch); err != nil || !do {
+			return err
+		}
+		switch _, err := ch.commit(ctx); {
+		case err == nil:
+			_, err = c.trustChanged(ctx)
+			return err
+		case !c.conflicts(ctx, err):
+			return c.storeError(what, err)
+		}
+	}
+	return errBusy("member " + name)
+}
+
+// removeRecord adds to ch what deletes rec and bans its keys.
+func (c *Coordinator) removeRecord(ctx context.Context, s *state, ch *change, rec versioned[memberRecord], by, action, reason string) error {
+	m := rec.value
+	ch.delete(memberKey(m.Kind, m.Name), rec.version)
+	if entry, ok := s.manifest.EntryByName(m.Entry); ok && entry.MaxMembers > 0 {
+		count, err := get[entryCount](ctx, s.records, countKey(m.Entry))
+		if err != nil {
+			return c.storeError("read the count of an entry", err)
+		}
+		if count.value.Members > 0 {
+			count.value.Members--
+			ch.put(countKey(m.Entry), count.version, count.value)
+		}
+	}
+	ch.audit(c.now(), auditEntry{Actor: by, Action: action, Target: m.path(), Reason: reason})
+	return c.banKeys(ctx, s, ch, m, banRecord{Reason: action, By: by, At: c.now().UTC()})
+}
+
+// banKeys adds to ch a ban of every key that m remembers, until no certificate
+// over it can be valid or in grace.
+func (c *Coordinator) banKeys(ctx context.Context, s *state, ch *change, m memberRecord, ban banRecord) error {
+	ban.Until = ban.At.Add(keyMemory(s.manifest))
+	for _, k := range m.keys() {
+		old, err := get[banRecord](ctx, s.records, banKeyKey(k))
+		if err != nil {
+			return c.storeError("read a banned key", err)
+		}
+		if !old.exists() {
+			ch.put(banKeyKey(k), 0, ban)
+		}
+	}
+	return c.touchTrust(ctx, s, ch)
+}
+
+// member reads the record of the member, or says that there is none.
+func (c *Coordinator) member(ctx context.Context, s *state, kind, name string) (versioned[memberRecord], error) {
+	id, err := memberID(s, kind, name)
+	if err != nil {
+		return versioned[memberRecord]{}, err
+	}
+	rec, err := get[memberRecord](ctx, s.records, memberKey(id.Kind(), id.Name()))
+	if err != nil {
+		return rec, c.storeError("read the member", err)
+	}
+	if !rec.exists() {
+		return rec, explain.New(explain.NotFound, "what", "member", "name", string(id.Kind())+"/"+id.Name())
+	}
+	return rec, nil
+}
+
+func memberID(s *state, kind, name string) (identity.ID, error) {
+	id, err := identity.New(s.manifest.Cluster, identity.Kind(kind), name)
+	if err != nil {
+		return id, explain.Wrap(err, explain.RequestField, "field", "kind and name", "problem", err.Error())
+	}
+	return id, nil
+}
+
+func (c *Coordinator) memberMessages(ctx context.Context, s *state, prefix string) ([]*fealtyv1.Member, error) {
+	recs, err := list[memberRecord](ctx, s.records, prefix)
+	if err != nil {
+		return nil, c.storeError("list members", err)
+	}
+	bans, err := c.banned(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*fealtyv1.Member, 0, len(recs))
+	for _, r := range recs {
+		out = append(out, c.memberMessage(s, r.value, bans[r.value.path()]))
+	}
+	return out, nil
+}
+
+// banned returns the bans of identities by "<kind>/<name>".
+func (c *Coordinator) banned(ctx context.Context, s *state) (map[string]versioned[banRecord], error) {
+	l, err := c.store.List(ctx, banIDPrefix)
+	if err != nil {
+		return nil, c.storeError("list bans", err)
+	}
+	out := make(map[string]versioned[banRecord], len(l.Entries))
+	for _, e := range l.Entries {
+		b, err := open[banRecord](s.records, e)
+		if err != nil {
+			return nil, c.storeError("read a ban", err)
+		}
+		out[e.Key[len(banIDPrefix):]] = b
+	}
+	return out, nil
+}
+
+func (c *Coordinator) memberMessage(s *state, r memberRecord, ban versioned[banRecord]) *fealtyv1.Member {
+	id, err := identity.New(s.manifest.Cluster, r.Kind, r.Name)
+	if err != nil {
+		panic("a member's record under the MAC has no identity: " + err.Error())
+	}
+	m := &fealtyv1.Member{
+		SpiffeId: id.String(), Kind: string(r.Kind), Name: r.Name, State: r.State,
+		Organizations: r.Organizations, Domains: r.Domains,
+		JoinedAt: timestamppb.New(r.JoinedAt), Entry: r.Entry, KeyId: r.Key.String(),
+		SvidNotAfter: timestamppb.New(r.NotAfter),
+		Banned:       ban.exists(), BanReason: ban.value.Reason,
+		Live: c.live.message(id),
+	}
+	if len(r.Selectors) > 0 {
+		m.JoinedBy = r.Selectors[0]
+	}
+	for _, role := range r.Roles {
+		m.Roles = append(m.Roles, string(role))
+	}
+	return m
+}
+
+func tooLong(field string, limit int) error {
+	return explain.New(explain.RequestField, "field", field, "problem", fmt.Sprintf("it is longer than %d bytes", limit))
+}
+
+// sweepPause is how often bans of keys and ended tokens are looked at for pruning.
+const sweepPause = time.Hour

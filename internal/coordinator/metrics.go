@@ -1,0 +1,88 @@
+package coordinator
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics are what a coordinator counts. Names begin with fealty_.
+type metrics struct {
+	joins        *prometheus.CounterVec
+	joinSeconds  prometheus.Histogram
+	renewals     *prometheus.CounterVec
+	renewSeconds prometheus.Histogram
+	clones       prometheus.Counter
+	forged       prometheus.Counter
+	handshakes   *prometheus.CounterVec
+	cuts         *prometheus.CounterVec
+}
+
+func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
+	m := &metrics{
+		joins: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_joins_total",
+			Help: "Joins by outcome: admitted, already_member, or the code of the refusal.",
+		}, []string{"outcome"}),
+		joinSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "fealty_join_seconds",
+			Help:    "Time from a join's challenge to its grant or refusal, the candidate's part included.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
+		}),
+		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_renewals_total",
+			Help: "Renewals by outcome: renewed, or the code of the refusal.",
+		}, []string{"outcome"}),
+		renewSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "fealty_renewal_seconds",
+			Help:    "Time to renew an SVID.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
+		}),
+		clones: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fealty_clone_alarms_total",
+			Help: "Uses of an earlier key of a member: two machines hold one identity.",
+		}),
+		forged: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fealty_store_forged_records_total",
+			Help: "Records whose MAC failed: the store was altered from outside.",
+		}),
+	}
+	m.handshakes = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fealty_mesh_handshake_failures_total",
+		Help: "Handshakes that failed, by reason. Plain network failures are none.",
+	}, []string{"reason"})
+	m.cuts = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fealty_connections_cut_total",
+		Help: "Connections that were ended because the peer's certificate expired or was banned.",
+	}, []string{"reason"})
+	gauge := func(name, help string, f func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
+	}
+	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts,
+		gauge("fealty_coordinator_ready", "1 while a manifest is in force and this coordinator holds its keys.", func() float64 {
+			return truth(c.state.Load().phase == phaseReady)
+		}),
+		gauge("fealty_coordinator_recovery_mode", "1 while the state in memory is not the head of the persisted history.", func() float64 {
+			return truth(c.state.Load().phase == phaseRecovery)
+		}),
+		gauge("fealty_authority_epoch", "Authority epoch of the manifest in force; 0 without one.", func() float64 {
+			return float64(c.state.Load().head.AuthorityEpoch)
+		}),
+		gauge("fealty_history_index", "Index of the transition in force; 0 without one.", func() float64 {
+			return float64(c.state.Load().head.Index)
+		}),
+		gauge("fealty_agents_connected", "Members that hold a stream to this coordinator.", func() float64 {
+			return float64(c.live.connected())
+		}),
+		gauge("fealty_trust_bundle_version", "Config version of the trust bundle that is served.", func() float64 {
+			if t := c.trust.Load(); t != nil {
+				return float64(t.version)
+			}
+			return 0
+		}),
+	)
+	return m
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

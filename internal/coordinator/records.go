@@ -1,0 +1,358 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// The record families of the store. Every family but audit and sealed is under
+// the record MAC: whoever can write the store but holds no seed can neither make
+// a member nor a token, nor lift a ban.
+//
+//	member/<kind>/<name>        a member; kept until it leaves or is removed
+//	token/<id>                  a join token; kept for a week after its end
+//	tokenuse/<id>/<key id>      what a token admitted; kept as long as the token
+//	count/<entry>               members under an entry with max_members
+//	trust/state                 what the trust bundle is compiled from, but bans
+//	trust/ban/id/<kind>/<name>  a banned identity; kept until lifted
+//	trust/ban/key/<key id>      a banned key; kept for svid_ttl + rejoin_grace
+//	sealed/…                    seed and mesh CA key, encrypted by a keeper
+//	audit/<time>-<random>       who did what; kept for 90 days
+const (
+	memberPrefix   = "member/"
+	tokenPrefix    = "token/"
+	tokenUsePrefix = "tokenuse/"
+	countPrefix    = "count/"
+	trustPrefix    = "trust/"
+	trustStateKey  = "trust/state"
+	banIDPrefix    = "trust/ban/id/"
+	banKeyPrefix   = "trust/ban/key/"
+	sealedPrefix   = "sealed/"
+	auditPrefix    = "audit/"
+)
+
+func memberKey(kind identity.Kind, name string) string {
+	return memberPrefix + string(kind) + "/" + name
+}
+func tokenKey(id string) string { return tokenPrefix + id }
+func tokenUseKey(id string, key identity.KeyID) string {
+	return tokenUsePrefix + id + "/" + key.String()
+}
+func countKey(entry string) string                    { return countPrefix + entry }
+func banIDKey(kind identity.Kind, name string) string { return banIDPrefix + string(kind) + "/" + name }
+func banKeyKey(key identity.KeyID) string             { return banKeyPrefix + key.String() }
+
+// States of a member.
+const (
+	stateActive = "active"
+	// stateReplacing: its keys are banned and its name waits for a new machine.
+	stateReplacing = "replacing"
+)
+
+// Bounds on the earlier keys of a member. All whose certificates are still valid
+// are remembered, so that banning a member bans every certificate it holds; a
+// member that renews faster than that allows is told to wait. Expired ones are
+// kept while there is room, so that an old key is told from a foreign one.
+const (
+	maxLiveKeys  = 64
+	maxOlderKeys = 96
+)
+
+// memberRecord is the durable truth on one member. The live state of a member
+// is never in it.
+type memberRecord struct {
+	Kind          identity.Kind   `json:"kind"`
+	Name          string          `json:"name"`
+	State         string          `json:"state"`
+	Entry         string          `json:"entry"`
+	Roles         []manifest.Role `json:"roles,omitempty"`
+	Organizations []string        `json:"organizations,omitempty"`
+	NarrowTo      []string        `json:"narrow_to"`         // what its token narrows the entry's organizations to; null: not
+	Domains       []string        `json:"domains,omitempty"` // empty at admission: joining never moves a domain
+	JoinedAt      time.Time       `json:"joined_at"`
+	ProofType     string          `json:"proof_type"`
+	Selectors     []string        `json:"selectors"` // what the admitting proof showed; renewal matches them again
+	Token         string          `json:"token,omitempty"`
+	// Incarnation is the key that it enrolled with: the subject of its snapshots.
+	Incarnation identity.KeyID `json:"incarnation"`
+	// Key is the last certified key. It is written before the certificate is
+	// signed, so that no identity exists without its record.
+	Key      identity.KeyID `json:"key"`
+	Older    []olderKey     `json:"older,omitempty"` // earlier keys, newest first
+	NotAfter time.Time      `json:"not_after"`       // end of the last SVID
+}
+
+func (m memberRecord) path() string { return string(m.Kind) + "/" + m.Name }
+
+// olderKey is a key that was certified before the last one.
+type olderKey struct {
+	Key      identity.KeyID `json:"key"`
+	NotAfter time.Time      `json:"not_after"` // end of its last certificate
+}
+
+// rekey makes key the last certified one, in a certificate that ends at
+// notAfter. It reports false if too many earlier certificates are still valid.
+func (m *memberRecord) rekey(key identity.KeyID, notAfter, now time.Time) bool {
+	if !m.Key.IsZero() && m.Key != key {
+		m.Older = slices.Insert(m.Older, 0, olderKey{m.Key, m.NotAfter})
+	}
+	live := 0
+	m.Older = slices.DeleteFunc(m.Older, func(o olderKey) bool {
+		if now.Before(o.NotAfter) {
+			live++
+		}
+		return o.Key == key
+	})
+	m.Older = m.Older[:min(len(m.Older), maxOlderKeys)]
+	m.Key, m.NotAfter = key, notAfter.UTC()
+	return live <= maxLiveKeys
+}
+
+// wasKey reports whether key was certified before the last one.
+func (m memberRecord) wasKey(key identity.KeyID) bool {
+	return slices.ContainsFunc(m.Older, func(o olderKey) bool { return o.Key == key })
+}
+
+// cover gives the member what its entry in the manifest in force says. What its
+// token narrowed stays narrow, also when the entry gains organizations.
+func (m *memberRecord) cover(e *manifest.Entry) {
+	m.Entry = e.Name
+	m.Roles = slices.Clone(e.Roles)
+	m.Organizations = slices.Clone(e.Organizations)
+	if m.NarrowTo != nil {
+		m.Organizations = slices.DeleteFunc(m.Organizations, func(o string) bool {
+			return !slices.Contains(m.NarrowTo, o)
+		})
+	}
+}
+
+// keys returns every key that the record remembers, newest first.
+func (m memberRecord) keys() []identity.KeyID {
+	keys := []identity.KeyID{m.Key}
+	for _, o := range m.Older {
+		keys = append(keys, o.Key)
+	}
+	return keys
+}
+
+// tokenRecord is what is kept of a join token: its public key, never its secret.
+type tokenRecord struct {
+	ID            string    `json:"id"`
+	PublicKey     []byte    `json:"public_key"` // Ed25519
+	Entry         string    `json:"entry"`
+	Name          string    `json:"name,omitempty"`
+	Organizations []string  `json:"organizations,omitempty"` // narrows the entry; nil: all of it
+	Uses          uint32    `json:"uses"`
+	Used          uint32    `json:"used"`
+	CreatedAt     time.Time `json:"created_at"`
+	CreatedBy     string    `json:"created_by"`
+	ExpiresAt     time.Time `json:"expires_at"`
+	Revoked       bool      `json:"revoked,omitempty"`
+}
+
+// tokenUse binds one use of a token to the key that it admitted, so that a
+// candidate whose grant was lost can ask again, and nobody else can.
+type tokenUse struct {
+	Member string    `json:"member"` // <kind>/<name>
+	At     time.Time `json:"at"`
+}
+
+// entryCount counts the members under an entry that has a maximum.
+type entryCount struct {
+	Members int `json:"members"`
+}
+
+// banRecord says since when and why.
+type banRecord struct {
+	Reason string    `json:"reason"`
+	By     string    `json:"by"`
+	At     time.Time `json:"at"`
+	// Until is when a banned key may be forgotten: no certificate over it can be
+	// valid or in grace then. Zero for identities: those are lifted by a person.
+	Until time.Time `json:"until,omitzero"`
+}
+
+// trustState is what the trust bundle is compiled from, besides bans and the
+// history. Every transaction that changes an input of the bundle writes it, so
+// that its version orders bundles.
+type trustState struct {
+	// Change numbers the writes, so that each makes a new value.
+	Change uint64 `json:"change"`
+	// MeshKeys are the mesh CA keys that verifiers still accept, newest first.
+	MeshKeys []meshKey `json:"mesh_keys"`
+	// ConfigKeys are the config signing keys, by their number.
+	ConfigKeys []configKey `json:"config_keys"`
+	// Head is the transition that the state was last fitted to.
+	Head [32]byte `json:"head"`
+}
+
+// meshKey is one mesh CA key under one authority epoch (I9).
+type meshKey struct {
+	Key            identity.KeyID `json:"key"`
+	AuthorityEpoch uint64         `json:"authority_epoch"`
+	// AcceptUntil is set when a newer key takes over: the end of the last SVID
+	// that this one can have signed.
+	AcceptUntil time.Time `json:"accept_until,omitzero"`
+	// LongestTTL is the longest svid_ttl of any manifest in force while this key
+	// signed, so that AcceptUntil cuts no SVID short.
+	LongestTTL time.Duration `json:"longest_ttl"`
+}
+
+// versioned is a record with the store version that it was read at; version 0
+// means that there is none.
+type versioned[T any] struct {
+	value   T
+	version store.Revision
+}
+
+func (v versioned[T]) exists() bool { return v.version != 0 }
+
+// records reads and writes the families that are under the record MAC.
+type records struct {
+	store store.Store
+	auth  *store.Authenticator
+}
+
+// get reads the record at key. Absence is version 0 and no error; a record that
+// fails its MAC is an error that matches [store.ErrForged].
+func get[T any](ctx context.Context, r records, key string) (versioned[T], error) {
+	e, err := r.store.Get(ctx, key)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return versioned[T]{}, nil
+	case err != nil:
+		return versioned[T]{}, err
+	}
+	return open[T](r, e)
+}
+
+func open[T any](r records, e store.Entry) (versioned[T], error) {
+	plain, err := r.auth.Open(e.Key, e.Value)
+	if err != nil {
+		return versioned[T]{}, err
+	}
+	v := versioned[T]{version: e.Version}
+	if err := json.Unmarshal(plain, &v.value); err != nil {
+		return versioned[T]{}, fmt.Errorf("record %s passes its MAC but does not decode: %w", e.Key, err)
+	}
+	return v, nil
+}
+
+// list reads every record below prefix, sorted by key.
+func list[T any](ctx context.Context, r records, prefix string) ([]versioned[T], error) {
+	l, err := r.store.List(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]versioned[T], 0, len(l.Entries))
+	for _, e := range l.Entries {
+		v, err := open[T](r, e)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+// put returns the write of value at key, under the record MAC.
+func (r records) put(key string, value any) (store.Write, error) {
+	plain, err := json.Marshal(value)
+	if err != nil {
+		return store.Write{}, fmt.Errorf("record %s does not encode: %w", key, err)
+	}
+	return store.Write{Key: key, Value: r.auth.Seal(key, plain)}, nil
+}
+
+// change collects one transaction. The first error sticks.
+type change struct {
+	r   records
+	tx  store.Tx
+	err error
+}
+
+// newChange starts a transaction that holds only while the head of the history
+// is the one that the caller's state was built from (I1): a replica that lags
+// cannot act under an old manifest.
+func (r records) newChange(head store.Revision) *change {
+	return &change{r: r, tx: store.Tx{
+		ID: randomID(),
+		If: []store.Condition{{Key: history.HeadKey, Version: head}},
+	}}
+}
+
+// put replaces a record that was read at version; 0 means that it must be new.
+func (c *change) put(key string, version store.Revision, value any) {
+	w, err := c.r.put(key, value)
+	if err != nil {
+		c.err = errors.Join(c.err, err)
+		return
+	}
+	c.tx.If = append(c.tx.If, store.Condition{Key: key, Version: version})
+	c.tx.Put = append(c.tx.Put, w)
+}
+
+// require makes the transaction fail unless key is still at version.
+func (c *change) require(key string, version store.Revision) {
+	c.tx.If = append(c.tx.If, store.Condition{Key: key, Version: version})
+}
+
+// delete removes a record that was read at version.
+func (c *change) delete(key string, version store.Revision) {
+	c.tx.If = append(c.tx.If, store.Condition{Key: key, Version: version})
+	c.tx.Delete = append(c.tx.Delete, key)
+}
+
+// audit adds an entry that becomes durable with the change that it describes.
+func (c *change) audit(now time.Time, e auditEntry) {
+	e.At = now.UTC()
+	raw, err := json.Marshal(e)
+	if err != nil {
+		c.err = errors.Join(c.err, err)
+		return
+	}
+	key := fmt.Sprintf("%s%020d-%s", auditPrefix, now.UnixNano(), strings.ToLower(randomID()[:8]))
+	c.tx.Put = append(c.tx.Put, store.Write{Key: key, Value: raw})
+}
+
+// commit applies the change. An answer that was lost is looked up: the result
+// is then known, or an error that matches [store.ErrUnknownOutcome] remains.
+func (c *change) commit(ctx context.Context) (store.Revision, error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	rev, err := c.r.store.Commit(ctx, c.tx)
+	if errors.Is(err, store.ErrUnknownOutcome) {
+		// The caller's context may be what ended; the question is short.
+		ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		found, outcomeErr := c.r.store.Outcome(ask, c.tx.ID)
+		switch {
+		case outcomeErr == nil:
+			return found, nil
+		case errors.Is(outcomeErr, store.ErrNotFound):
+			return 0, fmt.Errorf("%w (it was not applied)", store.ErrConflict)
+		}
+	}
+	return rev, err
+}
+
+// auditEntry is one line of the audit log.
+type auditEntry struct {
+	At     time.Time         `json:"at"`
+	Actor  string            `json:"actor"`
+	Action string            `json:"action"`
+	Target string            `json:"target"`
+	Reason string            `json:"reason,omitempty"`
+	Fields map[string]string `json:"fields,omitempty"`
+}

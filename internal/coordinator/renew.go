@@ -1,0 +1,127 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// Renew certifies a new key of a member that holds a valid SVID. The manifest in
+// force decides again, whatever was true when the member joined.
+func (a admissionServer) Renew(ctx context.Context, req *fealtyv1.RenewRequest) (*fealtyv1.RenewResponse, error) {
+	c := a.c
+	peer := identity.FromContext(ctx)
+	started := time.Now()
+	chain, err := c.renew(ctx, peer, req.GetCsr())
+	label := "renewed"
+	if err != nil {
+		label = "error"
+		if code := explain.CodeOf(err); code != "" {
+			label = code
+		}
+		c.log.LogAttrs(ctx, slog.LevelWarn, "renewal refused", slog.String("member", peer.ID.String()),
+			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
+	}
+	c.metrics.renewals.WithLabelValues(label).Inc()
+	c.metrics.renewSeconds.Observe(time.Since(started).Seconds())
+	if err != nil {
+		return nil, err
+	}
+	return &fealtyv1.RenewResponse{Chain: chain}, nil
+}
+
+func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, der []byte) ([][]byte, error) {
+	publicKey, csrErr := ca.ParseCSR(der)
+	var next identity.KeyID
+	if csrErr != nil {
+		csrErr = csrRejection(csrErr)
+	} else {
+		var err error
+		if next, err = identity.KeyOfPublic(publicKey); err != nil {
+			return nil, csrRejection(err)
+		}
+	}
+	for range commitTries {
+		s, err := c.ready()
+		if err != nil {
+			return nil, err
+		}
+		id := peer.ID
+		rec, err := get[memberRecord](ctx, s.records, memberKey(id.Kind(), id.Name()))
+		if err != nil {
+			return nil, c.storeError("read the member", err)
+		}
+		now := c.now()
+		after, entry, err := renewal(s.manifest, rec, id, peer.Key, next, csrErr, now)
+		if err != nil {
+			if errors.Is(err, explain.RenewOlderKey) {
+				c.cloneAlarm(ctx, err.Error())
+			}
+			return nil, err
+		}
+		change := s.records.newChange(s.headVersion)
+		change.put(memberKey(id.Kind(), id.Name()), rec.version, after)
+		change.require(banIDKey(id.Kind(), id.Name()), 0)
+		change.require(banKeyKey(next), 0)
+		rev, err := change.commit(ctx)
+		if errors.Is(err, store.ErrConflict) {
+			if err := c.bannedNow(ctx, s, id, next); err != nil {
+				return nil, err
+			}
+			if c.conflicts(ctx, err) {
+				continue
+			}
+		}
+		if err != nil {
+			return nil, c.storeError("record the renewal", err)
+		}
+		if err := c.faults.Hit("renew.after-commit"); err != nil {
+			return nil, err
+		}
+		c.members.put(after, rev)
+		chain, err := s.issue(publicKey, id, entry, after.NotAfter, now)
+		if err != nil {
+			return nil, fmt.Errorf("certify %s: %w", id, err)
+		}
+		return chain, nil
+	}
+	return nil, errBusy("the renewal")
+}
+
+// bannedNow says so if the conflict of a transaction is a ban.
+func (c *Coordinator) bannedNow(ctx context.Context, s *state, id identity.ID, key identity.KeyID) error {
+	for _, k := range []string{banIDKey(id.Kind(), id.Name()), banKeyKey(key)} {
+		ban, err := get[banRecord](ctx, s.records, k)
+		if err != nil {
+			return c.storeError("read a ban", err)
+		}
+		if ban.exists() {
+			return explain.New(explain.JoinBanned, "identity", id.String())
+		}
+	}
+	return nil
+}
+
+// Leave ends the caller's membership: its record goes, and its keys are banned.
+func (a admissionServer) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*fealtyv1.LeaveResponse, error) {
+	c := a.c
+	id := identity.FromContext(ctx).ID
+	err := c.changeMember(ctx, string(id.Kind()), id.Name(), "let the member leave", func(s *state, rec versioned[memberRecord], ch *change) (bool, error) {
+		if n := len(rec.value.Domains); n > 0 {
+			return false, explain.New(explain.MemberOwnsDomains, "member", rec.value.path(), "domains", fmt.Sprint(n))
+		}
+		return true, c.removeRecord(ctx, s, ch, rec, id.String(), "member.leave", "")
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &fealtyv1.LeaveResponse{}, nil
+}

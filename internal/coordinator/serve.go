@@ -1,0 +1,208 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// stopGrace is how long calls under way may take to end when the coordinator stops.
+const stopGrace = 2 * time.Second
+
+// serve starts the listeners in g: TLS for the fleet, a unix socket for this
+// machine's operator, and plain HTTP for metrics and probes.
+func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
+	gate, err := c.authorizer()
+	if err != nil {
+		return fmt.Errorf("refusing to serve: %w", err)
+	}
+	local, err := listenUnix(c.AdminSocket())
+	if err != nil {
+		return err
+	}
+	server := c.grpcServer(gate)
+	for _, l := range []net.Listener{c.cfg.Listener, local} {
+		g.Go(func() error {
+			if err := server.Serve(l); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("serve on %s: %w", l.Addr(), err)
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		<-ctx.Done()
+		close(c.stopping) // agents' streams end: the agents have others to go to
+		stop(server)
+		return nil
+	})
+	if c.cfg.Metrics != nil {
+		h := &http.Server{
+			Handler:           c.metricsHandler(c.registry),
+			ReadHeaderTimeout: 5 * time.Second,
+			ReadTimeout:       10 * time.Second,
+			WriteTimeout:      30 * time.Second,
+			MaxHeaderBytes:    16 << 10,
+			ErrorLog:          slog.NewLogLogger(c.log.Handler(), slog.LevelDebug),
+		}
+		g.Go(func() error {
+			if err := h.Serve(c.cfg.Metrics); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve metrics on %s: %w", c.cfg.Metrics.Addr(), err)
+			}
+			return nil
+		})
+		g.Go(func() error {
+			<-ctx.Done()
+			return h.Close()
+		})
+	}
+	c.serving.Store(true)
+	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator serves", slog.String("addr", c.Addr()), slog.String("socket", c.AdminSocket()),
+		slog.String("phase", c.state.Load().phase.String()), slog.String("enrolment_key", c.EnrolmentKey()))
+	return nil
+}
+
+// authorizer reads who may call what from the services' descriptors. A service
+// with an RPC that does not say so is an error (I3).
+func (c *Coordinator) authorizer() (*authz.Authorizer, error) {
+	services, err := authz.Services(Services()...)
+	if err != nil {
+		return nil, err
+	}
+	table, err := authz.NewTable(services...)
+	if err != nil {
+		return nil, err
+	}
+	return authz.New(table, authz.Options{Logger: c.log, Registerer: c.registry, ClusterID: func() string {
+		if s := c.state.Load(); s.phase == phaseReady {
+			return s.manifest.Cluster
+		}
+		return ""
+	}})
+}
+
+// Services are the services of a coordinator, by their full names: what the
+// authorization table is made of.
+func Services() []string {
+	return []string{
+		fealtyv1.AdmissionService_ServiceDesc.ServiceName,
+		fealtyv1.AgentService_ServiceDesc.ServiceName,
+		fealtyv1.ManifestService_ServiceDesc.ServiceName,
+		fealtyv1.MemberService_ServiceDesc.ServiceName,
+		fealtyv1.StatusService_ServiceDesc.ServiceName,
+		fealtyv1.TokenService_ServiceDesc.ServiceName,
+	}
+}
+
+func (c *Coordinator) grpcServer(gate *authz.Authorizer) *grpc.Server {
+	server := grpc.NewServer(
+		grpc.Creds(c.guard.Credentials()),
+		grpc.ChainUnaryInterceptor(c.wordUnary, c.guard.Unary, gate.Unary()),
+		grpc.ChainStreamInterceptor(c.wordStream, c.guard.Stream, gate.Stream()),
+		grpc.MaxRecvMsgSize(maxMessageBytes),
+		grpc.MaxConcurrentStreams(maxStreams),
+		// Small buffers: most connections are agents' that say little.
+		grpc.ReadBufferSize(0), grpc.WriteBufferSize(4096),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
+	)
+	fealtyv1.RegisterAdmissionServiceServer(server, admissionServer{c: c})
+	fealtyv1.RegisterAgentServiceServer(server, agentServer{c: c})
+	fealtyv1.RegisterManifestServiceServer(server, manifestServer{c: c})
+	fealtyv1.RegisterMemberServiceServer(server, memberServer{c: c})
+	fealtyv1.RegisterStatusServiceServer(server, statusServer{c: c})
+	fealtyv1.RegisterTokenServiceServer(server, tokenServer{c: c})
+	return server
+}
+
+// stop lets unary calls end, and then ends what is left.
+func stop(server *grpc.Server) {
+	done := make(chan struct{})
+	go func() { server.GracefulStop(); close(done) }()
+	t := time.NewTimer(stopGrace)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		server.Stop()
+		<-done
+	}
+}
+
+// wordUnary turns what a handler returns into what a caller may know, and keeps
+// a handler that panics from taking every copy of the seed with it.
+func (c *Coordinator) wordUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = c.panicked(ctx, info.FullMethod, p)
+		}
+		err = c.word(ctx, info.FullMethod, err)
+	}()
+	return handler(ctx, req)
+}
+
+func (c *Coordinator) wordStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = c.panicked(stream.Context(), info.FullMethod, p)
+		}
+		err = c.word(stream.Context(), info.FullMethod, err)
+	}()
+	return handler(srv, stream)
+}
+
+func (c *Coordinator) panicked(ctx context.Context, method string, p any) error {
+	c.log.LogAttrs(ctx, slog.LevelError, "a handler panicked", slog.String("method", method), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+	return explain.New(explain.Internal, "what", method)
+}
+
+// word passes on errors that are worded already, and hides the others: their
+// text is for the log.
+func (c *Coordinator) word(ctx context.Context, method string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var worded interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &worded) || ctx.Err() != nil {
+		return err
+	}
+	c.log.LogAttrs(ctx, slog.LevelError, "a call failed", slog.String("method", method), slog.Any("err", err))
+	return explain.Wrap(err, explain.Internal, "what", method)
+}
+
+// listenUnix listens on a socket that only this user can open. A socket file that
+// a dead process left is removed: the lock of the data directory says that no
+// other coordinator lives here.
+func listenUnix(path string) (net.Listener, error) {
+	if err := mesh.CheckSocketPath(path); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove the old admin socket: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen on the admin socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("protect the admin socket: %w", err)
+	}
+	return l, nil
+}

@@ -1,0 +1,468 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// phase is what a coordinator can do.
+type phase int
+
+const (
+	// phaseUninitialized: the store holds no history. Only a first set is served.
+	phaseUninitialized phase = iota
+	// phaseRecovery: a history exists, and its keys are not in this memory, or the
+	// state in memory is not its head.
+	phaseRecovery
+	// phaseReady: everything is served.
+	phaseReady
+)
+
+func (p phase) String() string {
+	switch p {
+	case phaseUninitialized:
+		return "uninitialized"
+	case phaseRecovery:
+		return "recovery"
+	case phaseReady:
+		return "ready"
+	}
+	return "invalid phase"
+}
+
+// state is all that one head of the history means. It is immutable but for the
+// mesh CA's certificate, which is made again before it ends.
+type state struct {
+	phase  phase
+	reason string // why it is not ready
+
+	chain       *history.Verified
+	manifest    *manifest.Manifest // in force
+	head        history.Link
+	headVersion store.Revision // of the head's key: a condition of every transaction
+	secrets     *secrets
+	records     records
+	root        *x509.Certificate
+	rootPin     identity.KeyID // hash of the root's public key: what tokens pin
+	meshKey     identity.KeyID
+	issuer      atomic.Pointer[ca.Issuer]
+	// rootStatement introduces the config root key to who pins the root.
+	rootStatement []byte
+}
+
+// secrets never leave this process but sealed by a keeper.
+type secrets struct {
+	seed keyring.Seed
+	keys keyring.Keys
+}
+
+func (s *secrets) wipe() {
+	s.seed.Wipe()
+	s.keys.Wipe()
+}
+
+// issue certifies publicKey for id until notAfter, and returns the chain that is
+// presented with it: leaf, mesh CA, root.
+func (s *state) issue(publicKey any, id identity.ID, entry *manifest.Entry, notAfter, now time.Time) ([][]byte, error) {
+	issuer := s.issuer.Load()
+	leaf, err := issuer.Issue(ca.Request{
+		PublicKey: publicKey, ID: id, TTL: notAfter.Sub(now),
+		DNSNames: entry.DNSNames, IPs: entry.IPs,
+	}, now)
+	if err != nil {
+		return nil, err
+	}
+	return [][]byte{leaf.Raw, issuer.MeshCA().Certificate().Raw, s.root.Raw}, nil
+}
+
+// Where sealed secrets and the root certificate are kept. They need no MAC: a
+// keeper authenticates what it sealed, and the root certificate its own key.
+func sealedSeedKey(epoch uint64, owner string) string {
+	return fmt.Sprintf("%sseed/%d/%s", sealedPrefix, epoch, owner)
+}
+func sealedMeshKey(head history.Hash, owner string) string {
+	return fmt.Sprintf("%smesh/%s/%s", sealedPrefix, head, owner)
+}
+func rootKey(seedEpoch uint64) string { return fmt.Sprintf("%sroot/%d", sealedPrefix, seedEpoch) }
+
+// load reads the history and brings its keys back through the manifest's
+// keepers. What stands in the way of that is a state in recovery mode, not an
+// error; an error is a store that cannot be read.
+func (c *Coordinator) load(ctx context.Context) (*state, error) {
+	loaded, err := c.history.Load(ctx)
+	var damaged *history.BlobError
+	switch {
+	case errors.Is(err, history.ErrEmpty):
+		return &state{phase: phaseUninitialized, reason: "no manifest was set yet"}, nil
+	case errors.Is(err, history.ErrUnverified), errors.Is(err, history.ErrEncoding), errors.As(err, &damaged):
+		return recovering(explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())), nil
+	case err != nil:
+		return nil, fmt.Errorf("read the history: %w", err)
+	}
+	// Which keepers may be asked is read from a manifest that nothing vouches for
+	// yet. That is safe: a keeper opens only what it sealed, and the whole history
+	// must then verify under the keys of the seed that it gave.
+	seed, claimed, err := c.openSeed(ctx, loaded)
+	if err != nil {
+		return recovering(err), nil
+	}
+	keys, err := seed.Derive(claimed.Salt[:])
+	if err != nil {
+		return recovering(err), nil
+	}
+	verified, err := history.Verify(loaded, keys.Transaction().Public().(ed25519.PublicKey))
+	if err != nil {
+		return recovering(explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())), nil
+	}
+	root, err := c.loadRoot(ctx, verified, keys)
+	if err != nil {
+		return recovering(err), nil
+	}
+	mesh, err := c.openMesh(ctx, verified, root)
+	if err != nil {
+		return recovering(err), nil
+	}
+	return c.newState(verified, seed, keys, root, mesh)
+}
+
+func recovering(err error) *state { return &state{phase: phaseRecovery, reason: err.Error()} }
+
+// newState builds the ready state of a verified history and its keys.
+func (c *Coordinator) newState(v *history.Verified, seed keyring.Seed, keys keyring.Keys, root *x509.Certificate, mesh *ca.MeshCA) (*state, error) {
+	if want := v.Current().MeshCAKey; mesh.KeyID() != want {
+		return nil, fmt.Errorf("the mesh CA key %s is not the one of the head, %s", mesh.KeyID(), want)
+	}
+	auth, err := store.NewAuthenticator(keys.RecordMAC())
+	if err != nil {
+		return nil, fmt.Errorf("key the record MAC: %w", err)
+	}
+	s := &state{
+		phase:    phaseReady,
+		chain:    v,
+		manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(),
+		secrets: &secrets{seed: seed, keys: keys},
+		records: records{store: c.store, auth: auth},
+		root:    root, rootPin: identity.KeyOf(root), meshKey: mesh.KeyID(),
+	}
+	mesh, err = freshMesh(s, mesh, c.now())
+	if err != nil {
+		return nil, err
+	}
+	issuer, err := ca.NewIssuer(mesh, s.manifest.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	s.issuer.Store(issuer)
+	statement, err := snapshot.RootStatement{
+		ClusterID: s.manifest.Cluster, ConfigRoot: s.configRoot(), SeedEpoch: s.head.SeedEpoch,
+		IssuedAt: c.now().UTC().Truncate(time.Second),
+	}.Sign(keys.RootCA())
+	if err != nil {
+		return nil, fmt.Errorf("sign the root statement: %w", err)
+	}
+	if s.rootStatement, err = statement.Marshal(); err != nil {
+		return nil, fmt.Errorf("encode the root statement: %w", err)
+	}
+	return s, nil
+}
+
+// meshLife is how long a mesh CA's certificate is valid: twice the longest SVID,
+// so that at half of it a new one still covers every SVID that it signs.
+func meshLife(m *manifest.Manifest) time.Duration { return 2 * m.LongestSVIDTTL() }
+
+// freshMesh returns mesh with a certificate that covers the longest SVID issued
+// now. The key stays: one mesh key, one epoch (I9).
+func freshMesh(s *state, mesh *ca.MeshCA, now time.Time) (*ca.MeshCA, error) {
+	if mesh.Certificate().NotAfter.Sub(now) > meshLife(s.manifest)*3/4 && !now.Before(mesh.Certificate().NotBefore) {
+		return mesh, nil
+	}
+	again, err := ca.RenewMeshCA(s.root, s.secrets.keys.RootCA(), mesh, s.manifest.Cluster, meshLife(s.manifest), now)
+	if err != nil {
+		return nil, fmt.Errorf("certify the mesh CA key again: %w", err)
+	}
+	return again, nil
+}
+
+// openSeed asks the keepers of the head's manifest for the seed, in order. It
+// returns the head's transition too, as it claims to be.
+func (c *Coordinator) openSeed(ctx context.Context, h *history.History) (keyring.Seed, *history.Transition, error) {
+	claimed, err := history.Decode(h.Links[len(h.Links)-1])
+	if err != nil {
+		return keyring.Seed{}, nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
+	}
+	m, err := manifest.Parse(h.Manifests[claimed.Manifest])
+	if err != nil {
+		return keyring.Seed{}, nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
+	}
+	var failures []error
+	for _, o := range m.Seed.Owners {
+		if o.Keeper == "" {
+			continue
+		}
+		seed, err := c.openSeedOf(ctx, m.Cluster, claimed.SeedEpoch, o)
+		if err == nil {
+			return seed, claimed, nil
+		}
+		failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name, "problem", err.Error()))
+	}
+	if len(failures) == 0 {
+		return keyring.Seed{}, nil, explain.New(explain.KeeperUnusable, "keeper", "of the seed", "problem", "the manifest in force names no keeper")
+	}
+	return keyring.Seed{}, nil, errors.Join(failures...)
+}
+
+func (c *Coordinator) openSeedOf(ctx context.Context, cluster string, epoch uint64, o manifest.Owner) (keyring.Seed, error) {
+	keeper, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
+	if err != nil {
+		return keyring.Seed{}, err
+	}
+	e, err := c.store.Get(ctx, sealedSeedKey(epoch, o.Name))
+	if err != nil {
+		return keyring.Seed{}, err
+	}
+	return keyring.OpenSeed(ctx, keeper, keyring.Place{Cluster: cluster, Owner: o.Name, SeedEpoch: epoch}, e.Value)
+}
+
+// openMesh asks the keepers for the mesh CA key of the head.
+func (c *Coordinator) openMesh(ctx context.Context, v *history.Verified, root *x509.Certificate) (*ca.MeshCA, error) {
+	var failures []error
+	for _, o := range v.Manifest().Seed.Owners {
+		if o.Keeper == "" {
+			continue
+		}
+		mesh, err := c.openMeshOf(ctx, v, root, o)
+		if err == nil {
+			return mesh, nil
+		}
+		failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name, "problem", err.Error()))
+	}
+	return nil, errors.Join(failures...)
+}
+
+func (c *Coordinator) openMeshOf(ctx context.Context, v *history.Verified, root *x509.Certificate, o manifest.Owner) (*ca.MeshCA, error) {
+	keeper, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
+	if err != nil {
+		return nil, err
+	}
+	e, err := c.store.Get(ctx, sealedMeshKey(v.Current().Hash, o.Name))
+	if err != nil {
+		return nil, err
+	}
+	place := keyring.Place{Cluster: v.Manifest().Cluster, Owner: o.Name, SeedEpoch: v.Current().SeedEpoch, Head: v.Current().Hash}
+	key, cert, err := keyring.OpenMesh(ctx, keeper, place, e.Value)
+	if err != nil {
+		return nil, err
+	}
+	return ca.LoadMeshCA(root, cert, key, v.Manifest().Cluster, v.Current().AuthorityEpoch)
+}
+
+// loadRoot reads the root certificate, which was stored beside the first sealed
+// seed, and compares it with the key that the seed gives.
+func (c *Coordinator) loadRoot(ctx context.Context, v *history.Verified, keys keyring.Keys) (*x509.Certificate, error) {
+	e, err := c.store.Get(ctx, rootKey(v.Current().SeedEpoch))
+	if err != nil {
+		return nil, fmt.Errorf("read the root certificate: %w", err)
+	}
+	root, err := x509.ParseCertificate(e.Value)
+	if err != nil {
+		return nil, fmt.Errorf("the stored root certificate does not parse: %w", err)
+	}
+	again, err := ca.Root(keys.RootCA(), v.Manifest().Cluster, root.NotBefore)
+	if err != nil {
+		return nil, err
+	}
+	if !again.Equal(root) {
+		return nil, errors.New("the stored root certificate is not that of the seed: the store was altered, or mixed up with another cluster's")
+	}
+	return root, nil
+}
+
+// adopt makes s the state, and everything that follows from it true: the bundle,
+// the own identity, the listeners. If it fails the old state stays.
+func (c *Coordinator) adopt(ctx context.Context, s *state) error {
+	if s.phase == phaseReady {
+		if err := c.becomeReady(ctx, s); err != nil {
+			return err
+		}
+	}
+	c.state.Store(s)
+	c.headConfirmed.Store(c.now().UnixNano())
+	c.stateNews.tell()
+	attrs := []slog.Attr{slog.String("phase", s.phase.String())}
+	if s.reason != "" {
+		attrs = append(attrs, slog.String("reason", s.reason))
+	}
+	if s.phase == phaseReady {
+		c.endSetup()
+		attrs = append(attrs, slog.String("cluster", s.manifest.Cluster), slog.Uint64("authority_epoch", s.head.AuthorityEpoch), slog.Uint64("index", s.head.Index))
+	}
+	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator state", attrs...)
+	return nil
+}
+
+// becomeReady puts bundle and own identity of s into force.
+func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
+	in, err := c.ensureTrust(ctx, s)
+	if err != nil {
+		return fmt.Errorf("fit the trust state to the head: %w", err)
+	}
+	t, err := signTrust(s, in, c.now())
+	if err != nil {
+		return err
+	}
+	l, err := c.store.List(ctx, memberPrefix)
+	if err != nil {
+		return fmt.Errorf("read the members: %w", err)
+	}
+	recs := make([]versioned[memberRecord], 0, len(l.Entries))
+	for _, e := range l.Entries {
+		r, err := open[memberRecord](s.records, e)
+		if err != nil {
+			c.forged(ctx, e.Key, err)
+			continue
+		}
+		recs = append(recs, r)
+	}
+	m, err := c.ownMaterial(s, t.bundle)
+	if err != nil {
+		return fmt.Errorf("certify this coordinator: %w", err)
+	}
+	if err := c.source.Adopt(m); err != nil {
+		return fmt.Errorf("adopt this coordinator's own certificate: %w", err)
+	}
+	c.members.fill(recs, l.Revision)
+	c.trust.Store(t)
+	c.trustNews.tell()
+	return nil
+}
+
+// ownMaterial certifies this coordinator with a new key.
+func (c *Coordinator) ownMaterial(s *state, bundle *identity.Bundle) (*credential.Material, error) {
+	entry, err := c.admits(s.manifest)
+	if err != nil {
+		return nil, err
+	}
+	id, err := identity.New(s.manifest.Cluster, identity.Coordinator, entry.Name)
+	if err != nil {
+		return nil, err
+	}
+	key, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	now := c.now()
+	raw, err := s.issue(key.Public(), id, entry.Entry, now.Add(entry.Entry.SVIDTTL), now)
+	if err != nil {
+		return nil, err
+	}
+	chain := make([]*x509.Certificate, 0, len(raw))
+	for _, der := range raw[:2] {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, err
+		}
+		chain = append(chain, cert)
+	}
+	return credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: bundle, Now: c.now})
+}
+
+// keepIdentity renews this coordinator's own certificate, and the mesh CA's, in
+// good time, until ctx ends.
+func (c *Coordinator) keepIdentity(ctx context.Context, s *state) error {
+	for {
+		entry, err := c.admits(s.manifest)
+		if err != nil {
+			return err
+		}
+		if err := sleep(ctx, renewEvery(entry.Entry.SVIDTTL)); err != nil {
+			return err
+		}
+		issuer := s.issuer.Load()
+		mesh, err := freshMesh(s, issuer.MeshCA(), c.now())
+		if err != nil {
+			return err
+		}
+		if mesh != issuer.MeshCA() {
+			if issuer, err = ca.NewIssuer(mesh, s.manifest.Cluster); err != nil {
+				return err
+			}
+			s.issuer.Store(issuer)
+		}
+		m, err := c.ownMaterial(s, c.trust.Load().bundle)
+		if err != nil {
+			return err
+		}
+		if err := c.source.Adopt(m); err != nil {
+			return err
+		}
+	}
+}
+
+// followHead confirms every few seconds, and on every notice, that the head is
+// the one in memory.
+func (c *Coordinator) followHead(ctx context.Context) error {
+	for {
+		c.checkHead(ctx)
+		if err := sleep(ctx, headPollPause); err != nil {
+			return err
+		}
+	}
+}
+
+// checkHead compares the persisted head with ours. If another one is there the
+// state is loaded anew; until then nothing is decided under the old one, because
+// every transaction is conditional on our head.
+func (c *Coordinator) checkHead(ctx context.Context) {
+	s := c.state.Load()
+	e, err := c.store.Get(ctx, history.HeadKey)
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil:
+		c.log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
+		return
+	case s.phase == phaseReady && e.Version == s.headVersion:
+		c.headConfirmed.Store(c.now().UnixNano())
+		return
+	}
+	// One at a time, and not while a set of our own is about to adopt its head.
+	select {
+	case c.setting <- struct{}{}:
+		defer func() { <-c.setting }()
+	case <-ctx.Done():
+		return
+	}
+	if s = c.state.Load(); s.phase == phaseReady && e.Version <= s.headVersion {
+		return
+	}
+	next, err := c.load(ctx)
+	if err != nil {
+		c.log.LogAttrs(ctx, slog.LevelWarn, "the history was not read", slog.Any("err", err))
+		return
+	}
+	if next.phase == phaseRecovery && s.phase == phaseRecovery && next.reason == s.reason {
+		return
+	}
+	if err := c.adopt(ctx, next); err != nil {
+		c.log.LogAttrs(ctx, slog.LevelError, "the new head was not adopted", slog.Any("err", err))
+	}
+}
+
+func sha256Sum(b []byte) [32]byte { return sha256.Sum256(b) }

@@ -1,0 +1,102 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+// baselineData is how many data members a cluster needs to lose one and go on.
+// A witness never counts: it holds no user data (admission.md, Membership).
+const baselineData = 3
+
+// statusServer serves StatusService.
+type statusServer struct {
+	fealtyv1.UnimplementedStatusServiceServer
+	c *Coordinator
+}
+
+func (t statusServer) GetStatus(ctx context.Context, _ *fealtyv1.GetStatusRequest) (*fealtyv1.GetStatusResponse, error) {
+	c := t.c
+	s := c.state.Load()
+	out := &fealtyv1.GetStatusResponse{
+		Phase: s.phase.String(), PhaseReason: s.reason, Release: c.cfg.Release,
+		Now: timestamppb.New(c.now()), StartedAt: timestamppb.New(c.startedAt),
+		Store: c.cfg.StoreName, Addresses: c.advertised(), EnrolmentKey: c.EnrolmentKey(),
+	}
+	if s.phase != phaseReady {
+		if s.phase == phaseUninitialized {
+			out.Findings = append(out.Findings, finding(explain.HistoryUninitialized))
+		}
+		return out, nil
+	}
+	out.ClusterId = s.manifest.Cluster
+	out.AuthorityEpoch = s.head.AuthorityEpoch
+	out.HistoryIndex = s.head.Index
+	out.Head = s.head.Hash[:]
+	out.RootPin = s.rootPin[:]
+	out.MeshCaKey = s.meshKey[:]
+	var err error
+	if out.Members, err = c.memberMessages(ctx, s, memberPrefix); err != nil {
+		return nil, err
+	}
+	out.Baseline = baseline(out.Members)
+	out.Findings = findings(out, c.now())
+	return out, nil
+}
+
+// baseline counts the data members that are active and not banned.
+func baseline(members []*fealtyv1.Member) *fealtyv1.Baseline {
+	b := &fealtyv1.Baseline{Needed: baselineData}
+	for _, m := range members {
+		if m.GetKind() == string(identity.Data) && m.GetState() == stateActive && !m.GetBanned() {
+			b.DataMembers++
+		}
+	}
+	b.Met = b.DataMembers >= b.Needed
+	return b
+}
+
+// silentAfter is how long a member may be silent before it is worth a look. A
+// connected one is never silent: its stream would have ended.
+const silentAfter = 2 * time.Minute
+
+// findings says what needs attention, the most urgent first.
+func findings(st *fealtyv1.GetStatusResponse, now time.Time) []*fealtyv1.Finding {
+	var out []*fealtyv1.Finding
+	if b := st.GetBaseline(); !b.GetMet() {
+		out = append(out, finding(explain.MemberBaseline, "have", fmt.Sprint(b.GetDataMembers()), "need", fmt.Sprint(b.GetNeeded())))
+	}
+	for _, m := range st.GetMembers() {
+		path := m.GetKind() + "/" + m.GetName()
+		switch live, end := m.GetLive(), m.GetSvidNotAfter().AsTime(); {
+		case m.GetBanned() || m.GetState() != stateActive || sessionKind(identity.Kind(m.GetKind())):
+		case !now.Before(end):
+			out = append(out, finding(explain.MemberExpired, "member", path, "expired", end.UTC().Format(time.RFC3339)))
+		case live.GetConnected():
+		case live != nil && now.Sub(live.GetLastReport().AsTime()) > silentAfter:
+			out = append(out, finding(explain.MemberSilent, "member", path, "since", live.GetLastReport().AsTime().UTC().Format(time.RFC3339)))
+		case live == nil && now.Sub(st.GetStartedAt().AsTime()) > silentAfter:
+			out = append(out, finding(explain.MemberSilent, "member", path, "since", "before this coordinator started"))
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *fealtyv1.Finding) int { return severityRank(a) - severityRank(b) })
+	return out
+}
+
+func severityRank(f *fealtyv1.Finding) int {
+	return slices.Index([]string{"critical", "warning", "info"}, f.GetSeverity())
+}
+
+// finding makes a finding of an entry of the registry.
+func finding(code explain.Code, fields ...any) *fealtyv1.Finding {
+	e := explain.New(code, fields...)
+	return &fealtyv1.Finding{Code: string(code), Severity: "warning", Summary: e.What + ": " + e.Why, Remedy: e.Do}
+}

@@ -1,0 +1,215 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+)
+
+// Bounds and defaults of join tokens.
+const (
+	defaultTokenTTL = time.Hour
+	maxTokenTTL     = 30 * 24 * time.Hour
+	maxTokenUses    = 100_000
+	maxTokenOrgs    = 256
+)
+
+// tokenServer serves TokenService.
+type tokenServer struct {
+	fealtyv1.UnimplementedTokenServiceServer
+	c *Coordinator
+}
+
+func (t tokenServer) CreateToken(ctx context.Context, req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse, error) {
+	c := t.c
+	s, err := c.ready()
+	if err != nil {
+		return nil, err
+	}
+	rec, err := c.newTokenRecord(s, req, actor(ctx))
+	if err != nil {
+		return nil, err
+	}
+	token, err := proof.NewJoinToken(nil, proof.JoinToken{Cluster: s.manifest.Cluster, Addresses: c.advertised(), Pin: s.rootPin, Expires: rec.ExpiresAt})
+	if err != nil {
+		return nil, fmt.Errorf("make a join token: %w", err)
+	}
+	rec.ID, rec.PublicKey = token.ID, token.PublicKey()
+	if req.GetDryRun() {
+		rec.ID = ""
+		return &fealtyv1.CreateTokenResponse{Token: c.tokenMessage(s, rec, nil)}, nil
+	}
+	ch := s.records.newChange(s.headVersion)
+	ch.put(tokenKey(rec.ID), 0, rec)
+	ch.audit(c.now(), auditEntry{Actor: rec.CreatedBy, Action: "token.create", Target: rec.ID,
+		Fields: map[string]string{"entry": rec.Entry, "name": rec.Name, "uses": fmt.Sprint(rec.Uses)}})
+	if _, err := ch.commit(ctx); err != nil {
+		return nil, c.storeError("create the token", err)
+	}
+	return &fealtyv1.CreateTokenResponse{Token: c.tokenMessage(s, rec, nil), Line: token.Line()}, nil
+}
+
+// newTokenRecord checks what is asked for against the manifest in force: a token
+// narrows its entry, and never widens it.
+func (c *Coordinator) newTokenRecord(s *state, req *fealtyv1.CreateTokenRequest, by string) (tokenRecord, error) {
+	bad := func(field, why string) error {
+		return explain.New(explain.TokenRequest, "field", field, "problem", why)
+	}
+	entry, ok := s.manifest.EntryByName(req.GetEntry())
+	if !ok {
+		return tokenRecord{}, explain.New(explain.NotFound, "what", "entry", "name", req.GetEntry())
+	}
+	if !entry.AdmitsTokens() {
+		return tokenRecord{}, bad("entry", fmt.Sprintf("entry %s of the manifest does not admit tokens: it has no match token:%s", entry.Name, entry.Name))
+	}
+	ttl, uses := defaultTokenTTL, uint32(1)
+	if req.GetTtl() != nil {
+		ttl = req.GetTtl().AsDuration()
+	}
+	if ttl <= 0 || ttl > maxTokenTTL {
+		return tokenRecord{}, bad("ttl", fmt.Sprintf("%v is not above 0 and at most %v", ttl, maxTokenTTL))
+	}
+	if req.GetUses() > 0 {
+		uses = req.GetUses()
+	}
+	if uses > maxTokenUses {
+		return tokenRecord{}, bad("uses", fmt.Sprintf("%d is above %d", uses, maxTokenUses))
+	}
+	if name := req.GetName(); name != "" {
+		if _, err := identity.New(s.manifest.Cluster, entry.Kind, name); err != nil {
+			return tokenRecord{}, bad("name", err.Error())
+		}
+		if uses != 1 {
+			return tokenRecord{}, bad("uses", "a token with a name admits one member, so it has one use")
+		}
+	}
+	orgs := req.GetOrganizations()
+	if len(orgs) > maxTokenOrgs {
+		return tokenRecord{}, bad("organizations", fmt.Sprintf("%d are above %d", len(orgs), maxTokenOrgs))
+	}
+	for _, o := range orgs {
+		if !slices.Contains(entry.Organizations, o) {
+			return tokenRecord{}, bad("organizations", fmt.Sprintf("entry %s is not of organization %q: a token narrows its entry, it cannot widen it", entry.Name, o))
+		}
+	}
+	now := c.now().UTC()
+	rec := tokenRecord{Entry: entry.Name, Name: req.GetName(), Uses: uses, CreatedAt: now, CreatedBy: by, ExpiresAt: now.Add(ttl).Truncate(time.Second)}
+	if len(orgs) > 0 {
+		rec.Organizations = slices.Clone(orgs)
+	}
+	return rec, nil
+}
+
+func (t tokenServer) ListTokens(ctx context.Context, _ *fealtyv1.ListTokensRequest) (*fealtyv1.ListTokensResponse, error) {
+	s, err := t.c.ready()
+	if err != nil {
+		return nil, err
+	}
+	recs, err := list[tokenRecord](ctx, s.records, tokenPrefix)
+	if err != nil {
+		return nil, t.c.storeError("list tokens", err)
+	}
+	resp := &fealtyv1.ListTokensResponse{}
+	for _, r := range recs {
+		resp.Tokens = append(resp.Tokens, t.c.tokenMessage(s, r.value, nil))
+	}
+	return resp, nil
+}
+
+func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest) (*fealtyv1.GetTokenResponse, error) {
+	s, err := t.c.ready()
+	if err != nil {
+		return nil, err
+	}
+	rec, err := t.c.token(ctx, s, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	uses, err := list[tokenUse](ctx, s.records, tokenUsePrefix+rec.value.ID+"/")
+	if err != nil {
+		return nil, t.c.storeError("read the uses of a token", err)
+	}
+	return &fealtyv1.GetTokenResponse{Token: t.c.tokenMessage(s, rec.value, uses)}, nil
+}
+
+func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenRequest) (*fealtyv1.RevokeTokenResponse, error) {
+	c := t.c
+	for range commitTries {
+		s, err := c.ready()
+		if err != nil {
+			return nil, err
+		}
+		rec, err := c.token(ctx, s, req.GetId())
+		if err != nil {
+			return nil, err
+		}
+		if rec.value.Revoked || req.GetDryRun() {
+			return &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.value, nil)}, nil
+		}
+		rec.value.Revoked = true
+		ch := s.records.newChange(s.headVersion)
+		ch.put(tokenKey(rec.value.ID), rec.version, rec.value)
+		ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "token.revoke", Target: rec.value.ID})
+		switch _, err := ch.commit(ctx); {
+		case err == nil:
+			return &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.value, nil)}, nil
+		case !c.conflicts(ctx, err):
+			return nil, c.storeError("revoke the token", err)
+		}
+	}
+	return nil, errBusy("token " + req.GetId())
+}
+
+// token reads the token called id.
+func (c *Coordinator) token(ctx context.Context, s *state, id string) (versioned[tokenRecord], error) {
+	if !validTokenID(id) {
+		return versioned[tokenRecord]{}, explain.New(explain.NotFound, "what", "token", "name", id)
+	}
+	rec, err := get[tokenRecord](ctx, s.records, tokenKey(id))
+	if err != nil {
+		return rec, c.storeError("read the token", err)
+	}
+	if !rec.exists() {
+		return rec, explain.New(explain.NotFound, "what", "token", "name", id)
+	}
+	return rec, nil
+}
+
+func (c *Coordinator) tokenMessage(s *state, r tokenRecord, uses []versioned[tokenUse]) *fealtyv1.Token {
+	m := &fealtyv1.Token{
+		Id: r.ID, Entry: r.Entry, Name: r.Name, Organizations: r.Organizations,
+		Uses: r.Uses, Used: r.Used, CreatedBy: r.CreatedBy, Revoked: r.Revoked,
+		CreatedAt: timestamppb.New(r.CreatedAt), ExpiresAt: timestamppb.New(r.ExpiresAt),
+		State: "usable",
+	}
+	for _, u := range uses {
+		m.Admitted = append(m.Admitted, u.value.Member)
+	}
+	entry, ok := s.manifest.EntryByName(r.Entry)
+	switch {
+	case r.Revoked:
+		m.State = "revoked"
+	case r.Used >= r.Uses:
+		m.State = "spent"
+	case !c.now().Before(r.ExpiresAt):
+		m.State = "expired"
+	case !ok || !entry.AdmitsTokens():
+		m.State = "no entry"
+	}
+	return m
+}
+
+// validTokenID reports whether id can be a token's: what a peer claims becomes
+// part of a key in the store.
+func validTokenID(id string) bool {
+	return len(id) == 16 && strings.Trim(id, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}

@@ -1,0 +1,441 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// configKeyLife is how long a config signing key signs. Its rotation comes
+// before; a cluster whose key ended would lose its config.
+const configKeyLife = 10 * 365 * 24 * time.Hour
+
+// maxBootstrapMembers bounds the members that a node_bootstrap shows: enough to
+// reach the others by, not a directory of the fleet.
+const maxBootstrapMembers = 1024
+
+// trustView is one version of what the cluster believes: for our own
+// connections, and signed for the members. It is immutable.
+type trustView struct {
+	version     uint64
+	epoch       uint64
+	meshKey     identity.KeyID // the current one
+	contentHash snapshot.Digest
+	revocations snapshot.Digest
+	bundle      *identity.Bundle
+	signed      []byte // encoding of snapshot.Signed
+	issuedAt    time.Time
+}
+
+func (t *trustView) message() *fealtyv1.SignedSnapshot {
+	return &fealtyv1.SignedSnapshot{Scope: string(snapshot.ScopeTrustBundle), Envelope: t.signed}
+}
+
+// heldAs reports whether a member that holds h needs nothing new.
+func (t *trustView) heldAs(h *fealtyv1.HeldSnapshot) bool {
+	return h.GetAuthorityEpoch() == t.epoch && h.GetConfigVersion() == t.version && bytes.Equal(h.GetContentHash(), t.contentHash[:])
+}
+
+// trustInput is everything that a bundle is compiled from, read at one revision.
+type trustInput struct {
+	state   versioned[trustState]
+	bannedI []identity.ID
+	bannedK []identity.KeyID
+}
+
+// readTrust reads the inputs of the trust bundle.
+func (c *Coordinator) readTrust(ctx context.Context, s *state) (trustInput, error) {
+	l, err := c.store.List(ctx, trustPrefix)
+	if err != nil {
+		return trustInput{}, err
+	}
+	var in trustInput
+	for _, e := range l.Entries {
+		switch {
+		case e.Key == trustStateKey:
+			if in.state, err = open[trustState](s.records, e); err != nil {
+				return in, err
+			}
+		case strings.HasPrefix(e.Key, banIDPrefix):
+			if _, err := open[banRecord](s.records, e); err != nil {
+				return in, err
+			}
+			kind, name, _ := strings.Cut(e.Key[len(banIDPrefix):], "/")
+			id, err := identity.New(s.manifest.Cluster, identity.Kind(kind), name)
+			if err != nil {
+				return in, fmt.Errorf("the ban %s names no identity: %w", e.Key, err)
+			}
+			in.bannedI = append(in.bannedI, id)
+		case strings.HasPrefix(e.Key, banKeyPrefix):
+			if _, err := open[banRecord](s.records, e); err != nil {
+				return in, err
+			}
+			key, err := identity.ParseKeyID(e.Key[len(banKeyPrefix):])
+			if err != nil {
+				return in, fmt.Errorf("the ban %s names no key: %w", e.Key, err)
+			}
+			in.bannedK = append(in.bannedK, key)
+		}
+	}
+	return in, nil
+}
+
+// compileTrust makes the content of the trust bundle. It is a function of the
+// store and the history alone: two replicas compile equal bytes.
+func compileTrust(s *state, in trustInput) (snapshot.TrustBundle, error) {
+	b := snapshot.TrustBundle{
+		ClusterID:      s.manifest.Cluster,
+		AuthorityEpoch: s.head.AuthorityEpoch,
+		Roots:          [][]byte{s.root.Raw},
+		BannedIDs:      slices.Clone(in.bannedI),
+		BannedKeys:     slices.Clone(in.bannedK),
+		ConfigRoot:     s.configRoot(),
+		Head:           snapshot.Head{Index: s.head.Index, Hash: snapshot.Digest(s.head.Hash)},
+		Signers:        snapshot.Signers{Threshold: s.manifest.Signers.Threshold},
+	}
+	for _, k := range in.state.value.MeshKeys {
+		b.MeshKeys = append(b.MeshKeys, k.Key)
+	}
+	for _, k := range in.state.value.ConfigKeys {
+		b.ConfigKeys = append(b.ConfigKeys, snapshot.ConfigKey{
+			Algorithm: snapshot.AlgorithmTree,
+			Key:       s.configKey(k.Number),
+			NotBefore: k.NotBefore, NotAfter: k.NotAfter,
+			Scopes: configScopes(),
+		})
+	}
+	for _, signer := range s.manifest.Signers.Keys {
+		b.Signers.Keys = append(b.Signers.Keys, snapshot.SignerKey{Name: signer.Name, Key: signer.Key.Public()})
+	}
+	slices.SortFunc(b.BannedIDs, identity.ID.Compare)
+	slices.SortFunc(b.BannedKeys, compareKeys)
+	slices.SortFunc(b.MeshKeys, compareKeys)
+	slices.SortFunc(b.ConfigKeys, func(a, b snapshot.ConfigKey) int { return bytes.Compare(a.Key, b.Key) })
+	slices.SortFunc(b.Signers.Keys, func(a, b snapshot.SignerKey) int { return strings.Compare(a.Name, b.Name) })
+	return b, nil
+}
+
+func compareKeys(a, b identity.KeyID) int { return bytes.Compare(a[:], b[:]) }
+
+// configScopes are the scopes that config signing keys sign: all but the trust
+// bundle, which is the config root key's.
+func configScopes() []snapshot.Scope {
+	return slices.DeleteFunc(snapshot.Scopes(), func(s snapshot.Scope) bool { return s == snapshot.ScopeTrustBundle })
+}
+
+// bundleLife is how long a trust bundle is valid without a newer one: as long as
+// a mesh CA certificate, so that an identity is never cut short by its bundle.
+func bundleLife(m *manifest.Manifest) time.Duration { return 2 * m.LongestSVIDTTL() }
+
+// signTrust compiles and signs the bundle of in.
+func signTrust(s *state, in trustInput, now time.Time) (*trustView, error) {
+	content, err := compileTrust(s, in)
+	if err != nil {
+		return nil, err
+	}
+	bundle, err := content.Identity()
+	if err != nil {
+		return nil, fmt.Errorf("the trust bundle trusts nobody: %w", err)
+	}
+	revocations, err := content.Revocations()
+	if err != nil {
+		return nil, fmt.Errorf("digest the revocations: %w", err)
+	}
+	issued := now.UTC().Truncate(time.Second)
+	life := bundleLife(s.manifest)
+	draft, err := snapshot.Compose(snapshot.Header{
+		ClusterID:      s.manifest.Cluster,
+		Subject:        snapshot.ClusterSubject(),
+		ScopeType:      snapshot.ScopeTrustBundle,
+		ConfigVersion:  uint64(in.state.version),
+		AuthorityEpoch: s.head.AuthorityEpoch,
+		IssuedAt:       issued, ValidFrom: issued,
+		ExpiresAt:    issued.Add(life).Truncate(time.Second),
+		RefreshAfter: issued.Add(min(trustRefreshPause, life/2)).Truncate(time.Second),
+	}, &content)
+	if err != nil {
+		return nil, fmt.Errorf("compose the trust bundle: %w", err)
+	}
+	signed, err := draft.Sign(s.secrets.keys.ConfigRoot())
+	if err != nil {
+		return nil, fmt.Errorf("sign the trust bundle: %w", err)
+	}
+	raw, err := signed.Marshal()
+	if err != nil {
+		return nil, fmt.Errorf("encode the trust bundle: %w", err)
+	}
+	return &trustView{
+		version: uint64(in.state.version), epoch: s.head.AuthorityEpoch, meshKey: s.meshKey,
+		contentHash: draft.Header().ContentHash, revocations: revocations,
+		bundle: bundle, signed: raw, issuedAt: issued,
+	}, nil
+}
+
+// ensureTrust makes the trust state name the mesh CA key of s, as after a first
+// set or a change of authority, and returns the inputs that are then in force. A
+// crash between the head's swap and this is healed by the next start.
+func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (trustInput, error) {
+	for range commitTries {
+		in, err := c.readTrust(ctx, s)
+		if err != nil {
+			return in, err
+		}
+		now := c.now().UTC().Truncate(time.Second)
+		next, changed := nextTrustState(in.state.value, s, now)
+		if !changed {
+			return in, nil
+		}
+		ch := s.records.newChange(s.headVersion)
+		ch.put(trustStateKey, in.state.version, next)
+		if _, err := ch.commit(ctx); err != nil && !errors.Is(err, store.ErrConflict) {
+			return in, err
+		}
+	}
+	return trustInput{}, errBusy("the trust state")
+}
+
+// nextTrustState returns the trust state that fits s at now.
+func nextTrustState(t trustState, s *state, now time.Time) (trustState, bool) {
+	changed := false
+	if len(t.ConfigKeys) == 0 {
+		t.ConfigKeys = []configKey{{Number: 1, NotBefore: now.Add(-10 * time.Minute), NotAfter: now.Add(configKeyLife)}}
+		changed = true
+	}
+	keys := slices.Clone(t.MeshKeys)
+	keys = slices.DeleteFunc(keys, func(k meshKey) bool {
+		gone := !k.AcceptUntil.IsZero() && !now.Before(k.AcceptUntil)
+		changed = changed || gone
+		return gone
+	})
+	if len(keys) == 0 || keys[0].Key != s.meshKey {
+		for i := range keys {
+			if keys[i].AcceptUntil.IsZero() {
+				// The last SVID that it can have signed ends no later than this.
+				keys[i].AcceptUntil = now.Add(keys[i].LongestTTL)
+			}
+		}
+		keys = slices.Insert(keys, 0, meshKey{Key: s.meshKey, AuthorityEpoch: s.head.AuthorityEpoch})
+		changed = true
+	}
+	if ttl := s.manifest.LongestSVIDTTL(); ttl > keys[0].LongestTTL {
+		keys[0].LongestTTL, changed = ttl, true
+	}
+	if t.Head != s.head.Hash {
+		t.Head, changed = s.head.Hash, true
+	}
+	t.MeshKeys = keys
+	if changed {
+		t.Change++
+	}
+	return t, changed
+}
+
+// touchTrust adds to ch a new version of the trust state, so that the bundle
+// that ch leads to has a version of its own.
+func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *change) error {
+	t, err := get[trustState](ctx, s.records, trustStateKey)
+	if err != nil {
+		return c.storeError("read the trust state", err)
+	}
+	t.value.Change++
+	ch.put(trustStateKey, t.version, t.value)
+	return nil
+}
+
+// trustChanged makes what was just committed true here: our own connections
+// first, then the members'. It returns how many connections ended.
+func (c *Coordinator) trustChanged(ctx context.Context) (closed uint32, err error) {
+	s, err := c.ready()
+	if err != nil {
+		return 0, err
+	}
+	before := c.cuts.Load()
+	if err := c.refreshTrust(ctx, s, false); err != nil {
+		// It is durable, and the trust loop goes on trying.
+		c.kickTrust()
+		return 0, c.storeError("read the trust state", err)
+	}
+	return uint32(c.cuts.Load() - before), nil
+}
+
+// kickTrust makes the trust loop look now.
+func (c *Coordinator) kickTrust() {
+	select {
+	case c.trustKick <- struct{}{}:
+	default:
+	}
+}
+
+// refreshTrust compiles the bundle if its inputs or, with renew, its age ask for
+// it, and puts it into force.
+func (c *Coordinator) refreshTrust(ctx context.Context, s *state, renew bool) error {
+	release, err := c.stripes.lock(ctx, "trust")
+	if err != nil {
+		return err
+	}
+	defer release()
+	in, err := c.ensureTrust(ctx, s)
+	if err != nil {
+		return err
+	}
+	now := c.now()
+	have := c.trust.Load()
+	if have != nil && have.epoch == s.head.AuthorityEpoch {
+		old := have.version >= uint64(in.state.version)
+		fresh := now.Sub(have.issuedAt) < min(trustRefreshPause, bundleLife(s.manifest)/4)
+		if old && (fresh || !renew) {
+			return nil
+		}
+	}
+	t, err := signTrust(s, in, now)
+	if err != nil {
+		return err
+	}
+	if err := c.source.Trust(t.bundle); err != nil {
+		return fmt.Errorf("believe the new trust bundle: %w", err)
+	}
+	c.trust.Store(t)
+	c.guard.Sweep(ctx)
+	c.trustNews.tell()
+	c.log.LogAttrs(ctx, slog.LevelInfo, "trust bundle in force", slog.Uint64("config_version", t.version), slog.Uint64("authority_epoch", t.epoch),
+		slog.Int("banned", len(in.bannedI)), slog.Int("banned_keys", len(in.bannedK)), slog.Int("mesh_keys", len(in.state.value.MeshKeys)))
+	return nil
+}
+
+// followTrust keeps the bundle up with the store until ctx ends: at once on a
+// kick or a change, and every few seconds in case a notice was lost.
+func (c *Coordinator) followTrust(ctx context.Context, s *state) error {
+	changed := make(chan struct{}, 1)
+	watch, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan struct{})
+	go func() { // ends with watch, and is waited for
+		defer close(done)
+		for _, err := range c.store.Watch(watch, trustStateKey) {
+			if err != nil {
+				return // the poll goes on
+			}
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	defer func() { cancel(); <-done }()
+	tick := time.NewTicker(trustPollPause)
+	defer tick.Stop()
+	for {
+		if err := c.refreshTrust(ctx, s, true); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.trustKick:
+		case <-changed:
+		case <-tick.C:
+		}
+	}
+}
+
+// bootstrap compiles and signs what a node is told when it joins. version is the
+// revision of the transaction that admitted it, and serves as the generation of
+// its publication too: no two share one.
+func (c *Coordinator) bootstrap(s *state, rec memberRecord, version store.Revision, now time.Time) (*fealtyv1.SignedSnapshot, error) {
+	id, err := identity.New(s.manifest.Cluster, rec.Kind, rec.Name)
+	if err != nil {
+		return nil, err
+	}
+	roles := make([]string, 0, len(rec.Roles))
+	for _, r := range rec.Roles {
+		roles = append(roles, string(r))
+	}
+	slices.Sort(roles)
+	orgs := slices.Sorted(slices.Values(rec.Organizations))
+	entry, ok := s.manifest.EntryByName(rec.Entry)
+	if !ok {
+		return nil, fmt.Errorf("entry %s of the member's record is not in the manifest in force", rec.Entry)
+	}
+	content := snapshot.NodeBootstrap{
+		ClusterID: s.manifest.Cluster, Node: id, Kind: rec.Kind, Roles: roles, Organizations: orgs, Entry: rec.Entry,
+		Coordinators: c.advertised(),
+		RenewEvery:   renewEvery(entry.SVIDTTL).Truncate(time.Second),
+		SVIDTTL:      entry.SVIDTTL.Truncate(time.Second),
+		Degraded: snapshot.DegradedPolicy{
+			Max: s.manifest.Degraded.Max.Truncate(time.Second), RouteTTL: s.manifest.Degraded.RouteTTL.Truncate(time.Second),
+		},
+		Resilience: snapshot.Resilience{DataMembers: c.members.count(identity.Data), Required: baselineData},
+	}
+	for _, p := range s.manifest.Degraded.Allow {
+		content.Degraded.Allow = append(content.Degraded.Allow, string(p))
+	}
+	slices.Sort(content.Degraded.Allow)
+	if !slices.Contains(rec.Roles, manifest.RoleThin) {
+		for _, m := range c.members.visible(rec, maxBootstrapMembers) {
+			other, err := identity.New(s.manifest.Cluster, m.Kind, m.Name)
+			if err != nil {
+				return nil, err
+			}
+			if m.State == stateActive {
+				content.Members = append(content.Members, snapshot.Member{ID: other, State: snapshot.MemberActive})
+			}
+		}
+		slices.SortFunc(content.Members, func(a, b snapshot.Member) int { return a.ID.Compare(b.ID) })
+	}
+	issued := now.UTC().Truncate(time.Second)
+	draft, err := snapshot.Compose(snapshot.Header{
+		ClusterID: s.manifest.Cluster, Subject: snapshot.NodeSubject(id, rec.Incarnation), ScopeType: snapshot.ScopeNodeBootstrap,
+		Roles: roles, OrganizationIDs: orgs,
+		ConfigVersion: uint64(version), AuthorityEpoch: s.head.AuthorityEpoch,
+		IssuedAt: issued, ValidFrom: issued,
+		ExpiresAt:    issued.Add(bootstrapLife),
+		RefreshAfter: issued.Add(bootstrapLife / 2),
+	}, &content)
+	if err != nil {
+		return nil, err
+	}
+	t := c.trust.Load()
+	signed, err := draft.Publish(snapshot.Record{
+		ClusterID: s.manifest.Cluster, AuthorityEpoch: s.head.AuthorityEpoch, Generation: uint64(version),
+		IssuedAt: issued, FreshUntil: issued.Add(entry.SVIDTTL).Truncate(time.Second), Revocations: t.revocations,
+	}, s.secrets.keys.ConfigSigning(1))
+	if err != nil {
+		return nil, err
+	}
+	raw, err := signed.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	return &fealtyv1.SignedSnapshot{Scope: string(snapshot.ScopeNodeBootstrap), Envelope: raw}, nil
+}
+
+// bootstrapLife is the hard end of a node_bootstrap. It is far ahead: what a
+// node is does not change until it is told so.
+const bootstrapLife = 365 * 24 * time.Hour
+
+// configKey is one config signing key: number n derives from the seed.
+type configKey struct {
+	Number    uint32    `json:"number"`
+	NotBefore time.Time `json:"not_before"`
+	NotAfter  time.Time `json:"not_after"`
+}
+
+func (s *state) configRoot() ed25519.PublicKey {
+	return s.secrets.keys.ConfigRoot().Public().(ed25519.PublicKey)
+}
+
+func (s *state) configKey(n uint32) ed25519.PublicKey {
+	return s.secrets.keys.ConfigSigning(n).Public().(ed25519.PublicKey)
+}
