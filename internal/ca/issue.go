@@ -128,7 +128,7 @@ func (i *Issuer) Issue(r Request, now time.Time) (*x509.Certificate, error) {
 		if err := lint(linkLints, in); err != nil {
 			return err
 		}
-		return nil
+		return lint(leafLints, in)
 	}}
 	return sign(rand.Reader, template, mesh, r.PublicKey, s)
 }
