@@ -243,10 +243,12 @@ func (k *ConfigKey) trusts(scope Scope, now time.Time) string {
 	return ""
 }
 
-// follows says why b cannot take the place of old, or "". Nothing that the
-// config root key signs alone may move the cluster's roots, take the history
-// back, or give trust again to a key that was revoked.
-func (b *TrustBundle) follows(old *TrustBundle) string {
+// follows says why b under h cannot take the place of old, or "". Nothing that
+// the config root key signs alone may move the cluster's roots, take the history
+// back, or give trust again to a key that was revoked. A node that is in several
+// groups has a mark for each, but believes one bundle: that of another group
+// must not take it back either.
+func (b *TrustBundle) follows(h *Header, old *TrustBundle, oldHeader *Header) string {
 	for _, k := range old.ConfigKeys {
 		if !k.Revoked {
 			continue
@@ -260,6 +262,9 @@ func (b *TrustBundle) follows(old *TrustBundle) string {
 	was, err1 := old.rootKeys()
 	is, err2 := b.rootKeys()
 	switch {
+	case h.AuthorityEpoch < oldHeader.AuthorityEpoch || h.AuthorityEpoch == oldHeader.AuthorityEpoch && h.ConfigVersion < oldHeader.ConfigVersion:
+		return fmt.Sprintf("version %d of epoch %d, the active bundle is version %d of epoch %d",
+			h.ConfigVersion, h.AuthorityEpoch, oldHeader.ConfigVersion, oldHeader.AuthorityEpoch)
 	case err1 != nil || err2 != nil || !slices.Equal(was, is):
 		return "the root CA keys changed, which needs the signers of the manifest"
 	case b.AuthorityEpoch == old.AuthorityEpoch && b.Head.Index < old.Head.Index:

@@ -17,6 +17,8 @@ import (
 // string or number, a duplicate, missing, null or unknown member could be taken.
 // Equal values therefore have equal bytes, and a hash over bytes is an identity.
 //
+// Writing changes nothing in the value, so that it may be shared.
+//
 // It exists beside the json package for that reason and for speed: a node
 // decodes 64 KiB in a tenth of the time of decoding by reflection and encoding
 // again to compare.
@@ -285,7 +287,9 @@ func (c *codec) seconds(v *time.Duration) {
 		return
 	}
 	c.number(&n, maxSeconds)
-	*v = time.Duration(n) * time.Second
+	if c.reading {
+		*v = time.Duration(n) * time.Second
+	}
 }
 
 // maxSeconds bounds a duration to some 68 years, far from overflow.

@@ -248,8 +248,8 @@ func (m Marks) versionFault(s *activation) (Reason, string) {
 		}
 		for _, mark := range m.m {
 			if mark.Generation == r.Generation && mark.PublicationEpoch == r.AuthorityEpoch && mark.Root != r.Root {
-				return ReasonEquivocation, fmt.Sprintf("generation %d of epoch %d has root %s here, and had %s for %s",
-					r.Generation, r.AuthorityEpoch, r.Root, mark.Root, mark.Scope)
+				return ReasonEquivocation, fmt.Sprintf("generation %d of epoch %d has root %s, and had %s",
+					r.Generation, r.AuthorityEpoch, r.Root, mark.Root)
 			}
 		}
 	}

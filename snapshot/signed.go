@@ -375,7 +375,8 @@ func (d *Draft) Sign(keys ...crypto.Signer) (*Signed, error) {
 }
 
 // Publish signs a tree of this snapshot alone: what a replica does that serves a
-// join before the next publication. The record is the caller's but for its tree.
+// join before the next publication. The record is the caller's but for its tree;
+// its generation must not be that of any other record, see Record.
 func (d *Draft) Publish(r Record, keys ...crypto.Signer) (*Signed, error) {
 	tree := NewTree([]Digest{d.Leaf()})
 	r.Root, r.TreeSize = tree.Root(), tree.Size()
@@ -417,7 +418,8 @@ type Record struct {
 
 	// AuthorityEpoch, then Generation order the records of a cluster. Both are within
 	// 1 and MaxVersion. Two records of one generation with different roots are proof
-	// that whoever signs them lies or was copied.
+	// that whoever signs them lies or was copied; so a generation is the store's
+	// revision of the commit that the record belongs to, and no two share one.
 	AuthorityEpoch uint64
 	Generation     uint64
 

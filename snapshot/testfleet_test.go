@@ -38,16 +38,23 @@ func newKey(tb testing.TB) ed25519.PrivateKey {
 	return key
 }
 
+// keyOf derives a key from its name: the same in every process, as the workers
+// of a fuzz run need it.
+func keyOf(name string) ed25519.PrivateKey {
+	seed := DigestOf([]byte(name))
+	return ed25519.NewKeyFromSeed(seed[:])
+}
+
 func public(k ed25519.PrivateKey) ed25519.PublicKey { return k.Public().(ed25519.PublicKey) }
 
 func newFleet(tb testing.TB) *fleet {
 	tb.Helper()
 	f := &fleet{now: time.Date(2026, 11, 3, 12, 0, 0, 0, time.UTC)}
 	f.ca = identitytest.NewAuthority(tb, testCluster, identitytest.WithClock(func() time.Time { return f.now }))
-	f.root = newKey(tb)
-	f.keys = []ed25519.PrivateKey{newKey(tb), newKey(tb)}
+	f.root = keyOf("config root")
+	f.keys = []ed25519.PrivateKey{keyOf("config 0"), keyOf("config 1")}
 	slices.SortFunc(f.keys, func(a, b ed25519.PrivateKey) int { return bytes.Compare(public(a), public(b)) })
-	f.signers = []ed25519.PublicKey{public(newKey(tb))}
+	f.signers = []ed25519.PublicKey{public(keyOf("alice"))}
 	f.me = f.ca.ID(tb, identity.Data, "node-c")
 	f.incarnation = identity.KeyID{1, 2, 3}
 	f.bundle = f.mustVerify(tb, f.signedBundle(tb), f.trust())

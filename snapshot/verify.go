@@ -350,6 +350,12 @@ func (v *verification) epochFault() string {
 	if v.recheck {
 		return "" // an epoch refuses what comes in, it does not undo what is active
 	}
+	// Only the config root key moves the epoch. Otherwise who got hold of a config
+	// key could sign an epoch so high that no repair comes after it.
+	if b := v.bundle(); v.record != nil && max(v.header.AuthorityEpoch, v.record.AuthorityEpoch) > b.AuthorityEpoch {
+		return fmt.Sprintf("authority_epoch %d under a record of %d, the trust bundle is of %d: a newer bundle comes first",
+			v.header.AuthorityEpoch, v.record.AuthorityEpoch, b.AuthorityEpoch)
+	}
 	return v.marks.epochFault(v.activation())
 }
 
@@ -452,7 +458,7 @@ func (v *verification) contentFault() string {
 		}
 		// At start-up the bundle on disk may be the one before the active one.
 		if old := v.bundle(); old != nil && !v.recheck {
-			return b.follows(old)
+			return b.follows(&v.header, old, &v.trust.Bundle.header)
 		}
 	}
 	return ""

@@ -265,6 +265,17 @@ var refusals = []refusal{
 	{check: checkEpoch, name: "header of a later epoch than its record", reason: ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.signedBootstrap(t, func(h *Header, _ *NodeBootstrap, r *Record) { r.AuthorityEpoch-- })
 	}},
+	{check: checkEpoch, name: "epoch ahead of the trust bundle", reason: ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
+		return f.signedBootstrap(t, func(h *Header, _ *NodeBootstrap, r *Record) { h.AuthorityEpoch, r.AuthorityEpoch = 4, 4 })
+	}},
+	{check: checkEpoch, name: "record ahead of the trust bundle", reason: ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
+		return f.signedBootstrap(t, func(_ *Header, _ *NodeBootstrap, r *Record) { r.AuthorityEpoch = 4 })
+	}},
+	{check: checkEpoch, name: "bundle above 2^53", reason: ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
+		return f.forgeBundle(func(x *forge) {
+			x.header.AuthorityEpoch, x.content.(*TrustBundle).AuthorityEpoch = MaxVersion+1, MaxVersion+1
+		})
+	}},
 	{check: checkEpoch, name: "epoch above 2^53", reason: ReasonEpoch, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) {
 			x.header.AuthorityEpoch, x.record.AuthorityEpoch = MaxVersion+1, MaxVersion+1
@@ -349,6 +360,17 @@ var refusals = []refusal{
 		})
 	}},
 
+	{check: checkContent, name: "older bundle to another subject", reason: ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+		return f.signedBundle(t, func(h *Header, _ *TrustBundle) { h.Subject = RoleSubject("ingress"); h.ConfigVersion-- })
+	}},
+	{check: checkContent, name: "bundle of an older epoch to another subject", reason: ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+		return f.signedBundle(t, func(h *Header, b *TrustBundle) {
+			h.Subject = RoleSubject("ingress")
+			h.ConfigVersion++
+			h.AuthorityEpoch--
+			b.AuthorityEpoch--
+		})
+	}},
 	{check: checkContent, name: "unknown member", reason: ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) {
 			x.raw = bytes.Replace(must(encode(x.content)), []byte(`{"cluster_id"`), []byte(`{"admin":true,"cluster_id"`), 1)
