@@ -156,17 +156,21 @@ func certifyMesh(root *x509.Certificate, rootKey crypto.Signer, cfg MeshConfig, 
 		MaxPathLenZero:        true,
 		SubjectKeyId:          subjectKeyID,
 	}
-	s := &guardedSigner{key: rootKey, lint: func(c *x509.Certificate) error {
-		if err := identity.CheckMeshCA(c, now); err != nil {
-			return err
-		}
-		return lint(linkLints, lintInput{cert: c, issuer: root, key: key.Public()})
-	}}
-	cert, err := sign(rand.Reader, template, root, key.Public(), s)
+	cert, err := sign(rand.Reader, template, root, key.Public(), meshGuard(rootKey, root, key.Public(), now))
 	if err != nil {
 		return nil, err
 	}
 	return LoadMeshCA(root, cert.Raw, key, cfg.Cluster, cfg.Epoch)
+}
+
+// meshGuard signs with the root's key certificates of mesh CAs for pub.
+func meshGuard(rootKey crypto.Signer, root *x509.Certificate, pub crypto.PublicKey, now time.Time) *guardedSigner {
+	return &guardedSigner{key: rootKey, lint: func(c *x509.Certificate) error {
+		if err := identity.CheckMeshCA(c, now); err != nil {
+			return err
+		}
+		return lint(linkLints, lintInput{cert: c, issuer: root, key: pub})
+	}}
 }
 
 // LoadMeshCA returns the mesh CA of a certificate (DER) and key that came from a

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"io"
+	"time"
 )
 
 // CSRRules and LintRules name the rows of the tables.
@@ -24,13 +25,13 @@ func LintRules() (names []string) {
 	return names
 }
 
-// LintLeaf runs both tables.
-func LintLeaf(cert, issuer *x509.Certificate, r Request) error {
-	in := lintInput{cert: cert, issuer: issuer, key: r.PublicKey, request: r}
-	if err := lint(linkLints, in); err != nil {
-		return err
-	}
-	return lint(leafLints, in)
+// SignLeaf and SignMesh sign any template behind the guards of Issue and NewMeshCA.
+func SignLeaf(template, issuer *x509.Certificate, pub crypto.PublicKey, mesh *MeshCA, r Request, now time.Time) (*x509.Certificate, error) {
+	return sign(rand.Reader, template, issuer, pub, leafGuard(mesh, r, now))
+}
+
+func SignMesh(template, root *x509.Certificate, pub crypto.PublicKey, rootKey crypto.Signer, asked crypto.PublicKey, now time.Time) (*x509.Certificate, error) {
+	return sign(rand.Reader, template, root, pub, meshGuard(rootKey, root, asked, now))
 }
 
 // SignGuarded signs template with key behind the guard.

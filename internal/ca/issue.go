@@ -120,17 +120,21 @@ func (i *Issuer) Issue(r Request, now time.Time) (*x509.Certificate, error) {
 		DNSNames:              r.DNSNames,
 		IPAddresses:           addresses(r.IPs),
 	}
-	s := &guardedSigner{key: i.mesh.key(), lint: func(c *x509.Certificate) error {
+	return sign(rand.Reader, template, mesh, r.PublicKey, leafGuard(i.mesh, r, now))
+}
+
+// leafGuard signs with the mesh CA's key leaves that are what r asks for.
+func leafGuard(mesh *MeshCA, r Request, now time.Time) *guardedSigner {
+	return &guardedSigner{key: mesh.key(), lint: func(c *x509.Certificate) error {
 		if err := identity.CheckLeaf(c, now); err != nil {
 			return err
 		}
-		in := lintInput{cert: c, issuer: mesh, key: r.PublicKey, request: r}
+		in := lintInput{cert: c, issuer: mesh.cert, key: r.PublicKey, request: r}
 		if err := lint(linkLints, in); err != nil {
 			return err
 		}
 		return lint(leafLints, in)
 	}}
-	return sign(rand.Reader, template, mesh, r.PublicKey, s)
 }
 
 // check refuses what the lint would refuse too, with words for who called.

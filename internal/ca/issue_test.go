@@ -234,7 +234,26 @@ func TestLoadMeshCARefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Whoever had the root's key once could have signed these.
+	signed := func(edit func(*x509.Certificate)) []byte {
+		template := *mesh.Certificate()
+		edit(&template)
+		der, err := x509.CreateCertificate(rand.Reader, &template, root, key.Public(), rootKey(t, "a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return der
+	}
 	for name, load := range map[string]func() (*ca.MeshCA, error){
+		"longer path": func() (*ca.MeshCA, error) {
+			return ca.LoadMeshCA(root, signed(func(c *x509.Certificate) { c.MaxPathLen, c.MaxPathLenZero = 1, false }), key, cluster, 7)
+		},
+		"older than its root": func() (*ca.MeshCA, error) {
+			return ca.LoadMeshCA(root, signed(func(c *x509.Certificate) { c.NotBefore = root.NotBefore.Add(-time.Second) }), key, cluster, 7)
+		},
+		"another name": func() (*ca.MeshCA, error) {
+			return ca.LoadMeshCA(root, signed(func(c *x509.Certificate) { c.RawSubject, c.Subject = nil, pkix.Name{CommonName: "mesh"} }), key, cluster, 7)
+		},
 		"another epoch":   func() (*ca.MeshCA, error) { return ca.LoadMeshCA(root, raw, key, cluster, 8) },
 		"another cluster": func() (*ca.MeshCA, error) { return ca.LoadMeshCA(root, raw, key, "other.example", 7) },
 		"another key":     func() (*ca.MeshCA, error) { return ca.LoadMeshCA(root, raw, p256(t), cluster, 7) },
@@ -417,25 +436,34 @@ func TestIssueRefuses(t *testing.T) {
 	}
 }
 
-// TestLintRefuses has certificates that differ from their request, each by what
-// one row of the tables is for.
+// TestLintRefuses asks the guards for certificates that differ from what was asked
+// for, each by what one row of the tables is for.
 func TestLintRefuses(t *testing.T) {
 	now := time.Now()
-	authority := identitytest.NewAuthority(t, cluster)
-	issuer := authority.MeshCA()
+	mesh, root := newMesh(t, now)
+	issuer := mesh.Certificate()
 	key := p256(t)
 	id, other := mustID(t, identity.Data, "a"), mustID(t, identity.Data, "b")
 	r := ca.Request{PublicKey: key.Public(), ID: id, TTL: time.Hour, DNSNames: []string{"a.example"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
-	good := func() *x509.Certificate {
+	skid := func(pub crypto.PublicKey) []byte {
+		keyID, err := identity.SubjectKeyID(pub)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return keyID
+	}
+	second := now.UTC().Truncate(time.Second)
+	good := func(pub crypto.PublicKey) *x509.Certificate {
 		return &x509.Certificate{
-			SerialNumber: big.NewInt(1), NotBefore: now.Add(-ca.Backdate), NotAfter: now.Add(r.TTL),
-			URIs: []*url.URL{id.URL()}, DNSNames: r.DNSNames, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1)},
+			SerialNumber: big.NewInt(1), NotBefore: second.Add(-ca.Backdate), NotAfter: second.Add(r.TTL), BasicConstraintsValid: true,
+			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+			URIs: []*url.URL{id.URL()}, DNSNames: r.DNSNames, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1)}, SubjectKeyId: skid(pub),
 		}
 	}
-	elsewhere := *issuer.Cert
+	elsewhere := *issuer
 	elsewhere.RawSubject = nil
 	elsewhere.Subject = pkix.Name{CommonName: "elsewhere"}
-	otherKeyID := *issuer.Cert
+	otherKeyID := *issuer
 	otherKeyID.SubjectKeyId = []byte("12345678901234567890")
 
 	refused := map[string]bool{}
@@ -445,44 +473,130 @@ func TestLintRefuses(t *testing.T) {
 		issuer     *x509.Certificate
 		pub        crypto.PublicKey
 	}{
-		{"good", "", func(*x509.Certificate) {}, issuer.Cert, key.Public()},
+		{"good", "", func(*x509.Certificate) {}, issuer, key.Public()},
+		{"not of the profile", "profile", func(c *x509.Certificate) { c.KeyUsage |= x509.KeyUsageCertSign }, issuer, key.Public()},
 		{"another issuer", "issuer-name", func(*x509.Certificate) {}, &elsewhere, key.Public()},
 		{"another issuer's key", "issuer-key-id", func(*x509.Certificate) {}, &otherKeyID, key.Public()},
-		{"outlives its issuer", "within-issuer", func(c *x509.Certificate) { c.NotAfter = issuer.Cert.NotAfter.Add(time.Second) }, issuer.Cert, key.Public()},
-		{"older than its issuer", "within-issuer", func(c *x509.Certificate) { c.NotBefore = issuer.Cert.NotBefore.Add(-time.Second) }, issuer.Cert, key.Public()},
-		{"another key", "key", func(*x509.Certificate) {}, issuer.Cert, p256(t).Public()},
-		{"another identity", "identity", func(c *x509.Certificate) { c.URIs = []*url.URL{other.URL()} }, issuer.Cert, key.Public()},
-		{"no identity", "identity", func(c *x509.Certificate) { c.URIs = nil }, issuer.Cert, key.Public()},
-		{"two identities", "identity", func(c *x509.Certificate) { c.URIs = append(c.URIs, other.URL()) }, issuer.Cert, key.Public()},
-		{"subject", "no-subject", func(c *x509.Certificate) { c.Subject.CommonName = "a" }, issuer.Cert, key.Public()},
-		{"another DNS name", "dns-names", func(c *x509.Certificate) { c.DNSNames = []string{"b.example"} }, issuer.Cert, key.Public()},
-		{"one more DNS name", "dns-names", func(c *x509.Certificate) { c.DNSNames = []string{"a.example", "b.example"} }, issuer.Cert, key.Public()},
-		{"no DNS name", "dns-names", func(c *x509.Certificate) { c.DNSNames = nil }, issuer.Cert, key.Public()},
-		{"another address", "addresses", func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(10, 0, 0, 2)} }, issuer.Cert, key.Public()},
-		{"no address", "addresses", func(c *x509.Certificate) { c.IPAddresses = nil }, issuer.Cert, key.Public()},
-		{"longer than asked", "ttl", func(c *x509.Certificate) { c.NotAfter = c.NotAfter.Add(time.Minute) }, issuer.Cert, key.Public()},
+		{"outlives its issuer", "within-issuer", func(c *x509.Certificate) { c.NotAfter = issuer.NotAfter.Add(time.Second) }, issuer, key.Public()},
+		{"older than its issuer", "within-issuer", func(c *x509.Certificate) { c.NotBefore = issuer.NotBefore.Add(-time.Second) }, issuer, key.Public()},
+		{"another key", "key", func(*x509.Certificate) {}, issuer, p256(t).Public()},
+		{"another kind of key", "key", func(*x509.Certificate) {}, issuer, identitytest.NewEd25519Key(t).Public()},
+		{"another identity", "identity", func(c *x509.Certificate) { c.URIs = []*url.URL{other.URL()} }, issuer, key.Public()},
+		{"no identity", "identity", func(c *x509.Certificate) { c.URIs = nil }, issuer, key.Public()},
+		{"two identities", "identity", func(c *x509.Certificate) { c.URIs = append(c.URIs, other.URL()) }, issuer, key.Public()},
+		{"subject", "no-subject", func(c *x509.Certificate) { c.Subject.CommonName = "a" }, issuer, key.Public()},
+		{"another DNS name", "dns-names", func(c *x509.Certificate) { c.DNSNames = []string{"b.example"} }, issuer, key.Public()},
+		{"one more DNS name", "dns-names", func(c *x509.Certificate) { c.DNSNames = []string{"a.example", "b.example"} }, issuer, key.Public()},
+		{"no DNS name", "dns-names", func(c *x509.Certificate) { c.DNSNames = nil }, issuer, key.Public()},
+		{"another address", "addresses", func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(10, 0, 0, 2)} }, issuer, key.Public()},
+		{"no address", "addresses", func(c *x509.Certificate) { c.IPAddresses = nil }, issuer, key.Public()},
+		{"longer than asked", "ttl", func(c *x509.Certificate) { c.NotAfter = c.NotAfter.Add(time.Second) }, issuer, key.Public()},
 	} {
-		template := good()
+		template := good(test.pub)
 		test.edit(template)
-		cert := identitytest.Sign(t, template, test.issuer, test.pub, issuer.Key)
-		err := ca.LintLeaf(cert, issuer.Cert, r)
-		if test.rule == "" {
+		c, err := ca.SignLeaf(template, test.issuer, test.pub, mesh, r, now)
+		var refusal *ca.LintError
+		switch {
+		case test.rule == "":
 			if err != nil {
 				t.Errorf("%s: %v", test.name, err)
 			}
 			continue
-		}
-		var refusal *ca.LintError
-		if !errors.As(err, &refusal) || !errors.Is(err, ca.ErrLint) || refusal.Rule != test.rule || refusal.Section == "" {
+		case c != nil:
+			t.Errorf("%s: signed", test.name)
+		case test.rule == "profile":
+			if !errors.Is(err, identity.ErrProfile) {
+				t.Errorf("%s: %v, want a refusal by the profile", test.name, err)
+			}
+		case !errors.As(err, &refusal) || !errors.Is(err, ca.ErrLint) || refusal.Rule != test.rule || refusal.Section == "":
 			t.Errorf("%s: %v, want rule %s", test.name, err, test.rule)
-			continue
+		default:
+			refused[test.rule] = true
 		}
-		refused[test.rule] = true
 	}
 	for _, rule := range ca.LintRules() {
 		if !refused[rule] {
 			t.Errorf("rule %s has no case that it refuses", rule)
 		}
+	}
+
+	// The root's key is guarded likewise, by the profile of a mesh CA and the link.
+	rootSigner := rootKey(t, "a")
+	goodMesh := func() *x509.Certificate {
+		return &x509.Certificate{
+			SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "mesh"}, NotBefore: second, NotAfter: second.Add(time.Hour),
+			BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign, SubjectKeyId: skid(key.Public()),
+		}
+	}
+	for _, test := range []struct {
+		name  string
+		edit  func(*x509.Certificate)
+		asked crypto.PublicKey
+		want  error
+	}{
+		{"good", func(*x509.Certificate) {}, key.Public(), nil},
+		{"a leaf", func(c *x509.Certificate) { c.IsCA, c.MaxPathLenZero = false, false }, key.Public(), identity.ErrProfile},
+		{"a longer path", func(c *x509.Certificate) { c.MaxPathLen, c.MaxPathLenZero = 1, false }, key.Public(), identity.ErrProfile},
+		{"another key", func(*x509.Certificate) {}, p256(t).Public(), ca.ErrLint},
+		{"outlives the root", func(c *x509.Certificate) { c.NotBefore = root.NotBefore.Add(-time.Second) }, key.Public(), ca.ErrLint},
+	} {
+		template := goodMesh()
+		test.edit(template)
+		if _, err := ca.SignMesh(template, root, key.Public(), rootSigner, test.asked, now); !errors.Is(err, test.want) {
+			t.Errorf("mesh CA, %s: %v, want %v", test.name, err, test.want)
+		}
+	}
+}
+
+// Edges that the property rarely draws.
+func TestIssueEdges(t *testing.T) {
+	start := time.Date(2026, 3, 1, 12, 0, 0, 900e6, time.UTC)
+	mesh, _ := newMesh(t, start)
+	issuer, err := ca.NewIssuer(mesh, cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := mesh.Certificate()
+	for _, test := range []struct {
+		name string
+		now  time.Time
+		ttl  time.Duration
+		want error
+	}{
+		{"parts of seconds that add up to one", start, 1500 * time.Millisecond, nil},
+		{"as early as the mesh CA", c.NotBefore, time.Second, nil},
+		{"before the mesh CA", c.NotBefore.Add(-time.Nanosecond), time.Hour, ca.ErrMeshExpired},
+		{"a moment before its end", c.NotAfter.Add(-time.Nanosecond), time.Hour, nil},
+		{"at its end", c.NotAfter, time.Hour, ca.ErrMeshExpired},
+		{"longest", start, ca.MaxTTL, nil},
+	} {
+		leaf, err := issuer.Issue(ca.Request{PublicKey: p256(t).Public(), ID: mustID(t, identity.Data, "a"), TTL: test.ttl}, test.now)
+		if !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, want %v", test.name, err, test.want)
+			continue
+		}
+		if leaf != nil && (leaf.NotBefore.Before(c.NotBefore) || leaf.NotAfter.After(c.NotAfter)) {
+			t.Errorf("%s: outlives its issuer", test.name)
+		}
+	}
+}
+
+func TestRenewMeshCA(t *testing.T) {
+	start := time.Now()
+	mesh, root := newMesh(t, start)
+	later := mesh.Certificate().NotAfter.Add(time.Hour)
+	again, err := ca.RenewMeshCA(root, rootKey(t, "a"), mesh, cluster, 60*time.Hour, later)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.KeyID() != mesh.KeyID() || again.Epoch() != mesh.Epoch() || !again.Key().Equal(mesh.Key()) {
+		t.Error("another key or epoch")
+	}
+	if c := again.Certificate(); !c.NotAfter.Equal(later.UTC().Truncate(time.Second).Add(60*time.Hour)) || !bytes.Equal(c.RawSubject, mesh.Certificate().RawSubject) {
+		t.Errorf("valid to %v, named %v", c.NotAfter, c.Subject)
+	}
+	if _, err := ca.RenewMeshCA(root, p256(t), mesh, cluster, time.Hour, later); err == nil {
+		t.Error("certified by another key than the root's")
 	}
 }
 

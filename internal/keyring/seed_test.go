@@ -401,3 +401,23 @@ func TestSecretsDoNotShow(t *testing.T) {
 		t.Error("nothing says that a seed is hidden")
 	}
 }
+
+// TestCommitment pins the commitment and shows that every part counts.
+func TestCommitment(t *testing.T) {
+	seed := fixedSeed(t)
+	got := keyring.Commitment("prod.example", 1, 1, seed)
+	const golden = "cc1cf27faea3e0c0d5405a8d050a6d8663c150d2d3b56f4232cd2ae5e5cb2033"
+	if hex.EncodeToString(got[:]) != golden {
+		t.Errorf("got %x, want %s", got, golden)
+	}
+	for part, other := range map[string][32]byte{
+		"cluster": keyring.Commitment("prod.example2", 1, 1, seed),
+		"epoch":   keyring.Commitment("prod.example", 2, 1, seed),
+		"index":   keyring.Commitment("prod.example", 1, 2, seed),
+		"share":   keyring.Commitment("prod.example", 1, 1, keyring.NewSeed()),
+	} {
+		if other == got {
+			t.Errorf("another %s has the same commitment", part)
+		}
+	}
+}
