@@ -46,15 +46,23 @@ const (
 
 // Commit implements [store.Store].
 func (s *Store) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
-	if err := tx.Validate(); err != nil {
+	j, err := commitJob(tx)
+	if err != nil {
 		return 0, err
 	}
-	j := &job{kind: jobCommit, tx: tx.Clone()}
+	return s.hand(ctx, j)
+}
+
+func commitJob(tx store.Tx) (*job, error) {
+	if err := tx.Validate(); err != nil {
+		return nil, err
+	}
+	j := &job{kind: jobCommit, tx: tx.Clone(), done: make(chan struct{})}
 	if tx.ID != "" {
 		digest := tx.Digest()
 		j.digest = digest[:]
 	}
-	return s.hand(ctx, j)
+	return j, nil
 }
 
 // CompareAndSwap implements [store.KV].
@@ -68,7 +76,7 @@ func (s *Store) Outcome(ctx context.Context, txID string) (store.Revision, error
 	if err := store.CheckTxID(txID); err != nil {
 		return 0, err
 	}
-	return s.hand(ctx, &job{kind: jobOutcome, id: txID})
+	return s.hand(ctx, &job{kind: jobOutcome, id: txID, done: make(chan struct{})})
 }
 
 // Raise implements [store.Raiser].
@@ -76,7 +84,7 @@ func (s *Store) Raise(ctx context.Context, floor store.Revision) error {
 	if floor > store.MaxRevision/2 {
 		return fmt.Errorf("%w: floor %d is above %d, which would leave too few revisions", store.ErrInvalid, floor, store.MaxRevision/2)
 	}
-	_, err := s.hand(ctx, &job{kind: jobRaise, floor: floor})
+	_, err := s.hand(ctx, &job{kind: jobRaise, floor: floor, done: make(chan struct{})})
 	return err
 }
 
@@ -89,7 +97,6 @@ func (s *Store) hand(ctx context.Context, j *job) (store.Revision, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, notBegun(err)
 	}
-	j.done = make(chan struct{})
 	select {
 	case s.queue <- j:
 	case <-ctx.Done():

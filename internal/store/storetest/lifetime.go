@@ -401,6 +401,9 @@ func testRaise(t *testing.T, e Engine) {
 		if err := r.Raise(limited(t), f); err != nil {
 			t.Fatalf("Raise(%d): %v", f, err)
 		}
+		if at := mustList(t, s, "").Revision; at < floor {
+			t.Fatalf("revision %d after raising above %d and then %d", at, floor, f)
+		}
 	}
 	wantError(t, "Raise too far", r.Raise(limited(t), store.MaxRevision/2+1), store.ErrInvalid)
 	s = restart(t, db, s)

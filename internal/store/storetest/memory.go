@@ -19,7 +19,6 @@ import (
 // no I/O and starts no goroutine, which suits simulations in a synctest bubble.
 type Memory struct {
 	retain int
-	bug    string // a defect that the suite must find; empty outside of its own test
 
 	mu        sync.Mutex // guards what follows
 	revision  store.Revision

@@ -6,10 +6,9 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-func memoryEngine(bug string) Engine {
+func memoryEngine() Engine {
 	return Engine{New: func(t testing.TB, retain int) Database {
 		m := NewMemory(retain)
-		m.bug = bug
 		return Database{
 			Shared: true,
 			Open:   func(testing.TB) store.Store { return m.Open() },
@@ -21,4 +20,4 @@ func memoryEngine(bug string) Engine {
 	}}
 }
 
-func TestMemory(t *testing.T) { Run(t, memoryEngine("")) }
+func TestMemory(t *testing.T) { Run(t, memoryEngine()) }
