@@ -285,26 +285,9 @@ func (n *node) joinOver(conn grpcConn, kind identity.Kind, prover proof.Prover) 
 	if err != nil {
 		return err
 	}
-	spki, err := x509.MarshalPKIXPublicKey(n.key.Public())
+	req, err := n.request(kind, first.GetChallenge().GetNonce(), binding, prover)
 	if err != nil {
 		return err
-	}
-	cluster := n.cluster
-	if cluster == "" {
-		cluster = testCluster
-	}
-	ev, err := prover.Prove(n.f.ctx(), proof.Transcript{Role: proof.Candidate, Cluster: cluster, Nonce: first.GetChallenge().GetNonce(), Binding: binding, PublicKey: spki})
-	if err != nil {
-		return err
-	}
-	csr, err := ca.NewCSR(n.key)
-	if err != nil {
-		return err
-	}
-	req := &fealtyv1.JoinRequest{ClusterId: cluster, Kind: string(kind), Csr: csr,
-		Proof: &fealtyv1.Proof{Type: ev.Type, Claim: ev.Claim, Evidence: ev.Evidence, PublicKey: ev.PublicKey}}
-	if n.alter != nil {
-		n.alter(req)
 	}
 	if err := stream.Send(req); err != nil {
 		return err
@@ -315,6 +298,32 @@ func (n *node) joinOver(conn grpcConn, kind identity.Kind, prover proof.Prover) 
 	}
 	n.grant = second.GetGrant()
 	return n.adopt(n.grant.GetChain())
+}
+
+// request makes the candidate's message of a join.
+func (n *node) request(kind identity.Kind, nonce, binding []byte, prover proof.Prover) (*fealtyv1.JoinRequest, error) {
+	spki, err := x509.MarshalPKIXPublicKey(n.key.Public())
+	if err != nil {
+		return nil, err
+	}
+	cluster := n.cluster
+	if cluster == "" {
+		cluster = testCluster
+	}
+	ev, err := prover.Prove(n.f.ctx(), proof.Transcript{Role: proof.Candidate, Cluster: cluster, Nonce: nonce, Binding: binding, PublicKey: spki})
+	if err != nil {
+		return nil, err
+	}
+	csr, err := ca.NewCSR(n.key)
+	if err != nil {
+		return nil, err
+	}
+	req := &fealtyv1.JoinRequest{ClusterId: cluster, Kind: string(kind), Csr: csr,
+		Proof: &fealtyv1.Proof{Type: ev.Type, Claim: ev.Claim, Evidence: ev.Evidence, PublicKey: ev.PublicKey}}
+	if n.alter != nil {
+		n.alter(req)
+	}
+	return req, nil
 }
 
 func (n *node) adopt(chain [][]byte) error {

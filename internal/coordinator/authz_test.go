@@ -1,0 +1,206 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"math/big"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// caller is one row of the matrix: how somebody connects, and as whom.
+type caller struct {
+	name     string
+	conn     grpcConn
+	kind     identity.Kind // empty: nobody
+	bound    string        // the name in its certificate
+	noAnswer bool          // it does not get as far as a call
+}
+
+// certified makes a certificate with these URI SANs by the fleet's own mesh CA,
+// past the issuer's checks: a certificate that Fealty itself would never make.
+func (f *fleet) certified(uris ...string) ([]*x509.Certificate, any) {
+	f.t.Helper()
+	s := f.c.state.Load()
+	ca := s.issuer.Load().MeshCA()
+	key, err := newKey()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ski, err := identity.SubjectKeyID(key.Public())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Minute).Truncate(time.Second), NotAfter: time.Now().Add(time.Hour).Truncate(time.Second),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		BasicConstraintsValid: true, SubjectKeyId: ski, SignatureAlgorithm: x509.ECDSAWithSHA256,
+	}
+	for _, u := range uris {
+		parsed, err := url.Parse(u)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		template.URIs = append(template.URIs, parsed)
+	}
+	if len(uris) == 0 {
+		template.DNSNames = []string{"nobody.example"} // a leaf needs some name
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.Certificate(), key.Public(), ca.Key())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return []*x509.Certificate{leaf, ca.Certificate()}, key
+}
+
+// callers returns one row for each kind under mTLS, and one for each other way to
+// connect.
+func (f *fleet) callers() []caller {
+	f.t.Helper()
+	const name = "caller"
+	var out []caller
+	// Plain crypto/tls, because our own client refuses to present such certificates.
+	dial := func(chain []*x509.Certificate, key any) grpcConn {
+		cert := tls.Certificate{PrivateKey: key}
+		for _, c := range chain {
+			cert.Certificate = append(cert.Certificate, c.Raw)
+		}
+		conn, err := grpc.NewClient("passthrough:///"+f.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+			Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
+		})))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		f.t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	for _, k := range identity.Kinds() {
+		chain, key := f.certified("spiffe://" + testCluster + "/" + string(k) + "/" + name)
+		out = append(out, caller{name: "mTLS " + string(k), conn: dial(chain, key), kind: k, bound: name})
+	}
+	stranger, err := mesh.DialPinned(f.addr, credential.RootPin(testCluster, f.pin()), mesh.Options{Now: f.clock})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	plain, err := grpc.NewClient("passthrough:///"+f.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { stranger.Close(); plain.Close() })
+	two, twoKey := f.certified("spiffe://"+testCluster+"/admin/"+name, "spiffe://"+testCluster+"/data/"+name)
+	zero, zeroKey := f.certified()
+	foreign, foreignKey := f.certified("spiffe://other.example/admin/" + name)
+	// A whole other cluster, whose coordinator happens to trust ours.
+	other := identitytest.NewAuthority(f.t, "other.example")
+	otherID, err := identity.New("other.example", identity.Admin, name)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	otherChain, otherKey := other.Issue(f.t, otherID)
+	return append(out,
+		caller{name: "no client certificate", conn: stranger},
+		caller{name: "plaintext", conn: plain, noAnswer: true},
+		caller{name: "two identities", conn: dial(two, twoKey)},
+		caller{name: "no identity", conn: dial(zero, zeroKey)},
+		caller{name: "foreign identity under our CA", conn: dial(foreign, foreignKey)},
+		caller{name: "other cluster", conn: dial(otherChain, otherKey), noAnswer: true},
+	)
+}
+
+// TestAuthorizationMatrix calls every RPC of a running coordinator as every kind,
+// with the right and a wrong name, over every way to connect. What is expected
+// comes from the options in the descriptors, not from the code that enforces
+// them. No cell is left out: a new RPC or a new kind is a new row by itself.
+func TestAuthorizationMatrix(t *testing.T) {
+	f := readyFleet(t, nil)
+	services, err := authz.Services(Services()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	callers := f.callers()
+	cells, passed := 0, 0
+	for _, svc := range services {
+		for i := range svc.Methods().Len() {
+			m := svc.Methods().Get(i)
+			rule := proto.GetExtension(m.Options(), fealtyv1.E_Authorization).(*fealtyv1.Authorization)
+			for _, cl := range callers {
+				for _, name := range []string{cl.bound, "somebody-else"} {
+					cells++
+					want := rule.GetOpen() || cl.kind != "" && slices.Contains(rule.GetKinds(), string(cl.kind)) && (rule.GetBind() == "" || name == cl.bound)
+					err := call(f.ctx(), cl.conn, m, rule.GetBind(), name)
+					refused := refusedByAuthz(err)
+					where := fmt.Sprintf("%s as %s with name %q", m.FullName(), cl.name, name)
+					switch {
+					case cl.noAnswer && status.Code(err) != codes.Unavailable:
+						t.Errorf("%s: %v, want no connection", where, err)
+					case cl.noAnswer:
+					case want && refused:
+						t.Errorf("%s: refused (%v), want it served", where, err)
+					case !want && !refused:
+						t.Errorf("%s: served (%v), want it refused", where, err)
+					case want:
+						passed++
+					}
+				}
+			}
+		}
+	}
+	if want := 0; passed == want {
+		t.Fatal("no cell was served: the matrix proves nothing")
+	}
+	t.Logf("%d cells, %d served", cells, passed)
+}
+
+// refusedByAuthz tells a refusal of the caller from a failure of what it asked.
+func refusedByAuthz(err error) bool {
+	return err != nil && strings.HasPrefix(string(explain.Of(err).Code), "FE-A")
+}
+
+// call invokes any RPC with an empty request in which field is name.
+func call(ctx context.Context, conn grpcConn, m protoreflect.MethodDescriptor, field, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, resp := dynamicpb.NewMessage(m.Input()), dynamicpb.NewMessage(m.Output())
+	if field != "" {
+		req.Set(m.Input().Fields().ByName(protoreflect.Name(field)), protoreflect.ValueOfString(name))
+	}
+	method := fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
+	if !m.IsStreamingClient() && !m.IsStreamingServer() {
+		return conn.Invoke(ctx, method, req, resp)
+	}
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
+	if err != nil {
+		return err
+	}
+	if err := stream.SendMsg(req); err != nil {
+		return stream.RecvMsg(resp) // holds the reason
+	}
+	return stream.RecvMsg(resp)
+}
