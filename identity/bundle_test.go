@@ -66,11 +66,12 @@ func TestBundleKeepsNothingOfItsConfig(t *testing.T) {
 	was := b.Fingerprint()
 	// Neither the slices given nor those returned are the bundle's own.
 	cfg.MeshKeys[0], cfg.BannedIDs[0], cfg.Roots[0] = keyID(9), id, nil
-	b.MeshKeys()[0], b.BannedIDs()[0], b.BannedKeys()[0], b.Roots()[0] = keyID(9), id, identity.KeyOf(chain[0]), nil
+	b.MeshKeys()[0], b.BannedIDs()[0], b.BannedKeys()[0], b.Roots()[0] = keyID(9), id, keyID(9), nil
 	if _, err := b.Verify(chain, time.Now()); err != nil {
 		t.Error(err)
 	}
-	if b.Fingerprint() != was || b.Banned(id, keyID(9)) || b.Roots()[0] == nil || b.MeshKeys()[0] != a.MeshCA().KeyID() {
+	if b.Fingerprint() != was || b.Banned(id, keyID(9)) || b.Roots()[0] == nil || b.MeshKeys()[0] != a.MeshCA().KeyID() ||
+		b.BannedIDs()[0] == id || b.BannedKeys()[0] != keyID(1) {
 		t.Error("the bundle changed")
 	}
 }
@@ -136,12 +137,22 @@ func TestBundleFingerprint(t *testing.T) {
 	seen := map[[32]byte]string{want: "unchanged"}
 	for name, edit := range map[string]func(*identity.BundleConfig){
 		"cluster":        func(c *identity.BundleConfig) { c.Cluster, c.BannedIDs = "dev.example", nil },
+		"another root":   func(c *identity.BundleConfig) { c.Roots[1] = identitytest.NewAuthority(t, "prod.example").Root().Cert },
+		"another ban":    func(c *identity.BundleConfig) { c.BannedIDs[1] = a.ID(t, identity.Shard, "c") },
+		"another key":    func(c *identity.BundleConfig) { c.BannedKeys[1] = keyID(5) },
 		"a root less":    func(c *identity.BundleConfig) { c.Roots = c.Roots[:1] },
 		"a mesh key":     func(c *identity.BundleConfig) { c.MeshKeys[0] = keyID(7) },
 		"no mesh keys":   func(c *identity.BundleConfig) { c.MeshKeys = nil },
 		"a banned id":    func(c *identity.BundleConfig) { c.BannedIDs = c.BannedIDs[:1] },
 		"no banned ids":  func(c *identity.BundleConfig) { c.BannedIDs = nil },
 		"no banned keys": func(c *identity.BundleConfig) { c.BannedKeys = nil },
+		// Without bans of ids in between, only the lists' lengths tell these two apart.
+		"a mesh key more": func(c *identity.BundleConfig) {
+			c.MeshKeys, c.BannedIDs, c.BannedKeys = keyIDs(3)[:2], nil, keyIDs(3)[2:]
+		},
+		"a banned key more": func(c *identity.BundleConfig) {
+			c.MeshKeys, c.BannedIDs, c.BannedKeys = keyIDs(3)[:1], nil, keyIDs(3)[1:]
+		},
 		"a mesh key is banned instead": func(c *identity.BundleConfig) {
 			c.BannedKeys, c.MeshKeys = append(c.BannedKeys, keyID(2)), c.MeshKeys[:2]
 		},
@@ -163,6 +174,10 @@ func TestKeyID(t *testing.T) {
 	}
 	if back, err := identity.ParseKeyID(of.String()); err != nil || back != of || len(of.String()) != 64 {
 		t.Errorf("ParseKeyID(%v) = %v, %v", of, back, err)
+	}
+	var read identity.KeyID
+	if text, err := of.MarshalText(); err != nil || read.UnmarshalText(text) != nil || read != of {
+		t.Errorf("as text %q, %v, read as %v", text, err, read)
 	}
 	if !identity.KeyOf(nil).IsZero() || !identity.KeyOf(&x509.Certificate{PublicKey: key.Public()}).IsZero() {
 		t.Error("a certificate that was not parsed has a key id")

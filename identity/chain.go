@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -93,9 +94,9 @@ type path struct {
 	bundle *Bundle
 	chain  []*x509.Certificate
 
-	// roots are those of the bundle that the mesh CA names as its issuer, or the one
-	// that was sent. Equal subject key ids mean equal keys, so that one of them checks
-	// the signature for all. Set by anchorRules.
+	// roots are those of the bundle that the mesh CA names as its issuer: several if a
+	// root was issued again for the same key. Equal subject key ids mean equal keys, so
+	// that one of them checks the signature for all. Set by anchorRules.
 	roots []*x509.Certificate
 
 	id    ID // set by identify
@@ -151,28 +152,20 @@ var anchorRules = []chainRule{
 		}
 		return ""
 	}},
-	{Rule{"root-is-ours", "RFC 5280 §6.1.1 (d)"}, "root", ReasonUntrusted, func(p *path) string {
-		if len(p.chain) < 3 {
-			return ""
-		}
-		for _, root := range p.known() {
-			if bytes.Equal(root.Raw, p.chain[2].Raw) {
-				return ""
-			}
-		}
-		return fmt.Sprintf("root %s is not in the trust bundle", clip(p.chain[2].Subject.String()))
-	}},
 	{Rule{"root-known", "RFC 5280 §6.1.1 (d)"}, "mesh CA", ReasonUntrusted, func(p *path) string {
-		for _, root := range p.known() {
-			if len(p.chain) == 3 && !bytes.Equal(root.Raw, p.chain[2].Raw) {
-				continue
-			}
+		for _, root := range p.bundle.Roots() {
 			if bytes.Equal(p.mesh().RawIssuer, root.RawSubject) && bytes.Equal(p.mesh().AuthorityKeyId, root.SubjectKeyId) {
 				p.roots = append(p.roots, root)
 			}
 		}
 		if len(p.roots) == 0 {
 			return fmt.Sprintf("issued by %s, which is no root of the trust bundle", clip(p.mesh().Issuer.String()))
+		}
+		return ""
+	}},
+	{Rule{"root-is-ours", "RFC 5280 §6.1.1 (d)"}, "root", ReasonUntrusted, func(p *path) string {
+		if len(p.chain) == 3 && !slices.ContainsFunc(p.roots, p.chain[2].Equal) {
+			return fmt.Sprintf("root %s is not the one of the trust bundle", clip(p.chain[2].Subject.String()))
 		}
 		return ""
 	}},
@@ -213,13 +206,6 @@ var acceptRules = []chainRule{
 		}
 		return "mesh CA key " + KeyOf(p.mesh()).String() + " is not accepted by the trust bundle"
 	}},
-}
-
-func (p *path) known() []*x509.Certificate {
-	if p.bundle == nil {
-		return nil
-	}
-	return p.bundle.roots
 }
 
 func signedBy(child, issuer *x509.Certificate) string {

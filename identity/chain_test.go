@@ -139,7 +139,11 @@ func TestEveryChainRuleRefuses(t *testing.T) {
 		{"parsed", "huge leaf", identity.ErrProfile, []*x509.Certificate{huge, w.mesh.Cert}, nil},
 		{"root-is-ours", "root of another authority of that name", identity.ErrUntrusted, []*x509.Certificate{w.leaf, w.mesh.Cert, stranger.Root().Cert}, nil},
 		{"root-is-ours", "mesh CA twice", identity.ErrUntrusted, []*x509.Certificate{w.leaf, w.mesh.Cert, w.mesh.Cert}, nil},
-		{"root-is-ours", "mesh CA and root swapped", identity.ErrUntrusted, []*x509.Certificate{w.leaf, w.root.Cert, w.mesh.Cert}, nil},
+		{"root-is-ours", "another root of the bundle", identity.ErrUntrusted, []*x509.Certificate{w.leaf, w.mesh.Cert, stranger.Root().Cert},
+			func(cfg *identity.BundleConfig) { cfg.Roots = append(cfg.Roots, stranger.Root().Cert) }},
+		{"root-known", "mesh CA and root swapped", identity.ErrUntrusted, []*x509.Certificate{w.leaf, w.root.Cert, w.mesh.Cert}, nil},
+		{"root-known", "mesh CA of another name's issuer", identity.ErrUntrusted,
+			[]*x509.Certificate{w.leaf, resign(mesh, func(f *forged) { f.Issuer = commonName(t, "other") })}, nil},
 		{"root-known", "another authority of that name", identity.ErrUntrusted, strange, nil},
 		{"root-known", "leaf and mesh CA swapped", identity.ErrUntrusted, []*x509.Certificate{w.mesh.Cert, w.leaf}, nil},
 		{"root-known", "leaf twice", identity.ErrUntrusted, []*x509.Certificate{w.leaf, w.leaf}, nil},
@@ -255,8 +259,10 @@ func TestValidityIsCheckedAtEveryLevel(t *testing.T) {
 		if level == root {
 			// The same root issued again, beside the old one, carries its chains on.
 			b = w.authority.Bundle(func(cfg *identity.BundleConfig) { cfg.Roots = append(cfg.Roots, c) })
-			if _, err := b.Verify(w.chain(false), time.Now()); err != nil {
-				t.Errorf("beside an expired root of the same key: %v", err)
+			for _, chain := range [][]*x509.Certificate{w.chain(false), chain} {
+				if _, err := b.Verify(chain, time.Now()); err != nil {
+					t.Errorf("beside an expired root of the same key: %v", err)
+				}
 			}
 		}
 	}

@@ -116,19 +116,12 @@ func New(cluster string, kind Kind, name string) (ID, error) {
 //
 // Errors: [*IDError], matching [ErrInvalidID].
 func Parse(uri string) (ID, error) {
-	if len(uri) > MaxIDBytes {
-		return ID{}, &IDError{"id", uri, fmt.Sprintf("it has %d bytes, at most %d are allowed", len(uri), MaxIDBytes)}
-	}
 	sid, err := spiffeid.FromString(uri)
 	if err != nil {
 		return ID{}, &IDError{"id", uri, "it is not a SPIFFE id (" + err.Error() + "): write spiffe://<cluster>/<kind>/<name>"}
 	}
 	kind, name, _ := strings.Cut(strings.TrimPrefix(sid.Path(), "/"), "/")
-	id, err := New(sid.TrustDomain().Name(), Kind(kind), name)
-	if err != nil {
-		return ID{}, err
-	}
-	return id, nil
+	return New(sid.TrustDomain().Name(), Kind(kind), name)
 }
 
 // CheckCluster reports whether name can be a cluster's name: see [New].

@@ -28,7 +28,7 @@ func TestNew(t *testing.T) {
 		{"cluster of 255 bytes", long, identity.Admin, "alice", ""},
 
 		{"blank cluster", "", identity.Shard, "eu-1", "cluster"},
-		{"cluster of 256 bytes", long + "a", identity.Shard, "eu-1", "cluster"},
+		{"cluster of 256 bytes", long[:254] + ".a", identity.Shard, "eu-1", "cluster"},
 		{"label of 64 bytes", label + "a", identity.Shard, "eu-1", "cluster"},
 		{"capitals in a cluster", "Prod.example", identity.Shard, "eu-1", "cluster"},
 		{"blank in a cluster", "prod example", identity.Shard, "eu-1", "cluster"},

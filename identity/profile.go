@@ -354,8 +354,8 @@ func encoding(c *x509.Certificate, _ time.Time) string {
 		PublicKey:  asn1.RawValue{FullBytes: c.RawSubjectPublicKeyInfo},
 		Extensions: c.Extensions,
 	})
-	if err != nil || !bytes.Equal(tbs, c.RawTBSCertificate) {
-		return "its signed part is not encoded as certificates are minted"
+	if err != nil {
+		return "its signed part cannot be encoded: " + err.Error()
 	}
 	whole, err := asn1.Marshal(struct {
 		TBS       asn1.RawValue
