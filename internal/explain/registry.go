@@ -49,6 +49,7 @@ const (
 	ProofOtherSession Code = "FE-J111"
 	ProofUnknownType  Code = "FE-J112"
 	JoinNoBinding     Code = "FE-J113"
+	JoinGrantRefused  Code = "FE-J114"
 )
 
 // Keys and keepers.
@@ -76,6 +77,8 @@ const (
 	NodeNoCoordinator Code = "FE-N103"
 	NodeWrong         Code = "FE-N104"
 	SnapshotRefused   Code = "FE-N105"
+	NodeJoined        Code = "FE-N106"
+	NodeLocked        Code = "FE-N107"
 )
 
 // Recovery.
@@ -486,6 +489,19 @@ not configure this type.`,
 A proof is tied to the TLS session that it is sent in. Without that tie somebody in the middle could use it,
 so that there is no join without it.`,
 	},
+	{
+		Code:  JoinGrantRefused,
+		Title: "what was granted does not verify",
+		What:  "the grant of {coordinator|the coordinator} was not accepted",
+		Why:   "{problem|a part of it does not verify}",
+		Do:    "try again; if it stays so, compare releases and clocks of both, and look at the coordinator's log",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+A node verifies what it is granted as if it came from an enemy: the certificate is over its own key, of the
+kind that it asked for, and verifies under the pinned root; the trust bundle and the first snapshot are signed
+for it. Nothing of a grant that fails is kept but the key that was asked for, so that the next try is the same
+request.`,
+	},
 
 	{
 		Code:  KeeperUnusable,
@@ -638,12 +654,13 @@ degraded mode's limit is reached; ` + "`fealty status`" + ` on the node shows ho
 		Code:  NodeWrong,
 		Title: "the state belongs to another node",
 		What:  "the state in {dir|the data directory} belongs to {owner|another node}",
-		Why:   "this machine is {identity|not that node}: the folder was copied, or its disk moved",
+		Why:   "its parts name different nodes: there {identity|it is another one}, so the folder was put together from two",
 		Do:    "give this machine an empty data directory and a token of its own: fealty join TOKEN --data DIR",
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
-Two machines with one identity would fight over everything that it owns. A copy of the folder opens nothing
-on another machine. To move a member, run ` + "`fealty member replace`" + ` and join the new machine.`,
+The parts of a data directory name one node each, and have to agree. A whole copy agrees with itself, so that
+a machine cannot tell it from the original; the cluster can, as soon as both have renewed (FE-M103). Two
+machines with one identity would fight over everything that it owns. To move a member, run ` + "`fealty member replace`" + ` and join the new machine.`,
 	},
 	{
 		Code:  SnapshotRefused,
@@ -657,6 +674,29 @@ Twelve checks are made in a fixed order, and the first that fails is named. A re
 a good one. The refusal is counted in ` + "`fealty_snapshot_rejected_total`" + ` and reported to the
 coordinator at the next contact. A single refusal can be a damaged transfer; the same one again and again is
 a wrong clock, a stale mirror, or somebody who tries.`,
+	},
+	{
+		Code:  NodeJoined,
+		Title: "this machine is a member already",
+		What:  "{dir|the data directory} holds an identity already: {identity|a member}",
+		Why:   "{problem|a join would replace it}",
+		Do:    "start it with fealty agent; to join anew as a member of the same cluster, add --rejoin; to leave it, fealty leave",
+		Exit:  ExitConflict, GRPC: codes.AlreadyExists,
+		Page: `
+A working identity is never replaced by accident. Joining again under the same root keeps what the node has
+seen, so that nobody can hand it anything older. For another cluster it has to leave first, or use a folder of
+its own.`,
+	},
+	{
+		Code:  NodeLocked,
+		Title: "another process uses the data directory",
+		What:  "{dir|the data directory} is in use",
+		Why:   "process {pid|of another agent} holds its lock",
+		Do:    "stop that process first, or name another folder with --data",
+		Exit:  ExitConflict, GRPC: codes.FailedPrecondition,
+		Page: `
+A data directory belongs to exactly one process. The lock ends with that process, so that there is never a
+stale one to delete. Two nodes on one machine have a folder each.`,
 	},
 
 	{
