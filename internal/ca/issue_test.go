@@ -244,7 +244,18 @@ func TestLoadMeshCARefuses(t *testing.T) {
 		}
 		return der
 	}
+	loose := *root
+	loose.MaxPathLen = 2
+	looseDER, err := x509.CreateCertificate(rand.Reader, &loose, &loose, root.PublicKey, rootKey(t, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	looseRoot, err := x509.ParseCertificate(looseDER)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, load := range map[string]func() (*ca.MeshCA, error){
+		"root of another profile": func() (*ca.MeshCA, error) { return ca.LoadMeshCA(looseRoot, raw, key, cluster, 7) },
 		"longer path": func() (*ca.MeshCA, error) {
 			return ca.LoadMeshCA(root, signed(func(c *x509.Certificate) { c.MaxPathLen, c.MaxPathLenZero = 1, false }), key, cluster, 7)
 		},
