@@ -43,7 +43,7 @@ func TestWriteFilePowerCut(t *testing.T) {
 				if disk.FS().Remove("state/f"); before != nil {
 					disk.Put("state/f", before)
 				}
-				disk.FailAt(n, durabletest.PowerCut)
+				disk.FailAt(n, durabletest.ErrPowerCut)
 				err := disk.FS().WriteFile("state/f", newContent)
 				ended = !disk.Failed()
 				disk.Restart(after)
@@ -184,7 +184,7 @@ func TestDiskCatchesCarelessWriters(t *testing.T) {
 
 func TestRemove(t *testing.T) {
 	for _, after := range durabletest.Afters() {
-		for _, fault := range []error{durabletest.PowerCut, syscall.EIO} {
+		for _, fault := range []error{durabletest.ErrPowerCut, syscall.EIO} {
 			for n := 1; n <= 3; n++ {
 				name := fmt.Sprintf("%v/%v/call %d", after, fault, n)
 				disk := durabletest.NewDisk()
@@ -197,7 +197,7 @@ func TestRemove(t *testing.T) {
 				if n == 2 && !errors.Is(err, durable.ErrUnknownOutcome) {
 					t.Errorf("%s: %v, want ErrUnknownOutcome", name, err)
 				}
-				if fault != durabletest.PowerCut && n == 2 {
+				if fault != durabletest.ErrPowerCut && n == 2 {
 					// Asked again, missing means missing for good.
 					if err := disk.FS().Remove("state/f"); !errors.Is(err, fs.ErrNotExist) {
 						t.Errorf("%s: again: %v", name, err)
@@ -226,7 +226,7 @@ func TestMkdirAllPowerCut(t *testing.T) {
 		for n, ended := 1, false; !ended; n++ {
 			name := fmt.Sprintf("%v/call %d", after, n)
 			disk := durabletest.NewDisk()
-			disk.FailAt(n, durabletest.PowerCut)
+			disk.FailAt(n, durabletest.ErrPowerCut)
 			err := disk.FS().MkdirAll("a/b/c")
 			ended = !disk.Failed()
 			// A killed process leaves directories that nobody synced. The next
@@ -262,7 +262,7 @@ func TestLockSettlesWhatItFinds(t *testing.T) {
 	disk := durabletest.NewDisk()
 	disk.Put("state/lock", nil)
 	disk.Put("state/f", oldContent)
-	disk.FailAt(6, durabletest.PowerCut) // the directory sync
+	disk.FailAt(6, durabletest.ErrPowerCut) // the directory sync
 	if err := disk.FS().WriteFile("state/f", newContent); !errors.Is(err, durable.ErrUnknownOutcome) {
 		t.Fatal(err)
 	}

@@ -222,7 +222,7 @@ func TestFileKeeperCreatesDurably(t *testing.T) {
 	for _, after := range durabletest.Afters() {
 		for n, ended := 1, false; !ended; n++ {
 			disk := durabletest.NewDisk()
-			disk.FailAt(n, durabletest.PowerCut)
+			disk.FailAt(n, durabletest.ErrPowerCut)
 			sealed, err := fileKeeper(t, disk.FS()).Seal(t.Context(), seedPlace, []byte("secret"))
 			ended = !disk.Failed()
 			if (err == nil) != ended {

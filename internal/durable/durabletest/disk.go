@@ -9,7 +9,7 @@
 //	for n := 1; ; n++ {
 //		disk := durabletest.NewDisk()
 //		// … the state before, through disk.FS() …
-//		disk.FailAt(n, durabletest.PowerCut)
+//		disk.FailAt(n, durabletest.ErrPowerCut)
 //		// … the operation under test …
 //		if !disk.Failed() {
 //			break // it has fewer than n calls
@@ -34,10 +34,10 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 )
 
-// PowerCut, given to [Disk.FailAt], stops the machine before the call has any
+// ErrPowerCut, given to [Disk.FailAt], stops the machine before the call has any
 // effect (of a Write the first half may arrive). That call and every later one
 // return it, until [Disk.Restart].
-var PowerCut = errors.New("durabletest: power cut")
+var ErrPowerCut = errors.New("durabletest: power cut")
 
 // After is what a disk holds after the power came back. Real file systems write
 // names and bytes in an order of their own, so a test should try all of [Afters].
@@ -101,7 +101,7 @@ func NewDisk() *Disk { return &Disk{root: newDir(), locks: map[string]int{}} }
 func (d *Disk) FS() durable.FS { return durable.On(d) }
 
 // FailAt makes the nth mutating call from now (the first is 1) fail with err,
-// without effect, and those after it succeed; [PowerCut] fails those too. Use a
+// without effect, and those after it succeed; [ErrPowerCut] fails those too. Use a
 // syscall.Errno for a disk error. A failing Sync of a file loses its unsynced
 // bytes for good, whatever later Syncs answer: Linux does that.
 func (d *Disk) FailAt(n int, err error) {
@@ -191,20 +191,20 @@ func survivor(n *node, after After) *node {
 // mutate counts a mutating call and says whether it fails.
 func (d *Disk) mutate(op, name string) error {
 	if d.dead {
-		return &fs.PathError{Op: op, Path: name, Err: PowerCut}
+		return &fs.PathError{Op: op, Path: name, Err: ErrPowerCut}
 	}
 	d.calls++
 	if d.calls != d.failAt {
 		return nil
 	}
 	d.failed = true
-	d.dead = errors.Is(d.fault, PowerCut)
+	d.dead = errors.Is(d.fault, ErrPowerCut)
 	return &fs.PathError{Op: op, Path: name, Err: d.fault}
 }
 
 func (d *Disk) alive(op, name string) error {
 	if d.dead {
-		return &fs.PathError{Op: op, Path: name, Err: PowerCut}
+		return &fs.PathError{Op: op, Path: name, Err: ErrPowerCut}
 	}
 	return nil
 }
