@@ -296,7 +296,7 @@ func TestNoBundleTrustsNobody(t *testing.T) {
 }
 
 // generatedChains is how many invalid chains TestGeneratedChains makes.
-const generatedChains = 4000
+const generatedChains = 2500
 
 // TestGeneratedChains makes chains with a flaw at one or two levels, or with
 // certificates in the wrong place, or both. What is below a new key is signed with it,
@@ -421,4 +421,32 @@ func isGood(chain []*x509.Certificate, w *world) bool {
 		}
 	}
 	return true
+}
+
+// The names are metric labels, and every refusal says what to do.
+func TestReasons(t *testing.T) {
+	for reason, want := range map[identity.ChainReason]struct {
+		label  string
+		err    error
+		advice string
+	}{
+		identity.ReasonUntrusted: {"untrusted", identity.ErrUntrusted, "trust bundle"},
+		identity.ReasonExpired:   {"expired", identity.ErrExpired, "clocks"},
+		identity.ReasonBanned:    {"banned", identity.ErrBanned, "lift the ban"},
+		identity.ReasonProfile:   {"profile", identity.ErrProfile, "own CA"},
+	} {
+		err := &identity.ChainError{Certificate: "leaf", Rule: "r", Section: "s", Detail: "d", Reason: reason}
+		if reason.String() != want.label || !strings.Contains(err.Error(), want.advice) || !strings.HasPrefix(err.Error(), "leaf refused by rule r (s): d: ") {
+			t.Errorf("%v: %v", reason, err)
+		}
+		for _, other := range []error{identity.ErrUntrusted, identity.ErrExpired, identity.ErrBanned, identity.ErrProfile, identity.ErrNoIdentity} {
+			if errors.Is(err, other) != (other == want.err) {
+				t.Errorf("%v: Is(%v) = %v", reason, other, errors.Is(err, other))
+			}
+		}
+	}
+	var zero identity.Profile
+	if err := zero.Check(newWorld(t).leaf, time.Now()); !errors.Is(err, identity.ErrProfile) {
+		t.Errorf("the zero Profile: %v, want ErrProfile", err)
+	}
 }

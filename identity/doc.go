@@ -20,6 +20,6 @@
 //     an authority cannot mint what its own cluster refuses.
 //
 // The package does no I/O, starts no goroutine and reads no clock: callers pass the
-// time. What an identity may do is decided elsewhere, and so is revocation beyond the
+// time. Only [Profile.Lint] uses randomness. What an identity may do is decided elsewhere, and so is revocation beyond the
 // bans that a [Bundle] carries.
 package identity

@@ -60,7 +60,7 @@ type certRule struct {
 
 // Profile is the template of one sort of certificate: leaf, mesh CA or root. A cluster
 // mints all of its certificates itself, so a profile describes the one shape that is
-// minted, not everything that RFC 5280 allows.
+// minted, not everything that RFC 5280 allows. The zero Profile refuses everything.
 type Profile struct {
 	name  string
 	shape []certRule     // what never changes about a certificate
@@ -128,6 +128,10 @@ func (p Profile) checkDates(c *x509.Certificate, now time.Time) *ChainError {
 }
 
 func (p Profile) run(rules []certRule, c *x509.Certificate, now time.Time, reason ChainReason) *ChainError {
+	if len(rules) == 0 {
+		return &ChainError{Certificate: "certificate", Rule: "profile", Section: "RFC 5280 §6.1",
+			Detail: "the zero Profile describes no certificate", Reason: ReasonProfile}
+	}
 	for _, r := range rules {
 		if detail := r.check(c, now); detail != "" {
 			e := &ChainError{Certificate: p.name, Rule: r.Name, Section: r.Section, Detail: detail, Reason: reason}

@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/fealty-io/fealty/identity"
@@ -44,6 +45,13 @@ func TestFromCertificateOfAnyCertificate(t *testing.T) {
 		}
 		if refusal, ok := errors.AsType[*identity.SANError](err); !ok || refusal.Reason != tc.want || !id.IsZero() {
 			t.Errorf("%s: %v, %v, want %s", tc.name, id, err, tc.want)
+		}
+		// What Parse found is kept.
+		if _, ok := errors.AsType[*identity.IDError](err); ok && tc.want != identity.SANMalformed {
+			t.Errorf("%s: %v is an IDError", tc.name, err)
+		}
+		if !strings.Contains(err.Error(), "have the certificate issued with exactly one URI SAN") {
+			t.Errorf("%s: no advice in %v", tc.name, err)
 		}
 	}
 	if _, err := identity.FromCertificate(nil); !errors.Is(err, identity.ErrNoIdentity) {
