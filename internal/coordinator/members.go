@@ -203,9 +203,19 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 	return nil, errBusy("member " + req.GetName())
 }
 
-// changeMember reads the member, lets f fill a transaction, and commits it,
-// again from the start if somebody was first. f answers false for nothing to do.
+// changeMember is changeMemberLater with the trust bundle that follows in force
+// before it returns.
 func (c *Coordinator) changeMember(ctx context.Context, kind, name, what string, f func(*state, versioned[memberRecord], *change) (bool, error)) error {
+	if err := c.changeMemberLater(ctx, kind, name, what, f); err != nil {
+		return err
+	}
+	_, err := c.trustChanged(ctx)
+	return err
+}
+
+// changeMemberLater reads the member, lets f fill a transaction, and commits it,
+// again from the start if somebody was first. f answers false for nothing to do.
+func (c *Coordinator) changeMemberLater(ctx context.Context, kind, name, what string, f func(*state, versioned[memberRecord], *change) (bool, error)) error {
 	for range commitTries {
 		s, err := c.ready()
 		if err != nil {
@@ -221,8 +231,8 @@ func (c *Coordinator) changeMember(ctx context.Context, kind, name, what string,
 		}
 		switch _, err := ch.commit(ctx); {
 		case err == nil:
-			_, err = c.trustChanged(ctx)
-			return err
+			c.kickTrust()
+			return nil
 		case !c.conflicts(ctx, err):
 			return c.storeError(what, err)
 		}

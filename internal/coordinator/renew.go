@@ -114,7 +114,9 @@ func (c *Coordinator) bannedNow(ctx context.Context, s *state, id identity.ID, k
 func (a admissionServer) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*fealtyv1.LeaveResponse, error) {
 	c := a.c
 	id := identity.FromContext(ctx).ID
-	err := c.changeMember(ctx, string(id.Kind()), id.Name(), "let the member leave", func(s *state, rec versioned[memberRecord], ch *change) (bool, error) {
+	// The ban of its keys ends this very connection, so it takes effect behind the
+	// answer.
+	err := c.changeMemberLater(ctx, string(id.Kind()), id.Name(), "let the member leave", func(s *state, rec versioned[memberRecord], ch *change) (bool, error) {
 		if n := len(rec.value.Domains); n > 0 {
 			return false, explain.New(explain.MemberOwnsDomains, "member", rec.value.path(), "domains", fmt.Sprint(n))
 		}
