@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,9 +63,10 @@ func TestConformance(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return s
+			return &killable{Store: s}
 		}
 		return storetest.Database{Open: open, Kill: func(t testing.TB, s store.Store) store.Store {
+			s.(*killable).kill()
 			// What the kernel holds of the files at some instant amid commits is what
 			// a killed process leaves. It is taken over by a new file name, because
 			// this process keeps the lock of the old one.
@@ -77,6 +79,23 @@ func TestConformance(t *testing.T) {
 			return open(t)
 		}}
 	}})
+}
+
+// killable is a store whose process can die: from then on nobody hears it.
+type killable struct {
+	*sqlite.Store
+	dead atomic.Bool
+}
+
+func (k *killable) kill() { k.dead.Store(true) }
+
+// CompareAndSwap is what the suite calls while it kills.
+func (k *killable) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision, error) {
+	r, err := k.Store.CompareAndSwap(ctx, key, old, value)
+	if k.dead.Load() {
+		return 0, fmt.Errorf("%w: killed", store.ErrUnknownOutcome)
+	}
+	return r, err
 }
 
 // crashImage copies a database in use: first the file, then the log, which still

@@ -94,16 +94,10 @@ func testAtomic(t *testing.T, e Engine) {
 	}
 	first := mustCommit(t, writer, pair("start"))
 
-	done := make(chan struct{})
-	var wg sync.WaitGroup
+	readers := newTeam(t)
 	for _, s := range all[1:] {
-		wg.Go(func() {
-			for {
-				select {
-				case <-done:
-					return
-				default:
-				}
+		readers.run(func(ctx context.Context) {
+			for ctx.Err() == nil {
 				l, err := s.List(limited(t), "pair/")
 				if err != nil {
 					t.Errorf("List: %v", err)
@@ -132,8 +126,7 @@ func testAtomic(t *testing.T, e Engine) {
 			t.Fatalf("conflict is %+v, want %+v", conflict, want)
 		}
 	}
-	close(done)
-	wg.Wait()
+	readers.stop()
 	changes := follow(t, writer, "pair/", first-1, last)
 	if len(changes) != commits+1 {
 		t.Fatalf("%d changes of %d commits", len(changes), commits+1)

@@ -126,18 +126,13 @@ type ledger struct {
 	tried int                       // guarded by mu
 }
 
-// write commits new keys through s from many sides until it fails or stop is
-// closed.
-func (l *ledger) write(s store.Store, writers int, stop <-chan struct{}) *sync.WaitGroup {
-	var wg sync.WaitGroup
+// write commits new keys through s from many sides until it fails or the team
+// is stopped; a commit that was begun is waited for.
+func (l *ledger) write(t testing.TB, s store.Store, writers int) *team {
+	team := newTeam(t)
 	for range writers {
-		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+		team.run(func(stopped context.Context) {
+			for stopped.Err() == nil {
 				l.mu.Lock()
 				l.tried++
 				key := fmt.Sprintf("ledger/%06d", l.tried)
@@ -154,7 +149,7 @@ func (l *ledger) write(s store.Store, writers int, stop <-chan struct{}) *sync.W
 			}
 		})
 	}
-	return &wg
+	return team
 }
 
 func (l *ledger) count() int {
@@ -209,12 +204,10 @@ func testRestart(t *testing.T, e Engine) {
 	s := db.Open(t)
 	l := &ledger{acked: map[string]store.Revision{}}
 	for range 4 {
-		stop := make(chan struct{})
 		target := l.count() + 50
-		wg := l.write(s, 8, stop)
+		writers := l.write(t, s, 8)
 		waitFor(t, func() bool { return l.count() >= target })
-		close(stop)
-		wg.Wait()
+		writers.stop()
 		before := mustList(t, s, "")
 		s = restart(t, db, s)
 		if after := mustList(t, s, ""); after.Revision != before.Revision {
@@ -236,13 +229,11 @@ func testKill(t *testing.T, e Engine) {
 	s := db.Open(t)
 	l := &ledger{acked: map[string]store.Revision{}}
 	for range 6 {
-		stop := make(chan struct{})
 		target := l.count() + 40
-		wg := l.write(s, 8, stop)
+		writers := l.write(t, s, 8)
 		waitFor(t, func() bool { return l.count() >= target })
 		s = db.Kill(t, s)
-		close(stop)
-		wg.Wait()
+		writers.stop()
 		l.check(t, s)
 	}
 	if err := s.Close(); err != nil {
@@ -313,34 +304,34 @@ func testClose(t *testing.T, e Engine) {
 	ends := make(chan error, 2)
 	var waiting sync.WaitGroup
 	waiting.Add(2)
-	go func() {
-		for _, err := range s.Watch(limited(t), "k") {
+	team := newTeam(t)
+	team.run(func(ctx context.Context) {
+		for _, err := range s.Watch(ctx, "k") {
 			if err != nil {
 				ends <- err
 				return
 			}
 			waiting.Done()
 		}
-	}()
+	})
 	after := mustList(t, s, "").Revision - 1
-	go func() {
-		for _, err := range s.Changes(limited(t), "k", after) {
+	team.run(func(ctx context.Context) {
+		for _, err := range s.Changes(ctx, "k", after) {
 			if err != nil {
 				ends <- err
 				return
 			}
 			waiting.Done()
 		}
-	}()
+	})
 	waiting.Wait()
 	l := &ledger{acked: map[string]store.Revision{}}
 	var failed sync.Map
-	var wg sync.WaitGroup
 	for w := range 8 {
-		wg.Go(func() {
+		team.run(func(ctx context.Context) {
 			for i := 0; ; i++ {
 				key := fmt.Sprintf("ledger/%d-%d", w, i)
-				r, err := s.CompareAndSwap(limited(t), key, 0, []byte(key))
+				r, err := s.CompareAndSwap(ctx, key, 0, []byte(key))
 				if err != nil {
 					failed.Store(key, err)
 					return
@@ -356,7 +347,7 @@ func testClose(t *testing.T, e Engine) {
 	if err := s.Close(); err != nil {
 		t.Fatalf("Close: %v", err)
 	}
-	wg.Wait()
+	team.wait()
 	for range 2 {
 		wantError(t, "end of an iterator", <-ends, store.ErrClosed)
 	}

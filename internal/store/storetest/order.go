@@ -23,9 +23,9 @@ func testRevisionOrder(t *testing.T, e Engine) {
 
 	var mu sync.Mutex
 	acked := map[store.Revision]string{} // revision → value; guarded by mu
-	var wg sync.WaitGroup
+	team := newTeam(t)
 	for w, s := range all[:writers] {
-		wg.Go(func() {
+		team.run(func(ctx context.Context) {
 			before := store.Revision(0)
 			for i := range commits {
 				value := fmt.Sprintf("%d/%d", w, i)
@@ -34,13 +34,13 @@ func testRevisionOrder(t *testing.T, e Engine) {
 				if i%2 == 0 {
 					key = fmt.Sprintf("order/%d", w)
 				}
-				r, err := s.Commit(limited(t), put(key, value))
+				r, err := s.Commit(ctx, put(key, value))
 				if err != nil {
 					t.Errorf("Commit: %v", err)
 					return
 				}
 				// Acknowledged means visible, to everyone, from now on.
-				l, err := s.List(limited(t), "order/shared")
+				l, err := s.List(ctx, "order/shared")
 				if err != nil || l.Revision < r {
 					t.Errorf("List at %d, %v, after the commit of %d was acknowledged", l.Revision, err, r)
 					return
@@ -78,7 +78,7 @@ func testRevisionOrder(t *testing.T, e Engine) {
 			break
 		}
 	}
-	wg.Wait()
+	team.wait()
 	if !maps.Equal(acked, told) {
 		t.Fatalf("%d commits acknowledged, %d told, and they differ", len(acked), len(told))
 	}
@@ -178,9 +178,8 @@ func testChanges(t *testing.T, e Engine) {
 	r.wantEqual(t, mustList(t, s, "a/"))
 
 	// A listing joins its changes without gap or overlap, while others write.
-	ctx, cancel := context.WithCancel(limited(t))
-	var wg sync.WaitGroup
-	wg.Go(func() {
+	writer := newTeam(t)
+	writer.run(func(ctx context.Context) {
 		for i := 0; ctx.Err() == nil; i++ {
 			if _, err := s.Commit(context.WithoutCancel(ctx), put(fmt.Sprintf("a/%d", i%10), fmt.Sprint(i))); err != nil {
 				t.Errorf("Commit: %v", err)
@@ -214,8 +213,7 @@ func testChanges(t *testing.T, e Engine) {
 			break
 		}
 	}
-	cancel()
-	wg.Wait()
+	writer.stop()
 }
 
 // newest returns the highest version in l.
@@ -333,18 +331,21 @@ func testQuietReader(t *testing.T, e Engine) {
 func testWatch(t *testing.T, e Engine) {
 	all := handles(t, e.New(t, 0), 2)
 	s, watcher := all[0], all[1]
-	ctx, cancel := context.WithCancel(limited(t))
-	defer cancel()
+	watch := newTeam(t)
 	type seen struct {
 		e   store.Entry
 		err error
 	}
 	entries := make(chan seen, 1)
-	var wg sync.WaitGroup
-	wg.Go(func() {
+	done := make(chan struct{}) // nobody reads entries any more
+	t.Cleanup(func() { close(done) })
+	watch.run(func(ctx context.Context) {
 		defer close(entries)
 		for e, err := range watcher.Watch(ctx, "w") {
-			entries <- seen{e, err}
+			select {
+			case entries <- seen{e, err}:
+			case <-done:
+			}
 		}
 	})
 	// until reads entries up to the given version, which may not go back.
@@ -388,32 +389,32 @@ func testWatch(t *testing.T, e Engine) {
 	until(r, "back")
 
 	// The current entry comes first.
-	for e, err := range watcher.Watch(ctx, "w") {
+	for e, err := range watcher.Watch(limited(t), "w") {
 		if err != nil || e.Version != r || string(e.Value) != "back" {
 			t.Fatalf("Watch begins with %q at %d, %v, want the current entry at %d", e.Value, e.Version, err, r)
 		}
 		break
 	}
 	// It ends with its context, and says so.
-	cancel()
+	watch.cancel()
 	var end error
 	for x := range entries {
 		end = x.err
 	}
-	wg.Wait()
+	watch.wait()
 	wantError(t, "end of Watch", end, context.Canceled)
 
 	// Many watch many keys, and each hears of its own.
 	const watchers, keys = 24, 4
-	wctx := limited(t)
+	crowd := newTeam(t)
 	final := map[string]store.Revision{}
 	var mu sync.Mutex // guards final
 	ready := make(chan struct{}, watchers)
 	for i := range watchers {
 		key := fmt.Sprintf("many/%d", i%keys)
-		wg.Go(func() {
+		crowd.run(func(ctx context.Context) {
 			first := true
-			for e, err := range all[i%2].Watch(wctx, key) {
+			for e, err := range all[i%2].Watch(ctx, key) {
 				if err != nil {
 					t.Errorf("Watch(%q): %v", key, err)
 					return
@@ -440,7 +441,7 @@ func testWatch(t *testing.T, e Engine) {
 	for k := range keys {
 		mustCommit(t, s, put(fmt.Sprintf("many/%d", k), "final"))
 	}
-	wg.Wait()
+	crowd.wait()
 	if len(final) != keys {
 		t.Fatalf("%d of %d keys seen to the end", len(final), keys)
 	}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -162,6 +163,32 @@ func random(t testing.TB) *rand.Rand {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// team is goroutines that work beside a test. They end before it does, however
+// it ends: a failing engine must not leave any behind.
+type team struct {
+	ctx    context.Context // ends with stop
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+func newTeam(t testing.TB) *team {
+	tm := new(team)
+	tm.ctx, tm.cancel = context.WithTimeout(context.Background(), patience)
+	t.Cleanup(tm.stop)
+	return tm
+}
+
+func (tm *team) run(f func(ctx context.Context)) { tm.wg.Go(func() { f(tm.ctx) }) }
+
+// wait waits until all are done.
+func (tm *team) wait() { tm.wg.Wait() }
+
+// stop tells them to end, and waits.
+func (tm *team) stop() {
+	tm.cancel()
+	tm.wg.Wait()
 }
 
 func put(key, value string) store.Tx {
