@@ -267,6 +267,14 @@ func TestIssued(t *testing.T) {
 			t.Fatalf("equal material: %v, changed %v", err, closed(changed))
 		}
 	})
+	t.Run("other cluster, without identity", func(t *testing.T) {
+		src := credential.NewIssued(trustOnly(t, a.Bundle()))
+		for _, m := range []*credential.Material{trustOnly(t, foreign.Bundle()), issue(foreign, identity.Data, "n1")} {
+			if err := src.Adopt(m); err == nil {
+				t.Fatalf("adopted %v", m)
+			}
+		}
+	})
 	t.Run("gains", func(t *testing.T) {
 		src := credential.NewIssued(nil)
 		if _, err := src.Current(context.Background()); !errors.Is(err, credential.ErrNoMaterial) {
@@ -324,4 +332,3 @@ func closed(ch <-chan struct{}) bool {
 		return false
 	}
 }
-

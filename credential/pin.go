@@ -78,7 +78,7 @@ func PinnedClientTLS(pin Pin, now func() time.Time, opts ClientOptions) (*tls.Co
 	if now == nil {
 		now = time.Now
 	}
-	return clientTLS(now, opts.NextProtos, func(cs tls.ConnectionState) error {
+	return clientTLS(opts.NextProtos, func(cs tls.ConnectionState) error {
 		v, err := pin.verify(cs.PeerCertificates, now())
 		if err != nil {
 			return err

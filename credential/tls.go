@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"sync/atomic"
-	"time"
 
 	"github.com/fealty-io/fealty/identity"
 )
@@ -59,7 +58,7 @@ func ServerTLS(src Source, opts ServerOptions) *tls.Config {
 		last.Store(&made{m, cfg})
 		return cfg, nil
 	}
-	cfg := baseTLS(nil, opts.NextProtos)
+	cfg := baseTLS(opts.NextProtos)
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		return perConn(hello.Context())
 	}
@@ -70,7 +69,7 @@ func (m *Material) serverTLS(opts ServerOptions) (*tls.Config, error) {
 	if m.cert == nil {
 		return nil, ErrNoMaterial
 	}
-	cfg := baseTLS(m.now, opts.NextProtos)
+	cfg := baseTLS(opts.NextProtos)
 	cert := m.cert
 	if opts.SendRoot && m.withRoot != nil {
 		cert = m.withRoot
@@ -121,7 +120,7 @@ func ClientTLS(m *Material, expect Expect, opts ClientOptions) (*tls.Config, err
 	if err := expect.Validate(m.bundle.Cluster()); err != nil {
 		return nil, err
 	}
-	cfg := clientTLS(m.now, opts.NextProtos, func(cs tls.ConnectionState) error {
+	cfg := clientTLS(opts.NextProtos, func(cs tls.ConnectionState) error {
 		v, err := m.bundle.Verify(cs.PeerCertificates, m.now())
 		if err != nil {
 			return err
@@ -146,8 +145,8 @@ func ClientTLS(m *Material, expect Expect, opts ClientOptions) (*tls.Config, err
 }
 
 // clientTLS returns a client's config whose server is verified by verify alone.
-func clientTLS(now func() time.Time, protos []string, verify func(tls.ConnectionState) error) *tls.Config {
-	cfg := baseTLS(now, protos)
+func clientTLS(protos []string, verify func(tls.ConnectionState) error) *tls.Config {
+	cfg := baseTLS(protos)
 	// crypto/tls can only compare names and the system's or given roots. Identity is
 	// checked in VerifyConnection instead, which is always set beside this.
 	cfg.InsecureSkipVerify = true
@@ -161,13 +160,12 @@ func clientTLS(now func() time.Time, protos []string, verify func(tls.Connection
 }
 
 // baseTLS is what every connection has in common.
-func baseTLS(now func() time.Time, protos []string) *tls.Config {
+func baseTLS(protos []string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		MaxVersion: tls.VersionTLS13,
 		// A ticket would let a peer come back without showing its certificate.
 		SessionTicketsDisabled: true,
 		NextProtos:             protos,
-		Time:                   now,
 	}
 }

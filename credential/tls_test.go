@@ -418,4 +418,3 @@ func isPin(err error) bool { return errors.Is(err, credential.ErrPin) }
 func is(target error) func(err error) bool {
 	return func(err error) bool { return errors.Is(err, target) }
 }
-

@@ -211,9 +211,6 @@ func (c guardCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.A
 	}
 	if err != nil {
 		free()
-		if failed, ok := errors.AsType[*HandshakeError](err); ok && g.cfg.OnFailure != nil {
-			g.cfg.OnFailure(failed)
-		}
 		return nil, nil, err
 	}
 	conn = &releasingConn{Conn: conn, free: sync.OnceFunc(free)}
@@ -277,7 +274,10 @@ func (g *Guard) secure(raw net.Conn) (net.Conn, *Info, error) {
 	}
 	if err != nil {
 		err = classify(err, serverSide, addr, "")
-		if _, ok := errors.AsType[*HandshakeError](err); ok {
+		if failed, ok := errors.AsType[*HandshakeError](err); ok {
+			if g.cfg.OnFailure != nil {
+				g.cfg.OnFailure(failed)
+			}
 			linger(raw)
 		}
 		raw.Close()

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -307,28 +308,78 @@ func TestExpiryCutsLiveStream(t *testing.T) {
 // A new call is refused by the clock alone, also where nobody runs the guard.
 func TestExpiredCallIsRefused(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
-	now := make(chan time.Time, 1)
-	now <- time.Now()
-	clock := func() time.Time { n := <-now; now <- n; return n }
-	s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), Now: clock})
+	clock := newClock()
+	s := serveUnswept(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), Now: clock.now})
 	m := material(t, a, identity.Data, "n1", identitytest.WithTTL(time.Hour))
 	c := dial(t, s.addr, credential.Static(m), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
-	st, _, err := talk(t, c, talkMethod)
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-now
-	now <- m.NotAfter()
+	clock.set(m.NotAfter())
 	if _, err := who(t, c); err != nil {
 		t.Fatalf("at the very end: %v", err)
 	}
-	<-now
-	now <- m.NotAfter().Add(time.Millisecond)
+	clock.set(m.NotAfter().Add(time.Millisecond))
 	if _, err := who(t, c); status.Code(err) != codes.Unauthenticated {
 		t.Fatalf("a millisecond later: %v", err)
 	}
-	if err := echo(st, "x"); status.Code(err) != codes.Unauthenticated {
-		t.Fatalf("the stream: %v", err)
+}
+
+// A stream that nobody sweeps carries nothing past the end of the certificate.
+func TestExpiredStreamCarriesNothing(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	clock := newClock()
+	s := serveUnswept(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), Now: clock.now})
+	m := material(t, a, identity.Data, "n1", identitytest.WithTTL(time.Hour))
+	expect := credential.AnyOfKind(identity.Coordinator)
+	heard, _, err := talk(t, dial(t, s.addr, credential.Static(m), expect, mesh.Options{}), talkMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told, _, err := talk(t, dial(t, s.addr, credential.Static(m), expect, mesh.Options{}), deafMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock.set(m.NotAfter().Add(time.Millisecond))
+	if err := echo(heard, "x"); status.Code(err) != codes.Unauthenticated {
+		t.Fatalf("a message from the peer: %v", err)
+	}
+	s.unblock()
+	if err := told.RecvMsg(&wrapperspb.BytesValue{}); status.Code(err) != codes.Unauthenticated {
+		t.Fatalf("a message to the peer: %v", err)
+	}
+}
+
+// In the grace of a cut, a handler that does not look at its context can neither
+// send nor receive.
+func TestCutStreamCarriesNothing(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	src := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
+	s := serveUnswept(t, loopback(t), mesh.GuardConfig{Source: src, Grace: time.Hour})
+	m := material(t, a, identity.Data, "n1")
+	c := dial(t, s.addr, credential.Static(m), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
+	told, _, err := talk(t, c, deafMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard, _, err := talk(t, c, listenMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := src.Trust(banning(a, m.ID())); err != nil {
+		t.Fatal(err)
+	}
+	s.guard.Sweep(t.Context())
+	if err := heard.SendMsg(wrapperspb.Bytes([]byte("order"))); err != nil {
+		t.Fatal(err)
+	}
+	s.unblock()
+	for name, st := range map[string]grpc.ClientStream{"to": told, "from": heard} {
+		if err := st.RecvMsg(&wrapperspb.BytesValue{}); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("a message %s the peer: %v", name, err)
+		}
+	}
+	select {
+	case m := <-s.heard:
+		t.Errorf("the handler heard %q", m)
+	default:
 	}
 }
 
@@ -383,6 +434,90 @@ func TestHandshakeTimeout(t *testing.T) {
 			t.Fatalf("a silent client held its place for %v", took)
 		}
 	})
+}
+
+// A refused client gets to read why: the server ends its own side first, and
+// takes in what the client had sent, for a bounded time, so that no reset
+// overtakes the alert.
+func TestRefusedClientReadsWhy(t *testing.T) {
+	for _, patient := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			a := identitytest.NewAuthority(t, cluster)
+			inner, opts := inMemory()
+			ln := &halfListener{Listener: inner, conns: make(chan *halfConn, 1)}
+			s := serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
+			chain, key := a.IssueRaw(t, sans(a.ID(t, identity.Data, "n1")), identitytest.Expired())
+			raw, err := opts.Dialer(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := tls.Client(raw, &tls.Config{Certificates: []tls.Certificate{identitytest.TLS(chain, key)}, InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+			if err := c.Handshake(); err != nil {
+				t.Fatal(err)
+			}
+			const early = 32 << 10 // some of it is read with the handshake
+			if _, err := c.Write(make([]byte, early)); err != nil {
+				t.Fatal(err)
+			}
+			if e := <-s.failures; e.Reason != mesh.Expired {
+				t.Fatal(e)
+			}
+			if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, net.ErrClosed) {
+				t.Fatalf("the client reads %v", err)
+			}
+			server := <-ln.conns
+			start := time.Now()
+			if !patient {
+				raw.Close()
+			}
+			<-server.closed
+			took := time.Since(start)
+			if server.drained < early/2 {
+				t.Errorf("closed with only %d of %d bytes read", server.drained, early)
+			}
+			if patient && (took <= 0 || took > time.Second) || !patient && took != 0 {
+				t.Errorf("patient %v: closed after %v", patient, took)
+			}
+		})
+	}
+}
+
+// halfListener accepts connections that can be closed for writing alone.
+type halfListener struct {
+	net.Listener
+	conns chan *halfConn
+}
+
+func (l *halfListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	h := &halfConn{Conn: c, closed: make(chan struct{})}
+	l.conns <- h
+	return h, nil
+}
+
+// halfConn counts what is read after its writing side was closed.
+type halfConn struct {
+	net.Conn
+	half    bool // owned by the server's goroutine until closed
+	drained int  // likewise
+	once    sync.Once
+	closed  chan struct{}
+}
+
+func (c *halfConn) CloseWrite() error { c.half = true; return nil }
+func (c *halfConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.half {
+		c.drained += n
+	}
+	return n, err
+}
+func (c *halfConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
 }
 
 func TestNewGuardChecks(t *testing.T) {

@@ -23,25 +23,31 @@ import (
 const cluster = "prod.example"
 
 // The service under test: Who answers with the caller's standing and id. Talk
-// sends one message first, as a join does, then echoes. Deaf is like Talk but
-// never looks at its context while it waits for block.
+// sends one message first, as a join does, then echoes. Deaf and Listen send one
+// message too and then wait for unblock without a look at their contexts; Deaf
+// then sends, Listen receives.
 const (
-	whoMethod  = "/test.Mesh/Who"
-	talkMethod = "/test.Mesh/Talk"
-	deafMethod = "/test.Mesh/Deaf"
+	whoMethod    = "/test.Mesh/Who"
+	talkMethod   = "/test.Mesh/Talk"
+	deafMethod   = "/test.Mesh/Deaf"
+	listenMethod = "/test.Mesh/Listen"
 )
 
 type service struct {
 	mu    sync.Mutex
 	peers []identity.Peer // of each call, in order; guarded by mu
 
-	onTalk func(context.Context) []byte // what Talk says first; nil: "hello"
-	block  chan struct{}                // ends Deaf
-	ended  chan error                   // buffered: what ended each Talk
+	onTalk  func(context.Context) []byte // what Talk says first; nil: "hello"
+	block   chan struct{}                // closed by unblock
+	unblock func()
+	ended   chan error  // buffered: what ended each Talk
+	heard   chan []byte // buffered: what Listen received
 }
 
 func newService() *service {
-	return &service{block: make(chan struct{}), ended: make(chan error, 64)}
+	s := &service{block: make(chan struct{}), ended: make(chan error, 64), heard: make(chan []byte, 64)}
+	s.unblock = sync.OnceFunc(func() { close(s.block) })
+	return s
 }
 
 func (s *service) saw(ctx context.Context) identity.Peer {
@@ -115,6 +121,18 @@ var desc = grpc.ServiceDesc{
 			<-srv.(*service).block
 			return ss.SendMsg(wrapperspb.Bytes([]byte("too late")))
 		}},
+		{StreamName: "Listen", ServerStreams: true, ClientStreams: true, Handler: func(srv any, ss grpc.ServerStream) error {
+			if err := ss.SendMsg(wrapperspb.Bytes(nil)); err != nil {
+				return err
+			}
+			<-srv.(*service).block
+			var m wrapperspb.BytesValue
+			if err := ss.RecvMsg(&m); err != nil {
+				return err
+			}
+			srv.(*service).heard <- m.GetValue()
+			return nil
+		}},
 	},
 }
 
@@ -127,8 +145,20 @@ type serving struct {
 	cuts     chan *mesh.CutError
 }
 
-// serve runs a guarded server on ln until the test ends.
+// serve runs a guarded server on ln, and its guard, until the test ends.
 func serve(tb testing.TB, ln net.Listener, cfg mesh.GuardConfig) *serving {
+	tb.Helper()
+	s := serveUnswept(tb, ln, cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { s.guard.Run(ctx) })
+	tb.Cleanup(func() { cancel(); wg.Wait() })
+	return s
+}
+
+// serveUnswept is serve without running the guard: what it refuses then, it
+// refuses call by call.
+func serveUnswept(tb testing.TB, ln net.Listener, cfg mesh.GuardConfig) *serving {
 	tb.Helper()
 	s := &serving{service: newService(), addr: ln.Addr().String(), failures: make(chan *mesh.HandshakeError, 64), cuts: make(chan *mesh.CutError, 64)}
 	cfg.OnFailure = func(e *mesh.HandshakeError) { s.failures <- e }
@@ -140,13 +170,10 @@ func serve(tb testing.TB, ln net.Listener, cfg mesh.GuardConfig) *serving {
 	s.guard = g
 	server := grpc.NewServer(g.ServerOptions()...)
 	server.RegisterService(&desc, s.service)
-	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { server.Serve(ln) })
-	wg.Go(func() { g.Run(ctx) })
 	tb.Cleanup(func() {
-		cancel()
-		close(s.block)
+		s.unblock()
 		server.Stop()
 		wg.Wait()
 	})
@@ -258,4 +285,24 @@ func receive[T any](tb testing.TB, ch <-chan T, what string) T {
 		tb.Fatalf("waited in vain for %s", what)
 		panic("unreachable")
 	}
+}
+
+// clock is a clock that stands until it is set.
+type clock struct {
+	mu sync.Mutex
+	t  time.Time
+}
+
+func newClock() *clock { return &clock{t: time.Now()} }
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.t
+}
+
+func (c *clock) set(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.t = t
 }
