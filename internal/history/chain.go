@@ -103,21 +103,23 @@ func (e *VerifyError) Is(target error) bool { return target == ErrUnverified }
 // [*VerifyError] for the first rule that is broken.
 func Verify(h *History, transactionKey ed25519.PublicKey) (*Verified, error) {
 	r := &replay{history: h, key: transactionKey}
-	for _, rule := range headRules {
-		if detail := rule.find(r); detail != "" {
-			return nil, &VerifyError{Rule: rule.Name, Detail: detail}
-		}
+	if err := r.checkHead(); err != nil {
+		return nil, err
 	}
-	v := &Verified{record: r.record, version: h.Version, seen: make(meshKeys)}
-	for i, raw := range h.Links {
+	return replayLinks(&Verified{seen: make(meshKeys)}, h, r.record)
+}
+
+// replayLinks checks the links of h one after the other on top of v, which it
+// changes, and then that they lead to the head.
+func replayLinks(v *Verified, h *History, head Record) (*Verified, error) {
+	for _, raw := range h.Links {
 		s := &step{raw: raw, before: v, manifests: h.Manifests}
-		if err := s.check(uint64(i + 1)); err != nil {
+		if err := s.check(uint64(len(v.links) + 1)); err != nil {
 			return nil, err
 		}
-		v.links = append(v.links, s.link)
-		v.manifest = s.manifest
-		v.seen[s.link.MeshCAKey] = s.link.AuthorityEpoch
+		v.add(s)
 	}
+	v.record, v.version = head, h.Version
 	for _, rule := range endRules {
 		if detail := rule.find(v); detail != "" {
 			return nil, &VerifyError{Rule: rule.Name, Detail: detail}
@@ -126,25 +128,37 @@ func Verify(h *History, transactionKey ed25519.PublicKey) (*Verified, error) {
 	return v, nil
 }
 
+// add appends a link that was checked.
+func (v *Verified) add(s *step) {
+	v.links = append(v.links, s.link)
+	v.manifest = s.manifest
+	v.seen[s.link.MeshCAKey] = s.link.AuthorityEpoch
+}
+
+// clone returns a copy of v that links can be added to; v may be nil.
+func (v *Verified) clone() *Verified {
+	if v == nil {
+		return &Verified{seen: make(meshKeys)}
+	}
+	return &Verified{record: v.record, version: v.version, links: slices.Clip(v.links), manifest: v.manifest, seen: maps.Clone(v.seen)}
+}
+
 // extend returns v and one link more, checked like any other. v may be nil.
 func (v *Verified) extend(t *Transition, m *manifest.Manifest) (*Verified, error) {
 	raw, err := t.Encode()
 	if err != nil {
 		return nil, err
 	}
-	if v == nil {
-		v = &Verified{}
+	next := v.clone()
+	if len(next.links) >= MaxTransitions {
+		return nil, &VerifyError{Rule: "bounds", Index: t.Index, Detail: fmt.Sprintf("the history has %d transitions already, the most that are allowed", len(next.links))}
 	}
-	if len(v.links) >= MaxTransitions {
-		return nil, &VerifyError{Rule: "bounds", Index: t.Index, Detail: fmt.Sprintf("the history has %d transitions already, the most that are allowed", len(v.links))}
-	}
-	s := &step{raw: raw, before: v, manifests: map[manifest.Hash][]byte{m.Hash(): m.Bytes()}}
+	s := &step{raw: raw, before: next, manifests: map[manifest.Hash][]byte{m.Hash(): m.Bytes()}}
 	if err := s.check(t.Index); err != nil {
 		return nil, err
 	}
-	next := &Verified{links: append(slices.Clip(v.links), s.link), manifest: s.manifest, seen: make(meshKeys, len(v.seen)+1)}
-	maps.Copy(next.seen, v.seen)
-	next.seen[t.MeshCAKey] = t.AuthorityEpoch
+	next.add(s)
+	next.version = 0
 	return next, nil
 }
 

@@ -411,6 +411,7 @@ func TestCheckMark(t *testing.T) {
 		{"restored, and the mark is before", first.Mark(), after, true, nil},
 		{"the mark is after the restore", after.Mark(), after, false, nil},
 		{"back before a restore", after.Mark(), second, false, history.ErrRollback},
+		{"seen in an epoch above the restore", history.Mark{AuthorityEpoch: history.RestoreFloor + 7, Index: 3, Hash: history.Hash{1}}, after, false, history.ErrFork},
 		{"same hash, other numbers", history.Mark{AuthorityEpoch: 1, Index: 2, Hash: first.Mark().Hash}, second, false, history.ErrFork},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"slices"
@@ -81,6 +82,43 @@ func (l *Log) Head(ctx context.Context) (Record, store.Revision, error) {
 // the manifests. Errors: [ErrEmpty]; a [*BlobError]; [ErrEncoding]; [ErrUnverified]
 // if it is out of bounds; those of the store.
 func (l *Log) Load(ctx context.Context) (*History, error) {
+	return l.load(ctx, Hash{})
+}
+
+// Follow returns the history at the head, verified under transactionKey like by
+// [Verify], and reads and replays only what came after known. known may be nil,
+// and its head may be no link any more: then everything is replayed, and
+// [Verified.CheckMark] says whether to accept that.
+//
+// Errors: those of [Log.Load] and [Verify].
+func (l *Log) Follow(ctx context.Context, known *Verified, transactionKey ed25519.PublicKey) (*Verified, error) {
+	var stop Hash
+	if known != nil {
+		stop = known.record.Hash
+	}
+	h, err := l.load(ctx, stop)
+	if err != nil {
+		return nil, err
+	}
+	if known == nil || len(h.Links) > 0 && !follows(h.Links[0], stop) {
+		return Verify(h, transactionKey)
+	}
+	r := &replay{history: h, key: transactionKey, known: len(known.links)}
+	if err := r.checkHead(); err != nil {
+		return nil, err
+	}
+	return replayLinks(known.clone(), h, r.record)
+}
+
+// follows reports whether the encoded link names previous as the one before.
+func follows(raw []byte, previous Hash) bool {
+	t, err := Decode(raw)
+	return err == nil && t.Previous == previous
+}
+
+// load reads the links from the head back to genesis or, if it comes first, to
+// the child of the link stop.
+func (l *Log) load(ctx context.Context, stop Hash) (*History, error) {
 	e, err := l.kv.Get(ctx, HeadKey)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -100,7 +138,7 @@ func (l *Log) Load(ctx context.Context) (*History, error) {
 		}
 		return nil
 	}
-	for next := head.Hash; !next.IsZero(); {
+	for next := head.Hash; !next.IsZero() && next != stop; {
 		raw, err := l.blob(ctx, next)
 		if err != nil {
 			return nil, err

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -113,6 +114,9 @@ func TestAppendChecksFirst(t *testing.T) {
 			t.Errorf("%s: appended %+v", name, next.Mark())
 		}
 	}
+	if _, err := l.Append(t.Context(), history.Overfull(v), rekeyed(v, history.Hash{9}), v.Manifest(), k.transaction); !errors.Is(err, history.ErrUnverified) {
+		t.Errorf("one link too many: %v", err)
+	}
 	wrong, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -124,6 +128,32 @@ func TestAppendChecksFirst(t *testing.T) {
 	after, err := kv.List(t.Context(), "")
 	if err != nil || after.Revision != before.Revision {
 		t.Errorf("the store changed from %d to %d (%v)", before.Revision, after.Revision, err)
+	}
+}
+
+func rekeyed(v *history.Verified, key [32]byte) *history.Transition {
+	tr, _ := v.Next(history.KindRekey, v.Manifest())
+	tr.MeshCAKey = key
+	return tr
+}
+
+// A history that grew by appends remembers every mesh CA key, like one that was
+// verified.
+func TestAppendRefusesAnOldMeshKey(t *testing.T) {
+	k := newTesters(t)
+	l, v := founded(t, storetest.NewMemory(0).Open(), k)
+	first := v.Current().MeshCAKey
+	for i := range 2 {
+		var err error
+		if v, err = l.Append(t.Context(), v, rekeyed(v, [32]byte{1, byte(i)}), v.Manifest(), k.transaction); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range [][32]byte{first, {1, 0}, {1, 1}} {
+		_, err := l.Append(t.Context(), v, rekeyed(v, key), v.Manifest(), k.transaction)
+		if refused, ok := errors.AsType[*history.VerifyError](err); !ok || refused.Rule != "mesh-key-once" && refused.Rule != "mesh-key-with-epoch" {
+			t.Errorf("key %x came back: %v", key[:2], err)
+		}
 	}
 }
 
@@ -184,6 +214,66 @@ func historyWithoutVersion(t *testing.T, l *history.Log) *history.History {
 	h.Version = 0
 	return h
 }
+
+func TestFollow(t *testing.T) {
+	k := newTesters(t)
+	kv := storetest.NewMemory(0).Open()
+	l, first := founded(t, kv, k)
+	more := base
+	more.nodes = 1
+	v := first
+	for i := range 3 {
+		tr, m := candidate(t, k, v, history.KindSet, []policy{more, base, more}[i], fmt.Sprint(i))
+		var err error
+		if v, err = l.Append(t.Context(), v, tr, m, k.transaction); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full := load(t, l, k)
+	other, _ := founded(t, storetest.NewMemory(0).Open(), k)
+	foreign := load(t, other, k)
+	for name, known := range map[string]*history.Verified{"nothing": nil, "genesis": first, "the head": v, "another history": foreign} {
+		got, err := l.Follow(t.Context(), known, k.public())
+		if err != nil {
+			t.Errorf("from %s: %v", name, err)
+			continue
+		}
+		if !reflect.DeepEqual(got, full) {
+			t.Errorf("from %s: %+v, want what a full replay gives, %+v", name, got, full)
+		}
+		if _, err := l.Follow(t.Context(), known, newTesters(t).public()); !errors.Is(err, history.ErrUnverified) {
+			t.Errorf("from %s, under another key: %v", name, err)
+		}
+	}
+	if len(first.Links()) != 1 || first.Manifest().Hash() != k.manifest(t, base).Hash() {
+		t.Error("following changed what it began with")
+	}
+
+	// New links are checked like all others: a head, well signed, over a link that
+	// breaks a rule.
+	bad, _ := v.Next(history.KindSet, v.Manifest())
+	raw, err := bad.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx := store.Tx{Put: []store.Write{{Key: history.BlobKey(history.HashOf(raw)), Value: raw}, {Key: history.HeadKey, Value: k.head(bad, raw)}}}
+	if _, err := kv.Commit(t.Context(), tx); err != nil {
+		t.Fatal(err)
+	}
+	refused, ok := errors.AsType[*history.VerifyError](second(l.Follow(t.Context(), v, k.public())))
+	if !ok || refused.Rule != "signers-threshold" || refused.Index != 5 {
+		t.Errorf("a bad link at the end: %v", refused)
+	}
+	// A head that names nothing leads nowhere.
+	if _, err := kv.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: history.HeadKey, Value: k.head(bad, nil)}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Follow(t.Context(), v, k.public()); !missing(err) {
+		t.Errorf("a head without a link: %v", err)
+	}
+}
+
+func second(_ *history.Verified, err error) error { return err }
 
 func TestLoadFindsBrokenBlobs(t *testing.T) {
 	k := newTesters(t)
@@ -251,18 +341,6 @@ func TestAppendOverSpoiledBlob(t *testing.T) {
 	}
 }
 
-// fates gives the calls of a Log their fates in turn, then passes.
-func fates(w *storetest.Wrapper, list ...storetest.Fate) {
-	w.SetFates(func(string) storetest.Fate {
-		if len(list) == 0 {
-			return storetest.Pass
-		}
-		f := list[0]
-		list = list[1:]
-		return f
-	})
-}
-
 // Each call of an append is lost in each way; with the store back, appending
 // again settles it.
 func TestAppendWithEachCallLost(t *testing.T) {
@@ -273,11 +351,19 @@ func TestAppendWithEachCallLost(t *testing.T) {
 				w := storetest.NewLossy(storetest.NewMemory(0).Open())
 				l, v := founded(t, w, k)
 				tr, m := candidate(t, k, v, history.KindRekey, base, "x")
-				list := make([]storetest.Fate, call+1)
-				list[call] = fate
-				fates(w, list...)
+				number, write := 0, false
+				w.SetFates(func(name string) storetest.Fate {
+					if number++; number != call+1 {
+						return storetest.Pass
+					}
+					write = name == "Commit"
+					return fate
+				})
 				next, err := l.Append(t.Context(), v, tr, m, k.transaction)
 				w.SetFate(storetest.Pass)
+				if write && err != nil {
+					t.Errorf("a single lost write was not made good: %v", err)
+				}
 				if err != nil {
 					next, err = l.Append(t.Context(), v, tr, m, k.transaction)
 				}
@@ -425,7 +511,10 @@ func TestConcurrentAppends(t *testing.T) {
 			if c.unknown == nil {
 				if rapid.IntRange(0, 2).Draw(rt, "reload") > 0 {
 					c.wrapper.SetFate(storetest.Pass)
-					c.at = load(t, c.log, k)
+					var err error
+					if c.at, err = c.log.Follow(ctx, c.at, k.public()); err != nil {
+						rt.Fatal(err)
+					}
 				}
 				count++
 				p := rapid.SampledFrom(policies).Draw(rt, "policy")

@@ -34,7 +34,17 @@ func Rules() []Rule {
 type replay struct {
 	history *History
 	key     ed25519.PublicKey
+	known   int    // links before those of history, verified already
 	record  Record // set by head-encoding
+}
+
+func (r *replay) checkHead() error {
+	for _, rule := range headRules {
+		if detail := rule.find(r); detail != "" {
+			return &VerifyError{Rule: rule.Name, Detail: detail}
+		}
+	}
+	return nil
 }
 
 var headRules = [...]struct {
@@ -49,7 +59,7 @@ var headRules = [...]struct {
 		for _, m := range r.history.Manifests {
 			total += len(m)
 		}
-		switch n := len(r.history.Links); {
+		switch n := r.known + len(r.history.Links); {
 		case n == 0:
 			return "no transitions"
 		case n > MaxTransitions:

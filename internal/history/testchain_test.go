@@ -33,11 +33,12 @@ type testers struct {
 	signers     []ed25519.PrivateKey
 	coords      []manifest.Key
 	meshKeys    byte
+	parsed      map[string]*manifest.Manifest // by text; parsing is what costs here
 }
 
 func newTesters(t testing.TB) *testers {
 	t.Helper()
-	k := &testers{}
+	k := &testers{parsed: make(map[string]*manifest.Manifest)}
 	var err error
 	if _, k.transaction, err = ed25519.GenerateKey(rand.Reader); err != nil {
 		t.Fatal(err)
@@ -67,10 +68,15 @@ var base = policy{cluster: "test.example", trust: manifest.TrustRoot, keepers: 2
 
 func (k *testers) manifest(t testing.TB, p policy) *manifest.Manifest {
 	t.Helper()
-	m, err := manifest.Parse([]byte(k.text(p)))
+	text := k.text(p)
+	if m, ok := k.parsed[text]; ok {
+		return m
+	}
+	m, err := manifest.Parse([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
+	k.parsed[text] = m
 	return m
 }
 
