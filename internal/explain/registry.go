@@ -19,6 +19,7 @@ const (
 const (
 	CredentialUnusable Code = "FE-C101"
 	TLSFilesIncomplete Code = "FE-C102"
+	CertificateRefused Code = "FE-C103"
 )
 
 // History and manifest.
@@ -54,9 +55,10 @@ const (
 
 // Keys and keepers.
 const (
-	KeeperUnusable Code = "FE-K101"
-	KeeperCannot   Code = "FE-K102"
-	KeeperUnknown  Code = "FE-K103"
+	KeeperUnusable  Code = "FE-K101"
+	KeeperCannot    Code = "FE-K102"
+	KeeperUnknown   Code = "FE-K103"
+	KeyFileUnusable Code = "FE-K104"
 )
 
 // Membership.
@@ -106,6 +108,7 @@ const (
 	TokenRevoked   Code = "FE-T105"
 	TokenMalformed Code = "FE-T106"
 	TokenRequest   Code = "FE-T107"
+	TokenOtherKind Code = "FE-T108"
 )
 
 // Usage and configuration.
@@ -121,6 +124,11 @@ const (
 	Conflict                Code = "FE-U109"
 	WaitRanOut              Code = "FE-U110"
 	Interrupted             Code = "FE-U111"
+	NotConfirmed            Code = "FE-U112"
+	BadSetting              Code = "FE-U113"
+	AddressUnusable         Code = "FE-U114"
+	FileExists              Code = "FE-U115"
+	FileNotWritten          Code = "FE-U116"
 )
 
 // Transport.
@@ -234,6 +242,18 @@ there is nothing to keep, so the process ends.`,
 		Page: `
 A flag that was forgotten must not turn checks off without a word, so that some of the three are an error
 at start and never a weaker mode.`,
+	},
+	{
+		Code:  CertificateRefused,
+		Title: "a certificate does not verify",
+		What:  "certificate {certificate|given} was refused",
+		Why:   "{problem|it does not verify}",
+		Do:    "look at it with fealty cert show; a member gets a new one with its next renewal",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+The answer of ` + "`fealty cert verify`" + `, by the rules that every process of a cluster verifies its peers
+with: the exact profile of leaf, mesh CA and root, their dates, and one SPIFFE id. A root alone cannot tell
+whether a mesh CA key is still accepted or an identity is banned; trust bundles say that.`,
 	},
 
 	{
@@ -534,6 +554,18 @@ elsewhere or from earlier does not open. Which of these is wrong cannot be told 
 		Exit:  ExitConfig, GRPC: codes.InvalidArgument,
 		Page: `
 Keepers of clouds are behind build tags, because their libraries are larger than all the rest.`,
+	},
+	{
+		Code:  KeyFileUnusable,
+		Title: "a key file cannot be used",
+		What:  "key file {file|given} cannot be used",
+		Why:   "{problem|it does not hold the key that is wanted}",
+		Do:    "give a PEM file (PKCS #8) with an Ed25519 private key that only you can read: chmod 600 {file|FILE}",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+Signers and machines that join by a key hold an Ed25519 key in a file of their own, mode 0600.
+` + "`fealty manifest init --signer-key-out FILE`" + ` makes one. A key that others can read is not used: it has
+to be counted as theirs.`,
 	},
 
 	{
@@ -866,6 +898,18 @@ from ` + "`--token-file`" + `, from standard input, or from ` + "`FEALTY_JOIN_TO
 		Page: `
 A token narrows an entry of the manifest and never widens it, and only entries that match tokens have any.`,
 	},
+	{
+		Code:  TokenOtherKind,
+		Title: "the token is for another command",
+		What:  "this is not a {wanted|token of the kind that is wanted here}",
+		Why:   "{problem|its prefix says that it is of another kind}",
+		Do:    "{do|use it with the command that it was made for}",
+		Exit:  ExitUsage, GRPC: codes.InvalidArgument,
+		Page: `
+Each kind of token begins in its own way, so that one that came to the wrong command is answered with the
+right one: ` + "`fealty1_`" + ` is a join token, for ` + "`fealty join`" + ` and ` + "`fealty login`" + `; a setup
+token sets the first manifest of a cluster: ` + "`fealty manifest set --setup-token-file`" + `. Nothing was sent.`,
+	},
 
 	{
 		Code:  UnknownCommand,
@@ -925,11 +969,18 @@ configuration file.`,
 		Title: "it is not said which coordinator to ask",
 		What:  "no coordinator is named",
 		Why:   "there is none in {looked|flags, environment, configuration file and local sockets}, and none is taken by default",
-		Do:    "name one with --coordinator HOST:PORT or FEALTY_COORDINATOR, or run the command on a member",
+		Do:    "{ways|name one with --socket PATH or --coordinator HOST:PORT and --identity DIR, in the environment or in a file}",
 		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
 		Page: `
-A command that guessed would one day change the wrong cluster. After ` + "`fealty login`" + ` the coordinator
-that gave the identity is remembered with it.`,
+A command that guessed would one day change the wrong cluster. There are these ways to name one, and the first
+that is given counts:
+
+- ` + "`--socket PATH`" + ` or ` + "`FEALTY_SOCKET`" + `: the admin socket of a coordinator on this machine
+- ` + "`--identity DIR`" + ` or ` + "`FEALTY_IDENTITY`" + `: what ` + "`fealty login`" + ` wrote, which remembers its
+  coordinators; ` + "`--coordinator HOST:PORT`" + ` or ` + "`FEALTY_COORDINATOR`" + ` names others
+- the same as ` + "`socket`" + `, ` + "`identity`" + ` and ` + "`coordinator`" + ` in the file of ` + "`--config`" + `
+- the folder ` + "`.fealty-dev`" + ` of a local cluster in the folder where the command is started; the command says
+  that it used it`,
 	},
 	{
 		Code:  RequestField,
@@ -982,6 +1033,59 @@ The change itself was accepted, and goes on; only the waiting ended.`,
 Commands can be interrupted at any time. A write that was on its way may still have been done: look before
 you repeat it.`,
 	},
+	{
+		Code:  NotConfirmed,
+		Title: "a dangerous command was not confirmed",
+		What:  "{command|the command} was not started",
+		Why:   "{risk|it cannot be undone}, and {problem|nobody confirmed it}",
+		Do:    "look at it with --dry-run, then confirm it on a terminal or add --yes",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+Commands that take something away from a running fleet name what they do and ask. A script has nobody to ask,
+so that it says ` + "`--yes`" + ` beforehand. ` + "`--dry-run`" + ` shows what would be done and never asks.`,
+	},
+	{
+		Code:  BadSetting,
+		Title: "a setting is not acceptable",
+		What:  "{from|the configuration} sets {key|a setting} to a value that cannot be used",
+		Why:   "{problem|it is not of the form wanted}",
+		Do:    "correct it; fealty explain config.{key|KEY} says what it takes",
+		Exit:  ExitConfig, GRPC: codes.InvalidArgument,
+		Page: `
+Nothing was started or changed. The value is from a configuration file or the environment; one from the command
+line gets FE-U103. ` + "`--print-config`" + ` shows each setting in force and where it came from.`,
+	},
+	{
+		Code:  AddressUnusable,
+		Title: "an address cannot be listened on",
+		What:  "nothing can be served on {address|the address given}",
+		Why:   "{problem|the system refused it}",
+		Do:    "end what uses it, or choose another address with {flag|--listen}",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+Another process listens there, the address is not one of this machine, or the port needs rights that this
+process does not have. The process ended before it served anything.`,
+	},
+	{
+		Code:  FileExists,
+		Title: "a file would be overwritten",
+		What:  "{file|the file} was not written: it exists",
+		Why:   "it may hold {purpose|something} that is still needed, and writing it would destroy that",
+		Do:    "choose another name, or move it away first",
+		Exit:  ExitConflict, GRPC: codes.AlreadyExists,
+		Page: `
+Commands that make keys and policies never replace a file. Nothing was written.`,
+	},
+	{
+		Code:  FileNotWritten,
+		Title: "a file cannot be written",
+		What:  "{purpose|the file} {file|named} was not written",
+		Why:   "{cause|the system refused it}",
+		Do:    "check the folder, its rights and its free space",
+		Exit:  ExitFailed, GRPC: codes.FailedPrecondition,
+		Page: `
+Files are written whole or not at all, so that there is no half of one to clean up.`,
+	},
 
 	{
 		Code:  Unreachable,
@@ -999,7 +1103,7 @@ code is one from FE-X105 to FE-X110.`,
 		Title: "it is not known whether it was done",
 		What:  "there was no answer to {method|the call}",
 		Why:   "the time ran out after the request was sent, so it may have been done",
-		Do:    "look before you try again: fealty audit shows request {request|ids} if it was done",
+		Do:    "look before you try again: {look|the noun's list or show command tells whether it was done}",
 		Exit:  ExitOutcomeUnknown, GRPC: codes.DeadlineExceeded,
 		Page: `
 This is not a failure: it is not known to have failed. Repeating is harmless where the command is idempotent,
