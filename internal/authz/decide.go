@@ -91,7 +91,7 @@ func decideCaller(rule Rule, self Self, peer identity.Peer) Decision {
 		return refuse(Unauthenticated)
 	case peer.Standing() != identity.Identified || peer.ID.IsZero():
 		return refuse(Unidentified)
-	case self.Cluster == "" || peer.ID.Cluster() != self.Cluster:
+	case peer.ID.Cluster() != self.Cluster: // an identity always has one
 		return refuse(OtherCluster)
 	case !slices.Contains(rule.Kinds, peer.ID.Kind()):
 		return refuse(KindNotAllowed)

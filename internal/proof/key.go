@@ -30,7 +30,8 @@ func ParseKeyClaim(claim string) (ed25519.PublicKey, error) {
 	if !ok {
 		return nil, &FormatError{TypeKey, "claim", `it does not begin with "ed25519:"`}
 	}
-	raw, err := base64.StdEncoding.Strict().DecodeString(encoded)
+	raw, err := base64.StdEncoding.DecodeString(encoded)
+	// The decoder skips line breaks and ignores loose bits; encoding again shows both.
 	if err != nil || len(raw) != ed25519.PublicKeySize || KeyClaim(raw) != claim {
 		return nil, &FormatError{TypeKey, "claim", `"ed25519:" must be followed by the 32 bytes of the key in standard base64, 44 characters`}
 	}

@@ -151,14 +151,9 @@ func (c *cursor) take(n int) []byte {
 func (c *cursor) text() string { return string(c.take(int(c.take(1)[0]))) }
 
 func (c *cursor) texts() []string {
-	n := int(c.take(1)[0])
-	if n > len(c.rest) { // each text takes a byte at least
-		c.short = true
-		return nil
-	}
-	list := make([]string, 0, n)
-	for range n {
-		list = append(list, c.text())
+	list := make([]string, c.take(1)[0])
+	for i := range list {
+		list[i] = c.text()
 	}
 	return list
 }

@@ -553,6 +553,7 @@ func TestSVIDVerifier(t *testing.T) {
 			"bytes behind key":   func(e *Evidence) { e.PublicKey = append(slices.Clone(e.PublicKey), 0) },
 			"RSA":                func(e *Evidence) { e.PublicKey = spki(t, key.Public()) },
 			"not canonical":      func(e *Evidence) { e.PublicKey = withNullParameters(t, foreign.Public().(ed25519.PublicKey)) },
+			"unused bits":        func(e *Evidence) { e.PublicKey = withUnusedBits(t) },
 			"compressed point":   func(e *Evidence) { e.PublicKey = compressed(t, &current.PublicKey) },
 			"name too long":      func(e *Evidence) { e.Claim = "data/" + strings.Repeat("n", MaxClaimBytes) },
 			"unprintable in id":  func(e *Evidence) { e.Claim = "data/node\nc" },

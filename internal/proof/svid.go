@@ -176,7 +176,8 @@ func parseSigningKey(der []byte) (crypto.PublicKey, error) {
 	default:
 		return nil, &FormatError{TypeSVID, "public key", "only ECDSA P-256 and Ed25519 are accepted"}
 	}
-	// One spelling for one key, because its hash is what is compared.
+	// One spelling for one key. The parser takes more than one: it aligns a BIT
+	// STRING with unused bits, for one.
 	if again, err := x509.MarshalPKIXPublicKey(parsed); err != nil || !bytes.Equal(again, der) {
 		return nil, &FormatError{TypeSVID, "public key", "it is not in its canonical encoding"}
 	}
@@ -216,19 +217,12 @@ func verifyDigest(key crypto.PublicKey, d [64]byte, sig []byte) bool {
 // ecdsaSignature is ECDSA-Sig-Value of RFC 3279 §2.2.3.
 type ecdsaSignature struct{ R, S *big.Int }
 
-// maxECDSABytes bounds the DER of a P-256 signature: two integers of at most 33
-// bytes with two bytes of header each, in a sequence with two.
-const maxECDSABytes = 2 + 2*(2+33)
-
 // lowerS returns the signature with the smaller of s and n-s, in DER. Of a
 // signature in that form, DER being unique, it returns the very bytes.
 func lowerS(der []byte) ([]byte, error) {
-	if len(der) > maxECDSABytes {
-		return nil, fmt.Errorf("an ECDSA P-256 signature of %d bytes", len(der))
-	}
 	var sig ecdsaSignature
-	if rest, err := asn1.Unmarshal(der, &sig); err != nil || len(rest) != 0 {
-		return nil, errors.New("not an ECDSA signature in DER")
+	if _, err := asn1.Unmarshal(der, &sig); err != nil {
+		return nil, fmt.Errorf("not an ECDSA signature in DER: %w", err)
 	}
 	n := elliptic.P256().Params().N
 	if negated := new(big.Int).Sub(n, sig.S); negated.Cmp(sig.S) < 0 {

@@ -276,6 +276,24 @@ func withNullParameters(t testing.TB, key ed25519.PublicKey) []byte {
 	})
 }
 
+// withUnusedBits spells an Ed25519 key whose first bit is 0 without that bit.
+func withUnusedBits(t testing.TB) []byte {
+	t.Helper()
+	key := newEd25519(t).Public().(ed25519.PublicKey)
+	for key[0] >= 0x80 {
+		key = newEd25519(t).Public().(ed25519.PublicKey)
+	}
+	shifted := new(big.Int).Lsh(new(big.Int).SetBytes(key), 1)
+	der := marshalSPKI(t, subjectPublicKeyInfo{
+		pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 3, 101, 112}},
+		asn1.BitString{Bytes: shifted.FillBytes(make([]byte, 32)), BitLength: 255},
+	})
+	if parsed, err := x509.ParsePKIXPublicKey(der); err != nil || !key.Equal(parsed) {
+		t.Fatalf("the other spelling is not one any more: %v", err)
+	}
+	return der
+}
+
 // compressed spells a P-256 key with a compressed point (SEC 1 §2.3.3).
 func compressed(t testing.TB, key *ecdsa.PublicKey) []byte {
 	t.Helper()
