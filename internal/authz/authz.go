@@ -129,7 +129,7 @@ func (a *Authorizer) self() Self {
 // Unary returns the interceptor of unary calls.
 func (a *Authorizer) Unary() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		c, err := a.admit(ctx, info.FullMethod)
+		c, err := a.admit(ctx, info.FullMethod, req)
 		if err != nil {
 			return nil, err
 		}
@@ -143,7 +143,7 @@ func (a *Authorizer) Unary() grpc.UnaryServerInterceptor {
 // Stream returns the interceptor of streaming calls.
 func (a *Authorizer) Stream() grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		c, err := a.admit(stream.Context(), info.FullMethod)
+		c, err := a.admit(stream.Context(), info.FullMethod, nil)
 		if err != nil {
 			return err
 		}
@@ -180,8 +180,9 @@ type call struct {
 	bound  bool // each message must name the caller
 }
 
-// admit decides on all but the messages.
-func (a *Authorizer) admit(ctx context.Context, method string) (call, error) {
+// admit decides on all but the messages. req is the request if it is there
+// already, and nil otherwise: a refusal logs the name in it.
+func (a *Authorizer) admit(ctx context.Context, method string, req any) (call, error) {
 	self := a.self()
 	c := call{a: a, method: method, peer: identity.FromContext(ctx)}
 	rule, ok := a.table.rule(method)
@@ -190,7 +191,8 @@ func (a *Authorizer) admit(ctx context.Context, method string) (call, error) {
 	}
 	c.rule, c.bound = rule, bound(rule, self, c.peer)
 	if d := decideCaller(rule, self, c.peer); !d.Allowed {
-		return call{}, a.refuse(ctx, c, d.Reason, "")
+		asserted, _ := c.asserted(req)
+		return call{}, a.refuse(ctx, c, d.Reason, asserted)
 	}
 	return c, nil
 }
