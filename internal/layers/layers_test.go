@@ -55,6 +55,7 @@ var levels = []struct {
 	{"internal/dashboard", 3, "a client"},
 
 	{"internal/cli", 4, "commands"},
+	{"internal/devcluster", 4, "a whole cluster in one process"},
 	{"internal/sim", 4, "whole fleets"},
 	{"internal/layers", 4, "this test"},
 	{"cmd", 4, "commands are leaves"},
@@ -70,6 +71,7 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/history", "internal/store", "a chain is kept in a store"},
 	{"internal/history", "manifest", "a transition names a manifest"},
 	{"cmd/fealty", "internal/cli", "main calls it"},
+	{"internal/cli", "internal/devcluster", "fealty dev runs one"},
 }
 
 // thirdParty says which modules a level 0 package may import beyond the standard
@@ -99,7 +101,7 @@ var drivers = []struct{ module, engine string }{
 }
 
 // wiring is who may import an engine: whoever opens stores by their address.
-var wiring = []string{"cmd/fealty", "internal/cli", "internal/sim", "bench"}
+var wiring = []string{"cmd/fealty", "internal/cli", "internal/devcluster", "internal/sim", "bench"}
 
 // pure packages decide and leave acting to others.
 var pure = []struct{ path, not string }{
