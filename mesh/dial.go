@@ -154,11 +154,8 @@ func (c *Conn) watch(ctx context.Context) {
 		var changed <-chan struct{}
 		var bundle *identity.Bundle
 		if c.src != nil {
-			changed = c.src.Changed()
-			if m, err := c.src.Current(ctx); err == nil {
-				bundle = m.Bundle()
-				c.follow(ctx)
-			}
+			changed = c.src.Changed() // before the source is asked
+			bundle = c.follow(ctx)
 		}
 		c.live.sweep(c.opts.Now(), bundle, 0)
 		c.reap()
@@ -168,14 +165,22 @@ func (c *Conn) watch(ctx context.Context) {
 	}
 }
 
-// follow retires the current generation if the source has fresher material.
-func (c *Conn) follow(ctx context.Context) {
+// follow retires the current generation if the source has fresher material, and
+// returns the bundle to judge servers by: the last good one where the source
+// fails.
+func (c *Conn) follow(ctx context.Context) *identity.Bundle {
 	c.mu.Lock()
-	idle := c.current == nil
+	cur := c.current
 	c.mu.Unlock()
-	if !idle {
-		c.refresh(ctx) // an error shows on the next call
+	if cur == nil {
+		return nil // no connection stands
 	}
+	c.refresh(ctx) // an error shows on the next call
+	m, err := c.src.Current(ctx)
+	if err != nil {
+		m = cur.material
+	}
+	return m.Bundle()
 }
 
 // refresh makes the current generation one of the source's current material.
@@ -205,11 +210,19 @@ func (c *Conn) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if !c.install(next) {
+		next.cc.Close()
+		return ErrClosed
+	}
+	return nil
+}
+
+// install makes next current, unless c is closed.
+func (c *Conn) install(next *generation) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		defer next.cc.Close()
-		return ErrClosed
+		return false
 	}
 	if c.current != nil {
 		close(c.current.superseded)
@@ -217,7 +230,7 @@ func (c *Conn) refresh(ctx context.Context) error {
 		c.live.wake() // reap it, if no call runs on it
 	}
 	c.current = next
-	return nil
+	return true
 }
 
 func (c *Conn) material(ctx context.Context) (*credential.Material, error) {
@@ -243,7 +256,9 @@ func (e *sourceError) GRPCStatus() *status.Status {
 // generation makes a client of m. It does not connect yet.
 func (c *Conn) generation(m *credential.Material) (*generation, error) {
 	g := &generation{c: c, material: m, superseded: make(chan struct{})}
-	if _, err := c.tlsConfig(m, nil); err != nil {
+	if _, err := c.tlsConfig(m, nil); errors.Is(err, credential.ErrNoMaterial) {
+		return nil, &sourceError{err}
+	} else if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	cc, err := grpc.NewClient(c.target, append([]grpc.DialOption{
@@ -510,7 +525,8 @@ func (g *generation) secure(ctx context.Context, raw net.Conn, endpoint string) 
 		info.expires = sooner(info.expires, m.NotAfter())
 	}
 	info.conn = live
-	g.c.live.add(live)
+	g.c.live.add(live, g.c.opts.Now())
+	g.c.live.wake() // a ban may have come, and been acted on, while we shook hands
 	return live, info, nil
 }
 

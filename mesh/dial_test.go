@@ -517,6 +517,51 @@ func TestClientCutsServer(t *testing.T) {
 	})
 }
 
+// A ban that arrives while a handshake with the banned server is under way
+// strikes the connection that comes of it.
+func TestBanDuringHandshake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := identitytest.NewAuthority(t, cluster)
+		ln, opts := inMemory()
+		server := material(t, a, identity.Coordinator, "c1")
+		serve(t, ln, mesh.GuardConfig{Source: credential.Static(server)})
+		gate := make(chan struct{})
+		inner := opts.Dialer
+		opts.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
+			c, err := inner(ctx, addr)
+			return &gatedConn{Conn: c, gate: gate}, err
+		}
+		src := credential.NewIssued(material(t, a, identity.Data, "n1"))
+		c := dial(t, "passthrough:///c1", src, credential.AnyOfKind(identity.Coordinator), opts)
+		ended := make(chan error, 1)
+		go func() {
+			st, _, err := talk(t, c, talkMethod)
+			if err == nil {
+				err = st.RecvMsg(&wrapperspb.BytesValue{})
+			}
+			ended <- err
+		}()
+		synctest.Wait()
+		if err := src.Trust(banning(a, server.ID())); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		start := time.Now()
+		close(gate)
+		if err := <-ended; err == nil || time.Since(start) > 5*time.Second {
+			t.Fatalf("after %v: %v", time.Since(start), err)
+		}
+	})
+}
+
+// gatedConn reads nothing until its gate opens.
+type gatedConn struct {
+	net.Conn
+	gate chan struct{}
+}
+
+func (c *gatedConn) Read(p []byte) (int, error) { <-c.gate; return c.Conn.Read(p) }
+
 // A coordinator serves an ephemeral key until it is initialized, then its
 // identity, on one listener; connections from before live on.
 func TestEphemeralBecomesIdentity(t *testing.T) {

@@ -59,9 +59,12 @@ type GuardConfig struct {
 	MaxConns, MaxStrangers int
 
 	// OnFailure is told of each handshake that failed; plain network failures are
-	// none. OnCut is told of each connection that is cut. Both are called from
-	// several goroutines and must not block. Nil: nobody is told.
+	// none. OnRefused is told of each connection that was refused for another
+	// reason: a [*FullError], a [*LocalError], or what the source said. OnCut is told
+	// of each connection that is cut. They are called from several goroutines and
+	// must not block. Nil: nobody is told.
 	OnFailure func(*HandshakeError)
+	OnRefused func(error)
 	OnCut     func(identity.Peer, *CutError)
 }
 
@@ -190,14 +193,13 @@ func (c guardCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.A
 	free, err := g.admit()
 	if err != nil {
 		raw.Close()
-		return nil, nil, err
+		return nil, nil, g.refused(err)
 	}
-	var conn net.Conn
 	var info *Info
 	if g.cfg.Local != nil && raw.LocalAddr().Network() == "unix" {
-		conn, info, err = g.local(raw)
+		info, err = g.local(raw)
 	} else {
-		conn, info, err = g.secure(raw)
+		info, err = g.secure(raw)
 	}
 	if err == nil && info.Peer.Leaf == nil && info.Peer.Local == nil {
 		if n := g.strangers.Add(1); n > int64(g.cfg.MaxStrangers) {
@@ -211,12 +213,19 @@ func (c guardCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.A
 	}
 	if err != nil {
 		free()
-		return nil, nil, err
+		return nil, nil, g.refused(err)
 	}
-	conn = &releasingConn{Conn: conn, free: sync.OnceFunc(free)}
-	info.conn.Conn = conn
-	g.live.add(info.conn)
+	info.conn.free = sync.OnceFunc(free)
+	g.live.add(info.conn, g.cfg.Now())
 	return info.conn, info, nil
+}
+
+// refused tells about a refusal that nobody was told of yet, and returns it.
+func (g *Guard) refused(err error) error {
+	if _, ok := errors.AsType[*HandshakeError](err); !ok && !isNetwork(err) && g.cfg.OnRefused != nil {
+		g.cfg.OnRefused(err)
+	}
+	return err
 }
 
 // FullError says that a server has as many connections as it may.
@@ -241,18 +250,7 @@ func (g *Guard) admit() (free func(), err error) {
 	return func() { g.conns.Add(-1) }, nil
 }
 
-// releasingConn gives its place back when it is closed.
-type releasingConn struct {
-	net.Conn
-	free func()
-}
-
-func (c *releasingConn) Close() error {
-	defer c.free()
-	return c.Conn.Close()
-}
-
-func (g *Guard) secure(raw net.Conn) (net.Conn, *Info, error) {
+func (g *Guard) secure(raw net.Conn) (*Info, error) {
 	addr := raw.RemoteAddr().String()
 	var (
 		verified identity.Verified
@@ -281,7 +279,7 @@ func (g *Guard) secure(raw net.Conn) (net.Conn, *Info, error) {
 			linger(raw)
 		}
 		raw.Close()
-		return nil, nil, err
+		return nil, err
 	}
 	info := &Info{
 		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
@@ -289,7 +287,7 @@ func (g *Guard) secure(raw net.Conn) (net.Conn, *Info, error) {
 		state:          state,
 		secured:        true,
 	}
-	live := &liveConn{raw: raw}
+	live := &liveConn{Conn: conn, raw: raw}
 	if under != nil {
 		info.Peer.ID, info.Peer.Err = verified.ID, verified.IDErr
 		info.Peer.Leaf, info.Peer.Key = verified.Leaf, verified.Key
@@ -299,7 +297,7 @@ func (g *Guard) secure(raw net.Conn) (net.Conn, *Info, error) {
 	}
 	live.peer = info.Peer
 	info.conn = live
-	return conn, info, nil
+	return info, nil
 }
 
 // errNoALPN is an error of the protocol: gRPC needs HTTP/2, agreed on in the

@@ -399,6 +399,9 @@ func TestMaxConns(t *testing.T) {
 		t.Fatal("a second stranger is let in")
 	}
 	second.Close() // else it takes the place that the first leaves
+	if full, ok := errors.AsType[*mesh.FullError](receive(t, s.refusals, "the refusal")); !ok || !full.Strangers || full.Limit != 1 {
+		t.Fatalf("refused with %v", full)
+	}
 	for _, name := range []string{"n1", "n2"} {
 		if _, err := who(t, dial(t, s.addr, credential.Static(material(t, a, identity.Data, name)), expect, mesh.Options{})); err != nil {
 			t.Fatalf("a member is kept out by strangers: %v", err)
@@ -408,13 +411,65 @@ func TestMaxConns(t *testing.T) {
 	if _, err := who(t, last); err == nil {
 		t.Fatal("a fourth connection is let in")
 	}
-	// Places are given back.
-	first.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	if err := last.Invoke(ctx, whoMethod, wrapperspb.Bytes(nil), &wrapperspb.BytesValue{}, grpc.WaitForReady(true)); err != nil {
-		t.Fatalf("after a place became free: %v", err)
+	if full, ok := errors.AsType[*mesh.FullError](receive(t, s.refusals, "the refusal")); !ok || full.Strangers || full.Limit != 3 {
+		t.Fatalf("refused with %v", full)
 	}
+	// Places are given back, both sorts.
+	patiently := func(c *mesh.Conn) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		if err := c.Invoke(ctx, whoMethod, wrapperspb.Bytes(nil), &wrapperspb.BytesValue{}, grpc.WaitForReady(true)); err != nil {
+			t.Fatalf("after a place became free: %v", err)
+		}
+	}
+	first.Close()
+	patiently(last)
+	last.Close()
+	patiently(stranger())
+}
+
+// Where gRPC gives up between the handshake and its first read, it closes the
+// raw connection alone; the place is given back all the same. So it is when a
+// handshake fails.
+func TestPlacesComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := identitytest.NewAuthority(t, cluster)
+		g, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), MaxConns: 1, MaxStrangers: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- g.Run(ctx) }()
+		// shake is one connection up to the moment at which gRPC would take over.
+		shake := func(protos ...string) error {
+			client, server := net.Pipe()
+			go tls.Client(client, &tls.Config{InsecureSkipVerify: true, NextProtos: protos}).Handshake()
+			_, _, err := g.Credentials().ServerHandshake(server)
+			server.Close()
+			client.Close()
+			return err
+		}
+		for range 3 {
+			if err := shake(); !rejected(err, mesh.Protocol) {
+				t.Fatal(err)
+			}
+		}
+		for range 3 {
+			if err := shake("h2"); err != nil {
+				t.Fatal(err)
+			}
+			if full, ok := errors.AsType[*mesh.FullError](shake("h2")); !ok || full.Strangers {
+				t.Fatal("the place was not taken")
+			}
+			time.Sleep(11 * time.Second)
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	})
 }
 
 func TestHandshakeTimeout(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"unicode"
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
@@ -113,7 +114,9 @@ func (e *HandshakeError) detail() *errdetails.ErrorInfo {
 	return &errdetails.ErrorInfo{Reason: string(e.Reason), Domain: domain, Metadata: meta}
 }
 
-// FromStatus returns the handshake errors that a status carries in its details.
+// FromStatus returns the handshake errors that a status carries in its details,
+// at most 8. They are what the sender of the status says: another process may
+// have met them, or made them up.
 func FromStatus(st *status.Status) []*HandshakeError {
 	var errs []*HandshakeError
 	for _, d := range st.Details() {
@@ -122,13 +125,27 @@ func FromStatus(st *status.Status) []*HandshakeError {
 			continue
 		}
 		for _, r := range reasons {
-			if string(r.Reason) == info.GetReason() {
+			if string(r.Reason) == info.GetReason() && len(errs) < maxFailuresShown {
 				m := info.GetMetadata()
-				errs = append(errs, &HandshakeError{Reason: r.Reason, Endpoint: m["endpoint"], Expected: m["expected"], Rule: m["rule"]})
+				errs = append(errs, &HandshakeError{Reason: r.Reason, Endpoint: clean(m["endpoint"]), Expected: clean(m["expected"]), Rule: clean(m["rule"])})
 			}
 		}
 	}
 	return errs
+}
+
+// maxTextBytes bounds a text that comes from a status: 8 identities of usual size.
+const maxTextBytes = 2048
+
+// clean makes a text from elsewhere fit for a log line.
+func clean(s string) string {
+	s = strings.ToValidUTF8(s[:min(len(s), maxTextBytes)], "")
+	return strings.Map(func(r rune) rune {
+		if unicode.IsGraphic(r) {
+			return r
+		}
+		return -1
+	}, s)
 }
 
 func withDetails(st *status.Status, details ...*errdetails.ErrorInfo) *status.Status {

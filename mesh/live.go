@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
@@ -63,7 +64,10 @@ type liveConn struct {
 	peer     identity.Peer
 	issuers  []identity.KeyID // keys of the chain above the leaf
 	expires  time.Time        // of the peer's chain; zero: never
+	free     func()           // gives the connection's place back; idempotent; nil: has none
 	seq      uint64           // order of registration; set by liveSet.add
+	since    time.Time        // of registration; set by liveSet.add
+	read     atomic.Bool      // gRPC has taken the connection over
 
 	mu      sync.Mutex
 	cut     *CutError              // set once; guarded by mu
@@ -74,11 +78,39 @@ type liveConn struct {
 // liveCall is one call; cancel ends its context.
 type liveCall struct{ cancel context.CancelCauseFunc }
 
+// Read notes that gRPC reads.
+func (c *liveConn) Read(p []byte) (int, error) {
+	if !c.read.Load() {
+		c.read.Store(true)
+	}
+	return c.Conn.Read(p)
+}
+
 // Close forgets the connection and closes it.
 func (c *liveConn) Close() error {
-	c.set.remove(c)
+	c.forget()
 	return c.Conn.Close()
 }
+
+// forget takes c out of its set and gives its place back.
+func (c *liveConn) forget() {
+	c.set.remove(c)
+	if c.free != nil {
+		c.free()
+	}
+}
+
+// sever forgets c and closes the raw connection: closing TLS would write to a
+// peer that may not read. gRPC sees the end and closes the rest.
+func (c *liveConn) sever() {
+	c.forget()
+	c.raw.Close()
+}
+
+// takeover bounds the time from the end of the handshake to gRPC's first read.
+// Where gRPC gives up in between it closes only the raw connection, and nothing
+// else would tell us.
+const takeover = 10 * time.Second
 
 // verdict returns why c may not be served at now under bundle, or nil.
 func (c *liveConn) verdict(now time.Time, bundle *identity.Bundle) *CutError {
@@ -158,13 +190,13 @@ func newLiveSet() *liveSet {
 	return &liveSet{kick: make(chan struct{}, 1), conns: make(map[*liveConn]struct{})}
 }
 
-func (s *liveSet) add(c *liveConn) {
+func (s *liveSet) add(c *liveConn, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seq++
-	c.set, c.seq = s, s.seq
+	c.set, c.seq, c.since = s, s.seq, now
 	s.conns[c] = struct{}{}
-	s.next = sooner(s.next, c.expires)
+	s.next = sooner(s.next, sooner(c.expires, now.Add(takeover)))
 	if len(s.conns) == 1 {
 		s.wake() // an empty set is waited on without a limit
 	}
@@ -181,6 +213,20 @@ func (s *liveSet) wake() {
 	case s.kick <- struct{}{}:
 	default:
 	}
+}
+
+// settle has a connection that is already cut closed at the given time.
+func (s *liveSet) settle(c *liveConn, at time.Time) {
+	c.mu.Lock()
+	if c.closeAt.Before(at) {
+		c.closeAt = at
+	}
+	at = c.closeAt
+	c.mu.Unlock()
+	s.mu.Lock()
+	s.next = sooner(s.next, at)
+	s.mu.Unlock()
+	s.wake()
 }
 
 // cutConn is one connection that a sweep cut.
@@ -209,15 +255,16 @@ func (s *liveSet) sweep(now time.Time, bundle *identity.Bundle, grace time.Durat
 		}
 		cut, closeAt := c.state()
 		switch {
-		case !cut:
-			next = sooner(next, c.expires)
-		case closeAt.After(now):
+		case cut && closeAt.After(now):
 			next = sooner(next, closeAt)
+		case cut:
+			c.sever()
+		case c.read.Load():
+			next = sooner(next, c.expires)
+		case now.After(c.since.Add(takeover)):
+			c.sever()
 		default:
-			// The raw connection: closing TLS would write to a peer that may not read.
-			// gRPC sees the end and closes the rest.
-			c.set.remove(c)
-			c.raw.Close()
+			next = sooner(next, sooner(c.expires, c.since.Add(takeover)))
 		}
 	}
 	s.mu.Lock()
@@ -256,18 +303,4 @@ func (s *liveSet) nap(ctx context.Context, now func() time.Time, other <-chan st
 		case <-timer:
 		}
 	}
-}
-
-// settle has a connection that is already cut closed at the given time.
-func (s *liveSet) settle(c *liveConn, at time.Time) {
-	c.mu.Lock()
-	if c.closeAt.Before(at) {
-		c.closeAt = at
-	}
-	at = c.closeAt
-	c.mu.Unlock()
-	s.mu.Lock()
-	s.next = sooner(s.next, at)
-	s.mu.Unlock()
-	s.wake()
 }

@@ -39,14 +39,14 @@ func (e *LocalError) Error() string {
 func (e *LocalError) Unwrap() error { return e.Err }
 
 // local shakes no hands: the kernel vouches for the process on the other end.
-func (g *Guard) local(raw net.Conn) (net.Conn, *Info, error) {
+func (g *Guard) local(raw net.Conn) (*Info, error) {
 	info, err := localInfo(raw, g.cfg.Local)
 	if err != nil {
 		raw.Close()
-		return nil, nil, err
+		return nil, err
 	}
-	info.conn = &liveConn{raw: raw, peer: info.Peer}
-	return raw, info, nil
+	info.conn = &liveConn{Conn: raw, raw: raw, peer: info.Peer}
+	return info, nil
 }
 
 // localInfo asks the kernel who is on the other end, and allow whether that will

@@ -142,6 +142,7 @@ type serving struct {
 	guard    *mesh.Guard
 	addr     string
 	failures chan *mesh.HandshakeError
+	refusals chan error
 	cuts     chan *mesh.CutError
 }
 
@@ -160,8 +161,9 @@ func serve(tb testing.TB, ln net.Listener, cfg mesh.GuardConfig) *serving {
 // refuses call by call.
 func serveUnswept(tb testing.TB, ln net.Listener, cfg mesh.GuardConfig) *serving {
 	tb.Helper()
-	s := &serving{service: newService(), addr: ln.Addr().String(), failures: make(chan *mesh.HandshakeError, 64), cuts: make(chan *mesh.CutError, 64)}
+	s := &serving{service: newService(), addr: ln.Addr().String(), failures: make(chan *mesh.HandshakeError, 64), refusals: make(chan error, 64), cuts: make(chan *mesh.CutError, 64)}
 	cfg.OnFailure = func(e *mesh.HandshakeError) { s.failures <- e }
+	cfg.OnRefused = func(err error) { s.refusals <- err }
 	cfg.OnCut = func(_ identity.Peer, e *mesh.CutError) { s.cuts <- e }
 	g, err := mesh.NewGuard(cfg)
 	if err != nil {
