@@ -62,6 +62,9 @@ func TestStandings(t *testing.T) {
 			if _, _, err := talk(t, cc, talkMethod); err != nil {
 				t.Fatal(err)
 			}
+			if why := p.Err; errors.Is(why, identity.ErrNoIdentity) != (tc.want == identity.Unidentified) {
+				t.Fatalf("the handler is told why: %v", why)
+			}
 			if p := s.last(); p.Standing() != tc.want || p.ID != tc.id {
 				t.Fatalf("stream peer %v, standing %v, want %v", p, p.Standing(), tc.want)
 			}
@@ -273,6 +276,11 @@ func TestExpiryCutsLiveStream(t *testing.T) {
 				a := identitytest.NewAuthority(t, cluster)
 				ln, opts := inMemory()
 				s := serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
+				// Another connection, which ends much later, must not set the pace.
+				if _, err := who(t, dial(t, "passthrough:///c1", credential.Static(material(t, a, identity.Data, "n2")), credential.AnyOfKind(identity.Coordinator), opts)); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Minute)
 				m := material(t, a, identity.Data, "n1", identitytest.WithTTL(time.Hour))
 				c := dial(t, "passthrough:///c1", credential.Static(m), credential.AnyOfKind(identity.Coordinator), opts)
 				st, _, err := talk(t, c, method)
@@ -380,6 +388,28 @@ func TestCutStreamCarriesNothing(t *testing.T) {
 	case m := <-s.heard:
 		t.Errorf("the handler heard %q", m)
 	default:
+	}
+}
+
+// A connection that is cut stays cut, even if the ban is lifted while its calls
+// have their grace: it may be closed at any moment.
+func TestCutIsFinal(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	src := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
+	s := serveUnswept(t, loopback(t), mesh.GuardConfig{Source: src, Grace: time.Hour})
+	m := material(t, a, identity.Data, "n1")
+	c := dial(t, s.addr, credential.Static(m), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
+	if _, _, err := talk(t, c, deafMethod); err != nil { // has its grace
+		t.Fatal(err)
+	}
+	for _, b := range []*identity.Bundle{banning(a, m.ID()), a.Bundle()} {
+		if err := src.Trust(b); err != nil {
+			t.Fatal(err)
+		}
+		s.guard.Sweep(t.Context())
+		if _, err := who(t, c); status.Code(err) != codes.PermissionDenied {
+			t.Fatalf("with %d bans: %v", len(b.BannedIDs()), err)
+		}
 	}
 }
 
