@@ -104,6 +104,8 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		return nil, tooLong("reason", maxReasonBytes)
 	}
 	out := &fealtyv1.BanMemberResponse{}
+	// Counted from before the commit: the loop that follows the store may be first.
+	cuts := c.cuts.Load()
 	for range commitTries {
 		s, err := c.ready()
 		if err != nil {
@@ -145,7 +147,8 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		ch.audit(c.now(), auditEntry{Actor: ban.By, Action: "member.ban", Target: id.String(), Reason: ban.Reason})
 		switch _, err := ch.commit(ctx); {
 		case err == nil:
-			out.ConnectionsClosed, err = c.trustChanged(ctx)
+			err = c.trustChanged(ctx)
+			out.ConnectionsClosed = uint32(c.cuts.Load() - cuts)
 			return out, err
 		case !c.conflicts(ctx, err):
 			return nil, c.storeError("ban the member", err)
@@ -194,8 +197,7 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "member.unban", Target: id.String()})
 		switch _, err := ch.commit(ctx); {
 		case err == nil:
-			_, err = c.trustChanged(ctx)
-			return out, err
+			return out, c.trustChanged(ctx)
 		case !c.conflicts(ctx, err):
 			return nil, c.storeError("lift the ban", err)
 		}
@@ -209,8 +211,7 @@ func (c *Coordinator) changeMember(ctx context.Context, kind, name, what string,
 	if err := c.changeMemberLater(ctx, kind, name, what, f); err != nil {
 		return err
 	}
-	_, err := c.trustChanged(ctx)
-	return err
+	return c.trustChanged(ctx)
 }
 
 // changeMemberLater reads the member, lets f fill a transaction, and commits it,

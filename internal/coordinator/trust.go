@@ -255,19 +255,18 @@ func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *change) erro
 }
 
 // trustChanged makes what was just committed true here: our own connections
-// first, then the members'. It returns how many connections ended.
-func (c *Coordinator) trustChanged(ctx context.Context) (closed uint32, err error) {
+// first, then the members'.
+func (c *Coordinator) trustChanged(ctx context.Context) error {
 	s, err := c.ready()
 	if err != nil {
-		return 0, err
+		return err
 	}
-	before := c.cuts.Load()
 	if err := c.refreshTrust(ctx, s, false); err != nil {
 		// It is durable, and the trust loop goes on trying.
 		c.kickTrust()
-		return 0, c.storeError("read the trust state", err)
+		return c.storeError("read the trust state", err)
 	}
-	return uint32(c.cuts.Load() - before), nil
+	return nil
 }
 
 // kickTrust makes the trust loop look now.

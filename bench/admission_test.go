@@ -1,0 +1,157 @@
+// Package bench measures what users wait for, beside the raw work in the same run
+// where there is such a thing.
+package bench
+
+import (
+	"io"
+	"log/slog"
+	"syscall"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/devcluster"
+	"github.com/fealty-io/fealty/internal/proof"
+)
+
+// cluster starts a coordinator on SQLite, without members and without limits.
+func cluster(b *testing.B) *devcluster.Cluster {
+	b.Helper()
+	c, err := devcluster.Start(b.Context(), devcluster.Options{
+		DataDir: b.TempDir(), Members: []string{}, Release: "bench", Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Rates: coordinator.Rates{PerSource: 1e9, SourceBurst: 1e9, Overall: 1e9, OverallBurst: 1e9},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	return c
+}
+
+// cpu returns the CPU time that this process, its clients included, has used.
+func cpu(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// measure runs op in parallel, and reports operations a second and CPU time.
+func measure(b *testing.B, op func() error) {
+	b.Helper()
+	b.SetParallelism(16)
+	before := cpu(b)
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if err := op(); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+	b.StopTimer()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "op/s")
+	b.ReportMetric(float64((cpu(b)-before).Microseconds())/float64(b.N), "cpu-µs/op")
+}
+
+// BenchmarkJoin admits new members with one pool token: proof, durable record and
+// use of the token, certificate, two signed snapshots. Candidates and coordinator
+// share the CPU.
+func BenchmarkJoin(b *testing.B) {
+	c := cluster(b)
+	tok, err := c.Token(b.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 100_000})
+	if err != nil {
+		b.Fatal(err)
+	}
+	first, err := c.Candidate(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	conn, err := first.Dial()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close()
+	b.Run("connection-each", func(b *testing.B) {
+		measure(b, func() error {
+			n, err := first.Again()
+			if err != nil {
+				return err
+			}
+			_, err = n.Join(b.Context(), identity.Data, proof.NewTokenProver(tok))
+			return err
+		})
+	})
+	b.Run("one-connection", func(b *testing.B) {
+		measure(b, func() error {
+			n, err := first.Again()
+			if err != nil {
+				return err
+			}
+			_, err = n.JoinOver(b.Context(), conn, identity.Data, proof.NewTokenProver(tok))
+			return err
+		})
+	})
+}
+
+// BenchmarkRenew renews members, each over a connection with the key of its last
+// renewal, as the coordinator demands: a handshake is part of it. A member's
+// record bounds its valid certificates, so a member that reached the bound gives
+// way to a new one.
+func BenchmarkRenew(b *testing.B) {
+	c := cluster(b)
+	tok, err := c.Token(b.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 100_000})
+	if err != nil {
+		b.Fatal(err)
+	}
+	type member struct {
+		*devcluster.Candidate
+		chain [][]byte
+		done  int
+	}
+	join := func() (*member, error) {
+		n, err := c.Candidate(b.Context())
+		if err != nil {
+			return nil, err
+		}
+		grant, err := n.Join(b.Context(), identity.Data, proof.NewTokenProver(tok))
+		return &member{Candidate: n, chain: grant.GetChain()}, err
+	}
+	pool := make(chan *member, 64)
+	for range cap(pool) {
+		m, err := join()
+		if err != nil {
+			b.Fatal(err)
+		}
+		pool <- m
+	}
+	measure(b, func() error {
+		m := <-pool
+		defer func() { pool <- m }()
+		if m.done++; m.done > 50 {
+			fresh, err := join()
+			if err != nil {
+				return err
+			}
+			m = fresh
+		}
+		conn, id, err := m.DialAs(m.chain)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		chain, err := m.Renew(b.Context(), conn, id)
+		if err == nil {
+			m.chain = chain
+		}
+		return err
+	})
+}

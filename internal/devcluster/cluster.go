@@ -1,0 +1,581 @@
+// Package devcluster runs a whole cluster on one machine, in one process: what
+// `fealty dev` shows, and what tests of the whole run.
+//
+// Nothing in it is pretended. The coordinator works on a real store behind real
+// TLS listeners, members join with tokens and keep their state on disk, and all
+// of them meet over the API alone. It listens on loopback only, and its cluster id
+// begins with "dev.", so that nothing it signs verifies elsewhere.
+package devcluster
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store/sqlite"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// Names of what a dev cluster is made of.
+const (
+	coordinatorDir = "coordinator"
+	membersDir     = "members"
+	storeFile      = "store/fealty.db"
+	signerFile     = "signer.key"
+	keeperFile     = "keeper.key"
+	manifestFile   = "manifest.yaml"
+	addressFile    = "address"
+
+	poolEntry = "pool"
+)
+
+// Options say what cluster to run.
+type Options struct {
+	// DataDir keeps the cluster, so that it can be started again. Empty means a
+	// temporary directory that goes with the cluster.
+	DataDir string
+
+	// Members are the names of the data members. Nil means node-a, node-b, node-c.
+	Members []string
+
+	// Rates limit joins. Its zero fields mean the coordinator's defaults.
+	Rates coordinator.Rates
+
+	// Release is what the parts report.
+	Release string
+
+	// Log is where the parts say what happens. Required.
+	Log *slog.Logger
+
+	// Progress is told each thing that happened, for a person. Nil means nobody.
+	Progress func(text string)
+}
+
+// Cluster is a running cluster.
+type Cluster struct {
+	opts    Options
+	dir     string
+	temp    bool // dir is ours to remove
+	id      string
+	addr    string
+	signer  ed25519.PrivateKey
+	cancel  context.CancelFunc
+	group   *errgroup.Group
+	ctx     context.Context
+	started time.Time
+
+	mu          sync.Mutex
+	coordinator *part            // guarded by mu
+	members     map[string]*part // guarded by mu
+}
+
+// part is one coordinator or member that runs.
+type part struct {
+	coordinator *coordinator.Coordinator
+	agent       *agent.Agent
+	store       *sqlite.Store
+	cancel      context.CancelFunc
+	done        chan struct{}
+	err         error // set before done is closed
+}
+
+// stop ends the part and waits for it.
+func (p *part) stop() error {
+	p.cancel()
+	<-p.done
+	var err error
+	if p.store != nil {
+		err = p.store.Close()
+	}
+	if p.err != nil && !errors.Is(p.err, context.Canceled) {
+		err = errors.Join(p.err, err)
+	}
+	return err
+}
+
+// Prepare makes a cluster whose coordinator runs and has no manifest, unless the
+// data directory holds one. Close it.
+func Prepare(ctx context.Context, opts Options) (*Cluster, error) {
+	if opts.Log == nil {
+		return nil, errors.New("devcluster: Options.Log is missing")
+	}
+	if opts.Members == nil {
+		opts.Members = []string{"node-a", "node-b", "node-c"}
+	}
+	if opts.Progress == nil {
+		opts.Progress = func(string) {}
+	}
+	c := &Cluster{opts: opts, dir: opts.DataDir, members: make(map[string]*part), started: time.Now()}
+	if c.dir == "" {
+		dir, err := os.MkdirTemp("", "fealty-dev-")
+		if err != nil {
+			return nil, err
+		}
+		c.dir, c.temp = dir, true
+	}
+	abs, err := filepath.Abs(c.dir)
+	if err != nil {
+		return nil, err
+	}
+	c.dir = abs
+	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	c.cancel = cancel
+	c.group, c.ctx = errgroup.WithContext(runCtx)
+	if err := c.prepare(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Cluster) prepare(ctx context.Context) error {
+	if err := durable.OS().MkdirAll(c.dir); err != nil {
+		return fmt.Errorf("make %s: %w", c.dir, err)
+	}
+	var err error
+	if c.signer, err = c.signerKey(); err != nil {
+		return err
+	}
+	return c.StartCoordinator(ctx)
+}
+
+// Start is Prepare, the first set if there was none, and the members.
+func Start(ctx context.Context, opts Options) (*Cluster, error) {
+	c, err := Prepare(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.bringUp(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Cluster) bringUp(ctx context.Context) error {
+	if err := c.SetFirstManifest(ctx); err != nil {
+		return err
+	}
+	for _, name := range c.opts.Members {
+		if _, err := c.Join(ctx, name); err != nil {
+			return fmt.Errorf("member %s: %w", name, err)
+		}
+		if err := c.RunMember(ctx, name); err != nil {
+			return fmt.Errorf("member %s: %w", name, err)
+		}
+	}
+	return c.AwaitConnected(ctx, c.opts.Members...)
+}
+
+// Dir is where the cluster keeps its state.
+func (c *Cluster) Dir() string { return c.dir }
+
+// ID is the cluster id, once a manifest is set.
+func (c *Cluster) ID() string { return c.id }
+
+// Address is where the coordinator serves.
+func (c *Cluster) Address() string { return c.addr }
+
+// AdminSocket is the coordinator's local socket.
+func (c *Cluster) AdminSocket() string { return filepath.Join(c.dir, coordinatorDir, "admin.sock") }
+
+// Done is closed when a part failed, and with it the cluster.
+func (c *Cluster) Done() <-chan struct{} { return c.ctx.Done() }
+
+// Close ends every part, waits for them, and removes a temporary directory. It
+// returns what the parts failed with.
+func (c *Cluster) Close() error {
+	c.mu.Lock()
+	parts := make([]*part, 0, len(c.members)+1)
+	for _, p := range c.members {
+		parts = append(parts, p)
+	}
+	if c.coordinator != nil {
+		parts = append(parts, c.coordinator)
+	}
+	c.members, c.coordinator = map[string]*part{}, nil
+	c.mu.Unlock()
+	c.cancel()
+	var errs []error
+	for _, p := range parts {
+		errs = append(errs, p.stop())
+	}
+	if err := c.group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		errs = append(errs, err)
+	}
+	if c.temp {
+		errs = append(errs, os.RemoveAll(c.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// run runs f as a part until it is stopped. A part that ends by itself with an
+// error ends the cluster.
+func (c *Cluster) run(p *part, f func(context.Context) error) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	p.cancel, p.done = cancel, make(chan struct{})
+	c.group.Go(func() error {
+		defer close(p.done)
+		p.err = f(ctx)
+		if ctx.Err() != nil || p.err == nil {
+			return nil // it was stopped, or left
+		}
+		return p.err
+	})
+}
+
+// StartCoordinator opens the store and runs the coordinator on it, at the address
+// of before if that is free.
+func (c *Cluster) StartCoordinator(ctx context.Context) error {
+	st, err := sqlite.Open(ctx, filepath.Join(c.dir, storeFile), sqlite.Options{})
+	if err != nil {
+		return err
+	}
+	l, err := c.listen()
+	if err != nil {
+		return errors.Join(err, st.Close())
+	}
+	co, err := coordinator.New(ctx, coordinator.Config{
+		DataDir: filepath.Join(c.dir, coordinatorDir), Store: st, StoreName: "sqlite:" + filepath.Join(c.dir, storeFile),
+		Listener: l, Log: c.opts.Log.With("part", "coordinator"), Release: c.opts.Release, Rates: c.opts.Rates,
+	})
+	if err != nil {
+		return errors.Join(err, l.Close(), st.Close())
+	}
+	p := &part{coordinator: co, store: st}
+	c.run(p, co.Run)
+	c.mu.Lock()
+	c.coordinator = p
+	c.mu.Unlock()
+	return c.await(ctx, "the coordinator to serve", func(ctx context.Context) (bool, error) {
+		_, err := c.Status(ctx)
+		return err == nil, err
+	})
+}
+
+// listen takes the address that is kept with the cluster, so that members find
+// the coordinator after a restart; another one if that is taken.
+func (c *Cluster) listen() (net.Listener, error) {
+	file := filepath.Join(c.dir, addressFile)
+	want := c.addr
+	if want == "" {
+		if raw, err := durable.OS().ReadFile(file, 256); err == nil {
+			want = strings.TrimSpace(string(raw))
+		}
+	}
+	if host, _, err := net.SplitHostPort(want); err != nil || host != "127.0.0.1" {
+		want = "127.0.0.1:0"
+	}
+	l, err := net.Listen("tcp", want)
+	if err != nil {
+		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return nil, fmt.Errorf("listen on loopback: %w", err)
+		}
+	}
+	c.addr = l.Addr().String()
+	if err := durable.OS().WriteFile(file, []byte(c.addr+"\n")); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// StopCoordinator ends the coordinator and closes its store.
+func (c *Cluster) StopCoordinator() error {
+	c.mu.Lock()
+	p := c.coordinator
+	c.coordinator = nil
+	c.mu.Unlock()
+	if p == nil {
+		return errors.New("no coordinator runs")
+	}
+	return p.stop()
+}
+
+// SetFirstManifest sets the manifest of a cluster that has none.
+func (c *Cluster) SetFirstManifest(ctx context.Context) error {
+	st, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if st.GetPhase() == "uninitialized" {
+		if err := c.firstSet(ctx, st.GetEnrolmentKey()); err != nil {
+			return err
+		}
+		if st, err = c.Status(ctx); err != nil {
+			return err
+		}
+	}
+	if st.GetPhase() != "ready" {
+		return fmt.Errorf("the coordinator is not ready: %s", st.GetPhaseReason())
+	}
+	c.id = st.GetClusterId()
+	return nil
+}
+
+func (c *Cluster) firstSet(ctx context.Context, enrolment string) error {
+	b := make([]byte, 4)
+	rand.Read(b)
+	key, err := manifest.NewKey(c.signer.Public().(ed25519.PublicKey))
+	if err != nil {
+		return err
+	}
+	text := fmt.Appendf(nil, `# The trust policy of a cluster for trying things out on one machine.
+cluster: dev.%s
+seed:
+  threshold: 1
+  owners:
+    - {name: this-machine, keeper: "file:%s"}
+signers:
+  threshold: 1
+  keys: [{name: developer, key: "%s"}]
+admit:
+  - {name: coordinator-1, kind: coordinator, match: ["key:%s"]}
+  - {name: %s, kind: data, match: ["token:%s"]}
+  - {name: witnesses, kind: witness, match: ["token:witnesses"]}
+  - {name: developers, kind: admin, match: ["token:developers"]}
+`, hex.EncodeToString(b), filepath.Join(c.dir, keeperFile), key, enrolment, poolEntry, poolEntry)
+	if err := durable.OS().WriteFile(filepath.Join(c.dir, manifestFile), text); err != nil {
+		return fmt.Errorf("write the manifest: %w", err)
+	}
+	return c.withAdmin(func(conn *grpc.ClientConn) error {
+		_, err := fealtyv1.NewManifestServiceClient(conn).SetManifest(ctx, &fealtyv1.SetManifestRequest{Manifest: text, Reason: "first set of a dev cluster"})
+		return err
+	})
+}
+
+// SignSet signs a manifest for the head that is in force.
+func (c *Cluster) SignSet(text []byte, head []byte) (*fealtyv1.SetManifestRequest, error) {
+	m, err := manifest.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	key, err := manifest.NewKey(c.signer.Public().(ed25519.PublicKey))
+	if err != nil {
+		return nil, err
+	}
+	if len(head) != len(history.Hash{}) {
+		return nil, fmt.Errorf("a head of %d bytes", len(head))
+	}
+	return &fealtyv1.SetManifestRequest{
+		Manifest: text, CurrentTransition: head,
+		Signatures: []*fealtyv1.ManifestSignature{{Key: key.String(), Signature: ed25519.Sign(c.signer, history.SetStatement(m.Hash(), history.Hash(head)))}},
+	}, nil
+}
+
+// signerKey reads the signer's key, or makes it.
+func (c *Cluster) signerKey() (ed25519.PrivateKey, error) {
+	path := filepath.Join(c.dir, signerFile)
+	raw, err := durable.OS().ReadSecret(path, 4<<10)
+	if errors.Is(err, fs.ErrNotExist) {
+		_, key, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			return nil, err
+		}
+		der, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			return nil, err
+		}
+		return key, durable.OS().WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	}
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(raw)
+	if block == nil {
+		return nil, fmt.Errorf("%s holds no key: remove %s to start a new dev cluster", path, c.dir)
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	key, ok := parsed.(ed25519.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("%s is not an Ed25519 key: remove %s to start a new dev cluster", path, c.dir)
+	}
+	return key, nil
+}
+
+// withAdmin calls f with a connection to the coordinator's local socket.
+func (c *Cluster) withAdmin(f func(*grpc.ClientConn) error) error {
+	conn, err := mesh.DialLocal(c.AdminSocket())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return f(conn)
+}
+
+// Status asks the coordinator over its local socket.
+func (c *Cluster) Status(ctx context.Context) (st *fealtyv1.GetStatusResponse, err error) {
+	err = c.withAdmin(func(conn *grpc.ClientConn) error {
+		st, err = fealtyv1.NewStatusServiceClient(conn).GetStatus(ctx, &fealtyv1.GetStatusRequest{})
+		return err
+	})
+	return st, err
+}
+
+// Token makes a join token.
+func (c *Cluster) Token(ctx context.Context, req *fealtyv1.CreateTokenRequest) (tok proof.JoinToken, err error) {
+	err = c.withAdmin(func(conn *grpc.ClientConn) error {
+		resp, err := fealtyv1.NewTokenServiceClient(conn).CreateToken(ctx, req)
+		if err != nil {
+			return err
+		}
+		tok, err = proof.ParseJoinToken(resp.GetLine())
+		return err
+	})
+	return tok, err
+}
+
+// MemberDir is the data directory of a member.
+func (c *Cluster) MemberDir(name string) string { return filepath.Join(c.dir, membersDir, name) }
+
+// Join makes name a data member by a token of one use, unless its directory holds
+// an identity already. It reports whether it joined now.
+func (c *Cluster) Join(ctx context.Context, name string) (joined bool, err error) {
+	switch _, err := os.Stat(filepath.Join(c.MemberDir(name), "identity", "anchor.json")); {
+	case err == nil:
+		return false, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return false, err
+	}
+	tok, err := c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: poolEntry, Name: name})
+	if err != nil {
+		return false, err
+	}
+	_, err = agent.Join(ctx, agent.JoinConfig{
+		DataDir: c.MemberDir(name), Proof: agent.ByToken(tok), Kind: identity.Data,
+		Log: c.opts.Log.With("part", name), Release: c.opts.Release,
+	})
+	return err == nil, err
+}
+
+// RunMember runs the agent of a member that joined.
+func (c *Cluster) RunMember(ctx context.Context, name string) error {
+	a, err := agent.Open(ctx, agent.Config{
+		DataDir: c.MemberDir(name), Dial: c.dial,
+		Log: c.opts.Log.With("part", name), Release: c.opts.Release,
+	})
+	if err != nil {
+		return err
+	}
+	p := &part{agent: a}
+	c.run(p, a.Run)
+	c.mu.Lock()
+	c.members[name] = p
+	c.mu.Unlock()
+	return nil
+}
+
+// dial connects to where the coordinator is now, whatever address the member was
+// told: another program may have taken the old one while the cluster was down.
+// Whom the member trusts is not touched by that.
+func (c *Cluster) dial(ctx context.Context, _ string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", c.addr)
+}
+
+// StopMember ends the agent of a member.
+func (c *Cluster) StopMember(name string) error {
+	c.mu.Lock()
+	p := c.members[name]
+	delete(c.members, name)
+	c.mu.Unlock()
+	if p == nil {
+		return fmt.Errorf("member %s does not run", name)
+	}
+	return p.stop()
+}
+
+// Node asks a member's agent over its own socket.
+func (c *Cluster) Node(ctx context.Context, name string) (n *fealtyv1.GetNodeResponse, err error) {
+	err = c.withNode(name, func(node fealtyv1.NodeServiceClient) error {
+		n, err = node.GetNode(ctx, &fealtyv1.GetNodeRequest{})
+		return err
+	})
+	return n, err
+}
+
+func (c *Cluster) withNode(name string, f func(fealtyv1.NodeServiceClient) error) error {
+	conn, err := mesh.DialLocal(filepath.Join(c.MemberDir(name), "agent.sock"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return f(fealtyv1.NewNodeServiceClient(conn))
+}
+
+// AwaitConnected waits until the coordinator has a stream of each member.
+func (c *Cluster) AwaitConnected(ctx context.Context, names ...string) error {
+	return c.await(ctx, "members to connect", func(ctx context.Context) (bool, error) {
+		st, err := c.Status(ctx)
+		if err != nil {
+			return false, err
+		}
+		connected := make(map[string]bool)
+		for _, m := range st.GetMembers() {
+			connected[m.GetName()] = m.GetLive().GetConnected()
+		}
+		for _, n := range names {
+			if !connected[n] {
+				return false, fmt.Errorf("%s is not connected", n)
+			}
+		}
+		return true, nil
+	})
+}
+
+// awaitLimit bounds every wait of a dev cluster.
+const awaitLimit = 30 * time.Second
+
+// await asks ok until it says yes, a part fails, or the time is over.
+func (c *Cluster) await(ctx context.Context, what string, ok func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.ctx, func() { cancel(fmt.Errorf("a part of the cluster ended: %w", context.Cause(c.ctx))) })()
+	return await(ctx, what, ok)
+}
+
+// await asks ok until it says yes, ctx ends, or the time is over.
+func await(ctx context.Context, what string, ok func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, awaitLimit)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var last error
+	for {
+		yes, err := ok(ctx)
+		if yes {
+			return nil
+		}
+		if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w", what, errors.Join(context.Cause(ctx), last))
+		}
+	}
+}
