@@ -20,6 +20,7 @@ const (
 	CredentialUnusable Code = "FE-C101"
 	TLSFilesIncomplete Code = "FE-C102"
 	CertificateRefused Code = "FE-C103"
+	LoginNeeded        Code = "FE-C104"
 )
 
 // History and manifest.
@@ -254,6 +255,17 @@ at start and never a weaker mode.`,
 The answer of ` + "`fealty cert verify`" + `, by the rules that every process of a cluster verifies its peers
 with: the exact profile of leaf, mesh CA and root, their dates, and one SPIFFE id. A root alone cannot tell
 whether a mesh CA key is still accepted or an identity is banned; trust bundles say that.`,
+	},
+	{
+		Code:  LoginNeeded,
+		Title: "there is no login to use",
+		What:  "there is no identity to use in {dir|the identity folder}",
+		Why:   "{problem|nobody logged in there}",
+		Do:    "log in: fealty login TOKEN --identity {dir|DIR}",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+A person's identity lasts for hours and is not renewed: whoever still may log in does so again. On the machine
+of a coordinator its local socket works without one.`,
 	},
 
 	{
