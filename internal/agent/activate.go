@@ -1,0 +1,304 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// held is a snapshot that is in use: what was verified, and the bytes that were.
+type held struct {
+	v   *snapshot.Verified
+	raw []byte
+}
+
+// beliefs is what the node holds true. It is immutable.
+type beliefs struct {
+	// held is what is in use, by scope. A scope without an entry has nothing that
+	// may be used.
+	held map[snapshot.Scope]*held
+
+	// stale is a genuine trust bundle that may not be used any more, or not yet: it
+	// expired, or nobody said that it still holds. It bans whom it bans, and opens
+	// the way to a coordinator; it vouches for no other snapshot. Nil beside a
+	// bundle in use.
+	stale *snapshot.Verified
+
+	// marks are the newest that was accepted.
+	marks snapshot.Marks
+
+	// contact is what connections are verified by.
+	contact *identity.Bundle
+}
+
+func (b *beliefs) with(scope snapshot.Scope, h *held) *beliefs {
+	next := *b
+	next.held = maps.Clone(b.held)
+	if next.held == nil {
+		next.held = make(map[snapshot.Scope]*held, 1)
+	}
+	next.held[scope] = h
+	if scope == snapshot.ScopeTrustBundle {
+		next.stale = nil
+	}
+	return &next
+}
+
+func (b *beliefs) withMarks(m snapshot.Marks) *beliefs {
+	next := *b
+	next.marks = m
+	return &next
+}
+
+// inUse reports whether the very snapshot v is in use.
+func (b *beliefs) inUse(v *snapshot.Verified) bool {
+	h := b.held[v.Header().ScopeType]
+	return h != nil && h.v.HeaderDigest() == v.HeaderDigest()
+}
+
+// bootstrap returns the content of the node_bootstrap in use.
+func (b *beliefs) bootstrap() (snapshot.NodeBootstrap, bool) {
+	if h := b.held[snapshot.ScopeNodeBootstrap]; h != nil {
+		return h.v.NodeBootstrap()
+	}
+	return snapshot.NodeBootstrap{}, false
+}
+
+// ready says why the node is not ready at now, or "": it needs a trust bundle that
+// is in use and in date.
+func (b *beliefs) ready(now time.Time) string {
+	h := b.held[snapshot.ScopeTrustBundle]
+	if h == nil {
+		return "there is no trust bundle in use"
+	}
+	if end := h.v.Header().ExpiresAt; !now.Before(end) {
+		return "the trust bundle expired at " + end.Format(time.RFC3339)
+	}
+	return ""
+}
+
+// decision is what to do with a snapshot that was received and is genuine.
+type decision struct {
+	v *snapshot.Verified
+	// marks are to be made durable before v is used, if raised.
+	marks  snapshot.Marks
+	raised bool
+	// news is false for what is in use already.
+	news bool
+}
+
+// decide judges received bytes at now. It is pure. Errors are a
+// [*snapshot.RejectedError] or match snapshot.ErrMalformed: nothing changes then.
+//
+// What the marks know already and is not in use was accepted before, and something
+// kept it from being used: a crash, a damaged file, lost marks. It is judged as at
+// start, and moves no marks.
+func decide(me self, b *beliefs, s *snapshot.Signed, now time.Time) (decision, error) {
+	trust := me.trust(b)
+	v, err := snapshot.Verify(s, trust, b.marks, now)
+	if err == nil {
+		if !known(v.Header().ScopeType) {
+			return decision{}, fmt.Errorf("%w: scope %s is not kept here", snapshot.ErrRejected, v.Header().ScopeType)
+		}
+		marks, err := snapshot.Accept(b.marks, v)
+		if err != nil {
+			return decision{}, err
+		}
+		return decision{v: v, marks: marks, raised: true, news: true}, nil
+	}
+	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshot.ReasonUnchanged {
+		return decision{}, err
+	}
+	v, err = snapshot.Recheck(s, trust, b.marks, now)
+	if err != nil {
+		return decision{}, err
+	}
+	return decision{v: v, marks: b.marks, news: !b.inUse(v)}, nil
+}
+
+// refusal is one snapshot that was not accepted.
+type refusal struct {
+	Scope  string    `json:"scope"`
+	Reason string    `json:"reason"`
+	Detail string    `json:"detail"`
+	At     time.Time `json:"at"`
+}
+
+// refusalOf words err as the refusal of a snapshot that came as scope.
+func refusalOf(scope string, err error, now time.Time) refusal {
+	r := refusal{Scope: scope, Reason: "malformed", Detail: clip(err.Error(), maxDetailBytes), At: now.UTC()}
+	if rejected, ok := errors.AsType[*snapshot.RejectedError](err); ok {
+		r.Reason, r.Detail = string(rejected.Reason), clip(rejected.Detail, maxDetailBytes)
+		if known(rejected.Scope) {
+			r.Scope = string(rejected.Scope)
+		}
+	}
+	if !known(snapshot.Scope(r.Scope)) {
+		r.Scope = "other" // a label: what a sender makes up must not become one
+	}
+	return r
+}
+
+// maxDetailBytes bounds a refusal's sentence.
+const maxDetailBytes = 512
+
+// errStorage is matched when a snapshot is good and could not be kept.
+var errStorage = errors.New("the snapshot could not be kept")
+
+// take verifies and activates what a coordinator sent as scope, a hint. A refusal
+// is recorded and is no error: the next one may be good. The error is one of the
+// disk, and matches errStorage; what was in use stays in use.
+func (a *Agent) take(ctx context.Context, scope string, raw []byte) error {
+	release, err := a.activation.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return a.takeHeld(ctx, scope, raw)
+}
+
+// takeHeld is take for who holds a.activation.
+func (a *Agent) takeHeld(ctx context.Context, scope string, raw []byte) error {
+	b := a.beliefs.Load()
+	signed, err := snapshot.Unmarshal(raw)
+	var d decision
+	if err == nil {
+		d, err = decide(a.me, b, signed, a.now())
+	}
+	if err != nil {
+		a.refuse(ctx, refusalOf(scope, err, a.now()), err, raw)
+		return nil
+	}
+	if !d.news {
+		return nil
+	}
+	if err := a.activate(ctx, b, d, raw); err != nil {
+		a.log.LogAttrs(ctx, slog.LevelError, "snapshot not kept, the one in use stays", slog.String("scope", string(d.v.Header().ScopeType)), slog.String("reason", err.Error()))
+		if bundle, ok := d.v.TrustBundle(); ok {
+			// A full disk must not keep a ban from taking effect: for connections it
+			// does so now, and for good when it could be kept.
+			if trust, err := bundle.Identity(); err == nil {
+				_ = a.source.Trust(trust)
+			}
+		}
+		return fmt.Errorf("%w: %w", errStorage, err)
+	}
+	if d.v.Header().ScopeType == snapshot.ScopeTrustBundle {
+		// What came before the bundle that it needs gets a second look.
+		early := a.early
+		a.early = nil
+		for _, scope := range slices.Sorted(maps.Keys(early)) {
+			if err := a.takeHeld(ctx, scope, early[scope]); err != nil {
+				return err
+			}
+		}
+		a.kickRenewal() // it may have waited for this bundle
+	}
+	return nil
+}
+
+// activate puts a decision into use, in the order that a crash needs: pending,
+// marks, active, and then memory.
+func (a *Agent) activate(ctx context.Context, b *beliefs, d decision, raw []byte) error {
+	header := d.v.Header()
+	scope := header.ScopeType
+	if err := a.store.write(snapshotName(scope, pending), raw); err != nil {
+		return err
+	}
+	if d.raised {
+		// From here on it is accepted, in memory even if the disk fails: what is lower
+		// must not come in afterwards.
+		b = b.withMarks(d.marks)
+		a.beliefs.Store(b)
+		a.marksDirty = true
+	}
+	if a.marksDirty {
+		if err := a.store.writeMarks(b.marks); err != nil {
+			return err
+		}
+		a.marksDirty = false
+	}
+	if err := a.faults.Hit("activate.after-marks"); err != nil {
+		return err
+	}
+	var old []byte
+	if h := b.held[scope]; h != nil {
+		old = h.raw
+	}
+	if err := a.store.place(scope, raw, old); err != nil {
+		return err
+	}
+	next := b.with(scope, &held{d.v, bytes.Clone(raw)})
+	if bundle, ok := d.v.TrustBundle(); ok {
+		trust, err := bundle.Identity()
+		if err != nil {
+			return fmt.Errorf("the trust bundle trusts nobody: %w", err)
+		}
+		next.contact = trust
+		if err := a.source.Trust(trust); err != nil {
+			return err
+		}
+	}
+	a.beliefs.Store(next)
+	a.accepted(ctx, scope)
+	a.log.LogAttrs(ctx, slog.LevelInfo, "snapshot in use", slog.String("scope", string(scope)),
+		slog.Uint64("authority_epoch", header.AuthorityEpoch), slog.Uint64("config_version", header.ConfigVersion))
+	return nil
+}
+
+// refuse records that a snapshot was not accepted. raw is kept if it proves that
+// its signer lies, or if what it needs may follow.
+func (a *Agent) refuse(ctx context.Context, r refusal, cause error, raw []byte) {
+	scope := snapshot.Scope(r.Scope)
+	a.metrics.rejected.WithLabelValues(r.Scope, r.Reason).Inc()
+	level := slog.LevelWarn
+	if errors.Is(cause, snapshot.ErrEquivocation) {
+		level = slog.LevelError
+		if known(scope) {
+			if err := a.store.write(snapshotName(scope, refused), raw); err != nil {
+				a.log.LogAttrs(ctx, slog.LevelError, "evidence not kept", slog.String("scope", r.Scope), slog.Any("err", err))
+			}
+		}
+	}
+	switch snapshot.Reason(r.Reason) {
+	case snapshot.ReasonSignature, snapshot.ReasonSigner, snapshot.ReasonEpoch:
+		if known(scope) && scope != snapshot.ScopeTrustBundle {
+			if a.early == nil {
+				a.early = make(map[string][]byte, len(scopes))
+			}
+			a.early[r.Scope] = raw
+		}
+	}
+	a.log.LogAttrs(ctx, level, "snapshot refused, the one in use stays", slog.String("scope", r.Scope), slog.String("reason", r.Reason),
+		slog.String("code", string(explain.SnapshotRefused)), slog.String("detail", r.Detail))
+	write := a.status.refused(r)
+	if write {
+		a.keepRefusals(ctx)
+	}
+	a.kickReport()
+}
+
+// accepted ends the refusal of a scope: something newer is in use.
+func (a *Agent) accepted(ctx context.Context, scope snapshot.Scope) {
+	if a.status.resolved(string(scope)) {
+		a.keepRefusals(ctx)
+	}
+	a.kickReport()
+}
+
+// keepRefusals makes the reasons durable. Losing them costs a person a hint, so
+// that a failure is logged and no more.
+func (a *Agent) keepRefusals(ctx context.Context) {
+	if err := a.store.writeSealed(refusalsName, a.status.refusals()); err != nil {
+		a.log.LogAttrs(ctx, slog.LevelWarn, "refusals not kept", slog.Any("err", err))
+	}
+}

@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Pauses between tries.
+const (
+	backoffBase = 200 * time.Millisecond
+	backoffCap  = 30 * time.Second
+	// lastingPause is the middle of the pauses after an answer that only a person
+	// can change.
+	lastingPause = 5 * time.Minute
+)
+
+// backoff gives the pauses between tries: exponential with full jitter, so that a
+// fleet that lost its coordinators does not come back as one.
+type backoff struct{ tries int }
+
+// ceiling is the longest that the next pause may be.
+func (b *backoff) ceiling() time.Duration {
+	d := backoffBase
+	for range b.tries {
+		if d *= 2; d >= backoffCap {
+			return backoffCap
+		}
+	}
+	return d
+}
+
+// next returns a pause within [0, ceiling), and doubles the ceiling.
+func (b *backoff) next() time.Duration {
+	d := rand.N(b.ceiling())
+	b.tries = min(b.tries+1, 16)
+	return d
+}
+
+func (b *backoff) reset() { b.tries = 0 }
+
+// around returns d give or take the part of it.
+func around(d time.Duration, part float64) time.Duration {
+	return time.Duration(float64(d) * (1 + part*(2*rand.Float64()-1)))
+}
+
+// upTo returns a pause within [0, d); zero for none.
+func upTo(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return rand.N(d)
+}
+
+// sleep waits for d, or until ctx ends or wake has something.
+func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-wake:
+	case <-ctx.Done():
+	}
+	return ctx.Err() // several may be ready
+}
+
+// semaphore admits one holder at a time; unlike a mutex it may be held over I/O.
+type semaphore chan struct{}
+
+func newSemaphore() semaphore { return make(semaphore, 1) }
+
+func (s semaphore) acquire(ctx context.Context) (release func(), err error) {
+	select {
+	case s <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if err := ctx.Err(); err != nil {
+		<-s
+		return nil, err
+	}
+	return func() { <-s }, nil
+}
+
+// poke leaves a mark in a channel of capacity 1.
+func poke(ch chan<- struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

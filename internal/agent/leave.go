@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// leaveRequest is a person's wish to leave, and where the outcome goes.
+type leaveRequest struct {
+	ctx   context.Context
+	reply chan<- error // buffered
+}
+
+// leave ends the membership at a coordinator.
+//
+// Leaving bans our keys, and so cuts the very connection that the answer comes
+// on. What shows after the request was sent that we are out is an answer too.
+func (a *Agent) leave(ctx context.Context) error {
+	sent := false
+	var failures []error
+	for range 2 { // a lost answer is asked for again
+		for _, address := range a.addresses() {
+			err := a.askOne(ctx, address, func(ctx context.Context, _ string, conn grpc.ClientConnInterface) error {
+				_, err := fealtyv1.NewAdmissionServiceClient(conn).Leave(ctx, &fealtyv1.LeaveRequest{Name: a.me.ID.Name()})
+				return err
+			})
+			inDate := a.presentable(ctx)
+			if left(err, sent, inDate) {
+				a.log.LogAttrs(ctx, slog.LevelInfo, "left the cluster", slog.String("member", a.me.ID.String()), slog.String("coordinator", address))
+				return nil
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if e, ok := verdict(err); ok {
+				return e
+			}
+			sent = sent || reached(err)
+			failures = append(failures, &AddressError{address, err})
+		}
+		if !sent {
+			break
+		}
+	}
+	if sent {
+		return explain.Wrap(errors.Join(failures...), explain.OutcomeUnknown, "method", "the request to leave")
+	}
+	return summarize(a.me.Cluster, failures)
+}
+
+// reached reports whether a call that failed with err may have been served.
+func reached(err error) bool {
+	if _, ok := errors.AsType[*mesh.NoEndpointsError](err); ok {
+		return false
+	}
+	_, explained := explain.FromStatus(err)
+	return !explained // a coordinator that gives a reason did nothing
+}
+
+// left reports whether err, what a request to leave came to, shows that the node is
+// out. sent says that an earlier one may have been served, inDate that our
+// certificate did not simply end.
+func left(err error, sent, inDate bool) bool {
+	if err == nil {
+		return true
+	}
+	if h, ok := errors.AsType[*mesh.HandshakeError](err); ok {
+		// Our keys are not accepted any more, and it was us who asked for that.
+		return sent && inDate && h.Reason == mesh.ClientRejected
+	}
+	if e, ok := explain.FromStatus(err); ok {
+		switch e.Code {
+		case explain.CallerBanned, explain.JoinBanned, explain.RenewEntryGone, explain.NotFound:
+			return true // there is no such member
+		}
+		return false
+	}
+	// Cut amid the call, without a worded reason: mesh says banned or expired.
+	switch status.Code(err) {
+	case codes.PermissionDenied:
+		return true
+	case codes.Unauthenticated:
+		return inDate
+	}
+	return false
+}

@@ -1,0 +1,273 @@
+package agent
+
+import (
+	"cmp"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// loaded is what a data directory holds, verified again.
+type loaded struct {
+	finished bool // an interrupted join was put in place just now
+	me       self
+	svid     svid
+	next     *pendingKey
+	beliefs  *beliefs
+	// unsaved are the scopes whose pending snapshot is to be placed, with the bytes
+	// that it takes the place of, if any.
+	unsaved map[snapshot.Scope][]byte
+	refused []refusal // what was found on disk and not used
+	earlier []refusal // what was kept of refusals
+	notes   []error   // what a person should know
+}
+
+// load reads and verifies the data directory at now. Errors: one that matches
+// fs.ErrNotExist if this machine is no member, NodeStateCorrupt or NodeWrong if its
+// identity is of no use. Everything else that is wrong is repaired by the next
+// contact, and told.
+func (s *localStore) load(now time.Time) (*loaded, error) {
+	l := &loaded{unsaved: make(map[snapshot.Scope][]byte)}
+	note := func(err error) {
+		if err != nil {
+			l.notes = append(l.notes, err)
+		}
+	}
+	finished, problem, err := s.finishJoin()
+	if err != nil {
+		return nil, err
+	}
+	l.finished = finished
+	note(problem)
+	if _, err := s.read(anchorName, maxAnchorBytes); errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if l.svid, err = s.readSVID(); err != nil {
+		return nil, err
+	}
+	// A machine may come up with a clock that was never set. Its certificate is later
+	// than the root's statement, and says so.
+	at := now
+	if begin := l.svid.leaf().NotBefore; begin.After(at) {
+		at = begin
+	}
+	if l.me, err = s.readAnchor(at); err != nil {
+		return nil, err
+	}
+	if err := l.me.owns(l.svid.chain); err != nil {
+		if wrong, ok := errors.AsType[*wrongNodeError](err); ok {
+			return nil, explain.Wrap(err, explain.NodeWrong, "dir", s.dir, "owner", l.me.ID, "identity", "in its certificate is "+wrong.got)
+		}
+		return nil, s.corrupt(SVIDName, err)
+	}
+	s.pin = l.me.Pin
+	next, err := s.readNext()
+	note(err)
+	l.next = next
+	if data, err := s.read(refusalsName, maxRefusalsBytes); err == nil {
+		if err := unseal(data, &l.earlier); err != nil {
+			note(s.corrupt(refusalsName, err))
+		}
+	}
+	marks, err := s.readMarks()
+	if err != nil {
+		note(s.corrupt(marksAName, err))
+		l.beliefs = s.floor(l, now)
+	} else {
+		l.beliefs = s.recheck(l, marks, now)
+	}
+	l.beliefs.contact, err = l.contact()
+	if err != nil {
+		return nil, s.corrupt(anchorName, err)
+	}
+	return l, nil
+}
+
+// wrongNodeError says that a certificate is of another node than the anchor.
+type wrongNodeError struct{ got, want string }
+
+func (e *wrongNodeError) Error() string { return fmt.Sprintf("it is of %s, want %s", e.got, e.want) }
+
+// owns checks that chain is of this node and leads to its root. Dates are not
+// looked at: an expired identity is a reason to rejoin, not to give up.
+func (me self) owns(chain []*x509.Certificate) error {
+	id, err := identity.FromCertificate(chain[0])
+	if err != nil {
+		return err
+	}
+	if id != me.ID {
+		return &wrongNodeError{id.String(), me.ID.String()}
+	}
+	bundle, err := me.alone(chain)
+	if err != nil {
+		return err
+	}
+	// Within its own dates, what remains is everything but time.
+	if _, err := bundle.Verify(chain, chain[0].NotAfter); err != nil {
+		return err
+	}
+	return nil
+}
+
+// alone is what the anchor believes about certificates without a trust bundle: the
+// root, and, for our own chain, its mesh CA. Coordinators need the root only.
+func (me self) alone(chain []*x509.Certificate) (*identity.Bundle, error) {
+	return identity.NewBundle(identity.BundleConfig{
+		Cluster: me.Cluster, Roots: []*x509.Certificate{me.root}, MeshKeys: []identity.KeyID{identity.KeyOf(chain[1])},
+	})
+}
+
+// contact returns what to verify coordinators by: the trust bundle, be it one that
+// is not in use, or else the anchor alone, which knows of no ban. What a banned
+// coordinator could do with that is to hold back news: what it sends is verified
+// all the same.
+func (l *loaded) contact() (*identity.Bundle, error) {
+	v := l.beliefs.stale
+	if h := l.beliefs.held[snapshot.ScopeTrustBundle]; h != nil {
+		v = h.v
+	}
+	if v != nil {
+		if content, ok := v.TrustBundle(); ok {
+			if b, err := content.Identity(); err == nil {
+				return b, nil
+			}
+		}
+	}
+	return l.me.alone(l.svid.chain)
+}
+
+// candidate is a snapshot on disk.
+type candidate struct {
+	place  string
+	raw    []byte
+	signed *snapshot.Signed
+}
+
+// candidates reads what is on disk of a scope. Damage is recorded.
+func (s *localStore) candidates(l *loaded, scope snapshot.Scope, now time.Time) []candidate {
+	var out []candidate
+	for _, place := range []string{active, pending, previous} {
+		raw, err := s.read(snapshotName(scope, place), snapshot.MaxSigned)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var signed *snapshot.Signed
+		if err == nil {
+			signed, err = snapshot.Unmarshal(raw)
+		}
+		if err != nil {
+			l.refused = append(l.refused, onDisk(scope, place, err, now))
+			continue
+		}
+		out = append(out, candidate{place, raw, signed})
+	}
+	return out
+}
+
+func onDisk(scope snapshot.Scope, place string, err error, now time.Time) refusal {
+	r := refusalOf(string(scope), err, now)
+	r.Detail = clip(snapshotName(scope, place)+" on disk: "+r.Detail, maxDetailBytes)
+	return r
+}
+
+// recheck chooses what to use of each scope: the newest on disk that the marks
+// know and that verifies.
+func (s *localStore) recheck(l *loaded, marks snapshot.Marks, now time.Time) *beliefs {
+	b := &beliefs{marks: marks}
+	for _, scope := range scopes {
+		var best *held
+		var from string
+		var old []byte
+		found := s.candidates(l, scope, now)
+		for _, c := range found {
+			v, err := snapshot.Recheck(c.signed, l.me.trust(b), marks, now)
+			if err == nil && v.Header().ScopeType != scope {
+				err = fmt.Errorf("%w: it is of scope %s", errDamaged, v.Header().ScopeType)
+			}
+			if err != nil {
+				// A pending one that nobody accepted is no news: its activation was cut short.
+				if r, ok := errors.AsType[*snapshot.RejectedError](err); c.place == active || !ok || r.Reason != snapshot.ReasonUnrecorded {
+					l.refused = append(l.refused, onDisk(scope, c.place, err, now))
+				}
+				continue
+			}
+			if c.place == active {
+				old = c.raw
+			}
+			if best == nil || compareVerified(v, best.v) > 0 {
+				best, from = &held{v, c.raw}, c.place
+			}
+		}
+		if best == nil && scope == snapshot.ScopeTrustBundle {
+			b.stale = staleBundle(l.me.trust(b), marks, found)
+		}
+		if best != nil {
+			b = b.with(scope, best)
+			if from == pending {
+				l.unsaved[scope] = old
+			}
+		}
+	}
+	return b
+}
+
+// compareVerified orders snapshots of one scope by how new they are.
+func compareVerified(a, b *snapshot.Verified) int {
+	x, y := a.Header(), b.Header()
+	rx, _ := a.Record()
+	ry, _ := b.Record()
+	return cmp.Or(
+		cmp.Compare(x.AuthorityEpoch, y.AuthorityEpoch), cmp.Compare(x.ConfigVersion, y.ConfigVersion), x.IssuedAt.Compare(y.IssuedAt),
+		cmp.Compare(rx.AuthorityEpoch, ry.AuthorityEpoch), cmp.Compare(rx.Generation, ry.Generation),
+	)
+}
+
+// staleBundle returns the newest trust bundle that was accepted and may not be
+// used now, as of the time when it was issued; nil if there is none. What it bans
+// stays banned, and the roots that it names stay the only ones.
+func staleBundle(trust snapshot.Trust, marks snapshot.Marks, found []candidate) *snapshot.Verified {
+	mark, ok := marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject())
+	if !ok {
+		return nil
+	}
+	var best *snapshot.Verified
+	for _, c := range found {
+		v, err := snapshot.Recheck(c.signed, trust, marks, mark.IssuedAt)
+		if err == nil && v.Header().ScopeType == snapshot.ScopeTrustBundle && (best == nil || compareVerified(v, best) > 0) {
+			best = v
+		}
+	}
+	return best
+}
+
+// floor makes marks of what is on disk, for a node that lost them. That somebody
+// signed it shows that nothing older is current; it does not show that nothing
+// newer is, so that nothing of it is used before a coordinator, over a connection
+// on which it proves itself, has sent what holds now.
+func (s *localStore) floor(l *loaded, now time.Time) *beliefs {
+	b := &beliefs{}
+	for _, scope := range scopes {
+		for _, c := range s.candidates(l, scope, now) {
+			trust := l.me.trust(b)
+			v, err := snapshot.Verify(c.signed, trust, b.marks, now)
+			if err != nil || v.Header().ScopeType != scope {
+				continue
+			}
+			marks, err := snapshot.Accept(b.marks, v)
+			if err != nil {
+				continue
+			}
+			b.marks = marks
+			if scope == snapshot.ScopeTrustBundle {
+				b.stale = v
+			}
+		}
+	}
+	return b
+}

@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// metrics are what an agent counts.
+type metrics struct {
+	registry   *prometheus.Registry
+	rejected   *prometheus.CounterVec
+	renewals   *prometheus.CounterVec
+	handshakes *prometheus.CounterVec
+}
+
+func newMetrics(a *Agent) *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_snapshot_rejected_total",
+			Help: "Snapshots that were refused, by scope and the check that failed.",
+		}, []string{"scope", "reason"}),
+		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_agent_renewals_total",
+			Help: "Renewals and rejoins of this node by outcome: ok, error, or the code of the refusal.",
+		}, []string{"action", "outcome"}),
+		handshakes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_mesh_handshake_failures_total",
+			Help: "Handshakes that failed, by reason. Plain network failures are none.",
+		}, []string{"reason"}),
+	}
+	gauge := func(name, help string, f func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
+	}
+	m.registry.MustRegister(m.rejected, m.renewals, m.handshakes,
+		gauge("fealty_agent_connected", "1 while the agent holds a stream to a coordinator.", func() float64 {
+			if a.status.view().connected {
+				return 1
+			}
+			return 0
+		}),
+		gauge("fealty_agent_ready", "1 while the node has a valid identity and a trust bundle in use.", func() float64 {
+			if a.unready() == "" {
+				return 1
+			}
+			return 0
+		}),
+		gauge("fealty_svid_not_after_seconds", "When the node's certificate ends, in seconds since 1970.", func() float64 {
+			return float64(a.svid.Load().leaf().NotAfter.Unix())
+		}),
+		snapshotVersions{a},
+	)
+	return m
+}
+
+var (
+	versionDesc = prometheus.NewDesc("fealty_snapshot_config_version", "Config version of the snapshot in use.", []string{"scope"}, nil)
+	epochDesc   = prometheus.NewDesc("fealty_snapshot_authority_epoch", "Authority epoch of the snapshot in use.", []string{"scope"}, nil)
+)
+
+// snapshotVersions shows the versions in use.
+type snapshotVersions struct{ a *Agent }
+
+func (s snapshotVersions) Describe(ch chan<- *prometheus.Desc) {
+	ch <- versionDesc
+	ch <- epochDesc
+}
+
+func (s snapshotVersions) Collect(ch chan<- prometheus.Metric) {
+	for _, h := range s.a.held() {
+		ch <- prometheus.MustNewConstMetric(versionDesc, prometheus.GaugeValue, float64(h.GetConfigVersion()), h.GetScope())
+		ch <- prometheus.MustNewConstMetric(epochDesc, prometheus.GaugeValue, float64(h.GetAuthorityEpoch()), h.GetScope())
+	}
+}
+
+// unready says why the node is not ready, or "". Reachability of coordinators is
+// no part of it: a node works without them (I16).
+func (a *Agent) unready() string {
+	if !a.presentable(context.Background()) {
+		return "the node has no valid certificate: it ended at " + stamp(a.svid.Load().leaf().NotAfter)
+	}
+	return a.beliefs.Load().ready(a.now())
+}
+
+// probeAnswer is the JSON body of every probe.
+type probeAnswer struct {
+	OK     bool   `json:"ok"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// metricsHandler serves metrics and probes, which carry no authority:
+//
+//	/probe/liveness   200 while the process answers
+//	/probe/readiness  200 with a valid identity and a trust bundle in use
+func (a *Agent) metricsHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /probe/liveness", func(w http.ResponseWriter, _ *http.Request) { answer(w, probeAnswer{OK: true}) })
+	mux.HandleFunc("GET /probe/readiness", func(w http.ResponseWriter, _ *http.Request) {
+		reason := a.unready()
+		answer(w, probeAnswer{OK: reason == "", Reason: reason})
+	})
+	return mux
+}
+
+func answer(w http.ResponseWriter, a probeAnswer) {
+	w.Header().Set("Content-Type", "application/json")
+	if !a.OK {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(a) // the prober went away: nobody is left to tell
+}
+
+// metricsServer serves metricsHandler.
+func (a *Agent) metricsServer() *http.Server {
+	return &http.Server{
+		Handler: a.metricsHandler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
+	}
+}

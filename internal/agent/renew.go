@@ -1,0 +1,381 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/grpc"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// Times of renewal.
+const (
+	defaultRenewEvery = 30 * time.Minute
+	renewSpread       = 0.1              // part of the interval, to either side
+	startSpread       = 10 * time.Second // machines that start together do not renew together
+	demandSpread      = 10 * time.Second // nor do those that are told to
+	clockLook         = time.Minute      // a timer does not see a clock that is set, or a machine that slept
+	callTimeout       = 15 * time.Second
+)
+
+func renewEvery(b *beliefs) time.Duration {
+	if boot, ok := b.bootstrap(); ok && boot.RenewEvery > 0 {
+		return boot.RenewEvery
+	}
+	return defaultRenewEvery
+}
+
+// action is what an identity needs.
+type action int
+
+const (
+	renewing  action = iota // over mTLS, by the identity itself
+	rejoining               // by a proof of its key, because the identity is not accepted
+)
+
+func (a action) String() string {
+	if a == rejoining {
+		return "rejoin"
+	}
+	return "renewal"
+}
+
+// schedule is all that decides when a node renews.
+type schedule struct {
+	notBefore, notAfter time.Time // of the certificate
+	every               time.Duration
+	spread              float64   // drawn once for each certificate, within ±renewSpread
+	start               time.Time // nothing before it that is not urgent
+	pending             bool      // a key may be certified without our knowing
+	demanded            time.Time // a coordinator asks for a renewal at this time; zero: no
+	asked               bool      // a person asks
+	unwelcome           bool      // the last answer was that the certificate is not accepted
+	retry               time.Time // not before, after a failure; a person's wish does not wait
+}
+
+// next returns what is to be done, and when. It is pure.
+func (s schedule) next(now time.Time) (action, time.Time) {
+	act, at := renewing, s.due()
+	switch {
+	case s.unwelcome || now.Before(s.notBefore) || !now.Before(s.notAfter):
+		act, at = rejoining, now
+	case s.pending:
+		at = now
+	case !s.demanded.IsZero() && s.demanded.Before(at):
+		at = s.demanded
+	}
+	if act == renewing && at.Before(s.start) && !s.pending {
+		at = s.start
+	}
+	if at.Before(s.retry) {
+		at = s.retry
+	}
+	if s.asked {
+		at = now
+	}
+	if act == renewing && at.After(s.notAfter) {
+		at = s.notAfter // to rejoin then
+	}
+	return act, at
+}
+
+// due is when the certificate is renewed if nothing else happens: after the
+// interval, and in any case with a third of its life left.
+func (s schedule) due() time.Time {
+	every := time.Duration(float64(s.every) * (1 + s.spread))
+	return s.notBefore.Add(min(every, s.notAfter.Sub(s.notBefore)*2/3))
+}
+
+// keepCertified renews until ctx ends. It never gives up: the working credential
+// stays in use whatever happens, and the reason of a failure is kept.
+func (a *Agent) keepCertified(ctx context.Context) error {
+	var (
+		pause   backoff
+		waiting []chan<- error
+		s       = schedule{start: a.now().Add(upTo(startSpread)), spread: renewSpread * (2*rand.Float64() - 1)}
+		stuck   bool // the last failure is a lasting one
+	)
+	for {
+		leaf := a.svid.Load().leaf()
+		s.notBefore, s.notAfter = leaf.NotBefore, leaf.NotAfter
+		s.every, s.pending = renewEvery(a.beliefs.Load()), a.next != nil
+		now := a.now()
+		act, at := s.next(now)
+		a.status.renewsAt(at)
+		if wait := at.Sub(now); wait > 0 {
+			t := time.NewTimer(min(wait, clockLook))
+			select {
+			case <-ctx.Done():
+			case <-t.C:
+			case reply := <-a.renewAsk:
+				waiting, s.asked = append(waiting, reply), true
+			case reason := <-a.renewNow:
+				a.log.LogAttrs(ctx, slog.LevelInfo, "a coordinator asks for a renewal", slog.String("reason", reason))
+				if s.demanded.IsZero() {
+					s.demanded = now.Add(upTo(demandSpread))
+				}
+			case <-a.renewKick:
+				if !stuck && s.retry.After(now) {
+					s.retry = now.Add(upTo(time.Second))
+				}
+			}
+			t.Stop()
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			continue
+		}
+		err := a.certify(ctx, act)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		for _, reply := range waiting {
+			reply <- err
+		}
+		waiting, s.asked = nil, false
+		a.status.renewed(err)
+		a.metrics.renewals.WithLabelValues(act.String(), outcome(err)).Inc()
+		now = a.now()
+		switch stuck = err != nil && lasting(err); {
+		case err == nil:
+			pause.reset()
+			s.unwelcome, s.retry, s.demanded = false, time.Time{}, time.Time{}
+			s.spread = renewSpread * (2*rand.Float64() - 1)
+			continue
+		case stuck:
+			s.retry = now.Add(around(lastingPause, 0.2))
+			a.log.LogAttrs(ctx, slog.LevelError, "incident: the cluster does not certify this node, which stays up", slog.String("action", act.String()),
+				slog.String("code", explain.CodeOf(err)), slog.String("reason", oneLine(err)), slog.Time("svid_not_after", s.notAfter), slog.Time("retry", s.retry))
+		default:
+			s.retry = now.Add(pause.next())
+			a.log.LogAttrs(ctx, slog.LevelWarn, "not certified, the working credential stays", slog.String("action", act.String()),
+				slog.String("code", explain.CodeOf(err)), slog.String("reason", oneLine(err)), slog.Time("svid_not_after", s.notAfter), slog.Time("retry", s.retry))
+		}
+		if act == renewing && unwelcome(err) {
+			s.unwelcome = true
+		}
+	}
+}
+
+// outcome is a metric label.
+func outcome(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	if code := explain.CodeOf(err); code != "" {
+		return code
+	}
+	return "error"
+}
+
+func (a *Agent) certify(ctx context.Context, act action) error {
+	if act == rejoining {
+		return a.rejoin(ctx)
+	}
+	return a.renew(ctx)
+}
+
+// nextKey returns the key to have certified, which is durable: the one whose
+// answer may have been lost, or a new one. Owned by keepCertified.
+func (a *Agent) nextKey() (keyPair, error) {
+	if a.next != nil {
+		return a.next.key, nil
+	}
+	key, err := newKeyPair()
+	if err != nil {
+		return keyPair{}, err
+	}
+	k := pendingKey{key, purposeRenew}
+	if err := a.store.writeNext(k); err != nil {
+		return keyPair{}, fmt.Errorf("keep the key before asking: %w", err)
+	}
+	a.next = &k
+	return key, nil
+}
+
+// renew has a new key certified by the identity that the node holds.
+func (a *Agent) renew(ctx context.Context) error {
+	key, err := a.nextKey()
+	if err != nil {
+		return err
+	}
+	csr, err := ca.NewCSR(key.Signer())
+	if err != nil {
+		return err
+	}
+	return a.ask(ctx, func(ctx context.Context, _ string, conn grpc.ClientConnInterface) error {
+		resp, err := fealtyv1.NewAdmissionServiceClient(conn).Renew(ctx, &fealtyv1.RenewRequest{Name: a.me.ID.Name(), Csr: csr})
+		if err != nil {
+			return err
+		}
+		return a.adoptRenewed(ctx, key, resp.GetChain())
+	})
+}
+
+// ask calls f with one coordinator after the other, in random order, until one
+// call succeeds, is a verdict about us, or refuses our certificate.
+func (a *Agent) ask(ctx context.Context, f func(ctx context.Context, address string, conn grpc.ClientConnInterface) error) error {
+	var failures []error
+	for _, address := range a.addresses() {
+		err := a.askOne(ctx, address, f)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		if e, ok := verdict(err); ok {
+			return e
+		}
+		if unwelcome(err) {
+			return word(address, err)
+		}
+		failures = append(failures, &AddressError{address, err})
+	}
+	return summarize(a.me.Cluster, failures)
+}
+
+func (a *Agent) askOne(ctx context.Context, address string, f func(ctx context.Context, address string, conn grpc.ClientConnInterface) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	conn, err := mesh.Dial(target(address), a.source, credential.AnyOfKind(identity.Coordinator), a.meshOptions())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return f(ctx, address, conn)
+}
+
+// adoptRenewed verifies a renewed chain in full, and puts it into use.
+func (a *Agent) adoptRenewed(ctx context.Context, key keyPair, ders [][]byte) error {
+	chain, err := parseChain(ders, svidCertificates)
+	if err != nil {
+		return fmt.Errorf("the renewed certificate: %w", err)
+	}
+	release, err := a.activation.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	// The bundle that is believed now, under the lock that keeps it from changing: an
+	// older one would take back a ban.
+	now, err := a.source.Current(ctx)
+	if err != nil {
+		return err
+	}
+	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key.Signer(), Bundle: now.Bundle(), Now: a.now})
+	switch {
+	case err != nil:
+		return fmt.Errorf("the renewed certificate: %w", err)
+	case m.ID() != a.me.ID:
+		return fmt.Errorf("the renewed certificate is of %s, this node is %s", m.ID(), a.me.ID)
+	case identity.KeyOf(chain[2]) != a.me.Pin:
+		return errors.New("the renewed certificate leads to another root than the pinned one")
+	}
+	return a.adopt(ctx, svid{key, chain}, m)
+}
+
+// adopt makes an identity durable, then uses it, then forgets that it was under
+// way. The caller holds a.activation and verified both.
+func (a *Agent) adopt(ctx context.Context, s svid, m *credential.Material) error {
+	if err := a.store.writeSVID(s); err != nil {
+		return fmt.Errorf("keep the new identity: %w", err)
+	}
+	if err := a.faults.Hit("adopt.after-svid"); err != nil {
+		return err
+	}
+	if err := a.source.Adopt(m); err != nil {
+		return fmt.Errorf("use the new identity: %w", err)
+	}
+	a.svid.Store(&s)
+	a.next = nil
+	if err := a.store.remove(nextName); err != nil {
+		// The next start sees that it is the key of the identity.
+		a.log.LogAttrs(ctx, slog.LevelWarn, "the key of a finished renewal was not removed", slog.Any("err", err))
+	}
+	a.log.LogAttrs(ctx, slog.LevelInfo, "identity renewed", slog.String("member", a.me.ID.String()), slog.String("key", s.key.id.String()), slog.Time("svid_not_after", m.NotAfter()))
+	a.kickReport()
+	return nil
+}
+
+// rejoin gets an identity back by proof of the last certified key, for a node whose
+// certificate is not accepted any more. If a renewal's answer was lost, that key is
+// the one under way: it goes first, because the key before it would raise the
+// alarm of a clone.
+func (a *Agent) rejoin(ctx context.Context) error {
+	provers := []keyPair{a.svid.Load().key}
+	if a.next != nil {
+		provers = []keyPair{a.next.key, a.svid.Load().key}
+	}
+	key, err := a.nextKey()
+	if err != nil {
+		return err
+	}
+	for i, prover := range provers {
+		err = a.rejoinWith(ctx, prover, key)
+		if i < len(provers)-1 && errors.Is(err, explain.JoinUnauthorized) {
+			continue // that key was never certified
+		}
+		return err
+	}
+	return err
+}
+
+func (a *Agent) rejoinWith(ctx context.Context, prover, key keyPair) error {
+	h := handshake{
+		cluster: a.me.Cluster, kind: a.me.Kind, pin: a.me.Pin, key: key, now: a.now, dial: a.dial, failed: a.handshakeFailed,
+		prover: proof.NewSVIDProver(a.me.Kind, a.me.ID.Name(), prover.Signer()),
+	}
+	var failures []error
+	for _, address := range a.addresses() {
+		err := a.rejoinAt(ctx, address, h)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		if e, ok := verdict(err); ok {
+			return e
+		}
+		failures = append(failures, &AddressError{address, err})
+	}
+	return summarize(a.me.Cluster, failures)
+}
+
+func (a *Agent) rejoinAt(ctx context.Context, address string, h handshake) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	grant, err := h.run(ctx, address)
+	if err != nil {
+		return err
+	}
+	release, err := a.activation.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	got, err := verifyGrant(grant, wanted{
+		cluster: a.me.Cluster, kind: a.me.Kind, pin: a.me.Pin, key: h.key, me: &a.me, beliefs: a.beliefs.Load(),
+	}, a.now)
+	if err != nil {
+		return explain.Wrap(err, explain.JoinGrantRefused, "coordinator", address, "problem", err.Error())
+	}
+	for _, t := range got.took {
+		if err := a.activate(ctx, a.beliefs.Load(), t.decision, t.raw); err != nil {
+			return fmt.Errorf("%w: %w", errStorage, err)
+		}
+	}
+	return a.adopt(ctx, got.svid, got.material)
+}

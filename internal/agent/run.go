@@ -1,0 +1,276 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fault"
+)
+
+// Config says where an agent lives, and what it is given.
+type Config struct {
+	// DataDir is the folder that [Join] filled. Required.
+	DataDir string
+	// Socket is where the local API is served. Blank means SocketName in DataDir. A
+	// unix socket's path is short: see mesh.CheckSocketPath.
+	Socket string
+	// Metrics serves metrics and probes over plain HTTP. Nil: they are not served.
+	// Run closes it.
+	Metrics net.Listener
+	// Release is the program's release, for reports.
+	Release string
+
+	// FS holds the state. Nil means the operating system's.
+	FS durable.FS
+	// Now is the clock that dates are compared with. Nil means time.Now.
+	Now func() time.Time
+	// Log is where the agent says what it does. Nil means slog.Default().
+	Log *slog.Logger
+	// Dial opens a connection to a coordinator. Nil means TCP.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// Faults are for tests. Nil: none.
+	Faults *fault.Points
+}
+
+// Agent is a member's process. Make it with [Open], and call [Agent.Run] once.
+type Agent struct {
+	me              self
+	release         string
+	socket          string // blank: not served
+	metricsListener net.Listener
+	store           *localStore
+	now             func() time.Time
+	log             *slog.Logger
+	dial            func(ctx context.Context, addr string) (net.Conn, error)
+	faults          *fault.Points
+
+	source  *credential.Issued
+	svid    atomic.Pointer[svid]
+	beliefs atomic.Pointer[beliefs]
+	status  condition
+	metrics *metrics
+
+	activation semaphore         // held by who changes beliefs or source
+	marksDirty bool              // the marks in memory are not known to be durable; guarded by activation
+	early      map[string][]byte // by scope: what may verify under the next bundle; guarded by activation
+	next       *pendingKey       // the key that may be certified without our knowing; owned by keepCertified
+
+	renewAsk   chan chan<- error // a person asks for a renewal
+	renewNow   chan string       // a coordinator does
+	renewKick  chan struct{}     // something changed that may make a failed one succeed
+	reportKick chan struct{}     // there is something to report
+	leaveAsk   chan leaveRequest
+	stopped    chan struct{} // closed when the loops end
+}
+
+// Open reads and verifies the state in cfg.DataDir and holds its lock until
+// [Agent.Run] returns, or [Agent.Close]. It starts nothing.
+//
+// Errors carry a code: NodeNotJoined without an identity; NodeStateCorrupt or
+// NodeWrong for one that is of no use; NodeLocked. An identity that expired is no
+// error: Run gets it back. Snapshots that are damaged or out of date are none
+// either: they are not used, and fetched anew.
+func Open(ctx context.Context, cfg Config) (*Agent, error) {
+	if cfg.FS == nil {
+		cfg.FS = durable.OS()
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if !joined(cfg.FS, cfg.DataDir) {
+		return nil, explain.New(explain.NodeNotJoined, "dir", cfg.DataDir)
+	}
+	store, err := openStore(cfg.FS, cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	a, err := open(ctx, cfg, store)
+	if err != nil {
+		store.Close()
+		return nil, err
+	}
+	return a, nil
+}
+
+// joined reports whether there may be an identity in dir, so that a mistyped folder
+// is not made.
+func joined(files durable.FS, dir string) bool {
+	s := &localStore{fs: files, dir: dir}
+	for _, name := range []string{anchorName, journalName} {
+		if _, err := s.read(name, maxJournalBytes); !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+	}
+	return false
+}
+
+func open(ctx context.Context, cfg Config, store *localStore) (*Agent, error) {
+	l, err := store.load(cfg.Now())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, explain.Wrap(err, explain.NodeNotJoined, "dir", cfg.DataDir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{
+		me: l.me, release: cfg.Release, socket: cfg.Socket, metricsListener: cfg.Metrics, store: store,
+		now: cfg.Now, dial: cfg.Dial, faults: cfg.Faults,
+		log:        cfg.Log.With(slog.String("cluster", l.me.Cluster), slog.String("member", l.me.ID.String())),
+		activation: newSemaphore(),
+		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1),
+		leaveAsk: make(chan leaveRequest), stopped: make(chan struct{}),
+	}
+	if a.socket == "" {
+		a.socket = filepath.Join(cfg.DataDir, SocketName)
+	}
+	a.svid.Store(&l.svid)
+	a.beliefs.Store(l.beliefs)
+	if l.next != nil && l.next.key.id == l.svid.key.id {
+		// The renewal was finished, and its last step cut off.
+		if err := store.remove(nextName); err != nil {
+			return nil, err
+		}
+		l.next = nil
+	}
+	a.next = l.next
+	if a.source, err = firstSource(l, cfg.Now); err != nil {
+		return nil, err
+	}
+	a.metrics = newMetrics(a)
+	a.resume(ctx, l)
+	return a, nil
+}
+
+// firstSource returns what the node presents at its start: its identity, or nothing
+// but trust where that is out of date.
+func firstSource(l *loaded, now func() time.Time) (*credential.Issued, error) {
+	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: l.svid.chain, Key: l.svid.key.Signer(), Bundle: l.beliefs.contact, Now: now})
+	if err == nil {
+		return credential.NewIssued(m), nil
+	}
+	// Out of date, banned, or of a mesh CA that is gone: whatever it is, a coordinator
+	// decides. The node comes back by proof of its key.
+	m, err = credential.NewMaterial(credential.MaterialConfig{Bundle: l.beliefs.contact, Now: now})
+	if err != nil {
+		return nil, err
+	}
+	return credential.NewIssued(m), nil
+}
+
+// resume tells what was found on disk, and finishes what was cut off.
+func (a *Agent) resume(ctx context.Context, l *loaded) {
+	for _, r := range l.earlier {
+		a.status.refused(r)
+	}
+	for _, err := range l.notes {
+		a.log.LogAttrs(ctx, slog.LevelError, "damage in the data directory, going on without", slog.String("code", explain.CodeOf(err)), slog.String("reason", oneLine(err)))
+	}
+	for _, r := range l.refused {
+		a.metrics.rejected.WithLabelValues(r.Scope, r.Reason).Inc()
+		a.status.refused(r)
+		a.log.LogAttrs(ctx, slog.LevelError, "snapshot on disk not used", slog.String("scope", r.Scope), slog.String("reason", r.Reason), slog.String("detail", r.Detail))
+	}
+	if len(l.refused) > 0 {
+		a.keepRefusals(ctx)
+	}
+	for _, scope := range scopes {
+		old, ok := l.unsaved[scope]
+		if !ok {
+			continue
+		}
+		// What the disk does not take now stays pending, and is found by the next start.
+		if err := a.store.place(scope, l.beliefs.held[scope].raw, old); err != nil {
+			a.log.LogAttrs(ctx, slog.LevelWarn, "an activation that was cut off is not finished on disk yet", slog.String("scope", string(scope)), slog.Any("err", err))
+		}
+	}
+	svid := a.svid.Load()
+	a.log.LogAttrs(ctx, slog.LevelInfo, "agent opened", slog.String("key", svid.key.id.String()), slog.Time("svid_not_after", svid.leaf().NotAfter), slog.String("unready", a.unready()))
+}
+
+// Close gives the data directory back, for an agent that is not run.
+func (a *Agent) Close() error { return a.store.Close() }
+
+// Socket is the path of the local API.
+func (a *Agent) Socket() string { return a.socket }
+
+// Source is the node's identity as it is renewed, for other parts of the process.
+func (a *Agent) Source() credential.Source { return a.source }
+
+// errLeft ends Run: the node left the cluster.
+var errLeft = errors.New("the node left its cluster")
+
+// Run keeps the node certified and up to date, and serves the local API, until ctx
+// ends or a listener fails. It returns nil once the node left its cluster, else
+// ctx's error or that of the listener. No failure of a coordinator, and no refusal,
+// ends it. Every goroutine of the agent starts here and is gone when Run returns.
+func (a *Agent) Run(ctx context.Context) error {
+	defer a.store.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g, ctx := errgroup.WithContext(ctx)
+	if err := a.serve(ctx, g); err != nil {
+		cancel()
+		return errors.Join(err, g.Wait())
+	}
+	g.Go(func() error { return a.live(ctx) })
+	if err := g.Wait(); !errors.Is(err, errLeft) {
+		return err
+	}
+	return nil
+}
+
+// live runs the loops, and ends the membership when a person wishes so.
+func (a *Agent) live(ctx context.Context) error {
+	loops, halt := context.WithCancel(ctx)
+	defer halt()
+	g, loops := errgroup.WithContext(loops)
+	g.Go(func() error { return a.follow(loops) })
+	g.Go(func() error { return a.keepCertified(loops) })
+	defer close(a.stopped)
+	for {
+		select {
+		case <-ctx.Done():
+			return g.Wait()
+		case <-loops.Done():
+			return g.Wait()
+		case r := <-a.leaveAsk:
+			leaving, cancel := context.WithCancel(r.ctx)
+			unhook := context.AfterFunc(ctx, cancel)
+			err := a.leave(leaving)
+			unhook()
+			cancel()
+			if err != nil {
+				r.reply <- err
+				continue
+			}
+			// Nobody writes any more when the files go.
+			halt()
+			_ = g.Wait() // they were cancelled
+			if err := a.store.wipe(); err != nil {
+				err = fmt.Errorf("the node left its cluster, and its identity is not removed yet: %w", err)
+				r.reply <- err
+				return err
+			}
+			r.reply <- nil
+			return errLeft
+		}
+	}
+}
+
+func (a *Agent) kickRenewal() { poke(a.renewKick) }
+func (a *Agent) kickReport()  { poke(a.reportKick) }

@@ -1,0 +1,225 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// stopGrace is how long local calls under way may take to end.
+const stopGrace = 2 * time.Second
+
+// Services are the services of an agent's own socket, by their full names.
+func Services() []string { return []string{fealtyv1.NodeService_ServiceDesc.ServiceName} }
+
+// serve starts the local socket and the metrics listener in g.
+func (a *Agent) serve(ctx context.Context, g *errgroup.Group) error {
+	if a.metricsListener != nil { // first, so that it is closed whatever follows
+		h := a.metricsServer()
+		h.ErrorLog = slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)
+		g.Go(func() error {
+			if err := h.Serve(a.metricsListener); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve metrics on %s: %w", a.metricsListener.Addr(), err)
+			}
+			return nil
+		})
+		g.Go(func() error {
+			<-ctx.Done()
+			return h.Close()
+		})
+	}
+	if a.socket == "" {
+		return nil
+	}
+	server, err := a.grpcServer()
+	if err != nil {
+		return fmt.Errorf("refusing to serve: %w", err)
+	}
+	l, err := listenUnix(a.socket)
+	if err != nil {
+		return err
+	}
+	g.Go(func() error {
+		if err := server.Serve(l); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("serve on %s: %w", a.socket, err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		stop(server)
+		return nil
+	})
+	return nil
+}
+
+// stop lets calls end, and then ends what is left.
+func stop(server *grpc.Server) {
+	done := make(chan struct{})
+	go func() { server.GracefulStop(); close(done) }()
+	t := time.NewTimer(stopGrace)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		server.Stop()
+		<-done
+	}
+}
+
+// grpcServer serves the local API to our own user and root, by the same table that
+// the rest of the fleet is authorized by.
+func (a *Agent) grpcServer() (*grpc.Server, error) {
+	services, err := authz.Services(Services()...)
+	if err != nil {
+		return nil, err
+	}
+	table, err := authz.NewTable(services...)
+	if err != nil {
+		return nil, err
+	}
+	gate, err := authz.New(table, authz.Options{Logger: a.log, Registerer: a.metrics.registry, ClusterID: func() string { return a.me.Cluster }})
+	if err != nil {
+		return nil, err
+	}
+	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: a.source, Local: mesh.OwnUser, Now: a.now})
+	if err != nil {
+		return nil, err
+	}
+	server := grpc.NewServer(
+		grpc.Creds(guard.Credentials()),
+		grpc.ChainUnaryInterceptor(a.wordUnary, guard.Unary, gate.Unary()),
+		grpc.ChainStreamInterceptor(guard.Stream, gate.Stream()),
+		grpc.UnknownServiceHandler(gate.UnknownService),
+		grpc.MaxRecvMsgSize(64<<10),
+		grpc.MaxConcurrentStreams(16),
+	)
+	fealtyv1.RegisterNodeServiceServer(server, nodeServer{a: a})
+	return server, table.CheckServer(server)
+}
+
+// wordUnary turns what a handler returns into an error with a code, and keeps one
+// that panics from ending the agent.
+func (a *Agent) wordUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			a.log.LogAttrs(ctx, slog.LevelError, "a handler panicked", slog.String("method", info.FullMethod), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			err = explain.New(explain.Internal, "what", info.FullMethod)
+		}
+		var worded interface{ GRPCStatus() *status.Status }
+		if err != nil && !errors.As(err, &worded) && ctx.Err() == nil {
+			a.log.LogAttrs(ctx, slog.LevelError, "a call failed", slog.String("method", info.FullMethod), slog.Any("err", err))
+			err = explain.Wrap(err, explain.Internal, "what", info.FullMethod)
+		}
+	}()
+	return handler(ctx, req)
+}
+
+// listenUnix listens on a socket that only this user can open. A file that a dead
+// process left is removed: the lock of the data directory says that no other agent
+// lives here.
+func listenUnix(path string) (net.Listener, error) {
+	if err := mesh.CheckSocketPath(path); err != nil {
+		return nil, explain.Wrap(err, explain.BadValue, "name", "the path of the local socket", "value", path, "problem", err.Error(), "want", "a shorter data directory")
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove the old local socket: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen on the local socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("protect the local socket: %w", err)
+	}
+	return l, nil
+}
+
+// nodeServer serves NodeService.
+type nodeServer struct {
+	fealtyv1.UnimplementedNodeServiceServer
+	a *Agent
+}
+
+// GetNode tells what the node is and holds, from memory alone.
+func (n nodeServer) GetNode(context.Context, *fealtyv1.GetNodeRequest) (*fealtyv1.GetNodeResponse, error) {
+	a := n.a
+	s, v := a.svid.Load(), a.status.view()
+	resp := &fealtyv1.GetNodeResponse{
+		SpiffeId: a.me.ID.String(), Joined: fealtyv1.JoinOutcome(fealtyv1.JoinOutcome_value[a.me.Outcome]),
+		SvidNotBefore: timestamppb.New(s.leaf().NotBefore), SvidNotAfter: timestamppb.New(s.leaf().NotAfter), KeyId: s.key.id.String(),
+		Connected: v.connected, Coordinator: v.coordinator, LastError: v.lastError(),
+		Held: a.held(), Refusals: refusalMessages(a.status.refusals()), Release: a.release,
+	}
+	if !v.nextRenewal.IsZero() {
+		resp.NextRenewal = timestamppb.New(v.nextRenewal)
+	}
+	if i := slices.IndexFunc(resp.Held, func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == string(scopes[0]) }); i >= 0 {
+		resp.AuthorityEpoch = resp.Held[i].GetAuthorityEpoch()
+	}
+	return resp, nil
+}
+
+// RenewIdentity renews now, and answers with the outcome.
+func (n nodeServer) RenewIdentity(ctx context.Context, _ *fealtyv1.RenewIdentityRequest) (*fealtyv1.RenewIdentityResponse, error) {
+	a := n.a
+	reply := make(chan error, 1)
+	select {
+	case a.renewAsk <- reply:
+	case <-a.stopped:
+		return nil, errStopping()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	select {
+	case err := <-reply:
+		if err != nil {
+			return nil, err
+		}
+	case <-a.stopped:
+		return nil, errStopping()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	s := a.svid.Load()
+	return &fealtyv1.RenewIdentityResponse{SvidNotAfter: timestamppb.New(s.leaf().NotAfter), KeyId: s.key.id.String()}, nil
+}
+
+func errStopping() error { return status.Error(codes.Unavailable, "the agent is stopping") }
+
+// LeaveCluster ends the membership; the agent ends with it.
+func (n nodeServer) LeaveCluster(ctx context.Context, _ *fealtyv1.LeaveClusterRequest) (*fealtyv1.LeaveClusterResponse, error) {
+	a := n.a
+	reply := make(chan error, 1)
+	select {
+	case a.leaveAsk <- leaveRequest{ctx, reply}:
+	case <-a.stopped:
+		return nil, errStopping()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	// Once it began it is waited for: its outcome is what the caller needs.
+	if err := <-reply; err != nil {
+		return nil, err
+	}
+	return &fealtyv1.LeaveClusterResponse{}, nil
+}

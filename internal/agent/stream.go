@@ -1,0 +1,331 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// Times of the stream.
+const (
+	reportEvery  = 30 * time.Second
+	reportSpread = 0.25
+	// openTimeout bounds connecting and the first report.
+	openTimeout = 20 * time.Second
+	// settleTime is how long a stream without news has to stand before it counts as
+	// one: a refused certificate shows only after a round trip.
+	settleTime = 3 * time.Second
+	// moveSpread bounds the wait of a stream that was superseded: a new trust bundle
+	// supersedes those of the whole fleet.
+	moveSpread = 30 * time.Second
+	// maxMoveLead bounds how long before the end of a certificate a stream moves.
+	maxMoveLead = 5 * time.Minute
+)
+
+// addresses returns the coordinators to talk to, in random order.
+func (a *Agent) addresses() []string {
+	out := mergeAddresses(a.beliefs.Load(), a.me.Addresses)
+	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	return out
+}
+
+func (a *Agent) meshOptions() mesh.Options {
+	return mesh.Options{
+		Dialer: dialer(a.dial), Now: a.now, OnFailure: a.handshakeFailed,
+		GRPC: []grpc.DialOption{
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(snapshot.MaxSigned + 64<<10)),
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		},
+	}
+}
+
+func (a *Agent) handshakeFailed(e *mesh.HandshakeError) {
+	a.metrics.handshakes.WithLabelValues(string(e.Reason)).Inc()
+}
+
+// follow holds one stream to some coordinator until ctx ends. Without any it goes
+// on trying; nothing else of the agent waits for it (I16).
+func (a *Agent) follow(ctx context.Context) error {
+	var pause backoff
+	for ctx.Err() == nil {
+		changed := a.source.Changed()
+		if !a.presentable(ctx) {
+			// Without a certificate there is nothing to say; keepCertified gets one.
+			a.status.closed(nil)
+			if sleep(ctx, clockLook, changed) != nil {
+				break
+			}
+			continue
+		}
+		end := a.round(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if end.moved {
+			continue
+		}
+		if end.lived {
+			pause.reset()
+		}
+		wait := pause.next()
+		level := slog.LevelInfo
+		if lasting(end.err) {
+			wait, level = around(lastingPause, 0.2), slog.LevelError
+		}
+		a.log.LogAttrs(ctx, level, "no stream to a coordinator, going on alone", slog.String("reason", oneLine(end.err)), slog.String("code", explain.CodeOf(end.err)), slog.Duration("retry_in", wait))
+		_ = sleep(ctx, wait, changed)
+	}
+	return ctx.Err()
+}
+
+// presentable reports whether the node holds a certificate that is in date.
+func (a *Agent) presentable(ctx context.Context) bool {
+	m, err := a.source.Current(ctx)
+	return err == nil && !m.ID().IsZero() && a.now().Before(m.NotAfter())
+}
+
+// ending says how a stream ended.
+type ending struct {
+	lived bool // it stood for a while, or had news
+	moved bool // it was left for a fresh connection
+	err   error
+}
+
+// round tries the coordinators one after the other, until one stream stood.
+func (a *Agent) round(ctx context.Context) ending {
+	var failures []error
+	for _, address := range a.addresses() {
+		end := a.session(ctx, address)
+		if ctx.Err() != nil || end.moved {
+			a.status.closed(nil)
+			return end
+		}
+		if e, ok := verdict(end.err); ok {
+			end.err = e
+			a.status.closed(e)
+			return end
+		}
+		if end.lived {
+			end.err = word(address, end.err)
+			a.status.closed(end.err)
+			return end
+		}
+		failures = append(failures, &AddressError{address, end.err})
+	}
+	err := summarize(a.me.Cluster, failures)
+	a.status.closed(err)
+	return ending{err: err}
+}
+
+// session holds one stream to the coordinator at address.
+func (a *Agent) session(ctx context.Context, address string) (end ending) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// What hangs while it opens is as good as not there.
+	opening := time.AfterFunc(openTimeout, cancel)
+	defer opening.Stop()
+	conn, err := mesh.Dial(target(address), a.source, credential.AnyOfKind(identity.Coordinator), a.meshOptions())
+	if err != nil {
+		return ending{err: err}
+	}
+	defer conn.Close()
+	stream, err := fealtyv1.NewAgentServiceClient(conn).Connect(ctx)
+	if err != nil {
+		return ending{err: err}
+	}
+	told := uint64(0) // refusals that this coordinator has been told of
+	if err := a.report(stream, &told); err != nil && !errors.Is(err, io.EOF) {
+		return ending{err: err}
+	}
+	if !opening.Stop() {
+		return ending{err: explain.New(explain.Unreachable, "endpoint", address, "problem", fmt.Sprintf("no stream within %v", openTimeout))}
+	}
+
+	news := make(chan *fealtyv1.ConnectResponse)
+	ended := make(chan error, 1)
+	received := make(chan struct{})
+	go func() { // ends with the stream, and is waited for
+		defer close(received)
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				ended <- err
+				return
+			}
+			select {
+			case news <- m:
+			case <-ctx.Done():
+				ended <- ctx.Err()
+				return
+			}
+		}
+	}()
+	defer func() { cancel(); <-received }()
+
+	var superseded <-chan struct{}
+	move := newAlarm()
+	defer move.stop()
+	if info, ok := mesh.FromContext(stream.Context()); ok {
+		superseded = info.Superseded()
+		if end := info.Expires(); !end.IsZero() {
+			move.at(moveLead(end.Sub(a.now())))
+		}
+	}
+	settled := time.NewTimer(settleTime)
+	defer settled.Stop()
+	reports := time.NewTimer(around(reportEvery, reportSpread))
+	defer reports.Stop()
+	stands := func() {
+		if !end.lived {
+			end.lived = true
+			a.status.opened(address)
+			a.log.LogAttrs(ctx, slog.LevelInfo, "stream to a coordinator", slog.String("coordinator", address))
+			a.kickRenewal() // somebody is there again
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			end.err = ctx.Err()
+			return end
+		case err := <-ended:
+			if errors.Is(err, io.EOF) {
+				err = explain.New(explain.Unreachable, "endpoint", address, "problem", "it ended the stream")
+			}
+			end.err = err
+			return end
+		case m := <-news:
+			stands()
+			if err := a.hear(ctx, m); err != nil {
+				end.err = err
+				return end
+			}
+		case <-settled.C:
+			stands()
+		case <-reports.C:
+			err = a.report(stream, &told)
+			reports.Reset(around(reportEvery, reportSpread))
+		case <-a.reportKick:
+			err = a.report(stream, &told)
+		case <-superseded:
+			superseded = nil
+			move.at(upTo(moveSpread))
+		case <-move.C():
+			end.moved = true
+			_ = stream.CloseSend() // the stream is left either way
+			a.log.LogAttrs(ctx, slog.LevelDebug, "stream moves to a fresh connection", slog.String("coordinator", address))
+			return end
+		}
+		if err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv has the reason
+			end.err = err
+			return end
+		}
+	}
+}
+
+// moveLead returns when to leave a connection that ends in left: early enough to
+// find another one, and not all at once.
+func moveLead(left time.Duration) time.Duration {
+	lead := min(max(left/10, 0), maxMoveLead)
+	return max(0, left-lead-upTo(lead))
+}
+
+// alarm is a timer that may be set several times; the earliest counts.
+type alarm struct {
+	timer *time.Timer
+	end   time.Time // monotonic
+}
+
+func newAlarm() *alarm { return &alarm{} }
+
+func (m *alarm) at(d time.Duration) {
+	end := time.Now().Add(d)
+	if m.timer != nil && m.end.Before(end) {
+		return
+	}
+	m.stop()
+	m.timer, m.end = time.NewTimer(d), end
+}
+
+// C is nil, which blocks for ever, until the alarm was set.
+func (m *alarm) C() <-chan time.Time {
+	if m.timer == nil {
+		return nil
+	}
+	return m.timer.C
+}
+
+func (m *alarm) stop() {
+	if m.timer != nil {
+		m.timer.Stop()
+	}
+}
+
+// hear acts on one message. The error is one of the disk.
+func (a *Agent) hear(ctx context.Context, m *fealtyv1.ConnectResponse) error {
+	switch news := m.GetNews().(type) {
+	case *fealtyv1.ConnectResponse_Snapshot:
+		return a.take(ctx, news.Snapshot.GetScope(), news.Snapshot.GetEnvelope())
+	case *fealtyv1.ConnectResponse_RenewNow:
+		select {
+		case a.renewNow <- clip(news.RenewNow.GetReason(), maxDetailBytes):
+		default: // one is under way
+		}
+	}
+	return nil // of a newer release: not ours to understand
+}
+
+// report sends what the node is and holds. Refusals are told once on each stream.
+func (a *Agent) report(stream fealtyv1.AgentService_ConnectClient, told *uint64) error {
+	r := &fealtyv1.ConnectRequest{
+		Name: a.me.ID.Name(), Release: a.release, Held: a.held(), SvidNotAfter: timestamppb.New(a.svid.Load().leaf().NotAfter),
+	}
+	refusals, at := a.status.refusalsAt()
+	if at != *told {
+		r.Refusals = refusalMessages(refusals)
+	}
+	if err := stream.Send(r); err != nil {
+		return err
+	}
+	*told = at
+	return nil
+}
+
+// held names the snapshots in use.
+func (a *Agent) held() []*fealtyv1.HeldSnapshot {
+	b := a.beliefs.Load()
+	var out []*fealtyv1.HeldSnapshot
+	for _, scope := range slices.Sorted(slices.Values(scopes[:])) {
+		if h := b.held[scope]; h != nil {
+			header := h.v.Header()
+			out = append(out, &fealtyv1.HeldSnapshot{
+				Scope: string(scope), AuthorityEpoch: header.AuthorityEpoch, ConfigVersion: header.ConfigVersion, ContentHash: header.ContentHash[:],
+			})
+		}
+	}
+	return out
+}
+
+func refusalMessages(refusals []refusal) []*fealtyv1.Refusal {
+	out := make([]*fealtyv1.Refusal, 0, len(refusals))
+	for _, r := range refusals {
+		out = append(out, &fealtyv1.Refusal{Scope: r.Scope, Reason: r.Reason, Detail: r.Detail})
+	}
+	return out
+}

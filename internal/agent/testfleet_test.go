@@ -1,0 +1,723 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+const (
+	testCluster = "prod.example"
+	dataDir     = "/var/lib/fealty"
+	coordinator = "c1.prod.example:7443"
+)
+
+// fleet is the other end: a real gRPC server behind a real guard, with real proofs,
+// certificates and signatures. What it leaves out is policy: who asks properly is
+// admitted. Its switches make it fail as networks and enemies do.
+type fleet struct {
+	tb    testing.TB
+	clock func() time.Time
+
+	rootKey    *ecdsa.PrivateKey
+	root       *x509.Certificate
+	configRoot ed25519.PrivateKey
+	configKey  ed25519.PrivateKey
+	signer     ed25519.PrivateKey
+	source     *credential.Issued
+	guard      *mesh.Guard
+	listeners  map[string]*bufconn.Listener
+
+	mu       sync.Mutex
+	mesh     *ca.MeshCA       // guarded by mu, as all that follows
+	meshKeys []identity.KeyID // accepted
+	epoch    uint64           // authority
+	version  uint64           // of the trust bundle
+	next     uint64           // revision, for bootstraps and generations
+	tokens   map[string]proof.JoinToken
+	members  map[string]*memberState // by kind/name
+	banned   []identity.KeyID
+	changed  chan struct{} // closed at the next change of what streams deliver
+	extra    []*fealtyv1.ConnectResponse
+	dialed   map[string]int
+	joins    int
+	renewals int
+	clones   int
+	reports  []*fealtyv1.ConnectRequest
+
+	svidTTL    time.Duration
+	renewEvery time.Duration
+	bundleLife time.Duration
+	skew       time.Duration // of the server's clock as told
+
+	down        map[string]bool           // addresses that cannot be dialed
+	editGrant   func(*fealtyv1.JoinGrant) // what an enemy makes of a grant
+	editRenewal func(*fealtyv1.RenewResponse)
+	loseJoins   int // answers that are lost after the admission
+	loseRenews  int
+	refuseJoin  error
+	refuseRenew error
+	leaveError  func() error // after the member is gone
+}
+
+type memberState struct {
+	id          identity.ID
+	key         identity.KeyID
+	older       []identity.KeyID
+	incarnation identity.KeyID
+	notAfter    time.Time
+	proof       string
+}
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+// newFleet starts a cluster with coordinators at these addresses; none means one
+// at the usual address. It ends with the test.
+func newFleet(tb testing.TB, addresses ...string) *fleet {
+	tb.Helper()
+	if len(addresses) == 0 {
+		addresses = []string{coordinator}
+	}
+	f := &fleet{
+		tb: tb, clock: time.Now, listeners: make(map[string]*bufconn.Listener), tokens: make(map[string]proof.JoinToken),
+		members: make(map[string]*memberState), changed: make(chan struct{}), dialed: make(map[string]int), down: make(map[string]bool),
+		epoch: 1, version: 10, next: 100, svidTTL: 25 * time.Hour, renewEvery: 30 * time.Minute, bundleLife: 50 * time.Hour,
+	}
+	now := f.clock()
+	var err error
+	f.rootKey, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	f.must(err)
+	f.root, err = ca.Root(f.rootKey, testCluster, now.Add(-time.Hour))
+	f.must(err)
+	_, f.configRoot, _ = ed25519.GenerateKey(rand.Reader)
+	_, f.configKey, _ = ed25519.GenerateKey(rand.Reader)
+	_, f.signer, _ = ed25519.GenerateKey(rand.Reader)
+	f.newMeshCA()
+
+	serverKey, err := newKeyPair()
+	f.must(err)
+	id, err := identity.New(testCluster, identity.Coordinator, "c1")
+	f.must(err)
+	m, err := credential.NewMaterial(credential.MaterialConfig{
+		Chain: f.issue(serverKey.Signer().Public(), id, 300*24*time.Hour), Key: serverKey.Signer(), Bundle: f.bundleLocked(), Now: f.clock,
+	})
+	f.must(err)
+	f.source = credential.NewIssued(m)
+	f.guard, err = mesh.NewGuard(mesh.GuardConfig{Source: f.source, SendRoot: true, Now: f.clock})
+	f.must(err)
+	f.serve(addresses)
+	return f
+}
+
+func (f *fleet) must(err error) {
+	if err != nil {
+		f.tb.Helper()
+		f.tb.Fatal(err)
+	}
+}
+
+// newMeshCA makes the mesh CA of the current epoch.
+func (f *fleet) newMeshCA() {
+	m, err := ca.NewMeshCA(f.root, f.rootKey, ca.MeshConfig{Cluster: testCluster, Epoch: f.epoch, Validity: 400 * 24 * time.Hour}, f.clock())
+	f.must(err)
+	f.mesh = m
+	f.meshKeys = append(f.meshKeys, m.KeyID())
+}
+
+func (f *fleet) issue(public any, id identity.ID, ttl time.Duration) []*x509.Certificate {
+	issuer, err := ca.NewIssuer(f.mesh, testCluster)
+	f.must(err)
+	leaf, err := issuer.Issue(ca.Request{PublicKey: public, ID: id, TTL: ttl}, f.clock())
+	f.must(err)
+	return []*x509.Certificate{leaf, f.mesh.Certificate(), f.root}
+}
+
+func (f *fleet) content() *snapshot.TrustBundle {
+	now := f.clock().UTC().Truncate(time.Second)
+	b := &snapshot.TrustBundle{
+		ClusterID: testCluster, AuthorityEpoch: f.epoch, Roots: [][]byte{f.root.Raw}, MeshKeys: slices.Clone(f.meshKeys), BannedKeys: slices.Clone(f.banned),
+		ConfigRoot: f.configRoot.Public().(ed25519.PublicKey),
+		ConfigKeys: []snapshot.ConfigKey{{
+			Algorithm: snapshot.AlgorithmTree, Key: f.configKey.Public().(ed25519.PublicKey), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(2 * 365 * 24 * time.Hour),
+			Scopes: []snapshot.Scope{snapshot.ScopeNodeBootstrap},
+		}},
+		Signers: snapshot.Signers{Threshold: 1, Keys: []snapshot.SignerKey{{Name: "alice", Key: f.signer.Public().(ed25519.PublicKey)}}},
+		Head:    snapshot.Head{Index: f.version, Hash: snapshot.Digest{byte(f.version)}},
+	}
+	compare := func(a, b identity.KeyID) int { return bytes.Compare(a[:], b[:]) }
+	slices.SortFunc(b.MeshKeys, compare)
+	slices.SortFunc(b.BannedKeys, compare)
+	return b
+}
+
+func (f *fleet) bundleLocked() *identity.Bundle {
+	b, err := f.content().Identity()
+	f.must(err)
+	return b
+}
+
+func (f *fleet) trustHeader() snapshot.Header {
+	now := f.clock().UTC().Truncate(time.Second)
+	return snapshot.Header{
+		ClusterID: testCluster, Subject: snapshot.ClusterSubject(), ScopeType: snapshot.ScopeTrustBundle, ConfigVersion: f.version, AuthorityEpoch: f.epoch,
+		IssuedAt: now, ValidFrom: now, ExpiresAt: now.Add(f.bundleLife), RefreshAfter: now.Add(f.bundleLife / 2),
+	}
+}
+
+// trustBundle signs the trust bundle as it is now.
+func (f *fleet) trustBundle() *fealtyv1.SignedSnapshot {
+	draft, err := snapshot.Compose(f.trustHeader(), f.content())
+	f.must(err)
+	signed, err := draft.Sign(f.configRoot)
+	f.must(err)
+	return f.message(snapshot.ScopeTrustBundle, signed)
+}
+
+func (f *fleet) message(scope snapshot.Scope, s *snapshot.Signed) *fealtyv1.SignedSnapshot {
+	raw, err := s.Marshal()
+	f.must(err)
+	return &fealtyv1.SignedSnapshot{Scope: string(scope), Envelope: raw}
+}
+
+// bootstrap signs a node_bootstrap for m, of a version of its own.
+func (f *fleet) bootstrap(m *memberState, edits ...func(*snapshot.Header, *snapshot.NodeBootstrap)) *fealtyv1.SignedSnapshot {
+	f.next++
+	now := f.clock().UTC().Truncate(time.Second)
+	h := snapshot.Header{
+		ClusterID: testCluster, Subject: snapshot.NodeSubject(m.id, m.incarnation), ScopeType: snapshot.ScopeNodeBootstrap,
+		ConfigVersion: f.next, AuthorityEpoch: f.epoch, IssuedAt: now, ValidFrom: now, ExpiresAt: now.Add(365 * 24 * time.Hour), RefreshAfter: now.Add(24 * time.Hour),
+	}
+	content := &snapshot.NodeBootstrap{
+		ClusterID: testCluster, Node: m.id, Kind: m.id.Kind(), Entry: "edge-pool", Coordinators: f.addresses(),
+		RenewEvery: f.renewEvery, SVIDTTL: f.svidTTL,
+		Degraded:   snapshot.DegradedPolicy{Allow: []string{"continue_services"}, Max: 24 * time.Hour, RouteTTL: time.Hour},
+		Resilience: snapshot.Resilience{DataMembers: 1, Required: 3},
+	}
+	for _, e := range edits {
+		e(&h, content)
+	}
+	draft, err := snapshot.Compose(h, content)
+	f.must(err)
+	signed, err := draft.Publish(snapshot.Record{
+		ClusterID: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, IssuedAt: now, FreshUntil: now.Add(25 * time.Hour),
+	}, f.configKey)
+	f.must(err)
+	return f.message(snapshot.ScopeNodeBootstrap, signed)
+}
+
+func (f *fleet) addresses() []string {
+	out := make([]string, 0, len(f.listeners))
+	for a := range f.listeners {
+		out = append(out, a)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (f *fleet) rootStatement() []byte {
+	s, err := snapshot.RootStatement{
+		ClusterID: testCluster, ConfigRoot: f.configRoot.Public().(ed25519.PublicKey), SeedEpoch: 1, IssuedAt: f.root.NotBefore.UTC().Truncate(time.Second),
+	}.Sign(f.rootKey)
+	f.must(err)
+	raw, err := s.Marshal()
+	f.must(err)
+	return raw
+}
+
+func (f *fleet) serve(addresses []string) {
+	services, err := authz.Services(fealtyv1.AdmissionService_ServiceDesc.ServiceName, fealtyv1.AgentService_ServiceDesc.ServiceName)
+	f.must(err)
+	table, err := authz.NewTable(services...)
+	f.must(err)
+	gate, err := authz.New(table, authz.Options{ClusterID: func() string { return testCluster }, Logger: quiet(), Now: f.clock})
+	f.must(err)
+	server := grpc.NewServer(
+		grpc.Creds(f.guard.Credentials()),
+		grpc.ChainUnaryInterceptor(f.guard.Unary, gate.Unary()), grpc.ChainStreamInterceptor(f.guard.Stream, gate.Stream()),
+	)
+	fealtyv1.RegisterAdmissionServiceServer(server, admission{f: f})
+	fealtyv1.RegisterAgentServiceServer(server, delivery{f: f})
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = f.guard.Run(ctx) })
+	for _, a := range addresses {
+		l := bufconn.Listen(1 << 20)
+		f.listeners[a] = l
+		wg.Go(func() { _ = server.Serve(l) })
+	}
+	f.tb.Cleanup(func() {
+		cancel()
+		server.Stop()
+		wg.Wait()
+	})
+}
+
+// dial is the network.
+func (f *fleet) dial(ctx context.Context, addr string) (net.Conn, error) {
+	f.mu.Lock()
+	l, down := f.listeners[addr], f.down[addr] || f.down["all"]
+	f.dialed[addr]++
+	f.mu.Unlock()
+	if l == nil || down {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
+	}
+	return l.DialContext(ctx)
+}
+
+// do changes the fleet.
+func (f *fleet) do(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// trustChanged gives the trust bundle a new version and delivers it.
+func (f *fleet) trustChanged(change func()) {
+	f.do(func() {
+		change()
+		f.version++
+		f.must(f.source.Trust(f.bundleLocked()))
+		f.tellLocked()
+	})
+}
+
+func (f *fleet) tellLocked() {
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// send has every stream deliver news, now and when it opens.
+func (f *fleet) send(news *fealtyv1.ConnectResponse) {
+	f.do(func() {
+		f.extra = append(f.extra, news)
+		f.tellLocked()
+	})
+}
+
+func asNews(s *fealtyv1.SignedSnapshot) *fealtyv1.ConnectResponse {
+	return &fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Snapshot{Snapshot: s}}
+}
+
+// token makes a join token.
+func (f *fleet) token(addresses ...string) proof.JoinToken {
+	if len(addresses) == 0 {
+		addresses = f.addresses()
+	}
+	t, err := proof.NewJoinToken(nil, proof.JoinToken{Cluster: testCluster, Addresses: addresses, Pin: identity.KeyOf(f.root), Expires: f.clock().Add(time.Hour)})
+	f.must(err)
+	f.do(func() { f.tokens[t.ID] = t })
+	return t
+}
+
+// admission is the fleet's AdmissionService.
+type admission struct {
+	fealtyv1.UnimplementedAdmissionServiceServer
+	f *fleet
+}
+
+func (s admission) Join(stream fealtyv1.AdmissionService_JoinServer) error {
+	f := s.f
+	cs, ok := mesh.ConnectionState(stream.Context())
+	if !ok {
+		return status.Error(codes.FailedPrecondition, "no TLS")
+	}
+	binding, err := proof.Binding(cs)
+	if err != nil {
+		return err
+	}
+	nonce := make([]byte, proof.NonceBytes)
+	rand.Read(nonce)
+	f.mu.Lock()
+	skew, refuse := f.skew, f.refuseJoin
+	f.mu.Unlock()
+	err = stream.Send(&fealtyv1.JoinResponse{Step: &fealtyv1.JoinResponse_Challenge{Challenge: &fealtyv1.JoinChallenge{Nonce: nonce, ServerTime: timestamppb.New(f.clock().Add(skew))}}})
+	if err != nil {
+		return err
+	}
+	req, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if refuse != nil {
+		return refuse
+	}
+	public, err := ca.ParseCSR(req.GetCsr())
+	if err != nil {
+		return err
+	}
+	spki, err := x509.MarshalPKIXPublicKey(public)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.joins++
+	e := proof.Evidence{Type: req.GetProof().GetType(), Claim: req.GetProof().GetClaim(), Evidence: req.GetProof().GetEvidence(), PublicKey: req.GetProof().GetPublicKey()}
+	proven, err := f.proofs().Verify(stream.Context(), proof.Transcript{Role: proof.Candidate, Cluster: testCluster, Nonce: nonce, Binding: binding, PublicKey: spki}, e)
+	var clone *proof.CloneError
+	switch {
+	case errors.As(err, &clone):
+		f.clones++
+		return explain.Wrap(err, explain.JoinClone, "identity", e.Claim)
+	case err != nil && e.Type == proof.TypeToken:
+		return explain.New(explain.TokenUnknown)
+	case err != nil:
+		return explain.Wrap(err, explain.JoinUnauthorized)
+	}
+	grant, err := f.admitLocked(identity.Kind(req.GetKind()), proven, public)
+	if err != nil {
+		return err
+	}
+	if f.editGrant != nil {
+		f.editGrant(grant)
+	}
+	if f.loseJoins > 0 {
+		f.loseJoins--
+		return status.Error(codes.Unavailable, "the connection broke")
+	}
+	return stream.Send(&fealtyv1.JoinResponse{Step: &fealtyv1.JoinResponse_Grant{Grant: grant}})
+}
+
+func (f *fleet) proofs() *proof.Registry {
+	return proof.NewRegistry(
+		proof.NewKeyVerifier(),
+		proof.NewTokenVerifier(func(_ context.Context, id string) (ed25519.PublicKey, string, error) {
+			t, ok := f.tokens[id]
+			if !ok {
+				return nil, "", proof.ErrNotFound
+			}
+			return t.PublicKey(), "edge-pool", nil
+		}),
+		proof.NewSVIDVerifier(func(_ context.Context, kind identity.Kind, name string) (identity.KeyID, []identity.KeyID, error) {
+			m := f.members[string(kind)+"/"+name]
+			if m == nil {
+				return identity.KeyID{}, nil, proof.ErrNotFound
+			}
+			return m.key, m.older, nil
+		}),
+	)
+}
+
+func (f *fleet) admitLocked(kind identity.Kind, p proof.Proven, public any) (*fealtyv1.JoinGrant, error) {
+	key, err := identity.KeyOfPublic(public)
+	if err != nil {
+		return nil, err
+	}
+	name := "node-k"
+	if p.TokenID() != "" {
+		name = "node-" + p.TokenID()[:6]
+	}
+	if p.Type() == proof.TypeSVID {
+		kind, name = p.Member()
+	}
+	if slices.Contains(f.banned, key) || slices.Contains(f.banned, p.KeyID()) {
+		return nil, explain.New(explain.JoinBanned, "identity", name)
+	}
+	path := string(kind) + "/" + name
+	outcome := fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER
+	m := f.members[path]
+	switch {
+	case m == nil:
+		id, err := identity.New(testCluster, kind, name)
+		if err != nil {
+			return nil, err
+		}
+		m = &memberState{id: id, key: key, incarnation: key, proof: p.Type()}
+		f.members[path] = m
+		outcome = fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED
+	case p.Type() == proof.TypeSVID:
+		m.rekey(key)
+	case p.Type() == proof.TypeKey:
+		m.rekey(key)
+		m.incarnation = key
+	case m.key != key:
+		return nil, explain.New(explain.JoinNameTaken, "identity", path)
+	}
+	m.notAfter = f.clock().Add(f.svidTTL)
+	grant := &fealtyv1.JoinGrant{
+		Outcome: outcome, Chain: rawChain(f.issue(public, m.id, f.svidTTL)), RootStatement: f.rootStatement(), TrustBundle: f.trustBundle(),
+	}
+	if kind != identity.Admin && kind != identity.Readonly {
+		grant.NodeBootstrap = f.bootstrap(m)
+	}
+	return grant, nil
+}
+
+func (m *memberState) rekey(key identity.KeyID) {
+	if m.key != key {
+		m.older = append([]identity.KeyID{m.key}, m.older...)
+		m.key = key
+	}
+}
+
+func (s admission) Renew(ctx context.Context, req *fealtyv1.RenewRequest) (*fealtyv1.RenewResponse, error) {
+	f := s.f
+	peer := identity.FromContext(ctx)
+	public, err := ca.ParseCSR(req.GetCsr())
+	if err != nil {
+		return nil, err
+	}
+	key, err := identity.KeyOfPublic(public)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.renewals++
+	if f.refuseRenew != nil {
+		return nil, f.refuseRenew
+	}
+	m := f.members[string(peer.ID.Kind())+"/"+peer.ID.Name()]
+	switch {
+	case m == nil:
+		return nil, explain.New(explain.RenewEntryGone, "identity", peer.ID.String())
+	case peer.Key == m.key:
+	case key == m.key && len(m.older) > 0 && peer.Key == m.older[0]:
+	default:
+		f.clones++
+		return nil, explain.New(explain.RenewOlderKey, "identity", peer.ID.String())
+	}
+	m.rekey(key)
+	m.notAfter = f.clock().Add(f.svidTTL)
+	resp := &fealtyv1.RenewResponse{Chain: rawChain(f.issue(public, m.id, f.svidTTL))}
+	if f.editRenewal != nil {
+		f.editRenewal(resp)
+	}
+	if f.loseRenews > 0 {
+		f.loseRenews--
+		return nil, status.Error(codes.Unavailable, "the connection broke")
+	}
+	return resp, nil
+}
+
+func (s admission) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*fealtyv1.LeaveResponse, error) {
+	f := s.f
+	peer := identity.FromContext(ctx)
+	path := string(peer.ID.Kind()) + "/" + peer.ID.Name()
+	f.mu.Lock()
+	m := f.members[path]
+	answer := f.leaveError
+	f.mu.Unlock()
+	if m == nil {
+		return nil, explain.New(explain.NotFound, "what", "member", "name", path)
+	}
+	f.trustChanged(func() {
+		f.banned = append(append(f.banned, m.key), m.older...)
+		delete(f.members, path)
+	})
+	if answer != nil {
+		return nil, answer()
+	}
+	<-ctx.Done() // the ban cuts our connection: the answer is lost
+	return nil, ctx.Err()
+}
+
+// delivery is the fleet's AgentService.
+type delivery struct {
+	fealtyv1.UnimplementedAgentServiceServer
+	f *fleet
+}
+
+func (s delivery) Connect(stream fealtyv1.AgentService_ConnectServer) error {
+	f := s.f
+	peer := identity.FromContext(stream.Context())
+	hello, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	gone := make(chan error, 1)
+	f.do(func() { f.reports = append(f.reports, hello) })
+	go func() {
+		for {
+			r, err := stream.Recv()
+			if err != nil {
+				gone <- err
+				return
+			}
+			f.do(func() { f.reports = append(f.reports, r) })
+		}
+	}()
+	held := make(map[string]*fealtyv1.HeldSnapshot)
+	for _, h := range hello.GetHeld() {
+		held[h.GetScope()] = h
+	}
+	var sentVersion, sentExtra uint64
+	if h := held[string(snapshot.ScopeTrustBundle)]; h != nil && h.GetAuthorityEpoch() == 1 {
+		sentVersion = h.GetConfigVersion()
+	}
+	needBoot := held[string(snapshot.ScopeNodeBootstrap)] == nil
+	for {
+		f.mu.Lock()
+		changed := f.changed
+		var out []*fealtyv1.ConnectResponse
+		if sentVersion != f.version {
+			out = append(out, asNews(f.trustBundle()))
+			sentVersion = f.version
+		}
+		if m := f.members[string(peer.ID.Kind())+"/"+peer.ID.Name()]; needBoot && m != nil {
+			out = append(out, asNews(f.bootstrap(m)))
+			needBoot = false
+		}
+		out = append(out, f.extra[sentExtra:]...)
+		sentExtra = uint64(len(f.extra))
+		f.mu.Unlock()
+		for _, m := range out {
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		case err := <-gone:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		case <-changed:
+		}
+	}
+}
+
+// node is a machine: its disk, and how it joins.
+type node struct {
+	f    *fleet
+	disk *durabletest.Disk
+	dir  string
+}
+
+func newNode(f *fleet) *node { return &node{f: f, disk: durabletest.NewDisk(), dir: dataDir} }
+
+func (n *node) joinConfig(p Proof) JoinConfig {
+	return JoinConfig{DataDir: n.dir, Proof: p, FS: n.disk.FS(), Now: n.f.clock, Log: quiet(), Dial: n.f.dial}
+}
+
+func (n *node) join(p Proof) (Result, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return Join(ctx, n.joinConfig(p))
+}
+
+func (n *node) mustJoin() Result {
+	n.f.tb.Helper()
+	r, err := n.join(ByToken(n.f.token()))
+	n.f.must(err)
+	return r
+}
+
+func (n *node) open() (*Agent, error) { return n.openOn(n.disk.FS()) }
+
+func (n *node) openOn(files durable.FS) (*Agent, error) {
+	a, err := Open(context.Background(), Config{DataDir: n.dir, FS: files, Now: n.f.clock, Log: quiet(), Dial: n.f.dial, Release: "v0.1.0"})
+	if a != nil {
+		a.socket = "" // tests that want one say so
+	}
+	return a, err
+}
+
+func (n *node) mustOpen() *Agent {
+	n.f.tb.Helper()
+	a, err := n.open()
+	n.f.must(err)
+	return a
+}
+
+// run runs a in the background and returns what ends it and waits; it is called at
+// the end of the test at the latest.
+func (n *node) run(a *Agent) (stop func() error) {
+	n.f.tb.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	stop = sync.OnceValue(func() error { cancel(); return <-done })
+	n.f.tb.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+func (n *node) path(name string) string { return n.dir + "/" + name }
+
+func (n *node) read(name string) []byte {
+	n.f.tb.Helper()
+	data, err := n.disk.FS().ReadFile(n.path(name), 64<<20)
+	n.f.must(err)
+	return data
+}
+
+func (n *node) has(name string) bool {
+	_, err := n.disk.FS().ReadFile(n.path(name), 64<<20)
+	return err == nil
+}
+
+// member returns the fleet's record of id.
+func (f *fleet) member(id identity.ID) memberState {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := f.members[string(id.Kind())+"/"+id.Name()]
+	if m == nil {
+		return memberState{}
+	}
+	return *m
+}
+
+// version of the trust bundle in use at a; 0 for none.
+func trustVersion(a *Agent) uint64 {
+	if h := a.beliefs.Load().held[snapshot.ScopeTrustBundle]; h != nil {
+		return h.v.Header().ConfigVersion
+	}
+	return 0
+}
+
+func bootVersion(a *Agent) uint64 {
+	if h := a.beliefs.Load().held[snapshot.ScopeNodeBootstrap]; h != nil {
+		return h.v.Header().ConfigVersion
+	}
+	return 0
+}
+
+// eventually waits until cond holds. It looks again after each short while, because
+// what it waits for is on the other side of a network.
+func eventually(tb testing.TB, what string, cond func() bool) {
+	tb.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for !cond() {
+		if time.Now().After(deadline) {
+			tb.Fatalf("never happened: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+var _ = fmt.Sprint
+var _ = strings.Join

@@ -1,0 +1,225 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// AddressError says how one coordinator could not be used.
+type AddressError struct {
+	Address string
+	Err     error
+}
+
+func (e *AddressError) Error() string { return e.Address + ": " + e.Err.Error() }
+
+// Unwrap returns the failure.
+func (e *AddressError) Unwrap() error { return e.Err }
+
+// verdicts are the answers that are about us: every coordinator would give the
+// same, so that the first one ends the search. The lasting ones stay until a
+// person does something; they are incidents, and asked again seldom.
+var verdicts = map[explain.Code]struct{ lasting bool }{
+	explain.CallerBanned:      {true},
+	explain.CallerMismatch:    {true},
+	explain.CallerNoIdentity:  {true},
+	explain.Denied:            {true},
+	explain.JoinWrongCluster:  {true},
+	explain.JoinUnauthorized:  {true},
+	explain.JoinKindMismatch:  {true},
+	explain.JoinBanned:        {true},
+	explain.JoinBadCSR:        {true},
+	explain.JoinEntryFull:     {true},
+	explain.JoinNameTaken:     {true},
+	explain.JoinClone:         {true},
+	explain.JoinNoBinding:     {true},
+	explain.ProofUnknownType:  {true},
+	explain.RenewEntryGone:    {true},
+	explain.RejoinGraceOver:   {true},
+	explain.RenewOlderKey:     {true},
+	explain.TokenUnknown:      {true},
+	explain.TokenSpent:        {true},
+	explain.TokenExpired:      {true},
+	explain.TokenForeign:      {true},
+	explain.TokenRevoked:      {true},
+	explain.MemberOwnsDomains: {false},
+}
+
+// verdict returns what a coordinator decided about us, if err is that.
+func verdict(err error) (*explain.Error, bool) {
+	// Handshake errors travel in the same kind of detail, and decide nothing.
+	if _, ok := errors.AsType[*mesh.HandshakeError](err); ok {
+		return nil, false
+	}
+	e, ok := explain.FromStatus(err)
+	if !ok {
+		return nil, false
+	}
+	_, ok = verdicts[e.Code]
+	return e, ok
+}
+
+// lasting reports whether err will not go away by asking again soon.
+func lasting(err error) bool {
+	e, ok := errors.AsType[*explain.Error](err)
+	if !ok {
+		if e, ok = verdict(err); !ok {
+			return false
+		}
+	}
+	return verdicts[e.Code].lasting
+}
+
+// unwelcome reports whether err says that our certificate is not accepted, be it
+// expired, banned, or of an authority that is not known any more.
+func unwelcome(err error) bool {
+	if h, ok := errors.AsType[*mesh.HandshakeError](err); ok {
+		return h.Reason == mesh.ClientRejected
+	}
+	return status.Code(err) == codes.Unauthenticated
+}
+
+// word turns what a coordinator at address caused into the error to show.
+func word(address string, err error) *explain.Error {
+	if e, ok := errors.AsType[*explain.Error](err); ok {
+		return e
+	}
+	if h, ok := errors.AsType[*mesh.HandshakeError](err); ok {
+		return wordHandshake(h, err)
+	}
+	if n, ok := errors.AsType[*mesh.EndpointError](err); ok {
+		return explain.Wrap(err, explain.Unreachable, "endpoint", n.Endpoint, "problem", n.Err.Error())
+	}
+	if e, ok := explain.FromStatus(err); ok {
+		return e
+	}
+	e := explain.Of(err)
+	if e.Code == explain.Unreachable && e.Fields["endpoint"] == "" {
+		return explain.Wrap(err, explain.Unreachable, "endpoint", address, "problem", e.Fields["problem"])
+	}
+	return e
+}
+
+func wordHandshake(h *mesh.HandshakeError, err error) *explain.Error {
+	chain, _ := errors.AsType[*identity.ChainError](h)
+	problem := h.Error()
+	if chain != nil {
+		problem = chain.Error()
+	}
+	switch h.Reason {
+	case mesh.IdentityMismatch:
+		got := "something else"
+		if m, ok := errors.AsType[*credential.MismatchError](h); ok {
+			got = m.Got.String()
+		}
+		return explain.Wrap(err, explain.PeerIdentityMismatch, "endpoint", h.Endpoint, "expected", h.Expected, "identity", got)
+	case mesh.NoIdentity:
+		return explain.Wrap(err, explain.PeerNoIdentity, "endpoint", h.Endpoint, "problem", problem)
+	case mesh.Expired:
+		if chain == nil {
+			return explain.Wrap(err, explain.PeerExpired, "endpoint", h.Endpoint)
+		}
+		return explain.Wrap(err, explain.PeerExpired, "endpoint", h.Endpoint, "not_before", stamp(chain.NotBefore), "not_after", stamp(chain.NotAfter), "now", stamp(chain.Now))
+	case mesh.ClientRejected:
+		return explain.Wrap(err, explain.PeerRejectedUs, "endpoint", h.Endpoint)
+	case mesh.Protocol:
+		return explain.Wrap(err, explain.PeerProtocol, "endpoint", h.Endpoint)
+	}
+	return explain.Wrap(err, explain.PeerUntrusted, "endpoint", h.Endpoint, "problem", problem)
+}
+
+// summarize words the failures of all addresses as the one that says most: first
+// what a coordinator or we found out about the request, then a handshake, then
+// the network. All of them stay in its chain.
+func summarize(cluster string, failures []error) error {
+	if len(failures) == 0 {
+		return explain.New(explain.NodeNoCoordinator, "cluster", cluster, "tried", "no address, since none is known,")
+	}
+	all := errors.Join(failures...)
+	rank := func(err error) int {
+		switch {
+		case isExplained(err):
+			return 0
+		case isHandshake(err):
+			return 1
+		}
+		return 2
+	}
+	best := failures[0]
+	for _, f := range failures[1:] {
+		if rank(f) < rank(best) {
+			best = f
+		}
+	}
+	address := ""
+	if at, ok := errors.AsType[*AddressError](best); ok {
+		address = at.Address
+	}
+	e := word(address, best)
+	if rank(best) < 2 {
+		return explain.Wrap(all, e.Code, pairs(e.Fields)...)
+	}
+	var tried []string
+	for _, f := range failures {
+		if at, ok := errors.AsType[*AddressError](f); ok && len(tried) < 8 {
+			tried = append(tried, at.Address)
+		}
+	}
+	last := failures[len(failures)-1]
+	return explain.Wrap(all, explain.NodeNoCoordinator, "cluster", cluster, "tried", strings.Join(tried, ", "), "problem", word(address, last).Why)
+}
+
+func isHandshake(err error) bool {
+	_, ok := errors.AsType[*mesh.HandshakeError](err)
+	return ok
+}
+
+func isExplained(err error) bool {
+	if _, ok := errors.AsType[*explain.Error](err); ok {
+		return true
+	}
+	if isHandshake(err) {
+		return false
+	}
+	_, ok := explain.FromStatus(err)
+	return ok
+}
+
+func pairs(fields map[string]string) []any {
+	var out []any
+	for k, v := range fields {
+		out = append(out, k, v)
+	}
+	return out
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// clip bounds a text and makes it printable UTF-8.
+func clip(s string, limit int) string {
+	if len(s) > limit {
+		s = s[:limit]
+	}
+	return strings.ToValidUTF8(s, "?")
+}
+
+// oneLine is err for a status line.
+func oneLine(err error) string {
+	if err == nil {
+		return ""
+	}
+	if e, ok := errors.AsType[*explain.Error](err); ok {
+		return clip(fmt.Sprintf("%s: %s (%s)", e.Code, e.What, e.Why), maxDetailBytes)
+	}
+	return clip(strings.ReplaceAll(err.Error(), "\n", "; "), maxDetailBytes)
+}
