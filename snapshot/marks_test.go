@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"testing"
@@ -146,6 +147,12 @@ func TestSignedTime(t *testing.T) {
 			t.Fatalf("after %+v: %v, want %d minutes", s.step, got, s.want)
 		}
 	}
+	// A record is signed time too, over a header however old.
+	v := step{epoch: 4, version: 2, generation: 2}.verified(f)
+	v.record.IssuedAt = f.now.Add(time.Hour)
+	if got := mustAccept(t, m, v).SignedTime(); !got.Equal(v.record.IssuedAt) {
+		t.Fatalf("after a record of %v: %v", v.record.IssuedAt, got)
+	}
 }
 
 func TestRecheck(t *testing.T) {
@@ -206,6 +213,22 @@ func TestRecheck(t *testing.T) {
 	_, err = Recheck(&cut, f.trust(), m, f.now)
 	wantRefused(t, err, checkHash, ReasonHash)
 
+	// The previous one may be of an epoch that ended, under a bundle of the new one.
+	next := f.trust()
+	next.Bundle = f.mustVerify(t, f.signedBundle(t, func(h *Header, b *TrustBundle) { h.AuthorityEpoch, b.AuthorityEpoch = 4, 4 }), f.trust())
+	v4 := f.signedBootstrap(t, func(h *Header, _ *NodeBootstrap, r *Record) { h.AuthorityEpoch, r.AuthorityEpoch = 4, 4 })
+	after := mustAccept(t, m, must(Verify(v4, next, m, f.now)))
+	for _, s := range []*Signed{v3, v4} {
+		if _, err := Recheck(s, next, after, f.now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Recheck(v4, f.trust(), after, f.now); err != nil {
+		t.Fatal("under the bundle before: ", err)
+	}
+	_, err = Verify(v3, next, after, f.now)
+	wantRefused(t, err, checkEpoch, ReasonEpoch)
+
 	// An epoch that came with another snapshot does not undo what is active.
 	m = mustAccept(t, m, f.mustVerify(t, f.signedBundle(t, func(h *Header, b *TrustBundle) { h.AuthorityEpoch, b.AuthorityEpoch = 9, 9 }), f.trust()))
 	if _, err := Recheck(v3, f.trust(), m, f.now); err != nil {
@@ -225,12 +248,18 @@ func TestParseMarks(t *testing.T) {
 		t.Fatal("no mark of the bundle")
 	}
 	all := m.All()
+	if all[0].Scope != ScopeNodeBootstrap || all[1].Scope != ScopeTrustBundle {
+		t.Fatal("marks are not sorted by scope")
+	}
 	for name, bad := range map[string][]byte{
 		"nothing": nil, "empty": []byte("{}"), "cut": data[:len(data)-1], "more": append(data[:len(data):len(data)], ' '),
-		"twice":        must(encode(&marksFile{append(all, all[1])})),
-		"out of order": must(encode(&marksFile{[]Mark{all[1], all[0]}})),
-		"no version":   must(encode(&marksFile{[]Mark{func(m Mark) Mark { m.ConfigVersion = 0; return m }(all[0])}})),
-		"above 2^53":   must(encode(&marksFile{[]Mark{func(m Mark) Mark { m.Generation = MaxVersion + 1; return m }(all[0])}})),
+		"of tomorrow":               bytes.Replace(data, []byte(`"schema_version":1`), []byte(`"schema_version":2`), 1),
+		"twice":                     must(encode(&marksFile{append(all, all[1])})),
+		"out of order":              must(encode(&marksFile{[]Mark{all[1], all[0]}})),
+		"no version":                must(encode(&marksFile{[]Mark{func(m Mark) Mark { m.ConfigVersion = 0; return m }(all[0])}})),
+		"no epoch":                  must(encode(&marksFile{[]Mark{func(m Mark) Mark { m.AuthorityEpoch = 0; return m }(all[0])}})),
+		"record's epoch above 2^53": must(encode(&marksFile{[]Mark{func(m Mark) Mark { m.PublicationEpoch = MaxVersion + 1; return m }(all[0])}})),
+		"above 2^53":                must(encode(&marksFile{[]Mark{func(m Mark) Mark { m.Generation = MaxVersion + 1; return m }(all[0])}})),
 	} {
 		if _, err := ParseMarks(bad); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%s: %v", name, err)

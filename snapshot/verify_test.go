@@ -215,6 +215,22 @@ var refusals = []refusal{
 		g.trust.ConfigRoot = nil
 		return f.signedBundle(t)
 	}},
+	{check: checkSignature, name: "no config root key, and a hint at none", reason: ReasonSignature, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
+		g.trust.ConfigRoot = nil
+		s := f.signedBundle(t)
+		s.Signatures[0].KeyID = KeyIDOf(nil)
+		return s
+	}},
+	{check: checkSignature, name: "hint at another key", reason: ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
+		s := f.signedBundle(t)
+		s.Signatures[0].KeyID = KeyIDOf(nil)
+		return s
+	}},
+	{check: checkSignature, name: "tree algorithm over a header", reason: ReasonSignature, make: func(t *testing.T, f *fleet, g *given) *Signed {
+		s := f.signedBundle(t)
+		s.Signatures[0].Algorithm = AlgorithmTree
+		return s
+	}},
 	{check: checkSignature, name: "signed record of tomorrow", reason: ReasonSignature, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		s := f.signedBootstrap(t)
 		s.Publication.Record = bytes.Replace(s.Publication.Record, []byte(`"schema_version":1`), []byte(`"schema_version":2`), 1)
@@ -481,6 +497,8 @@ var bundleRefusals = []struct {
 	{"signer without a name", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.Signers.Keys[0].Name = "" }},
 	{"signer with a short key", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.Signers.Keys[0].Key = b.Signers.Keys[0].Key[:31] }},
 	{"no head", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.Head.Hash = Digest{} }},
+	{"another cluster, and no bans", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.ClusterID, b.BannedIDs = "test.example", nil }},
+	{"no hash of a newer head", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.Head = Head{Index: 9} }},
 	// Against the active bundle:
 	{"another root CA", func(t *testing.T, f *fleet, b *TrustBundle) { b.Roots = [][]byte{newFleet(t).ca.Root().Cert.Raw} }},
 	{"head went back", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.Head.Index-- }},
@@ -642,6 +660,31 @@ func TestOrder(t *testing.T) {
 		rejected, ok := errors.AsType[*RejectedError](err)
 		if !ok || rejected.Check != repairs[done].check {
 			t.Fatalf("after %d repairs: %v, want a refusal by check %d", done, err, repairs[done].check)
+		}
+	}
+}
+
+// A header of a later schema is called that, whatever else is in it, so that
+// the operator upgrades instead of looking for an attacker.
+func TestSchemaOfTomorrowIsNamed(t *testing.T) {
+	f := newFleet(t)
+	header := f.signedBootstrap(t).Header
+	g := &forge{record: f.record(), cluster: testCluster, keys: []crypto.Signer{f.keys[0]}}
+	for text, want := range map[string]string{
+		`{"a":{"schema_version":7},"schema_version":2,"z":[1]}`:                        "schema version 2",
+		strings.Replace(string(header), `"schema_version":1`, `"schema_version":3`, 1): "schema version 3",
+		`{"schema_version":1,"z":1}`:                                                   "header",
+		`{"schema_version":"2"}`:                                                       "header",
+		`{"schema_version":2.5}`:                                                       "header",
+		`["schema_version",2]`:                                                         "header",
+		`{"a":`:                                                                        "header",
+		``:                                                                             "a header of 0 bytes",
+		`{"schema_version":99999999999999999999}`:                                      "header",
+	} {
+		_, err := Verify(g.signBytes([]byte(text), f.signedBootstrap(t).Content), f.trust(), Marks{}, f.now)
+		rejected, ok := errors.AsType[*RejectedError](err)
+		if !ok || !strings.Contains(rejected.Detail, want) || rejected.Scope != "" && want == "header" {
+			t.Errorf("%.60s: %v, want %q in it", text, err, want)
 		}
 	}
 }
