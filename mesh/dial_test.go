@@ -446,6 +446,12 @@ func TestNoNeedlessConnections(t *testing.T) {
 	if n := s.guard.Live(); n != 1 {
 		t.Fatalf("%d connections, want 1", n)
 	}
+	// A source that does not tell is followed by the next call.
+	next := material(t, a, identity.Data, "n1")
+	src.set(next)
+	if _, err := who(t, c); err != nil || s.last().Key != next.Pin() {
+		t.Fatalf("%v, on %v", err, s.last())
+	}
 	empty := dial(t, s.addr, credential.NewIssued(nil), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
 	if _, err := who(t, empty); !errors.Is(err, credential.ErrNoMaterial) || status.Code(err) != codes.Unavailable {
 		t.Fatal(err)

@@ -413,6 +413,76 @@ func TestCutIsFinal(t *testing.T) {
 	}
 }
 
+// With a source that does not tell of its changes, the next call finds out, and
+// the connection ends after the grace of what runs on it.
+func TestFoundOutByACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := identitytest.NewAuthority(t, cluster)
+		ln, opts := inMemory()
+		server := material(t, a, identity.Coordinator, "c1")
+		src := &flaky{m: server}
+		serve(t, ln, mesh.GuardConfig{Source: src})
+		m := material(t, a, identity.Data, "n1")
+		c := dial(t, "passthrough:///c1", credential.Static(m), credential.AnyOfKind(identity.Coordinator), opts)
+		st, _, err := talk(t, c, deafMethod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		issued := credential.NewIssued(server)
+		if err := issued.Trust(banning(a, m.ID())); err != nil {
+			t.Fatal(err)
+		}
+		now, err := issued.Current(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		src.set(now)
+		start := time.Now()
+		if _, err := who(t, c); status.Code(err) != codes.PermissionDenied {
+			t.Fatal(err)
+		}
+		if err := st.RecvMsg(&wrapperspb.BytesValue{}); err == nil {
+			t.Fatal("the stream goes on")
+		}
+		if took := time.Since(start); took < mesh.DefaultGrace || took > mesh.DefaultGrace+time.Millisecond {
+			t.Fatalf("closed after %v, want the grace", took)
+		}
+	})
+}
+
+// While the source fails, the last bans it gave stay in force.
+func TestBansOutliveAFailingSource(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	issued := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
+	m := material(t, a, identity.Data, "n1")
+	now, err := issued.Current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := &flaky{m: now}
+	s := serveUnswept(t, loopback(t), mesh.GuardConfig{Source: src, Grace: time.Hour})
+	c := dial(t, s.addr, credential.Static(m), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
+	if _, err := who(t, c); err != nil {
+		t.Fatal(err)
+	}
+	if err := issued.Trust(banning(a, m.ID())); err != nil {
+		t.Fatal(err)
+	}
+	if now, err = issued.Current(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	src.set(now)
+	// Somebody else's call brings the ban in; then the source fails.
+	if _, err := who(t, dial(t, s.addr, credential.Static(material(t, a, identity.Data, "n2")), credential.AnyOfKind(identity.Coordinator), mesh.Options{})); err != nil {
+		t.Fatal(err)
+	}
+	src.set(nil)
+	if _, err := who(t, c); status.Code(err) != codes.PermissionDenied {
+		t.Fatal(err)
+	}
+}
+
 func TestMaxConns(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
 	s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), MaxConns: 3, MaxStrangers: 1})
