@@ -410,6 +410,11 @@ var refusals = []refusal{
 			x.content.(*NodeBootstrap).ClusterID = "test.example"
 		})
 	}},
+	{check: checkContent, name: "another cluster without members", reason: ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+		return f.forge(func(x *forge) {
+			x.content.(*NodeBootstrap).ClusterID, x.content.(*NodeBootstrap).Members = "test.example", nil
+		})
+	}},
 	{check: checkContent, name: "member of another cluster", reason: ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) {
 			x.content.(*NodeBootstrap).Members = []Member{{mustID(identity.New("test.example", identity.Data, "node-d")), MemberActive}}
@@ -479,6 +484,7 @@ var bundleRefusals = []struct {
 	{"config key twice", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.ConfigKeys[1].Key = b.ConfigKeys[0].Key }},
 	{"config keys out of order", func(_ *testing.T, _ *fleet, b *TrustBundle) { slices.Reverse(b.ConfigKeys) }},
 	{"config key of a wrong size", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.ConfigKeys[1].Key = b.ConfigKeys[1].Key[:31] }},
+	{"empty key of another algorithm", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.ConfigKeys[0].Algorithm, b.ConfigKeys[0].Key = "ml-dsa-65-tree", nil }},
 	{"config key without algorithm", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.ConfigKeys[1].Algorithm = "" }},
 	{"config key is the root's", func(_ *testing.T, f *fleet, b *TrustBundle) {
 		b.ConfigKeys = b.ConfigKeys[:1]
