@@ -484,7 +484,9 @@ var bundleRefusals = []struct {
 	{"config key twice", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.ConfigKeys[1].Key = b.ConfigKeys[0].Key }},
 	{"config keys out of order", func(_ *testing.T, _ *fleet, b *TrustBundle) { slices.Reverse(b.ConfigKeys) }},
 	{"config key of a wrong size", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.ConfigKeys[1].Key = b.ConfigKeys[1].Key[:31] }},
-	{"empty key of another algorithm", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.ConfigKeys[0].Algorithm, b.ConfigKeys[0].Key = "ml-dsa-65-tree", nil }},
+	{"empty key of another algorithm", func(_ *testing.T, _ *fleet, b *TrustBundle) {
+		b.ConfigKeys[0].Algorithm, b.ConfigKeys[0].Key = "ml-dsa-65-tree", nil
+	}},
 	{"config key without algorithm", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.ConfigKeys[1].Algorithm = "" }},
 	{"config key is the root's", func(_ *testing.T, f *fleet, b *TrustBundle) {
 		b.ConfigKeys = b.ConfigKeys[:1]
