@@ -69,6 +69,9 @@ func identify(m *manifest.Manifest, c candidate, member versioned[memberRecord],
 		if !member.exists() {
 			return match{}, unauthorized
 		}
+		if member.value.Kind != c.kind {
+			return match{}, kindMismatch(member.value.path(), member.value.Kind, c.kind)
+		}
 		selectors = member.value.Selectors
 	}
 	found, ok := m.Match(c.kind, selectors)
@@ -110,7 +113,7 @@ type admissionView struct {
 	member    versioned[memberRecord]
 	bannedID  versioned[banRecord]
 	bannedKey versioned[banRecord]
-	count     versioned[entryCount] // read only for an entry with max_members
+	members   int // under the entry; read only for one with max_members
 }
 
 // admission is what a transaction must write, and what the candidate is told.
@@ -121,7 +124,7 @@ type admission struct {
 	// one; tokenUse is what binds the use to the key.
 	token    *tokenRecord
 	tokenUse *tokenUse
-	count    *entryCount
+	from     string // the entry that covered it before; "" for a new member
 }
 
 // admit decides steps 4 to 6: bans, then whether the name is free or the
@@ -134,8 +137,8 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 	if csr != nil {
 		return admission{}, csr
 	}
-	if c.token != nil && !c.token.use.exists() {
-		if err := tokenFault(c.token.value, now); err != nil {
+	if c.token != nil {
+		if err := tokenAdmits(c, v.member, now); err != nil {
 			return admission{}, err
 		}
 	}
@@ -157,7 +160,7 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 			return admission{}, err
 		}
 		old := v.member.value
-		a.already = true
+		a.already, a.from = true, old.Entry
 		a.record.JoinedAt = old.JoinedAt
 		a.record.Domains = old.Domains
 		a.record.Key, a.record.Older, a.record.NotAfter = old.Key, old.Older, old.NotAfter
@@ -167,10 +170,9 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 			a.record.Incarnation, a.record.Token, a.record.NarrowTo = old.Incarnation, old.Token, old.NarrowTo
 		}
 	} else if m.entry.MaxMembers > 0 {
-		if v.count.value.Members >= m.entry.MaxMembers {
+		if v.members >= m.entry.MaxMembers {
 			return admission{}, explain.New(explain.JoinEntryFull, "entry", m.entry.Name, "max", fmt.Sprint(m.entry.MaxMembers))
 		}
-		a.count = &entryCount{Members: v.count.value.Members + 1}
 	}
 	if c.token != nil && !c.token.use.exists() {
 		used := c.token.value
@@ -185,21 +187,40 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 	return a, nil
 }
 
+// tokenAdmits says why the token of c does not admit it. A key that the token
+// admitted already may ask again, as its grant may have been lost, for as long as
+// it is that member's last one; afterwards its use is spent like any other.
+func tokenAdmits(c candidate, member versioned[memberRecord], now time.Time) error {
+	tok := c.token.value
+	if !c.token.use.exists() {
+		return tokenFault(tok, now)
+	}
+	switch m := member.value; {
+	case tok.Revoked:
+		return tokenFault(tok, now)
+	case !member.exists() || m.State != stateActive || m.Key != c.key || m.Token != tok.ID:
+		return explain.New(explain.TokenSpent, "token", tok.ID, "uses", fmt.Sprint(tok.Uses))
+	}
+	return nil
+}
+
 // rejoins reports whether c proved that it is the member that old records.
 func rejoins(m match, c candidate, old memberRecord, now time.Time) error {
 	taken := explain.New(explain.JoinNameTaken, "identity", m.id.String())
 	switch {
 	case c.proven.Type() == proof.TypeSVID:
-		// The verifier compared the key with the record already; old keys and
-		// foreign ones do not come here.
-		return nil
+		// The verifier compared the key with the record, but with what it was then.
+		if old.State == stateActive && c.proven.KeyID() == old.Key {
+			return nil
+		}
+		return explain.New(explain.JoinClone, "identity", m.id.String(), "key", c.proven.KeyID().String()[:16])
 	case old.State == stateReplacing:
 		return nil
 	case c.token != nil && c.token.use.exists() && c.key == old.Key:
 		return nil // its grant was lost
 	case !m.token && slices.Contains(old.Selectors, m.selector):
 		return nil
-	case sessionKind(old.Kind) && now.After(old.NotAfter):
+	case sessionKind(old.Kind) && !now.Before(old.certifiedUntil()):
 		return nil // a person's session that is over holds no name
 	}
 	return taken

@@ -31,17 +31,20 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		return err
 	}
 	helloCtx, cancel := context.WithTimeout(ctx, helloTimeout)
-	hello, err := receive(helloCtx, stream.Recv)
+	hello, err := receive(helloCtx, c, stream.Recv)
 	cancel()
 	if err != nil {
 		return err
 	}
 	c.live.opened(id)
-	defer c.live.closed(id)
+	defer func() {
+		_, member := c.members.get(string(id.Kind()) + "/" + id.Name())
+		c.live.closed(id, member)
+	}()
 	c.live.reported(id, hello, c.now())
 
 	reports := make(chan error, 1)
-	go func() { // ends with the stream, which ends when Connect returns
+	c.readers.Go(func() { // ends with the stream, which ends when Connect returns
 		for {
 			r, err := stream.Recv()
 			if err != nil {
@@ -50,7 +53,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			}
 			c.live.reported(id, r, c.now())
 		}
-	}()
+	})
 
 	held := make(map[string]*fealtyv1.HeldSnapshot, len(hello.GetHeld()))
 	for _, h := range hello.GetHeld()[:min(len(hello.GetHeld()), maxHeldReported)] {
@@ -104,16 +107,51 @@ func (a agentServer) sendBootstrap(ctx context.Context, stream fealtyv1.AgentSer
 	if held != nil && held.GetAuthorityEpoch() == s.head.AuthorityEpoch {
 		return nil
 	}
-	rec, err := get[memberRecord](ctx, s.records, memberKey(id.Kind(), id.Name()))
-	if err != nil {
-		return c.storeError("read the member", err)
+	if err := sleep(ctx, c.live.bootstrapWait(id, c.now())); err != nil {
+		return err
 	}
-	if !rec.exists() || rec.value.State != stateActive {
-		return explain.New(explain.RenewEntryGone, "identity", id.String())
-	}
-	msg, err := c.bootstrap(s, rec.value, rec.version, c.now())
+	msg, err := c.bootstrapAgain(ctx, id)
 	if err != nil {
 		return err
 	}
 	return stream.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Snapshot{Snapshot: msg}})
+}
+
+// bootstrapAgain makes another node_bootstrap for a member. Its content depends
+// on who else is a member now, so it takes a version of its own: the member's
+// record is written again.
+func (c *Coordinator) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv1.SignedSnapshot, error) {
+	for range commitTries {
+		s, err := c.ready()
+		if err != nil {
+			return nil, err
+		}
+		rec, err := get[memberRecord](ctx, s.records, memberKey(id.Kind(), id.Name()))
+		if err != nil {
+			return nil, c.storeError("read the member", err)
+		}
+		gone := explain.New(explain.RenewEntryGone, "identity", id.String())
+		if !rec.exists() || rec.value.State != stateActive {
+			return nil, gone
+		}
+		found, ok := s.manifest.Match(rec.value.Kind, rec.value.Selectors)
+		if !ok {
+			return nil, gone
+		}
+		ch := s.records.newChange(s.headVersion)
+		if err := c.recount(ctx, s, ch, rec.value.Entry, found.Entry.Name); err != nil {
+			return nil, err
+		}
+		rec.value.cover(found.Entry)
+		ch.put(memberKey(id.Kind(), id.Name()), rec.version, rec.value)
+		version, err := ch.commit(ctx)
+		switch {
+		case err == nil:
+			c.members.put(rec.value, version)
+			return c.bootstrap(s, rec.value, version, c.now())
+		case !c.conflicts(ctx, err):
+			return nil, c.storeError("number the member's bootstrap", err)
+		}
+	}
+	return nil, errBusy("member " + id.Name())
 }

@@ -26,8 +26,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"net"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -54,10 +56,14 @@ const (
 	headPollPause      = 5 * time.Second
 	trustPollPause     = 5 * time.Second
 	trustRefreshPause  = time.Hour // a connected member's bundle is never older
+	identityPause      = 5 * time.Second
 	enrolmentKeyFile   = "enrolment.key"
 	lockFile           = "lock"
+	markFile           = "head-seen.json"
+	maxMarkFile        = 1 << 10
 	setupTokenFile     = "setup-token"
 	maxEnrolmentKey    = 4 << 10
+	conflictPause      = 5 * time.Millisecond // at most, before a decision is made again
 	adminSocketDefault = "admin.sock"
 )
 
@@ -125,22 +131,26 @@ type Coordinator struct {
 
 	state         atomic.Pointer[state]
 	stateNews     news
+	trustMu       sync.Mutex // orders what trust and source are set to; no I/O under it
 	trust         atomic.Pointer[trustView]
 	trustNews     news
+	headKick      chan struct{} // asks the head loop to look now; capacity 1
 	trustKick     chan struct{} // asks the trust loop to look now; capacity 1
 	setting       chan struct{} // held by the one SetManifest under way; capacity 1
 	headConfirmed atomic.Int64  // Unix nanoseconds of the last time the store showed our head
 	serving       atomic.Bool
-	wasReady      atomic.Bool
 
 	source  *credential.Issued // what our listener presents and believes
 	guard   *mesh.Guard
 	members memberIndex
 	live    liveMembers
 
-	limiter   *joinLimiter
-	joinSlots chan struct{}
-	stripes   *stripes
+	limiter      *joinLimiter
+	joinsWaiting chan struct{} // held by each join from challenge to answer
+	joinSlots    chan struct{} // held by each join that is decided
+	stripes      *stripes
+	refusals     logGate // of the log lines that strangers can cause
+	readers      sync.WaitGroup
 
 	lock     io.Closer // of the data directory
 	setup    atomic.Pointer[setupSecret]
@@ -177,16 +187,18 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	}
 	c := &Coordinator{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, store: cfg.Store, history: history.New(cfg.Store), fs: cfg.FS, faults: cfg.Faults,
-		startedAt: cfg.Now(),
-		registry:  cfg.Registry,
-		trustKick: make(chan struct{}, 1),
-		setting:   make(chan struct{}, 1),
-		limiter:   newJoinLimiter(cfg.Rates),
-		joinSlots: make(chan struct{}, joinsAtOnce),
-		stripes:   newStripes(),
-		stopping:  make(chan struct{}),
-		members:   memberIndex{members: make(map[string]indexed)},
-		live:      liveMembers{members: make(map[identity.ID]*liveMember)},
+		startedAt:    cfg.Now(),
+		registry:     cfg.Registry,
+		trustKick:    make(chan struct{}, 1),
+		headKick:     make(chan struct{}, 1),
+		setting:      make(chan struct{}, 1),
+		limiter:      newJoinLimiter(cfg.Rates),
+		joinsWaiting: make(chan struct{}, joinsPending), joinSlots: make(chan struct{}, joinsAtOnce),
+		stripes:  newStripes(),
+		refusals: newLogGate(),
+		stopping: make(chan struct{}),
+		members:  newMemberIndex(),
+		live:     liveMembers{members: make(map[identity.ID]*liveMember)},
 	}
 	c.metrics = newMetrics(cfg.Registry, c)
 	if err := c.fs.MkdirAll(cfg.DataDir); err != nil {
@@ -227,7 +239,7 @@ func (c *Coordinator) open(ctx context.Context) error {
 		return fmt.Errorf("guard the listeners: %w", err)
 	}
 	c.state.Store(&state{phase: phaseRecovery, reason: "the history was not read yet"})
-	s, err := c.load(ctx)
+	s, err := c.load(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -236,27 +248,41 @@ func (c *Coordinator) open(ctx context.Context) error {
 			return err
 		}
 	}
-	return c.adopt(ctx, s)
+	_ = c.adopt(ctx, s) // a failure is logged, and is the state then
+	return ctx.Err()
 }
 
 // Close gives back what [New] took, for a coordinator that was never run.
-func (c *Coordinator) Close() error { return c.lock.Close() }
+func (c *Coordinator) Close() error {
+	c.wipe()
+	return c.lock.Close()
+}
+
+// wipe overwrites the secrets, when nobody uses them any more.
+func (c *Coordinator) wipe() {
+	if s := c.state.Load().ready(); s != nil {
+		s.secrets.wipe()
+	}
+}
 
 // Run serves until ctx ends or a part fails; the first failure ends the others.
 // Every goroutine starts below here, and is gone when Run returns.
 func (c *Coordinator) Run(ctx context.Context) error {
 	defer c.lock.Close()
+	// The server closes its listeners, but not if it was never started.
+	defer c.cfg.Listener.Close()
+	if c.cfg.Metrics != nil {
+		defer c.cfg.Metrics.Close()
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.guard.Run(ctx) })
 	g.Go(func() error { return c.followState(ctx) })
 	if err := c.serve(ctx, g); err != nil {
-		// The listeners are this call's to close, also when one of them failed.
 		g.Go(func() error { return err })
 	}
 	err := g.Wait()
-	if c.state.Load().phase == phaseReady {
-		c.state.Load().secrets.wipe()
-	}
+	c.readers.Wait()
+	c.wipe()
 	return err
 }
 
@@ -297,7 +323,7 @@ func (c *Coordinator) advertised() []string {
 // handshakeFailed counts a handshake that failed, and says so.
 func (c *Coordinator) handshakeFailed(err *mesh.HandshakeError) {
 	c.metrics.handshakes.WithLabelValues(string(err.Reason)).Inc()
-	c.log.Info("a handshake failed", "reason", string(err.Reason), "remote", err.Endpoint)
+	c.refusals.log(context.Background(), c.log, slog.LevelInfo, "a handshake failed", slog.String("reason", string(err.Reason)), slog.String("remote", err.Endpoint))
 }
 
 // connectionCut counts a connection that ended because its peer's certificate
@@ -308,7 +334,9 @@ func (c *Coordinator) connectionCut(p identity.Peer, err *mesh.CutError) {
 	c.log.Warn("a connection was cut", "reason", string(err.Reason), "peer", p)
 }
 
-// ready returns the state to decide on, or why there is none.
+// ready returns the state to decide on, or why there is none. Strangers are told
+// too, so why it is in recovery mode, which names files and keepers, is left to
+// status and the log.
 func (c *Coordinator) ready() (*state, error) {
 	s := c.state.Load()
 	switch s.phase {
@@ -317,7 +345,7 @@ func (c *Coordinator) ready() (*state, error) {
 	case phaseUninitialized:
 		return nil, explain.New(explain.HistoryUninitialized)
 	}
-	return nil, explain.New(explain.RecoveryMode, "reason", s.reason)
+	return nil, explain.New(explain.RecoveryMode, "reason", "its keys or its history could not be brought back; fealty status on its machine says why")
 }
 
 // followState runs what belongs to one state for as long as it is the state.
@@ -333,9 +361,8 @@ func (c *Coordinator) followState(ctx context.Context) error {
 			g.Go(func() error { return c.forever(run, "identity", func() error { return c.keepIdentity(run, s) }) })
 			g.Go(func() error { return c.forever(run, "pruning", func() error { return c.prune(run, s) }) })
 		}
-		if s.phase != phaseUninitialized {
-			g.Go(func() error { return c.forever(run, "head", func() error { return c.followHead(run) }) })
-		}
+		// Also without a manifest: another replica may set the first.
+		g.Go(func() error { return c.forever(run, "head", func() error { return c.followHead(run) }) })
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -372,20 +399,25 @@ func (c *Coordinator) conflicts(ctx context.Context, err error) bool {
 	if errors.As(err, &conflict) && conflict.Key == history.HeadKey {
 		c.checkHead(ctx)
 	}
-	return ctx.Err() == nil
+	// Who lost to somebody once would lose again in step with them.
+	return sleep(ctx, mathrand.N(conflictPause)) == nil
 }
 
 // storeError words an error of the store for who called. What failed, and how,
 // stays in the log: it is not the caller's to know.
 func (c *Coordinator) storeError(what string, err error) error {
 	switch {
+	case explain.CodeOf(err) != "":
+		return err // worded where it happened
+	case errors.Is(err, store.ErrUnknownOutcome): // also if the caller went away
+		return explain.Wrap(err, explain.StoreOutcomeUnknown, "what", what)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case errors.Is(err, store.ErrForged):
 		c.forged(context.Background(), what, err)
 		return explain.Wrap(err, explain.StoreForged, "what", what)
-	case errors.Is(err, store.ErrUnknownOutcome):
-		return explain.Wrap(err, explain.StoreOutcomeUnknown, "what", what)
+	case errors.Is(err, store.ErrConflict):
+		return explain.Wrap(err, explain.StoreBusy, "what", what, "tries", fmt.Sprint(commitTries))
 	}
 	c.log.Error("the store failed", "what", what, "err", err)
 	return explain.Wrap(err, explain.StoreUnreachable, "what", what)

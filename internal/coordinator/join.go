@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -19,12 +20,16 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
 // commitTries bounds how often a decision is made again because somebody else's
 // transaction was first.
 const commitTries = 16
+
+// maxShownBytes bounds what a peer sent and an error or a log line repeats.
+const maxShownBytes = 64
 
 // admissionServer serves AdmissionService.
 type admissionServer struct {
@@ -64,17 +69,18 @@ func (ch channel) stale() error {
 }
 
 // receive waits for one message, for no longer than ctx lasts. The receiving
-// goroutine ends with the stream, which ends when the handler returns.
-func receive[T any](ctx context.Context, recv func() (T, error)) (T, error) {
+// goroutine ends with the stream, which ends when the handler returns; Run waits
+// for it.
+func receive[T any](ctx context.Context, c *Coordinator, recv func() (T, error)) (T, error) {
 	type result struct {
 		msg T
 		err error
 	}
 	got := make(chan result, 1)
-	go func() {
+	c.readers.Go(func() {
 		msg, err := recv()
 		got <- result{msg, err}
-	}()
+	})
 	select {
 	case r := <-got:
 		return r.msg, r.err
@@ -97,14 +103,15 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 			return nil, err
 		}
 		if !c.limiter.allow(peer.Addr, c.now()) {
-			return nil, explain.New(explain.RateLimited, "what", "joins from "+hostOf(peer.Addr), "limit", fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
+			return nil, explain.New(explain.RateLimited, "what", "joins from "+sourceOf(peer.Addr), "limit", fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
 		}
 		select {
-		case c.joinSlots <- struct{}{}:
-			defer func() { <-c.joinSlots }()
-		case <-ctx.Done():
-			return nil, explain.New(explain.RateLimited, "what", "joins", "limit", fmt.Sprintf("%d at once", joinsAtOnce))
+		case c.joinsWaiting <- struct{}{}:
+		default:
+			return nil, explain.New(explain.RateLimited, "what", "joins", "limit", fmt.Sprintf("%d at once", joinsPending))
 		}
+		answered := sync.OnceFunc(func() { <-c.joinsWaiting })
+		defer answered()
 		ch, err := openChannel(ctx)
 		if err != nil {
 			return nil, err
@@ -115,20 +122,30 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 		if err != nil {
 			return nil, err
 		}
-		req, err := receive(ctx, stream.Recv)
+		waiting, stop := context.WithTimeout(ctx, answerTimeout)
+		defer stop()
+		req, err := receive(waiting, c, stream.Recv)
 		if err != nil {
 			return nil, err
 		}
+		answered()
 		if err := ch.stale(); err != nil {
 			return nil, err
 		}
-		kind = req.GetKind()
+		kind = clip(req.GetKind(), maxShownBytes)
+		// Who is slow to answer holds none of these.
+		select {
+		case c.joinSlots <- struct{}{}:
+			defer func() { <-c.joinSlots }()
+		case <-ctx.Done():
+			return nil, explain.New(explain.RateLimited, "what", "joins", "limit", fmt.Sprintf("%d at once", joinsAtOnce))
+		}
 		return c.join(ctx, ch, req)
 	}()
 	c.metrics.joins.WithLabelValues(joinLabel(grant, err)).Inc()
 	c.metrics.joinSeconds.Observe(time.Since(started).Seconds())
 	if err != nil {
-		c.log.LogAttrs(ctx, slog.LevelWarn, "join refused", slog.String("remote", peer.Addr), slog.String("kind", kind),
+		c.refusals.log(ctx, c.log, slog.LevelWarn, "join refused", slog.String("remote", peer.Addr), slog.String("kind", kind),
 			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
 		return err
 	}
@@ -161,6 +178,9 @@ func (c *Coordinator) join(ctx context.Context, ch channel, req *fealtyv1.JoinRe
 		}
 		grant, err := c.admitOnce(ctx, s, cand, publicKey, csrErr)
 		if err == nil || !c.conflicts(ctx, err) {
+			if errors.Is(err, store.ErrConflict) {
+				err = c.storeError("admit the member", err) // the call ended before it was decided again
+			}
 			return grant, err
 		}
 	}
@@ -176,7 +196,7 @@ func (c *Coordinator) prove(ctx context.Context, s *state, ch channel, req *feal
 	publicKey, csrErr = ca.ParseCSR(req.GetCsr())
 	spki, err := csrKey(req.GetCsr())
 	if err != nil {
-		spki = nil
+		spki, csrErr = nil, err
 	}
 	t := proof.Transcript{Role: proof.Candidate, Cluster: req.GetClusterId(), Nonce: ch.nonce, Binding: ch.binding, PublicKey: spki}
 	e := proof.Evidence{Type: req.GetProof().GetType(), Claim: req.GetProof().GetClaim(), Evidence: req.GetProof().GetEvidence(), PublicKey: req.GetProof().GetPublicKey()}
@@ -186,7 +206,7 @@ func (c *Coordinator) prove(ctx context.Context, s *state, ch channel, req *feal
 		proven, proofErr = c.proofs(s).Verify(ctx, t, e)
 	}
 	if req.GetClusterId() != s.manifest.Cluster {
-		fields := []any{"presented", req.GetClusterId()}
+		fields := []any{"presented", clip(req.GetClusterId(), maxShownBytes)}
 		if spki != nil && proofErr == nil {
 			// Only who is known here learns which cluster this is.
 			fields = append(fields, "cluster", s.manifest.Cluster)
@@ -200,20 +220,9 @@ func (c *Coordinator) prove(ctx context.Context, s *state, ch channel, req *feal
 		return cand, nil, nil, c.proofRejection(ctx, e, proofErr)
 	}
 	if !joinable(kind) {
-		return cand, nil, nil, kindMismatch(fmt.Sprint(proven.Selectors()), "", kind)
+		return cand, nil, nil, kindMismatch(fmt.Sprint(proven.Selectors()), "", identity.Kind(clip(string(kind), maxShownBytes)))
 	}
 	cand = candidate{kind: kind, proven: proven, key: keyIDOf(spki)}
-	if id := proven.TokenID(); id != "" {
-		tok, err := get[tokenRecord](ctx, s.records, tokenKey(id))
-		if err != nil {
-			return cand, nil, nil, c.storeError("read the token", err)
-		}
-		use, err := get[tokenUse](ctx, s.records, tokenUseKey(id, cand.key))
-		if err != nil {
-			return cand, nil, nil, c.storeError("read the use of the token", err)
-		}
-		cand.token = &versionedToken{versioned: tok, use: use}
-	}
 	if csrErr != nil {
 		csrErr = csrRejection(csrErr)
 	}
@@ -240,16 +249,19 @@ func (c *Coordinator) admitOnce(ctx context.Context, s *state, cand candidate, p
 		return nil, err
 	}
 	defer release()
-	if cand.token != nil {
-		// Read again under the lock: what was read before may be a use behind.
-		tok, err := get[tokenRecord](ctx, s.records, tokenKey(cand.proven.TokenID()))
+	if id := cand.proven.TokenID(); id != "" {
+		tok, err := get[tokenRecord](ctx, s.records, tokenKey(id))
 		if err != nil {
 			return nil, c.storeError("read the token", err)
 		}
 		if !tok.exists() {
 			return nil, unknownToken()
 		}
-		cand.token.versioned = tok
+		use, err := get[tokenUse](ctx, s.records, tokenUseKey(id, cand.key))
+		if err != nil {
+			return nil, c.storeError("read the use of the token", err)
+		}
+		cand.token = &versionedToken{versioned: tok, use: use}
 	}
 	now := c.now()
 	var proven versioned[memberRecord]
@@ -265,12 +277,15 @@ func (c *Coordinator) admitOnce(ctx context.Context, s *state, cand candidate, p
 	if err != nil {
 		return nil, err
 	}
-	v, err := c.admissionView(ctx, s, m, cand.key)
+	v, count, err := c.admissionView(ctx, s, m, cand.key)
 	if err != nil {
 		return nil, err
 	}
 	adm, err := admit(m, cand, v, csrErr, now)
 	if err != nil {
+		if errors.Is(err, explain.JoinClone) {
+			c.cloneAlarm(ctx, err.Error())
+		}
 		return nil, err
 	}
 	change := s.records.newChange(s.headVersion)
@@ -281,8 +296,13 @@ func (c *Coordinator) admitOnce(ctx context.Context, s *state, cand candidate, p
 		change.put(tokenKey(adm.token.ID), cand.token.version, *adm.token)
 		change.put(tokenUseKey(adm.token.ID, cand.key), 0, *adm.tokenUse)
 	}
-	if adm.count != nil {
-		change.put(countKey(m.entry.Name), v.count.version, *adm.count)
+	switch {
+	case adm.already:
+		if err := c.recount(ctx, s, change, adm.from, m.entry.Name); err != nil {
+			return nil, err
+		}
+	case m.entry.MaxMembers > 0:
+		change.put(countKey(m.entry.Name), count.version, entryCount{Members: v.members + 1, Head: s.head.Hash})
 	}
 	outcome, action := fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED, "member.admit"
 	if adm.already {
@@ -321,29 +341,87 @@ func (c *Coordinator) admitOnce(ctx context.Context, s *state, cand candidate, p
 	return grant, nil
 }
 
-func (c *Coordinator) admissionView(ctx context.Context, s *state, m match, key identity.KeyID) (v admissionView, err error) {
+// admissionView reads what one admission is decided on. count is the record that
+// v.members comes from.
+func (c *Coordinator) admissionView(ctx context.Context, s *state, m match, key identity.KeyID) (v admissionView, count versioned[entryCount], err error) {
 	if v.member, err = get[memberRecord](ctx, s.records, memberKey(m.id.Kind(), m.id.Name())); err != nil {
-		return v, c.storeError("read the member", err)
+		return v, count, c.storeError("read the member", err)
 	}
 	if v.bannedID, err = get[banRecord](ctx, s.records, banIDKey(m.id.Kind(), m.id.Name())); err != nil {
-		return v, c.storeError("read a ban", err)
+		return v, count, c.storeError("read a ban", err)
 	}
 	if v.bannedKey, err = get[banRecord](ctx, s.records, banKeyKey(key)); err != nil {
-		return v, c.storeError("read a ban", err)
+		return v, count, c.storeError("read a ban", err)
 	}
-	if m.entry.MaxMembers > 0 {
-		if v.count, err = get[entryCount](ctx, s.records, countKey(m.entry.Name)); err != nil {
-			return v, c.storeError("read the count of an entry", err)
+	if m.entry.MaxMembers == 0 || v.member.exists() {
+		return v, count, nil
+	}
+	if count, err = get[entryCount](ctx, s.records, countKey(m.entry.Name)); err != nil {
+		return v, count, c.storeError("read the count of an entry", err)
+	}
+	if v.members = count.value.Members; !count.exists() || count.value.Head != s.head.Hash {
+		if v.members, err = c.countMembers(ctx, s, m.entry); err != nil {
+			return v, count, c.storeError("count the members under an entry", err)
 		}
 	}
-	return v, nil
+	return v, count, nil
+}
+
+// countMembers counts the members under entry. Every transaction that changes
+// their number under this head writes the entry's count, so whoever read the
+// version of that before may rely on what is counted here.
+func (c *Coordinator) countMembers(ctx context.Context, s *state, entry *manifest.Entry) (int, error) {
+	recs, err := list[memberRecord](ctx, s.records, memberPrefix+string(entry.Kind)+"/")
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, r := range recs {
+		if r.value.Entry == entry.Name {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// recount adds to ch what keeps the counts right when a member moves from one
+// entry to another; "" is outside. Entries without a maximum are not counted.
+func (c *Coordinator) recount(ctx context.Context, s *state, ch *change, from, to string) error {
+	if from == to {
+		return nil
+	}
+	for _, move := range []struct {
+		entry string
+		by    int
+	}{{from, -1}, {to, 1}} {
+		entry, ok := s.manifest.EntryByName(move.entry)
+		if !ok || entry.MaxMembers == 0 {
+			continue
+		}
+		count, err := get[entryCount](ctx, s.records, countKey(entry.Name))
+		if err != nil {
+			return c.storeError("read the count of an entry", err)
+		}
+		// One of another head is counted anew at the next admission; it is written
+		// all the same, so that an admission that counts right now starts again.
+		if count.value.Head == s.head.Hash {
+			count.value.Members += move.by
+		}
+		ch.put(countKey(entry.Name), count.version, count.value)
+	}
+	return nil
 }
 
 // inGrace reports whether a member may rejoin by its last certified key: while
-// its SVID is valid, and for the manifest's rejoin_grace after that.
+// its SVID is valid, and for the manifest's rejoin_grace after that. A person's
+// session has no grace: it ends when it ends.
 func inGrace(s *state, rec memberRecord, now time.Time) error {
-	if end := rec.NotAfter.Add(s.manifest.RejoinGrace); rec.Name != "" && !now.Before(end) {
-		return explain.New(explain.RejoinGraceOver, "identity", rec.path(), "not_after", rec.NotAfter.UTC().Format(time.RFC3339), "grace", s.manifest.RejoinGrace.String())
+	grace := s.manifest.RejoinGrace
+	if sessionKind(rec.Kind) {
+		grace = 0
+	}
+	if end := rec.NotAfter.Add(grace); rec.Name != "" && !now.Before(end) {
+		return explain.New(explain.RejoinGraceOver, "identity", rec.path(), "not_after", rec.NotAfter.UTC().Format(time.RFC3339), "grace", grace.String())
 	}
 	return nil
 }
@@ -381,7 +459,11 @@ func (c *Coordinator) proofs(s *state) *proof.Registry {
 			if err != nil {
 				return identity.KeyID{}, nil, err
 			}
-			return rec.value.Key, rec.value.keys()[1:], nil
+			older := make([]identity.KeyID, 0, len(rec.value.Older))
+			for _, o := range rec.value.Older {
+				older = append(older, o.Key)
+			}
+			return rec.value.Key, older, nil
 		}),
 	)
 }
@@ -394,15 +476,15 @@ func (c *Coordinator) proofRejection(ctx context.Context, e proof.Evidence, err 
 	switch {
 	case errors.As(err, &clone):
 		c.cloneAlarm(ctx, clone.Error())
-		return explain.Wrap(err, explain.JoinClone, "identity", e.Claim, "key", "an earlier one")
+		return explain.Wrap(err, explain.JoinClone, "identity", e.Claim, "key", clone.Key.String()[:16])
 	case errors.As(err, &unknown):
-		return explain.Wrap(err, explain.ProofUnknownType, "type", unknown.Type, "known", fmt.Sprint(unknown.Known))
+		return explain.Wrap(err, explain.ProofUnknownType, "type", clip(unknown.Type, maxShownBytes), "known", fmt.Sprint(unknown.Known))
 	case errors.As(err, &lookup):
 		return c.storeError("look up what the proof names", lookup.Err)
 	case e.Type == proof.TypeToken:
 		return unknownToken()
 	}
-	return explain.Wrap(err, explain.JoinUnauthorized, "shown", "a "+e.Type+" proof that does not verify over this channel")
+	return explain.Wrap(err, explain.JoinUnauthorized, "shown", "a "+clip(e.Type, maxShownBytes)+" proof that does not verify over this channel")
 }
 
 // unknownToken is the one answer to an unknown token and to a wrong signature.

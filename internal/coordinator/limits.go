@@ -4,8 +4,10 @@ import (
 	lru "container/list"
 	"context"
 	"hash/maphash"
-	"net"
+	"log/slog"
+	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -16,11 +18,15 @@ const (
 	// maxMessageBytes bounds a received gRPC message: a manifest (1 MiB) with its
 	// signatures is the largest.
 	maxMessageBytes = 1<<20 + 64<<10
-	// joinsAtOnce bounds the joins under way. Renewals have no part in this
-	// queue, so a flood of bad joins does not slow them.
-	joinsAtOnce = 32
-	// joinTimeout bounds one join, from challenge to grant.
-	joinTimeout = 30 * time.Second
+	// joinsAtOnce bounds the joins that are decided at once, and joinsPending those
+	// that wait for their candidate's answer, which costs little. Renewals have no
+	// part in these queues, so a flood of bad joins does not slow them.
+	joinsAtOnce  = 32
+	joinsPending = 4096
+	// answerTimeout bounds the wait for a candidate's answer, and joinTimeout one
+	// join, from challenge to grant.
+	answerTimeout = 10 * time.Second
+	joinTimeout   = 30 * time.Second
 	// nonceLife bounds the age of a challenge (admission.md, Limits).
 	nonceLife = 30 * time.Second
 	// maxSources bounds the sources whose rate is remembered; the one unheard of
@@ -86,9 +92,7 @@ func newJoinLimiter(r Rates) *joinLimiter {
 // allow reports whether one more join from addr may start now. The source is
 // asked first, so that one noisy address cannot use up what is everybody's.
 func (l *joinLimiter) allow(addr string, now time.Time) bool {
-	if host, _, err := net.SplitHostPort(addr); err == nil {
-		addr = host
-	}
+	addr = sourceOf(addr)
 	l.mu.Lock()
 	el, ok := l.sources[addr]
 	if ok {
@@ -106,6 +110,53 @@ func (l *joinLimiter) allow(addr string, now time.Time) bool {
 	l.mu.Unlock()
 	return limiter.AllowN(now, 1) && l.overall.AllowN(now, 1)
 }
+
+// sourceOf returns what of a remote address counts as one source: an IPv4
+// address, or the /64 of an IPv6 address, which is what one customer has.
+func sourceOf(addr string) string {
+	host := hostOf(addr)
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return host
+	}
+	ip = ip.Unmap().WithZone("")
+	if ip.Is4() {
+		return ip.String()
+	}
+	p, err := ip.Prefix(64)
+	if err != nil {
+		return host
+	}
+	return p.String()
+}
+
+// logGate keeps strangers from filling the log: it passes on a few lines each
+// second, and says how many it left out.
+type logGate struct {
+	limiter *rate.Limiter
+	dropped *atomic.Int64
+}
+
+func newLogGate() logGate {
+	return logGate{limiter: rate.NewLimiter(refusalLines, refusalBurst), dropped: new(atomic.Int64)}
+}
+
+func (g logGate) log(ctx context.Context, log *slog.Logger, level slog.Level, msg string, attrs ...slog.Attr) {
+	if !g.limiter.Allow() {
+		g.dropped.Add(1)
+		return
+	}
+	if n := g.dropped.Swap(0); n > 0 {
+		attrs = append(attrs, slog.Int64("left_out_before", n))
+	}
+	log.LogAttrs(ctx, level, msg, attrs...)
+}
+
+// Log lines per second about refusals, and how many at once.
+const (
+	refusalLines = 20
+	refusalBurst = 200
+)
 
 // stripes are locks by name that may be held over I/O, because waiting for one
 // ends with the context. They keep the admissions of one token or entry from

@@ -27,14 +27,17 @@ type liveMember struct {
 	release     string
 	held        []*fealtyv1.HeldVersion
 	lastRefusal string
+	// nextBootstrap is when the next node_bootstrap may be made for it.
+	nextBootstrap time.Time
 }
 
 // Bounds on what a report may hold.
 const (
-	maxHeldReported     = 16
-	maxRefusalsReported = 16
-	maxReleaseBytes     = 64
-	maxDetailBytes      = 512
+	maxHeldReported  = 16
+	maxReleaseBytes  = 64
+	maxDetailBytes   = 512
+	bootstrapPause   = 10 * time.Second
+	maxBootstrapWait = time.Minute
 )
 
 func (l *liveMembers) opened(id identity.ID) {
@@ -48,11 +51,33 @@ func (l *liveMembers) opened(id identity.ID) {
 	m.streams++
 }
 
-func (l *liveMembers) closed(id identity.ID) {
+// bootstrapWait takes the next turn of id to be sent a node_bootstrap, and
+// returns how long it is to wait for it: each costs a write.
+func (l *liveMembers) bootstrapWait(id identity.ID, now time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.members[id]
+	if m == nil {
+		return bootstrapPause
+	}
+	// A turn that lies far ahead is one of a clock that went back since.
+	if wait := m.nextBootstrap.Sub(now); wait > 0 && wait <= maxBootstrapWait {
+		m.nextBootstrap = m.nextBootstrap.Add(bootstrapPause)
+		return wait
+	}
+	m.nextBootstrap = now.Add(bootstrapPause)
+	return 0
+}
+
+// closed ends a stream of id. What is known of it is kept if it still is a member.
+func (l *liveMembers) closed(id identity.ID, member bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if m := l.members[id]; m != nil {
 		m.streams--
+		if m.streams == 0 && !member {
+			delete(l.members, id)
+		}
 	}
 }
 
@@ -72,7 +97,8 @@ func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now t
 		}
 		m.held = append(m.held, &fealtyv1.HeldVersion{Scope: clip(h.GetScope(), maxReleaseBytes), AuthorityEpoch: h.GetAuthorityEpoch(), ConfigVersion: h.GetConfigVersion()})
 	}
-	for _, f := range r.GetRefusals() {
+	if n := len(r.GetRefusals()); n > 0 {
+		f := r.GetRefusals()[n-1]
 		m.lastRefusal = clip(f.GetScope(), maxReleaseBytes) + ": " + clip(f.GetReason(), maxReleaseBytes) + ": " + clip(f.GetDetail(), maxDetailBytes)
 	}
 }
@@ -125,9 +151,14 @@ func clip(s string, limit int) string {
 // store and decides nothing.
 type memberIndex struct {
 	mu       sync.Mutex
-	members  map[string]indexed // guarded by mu
-	sorted   []string           // the keys of members; guarded by mu
-	revision store.Revision     // the listing that it was filled from; guarded by mu
+	members  map[string]indexed    // guarded by mu
+	sorted   []string              // the keys of members; guarded by mu
+	active   map[identity.Kind]int // active members; guarded by mu
+	followed store.Revision        // what the store held until here was seen; guarded by mu
+}
+
+func newMemberIndex() memberIndex {
+	return memberIndex{members: make(map[string]indexed), active: make(map[identity.Kind]int)}
 }
 
 type indexed struct {
@@ -141,24 +172,37 @@ func (x *memberIndex) fill(recs []versioned[memberRecord], at store.Revision) {
 	defer x.mu.Unlock()
 	x.members = make(map[string]indexed, len(recs))
 	x.sorted = x.sorted[:0]
+	clear(x.active)
 	for _, r := range recs {
 		x.members[r.value.path()] = indexed{r.value, r.version}
 		x.sorted = append(x.sorted, r.value.path())
+		x.tallyLocked(r.value, 1)
 	}
 	slices.Sort(x.sorted)
-	x.revision = at
+	x.followed = at
 }
 
-// put enters a record that the store holds at version; an older one than the
-// view has is ignored, so notices may come late and twice.
+func (x *memberIndex) tallyLocked(r memberRecord, by int) {
+	if r.State == stateActive {
+		x.active[r.Kind] += by
+	}
+}
+
+// put enters a record that the store held at version. One that is older than
+// what the view has seen is ignored, so notices may come late and twice, and
+// one that comes after the removal of its member does not bring it back.
 func (x *memberIndex) put(r memberRecord, version store.Revision) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	path := r.path()
 	old, ok := x.members[path]
-	if ok && old.version >= version {
+	if ok && old.version >= version || !ok && version <= x.followed {
 		return
 	}
+	if ok {
+		x.tallyLocked(old.record, -1)
+	}
+	x.tallyLocked(r, 1)
 	if !ok {
 		i, _ := slices.BinarySearch(x.sorted, path)
 		x.sorted = slices.Insert(x.sorted, i, path)
@@ -170,10 +214,12 @@ func (x *memberIndex) put(r memberRecord, version store.Revision) {
 func (x *memberIndex) remove(path string, version store.Revision) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if old, ok := x.members[path]; !ok || old.version > version {
+	old, ok := x.members[path]
+	if !ok || old.version > version {
 		return
 	}
 	delete(x.members, path)
+	x.tallyLocked(old.record, -1)
 	if i, ok := slices.BinarySearch(x.sorted, path); ok {
 		x.sorted = slices.Delete(x.sorted, i, i+1)
 	}
@@ -206,23 +252,35 @@ func (x *memberIndex) visible(self memberRecord, limit int) []memberRecord {
 }
 
 func sharesOrganization(a, b memberRecord) bool {
+	if a.outsider() || b.outsider() {
+		return a.path() == b.path()
+	}
 	if len(a.Organizations) == 0 || len(b.Organizations) == 0 {
 		return len(a.Organizations) == len(b.Organizations)
 	}
 	return slices.ContainsFunc(a.Organizations, func(o string) bool { return slices.Contains(b.Organizations, o) })
 }
 
-// count returns the number of members of kind.
+// count returns the number of active members of kind.
 func (x *memberIndex) count(kind identity.Kind) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	n := 0
-	for _, m := range x.members {
-		if m.record.Kind == kind {
-			n++
-		}
+	return x.active[kind]
+}
+
+// seen says that the view holds everything that the store held at version.
+func (x *memberIndex) seen(version store.Revision) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.followed = max(x.followed, version)
+}
+
+// forgetLive drops what is known of a member that is none any more.
+func (c *Coordinator) forgetLive(s *state, path string) {
+	kind, name, _ := strings.Cut(path, "/")
+	if id, err := identity.New(s.manifest.Cluster, identity.Kind(kind), name); err == nil {
+		c.live.forget(id)
 	}
-	return n
 }
 
 // followMembers keeps the index up with the store until ctx ends.
@@ -258,8 +316,11 @@ func (c *Coordinator) followMembers(ctx context.Context, s *state) error {
 				c.members.put(r.value, r.version)
 			}
 			for _, k := range ch.Delete {
-				c.members.remove(k[len(memberPrefix):], ch.Revision)
+				path := k[len(memberPrefix):]
+				c.members.remove(path, ch.Revision)
+				c.forgetLive(s, path)
 			}
+			c.members.seen(ch.Revision)
 		}
 		if err := sleep(ctx, retryPause); err != nil {
 			return err

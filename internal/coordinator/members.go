@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -83,12 +84,15 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 		if req.GetDryRun() || rec.value.State == stateReplacing {
 			return false, nil
 		}
-		err := m.c.banKeys(ctx, s, ch, rec.value, banRecord{Reason: "replaced: " + req.GetReason(), By: actor(ctx), At: m.c.now().UTC()})
+		err := m.c.banKeys(ctx, s, ch, rec.value, banRecord{Reason: "replaced: " + req.GetReason(), By: actor(ctx), At: m.c.now().UTC()}, trustDelta{}, keyBanReserve)
+		if err != nil {
+			return false, bundleFull("the replacement of a member", err)
+		}
 		rec.value.State = stateReplacing
 		out.Member.State = stateReplacing
 		ch.put(memberKey(rec.value.Kind, rec.value.Name), rec.version, rec.value)
 		ch.audit(m.c.now(), auditEntry{Actor: actor(ctx), Action: "member.replace", Target: rec.value.path(), Reason: req.GetReason()})
-		return true, err
+		return true, nil
 	})
 	return out, err
 }
@@ -106,6 +110,9 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 	out := &fealtyv1.BanMemberResponse{}
 	// Counted from before the commit: the loop that follows the store may be first.
 	cuts := c.cuts.Load()
+	// A ban must not fail for want of room: the identity alone keeps its
+	// certificates out, and lifting its ban bans the keys.
+	withKeys := true
 	for range commitTries {
 		s, err := c.ready()
 		if err != nil {
@@ -114,6 +121,10 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		id, err := memberID(s, req.GetKind(), req.GetName())
 		if err != nil {
 			return nil, err
+		}
+		if id.Kind() == identity.Coordinator {
+			return nil, explain.New(explain.RequestField, "field", "kind", "problem",
+				"every process believes coordinators by the manifest, so banning one would lock everybody out: take it out of the manifest, by a set")
 		}
 		rec, err := get[memberRecord](ctx, s.records, memberKey(id.Kind(), id.Name()))
 		if err != nil {
@@ -132,17 +143,18 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		}
 		ch := s.records.newChange(s.headVersion)
 		ch.put(banIDKey(id.Kind(), id.Name()), old.version, ban)
-		if rec.exists() {
-			// The record does not change, but what is banned must be what it says.
-			ch.require(memberKey(id.Kind(), id.Name()), rec.version)
-			if err := c.banKeys(ctx, s, ch, rec.value, ban); err != nil {
-				return nil, err
-			}
-		} else {
-			ch.require(memberKey(id.Kind(), id.Name()), 0)
-			if err := c.touchTrust(ctx, s, ch); err != nil {
-				return nil, err
-			}
+		// The record does not change, but what is banned must be what it says.
+		ch.require(memberKey(id.Kind(), id.Name()), rec.version)
+		banned := rec.value
+		if !withKeys {
+			banned = memberRecord{}
+		}
+		switch err := c.banKeys(ctx, s, ch, banned, ban, trustDelta{ban: []identity.ID{id}}, 0); {
+		case errors.Is(err, errBundleFull) && withKeys:
+			withKeys = false
+			continue
+		case err != nil:
+			return nil, bundleFull("the ban", err)
 		}
 		ch.audit(c.now(), auditEntry{Actor: ban.By, Action: "member.ban", Target: id.String(), Reason: ban.Reason})
 		switch _, err := ch.commit(ctx); {
@@ -187,12 +199,15 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		}
 		ch := s.records.newChange(s.headVersion)
 		ch.delete(banIDKey(id.Kind(), id.Name()), ban.version)
+		kept := banRecord{Reason: ban.value.Reason, By: ban.value.By, At: c.now().UTC()}
+		if err := c.banKeys(ctx, s, ch, rec.value, kept, trustDelta{unban: []identity.ID{id}}, 0); err != nil {
+			return nil, bundleFull("lifting the ban, which bans the member's keys instead,", err)
+		}
 		if rec.exists() && rec.value.State == stateActive {
 			rec.value.State = stateReplacing
 			ch.put(memberKey(id.Kind(), id.Name()), rec.version, rec.value)
-		}
-		if err := c.touchTrust(ctx, s, ch); err != nil {
-			return nil, err
+		} else {
+			ch.require(memberKey(id.Kind(), id.Name()), rec.version)
 		}
 		ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "member.unban", Target: id.String()})
 		switch _, err := ch.commit(ctx); {
@@ -245,34 +260,41 @@ func (c *Coordinator) changeMemberLater(ctx context.Context, kind, name, what st
 func (c *Coordinator) removeRecord(ctx context.Context, s *state, ch *change, rec versioned[memberRecord], by, action, reason string) error {
 	m := rec.value
 	ch.delete(memberKey(m.Kind, m.Name), rec.version)
-	if entry, ok := s.manifest.EntryByName(m.Entry); ok && entry.MaxMembers > 0 {
-		count, err := get[entryCount](ctx, s.records, countKey(m.Entry))
-		if err != nil {
-			return c.storeError("read the count of an entry", err)
-		}
-		if count.value.Members > 0 {
-			count.value.Members--
-			ch.put(countKey(m.Entry), count.version, count.value)
-		}
+	if err := c.recount(ctx, s, ch, m.Entry, ""); err != nil {
+		return err
 	}
 	ch.audit(c.now(), auditEntry{Actor: by, Action: action, Target: m.path(), Reason: reason})
-	return c.banKeys(ctx, s, ch, m, banRecord{Reason: action, By: by, At: c.now().UTC()})
+	err := c.banKeys(ctx, s, ch, m, banRecord{Reason: action, By: by, At: c.now().UTC()}, trustDelta{}, keyBanReserve)
+	return bundleFull("the removal of a member", err)
 }
 
-// banKeys adds to ch a ban of every key that m remembers, until no certificate
-// over it can be valid or in grace.
-func (c *Coordinator) banKeys(ctx context.Context, s *state, ch *change, m memberRecord, ban banRecord) error {
-	ban.Until = ban.At.Add(keyMemory(s.manifest))
+// certMargin is how much longer than its certificates a banned key is listed, for
+// verifiers whose clock is behind.
+const certMargin = time.Hour
+
+// banKeys adds to ch a ban of every key that m remembers, and the version of the
+// trust state that it and d lead to; the zero m has no keys. A key is refused
+// here until no holder of it can be in grace, and listed in the bundle for as long
+// as a certificate over it can be valid.
+func (c *Coordinator) banKeys(ctx context.Context, s *state, ch *change, m memberRecord, ban banRecord, d trustDelta, reserve int) error {
 	for _, k := range m.keys() {
-		old, err := get[banRecord](ctx, s.records, banKeyKey(k))
+		if k.Key.IsZero() {
+			continue
+		}
+		old, err := get[banRecord](ctx, s.records, banKeyKey(k.Key))
 		if err != nil {
 			return c.storeError("read a banned key", err)
 		}
-		if !old.exists() {
-			ch.put(banKeyKey(k), 0, ban)
+		next := ban
+		next.CertEnd = later(k.NotAfter.Add(certMargin), old.value.CertEnd)
+		next.Until = later(later(ban.At.Add(keyMemory(s.manifest)), next.CertEnd), old.value.Until)
+		if old.exists() && !next.Until.After(old.value.Until) && !next.CertEnd.After(old.value.CertEnd) {
+			continue
 		}
+		ch.put(banKeyKey(k.Key), old.version, next)
+		d.keys = append(d.keys, keyBan{k.Key, next.CertEnd})
 	}
-	return c.touchTrust(ctx, s, ch)
+	return c.touchTrust(ctx, s, ch, d, reserve)
 }
 
 // member reads the record of the member, or says that there is none.

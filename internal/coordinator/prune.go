@@ -3,10 +3,13 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -15,15 +18,30 @@ const (
 	auditRetention = 90 * 24 * time.Hour
 	tokenRetention = 7 * 24 * time.Hour // after its end: long enough to answer "expired"
 	pruneBatch     = 256
+	maxClockJump   = 5 * time.Minute
+
+	// Audit keys begin with 20 digits of nanoseconds; without the last 14 they name
+	// buckets of 28 hours. Those of the last year are looked at.
+	auditDigits  = 14
+	auditBucket  = 100_000_000_000_000
+	auditBuckets = 320
 )
 
-// prune removes what its family's retention no longer keeps, every hour.
+// prune removes what its family's retention no longer keeps, every hour. A clock
+// that jumped is waited out: what is forgotten by a wrong one is forgotten for good,
+// bans among it.
 func (c *Coordinator) prune(ctx context.Context, s *state) error {
 	for {
+		wall, steady := c.now(), time.Now()
 		if err := sleep(ctx, sweepPause); err != nil {
 			return err
 		}
-		if err := c.pruneOnce(ctx, s, c.now()); err != nil {
+		now := c.now()
+		if jump := now.Round(0).Sub(wall.Round(0)) - time.Since(steady); jump.Abs() > maxClockJump {
+			c.log.LogAttrs(ctx, slog.LevelWarn, "the clock jumped: nothing is pruned before it is steady for an hour", slog.Duration("jump", jump))
+			continue
+		}
+		if err := c.pruneOnce(ctx, s, now); err != nil {
 			return err
 		}
 	}
@@ -42,7 +60,38 @@ func (c *Coordinator) pruneOnce(ctx context.Context, s *state, now time.Time) er
 			}
 		}
 	}
-	return c.dropEntries(ctx, s, now)
+	if err := c.dropSessions(ctx, s, now); err != nil {
+		return err
+	}
+	if err := c.dropBans(ctx, s, now); err != nil {
+		return err
+	}
+	return c.dropAudit(ctx, s, now)
+}
+
+// dropSessions removes the records of people's sessions that are over, so that
+// logins do not add up.
+func (c *Coordinator) dropSessions(ctx context.Context, s *state, now time.Time) error {
+	for _, kind := range []identity.Kind{identity.Admin, identity.Readonly} {
+		recs, err := list[memberRecord](ctx, s.records, memberPrefix+string(kind)+"/")
+		if err != nil {
+			return err
+		}
+		for _, r := range recs {
+			if now.Before(r.value.certifiedUntil().Add(certMargin)) {
+				continue
+			}
+			ch := s.records.newChange(s.headVersion)
+			ch.delete(memberKey(kind, r.value.Name), r.version)
+			if err := c.recount(ctx, s, ch, r.value.Entry, ""); err != nil {
+				return err
+			}
+			if _, err := ch.commit(ctx); ignoreConflict(err) != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // dropToken removes a token and what it admitted under.
@@ -70,46 +119,69 @@ func (c *Coordinator) dropToken(ctx context.Context, s *state, t versioned[token
 	return ignoreConflict(err)
 }
 
-// dropEntries removes banned keys and audit entries whose time is over.
-func (c *Coordinator) dropEntries(ctx context.Context, s *state, now time.Time) error {
-	var keys []store.Entry
-	banned, err := c.store.List(ctx, banKeyPrefix)
+// dropBans forgets banned keys whose time is over. One that the bundle lists is
+// never among them, so that no bundle changes without a version.
+func (c *Coordinator) dropBans(ctx context.Context, s *state, now time.Time) error {
+	l, err := c.store.List(ctx, trustPrefix)
 	if err != nil {
 		return err
 	}
-	for _, e := range banned.Entries {
+	var state versioned[trustState]
+	var over []store.Entry
+	for _, e := range l.Entries {
+		if e.Key == trustStateKey {
+			if state, err = open[trustState](s.records, e); err != nil {
+				return err
+			}
+		}
+	}
+	for _, e := range l.Entries {
+		if !strings.HasPrefix(e.Key, banKeyPrefix) {
+			continue
+		}
 		b, err := open[banRecord](s.records, e)
 		if err != nil {
 			return err
 		}
-		if !b.value.Until.IsZero() && now.After(b.value.Until) {
-			keys = append(keys, e)
+		if now.After(b.value.Until) && !state.value.AsOf.Before(b.value.CertEnd) {
+			over = append(over, e)
 		}
 	}
-	forgotten := len(keys)
-	audit, err := c.store.List(ctx, auditPrefix)
-	if err != nil {
-		return err
-	}
-	for _, e := range audit.Entries {
-		stamp, _, _ := strings.Cut(strings.TrimPrefix(e.Key, auditPrefix), "-")
-		nanos, err := strconv.ParseInt(stamp, 10, 64)
-		if err == nil && now.Sub(time.Unix(0, nanos)) > auditRetention {
-			keys = append(keys, e)
+	return c.dropEntries(ctx, s, over, store.Condition{Key: trustStateKey, Version: state.version})
+}
+
+// dropAudit removes audit entries that are kept no longer. It reads no more of the
+// log than what is old, by the day that the keys begin with.
+func (c *Coordinator) dropAudit(ctx context.Context, s *state, now time.Time) error {
+	end := now.Add(-auditRetention).UnixNano()
+	for bucket := max(end/auditBucket-auditBuckets, 0); bucket <= end/auditBucket; bucket++ {
+		l, err := c.store.List(ctx, auditPrefix+fmt.Sprintf("%020d", bucket*auditBucket)[:20-auditDigits])
+		if err != nil {
+			return err
+		}
+		var over []store.Entry
+		for _, e := range l.Entries {
+			stamp, _, _ := strings.Cut(strings.TrimPrefix(e.Key, auditPrefix), "-")
+			if nanos, err := strconv.ParseInt(stamp, 10, 64); err == nil && nanos < end {
+				over = append(over, e)
+			}
+		}
+		if err := c.dropEntries(ctx, s, over); err != nil {
+			return err
 		}
 	}
-	for len(keys) > 0 {
-		batch := keys[:min(len(keys), pruneBatch)]
-		keys = keys[len(batch):]
+	return nil
+}
+
+// dropEntries deletes entries as they were read, in batches, while cond holds.
+func (c *Coordinator) dropEntries(ctx context.Context, s *state, entries []store.Entry, cond ...store.Condition) error {
+	for len(entries) > 0 {
+		batch := entries[:min(len(entries), pruneBatch)]
+		entries = entries[len(batch):]
 		ch := s.records.newChange(s.headVersion)
+		ch.tx.If = append(ch.tx.If, cond...)
 		for _, e := range batch {
 			ch.delete(e.Key, e.Version)
-		}
-		if forgotten > 0 {
-			if err := c.touchTrust(ctx, s, ch); err != nil {
-				return err
-			}
-			forgotten -= min(forgotten, len(batch))
 		}
 		if _, err := ch.commit(ctx); err != nil {
 			return ignoreConflict(err)

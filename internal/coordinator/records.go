@@ -25,7 +25,8 @@ import (
 //	count/<entry>               members under an entry with max_members
 //	trust/state                 what the trust bundle is compiled from, but bans
 //	trust/ban/id/<kind>/<name>  a banned identity; kept until lifted
-//	trust/ban/key/<key id>      a banned key; kept for svid_ttl + rejoin_grace
+//	trust/ban/key/<key id>      a banned key; kept for svid_ttl + rejoin_grace,
+//	                            in the bundle while a certificate can be valid
 //	sealed/…                    seed and mesh CA key, encrypted by a keeper
 //	audit/<time>-<random>       who did what; kept for 90 days
 const (
@@ -102,21 +103,60 @@ type olderKey struct {
 
 // rekey makes key the last certified one, in a certificate that ends at
 // notAfter. It reports false if too many earlier certificates are still valid.
+//
+// A key that is certified again keeps the later end: its longer certificate is
+// still out there.
 func (m *memberRecord) rekey(key identity.KeyID, notAfter, now time.Time) bool {
-	if !m.Key.IsZero() && m.Key != key {
-		m.Older = slices.Insert(m.Older, 0, olderKey{m.Key, m.NotAfter})
+	older := make([]olderKey, 0, len(m.Older)+1)
+	switch {
+	case m.Key == key:
+		notAfter = later(notAfter, m.NotAfter)
+	case !m.Key.IsZero():
+		older = append(older, olderKey{m.Key, m.NotAfter})
 	}
 	live := 0
-	m.Older = slices.DeleteFunc(m.Older, func(o olderKey) bool {
-		if now.Before(o.NotAfter) {
+	for _, o := range append(older, m.Older...) {
+		if now.Before(o.NotAfter) && o.Key != key {
 			live++
 		}
-		return o.Key == key
-	})
-	m.Older = m.Older[:min(len(m.Older), maxOlderKeys)]
-	m.Key, m.NotAfter = key, notAfter.UTC()
+	}
+	// A valid one is never the one that is dropped, even if shorter certificates
+	// came after it.
+	expired := 0
+	for _, o := range m.Older {
+		switch {
+		case o.Key == key:
+			notAfter = later(notAfter, o.NotAfter)
+		case now.Before(o.NotAfter):
+			older = append(older, o)
+		case live+expired < maxOlderKeys:
+			expired++
+			older = append(older, o)
+		}
+	}
+	m.Older, m.Key, m.NotAfter = older, key, notAfter.UTC()
 	return live <= maxLiveKeys
 }
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// certifiedUntil is when the last certificate of the member ends, over any key.
+func (m memberRecord) certifiedUntil() time.Time {
+	end := m.NotAfter
+	for _, o := range m.Older {
+		end = later(end, o.NotAfter)
+	}
+	return end
+}
+
+// outsider reports whether the member's token narrowed it to organizations that
+// its entry has no more: it sees nobody, and not those that belong to none.
+func (m memberRecord) outsider() bool { return m.NarrowTo != nil && len(m.Organizations) == 0 }
 
 // wasKey reports whether key was certified before the last one.
 func (m memberRecord) wasKey(key identity.KeyID) bool {
@@ -136,13 +176,10 @@ func (m *memberRecord) cover(e *manifest.Entry) {
 	}
 }
 
-// keys returns every key that the record remembers, newest first.
-func (m memberRecord) keys() []identity.KeyID {
-	keys := []identity.KeyID{m.Key}
-	for _, o := range m.Older {
-		keys = append(keys, o.Key)
-	}
-	return keys
+// keys returns every key that the record remembers, newest first, each with the
+// end of its last certificate.
+func (m memberRecord) keys() []olderKey {
+	return append([]olderKey{{m.Key, m.NotAfter}}, m.Older...)
 }
 
 // tokenRecord is what is kept of a join token: its public key, never its secret.
@@ -167,9 +204,12 @@ type tokenUse struct {
 	At     time.Time `json:"at"`
 }
 
-// entryCount counts the members under an entry that has a maximum.
+// entryCount counts the members under an entry that has a maximum. It holds under
+// one head of the history: another manifest may give the entry other members, so
+// the first admission under another head counts anew.
 type entryCount struct {
-	Members int `json:"members"`
+	Members int          `json:"members"`
+	Head    history.Hash `json:"head"`
 }
 
 // banRecord says since when and why.
@@ -180,6 +220,9 @@ type banRecord struct {
 	// Until is when a banned key may be forgotten: no certificate over it can be
 	// valid or in grace then. Zero for identities: those are lifted by a person.
 	Until time.Time `json:"until,omitzero"`
+	// CertEnd is when the last certificate over a banned key has ended everywhere:
+	// until then the bundle lists the key.
+	CertEnd time.Time `json:"cert_end,omitzero"`
 }
 
 // trustState is what the trust bundle is compiled from, besides bans and the
@@ -193,7 +236,10 @@ type trustState struct {
 	// ConfigKeys are the config signing keys, by their number.
 	ConfigKeys []configKey `json:"config_keys"`
 	// Head is the transition that the state was last fitted to.
-	Head [32]byte `json:"head"`
+	Head history.Hash `json:"head"`
+	// AsOf is the time that bans of keys are compared with, so that what a version
+	// lists does not depend on when it is compiled.
+	AsOf time.Time `json:"as_of"`
 }
 
 // meshKey is one mesh CA key under one authority epoch (I9).
@@ -286,7 +332,7 @@ type change struct {
 // cannot act under an old manifest.
 func (r records) newChange(head store.Revision) *change {
 	return &change{r: r, tx: store.Tx{
-		ID: randomID(),
+		ID: store.NewTxID(),
 		If: []store.Condition{{Key: history.HeadKey, Version: head}},
 	}}
 }

@@ -27,7 +27,7 @@ func (a admissionServer) Renew(ctx context.Context, req *fealtyv1.RenewRequest) 
 		if code := explain.CodeOf(err); code != "" {
 			label = code
 		}
-		c.log.LogAttrs(ctx, slog.LevelWarn, "renewal refused", slog.String("member", peer.ID.String()),
+		c.refusals.log(ctx, c.log, slog.LevelWarn, "renewal refused", slog.String("member", peer.ID.String()),
 			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
 	}
 	c.metrics.renewals.WithLabelValues(label).Inc()
@@ -69,6 +69,9 @@ func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, der []byte)
 		}
 		change := s.records.newChange(s.headVersion)
 		change.put(memberKey(id.Kind(), id.Name()), rec.version, after)
+		if err := c.recount(ctx, s, change, rec.value.Entry, entry.Name); err != nil {
+			return nil, err
+		}
 		change.require(banIDKey(id.Kind(), id.Name()), 0)
 		change.require(banKeyKey(next), 0)
 		rev, err := change.commit(ctx)
@@ -113,10 +116,17 @@ func (c *Coordinator) bannedNow(ctx context.Context, s *state, id identity.ID, k
 // Leave ends the caller's membership: its record goes, and its keys are banned.
 func (a admissionServer) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*fealtyv1.LeaveResponse, error) {
 	c := a.c
-	id := identity.FromContext(ctx).ID
+	peer := identity.FromContext(ctx)
+	id := peer.ID
 	// The ban of its keys ends this very connection, so it takes effect behind the
 	// answer.
 	err := c.changeMemberLater(ctx, string(id.Kind()), id.Name(), "let the member leave", func(s *state, rec versioned[memberRecord], ch *change) (bool, error) {
+		if peer.Key != rec.value.Key {
+			// Whoever holds an earlier certificate must not end the membership.
+			err := explain.New(explain.RenewOlderKey, "identity", id.String(), "key", peer.Key.String()[:16])
+			c.cloneAlarm(ctx, err.Error())
+			return false, err
+		}
 		if n := len(rec.value.Domains); n > 0 {
 			return false, explain.New(explain.MemberOwnsDomains, "member", rec.value.path(), "domains", fmt.Sprint(n))
 		}

@@ -72,6 +72,11 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 		})
 	}
 	c.serving.Store(true)
+	g.Go(func() error {
+		<-ctx.Done()
+		c.serving.Store(false)
+		return nil
+	})
 	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator serves", slog.String("addr", c.Addr()), slog.String("socket", c.AdminSocket()),
 		slog.String("phase", c.state.Load().phase.String()), slog.String("enrolment_key", c.EnrolmentKey()))
 	return nil
@@ -116,6 +121,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer) *grpc.Server {
 		grpc.ChainStreamInterceptor(c.wordStream, c.guard.Stream, gate.Stream()),
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.WaitForHandlers(true),
 		// Small buffers: most connections are agents' that say little.
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(4096),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
@@ -179,8 +185,11 @@ func (c *Coordinator) word(ctx context.Context, method string, err error) error 
 		return nil
 	}
 	var worded interface{ GRPCStatus() *status.Status }
-	if errors.As(err, &worded) || ctx.Err() != nil {
+	if errors.As(err, &worded) {
 		return err
+	}
+	if ended := ctx.Err(); ended != nil {
+		return status.FromContextError(ended).Err()
 	}
 	c.log.LogAttrs(ctx, slog.LevelError, "a call failed", slog.String("method", method), slog.Any("err", err))
 	return explain.Wrap(err, explain.Internal, "what", method)
@@ -193,8 +202,16 @@ func listenUnix(path string) (net.Listener, error) {
 	if err := mesh.CheckSocketPath(path); err != nil {
 		return nil, err
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove the old admin socket: %w", err)
+	switch info, err := os.Lstat(path); {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("look for an old admin socket: %w", err)
+	case info.Mode().Type() != os.ModeSocket:
+		return nil, fmt.Errorf("%s is in the way of the admin socket, and is no socket: move it, or name another path", path)
+	default:
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("remove the old admin socket: %w", err)
+		}
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {

@@ -21,7 +21,11 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/snapshot"
 )
+
+// maxHistoryPage bounds the transitions and manifests of one answer.
+const maxHistoryPage = 3 << 20
 
 // manifestServer serves ManifestService.
 type manifestServer struct {
@@ -49,7 +53,9 @@ func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer)
 	if err := stream.Send(&fealtyv1.FirstSetResponse{Step: &fealtyv1.FirstSetResponse_Nonce{Nonce: ch.nonce}}); err != nil {
 		return err
 	}
-	req, err := receive(ctx, stream.Recv)
+	waiting, stop := context.WithTimeout(ctx, answerTimeout)
+	defer stop()
+	req, err := receive(waiting, c, stream.Recv)
 	if err != nil {
 		return err
 	}
@@ -62,6 +68,7 @@ func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer)
 	}
 	t := proof.SetupTranscript{Nonce: ch.nonce, Binding: ch.binding, Manifest: req.GetSet().GetManifest()}
 	if err := proof.VerifySetup(setup.public, t, req.GetEvidence()); err != nil {
+		c.refusals.log(ctx, c.log, slog.LevelWarn, "first set refused", slog.String("remote", identity.FromContext(ctx).Addr), slog.Any("err", err))
 		return explain.Wrap(err, explain.SetupRefused)
 	}
 	done, err := c.set(ctx, req.GetSet(), true)
@@ -80,6 +87,9 @@ func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer)
 // nothing; the head moves by compare-and-swap; an unknown outcome is settled by
 // reading the head.
 func (c *Coordinator) set(ctx context.Context, req *fealtyv1.SetManifestRequest, first bool) (*fealtyv1.SetManifestResponse, error) {
+	if len(req.GetReason()) > maxReasonBytes {
+		return nil, tooLong("reason", maxReasonBytes)
+	}
 	select {
 	case c.setting <- struct{}{}:
 		defer func() { <-c.setting }()
@@ -94,8 +104,15 @@ func (c *Coordinator) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	if s.phase == phaseRecovery {
 		return nil, explain.New(explain.RecoveryMode, "reason", s.reason)
 	}
-	if _, err := c.admits(next); err != nil {
+	entry, err := c.admits(next)
+	if err != nil {
 		return nil, err
+	}
+	if s.phase == phaseReady {
+		if now, err := c.admits(s.manifest); err == nil && now.Name != entry.Name {
+			return nil, explain.New(explain.RequestField, "field", "admit", "problem",
+				fmt.Sprintf("it renames this coordinator from %s to %s, and a process keeps its identity: keep the name, or add the other one for another enrolment key", now.Name, entry.Name))
+		}
 	}
 	keepers, err := c.keepers(next)
 	if err != nil {
@@ -136,22 +153,25 @@ func (c *Coordinator) genesis(ctx context.Context, req *fealtyv1.SetManifestRequ
 		})
 	}
 	link, err := linkOf(t)
-	if err != nil || req.GetDryRun() {
-		return &fealtyv1.SetManifestResponse{Transition: transitionMessage(link)}, err
+	if err != nil {
+		return nil, err
 	}
-	// A first set that failed half-way left a seed that was never in force; it is
-	// overwritten, as nothing was ever signed by it.
+	after := &state{manifest: m, head: link, secrets: &secrets{seed, keys}, root: root, meshKey: mesh.KeyID()}
+	if err := c.bundleFits(after, trustInput{}); err != nil {
+		return nil, err
+	}
+	if req.GetDryRun() {
+		return &fealtyv1.SetManifestResponse{Transition: transitionMessage(link)}, nil
+	}
 	for name, k := range keepers {
-		place := keyring.Place{Cluster: m.Cluster, Owner: name, SeedEpoch: seedEpoch}
-		sealed, err := keyring.SealSeed(ctx, k, place, seed)
-		if err != nil {
-			return nil, explain.Wrap(err, explain.KeeperUnusable, "keeper", name, "problem", err.Error())
-		}
-		if err := c.writeSealed(ctx, sealedSeedKey(seedEpoch, name), sealed); err != nil {
+		if err := c.sealSeed(ctx, k, name, m.Cluster, t, seed); err != nil {
 			return nil, err
 		}
 	}
-	if err := c.writeSealed(ctx, rootKey(seedEpoch), root.Raw); err != nil {
+	if err := c.writeSealed(ctx, rootKey(seedEpoch, t.Salt), root.Raw); err != nil {
+		return nil, err
+	}
+	if err := c.faults.Hit("set.after-seed"); err != nil {
 		return nil, err
 	}
 	return c.swap(ctx, link, m, nil, seed, keys, root, mesh, keepers)
@@ -191,10 +211,55 @@ func (c *Coordinator) succeed(ctx context.Context, req *fealtyv1.SetManifestRequ
 		t.MeshCAKey = mesh.KeyID()
 	}
 	link, err := linkOf(t)
-	if err != nil || req.GetDryRun() {
-		return &fealtyv1.SetManifestResponse{Transition: transitionMessage(link)}, err
+	if err != nil {
+		return nil, err
+	}
+	in, err := c.readTrust(ctx, s)
+	if err != nil {
+		return nil, c.storeError("read the trust state", err)
+	}
+	after := &state{manifest: m, head: link, secrets: s.secrets, root: s.root, meshKey: mesh.KeyID()}
+	if err := c.bundleFits(after, in); err != nil {
+		return nil, err
+	}
+	if req.GetDryRun() {
+		return &fealtyv1.SetManifestResponse{Transition: transitionMessage(link)}, nil
+	}
+	for _, o := range m.Seed.Owners {
+		// A key file that was lost or replaced while this process held the seed is
+		// made good now, while it still does.
+		if have, err := c.openSeedOf(ctx, m.Cluster, t, o); err == nil && have.Equal(s.secrets.seed) {
+			have.Wipe()
+			continue
+		}
+		c.log.LogAttrs(ctx, slog.LevelWarn, "a keeper does not open the seed any more; it is sealed again", slog.String("keeper", o.Name))
+		if err := c.sealSeed(ctx, keepers[o.Name], o.Name, m.Cluster, t, s.secrets.seed); err != nil {
+			return nil, err
+		}
 	}
 	return c.swap(ctx, link, m, s.chain, s.secrets.seed, s.secrets.keys, s.root, mesh, keepers)
+}
+
+// bundleFits reports whether a trust bundle can be made of what is in force after
+// a set. A head that no bundle follows from would stop the cluster.
+func (c *Coordinator) bundleFits(after *state, in trustInput) error {
+	next, _ := nextTrustState(in, after, c.now().UTC().Truncate(time.Second))
+	if n := len(next.MeshKeys); n > snapshot.MaxMeshKeys {
+		return explain.New(explain.RateLimited, "what", "the set, which makes a new mesh CA key,", "limit", fmt.Sprintf("%d mesh CA keys whose certificates are still valid", snapshot.MaxMeshKeys))
+	}
+	if _, err := signTrust(after, in.with(trustDelta{}, next), c.now()); err != nil {
+		return explain.Wrap(err, explain.RequestField, "field", "manifest", "problem", "no trust bundle can be made of it: "+err.Error())
+	}
+	return nil
+}
+
+// sealSeed has a keeper seal the seed that t names, and stores that.
+func (c *Coordinator) sealSeed(ctx context.Context, k keyring.Keeper, name, cluster string, t *history.Transition, seed keyring.Seed) error {
+	sealed, err := keyring.SealSeed(ctx, k, keyring.Place{Cluster: cluster, Owner: name, SeedEpoch: t.SeedEpoch}, seed)
+	if err != nil {
+		return explain.Wrap(err, explain.KeeperUnusable, "keeper", name, "problem", err.Error())
+	}
+	return c.writeSealed(ctx, sealedSeedKey(t.SeedEpoch, t.Salt, name), sealed)
 }
 
 // linkOf names t by its hash, which is known before anything is written.
@@ -243,22 +308,31 @@ func (c *Coordinator) swap(ctx context.Context, link history.Link, m *manifest.M
 	}
 	verified, err := c.history.Append(ctx, from, &link.Transition, m, keys.Transaction())
 	if err != nil {
+		c.kickHead()
 		return nil, c.setError(err)
 	}
 	if err := c.faults.Hit("set.after-swap"); err != nil {
 		return nil, err
 	}
-	// The head moved: what follows must not be given up because the caller did.
+	// The head moved: what follows must not be given up because the caller did, and
+	// is no reason to say that it did not. The loop that follows the head goes on
+	// where it fails.
 	ctx = context.WithoutCancel(ctx)
+	done := &fealtyv1.SetManifestResponse{Transition: transitionMessage(link)}
+	if verified.Version() == 0 {
+		c.kickHead() // and on again, by somebody else
+		return done, nil
+	}
 	s, err := c.newState(verified, seed, keys, root, mesh)
 	if err != nil {
-		return nil, err
+		c.log.LogAttrs(ctx, slog.LevelError, "the new head was not adopted", slog.Any("err", err))
+		c.kickHead()
+		return done, nil
 	}
-	if err := c.adopt(ctx, s); err != nil {
-		return nil, err
+	if err := c.adopt(ctx, s); err == nil {
+		c.auditSet(ctx, s, &link.Transition)
 	}
-	c.auditSet(ctx, s, &link.Transition)
-	return &fealtyv1.SetManifestResponse{Transition: transitionMessage(link)}, nil
+	return done, nil
 }
 
 // setError words why the head did not move. If somebody else moved it, our state
@@ -385,11 +459,22 @@ func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistory
 	}
 	out := &fealtyv1.GetHistoryResponse{Head: h.Head, TransactionKey: key}
 	sent := make(map[manifest.Hash]bool)
+	size := 0
 	for _, l := range v.Links() {
 		if l.Index < req.GetFrom() {
 			continue
 		}
-		out.Transitions = append(out.Transitions, transitionMessage(l))
+		t := transitionMessage(l)
+		size += len(t.GetRecord())
+		if !sent[l.Manifest] {
+			size += len(h.Manifests[l.Manifest])
+		}
+		// Clients take no more than 4 MiB. Who does not see the head yet asks again,
+		// from the index after the last.
+		if size > maxHistoryPage && len(out.Transitions) > 0 {
+			break
+		}
+		out.Transitions = append(out.Transitions, t)
 		if !sent[l.Manifest] {
 			sent[l.Manifest] = true
 			out.Manifests = append(out.Manifests, h.Manifests[l.Manifest])
@@ -402,7 +487,11 @@ func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistory
 // the store holds, and no more than what verifies.
 func (c *Coordinator) verifiedHistory(ctx context.Context, s *state) (*history.Verified, *history.History, error) {
 	h, err := c.history.Load(ctx)
-	if err != nil {
+	var damaged *history.BlobError
+	switch {
+	case errors.As(err, &damaged), errors.Is(err, history.ErrEmpty), errors.Is(err, history.ErrEncoding), errors.Is(err, history.ErrUnverified):
+		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", s.manifest.Cluster, "problem", err.Error())
+	case err != nil:
 		return nil, nil, c.storeError("read the history", err)
 	}
 	v, err := history.Verify(h, s.secrets.keys.Transaction().Public().(ed25519.PublicKey))

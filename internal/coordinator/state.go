@@ -1,12 +1,15 @@
 package coordinator
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -52,11 +55,15 @@ func (p phase) String() string {
 type state struct {
 	phase  phase
 	reason string // why it is not ready
+	// last is the last ready state, for one in recovery mode: its seed spares the
+	// keeper, and its head must be in the history that comes next.
+	last *state
 
 	chain       *history.Verified
 	manifest    *manifest.Manifest // in force
 	head        history.Link
 	headVersion store.Revision // of the head's key: a condition of every transaction
+	headRecord  []byte         // as the store holds it
 	secrets     *secrets
 	records     records
 	root        *x509.Certificate
@@ -78,10 +85,37 @@ func (s *secrets) wipe() {
 	s.keys.Wipe()
 }
 
+// ready returns s, or the last ready state before it; nil if there was none.
+func (s *state) ready() *state {
+	if s.phase == phaseReady {
+		return s
+	}
+	return s.last
+}
+
+// freshIssuer returns the issuer of s with a mesh CA certificate that covers
+// what is issued now. A clock that jumped, or a machine that slept, is no reason
+// to sign under one that has ended.
+func (s *state) freshIssuer(now time.Time) (*ca.Issuer, error) {
+	issuer := s.issuer.Load()
+	mesh, err := freshMesh(s, issuer.MeshCA(), now)
+	if err != nil || mesh == issuer.MeshCA() {
+		return issuer, err
+	}
+	if issuer, err = ca.NewIssuer(mesh, s.manifest.Cluster); err != nil {
+		return nil, err
+	}
+	s.issuer.Store(issuer) // of two at once either will do: the key is the same
+	return issuer, nil
+}
+
 // issue certifies publicKey for id until notAfter, and returns the chain that is
 // presented with it: leaf, mesh CA, root.
 func (s *state) issue(publicKey any, id identity.ID, entry *manifest.Entry, notAfter, now time.Time) ([][]byte, error) {
-	issuer := s.issuer.Load()
+	issuer, err := s.freshIssuer(now)
+	if err != nil {
+		return nil, err
+	}
 	leaf, err := issuer.Issue(ca.Request{
 		PublicKey: publicKey, ID: id, TTL: notAfter.Sub(now),
 		DNSNames: entry.DNSNames, IPs: entry.IPs,
@@ -94,55 +128,85 @@ func (s *state) issue(publicKey any, id identity.ID, entry *manifest.Entry, notA
 
 // Where sealed secrets and the root certificate are kept. They need no MAC: a
 // keeper authenticates what it sealed, and the root certificate its own key.
-func sealedSeedKey(epoch uint64, owner string) string {
-	return fmt.Sprintf("%sseed/%d/%s", sealedPrefix, epoch, owner)
+//
+// Seed and root are named by the salt, which is random for each seed and stands
+// in the transition that brings it into force. So of two first sets that race,
+// or one that is tried again after an answer was lost, none can overwrite the
+// seed of the other: that would lose the cluster.
+func sealedSeedKey(epoch uint64, salt history.Salt, owner string) string {
+	return fmt.Sprintf("%sseed/%d/%x/%s", sealedPrefix, epoch, salt[:], owner)
 }
 func sealedMeshKey(head history.Hash, owner string) string {
 	return fmt.Sprintf("%smesh/%s/%s", sealedPrefix, head, owner)
 }
-func rootKey(seedEpoch uint64) string { return fmt.Sprintf("%sroot/%d", sealedPrefix, seedEpoch) }
+func rootKey(epoch uint64, salt history.Salt) string {
+	return fmt.Sprintf("%sroot/%d/%x", sealedPrefix, epoch, salt[:])
+}
 
-// load reads the history and brings its keys back through the manifest's
-// keepers. What stands in the way of that is a state in recovery mode, not an
-// error; an error is a store that cannot be read.
-func (c *Coordinator) load(ctx context.Context) (*state, error) {
+// load reads the history and brings its keys back: from last, the state that was
+// ready before, where it holds them, else through the manifest's keepers. What
+// stands in the way of that is a state in recovery mode, not an error; an error is
+// a store that cannot be read.
+//
+// A history that does not lead through the newest head that this coordinator has
+// seen is not adopted, however well it verifies (I11).
+func (c *Coordinator) load(ctx context.Context, last *state) (*state, error) {
+	seen, err := c.seenHead()
+	if err != nil {
+		return recovering(last, err), nil
+	}
+	if last != nil {
+		seen = last.chain.Mark()
+	}
 	loaded, err := c.history.Load(ctx)
 	var damaged *history.BlobError
 	switch {
+	case errors.Is(err, history.ErrEmpty) && seen != (history.Mark{}):
+		return recovering(last, explain.Wrap(err, explain.HistoryInvalid, "problem",
+			fmt.Sprintf("the store holds none, and this coordinator has seen head %s at index %d: it is another store, or it was emptied", seen.Hash, seen.Index))), nil
 	case errors.Is(err, history.ErrEmpty):
 		return &state{phase: phaseUninitialized, reason: "no manifest was set yet"}, nil
 	case errors.Is(err, history.ErrUnverified), errors.Is(err, history.ErrEncoding), errors.As(err, &damaged):
-		return recovering(explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())), nil
+		return recovering(last, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())), nil
 	case err != nil:
 		return nil, fmt.Errorf("read the history: %w", err)
 	}
 	// Which keepers may be asked is read from a manifest that nothing vouches for
 	// yet. That is safe: a keeper opens only what it sealed, and the whole history
 	// must then verify under the keys of the seed that it gave.
-	seed, claimed, err := c.openSeed(ctx, loaded)
+	seed, claimed, err := c.openSeed(ctx, loaded, last)
 	if err != nil {
-		return recovering(err), nil
+		return recovering(last, err), nil
 	}
 	keys, err := seed.Derive(claimed.Salt[:])
 	if err != nil {
-		return recovering(err), nil
+		return recovering(last, err), nil
 	}
 	verified, err := history.Verify(loaded, keys.Transaction().Public().(ed25519.PublicKey))
+	if err == nil {
+		_, err = verified.CheckMark(seen)
+	}
 	if err != nil {
-		return recovering(explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())), nil
+		return recovering(last, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())), nil
 	}
 	root, err := c.loadRoot(ctx, verified, keys)
 	if err != nil {
-		return recovering(err), nil
+		return recovering(last, err), nil
 	}
-	mesh, err := c.openMesh(ctx, verified, root)
+	mesh, err := c.openMesh(ctx, verified, root, last)
 	if err != nil {
-		return recovering(err), nil
+		return recovering(last, err), nil
 	}
-	return c.newState(verified, seed, keys, root, mesh)
+	s, err := c.newState(verified, seed, keys, root, mesh)
+	if err != nil {
+		return recovering(last, err), nil
+	}
+	return s, nil
 }
 
-func recovering(err error) *state { return &state{phase: phaseRecovery, reason: err.Error()} }
+func recovering(last *state, err error) *state {
+	return &state{phase: phaseRecovery, reason: err.Error(), last: last}
+}
 
 // newState builds the ready state of a verified history and its keys.
 func (c *Coordinator) newState(v *history.Verified, seed keyring.Seed, keys keyring.Keys, root *x509.Certificate, mesh *ca.MeshCA) (*state, error) {
@@ -156,7 +220,7 @@ func (c *Coordinator) newState(v *history.Verified, seed keyring.Seed, keys keyr
 	s := &state{
 		phase:    phaseReady,
 		chain:    v,
-		manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(),
+		manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(), headRecord: v.Head().Encode(),
 		secrets: &secrets{seed: seed, keys: keys},
 		records: records{store: c.store, auth: auth},
 		root:    root, rootPin: identity.KeyOf(root), meshKey: mesh.KeyID(),
@@ -202,10 +266,13 @@ func freshMesh(s *state, mesh *ca.MeshCA, now time.Time) (*ca.MeshCA, error) {
 
 // openSeed asks the keepers of the head's manifest for the seed, in order. It
 // returns the head's transition too, as it claims to be.
-func (c *Coordinator) openSeed(ctx context.Context, h *history.History) (keyring.Seed, *history.Transition, error) {
+func (c *Coordinator) openSeed(ctx context.Context, h *history.History, last *state) (keyring.Seed, *history.Transition, error) {
 	claimed, err := history.Decode(h.Links[len(h.Links)-1])
 	if err != nil {
 		return keyring.Seed{}, nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
+	}
+	if last != nil && last.head.SeedEpoch == claimed.SeedEpoch && last.head.Salt == claimed.Salt {
+		return last.secrets.seed, claimed, nil
 	}
 	m, err := manifest.Parse(h.Manifests[claimed.Manifest])
 	if err != nil {
@@ -216,7 +283,7 @@ func (c *Coordinator) openSeed(ctx context.Context, h *history.History) (keyring
 		if o.Keeper == "" {
 			continue
 		}
-		seed, err := c.openSeedOf(ctx, m.Cluster, claimed.SeedEpoch, o)
+		seed, err := c.openSeedOf(ctx, m.Cluster, claimed, o)
 		if err == nil {
 			return seed, claimed, nil
 		}
@@ -228,20 +295,24 @@ func (c *Coordinator) openSeed(ctx context.Context, h *history.History) (keyring
 	return keyring.Seed{}, nil, errors.Join(failures...)
 }
 
-func (c *Coordinator) openSeedOf(ctx context.Context, cluster string, epoch uint64, o manifest.Owner) (keyring.Seed, error) {
+func (c *Coordinator) openSeedOf(ctx context.Context, cluster string, t *history.Transition, o manifest.Owner) (keyring.Seed, error) {
 	keeper, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
 	if err != nil {
 		return keyring.Seed{}, err
 	}
-	e, err := c.store.Get(ctx, sealedSeedKey(epoch, o.Name))
+	e, err := c.store.Get(ctx, sealedSeedKey(t.SeedEpoch, t.Salt, o.Name))
 	if err != nil {
-		return keyring.Seed{}, err
+		return keyring.Seed{}, fmt.Errorf("read the sealed seed: %w", err)
 	}
-	return keyring.OpenSeed(ctx, keeper, keyring.Place{Cluster: cluster, Owner: o.Name, SeedEpoch: epoch}, e.Value)
+	return keyring.OpenSeed(ctx, keeper, keyring.Place{Cluster: cluster, Owner: o.Name, SeedEpoch: t.SeedEpoch}, e.Value)
 }
 
-// openMesh asks the keepers for the mesh CA key of the head.
-func (c *Coordinator) openMesh(ctx context.Context, v *history.Verified, root *x509.Certificate) (*ca.MeshCA, error) {
+// openMesh returns the mesh CA key of the head: the one in last if it is the
+// same, else what a keeper opens.
+func (c *Coordinator) openMesh(ctx context.Context, v *history.Verified, root *x509.Certificate, last *state) (*ca.MeshCA, error) {
+	if last != nil && last.meshKey == v.Current().MeshCAKey && last.root.Equal(root) {
+		return last.issuer.Load().MeshCA(), nil
+	}
 	var failures []error
 	for _, o := range v.Manifest().Seed.Owners {
 		if o.Keeper == "" {
@@ -263,7 +334,7 @@ func (c *Coordinator) openMeshOf(ctx context.Context, v *history.Verified, root 
 	}
 	e, err := c.store.Get(ctx, sealedMeshKey(v.Current().Hash, o.Name))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the sealed mesh CA key: %w", err)
 	}
 	place := keyring.Place{Cluster: v.Manifest().Cluster, Owner: o.Name, SeedEpoch: v.Current().SeedEpoch, Head: v.Current().Hash}
 	key, cert, err := keyring.OpenMesh(ctx, keeper, place, e.Value)
@@ -276,7 +347,7 @@ func (c *Coordinator) openMeshOf(ctx context.Context, v *history.Verified, root 
 // loadRoot reads the root certificate, which was stored beside the first sealed
 // seed, and compares it with the key that the seed gives.
 func (c *Coordinator) loadRoot(ctx context.Context, v *history.Verified, keys keyring.Keys) (*x509.Certificate, error) {
-	e, err := c.store.Get(ctx, rootKey(v.Current().SeedEpoch))
+	e, err := c.store.Get(ctx, rootKey(v.Current().SeedEpoch, v.Current().Salt))
 	if err != nil {
 		return nil, fmt.Errorf("read the root certificate: %w", err)
 	}
@@ -295,12 +366,21 @@ func (c *Coordinator) loadRoot(ctx context.Context, v *history.Verified, keys ke
 }
 
 // adopt makes s the state, and everything that follows from it true: the bundle,
-// the own identity, the listeners. If it fails the old state stays.
+// the own identity, the listeners. If that fails the state is one in recovery
+// mode that says why, and the loop that follows the head tries again: a process
+// that ended instead would take its copy of the seed with it.
 func (c *Coordinator) adopt(ctx context.Context, s *state) error {
+	var failed error
 	if s.phase == phaseReady {
-		if err := c.becomeReady(ctx, s); err != nil {
-			return err
+		if failed = c.becomeReady(ctx, s); failed != nil {
+			c.log.LogAttrs(ctx, slog.LevelError, "the head of the history was not adopted", slog.String("head", s.head.Hash.String()), slog.Any("err", failed))
+			s = recovering(s, failed)
+		} else {
+			c.recordSeen(ctx, s.chain.Mark())
 		}
+	}
+	if old := c.state.Load(); old.phase == s.phase && old.reason == s.reason && s.phase != phaseReady {
+		return failed // nothing that anybody could see changed
 	}
 	c.state.Store(s)
 	c.headConfirmed.Store(c.now().UnixNano())
@@ -314,11 +394,14 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 		attrs = append(attrs, slog.String("cluster", s.manifest.Cluster), slog.Uint64("authority_epoch", s.head.AuthorityEpoch), slog.Uint64("index", s.head.Index))
 	}
 	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator state", attrs...)
-	return nil
+	return failed
 }
 
 // becomeReady puts bundle and own identity of s into force.
 func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
+	if err := c.faults.Hit("adopt.begin"); err != nil {
+		return err
+	}
 	in, err := c.ensureTrust(ctx, s)
 	if err != nil {
 		return fmt.Errorf("fit the trust state to the head: %w", err)
@@ -340,6 +423,26 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 		}
 		recs = append(recs, r)
 	}
+	if err := c.faults.Hit("adopt.before-identity"); err != nil {
+		return err
+	}
+	if err := c.presentAs(s, t); err != nil {
+		return err
+	}
+	c.members.fill(recs, l.Revision)
+	c.trustNews.tell()
+	return nil
+}
+
+// presentAs certifies this coordinator anew and presents it. t is the bundle to
+// believe from now on; nil keeps the current one.
+func (c *Coordinator) presentAs(s *state, t *trustView) error {
+	// A bundle that comes in between would be lost, and its bans with it.
+	c.trustMu.Lock()
+	defer c.trustMu.Unlock()
+	if t == nil {
+		t = c.trust.Load()
+	}
 	m, err := c.ownMaterial(s, t.bundle)
 	if err != nil {
 		return fmt.Errorf("certify this coordinator: %w", err)
@@ -347,9 +450,7 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 	if err := c.source.Adopt(m); err != nil {
 		return fmt.Errorf("adopt this coordinator's own certificate: %w", err)
 	}
-	c.members.fill(recs, l.Revision)
 	c.trust.Store(t)
-	c.trustNews.tell()
 	return nil
 }
 
@@ -383,36 +484,37 @@ func (c *Coordinator) ownMaterial(s *state, bundle *identity.Bundle) (*credentia
 	return credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: bundle, Now: c.now})
 }
 
-// keepIdentity renews this coordinator's own certificate, and the mesh CA's, in
-// good time, until ctx ends.
+// keepIdentity renews this coordinator's own certificate in good time, until ctx
+// ends. It looks at the clock often rather than sleep for long: a machine that
+// slept wakes up with a certificate that has ended.
 func (c *Coordinator) keepIdentity(ctx context.Context, s *state) error {
 	for {
-		entry, err := c.admits(s.manifest)
-		if err != nil {
+		if err := sleep(ctx, identityPause); err != nil {
 			return err
 		}
-		if err := sleep(ctx, renewEvery(entry.Entry.SVIDTTL)); err != nil {
-			return err
-		}
-		issuer := s.issuer.Load()
-		mesh, err := freshMesh(s, issuer.MeshCA(), c.now())
-		if err != nil {
-			return err
-		}
-		if mesh != issuer.MeshCA() {
-			if issuer, err = ca.NewIssuer(mesh, s.manifest.Cluster); err != nil {
-				return err
-			}
-			s.issuer.Store(issuer)
-		}
-		m, err := c.ownMaterial(s, c.trust.Load().bundle)
-		if err != nil {
-			return err
-		}
-		if err := c.source.Adopt(m); err != nil {
+		if err := c.renewIdentity(ctx, s); err != nil {
 			return err
 		}
 	}
+}
+
+// renewIdentity certifies this coordinator anew if it is time to.
+func (c *Coordinator) renewIdentity(ctx context.Context, s *state) error {
+	m, err := c.source.Current(ctx)
+	if err != nil {
+		return err
+	}
+	leaf := m.Chain()[0]
+	entry, err := c.admits(s.manifest)
+	if err != nil {
+		return err
+	}
+	now := c.now()
+	age := now.Sub(leaf.NotBefore.Add(ca.Backdate))
+	if age >= -ca.Backdate && age < renewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) {
+		return nil
+	}
+	return c.presentAs(s, nil)
 }
 
 // followHead confirms every few seconds, and on every notice, that the head is
@@ -420,9 +522,23 @@ func (c *Coordinator) keepIdentity(ctx context.Context, s *state) error {
 func (c *Coordinator) followHead(ctx context.Context) error {
 	for {
 		c.checkHead(ctx)
-		if err := sleep(ctx, headPollPause); err != nil {
-			return err
+		t := time.NewTimer(headPollPause)
+		select {
+		case <-t.C:
+		case <-c.headKick:
+			t.Stop()
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
 		}
+	}
+}
+
+// kickHead makes followHead look now.
+func (c *Coordinator) kickHead() {
+	select {
+	case c.headKick <- struct{}{}:
+	default:
 	}
 }
 
@@ -430,16 +546,7 @@ func (c *Coordinator) followHead(ctx context.Context) error {
 // state is loaded anew; until then nothing is decided under the old one, because
 // every transaction is conditional on our head.
 func (c *Coordinator) checkHead(ctx context.Context) {
-	s := c.state.Load()
-	e, err := c.store.Get(ctx, history.HeadKey)
-	switch {
-	case ctx.Err() != nil:
-		return
-	case err != nil:
-		c.log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
-		return
-	case s.phase == phaseReady && e.Version == s.headVersion:
-		c.headConfirmed.Store(c.now().UnixNano())
+	if c.headHolds(ctx) {
 		return
 	}
 	// One at a time, and not while a set of our own is about to adopt its head.
@@ -449,19 +556,66 @@ func (c *Coordinator) checkHead(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	if s = c.state.Load(); s.phase == phaseReady && e.Version <= s.headVersion {
+	// What was read before may be an ancestor of what a set adopted meanwhile.
+	if c.headHolds(ctx) {
 		return
 	}
-	next, err := c.load(ctx)
+	next, err := c.load(ctx, c.state.Load().ready())
 	if err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the history was not read", slog.Any("err", err))
 		return
 	}
-	if next.phase == phaseRecovery && s.phase == phaseRecovery && next.reason == s.reason {
-		return
+	if ctx.Err() == nil {
+		_ = c.adopt(ctx, next) // logged there, and tried again
 	}
-	if err := c.adopt(ctx, next); err != nil {
-		c.log.LogAttrs(ctx, slog.LevelError, "the new head was not adopted", slog.Any("err", err))
+}
+
+// headHolds reports whether the head in the store is ours, or that nobody can
+// tell now.
+func (c *Coordinator) headHolds(ctx context.Context) bool {
+	s := c.state.Load()
+	e, err := c.store.Get(ctx, history.HeadKey)
+	switch {
+	case ctx.Err() != nil:
+		return true
+	case errors.Is(err, store.ErrNotFound):
+		return s.phase == phaseUninitialized
+	case err != nil:
+		c.log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
+		return true
+	case s.phase == phaseReady && e.Version == s.headVersion && bytes.Equal(e.Value, s.headRecord):
+		c.headConfirmed.Store(c.now().UnixNano())
+		return true
+	}
+	return false
+}
+
+// seenHead returns the newest head that this coordinator ever adopted, from its
+// data directory; zero if there is none.
+func (c *Coordinator) seenHead() (history.Mark, error) {
+	var m history.Mark
+	raw, err := c.fs.ReadFile(c.path(markFile), maxMarkFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &m)
+	}
+	if err != nil {
+		return m, fmt.Errorf("read %s, which says what head this coordinator has seen: %w: restore it, or remove it to believe the store", c.path(markFile), err)
+	}
+	return m, nil
+}
+
+// recordSeen writes down the newest head. It is a second line of defence against
+// a store that is rolled back, so that a full disk here stops nothing.
+func (c *Coordinator) recordSeen(ctx context.Context, m history.Mark) {
+	raw, err := json.Marshal(m)
+	if err == nil {
+		err = c.fs.WriteFile(c.path(markFile), raw)
+	}
+	if err != nil {
+		c.log.LogAttrs(ctx, slog.LevelError, "the newest head was not written down: a store that is rolled back would not be noticed after a restart", slog.Any("err", err))
 	}
 }
 

@@ -2,9 +2,9 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
 )
 
 // Bounds and defaults of join tokens.
@@ -21,6 +22,7 @@ const (
 	maxTokenTTL     = 30 * 24 * time.Hour
 	maxTokenUses    = 100_000
 	maxTokenOrgs    = 256
+	maxUsesShown    = 10_000 // of a token, in one answer
 )
 
 // tokenServer serves TokenService.
@@ -31,10 +33,22 @@ type tokenServer struct {
 
 func (t tokenServer) CreateToken(ctx context.Context, req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse, error) {
 	c := t.c
-	s, err := c.ready()
-	if err != nil {
-		return nil, err
+	for range commitTries {
+		s, err := c.ready()
+		if err != nil {
+			return nil, err
+		}
+		resp, err := c.createToken(ctx, s, req)
+		if err == nil || !c.conflicts(ctx, err) {
+			return resp, err
+		}
 	}
+	return nil, errBusy("the token")
+}
+
+// createToken makes a token under s. The error matches [store.ErrConflict] if it
+// is to be decided again.
+func (c *Coordinator) createToken(ctx context.Context, s *state, req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse, error) {
 	rec, err := c.newTokenRecord(s, req, actor(ctx))
 	if err != nil {
 		return nil, err
@@ -52,7 +66,9 @@ func (t tokenServer) CreateToken(ctx context.Context, req *fealtyv1.CreateTokenR
 	ch.put(tokenKey(rec.ID), 0, rec)
 	ch.audit(c.now(), auditEntry{Actor: rec.CreatedBy, Action: "token.create", Target: rec.ID,
 		Fields: map[string]string{"entry": rec.Entry, "name": rec.Name, "uses": fmt.Sprint(rec.Uses)}})
-	if _, err := ch.commit(ctx); err != nil {
+	if _, err := ch.commit(ctx); errors.Is(err, store.ErrConflict) {
+		return nil, err
+	} else if err != nil {
 		return nil, c.storeError("create the token", err)
 	}
 	return &fealtyv1.CreateTokenResponse{Token: c.tokenMessage(s, rec, nil), Line: token.Line()}, nil
@@ -87,6 +103,12 @@ func (c *Coordinator) newTokenRecord(s *state, req *fealtyv1.CreateTokenRequest,
 	if name := req.GetName(); name != "" {
 		if _, err := identity.New(s.manifest.Cluster, entry.Kind, name); err != nil {
 			return tokenRecord{}, bad("name", err.Error())
+		}
+		for i := range s.manifest.Admit {
+			// A token narrows its entry; the name of another entry is not in it.
+			if e := &s.manifest.Admit[i]; e.Kind == entry.Kind && e.Name == name && e.Name != entry.Name {
+				return tokenRecord{}, bad("name", fmt.Sprintf("%s is the name of another entry of the manifest", name))
+			}
 		}
 		if uses != 1 {
 			return tokenRecord{}, bad("uses", "a token with a name admits one member, so it has one use")
@@ -191,7 +213,7 @@ func (c *Coordinator) tokenMessage(s *state, r tokenRecord, uses []versioned[tok
 		CreatedAt: timestamppb.New(r.CreatedAt), ExpiresAt: timestamppb.New(r.ExpiresAt),
 		State: "usable",
 	}
-	for _, u := range uses {
+	for _, u := range uses[:min(len(uses), maxUsesShown)] {
 		m.Admitted = append(m.Admitted, u.value.Member)
 	}
 	entry, ok := s.manifest.EntryByName(r.Entry)
@@ -210,6 +232,4 @@ func (c *Coordinator) tokenMessage(s *state, r tokenRecord, uses []versioned[tok
 
 // validTokenID reports whether id can be a token's: what a peer claims becomes
 // part of a key in the store.
-func validTokenID(id string) bool {
-	return len(id) == 16 && strings.Trim(id, "abcdefghijklmnopqrstuvwxyz234567") == ""
-}
+func validTokenID(id string) bool { return proof.ValidTokenID(id) }

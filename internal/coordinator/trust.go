@@ -13,6 +13,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -48,11 +50,34 @@ func (t *trustView) heldAs(h *fealtyv1.HeldSnapshot) bool {
 	return h.GetAuthorityEpoch() == t.epoch && h.GetConfigVersion() == t.version && bytes.Equal(h.GetContentHash(), t.contentHash[:])
 }
 
+// newer reports whether t takes the place of o.
+func (t *trustView) newer(o *trustView) bool {
+	return t.epoch > o.epoch || t.epoch == o.epoch && t.version > o.version
+}
+
 // trustInput is everything that a bundle is compiled from, read at one revision.
 type trustInput struct {
 	state   versioned[trustState]
 	bannedI []identity.ID
-	bannedK []identity.KeyID
+	bannedK []keyBan
+}
+
+// keyBan is a banned key, and when the last certificate over it has ended.
+type keyBan struct {
+	key     identity.KeyID
+	certEnd time.Time
+}
+
+// listed returns the banned keys that the bundle names: those over which a
+// certificate could be valid at the state's own time.
+func (in trustInput) listed() []identity.KeyID {
+	var keys []identity.KeyID
+	for _, b := range in.bannedK {
+		if in.state.value.AsOf.Before(b.certEnd) {
+			keys = append(keys, b.key)
+		}
+	}
+	return keys
 }
 
 // readTrust reads the inputs of the trust bundle.
@@ -79,14 +104,15 @@ func (c *Coordinator) readTrust(ctx context.Context, s *state) (trustInput, erro
 			}
 			in.bannedI = append(in.bannedI, id)
 		case strings.HasPrefix(e.Key, banKeyPrefix):
-			if _, err := open[banRecord](s.records, e); err != nil {
+			ban, err := open[banRecord](s.records, e)
+			if err != nil {
 				return in, err
 			}
 			key, err := identity.ParseKeyID(e.Key[len(banKeyPrefix):])
 			if err != nil {
 				return in, fmt.Errorf("the ban %s names no key: %w", e.Key, err)
 			}
-			in.bannedK = append(in.bannedK, key)
+			in.bannedK = append(in.bannedK, keyBan{key, ban.value.CertEnd})
 		}
 	}
 	return in, nil
@@ -100,7 +126,7 @@ func compileTrust(s *state, in trustInput) (snapshot.TrustBundle, error) {
 		AuthorityEpoch: s.head.AuthorityEpoch,
 		Roots:          [][]byte{s.root.Raw},
 		BannedIDs:      slices.Clone(in.bannedI),
-		BannedKeys:     slices.Clone(in.bannedK),
+		BannedKeys:     in.listed(),
 		ConfigRoot:     s.configRoot(),
 		Head:           snapshot.Head{Index: s.head.Index, Hash: snapshot.Digest(s.head.Hash)},
 		Signers:        snapshot.Signers{Threshold: s.manifest.Signers.Threshold},
@@ -123,7 +149,7 @@ func compileTrust(s *state, in trustInput) (snapshot.TrustBundle, error) {
 	slices.SortFunc(b.BannedKeys, compareKeys)
 	slices.SortFunc(b.MeshKeys, compareKeys)
 	slices.SortFunc(b.ConfigKeys, func(a, b snapshot.ConfigKey) int { return bytes.Compare(a.Key, b.Key) })
-	slices.SortFunc(b.Signers.Keys, func(a, b snapshot.SignerKey) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(b.Signers.Keys, func(a, b snapshot.SignerKey) int { return bytes.Compare(a.Key, b.Key) })
 	return b, nil
 }
 
@@ -193,22 +219,29 @@ func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (trustInput, er
 			return in, err
 		}
 		now := c.now().UTC().Truncate(time.Second)
-		next, changed := nextTrustState(in.state.value, s, now)
+		next, changed := nextTrustState(in, s, now)
 		if !changed {
 			return in, nil
 		}
 		ch := s.records.newChange(s.headVersion)
 		ch.put(trustStateKey, in.state.version, next)
-		if _, err := ch.commit(ctx); err != nil && !errors.Is(err, store.ErrConflict) {
+		_, err = ch.commit(ctx)
+		var conflict *store.ConflictError
+		switch {
+		case errors.As(err, &conflict) && conflict.Key == history.HeadKey:
+			return in, err // another head is in force: this state is over
+		case err != nil && !errors.Is(err, store.ErrConflict):
 			return in, err
 		}
 	}
 	return trustInput{}, errBusy("the trust state")
 }
 
-// nextTrustState returns the trust state that fits s at now.
-func nextTrustState(t trustState, s *state, now time.Time) (trustState, bool) {
-	changed := false
+// nextTrustState returns the trust state that fits s at now, and whether it is
+// another one than that of in.
+func nextTrustState(in trustInput, s *state, now time.Time) (trustState, bool) {
+	t := in.state.value
+	changed := in.outlived(now)
 	if len(t.ConfigKeys) == 0 {
 		t.ConfigKeys = []configKey{{Number: 1, NotBefore: now.Add(-10 * time.Minute), NotAfter: now.Add(configKeyLife)}}
 		changed = true
@@ -238,20 +271,92 @@ func nextTrustState(t trustState, s *state, now time.Time) (trustState, bool) {
 	t.MeshKeys = keys
 	if changed {
 		t.Change++
+		t.AsOf = now
 	}
 	return t, changed
 }
 
+// outlived reports whether the time that bans are compared with should move: it
+// lies ahead, because a clock was wrong, or some banned keys have not needed to be
+// listed for a while.
+func (in trustInput) outlived(now time.Time) bool {
+	asOf := in.state.value.AsOf
+	if asOf.After(now.Add(snapshot.ClockTolerance)) {
+		return true
+	}
+	return now.Sub(asOf) >= sweepPause && slices.ContainsFunc(in.bannedK, func(b keyBan) bool {
+		return asOf.Before(b.certEnd) && !now.Before(b.certEnd)
+	})
+}
+
+// trustDelta is what a transaction changes of the inputs of the trust bundle.
+type trustDelta struct {
+	ban, unban []identity.ID
+	keys       []keyBan // banned, or banned for longer
+}
+
+// keyBanReserve is the room for banned keys in a bundle that is kept for bans:
+// removals and replacements, which can wait, do not use it up.
+const keyBanReserve = snapshot.MaxBans / 4
+
+// errBundleFull is matched when a bundle could not list what it has to.
+var errBundleFull = errors.New("the trust bundle is full")
+
 // touchTrust adds to ch a new version of the trust state, so that the bundle
-// that ch leads to has a version of its own.
-func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *change) error {
-	t, err := get[trustState](ctx, s.records, trustStateKey)
+// that ch leads to has a version of its own. What no bundle could be made of is
+// refused here, with an error that matches errBundleFull: once committed it would
+// stop every later ban.
+func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *change, d trustDelta, reserve int) error {
+	in, err := c.readTrust(ctx, s)
 	if err != nil {
 		return c.storeError("read the trust state", err)
 	}
-	t.value.Change++
-	ch.put(trustStateKey, t.version, t.value)
+	was := in.state.version
+	next, changed := nextTrustState(in, s, c.now().UTC().Truncate(time.Second))
+	if !changed {
+		next.Change++
+	}
+	in = in.with(d, next)
+	if n := len(in.listed()); n > snapshot.MaxBans-reserve && len(d.keys) > 0 {
+		return fmt.Errorf("%d banned keys are listed, and %d are left for bans: %w", n, reserve, errBundleFull)
+	}
+	if _, err := signTrust(s, in, c.now()); err != nil {
+		return fmt.Errorf("%w: %w", errBundleFull, err)
+	}
+	ch.put(trustStateKey, was, next)
 	return nil
+}
+
+// with returns in as it is after d, under state next. Its version is a stand-in:
+// the transaction's own is not known yet.
+func (in trustInput) with(d trustDelta, next trustState) trustInput {
+	out := trustInput{state: versioned[trustState]{next, max(in.state.version, 1)}}
+	for _, id := range append(slices.Clone(in.bannedI), d.ban...) {
+		if !slices.Contains(d.unban, id) {
+			out.bannedI = append(out.bannedI, id)
+		}
+	}
+	slices.SortFunc(out.bannedI, identity.ID.Compare)
+	out.bannedI = slices.Compact(out.bannedI)
+	again := make(map[identity.KeyID]bool, len(d.keys))
+	for _, b := range d.keys {
+		again[b.key] = true
+	}
+	for _, b := range in.bannedK {
+		if !again[b.key] {
+			out.bannedK = append(out.bannedK, b)
+		}
+	}
+	out.bannedK = append(out.bannedK, d.keys...)
+	return out
+}
+
+// bundleFull words errBundleFull for who asked.
+func bundleFull(what string, err error) error {
+	if !errors.Is(err, errBundleFull) {
+		return err
+	}
+	return explain.Wrap(err, explain.RateLimited, "what", what, "limit", fmt.Sprintf("%d banned keys whose certificates are still valid", snapshot.MaxBans))
 }
 
 // trustChanged makes what was just committed true here: our own connections
@@ -291,10 +396,10 @@ func (c *Coordinator) refreshTrust(ctx context.Context, s *state, renew bool) er
 	}
 	now := c.now()
 	have := c.trust.Load()
-	if have != nil && have.epoch == s.head.AuthorityEpoch {
-		old := have.version >= uint64(in.state.version)
-		fresh := now.Sub(have.issuedAt) < min(trustRefreshPause, bundleLife(s.manifest)/4)
-		if old && (fresh || !renew) {
+	if have != nil && have.epoch == s.head.AuthorityEpoch && have.version >= uint64(in.state.version) {
+		age := now.Sub(have.issuedAt)
+		fresh := age > -snapshot.ClockTolerance && age < min(trustRefreshPause, bundleLife(s.manifest)/4)
+		if fresh || !renew {
 			return nil
 		}
 	}
@@ -302,14 +407,27 @@ func (c *Coordinator) refreshTrust(ctx context.Context, s *state, renew bool) er
 	if err != nil {
 		return err
 	}
-	if err := c.source.Trust(t.bundle); err != nil {
-		return fmt.Errorf("believe the new trust bundle: %w", err)
+	if err := c.believe(t); err != nil {
+		return err
 	}
-	c.trust.Store(t)
 	c.guard.Sweep(ctx)
 	c.trustNews.tell()
 	c.log.LogAttrs(ctx, slog.LevelInfo, "trust bundle in force", slog.Uint64("config_version", t.version), slog.Uint64("authority_epoch", t.epoch),
 		slog.Int("banned", len(in.bannedI)), slog.Int("banned_keys", len(in.bannedK)), slog.Int("mesh_keys", len(in.state.value.MeshKeys)))
+	return nil
+}
+
+// believe puts t into force here, unless a newer one is already.
+func (c *Coordinator) believe(t *trustView) error {
+	c.trustMu.Lock()
+	defer c.trustMu.Unlock()
+	if have := c.trust.Load(); have != nil && have.newer(t) {
+		return nil
+	}
+	if err := c.source.Trust(t.bundle); err != nil {
+		return fmt.Errorf("believe the new trust bundle: %w", err)
+	}
+	c.trust.Store(t)
 	return nil
 }
 
@@ -350,8 +468,9 @@ func (c *Coordinator) followTrust(ctx context.Context, s *state) error {
 }
 
 // bootstrap compiles and signs what a node is told when it joins. version is the
-// revision of the transaction that admitted it, and serves as the generation of
-// its publication too: no two share one.
+// revision of a transaction that wrote rec for this very content, and serves as
+// the generation of its publication too. No two contents may share one: the node
+// would take the second for an equivocation.
 func (c *Coordinator) bootstrap(s *state, rec memberRecord, version store.Revision, now time.Time) (*fealtyv1.SignedSnapshot, error) {
 	id, err := identity.New(s.manifest.Cluster, rec.Kind, rec.Name)
 	if err != nil {
@@ -365,7 +484,7 @@ func (c *Coordinator) bootstrap(s *state, rec memberRecord, version store.Revisi
 	orgs := slices.Sorted(slices.Values(rec.Organizations))
 	entry, ok := s.manifest.EntryByName(rec.Entry)
 	if !ok {
-		return nil, fmt.Errorf("entry %s of the member's record is not in the manifest in force", rec.Entry)
+		return nil, fmt.Errorf("entry %s of the member's record is not in the manifest in force", rec.Entry) // callers cover first
 	}
 	content := snapshot.NodeBootstrap{
 		ClusterID: s.manifest.Cluster, Node: id, Kind: rec.Kind, Roles: roles, Organizations: orgs, Entry: rec.Entry,
