@@ -132,7 +132,7 @@ func TestAuthenticatorKey(t *testing.T) {
 	var log bytes.Buffer
 	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "a", a)
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "a", a)
-	encoded, _ := json.Marshal(a)
+	encoded, _ := json.Marshal([]any{a})
 	shown := log.String() + string(encoded)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d"} {
 		shown += fmt.Sprintf(verb, a) + fmt.Sprintf(verb, []any{a})

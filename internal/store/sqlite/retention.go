@@ -37,12 +37,27 @@ const (
 	pruneBatch     = 1024 // revisions that one transaction prunes at most, if no job waits
 )
 
-func newRetention(o Options, now time.Time, compacted, current store.Revision, bytes int64) retention {
-	return retention{
+// part is some of the changes found at the start: their bytes, and the newest
+// of them.
+type part struct {
+	revision store.Revision
+	bytes    int64
+}
+
+// newRetention takes what was found at the start, oldest first. Those changes
+// are as young as if they had been made now, but the bounds hold for them.
+func newRetention(o Options, now time.Time, compacted, current store.Revision, kept []part) retention {
+	r := retention{
 		age: o.Retention, commits: store.Revision(o.RetainCommits), bytes: o.RetainBytes,
-		compacted: compacted, current: current, total: bytes, target: compacted,
-		marks: []mark{{now, current, bytes}},
+		compacted: compacted, current: current, target: compacted,
 	}
+	for _, p := range kept {
+		r.total += p.bytes
+		r.marks = append(r.marks, mark{now, p.revision, r.total})
+	}
+	r.marks = append(r.marks, mark{now, current, r.total})
+	r.decide(now)
+	return r
 }
 
 // interval is how often tick wants to be called.

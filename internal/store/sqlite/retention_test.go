@@ -25,7 +25,7 @@ func TestRetention(t *testing.T) {
 		}
 		commits := []commit{{}} // by revision
 		now := time.Unix(0, 0)
-		r := newRetention(o, now, 0, 0, 0)
+		r := newRetention(o, now, 0, 0, nil)
 		current, compacted := store.Revision(0), store.Revision(0)
 		// check fails if a revision was pruned that should be kept.
 		check := func() {
@@ -86,6 +86,20 @@ func TestRetention(t *testing.T) {
 				if r.target != current {
 					t.Fatalf("after twice the retention %d of %d are to be pruned", r.target, current)
 				}
+			},
+			"restart": func(*rapid.T) {
+				// As keptChanges finds it.
+				width := (current-compacted)/marksPerWindow + 1
+				var kept []part
+				for rev := compacted + 1; rev <= current; rev++ {
+					if len(kept) == 0 || rev/width != kept[len(kept)-1].revision/width {
+						kept = append(kept, part{})
+					}
+					kept[len(kept)-1].revision = rev
+					kept[len(kept)-1].bytes += commits[rev].bytes
+					commits[rev].at = now
+				}
+				r = newRetention(o, now, compacted, current, kept)
 			},
 			"failure": func(*rapid.T) {
 				r.postpone()

@@ -12,9 +12,12 @@ import (
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
 
-// applicationID marks a database file as ours (SQLite's header, offset 68): the
-// bytes "Flty".
-const applicationID = 0x466c7479
+// applicationID marks a database file as ours: the bytes "Flty" in the place
+// that SQLite's header has for it (https://sqlite.org/fileformat2.html, 1.3).
+const (
+	applicationID       = 0x466c7479
+	applicationIDOffset = 68
+)
 
 // selectMeta reads the newest commit's revision, and the highest revision whose
 // changes may be gone.

@@ -22,9 +22,11 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/url"
 	"os"
@@ -60,8 +62,8 @@ type Options struct {
 	// 256 MiB.
 	RetainBytes int64
 
-	// Queue is how many writes may wait; more wait outside, in their callers.
-	// Zero means 1024.
+	// Queue is how many writes may wait, each of up to store.MaxTxBytes; more wait
+	// outside, in their callers. Zero means 1024.
 	Queue int
 
 	// MaxBytes bounds the database file, without its log; a commit that would
@@ -134,12 +136,9 @@ func Open(ctx context.Context, path string, opts Options) (_ *Store, err error) 
 	if err != nil {
 		return nil, err
 	}
-	path, err = prepareFile(path)
+	path, err = preparePath(path)
 	if err != nil {
 		return nil, err
-	}
-	if err := createFile(path); err != nil {
-		return nil, fmt.Errorf("store: create the database: %w", err)
 	}
 	lock, err := lockFile(path)
 	if err != nil {
@@ -165,6 +164,9 @@ func Open(ctx context.Context, path string, opts Options) (_ *Store, err error) 
 			lock.Close()
 		}
 	}()
+	if err := protectFile(path); err != nil {
+		return nil, err
+	}
 	if s.writes, err = s.connect(2, nil); err != nil {
 		return nil, err
 	}
@@ -217,6 +219,7 @@ const readerConns = 8
 // connect opens a pool of at most n connections. Pragmas are part of the name
 // because they belong to a connection, and the pool makes new ones as it likes.
 func (s *Store) connect(n int, more url.Values) (*sql.DB, error) {
+	const writerCache, readerCache = "cache_size(-16384)", "cache_size(-2048)" // KiB
 	q := url.Values{
 		"_txlock": {"immediate"},
 		"_pragma": {
@@ -224,14 +227,16 @@ func (s *Store) connect(n int, more url.Values) (*sql.DB, error) {
 			"journal_mode(wal)",
 			"synchronous(full)",
 			"wal_autocheckpoint(0)", // the checkpointer's task
-			"cache_size(-16384)",    // KiB
 			"trusted_schema(0)",
 		},
 	}
 	if s.opts.MaxBytes > 0 {
 		q["_pragma"] = append(q["_pragma"], "max_page_count("+strconv.FormatInt(max(1, s.opts.MaxBytes/pageBytes), 10)+")")
 	}
-	if more != nil {
+	if more == nil {
+		q["_pragma"] = append(q["_pragma"], writerCache)
+	} else {
+		q["_pragma"] = append(q["_pragma"], readerCache)
 		// Readers never upgrade, so they begin without taking the write lock.
 		q["_txlock"] = []string{"deferred"}
 		for k, v := range more {
@@ -248,9 +253,14 @@ func (s *Store) connect(n int, more url.Values) (*sql.DB, error) {
 	return db, nil
 }
 
-// prepareFile returns path as the one name of its file, so that two paths to
-// one database meet at one lock, and creates its directory.
-func prepareFile(path string) (string, error) {
+// preparePath creates the database file and its directory, if they do not
+// exist, and returns the one name of the file, so that two paths to one
+// database meet at one lock.
+//
+// A file that exists it does not open: whoever closes a file gives up all locks
+// that the process has on it (fcntl(2)), and this process may have it open as a
+// store already.
+func preparePath(path string) (string, error) {
 	if path == "" {
 		return "", errors.New("store: path of the database is empty: name a file")
 	}
@@ -258,27 +268,39 @@ func prepareFile(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("store: %w", err)
 	}
-	dir := filepath.Dir(path)
-	if err := durable.OS().MkdirAll(dir); err != nil {
+	if err := durable.OS().MkdirAll(filepath.Dir(path)); err != nil {
 		return "", fmt.Errorf("store: create the directory of the database: %w", err)
-	}
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
-	} else if real, err := filepath.EvalSymlinks(dir); err == nil {
-		path = filepath.Join(real, filepath.Base(path))
-	} else {
-		return "", fmt.Errorf("store: %w", err)
 	}
 	if err := checkFilesystem(filepath.Dir(path)); err != nil {
 		return "", err
 	}
-	return path, nil
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		// A dangling link cannot be created exclusively, and is created through.
+		f, createErr := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if createErr != nil {
+			return "", fmt.Errorf("store: create the database: %w", createErr)
+		}
+		info, err = f.Stat()
+		f.Close()
+	}
+	if err != nil {
+		return "", fmt.Errorf("store: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return "", fmt.Errorf("store: %s is not a regular file: name another", path)
+	}
+	// Only now, because a link can point to a file that did not exist.
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		return "", fmt.Errorf("store: %w", err)
+	}
+	return path, checkFilesystem(filepath.Dir(path))
 }
 
-// createFile makes sure that path exists and that only its owner can read it;
-// SQLite gives its other files the same mode.
-func createFile(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+// protectFile makes sure that only its owner can read the file, if it is new or
+// a store; SQLite gives its other files the same mode. It needs the lock.
+func protectFile(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
@@ -287,15 +309,17 @@ func createFile(path string) error {
 	if err != nil {
 		return err
 	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is not a regular file", path)
+	if info.Mode().Perm()&0o077 == 0 {
+		return nil
 	}
-	if info.Mode().Perm()&0o077 != 0 {
-		if err := f.Chmod(0o600); err != nil {
-			return err
+	// Someone else's file will be refused, and keeps its mode.
+	var id [4]byte
+	if info.Size() > 0 {
+		if _, err := f.ReadAt(id[:], applicationIDOffset); err != nil || binary.BigEndian.Uint32(id[:]) != applicationID {
+			return nil
 		}
 	}
-	return nil
+	return f.Chmod(0o600)
 }
 
 // Path returns the absolute path of the database.

@@ -1,8 +1,10 @@
 package sqlite_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -133,6 +135,26 @@ func walHeader(t testing.TB, path string) string {
 	return string(header)
 }
 
+// walCommits counts the SQLite transactions in the log: the frames that complete
+// one carry the database's size in their header
+// (https://sqlite.org/fileformat2.html#walformat).
+func walCommits(t testing.TB, path string) int {
+	t.Helper()
+	wal, err := os.ReadFile(path + "-wal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const walHeader, frameHeader, page = 32, 24, 4096
+	salt := wal[16:24]
+	n := 0
+	for frame := wal[walHeader:]; len(frame) >= frameHeader+page; frame = frame[frameHeader+page:] {
+		if bytes.Equal(frame[8:16], salt) && binary.BigEndian.Uint32(frame[4:8]) != 0 {
+			n++
+		}
+	}
+	return n
+}
+
 func TestFilesArePrivate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	path := filepath.Join(dir, "store ?&#%41.db") // a name that a URI could mistake
@@ -149,13 +171,44 @@ func TestFilesArePrivate(t *testing.T) {
 			t.Errorf("%s has mode %o, want %o", name, got, want)
 		}
 	}
-	s.Close()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// Closing leaves no log behind, and nothing open.
+	left, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range left {
+		if f.Name() != filepath.Base(path) && f.Name() != filepath.Base(path)+".lock" {
+			t.Errorf("%s is left after Close", f.Name())
+		}
+	}
+	if open, err := os.ReadDir("/proc/self/fd"); err == nil { // Linux
+		for _, fd := range open {
+			if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.HasPrefix(to, dir) {
+				t.Errorf("%s is open after Close", to)
+			}
+		}
+	}
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	openAt(t, path, sqlite.Options{})
 	if info, _ := os.Stat(path); info.Mode().Perm() != 0o600 {
 		t.Errorf("a database with mode 644 was opened and has mode %o, want 600", info.Mode().Perm())
+	}
+
+	// Someone else's file keeps its mode.
+	other := filepath.Join(dir, "other")
+	if err := os.WriteFile(other, bytes.Repeat([]byte("not a database "), 100), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sqlite.Open(t.Context(), other, sqlite.Options{}); err == nil {
+		t.Fatal("opened")
+	}
+	if info, _ := os.Stat(other); info.Mode().Perm() != 0o644 {
+		t.Errorf("a file that was refused has mode %o, had 644", info.Mode().Perm())
 	}
 }
 
@@ -181,6 +234,18 @@ func TestOpenTwiceInOneProcess(t *testing.T) {
 	mustCommit(t, s, put("k", "v")) // the holder is unharmed
 	s.Close()
 	openAt(t, link, sqlite.Options{})
+
+	// A link to a file that does not exist yet.
+	dangling := filepath.Join(dir, "dangling.db")
+	if err := os.Symlink(filepath.Join(dir, "new.db"), dangling); err != nil {
+		t.Fatal(err)
+	}
+	openAt(t, dangling, sqlite.Options{})
+	for _, name := range []string{dangling, filepath.Join(dir, "new.db")} {
+		if _, err := sqlite.Open(t.Context(), name, sqlite.Options{}); !errors.Is(err, sqlite.ErrLocked) {
+			t.Errorf("Open(%s) = %v, want a LockedError", name, err)
+		}
+	}
 }
 
 func TestOpenRefuses(t *testing.T) {
@@ -314,6 +379,7 @@ func TestCancelAtEachStage(t *testing.T) {
 	release := hold(t, s)
 	type call struct {
 		*sqlite.Pending
+		tx     store.Tx
 		id     string
 		cancel context.CancelFunc
 	}
@@ -321,7 +387,7 @@ func TestCancelAtEachStage(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		tx := put("stage/"+id, id)
 		tx.ID = id
-		return call{s.Begin(ctx, tx), id, cancel}
+		return call{s.Begin(ctx, tx), tx, id, cancel}
 	}
 	taken := begin("taken")
 	waitFor(t, "the writer", taken.Taken)
@@ -334,6 +400,7 @@ func TestCancelAtEachStage(t *testing.T) {
 		if !errors.Is(err, context.Canceled) || errors.Is(err, store.ErrUnknownOutcome) != (c.id == "taken") {
 			t.Fatalf("%s: %v", c.id, err)
 		}
+		clear(c.tx.Put[0].Value) // the caller's again
 	}
 	// Readers do not wait for any of this.
 	if e, err := s.Get(t.Context(), "k"); err != nil || e.Version != base {
@@ -345,9 +412,9 @@ func TestCancelAtEachStage(t *testing.T) {
 		if (err == nil) != (c.id == "taken") {
 			t.Errorf("Outcome(%s) = %v", c.id, err)
 		}
-		_, err = s.Get(t.Context(), "stage/"+c.id)
-		if (err == nil) != (c.id == "taken") {
-			t.Errorf("Get(%s) = %v", c.id, err)
+		e, err := s.Get(t.Context(), "stage/"+c.id)
+		if (err == nil) != (c.id == "taken") || err == nil && string(e.Value) != c.id {
+			t.Errorf("Get(%s) = %q, %v", c.id, e.Value, err)
 		}
 	}
 }
@@ -362,6 +429,7 @@ func TestGroup(t *testing.T) {
 	first := s.Begin(t.Context(), put("first", ""))
 	waitFor(t, "the writer", first.Taken)
 	var wg sync.WaitGroup
+	before := walCommits(t, s.Path())
 	const n = 60
 	revisions := make([]store.Revision, n)
 	errs := make([]error, n)
@@ -382,6 +450,9 @@ func TestGroup(t *testing.T) {
 	waitFor(t, "the group to gather", func() bool { return s.Queued() == n })
 	release()
 	wg.Wait()
+	if got := walCommits(t, s.Path()) - before; got != 2 {
+		t.Errorf("%d SQLite transactions for the first commit and the group, want 2", got)
+	}
 	won := 0
 	seen := map[store.Revision]int{}
 	for i := range n {
@@ -563,6 +634,9 @@ func TestLogIsBounded(t *testing.T) {
 	value := make([]byte, 1<<20)
 	longest := int64(0)
 	for i := range 100 {
+		for j := range value {
+			value[j] = byte(i + j) // SQLite does not write a page again that stays the same
+		}
 		mustCommit(t, s, store.Tx{Put: []store.Write{{Key: fmt.Sprint(i % 4), Value: value}}})
 		if info, err := os.Stat(path + "-wal"); err == nil {
 			longest = max(longest, info.Size())
@@ -599,5 +673,46 @@ func TestReadersDoNotWait(t *testing.T) {
 	release()
 	if _, err := second.Wait(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestCloseWaits closes while commits are in the writer's hands, in the queue
+// and outside of it.
+func TestCloseWaits(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	s := openAt(t, path, sqlite.Options{Queue: 1})
+	release := hold(t, s)
+	begin := func(i int) *sqlite.Pending { return s.Begin(t.Context(), put(fmt.Sprint("k/", i), "x")) }
+	pending := []*sqlite.Pending{begin(0)}
+	waitFor(t, "the writer", pending[0].Taken)
+	pending = append(pending, begin(1))
+	waitFor(t, "a full queue", func() bool { return s.Queued() == 1 })
+	for i := range 20 {
+		pending = append(pending, begin(2+i))
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	waitFor(t, "the store to be closing", func() bool {
+		_, err := s.Get(t.Context(), "k/0")
+		return errors.Is(err, store.ErrClosed)
+	})
+	select {
+	case err := <-closed:
+		t.Fatalf("Close = %v while commits are under way", err)
+	default:
+	}
+	release()
+	if err := <-closed; err != nil {
+		t.Fatal(err)
+	}
+	s = openAt(t, path, sqlite.Options{})
+	for i, p := range pending {
+		r, err := p.Wait()
+		if err != nil && (i < 2 || !errors.Is(err, store.ErrClosed)) {
+			t.Fatalf("commit %d: %v", i, err)
+		}
+		if e, _ := s.Get(t.Context(), fmt.Sprint("k/", i)); e.Version != r {
+			t.Fatalf("commit %d answered %d, %v, and is at %d", i, r, err, e.Version)
+		}
 	}
 }

@@ -133,6 +133,7 @@ type writer struct {
 	getVersion, put, del, addChange      *sql.Stmt
 	getOutcome, addOutcome               *sql.Stmt
 	pruneChanges, pruneOutcomes, anEntry *sql.Stmt
+	statements                           []*sql.Stmt // all of these
 
 	// unsettled: the last SQLite transaction failed in its commit, so that its
 	// pages may lie in the log, complete, although nobody sees them. They would
@@ -155,8 +156,13 @@ const (
 	checkpointBytes = 4 << 20
 )
 
-func newWriter(ctx context.Context, s *Store, conn *sql.Conn) (*writer, error) {
+func newWriter(ctx context.Context, s *Store, conn *sql.Conn) (_ *writer, err error) {
 	w := &writer{s: s, conn: conn, checkpoint: make(chan struct{}, 1), walLong: make(chan struct{}, 1)}
+	defer func() {
+		if err != nil {
+			w.close()
+		}
+	}()
 	for _, p := range []struct {
 		stmt **sql.Stmt
 		text string
@@ -176,21 +182,50 @@ func newWriter(ctx context.Context, s *Store, conn *sql.Conn) (*writer, error) {
 		{&w.pruneOutcomes, "delete from outcomes where revision <= ?"},
 		{&w.anEntry, "select exists (select 1 from entries)"},
 	} {
-		var err error
 		if *p.stmt, err = conn.PrepareContext(ctx, p.text); err != nil {
 			return nil, err
 		}
+		w.statements = append(w.statements, *p.stmt)
 	}
 	revision, compacted, err := w.meta(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var kept int64
-	if err := conn.QueryRowContext(ctx, "select coalesce(sum(length(key) + coalesce(length(value), 0)), 0) from changes").Scan(&kept); err != nil {
+	kept, err := keptChanges(ctx, conn, compacted, revision)
+	if err != nil {
 		return nil, err
 	}
 	w.keep = newRetention(s.opts, time.Now(), compacted, revision, kept)
 	return w, nil
+}
+
+// close gives the connection back. With a statement left open, SQLite would
+// keep the connection, and with it the files, for ever.
+func (w *writer) close() {
+	for _, s := range w.statements {
+		s.Close() // frees memory; there is nothing left to fail
+	}
+	w.conn.Close()
+}
+
+// keptChanges measures the changes from earlier runs, in as many parts as
+// retention tells apart.
+func keptChanges(ctx context.Context, conn *sql.Conn, compacted, revision store.Revision) ([]part, error) {
+	width := int64(revision-compacted)/marksPerWindow + 1
+	rows, err := conn.QueryContext(ctx, "select max(seq), sum(length(key) + coalesce(length(value), 0)) from changes group by seq / ? order by 1", width*store.MaxTxOps)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var parts []part
+	for rows.Next() {
+		var seq, bytes int64
+		if err := rows.Scan(&seq, &bytes); err != nil {
+			return nil, err
+		}
+		parts = append(parts, part{store.Revision(seq / store.MaxTxOps), bytes})
+	}
+	return parts, rows.Err()
 }
 
 func (w *writer) meta(ctx context.Context) (revision, compacted store.Revision, err error) {
@@ -200,34 +235,38 @@ func (w *writer) meta(ctx context.Context) (revision, compacted store.Revision, 
 
 // run serves the queue until it is closed.
 func (w *writer) run() {
-	defer w.conn.Close()
+	defer w.close()
 	tick := time.NewTicker(w.keep.interval())
 	defer tick.Stop()
 	group := make([]*job, 0, maxGroup)
 	for open := true; open; {
 		group = group[:0]
+		var j *job
 		if w.keep.due() {
 			// Old changes go when nobody waits; under load they go along with groups.
+			// Other work must not starve meanwhile.
 			select {
-			case j, ok := <-w.s.queue:
-				open = ok
-				group = w.collect(group, j)
+			case <-tick.C:
+				w.keep.tick(time.Now())
+			case <-w.walLong:
+				w.checkpointNow()
+			default:
+			}
+			select {
+			case j, open = <-w.s.queue:
 			default:
 				w.prune()
-				continue
 			}
 		} else {
 			select {
-			case j, ok := <-w.s.queue:
-				open = ok
-				group = w.collect(group, j)
+			case j, open = <-w.s.queue:
 			case <-tick.C:
 				w.keep.tick(time.Now())
 			case <-w.walLong:
 				w.checkpointNow()
 			}
 		}
-		w.serve(group)
+		w.serve(w.collect(group, j))
 	}
 }
 

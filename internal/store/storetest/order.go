@@ -233,17 +233,19 @@ func testCompaction(t *testing.T, e Engine) {
 
 	r := replica{}
 	early := mustCommit(t, s, put("k/0", "0"))
+	told := []store.Revision{early} // what changes should tell, from the first on
 	// Write until the first changes are gone; how lazy an engine is, it decides.
 	var compacted *store.CompactedError
 	for i := 1; compacted == nil; i++ {
 		if i > 1_000_000 {
 			t.Fatalf("%d commits, and changes after %d are still kept", i, early)
 		}
-		tx := put(fmt.Sprintf("k/%d", i%7), fmt.Sprint(i))
-		if i%5 == 0 {
-			tx = store.Tx{Delete: []string{fmt.Sprintf("k/%d", i%7)}}
+		tx := put(fmt.Sprintf("k/%d", i%4), fmt.Sprint(i))
+		if i%4 == 1 {
+			tx = store.Tx{Delete: []string{"k/0"}} // which the one before wrote
 		}
 		last := mustCommit(t, s, tx)
+		told = append(told, last)
 		for _, err := range s.Changes(limited(t), "k/", early) {
 			if err == nil {
 				break
@@ -264,23 +266,39 @@ func testCompaction(t *testing.T, e Engine) {
 	l := mustList(t, s, "k/")
 	r.reset(l)
 	last := mustCommit(t, s, put("k/more", "x"))
+	told = append(told, last)
 	for _, c := range follow(t, s, "k/", l.Revision, last) {
 		r.apply(t, c)
 	}
 	r.wantEqual(t, mustList(t, s, "k/"))
-	// So does following from the oldest, once it does not move any more.
-	for oldest, still := compacted.Oldest, true; still; {
-		still = false
+	// The oldest that it names can be followed from, without a gap, and nothing
+	// before it. An engine that prunes meanwhile names another.
+	for oldest := compacted.Oldest; ; {
+		var got []store.Revision
+		var moved *store.CompactedError
 		for c, err := range s.Changes(limited(t), "k/", oldest) {
-			if compacted, ok := errors.AsType[*store.CompactedError](err); ok && compacted.Oldest > oldest {
-				oldest, still = compacted.Oldest, true
+			if err != nil {
+				moved, _ = errors.AsType[*store.CompactedError](err)
+				if moved == nil || moved.Oldest <= oldest {
+					t.Fatalf("Changes after the oldest, %d: %v", oldest, err)
+				}
 				break
 			}
-			if err != nil || c.Revision <= oldest {
-				t.Fatalf("change %d told after %d, %v", c.Revision, oldest, err)
+			if got = append(got, c.Revision); c.Revision == last {
+				break
 			}
-			break
 		}
+		if moved != nil {
+			oldest = moved.Oldest
+			continue
+		}
+		first, _ := slices.BinarySearch(told, oldest+1)
+		if !slices.Equal(got, told[first:]) {
+			t.Fatalf("changes after %d are %v, want %v", oldest, got, told[first:])
+		}
+		err := only(s.Changes(limited(t), "k/", oldest-1))
+		wantError(t, fmt.Sprintf("Changes after %d, one before the oldest", oldest-1), err, store.ErrCompacted)
+		break
 	}
 
 	// Compaction outlives a restart, and the future is no place to follow from:
