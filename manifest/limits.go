@@ -17,6 +17,7 @@ const (
 	MaxListItems = 256   // of any other list
 	MaxMembers   = 1_000_000
 
+	maxFields         = 64 // of an object; none has more than 10
 	maxSelectorBytes  = 512
 	maxRecipientBytes = 4096
 	maxRootsPEMBytes  = 256 << 10

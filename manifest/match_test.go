@@ -157,7 +157,7 @@ func TestKey(t *testing.T) {
 		}
 	}
 	for _, s := range []string{"", "ed25519:", k.String() + "\n", " " + k.String(), strings.ToUpper(k.String()[:8]) + k.String()[8:],
-		k.String()[:20] + "\n" + k.String()[20:], k.String()[:len(k.String())-2] + "f=" + "="} {
+		k.String()[:20] + "\n" + k.String()[20:], otherPadding(k.String())} {
 		if got, err := manifest.ParseKey(s); !errors.Is(err, manifest.ErrBadKey) {
 			t.Errorf("ParseKey(%q) = %v, %v, want ErrBadKey", s, got, err)
 		}
@@ -170,6 +170,13 @@ func TestKey(t *testing.T) {
 	if err != nil || back.UnmarshalText(text) != nil || back != k {
 		t.Errorf("text %q gives %v", text, back)
 	}
+}
+
+// otherPadding changes bits of the last character that stand for no byte.
+func otherPadding(s string) string {
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+	at := len(s) - 2
+	return s[:at] + string(alphabet[strings.IndexByte(alphabet, s[at])+1]) + s[at+1:]
 }
 
 // For a key of small order the all-zero scalar with a torsion point signs some
@@ -215,5 +222,37 @@ func TestSmallOrderKeysAreRefused(t *testing.T) {
 	public, _, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil || forgeable(public) {
 		t.Errorf("the test calls an honest key forgeable (%v)", err)
+	}
+}
+
+// Whether two patterns overlap does not depend on which is asked, and patterns
+// that match one selector between them do overlap.
+func TestOverlaps(t *testing.T) {
+	text := rapid.StringMatching(`[ab]{0,3}\*?[ab]{0,3}`).Filter(func(s string) bool { return s != "" })
+	rapid.Check(t, func(t *rapid.T) {
+		p, err1 := manifest.ParsePattern("x509:dns:" + text.Draw(t, "p"))
+		q, err2 := manifest.ParsePattern("x509:dns:" + text.Draw(t, "q"))
+		if err1 != nil || err2 != nil {
+			t.Fatal(err1, err2)
+		}
+		if manifest.Overlaps(p, q) != manifest.Overlaps(q, p) {
+			t.Fatalf("%v and %v overlap one way only", p, q)
+		}
+		selector := "x509:dns:" + rapid.StringMatching(`[ab]{1,9}`).Draw(t, "value")
+		_, inP := p.Capture(selector)
+		_, inQ := q.Capture(selector)
+		if inP && inQ && !manifest.Overlaps(p, q) {
+			t.Fatalf("%s matches %v and %v, which do not overlap", selector, p, q)
+		}
+		if manifest.Covers(p, q) && inQ && !inP {
+			t.Fatalf("%v covers %v, and %s matches the second only", p, q, selector)
+		}
+	})
+	p, err := manifest.ParsePattern("x509:dns:a*b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if captured, ok := p.Capture("x509:dns:ab"); ok {
+		t.Errorf("a * captured %q", captured)
 	}
 }

@@ -172,12 +172,14 @@ var refusedTokens = map[token.Type]string{
 	token.DirectiveType:  "a directive (%)",
 }
 
-// checkTokens refuses what a manifest does without, and nesting beyond MaxDepth.
+// checkTokens refuses what a manifest does without, nesting beyond MaxDepth, and
+// objects and lists longer than any has: the parser's time grows with the square
+// of their length.
 func checkTokens(tokens token.Tokens) []*Problem {
 	var problems []*Problem
-	var blocks []int // columns of the block levels that are open
-	var flows []int  // for each open bracket, the colons since its last comma
-	flowDepth, lastLine := 0, 0
+	var blocks []level // block levels that are open
+	var flows []level  // brackets that are open
+	chained, lastLine := 0, 0
 	for i, t := range tokens {
 		if what, refused := refusedTokens[t.Type]; refused {
 			problems = append(problems, &Problem{Rule: "plain-yaml", Line: t.Position.Line, Column: t.Position.Column,
@@ -188,38 +190,56 @@ func checkTokens(tokens token.Tokens) []*Problem {
 			continue
 		}
 		if len(flows) == 0 && t.Position.Line != lastLine && t.Type != token.CommentType {
-			blocks = closeBlocks(blocks, t.Position.Column)
+			for len(blocks) > 0 && blocks[len(blocks)-1].column > t.Position.Column {
+				blocks = blocks[:len(blocks)-1]
+			}
 			lastLine = t.Position.Line
 		}
+		fields, items := 0, 0
 		switch t.Type {
 		case token.SequenceStartType, token.MappingStartType:
-			flows = append(flows, 0)
-			flowDepth++
+			flows = append(flows, level{})
 		case token.SequenceEndType, token.MappingEndType:
 			if n := len(flows); n > 0 {
-				flowDepth -= 1 + flows[n-1]
+				chained -= flows[n-1].chain
 				flows = flows[:n-1]
 			}
 		case token.CollectEntryType:
 			if n := len(flows); n > 0 {
-				flowDepth -= flows[n-1]
-				flows[n-1] = 0
+				chained -= flows[n-1].chain
+				flows[n-1].chain = 0
+				flows[n-1].items++
+				items = flows[n-1].items
 			}
 		case token.SequenceEntryType:
-			blocks = append(blocks, t.Position.Column)
+			if n := len(blocks); n == 0 || blocks[n-1].column != t.Position.Column || !blocks[n-1].list {
+				blocks = append(blocks, level{column: t.Position.Column, list: true})
+			}
+			blocks[len(blocks)-1].items++
+			items = blocks[len(blocks)-1].items
 		case token.MappingValueType:
 			if n := len(flows); n > 0 {
-				flows[n-1]++
-				flowDepth++
+				flows[n-1].chain++
+				chained++
+				flows[n-1].fields++
+				fields = flows[n-1].fields
 				break
 			}
 			column := t.Position.Column
 			if i > 0 && tokens[i-1].Position.Line == t.Position.Line {
 				column = tokens[i-1].Position.Column
 			}
-			blocks = append(blocks, column)
+			blocks, fields = blockField(blocks, column)
 		}
-		if len(blocks)+flowDepth > MaxDepth {
+		if fields > maxFields {
+			return append(problems, &Problem{Rule: "too-many", Line: t.Position.Line, Column: t.Position.Column,
+				What: fmt.Sprintf("an object with more than %d fields", maxFields), Do: "no object of a manifest has as many: check indentation"})
+		}
+		if items > MaxEntries {
+			return append(problems, &Problem{Rule: "too-many", Line: t.Position.Line, Column: t.Position.Column,
+				What: fmt.Sprintf("a list with more than %d items", MaxEntries), Do: "use patterns in place of single entries"})
+		}
+		if len(blocks)+len(flows)+chained > MaxDepth {
 			return append(problems, &Problem{Rule: "depth", Line: t.Position.Line, Column: t.Position.Column,
 				What: fmt.Sprintf("nested deeper than %d levels", MaxDepth), Do: "a manifest is flat: check indentation and brackets"})
 		}
@@ -227,12 +247,25 @@ func checkTokens(tokens token.Tokens) []*Problem {
 	return problems
 }
 
-// closeBlocks drops the block levels that a line starting at column ends.
-func closeBlocks(blocks []int, column int) []int {
-	for len(blocks) > 0 && blocks[len(blocks)-1] >= column {
-		blocks = blocks[:len(blocks)-1]
+// A level is a list or an object that is open while tokens are counted.
+type level struct {
+	column int  // where its items or field names begin; 0 in brackets
+	list   bool // a block list, of which an object at the same column is no part
+	fields int  // of an object, so far
+	items  int  // of a list, so far; in brackets, commas
+	chain  int  // colons since the last comma, in brackets
+}
+
+// blockField counts a field whose name begins at column.
+func blockField(blocks []level, column int) ([]level, int) {
+	if n := len(blocks); n > 0 && blocks[n-1].column == column && blocks[n-1].list {
+		blocks = blocks[:n-1] // a list at the column of its own field name is over
 	}
-	return blocks
+	if n := len(blocks); n == 0 || blocks[n-1].column != column {
+		blocks = append(blocks, level{column: column})
+	}
+	blocks[len(blocks)-1].fields++
+	return blocks, blocks[len(blocks)-1].fields
 }
 
 // convert turns the library's tree into nodes. checkTokens has bounded its depth.
