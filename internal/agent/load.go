@@ -26,6 +26,7 @@ type loaded struct {
 	refused []refusal // what was found on disk and not used
 	earlier []refusal // what was kept of refusals
 	notes   []error   // what a person should know
+	lost    bool      // the marks were lost: those in memory are a floor, and not on disk
 }
 
 // load reads and verifies the data directory at now. Errors: one that matches
@@ -78,7 +79,7 @@ func (s *localStore) load(now time.Time) (*loaded, error) {
 	marks, err := s.readMarks()
 	if err != nil {
 		note(s.corrupt(marksAName, err))
-		l.beliefs = s.floor(l, now)
+		l.beliefs, l.lost = s.floor(l, now), true
 	} else {
 		l.beliefs = s.recheck(l, marks, now)
 	}
@@ -97,20 +98,19 @@ func (e *wrongNodeError) Error() string { return fmt.Sprintf("it is of %s, want 
 // owns checks that chain is of this node and leads to its root. Dates are not
 // looked at: an expired identity is a reason to rejoin, not to give up.
 func (me self) owns(chain []*x509.Certificate) error {
-	id, err := identity.FromCertificate(chain[0])
-	if err != nil {
-		return err
-	}
-	if id != me.ID {
-		return &wrongNodeError{id.String(), me.ID.String()}
-	}
 	bundle, err := me.alone(chain)
 	if err != nil {
 		return err
 	}
 	// Within its own dates, what remains is everything but time.
-	if _, err := bundle.Verify(chain, chain[0].NotAfter); err != nil {
+	v, err := bundle.Verify(chain, chain[0].NotAfter)
+	switch {
+	case err != nil:
 		return err
+	case v.IDErr != nil:
+		return v.IDErr
+	case v.ID != me.ID:
+		return &wrongNodeError{v.ID.String(), me.ID.String()}
 	}
 	return nil
 }

@@ -147,7 +147,7 @@ func open(ctx context.Context, cfg Config, store *localStore) (*Agent, error) {
 		}
 		l.next = nil
 	}
-	a.next = l.next
+	a.next, a.marksDirty = l.next, l.lost
 	if a.source, err = firstSource(l, cfg.Now); err != nil {
 		return nil, err
 	}

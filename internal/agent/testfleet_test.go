@@ -9,12 +9,10 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -164,13 +162,28 @@ func (f *fleet) issue(public any, id identity.ID, ttl time.Duration) []*x509.Cer
 	return []*x509.Certificate{leaf, f.mesh.Certificate(), f.root}
 }
 
+// leafFor makes a leaf of the current mesh CA, over the key of like or a new one.
+func (f *fleet) leafFor(kind identity.Kind, name string, like []byte) *x509.Certificate {
+	id, err := identity.New(testCluster, kind, name)
+	f.must(err)
+	key, err := newKeyPair()
+	f.must(err)
+	public := key.Signer().Public()
+	if like != nil {
+		c, err := x509.ParseCertificate(like)
+		f.must(err)
+		public = c.PublicKey
+	}
+	return f.issue(public, id, f.svidTTL)[0]
+}
+
 func (f *fleet) content() *snapshot.TrustBundle {
-	now := f.clock().UTC().Truncate(time.Second)
+	now := f.root.NotBefore.UTC().Truncate(time.Second)
 	b := &snapshot.TrustBundle{
 		ClusterID: testCluster, AuthorityEpoch: f.epoch, Roots: [][]byte{f.root.Raw}, MeshKeys: slices.Clone(f.meshKeys), BannedKeys: slices.Clone(f.banned),
 		ConfigRoot: f.configRoot.Public().(ed25519.PublicKey),
 		ConfigKeys: []snapshot.ConfigKey{{
-			Algorithm: snapshot.AlgorithmTree, Key: f.configKey.Public().(ed25519.PublicKey), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(2 * 365 * 24 * time.Hour),
+			Algorithm: snapshot.AlgorithmTree, Key: f.configKey.Public().(ed25519.PublicKey), NotBefore: now, NotAfter: now.Add(2 * 365 * 24 * time.Hour),
 			Scopes: []snapshot.Scope{snapshot.ScopeNodeBootstrap},
 		}},
 		Signers: snapshot.Signers{Threshold: 1, Keys: []snapshot.SignerKey{{Name: "alice", Key: f.signer.Public().(ed25519.PublicKey)}}},
@@ -198,7 +211,11 @@ func (f *fleet) trustHeader() snapshot.Header {
 
 // trustBundle signs the trust bundle as it is now.
 func (f *fleet) trustBundle() *fealtyv1.SignedSnapshot {
-	draft, err := snapshot.Compose(f.trustHeader(), f.content())
+	return f.signTrust(f.trustHeader(), f.content())
+}
+
+func (f *fleet) signTrust(h snapshot.Header, content *snapshot.TrustBundle) *fealtyv1.SignedSnapshot {
+	draft, err := snapshot.Compose(h, content)
 	f.must(err)
 	signed, err := draft.Sign(f.configRoot)
 	f.must(err)
@@ -666,6 +683,24 @@ func (n *node) run(a *Agent) (stop func() error) {
 	return stop
 }
 
+// files are all that a joined node has on disk.
+var files = []string{
+	SVIDName, anchorName, marksAName, marksBName,
+	snapshotName(snapshot.ScopeTrustBundle, active), snapshotName(snapshot.ScopeNodeBootstrap, active),
+}
+
+// clone returns another machine with a copy of n's files.
+func (n *node) clone() *node {
+	n.f.tb.Helper()
+	c := newNode(n.f)
+	for _, name := range append([]string{snapshotName(snapshot.ScopeTrustBundle, previous), snapshotName(snapshot.ScopeNodeBootstrap, previous)}, files...) {
+		if n.has(name) {
+			c.disk.Put(c.path(name), n.read(name))
+		}
+	}
+	return c
+}
+
 func (n *node) path(name string) string { return n.dir + "/" + name }
 
 func (n *node) read(name string) []byte {
@@ -718,6 +753,3 @@ func eventually(tb testing.TB, what string, cond func() bool) {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
-
-var _ = fmt.Sprint
-var _ = strings.Join

@@ -1,0 +1,353 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// take gives a what a coordinator would send.
+func (n *node) take(a *Agent, s *fealtyv1.SignedSnapshot) error {
+	return a.take(n.f.tb.Context(), s.GetScope(), s.GetEnvelope())
+}
+
+// A power cut at any point of an activation leaves the old snapshot or the new
+// one, whole, and the coordinator's sending it again puts the new one into use.
+func TestActivationCrash(t *testing.T) {
+	f := newFleet(t)
+	joined := newNode(f)
+	joined.mustJoin()
+	// Twice, so that there is a previous one to mix up.
+	a := joined.mustOpen()
+	f.trustChanged(func() {})
+	f.must(joined.take(a, f.trustBundle()))
+	a.Close()
+	f.trustChanged(func() {})
+	next := f.trustBundle()
+
+	var n *node
+	crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
+		n = joined.clone()
+		a := n.mustOpen()
+		return n.disk, func() error { return n.take(a, next) }
+	}, func(t *testing.T, done bool) {
+		a, err := n.open()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer a.Close()
+		if v := trustVersion(a); v != 12 && (v != 11 || done) {
+			t.Errorf("version %d is in use, want 11 or 12", v)
+		}
+		if reason := a.unready(); reason != "" || len(a.status.refusals()) != 0 {
+			t.Errorf("unready: %q, refusals %v", reason, a.status.refusals())
+		}
+		if err := n.take(a, next); err != nil || trustVersion(a) != 12 || len(a.status.refusals()) != 0 {
+			t.Errorf("sent again: %v, version %d, refusals %v", err, trustVersion(a), a.status.refusals())
+		}
+	})
+}
+
+// Two power cuts in a row, each amid another activation, lose nothing either.
+func TestActivationCrashTwice(t *testing.T) {
+	f := newFleet(t)
+	joined := newNode(f)
+	joined.mustJoin()
+	var next [2]*fealtyv1.SignedSnapshot
+	for i := range next {
+		f.trustChanged(func() {})
+		next[i] = f.trustBundle()
+	}
+	total := 0
+	{
+		n := joined.clone()
+		a := n.mustOpen()
+		n.disk.FailAt(1<<30, nil)
+		f.must(n.take(a, next[0]))
+		total = n.disk.Calls()
+	}
+	for first := 1; first <= total; first++ {
+		for second := 1; second <= total; second += 3 {
+			n := joined.clone()
+			for i, at := range []int{first, second} {
+				a := n.mustOpen()
+				n.disk.FailAt(at, durabletest.ErrPowerCut)
+				_ = n.take(a, next[i])
+				n.disk.Restart(durabletest.Synced)
+			}
+			a, err := n.open()
+			f.must(err)
+			if v := trustVersion(a); v < 10 || v > 12 || a.unready() != "" {
+				t.Fatalf("cut at %d and %d: version %d, unready: %s", first, second, v, a.unready())
+			}
+			a.Close()
+		}
+	}
+}
+
+// A disk error at any point keeps what was in use, and lets the same snapshot in
+// when it is over.
+func TestActivationDiskErrors(t *testing.T) {
+	f := newFleet(t)
+	joined := newNode(f)
+	joined.mustJoin()
+	f.trustChanged(func() {})
+	next := f.trustBundle()
+	for _, errno := range []error{syscall.ENOSPC, syscall.EIO} {
+		for call := 1; ; call++ {
+			n := joined.clone()
+			a := n.mustOpen()
+			n.disk.FailAt(call, errno)
+			err := n.take(a, next)
+			if !n.disk.Failed() {
+				break
+			}
+			if err != nil && !errors.Is(err, errStorage) {
+				t.Fatalf("%v at call %d: %v", errno, call, err)
+			}
+			if v := trustVersion(a); (v == 11) != (err == nil) {
+				t.Fatalf("%v at call %d: version %d after %v", errno, call, v, err)
+			}
+			if err := n.take(a, next); err != nil || trustVersion(a) != 11 || len(a.status.refusals()) != 0 {
+				t.Fatalf("%v at call %d, then again: %v, version %d, %v", errno, call, err, trustVersion(a), a.status.refusals())
+			}
+			n.disk.Restart(durabletest.Synced)
+			a = n.mustOpen()
+			if trustVersion(a) != 11 || a.unready() != "" {
+				t.Fatalf("%v at call %d: opened with version %d, %s", errno, call, trustVersion(a), a.unready())
+			}
+			a.Close()
+		}
+	}
+}
+
+// A ban takes effect although the disk is full.
+func TestBanOnAFullDisk(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	defer a.Close()
+	f.trustChanged(func() { f.banned = append(f.banned, identity.KeyID{7}) })
+	n.disk.FailAt(1, syscall.ENOSPC)
+	if err := n.take(a, f.trustBundle()); !errors.Is(err, errStorage) {
+		t.Fatal(err)
+	}
+	m, err := a.source.Current(t.Context())
+	f.must(err)
+	if !slices.Contains(m.Bundle().BannedKeys(), identity.KeyID{7}) {
+		t.Error("the ban is not known to connections")
+	}
+	if trustVersion(a) != 10 {
+		t.Error("a snapshot that is not durable is in use")
+	}
+}
+
+// refusedSnapshots are what an agent that holds version 11 must not take.
+var refusedSnapshots = []struct {
+	name   string
+	scope  snapshot.Scope
+	reason snapshot.Reason
+	make   func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot
+}{
+	{"garbage", snapshot.ScopeTrustBundle, "malformed", func(*fleet, *memberState) *fealtyv1.SignedSnapshot {
+		return &fealtyv1.SignedSnapshot{Scope: "trust_bundle", Envelope: []byte("garbage")}
+	}},
+	{"nothing", snapshot.ScopeTrustBundle, "malformed", func(*fleet, *memberState) *fealtyv1.SignedSnapshot {
+		return &fealtyv1.SignedSnapshot{Scope: "trust_bundle"}
+	}},
+	{"an unknown scope", "other", "malformed", func(*fleet, *memberState) *fealtyv1.SignedSnapshot {
+		return &fealtyv1.SignedSnapshot{Scope: "made up\x00", Envelope: []byte{1}}
+	}},
+	{"another cluster's", snapshot.ScopeTrustBundle, snapshot.ReasonSignature, func(f *fleet, _ *memberState) *fealtyv1.SignedSnapshot {
+		return newFleet(f.tb).trustBundle()
+	}},
+	{"an older version", snapshot.ScopeTrustBundle, snapshot.ReasonVersion, func(f *fleet, _ *memberState) *fealtyv1.SignedSnapshot {
+		h := f.trustHeader()
+		h.ConfigVersion = 9
+		return f.signTrust(h, f.content())
+	}},
+	{"the same version with other content", snapshot.ScopeTrustBundle, snapshot.ReasonEquivocation, func(f *fleet, _ *memberState) *fealtyv1.SignedSnapshot {
+		content := f.content()
+		content.BannedKeys = []identity.KeyID{{1}}
+		return f.signTrust(f.trustHeader(), content)
+	}},
+	{"one that ended", snapshot.ScopeTrustBundle, snapshot.ReasonValidity, func(f *fleet, _ *memberState) *fealtyv1.SignedSnapshot {
+		h := f.trustHeader()
+		h.ConfigVersion = 50
+		h.ValidFrom, h.RefreshAfter, h.ExpiresAt = h.IssuedAt.Add(-time.Hour), h.IssuedAt.Add(-30*time.Minute), h.IssuedAt.Add(-time.Minute)
+		return f.signTrust(h, f.content())
+	}},
+	{"a bootstrap for another node", snapshot.ScopeNodeBootstrap, snapshot.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
+		id, err := identity.New(testCluster, identity.Data, "node-z")
+		f.must(err)
+		return f.bootstrap(&memberState{id: id, incarnation: m.incarnation})
+	}},
+	{"a bootstrap for an earlier incarnation", snapshot.ScopeNodeBootstrap, snapshot.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
+		return f.bootstrap(&memberState{id: m.id, incarnation: identity.KeyID{1}})
+	}},
+	{"a bootstrap of an unknown key", snapshot.ScopeNodeBootstrap, snapshot.ReasonSignature, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
+		return newFleet(f.tb).bootstrap(m)
+	}},
+}
+
+// A refused snapshot changes nothing. Its reason is counted, kept, and shown.
+func TestRefusalKeepsTheGood(t *testing.T) {
+	f := newFleet(t)
+	joined := newNode(f)
+	id := joined.mustJoin().ID
+	a := joined.mustOpen()
+	f.trustChanged(func() {})
+	f.must(joined.take(a, f.trustBundle()))
+	a.Close()
+	for _, c := range refusedSnapshots {
+		t.Run(c.name, func(t *testing.T) {
+			n := joined.clone()
+			a := n.mustOpen()
+			m := f.member(id)
+			before := a.beliefs.Load()
+			marks := n.read(marksAName)
+			if err := n.take(a, c.make(f, &m)); err != nil {
+				t.Fatalf("a refusal is an error: %v", err)
+			}
+			if a.beliefs.Load() != before || string(n.read(marksAName)) != string(marks) {
+				t.Error("a refusal changed beliefs or marks")
+			}
+			got := a.status.refusals()
+			if len(got) != 1 || got[0].Scope != string(c.scope) || got[0].Reason != string(c.reason) {
+				t.Errorf("refusals %v, want %s for %s", got, c.reason, c.scope)
+			}
+			if count := testutil.ToFloat64(a.metrics.rejected.WithLabelValues(string(c.scope), string(c.reason))); count != 1 {
+				t.Errorf("counted %v times", count)
+			}
+			if evidence := known(c.scope) && n.has(snapshotName(c.scope, refused)); evidence != (c.reason == snapshot.ReasonEquivocation) {
+				t.Errorf("evidence kept: %v", evidence)
+			}
+			a.Close()
+
+			a = n.mustOpen() // it is known after a restart, until something newer is in use
+			defer a.Close()
+			if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(c.reason) {
+				t.Errorf("after a restart: %v", got)
+			}
+			f.do(func() {
+				if c.scope == snapshot.ScopeNodeBootstrap {
+					f.must(n.take(a, f.bootstrap(&m)))
+				} else {
+					h := f.trustHeader()
+					h.ConfigVersion += 100
+					f.must(n.take(a, f.signTrust(h, f.content())))
+				}
+			})
+			if got := a.status.refusals(); len(got) != 0 && c.scope != "other" {
+				t.Errorf("still refused after a good one: %v", got)
+			}
+		})
+	}
+	reasons := make(map[snapshot.Reason]bool)
+	for _, c := range refusedSnapshots {
+		reasons[c.reason] = true
+	}
+	for _, r := range []snapshot.Reason{snapshot.ReasonSignature, snapshot.ReasonVersion, snapshot.ReasonEquivocation, snapshot.ReasonValidity, snapshot.ReasonSubject} {
+		if !reasons[r] {
+			t.Errorf("nothing is refused for %s", r)
+		}
+	}
+}
+
+// What is in use already is neither news nor a refusal.
+func TestUnchangedIsNoNews(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	defer a.Close()
+	again := &fealtyv1.SignedSnapshot{Envelope: n.read(snapshotName(snapshot.ScopeTrustBundle, active))}
+	n.disk.FailAt(1<<30, nil)
+	if err := n.take(a, again); err != nil || n.disk.Calls() != 0 || len(a.status.refusals()) != 0 {
+		t.Fatalf("%v, %d writes, %v", err, n.disk.Calls(), a.status.refusals())
+	}
+}
+
+// A new authority epoch's bootstrap that arrives before its trust bundle is used
+// as soon as the bundle is.
+func TestBootstrapBeforeItsBundle(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	id := n.mustJoin().ID
+	a := n.mustOpen()
+	defer a.Close()
+	m := f.member(id)
+	f.trustChanged(func() { f.epoch = 2 })
+	var boot *fealtyv1.SignedSnapshot
+	f.do(func() { boot = f.bootstrap(&m) })
+	f.must(n.take(a, boot))
+	if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonEpoch) {
+		t.Fatalf("refusals %v", got)
+	}
+	f.must(n.take(a, f.trustBundle()))
+	header := a.beliefs.Load().held[snapshot.ScopeNodeBootstrap].v.Header()
+	if header.AuthorityEpoch != 2 || len(a.status.refusals()) != 0 {
+		t.Fatalf("the bootstrap in use is of epoch %d, refusals %v", header.AuthorityEpoch, a.status.refusals())
+	}
+}
+
+// The same refusal again and again is not written down again and again.
+func TestRefusalsAreNotAFlood(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	defer a.Close()
+	bad := &fealtyv1.SignedSnapshot{Scope: "trust_bundle", Envelope: []byte("garbage")}
+	f.must(n.take(a, bad))
+	n.disk.FailAt(1<<30, nil)
+	for range 100 {
+		f.must(n.take(a, bad))
+	}
+	if calls := n.disk.Calls(); calls != 0 {
+		t.Errorf("%d writes for a refusal that is known", calls)
+	}
+}
+
+// Whoever activates waits for its turn, and not for ever.
+func TestTakeWaitsItsTurn(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	defer a.Close()
+	release, err := a.activation.acquire(t.Context())
+	f.must(err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := a.take(ctx, "", nil); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	release()
+	f.must(a.take(t.Context(), "trust_bundle", nil))
+}
+
+func TestRefusalText(t *testing.T) {
+	long := strings.Repeat("ä", 4096)
+	r := refusalOf("trust_bundle", errors.New(long), time.Now())
+	if len(r.Detail) > maxDetailBytes {
+		t.Errorf("a detail of %d bytes", len(r.Detail))
+	}
+	if !utf8.ValidString(r.Detail) {
+		t.Errorf("%q is not text", r.Detail)
+	}
+}

@@ -1,0 +1,459 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// joinedNode returns a node that holds two versions of the trust bundle (10 and 11)
+// and its bootstrap.
+func joinedNode(f *fleet) *node {
+	f.tb.Helper()
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	f.trustChanged(func() {})
+	f.must(n.take(a, f.trustBundle()))
+	a.Close()
+	return n
+}
+
+// lengths returns every length to cut size bytes to, or a sample of a long one that
+// has both ends.
+func lengths(size int) []int {
+	var out []int
+	for i := range size {
+		if i < 12 || i > size-12 || i%53 == 0 {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// damages are what a bad disk makes of a file: cut at any length, a bit turned at
+// any place, something appended.
+func damages(data []byte, each func(what string, damaged []byte)) {
+	for _, i := range lengths(len(data)) {
+		each(fmt.Sprintf("cut to %d of %d bytes", i, len(data)), data[:i])
+		flipped := bytes.Clone(data)
+		flipped[i] ^= 1 << (i % 8)
+		each(fmt.Sprintf("bit turned in byte %d of %d", i, len(data)), flipped)
+	}
+	each("a byte appended", append(bytes.Clone(data), '\n'))
+}
+
+// Damage of the identity is told to a person; it is never used, and never replaced
+// silently.
+func TestDamagedIdentity(t *testing.T) {
+	f := newFleet(t)
+	joined := joinedNode(f)
+	for _, name := range []string{SVIDName, anchorName} {
+		n := joined.clone()
+		damages(joined.read(name), func(what string, damaged []byte) {
+			n.disk.Put(n.path(name), damaged)
+			a, err := n.open()
+			if a != nil {
+				a.Close()
+			}
+			if !errors.Is(err, explain.NodeStateCorrupt) {
+				t.Fatalf("%s, %s: %v", name, what, err)
+			}
+			if !bytes.Equal(n.read(name), damaged) {
+				t.Fatalf("%s, %s: it was replaced", name, what)
+			}
+			if strings.Contains(err.Error(), "PRIVATE") {
+				t.Fatalf("%s, %s: the error quotes the file: %v", name, what, err)
+			}
+		})
+	}
+	n := joined.clone()
+	f.must(n.disk.FS().Remove(n.path(SVIDName)))
+	if _, err := n.open(); !errors.Is(err, explain.NodeStateCorrupt) {
+		t.Errorf("without a certificate: %v", err)
+	}
+	// What the error tells a person to do works.
+	r, err := n.join(ByToken(f.token()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := n.mustOpen()
+	defer a.Close()
+	if a.me.ID != r.ID || a.unready() != "" {
+		t.Errorf("joined anew: %v, %s", a.me.ID, a.unready())
+	}
+}
+
+// A damaged snapshot falls back to the previous one, is reported, and mended by
+// what a coordinator sends.
+func TestDamagedSnapshot(t *testing.T) {
+	f := newFleet(t)
+	joined := joinedNode(f)
+	current := f.trustBundle()
+	name := snapshotName(snapshot.ScopeTrustBundle, active)
+	n := joined.clone()
+	damages(joined.read(name), func(what string, damaged []byte) {
+		n.disk.Put(n.path(name), damaged)
+		a, err := n.open()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		defer a.Close()
+		if trustVersion(a) != 10 || bootVersion(a) == 0 || a.unready() != "" {
+			t.Fatalf("%s: version %d, bootstrap %d, %s", what, trustVersion(a), bootVersion(a), a.unready())
+		}
+		if got := a.status.refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeTrustBundle) {
+			t.Fatalf("%s: reported as %v", what, got)
+		}
+		if err := n.take(a, current); err != nil || trustVersion(a) != 11 || len(a.status.refusals()) != 0 {
+			t.Fatalf("%s, sent again: %v, version %d, %v", what, err, trustVersion(a), a.status.refusals())
+		}
+	})
+}
+
+// Every other file may be damaged too: the node comes up with what is whole.
+func TestDamagedFiles(t *testing.T) {
+	f := newFleet(t)
+	joined := joinedNode(f)
+	a := joined.mustOpen()
+	f.must(a.take(t.Context(), "trust_bundle", []byte("garbage"))) // leaves a refusal
+	key, err := a.nextKey()
+	f.must(err)
+	a.Close()
+	for _, c := range []struct {
+		name  string
+		check func(a *Agent) string
+	}{
+		{snapshotName(snapshot.ScopeNodeBootstrap, active), func(a *Agent) string {
+			if trustVersion(a) != 11 || bootVersion(a) != 0 || a.unready() != "" {
+				return "the bundle is not in use, or a damaged bootstrap is"
+			}
+			return ""
+		}},
+		{snapshotName(snapshot.ScopeTrustBundle, previous), func(a *Agent) string {
+			if trustVersion(a) != 11 {
+				return "the bundle is not in use"
+			}
+			return ""
+		}},
+		{nextName, func(a *Agent) string {
+			if a.next != nil {
+				return "a damaged key is used"
+			}
+			return a.unready()
+		}},
+		{refusalsName, func(a *Agent) string { return a.unready() }},
+		{journalName, func(a *Agent) string { return a.unready() }},
+		{marksAName, func(a *Agent) string { return a.unready() }},
+		{marksBName, func(a *Agent) string { return a.unready() }},
+	} {
+		n := joined.clone()
+		n.disk.Put(n.path(nextName), joined.read(nextName))
+		n.disk.Put(n.path(refusalsName), joined.read(refusalsName))
+		data := []byte(sealHead + strings.Repeat("0", 64) + sealBody + "{}" + sealTail)
+		if c.name != journalName {
+			data = joined.read(c.name)
+		}
+		damages(data, func(what string, damaged []byte) {
+			n.disk.Put(n.path(c.name), damaged)
+			a, err := n.open()
+			if err != nil {
+				t.Fatalf("%s, %s: %v", c.name, what, err)
+			}
+			defer a.Close()
+			if msg := c.check(a); msg != "" {
+				t.Fatalf("%s, %s: %s", c.name, what, msg)
+			}
+			if c.name != nextName && (a.next == nil || a.next.key.id != key.id) {
+				t.Fatalf("%s, %s: the key under way is gone", c.name, what)
+			}
+		})
+	}
+}
+
+// Of two copies of the marks the newer one counts.
+func TestMarksCopies(t *testing.T) {
+	f := newFleet(t)
+	n := joinedNode(f)
+	a := n.mustOpen()
+	before := n.read(marksAName)
+	f.trustChanged(func() {})
+	f.must(n.take(a, f.trustBundle()))
+	a.Close()
+	for _, name := range []string{marksAName, marksBName} {
+		c := n.clone()
+		c.disk.Put(c.path(name), before)
+		a := c.mustOpen()
+		mark, _ := a.beliefs.Load().marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject())
+		if mark.ConfigVersion != 12 {
+			t.Errorf("with an old %s the mark is at %d", name, mark.ConfigVersion)
+		}
+		a.Close()
+	}
+}
+
+// A node that lost its marks is no new node: it uses nothing of what is on disk,
+// takes nothing older than that, and goes on when a coordinator has spoken.
+func TestLostMarks(t *testing.T) {
+	f := newFleet(t)
+	joined := joinedNode(f)
+	lose := func() *node {
+		n := joined.clone()
+		f.must(n.disk.FS().Remove(n.path(marksAName)))
+		n.disk.Put(n.path(marksBName), []byte("gone"))
+		return n
+	}
+	n := lose()
+	a := n.mustOpen()
+	if trustVersion(a) != 0 || bootVersion(a) != 0 || a.unready() == "" || len(a.held()) != 0 {
+		t.Fatalf("without marks version %d is in use, unready: %q", trustVersion(a), a.unready())
+	}
+	if m, err := a.source.Current(t.Context()); err != nil || m.ID() != a.me.ID {
+		t.Fatalf("it cannot reach a coordinator: %v", err)
+	}
+	h := f.trustHeader()
+	h.ConfigVersion = 10
+	f.must(n.take(a, f.signTrust(h, f.content())))
+	if trustVersion(a) != 0 {
+		t.Fatal("an older one than is on disk is in use")
+	}
+	a.Close()
+
+	for _, c := range []struct {
+		name string
+		want uint64
+	}{{"the same", 11}, {"a newer one", 12}} {
+		n := lose()
+		a := n.mustOpen()
+		if c.want == 12 {
+			f.trustChanged(func() {})
+		}
+		f.must(n.take(a, f.trustBundle()))
+		if trustVersion(a) != c.want || a.unready() != "" {
+			t.Fatalf("%s: version %d, %s", c.name, trustVersion(a), a.unready())
+		}
+		a.Close()
+		a = n.mustOpen()
+		if trustVersion(a) != c.want || a.unready() != "" {
+			t.Fatalf("%s, after a restart: version %d, %s", c.name, trustVersion(a), a.unready())
+		}
+		a.Close()
+	}
+}
+
+// A live node that lost its marks mends itself.
+func TestLostMarksMend(t *testing.T) {
+	f := newFleet(t)
+	n := joinedNode(f).clone()
+	f.must(n.disk.FS().Remove(n.path(marksAName)))
+	f.must(n.disk.FS().Remove(n.path(marksBName)))
+	a := n.mustOpen()
+	n.run(a)
+	eventually(t, "what holds now is in use", func() bool { return a.unready() == "" && bootVersion(a) != 0 })
+}
+
+// The parts of a directory name one node.
+func TestWrongNode(t *testing.T) {
+	f := newFleet(t)
+	one, two := joinedNode(f), joinedNode(f)
+	n := one.clone()
+	n.disk.Put(n.path(SVIDName), two.read(SVIDName))
+	if _, err := n.open(); !errors.Is(err, explain.NodeWrong) {
+		t.Errorf("with the certificate of another node: %v", err)
+	}
+	// A snapshot of another node is not used either.
+	n = one.clone()
+	n.disk.Put(n.path(snapshotName(snapshot.ScopeNodeBootstrap, active)), two.read(snapshotName(snapshot.ScopeNodeBootstrap, active)))
+	a := n.mustOpen()
+	defer a.Close()
+	if bootVersion(a) != 0 || len(a.status.refusals()) != 1 {
+		t.Errorf("bootstrap %d is in use, refusals %v", bootVersion(a), a.status.refusals())
+	}
+	// Nor is a certificate under another root with the same name in it.
+	other := newFleet(t)
+	n = one.clone()
+	key, err := newKeyPair()
+	f.must(err)
+	a2 := one.mustOpen()
+	id := a2.me.ID
+	a2.Close()
+	foreign, err := encodeSVID(svid{key, other.issue(key.Signer().Public(), id, time.Hour)})
+	f.must(err)
+	n.disk.Put(n.path(SVIDName), foreign)
+	if _, err := n.open(); !errors.Is(err, explain.NodeStateCorrupt) {
+		t.Errorf("with a certificate of another root: %v", err)
+	}
+}
+
+// An anchor whose parts do not fit is damaged, however well it is sealed.
+func TestAnchorParts(t *testing.T) {
+	f := newFleet(t)
+	joined := joinedNode(f)
+	other := newFleet(t)
+	for _, c := range []struct {
+		name string
+		edit func(*anchor)
+	}{
+		{"pin", func(a *anchor) { a.Pin[0] ^= 1 }},
+		{"root", func(a *anchor) { a.Root = other.root.Raw }},
+		{"root and pin", func(a *anchor) { a.Root, a.Pin = other.root.Raw, identity.KeyOf(other.root) }},
+		{"root statement", func(a *anchor) { a.RootStatement = other.rootStatement() }},
+		{"no root statement", func(a *anchor) { a.RootStatement = nil }},
+		{"cluster", func(a *anchor) { a.Cluster = "other.example" }},
+		{"kind", func(a *anchor) { a.Kind = identity.Shard }},
+		{"incarnation", func(a *anchor) { a.Incarnation = identity.KeyID{} }},
+		{"id", func(a *anchor) { a.ID = identity.ID{} }},
+	} {
+		n := joined.clone()
+		var a anchor
+		f.must(unseal(joined.read(anchorName), &a))
+		c.edit(&a)
+		data, err := seal(a)
+		f.must(err)
+		n.disk.Put(n.path(anchorName), data)
+		if _, err := n.open(); !errors.Is(err, explain.NodeStateCorrupt) && !errors.Is(err, explain.NodeWrong) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// A node that was off for longer than its bundle lives is not ready and not lost:
+// it remembers bans, reaches a coordinator, and comes back.
+func TestExpiredBundle(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	f.trustChanged(func() { f.banned = append(f.banned, identity.KeyID{7}) })
+	n.mustJoin()
+	late := f.clock
+	f.clock = func() time.Time { return late().Add(60 * time.Hour) }
+	a := n.mustOpen()
+	defer a.Close()
+	if trustVersion(a) != 0 || a.unready() == "" {
+		t.Fatalf("an expired bundle %d is in use", trustVersion(a))
+	}
+	m, err := a.source.Current(t.Context())
+	f.must(err)
+	if !m.ID().IsZero() {
+		t.Fatal("an expired identity is presented")
+	}
+	if !slices.Contains(m.Bundle().BannedKeys(), identity.KeyID{7}) {
+		t.Error("the bans are forgotten")
+	}
+	// Nothing else verifies under it.
+	id := f.member(a.me.ID)
+	var boot []byte
+	f.do(func() { boot = f.bootstrap(&id).GetEnvelope() })
+	f.must(a.take(t.Context(), "node_bootstrap", boot))
+	if got := a.status.refusals(); len(got) == 0 || bootVersion(a) != 0 {
+		t.Errorf("under an expired bundle a bootstrap is in use, refusals %v", got)
+	}
+}
+
+// A machine whose clock was never set comes up, and does not forget who it is.
+func TestClockNeverSet(t *testing.T) {
+	f := newFleet(t)
+	n := joinedNode(f)
+	f.clock = func() time.Time { return time.Unix(0, 0) }
+	a := n.mustOpen()
+	defer a.Close()
+	if a.unready() == "" {
+		t.Error("ready in 1970")
+	}
+}
+
+func TestOpenWithoutAnything(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	if _, err := n.open(); !errors.Is(err, explain.NodeNotJoined) {
+		t.Fatal(err)
+	}
+	if _, err := n.disk.FS().ReadDir(dataDir); err == nil {
+		t.Error("a mistyped folder was made")
+	}
+}
+
+func TestSealed(t *testing.T) {
+	type content struct{ A, B string }
+	data, err := seal(content{"a", "<&>\u2028"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got content
+	if err := unseal(data, &got); err != nil || got != (content{"a", "<&>\u2028"}) {
+		t.Fatalf("%v, %v", got, err)
+	}
+	damages(data, func(what string, damaged []byte) {
+		if err := unseal(damaged, &got); !errors.Is(err, errDamaged) {
+			t.Errorf("%s: %v", what, err)
+		}
+	})
+}
+
+func FuzzUnseal(f *testing.F) {
+	data, _ := seal(anchor{Cluster: "c"})
+	f.Add(data)
+	f.Add([]byte(sealHead))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var a anchor
+		if unseal(data, &a) == nil {
+			if _, err := a.verify(time.Now()); err == nil {
+				t.Error("made up an anchor")
+			}
+		}
+	})
+}
+
+func FuzzSVID(f *testing.F) {
+	fl := newFleet(f)
+	key, err := newKeyPair()
+	fl.must(err)
+	id, _ := identity.New(testCluster, identity.Data, "n")
+	data, err := encodeSVID(svid{key, fl.issue(key.Signer().Public(), id, time.Hour)})
+	fl.must(err)
+	f.Add(data)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, _, err := parseSVID(data)
+		if err != nil {
+			if !errors.Is(err, errDamaged) {
+				t.Error(err)
+			}
+			return
+		}
+		if again, err := encodeSVID(s); err != nil || !bytes.Equal(again, data) {
+			t.Error("two spellings of one identity")
+		}
+	})
+}
+
+// No byte of the identity may change unseen.
+func TestSVIDEveryByte(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	data := n.read(SVIDName)
+	if _, _, err := parseSVID(data); err != nil {
+		t.Fatal(err)
+	}
+	var me anchor
+	f.must(unseal(n.read(anchorName), &me))
+	verified, err := me.verify(f.clock())
+	f.must(err)
+	for i := range data {
+		if _, _, err := parseSVID(data[:i]); !errors.Is(err, errDamaged) {
+			t.Errorf("cut to %d bytes: %v", i, err)
+		}
+		flipped := bytes.Clone(data)
+		flipped[i] ^= 1 << (i % 8)
+		if s, _, err := parseSVID(flipped); err == nil && verified.owns(s.chain) == nil {
+			t.Errorf("a bit turned in byte %d goes unseen", i)
+		}
+	}
+}
