@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -512,9 +513,8 @@ func (d *decoder) pattern(n *node, path string) Pattern {
 		return Pattern{}
 	}
 	p, err := ParsePattern(s)
-	if err != nil {
-		d.fault("selector", path, err.Error(), "")
-		return Pattern{}
+	if e, wrong := errors.AsType[*PatternError](err); wrong {
+		d.fault("selector", path, e.What, e.Do)
 	}
 	return p
 }

@@ -345,7 +345,7 @@ func TestParseRefuses(t *testing.T) {
 				t.Fatalf("no problem of rule %s at %q", tc.rule, tc.field)
 			}
 			p := invalid.Problems[i]
-			if p.What == "" || p.Do == "" && tc.rule != "selector" {
+			if p.What == "" || p.Do == "" {
 				t.Errorf("problem does not say what and what to do: %+v", p)
 			}
 			if p.Line == 0 && !slices.Contains([]string{"size", "syntax"}, tc.rule) {
@@ -405,7 +405,7 @@ func TestProblemsAreBounded(t *testing.T) {
 	}
 }
 
-func TestPlacesOfWholeDocument(t *testing.T) {
+func TestProblemAsText(t *testing.T) {
 	p := &manifest.Problem{Line: 3, Column: 5, Field: "admit[0].kind", What: "bad", Do: "mend it"}
 	if got, want := p.Error(), "line 3, column 5: admit[0].kind: bad: mend it"; got != want {
 		t.Errorf("Error() = %q, want %q", got, want)

@@ -128,11 +128,18 @@ var selectorForms = [...]selectorForm{
 	{"k8s:sa:", "k8s:sa:prod/agent-*", true, parseServiceAccount},
 }
 
-// ParsePattern reads a selector pattern. The error says what is wrong and what
-// is allowed.
+// A PatternError says what is wrong with a selector pattern, and what to write.
+type PatternError struct{ What, Do string }
+
+func (e *PatternError) Error() string { return "manifest: " + e.What + ": " + e.Do }
+
+// ParsePattern reads a selector pattern. The error is a [*PatternError].
 func ParsePattern(s string) (Pattern, error) {
+	refuse := func(do, what string, args ...any) (Pattern, error) {
+		return Pattern{}, &PatternError{What: "selector " + shown(s) + " " + fmt.Sprintf(what, args...), Do: do}
+	}
 	if len(s) > maxSelectorBytes {
-		return Pattern{}, fmt.Errorf("selector of %d bytes, at most %d are allowed", len(s), maxSelectorBytes)
+		return refuse(fmt.Sprintf("at most %d are allowed", maxSelectorBytes), "has %d bytes", len(s))
 	}
 	for _, form := range selectorForms {
 		value, ok := strings.CutPrefix(s, form.prefix)
@@ -141,14 +148,14 @@ func ParsePattern(s string) (Pattern, error) {
 		}
 		stars := strings.Count(value, "*")
 		if stars > 1 {
-			return Pattern{}, fmt.Errorf("selector %s has %d *: one * stands for one name", shown(s), stars)
+			return refuse("write one, which stands for one name", "has %d *", stars)
 		}
 		if stars == 1 && !form.glob {
-			return Pattern{}, fmt.Errorf("selector %s has a *, which %s selectors cannot have: list the values", shown(s), strings.TrimSuffix(form.prefix, ":"))
+			return refuse("list the values", "has a *, which %s selectors cannot have", strings.TrimSuffix(form.prefix, ":"))
 		}
 		canonical, wrong := form.parse(value)
 		if wrong != "" {
-			return Pattern{}, fmt.Errorf("selector %s: %s: write it as %s", shown(s), wrong, form.example)
+			return refuse("write it as "+form.example, "is wrong: %s", wrong)
 		}
 		p := Pattern{text: form.prefix + canonical}
 		if stars == 1 {
@@ -156,10 +163,11 @@ func ParsePattern(s string) (Pattern, error) {
 		}
 		return p, nil
 	}
-	return Pattern{}, unknownSelector(s)
+	what, do := unknownSelector(s)
+	return refuse(do, "%s", what)
 }
 
-func unknownSelector(s string) error {
+func unknownSelector(s string) (what, do string) {
 	family, rest, colon := strings.Cut(s, ":")
 	var families, attributes []string
 	for _, form := range selectorForms {
@@ -172,10 +180,10 @@ func unknownSelector(s string) error {
 		}
 	}
 	if attributes == nil || !colon {
-		return fmt.Errorf("selector %s is of no known family: %s", shown(s), suggest(family, families))
+		return "is of no known family", suggest(family, families)
 	}
 	attribute, _, _ := strings.Cut(rest, ":")
-	return fmt.Errorf("selector %s: %s has no attribute %s: %s", shown(s), family, shown(attribute), suggest(attribute, attributes))
+	return fmt.Sprintf("asks for %s, which %s does not have", shown(attribute), family), suggest(attribute, attributes)
 }
 
 func parseTokenEntry(value string) (string, string) {
