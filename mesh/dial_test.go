@@ -23,6 +23,8 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
@@ -524,21 +526,34 @@ func TestClientCutsServer(t *testing.T) {
 }
 
 // A ban that arrives while a handshake with the banned server is under way
-// strikes the connection that comes of it.
+// strikes the connection that comes of it, also beside another that stands.
 func TestBanDuringHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := identitytest.NewAuthority(t, cluster)
-		ln, opts := inMemory()
-		server := material(t, a, identity.Coordinator, "c1")
-		serve(t, ln, mesh.GuardConfig{Source: credential.Static(server)})
+		goodLn, opts := inMemory()
+		badLn, badOpts := inMemory()
+		bad := material(t, a, identity.Coordinator, "bad")
+		serve(t, goodLn, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
+		serve(t, badLn, mesh.GuardConfig{Source: credential.Static(bad)})
 		gate := make(chan struct{})
-		inner := opts.Dialer
+		var dials atomic.Int32
+		toGood := opts.Dialer
 		opts.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
-			c, err := inner(ctx, addr)
+			if dials.Add(1) == 1 {
+				return toGood(ctx, addr)
+			}
+			c, err := badOpts.Dialer(ctx, addr)
 			return &gatedConn{Conn: c, gate: gate}, err
 		}
 		src := credential.NewIssued(material(t, a, identity.Data, "n1"))
-		c := dial(t, "passthrough:///c1", src, credential.AnyOfKind(identity.Coordinator), opts)
+		c := dial(t, "passthrough:///c", src, credential.AnyOfKind(identity.Coordinator), opts)
+		first, _, err := talk(t, c, talkMethod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := src.Adopt(material(t, a, identity.Data, "n1")); err != nil {
+			t.Fatal(err)
+		}
 		ended := make(chan error, 1)
 		go func() {
 			st, _, err := talk(t, c, talkMethod)
@@ -548,7 +563,7 @@ func TestBanDuringHandshake(t *testing.T) {
 			ended <- err
 		}()
 		synctest.Wait()
-		if err := src.Trust(banning(a, server.ID())); err != nil {
+		if err := src.Trust(banning(a, bad.ID())); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -557,7 +572,100 @@ func TestBanDuringHandshake(t *testing.T) {
 		if err := <-ended; err == nil || time.Since(start) > 5*time.Second {
 			t.Fatalf("after %v: %v", time.Since(start), err)
 		}
+		if err := echo(first, "undisturbed"); err != nil {
+			t.Fatal(err)
+		}
 	})
+}
+
+// A call that started before a change, and connects after it, connects with the
+// newest material: what it started with is going away.
+func TestConnectsWithTheNewest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := identitytest.NewAuthority(t, cluster)
+		ln, opts := inMemory()
+		s := serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
+		gate := make(chan struct{})
+		inner := opts.Dialer
+		opts.Dialer = func(ctx context.Context, addr string) (net.Conn, error) { <-gate; return inner(ctx, addr) }
+		src := credential.NewIssued(material(t, a, identity.Data, "n1"))
+		c := dial(t, "passthrough:///c1", src, credential.AnyOfKind(identity.Coordinator), opts)
+		answered := make(chan error, 1)
+		go func() { _, err := who(t, c); answered <- err }()
+		synctest.Wait()
+		newest := material(t, a, identity.Data, "n1")
+		if err := src.Adopt(newest); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		close(gate)
+		if err := <-answered; err != nil || s.last().Key != newest.Pin() {
+			t.Fatalf("%v, on %v, want %s", err, s.last(), newest.Pin())
+		}
+	})
+}
+
+// Of several endpoints, the failure of one explains nothing about a call that
+// reached another, and is forgotten when it heals.
+func TestSeveralEndpoints(t *testing.T) {
+	a := identitytest.NewAuthority(t, cluster)
+	other := identitytest.NewAuthority(t, cluster)
+	src := credential.NewIssued(material(t, other, identity.Coordinator, "c1"))
+	heals := serve(t, loopback(t), mesh.GuardConfig{Source: src})
+	good := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c2"))})
+	gone := loopback(t)
+	gone.Close()
+	at := func(addrs ...string) resolver.State {
+		var s resolver.State
+		for _, addr := range addrs {
+			s.Addresses = append(s.Addresses, resolver.Address{Addr: addr})
+		}
+		return s
+	}
+	names := manual.NewBuilderWithScheme("several")
+	names.InitialState(at(heals.addr, good.addr))
+	c := dial(t, "several:///x", credential.Static(trustOnly(t, a.Bundle())), credential.AnyOfKind(identity.Coordinator),
+		mesh.Options{GRPC: []grpc.DialOption{grpc.WithResolvers(names)}})
+	ask := func(text string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		return c.Invoke(ctx, whoMethod, wrapperspb.Bytes([]byte(text)), &wrapperspb.BytesValue{})
+	}
+	if err := ask(""); err != nil {
+		t.Fatalf("with one good endpoint: %v", err)
+	}
+	if err := ask("busy"); status.Code(err) != codes.Unavailable || status.Convert(err).Message() != "busy" {
+		t.Fatalf("what the server said became %v", err)
+	}
+	names.UpdateState(at(heals.addr, gone.Addr().String()))
+	var none *mesh.NoEndpointsError
+	if err := ask(""); !errors.As(err, &none) || len(none.Failures) != 2 || !rejected(err, mesh.PeerUntrusted) {
+		t.Fatalf("with none: %v", err)
+	}
+	if !slices.IsSortedFunc(none.Failures, func(a, b error) int { return strings.Compare(endpoint(a), endpoint(b)) }) {
+		t.Errorf("not sorted: %v", none)
+	}
+	if err := src.Adopt(material(t, a, identity.Coordinator, "c1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Invoke(t.Context(), whoMethod, wrapperspb.Bytes(nil), &wrapperspb.BytesValue{}, grpc.WaitForReady(true)); err != nil {
+		t.Fatalf("after one healed: %v", err)
+	}
+	names.UpdateState(at(gone.Addr().String()))
+	err := ask("")
+	for deadline := time.Now().Add(20 * time.Second); err == nil && time.Now().Before(deadline); {
+		err = ask("") // until gRPC has left the old address
+	}
+	if !errors.As(err, &none) || len(none.Failures) != 1 || rejected(err, mesh.PeerUntrusted) {
+		t.Fatalf("after the healed one left: %v", err)
+	}
+}
+
+func endpoint(err error) string {
+	if h, ok := err.(*mesh.HandshakeError); ok {
+		return h.Endpoint
+	}
+	return err.(*mesh.EndpointError).Endpoint
 }
 
 // gatedConn reads nothing until its gate opens.

@@ -16,13 +16,16 @@ import (
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/mesh"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 const cluster = "prod.example"
 
-// The service under test: Who answers with the caller's standing and id. Talk
+// The service under test: Who answers with the caller's id, or, asked with a
+// text, is unavailable and says it. Talk
 // sends one message first, as a join does, then echoes. Deaf and Listen send one
 // message too and then wait for unblock without a look at their contexts; Deaf
 // then sends, Listen receives.
@@ -104,6 +107,9 @@ var desc = grpc.ServiceDesc{
 			return nil, err
 		}
 		handler := func(ctx context.Context, _ any) (any, error) {
+			if len(in.GetValue()) > 0 {
+				return nil, status.Error(codes.Unavailable, string(in.GetValue()))
+			}
 			p := srv.(*service).saw(ctx)
 			return wrapperspb.Bytes([]byte(p.ID.String())), nil
 		}
