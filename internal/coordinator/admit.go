@@ -274,7 +274,8 @@ func renewedTooOften(id identity.ID) error {
 }
 
 // renewEvery is how often a member renews: often enough that a new key is never
-// far, seldom enough that its record can remember every valid certificate.
+// far, seldom enough that its record can remember every valid certificate, with a
+// fifth of the room left for renewals out of turn.
 func renewEvery(ttl time.Duration) time.Duration {
-	return min(max(defaultRenewEvery, ttl/(maxLiveKeys/2)), ttl/2)
+	return min(max(defaultRenewEvery, ttl*5/(maxLiveKeys*4)), ttl/2)
 }

@@ -1,0 +1,435 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+func testKey(n int) identity.KeyID {
+	return identity.KeyID(sha256Sum(fmt.Appendf(nil, "key %d", n)))
+}
+
+var epoch0 = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// Whatever a member does, its record remembers every key over which a
+// certificate can be valid, once, and a bounded number of others.
+func TestRecordRemembersEveryValidKey(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var m memberRecord
+		now := epoch0
+		ends := make(map[identity.KeyID]time.Time) // of the last certificate over each key
+		t.Repeat(map[string]func(*rapid.T){
+			"wait": func(t *rapid.T) {
+				now = now.Add(time.Duration(rapid.IntRange(1, 200).Draw(t, "minutes")) * time.Minute)
+			},
+			"rekey": func(t *rapid.T) {
+				key := testKey(rapid.IntRange(0, 150).Draw(t, "key"))
+				ttl := time.Duration(rapid.IntRange(1, 72).Draw(t, "ttl")) * time.Hour
+				after := m
+				if !after.rekey(key, now.Add(ttl), now) {
+					live := 0
+					for k, end := range ends {
+						if k != key && now.Before(end) {
+							live++
+						}
+					}
+					if live <= maxLiveKeys {
+						t.Fatalf("refused with %d valid certificates beside the new one, the limit is %d", live, maxLiveKeys)
+					}
+					return
+				}
+				m = after
+				ends[key] = later(ends[key], now.Add(ttl))
+			},
+			"": func(t *rapid.T) {
+				known := make(map[identity.KeyID]time.Time)
+				for _, k := range m.keys() {
+					if _, twice := known[k.Key]; twice {
+						t.Fatalf("key %v is remembered twice", k.Key)
+					}
+					known[k.Key] = k.NotAfter
+				}
+				if len(m.Older) > maxOlderKeys {
+					t.Fatalf("%d older keys, the limit is %d", len(m.Older), maxOlderKeys)
+				}
+				for k, end := range ends {
+					if now.Before(end) && !known[k].Equal(end) {
+						t.Fatalf("a certificate over %v is valid until %v, and the record says %v", k, end, known[k])
+					}
+				}
+			},
+		})
+	})
+}
+
+func TestRenewEvery(t *testing.T) {
+	for _, ttl := range []time.Duration{manifest.MinSVIDTTL, time.Hour, 8 * time.Hour, 25 * time.Hour, 72 * time.Hour, manifest.MaxSVIDTTL} {
+		every := renewEvery(ttl)
+		if every <= 0 || every > ttl/2 {
+			t.Errorf("svid_ttl %v renews every %v, want at most half of it", ttl, every)
+		}
+		if n := ttl / every; n > maxLiveKeys {
+			t.Errorf("svid_ttl %v renews every %v: %d certificates are valid at once, and a record remembers %d", ttl, every, n, maxLiveKeys)
+		}
+	}
+	if got := renewEvery(25 * time.Hour); got != 30*time.Minute {
+		t.Errorf("the default svid_ttl renews every %v, want 30m", got)
+	}
+}
+
+func rec(kind identity.Kind, name string, orgs ...string) memberRecord {
+	return memberRecord{Kind: kind, Name: name, State: stateActive, Organizations: orgs}
+}
+
+// The index shows what the store holds, however late and often notices come.
+func TestMemberIndexFollowsTheStore(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		x := newMemberIndex()
+		type event struct {
+			rev    store.Revision
+			path   string
+			record *memberRecord // nil: removed
+		}
+		var log []event
+		truth := make(map[string]memberRecord)
+		followed := 0 // events that the follower has told
+		name := rapid.SampledFrom([]string{"a", "b", "c"})
+		t.Repeat(map[string]func(*rapid.T){
+			"write": func(t *rapid.T) {
+				r := rec(rapid.SampledFrom([]identity.Kind{identity.Data, identity.Shard}).Draw(t, "kind"), name.Draw(t, "name"))
+				if rapid.Bool().Draw(t, "replacing") {
+					r.State = stateReplacing
+				}
+				rev := store.Revision(len(log) + 1)
+				log = append(log, event{rev, r.path(), &r})
+				truth[r.path()] = r
+				if rapid.Bool().Draw(t, "told by the handler") {
+					x.put(r, rev)
+				}
+			},
+			"remove": func(t *rapid.T) {
+				path := "data/" + name.Draw(t, "name")
+				if _, ok := truth[path]; ok {
+					log = append(log, event{store.Revision(len(log) + 1), path, nil})
+					delete(truth, path)
+				}
+			},
+			"late notice": func(t *rapid.T) {
+				if len(log) == 0 {
+					return
+				}
+				if e := rapid.SampledFrom(log).Draw(t, "event"); e.record != nil {
+					x.put(*e.record, e.rev)
+				}
+			},
+			"follow": func(t *rapid.T) {
+				for ; followed < len(log); followed++ {
+					if e := log[followed]; e.record != nil {
+						x.put(*e.record, e.rev)
+					} else {
+						x.remove(e.path, e.rev)
+					}
+					x.seen(log[followed].rev)
+				}
+			},
+			"list again": func(*rapid.T) {
+				var recs []versioned[memberRecord]
+				for path, r := range truth {
+					version := store.Revision(0)
+					for _, e := range log {
+						if e.path == path {
+							version = e.rev
+						}
+					}
+					recs = append(recs, versioned[memberRecord]{r, version})
+				}
+				x.fill(recs, store.Revision(len(log)))
+				followed = len(log)
+			},
+			"": func(t *rapid.T) {
+				if followed < len(log) {
+					return
+				}
+				active := 0
+				for path, want := range truth {
+					if got, ok := x.get(path); !ok || got.State != want.State {
+						t.Fatalf("%s is %v (%v), want %v", path, got.State, ok, want.State)
+					}
+					if want.Kind == identity.Data && want.State == stateActive {
+						active++
+					}
+				}
+				if len(x.members) != len(truth) || len(x.sorted) != len(truth) {
+					t.Fatalf("%d members in view (%d sorted), want %d", len(x.members), len(x.sorted), len(truth))
+				}
+				if got := x.count(identity.Data); got != active {
+					t.Fatalf("%d active data members, want %d", got, active)
+				}
+			},
+		})
+	})
+}
+
+func TestVisibleMembers(t *testing.T) {
+	x := newMemberIndex()
+	lost := rec(identity.Data, "lost")
+	lost.NarrowTo = []string{"gone"} // its token's organization left the entry
+	all := []memberRecord{
+		rec(identity.Admin, "person"), rec(identity.Data, "a", "acme"), rec(identity.Data, "ag", "acme", "globex"), rec(identity.Data, "g", "globex"),
+		rec(identity.Data, "plain"), rec(identity.Witness, "w"), lost,
+	}
+	for i, r := range all {
+		x.put(r, store.Revision(i+1))
+	}
+	for _, tc := range []struct {
+		self memberRecord
+		want string
+	}{
+		{all[1], "data/a data/ag"},
+		{all[2], "data/a data/ag data/g"},
+		{all[4], "data/plain witness/w"},
+		{lost, "data/lost"},
+	} {
+		var got []string
+		for _, m := range x.visible(tc.self, 100) {
+			got = append(got, m.path())
+		}
+		if s := strings.Join(got, " "); s != tc.want {
+			t.Errorf("%s sees %q, want %q", tc.self.path(), s, tc.want)
+		}
+	}
+	if n := len(x.visible(all[2], 2)); n != 2 {
+		t.Errorf("%d members shown, the limit was 2", n)
+	}
+}
+
+func TestSources(t *testing.T) {
+	for addr, want := range map[string]string{
+		"192.0.2.7:4711":            "192.0.2.7",
+		"[::ffff:192.0.2.7]:1":      "192.0.2.7",
+		"[2001:db8:1:2:3::4]:99":    "2001:db8:1:2::/64",
+		"[2001:db8:1:2:ffff::9]:99": "2001:db8:1:2::/64",
+		"[fe80::1%eth0]:5":          "fe80::/64",
+		"@":                         "@",
+	} {
+		if got := sourceOf(addr); got != want {
+			t.Errorf("sourceOf(%q) = %q, want %q", addr, got, want)
+		}
+	}
+}
+
+func TestJoinLimiter(t *testing.T) {
+	l := newJoinLimiter(Rates{PerSource: 1, SourceBurst: 3, Overall: 1, OverallBurst: 10})
+	now := epoch0
+	admitted := func(addr string, tries int) (n int) {
+		for range tries {
+			if l.allow(addr, now) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := admitted("192.0.2.1:1", 100); n != 3 {
+		t.Errorf("%d joins of one source at once, want 3", n)
+	}
+	if n := admitted("192.0.2.1:2", 1); n != 0 {
+		t.Error("another port counted as another source")
+	}
+	// The noisy source's refused tries used up nothing of what is everybody's.
+	n := 0
+	for i := range 20 {
+		n += admitted(fmt.Sprintf("198.51.100.%d:1", i), 1)
+	}
+	if n != 7 {
+		t.Errorf("%d joins of others, want the 7 that are left of 10", n)
+	}
+	now = now.Add(-time.Hour) // a clock that goes back opens nothing
+	if n := admitted("192.0.2.1:1", 100); n != 0 {
+		t.Errorf("%d joins after the clock went back, want none", n)
+	}
+	now = now.Add(time.Hour + 2*time.Second)
+	if n := admitted("192.0.2.1:1", 100); n != 2 {
+		t.Errorf("%d joins after two seconds, want 2", n)
+	}
+	for i := range 2 * maxSources {
+		l.allow(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255), now)
+	}
+	if len(l.sources) != maxSources || l.order.Len() != maxSources {
+		t.Errorf("%d sources remembered (%d in order), want %d", len(l.sources), l.order.Len(), maxSources)
+	}
+}
+
+func TestStripes(t *testing.T) {
+	s := newStripes()
+	release, err := s.lock(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.lock(ctx, "a"); err == nil {
+		t.Fatal("locked twice")
+	}
+	release()
+	if release, err = s.lock(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	release()
+}
+
+func TestLogGate(t *testing.T) {
+	var b strings.Builder
+	log := slog.New(slog.NewTextHandler(&b, nil))
+	g := newLogGate()
+	for range 10 * refusalBurst {
+		g.log(t.Context(), log, slog.LevelWarn, "refused")
+	}
+	if n := strings.Count(b.String(), "refused"); n < refusalBurst || n > 2*refusalBurst {
+		t.Fatalf("%d lines, want about %d", n, refusalBurst)
+	}
+	if g.dropped.Load() == 0 {
+		t.Fatal("nothing is said of the lines that were left out")
+	}
+}
+
+func TestBootstrapTurns(t *testing.T) {
+	id, err := identity.New(testCluster, identity.Data, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := liveMembers{members: make(map[identity.ID]*liveMember)}
+	l.opened(id)
+	if w := l.bootstrapWait(id, epoch0); w != 0 {
+		t.Fatalf("the first waits %v", w)
+	}
+	if a, b := l.bootstrapWait(id, epoch0), l.bootstrapWait(id, epoch0); a != bootstrapPause || b != 2*bootstrapPause {
+		t.Fatalf("the next wait %v and %v", a, b)
+	}
+	if w := l.bootstrapWait(id, epoch0.Add(-24*time.Hour)); w != 0 {
+		t.Fatalf("after the clock went back it waits %v", w)
+	}
+	l.closed(id, true)
+	if l.message(id) == nil {
+		t.Fatal("a member was forgotten with its stream")
+	}
+	l.forget(id)
+	l.opened(id)
+	l.closed(id, false)
+	if len(l.members) != 0 {
+		t.Fatal("who is no member is remembered after its stream")
+	}
+}
+
+// fakeState is what nextTrustState looks at of a state.
+func fakeState(t *testing.T, ttl time.Duration, epoch uint64, key int) *state {
+	t.Helper()
+	d := newDesk(t)
+	m, err := manifest.Parse(d.manifest(fmt.Sprintf("  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: %s}\ndegraded: {max: 10m}\n", ttl)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &state{manifest: m, meshKey: testKey(key)}
+	s.head.AuthorityEpoch, s.head.Hash = epoch, history.Hash(testKey(1000*int(epoch)+key))
+	return s
+}
+
+// A mesh CA key is accepted from the moment it signs until the last SVID that it
+// can have signed ends, and no longer.
+func TestMeshKeysAreAcceptedAsLongAsNeeded(t *testing.T) {
+	in := func(ts trustState) trustInput { return trustInput{state: versioned[trustState]{ts, 1}} }
+	one := fakeState(t, 26*time.Hour, 1, 1)
+	now := epoch0
+	ts, changed := nextTrustState(trustInput{}, one, now)
+	if !changed || len(ts.MeshKeys) != 1 || ts.MeshKeys[0].Key != one.meshKey {
+		t.Fatalf("the first state is %+v", ts)
+	}
+	if _, changed := nextTrustState(in(ts), one, now.Add(time.Hour)); changed {
+		t.Fatal("nothing happened, and the state changed")
+	}
+	// The same key under a manifest with longer SVIDs, and then with shorter ones.
+	for _, ttl := range []time.Duration{50 * time.Hour, 26 * time.Hour} {
+		next := fakeState(t, ttl, 1, 1)
+		ts, _ = nextTrustState(in(ts), next, now)
+	}
+	now = now.Add(time.Hour)
+	two := fakeState(t, 26*time.Hour, 2, 2)
+	ts, _ = nextTrustState(in(ts), two, now)
+	if len(ts.MeshKeys) != 2 || ts.MeshKeys[0].Key != two.meshKey {
+		t.Fatalf("after a change of authority: %+v", ts.MeshKeys)
+	}
+	if want := now.Add(50 * time.Hour); !ts.MeshKeys[1].AcceptUntil.Equal(want) {
+		t.Fatalf("the old key is accepted until %v, want %v: its longest SVID", ts.MeshKeys[1].AcceptUntil, want)
+	}
+	if got, changed := nextTrustState(in(ts), two, now.Add(50*time.Hour-time.Second)); changed || len(got.MeshKeys) != 2 {
+		t.Fatal("the old key was dropped before its last SVID ended")
+	}
+	got, changed := nextTrustState(in(ts), two, now.Add(50*time.Hour))
+	if !changed || len(got.MeshKeys) != 1 || got.MeshKeys[0].Key != two.meshKey {
+		t.Fatalf("after the last SVID ended: %+v", got.MeshKeys)
+	}
+	if got.Change != ts.Change+1 {
+		t.Fatalf("change %d after %d", got.Change, ts.Change)
+	}
+}
+
+// Bans of keys leave the bundle some time after their certificates ended, and
+// come back if the clock that said so was wrong.
+func TestBannedKeysAreListedAsLongAsNeeded(t *testing.T) {
+	s := fakeState(t, 26*time.Hour, 1, 1)
+	ts, _ := nextTrustState(trustInput{}, s, epoch0)
+	in := trustInput{state: versioned[trustState]{ts, 1}, bannedK: []keyBan{{testKey(1), epoch0.Add(30 * time.Minute)}, {testKey(2), epoch0.Add(9 * time.Hour)}}}
+	step := func(now time.Time, wantChange bool, wantListed int) {
+		t.Helper()
+		next, changed := nextTrustState(in, s, now)
+		if changed != wantChange {
+			t.Fatalf("at %v changed is %v, want %v", now, changed, wantChange)
+		}
+		in.state.value = next
+		if n := len(in.listed()); n != wantListed {
+			t.Fatalf("at %v %d keys are listed, want %d", now, n, wantListed)
+		}
+	}
+	step(epoch0.Add(40*time.Minute), false, 2) // at most once an hour
+	step(epoch0.Add(sweepPause), true, 1)
+	step(epoch0.Add(sweepPause), false, 1)
+	step(epoch0.Add(365*24*time.Hour), true, 0) // a clock that jumps ahead
+	step(epoch0.Add(2*sweepPause), true, 1)     // and back
+	step(epoch0.Add(2*sweepPause), false, 1)
+}
+
+// A manifest may name its signers in any order; the bundle sorts them by key.
+func TestManySigners(t *testing.T) {
+	d := newDesk(t)
+	var list strings.Builder
+	for i := range 6 {
+		pub, _, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, err := manifest.NewKey(pub)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&list, ", {name: signer-%d, key: %q}", i, key)
+	}
+	m := strings.Replace(string(d.manifest(poolEntries)), "\"}]\nadmit", "\"}"+list.String()+"]\nadmit", 1)
+	if _, err := d.c.set(t.Context(), d.request([]byte(m)), true); err != nil {
+		t.Fatal(err)
+	}
+	if phase, reason := d.c.Phase(); phase != "ready" {
+		t.Fatalf("the coordinator is in %s: %s", phase, reason)
+	}
+}

@@ -1,0 +1,323 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// desk is a coordinator that decides and commits, on a store and a disk in
+// memory, without loops and listeners: time stands still until a test moves it,
+// and nothing happens behind its back.
+type desk struct {
+	t      rapidTB
+	store  *memStore
+	disk   *durabletest.Disk
+	faults *fault.Points
+	signer ed25519.PrivateKey
+	extra  string // entries of its manifest beside the usual
+	c      *Coordinator
+
+	mu  sync.Mutex
+	now time.Time // guarded by mu
+}
+
+// rapidTB is what testing.TB and *rapid.T share.
+type rapidTB interface {
+	Helper()
+	Fatal(...any)
+	Fatalf(string, ...any)
+	Errorf(string, ...any)
+}
+
+func (d *desk) clock() time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.now
+}
+
+func (d *desk) advance(by time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.now = d.now.Add(by)
+}
+
+// noListener stands for a listener that is never served.
+type noListener struct{}
+
+func (noListener) Accept() (net.Conn, error) { return nil, net.ErrClosed }
+func (noListener) Close() error              { return nil }
+func (noListener) Addr() net.Addr            { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
+
+// newDesk returns a desk without a manifest.
+func newDesk(t rapidTB) *desk {
+	t.Helper()
+	_, signer, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &desk{t: t, store: newMemStore(), disk: durabletest.NewDisk(), signer: signer, faults: new(fault.Points), now: time.Now().Truncate(time.Second)}
+	d.open()
+	return d
+}
+
+// readyDesk returns a desk with its first manifest and these entries beside the
+// usual ones.
+func readyDesk(t rapidTB, extra string) *desk {
+	t.Helper()
+	d := newDesk(t)
+	if err := d.set(extra); err != nil {
+		t.Fatalf("first set: %v", err)
+	}
+	return d
+}
+
+// open starts a coordinator on what store and disk hold.
+func (d *desk) open() {
+	d.t.Helper()
+	c, err := d.another("coordinator")
+	if err != nil {
+		d.t.Fatalf("open: %v", err)
+	}
+	d.c = c
+}
+
+// another returns one more replica on the same store, with a data directory of
+// its own, or of one that was closed.
+func (d *desk) another(dir string) (*Coordinator, error) {
+	return New(context.Background(), Config{
+		DataDir: "/" + dir, Store: d.store, StoreName: "memory", Listener: noListener{}, Now: d.clock,
+		FS: d.disk.FS(), Faults: d.faults, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+}
+
+// restart closes the coordinator and opens it again.
+func (d *desk) restart() {
+	d.t.Helper()
+	if err := d.c.Close(); err != nil {
+		d.t.Fatal(err)
+	}
+	d.open()
+}
+
+func (d *desk) state() *state { return d.c.state.Load() }
+
+func (d *desk) manifest(extra string) []byte {
+	key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return fmt.Appendf(nil, `cluster: %s
+seed:
+  threshold: 1
+  owners: [{name: host, keeper: "file:/keeper/key"}]
+signers:
+  threshold: 1
+  keys: [{name: alice, key: "%s"}]
+admit:
+  - {name: coordinator-1, kind: coordinator, match: ["key:%s"]}
+%s`, testCluster, key, d.c.EnrolmentKey(), extra)
+}
+
+// request returns a signed request to set a manifest with these entries.
+func (d *desk) request(m []byte) *fealtyv1.SetManifestRequest {
+	req := &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test"}
+	s := d.state()
+	if s.phase != phaseReady {
+		return req
+	}
+	parsed, err := manifest.Parse(m)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	req.CurrentTransition = s.head.Hash[:]
+	req.Signatures = []*fealtyv1.ManifestSignature{{Key: key.String(), Signature: ed25519.Sign(d.signer, history.SetStatement(parsed.Hash(), s.head.Hash))}}
+	return req
+}
+
+// set sets a manifest with these entries.
+func (d *desk) set(extra string) error {
+	_, err := d.c.set(context.Background(), d.request(d.manifest(extra)), true)
+	if err == nil {
+		d.extra = extra
+	}
+	return err
+}
+
+func (d *desk) token(req *fealtyv1.CreateTokenRequest) proof.JoinToken {
+	d.t.Helper()
+	resp, err := tokenServer{c: d.c}.CreateToken(context.Background(), req)
+	if err != nil {
+		d.t.Fatalf("create a token: %v", err)
+	}
+	tok, err := proof.ParseJoinToken(resp.GetLine())
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return tok
+}
+
+// machine is a candidate or member with its key.
+type machine struct {
+	d     *desk
+	key   *ecdsa.PrivateKey
+	id    identity.ID
+	leaf  *x509.Certificate
+	older []*ecdsa.PrivateKey
+	grant *fealtyv1.JoinGrant
+}
+
+func (d *desk) machine() *machine {
+	d.t.Helper()
+	key, err := newKey()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return &machine{d: d, key: key}
+}
+
+func keyOf(t rapidTB, key *ecdsa.PrivateKey) identity.KeyID {
+	t.Helper()
+	id, err := identity.KeyOfPublic(key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// join asks to be certified over key, as the handshake does past the network.
+func (m *machine) join(kind identity.Kind, prover proof.Prover) error {
+	return m.joinWith(m.key, kind, prover)
+}
+
+func (m *machine) joinWith(key *ecdsa.PrivateKey, kind identity.Kind, prover proof.Prover) error {
+	m.d.t.Helper()
+	ch := channel{nonce: make([]byte, 32), binding: make([]byte, 32), opened: time.Now()}
+	rand.Read(ch.nonce)
+	rand.Read(ch.binding)
+	spki, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return err
+	}
+	ev, err := prover.Prove(context.Background(), proof.Transcript{Role: proof.Candidate, Cluster: testCluster, Nonce: ch.nonce, Binding: ch.binding, PublicKey: spki})
+	if err != nil {
+		return err
+	}
+	csr, err := ca.NewCSR(key)
+	if err != nil {
+		return err
+	}
+	grant, err := m.d.c.join(context.Background(), ch, &fealtyv1.JoinRequest{ClusterId: testCluster, Kind: string(kind), Csr: csr,
+		Proof: &fealtyv1.Proof{Type: ev.Type, Claim: ev.Claim, Evidence: ev.Evidence, PublicKey: ev.PublicKey}})
+	if err != nil {
+		return err
+	}
+	if m.key != key {
+		m.older, m.key = append(m.older, m.key), key
+	}
+	m.grant = grant
+	return m.adopt(grant.GetChain())
+}
+
+// rejoin proves the member by a key of its own and asks for the same key again.
+func (m *machine) rejoin() error {
+	return m.join(m.id.Kind(), proof.NewSVIDProver(m.id.Kind(), m.id.Name(), m.key))
+}
+
+func (m *machine) adopt(chain [][]byte) error {
+	leaf, err := x509.ParseCertificate(chain[0])
+	if err != nil {
+		return err
+	}
+	m.leaf = leaf
+	m.id, err = identity.FromCertificate(leaf)
+	return err
+}
+
+// errCut is what the guard of a listener answers to a certificate that ended or
+// was banned. The desk has no listener, so it asks the bundle itself.
+var errCut = errors.New("the certificate is refused in the handshake")
+
+// renewWith renews, holding the certificate over presented, to next.
+func (m *machine) renewWith(leaf *x509.Certificate, next *ecdsa.PrivateKey) ([][]byte, error) {
+	m.d.t.Helper()
+	key := identity.KeyOf(leaf)
+	if !m.d.clock().Before(leaf.NotAfter) || m.d.c.trust.Load().bundle.Banned(m.id, key) {
+		return nil, errCut
+	}
+	csr, err := ca.NewCSR(next)
+	if err != nil {
+		return nil, err
+	}
+	return m.d.c.renew(context.Background(), identity.Peer{ID: m.id, Leaf: leaf, Key: key}, csr)
+}
+
+// renew renews to a new key and adopts it.
+func (m *machine) renew() error {
+	m.d.t.Helper()
+	next, err := newKey()
+	if err != nil {
+		return err
+	}
+	chain, err := m.renewWith(m.leaf, next)
+	if err != nil {
+		return err
+	}
+	m.older, m.key = append(m.older, m.key), next
+	return m.adopt(chain)
+}
+
+// record returns the record of a member.
+func (d *desk) record(kind identity.Kind, name string) versioned[memberRecord] {
+	d.t.Helper()
+	rec, err := get[memberRecord](context.Background(), d.state().records, memberKey(kind, name))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return rec
+}
+
+func (d *desk) members() memberServer { return memberServer{c: d.c} }
+
+// joined admits a new data member called name under entry pool.
+func (d *desk) joined(name string) *machine {
+	d.t.Helper()
+	m := d.machine()
+	if err := m.join(identity.Data, proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))); err != nil {
+		d.t.Fatalf("join %s: %v", name, err)
+	}
+	return m
+}
+
+const poolEntries = `  - {name: pool, kind: data, match: ["token:pool"], roles: [ingress, egress], organizations: [acme, globex]}
+  - {name: small, kind: data, match: ["token:small"], max_members: 2}
+  - {name: ops, kind: admin, match: ["token:ops"]}
+`
+
+func testDesk(t *testing.T) *desk {
+	t.Helper()
+	return readyDesk(t, poolEntries)
+}

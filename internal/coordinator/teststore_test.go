@@ -1,0 +1,219 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// memStore is a store in memory with fault switches: it can be down, and it can
+// lose the answers of writes that happened, or of writes that did not. It keeps
+// the promises of package store but durability, and follows no changes.
+type memStore struct {
+	mu      sync.Mutex
+	entries map[string]store.Entry    // guarded by mu
+	done    map[string]store.Revision // by Tx ID; 0: void; guarded by mu
+	rev     store.Revision            // guarded by mu
+	down    error                     // what every call returns; guarded by mu
+	lost    []lostAnswer              // of the next commits; guarded by mu
+	before  func(store.Tx)            // called before each commit, without the lock; guarded by mu
+}
+
+// lostAnswer is what happens to one commit.
+type lostAnswer int
+
+const (
+	answered     lostAnswer = iota
+	lostApplied             // it happened, and nobody hears of it at once
+	lostDropped             // it did not happen
+	lostForGood             // it happened, and the next answered stands for Outcome failing
+	lostForGoodN            // the same, of one that did not happen
+)
+
+func newMemStore() *memStore {
+	return &memStore{entries: make(map[string]store.Entry), done: make(map[string]store.Revision)}
+}
+
+func (m *memStore) setDown(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.down = err
+}
+
+func (m *memStore) lose(how ...lostAnswer) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lost = how
+}
+
+// intercept calls f before each commit, until it is given nil.
+func (m *memStore) intercept(f func(store.Tx)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.before = f
+}
+
+// snapshot returns a copy of all entries.
+func (m *memStore) snapshot() map[string]store.Entry {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.entries)
+}
+
+// revert puts entries back as they were, as a restored backup does.
+func (m *memStore) revert(entries map[string]store.Entry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.entries = maps.Clone(entries)
+}
+
+// alter changes the value of key behind everybody's back, keeping its version.
+func (m *memStore) alter(key string, f func([]byte) []byte) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e, ok := m.entries[key]
+	if !ok {
+		return false
+	}
+	if e.Value = f(slices.Clone(e.Value)); e.Value == nil {
+		delete(m.entries, key)
+		return true
+	}
+	m.entries[key] = e
+	return true
+}
+
+func (m *memStore) keys(prefix string) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []string
+	for k := range m.entries {
+		if strings.HasPrefix(k, prefix) {
+			out = append(out, k)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (m *memStore) Get(ctx context.Context, key string) (store.Entry, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := errors.Join(m.down, ctx.Err()); err != nil {
+		return store.Entry{}, err
+	}
+	e, ok := m.entries[key]
+	if !ok {
+		return e, store.ErrNotFound
+	}
+	e.Value = slices.Clone(e.Value)
+	return e, nil
+}
+
+func (m *memStore) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision, error) {
+	return m.Commit(ctx, store.SwapTx(key, old, value))
+}
+
+func (m *memStore) List(ctx context.Context, prefix string) (store.Listing, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := errors.Join(m.down, ctx.Err()); err != nil {
+		return store.Listing{}, err
+	}
+	l := store.Listing{Revision: m.rev}
+	for k, e := range m.entries {
+		if strings.HasPrefix(k, prefix) {
+			e.Value = slices.Clone(e.Value)
+			l.Entries = append(l.Entries, e)
+		}
+	}
+	slices.SortFunc(l.Entries, func(a, b store.Entry) int { return strings.Compare(a.Key, b.Key) })
+	return l, nil
+}
+
+func (m *memStore) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
+	if err := tx.Validate(); err != nil {
+		return 0, err
+	}
+	m.mu.Lock()
+	before := m.before
+	m.mu.Unlock()
+	if before != nil {
+		before(tx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := errors.Join(m.down, ctx.Err()); err != nil {
+		return 0, err
+	}
+	how := answered
+	if len(m.lost) > 0 {
+		how, m.lost = m.lost[0], m.lost[1:]
+	}
+	if how == lostDropped || how == lostForGoodN {
+		return 0, store.ErrUnknownOutcome
+	}
+	if rev, ok := m.done[tx.ID]; ok && tx.ID != "" {
+		if rev == 0 {
+			return 0, store.ErrVoided
+		}
+		return rev, nil
+	}
+	if err := tx.Conflict(func(key string) (store.Revision, error) { return m.entries[key].Version, nil }); err != nil {
+		return 0, err
+	}
+	m.rev++
+	for _, w := range tx.Put {
+		m.entries[w.Key] = store.Entry{Key: w.Key, Value: slices.Clone(w.Value), Version: m.rev}
+	}
+	for _, k := range tx.Delete {
+		delete(m.entries, k)
+	}
+	if tx.ID != "" {
+		m.done[tx.ID] = m.rev
+	}
+	if how == lostApplied || how == lostForGood {
+		return 0, store.ErrUnknownOutcome
+	}
+	return m.rev, nil
+}
+
+func (m *memStore) Outcome(ctx context.Context, id string) (store.Revision, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := errors.Join(m.down, ctx.Err()); err != nil {
+		return 0, err
+	}
+	if len(m.lost) > 0 && m.lost[0] == answered {
+		m.lost = m.lost[1:] // stands for a question that is lost too
+		return 0, errors.New("no answer")
+	}
+	rev, ok := m.done[id]
+	if !ok || rev == 0 {
+		m.done[id] = 0
+		return 0, store.ErrNotFound
+	}
+	return rev, nil
+}
+
+func (m *memStore) Watch(ctx context.Context, _ string) iter.Seq2[store.Entry, error] {
+	return func(yield func(store.Entry, error) bool) {
+		<-ctx.Done()
+		yield(store.Entry{}, ctx.Err())
+	}
+}
+
+func (m *memStore) Changes(ctx context.Context, _ string, _ store.Revision) iter.Seq2[store.Change, error] {
+	return func(yield func(store.Change, error) bool) {
+		<-ctx.Done()
+		yield(store.Change{}, ctx.Err())
+	}
+}
+
+func (m *memStore) Close() error { return nil }
