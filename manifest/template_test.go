@@ -18,7 +18,7 @@ func templateOptions(t testing.TB) manifest.TemplateOptions {
 	return manifest.TemplateOptions{
 		Cluster:      "dev.example",
 		Signers:      []manifest.Signer{{Name: "alice", Key: newKey(t)}},
-		Owners:       []manifest.Owner{{Name: "alice", Recipient: newRecipient(t)}, {Name: "kms", Keeper: "file:/etc/fealty/seed key"}},
+		Owners:       []manifest.Owner{{Name: "alice", Recipient: newRecipient(t)}, {Name: "kms", Keeper: `file:/etc/fealty/seed \x41" key`}},
 		Coordinators: []manifest.Enrolled{{Name: "c0", Key: newKey(t)}, {Name: "c1", Key: newKey(t)}},
 	}
 }
