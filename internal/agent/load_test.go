@@ -332,8 +332,7 @@ func TestExpiredBundle(t *testing.T) {
 	n := newNode(f)
 	f.trustChanged(func() { f.banned = append(f.banned, identity.KeyID{7}) })
 	n.mustJoin()
-	late := f.clock
-	f.clock = func() time.Time { return late().Add(60 * time.Hour) }
+	f.shift.Store(int64(60 * time.Hour))
 	a := n.mustOpen()
 	defer a.Close()
 	if trustVersion(a) != 0 || a.unready() == "" {
@@ -361,7 +360,7 @@ func TestExpiredBundle(t *testing.T) {
 func TestClockNeverSet(t *testing.T) {
 	f := newFleet(t)
 	n := joinedNode(f)
-	f.clock = func() time.Time { return time.Unix(0, 0) }
+	f.shift.Store(-int64(time.Since(time.Unix(0, 0))))
 	a := n.mustOpen()
 	defer a.Close()
 	if a.unready() == "" {

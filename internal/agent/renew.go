@@ -104,7 +104,8 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 		pause   backoff
 		waiting []chan<- error
 		s       = schedule{start: a.now().Add(upTo(startSpread)), spread: renewSpread * (2*rand.Float64() - 1)}
-		stuck   bool // the last failure is a lasting one
+		stuck   bool      // the last failure is a lasting one
+		done    time.Time // of the last success
 	)
 	for {
 		leaf := a.svid.Load().leaf()
@@ -124,6 +125,11 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 				a.log.LogAttrs(ctx, slog.LevelInfo, "a coordinator asks for a renewal", slog.String("reason", reason))
 				if s.demanded.IsZero() {
 					s.demanded = now.Add(upTo(demandSpread))
+				}
+			case <-a.rejected:
+				// Right after a success it is the coordinator that is behind.
+				if done.IsZero() || now.Sub(done) > lastingPause {
+					s.unwelcome = true
 				}
 			case <-a.renewKick:
 				if !stuck && s.retry.After(now) {
@@ -150,6 +156,7 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 		switch stuck = err != nil && lasting(err); {
 		case err == nil:
 			pause.reset()
+			done = now
 			s.unwelcome, s.retry, s.demanded = false, time.Time{}, time.Time{}
 			s.spread = renewSpread * (2*rand.Float64() - 1)
 			continue

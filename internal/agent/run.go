@@ -70,6 +70,7 @@ type Agent struct {
 	renewAsk   chan chan<- error // a person asks for a renewal
 	renewNow   chan string       // a coordinator does
 	renewKick  chan struct{}     // something changed that may make a failed one succeed
+	rejected   chan struct{}     // a coordinator does not accept our certificate
 	reportKick chan struct{}     // there is something to report
 	leaveAsk   chan leaveRequest
 	stopped    chan struct{} // closed when the loops end
@@ -132,7 +133,7 @@ func open(ctx context.Context, cfg Config, store *localStore) (*Agent, error) {
 		now: cfg.Now, dial: cfg.Dial, faults: cfg.Faults,
 		log:        cfg.Log.With(slog.String("cluster", l.me.Cluster), slog.String("member", l.me.ID.String())),
 		activation: newSemaphore(),
-		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1),
+		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), rejected: make(chan struct{}, 1),
 		leaveAsk: make(chan leaveRequest), stopped: make(chan struct{}),
 	}
 	if a.socket == "" {

@@ -85,7 +85,10 @@ func (a *Agent) follow(ctx context.Context) error {
 		}
 		wait := pause.next()
 		level := slog.LevelInfo
-		if lasting(end.err) {
+		if end.unwelcome {
+			poke(a.rejected) // a rejoin gets a certificate, or the reason
+		}
+		if lasting(end.err) || end.unwelcome && lasting(a.status.view().renewal) {
 			wait, level = around(lastingPause, 0.2), slog.LevelError
 		}
 		a.log.LogAttrs(ctx, level, "no stream to a coordinator, going on alone", slog.String("reason", oneLine(end.err)), slog.String("code", explain.CodeOf(end.err)), slog.Duration("retry_in", wait))
@@ -104,14 +107,19 @@ func (a *Agent) presentable(ctx context.Context) bool {
 type ending struct {
 	lived bool // it stood for a while, or had news
 	moved bool // it was left for a fresh connection
-	err   error
+	// unwelcome says that a coordinator did not accept our certificate.
+	unwelcome bool
+	err       error
 }
 
 // round tries the coordinators one after the other, until one stream stood.
 func (a *Agent) round(ctx context.Context) ending {
 	var failures []error
+	rejected := false
 	for _, address := range a.addresses() {
 		end := a.session(ctx, address)
+		rejected = rejected || unwelcome(end.err)
+		end.unwelcome = rejected
 		if ctx.Err() != nil || end.moved {
 			a.status.closed(nil)
 			return end
@@ -130,7 +138,7 @@ func (a *Agent) round(ctx context.Context) ending {
 	}
 	err := summarize(a.me.Cluster, failures)
 	a.status.closed(err)
-	return ending{err: err}
+	return ending{err: err, unwelcome: rejected}
 }
 
 // session holds one stream to the coordinator at address.

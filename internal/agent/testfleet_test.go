@@ -14,11 +14,13 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -47,7 +49,8 @@ const (
 // admitted. Its switches make it fail as networks and enemies do.
 type fleet struct {
 	tb    testing.TB
-	clock func() time.Time
+	clock func() time.Time // everybody's
+	shift atomic.Int64     // of the clock, ahead of time.Now
 
 	rootKey    *ecdsa.PrivateKey
 	root       *x509.Certificate
@@ -109,10 +112,11 @@ func newFleet(tb testing.TB, addresses ...string) *fleet {
 		addresses = []string{coordinator}
 	}
 	f := &fleet{
-		tb: tb, clock: time.Now, listeners: make(map[string]*bufconn.Listener), tokens: make(map[string]proof.JoinToken),
+		tb: tb, listeners: make(map[string]*bufconn.Listener), tokens: make(map[string]proof.JoinToken),
 		members: make(map[string]*memberState), changed: make(chan struct{}), dialed: make(map[string]int), down: make(map[string]bool),
 		epoch: 1, version: 10, next: 100, svidTTL: 25 * time.Hour, renewEvery: 30 * time.Minute, bundleLife: 50 * time.Hour,
 	}
+	f.clock = func() time.Time { return time.Now().Add(time.Duration(f.shift.Load())) }
 	now := f.clock()
 	var err error
 	f.rootKey, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -283,6 +287,7 @@ func (f *fleet) serve(addresses []string) {
 	server := grpc.NewServer(
 		grpc.Creds(f.guard.Credentials()),
 		grpc.ChainUnaryInterceptor(f.guard.Unary, gate.Unary()), grpc.ChainStreamInterceptor(f.guard.Stream, gate.Stream()),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	)
 	fealtyv1.RegisterAdmissionServiceServer(server, admission{f: f})
 	fealtyv1.RegisterAgentServiceServer(server, delivery{f: f})
@@ -318,6 +323,13 @@ func (f *fleet) do(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
+}
+
+// count reads a number of the fleet.
+func (f *fleet) count(n *int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return *n
 }
 
 // trustChanged gives the trust bundle a new version and delivers it.

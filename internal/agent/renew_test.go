@@ -1,0 +1,471 @@
+package agent
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+func TestSchedule(t *testing.T) {
+	at := func(d time.Duration) time.Time { return time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC).Add(d) }
+	base := schedule{notBefore: at(0), notAfter: at(24 * time.Hour), every: 30 * time.Minute, start: at(0)}
+	for _, c := range []struct {
+		name string
+		edit func(*schedule)
+		now  time.Duration
+		want action
+		at   time.Duration
+	}{
+		{"fresh", func(*schedule) {}, time.Minute, renewing, 30 * time.Minute},
+		{"spread", func(s *schedule) { s.spread = 0.1 }, time.Minute, renewing, 33 * time.Minute},
+		{"overdue", func(*schedule) {}, time.Hour, renewing, 30 * time.Minute},
+		{"overdue at start", func(s *schedule) { s.start = at(61 * time.Minute) }, time.Hour, renewing, 61 * time.Minute},
+		{"an interval beyond the life", func(s *schedule) { s.every = 48 * time.Hour }, time.Minute, renewing, 16 * time.Hour},
+		{"an answer was lost", func(s *schedule) { s.pending = true }, time.Minute, renewing, time.Minute},
+		{"an answer was lost, at start", func(s *schedule) { s.pending, s.start = true, at(time.Hour) }, time.Minute, renewing, time.Minute},
+		{"demanded", func(s *schedule) { s.demanded = at(5 * time.Minute) }, time.Minute, renewing, 5 * time.Minute},
+		{"demanded too late", func(s *schedule) { s.demanded = at(time.Hour) }, time.Minute, renewing, 30 * time.Minute},
+		{"asked", func(s *schedule) { s.asked = true }, time.Minute, renewing, time.Minute},
+		{"failed", func(s *schedule) { s.retry = at(40 * time.Minute) }, 35 * time.Minute, renewing, 40 * time.Minute},
+		{"failed, demanded", func(s *schedule) { s.retry, s.demanded = at(40*time.Minute), at(36*time.Minute) }, 35 * time.Minute, renewing, 40 * time.Minute},
+		{"failed, asked", func(s *schedule) { s.retry, s.asked = at(40*time.Minute), true }, 35 * time.Minute, renewing, 35 * time.Minute},
+		{"ended", func(*schedule) {}, 24 * time.Hour, rejoining, 24 * time.Hour},
+		{"ended, failed", func(s *schedule) { s.retry = at(25 * time.Hour) }, 24 * time.Hour, rejoining, 25 * time.Hour},
+		{"a pause beyond the end", func(s *schedule) { s.retry = at(25 * time.Hour) }, 23 * time.Hour, renewing, 24 * time.Hour},
+		{"before its time", func(*schedule) {}, -time.Hour, rejoining, -time.Hour},
+		{"not accepted", func(s *schedule) { s.unwelcome = true }, time.Minute, rejoining, time.Minute},
+		{"not accepted, failed", func(s *schedule) { s.unwelcome, s.retry = true, at(time.Hour) }, time.Minute, rejoining, time.Hour},
+	} {
+		s := base
+		c.edit(&s)
+		if act, when := s.next(at(c.now)); act != c.want || !when.Equal(at(c.at)) {
+			t.Errorf("%s: %v at %v, want %v at %v", c.name, act, when.Sub(at(0)), c.want, c.at)
+		}
+	}
+}
+
+func TestRenew(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	incarnation, before := a.me.Incarnation, a.svid.Load().key.id
+	f.must(a.renew(t.Context()))
+	after := a.svid.Load().key.id
+	if after == before || f.member(a.me.ID).key != after || n.has(nextName) {
+		t.Fatalf("renewed from %v to %v, a key is left: %v", before, after, n.has(nextName))
+	}
+	m, err := a.source.Current(t.Context())
+	if err != nil || m.Pin() != after {
+		t.Fatalf("the source presents %v, %v", m, err)
+	}
+	a.Close()
+	a = n.mustOpen()
+	defer a.Close()
+	if a.svid.Load().key.id != after || a.me.Incarnation != incarnation || bootVersion(a) == 0 {
+		t.Fatal("after a restart it is not the renewed node")
+	}
+}
+
+// Answers are lost, processes are killed and restarted, certificates run out, in
+// any order: the cluster sees one member that uses each key in its turn, and in the
+// end both hold the same one.
+func TestRenewalsProperty(t *testing.T) {
+	f := newFleet(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		n := newNode(f)
+		r := n.mustJoin()
+		a := n.mustOpen()
+		defer func() { a.Close() }()
+		clones := f.count(&f.clones)
+		steps := rapid.SliceOfN(rapid.SampledFrom([]string{"renew", "lose", "restart", "rejoin", "lose rejoin", "cut"}), 1, 12).Draw(rt, "steps")
+		for _, step := range steps {
+			switch step {
+			case "renew":
+				if err := a.renew(rt.Context()); err != nil {
+					rt.Fatalf("renewal: %v", err)
+				}
+			case "lose":
+				f.do(func() { f.loseRenews = 1 })
+				if err := a.renew(rt.Context()); err == nil {
+					rt.Fatal("renewed without an answer")
+				}
+			case "rejoin":
+				if err := a.rejoin(rt.Context()); err != nil {
+					rt.Fatalf("rejoin: %v", err)
+				}
+			case "lose rejoin":
+				f.do(func() { f.loseJoins = 1 })
+				if err := a.rejoin(rt.Context()); err == nil {
+					rt.Fatal("rejoined without an answer")
+				}
+			case "cut":
+				n.disk.FailAt(rapid.IntRange(1, 20).Draw(rt, "at"), durabletest.ErrPowerCut)
+				_ = a.renew(rt.Context())
+				n.disk.Restart(rapid.SampledFrom(durabletest.Afters()).Draw(rt, "after"))
+				a = n.mustOpen()
+			case "restart":
+				a.Close()
+				a = n.mustOpen()
+			}
+		}
+		if err := a.renew(rt.Context()); err != nil {
+			rt.Fatalf("in the end: %v", err)
+		}
+		if m := f.member(r.ID); m.key != a.svid.Load().key.id {
+			rt.Fatalf("the member's key is %v, the node's %v", m.key, a.svid.Load().key.id)
+		}
+		if f.count(&f.clones) != clones {
+			rt.Fatal("a clone alarm for one node")
+		}
+	})
+}
+
+// A certificate that an enemy returns, or one that is not ours to use, never
+// replaces the working one.
+func TestRenewalVerifies(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	defer a.Close()
+	other := newFleet(t)
+	for _, c := range []struct {
+		name string
+		edit func(*fealtyv1.RenewResponse)
+	}{
+		{"nothing", func(r *fealtyv1.RenewResponse) { r.Chain = nil }},
+		{"no root", func(r *fealtyv1.RenewResponse) { r.Chain = r.Chain[:2] }},
+		{"garbage", func(r *fealtyv1.RenewResponse) { r.Chain[0] = []byte("garbage") }},
+		{"another key", func(r *fealtyv1.RenewResponse) {
+			r.Chain[0] = f.leafFor(identity.Data, a.me.ID.Name(), nil).Raw
+		}},
+		{"another name", func(r *fealtyv1.RenewResponse) {
+			r.Chain[0] = f.leafFor(identity.Data, "somebody", r.Chain[0]).Raw
+		}},
+		{"another kind", func(r *fealtyv1.RenewResponse) {
+			r.Chain[0] = f.leafFor(identity.Shard, a.me.ID.Name(), r.Chain[0]).Raw
+		}},
+		{"another root", func(r *fealtyv1.RenewResponse) { r.Chain[2] = other.root.Raw }},
+		{"another cluster's chain", func(r *fealtyv1.RenewResponse) {
+			leaf, err := x509.ParseCertificate(r.Chain[0])
+			f.must(err)
+			r.Chain = rawChain(other.issue(leaf.PublicKey, a.me.ID, time.Hour))
+		}},
+		{"an unknown mesh CA", func(r *fealtyv1.RenewResponse) {
+			before, keys := f.mesh, f.meshKeys
+			f.newMeshCA()
+			r.Chain = [][]byte{f.leafFor(identity.Data, a.me.ID.Name(), r.Chain[0]).Raw, f.mesh.Certificate().Raw, f.root.Raw}
+			f.mesh, f.meshKeys = before, keys
+		}},
+		{"the old certificate", func(r *fealtyv1.RenewResponse) { r.Chain = rawChain(a.svid.Load().chain) }},
+	} {
+		before, file := a.svid.Load(), string(n.read(SVIDName))
+		f.do(func() { f.editRenewal = c.edit })
+		if err := a.renew(t.Context()); err == nil {
+			t.Errorf("%s: adopted", c.name)
+		}
+		m, err := a.source.Current(t.Context())
+		if err != nil || m.Pin() != before.key.id || a.svid.Load() != before || string(n.read(SVIDName)) != file {
+			t.Errorf("%s: the working identity is gone", c.name)
+		}
+		if !n.has(nextName) {
+			t.Errorf("%s: the key under way is gone", c.name)
+		}
+	}
+	f.do(func() { f.editRenewal = nil })
+	f.must(a.renew(t.Context()))
+}
+
+// A node whose certificate ran out comes back by its key, and one whose last
+// renewal was lost by the key of that, without an alarm.
+func TestRejoinAfterExpiry(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lost=%v", lost), func(t *testing.T) {
+			f := newFleet(t)
+			n := newNode(f)
+			n.mustJoin()
+			a := n.mustOpen()
+			if lost {
+				f.do(func() { f.loseRenews = 1 })
+				if err := a.renew(t.Context()); err == nil {
+					t.Fatal("renewed without an answer")
+				}
+			}
+			a.Close()
+			f.shift.Store(int64(30 * time.Hour))
+			a = n.mustOpen()
+			if m, _ := a.source.Current(t.Context()); !m.ID().IsZero() {
+				t.Fatal("an expired identity is presented")
+			}
+			n.run(a)
+			eventually(t, "the node is back", func() bool { return a.unready() == "" && a.status.view().connected })
+			if f.count(&f.clones) != 0 {
+				t.Error("an alarm")
+			}
+			if m := f.member(a.me.ID); m.key != a.svid.Load().key.id {
+				t.Error("node and cluster differ on the key")
+			}
+		})
+	}
+}
+
+// A key under way that was never certified is no obstacle.
+func TestRejoinWithAnUnknownKey(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	defer a.Close()
+	if _, err := a.nextKey(); err != nil {
+		t.Fatal(err)
+	}
+	f.must(a.rejoin(t.Context()))
+	if f.count(&f.clones) != 0 || a.next != nil {
+		t.Errorf("%d alarms, a key under way: %v", f.count(&f.clones), a.next != nil)
+	}
+}
+
+// Grants for a rejoin are verified like those for a join, and must be for this node.
+func TestRejoinVerifies(t *testing.T) {
+	for _, c := range append(enemyGrants[:len(enemyGrants):len(enemyGrants)], struct {
+		name string
+		part string
+		edit func(f *fleet, g *fealtyv1.JoinGrant)
+	}{"another member", "chain", func(f *fleet, g *fealtyv1.JoinGrant) {
+		g.Chain[0] = f.leafFor(identity.Data, "somebody", g.Chain[0]).Raw
+	}}) {
+		if c.part == "root statement" {
+			continue // a member has one already, and believes no other
+		}
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		before, file := a.svid.Load(), string(n.read(SVIDName))
+		f.do(func() { f.editGrant = func(g *fealtyv1.JoinGrant) { c.edit(f, g) } })
+		err := a.rejoin(t.Context())
+		if refused, ok := errors.AsType[*grantError](err); !ok || refused.Part != c.part {
+			t.Errorf("%s: %v, want a refusal of the %s", c.name, err, c.part)
+		}
+		if a.svid.Load() != before || string(n.read(SVIDName)) != file {
+			t.Errorf("%s: the working identity is gone", c.name)
+		}
+		a.Close()
+	}
+}
+
+// A renewal that was finished but for the removal of its key is finished at start.
+func TestFinishedRenewal(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	f.must(a.store.writeNext(pendingKey{a.svid.Load().key, purposeRenew}))
+	a.Close()
+	a = n.mustOpen()
+	defer a.Close()
+	if a.next != nil || n.has(nextName) {
+		t.Error("the key of a finished renewal is still under way")
+	}
+}
+
+// For half a day a node renews at its interval, give or take a tenth, with a new
+// key each time, and reports.
+func TestRenewalInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		stop := n.run(a)
+		last, key := a.svid.Load().leaf().NotBefore, a.svid.Load().key.id
+		renewals := 0
+		for range 12 * 60 {
+			time.Sleep(time.Minute)
+			s := a.svid.Load()
+			if s.key.id == key {
+				continue
+			}
+			renewals++
+			if d := s.leaf().NotBefore.Sub(last); d < 26*time.Minute || d > 34*time.Minute {
+				t.Errorf("renewed after %v", d)
+			}
+			last, key = s.leaf().NotBefore, s.key.id
+		}
+		if renewals < 21 || renewals > 27 {
+			t.Errorf("%d renewals in half a day", renewals)
+		}
+		if f.count(&f.clones) != 0 || f.count(&f.joins) != 1 {
+			t.Errorf("%d alarms, %d joins", f.count(&f.clones), f.count(&f.joins))
+		}
+		f.do(func() {
+			if got := len(f.reports); got < 12*60*60/45 || got > 12*60*60/20 {
+				t.Errorf("%d reports in half a day", got)
+			}
+		})
+		if err := stop(); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+// A refusal that only a person can end is asked about seldom, is shown, and ends
+// nothing. When it is over the node goes on.
+func TestLastingRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		stop := n.run(a)
+		f.do(func() { f.refuseRenew = explain.New(explain.RenewEntryGone, "identity", a.me.ID) })
+		time.Sleep(2 * time.Hour)
+		if f.count(&f.renewals) < 10 || f.count(&f.renewals) > 30 {
+			t.Errorf("asked %d times in an hour and a half", f.count(&f.renewals))
+		}
+		if v := a.status.view(); !errors.Is(v.renewal, explain.RenewEntryGone) || !v.connected {
+			t.Errorf("shows %v, connected: %v", v.renewal, v.connected)
+		}
+		f.do(func() { f.refuseRenew = nil })
+		time.Sleep(10 * time.Minute)
+		if v := a.status.view(); v.renewal != nil {
+			t.Errorf("still shows %v", v.renewal)
+		}
+		_ = stop()
+	})
+}
+
+// A banned node keeps running, says so, and comes back when the ban is lifted.
+func TestBannedNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		stop := n.run(a)
+		time.Sleep(10 * time.Second)
+		f.trustChanged(func() { f.banned = append(f.banned, a.svid.Load().key.id) })
+		time.Sleep(time.Minute)
+		if v := a.status.view(); !errors.Is(v.renewal, explain.JoinBanned) {
+			t.Errorf("after a minute it shows %v", v.renewal)
+		}
+		time.Sleep(3 * time.Hour)
+		v := a.status.view()
+		if v.connected || !errors.Is(v.renewal, explain.JoinBanned) {
+			t.Errorf("connected: %v, shows %v", v.connected, v.renewal)
+		}
+		f.do(func() {
+			if dials := f.dialed[coordinator]; dials > 3*60 {
+				t.Errorf("dialed %d times in three hours", dials)
+			}
+		})
+		f.trustChanged(func() { f.banned = nil })
+		time.Sleep(20 * time.Minute)
+		if v := a.status.view(); !v.connected || v.renewal != nil || a.unready() != "" {
+			t.Errorf("after the ban: connected %v, %v, %s", v.connected, v.renewal, a.unready())
+		}
+		_ = stop()
+	})
+}
+
+// Lost answers and unreachable coordinators are tried again with growing, random
+// pauses, and the working credential stays.
+func TestRenewalOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		stop := n.run(a)
+		time.Sleep(time.Minute)
+		key := a.svid.Load().key.id
+		f.do(func() { f.loseRenews = 1 << 30 })
+		time.Sleep(2 * time.Hour)
+		if a.svid.Load().key.id != key || a.unready() != "" || len(f.member(a.me.ID).older) != 1 {
+			t.Errorf("in the outage: another key in use, or %q, or %d keys recorded", a.unready(), len(f.member(a.me.ID).older))
+		}
+		if f.count(&f.renewals) > 2*60*60/5 {
+			t.Errorf("asked %d times in two hours", f.count(&f.renewals))
+		}
+		f.do(func() { f.loseRenews = 0 })
+		time.Sleep(2 * time.Minute)
+		if m := f.member(a.me.ID); m.key != a.svid.Load().key.id || f.count(&f.clones) != 0 || len(m.older) != 1 {
+			t.Error("not renewed after the outage, or not by the same key")
+		}
+		_ = stop()
+	})
+}
+
+// A coordinator may ask for a renewal, as often as it likes: soon, not at once, and
+// once.
+func TestRenewNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		stop := n.run(a)
+		time.Sleep(time.Minute)
+		for range 20 {
+			f.send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{RenewNow: &fealtyv1.RenewNow{Reason: "the mesh CA changes"}}})
+		}
+		time.Sleep(demandSpread + time.Second)
+		if f.count(&f.renewals) < 1 || f.count(&f.renewals) > 2 {
+			t.Errorf("renewed %d times", f.count(&f.renewals))
+		}
+		_ = stop()
+	})
+}
+
+// The mesh CA changes with the authority epoch: the renewal under the new one
+// waits for the trust bundle that knows it, and then happens.
+func TestRenewalUnderANewMeshCA(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		stop := n.run(a)
+		time.Sleep(time.Minute)
+		var old = f.mesh.KeyID()
+		f.trustChanged(func() { f.epoch++; f.newMeshCA() })
+		time.Sleep(40 * time.Minute)
+		if got := identity.KeyOf(a.svid.Load().chain[1]); got == old || a.unready() != "" {
+			t.Errorf("still under the old mesh CA; %s", a.unready())
+		}
+		if header := a.beliefs.Load().held[scopes[0]].v.Header(); header.AuthorityEpoch != 2 {
+			t.Errorf("epoch %d", header.AuthorityEpoch)
+		}
+		_ = stop()
+	})
+}
+
+// The bundle that a renewal is verified by is the newest: adopting a certificate
+// takes back no ban.
+func TestRenewalKeepsBans(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	defer a.Close()
+	f.trustChanged(func() { f.banned = append(f.banned, identity.KeyID{7}) })
+	f.must(n.take(a, f.trustBundle()))
+	f.must(a.renew(t.Context()))
+	m, err := a.source.Current(t.Context())
+	f.must(err)
+	if !m.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
+		t.Error("the ban is gone")
+	}
+}
