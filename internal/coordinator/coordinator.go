@@ -406,21 +406,22 @@ func (c *Coordinator) conflicts(ctx context.Context, err error) bool {
 // storeError words an error of the store for who called. What failed, and how,
 // stays in the log: it is not the caller's to know.
 func (c *Coordinator) storeError(what string, err error) error {
+	code := explain.StoreUnreachable
 	switch {
 	case explain.CodeOf(err) != "":
 		return err // worded where it happened
 	case errors.Is(err, store.ErrUnknownOutcome): // also if the caller went away
-		return explain.Wrap(err, explain.StoreOutcomeUnknown, "what", what)
+		code = explain.StoreOutcomeUnknown
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case errors.Is(err, store.ErrForged):
 		c.forged(context.Background(), what, err)
-		return explain.Wrap(err, explain.StoreForged, "what", what)
+		return explain.New(explain.StoreForged, "what", what)
 	case errors.Is(err, store.ErrConflict):
-		return explain.Wrap(err, explain.StoreBusy, "what", what, "tries", fmt.Sprint(commitTries))
+		return errBusy(what)
 	}
 	c.log.Error("the store failed", "what", what, "err", err)
-	return explain.Wrap(err, explain.StoreUnreachable, "what", what)
+	return explain.New(code, "what", what, "cause", "the coordinator's log says how")
 }
 
 // forged tells people that a record was altered outside of Fealty.

@@ -287,6 +287,10 @@ func (c *Coordinator) banKeys(ctx context.Context, s *state, ch *change, m membe
 		}
 		next := ban
 		next.CertEnd = later(k.NotAfter.Add(certMargin), old.value.CertEnd)
+		if k.Key == m.Key {
+			// A machine that came in under two names may hold this one under the other.
+			next.CertEnd = later(next.CertEnd, ban.At.Add(s.manifest.LongestSVIDTTL()+certMargin))
+		}
 		next.Until = later(later(ban.At.Add(keyMemory(s.manifest)), next.CertEnd), old.value.Until)
 		if old.exists() && !next.Until.After(old.value.Until) && !next.CertEnd.After(old.value.CertEnd) {
 			continue

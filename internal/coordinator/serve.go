@@ -192,7 +192,7 @@ func (c *Coordinator) word(ctx context.Context, method string, err error) error 
 		return status.FromContextError(ended).Err()
 	}
 	c.log.LogAttrs(ctx, slog.LevelError, "a call failed", slog.String("method", method), slog.Any("err", err))
-	return explain.Wrap(err, explain.Internal, "what", method)
+	return explain.New(explain.Internal, "what", method)
 }
 
 // listenUnix listens on a socket that only this user can open. A socket file that

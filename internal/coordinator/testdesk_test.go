@@ -187,7 +187,9 @@ type machine struct {
 	id    identity.ID
 	leaf  *x509.Certificate
 	older []*ecdsa.PrivateKey
-	grant *fealtyv1.JoinGrant
+	// leaves are all certificates that it ever got.
+	leaves []*x509.Certificate
+	grant  *fealtyv1.JoinGrant
 }
 
 func (d *desk) machine() *machine {
@@ -252,7 +254,7 @@ func (m *machine) adopt(chain [][]byte) error {
 	if err != nil {
 		return err
 	}
-	m.leaf = leaf
+	m.leaf, m.leaves = leaf, append(m.leaves, leaf)
 	m.id, err = identity.FromCertificate(leaf)
 	return err
 }

@@ -1,0 +1,580 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"pgregory.net/rapid"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+)
+
+// world is what the model knows of a cluster: who rightly holds what. It repeats
+// the promises of admission.md, not the code.
+type world struct {
+	*desk
+	r        *rapid.T
+	machines []*machine
+	holder   map[string]*machine // of a name, by "<kind>/<name>"
+	order    []string            // the names, as they first came
+	banOrder []string
+	vacant   map[string]bool              // its name waits for a new machine
+	banned   map[string]bool              // identities
+	dead     map[identity.KeyID]time.Time // banned keys, and until when they are refused
+	killed   []*x509.Certificate          // that a ban or removal was for
+	tokens   []*modelToken
+	domains  map[string]bool // members that own one
+	withPool bool            // the manifest in force has the entry pool
+}
+
+type modelToken struct {
+	proof.JoinToken
+	entry, name string
+	orgs        []string
+	uses        int
+	keys        map[identity.KeyID]bool // that it admitted
+	ends        time.Time
+	revoked     bool
+}
+
+func entriesOf(pool bool) string {
+	if pool {
+		return poolEntries
+	}
+	return `  - {name: small, kind: data, match: ["token:small"], max_members: 2}
+  - {name: ops, kind: admin, match: ["token:ops"]}
+`
+}
+
+// TestAdmissionModel lets machines, thieves and admins do what they like, with
+// answers of the store that get lost, restarts and time that passes.
+func TestAdmissionModel(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		w := &world{desk: readyDesk(r, entriesOf(true)), r: r, holder: make(map[string]*machine), vacant: make(map[string]bool), banned: make(map[string]bool),
+			dead: make(map[identity.KeyID]time.Time), domains: make(map[string]bool), withPool: true}
+		defer func() { _ = w.c.Close() }()
+		r.Repeat(map[string]func(*rapid.T){
+			"token":    w.makeToken,
+			"join":     w.joinByToken,
+			"rejoin":   w.rejoinBySVID,
+			"renew":    w.renewal,
+			"steal":    w.stolenKey,
+			"ban":      w.ban,
+			"unban":    w.unban,
+			"replace":  w.replace,
+			"remove":   w.remove,
+			"leave":    w.leave,
+			"revoke":   w.revoke,
+			"own":      w.own,
+			"manifest": w.otherManifest,
+			"wait": func(r *rapid.T) {
+				w.advance(rapid.SampledFrom([]time.Duration{time.Minute, 2 * time.Hour, 26 * time.Hour, 9 * 24 * time.Hour}).Draw(r, "for"))
+				w.ok(w.c.refreshTrust(context.Background(), w.state(), true))
+				w.ok(w.c.renewIdentity(context.Background(), w.state()))
+			},
+			"prune":   func(*rapid.T) { w.ok(w.c.pruneOnce(context.Background(), w.state(), w.clock())) },
+			"restart": func(*rapid.T) { w.restart() },
+			"":        w.check,
+		})
+	})
+}
+
+func (w *world) ok(err error) {
+	w.r.Helper()
+	if err != nil {
+		w.r.Fatalf("%v", err)
+	}
+}
+
+// lossy makes the answers of the next commits get lost in some way, and reports
+// whether the call may fail for it.
+func (w *world) lossy(r *rapid.T) bool {
+	how := rapid.SampledFrom([][]lostAnswer{nil, nil, nil, {lostApplied}, {lostDropped}, {lostForGood, answered}, {lostForGoodN, answered}}).Draw(r, "answers")
+	w.store.lose(how...)
+	return len(how) == 2
+}
+
+func unknown(err error) bool { return errors.Is(err, explain.StoreOutcomeUnknown) }
+
+var modelNames = []string{"a", "b", "c"}
+
+func (w *world) makeToken(r *rapid.T) {
+	req := &fealtyv1.CreateTokenRequest{Entry: rapid.SampledFrom([]string{"pool", "small", "ops"}).Draw(r, "entry"), Uses: uint32(rapid.IntRange(1, 3).Draw(r, "uses")),
+		Ttl: durationpb.New(rapid.SampledFrom([]time.Duration{time.Hour, 29 * 24 * time.Hour}).Draw(r, "ttl"))}
+	if req.Entry == "pool" {
+		req.Organizations = rapid.SampledFrom([][]string{nil, {"acme"}, {"globex", "acme"}}).Draw(r, "organizations")
+	}
+	if rapid.Bool().Draw(r, "named") {
+		req.Name, req.Uses = rapid.SampledFrom(modelNames).Draw(r, "name"), 1
+	}
+	if req.Entry == "pool" && !w.withPool {
+		if _, err := (tokenServer{c: w.c}).CreateToken(context.Background(), req); !errors.Is(err, explain.NotFound) {
+			r.Fatalf("a token for an entry that is gone: %v", err)
+		}
+		return
+	}
+	w.tokens = append(w.tokens, &modelToken{JoinToken: w.token(req), entry: req.Entry, name: req.Name, orgs: req.Organizations, uses: int(req.Uses),
+		keys: make(map[identity.KeyID]bool), ends: w.clock().Add(req.Ttl.AsDuration())})
+}
+
+// admitted checks a certificate that was just given to m under entry.
+func (w *world) admitted(r *rapid.T, m *machine) {
+	path := string(m.id.Kind()) + "/" + m.id.Name()
+	key := keyOf(w.t, m.key)
+	if identity.KeyOf(m.leaf) != key {
+		r.Fatalf("%s was certified over another key than it asked for", path)
+	}
+	if w.banned[path] {
+		r.Fatalf("%s is banned and was certified", path)
+	}
+	if end, ok := w.dead[key]; ok && w.clock().Before(end) {
+		r.Fatalf("%s was certified over a banned key", path)
+	}
+	if old := w.holder[path]; old != nil && old != m && !w.vacant[path] {
+		if !sessionKind(m.id.Kind()) || w.clock().Before(old.leaf.NotAfter) {
+			r.Fatalf("the name %s changed hands without a replace", path)
+		}
+	}
+	w.holder[path] = m
+	if !slices.Contains(w.order, path) {
+		w.order = append(w.order, path)
+	}
+	delete(w.vacant, path)
+	rec := w.record(m.id.Kind(), m.id.Name())
+	if rec.value.Key != key || rec.value.State != stateActive {
+		r.Fatalf("%s was certified over %v and its record says %v, %s", path, key, rec.value.Key, rec.value.State)
+	}
+	if rec.value.NotAfter.Before(m.leaf.NotAfter) {
+		r.Fatalf("%s is certified until %v and its record says %v", path, m.leaf.NotAfter, rec.value.NotAfter)
+	}
+}
+
+func (w *world) joinByToken(r *rapid.T) {
+	if len(w.tokens) == 0 {
+		return
+	}
+	tok := w.tokens[rapid.IntRange(0, len(w.tokens)-1).Draw(r, "token")]
+	m := w.machine()
+	if len(w.machines) > 0 && rapid.Bool().Draw(r, "known machine") {
+		m = w.machines[rapid.IntRange(0, len(w.machines)-1).Draw(r, "machine")]
+	} else {
+		w.machines = append(w.machines, m)
+	}
+	kind := identity.Data
+	if tok.entry == "ops" {
+		kind = identity.Admin
+	}
+	key := keyOf(w.t, m.key)
+	before, copied := m.id, *m
+	mayFail := w.lossy(r)
+	err := m.join(kind, proof.NewTokenProver(tok.JoinToken))
+	w.store.lose()
+	if unknown(err) && mayFail {
+		// It may have happened: then the use is bound to this key.
+		use, e := get[tokenUse](context.Background(), w.state().records, tokenUseKey(tok.ID, key))
+		w.ok(e)
+		if !use.exists() {
+			return
+		}
+		if err = m.join(kind, proof.NewTokenProver(tok.JoinToken)); err != nil {
+			r.Fatalf("the grant was lost, and the same key is refused: %v", err)
+		}
+	}
+	path := string(kind) + "/" + tok.name
+	usable := !tok.revoked && w.clock().Before(tok.ends.Truncate(time.Second)) && len(tok.keys) < tok.uses
+	if err != nil {
+		_, dead := w.dead[key]
+		if usable && !dead && !tok.keys[key] && tok.entry == "pool" && w.withPool && (tok.name == "" || w.holder[path] == nil && !w.banned[path]) {
+			r.Fatalf("a usable token was refused: %v", err)
+		}
+		return
+	}
+	if tok.entry == "pool" && !w.withPool {
+		r.Fatal("the entry is gone, and its token admitted")
+	}
+	if !tok.keys[key] && !usable {
+		r.Fatalf("a token that is used up, over or revoked admitted (revoked %v, %d of %d used, ends %v, now %v)", tok.revoked, len(tok.keys), tok.uses, tok.ends, w.clock())
+	}
+	tok.keys[key] = true
+	if len(tok.keys) > tok.uses {
+		r.Fatalf("%d keys came in by a token for %d", len(tok.keys), tok.uses)
+	}
+	if tok.name != "" && m.id.Name() != tok.name {
+		r.Fatalf("admitted as %s by a token for %s", m.id.Name(), tok.name)
+	}
+	if was := string(before.Kind()) + "/" + before.Name(); before != m.id && w.holder[was] == m {
+		// The machine goes on under another name; of the old one a copy stays.
+		w.holder[was] = &copied
+	}
+	w.admitted(r, m)
+	rec := w.record(m.id.Kind(), m.id.Name()).value
+	for _, o := range rec.Organizations {
+		if tok.orgs != nil && !slices.Contains(tok.orgs, o) {
+			r.Fatalf("%s is of organization %s, and its token was for %v", rec.path(), o, tok.orgs)
+		}
+	}
+}
+
+// live returns a machine that holds a name, or nil.
+func (w *world) live(r *rapid.T) (*machine, string) {
+	var paths []string // in the order of their first admission: generated names are random
+	for _, path := range w.order {
+		if w.holder[path] != nil {
+			paths = append(paths, path)
+		}
+	}
+	if len(paths) == 0 {
+		return nil, ""
+	}
+	path := paths[rapid.IntRange(0, len(paths)-1).Draw(r, "member")]
+	return w.holder[path], path
+}
+
+// may reports whether the model lets the rightful holder of path go on.
+func (w *world) may(path string) bool {
+	rec := w.record(w.holder[path].id.Kind(), w.holder[path].id.Name())
+	return !w.banned[path] && !w.vacant[path] && rec.exists() && (w.withPool || rec.value.Entry != "pool")
+}
+
+func (w *world) rejoinBySVID(r *rapid.T) {
+	m, path := w.live(r)
+	if m == nil {
+		return
+	}
+	grace := w.state().manifest.RejoinGrace
+	if sessionKind(m.id.Kind()) {
+		grace = 0
+	}
+	rec := w.record(m.id.Kind(), m.id.Name())
+	key := m.key
+	if rapid.Bool().Draw(r, "new key") {
+		key, _ = newKey()
+	}
+	mayFail := w.lossy(r)
+	err := m.joinWith(key, m.id.Kind(), proof.NewSVIDProver(m.id.Kind(), m.id.Name(), m.key))
+	w.store.lose()
+	if unknown(err) && mayFail {
+		w.settle(r, m, key)
+		return
+	}
+	allowed := w.may(path) && w.clock().Before(rec.value.NotAfter.Add(grace))
+	switch {
+	case err == nil && !allowed:
+		r.Fatalf("%s rejoined (banned %v, vacant %v, until %v, now %v)", path, w.banned[path], w.vacant[path], rec.value.NotAfter, w.clock())
+	case err != nil && allowed && !errors.Is(err, explain.RateLimited) && !w.shared(m):
+		r.Fatalf("%s proved its last key and was refused: %v", path, err)
+	case err == nil:
+		if m.grant.GetOutcome() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
+			r.Fatalf("the outcome of a rejoin is %v", m.grant.GetOutcome())
+		}
+		w.admitted(r, m)
+		after := w.record(m.id.Kind(), m.id.Name()).value
+		if !after.JoinedAt.Equal(rec.value.JoinedAt) || !slices.Equal(after.Domains, rec.value.Domains) || after.Incarnation != rec.value.Incarnation {
+			r.Fatalf("a rejoin changed the record from %+v to %+v", rec.value, after)
+		}
+	}
+}
+
+// settle is what a machine does that asked for a certificate over key and got no
+// answer: if it was recorded the key is its own now, and it comes back by it.
+func (w *world) settle(r *rapid.T, m *machine, key *ecdsa.PrivateKey) {
+	rec := w.record(m.id.Kind(), m.id.Name())
+	if rec.value.Key != keyOf(w.t, key) {
+		return
+	}
+	if m.key != key {
+		m.older, m.key = append(m.older, m.key), key
+	}
+	if err := m.rejoin(); err != nil {
+		r.Fatalf("the answer was lost, and the key that was recorded is refused: %v", err)
+	}
+	w.admitted(r, m)
+}
+
+func (w *world) renewal(r *rapid.T) {
+	m, path := w.live(r)
+	if m == nil {
+		return
+	}
+	next, err := newKey()
+	w.ok(err)
+	allowed := w.may(path) && w.clock().Before(m.leaf.NotAfter)
+	mayFail := w.lossy(r)
+	chain, err := m.renewWith(m.leaf, next)
+	w.store.lose()
+	if unknown(err) && mayFail {
+		if w.record(m.id.Kind(), m.id.Name()).value.Key != keyOf(w.t, next) {
+			return
+		}
+		// The same new key again, with the old certificate.
+		if chain, err = m.renewWith(m.leaf, next); err != nil {
+			r.Fatalf("the answer was lost, and the same key again is refused: %v", err)
+		}
+	}
+	switch {
+	case err == nil && !allowed:
+		r.Fatalf("%s was renewed (banned %v, vacant %v, until %v, now %v)", path, w.banned[path], w.vacant[path], m.leaf.NotAfter, w.clock())
+	case err != nil && allowed && !errors.Is(err, explain.RateLimited) && !w.shared(m):
+		r.Fatalf("%s was not renewed: %v", path, err)
+	case err == nil:
+		m.older, m.key = append(m.older, m.key), next
+		w.ok(m.adopt(chain))
+		w.admitted(r, m)
+	}
+}
+
+// stolenKey is a thief with an earlier key of a member.
+func (w *world) stolenKey(r *rapid.T) {
+	m, path := w.live(r)
+	if m == nil || len(m.older) == 0 {
+		return
+	}
+	before := w.record(m.id.Kind(), m.id.Name())
+	thief := &machine{d: w.desk, key: m.older[rapid.IntRange(0, len(m.older)-1).Draw(r, "key")], id: m.id}
+	if keyOf(w.t, thief.key) == before.value.Key {
+		return
+	}
+	if err := thief.rejoin(); err == nil {
+		r.Fatalf("an earlier key of %s rejoined", path)
+	}
+	next, err := newKey()
+	w.ok(err)
+	csrPeer := identity.Peer{ID: m.id, Key: keyOf(w.t, thief.key)}
+	if _, err := w.c.renew(context.Background(), csrPeer, w.csr(next)); err == nil {
+		r.Fatalf("an earlier key of %s was renewed", path)
+	}
+	ctx := identity.NewContext(context.Background(), csrPeer)
+	if _, err := (admissionServer{c: w.c}).Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()}); err == nil {
+		r.Fatalf("an earlier key of %s ended its membership", path)
+	}
+	if after := w.record(m.id.Kind(), m.id.Name()); after.version != before.version {
+		r.Fatalf("an earlier key of %s changed its record", path)
+	}
+}
+
+// shared reports whether the key of m was banned with another name that it had.
+func (w *world) shared(m *machine) bool {
+	_, dead := w.dead[keyOf(w.t, m.key)]
+	return dead
+}
+
+// kill marks all keys of a machine as banned.
+func (w *world) kill(m *machine) {
+	end := w.clock().Add(keyMemory(w.state().manifest))
+	for _, k := range append(slices.Clone(m.older), m.key) {
+		w.dead[keyOf(w.t, k)] = end
+	}
+	for _, leaf := range m.leaves {
+		if id, err := identity.FromCertificate(leaf); err == nil && id == m.id {
+			w.killed = append(w.killed, leaf)
+		}
+	}
+}
+
+func (w *world) ban(r *rapid.T) {
+	path := "data/" + rapid.SampledFrom(modelNames).Draw(r, "name")
+	if m, p := w.live(r); m != nil {
+		path = p
+	}
+	kind, name := split(path)
+	mayFail := w.lossy(r)
+	_, err := w.members().BanMember(context.Background(), &fealtyv1.BanMemberRequest{Kind: kind, Name: name, Reason: "model"})
+	w.store.lose()
+	if unknown(err) && mayFail {
+		_, err = w.members().BanMember(context.Background(), &fealtyv1.BanMemberRequest{Kind: kind, Name: name, Reason: "again"})
+	}
+	w.ok(err)
+	w.banned[path] = true
+	w.banOrder = append(w.banOrder, path)
+	if m := w.holder[path]; m != nil && w.record(identity.Kind(kind), name).exists() && !w.vacant[path] {
+		w.kill(m)
+	}
+	id, err := identity.New(testCluster, identity.Kind(kind), name)
+	w.ok(err)
+	if !w.c.trust.Load().bundle.Banned(id, testKey(0)) {
+		r.Fatalf("%s is banned, and the bundle in force does not say so", path)
+	}
+}
+
+func (w *world) unban(r *rapid.T) {
+	if len(w.banOrder) == 0 {
+		return
+	}
+	path := w.banOrder[rapid.IntRange(0, len(w.banOrder)-1).Draw(r, "path")]
+	if !w.banned[path] {
+		return
+	}
+	kind, name := split(path)
+	_, err := w.members().UnbanMember(context.Background(), &fealtyv1.UnbanMemberRequest{Kind: kind, Name: name})
+	w.ok(err)
+	delete(w.banned, path)
+	if w.holder[path] != nil {
+		w.vacant[path] = true
+	}
+}
+
+func (w *world) replace(r *rapid.T) {
+	m, path := w.live(r)
+	if m == nil || w.vacant[path] {
+		return
+	}
+	kind, name := split(path)
+	_, err := w.members().ReplaceMember(context.Background(), &fealtyv1.ReplaceMemberRequest{Kind: kind, Name: name, Reason: "model"})
+	if !w.record(m.id.Kind(), m.id.Name()).exists() {
+		return
+	}
+	w.ok(err)
+	w.kill(m)
+	w.vacant[path] = true
+}
+
+func (w *world) remove(r *rapid.T) {
+	m, path := w.live(r)
+	if m == nil {
+		return
+	}
+	kind, name := split(path)
+	existed := w.record(m.id.Kind(), name).exists()
+	_, err := w.members().RemoveMember(context.Background(), &fealtyv1.RemoveMemberRequest{Kind: kind, Name: name})
+	switch {
+	case w.domains[path] && existed:
+		if !errors.Is(err, explain.MemberOwnsDomains) {
+			r.Fatalf("%s owns a domain, and its removal said %v", path, err)
+		}
+		return
+	case existed:
+		w.ok(err)
+		if !w.vacant[path] {
+			w.kill(m)
+		}
+	}
+	w.gone(path)
+}
+
+func (w *world) leave(r *rapid.T) {
+	m, path := w.live(r)
+	if m == nil || sessionKind(m.id.Kind()) || w.domains[path] || !w.may(path) || !w.clock().Before(m.leaf.NotAfter) {
+		return
+	}
+	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
+	_, err := admissionServer{c: w.c}.Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()})
+	w.ok(err)
+	w.ok(w.c.refreshTrust(context.Background(), w.state(), false))
+	w.kill(m)
+	w.gone(path)
+}
+
+func (w *world) gone(path string) {
+	delete(w.holder, path)
+	delete(w.vacant, path)
+	delete(w.domains, path)
+}
+
+func (w *world) revoke(r *rapid.T) {
+	if len(w.tokens) == 0 {
+		return
+	}
+	tok := w.tokens[rapid.IntRange(0, len(w.tokens)-1).Draw(r, "token")]
+	if _, err := (tokenServer{c: w.c}).RevokeToken(context.Background(), &fealtyv1.RevokeTokenRequest{Id: tok.ID}); err == nil {
+		tok.revoked = true
+	}
+}
+
+// own gives a member a domain, as a later release will.
+func (w *world) own(r *rapid.T) {
+	m, path := w.live(r)
+	if m == nil || m.id.Kind() != identity.Data {
+		return
+	}
+	rec := w.record(m.id.Kind(), m.id.Name())
+	if !rec.exists() {
+		return
+	}
+	rec.value.Domains = []string{"range-1"}
+	ch := w.state().records.newChange(w.state().headVersion)
+	ch.put(memberKey(m.id.Kind(), m.id.Name()), rec.version, rec.value)
+	_, err := ch.commit(context.Background())
+	w.ok(err)
+	w.domains[path] = true
+}
+
+func (w *world) otherManifest(*rapid.T) {
+	w.withPool = !w.withPool
+	w.ok(w.set(entriesOf(w.withPool)))
+}
+
+// check is what always holds, of the records alone.
+func (w *world) check(r *rapid.T) {
+	recs, err := list[memberRecord](context.Background(), w.state().records, memberPrefix)
+	w.ok(err)
+	small := 0
+	for _, m := range recs {
+		path := m.value.path()
+		if m.value.Entry == "small" {
+			small++
+		}
+		for _, o := range m.value.Organizations {
+			if o != "acme" && o != "globex" {
+				r.Fatalf("%s is of organization %s", path, o)
+			}
+			if m.value.NarrowTo != nil && !slices.Contains(m.value.NarrowTo, o) {
+				r.Fatalf("%s is of %v, and was narrowed to %v", path, m.value.Organizations, m.value.NarrowTo)
+			}
+		}
+		if (m.value.State == stateReplacing) != w.vacant[path] {
+			r.Fatalf("%s is %s, and the model says vacant: %v", path, m.value.State, w.vacant[path])
+		}
+	}
+	if small > 2 {
+		r.Fatalf("%d members under an entry for 2", small)
+	}
+	for path, m := range w.holder {
+		if m != nil && m.id.Kind() == identity.Data && !w.record(m.id.Kind(), m.id.Name()).exists() {
+			r.Fatalf("%s has a machine and no record", path)
+		}
+	}
+	// What is banned is in the bundle for as long as a certificate can be valid.
+	bundle := w.c.trust.Load().bundle
+	for path := range w.banned {
+		kind, name := split(path)
+		id, err := identity.New(testCluster, identity.Kind(kind), name)
+		w.ok(err)
+		if !bundle.Banned(id, testKey(0)) {
+			r.Fatalf("%s is banned, and the bundle does not say so", path)
+		}
+	}
+	for _, leaf := range w.killed {
+		id, err := identity.FromCertificate(leaf)
+		w.ok(err)
+		if w.clock().Before(leaf.NotAfter) && !bundle.Banned(id, identity.KeyOf(leaf)) {
+			r.Fatalf("a certificate of %v that its ban was for would be accepted", id)
+		}
+	}
+}
+
+func (w *world) csr(key *ecdsa.PrivateKey) []byte {
+	w.r.Helper()
+	der, err := ca.NewCSR(key)
+	w.ok(err)
+	return der
+}
+
+func split(path string) (kind, name string) {
+	for i := range path {
+		if path[i] == '/' {
+			return path[:i], path[i+1:]
+		}
+	}
+	panic(fmt.Sprintf("%q is no path", path))
+}
