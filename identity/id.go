@@ -112,10 +112,19 @@ func New(cluster string, kind Kind, name string) (ID, error) {
 }
 
 // Parse reads an id as [ID.String] prints it. There is exactly one spelling of each
-// identity: nothing is decoded, trimmed or lowered.
+// identity: nothing is decoded, trimmed or lowered. The ID keeps uri, not a copy.
 //
 // Errors: [*IDError], matching [ErrInvalidID].
 func Parse(uri string) (ID, error) {
+	if id, ok := scan(uri); ok {
+		return id, nil
+	}
+	return parseSlowly(uri)
+}
+
+// parseSlowly says what an id is, in terms of go-spiffe and [New], and what is wrong with
+// uri if it is none.
+func parseSlowly(uri string) (ID, error) {
 	sid, err := spiffeid.FromString(uri)
 	if err != nil {
 		return ID{}, &IDError{"id", uri, "it is not a SPIFFE id (" + err.Error() + "): write spiffe://<cluster>/<kind>/<name>"}
@@ -123,6 +132,58 @@ func Parse(uri string) (ID, error) {
 	kind, name, _ := strings.Cut(strings.TrimPrefix(sid.Path(), "/"), "/")
 	return New(sid.TrustDomain().Name(), Kind(kind), name)
 }
+
+// scan reads a well-formed id in one pass and without allocating: a trust bundle may hold
+// [MaxBans] of them. It may refuse what parseSlowly takes, and never the reverse.
+func scan(uri string) (ID, bool) {
+	if len(uri) > MaxIDBytes || !strings.HasPrefix(uri, scheme) {
+		return ID{}, false
+	}
+	// The cluster: labels between dots.
+	i, label := len(scheme), len(scheme)
+	for ; i < len(uri) && uri[i] != '/'; i++ {
+		switch c := uri[i]; {
+		case c == '.':
+			if i == label || i-label > maxLabelBytes {
+				return ID{}, false
+			}
+			label = i + 1
+		case 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_':
+		default:
+			return ID{}, false
+		}
+	}
+	if i == len(uri) || i == label || i-label > maxLabelBytes || i-len(scheme) > MaxClusterBytes {
+		return ID{}, false
+	}
+	kindAt := i + 1
+	kind, _, found := strings.Cut(uri[kindAt:], "/")
+	if !found || !Kind(kind).Valid() {
+		return ID{}, false
+	}
+	// The name: segments between slashes.
+	nameAt := kindAt + len(kind) + 1
+	segment := nameAt
+	for i = nameAt; i < len(uri); i++ {
+		switch c := uri[i]; {
+		case c == '/':
+			if Kind(kind) != Workload || !isSegment(uri[segment:i]) {
+				return ID{}, false
+			}
+			segment = i + 1
+		case 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.':
+		default:
+			return ID{}, false
+		}
+	}
+	if !isSegment(uri[segment:]) {
+		return ID{}, false
+	}
+	return ID{uri: uri, kindAt: uint16(kindAt), nameAt: uint16(nameAt)}, true
+}
+
+// isSegment reports whether s can be a path segment, if its bytes can (SPIFFE-ID §2.2).
+func isSegment(s string) bool { return s != "" && s != "." && s != ".." }
 
 // CheckCluster reports whether name can be a cluster's name: see [New].
 //
