@@ -38,8 +38,8 @@ type BundleConfig struct {
 	BannedKeys []KeyID
 }
 
-// Bundle is what a process believes about certificates. It is immutable and safe for
-// concurrent use. A nil Bundle trusts nobody.
+// Bundle is what a process believes about certificates. What it answers never changes, and
+// it is safe for concurrent use. A nil Bundle trusts nobody.
 type Bundle struct {
 	cluster     string
 	roots       []*x509.Certificate // sorted by DER, distinct
@@ -51,6 +51,9 @@ type Bundle struct {
 	isMesh      map[KeyID]bool
 	isBannedID  map[ID]bool
 	isBannedKey map[KeyID]bool
+
+	// checked spares work and changes no verdict.
+	checked meshCache
 }
 
 // NewBundle checks cfg and makes a bundle of it, which keeps no slice of cfg's. Its roots
@@ -241,18 +244,28 @@ func (v Verified) Peer(addr string) Peer {
 // Verify decides at the time now whether chain is genuine. It is the leaf, its mesh CA,
 // and, if the sender gave it too, the root: exactly these, in this order.
 //
+// The certificates must come from a parser. A bundle remembers a few mesh CAs that it
+// accepted, by their bytes, and does not check their profile and signature again: it then
+// goes by what these bytes say. Verify stays a function of its arguments and the bundle.
+//
 // Errors: [*ChainError], with the first rule that refused. A ban outweighs expiry. A
 // chain whose leaf identifies nobody is no error: see [Verified.IDErr].
 func (b *Bundle) Verify(chain []*x509.Certificate, now time.Time) (Verified, error) {
 	p := path{bundle: b, chain: chain}
+	if err := p.run(formRules); err != nil {
+		return Verified{}, err
+	}
+	p.recall()
 	if err := p.run(anchorRules); err != nil {
 		return Verified{}, err
 	}
 	if err := LeafProfile().checkShape(p.leaf()); err != nil {
 		return Verified{}, err
 	}
-	if err := MeshCAProfile().checkShape(p.mesh()); err != nil {
-		return Verified{}, err
+	if !p.recalled {
+		if err := MeshCAProfile().checkShape(p.mesh()); err != nil {
+			return Verified{}, err
+		}
 	}
 	// Every root passed its profile in NewBundle.
 	if err := p.run(trustRules); err != nil {
@@ -264,6 +277,9 @@ func (b *Bundle) Verify(chain []*x509.Certificate, now time.Time) (Verified, err
 	}
 	if err := p.checkDates(now); err != nil {
 		return Verified{}, err
+	}
+	if !p.recalled {
+		p.remember()
 	}
 	return Verified{ID: p.id, IDErr: p.idErr, Leaf: p.leaf(), Key: KeyOf(p.leaf())}, nil
 }

@@ -94,6 +94,11 @@ type path struct {
 	bundle *Bundle
 	chain  []*x509.Certificate
 
+	// meshCA is the second of chain or, if recalled, the bundle's own copy of the same
+	// bytes, whose profile and signature were checked before. Set by recall.
+	meshCA   *x509.Certificate
+	recalled bool
+
 	// roots are those of the bundle that the mesh CA names as its issuer: several if a
 	// root was issued again for the same key. Equal subject key ids mean equal keys, so
 	// that one of them checks the signature for all. Set by anchorRules.
@@ -104,7 +109,18 @@ type path struct {
 }
 
 func (p *path) leaf() *x509.Certificate { return p.chain[0] }
-func (p *path) mesh() *x509.Certificate { return p.chain[1] }
+func (p *path) mesh() *x509.Certificate { return p.meshCA }
+
+// recall looks the mesh CA up among those that the bundle checked before.
+func (p *path) recall() {
+	p.meshCA = p.chain[1]
+	if p.bundle == nil {
+		return
+	}
+	if c := p.bundle.checked.find(p.meshCA.Raw); c != nil {
+		p.meshCA, p.recalled = c, true
+	}
+}
 
 // chainRule is a rule about a whole chain. check returns "" or what is wrong.
 type chainRule struct {
@@ -117,7 +133,7 @@ type chainRule struct {
 // ChainRules lists the rules of [Bundle.Verify] that are not of a [Profile], in order.
 func ChainRules() []Rule {
 	var rules []Rule
-	for _, table := range [][]chainRule{anchorRules, trustRules, acceptRules} {
+	for _, table := range [][]chainRule{formRules, anchorRules, trustRules, acceptRules} {
 		for _, r := range table {
 			rules = append(rules, r.Rule)
 		}
@@ -134,9 +150,8 @@ func (p *path) run(rules []chainRule) error {
 	return nil
 }
 
-// anchorRules come first: they cost nothing, and a chain of strangers is told apart from
-// a bad one of ours.
-var anchorRules = []chainRule{
+// formRules come first: the others rely on certificates being there, and on their size.
+var formRules = []chainRule{
 	{Rule{"chain-length", "RFC 5280 §6.1"}, "chain", ReasonProfile, func(p *path) string {
 		if n := len(p.chain); n != 2 && n != 3 {
 			return fmt.Sprintf("%d certificates, want leaf, mesh CA and at most the root", n)
@@ -152,6 +167,10 @@ var anchorRules = []chainRule{
 		}
 		return ""
 	}},
+}
+
+// anchorRules cost nothing, and tell a chain of strangers apart from a bad one of ours.
+var anchorRules = []chainRule{
 	{Rule{"root-known", "RFC 5280 §6.1.1 (d)"}, "mesh CA", ReasonUntrusted, func(p *path) string {
 		for _, root := range p.bundle.Roots() {
 			if bytes.Equal(p.mesh().RawIssuer, root.RawSubject) && bytes.Equal(p.mesh().AuthorityKeyId, root.SubjectKeyId) {
@@ -176,6 +195,9 @@ var trustRules = []chainRule{
 	{linkRules[0].Rule, "leaf", ReasonUntrusted, func(p *path) string { return linkRules[0].check(p.leaf(), p.mesh()) }},
 	{linkRules[1].Rule, "leaf", ReasonUntrusted, func(p *path) string { return linkRules[1].check(p.leaf(), p.mesh()) }},
 	{Rule{"mesh-ca-signature", "RFC 5280 §6.1.3 (a)(1)"}, "mesh CA", ReasonUntrusted, func(p *path) string {
+		if p.recalled {
+			return "" // by the same roots, because a bundle has no others
+		}
 		return signedBy(p.mesh(), p.roots[0])
 	}},
 	{Rule{"leaf-signature", "RFC 5280 §6.1.3 (a)(1)"}, "leaf", ReasonUntrusted, func(p *path) string {

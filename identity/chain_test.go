@@ -317,6 +317,9 @@ func TestGeneratedChains(t *testing.T) {
 	strangers = append(strangers, stranger.Root().Cert)
 	random := rand.New(rand.NewPCG(1, 2))
 	byRule := map[string]int{}
+	// One bundle remembers the good mesh CA all along, the other one nothing.
+	warmed, now := w.authority.Bundle(), w.now
+	warm(t, warmed, w.chain(true), now)
 
 	// build flaws the levels that flawed says, from the root down. It is nil if the
 	// parser refuses a certificate.
@@ -372,10 +375,14 @@ func TestGeneratedChains(t *testing.T) {
 		if isGood(chain, w) { // such as without its root
 			continue
 		}
-		v, err := w.bundle.Verify(chain, time.Now())
+		v, err := w.authority.Bundle().Verify(chain, now)
 		refusal, ok := errors.AsType[*identity.ChainError](err)
 		if !ok {
 			t.Fatalf("chain %d accepted: %v: %+v", n, did, v)
+		}
+		_, err = warmed.Verify(chain, now)
+		if again, ok := errors.AsType[*identity.ChainError](err); !ok || again.Error() != refusal.Error() {
+			t.Fatalf("chain %d, %v: %v, with a remembered mesh CA %v", n, did, refusal, err)
 		}
 		byRule[refusal.Rule]++
 	}

@@ -1,7 +1,29 @@
 package identity
 
-// What the tests compare, and nobody else needs.
+import (
+	"crypto/x509"
+	"slices"
+)
+
+// What the tests compare and count, and nobody else needs.
 var (
 	Scan        = scan
 	ParseSlowly = parseSlowly
 )
+
+// MaxCheckedMeshCAs bounds what CheckedMeshCAs returns.
+const MaxCheckedMeshCAs = maxCheckedMeshCAs
+
+// CheckedMeshCAs returns the mesh CAs that b remembers, the newest first.
+func CheckedMeshCAs(b *Bundle) []*x509.Certificate {
+	var all []*x509.Certificate
+	if list := b.checked.list.Load(); list != nil {
+		for _, checked := range slices.Clone(*list) {
+			all = append(all, checked.cert)
+		}
+	}
+	return all
+}
+
+// AddChecked has b remember c, as if it had checked it.
+func AddChecked(b *Bundle, c *x509.Certificate) { b.checked.add(c) }
