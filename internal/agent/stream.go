@@ -31,9 +31,11 @@ const (
 	// settleTime is how long a stream without news has to stand before it counts as
 	// one: a refused certificate shows only after a round trip.
 	settleTime = 3 * time.Second
-	// moveSpread bounds the wait of a stream that was superseded: a new trust bundle
-	// supersedes those of the whole fleet.
-	moveSpread = 30 * time.Second
+	// moveSpread bounds the wait of a stream whose certificate was renewed, and
+	// bundleSpread that of one that is superseded by a new trust bundle alone: that
+	// happens to the whole fleet at once, and nothing is wrong with the old stream.
+	moveSpread   = 30 * time.Second
+	bundleSpread = 10 * time.Minute
 	// maxMoveLead bounds how long before the end of a certificate a stream moves.
 	maxMoveLead = 5 * time.Minute
 )
@@ -145,6 +147,7 @@ func (a *Agent) round(ctx context.Context) ending {
 func (a *Agent) session(ctx context.Context, address string) (end ending) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	presented := a.svid.Load() // at the latest: a newer one moves the stream once more
 	// What hangs while it opens is as good as not there.
 	opening := time.AfterFunc(openTimeout, cancel)
 	defer opening.Stop()
@@ -233,7 +236,11 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 			err = a.report(stream, &told)
 		case <-superseded:
 			superseded = nil
-			move.at(upTo(moveSpread))
+			if a.svid.Load() == presented {
+				move.at(upTo(bundleSpread))
+			} else {
+				move.at(upTo(moveSpread))
+			}
 		case <-move.C():
 			end.moved = true
 			_ = stream.CloseSend() // the stream is left either way

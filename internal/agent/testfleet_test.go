@@ -78,6 +78,10 @@ type fleet struct {
 	clones   int
 	reports  []*fealtyv1.ConnectRequest
 
+	hellos int // streams that were opened
+
+	cuts       atomic.Int64 // connections that the guard cut
+	streams    map[int]context.CancelFunc
 	svidTTL    time.Duration
 	renewEvery time.Duration
 	bundleLife time.Duration
@@ -113,7 +117,7 @@ func newFleet(tb testing.TB, addresses ...string) *fleet {
 	}
 	f := &fleet{
 		tb: tb, listeners: make(map[string]*bufconn.Listener), tokens: make(map[string]proof.JoinToken),
-		members: make(map[string]*memberState), changed: make(chan struct{}), dialed: make(map[string]int), down: make(map[string]bool),
+		members: make(map[string]*memberState), changed: make(chan struct{}), dialed: make(map[string]int), streams: make(map[int]context.CancelFunc), down: make(map[string]bool),
 		epoch: 1, version: 10, next: 100, svidTTL: 25 * time.Hour, renewEvery: 30 * time.Minute, bundleLife: 50 * time.Hour,
 	}
 	f.clock = func() time.Time { return time.Now().Add(time.Duration(f.shift.Load())) }
@@ -137,7 +141,7 @@ func newFleet(tb testing.TB, addresses ...string) *fleet {
 	})
 	f.must(err)
 	f.source = credential.NewIssued(m)
-	f.guard, err = mesh.NewGuard(mesh.GuardConfig{Source: f.source, SendRoot: true, Now: f.clock})
+	f.guard, err = mesh.NewGuard(mesh.GuardConfig{Source: f.source, SendRoot: true, Now: f.clock, OnCut: func(identity.Peer, *mesh.CutError) { f.cuts.Add(1) }})
 	f.must(err)
 	f.serve(addresses)
 	return f
@@ -243,7 +247,7 @@ func (f *fleet) bootstrap(m *memberState, edits ...func(*snapshot.Header, *snaps
 	content := &snapshot.NodeBootstrap{
 		ClusterID: testCluster, Node: m.id, Kind: m.id.Kind(), Entry: "edge-pool", Coordinators: f.addresses(),
 		RenewEvery: f.renewEvery, SVIDTTL: f.svidTTL,
-		Degraded:   snapshot.DegradedPolicy{Allow: []string{"continue_services"}, Max: 24 * time.Hour, RouteTTL: time.Hour},
+		Degraded:   snapshot.DegradedPolicy{Allow: []string{"continue_services"}, Max: (f.svidTTL * 24 / 25).Truncate(time.Second), RouteTTL: time.Minute},
 		Resilience: snapshot.Resilience{DataMembers: 1, Required: 3},
 	}
 	for _, e := range edits {
@@ -323,6 +327,16 @@ func (f *fleet) do(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
+}
+
+// cut ends every stream, as coordinators do that stop.
+func (f *fleet) cut() {
+	f.do(func() {
+		for _, cancel := range f.streams {
+			cancel()
+		}
+		clear(f.streams)
+	})
 }
 
 // count reads a number of the fleet.
@@ -587,7 +601,13 @@ func (s delivery) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		return err
 	}
 	gone := make(chan error, 1)
-	f.do(func() { f.reports = append(f.reports, hello) })
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	f.do(func() {
+		f.reports = append(f.reports, hello)
+		f.hellos++
+		f.streams[f.hellos] = cancel
+	})
 	go func() {
 		for {
 			r, err := stream.Recv()
@@ -619,7 +639,7 @@ func (s delivery) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			out = append(out, asNews(f.bootstrap(m)))
 			needBoot = false
 		}
-		out = append(out, f.extra[sentExtra:]...)
+		out = append(out, f.extra[min(sentExtra, uint64(len(f.extra))):]...)
 		sentExtra = uint64(len(f.extra))
 		f.mu.Unlock()
 		for _, m := range out {
@@ -628,8 +648,8 @@ func (s delivery) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			}
 		}
 		select {
-		case <-stream.Context().Done():
-			return stream.Context().Err()
+		case <-ctx.Done():
+			return status.Error(codes.Unavailable, "this coordinator stops")
 		case err := <-gone:
 			if errors.Is(err, io.EOF) {
 				return nil

@@ -1,0 +1,272 @@
+package agent
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+func TestBackoff(t *testing.T) {
+	var b backoff
+	for i, want := range []time.Duration{200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000} {
+		if got := b.ceiling(); got != want*time.Millisecond {
+			t.Errorf("ceiling %d is %v, want %v", i, got, want*time.Millisecond)
+		}
+		if got := b.next(); got < 0 || got >= want*time.Millisecond {
+			t.Errorf("pause %d is %v", i, got)
+		}
+	}
+	for range 100 {
+		b.next()
+	}
+	if b.ceiling() != backoffCap {
+		t.Error("beyond the cap")
+	}
+	// Full jitter: pauses spread over the whole range.
+	low, high := 0, 0
+	for range 1000 {
+		switch d := b.next(); {
+		case d < backoffCap/4:
+			low++
+		case d > backoffCap*3/4:
+			high++
+		}
+	}
+	if low < 150 || high < 150 {
+		t.Errorf("of 1000 pauses %d are short and %d long", low, high)
+	}
+	b.reset()
+	if b.ceiling() != backoffBase {
+		t.Error("not reset")
+	}
+}
+
+// With every coordinator gone the node goes on: nothing ends, what it has stays in
+// use, tries grow apart, and it is back soon after a coordinator is (I16).
+func TestGoesOnAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, "a.example:1", "b.example:2", "c.example:3")
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		stop := n.run(a)
+		time.Sleep(10 * time.Second)
+		if !a.status.view().connected {
+			t.Fatal("not connected")
+		}
+		f.do(func() { f.down["all"] = true; clear(f.dialed) })
+		f.cut()
+		time.Sleep(2 * time.Hour)
+		v := a.status.view()
+		if v.connected || !errors.Is(v.stream, explain.NodeNoCoordinator) || v.lastError() == "" {
+			t.Errorf("alone: connected %v, %v", v.connected, v.stream)
+		}
+		if a.unready() != "" || trustVersion(a) != 10 {
+			t.Errorf("alone it is unready: %s", a.unready())
+		}
+		f.do(func() {
+			total := 0
+			for _, n := range f.dialed {
+				total += n
+			}
+			if len(f.dialed) != 3 || total < 3*2*60*60/60 || total > 2*3*2*60*60/10 {
+				t.Errorf("dialed %v in two hours", f.dialed)
+			}
+		})
+		f.trustChanged(func() { f.down["all"] = false })
+		time.Sleep(time.Minute)
+		if v := a.status.view(); !v.connected || trustVersion(a) != 11 || v.lastError() != "" {
+			t.Errorf("a minute after they are back: connected %v, version %d, %q", v.connected, trustVersion(a), v.lastError())
+		}
+		_ = stop()
+	})
+}
+
+// A node whose certificate ended while it was alone comes back by itself.
+func TestComesBackAfterALongOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		f.svidTTL = time.Hour
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		stop := n.run(a)
+		time.Sleep(10 * time.Second)
+		f.do(func() { f.down["all"] = true })
+		f.cut()
+		time.Sleep(3 * time.Hour)
+		if a.unready() == "" {
+			t.Error("ready with an expired identity")
+		}
+		f.do(func() { f.down["all"] = false })
+		time.Sleep(2 * time.Minute)
+		if v := a.status.view(); !v.connected || a.unready() != "" || f.count(&f.clones) != 0 {
+			t.Errorf("connected %v, %q, %d alarms, %v", v.connected, a.unready(), f.count(&f.clones), v.renewal)
+		}
+		_ = stop()
+	})
+}
+
+// What the fleet sends is in use soon, and reported.
+func TestDelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		stop := n.run(a)
+		time.Sleep(10 * time.Second)
+		for range 5 {
+			f.trustChanged(func() { f.banned = append(f.banned, identity.KeyID{byte(f.version)}) })
+			time.Sleep(time.Second)
+		}
+		f.send(asNews(&fealtyv1.SignedSnapshot{Scope: "trust_bundle", Envelope: []byte("garbage")}))
+		time.Sleep(time.Second)
+		if trustVersion(a) != 15 {
+			t.Errorf("version %d is in use, want 15", trustVersion(a))
+		}
+		f.do(func() {
+			last := f.reports[len(f.reports)-1]
+			i := slices.IndexFunc(last.GetHeld(), func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == "trust_bundle" })
+			if i < 0 || last.GetHeld()[i].GetConfigVersion() != 15 || last.GetRelease() != "v0.1.0" || last.GetName() != a.me.ID.Name() {
+				t.Errorf("reported %v", last)
+			}
+			if len(last.GetRefusals()) != 1 || last.GetRefusals()[0].GetReason() != "malformed" {
+				t.Errorf("refusals reported: %v", last.GetRefusals())
+			}
+		})
+		// A refusal is told once on a stream, and again on the next one while it stands.
+		f.do(func() { f.reports, f.extra, f.hellos = nil, nil, 0 })
+		time.Sleep(2 * time.Minute)
+		f.cut()
+		time.Sleep(time.Minute)
+		f.do(func() {
+			told := 0
+			for _, r := range f.reports {
+				told += len(r.GetRefusals())
+			}
+			if told != f.hellos || told == 0 {
+				t.Errorf("told %d times on %d new streams", told, f.hellos)
+			}
+		})
+		_ = stop()
+	})
+}
+
+// A stream moves to a fresh connection when its own certificate was renewed, with
+// a pause that spreads a fleet, and misses nothing.
+func TestStreamMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		stop := n.run(a)
+		time.Sleep(time.Minute)
+		before := f.count(&f.hellos)
+		reply := make(chan error, 1)
+		a.renewAsk <- reply
+		if err := <-reply; err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(moveSpread + 5*time.Second)
+		if got := f.count(&f.hellos); got != before+1 {
+			t.Errorf("%d streams after a renewal, want one more than %d", got, before)
+		}
+		f.trustChanged(func() {})
+		time.Sleep(bundleSpread + 5*time.Second)
+		if trustVersion(a) != 11 || !a.status.view().connected {
+			t.Errorf("version %d, connected %v", trustVersion(a), a.status.view().connected)
+		}
+		_ = stop()
+	})
+}
+
+// A short-lived identity is left before it ends: the server cuts no stream.
+func TestStreamMovesBeforeExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		f.svidTTL, f.renewEvery = 10*time.Minute, 3*time.Minute
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		stop := n.run(a)
+		time.Sleep(2 * time.Hour)
+		if cuts := f.cuts.Load(); cuts != 0 {
+			t.Errorf("%d connections were cut at their end", cuts)
+		}
+		if !a.status.view().connected || a.unready() != "" {
+			t.Error("not connected")
+		}
+		_ = stop()
+	})
+}
+
+func TestMoveLead(t *testing.T) {
+	for _, left := range []time.Duration{-time.Hour, 0, time.Second, time.Minute, time.Hour, 1000 * time.Hour} {
+		for range 100 {
+			got := moveLead(left)
+			if got < 0 || got > max(left, 0) || left > 0 && (left-got) > 2*maxMoveLead || left > time.Second && got >= left {
+				t.Errorf("of %v it leaves after %v", left, got)
+			}
+		}
+	}
+}
+
+// The coordinators of the bootstrap are used, and those of the join stay known.
+func TestAddresses(t *testing.T) {
+	f := newFleet(t, "a.example:1", "b.example:2")
+	n := newNode(f)
+	token := f.token("b.example:2")
+	if _, err := n.join(ByToken(token)); err != nil {
+		t.Fatal(err)
+	}
+	a := n.mustOpen()
+	defer a.Close()
+	seen := make(map[string]int)
+	for range 200 {
+		got := a.addresses()
+		if len(got) != 2 {
+			t.Fatalf("addresses %v", got)
+		}
+		seen[got[0]]++
+	}
+	if len(seen) != 2 || slices.Min(slices.Collect(maps.Values(seen))) < 40 {
+		t.Errorf("not in random order: %v", seen)
+	}
+	a.beliefs.Store(&beliefs{})
+	if got := a.addresses(); !slices.Equal(got, []string{"b.example:2"}) {
+		t.Errorf("without a bootstrap: %v", got)
+	}
+}
+
+// A coordinator that sends the same refused snapshot on each stream does not hold
+// back good ones, and a lost bootstrap is fetched.
+func TestFetchesWhatIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		if err := n.disk.FS().Remove(n.path(snapshotName(snapshot.ScopeNodeBootstrap, active))); err != nil {
+			t.Fatal(err)
+		}
+		a := n.mustOpen()
+		if bootVersion(a) != 0 {
+			t.Fatal("a bootstrap from nowhere")
+		}
+		stop := n.run(a)
+		time.Sleep(10 * time.Second)
+		if bootVersion(a) == 0 {
+			t.Error("not fetched")
+		}
+		_ = stop()
+	})
+}
