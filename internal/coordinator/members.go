@@ -75,6 +75,9 @@ func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemb
 }
 
 func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMemberRequest) (*fealtyv1.ReplaceMemberResponse, error) {
+	if _, err := m.c.ready(); err != nil {
+		return nil, err
+	}
 	if len(req.GetReason()) > maxReasonBytes {
 		return nil, tooLong("reason", maxReasonBytes)
 	}
@@ -101,6 +104,9 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 // identity that nobody holds can be banned too, before it joins.
 func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequest) (*fealtyv1.BanMemberResponse, error) {
 	c := m.c
+	if _, err := c.ready(); err != nil {
+		return nil, err
+	}
 	if req.GetReason() == "" {
 		return nil, explain.New(explain.RequestField, "field", "reason", "problem", "it is empty: say why, for the audit log")
 	}

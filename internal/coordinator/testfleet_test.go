@@ -5,9 +5,11 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -15,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/credentials"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
@@ -43,6 +47,7 @@ type fleet struct {
 	signer ed25519.PrivateKey
 	stopC  func()
 	config func(*Config)
+	dialed []io.Closer // to the admin socket
 
 	mu  sync.Mutex
 	now time.Duration // offset of the fleet's clock; guarded by mu
@@ -165,6 +170,7 @@ func (f *fleet) local() *clients {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	f.dialed = append(f.dialed, conn)
 	f.t.Cleanup(func() { conn.Close() })
 	return newClients(conn)
 }
@@ -453,4 +459,21 @@ func (n *node) verifyGrant() (*snapshot.Verified, error) {
 		return nil, fmt.Errorf("node bootstrap: %w", err)
 	}
 	return v, nil
+}
+
+// rawCredentials present the node's certificate without a look at it.
+func rawCredentials(n *node) credentials.TransportCredentials {
+	cert := tls.Certificate{PrivateKey: n.key}
+	for _, c := range n.chain {
+		cert.Certificate = append(cert.Certificate, c.Raw)
+	}
+	return credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13})
+}
+
+func newTestCSR() ([]byte, error) {
+	key, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	return ca.NewCSR(key)
 }

@@ -1,0 +1,656 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// setupToken reads the setup token that the coordinator wrote.
+func (f *fleet) setupToken() (proof.SetupToken, string) {
+	f.t.Helper()
+	path := filepath.Join(f.dir, "coordinator", setupTokenFile)
+	info, err := os.Stat(path)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		f.t.Fatalf("the setup token has mode %v", info.Mode())
+	}
+	line, err := os.ReadFile(path)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	tok, err := proof.ParseSetupToken(string(line))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return tok, strings.TrimSpace(string(line))
+}
+
+// firstSet sets m with tok over a connection of its own. alter changes the message.
+func (f *fleet) firstSet(tok proof.SetupToken, m []byte, alter func(*fealtyv1.FirstSetRequest)) error {
+	f.t.Helper()
+	conn, err := mesh.DialPinned(f.addr, credential.LeafPin(tok.KeyHash), mesh.Options{Now: f.clock})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stream, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.ctx())
+	if err != nil {
+		return err
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	cs, ok := mesh.ConnectionState(stream.Context())
+	if !ok {
+		return errors.New("no connection state")
+	}
+	binding, err := proof.Binding(cs)
+	if err != nil {
+		return err
+	}
+	evidence, err := tok.Prove(proof.SetupTranscript{Nonce: first.GetNonce(), Binding: binding, Manifest: m})
+	if err != nil {
+		return err
+	}
+	req := &fealtyv1.FirstSetRequest{Set: &fealtyv1.SetManifestRequest{Manifest: m, Reason: "first"}, Evidence: evidence}
+	if alter != nil {
+		alter(req)
+	}
+	if err := stream.Send(req); err != nil {
+		return err
+	}
+	_, err = stream.Recv()
+	return err
+}
+
+func TestFirstSetFromElsewhere(t *testing.T) {
+	f := newFleet(t, nil)
+	tok, _ := f.setupToken()
+	m := f.manifest("")
+	other, err := proof.NewSetupToken(nil, proof.SetupToken{Addresses: tok.Addresses, KeyHash: tok.KeyHash})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var recorded *fealtyv1.FirstSetRequest
+	for _, tc := range []struct {
+		name  string
+		tok   proof.SetupToken
+		alter func(*fealtyv1.FirstSetRequest)
+		want  explain.Code
+	}{
+		{"another token", other, nil, explain.SetupRefused},
+		{"no proof", tok, func(r *fealtyv1.FirstSetRequest) { r.Evidence = nil }, explain.SetupRefused},
+		{"another manifest than was proven", tok, func(r *fealtyv1.FirstSetRequest) {
+			recorded = proto.Clone(r).(*fealtyv1.FirstSetRequest)
+			r.Set.Manifest = append(slices.Clone(r.Set.Manifest), '\n')
+		}, explain.SetupRefused},
+		{"replay on another connection", tok, func(r *fealtyv1.FirstSetRequest) { proto.Reset(r); proto.Merge(r, recorded) }, explain.SetupRefused},
+		{"no manifest", tok, func(r *fealtyv1.FirstSetRequest) { r.Set = nil }, explain.SetupRefused},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			wantCode(t, f.firstSet(tc.tok, m, tc.alter), tc.want)
+			if phase, _ := f.c.Phase(); phase != "uninitialized" {
+				t.Fatalf("phase %s", phase)
+			}
+		})
+	}
+	if err := f.firstSet(tok, m, nil); err != nil {
+		t.Fatal(err)
+	}
+	if phase, reason := f.c.Phase(); phase != "ready" {
+		t.Fatalf("phase %s: %s", phase, reason)
+	}
+	if _, err := os.Stat(filepath.Join(f.dir, "coordinator", setupTokenFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file of the setup token is still there: %v", err)
+	}
+	// A second use: the certificate that it pins is gone, and the token with it.
+	if err := f.firstSet(tok, m, nil); err == nil {
+		t.Fatal("the setup token worked twice")
+	}
+	conn, err := mesh.DialPinned(f.addr, credential.RootPin(testCluster, f.pin()), mesh.Options{Now: f.clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	stream, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(recorded); err != nil {
+		t.Fatal(err)
+	}
+	_, err = stream.Recv()
+	wantCode(t, err, explain.HistoryInitialized)
+}
+
+// Before the first manifest every RPC but those that lead to it says so.
+func TestBeforeTheFirstManifest(t *testing.T) {
+	f := newFleet(t, nil)
+	services, err := authz.Services(Services()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	local, err := mesh.DialLocal(f.c.AdminSocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer local.Close()
+	tok, _ := f.setupToken()
+	stranger, err := mesh.DialPinned(f.addr, credential.LeafPin(tok.KeyHash), mesh.Options{Now: f.clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	for _, svc := range services {
+		for i := range svc.Methods().Len() {
+			m := svc.Methods().Get(i)
+			rule := proto.GetExtension(m.Options(), fealtyv1.E_Authorization).(*fealtyv1.Authorization)
+			var conn grpc.ClientConnInterface = local
+			if rule.GetOpen() {
+				conn = stranger
+			} else if !rule.GetLocal() {
+				continue // needs a certificate, which nobody has yet
+			}
+			err := call(f.ctx(), conn, m, rule.GetBind(), "x")
+			switch m.Name() {
+			case "GetStatus", "FirstSet":
+				if err != nil {
+					t.Errorf("%s: %v", m.FullName(), err)
+				}
+			case "SetManifest":
+				if got := explain.Of(err).Code; got != explain.ManifestInvalid {
+					t.Errorf("%s: %v", m.FullName(), err)
+				}
+			default:
+				if got := explain.Of(err).Code; got != explain.HistoryUninitialized {
+					t.Errorf("%s: %s (%v), want %s", m.FullName(), got, err, explain.HistoryUninitialized)
+				}
+			}
+		}
+	}
+}
+
+// probe asks the metrics listener.
+func probe(t *testing.T, addr, path string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+func TestProbesAndMetrics(t *testing.T) {
+	var metrics string
+	f := newFleet(t, func(c *Config) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		metrics, c.Metrics = l.Addr().String(), l
+	})
+	want := func(path string, code int, text string) {
+		t.Helper()
+		got, body := probe(t, metrics, path)
+		if got != code || !strings.Contains(body, text) {
+			t.Errorf("%s: %d %s, want %d with %q", path, got, body, code, text)
+		}
+		if strings.HasPrefix(path, "/probe") && !json.Valid([]byte(body)) {
+			t.Errorf("%s: no JSON: %s", path, body)
+		}
+	}
+	want("/probe/startup", 200, "uninitialized")
+	want("/probe/readiness", 503, "no manifest was set")
+	want("/probe/liveness", 200, "")
+	want("/debug/pprof/heap", 404, "")
+	if err := f.set(f.manifest("")); err != nil {
+		t.Fatal(err)
+	}
+	want("/probe/readiness", 200, `"store":"ok"`)
+	n := f.member("node-a")
+	if err := n.renew(true); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, f.node().join(identity.Data, proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-a"}))), explain.JoinNameTaken)
+	for _, line := range []string{
+		`fealty_joins_total{outcome="admitted"} 1`, `fealty_joins_total{outcome="` + string(explain.JoinNameTaken) + `"} 1`, `fealty_renewals_total{outcome="renewed"} 1`,
+		"fealty_coordinator_ready 1", "fealty_coordinator_recovery_mode 0", "fealty_authority_epoch 1", "fealty_history_index 1", "fealty_trust_bundle_version ",
+	} {
+		want("/metrics", 200, line)
+	}
+	// The head was not confirmed for a while; the clock says so, nothing sleeps.
+	confirmed := f.c.headConfirmed.Load()
+	f.c.headConfirmed.Store(time.Unix(0, confirmed).Add(-headDegradedAfter - time.Hour/2).UnixNano())
+	if code, body := probe(t, metrics, "/probe/readiness"); code == 200 && !strings.Contains(body, "degraded") && f.c.headConfirmed.Load() < confirmed {
+		t.Errorf("readiness after half an hour without a store: %d %s", code, body)
+	}
+	// A keeper whose key file is gone: not ready, with the reason, and alive.
+	if err := os.Remove(filepath.Join(f.dir, "keeper.key")); err != nil {
+		t.Fatal(err)
+	}
+	f.restart()
+	want("/probe/readiness", 503, "keeper.key is missing")
+	want("/probe/liveness", 200, "recovery")
+	want("/metrics", 200, "fealty_coordinator_recovery_mode 1")
+	_, err := f.local().token.CreateToken(f.ctx(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+	wantCode(t, err, explain.RecoveryMode)
+}
+
+// Strangers that hold as many joins as they can, and say nothing or nonsense, stop
+// neither renewals nor the joins of others.
+func TestFloodOfJoins(t *testing.T) {
+	f := readyFleet(t, nil)
+	n := f.member("node-a")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var idle sync.WaitGroup
+	for range 4 {
+		conn, err := mesh.DialPinned(f.addr, credential.RootPin(testCluster, f.pin()), mesh.Options{Now: f.clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		for range joinsAtOnce {
+			idle.Go(func() {
+				stream, err := fealtyv1.NewAdmissionServiceClient(conn).Join(ctx)
+				if err == nil {
+					_, err = stream.Recv() // the challenge; no answer follows
+				}
+				if err != nil {
+					t.Errorf("an idle join: %v", err)
+				}
+			})
+		}
+	}
+	idle.Wait()
+	// All joins that are decided are stuck as well.
+	reached, release := f.faults.Block("join.before-commit")
+	defer release()
+	var stuck sync.WaitGroup
+	defer stuck.Wait()
+	defer release()
+	for range joinsAtOnce {
+		tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+		m := f.node()
+		stuck.Go(func() {
+			if err := m.join(identity.Data, proof.NewTokenProver(tok)); err != nil {
+				t.Errorf("a join that was stuck: %v", err)
+			}
+		})
+	}
+	<-reached
+	if err := n.renew(true); err != nil {
+		t.Fatalf("a renewal under a flood of joins: %v", err)
+	}
+	release()
+	f.faults.Disarm("join.before-commit")
+	f.member("node-b")
+}
+
+func TestJoinsAreLimitedBySource(t *testing.T) {
+	f := readyFleet(t, func(c *Config) { c.Rates = Rates{PerSource: 0.001, SourceBurst: 3} })
+	n := f.member("node-a")
+	refused := 0
+	for range 6 {
+		err := f.node().join(identity.Data, proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})))
+		if err != nil {
+			wantCode(t, err, explain.RateLimited)
+			refused++
+		}
+	}
+	if refused != 4 {
+		t.Fatalf("%d of 7 joins were refused, want 4", refused)
+	}
+	if err := n.renew(true); err != nil {
+		t.Fatalf("renewals are limited as joins: %v", err)
+	}
+}
+
+// An expired SVID does not renew, one of the epoch before does, and within grace
+// the last key brings its member back, over real connections.
+func TestExpiryAndGrace(t *testing.T) {
+	f := readyFleet(t, nil)
+	n, late := f.member("node-a"), f.member("node-b")
+	if err := f.set(f.manifest(coordinatorEntry(t, 2))); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.renew(true); err != nil {
+		t.Fatalf("an SVID of the epoch before: %v", err)
+	}
+	f.advance(26 * time.Hour)
+	s := f.c.state.Load()
+	if err := errors.Join(f.c.renewIdentity(f.ctx(), s), f.c.refreshTrust(f.ctx(), s, true)); err != nil {
+		t.Fatal(err)
+	}
+	// Its own material is refused before it is dialed with, so ask as a thief would.
+	csr, err := newTestCSR()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newClients(f.rawConn(n)).admission.Renew(f.ctx(), &fealtyv1.RenewRequest{Name: "node-a", Csr: csr}); err == nil {
+		t.Fatal("an expired SVID was renewed")
+	}
+	if err := n.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.key)); err != nil {
+		t.Fatalf("the last key in grace: %v", err)
+	}
+	if err := n.renew(true); err != nil {
+		t.Fatalf("after the rejoin: %v", err)
+	}
+	f.advance(8 * 24 * time.Hour)
+	if err := errors.Join(f.c.renewIdentity(f.ctx(), s), f.c.refreshTrust(f.ctx(), s, true)); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, late.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-b", late.key)), explain.RejoinGraceOver)
+}
+
+// A bootstrap that is sent again has another version, and is not sent to who
+// holds one.
+func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
+	f := readyFleet(t, nil)
+	n := f.member("node-a")
+	f.member("node-b")
+	ctx, cancel := context.WithCancel(f.ctx())
+	defer cancel()
+	stream, err := newClients(n.conn()).agent.Connect(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "node-a", Refusals: []*fealtyv1.Refusal{{Scope: "a"}, {Scope: "b", Reason: strings.Repeat("x", 1000)}}}); err != nil {
+		t.Fatal(err)
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.grant.NodeBootstrap = first.GetSnapshot()
+	v, err := n.verifyGrant()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if boot, ok := v.NodeBootstrap(); !ok || len(boot.Members) != 2 {
+		t.Fatalf("the bootstrap shows %v", boot)
+	}
+	second, err := stream.Recv()
+	if err != nil || second.GetSnapshot().GetScope() != "trust_bundle" {
+		t.Fatalf("after the bootstrap came %v (%v)", second, err)
+	}
+	live := f.c.live.message(n.id)
+	if !live.GetConnected() || !strings.HasPrefix(live.GetLastRefusal(), "b: xxx") || len(live.GetLastRefusal()) > 200 {
+		t.Fatalf("its live state is %v", live)
+	}
+}
+
+// rawConn dials with the node's certificate, whatever its dates say.
+func (f *fleet) rawConn(n *node) grpcConn {
+	f.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+f.addr, grpc.WithTransportCredentials(rawCredentials(n)))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// Every goroutine that a coordinator starts is gone when Run returns.
+func TestNothingIsLeftRunning(t *testing.T) {
+	ignore := goleak.IgnoreCurrent()
+	func() {
+		f := readyFleet(t, nil)
+		n := f.member("node-a")
+		conn := n.conn().(*mesh.Conn)
+		ctx, cancel := context.WithCancel(f.ctx())
+		stream, err := newClients(conn).agent.Connect(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&fealtyv1.ConnectRequest{Name: "node-a"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		// A join that hangs, too.
+		stranger, err := mesh.DialPinned(f.addr, credential.RootPin(testCluster, f.pin()), mesh.Options{Now: f.clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		hanging, err := fealtyv1.NewAdmissionServiceClient(stranger).Join(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := hanging.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		f.restart()
+		f.stop()
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		if c := status.Code(err); c != codes.Unavailable {
+			t.Errorf("the stream of a coordinator that stopped ended with %v", err)
+		}
+		cancel()
+		conn.Close()
+		stranger.Close()
+		for _, c := range f.dialed {
+			c.Close()
+		}
+	}()
+	goleak.VerifyNone(t, ignore)
+}
+
+// logs collects what is logged, as text and as JSON.
+type logs struct {
+	mu         sync.Mutex
+	text, json bytes.Buffer
+}
+
+func (l *logs) writer(b *bytes.Buffer) io.Writer { return lockedWriter{l, b} }
+
+type lockedWriter struct {
+	l *logs
+	b *bytes.Buffer
+}
+
+func (w lockedWriter) Write(p []byte) (int, error) {
+	w.l.mu.Lock()
+	defer w.l.mu.Unlock()
+	return w.b.Write(p)
+}
+
+// After a life with everything in it, no secret is in the store, in a log, in a
+// metric, in an error or in the data directory, in any spelling (I8).
+func TestSecretsStayInside(t *testing.T) {
+	var out logs
+	var metrics string
+	f := newFleet(t, func(c *Config) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		metrics, c.Metrics = l.Addr().String(), l
+		c.Log = slog.New(slog.NewMultiHandler(
+			slog.NewTextHandler(out.writer(&out.text), &slog.HandlerOptions{Level: slog.LevelDebug, AddSource: true}),
+			slog.NewJSONHandler(out.writer(&out.json), &slog.HandlerOptions{Level: slog.LevelDebug})))
+	})
+	secrets := make(map[string][]byte)
+	setup, setupLine := f.setupToken()
+	secrets["setup token"] = secretOfLine(t, setupLine)
+	if err := f.firstSet(setup, f.manifest(""), nil); err != nil {
+		t.Fatal(err)
+	}
+	var errs strings.Builder
+	fail := func(err error) { fmt.Fprintf(&errs, "%v\n%+v\n%#v\n", err, err, err) }
+	n := f.member("node-a")
+	line, err := f.local().token.CreateToken(f.ctx(), &fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets["join token"] = secretOfLine(t, line.GetLine())
+	tok, err := proof.ParseJoinToken(line.GetLine())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.node().join(identity.Data, proof.NewTokenProver(tok)); err != nil {
+		t.Fatal(err)
+	}
+	fail(f.node().join(identity.Witness, proof.NewTokenProver(tok)))
+	fail(f.firstSet(setup, f.manifest(""), nil))
+	fail(n.renew(true))
+	if err := f.set(f.manifest(coordinatorEntry(t, 2))); err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.local().manifest.SetManifest(f.ctx(), &fealtyv1.SetManifestRequest{Manifest: []byte("cluster: [")})
+	fail(err)
+	_, err = f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "test"})
+	fail(err)
+	collect := func(epoch string) {
+		s := f.c.state.Load()
+		secrets["seed"] = s.secrets.seed.Reveal()
+		secrets["record MAC key"] = s.secrets.keys.RecordMAC()
+		secrets["store seal key"] = s.secrets.keys.StoreSeal()
+		key := s.issuer.Load().MeshCA().Key()
+		raw, err := key.Bytes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		secrets["mesh CA key of "+epoch] = raw
+		if secrets["mesh CA key of "+epoch+" in PKCS #8"], err = x509.MarshalPKCS8PrivateKey(key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	collect("epoch 2")
+	for _, v := range []any{f.c.state.Load().secrets.seed, f.c.state.Load().secrets, f.c.state.Load(), f.c.state.Load().issuer.Load()} {
+		fmt.Fprintf(&errs, "%v %+v %#v\n", v, v, v)
+		f.c.log.Info("printed", "value", v)
+	}
+	_, exposed := probe(t, metrics, "/metrics")
+	keeper, err := os.ReadFile(filepath.Join(f.dir, "keeper.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if secrets["keeper's key"], err = base64.StdEncoding.DecodeString(strings.Fields(string(keeper))[1]); err != nil {
+		t.Fatal(err)
+	}
+	f.stop()
+	places := map[string][]byte{"text log": out.text.Bytes(), "JSON log": out.json.Bytes(), "metrics": []byte(exposed), "errors and prints": []byte(errs.String())}
+	err = filepath.WalkDir(f.dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() || filepath.Base(path) == "keeper.key" {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		places[path] = data
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(places["text log"]) == 0 || len(places["JSON log"]) == 0 || len(exposed) == 0 {
+		t.Fatal("nothing was collected")
+	}
+	scan := func(places map[string][]byte) (found []string) {
+		for _, name := range slices.Sorted(maps.Keys(secrets)) {
+			for spelling, needle := range spellings(secrets[name]) {
+				for place, data := range places {
+					if bytes.Contains(data, needle) || bytes.Contains(bytes.ToLower(data), needle) {
+						found = append(found, fmt.Sprintf("%s is in %s, as %s", name, place, spelling))
+					}
+				}
+			}
+		}
+		return found
+	}
+	if found := scan(places); len(found) > 0 {
+		t.Errorf("secrets got out:\n%s", strings.Join(found, "\n"))
+	}
+	// The scan finds what is there.
+	planted := append([]byte("x"), base64.RawURLEncoding.EncodeToString(append([]byte{7}, secrets["seed"]...))...)
+	if found := scan(map[string][]byte{"plant": planted}); len(found) == 0 {
+		t.Error("the scan does not find a planted secret")
+	}
+}
+
+// secretOfLine takes the secret out of a token's line: it stands before the
+// checksum.
+func secretOfLine(t *testing.T, line string) []byte {
+	t.Helper()
+	at := strings.LastIndexByte(line[:20], '_')
+	for ; at < len(line); at++ {
+		raw, err := base64.RawURLEncoding.DecodeString(line[at+1:])
+		if err == nil && len(raw) > 36 {
+			return raw[len(raw)-36 : len(raw)-4]
+		}
+	}
+	t.Fatalf("no secret found in a token's line")
+	return nil
+}
+
+// spellings returns how secret could be written. Base64 is looked for at each of
+// the three places that it can have in a longer text, less the characters that
+// its neighbours decide.
+func spellings(secret []byte) map[string][]byte {
+	out := map[string][]byte{
+		"bytes":   secret,
+		"hex":     []byte(hex.EncodeToString(secret)),
+		"numbers": []byte(strings.Trim(fmt.Sprint(secret[:16]), "[]")),
+	}
+	for shift := range 3 {
+		for name, enc := range map[string]*base64.Encoding{"base64": base64.RawStdEncoding, "base64url": base64.RawURLEncoding} {
+			text := enc.EncodeToString(append(make([]byte, shift), secret...))
+			from := []int{0, 2, 3}[shift]
+			out[fmt.Sprintf("%s, shifted by %d", name, shift)] = []byte(text[from : len(text)-2])
+		}
+	}
+	block := pem.EncodeToMemory(&pem.Block{Type: "X", Bytes: secret})
+	out["PEM"] = bytes.Split(block, []byte("\n"))[1]
+	return out
+}
