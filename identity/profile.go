@@ -11,9 +11,11 @@ import (
 	"crypto/x509/pkix"
 	"encoding/asn1"
 	"fmt"
-	"math/big"
 	"slices"
 	"time"
+
+	"golang.org/x/crypto/cryptobyte"
+	cbasn1 "golang.org/x/crypto/cryptobyte/asn1"
 )
 
 const (
@@ -339,41 +341,57 @@ var ecdsaWithSHA256 = []byte{0x30, 0x0a, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3
 // it does not report, cannot be in a certificate that this rule lets through. Names and
 // the public key are compared with their own bytes here; other rules look at them.
 func encoding(c *x509.Certificate, _ time.Time) string {
-	tbs, err := asn1.Marshal(struct {
-		Version    int `asn1:"optional,explicit,default:0,tag:0"`
-		Serial     *big.Int
-		Algorithm  asn1.RawValue
-		Issuer     asn1.RawValue
-		Validity   struct{ NotBefore, NotAfter time.Time }
-		Subject    asn1.RawValue
-		PublicKey  asn1.RawValue
-		Extensions []pkix.Extension `asn1:"omitempty,optional,explicit,tag:3"`
-	}{
-		Version:    c.Version - 1,
-		Serial:     c.SerialNumber,
-		Algorithm:  asn1.RawValue{FullBytes: ecdsaWithSHA256},
-		Issuer:     asn1.RawValue{FullBytes: c.RawIssuer},
-		Validity:   struct{ NotBefore, NotAfter time.Time }{c.NotBefore.UTC(), c.NotAfter.UTC()},
-		Subject:    asn1.RawValue{FullBytes: c.RawSubject},
-		PublicKey:  asn1.RawValue{FullBytes: c.RawSubjectPublicKeyInfo},
-		Extensions: c.Extensions,
+	b := cryptobyte.NewBuilder(make([]byte, 0, len(c.Raw)+16)) // the builder moves what is long
+	b.AddASN1(cbasn1.SEQUENCE, func(b *cryptobyte.Builder) {
+		b.AddASN1(cbasn1.SEQUENCE, func(b *cryptobyte.Builder) { addSignedPart(b, c) })
+		b.AddBytes(ecdsaWithSHA256)
+		b.AddASN1BitString(c.Signature)
 	})
+	whole, err := b.Bytes()
 	if err != nil {
-		return "its signed part cannot be encoded: " + err.Error()
+		return "it cannot be encoded: " + err.Error()
 	}
-	whole, err := asn1.Marshal(struct {
-		TBS       asn1.RawValue
-		Algorithm asn1.RawValue
-		Signature asn1.BitString
-	}{
-		TBS:       asn1.RawValue{FullBytes: tbs},
-		Algorithm: asn1.RawValue{FullBytes: ecdsaWithSHA256},
-		Signature: asn1.BitString{Bytes: c.Signature, BitLength: 8 * len(c.Signature)},
-	})
-	if err != nil || !bytes.Equal(whole, c.Raw) {
+	if !bytes.Equal(whole, c.Raw) {
 		return "it is not encoded as certificates are minted"
 	}
 	return ""
+}
+
+// addSignedPart writes the fields of a TBSCertificate (RFC 5280 §4.1).
+func addSignedPart(b *cryptobyte.Builder, c *x509.Certificate) {
+	if c.Version != 1 { // the default is left out
+		b.AddASN1(cbasn1.Tag(0).ContextSpecific().Constructed(), func(b *cryptobyte.Builder) { b.AddASN1Int64(int64(c.Version) - 1) })
+	}
+	b.AddASN1BigInt(c.SerialNumber)
+	b.AddBytes(ecdsaWithSHA256)
+	b.AddBytes(c.RawIssuer)
+	b.AddASN1(cbasn1.SEQUENCE, func(b *cryptobyte.Builder) {
+		for _, t := range []time.Time{c.NotBefore.UTC(), c.NotAfter.UTC()} {
+			if year := t.Year(); 1950 <= year && year < 2050 { // RFC 5280 §4.1.2.5
+				b.AddASN1UTCTime(t)
+			} else {
+				b.AddASN1GeneralizedTime(t)
+			}
+		}
+	})
+	b.AddBytes(c.RawSubject)
+	b.AddBytes(c.RawSubjectPublicKeyInfo)
+	if len(c.Extensions) == 0 {
+		return
+	}
+	b.AddASN1(cbasn1.Tag(3).ContextSpecific().Constructed(), func(b *cryptobyte.Builder) {
+		b.AddASN1(cbasn1.SEQUENCE, func(b *cryptobyte.Builder) {
+			for _, ext := range c.Extensions {
+				b.AddASN1(cbasn1.SEQUENCE, func(b *cryptobyte.Builder) {
+					b.AddASN1ObjectIdentifier(ext.Id)
+					if ext.Critical {
+						b.AddASN1Boolean(true)
+					}
+					b.AddASN1OctetString(ext.Value)
+				})
+			}
+		})
+	})
 }
 
 func issuerName(c *x509.Certificate, _ time.Time) string {
