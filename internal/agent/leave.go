@@ -62,8 +62,7 @@ func reached(err error) bool {
 	if _, ok := errors.AsType[*mesh.NoEndpointsError](err); ok {
 		return false
 	}
-	_, explained := explain.FromStatus(err)
-	return !explained // a coordinator that gives a reason did nothing
+	return !isWorded(err) // a coordinator that gives a reason did nothing
 }
 
 // left reports whether err, what a request to leave came to, shows that the node is
@@ -77,14 +76,14 @@ func left(err error, sent, inDate bool) bool {
 		// Our keys are not accepted any more, and it was us who asked for that.
 		return sent && inDate && h.Reason == mesh.ClientRejected
 	}
-	if e, ok := explain.FromStatus(err); ok {
+	if e, ok := explained(err); ok {
 		switch e.Code {
 		case explain.CallerBanned, explain.JoinBanned, explain.RenewEntryGone, explain.NotFound:
-			return true // there is no such member
+			return true // our keys are banned, or there is no such member
 		}
 		return false
 	}
-	// Cut amid the call, without a worded reason: mesh says banned or expired.
+	// An answer without a reason, as of a connection that is cut.
 	switch status.Code(err) {
 	case codes.PermissionDenied:
 		return true

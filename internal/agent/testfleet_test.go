@@ -94,6 +94,7 @@ type fleet struct {
 	loseRenews  int
 	refuseJoin  error
 	refuseRenew error
+	refuseLeave error
 	leaveError  func() error // after the member is gone
 }
 
@@ -104,6 +105,15 @@ type memberState struct {
 	incarnation identity.KeyID
 	notAfter    time.Time
 	proof       string
+}
+
+func mustCSR(tb testing.TB, key keyPair) []byte {
+	tb.Helper()
+	der, err := ca.NewCSR(key.Signer())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return der
 }
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
@@ -571,8 +581,11 @@ func (s admission) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*fealty
 	path := string(peer.ID.Kind()) + "/" + peer.ID.Name()
 	f.mu.Lock()
 	m := f.members[path]
-	answer := f.leaveError
+	answer, refuse := f.leaveError, f.refuseLeave
 	f.mu.Unlock()
+	if refuse != nil {
+		return nil, refuse
+	}
 	if m == nil {
 		return nil, explain.New(explain.NotFound, "what", "member", "name", path)
 	}

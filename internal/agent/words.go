@@ -55,13 +55,32 @@ var verdicts = map[explain.Code]struct{ lasting bool }{
 	explain.MemberOwnsDomains: {false},
 }
 
-// verdict returns what a coordinator decided about us, if err is that.
-func verdict(err error) (*explain.Error, bool) {
-	// Handshake errors travel in the same kind of detail, and decide nothing.
-	if _, ok := errors.AsType[*mesh.HandshakeError](err); ok {
+// explained returns the error that a coordinator gave a code, or that we did.
+// Handshake errors and cut connections travel in the same kind of detail: the
+// former are none, the latter get the code that says the same.
+func explained(err error) (*explain.Error, bool) {
+	if e, ok := errors.AsType[*explain.Error](err); ok {
+		return e, true
+	}
+	if isHandshake(err) {
 		return nil, false
 	}
 	e, ok := explain.FromStatus(err)
+	if !ok {
+		return nil, false
+	}
+	switch mesh.CutReason(e.Code) {
+	case mesh.PeerBanned:
+		return explain.Wrap(err, explain.CallerBanned, "identity", "this node"), true
+	case mesh.CertificateExpired:
+		return explain.Wrap(err, explain.CallerExpired, "identity", "this node"), true
+	}
+	return e, true
+}
+
+// verdict returns what a coordinator decided about us, if err is that.
+func verdict(err error) (*explain.Error, bool) {
+	e, ok := explained(err)
 	if !ok {
 		return nil, false
 	}
@@ -71,13 +90,8 @@ func verdict(err error) (*explain.Error, bool) {
 
 // lasting reports whether err will not go away by asking again soon.
 func lasting(err error) bool {
-	e, ok := errors.AsType[*explain.Error](err)
-	if !ok {
-		if e, ok = verdict(err); !ok {
-			return false
-		}
-	}
-	return verdicts[e.Code].lasting
+	e, ok := explained(err)
+	return ok && verdicts[e.Code].lasting
 }
 
 // unwelcome reports whether err says that our certificate is not accepted, be it
@@ -86,12 +100,19 @@ func unwelcome(err error) bool {
 	if h, ok := errors.AsType[*mesh.HandshakeError](err); ok {
 		return h.Reason == mesh.ClientRejected
 	}
+	if e, ok := explained(err); ok {
+		switch e.Code {
+		case explain.CallerBanned, explain.CallerExpired, explain.Unauthenticated, explain.PeerRejectedUs:
+			return true
+		}
+		return false
+	}
 	return status.Code(err) == codes.Unauthenticated
 }
 
 // word turns what a coordinator at address caused into the error to show.
 func word(address string, err error) *explain.Error {
-	if e, ok := errors.AsType[*explain.Error](err); ok {
+	if e, ok := explained(err); ok {
 		return e
 	}
 	if h, ok := errors.AsType[*mesh.HandshakeError](err); ok {
@@ -99,9 +120,6 @@ func word(address string, err error) *explain.Error {
 	}
 	if n, ok := errors.AsType[*mesh.EndpointError](err); ok {
 		return explain.Wrap(err, explain.Unreachable, "endpoint", n.Endpoint, "problem", n.Err.Error())
-	}
-	if e, ok := explain.FromStatus(err); ok {
-		return e
 	}
 	e := explain.Of(err)
 	if e.Code == explain.Unreachable && e.Fields["endpoint"] == "" {
@@ -148,7 +166,7 @@ func summarize(cluster string, failures []error) error {
 	all := errors.Join(failures...)
 	rank := func(err error) int {
 		switch {
-		case isExplained(err):
+		case isWorded(err):
 			return 0
 		case isHandshake(err):
 			return 1
@@ -184,14 +202,8 @@ func isHandshake(err error) bool {
 	return ok
 }
 
-func isExplained(err error) bool {
-	if _, ok := errors.AsType[*explain.Error](err); ok {
-		return true
-	}
-	if isHandshake(err) {
-		return false
-	}
-	_, ok := explain.FromStatus(err)
+func isWorded(err error) bool {
+	_, ok := explained(err)
 	return ok
 }
 

@@ -1,0 +1,335 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// socketDir returns a folder whose path is short enough for a socket.
+func socketDir(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "fealty")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// served runs an agent with its socket, and returns a client of it.
+func served(t *testing.T, f *fleet, n *node) (*Agent, fealtyv1.NodeServiceClient, func() error) {
+	t.Helper()
+	a := n.mustOpen()
+	a.socket = filepath.Join(socketDir(t), SocketName)
+	stop := n.run(a)
+	eventually(t, "the socket is there", func() bool { _, err := os.Stat(a.socket); return err == nil })
+	conn, err := mesh.DialLocal(a.socket)
+	f.must(err)
+	t.Cleanup(func() { conn.Close() })
+	return a, fealtyv1.NewNodeServiceClient(conn), stop
+}
+
+func TestGetNode(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	r := n.mustJoin()
+	a, client, _ := served(t, f, n)
+	eventually(t, "it is connected", func() bool {
+		resp, err := client.GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
+		return err == nil && resp.GetConnected()
+	})
+	f.must(a.take(t.Context(), "trust_bundle", []byte("garbage")))
+	resp, err := client.GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
+	f.must(err)
+	leaf := a.svid.Load().leaf()
+	if resp.GetSpiffeId() != r.ID.String() || resp.GetJoined() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED || resp.GetCoordinator() != coordinator ||
+		!resp.GetSvidNotAfter().AsTime().Equal(leaf.NotAfter) || !resp.GetSvidNotBefore().AsTime().Equal(leaf.NotBefore) || resp.GetKeyId() != a.svid.Load().key.id.String() ||
+		resp.GetRelease() != "v0.1.0" || resp.GetAuthorityEpoch() != 1 || len(resp.GetHeld()) != 2 || len(resp.GetRefusals()) != 1 || resp.GetLastError() != "" {
+		t.Errorf("node %v", resp)
+	}
+	if next := resp.GetNextRenewal().AsTime(); next.Before(f.clock().Add(20*time.Minute)) || next.After(f.clock().Add(40*time.Minute)) {
+		t.Errorf("next renewal at %v", next)
+	}
+	if info, err := os.Stat(a.socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("socket %v, %v", info.Mode(), err)
+	}
+}
+
+func TestRenewIdentity(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a, client, _ := served(t, f, n)
+	before := a.svid.Load().key.id
+	resp, err := client.RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{})
+	f.must(err)
+	if resp.GetKeyId() == before.String() || resp.GetKeyId() != a.svid.Load().key.id.String() {
+		t.Errorf("renewed to %s", resp.GetKeyId())
+	}
+	f.do(func() { f.refuseRenew = explain.New(explain.RenewEntryGone, "identity", "x") })
+	_, err = client.RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{})
+	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.RenewEntryGone {
+		t.Errorf("the coordinator's reason does not arrive: %v", err)
+	}
+	// A person's wish does not wait for the pause that follows a refusal.
+	f.do(func() { f.refuseRenew = nil })
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := client.RenewIdentity(ctx, &fealtyv1.RenewIdentityRequest{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a request to leave can come to, and whether it worked.
+func TestLeave(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		answer func() error // nil: none, the ban cuts the connection
+	}{
+		{"the connection is cut", nil},
+		{"denied", func() error { return status.Error(codes.PermissionDenied, "mesh: banned") }},
+		{"banned", func() error { return explain.New(explain.CallerBanned) }},
+		{"unauthenticated", func() error { return status.Error(codes.Unauthenticated, "who are you") }},
+		{"the answer is lost", func() error { return status.Error(codes.Unavailable, "the connection broke") }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t)
+			f.leaveError = c.answer
+			n := newNode(f)
+			r := n.mustJoin()
+			a := n.mustOpen()
+			a.socket = filepath.Join(socketDir(t), SocketName)
+			done := make(chan error, 1)
+			go func() { done <- a.Run(context.Background()) }()
+			eventually(t, "the socket is there", func() bool { _, err := os.Stat(a.socket); return err == nil })
+			conn, err := mesh.DialLocal(a.socket)
+			f.must(err)
+			defer conn.Close()
+			if _, err := fealtyv1.NewNodeServiceClient(conn).LeaveCluster(t.Context(), &fealtyv1.LeaveClusterRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != nil {
+				t.Errorf("Run returns %v", err)
+			}
+			if m := f.member(r.ID); !m.id.IsZero() {
+				t.Error("it is still a member")
+			}
+			names, err := n.disk.FS().ReadDir(dataDir + "/identity")
+			if err != nil || len(names) != 0 {
+				t.Errorf("left behind in identity: %v, %v", names, err)
+			}
+			names, err = n.disk.FS().ReadDir(dataDir + "/snapshots")
+			if err != nil || len(names) != 0 {
+				t.Errorf("left behind in snapshots: %v, %v", names, err)
+			}
+			if _, err := n.open(); !errors.Is(err, explain.NodeNotJoined) {
+				t.Errorf("after leaving: %v", err)
+			}
+		})
+	}
+}
+
+// Who cannot leave stays a member in full.
+func TestLeaveRefused(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a, client, _ := served(t, f, n)
+	f.do(func() { f.down["all"] = true })
+	_, err := client.LeaveCluster(t.Context(), &fealtyv1.LeaveClusterRequest{})
+	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.NodeNoCoordinator {
+		t.Errorf("with nobody there: %v", err)
+	}
+	f.do(func() { f.down["all"] = false; f.refuseLeave = explain.New(explain.MemberOwnsDomains, "member", "x") })
+	_, err = client.LeaveCluster(t.Context(), &fealtyv1.LeaveClusterRequest{})
+	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.MemberOwnsDomains {
+		t.Errorf("with domains: %v", err)
+	}
+	f.do(func() { f.refuseLeave = explain.New(explain.Denied, "method", "Leave") })
+	_, err = client.LeaveCluster(t.Context(), &fealtyv1.LeaveClusterRequest{})
+	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.Denied {
+		t.Errorf("a kind that may not: %v", err)
+	}
+	if !n.has(SVIDName) || a.unready() != "" {
+		t.Error("the identity is gone")
+	}
+	if _, err := client.RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{}); err != nil {
+		t.Errorf("it does not go on: %v", err)
+	}
+}
+
+func TestLeftDecision(t *testing.T) {
+	rejected := &mesh.HandshakeError{Reason: mesh.ClientRejected}
+	for _, c := range []struct {
+		name         string
+		err          error
+		sent, inDate bool
+		want         bool
+	}{
+		{"answered", nil, false, true, true},
+		{"rejected, never asked", rejected, false, true, false},
+		{"rejected, asked before", rejected, true, true, true},
+		{"rejected, asked before, expired", rejected, true, false, false},
+		{"untrusted coordinator", &mesh.HandshakeError{Reason: mesh.PeerUntrusted}, true, true, false},
+		{"cut", status.Error(codes.PermissionDenied, ""), false, true, true},
+		{"expired amid the call", status.Error(codes.Unauthenticated, ""), false, false, false},
+		{"authorization", explain.New(explain.Denied), true, true, false},
+		{"another name", explain.New(explain.CallerMismatch), true, true, false},
+		{"no such member", explain.New(explain.NotFound), false, true, true},
+		{"unreachable", status.Error(codes.Unavailable, ""), true, true, false},
+		{"no answer in time", context.DeadlineExceeded, true, true, false},
+	} {
+		if got := left(c.err, c.sent, c.inDate); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// A power cut while the files go leaves a node that left, or one that is a member
+// of nobody who would have it: never a half.
+func TestWipeCrash(t *testing.T) {
+	f := newFleet(t)
+	joined := joinedNode(f)
+	var n *node
+	crash(t, durabletest.Afters(), func() (disk *durabletest.Disk, op func() error) {
+		n = joined.clone()
+		store, err := openStore(n.disk.FS(), n.dir)
+		f.must(err)
+		return n.disk, store.wipe
+	}, func(t *testing.T, done bool) {
+		a, err := n.open()
+		switch {
+		case err == nil && done:
+			t.Error("still a member")
+		case err == nil:
+			a.Close()
+		case !errors.Is(err, explain.NodeNotJoined):
+			t.Errorf("neither a member nor not: %v", err)
+		}
+	})
+}
+
+func TestSocketPath(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	a.socket = "/tmp/" + strings.Repeat("x", 200)
+	err := a.Run(t.Context())
+	if !errors.Is(err, explain.BadValue) || !strings.Contains(err.Error(), "bytes") {
+		t.Errorf("a socket path that is too long: %v", err)
+	}
+	// It gave the directory back.
+	a = n.mustOpen()
+	a.Close()
+}
+
+// A socket file that a dead agent left is in nobody's way.
+func TestSocketLeftBehind(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	a.socket = filepath.Join(socketDir(t), SocketName)
+	f.must(os.WriteFile(a.socket, nil, 0o600))
+	stop := n.run(a)
+	conn, err := mesh.DialLocal(a.socket)
+	f.must(err)
+	defer conn.Close()
+	eventually(t, "it answers", func() bool {
+		_, err := fealtyv1.NewNodeServiceClient(conn).GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
+		return err == nil
+	})
+	if err := stop(); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// Every method of the agent's socket says who may call it, and those of the fleet
+// are not there.
+func TestLocalAuthorization(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a, _, _ := served(t, f, n)
+	services, err := authz.Services(Services()...)
+	f.must(err)
+	table, err := authz.NewTable(services...)
+	f.must(err)
+	for _, rule := range table.Rows() {
+		if !rule.Local || rule.Open || len(rule.Kinds) != 0 {
+			t.Errorf("%s is for others than this machine", rule.Method)
+		}
+	}
+	conn, err := mesh.DialLocal(a.socket)
+	f.must(err)
+	defer conn.Close()
+	_, err = fealtyv1.NewAdmissionServiceClient(conn).Renew(t.Context(), &fealtyv1.RenewRequest{})
+	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.Denied {
+		t.Errorf("a method of somebody else: %v", err)
+	}
+	plain, err := net.Dial("unix", a.socket)
+	f.must(err)
+	plain.Close()
+}
+
+func TestProbes(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	f.must(err)
+	a.metricsListener = l
+	n.run(a)
+	get := func(path string) (int, string) {
+		resp, err := http.Get("http://" + l.Addr().String() + path)
+		f.must(err)
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		f.must(err)
+		return resp.StatusCode, string(body)
+	}
+	if code, body := get("/probe/liveness"); code != 200 {
+		t.Errorf("liveness: %d %s", code, body)
+	}
+	if code, body := get("/probe/readiness"); code != 200 {
+		t.Errorf("readiness: %d %s", code, body)
+	}
+	f.must(a.take(t.Context(), "trust_bundle", []byte("garbage")))
+	_, body := get("/metrics")
+	for _, want := range []string{
+		`fealty_snapshot_rejected_total{reason="malformed",scope="trust_bundle"} 1`,
+		`fealty_snapshot_config_version{scope="trust_bundle"} 10`,
+		"fealty_agent_ready 1", "fealty_svid_not_after_seconds",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %s in the metrics", want)
+		}
+	}
+	f.do(func() { f.down["all"] = true })
+	f.shift.Store(int64(26 * time.Hour))
+	if code, body := get("/probe/readiness"); code != 503 || !strings.Contains(body, "certificate") {
+		t.Errorf("readiness with an expired identity: %d %s", code, body)
+	}
+	if code, _ := get("/debug/pprof/"); code != 404 {
+		t.Errorf("profiles are served: %d", code)
+	}
+}
