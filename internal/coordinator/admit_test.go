@@ -377,19 +377,62 @@ func mustCSR(t *testing.T, key crypto.Signer) []byte {
 func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 	d := testDesk(t)
 	owner := d.joined("a")
-	thief := &machine{d: d, key: owner.key, id: owner.id}
-	d.store.intercept(func(tx store.Tx) {
-		if !slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == memberKey(identity.Data, "a") }) {
-			return
-		}
-		d.store.intercept(nil)
-		if err := owner.renew(); err != nil {
-			t.Error(err)
-		}
-	})
-	wantOnly(t, "the thief's rejoin", thief.rejoin(), explain.JoinClone)
+	ch := channel{nonce: make([]byte, 32), binding: make([]byte, 32), opened: time.Now()}
+	req := joinRequest(t, ch, owner.key, identity.Data, proof.NewSVIDProver(identity.Data, "a", owner.key))
+	cand, publicKey, csrErr, err := d.c.prove(t.Context(), d.state(), ch, req)
+	if err != nil || csrErr != nil {
+		t.Fatal(err, csrErr)
+	}
+	wantOnly(t, "renew", owner.renew(), "")
+	_, err = d.c.admitOnce(t.Context(), d.state(), cand, publicKey, csrErr)
+	wantOnly(t, "the proof of before", err, explain.JoinClone)
 	if rec := d.record(identity.Data, "a"); rec.value.Key != keyOf(t, owner.key) {
 		t.Fatal("the record is not that of the owner")
+	}
+}
+
+// A ban that is committed between the look at the records and the transaction
+// wins: nothing is certified after it.
+func TestBanWinsTheRace(t *testing.T) {
+	for _, what := range []string{"identity", "key"} {
+		for _, act := range []string{"join", "rejoin", "renew"} {
+			t.Run(act+", ban of the "+what, func(t *testing.T) {
+				d := testDesk(t)
+				m := d.machine()
+				tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "a"})
+				if act != "join" {
+					wantOnly(t, "join", m.join(identity.Data, proof.NewTokenProver(tok)), "")
+				}
+				next, err := newKey()
+				if err != nil {
+					t.Fatal(err)
+				}
+				key := banIDKey(identity.Data, "a")
+				switch {
+				case what == "key" && act == "join":
+					key = banKeyKey(keyOf(t, m.key))
+				case what == "key":
+					key = banKeyKey(keyOf(t, next))
+				}
+				d.store.intercept(func(store.Tx) {
+					d.store.intercept(nil)
+					ch := d.state().records.newChange(d.state().headVersion)
+					ch.put(key, 0, banRecord{Reason: "test", Until: d.clock().Add(time.Hour)})
+					if _, err := ch.commit(context.Background()); err != nil {
+						t.Error(err)
+					}
+				})
+				switch act {
+				case "join":
+					err = m.join(identity.Data, proof.NewTokenProver(tok))
+				case "rejoin":
+					err = m.joinWith(next, identity.Data, proof.NewSVIDProver(identity.Data, "a", m.key))
+				case "renew":
+					_, err = m.renewWith(m.leaf, next)
+				}
+				wantOnly(t, act, err, explain.JoinBanned)
+			})
+		}
 	}
 }
 
@@ -428,8 +471,10 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 				ch.put(banKeyKey(testKey(have)), 0, banRecord{Reason: "filler", Until: d.clock().Add(1000 * time.Hour), CertEnd: d.clock().Add(20 * time.Hour)})
 				have++
 			}
-			if err := d.c.touchTrust(t.Context(), d.state(), ch, trustDelta{}, 0); err != nil {
-				t.Fatal(err)
+			if have == n { // each costs a look at all of them
+				if err := d.c.touchTrust(t.Context(), d.state(), ch, trustDelta{}, 0); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if _, err := ch.commit(t.Context()); err != nil {
 				t.Fatal(err)

@@ -220,20 +220,7 @@ func (m *machine) joinWith(key *ecdsa.PrivateKey, kind identity.Kind, prover pro
 	ch := channel{nonce: make([]byte, 32), binding: make([]byte, 32), opened: time.Now()}
 	rand.Read(ch.nonce)
 	rand.Read(ch.binding)
-	spki, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		return err
-	}
-	ev, err := prover.Prove(context.Background(), proof.Transcript{Role: proof.Candidate, Cluster: testCluster, Nonce: ch.nonce, Binding: ch.binding, PublicKey: spki})
-	if err != nil {
-		return err
-	}
-	csr, err := ca.NewCSR(key)
-	if err != nil {
-		return err
-	}
-	grant, err := m.d.c.join(context.Background(), ch, &fealtyv1.JoinRequest{ClusterId: testCluster, Kind: string(kind), Csr: csr,
-		Proof: &fealtyv1.Proof{Type: ev.Type, Claim: ev.Claim, Evidence: ev.Evidence, PublicKey: ev.PublicKey}})
+	grant, err := m.d.c.join(context.Background(), ch, joinRequest(m.d.t, ch, key, kind, prover))
 	if err != nil {
 		return err
 	}
@@ -242,6 +229,25 @@ func (m *machine) joinWith(key *ecdsa.PrivateKey, kind identity.Kind, prover pro
 	}
 	m.grant = grant
 	return m.adopt(grant.GetChain())
+}
+
+// joinRequest is what a candidate answers to the challenge of ch.
+func joinRequest(t rapidTB, ch channel, key *ecdsa.PrivateKey, kind identity.Kind, prover proof.Prover) *fealtyv1.JoinRequest {
+	t.Helper()
+	spki, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ev, err := prover.Prove(context.Background(), proof.Transcript{Role: proof.Candidate, Cluster: testCluster, Nonce: ch.nonce, Binding: ch.binding, PublicKey: spki})
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, err := ca.NewCSR(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &fealtyv1.JoinRequest{ClusterId: testCluster, Kind: string(kind), Csr: csr,
+		Proof: &fealtyv1.Proof{Type: ev.Type, Claim: ev.Claim, Evidence: ev.Evidence, PublicKey: ev.PublicKey}}
 }
 
 // rejoin proves the member by a key of its own and asks for the same key again.
