@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
@@ -188,8 +190,15 @@ func (c *Coordinator) word(ctx context.Context, method string, err error) error 
 	if errors.As(err, &worded) {
 		return err
 	}
-	if ended := ctx.Err(); ended != nil {
+	// A peer that went away, was too slow, or hung up in the middle is no failure
+	// of ours.
+	switch ended := ctx.Err(); {
+	case ended != nil:
 		return status.FromContextError(ended).Err()
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return status.FromContextError(err).Err()
+	case errors.Is(err, io.EOF):
+		return status.Error(codes.Canceled, "the caller ended the exchange before it was over")
 	}
 	c.log.LogAttrs(ctx, slog.LevelError, "a call failed", slog.String("method", method), slog.Any("err", err))
 	return explain.New(explain.Internal, "what", method)

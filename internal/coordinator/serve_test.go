@@ -440,6 +440,48 @@ func (f *fleet) rawConn(n *node) grpcConn {
 	return conn
 }
 
+// What a caller is told of errors that nobody worded: that there was one. Peers
+// that go away are not logged as failures.
+func TestErrorsAreWorded(t *testing.T) {
+	var b bytes.Buffer
+	c := &Coordinator{log: slog.New(slog.NewTextHandler(&b, nil))}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, tc := range []struct {
+		ctx    context.Context
+		err    error
+		want   codes.Code
+		logged bool
+	}{
+		{t.Context(), nil, codes.OK, false},
+		{t.Context(), explain.New(explain.JoinBanned), codes.PermissionDenied, false},
+		{t.Context(), fmt.Errorf("open /secret/path: %w", os.ErrPermission), codes.Internal, true},
+		{t.Context(), context.DeadlineExceeded, codes.DeadlineExceeded, false},
+		{t.Context(), io.EOF, codes.Canceled, false},
+		{gone, errors.New("/secret/path"), codes.Canceled, false},
+	} {
+		b.Reset()
+		err := c.word(tc.ctx, "/method", tc.err)
+		if status.Code(err) != tc.want || (b.Len() > 0) != tc.logged {
+			t.Errorf("%v became %v, logged %q; want %v, logged %v", tc.err, err, b.String(), tc.want, tc.logged)
+		}
+		if err != nil && strings.Contains(err.Error(), "/secret/path") {
+			t.Errorf("the caller is told: %v", err)
+		}
+	}
+	err := c.wordStream(nil, fakeStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/method"}, func(any, grpc.ServerStream) error { panic("boom") })
+	if status.Code(err) != codes.Internal || strings.Contains(err.Error(), "boom") {
+		t.Errorf("a panic became %v", err)
+	}
+}
+
+type fakeStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s fakeStream) Context() context.Context { return s.ctx }
+
 // Every goroutine that a coordinator starts is gone when Run returns.
 func TestNothingIsLeftRunning(t *testing.T) {
 	ignore := goleak.IgnoreCurrent()
