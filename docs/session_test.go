@@ -1,0 +1,618 @@
+package docs
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The README and the pages of the tutorial and of the how-tos are run as their readers would run
+// them, against the real program. Comments that Markdown does not show say how:
+//
+//	<!-- setup: fleet node-a node-b -->  first: a coordinator with a manifest in
+//	                                     /var/lib/fealty and /etc/fealty, and members
+//	<!-- run -->                         the block below is run, and succeeds
+//	<!-- run, exit 5 -->                 it ends with that status
+//	<!-- run in the background as NAME until "TEXT" -->
+//	                                     it is one command, which goes on
+//	<!-- start NAME until "TEXT": COMMAND -->
+//	                                     the same, for a command that stands in for what is shown
+//	<!-- stop NAME -->                   that one gets an interrupt, as by Ctrl-C, and succeeds
+//	<!-- output -->                      the block below is what the last one printed
+//	<!-- file PATH -->                   the block below is put into that file
+//	<!-- program NAME -->                the block below is a program in Go, which is built
+//	<!-- edit: COMMAND -->               stands for what the reader does in an editor
+//	<!-- not run: WHY -->                the block below is only shown
+//
+// A block of a shell in those pages without one of them is an error. All blocks of
+// a page run in one folder, with the environment that the one before left. Folders
+// below /var/lib and /etc, addresses and ports are others than those on the page.
+//
+// In what a page shows, … stands for any text, and alone in a line for any lines.
+// Times, durations, hashes, keys and ids may differ from what is shown.
+
+var (
+	setupLine  = regexp.MustCompile(`^setup: fleet((?: [a-z0-9-]+)*)$`)
+	runLine    = regexp.MustCompile(`^run(?:, exit ([0-9]+))?$`)
+	behindLine = regexp.MustCompile(`^run in the background as ([a-z0-9-]+) until "(.*)"$`)
+	startLine  = regexp.MustCompile(`^start ([a-z0-9-]+) until "(.*)": (.+)$`)
+	stopLine   = regexp.MustCompile(`^stop ([a-z0-9-]+)$`)
+	fileLine   = regexp.MustCompile(`^file (\S+)$`)
+	notRunLine = regexp.MustCompile(`^not run: .+$`)
+	editLine   = regexp.MustCompile(`^edit: (.+)$`)
+	goLine     = regexp.MustCompile(`^program ([a-z]+)$`)
+)
+
+const (
+	blockTimeout = 60 * time.Second // one block, and one wait for what runs in the background
+	stopTimeout  = 20 * time.Second
+)
+
+// TestMain also serves as the programs that pages use and a machine may lack.
+func TestMain(m *testing.M) {
+	switch filepath.Base(os.Args[0]) {
+	case "curl":
+		os.Exit(standIn(curl))
+	case "openssl":
+		os.Exit(standIn(openssl))
+	}
+	os.Exit(m.Run())
+}
+
+func standIn(f func(args []string) error) int {
+	if err := f(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// curl is as much of curl as the pages need.
+func curl(args []string) error {
+	resp, err := http.Get(args[len(args)-1])
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(os.Stdout, resp.Body)
+	return err
+}
+
+// openssl is as much of openssl as the pages need: genpkey and pkey for Ed25519.
+func openssl(args []string) error {
+	flag := func(name string) string {
+		for i, a := range args {
+			if a == name && i+1 < len(args) {
+				return args[i+1]
+			}
+		}
+		return ""
+	}
+	switch args[0] {
+	case "genpkey":
+		_, key, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			return err
+		}
+		der, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(flag("-out"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600)
+	case "pkey":
+		raw, err := os.ReadFile(flag("-in"))
+		if err != nil {
+			return err
+		}
+		block, _ := pem.Decode(raw)
+		if block == nil {
+			return errors.New("no PEM")
+		}
+		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+		if err != nil {
+			return err
+		}
+		der, err := x509.MarshalPKIXPublicKey(parsed.(ed25519.PrivateKey).Public())
+		if err != nil {
+			return err
+		}
+		_, err = os.Stdout.Write(der)
+		return err
+	}
+	return fmt.Errorf("openssl %s is not stood in for", args[0])
+}
+
+var (
+	binOnce sync.Once
+	binDir  string
+	binErr  error
+)
+
+// programs builds fealty once, and returns the folder to put first in PATH.
+func programs(t *testing.T) string {
+	t.Helper()
+	binOnce.Do(func() {
+		// It outlives the test that is first, and goes with the last one's process.
+		if binDir, binErr = os.MkdirTemp("", "fealty-docs-bin-"); binErr != nil {
+			return
+		}
+		build := exec.Command("go", "build", "-buildvcs=false", "-tags", "grpcnotrace", "-o", filepath.Join(binDir, "fealty"), "./cmd/fealty")
+		build.Dir = root
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			binErr = fmt.Errorf("build fealty: %w\n%s", err, out)
+			return
+		}
+		self, err := os.Executable()
+		if err != nil {
+			binErr = err
+			return
+		}
+		for _, tool := range []string{"curl", "openssl"} {
+			if _, err := exec.LookPath(tool); err != nil {
+				binErr = errors.Join(binErr, os.Symlink(self, filepath.Join(binDir, tool)))
+			}
+		}
+	})
+	if binErr != nil {
+		t.Fatal(binErr)
+	}
+	return binDir
+}
+
+// session runs one page.
+type session struct {
+	t      *testing.T
+	page   page
+	dir    string            // where its commands run
+	ports  map[string]string // port on the page to port here
+	last   string            // what the last block printed
+	behind map[string]*behind
+	line   int
+}
+
+// behind is a process in the background.
+type behind struct {
+	cmd    *exec.Cmd
+	out    *tail
+	exited chan struct{}
+	err    error // set before exited is closed
+}
+
+// tail keeps what a process prints, and tells who waits for a text in it.
+type tail struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer  // guarded by mu
+	news chan struct{} // closed and replaced with each write; guarded by mu
+}
+
+func (b *tail) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.news)
+	b.news = make(chan struct{})
+	return b.buf.Write(p)
+}
+
+func (b *tail) look() (string, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String(), b.news
+}
+
+// TestPages runs the README, the tutorial and the how-tos.
+func TestPages(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Fatal("the pages are for a shell")
+	}
+	t.Cleanup(func() { os.RemoveAll(binDir) })
+	ran := 0
+	for _, p := range pages(t) {
+		if p.path != "README.md" && !strings.HasPrefix(p.path, "docs/tutorial/") && !strings.HasPrefix(p.path, "docs/how-to/") {
+			continue
+		}
+		ran++
+		t.Run(strings.TrimSuffix(strings.TrimPrefix(p.path, "docs/"), ".md"), func(t *testing.T) {
+			t.Parallel() // they mostly wait for processes
+			runPage(t, p)
+		})
+	}
+	if ran < 5 {
+		t.Errorf("%d pages were run: this test looks at nothing", ran)
+	}
+}
+
+func runPage(t *testing.T, p page) {
+	bin := programs(t)
+	// Short, because a unix socket's path is.
+	dir, err := os.MkdirTemp("", "fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	s := &session{t: t, page: p, dir: filepath.Join(dir, "w"), ports: make(map[string]string), behind: make(map[string]*behind)}
+	for _, d := range []string{s.dir, filepath.Join(dir, "lib"), filepath.Join(dir, "etc")} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var env strings.Builder
+	for _, kv := range []string{"PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH"), "HOME=" + s.dir, "NO_COLOR=1", "LC_ALL=C"} {
+		name, value, _ := strings.Cut(kv, "=")
+		fmt.Fprintf(&env, "export %s='%s'\n", name, value)
+	}
+	if err := os.WriteFile(s.envFile(), []byte(env.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer s.stopAll()
+	for _, step := range s.steps() {
+		s.line = step.line
+		step.do()
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+type step struct {
+	line int
+	do   func()
+}
+
+// steps reads the page.
+func (s *session) steps() []step {
+	var out []step
+	add := func(line int, do func()) { out = append(out, step{line, do}) }
+	blocks := make(map[int]fence) // by the line above the fence's first
+	for _, f := range s.page.fences(s.t) {
+		blocks[f.line-2] = f
+	}
+	inside := false
+	for i, line := range s.page.lines {
+		if f, ok := blocks[i]; ok {
+			s.block(f, add)
+		}
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			inside = !inside
+		}
+		m := comment.FindStringSubmatch(strings.TrimSpace(line))
+		if m == nil || inside {
+			continue
+		}
+		if v := setupLine.FindStringSubmatch(m[1]); v != nil {
+			add(i+1, func() { s.fleet(strings.Fields(v[1])) })
+		}
+		if v := startLine.FindStringSubmatch(m[1]); v != nil {
+			add(i+1, func() { s.start(v[1], v[3], v[2]) })
+		}
+		if v := stopLine.FindStringSubmatch(m[1]); v != nil {
+			add(i+1, func() { s.stop(v[1]) })
+		}
+		if v := editLine.FindStringSubmatch(m[1]); v != nil {
+			add(i+1, func() { s.run(v[1]+"\n", 0) })
+		}
+	}
+	return out
+}
+
+// block adds the step of one fenced block.
+func (s *session) block(f fence, add func(int, func())) {
+	how := ""
+	if n := len(f.above); n > 0 {
+		how = f.above[n-1]
+	}
+	if v := runLine.FindStringSubmatch(how); v != nil {
+		exit, _ := strconv.Atoi(v[1])
+		add(f.line, func() { s.run(f.text, exit) })
+		return
+	}
+	if v := behindLine.FindStringSubmatch(how); v != nil {
+		add(f.line, func() { s.start(v[1], f.text, v[2]) })
+		return
+	}
+	if v := goLine.FindStringSubmatch(how); v != nil {
+		add(f.line, func() { s.build(v[1], f.text) })
+		return
+	}
+	if v := fileLine.FindStringSubmatch(how); v != nil {
+		add(f.line, func() {
+			if err := os.WriteFile(s.place(v[1]), []byte(s.here(f.text)), 0o644); err != nil {
+				s.fatal("%v", err)
+			}
+		})
+		return
+	}
+	switch {
+	case how == "output":
+		add(f.line, func() { s.compare(f.text) })
+	case notRunLine.MatchString(how):
+	case f.lang == "sh":
+		s.t.Errorf("%s:%d: it is not said whether this block is run", s.page.path, f.line)
+	}
+}
+
+func (s *session) fatal(format string, args ...any) {
+	s.t.Helper()
+	s.t.Fatalf("%s:%d: %s", s.page.path, s.line, fmt.Sprintf(format, args...))
+}
+
+func (s *session) envFile() string { return filepath.Join(filepath.Dir(s.dir), "env") }
+
+var (
+	hostPort = regexp.MustCompile(`(127\.0\.0\.1|[a-z0-9-]+\.example):([0-9]{4,5})\b`)
+	anyPort  = regexp.MustCompile(`((?:--listen|--metrics|listen:)[ =]"?):([0-9]{4,5})\b`)
+)
+
+// here turns what stands on the page into what is true here: folders, addresses.
+func (s *session) here(text string) string {
+	base := filepath.Dir(s.dir)
+	text = strings.ReplaceAll(text, "/var/lib/fealty", base+"/lib")
+	text = strings.ReplaceAll(text, "/etc/fealty", base+"/etc")
+	text = anyPort.ReplaceAllString(text, "${1}127.0.0.1:$2")
+	return hostPort.ReplaceAllStringFunc(text, func(m string) string {
+		return "127.0.0.1:" + s.port(m[strings.LastIndexByte(m, ':')+1:])
+	})
+}
+
+// port returns a free port for one of the page, always the same one.
+func (s *session) port(shown string) string {
+	if p, ok := s.ports[shown]; ok {
+		return p
+	}
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			s.fatal("%v", err)
+		}
+		_, p, err := net.SplitHostPort(l.Addr().String())
+		if err = errors.Join(err, l.Close()); err != nil {
+			s.fatal("%v", err)
+		}
+		if _, taken := portsGiven.LoadOrStore(p, true); !taken {
+			s.ports[shown] = p
+			return p
+		}
+	}
+}
+
+// portsGiven are the ports that pages have: no two that run at once get the same.
+var portsGiven sync.Map
+
+func (s *session) place(path string) string {
+	if path = s.here(path); filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(s.dir, path)
+}
+
+func (s *session) shell(ctx context.Context, script string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "sh", "-c", script)
+	cmd.Dir = s.dir
+	cmd.Env = []string{} // what a page needs is in the file of its environment
+	return cmd
+}
+
+// run runs a block to its end. Its variables are there for the next one.
+func (s *session) run(text string, exit int) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), blockTimeout)
+	defer cancel()
+	cmd := s.shell(ctx, fmt.Sprintf(". '%s'\ntrap 'export -p > \"%[1]s\"' EXIT\nset -ea\n%s", s.envFile(), s.here(text)))
+	out, err := cmd.CombinedOutput()
+	s.last = string(out)
+	var failed *exec.ExitError
+	if err != nil && (!errors.As(err, &failed) || ctx.Err() != nil) {
+		s.fatal("%v\n%s\n%s", err, s.last, s.logs())
+	}
+	if got := cmd.ProcessState.ExitCode(); got != exit {
+		s.fatal("exit status %d, want %d, of\n%s\n%s\n%s", got, exit, text, s.last, s.logs())
+	}
+}
+
+// start runs a block in the background, and waits until it printed a text.
+func (s *session) start(name, text, until string) {
+	s.t.Helper()
+	if strings.HasPrefix(text, "#") || strings.Count(strings.ReplaceAll(strings.TrimSpace(text), "\\\n", " "), "\n") > 0 {
+		s.fatal("what runs in the background is one command")
+	}
+	b := &behind{out: &tail{news: make(chan struct{})}, exited: make(chan struct{})}
+	b.cmd = s.shell(context.WithoutCancel(s.t.Context()), fmt.Sprintf(". '%s'\nexec %s", s.envFile(), s.here(text)))
+	b.cmd.Stdout, b.cmd.Stderr = b.out, b.out
+	if err := b.cmd.Start(); err != nil {
+		s.fatal("%v", err)
+	}
+	go func() { b.err = b.cmd.Wait(); close(b.exited) }() // waited for in stop
+	s.behind[name] = b
+	timeout := time.NewTimer(blockTimeout)
+	defer timeout.Stop()
+	for {
+		seen, news := b.out.look()
+		if strings.Contains(seen, s.here(until)) {
+			s.last = seen
+			return
+		}
+		select {
+		case <-news:
+		case <-b.exited:
+			seen, _ := b.out.look()
+			s.fatal("%s ended before it printed %q: %v\n%s", name, until, b.err, seen)
+		case <-timeout.C:
+			s.fatal("%s has not printed %q:\n%s", name, until, seen)
+		}
+	}
+}
+
+// stop interrupts a process in the background, which has to end well.
+func (s *session) stop(name string) {
+	s.t.Helper()
+	b := s.behind[name]
+	if b == nil {
+		s.fatal("nothing called %s runs", name)
+	}
+	delete(s.behind, name)
+	if err := b.end(); err != nil {
+		seen, _ := b.out.look()
+		s.fatal("%s did not end well: %v\n%s", name, err, seen)
+	}
+	s.last, _ = b.out.look()
+}
+
+func (b *behind) end() error {
+	if err := b.cmd.Process.Signal(syscall.SIGINT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	timeout := time.NewTimer(stopTimeout)
+	defer timeout.Stop()
+	select {
+	case <-b.exited:
+		return b.err
+	case <-timeout.C:
+		err := b.cmd.Process.Kill()
+		<-b.exited
+		return errors.Join(errors.New("it did not end after an interrupt"), err)
+	}
+}
+
+// stopAll ends what is left, members before their coordinator.
+func (s *session) stopAll() {
+	order := make([]string, 0, len(s.behind))
+	for name := range s.behind {
+		if name != "coordinator" {
+			order = append(order, name)
+		}
+	}
+	for _, name := range append(order, "coordinator") {
+		b := s.behind[name]
+		if b == nil {
+			continue
+		}
+		if err := b.end(); err != nil {
+			seen, _ := b.out.look()
+			s.t.Errorf("%s: %s did not end well: %v\n%s", s.page.path, name, err, seen)
+		}
+	}
+}
+
+// logs returns the end of what the processes in the background printed.
+func (s *session) logs() string {
+	var out strings.Builder
+	for name, b := range s.behind {
+		seen, _ := b.out.look()
+		fmt.Fprintf(&out, "--- %s\n%s\n", name, seen[max(0, len(seen)-2000):])
+	}
+	return out.String()
+}
+
+// build builds a program of the page, as a package of this module that is only in
+// the overlay of the build.
+func (s *session) build(name, text string) {
+	s.t.Helper()
+	source := filepath.Join(s.dir, name+".go")
+	module, err := filepath.Abs(root)
+	if err != nil {
+		s.fatal("%v", err)
+	}
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(module, "docs", "program", name, "main.go"): source}})
+	if err == nil {
+		err = errors.Join(os.WriteFile(source, []byte(text), 0o644), os.WriteFile(source+".json", overlay, 0o644))
+	}
+	if err != nil {
+		s.fatal("%v", err)
+	}
+	build := exec.CommandContext(s.t.Context(), "go", "build", "-buildvcs=false", "-overlay", source+".json", "-o", filepath.Join(s.dir, name), "./docs/program/"+name)
+	build.Dir = module
+	if out, err := build.CombinedOutput(); err != nil {
+		s.fatal("build the program: %v\n%s", err, out)
+	}
+}
+
+// fleet starts a coordinator with a manifest, and members that joined.
+func (s *session) fleet(members []string) {
+	s.t.Helper()
+	s.start("coordinator", "fealty coordinator --data /var/lib/fealty/coordinator --listen c1.example:7443 --metrics 127.0.0.1:9443", "coordinator serves")
+	s.run(`export FEALTY_SOCKET=/var/lib/fealty/coordinator/admin.sock
+fealty manifest init --cluster prod.example --signer-key-out /etc/fealty/alice.key \
+  --keeper file:/etc/fealty/seed.key --out /etc/fealty/manifest.yaml
+fealty manifest set /etc/fealty/manifest.yaml`, 0)
+	for _, m := range members {
+		s.run(fmt.Sprintf("fealty join --data /var/lib/fealty/%[1]s \"$(fealty token create --entry nodes --name %[1]s)\"", m), 0)
+		s.start(m, fmt.Sprintf("fealty agent --data /var/lib/fealty/%s", m), "stream to a coordinator")
+	}
+	s.run("unset FEALTY_SOCKET", 0)
+}
+
+// compare holds what the last block printed against what the page shows.
+func (s *session) compare(shown string) {
+	s.t.Helper()
+	want := strings.Split(strings.TrimRight(plain(s.here(shown)), "\n"), "\n")
+	got := strings.Split(strings.TrimRight(plain(s.last), "\n"), "\n")
+	if !matches(want, got) {
+		s.fatal("the page shows\n%s\n\nand it printed\n%s", shown, s.last)
+	}
+}
+
+// matches reports whether lines are as shown.
+func matches(want, got []string) bool {
+	switch {
+	case len(want) == 0:
+		return len(got) == 0
+	case strings.TrimSpace(want[0]) == "…":
+		for i := 0; i <= len(got); i++ {
+			if matches(want[1:], got[i:]) {
+				return true
+			}
+		}
+		return false
+	case len(got) == 0:
+		return false
+	}
+	pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(want[0]), "…", ".*") + "$"
+	return regexp.MustCompile(pattern).MatchString(got[0]) && matches(want[1:], got[1:])
+}
+
+// differs lists what is another in each run, and what stands for it.
+var differs = []struct {
+	what *regexp.Regexp
+	as   string
+}{
+	{regexp.MustCompile(`ed25519:[A-Za-z0-9+/=]{8,}…?`), "KEY"},
+	{regexp.MustCompile(`\b[0-9a-f]{16,}\b`), "HASH"},
+	{regexp.MustCompile(`\b[a-z2-7]{16}\b`), "ID"},
+	{regexp.MustCompile(`\b[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z`), "TIME"},
+	{regexp.MustCompile(`\b(trust_bundle|node_bootstrap) ([0-9]+)\.[0-9]+`), "$1 $2.N"},
+	{regexp.MustCompile(`\bdev\.[0-9a-f]{8}\b`), "dev.ID"},
+	{regexp.MustCompile(`\b127\.0\.0\.1:[0-9]+\b`), "ADDRESS"},
+	{regexp.MustCompile(`\b[0-9]+\.[0-9] s\b`), "SPAN"},
+	{regexp.MustCompile(`\b[0-9]+(?:d|h|m|s|ms|µs|us)(?: ?[0-9]+(?:h|m|s))*\b`), "SPAN"},
+	{regexp.MustCompile(`\b(now|SPAN ago|in SPAN)\b`), "THEN"},
+	{regexp.MustCompile(`\b[0-9]+ connections? of it\b`), "N connections of it"},
+	{regexp.MustCompile(`[ \t]+`), " "},
+	{regexp.MustCompile(` ?\n`), "\n"},
+}
+
+func plain(text string) string {
+	for _, d := range differs {
+		text = d.what.ReplaceAllString(text, d.as)
+	}
+	return text
+}
