@@ -461,30 +461,26 @@ func TestReplaceKeepsDomains(t *testing.T) {
 // still room for bans, and a ban gets through even when there is none.
 func TestBundleKeepsRoomForBans(t *testing.T) {
 	d := testDesk(t)
+	d.c.maxListed = 100
 	victim, spare := d.joined("victim"), d.joined("spare")
+	have := 0
 	fill := func(n int) {
 		t.Helper()
-		have := len(d.store.keys(banKeyPrefix))
-		for have < n {
-			ch := d.state().records.newChange(d.state().headVersion)
-			for range min(500, n-have) {
-				ch.put(banKeyKey(testKey(have)), 0, banRecord{Reason: "filler", Until: d.clock().Add(1000 * time.Hour), CertEnd: d.clock().Add(20 * time.Hour)})
-				have++
-			}
-			if have == n { // each costs a look at all of them
-				if err := d.c.touchTrust(t.Context(), d.state(), ch, trustDelta{}, 0); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if _, err := ch.commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+		ch := d.state().records.newChange(d.state().headVersion)
+		for ; have < n; have++ {
+			ch.put(banKeyKey(testKey(have)), 0, banRecord{Reason: "filler", Until: d.clock().Add(1000 * time.Hour), CertEnd: d.clock().Add(20 * time.Hour)})
+		}
+		if err := d.c.touchTrust(t.Context(), d.state(), ch, trustDelta{}, roomForBans); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ch.commit(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 	}
-	fill(snapshot.MaxBans - keyBanReserve)
+	fill(75)
 	_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "spare"})
 	wantOnly(t, "a removal without room", err, explain.RateLimited)
-	fill(snapshot.MaxBans)
+	fill(100)
 	d.ban(t, identity.Data, "victim")
 	if !d.c.trust.Load().bundle.Banned(victim.id, keyOf(t, victim.key)) {
 		t.Fatal("the ban is not in force")

@@ -45,6 +45,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Pauses of the loops. None of them is what makes a decision right.
@@ -135,6 +136,7 @@ type Coordinator struct {
 	trust         atomic.Pointer[trustView]
 	trustNews     news
 	headKick      chan struct{} // asks the head loop to look now; capacity 1
+	maxListed     int           // banned keys in a bundle
 	trustKick     chan struct{} // asks the trust loop to look now; capacity 1
 	setting       chan struct{} // held by the one SetManifest under way; capacity 1
 	headConfirmed atomic.Int64  // Unix nanoseconds of the last time the store showed our head
@@ -194,11 +196,12 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		setting:      make(chan struct{}, 1),
 		limiter:      newJoinLimiter(cfg.Rates),
 		joinsWaiting: make(chan struct{}, joinsPending), joinSlots: make(chan struct{}, joinsAtOnce),
-		stripes:  newStripes(),
-		refusals: newLogGate(),
-		stopping: make(chan struct{}),
-		members:  newMemberIndex(),
-		live:     liveMembers{members: make(map[identity.ID]*liveMember)},
+		stripes:   newStripes(),
+		refusals:  newLogGate(),
+		stopping:  make(chan struct{}),
+		members:   newMemberIndex(),
+		maxListed: snapshot.MaxBans,
+		live:      liveMembers{members: make(map[identity.ID]*liveMember)},
 	}
 	c.metrics = newMetrics(cfg.Registry, c)
 	if err := c.fs.MkdirAll(cfg.DataDir); err != nil {

@@ -87,7 +87,7 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 		if req.GetDryRun() || rec.value.State == stateReplacing {
 			return false, nil
 		}
-		err := m.c.banKeys(ctx, s, ch, rec.value, banRecord{Reason: "replaced: " + req.GetReason(), By: actor(ctx), At: m.c.now().UTC()}, trustDelta{}, keyBanReserve)
+		err := m.c.banKeys(ctx, s, ch, rec.value, banRecord{Reason: "replaced: " + req.GetReason(), By: actor(ctx), At: m.c.now().UTC()}, trustDelta{}, roomForOthers)
 		if err != nil {
 			return false, bundleFull("the replacement of a member", err)
 		}
@@ -155,7 +155,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		if !withKeys {
 			banned = memberRecord{}
 		}
-		switch err := c.banKeys(ctx, s, ch, banned, ban, trustDelta{ban: []identity.ID{id}}, 0); {
+		switch err := c.banKeys(ctx, s, ch, banned, ban, trustDelta{ban: []identity.ID{id}}, roomForBans); {
 		case errors.Is(err, errBundleFull) && withKeys:
 			withKeys = false
 			continue
@@ -206,7 +206,7 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		ch := s.records.newChange(s.headVersion)
 		ch.delete(banIDKey(id.Kind(), id.Name()), ban.version)
 		kept := banRecord{Reason: ban.value.Reason, By: ban.value.By, At: c.now().UTC()}
-		if err := c.banKeys(ctx, s, ch, rec.value, kept, trustDelta{unban: []identity.ID{id}}, 0); err != nil {
+		if err := c.banKeys(ctx, s, ch, rec.value, kept, trustDelta{unban: []identity.ID{id}}, roomForBans); err != nil {
 			return nil, bundleFull("lifting the ban, which bans the member's keys instead,", err)
 		}
 		if rec.exists() && rec.value.State == stateActive {
@@ -270,7 +270,7 @@ func (c *Coordinator) removeRecord(ctx context.Context, s *state, ch *change, re
 		return err
 	}
 	ch.audit(c.now(), auditEntry{Actor: by, Action: action, Target: m.path(), Reason: reason})
-	err := c.banKeys(ctx, s, ch, m, banRecord{Reason: action, By: by, At: c.now().UTC()}, trustDelta{}, keyBanReserve)
+	err := c.banKeys(ctx, s, ch, m, banRecord{Reason: action, By: by, At: c.now().UTC()}, trustDelta{}, roomForOthers)
 	return bundleFull("the removal of a member", err)
 }
 
@@ -282,7 +282,7 @@ const certMargin = time.Hour
 // trust state that it and d lead to; the zero m has no keys. A key is refused
 // here until no holder of it can be in grace, and listed in the bundle for as long
 // as a certificate over it can be valid.
-func (c *Coordinator) banKeys(ctx context.Context, s *state, ch *change, m memberRecord, ban banRecord, d trustDelta, reserve int) error {
+func (c *Coordinator) banKeys(ctx context.Context, s *state, ch *change, m memberRecord, ban banRecord, d trustDelta, room banRoom) error {
 	for _, k := range m.keys() {
 		if k.Key.IsZero() {
 			continue
@@ -304,7 +304,7 @@ func (c *Coordinator) banKeys(ctx context.Context, s *state, ch *change, m membe
 		ch.put(banKeyKey(k.Key), old.version, next)
 		d.keys = append(d.keys, keyBan{k.Key, next.CertEnd})
 	}
-	return c.touchTrust(ctx, s, ch, d, reserve)
+	return c.touchTrust(ctx, s, ch, d, room)
 }
 
 // member reads the record of the member, or says that there is none.

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/x509"
 	"errors"
+	"flag"
 	"fmt"
 	"slices"
 	"testing"
@@ -60,6 +61,13 @@ func entriesOf(pool bool) string {
 // TestAdmissionModel lets machines, thieves and admins do what they like, with
 // answers of the store that get lost, restarts and time that passes.
 func TestAdmissionModel(t *testing.T) {
+	// Each check is a cluster of its own. Give -rapid.checks for more of them.
+	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
+		t.Cleanup(func() { _ = f.Value.Set(f.DefValue) })
+		if err := f.Value.Set("30"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	rapid.Check(t, func(r *rapid.T) {
 		w := &world{desk: readyDesk(r, entriesOf(true)), r: r, holder: make(map[string]*machine), vacant: make(map[string]bool), banned: make(map[string]bool),
 			dead: make(map[identity.KeyID]time.Time), domains: make(map[string]bool), withPool: true}

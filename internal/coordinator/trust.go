@@ -295,9 +295,14 @@ type trustDelta struct {
 	keys       []keyBan // banned, or banned for longer
 }
 
-// keyBanReserve is the room for banned keys in a bundle that is kept for bans:
-// removals and replacements, which can wait, do not use it up.
-const keyBanReserve = snapshot.MaxBans / 4
+// banRoom says how much of the bundle's room for banned keys a change may use.
+// Removals and replacements, which can wait, leave a quarter of it for bans.
+type banRoom bool
+
+const (
+	roomForBans   banRoom = true
+	roomForOthers banRoom = false
+)
 
 // errBundleFull is matched when a bundle could not list what it has to.
 var errBundleFull = errors.New("the trust bundle is full")
@@ -306,7 +311,7 @@ var errBundleFull = errors.New("the trust bundle is full")
 // that ch leads to has a version of its own. What no bundle could be made of is
 // refused here, with an error that matches errBundleFull: once committed it would
 // stop every later ban.
-func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *change, d trustDelta, reserve int) error {
+func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *change, d trustDelta, room banRoom) error {
 	in, err := c.readTrust(ctx, s)
 	if err != nil {
 		return c.storeError("read the trust state", err)
@@ -317,8 +322,12 @@ func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *change, d tr
 		next.Change++
 	}
 	in = in.with(d, next)
-	if n := len(in.listed()); n > snapshot.MaxBans-reserve && len(d.keys) > 0 {
-		return fmt.Errorf("%d banned keys are listed, and %d are left for bans: %w", n, reserve, errBundleFull)
+	limit := c.maxListed
+	if room == roomForOthers {
+		limit -= limit / 4
+	}
+	if n := len(in.listed()); n > limit && len(d.keys) > 0 {
+		return fmt.Errorf("%d banned keys would be listed, the limit is %d: %w", n, limit, errBundleFull)
 	}
 	if _, err := signTrust(s, in, c.now()); err != nil {
 		return fmt.Errorf("%w: %w", errBundleFull, err)
