@@ -130,6 +130,7 @@ const (
 	AddressUnusable         Code = "FE-U114"
 	FileExists              Code = "FE-U115"
 	FileNotWritten          Code = "FE-U116"
+	StoryFailed             Code = "FE-U117"
 )
 
 // Transport.
@@ -957,7 +958,7 @@ from: a flag, the environment, or a file.`,
 	{
 		Code:  UnknownKey,
 		Title: "the configuration has an unknown key",
-		What:  "{file|the configuration}:{line|?}: there is no setting {key|of that name}",
+		What:  "{place|the configuration}: there is no setting {key|of that name}",
 		Why:   "{guess|nothing is similar to it}",
 		Do:    "correct or remove it; fealty explain lists the settings",
 		Exit:  ExitConfig, GRPC: codes.InvalidArgument,
@@ -1097,6 +1098,17 @@ Commands that make keys and policies never replace a file. Nothing was written.`
 		Exit:  ExitFailed, GRPC: codes.FailedPrecondition,
 		Page: `
 Files are written whole or not at all, so that there is no half of one to clean up.`,
+	},
+	{
+		Code:  StoryFailed,
+		Title: "a step of the story failed",
+		What:  "the story did not go as it should: {failed|some} of {steps|its} steps failed",
+		Why:   "what was seen is not what the step expects; it stands beside the step above",
+		Do:    "run it again; if the same step fails, report it with the output of fealty dev --story --exit -o json",
+		Exit:  ExitFailed, GRPC: codes.Internal,
+		Page: `
+The story runs the whole product on real listeners on this machine. A step that fails on an idle machine is a
+defect of Fealty. On a machine that is very busy a wait may run out; the step then says what it waited for.`,
 	},
 
 	{

@@ -1,0 +1,78 @@
+package cli
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+func (c *CLI) authzCommand() *cobra.Command {
+	var kind string
+	cmd := c.command(spec{
+		use: "authz", short: "show who may call what",
+		long:   "Show who may call what: the table that servers of this release enforce, as it is read from the protocol. It needs no coordinator.",
+		sample: "  fealty authz --kind readonly",
+		run: func(context.Context, *config, []string) error {
+			if kind != "" && !identity.Kind(kind).Valid() {
+				_, _, err := memberArg(kind + "/x")
+				return err
+			}
+			rules, err := authzRules()
+			if err != nil {
+				return err
+			}
+			t := &table{columns: []column{{title: "METHOD"}, {title: "CALLERS", least: 12}, {title: "BOUND TO"}, {title: "SOCKET"}, {title: "WHY", least: 24}}}
+			items := list{}
+			for _, r := range rules {
+				callers := kindNames(r)
+				if kind != "" && !r.Open && !strings.Contains(" "+strings.Join(callers, " ")+" ", " "+kind+" ") {
+					continue
+				}
+				t.add(txt(method(r)), txt(callersText(r)), txt(dash(r.Bind)), txt(map[bool]string{true: "yes", false: "-"}[r.Local]), txt(r.Why))
+				items = append(items, object{{"method", r.Method}, {"kinds", texts(callers)}, {"open", r.Open}, {"local", r.Local}, {"bind", r.Bind}, {"why", r.Why}})
+			}
+			return c.print(result{object{{"rules", items}}, func(p *page) error { return p.table(t) }})
+		},
+	})
+	cmd.Flags().StringVar(&kind, "kind", "", "only what this kind may call")
+	return cmd
+}
+
+// authzRules returns the authorization table of all services.
+func authzRules() ([]authz.Rule, error) {
+	services, err := authz.Services(authz.APIServices()...)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.Internal, "what", "the authorization table")
+	}
+	table, err := authz.NewTable(services...)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.Internal, "what", "the authorization table")
+	}
+	return table.Rows(), nil
+}
+
+func method(r authz.Rule) string { return strings.TrimPrefix(r.Method, "/fealty.v1.") }
+
+func kindNames(r authz.Rule) []string {
+	out := make([]string, len(r.Kinds))
+	for i, k := range r.Kinds {
+		out[i] = string(k)
+	}
+	return out
+}
+
+// callersText says who may call, over the network.
+func callersText(r authz.Rule) string {
+	switch {
+	case r.Open:
+		return "anybody"
+	case len(r.Kinds) == 0:
+		return "nobody"
+	}
+	return strings.Join(kindNames(r), ", ")
+}

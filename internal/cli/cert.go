@@ -1,0 +1,279 @@
+package cli
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+// maxCertBytes bounds a file with certificates, and maxCerts their number.
+const (
+	maxCertBytes = 1 << 20
+	maxCerts     = 64
+)
+
+func (c *CLI) certCommand() *cobra.Command {
+	return noun("cert", "read and verify certificates", c.certShow(), c.certVerify())
+}
+
+// certFile is what a PEM file holds. Keys are counted and not kept.
+type certFile struct {
+	name  string
+	certs []*x509.Certificate
+	keys  int
+}
+
+func (c *CLI) readCerts(cfg *config, file string) (*certFile, error) {
+	var data []byte
+	var err error
+	if file == "-" {
+		data, err = readAll(c.env.Stdin, maxCertBytes)
+	} else {
+		data, err = readFile(cfg.within(file), maxCertBytes)
+	}
+	if err != nil {
+		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "certificate", "file", file)
+	}
+	out := &certFile{name: file}
+	bad := func(problem string) (*certFile, error) {
+		return nil, explain.New(explain.CertificateRefused, "certificate", "in "+file, "problem", problem)
+	}
+	for {
+		var block *pem.Block
+		if block, data = pem.Decode(data); block == nil {
+			break
+		}
+		switch {
+		case strings.HasSuffix(block.Type, "PRIVATE KEY"):
+			out.keys++
+		case block.Type == "CERTIFICATE":
+			if len(out.certs) == maxCerts {
+				return bad(fmt.Sprintf("there are more than %d", maxCerts))
+			}
+			cert, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				return bad(fmt.Sprintf("number %d does not parse: %v", len(out.certs)+1, err))
+			}
+			out.certs = append(out.certs, cert)
+		}
+	}
+	if len(out.certs) == 0 {
+		return bad("the file has no PEM block of type CERTIFICATE")
+	}
+	return out, nil
+}
+
+func (c *CLI) certShow() *cobra.Command {
+	return c.command(spec{
+		use: "show FILE", short: "show the certificates in a PEM file",
+		long:   "Show the certificates in a PEM file, such as identity/svid.pem in an agent's folder, or - for standard input. Private keys are never shown.",
+		sample: "  fealty cert show /var/lib/fealty/agent/identity/svid.pem",
+		args:   exactly("FILE"),
+		run: func(_ context.Context, cfg *config, args []string) error {
+			f, err := c.readCerts(cfg, args[0])
+			if err != nil {
+				return err
+			}
+			return c.print(f.result(c.env.Now()))
+		},
+	})
+}
+
+func (f *certFile) result(now time.Time) result {
+	items := make(list, 0, len(f.certs))
+	for _, cert := range f.certs {
+		items = append(items, ofCert(cert, now))
+	}
+	return result{object{{"file", f.name}, {"certificates", items}, {"private_keys", f.keys}}, func(p *page) error {
+		for i, cert := range f.certs {
+			if i > 0 {
+				p.line("")
+			}
+			if err := p.facts(certFacts(cert, now, p.wide)); err != nil {
+				return err
+			}
+		}
+		if f.keys > 0 {
+			p.line("\nThe file also holds %s, not shown.", plural(f.keys, "private key", "private keys"))
+		}
+		return nil
+	}}
+}
+
+// sortOf says what a certificate is in a cluster, and its identity, or why it has
+// none.
+func sortOf(cert *x509.Certificate) (sort, id, problem string) {
+	switch {
+	case cert.IsCA && cert.CheckSignatureFrom(cert) == nil:
+		return "root", "", ""
+	case cert.IsCA:
+		return "mesh CA", "", ""
+	}
+	got, err := identity.FromCertificate(cert)
+	if err != nil {
+		return "leaf", "", err.Error()
+	}
+	return "leaf", got.String(), ""
+}
+
+func ofCert(cert *x509.Certificate, now time.Time) object {
+	sort, id, problem := sortOf(cert)
+	return object{
+		{"sort", sort}, {"spiffe_id", id}, {"identity_problem", problem}, {"subject", cert.Subject.String()}, {"issuer", cert.Issuer.String()},
+		{"serial", cert.SerialNumber.Text(16)}, {"key_id", identity.KeyOf(cert).String()}, {"key_type", cert.PublicKeyAlgorithm.String()},
+		{"not_before", stamp(cert.NotBefore)}, {"not_after", stamp(cert.NotAfter)}, {"in_date", inDate(cert, now)},
+		{"dns_names", texts(cert.DNSNames)}, {"profile_problem", profileProblem(cert, sort, now)},
+	}
+}
+
+func inDate(cert *x509.Certificate, now time.Time) bool {
+	return !now.Before(cert.NotBefore) && !now.After(cert.NotAfter)
+}
+
+// profileProblem says how a certificate differs from what a cluster mints, or "".
+// Dates are shown by themselves.
+func profileProblem(cert *x509.Certificate, sort string, now time.Time) string {
+	check := map[string]func(*x509.Certificate, time.Time) error{
+		"leaf": identity.CheckLeaf, "mesh CA": identity.CheckMeshCA, "root": identity.CheckRoot,
+	}[sort]
+	if !inDate(cert, now) {
+		now = cert.NotBefore.Add(cert.NotAfter.Sub(cert.NotBefore) / 2)
+	}
+	if e, ok := errors.AsType[*identity.ChainError](check(cert, now)); ok {
+		return joinText("rule "+e.Rule+" ("+e.Section+")", e.Detail)
+	}
+	return ""
+}
+
+func certFacts(cert *x509.Certificate, now time.Time, wide bool) facts {
+	var f facts
+	sort, id, problem := sortOf(cert)
+	f.add("certificate", sort)
+	f.add("identity", id)
+	f.paint("no identity", amber, problem)
+	if cert.Subject.String() != "" {
+		f.add("subject", cert.Subject.String())
+	}
+	f.add("issuer", cert.Issuer.String())
+	f.add("key", identity.KeyOf(cert).String())
+	state := painted(green, "● in date, ends "+relative(cert.NotAfter, now))
+	switch {
+	case now.Before(cert.NotBefore):
+		state = painted(amber, "▲ not valid yet, begins "+relative(cert.NotBefore, now))
+	case now.After(cert.NotAfter):
+		state = painted(red, "✖ expired "+relative(cert.NotAfter, now))
+	}
+	f.paint("state", state.paint, state.text)
+	f.add("valid", cert.NotBefore.UTC().Format(time.RFC3339)+" to "+cert.NotAfter.UTC().Format(time.RFC3339))
+	f.paint("profile", amber, profileProblem(cert, sort, now))
+	f.add("dns names", strings.Join(cert.DNSNames, ", "))
+	if wide {
+		f.add("serial", cert.SerialNumber.Text(16))
+		f.add("key type", cert.PublicKeyAlgorithm.String())
+	}
+	return f
+}
+
+func (c *CLI) certVerify() *cobra.Command {
+	var root, bundle, cluster string
+	cmd := c.command(spec{
+		use: "verify FILE", short: "verify a certificate chain as a member would",
+		long: `Verify the chain in a PEM file by the rules that every process of a cluster verifies its peers with.
+
+--root names a PEM file with the roots to believe: any mesh CA under them is accepted, so that a mesh CA whose
+key was given up is not noticed. --bundle names one with roots and the mesh CAs that are accepted. Bans are in
+neither: a trust bundle of the cluster says who is banned.`,
+		sample: "  fealty cert verify svid.pem --root root.pem --cluster prod.example",
+		args:   exactly("FILE"),
+		run: func(_ context.Context, cfg *config, args []string) error {
+			switch {
+			case cluster == "":
+				return missing("--cluster", "an identity counts in one cluster", "--cluster ID")
+			case root == "" == (bundle == ""):
+				return missing("--root", "it has to be said whom to believe, in one way", "--root FILE or --bundle FILE")
+			}
+			f, err := c.readCerts(cfg, args[0])
+			if err != nil {
+				return err
+			}
+			trust, err := c.readTrust(cfg, f, root, bundle, cluster)
+			if err != nil {
+				return err
+			}
+			v, err := trust.Verify(f.certs, c.env.Now())
+			if err == nil {
+				err = v.IDErr
+			}
+			if err != nil {
+				return refusedCert(args[0], err)
+			}
+			return c.print(result{object{
+				{"file", args[0]}, {"verified", true}, {"spiffe_id", v.ID.String()}, {"key_id", v.Key.String()},
+				{"not_after", stamp(v.Leaf.NotAfter)}, {"mesh_ca_checked", bundle != ""}, {"bans_checked", false},
+			}, func(p *page) error {
+				var out facts
+				out.paint("verified", green, "● "+v.ID.String())
+				out.add("key", v.Key.String())
+				out.add("ends", v.Leaf.NotAfter.UTC().Format(time.RFC3339)+", "+relative(v.Leaf.NotAfter, c.env.Now()))
+				out.add("not checked", map[bool]string{true: "bans", false: "bans, and whether the mesh CA's key is still accepted"}[bundle != ""])
+				return p.facts(out)
+			}})
+		},
+	})
+	cmd.Flags().StringVar(&root, "root", "", "a PEM file with the roots to believe")
+	cmd.Flags().StringVar(&bundle, "bundle", "", "a PEM file with the roots to believe and the mesh CAs that are accepted")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "the cluster whose identity it has to be")
+	return cmd
+}
+
+func refusedCert(name string, err error) error {
+	if e, ok := errors.AsType[*identity.ChainError](err); ok {
+		return explain.Wrap(err, explain.CertificateRefused, "certificate", name, "problem", fmt.Sprintf("rule %s refused its %s: %s", e.Rule, e.Certificate, e.Detail))
+	}
+	return explain.Wrap(err, explain.CertificateRefused, "certificate", name, "problem", err.Error())
+}
+
+// readTrust makes a bundle of the roots and mesh CAs in a file. Without accepted
+// mesh CAs those of the chain itself are.
+func (c *CLI) readTrust(cfg *config, chain *certFile, root, bundle, cluster string) (*identity.Bundle, error) {
+	file, flag := root, "--root"
+	if bundle != "" {
+		file, flag = bundle, "--bundle"
+	}
+	anchors, err := c.readCerts(cfg, file)
+	if err != nil {
+		return nil, err
+	}
+	cfgBundle := identity.BundleConfig{Cluster: cluster}
+	mesh := chain.certs
+	if bundle != "" {
+		mesh = anchors.certs
+	}
+	for _, cert := range anchors.certs {
+		if sort, _, _ := sortOf(cert); sort == "root" {
+			cfgBundle.Roots = append(cfgBundle.Roots, cert)
+		}
+	}
+	for _, cert := range mesh {
+		if sort, _, _ := sortOf(cert); sort == "mesh CA" {
+			cfgBundle.MeshKeys = append(cfgBundle.MeshKeys, identity.KeyOf(cert))
+		}
+	}
+	b, err := identity.NewBundle(cfgBundle)
+	if err != nil {
+		if len(cfgBundle.Roots) == 0 {
+			return nil, explain.Wrap(err, explain.BadValue, "name", flag, "value", file, "problem", "the file has no root", "want", "a PEM file with a root of the cluster")
+		}
+		return nil, explain.Wrap(err, explain.BadValue, "name", flag+" or --cluster", "value", "used", "problem", err.Error())
+	}
+	return b, nil
+}

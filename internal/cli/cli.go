@@ -1,0 +1,219 @@
+// Package cli is the commands: what a person types, and what a script reads.
+//
+// What is promised:
+//
+//   - Standard output is data, standard error is talk. Data comes as a table, or
+//     as JSON and YAML with fixed names under schema fealty.cli/v1.
+//   - Every failure is three lines with a stable code, or one JSON object, and
+//     ends with the exit status of its code. Nothing else is printed for it.
+//   - Settings come from flags, the environment and a file, in this order; a name
+//     that is not known is an error. All of them stand in one table (settings.go),
+//     from which flags, pages and the reference are made.
+//   - No command guesses which cluster it is for. What changes something takes
+//     --dry-run; what takes something away asks first.
+//   - Text from elsewhere cannot move the cursor of a terminal or hide other text.
+//
+// A [CLI] does no more than its [Env] lets it: streams, arguments, environment,
+// clock and folder are values, so that tests run commands as the program does.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+// Env is all that a command sees of the world, besides files and sockets.
+type Env struct {
+	// Stdin, Stdout and Stderr are the streams. Nil: empty, or discarded.
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+
+	// Args are the arguments, without the name of the program.
+	Args []string
+
+	// Environ is the environment as NAME=value.
+	Environ []string
+
+	// Dir is the folder that relative paths start from. Empty: that of the process.
+	Dir string
+
+	// IsTerminal reports whether one of the streams is a terminal. Nil: none is.
+	IsTerminal func(stream any) bool
+
+	// Width returns the columns of the terminal behind Stdout, 0 if there is none.
+	// Nil: there is none.
+	Width func() int
+
+	// Now is the clock. Nil means time.Now.
+	Now func() time.Time
+
+	// Release is the release of the program. Empty: from the build.
+	Release string
+}
+
+// CLI is one invocation. Make it with [New], run it once with [CLI.Run].
+type CLI struct {
+	env    Env
+	format format // of data and errors; known as soon as it can be
+}
+
+// New returns the invocation that env describes. It starts nothing.
+func New(env Env) *CLI {
+	if env.Stdin == nil {
+		env.Stdin = strings.NewReader("")
+	}
+	if env.Stdout == nil {
+		env.Stdout = io.Discard
+	}
+	if env.Stderr == nil {
+		env.Stderr = io.Discard
+	}
+	if env.IsTerminal == nil {
+		env.IsTerminal = func(any) bool { return false }
+	}
+	if env.Width == nil {
+		env.Width = func() int { return 0 }
+	}
+	if env.Now == nil {
+		env.Now = time.Now
+	}
+	if env.Release == "" {
+		env.Release = release()
+	}
+	return &CLI{env: env}
+}
+
+// Main runs the program in the environment of its process, until it is done or
+// interrupted, and returns the exit status. It is the only place that handles
+// signals: the first one ends what runs cleanly, the second one ends the process.
+func Main() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	env := Env{
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Args: os.Args[1:], Environ: os.Environ(),
+		IsTerminal: func(stream any) bool {
+			f, ok := stream.(*os.File)
+			return ok && term.IsTerminal(int(f.Fd()))
+		},
+		Width: func() int {
+			width, _, err := term.GetSize(int(os.Stdout.Fd()))
+			if err != nil {
+				return 0
+			}
+			return width
+		},
+	}
+	return New(env).Run(ctx)
+}
+
+// Run runs the command and returns its exit status, after everything that there
+// is to say was written.
+func (c *CLI) Run(ctx context.Context) int {
+	c.format = c.formatOf(c.env.Args)
+	root := c.root()
+	root.SetContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return int(explain.ExitOK)
+	}
+	return c.fail(cmd, err)
+}
+
+// root returns the tree of commands. It is made for each invocation: cobra keeps
+// what was parsed in it.
+func (c *CLI) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "fealty",
+		Short: "A control plane for fleets of machines",
+		Long: `A control plane for fleets of machines: who may join, who is on the other end, who is in charge, what a
+node may do, and what happens when the control plane is gone.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          oneOfCommands,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		CompletionOptions: cobra.CompletionOptions{
+			DisableDefaultCmd: true, // completion.go has our own
+		},
+	}
+	root.SetArgs(c.env.Args)
+	root.SetIn(c.env.Stdin)
+	root.SetOut(c.env.Stdout)
+	root.SetErr(c.env.Stderr)
+	root.SetFlagErrorFunc(c.flagError)
+	root.PersistentFlags().SortFlags = false
+	c.addSettings(root.PersistentFlags(), everywhere)
+	root.PersistentFlags().Bool("print-config", false, "print the settings in force and where each is from, and do nothing")
+	root.AddGroup(
+		&cobra.Group{ID: "processes", Title: "Processes:"},
+		&cobra.Group{ID: "node", Title: "A machine:"},
+		&cobra.Group{ID: "fleet", Title: "The fleet:"},
+		&cobra.Group{ID: "read", Title: "Reading and checking:"},
+	)
+	add := func(group string, cmds ...*cobra.Command) {
+		for _, cmd := range cmds {
+			cmd.GroupID = group
+			root.AddCommand(cmd)
+		}
+	}
+	add("processes", c.devCommand(), c.coordinatorCommand(), c.agentCommand())
+	add("node", c.joinCommand(), c.leaveCommand(), c.loginCommand())
+	add("fleet", c.statusCommand(), c.manifestCommand(), c.tokenCommand(), c.memberCommand())
+	add("read", c.certCommand(), c.authzCommand(), c.explainCommand(), c.completionCommand(), c.versionCommand())
+	root.SetHelpCommandGroupID("read")
+	return root
+}
+
+// talk prints one line for a person.
+func (c *CLI) talk(text string, args ...any) {
+	fmt.Fprintf(c.env.Stderr, "fealty: %s\n", sanitize(fmt.Sprintf(text, args...)))
+}
+
+// getenv returns a variable of the environment; the last one of a name counts.
+func (c *CLI) getenv(name string) string {
+	for i := len(c.env.Environ) - 1; i >= 0; i-- {
+		if v, ok := strings.CutPrefix(c.env.Environ[i], name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// width is how many columns there are for a table; 0: as many as it takes.
+func (c *CLI) width() int {
+	if !c.env.IsTerminal(c.env.Stdout) {
+		return 0
+	}
+	if n, err := strconv.Atoi(c.getenv("COLUMNS")); err == nil && n > 0 {
+		return n
+	}
+	return c.env.Width()
+}
+
+// coloured reports whether a stream takes colour (no-color.org).
+func (c *CLI) coloured(stream io.Writer) bool {
+	return c.getenv("NO_COLOR") == "" && c.getenv("TERM") != "dumb" && c.env.IsTerminal(stream)
+}
+
+// release returns the release that the build names.
+func release() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
+		return "devel"
+	}
+	return info.Main.Version
+}

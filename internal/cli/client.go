@@ -1,0 +1,243 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// devSocket is where a local cluster has its admin socket, below the folder in
+// which it was started.
+const devSocket = ".fealty-dev/coordinator/admin.sock"
+
+// maxAnswerBytes bounds an answer: a long history is the largest.
+const maxAnswerBytes = 512 << 20
+
+// services are the clients of a coordinator.
+type services struct {
+	line     *line
+	manifest fealtyv1.ManifestServiceClient
+	members  fealtyv1.MemberServiceClient
+	status   fealtyv1.StatusServiceClient
+	tokens   fealtyv1.TokenServiceClient
+	local    bool // over the admin socket
+}
+
+func (s *services) Close() { s.line.Close() }
+
+// asking runs f with a connection to the coordinator that the settings name.
+func (c *CLI) asking(cfg *config, f func(*services) error) error {
+	l, local, err := c.dial(cfg)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return f(&services{
+		line:     l,
+		manifest: fealtyv1.NewManifestServiceClient(l),
+		members:  fealtyv1.NewMemberServiceClient(l),
+		status:   fealtyv1.NewStatusServiceClient(l),
+		tokens:   fealtyv1.NewTokenServiceClient(l),
+		local:    local,
+	})
+}
+
+// dial opens the way to the coordinators that the settings name. It connects on
+// the first call.
+func (c *CLI) dial(cfg *config) (_ *line, local bool, err error) {
+	socket, coordinators, person := cfg.find("socket"), cfg.find("coordinator"), cfg.find("identity")
+	remote := max(coordinators.rank, person.rank)
+	timeout := cfg.duration("timeout")
+	switch {
+	case socket.text != "" && socket.rank == remote:
+		return nil, false, explain.New(explain.BadValue, "name", "--socket", "value", "given together with "+max2(coordinators, person).from,
+			"problem", "they name two ways to a coordinator", "want", "one of them")
+	case socket.text != "" && socket.rank > remote:
+		l, err := dialSocket(cfg.path("socket"), timeout)
+		return l, true, err
+	case remote > fromDefault:
+		l, err := c.dialRemote(cfg, timeout)
+		return l, false, err
+	}
+	path := cfg.within(devSocket)
+	if _, err := os.Stat(path); err == nil {
+		c.talk("no coordinator is named: asking the local cluster in %s", filepath.Dir(filepath.Dir(devSocket)))
+		l, err := dialSocket(path, timeout)
+		return l, true, err
+	}
+	return nil, false, explain.New(explain.NoCoordinatorConfigured,
+		"looked", "flags, environment, configuration file and ./.fealty-dev",
+		"ways", "on a coordinator's machine --socket PATH; elsewhere --identity DIR from fealty login, with --coordinator HOST:PORT for another address; "+
+			"or FEALTY_SOCKET, FEALTY_IDENTITY, FEALTY_COORDINATOR, or a file with --config")
+}
+
+func max2(a, b value) value {
+	if a.rank >= b.rank {
+		return a
+	}
+	return b
+}
+
+// dialSocket opens the way to a process of this machine.
+func dialSocket(path string, timeout time.Duration) (*line, error) {
+	if err := mesh.CheckSocketPath(path); err != nil {
+		return nil, explain.Wrap(err, explain.BadValue, "name", "the path of the socket", "value", path,
+			"problem", strings.TrimPrefix(err.Error(), "mesh: "), "want", "a shorter path")
+	}
+	e := &endpoint{name: path}
+	conn, err := mesh.DialLocal(path, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+		var d net.Dialer
+		raw, err := d.DialContext(ctx, "unix", path)
+		e.failed(err)
+		return raw, err
+	}), answerSize())
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", path, err)
+	}
+	e.conn, e.close = conn, conn.Close
+	return &line{endpoints: []*endpoint{e}, timeout: timeout}, nil
+}
+
+func answerSize() grpc.DialOption {
+	return grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes))
+}
+
+// dialRemote opens the way to coordinators elsewhere, as the person that logged in.
+func (c *CLI) dialRemote(cfg *config, timeout time.Duration) (*line, error) {
+	dir := cfg.path("identity")
+	if dir == "" {
+		return nil, explain.New(explain.BadValue, "name", "--coordinator", "value", "given alone",
+			"problem", "a coordinator elsewhere has to know who asks", "want", "--identity DIR too, as fealty login wrote it")
+	}
+	source, addresses, err := loadLogin(dir, c.env.Now)
+	if err != nil {
+		return nil, err
+	}
+	if named := cfg.list("coordinator"); len(named) > 0 {
+		addresses = named
+	}
+	l := &line{timeout: timeout}
+	for _, addr := range addresses {
+		conn, err := mesh.Dial(addr, source, credential.AnyOfKind(identity.Coordinator), mesh.Options{Now: c.env.Now, GRPC: []grpc.DialOption{answerSize()}})
+		if err != nil {
+			l.Close()
+			return nil, explain.Wrap(err, explain.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
+		}
+		l.endpoints = append(l.endpoints, &endpoint{name: addr, conn: conn, close: conn.Close})
+	}
+	if len(l.endpoints) == 0 {
+		return nil, explain.New(explain.NoCoordinatorConfigured, "looked", "the identity in "+dir)
+	}
+	return l, nil
+}
+
+// A line is the way to one of several endpoints: calls try them in turn until one
+// was reached. It is a grpc.ClientConnInterface.
+type line struct {
+	endpoints []*endpoint
+	timeout   time.Duration // of one call
+}
+
+type endpoint struct {
+	name  string
+	conn  grpc.ClientConnInterface
+	close func() error
+
+	mu   sync.Mutex
+	dial error // why the last attempt to connect failed; guarded by mu
+}
+
+func (e *endpoint) failed(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.dial = err
+}
+
+func (e *endpoint) lastFailure() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.dial
+}
+
+// Close ends all connections.
+func (l *line) Close() {
+	for _, e := range l.endpoints {
+		e.close()
+	}
+}
+
+// Invoke runs a unary call on the first endpoint that is reached. Its errors are
+// worded: a change whose answer was lost is of unknown outcome.
+func (l *line) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	var first error
+	for _, e := range l.endpoints {
+		sent, err := l.call(ctx, e, method, args, reply, opts)
+		if err == nil {
+			return nil
+		}
+		if first == nil {
+			first = err
+		}
+		if ctx.Err() != nil || !l.elsewhere(sent, err) {
+			return err
+		}
+	}
+	return first
+}
+
+// elsewhere reports whether another endpoint may be asked: nothing can have
+// happened at this one.
+func (l *line) elsewhere(sent bool, err error) bool {
+	return !sent || errors.Is(explain.Of(err), explain.RecoveryMode)
+}
+
+func (l *line) call(ctx context.Context, e *endpoint, method string, args, reply any, opts []grpc.CallOption) (sent bool, err error) {
+	call, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	var p peer.Peer
+	err = e.conn.Invoke(call, method, args, reply, append(opts, grpc.Peer(&p))...)
+	if err == nil {
+		return true, nil
+	}
+	if ctx.Err() != nil {
+		return p.Addr != nil, context.Cause(ctx)
+	}
+	sent = p.Addr != nil
+	if dial := e.lastFailure(); dial != nil && !sent {
+		return false, explain.Wrap(err, explain.Unreachable, "endpoint", e.name, "problem", network(dial))
+	}
+	return sent, overNetwork(err, e.name, shortMethod(method), sent, changes(method, args), l.timeout.String())
+}
+
+// NewStream opens a stream on the first endpoint.
+func (l *line) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return l.endpoints[0].conn.NewStream(ctx, desc, method, opts...)
+}
+
+// changes reports whether a call can change something.
+func changes(method string, args any) bool {
+	name := shortMethod(method)
+	if strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") {
+		return false
+	}
+	dry, ok := args.(interface{ GetDryRun() bool })
+	return !ok || !dry.GetDryRun()
+}
+
+// shortMethod returns the last part of a method's full name.
+func shortMethod(method string) string { return method[strings.LastIndexByte(method, '/')+1:] }

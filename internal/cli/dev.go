@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fealty-io/fealty/internal/devcluster"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+func (c *CLI) devCommand() *cobra.Command {
+	var story, exit bool
+	cmd := c.command(spec{
+		use: "dev", short: "run a whole cluster on this machine, for trying things out",
+		long: `Run a whole cluster on this machine, in one process: a coordinator on an embedded store and three members
+that join with tokens. Everything in it is real; it listens on loopback only, and its cluster id begins with
+"dev.", so that nothing it signs verifies elsewhere. Ctrl-C ends all of it.
+
+With --data the cluster is kept, and starting again finds the same one. Without, it is gone afterwards.
+
+--story shows, step by step on a cluster of its own, what Fealty promises: who is let in, who is not, and what
+happens to the cluster when something goes wrong. With --exit it ends after the last step, and fails if one
+was not as expected.`,
+		sample: `  fealty dev --data .fealty-dev
+  fealty dev --story --exit -o json`,
+		groups: []group{ofDev},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			if exit && !story {
+				return explain.New(explain.BadValue, "name", "--exit", "value", "without --story", "problem", "there is nothing that could end", "want", "--story --exit")
+			}
+			if story {
+				return c.devStory(ctx, exit)
+			}
+			return c.dev(ctx, cfg)
+		},
+	})
+	cmd.Flags().BoolVar(&story, "story", false, "tell the product's story live, on a cluster of its own")
+	cmd.Flags().BoolVar(&exit, "exit", false, "with --story: end after the last step, and fail if one failed")
+	return cmd
+}
+
+// dev runs the cluster until ctx ends.
+func (c *CLI) dev(ctx context.Context, cfg *config) (err error) {
+	started := time.Now()
+	opts := devcluster.Options{DataDir: cfg.path("data"), Release: c.env.Release, Log: slog.New(slog.DiscardHandler)}
+	logFile := ""
+	if opts.DataDir != "" {
+		if err := durable.OS().MkdirAll(opts.DataDir); err != nil {
+			return fmt.Errorf("make the folder of the dev cluster: %w", err)
+		}
+		logFile = filepath.Join(opts.DataDir, "dev.log")
+		f, err := os.OpenFile(logFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			return fmt.Errorf("open the log of the dev cluster: %w", err)
+		}
+		defer f.Close()
+		opts.Log = slog.New(slog.NewTextHandler(f, nil))
+	}
+	cluster, err := devcluster.Start(ctx, opts)
+	if err != nil {
+		return interruptedOr(ctx, err)
+	}
+	defer func() { err = errors.Join(err, cluster.Close()) }()
+	if err := c.introduce(ctx, cluster, started, logFile); err != nil {
+		return interruptedOr(ctx, err)
+	}
+	select {
+	case <-ctx.Done():
+		c.talk("stopping")
+		return nil
+	case <-cluster.Done():
+		return errors.New("a part of the dev cluster failed") // Close says which, and why
+	}
+}
+
+// interruptedOr returns nil if a person ended what failed.
+func interruptedOr(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// introduce prints what runs, and what to try next.
+func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, started time.Time, logFile string) error {
+	st, err := cluster.Status(ctx)
+	if err != nil {
+		return err
+	}
+	out := c.env.Stdout
+	fmt.Fprintf(out, "cluster      %s at authority epoch %d, root pin %x\n", st.GetClusterId(), st.GetAuthorityEpoch(), st.GetRootPin())
+	fmt.Fprintf(out, "coordinator  %s, %s\n", cluster.Address(), st.GetPhase())
+	for _, m := range st.GetMembers() {
+		if m.GetLive().GetConnected() {
+			fmt.Fprintf(out, "member       %s joined by %s, %s, owns %d domains\n", m.GetSpiffeId(), m.GetJoinedBy(), m.GetState(), len(m.GetDomains()))
+		}
+	}
+	b := st.GetBaseline()
+	word := "not met"
+	if b.GetMet() {
+		word = "met"
+	}
+	fmt.Fprintf(out, "baseline     %s: %d data members, %d needed\n", word, b.GetDataMembers(), b.GetNeeded())
+	switch err := cluster.Stranger(ctx); {
+	case err == nil:
+		return errors.New("a stranger was admitted to the dev cluster")
+	case explain.Of(err).Code != explain.JoinUnauthorized:
+		return err
+	default:
+		e := explain.Of(err)
+		fmt.Fprintf(out, "stranger     refused with %s: %s: %s\n", e.Code, e.What, e.Why)
+	}
+	fmt.Fprintf(out, "ready        after %.1f s", time.Since(started).Seconds())
+	if logFile != "" {
+		fmt.Fprintf(out, "; the log is %s", logFile)
+	}
+	fmt.Fprint(out, "\n\nIn a second terminal:\n\n")
+	flag := " --socket " + cluster.AdminSocket()
+	if found, err := filepath.Abs(filepath.Join(c.env.Dir, devSocket)); err == nil && found == cluster.AdminSocket() {
+		flag = "" // found by itself from this folder
+	}
+	for _, line := range []string{
+		"fealty status",
+		"fealty token create --entry pool --name node-x",
+		"fealty member ban data/node-c --reason 'trying it out' --yes",
+		"fealty manifest history",
+	} {
+		fmt.Fprintf(out, "  ./bin/%s%s\n", line, flag)
+	}
+	fmt.Fprintf(out, "  ./bin/fealty dev --story --exit\n\nCtrl-C ends all of it.\n")
+	return nil
+}
+
+// devStory tells the story on a cluster of its own.
+func (c *CLI) devStory(ctx context.Context, exit bool) (err error) {
+	cluster, err := devcluster.Prepare(ctx, devcluster.Options{Release: c.env.Release, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return interruptedOr(ctx, err)
+	}
+	defer func() { err = errors.Join(err, cluster.Close()) }()
+	failed, told := 0, 0
+	cluster.Story(ctx, func(r devcluster.StepResult) {
+		told++
+		if !r.OK {
+			failed++
+		}
+		if err := writeStep(c.env.Stdout, r, c.format == asJSON); err != nil {
+			failed++
+		}
+	})
+	if ctx.Err() != nil {
+		return explain.New(explain.Interrupted, "what", "the story")
+	}
+	if failed > 0 {
+		return explain.New(explain.StoryFailed, "failed", failed, "steps", told)
+	}
+	if exit {
+		return nil
+	}
+	c.talk("the cluster of the story goes on until Ctrl-C: fealty status --socket %s", cluster.AdminSocket())
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-cluster.Done():
+		return errors.New("a part of the cluster failed") // Close says which, and why
+	}
+}
+
+// writeStep prints one step: a line of JSON, or lines for a person.
+func writeStep(w io.Writer, r devcluster.StepResult, asLine bool) error {
+	if asLine {
+		return json.NewEncoder(w).Encode(r)
+	}
+	word := "ok"
+	if !r.OK {
+		word = "FAILED"
+	}
+	_, err := fmt.Fprintf(w, "%-6s %-13s %s\n       %-13s %s (%.2f s)\n", word, r.Step, r.Expected, "", sanitize(r.Seen), r.Seconds)
+	return err
+}

@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+func (c *CLI) explainCommand() *cobra.Command {
+	words := []string{}
+	for _, t := range topics() {
+		words = append(words, t.name)
+	}
+	for _, code := range explain.Codes() {
+		words = append(words, string(code))
+	}
+	return c.command(spec{
+		use: "explain [CODE|NOUN[.FIELD]]", short: "explain an error code, a setting, or a word",
+		long: "Print the page of an error code, of a setting (config.KEY), of a field of the manifest (manifest.FIELD), or of a word. Without an argument it lists them.",
+		sample: `  fealty explain FE-J106
+  fealty explain config.listen
+  fealty explain manifest.admit`,
+		args: atMostOne("CODE|NOUN[.FIELD]"), words: words,
+		run: func(_ context.Context, _ *config, args []string) error {
+			if len(args) == 0 {
+				return c.print(explainAll())
+			}
+			r, err := explainOne(args[0])
+			if err != nil {
+				return err
+			}
+			return c.print(r)
+		},
+	})
+}
+
+// explainOne finds what a word names.
+func explainOne(word string) (result, error) {
+	if code := explain.Code(strings.ToUpper(word)); strings.HasPrefix(string(code), "FE-") {
+		e, ok := explain.Lookup(code)
+		if !ok {
+			return result{}, noPage("code", word, codeTexts())
+		}
+		return pageOf(object{
+			{"code", string(e.Code)}, {"title", e.Title}, {"what", e.What}, {"why", e.Why}, {"do", e.Do},
+			{"exit", int(e.Exit)}, {"exit_words", e.Exit.String()}, {"grpc", e.GRPC.String()}, {"page", strings.TrimSpace(e.Page)},
+		}, e.Text()), nil
+	}
+	noun, field, dotted := strings.Cut(strings.ToLower(word), ".")
+	if noun == "config" {
+		return explainSetting(field)
+	}
+	i := slices.IndexFunc(topics(), func(t topic) bool { return t.name == noun })
+	if i < 0 {
+		var names []string
+		for _, t := range topics() {
+			names = append(names, t.name)
+		}
+		return result{}, noPage("word", word, append(names, "config"))
+	}
+	t := topics()[i]
+	if !dotted {
+		return pageOf(object{{"word", t.name}, {"text", t.text}, {"fields", t.fieldList()}}, t.page()), nil
+	}
+	for _, f := range t.fields {
+		if f.name == field {
+			text := fmt.Sprintf("# %s.%s\n\n%s\n", t.name, f.name, f.text)
+			return pageOf(object{{"word", t.name + "." + f.name}, {"text", f.text}, {"fields", list{}}}, text), nil
+		}
+	}
+	var names []string
+	for _, f := range t.fields {
+		names = append(names, t.name+"."+f.name)
+	}
+	return result{}, noPage("field", word, names)
+}
+
+// explainSetting explains one setting, or all of them.
+func explainSetting(key string) (result, error) {
+	var b strings.Builder
+	items := list{}
+	key = strings.ReplaceAll(key, "-", "_")
+	for _, s := range settings() {
+		if key != "" && s.key != key {
+			continue
+		}
+		if key == "" {
+			fmt.Fprintf(&b, "config.%-14s %s (%s)\n", s.key, s.help, s.groups[0])
+		} else {
+			b.WriteString(s.page())
+		}
+		items = append(items, s.data())
+	}
+	if len(items) == 0 {
+		var keys []string
+		for _, k := range fileKeys() {
+			keys = append(keys, "config."+k)
+		}
+		return result{}, noPage("setting", "config."+key, keys)
+	}
+	return pageOf(object{{"settings", items}}, b.String()), nil
+}
+
+// page returns the page of a setting, as Markdown.
+func (s *setting) page() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# config.%s (%s)\n\n%s.\n\n", s.key, s.groups[0], strings.ToUpper(s.help[:1])+s.help[1:])
+	if s.hasFlag() {
+		fmt.Fprintf(&b, "    flag         --%s\n", s.flag())
+	}
+	fmt.Fprintf(&b, "    environment  %s\n", s.env())
+	if s.inFile() {
+		fmt.Fprintf(&b, "    file         %s:\n", s.key)
+	}
+	fmt.Fprintf(&b, "    takes        %s\n    not set      %s\n", s.want(), s.zero)
+	if s.more != "" {
+		fmt.Fprintf(&b, "\n%s\n", s.more)
+	}
+	return b.String()
+}
+
+func (s *setting) data() object {
+	flag, key := "", ""
+	if s.hasFlag() {
+		flag = "--" + s.flag()
+	}
+	if s.inFile() {
+		key = s.key
+	}
+	return object{
+		{"key", s.key}, {"for", string(s.groups[0])}, {"flag", flag}, {"environment", s.env()}, {"file", key}, {"takes", s.want()},
+		{"default", s.init}, {"not_set", s.zero}, {"help", s.help}, {"more", s.more},
+	}
+}
+
+func noPage(what, name string, names []string) error {
+	e := explain.New(explain.NotFound, "what", what+" to explain called", "name", name)
+	if g := guess(strings.ToUpper(name), names); g != "" {
+		e.Do = strings.TrimSuffix(g, "?") + "? fealty explain lists all there is"
+	} else {
+		e.Do = "fealty explain lists all there is"
+	}
+	return e
+}
+
+func codeTexts() []string {
+	var out []string
+	for _, code := range explain.Codes() {
+		out = append(out, string(code))
+	}
+	return out
+}
+
+// pageOf shows Markdown as it is: it is made to be read.
+func pageOf(data object, text string) result {
+	return result{data, func(p *page) error {
+		for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+			p.line("%s", line)
+		}
+		return nil
+	}}
+}
+
+// explainAll lists what can be explained.
+func explainAll() result {
+	codes, words := list{}, list{}
+	t := &table{columns: []column{{title: "WORD"}, {title: "WHAT IT IS", least: 30}}}
+	for _, x := range topics() {
+		first, _, _ := strings.Cut(x.text, "\n")
+		t.add(txt(x.name), txt(first))
+		words = append(words, x.name)
+	}
+	t.add(txt("config"), txt("The settings: fealty explain config lists them."))
+	words = append(words, "config")
+	for _, code := range explain.Codes() {
+		e, _ := explain.Lookup(code)
+		codes = append(codes, object{{"code", string(code)}, {"title", e.Title}, {"exit", int(e.Exit)}})
+	}
+	return result{object{{"words", words}, {"codes", codes}}, func(p *page) error {
+		if err := p.table(t); err != nil {
+			return err
+		}
+		for _, area := range explain.Areas() {
+			p.heading(area.Title)
+			rows := &table{columns: []column{{title: "CODE"}, {title: "TITLE", least: 30}, {title: "EXIT", right: true}}}
+			for _, code := range explain.Codes() {
+				if e, _ := explain.Lookup(code); code[len("FE-")] == area.Letter {
+					rows.add(txt(string(code)), txt(e.Title), txt(itoa(int64(e.Exit))))
+				}
+			}
+			if err := p.table(rows); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+}

@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store/sqlite"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// failure returns the one error that explains err best. Those of packages that
+// know no codes get theirs here.
+func (c *CLI) failure(cmd *cobra.Command, err error) *explain.Error {
+	if e, ok := errors.AsType[*explain.Error](err); ok {
+		return e
+	}
+	if e := translate(err); e != nil {
+		return e
+	}
+	what := "fealty"
+	if cmd != nil {
+		what = cmd.CommandPath()
+	}
+	e := explain.Of(err)
+	switch e.Code {
+	// Reasons of mesh for cutting a connection travel as a code's do.
+	case explain.Code(mesh.PeerBanned):
+		return explain.Wrap(err, explain.CallerBanned)
+	case explain.Code(mesh.CertificateExpired):
+		return explain.Wrap(err, explain.CallerExpired)
+	case explain.Internal:
+		return explain.Wrap(err, explain.Internal, "what", what)
+	case explain.Interrupted:
+		return explain.Wrap(err, explain.Interrupted, "what", what)
+	}
+	return e
+}
+
+// translate gives a code to errors of packages below, or returns nil.
+func translate(err error) *explain.Error {
+	if h, ok := errors.AsType[*mesh.HandshakeError](err); ok {
+		return handshake(h)
+	}
+	if e, ok := errors.AsType[*mesh.EndpointError](err); ok {
+		return explain.Wrap(err, explain.Unreachable, "endpoint", e.Endpoint, "problem", network(e.Err))
+	}
+	if e, ok := errors.AsType[*proof.TokenFormatError](err); ok {
+		if e.Problem == proof.ProblemOtherToken {
+			return explain.Wrap(err, explain.TokenOtherKind, "wanted", e.Token, "problem", e.Detail, "do", e.Do)
+		}
+		return explain.Wrap(err, explain.TokenMalformed, "problem", e.Detail)
+	}
+	if e, ok := errors.AsType[*sqlite.LockedError](err); ok {
+		return explain.Wrap(err, explain.StoreLocked, "path", e.Path, "pid", e.PID)
+	}
+	if e, ok := errors.AsType[*sqlite.SchemaError](err); ok {
+		return explain.Wrap(err, explain.StoreNewerSchema, "store", e.Path, "found", e.Found, "known", e.Known)
+	}
+	if e, ok := errors.AsType[*credential.MaterialError](err); ok {
+		return explain.Wrap(err, explain.CredentialUnusable, "problem", e.Detail)
+	}
+	if e, ok := errors.AsType[*manifest.InvalidError](err); ok && len(e.Problems) > 0 {
+		return explain.Wrap(err, explain.ManifestInvalid, "count", len(e.Problems), "problem", e.Problems[0].Error())
+	}
+	return nil
+}
+
+// handshake gives each reason of a failed handshake its code.
+func handshake(h *mesh.HandshakeError) *explain.Error {
+	pairs := []any{"endpoint", h.Endpoint}
+	if h.Expected != "" {
+		pairs = append(pairs, "expected", h.Expected)
+	}
+	var chain *identity.ChainError
+	if errors.As(h, &chain) {
+		pairs = append(pairs, "problem", "rule "+chain.Rule+" refused its "+chain.Certificate,
+			"not_before", chain.NotBefore, "not_after", chain.NotAfter, "now", chain.Now)
+	}
+	if pin, ok := errors.AsType[*credential.PinError](h); ok {
+		pairs = append(pairs, "problem", pin.Detail)
+	}
+	if m, ok := errors.AsType[*credential.MismatchError](h); ok {
+		pairs = append(pairs, "identity", m.Got.String())
+	}
+	if san, ok := errors.AsType[*identity.SANError](h); ok {
+		pairs = append(pairs, "problem", "its certificate is "+string(san.Reason))
+	}
+	code, ok := map[mesh.Reason]explain.Code{
+		mesh.PeerUntrusted:    explain.PeerUntrusted,
+		mesh.IdentityMismatch: explain.PeerIdentityMismatch,
+		mesh.NoIdentity:       explain.PeerNoIdentity,
+		mesh.Expired:          explain.PeerExpired,
+		mesh.ClientRejected:   explain.PeerRejectedUs,
+		mesh.ServerRejected:   explain.PeerRejectedUs,
+	}[h.Reason]
+	if !ok {
+		code = explain.PeerProtocol
+	}
+	return explain.Wrap(h, code, pairs...)
+}
+
+// network says what the network answered, in words of people.
+func network(err error) string {
+	var dns *net.DNSError
+	switch {
+	case errors.As(err, &dns):
+		return "the name " + dns.Name + " has no address"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "nothing listens there"
+	case errors.Is(err, fs.ErrNotExist):
+		return "there is no such socket: the process does not run, or it has another folder"
+	case errors.Is(err, fs.ErrPermission):
+		return "this user may not open it: run as the user of the process, or as root"
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return "it did not answer in time"
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
+		return op.Err.Error()
+	}
+	return err.Error()
+}
+
+// overNetwork words the error of a call: what happened to the request counts, and
+// a change that was sent and not answered is neither done nor failed.
+func overNetwork(err error, endpoint, method string, sent, changes bool, timeout string) error {
+	if e := translate(err); e != nil && !sent {
+		return e
+	}
+	if _, ok := explain.FromStatus(err); ok {
+		return err // the other side says what happened
+	}
+	code := status.Code(err)
+	lost := code == codes.Unavailable || code == codes.DeadlineExceeded
+	switch {
+	case !lost:
+		return err
+	case sent && changes:
+		return explain.Wrap(err, explain.OutcomeUnknown, "method", method, "endpoint", endpoint, "look", lookAfter(method))
+	case code == codes.DeadlineExceeded:
+		return explain.Wrap(err, explain.Unreachable, "endpoint", endpoint, "problem", "there was no answer within "+timeout)
+	}
+	problem := status.Convert(err).Message()
+	if _, inner, ok := strings.Cut(problem, "desc = "); ok {
+		problem = strings.Trim(inner, `"`)
+	}
+	return explain.Wrap(err, explain.Unreachable, "endpoint", endpoint, "problem", problem)
+}
+
+// ofPrivateFile words why a file with a key was not read.
+func ofPrivateFile(file string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return explain.Wrap(err, explain.FileMissing, "purpose", "key file", "file", file, "cause", "it does not exist")
+	case errors.Is(err, durable.ErrExposed):
+		return explain.Wrap(err, explain.KeyFileUnusable, "file", file, "problem", "others can read it, so it counts as known to them")
+	}
+	return explain.Wrap(err, explain.FileMissing, "purpose", "key file", "file", file, "cause", bare(err).Error())
+}
+
+// lookAfter names the command that tells whether a change was made.
+func lookAfter(method string) string {
+	switch method {
+	case "SetManifest", "FirstSet":
+		return "fealty manifest history"
+	case "CreateToken", "RevokeToken":
+		return "fealty token list"
+	case "LeaveCluster":
+		return "fealty status --data DIR"
+	}
+	return "fealty member list"
+}

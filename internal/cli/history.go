@@ -1,0 +1,224 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+func (c *CLI) manifestHistory() *cobra.Command {
+	return c.command(spec{
+		use: "history", short: "show how the manifest came about",
+		long: `Show the signed chain of transitions, newest last. With -o json it is the whole of it, which can be kept and
+verified elsewhere: fealty manifest verify-history --file FILE.`,
+		sample: "  fealty manifest history -o json > history.json",
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			return c.asking(cfg, func(s *services) error {
+				resp, err := s.manifest.GetHistory(ctx, &fealtyv1.GetHistoryRequest{})
+				if err != nil {
+					return err
+				}
+				return c.print(result{ofMessage(resp), func(p *page) error {
+					t := &table{columns: []column{{title: "INDEX", right: true}, {title: "EPOCH", right: true}, {title: "KIND"}, {title: "MANIFEST"},
+						{title: "REASON", least: 12}, {title: "TRANSITION", wide: true}, {title: "MESH CA", wide: true}}}
+					for _, x := range resp.GetTransitions() {
+						t.add(txt(itoa(int64(x.GetIndex()))), txt(itoa(int64(x.GetAuthorityEpoch()))), txt(x.GetKind()), txt(short(hex.EncodeToString(x.GetManifestHash()))),
+							txt(dash(x.GetReason())), txt(hex.EncodeToString(x.GetHash())), txt(short(hex.EncodeToString(x.GetMeshCaKey()))))
+					}
+					return p.table(t)
+				}})
+			})
+		},
+	})
+}
+
+func (c *CLI) manifestVerifyHistory() *cobra.Command {
+	var file, key string
+	cmd := c.command(spec{
+		use: "verify-history", short: "replay the history here, and say what was checked",
+		long: `Replay the history on this machine, from genesis to head, by the rules that a coordinator adopts one with.
+Nothing is believed of who sent it but the key that signed its head: compare that once, and give it with
+--transaction-key from then on.`,
+		sample: `  fealty manifest verify-history
+  fealty manifest verify-history --file history.json --transaction-key HEX`,
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			var want identity.KeyID
+			if key != "" {
+				var err error
+				if want, err = identity.ParseKeyID(key); err != nil {
+					return explain.Wrap(err, explain.BadValue, "name", "--transaction-key", "value", key, "problem", "it is not 64 lower-case hex digits", "want", "the SHA-256 that this command printed before")
+				}
+			}
+			if file != "" {
+				resp, err := c.readHistory(cfg, file)
+				if err != nil {
+					return err
+				}
+				return c.verifyHistory(resp, want)
+			}
+			return c.asking(cfg, func(s *services) error {
+				resp, err := s.manifest.GetHistory(ctx, &fealtyv1.GetHistoryRequest{})
+				if err != nil {
+					return err
+				}
+				return c.verifyHistory(resp, want)
+			})
+		},
+	})
+	cmd.Flags().StringVar(&file, "file", "", "verify what fealty manifest history -o json wrote; - is standard input")
+	cmd.Flags().StringVar(&key, "transaction-key", "", "the SHA-256 of the key that has to have signed the head")
+	return cmd
+}
+
+// exported is a history as it was printed. Only what is signed is read: whatever
+// else is in the file was for people.
+type exported struct {
+	Schema      string `json:"schema"`
+	Transitions []struct {
+		Record base64Bytes `json:"record"`
+	} `json:"transitions"`
+	Head           base64Bytes   `json:"head"`
+	TransactionKey base64Bytes   `json:"transaction_key"`
+	Manifests      []base64Bytes `json:"manifests"`
+}
+
+type base64Bytes []byte
+
+func (b *base64Bytes) UnmarshalText(text []byte) (err error) {
+	*b, err = base64.StdEncoding.DecodeString(string(text))
+	return err
+}
+
+// maxExportBytes bounds an exported history: base64 and JSON around the largest.
+const maxExportBytes = 2 * history.MaxHistoryBytes
+
+func (c *CLI) readHistory(cfg *config, file string) (*fealtyv1.GetHistoryResponse, error) {
+	var data []byte
+	var err error
+	if file == "-" {
+		data, err = readAll(c.env.Stdin, maxExportBytes)
+	} else {
+		data, err = readFile(cfg.within(file), maxExportBytes)
+	}
+	if err != nil {
+		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "history", "file", file)
+	}
+	var in exported
+	if err := json.Unmarshal(data, &in); err != nil {
+		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", "the file is not JSON of an exported history")
+	}
+	if in.Schema != schema {
+		return nil, explain.New(explain.HistoryInvalid, "problem", fmt.Sprintf("the file is of schema %q, want %q: make it with fealty manifest history -o json", in.Schema, schema))
+	}
+	out := &fealtyv1.GetHistoryResponse{Head: in.Head, TransactionKey: in.TransactionKey}
+	for _, t := range in.Transitions {
+		out.Transitions = append(out.Transitions, &fealtyv1.Transition{Record: t.Record})
+	}
+	for _, m := range in.Manifests {
+		out.Manifests = append(out.Manifests, m)
+	}
+	return out, nil
+}
+
+func readAll(r io.Reader, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("it has more than %d bytes", limit)
+	}
+	return data, err
+}
+
+// verifyHistory replays a history, and shows what was checked.
+func (c *CLI) verifyHistory(resp *fealtyv1.GetHistoryResponse, want identity.KeyID) error {
+	refused := func(err error, index, problem string) error {
+		pairs := []any{"problem", problem}
+		if index != "" {
+			pairs = append(pairs, "index", index)
+		}
+		return explain.Wrap(err, explain.HistoryInvalid, pairs...)
+	}
+	keyID := identity.KeyID(sha256.Sum256(resp.GetTransactionKey()))
+	if !want.IsZero() && keyID != want {
+		return refused(nil, "", fmt.Sprintf("it came with transaction key %s, and --transaction-key is %s", keyID, want))
+	}
+	parsed, err := x509.ParsePKIXPublicKey(resp.GetTransactionKey())
+	key, ok := parsed.(ed25519.PublicKey)
+	if err != nil || !ok {
+		return refused(err, "", "its transaction key is not an Ed25519 key")
+	}
+	h := &history.History{Head: resp.GetHead(), Manifests: make(map[manifest.Hash][]byte)}
+	for _, t := range resp.GetTransitions() {
+		h.Links = append(h.Links, t.GetRecord())
+	}
+	for _, m := range resp.GetManifests() {
+		h.Manifests[sha256.Sum256(m)] = m
+	}
+	v, err := history.Verify(h, key)
+	if e, ok := errors.AsType[*history.VerifyError](err); ok {
+		return refused(err, itoa(int64(e.Index)), "rule "+e.Rule+": "+e.Detail)
+	}
+	if err != nil {
+		return refused(err, "", err.Error())
+	}
+	// What was shown beside the records has to say the same.
+	for i, t := range resp.GetTransitions() {
+		l := v.Links()[i]
+		if len(t.GetHash()) > 0 && (!bytes.Equal(t.GetHash(), l.Hash[:]) || t.GetIndex() != l.Index || t.GetAuthorityEpoch() != l.AuthorityEpoch || t.GetKind() != string(l.Kind)) {
+			return refused(nil, itoa(int64(l.Index)), "what the coordinator says of a transition is not what its signed record says")
+		}
+	}
+	return c.print(checked(v, keyID, !want.IsZero()))
+}
+
+// checked says what a verified history was checked for.
+func checked(v *history.Verified, key identity.KeyID, pinned bool) result {
+	head := v.Head()
+	rules := make(list, 0, len(history.Rules()))
+	for _, r := range history.Rules() {
+		rules = append(rules, object{{"rule", r.Name}, {"protects_from", r.Why}, {"section", r.Section}})
+	}
+	data := object{
+		{"verified", true}, {"cluster", v.Manifest().Cluster}, {"transitions", len(v.Links())},
+		{"head", object{{"hash", head.Hash.String()}, {"index", head.Index}, {"authority_epoch", head.AuthorityEpoch}}},
+		{"manifest_hash", v.Manifest().Hash().String()}, {"transaction_key", key.String()}, {"transaction_key_pinned", pinned}, {"rules", rules},
+	}
+	return result{data, func(p *page) error {
+		var f facts
+		f.paint("history", green, fmt.Sprintf("● verified: %s of cluster %s, from genesis to head", plural(len(v.Links()), "transition", "transitions"), v.Manifest().Cluster))
+		f.add("head", fmt.Sprintf("%s, index %d, authority epoch %d", head.Hash, head.Index, head.AuthorityEpoch))
+		f.add("manifest", v.Manifest().Hash().String())
+		if pinned {
+			f.add("transaction key", key.String()+", the one that was given")
+		} else {
+			f.paint("transaction key", amber, key.String()+" ▲ as it was sent: compare it with what you know, and give it with --transaction-key")
+		}
+		f.add("checked", plural(len(history.Rules()), "rule", "rules")+" of each link and of the chain; -o wide lists them")
+		if err := p.facts(f); err != nil || !p.wide {
+			return err
+		}
+		p.heading("rules")
+		t := &table{columns: []column{{title: "RULE"}, {title: "WITHOUT IT", least: 30}, {title: "SECTION", least: 12}}}
+		for _, r := range history.Rules() {
+			t.add(txt(r.Name), txt(r.Why), txt(r.Section))
+		}
+		return p.table(t)
+	}}
+}

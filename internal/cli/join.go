@@ -1,0 +1,303 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+)
+
+func (c *CLI) joinCommand() *cobra.Command {
+	var run, rejoin bool
+	var wait waiting
+	cmd := c.command(spec{
+		use: "join [TOKEN]", short: "make this machine a member of a cluster",
+		long: `Make this machine a member of a cluster: prove a join token, or a key that the manifest names, verify what
+is granted, and store it.
+
+The token is the argument, or - for standard input, or in --token-file, or in FEALTY_JOIN_TOKEN. It names
+the cluster, its coordinators and the key to believe. Each step is shown as it happens. Joining again after
+a failure repeats the same request, whatever was lost.`,
+		sample: `  fealty join fealty1_…
+  fealty join --token-file /run/credentials/fealty.service/token --run
+  fealty join --key node.key --cluster prod.example --pin HEX --coordinator c1.example:7443 --kind witness`,
+		groups: []group{ofAgent, candidate, ofJoin, addresses, process},
+		args:   atMostOne("TOKEN"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			p, err := c.proof(cfg, args)
+			if err != nil {
+				return err
+			}
+			dir := cfg.path("data")
+			got, err := c.join(ctx, wait, agent.JoinConfig{
+				DataDir: dir, Proof: p, Kind: identity.Kind(cfg.text("kind")), Rejoin: rejoin,
+				Now: c.env.Now, Release: c.env.Release, Progress: c.step,
+				Log: slog.New(c.logHandler(c.env.Stderr, cfg.text("log_format"), slog.LevelError)),
+			})
+			if err != nil {
+				return err
+			}
+			if err := c.print(joined(got, dir)); err != nil {
+				return err
+			}
+			if got.Autonomy > 0 {
+				c.talk("without a coordinator this node can work for %s", span(got.Autonomy))
+			}
+			if run {
+				return c.runAgent(ctx, dir, cfg)
+			}
+			c.talk("next: fealty agent --data %s", dir)
+			return nil
+		},
+	})
+	cmd.Flags().BoolVar(&run, "run", false, "go on as the agent")
+	cmd.Flags().BoolVar(&rejoin, "rejoin", false, "replace an identity of the same cluster that is in the folder")
+	wait.flag(cmd, "keep trying while no coordinator can admit, for so long")
+	return cmd
+}
+
+// join joins, again and again while that may help and wait says so.
+func (c *CLI) join(ctx context.Context, wait waiting, cfg agent.JoinConfig) (agent.Result, error) {
+	pause := time.Second
+	return until(ctx, wait, "the join", func(ctx context.Context) (agent.Result, bool, error) {
+		got, err := agent.Join(ctx, cfg)
+		if err == nil || !mayPass(err) {
+			return got, true, err
+		}
+		c.talk("not yet: %s", c.failure(nil, err).What)
+		return got, false, err
+	}, &pause)
+}
+
+// mayPass reports whether a join that failed can succeed without anybody changing
+// the request.
+func mayPass(err error) bool {
+	for _, code := range []explain.Code{
+		explain.NodeNoCoordinator, explain.Unreachable, explain.RecoveryMode, explain.RateLimited, explain.StoreUnreachable,
+		explain.HistoryUninitialized, explain.PeerRejectedUs, explain.ProofStale, explain.StoreBusy,
+	} {
+		if errors.Is(err, code) {
+			return true
+		}
+	}
+	return false
+}
+
+// joined shows what a join gave.
+func joined(r agent.Result, dir string) result {
+	outcome := enumWord(r.Outcome.Descriptor(), r.Outcome.Number())
+	data := object{
+		{"spiffe_id", r.ID.String()}, {"cluster", r.ID.Cluster()}, {"kind", string(r.ID.Kind())}, {"name", r.ID.Name()},
+		{"outcome", outcome}, {"svid_not_after", stamp(r.NotAfter)}, {"autonomy", r.Autonomy.String()},
+		{"coordinator", r.Coordinator}, {"coordinators", texts(r.Coordinators)}, {"dir", dir},
+	}
+	return result{data, func(p *page) error {
+		var f facts
+		f.add("identity", r.ID.String())
+		f.add("outcome", map[string]string{"admitted": "admitted as a new member", "already_member": "a member already; it keeps its record"}[outcome])
+		f.add("valid until", r.NotAfter.UTC().Format(time.RFC3339)+", unless renewed")
+		f.add("coordinator", r.Coordinator)
+		f.add("stored in", dir)
+		return p.facts(f)
+	}}
+}
+
+// step shows one step of a join.
+func (c *CLI) step(s agent.Step) {
+	word, p, detail := "ok", green, s.Detail
+	if s.Err != nil {
+		word, p = "FAILED", red
+		if e, ok := errors.AsType[*explain.Error](s.Err); ok {
+			detail = joinText(detail, e.What)
+		} else if e := translate(s.Err); e != nil {
+			detail = joinText(detail, e.What)
+		}
+	}
+	colour := c.coloured(c.env.Stderr)
+	line := "fealty: " + padded(string(s.Name), 9) + p.on(padded(word, 7), colour) + sanitize(detail)
+	_, _ = io.WriteString(c.env.Stderr, strings.TrimRight(line, " ")+"\n")
+}
+
+func joinText(a, b string) string {
+	if a == "" || b == "" || a == b {
+		return a + strings.TrimPrefix(b, a)
+	}
+	return a + ": " + b
+}
+
+func padded(s string, width int) string { return s + strings.Repeat(" ", max(width-columns(s), 0)) }
+
+// proof returns what a candidate shows: a key if one is named, else a token.
+func (c *CLI) proof(cfg *config, args []string) (agent.Proof, error) {
+	if file := cfg.find("key"); file.text != "" {
+		if len(args) > 0 {
+			return agent.Proof{}, explain.New(explain.BadValue, "name", "TOKEN", "value", "given together with "+file.from,
+				"problem", "one proof is shown", "want", "one of them")
+		}
+		return c.keyProof(cfg)
+	}
+	line, err := c.tokenLine(cfg, args)
+	if err != nil {
+		return agent.Proof{}, err
+	}
+	t, err := proof.ParseJoinToken(line)
+	if err != nil {
+		return agent.Proof{}, translate(err)
+	}
+	return agent.ByToken(t), nil
+}
+
+func (c *CLI) keyProof(cfg *config) (agent.Proof, error) {
+	for _, key := range []string{"cluster", "pin", "coordinator"} {
+		if s := cfg.find(key); s.text == "" {
+			return agent.Proof{}, explain.New(explain.BadValue, "name", "--"+s.flag(), "value", "missing",
+				"problem", "a key says nothing of the cluster: a token would", "want", "--key FILE with --cluster ID, --pin HEX and --coordinator HOST:PORT")
+		}
+	}
+	key, err := readKey(cfg.path("key"))
+	if err != nil {
+		return agent.Proof{}, err
+	}
+	pin, err := identity.ParseKeyID(cfg.text("pin"))
+	if err != nil {
+		return agent.Proof{}, explain.Wrap(err, explain.BadValue, "name", "--pin", "value", cfg.text("pin"))
+	}
+	return agent.ByKey(cfg.text("cluster"), cfg.list("coordinator"), pin, key)
+}
+
+// tokenLine finds the line of the token. Of an argument, a file and a variable, the
+// first one that is given counts; two that were typed are a mistake.
+func (c *CLI) tokenLine(cfg *config, args []string) (string, error) {
+	file := cfg.find("token_file")
+	if len(args) > 0 && file.rank == fromFlag {
+		return "", explain.New(explain.BadValue, "name", "TOKEN", "value", "given together with --token-file", "problem", "one token is shown", "want", "one of them")
+	}
+	env := cfg.find("join_token")
+	switch {
+	case len(args) > 0 && args[0] != "-":
+		return args[0], nil
+	case len(args) > 0, file.rank == fromFlag && file.text == "-":
+		return c.readLine(c.env.Stdin, "standard input")
+	case file.rank == fromFlag:
+		return c.tokenFile(cfg.path("token_file"))
+	case env.text != "":
+		return env.text, nil
+	case file.text == "-":
+		return c.readLine(c.env.Stdin, "standard input")
+	case file.text != "":
+		return c.tokenFile(cfg.path("token_file"))
+	}
+	return "", explain.New(explain.BadValue, "name", "TOKEN", "value", "missing",
+		"problem", "there is none in the arguments, in --token-file and in FEALTY_JOIN_TOKEN", "want", "the line that fealty token create printed")
+}
+
+func (c *CLI) tokenFile(path string) (string, error) {
+	data, err := readFile(path, proof.MaxLineBytes+2)
+	if err != nil {
+		return "", explain.Wrap(err, explain.FileMissing, "purpose", "token file", "file", path)
+	}
+	return string(data), nil
+}
+
+// readLine reads the one line of a token.
+func (c *CLI) readLine(r io.Reader, from string) (string, error) {
+	data, err := io.ReadAll(io.LimitReader(r, proof.MaxLineBytes+2))
+	if err != nil {
+		return "", explain.Wrap(err, explain.FileMissing, "purpose", "the token on", "file", from)
+	}
+	return string(data), nil
+}
+
+func (c *CLI) loginCommand() *cobra.Command {
+	cmd := c.command(spec{
+		use: "login [TOKEN]", short: "get a short-lived identity for a person or a tool",
+		long: `Get a short-lived identity for a person or a tool, and write it to the folder of --identity, which commands
+then take. It is not renewed: whoever still may, logs in again.`,
+		sample: `  fealty login fealty1_… --identity ~/.fealty/prod
+  fealty status --identity ~/.fealty/prod`,
+		groups: []group{candidate, ofLogin, addresses, identities},
+		args:   atMostOne("TOKEN"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			dir := cfg.path("identity")
+			if dir == "" {
+				return explain.New(explain.BadValue, "name", "--identity", "value", "missing", "problem", "the identity has to be kept somewhere", "want", "--identity DIR, a folder of your own")
+			}
+			p, err := c.proof(cfg, args)
+			if err != nil {
+				return err
+			}
+			got, err := agent.Login(ctx, agent.LoginConfig{
+				Dir: dir, Proof: p, Kind: identity.Kind(cfg.text("kind")), Now: c.env.Now, Progress: c.step,
+				Log: slog.New(c.logHandler(c.env.Stderr, "text", slog.LevelError)),
+			})
+			if err != nil {
+				return err
+			}
+			if err := c.print(joined(got, filepath.Join(dir, agent.LoginName))); err != nil {
+				return err
+			}
+			c.talk("next: fealty status --identity %s, or export FEALTY_IDENTITY=%s", dir, dir)
+			return nil
+		},
+	})
+	return cmd
+}
+
+func (c *CLI) leaveCommand() *cobra.Command {
+	var yes bool
+	cmd := c.command(spec{
+		use: "leave", short: "end the membership of this machine",
+		long: `End the membership of this machine: its agent asks a coordinator to delete the record, and then removes
+identity and snapshots. The agent has to run, and ends.`,
+		sample: `  fealty leave --data /var/lib/fealty/agent`,
+		groups: []group{ofAgent, timeouts},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			l, err := dialSocket(agentSocket(cfg.path("data")), cfg.duration("timeout"))
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			node := fealtyv1.NewNodeServiceClient(l)
+			n, err := node.GetNode(ctx, &fealtyv1.GetNodeRequest{})
+			if err != nil {
+				return err
+			}
+			if err := c.confirm(ctx, "fealty leave", n.GetSpiffeId()+" will be a member no more, and its keys will be banned", yes); err != nil {
+				return err
+			}
+			if _, err := node.LeaveCluster(ctx, &fealtyv1.LeaveClusterRequest{}); err != nil {
+				return err
+			}
+			return c.print(result{object{{"left", n.GetSpiffeId()}}, func(p *page) error {
+				p.line("%s left its cluster; its identity is removed from %s", n.GetSpiffeId(), cfg.path("data"))
+				return nil
+			}})
+		},
+	})
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+// agentSocket is where the agent with this folder serves its local API.
+func agentSocket(dir string) string { return filepath.Join(dir, agent.SocketName) }
+
+// loadLogin reads what fealty login wrote.
+func loadLogin(dir string, now func() time.Time) (credential.Source, []string, error) {
+	l, err := agent.LoadLogin(nil, dir, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	return l.Source, l.Addresses, nil
+}

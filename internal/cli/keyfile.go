@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// maxKeyBytes bounds a file with one key.
+const maxKeyBytes = 16 << 10
+
+// readKey reads an Ed25519 private key that only its owner can read.
+func readKey(path string) (ed25519.PrivateKey, error) {
+	raw, err := durable.OS().ReadSecret(path, maxKeyBytes)
+	if err != nil {
+		return nil, ofPrivateFile(path, err)
+	}
+	unusable := func(problem string) (ed25519.PrivateKey, error) {
+		return nil, explain.New(explain.KeyFileUnusable, "file", path, "problem", problem)
+	}
+	block, _ := pem.Decode(raw)
+	if block == nil || block.Type != "PRIVATE KEY" {
+		return unusable("it has no PEM block of type PRIVATE KEY")
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return unusable("its key does not parse") // the parser's text could quote the key
+	}
+	key, ok := parsed.(ed25519.PrivateKey)
+	if !ok {
+		return unusable(fmt.Sprintf("its key is of type %T and not Ed25519", parsed))
+	}
+	if _, err := manifest.NewKey(key.Public().(ed25519.PublicKey)); err != nil {
+		return unusable("its key is one of the few that everybody can sign for")
+	}
+	return key, nil
+}
+
+// publicKey returns the form of a key that a manifest names.
+func publicKey(key ed25519.PrivateKey) (manifest.Key, error) {
+	return manifest.NewKey(key.Public().(ed25519.PublicKey))
+}
+
+// newKey returns a key, and its file.
+func newKey() (ed25519.PrivateKey, []byte, error) {
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a key: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode a key: %w", err)
+	}
+	return key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+// createFile writes a file that must not exist. It is there whole or not at all,
+// and durable: a key that was promised to somebody must not be lost with the power.
+func createFile(path string, data []byte, mode fs.FileMode, purpose string) error {
+	failed := func(err error) error {
+		if errors.Is(err, fs.ErrExist) {
+			return explain.Wrap(err, explain.FileExists, "file", path, "purpose", purpose)
+		}
+		return explain.Wrap(err, explain.FileNotWritten, "file", path, "purpose", purpose, "cause", bare(err).Error())
+	}
+	dir := filepath.Dir(path)
+	tmp, err := os.CreateTemp(dir, ".fealty-*")
+	if err != nil {
+		return failed(err)
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(data)
+	err = errors.Join(err, tmp.Chmod(mode), tmp.Sync(), tmp.Close())
+	if err != nil {
+		return failed(err)
+	}
+	// A link, unlike a rename, fails if the name is taken.
+	if err := os.Link(tmp.Name(), path); err != nil {
+		var link *os.LinkError
+		if errors.As(err, &link) {
+			err = link.Err
+		}
+		return failed(err)
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return failed(err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return failed(err)
+	}
+	return nil
+}

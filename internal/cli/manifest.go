@@ -1,0 +1,509 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+func (c *CLI) manifestCommand() *cobra.Command {
+	return noun("manifest", "write, check, set and read the trust policy",
+		c.manifestInit(), c.manifestVerify(), c.manifestSet(), c.manifestGet(), c.manifestHistory(), c.manifestVerifyHistory())
+}
+
+// initFlags are what manifest init is told.
+type initFlags struct {
+	cluster                  string
+	coordinators             []string
+	signers, owners, keepers []string
+	signerKeyOut, out        string
+}
+
+func (c *CLI) manifestInit() *cobra.Command {
+	var in initFlags
+	cmd := c.command(spec{
+		use: "init", short: "write a manifest to start from",
+		long: `Write a manifest to start from, with comments, on standard output or to --out. It is valid as it is.
+
+Whom to trust is never guessed: it takes a coordinator's enrolment key, a signer and an owner of the seed.
+Without --coordinator-key the coordinator that the settings name is asked for its own.`,
+		sample: `  fealty manifest init --cluster prod.example --coordinator-key ed25519:… \
+    --signer-key-out alice.key --keeper file:/etc/fealty/seed.key --out manifest.yaml
+  fealty manifest init --cluster prod.example --socket /var/lib/fealty/coordinator/admin.sock \
+    --signer alice=ed25519:… --keeper file:/etc/fealty/seed.key`,
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			return c.initManifest(ctx, cfg, in)
+		},
+	})
+	f := cmd.Flags()
+	f.StringVar(&in.cluster, "cluster", "", "the id of the cluster, a SPIFFE trust domain such as prod.example")
+	f.StringArrayVar(&in.coordinators, "coordinator-key", nil, "[NAME=]ed25519:…, the enrolment key of a coordinator")
+	f.StringArrayVar(&in.signers, "signer", nil, "NAME=ed25519:…, who may set the next manifest")
+	f.StringVar(&in.signerKeyOut, "signer-key-out", "", "make a signer's key, and write it to this new file")
+	f.StringArrayVar(&in.keepers, "keeper", nil, "[NAME=]file:PATH, what seals the seed for a restart without a human")
+	f.StringArrayVar(&in.owners, "owner", nil, "NAME=RECIPIENT, a person who owns a share of the seed (age1…, ssh-ed25519 …)")
+	f.StringVar(&in.out, "out", "", "write the manifest to this new file")
+	return cmd
+}
+
+func (c *CLI) initManifest(ctx context.Context, cfg *config, in initFlags) error {
+	if in.cluster == "" {
+		return missing("--cluster", "a cluster needs a name of its own", "--cluster ID, such as prod.example")
+	}
+	if len(in.signers) == 0 && in.signerKeyOut == "" {
+		return missing("--signer", "somebody has to sign the next manifest", "--signer NAME=ed25519:KEY, or --signer-key-out FILE to make a key")
+	}
+	if len(in.keepers)+len(in.owners) == 0 {
+		return missing("--keeper", "somebody has to bring the seed back when every coordinator is lost", "--keeper file:PATH, or --owner NAME=RECIPIENT")
+	}
+	if len(in.coordinators) == 0 {
+		key, err := c.enrolmentKey(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		in.coordinators = []string{key}
+	}
+	opts, key, keyFile, err := in.options()
+	if err != nil {
+		return err
+	}
+	text, err := manifest.Template(opts)
+	if err != nil {
+		if e, ok := errors.AsType[*manifest.InvalidError](err); ok {
+			return explain.Wrap(err, explain.BadValue, "name", "an option of manifest init", "value", "used", "problem", e.Problems[0].Field+": "+e.Problems[0].What, "want", e.Problems[0].Do)
+		}
+		return err
+	}
+	// The key before the manifest: one that names a key which nobody has is worse
+	// than a key which no manifest names.
+	if key != nil {
+		path := cfg.within(in.signerKeyOut)
+		if err := createFile(path, keyFile, 0o600, "the key of a signer"); err != nil {
+			return err
+		}
+		public, err := publicKey(key)
+		if err != nil {
+			return err
+		}
+		c.talk("wrote the signer's key %s to %s: keep it, it is what changes this cluster", public, path)
+	}
+	if in.out == "" {
+		_, err := c.env.Stdout.Write(text)
+		return err
+	}
+	path := cfg.within(in.out)
+	if err := createFile(path, text, 0o644, "a manifest"); err != nil {
+		return err
+	}
+	c.talk("wrote %s; next: fealty manifest set %s", path, path)
+	return nil
+}
+
+// enrolmentKey asks the coordinator that the settings name for its own key.
+func (c *CLI) enrolmentKey(ctx context.Context, cfg *config) (key string, err error) {
+	err = c.asking(cfg, func(s *services) error {
+		st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
+		if err == nil {
+			key = st.GetEnrolmentKey()
+			c.talk("taking the enrolment key of the coordinator that was asked: %s", key)
+		}
+		return err
+	})
+	if errors.Is(err, explain.NoCoordinatorConfigured) {
+		return "", missing("--coordinator-key", "the manifest has to admit a coordinator, and none is named that could be asked for its key", "--coordinator-key ed25519:KEY, or --socket PATH of the coordinator")
+	}
+	return key, err
+}
+
+// options reads the flags. key is a new signer's, with the file that holds it.
+func (in initFlags) options() (opts manifest.TemplateOptions, key ed25519.PrivateKey, keyFile []byte, err error) {
+	opts.Cluster = in.cluster
+	named := func(flag, text, fallback string) (name, value string) {
+		name, value, ok := strings.Cut(text, "=")
+		// A key ends in =, a name does not begin with its algorithm.
+		if !ok || strings.Contains(name, ":") {
+			return fallback, text
+		}
+		return name, value
+	}
+	for i, text := range in.coordinators {
+		name, value := named("--coordinator-key", text, fmt.Sprintf("coordinator-%d", i+1))
+		k, err := manifest.ParseKey(value)
+		if err != nil {
+			return opts, nil, nil, explain.Wrap(err, explain.BadValue, "name", "--coordinator-key", "value", value, "problem", err.Error(), "want", "ed25519:KEY, as fealty status shows it")
+		}
+		opts.Coordinators = append(opts.Coordinators, manifest.Enrolled{Name: name, Key: k})
+	}
+	for i, text := range in.signers {
+		name, value := named("--signer", text, fmt.Sprintf("signer-%d", i+1))
+		k, err := manifest.ParseKey(value)
+		if err != nil {
+			return opts, nil, nil, explain.Wrap(err, explain.BadValue, "name", "--signer", "value", value, "problem", err.Error(), "want", "NAME=ed25519:KEY")
+		}
+		opts.Signers = append(opts.Signers, manifest.Signer{Name: name, Key: k})
+	}
+	if in.signerKeyOut != "" {
+		if key, keyFile, err = newKey(); err != nil {
+			return opts, nil, nil, err
+		}
+		k, err := publicKey(key)
+		if err != nil {
+			return opts, nil, nil, err
+		}
+		base := filepath.Base(in.signerKeyOut)
+		opts.Signers = append(opts.Signers, manifest.Signer{Name: strings.TrimSuffix(base, filepath.Ext(base)), Key: k})
+	}
+	for i, text := range in.keepers {
+		name, value := named("--keeper", text, fmt.Sprintf("keeper-%d", i+1))
+		opts.Owners = append(opts.Owners, manifest.Owner{Name: name, Keeper: value})
+	}
+	for i, text := range in.owners {
+		name, value := named("--owner", text, fmt.Sprintf("owner-%d", i+1))
+		opts.Owners = append(opts.Owners, manifest.Owner{Name: name, Recipient: value})
+	}
+	return opts, key, keyFile, nil
+}
+
+func (c *CLI) manifestVerify() *cobra.Command {
+	return c.command(spec{
+		use: "verify FILE", short: "check a manifest offline, and show all its problems",
+		sample: "  fealty manifest verify manifest.yaml",
+		args:   exactly("FILE"),
+		run: func(_ context.Context, cfg *config, args []string) error {
+			_, m, err := c.readManifest(cfg, args[0])
+			if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
+				if err := c.print(problemList(args[0], problems)); err != nil {
+					return err
+				}
+				return invalidManifest(args[0], problems)
+			}
+			if err != nil {
+				return err
+			}
+			return c.print(validManifest(args[0], m))
+		},
+	})
+}
+
+// readManifest reads and parses a manifest; FILE may be - for standard input.
+func (c *CLI) readManifest(cfg *config, file string) ([]byte, *manifest.Manifest, error) {
+	var data []byte
+	var err error
+	if file == "-" {
+		data, err = readAll(c.env.Stdin, manifest.MaxBytes)
+	} else {
+		data, err = readFile(cfg.within(file), manifest.MaxBytes)
+	}
+	if err != nil {
+		return nil, nil, explain.Wrap(err, explain.FileMissing, "purpose", "manifest", "file", file)
+	}
+	m, err := manifest.Parse(data)
+	return data, m, err
+}
+
+func invalidManifest(file string, e *manifest.InvalidError) error {
+	return explain.Wrap(e, explain.ManifestInvalid, "file", file, "count", len(e.Problems), "problem", "the first is: "+e.Problems[0].What)
+}
+
+// problemLine is one problem as compilers show theirs.
+func problemLine(file string, p *manifest.Problem) string {
+	place := file
+	if p.Line > 0 {
+		place = fmt.Sprintf("%s:%d:%d", file, p.Line, p.Column)
+	}
+	out := place
+	if p.Field != "" {
+		out += " " + p.Field
+	}
+	out += ": " + p.What
+	if p.Do != "" {
+		out += "; " + p.Do
+	}
+	return out
+}
+
+func problemList(file string, e *manifest.InvalidError) result {
+	items := make(list, 0, len(e.Problems))
+	for _, p := range e.Problems {
+		items = append(items, object{{"rule", p.Rule}, {"line", p.Line}, {"column", p.Column}, {"field", p.Field}, {"what", p.What}, {"do", p.Do}})
+	}
+	return result{object{{"file", file}, {"valid", false}, {"problems", items}}, func(p *page) error {
+		for _, x := range e.Problems {
+			p.line("%s", problemLine(file, x))
+		}
+		return nil
+	}}
+}
+
+func validManifest(file string, m *manifest.Manifest) result {
+	kinds := make(map[string]int)
+	for _, e := range m.Admit {
+		kinds[string(e.Kind)]++
+	}
+	var entries []string
+	for _, k := range sortedKeys(kinds) {
+		entries = append(entries, fmt.Sprintf("%d %s", kinds[k], k))
+	}
+	data := object{{"file", file}, {"valid", true}, {"problems", list{}}, {"cluster", m.Cluster}, {"hash", m.Hash().String()}, {"entries", len(m.Admit)}}
+	return result{data, func(p *page) error {
+		var f facts
+		f.paint("manifest", green, file+" is valid")
+		f.add("cluster", m.Cluster)
+		f.add("hash", m.Hash().String())
+		f.add("admits", plural(len(m.Admit), "entry", "entries")+": "+strings.Join(entries, ", "))
+		f.add("signers", fmt.Sprintf("%d of %d", m.Signers.Threshold, len(m.Signers.Keys)))
+		f.add("seed owners", fmt.Sprintf("%d of %d", m.Seed.Threshold, len(m.Seed.Owners)))
+		f.add("trust", string(m.Trust))
+		return p.facts(f)
+	}}
+}
+
+func (c *CLI) manifestSet() *cobra.Command {
+	var keys []string
+	var reason, setupFile string
+	var dry bool
+	cmd := c.command(spec{
+		use: "set FILE", short: "make a manifest the one in force",
+		long: `Make a manifest the one in force.
+
+The signers of the manifest in force sign the exact bytes of the file together with the current head: name
+their key files with --sign-with. The first manifest of a cluster needs no signature: it is set over the
+coordinator's socket, or from elsewhere with the setup token that the coordinator wrote.`,
+		sample: `  fealty manifest set manifest.yaml --socket /var/lib/fealty/coordinator/admin.sock
+  fealty manifest set manifest.yaml --sign-with alice.key --reason "admit the new rack" --dry-run
+  fealty manifest set manifest.yaml --setup-token-file setup-token`,
+		groups: []group{client}, args: exactly("FILE"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			data, m, err := c.readManifest(cfg, args[0])
+			if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
+				for _, p := range problems.Problems {
+					c.talk("%s", problemLine(args[0], p))
+				}
+				return invalidManifest(args[0], problems)
+			}
+			if err != nil {
+				return err
+			}
+			req := &fealtyv1.SetManifestRequest{Manifest: data, Reason: reason, DryRun: dry}
+			if setupFile != "" {
+				if len(keys) > 0 {
+					return explain.New(explain.BadValue, "name", "--sign-with", "value", "given together with --setup-token-file",
+						"problem", "a setup token is for the first manifest, which nobody signs", "want", "one of them")
+				}
+				resp, err := c.firstSet(ctx, cfg, setupFile, req)
+				if err != nil {
+					return err
+				}
+				return c.wasSet(resp, m, dry, true)
+			}
+			signers, err := readKeys(cfg, keys)
+			if err != nil {
+				return err
+			}
+			return c.asking(cfg, func(s *services) error { return c.setManifest(ctx, s, req, m, signers) })
+		},
+	})
+	f := cmd.Flags()
+	f.StringArrayVar(&keys, "sign-with", nil, "sign with the key in this PEM file; once for each signer")
+	f.StringVar(&reason, "reason", "", "why, for the history; at most 256 bytes")
+	f.StringVar(&setupFile, "setup-token-file", "", "set the first manifest from elsewhere, with the setup token in this file")
+	dryRun(cmd, &dry)
+	return cmd
+}
+
+func readKeys(cfg *config, files []string) ([]ed25519.PrivateKey, error) {
+	var out []ed25519.PrivateKey
+	for _, f := range files {
+		key, err := readKey(cfg.within(f))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, key)
+	}
+	return out, nil
+}
+
+// setManifest signs for the head that the coordinator has, and sends.
+func (c *CLI) setManifest(ctx context.Context, s *services, req *fealtyv1.SetManifestRequest, m *manifest.Manifest, signers []ed25519.PrivateKey) error {
+	st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
+	if err != nil {
+		return err
+	}
+	first := st.GetPhase() == "uninitialized"
+	if !first {
+		if len(st.GetHead()) != sha256.Size {
+			return explain.New(explain.RecoveryMode, "method", "a set", "reason", st.GetPhaseReason())
+		}
+		head := history.Hash(st.GetHead())
+		req.CurrentTransition = head[:]
+		for _, key := range signers {
+			public, err := publicKey(key)
+			if err != nil {
+				return err
+			}
+			req.Signatures = append(req.Signatures, &fealtyv1.ManifestSignature{Key: public.String(), Signature: ed25519.Sign(key, history.SetStatement(m.Hash(), head))})
+		}
+	}
+	resp, err := s.manifest.SetManifest(ctx, req)
+	if err != nil {
+		return err
+	}
+	return c.wasSet(resp, m, req.GetDryRun(), first)
+}
+
+// wasSet shows the transition of a set.
+func (c *CLI) wasSet(resp *fealtyv1.SetManifestResponse, m *manifest.Manifest, dry, first bool) error {
+	if dry {
+		c.planned("manifest " + short(m.Hash().String()) + " would be set")
+	}
+	if err := c.print(result{ofMessage(resp), func(p *page) error { return p.facts(transitionFacts(resp.GetTransition(), dry)) }}); err != nil {
+		return err
+	}
+	if first && !dry {
+		c.talk("cluster %s has its first manifest", m.Cluster)
+		for _, e := range m.Admit {
+			if e.AdmitsTokens() {
+				c.talk("next: fealty token create --entry %s", e.Name)
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func transitionFacts(t *fealtyv1.Transition, dry bool) facts {
+	var f facts
+	f.add("index", itoa(int64(t.GetIndex())))
+	f.add("authority epoch", itoa(int64(t.GetAuthorityEpoch())))
+	f.add("kind", t.GetKind())
+	if !dry { // what a dry run would sign is not what will be
+		f.add("transition", hex.EncodeToString(t.GetHash()))
+	}
+	f.add("manifest", hex.EncodeToString(t.GetManifestHash()))
+	if !dry {
+		f.add("mesh CA", hex.EncodeToString(t.GetMeshCaKey()))
+	}
+	f.add("recorded", when(t.GetRecordedAt()))
+	f.add("reason", t.GetReason())
+	return f
+}
+
+// firstSet sets the first manifest from another machine: the setup token is proven
+// over the very connection that carries the manifest, to the coordinator whose key
+// the token names.
+func (c *CLI) firstSet(ctx context.Context, cfg *config, file string, req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
+	data, err := readFile(cfg.within(file), proof.MaxLineBytes+2)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "setup token", "file", file)
+	}
+	token, err := proof.ParseSetupToken(string(data))
+	if err != nil {
+		return nil, translate(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, cfg.duration("timeout"))
+	defer cancel()
+	var first error
+	for _, addr := range token.Addresses {
+		sent := false
+		resp, err := c.firstSetAt(ctx, addr, token, req, &sent)
+		if err == nil {
+			return resp, nil
+		}
+		err = overNetwork(err, addr, "FirstSet", sent, !req.GetDryRun(), cfg.text("timeout"))
+		if first == nil {
+			first = err
+		}
+		if sent || ctx.Err() != nil {
+			return nil, err
+		}
+	}
+	return nil, first
+}
+
+func (c *CLI) firstSetAt(ctx context.Context, addr string, token proof.SetupToken, req *fealtyv1.SetManifestRequest, sent *bool) (*fealtyv1.SetManifestResponse, error) {
+	conn, err := mesh.DialPinned(addr, credential.LeafPin(token.KeyHash), mesh.Options{Now: c.env.Now})
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	stream, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(ctx)
+	if err != nil {
+		return nil, err
+	}
+	challenge, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	cs, ok := mesh.ConnectionState(stream.Context())
+	if !ok {
+		return nil, explain.New(explain.JoinNoBinding)
+	}
+	binding, err := proof.Binding(cs)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.JoinNoBinding, "problem", err.Error())
+	}
+	evidence, err := token.Prove(proof.SetupTranscript{Nonce: challenge.GetNonce(), Binding: binding, Manifest: req.GetManifest()})
+	if err != nil {
+		return nil, explain.Wrap(err, explain.PeerProtocol, "endpoint", addr, "problem", "its challenge is malformed")
+	}
+	*sent = true
+	if err := stream.Send(&fealtyv1.FirstSetRequest{Set: req, Evidence: evidence}); err != nil && stream.Context().Err() != nil {
+		return nil, err
+	}
+	answer, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	return answer.GetDone(), nil
+}
+
+func (c *CLI) manifestGet() *cobra.Command {
+	var index uint64
+	cmd := c.command(spec{
+		use: "get", short: "print the manifest in force, byte for byte",
+		long:   "Print the manifest in force, or that of an earlier transition, byte for byte: its hash is that of the history.",
+		sample: "  fealty manifest get > manifest.yaml",
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			return c.asking(cfg, func(s *services) error {
+				resp, err := s.manifest.GetManifest(ctx, &fealtyv1.GetManifestRequest{Index: index})
+				if err != nil {
+					return err
+				}
+				// What is going to be signed, or shown on a terminal, is what the history
+				// names, and a manifest, whoever sent it.
+				m, err := manifest.Parse(resp.GetManifest())
+				if err != nil {
+					return explain.Wrap(err, explain.HistoryInvalid, "problem", "what was sent is not a manifest")
+				}
+				if h := m.Hash(); !bytes.Equal(h[:], resp.GetTransition().GetManifestHash()) {
+					return explain.New(explain.HistoryInvalid, "index", resp.GetTransition().GetIndex(), "problem", "the manifest that was sent is not the one that the transition names")
+				}
+				data := object{{"transition", ofMessage(resp.GetTransition())}, {"manifest", string(resp.GetManifest())}}
+				return c.print(result{data, func(p *page) error {
+					_, err := p.w.Write(resp.GetManifest())
+					return err
+				}})
+			})
+		},
+	})
+	cmd.Flags().Uint64Var(&index, "index", 0, "that of the transition with this index")
+	return cmd
+}

@@ -1,0 +1,417 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+func (c *CLI) memberCommand() *cobra.Command {
+	return noun("member", "show and change the membership",
+		c.memberList(), c.memberShow(), c.memberWait(), c.memberReplace(), c.memberRemove(), c.memberBan(), c.memberUnban())
+}
+
+// memberArg reads KIND/NAME, or the SPIFFE id of a member.
+func memberArg(arg string) (kind, name string, err error) {
+	path := arg
+	if id, err := identity.Parse(arg); err == nil {
+		path = string(id.Kind()) + "/" + id.Name()
+	}
+	kind, name, ok := strings.Cut(path, "/")
+	if !ok || name == "" || !identity.Kind(kind).Valid() {
+		problem := "it is not KIND/NAME"
+		if ok && name != "" {
+			problem = "there is no kind " + kind
+			var kinds []string
+			for _, k := range identity.Kinds() {
+				kinds = append(kinds, string(k))
+			}
+			if g := guess(kind, kinds); g != "" {
+				problem += "; " + g
+			}
+		}
+		return "", "", explain.New(explain.BadValue, "name", "MEMBER", "value", arg, "problem", problem, "want", "KIND/NAME, such as data/node-c")
+	}
+	return kind, name, nil
+}
+
+func (c *CLI) memberList() *cobra.Command {
+	var kind string
+	cmd := c.command(spec{
+		use: "list", short: "list the members",
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			if kind != "" && !identity.Kind(kind).Valid() {
+				_, _, err := memberArg(kind + "/x")
+				return err
+			}
+			return c.asking(cfg, func(s *services) error {
+				resp, err := s.members.ListMembers(ctx, &fealtyv1.ListMembersRequest{Kind: kind})
+				if err != nil {
+					return err
+				}
+				return c.print(result{ofMessage(resp), func(p *page) error { return p.table(memberTable(resp.GetMembers(), c.env.Now())) }})
+			})
+		},
+	})
+	cmd.Flags().StringVar(&kind, "kind", "", "only members of this kind")
+	return cmd
+}
+
+// condition is what can be said of a member at a glance, the worst first.
+type condition struct {
+	word  string
+	shape string
+	paint paint
+}
+
+// The conditions of a member. Away is not failed: a member works on what it has
+// verified. Unknown is what a coordinator that just started says of all.
+var (
+	isBanned    = condition{"banned", "✖", red}
+	isReplacing = condition{"replacing", "◌", amber}
+	isExpired   = condition{"expired", "✖", red}
+	isAway      = condition{"away", "▲", amber}
+	isUnknown   = condition{"unknown", "?", dim}
+	isConnected = condition{"connected", "●", green}
+	isCertified = condition{"certified", "●", green} // people hold no stream
+)
+
+func (c condition) cell() cell { return painted(c.paint, c.shape+" "+c.word) }
+
+// conditionOf looks at a member at now.
+func conditionOf(m *fealtyv1.Member, now time.Time) condition {
+	kind, live := identity.Kind(m.GetKind()), m.GetLive()
+	switch {
+	case m.GetBanned():
+		return isBanned
+	case m.GetState() == "replacing":
+		return isReplacing
+	case !now.Before(m.GetSvidNotAfter().AsTime()):
+		return isExpired
+	case kind == identity.Admin || kind == identity.Readonly || kind == identity.Coordinator:
+		return isCertified
+	case live.GetConnected():
+		return isConnected
+	case live.GetLastReport() != nil:
+		return isAway
+	}
+	return isUnknown
+}
+
+func memberTable(members []*fealtyv1.Member, now time.Time) *table {
+	t := &table{columns: []column{
+		{title: "STATE"}, {title: "MEMBER"}, {title: "SVID"}, {title: "REPORT"}, {title: "VERSIONS", least: 12},
+		{title: "RELEASE", wide: true, least: 8}, {title: "ENTRY", wide: true}, {title: "JOINED BY", wide: true, least: 12},
+		{title: "ROLES", wide: true}, {title: "ORGANIZATIONS", wide: true}, {title: "DOMAINS", wide: true, right: true}, {title: "KEY", wide: true},
+	}}
+	for _, m := range members {
+		live := m.GetLive()
+		report := "-"
+		if at := live.GetLastReport(); at != nil {
+			report = relative(at.AsTime(), now)
+		}
+		t.add(conditionOf(m, now).cell(), txt(m.GetKind()+"/"+m.GetName()), txt(relative(m.GetSvidNotAfter().AsTime(), now)), txt(report),
+			txt(dash(versions(live.GetHeld()))), txt(dash(live.GetRelease())), txt(m.GetEntry()), txt(m.GetJoinedBy()),
+			txt(dash(strings.Join(m.GetRoles(), ","))), txt(dash(strings.Join(m.GetOrganizations(), ","))),
+			txt(itoa(int64(len(m.GetDomains())))), txt(short(m.GetKeyId())))
+	}
+	return t
+}
+
+// versions shows what a member holds as scope and epoch.version.
+func versions(held []*fealtyv1.HeldVersion) string {
+	var out []string
+	for _, h := range held {
+		out = append(out, fmt.Sprintf("%s %d.%d", h.GetScope(), h.GetAuthorityEpoch(), h.GetConfigVersion()))
+	}
+	return strings.Join(out, ", ")
+}
+
+func memberFacts(m *fealtyv1.Member, now time.Time) facts {
+	var f facts
+	is, live := conditionOf(m, now), m.GetLive()
+	f.add("member", m.GetSpiffeId())
+	f.paint("state", is.paint, is.shape+" "+is.word)
+	if m.GetBanned() {
+		f.add("banned for", m.GetBanReason())
+	}
+	f.add("svid ends", when(m.GetSvidNotAfter())+", "+relative(m.GetSvidNotAfter().AsTime(), now))
+	f.add("key", m.GetKeyId())
+	f.add("joined", joinWords(when(m.GetJoinedAt()), " by ", m.GetJoinedBy()))
+	f.add("entry", m.GetEntry())
+	f.add("roles", strings.Join(m.GetRoles(), ", "))
+	f.add("organizations", strings.Join(m.GetOrganizations(), ", "))
+	f.add("domains", strings.Join(m.GetDomains(), ", "))
+	if live.GetLastReport() != nil {
+		f.add("last report", when(live.GetLastReport())+", "+relative(live.GetLastReport().AsTime(), now))
+	}
+	f.add("release", live.GetRelease())
+	f.add("holds", versions(live.GetHeld()))
+	f.paint("refused", amber, live.GetLastRefusal())
+	return f
+}
+
+func (c *CLI) memberShow() *cobra.Command {
+	return c.command(spec{
+		use: "show MEMBER", short: "show a member, named as KIND/NAME",
+		sample: "  fealty member show data/node-c",
+		groups: []group{client}, args: exactly("MEMBER"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			kind, name, err := memberArg(args[0])
+			if err != nil {
+				return err
+			}
+			return c.asking(cfg, func(s *services) error {
+				resp, err := s.members.GetMember(ctx, &fealtyv1.GetMemberRequest{Kind: kind, Name: name})
+				if err != nil {
+					return err
+				}
+				return c.print(result{ofMessage(resp), func(p *page) error { return p.facts(memberFacts(resp.GetMember(), c.env.Now())) }})
+			})
+		},
+	})
+}
+
+func (c *CLI) memberWait() *cobra.Command {
+	var what string
+	wait := waiting{defaultWait}
+	states := []string{"joined", "connected", "gone"}
+	cmd := c.command(spec{
+		use: "wait MEMBER", short: "wait until a member joined, is connected, or is gone",
+		sample: `  fealty member wait data/node-c --wait=2m
+  fealty member wait data/node-c --for gone`,
+		groups: []group{client}, args: exactly("MEMBER"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			kind, name, err := memberArg(args[0])
+			if err != nil {
+				return err
+			}
+			if !slices.Contains(states, what) {
+				return explain.New(explain.BadValue, "name", "--for", "value", what, "problem", joinText("nothing can be waited for by that name", guess(what, states)), "want", "one of "+strings.Join(states, ", "))
+			}
+			return c.asking(cfg, func(s *services) error {
+				return c.waitFor(ctx, s, &fealtyv1.GetMemberRequest{Kind: kind, Name: name}, what, wait)
+			})
+		},
+	})
+	cmd.Flags().StringVar(&what, "for", "connected", "what to wait for: "+strings.Join(states, ", "))
+	wait.flag(cmd, "how long to wait")
+	return cmd
+}
+
+// waitFor asks for a member each second, and says when its state changes.
+func (c *CLI) waitFor(ctx context.Context, s *services, req *fealtyv1.GetMemberRequest, what string, wait waiting) error {
+	path := req.GetKind() + "/" + req.GetName()
+	said := ""
+	pause := time.Second
+	m, err := until(ctx, wait, path+" "+what, func(ctx context.Context) (*fealtyv1.Member, bool, error) {
+		pause = time.Second / 2
+		resp, err := s.members.GetMember(ctx, req)
+		state := "not a member"
+		switch {
+		case err == nil:
+			state = conditionOf(resp.GetMember(), c.env.Now()).word
+		case !errors.Is(explain.Of(err), explain.NotFound):
+			// A coordinator that recovers, or a network that is away, may come back.
+			return nil, !mayPass(explain.Of(err)), err
+		}
+		if state != said {
+			c.talk("%s is %s", path, state)
+			said = state
+		}
+		switch what {
+		case "gone":
+			return nil, err != nil, nil
+		case "joined":
+			return resp.GetMember(), err == nil, nil
+		}
+		return resp.GetMember(), state == isConnected.word || state == isCertified.word, nil
+	}, &pause)
+	if err != nil {
+		return err
+	}
+	if m == nil {
+		return c.print(result{object{{"gone", path}}, func(p *page) error { p.line("%s is no member", path); return nil }})
+	}
+	return c.print(result{object{{"member", ofMessage(m)}}, func(p *page) error { return p.facts(memberFacts(m, c.env.Now())) }})
+}
+
+// memberChange is a change of one member.
+type memberChange struct {
+	use, short, long string
+	// risk says what confirming it means; blank: it is not dangerous.
+	risk string
+	done string // said afterwards
+	call func(ctx context.Context, s *services, kind, name, reason string, dry bool) (object, *fealtyv1.Member, string, error)
+
+	reason, reasonRequired bool
+}
+
+func (c *CLI) memberChange(m memberChange) *cobra.Command {
+	var dry, yes bool
+	var reason string
+	cmd := c.command(spec{
+		use: m.use, short: m.short, long: m.long, groups: []group{client}, args: exactly("MEMBER"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			kind, name, err := memberArg(args[0])
+			if err != nil {
+				return err
+			}
+			path := kind + "/" + name
+			if m.reasonRequired && reason == "" {
+				return missing("--reason", "it is kept in the audit log, and shown to whoever asks why", "--reason TEXT")
+			}
+			if m.risk != "" && !dry {
+				if err := c.confirm(ctx, "fealty member "+strings.Fields(m.use)[0], fmt.Sprintf(m.risk, path), yes); err != nil {
+					return err
+				}
+			}
+			return c.asking(cfg, func(s *services) error {
+				data, member, more, err := m.call(ctx, s, kind, name, reason, dry)
+				if err != nil {
+					return err
+				}
+				if dry {
+					c.planned(path + " would be " + m.done)
+				}
+				return c.print(result{data, func(p *page) error {
+					if dry {
+						if member != nil {
+							return p.facts(memberFacts(member, c.env.Now()))
+						}
+						return nil
+					}
+					p.line("%s", joinText(path+" is "+m.done, more))
+					return nil
+				}})
+			})
+		},
+	})
+	if m.reason {
+		cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
+	}
+	dryRun(cmd, &dry)
+	if m.risk != "" {
+		cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	}
+	return cmd
+}
+
+func (c *CLI) memberRemove() *cobra.Command {
+	return c.memberChange(memberChange{
+		use: "remove MEMBER", short: "remove a member that owns nothing",
+		long: "Remove the record of a member that owns nothing. Its certificate ends at once, its keys are banned, and its name is free.",
+		risk: "%s will be a member no more: its connections end at once, and it has to join as at first", done: "removed",
+		call: func(ctx context.Context, s *services, kind, name, _ string, dry bool) (object, *fealtyv1.Member, string, error) {
+			resp, err := s.members.RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: kind, Name: name, DryRun: dry})
+			return ofMessage(resp), resp.GetMember(), "", err
+		},
+	})
+}
+
+func (c *CLI) memberReplace() *cobra.Command {
+	return c.memberChange(memberChange{
+		use: "replace MEMBER", short: "let another machine take a member's name",
+		long: "Ban the keys of a member and let the next proof take its name and record: for a machine that was replaced.",
+		risk: "the machine that is %s now is cut off at once, and the next one with a proof takes its name", done: "free for its next machine", reason: true,
+		call: func(ctx context.Context, s *services, kind, name, reason string, dry bool) (object, *fealtyv1.Member, string, error) {
+			resp, err := s.members.ReplaceMember(ctx, &fealtyv1.ReplaceMemberRequest{Kind: kind, Name: name, Reason: reason, DryRun: dry})
+			return ofMessage(resp), resp.GetMember(), "make a token with its name: fealty token create --entry " + resp.GetMember().GetEntry() + " --name " + name, err
+		},
+	})
+}
+
+func (c *CLI) memberBan() *cobra.Command {
+	return c.memberChange(memberChange{
+		use: "ban MEMBER", short: "forbid an identity and its keys, at once and everywhere",
+		long: "Forbid an identity and all keys that it had, at once and everywhere. A name that is no member yet can be banned too.",
+		risk: "%s is cut off at once, everywhere, and cannot come back under this name or with any key that it had", done: "banned", reason: true, reasonRequired: true,
+		call: func(ctx context.Context, s *services, kind, name, reason string, dry bool) (object, *fealtyv1.Member, string, error) {
+			resp, err := s.members.BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: kind, Name: name, Reason: reason, DryRun: dry})
+			return ofMessage(resp), resp.GetMember(), plural(resp.GetConnectionsClosed(), "connection", "connections") + " of it ended", err
+		},
+	})
+}
+
+func (c *CLI) memberUnban() *cobra.Command {
+	return c.memberChange(memberChange{
+		use: "unban MEMBER", short: "lift the ban of an identity; its keys stay banned",
+		long: "Lift the ban of an identity. The keys that it had stay banned, so that it has to join with a proof as at first.",
+		done: "banned no more",
+		call: func(ctx context.Context, s *services, kind, name, _ string, dry bool) (object, *fealtyv1.Member, string, error) {
+			resp, err := s.members.UnbanMember(ctx, &fealtyv1.UnbanMemberRequest{Kind: kind, Name: name, DryRun: dry})
+			return ofMessage(resp), nil, "its old keys stay refused for " + span(resp.GetKeysBannedFor().AsDuration()), err
+		},
+	})
+}
+
+// missing says that a flag is needed.
+func missing(flag, why, want string) error {
+	return explain.New(explain.BadValue, "name", flag, "value", "missing", "problem", why, "want", want)
+}
+
+// dryRun adds --dry-run to a command that changes something.
+func dryRun(cmd *cobra.Command, dry *bool) {
+	cmd.Flags().BoolVar(dry, "dry-run", false, "check everything, say what would be done, and change nothing")
+}
+
+// relative says how far t is from now.
+func relative(t, now time.Time) string {
+	switch d := t.Sub(now); {
+	case t.IsZero() || t.Unix() == 0:
+		return "-"
+	case d >= time.Second:
+		return "in " + span(d)
+	case d > -time.Second:
+		return "now"
+	default:
+		return span(-d) + " ago"
+	}
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// short shows the beginning of a hash.
+func short(s string) string {
+	if len(s) <= 16 {
+		return s
+	}
+	return s[:16]
+}
+
+// joinWords joins two texts by words, unless one is blank.
+func joinWords(a, words, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + words + b
+}
+
+// lifetime is a flag with a duration above 0.
+type lifetime struct{ d time.Duration }
+
+func (l *lifetime) String() string {
+	if l == nil || l.d == 0 {
+		return ""
+	}
+	return l.d.String()
+}
+
+func (l *lifetime) Type() string { return "duration" }
+
+func (l *lifetime) Set(text string) error { return (*waiting)(l).Set(text) }

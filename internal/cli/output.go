@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+// format is how data is printed.
+type format string
+
+const (
+	asTable format = "table"
+	asWide  format = "wide"
+	asJSON  format = "json"
+	asYAML  format = "yaml"
+)
+
+func formats() []string {
+	return []string{string(asTable), string(asWide), string(asJSON), string(asYAML)}
+}
+
+// formatOf finds the format in arguments that nobody has parsed yet, so that an
+// error in them comes in the form that was asked for.
+func (c *CLI) formatOf(args []string) format {
+	chosen := c.getenv("FEALTY_OUTPUT")
+	for i, a := range args {
+		if a == "--" {
+			break
+		}
+		for _, name := range []string{"--output", "-o"} {
+			switch rest, ok := strings.CutPrefix(a, name); {
+			case !ok:
+			case rest == "" && i+1 < len(args):
+				chosen = args[i+1]
+			case rest != "" && (name == "-o" || rest[0] == '='):
+				chosen = strings.TrimPrefix(rest, "=")
+			}
+		}
+	}
+	if !slices.Contains(formats(), chosen) {
+		return asTable
+	}
+	return format(chosen)
+}
+
+// A result is what a command found out: an object for programs, and how to show
+// it to people.
+type result struct {
+	data object
+	show func(p *page) error
+}
+
+// A page is where a result is shown to a person.
+type page struct {
+	w      io.Writer
+	wide   bool
+	colour bool
+	width  int // 0: no limit
+}
+
+func (p *page) line(format string, args ...any) {
+	fmt.Fprintln(p.w, sanitize(fmt.Sprintf(format, args...)))
+}
+
+func (p *page) table(t *table) error { return t.write(p.w, p.wide, p.colour, p.width) }
+func (p *page) facts(f facts) error  { return f.write(p.w, p.colour, p.width) }
+
+// heading begins a part of the page.
+func (p *page) heading(text string) {
+	fmt.Fprintln(p.w, "\n"+bold.on(sanitize(text), p.colour))
+}
+
+// print writes a result in the format that was asked for, at once.
+func (c *CLI) print(r result) error {
+	w := bufio.NewWriter(c.env.Stdout)
+	var err error
+	switch c.format {
+	case asJSON:
+		err = writeJSON(w, stamped(r.data))
+	case asYAML:
+		err = writeYAML(w, stamped(r.data))
+	default:
+		err = r.show(&page{w: w, wide: c.format == asWide, colour: c.coloured(c.env.Stdout), width: c.width()})
+	}
+	if err == nil {
+		err = w.Flush()
+	}
+	return err
+}
+
+func stamped(o object) object { return append(object{{"schema", schema}}, o...) }
+
+// exitError ends a command that printed all there is to say with a status that is
+// not 0.
+type exitError struct{ exit explain.Exit }
+
+func (e exitError) Error() string { return e.exit.String() }
+
+// fail prints why a command failed and returns its exit status.
+func (c *CLI) fail(cmd *cobra.Command, err error) int {
+	if e, ok := err.(exitError); ok {
+		return int(e.exit)
+	}
+	e := c.failure(cmd, err)
+	c.printError(e)
+	return int(explain.ExitCode(e))
+}
+
+// printError writes an error as three lines, or as one object.
+func (c *CLI) printError(e *explain.Error) {
+	switch c.format {
+	case asJSON:
+		_ = writeJSON(c.env.Stderr, errorObject(e))
+	case asYAML:
+		_ = writeYAML(c.env.Stderr, errorObject(e))
+	default:
+		colour := c.coloured(c.env.Stderr)
+		for i, line := range e.Lines() {
+			p := plain
+			if i == 0 {
+				p = red
+			}
+			fmt.Fprintln(c.env.Stderr, "fealty: "+p.on(sanitize(line), colour))
+		}
+	}
+}
+
+func errorObject(e *explain.Error) object {
+	fields := object{}
+	for _, name := range sortedKeys(e.Fields) {
+		fields = fields.with(name, e.Fields[name])
+	}
+	exit := explain.ExitCode(e)
+	return stamped(object{{"error", object{
+		{"code", string(e.Code)}, {"what", e.What}, {"why", e.Why}, {"do", e.Do}, {"fields", fields},
+		{"exit", int(exit)}, {"exit_words", exit.String()},
+	}}})
+}

@@ -1,0 +1,209 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+//go:generate go run ./genreference ../../docs/reference
+
+// Reference returns the pages of the reference that are made from the code, by
+// their file names below docs/reference. They are the same on every machine.
+func Reference() (map[string][]byte, error) {
+	authorization, err := authorizationPage()
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]byte{
+		"configuration.md": []byte(configurationPage()),
+		"commands.md":      []byte(commandsPage()),
+		"errors.md":        []byte(errorsPage()),
+		"authorization.md": []byte(authorization),
+		"exit-codes.md":    []byte(exitCodesPage()),
+	}
+	return out, nil
+}
+
+const generatedNote = "<!-- made by make generate from the code; a test fails when it is not current -->\n\n"
+
+func configurationPage() string {
+	var b strings.Builder
+	b.WriteString("# Configuration\n\n" + generatedNote)
+	b.WriteString(`Every setting can come from a flag, from the environment, or from a YAML file that ` + "`--config`" + ` names. A flag
+counts more than the environment, the environment more than the file, and the file more than the default.
+` + "`--print-config`" + ` on any command shows what is in force and where each value is from.
+
+A name that is not known is an error, in the file with its line. A file may hold settings of several commands:
+each takes those that it knows.
+
+` + "```yaml" + `
+data: /var/lib/fealty/coordinator
+listen: 10.0.0.1:7443
+advertise: [c1.prod.example:7443]
+metrics: 127.0.0.1:9443
+log_format: json
+` + "```\n")
+	var groups []group
+	for _, s := range settings() {
+		if !slices.Contains(groups, s.groups[0]) {
+			groups = append(groups, s.groups[0])
+		}
+	}
+	for _, g := range groups {
+		fmt.Fprintf(&b, "\n## For: %s\n\n| setting | flag | environment | takes | not set |\n| --- | --- | --- | --- | --- |\n", g)
+		var notes []string
+		for _, s := range settings() {
+			if s.groups[0] != g {
+				continue
+			}
+			key, flag := code(s.key), "-"
+			if s.hasFlag() {
+				flag = code("--" + s.flag())
+				if s.short != "" {
+					flag += ", " + code("-"+s.short)
+				}
+			}
+			if !s.inFile() {
+				key += " (not in a file)"
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", key, flag, code(s.env()), s.want(), s.zero)
+			note := fmt.Sprintf("%s: %s.", code(s.key), s.help)
+			if s.more != "" {
+				note += " " + s.more
+			}
+			notes = append(notes, "- "+note+"\n")
+		}
+		b.WriteString("\n" + strings.Join(notes, ""))
+	}
+	return b.String()
+}
+
+func code(s string) string { return "`" + s + "`" }
+
+// commandsPage walks the tree of commands.
+func commandsPage() string {
+	root := New(Env{Release: "reference"}).root()
+	var b strings.Builder
+	b.WriteString("# Commands\n\n" + generatedNote)
+	b.WriteString("Standard output is data, standard error is talk. Every command takes these:\n\n")
+	writeFlags(&b, root.PersistentFlags())
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			if !sub.IsAvailableCommand() || sub.Name() == "help" {
+				continue
+			}
+			if sub.Runnable() && !sub.HasSubCommands() {
+				writeCommand(&b, sub)
+			}
+			walk(sub)
+		}
+	}
+	walk(root)
+	return b.String()
+}
+
+func writeCommand(b *strings.Builder, cmd *cobra.Command) {
+	use := strings.TrimSuffix(cmd.UseLine(), " [flags]")
+	fmt.Fprintf(b, "\n## %s\n\n%s\n\n```\n%s\n```\n", cmd.CommandPath(), cmd.Long, use)
+	if cmd.Example != "" {
+		var lines []string
+		for line := range strings.SplitSeq(cmd.Example, "\n") {
+			lines = append(lines, strings.TrimPrefix(line, "  "))
+		}
+		fmt.Fprintf(b, "\nExamples:\n\n```\n%s\n```\n", strings.Join(lines, "\n"))
+	}
+	if cmd.LocalNonPersistentFlags().HasAvailableFlags() {
+		b.WriteString("\n")
+		writeFlags(b, cmd.LocalNonPersistentFlags())
+	}
+}
+
+func writeFlags(b *strings.Builder, flags *pflag.FlagSet) {
+	b.WriteString("| flag | takes | meaning |\n| --- | --- | --- |\n")
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		takes := f.Value.Type()
+		if takes == "bool" {
+			takes = "-"
+		}
+		if f.NoOptDefVal != "" && takes != "-" {
+			takes += ", or nothing for " + f.NoOptDefVal
+		}
+		meaning := f.Usage
+		if d := f.DefValue; d != "" && d != "false" && d != "0" && d != "[]" {
+			meaning += " (default " + code(d) + ")"
+		}
+		fmt.Fprintf(b, "| %s | %s | %s |\n", code(name), takes, strings.ReplaceAll(meaning, "|", `\|`))
+	})
+}
+
+func errorsPage() string {
+	var b strings.Builder
+	b.WriteString("# Errors and findings\n\n" + generatedNote)
+	b.WriteString("Every failure has a stable code. `fealty explain CODE` prints the same page.\n")
+	for _, area := range explain.Areas() {
+		fmt.Fprintf(&b, "\n## %s\n", strings.ToUpper(area.Title[:1])+area.Title[1:])
+		for _, c := range explain.Codes() {
+			e, _ := explain.Lookup(c)
+			if string(c)[len("FE-")] != area.Letter {
+				continue
+			}
+			// Its heading is one level below that of its area.
+			b.WriteString("\n##" + e.Text())
+		}
+	}
+	return b.String()
+}
+
+func authorizationPage() (string, error) {
+	rules, err := authzRules()
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString("# Authorization\n\n" + generatedNote)
+	b.WriteString(`Who may call what, as servers enforce it. A method that is not in this table is refused to everybody. *Bound to* is
+the field of the request that has to be the name in the caller's certificate. *Socket* says whether the method is
+served on the local socket too, to the process's own user and root. ` + "`fealty authz`" + ` prints this table.
+
+| method | callers | bound to | socket | why |
+| --- | --- | --- | --- | --- |
+`)
+	for _, r := range rules {
+		bind := "-"
+		if r.Bind != "" {
+			bind = code(r.Bind)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", code(method(r)), callersText(r), bind, map[bool]string{true: "yes", false: "-"}[r.Local], r.Why)
+	}
+	return b.String(), nil
+}
+
+func exitCodesPage() string {
+	var b strings.Builder
+	b.WriteString("# Exit codes\n\n" + generatedNote)
+	b.WriteString("Scripts may rely on them. The code of an error decides; its page names the status.\n\n| status | meaning | codes |\n| --- | --- | --- |\n")
+	for _, row := range explain.Exits() {
+		var codes []string
+		for _, c := range explain.Codes() {
+			if e, _ := explain.Lookup(c); e.Exit == row.Exit {
+				codes = append(codes, string(c))
+			}
+		}
+		fmt.Fprintf(&b, "| %d | %s | %s |\n", int(row.Exit), row.Words, strings.Join(codes, " "))
+	}
+	return b.String()
+}

@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/lmittmann/tint"
+	"github.com/spf13/cobra"
+
+	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store/sqlite"
+)
+
+func (c *CLI) coordinatorCommand() *cobra.Command {
+	return c.command(spec{
+		use: "coordinator", short: "run a coordinator",
+		long: `Run a coordinator, until it gets SIGINT or SIGTERM.
+
+A coordinator that starts for the first time has no manifest, and says how to give it one. It keeps the
+cluster's secrets in memory; its folder holds the key by which it enrols and its admin socket.`,
+		sample: `  fealty coordinator --data /var/lib/fealty/coordinator --listen :7443 --advertise c1.example:7443
+  fealty coordinator --config /etc/fealty/coordinator.yaml --print-config`,
+		groups: []group{ofCoordinator, process},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			return c.runCoordinator(ctx, cfg)
+		},
+	})
+}
+
+func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
+	log := c.logger(cfg)
+	data := cfg.path("data")
+	file := filepath.Join(data, "store", "fealty.db")
+	if text := cfg.text("store"); text != "" {
+		file = cfg.within(text[len("sqlite:"):])
+	}
+	st, err := sqlite.Open(ctx, file, sqlite.Options{Log: log})
+	if err != nil {
+		return openError(file, err)
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	listener, err := c.listen(ctx, cfg.text("listen"), "--listen")
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	metrics, err := c.listenMetrics(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if metrics != nil {
+		defer metrics.Close()
+	}
+	co, err := coordinator.New(ctx, coordinator.Config{
+		DataDir: data, Store: st, StoreName: "sqlite:" + file, Listener: listener, Metrics: metrics,
+		Advertise: advertised(cfg.list("advertise"), listener.Addr()), AdminSocket: cfg.path("admin_socket"),
+		Log: log, Now: c.env.Now, Release: c.env.Release,
+	})
+	if err != nil {
+		return err
+	}
+	if phase, reason := co.Phase(); phase == "uninitialized" {
+		c.talk("this cluster has no manifest yet. Set the first one on this machine:")
+		c.talk("  fealty manifest init --cluster ID --coordinator-key %s --keeper file:PATH --signer-key-out signer.key --out manifest.yaml", co.EnrolmentKey())
+		c.talk("  fealty manifest set manifest.yaml --socket %s", co.AdminSocket())
+		c.talk("or from elsewhere with the token in %s: fealty manifest set manifest.yaml --setup-token-file FILE", filepath.Join(data, "setup-token"))
+	} else if reason != "" {
+		c.talk("the coordinator is not ready: %s", reason)
+	}
+	return stopped(ctx, co.Run(ctx))
+}
+
+// stopped returns nil for a process that was told to end and did.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// openError words why a store was not opened.
+func openError(file string, err error) error {
+	if e := translate(err); e != nil {
+		return e
+	}
+	return explain.Wrap(err, explain.BadSetting, "from", "sqlite:"+file, "key", "store", "problem", err.Error())
+}
+
+func (c *CLI) listen(ctx context.Context, address, flag string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.AddressUnusable, "address", address, "flag", flag, "problem", network(err))
+	}
+	return l, nil
+}
+
+func (c *CLI) listenMetrics(ctx context.Context, cfg *config) (net.Listener, error) {
+	if cfg.text("metrics") == "" {
+		return nil, nil
+	}
+	return c.listen(ctx, cfg.text("metrics"), "--metrics")
+}
+
+// advertised returns the addresses to tell others. A listener on every address of
+// the machine has none that can be dialed, and stands under the machine's name.
+func advertised(named []string, l net.Addr) []string {
+	tcp, ok := l.(*net.TCPAddr)
+	if len(named) > 0 || !ok || !tcp.IP.IsUnspecified() {
+		return named
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil
+	}
+	return []string{net.JoinHostPort(host, itoa(int64(tcp.Port)))}
+}
+
+// logger returns the log of a process.
+func (c *CLI) logger(cfg *config) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.text("log_level"))); err != nil {
+		panic("cli: log_level was not checked: " + err.Error())
+	}
+	return slog.New(c.logHandler(c.env.Stderr, cfg.text("log_format"), level))
+}
+
+func (c *CLI) logHandler(w io.Writer, format string, level slog.Level) slog.Handler {
+	switch {
+	case format == "json":
+		return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})
+	case c.env.IsTerminal(w):
+		return tint.NewHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !c.coloured(w)})
+	}
+	return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
+}
+
+func (c *CLI) agentCommand() *cobra.Command {
+	return c.command(spec{
+		use: "agent", short: "run the agent of a member",
+		long: `Run the agent of a machine that has joined, until it gets SIGINT or SIGTERM.
+
+It keeps the machine certified and its verified snapshots up to date, and goes on by itself while no
+coordinator can be reached.`,
+		sample: `  fealty agent --data /var/lib/fealty/agent`,
+		groups: []group{ofAgent, process},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			return c.runAgent(ctx, cfg.path("data"), cfg)
+		},
+	})
+}
+
+// runAgent runs the agent in dir. A log that the settings say nothing of is that
+// of a process with none.
+func (c *CLI) runAgent(ctx context.Context, dir string, cfg *config) error {
+	metrics, err := c.listenMetrics(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if metrics != nil {
+		defer metrics.Close()
+	}
+	a, err := agent.Open(ctx, agent.Config{DataDir: dir, Metrics: metrics, Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg)})
+	if err != nil {
+		return err
+	}
+	return stopped(ctx, a.Run(ctx))
+}

@@ -1,0 +1,350 @@
+package cli
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/fealty-io/fealty/identity"
+)
+
+// group is a set of commands that a setting is for.
+type group string
+
+const (
+	everywhere    group = "every command"
+	client        group = "commands that ask a coordinator"
+	ofCoordinator group = "coordinator"
+	ofAgent       group = "agent, join, leave"
+	process       group = "coordinator, agent"
+	candidate     group = "join, login"
+	ofJoin        group = "join"
+	ofLogin       group = "login"
+	ofDev         group = "dev"
+
+	// Parts of client that other commands need too.
+	addresses  group = "coordinators"
+	identities group = "identity"
+	timeouts   group = "timeout"
+)
+
+// form is what a setting's value looks like.
+type form string
+
+const (
+	textForm      form = "text"
+	pathForm      form = "path"
+	addressForm   form = "host:port"
+	addressesForm form = "list of host:port"
+	durationForm  form = "duration"
+	choiceForm    form = "choice"
+	storeForm     form = "store"
+	hexForm       form = "64 hex digits"
+	secretForm    form = "secret"
+)
+
+// A setting is one thing that can be configured. This table is the only place
+// that knows it: flag, variable, file, help and reference come from it.
+type setting struct {
+	// key is its name in a file; the flag and the variable derive from it.
+	key    string
+	short  string // one letter
+	groups []group
+	form   form
+	choice []string // for choiceForm
+	init   string   // the default, as it would be written
+	help   string   // one line, lower case
+	zero   string   // what it means not to set it
+	more   string   // for its page
+
+	envOnly  bool // neither flag nor file: a secret would stay in both
+	flagless bool // no flag
+	fileless bool // not in a file
+}
+
+func (s *setting) flag() string { return strings.ReplaceAll(s.key, "_", "-") }
+func (s *setting) env() string  { return "FEALTY_" + strings.ToUpper(s.key) }
+
+func (s *setting) hasFlag() bool { return !s.envOnly && !s.flagless }
+func (s *setting) inFile() bool  { return !s.envOnly && !s.fileless }
+func (s *setting) list() bool    { return s.form == addressesForm }
+
+func (s *setting) of(groups []group) bool {
+	return slices.ContainsFunc(s.groups, func(g group) bool { return slices.Contains(groups, g) })
+}
+
+// settings returns the table, in the order in which people read it.
+func settings() []*setting {
+	nodeKinds := []string{string(identity.Data), string(identity.Witness), string(identity.Shard), string(identity.Operator), string(identity.Provider)}
+	return []*setting{
+		{key: "output", short: "o", groups: []group{everywhere}, form: choiceForm, choice: formats(), init: string(asTable),
+			help: "how data and errors are printed",
+			zero: "table",
+			more: "wide is table with more columns. Objects of json and yaml carry schema fealty.cli/v1, and their names do not change within it."},
+		{key: "config", groups: []group{everywhere}, form: pathForm, fileless: true,
+			help: "read settings from this YAML file",
+			zero: "no file is read",
+			more: "Keys are those of this page. An unknown key is an error with its line. One file may serve several commands: each takes what it knows of."},
+
+		{key: "socket", groups: []group{client}, form: pathForm,
+			help: "ask the coordinator on this machine, by its admin socket",
+			zero: "none",
+			more: "The socket is DATA/admin.sock of the coordinator. It works for the coordinator's own user and for root, also when nobody has an identity yet."},
+		{key: "coordinator", groups: []group{client, addresses}, form: addressesForm,
+			help: "ask these coordinators, the first one that answers",
+			zero: "those that the identity remembers",
+			more: "Several are separated by commas. There is no default coordinator: a command never guesses which cluster it is for."},
+		{key: "identity", groups: []group{client, identities}, form: pathForm,
+			help: "the folder of the identity that fealty login wrote",
+			zero: "none: only a socket can be asked",
+			more: "It holds a short-lived key and certificate, the root to believe, and where the coordinators are."},
+		{key: "timeout", groups: []group{client, timeouts}, form: durationForm, init: "30s",
+			help: "how long one request may take",
+			zero: "30s",
+			more: "If the time runs out after a change was sent, the outcome is unknown, and the exit status says so (11)."},
+
+		{key: "data", groups: []group{ofCoordinator}, form: pathForm, init: "/var/lib/fealty/coordinator",
+			help: "the coordinator's folder: enrolment key, setup token, admin socket",
+			zero: "/var/lib/fealty/coordinator",
+			more: "It is made with mode 0700 and belongs to one process. It holds no secret of the cluster, only the key by which this coordinator enrols."},
+		{key: "store", groups: []group{ofCoordinator}, form: storeForm,
+			help: "the cluster's durable store, sqlite:PATH",
+			zero: "sqlite:DATA/store/fealty.db",
+			more: "sqlite is for one coordinator process and keeps its file on a local disk."},
+		{key: "listen", groups: []group{ofCoordinator}, form: addressForm, init: ":7443",
+			help: "serve members, people and joins on this address",
+			zero: ":7443, on every address of this machine"},
+		{key: "advertise", groups: []group{ofCoordinator}, form: addressesForm,
+			help: "the addresses that members and tokens are told",
+			zero: "the address of listen; if that is every address, this machine's host name with its port"},
+		{key: "admin_socket", groups: []group{ofCoordinator}, form: pathForm,
+			help: "the path of the local admin socket",
+			zero: "admin.sock in the coordinator's folder",
+			more: "A path of at most 107 bytes: the system allows no longer ones."},
+
+		{key: "data", groups: []group{ofAgent}, form: pathForm, init: "/var/lib/fealty/agent",
+			help: "the node's folder: identity, verified snapshots, local socket",
+			zero: "/var/lib/fealty/agent",
+			more: "It is made with mode 0700 and belongs to one process."},
+
+		{key: "data", groups: []group{ofDev}, form: pathForm, fileless: true,
+			help: "keep the cluster in this folder, and find it again there",
+			zero: "a temporary folder that goes with the cluster"},
+
+		{key: "metrics", groups: []group{process}, form: addressForm,
+			help: "serve metrics and probes on this address, over plain HTTP",
+			zero: "none",
+			more: "It carries no control authority and tells no secrets. /metrics is in Prometheus' format; probes are under /probe/."},
+		{key: "log_format", groups: []group{process}, form: choiceForm, choice: []string{"text", "json"}, init: "text",
+			help: "how the log is written, on standard error",
+			zero: "text; on a terminal with colour"},
+		{key: "log_level", groups: []group{process}, form: choiceForm, choice: []string{"debug", "info", "warn", "error"}, init: "info",
+			help: "the least level that is logged",
+			zero: "info"},
+
+		{key: "join_token", groups: []group{candidate}, form: secretForm, envOnly: true,
+			help: "the join token",
+			zero: "the token is an argument, or in a file",
+			more: "It is a secret: a flag would show it to every user of the machine, and a configuration file would keep it."},
+		{key: "token_file", groups: []group{candidate}, form: pathForm,
+			help: "read the join token from this file; - is standard input",
+			zero: "the token is an argument, or in FEALTY_JOIN_TOKEN"},
+		{key: "key", groups: []group{candidate}, form: pathForm,
+			help: "prove a key that the manifest names, from this PEM file, instead of a token",
+			zero: "a token is proven",
+			more: "The file is PKCS #8 with an Ed25519 key, and readable by its owner alone. The cluster, the pin and a coordinator have to be named too: a token would hold them."},
+		{key: "cluster", groups: []group{candidate}, form: textForm,
+			help: "the cluster to join, with --key",
+			zero: "that of the token"},
+		{key: "pin", groups: []group{candidate}, form: hexForm,
+			help: "the SHA-256 of the cluster's root key, with --key",
+			zero: "that of the token",
+			more: "fealty status shows it as root pin."},
+		{key: "kind", groups: []group{ofJoin}, form: choiceForm, choice: nodeKinds, init: string(identity.Data),
+			help: "what the machine joins as",
+			zero: "data"},
+		{key: "kind", groups: []group{ofLogin}, form: choiceForm, choice: []string{string(identity.Admin), string(identity.Readonly)}, init: string(identity.Admin),
+			help: "what the person logs in as",
+			zero: "admin"},
+	}
+}
+
+// settingsOf returns the settings of groups.
+func settingsOf(groups ...group) []*setting {
+	var out []*setting
+	for _, s := range settings() {
+		if s.of(groups) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// addSettings makes flags of the settings of groups.
+func (c *CLI) addSettings(flags *pflag.FlagSet, groups ...group) {
+	for _, s := range settingsOf(groups...) {
+		if !s.hasFlag() {
+			continue
+		}
+		help := s.help
+		if s.form == choiceForm {
+			help += ": " + strings.Join(s.choice, ", ")
+		}
+		flags.VarP(&flagValue{setting: s, text: s.init}, s.flag(), s.short, help)
+	}
+}
+
+// flagValue holds a setting that came as a flag. It is checked as it is parsed.
+type flagValue struct {
+	setting *setting
+	text    string
+	set     bool
+}
+
+func (v *flagValue) String() string {
+	if v.setting == nil {
+		return "" // cobra asks a zero value what it is
+	}
+	return v.text
+}
+
+func (v *flagValue) Type() string {
+	return map[form]string{
+		textForm: "text", pathForm: "path", addressForm: "host:port", addressesForm: "addresses", durationForm: "duration",
+		choiceForm: "word", storeForm: "sqlite:path", hexForm: "hex", secretForm: "text",
+	}[v.setting.form]
+}
+
+func (v *flagValue) Set(text string) error {
+	if problem := v.setting.check(text); problem != "" {
+		return badFlag{v.setting, problem}
+	}
+	if v.set && v.setting.list() {
+		text = v.text + "," + text
+	}
+	v.text, v.set = text, true
+	return nil
+}
+
+// badFlag says what is wrong with the value of a flag.
+type badFlag struct {
+	setting *setting
+	problem string
+}
+
+func (e badFlag) Error() string { return e.problem }
+
+// want says what a setting takes.
+func (s *setting) want() string {
+	switch s.form {
+	case choiceForm:
+		return "one of " + strings.Join(s.choice, ", ")
+	case durationForm:
+		return "a duration such as 30s, 10m, 2h or 7d"
+	case addressForm:
+		return "host:port, such as 10.0.0.1:7443"
+	case addressesForm:
+		return "host:port, several of them separated by commas"
+	case storeForm:
+		return "sqlite:PATH"
+	case hexForm:
+		return "64 hex digits"
+	case pathForm:
+		return "a path"
+	}
+	return "a text"
+}
+
+// check says what is wrong with a value, or "".
+func (s *setting) check(text string) string {
+	switch s.form {
+	case choiceForm:
+		if !slices.Contains(s.choice, text) {
+			if g := guess(text, s.choice); g != "" {
+				return g
+			}
+			return "it is none of the words that it can be"
+		}
+	case durationForm:
+		d, err := parseDuration(text)
+		if err != nil {
+			return err.Error()
+		}
+		if d <= 0 {
+			return "it is not above 0"
+		}
+	case addressForm:
+		return checkAddress(text, true)
+	case addressesForm:
+		for _, a := range strings.Split(text, ",") {
+			if problem := checkAddress(strings.TrimSpace(a), false); problem != "" {
+				return problem
+			}
+		}
+	case storeForm:
+		scheme, path, ok := strings.Cut(text, ":")
+		switch {
+		case !ok || scheme != "sqlite":
+			return "this release knows stores that begin with sqlite:"
+		case path == "":
+			return "it names no file"
+		}
+	case hexForm:
+		if _, err := identity.ParseKeyID(text); err != nil {
+			return "it is not 64 lower-case hex digits"
+		}
+	case textForm, pathForm:
+		if strings.TrimSpace(text) == "" {
+			return "it is blank"
+		}
+	}
+	return ""
+}
+
+// checkAddress says what is wrong with host:port, or "". A listener's host may be
+// blank, for every address.
+func checkAddress(text string, listener bool) string {
+	host, port, err := net.SplitHostPort(text)
+	switch {
+	case err != nil:
+		return "it is not host:port"
+	case host == "" && !listener:
+		return "it names no host"
+	case strings.ContainsAny(host, " /\\,"):
+		return "its host is not one"
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 && !listener {
+		return fmt.Sprintf("port %q is not a number from 1 to 65535", port)
+	}
+	return ""
+}
+
+// parseDuration reads what time.ParseDuration reads, and days: 7d, 1d12h.
+func parseDuration(text string) (time.Duration, error) {
+	days, rest, ok := strings.Cut(text, "d")
+	if !ok {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return 0, fmt.Errorf("it is not a duration")
+		}
+		return d, nil
+	}
+	n, err := strconv.ParseUint(days, 10, 32)
+	if err != nil || n > 36500 {
+		return 0, fmt.Errorf("it is not a duration")
+	}
+	total := time.Duration(n) * 24 * time.Hour
+	if rest != "" {
+		d, err := time.ParseDuration(rest)
+		if err != nil || d < 0 {
+			return 0, fmt.Errorf("it is not a duration")
+		}
+		total += d
+	}
+	return total, nil
+}

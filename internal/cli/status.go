@@ -1,0 +1,300 @@
+package cli
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+// watchPause is between two looks of status --watch.
+const watchPause = 2 * time.Second
+
+func (c *CLI) statusCommand() *cobra.Command {
+	var watch, exit bool
+	var data string
+	cmd := c.command(spec{
+		use: "status", short: "the fleet at a glance, or this machine with --data",
+		long: `Show the fleet at a glance: what needs attention first, each with what to do, then the cluster and its
+members. With --data it is this machine that is shown, by its agent.
+
+The exit status is 0 if the state could be read, whatever it is; with --exit-code it is 9 if something needs
+attention, and 10 if the cluster, or this machine's identity, is of no use.`,
+		sample: `  fealty status --watch
+  fealty status --data /var/lib/fealty/agent
+  fealty status -o json`,
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			look, end, err := c.look(cfg, data)
+			if err != nil {
+				return err
+			}
+			defer end()
+			if watch {
+				return c.watch(ctx, look)
+			}
+			r, health, err := look(ctx)
+			if err == nil {
+				err = c.print(r)
+			}
+			if err == nil && exit && health != explain.ExitOK {
+				return exitError{health}
+			}
+			return err
+		},
+	})
+	cmd.Flags().StringVar(&data, "data", "", "show the node whose agent has this folder")
+	cmd.Flags().BoolVar(&watch, "watch", false, "look again every 2 seconds")
+	cmd.Flags().BoolVar(&exit, "exit-code", false, "tell by the exit status how it is")
+	return cmd
+}
+
+// glance is one look at a fleet or a node.
+type glance func(ctx context.Context) (result, explain.Exit, error)
+
+// look returns how to look at what status is to show.
+func (c *CLI) look(cfg *config, data string) (glance, func(), error) {
+	if data != "" {
+		l, err := dialSocket(agentSocket(cfg.within(data)), cfg.duration("timeout"))
+		if err != nil {
+			return nil, nil, err
+		}
+		node := fealtyv1.NewNodeServiceClient(l)
+		return func(ctx context.Context) (result, explain.Exit, error) {
+			n, err := node.GetNode(ctx, &fealtyv1.GetNodeRequest{})
+			if err != nil {
+				return result{}, 0, err
+			}
+			now := c.env.Now()
+			return result{ofMessage(n), func(p *page) error { return showNode(p, n, now) }}, nodeHealth(n, now), nil
+		}, l.Close, nil
+	}
+	l, _, err := c.dial(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	status := fealtyv1.NewStatusServiceClient(l)
+	return func(ctx context.Context) (result, explain.Exit, error) {
+		st, err := status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
+		if err != nil {
+			return result{}, 0, err
+		}
+		return result{ofMessage(st), func(p *page) error { return showStatus(p, st) }}, fleetHealth(st), nil
+	}, l.Close, nil
+}
+
+// watch looks again and again, until it is interrupted, which is how it ends. A
+// look that fails after one that did not is shown, and the next one is taken.
+func (c *CLI) watch(ctx context.Context, look glance) error {
+	redraw := c.env.IsTerminal(c.env.Stdout) && (c.format == asTable || c.format == asWide)
+	for first := true; ; first = false {
+		r, _, err := look(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && first:
+			return err
+		case err != nil:
+			c.printError(c.failure(nil, err))
+		default:
+			switch {
+			case redraw:
+				// Home, and erase below afterwards: the page does not flicker.
+				_, err = io.WriteString(c.env.Stdout, "\x1b[H\x1b[2J")
+			case !first:
+				_, err = io.WriteString(c.env.Stdout, "\n")
+			}
+			if err == nil {
+				err = c.print(r)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(watchPause):
+		}
+	}
+}
+
+// fleetHealth says how a fleet is, as an exit status.
+func fleetHealth(st *fealtyv1.GetStatusResponse) explain.Exit {
+	health := explain.ExitOK
+	for _, f := range st.GetFindings() {
+		switch f.GetSeverity() {
+		case "critical":
+			return explain.ExitUnhealthy
+		case "warning":
+			health = explain.ExitDegraded
+		}
+	}
+	if st.GetPhase() != "ready" {
+		return explain.ExitUnhealthy
+	}
+	return health
+}
+
+// showStatus draws the page of a fleet.
+func showStatus(p *page, st *fealtyv1.GetStatusResponse) error {
+	now := st.GetNow().AsTime() // of the coordinator: its times are compared with its clock
+	p.line("%s", sentence(st, now))
+	if len(st.GetFindings()) > 0 {
+		p.heading("needs attention")
+		for _, f := range st.GetFindings() {
+			showFinding(p, f)
+		}
+	}
+	p.heading("cluster")
+	if err := p.facts(clusterFacts(st, now)); err != nil {
+		return err
+	}
+	if len(st.GetMembers()) == 0 {
+		return nil
+	}
+	p.heading("members")
+	return p.table(memberTable(st.GetMembers(), now))
+}
+
+// sentence says in one line how the fleet is.
+func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
+	switch st.GetPhase() {
+	case "uninitialized":
+		return "This coordinator has no cluster yet: it waits for its first manifest."
+	case "recovery":
+		return joinWords("This coordinator is recovering and changes nothing", ": ", st.GetPhaseReason()) + "."
+	}
+	nodes, connected := 0, 0
+	for _, m := range st.GetMembers() {
+		switch conditionOf(m, now) {
+		case isCertified:
+			continue
+		case isConnected:
+			connected++
+		}
+		nodes++
+	}
+	out := fmt.Sprintf("Cluster %s is ready: %s, %d connected", st.GetClusterId(), plural(nodes, "node", "nodes"), connected)
+	switch n := len(st.GetFindings()); n {
+	case 0:
+		return out + "; nothing needs attention."
+	default:
+		return out + "; " + plural(n, "thing needs", "things need") + " attention."
+	}
+}
+
+// showFinding shows what needs attention, with what to do under it.
+func showFinding(p *page, f *fealtyv1.Finding) {
+	shape, colour := "▲", amber
+	switch f.GetSeverity() {
+	case "critical":
+		shape, colour = "✖", red
+	case "info":
+		shape, colour = "·", dim
+	}
+	room := 0
+	if p.width > 0 {
+		room = max(p.width-13, 20)
+	}
+	// Severity is a word too: colour and shape only repeat it.
+	head := sanitize(shape + " " + f.GetCode())
+	for i, line := range wrap(sanitize(f.GetSeverity()+": "+f.GetSummary()), room) {
+		if i > 0 {
+			head = ""
+		}
+		fmt.Fprintf(p.w, "  %s %s\n", colour.on(padded(head, 9), p.colour), line)
+	}
+	fmt.Fprintf(p.w, "  %s do: %s\n", padded("", 9), sanitize(f.GetRemedy()))
+}
+
+func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) facts {
+	var f facts
+	f.add("cluster", st.GetClusterId())
+	phase := green
+	if st.GetPhase() != "ready" {
+		phase = amber
+	}
+	f.paint("phase", phase, joinWords(st.GetPhase(), ": ", st.GetPhaseReason()))
+	if st.GetPhase() == "ready" {
+		f.add("authority", fmt.Sprintf("epoch %d, history index %d", st.GetAuthorityEpoch(), st.GetHistoryIndex()))
+		f.add("head", hex.EncodeToString(st.GetHead()))
+		f.add("root pin", hex.EncodeToString(st.GetRootPin()))
+		f.add("mesh CA", hex.EncodeToString(st.GetMeshCaKey()))
+	}
+	if b := st.GetBaseline(); b != nil {
+		met := painted(green, "met")
+		if !b.GetMet() {
+			met = painted(amber, "not met")
+		}
+		f.paint("baseline", met.paint, fmt.Sprintf("%s: %d of %d data members", met.text, b.GetDataMembers(), b.GetNeeded()))
+	}
+	f.add("coordinator", joinWords(st.GetRelease(), ", up for ", span(now.Sub(st.GetStartedAt().AsTime()))))
+	f.add("addresses", strings.Join(st.GetAddresses(), ", "))
+	f.add("store", st.GetStore())
+	f.add("enrolment key", st.GetEnrolmentKey())
+	return f
+}
+
+// nodeHealth says how a node is, as an exit status.
+func nodeHealth(n *fealtyv1.GetNodeResponse, now time.Time) explain.Exit {
+	switch {
+	case !now.Before(n.GetSvidNotAfter().AsTime()), len(n.GetHeld()) == 0:
+		return explain.ExitUnhealthy
+	case !n.GetConnected(), len(n.GetRefusals()) > 0:
+		return explain.ExitDegraded
+	}
+	return explain.ExitOK
+}
+
+// showNode draws the page of one node.
+func showNode(p *page, n *fealtyv1.GetNodeResponse, now time.Time) error {
+	end := n.GetSvidNotAfter().AsTime()
+	state := isConnected
+	words := "is connected to " + n.GetCoordinator()
+	switch {
+	case !now.Before(end):
+		state, words = isExpired, "has no valid certificate: it ended "+relative(end, now)
+	case !n.GetConnected():
+		state, words = isAway, "works on its own: no coordinator is in reach"
+	}
+	fmt.Fprintf(p.w, "%s %s\n", state.paint.on(state.shape+" "+state.word, p.colour), sanitize(n.GetSpiffeId()+" "+words+"."))
+	var f facts
+	f.add("svid", fmt.Sprintf("from %s to %s, ends %s", when(n.GetSvidNotBefore()), when(n.GetSvidNotAfter()), relative(end, now)))
+	if n.GetNextRenewal() != nil {
+		f.add("renewal", relative(n.GetNextRenewal().AsTime(), now))
+	}
+	f.add("key", n.GetKeyId())
+	f.add("coordinator", n.GetCoordinator())
+	f.paint("last error", amber, n.GetLastError())
+	f.add("authority", fmt.Sprintf("epoch %d", n.GetAuthorityEpoch()))
+	f.add("release", n.GetRelease())
+	p.heading("node")
+	if err := p.facts(f); err != nil {
+		return err
+	}
+	p.heading("snapshots")
+	t := &table{columns: []column{{title: "SCOPE"}, {title: "EPOCH", right: true}, {title: "VERSION", right: true}, {title: "CONTENT", least: 16}}}
+	for _, h := range n.GetHeld() {
+		t.add(txt(h.GetScope()), txt(itoa(int64(h.GetAuthorityEpoch()))), txt(itoa(int64(h.GetConfigVersion()))), txt(hex.EncodeToString(h.GetContentHash())))
+	}
+	if err := p.table(t); err != nil {
+		return err
+	}
+	if len(n.GetRefusals()) == 0 {
+		return nil
+	}
+	p.heading("refused")
+	r := &table{columns: []column{{title: "SCOPE"}, {title: "REASON"}, {title: "DETAIL", least: 20}}}
+	for _, x := range n.GetRefusals() {
+		r.add(txt(x.GetScope()), painted(amber, "▲ "+x.GetReason()), txt(x.GetDetail()))
+	}
+	return p.table(r)
+}

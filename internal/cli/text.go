@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// sanitize makes text from elsewhere safe to show on one line of a terminal: what
+// does not print (line ends, escape sequences, marks of direction) is written as
+// an escape.
+func sanitize(s string) string {
+	if clean(s) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, size := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		case r == '\n' || r == '\t' || r == '\r':
+			b.WriteByte(' ')
+		case r > 0xffff:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+		i += size
+	}
+	return b.String()
+}
+
+func clean(s string) bool {
+	for _, r := range s {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// columns returns how many columns of a terminal s takes; s is sanitized.
+func columns(s string) int {
+	n := 0
+	for _, r := range s {
+		n += runeColumns(r)
+	}
+	return n
+}
+
+// runeColumns follows East Asian Width (Unicode UAX #11) for the blocks that are
+// wide throughout; combining marks take none.
+func runeColumns(r rune) int {
+	switch {
+	case r < 0x300:
+		return 1
+	case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
+		return 0
+	case r >= 0x1100 && r <= 0x115f, r >= 0x2e80 && r <= 0x303e, r >= 0x3041 && r <= 0xa4cf,
+		r >= 0xac00 && r <= 0xd7a3, r >= 0xf900 && r <= 0xfaff, r >= 0xfe30 && r <= 0xfe6f,
+		r >= 0xff00 && r <= 0xff60, r >= 0xffe0 && r <= 0xffe6, r >= 0x1f300 && r <= 0x1f64f,
+		r >= 0x1f900 && r <= 0x1f9ff, r >= 0x20000 && r <= 0x3fffd:
+		return 2
+	}
+	return 1
+}
+
+// cut returns s in at most width columns, with an ellipsis if that took something.
+func cut(s string, width int) string {
+	if columns(s) <= width {
+		return s
+	}
+	if width < 1 {
+		return ""
+	}
+	n := 0
+	for i, r := range s {
+		if n += runeColumns(r); n > width-1 {
+			return s[:i] + "…"
+		}
+	}
+	return s
+}
+
+// wrap breaks s at spaces into lines of at most width columns; 0 is no limit. A
+// longer word has a line of its own: what is to be pasted stays whole.
+func wrap(s string, width int) []string {
+	if width <= 0 || columns(s) <= width {
+		return []string{s}
+	}
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(s) {
+		switch {
+		case line == "":
+			line = word
+		case columns(line)+1+columns(word) <= width:
+			line += " " + word
+		default:
+			lines = append(lines, line)
+			line = word
+		}
+	}
+	return append(lines, line)
+}
+
+// paint is the look of a text on a terminal that takes colour. It only repeats
+// what word and shape say.
+type paint string
+
+const (
+	plain paint = ""
+	green paint = "32"
+	amber paint = "33"
+	red   paint = "31"
+	dim   paint = "2"
+	bold  paint = "1"
+)
+
+// on returns s in p if colour is set.
+func (p paint) on(s string, colour bool) string {
+	if !colour || p == plain || s == "" {
+		return s
+	}
+	return "\x1b[" + string(p) + "m" + s + "\x1b[0m"
+}

@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+)
+
+func (c *CLI) tokenCommand() *cobra.Command {
+	return noun("token", "make and end join tokens", c.tokenCreate(), c.tokenList(), c.tokenShow(), c.tokenRevoke())
+}
+
+func (c *CLI) tokenCreate() *cobra.Command {
+	var entry, name string
+	var orgs []string
+	var ttl lifetime
+	var uses uint32
+	var dry bool
+	cmd := c.command(spec{
+		use: "create", short: "make a join token and print its one line",
+		long: `Make a join token for an entry of the manifest, and print its one line on standard output: the only place
+where it ever is. Who loses it makes another.`,
+		sample: `  fealty token create --entry nodes
+  fealty token create --entry nodes --name node-c --ttl 10m
+  fealty join "$(fealty token create --entry nodes)"`,
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			if entry == "" {
+				return missing("--entry", "the token admits under an entry of the manifest", "--entry NAME; fealty manifest get shows them")
+			}
+			req := &fealtyv1.CreateTokenRequest{Entry: entry, Name: name, Organizations: orgs, Uses: uses, DryRun: dry}
+			if ttl.d > 0 {
+				req.Ttl = durationpb.New(ttl.d)
+			}
+			return c.asking(cfg, func(s *services) error {
+				resp, err := s.tokens.CreateToken(ctx, req)
+				if err != nil {
+					return err
+				}
+				t := resp.GetToken()
+				if dry {
+					c.planned("a token for entry " + t.GetEntry() + ", good until " + when(t.GetExpiresAt()))
+				}
+				return c.print(result{ofMessage(resp), func(p *page) error {
+					if dry {
+						return p.facts(tokenFacts(t, c.env.Now()))
+					}
+					p.line("%s", resp.GetLine())
+					c.talk("token %s admits %s under entry %s until %s", t.GetId(), plural(t.GetUses(), "machine", "machines"), t.GetEntry(), when(t.GetExpiresAt()))
+					c.talk("on the machine: fealty join TOKEN")
+					return nil
+				}})
+			})
+		},
+	})
+	f := cmd.Flags()
+	f.StringVar(&entry, "entry", "", "the entry of the manifest that admits")
+	f.StringVar(&name, "name", "", "the name of the one member that it admits; without it the seed makes one up")
+	f.StringSliceVar(&orgs, "organization", nil, "narrow the entry to these organizations")
+	f.Var(&ttl, "ttl", "how long it is good, at most 30d (default 1h)")
+	f.Uint32Var(&uses, "uses", 0, "how many machines it admits (default 1)")
+	dryRun(cmd, &dry)
+	return cmd
+}
+
+func (c *CLI) tokenList() *cobra.Command {
+	return c.command(spec{
+		use: "list", short: "list the tokens that are kept",
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			return c.asking(cfg, func(s *services) error {
+				resp, err := s.tokens.ListTokens(ctx, &fealtyv1.ListTokensRequest{})
+				if err != nil {
+					return err
+				}
+				return c.print(result{ofMessage(resp), func(p *page) error {
+					return p.table(tokenTable(resp.GetTokens(), c.env.Now()))
+				}})
+			})
+		},
+	})
+}
+
+func tokenTable(tokens []*fealtyv1.Token, now time.Time) *table {
+	t := &table{columns: []column{
+		{title: "STATE"}, {title: "TOKEN"}, {title: "ENTRY", least: 8}, {title: "NAME", least: 8}, {title: "USED", right: true}, {title: "EXPIRES"},
+		{title: "ORGANIZATIONS", wide: true}, {title: "CREATED", wide: true}, {title: "BY", wide: true},
+	}}
+	for _, x := range tokens {
+		t.add(tokenState(x), txt(x.GetId()), txt(x.GetEntry()), txt(dash(x.GetName())),
+			txt(itoa(int64(x.GetUsed()))+"/"+itoa(int64(x.GetUses()))), txt(relative(x.GetExpiresAt().AsTime(), now)),
+			txt(dash(strings.Join(x.GetOrganizations(), ","))), txt(when(x.GetCreatedAt())), txt(x.GetCreatedBy()))
+	}
+	return t
+}
+
+// tokenState shows the state of a token as shape and word.
+func tokenState(t *fealtyv1.Token) cell {
+	if t.GetState() == "usable" {
+		return painted(green, "● usable")
+	}
+	return painted(dim, "○ "+t.GetState())
+}
+
+func tokenFacts(t *fealtyv1.Token, now time.Time) facts {
+	var f facts
+	f.add("token", t.GetId())
+	state := tokenState(t)
+	f.paint("state", state.paint, state.text)
+	f.add("entry", t.GetEntry())
+	f.add("name", t.GetName())
+	f.add("organizations", strings.Join(t.GetOrganizations(), ", "))
+	f.add("used", itoa(int64(t.GetUsed()))+" of "+itoa(int64(t.GetUses())))
+	f.add("expires", when(t.GetExpiresAt())+", "+relative(t.GetExpiresAt().AsTime(), now))
+	f.add("created", joinWords(when(t.GetCreatedAt()), " by ", t.GetCreatedBy()))
+	f.add("admitted", strings.Join(t.GetAdmitted(), ", "))
+	return f
+}
+
+func (c *CLI) tokenShow() *cobra.Command {
+	return c.command(spec{
+		use: "show ID", short: "show a token and whom it admitted",
+		groups: []group{client}, args: exactly("ID"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			return c.asking(cfg, func(s *services) error {
+				resp, err := s.tokens.GetToken(ctx, &fealtyv1.GetTokenRequest{Id: args[0]})
+				if err != nil {
+					return err
+				}
+				return c.print(result{ofMessage(resp), func(p *page) error { return p.facts(tokenFacts(resp.GetToken(), c.env.Now())) }})
+			})
+		},
+	})
+}
+
+func (c *CLI) tokenRevoke() *cobra.Command {
+	var dry bool
+	cmd := c.command(spec{
+		use: "revoke ID", short: "end a token; whom it admitted stays",
+		groups: []group{client}, args: exactly("ID"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			return c.asking(cfg, func(s *services) error {
+				resp, err := s.tokens.RevokeToken(ctx, &fealtyv1.RevokeTokenRequest{Id: args[0], DryRun: dry})
+				if err != nil {
+					return err
+				}
+				if dry {
+					c.planned("token " + resp.GetToken().GetId() + " would be revoked")
+				}
+				return c.print(result{ofMessage(resp), func(p *page) error { return p.facts(tokenFacts(resp.GetToken(), c.env.Now())) }})
+			})
+		},
+	})
+	dryRun(cmd, &dry)
+	return cmd
+}

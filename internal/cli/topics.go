@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+// A topic is a word of the system that fealty explain knows. The first line of its
+// text says what it is.
+type topic struct {
+	name   string
+	text   string
+	fields []topicField
+}
+
+type topicField struct{ name, text string }
+
+// topics returns the words, in the order in which one leads to the next.
+func topics() []topic {
+	return []topic{
+		{"cluster", `One trust domain: everybody in it has an identity spiffe://CLUSTER/KIND/NAME.
+Its id is the SPIFFE trust domain, such as prod.example, and is part of every identity, proof and signature, so that
+nothing of one cluster counts in another.`, nil},
+		{"coordinator", `A replica of the control plane: it admits, certifies, and signs what members believe.
+It keeps its secrets in memory and its records in the store. A member works without one for as long as its policy
+allows.`, nil},
+		{"agent", `The process on a member: it joins, holds the identity, verifies snapshots, and goes on alone.
+It serves a socket in its folder to the machine's own operator: fealty status --data DIR, fealty leave.`, nil},
+		{"member", `An admitted node, named KIND/NAME: data, witness, shard, operator or provider.
+Its state is a word of its own: connected; away (it has reported, and is not connected: it may well work on what it
+verified); unknown (not heard of since this coordinator started); expired (no valid certificate); replacing (its name
+waits for a new machine); banned. People and tools, kinds admin and readonly, are certified and hold no connection.`, []topicField{
+			{"spiffe_id", "The identity, spiffe://CLUSTER/KIND/NAME: the one URI name in its certificate."},
+			{"kind", "What it is: data, witness, shard, operator, provider; admin and readonly are people and tools."},
+			{"name", "The name within its kind: the entry's, what a selector captured, or the token's. A candidate never chooses it."},
+			{"state", "active, or replacing while the name waits for a new machine."},
+			{"roles", "What it may hold: core, ingress, egress, storage, thin. From its entry."},
+			{"organizations", "Whose configuration it may be given. From its entry, narrowed by its token."},
+			{"domains", "Units of exclusive ownership that are assigned to it. A member that just joined owns none."},
+			{"joined_at", "When it was admitted."},
+			{"joined_by", "The selector that admitted it, such as token:nodes."},
+			{"entry", "The entry of the manifest that covers it. A member that no entry covers is not renewed."},
+			{"key_id", "The SHA-256 of its last certified key. Each renewal has a new one, and an older one is an alarm."},
+			{"svid_not_after", "When its certificate ends, unless it renews before."},
+			{"banned", "Whether the identity is forbidden, at once and everywhere."},
+			{"ban_reason", "Why."},
+			{"live", "What this coordinator saw of it lately: never stored, and unset since a restart until it is heard of."},
+		}},
+		{"witness", `A member that holds no user data and never owns a domain.
+It does not count for the resilience baseline.`, nil},
+		{"token", `A join token: one line that admits a machine under an entry of the manifest.
+The line names the cluster, its coordinators, the root key to believe and an expiry, and holds a secret and a
+checksum. The cluster keeps no secret of it: who loses the line makes another token.`, []topicField{
+			{"id", "16 characters; no secret."},
+			{"entry", "The entry of the manifest that it admits under."},
+			{"name", "The name of the one member that it admits; blank if the seed makes one up."},
+			{"organizations", "Those that it narrows the entry to."},
+			{"uses", "How many machines it admits at most."},
+			{"used", "How many it has admitted."},
+			{"created_at", "When it was made."},
+			{"expires_at", "When it ends, by the coordinator's clock."},
+			{"created_by", "Who made it."},
+			{"revoked", "Whether an admin ended it."},
+			{"admitted", "Whom it admitted, as KIND/NAME."},
+			{"state", "usable, spent, expired, revoked, or no entry (the manifest has none of that name any more)."},
+		}},
+		{"manifest", `The trust policy of a cluster: who may join as what, and who may change that.
+One YAML or JSON document. Its history is a signed chain; a change is signed by the signers of the one in force.
+fealty manifest init writes one to start from, fealty manifest verify checks one offline.`, []topicField{
+			{"cluster", "The id of the cluster, a SPIFFE trust domain. It never changes."},
+			{"seed", "Who can bring the seed back after a total loss."},
+			{"seed.threshold", "How many owners it takes."},
+			{"seed.owners", "The owners: each a name with a recipient or a keeper."},
+			{"seed.owners.name", "The owner's name, unique in the manifest."},
+			{"seed.owners.recipient", "A person's public key that the share is encrypted to: age1…, ssh-ed25519 …, ssh-rsa …."},
+			{"seed.owners.keeper", "What opens the seed without a human: file:PATH of a key file, or exec:PATH of a program."},
+			{"signers", "Who may set the next manifest."},
+			{"signers.threshold", "How many of them it takes."},
+			{"signers.keys", "The signers: each a name with a key."},
+			{"signers.keys.name", "The signer's name, unique in the manifest."},
+			{"signers.keys.key", "The signer's public key, ed25519:BASE64."},
+			{"proofs", "What proofs are checked against."},
+			{"proofs.x509", "The operator's own PKI, for selectors that begin with x509:."},
+			{"proofs.x509.roots_pem", "Its roots, in PEM."},
+			{"proofs.sevsnp", "Reference values of AMD SEV-SNP guests, for selectors that begin with sevsnp:."},
+			{"proofs.sevsnp.measurements", "Launch measurements that are accepted, in hex."},
+			{"proofs.sevsnp.min_tcb", "The least version of each component of the platform."},
+			{"proofs.sevsnp.min_tcb.bootloader", "The least version of the bootloader."},
+			{"proofs.sevsnp.min_tcb.tee", "The least version of the TEE."},
+			{"proofs.sevsnp.min_tcb.snp", "The least version of the SNP firmware."},
+			{"proofs.sevsnp.min_tcb.microcode", "The least version of the microcode."},
+			{"admit", "Who may join: a list of entries. Nobody else may."},
+			{"admit.name", "The entry's name, unique in the manifest. It is the member's name where the selector captures none."},
+			{"admit.kind", "What a candidate of the entry becomes: coordinator, data, witness, shard, operator, provider, admin or readonly."},
+			{"admit.match", "Selectors, any of which admits: token:NAME, key:ed25519:…, x509:subject:CN=…, and so on. One * captures the member's name."},
+			{"admit.roles", "What members of the entry may hold."},
+			{"admit.organizations", "Whose configuration they may be given."},
+			{"admit.max_members", "How many there may be: it bounds what a leaked token can do. Without it there is no limit."},
+			{"admit.svid_ttl", "How long a certificate is good. For nodes it is longer than degraded.max."},
+			{"admit.dns_names", "Names that are put into the certificate. They identify nobody."},
+			{"admit.ips", "Addresses that are put into the certificate. They identify nobody."},
+			{"admit.platform_may_read_seed", "Admit coordinators by a Kubernetes service account, knowing that who runs that API server can then obtain the seed."},
+			{"trust", "root: people pin the root, and the mesh CA key changes when authority moves. mesh: it changes with every set."},
+			{"degraded", "What nodes may do while no coordinator is in reach. A snapshot can narrow it, never widen it."},
+			{"degraded.allow", "What they may do."},
+			{"degraded.max", "For how long."},
+			{"degraded.route_ttl", "For how long routes are kept, at most degraded.max."},
+			{"rejoin_grace", "How long after its certificate ended a member may come back by its last key. 0: never."},
+		}},
+		{"history", `The signed chain of transitions that says how the manifest came about.
+Each names the one before by its hash; the head is signed with a key that derives from the seed. fealty manifest
+verify-history replays it on your machine.`, nil},
+		{"seed", `The 32 secret bytes from which a cluster's stable keys derive.
+It is made when the first manifest is set, is in the memory of coordinators alone, and leaves them only encrypted: to
+its owners, to a keeper, or to another coordinator that proved itself.`, nil},
+		{"keeper", `What seals the seed so that a coordinator can start without a human.
+file:PATH is a key file of mode 0600 on the coordinator's machine, exec:PATH a program that seals and opens.`, nil},
+		{"svid", `A SPIFFE identity document: here a short-lived certificate with one URI name.
+An agent renews it long before it ends, with a new key each time.`, nil},
+		{"snapshot", `Signed content for one node: a scope, a version and an expiry that the node verifies alone.
+Versions are shown as authority epoch and config version, such as trust_bundle 1.4; both together never go down.`, nil},
+		{"finding", `Something that needs attention, with a code and what to do about it.
+It clears itself when its cause is gone.`, []topicField{
+			{"code", "A stable code: fealty explain CODE has its page."},
+			{"severity", "info, warning or critical."},
+			{"summary", "What was found, and why it counts."},
+			{"remedy", "A command to paste, or what a person can do."},
+		}},
+		{"exit", exitTopic(), nil},
+	}
+}
+
+func exitTopic() string {
+	var b strings.Builder
+	b.WriteString("The exit status of a command says how it ended; scripts may rely on it.\n")
+	for _, row := range explain.Exits() {
+		fmt.Fprintf(&b, "\n    %3d  %s", int(row.Exit), row.Words)
+	}
+	return b.String()
+}
+
+// page returns the page of a topic, as Markdown.
+func (t topic) page() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n\n%s\n", t.name, t.text)
+	if len(t.fields) > 0 {
+		fmt.Fprintf(&b, "\nFields:\n\n")
+		for _, f := range t.fields {
+			fmt.Fprintf(&b, "- %s.%s: %s\n", t.name, f.name, f.text)
+		}
+	}
+	return b.String()
+}
+
+func (t topic) fieldList() list {
+	out := list{}
+	for _, f := range t.fields {
+		out = append(out, object{{"name", f.name}, {"text", f.text}})
+	}
+	return out
+}

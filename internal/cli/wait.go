@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+// defaultWait is --wait without a duration.
+const defaultWait = 5 * time.Minute
+
+// waiting is --wait[=DURATION]: 0 is no wait.
+type waiting struct{ d time.Duration }
+
+func (w *waiting) String() string {
+	if w == nil || w.d == 0 {
+		return ""
+	}
+	return w.d.String()
+}
+
+func (w *waiting) Type() string { return "duration" }
+
+func (w *waiting) Set(text string) error {
+	d, err := parseDuration(text)
+	if err == nil && d <= 0 {
+		err = errors.New("it is not above 0")
+	}
+	if err == nil {
+		w.d = d
+	}
+	return err
+}
+
+// flag adds --wait to cmd.
+func (w *waiting) flag(cmd *cobra.Command, help string) {
+	cmd.Flags().Var(w, "wait", help)
+	cmd.Flags().Lookup("wait").NoOptDefVal = defaultWait.String()
+}
+
+// until tries f again until it is done, fails for good, or the wait is over: then
+// the last failure is the reason. Without a wait f is tried once. The pause between
+// tries grows to ten seconds.
+func until[T any](ctx context.Context, w waiting, what string, f func(context.Context) (v T, done bool, err error), pause *time.Duration) (T, error) {
+	started := time.Now()
+	bounded, cancel := ctx, context.CancelFunc(func() {})
+	if w.d > 0 {
+		bounded, cancel = context.WithTimeout(ctx, w.d)
+	}
+	defer cancel()
+	var last error
+	for {
+		v, done, err := f(bounded)
+		switch {
+		case ctx.Err() != nil:
+			return v, ctx.Err()
+		case w.d == 0, err == nil && done, done && bounded.Err() == nil:
+			return v, err
+		case err != nil && bounded.Err() == nil:
+			last = err // one that the end of the wait caused says nothing
+		}
+		select {
+		case <-time.After(*pause):
+		case <-bounded.Done():
+		}
+		if ctx.Err() != nil {
+			return v, ctx.Err()
+		}
+		if bounded.Err() != nil {
+			pairs := []any{"what", what, "waited", span(time.Since(started))}
+			if last != nil {
+				e := explain.Of(last)
+				if t := translate(last); t != nil {
+					e = t
+				}
+				pairs = append(pairs, "problem", "the last try: "+e.What)
+			}
+			return v, explain.Wrap(last, explain.WaitRanOut, pairs...)
+		}
+		*pause = min(*pause*2, 10*time.Second)
+	}
+}
