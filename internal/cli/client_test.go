@@ -1,0 +1,459 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// The answer of a coordinator, or what came instead of it, decides the status.
+func TestExitStatusOfAnswers(t *testing.T) {
+	lose := errors.New("the connection is cut")
+	create, list := []string{"token", "create", "--entry", "e"}, []string{"member", "list"}
+	for _, tt := range []struct {
+		name   string
+		args   []string
+		answer error // nil: none before the deadline
+		exit   explain.Exit
+		code   explain.Code
+	}{
+		{"denied", list, explain.New(explain.Denied), explain.ExitDenied, explain.Denied},
+		{"no identity", list, explain.New(explain.Unauthenticated), explain.ExitDenied, explain.Unauthenticated},
+		{"not found", list, explain.New(explain.NotFound), explain.ExitNotFound, explain.NotFound},
+		{"conflict", create, explain.New(explain.Conflict), explain.ExitConflict, explain.Conflict},
+		{"refused", create, explain.New(explain.JoinEntryFull), explain.ExitRefused, explain.JoinEntryFull},
+		{"recovering", list, explain.New(explain.RecoveryMode), explain.ExitUnreachable, explain.RecoveryMode},
+		{"outcome unknown there", create, explain.New(explain.StoreOutcomeUnknown), explain.ExitOutcomeUnknown, explain.StoreOutcomeUnknown},
+		{"a status without a code", create, status.Error(codes.PermissionDenied, "no"), explain.ExitDenied, explain.Denied},
+		{"banned while it ran", list, &mesh.CutError{Reason: mesh.PeerBanned}, explain.ExitDenied, explain.CallerBanned},
+		{"expired while it ran", list, &mesh.CutError{Reason: mesh.CertificateExpired}, explain.ExitDenied, explain.CallerExpired},
+		{"a code of another release", list, status.Error(codes.Internal, "x"), explain.ExitFailed, explain.Internal},
+		{"a change without an answer", create, nil, explain.ExitOutcomeUnknown, explain.OutcomeUnknown},
+		{"a dry run without an answer", append(create, "--dry-run"), nil, explain.ExitUnreachable, explain.Unreachable},
+		{"a question without an answer", list, nil, explain.ExitUnreachable, explain.Unreachable},
+		{"a change whose connection is lost", create, lose, explain.ExitOutcomeUnknown, explain.OutcomeUnknown},
+		{"a question whose connection is lost", list, lose, explain.ExitUnreachable, explain.Unreachable},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := &answering{}
+			c.hook = func(ctx context.Context, _ string, _ any) error {
+				switch tt.answer {
+				case nil:
+					<-ctx.Done()
+					return ctx.Err()
+				case lose:
+					go c.srv.Stop()
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return tt.answer
+			}
+			timeout := "20s"
+			if tt.answer == nil {
+				timeout = "300ms"
+			}
+			socket := c.listen(t)
+			r := run(t, append(tt.args, "--socket", socket, "--timeout", timeout, "-o", "json")...).want(t, int(tt.exit))
+			if got := jsonOf(t, r.stderr)["error"].(map[string]any)["code"]; got != string(tt.code) {
+				t.Errorf("code %v, want %s", got, tt.code)
+			}
+			if r.stdout != "" {
+				t.Errorf("a command that failed printed data: %s", r.stdout)
+			}
+		})
+	}
+}
+
+// A change whose outcome is not known says where to look.
+func TestOutcomeUnknownSaysWhereToLook(t *testing.T) {
+	c := &answering{hook: func(ctx context.Context, _ string, _ any) error { <-ctx.Done(); return ctx.Err() }}
+	run(t, "token", "create", "--entry", "e", "--socket", c.listen(t), "--timeout", "200ms").
+		want(t, int(explain.ExitOutcomeUnknown), "there was no answer to CreateToken", "look before you try again: fealty token list")
+}
+
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c := &answering{hook: func(call context.Context, _ string, _ any) error { cancel(); <-call.Done(); return call.Err() }}
+	fixture{}.run(ctx, "token", "create", "--entry", "e", "--socket", c.listen(t)).want(t, int(explain.ExitInterrupted), "FE-U111")
+}
+
+func TestUnreachable(t *testing.T) {
+	dir := shortDir(t)
+	dead := filepath.Join(dir, "dead.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	for path, why := range map[string]string{
+		filepath.Join(dir, "none.sock"): "there is no such socket",
+		dead:                            "nothing listens there",
+	} {
+		r := run(t, "token", "create", "--entry", "e", "--socket", path).want(t, int(explain.ExitUnreachable), "FE-X101", why)
+		if strings.Contains(r.stderr, "FE-X102") {
+			t.Error("a change that was never sent is of unknown outcome")
+		}
+	}
+	run(t, "status", "--socket", "/"+strings.Repeat("x", 200)).want(t, int(explain.ExitUsage), "at most 107")
+}
+
+// The dev cluster in the current folder is the one default, and it is said.
+func TestDevClusterIsFound(t *testing.T) {
+	c := &answering{members: &fealtyv1.ListMembersResponse{}}
+	socket := c.listen(t)
+	dir := filepath.Dir(socket)
+	if err := os.MkdirAll(filepath.Join(dir, ".fealty-dev", "coordinator"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(socket, filepath.Join(dir, devSocket)); err != nil {
+		t.Fatal(err)
+	}
+	fixture{dir: dir}.run(t.Context(), "member", "list").want(t, 0, "no coordinator is named: asking the local cluster in .fealty-dev")
+	r := fixture{dir: dir}.run(t.Context(), "member", "list", "--socket", socket).want(t, 0)
+	if strings.Contains(r.stderr, ".fealty-dev") {
+		t.Errorf("the dev cluster was taken though another one is named: %s", r.stderr)
+	}
+	fixture{dir: dir, env: []string{"FEALTY_SOCKET=" + filepath.Join(dir, "none")}}.run(t.Context(), "member", "list").want(t, int(explain.ExitUnreachable))
+	fixture{dir: dir}.run(t.Context(), "member", "list", "--identity", filepath.Join(dir, "nobody")).want(t, int(explain.ExitConfig), "FE-C104")
+}
+
+func TestWhichCoordinator(t *testing.T) {
+	c := &answering{members: &fealtyv1.ListMembersResponse{}}
+	socket := c.listen(t)
+	for _, tt := range []struct {
+		name string
+		env  []string
+		args []string
+		exit explain.Exit
+	}{
+		{"socket by flag", nil, []string{"--socket", socket}, 0},
+		{"socket by environment", []string{"FEALTY_SOCKET=" + socket}, nil, 0},
+		{"a flag counts more than the environment", []string{"FEALTY_COORDINATOR=127.0.0.1:1", "FEALTY_IDENTITY=x"}, []string{"--socket", socket}, 0},
+		{"and the other way round", []string{"FEALTY_SOCKET=" + socket}, []string{"--coordinator", "127.0.0.1:1"}, explain.ExitUsage},
+		{"two flags", nil, []string{"--socket", socket, "--coordinator", "127.0.0.1:1"}, explain.ExitUsage},
+		{"two variables", []string{"FEALTY_SOCKET=" + socket, "FEALTY_IDENTITY=x"}, nil, explain.ExitUsage},
+		{"nothing", nil, nil, explain.ExitConfig},
+	} {
+		r := fixture{env: tt.env, dir: t.TempDir()}.run(t.Context(), append([]string{"member", "list"}, tt.args...)...)
+		if r.exit != int(tt.exit) {
+			t.Errorf("%s: exit status %d, want %d: %s", tt.name, r.exit, tt.exit, r.stderr)
+		}
+	}
+}
+
+// Calls go to the next endpoint only where nothing can have happened.
+func TestElsewhere(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		sent bool
+		err  error
+		want bool
+	}{
+		{"not reached", false, explain.New(explain.Unreachable), true},
+		{"not trusted", false, explain.New(explain.PeerUntrusted), true},
+		{"recovering", true, explain.New(explain.RecoveryMode), true},
+		{"refused", true, explain.New(explain.Denied), false},
+		{"unknown", true, explain.New(explain.OutcomeUnknown), false},
+		{"lost", true, explain.New(explain.Unreachable), false},
+	} {
+		if got := (&line{}).elsewhere(tt.sent, tt.err); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestHandshakeCodes(t *testing.T) {
+	for reason, want := range map[mesh.Reason]explain.Code{
+		mesh.PeerUntrusted: explain.PeerUntrusted, mesh.IdentityMismatch: explain.PeerIdentityMismatch, mesh.NoIdentity: explain.PeerNoIdentity,
+		mesh.Expired: explain.PeerExpired, mesh.ClientRejected: explain.PeerRejectedUs, mesh.Protocol: explain.PeerProtocol,
+	} {
+		h := &mesh.HandshakeError{Reason: reason, Endpoint: "c1:7443", Expected: "spiffe://c/coordinator"}
+		wrapped := fmt.Errorf("call: %w", &mesh.NoEndpointsError{Target: "c1:7443", Failures: []error{h}})
+		err := overNetwork(wrapped, "c1:7443", "SetManifest", false, true, "30s")
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v", reason, err)
+		}
+		if e := explain.Of(err); e.Fields["endpoint"] != "c1:7443" {
+			t.Errorf("%s: %v", reason, e.Fields)
+		}
+	}
+}
+
+// members of every condition, at testNow.
+func someMembers() []*fealtyv1.Member {
+	later, before := timestamppb.New(testNow.Add(25*time.Hour)), timestamppb.New(testNow.Add(-time.Hour))
+	m := func(kind, name string, edit func(*fealtyv1.Member)) *fealtyv1.Member {
+		x := &fealtyv1.Member{SpiffeId: "spiffe://c/" + kind + "/" + name, Kind: kind, Name: name, State: "active", Entry: "nodes", JoinedBy: "token:nodes",
+			KeyId: strings.Repeat("0123456789abcdef", 4), SvidNotAfter: later, JoinedAt: before}
+		edit(x)
+		return x
+	}
+	report := func(connected bool) *fealtyv1.Live {
+		return &fealtyv1.Live{LastReport: timestamppb.New(testNow.Add(-90 * time.Second)), Connected: connected, Release: "1.2.3",
+			Held: []*fealtyv1.HeldVersion{{Scope: "trust_bundle", AuthorityEpoch: 1, ConfigVersion: 4}}}
+	}
+	return []*fealtyv1.Member{
+		m("data", "a", func(x *fealtyv1.Member) { x.Live = report(true) }),
+		m("data", "b", func(x *fealtyv1.Member) { x.Live = report(false) }),
+		m("data", "c", func(*fealtyv1.Member) {}),
+		m("data", "d", func(x *fealtyv1.Member) { x.SvidNotAfter = before; x.Live = report(true) }),
+		m("data", "e", func(x *fealtyv1.Member) { x.State = "replacing" }),
+		m("data", "f", func(x *fealtyv1.Member) { x.Banned, x.BanReason = true, "lost\x1b[2J"; x.SvidNotAfter = before }),
+		m("admin", "alice", func(*fealtyv1.Member) {}),
+	}
+}
+
+func TestMemberListGolden(t *testing.T) {
+	c := &answering{members: &fealtyv1.ListMembersResponse{Members: someMembers()}}
+	socket := c.listen(t)
+	r := run(t, "member", "list", "--socket", socket).want(t, 0)
+	if want := `STATE        MEMBER       SVID      REPORT      VERSIONS
+● connected  data/a       in 1d 1h  1m 30s ago  trust_bundle 1.4
+▲ away       data/b       in 1d 1h  1m 30s ago  trust_bundle 1.4
+? unknown    data/c       in 1d 1h  -           -
+✖ expired    data/d       1h ago    1m 30s ago  trust_bundle 1.4
+◌ replacing  data/e       in 1d 1h  -           -
+✖ banned     data/f       1h ago    -           -
+● certified  admin/alice  in 1d 1h  -           -
+`; r.stdout != want {
+		t.Errorf("\n%s\nwant\n%s", r.stdout, want)
+	}
+	c.member = &fealtyv1.GetMemberResponse{Member: someMembers()[5]}
+	r = run(t, "member", "show", "data/f", "--socket", socket).want(t, 0)
+	if !strings.Contains(r.stdout, `banned for  lost\u001b[2J`) {
+		t.Errorf("a reason is shown as it came:\n%q", r.stdout)
+	}
+}
+
+func TestStatusGolden(t *testing.T) {
+	st := &fealtyv1.GetStatusResponse{
+		ClusterId: "prod.example", Phase: "ready", AuthorityEpoch: 2, HistoryIndex: 5, Head: make([]byte, 32), RootPin: make([]byte, 32), MeshCaKey: make([]byte, 32),
+		Release: "1.2.3", Now: timestamppb.New(testNow), StartedAt: timestamppb.New(testNow.Add(-time.Hour)), Store: "sqlite:/x", Members: someMembers()[:2],
+		Baseline:  &fealtyv1.Baseline{DataMembers: 2, Needed: 3},
+		Findings:  []*fealtyv1.Finding{{Code: "FE-M105", Severity: "warning", Summary: "too few", Remedy: "add one"}, {Code: "FE-M106", Severity: "critical", Summary: "gone", Remedy: "look"}},
+		Addresses: []string{"c1:7443"}, EnrolmentKey: "ed25519:x",
+	}
+	zero := strings.Repeat("0", 64)
+	want := `Cluster prod.example is ready: 2 nodes, 1 connected; 2 things need attention.
+
+needs attention
+  ▲ FE-M105 warning: too few
+            do: add one
+  ✖ FE-M106 critical: gone
+            do: look
+
+cluster
+cluster        prod.example
+phase          ready
+authority      epoch 2, history index 5
+head           ` + zero + `
+root pin       ` + zero + `
+mesh CA        ` + zero + `
+baseline       not met: 2 of 3 data members
+coordinator    1.2.3, up for 1h
+addresses      c1:7443
+store          sqlite:/x
+enrolment key  ed25519:x
+
+members
+STATE        MEMBER  SVID      REPORT      VERSIONS
+● connected  data/a  in 1d 1h  1m 30s ago  trust_bundle 1.4
+▲ away       data/b  in 1d 1h  1m 30s ago  trust_bundle 1.4
+`
+	c := &answering{status: st}
+	socket := c.listen(t)
+	if r := run(t, "status", "--socket", socket).want(t, 0); r.stdout != want {
+		t.Errorf("\n%s\nwant\n%s", r.stdout, want)
+	}
+	coloured := fixture{terminals: []any{"stdout"}, width: 200}.run(t.Context(), "status", "--socket", socket)
+	if !strings.Contains(coloured.stdout, "\x1b[") || stripColour(coloured.stdout) != want {
+		t.Errorf("colour changes the text:\n%s", stripColour(coloured.stdout))
+	}
+	// The status tells how it is, if it is asked to.
+	for _, tt := range []struct {
+		edit func(*fealtyv1.GetStatusResponse)
+		exit explain.Exit
+	}{
+		{func(*fealtyv1.GetStatusResponse) {}, explain.ExitUnhealthy},
+		{func(s *fealtyv1.GetStatusResponse) { s.Findings = s.Findings[:1] }, explain.ExitDegraded},
+		{func(s *fealtyv1.GetStatusResponse) { s.Findings = nil }, explain.ExitOK},
+		{func(s *fealtyv1.GetStatusResponse) { s.Phase, s.PhaseReason = "recovery", "no seed" }, explain.ExitUnhealthy},
+		{func(s *fealtyv1.GetStatusResponse) { s.Phase = "uninitialized" }, explain.ExitUnhealthy},
+	} {
+		tt.edit(st)
+		r := run(t, "status", "--socket", socket, "--exit-code").want(t, int(tt.exit))
+		if r.stderr != "" || r.stdout == "" {
+			t.Errorf("stdout %q, stderr %q", r.stdout, r.stderr)
+		}
+		run(t, "status", "--socket", socket).want(t, 0)
+	}
+}
+
+// A watch goes on through failures, and ends when it is told to, which is no error.
+func TestWatch(t *testing.T) {
+	looks := 0
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c := &answering{status: &fealtyv1.GetStatusResponse{Phase: "uninitialized", Now: timestamppb.New(testNow)}}
+	c.hook = func(context.Context, string, any) error {
+		looks++
+		switch looks {
+		case 2:
+			return explain.New(explain.RecoveryMode)
+		case 3:
+			cancel()
+		}
+		return nil
+	}
+	r := fixture{}.run(ctx, "status", "--watch", "--socket", c.listen(t)).want(t, 0, "FE-R101")
+	if n := strings.Count(r.stdout, "no cluster yet"); n < 1 {
+		t.Errorf("%d pages:\n%s", n, r.stdout)
+	}
+	c2 := &answering{hook: func(context.Context, string, any) error { return explain.New(explain.Denied) }}
+	run(t, "status", "--watch", "--socket", c2.listen(t)).want(t, int(explain.ExitDenied))
+}
+
+func TestNodeStatus(t *testing.T) {
+	n := &fealtyv1.GetNodeResponse{
+		SpiffeId: "spiffe://c/data/a", SvidNotBefore: timestamppb.New(testNow.Add(-time.Hour)), SvidNotAfter: timestamppb.New(testNow.Add(time.Hour)),
+		KeyId: "k", Connected: true, Coordinator: "c1:7443", Held: []*fealtyv1.HeldSnapshot{{Scope: "trust_bundle", AuthorityEpoch: 1, ConfigVersion: 4, ContentHash: []byte{1}}},
+	}
+	c := &answering{node: n}
+	dir := filepath.Dir(c.listen(t))
+	for _, tt := range []struct {
+		name string
+		edit func()
+		exit explain.Exit
+		says string
+	}{
+		{"connected", func() {}, explain.ExitOK, "● connected spiffe://c/data/a is connected to c1:7443."},
+		{"refused something", func() {
+			n.Refusals = []*fealtyv1.Refusal{{Scope: "trust_bundle", Reason: "signature", Detail: "bad\n"}}
+		}, explain.ExitDegraded, "▲ signature"},
+		{"alone", func() { n.Refusals, n.Connected, n.LastError = nil, false, "no route" }, explain.ExitDegraded, "▲ away"},
+		{"nothing held", func() { n.Held = nil }, explain.ExitUnhealthy, "works on its own"},
+		{"expired", func() { n.SvidNotAfter = timestamppb.New(testNow) }, explain.ExitUnhealthy, "✖ expired"},
+	} {
+		tt.edit()
+		r := run(t, "status", "--data", dir, "--exit-code").want(t, int(tt.exit))
+		if !strings.Contains(r.stdout, tt.says) {
+			t.Errorf("%s: no %q in\n%s", tt.name, tt.says, r.stdout)
+		}
+	}
+}
+
+// What takes something away is asked for, and a dry run is not.
+func TestConfirm(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		answer   string
+		terminal bool
+		args     []string
+		exit     explain.Exit
+		sent     bool
+	}{
+		{"nobody to ask", "", false, nil, explain.ExitRefused, false},
+		{"an answer that nobody was asked for", "y\n", false, nil, explain.ExitRefused, false},
+		{"yes", "y\n", true, nil, 0, true},
+		{"Yes", "Yes\n", true, nil, 0, true},
+		{"no", "n\n", true, nil, explain.ExitRefused, false},
+		{"return", "\n", true, nil, explain.ExitRefused, false},
+		{"end of input", "", true, nil, explain.ExitRefused, false},
+		{"something else", "yeah\n", true, nil, explain.ExitRefused, false},
+		{"said beforehand", "", false, []string{"--yes"}, 0, true},
+		{"dry run", "", false, []string{"--dry-run"}, 0, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			sent := false
+			c := &answering{hook: func(context.Context, string, any) error { sent = true; return nil }}
+			f := fixture{stdin: strings.NewReader(tt.answer)}
+			if tt.terminal {
+				f.terminals = []any{"stdin"}
+			}
+			r := f.run(t.Context(), append([]string{"member", "ban", "data/a", "--reason", "r", "--socket", c.listen(t)}, tt.args...)...)
+			if r.exit != int(tt.exit) || sent != tt.sent {
+				t.Errorf("exit status %d, sent %v; want %d, %v\n%s", r.exit, sent, tt.exit, tt.sent, r.stderr)
+			}
+		})
+	}
+}
+
+// A manifest that is not the one that its transition names is not passed on.
+func TestManifestGetVerifies(t *testing.T) {
+	text := []byte(validManifestText)
+	sum := sha256.Sum256(text)
+	c := &answering{}
+	socket := c.listen(t)
+	for _, tt := range []struct {
+		name string
+		resp *fealtyv1.GetManifestResponse
+		exit explain.Exit
+	}{
+		{"as named", &fealtyv1.GetManifestResponse{Manifest: text, Transition: &fealtyv1.Transition{ManifestHash: sum[:]}}, 0},
+		{"another", &fealtyv1.GetManifestResponse{Manifest: append(text[:len(text):len(text)], '\n'), Transition: &fealtyv1.Transition{ManifestHash: sum[:]}}, explain.ExitRefused},
+		{"none", &fealtyv1.GetManifestResponse{Transition: &fealtyv1.Transition{ManifestHash: sum[:]}}, explain.ExitRefused},
+		{"no transition", &fealtyv1.GetManifestResponse{Manifest: text}, explain.ExitRefused},
+	} {
+		c.get = tt.resp
+		r := run(t, "manifest", "get", "--socket", socket).want(t, int(tt.exit))
+		if tt.exit == 0 && r.stdout != string(text) || tt.exit != 0 && r.stdout != "" {
+			t.Errorf("%s: %q", tt.name, r.stdout)
+		}
+	}
+}
+
+const validManifestText = `cluster: c.example
+seed: {threshold: 1, owners: [{name: host, keeper: "file:/k"}]}
+signers: {threshold: 1, keys: [{name: alice, key: "ed25519:AWaTnlB4aU7Z/Tj4JCHe2grSHV2jAAg6yS2sJBAGRVY="}]}
+admit:
+  - {name: c1, kind: coordinator, match: ["key:ed25519:AWaTnlB4aU7Z/Tj4JCHe2grSHV2jAAg6yS2sJBAGRVY="]}
+`
+
+func TestWaitEnds(t *testing.T) {
+	answers := []error{explain.New(explain.NotFound), explain.New(explain.RecoveryMode), nil}
+	c := &answering{member: &fealtyv1.GetMemberResponse{Member: someMembers()[0]}}
+	n := 0
+	c.hook = func(context.Context, string, any) error {
+		n++
+		return answers[min(n, len(answers))-1]
+	}
+	run(t, "member", "wait", "data/a", "--wait=60s", "--socket", c.listen(t)).want(t, 0, "data/a is not a member", "data/a is connected")
+
+	denied := &answering{hook: func(context.Context, string, any) error { return explain.New(explain.Denied) }}
+	run(t, "member", "wait", "data/a", "--wait=60s", "--socket", denied.listen(t)).want(t, int(explain.ExitDenied))
+
+	never := &answering{hook: func(context.Context, string, any) error { return explain.New(explain.NotFound) }}
+	run(t, "member", "wait", "data/a", "--wait=200ms", "--socket", never.listen(t)).want(t, int(explain.ExitWaitRanOut), "FE-U110")
+	run(t, "member", "wait", "data/a", "--for", "gone", "--wait=60s", "--socket", never.listen(t)).want(t, 0)
+}
+
+func TestMemberArg(t *testing.T) {
+	for in, want := range map[string]string{"data/a": "data a", "spiffe://c.example/data/a": "data a", "witness/x.y": "witness x.y"} {
+		kind, name, err := memberArg(in)
+		if err != nil || kind+" "+name != want {
+			t.Errorf("memberArg(%q) = %q, %q, %v", in, kind, name, err)
+		}
+	}
+	for _, in := range []string{"", "data", "data/", "/a", "king/a", "spiffe://c.example/king/a"} {
+		if _, _, err := memberArg(in); !errors.Is(err, explain.BadValue) {
+			t.Errorf("memberArg(%q): %v", in, err)
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+// commands returns every command that does something.
+func commands() []*cobra.Command {
+	var out []*cobra.Command
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			if !sub.HasSubCommands() {
+				out = append(out, sub)
+			}
+			walk(sub)
+		}
+	}
+	walk(New(Env{Release: "test"}).root())
+	return out
+}
+
+func TestCommandsAreDescribed(t *testing.T) {
+	for _, cmd := range commands() {
+		path := cmd.CommandPath()
+		if cmd.Short == "" || cmd.Long == "" || strings.HasSuffix(cmd.Short, ".") {
+			t.Errorf("%s: short is a phrase, long is text", path)
+		}
+		if path != "fealty help" && cmd.Short[:1] != strings.ToLower(cmd.Short[:1]) {
+			t.Errorf("%s: %q begins with a capital letter", path, cmd.Short)
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Usage == "" || strings.HasSuffix(f.Usage, ".") {
+				t.Errorf("%s --%s: usage is a phrase: %q", path, f.Name, f.Usage)
+			}
+		})
+		if cmd.Args == nil && path != "fealty help" {
+			t.Errorf("%s: takes any arguments, and so ignores mistakes", path)
+		}
+	}
+}
+
+// What changes something can be tried without, and what takes something away asks.
+func TestChangesCanBeTried(t *testing.T) {
+	changes := []string{"fealty manifest set", "fealty token create", "fealty token revoke", "fealty member remove", "fealty member replace", "fealty member ban", "fealty member unban"}
+	dangerous := []string{"fealty member remove", "fealty member replace", "fealty member ban", "fealty leave"}
+	waits := []string{"fealty join", "fealty member wait"}
+	for _, cmd := range commands() {
+		for flag, want := range map[string][]string{"dry-run": changes, "yes": dangerous, "wait": waits} {
+			if has := cmd.Flags().Lookup(flag) != nil; has != slices.Contains(want, cmd.CommandPath()) {
+				t.Errorf("%s: --%s: %v", cmd.CommandPath(), flag, has)
+			}
+		}
+	}
+}
+
+// Every command takes its settings in every way, and shows them.
+func TestPrintConfigEverywhere(t *testing.T) {
+	for _, cmd := range commands() {
+		if name := cmd.Name(); name == "completion" || name == "help" {
+			continue
+		}
+		args := strings.Fields(cmd.CommandPath())[1:]
+		for range strings.Count(strings.TrimSuffix(cmd.Use, "[TOKEN]"), " ") {
+			args = append(args, "x")
+		}
+		if cmd.Name() == "explain" {
+			args = args[:1]
+		}
+		r := run(t, append(args, "--print-config", "-o", "json")...).want(t, 0)
+		if r.exit == 0 {
+			jsonOf(t, r.stdout)
+		}
+	}
+}
+
+// Whatever is wrong with the arguments, the answer is one error with a code.
+func TestUsageErrors(t *testing.T) {
+	for _, args := range [][]string{
+		{"frob"}, {"frob", "--frob"}, {"member"}, {"member", "frob"}, {"member", "frob", "-x"}, {"--frob"}, {"-x"}, {"-xyz"}, {"member", "list", "--frob=1"},
+		{"member", "list", "extra"}, {"member", "show"}, {"member", "show", "a", "b"}, {"member", "list", "--timeout"}, {"member", "list", "--timeout="},
+		{"member", "ban", "data/x", "--dry-run=maybe", "--reason", "r"}, {"token", "create", "--uses=-1"}, {"token", "create", "--ttl", "x"}, {"member", "list", "--kind", "frob"},
+		{"member", "show", "data/"}, {"member", "show", "/x"}, {"join", "a", "b"}, {"completion"}, {"completion", "tcsh"}, {"completion", "a", "b"}, {"explain", "a", "b"},
+		{"help", "frob"},
+	} {
+		if args[0] == "help" {
+			continue // cobra's own, which answers with the help of the root
+		}
+		r := run(t, args...).want(t, int(explain.ExitUsage), "fealty: error FE-", "fealty:   why: ", "fealty:   do:  ")
+		if n := strings.Count(r.stderr, "\n"); n != 3 || r.stdout != "" {
+			t.Errorf("%v: %d lines on stderr, %q on stdout:\n%s", args, n, r.stdout, r.stderr)
+		}
+		r = run(t, append([]string{"-o", "json"}, args...)...).want(t, int(explain.ExitUsage))
+		e := jsonOf(t, r.stderr)["error"].(map[string]any)
+		if e["exit"] != float64(explain.ExitUsage) || e["exit_words"] != "usage" || !strings.HasPrefix(e["code"].(string), "FE-") {
+			t.Errorf("%v: %v", args, e)
+		}
+	}
+}
+
+func TestExplainEveryCode(t *testing.T) {
+	for _, code := range explain.Codes() {
+		e, _ := explain.Lookup(code)
+		r := run(t, "explain", string(code)).want(t, 0)
+		if !strings.HasPrefix(r.stdout, "# "+string(code)+": "+e.Title+"\n") || !strings.Contains(r.stdout, "Exit status of a command:") {
+			t.Errorf("%s:\n%s", code, r.stdout)
+		}
+		v := jsonOf(t, run(t, "explain", string(code), "-o", "json").want(t, 0).stdout)
+		if v["code"] != string(code) || v["page"] == "" || v["exit"] != float64(e.Exit) {
+			t.Errorf("%s: %v", code, v)
+		}
+	}
+}
+
+func TestFormatIsKnownBeforeParsing(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		env  string
+		want format
+	}{
+		{nil, "", asTable},
+		{[]string{"-o", "json"}, "", asJSON},
+		{[]string{"-ojson"}, "", asJSON},
+		{[]string{"-o=yaml"}, "", asYAML},
+		{[]string{"--output", "wide"}, "", asWide},
+		{[]string{"--output=json"}, "yaml", asJSON},
+		{nil, "json", asJSON},
+		{[]string{"--", "-o", "json"}, "", asTable},
+		{[]string{"-o"}, "", asTable},
+		{[]string{"-o", "frob"}, "", asTable},
+		{[]string{"--outputs", "json"}, "", asTable},
+	} {
+		c := New(Env{Environ: []string{"FEALTY_OUTPUT=" + tt.env}})
+		if got := c.formatOf(tt.args); got != tt.want {
+			t.Errorf("%v: %s, want %s", tt.args, got, tt.want)
+		}
+	}
+}
+
+// Colour needs a terminal, and NO_COLOR takes it away there.
+func TestColour(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		f    fixture
+		want bool
+	}{
+		{"file", fixture{}, false},
+		{"terminal", fixture{terminals: []any{"stderr"}}, true},
+		{"NO_COLOR", fixture{terminals: []any{"stderr"}, env: []string{"NO_COLOR=1"}}, false},
+		{"dumb", fixture{terminals: []any{"stderr"}, env: []string{"TERM=dumb"}}, false},
+	} {
+		r := tt.f.run(t.Context(), "frob")
+		if got := strings.Contains(r.stderr, "\x1b["); got != tt.want {
+			t.Errorf("%s: colour %v in %q", tt.name, got, r.stderr)
+		}
+	}
+	if r := (fixture{terminals: []any{"stdout"}, width: 60}).run(t.Context(), "authz"); r.exit != 0 {
+		t.Fatal(r.stderr)
+	} else {
+		for line := range strings.SplitSeq(r.stdout, "\n") {
+			if n := columns(stripColour(line)); n > 120 {
+				t.Errorf("a line of %d columns on a narrow terminal: %s", n, line)
+			}
+		}
+	}
+}
+
+func stripColour(s string) string {
+	for {
+		before, rest, ok := strings.Cut(s, "\x1b[")
+		if !ok {
+			return s
+		}
+		_, after, _ := strings.Cut(rest, "m")
+		s = before + after
+	}
+}

@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+)
+
+// contentFields are the bytes fields that are not compared by people. A field that
+// is in neither table was added without deciding how it is shown.
+var contentFields = []protoreflect.FullName{
+	"fealty.v1.Proof.evidence", "fealty.v1.Proof.public_key", "fealty.v1.JoinRequest.csr", "fealty.v1.JoinChallenge.nonce",
+	"fealty.v1.JoinGrant.chain", "fealty.v1.JoinGrant.root_statement", "fealty.v1.RenewRequest.csr", "fealty.v1.RenewResponse.chain",
+	"fealty.v1.ManifestSignature.signature", "fealty.v1.SetManifestRequest.manifest", "fealty.v1.FirstSetRequest.evidence",
+	"fealty.v1.FirstSetResponse.nonce", "fealty.v1.GetManifestResponse.manifest", "fealty.v1.GetHistoryResponse.head",
+	"fealty.v1.GetHistoryResponse.transaction_key", "fealty.v1.GetHistoryResponse.manifests", "fealty.v1.Transition.record",
+	"fealty.v1.SignedSnapshot.envelope",
+}
+
+func TestEveryFieldHasAForm(t *testing.T) {
+	var bytesFields []protoreflect.FullName
+	protoregistry.GlobalFiles.RangeFilesByPackage("fealty.v1", func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Messages().Len() {
+			m := f.Messages().Get(i)
+			for j := range m.Fields().Len() {
+				field := m.Fields().Get(j)
+				if field.Kind() == protoreflect.BytesKind {
+					bytesFields = append(bytesFields, field.FullName())
+				}
+				if field.IsMap() {
+					t.Errorf("%s is a map, which has no order", field.FullName())
+				}
+			}
+			// No kind of field panics.
+			mt, err := protoregistry.GlobalTypes.FindMessageByName(m.FullName())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ofMessage(mt.New().Interface())
+		}
+		return true
+	})
+	for _, f := range bytesFields {
+		if slices.Contains(hashFields, f) == slices.Contains(contentFields, f) {
+			t.Errorf("%s: say whether it is a hash, shown in hex, or content, in base64", f)
+		}
+	}
+	for _, f := range slices.Concat(hashFields, contentFields) {
+		if !slices.Contains(bytesFields, f) {
+			t.Errorf("%s is no field", f)
+		}
+	}
+}
+
+func TestOfMessage(t *testing.T) {
+	at := timestamppb.New(time.Date(2026, 11, 20, 12, 0, 0, 5e6, time.UTC))
+	for _, tt := range []struct {
+		name string
+		in   proto.Message
+		want string
+	}{
+		{"member", &fealtyv1.Member{Name: "a", Roles: []string{"core"}, JoinedAt: at, Live: &fealtyv1.Live{Held: []*fealtyv1.HeldVersion{{Scope: "s", AuthorityEpoch: 2}}}}, `spiffe_id: ""
+kind: ""
+name: a
+state: ""
+roles:
+  - core
+organizations: []
+domains: []
+joined_at: "2026-11-20T12:00:00.005Z"
+joined_by: ""
+entry: ""
+key_id: ""
+banned: false
+ban_reason: ""
+live:
+  connected: false
+  release: ""
+  held:
+    - scope: s
+      authority_epoch: 2
+      config_version: 0
+  last_refusal: ""
+`},
+		{"hash and content", &fealtyv1.Transition{Record: []byte{1, 2}, Hash: []byte{0xab, 0xcd}}, `record: "AQI="
+hash: abcd
+index: 0
+authority_epoch: 0
+kind: ""
+reason: ""
+manifest_hash: ""
+mesh_ca_key: ""
+`},
+		{"enum", &fealtyv1.JoinGrant{Outcome: fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER}, `outcome: already_member
+chain: []
+root_statement: ""
+`},
+		{"duration", &fealtyv1.UnbanMemberResponse{KeysBannedFor: durationpb.New(90 * time.Minute)}, "keys_banned_for: \"1h30m0s\"\n"},
+	} {
+		var b strings.Builder
+		if err := writeYAML(&b, ofMessage(tt.in)); err != nil {
+			t.Fatal(err)
+		}
+		if b.String() != tt.want {
+			t.Errorf("%s:\n%s\nwant:\n%s", tt.name, b.String(), tt.want)
+		}
+	}
+}
+
+func TestSpan(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 900 * time.Millisecond: "0s", 59 * time.Second: "59s", time.Minute: "1m", 61 * time.Second: "1m 1s",
+		25 * time.Hour: "1d 1h", 24*time.Hour + 5*time.Minute: "1d", 90 * 24 * time.Hour: "90d", -time.Hour: "-1h",
+	} {
+		if got := span(d); got != want {
+			t.Errorf("span(%v) = %s, want %s", d, got, want)
+		}
+	}
+	if got := relative(time.Time{}, testNow); got != "-" {
+		t.Errorf("no time is shown as %s", got)
+	}
+	if got := relative(testNow.Add(-time.Hour), testNow); got != "1h ago" {
+		t.Errorf("an hour ago is shown as %s", got)
+	}
+}

@@ -1,0 +1,22 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// The reference in the docs is the one that this code makes.
+func TestReferenceIsCurrent(t *testing.T) {
+	pages, err := Reference()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range sortedKeys(pages) {
+		have, err := os.ReadFile(filepath.Join("../../docs/reference", name))
+		if err != nil || !bytes.Equal(have, pages[name]) {
+			t.Errorf("docs/reference/%s is not current: run make generate (%v)", name, err)
+		}
+	}
+}

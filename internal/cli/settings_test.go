@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSettingsTable(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, s := range settings() {
+		for _, g := range s.groups {
+			if id := string(g) + " " + s.key; seen[id] {
+				t.Errorf("%s stands twice", id)
+			} else {
+				seen[id] = true
+			}
+		}
+		if s.key != strings.ToLower(s.key) || strings.ContainsAny(s.key, "- .") {
+			t.Errorf("%s: keys are lower case with underscores", s.key)
+		}
+		if s.help == "" || s.zero == "" || s.help[:1] != strings.ToLower(s.help[:1]) || strings.HasSuffix(s.help, ".") {
+			t.Errorf("%s: help and the meaning of not setting it are phrases without a full stop", s.key)
+		}
+		if s.init != "" {
+			if problem := s.check(s.init); problem != "" {
+				t.Errorf("%s: the default %s is refused: %s", s.key, s.init, problem)
+			}
+		}
+		if s.init == "" && (s.form == choiceForm || s.form == durationForm) {
+			t.Errorf("%s: a value that is read without a look whether it is set needs a default", s.key)
+		}
+		if s.form == secretForm && !s.envOnly {
+			t.Errorf("%s: a secret is neither a flag nor in a file", s.key)
+		}
+	}
+}
+
+func TestCheckValues(t *testing.T) {
+	for _, tt := range []struct {
+		form      form
+		good, bad []string
+	}{
+		{durationForm, []string{"1s", "7d", "1d12h", "0.5s"}, []string{"", "0s", "-1s", "-1d", "1", "d", "1d-2h", "x", "99999999999d", "1.5d"}},
+		{addressForm, []string{":7443", "127.0.0.1:0", "[::1]:7443", "host:65535"}, []string{"", "host", "host:", "host:x", "host:65536", "a b:1", "host:-1", "a,b:1", "http://x:1"}},
+		{addressesForm, []string{"a:1", "a:1,b:2", "a:1, b:2", "[::1]:1"}, []string{"", ":1", "a:0", "a:1,", "a:1,,b:2", "a"}},
+		{storeForm, []string{"sqlite:x", "sqlite:/var/x"}, []string{"", "sqlite", "sqlite:", "postgres://x", "x"}},
+		{hexForm, []string{strings.Repeat("0a", 32)}, []string{"", "0a", strings.Repeat("0A", 32), strings.Repeat("zz", 32)}},
+		{pathForm, []string{"x", "/x", "-"}, []string{"", " "}},
+		{textForm, []string{"x"}, []string{"", "\t"}},
+	} {
+		s := &setting{key: "x", form: tt.form}
+		for _, v := range tt.good {
+			if problem := s.check(v); problem != "" {
+				t.Errorf("%s: %q is refused: %s", tt.form, v, problem)
+			}
+		}
+		for _, v := range tt.bad {
+			if s.check(v) == "" {
+				t.Errorf("%s: %q is accepted", tt.form, v)
+			}
+		}
+	}
+}
+
+func TestParseDuration(t *testing.T) {
+	for text, want := range map[string]time.Duration{"7d": 7 * 24 * time.Hour, "1d12h": 36 * time.Hour, "90s": 90 * time.Second} {
+		if got, err := parseDuration(text); err != nil || got != want {
+			t.Errorf("parseDuration(%q) = %v, %v", text, got, err)
+		}
+	}
+}
+
+func TestGuess(t *testing.T) {
+	names := []string{"list", "show", "wait", "replace", "remove", "ban", "unban"}
+	for in, want := range map[string]string{
+		"lsit": "list", "shw": "show", "rmove": "remove", "Ban": "ban", "unbann": "unban", "waite": "wait",
+		"xyzzyx": "", "": "", "repl": "replace",
+	} {
+		got := guess(in, names)
+		if want == "" && got != "" || want != "" && got != "did you mean "+want+"?" {
+			t.Errorf("guess(%q) = %q, want %q", in, got, want)
+		}
+	}
+	if d := distance(strings.Repeat("a", 1000), strings.Repeat("b", 1000)); d != 1000 {
+		t.Errorf("long texts are %d apart", d)
+	}
+	if got := guess("fsh", []string{"bash", "zsh", "fish"}); got != "did you mean fish?" {
+		t.Errorf("of equals the one with the same first letter is meant, not %q", got)
+	}
+	if !slices.Contains(names, "list") {
+		t.Error("guess changed its argument")
+	}
+}

@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// Every field that a manifest may have is explained. Their names are those that
+// its decoder reads.
+func TestManifestFieldsAreExplained(t *testing.T) {
+	src, err := os.ReadFile("../../manifest/decode.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last []string
+	for _, f := range topicNamed(t, "manifest").fields {
+		last = append(last, f.name[strings.LastIndexByte(f.name, '.')+1:])
+	}
+	found := regexp.MustCompile(`part\{"(\w+)"`).FindAllStringSubmatch(string(src), -1)
+	if len(found) < 20 {
+		t.Fatalf("the decoder names %d fields: it is written in another way now", len(found))
+	}
+	for _, m := range found {
+		if !slices.Contains(last, m[1]) {
+			t.Errorf("manifest field %s is not explained", m[1])
+		}
+	}
+	for _, name := range last {
+		if !strings.Contains(string(src), `part{"`+name+`"`) {
+			t.Errorf("manifest field %s is explained and does not exist", name)
+		}
+	}
+}
+
+func TestMessageFieldsAreExplained(t *testing.T) {
+	for word, m := range map[string]proto.Message{"member": &fealtyv1.Member{}, "token": &fealtyv1.Token{}, "finding": &fealtyv1.Finding{}} {
+		var want, got []string
+		fields := m.ProtoReflect().Descriptor().Fields()
+		for i := range fields.Len() {
+			want = append(want, string(fields.Get(i).Name()))
+		}
+		for _, f := range topicNamed(t, word).fields {
+			got = append(got, f.name)
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if !slices.Equal(want, got) {
+			t.Errorf("%s: explained are %v, and there are %v", word, got, want)
+		}
+	}
+}
+
+func topicNamed(t *testing.T, name string) topic {
+	t.Helper()
+	for _, x := range topics() {
+		if x.name == name {
+			return x
+		}
+	}
+	t.Fatalf("no topic %s", name)
+	return topic{}
+}
+
+func TestTopics(t *testing.T) {
+	for _, x := range topics() {
+		run(t, "explain", x.name).want(t, 0)
+		for _, f := range x.fields {
+			r := run(t, "explain", x.name+"."+f.name).want(t, 0)
+			if !strings.Contains(r.stdout, f.text) {
+				t.Errorf("%s.%s:\n%s", x.name, f.name, r.stdout)
+			}
+		}
+	}
+	for _, s := range settings() {
+		r := run(t, "explain", "config."+s.key).want(t, 0)
+		if !strings.Contains(r.stdout, s.env()) {
+			t.Errorf("config.%s:\n%s", s.key, r.stdout)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/goccy/go-yaml"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+func drawValue(t *rapid.T, depth int) any {
+	kinds := 6
+	if depth == 0 {
+		kinds = 4
+	}
+	switch rapid.IntRange(0, kinds-1).Draw(t, "kind") {
+	case 0:
+		return rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"yes", "No", "null", "~", "1", "1.5", "0x1", "2026-11-20T12:00:00Z", "", " ", "a: b", "# a", "- a", "on", "\x1b[2J", "a\u009bb", "a\nb", "ed25519:AbC=", "data/a", "*a", "&a", "!a", "{", "a\xffb", "\U000e0001", "1e3", "0o7", "12:30", ".inf", "=", "<<"})).Draw(t, "text")
+	case 1:
+		return rapid.Uint64Range(0, 1<<53).Draw(t, "number")
+	case 2:
+		return rapid.Bool().Draw(t, "bool")
+	case 3:
+		return nil
+	case 4:
+		o := object{}
+		for i := range rapid.IntRange(0, 3).Draw(t, "members") {
+			o = o.with(string(rune('a'+i))+"_name", drawValue(t, depth-1))
+		}
+		return o
+	default:
+		l := list{}
+		for range rapid.IntRange(0, 3).Draw(t, "items") {
+			v := drawValue(t, depth-1)
+			if inner, ok := v.(list); ok && len(inner) > 0 {
+				v = "no lists of lists"
+			}
+			l = append(l, v)
+		}
+		return l
+	}
+}
+
+// JSON and YAML say the same, any parser agrees, and neither moves a cursor.
+func TestJSONAndYAMLAgree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := object{{"schema", schema}, {"value", drawValue(t, 3)}}
+		var j, y strings.Builder
+		if err := writeJSON(&j, o); err != nil {
+			t.Fatal(err)
+		}
+		if err := writeYAML(&y, o); err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{j.String(), y.String()} {
+			for _, r := range text {
+				if r != '\n' && !unicode.IsPrint(r) {
+					t.Fatalf("%U is printed as it is:\n%s", r, text)
+				}
+			}
+		}
+		var fromJSON, fromYAML any
+		if err := json.Unmarshal([]byte(j.String()), &fromJSON); err != nil {
+			t.Fatalf("%v\n%s", err, j.String())
+		}
+		if err := yaml.Unmarshal([]byte(y.String()), &fromYAML); err != nil {
+			t.Fatalf("%v\n%s", err, y.String())
+		}
+		// Numbers and string keys have other types in the two libraries.
+		again, err := json.Marshal(fromYAML)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var normal any
+		if err := json.Unmarshal(again, &normal); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(fromJSON, normal); diff != "" {
+			t.Fatalf("YAML says something else (-JSON +YAML):\n%s\n%s\n%s", diff, j.String(), y.String())
+		}
+	})
+}
+
+func TestJSONGolden(t *testing.T) {
+	o := object{{"schema", schema}, {"n", 3}, {"empty", list{}}, {"none", object{}}, {"items", list{object{{"a", "b\x1b"}}, "c"}}, {"deep", object{{"x", nil}, {"y", true}}}}
+	var j, y strings.Builder
+	if err := writeJSON(&j, o); err != nil {
+		t.Fatal(err)
+	}
+	if want := `{
+  "schema": "fealty.cli/v1",
+  "n": 3,
+  "empty": [],
+  "none": {},
+  "items": [
+    {
+      "a": "b\u001b"
+    },
+    "c"
+  ],
+  "deep": {
+    "x": null,
+    "y": true
+  }
+}
+`; j.String() != want {
+		t.Errorf("\n%s\nwant\n%s", j.String(), want)
+	}
+	if err := writeYAML(&y, o); err != nil {
+		t.Fatal(err)
+	}
+	if want := `schema: fealty.cli/v1
+n: 3
+empty: []
+none: {}
+items:
+  - a: "b\u001b"
+  - c
+deep:
+  x: null
+  y: true
+`; y.String() != want {
+		t.Errorf("\n%s\nwant\n%s", y.String(), want)
+	}
+}
