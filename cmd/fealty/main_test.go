@@ -1,0 +1,138 @@
+package main
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/identity/identitytest"
+)
+
+// The scripts run the program as people do: what a line says is what is typed, and
+// the checks below it are the manual page.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"fealty": main})
+}
+
+func TestScripts(t *testing.T) {
+	files := certificates(t)
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			for name, data := range files {
+				if err := os.WriteFile(filepath.Join(env.WorkDir, name), data, 0o600); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits,
+			"serve": serve,
+			"until": until,
+		},
+	})
+}
+
+// exits STATUS COMMAND… runs a command that has to end with this very status.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits STATUS COMMAND…")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit status %d, want %d", got, want)
+	}
+}
+
+// patience is how long a script waits for a process, on a machine that is busy.
+const patience = 60 * time.Second
+
+// serve SOCKET waits until somebody serves on a unix socket.
+func serve(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: serve SOCKET")
+	}
+	path := args[0]
+	if !filepath.IsAbs(path) {
+		path = ts.MkAbs(path)
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if conn, err := net.Dial("unix", path); err == nil {
+			conn.Close()
+			return
+		} else if time.Now().After(end) {
+			ts.Fatalf("nobody serves on %s: %v", path, err)
+		}
+	}
+}
+
+// until COMMAND… runs a command again until it succeeds.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: until COMMAND…")
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		err := ts.Exec(args[0], args[1:]...)
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("it never succeeded: %v", err)
+		}
+	}
+}
+
+// certificates returns PEM files of a cluster prod.example, made for this run.
+func certificates(t *testing.T) map[string][]byte {
+	a, other := identitytest.NewAuthority(t, "prod.example"), identitytest.NewAuthority(t, "prod.example")
+	id := a.ID(t, identity.Data, "node-c")
+	chain, key := a.Issue(t, id)
+	expired, _ := a.Issue(t, id, identitytest.Expired())
+	two, _ := a.IssueRaw(t, func(c *x509.Certificate) {
+		c.ExtraExtensions = append(c.ExtraExtensions, identitytest.AltNames("spiffe://prod.example/data/a", "spiffe://prod.example/data/b"))
+	})
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := a.Root().Cert
+	return map[string][]byte{
+		"svid.pem":    append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), encode(append(chain, root)...)...),
+		"expired.pem": encode(append(expired, root)...),
+		"two.pem":     encode(append(two, root)...),
+		"leaf.pem":    encode(chain[0]),
+		"root.pem":    encode(root),
+		"other.pem":   encode(other.Root().Cert),
+		"bundle.pem":  encode(root, a.MeshCA().Cert),
+	}
+}
+
+func encode(certs ...*x509.Certificate) []byte {
+	var out []byte
+	for _, c := range certs {
+		out = append(out, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
+	}
+	return out
+}
