@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -61,40 +63,63 @@ func TestActivationCrash(t *testing.T) {
 	})
 }
 
-// Two power cuts in a row, each amid another activation, lose nothing either.
-func TestActivationCrashTwice(t *testing.T) {
+// What the marks know is used by the next start, without anybody's help; so any
+// number of crashes in a row, each amid another activation, loses nothing.
+func TestActivationCrashesInARow(t *testing.T) {
 	f := newFleet(t)
-	joined := newNode(f)
-	joined.mustJoin()
-	var next [2]*fealtyv1.SignedSnapshot
-	for i := range next {
+	n := newNode(f)
+	n.mustJoin()
+	for range 5 {
+		points := new(fault.Points)
+		a, err := Open(t.Context(), Config{DataDir: n.dir, FS: n.disk.FS(), Now: f.clock, Log: quiet(), Dial: f.dial, Faults: points})
+		f.must(err)
+		was := trustVersion(a)
 		f.trustChanged(func() {})
-		next[i] = f.trustBundle()
-	}
-	total := 0
-	{
-		n := joined.clone()
-		a := n.mustOpen()
-		n.disk.FailAt(1<<30, nil)
-		f.must(n.take(a, next[0]))
-		total = n.disk.Calls()
-	}
-	for first := 2; first <= total; first += 3 {
-		for second := 1; second <= total; second += 4 {
-			n := joined.clone()
-			for i, at := range []int{first, second} {
-				a := n.mustOpen()
-				n.disk.FailAt(at, durabletest.ErrPowerCut)
-				_ = n.take(a, next[i])
-				n.disk.Restart(durabletest.Synced)
-			}
-			a, err := n.open()
-			f.must(err)
-			if v := trustVersion(a); v < 10 || v > 12 || a.unready() != "" {
-				t.Fatalf("cut at %d and %d: version %d, unready: %s", first, second, v, a.unready())
-			}
-			a.Close()
+		points.Arm("activate.after-marks", func() error {
+			n.disk.FailAt(1, durabletest.ErrPowerCut)
+			return nil
+		})
+		if err := n.take(a, f.trustBundle()); !errors.Is(err, errStorage) {
+			t.Fatal(err)
 		}
+		n.disk.Restart(durabletest.Synced)
+		a = n.mustOpen()
+		if got := trustVersion(a); got != was+1 || a.unready() != "" {
+			t.Fatalf("version %d is in use, accepted was %d; %s", got, was+1, a.unready())
+		}
+		if n.has(snapshotName(snapshot.ScopeTrustBundle, pending)) || !bytes.Equal(n.read(snapshotName(snapshot.ScopeTrustBundle, active)), a.beliefs.Load().held[snapshot.ScopeTrustBundle].raw) {
+			t.Error("the start did not finish the activation")
+		}
+		a.Close()
+	}
+}
+
+// What was accepted does not come down, even if the disk failed right after.
+func TestAcceptedInMemoryToo(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	defer a.Close()
+	f.trustChanged(func() {})
+	between := f.trustBundle()
+	f.trustChanged(func() {})
+	newest := f.trustBundle()
+	calls := 0
+	n.disk.FailAt(1<<30, nil)
+	f.must(a.store.write(snapshotName(snapshot.ScopeTrustBundle, pending), newest.GetEnvelope()))
+	calls = n.disk.Calls()
+	n.disk.FailAt(2*calls+1, syscall.EIO) // after pending and the first copy of the marks
+	if err := n.take(a, newest); !errors.Is(err, errStorage) {
+		t.Fatal(err)
+	}
+	f.must(n.take(a, between))
+	if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) || trustVersion(a) != 10 {
+		t.Errorf("an older one than was accepted: version %d in use, refusals %v", trustVersion(a), got)
+	}
+	f.must(n.take(a, newest))
+	if trustVersion(a) != 12 {
+		t.Errorf("version %d in use", trustVersion(a))
 	}
 }
 

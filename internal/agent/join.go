@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"slices"
@@ -268,7 +267,7 @@ type priorState struct {
 func (j *joiner) prior(store *localStore) (priorState, *Result, error) {
 	l, err := store.load(j.Now())
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, explain.NodeStateCorrupt), errors.Is(err, explain.NodeWrong):
+	case errors.Is(err, errNoMember), errors.Is(err, explain.NodeStateCorrupt), errors.Is(err, explain.NodeWrong):
 		// No identity, or one that is of no use. What was accepted under this very
 		// root still counts.
 		store.pin = j.Proof.pin

@@ -250,6 +250,7 @@ var enemyGrants = []struct {
 	{"a huge certificate", "chain", func(_ *fleet, g *fealtyv1.JoinGrant) { g.Chain[1] = make([]byte, identity.MaxCertificateBytes+1) }},
 	{"a leaf over another key", "chain", func(f *fleet, g *fealtyv1.JoinGrant) { g.Chain[0] = f.leafFor(identity.Data, "node-x", nil).Raw }},
 	{"another root", "root", func(f *fleet, g *fealtyv1.JoinGrant) { g.Chain[2] = g.Chain[1] }},
+	{"a root of somebody else", "root", func(f *fleet, g *fealtyv1.JoinGrant) { g.Chain[2] = newFleet(f.tb).root.Raw }},
 	{"another kind", "chain", func(f *fleet, g *fealtyv1.JoinGrant) {
 		g.Chain[0] = f.leafFor(identity.Coordinator, "c9", g.Chain[0]).Raw
 	}},
@@ -422,6 +423,28 @@ func TestRejoinKeepsTheKeyOfARenewal(t *testing.T) {
 	f.must(a.renew(t.Context()))
 	if f.count(&f.clones) != 0 {
 		t.Fatal("a clone alarm")
+	}
+}
+
+// What a node has seen of another cluster means nothing to the next one, whatever
+// its name: a wipe that was cut off leaves marks behind.
+func TestJoinAfterAnotherCluster(t *testing.T) {
+	other := newFleet(t)
+	other.version = 1000
+	left := joinedNode(other)
+	f := newFleet(t)
+	n := newNode(f)
+	for _, name := range []string{marksAName, marksBName, snapshotName(snapshot.ScopeTrustBundle, active), SVIDName} {
+		n.disk.Put(n.path(name), left.read(name))
+	}
+	n.mustJoin()
+	a := n.mustOpen()
+	defer a.Close()
+	if a.unready() != "" || trustVersion(a) != 10 || len(a.status.refusals()) != 0 {
+		t.Errorf("%s, version %d, %v", a.unready(), trustVersion(a), a.status.refusals())
+	}
+	if mark, _ := a.beliefs.Load().marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject()); mark.ConfigVersion != 10 {
+		t.Errorf("the mark is at %d", mark.ConfigVersion)
 	}
 }
 

@@ -29,9 +29,11 @@ type loaded struct {
 	lost    bool      // the marks were lost: those in memory are a floor, and not on disk
 }
 
-// load reads and verifies the data directory at now. Errors: one that matches
-// fs.ErrNotExist if this machine is no member, NodeStateCorrupt or NodeWrong if its
-// identity is of no use. Everything else that is wrong is repaired by the next
+// errNoMember is what a data directory without an anchor comes to.
+var errNoMember = errors.New("this machine is no member")
+
+// load reads and verifies the data directory at now. Errors: errNoMember if this
+// machine is none, NodeStateCorrupt or NodeWrong if its identity is of no use. Everything else that is wrong is repaired by the next
 // contact, and told.
 func (s *localStore) load(now time.Time) (*loaded, error) {
 	l := &loaded{unsaved: make(map[snapshot.Scope][]byte)}
@@ -47,7 +49,7 @@ func (s *localStore) load(now time.Time) (*loaded, error) {
 	l.finished = finished
 	note(problem)
 	if _, err := s.read(anchorName, maxAnchorBytes); errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return nil, errNoMember
 	}
 	if l.svid, err = s.readSVID(); err != nil {
 		return nil, err

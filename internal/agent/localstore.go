@@ -277,13 +277,9 @@ func (s *localStore) readSVID() (svid, error) {
 	return v, nil
 }
 
-// readAnchor returns the verified anchor, or an error that matches
-// fs.ErrNotExist, or NodeStateCorrupt.
+// readAnchor returns the verified anchor, or NodeStateCorrupt.
 func (s *localStore) readAnchor(now time.Time) (self, error) {
 	data, err := s.read(anchorName, maxAnchorBytes)
-	if errors.Is(err, fs.ErrNotExist) {
-		return self{}, err
-	}
 	var a anchor
 	if err == nil {
 		err = unseal(data, &a)

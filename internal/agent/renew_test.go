@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -186,6 +187,31 @@ func TestRenewalVerifies(t *testing.T) {
 	}
 	f.do(func() { f.editRenewal = nil })
 	f.must(a.renew(t.Context()))
+}
+
+// While two roots are believed, a renewal stays under the one that the node pinned.
+func TestRenewalStaysUnderItsRoot(t *testing.T) {
+	f, other := newFleet(t), newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	defer a.Close()
+	both, err := identity.NewBundle(identity.BundleConfig{
+		Cluster: testCluster, Roots: []*x509.Certificate{f.root, other.root}, MeshKeys: append(slices.Clone(f.meshKeys), other.meshKeys...),
+	})
+	f.must(err)
+	f.must(a.source.Trust(both))
+	f.do(func() {
+		f.editRenewal = func(r *fealtyv1.RenewResponse) {
+			leaf, err := x509.ParseCertificate(r.Chain[0])
+			f.must(err)
+			r.Chain = rawChain(other.issue(leaf.PublicKey, a.me.ID, time.Hour))
+		}
+	})
+	before := a.svid.Load()
+	if err := a.renew(t.Context()); err == nil || a.svid.Load() != before {
+		t.Errorf("renewed under another root: %v", err)
+	}
 }
 
 // A node whose certificate ran out comes back by its key, and one whose last

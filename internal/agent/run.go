@@ -122,8 +122,8 @@ func joined(files durable.FS, dir string) bool {
 
 func open(ctx context.Context, cfg Config, store *localStore) (*Agent, error) {
 	l, err := store.load(cfg.Now())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, explain.Wrap(err, explain.NodeNotJoined, "dir", cfg.DataDir)
+	if errors.Is(err, errNoMember) {
+		return nil, explain.New(explain.NodeNotJoined, "dir", cfg.DataDir)
 	}
 	if err != nil {
 		return nil, err

@@ -36,8 +36,10 @@ const (
 	// happens to the whole fleet at once, and nothing is wrong with the old stream.
 	moveSpread   = 30 * time.Second
 	bundleSpread = 10 * time.Minute
-	// maxMoveLead bounds how long before the end of a certificate a stream moves.
+	// maxMoveLead bounds how long before the end of the coordinator's certificate a
+	// stream moves. With less than leastMove left it waits to be cut.
 	maxMoveLead = 5 * time.Minute
+	leastMove   = 10 * time.Second
 )
 
 // addresses returns the coordinators to talk to, in random order.
@@ -194,7 +196,9 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 	defer move.stop()
 	if info, ok := mesh.FromContext(stream.Context()); ok {
 		superseded = info.Superseded()
-		if end := info.Expires(); !end.IsZero() {
+		// Our own certificate's end needs no alarm: the renewal supersedes it, and
+		// without one there is nothing to move to.
+		if end := info.Expires(); !end.IsZero() && end.Before(presented.leaf().NotAfter) && end.Sub(a.now()) > leastMove {
 			move.at(moveLead(end.Sub(a.now())))
 		}
 	}

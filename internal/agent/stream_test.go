@@ -210,6 +210,26 @@ func TestStreamMovesBeforeExpiry(t *testing.T) {
 	})
 }
 
+// A stream leaves a coordinator's old certificate before that ends, for the new one.
+func TestStreamMovesWithTheCoordinator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		f.do(func() { f.must(f.source.Adopt(f.server(20 * time.Minute))) })
+		f.renewEvery = 10 * time.Hour
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		stop := n.run(a)
+		time.Sleep(10 * time.Minute)
+		f.do(func() { f.must(f.source.Adopt(f.server(20 * time.Hour))) })
+		time.Sleep(15 * time.Minute)
+		if v := a.status.view(); !v.connected || v.stream != nil || f.count(&f.hellos) != 2 {
+			t.Errorf("connected %v, ended by %v, %d streams", v.connected, v.stream, f.count(&f.hellos))
+		}
+		_ = stop()
+	})
+}
+
 func TestMoveLead(t *testing.T) {
 	for _, left := range []time.Duration{-time.Hour, 0, time.Second, time.Minute, time.Hour, 1000 * time.Hour} {
 		for range 100 {

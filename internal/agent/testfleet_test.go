@@ -142,19 +142,22 @@ func newFleet(tb testing.TB, addresses ...string) *fleet {
 	_, f.signer, _ = ed25519.GenerateKey(rand.Reader)
 	f.newMeshCA()
 
-	serverKey, err := newKeyPair()
-	f.must(err)
-	id, err := identity.New(testCluster, identity.Coordinator, "c1")
-	f.must(err)
-	m, err := credential.NewMaterial(credential.MaterialConfig{
-		Chain: f.issue(serverKey.Signer().Public(), id, 300*24*time.Hour), Key: serverKey.Signer(), Bundle: f.bundleLocked(), Now: f.clock,
-	})
-	f.must(err)
-	f.source = credential.NewIssued(m)
+	f.source = credential.NewIssued(f.server(300 * 24 * time.Hour))
 	f.guard, err = mesh.NewGuard(mesh.GuardConfig{Source: f.source, SendRoot: true, Now: f.clock, OnCut: func(identity.Peer, *mesh.CutError) { f.cuts.Add(1) }})
 	f.must(err)
 	f.serve(addresses)
 	return f
+}
+
+// server makes what the coordinators present.
+func (f *fleet) server(ttl time.Duration) *credential.Material {
+	key, err := newKeyPair()
+	f.must(err)
+	id, err := identity.New(testCluster, identity.Coordinator, "c1")
+	f.must(err)
+	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: f.issue(key.Signer().Public(), id, ttl), Key: key.Signer(), Bundle: f.bundleLocked(), Now: f.clock})
+	f.must(err)
+	return m
 }
 
 func (f *fleet) must(err error) {
