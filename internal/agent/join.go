@@ -191,8 +191,11 @@ func Join(ctx context.Context, cfg JoinConfig) (Result, error) {
 	}
 	defer store.Close()
 	before, done, err := j.prior(store)
-	if done != nil || err != nil {
-		return deref(done), err
+	if err != nil {
+		return Result{}, err
+	}
+	if done != nil {
+		return *done, nil
 	}
 	key, err := j.pendingKey(ctx, store, before.renewing)
 	if err != nil {
@@ -216,13 +219,6 @@ func Join(ctx context.Context, cfg JoinConfig) (Result, error) {
 	j.Log.LogAttrs(ctx, slog.LevelInfo, "joined", slog.String("cluster", r.ID.Cluster()), slog.String("member", r.ID.String()),
 		slog.String("outcome", entry.Anchor.Outcome), slog.String("coordinator", address), slog.String("release", j.Release))
 	return r, nil
-}
-
-func deref(r *Result) Result {
-	if r == nil {
-		return Result{}
-	}
-	return *r
 }
 
 // joiner is one join by a person's call.

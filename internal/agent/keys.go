@@ -36,7 +36,6 @@ func asKeyPair(k *ecdsa.PrivateKey) (keyPair, error) {
 	return keyPair{func() *ecdsa.PrivateKey { return k }, id}, nil
 }
 
-func (k keyPair) isZero() bool          { return k.signer == nil }
 func (k keyPair) Signer() crypto.Signer { return k.signer() }
 func (k keyPair) pkcs8() ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(k.signer())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -14,18 +15,15 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-// leaveRequest is a person's wish to leave, and where the outcome goes.
-type leaveRequest struct {
-	ctx   context.Context
-	reply chan<- error // buffered
-}
+// leaveTimeout bounds a request to leave over all coordinators.
+const leaveTimeout = 2 * time.Minute
 
 // leave ends the membership at a coordinator.
 //
 // Leaving bans our keys, and so cuts the very connection that the answer comes
-// on. What shows after the request was sent that we are out is an answer too.
+// on. What shows after the request was sent that we are out is an answer too, also
+// to a person who asks again.
 func (a *Agent) leave(ctx context.Context) error {
-	sent := false
 	var failures []error
 	for range 2 { // a lost answer is asked for again
 		for _, address := range a.addresses() {
@@ -34,24 +32,24 @@ func (a *Agent) leave(ctx context.Context) error {
 				return err
 			})
 			inDate := a.presentable(ctx)
-			if left(err, sent, inDate) {
+			if left(err, a.leaveSent, inDate) {
 				a.log.LogAttrs(ctx, slog.LevelInfo, "left the cluster", slog.String("member", a.me.ID.String()), slog.String("coordinator", address))
 				return nil
-			}
-			if ctx.Err() != nil {
-				return ctx.Err()
 			}
 			if e, ok := verdict(err); ok {
 				return e
 			}
-			sent = sent || reached(err)
+			a.leaveSent = a.leaveSent || reached(err)
 			failures = append(failures, &AddressError{address, err})
+			if ctx.Err() != nil {
+				break
+			}
 		}
-		if !sent {
+		if !a.leaveSent {
 			break
 		}
 	}
-	if sent {
+	if a.leaveSent {
 		return explain.Wrap(errors.Join(failures...), explain.OutcomeUnknown, "method", "the request to leave")
 	}
 	return summarize(a.me.Cluster, failures)

@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
@@ -410,6 +413,16 @@ func FuzzUnseal(f *testing.F) {
 	})
 }
 
+// bend turns bits of one byte of data and cuts it. Fuzz targets take such changes
+// rather than bytes: keys are made at run time, and each worker has its own.
+func bend(data []byte, offset uint16, xor byte, length uint16) []byte {
+	data = bytes.Clone(data)
+	if len(data) > 0 {
+		data[int(offset)%len(data)] ^= xor
+	}
+	return data[:len(data)-min(int(length), len(data))]
+}
+
 func FuzzSVID(f *testing.F) {
 	fl := newFleet(f)
 	key, err := newKeyPair()
@@ -417,16 +430,18 @@ func FuzzSVID(f *testing.F) {
 	id, _ := identity.New(testCluster, identity.Data, "n")
 	data, err := encodeSVID(svid{key, fl.issue(key.Signer().Public(), id, time.Hour)})
 	fl.must(err)
-	f.Add(data)
-	f.Fuzz(func(t *testing.T, data []byte) {
-		s, _, err := parseSVID(data)
+	f.Add(uint16(0), byte(0), uint16(0))
+	f.Add(uint16(30), byte(1), uint16(1))
+	f.Fuzz(func(t *testing.T, offset uint16, xor byte, length uint16) {
+		bent := bend(data, offset, xor, length)
+		s, _, err := parseSVID(bent)
 		if err != nil {
 			if !errors.Is(err, errDamaged) {
 				t.Error(err)
 			}
 			return
 		}
-		if again, err := encodeSVID(s); err != nil || !bytes.Equal(again, data) {
+		if again, err := encodeSVID(s); err != nil || !bytes.Equal(again, bent) {
 			t.Error("two spellings of one identity")
 		}
 	})
@@ -458,4 +473,44 @@ func TestSVIDBytes(t *testing.T) {
 			t.Errorf("a bit turned in byte %d goes unseen", i)
 		}
 	}
+}
+
+// Whatever is sent as a grant, it is judged without a panic, and only what was
+// signed for this very key is admitted.
+func FuzzGrant(f *testing.F) {
+	fl := newFleet(f)
+	key, err := newKeyPair()
+	fl.must(err)
+	id, _ := identity.New(testCluster, identity.Data, "n")
+	m := &memberState{id: id, key: key.id, incarnation: key.id}
+	good := &fealtyv1.JoinGrant{
+		Outcome: fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED, Chain: rawChain(fl.issue(key.Signer().Public(), id, time.Hour)),
+		RootStatement: fl.rootStatement(), TrustBundle: fl.trustBundle(), NodeBootstrap: fl.bootstrap(m),
+	}
+	f.Add(byte(0), uint16(0), byte(0), uint16(0))
+	f.Add(byte(4), uint16(99), byte(1), uint16(0))
+	w := wanted{cluster: testCluster, kind: identity.Data, pin: identity.KeyOf(fl.root), key: key}
+	want, err := verifyGrant(good, w, fl.clock)
+	fl.must(err)
+	f.Fuzz(func(t *testing.T, part byte, offset uint16, xor byte, length uint16) {
+		g := proto.CloneOf(good)
+		parts := []*[]byte{&g.Chain[0], &g.Chain[1], &g.Chain[2], &g.RootStatement, &g.TrustBundle.Envelope, &g.NodeBootstrap.Envelope}
+		p := parts[int(part)%len(parts)]
+		*p = bend(*p, offset, xor, length)
+		got, err := verifyGrant(g, w, fl.clock)
+		if err != nil {
+			if _, ok := err.(*grantError); !ok {
+				t.Errorf("an untyped refusal: %v", err)
+			}
+			return
+		}
+		// What is signed counts: a signature has several spellings.
+		same := got.me.ID == id && bytes.Equal(got.svid.leaf().RawTBSCertificate, want.svid.leaf().RawTBSCertificate) && len(got.took) == len(want.took)
+		for i := range got.took {
+			same = same && got.took[i].v.HeaderDigest() == want.took[i].v.HeaderDigest()
+		}
+		if !same {
+			t.Error("admitted something else than was signed")
+		}
+	})
 }

@@ -103,9 +103,12 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 	var (
 		pause   backoff
 		waiting []chan<- error
-		s       = schedule{start: a.now().Add(upTo(startSpread)), spread: renewSpread * (2*rand.Float64() - 1)}
-		stuck   bool      // the last failure is a lasting one
-		done    time.Time // of the last success
+		s       = schedule{
+			start: a.now().Add(upTo(startSpread)), spread: renewSpread * (2*rand.Float64() - 1),
+			unwelcome: !a.presentable(ctx), // our own bundle does not accept it
+		}
+		stuck bool      // the last failure is a lasting one
+		done  time.Time // of the last success
 	)
 	for {
 		leaf := a.svid.Load().leaf()

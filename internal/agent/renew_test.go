@@ -406,6 +406,31 @@ func TestBannedNode(t *testing.T) {
 	})
 }
 
+// So does one that starts with a bundle in which it is banned itself.
+func TestBannedAtStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		f.trustChanged(func() { f.banned = append(f.banned, a.svid.Load().key.id) })
+		f.must(n.take(a, f.trustBundle()))
+		a.Close()
+		a = n.mustOpen()
+		stop := n.run(a)
+		time.Sleep(30 * time.Second)
+		if v := a.status.view(); !errors.Is(v.renewal, explain.JoinBanned) {
+			t.Errorf("it shows %v", v.renewal)
+		}
+		f.trustChanged(func() { f.banned = nil })
+		time.Sleep(10 * time.Minute)
+		if v := a.status.view(); !v.connected || a.unready() != "" {
+			t.Errorf("after the ban: connected %v, %s, %v", v.connected, a.unready(), v.renewal)
+		}
+		_ = stop()
+	})
+}
+
 // Lost answers and unreachable coordinators are tried again with growing, random
 // pauses, and the working credential stays.
 func TestRenewalOutage(t *testing.T) {

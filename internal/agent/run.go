@@ -72,8 +72,9 @@ type Agent struct {
 	renewKick  chan struct{}     // something changed that may make a failed one succeed
 	rejected   chan struct{}     // a coordinator does not accept our certificate
 	reportKick chan struct{}     // there is something to report
-	leaveAsk   chan leaveRequest
-	stopped    chan struct{} // closed when the loops end
+	leaveAsk   chan chan<- error // a person wants to leave
+	leaveSent  bool              // a request to leave may have been served; owned by live
+	stopped    chan struct{}     // closed when the loops end
 }
 
 // Open reads and verifies the state in cfg.DataDir and holds its lock until
@@ -134,7 +135,7 @@ func open(ctx context.Context, cfg Config, store *localStore) (*Agent, error) {
 		log:        cfg.Log.With(slog.String("cluster", l.me.Cluster), slog.String("member", l.me.ID.String())),
 		activation: newSemaphore(),
 		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), rejected: make(chan struct{}, 1),
-		leaveAsk: make(chan leaveRequest), stopped: make(chan struct{}),
+		leaveAsk: make(chan chan<- error), stopped: make(chan struct{}),
 	}
 	if a.socket == "" {
 		a.socket = filepath.Join(cfg.DataDir, SocketName)
@@ -250,13 +251,12 @@ func (a *Agent) live(ctx context.Context) error {
 		case <-loops.Done():
 			return g.Wait()
 		case r := <-a.leaveAsk:
-			leaving, cancel := context.WithCancel(r.ctx)
-			unhook := context.AfterFunc(ctx, cancel)
+			// Not the caller's context: who hangs up has asked all the same.
+			leaving, cancel := context.WithTimeout(ctx, leaveTimeout)
 			err := a.leave(leaving)
-			unhook()
 			cancel()
 			if err != nil {
-				r.reply <- err
+				r <- err
 				continue
 			}
 			// Nobody writes any more when the files go.
@@ -264,10 +264,10 @@ func (a *Agent) live(ctx context.Context) error {
 			_ = g.Wait() // they were cancelled
 			if err := a.store.wipe(); err != nil {
 				err = fmt.Errorf("the node left its cluster, and its identity is not removed yet: %w", err)
-				r.reply <- err
+				r <- err
 				return err
 			}
-			r.reply <- nil
+			r <- nil
 			return errLeft
 		}
 	}

@@ -211,7 +211,7 @@ func (n nodeServer) LeaveCluster(ctx context.Context, _ *fealtyv1.LeaveClusterRe
 	a := n.a
 	reply := make(chan error, 1)
 	select {
-	case a.leaveAsk <- leaveRequest{ctx, reply}:
+	case a.leaveAsk <- reply:
 	case <-a.stopped:
 		return nil, errStopping()
 	case <-ctx.Done():

@@ -84,7 +84,7 @@ func (a *Agent) follow(ctx context.Context) error {
 		if end.moved {
 			continue
 		}
-		if end.lived {
+		if end.stood {
 			pause.reset()
 		}
 		wait := pause.next()
@@ -110,6 +110,7 @@ func (a *Agent) presentable(ctx context.Context) bool {
 // ending says how a stream ended.
 type ending struct {
 	lived bool // it stood for a while, or had news
+	stood bool // it stood for a while: tries may begin anew
 	moved bool // it was left for a fresh connection
 	// unwelcome says that a coordinator did not accept our certificate.
 	unwelcome bool
@@ -122,8 +123,8 @@ func (a *Agent) round(ctx context.Context) ending {
 	rejected := false
 	for _, address := range a.addresses() {
 		end := a.session(ctx, address)
-		rejected = rejected || unwelcome(end.err)
-		end.unwelcome = rejected
+		end.unwelcome = unwelcome(end.err)
+		rejected = rejected || end.unwelcome
 		if ctx.Err() != nil || end.moved {
 			a.status.closed(nil)
 			return end
@@ -152,22 +153,27 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 	presented := a.svid.Load() // at the latest: a newer one moves the stream once more
 	// What hangs while it opens is as good as not there.
 	opening := time.AfterFunc(openTimeout, cancel)
-	defer opening.Stop()
+	failed := func(err error) ending {
+		if !opening.Stop() {
+			err = explain.New(explain.Unreachable, "endpoint", address, "problem", fmt.Sprintf("no stream within %v", openTimeout))
+		}
+		return ending{err: err}
+	}
 	conn, err := mesh.Dial(target(address), a.source, credential.AnyOfKind(identity.Coordinator), a.meshOptions())
 	if err != nil {
-		return ending{err: err}
+		return failed(err)
 	}
 	defer conn.Close()
 	stream, err := fealtyv1.NewAgentServiceClient(conn).Connect(ctx)
 	if err != nil {
-		return ending{err: err}
+		return failed(err)
 	}
-	told := uint64(0) // refusals that this coordinator has been told of
-	if err := a.report(stream, &told); err != nil && !errors.Is(err, io.EOF) {
-		return ending{err: err}
+	told := uint64(0)                                                          // refusals that this coordinator has been told of
+	if err := a.report(stream, &told); err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv has the reason
+		return failed(err)
 	}
 	if !opening.Stop() {
-		return ending{err: explain.New(explain.Unreachable, "endpoint", address, "problem", fmt.Sprintf("no stream within %v", openTimeout))}
+		return failed(nil)
 	}
 
 	news := make(chan *fealtyv1.ConnectResponse)
@@ -233,6 +239,7 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 			}
 		case <-settled.C:
 			stands()
+			end.stood = true
 		case <-reports.C:
 			err = a.report(stream, &told)
 			reports.Reset(around(reportEvery, reportSpread))

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"maps"
+	"net"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -222,9 +224,50 @@ func TestStreamMovesWithTheCoordinator(t *testing.T) {
 		stop := n.run(a)
 		time.Sleep(10 * time.Minute)
 		f.do(func() { f.must(f.source.Adopt(f.server(20 * time.Hour))) })
-		time.Sleep(15 * time.Minute)
-		if v := a.status.view(); !v.connected || v.stream != nil || f.count(&f.hellos) != 2 {
-			t.Errorf("connected %v, ended by %v, %d streams", v.connected, v.stream, f.count(&f.hellos))
+		time.Sleep(9*time.Minute + 50*time.Second)
+		if v := a.status.view(); !v.connected || f.count(&f.hellos) != 2 {
+			t.Errorf("just before its end: connected %v, %d streams", v.connected, f.count(&f.hellos))
+		}
+		time.Sleep(10 * time.Minute)
+		if v := a.status.view(); !v.connected || f.count(&f.hellos) != 2 {
+			t.Errorf("afterwards: connected %v, %d streams", v.connected, f.count(&f.hellos))
+		}
+		_ = stop()
+	})
+}
+
+// A coordinator that takes every stream and ends it at once is not hammered, nor is
+// a disk that is full.
+func TestShortStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		f.do(func() { f.brief = true })
+		stop := n.run(a)
+		time.Sleep(10 * time.Minute)
+		if got := f.count(&f.hellos); got < 20 || got > 120 {
+			t.Errorf("%d streams in ten minutes", got)
+		}
+		_ = stop()
+	})
+}
+
+func TestHangingCoordinator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		a.dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		stop := n.run(a)
+		time.Sleep(5 * time.Minute)
+		if v := a.status.view(); v.connected || !errors.Is(v.stream, explain.NodeNoCoordinator) && !errors.Is(v.stream, explain.Unreachable) {
+			t.Errorf("connected %v, %v", v.connected, v.stream)
 		}
 		_ = stop()
 	})

@@ -87,6 +87,7 @@ type fleet struct {
 	bundleLife time.Duration
 	skew       time.Duration // of the server's clock as told
 
+	brief       bool                      // streams end after their first news
 	down        map[string]bool           // addresses that cannot be dialed
 	editGrant   func(*fealtyv1.JoinGrant) // what an enemy makes of a grant
 	editRenewal func(*fealtyv1.RenewResponse)
@@ -662,6 +663,13 @@ func (s delivery) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			if err := stream.Send(m); err != nil {
 				return err
 			}
+		}
+		f.mu.Lock()
+		brief := f.brief
+		f.mu.Unlock()
+		if brief {
+			_ = stream.Send(&fealtyv1.ConnectResponse{})
+			return status.Error(codes.Unavailable, "that is all")
 		}
 		select {
 		case <-ctx.Done():
