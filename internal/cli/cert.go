@@ -103,7 +103,8 @@ func (f *certFile) result(now time.Time) result {
 			}
 		}
 		if f.keys > 0 {
-			p.line("\nThe file also holds %s, not shown.", plural(f.keys, "private key", "private keys"))
+			p.line("")
+			p.line("The file also holds %s, not shown.", plural(f.keys, "private key", "private keys"))
 		}
 		return nil
 	}}

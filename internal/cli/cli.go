@@ -68,6 +68,8 @@ type Env struct {
 type CLI struct {
 	env    Env
 	format format // of data and errors; known as soon as it can be
+
+	watchEvery time.Duration // between two looks of status --watch
 }
 
 // New returns the invocation that env describes. It starts nothing.
@@ -93,7 +95,7 @@ func New(env Env) *CLI {
 	if env.Release == "" {
 		env.Release = release()
 	}
-	return &CLI{env: env}
+	return &CLI{env: env, watchEvery: watchPause}
 }
 
 // Main runs the program in the environment of its process, until it is done or
@@ -174,7 +176,7 @@ node may do, and what happens when the control plane is gone.`,
 	add("node", c.joinCommand(), c.leaveCommand(), c.loginCommand())
 	add("fleet", c.statusCommand(), c.manifestCommand(), c.tokenCommand(), c.memberCommand())
 	add("read", c.certCommand(), c.authzCommand(), c.explainCommand(), c.completionCommand(), c.versionCommand())
-	root.SetHelpCommandGroupID("read")
+	root.SetHelpCommand(helpCommand())
 	return root
 }
 

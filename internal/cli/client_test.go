@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,7 +16,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -175,23 +176,6 @@ func TestElsewhere(t *testing.T) {
 	} {
 		if got := (&line{}).elsewhere(tt.sent, tt.err); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
-		}
-	}
-}
-
-func TestHandshakeCodes(t *testing.T) {
-	for reason, want := range map[mesh.Reason]explain.Code{
-		mesh.PeerUntrusted: explain.PeerUntrusted, mesh.IdentityMismatch: explain.PeerIdentityMismatch, mesh.NoIdentity: explain.PeerNoIdentity,
-		mesh.Expired: explain.PeerExpired, mesh.ClientRejected: explain.PeerRejectedUs, mesh.Protocol: explain.PeerProtocol,
-	} {
-		h := &mesh.HandshakeError{Reason: reason, Endpoint: "c1:7443", Expected: "spiffe://c/coordinator"}
-		wrapped := fmt.Errorf("call: %w", &mesh.NoEndpointsError{Target: "c1:7443", Failures: []error{h}})
-		err := overNetwork(wrapped, "c1:7443", "SetManifest", false, true, "30s")
-		if !errors.Is(err, want) {
-			t.Errorf("%s: %v", reason, err)
-		}
-		if e := explain.Of(err); e.Fields["endpoint"] != "c1:7443" {
-			t.Errorf("%s: %v", reason, e.Fields)
 		}
 	}
 }
@@ -442,6 +426,25 @@ func TestWaitEnds(t *testing.T) {
 	never := &answering{hook: func(context.Context, string, any) error { return explain.New(explain.NotFound) }}
 	run(t, "member", "wait", "data/a", "--wait=200ms", "--socket", never.listen(t)).want(t, int(explain.ExitWaitRanOut), "FE-U110")
 	run(t, "member", "wait", "data/a", "--for", "gone", "--wait=60s", "--socket", never.listen(t)).want(t, 0)
+}
+
+// The whole line of a token stands for its id, and is neither sent nor shown.
+func TestTokenArg(t *testing.T) {
+	token, err := proof.NewJoinToken(nil, proof.JoinToken{Cluster: "c.example", Addresses: []string{"c1:7443"}, Pin: identity.KeyID{1}, Expires: testNow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, in := range []string{token.ID, token.Line()} {
+		if got, err := tokenArg(in); err != nil || got != token.ID {
+			t.Errorf("tokenArg(%q) = %q, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{"", "x", token.Line() + "x", "members/data/abcdef", "ABCDEFGHIJKLMNOP"} {
+		_, err := tokenArg(in)
+		if !errors.Is(err, explain.BadValue) || strings.Contains(err.Error(), token.Line()[8:]) {
+			t.Errorf("tokenArg(%q): %v", in, err)
+		}
+	}
 }
 
 func TestMemberArg(t *testing.T) {

@@ -79,6 +79,28 @@ func names(cmd *cobra.Command) []string {
 	return out
 }
 
+// helpCommand is fealty help COMMAND.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "print the help of a command", GroupID: "read",
+		Long: "Print the help of a command: the same as COMMAND --help.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			found, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 && found.HasSubCommands() {
+				return oneOfCommands(found, rest)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, _, err := cmd.Root().Find(args)
+			if err != nil {
+				return err
+			}
+			return found.Help()
+		},
+	}
+}
+
 // oneOfCommands refuses arguments that name no command.
 func oneOfCommands(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {

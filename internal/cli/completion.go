@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/explain"
@@ -8,17 +10,15 @@ import (
 
 func (c *CLI) completionCommand() *cobra.Command {
 	shells := []string{"bash", "zsh", "fish"}
-	return &cobra.Command{
-		Use: "completion bash|zsh|fish", Short: "print the completion script of a shell",
-		Long: "Print the script that completes commands and flags in a shell.",
-		Example: `  source <(fealty completion bash)
+	return c.command(spec{
+		use: "completion bash|zsh|fish", short: "print the completion script of a shell",
+		long: "Print the script that completes commands and flags in a shell.",
+		sample: `  source <(fealty completion bash)
   fealty completion zsh > "${fpath[1]}/_fealty"
   fealty completion fish > ~/.config/fish/completions/fealty.fish`,
-		DisableFlagsInUseLine: true,
-		ValidArgs:             shells,
-		Args:                  exactly("SHELL"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			root := cmd.Root()
+		words: shells, args: exactly("SHELL"),
+		run: func(_ context.Context, _ *config, args []string) error {
+			root := c.root()
 			switch args[0] {
 			case "bash":
 				return root.GenBashCompletionV2(c.env.Stdout, true)
@@ -30,5 +30,5 @@ func (c *CLI) completionCommand() *cobra.Command {
 			return explain.New(explain.BadValue, "name", "SHELL", "value", shownArg(args[0]),
 				"problem", joinText("there is no completion for it", guess(args[0], shells)), "want", "bash, zsh or fish")
 		},
-	}
+	})
 }

@@ -139,6 +139,7 @@ func (s *setting) data() object {
 }
 
 func noPage(what, name string, names []string) error {
+	name = shownArg(name)
 	e := explain.New(explain.NotFound, "what", what+" to explain called", "name", name)
 	if g := guess(strings.ToUpper(name), names); g != "" {
 		e.Do = strings.TrimSuffix(g, "?") + "? fealty explain lists all there is"

@@ -39,7 +39,7 @@ func memberArg(arg string) (kind, name string, err error) {
 				problem += "; " + g
 			}
 		}
-		return "", "", explain.New(explain.BadValue, "name", "MEMBER", "value", arg, "problem", problem, "want", "KIND/NAME, such as data/node-c")
+		return "", "", explain.New(explain.BadValue, "name", "MEMBER", "value", shownArg(arg), "problem", problem, "want", "KIND/NAME, such as data/node-c")
 	}
 	return kind, name, nil
 }

@@ -40,7 +40,8 @@ counts more than the environment, the environment more than the file, and the fi
 ` + "`--print-config`" + ` on any command shows what is in force and where each value is from.
 
 A name that is not known is an error, in the file with its line. A file may hold settings of several commands:
-each takes those that it knows.
+each takes those that it knows. So is a variable that begins with ` + "`FEALTY_`" + ` and is none of these, except for those
+that Kubernetes sets beside a service called fealty, such as ` + "`FEALTY_SERVICE_HOST`" + `. A blank variable is not set.
 
 ` + "```yaml" + `
 data: /var/lib/fealty/coordinator

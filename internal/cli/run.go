@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/lmittmann/tint"
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
+	"github.com/fealty-io/fealty/mesh"
 )
 
 func (c *CLI) coordinatorCommand() *cobra.Command {
@@ -37,6 +39,13 @@ cluster's secrets in memory; its folder holds the key by which it enrols and its
 func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 	log := c.logger(cfg)
 	data := cfg.path("data")
+	socket := cfg.find("admin_socket")
+	if socket.text == "" {
+		socket = cfg.find("data")
+	}
+	if err := mesh.CheckSocketPath(adminSocket(cfg)); err != nil {
+		return explain.Wrap(err, explain.BadSetting, "from", socket.from, "key", socket.key, "problem", strings.TrimPrefix(err.Error(), "mesh: "))
+	}
 	file := filepath.Join(data, "store", "fealty.db")
 	if text := cfg.text("store"); text != "" {
 		file = cfg.within(text[len("sqlite:"):])
@@ -60,7 +69,7 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 	}
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: data, Store: st, StoreName: "sqlite:" + file, Listener: listener, Metrics: metrics,
-		Advertise: advertised(cfg.list("advertise"), listener.Addr()), AdminSocket: cfg.path("admin_socket"),
+		Advertise: advertised(cfg.list("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
 		Log: log, Now: c.env.Now, Release: c.env.Release,
 	})
 	if err != nil {
@@ -75,6 +84,14 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 		c.talk("the coordinator is not ready: %s", reason)
 	}
 	return stopped(ctx, co.Run(ctx))
+}
+
+// adminSocket is where the coordinator serves its local API.
+func adminSocket(cfg *config) string {
+	if path := cfg.path("admin_socket"); path != "" {
+		return path
+	}
+	return filepath.Join(cfg.path("data"), "admin.sock")
 }
 
 // stopped returns nil for a process that was told to end and did.

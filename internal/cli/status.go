@@ -121,7 +121,7 @@ func (c *CLI) watch(ctx context.Context, look glance) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(watchPause):
+		case <-time.After(c.watchEvery):
 		}
 	}
 }

@@ -55,7 +55,9 @@ func (f fixture) run(ctx context.Context, args ...string) ran {
 		}
 		return false
 	}
-	exit := New(env).Run(ctx)
+	c := New(env)
+	c.watchEvery = time.Millisecond
+	exit := c.Run(ctx)
 	return ran{exit, out.String(), errs.String()}
 }
 

@@ -9,6 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
 )
 
 func (c *CLI) tokenCommand() *cobra.Command {
@@ -122,13 +124,29 @@ func tokenFacts(t *fealtyv1.Token, now time.Time) facts {
 	return f
 }
 
+// tokenArg reads the id of a token. Who pastes the whole line means its id: the
+// line is never sent, and never shown.
+func tokenArg(arg string) (string, error) {
+	if t, err := proof.ParseJoinToken(arg); err == nil {
+		return t.ID, nil
+	}
+	if !proof.ValidTokenID(arg) {
+		return "", explain.New(explain.BadValue, "name", "ID", "value", shownArg(arg), "problem", "it is not the id of a token", "want", "16 characters of a-z and 2-7, as fealty token list shows them")
+	}
+	return arg, nil
+}
+
 func (c *CLI) tokenShow() *cobra.Command {
 	return c.command(spec{
 		use: "show ID", short: "show a token and whom it admitted",
 		groups: []group{client}, args: exactly("ID"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
+			id, err := tokenArg(args[0])
+			if err != nil {
+				return err
+			}
 			return c.asking(cfg, func(s *services) error {
-				resp, err := s.tokens.GetToken(ctx, &fealtyv1.GetTokenRequest{Id: args[0]})
+				resp, err := s.tokens.GetToken(ctx, &fealtyv1.GetTokenRequest{Id: id})
 				if err != nil {
 					return err
 				}
@@ -144,8 +162,12 @@ func (c *CLI) tokenRevoke() *cobra.Command {
 		use: "revoke ID", short: "end a token; whom it admitted stays",
 		groups: []group{client}, args: exactly("ID"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
+			id, err := tokenArg(args[0])
+			if err != nil {
+				return err
+			}
 			return c.asking(cfg, func(s *services) error {
-				resp, err := s.tokens.RevokeToken(ctx, &fealtyv1.RevokeTokenRequest{Id: args[0], DryRun: dry})
+				resp, err := s.tokens.RevokeToken(ctx, &fealtyv1.RevokeTokenRequest{Id: id, DryRun: dry})
 				if err != nil {
 					return err
 				}
