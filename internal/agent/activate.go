@@ -106,6 +106,9 @@ func decide(me self, b *beliefs, s *snapshot.Signed, now time.Time) (decision, e
 	trust := me.trust(b)
 	v, err := snapshot.Verify(s, trust, b.marks, now)
 	if err == nil {
+		err = vouched(b, v)
+	}
+	if err == nil {
 		if !known(v.Header().ScopeType) {
 			return decision{}, fmt.Errorf("%w: scope %s is not kept here", snapshot.ErrRejected, v.Header().ScopeType)
 		}
@@ -119,10 +122,24 @@ func decide(me self, b *beliefs, s *snapshot.Signed, now time.Time) (decision, e
 		return decision{}, err
 	}
 	v, err = snapshot.Recheck(s, trust, b.marks, now)
+	if err == nil {
+		err = vouched(b, v)
+	}
 	if err != nil {
 		return decision{}, err
 	}
 	return decision{v: v, marks: b.marks, news: !b.inUse(v)}, nil
+}
+
+// vouched refuses what only a stale trust bundle speaks for: it keeps out what it
+// bans, and may list a key that was revoked since. A newer bundle is judged on its
+// own signature.
+func vouched(b *beliefs, v *snapshot.Verified) error {
+	scope := v.Header().ScopeType
+	if scope == snapshot.ScopeTrustBundle || b.held[snapshot.ScopeTrustBundle] != nil {
+		return nil
+	}
+	return &snapshot.RejectedError{Scope: scope, Check: 4, Reason: snapshot.ReasonSigner, Detail: "no trust bundle is in use that lists its signer"}
 }
 
 // refusal is one snapshot that was not accepted.

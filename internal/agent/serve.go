@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -133,25 +132,13 @@ func (a *Agent) wordUnary(ctx context.Context, req any, info *grpc.UnaryServerIn
 	return handler(ctx, req)
 }
 
-// listenUnix listens on a socket that only this user can open. A file that a dead
-// process left is removed: the lock of the data directory says that no other agent
-// lives here.
+// listenUnix listens on a socket that only this user can open. The lock of the
+// data directory says that no other agent lives here.
 func listenUnix(path string) (net.Listener, error) {
 	if err := mesh.CheckSocketPath(path); err != nil {
 		return nil, explain.Wrap(err, explain.BadValue, "name", "the path of the local socket", "value", path, "problem", err.Error(), "want", "a shorter data directory")
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove the old local socket: %w", err)
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("listen on the local socket: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("protect the local socket: %w", err)
-	}
-	return l, nil
+	return mesh.ListenLocal(path)
 }
 
 // nodeServer serves NodeService.

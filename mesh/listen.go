@@ -1,0 +1,38 @@
+package mesh
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+)
+
+// ListenLocal listens on the unix socket at path, which only the own user can
+// open. A socket that a dead process left there is removed: that nobody lives
+// behind it is the caller's to know, by a lock. A file that is no socket stays, and
+// is an error.
+func ListenLocal(path string) (net.Listener, error) {
+	if err := CheckSocketPath(path); err != nil {
+		return nil, err
+	}
+	switch info, err := os.Lstat(path); {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("mesh: look for an old socket: %w", err)
+	case info.Mode().Type() != os.ModeSocket:
+		return nil, fmt.Errorf("mesh: %s is in the way of the local socket, and is no socket: move it, or name another path", path)
+	default:
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("mesh: remove the old socket: %w", err)
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("mesh: listen on a local socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("mesh: protect a local socket: %w", err)
+	}
+	return l, nil
+}

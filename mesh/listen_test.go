@@ -1,0 +1,36 @@
+package mesh
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// A socket of a dead process gives way; somebody's file does not.
+func TestListenLocalRemovesSocketsAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	dead.Close()
+	l, err := ListenLocal(path)
+	if err != nil {
+		t.Fatalf("after a dead process: %v", err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket has mode %v (%v), want 0600", info.Mode(), err)
+	}
+	l.Close()
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ListenLocal(path); err == nil {
+		t.Error("a file was taken for an old socket")
+	}
+	if raw, err := os.ReadFile(path); err != nil || string(raw) != "precious" {
+		t.Errorf("the file is gone: %q, %v", raw, err)
+	}
+}
