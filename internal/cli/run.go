@@ -153,7 +153,7 @@ func (c *CLI) logHandler(w io.Writer, format string, level slog.Level) slog.Hand
 	case format == "json":
 		return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})
 	case c.env.IsTerminal(w):
-		return tint.NewHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !c.coloured(w)})
+		return tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !c.coloured(w)})
 	}
 	return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
 }
@@ -173,8 +173,7 @@ coordinator can be reached.`,
 	})
 }
 
-// runAgent runs the agent in dir. A log that the settings say nothing of is that
-// of a process with none.
+// runAgent runs the agent in dir, for fealty agent and for join --run.
 func (c *CLI) runAgent(ctx context.Context, dir string, cfg *config) error {
 	metrics, err := c.listenMetrics(ctx, cfg)
 	if err != nil {
