@@ -42,7 +42,7 @@ func (c *Cluster) Candidate(ctx context.Context) (*Candidate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Candidate{Key: key, Cluster: c.id, addr: c.addr, there: credential.RootPin(c.id, identity.KeyID(st.GetRootPin()))}, nil
+	return &Candidate{Key: key, Cluster: c.id, addr: c.Address(), there: credential.RootPin(c.id, identity.KeyID(st.GetRootPin()))}, nil
 }
 
 // Again returns another candidate with a new key, for the same cluster.

@@ -81,7 +81,6 @@ type Cluster struct {
 	dir     string
 	temp    bool // dir is ours to remove
 	id      string
-	addr    string
 	signer  ed25519.PrivateKey
 	cancel  context.CancelFunc
 	group   *errgroup.Group
@@ -89,6 +88,7 @@ type Cluster struct {
 	started time.Time
 
 	mu          sync.Mutex
+	addr        string           // of the coordinator; guarded by mu
 	coordinator *part            // guarded by mu
 	members     map[string]*part // guarded by mu
 }
@@ -196,7 +196,11 @@ func (c *Cluster) Dir() string { return c.dir }
 func (c *Cluster) ID() string { return c.id }
 
 // Address is where the coordinator serves.
-func (c *Cluster) Address() string { return c.addr }
+func (c *Cluster) Address() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.addr
+}
 
 // AdminSocket is the coordinator's local socket.
 func (c *Cluster) AdminSocket() string { return filepath.Join(c.dir, coordinatorDir, "admin.sock") }
@@ -279,7 +283,7 @@ func (c *Cluster) StartCoordinator(ctx context.Context) error {
 // the coordinator after a restart; another one if that is taken.
 func (c *Cluster) listen() (net.Listener, error) {
 	file := filepath.Join(c.dir, addressFile)
-	want := c.addr
+	want := c.Address()
 	if want == "" {
 		if raw, err := durable.OS().ReadFile(file, 256); err == nil {
 			want = strings.TrimSpace(string(raw))
@@ -294,8 +298,10 @@ func (c *Cluster) listen() (net.Listener, error) {
 			return nil, fmt.Errorf("listen on loopback: %w", err)
 		}
 	}
+	c.mu.Lock()
 	c.addr = l.Addr().String()
-	if err := durable.OS().WriteFile(file, []byte(c.addr+"\n")); err != nil {
+	c.mu.Unlock()
+	if err := durable.OS().WriteFile(file, []byte(l.Addr().String()+"\n")); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
@@ -493,7 +499,7 @@ func (c *Cluster) RunMember(ctx context.Context, name string) error {
 // told: another program may have taken the old one while the cluster was down.
 // Whom the member trusts is not touched by that.
 func (c *Cluster) dial(ctx context.Context, _ string) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "tcp", c.addr)
+	return new(net.Dialer).DialContext(ctx, "tcp", c.Address())
 }
 
 // StopMember ends the agent of a member.

@@ -312,7 +312,7 @@ func storyRelay(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	middle := &relay{seed: c.addr}
+	middle := &relay{seed: c.Address()}
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13})))
 	fealtyv1.RegisterAdmissionServiceServer(server, middle)
 	served := make(chan error, 1)
