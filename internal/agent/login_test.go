@@ -37,14 +37,16 @@ func TestLogin(t *testing.T) {
 	if got.ID != r.ID || r.ID.Kind() != identity.Admin || !slices.Equal(got.Addresses, []string{coordinator}) || !got.NotAfter.Equal(r.NotAfter) || r.Autonomy != 0 {
 		t.Errorf("logged in as %+v, loaded %+v", r, got)
 	}
-	// It works: a coordinator knows who calls.
+	// It works: a coordinator knows who calls, and that a session does not renew.
 	conn, err := mesh.Dial(target(got.Addresses[0]), got.Source, credential.AnyOfKind(identity.Coordinator), mesh.Options{Dialer: f.dial, Now: f.clock})
 	f.must(err)
 	defer conn.Close()
 	key, err := newKeyPair()
 	f.must(err)
 	_, err = fealtyv1.NewAdmissionServiceClient(conn).Renew(t.Context(), &fealtyv1.RenewRequest{Name: r.ID.Name(), Csr: mustCSR(t, key)})
-	f.must(err)
+	if !errors.Is(explain.Of(err), explain.Denied) {
+		t.Fatalf("renewal of a session: %v", err)
+	}
 
 	// A failed login leaves the old one; a good one replaces it.
 	f.do(func() { f.refuseJoin = explain.New(explain.TokenSpent) })

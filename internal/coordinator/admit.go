@@ -25,6 +25,13 @@ type candidate struct {
 	token  *versionedToken // set for a token proof
 }
 
+// provingKey returns the key that made the proof, if it is a machine's own and
+// another one than the key to certify.
+func (c candidate) provingKey() (identity.KeyID, bool) {
+	key := c.proven.KeyID()
+	return key, c.proven.Type() != proof.TypeToken && key != c.key
+}
+
 // versionedToken is a token and, if there is one, its earlier use by this key.
 type versionedToken struct {
 	versioned[tokenRecord]
@@ -75,6 +82,9 @@ func identify(m *manifest.Manifest, c candidate, member versioned[memberRecord],
 		selectors = member.value.Selectors
 	}
 	found, ok := m.Match(c.kind, selectors)
+	if ok && !found.Token && member.exists() && found.Name != member.value.Name {
+		return match{}, unauthorized // the manifest gives what it showed another name
+	}
 	if c.token != nil && ok && found.Entry.Name != c.token.value.Entry {
 		ok = false // a token speaks for its own entry only
 	}
@@ -113,7 +123,10 @@ type admissionView struct {
 	member    versioned[memberRecord]
 	bannedID  versioned[banRecord]
 	bannedKey versioned[banRecord]
-	members   int // under the entry; read only for one with max_members
+	// bannedProof is the ban of the key that proved, which need not be the new one.
+	bannedProof versioned[banRecord]
+	believed    bool // the bundle in force bans the name or a key
+	members     int  // under the entry; read only for one with max_members
 }
 
 // admission is what a transaction must write, and what the candidate is told.
@@ -131,7 +144,7 @@ type admission struct {
 // candidate proves that it is the member of that name. csr is what is wrong with
 // the candidate's request for a certificate, nil for nothing; it is step 5.
 func admit(m match, c candidate, v admissionView, csr error, now time.Time) (admission, error) {
-	if v.bannedID.exists() || v.bannedKey.exists() {
+	if v.bannedID.exists() || v.bannedKey.exists() || v.bannedProof.exists() || v.believed {
 		return admission{}, explain.New(explain.JoinBanned, "identity", m.id.String())
 	}
 	if csr != nil {
@@ -237,7 +250,7 @@ func sessionKind(k identity.Kind) bool { return k == identity.Admin || k == iden
 // it wants certified.
 func renewal(m *manifest.Manifest, rec versioned[memberRecord], id identity.ID, presented, next identity.KeyID, csr error, now time.Time) (memberRecord, *manifest.Entry, error) {
 	gone := explain.New(explain.RenewEntryGone, "identity", id.String())
-	if !rec.exists() || rec.value.State != stateActive {
+	if sessionKind(id.Kind()) || !rec.exists() || rec.value.State != stateActive {
 		return memberRecord{}, nil, gone
 	}
 	old := rec.value
@@ -247,6 +260,9 @@ func renewal(m *manifest.Manifest, rec versioned[memberRecord], id identity.ID, 
 			return memberRecord{}, nil, kindMismatch(id.String(), allowed[0], old.Kind)
 		}
 		return memberRecord{}, nil, gone
+	}
+	if !found.Token && found.Name != old.Name {
+		return memberRecord{}, nil, gone // the manifest gives what it showed another name
 	}
 	switch {
 	case presented == old.Key:

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"crypto"
+	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -258,6 +260,20 @@ func TestAdmissionCases(t *testing.T) {
 			d.ban(t, identity.Data, "b")
 			return func(*testing.T, *desk) error { _, err := m.renewWith(m.leaf, other.key); return err }
 		}, explain.JoinBanned},
+		{"renewal of a person's session", func(t *testing.T, d *desk) step {
+			m := d.machine()
+			wantOnly(t, "join", d.byToken(m, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
+			return func(*testing.T, *desk) error { return m.renew() }
+		}, explain.RenewEntryGone},
+		{"rejoin to a new key, proven by a key that is banned under another name", func(t *testing.T, d *desk) step {
+			m := d.joined("a")
+			wantOnly(t, "join as b", d.byToken(m, &fealtyv1.CreateTokenRequest{Entry: "pool", Name: "b"}), "")
+			d.ban(t, identity.Data, "a")
+			next, _ := newKey()
+			return func(*testing.T, *desk) error {
+				return m.joinWith(next, identity.Data, proof.NewSVIDProver(identity.Data, "b", m.key))
+			}
+		}, explain.JoinBanned},
 		{"renewal with a bad request", func(t *testing.T, d *desk) step {
 			m := d.joined("a")
 			return func(t *testing.T, d *desk) error {
@@ -391,6 +407,62 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 	}
 }
 
+// Whoever deletes records of the store, which needs no seed, lifts no ban: the
+// bundle in force goes on, no other one is made, and none after a restart.
+func TestDeletedRecordsLiftNoBan(t *testing.T) {
+	for _, prefix := range []string{"trust/ban/", banIDPrefix, banKeyPrefix, trustStateKey, trustPrefix} {
+		t.Run(prefix, func(t *testing.T) {
+			d := testDesk(t)
+			m, other := d.joined("a"), d.joined("b")
+			d.ban(t, identity.Data, "a")
+			version := d.c.trust.Load().version
+			for _, key := range d.store.keys(prefix) {
+				d.store.alter(key, func([]byte) []byte { return nil })
+			}
+			wantOnly(t, "rejoin", m.rejoin(), explain.JoinBanned)
+			next, _ := newKey()
+			_, err := d.c.renew(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
+			wantOnly(t, "renew", err, explain.JoinBanned)
+			wantOnly(t, "renewal of another member", other.renew(), "")
+			if err := d.c.refreshTrust(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+				t.Errorf("a bundle of what is left: %v", err)
+			}
+			if v := d.c.trust.Load(); v.version != version || !v.bundle.Banned(m.id, keyOf(t, m.key)) {
+				t.Error("the bundle in force changed")
+			}
+			_, err = d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "test"})
+			wantOnly(t, "a ban on top of it", err, explain.StoreForged)
+			d.restart()
+			d.wantPhase("recovery", "trust state")
+		})
+	}
+}
+
+// What a manifest calls by another name now neither renews nor rejoins by the old.
+func TestNameGivenToAnotherKey(t *testing.T) {
+	d := testDesk(t)
+	m := d.joined("a")
+	rec := d.record(identity.Data, "a")
+	public, _, err := ed25519.GenerateKey(nil)
+	wantOnly(t, "generate", err, "")
+	k, err := manifest.NewKey(public)
+	wantOnly(t, "key", err, "")
+	rec.value.ProofType, rec.value.Selectors = proof.TypeKey, []string{"key:" + k.String()}
+	named := func(name string) { // the manifest calls that key name
+		wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: %s, kind: data, match: [\"key:%s\"]}\n", name, k)), "")
+	}
+	named("a")
+	ch := d.state().records.newChange(d.state().headVersion)
+	ch.put(memberKey(identity.Data, "a"), rec.version, rec.value)
+	_, err = ch.commit(t.Context())
+	wantOnly(t, "put", err, "")
+	wantOnly(t, "rejoin", m.rejoin(), "")
+	wantOnly(t, "renew", m.renew(), "")
+	named("c")
+	wantOnly(t, "rejoin by the old name", m.rejoin(), explain.JoinUnauthorized)
+	wantOnly(t, "renewal of the old name", m.renew(), explain.RenewEntryGone)
+}
+
 // A ban that is committed between the look at the records and the transaction
 // wins: nothing is certified after it.
 func TestBanWinsTheRace(t *testing.T) {
@@ -467,10 +539,12 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 	fill := func(n int) {
 		t.Helper()
 		ch := d.state().records.newChange(d.state().headVersion)
+		var delta trustDelta
 		for ; have < n; have++ {
+			delta.keys = append(delta.keys, keyBan{key: testKey(have), certEnd: d.clock().Add(20 * time.Hour)})
 			ch.put(banKeyKey(testKey(have)), 0, banRecord{Reason: "filler", Until: d.clock().Add(1000 * time.Hour), CertEnd: d.clock().Add(20 * time.Hour)})
 		}
-		if err := d.c.touchTrust(t.Context(), d.state(), ch, trustDelta{}, roomForBans); err != nil {
+		if err := d.c.touchTrust(t.Context(), d.state(), ch, delta, roomForBans); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := ch.commit(t.Context()); err != nil {

@@ -277,7 +277,7 @@ func (c *Coordinator) admitOnce(ctx context.Context, s *state, cand candidate, p
 	if err != nil {
 		return nil, err
 	}
-	v, count, err := c.admissionView(ctx, s, m, cand.key)
+	v, count, err := c.admissionView(ctx, s, m, cand)
 	if err != nil {
 		return nil, err
 	}
@@ -292,6 +292,9 @@ func (c *Coordinator) admitOnce(ctx context.Context, s *state, cand candidate, p
 	change.put(memberKey(m.id.Kind(), m.id.Name()), v.member.version, adm.record)
 	change.require(banIDKey(m.id.Kind(), m.id.Name()), 0)
 	change.require(banKeyKey(cand.key), 0)
+	if key, ok := cand.provingKey(); ok {
+		change.require(banKeyKey(key), 0)
+	}
 	if adm.token != nil {
 		change.put(tokenKey(adm.token.ID), cand.token.version, *adm.token)
 		change.put(tokenUseKey(adm.token.ID, cand.key), 0, *adm.tokenUse)
@@ -343,15 +346,22 @@ func (c *Coordinator) admitOnce(ctx context.Context, s *state, cand candidate, p
 
 // admissionView reads what one admission is decided on. count is the record that
 // v.members comes from.
-func (c *Coordinator) admissionView(ctx context.Context, s *state, m match, key identity.KeyID) (v admissionView, count versioned[entryCount], err error) {
+func (c *Coordinator) admissionView(ctx context.Context, s *state, m match, cand candidate) (v admissionView, count versioned[entryCount], err error) {
 	if v.member, err = get[memberRecord](ctx, s.records, memberKey(m.id.Kind(), m.id.Name())); err != nil {
 		return v, count, c.storeError("read the member", err)
 	}
 	if v.bannedID, err = get[banRecord](ctx, s.records, banIDKey(m.id.Kind(), m.id.Name())); err != nil {
 		return v, count, c.storeError("read a ban", err)
 	}
-	if v.bannedKey, err = get[banRecord](ctx, s.records, banKeyKey(key)); err != nil {
+	if v.bannedKey, err = get[banRecord](ctx, s.records, banKeyKey(cand.key)); err != nil {
 		return v, count, c.storeError("read a ban", err)
+	}
+	v.believed = c.believesBan(m.id, cand.key)
+	if key, ok := cand.provingKey(); ok {
+		if v.bannedProof, err = get[banRecord](ctx, s.records, banKeyKey(key)); err != nil {
+			return v, count, c.storeError("read a ban", err)
+		}
+		v.believed = v.believed || c.believesBan(m.id, key)
 	}
 	if m.entry.MaxMembers == 0 || v.member.exists() {
 		return v, count, nil
@@ -365,6 +375,12 @@ func (c *Coordinator) admissionView(ctx context.Context, s *state, m match, key 
 		}
 	}
 	return v, count, nil
+}
+
+// believesBan reports whether the bundle in force bans id or key, whatever the
+// store says now: who can delete records lifts no ban here.
+func (c *Coordinator) believesBan(id identity.ID, key identity.KeyID) bool {
+	return c.trust.Load().bundle.Banned(id, key)
 }
 
 // countMembers counts the members under entry. Every transaction that changes

@@ -302,7 +302,7 @@ func (c *Coordinator) banKeys(ctx context.Context, s *state, ch *change, m membe
 			continue
 		}
 		ch.put(banKeyKey(k.Key), old.version, next)
-		d.keys = append(d.keys, keyBan{k.Key, next.CertEnd})
+		d.keys = append(d.keys, keyBan{key: k.Key, certEnd: next.CertEnd})
 	}
 	return c.touchTrust(ctx, s, ch, d, room)
 }

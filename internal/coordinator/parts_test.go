@@ -390,7 +390,7 @@ func TestMeshKeysAreAcceptedAsLongAsNeeded(t *testing.T) {
 func TestBannedKeysAreListedAsLongAsNeeded(t *testing.T) {
 	s := fakeState(t, 26*time.Hour, 1, 1)
 	ts, _ := nextTrustState(trustInput{}, s, epoch0)
-	in := trustInput{state: versioned[trustState]{ts, 1}, bannedK: []keyBan{{testKey(1), epoch0.Add(30 * time.Minute)}, {testKey(2), epoch0.Add(9 * time.Hour)}}}
+	in := trustInput{state: versioned[trustState]{ts, 1}, bannedK: []keyBan{{key: testKey(1), certEnd: epoch0.Add(30 * time.Minute)}, {key: testKey(2), certEnd: epoch0.Add(9 * time.Hour)}}}
 	step := func(now time.Time, wantChange bool, wantListed int) {
 		t.Helper()
 		next, changed := nextTrustState(in, s, now)

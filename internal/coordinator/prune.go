@@ -120,34 +120,32 @@ func (c *Coordinator) dropToken(ctx context.Context, s *state, t versioned[token
 }
 
 // dropBans forgets banned keys whose time is over. One that the bundle lists is
-// never among them, so that no bundle changes without a version.
+// never among them.
 func (c *Coordinator) dropBans(ctx context.Context, s *state, now time.Time) error {
-	l, err := c.store.List(ctx, trustPrefix)
-	if err != nil {
-		return err
-	}
-	var state versioned[trustState]
-	var over []store.Entry
-	for _, e := range l.Entries {
-		if e.Key == trustStateKey {
-			if state, err = open[trustState](s.records, e); err != nil {
-				return err
-			}
-		}
-	}
-	for _, e := range l.Entries {
-		if !strings.HasPrefix(e.Key, banKeyPrefix) {
-			continue
-		}
-		b, err := open[banRecord](s.records, e)
+	for {
+		in, err := c.readTrust(ctx, s)
 		if err != nil {
 			return err
 		}
-		if now.After(b.value.Until) && !state.value.AsOf.Before(b.value.CertEnd) {
-			over = append(over, e)
+		ch := s.records.newChange(s.headVersion)
+		var d trustDelta
+		for _, b := range in.bannedK {
+			if now.After(b.until) && !in.state.value.AsOf.Before(b.certEnd) && len(d.forget) < pruneBatch {
+				ch.delete(banKeyKey(b.key), b.version)
+				d.forget = append(d.forget, b.key)
+			}
 		}
+		if len(d.forget) == 0 {
+			return nil
+		}
+		if err := c.touchTrust(ctx, s, ch, d, roomForBans); err != nil {
+			return err
+		}
+		if _, err := ch.commit(ctx); err != nil {
+			return ignoreConflict(err)
+		}
+		c.kickTrust()
 	}
-	return c.dropEntries(ctx, s, over, store.Condition{Key: trustStateKey, Version: state.version})
 }
 
 // dropAudit removes audit entries that are kept no longer. It reads no more of the
@@ -173,13 +171,12 @@ func (c *Coordinator) dropAudit(ctx context.Context, s *state, now time.Time) er
 	return nil
 }
 
-// dropEntries deletes entries as they were read, in batches, while cond holds.
-func (c *Coordinator) dropEntries(ctx context.Context, s *state, entries []store.Entry, cond ...store.Condition) error {
+// dropEntries deletes entries as they were read, in batches.
+func (c *Coordinator) dropEntries(ctx context.Context, s *state, entries []store.Entry) error {
 	for len(entries) > 0 {
 		batch := entries[:min(len(entries), pruneBatch)]
 		entries = entries[len(batch):]
 		ch := s.records.newChange(s.headVersion)
-		ch.tx.If = append(ch.tx.If, cond...)
 		for _, e := range batch {
 			ch.delete(e.Key, e.Version)
 		}

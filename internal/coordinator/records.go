@@ -237,9 +237,17 @@ type trustState struct {
 	ConfigKeys []configKey `json:"config_keys"`
 	// Head is the transition that the state was last fitted to.
 	Head history.Hash `json:"head"`
+	// Bans are the bans that there are: a record that is absent has no MAC.
+	Bans banSum `json:"bans"`
 	// AsOf is the time that bans of keys are compared with, so that what a version
 	// lists does not depend on when it is compiled.
 	AsOf time.Time `json:"as_of"`
+}
+
+// banSum says which ban records exist, so that a deleted one is noticed.
+type banSum struct {
+	Count  int    `json:"count"`
+	Digest string `json:"digest"` // SHA-256 over their keys, in hex
 }
 
 // meshKey is one mesh CA key under one authority epoch (I9).

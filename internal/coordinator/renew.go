@@ -67,6 +67,9 @@ func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, der []byte)
 			}
 			return nil, err
 		}
+		if c.believesBan(id, next) || c.believesBan(id, peer.Key) {
+			return nil, explain.New(explain.JoinBanned, "identity", id.String())
+		}
 		change := s.records.newChange(s.headVersion)
 		change.put(memberKey(id.Kind(), id.Name()), rec.version, after)
 		if err := c.recount(ctx, s, change, rec.value.Entry, entry.Name); err != nil {

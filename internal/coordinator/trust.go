@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -66,6 +67,22 @@ type trustInput struct {
 type keyBan struct {
 	key     identity.KeyID
 	certEnd time.Time
+	until   time.Time      // as in its record
+	version store.Revision // of its record
+}
+
+// sum returns the sum of the ban records that in was read from.
+func (in trustInput) sum() banSum {
+	keys := make([]string, 0, len(in.bannedI)+len(in.bannedK))
+	for _, id := range in.bannedI {
+		keys = append(keys, banIDKey(id.Kind(), id.Name()))
+	}
+	for _, b := range in.bannedK {
+		keys = append(keys, banKeyKey(b.key))
+	}
+	slices.Sort(keys)
+	h := sha256Sum([]byte(strings.Join(keys, "\n")))
+	return banSum{len(keys), hex.EncodeToString(h[:])}
 }
 
 // listed returns the banned keys that the bundle names: those over which a
@@ -80,7 +97,9 @@ func (in trustInput) listed() []identity.KeyID {
 	return keys
 }
 
-// readTrust reads the inputs of the trust bundle.
+// readTrust reads the inputs of the trust bundle. If the bans are not those that
+// the trust state says there are, or the trust state is gone, the error matches
+// [store.ErrForged]: no bundle is made of what somebody else left.
 func (c *Coordinator) readTrust(ctx context.Context, s *state) (trustInput, error) {
 	l, err := c.store.List(ctx, trustPrefix)
 	if err != nil {
@@ -112,8 +131,21 @@ func (c *Coordinator) readTrust(ctx context.Context, s *state) (trustInput, erro
 			if err != nil {
 				return in, fmt.Errorf("the ban %s names no key: %w", e.Key, err)
 			}
-			in.bannedK = append(in.bannedK, keyBan{key, ban.value.CertEnd})
+			in.bannedK = append(in.bannedK, keyBan{key, ban.value.CertEnd, ban.value.Until, ban.version})
 		}
+	}
+	if in.state.exists() {
+		if want, got := in.state.value.Bans, in.sum(); got != want {
+			return in, fmt.Errorf("the trust state says %d bans, and %d others are there: %w", want.Count, got.Count, store.ErrForged)
+		}
+		return in, nil
+	}
+	members, err := c.store.List(ctx, memberPrefix)
+	if err != nil {
+		return in, err
+	}
+	if n := len(in.bannedI) + len(in.bannedK) + len(members.Entries); n > 0 {
+		return in, fmt.Errorf("there is no trust state, and %d bans and members: %w", n, store.ErrForged)
 	}
 	return in, nil
 }
@@ -216,6 +248,9 @@ func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (trustInput, er
 	for range commitTries {
 		in, err := c.readTrust(ctx, s)
 		if err != nil {
+			if errors.Is(err, store.ErrForged) {
+				c.forged(ctx, "the trust state and the bans", err)
+			}
 			return in, err
 		}
 		now := c.now().UTC().Truncate(time.Second)
@@ -269,6 +304,7 @@ func nextTrustState(in trustInput, s *state, now time.Time) (trustState, bool) {
 		t.Head, changed = s.head.Hash, true
 	}
 	t.MeshKeys = keys
+	t.Bans = in.sum()
 	if changed {
 		t.Change++
 		t.AsOf = now
@@ -293,6 +329,7 @@ func (in trustInput) outlived(now time.Time) bool {
 type trustDelta struct {
 	ban, unban []identity.ID
 	keys       []keyBan // banned, or banned for longer
+	forget     []identity.KeyID
 }
 
 // banRoom says how much of the bundle's room for banned keys a change may use.
@@ -322,6 +359,7 @@ func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *change, d tr
 		next.Change++
 	}
 	in = in.with(d, next)
+	next.Bans = in.sum()
 	limit := c.maxListed
 	if room == roomForOthers {
 		limit -= limit / 4
@@ -347,7 +385,10 @@ func (in trustInput) with(d trustDelta, next trustState) trustInput {
 	}
 	slices.SortFunc(out.bannedI, identity.ID.Compare)
 	out.bannedI = slices.Compact(out.bannedI)
-	again := make(map[identity.KeyID]bool, len(d.keys))
+	again := make(map[identity.KeyID]bool, len(d.keys)+len(d.forget))
+	for _, key := range d.forget {
+		again[key] = true
+	}
 	for _, b := range d.keys {
 		again[b.key] = true
 	}

@@ -665,17 +665,15 @@ const file_fealty_v1_admission_proto_rawDesc = "" +
 	"\vJoinOutcome\x12\x1c\n" +
 	"\x18JOIN_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15JOIN_OUTCOME_ADMITTED\x10\x01\x12\x1f\n" +
-	"\x1bJOIN_OUTCOME_ALREADY_MEMBER\x10\x022\x82\x04\n" +
+	"\x1bJOIN_OUTCOME_ALREADY_MEMBER\x10\x022\xf1\x03\n" +
 	"\x10AdmissionService\x12\x88\x01\n" +
-	"\x04Join\x12\x16.fealty.v1.JoinRequest\x1a\x17.fealty.v1.JoinResponse\"K\xea\xe0\x18G\x18\x01*Ca candidate has no identity yet; its proof is bound to this channel(\x010\x01\x12\xb8\x01\n" +
-	"\x05Renew\x12\x17.fealty.v1.RenewRequest\x1a\x18.fealty.v1.RenewResponse\"|\xea\xe0\x18x\n" +
+	"\x04Join\x12\x16.fealty.v1.JoinRequest\x1a\x17.fealty.v1.JoinResponse\"K\xea\xe0\x18G\x18\x01*Ca candidate has no identity yet; its proof is bound to this channel(\x010\x01\x12\xa7\x01\n" +
+	"\x05Renew\x12\x17.fealty.v1.RenewRequest\x1a\x18.fealty.v1.RenewResponse\"k\xea\xe0\x18g\n" +
 	"\x04data\n" +
 	"\awitness\n" +
 	"\x05shard\n" +
 	"\boperator\n" +
-	"\bprovider\n" +
-	"\x05admin\n" +
-	"\breadonly\x12\x04name*5every certified member renews itself, and only itself\x12\xa7\x01\n" +
+	"\bprovider\x12\x04name*5every certified member renews itself, and only itself\x12\xa7\x01\n" +
 	"\x05Leave\x12\x17.fealty.v1.LeaveRequest\x1a\x18.fealty.v1.LeaveResponse\"k\xea\xe0\x18g\n" +
 	"\x04data\n" +
 	"\awitness\n" +
