@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -66,6 +67,9 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 	}
 	if metrics != nil {
 		defer metrics.Close()
+	}
+	if err := keyring.Harden(); err != nil {
+		log.Warn("the secrets in memory may show in a core dump or to a tracer", "err", err)
 	}
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: data, Store: st, StoreName: "sqlite:" + file, Listener: listener, Metrics: metrics,
