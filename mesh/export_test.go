@@ -1,10 +1,24 @@
 package mesh
 
+// SourceOf is what connections from an address are counted by.
+var SourceOf = sourceOf
+
 // Live returns how many connections stand.
 func (g *Guard) Live() int {
 	g.live.mu.Lock()
 	defer g.live.mu.Unlock()
 	return len(g.live.conns)
+}
+
+// Taken returns how many places are taken and how many holders are remembered.
+func (g *Guard) Taken() (handshakes, conns, strangers, holders int) {
+	count := func(p *places) int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		holders += len(p.taking)
+		return p.taken
+	}
+	return count(g.handshakes), count(g.conns), count(g.strangers), holders
 }
 
 // Running returns how many calls are counted on c.

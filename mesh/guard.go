@@ -1,13 +1,12 @@
 package mesh
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,10 +22,15 @@ var nextProtos = []string{"h2"}
 
 // Limits that a [GuardConfig] leaves at zero.
 const (
-	DefaultMaxConns         = 16384
-	DefaultMaxStrangers     = 1024
-	DefaultHandshakeTimeout = 10 * time.Second
-	DefaultGrace            = 250 * time.Millisecond
+	DefaultMaxConns            = 16384
+	DefaultMaxPerIdentity      = 16
+	DefaultMaxStrangers        = 1024
+	DefaultStrangersPerSource  = 64
+	DefaultStrangerIdle        = 15 * time.Second
+	DefaultMaxHandshakes       = 1024
+	DefaultHandshakesPerSource = 64
+	DefaultHandshakeTimeout    = 10 * time.Second
+	DefaultGrace               = 250 * time.Millisecond
 )
 
 // GuardConfig says how a server proves itself and whom it lets in.
@@ -53,10 +57,25 @@ type GuardConfig struct {
 	// it is closed, so that their callers learn why. Zero means DefaultGrace.
 	Grace time.Duration
 
-	// MaxConns bounds the connections that stand or shake hands at once, and
-	// MaxStrangers those that stand without a verified client certificate. Zero
-	// means DefaultMaxConns and DefaultMaxStrangers.
-	MaxConns, MaxStrangers int
+	// MaxConns bounds the connections that stand at once with a verified client
+	// certificate or on a unix socket that Local decides about, and MaxPerIdentity
+	// those of one identity, or of one key that identifies nobody. Zero means
+	// DefaultMaxConns and DefaultMaxPerIdentity.
+	MaxConns, MaxPerIdentity int
+
+	// MaxStrangers bounds the connections that stand without a verified client
+	// certificate, and StrangersPerSource those from one source: an IPv4 address or
+	// a /64 of IPv6. Zero means DefaultMaxStrangers and DefaultStrangersPerSource.
+	MaxStrangers, StrangersPerSource int
+
+	// StrangerIdle is how long a connection without a verified client certificate
+	// stands while no call runs on it. Zero means DefaultStrangerIdle.
+	StrangerIdle time.Duration
+
+	// MaxHandshakes bounds the handshakes that are under way at once, and
+	// HandshakesPerSource those with one source. Zero means DefaultMaxHandshakes and
+	// DefaultHandshakesPerSource.
+	MaxHandshakes, HandshakesPerSource int
 
 	// OnFailure is told of each handshake that failed; plain network failures are
 	// none. OnRefused is told of each connection that was refused for another
@@ -77,15 +96,20 @@ type GuardConfig struct {
 // certificate, and as soon as the source has a bundle with the ban. Other
 // rotation ends nothing (I18).
 //
+// Members, strangers and handshakes have separate places, so that none of them
+// takes those of another. Run also closes the connections of strangers that do
+// not call.
+//
 // A client without a certificate is served, as Insecure; one that is verified
 // without identifying anybody too, as Unidentified. What they may call is for
 // the server's authorization to say.
 type Guard struct {
-	cfg       GuardConfig
-	live      *liveSet
-	bundle    atomic.Pointer[identity.Bundle] // the last that the source gave
-	conns     atomic.Int64                    // standing or shaking hands
-	strangers atomic.Int64                    // standing without a certificate
+	cfg        GuardConfig
+	live       *liveSet
+	bundle     atomic.Pointer[identity.Bundle] // the last that the source gave
+	handshakes *places                         // under way, by source
+	conns      *places                         // standing, of members by identity, and local ones
+	strangers  *places                         // standing without a certificate, by source
 }
 
 // NewGuard checks cfg and returns a guard. It starts nothing.
@@ -93,25 +117,25 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 	if cfg.Source == nil {
 		return nil, errors.New("mesh: GuardConfig.Source is missing: a server needs material to prove itself with")
 	}
-	if cfg.MaxConns < 0 || cfg.MaxStrangers < 0 || cfg.HandshakeTimeout < 0 || cfg.Grace < 0 {
+	if min(cfg.MaxConns, cfg.MaxPerIdentity, cfg.MaxStrangers, cfg.StrangersPerSource, cfg.MaxHandshakes, cfg.HandshakesPerSource) < 0 ||
+		min(cfg.HandshakeTimeout, cfg.Grace, cfg.StrangerIdle) < 0 {
 		return nil, errors.New("mesh: a limit of GuardConfig is negative; leave it at zero for the default")
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if cfg.HandshakeTimeout == 0 {
-		cfg.HandshakeTimeout = DefaultHandshakeTimeout
-	}
-	if cfg.Grace == 0 {
-		cfg.Grace = DefaultGrace
-	}
-	if cfg.MaxConns == 0 {
-		cfg.MaxConns = DefaultMaxConns
-	}
-	if cfg.MaxStrangers == 0 {
-		cfg.MaxStrangers = DefaultMaxStrangers
-	}
-	return &Guard{cfg: cfg, live: newLiveSet()}, nil
+	cfg.HandshakeTimeout = cmp.Or(cfg.HandshakeTimeout, DefaultHandshakeTimeout)
+	cfg.Grace = cmp.Or(cfg.Grace, DefaultGrace)
+	cfg.StrangerIdle = cmp.Or(cfg.StrangerIdle, DefaultStrangerIdle)
+	return &Guard{
+		cfg: cfg, live: newLiveSet(),
+		handshakes: newPlaces(cmp.Or(cfg.MaxHandshakes, DefaultMaxHandshakes), cmp.Or(cfg.HandshakesPerSource, DefaultHandshakesPerSource),
+			FullError{Handshakes: true}),
+		conns: newPlaces(cmp.Or(cfg.MaxConns, DefaultMaxConns), cmp.Or(cfg.MaxPerIdentity, DefaultMaxPerIdentity),
+			FullError{}),
+		strangers: newPlaces(cmp.Or(cfg.MaxStrangers, DefaultMaxStrangers), cmp.Or(cfg.StrangersPerSource, DefaultStrangersPerSource),
+			FullError{Strangers: true}),
+	}, nil
 }
 
 // ServerOptions returns what a gRPC server needs to stand behind the guard. Give
@@ -138,7 +162,8 @@ func (g *Guard) Run(ctx context.Context) error {
 }
 
 // Sweep looks at each connection once: it cuts those that may not be served any
-// more, and closes those that were cut and had their grace.
+// more, and closes those that were cut and had their grace and those of
+// strangers that do not call.
 func (g *Guard) Sweep(ctx context.Context) {
 	g.told(g.live.sweep(g.cfg.Now(), g.beliefs(ctx), g.cfg.Grace))
 }
@@ -190,34 +215,51 @@ func (c guardCredentials) ClientHandshake(context.Context, string, net.Conn) (ne
 // goroutine of its own for each connection.
 func (c guardCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	g := c.g
-	free, err := g.admit()
-	if err != nil {
-		raw.Close()
-		return nil, nil, g.refused(err)
-	}
-	var info *Info
+	var (
+		info *Info
+		free func()
+		err  error
+	)
 	if g.cfg.Local != nil && raw.LocalAddr().Network() == "unix" {
 		info, err = g.local(raw)
 	} else {
-		info, err = g.secure(raw)
+		info, err = g.shake(raw)
 	}
-	if err == nil && info.Peer.Leaf == nil && info.Peer.Local == nil {
-		if n := g.strangers.Add(1); n > int64(g.cfg.MaxStrangers) {
-			g.strangers.Add(-1)
-			err = &FullError{Limit: g.cfg.MaxStrangers, Strangers: true}
+	if err == nil {
+		if free, err = g.admit(info.Peer, raw); err != nil {
 			raw.Close()
-		} else {
-			admitted := free
-			free = func() { g.strangers.Add(-1); admitted() }
 		}
 	}
 	if err != nil {
-		free()
 		return nil, nil, g.refused(err)
 	}
-	info.conn.free = sync.OnceFunc(free)
+	info.conn.free = free
 	g.live.add(info.conn, g.cfg.Now())
 	return info.conn, info, nil
+}
+
+// shake is secure in one of the places for handshakes.
+func (g *Guard) shake(raw net.Conn) (*Info, error) {
+	free, err := g.handshakes.take(sourceOf(raw.RemoteAddr()))
+	if err != nil {
+		raw.Close()
+		return nil, err
+	}
+	defer free()
+	return g.secure(raw)
+}
+
+// admit takes a place for a connection that p made; free gives it back.
+func (g *Guard) admit(p identity.Peer, raw net.Conn) (free func(), err error) {
+	switch {
+	case p.Local != nil:
+		return g.conns.take("")
+	case p.Leaf == nil:
+		return g.strangers.take(sourceOf(raw.RemoteAddr()))
+	case p.ID.IsZero():
+		return g.conns.take(p.Key.String())
+	}
+	return g.conns.take(p.ID.String())
 }
 
 // refused tells about a refusal that nobody was told of yet, and returns it.
@@ -226,28 +268,6 @@ func (g *Guard) refused(err error) error {
 		g.cfg.OnRefused(err)
 	}
 	return err
-}
-
-// FullError says that a server has as many connections as it may.
-type FullError struct {
-	Limit     int
-	Strangers bool // the limit is for clients without a certificate
-}
-
-func (e *FullError) Error() string {
-	if e.Strangers {
-		return fmt.Sprintf("mesh: %d clients without a certificate are connected, which is the limit: try again later", e.Limit)
-	}
-	return fmt.Sprintf("mesh: %d clients are connected, which is the limit: try again later, or raise it", e.Limit)
-}
-
-// admit takes a place for a connection; free gives it back.
-func (g *Guard) admit() (free func(), err error) {
-	if n := g.conns.Add(1); n > int64(g.cfg.MaxConns) {
-		g.conns.Add(-1)
-		return nil, &FullError{Limit: g.cfg.MaxConns}
-	}
-	return func() { g.conns.Add(-1) }, nil
 }
 
 func (g *Guard) secure(raw net.Conn) (*Info, error) {
@@ -294,6 +314,8 @@ func (g *Guard) secure(raw net.Conn) (*Info, error) {
 		live.expires = earliest(state.PeerCertificates)
 		live.issuers = keysOf(state.PeerCertificates[1:])
 		info.expires = sooner(live.expires, under.NotAfter())
+	} else {
+		live.idle = g.cfg.StrangerIdle
 	}
 	live.peer = info.Peer
 	info.conn = live
@@ -371,7 +393,7 @@ func (g *Guard) enter(ctx context.Context) (context.Context, func(), error) {
 		cancel(nil)
 		return nil, nil, err
 	}
-	return identity.NewContext(ctx, info.Peer), func() { c.end(call); cancel(nil) }, nil
+	return identity.NewContext(ctx, info.Peer), func() { c.end(call, g.cfg.Now()); cancel(nil) }, nil
 }
 
 // strike cuts a connection that was found out between sweeps.

@@ -485,7 +485,7 @@ func TestBansOutliveAFailingSource(t *testing.T) {
 
 func TestMaxConns(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
-	s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), MaxConns: 3, MaxStrangers: 1})
+	s := serve(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), MaxConns: 2, MaxStrangers: 1})
 	expect := credential.AnyOfKind(identity.Coordinator)
 	stranger := func() *mesh.Conn {
 		return dial(t, s.addr, credential.Static(trustOnly(t, a.Bundle())), expect, mesh.Options{})
@@ -502,16 +502,19 @@ func TestMaxConns(t *testing.T) {
 	if full, ok := errors.AsType[*mesh.FullError](receive(t, s.refusals, "the refusal")); !ok || !full.Strangers || full.Limit != 1 {
 		t.Fatalf("refused with %v", full)
 	}
+	var members []*mesh.Conn
 	for _, name := range []string{"n1", "n2"} {
-		if _, err := who(t, dial(t, s.addr, credential.Static(material(t, a, identity.Data, name)), expect, mesh.Options{})); err != nil {
+		c := dial(t, s.addr, credential.Static(material(t, a, identity.Data, name)), expect, mesh.Options{})
+		if _, err := who(t, c); err != nil {
 			t.Fatalf("a member is kept out by strangers: %v", err)
 		}
+		members = append(members, c)
 	}
 	last := dial(t, s.addr, credential.Static(material(t, a, identity.Data, "n3")), expect, mesh.Options{})
 	if _, err := who(t, last); err == nil {
-		t.Fatal("a fourth connection is let in")
+		t.Fatal("a third member is let in")
 	}
-	if full, ok := errors.AsType[*mesh.FullError](receive(t, s.refusals, "the refusal")); !ok || full.Strangers || full.Limit != 3 {
+	if full, ok := errors.AsType[*mesh.FullError](receive(t, s.refusals, "the refusal")); !ok || full.Strangers || full.Limit != 2 {
 		t.Fatalf("refused with %v", full)
 	}
 	// Places are given back, both sorts.
@@ -523,9 +526,9 @@ func TestMaxConns(t *testing.T) {
 			t.Fatalf("after a place became free: %v", err)
 		}
 	}
-	first.Close()
+	members[0].Close()
 	patiently(last)
-	last.Close()
+	first.Close()
 	patiently(stranger())
 }
 
@@ -560,10 +563,13 @@ func TestPlacesComeBack(t *testing.T) {
 			if err := shake("h2"); err != nil {
 				t.Fatal(err)
 			}
-			if full, ok := errors.AsType[*mesh.FullError](shake("h2")); !ok || full.Strangers {
+			if full, ok := errors.AsType[*mesh.FullError](shake("h2")); !ok || !full.Strangers {
 				t.Fatal("the place was not taken")
 			}
 			time.Sleep(11 * time.Second)
+			if handshakes, conns, strangers, holders := g.Taken(); handshakes+conns+strangers+holders != 0 {
+				t.Fatalf("%d handshakes, %d connections, %d strangers, %d holders are left", handshakes, conns, strangers, holders)
+			}
 		}
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -576,7 +582,7 @@ func TestHandshakeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := identitytest.NewAuthority(t, cluster)
 		ln, opts := inMemory()
-		serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), MaxConns: 1})
+		serve(t, ln, mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
 		silent, err := opts.Dialer(t.Context(), "")
 		if err != nil {
 			t.Fatal(err)
@@ -679,7 +685,10 @@ func TestNewGuardChecks(t *testing.T) {
 	src := credential.Static(nil)
 	for name, cfg := range map[string]mesh.GuardConfig{
 		"no source": {}, "negative limit": {Source: src, MaxConns: -1}, "negative grace": {Source: src, Grace: -1},
-		"negative strangers": {Source: src, MaxStrangers: -1}, "negative timeout": {Source: src, HandshakeTimeout: -1},
+		"negative strangers": {Source: src, MaxStrangers: -1}, "negative strangers of a source": {Source: src, StrangersPerSource: -1},
+		"negative connections of an identity": {Source: src, MaxPerIdentity: -1}, "negative idleness": {Source: src, StrangerIdle: -1},
+		"negative handshakes": {Source: src, MaxHandshakes: -1}, "negative handshakes of a source": {Source: src, HandshakesPerSource: -1},
+		"negative timeout": {Source: src, HandshakeTimeout: -1},
 	} {
 		if _, err := mesh.NewGuard(cfg); err == nil {
 			t.Errorf("%s is taken", name)

@@ -64,6 +64,7 @@ type liveConn struct {
 	peer     identity.Peer
 	issuers  []identity.KeyID // keys of the chain above the leaf
 	expires  time.Time        // of the peer's chain; zero: never
+	idle     time.Duration    // how long it stands without a call; zero: for ever
 	free     func()           // gives the connection's place back; idempotent; nil: has none
 	seq      uint64           // order of registration; set by liveSet.add
 	since    time.Time        // of registration; set by liveSet.add
@@ -73,6 +74,8 @@ type liveConn struct {
 	cut     *CutError              // set once; guarded by mu
 	closeAt time.Time              // when a cut connection is closed; guarded by mu
 	calls   map[*liveCall]struct{} // guarded by mu
+	rested  time.Time              // when the last call ended; guarded by mu
+	retired bool                   // closed for having been idle; guarded by mu
 }
 
 // liveCall is one call; cancel ends its context.
@@ -137,6 +140,9 @@ func (c *liveConn) begin(call *liveCall) error {
 	if c.cut != nil {
 		return c.cut
 	}
+	if c.retired {
+		return errRetired
+	}
 	if c.calls == nil {
 		c.calls = make(map[*liveCall]struct{})
 	}
@@ -144,10 +150,34 @@ func (c *liveConn) begin(call *liveCall) error {
 	return nil
 }
 
-func (c *liveConn) end(call *liveCall) {
+func (c *liveConn) end(call *liveCall, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.calls, call)
+	c.rested = now
+}
+
+// errRetired is for a call that meets the closing of an idle connection.
+var errRetired = status.Error(codes.Unavailable, "mesh: the connection was closed, because no call ran on it for long: call again")
+
+// retire reports whether c was idle for too long at now; it then takes no more
+// calls. If not, the earliest moment at which it can be is returned; zero: never.
+func (c *liveConn) retire(now time.Time) (retired bool, due time.Time) {
+	if c.idle == 0 {
+		return false, time.Time{}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case len(c.calls) > 0:
+		due = now.Add(c.idle)
+	case c.rested.IsZero():
+		due = c.since.Add(c.idle)
+	default:
+		due = c.rested.Add(c.idle)
+	}
+	c.retired = c.retired || now.After(due)
+	return c.retired, due
 }
 
 // strike marks c cut for why and cancels its calls. It reports whether this was
@@ -196,7 +226,7 @@ func (s *liveSet) add(c *liveConn, now time.Time) {
 	s.seq++
 	c.set, c.seq, c.since = s, s.seq, now
 	s.conns[c] = struct{}{}
-	s.next = sooner(s.next, sooner(c.expires, now.Add(takeover)))
+	s.next = sooner(s.next, sooner(c.expires, now.Add(min(takeover, cmp.Or(c.idle, takeover)))))
 	if len(s.conns) == 1 {
 		s.wake() // an empty set is waited on without a limit
 	}
@@ -254,17 +284,20 @@ func (s *liveSet) sweep(now time.Time, bundle *identity.Bundle, grace time.Durat
 			cuts = append(cuts, cutConn{c, why})
 		}
 		cut, closeAt := c.state()
+		retired, due := c.retire(now)
 		switch {
 		case cut && closeAt.After(now):
 			next = sooner(next, closeAt)
 		case cut:
 			c.sever()
+		case retired:
+			c.sever()
 		case c.read.Load():
-			next = sooner(next, c.expires)
+			next = sooner(next, sooner(c.expires, due))
 		case now.After(c.since.Add(takeover)):
 			c.sever()
 		default:
-			next = sooner(next, sooner(c.expires, c.since.Add(takeover)))
+			next = sooner(next, sooner(sooner(c.expires, due), c.since.Add(takeover)))
 		}
 	}
 	s.mu.Lock()
