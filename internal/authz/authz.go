@@ -162,6 +162,13 @@ func (a *Authorizer) Stream() grpc.StreamServerInterceptor {
 	}
 }
 
+// Admits decides on the caller of method alone, for a server that does so before
+// it reads the request. The interceptors decide again, and on what it says.
+func (a *Authorizer) Admits(ctx context.Context, method string) error {
+	_, err := a.admit(ctx, method, nil)
+	return err
+}
+
 // UnknownService handles the calls of methods that no service has: they are
 // refused, logged and counted. Give it to the server with
 // grpc.UnknownServiceHandler; without it gRPC answers Unimplemented by itself.

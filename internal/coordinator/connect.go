@@ -107,7 +107,11 @@ func (a agentServer) sendBootstrap(ctx context.Context, stream fealtyv1.AgentSer
 	if held != nil && held.GetAuthorityEpoch() == s.head.AuthorityEpoch {
 		return nil
 	}
-	if err := sleep(ctx, c.live.bootstrapWait(id, c.now())); err != nil {
+	wait, err := c.live.bootstrapWait(id, c.now())
+	if err != nil {
+		return err
+	}
+	if err := sleep(ctx, wait); err != nil {
 		return err
 	}
 	msg, err := c.bootstrapAgain(ctx, id)

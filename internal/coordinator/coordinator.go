@@ -94,7 +94,7 @@ type Config struct {
 	// in DataDir.
 	AdminSocket string
 
-	// Rates limit joins. Its zero fields mean defaults.
+	// Rates limit joins and renewals. Its zero fields mean defaults.
 	Rates Rates
 
 	// Log is where it says what happens. Nil means slog.Default().
@@ -148,10 +148,12 @@ type Coordinator struct {
 	live    liveMembers
 
 	limiter      *joinLimiter
+	perMember    *keyedLimiter // renewals and rejoins, by identity
 	joinsWaiting chan struct{} // held by each join from challenge to answer
 	joinSlots    chan struct{} // held by each join that is decided
 	stripes      *stripes
 	refusals     logGate // of the log lines that strangers can cause
+	failures     logGate // of failures and clone alarms, which strangers must not drown
 	readers      sync.WaitGroup
 
 	lock     io.Closer // of the data directory
@@ -195,9 +197,11 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		headKick:     make(chan struct{}, 1),
 		setting:      make(chan struct{}, 1),
 		limiter:      newJoinLimiter(cfg.Rates),
+		perMember:    newMemberLimiter(cfg.Rates),
 		joinsWaiting: make(chan struct{}, joinsPending), joinSlots: make(chan struct{}, joinsAtOnce),
 		stripes:   newStripes(),
 		refusals:  newLogGate(),
+		failures:  newLogGate(),
 		stopping:  make(chan struct{}),
 		members:   newMemberIndex(),
 		maxListed: snapshot.MaxBans,

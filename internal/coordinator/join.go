@@ -167,7 +167,7 @@ func joinLabel(g *fealtyv1.JoinGrant, err error) string {
 // join decides and applies one join over ch. On every error the catalog is
 // unchanged, except after an unknown outcome of the store (I1).
 func (c *Coordinator) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequest) (*fealtyv1.JoinGrant, error) {
-	for range commitTries {
+	for try := range commitTries {
 		s, err := c.ready()
 		if err != nil {
 			return nil, err
@@ -175,6 +175,11 @@ func (c *Coordinator) join(ctx context.Context, ch channel, req *fealtyv1.JoinRe
 		cand, publicKey, csrErr, err := c.prove(ctx, s, ch, req)
 		if err != nil {
 			return nil, err
+		}
+		if kind, name := cand.proven.Member(); try == 0 && cand.proven.Type() == proof.TypeSVID {
+			if err := c.memberTurn(kind, name); err != nil {
+				return nil, err
+			}
 		}
 		grant, err := c.admitOnce(ctx, s, cand, publicKey, csrErr)
 		if err == nil || !c.conflicts(ctx, err) {
@@ -525,5 +530,5 @@ func csrKey(der []byte) ([]byte, error) {
 // cloneAlarm tells people that two holders of one identity exist.
 func (c *Coordinator) cloneAlarm(ctx context.Context, detail string) {
 	c.metrics.clones.Inc()
-	c.log.LogAttrs(ctx, slog.LevelError, "clone alarm: an earlier key of a member is in use", slog.String("detail", detail))
+	c.failures.log(ctx, c.log, slog.LevelError, "clone alarm: an earlier key of a member is in use", slog.String("detail", detail))
 }

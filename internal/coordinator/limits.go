@@ -3,6 +3,7 @@ package coordinator
 import (
 	lru "container/list"
 	"context"
+	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"net/netip"
@@ -11,6 +12,9 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
 )
 
 // Bounds on what strangers and members can make a coordinator do.
@@ -32,11 +36,17 @@ const (
 	// maxSources bounds the sources whose rate is remembered; the one unheard of
 	// for longest is forgotten first.
 	maxSources = 4096
+	// maxMembers bounds the members whose rate is remembered.
+	maxMembers = 1 << 14
+	// requestTimeout bounds the wait for the request of a unary call.
+	requestTimeout = 10 * time.Second
+	// maxHeaderBytes bounds the headers of one call: ours send next to none.
+	maxHeaderBytes = 16 << 10
 	// maxStreams bounds the streams on one connection.
 	maxStreams = 64
 )
 
-// Rates are the limits on joins; a zero field means the default.
+// Rates are the limits on joins and renewals; a zero field means the default.
 type Rates struct {
 	// PerSource is the joins per second from one IP address. Zero means 10.
 	PerSource rate.Limit
@@ -46,6 +56,11 @@ type Rates struct {
 	Overall rate.Limit
 	// OverallBurst is how many may start at once. Zero means 2000.
 	OverallBurst int
+	// PerMember is the renewals per second of one member, its rejoins by its last
+	// key included: each is a write. Zero means 0.1.
+	PerMember rate.Limit
+	// MemberBurst is how many it may do at once. Zero means 10.
+	MemberBurst int
 }
 
 func (r Rates) withDefaults() Rates {
@@ -61,22 +76,60 @@ func (r Rates) withDefaults() Rates {
 	if r.OverallBurst == 0 {
 		r.OverallBurst = 2000
 	}
+	if r.PerMember == 0 {
+		r.PerMember = 0.1
+	}
+	if r.MemberBurst == 0 {
+		r.MemberBurst = 10
+	}
 	return r
+}
+
+// keyedLimiter limits by key, and remembers a bounded number of keys.
+type keyedLimiter struct {
+	limit   rate.Limit
+	burst   int
+	maximum int
+
+	mu    sync.Mutex
+	keys  map[string]*lru.Element // of *keyed; guarded by mu
+	order *lru.List               // least recent first; guarded by mu
+}
+
+type keyed struct {
+	key     string
+	limiter *rate.Limiter
+}
+
+func newKeyedLimiter(limit rate.Limit, burst, maximum int) *keyedLimiter {
+	return &keyedLimiter{limit: limit, burst: burst, maximum: maximum, keys: make(map[string]*lru.Element), order: lru.New()}
+}
+
+// allow reports whether key may do one more thing now.
+func (l *keyedLimiter) allow(key string, now time.Time) bool {
+	l.mu.Lock()
+	el, ok := l.keys[key]
+	if ok {
+		l.order.MoveToBack(el)
+	} else {
+		if l.order.Len() >= l.maximum {
+			oldest := l.order.Front()
+			delete(l.keys, oldest.Value.(*keyed).key)
+			l.order.Remove(oldest)
+		}
+		el = l.order.PushBack(&keyed{key: key, limiter: rate.NewLimiter(l.limit, l.burst)})
+		l.keys[key] = el
+	}
+	limiter := el.Value.(*keyed).limiter
+	l.mu.Unlock()
+	return limiter.AllowN(now, 1)
 }
 
 // joinLimiter limits joins by source address and overall.
 type joinLimiter struct {
 	rates   Rates
 	overall *rate.Limiter
-
-	mu      sync.Mutex
-	sources map[string]*lru.Element // of *source; guarded by mu
-	order   *lru.List               // least recent first; guarded by mu
-}
-
-type source struct {
-	addr    string
-	limiter *rate.Limiter
+	sources *keyedLimiter
 }
 
 func newJoinLimiter(r Rates) *joinLimiter {
@@ -84,31 +137,29 @@ func newJoinLimiter(r Rates) *joinLimiter {
 	return &joinLimiter{
 		rates:   r,
 		overall: rate.NewLimiter(r.Overall, r.OverallBurst),
-		sources: make(map[string]*lru.Element),
-		order:   lru.New(),
+		sources: newKeyedLimiter(r.PerSource, r.SourceBurst, maxSources),
 	}
 }
 
 // allow reports whether one more join from addr may start now. The source is
 // asked first, so that one noisy address cannot use up what is everybody's.
 func (l *joinLimiter) allow(addr string, now time.Time) bool {
-	addr = sourceOf(addr)
-	l.mu.Lock()
-	el, ok := l.sources[addr]
-	if ok {
-		l.order.MoveToBack(el)
-	} else {
-		if l.order.Len() >= maxSources {
-			oldest := l.order.Front()
-			delete(l.sources, oldest.Value.(*source).addr)
-			l.order.Remove(oldest)
-		}
-		el = l.order.PushBack(&source{addr: addr, limiter: rate.NewLimiter(l.rates.PerSource, l.rates.SourceBurst)})
-		l.sources[addr] = el
+	return l.sources.allow(sourceOf(addr), now) && l.overall.AllowN(now, 1)
+}
+
+func newMemberLimiter(r Rates) *keyedLimiter {
+	r = r.withDefaults()
+	return newKeyedLimiter(r.PerMember, r.MemberBurst, maxMembers)
+}
+
+// memberTurn takes one turn of a member's renewals and rejoins. Ask once it has
+// shown its newest key: whoever holds an earlier one must not use up its turns.
+func (c *Coordinator) memberTurn(kind identity.Kind, name string) error {
+	path := string(kind) + "/" + name
+	if c.perMember.allow(path, c.now()) {
+		return nil
 	}
-	limiter := el.Value.(*source).limiter
-	l.mu.Unlock()
-	return limiter.AllowN(now, 1) && l.overall.AllowN(now, 1)
+	return explain.New(explain.RateLimited, "what", "certificates of "+path, "limit", fmt.Sprintf("%v per second, %d at once", c.perMember.limit, c.perMember.burst))
 }
 
 // sourceOf returns what of a remote address counts as one source: an IPv4

@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -52,21 +53,24 @@ func (l *liveMembers) opened(id identity.ID) {
 }
 
 // bootstrapWait takes the next turn of id to be sent a node_bootstrap, and
-// returns how long it is to wait for it: each costs a write.
-func (l *liveMembers) bootstrapWait(id identity.ID, now time.Time) time.Duration {
+// returns how long it is to wait for it: each costs a write. Who has too many
+// turns ahead is refused.
+func (l *liveMembers) bootstrapWait(id identity.ID, now time.Time) (time.Duration, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.members[id]
 	if m == nil {
-		return bootstrapPause
+		return bootstrapPause, nil
 	}
-	// A turn that lies far ahead is one of a clock that went back since.
-	if wait := m.nextBootstrap.Sub(now); wait > 0 && wait <= maxBootstrapWait {
+	switch wait := m.nextBootstrap.Sub(now); {
+	case wait <= 0, wait > maxBootstrapWait+bootstrapPause: // no turn was so far ahead: the clock went back
+		m.nextBootstrap = now.Add(bootstrapPause)
+		return 0, nil
+	case wait <= maxBootstrapWait:
 		m.nextBootstrap = m.nextBootstrap.Add(bootstrapPause)
-		return wait
+		return wait, nil
 	}
-	m.nextBootstrap = now.Add(bootstrapPause)
-	return 0
+	return 0, explain.New(explain.RateLimited, "what", "bootstraps of "+id.String(), "limit", "one in "+bootstrapPause.String())
 }
 
 // closed ends a stream of id. What is known of it is kept if it still is a member.

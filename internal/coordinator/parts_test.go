@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -267,8 +268,8 @@ func TestJoinLimiter(t *testing.T) {
 	for i := range 2 * maxSources {
 		l.allow(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255), now)
 	}
-	if len(l.sources) != maxSources || l.order.Len() != maxSources {
-		t.Errorf("%d sources remembered (%d in order), want %d", len(l.sources), l.order.Len(), maxSources)
+	if len(l.sources.keys) != maxSources || l.sources.order.Len() != maxSources {
+		t.Errorf("%d sources remembered (%d in order), want %d", len(l.sources.keys), l.sources.order.Len(), maxSources)
 	}
 }
 
@@ -312,14 +313,20 @@ func TestBootstrapTurns(t *testing.T) {
 	}
 	l := liveMembers{members: make(map[identity.ID]*liveMember)}
 	l.opened(id)
-	if w := l.bootstrapWait(id, epoch0); w != 0 {
-		t.Fatalf("the first waits %v", w)
+	for want := time.Duration(0); want <= maxBootstrapWait; want += bootstrapPause {
+		if w, err := l.bootstrapWait(id, epoch0); w != want || err != nil {
+			t.Fatalf("a turn waits %v (%v), want %v", w, err, want)
+		}
 	}
-	if a, b := l.bootstrapWait(id, epoch0), l.bootstrapWait(id, epoch0); a != bootstrapPause || b != 2*bootstrapPause {
-		t.Fatalf("the next wait %v and %v", a, b)
+	for range 100 { // however often it asks, no turn comes for free
+		_, err := l.bootstrapWait(id, epoch0)
+		wantCode(t, err, explain.RateLimited)
 	}
-	if w := l.bootstrapWait(id, epoch0.Add(-24*time.Hour)); w != 0 {
-		t.Fatalf("after the clock went back it waits %v", w)
+	if w, err := l.bootstrapWait(id, epoch0.Add(bootstrapPause)); w != maxBootstrapWait || err != nil {
+		t.Fatalf("the turn after a refusal waits %v (%v)", w, err)
+	}
+	if w, err := l.bootstrapWait(id, epoch0.Add(-24*time.Hour)); w != 0 || err != nil {
+		t.Fatalf("after the clock went back it waits %v (%v)", w, err)
 	}
 	l.closed(id, true)
 	if l.message(id) == nil {

@@ -49,7 +49,7 @@ func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, der []byte)
 			return nil, csrRejection(err)
 		}
 	}
-	for range commitTries {
+	for try := range commitTries {
 		s, err := c.ready()
 		if err != nil {
 			return nil, err
@@ -66,6 +66,11 @@ func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, der []byte)
 				c.cloneAlarm(ctx, err.Error())
 			}
 			return nil, err
+		}
+		if try == 0 {
+			if err := c.memberTurn(id.Kind(), id.Name()); err != nil {
+				return nil, err
+			}
 		}
 		if c.believesBan(id, next) || c.believesBan(id, peer.Key) {
 			return nil, explain.New(explain.JoinBanned, "identity", id.String())

@@ -444,7 +444,7 @@ func (f *fleet) rawConn(n *node) grpcConn {
 // that go away are not logged as failures.
 func TestErrorsAreWorded(t *testing.T) {
 	var b bytes.Buffer
-	c := &Coordinator{log: slog.New(slog.NewTextHandler(&b, nil))}
+	c := &Coordinator{log: slog.New(slog.NewTextHandler(&b, nil)), failures: newLogGate()}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, tc := range []struct {

@@ -107,6 +107,7 @@ func (d *desk) another(dir string) (*Coordinator, error) {
 	return New(context.Background(), Config{
 		DataDir: "/" + dir, Store: d.store, StoreName: "memory", Listener: noListener{}, Now: d.clock,
 		FS: d.disk.FS(), Faults: d.faults, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Rates: Rates{PerMember: 1e6, MemberBurst: 1e6},
 	})
 }
 

@@ -104,7 +104,7 @@ func (f *fleet) start() {
 	socket := filepath.Join(f.t.TempDir(), "s")
 	cfg := Config{
 		DataDir: filepath.Join(f.dir, "coordinator"), Store: st, StoreName: "sqlite", Listener: l, AdminSocket: socket,
-		Rates: Rates{PerSource: 1e6, SourceBurst: 1e6, Overall: 1e6, OverallBurst: 1e6},
+		Rates: Rates{PerSource: 1e6, SourceBurst: 1e6, Overall: 1e6, OverallBurst: 1e6, PerMember: 1e6, MemberBurst: 1e6},
 		Log:   slog.New(slog.NewTextHandler(f.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})), Now: f.clock, Faults: f.faults, Release: "test",
 	}
 	if f.config != nil {

@@ -64,7 +64,7 @@ func coordinatorProcess(dir, address string) error {
 	}
 	c, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: filepath.Join(dir, coordinatorDir), Store: st, Listener: l, Release: "test",
-		Rates: coordinator.Rates{PerSource: 1e9, SourceBurst: 1e9, Overall: 1e9, OverallBurst: 1e9},
+		Rates: coordinator.Rates{PerSource: 1e9, SourceBurst: 1e9, Overall: 1e9, OverallBurst: 1e9, PerMember: 1e9, MemberBurst: 1e9},
 		Log:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 	})
 	if err != nil {
@@ -246,7 +246,7 @@ func TestKillLoop(t *testing.T) {
 		t.Fatal(err)
 	}
 	const members = 3
-	procs := []*process{{t: t, role: "coordinator", dir: dir, address: setup.addr}}
+	procs := []*process{{t: t, role: "coordinator", dir: dir, address: setup.Address()}}
 	for i := range members {
 		name := fmt.Sprintf("member-%d", i)
 		home := filepath.Join(t.TempDir(), name)
@@ -257,7 +257,7 @@ func TestKillLoop(t *testing.T) {
 		if err := errors.Join(os.MkdirAll(home, 0o700), os.WriteFile(filepath.Join(home, "token"), []byte(own.Line()), 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		procs = append(procs, &process{t: t, role: "member", dir: home, address: setup.addr})
+		procs = append(procs, &process{t: t, role: "member", dir: home, address: setup.Address()})
 	}
 	if err := setup.Close(); err != nil {
 		t.Fatal(err)
