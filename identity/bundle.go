@@ -48,6 +48,10 @@ type Bundle struct {
 	bannedKeys  []KeyID
 	fingerprint [sha256.Size]byte
 
+	// operator is set for a bundle of [NewOperatorBundle]: its chains are verified by
+	// that alone.
+	operator *OperatorRoots
+
 	isMesh      map[KeyID]bool
 	isBannedID  map[ID]bool
 	isBannedKey map[KeyID]bool
@@ -128,6 +132,9 @@ func (b *Bundle) hash() [sha256.Size]byte {
 	count := func(n int) { in = binary.BigEndian.AppendUint64(in, uint64(n)) }
 
 	add([]byte("fealty identity bundle 1"))
+	if b.operator != nil {
+		add([]byte("operator"))
+	}
 	add([]byte(b.cluster))
 	count(len(b.roots))
 	for _, root := range b.roots {
@@ -242,7 +249,8 @@ func (v Verified) Peer(addr string) Peer {
 }
 
 // Verify decides at the time now whether chain is genuine. It is the leaf, its mesh CA,
-// and, if the sender gave it too, the root: exactly these, in this order.
+// and, if the sender gave it too, the root: exactly these, in this order. Under a bundle
+// of [NewOperatorBundle] it is what [OperatorRoots.Verify] takes.
 //
 // The certificates must come from a parser. A bundle remembers a few mesh CAs that it
 // accepted, by their bytes, and does not check their profile and signature again: it then
@@ -252,6 +260,13 @@ func (v Verified) Peer(addr string) Peer {
 // chain whose leaf identifies nobody is no error: see [Verified.IDErr].
 func (b *Bundle) Verify(chain []*x509.Certificate, now time.Time) (Verified, error) {
 	p := path{bundle: b, chain: chain}
+	if b != nil && b.operator != nil {
+		if err := b.operator.Verify(chain, now, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth); err != nil {
+			return Verified{}, err
+		}
+		p.identify()
+		return Verified{ID: p.id, IDErr: p.idErr, Leaf: p.leaf(), Key: KeyOf(p.leaf())}, nil
+	}
 	if err := p.run(formRules); err != nil {
 		return Verified{}, err
 	}

@@ -64,19 +64,9 @@ func FromCertificate(c *x509.Certificate) (ID, error) {
 	if c == nil {
 		return ID{}, &SANError{Reason: SANAbsent}
 	}
-	names, ok := altNames(c)
-	if !ok {
-		return ID{}, &SANError{Reason: SANMalformed}
-	}
-	var uris []string
-	for _, name := range names {
-		if name.Tag != nameURI {
-			continue
-		}
-		if name.IsCompound { // an IA5String is primitive; crypto/x509 looks past these
-			return ID{}, &SANError{Reason: SANMalformed}
-		}
-		uris = append(uris, string(name.Bytes))
+	uris, err := URIs(c)
+	if err != nil {
+		return ID{}, err
 	}
 	switch {
 	case len(uris) == 0:
@@ -89,6 +79,29 @@ func FromCertificate(c *x509.Certificate) (ID, error) {
 		return ID{}, &SANError{Reason: SANMalformed, Count: 1, URI: uris[0], Err: err}
 	}
 	return id, nil
+}
+
+// URIs returns the URI SANs of c, byte for byte as they were signed; none for a
+// certificate without any. It is for who shows or matches names: an identity is what
+// [FromCertificate] says, and never one of several.
+//
+// Errors: [*SANError] with SANMalformed, for names that cannot be read.
+func URIs(c *x509.Certificate) ([]string, error) {
+	names, ok := altNames(c)
+	if !ok {
+		return nil, &SANError{Reason: SANMalformed}
+	}
+	var uris []string
+	for _, name := range names {
+		if name.Tag != nameURI {
+			continue
+		}
+		if name.IsCompound { // an IA5String is primitive; crypto/x509 looks past these
+			return nil, &SANError{Reason: SANMalformed}
+		}
+		uris = append(uris, string(name.Bytes))
+	}
+	return uris, nil
 }
 
 // The alternatives of GeneralName that a leaf may use (RFC 5280 §4.2.1.6).

@@ -1,0 +1,263 @@
+package identity
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Limits of chains and roots of an operator's own PKI. A chain comes from a peer.
+const (
+	MaxOperatorRoots = 64
+	MaxOperatorChain = 6 // certificates, the root included if it is sent
+
+	minRSABits = 2048
+	maxRSABits = 8192 // as crypto/tls: verifying takes time that a peer must not choose
+)
+
+// OperatorRoots are the trust anchors of a PKI that an operator runs: cert-manager, a
+// corporate CA. Chains to them are verified as RFC 5280 says, and not by the profile of
+// the cluster's own certificates: they were minted by somebody else. Immutable.
+//
+// What such a chain is worth is the caller's to know. A cluster's own edges take none.
+type OperatorRoots struct {
+	certs []*x509.Certificate // sorted by DER, distinct
+	pool  *x509.CertPool
+}
+
+// NewOperatorRoots returns the roots certs, 1 to [MaxOperatorRoots] certificates of CAs.
+// They may be intermediates, and out of date: that shows when they are used.
+func NewOperatorRoots(certs []*x509.Certificate) (*OperatorRoots, error) {
+	switch n := len(certs); {
+	case n == 0:
+		return nil, errors.New("identity: there is no root: without one nobody is trusted; add the CA's certificate")
+	case n > MaxOperatorRoots:
+		return nil, fmt.Errorf("identity: %d roots, at most %d are allowed: remove those that have expired", n, MaxOperatorRoots)
+	}
+	for i, c := range certs {
+		if detail := parsed(c, time.Time{}); detail != "" {
+			return nil, fmt.Errorf("identity: root %d: %s", i+1, detail)
+		}
+		if !c.BasicConstraintsValid || !c.IsCA {
+			return nil, fmt.Errorf("identity: root %d, of %s, is not a CA's certificate: give that of the CA which signs", i+1, clip(c.Subject.String()))
+		}
+	}
+	r := &OperatorRoots{
+		certs: distinct(certs, func(a, b *x509.Certificate) int { return bytes.Compare(a.Raw, b.Raw) }),
+		pool:  x509.NewCertPool(),
+	}
+	for _, c := range r.certs {
+		r.pool.AddCert(c)
+	}
+	return r, nil
+}
+
+// Certificates returns a copy of the list of roots, sorted by their DER.
+func (r *OperatorRoots) Certificates() []*x509.Certificate {
+	if r == nil {
+		return nil
+	}
+	return slices.Clone(r.certs)
+}
+
+// NewOperatorBundle returns a bundle for a program that runs on certificates of an
+// operator's PKI, without a coordinator: any chain to one of roots is genuine, as a
+// server and as a client, and its identity is its one URI SAN of cluster. It has no mesh
+// keys and no bans: who issues certificates there decides who is who.
+func NewOperatorBundle(cluster string, roots []*x509.Certificate) (*Bundle, error) {
+	if err := CheckCluster(cluster); err != nil {
+		return nil, fmt.Errorf("identity: the cluster of a bundle: %w", err)
+	}
+	r, err := NewOperatorRoots(roots)
+	if err != nil {
+		return nil, err
+	}
+	b := &Bundle{cluster: cluster, roots: r.certs, operator: r}
+	b.fingerprint = b.hash()
+	return b, nil
+}
+
+// operatorPath is one run of [OperatorRoots.Verify].
+type operatorPath struct {
+	chain  []*x509.Certificate
+	usages []x509.ExtKeyUsage
+}
+
+// operatorRule is a rule about a chain. check returns "" or what is wrong.
+type operatorRule struct {
+	Rule
+	certificate string
+	check       func(*operatorPath) string
+}
+
+// pathRule and dateRule are the rows that crypto/x509 checks.
+var (
+	pathRule = Rule{"path", "RFC 5280 §6.1"}
+	dateRule = Rule{"in-date", "RFC 5280 §4.1.2.5"}
+)
+
+// OperatorRules lists the rules of [OperatorRoots.Verify], in order.
+func OperatorRules() []Rule {
+	var rules []Rule
+	for _, r := range operatorRules {
+		rules = append(rules, r.Rule)
+	}
+	return append(rules, dateRule, pathRule)
+}
+
+// operatorRules come before the path is built: they cost nothing, and bound what
+// building it costs.
+var operatorRules = []operatorRule{
+	{Rule{"chain-length", "RFC 5280 §6.1"}, "chain", func(p *operatorPath) string {
+		if n := len(p.chain); n < 1 || n > MaxOperatorChain {
+			return fmt.Sprintf("%d certificates, want 1 to %d: the leaf, then its issuers", n, MaxOperatorChain)
+		}
+		return ""
+	}},
+	{Rule{"parsed", "RFC 5280 §4.1"}, "chain", func(p *operatorPath) string {
+		for i, c := range p.chain {
+			if detail := parsed(c, time.Time{}); detail != "" {
+				return fmt.Sprintf("certificate %d: %s", i+1, detail)
+			}
+		}
+		return ""
+	}},
+	{Rule{"in-order", "RFC 8446 §4.4.2"}, "chain", func(p *operatorPath) string {
+		for i, c := range p.chain[1:] {
+			if !bytes.Equal(p.chain[i].RawIssuer, c.RawSubject) || slices.ContainsFunc(p.chain[:i+1], c.Equal) {
+				return fmt.Sprintf("certificate %d is not of the issuer of certificate %d", i+2, i+1)
+			}
+		}
+		return ""
+	}},
+	{Rule{"not-a-ca", "X509-SVID §4.1"}, "leaf", func(p *operatorPath) string {
+		if c := p.chain[0]; c.IsCA || c.KeyUsage&(x509.KeyUsageCertSign|x509.KeyUsageCRLSign) != 0 {
+			return "it may sign certificates or revocation lists: prove with a certificate of your own, not with the CA's"
+		}
+		return ""
+	}},
+	{Rule{"key-usage", "X509-SVID §4.3"}, "leaf", func(p *operatorPath) string {
+		if p.chain[0].KeyUsage&x509.KeyUsageDigitalSignature == 0 {
+			return "its key usage does not hold digitalSignature"
+		}
+		return ""
+	}},
+	{Rule{"extended-key-usage", "RFC 5280 §4.2.1.12"}, "leaf", func(p *operatorPath) string {
+		// None at all means any, says the RFC. Then every web server of the same PKI
+		// could prove itself here, so it has to be said.
+		for _, u := range p.usages {
+			if !slices.Contains(p.chain[0].ExtKeyUsage, u) {
+				return fmt.Sprintf("its extended key usages do not hold %s", usageName(u))
+			}
+		}
+		return ""
+	}},
+	{Rule{"public-key", "RFC 8446 §4.2.3"}, "chain", func(p *operatorPath) string {
+		for i, c := range p.chain {
+			if detail := checkOperatorKey(c.PublicKey); detail != "" {
+				return fmt.Sprintf("certificate %d has %s", i+1, detail)
+			}
+		}
+		return ""
+	}},
+}
+
+func checkOperatorKey(pub any) string {
+	switch key := pub.(type) {
+	case *ecdsa.PublicKey:
+		if key.Curve == elliptic.P256() || key.Curve == elliptic.P384() || key.Curve == elliptic.P521() {
+			return ""
+		}
+	case ed25519.PublicKey:
+		return ""
+	case *rsa.PublicKey:
+		if n := key.N.BitLen(); n < minRSABits || n > maxRSABits {
+			return fmt.Sprintf("an RSA key of %d bits, want %d to %d", n, minRSABits, maxRSABits)
+		}
+		return ""
+	}
+	return "a key of another type than ECDSA on a NIST curve, Ed25519 and RSA"
+}
+
+func usageName(u x509.ExtKeyUsage) string {
+	switch u {
+	case x509.ExtKeyUsageServerAuth:
+		return "serverAuth"
+	case x509.ExtKeyUsageClientAuth:
+		return "clientAuth"
+	}
+	return fmt.Sprintf("usage %d", u)
+}
+
+// Verify decides at the time now whether chain leads to one of the roots, for all of
+// usages. It is the leaf, then its issuers in order; the root may be left out.
+//
+// Errors: [*ChainError], with the first rule that refused.
+func (r *OperatorRoots) Verify(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) error {
+	if r == nil {
+		return &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Detail: "there are no roots", Reason: ReasonUntrusted}
+	}
+	p := &operatorPath{chain: chain, usages: usages}
+	for _, rule := range operatorRules {
+		if detail := rule.check(p); detail != "" {
+			return &ChainError{Certificate: rule.certificate, Rule: rule.Name, Section: rule.Section, Detail: detail, Reason: ReasonProfile}
+		}
+	}
+	between := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		between.AddCert(c)
+	}
+	paths, err := chain[0].Verify(x509.VerifyOptions{
+		Roots: r.pool, Intermediates: between, CurrentTime: now,
+		// Every one of usages has to hold, and crypto/x509 is content with one.
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	})
+	if err != nil {
+		return pathError(err, now)
+	}
+	for _, path := range paths {
+		if usable(path, usages) {
+			return nil
+		}
+	}
+	return &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Reason: ReasonProfile,
+		Detail: "an issuer's extended key usages exclude one that is needed"}
+}
+
+// usable reports whether no certificate of path excludes one of usages (RFC 5280
+// §4.2.1.12; that it holds for those below is custom, and what crypto/x509 does).
+func usable(path []*x509.Certificate, usages []x509.ExtKeyUsage) bool {
+	for _, c := range path {
+		if len(c.ExtKeyUsage) == 0 && len(c.UnknownExtKeyUsage) == 0 || slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageAny) {
+			continue
+		}
+		for _, u := range usages {
+			if !slices.Contains(c.ExtKeyUsage, u) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func pathError(err error, now time.Time) *ChainError {
+	e := &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Reason: ReasonUntrusted, Detail: clip(err.Error())}
+	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
+	switch {
+	case ok && invalid.Reason == x509.Expired: // before its time too
+		e.Rule, e.Section, e.Reason = dateRule.Name, dateRule.Section, ReasonExpired
+		e.NotBefore, e.NotAfter, e.Now = invalid.Cert.NotBefore, invalid.Cert.NotAfter, now
+		e.Detail = fmt.Sprintf("%s is valid from %s to %s, and it is %s here", clip(invalid.Cert.Subject.String()),
+			e.NotBefore.UTC().Format(time.RFC3339), e.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+	case ok:
+		e.Reason = ReasonProfile
+	}
+	return e
+}

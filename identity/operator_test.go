@@ -1,0 +1,214 @@
+package identity_test
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"net/url"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/identity/identitytest"
+)
+
+func generated[K crypto.Signer](t *testing.T) func(K, error) K {
+	return func(key K, err error) K {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+}
+
+// Each rule refuses a chain that all the others accept.
+func TestOperatorRules(t *testing.T) {
+	pki := identitytest.NewPKI(t, "corp", nil)
+	stranger := identitytest.NewPKI(t, "corp", nil) // of the same names
+	key := identitytest.NewKey(t)
+	rsa2048 := generated[*rsa.PrivateKey](t)(rsa.GenerateKey(rand.Reader, 2048))
+	p224 := generated[*ecdsa.PrivateKey](t)(ecdsa.GenerateKey(elliptic.P224(), rand.Reader))
+	leaf := func(edit func(*x509.Certificate)) []*x509.Certificate { return pki.Issue(t, key, edit) }
+	long := func(n int) []*x509.Certificate {
+		ca := pki.Intermediate
+		issuers := []*x509.Certificate{ca.Cert}
+		for range n - 2 {
+			ca = pki.CA(t, "one more", &ca, nil)
+			issuers = slices.Insert(issuers, 0, ca.Cert)
+		}
+		return append(pki.IssueBy(t, ca, key, nil)[:1], issuers...)
+	}
+	cramped := pki.CA(t, "for servers only", &pki.Root, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} })
+	limited := pki.CA(t, "of one domain", &pki.Root, func(c *x509.Certificate) {
+		c.PermittedDNSDomains, c.PermittedDNSDomainsCritical = []string{"corp.example"}, true
+	})
+	last := pki.CA(t, "last", &pki.Root, func(c *x509.Certificate) { c.MaxPathLenZero = true })
+	below := pki.CA(t, "below", &last, nil)
+	old := pki.CA(t, "old", &pki.Root, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
+	roots, err := identity.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := map[string]bool{}
+	for _, tc := range []struct {
+		name   string
+		chain  []*x509.Certificate
+		rule   string // "" is accepted
+		reason identity.ChainReason
+	}{
+		{"leaf and intermediate", leaf(nil), "", 0},
+		{"with the root", append(leaf(nil), pki.Root.Cert), "", 0},
+		{"directly under the root", pki.IssueBy(t, pki.Root, key, nil)[:1], "", 0},
+		{"as long as allowed", long(identity.MaxOperatorChain), "", 0},
+		{"another type of key", pki.Issue(t, rsa2048, nil), "", 0},
+		{"within the name constraint", pki.IssueBy(t, limited, key, func(c *x509.Certificate) { c.DNSNames = []string{"a.corp.example"} }), "", 0},
+		{"nothing", nil, "chain-length", identity.ReasonProfile},
+		{"too long", long(identity.MaxOperatorChain + 1), "chain-length", identity.ReasonProfile},
+		{"too large", leaf(func(c *x509.Certificate) {
+			c.ExtraExtensions = []pkix.Extension{{Id: []int{1, 2, 3}, Value: make([]byte, identity.MaxCertificateBytes)}}
+		}), "parsed", identity.ReasonProfile},
+		{"nil", []*x509.Certificate{nil}, "parsed", identity.ReasonProfile},
+		{"foreign issuer", []*x509.Certificate{leaf(nil)[0], cramped.Cert}, "in-order", identity.ReasonProfile},
+		{"root twice", append(leaf(nil), pki.Root.Cert, pki.Root.Cert), "in-order", identity.ReasonProfile},
+		{"the CA itself", []*x509.Certificate{pki.Intermediate.Cert}, "not-a-ca", identity.ReasonProfile},
+		{"a root itself", []*x509.Certificate{pki.Root.Cert}, "not-a-ca", identity.ReasonProfile},
+		{"no digital signature", leaf(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageKeyEncipherment }), "key-usage", identity.ReasonProfile},
+		{"no key usage", leaf(func(c *x509.Certificate) { c.KeyUsage = 0 }), "key-usage", identity.ReasonProfile},
+		{"server only", leaf(func(c *x509.Certificate) { c.ExtKeyUsage = c.ExtKeyUsage[:1] }), "extended-key-usage", identity.ReasonProfile},
+		{"no extended key usage", leaf(func(c *x509.Certificate) { c.ExtKeyUsage = nil }), "extended-key-usage", identity.ReasonProfile},
+		{"any extended key usage", leaf(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageAny} }), "extended-key-usage", identity.ReasonProfile},
+		{"P-224", pki.Issue(t, p224, nil), "public-key", identity.ReasonProfile},
+		{"expired", leaf(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }), "in-date", identity.ReasonExpired},
+		{"not yet valid", leaf(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) }), "in-date", identity.ReasonExpired},
+		{"expired intermediate", pki.IssueBy(t, old, key, nil), "in-date", identity.ReasonExpired},
+		{"wrong CA", stranger.Issue(t, key, nil), "path", identity.ReasonUntrusted},
+		{"wrong CA and our root", append(stranger.Issue(t, key, nil), pki.Root.Cert), "path", identity.ReasonUntrusted},
+		{"intermediate missing", leaf(nil)[:1], "path", identity.ReasonUntrusted},
+		{"beyond the path length", append(pki.IssueBy(t, below, key, nil), last.Cert), "path", identity.ReasonProfile},
+		{"outside the name constraint", pki.IssueBy(t, limited, key, func(c *x509.Certificate) { c.DNSNames = []string{"a.evil.example"} }), "path", identity.ReasonProfile},
+		{"unknown critical extension", leaf(func(c *x509.Certificate) {
+			c.ExtraExtensions = []pkix.Extension{{Id: []int{1, 2, 3}, Critical: true, Value: []byte{5, 0}}}
+		}), "path", identity.ReasonUntrusted},
+		{"issuer excludes clients", pki.IssueBy(t, cramped, key, nil), "path", identity.ReasonProfile},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			err := roots.Verify(tc.chain, time.Now(), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+			if tc.rule == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			e, ok := errors.AsType[*identity.ChainError](err)
+			if !ok || e.Rule != tc.rule || e.Reason != tc.reason {
+				t.Fatalf("Verify = %v, want a refusal by %s (%v)", err, tc.rule, tc.reason)
+			}
+			if e.Reason == identity.ReasonExpired && (e.NotAfter.IsZero() || e.Now.IsZero()) {
+				t.Errorf("times are missing: %+v", e)
+			}
+			refused[tc.rule] = true
+		})
+	}
+	for _, r := range identity.OperatorRules() {
+		if !refused[r.Name] || r.Section == "" {
+			t.Errorf("rule %+v has no section, or no chain that it refuses", r)
+		}
+	}
+}
+
+func TestOperatorRootsAreCAs(t *testing.T) {
+	pki := identitytest.NewPKI(t, "corp", nil)
+	leaf := pki.Issue(t, identitytest.NewKey(t), nil)[0]
+	for name, certs := range map[string][]*x509.Certificate{
+		"none": nil, "a leaf": {leaf}, "nil": {nil}, "too many": slices.Repeat([]*x509.Certificate{pki.Root.Cert}, identity.MaxOperatorRoots+1),
+	} {
+		if r, err := identity.NewOperatorRoots(certs); err == nil {
+			t.Errorf("%s: accepted as %v", name, r)
+		}
+	}
+	var none *identity.OperatorRoots
+	if err := none.Verify(pki.Issue(t, identitytest.NewKey(t), nil), time.Now()); !errors.Is(err, identity.ErrUntrusted) || none.Certificates() != nil {
+		t.Errorf("without roots: %v", err)
+	}
+}
+
+// Who a chain of an operator's PKI is, is its one URI SAN of the cluster.
+func TestOperatorBundle(t *testing.T) {
+	pki := identitytest.NewPKI(t, "corp", nil)
+	b, err := identity.NewOperatorBundle("prod.example", []*x509.Certificate{pki.Root.Cert})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := func(s string) *url.URL {
+		u, err := url.Parse(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	for _, tc := range []struct {
+		name string
+		uris []*url.URL
+		want string
+		san  identity.SANReason
+	}{
+		{"one", []*url.URL{id("spiffe://prod.example/provider/aws")}, "spiffe://prod.example/provider/aws", ""},
+		{"none", nil, "", identity.SANAbsent},
+		{"two", []*url.URL{id("spiffe://prod.example/provider/aws"), id("spiffe://prod.example/provider/gcp")}, "", identity.SANSeveral},
+		{"foreign", []*url.URL{id("spiffe://dev.example/provider/aws")}, "", identity.SANForeign},
+		{"another scheme", []*url.URL{id("https://prod.example/provider/aws")}, "", identity.SANMalformed},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v, err := b.Verify(pki.Issue(t, identitytest.NewKey(t), func(c *x509.Certificate) { c.URIs = tc.uris }), time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			san, _ := errors.AsType[*identity.SANError](v.IDErr)
+			if v.ID.String() != tc.want || (san != nil) != (tc.san != "") || san != nil && san.Reason != tc.san || v.Leaf == nil || v.Key.IsZero() {
+				t.Errorf("verified %+v", v)
+			}
+		})
+	}
+	if _, err := b.Verify(identitytest.NewPKI(t, "corp", nil).Issue(t, identitytest.NewKey(t), nil), time.Now()); !errors.Is(err, identity.ErrUntrusted) {
+		t.Errorf("another PKI of the same names: %v", err)
+	}
+	if _, err := b.Verify(nil, time.Now()); !errors.Is(err, identity.ErrProfile) {
+		t.Errorf("no chain: %v", err)
+	}
+	// The cluster's own bundle takes none of these, whatever its roots are.
+	a := identitytest.NewAuthority(t, "prod.example")
+	if _, err := a.Bundle().Verify(pki.Issue(t, identitytest.NewKey(t), nil), time.Now()); err == nil {
+		t.Error("a cluster's bundle accepted an operator's certificate")
+	}
+	same, err := identity.NewOperatorBundle("prod.example", []*x509.Certificate{a.Root().Cert})
+	if err != nil {
+		t.Fatal(err)
+	}
+	strict, err := identity.NewBundle(identity.BundleConfig{Cluster: "prod.example", Roots: []*x509.Certificate{a.Root().Cert}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if same.Fingerprint() == strict.Fingerprint() {
+		t.Error("bundles that believe different things have one fingerprint")
+	}
+}
+
+func TestURIsAreVerbatim(t *testing.T) {
+	pki := identitytest.NewPKI(t, "corp", nil)
+	c := pki.Issue(t, identitytest.NewKey(t), func(c *x509.Certificate) {
+		c.ExtraExtensions = []pkix.Extension{identitytest.AltNames("SPIFFE://Corp.example/x#", "b:c")}
+	})[0]
+	if got, err := identity.URIs(c); err != nil || !slices.Equal(got, []string{"SPIFFE://Corp.example/x#", "b:c"}) {
+		t.Errorf("URIs = %q, %v", got, err)
+	}
+	if got, err := identity.URIs(pki.Root.Cert); err != nil || len(got) != 0 {
+		t.Errorf("URIs of a root = %q, %v", got, err)
+	}
+}
