@@ -51,10 +51,11 @@ type Evidence struct {
 	// Type names the kind of proof, such as [TypeToken]. At most MaxTypeBytes.
 	Type string
 	// Claim is what the evidence speaks for: a token's id, "ed25519:<base64>", or
-	// "<kind>/<name>". At most MaxClaimBytes.
+	// "<kind>/<name>"; empty for x509, where a certificate says it. At most
+	// MaxClaimBytes.
 	Claim string
-	// Evidence is the signature over the digest of the transcript. At most
-	// MaxEvidenceBytes.
+	// Evidence is the signature over the digest of the transcript; for x509 the
+	// certificates come before it. At most MaxEvidenceBytes.
 	Evidence []byte
 	// PublicKey is the DER SubjectPublicKeyInfo that made the evidence, where the
 	// verifier must be told (svid); empty otherwise. At most MaxPublicKeyBytes.
@@ -192,10 +193,10 @@ func (r *Registry) Verify(ctx context.Context, t Transcript, e Evidence) (Proven
 }
 
 // newProven is the only maker of a Proven that holds anything.
-func newProven(t Transcript, typ string, signer identity.KeyID, selector string) Proven {
+func newProven(t Transcript, typ string, signer identity.KeyID, selectors ...string) Proven {
 	return Proven{
 		typ:       typ,
-		selectors: []string{selector},
+		selectors: slices.Sorted(slices.Values(selectors)),
 		keyID:     signer,
 		cluster:   t.Cluster,
 		publicKey: string(t.PublicKey),

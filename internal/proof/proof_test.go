@@ -118,12 +118,12 @@ func TestProofRefused(t *testing.T) {
 		}, ErrRefused},
 		{"a right signature under another type", func(t *testing.T, s scheme, tr Transcript) (Transcript, Evidence) {
 			e := s.prove(t, tr)
-			e.Type = map[string]string{"token": "key", "key": "svid", "svid": "token"}[e.Type]
+			e.Type = map[string]string{"token": "key", "key": "svid", "svid": "x509", "x509": "token"}[e.Type]
 			return tr, e
 		}, nil},
 		{"malleated signature", func(t *testing.T, s scheme, tr Transcript) (Transcript, Evidence) {
 			e := s.prove(t, tr)
-			e.Evidence = malleate(t, e.Evidence)
+			e.Evidence = s.malleate(t, e.Evidence)
 			return tr, e
 		}, ErrRefused},
 		{"no signature", func(t *testing.T, s scheme, tr Transcript) (Transcript, Evidence) {
@@ -147,14 +147,14 @@ func TestProofRefused(t *testing.T) {
 
 // malleate returns another spelling of a signature that satisfies the same
 // equation: s plus the order of the group for Ed25519, its negation for ECDSA.
-func malleate(t *testing.T, sig []byte) []byte {
+func malleate(t *testing.T, curve elliptic.Curve, sig []byte) []byte {
 	t.Helper()
-	if len(sig) != ed25519.SignatureSize {
+	if curve != nil {
 		var v ecdsaSignature
 		if _, err := asn1.Unmarshal(sig, &v); err != nil {
 			t.Fatal(err)
 		}
-		v.S.Sub(elliptic.P256().Params().N, v.S)
+		v.S.Sub(curve.Params().N, v.S)
 		out, err := asn1.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
@@ -176,17 +176,17 @@ func malleate(t *testing.T, sig []byte) []byte {
 func TestMalleatedSignatureWouldVerify(t *testing.T) {
 	key := newP256(t)
 	d, _ := newTranscript(t).Digest()
-	sig, err := signDigest(key, d)
+	sig, err := signDigest(key, d, memberKeys)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again := malleate(t, malleate(t, sig)); !bytes.Equal(again, sig) {
+	if again := malleate(t, elliptic.P256(), malleate(t, elliptic.P256(), sig)); !bytes.Equal(again, sig) {
 		t.Fatal("negating twice is not the identity")
 	}
-	if lower, err := lowerS(malleate(t, sig)); err != nil || !bytes.Equal(lower, sig) {
+	if lower, err := lowerS(elliptic.P256(), malleate(t, elliptic.P256(), sig)); err != nil || !bytes.Equal(lower, sig) {
 		t.Fatalf("lowerS of the malleated signature = %x, %v; want the signature", lower, err)
 	}
-	if verifyDigest(key.Public(), d, malleate(t, sig)) {
+	if verifyDigest(key.Public(), d, malleate(t, elliptic.P256(), sig)) {
 		t.Fatal("the second spelling is accepted")
 	}
 }
@@ -603,8 +603,10 @@ func TestSVIDVerifier(t *testing.T) {
 
 func TestVerifiersNeedALookup(t *testing.T) {
 	for name, f := range map[string]func(){
-		"token": func() { NewTokenVerifier(nil) },
-		"svid":  func() { NewSVIDVerifier(nil) },
+		"token":       func() { NewTokenVerifier(nil) },
+		"svid":        func() { NewSVIDVerifier(nil) },
+		"x509":        func() { NewX509Verifier(nil, nil) },
+		"x509 prover": func() { NewX509Prover(nil) },
 	} {
 		mustPanic(t, name, f)
 	}
@@ -644,6 +646,7 @@ func TestProversHideTheirKeys(t *testing.T) {
 		"svid-ed25519": {NewSVIDProver(identity.Data, "node-c", key), key.Seed()},
 		"svid-p256":    {NewSVIDProver(identity.Data, "node-c", p256), scalar},
 		"token":        {NewTokenProver(token), token.Secret.reveal()},
+		"x509":         {NewX509Prover(fixedX509(X509Credential{Key: key})), key.Seed()},
 	} {
 		type holder struct{ p Prover }
 		for _, v := range []any{tt.prover, &tt.prover, holder{tt.prover}, &holder{tt.prover}, []Prover{tt.prover}} {

@@ -8,6 +8,7 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"encoding/asn1"
 	"errors"
@@ -45,7 +46,7 @@ func (p svidProver) Prove(_ context.Context, t Transcript) (Evidence, error) {
 	if err != nil {
 		return Evidence{}, fmt.Errorf("marshal the member's public key: %w", err)
 	}
-	sig, err := signDigest(p.key(), d)
+	sig, err := signDigest(p.key(), d, memberKeys)
 	if err != nil {
 		return Evidence{}, fmt.Errorf("sign with the last certified key of %s/%s: %w", p.kind, p.name, err)
 	}
@@ -184,32 +185,52 @@ func parseSigningKey(der []byte) (crypto.PublicKey, error) {
 	return parsed, nil
 }
 
-// signDigest signs d with an ECDSA P-256 or Ed25519 key.
-func signDigest(key crypto.Signer, d [64]byte) ([]byte, error) {
-	switch pub := key.Public().(type) {
-	case ed25519.PublicKey:
-		return key.Sign(rand.Reader, d[:], crypto.Hash(0))
+// memberKeys reports whether pub is of a type that Fealty certifies.
+func memberKeys(pub crypto.PublicKey) bool {
+	switch key := pub.(type) {
 	case *ecdsa.PublicKey:
-		if pub.Curve != elliptic.P256() {
-			break
-		}
+		return key.Curve == elliptic.P256()
+	case ed25519.PublicKey:
+		return true
+	}
+	return false
+}
+
+// signDigest signs d with a key that allowed accepts: pure Ed25519 (RFC 8032 §5.1);
+// ECDSA in DER with s in the lower half; RSASSA-PSS with SHA-512 and a salt of its
+// length (RFC 8017 §8.1).
+func signDigest(key crypto.Signer, d [64]byte, allowed func(crypto.PublicKey) bool) ([]byte, error) {
+	if !allowed(key.Public()) {
+		return nil, fmt.Errorf("a key of type %T, or of its size, cannot make this proof", key.Public())
+	}
+	switch pub := key.Public().(type) {
+	case *ecdsa.PublicKey:
 		der, err := key.Sign(rand.Reader, d[:], crypto.SHA512)
 		if err != nil {
 			return nil, err
 		}
-		return lowerS(der)
+		return lowerS(pub.Curve, der)
+	case *rsa.PublicKey:
+		return key.Sign(rand.Reader, d[:], pssOptions())
 	}
-	return nil, fmt.Errorf("a key of type %T cannot make a proof, want ECDSA P-256 or Ed25519", key.Public())
+	return key.Sign(rand.Reader, d[:], crypto.Hash(0))
 }
 
-// verifyDigest is the reverse of signDigest.
+func pssOptions() *rsa.PSSOptions {
+	return &rsa.PSSOptions{SaltLength: rsa.PSSSaltLengthEqualsHash, Hash: crypto.SHA512}
+}
+
+// verifyDigest is the reverse of signDigest. Which keys are allowed is checked
+// before.
 func verifyDigest(key crypto.PublicKey, d [64]byte, sig []byte) bool {
 	switch pub := key.(type) {
 	case ed25519.PublicKey:
 		return ed25519.Verify(pub, d[:], sig)
 	case *ecdsa.PublicKey:
-		lower, err := lowerS(sig)
+		lower, err := lowerS(pub.Curve, sig)
 		return err == nil && bytes.Equal(lower, sig) && ecdsa.VerifyASN1(pub, d[:], sig)
+	case *rsa.PublicKey:
+		return rsa.VerifyPSS(pub, crypto.SHA512, d[:], sig, pssOptions()) == nil
 	}
 	return false
 }
@@ -219,12 +240,12 @@ type ecdsaSignature struct{ R, S *big.Int }
 
 // lowerS returns the signature with the smaller of s and n-s, in DER. Of a
 // signature in that form, DER being unique, it returns the very bytes.
-func lowerS(der []byte) ([]byte, error) {
+func lowerS(curve elliptic.Curve, der []byte) ([]byte, error) {
 	var sig ecdsaSignature
 	if _, err := asn1.Unmarshal(der, &sig); err != nil {
 		return nil, fmt.Errorf("not an ECDSA signature in DER: %w", err)
 	}
-	n := elliptic.P256().Params().N
+	n := curve.Params().N
 	if negated := new(big.Int).Sub(n, sig.S); negated.Cmp(sig.S) < 0 {
 		sig.S = negated
 	}

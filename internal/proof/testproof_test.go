@@ -7,16 +7,19 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
 	"fmt"
 	"math/big"
 	"reflect"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/identity/identitytest"
 )
 
 const cluster = "prod.example"
@@ -28,6 +31,13 @@ type scheme struct {
 	stranger Prover // claims the same, with a key of its own
 	verifier Verifier
 	want     Proven // but for what comes from the transcript
+
+	// malleate returns evidence with another spelling of the signature in it.
+	malleate func(*testing.T, []byte) []byte
+}
+
+func onCurve(c elliptic.Curve) func(*testing.T, []byte) []byte {
+	return func(t *testing.T, sig []byte) []byte { return malleate(t, c, sig) }
 }
 
 func newEd25519(t testing.TB) ed25519.PrivateKey {
@@ -114,7 +124,8 @@ func tokenScheme(t testing.TB) scheme {
 			}
 			return pub, "edge-pool", nil
 		}),
-		want: Proven{typ: "token", selectors: []string{"token:edge-pool"}, tokenID: token.ID, keyID: keyID(t, pub)},
+		malleate: onCurve(nil),
+		want:     Proven{typ: "token", selectors: []string{"token:edge-pool"}, tokenID: token.ID, keyID: keyID(t, pub)},
 	}
 }
 
@@ -139,6 +150,7 @@ func keyScheme(t testing.TB) scheme {
 		prover:   NewKeyProver(key),
 		stranger: claimant{NewKeyProver(newEd25519(t)), claim},
 		verifier: NewKeyVerifier(),
+		malleate: onCurve(nil),
 		want:     Proven{typ: "key", selectors: []string{"key:" + claim}, keyID: keyID(t, key.Public())},
 	}
 }
@@ -148,6 +160,7 @@ func svidScheme(t testing.TB, name string, current, other crypto.Signer) scheme 
 	id := keyID(t, current.Public())
 	return scheme{
 		name:     name,
+		malleate: onCurve(curveOf(current)),
 		prover:   NewSVIDProver(identity.Data, "node-c", current),
 		stranger: NewSVIDProver(identity.Data, "node-c", other),
 		verifier: NewSVIDVerifier(func(_ context.Context, kind identity.Kind, name string) (identity.KeyID, []identity.KeyID, error) {
@@ -160,6 +173,70 @@ func svidScheme(t testing.TB, name string, current, other crypto.Signer) scheme 
 	}
 }
 
+func curveOf(key crypto.Signer) elliptic.Curve {
+	if ec, ok := key.Public().(*ecdsa.PublicKey); ok {
+		return ec.Curve
+	}
+	return nil
+}
+
+// fixedX509 always proves with c.
+func fixedX509(c X509Credential) func(context.Context) (X509Credential, error) {
+	return func(context.Context) (X509Credential, error) { return c, nil }
+}
+
+func x509Scheme(t testing.TB, name string, key, other crypto.Signer) scheme {
+	t.Helper()
+	pki := identitytest.NewPKI(t, "corp", nil)
+	names := func(c *x509.Certificate) {
+		c.Subject = pkix.Name{CommonName: "node-c", Organization: []string{"acme"}}
+		c.DNSNames = []string{"Node-C.example"}
+	}
+	roots, err := identity.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain := pki.Issue(t, key, names)
+	return scheme{
+		name:   name,
+		prover: NewX509Prover(fixedX509(X509Credential{append(chain, pki.Root.Cert), key})),
+		// Of the same names, by a PKI that is called the same.
+		stranger: NewX509Prover(fixedX509(X509Credential{identitytest.NewPKI(t, "corp", nil).Issue(t, other, names), other})),
+		verifier: NewX509Verifier(roots, nil),
+		want:     Proven{typ: "x509", selectors: []string{"x509:dns:node-c.example", "x509:subject:CN=node-c"}, keyID: keyID(t, key.Public())},
+		malleate: func(t *testing.T, evidence []byte) []byte {
+			chain, sig, err := decodeX509(evidence)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rsaKey, ok := key.Public().(*rsa.PublicKey); ok {
+				// s + n represents the same number; it has one bit more.
+				sum := new(big.Int).Add(new(big.Int).SetBytes(sig), rsaKey.N)
+				sig = sum.Bytes()
+			} else {
+				sig = malleate(t, curveOf(key), sig)
+			}
+			out, err := encodeX509(chain, sig)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out
+		},
+	}
+}
+
+// rsa2048 is made once: it takes long, and every scheme is made often.
+var rsa2048 = sync.OnceValues(func() (*rsa.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, 2048) })
+
+func newRSA(t testing.TB) *rsa.PrivateKey {
+	t.Helper()
+	key, err := rsa2048()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
 // schemes returns every type of proof, with every type of key.
 func schemes(t testing.TB) []scheme {
 	t.Helper()
@@ -168,6 +245,10 @@ func schemes(t testing.TB) []scheme {
 		keyScheme(t),
 		svidScheme(t, "svid-p256", newP256(t), newP256(t)),
 		svidScheme(t, "svid-ed25519", newEd25519(t), newEd25519(t)),
+		x509Scheme(t, "x509-p256", newP256(t), newP256(t)),
+		x509Scheme(t, "x509-p384", p384(t), p384(t)),
+		x509Scheme(t, "x509-ed25519", newEd25519(t), newEd25519(t)),
+		x509Scheme(t, "x509-rsa", newRSA(t), newRSA(t)),
 	}
 }
 
@@ -180,13 +261,25 @@ func (s scheme) prove(t testing.TB, tr Transcript) Evidence {
 	return e
 }
 
+// strangers are verifiers of every type that know nobody.
+func strangers() []Verifier {
+	return []Verifier{
+		NewKeyVerifier(),
+		NewTokenVerifier(func(context.Context, string) (ed25519.PublicKey, string, error) { return nil, "", ErrNotFound }),
+		NewSVIDVerifier(func(context.Context, identity.Kind, string) (identity.KeyID, []identity.KeyID, error) {
+			return identity.KeyID{}, nil, ErrNotFound
+		}),
+		&x509Verifier{now: time.Now},
+	}
+}
+
 // verify checks through a registry that knows every type.
 func (s scheme) verify(t testing.TB, tr Transcript, e Evidence) (Proven, error) {
 	t.Helper()
 	verifiers := []Verifier{s.verifier}
-	for _, other := range schemes(t) {
-		if other.name != "svid-ed25519" && other.verifier.Type() != s.verifier.Type() {
-			verifiers = append(verifiers, other.verifier)
+	for _, other := range strangers() {
+		if other.Type() != s.verifier.Type() {
+			verifiers = append(verifiers, other)
 		}
 	}
 	p, err := NewRegistry(verifiers...).Verify(t.Context(), tr, e)

@@ -351,7 +351,7 @@ func TestSetupProof(t *testing.T) {
 		"another coordinator":     VerifySetup(key, tr, movedEvidence),
 		"a join proof":            VerifySetup(key, tr, join.Evidence),
 		"no evidence":             VerifySetup(key, tr, nil),
-		"malleated":               VerifySetup(key, tr, malleate(t, evidence)),
+		"malleated":               VerifySetup(key, tr, malleate(t, nil, evidence)),
 		"longer":                  VerifySetup(key, tr, append(evidence, 0)),
 		"the key as its evidence": VerifySetup(key, tr, key),
 	} {
