@@ -16,10 +16,11 @@
 //     or was banned is left to package mesh.
 //   - No value of this package prints a private key, with any formatting verb.
 //
-// The package opens no sockets or files and starts no goroutines.
+// The package opens no sockets and starts no goroutines. [Files] alone reads files.
 package credential
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -62,6 +63,11 @@ const (
 	Banned Reason = "Banned"
 	// NoIdentity: the leaf does not carry exactly one identity of the cluster.
 	NoIdentity Reason = "NoIdentity"
+	// Unreadable: a file is missing, too large or cannot be read, or it changes while
+	// it is read.
+	Unreadable Reason = "Unreadable"
+	// Malformed: a file does not hold what it should in PEM, or is cut short.
+	Malformed Reason = "Malformed"
 	// OtherIdentity: fit material, but of another identity or cluster than the one
 	// in use, or without an identity where there was one.
 	OtherIdentity Reason = "OtherIdentity"
@@ -94,6 +100,7 @@ const (
 	trustOnly mode = iota // verify others, present nothing
 	mutual                // present an identity of the cluster and verify others
 	ephemeral             // present a self-signed leaf, verify nobody
+	proving               // prove a certificate of an operator's PKI; no connection is made with it
 )
 
 // MaterialConfig is what [NewMaterial] checks.
@@ -120,6 +127,7 @@ type Material struct {
 	chain       []*x509.Certificate
 	signer      func() crypto.Signer // a closure, so that no printer walks into the key
 	bundle      *identity.Bundle
+	roots       *identity.OperatorRoots // of proving material; nil otherwise
 	id          identity.ID
 	fingerprint [32]byte
 	notAfter    time.Time
@@ -155,7 +163,7 @@ func NewMaterial(cfg MaterialConfig) (*Material, error) {
 	}
 	leaf := cfg.Chain[0]
 	if !sameKey(cfg.Key.Public(), leaf.PublicKey) {
-		return nil, &MaterialError{Reason: KeyMismatch, Detail: "the private key does not belong to the leaf certificate; replace both together"}
+		return nil, errOtherKey()
 	}
 	v, err := cfg.Bundle.Verify(cfg.Chain, now())
 	if err != nil {
@@ -170,6 +178,51 @@ func NewMaterial(cfg MaterialConfig) (*Material, error) {
 	m.signer = func() crypto.Signer { return key }
 	m.seal()
 	return m, nil
+}
+
+// ProofConfig is what [NewProof] checks.
+type ProofConfig struct {
+	// Chain is the leaf, then its issuers in order; the root may be left out.
+	Chain []*x509.Certificate
+	// Key is the private key of the leaf.
+	Key crypto.Signer
+	// Roots are those of the PKI that issued the chain.
+	Roots []*x509.Certificate
+	// Now is the clock that dates are compared with. Nil means time.Now.
+	Now func() time.Time
+}
+
+// NewProof returns material that proves a certificate of an operator's PKI to a
+// coordinator, which then issues an identity. The leaf needs no SPIFFE id, and no
+// connection is made with the material: [ServerTLS] and [ClientTLS] fail with
+// [ErrNoMaterial]. It fails with a [*MaterialError] unless the key is the leaf's and
+// the chain verifies now, for client authentication.
+func NewProof(cfg ProofConfig) (*Material, error) {
+	now := cfg.Now
+	if now == nil {
+		now = time.Now
+	}
+	if len(cfg.Chain) == 0 || cfg.Key == nil || slices.Contains(cfg.Chain, nil) {
+		return nil, &MaterialError{Reason: Incomplete, Detail: "a proof needs a certificate and its private key"}
+	}
+	roots, err := identity.NewOperatorRoots(cfg.Roots)
+	if err != nil {
+		return nil, &MaterialError{Reason: Incomplete, Detail: "the CA certificates cannot be used", Err: err}
+	}
+	if !sameKey(cfg.Key.Public(), cfg.Chain[0].PublicKey) {
+		return nil, errOtherKey()
+	}
+	if err := roots.Verify(cfg.Chain, now(), x509.ExtKeyUsageClientAuth); err != nil {
+		return nil, &MaterialError{Reason: chainReason(err), Detail: "the chain does not verify against the CA certificates", Err: err}
+	}
+	key := cfg.Key
+	m := &Material{mode: proving, chain: slices.Clone(cfg.Chain), signer: func() crypto.Signer { return key }, roots: roots, now: now}
+	m.seal()
+	return m, nil
+}
+
+func errOtherKey() *MaterialError {
+	return &MaterialError{Reason: KeyMismatch, Detail: "the private key does not belong to the leaf certificate; replace both together"}
 }
 
 // EphemeralLifetime is how long the certificate of [NewEphemeral] is valid. It
@@ -224,7 +277,11 @@ func (m *Material) seal() {
 				m.notAfter = c.NotAfter
 			}
 		}
-		present := m.chain[:min(2, len(m.chain))]
+		if m.mode == proving {
+			m.fingerprint = m.sum()
+			return // no connection is made with it
+		}
+		present := presented(m.chain)
 		m.cert = tlsCertificate(present, m.signer)
 		if m.mode == mutual {
 			if root := m.root(); root != nil {
@@ -233,6 +290,15 @@ func (m *Material) seal() {
 		}
 	}
 	m.fingerprint = m.sum()
+}
+
+// presented returns what of chain is sent to a peer: all but a root at its end, which
+// the peer has or does not believe.
+func presented(chain []*x509.Certificate) []*x509.Certificate {
+	if last := chain[len(chain)-1]; len(chain) > 1 && bytes.Equal(last.RawSubject, last.RawIssuer) {
+		return chain[: len(chain)-1 : len(chain)-1]
+	}
+	return chain
 }
 
 // root returns the bundle's root that signed the mesh CA, or nil.
@@ -272,6 +338,9 @@ func (m *Material) sum() [32]byte {
 		f := m.bundle.Fingerprint()
 		part(f[:])
 	}
+	for _, c := range m.roots.Certificates() {
+		part(c.Raw)
+	}
 	return [32]byte(h.Sum(nil))
 }
 
@@ -287,11 +356,11 @@ func (m *Material) Key() crypto.Signer {
 }
 
 // Bundle returns what the process believes about certificates; nil for
-// ephemeral material.
+// ephemeral material and that of a proof.
 func (m *Material) Bundle() *identity.Bundle { return m.bundle }
 
-// ID returns the identity of the leaf; zero for trust alone and for ephemeral
-// material.
+// ID returns the identity of the leaf; zero for material of trust alone, of a proof,
+// and for ephemeral material.
 func (m *Material) ID() identity.ID { return m.id }
 
 // Fingerprint is equal for equal material, and differs for any changed byte of
@@ -338,6 +407,8 @@ func (m *Material) String() string {
 	}
 	f := hex.EncodeToString(m.fingerprint[:8])
 	switch m.mode {
+	case proving:
+		return fmt.Sprintf("certificate key %s until %s (%s)", m.Pin(), m.notAfter.UTC().Format(time.RFC3339), f)
 	case mutual:
 		return fmt.Sprintf("%s until %s (%s)", m.id, m.notAfter.UTC().Format(time.RFC3339), f)
 	case ephemeral:

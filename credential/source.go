@@ -127,6 +127,8 @@ func (m *Material) check() error {
 		return &MaterialError{Reason: Incomplete, Detail: "there is no material", Err: ErrNoMaterial}
 	}
 	switch m.mode {
+	case proving:
+		return &MaterialError{Reason: NoIdentity, Detail: "the certificate is for a proof, and no identity of the cluster"}
 	case mutual:
 		_, err := NewMaterial(MaterialConfig{Chain: m.chain, Key: m.signer(), Bundle: m.bundle, Now: m.now})
 		return err

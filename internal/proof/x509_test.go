@@ -365,6 +365,9 @@ func TestX509Prover(t *testing.T) {
 	if _, err := NewX509Prover(fixedX509(X509Credential{chain, key})).Prove(t.Context(), seed); err == nil {
 		t.Error("proved as a seed")
 	}
+	if _, err := c.verifier.Verify(t.Context(), seed, c.prove(t, seed, chain, key)); !errors.Is(err, ErrRefused) {
+		t.Errorf("a seed's proof: %v", err)
+	}
 }
 
 // fuzzCorp is the same in every process of a fuzz run, byte for byte.
