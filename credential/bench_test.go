@@ -64,3 +64,17 @@ func BenchmarkHandshake(b *testing.B) {
 	b.ReportMetric(median(ours)/median(plain), "ratio")
 	b.ReportMetric(0, "ns/op") // of the pair: misleading
 }
+
+// BenchmarkFilesCurrent is what looking for a change adds to a handshake: files that
+// changed long ago.
+func BenchmarkFilesCurrent(b *testing.B) {
+	d := newFolder(b)
+	d.write(d.issue())
+	f := d.open()
+	for settled := time.Now().Add(3 * time.Second); time.Now().Before(settled); {
+		current(b, f)
+	}
+	for b.Loop() {
+		current(b, f)
+	}
+}

@@ -42,8 +42,8 @@ func NewOperatorRoots(certs []*x509.Certificate) (*OperatorRoots, error) {
 		return nil, fmt.Errorf("identity: %d roots, at most %d are allowed: remove those that have expired", n, MaxOperatorRoots)
 	}
 	for i, c := range certs {
-		if detail := parsed(c, time.Time{}); detail != "" {
-			return nil, fmt.Errorf("identity: root %d: %s", i+1, detail)
+		if c == nil || len(c.Raw) == 0 {
+			return nil, fmt.Errorf("identity: root %d does not come from a parser", i+1)
 		}
 		if !c.BasicConstraintsValid || !c.IsCA {
 			return nil, fmt.Errorf("identity: root %d, of %s, is not a CA's certificate: give that of the CA which signs", i+1, clip(c.Subject.String()))

@@ -460,7 +460,7 @@ func generatedName(c candidate) string {
 
 // proofs returns the verifiers, over the records of s.
 func (c *Coordinator) proofs(s *state) *proof.Registry {
-	return proof.NewRegistry(
+	verifiers := []proof.Verifier{
 		proof.NewKeyVerifier(),
 		proof.NewTokenVerifier(func(ctx context.Context, id string) (ed25519.PublicKey, string, error) {
 			if !validTokenID(id) {
@@ -486,7 +486,11 @@ func (c *Coordinator) proofs(s *state) *proof.Registry {
 			}
 			return rec.value.Key, older, nil
 		}),
-	)
+	}
+	if s.x509Roots != nil {
+		verifiers = append(verifiers, proof.NewX509Verifier(s.x509Roots, c.now))
+	}
+	return proof.NewRegistry(verifiers...)
 }
 
 // proofRejection words what the verifier found, without a hint of what exists.
@@ -494,6 +498,7 @@ func (c *Coordinator) proofRejection(ctx context.Context, e proof.Evidence, err 
 	var clone *proof.CloneError
 	var unknown *proof.UnknownTypeError
 	var lookup *proof.LookupError
+	var certificate *proof.CertificateError
 	switch {
 	case errors.As(err, &clone):
 		c.cloneAlarm(ctx, clone.Error())
@@ -502,6 +507,9 @@ func (c *Coordinator) proofRejection(ctx context.Context, e proof.Evidence, err 
 		return explain.Wrap(err, explain.ProofUnknownType, "type", clip(unknown.Type, maxShownBytes), "known", fmt.Sprint(unknown.Known))
 	case errors.As(err, &lookup):
 		return c.storeError("look up what the proof names", lookup.Err)
+	case errors.As(err, &certificate):
+		// It is the candidate's own, and public: the rule says what to mend.
+		return explain.Wrap(err, explain.JoinUnauthorized, "shown", "a certificate that is refused by rule "+certificate.Err.Rule+" ("+certificate.Err.Section+")")
 	case e.Type == proof.TypeToken:
 		return unknownToken()
 	}

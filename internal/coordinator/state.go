@@ -70,6 +70,7 @@ type state struct {
 	rootPin     identity.KeyID // hash of the root's public key: what tokens pin
 	meshKey     identity.KeyID
 	issuer      atomic.Pointer[ca.Issuer]
+	x509Roots   *identity.OperatorRoots // of the manifest's x509 proof; nil: it takes none
 	// rootStatement introduces the config root key to who pins the root.
 	rootStatement []byte
 }
@@ -234,6 +235,10 @@ func (c *Coordinator) newState(v *history.Verified, seed keyring.Seed, keys keyr
 		return nil, err
 	}
 	s.issuer.Store(issuer)
+	if s.x509Roots, err = x509Roots(s.manifest); err != nil {
+		// It was parsed and set with them. One proof less is no reason to serve nobody.
+		c.log.LogAttrs(context.Background(), slog.LevelError, "proof x509 is not accepted: the roots of the manifest cannot be used", slog.Any("err", err))
+	}
 	statement, err := snapshot.RootStatement{
 		ClusterID: s.manifest.Cluster, ConfigRoot: s.configRoot(), SeedEpoch: s.head.SeedEpoch,
 		IssuedAt: c.now().UTC().Truncate(time.Second),
@@ -245,6 +250,22 @@ func (c *Coordinator) newState(v *history.Verified, seed keyring.Seed, keys keyr
 		return nil, fmt.Errorf("encode the root statement: %w", err)
 	}
 	return s, nil
+}
+
+// x509Roots returns the roots of the manifest's x509 proof; nil if it has none.
+func x509Roots(m *manifest.Manifest) (*identity.OperatorRoots, error) {
+	if m.Proofs.X509 == nil {
+		return nil, nil
+	}
+	var certs []*x509.Certificate
+	for _, der := range m.Proofs.X509.RootsDER {
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, err
+		}
+		certs = append(certs, c)
+	}
+	return identity.NewOperatorRoots(certs)
 }
 
 // meshLife is how long a mesh CA's certificate is valid: twice the longest SVID,
