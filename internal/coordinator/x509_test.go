@@ -1,0 +1,255 @@
+package coordinator
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"net"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+)
+
+// corpEntries admit by the names of an operator's PKI.
+func corpEntries(pki *identitytest.PKI) string {
+	return `  - {name: racks, kind: data, match: ["x509:subject:CN=node-*", "x509:dns:*.nodes.example"], organizations: [acme]}
+  - {name: watchers, kind: witness, match: ["x509:uri:spiffe://corp.example/watcher/*"]}
+  - {name: alice, kind: admin, match: ["x509:subject:CN=alice"]}
+proofs:
+  x509:
+    roots_pem: |
+      ` + strings.ReplaceAll(strings.TrimSpace(string(identitytest.PEM(pki.Root.Cert))), "\n", "\n      ") + "\n"
+}
+
+// corpProver returns a prover of a certificate with what edit puts into it.
+func corpProver(t testing.TB, pki *identitytest.PKI, edit func(*x509.Certificate)) proof.Prover {
+	t.Helper()
+	key := identitytest.NewKey(t)
+	return proverOf(pki.Issue(t, key, edit), key)
+}
+
+func proverOf(chain []*x509.Certificate, key crypto.Signer) proof.Prover {
+	return proof.NewX509Prover(func(context.Context) (proof.X509Credential, error) {
+		return proof.X509Credential{Chain: chain, Key: key}, nil
+	})
+}
+
+func commonName(name string) func(*x509.Certificate) {
+	return func(c *x509.Certificate) { c.Subject.CommonName = name }
+}
+
+func uriNames(uris ...string) func(*x509.Certificate) {
+	return func(c *x509.Certificate) { c.ExtraExtensions = []pkix.Extension{identitytest.AltNames(uris...)} }
+}
+
+// A machine with a certificate of the operator's PKI joins over the wire, under the
+// name that its certificate shows.
+func TestX509JoinAdmitsByPattern(t *testing.T) {
+	pki := identitytest.NewPKI(t, "corp", nil)
+	f := newFleet(t, nil)
+	if err := f.set(f.manifest(corpEntries(pki))); err != nil {
+		t.Fatal(err)
+	}
+	n := f.node()
+	if err := n.join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+		t.Fatal(err)
+	}
+	if want := "spiffe://" + testCluster + "/data/c"; n.id.String() != want || n.grant.GetOutcome() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED {
+		t.Fatalf("%s, %v; want %s, admitted", n.id, n.grant.GetOutcome(), want)
+	}
+	resp, err := f.local().member.GetMember(f.ctx(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := resp.GetMember(); m.GetEntry() != "racks" || m.GetJoinedBy() != "x509:subject:CN=node-c" {
+		t.Errorf("the record says %v", m)
+	}
+	if err := n.renew(true); err != nil {
+		t.Errorf("renewal: %v", err)
+	}
+	// Other types of keys that PKIs hand out.
+	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, key := range map[string]crypto.Signer{"node-p384": p384, "node-ed25519": identitytest.NewEd25519Key(t)} {
+		if err := f.node().join(identity.Data, proverOf(pki.Issue(t, key, commonName(name)), key)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Who shows the same unique subject is the same member, whatever its certificate and
+// key; it keeps its record.
+func TestX509RejoinKeepsTheRecord(t *testing.T) {
+	pki := identitytest.NewPKI(t, "corp", nil)
+	d := readyDesk(t, corpEntries(pki))
+	m := d.machine()
+	if err := m.join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+		t.Fatal(err)
+	}
+	before := d.record(identity.Data, "c")
+	for range 2 {
+		d.advance(time.Hour)
+		again := d.machine()
+		if err := again.join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+			t.Fatal(err)
+		}
+		if got := again.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER || again.id != m.id {
+			t.Fatalf("outcome %v as %s, want ALREADY_MEMBER as %s", got, again.id, m.id)
+		}
+		after := d.record(identity.Data, "c")
+		if !after.value.JoinedAt.Equal(before.value.JoinedAt) || after.value.Key != keyOf(t, again.key) || after.value.Key == before.value.Key || after.value.ProofType != proof.TypeX509 {
+			t.Fatalf("record %+v, was %+v", after.value, before.value)
+		}
+	}
+	// Long after the grace for the last key is over too: that needs no human.
+	d.advance(30 * 24 * time.Hour)
+	fresh := identitytest.NewPKI(t, "corp", d.clock)
+	fresh.Root, fresh.Intermediate = pki.Root, pki.Intermediate
+	if err := d.machine().join(identity.Data, corpProver(t, fresh, commonName("node-c"))); err != nil {
+		t.Fatal(err)
+	}
+	// Another certificate that gives the same name is somebody else.
+	wantCode(t, d.machine().join(identity.Data, corpProver(t, fresh, func(c *x509.Certificate) { c.DNSNames = []string{"c.nodes.example"} })), explain.JoinNameTaken)
+}
+
+// Each of these is refused, and nothing changes.
+func TestX509Refusals(t *testing.T) {
+	pki := identitytest.NewPKI(t, "corp", nil)
+	d := readyDesk(t, corpEntries(pki))
+	stranger := identitytest.NewPKI(t, "corp", nil)
+	key := identitytest.NewKey(t)
+	for _, tc := range []struct {
+		name   string
+		kind   identity.Kind
+		prover proof.Prover
+		want   explain.Code
+		says   string // in what the candidate is told
+	}{
+		{"wrong CA", identity.Data, corpProver(t, stranger, commonName("node-c")), explain.JoinUnauthorized, "rule path"},
+		{"expired", identity.Data, corpProver(t, pki, func(c *x509.Certificate) {
+			commonName("node-c")(c)
+			c.NotAfter = time.Now().Add(-time.Minute)
+		}), explain.JoinUnauthorized, "rule in-date"},
+		{"not yet valid", identity.Data, corpProver(t, pki, func(c *x509.Certificate) {
+			commonName("node-c")(c)
+			c.NotBefore = time.Now().Add(time.Hour)
+		}), explain.JoinUnauthorized, "rule in-date"},
+		{"for servers only", identity.Data, corpProver(t, pki, func(c *x509.Certificate) {
+			commonName("node-c")(c)
+			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		}), explain.JoinUnauthorized, "rule extended-key-usage"},
+		{"the CA itself", identity.Data, proverOf([]*x509.Certificate{pki.Intermediate.Cert}, pki.Intermediate.Key), explain.JoinUnauthorized, "rule not-a-ca"},
+		{"foreign name", identity.Data, corpProver(t, pki, commonName("printer-7")), explain.JoinUnauthorized, "x509:subject:CN=printer-7"},
+		{"no name", identity.Data, corpProver(t, pki, nil), explain.JoinUnauthorized, ""},
+		{"a name that captures more", identity.Data, corpProver(t, pki, commonName("node-a/b")), explain.JoinUnauthorized, ""},
+		{"a name with a line break", identity.Data, corpProver(t, pki, commonName("node-a\nb")), explain.JoinUnauthorized, ""},
+		{"two URIs, one of which is admitted", identity.Witness, corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1", "spiffe://corp.example/other")), explain.JoinUnauthorized, ""},
+		{"two URIs, both admitted", identity.Witness, corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1", "spiffe://corp.example/watcher/2")), explain.JoinUnauthorized, ""},
+		{"another kind", identity.Admin, corpProver(t, pki, commonName("node-c")), explain.JoinKindMismatch, ""},
+		{"a coordinator", identity.Coordinator, corpProver(t, pki, commonName("node-c")), explain.JoinKindMismatch, ""},
+		{"for another channel", identity.Data, elsewhere{proverOf(pki.Issue(t, key, commonName("node-c")), key)}, explain.JoinUnauthorized, "does not verify over this channel"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := d.store.snapshot()
+			err := d.machine().join(tc.kind, tc.prover)
+			wantCode(t, err, tc.want)
+			if !strings.Contains(explain.Of(err).Error(), tc.says) {
+				t.Errorf("the candidate is told %v, want %q in it", err, tc.says)
+			}
+			if after := d.store.snapshot(); !reflect.DeepEqual(after, before) {
+				t.Errorf("the store changed: %d entries, were %d", len(after), len(before))
+			}
+		})
+	}
+	// The same with one URI, so that the rows above show something.
+	if err := d.machine().join(identity.Witness, corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1"))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// elsewhere proves over another connection than the one at hand.
+type elsewhere struct{ proof.Prover }
+
+func (e elsewhere) Prove(ctx context.Context, t proof.Transcript) (proof.Evidence, error) {
+	t.Binding = make([]byte, proof.BindingBytes)
+	return e.Prover.Prove(ctx, t)
+}
+
+// Without roots in the manifest the type is not known; taking them away sticks.
+func TestX509NeedsRootsInTheManifest(t *testing.T) {
+	pki := identitytest.NewPKI(t, "corp", nil)
+	d := readyDesk(t, poolEntries)
+	wantCode(t, d.machine().join(identity.Data, corpProver(t, pki, commonName("node-c"))), explain.ProofUnknownType)
+	if err := d.set(corpEntries(pki)); err != nil {
+		t.Fatal(err)
+	}
+	m := d.machine()
+	if err := m.join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+		t.Fatal(err)
+	}
+	d.restart()
+	if err := d.machine().join(identity.Data, corpProver(t, pki, commonName("node-d"))); err != nil {
+		t.Fatalf("after a restart: %v", err)
+	}
+	other := identitytest.NewPKI(t, "corp", nil)
+	if err := d.set(corpEntries(other)); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, d.machine().join(identity.Data, corpProver(t, pki, commonName("node-e"))), explain.JoinUnauthorized)
+	if err := d.set(poolEntries); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, d.machine().join(identity.Data, corpProver(t, other, commonName("node-e"))), explain.ProofUnknownType)
+	wantCode(t, m.renew(), explain.RenewEntryGone)
+}
+
+// What a relay passes on is bound to the candidate's session with the relay.
+func TestRelayedX509ProofIsRefused(t *testing.T) {
+	pki := identitytest.NewPKI(t, "corp", nil)
+	f := newFleet(t, nil)
+	if err := f.set(f.manifest(corpEntries(pki))); err != nil {
+		t.Fatal(err)
+	}
+	prover := corpProver(t, pki, commonName("node-c"))
+	before := f.catalog()
+	relay := newRelay(t, f)
+	conn, err := grpc.NewClient("passthrough:///"+relay.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	wantCode(t, careless{f.node()}.join(conn, prover), explain.JoinUnauthorized)
+	if !relay.forwarded() {
+		t.Fatal("the relay forwarded nothing: the test proves nothing")
+	}
+	if f.catalog() != before {
+		t.Fatal("the catalog changed")
+	}
+	pinned := f.node()
+	pinned.dialer.Dialer = func(ctx context.Context, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", relay.addr)
+	}
+	if err := pinned.join(identity.Data, prover); err == nil {
+		t.Fatal("a pinned candidate spoke to the relay")
+	}
+	if err := f.node().join(identity.Data, prover); err != nil {
+		t.Fatalf("the same certificate over one session: %v", err)
+	}
+}
