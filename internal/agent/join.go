@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,7 +40,8 @@ const (
 	maxGrantBytes = 2*snapshot.MaxSigned + 64<<10
 )
 
-// Proof is what a candidate shows, and to whom. Make it with [ByToken] or [ByKey].
+// Proof is what a candidate shows, and to whom. Make it with [ByToken], [ByKey] or
+// [ByX509].
 type Proof struct {
 	what      string // names the proof without giving it away
 	cluster   string
@@ -61,31 +64,97 @@ func ByToken(t proof.JoinToken) Proof {
 // ByKey proves with a key that the manifest names. pin is the key of the cluster's
 // root: whoever answers without it is not believed.
 func ByKey(cluster string, addresses []string, pin identity.KeyID, key ed25519.PrivateKey) (Proof, error) {
-	bad := func(name, value, want string) (Proof, error) {
-		return Proof{}, explain.New(explain.BadValue, "name", name, "value", value, "want", want)
-	}
-	if err := identity.CheckCluster(cluster); err != nil {
-		return bad("the cluster", fmt.Sprintf("%q", cluster), "the cluster's id, such as prod.example")
-	}
 	if len(key) != ed25519.PrivateKeySize {
-		return bad("the key", "of this form", "an Ed25519 private key")
+		return Proof{}, badValue("the key", "of this form", "an Ed25519 private key")
 	}
-	if pin.IsZero() {
-		return bad("the pin", "blank", "the SHA-256 of the root's public key, as fealty status shows it")
-	}
-	if len(addresses) == 0 || len(addresses) > maxAddresses {
-		return bad("the list of coordinators", fmt.Sprintf("of %d", len(addresses)), fmt.Sprintf("1 to %d addresses, host:port", maxAddresses))
-	}
-	for _, a := range addresses {
-		if _, _, err := net.SplitHostPort(a); err != nil {
-			return bad("the coordinator", fmt.Sprintf("%q", a), "host:port")
-		}
+	if err := checkPlace(cluster, addresses, pin); err != nil {
+		return Proof{}, err
 	}
 	public := key.Public().(ed25519.PublicKey)
 	return Proof{
 		what: "key:" + proof.KeyClaim(public), cluster: cluster, addresses: slices.Clone(addresses), pin: pin,
 		prover: proof.NewKeyProver(key),
 	}, nil
+}
+
+// ByX509 proves with a certificate of an operator's PKI, to whose roots the manifest
+// gives entry. source has the certificate and its key; it is asked for each proof, so
+// that what rotates is proven as it is. pin is as for [ByKey].
+//
+// Errors are BadValue of package explain, or that of the source.
+func ByX509(ctx context.Context, cluster string, addresses []string, pin identity.KeyID, source credential.Source) (Proof, error) {
+	if err := checkPlace(cluster, addresses, pin); err != nil {
+		return Proof{}, err
+	}
+	m, err := source.Current(ctx)
+	if err != nil {
+		return Proof{}, err
+	}
+	chain := m.Chain()
+	if len(chain) == 0 {
+		return Proof{}, badValue("the certificate", "missing", "material with a certificate and its key")
+	}
+	return Proof{
+		what: "x509:" + subjectOf(chain[0]), cluster: cluster, addresses: slices.Clone(addresses), pin: pin,
+		prover: proof.NewX509Prover(func(ctx context.Context) (proof.X509Credential, error) {
+			m, err := source.Current(ctx)
+			if err != nil {
+				return proof.X509Credential{}, err
+			}
+			return proof.X509Credential{Chain: m.Chain(), Key: m.Key()}, nil
+		}),
+	}, nil
+}
+
+// TLSFiles follows the files that prove a process, and words what is wrong with
+// them: TLSFilesIncomplete for some of the three, CredentialUnusable for material
+// that is of no use.
+func TLSFiles(cfg credential.FilesConfig) (*credential.Files, error) {
+	if missing := cfg.Paths.Missing(); len(missing) > 0 {
+		return nil, explain.New(explain.TLSFilesIncomplete, "missing", strings.Join(missing, " and "))
+	}
+	cfg.Use = credential.FilesProof
+	f, err := credential.NewFiles(cfg)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.CredentialUnusable, "source", cfg.Paths.Cert+", "+cfg.Paths.Key+" and "+cfg.Paths.CA, "problem", err.Error())
+	}
+	return f, nil
+}
+
+// subjectOf names what a certificate is for: the same for each certificate that takes
+// the place of another, whatever its key.
+func subjectOf(c *x509.Certificate) string {
+	h := sha256.New()
+	h.Write(c.RawSubject)
+	for _, e := range c.Extensions {
+		if e.Id.String() == "2.5.29.17" { // subject alternative names (RFC 5280 §4.2.1.6)
+			h.Write(e.Value)
+		}
+	}
+	return fmt.Sprintf("%.64q:%x", c.Subject.CommonName, h.Sum(nil)[:8])
+}
+
+func badValue(name, value, want string) error {
+	return explain.New(explain.BadValue, "name", name, "value", value, "want", want)
+}
+
+// checkPlace checks where a proof without a token goes.
+func checkPlace(cluster string, addresses []string, pin identity.KeyID) error {
+	if err := identity.CheckCluster(cluster); err != nil {
+		return badValue("the cluster", fmt.Sprintf("%q", cluster), "the cluster's id, such as prod.example")
+	}
+	if pin.IsZero() {
+		return badValue("the pin", "blank", "the SHA-256 of the root's public key, as fealty status shows it")
+	}
+	if len(addresses) == 0 || len(addresses) > maxAddresses {
+		return badValue("the list of coordinators", fmt.Sprintf("of %d", len(addresses)), fmt.Sprintf("1 to %d addresses, host:port", maxAddresses))
+	}
+	for _, a := range addresses {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			return badValue("the coordinator", fmt.Sprintf("%q", a), "host:port")
+		}
+	}
+	return nil
 }
 
 // Cluster is the cluster that the proof is for.
@@ -229,7 +298,7 @@ type joiner struct {
 
 func newJoiner(cfg JoinConfig) (*joiner, error) {
 	if cfg.Proof.prover == nil {
-		return nil, errors.New("agent: JoinConfig.Proof is missing: make it with ByToken or ByKey")
+		return nil, errors.New("agent: JoinConfig.Proof is missing: make it with ByToken, ByKey or ByX509")
 	}
 	if cfg.FS == nil {
 		cfg.FS = durable.OS()

@@ -28,6 +28,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/durable"
@@ -60,6 +61,8 @@ type fleet struct {
 	source     *credential.Issued
 	guard      *mesh.Guard
 	listeners  map[string]*bufconn.Listener
+
+	pki *identitytest.PKI // the operator's own; made by who needs it first
 
 	mu       sync.Mutex
 	mesh     *ca.MeshCA       // guarded by mu, as all that follows
@@ -468,7 +471,13 @@ func (s admission) Join(stream fealtyv1.AdmissionService_JoinServer) error {
 }
 
 func (f *fleet) proofs() *proof.Registry {
+	if f.pki == nil {
+		f.pki = identitytest.NewPKI(f.tb, "corp", f.clock)
+	}
+	roots, err := identity.NewOperatorRoots([]*x509.Certificate{f.pki.Root.Cert})
+	f.must(err)
 	return proof.NewRegistry(
+		proof.NewX509Verifier(roots, f.clock),
 		proof.NewKeyVerifier(),
 		proof.NewTokenVerifier(func(_ context.Context, id string) (ed25519.PublicKey, string, error) {
 			t, ok := f.tokens[id]
@@ -516,7 +525,7 @@ func (f *fleet) admitLocked(kind identity.Kind, p proof.Proven, public any) (*fe
 		outcome = fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED
 	case p.Type() == proof.TypeSVID:
 		m.rekey(key)
-	case p.Type() == proof.TypeKey:
+	case p.Type() == proof.TypeKey, p.Type() == proof.TypeX509:
 		m.rekey(key)
 		m.incarnation = key
 	case m.key != key:
