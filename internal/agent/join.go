@@ -203,6 +203,8 @@ type JoinConfig struct {
 	// Rejoin allows to replace an identity of the same cluster and root in DataDir.
 	Rejoin bool
 
+	expect identity.ID // who the node is already; zero: whoever the grant says
+
 	// FS keeps the state. Nil means the operating system's.
 	FS durable.FS
 	// Now is the clock. Nil means time.Now.
@@ -274,6 +276,9 @@ func Join(ctx context.Context, cfg JoinConfig) (Result, error) {
 	got, address, err := j.pursue(ctx, w)
 	if err != nil {
 		return Result{}, err
+	}
+	if !j.expect.IsZero() && got.me.ID != j.expect {
+		return Result{}, explain.New(explain.NodeWrong, "dir", cfg.DataDir, "owner", j.expect, "identity", "that its proof gives is "+got.me.ID.String())
 	}
 	entry, err := j.journal(got)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
@@ -150,5 +151,58 @@ func TestTLSFiles(t *testing.T) {
 		if !errors.Is(err, tc.code) || !strings.Contains(err.Error(), tc.missing) {
 			t.Errorf("%+v: %v", tc.paths, err)
 		}
+	}
+}
+
+// A node that was away for longer than any grace comes back by the operator's
+// certificate, as the member that it was.
+func TestReenrol(t *testing.T) {
+	f := newFleet(t)
+	f.pki = identitytest.NewPKI(t, "corp", f.clock)
+	paths, write := tlsFiles(t, f.pki)
+	write("node-k")
+	files, err := TLSFiles(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
+	f.must(err)
+	n := newNode(f)
+	if _, _, err := Reenrol(t.Context(), n.joinConfig(Proof{}), files); !errors.Is(err, explain.NodeNotJoined) {
+		t.Errorf("a machine that never joined: %v", err)
+	}
+	first, err := n.join(f.byX509(files))
+	f.must(err)
+	if _, done, err := Reenrol(t.Context(), n.joinConfig(Proof{}), files); done || err != nil {
+		t.Fatalf("a node with a good certificate: %v, %v", done, err)
+	}
+	f.shift.Store(int64(20 * time.Hour))
+	write("node-k")
+	f.shift.Store(int64(30 * time.Hour))
+	again, done, err := Reenrol(t.Context(), n.joinConfig(Proof{}), files)
+	if err != nil || !done || again.ID != first.ID || again.Outcome != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
+		t.Fatalf("%+v, %v, %v", again, done, err)
+	}
+	a := n.mustOpen()
+	defer a.Close()
+	if reason := a.unready(); reason != "" {
+		t.Errorf("not ready: %s", reason)
+	}
+}
+
+// With the certificate of another member it does not become that one.
+func TestReenrolAsAnother(t *testing.T) {
+	f := newFleet(t)
+	f.pki = identitytest.NewPKI(t, "corp", f.clock)
+	paths, write := tlsFiles(t, f.pki)
+	n := newNode(f)
+	before := n.mustJoin() // by a token, under another name than a certificate gives here
+	f.shift.Store(int64(30 * time.Hour))
+	write("node-k")
+	files, err := TLSFiles(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
+	f.must(err)
+	if _, done, err := Reenrol(t.Context(), n.joinConfig(Proof{}), files); done || !errors.Is(err, explain.NodeWrong) {
+		t.Fatalf("%v, %v", done, err)
+	}
+	a := n.mustOpen()
+	defer a.Close()
+	if a.me.ID != before.ID {
+		t.Errorf("the node is %s, was %s", a.me.ID, before.ID)
 	}
 }
