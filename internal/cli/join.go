@@ -24,19 +24,20 @@ func (c *CLI) joinCommand() *cobra.Command {
 	var wait waiting
 	cmd := c.command(spec{
 		use: "join [TOKEN]", short: "make this machine a member of a cluster",
-		long: `Make this machine a member of a cluster: prove a join token, or a key that the manifest names, verify what
-is granted, and store it.
+		long: `Make this machine a member of a cluster: prove a join token, a key that the manifest names, or a
+certificate of your own PKI, verify what is granted, and store it.
 
 The token is the argument, or - for standard input, or in --token-file, or in FEALTY_JOIN_TOKEN. It names
 the cluster, its coordinators and the key to believe. Each step is shown as it happens. Joining again after
 a failure repeats the same request, whatever was lost.`,
 		sample: `  fealty join fealty1_…
   fealty join --token-file /run/credentials/fealty.service/token --run
-  fealty join --key node.key --cluster prod.example --pin HEX --coordinator c1.example:7443 --kind witness`,
-		groups: []group{ofAgent, candidate, ofJoin, addresses, process},
+  fealty join --key node.key --cluster prod.example --pin HEX --coordinator c1.example:7443 --kind witness
+  fealty join --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --cluster prod.example --pin HEX --coordinator c1.example:7443`,
+		groups: []group{ofAgent, candidate, certified, ofJoin, addresses, process},
 		args:   atMostOne("TOKEN"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
-			p, err := c.proof(cfg, args)
+			p, err := c.proof(ctx, cfg, args)
 			if err != nil {
 				return err
 			}
@@ -139,13 +140,30 @@ func joinText(a, b string) string {
 
 func padded(s string, width int) string { return s + strings.Repeat(" ", max(width-columns(s), 0)) }
 
-// proof returns what a candidate shows: a key if one is named, else a token.
-func (c *CLI) proof(cfg *config, args []string) (agent.Proof, error) {
-	if file := cfg.find("key"); file.text != "" {
-		if len(args) > 0 {
-			return agent.Proof{}, explain.New(explain.BadValue, "name", "TOKEN", "value", "given together with "+file.from,
-				"problem", "one proof is shown", "want", "one of them")
+// proof returns what a candidate shows: a certificate or a key if one is named, else
+// a token.
+func (c *CLI) proof(ctx context.Context, cfg *config, args []string) (agent.Proof, error) {
+	files, err := c.tlsFiles(cfg)
+	if err != nil {
+		return agent.Proof{}, err
+	}
+	key := cfg.find("key")
+	named := key.from
+	if files != nil {
+		named = cfg.find("tls_cert").from
+	}
+	switch {
+	case files != nil && key.text != "":
+		return agent.Proof{}, explain.New(explain.BadValue, "name", key.from, "value", "given together with "+named, "problem", "one proof is shown", "want", "one of them")
+	case (files != nil || key.text != "") && len(args) > 0:
+		return agent.Proof{}, explain.New(explain.BadValue, "name", "TOKEN", "value", "given together with "+named, "problem", "one proof is shown", "want", "one of them")
+	case files != nil:
+		pin, err := place(cfg, "certificate", "the three --tls flags")
+		if err != nil {
+			return agent.Proof{}, err
 		}
+		return agent.ByX509(ctx, cfg.text("cluster"), cfg.list("coordinator"), pin, files)
+	case key.text != "":
 		return c.keyProof(cfg)
 	}
 	line, err := c.tokenLine(cfg, args)
@@ -159,20 +177,42 @@ func (c *CLI) proof(cfg *config, args []string) (agent.Proof, error) {
 	return agent.ByToken(t), nil
 }
 
-func (c *CLI) keyProof(cfg *config) (agent.Proof, error) {
+// tlsFiles follows the three files of an operator's PKI; nil if none is named. Some
+// of the three are an error.
+func (c *CLI) tlsFiles(cfg *config) (*credential.Files, error) {
+	paths := credential.FilePaths{Cert: cfg.path("tls_cert"), Key: cfg.path("tls_key"), CA: cfg.path("tls_ca")}
+	if paths.IsZero() {
+		return nil, nil
+	}
+	return agent.TLSFiles(credential.FilesConfig{
+		Paths: paths, Now: c.env.Now, Log: slog.New(c.logHandler(c.env.Stderr, "text", slog.LevelError)),
+	})
+}
+
+// place checks that a proof which says nothing of the cluster comes with where to
+// show it, and returns the pin.
+func place(cfg *config, proof, flags string) (identity.KeyID, error) {
 	for _, key := range []string{"cluster", "pin", "coordinator"} {
 		if s := cfg.find(key); s.text == "" {
-			return agent.Proof{}, explain.New(explain.BadValue, "name", "--"+s.flag(), "value", "missing",
-				"problem", "a key says nothing of the cluster: a token would", "want", "--key FILE with --cluster ID, --pin HEX and --coordinator HOST:PORT")
+			return identity.KeyID{}, explain.New(explain.BadValue, "name", "--"+s.flag(), "value", "missing",
+				"problem", "a "+proof+" says nothing of the cluster: a token would", "want", flags+" with --cluster ID, --pin HEX and --coordinator HOST:PORT")
 		}
+	}
+	pin, err := identity.ParseKeyID(cfg.text("pin"))
+	if err != nil {
+		return identity.KeyID{}, explain.Wrap(err, explain.BadValue, "name", "--pin", "value", cfg.text("pin"))
+	}
+	return pin, nil
+}
+
+func (c *CLI) keyProof(cfg *config) (agent.Proof, error) {
+	pin, err := place(cfg, "key", "--key FILE")
+	if err != nil {
+		return agent.Proof{}, err
 	}
 	key, err := readKey(cfg.path("key"))
 	if err != nil {
 		return agent.Proof{}, err
-	}
-	pin, err := identity.ParseKeyID(cfg.text("pin"))
-	if err != nil {
-		return agent.Proof{}, explain.Wrap(err, explain.BadValue, "name", "--pin", "value", cfg.text("pin"))
 	}
 	return agent.ByKey(cfg.text("cluster"), cfg.list("coordinator"), pin, key)
 }
@@ -227,14 +267,14 @@ func (c *CLI) loginCommand() *cobra.Command {
 then take. It is not renewed: whoever still may, logs in again.`,
 		sample: `  fealty login fealty1_… --identity ~/.fealty/prod
   fealty status --identity ~/.fealty/prod`,
-		groups: []group{candidate, ofLogin, addresses, identities},
+		groups: []group{candidate, certified, ofLogin, addresses, identities},
 		args:   atMostOne("TOKEN"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			dir := cfg.path("identity")
 			if dir == "" {
 				return explain.New(explain.BadValue, "name", "--identity", "value", "missing", "problem", "the identity has to be kept somewhere", "want", "--identity DIR, a folder of your own")
 			}
-			p, err := c.proof(cfg, args)
+			p, err := c.proof(ctx, cfg, args)
 			if err != nil {
 				return err
 			}

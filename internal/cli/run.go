@@ -170,11 +170,35 @@ func (c *CLI) agentCommand() *cobra.Command {
 It keeps the machine certified and its verified snapshots up to date, and goes on by itself while no
 coordinator can be reached.`,
 		sample: `  fealty agent --data /var/lib/fealty/agent`,
-		groups: []group{ofAgent, process},
+		groups: []group{ofAgent, certified, process},
 		run: func(ctx context.Context, cfg *config, _ []string) error {
+			if err := c.reenrol(ctx, cfg.path("data"), cfg); err != nil {
+				return err
+			}
 			return c.runAgent(ctx, cfg.path("data"), cfg)
 		},
 	})
+}
+
+// reenrol brings a node whose certificate ended back by the files of an operator's
+// PKI, if some are named. That no coordinator can is no reason not to run: the agent
+// goes on trying by its own key.
+func (c *CLI) reenrol(ctx context.Context, dir string, cfg *config) error {
+	files, err := c.tlsFiles(cfg)
+	if err != nil || files == nil {
+		return err
+	}
+	r, done, err := agent.Reenrol(ctx, agent.JoinConfig{
+		DataDir: dir, Now: c.env.Now, Release: c.env.Release, Log: c.logger(cfg),
+	}, files)
+	switch {
+	case done:
+		c.talk("the certificate of this node had ended; %s is back by %s", r.ID, cfg.find("tls_cert").from)
+	case mayPass(err):
+		c.talk("the certificate of this node ended, and it cannot be had anew yet: %s", c.failure(nil, err).What)
+		return nil
+	}
+	return err
 }
 
 // runAgent runs the agent in dir, for fealty agent and for join --run.

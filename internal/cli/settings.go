@@ -23,6 +23,7 @@ const (
 	ofAgent       group = "agent, join, leave"
 	process       group = "coordinator, agent"
 	candidate     group = "join, login"
+	certified     group = "join, login, agent"
 	ofJoin        group = "join"
 	ofLogin       group = "login"
 	ofDev         group = "dev"
@@ -158,11 +159,23 @@ func settings() []*setting {
 			help: "prove a key that the manifest names, from this PEM file, instead of a token",
 			zero: "a token is proven",
 			more: "The file is PKCS #8 with an Ed25519 key, and readable by its owner alone. The cluster, the pin and a coordinator have to be named too: a token would hold them."},
+		{key: "tls_cert", groups: []group{certified}, form: pathForm,
+			help: "prove a certificate of your own PKI, from this PEM file, instead of a token",
+			zero: "another proof is used",
+			more: "The file holds the certificate, for client authentication, and its issuers below the root. The manifest names roots and subjects. It is given together with tls_key and tls_ca, or none of the three is. A joining command needs cluster, pin and a coordinator too; an agent comes back by it when its own certificate ended while it was away."},
+		{key: "tls_key", groups: []group{certified}, form: pathForm,
+			help: "the private key of the certificate in --tls-cert",
+			zero: "another proof is used",
+			more: "PKCS #8, SEC 1 or PKCS #1 in PEM, not encrypted: ECDSA P-256 or P-384, Ed25519, or RSA of 2048 bits and more."},
+		{key: "tls_ca", groups: []group{certified}, form: pathForm,
+			help: "the CA certificates that the one in --tls-cert leads to",
+			zero: "another proof is used",
+			more: "It is verified before it is proven, so that a wrong file shows here."},
 		{key: "cluster", groups: []group{candidate}, form: textForm,
-			help: "the cluster to join, with --key",
+			help: "the cluster to join, with --key or --tls-cert",
 			zero: "that of the token"},
 		{key: "pin", groups: []group{candidate}, form: hexForm,
-			help: "the SHA-256 of the cluster's root key, with --key",
+			help: "the SHA-256 of the cluster's root key, with --key or --tls-cert",
 			zero: "that of the token",
 			more: "fealty status shows it as root pin."},
 		{key: "kind", groups: []group{ofJoin}, form: choiceForm, choice: nodeKinds, init: string(identity.Data),
