@@ -77,12 +77,14 @@ func (JoinOutcome) EnumDescriptor() ([]byte, []int) {
 // Proof is what a candidate shows. Each type fills evidence in its own way.
 type Proof struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The type of proof: "token", "key" or "svid".
+	// The type of proof: "token", "key", "svid" or "x509".
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	// What the evidence speaks for: a token's id, a key ("ed25519:<base64>"), or
-	// "<kind>/<name>" of a member for "svid". At most 512 bytes.
+	// "<kind>/<name>" of a member for "svid"; empty for "x509". At most 512 bytes.
 	Claim string `protobuf:"bytes,2,opt,name=claim,proto3" json:"claim,omitempty"`
-	// For token, key and svid: a signature over the transcript of the channel.
+	// For token, key and svid: a signature over the transcript of the channel. For
+	// x509: the number of certificates in one byte, each one's length in two and its
+	// DER, leaf first and without the root, then so the signature by the leaf's key.
 	// At most 16 KiB.
 	Evidence []byte `protobuf:"bytes,3,opt,name=evidence,proto3" json:"evidence,omitempty"`
 	// The DER public key that made the evidence, where the verifier must be told
