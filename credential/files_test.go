@@ -528,6 +528,8 @@ func TestFilesTryAgain(t *testing.T) {
 		}
 		real := d.pki.Root.Cert.NotBefore.Add(time.Hour) // the bubble's clock begins elsewhere
 		now = func() time.Time { return real.Add(time.Minute) }
+		// To where the files are old, and are not read again for being new.
+		time.Sleep(time.Until(real.Add(time.Hour)))
 		f := d.open()
 		later := d.issue(sans(me), func(c *x509.Certificate) { c.NotBefore, c.NotAfter = real.Add(time.Hour), real.Add(24*time.Hour) })
 		d.write(later)
@@ -551,6 +553,42 @@ func TestFilesTryAgain(t *testing.T) {
 			t.Errorf("Run = %v", err)
 		}
 	})
+}
+
+// Files that are replaced between two reads are read again, rather than judged as a
+// mixture of old and new.
+func TestFilesThatChangeMeanwhile(t *testing.T) {
+	d := newFolder(t)
+	d.write(d.issue())
+	f := d.open()
+	before := current(t, f)
+	next := d.issue()
+	var busy bool // a writer that never stops
+	once, writes := true, 0
+	f.BeforeRead(func(name string) {
+		if name == d.paths.Key && (once || busy) {
+			once = false
+			next = d.issue()
+			writes++ // each of another size: two writes may leave one time
+			next.cert = append(next.cert, bytes.Repeat([]byte("\n"), 100*writes)...)
+			d.write(next)
+		}
+	})
+	d.write(d.issue())
+	current(t, f)
+	if !presents(t, f, next) || len(d.reasons()) != 0 {
+		t.Fatalf("told %v: %v", d.reasons(), f.Failure())
+	}
+	busy = true
+	d.write(d.issue())
+	kept := current(t, f)
+	if kept == before || f.Failure() == nil || len(d.reasons()) != 0 {
+		t.Errorf("a writer that does not stop: %v in use, told %v, failure %v", kept, d.reasons(), f.Failure())
+	}
+	busy = false
+	if !presents(t, f, next) || f.Failure() != nil {
+		t.Errorf("the writer stopped: %v", f.Failure())
+	}
 }
 
 // While files are rotated under many readers, each gets a pair that belongs together.
