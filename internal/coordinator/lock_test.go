@@ -1,0 +1,27 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"testing"
+
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+// A data directory belongs to one process: a second coordinator on it does not
+// start, and the first goes on.
+func TestSecondCoordinatorOnOneDirectory(t *testing.T) {
+	f := readyFleet(t, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, err = New(context.Background(), Config{DataDir: filepath.Join(f.dir, "coordinator"), Store: f.store, Listener: l})
+	if !errors.Is(err, explain.StoreLocked) {
+		t.Fatalf("a second coordinator: %v, want %s", err, explain.StoreLocked)
+	}
+	f.member("node-a")
+}
