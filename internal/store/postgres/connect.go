@@ -1,0 +1,329 @@
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// ErrServer is matched by every *ServerError.
+var ErrServer = errors.New("server cannot hold a store")
+
+// ServerError says why a server that answers cannot hold a store. It matches
+// [ErrServer].
+type ServerError struct {
+	Problem string // continues "the server"
+	Do      string
+}
+
+func (e *ServerError) Error() string        { return "the server " + e.Problem + ": " + e.Do }
+func (e *ServerError) Is(target error) bool { return target == ErrServer }
+
+// minVersion is the oldest server that is known to work, as server_version_num.
+const minVersion = 130000
+
+// parse returns how to connect to what raw names, and a name of it without user
+// and password. Its errors show neither raw nor a part of it that could be the
+// password.
+func parse(raw string) (*pgx.ConnConfig, string, error) {
+	const form = "want postgres://USER:PASSWORD@HOST:PORT/DATABASE, with the characters @ : / ? # % of user and password in percent form, as in %40"
+	scheme, _, ok := strings.Cut(raw, "://")
+	if !ok || scheme != "postgres" && scheme != "postgresql" {
+		return nil, "", errors.New("store: the address of the database is not a PostgreSQL URL: " + form)
+	}
+	config, err := pgx.ParseConfig(raw)
+	if err != nil {
+		return nil, "", errors.New("store: the URL of the PostgreSQL database is not valid" + reason(raw, err) + ": " + form)
+	}
+	hosts := []string{hostPort(config.Host, config.Port)}
+	for _, f := range config.Fallbacks {
+		// The driver lists a host once for each way to try TLS.
+		if h := hostPort(f.Host, f.Port); h != hosts[len(hosts)-1] {
+			hosts = append(hosts, h)
+		}
+	}
+	name := "postgres://" + strings.Join(hosts, ",") + "/" + config.Database
+	if config.RuntimeParams["application_name"] == "" {
+		config.RuntimeParams["application_name"] = "fealty"
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = 5 * time.Second // for each host
+	}
+	config.ValidateConnect = validate
+	return config, name, nil
+}
+
+func hostPort(host string, port uint16) string {
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
+}
+
+// reason returns why the driver refused raw, unless that could tell a secret.
+func reason(raw string, err error) string {
+	inner := errors.Unwrap(err) // without the URL, which the outer one quotes
+	if inner == nil {
+		return ""
+	}
+	u, parseErr := url.Parse(raw)
+	if parseErr != nil {
+		return "" // quotes the URL, and nobody can tell what the password is
+	}
+	password, _ := u.User.Password()
+	secrets := []string{raw, password, u.User.String(), u.RawQuery}
+	for name, values := range u.Query() {
+		if strings.Contains(strings.ToLower(name), "pass") {
+			secrets = append(secrets, values...)
+		}
+	}
+	for _, s := range secrets {
+		if s != "" && strings.Contains(inner.Error(), s) {
+			return ""
+		}
+	}
+	return ": " + inner.Error()
+}
+
+// validate refuses servers that take no writes. The driver then tries the next
+// host of the URL.
+func validate(ctx context.Context, conn *pgconn.PgConn) error {
+	results, err := conn.Exec(ctx, "select pg_is_in_recovery(), current_setting('transaction_read_only'), current_setting('server_version_num')").ReadAll()
+	if err != nil {
+		return err
+	}
+	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) != 3 {
+		return &ServerError{"does not answer as PostgreSQL does", "name another server"}
+	}
+	row := results[0].Rows[0]
+	version, err := strconv.Atoi(string(row[2]))
+	switch {
+	case err != nil || version < minVersion:
+		return &ServerError{fmt.Sprintf("is PostgreSQL %d", version/10000), "use release 13 or later"}
+	case string(row[0]) != "f":
+		return &ServerError{"is a replica, which takes no writes", "name the primary, or all hosts separated by commas"}
+	case string(row[1]) != "off":
+		return &ServerError{"is read-only (transaction_read_only is on)", "find out who set it and why, or name another server"}
+	}
+	return nil
+}
+
+// role is what a connection is for.
+type role int
+
+const (
+	bare role = iota // setting up
+	writing
+	listening
+	reading
+)
+
+// dialing marks the context of a connection that we asked for.
+type dialing struct{}
+
+// connect opens a connection. It never sends a cancel request: one that hits a
+// commit waiting for its synchronous standby would make it visible, and look
+// durable, before it is. The server's warnings go to notice, if it is not nil.
+// Whoever is done with the connection calls drop.
+func (s *Store) connect(ctx context.Context, r role, notice func(*pgconn.Notice)) (*pgx.Conn, error) {
+	config := s.config.Copy()
+	if notice != nil {
+		config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { notice(n) }
+	}
+	dial := config.DialFunc
+	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if ctx.Value(dialing{}) == nil {
+			return nil, errors.New("cancel requests are not sent")
+		}
+		conn, err := dial(ctx, network, addr)
+		if err == nil {
+			keepAlive(conn)
+		}
+		return conn, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, dialing{}, true), 2*s.opts.Timeout)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, plain(err)
+	}
+	if err := s.settle(ctx, conn, r); err != nil {
+		drop(conn)
+		return nil, plain(err)
+	}
+	return conn, nil
+}
+
+func (s *Store) connectReaders(ctx context.Context) (*pgxpool.Pool, error) {
+	// The driver has no other way to make this than from a string; nothing of it is
+	// used but the defaults.
+	config, err := pgxpool.ParseConfig("postgres://nobody@localhost:1/none?sslmode=disable")
+	if err != nil {
+		return nil, errors.New("the environment sets something for PostgreSQL that its driver does not understand: look for variables that begin with PG")
+	}
+	config.ConnConfig = s.config.Copy()
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err == nil {
+			keepAlive(conn)
+		}
+		return conn, err
+	}
+	config.MaxConns = int32(s.opts.Readers)
+	config.MinConns = 0
+	config.PingTimeout = s.opts.Timeout
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { return s.settle(ctx, conn, reading) }
+	return pgxpool.NewWithConfig(ctx, config)
+}
+
+// keepAlive makes the kernel notice a dead peer in seconds, not hours.
+func keepAlive(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		// Without it the timeouts notice, later.
+		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3})
+	}
+}
+
+// settle gives a new connection the settings that the promises rest on, whatever
+// those of server, database and role are.
+func (s *Store) settle(ctx context.Context, conn *pgx.Conn, r role) error {
+	seconds := func(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) + "ms" }
+	settings := []struct{ name, value string }{
+		{"default_transaction_isolation", "read committed"},
+		{"lock_timeout", seconds(s.opts.Timeout / 2)},
+		// Rows are found by key. A plan that was made while a table was small must not
+		// outlive that, and compiling such short queries costs more than it saves.
+		{"enable_seqscan", "off"},
+		{"jit", "off"},
+		// A client that died or was suspended in the middle holds up all others.
+		{"idle_in_transaction_session_timeout", seconds(min(s.opts.Timeout, abandonAfter))},
+		{"tcp_keepalives_idle", "3"},
+		{"tcp_keepalives_interval", "1"},
+		{"tcp_keepalives_count", "3"},
+	}
+	if r == reading {
+		settings = append(settings, struct{ name, value string }{"statement_timeout", seconds(listPatience * s.opts.Timeout)})
+	} else {
+		// It would end the wait for a synchronous standby as if that had confirmed.
+		settings = append(settings, struct{ name, value string }{"statement_timeout", "0"})
+	}
+	if s.schema != "" {
+		settings = append(settings, struct{ name, value string }{"search_path", pgx.Identifier{s.schema}.Sanitize()})
+	}
+	var query strings.Builder
+	var args []any
+	query.WriteString("select set_config('synchronous_commit', case current_setting('synchronous_commit') when 'off' then 'on' when 'local' then 'on' else current_setting('synchronous_commit') end, false)")
+	for _, set := range settings {
+		fmt.Fprintf(&query, ", set_config($%d, $%d, false)", len(args)+1, len(args)+2)
+		args = append(args, set.name, set.value)
+	}
+	if _, err := conn.Exec(ctx, query.String(), append([]any{pgx.QueryExecModeExec}, args...)...); err != nil {
+		return err
+	}
+	if r == writing {
+		return prepare(ctx, conn)
+	}
+	return nil
+}
+
+// abandonAfter is when the server gives up a transaction whose client is silent.
+const abandonAfter = 2 * time.Second
+
+// drop ends a connection that is in whatever state. It does not wait for the
+// network.
+func drop(conn *pgx.Conn) {
+	if conn == nil {
+		return
+	}
+	pg := conn.PgConn()
+	pg.Conn().Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	conn.Close(ctx) // the socket is closed, so there is nothing left to fail
+	<-pg.CleanupDone()
+}
+
+// plain returns err without the driver's connection error, which carries the
+// whole configuration, password included.
+func plain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*ServerError](err); ok {
+		return e
+	}
+	var connect *pgconn.ConnectError
+	if !errors.As(err, &connect) {
+		return err
+	}
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	for _, ended := range []error{context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, ended) {
+			return fmt.Errorf("%s: %w", text, ended)
+		}
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return fmt.Errorf("%s: %w", text, pg)
+	}
+	return errors.New(text)
+}
+
+// inspect returns what the server's settings put at risk.
+func inspect(ctx context.Context, conn *pgx.Conn) (warnings []string) {
+	var fsync, pages, standbys string
+	var synchronous string
+	var replicas int
+	err := conn.QueryRow(ctx, `select current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_standby_names'),
+		current_setting('synchronous_commit'), (select count(*) from pg_stat_replication)`).Scan(&fsync, &pages, &standbys, &synchronous, &replicas)
+	if err != nil {
+		return []string{"the server's settings could not be read: whether it keeps what it confirms is not known"}
+	}
+	if fsync != "on" {
+		warnings = append(warnings, "fsync is off on the PostgreSQL server: a crash of its machine loses acknowledged commits or the whole database")
+	}
+	if pages != "on" {
+		warnings = append(warnings, "full_page_writes is off on the PostgreSQL server: a crash of its machine can damage the database")
+	}
+	switch {
+	case replicas > 0 && standbys == "":
+		warnings = append(warnings, "replication is asynchronous: a failover loses the last acknowledged commits; set synchronous_standby_names on the PostgreSQL server")
+	case standbys != "" && synchronous == "remote_write":
+		warnings = append(warnings, "synchronous_commit is remote_write: a crash of primary and standby together loses acknowledged commits; set it to on")
+	}
+	if !remoteIsSafe(conn) {
+		warnings = append(warnings, "the connection to the PostgreSQL server is not fully verified by TLS: whoever gets in between reads and alters it; add sslmode=verify-full and sslrootcert to the URL")
+	}
+	return warnings
+}
+
+// remoteIsSafe reports whether the peer is this machine, or verified.
+func remoteIsSafe(conn *pgx.Conn) bool {
+	c := conn.PgConn().Conn()
+	if t, ok := c.(*tls.Conn); ok && len(t.ConnectionState().VerifiedChains) > 0 {
+		return true
+	}
+	addr := c.RemoteAddr()
+	if addr.Network() == "unix" {
+		return true
+	}
+	at, err := netip.ParseAddrPort(addr.String())
+	return err == nil && at.Addr().IsLoopback()
+}
+
+// channelOf returns the channel of a schema: channels belong to the whole
+// database, and their names have at most 63 bytes.
+func channelOf(schema string) string {
+	sum := sha256.Sum256([]byte(schema))
+	return "fealty_" + hex.EncodeToString(sum[:8])
+}

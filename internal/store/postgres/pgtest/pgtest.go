@@ -1,0 +1,430 @@
+//go:build linux
+
+// Package pgtest runs private PostgreSQL servers for tests: each in a directory of
+// its own, with a loopback port and a unix socket, from the binaries of this
+// machine's installation. The server can be killed as by a power cut of its
+// process, and started again on what it left.
+//
+// The binaries are looked for in FEALTY_POSTGRES_BIN, in Debian's
+// /usr/lib/postgresql/*/bin and in PATH; tools/postgres.sh installs them. Without
+// them [Start] fails, and so do the tests: nothing is skipped.
+//
+// PostgreSQL refuses to run as root, so a root's server runs as the user postgres,
+// or else nobody.
+package pgtest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// patience is how long a server may take to start or to end.
+const patience = time.Minute
+
+// User is the superuser of every server. It needs the password on the loopback
+// port, and none on the socket.
+const User = "fealty"
+
+// Server is a PostgreSQL server. Its methods are called by one goroutine at a
+// time, except for URL, SocketURL and Database.
+type Server struct {
+	bin      string // folder of the binaries
+	dir      string // all of the server's files
+	port     int
+	password string
+	as       *syscall.SysProcAttr
+
+	server    *exec.Cmd     // nil while it is down
+	ended     chan struct{} // closed when server ended
+	watcher   *exec.Cmd
+	watching  io.Closer // the watcher's input: when it ends, the server must
+	databases atomic.Int64
+}
+
+// New starts a server that ends with the test.
+func New(tb testing.TB, settings ...string) *Server {
+	tb.Helper()
+	s, err := Start(settings...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return s
+}
+
+// Start makes a new database cluster and starts a server on it, with settings of
+// the form name=value beside its own. The caller closes it.
+func Start(settings ...string) (_ *Server, err error) {
+	bin, err := binaries()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "fealty-pg-")
+	if err != nil {
+		return nil, fmt.Errorf("pgtest: %w", err)
+	}
+	s := &Server{bin: bin, dir: dir, password: rand.Text()}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	if err := s.chooseUser(); err != nil {
+		return nil, err
+	}
+	if err := s.watch(); err != nil {
+		return nil, err
+	}
+	pwfile := filepath.Join(dir, "password")
+	if err := os.WriteFile(pwfile, []byte(s.password), 0o600); err != nil {
+		return nil, fmt.Errorf("pgtest: %w", err)
+	}
+	if s.as.Credential != nil {
+		if err := os.Chown(pwfile, int(s.as.Credential.Uid), int(s.as.Credential.Gid)); err != nil {
+			return nil, fmt.Errorf("pgtest: %w", err)
+		}
+	}
+	out, err := s.command("initdb", "-D", s.data(), "-U", User, "--pwfile", pwfile, "--auth-local=trust", "--auth-host=scram-sha-256",
+		"--encoding=UTF8", "--locale=C", "--no-sync").CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("pgtest: initdb: %w\n%s", err, out)
+	}
+	var conf strings.Builder
+	for _, set := range append([]string{
+		"listen_addresses=127.0.0.1", "unix_socket_directories=" + dir, "shared_buffers=32MB", "max_connections=200",
+		"autovacuum_naptime=5s", "log_min_messages=warning",
+	}, settings...) {
+		name, value, _ := strings.Cut(set, "=")
+		fmt.Fprintf(&conf, "%s = '%s'\n", name, strings.ReplaceAll(value, "'", "''"))
+	}
+	if err := appendFile(filepath.Join(s.data(), "postgresql.conf"), conf.String()); err != nil {
+		return nil, err
+	}
+	// Whoever else takes the port between here and there makes the start fail.
+	for range 5 {
+		if s.port, err = freePort(); err != nil {
+			return nil, err
+		}
+		if err = s.Start(); err == nil {
+			return s, nil
+		}
+	}
+	return nil, err
+}
+
+func appendFile(name, text string) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return fmt.Errorf("pgtest: %w", err)
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}
+
+// binaries returns the folder of the newest PostgreSQL that is installed.
+func binaries() (string, error) {
+	if dir := os.Getenv("FEALTY_POSTGRES_BIN"); dir != "" {
+		return dir, nil
+	}
+	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+	if err != nil {
+		return "", err
+	}
+	if len(found) > 0 {
+		release := func(name string) int {
+			n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(name))))
+			return n
+		}
+		return filepath.Dir(slices.MaxFunc(found, func(a, b string) int { return release(a) - release(b) })), nil
+	}
+	if name, err := exec.LookPath("postgres"); err == nil {
+		return filepath.Dir(name), nil
+	}
+	return "", errors.New("pgtest: no PostgreSQL server here, and these tests need a real one: run tools/postgres.sh, install the package postgresql, or set FEALTY_POSTGRES_BIN to the folder of its binaries")
+}
+
+// chooseUser makes the server run as somebody, and gives them its directory.
+func (s *Server) chooseUser() error {
+	// In a group of its own, so that an interrupt at the terminal ends the tests
+	// first, and those end the server.
+	s.as = &syscall.SysProcAttr{Setpgid: true}
+	if os.Getuid() != 0 {
+		return nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+		if err1 != nil || err2 != nil {
+			continue
+		}
+		s.as.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		if err := os.Chown(s.dir, int(uid), int(gid)); err != nil {
+			return fmt.Errorf("pgtest: %w", err)
+		}
+		return nil
+	}
+	return errors.New("pgtest: PostgreSQL does not run as root, and there is neither a user postgres nor nobody: run the tests as another user")
+}
+
+// watch starts a process that ends the server if this one does not live to do it.
+func (s *Server) watch() error {
+	s.watcher = exec.Command("sh", "-c", `cat >/dev/null; kill -QUIT "$(head -n 1 "$0/data/postmaster.pid")" 2>/dev/null && sleep 1; rm -rf "$0"`, s.dir)
+	s.watcher.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	in, err := s.watcher.StdinPipe()
+	if err != nil {
+		return err
+	}
+	s.watching = in
+	if err := s.watcher.Start(); err != nil {
+		s.watcher = nil
+		return fmt.Errorf("pgtest: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+
+func (s *Server) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(s.bin, name), args...)
+	cmd.Dir = s.dir
+	cmd.SysProcAttr = s.as
+	cmd.Env = []string{"PATH=" + s.bin + ":" + os.Getenv("PATH"), "HOME=" + s.dir, "LC_ALL=C", "TZ=UTC"}
+	return cmd
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("pgtest: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// Addr is where the server listens, as HOST:PORT. It stays the same.
+func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+
+// Password is that of [User].
+func (s *Server) Password() string { return s.password }
+
+// URL names a database over the loopback port, with the password.
+func (s *Server) URL(database string) string { return s.URLVia(s.Addr(), database) }
+
+// URLVia is URL with another address, such as a proxy's.
+func (s *Server) URLVia(addr, database string) string {
+	u := url.URL{Scheme: "postgres", User: url.UserPassword(User, s.password), Host: addr, Path: "/" + database, RawQuery: "sslmode=disable"}
+	return u.String()
+}
+
+// SocketURL names a database over the unix socket.
+func (s *Server) SocketURL(database string) string {
+	q := url.Values{"host": {s.dir}, "port": {strconv.Itoa(s.port)}, "user": {User}}
+	return "postgres:///" + database + "?" + q.Encode()
+}
+
+// Database makes a new, empty database and returns its name.
+func (s *Server) Database(tb testing.TB) string {
+	tb.Helper()
+	name := fmt.Sprintf("test%d", s.databases.Add(1))
+	s.Exec(tb, "postgres", "create database "+name)
+	return name
+}
+
+// Exec executes statements in a database, each by itself.
+func (s *Server) Exec(tb testing.TB, database string, statements ...string) {
+	tb.Helper()
+	conn := s.Connect(tb, database)
+	for _, text := range statements {
+		if _, err := conn.Exec(context.Background(), text); err != nil {
+			tb.Fatalf("%s: %v", text, err)
+		}
+	}
+	conn.Close(context.Background())
+}
+
+// Connect opens a connection to a database as its superuser. It is closed with
+// the test.
+func (s *Server) Connect(tb testing.TB, database string) *pgx.Conn {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.SocketURL(database))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { conn.Close(context.Background()) })
+	return conn
+}
+
+// Start starts a server that is down, and returns when it answers.
+func (s *Server) Start() error {
+	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return fmt.Errorf("pgtest: %w", err)
+	}
+	defer log.Close()
+	cmd := s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.port))
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("pgtest: %w", err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		cmd.Wait() // how it ended stands in its log
+	}()
+	s.server, s.ended = cmd, ended
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		ctx, cancel := context.WithDeadline(context.Background(), deadline)
+		conn, err := pgx.Connect(ctx, s.SocketURL("postgres"))
+		if err == nil {
+			conn.Close(ctx)
+			cancel()
+			return nil
+		}
+		cancel()
+		select {
+		case <-ended:
+			s.server = nil
+			return fmt.Errorf("pgtest: the server did not start:\n%s", s.log())
+		default:
+		}
+		if time.Now().After(deadline) {
+			return errors.Join(fmt.Errorf("pgtest: the server does not answer: %w\n%s", err, s.log()), s.Kill())
+		}
+	}
+}
+
+// log returns the end of the server's log.
+func (s *Server) log() string {
+	text, err := os.ReadFile(filepath.Join(s.dir, "log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-4096):])
+}
+
+// Kill ends all of the server's processes at once, with SIGKILL. What they wrote
+// is left to the kernel.
+func (s *Server) Kill() error {
+	if s.server == nil {
+		return nil
+	}
+	// Stopped first, so that it neither makes more processes nor sees any die.
+	pid := s.server.Process.Pid
+	if err := s.server.Process.Signal(syscall.SIGSTOP); err != nil {
+		return fmt.Errorf("pgtest: stop the server: %w", err)
+	}
+	all, err := children(pid)
+	if err != nil {
+		return err
+	}
+	if err := s.server.Process.Kill(); err != nil {
+		return fmt.Errorf("pgtest: kill the server: %w", err)
+	}
+	for _, child := range all {
+		_ = syscall.Kill(child, syscall.SIGKILL) // it may have ended by itself
+	}
+	<-s.ended
+	s.server = nil
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if !slices.ContainsFunc(all, func(pid int) bool { _, state := stat(pid); return state != "" && state != "Z" }) {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return errors.New("pgtest: processes of a killed server do not end")
+		}
+	}
+}
+
+// Stop ends the server as its service manager does: connections are cut, and
+// transactions under way rolled back.
+func (s *Server) Stop() error { return s.end(os.Interrupt) }
+
+func (s *Server) end(how os.Signal) error {
+	if s.server == nil {
+		return nil
+	}
+	if err := s.server.Process.Signal(how); err != nil {
+		return fmt.Errorf("pgtest: stop the server: %w", err)
+	}
+	select {
+	case <-s.ended:
+		s.server = nil
+		return nil
+	case <-time.After(patience):
+		return errors.Join(fmt.Errorf("pgtest: the server does not end:\n%s", s.log()), s.Kill())
+	}
+}
+
+// Close ends the server and deletes its files.
+func (s *Server) Close() error {
+	err := s.end(syscall.SIGQUIT)
+	if s.watcher != nil {
+		s.watching.Close()
+		err = errors.Join(err, s.watcher.Wait())
+		s.watcher = nil
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
+
+// children returns the processes whose parent is pid.
+func children(pid int) ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("pgtest: %w", err)
+	}
+	var all []int
+	for _, e := range entries {
+		child, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if parent, _ := stat(child); parent == pid {
+			all = append(all, child)
+		}
+	}
+	return all, nil
+}
+
+// stat returns the parent and the state of a process, see proc(5); an empty
+// state if there is none.
+func stat(pid int) (parent int, state string) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, ""
+	}
+	// The name, in parentheses, may hold anything.
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	if len(fields) < 2 {
+		return 0, ""
+	}
+	parent, _ = strconv.Atoi(fields[1])
+	return parent, fields[0]
+}

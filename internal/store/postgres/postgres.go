@@ -1,0 +1,266 @@
+// Package postgres keeps a cluster's store in a PostgreSQL database: rows in a
+// table, with any number of coordinators as clients.
+//
+// One row holds the newest revision, and whoever commits locks it first. So
+// conditions are compared with a state that nobody else can change before the
+// commit, and revisions become visible in their order. All writes of a [Store]
+// pass through one goroutine, which commits whatever has queued up meanwhile as
+// one PostgreSQL transaction (group commit), in two round trips. A Tx that
+// conflicts fails alone.
+//
+// What changed stands in a log in the database. LISTEN/NOTIFY only says when to
+// read it: one notice for each group, with nothing but the revision. A
+// connection of its own listens, reads the log after each LISTEN, and is given up
+// when it does not answer a heartbeat, so that neither a lost notice nor a half
+// open connection loses a change or delays it by more than Options.Heartbeat and
+// Options.Timeout.
+//
+// # Failure
+//
+// The transaction of a commit is sent in two parts. Until the second part, which
+// ends in COMMIT, has been sent, an error means that nothing was written, and a
+// call can be given up without leaving doubt. Afterwards only the server's own
+// answer decides; if it is lost, the error is [store.ErrUnknownOutcome]. The
+// server cannot forget such a transaction halfway: it holds the revision row
+// until it ended, so that [Store.Outcome] waits for it and its answer is final.
+//
+// A connection that was found dead is replaced at once where nothing was written.
+// A server that cannot be reached makes calls fail with the reason.
+//
+// # What is trusted
+//
+// That the server keeps what it confirmed. It does not where a failover goes to
+// a replica that lags behind (asynchronous replication), or with fsync off; Open
+// says so in the log where it can see it. A replica or a read-only server is
+// refused ([ServerError]), and so is a pooler that drops LISTEN: connect to the
+// server itself, or through a pooler in session mode. synchronous_commit is
+// raised to on where it is lower.
+//
+// TLS is as the URL says (sslmode, sslrootcert, sslcert, sslkey); without them the
+// driver's default is used, which does not verify the server, and the log says
+// so. The password in the URL, or in PGPASSWORD or a passfile, appears in no
+// error and no log.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// Bounds that no option changes.
+const (
+	maxGroup      = 512      // jobs in one PostgreSQL transaction
+	maxGroupBytes = 16 << 20 // of keys and values in one PostgreSQL transaction, before the last job
+)
+
+// Options adjust a store. The zero value is right for production.
+type Options struct {
+	// Retention is how long changes and outcomes are kept at least, if the bounds
+	// below allow it. Every process that has the database open measures on its own
+	// monotonic clock, so a change is kept that long after the first of them saw it.
+	// Zero means 1 hour.
+	Retention time.Duration
+
+	// RetainCommits bounds how many commits' changes are kept. Zero means
+	// 1,000,000.
+	RetainCommits int
+
+	// RetainBytes bounds the keys and values among the kept changes. Zero means
+	// 256 MiB.
+	RetainBytes int64
+
+	// Queue is how many writes may wait, each of up to store.MaxTxBytes; more wait
+	// outside, in their callers. Zero means 1024.
+	Queue int
+
+	// Readers is how many connections reads share; two more are for commits and
+	// for listening. Zero means 8.
+	Readers int
+
+	// Timeout is the longest wait for one answer of the server; of a List, six
+	// times as much. Half of it is how long a commit waits for those of other
+	// processes. Zero means 10 seconds.
+	Timeout time.Duration
+
+	// Heartbeat is how often the listening connection is tried, and the log read,
+	// without a notice. Zero means 2 seconds.
+	Heartbeat time.Duration
+
+	// Log gets what is wrong with the server, and failures of background work. Nil
+	// means slog.Default().
+	Log *slog.Logger
+}
+
+func (o Options) filled() (Options, error) {
+	if o.Retention < 0 || o.RetainCommits < 0 || o.RetainBytes < 0 || o.Queue < 0 || o.Readers < 0 || o.Timeout < 0 || o.Heartbeat < 0 {
+		return o, errors.New("store: postgres.Options has a negative value: use 0 for the default")
+	}
+	if o.Retention == 0 {
+		o.Retention = time.Hour
+	}
+	if o.RetainCommits == 0 {
+		o.RetainCommits = 1_000_000
+	}
+	if o.RetainBytes == 0 {
+		o.RetainBytes = 256 << 20
+	}
+	if o.Queue == 0 {
+		o.Queue = 1024
+	}
+	if o.Readers == 0 {
+		o.Readers = 8
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 10 * time.Second
+	}
+	if o.Heartbeat == 0 {
+		o.Heartbeat = 2 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return o, nil
+}
+
+// Store is an open database. It is safe for concurrent use.
+type Store struct {
+	opts    Options
+	config  *pgx.ConnConfig // how to connect; copied before use
+	name    string          // of the database, without user and password
+	schema  string          // where the tables are; set by Open
+	channel string          // of notices; set by Open
+
+	readers *pgxpool.Pool
+	queue   chan *job     // to the writer; closed by Close after the last caller left
+	closing chan struct{} // closed when Close begins
+	hub     hub
+	running sync.WaitGroup // the writer and the listener
+
+	mu      sync.Mutex
+	closed  bool           // guarded by mu
+	callers sync.WaitGroup // calls under way; Add only under mu and while !closed
+
+	closeOnce sync.Once
+}
+
+var (
+	_ store.Store  = (*Store)(nil)
+	_ store.Raiser = (*Store)(nil)
+)
+
+// Open opens the database that url names, and creates what it needs there if it
+// is not there yet, in the schema that comes first in the search_path.
+//
+//	postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full&sslrootcert=FILE
+//
+// Several hosts, separated by commas, are tried in turn until one is a primary.
+//
+// Errors: *[ServerError] if the server cannot hold a store, *[SchemaError] if its
+// schema is newer than this program.
+func Open(ctx context.Context, url string, opts Options) (_ *Store, err error) {
+	opts, err = opts.filled()
+	if err != nil {
+		return nil, err
+	}
+	config, name, err := parse(url)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		opts: opts, config: config, name: name,
+		queue: make(chan *job, opts.Queue), closing: make(chan struct{}), hub: newHub(),
+	}
+	if err := s.open(ctx); err != nil {
+		return nil, fmt.Errorf("store: open %s: %w", name, err)
+	}
+	return s, nil
+}
+
+func (s *Store) open(ctx context.Context) (err error) {
+	w := &writer{s: s}
+	l := &listener{s: s}
+	defer func() {
+		if err != nil {
+			w.drop()
+			l.drop()
+			if s.readers != nil {
+				s.readers.Close()
+			}
+		}
+	}()
+	conn, err := s.connect(ctx, bare, nil)
+	if err != nil {
+		return err
+	}
+	defer drop(conn)
+	if s.schema, err = findSchema(ctx, conn); err != nil {
+		return err
+	}
+	s.channel = channelOf(s.schema)
+	known, err := knownMigrations()
+	if err != nil {
+		return err
+	}
+	if err := migrate(ctx, conn, s.name, s.schema, known); err != nil {
+		return err
+	}
+	for _, warning := range inspect(ctx, conn) {
+		s.opts.Log.Warn(warning, "store", s.name)
+	}
+	if err := w.start(ctx); err != nil {
+		return err
+	}
+	if s.readers, err = s.connectReaders(ctx); err != nil {
+		return err
+	}
+	if err := l.start(ctx, conn); err != nil {
+		return err
+	}
+	listening, stop := context.WithCancel(context.Background())
+	s.running.Go(func() {
+		w.run()
+		stop() // only now, so that the last commits reach those who wait
+	})
+	s.running.Go(func() { l.run(listening) })
+	return nil
+}
+
+// Name names the database for people: postgres://HOST:PORT/DATABASE.
+func (s *Store) Name() string { return s.name }
+
+// enter begins a call, unless the store is closed; leave ends it.
+func (s *Store) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return store.ErrClosed
+	}
+	s.callers.Add(1)
+	return nil
+}
+
+func (s *Store) leave() { s.callers.Done() }
+
+// Close implements [store.Store]. What was handed over is committed first.
+func (s *Store) Close() error {
+	s.closeOnce.Do(func() {
+		s.mu.Lock()
+		s.closed = true
+		s.mu.Unlock()
+		close(s.closing)
+		s.callers.Wait()
+		close(s.queue)
+		s.running.Wait()
+		s.readers.Close()
+	})
+	return nil
+}

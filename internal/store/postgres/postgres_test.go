@@ -1,0 +1,107 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/postgres"
+	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
+	"github.com/fealty-io/fealty/internal/store/storetest"
+)
+
+// server is the one that all tests share; each has databases of its own. Tests do
+// not run in parallel, because some kill it.
+var server *pgtest.Server
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	var err error
+	if server, err = pgtest.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer server.Close()
+	return m.Run()
+}
+
+func openAt(t testing.TB, url string, o postgres.Options) *postgres.Store {
+	t.Helper()
+	s, err := postgres.Open(context.Background(), url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func put(key, value string) store.Tx {
+	return store.Tx{Put: []store.Write{{Key: key, Value: []byte(value)}}}
+}
+
+func mustCommit(t testing.TB, s store.Store, tx store.Tx) store.Revision {
+	t.Helper()
+	r, err := s.Commit(t.Context(), tx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func waitFor(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("still waiting for %s", what)
+		}
+	}
+}
+
+// again stops the server in some way, and starts it.
+func again(t testing.TB, stop func() error) {
+	t.Helper()
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestConformance(t *testing.T) {
+	storetest.Run(t, storetest.Engine{OutsideClock: true, New: func(t testing.TB, retain int) storetest.Database {
+		url := server.URL(server.Database(t))
+		open := func(t testing.TB) store.Store {
+			t.Helper()
+			s, err := postgres.Open(context.Background(), url, postgres.Options{RetainCommits: retain})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		return storetest.Database{
+			Shared: true,
+			Open:   open,
+			Restart: func(t testing.TB, s store.Store) store.Store {
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				again(t, server.Stop)
+				return open(t)
+			},
+			Kill: func(t testing.TB, s store.Store) store.Store {
+				again(t, server.Kill)
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				return open(t)
+			},
+		}
+	}})
+}

@@ -1,0 +1,136 @@
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+//go:embed migrations/*.sql
+var migrationFiles embed.FS
+
+// ErrSchema is matched by every *SchemaError.
+var ErrSchema = errors.New("database schema does not fit this version")
+
+// SchemaError says that a database was written by a version of this program that
+// knows more. Nothing was changed. It matches [ErrSchema].
+type SchemaError struct {
+	Database string
+	Found    string // first migration in the database that is not known here
+	Known    string // newest migration that this program knows
+}
+
+func (e *SchemaError) Error() string {
+	return fmt.Sprintf("%s has schema %q, the newest known here is %q: a newer version of fealty wrote it; run that version or a later one, or restore a backup into a new database",
+		e.Database, e.Found, e.Known)
+}
+
+func (e *SchemaError) Is(target error) bool { return target == ErrSchema }
+
+type migration struct{ name, script string }
+
+// knownMigrations returns what is embedded, oldest first. A migration is known
+// by its name and never changes once it was released; there is no way back.
+func knownMigrations() ([]migration, error) {
+	files, err := fs.Glob(migrationFiles, "migrations/*.sql") // sorted
+	if err != nil {
+		return nil, err
+	}
+	var all []migration
+	for _, f := range files {
+		script, err := fs.ReadFile(migrationFiles, f)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, migration{f[len("migrations/") : len(f)-len(".sql")], string(script)})
+	}
+	return all, nil
+}
+
+// findSchema returns the schema that holds a store, or that one will be made in.
+// It is asked once: what the search_path finds later must not matter.
+func findSchema(ctx context.Context, conn *pgx.Conn) (string, error) {
+	var schema *string
+	err := conn.QueryRow(ctx, `select coalesce(
+		(select n.nspname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass('fealty_migration')),
+		current_schema()::text)`).Scan(&schema)
+	if err != nil {
+		return "", err
+	}
+	if schema == nil {
+		return "", errors.New("no schema of the search_path exists: create one for the store, or set search_path in the URL")
+	}
+	return *schema, nil
+}
+
+// migrate brings the schema to the newest of known, in one transaction and under
+// a lock that keeps others who open it waiting, or returns a *SchemaError and
+// leaves it as it was.
+func migrate(ctx context.Context, conn *pgx.Conn, database, schema string, known []migration) (err error) {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			// The error to report is the one that brought us here.
+			_ = tx.Rollback(context.WithoutCancel(ctx))
+			if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == insufficientPrivilege {
+				err = fmt.Errorf("the user may not create what a store needs in schema %q: grant create and usage on it, or let its owner open the store once: %w", schema, err)
+			}
+		}
+	}()
+	sum := sha256.Sum256([]byte("fealty store migrations\x00" + schema))
+	for _, q := range []struct {
+		text string
+		args []any
+	}{
+		{"select set_config('search_path', $1, true)", []any{pgx.Identifier{schema}.Sanitize()}},
+		{"select set_config('lock_timeout', '60s', true)", nil},
+		// A changed default could have chosen another.
+		{"select pg_advisory_xact_lock($1)", []any{int64(binary.BigEndian.Uint64(sum[:]))}},
+	} {
+		if _, err := tx.Exec(ctx, q.text, q.args...); err != nil {
+			return err
+		}
+	}
+	var exists bool
+	if err := tx.QueryRow(ctx, "select to_regclass('fealty_migration') is not null").Scan(&exists); err != nil {
+		return err
+	}
+	if !exists {
+		if _, err := tx.Exec(ctx, "create table fealty_migration (n int primary key, name text not null)"); err != nil {
+			return err
+		}
+	}
+	rows, err := tx.Query(ctx, "select name from fealty_migration order by n")
+	if err != nil {
+		return err
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for i, name := range names {
+		if i >= len(known) || known[i].name != name {
+			return &SchemaError{Database: database, Found: name, Known: known[len(known)-1].name}
+		}
+	}
+	for i, m := range known[len(names):] {
+		// Several statements, which only the simple protocol takes.
+		if _, err := conn.PgConn().Exec(ctx, m.script).ReadAll(); err != nil {
+			return fmt.Errorf("migration %s: %w", m.name, err)
+		}
+		if _, err := tx.Exec(ctx, "insert into fealty_migration values ($1, $2)", len(names)+i+1, m.name); err != nil {
+			return err
+		}
+	}
+	return tx.Commit(ctx)
+}
