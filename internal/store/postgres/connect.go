@@ -183,6 +183,15 @@ func (s *Store) connectReaders(ctx context.Context) (*pgxpool.Pool, error) {
 	config.MaxConns = int32(s.opts.Readers)
 	config.MinConns = 0
 	config.PingTimeout = s.opts.Timeout
+	config.BeforeClose = func(conn *pgx.Conn) {
+		c := conn.PgConn().Conn()
+		if conn.IsClosed() {
+			c.Close() // it broke; the driver would wait for the last words of a server that may be silent
+			return
+		}
+		// For a farewell.
+		_ = c.SetDeadline(time.Now().Add(time.Second))
+	}
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { return s.settle(ctx, conn, reading) }
 	return pgxpool.NewWithConfig(ctx, config)
 }
@@ -207,7 +216,7 @@ func (s *Store) settle(ctx context.Context, conn *pgx.Conn, r role) error {
 		{"enable_seqscan", "off"},
 		{"jit", "off"},
 		// A client that died or was suspended in the middle holds up all others.
-		{"idle_in_transaction_session_timeout", seconds(min(s.opts.Timeout, abandonAfter))},
+		{"idle_in_transaction_session_timeout", seconds(min(s.opts.Timeout/4, abandonAfter))},
 		{"tcp_keepalives_idle", "3"},
 		{"tcp_keepalives_interval", "1"},
 		{"tcp_keepalives_count", "3"},
@@ -237,7 +246,8 @@ func (s *Store) settle(ctx context.Context, conn *pgx.Conn, r role) error {
 	return nil
 }
 
-// abandonAfter is when the server gives up a transaction whose client is silent.
+// abandonAfter is when the server gives up a transaction whose client is silent,
+// or after a quarter of the timeout: before others give up waiting for it.
 const abandonAfter = 2 * time.Second
 
 // drop ends a connection that is in whatever state. It does not wait for the

@@ -230,6 +230,7 @@ func (l *listener) run(ctx context.Context) {
 			continue
 		}
 		l.drop()
+		l.s.readers.Reset() // what broke this connection has probably broken the others
 		if !failing {
 			l.s.opts.Log.Warn("lost the connection that listens for changes, making another", "store", l.s.name, "err", err)
 			failing = true

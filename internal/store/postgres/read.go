@@ -110,6 +110,7 @@ func (s *Store) read(ctx context.Context, timeout time.Duration, f func(context.
 			s.readers.Reset() // the others are no better
 			continue
 		case errors.Is(err, context.DeadlineExceeded):
+			s.readers.Reset() // the others may be as silent
 			return fmt.Errorf("%s did not answer within %v", s.name, timeout)
 		}
 		return plain(err)

@@ -458,6 +458,12 @@ func (w *writer) attempt(group []*job) (*plan, error) {
 			return nil, fmt.Errorf("nothing was written: %w", err)
 		}
 		w.drop()
+		if w.unsettled {
+			// What it was decided on is not settled either.
+			for i := range p.results {
+				p.results[i].certain = false
+			}
+		}
 		w.unsettled = true
 		return p, err
 	}

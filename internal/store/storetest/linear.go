@@ -240,6 +240,10 @@ func ignoreLost(err error) error {
 	return err
 }
 
+// Linearizable is that case of the suite alone, for an engine that breaks its
+// server meanwhile.
+func Linearizable(t *testing.T, e Engine) { testLinearizable(t, e) }
+
 // testLinearizable makes random calls from many sides over connections that
 // lose requests and answers and deliver late, and asks for one order of all
 // calls that explains every answer.

@@ -210,6 +210,15 @@ func (s *Server) watch() error {
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
+// Command returns a command of PostgreSQL, such as pg_dump, to be run as the
+// server's user.
+func (s *Server) Command(name string, args ...string) *exec.Cmd {
+	cmd := s.command(name, args...)
+	attr := *s.as
+	cmd.SysProcAttr = &attr
+	return cmd
+}
+
 func (s *Server) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.dir
