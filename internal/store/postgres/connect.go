@@ -55,6 +55,9 @@ func parse(raw string) (*pgx.ConnConfig, string, error) {
 			hosts = append(hosts, h)
 		}
 	}
+	if strings.Contains(strings.Join(hosts, ""), "@") {
+		return nil, "", errors.New("store: the URL of the PostgreSQL database has more than one @: " + form) // a part of the password, likely
+	}
 	name := "postgres://" + strings.Join(hosts, ",") + "/" + config.Database
 	if config.RuntimeParams["application_name"] == "" {
 		config.RuntimeParams["application_name"] = "fealty"

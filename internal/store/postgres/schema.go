@@ -101,8 +101,10 @@ func migrate(ctx context.Context, conn *pgx.Conn, database, schema string, known
 			return err
 		}
 	}
+	// Not by to_regclass: it may answer from a cache of before the lock.
 	var exists bool
-	if err := tx.QueryRow(ctx, "select to_regclass('fealty_migration') is not null").Scan(&exists); err != nil {
+	err = tx.QueryRow(ctx, "select exists (select from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = 'fealty_migration')", schema).Scan(&exists)
+	if err != nil {
 		return err
 	}
 	if !exists {

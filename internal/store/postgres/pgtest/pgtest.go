@@ -291,6 +291,22 @@ func (s *Server) Connect(tb testing.TB, database string) *pgx.Conn {
 	return conn
 }
 
+// WriteFile writes a file that the server can read and nobody else, below the
+// directory of all its files (its data is in "data"), and returns its path.
+func (s *Server) WriteFile(tb testing.TB, name string, data []byte) string {
+	tb.Helper()
+	full := filepath.Join(s.dir, name)
+	if err := os.WriteFile(full, data, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	if s.as.Credential != nil {
+		if err := os.Chown(full, int(s.as.Credential.Uid), int(s.as.Credential.Gid)); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return full
+}
+
 // Start starts a server that is down, and returns when it answers.
 func (s *Server) Start() error {
 	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
