@@ -12,4 +12,6 @@ if [ "$(go env CGO_ENABLED)" != 1 ] || ! command -v "$(go env CC | cut -d' ' -f1
   race=
   echo "test: no C compiler here, so the race detector is off; everything else runs" >&2
 fi
+# The tests of the PostgreSQL store start servers of their own, and fail without.
+tools/postgres.sh || echo "test: going on without PostgreSQL; its tests will fail" >&2
 exec go test $race -timeout "${TEST_TIMEOUT:-15m}" ./...

@@ -210,22 +210,22 @@ func keepAlive(conn net.Conn) {
 // settle gives a new connection the settings that the promises rest on, whatever
 // those of server, database and role are.
 func (s *Store) settle(ctx context.Context, conn *pgx.Conn, r role) error {
-	seconds := func(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) + "ms" }
+	ms := func(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) + "ms" }
 	settings := []struct{ name, value string }{
 		{"default_transaction_isolation", "read committed"},
-		{"lock_timeout", seconds(s.opts.Timeout / 2)},
+		{"lock_timeout", ms(s.opts.Timeout / 2)},
 		// Rows are found by key. A plan that was made while a table was small must not
 		// outlive that, and compiling such short queries costs more than it saves.
 		{"enable_seqscan", "off"},
 		{"jit", "off"},
 		// A client that died or was suspended in the middle holds up all others.
-		{"idle_in_transaction_session_timeout", seconds(min(s.opts.Timeout/4, abandonAfter))},
+		{"idle_in_transaction_session_timeout", ms(min(s.opts.Timeout/4, abandonAfter))},
 		{"tcp_keepalives_idle", "3"},
 		{"tcp_keepalives_interval", "1"},
 		{"tcp_keepalives_count", "3"},
 	}
 	if r == reading {
-		settings = append(settings, struct{ name, value string }{"statement_timeout", seconds(listPatience * s.opts.Timeout)})
+		settings = append(settings, struct{ name, value string }{"statement_timeout", ms(listPatience * s.opts.Timeout)})
 	} else {
 		// It would end the wait for a synchronous standby as if that had confirmed.
 		settings = append(settings, struct{ name, value string }{"statement_timeout", "0"})

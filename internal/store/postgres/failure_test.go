@@ -298,6 +298,8 @@ func follow(t *testing.T, s store.Store, disturb func(round int) (key, value str
 
 // TestNotices counts the notices of commits of all sizes.
 func TestNotices(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	database := server.Database(t)
 	s := openAt(t, server.URL(database), postgres.Options{})
 	raw := server.Connect(t, database)
@@ -310,7 +312,7 @@ func TestNotices(t *testing.T) {
 	}
 	for _, tx := range []store.Tx{put("k", "small"), many, put("large", strings.Repeat("x", store.MaxValueBytes))} {
 		r := mustCommit(t, s, tx)
-		n, err := raw.WaitForNotification(t.Context())
+		n, err := raw.WaitForNotification(ctx)
 		if err != nil || n.Payload != fmt.Sprint(r) {
 			t.Fatalf("notice %+v, %v, want %d", n, err, r)
 		}
@@ -332,7 +334,7 @@ func TestNotices(t *testing.T) {
 	last := mustCommit(t, s, put("last", ""))
 	var told []string
 	for len(told) == 0 || told[len(told)-1] != fmt.Sprint(last) {
-		n, err := raw.WaitForNotification(t.Context())
+		n, err := raw.WaitForNotification(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}

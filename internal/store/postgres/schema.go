@@ -94,7 +94,6 @@ func migrate(ctx context.Context, conn *pgx.Conn, database, schema string, known
 	}{
 		{"select set_config('search_path', $1, true)", []any{pgx.Identifier{schema}.Sanitize()}},
 		{"select set_config('lock_timeout', '60s', true)", nil},
-		// A changed default could have chosen another.
 		{"select pg_advisory_xact_lock($1)", []any{int64(binary.BigEndian.Uint64(sum[:]))}},
 	} {
 		if _, err := tx.Exec(ctx, q.text, q.args...); err != nil {
