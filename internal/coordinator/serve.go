@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -35,7 +34,7 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return fmt.Errorf("refusing to serve: %w", err)
 	}
-	local, err := listenUnix(c.AdminSocket())
+	local, err := mesh.ListenLocal(c.AdminSocket())
 	if err != nil {
 		return err
 	}
@@ -267,33 +266,4 @@ func (c *Coordinator) word(ctx context.Context, method string, err error) error 
 	}
 	c.failures.log(ctx, c.log, slog.LevelError, "a call failed", slog.String("method", method), slog.Any("err", err))
 	return explain.New(explain.Internal, "what", method)
-}
-
-// listenUnix listens on a socket that only this user can open. A socket file that
-// a dead process left is removed: the lock of the data directory says that no
-// other coordinator lives here.
-func listenUnix(path string) (net.Listener, error) {
-	if err := mesh.CheckSocketPath(path); err != nil {
-		return nil, err
-	}
-	switch info, err := os.Lstat(path); {
-	case errors.Is(err, os.ErrNotExist):
-	case err != nil:
-		return nil, fmt.Errorf("look for an old admin socket: %w", err)
-	case info.Mode().Type() != os.ModeSocket:
-		return nil, fmt.Errorf("%s is in the way of the admin socket, and is no socket: move it, or name another path", path)
-	default:
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("remove the old admin socket: %w", err)
-		}
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("listen on the admin socket: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("protect the admin socket: %w", err)
-	}
-	return l, nil
 }
