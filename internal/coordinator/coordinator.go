@@ -240,7 +240,7 @@ func (c *Coordinator) open(ctx context.Context) error {
 	c.source = credential.NewIssued(ephemeral)
 	c.guard, err = mesh.NewGuard(mesh.GuardConfig{
 		Source: c.source, SendRoot: true, Local: mesh.OwnUser, Now: c.now,
-		OnFailure: c.handshakeFailed, OnCut: c.connectionCut,
+		OnFailure: c.handshakeFailed, OnRefused: c.connectionRefused, OnCut: c.connectionCut,
 	})
 	if err != nil {
 		return fmt.Errorf("guard the listeners: %w", err)
@@ -331,6 +331,13 @@ func (c *Coordinator) advertised() []string {
 func (c *Coordinator) handshakeFailed(err *mesh.HandshakeError) {
 	c.metrics.handshakes.WithLabelValues(string(err.Reason)).Inc()
 	c.refusals.log(context.Background(), c.log, slog.LevelInfo, "a handshake failed", slog.String("reason", string(err.Reason)), slog.String("remote", err.Endpoint))
+}
+
+// connectionRefused counts a connection that was refused for want of a place, or
+// on the local socket for its user, and says so.
+func (c *Coordinator) connectionRefused(err error) {
+	c.metrics.refused.Inc()
+	c.refusals.log(context.Background(), c.log, slog.LevelWarn, "a connection was refused", slog.Any("err", err))
 }
 
 // connectionCut counts a connection that ended because its peer's certificate

@@ -12,6 +12,7 @@ type metrics struct {
 	forged       prometheus.Counter
 	handshakes   *prometheus.CounterVec
 	cuts         *prometheus.CounterVec
+	refused      prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
@@ -51,10 +52,14 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 		Name: "fealty_connections_cut_total",
 		Help: "Connections that were ended because the peer's certificate expired or was banned.",
 	}, []string{"reason"})
+	m.refused = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "fealty_connections_refused_total",
+		Help: "Connections that were refused because a limit was reached or, on the local socket, for their user.",
+	})
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
-	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts,
+	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused,
 		gauge("fealty_coordinator_ready", "1 while a manifest is in force and this coordinator holds its keys.", func() float64 {
 			return truth(c.state.Load().phase == phaseReady)
 		}),
