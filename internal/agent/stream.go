@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -107,6 +108,16 @@ func (a *Agent) presentable(ctx context.Context) bool {
 	return err == nil && !m.ID().IsZero() && a.now().Before(m.NotAfter())
 }
 
+// presents returns the certificate that a connection made now would present, or nil.
+// It asks the source, which connections follow: a.svid is stored a moment later.
+func (a *Agent) presents(ctx context.Context) *x509.Certificate {
+	m, err := a.source.Current(ctx)
+	if err != nil || m.ID().IsZero() {
+		return nil
+	}
+	return m.Chain()[0]
+}
+
 // ending says how a stream ended.
 type ending struct {
 	lived bool // it stood for a while, or had news
@@ -125,8 +136,11 @@ func (a *Agent) round(ctx context.Context) ending {
 		end := a.session(ctx, address)
 		end.unwelcome = unwelcome(end.err)
 		rejected = rejected || end.unwelcome
-		if ctx.Err() != nil || end.moved {
+		if ctx.Err() != nil {
 			a.status.closed(nil)
+			return end
+		}
+		if end.moved { // still in contact: the next session says so, or why not
 			return end
 		}
 		if e, ok := verdict(end.err); ok {
@@ -150,7 +164,7 @@ func (a *Agent) round(ctx context.Context) ending {
 func (a *Agent) session(ctx context.Context, address string) (end ending) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	presented := a.svid.Load() // at the latest: a newer one moves the stream once more
+	presented := a.presents(ctx) // at the latest: a newer one moves the stream once more
 	// What hangs while it opens is as good as not there.
 	opening := time.AfterFunc(openTimeout, cancel)
 	failed := func(err error) ending {
@@ -204,7 +218,7 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 		superseded = info.Superseded()
 		// Our own certificate's end needs no alarm: the renewal supersedes it, and
 		// without one there is nothing to move to.
-		if end := info.Expires(); !end.IsZero() && end.Before(presented.leaf().NotAfter) && end.Sub(a.now()) > leastMove {
+		if end := info.Expires(); !end.IsZero() && presented != nil && end.Before(presented.NotAfter) && end.Sub(a.now()) > leastMove {
 			move.at(moveLead(end.Sub(a.now())))
 		}
 	}
@@ -247,11 +261,15 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 			err = a.report(stream, &told)
 		case <-superseded:
 			superseded = nil
-			if a.svid.Load() == presented {
-				move.at(upTo(bundleSpread))
-			} else {
-				move.at(upTo(moveSpread))
+			spread := moveSpread
+			if now := a.presents(ctx); presented != nil && now != nil && presented.Equal(now) {
+				spread = bundleSpread
+				// No later renewal is told on this stream: it has to move before its end.
+				if info, ok := mesh.FromContext(stream.Context()); ok && !info.Expires().IsZero() {
+					spread = min(spread, moveLead(info.Expires().Sub(a.now())))
+				}
 			}
+			move.at(upTo(spread))
 		case <-move.C():
 			end.moved = true
 			_ = stream.CloseSend() // the stream is left either way
