@@ -7,7 +7,7 @@ help:
 	@echo 'make run       a whole cluster on this machine; Ctrl-C ends it'
 	@echo 'make test      every test, with the race detector'
 	@echo 'make bench     every benchmark (BENCH=regexp, BENCHTIME=1s)'
-	@echo 'make fuzz      every fuzz target for a while (FUZZTIME=10s)'
+	@echo 'make fuzz      every fuzz target for a minute each (FUZZTIME=1m)'
 	@echo 'make lint      every check that is not a test'
 	@echo 'make generate  Go code from the protos'
 	@echo 'make build     bin/fealty'
