@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"math/big"
 	"net/url"
@@ -175,7 +176,35 @@ func TestAuthorizationMatrix(t *testing.T) {
 	if want := 0; passed == want {
 		t.Fatal("no cell was served: the matrix proves nothing")
 	}
+	// What no service has is refused by the same gate, and so logged and counted.
+	for _, cl := range callers {
+		err := cl.conn.Invoke(f.ctx(), "/fealty.v1.TokenService/GiveMeEverything", &fealtyv1.GetStatusRequest{}, &fealtyv1.GetStatusResponse{})
+		if !cl.noAnswer && !refusedByAuthz(err) {
+			t.Errorf("an unknown method as %s: %v, want a refusal of the authorizer", cl.name, err)
+		}
+	}
 	t.Logf("%d cells, %d served", cells, passed)
+}
+
+// A coordinator that serves a method of which nobody said who may call it does not
+// serve at all (I3).
+func TestServesNothingUndeclared(t *testing.T) {
+	f := readyFleet(t, nil)
+	services, err := authz.Services(Services()[1:]...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := authz.NewTable(services...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate, err := authz.New(table, authz.Options{ClusterID: func() string { return "" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.c.grpcServer(gate); !errors.Is(err, authz.ErrTable) || !strings.Contains(err.Error(), Services()[0]) {
+		t.Errorf("%v, want a refusal that names a method of %s", err, Services()[0])
+	}
 }
 
 // refusedByAuthz tells a refusal of the caller from a failure of what it asked.

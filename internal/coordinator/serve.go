@@ -38,7 +38,11 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return err
 	}
-	server := c.grpcServer(gate)
+	server, err := c.grpcServer(gate)
+	if err != nil {
+		local.Close()
+		return fmt.Errorf("refusing to serve: %w", err)
+	}
 	for _, l := range []net.Listener{c.cfg.Listener, local} {
 		g.Go(func() error {
 			if err := server.Serve(l); err != nil && ctx.Err() == nil {
@@ -116,11 +120,13 @@ func Services() []string {
 	}
 }
 
-func (c *Coordinator) grpcServer(gate *authz.Authorizer) *grpc.Server {
+// grpcServer fails if it has a method that the table of gate has not (I3).
+func (c *Coordinator) grpcServer(gate *authz.Authorizer) (*grpc.Server, error) {
 	server := grpc.NewServer(
 		grpc.Creds(c.guard.Credentials()),
 		// Unary methods are in no chain: admitFirst applies the same three.
 		grpc.StreamInterceptor(c.streamInterceptor(gate)),
+		grpc.UnknownServiceHandler(gate.UnknownService),
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
@@ -138,7 +144,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer) *grpc.Server {
 	fealtyv1.RegisterMemberServiceServer(services, memberServer{c: c})
 	fealtyv1.RegisterStatusServiceServer(services, statusServer{c: c})
 	fealtyv1.RegisterTokenServiceServer(services, tokenServer{c: c})
-	return server
+	return server, gate.Table().CheckServer(server)
 }
 
 // streamInterceptor words, guards and authorizes the calls of streaming methods.
