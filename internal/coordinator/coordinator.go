@@ -135,11 +135,12 @@ type Coordinator struct {
 	trustMu       sync.Mutex // orders what trust and source are set to; no I/O under it
 	trust         atomic.Pointer[trustView]
 	trustNews     news
-	headKick      chan struct{} // asks the head loop to look now; capacity 1
-	maxListed     int           // banned keys in a bundle
-	trustKick     chan struct{} // asks the trust loop to look now; capacity 1
-	setting       chan struct{} // held by the one SetManifest under way; capacity 1
-	headConfirmed atomic.Int64  // Unix nanoseconds of the last time the store showed our head
+	headKick      chan struct{}          // asks the head loop to look now; capacity 1
+	maxListed     int                    // banned keys in a bundle
+	trustKick     chan struct{}          // asks the trust loop to look now; capacity 1
+	setting       chan struct{}          // held by the one SetManifest under way; capacity 1
+	candidates    map[history.Hash]*move // moves of unknown outcome; owned by who holds setting
+	headConfirmed atomic.Int64           // Unix nanoseconds of the last time the store showed our head
 	serving       atomic.Bool
 
 	source  *credential.Issued // what our listener presents and believes

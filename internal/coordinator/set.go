@@ -78,6 +78,67 @@ func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer)
 	return stream.Send(&fealtyv1.FirstSetResponse{Step: &fealtyv1.FirstSetResponse_Done{Done: done}})
 }
 
+// A move is one transition on its way into force, and what the state after it
+// holds. The kinds of transitions differ in how they compose a move; the way from
+// there is one and the same: check, write what it needs, swap the head, adopt.
+type move struct {
+	from     *state // what it follows; nil for the first
+	manifest *manifest.Manifest
+	link     history.Link
+	secrets  *secrets
+	root     *x509.Certificate
+	mesh     *ca.MeshCA
+	keepers  []keeper
+
+	// newSeed says that the seed was made for this move: its root is written, and
+	// it is wiped if the move does not come into force.
+	newSeed bool
+}
+
+// keeper is a keeper of the seed and its name among the owners.
+type keeper struct {
+	name string
+	keyring.Keeper
+}
+
+// wipe overwrites the secrets that were made for the move, if nobody uses them.
+func (mv *move) wipe() {
+	if mv.newSeed {
+		mv.secrets.wipe()
+	}
+}
+
+// maxCandidates bounds the moves whose outcome is unknown at one time. Who loses
+// more answers than that needs a keeper, or the owners, for the oldest.
+const maxCandidates = 8
+
+// keepCandidate remembers a move that may have come into force, or may yet, so
+// that its keys are at hand when its head is seen. It reports whether it did.
+func (c *Coordinator) keepCandidate(mv *move) bool {
+	if len(c.candidates) >= maxCandidates {
+		return false
+	}
+	if c.candidates == nil {
+		c.candidates = make(map[history.Hash]*move)
+	}
+	c.candidates[mv.link.Hash] = mv
+	return true
+}
+
+// settleCandidates forgets the moves that are decided, now that head is adopted.
+// The seed of head may be that of one of them.
+func (c *Coordinator) settleCandidates(head history.Link) {
+	for hash, mv := range c.candidates {
+		if mv.link.Index > head.Index {
+			continue // it may come yet
+		}
+		if mv.link.Salt != head.Salt {
+			mv.wipe()
+		}
+		delete(c.candidates, hash)
+	}
+}
+
 // set makes a manifest the one in force. first allows a set without signatures
 // where there is no history: who asks is at the machine, or proved the setup
 // token.
@@ -104,144 +165,203 @@ func (c *Coordinator) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	if s.phase == phaseRecovery {
 		return nil, explain.New(explain.RecoveryMode, "reason", s.reason)
 	}
-	entry, err := c.admits(next)
-	if err != nil {
+	if err := c.staysAdmitted(s, next); err != nil {
 		return nil, err
-	}
-	if s.phase == phaseReady {
-		if now, err := c.admits(s.manifest); err == nil && now.Name != entry.Name {
-			return nil, explain.New(explain.RequestField, "field", "admit", "problem",
-				fmt.Sprintf("it renames this coordinator from %s to %s, and a process keeps its identity: keep the name, or add the other one for another enrolment key", now.Name, entry.Name))
-		}
 	}
 	keepers, err := c.keepers(next)
 	if err != nil {
 		return nil, err
 	}
+	mv, err := c.compose(req, s, next, first)
+	if err != nil {
+		return nil, err
+	}
+	mv.keepers = keepers
+	inUse := false
+	defer func() {
+		if !inUse {
+			mv.wipe()
+		}
+	}()
+	if err := c.moveFits(ctx, mv); err != nil {
+		return nil, err
+	}
+	if req.GetDryRun() {
+		return &fealtyv1.SetManifestResponse{Transition: transitionMessage(mv.link)}, nil
+	}
+	if err := c.writeSecrets(ctx, mv); err != nil {
+		return nil, err
+	}
+	if inUse, err = c.swap(ctx, mv); err != nil {
+		return nil, err
+	}
+	return &fealtyv1.SetManifestResponse{Transition: transitionMessage(mv.link)}, nil
+}
+
+// staysAdmitted reports whether next admits this coordinator, and under the name
+// that it has.
+func (c *Coordinator) staysAdmitted(s *state, next *manifest.Manifest) error {
+	entry, err := c.admits(next)
+	if err != nil || s.phase != phaseReady {
+		return err
+	}
+	if now, err := c.admits(s.manifest); err == nil && now.Name != entry.Name {
+		return explain.New(explain.RequestField, "field", "admit", "problem",
+			fmt.Sprintf("it renames this coordinator from %s to %s, and a process keeps its identity: keep the name, or add the other one for another enrolment key", now.Name, entry.Name))
+	}
+	return nil
+}
+
+// compose makes the move that req asks for, after s. It writes nothing.
+func (c *Coordinator) compose(req *fealtyv1.SetManifestRequest, s *state, m *manifest.Manifest, first bool) (*move, error) {
 	if s.phase == phaseUninitialized {
 		if !first {
 			return nil, explain.New(explain.HistoryUninitialized)
 		}
-		return c.genesis(ctx, req, next, keepers)
+		return c.composeGenesis(req, m)
 	}
-	return c.succeed(ctx, req, s, next, keepers)
-}
-
-// genesis makes the seed and writes the first transition.
-func (c *Coordinator) genesis(ctx context.Context, req *fealtyv1.SetManifestRequest, m *manifest.Manifest, keepers map[string]keyring.Keeper) (*fealtyv1.SetManifestResponse, error) {
-	const seedEpoch, epoch = 1, 1
-	now := c.now()
-	seed, salt := keyring.NewSeed(), keyring.NewSalt()
-	keys, err := seed.Derive(salt)
-	if err != nil {
+	if err := follows(req, s, m); err != nil {
 		return nil, err
 	}
-	root, err := ca.Root(keys.RootCA(), m.Cluster, now.Add(-ca.Backdate))
-	if err != nil {
-		return nil, fmt.Errorf("make the root: %w", err)
+	if !sameOwners(m.Seed, s.manifest.Seed) {
+		return nil, explain.New(explain.RequestField, "field", "seed", "problem", "a set keeps the seed's owners and threshold; they change by a reshare")
 	}
-	mesh, err := ca.NewMeshCA(root, keys.RootCA(), ca.MeshConfig{Cluster: m.Cluster, Epoch: epoch, Validity: meshLife(m)}, now)
-	if err != nil {
-		return nil, fmt.Errorf("make the mesh CA: %w", err)
-	}
-	t := history.Genesis(m)
-	t.MeshCAKey, t.Salt, t.Reason = mesh.KeyID(), history.Salt(salt), req.GetReason()
-	for i, o := range m.Seed.Owners {
-		// With a threshold of 1 every share is the seed itself.
-		t.ShareCommitments = append(t.ShareCommitments, history.ShareCommitment{
-			Owner: o.Name, Hash: keyring.Commitment(m.Cluster, seedEpoch, i+1, seed),
-		})
-	}
-	link, err := linkOf(t)
-	if err != nil {
+	mv := &move{from: s, manifest: m, secrets: s.secrets, root: s.root, mesh: s.issuer.Load().MeshCA()}
+	t, moves := s.chain.Next(history.KindSet, m)
+	if err := authorize(req, s, t); err != nil {
 		return nil, err
 	}
-	after := &state{manifest: m, head: link, secrets: &secrets{seed, keys}, root: root, meshKey: mesh.KeyID()}
-	if err := c.bundleFits(after, trustInput{}); err != nil {
-		return nil, err
-	}
-	if req.GetDryRun() {
-		return &fealtyv1.SetManifestResponse{Transition: transitionMessage(link)}, nil
-	}
-	for name, k := range keepers {
-		if err := c.sealSeed(ctx, k, name, m.Cluster, t, seed); err != nil {
+	if moves {
+		if err := c.newMesh(mv, t); err != nil {
 			return nil, err
 		}
 	}
-	if err := c.writeSealed(ctx, rootKey(seedEpoch, t.Salt), root.Raw); err != nil {
-		return nil, err
-	}
-	if err := c.faults.Hit("set.after-seed"); err != nil {
-		return nil, err
-	}
-	return c.swap(ctx, link, m, nil, seed, keys, root, mesh, keepers)
+	return mv, mv.seal(t)
 }
 
-// succeed writes a transition from the manifest in force to the next one.
-func (c *Coordinator) succeed(ctx context.Context, req *fealtyv1.SetManifestRequest, s *state, m *manifest.Manifest, keepers map[string]keyring.Keeper) (*fealtyv1.SetManifestResponse, error) {
+// follows reports whether req was made for the state s.
+func follows(req *fealtyv1.SetManifestRequest, s *state, m *manifest.Manifest) error {
 	switch {
 	case len(req.GetCurrentTransition()) == 0:
-		return nil, explain.New(explain.HistoryInitialized, "cluster", s.manifest.Cluster)
+		return explain.New(explain.HistoryInitialized, "cluster", s.manifest.Cluster)
 	case string(req.GetCurrentTransition()) != string(s.head.Hash[:]):
-		return nil, explain.New(explain.ManifestStale, "expected", shortHex(req.GetCurrentTransition()), "head", s.head.Hash.String()[:16], "index", fmt.Sprint(s.head.Index))
+		return explain.New(explain.ManifestStale, "expected", shortHex(req.GetCurrentTransition()), "head", s.head.Hash.String()[:16], "index", fmt.Sprint(s.head.Index))
 	case m.Cluster != s.manifest.Cluster:
-		return nil, explain.New(explain.RequestField, "field", "cluster", "problem", fmt.Sprintf("the manifest is of %s, and this cluster is %s", m.Cluster, s.manifest.Cluster))
-	case !sameOwners(m.Seed, s.manifest.Seed):
-		return nil, explain.New(explain.RequestField, "field", "seed", "problem", "a set keeps the seed's owners and threshold; they change by a reshare")
+		return explain.New(explain.RequestField, "field", "cluster", "problem", fmt.Sprintf("the manifest is of %s, and this cluster is %s", m.Cluster, s.manifest.Cluster))
 	}
-	t, moves := s.chain.Next(history.KindSet, m)
+	return nil
+}
+
+// authorize gives t reason and signatures of req, and reports whether those reach
+// the threshold of the signers in force.
+func authorize(req *fealtyv1.SetManifestRequest, s *state, t *history.Transition) error {
 	t.Reason = req.GetReason()
 	for _, sig := range req.GetSignatures() {
 		key, err := manifest.ParseKey(sig.GetKey())
 		if err != nil || len(sig.GetSignature()) != 64 {
-			return nil, explain.New(explain.ManifestMissigned, "signer", sig.GetKey())
+			return explain.New(explain.ManifestMissigned, "signer", sig.GetKey())
 		}
 		t.Signatures = append(t.Signatures, history.Signature{Key: key, Signature: [64]byte(sig.GetSignature())})
 	}
 	if err := history.Authorize(s.manifest, t.Statement(), t.Signatures); err != nil {
-		return nil, unauthorizedSet(err)
+		return unauthorizedSet(err)
 	}
-	mesh := s.issuer.Load().MeshCA()
-	if moves {
+	return nil
+}
+
+// composeGenesis makes the seed, its root and the first transition.
+func (c *Coordinator) composeGenesis(req *fealtyv1.SetManifestRequest, m *manifest.Manifest) (*move, error) {
+	t := history.Genesis(m)
+	t.Reason = req.GetReason()
+	mv := &move{manifest: m}
+	if err := c.makeSeed(mv, t); err != nil {
+		return nil, err
+	}
+	for i, o := range m.Seed.Owners {
+		// With a threshold of 1 every share is the seed itself.
+		t.ShareCommitments = append(t.ShareCommitments, history.ShareCommitment{
+			Owner: o.Name, Hash: keyring.Commitment(m.Cluster, t.SeedEpoch, i+1, mv.secrets.seed),
+		})
+	}
+	if err := c.newMesh(mv, t); err != nil {
+		return nil, err
+	}
+	return mv, mv.seal(t)
+}
+
+// makeSeed makes a new seed, and what derives from it, for mv and its transition.
+func (c *Coordinator) makeSeed(mv *move, t *history.Transition) error {
+	seed, salt := keyring.NewSeed(), keyring.NewSalt()
+	keys, err := seed.Derive(salt)
+	if err != nil {
+		return err
+	}
+	mv.secrets, mv.newSeed, t.Salt = &secrets{seed, keys}, true, history.Salt(salt)
+	if mv.root, err = ca.Root(keys.RootCA(), mv.manifest.Cluster, c.now().Add(-ca.Backdate)); err != nil {
+		return fmt.Errorf("make the root: %w", err)
+	}
+	return nil
+}
+
+// newMesh makes the mesh CA of a new authority epoch.
+func (c *Coordinator) newMesh(mv *move, t *history.Transition) error {
+	mesh, err := ca.NewMeshCA(mv.root, mv.secrets.keys.RootCA(), ca.MeshConfig{Cluster: mv.manifest.Cluster, Epoch: t.AuthorityEpoch, Validity: meshLife(mv.manifest)}, c.now())
+	if err != nil {
+		return fmt.Errorf("make the mesh CA: %w", err)
+	}
+	mv.mesh, t.MeshCAKey = mesh, mesh.KeyID()
+	return nil
+}
+
+// seal names the transition of the move by its hash, which is known before
+// anything is written.
+func (mv *move) seal(t *history.Transition) (err error) {
+	mv.link, err = linkOf(t)
+	return err
+}
+
+// moveFits reports whether a trust bundle can be made after the move. A head that
+// no bundle follows from would stop the cluster.
+func (c *Coordinator) moveFits(ctx context.Context, mv *move) error {
+	var in trustInput
+	if mv.from != nil {
 		var err error
-		mesh, err = ca.NewMeshCA(s.root, s.secrets.keys.RootCA(), ca.MeshConfig{Cluster: m.Cluster, Epoch: t.AuthorityEpoch, Validity: meshLife(m)}, c.now())
-		if err != nil {
-			return nil, fmt.Errorf("make the mesh CA: %w", err)
-		}
-		t.MeshCAKey = mesh.KeyID()
-	}
-	link, err := linkOf(t)
-	if err != nil {
-		return nil, err
-	}
-	in, err := c.readTrust(ctx, s)
-	if err != nil {
-		return nil, c.storeError("read the trust state", err)
-	}
-	after := &state{manifest: m, head: link, secrets: s.secrets, root: s.root, meshKey: mesh.KeyID()}
-	if err := c.bundleFits(after, in); err != nil {
-		return nil, err
-	}
-	if req.GetDryRun() {
-		return &fealtyv1.SetManifestResponse{Transition: transitionMessage(link)}, nil
-	}
-	for _, o := range m.Seed.Owners {
-		// A key file that was lost or replaced while this process held the seed is
-		// made good now, while it still does.
-		if have, err := c.openSeedOf(ctx, m.Cluster, t, o); err == nil && have.Equal(s.secrets.seed) {
-			have.Wipe()
-			continue
-		}
-		c.log.LogAttrs(ctx, slog.LevelWarn, "a keeper does not open the seed any more; it is sealed again", slog.String("keeper", o.Name))
-		if err := c.sealSeed(ctx, keepers[o.Name], o.Name, m.Cluster, t, s.secrets.seed); err != nil {
-			return nil, err
+		if in, err = c.readTrust(ctx, mv.from); err != nil {
+			return c.storeError("read the trust state", err)
 		}
 	}
-	return c.swap(ctx, link, m, s.chain, s.secrets.seed, s.secrets.keys, s.root, mesh, keepers)
+	return c.bundleFits(&state{manifest: mv.manifest, head: mv.link, secrets: mv.secrets, root: mv.root, meshKey: mv.mesh.KeyID()}, in)
+}
+
+// writeSecrets writes what must be found by who comes up at the new head: the
+// seed, sealed by each keeper, and the root.
+func (c *Coordinator) writeSecrets(ctx context.Context, mv *move) error {
+	t := &mv.link.Transition
+	for _, k := range mv.keepers {
+		if mv.from != nil {
+			// A key file that was lost or replaced while this process held the seed is
+			// made good now, while it still does.
+			if have, err := c.openSeedWith(ctx, k, mv.manifest.Cluster, t); err == nil && have.Equal(mv.secrets.seed) {
+				have.Wipe()
+				continue
+			}
+			c.log.LogAttrs(ctx, slog.LevelWarn, "a keeper does not open the seed any more; it is sealed again", slog.String("keeper", k.name))
+		}
+		if err := c.sealSeed(ctx, k, mv.manifest.Cluster, t, mv.secrets.seed); err != nil {
+			return err
+		}
+	}
+	if !mv.newSeed {
+		return nil
+	}
+	if err := c.writeSealed(ctx, rootKey(t.SeedEpoch, t.Salt), mv.root.Raw); err != nil {
+		return err
+	}
+	return c.faults.Hit("set.after-seed")
 }
 
 // bundleFits reports whether a trust bundle can be made of what is in force after
-// a set. A head that no bundle follows from would stop the cluster.
+// a move, from what it is made of before.
 func (c *Coordinator) bundleFits(after *state, in trustInput) error {
 	next, _ := nextTrustState(in, after, c.now().UTC().Truncate(time.Second))
 	if n := len(next.MeshKeys); n > snapshot.MaxMeshKeys {
@@ -254,12 +374,12 @@ func (c *Coordinator) bundleFits(after *state, in trustInput) error {
 }
 
 // sealSeed has a keeper seal the seed that t names, and stores that.
-func (c *Coordinator) sealSeed(ctx context.Context, k keyring.Keeper, name, cluster string, t *history.Transition, seed keyring.Seed) error {
-	sealed, err := keyring.SealSeed(ctx, k, keyring.Place{Cluster: cluster, Owner: name, SeedEpoch: t.SeedEpoch}, seed)
+func (c *Coordinator) sealSeed(ctx context.Context, k keeper, cluster string, t *history.Transition, seed keyring.Seed) error {
+	sealed, err := keyring.SealSeed(ctx, k, keyring.Place{Cluster: cluster, Owner: k.name, SeedEpoch: t.SeedEpoch}, seed)
 	if err != nil {
-		return explain.Wrap(err, explain.KeeperUnusable, "keeper", name, "problem", err.Error())
+		return explain.Wrap(err, explain.KeeperUnusable, "keeper", k.name, "problem", err.Error())
 	}
-	return c.writeSealed(ctx, sealedSeedKey(t.SeedEpoch, t.Salt, name), sealed)
+	return c.writeSealed(ctx, sealedSeedKey(t.SeedEpoch, t.Salt, k.name), sealed)
 }
 
 // linkOf names t by its hash, which is known before anything is written.
@@ -285,54 +405,56 @@ func transitionMessage(l history.Link) *fealtyv1.Transition {
 	}
 }
 
-// swap seals the mesh CA key for the new head, moves the head, and adopts it.
+// swap seals the mesh CA key for the new head, moves the head, and adopts it. It
+// reports whether the secrets of the move are in use now, or may be.
 //
-// If it stays unknown whether the head moved, nothing is adopted here: the mesh CA
-// key is sealed under the new head's hash, so the loop that follows the head finds
-// both, or neither.
-func (c *Coordinator) swap(ctx context.Context, link history.Link, m *manifest.Manifest, from *history.Verified,
-	seed keyring.Seed, keys keyring.Keys, root *x509.Certificate, mesh *ca.MeshCA, keepers map[string]keyring.Keeper,
-) (*fealtyv1.SetManifestResponse, error) {
-	for name, k := range keepers {
-		place := keyring.Place{Cluster: m.Cluster, Owner: name, SeedEpoch: link.SeedEpoch, Head: link.Hash}
-		sealed, err := keyring.SealMesh(ctx, k, place, mesh.Key(), mesh.Certificate().Raw)
+// If it stays unknown whether the head moved, nothing is adopted here: the loop
+// that follows the head finds its keys among the candidates or, after a restart,
+// sealed under the new head's hash.
+func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error) {
+	for _, k := range mv.keepers {
+		place := keyring.Place{Cluster: mv.manifest.Cluster, Owner: k.name, SeedEpoch: mv.link.SeedEpoch, Head: mv.link.Hash}
+		sealed, err := keyring.SealMesh(ctx, k, place, mv.mesh.Key(), mv.mesh.Certificate().Raw)
 		if err != nil {
-			return nil, explain.Wrap(err, explain.KeeperUnusable, "keeper", name, "problem", err.Error())
+			return false, explain.Wrap(err, explain.KeeperUnusable, "keeper", k.name, "problem", err.Error())
 		}
-		if err := c.writeSealed(ctx, sealedMeshKey(link.Hash, name), sealed); err != nil {
-			return nil, err
+		if err := c.writeSealed(ctx, sealedMeshKey(mv.link.Hash, k.name), sealed); err != nil {
+			return false, err
 		}
 	}
 	if err := c.faults.Hit("set.before-swap"); err != nil {
-		return nil, err
+		return false, err
 	}
-	verified, err := c.history.Append(ctx, from, &link.Transition, m, keys.Transaction())
+	var from *history.Verified
+	if mv.from != nil {
+		from = mv.from.chain
+	}
+	verified, err := c.history.Append(ctx, from, &mv.link.Transition, mv.manifest, mv.secrets.keys.Transaction())
 	if err != nil {
 		c.kickHead()
-		return nil, c.setError(err)
+		return errors.Is(err, store.ErrUnknownOutcome) && c.keepCandidate(mv), c.setError(err)
 	}
 	if err := c.faults.Hit("set.after-swap"); err != nil {
-		return nil, err
+		return c.keepCandidate(mv), err
 	}
 	// The head moved: what follows must not be given up because the caller did, and
 	// is no reason to say that it did not. The loop that follows the head goes on
 	// where it fails.
 	ctx = context.WithoutCancel(ctx)
-	done := &fealtyv1.SetManifestResponse{Transition: transitionMessage(link)}
 	if verified.Version() == 0 {
 		c.kickHead() // and on again, by somebody else
-		return done, nil
+		return c.keepCandidate(mv), nil
 	}
-	s, err := c.newState(verified, seed, keys, root, mesh)
+	s, err := c.newState(verified, mv.secrets.seed, mv.secrets.keys, mv.root, mv.mesh)
 	if err != nil {
 		c.log.LogAttrs(ctx, slog.LevelError, "the new head was not adopted", slog.Any("err", err))
 		c.kickHead()
-		return done, nil
+		return c.keepCandidate(mv), nil
 	}
 	if err := c.adopt(ctx, s); err == nil {
-		c.auditSet(ctx, s, &link.Transition)
+		c.auditSet(ctx, s, &mv.link.Transition)
 	}
-	return done, nil
+	return true, nil
 }
 
 // setError words why the head did not move. If somebody else moved it, our state
@@ -366,18 +488,18 @@ func (c *Coordinator) writeSealed(ctx context.Context, key string, value []byte)
 // keepers returns the keepers among the owners of m. This release brings the
 // seed back through a keeper alone, so a manifest without one, or one that needs
 // several shares, would lose the cluster with this process.
-func (c *Coordinator) keepers(m *manifest.Manifest) (map[string]keyring.Keeper, error) {
+func (c *Coordinator) keepers(m *manifest.Manifest) ([]keeper, error) {
 	if m.Seed.Threshold != 1 {
 		return nil, explain.New(explain.RequestField, "field", "seed.threshold", "problem",
 			fmt.Sprintf("%d shares would be needed, and this release brings the seed back through one keeper: set it to 1", m.Seed.Threshold))
 	}
-	out := make(map[string]keyring.Keeper)
+	var out []keeper
 	for _, o := range m.Seed.Owners {
 		k, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
 		if err != nil {
 			return nil, explain.Wrap(err, explain.KeeperUnusable, "keeper", o.Name, "problem", err.Error())
 		}
-		out[o.Name] = k
+		out = append(out, keeper{o.Name, k})
 	}
 	return out, nil
 }

@@ -295,6 +295,11 @@ func (c *Coordinator) openSeed(ctx context.Context, h *history.History, last *st
 	if last != nil && last.head.SeedEpoch == claimed.SeedEpoch && last.head.Salt == claimed.Salt {
 		return last.secrets.seed, claimed, nil
 	}
+	for _, mv := range c.candidates {
+		if mv.link.SeedEpoch == claimed.SeedEpoch && mv.link.Salt == claimed.Salt {
+			return mv.secrets.seed, claimed, nil
+		}
+	}
 	m, err := manifest.Parse(h.Manifests[claimed.Manifest])
 	if err != nil {
 		return keyring.Seed{}, nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
@@ -317,15 +322,19 @@ func (c *Coordinator) openSeed(ctx context.Context, h *history.History, last *st
 }
 
 func (c *Coordinator) openSeedOf(ctx context.Context, cluster string, t *history.Transition, o manifest.Owner) (keyring.Seed, error) {
-	keeper, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
+	k, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
 	if err != nil {
 		return keyring.Seed{}, err
 	}
-	e, err := c.store.Get(ctx, sealedSeedKey(t.SeedEpoch, t.Salt, o.Name))
+	return c.openSeedWith(ctx, keeper{o.Name, k}, cluster, t)
+}
+
+func (c *Coordinator) openSeedWith(ctx context.Context, k keeper, cluster string, t *history.Transition) (keyring.Seed, error) {
+	e, err := c.store.Get(ctx, sealedSeedKey(t.SeedEpoch, t.Salt, k.name))
 	if err != nil {
 		return keyring.Seed{}, fmt.Errorf("read the sealed seed: %w", err)
 	}
-	return keyring.OpenSeed(ctx, keeper, keyring.Place{Cluster: cluster, Owner: o.Name, SeedEpoch: t.SeedEpoch}, e.Value)
+	return keyring.OpenSeed(ctx, k, keyring.Place{Cluster: cluster, Owner: k.name, SeedEpoch: t.SeedEpoch}, e.Value)
 }
 
 // openMesh returns the mesh CA key of the head: the one in last if it is the
@@ -333,6 +342,9 @@ func (c *Coordinator) openSeedOf(ctx context.Context, cluster string, t *history
 func (c *Coordinator) openMesh(ctx context.Context, v *history.Verified, root *x509.Certificate, last *state) (*ca.MeshCA, error) {
 	if last != nil && last.meshKey == v.Current().MeshCAKey && last.root.Equal(root) {
 		return last.issuer.Load().MeshCA(), nil
+	}
+	if mv, ok := c.candidates[v.Current().Hash]; ok {
+		return mv.mesh, nil
 	}
 	var failures []error
 	for _, o := range v.Manifest().Seed.Owners {
@@ -344,6 +356,9 @@ func (c *Coordinator) openMesh(ctx context.Context, v *history.Verified, root *x
 			return mesh, nil
 		}
 		failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name, "problem", err.Error()))
+	}
+	if len(failures) == 0 {
+		return nil, explain.New(explain.KeeperUnusable, "keeper", "of the mesh CA key", "problem", "the manifest in force names no keeper")
 	}
 	return nil, errors.Join(failures...)
 }
@@ -411,6 +426,7 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 		attrs = append(attrs, slog.String("reason", s.reason))
 	}
 	if s.phase == phaseReady {
+		c.settleCandidates(s.head)
 		c.endSetup()
 		attrs = append(attrs, slog.String("cluster", s.manifest.Cluster), slog.Uint64("authority_epoch", s.head.AuthorityEpoch), slog.Uint64("index", s.head.Index))
 	}
