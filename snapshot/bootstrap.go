@@ -14,10 +14,9 @@ import (
 const (
 	MaxMembers      = 1 << 14
 	MaxCoordinators = 64
-)
 
-// RoleThin is the role of a node that learns nothing of the cluster's topology.
-const RoleThin = "thin"
+	maxAddress = 300 // bytes of a coordinator's address
+)
 
 // NodeBootstrap is the content of scope node_bootstrap: what a node is told when
 // it joins. It fixes the node's kind, roles and organizations until the first
@@ -31,7 +30,8 @@ type NodeBootstrap struct {
 	Organizations []string // the header's
 	Entry         string   // the manifest's entry that admitted it
 
-	// Members is the membership that the node may see; empty for role thin.
+	// Members are some of the members that the node may see, to find its way by when
+	// no coordinator answers; none for roles that may not hold them, see MayHold.
 	Members []Member
 
 	// Coordinators are the addresses (host:port) to renew and refresh at.
@@ -81,16 +81,9 @@ func (b *NodeBootstrap) walk(c *codec) {
 	c.member("cluster_id")
 	c.text(&b.ClusterID, identity.MaxClusterBytes)
 	c.member("coordinators")
-	c.names(&b.Coordinators, MaxCoordinators, 300)
+	c.names(&b.Coordinators, MaxCoordinators, maxAddress)
 	c.member("degraded")
-	c.begin()
-	c.member("allow")
-	c.names(&b.Degraded.Allow, maxNames, maxName)
-	c.member("max_seconds")
-	c.seconds(&b.Degraded.Max)
-	c.member("route_ttl_seconds")
-	c.seconds(&b.Degraded.RouteTTL)
-	c.end()
+	b.Degraded.walk(c)
 	c.member("entry")
 	c.text(&b.Entry, maxName)
 	c.member("kind")
@@ -124,17 +117,43 @@ func (b *NodeBootstrap) walk(c *codec) {
 	c.end()
 }
 
+func (p *DegradedPolicy) walk(c *codec) {
+	c.begin()
+	c.member("allow")
+	c.names(&p.Allow, maxNames, maxName)
+	c.member("max_seconds")
+	c.seconds(&p.Max)
+	c.member("route_ttl_seconds")
+	c.seconds(&p.RouteTTL)
+	c.end()
+}
+
+func (p *DegradedPolicy) clone() DegradedPolicy {
+	n := *p
+	n.Allow = slices.Clone(p.Allow)
+	return n
+}
+
 func (b *NodeBootstrap) grants(h *Header) string {
+	if msg := grantsOfNode(h, b.Kind, b.Roles, b.Organizations); msg != "" {
+		return msg
+	}
+	if len(b.Members) != 0 && !MayHold(ScopeNodeBootstrap, SectionMembers, h.Roles) {
+		return fmt.Sprintf("section %s, which roles %.200q may not hold", SectionMembers, h.Roles)
+	}
+	return ""
+}
+
+// grantsOfNode is grants of a content that says what its subject, a node, is.
+func grantsOfNode(h *Header, kind identity.Kind, roles, organizations []string) string {
 	node, _, _ := h.Subject.Node()
 	switch {
-	case b.Kind != node.Kind():
-		return fmt.Sprintf("kind %.40q for a node of kind %q", b.Kind, node.Kind())
-	case !slices.Equal(b.Roles, h.Roles):
-		return fmt.Sprintf("roles %.200q, the header says %.200q", b.Roles, h.Roles)
-	case !slices.Equal(b.Organizations, h.OrganizationIDs):
-		return fmt.Sprintf("organizations %.200q, the header says %.200q", b.Organizations, h.OrganizationIDs)
-	case slices.Contains(h.Roles, RoleThin) && len(b.Members) != 0:
-		return "the membership, which role thin may not see"
+	case kind != node.Kind():
+		return fmt.Sprintf("kind %.40q for a node of kind %q", kind, node.Kind())
+	case !slices.Equal(roles, h.Roles):
+		return fmt.Sprintf("roles %.200q, the header says %.200q", roles, h.Roles)
+	case !slices.Equal(organizations, h.OrganizationIDs):
+		return fmt.Sprintf("organizations %.200q, the header says %.200q", organizations, h.OrganizationIDs)
 	}
 	return ""
 }
@@ -146,19 +165,8 @@ func (b *NodeBootstrap) fault(h *Header) string {
 		return fmt.Sprintf("cluster_id is %.80q, the header's %.80q", b.ClusterID, h.ClusterID)
 	case b.Node != node:
 		return fmt.Sprintf("node is %.80q, the header's subject %.80q", b.Node, node)
-	case !validName(b.Entry):
-		return fmt.Sprintf("entry %.40q is no name", b.Entry)
-	case b.SVIDTTL <= 0 || b.RenewEvery <= 0 || b.RenewEvery >= b.SVIDTTL:
-		return fmt.Sprintf("renewal every %v of an identity that lives %v", b.RenewEvery, b.SVIDTTL)
-	case b.Degraded.Max >= b.SVIDTTL:
-		return fmt.Sprintf("degraded for up to %v with an identity that lives %v", b.Degraded.Max, b.SVIDTTL)
 	case !ascending(b.Members, func(x, y Member) int { return x.ID.Compare(y.ID) }):
 		return "members are out of order or double"
-	case len(b.Coordinators) == 0:
-		return "no coordinators"
-	}
-	if msg := faultOfNames(b.Degraded.Allow); msg != "" {
-		return "degraded.allow: " + msg
 	}
 	for _, m := range b.Members {
 		if m.ID.Cluster() != b.ClusterID {
@@ -168,7 +176,26 @@ func (b *NodeBootstrap) fault(h *Header) string {
 			return fmt.Sprintf("member %.80q is in state %.40q", m.ID, m.State)
 		}
 	}
-	for _, a := range b.Coordinators {
+	return faultOfTerms(b.Entry, b.Coordinators, b.RenewEvery, b.SVIDTTL, &b.Degraded)
+}
+
+// faultOfTerms says what is wrong with what node_bootstrap and node_runtime both
+// tell a node, or "".
+func faultOfTerms(entry string, coordinators []string, renewEvery, svidTTL time.Duration, degraded *DegradedPolicy) string {
+	switch {
+	case !validName(entry):
+		return fmt.Sprintf("entry %.40q is no name", entry)
+	case svidTTL <= 0 || renewEvery <= 0 || renewEvery >= svidTTL:
+		return fmt.Sprintf("renewal every %v of an identity that lives %v", renewEvery, svidTTL)
+	case degraded.Max >= svidTTL:
+		return fmt.Sprintf("degraded for up to %v with an identity that lives %v", degraded.Max, svidTTL)
+	case len(coordinators) == 0:
+		return "no coordinators"
+	}
+	if msg := faultOfNames(degraded.Allow); msg != "" {
+		return "degraded.allow: " + msg
+	}
+	for _, a := range coordinators {
 		host, port, err := net.SplitHostPort(a)
 		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || perr != nil || n == 0 {
 			return fmt.Sprintf("coordinator %.80q is no host:port", a)
@@ -184,6 +211,6 @@ func (b *NodeBootstrap) clone() NodeBootstrap {
 	n.Organizations = slices.Clone(b.Organizations)
 	n.Members = slices.Clone(b.Members)
 	n.Coordinators = slices.Clone(b.Coordinators)
-	n.Degraded.Allow = slices.Clone(b.Degraded.Allow)
+	n.Degraded = b.Degraded.clone()
 	return n
 }

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"encoding/base64"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +31,7 @@ type codec struct {
 	first   bool   // the next member is its object's first
 	err     error  // the first failure; nothing happens after it
 	secret  string // the first kind of raw secret in a string; see findSecret
+	quiet   bool   // no secret is looked for; see plain
 }
 
 // walker is a value with a canonical form.
@@ -166,7 +168,7 @@ func (c *codec) text(v *string, limit int) {
 // notice looks for raw secrets in a string. odd means it has a character that
 // names, addresses and ids do without.
 func (c *codec) notice(s string, odd bool) {
-	if c.secret == "" {
+	if c.secret == "" && !c.quiet {
 		c.secret = findSecret(s, odd)
 	}
 }
@@ -185,6 +187,15 @@ var oddBytes = func() (t [256]byte) {
 	}
 	return t
 }()
+
+// hasOdd reports whether s has a byte that notice calls odd.
+func hasOdd(s string) bool {
+	var seen byte
+	for i := range len(s) {
+		seen |= oddBytes[s[i]]
+	}
+	return seen != 0
+}
 
 // scan reads a string literal.
 func (c *codec) scan() (s string, odd bool) {
@@ -241,7 +252,7 @@ func (c *codec) number64(v *uint64) {
 	if !c.reading {
 		s = strconv.FormatUint(*v, 10)
 	}
-	c.text(&s, 20)
+	c.plain(&s, 20)
 	if c.err != nil || !c.reading {
 		return
 	}
@@ -320,7 +331,7 @@ func (c *codec) instant(v *time.Time) {
 		}
 		s = v.UTC().Format(timeLayout)
 	}
-	c.text(&s, len(timeLayout))
+	c.plain(&s, len(timeLayout))
 	if c.err != nil || !c.reading {
 		return
 	}
@@ -345,12 +356,13 @@ func (c *codec) fixed(v []byte) {
 	}
 }
 
-// plain is a string which by its form can hold no secret that a detector knows:
-// hex of a hash, base64 of a certificate. It would only cause false alarms.
+// plain is a string which by its form can hold no secret that a detector knows: a
+// number, a time, hex of a hash, base64 of a certificate. Looking for one would
+// only cost time and cause false alarms.
 func (c *codec) plain(v *string, limit int) {
-	had := c.secret
+	c.quiet = true
 	c.text(v, limit)
-	c.secret = had
+	c.quiet = false
 }
 
 // blob is a byte string of at most limit bytes, in padded standard base64.
@@ -392,14 +404,19 @@ func list[T any](c *codec, v *[]T, limit int, elem func(*codec, *T)) {
 	if c.skip("]") {
 		return
 	}
+	start := c.pos
 	for c.err == nil {
 		if len(*v) == limit {
 			c.fail("a list of more than %d", limit)
 			return
 		}
-		var e T
-		elem(c, &e)
-		*v = append(*v, e)
+		if n := len(*v); n == cap(*v) && n >= 32 {
+			// As many as the rest has room for, at the size that they had so far.
+			*v = slices.Grow(*v, 1+min(limit-n, (len(c.in)-c.pos)*n/(c.pos-start)))
+		}
+		var zero T
+		*v = append(*v, zero)
+		elem(c, &(*v)[len(*v)-1])
 		if !c.skip(",") {
 			c.token("]")
 			return

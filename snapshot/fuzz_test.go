@@ -35,6 +35,8 @@ func FuzzVerify(f *testing.F) {
 	f.Add(boot.Header, boot.Content, []byte(nil), false)
 	f.Add(boot.Header, boot.Content, boot.Publication.Record, false)
 	f.Add(bundle.Header, bundle.Content, []byte(nil), true)
+	runtime := must(Compose(fleet.bootstrapHeader(), fleet.runtimeContent()))
+	f.Add(runtime.HeaderBytes(), runtime.ContentBytes(), []byte(nil), false)
 	trust := fleet.trust()
 	f.Fuzz(func(t *testing.T, header, content, record []byte, byRoot bool) {
 		g := &forge{record: fleet.record(), cluster: testCluster, root: byRoot, keys: []crypto.Signer{fleet.keys[0]}}
@@ -73,11 +75,12 @@ func FuzzDecode(f *testing.F) {
 	news := []func() walker{
 		func() walker { return new(Header) }, func() walker { return new(Record) }, func() walker { return new(TrustBundle) },
 		func() walker { return new(NodeBootstrap) }, func() walker { return new(RootStatement) }, func() walker { return new(marksFile) },
+		func() walker { return new(NodeRuntime) },
 	}
 	h, r := fleet.bootstrapHeader(), fleet.record()
 	st := RootStatement{ClusterID: testCluster, ConfigRoot: public(fleet.root), SeedEpoch: 1, IssuedAt: fleet.now}
 	marks := mustAccept(f, Marks{}, fleet.bundle)
-	for i, w := range []walker{&h, &r, fleet.bundleContent(), fleet.bootstrapContent(), &st, &marksFile{marks.All()}} {
+	for i, w := range []walker{&h, &r, fleet.bundleContent(), fleet.bootstrapContent(), &st, &marksFile{marks.All()}, fleet.runtimeContent()} {
 		f.Add(uint8(i), string(must(encode(w))))
 	}
 	f.Fuzz(func(t *testing.T, which uint8, in string) {

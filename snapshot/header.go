@@ -16,7 +16,7 @@ import (
 // Scope is one kind of config that is given to a node. The set is closed.
 type Scope string
 
-// The scopes. Only the two that have a row in scopeRules can be composed and
+// The scopes. Only those that have a row in scopeRules can be composed and
 // verified so far; the others are refused as an unsupported schema.
 const (
 	ScopeNodeBootstrap      Scope = "node_bootstrap"
@@ -349,7 +349,8 @@ func (s Subject) kind() subjectKind {
 	return 0
 }
 
-// Content is the typed content of a scope: a *TrustBundle or a *NodeBootstrap.
+// Content is the typed content of a scope: a *TrustBundle, a *NodeBootstrap or a
+// *NodeRuntime.
 type Content interface {
 	walker
 
@@ -375,6 +376,7 @@ type scopeRule struct {
 // row here, a type with the methods of Content, and an accessor of Verified.
 var scopeRules = []scopeRule{
 	{ScopeNodeBootstrap, DefaultContent, subjectNode, AlgorithmTree, true, func() Content { return new(NodeBootstrap) }},
+	{ScopeNodeRuntime, DefaultContent, subjectNode, AlgorithmTree, true, func() Content { return new(NodeRuntime) }},
 	{ScopeTrustBundle, DefaultContent, subjectNode | subjectCluster | subjectRole, AlgorithmEd25519, false, func() Content { return new(TrustBundle) }},
 }
 

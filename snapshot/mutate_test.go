@@ -34,7 +34,8 @@ func TestEveryFlipAndTruncationIsRefused(t *testing.T) {
 		return nil
 	}
 	small := f.sized(t, 512) // with a proof of ten hashes
-	for name, s := range map[string]*Signed{"ed25519": f.signedBundle(t), "ed25519-tree": small} {
+	runtime := f.publishAmong(must(Compose(f.bootstrapHeader(), f.runtimeContent())), 3)
+	for name, s := range map[string]*Signed{"ed25519": f.signedBundle(t), "ed25519-tree": small, "node_runtime": runtime} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			data := must(s.Marshal())
@@ -217,6 +218,7 @@ func TestEveryFieldMutationIsRefused(t *testing.T) {
 	bundle.header.Roles, bundle.header.OrganizationIDs = []string{"ingress"}, []string{"acme"}
 	bundleDraft := must(Compose(bundle.header, f.bundleContent()))
 	bootDraft := must(Compose(boot.header, f.bootstrapContent()))
+	runtimeDraft := must(Compose(boot.header, f.runtimeContent()))
 
 	resigned := func(g *forge, d *Draft, content []byte) *Signed {
 		h := d.Header()
@@ -240,6 +242,12 @@ func TestEveryFieldMutationIsRefused(t *testing.T) {
 			func(text []byte) *Signed { return resigned(boot, bootDraft, text) },
 			[]string{"/members empty", "/degraded/allow empty", "/degraded/max_seconds empty", "/degraded/route_ttl_seconds empty",
 				"/resilience/data_members empty", "/resilience/required empty", "/entry float", "/entry negative", "/members/0/id float", "/members/1/id float"}},
+		{"node_runtime header", runtimeDraft.HeaderBytes(),
+			func(text []byte) *Signed { return boot.signBytes(text, runtimeDraft.ContentBytes()) },
+			[]string{"/scope_ids empty", "/snapshot_id negative", "/snapshot_id float"}},
+		{"node_runtime content", runtimeDraft.ContentBytes(),
+			func(text []byte) *Signed { return resigned(boot, runtimeDraft, text) },
+			[]string{"/degraded missing", "/degraded/allow empty", "/degraded/max_seconds empty", "/degraded/route_ttl_seconds empty", "/entry float", "/entry negative"}},
 		{"trust_bundle content", bundleDraft.ContentBytes(),
 			func(text []byte) *Signed { return resigned(bundle, bundleDraft, text) },
 			[]string{"/banned_ids empty", "/banned_keys empty", "/mesh_keys empty", "/config_keys empty", "/config_keys/0/scopes empty",

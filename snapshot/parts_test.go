@@ -231,6 +231,13 @@ func TestFindSecret(t *testing.T) {
 			t.Errorf("%q: not seen when read", s)
 		}
 	}
+	for _, name := range []string{"glpat-" + run, "ghp_" + run, "hvs." + run, "n-xoxb-" + run} {
+		id := mustID(identity.New(testCluster, identity.Data, name))
+		read, err := decode(string(must(encode(&NodeBootstrap{Node: id, ClusterID: testCluster}))), new(NodeBootstrap))
+		if err != nil || read.secret == "" {
+			t.Errorf("member %q: not seen when read: %v", name, err)
+		}
+	}
 	for _, s := range []string{
 		"", "edge-pool", "spiffe://prod.example/data/node-c", "c1.prod.example:7443", "https://c1.prod.example:7443/a@b", "[2001:db8::1]:7443",
 		"role:ingress", "bearer of bad news", "basic plan", "eyJ", "password", "password=", "continue_services", "ref:vault/db#user", strings.Repeat("0a", 32),

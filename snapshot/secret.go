@@ -72,17 +72,42 @@ func findSecret(s string, odd bool) string {
 		return ""
 	}
 	if !odd {
-		return findForms(s, s, true)
+		return findPlain(s)
 	}
-	return findForms(s, lowerASCII(s), false)
+	return findForms(s, lowerASCII(s))
 }
 
-func findForms(s, lower string, plainOnly bool) string {
+// plainForms are the forms of secretForms that are plain, and plainStarts their
+// first bytes.
+var plainForms, plainStarts = func() (forms []*secretForm, starts [256]bool) {
 	for i := range secretForms {
-		f := &secretForms[i]
-		if plainOnly && !f.plain {
+		if f := &secretForms[i]; f.plain {
+			forms = append(forms, f)
+			starts[f.begin[0]] = true
+		}
+	}
+	return forms, starts
+}()
+
+// findPlain is findForms for the plain forms, in one pass: most strings of a
+// snapshot are names, and there are many.
+func findPlain(s string) string {
+	for i := range len(s) {
+		if !plainStarts[s[i]] {
 			continue
 		}
+		for _, f := range plainForms {
+			if rest, ok := strings.CutPrefix(s[i:], f.begin); ok && f.is(rest) {
+				return f.kind
+			}
+		}
+	}
+	return ""
+}
+
+func findForms(s, lower string) string {
+	for i := range secretForms {
+		f := &secretForms[i]
 		in := s
 		if f.fold {
 			in = lower

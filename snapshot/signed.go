@@ -286,6 +286,8 @@ func Compose(h Header, content Content) (*Draft, error) {
 		h.ScopeType = ScopeTrustBundle
 	case *NodeBootstrap:
 		h.ScopeType = ScopeNodeBootstrap
+	case *NodeRuntime:
+		h.ScopeType = ScopeNodeRuntime
 	default:
 		return nil, fmt.Errorf("snapshot: content of type %T has no scope", content)
 	}

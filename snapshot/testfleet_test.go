@@ -131,6 +131,16 @@ func (f *fleet) bootstrapContent() *NodeBootstrap {
 	}
 }
 
+func (f *fleet) runtimeContent() *NodeRuntime {
+	return &NodeRuntime{
+		ClusterID: testCluster, Kind: identity.Data,
+		Roles: []string{"ingress"}, Organizations: []string{"acme"}, Entry: "edge-pool", State: MemberActive,
+		Coordinators: []string{"c1.prod.example:7443", "[2001:db8::1]:7443"},
+		RenewEvery:   30 * time.Minute, SVIDTTL: 25 * time.Hour,
+		Degraded: &DegradedPolicy{Allow: []string{"continue_services", "preserve_routes"}, Max: 24 * time.Hour, RouteTTL: time.Hour},
+	}
+}
+
 func (f *fleet) record() Record {
 	return Record{
 		ClusterID: testCluster, AuthorityEpoch: 3, Generation: 11,
@@ -187,6 +197,12 @@ type forge struct {
 func (f *fleet) forge(edit func(*forge)) *Signed {
 	g := &forge{header: f.bootstrapHeader(), content: f.bootstrapContent(), record: f.record(), cluster: testCluster, keys: []crypto.Signer{f.keys[0]}}
 	g.header.SchemaVersion, g.header.SnapshotID, g.header.ScopeType = schemaVersion, "forged", ScopeNodeBootstrap
+	return g.sign(edit)
+}
+
+func (f *fleet) forgeRuntime(edit func(*forge)) *Signed {
+	g := &forge{header: f.bootstrapHeader(), content: f.runtimeContent(), record: f.record(), cluster: testCluster, keys: []crypto.Signer{f.keys[0]}}
+	g.header.SchemaVersion, g.header.SnapshotID, g.header.ScopeType = schemaVersion, "forged", ScopeNodeRuntime
 	return g.sign(edit)
 }
 

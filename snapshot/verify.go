@@ -76,6 +76,14 @@ func (v *Verified) NodeBootstrap() (NodeBootstrap, bool) {
 	return NodeBootstrap{}, false
 }
 
+// NodeRuntime returns a copy of the content, if v is of scope node_runtime.
+func (v *Verified) NodeRuntime() (NodeRuntime, bool) {
+	if r, ok := v.content.(*NodeRuntime); ok {
+		return r.clone(), true
+	}
+	return NodeRuntime{}, false
+}
+
 // Verify decides whether s may be activated by the node that trust describes,
 // which accepted marks before. s must not change while it runs.
 //

@@ -100,7 +100,7 @@ var refusals = []refusal{
 		return f.forge(func(x *forge) { x.header.SchemaVersion = 2 })
 	}},
 	{check: checkSchema, name: "scope not supported", reason: ReasonSchema, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
-		return f.forge(func(x *forge) { x.header.ScopeType = ScopeNodeRuntime })
+		return f.forge(func(x *forge) { x.header.ScopeType = ScopeRoutePolicy })
 	}},
 	{check: checkSchema, name: "increment", reason: ReasonSchema, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.header.Base = &Base{ConfigVersion: 6, ContentHash: Digest{1}} })
