@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
 
 // The scripts run the program as people do: what a line says is what is typed, and
@@ -39,9 +41,10 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits,
-			"serve": serve,
-			"until": until,
+			"exits":    exits,
+			"postgres": new(servers).command,
+			"serve":    serve,
+			"until":    until,
 		},
 	})
 }
@@ -101,6 +104,49 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 		if time.Now().After(end) {
 			ts.Fatalf("it never succeeded: %v", err)
 		}
+	}
+}
+
+// servers are the PostgreSQL servers of the scripts that asked for one.
+type servers struct {
+	mu sync.Mutex
+	of map[*testscript.TestScript]*pgtest.Server // guarded by mu
+}
+
+// command is postgres start|kill|stop: a private server of the script, which
+// finds it in the variables PGADDR, PGPASS and PGURL and gets it back after a
+// kill.
+func (s *servers) command(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: postgres start|kill|stop")
+	}
+	s.mu.Lock()
+	server := s.of[ts]
+	s.mu.Unlock()
+	switch {
+	case args[0] == "start" && server == nil:
+		server, err := pgtest.Start()
+		ts.Check(err)
+		ts.Defer(func() { ts.Check(server.Close()) })
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.of == nil {
+			s.of = make(map[*testscript.TestScript]*pgtest.Server)
+		}
+		s.of[ts] = server
+		ts.Setenv("PGADDR", server.Addr())
+		ts.Setenv("PGPASS", server.Password())
+		ts.Setenv("PGURL", server.URL("postgres"))
+	case server == nil:
+		ts.Fatalf("no server was started")
+	case args[0] == "start":
+		ts.Check(server.Start())
+	case args[0] == "kill":
+		ts.Check(server.Kill())
+	case args[0] == "stop":
+		ts.Check(server.Stop())
+	default:
+		ts.Fatalf("usage: postgres start|kill|stop")
 	}
 }
 

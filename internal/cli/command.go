@@ -160,7 +160,7 @@ func (c *CLI) flagError(cmd *cobra.Command, err error) error {
 	if bad, ok := errors.AsType[badFlag](err); ok {
 		pairs := []any{"name", "--" + bad.setting.flag(), "problem", bad.problem, "want", bad.setting.want()}
 		if v, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-			pairs = append(pairs, "value", orBlank(v.GetValue()))
+			pairs = append(pairs, "value", orBlank(bad.setting.shown(v.GetValue())))
 		}
 		return explain.New(explain.BadValue, pairs...)
 	}

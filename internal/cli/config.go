@@ -346,13 +346,7 @@ func (c *CLI) printConfig(cfg *config) error {
 	items := make(list, 0, len(cfg.values))
 	t := &table{columns: []column{{title: "SETTING"}, {title: "VALUE", least: 20}, {title: "FROM"}, {title: "MEANING", wide: true}}}
 	for _, v := range cfg.values {
-		text := v.text
-		if v.form == secretForm {
-			text = explain.Redact(text)
-			if v.text == "" {
-				text = ""
-			}
-		}
+		text := v.setting.shown(v.text)
 		shown, meaning := text, v.help
 		if shown == "" {
 			shown, meaning = "-", v.zero

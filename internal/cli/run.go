@@ -17,7 +17,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/keyring"
-	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -29,7 +28,8 @@ func (c *CLI) coordinatorCommand() *cobra.Command {
 A coordinator that starts for the first time has no manifest, and says how to give it one. It keeps the
 cluster's secrets in memory; its folder holds the key by which it enrols and its admin socket.`,
 		sample: `  fealty coordinator --data /var/lib/fealty/coordinator --listen :7443 --advertise c1.example:7443
-  fealty coordinator --config /etc/fealty/coordinator.yaml --print-config`,
+  fealty coordinator --config /etc/fealty/coordinator.yaml --print-config
+  fealty coordinator --store 'postgres://fealty@db.example/fealty?sslmode=verify-full'`,
 		groups: []group{ofCoordinator, process},
 		run: func(ctx context.Context, cfg *config, _ []string) error {
 			return c.runCoordinator(ctx, cfg)
@@ -47,13 +47,9 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 	if err := mesh.CheckSocketPath(adminSocket(cfg)); err != nil {
 		return explain.Wrap(err, explain.BadSetting, "from", socket.from, "key", socket.key, "problem", strings.TrimPrefix(err.Error(), "mesh: "))
 	}
-	file := filepath.Join(data, "store", "fealty.db")
-	if text := cfg.text("store"); text != "" {
-		file = cfg.within(text[len("sqlite:"):])
-	}
-	st, err := sqlite.Open(ctx, file, sqlite.Options{Log: log})
+	st, name, err := c.openStore(ctx, cfg, log)
 	if err != nil {
-		return openError(file, err)
+		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 	listener, err := c.listen(ctx, cfg.text("listen"), "--listen")
@@ -72,7 +68,7 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 		log.Warn("the secrets in memory may show in a core dump or to a tracer", "err", err)
 	}
 	co, err := coordinator.New(ctx, coordinator.Config{
-		DataDir: data, Store: st, StoreName: "sqlite:" + file, Listener: listener, Metrics: metrics,
+		DataDir: data, Store: st, StoreName: name, Listener: listener, Metrics: metrics,
 		Advertise: advertised(cfg.list("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
 		Log: log, Now: c.env.Now, Release: c.env.Release,
 	})
@@ -104,14 +100,6 @@ func stopped(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
-}
-
-// openError words why a store was not opened.
-func openError(file string, err error) error {
-	if e := translate(err); e != nil {
-		return e
-	}
-	return explain.Wrap(err, explain.BadSetting, "from", "sqlite:"+file, "key", "store", "problem", err.Error())
 }
 
 func (c *CLI) listen(ctx context.Context, address, flag string) (net.Listener, error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
 )
 
 // group is a set of commands that a setting is for.
@@ -114,9 +115,9 @@ func settings() []*setting {
 			zero: "/var/lib/fealty/coordinator",
 			more: "It is made with mode 0700 and belongs to one process. It holds no secret of the cluster, only the key by which this coordinator enrols."},
 		{key: "store", groups: []group{ofCoordinator}, form: storeForm,
-			help: "the cluster's durable store, sqlite:PATH",
+			help: "the cluster's durable store, sqlite:PATH or postgres://HOST/DATABASE",
 			zero: "sqlite:DATA/store/fealty.db",
-			more: "sqlite is for one coordinator process and keeps its file on a local disk."},
+			more: "sqlite keeps a file on a local disk. postgres is a database of PostgreSQL 13 or later; its URL takes the parameters of libpq, such as sslmode=verify-full and sslrootcert. A password belongs into PGPASSFILE or into this variable: a flag shows it to every user of the machine. It is printed nowhere."},
 		{key: "listen", groups: []group{ofCoordinator}, form: addressForm, init: ":7443",
 			help: "serve members, people and joins on this address",
 			zero: ":7443, on every address of this machine"},
@@ -229,7 +230,7 @@ func (v *flagValue) String() string {
 func (v *flagValue) Type() string {
 	return map[form]string{
 		textForm: "text", pathForm: "path", addressForm: "host:port", addressesForm: "addresses", durationForm: "duration",
-		choiceForm: "word", storeForm: "sqlite:path", hexForm: "hex", secretForm: "text",
+		choiceForm: "word", storeForm: "address", hexForm: "hex", secretForm: "text",
 	}[v.setting.form]
 }
 
@@ -264,13 +265,26 @@ func (s *setting) want() string {
 	case addressesForm:
 		return "host:port, several of them separated by commas"
 	case storeForm:
-		return "sqlite:PATH"
+		return "sqlite:PATH or postgres://USER@HOST:PORT/DATABASE"
 	case hexForm:
 		return "64 hex digits"
 	case pathForm:
 		return "a path"
 	}
 	return "a text"
+}
+
+// shown is a value as people and their logs may see it.
+func (s *setting) shown(text string) string {
+	switch {
+	case text == "":
+		return ""
+	case s.form == secretForm:
+		return explain.Redact(text)
+	case s.form == storeForm:
+		return shownStore(text)
+	}
+	return text
 }
 
 // check says what is wrong with a value, or "".
@@ -300,13 +314,7 @@ func (s *setting) check(text string) string {
 			}
 		}
 	case storeForm:
-		scheme, path, ok := strings.Cut(text, ":")
-		switch {
-		case !ok || scheme != "sqlite":
-			return "this release knows stores that begin with sqlite:"
-		case path == "":
-			return "it names no file"
-		}
+		return checkStore(text)
 	case hexForm:
 		if _, err := identity.ParseKeyID(text); err != nil {
 			return "it is not 64 lower-case hex digits"

@@ -98,6 +98,8 @@ const (
 	StoreForged         Code = "FE-S105"
 	StoreNewerSchema    Code = "FE-S106"
 	StoreBusy           Code = "FE-S107"
+	StoreLoginRefused   Code = "FE-S108"
+	StoreUnsuitable     Code = "FE-S109"
 )
 
 // Token.
@@ -833,6 +835,30 @@ Migrations go forward only. An older release does not touch what it does not und
 		Page: `
 Writes are conditional on what they were decided on, and are decided again when that changed. A bound on the
 tries keeps one busy record from holding a call for ever.`,
+	},
+	{
+		Code:  StoreLoginRefused,
+		Title: "the database server does not let the coordinator in",
+		What:  "{store|the store} was not opened: the login was refused",
+		Why:   "{problem|the server did not accept user and password}",
+		Do:    "check the user in the URL, the password in FEALTY_STORE, PGPASSWORD or PGPASSFILE, and the server's pg_hba.conf",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+The server was reached and answered. It tells the reason in its own log in more detail than to a client. Nothing
+of the password is in any message or log of Fealty. The characters ` + "`@ : / ? # %`" + ` of a password in a URL are
+written in percent form, ` + "`%40`" + ` for an @.`,
+	},
+	{
+		Code:  StoreUnsuitable,
+		Title: "the database server cannot hold the store",
+		What:  "{store|the store} was not opened",
+		Why:   "{problem|the server cannot hold a store}",
+		Do:    "{do|name another server or database}",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+The server was reached and let the coordinator in, but cannot keep what a cluster needs kept: the database is not
+there, its tables belong to another program, the user may not make any, the server is a replica or read-only or
+too old, or a pooler in between drops LISTEN. Nothing was written.`,
 	},
 
 	{

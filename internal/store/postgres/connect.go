@@ -39,14 +39,12 @@ const minVersion = 130000
 // and password. Its errors show neither raw nor a part of it that could be the
 // password.
 func parse(raw string) (*pgx.ConnConfig, string, error) {
-	const form = "want postgres://USER:PASSWORD@HOST:PORT/DATABASE, with the characters @ : / ? # % of user and password in percent form, as in %40"
-	scheme, _, ok := strings.Cut(raw, "://")
-	if !ok || scheme != "postgres" && scheme != "postgresql" {
-		return nil, "", errors.New("store: the address of the database is not a PostgreSQL URL: " + form)
+	if err := CheckURL(raw); err != nil {
+		return nil, "", err
 	}
 	config, err := pgx.ParseConfig(raw)
 	if err != nil {
-		return nil, "", errors.New("store: the URL of the PostgreSQL database is not valid" + reason(raw, err) + ": " + form)
+		return nil, "", &AddressError{"is not valid" + reason(raw, err)}
 	}
 	hosts := []string{hostPort(config.Host, config.Port)}
 	for _, f := range config.Fallbacks {
@@ -54,9 +52,6 @@ func parse(raw string) (*pgx.ConnConfig, string, error) {
 		if h := hostPort(f.Host, f.Port); h != hosts[len(hosts)-1] {
 			hosts = append(hosts, h)
 		}
-	}
-	if strings.Contains(strings.Join(hosts, ""), "@") {
-		return nil, "", errors.New("store: the URL of the PostgreSQL database has more than one @: " + form) // a part of the password, likely
 	}
 	name := "postgres://" + strings.Join(hosts, ",") + "/" + config.Database
 	if config.RuntimeParams["application_name"] == "" {
@@ -267,29 +262,27 @@ func drop(conn *pgx.Conn) {
 	<-pg.CleanupDone()
 }
 
-// plain returns err without the driver's connection error, which carries the
-// whole configuration, password included.
+// connectError is why there is no connection. It takes the place of the driver's
+// error, which carries the whole configuration, password included.
+type connectError struct {
+	text string
+	err  error // what the driver's error wraps
+}
+
+func (e *connectError) Error() string { return e.text }
+func (e *connectError) Unwrap() error { return e.err }
+
+// plain returns err without the driver's connection error.
 func plain(err error) error {
-	if err == nil {
-		return nil
-	}
 	if e, ok := errors.AsType[*ServerError](err); ok {
 		return e
 	}
-	var connect *pgconn.ConnectError
-	if !errors.As(err, &connect) {
+	connect, ok := errors.AsType[*pgconn.ConnectError](err)
+	if !ok {
 		return err
 	}
-	text := strings.Join(strings.Fields(err.Error()), " ")
-	for _, ended := range []error{context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, ended) {
-			return fmt.Errorf("%s: %w", text, ended)
-		}
-	}
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return fmt.Errorf("%s: %w", text, pg)
-	}
-	return errors.New(text)
+	inner := connect.Unwrap()
+	return &connectError{strings.Join(strings.Fields(inner.Error()), " "), inner}
 }
 
 // inspect returns what the server's settings put at risk.

@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -68,7 +69,7 @@ func TestOpenRefuses(t *testing.T) {
 	t.Run("another program's tables", func(t *testing.T) {
 		database := server.Database(t)
 		server.Exec(t, database, "create table fealty_kv (theirs int)")
-		refused(t, server.URL(database))
+		wantServerError(t, refused(t, server.URL(database)), "not a store's")
 		var tables int
 		conn := server.Connect(t, database)
 		if err := conn.QueryRow(t.Context(), "select count(*) from pg_class where relname like 'fealty%'").Scan(&tables); err != nil || tables != 1 {
@@ -106,21 +107,36 @@ func TestOpenRefuses(t *testing.T) {
 		server.Exec(t, database, "create schema authorization guest")
 		openAt(t, u.String(), postgres.Options{}).Close() // "$user" comes first
 		server.Exec(t, database, "drop owned by guest", "drop role guest")
-		if !strings.Contains(err.Error(), "grant create") {
-			t.Fatalf("Open: %v", err)
-		}
+		wantServerError(t, err, "what a store needs")
 	})
 	t.Run("no schema", func(t *testing.T) {
-		if err := refused(t, server.URL(server.Database(t))+"&search_path=nowhere"); !strings.Contains(err.Error(), "search_path") {
-			t.Fatalf("Open: %v", err)
-		}
+		wantServerError(t, refused(t, server.URL(server.Database(t))+"&search_path=nowhere"), "search_path")
 	})
-	t.Run("no database", func(t *testing.T) { refused(t, server.URL("nowhere")) })
+	t.Run("no database", func(t *testing.T) {
+		wantServerError(t, refused(t, server.URL("nowhere")), `no database "nowhere"`)
+	})
+	t.Run("database of others", func(t *testing.T) {
+		database := server.Database(t)
+		server.Exec(t, database, "drop role if exists guest", "create role guest login password 'guest'", "revoke connect on database "+database+" from public")
+		u, _ := url.Parse(server.URL(database))
+		u.User = url.UserPassword("guest", "guest")
+		err := refused(t, u.String())
+		server.Exec(t, database, "drop role guest")
+		wantServerError(t, err, "use the database")
+	})
 	t.Run("wrong password", func(t *testing.T) {
 		u, _ := url.Parse(server.URL("postgres"))
 		u.User = url.UserPassword("fealty", "wrong-and-secret")
-		if err := refused(t, u.String()); strings.Contains(err.Error(), "wrong-and-secret") {
-			t.Fatalf("the error shows the password: %v", err)
+		err := refused(t, u.String())
+		if _, ok := errors.AsType[*postgres.LoginError](err); !ok || strings.Contains(err.Error(), "wrong-and-secret") {
+			t.Fatalf("Open: %v", err)
+		}
+	})
+	t.Run("nobody there", func(t *testing.T) {
+		err := refused(t, server.URLVia("127.0.0.1:1", "postgres"))
+		open, ok := errors.AsType[*postgres.OpenError](err)
+		if !ok || open.Name != "postgres://127.0.0.1:1/postgres" || !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Fatalf("Open: %v", err)
 		}
 	})
 	t.Run("negative option", func(t *testing.T) {
@@ -151,6 +167,9 @@ func TestPasswordIsHidden(t *testing.T) {
 		"postgres://u:hunter2/@127.0.0.1:1/db",
 		"postgres://u:hunter2#@127.0.0.1:1/db",
 		"postgres://u:p@hunter2@127.0.0.1:1/db",
+		"postgres://u:1/hunter2@127.0.0.1:1/db",
+		"postgres://u:1?hunter2@127.0.0.1:1/db",
+		"postgres://u:1#hunter2@127.0.0.1:1/db",
 		"postgres://u:hunter2@127.0.0.1:1/db?sslmode=hunter2",
 		"postgres://u:hunter2@127.0.0.1:1/db?sslmode=verify-full&sslrootcert=/nowhere",
 		"postgres://127.0.0.1:1/db?user=u&password=hunter2&sslmode=disable",
@@ -181,10 +200,50 @@ func TestPasswordIsHidden(t *testing.T) {
 		if !strings.Contains(err.Error(), "127.0.0.1") && !strings.Contains(err.Error(), "postgres://USER") {
 			t.Errorf("%s: the error does not help: %v", raw, err)
 		}
+		if hidden := postgres.HidePassword(raw); strings.Contains(hidden, "hunter2") && raw != "postgres://u:hunter2@127.0.0.1:1/db?sslmode=hunter2" {
+			t.Errorf("%s is shown as %s", raw, hidden)
+		}
 	}
 	s := openAt(t, server.URL(server.Database(t)), postgres.Options{})
 	if name := s.Name(); strings.Contains(name, server.Password()) || !strings.Contains(name, server.Addr()) {
 		t.Errorf("Name() = %q", name)
+	}
+}
+
+// TestAddresses: which texts are URLs, and how they are shown.
+func TestAddresses(t *testing.T) {
+	for raw, shown := range map[string]string{
+		"postgres://db.example/fealty":                                 "",
+		"postgresql://fealty@db.example:5432/fealty?sslmode=require":   "",
+		"postgres://a:1,b:2/fealty":                                    "",
+		"postgres://[::1]:5432/fealty":                                 "",
+		"postgres:///fealty?host=/run/postgresql":                      "",
+		"postgres://db/fealty?passfile=/etc/fealty/pgpass":             "",
+		"postgres://f:secret@db/fealty":                                "postgres://f:…@db/fealty",
+		"postgres://:secret@db/fealty":                                 "postgres://:…@db/fealty",
+		"postgres://f%40x:s%40x@a,b:2/fealty?sslmode=disable":          "postgres://f%40x:…@a,b:2/fealty?sslmode=disable",
+		"postgres:///fealty?password=secret&host=db&sslpassword=other": "postgres:///fealty?password=…&host=db&sslpassword=…",
+		"postgres:///fealty?PASSWORD=secret&p%61ssword=secret":         "postgres:///fealty?PASSWORD=…&p%61ssword=…",
+	} {
+		if shown == "" {
+			shown = raw
+		}
+		if err := postgres.CheckURL(raw); err != nil {
+			t.Errorf("%s: %v", raw, err)
+		}
+		if got := postgres.HidePassword(raw); got != shown || postgres.HasPassword(raw) != (shown != raw) {
+			t.Errorf("%s is shown as %s, has a password: %v", raw, got, postgres.HasPassword(raw))
+		}
+	}
+	for _, raw := range []string{
+		"", "postgres", "postgres:", "postgres:db", "mysql://db/x", "host=db password=secret", "postgres://u:p@ss@db/x", "postgres://u:p#s@db/x",
+		"postgres://u:1/s@db/x", "postgres://u:1?s@db/x", "postgres://u:p/s@db/x", "postgres://u:%zz@db/x", "postgres://db:port/x", "postgres://db/x?a=%",
+		"postgres://db/x?a;b", "postgres://db/\x7f",
+	} {
+		err := postgres.CheckURL(raw)
+		if _, ok := errors.AsType[*postgres.AddressError](err); !ok || postgres.HidePassword(raw) != "…" {
+			t.Errorf("%q: %v, shown as %s", raw, err, postgres.HidePassword(raw))
+		}
 	}
 }
 

@@ -45,7 +45,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -164,8 +163,10 @@ var (
 //
 // Several hosts, separated by commas, are tried in turn until one is a primary.
 //
-// Errors: *[ServerError] if the server cannot hold a store, *[SchemaError] if its
-// schema is newer than this program.
+// Errors: *[AddressError] if url cannot be used; otherwise an *[OpenError], which
+// wraps a *[ServerError] if the server cannot hold a store, a *[LoginError] if it
+// does not let the user in, and a *[SchemaError] if the database's schema is newer
+// than this program.
 func Open(ctx context.Context, url string, opts Options) (_ *Store, err error) {
 	opts, err = opts.filled()
 	if err != nil {
@@ -180,7 +181,7 @@ func Open(ctx context.Context, url string, opts Options) (_ *Store, err error) {
 		queue: make(chan *job, opts.Queue), closing: make(chan struct{}), hub: newHub(),
 	}
 	if err := s.open(ctx); err != nil {
-		return nil, fmt.Errorf("store: open %s: %w", name, err)
+		return nil, s.openError(err)
 	}
 	return s, nil
 }

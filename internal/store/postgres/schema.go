@@ -10,7 +10,6 @@ import (
 	"io/fs"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 //go:embed migrations/*.sql
@@ -65,7 +64,7 @@ func findSchema(ctx context.Context, conn *pgx.Conn) (string, error) {
 		return "", err
 	}
 	if schema == nil {
-		return "", errors.New("no schema of the search_path exists: create one for the store, or set search_path in the URL")
+		return "", &ServerError{"has no schema of the search_path in this database", "create one for the store, or set search_path in the URL"}
 	}
 	return *schema, nil
 }
@@ -82,9 +81,6 @@ func migrate(ctx context.Context, conn *pgx.Conn, database, schema string, known
 		if err != nil {
 			// The error to report is the one that brought us here.
 			_ = tx.Rollback(context.WithoutCancel(ctx))
-			if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == insufficientPrivilege {
-				err = fmt.Errorf("the user may not create what a store needs in schema %q: grant create and usage on it, or let its owner open the store once: %w", schema, err)
-			}
 		}
 	}()
 	sum := sha256.Sum256([]byte("fealty store migrations\x00" + schema))

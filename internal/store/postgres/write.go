@@ -130,6 +130,9 @@ const (
 	lockNotAvailable      = "55P03"
 	readOnlyTransaction   = "25006"
 	programLimitExceeded  = "54000"
+	invalidDatabase       = "3D000"
+	invalidAuthorization  = "28" // class
+	syntaxOrAccess        = "42" // class: something is there that is not ours
 )
 
 // The writer's statements, by the names they are prepared under.

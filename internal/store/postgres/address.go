@@ -1,0 +1,134 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// AddressError says what is wrong with the URL of a database, or with a file or
+// a variable that it leads to. It shows nothing that could be a password.
+type AddressError struct {
+	Problem string // continues "the URL"
+}
+
+func (e *AddressError) Error() string {
+	return "the URL of the PostgreSQL database " + e.Problem + ": want " + Form
+}
+
+const (
+	// Form is what a URL looks like.
+	Form = "postgres://USER@HOST:PORT/DATABASE"
+
+	percent = " (in user and password the characters @ : / ? # % stand in percent form, as in %40)"
+)
+
+// CheckURL returns an *[AddressError] if raw is not the URL of a database. It
+// looks at the text alone: whether files and hosts are there shows in [Open].
+func CheckURL(raw string) error {
+	scheme, _, ok := strings.Cut(raw, "://")
+	if !ok || scheme != "postgres" && scheme != "postgresql" {
+		return &AddressError{"does not begin with postgres://"}
+	}
+	u, err := url.Parse(raw)
+	if err != nil {
+		return &AddressError{"cannot be read" + percent} // why would quote it, and nobody can tell what is a password in it
+	}
+	// A password with one of these in the clear is cut in two, and a part of it is
+	// taken for something else, which is no secret.
+	if strings.Contains(raw, "#") {
+		return &AddressError{"holds a #" + percent}
+	}
+	if n := strings.Count(raw, "@"); n > 1 || n == 1 && u.User == nil {
+		return &AddressError{"has an @ that does not end user and password" + percent}
+	}
+	if _, err := url.ParseQuery(u.RawQuery); err != nil {
+		return &AddressError{"has a query that cannot be read" + percent}
+	}
+	return nil
+}
+
+// HidePassword returns a URL that [CheckURL] accepts without its passwords, for
+// people who look at their settings.
+func HidePassword(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil || CheckURL(raw) != nil {
+		return "…"
+	}
+	if _, ok := u.User.Password(); ok {
+		before, rest, _ := strings.Cut(raw, "@")
+		user := before[strings.Index(before, "://")+len("://"):]
+		user, _, _ = strings.Cut(user, ":")
+		raw = u.Scheme + "://" + user + ":…@" + rest
+	}
+	path, query, ok := strings.Cut(raw, "?")
+	if !ok {
+		return raw
+	}
+	pairs := strings.Split(query, "&")
+	for i, pair := range pairs {
+		if name, _, _ := strings.Cut(pair, "="); secretParameter(name) {
+			pairs[i] = name + "=…"
+		}
+	}
+	return path + "?" + strings.Join(pairs, "&")
+}
+
+// HasPassword reports whether a URL that [CheckURL] accepts holds a password.
+func HasPassword(raw string) bool { return HidePassword(raw) != raw }
+
+// secretParameter reports whether a parameter of a URL holds a password. It errs
+// on the safe side.
+func secretParameter(name string) bool {
+	if plain, err := url.QueryUnescape(name); err == nil {
+		name = plain
+	}
+	name = strings.ToLower(name)
+	return strings.Contains(name, "pass") && name != "passfile"
+}
+
+// LoginError says that the server does not let the user in.
+type LoginError struct {
+	Problem string // the server's words
+}
+
+func (e *LoginError) Error() string {
+	return "the server does not let this user in: " + e.Problem + ": check user, password and the server's pg_hba.conf"
+}
+
+// OpenError says that the database Name was not opened. It wraps why: an
+// *[AddressError], *[ServerError], *[LoginError] or *[SchemaError]; with anything
+// else, the server was not reached. It shows neither user nor password.
+type OpenError struct {
+	Name string // as [Store.Name]
+	Err  error
+}
+
+func (e *OpenError) Error() string { return "store: open " + e.Name + ": " + e.Err.Error() }
+func (e *OpenError) Unwrap() error { return e.Err }
+
+// openError returns err with the type that says what to do about it.
+func (s *Store) openError(err error) error {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if _, told := errors.AsType[*ServerError](err); told || !ok {
+		return &OpenError{s.name, err}
+	}
+	switch {
+	case pg.Code == invalidDatabase:
+		err = &ServerError{"has no database " + strconv.Quote(s.config.Database), "create it and name this user its owner, or correct the name in the URL"}
+	case pg.Code == insufficientPrivilege && s.schema == "":
+		err = &ServerError{"does not let this user use the database (" + pg.Message + ")", "grant connect on it"}
+	case pg.Code == insufficientPrivilege:
+		err = &ServerError{fmt.Sprintf("does not let this user do what a store needs in schema %q (%s)", s.schema, pg.Message),
+			"grant create and usage on the schema, or let its owner open the store once"}
+	case strings.HasPrefix(pg.Code, invalidAuthorization):
+		err = &LoginError{pg.Message}
+	case strings.HasPrefix(pg.Code, syntaxOrAccess):
+		err = &ServerError{fmt.Sprintf("has tables in schema %q that are not a store's (%s)", s.schema, pg.Message), "name an empty database or schema"}
+	}
+	return &OpenError{s.name, err}
+}
