@@ -277,12 +277,6 @@ func (c *Coordinator) composeGenesis(req *fealtyv1.SetManifestRequest, m *manife
 	if err := c.makeSeed(mv, t); err != nil {
 		return nil, err
 	}
-	for i, o := range m.Seed.Owners {
-		// With a threshold of 1 every share is the seed itself.
-		t.ShareCommitments = append(t.ShareCommitments, history.ShareCommitment{
-			Owner: o.Name, Hash: keyring.Commitment(m.Cluster, t.SeedEpoch, i+1, mv.secrets.seed),
-		})
-	}
 	if err := c.newMesh(mv, t); err != nil {
 		return nil, err
 	}

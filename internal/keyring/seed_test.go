@@ -336,24 +336,32 @@ func TestSecretsDoNotShow(t *testing.T) {
 		h.Write(append([]byte(label), 1))
 		return h.Sum(nil)
 	}
-	secrets := [][]byte{seed.Reveal(), prk, expand("fealty/v1/transaction"), expand("fealty/v1/record-mac")}
+	shares, err := keyring.Split(seed, 2, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	share := shares[0]
+	file := keyring.ShareFile{Cluster: "prod.example", Owner: "alice", SeedEpoch: 1, Threshold: 2, Share: share}
+	secrets := [][]byte{seed.Reveal(), share.Reveal(), prk, expand("fealty/v1/transaction"), expand("fealty/v1/record-mac")}
 
 	type inner struct {
 		seed   keyring.Seed
 		keys   keyring.Keys
 		signer keyring.Signer
+		share  keyring.Share
 	}
 	type Outer struct {
 		Seed   keyring.Seed
 		Keys   keyring.Keys
 		Signer keyring.Signer
+		Share  keyring.Share
 		Ptr    *keyring.Seed
 		Map    map[string]keyring.Seed
 		inner  inner
 	}
-	outer := Outer{seed, keys, keys.Transaction(), &seed, map[string]keyring.Seed{"a": seed}, inner{seed, keys, keys.Transaction()}}
+	outer := Outer{seed, keys, keys.Transaction(), share, &seed, map[string]keyring.Seed{"a": seed}, inner{seed, keys, keys.Transaction(), share}}
 	_ = outer.inner
-	values := []any{seed, &seed, keys, &keys, keys.Transaction(), keys.RootCA(), outer, &outer, outer.inner, []keyring.Seed{seed}, []any{seed, keys}}
+	values := []any{seed, &seed, keys, &keys, keys.Transaction(), keys.RootCA(), outer, &outer, outer.inner, []keyring.Seed{seed}, []any{seed, keys}, share, &share, shares, file, &file}
 
 	var shown bytes.Buffer
 	for _, v := range values {
@@ -397,27 +405,7 @@ func TestSecretsDoNotShow(t *testing.T) {
 			}
 		}
 	}
-	if !strings.Contains(text, "keyring.seed(hidden)") {
-		t.Error("nothing says that a seed is hidden")
-	}
-}
-
-// TestCommitment pins the commitment and shows that every part counts.
-func TestCommitment(t *testing.T) {
-	seed := fixedSeed(t)
-	got := keyring.Commitment("prod.example", 1, 1, seed)
-	const golden = "cc1cf27faea3e0c0d5405a8d050a6d8663c150d2d3b56f4232cd2ae5e5cb2033"
-	if hex.EncodeToString(got[:]) != golden {
-		t.Errorf("got %x, want %s", got, golden)
-	}
-	for part, other := range map[string][32]byte{
-		"cluster": keyring.Commitment("prod.example2", 1, 1, seed),
-		"epoch":   keyring.Commitment("prod.example", 2, 1, seed),
-		"index":   keyring.Commitment("prod.example", 1, 2, seed),
-		"share":   keyring.Commitment("prod.example", 1, 1, keyring.NewSeed()),
-	} {
-		if other == got {
-			t.Errorf("another %s has the same commitment", part)
-		}
+	if !strings.Contains(text, "keyring.seed(hidden)") || !strings.Contains(text, "keyring.share(hidden)") {
+		t.Error("nothing says that a seed or a share is hidden")
 	}
 }
