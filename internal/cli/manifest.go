@@ -57,7 +57,7 @@ Without --coordinator-key the coordinator that the settings name is asked for it
 	f.StringArrayVar(&in.coordinators, "coordinator-key", nil, "[NAME=]ed25519:…, the enrolment key of a coordinator")
 	f.StringArrayVar(&in.signers, "signer", nil, "NAME=ed25519:…, who may set the next manifest")
 	f.StringVar(&in.signerKeyOut, "signer-key-out", "", "make a signer's key, and write it to this new file")
-	f.StringArrayVar(&in.keepers, "keeper", nil, "[NAME=]file:PATH, what seals the seed for a restart without a human")
+	f.StringArrayVar(&in.keepers, "keeper", nil, "[NAME=]file:PATH or [NAME=]exec:PATH, what seals the seed for a restart without a human")
 	f.StringArrayVar(&in.owners, "owner", nil, "NAME=RECIPIENT, a person who owns a share of the seed (age1…, ssh-ed25519 …)")
 	f.StringVar(&in.out, "out", "", "write the manifest to this new file")
 	return cmd
@@ -71,7 +71,7 @@ func (c *CLI) initManifest(ctx context.Context, cfg *config, in initFlags) error
 		return missing("--signer", "somebody has to sign the next manifest", "--signer NAME=ed25519:KEY, or --signer-key-out FILE to make a key")
 	}
 	if len(in.keepers)+len(in.owners) == 0 {
-		return missing("--keeper", "somebody has to bring the seed back when every coordinator is lost", "--keeper file:PATH, or --owner NAME=RECIPIENT")
+		return missing("--keeper", "somebody has to bring the seed back when every coordinator is lost", "--keeper file:PATH or exec:PATH, or --owner NAME=RECIPIENT")
 	}
 	if len(in.coordinators) == 0 {
 		key, err := c.enrolmentKey(ctx, cfg)

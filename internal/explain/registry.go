@@ -547,7 +547,8 @@ request.`,
 		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
 		Page: `
 A keeper seals the seed for a restart without a human. For ` + "`file:`" + ` it is a key file that only the
-coordinator's user may read (mode 0600). The coordinator does not fall back to a weaker way by itself.`,
+coordinator's user may read (mode 0600), for ` + "`exec:`" + ` a program that only root or that user can
+change. The coordinator does not fall back to a weaker way by itself.`,
 	},
 	{
 		Code:  KeeperCannot,

@@ -73,30 +73,34 @@ type NoKeeperError struct {
 
 func (e *NoKeeperError) Error() string {
 	if e.Scheme == "" {
-		return fmt.Sprintf("keyring: seed share owner %q is a person with a key, not a keeper, and encrypting shares to people is not in this program yet: name an owner with a keeper, such as file:/etc/fealty/seed.key", e.Owner)
+		return fmt.Sprintf("keyring: seed share owner %q is a person with a key, and no keeper: without that person the share does not open", e.Owner)
 	}
-	return fmt.Sprintf("keyring: seed share owner %q has a keeper of scheme %q, and this program has only file: use a keeper such as file:/etc/fealty/seed.key", e.Owner, e.Scheme)
+	return fmt.Sprintf("keyring: seed share owner %q has a keeper of scheme %q, and this program has file and exec: use a keeper such as file:/etc/fealty/seed.key, or a program as exec:/usr/local/bin/seed-keeper", e.Owner, e.Scheme)
 }
 
 // Is reports that a NoKeeperError matches [ErrNoKeeper].
 func (e *NoKeeperError) Is(target error) bool { return target == ErrNoKeeper }
 
-// KeeperOf returns the keeper of owner, which keeps its files in fsys. It touches
-// nothing yet.
+// KeeperOf returns the keeper of owner: for file:PATH one that keeps its files in
+// fsys, for exec:PATH one that runs a program of this machine. It touches nothing
+// yet.
 //
-// Errors: [*NoKeeperError] for owners without a keeper and for schemes other than
-// file; a plain one for a malformed path.
+// Errors: [*NoKeeperError] for owners without a keeper and for other schemes; a
+// plain one for a malformed path.
 func KeeperOf(owner Owner, fsys durable.FS) (Keeper, error) {
 	if owner.Keeper == "" {
 		return nil, &NoKeeperError{Owner: owner.Name}
 	}
 	scheme, name, _ := strings.Cut(owner.Keeper, ":")
-	if scheme != "file" {
+	if scheme != "file" && scheme != "exec" {
 		return nil, &NoKeeperError{Owner: owner.Name, Scheme: scheme}
 	}
 	// The manifest is one for all coordinators, wherever they were started.
 	if !path.IsAbs(name) || path.Clean(name) != name || name == "/" {
-		return nil, fmt.Errorf("keyring: keeper %q of seed share owner %q: want file: and an absolute, clean path, such as file:/etc/fealty/seed.key", owner.Keeper, owner.Name)
+		return nil, fmt.Errorf("keyring: keeper %q of seed share owner %q: want %s: and an absolute, clean path, such as file:/etc/fealty/seed.key", owner.Keeper, owner.Name, scheme)
+	}
+	if scheme == "exec" {
+		return &ExecKeeper{name: name, timeout: ExecKeeperTimeout}, nil
 	}
 	return &FileKeeper{name: name, fsys: fsys}, nil
 }

@@ -320,7 +320,7 @@ func TestKeeperOf(t *testing.T) {
 	}{
 		{keyring.Owner{Name: "kms", Keeper: "file:/etc/k"}, nil, ""},
 		{keyring.Owner{Name: "alice", Recipient: "age1…"}, keyring.ErrNoKeeper, ""},
-		{keyring.Owner{Name: "exec", Keeper: "exec:/usr/bin/unwrap"}, keyring.ErrNoKeeper, "exec"},
+		{keyring.Owner{Name: "exec", Keeper: "exec:/usr/bin/unwrap"}, nil, ""},
 		{keyring.Owner{Name: "cloud", Keeper: "awskms:arn"}, keyring.ErrNoKeeper, "awskms"},
 	} {
 		k, err := keyring.KeeperOf(test.owner, durabletest.NewDisk().FS())
@@ -332,7 +332,7 @@ func TestKeeperOf(t *testing.T) {
 			t.Errorf("%v: %v", test.owner, err)
 		}
 	}
-	for _, bad := range []string{"file:", "file:seed.key", "file:./seed.key", "file:/etc/../seed.key", "file:/", "file:/etc/"} {
+	for _, bad := range []string{"file:", "file:seed.key", "file:./seed.key", "file:/etc/../seed.key", "file:/", "file:/etc/", "exec:", "exec:unwrap", "exec:/usr/bin/../unwrap"} {
 		if _, err := keyring.KeeperOf(keyring.Owner{Name: "kms", Keeper: bad}, nil); err == nil || errors.Is(err, keyring.ErrNoKeeper) {
 			t.Errorf("%s: %v", bad, err)
 		}
