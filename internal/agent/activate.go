@@ -73,6 +73,18 @@ func (b *beliefs) bootstrap() (snapshot.NodeBootstrap, bool) {
 	return snapshot.NodeBootstrap{}, false
 }
 
+// standing returns what the node_bootstrap in use says of the state of id, or "":
+// a thin node is not told of members, itself included.
+func (b *beliefs) standing(id identity.ID) string {
+	content, _ := b.bootstrap()
+	for _, m := range content.Members {
+		if m.ID == id {
+			return string(m.State)
+		}
+	}
+	return ""
+}
+
 // ready says why the node is not ready at now, or "": it needs a trust bundle that
 // is in use and in date.
 func (b *beliefs) ready(now time.Time) string {

@@ -156,6 +156,10 @@ func (n nodeServer) GetNode(context.Context, *fealtyv1.GetNodeRequest) (*fealtyv
 		SvidNotBefore: timestamppb.New(s.leaf().NotBefore), SvidNotAfter: timestamppb.New(s.leaf().NotAfter), KeyId: s.key.id.String(),
 		Connected: v.connected, Coordinator: v.coordinator, LastError: v.lastError(),
 		Held: a.held(), Refusals: refusalMessages(a.status.refusals()), Release: a.release,
+		MemberState: v.standing,
+	}
+	if resp.MemberState == "" {
+		resp.MemberState = a.beliefs.Load().standing(a.me.ID)
 	}
 	if !v.nextRenewal.IsZero() {
 		resp.NextRenewal = timestamppb.New(v.nextRenewal)

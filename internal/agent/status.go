@@ -19,6 +19,7 @@ type condition struct {
 	stream      error              // why there is no stream; guarded by mu
 	renewal     error              // why the last renewal failed; guarded by mu
 	nextRenewal time.Time          // guarded by mu
+	standing    string             // what the membership said last of this node; guarded by mu
 	refusal     map[string]refusal // that stand, by scope; guarded by mu
 	changes     uint64             // of refusal; guarded by mu
 }
@@ -30,12 +31,13 @@ type view struct {
 	stream      error
 	renewal     error
 	nextRenewal time.Time
+	standing    string
 }
 
 func (s *condition) view() view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return view{s.connected, s.coordinator, s.stream, s.renewal, s.nextRenewal}
+	return view{s.connected, s.coordinator, s.stream, s.renewal, s.nextRenewal, s.standing}
 }
 
 // lastError is the view's trouble in one line, or "".
@@ -70,6 +72,16 @@ func (s *condition) renewed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.renewal = err
+}
+
+// stands notes what the membership says of this node, and reports whether it is
+// news.
+func (s *condition) stands(state string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	news := s.standing != state
+	s.standing = state
+	return news
 }
 
 func (s *condition) renewsAt(t time.Time) {

@@ -321,6 +321,9 @@ func (m *alarm) stop() {
 	}
 }
 
+// maxStandingBytes bounds what a coordinator says of this node.
+const maxStandingBytes = 64
+
 // hear acts on one message. The error is one of the disk.
 func (a *Agent) hear(ctx context.Context, m *fealtyv1.ConnectResponse) error {
 	switch news := m.GetNews().(type) {
@@ -330,6 +333,11 @@ func (a *Agent) hear(ctx context.Context, m *fealtyv1.ConnectResponse) error {
 		select {
 		case a.renewNow <- clip(news.RenewNow.GetReason(), maxDetailBytes):
 		default: // one is under way
+		}
+	case *fealtyv1.ConnectResponse_Standing:
+		state := clip(news.Standing.GetState(), maxStandingBytes)
+		if a.status.stands(state) {
+			a.log.LogAttrs(ctx, slog.LevelInfo, "the membership says of this node", slog.String("state", state))
 		}
 	}
 	return nil // of a newer release: not ours to understand

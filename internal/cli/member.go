@@ -17,7 +17,7 @@ import (
 
 func (c *CLI) memberCommand() *cobra.Command {
 	return noun("member", "show and change the membership",
-		c.memberList(), c.memberShow(), c.memberWait(), c.memberReplace(), c.memberRemove(), c.memberBan(), c.memberUnban())
+		c.memberList(), c.memberShow(), c.memberWait(), c.memberDrain(), c.memberUndrain(), c.memberReplace(), c.memberRemove(), c.memberBan(), c.memberUnban())
 }
 
 // memberArg reads KIND/NAME, or the SPIFFE id of a member.
@@ -79,12 +79,25 @@ type condition struct {
 var (
 	isBanned    = condition{"banned", "✖", red}
 	isReplacing = condition{"replacing", "◌", amber}
+	isDraining  = condition{"draining", "◐", amber}
 	isExpired   = condition{"expired", "✖", red}
 	isAway      = condition{"away", "▲", amber}
 	isUnknown   = condition{"unknown", "?", dim}
 	isConnected = condition{"connected", "●", green}
 	isCertified = condition{"certified", "●", green} // people hold no stream
 )
+
+// contactOf says in words whether a coordinator hears of the member: its state may
+// hide that.
+func contactOf(m *fealtyv1.Member, now time.Time) string {
+	switch live := m.GetLive(); {
+	case live.GetConnected():
+		return "connected"
+	case live.GetLastReport() != nil:
+		return "away, heard of " + relative(live.GetLastReport().AsTime(), now)
+	}
+	return "not heard of since this coordinator started"
+}
 
 func (c condition) cell() cell { return painted(c.paint, c.shape+" "+c.word) }
 
@@ -98,6 +111,8 @@ func conditionOf(m *fealtyv1.Member, now time.Time) condition {
 		return isReplacing
 	case !now.Before(m.GetSvidNotAfter().AsTime()):
 		return isExpired
+	case m.GetState() == "draining":
+		return isDraining
 	case kind == identity.Admin || kind == identity.Readonly || kind == identity.Coordinator:
 		return isCertified
 	case live.GetConnected():
@@ -145,6 +160,12 @@ func memberFacts(m *fealtyv1.Member, now time.Time) facts {
 	if m.GetBanned() {
 		f.add("banned for", m.GetBanReason())
 	}
+	if m.GetDrainingSince() != nil {
+		f.paint("draining", amber, joinWords("since "+joinWords(when(m.GetDrainingSince()), " by ", m.GetDrainedBy()), ": ", m.GetDrainReason()))
+	}
+	if is != isCertified {
+		f.add("contact", contactOf(m, now))
+	}
 	f.add("svid ends", when(m.GetSvidNotAfter())+", "+relative(m.GetSvidNotAfter().AsTime(), now))
 	f.add("key", m.GetKeyId())
 	f.add("joined", joinWords(when(m.GetJoinedAt()), " by ", m.GetJoinedBy()))
@@ -185,9 +206,9 @@ func (c *CLI) memberShow() *cobra.Command {
 func (c *CLI) memberWait() *cobra.Command {
 	var what string
 	wait := waiting{defaultWait}
-	states := []string{"joined", "connected", "gone"}
+	states := []string{"joined", "connected", "drained", "gone"}
 	cmd := c.command(spec{
-		use: "wait MEMBER", short: "wait until a member joined, is connected, or is gone",
+		use: "wait MEMBER", short: "wait until a member joined, is connected, is drained, or is gone",
 		sample: `  fealty member wait data/node-c --wait=2m
   fealty member wait data/node-c --for gone`,
 		groups: []group{client}, args: exactly("MEMBER"),
@@ -234,8 +255,11 @@ func (c *CLI) waitFor(ctx context.Context, s *services, req *fealtyv1.GetMemberR
 			return nil, err != nil, nil
 		case "joined":
 			return resp.GetMember(), err == nil, nil
+		case "drained":
+			return resp.GetMember(), err == nil && drained(resp.GetMember()), nil
 		}
-		return resp.GetMember(), state == isConnected.word || state == isCertified.word, nil
+		m := resp.GetMember()
+		return m, state == isConnected.word || state == isCertified.word || state == isDraining.word && m.GetLive().GetConnected(), nil
 	}, &pause)
 	if err != nil {
 		return err
@@ -246,20 +270,34 @@ func (c *CLI) waitFor(ctx context.Context, s *services, req *fealtyv1.GetMemberR
 	return c.print(result{object{{"member", ofMessage(m)}}, func(p *page) error { return p.facts(memberFacts(m, c.env.Now())) }})
 }
 
+// drained reports whether a member can be removed without taking anything along.
+func drained(m *fealtyv1.Member) bool { return m.GetDrainingSince() != nil && len(m.GetDomains()) == 0 }
+
 // memberChange is a change of one member.
 type memberChange struct {
 	use, short, long string
 	// risk says what confirming it means; blank: it is not dangerous.
 	risk string
 	done string // said afterwards
-	call func(ctx context.Context, s *services, kind, name, reason string, dry bool) (object, *fealtyv1.Member, string, error)
+	call func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error)
 
 	reason, reasonRequired bool
+	// force says what confirming it with --force means; blank: there is no --force.
+	force string
+	// until is what --wait waits for, as in member wait; blank: there is no --wait.
+	until string
+}
+
+// memberArgs are what a change is asked for with.
+type memberArgs struct {
+	kind, name, reason string
+	dry, force         bool
 }
 
 func (c *CLI) memberChange(m memberChange) *cobra.Command {
-	var dry, yes bool
+	var dry, yes, forced bool
 	var reason string
+	var wait waiting
 	cmd := c.command(spec{
 		use: m.use, short: m.short, long: m.long, groups: []group{client}, args: exactly("MEMBER"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
@@ -268,21 +306,28 @@ func (c *CLI) memberChange(m memberChange) *cobra.Command {
 				return err
 			}
 			path := kind + "/" + name
-			if m.reasonRequired && reason == "" {
+			if (m.reasonRequired || forced) && reason == "" {
 				return missing("--reason", "it is kept in the audit log, and shown to whoever asks why", "--reason TEXT")
 			}
 			if m.risk != "" && !dry {
-				if err := c.confirm(ctx, "fealty member "+strings.Fields(m.use)[0], fmt.Sprintf(m.risk, path), yes); err != nil {
+				risk := m.risk
+				if forced {
+					risk = m.force
+				}
+				if err := c.confirm(ctx, "fealty member "+strings.Fields(m.use)[0], fmt.Sprintf(risk, path), yes); err != nil {
 					return err
 				}
 			}
 			return c.asking(cfg, func(s *services) error {
-				data, member, more, err := m.call(ctx, s, kind, name, reason, dry)
+				data, member, more, err := m.call(ctx, s, memberArgs{kind: kind, name: name, reason: reason, dry: dry, force: forced})
 				if err != nil {
 					return err
 				}
 				if dry {
 					c.planned(path + " would be " + m.done)
+				}
+				if !dry && wait.d > 0 {
+					return c.waitFor(ctx, s, &fealtyv1.GetMemberRequest{Kind: kind, Name: name}, m.until, wait)
 				}
 				return c.print(result{data, func(p *page) error {
 					if dry {
@@ -300,6 +345,12 @@ func (c *CLI) memberChange(m memberChange) *cobra.Command {
 	if m.reason {
 		cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
 	}
+	if m.force != "" {
+		cmd.Flags().BoolVar(&forced, "force", false, "also if it is at work and does not drain; takes --reason")
+	}
+	if m.until != "" {
+		wait.flag(cmd, "wait until it is "+m.until)
+	}
 	dryRun(cmd, &dry)
 	if m.risk != "" {
 		cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
@@ -307,13 +358,55 @@ func (c *CLI) memberChange(m memberChange) *cobra.Command {
 	return cmd
 }
 
+func (c *CLI) memberDrain() *cobra.Command {
+	return c.memberChange(memberChange{
+		use: "drain MEMBER", short: "take a member out of service before it goes",
+		long: `Mark a member that is to go. It works on as before and keeps its domains until they have moved; it gets no new
+ones, and no longer counts in the resilience baseline. The mark stays when it restarts, renews, rejoins, or is
+replaced. With --wait the command ends when the member owns nothing any more. Draining twice changes nothing.`,
+		done: "draining", reason: true, until: "drained",
+		call: func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error) {
+			resp, err := s.members.DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: a.kind, Name: a.name, Reason: a.reason, DryRun: a.dry})
+			if err != nil {
+				return nil, nil, "", err
+			}
+			more := "it owns " + plural(len(resp.GetMember().GetDomains()), "domain", "domains")
+			if drained(resp.GetMember()) {
+				more = "it owns nothing; fealty member remove " + a.kind + "/" + a.name + " takes it out"
+			}
+			if !resp.GetChanged() {
+				more = joinWords("it was already", "; ", more)
+			}
+			return ofMessage(resp), resp.GetMember(), more, nil
+		},
+	})
+}
+
+func (c *CLI) memberUndrain() *cobra.Command {
+	return c.memberChange(memberChange{
+		use: "undrain MEMBER", short: "put a member that drains back into service",
+		long: "Take the mark of fealty member drain away: the member counts again, and may get domains again.",
+		done: "in service",
+		call: func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error) {
+			resp, err := s.members.UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry})
+			more := ""
+			if err == nil && !resp.GetChanged() {
+				more = "it was not draining"
+			}
+			return ofMessage(resp), resp.GetMember(), more, err
+		},
+	})
+}
+
 func (c *CLI) memberRemove() *cobra.Command {
 	return c.memberChange(memberChange{
 		use: "remove MEMBER", short: "remove a member that owns nothing",
-		long: "Remove the record of a member that owns nothing. Its certificate ends at once, its keys are banned, and its name is free.",
-		risk: "%s will be a member no more: its connections end at once, and it has to join as at first", done: "removed",
-		call: func(ctx context.Context, s *services, kind, name, _ string, dry bool) (object, *fealtyv1.Member, string, error) {
-			resp, err := s.members.RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: kind, Name: name, DryRun: dry})
+		long: `Remove the record of a member that owns nothing. Its certificate ends at once, its keys are banned, and its name is
+free. A member that is at work is refused, as its name may be a slip: drain it first, or use --force.`,
+		risk: "%s will be a member no more: its connections end at once, and it has to join as at first", done: "removed", reason: true,
+		force: "%s is removed even if it is at work: its connections end at once, and it has to join as at first",
+		call: func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error) {
+			resp, err := s.members.RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry, Force: a.force, Reason: a.reason})
 			return ofMessage(resp), resp.GetMember(), "", err
 		},
 	})
@@ -324,9 +417,9 @@ func (c *CLI) memberReplace() *cobra.Command {
 		use: "replace MEMBER", short: "let another machine take a member's name",
 		long: "Ban the keys of a member and let the next proof take its name and record: for a machine that was replaced.",
 		risk: "the machine that is %s now is cut off at once, and the next one with a proof takes its name", done: "free for its next machine", reason: true,
-		call: func(ctx context.Context, s *services, kind, name, reason string, dry bool) (object, *fealtyv1.Member, string, error) {
-			resp, err := s.members.ReplaceMember(ctx, &fealtyv1.ReplaceMemberRequest{Kind: kind, Name: name, Reason: reason, DryRun: dry})
-			return ofMessage(resp), resp.GetMember(), "make a token with its name: fealty token create --entry " + resp.GetMember().GetEntry() + " --name " + name, err
+		call: func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error) {
+			resp, err := s.members.ReplaceMember(ctx, &fealtyv1.ReplaceMemberRequest{Kind: a.kind, Name: a.name, Reason: a.reason, DryRun: a.dry})
+			return ofMessage(resp), resp.GetMember(), "make a token with its name: fealty token create --entry " + resp.GetMember().GetEntry() + " --name " + a.name, err
 		},
 	})
 }
@@ -336,8 +429,8 @@ func (c *CLI) memberBan() *cobra.Command {
 		use: "ban MEMBER", short: "forbid an identity and its keys, at once and everywhere",
 		long: "Forbid an identity and all keys that it had, at once and everywhere. A name that is no member yet can be banned too.",
 		risk: "%s is cut off at once, everywhere, and cannot come back under this name or with any key that it had", done: "banned", reason: true, reasonRequired: true,
-		call: func(ctx context.Context, s *services, kind, name, reason string, dry bool) (object, *fealtyv1.Member, string, error) {
-			resp, err := s.members.BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: kind, Name: name, Reason: reason, DryRun: dry})
+		call: func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error) {
+			resp, err := s.members.BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: a.kind, Name: a.name, Reason: a.reason, DryRun: a.dry})
 			return ofMessage(resp), resp.GetMember(), plural(resp.GetConnectionsClosed(), "connection", "connections") + " of it ended", err
 		},
 	})
@@ -348,8 +441,8 @@ func (c *CLI) memberUnban() *cobra.Command {
 		use: "unban MEMBER", short: "lift the ban of an identity; its keys stay banned",
 		long: "Lift the ban of an identity. The keys that it had stay banned, so that it has to join with a proof as at first.",
 		done: "banned no more",
-		call: func(ctx context.Context, s *services, kind, name, _ string, dry bool) (object, *fealtyv1.Member, string, error) {
-			resp, err := s.members.UnbanMember(ctx, &fealtyv1.UnbanMemberRequest{Kind: kind, Name: name, DryRun: dry})
+		call: func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error) {
+			resp, err := s.members.UnbanMember(ctx, &fealtyv1.UnbanMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry})
 			return ofMessage(resp), nil, "its old keys stay refused for " + span(resp.GetKeysBannedFor().AsDuration()), err
 		},
 	})

@@ -90,6 +90,8 @@ live:
       authority_epoch: 2
       config_version: 0
   last_refusal: ""
+drained_by: ""
+drain_reason: ""
 `},
 		{"hash and content", &fealtyv1.Transition{Record: []byte{1, 2}, Hash: []byte{0xab, 0xcd}}, `record: "AQI="
 hash: abcd

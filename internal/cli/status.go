@@ -174,10 +174,10 @@ func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
 	}
 	nodes, connected := 0, 0
 	for _, m := range st.GetMembers() {
-		switch conditionOf(m, now) {
-		case isCertified:
+		if conditionOf(m, now) == isCertified {
 			continue
-		case isConnected:
+		}
+		if m.GetLive().GetConnected() {
 			connected++
 		}
 		nodes++
@@ -234,7 +234,11 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) facts {
 		if !b.GetMet() {
 			met = painted(amber, "not met")
 		}
-		f.paint("baseline", met.paint, fmt.Sprintf("%s: %d of %d data members", met.text, b.GetDataMembers(), b.GetNeeded()))
+		draining := ""
+		if n := b.GetDrainingCount(); n > 0 {
+			draining = fmt.Sprintf("; %d draining and not counted", n)
+		}
+		f.paint("baseline", met.paint, fmt.Sprintf("%s: %d of %d data members%s", met.text, b.GetDataMembers(), b.GetNeeded(), draining))
 	}
 	f.add("coordinator", joinWords(st.GetRelease(), ", up for ", span(now.Sub(st.GetStartedAt().AsTime()))))
 	f.add("addresses", strings.Join(st.GetAddresses(), ", "))
@@ -267,6 +271,12 @@ func showNode(p *page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	}
 	fmt.Fprintf(p.w, "%s %s\n", state.paint.on(state.shape+" "+state.word, p.colour), sanitize(n.GetSpiffeId()+" "+words+"."))
 	var f facts
+	switch n.GetMemberState() {
+	case "draining":
+		f.paint("member", amber, "draining: it is to go, and gets no new domains")
+	default:
+		f.add("member", n.GetMemberState())
+	}
 	f.add("svid", fmt.Sprintf("from %s to %s, ends %s", when(n.GetSvidNotBefore()), when(n.GetSvidNotAfter()), relative(end, now)))
 	if n.GetNextRenewal() != nil {
 		f.add("renewal", relative(n.GetNextRenewal().AsTime(), now))

@@ -30,12 +30,12 @@ allows.`, nil},
 It serves a socket in its folder to the machine's own operator: fealty status --data DIR, fealty leave.`, nil},
 		{"member", `An admitted node, named KIND/NAME: data, witness, shard, operator or provider.
 Its state is a word of its own: connected; away (it has reported, and is not connected: it may well work on what it
-verified); unknown (not heard of since this coordinator started); expired (no valid certificate); replacing (its name
-waits for a new machine); banned. People and tools, kinds admin and readonly, are certified and hold no connection.`, []topicField{
+verified); unknown (not heard of since this coordinator started); expired (no valid certificate); draining (it is to go,
+connected or not); replacing (its name waits for a new machine); banned. People and tools, kinds admin and readonly, are certified and hold no connection.`, []topicField{
 			{"spiffe_id", "The identity, spiffe://CLUSTER/KIND/NAME: the one URI name in its certificate."},
 			{"kind", "What it is: data, witness, shard, operator, provider; admin and readonly are people and tools."},
 			{"name", "The name within its kind: the entry's, what a selector captured, or the token's. A candidate never chooses it."},
-			{"state", "active, or replacing while the name waits for a new machine."},
+			{"state", "active; draining from fealty member drain to undrain; replacing while the name waits for a new machine."},
 			{"roles", "What it may hold: core, ingress, egress, storage, thin. From its entry."},
 			{"organizations", "Whose configuration it may be given. From its entry, narrowed by its token."},
 			{"domains", "Units of exclusive ownership that are assigned to it. A member that just joined owns none."},
@@ -46,6 +46,9 @@ waits for a new machine); banned. People and tools, kinds admin and readonly, ar
 			{"svid_not_after", "When its certificate ends, unless it renews before."},
 			{"banned", "Whether the identity is forbidden, at once and everywhere."},
 			{"ban_reason", "Why."},
+			{"draining_since", "When it was marked to go, if it was. The mark stays when it restarts, rejoins or is replaced."},
+			{"drained_by", "Who marked it."},
+			{"drain_reason", "Why."},
 			{"live", "What this coordinator saw of it lately: never stored, and unset since a restart until it is heard of."},
 		}},
 		{"witness", `A member that holds no user data and never owns a domain.

@@ -176,6 +176,8 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 		a.already, a.from = true, old.Entry
 		a.record.JoinedAt = old.JoinedAt
 		a.record.Domains = old.Domains
+		a.record.Drain = old.Drain
+		a.record.State = a.record.heldState()
 		a.record.Key, a.record.Older, a.record.NotAfter = old.Key, old.Older, old.NotAfter
 		if c.proven.Type() == proof.TypeSVID {
 			// It is the same enrolment, under the proof that first admitted it.
@@ -211,7 +213,7 @@ func tokenAdmits(c candidate, member versioned[memberRecord], now time.Time) err
 	switch m := member.value; {
 	case tok.Revoked:
 		return tokenFault(tok, now)
-	case !member.exists() || m.State != stateActive || m.Key != c.key || m.Token != tok.ID:
+	case !member.exists() || !m.held() || m.Key != c.key || m.Token != tok.ID:
 		return explain.New(explain.TokenSpent, "token", tok.ID, "uses", fmt.Sprint(tok.Uses))
 	}
 	return nil
@@ -223,7 +225,7 @@ func rejoins(m match, c candidate, old memberRecord, now time.Time) error {
 	switch {
 	case c.proven.Type() == proof.TypeSVID:
 		// The verifier compared the key with the record, but with what it was then.
-		if old.State == stateActive && c.proven.KeyID() == old.Key {
+		if old.held() && c.proven.KeyID() == old.Key {
 			return nil
 		}
 		return explain.New(explain.JoinClone, "identity", m.id.String(), "key", c.proven.KeyID().String()[:16])
@@ -250,7 +252,7 @@ func sessionKind(k identity.Kind) bool { return k == identity.Admin || k == iden
 // it wants certified.
 func renewal(m *manifest.Manifest, rec versioned[memberRecord], id identity.ID, presented, next identity.KeyID, csr error, now time.Time) (memberRecord, *manifest.Entry, error) {
 	gone := explain.New(explain.RenewEntryGone, "identity", id.String())
-	if sessionKind(id.Kind()) || !rec.exists() || rec.value.State != stateActive {
+	if sessionKind(id.Kind()) || !rec.exists() || !rec.value.held() {
 		return memberRecord{}, nil, gone
 	}
 	old := rec.value

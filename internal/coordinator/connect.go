@@ -37,8 +37,9 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		return err
 	}
 	c.live.opened(id)
+	path := string(id.Kind()) + "/" + id.Name()
 	defer func() {
-		_, member := c.members.get(string(id.Kind()) + "/" + id.Name())
+		_, member := c.members.get(path)
 		c.live.closed(id, member)
 	}()
 	c.live.reported(id, hello, c.now())
@@ -63,8 +64,9 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		return err
 	}
 	var sent *trustView
+	standing := ""
 	for {
-		changed := c.trustNews.wait()
+		changed, moved := c.trustNews.wait(), c.members.wait(path)
 		t := c.trust.Load()
 		if t != sent {
 			if sent != nil || !t.heldAs(held[string(snapshot.ScopeTrustBundle)]) {
@@ -81,6 +83,12 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			}
 			sent = t
 		}
+		if m, ok := c.members.get(path); ok && m.State != standing {
+			standing = m.State
+			if err := stream.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Standing{Standing: &fealtyv1.Standing{State: standing}}}); err != nil {
+				return err
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -92,6 +100,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			}
 			return err
 		case <-changed:
+		case <-moved:
 		}
 	}
 }
@@ -135,7 +144,7 @@ func (c *Coordinator) bootstrapAgain(ctx context.Context, id identity.ID) (*feal
 			return nil, c.storeError("read the member", err)
 		}
 		gone := explain.New(explain.RenewEntryGone, "identity", id.String())
-		if !rec.exists() || rec.value.State != stateActive {
+		if !rec.exists() || !rec.value.held() {
 			return nil, gone
 		}
 		found, ok := s.manifest.Match(rec.value.Kind, rec.value.Selectors)

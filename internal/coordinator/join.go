@@ -474,7 +474,7 @@ func (c *Coordinator) proofs(s *state) *proof.Registry {
 		}),
 		proof.NewSVIDVerifier(func(ctx context.Context, kind identity.Kind, name string) (identity.KeyID, []identity.KeyID, error) {
 			rec, err := get[memberRecord](ctx, s.records, memberKey(kind, name))
-			if err == nil && (!rec.exists() || rec.value.State != stateActive) {
+			if err == nil && (!rec.exists() || !rec.value.held()) {
 				err = proof.ErrNotFound
 			}
 			if err != nil {

@@ -159,10 +159,34 @@ type memberIndex struct {
 	sorted   []string              // the keys of members; guarded by mu
 	active   map[identity.Kind]int // active members; guarded by mu
 	followed store.Revision        // what the store held until here was seen; guarded by mu
+	// waiting is closed when the state of the member may have changed, by its path;
+	// guarded by mu.
+	waiting map[string]chan struct{}
 }
 
 func newMemberIndex() memberIndex {
-	return memberIndex{members: make(map[string]indexed), active: make(map[identity.Kind]int)}
+	return memberIndex{members: make(map[string]indexed), active: make(map[identity.Kind]int), waiting: make(map[string]chan struct{})}
+}
+
+// wait returns a channel that is closed when the state of a member may have
+// changed. Take it before looking.
+func (x *memberIndex) wait(path string) <-chan struct{} {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	ch := x.waiting[path]
+	if ch == nil {
+		ch = make(chan struct{})
+		x.waiting[path] = ch
+	}
+	return ch
+}
+
+// tellLocked wakes who waits for the member at path.
+func (x *memberIndex) tellLocked(path string) {
+	if ch := x.waiting[path]; ch != nil {
+		close(ch)
+		delete(x.waiting, path)
+	}
 }
 
 type indexed struct {
@@ -184,6 +208,9 @@ func (x *memberIndex) fill(recs []versioned[memberRecord], at store.Revision) {
 	}
 	slices.Sort(x.sorted)
 	x.followed = at
+	for path := range x.waiting {
+		x.tellLocked(path)
+	}
 }
 
 func (x *memberIndex) tallyLocked(r memberRecord, by int) {
@@ -212,6 +239,9 @@ func (x *memberIndex) put(r memberRecord, version store.Revision) {
 		x.sorted = slices.Insert(x.sorted, i, path)
 	}
 	x.members[path] = indexed{r, version}
+	if !ok || old.record.State != r.State {
+		x.tellLocked(path)
+	}
 }
 
 // remove drops a member whose record was deleted at version.
@@ -223,6 +253,7 @@ func (x *memberIndex) remove(path string, version store.Revision) {
 		return
 	}
 	delete(x.members, path)
+	x.tellLocked(path)
 	x.tallyLocked(old.record, -1)
 	if i, ok := slices.BinarySearch(x.sorted, path); ok {
 		x.sorted = slices.Delete(x.sorted, i, i+1)

@@ -57,21 +57,119 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 	return &fealtyv1.GetMemberResponse{Member: m.c.memberMessage(s, rec.value, ban)}, nil
 }
 
+// DrainMember marks a member that is to go. The mark is its record's own, so that
+// renewals, returns and replacements keep it.
+func (m memberServer) DrainMember(ctx context.Context, req *fealtyv1.DrainMemberRequest) (*fealtyv1.DrainMemberResponse, error) {
+	if _, err := m.c.ready(); err != nil {
+		return nil, err
+	}
+	if len(req.GetReason()) > maxReasonBytes {
+		return nil, tooLong("reason", maxReasonBytes)
+	}
+	if sessionKind(identity.Kind(req.GetKind())) {
+		return nil, explain.New(explain.RequestField, "field", "kind", "problem", "it is the session of a person or a tool, which never owns anything: remove or ban it")
+	}
+	mark := drainMark{At: m.c.now().UTC(), By: actor(ctx), Reason: req.GetReason()}
+	member, changed, err := m.mark(ctx, req, "drain the member", "member.drain", mark)
+	return &fealtyv1.DrainMemberResponse{Member: member, Changed: changed}, err
+}
+
+func (m memberServer) UndrainMember(ctx context.Context, req *fealtyv1.UndrainMemberRequest) (*fealtyv1.UndrainMemberResponse, error) {
+	if _, err := m.c.ready(); err != nil {
+		return nil, err
+	}
+	member, changed, err := m.mark(ctx, req, "undrain the member", "member.undrain", drainMark{})
+	return &fealtyv1.UndrainMemberResponse{Member: member, Changed: changed}, err
+}
+
+// markRequest is a request to drain a member, or to drain it no more.
+type markRequest interface {
+	GetKind() string
+	GetName() string
+	GetDryRun() bool
+}
+
+// mark gives a member the mark, the zero one for none, and reports whether that
+// is news.
+func (m memberServer) mark(ctx context.Context, req markRequest, what, action string, mark drainMark) (member *fealtyv1.Member, changed bool, err error) {
+	c := m.c
+	err = c.changeMemberLater(ctx, req.GetKind(), req.GetName(), what, func(s *state, rec versioned[memberRecord], ch *change) (bool, error) {
+		ban, err := get[banRecord](ctx, s.records, banIDKey(rec.value.Kind, rec.value.Name))
+		if err != nil {
+			return false, c.storeError("read the ban of a member", err)
+		}
+		if changed = rec.value.Drain.At.IsZero() != mark.At.IsZero(); changed {
+			rec.value.Drain = mark
+			if rec.value.held() {
+				rec.value.State = rec.value.heldState()
+			}
+		}
+		member = c.memberMessage(s, rec.value, ban)
+		if !changed || req.GetDryRun() {
+			return false, nil
+		}
+		ch.put(memberKey(rec.value.Kind, rec.value.Name), rec.version, rec.value)
+		ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: action, Target: rec.value.path(), Reason: mark.Reason})
+		return true, nil
+	})
+	return member, changed && err == nil, err
+}
+
 // RemoveMember deletes the record of a member that owns nothing, and bans its
-// keys: its SVID would otherwise go on until it expires.
+// keys: its SVID would otherwise go on until it expires. A member that is at work
+// is refused, as somebody may have named the wrong one, unless it drains or the
+// removal is forced.
 func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemberRequest) (*fealtyv1.RemoveMemberResponse, error) {
+	if _, err := m.c.ready(); err != nil {
+		return nil, err
+	}
+	if len(req.GetReason()) > maxReasonBytes {
+		return nil, tooLong("reason", maxReasonBytes)
+	}
+	action := "member.remove"
+	if req.GetForce() {
+		if action = "member.remove.force"; req.GetReason() == "" {
+			return nil, explain.New(explain.RequestField, "field", "reason", "problem", "it is empty, and the removal is forced: say why, for the audit log")
+		}
+	}
 	var out *fealtyv1.RemoveMemberResponse
 	err := m.c.changeMember(ctx, req.GetKind(), req.GetName(), "remove the member", func(s *state, rec versioned[memberRecord], ch *change) (bool, error) {
-		out = &fealtyv1.RemoveMemberResponse{Member: m.c.memberMessage(s, rec.value, versioned[banRecord]{})}
+		ban, err := get[banRecord](ctx, s.records, banIDKey(rec.value.Kind, rec.value.Name))
+		if err != nil {
+			return false, m.c.storeError("read the ban of a member", err)
+		}
+		out = &fealtyv1.RemoveMemberResponse{Member: m.c.memberMessage(s, rec.value, ban)}
 		if n := len(rec.value.Domains); n > 0 {
 			return false, explain.New(explain.MemberOwnsDomains, "member", rec.value.path(), "domains", fmt.Sprint(n))
+		}
+		if rec.value.State == stateActive && !ban.exists() && !req.GetForce() {
+			if seen := m.c.inContact(out.GetMember()); seen != "" {
+				return false, explain.New(explain.MemberInContact, "member", rec.value.path(), "seen", seen)
+			}
 		}
 		if req.GetDryRun() {
 			return false, nil
 		}
-		return true, m.c.removeRecord(ctx, s, ch, rec, actor(ctx), "member.remove", "")
+		return true, m.c.removeRecord(ctx, s, ch, rec, actor(ctx), action, req.GetReason())
 	})
 	return out, err
+}
+
+// inContact says how a member shows that it is alive, or "" if it does not. A
+// coordinator that just started does not know yet, and says that.
+func (c *Coordinator) inContact(m *fealtyv1.Member) string {
+	now, live := c.now(), m.GetLive()
+	switch silent := now.Sub(live.GetLastReport().AsTime()); {
+	case sessionKind(identity.Kind(m.GetKind())), !now.Before(m.GetSvidNotAfter().AsTime()):
+		return ""
+	case live.GetConnected():
+		return "it is connected"
+	case live.GetLastReport() != nil && silent < silentAfter:
+		return fmt.Sprintf("it reported %v ago", silent.Round(time.Second))
+	case live.GetLastReport() == nil && now.Sub(c.startedAt) < silentAfter:
+		return "this coordinator started less than " + silentAfter.String() + " ago and does not know yet whether it is away"
+	}
+	return ""
 }
 
 func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMemberRequest) (*fealtyv1.ReplaceMemberResponse, error) {
@@ -209,7 +307,7 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		if err := c.banKeys(ctx, s, ch, rec.value, kept, trustDelta{unban: []identity.ID{id}}, roomForBans); err != nil {
 			return nil, bundleFull("lifting the ban, which bans the member's keys instead,", err)
 		}
-		if rec.exists() && rec.value.State == stateActive {
+		if rec.exists() && rec.value.held() {
 			rec.value.State = stateReplacing
 			ch.put(memberKey(id.Kind(), id.Name()), rec.version, rec.value)
 		} else {
@@ -379,6 +477,9 @@ func (c *Coordinator) memberMessage(s *state, r memberRecord, ban versioned[banR
 	}
 	if len(r.Selectors) > 0 {
 		m.JoinedBy = r.Selectors[0]
+	}
+	if !r.Drain.At.IsZero() {
+		m.DrainingSince, m.DrainedBy, m.DrainReason = timestamppb.New(r.Drain.At), r.Drain.By, r.Drain.Reason
 	}
 	for _, role := range r.Roles {
 		m.Roles = append(m.Roles, string(role))

@@ -36,6 +36,8 @@ type world struct {
 	killed   []*x509.Certificate          // that a ban or removal was for
 	tokens   []*modelToken
 	domains  map[string]bool // members that own one
+	drained  map[string]bool // marked to go
+	contact  map[string]bool // hold a stream
 	withPool bool            // the manifest in force has the entry pool
 }
 
@@ -70,7 +72,7 @@ func TestAdmissionModel(t *testing.T) {
 	}
 	rapid.Check(t, func(r *rapid.T) {
 		w := &world{desk: readyDesk(r, entriesOf(true)), r: r, holder: make(map[string]*machine), vacant: make(map[string]bool), banned: make(map[string]bool),
-			dead: make(map[identity.KeyID]time.Time), domains: make(map[string]bool), withPool: true}
+			dead: make(map[identity.KeyID]time.Time), domains: make(map[string]bool), drained: make(map[string]bool), contact: make(map[string]bool), withPool: true}
 		defer func() { _ = w.c.Close() }()
 		r.Repeat(map[string]func(*rapid.T){
 			"token":    w.makeToken,
@@ -82,6 +84,9 @@ func TestAdmissionModel(t *testing.T) {
 			"unban":    w.unban,
 			"replace":  w.replace,
 			"remove":   w.remove,
+			"drain":    w.drain,
+			"undrain":  w.undrain,
+			"stream":   w.stream,
 			"leave":    w.leave,
 			"revoke":   w.revoke,
 			"own":      w.own,
@@ -92,7 +97,7 @@ func TestAdmissionModel(t *testing.T) {
 				w.ok(w.c.renewIdentity(context.Background(), w.state()))
 			},
 			"prune":   func(*rapid.T) { w.ok(w.c.pruneOnce(context.Background(), w.state(), w.clock())) },
-			"restart": func(*rapid.T) { w.restart() },
+			"restart": func(*rapid.T) { w.restart(); clear(w.contact) },
 			"":        w.check,
 		})
 	})
@@ -160,7 +165,7 @@ func (w *world) admitted(r *rapid.T, m *machine) {
 	}
 	delete(w.vacant, path)
 	rec := w.record(m.id.Kind(), m.id.Name())
-	if rec.value.Key != key || rec.value.State != stateActive {
+	if rec.value.Key != key || !rec.value.held() {
 		r.Fatalf("%s was certified over %v and its record says %v, %s", path, key, rec.value.Key, rec.value.State)
 	}
 	if rec.value.NotAfter.Before(m.leaf.NotAfter) {
@@ -288,7 +293,7 @@ func (w *world) rejoinBySVID(r *rapid.T) {
 		}
 		w.admitted(r, m)
 		after := w.record(m.id.Kind(), m.id.Name()).value
-		if !after.JoinedAt.Equal(rec.value.JoinedAt) || !slices.Equal(after.Domains, rec.value.Domains) || after.Incarnation != rec.value.Incarnation {
+		if !after.JoinedAt.Equal(rec.value.JoinedAt) || !slices.Equal(after.Domains, rec.value.Domains) || after.Drain != rec.value.Drain || after.Incarnation != rec.value.Incarnation {
 			r.Fatalf("a rejoin changed the record from %+v to %+v", rec.value, after)
 		}
 	}
@@ -454,9 +459,17 @@ func (w *world) remove(r *rapid.T) {
 		return
 	}
 	kind, name := split(path)
-	existed := w.record(m.id.Kind(), name).exists()
-	_, err := w.members().RemoveMember(context.Background(), &fealtyv1.RemoveMemberRequest{Kind: kind, Name: name})
+	rec := w.record(m.id.Kind(), name)
+	existed := rec.exists()
+	req := &fealtyv1.RemoveMemberRequest{Kind: kind, Name: name, Force: rapid.Bool().Draw(r, "force"), Reason: "model"}
+	atWork := w.contact[path] && !w.vacant[path] && !w.banned[path] && !w.drained[path] && w.clock().Before(rec.value.NotAfter)
+	_, err := w.members().RemoveMember(context.Background(), req)
 	switch {
+	case existed && !w.domains[path] && atWork && !req.Force:
+		if !errors.Is(err, explain.MemberInContact) {
+			r.Fatalf("%s is at work, and its removal said %v", path, err)
+		}
+		return
 	case w.domains[path] && existed:
 		if !errors.Is(err, explain.MemberOwnsDomains) {
 			r.Fatalf("%s owns a domain, and its removal said %v", path, err)
@@ -469,6 +482,65 @@ func (w *world) remove(r *rapid.T) {
 		}
 	}
 	w.gone(path)
+}
+
+func (w *world) drain(r *rapid.T) {
+	m, path := w.live(r)
+	if m == nil || sessionKind(m.id.Kind()) {
+		return
+	}
+	w.mark(r, m, path, true, func(kind, name string) (bool, error) {
+		resp, err := w.members().DrainMember(context.Background(), &fealtyv1.DrainMemberRequest{Kind: kind, Name: name})
+		return resp.GetChanged(), err
+	})
+}
+
+func (w *world) undrain(r *rapid.T) {
+	m, path := w.live(r)
+	if m == nil {
+		return
+	}
+	w.mark(r, m, path, false, func(kind, name string) (bool, error) {
+		resp, err := w.members().UndrainMember(context.Background(), &fealtyv1.UndrainMemberRequest{Kind: kind, Name: name})
+		return resp.GetChanged(), err
+	})
+}
+
+func (w *world) mark(r *rapid.T, m *machine, path string, want bool, f func(kind, name string) (bool, error)) {
+	rec := w.record(m.id.Kind(), m.id.Name())
+	kind, name := split(path)
+	mayFail := w.lossy(r)
+	changed, err := f(kind, name)
+	w.store.lose()
+	again := false
+	if unknown(err) && mayFail {
+		again = true
+		changed, err = f(kind, name)
+	}
+	if !rec.exists() {
+		if !errors.Is(err, explain.NotFound) {
+			r.Fatalf("%s is no member, and marking it said %v", path, err)
+		}
+		return
+	}
+	w.ok(err)
+	if !again && changed == (w.drained[path] == want) {
+		r.Fatalf("%s was drained: %v, wanted %v, and changed is %v", path, w.drained[path], want, changed)
+	}
+	w.drained[path] = want
+}
+
+// stream opens the stream of a member, or ends it.
+func (w *world) stream(r *rapid.T) {
+	m, path := w.live(r)
+	if m == nil || sessionKind(m.id.Kind()) || !w.record(m.id.Kind(), m.id.Name()).exists() {
+		return
+	}
+	if w.contact[path] = !w.contact[path]; w.contact[path] {
+		w.c.live.opened(m.id)
+	} else {
+		w.c.live.closed(m.id, true)
+	}
 }
 
 func (w *world) leave(r *rapid.T) {
@@ -488,6 +560,14 @@ func (w *world) gone(path string) {
 	delete(w.holder, path)
 	delete(w.vacant, path)
 	delete(w.domains, path)
+	delete(w.drained, path)
+	if w.contact[path] {
+		kind, name := split(path)
+		id, err := identity.New(testCluster, identity.Kind(kind), name)
+		w.ok(err)
+		w.c.live.closed(id, false)
+		delete(w.contact, path)
+	}
 }
 
 func (w *world) revoke(r *rapid.T) {
@@ -541,8 +621,15 @@ func (w *world) check(r *rapid.T) {
 				r.Fatalf("%s is of %v, and was narrowed to %v", path, m.value.Organizations, m.value.NarrowTo)
 			}
 		}
-		if (m.value.State == stateReplacing) != w.vacant[path] {
-			r.Fatalf("%s is %s, and the model says vacant: %v", path, m.value.State, w.vacant[path])
+		want := stateActive
+		switch {
+		case w.vacant[path]:
+			want = stateReplacing
+		case w.drained[path]:
+			want = stateDraining
+		}
+		if m.value.State != want || m.value.Drain.At.IsZero() == w.drained[path] {
+			r.Fatalf("%s is %s with mark %+v, want %s", path, m.value.State, m.value.Drain, want)
 		}
 	}
 	if small > 2 {

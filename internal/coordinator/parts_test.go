@@ -111,9 +111,7 @@ func TestMemberIndexFollowsTheStore(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"write": func(t *rapid.T) {
 				r := rec(rapid.SampledFrom([]identity.Kind{identity.Data, identity.Shard}).Draw(t, "kind"), name.Draw(t, "name"))
-				if rapid.Bool().Draw(t, "replacing") {
-					r.State = stateReplacing
-				}
+				r.State = rapid.SampledFrom([]string{stateActive, stateDraining, stateReplacing}).Draw(t, "state")
 				rev := store.Revision(len(log) + 1)
 				log = append(log, event{rev, r.path(), &r})
 				truth[r.path()] = r

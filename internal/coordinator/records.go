@@ -56,6 +56,8 @@ func banKeyKey(key identity.KeyID) string             { return banKeyPrefix + ke
 // States of a member.
 const (
 	stateActive = "active"
+	// stateDraining: it goes on as before, and gets no new domains.
+	stateDraining = "draining"
 	// stateReplacing: its keys are banned and its name waits for a new machine.
 	stateReplacing = "replacing"
 )
@@ -91,6 +93,27 @@ type memberRecord struct {
 	Key      identity.KeyID `json:"key"`
 	Older    []olderKey     `json:"older,omitempty"` // earlier keys, newest first
 	NotAfter time.Time      `json:"not_after"`       // end of the last SVID
+	// Drain is set from drain to undrain. It stays with the record: a member that
+	// comes back, also as another machine, goes on draining.
+	Drain drainMark `json:"drain,omitzero"`
+}
+
+// drainMark says since when a member drains, and who wanted it why.
+type drainMark struct {
+	At     time.Time `json:"at"`
+	By     string    `json:"by"`
+	Reason string    `json:"reason,omitempty"`
+}
+
+// held reports whether a machine holds the identity: it may renew and come back.
+func (m memberRecord) held() bool { return m.State == stateActive || m.State == stateDraining }
+
+// heldState is the state of the member while a machine holds its identity.
+func (m memberRecord) heldState() string {
+	if m.Drain.At.IsZero() {
+		return stateActive
+	}
+	return stateDraining
 }
 
 func (m memberRecord) path() string { return string(m.Kind) + "/" + m.Name }

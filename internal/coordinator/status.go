@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -52,12 +53,22 @@ func (t statusServer) GetStatus(ctx context.Context, _ *fealtyv1.GetStatusReques
 	return out, nil
 }
 
-// baseline counts the data members that are active and not banned.
+// maxDrainingNamed is how many draining members a baseline names.
+const maxDrainingNamed = 8
+
+// baseline counts the data members that are active and not banned. One that
+// drains is about to go: what it holds up must stand without it.
 func baseline(members []*fealtyv1.Member) *fealtyv1.Baseline {
 	b := &fealtyv1.Baseline{Needed: baselineData}
 	for _, m := range members {
-		if m.GetKind() == string(identity.Data) && m.GetState() == stateActive && !m.GetBanned() {
+		switch {
+		case m.GetKind() != string(identity.Data) || m.GetBanned():
+		case m.GetState() == stateActive:
 			b.DataMembers++
+		case m.GetState() == stateDraining:
+			if b.DrainingCount++; len(b.Draining) < maxDrainingNamed {
+				b.Draining = append(b.Draining, m.GetKind()+"/"+m.GetName())
+			}
 		}
 	}
 	b.Met = b.DataMembers >= b.Needed
@@ -72,12 +83,12 @@ const silentAfter = 2 * time.Minute
 func findings(st *fealtyv1.GetStatusResponse, now time.Time) []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
 	if b := st.GetBaseline(); !b.GetMet() {
-		out = append(out, finding(explain.MemberBaseline, "have", fmt.Sprint(b.GetDataMembers()), "need", fmt.Sprint(b.GetNeeded())))
+		out = append(out, finding(explain.MemberBaseline, baselineFields(b)...))
 	}
 	for _, m := range st.GetMembers() {
 		path := m.GetKind() + "/" + m.GetName()
 		switch live, end := m.GetLive(), m.GetSvidNotAfter().AsTime(); {
-		case m.GetBanned() || m.GetState() != stateActive || sessionKind(identity.Kind(m.GetKind())):
+		case m.GetBanned() || m.GetState() == stateReplacing || sessionKind(identity.Kind(m.GetKind())):
 		case !now.Before(end):
 			out = append(out, finding(explain.MemberExpired, "member", path, "expired", end.UTC().Format(time.RFC3339)))
 		case live.GetConnected():
@@ -88,6 +99,28 @@ func findings(st *fealtyv1.GetStatusResponse, now time.Time) []*fealtyv1.Finding
 		}
 	}
 	slices.SortStableFunc(out, func(a, b *fealtyv1.Finding) int { return severityRank(a) - severityRank(b) })
+	return out
+}
+
+// baselineFields are the values of the finding on a baseline that is not met.
+func baselineFields(b *fealtyv1.Baseline) []any {
+	out := []any{"have", fmt.Sprint(b.GetDataMembers()), "need", fmt.Sprint(b.GetNeeded())}
+	n := b.GetDrainingCount()
+	if n == 0 {
+		return out
+	}
+	named := strings.Join(b.GetDraining(), ", ")
+	verb := "drains and does not count"
+	if n > 1 {
+		verb = "drain and do not count"
+	}
+	if more := int(n) - len(b.GetDraining()); more > 0 {
+		named += fmt.Sprintf(" and %d more", more)
+	}
+	out = append(out, "note", named+" "+verb)
+	if b.GetDataMembers()+n >= b.GetNeeded() {
+		out = append(out, "remedy", "let a node of kind data join first: fealty token create; or fealty member undrain "+b.GetDraining()[0])
+	}
 	return out
 }
 

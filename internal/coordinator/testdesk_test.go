@@ -98,6 +98,7 @@ func (d *desk) open() {
 	if err != nil {
 		d.t.Fatalf("open: %v", err)
 	}
+	c.startedAt = c.startedAt.Add(-silentAfter) // it knows by now who is away
 	d.c = c
 }
 

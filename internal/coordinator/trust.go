@@ -556,8 +556,11 @@ func (c *Coordinator) bootstrap(s *state, rec memberRecord, version store.Revisi
 			if err != nil {
 				return nil, err
 			}
-			if m.State == stateActive {
+			switch m.State {
+			case stateActive:
 				content.Members = append(content.Members, snapshot.Member{ID: other, State: snapshot.MemberActive})
+			case stateDraining:
+				content.Members = append(content.Members, snapshot.Member{ID: other, State: snapshot.MemberDraining})
 			}
 		}
 		slices.SortFunc(content.Members, func(a, b snapshot.Member) int { return a.ID.Compare(b.ID) })

@@ -86,6 +86,7 @@ func storySteps() []step {
 		{"spent-token", "a token of one use does not admit a second machine: " + string(explain.TokenSpent), storySpentToken},
 		{"relay", "a valid proof that is relayed over another TLS session is refused with " + string(explain.TokenUnknown), storyRelay},
 		{"renewal", "a member renews under a new key; same identity, same epoch, its stream stays", storyRenewal},
+		{"drain", "a drained member works on, the baseline does without it, undrain brings it back; a drained one can be removed, one at work cannot: " + string(explain.MemberInContact), storyDrain},
 		{"ban", "a banned member's connection ends, and it does not come back", storyBan},
 		{"restart", "the coordinator comes back as the same cluster at the same epoch, and members return by themselves", storyRestart},
 	}
@@ -376,6 +377,89 @@ func storyRenewal(ctx context.Context, c *Cluster) (string, error) {
 		return "", err
 	}
 	return fmt.Sprintf("%s holds key %.8s after %.8s, epoch %d", after.GetSpiffeId(), after.GetKeyId(), before.GetKeyId(), after.GetAuthorityEpoch()), nil
+}
+
+func storyDrain(ctx context.Context, c *Cluster) (string, error) {
+	before, err := c.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	members := func(f func(fealtyv1.MemberServiceClient) error) error {
+		return c.withAdmin(func(conn *grpc.ClientConn) error { return f(fealtyv1.NewMemberServiceClient(conn)) })
+	}
+	// shows waits until the membership, the baseline and the node itself agree.
+	shows := func(state string, counted uint32) error {
+		return c.await(ctx, "node-d to be "+state, func(ctx context.Context) (bool, error) {
+			st, err := c.Status(ctx)
+			if err != nil {
+				return false, err
+			}
+			i := slices.IndexFunc(st.GetMembers(), func(m *fealtyv1.Member) bool { return m.GetName() == "node-d" })
+			if i < 0 {
+				return false, errors.New("node-d is no member")
+			}
+			n, err := c.Node(ctx, "node-d")
+			if err != nil {
+				return false, err
+			}
+			m, b := st.GetMembers()[i], st.GetBaseline()
+			named := slices.Contains(b.GetDraining(), "data/node-d")
+			if m.GetState() == state && n.GetMemberState() == state && n.GetConnected() && m.GetLive().GetConnected() && b.GetDataMembers() == counted && named == (state == "draining") {
+				return true, nil
+			}
+			return false, fmt.Errorf("the record says %s, the node %s, connected %v; baseline %v", m.GetState(), n.GetMemberState(), n.GetConnected(), b)
+		})
+	}
+	had := before.GetBaseline().GetDataMembers()
+	err = members(func(m fealtyv1.MemberServiceClient) error {
+		_, err := m.DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: "node-d", Reason: "the story moves it"})
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	if err := shows("draining", had-1); err != nil {
+		return "", err
+	}
+	err = members(func(m fealtyv1.MemberServiceClient) error {
+		_, err := m.UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "node-d"})
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	if err := shows("active", had); err != nil {
+		return "", err
+	}
+	seen, err := refusal(ctx, c, explain.MemberInContact, func() error {
+		return members(func(m fealtyv1.MemberServiceClient) error {
+			_, err := m.RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-d"})
+			return err
+		})
+	})
+	if err != nil {
+		return "", err
+	}
+	err = members(func(m fealtyv1.MemberServiceClient) error {
+		if _, err := m.DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: "node-e"}); err != nil {
+			return err
+		}
+		if _, err := m.RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-e"}); err != nil {
+			return err
+		}
+		_, err := m.GetMember(ctx, &fealtyv1.GetMemberRequest{Kind: "data", Name: "node-e"})
+		switch {
+		case err == nil:
+			return errors.New("node-e was removed and is a member")
+		case explain.Of(err).Code != explain.NotFound:
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d data members counted, %d while node-d drained, %d after; at work it was %s; node-e was drained and removed", had, had-1, had, seen), nil
 }
 
 func storyBan(ctx context.Context, c *Cluster) (string, error) {

@@ -71,6 +71,7 @@ const (
 	MemberBaseline    Code = "FE-M105"
 	MemberExpired     Code = "FE-M106"
 	MemberSilent      Code = "FE-M107"
+	MemberInContact   Code = "FE-M108"
 )
 
 // Node and agent.
@@ -622,23 +623,23 @@ that was replaced since. Nothing was changed, and an alarm was recorded.`,
 		Title: "the member still owns domains",
 		What:  "{member|the member} was not removed: it owns {domains|some} domains",
 		Why:   "removing an owner would leave its domains without one",
-		Do:    "run fealty member drain {member|MEMBER} and fealty member wait {member|MEMBER}, then remove it",
+		Do:    "run fealty member drain {member|MEMBER} --wait, then remove it",
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
-` + "`remove`" + ` is for members that are empty. For one that is dead and cannot be drained there is
-` + "`fealty member remove --force --reason TEXT`" + `: it moves the domains first, bans the member's keys,
-and is audited.`,
+` + "`remove`" + ` is for members that are empty, also with ` + "`--force`" + `: a domain never loses its owner
+by the way.`,
 	},
 	{
 		Code:  MemberBaseline,
 		Title: "fewer data members than the baseline",
 		What:  "the cluster is below its resilience baseline",
-		Why:   "it has {have|too few} data members of {need|the number} needed",
-		Do:    "let more nodes of kind data join: fealty token create",
+		Why:   "it has {have|too few} data members of {need|the number} needed; {note|witnesses do not count}",
+		Do:    "{remedy|let more nodes of kind data join: fealty token create}",
 		Exit:  ExitDegraded, GRPC: codes.FailedPrecondition,
 		Page: `
 Three data members are the least with which one can be lost or serviced while the others still outnumber it.
-Witnesses do not count. The finding clears itself when enough have joined.`,
+Witnesses do not count, and neither does a member that drains: it is about to go, and what it holds up must stand
+without it. The finding clears itself when enough have joined.`,
 	},
 	{
 		Code:  MemberExpired,
@@ -662,6 +663,20 @@ itself when it can reach a coordinator.`,
 		Page: `
 Silence is not failure: the member may work on its verified snapshots without a coordinator in reach. Nothing
 is moved away from it for being silent.`,
+	},
+
+	{
+		Code:  MemberInContact,
+		Title: "the member is at work",
+		What:  "{member|the member} was not removed: it is at work",
+		Why:   "{seen|it is in contact}, and it does not drain",
+		Do:    "run fealty member drain {member|MEMBER} --wait, then remove it; for one that must go now: fealty member remove {member|MEMBER} --force --reason TEXT",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+Whoever removes a member that is alive may have named the wrong one, so that it takes a second step. A member that
+drains, is banned, or has not reported for two minutes is removed at once. A coordinator that just started waits as
+long before it calls a member silent. Only the coordinator that is asked is looked at: what another one hears of
+the member it does not know.`,
 	},
 
 	{

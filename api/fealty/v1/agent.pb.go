@@ -245,6 +245,7 @@ type ConnectResponse struct {
 	//
 	//	*ConnectResponse_Snapshot
 	//	*ConnectResponse_RenewNow
+	//	*ConnectResponse_Standing
 	News          isConnectResponse_News `protobuf_oneof:"news"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -305,6 +306,15 @@ func (x *ConnectResponse) GetRenewNow() *RenewNow {
 	return nil
 }
 
+func (x *ConnectResponse) GetStanding() *Standing {
+	if x != nil {
+		if x, ok := x.News.(*ConnectResponse_Standing); ok {
+			return x.Standing
+		}
+	}
+	return nil
+}
+
 type isConnectResponse_News interface {
 	isConnectResponse_News()
 }
@@ -318,9 +328,63 @@ type ConnectResponse_RenewNow struct {
 	RenewNow *RenewNow `protobuf:"bytes,2,opt,name=renew_now,json=renewNow,proto3,oneof"`
 }
 
+type ConnectResponse_Standing struct {
+	// What the membership says of the member: sent at first, and when it changes.
+	Standing *Standing `protobuf:"bytes,3,opt,name=standing,proto3,oneof"`
+}
+
 func (*ConnectResponse_Snapshot) isConnectResponse_News() {}
 
 func (*ConnectResponse_RenewNow) isConnectResponse_News() {}
+
+func (*ConnectResponse_Standing) isConnectResponse_News() {}
+
+// Standing tells a member what its record says of it, for people to see. It
+// decides nothing on the node.
+type Standing struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in Member.state.
+	State         string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Standing) Reset() {
+	*x = Standing{}
+	mi := &file_fealty_v1_agent_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Standing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Standing) ProtoMessage() {}
+
+func (x *Standing) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_agent_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Standing.ProtoReflect.Descriptor instead.
+func (*Standing) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Standing) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
 
 // RenewNow asks for an early renewal, for a reason that is logged.
 type RenewNow struct {
@@ -332,7 +396,7 @@ type RenewNow struct {
 
 func (x *RenewNow) Reset() {
 	*x = RenewNow{}
-	mi := &file_fealty_v1_agent_proto_msgTypes[4]
+	mi := &file_fealty_v1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -344,7 +408,7 @@ func (x *RenewNow) String() string {
 func (*RenewNow) ProtoMessage() {}
 
 func (x *RenewNow) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_agent_proto_msgTypes[4]
+	mi := &file_fealty_v1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -357,7 +421,7 @@ func (x *RenewNow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewNow.ProtoReflect.Descriptor instead.
 func (*RenewNow) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RenewNow) GetReason() string {
@@ -386,11 +450,14 @@ const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\aRefusal\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06detail\x18\x03 \x01(\tR\x06detail\"\x86\x01\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\"\xb9\x01\n" +
 	"\x0fConnectResponse\x127\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\x19.fealty.v1.SignedSnapshotH\x00R\bsnapshot\x122\n" +
-	"\trenew_now\x18\x02 \x01(\v2\x13.fealty.v1.RenewNowH\x00R\brenewNowB\x06\n" +
-	"\x04news\"\"\n" +
+	"\trenew_now\x18\x02 \x01(\v2\x13.fealty.v1.RenewNowH\x00R\brenewNow\x121\n" +
+	"\bstanding\x18\x03 \x01(\v2\x13.fealty.v1.StandingH\x00R\bstandingB\x06\n" +
+	"\x04news\" \n" +
+	"\bStanding\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\"\"\n" +
 	"\bRenewNow\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason2\xcd\x01\n" +
 	"\fAgentService\x12\xbc\x01\n" +
@@ -413,29 +480,31 @@ func file_fealty_v1_agent_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_agent_proto_rawDescData
 }
 
-var file_fealty_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_fealty_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_fealty_v1_agent_proto_goTypes = []any{
 	(*ConnectRequest)(nil),        // 0: fealty.v1.ConnectRequest
 	(*HeldSnapshot)(nil),          // 1: fealty.v1.HeldSnapshot
 	(*Refusal)(nil),               // 2: fealty.v1.Refusal
 	(*ConnectResponse)(nil),       // 3: fealty.v1.ConnectResponse
-	(*RenewNow)(nil),              // 4: fealty.v1.RenewNow
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
-	(*SignedSnapshot)(nil),        // 6: fealty.v1.SignedSnapshot
+	(*Standing)(nil),              // 4: fealty.v1.Standing
+	(*RenewNow)(nil),              // 5: fealty.v1.RenewNow
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*SignedSnapshot)(nil),        // 7: fealty.v1.SignedSnapshot
 }
 var file_fealty_v1_agent_proto_depIdxs = []int32{
 	1, // 0: fealty.v1.ConnectRequest.held:type_name -> fealty.v1.HeldSnapshot
-	5, // 1: fealty.v1.ConnectRequest.svid_not_after:type_name -> google.protobuf.Timestamp
+	6, // 1: fealty.v1.ConnectRequest.svid_not_after:type_name -> google.protobuf.Timestamp
 	2, // 2: fealty.v1.ConnectRequest.refusals:type_name -> fealty.v1.Refusal
-	6, // 3: fealty.v1.ConnectResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
-	4, // 4: fealty.v1.ConnectResponse.renew_now:type_name -> fealty.v1.RenewNow
-	0, // 5: fealty.v1.AgentService.Connect:input_type -> fealty.v1.ConnectRequest
-	3, // 6: fealty.v1.AgentService.Connect:output_type -> fealty.v1.ConnectResponse
-	6, // [6:7] is the sub-list for method output_type
-	5, // [5:6] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	7, // 3: fealty.v1.ConnectResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
+	5, // 4: fealty.v1.ConnectResponse.renew_now:type_name -> fealty.v1.RenewNow
+	4, // 5: fealty.v1.ConnectResponse.standing:type_name -> fealty.v1.Standing
+	0, // 6: fealty.v1.AgentService.Connect:input_type -> fealty.v1.ConnectRequest
+	3, // 7: fealty.v1.AgentService.Connect:output_type -> fealty.v1.ConnectResponse
+	7, // [7:8] is the sub-list for method output_type
+	6, // [6:7] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_agent_proto_init() }
@@ -448,6 +517,7 @@ func file_fealty_v1_agent_proto_init() {
 	file_fealty_v1_agent_proto_msgTypes[3].OneofWrappers = []any{
 		(*ConnectResponse_Snapshot)(nil),
 		(*ConnectResponse_RenewNow)(nil),
+		(*ConnectResponse_Standing)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -455,7 +525,7 @@ func file_fealty_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_agent_proto_rawDesc), len(file_fealty_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

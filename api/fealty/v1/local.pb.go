@@ -75,8 +75,11 @@ type GetNodeResponse struct {
 	NextRenewal    *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=next_renewal,json=nextRenewal,proto3" json:"next_renewal,omitempty"`
 	Release        string                 `protobuf:"bytes,12,opt,name=release,proto3" json:"release,omitempty"`
 	AuthorityEpoch uint64                 `protobuf:"varint,13,opt,name=authority_epoch,json=authorityEpoch,proto3" json:"authority_epoch,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What the membership said last of this member, as in Member.state; empty if
+	// nobody said.
+	MemberState   string `protobuf:"bytes,14,opt,name=member_state,json=memberState,proto3" json:"member_state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetNodeResponse) Reset() {
@@ -198,6 +201,13 @@ func (x *GetNodeResponse) GetAuthorityEpoch() uint64 {
 		return x.AuthorityEpoch
 	}
 	return 0
+}
+
+func (x *GetNodeResponse) GetMemberState() string {
+	if x != nil {
+		return x.MemberState
+	}
+	return ""
 }
 
 type LeaveClusterRequest struct {
@@ -365,7 +375,7 @@ var File_fealty_v1_local_proto protoreflect.FileDescriptor
 const file_fealty_v1_local_proto_rawDesc = "" +
 	"\n" +
 	"\x15fealty/v1/local.proto\x12\tfealty.v1\x1a\x19fealty/v1/admission.proto\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
-	"\x0eGetNodeRequest\"\xb9\x04\n" +
+	"\x0eGetNodeRequest\"\xdc\x04\n" +
 	"\x0fGetNodeResponse\x12\x1b\n" +
 	"\tspiffe_id\x18\x01 \x01(\tR\bspiffeId\x12.\n" +
 	"\x06joined\x18\x02 \x01(\x0e2\x16.fealty.v1.JoinOutcomeR\x06joined\x12B\n" +
@@ -381,7 +391,8 @@ const file_fealty_v1_local_proto_rawDesc = "" +
 	" \x03(\v2\x12.fealty.v1.RefusalR\brefusals\x12=\n" +
 	"\fnext_renewal\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\vnextRenewal\x12\x18\n" +
 	"\arelease\x18\f \x01(\tR\arelease\x12'\n" +
-	"\x0fauthority_epoch\x18\r \x01(\x04R\x0eauthorityEpoch\"\x15\n" +
+	"\x0fauthority_epoch\x18\r \x01(\x04R\x0eauthorityEpoch\x12!\n" +
+	"\fmember_state\x18\x0e \x01(\tR\vmemberState\"\x15\n" +
 	"\x13LeaveClusterRequest\"\x16\n" +
 	"\x14LeaveClusterResponse\"\x16\n" +
 	"\x14RenewIdentityRequest\"p\n" +

@@ -30,7 +30,8 @@ type Member struct {
 	SpiffeId string `protobuf:"bytes,1,opt,name=spiffe_id,json=spiffeId,proto3" json:"spiffe_id,omitempty"`
 	Kind     string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	Name     string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// "active"; "replacing" while its name waits for a new machine.
+	// "active"; "draining" from drain to undrain; "replacing" while its name waits
+	// for a new machine.
 	State         string   `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	Roles         []string `protobuf:"bytes,5,rep,name=roles,proto3" json:"roles,omitempty"`
 	Organizations []string `protobuf:"bytes,6,rep,name=organizations,proto3" json:"organizations,omitempty"`
@@ -42,11 +43,15 @@ type Member struct {
 	// The entry of the manifest that covers it.
 	Entry string `protobuf:"bytes,10,opt,name=entry,proto3" json:"entry,omitempty"`
 	// SHA-256 of its last certified key, hex.
-	KeyId         string                 `protobuf:"bytes,11,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	SvidNotAfter  *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=svid_not_after,json=svidNotAfter,proto3" json:"svid_not_after,omitempty"`
-	Banned        bool                   `protobuf:"varint,13,opt,name=banned,proto3" json:"banned,omitempty"`
-	BanReason     string                 `protobuf:"bytes,14,opt,name=ban_reason,json=banReason,proto3" json:"ban_reason,omitempty"`
-	Live          *Live                  `protobuf:"bytes,15,opt,name=live,proto3" json:"live,omitempty"`
+	KeyId        string                 `protobuf:"bytes,11,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	SvidNotAfter *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=svid_not_after,json=svidNotAfter,proto3" json:"svid_not_after,omitempty"`
+	Banned       bool                   `protobuf:"varint,13,opt,name=banned,proto3" json:"banned,omitempty"`
+	BanReason    string                 `protobuf:"bytes,14,opt,name=ban_reason,json=banReason,proto3" json:"ban_reason,omitempty"`
+	Live         *Live                  `protobuf:"bytes,15,opt,name=live,proto3" json:"live,omitempty"`
+	// Set while it drains, also while it is replaced.
+	DrainingSince *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=draining_since,json=drainingSince,proto3" json:"draining_since,omitempty"`
+	DrainedBy     string                 `protobuf:"bytes,17,opt,name=drained_by,json=drainedBy,proto3" json:"drained_by,omitempty"`
+	DrainReason   string                 `protobuf:"bytes,18,opt,name=drain_reason,json=drainReason,proto3" json:"drain_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -184,6 +189,27 @@ func (x *Member) GetLive() *Live {
 		return x.Live
 	}
 	return nil
+}
+
+func (x *Member) GetDrainingSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DrainingSince
+	}
+	return nil
+}
+
+func (x *Member) GetDrainedBy() string {
+	if x != nil {
+		return x.DrainedBy
+	}
+	return ""
+}
+
+func (x *Member) GetDrainReason() string {
+	if x != nil {
+		return x.DrainReason
+	}
+	return ""
 }
 
 // Live is what a coordinator saw of a member lately; never stored.
@@ -510,7 +536,129 @@ func (x *GetMemberResponse) GetMember() *Member {
 	return nil
 }
 
-type RemoveMemberRequest struct {
+type DrainMemberRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// For the audit log, and for who looks at the member. At most 256 bytes.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	DryRun        bool   `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainMemberRequest) Reset() {
+	*x = DrainMemberRequest{}
+	mi := &file_fealty_v1_member_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainMemberRequest) ProtoMessage() {}
+
+func (x *DrainMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_member_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainMemberRequest.ProtoReflect.Descriptor instead.
+func (*DrainMemberRequest) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *DrainMemberRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *DrainMemberRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DrainMemberRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DrainMemberRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type DrainMemberResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Member *Member                `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	// False if it was draining already: nothing was written.
+	Changed       bool `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainMemberResponse) Reset() {
+	*x = DrainMemberResponse{}
+	mi := &file_fealty_v1_member_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainMemberResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainMemberResponse) ProtoMessage() {}
+
+func (x *DrainMemberResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_member_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainMemberResponse.ProtoReflect.Descriptor instead.
+func (*DrainMemberResponse) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *DrainMemberResponse) GetMember() *Member {
+	if x != nil {
+		return x.Member
+	}
+	return nil
+}
+
+func (x *DrainMemberResponse) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+type UndrainMemberRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
@@ -519,9 +667,126 @@ type RemoveMemberRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
+func (x *UndrainMemberRequest) Reset() {
+	*x = UndrainMemberRequest{}
+	mi := &file_fealty_v1_member_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainMemberRequest) ProtoMessage() {}
+
+func (x *UndrainMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_member_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainMemberRequest.ProtoReflect.Descriptor instead.
+func (*UndrainMemberRequest) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *UndrainMemberRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *UndrainMemberRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UndrainMemberRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type UndrainMemberResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Member *Member                `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	// False if it was not draining: nothing was written.
+	Changed       bool `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainMemberResponse) Reset() {
+	*x = UndrainMemberResponse{}
+	mi := &file_fealty_v1_member_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainMemberResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainMemberResponse) ProtoMessage() {}
+
+func (x *UndrainMemberResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_member_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainMemberResponse.ProtoReflect.Descriptor instead.
+func (*UndrainMemberResponse) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *UndrainMemberResponse) GetMember() *Member {
+	if x != nil {
+		return x.Member
+	}
+	return nil
+}
+
+func (x *UndrainMemberResponse) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+type RemoveMemberRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Kind   string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name   string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	DryRun bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Also if it is in contact and does not drain. It takes a reason.
+	Force bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
+	// For the audit log. At most 256 bytes.
+	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_fealty_v1_member_proto_msgTypes[7]
+	mi := &file_fealty_v1_member_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +798,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[7]
+	mi := &file_fealty_v1_member_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +811,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{7}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RemoveMemberRequest) GetKind() string {
@@ -570,6 +835,20 @@ func (x *RemoveMemberRequest) GetDryRun() bool {
 	return false
 }
 
+func (x *RemoveMemberRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *RemoveMemberRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type RemoveMemberResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Member        *Member                `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
@@ -579,7 +858,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_fealty_v1_member_proto_msgTypes[8]
+	mi := &file_fealty_v1_member_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -591,7 +870,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[8]
+	mi := &file_fealty_v1_member_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -604,7 +883,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{8}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RemoveMemberResponse) GetMember() *Member {
@@ -627,7 +906,7 @@ type ReplaceMemberRequest struct {
 
 func (x *ReplaceMemberRequest) Reset() {
 	*x = ReplaceMemberRequest{}
-	mi := &file_fealty_v1_member_proto_msgTypes[9]
+	mi := &file_fealty_v1_member_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -639,7 +918,7 @@ func (x *ReplaceMemberRequest) String() string {
 func (*ReplaceMemberRequest) ProtoMessage() {}
 
 func (x *ReplaceMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[9]
+	mi := &file_fealty_v1_member_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -652,7 +931,7 @@ func (x *ReplaceMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceMemberRequest.ProtoReflect.Descriptor instead.
 func (*ReplaceMemberRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{9}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReplaceMemberRequest) GetKind() string {
@@ -692,7 +971,7 @@ type ReplaceMemberResponse struct {
 
 func (x *ReplaceMemberResponse) Reset() {
 	*x = ReplaceMemberResponse{}
-	mi := &file_fealty_v1_member_proto_msgTypes[10]
+	mi := &file_fealty_v1_member_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -704,7 +983,7 @@ func (x *ReplaceMemberResponse) String() string {
 func (*ReplaceMemberResponse) ProtoMessage() {}
 
 func (x *ReplaceMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[10]
+	mi := &file_fealty_v1_member_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -717,7 +996,7 @@ func (x *ReplaceMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceMemberResponse.ProtoReflect.Descriptor instead.
 func (*ReplaceMemberResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{10}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReplaceMemberResponse) GetMember() *Member {
@@ -740,7 +1019,7 @@ type BanMemberRequest struct {
 
 func (x *BanMemberRequest) Reset() {
 	*x = BanMemberRequest{}
-	mi := &file_fealty_v1_member_proto_msgTypes[11]
+	mi := &file_fealty_v1_member_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +1031,7 @@ func (x *BanMemberRequest) String() string {
 func (*BanMemberRequest) ProtoMessage() {}
 
 func (x *BanMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[11]
+	mi := &file_fealty_v1_member_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +1044,7 @@ func (x *BanMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BanMemberRequest.ProtoReflect.Descriptor instead.
 func (*BanMemberRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{11}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BanMemberRequest) GetKind() string {
@@ -808,7 +1087,7 @@ type BanMemberResponse struct {
 
 func (x *BanMemberResponse) Reset() {
 	*x = BanMemberResponse{}
-	mi := &file_fealty_v1_member_proto_msgTypes[12]
+	mi := &file_fealty_v1_member_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -820,7 +1099,7 @@ func (x *BanMemberResponse) String() string {
 func (*BanMemberResponse) ProtoMessage() {}
 
 func (x *BanMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[12]
+	mi := &file_fealty_v1_member_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -833,7 +1112,7 @@ func (x *BanMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BanMemberResponse.ProtoReflect.Descriptor instead.
 func (*BanMemberResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{12}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BanMemberResponse) GetMember() *Member {
@@ -861,7 +1140,7 @@ type UnbanMemberRequest struct {
 
 func (x *UnbanMemberRequest) Reset() {
 	*x = UnbanMemberRequest{}
-	mi := &file_fealty_v1_member_proto_msgTypes[13]
+	mi := &file_fealty_v1_member_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -873,7 +1152,7 @@ func (x *UnbanMemberRequest) String() string {
 func (*UnbanMemberRequest) ProtoMessage() {}
 
 func (x *UnbanMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[13]
+	mi := &file_fealty_v1_member_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -886,7 +1165,7 @@ func (x *UnbanMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnbanMemberRequest.ProtoReflect.Descriptor instead.
 func (*UnbanMemberRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{13}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UnbanMemberRequest) GetKind() string {
@@ -920,7 +1199,7 @@ type UnbanMemberResponse struct {
 
 func (x *UnbanMemberResponse) Reset() {
 	*x = UnbanMemberResponse{}
-	mi := &file_fealty_v1_member_proto_msgTypes[14]
+	mi := &file_fealty_v1_member_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -932,7 +1211,7 @@ func (x *UnbanMemberResponse) String() string {
 func (*UnbanMemberResponse) ProtoMessage() {}
 
 func (x *UnbanMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[14]
+	mi := &file_fealty_v1_member_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -945,7 +1224,7 @@ func (x *UnbanMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnbanMemberResponse.ProtoReflect.Descriptor instead.
 func (*UnbanMemberResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{14}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UnbanMemberResponse) GetKeysBannedFor() *durationpb.Duration {
@@ -959,7 +1238,7 @@ var File_fealty_v1_member_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_member_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/member.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xda\x03\n" +
+	"\x16fealty/v1/member.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdf\x04\n" +
 	"\x06Member\x12\x1b\n" +
 	"\tspiffe_id\x18\x01 \x01(\tR\bspiffeId\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
@@ -977,7 +1256,11 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\x06banned\x18\r \x01(\bR\x06banned\x12\x1d\n" +
 	"\n" +
 	"ban_reason\x18\x0e \x01(\tR\tbanReason\x12#\n" +
-	"\x04live\x18\x0f \x01(\v2\x0f.fealty.v1.LiveR\x04live\"\xca\x01\n" +
+	"\x04live\x18\x0f \x01(\v2\x0f.fealty.v1.LiveR\x04live\x12A\n" +
+	"\x0edraining_since\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\rdrainingSince\x12\x1d\n" +
+	"\n" +
+	"drained_by\x18\x11 \x01(\tR\tdrainedBy\x12!\n" +
+	"\fdrain_reason\x18\x12 \x01(\tR\vdrainReason\"\xca\x01\n" +
 	"\x04Live\x12;\n" +
 	"\vlast_report\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastReport\x12\x1c\n" +
@@ -997,11 +1280,28 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\">\n" +
 	"\x11GetMemberResponse\x12)\n" +
-	"\x06member\x18\x01 \x01(\v2\x11.fealty.v1.MemberR\x06member\"V\n" +
+	"\x06member\x18\x01 \x01(\v2\x11.fealty.v1.MemberR\x06member\"m\n" +
+	"\x12DrainMemberRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"Z\n" +
+	"\x13DrainMemberResponse\x12)\n" +
+	"\x06member\x18\x01 \x01(\v2\x11.fealty.v1.MemberR\x06member\x12\x18\n" +
+	"\achanged\x18\x02 \x01(\bR\achanged\"W\n" +
+	"\x14UndrainMemberRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\\\n" +
+	"\x15UndrainMemberResponse\x12)\n" +
+	"\x06member\x18\x01 \x01(\v2\x11.fealty.v1.MemberR\x06member\x12\x18\n" +
+	"\achanged\x18\x02 \x01(\bR\achanged\"\x84\x01\n" +
 	"\x13RemoveMemberRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"A\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x14\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"A\n" +
 	"\x14RemoveMemberResponse\x12)\n" +
 	"\x06member\x18\x01 \x01(\v2\x11.fealty.v1.MemberR\x06member\"o\n" +
 	"\x14ReplaceMemberRequest\x12\x12\n" +
@@ -1024,14 +1324,18 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x17\n" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"X\n" +
 	"\x13UnbanMemberResponse\x12A\n" +
-	"\x0fkeys_banned_for\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\rkeysBannedFor2\xb4\x06\n" +
+	"\x0fkeys_banned_for\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\rkeysBannedFor2\xe8\b\n" +
 	"\rMemberService\x12\x81\x01\n" +
 	"\vListMembers\x12\x1d.fealty.v1.ListMembersRequest\x1a\x1e.fealty.v1.ListMembersResponse\"3\xea\xe0\x18/\n" +
 	"\x05admin\n" +
 	"\breadonly \x01*\x1apeople read the membership\x12{\n" +
 	"\tGetMember\x12\x1b.fealty.v1.GetMemberRequest\x1a\x1c.fealty.v1.GetMemberResponse\"3\xea\xe0\x18/\n" +
 	"\x05admin\n" +
-	"\breadonly \x01*\x1apeople read the membership\x12\x88\x01\n" +
+	"\breadonly \x01*\x1apeople read the membership\x12\x92\x01\n" +
+	"\vDrainMember\x12\x1d.fealty.v1.DrainMemberRequest\x1a\x1e.fealty.v1.DrainMemberResponse\"D\xea\xe0\x18@\n" +
+	"\x05admin \x01*5taking a member out of service is an admin's decision\x12\x9c\x01\n" +
+	"\rUndrainMember\x12\x1f.fealty.v1.UndrainMemberRequest\x1a .fealty.v1.UndrainMemberResponse\"H\xea\xe0\x18D\n" +
+	"\x05admin \x01*9putting a member back into service is an admin's decision\x12\x88\x01\n" +
 	"\fRemoveMember\x12\x1e.fealty.v1.RemoveMemberRequest\x1a\x1f.fealty.v1.RemoveMemberResponse\"7\xea\xe0\x183\n" +
 	"\x05admin \x01*(removing a member is an admin's decision\x12\x9b\x01\n" +
 	"\rReplaceMember\x12\x1f.fealty.v1.ReplaceMemberRequest\x1a .fealty.v1.ReplaceMemberResponse\"G\xea\xe0\x18C\n" +
@@ -1053,7 +1357,7 @@ func file_fealty_v1_member_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_member_proto_rawDescData
 }
 
-var file_fealty_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_fealty_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_fealty_v1_member_proto_goTypes = []any{
 	(*Member)(nil),                // 0: fealty.v1.Member
 	(*Live)(nil),                  // 1: fealty.v1.Live
@@ -1062,46 +1366,57 @@ var file_fealty_v1_member_proto_goTypes = []any{
 	(*ListMembersResponse)(nil),   // 4: fealty.v1.ListMembersResponse
 	(*GetMemberRequest)(nil),      // 5: fealty.v1.GetMemberRequest
 	(*GetMemberResponse)(nil),     // 6: fealty.v1.GetMemberResponse
-	(*RemoveMemberRequest)(nil),   // 7: fealty.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),  // 8: fealty.v1.RemoveMemberResponse
-	(*ReplaceMemberRequest)(nil),  // 9: fealty.v1.ReplaceMemberRequest
-	(*ReplaceMemberResponse)(nil), // 10: fealty.v1.ReplaceMemberResponse
-	(*BanMemberRequest)(nil),      // 11: fealty.v1.BanMemberRequest
-	(*BanMemberResponse)(nil),     // 12: fealty.v1.BanMemberResponse
-	(*UnbanMemberRequest)(nil),    // 13: fealty.v1.UnbanMemberRequest
-	(*UnbanMemberResponse)(nil),   // 14: fealty.v1.UnbanMemberResponse
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
+	(*DrainMemberRequest)(nil),    // 7: fealty.v1.DrainMemberRequest
+	(*DrainMemberResponse)(nil),   // 8: fealty.v1.DrainMemberResponse
+	(*UndrainMemberRequest)(nil),  // 9: fealty.v1.UndrainMemberRequest
+	(*UndrainMemberResponse)(nil), // 10: fealty.v1.UndrainMemberResponse
+	(*RemoveMemberRequest)(nil),   // 11: fealty.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),  // 12: fealty.v1.RemoveMemberResponse
+	(*ReplaceMemberRequest)(nil),  // 13: fealty.v1.ReplaceMemberRequest
+	(*ReplaceMemberResponse)(nil), // 14: fealty.v1.ReplaceMemberResponse
+	(*BanMemberRequest)(nil),      // 15: fealty.v1.BanMemberRequest
+	(*BanMemberResponse)(nil),     // 16: fealty.v1.BanMemberResponse
+	(*UnbanMemberRequest)(nil),    // 17: fealty.v1.UnbanMemberRequest
+	(*UnbanMemberResponse)(nil),   // 18: fealty.v1.UnbanMemberResponse
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
 }
 var file_fealty_v1_member_proto_depIdxs = []int32{
-	15, // 0: fealty.v1.Member.joined_at:type_name -> google.protobuf.Timestamp
-	15, // 1: fealty.v1.Member.svid_not_after:type_name -> google.protobuf.Timestamp
+	19, // 0: fealty.v1.Member.joined_at:type_name -> google.protobuf.Timestamp
+	19, // 1: fealty.v1.Member.svid_not_after:type_name -> google.protobuf.Timestamp
 	1,  // 2: fealty.v1.Member.live:type_name -> fealty.v1.Live
-	15, // 3: fealty.v1.Live.last_report:type_name -> google.protobuf.Timestamp
-	2,  // 4: fealty.v1.Live.held:type_name -> fealty.v1.HeldVersion
-	0,  // 5: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
-	0,  // 6: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 7: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 8: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 9: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
-	16, // 10: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
-	3,  // 11: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
-	5,  // 12: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
-	7,  // 13: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
-	9,  // 14: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
-	11, // 15: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
-	13, // 16: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
-	4,  // 17: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
-	6,  // 18: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
-	8,  // 19: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
-	10, // 20: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
-	12, // 21: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
-	14, // 22: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
-	17, // [17:23] is the sub-list for method output_type
-	11, // [11:17] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	19, // 3: fealty.v1.Member.draining_since:type_name -> google.protobuf.Timestamp
+	19, // 4: fealty.v1.Live.last_report:type_name -> google.protobuf.Timestamp
+	2,  // 5: fealty.v1.Live.held:type_name -> fealty.v1.HeldVersion
+	0,  // 6: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
+	0,  // 7: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 8: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 9: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 10: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 11: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 12: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
+	20, // 13: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
+	3,  // 14: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
+	5,  // 15: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
+	7,  // 16: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
+	9,  // 17: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
+	11, // 18: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
+	13, // 19: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
+	15, // 20: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
+	17, // 21: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
+	4,  // 22: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
+	6,  // 23: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
+	8,  // 24: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
+	10, // 25: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
+	12, // 26: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
+	14, // 27: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
+	16, // 28: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
+	18, // 29: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
+	22, // [22:30] is the sub-list for method output_type
+	14, // [14:22] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_member_proto_init() }
@@ -1116,7 +1431,7 @@ func file_fealty_v1_member_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_member_proto_rawDesc), len(file_fealty_v1_member_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,6 +21,8 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	MemberService_ListMembers_FullMethodName   = "/fealty.v1.MemberService/ListMembers"
 	MemberService_GetMember_FullMethodName     = "/fealty.v1.MemberService/GetMember"
+	MemberService_DrainMember_FullMethodName   = "/fealty.v1.MemberService/DrainMember"
+	MemberService_UndrainMember_FullMethodName = "/fealty.v1.MemberService/UndrainMember"
 	MemberService_RemoveMember_FullMethodName  = "/fealty.v1.MemberService/RemoveMember"
 	MemberService_ReplaceMember_FullMethodName = "/fealty.v1.MemberService/ReplaceMember"
 	MemberService_BanMember_FullMethodName     = "/fealty.v1.MemberService/BanMember"
@@ -37,8 +39,14 @@ type MemberServiceClient interface {
 	ListMembers(ctx context.Context, in *ListMembersRequest, opts ...grpc.CallOption) (*ListMembersResponse, error)
 	// GetMember returns one member.
 	GetMember(ctx context.Context, in *GetMemberRequest, opts ...grpc.CallOption) (*GetMemberResponse, error)
+	// DrainMember marks a member that is to go: it goes on as before, keeps its
+	// domains until they have moved, and gets no new ones. It is idempotent.
+	DrainMember(ctx context.Context, in *DrainMemberRequest, opts ...grpc.CallOption) (*DrainMemberResponse, error)
+	// UndrainMember takes the mark away. It is idempotent.
+	UndrainMember(ctx context.Context, in *UndrainMemberRequest, opts ...grpc.CallOption) (*UndrainMemberResponse, error)
 	// RemoveMember deletes the record of a member that owns nothing. Its SVID
-	// ends at once; its name is free again.
+	// ends at once; its name is free again. One that is in contact and does not
+	// drain is refused, unless forced.
 	RemoveMember(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
 	// ReplaceMember bans the member's key and lets the next proof take its name:
 	// for a machine that was replaced under the same name.
@@ -71,6 +79,26 @@ func (c *memberServiceClient) GetMember(ctx context.Context, in *GetMemberReques
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetMemberResponse)
 	err := c.cc.Invoke(ctx, MemberService_GetMember_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *memberServiceClient) DrainMember(ctx context.Context, in *DrainMemberRequest, opts ...grpc.CallOption) (*DrainMemberResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainMemberResponse)
+	err := c.cc.Invoke(ctx, MemberService_DrainMember_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *memberServiceClient) UndrainMember(ctx context.Context, in *UndrainMemberRequest, opts ...grpc.CallOption) (*UndrainMemberResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UndrainMemberResponse)
+	err := c.cc.Invoke(ctx, MemberService_UndrainMember_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -127,8 +155,14 @@ type MemberServiceServer interface {
 	ListMembers(context.Context, *ListMembersRequest) (*ListMembersResponse, error)
 	// GetMember returns one member.
 	GetMember(context.Context, *GetMemberRequest) (*GetMemberResponse, error)
+	// DrainMember marks a member that is to go: it goes on as before, keeps its
+	// domains until they have moved, and gets no new ones. It is idempotent.
+	DrainMember(context.Context, *DrainMemberRequest) (*DrainMemberResponse, error)
+	// UndrainMember takes the mark away. It is idempotent.
+	UndrainMember(context.Context, *UndrainMemberRequest) (*UndrainMemberResponse, error)
 	// RemoveMember deletes the record of a member that owns nothing. Its SVID
-	// ends at once; its name is free again.
+	// ends at once; its name is free again. One that is in contact and does not
+	// drain is refused, unless forced.
 	RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
 	// ReplaceMember bans the member's key and lets the next proof take its name:
 	// for a machine that was replaced under the same name.
@@ -152,6 +186,12 @@ func (UnimplementedMemberServiceServer) ListMembers(context.Context, *ListMember
 }
 func (UnimplementedMemberServiceServer) GetMember(context.Context, *GetMemberRequest) (*GetMemberResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetMember not implemented")
+}
+func (UnimplementedMemberServiceServer) DrainMember(context.Context, *DrainMemberRequest) (*DrainMemberResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DrainMember not implemented")
+}
+func (UnimplementedMemberServiceServer) UndrainMember(context.Context, *UndrainMemberRequest) (*UndrainMemberResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UndrainMember not implemented")
 }
 func (UnimplementedMemberServiceServer) RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RemoveMember not implemented")
@@ -218,6 +258,42 @@ func _MemberService_GetMember_Handler(srv interface{}, ctx context.Context, dec 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(MemberServiceServer).GetMember(ctx, req.(*GetMemberRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MemberService_DrainMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainMemberRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MemberServiceServer).DrainMember(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MemberService_DrainMember_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MemberServiceServer).DrainMember(ctx, req.(*DrainMemberRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MemberService_UndrainMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UndrainMemberRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MemberServiceServer).UndrainMember(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MemberService_UndrainMember_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MemberServiceServer).UndrainMember(ctx, req.(*UndrainMemberRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -308,6 +384,14 @@ var MemberService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetMember",
 			Handler:    _MemberService_GetMember_Handler,
+		},
+		{
+			MethodName: "DrainMember",
+			Handler:    _MemberService_DrainMember_Handler,
+		},
+		{
+			MethodName: "UndrainMember",
+			Handler:    _MemberService_UndrainMember_Handler,
 		},
 		{
 			MethodName: "RemoveMember",

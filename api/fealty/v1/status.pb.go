@@ -241,10 +241,14 @@ func (x *GetStatusResponse) GetEnrolmentKey() string {
 
 // Baseline is the resilience baseline: data members against the number needed.
 type Baseline struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	DataMembers   uint32                 `protobuf:"varint,1,opt,name=data_members,json=dataMembers,proto3" json:"data_members,omitempty"`
-	Needed        uint32                 `protobuf:"varint,2,opt,name=needed,proto3" json:"needed,omitempty"`
-	Met           bool                   `protobuf:"varint,3,opt,name=met,proto3" json:"met,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	DataMembers uint32                 `protobuf:"varint,1,opt,name=data_members,json=dataMembers,proto3" json:"data_members,omitempty"`
+	Needed      uint32                 `protobuf:"varint,2,opt,name=needed,proto3" json:"needed,omitempty"`
+	Met         bool                   `protobuf:"varint,3,opt,name=met,proto3" json:"met,omitempty"`
+	// Data members that drain: they are about to go and do not count. The first
+	// eight, by name.
+	Draining      []string `protobuf:"bytes,4,rep,name=draining,proto3" json:"draining,omitempty"`
+	DrainingCount uint32   `protobuf:"varint,5,opt,name=draining_count,json=drainingCount,proto3" json:"draining_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -298,6 +302,20 @@ func (x *Baseline) GetMet() bool {
 		return x.Met
 	}
 	return false
+}
+
+func (x *Baseline) GetDraining() []string {
+	if x != nil {
+		return x.Draining
+	}
+	return nil
+}
+
+func (x *Baseline) GetDrainingCount() uint32 {
+	if x != nil {
+		return x.DrainingCount
+	}
+	return 0
 }
 
 // Finding is a thing that needs attention, with its remedy.
@@ -398,11 +416,13 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\bbaseline\x18\x0e \x01(\v2\x13.fealty.v1.BaselineR\bbaseline\x12.\n" +
 	"\bfindings\x18\x0f \x03(\v2\x12.fealty.v1.FindingR\bfindings\x12\x1c\n" +
 	"\taddresses\x18\x10 \x03(\tR\taddresses\x12#\n" +
-	"\renrolment_key\x18\x11 \x01(\tR\fenrolmentKey\"W\n" +
+	"\renrolment_key\x18\x11 \x01(\tR\fenrolmentKey\"\x9a\x01\n" +
 	"\bBaseline\x12!\n" +
 	"\fdata_members\x18\x01 \x01(\rR\vdataMembers\x12\x16\n" +
 	"\x06needed\x18\x02 \x01(\rR\x06needed\x12\x10\n" +
-	"\x03met\x18\x03 \x01(\bR\x03met\"k\n" +
+	"\x03met\x18\x03 \x01(\bR\x03met\x12\x1a\n" +
+	"\bdraining\x18\x04 \x03(\tR\bdraining\x12%\n" +
+	"\x0edraining_count\x18\x05 \x01(\rR\rdrainingCount\"k\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x1a\n" +
 	"\bseverity\x18\x02 \x01(\tR\bseverity\x12\x18\n" +

@@ -1,0 +1,370 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+func (d *desk) drain(t *testing.T, name string) *fealtyv1.DrainMemberResponse {
+	t.Helper()
+	resp, err := d.members().DrainMember(t.Context(), &fealtyv1.DrainMemberRequest{Kind: "data", Name: name, Reason: "old rack"})
+	wantOnly(t, "drain", err, "")
+	return resp
+}
+
+// What drain and undrain do, and what they leave alone.
+func TestDrainIsAMarkThatStays(t *testing.T) {
+	d := testDesk(t)
+	a := d.joined("a")
+	before := d.record(identity.Data, "a").value
+	audited := len(d.store.keys(auditPrefix))
+
+	dry, err := d.members().DrainMember(t.Context(), &fealtyv1.DrainMemberRequest{Kind: "data", Name: "a", DryRun: true})
+	wantOnly(t, "dry run", err, "")
+	if !dry.GetChanged() || dry.GetMember().GetState() != stateDraining || d.record(identity.Data, "a").value.State != stateActive {
+		t.Fatalf("a dry run answered %v and left %s", dry, d.record(identity.Data, "a").value.State)
+	}
+	first := d.drain(t, "a")
+	if m := first.GetMember(); !first.GetChanged() || m.GetState() != stateDraining || m.GetDrainReason() != "old rack" || m.GetDrainedBy() == "" || !m.GetDrainingSince().AsTime().Equal(d.clock()) {
+		t.Fatalf("drain answered %v", first)
+	}
+	version := d.record(identity.Data, "a").version
+	if again := d.drain(t, "a"); again.GetChanged() || d.record(identity.Data, "a").version != version {
+		t.Fatalf("draining twice wrote something: %v", again)
+	}
+	if n := len(d.store.keys(auditPrefix)); n != audited+1 {
+		t.Fatalf("%d audit entries, want one more than %d", n, audited)
+	}
+
+	// It works on, and stays marked: renewing, rejoining, after a restart, and as
+	// another machine under its name.
+	draining := func(when string) {
+		t.Helper()
+		if rec := d.record(identity.Data, "a").value; rec.State != stateDraining || rec.Drain.Reason != "old rack" || !slices.Equal(rec.Domains, before.Domains) {
+			t.Fatalf("%s: state %s, mark %+v, domains %v", when, rec.State, rec.Drain, rec.Domains)
+		}
+	}
+	wantOnly(t, "renew", a.renew(), "")
+	draining("renewed")
+	wantOnly(t, "rejoin", a.rejoin(), "")
+	draining("rejoined")
+	d.restart()
+	draining("restarted")
+	d.replace(t, identity.Data, "a")
+	if rec := d.record(identity.Data, "a").value; rec.State != stateReplacing {
+		t.Fatalf("a replaced member is %s", rec.State)
+	}
+	d.joined("a")
+	draining("replaced")
+
+	un, err := d.members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
+	wantOnly(t, "undrain", err, "")
+	if m := un.GetMember(); !un.GetChanged() || m.GetState() != stateActive || m.GetDrainingSince() != nil {
+		t.Fatalf("undrain answered %v", un)
+	}
+	if un, err = d.members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"}); err != nil || un.GetChanged() {
+		t.Fatalf("undraining twice: %v, %v", un, err)
+	}
+}
+
+func TestDrainRefusals(t *testing.T) {
+	d := testDesk(t)
+	d.joined("a")
+	person := d.machine()
+	wantOnly(t, "login", d.byToken(person, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
+	for name, tc := range map[string]struct {
+		req  *fealtyv1.DrainMemberRequest
+		want explain.Code
+	}{
+		"nobody":          {&fealtyv1.DrainMemberRequest{Kind: "data", Name: "z"}, explain.NotFound},
+		"no kind":         {&fealtyv1.DrainMemberRequest{Kind: "datum", Name: "a"}, explain.RequestField},
+		"a person":        {&fealtyv1.DrainMemberRequest{Kind: "admin", Name: person.id.Name()}, explain.RequestField},
+		"a book of words": {&fealtyv1.DrainMemberRequest{Kind: "data", Name: "a", Reason: strings.Repeat("x", maxReasonBytes+1)}, explain.RequestField},
+	} {
+		before := d.store.snapshot()
+		_, err := d.members().DrainMember(t.Context(), tc.req)
+		wantOnly(t, name, err, tc.want)
+		if !maps.EqualFunc(before, d.store.snapshot(), func(a, b store.Entry) bool { return a.Version == b.Version }) {
+			t.Errorf("%s: something was written", name)
+		}
+	}
+}
+
+// A draining data member is about to go: the baseline does without it, and says so.
+func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
+	d := testDesk(t)
+	for _, name := range []string{"a", "b", "c"} {
+		d.joined(name)
+	}
+	status := func() *fealtyv1.GetStatusResponse {
+		t.Helper()
+		st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	if b := status().GetBaseline(); !b.GetMet() || b.GetDataMembers() != 3 || b.GetDrainingCount() != 0 {
+		t.Fatalf("baseline %v", b)
+	}
+	d.drain(t, "b")
+	st := status()
+	if b := st.GetBaseline(); b.GetMet() || b.GetDataMembers() != 2 || !slices.Equal(b.GetDraining(), []string{"data/b"}) || b.GetDrainingCount() != 1 {
+		t.Fatalf("baseline %v", b)
+	}
+	i := slices.IndexFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.MemberBaseline) })
+	if i < 0 || !strings.Contains(st.GetFindings()[i].GetSummary(), "data/b drains") || !strings.Contains(st.GetFindings()[i].GetRemedy(), "fealty member undrain data/b") {
+		t.Fatalf("findings %v", st.GetFindings())
+	}
+	d.ban(t, identity.Data, "b")
+	if b := status().GetBaseline(); b.GetDrainingCount() != 0 {
+		t.Fatalf("a banned member is waited for: %v", b)
+	}
+}
+
+// Others are told of a draining member, by what is signed for them.
+func TestBootstrapShowsWhoDrains(t *testing.T) {
+	d := testDesk(t)
+	d.joined("a")
+	d.drain(t, "a")
+	rec := d.record(identity.Data, "a")
+	d.c.members.put(rec.value, rec.version)
+	if n := d.c.members.count(identity.Data); n != 0 {
+		t.Errorf("%d active data members, want none", n)
+	}
+	got := d.c.members.visible(rec.value, 10)
+	if len(got) != 1 || got[0].State != stateDraining {
+		t.Fatalf("visible: %+v", got)
+	}
+}
+
+// Removing by a slip takes a second step; what is not at work goes at once.
+func TestRemoveOfAMemberAtWork(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		prepare func(t *testing.T, d *desk, a *machine)
+		force   bool
+		want    explain.Code
+	}{
+		{"silent", func(*testing.T, *desk, *machine) {}, false, ""},
+		{"connected", func(_ *testing.T, d *desk, a *machine) { d.c.live.opened(a.id) }, false, explain.MemberInContact},
+		{"connected, forced", func(_ *testing.T, d *desk, a *machine) { d.c.live.opened(a.id) }, true, ""},
+		{"connected, draining", func(t *testing.T, d *desk, a *machine) { d.c.live.opened(a.id); d.drain(t, "a") }, false, ""},
+		{"connected, replacing", func(t *testing.T, d *desk, a *machine) { d.c.live.opened(a.id); d.replace(t, identity.Data, "a") }, false, ""},
+		{"connected, banned", func(t *testing.T, d *desk, a *machine) { d.c.live.opened(a.id); d.ban(t, identity.Data, "a") }, false, ""},
+		{"reported lately", func(_ *testing.T, d *desk, a *machine) {
+			d.reported(a.id)
+			d.advance(silentAfter - time.Second)
+		}, false, explain.MemberInContact},
+		{"reported long ago", func(_ *testing.T, d *desk, a *machine) {
+			d.reported(a.id)
+			d.advance(silentAfter)
+		}, false, ""},
+		{"coordinator just started", func(_ *testing.T, d *desk, _ *machine) { d.c.startedAt = d.clock() }, false, explain.MemberInContact},
+		{"coordinator just started, member expired", func(_ *testing.T, d *desk, _ *machine) {
+			d.advance(26 * time.Hour)
+			d.c.startedAt = d.clock()
+		}, false, ""},
+		{"owns a domain, forced", func(t *testing.T, d *desk, _ *machine) {
+			rec := d.record(identity.Data, "a")
+			rec.value.Domains = []string{"range-7"}
+			ch := d.state().records.newChange(d.state().headVersion)
+			ch.put(memberKey(identity.Data, "a"), rec.version, rec.value)
+			if _, err := ch.commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}, true, explain.MemberOwnsDomains},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := testDesk(t)
+			a := d.joined("a")
+			tc.prepare(t, d, a)
+			req := &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: tc.force, Reason: "rack burnt", DryRun: true}
+			_, err := d.members().RemoveMember(t.Context(), req)
+			wantOnly(t, "dry run", err, tc.want)
+			if !d.record(identity.Data, "a").exists() {
+				t.Fatal("a dry run removed it")
+			}
+			req.DryRun = false
+			_, err = d.members().RemoveMember(t.Context(), req)
+			wantOnly(t, "remove", err, tc.want)
+			if gone := !d.record(identity.Data, "a").exists(); gone != (tc.want == "") {
+				t.Fatalf("the record is gone: %v", gone)
+			}
+			if tc.want == "" && !d.c.trust.Load().bundle.Banned(a.id, keyOf(t, a.key)) {
+				t.Fatal("its key is not banned")
+			}
+		})
+	}
+	d := testDesk(t)
+	d.joined("a")
+	_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true})
+	wantOnly(t, "force without a reason", err, explain.RequestField)
+	_, err = d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: strings.Repeat("x", maxReasonBytes+1)})
+	wantOnly(t, "force with a book of words", err, explain.RequestField)
+	if !d.record(identity.Data, "a").exists() {
+		t.Fatal("a refused removal removed it")
+	}
+}
+
+// reported opens a stream of id, reports on it, and ends it.
+func (d *desk) reported(id identity.ID) {
+	d.c.live.opened(id)
+	d.c.live.reported(id, &fealtyv1.ConnectRequest{}, d.clock())
+	d.c.live.closed(id, true)
+}
+
+// lifeState is what matters of one member to the calls that race over it.
+type lifeState struct {
+	exists, draining, vacant, banned, contact bool
+	key                                       identity.KeyID
+}
+
+// lifeCall is one call, and what it does if nothing comes in between: it is the
+// specification that races are compared with.
+type lifeCall struct {
+	name string
+	spec func(s lifeState, own, next identity.KeyID) (lifeState, bool)
+	run  func(d *desk, m *machine, own, next machine) error
+}
+
+func lifeCalls() []lifeCall {
+	ctx := context.Background()
+	on := func(f func(*lifeState) bool) func(lifeState, identity.KeyID, identity.KeyID) (lifeState, bool) {
+		return func(s lifeState, _, _ identity.KeyID) (lifeState, bool) {
+			if !s.exists {
+				return s, false
+			}
+			next := s
+			if !f(&next) {
+				return s, false
+			}
+			return next, true
+		}
+	}
+	certify := func(s lifeState, own, next identity.KeyID) (lifeState, bool) {
+		if !s.exists || s.vacant || s.banned || s.key != own {
+			return s, false
+		}
+		s.key = next
+		return s, true
+	}
+	remove := func(force bool) lifeCall {
+		return lifeCall{fmt.Sprintf("remove, force %v", force), on(func(s *lifeState) bool {
+			if s.contact && !s.draining && !s.vacant && !s.banned && !force {
+				return false
+			}
+			*s = lifeState{banned: s.banned, contact: s.contact}
+			return true
+		}), func(d *desk, _ *machine, _, _ machine) error {
+			_, err := d.members().RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: force, Reason: "test"})
+			return err
+		}}
+	}
+	return []lifeCall{
+		{"drain", on(func(s *lifeState) bool { s.draining = true; return true }), func(d *desk, _ *machine, _, _ machine) error {
+			_, err := d.members().DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: "a"})
+			return err
+		}},
+		{"undrain", on(func(s *lifeState) bool { s.draining = false; return true }), func(d *desk, _ *machine, _, _ machine) error {
+			_, err := d.members().UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
+			return err
+		}},
+		{"renew", certify, func(_ *desk, m *machine, _, next machine) error {
+			_, err := m.renewWith(m.leaf, next.key)
+			return err
+		}},
+		{"rejoin", certify, func(d *desk, m *machine, own, next machine) error {
+			side := &machine{d: d, key: own.key, id: m.id}
+			return side.joinWith(next.key, identity.Data, proof.NewSVIDProver(identity.Data, "a", own.key))
+		}},
+		remove(false),
+		remove(true),
+		{"replace", on(func(s *lifeState) bool { s.vacant = true; return true }), func(d *desk, _ *machine, _, _ machine) error {
+			_, err := d.members().ReplaceMember(ctx, &fealtyv1.ReplaceMemberRequest{Kind: "data", Name: "a", Reason: "test"})
+			return err
+		}},
+		{"ban", func(s lifeState, _, _ identity.KeyID) (lifeState, bool) { s.banned = true; return s, true }, func(d *desk, _ *machine, _, _ machine) error {
+			_, err := d.members().BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "test"})
+			return err
+		}},
+	}
+}
+
+// TestRacesOverAMember lets every call be overtaken by every other one between
+// its decision and its commit. Both answers and the record that is left must be
+// those of the two calls one after the other, in one order or the other.
+func TestRacesOverAMember(t *testing.T) {
+	for _, first := range lifeCalls() {
+		for _, second := range lifeCalls() {
+			if first.name == "rejoin" && second.name == "rejoin" {
+				continue // joins of one member wait for each other on a replica
+			}
+			for _, from := range []lifeState{{}, {contact: true}, {draining: true}, {draining: true, contact: true}} {
+				t.Run(fmt.Sprintf("%s overtaken by %s, draining %v, contact %v", first.name, second.name, from.draining, from.contact), func(t *testing.T) {
+					d := testDesk(t)
+					m := d.joined("a")
+					own := machine{d: d, key: m.key}
+					if from.draining {
+						d.drain(t, "a")
+					}
+					if from.contact {
+						d.c.live.opened(m.id)
+					}
+					nextA, nextB := *d.machine(), *d.machine()
+					keyOwn, keyA, keyB := keyOf(t, own.key), keyOf(t, nextA.key), keyOf(t, nextB.key)
+					from := from
+					from.exists, from.key = true, keyOwn
+
+					var errB error
+					ran := false
+					overtake := func(tx store.Tx) {
+						if ran || !slices.ContainsFunc(tx.If, func(c store.Condition) bool { return c.Key == memberKey(identity.Data, "a") }) {
+							return
+						}
+						ran = true
+						errB = second.run(d, m, own, nextB)
+					}
+					d.store.intercept(overtake)
+					errA := first.run(d, m, own, nextA)
+					if !ran { // it wrote nothing: then one comes after the other
+						d.store.intercept(nil)
+						errB = second.run(d, m, own, nextB)
+					}
+					rec := d.record(identity.Data, "a")
+					ban, err := get[banRecord](t.Context(), d.state().records, banIDKey(identity.Data, "a"))
+					if err != nil {
+						t.Fatal(err)
+					}
+					got := lifeState{exists: rec.exists(), draining: !rec.value.Drain.At.IsZero(), vacant: rec.value.State == stateReplacing, banned: ban.exists(), contact: from.contact, key: rec.value.Key}
+					ab, okA := first.spec(from, keyOwn, keyA)
+					ab, okB := second.spec(ab, keyOwn, keyB)
+					ba, okB2 := second.spec(from, keyOwn, keyB)
+					ba, okA2 := first.spec(ba, keyOwn, keyA)
+					sameAB := got == ab && (errA == nil) == okA && (errB == nil) == okB
+					sameBA := got == ba && (errA == nil) == okA2 && (errB == nil) == okB2
+					if !sameAB && !sameBA {
+						t.Errorf("left %+v, %v, %v; in order it is %+v, %v, %v; the other way %+v, %v, %v", got, errA, errB, ab, okA, okB, ba, okA2, okB2)
+					}
+					for _, err := range []error{errA, errB} {
+						if e := explain.Of(err); err != nil && (e == nil || errors.Is(e, explain.Internal)) {
+							t.Errorf("an answer has no code: %v", err)
+						}
+					}
+				})
+			}
+		}
+	}
+}
