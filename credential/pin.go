@@ -31,6 +31,7 @@ func (e *PinError) Is(target error) bool { return target == ErrPin }
 // of a key, learned on a trusted way. The zero Pin is refused.
 type Pin struct {
 	leaf    bool   // key is the leaf's, and cluster is blank; else key is the root's
+	nobody  bool   // whoever answers will do, and the rest is blank
 	cluster string // of the coordinator
 	key     identity.KeyID
 }
@@ -45,8 +46,17 @@ func RootPin(cluster string, root identity.KeyID) Pin { return Pin{cluster: clus
 // counts: its holder proves in the handshake that it has it.
 func LeafPin(leaf identity.KeyID) Pin { return Pin{leaf: true, key: leaf} }
 
-// Validate reports whether p names anything.
+// Unproven names nobody: whoever answers is taken, and known as nobody. It is for
+// calls in which the server proves itself later, over the channel binding of the
+// very connection, such as the recovery of a seed: before that proof a caller must
+// send nothing that it would not tell a stranger, and believe nothing.
+func Unproven() Pin { return Pin{nobody: true} }
+
+// Validate reports whether p names anything, or is [Unproven].
 func (p Pin) Validate() error {
+	if p.nobody {
+		return nil
+	}
 	if p.key.IsZero() {
 		return errors.New("credential: the pin is blank: give the SHA-256 of the public key that the server must have")
 	}
@@ -60,15 +70,18 @@ func (p Pin) Validate() error {
 
 // String names what is pinned. A pin is no secret.
 func (p Pin) String() string {
+	if p.nobody {
+		return "anybody, who proves itself later"
+	}
 	if !p.leaf {
 		return fmt.Sprintf("a coordinator of %s under root key %s", p.cluster, p.key)
 	}
 	return fmt.Sprintf("key %s", p.key)
 }
 
-// PinnedClientTLS returns a config for a client that trusts nothing but pin. It
-// presents no certificate. Nil now means time.Now; expiry is compared for a root
-// pin only.
+// PinnedClientTLS returns a config for a client that trusts nothing but pin; with
+// [Unproven], nothing at all. It presents no certificate. Nil now means time.Now;
+// expiry is compared for a root pin only.
 //
 // Errors of the handshake: [*PinError] for another key, and those of [ClientTLS].
 func PinnedClientTLS(pin Pin, now func() time.Time, opts ClientOptions) (*tls.Config, error) {
@@ -91,6 +104,9 @@ func PinnedClientTLS(pin Pin, now func() time.Time, opts ClientOptions) (*tls.Co
 }
 
 func (p Pin) verify(chain []*x509.Certificate, now time.Time) (identity.Verified, error) {
+	if p.nobody {
+		return identity.Verified{IDErr: identity.ErrNoIdentity, Leaf: chain[0], Key: identity.KeyOf(chain[0])}, nil
+	}
 	if p.leaf {
 		if len(chain) != 1 {
 			return identity.Verified{}, &PinError{p, fmt.Sprintf("the server sent %d certificates instead of one self-signed", len(chain))}

@@ -5,7 +5,8 @@
 // it shakes hands, says who is calling, and ends what an expired or banned peer
 // has open. What is promised:
 //
-//   - A connection without an expected identity cannot be made.
+//   - A connection without an expected identity cannot be made by mistake: who
+//     leaves the proof for later says so ([credential.Unproven]).
 //   - A failed handshake is a [*HandshakeError] with a [Reason], also in what a
 //     call returns; a plain network failure never is. Errors show no key material
 //     and nothing that a stranger sent.
@@ -115,7 +116,8 @@ func Dial(target string, src credential.Source, expect credential.Expect, opts O
 }
 
 // DialPinned returns a client of target that trusts nothing but pin, and
-// presents no certificate.
+// presents no certificate. With [credential.Unproven] the server is nobody until
+// it proves itself over the connection.
 func DialPinned(target string, pin credential.Pin, opts Options) (*Conn, error) {
 	if err := pin.Validate(); err != nil {
 		return nil, err

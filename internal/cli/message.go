@@ -24,6 +24,9 @@ var hashFields = []protoreflect.FullName{
 	"fealty.v1.Transition.mesh_ca_key",
 	"fealty.v1.HeldSnapshot.content_hash",
 	"fealty.v1.SetManifestRequest.current_transition",
+	"fealty.v1.RecoverRequest.attempt",
+	"fealty.v1.RecoveryOffer.attempt",
+	"fealty.v1.RecoveryProgress.head",
 }
 
 // ofMessage returns a message as it is printed: fields in the order of the

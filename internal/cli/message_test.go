@@ -24,6 +24,8 @@ var contentFields = []protoreflect.FullName{
 	"fealty.v1.FirstSetResponse.nonce", "fealty.v1.GetManifestResponse.manifest", "fealty.v1.GetHistoryResponse.head",
 	"fealty.v1.GetHistoryResponse.transaction_key", "fealty.v1.GetHistoryResponse.manifests", "fealty.v1.Transition.record",
 	"fealty.v1.SignedSnapshot.envelope",
+	"fealty.v1.RecoverRequest.share", "fealty.v1.RecoveryOffer.evidence", "fealty.v1.RecoveryHistory.transitions", "fealty.v1.RecoveryHistory.manifests",
+	"fealty.v1.RecoveryHistory.head",
 }
 
 func TestEveryFieldHasAForm(t *testing.T) {

@@ -157,6 +157,8 @@ type Coordinator struct {
 	failures     logGate // of failures and clone alarms, which strangers must not drown
 	readers      sync.WaitGroup
 
+	recoveries *recoveries
+
 	lock     io.Closer // of the data directory
 	setup    atomic.Pointer[setupSecret]
 	stopping chan struct{} // closed when Run's context ended
@@ -205,8 +207,8 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		failures:  newLogGate(),
 		stopping:  make(chan struct{}),
 		members:   newMemberIndex(),
-		maxListed: snapshot.MaxBans,
-		live:      liveMembers{members: make(map[identity.ID]*liveMember)},
+		maxListed: snapshot.MaxBans, recoveries: newRecoveries(),
+		live: liveMembers{members: make(map[identity.ID]*liveMember)},
 	}
 	c.metrics = newMetrics(cfg.Registry, c)
 	if err := c.fs.MkdirAll(cfg.DataDir); err != nil {
@@ -268,6 +270,7 @@ func (c *Coordinator) Close() error {
 
 // wipe overwrites the secrets, when nobody uses them any more.
 func (c *Coordinator) wipe() {
+	c.recoveries.end(nil)
 	if s := c.state.Load().ready(); s != nil {
 		s.secrets.wipe()
 	}

@@ -13,6 +13,7 @@ type metrics struct {
 	handshakes   *prometheus.CounterVec
 	cuts         *prometheus.CounterVec
 	refused      prometheus.Counter
+	shares       *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
@@ -56,10 +57,14 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 		Name: "fealty_connections_refused_total",
 		Help: "Connections that were refused because a limit was reached or, on the local socket, for their user.",
 	})
+	m.shares = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fealty_recovery_shares_total",
+		Help: "Shares of the seed that owners brought, by outcome: taken, recovered, or the code of the refusal.",
+	}, []string{"outcome"})
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
-	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused,
+	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares,
 		gauge("fealty_coordinator_ready", "1 while a manifest is in force and this coordinator holds its keys.", func() float64 {
 			return truth(c.state.Load().phase == phaseReady)
 		}),

@@ -15,7 +15,7 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// The record families of the store. Every family but audit and sealed is under
+// The record families of the store. Every family but audit, sealed and recovery is under
 // the record MAC: whoever can write the store but holds no seed can neither make
 // a member nor a token, nor lift a ban.
 //
@@ -28,6 +28,7 @@ import (
 //	trust/ban/key/<key id>      a banned key; kept for svid_ttl + rejoin_grace,
 //	                            in the bundle while a certificate can be valid
 //	sealed/…                    seed and mesh CA key, encrypted by a keeper
+//	recovery/<attempt>/<owner>  shares that gather, each encrypted to a key in memory
 //	audit/<time>-<random>       who did what; kept for 90 days
 const (
 	memberPrefix   = "member/"

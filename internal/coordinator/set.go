@@ -89,10 +89,14 @@ type move struct {
 	root     *x509.Certificate
 	mesh     *ca.MeshCA
 	keepers  []keeper
+	shares   []sealedShare // made for this move
 
 	// newSeed says that the seed was made for this move: its root is written, and
 	// it is wiped if the move does not come into force.
 	newSeed bool
+
+	// actor is who brought it about, for the audit log; empty: who called.
+	actor string
 }
 
 // keeper is a keeper of the seed and its name among the owners.
@@ -277,6 +281,9 @@ func (c *Coordinator) composeGenesis(req *fealtyv1.SetManifestRequest, m *manife
 	if err := c.makeSeed(mv, t); err != nil {
 		return nil, err
 	}
+	if err := mv.split(t); err != nil {
+		return nil, err
+	}
 	if err := c.newMesh(mv, t); err != nil {
 		return nil, err
 	}
@@ -345,6 +352,9 @@ func (c *Coordinator) writeSecrets(ctx context.Context, mv *move) error {
 			return err
 		}
 	}
+	if err := c.writeShares(ctx, mv); err != nil {
+		return err
+	}
 	if !mv.newSeed {
 		return nil
 	}
@@ -399,6 +409,22 @@ func transitionMessage(l history.Link) *fealtyv1.Transition {
 	}
 }
 
+// sealMesh has each keeper seal the mesh CA key for the new head.
+func (c *Coordinator) sealMesh(ctx context.Context, mv *move) error {
+	for _, k := range mv.keepers {
+		place := keyring.Place{Cluster: mv.manifest.Cluster, Owner: k.name, SeedEpoch: mv.link.SeedEpoch, Head: mv.link.Hash}
+		sealed, err := keyring.SealMesh(ctx, k, place, mv.mesh.Key(), mv.mesh.Certificate().Raw)
+		if err != nil {
+			return explain.Wrap(err, explain.KeeperUnusable, "keeper", k.name, "problem", err.Error())
+		}
+		if err := c.writeSealed(ctx, sealedMeshKey(mv.link.Hash, k.name), sealed); err != nil {
+			return err
+		}
+		c.recoveries.keeperSealed(k.name, nil)
+	}
+	return nil
+}
+
 // swap seals the mesh CA key for the new head, moves the head, and adopts it. It
 // reports whether the secrets of the move are in use now, or may be.
 //
@@ -406,15 +432,8 @@ func transitionMessage(l history.Link) *fealtyv1.Transition {
 // that follows the head finds its keys among the candidates or, after a restart,
 // sealed under the new head's hash.
 func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error) {
-	for _, k := range mv.keepers {
-		place := keyring.Place{Cluster: mv.manifest.Cluster, Owner: k.name, SeedEpoch: mv.link.SeedEpoch, Head: mv.link.Hash}
-		sealed, err := keyring.SealMesh(ctx, k, place, mv.mesh.Key(), mv.mesh.Certificate().Raw)
-		if err != nil {
-			return false, explain.Wrap(err, explain.KeeperUnusable, "keeper", k.name, "problem", err.Error())
-		}
-		if err := c.writeSealed(ctx, sealedMeshKey(mv.link.Hash, k.name), sealed); err != nil {
-			return false, err
-		}
+	if err := c.sealMesh(ctx, mv); err != nil {
+		return false, err
 	}
 	if err := c.faults.Hit("set.before-swap"); err != nil {
 		return false, err
@@ -446,7 +465,7 @@ func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error
 		return c.keepCandidate(mv), nil
 	}
 	if err := c.adopt(ctx, s); err == nil {
-		c.auditSet(ctx, s, &mv.link.Transition)
+		c.auditMove(ctx, s, mv)
 	}
 	return true, nil
 }
@@ -479,16 +498,13 @@ func (c *Coordinator) writeSealed(ctx context.Context, key string, value []byte)
 	return errBusy("the sealed secret")
 }
 
-// keepers returns the keepers among the owners of m. This release brings the
-// seed back through a keeper alone, so a manifest without one, or one that needs
-// several shares, would lose the cluster with this process.
+// keepers returns the keepers among the owners of m.
 func (c *Coordinator) keepers(m *manifest.Manifest) ([]keeper, error) {
-	if m.Seed.Threshold != 1 {
-		return nil, explain.New(explain.RequestField, "field", "seed.threshold", "problem",
-			fmt.Sprintf("%d shares would be needed, and this release brings the seed back through one keeper: set it to 1", m.Seed.Threshold))
-	}
 	var out []keeper
 	for _, o := range m.Seed.Owners {
+		if o.Keeper == "" {
+			continue
+		}
 		k, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
 		if err != nil {
 			return nil, explain.Wrap(err, explain.KeeperUnusable, "keeper", o.Name, "problem", err.Error())
@@ -529,14 +545,18 @@ func manifestProblems(err error) error {
 	return explain.Wrap(err, explain.ManifestInvalid, "count", fmt.Sprint(len(invalid.Problems)), "problem", invalid.Problems[0].Error())
 }
 
-// auditSet records a set. It follows the swap, because the head is its own
+// auditMove records a move. It follows the swap, because the head is its own
 // transaction; the history itself is the record that counts.
-func (c *Coordinator) auditSet(ctx context.Context, s *state, t *history.Transition) {
+func (c *Coordinator) auditMove(ctx context.Context, s *state, mv *move) {
+	t, by := &mv.link.Transition, mv.actor
+	if by == "" {
+		by = actor(ctx)
+	}
 	ch := s.records.newChange(s.headVersion)
-	ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "manifest." + string(t.Kind), Target: s.head.Hash.String(), Reason: t.Reason,
+	ch.audit(c.now(), auditEntry{Actor: by, Action: "manifest." + string(t.Kind), Target: s.head.Hash.String(), Reason: t.Reason,
 		Fields: map[string]string{"index": fmt.Sprint(t.Index), "authority_epoch": fmt.Sprint(t.AuthorityEpoch)}})
 	if _, err := ch.commit(ctx); err != nil {
-		c.log.LogAttrs(ctx, slog.LevelWarn, "the audit entry of a set was not written; the history has it", slog.Any("err", err))
+		c.log.LogAttrs(ctx, slog.LevelWarn, "the audit entry of a transition was not written; the history has it", slog.Any("err", err))
 	}
 }
 

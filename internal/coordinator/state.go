@@ -427,6 +427,7 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 	}
 	if s.phase == phaseReady {
 		c.settleCandidates(s.head)
+		c.recoveries.end(nil)
 		c.endSetup()
 		attrs = append(attrs, slog.String("cluster", s.manifest.Cluster), slog.Uint64("authority_epoch", s.head.AuthorityEpoch), slog.Uint64("index", s.head.Index))
 	}

@@ -35,6 +35,7 @@ type desk struct {
 	faults *fault.Points
 	signer ed25519.PrivateKey
 	extra  string // entries of its manifest beside the usual
+	seed   string // the seed section of its manifest; empty: one keeper
 	c      *Coordinator
 
 	mu  sync.Mutex
@@ -128,16 +129,17 @@ func (d *desk) manifest(extra string) []byte {
 	if err != nil {
 		d.t.Fatal(err)
 	}
+	seed := d.seed
+	if seed == "" {
+		seed = "seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"file:/keeper/key\"}]\n"
+	}
 	return fmt.Appendf(nil, `cluster: %s
-seed:
-  threshold: 1
-  owners: [{name: host, keeper: "file:/keeper/key"}]
-signers:
+%ssigners:
   threshold: 1
   keys: [{name: alice, key: "%s"}]
 admit:
   - {name: coordinator-1, kind: coordinator, match: ["key:%s"]}
-%s`, testCluster, key, d.c.EnrolmentKey(), extra)
+%s`, testCluster, seed, key, d.c.EnrolmentKey(), extra)
 }
 
 // request returns a signed request to set a manifest with these entries.

@@ -87,7 +87,19 @@ const (
 
 // Recovery.
 const (
-	RecoveryMode Code = "FE-R101"
+	RecoveryMode        Code = "FE-R101"
+	RecoveryNotNeeded   Code = "FE-R102"
+	RecoveryOver        Code = "FE-R103"
+	ShareWrong          Code = "FE-R104"
+	ShareOld            Code = "FE-R105"
+	ShareForeign        Code = "FE-R106"
+	ShareNoOwner        Code = "FE-R107"
+	ShareUnusable       Code = "FE-R108"
+	RecoveryUnproven    Code = "FE-R109"
+	RecoveryHistory     Code = "FE-R110"
+	RecoveryUnexpected  Code = "FE-R111"
+	RecoverySeedRefused Code = "FE-R112"
+	RecoveryNoShares    Code = "FE-R113"
 )
 
 // Store.
@@ -773,6 +785,141 @@ stale one to delete. Two nodes on one machine have a folder each.`,
 A coordinator keeps its secrets in memory and gets them back from a ready peer, from a keeper, or from the
 seed share owners. Until then it changes nothing and issues nothing. ` + "`/probe/readiness`" + ` says what
 it waits for.`,
+	},
+	{
+		Code:  RecoveryNotNeeded,
+		Title: "the coordinator needs no share",
+		What:  "no share was sent: the coordinator says that it is ready",
+		Why:   "it got its seed back from another coordinator, a keeper, or other owners",
+		Do:    "look with fealty status; keep the share file for another day",
+		Exit:  ExitConflict, GRPC: codes.FailedPrecondition,
+		Page: `
+A coordinator asks for shares in recovery mode alone. That this one is ready is what it says, and was not
+verified: if it was meant to be recovering, ask on its own machine with ` + "`fealty status --socket`" + `.`,
+	},
+	{
+		Code:  RecoveryOver,
+		Title: "the recovery attempt is over",
+		What:  "the share of {owner|its owner} was not taken: attempt {attempt|it was sent for} is over",
+		Why:   "{problem|it expired, the coordinator restarted, or the history moved on}",
+		Do:    "run the same fealty recover command again: it takes part in the attempt that is open now",
+		Exit:  ExitConflict, GRPC: codes.Aborted,
+		Page: `
+Shares are gathered for one attempt, encrypted to a key that lives in the coordinator's memory and ends with
+the attempt. An attempt ends an hour after its last share, with the process, and when the head of the history
+moves: then somebody else brought the cluster back. What was gathered can be read by nobody any more.`,
+	},
+	{
+		Code:  ShareWrong,
+		Title: "a share is not the one that the history commits to",
+		What:  "the share of {owner|its owner} was refused",
+		Why:   "{problem|it is not the share that the head of the history commits to for that owner}",
+		Do:    "{owner|the owner} looks for the right file: fealty recover --drill --share FILE checks it without sending it",
+		Exit:  ExitRefused, GRPC: codes.InvalidArgument,
+		Page: `
+The transition that made the shares holds a commitment to each, so that a wrong one is refused by the name of
+its owner, instead of spoiling the seed for all. Nothing of a refused share is kept.`,
+	},
+	{
+		Code:  ShareOld,
+		Title: "a share is of an earlier set",
+		What:  "the share of {owner|its owner} was refused: newer ones were made since",
+		Why:   "it is of transition {made|before the last reshare} of the history, and the shares in force are of transition {now|after it}",
+		Do:    "{owner|the owner} brings the file of the last reshare or reseed; an admin gets the encrypted one with fealty manifest shares",
+		Exit:  ExitRefused, GRPC: codes.InvalidArgument,
+		Page: `
+A reshare or a reseed gives every owner a new share, and the old ones count no more: old and new ones do not
+fit together. The new files are encrypted to their owners, and kept in the store too.`,
+	},
+	{
+		Code:  ShareForeign,
+		Title: "a share is of another cluster",
+		What:  "the share of {owner|its owner} was refused: it is of cluster {share|another one}",
+		Why:   "the coordinator is of cluster {cluster|another one}",
+		Do:    "check the address of the coordinator, and which file is given",
+		Exit:  ExitRefused, GRPC: codes.InvalidArgument,
+		Page: `
+A share is of one cluster. The tool compares that before it sends anything, and so does the coordinator.`,
+	},
+	{
+		Code:  ShareNoOwner,
+		Title: "a share is of nobody who owns one",
+		What:  "the share of {owner|somebody} was refused: the manifest in force names no such owner with a share",
+		Why:   "the owners with shares are {owners|others}",
+		Do:    "bring a share of one of them",
+		Exit:  ExitRefused, GRPC: codes.InvalidArgument,
+		Page: `
+Shares are held by people: the owners of the seed with a recipient in the manifest in force. Keepers seal the
+whole seed and hold no share. Who was an owner before a reshare is none any more.`,
+	},
+	{
+		Code:  ShareUnusable,
+		Title: "a share file cannot be used",
+		What:  "share file {file|given} cannot be used",
+		Why:   "{problem|it does not open}",
+		Do:    "name the owner's private key with --identity KEYFILE, and the file that was encrypted to it with --share FILE",
+		Exit:  ExitConfig, GRPC: codes.InvalidArgument,
+		Page: `
+A share file is encrypted to its owner's recipient in the manifest: an age key, or an SSH key of type ed25519
+or RSA. It opens with that private key alone.`,
+	},
+	{
+		Code:  RecoveryUnproven,
+		Title: "who asks for the share is not a coordinator of the manifest",
+		What:  "nothing was sent: {endpoint|what answered} did not prove that it is a coordinator of cluster {cluster|of the share}",
+		Why:   "{problem|its proof is not by a key that the manifest in force admits as a coordinator, over this connection}",
+		Do:    "check the address, and that no proxy terminates TLS in between; if both are right, treat the machine as taken over",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+A recovering coordinator has no certificate that means anything. It proves instead, over the very connection,
+the enrolment key by which the manifest in force admits it. Somebody in between has another connection on each
+of the two sides, and the proof of one is none on the other.`,
+	},
+	{
+		Code:  RecoveryHistory,
+		Title: "the history that was shown is not that of the share",
+		What:  "nothing was sent: the history that {endpoint|the coordinator} shows was refused",
+		Why:   "{problem|it is not signed by the seed that the share is of}",
+		Do:    "find out who wrote that store; compare with a copy of the history: fealty manifest verify-history --file FILE",
+		Exit:  ExitRefused, GRPC: codes.DataLoss,
+		Page: `
+The share file holds the key that signs the head of the history. The owner's tool replays the whole history
+under that key, as a coordinator does, before it believes who is admitted as a coordinator: whoever controls
+the store could otherwise name himself.`,
+	},
+	{
+		Code:  RecoveryUnexpected,
+		Title: "the cluster is not the one that was expected",
+		What:  "nothing was sent: {what|something} is not what was expected",
+		Why:   "expected {expected|another value}, found {found|this one}",
+		Do:    "find out which transition changed it (fealty manifest history) before a share is brought",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+With ` + "`--manifest FILE`" + ` an owner says which manifest must be in force, and with ` + "`--pin`" + ` under
+which root key. A store that was rolled back shows an older history, which is signed all the same: this is
+what notices it.`,
+	},
+	{
+		Code:  RecoverySeedRefused,
+		Title: "the shares make no seed that signed the history",
+		What:  "{needed|enough} shares are in, and the seed that they make did not sign the history",
+		Why:   "{problem|each share is the one that the head names, so the head is not of this seed}",
+		Do:    "all that was gathered was thrown away; restore the store from a backup, then bring the shares again",
+		Exit:  ExitRefused, GRPC: codes.DataLoss,
+		Page: `
+Until the seed is back, a coordinator can compare shares with the head of the history, but cannot know that the
+head is genuine. With the seed it replays the whole history, and adopts nothing that the seed did not sign.`,
+	},
+	{
+		Code:  RecoveryNoShares,
+		Title: "nobody holds a share",
+		What:  "the seed of cluster {cluster|here} has no shares",
+		Why:   "the manifest in force names keepers alone as owners of the seed",
+		Do:    "mend the keeper, or give back its key file from a backup; fealty status on the coordinator's machine says what is wrong with it",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+Shares are held by people. A cluster whose manifest names keepers alone comes back through one of them, and is
+lost with all of them: add people to ` + "`seed.owners`" + ` with a reshare.`,
 	},
 
 	{

@@ -44,6 +44,7 @@ var levels = []struct {
 	{"internal/ca", 2, "certificates for identities"},
 	{"internal/keyring", 2, "keys of a history"},
 	{"internal/proof", 2, "what a candidate shows"},
+	{"internal/recovery", 2, "what owners and a coordinator say of shares"},
 	{"internal/store/sqlite", 2, "engine"},
 	{"internal/store/postgres", 2, "engine"},
 	{"internal/store/etcd", 2, "engine"},
@@ -70,6 +71,9 @@ var levels = []struct {
 var sameLevel = []struct{ from, to, why string }{
 	{"internal/history", "internal/store", "a chain is kept in a store"},
 	{"internal/history", "manifest", "a transition names a manifest"},
+	{"internal/recovery", "mesh", "a share goes over a connection whose server proves itself"},
+	{"internal/recovery", "internal/keyring", "shares are the keyring's"},
+	{"internal/recovery", "internal/proof", "the server's proof"},
 	{"cmd/fealty", "internal/cli", "main calls it"},
 	{"internal/cli", "internal/devcluster", "fealty dev runs one"},
 }

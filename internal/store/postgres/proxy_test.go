@@ -1,6 +1,4 @@
-//go:build linux
-
-package pgtest
+package postgres_test
 
 import (
 	"bytes"
@@ -10,22 +8,21 @@ import (
 	"testing"
 )
 
-// Fate is what a proxy does to a connection once it sees its trigger.
-type Fate int
+// fate is what a proxy does to a connection once it sees its trigger.
+type fate int
 
-// What is lost; what is cut is seen by both ends, at once or when they speak.
 const (
-	Pass        Fate = iota
-	LoseAnswer       // what the server says from then on
-	LoseRequest      // what the client says, the trigger included
-	LoseBoth         // what either says, the trigger included
-	CutAfter         // the connection, once the request went through
-	CutBefore        // the connection, with the request
+	pass        fate = iota
+	loseAnswer       // what the server says from then on
+	loseRequest      // what the client says, the trigger included
+	loseBoth         // what either says, the trigger included
+	cutAfter         // the connection, once the request went through
+	cutBefore        // the connection, with the request
 )
 
-// Proxy stands between a store and its server. A connection that loses something
+// proxy stands between a store and its server. A connection that loses something
 // stays open on both sides: neither hears that the other is gone.
-type Proxy struct {
+type proxy struct {
 	listener net.Listener
 	target   string
 	running  sync.WaitGroup
@@ -33,7 +30,7 @@ type Proxy struct {
 	mu       sync.Mutex
 	conns    map[*pair]struct{} // guarded by mu
 	trigger  []byte             // what the client has to say; guarded by mu
-	fate     Fate               // of the connection then; guarded by mu
+	fate     fate               // of the connection then; guarded by mu
 	spare    int                // times that the trigger is to be overlooked; guarded by mu
 	deafened bool               // notices are dropped; guarded by mu
 }
@@ -45,33 +42,30 @@ type pair struct {
 	toClient       bool // guarded by mu
 }
 
-// NewProxy listens on loopback and passes connections on to target. It ends with
-// the test.
-func NewProxy(t testing.TB, target string) *Proxy {
+func newProxy(t testing.TB, target string) *proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{listener: l, target: target, conns: map[*pair]struct{}{}}
+	p := &proxy{listener: l, target: target, conns: map[*pair]struct{}{}}
 	p.running.Go(p.accept)
 	t.Cleanup(func() {
 		l.Close()
-		p.CutAll()
+		p.cutAll()
 		p.running.Wait()
 	})
 	return p
 }
 
-// Addr is where it listens, as HOST:PORT.
-func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+func (p *proxy) addr() string { return p.listener.Addr().String() }
 
-// When gives the next connection whose client executes the prepared statement
+// when gives the next connection whose client executes the prepared statement
 // the given fate; later ones pass.
-func (p *Proxy) When(statement string, f Fate) { p.WhenAgain(0, statement, f) }
+func (p *proxy) when(statement string, f fate) { p.whenAgain(0, statement, f) }
 
-// WhenAgain is When, after so many times.
-func (p *Proxy) WhenAgain(times int, statement string, f Fate) {
+// whenAgain is when, after so many times.
+func (p *proxy) whenAgain(times int, statement string, f fate) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.spare = times
@@ -79,22 +73,22 @@ func (p *Proxy) WhenAgain(times int, statement string, f Fate) {
 	p.trigger, p.fate = []byte("\x00"+statement+"\x00"), f
 }
 
-// Pending reports whether the trigger was not seen yet.
-func (p *Proxy) Pending() bool {
+// pending reports whether the trigger was not seen yet.
+func (p *proxy) pending() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.fate != Pass
+	return p.fate != pass
 }
 
-// Deafen drops all notices from now on, as a pooler does.
-func (p *Proxy) Deafen() {
+// deafen drops all notices from now on, as a pooler does.
+func (p *proxy) deafen() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.deafened = true
 }
 
-// Freeze makes all connections there are lose everything, both ways.
-func (p *Proxy) Freeze() {
+// freeze makes all connections there are lose everything, both ways.
+func (p *proxy) freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.conns {
@@ -102,8 +96,7 @@ func (p *Proxy) Freeze() {
 	}
 }
 
-// CutAll ends all connections there are.
-func (p *Proxy) CutAll() {
+func (p *proxy) cutAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.conns {
@@ -124,7 +117,7 @@ func (c *pair) passes() (toServer, toClient bool) {
 	return c.toServer, c.toClient
 }
 
-func (p *Proxy) accept() {
+func (p *proxy) accept() {
 	for {
 		client, err := p.listener.Accept()
 		if err != nil {
@@ -145,14 +138,14 @@ func (p *Proxy) accept() {
 }
 
 // ended closes the other side too, unless the connection loses what passes.
-func (p *Proxy) ended(c *pair) {
+func (p *proxy) ended(c *pair) {
 	if a, b := c.passes(); a && b {
 		c.client.Close()
 		c.server.Close()
 	}
 }
 
-func (p *Proxy) requests(c *pair) {
+func (p *proxy) requests(c *pair) {
 	defer p.ended(c)
 	buf := make([]byte, 64<<10)
 	var tail []byte
@@ -163,10 +156,10 @@ func (p *Proxy) requests(c *pair) {
 		}
 		tail = append(tail, buf[:n]...)
 		p.mu.Lock()
-		f := Pass
-		if p.fate != Pass && bytes.Contains(tail, p.trigger) {
+		f := pass
+		if p.fate != pass && bytes.Contains(tail, p.trigger) {
 			if p.spare--; p.spare < 0 {
-				f, p.fate = p.fate, Pass
+				f, p.fate = p.fate, pass
 			}
 		}
 		p.mu.Unlock()
@@ -174,13 +167,13 @@ func (p *Proxy) requests(c *pair) {
 		// before would be taken for the next.
 		tail = append(tail[:0], tail[max(0, len(tail)-len("\x00fealty_begin")):]...)
 		switch f {
-		case LoseRequest:
+		case loseRequest:
 			c.pass(false, true)
-		case LoseAnswer:
+		case loseAnswer:
 			c.pass(true, false)
-		case LoseBoth:
+		case loseBoth:
 			c.pass(false, false)
-		case CutBefore:
+		case cutBefore:
 			c.client.Close()
 			c.server.Close()
 			return
@@ -190,7 +183,7 @@ func (p *Proxy) requests(c *pair) {
 				return
 			}
 		}
-		if f == CutAfter {
+		if f == cutAfter {
 			c.client.Close()
 			c.pass(true, false) // the server goes on
 			return
@@ -198,7 +191,7 @@ func (p *Proxy) requests(c *pair) {
 	}
 }
 
-func (p *Proxy) answers(c *pair) {
+func (p *proxy) answers(c *pair) {
 	defer p.ended(c)
 	buf := make([]byte, 64<<10)
 	var rest []byte // an incomplete message

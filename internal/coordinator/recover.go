@@ -1,0 +1,648 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// Bounds on what strangers can make a recovering coordinator do.
+const (
+	// recoveriesAtOnce bounds the streams of owners. Each sends the whole history.
+	recoveriesAtOnce = 8
+	// recoverTimeout bounds one stream, from offer to answer: a long history takes
+	// its receiver a while.
+	recoverTimeout = 2 * time.Minute
+	// keeperTimeout bounds one keeper while the seed is sealed again: one that is
+	// gone must not hold a recovery up.
+	keeperTimeout = 10 * time.Second
+)
+
+// recoveryPrefix is where shares gather, each encrypted to a key that is in this
+// memory alone: recovery/<attempt>/<owner>. No MAC is possible without the seed:
+// what is read there is looked at like what a stranger sent.
+const recoveryPrefix = "recovery/"
+
+func recoveryKey(id recovery.ID, owner string) string {
+	return recoveryPrefix + id.String() + "/" + owner
+}
+
+// gathering is the attempt that is open, with what it takes to go on with it.
+type gathering struct {
+	attempt   *recovery.Attempt           // guarded by recoveries.mu
+	recipient *keyring.EphemeralRecipient // wiped with the attempt
+	id        recovery.ID                 // that of attempt
+	head      *recovery.Head              // that of attempt, read only
+	history   *history.History            // read only: as the store holds it, unverified
+	manifest  *manifest.Manifest          // read only: that of the head, unverified
+}
+
+// recoveries is what a coordinator holds of recoveries by owners: at most one
+// attempt, and one history.
+type recoveries struct {
+	slots   chan struct{} // held by each stream
+	opening chan struct{} // held by who looks for the attempt in the store; capacity 1
+
+	mu  sync.Mutex
+	now *gathering // nil: none is open; guarded by mu
+
+	keepersMu sync.Mutex
+	keepers   map[string]string // keepers that did not seal, and why; guarded by keepersMu
+}
+
+func newRecoveries() *recoveries {
+	return &recoveries{slots: make(chan struct{}, recoveriesAtOnce), opening: make(chan struct{}, 1), keepers: make(map[string]string)}
+}
+
+// end ends the attempt that is open, if it is g; nil ends any. What was gathered
+// for it can be read by nobody from then on.
+func (r *recoveries) end(g *gathering) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.now != nil && (g == nil || r.now == g) {
+		r.now.recipient.Wipe()
+		r.now = nil
+	}
+}
+
+// progress says how far the open attempt is; nil if there is none.
+func (r *recoveries) progress() (p *fealtyv1.RecoveryProgress, missing []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.now == nil {
+		return nil, nil
+	}
+	return progressOf(r.now.attempt), r.now.attempt.Missing()
+}
+
+func progressOf(a *recovery.Attempt) *fealtyv1.RecoveryProgress {
+	return &fealtyv1.RecoveryProgress{Brought: a.Brought(), Needed: uint32(a.Head.Threshold)}
+}
+
+// keeperSealed notes whether a keeper sealed the seed; status shows those that did
+// not.
+func (r *recoveries) keeperSealed(name string, err error) {
+	r.keepersMu.Lock()
+	defer r.keepersMu.Unlock()
+	if err == nil {
+		delete(r.keepers, name)
+		return
+	}
+	r.keepers[name] = err.Error()
+}
+
+// lostKeepers returns the keepers that did not seal the seed, and why.
+func (r *recoveries) lostKeepers() map[string]string {
+	r.keepersMu.Lock()
+	defer r.keepersMu.Unlock()
+	out := make(map[string]string, len(r.keepers))
+	for k, v := range r.keepers {
+		out[k] = v
+	}
+	return out
+}
+
+// recoveryServer serves RecoveryService.
+type recoveryServer struct {
+	fealtyv1.UnimplementedRecoveryServiceServer
+	c *Coordinator
+}
+
+// Recover runs one owner's part of a recovery on one stream: offer, history, share,
+// answer. Strangers may call it, and learn the history and the manifests: these
+// are not secret, and without them an owner could not know who asks.
+func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
+	c := r.c
+	ctx, cancel := context.WithTimeout(stream.Context(), recoverTimeout)
+	defer cancel()
+	peer := identity.FromContext(ctx)
+	if !c.limiter.allow(peer.Addr, c.now()) {
+		return explain.New(explain.RateLimited, "what", "recoveries from "+sourceOf(peer.Addr), "limit", fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
+	}
+	select {
+	case c.recoveries.slots <- struct{}{}:
+		defer func() { <-c.recoveries.slots }()
+	default:
+		return explain.New(explain.RateLimited, "what", "recoveries", "limit", fmt.Sprintf("%d at once", recoveriesAtOnce))
+	}
+	ch, err := openChannel(ctx)
+	if err != nil {
+		return err
+	}
+	g, err := c.openGathering(ctx)
+	if err != nil {
+		return err
+	}
+	offer, err := c.offer(g, ch)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Offer{Offer: offer}}); err != nil {
+		return err
+	}
+	if err := sendHistory(g.history, stream.Send); err != nil {
+		return err
+	}
+	req, err := receive(ctx, c, stream.Recv)
+	if err != nil {
+		return err
+	}
+	owner := clip(req.GetOwner(), maxShownBytes)
+	progress, err := c.bring(ctx, req)
+	c.metrics.shares.WithLabelValues(shareLabel(progress, err)).Inc()
+	if err != nil {
+		c.refusals.log(ctx, c.log, slog.LevelWarn, "a share of the seed was not taken", slog.String("remote", peer.Addr), slog.String("owner", owner),
+			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
+		return err
+	}
+	c.log.LogAttrs(ctx, slog.LevelInfo, "a share of the seed was taken", slog.String("remote", peer.Addr), slog.String("owner", owner),
+		slog.Any("brought", progress.GetBrought()), slog.Uint64("needed", uint64(progress.GetNeeded())), slog.Bool("recovered", progress.GetRecovered()))
+	return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Progress{Progress: progress}})
+}
+
+func shareLabel(p *fealtyv1.RecoveryProgress, err error) string {
+	switch {
+	case err != nil && explain.CodeOf(err) != "":
+		return explain.CodeOf(err)
+	case err != nil:
+		return "error"
+	case p.GetRecovered():
+		return "recovered"
+	}
+	return "taken"
+}
+
+// recoverable reports whether shares are of use now.
+func (c *Coordinator) recoverable() error {
+	switch s := c.state.Load(); s.phase {
+	case phaseReady:
+		return explain.New(explain.RecoveryNotNeeded)
+	case phaseUninitialized:
+		return explain.New(explain.HistoryUninitialized)
+	}
+	return nil
+}
+
+// openGathering returns the attempt that is open at the head that the store shows,
+// and opens one if there is none. What it knows of the cluster is what the store
+// claims: only the seed can tell more.
+func (c *Coordinator) openGathering(ctx context.Context) (*gathering, error) {
+	if err := c.recoverable(); err != nil {
+		return nil, err
+	}
+	select {
+	case c.recoveries.opening <- struct{}{}:
+		defer func() { <-c.recoveries.opening }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	head, _, err := c.history.Head(ctx)
+	if err != nil {
+		return nil, c.claimedHistoryError(err)
+	}
+	r := c.recoveries
+	r.mu.Lock()
+	g := r.now
+	if g != nil && !g.attempt.Serves(c.now(), head.Hash) {
+		g.recipient.Wipe()
+		r.now, g = nil, nil
+	}
+	r.mu.Unlock()
+	if g != nil {
+		return g, nil
+	}
+	if g, err = c.newGathering(ctx); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	r.now = g
+	r.mu.Unlock()
+	// It may have become ready, and ended what was open, just before that.
+	if err := c.recoverable(); err != nil {
+		r.end(g)
+		return nil, err
+	}
+	c.log.LogAttrs(ctx, slog.LevelInfo, "a recovery attempt is open", slog.String("attempt", g.id.String()), slog.String("cluster", g.head.Cluster),
+		slog.Int("needed", g.head.Threshold), slog.Any("owners", g.head.Owners()))
+	return g, nil
+}
+
+// newGathering reads the history, and makes an attempt for its head.
+func (c *Coordinator) newGathering(ctx context.Context) (*gathering, error) {
+	h, err := c.history.Load(ctx)
+	if err != nil {
+		return nil, c.claimedHistoryError(err)
+	}
+	links := make([]history.Link, 0, len(h.Links))
+	for _, raw := range h.Links {
+		t, err := history.Decode(raw)
+		if err != nil {
+			return nil, c.claimedHistoryError(err)
+		}
+		links = append(links, history.Link{Transition: *t, Hash: sha256Sum(raw)})
+	}
+	m, err := manifest.Parse(h.Manifests[links[len(links)-1].Manifest])
+	if err != nil {
+		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", "the manifest of its head does not parse")
+	}
+	head := recovery.NewHead(links, m)
+	if len(head.Owners()) == 0 {
+		return nil, explain.New(explain.RecoveryNoShares, "cluster", m.Cluster)
+	}
+	// No owner would send a share to who is no coordinator.
+	if _, err := c.admits(m); err != nil {
+		return nil, err
+	}
+	recipient, err := keyring.NewEphemeral()
+	if err != nil {
+		return nil, err
+	}
+	var id recovery.ID
+	rand.Read(id[:])
+	return &gathering{attempt: recovery.NewAttempt(id, head, c.now()), recipient: recipient, id: id, head: head, history: h, manifest: m}, nil
+}
+
+// claimedHistoryError words why the history that the store claims was not read.
+func (c *Coordinator) claimedHistoryError(err error) error {
+	var damaged *history.BlobError
+	switch {
+	case errors.Is(err, history.ErrEmpty):
+		return explain.Wrap(err, explain.HistoryInvalid, "problem", "the store holds none")
+	case errors.Is(err, history.ErrUnverified), errors.Is(err, history.ErrEncoding), errors.As(err, &damaged):
+		return explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
+	}
+	return c.storeError("read the history", err)
+}
+
+// offer makes the first message of a stream, proven over its channel.
+func (c *Coordinator) offer(g *gathering, ch channel) (*fealtyv1.RecoveryOffer, error) {
+	key, evidence, err := proof.ProveRecovery(c.enrolment, proof.RecoveryTranscript{
+		Cluster: g.head.Cluster, Attempt: g.id[:], Binding: ch.binding, Recipient: g.recipient.Public(), Head: g.head.Hash[:],
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.recoveries.mu.Lock()
+	defer c.recoveries.mu.Unlock()
+	return &fealtyv1.RecoveryOffer{
+		Cluster: g.head.Cluster, Attempt: g.id[:], Recipient: g.recipient.Public(),
+		ExpiresAt: timestamppb.New(g.attempt.Ends()), Progress: progressOf(g.attempt), Key: key, Evidence: evidence,
+	}, nil
+}
+
+// sendHistory sends h in pages that any client takes.
+func sendHistory(h *history.History, send func(*fealtyv1.RecoverResponse) error) error {
+	page, size := &fealtyv1.RecoveryHistory{}, 0
+	flush := func() error {
+		err := send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_History{History: page}})
+		page, size = &fealtyv1.RecoveryHistory{}, 0
+		return err
+	}
+	sent := make(map[manifest.Hash]bool)
+	for _, raw := range h.Links {
+		t, err := history.Decode(raw)
+		if err != nil {
+			return err // it was decoded when the attempt was opened
+		}
+		more := len(raw)
+		if !sent[t.Manifest] {
+			more += len(h.Manifests[t.Manifest])
+		}
+		if size+more > maxHistoryPage && size > 0 {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		size += more
+		page.Transitions = append(page.Transitions, raw)
+		if !sent[t.Manifest] {
+			sent[t.Manifest] = true
+			page.Manifests = append(page.Manifests, h.Manifests[t.Manifest])
+		}
+	}
+	page.Head = h.Head
+	return flush()
+}
+
+// bring takes one share: it is opened and compared with its commitment, then kept
+// in the store, encrypted as it came. With enough of them the seed stands.
+func (c *Coordinator) bring(ctx context.Context, req *fealtyv1.RecoverRequest) (*fealtyv1.RecoveryProgress, error) {
+	owner := clip(req.GetOwner(), maxShownBytes)
+	if len(req.GetShare()) > recovery.MaxSentBytes {
+		return nil, tooLong("share", recovery.MaxSentBytes)
+	}
+	// One at a time, like every change of the head: of two owners that come at once
+	// the second one finds the share of the first.
+	select {
+	case c.setting <- struct{}{}:
+		defer func() { <-c.setting }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if err := c.recoverable(); err != nil {
+		return nil, err
+	}
+	g, err := c.taking(req.GetAttempt(), owner)
+	if err != nil {
+		return nil, err
+	}
+	share, err := g.open(owner, req.GetShare())
+	if err != nil {
+		return nil, err
+	}
+	share.Wipe() // it is read again from the store, with the others
+	if err := c.faults.Hit("recover.before-store"); err != nil {
+		return nil, err
+	}
+	if err := c.writeSealed(ctx, recoveryKey(g.id, owner), req.GetShare()); err != nil {
+		return nil, err
+	}
+	if err := c.faults.Hit("recover.after-store"); err != nil {
+		return nil, err
+	}
+	owners, shares, err := c.gathered(ctx, g)
+	defer func() {
+		for _, s := range shares {
+			s.Wipe()
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	c.recoveries.mu.Lock()
+	g.attempt.Gathered(c.now(), owners)
+	progress, enough := progressOf(g.attempt), g.attempt.Enough()
+	c.recoveries.mu.Unlock()
+	if !enough || len(shares) < g.head.Threshold {
+		return progress, nil
+	}
+	s, err := c.recoverSeed(ctx, g, owners, shares)
+	if err != nil {
+		return nil, err
+	}
+	progress.Recovered, progress.AuthorityEpoch, progress.Head = true, s.head.AuthorityEpoch, s.head.Hash[:]
+	return progress, nil
+}
+
+// taking returns the open attempt, if it takes a share of owner for attempt id.
+func (c *Coordinator) taking(id []byte, owner string) (*gathering, error) {
+	c.recoveries.mu.Lock()
+	defer c.recoveries.mu.Unlock()
+	g := c.recoveries.now
+	if g == nil {
+		return nil, explain.New(explain.RecoveryOver, "owner", owner, "problem", "no attempt is open any more")
+	}
+	return g, g.attempt.Takes(c.now(), id, owner)
+}
+
+// open decrypts what an owner sent, or what the store says that one sent, and
+// compares it with the head. The caller wipes the share.
+func (g *gathering) open(owner string, data []byte) (keyring.Share, error) {
+	share, err := g.recipient.Open(keyring.Attempt{ID: g.id.String(), Cluster: g.head.Cluster, Owner: owner}, data)
+	var other *keyring.AttemptError
+	switch {
+	case errors.As(err, &other) && other.Field == "cluster":
+		return share, explain.Wrap(err, explain.ShareForeign, "owner", owner, "share", clip(other.Sent, maxShownBytes), "cluster", g.head.Cluster)
+	case errors.As(err, &other) && other.Field == "owner":
+		return share, explain.Wrap(err, explain.ShareWrong, "owner", owner, "problem", "it was sent as the share of "+clip(other.Sent, maxShownBytes))
+	case errors.Is(err, keyring.ErrOtherAttempt), errors.Is(err, keyring.ErrNotForYou):
+		return share, explain.Wrap(err, explain.RecoveryOver, "owner", owner, "problem", "the share was encrypted to another attempt")
+	case err != nil:
+		return share, explain.Wrap(err, explain.ShareWrong, "owner", owner, "problem", "what was sent is no share, or was damaged")
+	}
+	if err := g.head.Check(owner, share); err != nil {
+		share.Wipe()
+		return keyring.Share{}, err
+	}
+	return share, nil
+}
+
+// gathered reads the shares of the attempt from the store. What does not open, or
+// is not what the head commits to, was put there by somebody else, and is left
+// alone. The caller wipes the shares.
+func (c *Coordinator) gathered(ctx context.Context, g *gathering) (owners []string, shares []keyring.Share, err error) {
+	for _, owner := range g.head.Owners() {
+		e, err := c.store.Get(ctx, recoveryKey(g.id, owner))
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			continue
+		case err != nil:
+			return nil, shares, c.storeError("read the gathered shares", err)
+		case len(e.Value) > recovery.MaxSentBytes:
+			err = errors.New("it is too large")
+		}
+		var share keyring.Share
+		if err == nil {
+			share, err = g.open(owner, e.Value)
+		}
+		if err != nil {
+			c.forged(ctx, e.Key, err)
+			continue
+		}
+		owners, shares = append(owners, owner), append(shares, share)
+	}
+	slices.Sort(owners)
+	return owners, shares, nil
+}
+
+// recoverSeed makes the seed of the shares, and believes it only if the whole
+// history was signed by it. Then it writes a rekey transition, because the mesh CA
+// key is gone, and adopts it. setting is held.
+//
+// Until the head has moved nothing has changed but sealed secrets that no head
+// names, so a crash anywhere is a recovery that did not happen. After that the next
+// start finds a head whose mesh CA key a keeper opens or, without one, nobody has:
+// then the next recovery writes one more. No mesh CA key ever signed under the epoch
+// in between (I9).
+func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []string, shares []keyring.Share) (_ *state, err error) {
+	// An owner who hangs up now must not undo what the others brought.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recoverTimeout)
+	defer cancel()
+	if err := c.faults.Hit("recover.before-combine"); err != nil {
+		return nil, err
+	}
+	seed, err := keyring.Combine(g.head.Threshold, shares)
+	if err != nil {
+		return nil, c.seedRefused(ctx, g, err)
+	}
+	inUse := false
+	defer func() {
+		if !inUse {
+			seed.Wipe()
+		}
+	}()
+	verified, keys, err := c.verifyRecovered(ctx, g, seed)
+	defer func() {
+		if !inUse {
+			keys.Wipe()
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	root, err := c.loadRoot(ctx, verified, keys)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", g.head.Cluster, "problem", err.Error())
+	}
+	auth, err := store.NewAuthenticator(keys.RecordMAC())
+	if err != nil {
+		return nil, fmt.Errorf("key the record MAC: %w", err)
+	}
+	m := verified.Manifest()
+	if _, err := c.admits(m); err != nil {
+		return nil, err
+	}
+	before := &state{
+		chain: verified, manifest: m, head: *verified.Current(), headVersion: verified.Version(),
+		secrets: &secrets{seed, keys}, records: records{store: c.store, auth: auth}, root: root,
+	}
+	mv := &move{from: before, manifest: m, secrets: before.secrets, root: root, actor: "owners " + strings.Join(owners, ", ")}
+	t, _ := verified.Next(history.KindRekey, m)
+	t.Reason = recoveryReason(owners)
+	if err := c.newMesh(mv, t); err != nil {
+		return nil, err
+	}
+	if err := mv.seal(t); err != nil {
+		return nil, err
+	}
+	if err := c.moveFits(ctx, mv); err != nil {
+		return nil, err
+	}
+	c.sealAgain(ctx, mv)
+	if err := c.faults.Hit("recover.before-swap"); err != nil {
+		return nil, err
+	}
+	// Keepers have sealed what they can: swap must not fail over those that cannot.
+	if inUse, err = c.swap(ctx, mv); err != nil {
+		if errors.Is(err, explain.ManifestStale) {
+			c.recoveries.end(g)
+			return nil, explain.Wrap(err, explain.RecoveryOver, "attempt", g.id.String()[:8], "problem", "the history moved on meanwhile: somebody else brought the cluster back")
+		}
+		return nil, err
+	}
+	s := c.state.Load()
+	if s.phase != phaseReady || s.head.Hash != mv.link.Hash {
+		return nil, explain.New(explain.RecoveryMode, "method", "the fleet", "reason", "the seed is back, and what follows from it is not in force yet; that is tried again by itself")
+	}
+	c.dropShares(ctx, g)
+	c.log.LogAttrs(ctx, slog.LevelWarn, "the seed was recovered by its owners", slog.Any("owners", owners), slog.String("attempt", g.id.String()),
+		slog.Uint64("authority_epoch", s.head.AuthorityEpoch))
+	return s, nil
+}
+
+// verifyRecovered derives the keys of seed and replays the history with them.
+func (c *Coordinator) verifyRecovered(ctx context.Context, g *gathering, seed keyring.Seed) (*history.Verified, keyring.Keys, error) {
+	loaded, err := c.history.Load(ctx)
+	if err != nil {
+		return nil, keyring.Keys{}, c.claimedHistoryError(err)
+	}
+	claimed, err := history.Decode(loaded.Links[len(loaded.Links)-1])
+	if err != nil {
+		return nil, keyring.Keys{}, c.claimedHistoryError(err)
+	}
+	if got := history.Hash(sha256Sum(loaded.Links[len(loaded.Links)-1])); got != g.head.Hash {
+		c.recoveries.end(g)
+		c.kickHead()
+		return nil, keyring.Keys{}, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem",
+			fmt.Sprintf("the history moved on to index %d meanwhile", claimed.Index))
+	}
+	keys, err := seed.Derive(claimed.Salt[:])
+	if err != nil {
+		return nil, keys, c.seedRefused(ctx, g, err)
+	}
+	verified, err := history.Verify(loaded, keys.Transaction().Public().(ed25519.PublicKey))
+	if err != nil {
+		return nil, keys, c.seedRefused(ctx, g, err)
+	}
+	seen, err := c.seenHead()
+	if err == nil {
+		_, err = verified.CheckMark(seen)
+	}
+	if err != nil {
+		return nil, keys, explain.Wrap(err, explain.HistoryInvalid, "cluster", g.head.Cluster, "problem", err.Error())
+	}
+	return verified, keys, nil
+}
+
+// seedRefused throws the attempt away with all that was gathered.
+func (c *Coordinator) seedRefused(ctx context.Context, g *gathering, cause error) error {
+	c.recoveries.end(g)
+	c.dropShares(ctx, g)
+	err := explain.Wrap(cause, explain.RecoverySeedRefused, "needed", g.head.Threshold, "problem", strings.TrimPrefix(cause.Error(), "history: "))
+	c.log.LogAttrs(ctx, slog.LevelError, "a recovery was thrown away", slog.String("attempt", g.id.String()), slog.Any("err", err))
+	return err
+}
+
+// sealAgain has the keepers seal the seed, if they cannot open it, and the new mesh
+// CA key. A keeper that is gone is why owners are here: it is logged and shown by
+// status, and stops nothing.
+func (c *Coordinator) sealAgain(ctx context.Context, mv *move) {
+	for _, o := range mv.manifest.Seed.Owners {
+		if o.Keeper == "" {
+			continue
+		}
+		err := c.sealAgainWith(ctx, o, mv)
+		c.recoveries.keeperSealed(o.Name, err)
+		if err != nil {
+			c.log.LogAttrs(ctx, slog.LevelError, "a keeper does not seal the recovered seed: the next restart needs the owners again, until it is mended and a manifest is set",
+				slog.String("keeper", o.Name), slog.Any("err", err))
+		}
+	}
+}
+
+func (c *Coordinator) sealAgainWith(ctx context.Context, o manifest.Owner, mv *move) error {
+	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
+	defer cancel()
+	k, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
+	if err != nil {
+		return err
+	}
+	one := *mv
+	one.keepers = []keeper{{o.Name, k}}
+	if err := c.writeSecrets(ctx, &one); err != nil {
+		return err
+	}
+	return c.sealMesh(ctx, &one)
+}
+
+// recoveryReason is what the history says of a recovery.
+func recoveryReason(owners []string) string {
+	return clip("recovered by "+strings.Join(owners, ", "), history.MaxReasonBytes)
+}
+
+// dropShares removes what was gathered. It is of no use to anybody once the
+// attempt's key is gone, so failing is no harm.
+func (c *Coordinator) dropShares(ctx context.Context, g *gathering) {
+	var tx store.Tx
+	for _, owner := range g.head.Owners() {
+		if e, err := c.store.Get(ctx, recoveryKey(g.id, owner)); err == nil {
+			tx.Delete = append(tx.Delete, e.Key)
+		}
+	}
+	if len(tx.Delete) == 0 {
+		return
+	}
+	tx.ID = store.NewTxID()
+	if _, err := c.store.Commit(ctx, tx); err != nil {
+		c.log.LogAttrs(ctx, slog.LevelWarn, "gathered shares, which nobody can open any more, were not removed", slog.Any("err", err))
+	}
+}

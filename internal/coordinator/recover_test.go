@@ -1,0 +1,523 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// ownedFleet starts a coordinator whose seed is held by three people, two of whom
+// it takes, and by a keeper.
+func ownedFleet(t testing.TB, config func(*Config)) (*fleet, *people) {
+	t.Helper()
+	f, p := newFleet(t, config), newPeople(t, "alice", "bob", "carol")
+	if err := f.set(withSeed(f.manifest(""), p.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))); err != nil {
+		t.Fatalf("first set: %v", err)
+	}
+	return f, p
+}
+
+// loseKeeper restarts the coordinator without its keeper's file.
+func (f *fleet) loseKeeper() {
+	f.t.Helper()
+	f.stop()
+	if err := os.Remove(filepath.Join(f.dir, "keeper.key")); err != nil {
+		f.t.Fatal(err)
+	}
+	f.start()
+	if phase, why := f.c.Phase(); phase != "recovery" || !strings.Contains(why, "keeper.key is missing") {
+		f.t.Fatalf("phase %s (%s), want recovery for want of the keeper", phase, why)
+	}
+}
+
+// other returns a share of the same shape that nobody committed to.
+func otherShare(t rapidTB, share keyring.Share) keyring.Share {
+	t.Helper()
+	s, err := keyring.ShareFrom(share.Index(), share.Set(), keyring.NewSeed().Reveal())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// 2-of-3 recovery brings back a coordinator whose keeper is gone; each single bad
+// share is named, by the owner's tool and, if it is careless, by the coordinator.
+func TestOwnersBringTheSeedBack(t *testing.T) {
+	f, p := ownedFleet(t, nil)
+	m := f.member("a")
+	before := f.c.state.Load()
+	files := make(map[string]keyring.ShareFile)
+	for _, n := range p.names {
+		files[n] = p.shareFile(f.store, n)
+	}
+	_, err := f.bring(files["alice"], recovery.Options{})
+	wantCode(t, err, explain.RecoveryNotNeeded)
+	f.loseKeeper()
+
+	bad := func(change func(*keyring.ShareFile)) keyring.ShareFile {
+		file := files["alice"]
+		change(&file)
+		return file
+	}
+	for _, tc := range []struct {
+		name  string
+		file  keyring.ShareFile
+		alter func(*fealtyv1.RecoveryOffer, *fealtyv1.RecoverRequest)
+		tool  explain.Code // empty: the tool would not send it so
+		coord explain.Code
+	}{
+		{name: "wrong", file: bad(func(s *keyring.ShareFile) { s.Share = otherShare(t, s.Share) }), tool: explain.ShareWrong, coord: explain.ShareWrong},
+		{name: "another owner's", file: bad(func(s *keyring.ShareFile) { s.Share = files["bob"].Share }), tool: explain.ShareWrong, coord: explain.ShareWrong},
+		{name: "foreign", file: bad(func(s *keyring.ShareFile) { s.Cluster = "other.example" }), tool: explain.ShareForeign, coord: explain.ShareForeign},
+		{name: "of nobody", file: bad(func(s *keyring.ShareFile) { s.Owner = "mallory" }), tool: explain.ShareNoOwner, coord: explain.ShareNoOwner},
+		{name: "of a keeper", file: bad(func(s *keyring.ShareFile) { s.Owner = "host" }), tool: explain.ShareNoOwner, coord: explain.ShareNoOwner},
+		{name: "garbage", file: files["alice"], coord: explain.ShareWrong,
+			alter: func(_ *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) { r.Share = []byte("garbage") }},
+		{name: "damaged", file: files["alice"], coord: explain.ShareWrong,
+			alter: func(_ *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) { r.Share = r.Share[:len(r.Share)-40] }},
+		{name: "too large", file: files["alice"], coord: explain.RequestField,
+			alter: func(_ *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) {
+				r.Share = make([]byte, recovery.MaxSentBytes+1)
+			}},
+		{name: "none", file: files["alice"], coord: explain.ShareWrong,
+			alter: func(_ *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) { r.Share = nil }},
+		{name: "sent by another name", file: files["alice"], coord: explain.ShareWrong,
+			alter: func(_ *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) { r.Owner = "bob" }},
+		{name: "for another attempt", file: files["alice"], coord: explain.RecoveryOver,
+			alter: func(_ *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) { r.Attempt = make([]byte, 16) }},
+		{name: "without an attempt", file: files["alice"], coord: explain.RecoveryOver,
+			alter: func(_ *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) { r.Attempt = nil }},
+		{name: "encrypted for another attempt", file: files["alice"], coord: explain.RecoveryOver,
+			alter: func(o *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) {
+				r.Share = sentShare(t, o.GetRecipient(), make([]byte, 16), testCluster, "alice", files["alice"].Share)
+			}},
+		{name: "encrypted to another recipient", file: files["alice"], coord: explain.RecoveryOver,
+			alter: func(o *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) {
+				r.Share = sentShare(t, p.keys["bob"].Recipient().String(), o.GetAttempt(), testCluster, "alice", files["alice"].Share)
+			}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if tc.tool != "" {
+				_, err := f.bring(tc.file, recovery.Options{})
+				wantCode(t, err, tc.tool)
+				wantNamed(t, err, tc.file.Owner)
+			}
+			_, err := f.bringRaw(tc.file, tc.alter)
+			wantCode(t, err, tc.coord)
+			if tc.coord != explain.RequestField {
+				want := tc.file.Owner
+				if tc.name == "sent by another name" {
+					want = "bob"
+				}
+				wantNamed(t, err, want)
+			}
+			l, err := f.store.List(context.Background(), recoveryPrefix)
+			if err != nil || len(l.Entries) > 0 {
+				t.Errorf("%d records were kept of a bad share (%v)", len(l.Entries), err)
+			}
+		})
+	}
+
+	var seen recovery.Verified
+	progress, err := f.bring(files["alice"], recovery.Options{DryRun: true, Verified: func(v recovery.Verified) { seen = v }})
+	wantProgress(t, progress, err, false)
+	if seen.Coordinator != "coordinator-1" || seen.History.Current().Hash != before.head.Hash || seen.Progress.Needed != 2 {
+		t.Errorf("verified %+v", seen)
+	}
+	for _, what := range []string{"first", "the same again"} {
+		progress, err = f.bring(files["alice"], recovery.Options{})
+		wantProgress(t, progress, err, false, "alice")
+		if phase, _ := f.c.Phase(); phase != "recovery" {
+			t.Fatalf("%s: one share of two made it %s", what, phase)
+		}
+	}
+	if _, err := f.bring(bad(func(s *keyring.ShareFile) { s.Owner, s.Share = "bob", otherShare(t, s.Share) }), recovery.Options{}); err == nil {
+		t.Fatal("a wrong share beside a good one was taken")
+	}
+	progress, err = f.bring(files["carol"], recovery.Options{})
+	wantProgress(t, progress, err, true, "alice", "carol")
+	after := f.c.state.Load()
+	switch {
+	case after.phase != phaseReady:
+		t.Fatalf("phase %s (%s)", after.phase, after.reason)
+	case after.head.AuthorityEpoch != before.head.AuthorityEpoch+1 || after.head.Kind != history.KindRekey || after.head.Previous != before.head.Hash:
+		t.Errorf("the head is %+v", after.head)
+	case after.rootPin != before.rootPin || after.meshKey == before.meshKey:
+		t.Error("root or mesh CA key are not as after a rekey")
+	case progress.Epoch != after.head.AuthorityEpoch || progress.Head != after.head.Hash:
+		t.Errorf("the answer says epoch %d, head %v", progress.Epoch, progress.Head)
+	case after.head.Reason != "recovered by alice, carol":
+		t.Errorf("the reason is %q", after.head.Reason)
+	}
+	if err := m.renew(true); err != nil {
+		t.Errorf("a member does not renew: %v", err)
+	}
+	l, err := f.store.List(context.Background(), recoveryPrefix)
+	if err != nil || len(l.Entries) > 0 {
+		t.Errorf("%d records of the attempt are left (%v)", len(l.Entries), err)
+	}
+	_, err = f.bring(files["bob"], recovery.Options{})
+	wantCode(t, err, explain.RecoveryNotNeeded)
+	// The keeper's file was made anew, so the next restart needs nobody.
+	f.restart()
+	if s := f.c.state.Load(); s.phase != phaseReady || s.head.Hash != after.head.Hash {
+		t.Errorf("after a restart it is %s (%s)", s.phase, s.reason)
+	}
+}
+
+func wantNamed(t testing.TB, err error, owner string) {
+	t.Helper()
+	if e := explain.Of(err); e.Fields["owner"] != owner && !strings.Contains(e.Error(), owner) {
+		t.Errorf("the refusal does not name %s: %v", owner, e)
+	}
+}
+
+func wantProgress(t testing.TB, p recovery.Progress, err error, recovered bool, brought ...string) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Recovered != recovered || !slices.Equal(p.Brought, brought) || p.Needed != 2 || len(p.Missing) != 3-len(brought) {
+		t.Fatalf("progress %+v, want recovered %v with %v", p, recovered, brought)
+	}
+}
+
+var errTestCrash = errors.New("crash")
+
+// Wherever a recovery is cut off, the next one works, nothing is doubled, and no
+// authority epoch ever has two mesh CA keys in use (I9).
+func TestRecoveryCutOff(t *testing.T) {
+	for _, keeper := range []string{"", "file:/keeper/key"} {
+		for _, point := range []string{
+			"recover.before-store", "recover.after-store", "recover.before-combine", "recover.before-swap",
+			"set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity",
+		} {
+			for _, crash := range []bool{true, false} {
+				t.Run(strings.Join([]string{point, "keeper " + keeper, map[bool]string{true: "crash", false: "error"}[crash]}, "/"), func(t *testing.T) {
+					d, p := ownedDesk(t, keeper)
+					m := d.joined("a")
+					alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
+					epoch := d.state().head.AuthorityEpoch
+					loseDeskKeeper(d, keeper)
+					if _, err := d.bring(alice); err != nil {
+						t.Fatal(err)
+					}
+					d.faults.FailNext(point, 1, errTestCrash)
+					_, err := d.bring(bob)
+					if err == nil {
+						t.Fatal("the fault did not show")
+					}
+					d.faults.Disarm(point)
+					if crash {
+						d.restart()
+					} else {
+						d.c.checkHead(t.Context())
+					}
+					bringBoth(t, d, alice, bob)
+					head := d.state().head
+					if moved := head.AuthorityEpoch - epoch; moved < 1 || moved > 2 {
+						t.Errorf("the epoch moved by %d", moved)
+					}
+					wantOneKeyPerEpoch(t, d)
+					wantOnly(t, "renew", m.renew(), "")
+					// A head that was written and whose key was lost is followed by one more.
+					want := uint64(1)
+					if crash && keeper == "" && slices.Contains([]string{"set.after-swap", "adopt.begin", "adopt.before-identity"}, point) {
+						want = 2
+					}
+					if got := head.AuthorityEpoch - epoch; got != want {
+						t.Errorf("the epoch moved by %d, want %d", got, want)
+					}
+				})
+			}
+		}
+	}
+}
+
+// loseDeskKeeper restarts the desk without its keeper's file.
+func loseDeskKeeper(d *desk, keeper string) {
+	d.t.Helper()
+	if keeper != "" {
+		if err := d.disk.FS().Remove("/keeper/key"); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+	d.restart()
+	d.wantPhase("recovery", "")
+}
+
+// bringBoth brings two shares until the coordinator is ready, as owners do who try
+// again.
+func bringBoth(t testing.TB, d *desk, files ...keyring.ShareFile) {
+	t.Helper()
+	for range 2 {
+		for _, f := range files {
+			if d.state().phase == phaseReady {
+				return
+			}
+			if _, err := d.bring(f); err != nil && !errors.Is(err, explain.RecoveryOver) && !errors.Is(err, explain.RecoveryNotNeeded) {
+				t.Fatalf("the share of %s: %v", f.Owner, err)
+			}
+		}
+	}
+	d.wantPhase("ready", "")
+}
+
+// wantOneKeyPerEpoch verifies the history, and that each authority epoch has one
+// mesh CA key of its own.
+func wantOneKeyPerEpoch(t testing.TB, d *desk) {
+	t.Helper()
+	v, _, err := d.c.verifiedHistory(context.Background(), d.state())
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := make(map[uint64]string)
+	for _, k := range v.MeshCAKeys() {
+		if before, ok := keys[k.AuthorityEpoch]; ok && before != k.Key.String() {
+			t.Errorf("epoch %d has two mesh CA keys", k.AuthorityEpoch)
+		}
+		keys[k.AuthorityEpoch] = k.Key.String()
+	}
+	if got := d.state().issuer.Load().MeshCA().KeyID(); got != d.state().head.MeshCAKey {
+		t.Errorf("it signs with %v, and the head names %v", got, d.state().head.MeshCAKey)
+	}
+}
+
+// The store loses the answer of the swap of the head, once, often, or for good, of
+// one that happened and of one that did not.
+func TestRecoveryWithLostAnswers(t *testing.T) {
+	for name, how := range map[string][]lostAnswer{
+		"happened":              {lostApplied},
+		"did not happen":        {lostDropped},
+		"often":                 {lostDropped, lostDropped, lostApplied},
+		"did not, for a while":  {lostDropped, lostDropped, lostDropped, lostDropped, lostDropped, lostDropped, lostDropped},
+		"happened, for a while": {lostApplied, lostDropped, lostDropped, lostDropped, lostDropped, lostDropped, lostDropped},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, p := ownedDesk(t, "")
+			alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
+			epoch := d.state().head.AuthorityEpoch
+			loseDeskKeeper(d, "")
+			if _, err := d.bring(alice); err != nil {
+				t.Fatal(err)
+			}
+			d.faults.Arm("set.before-swap", func() error {
+				d.store.intercept(func(tx store.Tx) {
+					if len(tx.Put) == 1 && tx.Put[0].Key == history.HeadKey {
+						d.store.intercept(nil)
+						d.store.lose(how...)
+					}
+				})
+				return nil
+			})
+			_, err := d.bring(bob)
+			d.faults.Disarm("set.before-swap")
+			d.store.lose()
+			d.c.checkHead(t.Context())
+			if d.state().phase != phaseReady {
+				if err == nil {
+					t.Fatal("it said that it recovered, and did not")
+				}
+				bringBoth(t, d, alice, bob)
+			}
+			if got := d.state().head.AuthorityEpoch; got != epoch+1 {
+				t.Errorf("epoch %d, want %d", got, epoch+1)
+			}
+			wantOneKeyPerEpoch(t, d)
+		})
+	}
+}
+
+// While owners gather, the keeper comes back: recovery gives way, and what was
+// gathered opens no more.
+func TestRecoveryGivesWayToTheKeeper(t *testing.T) {
+	d, p := ownedDesk(t, "file:/keeper/key")
+	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
+	head := d.state().head
+	key, err := d.disk.FS().ReadSecret("/keeper/key", 1<<10)
+	wantOnly(t, "read", err, "")
+	loseDeskKeeper(d, "file:/keeper/key")
+	g, err := d.c.openGathering(t.Context())
+	wantOnly(t, "open", err, "")
+	if _, err := d.bring(alice); err != nil {
+		t.Fatal(err)
+	}
+	d.disk.Put("/keeper/key", key)
+	d.disk.Chmod("/keeper/key", 0o600)
+	d.c.checkHead(t.Context())
+	d.wantPhase("ready", "")
+	_, err = d.bring(bob)
+	wantOnly(t, "bring", err, explain.RecoveryNotNeeded)
+	sent := sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", bob.Share)
+	_, err = d.c.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.id[:], Owner: "bob", Share: sent})
+	wantOnly(t, "bring late", err, explain.RecoveryNotNeeded)
+	if _, err := g.open("bob", sent); !errors.Is(err, explain.RecoveryOver) {
+		t.Errorf("the key of the attempt still opens: %v", err)
+	}
+	if d.state().head.Hash != head.Hash {
+		t.Error("the head moved")
+	}
+}
+
+// Two replicas of one coordinator recover at once: one writes the rekey, the other
+// gives way, and no epoch gets two keys.
+func TestConcurrentRecoveries(t *testing.T) {
+	d, p := ownedDesk(t, "")
+	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
+	epoch := d.state().head.AuthorityEpoch
+	loseDeskKeeper(d, "")
+	key, err := d.disk.FS().ReadSecret("/coordinator/"+enrolmentKeyFile, 4<<10)
+	wantOnly(t, "read", err, "")
+	d.disk.Put("/twin/"+enrolmentKeyFile, key)
+	d.disk.Chmod("/twin/"+enrolmentKeyFile, 0o600)
+	twin, err := d.another("twin")
+	wantOnly(t, "start", err, "")
+	for _, c := range []*Coordinator{d.c, twin} {
+		if _, err := bringAt(t, c, alice); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.faults.Arm("recover.before-swap", func() error {
+		d.faults.Disarm("recover.before-swap")
+		if _, err := bringAt(t, twin, bob); err != nil {
+			t.Errorf("the twin: %v", err)
+		}
+		return nil
+	})
+	_, err = d.bring(bob)
+	wantOnly(t, "bring", err, explain.RecoveryOver)
+	if phase, _ := twin.Phase(); phase != "ready" {
+		t.Fatalf("the twin is %s", phase)
+	}
+	d.wantPhase("recovery", "")
+	if got := twin.state.Load().head.AuthorityEpoch; got != epoch+1 {
+		t.Errorf("epoch %d, want %d", got, epoch+1)
+	}
+	// The loser starts over, at the new head.
+	g, err := d.c.openGathering(t.Context())
+	wantOnly(t, "open", err, "")
+	if g.head.Hash != twin.state.Load().head.Hash {
+		t.Error("the next attempt is not at the new head")
+	}
+}
+
+// Whoever controls the store can name himself in a head, but not sign one: enough
+// shares that he made himself are thrown away, with all that was gathered.
+func TestForgedHeadIsThrownAway(t *testing.T) {
+	d, p := ownedDesk(t, "")
+	d.restart()
+	seed := keyring.NewSeed()
+	forged, err := keyring.Split(seed, 2, 3)
+	wantOnly(t, "split", err, "")
+	head, _, err := d.c.history.Head(t.Context())
+	wantOnly(t, "head", err, "")
+	var tr *history.Transition
+	d.store.alter(history.BlobKey(head.Hash), func(raw []byte) []byte {
+		tr, err = history.Decode(raw)
+		wantOnly(t, "decode", err, "")
+		return raw
+	})
+	for i := range tr.ShareCommitments {
+		tr.ShareCommitments[i].Hash = forged[i].Commitment(testCluster, 1)
+	}
+	raw, err := tr.Encode()
+	wantOnly(t, "encode", err, "")
+	_, err = d.store.CompareAndSwap(t.Context(), history.BlobKey(sha256Sum(raw)), 0, raw)
+	wantOnly(t, "put", err, "")
+	head.Hash = sha256Sum(raw)
+	d.store.alter(history.HeadKey, func([]byte) []byte { return head.Encode() })
+	file := func(i int) keyring.ShareFile {
+		return keyring.ShareFile{Cluster: testCluster, Owner: p.names[i], Share: forged[i]}
+	}
+	if _, err := d.bring(file(0)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.bring(file(1))
+	wantOnly(t, "bring", err, explain.RecoverySeedRefused)
+	if d.c.recoveries.now != nil || len(d.store.keys(recoveryPrefix)) > 0 {
+		t.Error("something of the attempt is left")
+	}
+	d.wantPhase("recovery", "")
+}
+
+// An attempt ends an hour after its last share, and is not kept for strangers who
+// only look.
+func TestRecoveryAttemptEnds(t *testing.T) {
+	d, p := ownedDesk(t, "")
+	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
+	d.restart()
+	first, err := d.c.openGathering(t.Context())
+	wantOnly(t, "open", err, "")
+	d.advance(recovery.Life * 3 / 4)
+	second, err := d.c.openGathering(t.Context())
+	wantOnly(t, "open", err, "")
+	if first == second {
+		t.Error("an attempt without a share was not made anew in time")
+	}
+	if _, err := d.bring(alice); err != nil {
+		t.Fatal(err)
+	}
+	d.advance(recovery.Life - 1)
+	if g, _ := d.c.openGathering(t.Context()); g != second {
+		t.Error("an attempt with a share ended early")
+	}
+	d.advance(1)
+	_, err = d.c.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.id[:], Owner: "bob", Share: sentShare(t, second.recipient.Public(), second.id[:], testCluster, "bob", bob.Share)})
+	wantOnly(t, "bring", err, explain.RecoveryOver)
+	progress, err := d.bring(bob)
+	if err != nil || !slices.Equal(progress.GetBrought(), []string{"bob"}) {
+		t.Errorf("the next attempt begins with %v (%v)", progress.GetBrought(), err)
+	}
+	if _, err := second.open("alice", nil); !errors.Is(err, explain.RecoveryOver) && !errors.Is(err, explain.ShareWrong) {
+		t.Errorf("the old key: %v", err)
+	}
+}
+
+// What lies among the gathered shares is looked at like what a stranger sent.
+func TestForgedGatheredShares(t *testing.T) {
+	d, p := ownedDesk(t, "")
+	alice, bob, carol := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob"), p.shareFile(d.store, "carol")
+	d.restart()
+	g, err := d.c.openGathering(t.Context())
+	wantOnly(t, "open", err, "")
+	put := func(owner string, value []byte) {
+		t.Helper()
+		e, err := d.store.Get(t.Context(), recoveryKey(g.id, owner))
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			t.Fatal(err)
+		}
+		_, err = d.store.CompareAndSwap(t.Context(), recoveryKey(g.id, owner), e.Version, value)
+		wantOnly(t, "put", err, "")
+	}
+	put("mallory", []byte("nobody asked"))
+	for name, value := range map[string][]byte{
+		"garbage":         []byte("garbage"),
+		"large":           make([]byte, recovery.MaxSentBytes+1),
+		"a wrong one":     sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", otherShare(t, bob.Share)),
+		"of somebody":     sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", carol.Share),
+		"of another name": sentShare(t, g.recipient.Public(), g.id[:], testCluster, "carol", carol.Share),
+	} {
+		put("bob", value)
+		progress, err := d.bring(alice)
+		if err != nil || !slices.Equal(progress.GetBrought(), []string{"alice"}) || progress.GetRecovered() {
+			t.Errorf("%s: %v, %v", name, progress, err)
+		}
+	}
+	// A good one may come by way of the store: another replica took it.
+	put("bob", sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", bob.Share))
+	progress, err := d.bring(alice)
+	if err != nil || !progress.GetRecovered() {
+		t.Fatalf("%v, %v", progress, err)
+	}
+}

@@ -1,0 +1,172 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"filippo.io/age"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// people are owners with keys of their own.
+type people struct {
+	t     rapidTB
+	names []string
+	keys  map[string]*age.X25519Identity
+}
+
+func newPeople(t rapidTB, names ...string) *people {
+	t.Helper()
+	p := &people{t: t, names: names, keys: make(map[string]*age.X25519Identity)}
+	for _, n := range names {
+		key, err := age.GenerateX25519Identity()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.keys[n] = key
+	}
+	return p
+}
+
+// seed returns the seed section of a manifest: these people with a threshold, and
+// a keeper if one is named.
+func (p *people) seed(threshold int, keeper string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed:\n  threshold: %d\n  owners:\n", threshold)
+	if keeper != "" {
+		fmt.Fprintf(&b, "    - {name: host, keeper: %q}\n", keeper)
+	}
+	for _, n := range p.names {
+		fmt.Fprintf(&b, "    - {name: %s, recipient: %s}\n", n, p.keys[n].Recipient())
+	}
+	return b.String()
+}
+
+// withSeed returns the manifest m with another seed section.
+func withSeed(m []byte, seed string) []byte {
+	before, rest, _ := strings.Cut(string(m), "seed:\n")
+	_, after, _ := strings.Cut(rest, "signers:\n")
+	return []byte(before + seed + "signers:\n" + after)
+}
+
+// shareFile opens the newest share file of a person that the store holds.
+func (p *people) shareFile(st store.Store, name string) keyring.ShareFile {
+	p.t.Helper()
+	l, err := st.List(context.Background(), "seed/share/")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var newest store.Entry
+	for _, e := range l.Entries {
+		if strings.HasSuffix(e.Key, "/"+name) && e.Version > newest.Version {
+			newest = e
+		}
+	}
+	file, err := keyring.OpenShare([]age.Identity{p.keys[name]}, newest.Value)
+	if err != nil {
+		p.t.Fatalf("the share file of %s: %v", name, err)
+	}
+	return file
+}
+
+// bring brings a share to the fleet's coordinator, as an owner's tool does.
+func (f *fleet) bring(file keyring.ShareFile, opts recovery.Options) (recovery.Progress, error) {
+	f.t.Helper()
+	return bringTo(f.t, f.addr, file, opts)
+}
+
+func bringTo(t rapidTB, addr string, file keyring.ShareFile, opts recovery.Options) (recovery.Progress, error) {
+	t.Helper()
+	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return recovery.Bring(ctx, conn, file, opts)
+}
+
+// bringRaw sends what alter makes of the request of a careless tool that verifies
+// nothing.
+func (f *fleet) bringRaw(file keyring.ShareFile, alter func(*fealtyv1.RecoveryOffer, *fealtyv1.RecoverRequest)) (*fealtyv1.RecoveryProgress, error) {
+	f.t.Helper()
+	conn, err := mesh.DialPinned(f.addr, credential.Unproven(), mesh.Options{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer conn.Close()
+	stream, err := fealtyv1.NewRecoveryServiceClient(conn).Recover(f.ctx())
+	if err != nil {
+		return nil, err
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	for {
+		page, err := stream.Recv()
+		if err != nil {
+			return nil, err
+		}
+		if len(page.GetHistory().GetHead()) > 0 {
+			break
+		}
+	}
+	offer := first.GetOffer()
+	req := &fealtyv1.RecoverRequest{Attempt: offer.GetAttempt(), Owner: file.Owner, Share: sentShare(f.t, offer.GetRecipient(), offer.GetAttempt(), file.Cluster, file.Owner, file.Share)}
+	if alter != nil {
+		alter(offer, req)
+	}
+	if err := stream.Send(req); err != nil {
+		return nil, err
+	}
+	answer, err := stream.Recv()
+	return answer.GetProgress(), err
+}
+
+func sentShare(t rapidTB, recipient string, attempt []byte, cluster, owner string, share keyring.Share) []byte {
+	t.Helper()
+	sent, err := keyring.SendShare(recipient, keyring.Attempt{ID: recovery.ID(attempt).String(), Cluster: cluster, Owner: owner}, share)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sent
+}
+
+// bring brings a share to the desk's coordinator, past the network and the tool.
+func (d *desk) bring(file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error) {
+	d.t.Helper()
+	return bringAt(d.t, d.c, file)
+}
+
+func bringAt(t rapidTB, c *Coordinator, file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error) {
+	t.Helper()
+	g, err := c.openGathering(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return c.bring(context.Background(), &fealtyv1.RecoverRequest{
+		Attempt: g.id[:], Owner: file.Owner, Share: sentShare(t, g.recipient.Public(), g.id[:], file.Cluster, file.Owner, file.Share),
+	})
+}
+
+// ownedDesk returns a desk whose seed people hold, 2 of 3, beside a keeper if one
+// is named.
+func ownedDesk(t rapidTB, keeper string) (*desk, *people) {
+	t.Helper()
+	d, p := newDesk(t), newPeople(t, "alice", "bob", "carol")
+	d.seed = p.seed(2, keeper)
+	if err := d.set(poolEntries); err != nil {
+		t.Fatalf("first set: %v", err)
+	}
+	return d, p
+}

@@ -1,0 +1,302 @@
+package recovery
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// Expect is what an owner knows of the cluster beside the share file. Its zero
+// fields expect nothing.
+type Expect struct {
+	// Pin is the hash of the root key.
+	Pin identity.KeyID
+	// Manifest is the hash of the manifest that is in force.
+	Manifest manifest.Hash
+}
+
+// Options change what [Bring] does.
+type Options struct {
+	Expect Expect
+
+	// Endpoint names the coordinator in errors.
+	Endpoint string
+
+	// DryRun stops it before the share is sent.
+	DryRun bool
+
+	// Verified is told what was verified, before anything is sent. Nil: nobody is.
+	Verified func(Verified)
+}
+
+// Verified is what an owner's tool verified of who asks for the share.
+type Verified struct {
+	History     *history.Verified
+	Coordinator string // the name that the manifest in force gives to who proved the key
+	Key         string // the enrolment key, "ed25519:<base64>"
+	Attempt     string
+	Ends        time.Time // of the attempt, as the coordinator says
+	Progress    Progress  // as the coordinator says, before the share was sent
+}
+
+// Progress is how far an attempt is.
+type Progress struct {
+	Brought   []string // owners whose shares are in, sorted
+	Missing   []string // the other owners, in the order of the manifest
+	Needed    int      // shares
+	Recovered bool     // the coordinator is ready
+	Epoch     uint64   // authority epoch, once it is
+	Head      history.Hash
+}
+
+// Bring takes part in a recovery over conn, whose server nobody vouches for yet
+// (credential.Unproven): it verifies who asks for which history, and sends the
+// share of file if all of that holds, encrypted to this attempt alone.
+//
+// What it does not notice by itself is a history that was rolled back: an older
+// head is signed as well as the newest. Expect.Manifest is for that.
+//
+// Errors, before anything was sent: ShareForeign, RecoveryHistory,
+// RecoveryUnproven, RecoveryUnexpected, ShareNoOwner, ShareOld, ShareWrong of
+// package explain; later and earlier those of the coordinator, and of the
+// connection.
+func Bring(ctx context.Context, conn grpc.ClientConnInterface, file keyring.ShareFile, opts Options) (Progress, error) {
+	// Ending the call on every way out also ends the server's side.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := fealtyv1.NewRecoveryServiceClient(conn).Recover(ctx)
+	if err != nil {
+		return Progress{}, err
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return Progress{}, err
+	}
+	cs, ok := mesh.ConnectionState(stream.Context())
+	if !ok {
+		return Progress{}, explain.New(explain.JoinNoBinding)
+	}
+	binding, err := proof.Binding(cs)
+	if err != nil {
+		return Progress{}, explain.Wrap(err, explain.JoinNoBinding, "problem", err.Error())
+	}
+	c := &checks{file: file, opts: opts, binding: binding, offer: first.GetOffer()}
+	if err := c.offered(); err != nil {
+		return Progress{}, err
+	}
+	if c.history, err = receiveHistory(stream.Recv); err != nil {
+		if _, ok := explain.FromStatus(err); ok || !errors.Is(err, errBadHistory) {
+			return Progress{}, err
+		}
+		return Progress{}, c.badHistory(err)
+	}
+	for _, check := range ownerChecks {
+		if err := check.find(c); err != nil {
+			return Progress{}, err
+		}
+	}
+	progress := c.progress(c.offer.GetProgress())
+	if opts.Verified != nil {
+		opts.Verified(Verified{
+			History: c.verified, Coordinator: c.coordinator, Key: c.offer.GetKey(),
+			Attempt: shortID(c.offer.GetAttempt()), Ends: c.offer.GetExpiresAt().AsTime(), Progress: progress,
+		})
+	}
+	if opts.DryRun {
+		return progress, nil
+	}
+	sent, err := keyring.SendShare(c.offer.GetRecipient(), keyring.Attempt{
+		ID: ID(c.offer.GetAttempt()).String(), Cluster: file.Cluster, Owner: file.Owner,
+	}, file.Share)
+	if err != nil {
+		return progress, explain.Wrap(err, explain.RecoveryUnproven, "endpoint", opts.Endpoint, "cluster", file.Cluster, "problem", "its recipient cannot be encrypted to")
+	}
+	req := &fealtyv1.RecoverRequest{Attempt: c.offer.GetAttempt(), Owner: file.Owner, Share: sent}
+	if err := stream.Send(req); err != nil && stream.Context().Err() != nil {
+		return progress, err // otherwise the answer says why
+	}
+	answer, err := stream.Recv()
+	if err != nil {
+		return progress, err
+	}
+	return c.progress(answer.GetProgress()), nil
+}
+
+// checks is what the owner's checks look at, and what they find.
+type checks struct {
+	file    keyring.ShareFile
+	opts    Options
+	binding []byte
+	offer   *fealtyv1.RecoveryOffer
+	history *history.History
+
+	verified    *history.Verified // set by history
+	coordinator string            // set by coordinator
+}
+
+// Check is one thing that an owner's tool verifies before it sends a share.
+type Check struct {
+	Name string
+	Why  string // what goes wrong without it
+}
+
+// Checks returns all of them, in order.
+func Checks() []Check {
+	out := []Check{offerCheck}
+	for _, c := range ownerChecks {
+		out = append(out, c.Check)
+	}
+	return out
+}
+
+// offerCheck comes before the history is received.
+var offerCheck = Check{"cluster", "a share would be sent to another cluster, or for an offer that nobody could have proven"}
+
+// offered checks the offer as far as that needs no history.
+func (c *checks) offered() error {
+	o := c.offer
+	if o.GetCluster() != c.file.Cluster {
+		return explain.New(explain.ShareForeign, "owner", c.file.Owner, "share", c.file.Cluster, "cluster", clip(o.GetCluster()))
+	}
+	if len(o.GetAttempt()) != proof.AttemptBytes {
+		return c.unproven(nil, "its offer is malformed")
+	}
+	return nil
+}
+
+// ownerChecks are made in order, on the whole history; each may use what those
+// before it found.
+var ownerChecks = [...]struct {
+	Check
+	find func(c *checks) error
+}{
+	{Check{"history", "whoever controls the store could name himself as a coordinator"}, func(c *checks) error {
+		v, err := history.Verify(c.history, c.file.TransactionKey)
+		if err != nil {
+			return c.badHistory(err)
+		}
+		if v.Manifest().Cluster != c.file.Cluster {
+			return explain.New(explain.ShareForeign, "owner", c.file.Owner, "share", c.file.Cluster, "cluster", v.Manifest().Cluster)
+		}
+		c.verified = v
+		return nil
+	}},
+	{Check{"coordinator", "somebody in between, or a machine that was dismissed, would be given the share"}, func(c *checks) error {
+		head := c.verified.Current().Hash
+		selector, err := proof.VerifyRecovery(proof.RecoveryTranscript{
+			Cluster: c.file.Cluster, Attempt: c.offer.GetAttempt(), Binding: c.binding,
+			Recipient: c.offer.GetRecipient(), Head: head[:],
+		}, c.offer.GetKey(), c.offer.GetEvidence())
+		if err != nil {
+			return c.unproven(err, err.Error())
+		}
+		found, ok := c.verified.Manifest().Match(identity.Coordinator, []string{selector})
+		if !ok {
+			return c.unproven(nil, fmt.Sprintf("it proved key %s, which no entry of kind coordinator names in the manifest in force at index %d", clip(c.offer.GetKey()), c.verified.Current().Index))
+		}
+		c.coordinator = found.Name
+		return nil
+	}},
+	{Check{"root pin", "an owner who knows the cluster by its root key would help another one"}, func(c *checks) error {
+		if want, got := c.opts.Expect.Pin, identity.KeyID(c.file.RootPin); !want.IsZero() && want != got {
+			return explain.New(explain.RecoveryUnexpected, "what", "the root key of the share file", "expected", want, "found", got)
+		}
+		return nil
+	}},
+	{Check{"manifest", "a store that was rolled back shows an older policy, under which others were coordinators"}, func(c *checks) error {
+		if want, got := c.opts.Expect.Manifest, c.verified.Manifest().Hash(); want != (manifest.Hash{}) && want != got {
+			return explain.New(explain.RecoveryUnexpected, "what", fmt.Sprintf("the manifest in force at index %d", c.verified.Current().Index), "expected", want, "found", got)
+		}
+		return nil
+	}},
+	{Check{"share", "a share that was replaced by a reshare would be sent for nothing"}, func(c *checks) error {
+		return NewHead(c.verified.Links(), c.verified.Manifest()).Check(c.file.Owner, c.file.Share)
+	}},
+}
+
+func (c *checks) unproven(cause error, problem string) error {
+	return explain.Wrap(cause, explain.RecoveryUnproven, "endpoint", c.opts.Endpoint, "cluster", c.file.Cluster, "problem", problem)
+}
+
+func (c *checks) badHistory(err error) error {
+	return explain.Wrap(err, explain.RecoveryHistory, "endpoint", c.opts.Endpoint, "problem", strings.TrimPrefix(err.Error(), "history: "))
+}
+
+// progress reads what the coordinator says, which nobody vouches for: names that
+// the manifest does not know are left out.
+func (c *checks) progress(p *fealtyv1.RecoveryProgress) Progress {
+	head := NewHead(c.verified.Links(), c.verified.Manifest())
+	out := Progress{Needed: head.Threshold, Recovered: p.GetRecovered(), Epoch: p.GetAuthorityEpoch()}
+	if len(p.GetHead()) == len(out.Head) {
+		out.Head = history.Hash(p.GetHead())
+	}
+	for _, o := range head.Owners() {
+		if slices.Contains(p.GetBrought(), o) {
+			out.Brought = append(out.Brought, o)
+		} else {
+			out.Missing = append(out.Missing, o)
+		}
+	}
+	slices.Sort(out.Brought)
+	return out
+}
+
+// errBadHistory is matched when the pages of a history are not what they should
+// be, before it is replayed.
+var errBadHistory = errors.New("the history is not sent as it should be")
+
+// receiveHistory gathers the pages of a history. Its bounds are those of any
+// history: whoever sends it may be anybody.
+func receiveHistory(recv func() (*fealtyv1.RecoverResponse, error)) (*history.History, error) {
+	h := &history.History{Manifests: make(map[manifest.Hash][]byte)}
+	total := 0
+	for {
+		msg, err := recv()
+		if err != nil {
+			return nil, err
+		}
+		page := msg.GetHistory()
+		if page == nil || len(page.GetTransitions()) == 0 && len(page.GetHead()) == 0 {
+			return nil, fmt.Errorf("%w: a page holds nothing", errBadHistory)
+		}
+		for _, t := range page.GetTransitions() {
+			h.Links = append(h.Links, t)
+			total += len(t)
+		}
+		for _, m := range page.GetManifests() {
+			h.Manifests[sha256.Sum256(m)] = m
+			total += len(m)
+		}
+		if total += len(page.GetHead()); total > history.MaxHistoryBytes || len(h.Links) > history.MaxTransitions {
+			return nil, fmt.Errorf("%w: more than %d transitions or %d bytes", errBadHistory, history.MaxTransitions, history.MaxHistoryBytes)
+		}
+		if len(page.GetHead()) > 0 {
+			h.Head = page.GetHead()
+			return h, nil
+		}
+	}
+}
+
+// clip returns what is shown of a text from elsewhere.
+func clip(s string) string {
+	const most = 64
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
+}
