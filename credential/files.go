@@ -220,6 +220,9 @@ func (f *Files) Failure() error {
 	return f.failure
 }
 
+// Paths are the files that are followed.
+func (f *Files) Paths() FilePaths { return f.cfg.Paths }
+
 // Run looks at the files every few seconds until ctx ends, then returns its error.
 func (f *Files) Run(ctx context.Context) error {
 	for {

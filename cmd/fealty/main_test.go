@@ -42,6 +42,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":    exits,
+			"pki":      newOperators(t).issue,
 			"postgres": new(servers).command,
 			"serve":    serve,
 			"until":    until,

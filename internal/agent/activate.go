@@ -201,7 +201,7 @@ func (a *Agent) takeHeld(ctx context.Context, scope string, raw []byte) error {
 	signed, err := snapshot.Unmarshal(raw)
 	var d decision
 	if err == nil {
-		d, err = decide(a.me, b, signed, a.now())
+		d, err = decide(a.self(), b, signed, a.now())
 	}
 	if err != nil {
 		a.refuse(ctx, refusalOf(scope, err, a.now()), err, raw)

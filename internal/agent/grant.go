@@ -151,6 +151,23 @@ func verifyGrant(g *fealtyv1.JoinGrant, w wanted, now func() time.Time) (*admitt
 	return out, nil
 }
 
+// verifyRejoin is verifyGrant for a node that is a member already, in the incarnation
+// that it knows or in the one that began with the key asked for: if that key was
+// enrolled and the answer was lost, what is signed for the node is for that one.
+func verifyRejoin(g *fealtyv1.JoinGrant, w wanted, now func() time.Time) (*admitted, error) {
+	got, err := verifyGrant(g, w, now)
+	if refused, ok := errors.AsType[*grantError](err); !ok || refused.Part != "node_bootstrap" {
+		return got, err
+	}
+	anew := *w.me
+	anew.Incarnation = w.key.id
+	w.me = &anew
+	if got, again := verifyGrant(g, w, now); again == nil {
+		return got, nil
+	}
+	return nil, err
+}
+
 // take judges one snapshot of the grant, and returns the beliefs with it.
 func (out *admitted) take(b *beliefs, scope snapshot.Scope, raw []byte, now time.Time) (*beliefs, error) {
 	if len(raw) == 0 {

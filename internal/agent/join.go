@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"log/slog"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -96,42 +94,8 @@ func ByX509(ctx context.Context, cluster string, addresses []string, pin identit
 	}
 	return Proof{
 		what: "x509:" + subjectOf(chain[0]), cluster: cluster, addresses: slices.Clone(addresses), pin: pin,
-		prover: proof.NewX509Prover(func(ctx context.Context) (proof.X509Credential, error) {
-			m, err := source.Current(ctx)
-			if err != nil {
-				return proof.X509Credential{}, err
-			}
-			return proof.X509Credential{Chain: m.Chain(), Key: m.Key()}, nil
-		}),
+		prover: proverOf(source),
 	}, nil
-}
-
-// TLSFiles follows the files that prove a process, and words what is wrong with
-// them: TLSFilesIncomplete for some of the three, CredentialUnusable for material
-// that is of no use.
-func TLSFiles(cfg credential.FilesConfig) (*credential.Files, error) {
-	if missing := cfg.Paths.Missing(); len(missing) > 0 {
-		return nil, explain.New(explain.TLSFilesIncomplete, "missing", strings.Join(missing, " and "))
-	}
-	cfg.Use = credential.FilesProof
-	f, err := credential.NewFiles(cfg)
-	if err != nil {
-		return nil, explain.Wrap(err, explain.CredentialUnusable, "source", cfg.Paths.Cert+", "+cfg.Paths.Key+" and "+cfg.Paths.CA, "problem", err.Error())
-	}
-	return f, nil
-}
-
-// subjectOf names what a certificate is for: the same for each certificate that takes
-// the place of another, whatever its key.
-func subjectOf(c *x509.Certificate) string {
-	h := sha256.New()
-	h.Write(c.RawSubject)
-	for _, e := range c.Extensions {
-		if e.Id.String() == "2.5.29.17" { // subject alternative names (RFC 5280 §4.2.1.6)
-			h.Write(e.Value)
-		}
-	}
-	return fmt.Sprintf("%.64q:%x", c.Subject.CommonName, h.Sum(nil)[:8])
 }
 
 func badValue(name, value, want string) error {
@@ -202,8 +166,6 @@ type JoinConfig struct {
 	Kind identity.Kind
 	// Rejoin allows to replace an identity of the same cluster and root in DataDir.
 	Rejoin bool
-
-	expect identity.ID // who the node is already; zero: whoever the grant says
 
 	// FS keeps the state. Nil means the operating system's.
 	FS durable.FS
@@ -277,10 +239,7 @@ func Join(ctx context.Context, cfg JoinConfig) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if !j.expect.IsZero() && got.me.ID != j.expect {
-		return Result{}, explain.New(explain.NodeWrong, "dir", cfg.DataDir, "owner", j.expect, "identity", "that its proof gives is "+got.me.ID.String())
-	}
-	entry, err := j.journal(got)
+	entry, err := journalOf(got, j.Proof.addresses, j.Now())
 	if err != nil {
 		return Result{}, err
 	}
@@ -460,12 +419,12 @@ func (j *joiner) try(ctx context.Context, address string, w wanted) (*admitted, 
 	return got, nil
 }
 
-// journal makes of a verified grant what is written down.
-func (j *joiner) journal(got *admitted) (journal, error) {
+// journalOf makes of a verified grant what is written down.
+func journalOf(got *admitted, addresses []string, now time.Time) (journal, error) {
 	a := got.me.anchor
-	a.Addresses = j.Proof.addresses
+	a.Addresses = addresses
 	a.Outcome = got.outcome.String()
-	a.JoinedAt = j.Now().UTC()
+	a.JoinedAt = now.UTC()
 	marks, err := got.after.marks.Marshal()
 	if err != nil {
 		return journal{}, err
@@ -511,6 +470,7 @@ type handshake struct {
 	kind    identity.Kind
 	pin     identity.KeyID // of the root's key
 	prover  proof.Prover
+	member  string  // the name that the node has already; blank: it is no member
 	key     keyPair // to certify
 	now     func() time.Time
 	dial    func(ctx context.Context, addr string) (net.Conn, error)
@@ -585,7 +545,7 @@ func (h handshake) run(ctx context.Context, address string) (*fealtyv1.JoinGrant
 		return nil, err
 	}
 	err = stream.Send(&fealtyv1.JoinRequest{
-		ClusterId: h.cluster, Kind: string(h.kind), Csr: csr,
+		ClusterId: h.cluster, Kind: string(h.kind), Csr: csr, Member: h.member,
 		Proof: &fealtyv1.Proof{Type: evidence.Type, Claim: evidence.Claim, Evidence: evidence.Evidence, PublicKey: evidence.PublicKey},
 	})
 	if err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv has the reason

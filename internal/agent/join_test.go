@@ -556,7 +556,7 @@ func TestCommitCrash(t *testing.T) {
 	f.must(err)
 	got, _, err := j.pursue(t.Context(), wanted{cluster: testCluster, kind: identity.Data, pin: j.Proof.pin, key: key, beliefs: prior.beliefs})
 	f.must(err)
-	entry, err = j.journal(got)
+	entry, err = journalOf(got, j.Proof.addresses, j.Now())
 	f.must(err)
 
 	var n *node

@@ -16,11 +16,21 @@ type metrics struct {
 	rejected   *prometheus.CounterVec
 	renewals   *prometheus.CounterVec
 	handshakes *prometheus.CounterVec
+	reloads    *prometheus.CounterVec
 }
 
-func newMetrics(a *Agent) *metrics {
+// newReloadFailures makes the count that starts before the agent does.
+func newReloadFailures() *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fealty_credential_reload_failures_total",
+		Help: "Changes of certificate, key and CA files that were refused, by reason; the last good ones stay in use.",
+	}, []string{"reason"})
+}
+
+func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
+		reloads:  reloads,
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_snapshot_rejected_total",
 			Help: "Snapshots that were refused, by scope and the check that failed.",
@@ -37,7 +47,12 @@ func newMetrics(a *Agent) *metrics {
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
-	m.registry.MustRegister(m.rejected, m.renewals, m.handshakes,
+	if a.operator != nil {
+		m.registry.MustRegister(gauge("fealty_operator_certificate_not_after_seconds", "When the certificate of the operator's PKI in use ends, in seconds since 1970.", func() float64 {
+			return operatorNotAfter(a.operator)
+		}))
+	}
+	m.registry.MustRegister(m.rejected, m.renewals, m.handshakes, reloads,
 		gauge("fealty_agent_connected", "1 while the agent holds a stream to a coordinator.", func() float64 {
 			if a.status.view().connected {
 				return 1

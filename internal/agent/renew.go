@@ -109,6 +109,8 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 		}
 		stuck bool      // the last failure is a lasting one
 		done  time.Time // of the last success
+
+		rotated = a.operatorChanged() // kept until it fires: no change is missed
 	)
 	for {
 		leaf := a.svid.Load().leaf()
@@ -133,6 +135,12 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 				// Right after a success it is the coordinator that is behind.
 				if done.IsZero() || now.Sub(done) > lastingPause {
 					s.unwelcome = true
+				}
+			case <-rotated:
+				// What a person mended, or a PKI renewed, may be what was missing.
+				rotated = a.operatorChanged()
+				if s.retry.After(now) {
+					s.retry = now.Add(upTo(time.Second))
 				}
 			case <-a.renewKick:
 				if !stuck && s.retry.After(now) {
@@ -333,19 +341,24 @@ func (a *Agent) rejoin(ctx context.Context) error {
 		return err
 	}
 	for i, prover := range provers {
-		err = a.rejoinWith(ctx, prover, key)
+		err = a.rejoinWith(ctx, proof.NewSVIDProver(a.me.Kind, a.me.ID.Name(), prover.Signer()), a.me.ID.Name(), key)
 		if i < len(provers)-1 && errors.Is(err, explain.JoinUnauthorized) {
 			continue // that key was never certified
 		}
-		return err
+		break
+	}
+	if a.operator != nil && errors.Is(err, explain.RejoinGraceOver) {
+		return a.reenrol(ctx, key, err)
 	}
 	return err
 }
 
-func (a *Agent) rejoinWith(ctx context.Context, prover, key keyPair) error {
+// rejoinWith asks for key to be certified for the member that this node is, and for no
+// other.
+func (a *Agent) rejoinWith(ctx context.Context, prover proof.Prover, member string, key keyPair) error {
 	h := handshake{
 		cluster: a.me.Cluster, kind: a.me.Kind, pin: a.me.Pin, key: key, now: a.now, dial: a.dial, failed: a.handshakeFailed,
-		prover: proof.NewSVIDProver(a.me.Kind, a.me.ID.Name(), prover.Signer()),
+		prover: prover, member: member,
 	}
 	var failures []error
 	for _, address := range a.addresses() {
@@ -376,11 +389,18 @@ func (a *Agent) rejoinAt(ctx context.Context, address string, h handshake) error
 		return err
 	}
 	defer release()
-	got, err := verifyGrant(grant, wanted{
-		cluster: a.me.Cluster, kind: a.me.Kind, pin: a.me.Pin, key: h.key, me: &a.me, beliefs: a.beliefs.Load(),
+	me := a.self()
+	got, err := verifyRejoin(grant, wanted{
+		cluster: me.Cluster, kind: me.Kind, pin: me.Pin, key: h.key, me: &me, beliefs: a.beliefs.Load(),
 	}, a.now)
 	if err != nil {
 		return explain.Wrap(err, explain.JoinGrantRefused, "coordinator", address, "problem", err.Error())
+	}
+	if got.me.Incarnation != me.Incarnation {
+		if err := a.enrolAnew(ctx, got); err != nil {
+			return fmt.Errorf("%w: %w", errStorage, err)
+		}
+		return nil
 	}
 	for _, t := range got.took {
 		if err := a.activate(ctx, a.beliefs.Load(), t.decision, t.raw); err != nil {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fealty-io/fealty/credential"
@@ -29,6 +30,10 @@ type Config struct {
 	// Metrics serves metrics and probes over plain HTTP. Nil: they are not served.
 	// Run closes it.
 	Metrics net.Listener
+	// TLS are the files of a certificate of an operator's PKI. The agent follows them, and
+	// comes back by what they hold when its own identity ended for longer than the
+	// cluster's rejoin_grace. Zero: there are none, and that takes a person.
+	TLS credential.FilePaths
 	// Release is the program's release, for reports.
 	Release string
 
@@ -46,7 +51,7 @@ type Config struct {
 
 // Agent is a member's process. Make it with [Open], and call [Agent.Run] once.
 type Agent struct {
-	me              self
+	me              self // as it was opened; what an enrolment changes is in enrolled
 	release         string
 	socket          string // blank: not served
 	metricsListener net.Listener
@@ -56,11 +61,13 @@ type Agent struct {
 	dial            func(ctx context.Context, addr string) (net.Conn, error)
 	faults          *fault.Points
 
-	source  *credential.Issued
-	svid    atomic.Pointer[svid]
-	beliefs atomic.Pointer[beliefs]
-	status  condition
-	metrics *metrics
+	operator *credential.Files // of an operator's PKI; nil: there are none
+	source   *credential.Issued
+	enrolled atomic.Pointer[self] // stored under activation
+	svid     atomic.Pointer[svid]
+	beliefs  atomic.Pointer[beliefs]
+	status   condition
+	metrics  *metrics
 
 	activation semaphore         // held by who changes beliefs or source
 	marksDirty bool              // the marks in memory are not known to be durable; guarded by activation
@@ -80,9 +87,9 @@ type Agent struct {
 // Open reads and verifies the state in cfg.DataDir and holds its lock until
 // [Agent.Run] returns, or [Agent.Close]. It starts nothing.
 //
-// Errors carry a code: NodeNotJoined without an identity; NodeStateCorrupt or
-// NodeWrong for one that is of no use; NodeLocked. An identity that expired is no
-// error: Run gets it back. Snapshots that are damaged or out of date are none
+// Errors carry a code: those of [TLSFiles]; NodeNotJoined without an identity;
+// NodeStateCorrupt or NodeWrong for one that is of no use; NodeLocked. An identity
+// that expired is no error: Run gets it back. Snapshots that are damaged or out of date are none
 // either: they are not used, and fetched anew.
 func Open(ctx context.Context, cfg Config) (*Agent, error) {
 	if cfg.FS == nil {
@@ -94,6 +101,18 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
+	// First of all: a flag that was forgotten is told whatever else there is.
+	var operator *credential.Files
+	reloads := newReloadFailures()
+	if !cfg.TLS.IsZero() {
+		var err error
+		operator, err = TLSFiles(credential.FilesConfig{Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log, OnFailure: func(r credential.Reason) {
+			reloads.WithLabelValues(string(r)).Inc()
+		}})
+		if err != nil {
+			return nil, err
+		}
+	}
 	if !joined(cfg.FS, cfg.DataDir) {
 		return nil, explain.New(explain.NodeNotJoined, "dir", cfg.DataDir)
 	}
@@ -101,7 +120,7 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := open(ctx, cfg, store)
+	a, err := open(ctx, cfg, store, operator, reloads)
 	if err != nil {
 		store.Close()
 		return nil, err
@@ -121,7 +140,7 @@ func joined(files durable.FS, dir string) bool {
 	return false
 }
 
-func open(ctx context.Context, cfg Config, store *localStore) (*Agent, error) {
+func open(ctx context.Context, cfg Config, store *localStore, operator *credential.Files, reloads *prometheus.CounterVec) (*Agent, error) {
 	l, err := store.load(cfg.Now())
 	if errors.Is(err, errNoMember) {
 		return nil, explain.New(explain.NodeNotJoined, "dir", cfg.DataDir)
@@ -130,7 +149,7 @@ func open(ctx context.Context, cfg Config, store *localStore) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{
-		me: l.me, release: cfg.Release, socket: cfg.Socket, metricsListener: cfg.Metrics, store: store,
+		me: l.me, operator: operator, release: cfg.Release, socket: cfg.Socket, metricsListener: cfg.Metrics, store: store,
 		now: cfg.Now, dial: cfg.Dial, faults: cfg.Faults,
 		log:        cfg.Log.With(slog.String("cluster", l.me.Cluster), slog.String("member", l.me.ID.String())),
 		activation: newSemaphore(),
@@ -140,6 +159,7 @@ func open(ctx context.Context, cfg Config, store *localStore) (*Agent, error) {
 	if a.socket == "" {
 		a.socket = filepath.Join(cfg.DataDir, SocketName)
 	}
+	a.enrolled.Store(&l.me)
 	a.svid.Store(&l.svid)
 	a.beliefs.Store(l.beliefs)
 	if l.next != nil && l.next.key.id == l.svid.key.id {
@@ -153,7 +173,7 @@ func open(ctx context.Context, cfg Config, store *localStore) (*Agent, error) {
 	if a.source, err = firstSource(l, cfg.Now); err != nil {
 		return nil, err
 	}
-	a.metrics = newMetrics(a)
+	a.metrics = newMetrics(a, reloads)
 	a.resume(ctx, l)
 	return a, nil
 }
@@ -207,6 +227,9 @@ func (a *Agent) resume(ctx context.Context, l *loaded) {
 // Close gives the data directory back, for an agent that is not run.
 func (a *Agent) Close() error { return a.store.Close() }
 
+// self is who the node is, in its present incarnation.
+func (a *Agent) self() self { return *a.enrolled.Load() }
+
 // Socket is the path of the local API.
 func (a *Agent) Socket() string { return a.socket }
 
@@ -228,6 +251,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.serve(ctx, g); err != nil {
 		cancel()
 		return errors.Join(err, g.Wait())
+	}
+	if a.operator != nil {
+		g.Go(func() error { return a.operator.Run(ctx) })
 	}
 	g.Go(func() error { return a.live(ctx) })
 	if err := g.Wait(); !errors.Is(err, errLeft) {

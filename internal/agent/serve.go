@@ -147,16 +147,16 @@ type nodeServer struct {
 	a *Agent
 }
 
-// GetNode tells what the node is and holds, from memory alone.
-func (n nodeServer) GetNode(context.Context, *fealtyv1.GetNodeRequest) (*fealtyv1.GetNodeResponse, error) {
+// GetNode tells what the node is and holds. It asks no coordinator.
+func (n nodeServer) GetNode(ctx context.Context, _ *fealtyv1.GetNodeRequest) (*fealtyv1.GetNodeResponse, error) {
 	a := n.a
 	s, v := a.svid.Load(), a.status.view()
 	resp := &fealtyv1.GetNodeResponse{
-		SpiffeId: a.me.ID.String(), Joined: fealtyv1.JoinOutcome(fealtyv1.JoinOutcome_value[a.me.Outcome]),
+		SpiffeId: a.me.ID.String(), Joined: fealtyv1.JoinOutcome(fealtyv1.JoinOutcome_value[a.self().Outcome]),
 		SvidNotBefore: timestamppb.New(s.leaf().NotBefore), SvidNotAfter: timestamppb.New(s.leaf().NotAfter), KeyId: s.key.id.String(),
 		Connected: v.connected, Coordinator: v.coordinator, LastError: v.lastError(),
 		Held: a.held(), Refusals: refusalMessages(a.status.refusals()), Release: a.release,
-		MemberState: v.standing,
+		MemberState: v.standing, OperatorCertificate: a.operatorCertificate(ctx),
 	}
 	if resp.MemberState == "" {
 		resp.MemberState = a.beliefs.Load().standing(a.me.ID)

@@ -96,6 +96,9 @@ type fleet struct {
 	editRenewal func(*fealtyv1.RenewResponse)
 	loseJoins   int // answers that are lost after the admission
 	loseRenews  int
+	grace       time.Duration // rejoin_grace
+	proven      []string      // the types of the proofs that verified
+	refuseSVID  error         // what a proof by the last certified key gets
 	refuseJoin  error
 	refuseRenew error
 	refuseLeave error
@@ -133,6 +136,7 @@ func newFleet(tb testing.TB, addresses ...string) *fleet {
 		tb: tb, listeners: make(map[string]*bufconn.Listener), tokens: make(map[string]proof.JoinToken),
 		members: make(map[string]*memberState), changed: make(chan struct{}), dialed: make(map[string]int), streams: make(map[int]context.CancelFunc), down: make(map[string]bool),
 		epoch: 1, version: 10, next: 100, svidTTL: 25 * time.Hour, renewEvery: 30 * time.Minute, bundleLife: 50 * time.Hour,
+		grace: 7 * 24 * time.Hour,
 	}
 	f.clock = func() time.Time { return time.Now().Add(time.Duration(f.shift.Load())) }
 	now := f.clock()
@@ -456,7 +460,8 @@ func (s admission) Join(stream fealtyv1.AdmissionService_JoinServer) error {
 	case err != nil:
 		return explain.Wrap(err, explain.JoinUnauthorized)
 	}
-	grant, err := f.admitLocked(identity.Kind(req.GetKind()), proven, public)
+	f.proven = append(f.proven, proven.Type())
+	grant, err := f.admitLocked(identity.Kind(req.GetKind()), req.GetMember(), proven, public)
 	if err != nil {
 		return err
 	}
@@ -496,7 +501,7 @@ func (f *fleet) proofs() *proof.Registry {
 	)
 }
 
-func (f *fleet) admitLocked(kind identity.Kind, p proof.Proven, public any) (*fealtyv1.JoinGrant, error) {
+func (f *fleet) admitLocked(kind identity.Kind, claimed string, p proof.Proven, public any) (*fealtyv1.JoinGrant, error) {
 	key, err := identity.KeyOfPublic(public)
 	if err != nil {
 		return nil, err
@@ -515,6 +520,12 @@ func (f *fleet) admitLocked(kind identity.Kind, p proof.Proven, public any) (*fe
 	outcome := fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER
 	m := f.members[path]
 	switch {
+	case p.Type() == proof.TypeSVID && f.refuseSVID != nil:
+		return nil, f.refuseSVID
+	case p.Type() == proof.TypeSVID && f.clock().After(m.notAfter.Add(f.grace)):
+		return nil, explain.New(explain.RejoinGraceOver, "identity", path)
+	case claimed != "" && (claimed != name || m == nil):
+		return nil, explain.New(explain.JoinOtherMember, "claimed", claimed)
 	case m == nil:
 		id, err := identity.New(testCluster, kind, name)
 		if err != nil {

@@ -43,7 +43,14 @@ var verdicts = map[explain.Code]struct{ lasting bool }{
 	explain.JoinNameTaken:     {true},
 	explain.JoinClone:         {true},
 	explain.JoinNoBinding:     {true},
+	explain.ProofOtherSession: {true},
 	explain.ProofUnknownType:  {true},
+
+	explain.JoinCertificateForeign: {true},
+	explain.JoinCertificateExpired: {true},
+	explain.JoinCertificateUnfit:   {true},
+	explain.JoinOtherMember:        {true},
+
 	explain.RenewEntryGone:    {true},
 	explain.RejoinGraceOver:   {true},
 	explain.RenewOlderKey:     {true},

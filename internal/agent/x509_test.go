@@ -5,15 +5,22 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"pgregory.net/rapid"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
 )
 
 // tlsFiles are the three files of a machine with a certificate of the operator's PKI.
@@ -154,55 +161,348 @@ func TestTLSFiles(t *testing.T) {
 	}
 }
 
-// A node that was away for longer than any grace comes back by the operator's
-// certificate, as the member that it was.
-func TestReenrol(t *testing.T) {
-	f := newFleet(t)
-	f.pki = identitytest.NewPKI(t, "corp", f.clock)
-	paths, write := tlsFiles(t, f.pki)
-	write("node-k")
-	files, err := TLSFiles(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
+// operatorNode is a machine that joined by the certificate in its files.
+type operatorNode struct {
+	*node
+	paths credential.FilePaths
+	write func(commonName string)
+	id    identity.ID
+}
+
+func newOperatorNode(f *fleet) *operatorNode {
+	f.tb.Helper()
+	t := f.tb.(*testing.T)
+	if f.pki == nil {
+		f.pki = identitytest.NewPKI(t, "corp", f.clock)
+	}
+	n := &operatorNode{node: newNode(f)}
+	n.paths, n.write = tlsFiles(t, f.pki)
+	n.write("node-k")
+	files, err := TLSFiles(credential.FilesConfig{Paths: n.paths, Now: f.clock, Log: quiet()})
 	f.must(err)
-	n := newNode(f)
-	if _, _, err := Reenrol(t.Context(), n.joinConfig(Proof{}), files); !errors.Is(err, explain.NodeNotJoined) {
-		t.Errorf("a machine that never joined: %v", err)
-	}
-	first, err := n.join(f.byX509(files))
+	r, err := n.join(f.byX509(files))
 	f.must(err)
-	if _, done, err := Reenrol(t.Context(), n.joinConfig(Proof{}), files); done || err != nil {
-		t.Fatalf("a node with a good certificate: %v, %v", done, err)
+	n.id = r.ID
+	return n
+}
+
+func (n *operatorNode) open() (*Agent, error) {
+	a, err := Open(n.f.tb.Context(), Config{DataDir: n.dir, FS: n.disk.FS(), Now: n.f.clock, Log: quiet(), Dial: n.f.dial, TLS: n.paths})
+	if a != nil {
+		a.socket = ""
 	}
-	f.shift.Store(int64(20 * time.Hour))
-	write("node-k")
-	f.shift.Store(int64(30 * time.Hour))
-	again, done, err := Reenrol(t.Context(), n.joinConfig(Proof{}), files)
-	if err != nil || !done || again.ID != first.ID || again.Outcome != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
-		t.Fatalf("%+v, %v, %v", again, done, err)
-	}
-	a := n.mustOpen()
-	defer a.Close()
-	if reason := a.unready(); reason != "" {
-		t.Errorf("not ready: %s", reason)
+	return a, err
+}
+
+func (n *operatorNode) mustOpen() *Agent {
+	n.f.tb.Helper()
+	a, err := n.open()
+	n.f.must(err)
+	return a
+}
+
+// isBack checks that the node is the member that it was, on both sides.
+func (n *operatorNode) isBack(t require, a *Agent) {
+	m := n.f.member(n.id)
+	switch {
+	case a.me.ID != n.id || a.self().ID != n.id || m.id != n.id:
+		t.Fatalf("it is %v, and %v in the record, was %v", a.self().ID, m.id, n.id)
+	case m.key != a.svid.Load().key.id:
+		t.Fatalf("the member's key is %v, the node's %v", m.key, a.svid.Load().key.id)
+	case m.incarnation != a.self().Incarnation:
+		t.Fatalf("the member's incarnation is %v, the node's %v", m.incarnation, a.self().Incarnation)
+	case a.unready() != "" || bootVersion(a) == 0:
+		t.Fatalf("not ready: %q, bootstrap %d", a.unready(), bootVersion(a))
+	case n.f.count(&n.f.clones) != 0:
+		t.Fatalf("a clone alarm for one node")
 	}
 }
 
-// With the certificate of another member it does not become that one.
-func TestReenrolAsAnother(t *testing.T) {
+// require is a test, or one run of a property.
+type require interface {
+	Fatalf(format string, args ...any)
+}
+
+// A running agent that was cut off for longer than its certificate and any grace comes
+// back by itself, as the member that it was; so does one that is started then.
+func TestComesBackByCertificate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		f.do(func() { f.svidTTL, f.renewEvery, f.grace = 2*time.Hour, 10*time.Minute, 3*time.Hour })
+		n := newOperatorNode(f)
+		a := n.mustOpen()
+		stop := n.run(a)
+		time.Sleep(time.Minute)
+		first := a.self().Incarnation
+		f.do(func() { f.down["all"] = true })
+		f.cut()
+		time.Sleep(8 * time.Hour)
+		if a.unready() == "" {
+			t.Fatal("the node is ready without a certificate: the test shows nothing")
+		}
+		f.do(func() { delete(f.down, "all"); f.proven = nil })
+		time.Sleep(20 * time.Minute)
+		n.isBack(t, a)
+		if a.self().Incarnation == first {
+			t.Error("an enrolment that is the old incarnation")
+		}
+		if v := a.status.view(); !v.connected || v.renewal != nil {
+			t.Errorf("connected %v, shows %v", v.connected, v.renewal)
+		}
+		f.do(func() {
+			if i := slices.Index(f.proven, proof.TypeX509); i < 1 || f.proven[i-1] != proof.TypeSVID {
+				t.Errorf("it proved %v, want its own key before the certificate", f.proven)
+			}
+		})
+		_ = stop()
+
+		f.shift.Store(int64(8 * time.Hour))
+		n.write("node-k") // the PKI renews it
+		a = n.mustOpen()
+		second := a.self().Incarnation
+		stop = n.run(a)
+		time.Sleep(20 * time.Minute)
+		n.isBack(t, a)
+		if second == first || a.self().Incarnation == second {
+			t.Errorf("incarnations %v, %v, %v", first, second, a.self().Incarnation)
+		}
+		_ = stop()
+	})
+}
+
+// Answers are lost, power fails, the node is away for less and for more than the grace:
+// it stays one member, in one incarnation at a time, and no alarm is raised.
+func TestReenrolProperty(t *testing.T) {
 	f := newFleet(t)
-	f.pki = identitytest.NewPKI(t, "corp", f.clock)
-	paths, write := tlsFiles(t, f.pki)
-	n := newNode(f)
-	before := n.mustJoin() // by a token, under another name than a certificate gives here
-	f.shift.Store(int64(30 * time.Hour))
-	write("node-k")
-	files, err := TLSFiles(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
-	f.must(err)
-	if _, done, err := Reenrol(t.Context(), n.joinConfig(Proof{}), files); done || !errors.Is(err, explain.NodeWrong) {
-		t.Fatalf("%v, %v", done, err)
+	n := newOperatorNode(f)
+	enrolled := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		f.shift.Store(0)
+		f.do(func() { clear(f.members); f.loseJoins = 0 })
+		n.node = newNode(f)
+		n.write("node-k")
+		files, err := TLSFiles(credential.FilesConfig{Paths: n.paths, Now: f.clock, Log: quiet()})
+		f.must(err)
+		_, err = n.join(f.byX509(files))
+		f.must(err)
+		a := n.mustOpen()
+		defer func() { a.Close() }()
+		was := a.self().Incarnation
+		for _, step := range rapid.SliceOfN(rapid.SampledFrom([]string{"renew", "away", "long away", "lose", "cut", "restart"}), 1, 6).Draw(rt, "steps") {
+			switch step {
+			case "renew":
+				_ = a.renew(rt.Context())
+			case "away", "long away":
+				d := f.svidTTL + f.grace/2
+				if step == "long away" {
+					d += f.grace
+				}
+				f.shift.Add(int64(d))
+				n.write("node-k")
+			case "lose":
+				f.do(func() { f.loseJoins = 1 })
+				if err := a.rejoin(rt.Context()); err == nil {
+					rt.Fatal("rejoined without an answer")
+				}
+			case "cut":
+				n.disk.FailAt(rapid.IntRange(1, 40).Draw(rt, "at"), durabletest.ErrPowerCut)
+				_ = a.rejoin(rt.Context())
+				n.disk.Restart(rapid.SampledFrom(durabletest.Afters()).Draw(rt, "after"))
+				a = n.mustOpen()
+			case "restart":
+				a.Close()
+				a = n.mustOpen()
+			}
+		}
+		if err := a.rejoin(rt.Context()); err != nil {
+			rt.Fatalf("in the end: %v", err)
+		}
+		n.isBack(rt, a)
+		a.Close()
+		a = n.mustOpen()
+		n.isBack(rt, a)
+		if a.self().Incarnation != was {
+			enrolled++
+		}
+		f.do(func() {
+			if len(f.members) != 1 {
+				rt.Fatalf("it is %d members", len(f.members))
+			}
+		})
+	})
+	if enrolled == 0 {
+		t.Error("no run enrolled anew: the test shows nothing")
 	}
+}
+
+// Only the one answer that the grace is over, which who is no clone and not banned
+// gets, makes an agent prove the certificate.
+func TestNoReenrolment(t *testing.T) {
+	for _, code := range []explain.Code{
+		explain.JoinBanned, explain.CallerBanned, explain.JoinClone, explain.JoinUnauthorized, explain.JoinKindMismatch, explain.RenewOlderKey,
+		explain.RenewEntryGone, explain.JoinNameTaken, explain.RateLimited, explain.RecoveryMode, explain.Unreachable,
+	} {
+		f := newFleet(t)
+		n := newOperatorNode(f)
+		a := n.mustOpen()
+		before := f.member(n.id)
+		f.shift.Store(int64(f.svidTTL + f.grace + time.Hour))
+		n.write("node-k")
+		f.do(func() { f.proven, f.refuseSVID = nil, explain.New(code) })
+		if err := a.rejoin(t.Context()); !errors.Is(err, code) {
+			t.Errorf("%s: %v", code, err)
+		}
+		if after := f.member(n.id); slices.Contains(f.proven, proof.TypeX509) || after.key != before.key {
+			t.Errorf("%s: it proved %v", code, f.proven)
+		}
+		a.Close()
+	}
+}
+
+// A copy of the machine's state is a clone, also where the operator's files were copied
+// with it: the certificate is no way around the alarm.
+func TestCloneDoesNotReenrol(t *testing.T) {
+	f := newFleet(t)
+	n := newOperatorNode(f)
+	thief := &operatorNode{node: n.clone(), paths: n.paths, write: n.write, id: n.id}
 	a := n.mustOpen()
 	defer a.Close()
-	if a.me.ID != before.ID {
-		t.Errorf("the node is %s, was %s", a.me.ID, before.ID)
+	f.must(a.renew(t.Context()))
+	f.shift.Store(int64(f.svidTTL + f.grace + time.Hour))
+	n.write("node-k")
+	b := thief.mustOpen()
+	defer b.Close()
+	if err := b.rejoin(t.Context()); !errors.Is(err, explain.JoinClone) || f.count(&f.clones) != 1 {
+		t.Errorf("the clone: %v, %d alarms", err, f.count(&f.clones))
 	}
+	if f.member(n.id).key != a.svid.Load().key.id {
+		t.Error("the clone took the member over")
+	}
+	// The one with the last key comes back.
+	f.must(a.rejoin(t.Context()))
+	if f.member(n.id).key != a.svid.Load().key.id {
+		t.Error("the member is not back")
+	}
+}
+
+// With the certificate of another member an agent becomes nobody else, and adds no
+// member beside itself.
+func TestReenrolAsAnother(t *testing.T) {
+	f := newFleet(t)
+	n := newOperatorNode(f)
+	n.node = newNode(f)
+	n.id = n.mustJoin().ID // by a token, under another name than its certificate gives
+	a := n.mustOpen()
+	defer a.Close()
+	f.do(func() { delete(f.members, "data/node-k") })
+	f.shift.Store(int64(f.svidTTL + f.grace + time.Hour))
+	n.write("node-k")
+	if err := a.rejoin(t.Context()); !errors.Is(err, explain.JoinOtherMember) {
+		t.Errorf("%v", err)
+	}
+	if len(f.members) != 1 || a.self().ID != n.id {
+		t.Errorf("%d members; the node is %s, was %s", len(f.members), a.self().ID, n.id)
+	}
+}
+
+// Without the files, or with ones that a coordinator refuses, the agent stays up and
+// says why; files that are mended are tried at once.
+func TestReenrolRefusedThenMended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		f.do(func() { f.svidTTL, f.renewEvery, f.grace = 2*time.Hour, 10*time.Minute, time.Hour })
+		n := newOperatorNode(f)
+		a := n.mustOpen()
+		own := f.pki
+		f.do(func() { f.pki = identitytest.NewPKI(t, "corp", f.clock) }) // the manifest names another root
+		f.shift.Store(int64(10 * time.Hour))
+		stop := n.run(a)
+		time.Sleep(time.Minute + time.Second)
+		if v := a.status.view(); !errors.Is(v.renewal, explain.JoinUnauthorized) || a.unready() == "" {
+			t.Fatalf("shows %v", v.renewal)
+		}
+		f.do(func() { f.pki = own })
+		n.write("node-k")
+		time.Sleep(10 * time.Second) // far less than the pause after a lasting refusal
+		if v := a.status.view(); v.renewal != nil || a.unready() != "" {
+			t.Errorf("after the files were mended it shows %v, %q", v.renewal, a.unready())
+		}
+		_ = stop()
+	})
+}
+
+// What is wrong with new files is shown, counted once, and mended by itself; what was
+// good stays in use meanwhile.
+func TestFilesRotate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newOperatorNode(f)
+		stranger := identitytest.NewPKI(t, "other", f.clock)
+		a := n.mustOpen()
+		stop := n.run(a)
+		// The agent looks every five seconds. What is written is written between two looks,
+		// or it is the writing that is seen.
+		time.Sleep(time.Second)
+		put := func(path string, data []byte) {
+			t.Helper()
+			if err := os.WriteFile(path, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		issue := func(pki *identitytest.PKI, edit func(*x509.Certificate)) {
+			key := identitytest.NewKey(t)
+			put(n.paths.Cert, identitytest.PEM(pki.Issue(t, key, edit)...))
+			put(n.paths.Key, identitytest.KeyPEM(t, key))
+		}
+		for _, tc := range []struct {
+			name   string
+			spoil  func()
+			reason credential.Reason
+			code   explain.Code
+		}{
+			{"half-written", func() {
+				data, err := os.ReadFile(n.paths.Cert)
+				f.must(err)
+				put(n.paths.Cert, data[:len(data)/2])
+			}, credential.Malformed, explain.CredentialUnusable},
+			{"missing", func() { f.must(os.Remove(n.paths.CA)) }, credential.Unreadable, explain.CredentialUnusable},
+			{"new certificate, old key", func() {
+				put(n.paths.Cert, identitytest.PEM(f.pki.Issue(t, identitytest.NewKey(t), nil)...))
+			}, credential.KeyMismatch, explain.CredentialMismatch},
+			{"expired", func() {
+				issue(f.pki, func(c *x509.Certificate) { c.NotAfter = f.clock().Add(-time.Second) })
+			}, credential.Expired, explain.CredentialExpired},
+			{"not yet valid", func() {
+				issue(f.pki, func(c *x509.Certificate) { c.NotBefore = f.clock().Add(time.Hour) })
+			}, credential.Expired, explain.CredentialExpired},
+			{"foreign", func() { issue(stranger, nil) }, credential.Untrusted, explain.CredentialForeign},
+			{"garbage", func() { put(n.paths.Key, []byte("garbage")) }, credential.Malformed, explain.CredentialUnusable},
+		} {
+			n.write("node-k")
+			time.Sleep(17 * time.Second)
+			good, err := a.operator.Current(t.Context())
+			f.must(err)
+			if c := a.operatorCertificate(t.Context()); c.GetProblem() != "" || c.GetFile() != n.paths.Cert || c.GetSubject() != "CN=node-k" {
+				t.Fatalf("%s: good files show %v", tc.name, c)
+			}
+			counter := a.metrics.reloads.WithLabelValues(string(tc.reason))
+			before := testutil.ToFloat64(counter)
+			tc.spoil()
+			time.Sleep(63 * time.Second) // nobody asks: the agent looks by itself
+			if got := testutil.ToFloat64(counter) - before; got != 1 {
+				t.Errorf("%s: counted %v times as %s, want once", tc.name, got, tc.reason)
+			}
+			c := a.operatorCertificate(t.Context())
+			if c.GetReason() != string(tc.reason) || !strings.HasPrefix(c.GetProblem(), string(tc.code)+": ") {
+				t.Errorf("%s: shows %q, %q; want %s, %s", tc.name, c.GetReason(), c.GetProblem(), tc.reason, tc.code)
+			}
+			if m, err := a.operator.Current(t.Context()); err != nil || m != good {
+				t.Errorf("%s: the last good certificate is not in use: %v, %v", tc.name, m, err)
+			}
+		}
+		if n, err := testutil.GatherAndCount(a.metrics.registry, "fealty_operator_certificate_not_after_seconds"); err != nil || n != 1 {
+			t.Errorf("%d gauges of the end, %v", n, err)
+		}
+		_ = stop()
+	})
 }

@@ -180,13 +180,17 @@ func (c *CLI) proof(ctx context.Context, cfg *config, args []string) (agent.Proo
 // tlsFiles follows the three files of an operator's PKI; nil if none is named. Some
 // of the three are an error.
 func (c *CLI) tlsFiles(cfg *config) (*credential.Files, error) {
-	paths := credential.FilePaths{Cert: cfg.path("tls_cert"), Key: cfg.path("tls_key"), CA: cfg.path("tls_ca")}
+	paths := tlsPaths(cfg)
 	if paths.IsZero() {
 		return nil, nil
 	}
 	return agent.TLSFiles(credential.FilesConfig{
 		Paths: paths, Now: c.env.Now, Log: slog.New(c.logHandler(c.env.Stderr, "text", slog.LevelError)),
 	})
+}
+
+func tlsPaths(cfg *config) credential.FilePaths {
+	return credential.FilePaths{Cert: cfg.path("tls_cert"), Key: cfg.path("tls_key"), CA: cfg.path("tls_ca")}
 }
 
 // place checks that a proof which says nothing of the cluster comes with where to

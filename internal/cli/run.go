@@ -156,37 +156,15 @@ func (c *CLI) agentCommand() *cobra.Command {
 		long: `Run the agent of a machine that has joined, until it gets SIGINT or SIGTERM.
 
 It keeps the machine certified and its verified snapshots up to date, and goes on by itself while no
-coordinator can be reached.`,
-		sample: `  fealty agent --data /var/lib/fealty/agent`,
+coordinator can be reached. With a certificate of your own PKI it comes back without a person, however long
+it was away.`,
+		sample: `  fealty agent --data /var/lib/fealty/agent
+  fealty agent --data /var/lib/fealty/agent --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`,
 		groups: []group{ofAgent, certified, process},
 		run: func(ctx context.Context, cfg *config, _ []string) error {
-			if err := c.reenrol(ctx, cfg.path("data"), cfg); err != nil {
-				return err
-			}
 			return c.runAgent(ctx, cfg.path("data"), cfg)
 		},
 	})
-}
-
-// reenrol brings a node whose certificate ended back by the files of an operator's
-// PKI, if some are named. That no coordinator can is no reason not to run: the agent
-// goes on trying by its own key.
-func (c *CLI) reenrol(ctx context.Context, dir string, cfg *config) error {
-	files, err := c.tlsFiles(cfg)
-	if err != nil || files == nil {
-		return err
-	}
-	r, done, err := agent.Reenrol(ctx, agent.JoinConfig{
-		DataDir: dir, Now: c.env.Now, Release: c.env.Release, Log: c.logger(cfg),
-	}, files)
-	switch {
-	case done:
-		c.talk("the certificate of this node had ended; %s is back by %s", r.ID, cfg.find("tls_cert").from)
-	case mayPass(err):
-		c.talk("the certificate of this node ended, and it cannot be had anew yet: %s", c.failure(nil, err).What)
-		return nil
-	}
-	return err
 }
 
 // runAgent runs the agent in dir, for fealty agent and for join --run.
@@ -198,7 +176,9 @@ func (c *CLI) runAgent(ctx context.Context, dir string, cfg *config) error {
 	if metrics != nil {
 		defer metrics.Close()
 	}
-	a, err := agent.Open(ctx, agent.Config{DataDir: dir, Metrics: metrics, Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg)})
+	a, err := agent.Open(ctx, agent.Config{
+		DataDir: dir, Metrics: metrics, TLS: tlsPaths(cfg), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
+	})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -252,10 +253,24 @@ func nodeHealth(n *fealtyv1.GetNodeResponse, now time.Time) explain.Exit {
 	switch {
 	case !now.Before(n.GetSvidNotAfter().AsTime()), len(n.GetHeld()) == 0:
 		return explain.ExitUnhealthy
-	case !n.GetConnected(), len(n.GetRefusals()) > 0:
+	case !n.GetConnected(), len(n.GetRefusals()) > 0, operatorProblem(n.GetOperatorCertificate(), now) != "":
 		return explain.ExitDegraded
 	}
 	return explain.ExitOK
+}
+
+// operatorProblem says what is wrong with the certificate of an operator's PKI that an
+// agent holds, or "".
+func operatorProblem(c *fealtyv1.OperatorCertificate, now time.Time) string {
+	switch {
+	case c == nil:
+		return ""
+	case c.GetProblem() != "":
+		return c.GetProblem()
+	case !now.Before(c.GetNotAfter().AsTime()):
+		return "it ended " + relative(c.GetNotAfter().AsTime(), now) + ", and no other one is in its place"
+	}
+	return ""
 }
 
 // showNode draws the page of one node.
@@ -284,6 +299,10 @@ func showNode(p *page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	f.add("key", n.GetKeyId())
 	f.add("coordinator", n.GetCoordinator())
 	f.paint("last error", amber, n.GetLastError())
+	if c := n.GetOperatorCertificate(); c != nil {
+		f.add("own PKI", fmt.Sprintf("%s in %s, ends %s", cmp.Or(c.GetSubject(), "no subject"), c.GetFile(), relative(c.GetNotAfter().AsTime(), now)))
+		f.paint("PKI problem", amber, operatorProblem(c, now))
+	}
 	f.add("authority", fmt.Sprintf("epoch %d", n.GetAuthorityEpoch()))
 	f.add("release", n.GetRelease())
 	p.heading("node")

@@ -23,6 +23,7 @@ type candidate struct {
 	proven proof.Proven    // what it showed
 	key    identity.KeyID  // the key to certify
 	token  *versionedToken // set for a token proof
+	member string          // the name of the member that it says it is already; "" for none
 }
 
 // provingKey returns the key that made the proof, if it is a machine's own and
@@ -69,7 +70,10 @@ func tokenFault(tok tokenRecord, now time.Time) error {
 // entry allows the kind asked for.
 func identify(m *manifest.Manifest, c candidate, member versioned[memberRecord], generated string) (match, error) {
 	selectors := c.proven.Selectors()
-	unauthorized := explain.New(explain.JoinUnauthorized, "shown", fmt.Sprint(selectors))
+	unauthorized := explain.New(explain.JoinUnauthorized)
+	if len(selectors) > 0 {
+		unauthorized = explain.New(explain.JoinUnauthorized, "shown", fmt.Sprint(selectors))
+	}
 	if c.proven.Type() == proof.TypeSVID {
 		// Who is a member may come back while an entry still covers what it once
 		// showed: taking the entry away sticks.
@@ -147,6 +151,9 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 	if v.bannedID.exists() || v.bannedKey.exists() || v.bannedProof.exists() || v.believed {
 		return admission{}, explain.New(explain.JoinBanned, "identity", m.id.String())
 	}
+	if err := stillMember(m, c, v.member); err != nil {
+		return admission{}, err
+	}
 	if csr != nil {
 		return admission{}, csr
 	}
@@ -200,6 +207,22 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 		return admission{}, renewedTooOften(m.id)
 	}
 	return a, nil
+}
+
+// stillMember refuses who says that it is a member already and is another one by its
+// proof, or none any more: it would be admitted beside what it was.
+func stillMember(m match, c candidate, member versioned[memberRecord]) error {
+	other := func(problem string) error {
+		return explain.New(explain.JoinOtherMember, "claimed", clip(c.member, maxShownBytes), "problem", problem)
+	}
+	switch {
+	case c.member == "":
+	case c.member != m.id.Name():
+		return other("what it shows is " + m.id.String())
+	case !member.exists() || !member.value.held():
+		return other("that member was removed or replaced")
+	}
+	return nil
 }
 
 // tokenAdmits says why the token of c does not admit it. A key that the token

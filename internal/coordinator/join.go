@@ -227,7 +227,7 @@ func (c *Coordinator) prove(ctx context.Context, s *state, ch channel, req *feal
 	if !joinable(kind) {
 		return cand, nil, nil, kindMismatch(fmt.Sprint(proven.Selectors()), "", identity.Kind(clip(string(kind), maxShownBytes)))
 	}
-	cand = candidate{kind: kind, proven: proven, key: keyIDOf(spki)}
+	cand = candidate{kind: kind, proven: proven, key: keyIDOf(spki), member: req.GetMember()}
 	if csrErr != nil {
 		csrErr = csrRejection(csrErr)
 	}
@@ -508,12 +508,30 @@ func (c *Coordinator) proofRejection(ctx context.Context, e proof.Evidence, err 
 	case errors.As(err, &lookup):
 		return c.storeError("look up what the proof names", lookup.Err)
 	case errors.As(err, &certificate):
-		// It is the candidate's own, and public: the rule says what to mend.
-		return explain.Wrap(err, explain.JoinUnauthorized, "shown", "a certificate that is refused by rule "+certificate.Err.Rule+" ("+certificate.Err.Section+")")
+		return certificateRejection(certificate)
+	case e.Type == proof.TypeX509 && errors.Is(err, proof.ErrRefused):
+		// The certificate is good and the caller's own, or stolen: either way it is told
+		// nothing that it does not show.
+		return explain.Wrap(err, explain.ProofOtherSession)
 	case e.Type == proof.TypeToken:
 		return unknownToken()
 	}
 	return explain.Wrap(err, explain.JoinUnauthorized, "shown", "a "+clip(e.Type, maxShownBytes)+" proof that does not verify over this channel")
+}
+
+// certificateRejection says which rule refused a candidate's certificate. The caller
+// is nobody yet, so that it is told of its own chain alone: no root of the manifest,
+// and nothing that names one.
+func certificateRejection(err *proof.CertificateError) error {
+	chain := err.Err
+	switch chain.Reason {
+	case identity.ReasonExpired:
+		return explain.Wrap(err, explain.JoinCertificateExpired, "not_before", chain.NotBefore.UTC().Format(time.RFC3339),
+			"not_after", chain.NotAfter.UTC().Format(time.RFC3339), "now", chain.Now.UTC().Format(time.RFC3339))
+	case identity.ReasonUntrusted:
+		return explain.Wrap(err, explain.JoinCertificateForeign, "issuer", clip(err.Issuer, maxShownBytes))
+	}
+	return explain.Wrap(err, explain.JoinCertificateUnfit, "rule", chain.Rule, "section", chain.Section, "problem", clip(chain.Detail, 4*maxShownBytes))
 }
 
 // unknownToken is the one answer to an unknown token and to a wrong signature.

@@ -191,6 +191,8 @@ type machine struct {
 	id    identity.ID
 	leaf  *x509.Certificate
 	older []*ecdsa.PrivateKey
+	// claims is the member that it says it is already; "" for none.
+	claims string
 	// leaves are all certificates that it ever got.
 	leaves []*x509.Certificate
 	grant  *fealtyv1.JoinGrant
@@ -224,7 +226,9 @@ func (m *machine) joinWith(key *ecdsa.PrivateKey, kind identity.Kind, prover pro
 	ch := channel{nonce: make([]byte, 32), binding: make([]byte, 32), opened: time.Now()}
 	rand.Read(ch.nonce)
 	rand.Read(ch.binding)
-	grant, err := m.d.c.join(context.Background(), ch, joinRequest(m.d.t, ch, key, kind, prover))
+	req := joinRequest(m.d.t, ch, key, kind, prover)
+	req.Member = m.claims
+	grant, err := m.d.c.join(context.Background(), ch, req)
 	if err != nil {
 		return err
 	}

@@ -142,29 +142,29 @@ func TestX509Refusals(t *testing.T) {
 		want   explain.Code
 		says   string // in what the candidate is told
 	}{
-		{"wrong CA", identity.Data, corpProver(t, stranger, commonName("node-c")), explain.JoinUnauthorized, "rule path"},
+		{"wrong CA", identity.Data, corpProver(t, stranger, commonName("node-c")), explain.JoinCertificateForeign, "CN=corp root,O=acme"},
 		{"expired", identity.Data, corpProver(t, pki, func(c *x509.Certificate) {
 			commonName("node-c")(c)
 			c.NotAfter = time.Now().Add(-time.Minute)
-		}), explain.JoinUnauthorized, "rule in-date"},
+		}), explain.JoinCertificateExpired, "at the coordinator"},
 		{"not yet valid", identity.Data, corpProver(t, pki, func(c *x509.Certificate) {
 			commonName("node-c")(c)
 			c.NotBefore = time.Now().Add(time.Hour)
-		}), explain.JoinUnauthorized, "rule in-date"},
+		}), explain.JoinCertificateExpired, "at the coordinator"},
 		{"for servers only", identity.Data, corpProver(t, pki, func(c *x509.Certificate) {
 			commonName("node-c")(c)
 			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-		}), explain.JoinUnauthorized, "rule extended-key-usage"},
-		{"the CA itself", identity.Data, proverOf([]*x509.Certificate{pki.Intermediate.Cert}, pki.Intermediate.Key), explain.JoinUnauthorized, "rule not-a-ca"},
+		}), explain.JoinCertificateUnfit, "rule extended-key-usage (RFC 5280 §4.2.1.12)"},
+		{"the CA itself", identity.Data, proverOf([]*x509.Certificate{pki.Intermediate.Cert}, pki.Intermediate.Key), explain.JoinCertificateUnfit, "rule not-a-ca"},
 		{"foreign name", identity.Data, corpProver(t, pki, commonName("printer-7")), explain.JoinUnauthorized, "x509:subject:CN=printer-7"},
-		{"no name", identity.Data, corpProver(t, pki, nil), explain.JoinUnauthorized, ""},
+		{"no name", identity.Data, corpProver(t, pki, nil), explain.JoinUnauthorized, "nothing that an entry matches"},
 		{"a name that captures more", identity.Data, corpProver(t, pki, commonName("node-a/b")), explain.JoinUnauthorized, ""},
 		{"a name with a line break", identity.Data, corpProver(t, pki, commonName("node-a\nb")), explain.JoinUnauthorized, ""},
 		{"two URIs, one of which is admitted", identity.Witness, corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1", "spiffe://corp.example/other")), explain.JoinUnauthorized, ""},
 		{"two URIs, both admitted", identity.Witness, corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1", "spiffe://corp.example/watcher/2")), explain.JoinUnauthorized, ""},
 		{"another kind", identity.Admin, corpProver(t, pki, commonName("node-c")), explain.JoinKindMismatch, ""},
 		{"a coordinator", identity.Coordinator, corpProver(t, pki, commonName("node-c")), explain.JoinKindMismatch, ""},
-		{"for another channel", identity.Data, elsewhere{proverOf(pki.Issue(t, key, commonName("node-c")), key)}, explain.JoinUnauthorized, "does not verify over this channel"},
+		{"for another channel", identity.Data, elsewhere{proverOf(pki.Issue(t, key, commonName("node-c")), key)}, explain.ProofOtherSession, "binding of this TLS session"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := d.store.snapshot()
@@ -181,6 +181,80 @@ func TestX509Refusals(t *testing.T) {
 	// The same with one URI, so that the rows above show something.
 	if err := d.machine().join(identity.Witness, corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1"))); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A candidate is told of its own chain, and not what the manifest has: neither of a
+// root of the same name as its issuer, nor of entries and members.
+func TestX509RefusalTellsNothingOfOthers(t *testing.T) {
+	pki := identitytest.NewPKI(t, "corp", nil)
+	d := readyDesk(t, corpEntries(pki))
+	if err := d.machine().join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+		t.Fatal(err)
+	}
+	// A root of this very name is in the manifest: whether that is so must not show.
+	same, other := identitytest.NewPKI(t, "corp", nil), identitytest.NewPKI(t, "elsewhere", nil)
+	var told [2]string
+	for i, stranger := range []*identitytest.PKI{same, other} {
+		err := explain.Of(d.machine().join(identity.Data, corpProver(t, stranger, commonName("node-c"))))
+		told[i] = strings.ReplaceAll(err.Error(), stranger.Root.Cert.Subject.String(), "OWN ISSUER")
+	}
+	if told[0] != told[1] {
+		t.Errorf("with a root's name: %s\nwith another: %s", told[0], told[1])
+	}
+	if err := d.machine().join(identity.Data, corpProver(t, pki, commonName("printer-7"))); strings.Contains(explain.Of(err).Error(), "node-") {
+		t.Errorf("it is told of an entry: %v", err)
+	}
+}
+
+// Who says that it is a member already becomes that one or nobody.
+func TestX509ClaimedMember(t *testing.T) {
+	pki := identitytest.NewPKI(t, "corp", nil)
+	d := readyDesk(t, corpEntries(pki))
+	join := func(name string) *machine {
+		m := d.machine()
+		if err := m.join(identity.Data, corpProver(t, pki, commonName("node-"+name))); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	for _, tc := range []struct {
+		name    string
+		shows   string
+		claims  string
+		prepare func()
+		want    explain.Code // "" for the member's own record
+	}{
+		{"itself", "itself", "itself", func() { join("itself") }, ""},
+		{"another member's name", "one", "two", func() { join("one"); join("two") }, explain.JoinOtherMember},
+		{"a name that nobody has, by a proof that gives another", "nobody", "member", func() { join("member") }, explain.JoinOtherMember},
+		{"one that was removed", "removed", "removed", func() { join("removed"); d.remove(t, identity.Data, "removed") }, explain.JoinOtherMember},
+		{"one that never was", "new", "new", func() {}, explain.JoinOtherMember},
+		{"one that was replaced", "replaced", "replaced", func() { join("replaced"); d.replace(t, identity.Data, "replaced") }, explain.JoinOtherMember},
+		{"one that is banned", "banned", "banned", func() { join("banned"); d.ban(t, identity.Data, "banned") }, explain.JoinBanned},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.prepare()
+			before := d.store.snapshot()
+			was := d.record(identity.Data, tc.shows).value
+			m := d.machine()
+			m.claims = tc.claims
+			err := m.join(identity.Data, corpProver(t, pki, commonName("node-"+tc.shows)))
+			if tc.want != "" {
+				wantCode(t, err, tc.want)
+				if after := d.store.snapshot(); !reflect.DeepEqual(after, before) {
+					t.Error("the store changed")
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			is := d.record(identity.Data, tc.shows).value
+			if m.grant.GetOutcome() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER || !is.JoinedAt.Equal(was.JoinedAt) || is.Incarnation != keyOf(t, m.key) || is.Incarnation == was.Incarnation {
+				t.Errorf("outcome %v, record %+v, was %+v", m.grant.GetOutcome(), is, was)
+			}
+		})
 	}
 }
 
@@ -212,7 +286,7 @@ func TestX509NeedsRootsInTheManifest(t *testing.T) {
 	if err := d.set(corpEntries(other)); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, d.machine().join(identity.Data, corpProver(t, pki, commonName("node-e"))), explain.JoinUnauthorized)
+	wantCode(t, d.machine().join(identity.Data, corpProver(t, pki, commonName("node-e"))), explain.JoinCertificateForeign)
 	if err := d.set(poolEntries); err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +309,7 @@ func TestRelayedX509ProofIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	wantCode(t, careless{f.node()}.join(conn, prover), explain.JoinUnauthorized)
+	wantCode(t, careless{f.node()}.join(conn, prover), explain.ProofOtherSession)
 	if !relay.forwarded() {
 		t.Fatal("the relay forwarded nothing: the test proves nothing")
 	}

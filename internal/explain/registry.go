@@ -21,6 +21,9 @@ const (
 	TLSFilesIncomplete Code = "FE-C102"
 	CertificateRefused Code = "FE-C103"
 	LoginNeeded        Code = "FE-C104"
+	CredentialMismatch Code = "FE-C105"
+	CredentialExpired  Code = "FE-C106"
+	CredentialForeign  Code = "FE-C107"
 )
 
 // History and manifest.
@@ -52,6 +55,11 @@ const (
 	ProofUnknownType  Code = "FE-J112"
 	JoinNoBinding     Code = "FE-J113"
 	JoinGrantRefused  Code = "FE-J114"
+
+	JoinCertificateForeign Code = "FE-J115"
+	JoinCertificateExpired Code = "FE-J116"
+	JoinCertificateUnfit   Code = "FE-J117"
+	JoinOtherMember        Code = "FE-J118"
 )
 
 // Keys and keepers.
@@ -282,6 +290,42 @@ whether a mesh CA key is still accepted or an identity is banned; trust bundles 
 		Page: `
 A person's identity lasts for hours and is not renewed: whoever still may log in does so again. On the machine
 of a coordinator its local socket works without one.`,
+	},
+	{
+		Code:  CredentialMismatch,
+		Title: "certificate and key do not belong together",
+		What:  "the key in {key|the key file} is not that of the certificate in {certificate|its file}",
+		Why:   "a certificate proves its holder only with its own private key",
+		Do:    "write both files anew together; a running process keeps its last good ones and tries again by itself",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+Half of a rotation looks like this: one of the two files is of the new certificate, the other one of the old.
+A process that already has good material keeps it until both files agree, and says so in its log, in ` + "`fealty status`" + `
+and in ` + "`fealty_credential_reload_failures_total`" + `. At start there is nothing to keep, so the process ends.`,
+	},
+	{
+		Code:  CredentialExpired,
+		Title: "the certificate in the files is out of date",
+		What:  "the certificate in {certificate|its file} is out of date",
+		Why:   "{problem|it is past its end or before its start}",
+		Do:    "have your PKI issue a new one, or set this machine's clock",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+The certificate or one of its issuers is past its end or before its start, by the clock of this machine. It
+is not sent to a coordinator, which would refuse it. A process that already has good material keeps it and
+looks at the files again by itself.`,
+	},
+	{
+		Code:  CredentialForeign,
+		Title: "the certificate is not of the CA that was given",
+		What:  "the certificate in {certificate|its file} does not verify by the CA certificates in {ca|their file}",
+		Why:   "{problem|they do not vouch for it}",
+		Do:    "give the CA certificates that your PKI issues from, and the issuers below the root in the certificate's file",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+Before a certificate is proven to a coordinator it is verified by the CA file that came with it, so that a
+wrong file, a missing intermediate or a certificate that is not for client authentication shows on the machine
+itself. A process that already has good material keeps it and looks at the files again by itself.`,
 	},
 
 	{
@@ -550,6 +594,54 @@ kind that it asked for, and verifies under the pinned root; the trust bundle and
 for it. Nothing of a grant that fails is kept but the key that was asked for, so that the next try is the same
 request.`,
 	},
+	{
+		Code:  JoinCertificateForeign,
+		Title: "no root of the manifest vouches for the certificate",
+		What:  "the join was refused: the cluster does not know who issued the certificate",
+		Why:   "its chain ends at issuer {issuer|that it names}, and no root in the manifest vouches for that",
+		Do:    "send the issuers below the root too, or have an admin add the root to proofs.x509.roots_pem with fealty manifest set",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+The ` + "`x509`" + ` proof takes chains to the roots that the manifest names, and to no others: neither to those
+of the coordinator's machine nor to the cluster's own. The file of ` + "`--tls-cert`" + ` holds the certificate and
+its issuers below the root. An issuer of the right name and another key does not count. Nothing was changed.`,
+	},
+	{
+		Code:  JoinCertificateExpired,
+		Title: "the certificate that was proven is out of date",
+		What:  "the join was refused: the certificate, or an issuer of it, is out of date",
+		Why:   "it is valid from {not_before|its start} to {not_after|its end}, and it is {now|another time} at the coordinator",
+		Do:    "have your PKI issue a new certificate, and compare the clocks of both machines",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+The coordinator's clock decides at a join. The certificate was genuine: its chain leads to a root that the
+manifest names. Nothing was changed.`,
+	},
+	{
+		Code:  JoinCertificateUnfit,
+		Title: "the certificate cannot prove a candidate",
+		What:  "the join was refused: the certificate is not one to prove with",
+		Why:   "rule {rule|of the chain} ({section|of the standard}): {problem|it does not hold}",
+		Do:    "have your PKI issue one for client authentication, over an ECDSA, Ed25519 or RSA key, that is not a CA's",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+A certificate proves a candidate if it is made for that: extended key usage client authentication, said
+explicitly; key usage digital signature; no CA's; a chain of at most six certificates in order; a key of a type
+and size that is safe; at most 16 names. The rule and the standard's section say which one does not hold.
+Nothing was changed.`,
+	},
+	{
+		Code:  JoinOtherMember,
+		Title: "the proof is not that of the member",
+		What:  "the join was refused: what was proven is not member {claimed|as claimed}",
+		Why:   "{problem|it is another member, or one that is no more}",
+		Do:    "prove with what that member joined by; to make the machine another member, let it leave and join anew",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+A machine that is a member already says so when it enrols again. It gets its own record back or nothing: it
+becomes no other member, and one that was removed does not come back without a person. A certificate that shows
+another name than the one that the member joined by is the usual cause. Nothing was changed.`,
+	},
 
 	{
 		Code:  KeeperUnusable,
@@ -612,12 +704,13 @@ Each renewal asks the manifest in force again. The certificate that the member h
 		Code:  RejoinGraceOver,
 		Title: "the member was away for too long",
 		What:  "{identity|the member} was not renewed: its certificate has expired",
-		Why:   "it ended at {expired|a time that has passed}, and the grace of {grace|rejoin_grace} is over or switched off",
+		Why:   "it ended at {not_after|a time that has passed}, and the grace of {grace|rejoin_grace} is over or switched off",
 		Do:    "join again with a proof as at first: fealty join TOKEN, after fealty member replace if it used a token",
 		Exit:  ExitDenied, GRPC: codes.Unauthenticated,
 		Page: `
 An expired certificate cannot be renewed. Within ` + "`rejoin_grace`" + ` the agent comes back by itself with
-its last key; afterwards a proof as at first is needed. Record and domains of the member are kept.`,
+its last key; afterwards a proof as at first is needed. Record and domains of the member are kept. An agent that
+was given ` + "`--tls-cert`, `--tls-key` and `--tls-ca`" + ` proves that certificate then, and needs nobody.`,
 	},
 	{
 		Code:  RenewOlderKey,

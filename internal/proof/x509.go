@@ -205,9 +205,14 @@ func NewX509Verifier(roots *identity.OperatorRoots, now func() time.Time) Verifi
 	return &x509Verifier{roots, now}
 }
 
-// CertificateError says which rule refused the certificate of an x509 proof. It
-// tells nothing but what its holder can see, and that no root vouches for it.
-type CertificateError struct{ Err *identity.ChainError }
+// CertificateError says which rule refused the certificate of an x509 proof. Its text
+// is for the log of who verified: of an untrusted chain it may name a root.
+type CertificateError struct {
+	Err *identity.ChainError
+	// Issuer is who the last certificate of the chain says issued it. The candidate
+	// chose it.
+	Issuer string
+}
 
 func (e *CertificateError) Error() string {
 	return "the certificate of the x509 proof: " + e.Err.Error()
@@ -255,14 +260,14 @@ func (v *x509Verifier) Verify(_ context.Context, t Transcript, e Evidence) (Prov
 		if !ok {
 			return Proven{}, err
 		}
-		return Proven{}, &CertificateError{refused}
+		return Proven{}, &CertificateError{refused, chain[len(chain)-1].Issuer.String()}
 	}
 	if t.Role != Candidate || !operatorKeys(leaf.PublicKey) || !verifyDigest(leaf.PublicKey, d, sig) {
 		return Proven{}, errX509Refused
 	}
 	selectors := x509Selectors(leaf)
 	if len(selectors) > MaxX509Selectors {
-		return Proven{}, &CertificateError{&identity.ChainError{Certificate: "leaf", Rule: "names", Section: "RFC 5280 §4.2.1.6", Reason: identity.ReasonProfile,
+		return Proven{}, &CertificateError{Issuer: leaf.Issuer.String(), Err: &identity.ChainError{Certificate: "leaf", Rule: "names", Section: "RFC 5280 §4.2.1.6", Reason: identity.ReasonProfile,
 			Detail: fmt.Sprintf("it has %d names, at most %d are looked at", len(selectors), MaxX509Selectors)}}
 	}
 	return newProven(t, TypeX509, identity.KeyOf(leaf), selectors...), nil

@@ -162,7 +162,11 @@ type JoinRequest struct {
 	// The proof, over the nonce of the challenge and this channel's binding.
 	Proof *Proof `protobuf:"bytes,3,opt,name=proof,proto3" json:"proof,omitempty"`
 	// A PKCS #10 request, DER, at most 8 KiB. Only its key is believed.
-	Csr           []byte `protobuf:"bytes,4,opt,name=csr,proto3" json:"csr,omitempty"`
+	Csr []byte `protobuf:"bytes,4,opt,name=csr,proto3" json:"csr,omitempty"`
+	// The name of the member that the candidate is already; blank if it is none. With
+	// it nobody is admitted anew or under another name: it can only narrow what the
+	// proof gives.
+	Member        string `protobuf:"bytes,5,opt,name=member,proto3" json:"member,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -223,6 +227,13 @@ func (x *JoinRequest) GetCsr() []byte {
 		return x.Csr
 	}
 	return nil
+}
+
+func (x *JoinRequest) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
 }
 
 // JoinResponse is either of the seed's two messages on a Join stream.
@@ -635,13 +646,14 @@ const file_fealty_v1_admission_proto_rawDesc = "" +
 	"\x05claim\x18\x02 \x01(\tR\x05claim\x12\x1a\n" +
 	"\bevidence\x18\x03 \x01(\fR\bevidence\x12\x1d\n" +
 	"\n" +
-	"public_key\x18\x04 \x01(\fR\tpublicKey\"z\n" +
+	"public_key\x18\x04 \x01(\fR\tpublicKey\"\x92\x01\n" +
 	"\vJoinRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12&\n" +
 	"\x05proof\x18\x03 \x01(\v2\x10.fealty.v1.ProofR\x05proof\x12\x10\n" +
-	"\x03csr\x18\x04 \x01(\fR\x03csr\"~\n" +
+	"\x03csr\x18\x04 \x01(\fR\x03csr\x12\x16\n" +
+	"\x06member\x18\x05 \x01(\tR\x06member\"~\n" +
 	"\fJoinResponse\x128\n" +
 	"\tchallenge\x18\x01 \x01(\v2\x18.fealty.v1.JoinChallengeH\x00R\tchallenge\x12,\n" +
 	"\x05grant\x18\x02 \x01(\v2\x14.fealty.v1.JoinGrantH\x00R\x05grantB\x06\n" +

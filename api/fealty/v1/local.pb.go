@@ -77,9 +77,12 @@ type GetNodeResponse struct {
 	AuthorityEpoch uint64                 `protobuf:"varint,13,opt,name=authority_epoch,json=authorityEpoch,proto3" json:"authority_epoch,omitempty"`
 	// What the membership said last of this member, as in Member.state; empty if
 	// nobody said.
-	MemberState   string `protobuf:"bytes,14,opt,name=member_state,json=memberState,proto3" json:"member_state,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	MemberState string `protobuf:"bytes,14,opt,name=member_state,json=memberState,proto3" json:"member_state,omitempty"`
+	// The certificate of the operator's PKI that the agent would come back by; not set
+	// without one.
+	OperatorCertificate *OperatorCertificate `protobuf:"bytes,15,opt,name=operator_certificate,json=operatorCertificate,proto3" json:"operator_certificate,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *GetNodeResponse) Reset() {
@@ -210,6 +213,101 @@ func (x *GetNodeResponse) GetMemberState() string {
 	return ""
 }
 
+func (x *GetNodeResponse) GetOperatorCertificate() *OperatorCertificate {
+	if x != nil {
+		return x.OperatorCertificate
+	}
+	return nil
+}
+
+// OperatorCertificate is what the agent holds of the three files that it was given.
+type OperatorCertificate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The file of the certificate, and the subject of the one that is in use.
+	File      string                 `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	Subject   string                 `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	NotBefore *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
+	NotAfter  *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
+	// Why the files as they are now are not in use, as a word and in one line; the last
+	// good ones are. Blank: they are in use.
+	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Problem       string `protobuf:"bytes,6,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OperatorCertificate) Reset() {
+	*x = OperatorCertificate{}
+	mi := &file_fealty_v1_local_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OperatorCertificate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OperatorCertificate) ProtoMessage() {}
+
+func (x *OperatorCertificate) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_local_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OperatorCertificate.ProtoReflect.Descriptor instead.
+func (*OperatorCertificate) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *OperatorCertificate) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *OperatorCertificate) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *OperatorCertificate) GetNotBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotBefore
+	}
+	return nil
+}
+
+func (x *OperatorCertificate) GetNotAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotAfter
+	}
+	return nil
+}
+
+func (x *OperatorCertificate) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *OperatorCertificate) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 type LeaveClusterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -218,7 +316,7 @@ type LeaveClusterRequest struct {
 
 func (x *LeaveClusterRequest) Reset() {
 	*x = LeaveClusterRequest{}
-	mi := &file_fealty_v1_local_proto_msgTypes[2]
+	mi := &file_fealty_v1_local_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -230,7 +328,7 @@ func (x *LeaveClusterRequest) String() string {
 func (*LeaveClusterRequest) ProtoMessage() {}
 
 func (x *LeaveClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_local_proto_msgTypes[2]
+	mi := &file_fealty_v1_local_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -243,7 +341,7 @@ func (x *LeaveClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveClusterRequest.ProtoReflect.Descriptor instead.
 func (*LeaveClusterRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_local_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{3}
 }
 
 type LeaveClusterResponse struct {
@@ -254,7 +352,7 @@ type LeaveClusterResponse struct {
 
 func (x *LeaveClusterResponse) Reset() {
 	*x = LeaveClusterResponse{}
-	mi := &file_fealty_v1_local_proto_msgTypes[3]
+	mi := &file_fealty_v1_local_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -266,7 +364,7 @@ func (x *LeaveClusterResponse) String() string {
 func (*LeaveClusterResponse) ProtoMessage() {}
 
 func (x *LeaveClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_local_proto_msgTypes[3]
+	mi := &file_fealty_v1_local_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -279,7 +377,7 @@ func (x *LeaveClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveClusterResponse.ProtoReflect.Descriptor instead.
 func (*LeaveClusterResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_local_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{4}
 }
 
 type RenewIdentityRequest struct {
@@ -290,7 +388,7 @@ type RenewIdentityRequest struct {
 
 func (x *RenewIdentityRequest) Reset() {
 	*x = RenewIdentityRequest{}
-	mi := &file_fealty_v1_local_proto_msgTypes[4]
+	mi := &file_fealty_v1_local_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -302,7 +400,7 @@ func (x *RenewIdentityRequest) String() string {
 func (*RenewIdentityRequest) ProtoMessage() {}
 
 func (x *RenewIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_local_proto_msgTypes[4]
+	mi := &file_fealty_v1_local_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -315,7 +413,7 @@ func (x *RenewIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewIdentityRequest.ProtoReflect.Descriptor instead.
 func (*RenewIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_local_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{5}
 }
 
 type RenewIdentityResponse struct {
@@ -328,7 +426,7 @@ type RenewIdentityResponse struct {
 
 func (x *RenewIdentityResponse) Reset() {
 	*x = RenewIdentityResponse{}
-	mi := &file_fealty_v1_local_proto_msgTypes[5]
+	mi := &file_fealty_v1_local_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -340,7 +438,7 @@ func (x *RenewIdentityResponse) String() string {
 func (*RenewIdentityResponse) ProtoMessage() {}
 
 func (x *RenewIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_local_proto_msgTypes[5]
+	mi := &file_fealty_v1_local_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -353,7 +451,7 @@ func (x *RenewIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewIdentityResponse.ProtoReflect.Descriptor instead.
 func (*RenewIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_local_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RenewIdentityResponse) GetSvidNotAfter() *timestamppb.Timestamp {
@@ -375,7 +473,7 @@ var File_fealty_v1_local_proto protoreflect.FileDescriptor
 const file_fealty_v1_local_proto_rawDesc = "" +
 	"\n" +
 	"\x15fealty/v1/local.proto\x12\tfealty.v1\x1a\x19fealty/v1/admission.proto\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
-	"\x0eGetNodeRequest\"\xdc\x04\n" +
+	"\x0eGetNodeRequest\"\xaf\x05\n" +
 	"\x0fGetNodeResponse\x12\x1b\n" +
 	"\tspiffe_id\x18\x01 \x01(\tR\bspiffeId\x12.\n" +
 	"\x06joined\x18\x02 \x01(\x0e2\x16.fealty.v1.JoinOutcomeR\x06joined\x12B\n" +
@@ -392,7 +490,16 @@ const file_fealty_v1_local_proto_rawDesc = "" +
 	"\fnext_renewal\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\vnextRenewal\x12\x18\n" +
 	"\arelease\x18\f \x01(\tR\arelease\x12'\n" +
 	"\x0fauthority_epoch\x18\r \x01(\x04R\x0eauthorityEpoch\x12!\n" +
-	"\fmember_state\x18\x0e \x01(\tR\vmemberState\"\x15\n" +
+	"\fmember_state\x18\x0e \x01(\tR\vmemberState\x12Q\n" +
+	"\x14operator_certificate\x18\x0f \x01(\v2\x1e.fealty.v1.OperatorCertificateR\x13operatorCertificate\"\xe9\x01\n" +
+	"\x13OperatorCertificate\x12\x12\n" +
+	"\x04file\x18\x01 \x01(\tR\x04file\x12\x18\n" +
+	"\asubject\x18\x02 \x01(\tR\asubject\x129\n" +
+	"\n" +
+	"not_before\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x127\n" +
+	"\tnot_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x18\n" +
+	"\aproblem\x18\x06 \x01(\tR\aproblem\"\x15\n" +
 	"\x13LeaveClusterRequest\"\x16\n" +
 	"\x14LeaveClusterResponse\"\x16\n" +
 	"\x14RenewIdentityRequest\"p\n" +
@@ -416,38 +523,42 @@ func file_fealty_v1_local_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_local_proto_rawDescData
 }
 
-var file_fealty_v1_local_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_fealty_v1_local_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_fealty_v1_local_proto_goTypes = []any{
 	(*GetNodeRequest)(nil),        // 0: fealty.v1.GetNodeRequest
 	(*GetNodeResponse)(nil),       // 1: fealty.v1.GetNodeResponse
-	(*LeaveClusterRequest)(nil),   // 2: fealty.v1.LeaveClusterRequest
-	(*LeaveClusterResponse)(nil),  // 3: fealty.v1.LeaveClusterResponse
-	(*RenewIdentityRequest)(nil),  // 4: fealty.v1.RenewIdentityRequest
-	(*RenewIdentityResponse)(nil), // 5: fealty.v1.RenewIdentityResponse
-	(JoinOutcome)(0),              // 6: fealty.v1.JoinOutcome
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
-	(*HeldSnapshot)(nil),          // 8: fealty.v1.HeldSnapshot
-	(*Refusal)(nil),               // 9: fealty.v1.Refusal
+	(*OperatorCertificate)(nil),   // 2: fealty.v1.OperatorCertificate
+	(*LeaveClusterRequest)(nil),   // 3: fealty.v1.LeaveClusterRequest
+	(*LeaveClusterResponse)(nil),  // 4: fealty.v1.LeaveClusterResponse
+	(*RenewIdentityRequest)(nil),  // 5: fealty.v1.RenewIdentityRequest
+	(*RenewIdentityResponse)(nil), // 6: fealty.v1.RenewIdentityResponse
+	(JoinOutcome)(0),              // 7: fealty.v1.JoinOutcome
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*HeldSnapshot)(nil),          // 9: fealty.v1.HeldSnapshot
+	(*Refusal)(nil),               // 10: fealty.v1.Refusal
 }
 var file_fealty_v1_local_proto_depIdxs = []int32{
-	6,  // 0: fealty.v1.GetNodeResponse.joined:type_name -> fealty.v1.JoinOutcome
-	7,  // 1: fealty.v1.GetNodeResponse.svid_not_before:type_name -> google.protobuf.Timestamp
-	7,  // 2: fealty.v1.GetNodeResponse.svid_not_after:type_name -> google.protobuf.Timestamp
-	8,  // 3: fealty.v1.GetNodeResponse.held:type_name -> fealty.v1.HeldSnapshot
-	9,  // 4: fealty.v1.GetNodeResponse.refusals:type_name -> fealty.v1.Refusal
-	7,  // 5: fealty.v1.GetNodeResponse.next_renewal:type_name -> google.protobuf.Timestamp
-	7,  // 6: fealty.v1.RenewIdentityResponse.svid_not_after:type_name -> google.protobuf.Timestamp
-	0,  // 7: fealty.v1.NodeService.GetNode:input_type -> fealty.v1.GetNodeRequest
-	2,  // 8: fealty.v1.NodeService.LeaveCluster:input_type -> fealty.v1.LeaveClusterRequest
-	4,  // 9: fealty.v1.NodeService.RenewIdentity:input_type -> fealty.v1.RenewIdentityRequest
-	1,  // 10: fealty.v1.NodeService.GetNode:output_type -> fealty.v1.GetNodeResponse
-	3,  // 11: fealty.v1.NodeService.LeaveCluster:output_type -> fealty.v1.LeaveClusterResponse
-	5,  // 12: fealty.v1.NodeService.RenewIdentity:output_type -> fealty.v1.RenewIdentityResponse
-	10, // [10:13] is the sub-list for method output_type
-	7,  // [7:10] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	7,  // 0: fealty.v1.GetNodeResponse.joined:type_name -> fealty.v1.JoinOutcome
+	8,  // 1: fealty.v1.GetNodeResponse.svid_not_before:type_name -> google.protobuf.Timestamp
+	8,  // 2: fealty.v1.GetNodeResponse.svid_not_after:type_name -> google.protobuf.Timestamp
+	9,  // 3: fealty.v1.GetNodeResponse.held:type_name -> fealty.v1.HeldSnapshot
+	10, // 4: fealty.v1.GetNodeResponse.refusals:type_name -> fealty.v1.Refusal
+	8,  // 5: fealty.v1.GetNodeResponse.next_renewal:type_name -> google.protobuf.Timestamp
+	2,  // 6: fealty.v1.GetNodeResponse.operator_certificate:type_name -> fealty.v1.OperatorCertificate
+	8,  // 7: fealty.v1.OperatorCertificate.not_before:type_name -> google.protobuf.Timestamp
+	8,  // 8: fealty.v1.OperatorCertificate.not_after:type_name -> google.protobuf.Timestamp
+	8,  // 9: fealty.v1.RenewIdentityResponse.svid_not_after:type_name -> google.protobuf.Timestamp
+	0,  // 10: fealty.v1.NodeService.GetNode:input_type -> fealty.v1.GetNodeRequest
+	3,  // 11: fealty.v1.NodeService.LeaveCluster:input_type -> fealty.v1.LeaveClusterRequest
+	5,  // 12: fealty.v1.NodeService.RenewIdentity:input_type -> fealty.v1.RenewIdentityRequest
+	1,  // 13: fealty.v1.NodeService.GetNode:output_type -> fealty.v1.GetNodeResponse
+	4,  // 14: fealty.v1.NodeService.LeaveCluster:output_type -> fealty.v1.LeaveClusterResponse
+	6,  // 15: fealty.v1.NodeService.RenewIdentity:output_type -> fealty.v1.RenewIdentityResponse
+	13, // [13:16] is the sub-list for method output_type
+	10, // [10:13] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_local_proto_init() }
@@ -464,7 +575,7 @@ func file_fealty_v1_local_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_local_proto_rawDesc), len(file_fealty_v1_local_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

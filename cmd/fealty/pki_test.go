@@ -1,0 +1,81 @@
+package main
+
+import (
+	"crypto/x509"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/proof"
+)
+
+// operators are the PKIs of the scripts, by the script's folder and their names.
+type operators struct {
+	t    *testing.T
+	mu   sync.Mutex
+	made map[string]*identitytest.PKI // guarded by mu
+}
+
+func newOperators(t *testing.T) *operators {
+	return &operators{t: t, made: make(map[string]*identitytest.PKI)}
+}
+
+// pki returns the PKI name of the script; the one called aged has a root that ended.
+func (o *operators) pki(ts *testscript.TestScript, name string) *identitytest.PKI {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	key := ts.Getenv("WORK") + "/" + name
+	p := o.made[key]
+	if p == nil {
+		p = identitytest.NewPKI(o.t, name, nil)
+		if name == "aged" {
+			p.Root = p.CA(o.t, name+" root", nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
+			p.Intermediate = p.CA(o.t, name+" intermediate", &p.Root, nil)
+		}
+		o.made[key] = p
+	}
+	return p
+}
+
+// issue is pki PKI NAME DIR [expired|early|server|many-names]: it writes a certificate
+// for the common name NAME to DIR as operators' tools do, tls.crt, tls.key and ca.crt,
+// and the certificates of the CAs beside them.
+func (o *operators) issue(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 3 || len(args) > 4 {
+		ts.Fatalf("usage: pki PKI NAME DIR [expired|early|server|many-names]")
+	}
+	p, key := o.pki(ts, args[0]), identitytest.NewKey(o.t)
+	chain := p.Issue(o.t, key, func(c *x509.Certificate) {
+		c.Subject.CommonName = args[1]
+		switch strings.Join(args[3:], "") {
+		case "":
+		case "expired":
+			c.NotAfter = time.Now().Add(-time.Second)
+		case "early":
+			c.NotBefore = time.Now().Add(time.Hour)
+		case "server":
+			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		case "many-names":
+			for i := range proof.MaxX509Selectors + 1 {
+				c.DNSNames = append(c.DNSNames, fmt.Sprintf("n%d.example", i))
+			}
+		default:
+			ts.Fatalf("no such certificate: %s", args[3])
+		}
+	})
+	dir := ts.MkAbs(args[2])
+	ts.Check(os.MkdirAll(dir, 0o700))
+	for name, data := range map[string][]byte{
+		"tls.crt": identitytest.PEM(chain...), "tls.key": identitytest.KeyPEM(o.t, key), "ca.crt": identitytest.PEM(p.Root.Cert),
+		"root.crt": identitytest.PEM(p.Root.Cert), "intermediate.crt": identitytest.PEM(p.Intermediate.Cert),
+	} {
+		ts.Check(os.WriteFile(filepath.Join(dir, name), data, 0o600))
+	}
+}

@@ -1,0 +1,171 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+)
+
+// TLSFiles follows the files that prove a process, and words what is wrong with
+// them: TLSFilesIncomplete for some of the three; CredentialMismatch,
+// CredentialExpired, CredentialForeign or CredentialUnusable for material that is of
+// no use.
+func TLSFiles(cfg credential.FilesConfig) (*credential.Files, error) {
+	if missing := cfg.Paths.Missing(); len(missing) > 0 {
+		return nil, explain.New(explain.TLSFilesIncomplete, "missing", strings.Join(missing, " and "))
+	}
+	cfg.Use = credential.FilesProof
+	f, err := credential.NewFiles(cfg)
+	if err != nil {
+		return nil, wordFiles(cfg.Paths, err)
+	}
+	return f, nil
+}
+
+// wordFiles words why files are not used.
+func wordFiles(p credential.FilePaths, err error) *explain.Error {
+	material, ok := errors.AsType[*credential.MaterialError](err)
+	if !ok {
+		return explain.Wrap(err, explain.CredentialUnusable, "source", p.Cert+", "+p.Key+" and "+p.CA, "problem", err.Error())
+	}
+	chain, _ := errors.AsType[*identity.ChainError](err)
+	problem := material.Detail
+	if chain != nil {
+		// Not the error's whole text: what it says to do is about a cluster's own
+		// certificates.
+		problem = chain.Detail
+	}
+	switch material.Reason {
+	case credential.KeyMismatch:
+		return explain.Wrap(err, explain.CredentialMismatch, "certificate", p.Cert, "key", p.Key)
+	case credential.Expired:
+		return explain.Wrap(err, explain.CredentialExpired, "certificate", p.Cert, "problem", problem)
+	case credential.Untrusted:
+		return explain.Wrap(err, explain.CredentialForeign, "certificate", p.Cert, "ca", p.CA, "problem", problem)
+	}
+	if material.Err != nil && chain == nil {
+		problem += ": " + material.Err.Error()
+	}
+	return explain.Wrap(err, explain.CredentialUnusable, "source", p.Cert+", "+p.Key+" and "+p.CA, "problem", problem)
+}
+
+// proverOf proves with what source holds at the time of each proof.
+func proverOf(source credential.Source) proof.Prover {
+	return proof.NewX509Prover(func(ctx context.Context) (proof.X509Credential, error) {
+		m, err := source.Current(ctx)
+		if err != nil {
+			return proof.X509Credential{}, err
+		}
+		return proof.X509Credential{Chain: m.Chain(), Key: m.Key()}, nil
+	})
+}
+
+// operatorChanged is closed when other files of the operator's PKI are in use. It is
+// nil, which blocks for ever, without any.
+func (a *Agent) operatorChanged() <-chan struct{} {
+	if a.operator == nil {
+		return nil
+	}
+	return a.operator.Changed()
+}
+
+// reenrol comes back by the operator's certificate, for a node whose last certified
+// key counts for nothing any more: as the member that it was, in a new incarnation.
+//
+// The caller has the answer that the grace is over, which is given only to who proves
+// the last certified key: nobody else got this identity since. A ban, an older key
+// and a record that is gone have other answers, and are left to people.
+func (a *Agent) reenrol(ctx context.Context, key keyPair, graceOver error) error {
+	a.log.LogAttrs(ctx, slog.LevelInfo, "the grace for the last key is over, proving the operator's certificate", slog.String("reason", oneLine(graceOver)))
+	err := a.rejoinWith(ctx, proverOf(a.operator), a.me.ID.Name(), key)
+	if err == nil {
+		a.log.LogAttrs(ctx, slog.LevelInfo, "the node is back by the operator's certificate", slog.String("incarnation", a.self().Incarnation.String()))
+	}
+	return err
+}
+
+// enrolAnew puts a grant into use by which the node is in another incarnation: what
+// is signed for the old one is void. It is one write, as a join is. The caller holds
+// a.activation.
+func (a *Agent) enrolAnew(ctx context.Context, got *admitted) error {
+	entry, err := journalOf(got, a.me.Addresses, a.now())
+	if err != nil {
+		return err
+	}
+	if err := a.store.commitJoin(entry); err != nil {
+		return fmt.Errorf("keep the new enrolment: %w", err)
+	}
+	a.marksDirty = false
+	got.me.anchor = entry.Anchor
+	a.enrolled.Store(&got.me)
+	a.beliefs.Store(got.after)
+	if err := a.source.Adopt(got.material); err != nil {
+		return fmt.Errorf("use the new identity: %w", err)
+	}
+	a.svid.Store(&got.svid)
+	a.next, a.early = nil, nil
+	for _, scope := range scopes {
+		a.accepted(ctx, scope)
+	}
+	a.log.LogAttrs(ctx, slog.LevelInfo, "enrolled anew", slog.String("key", got.svid.key.id.String()), slog.Time("svid_not_after", got.material.NotAfter()))
+	return nil
+}
+
+// operatorCertificate tells of the operator's files; nil without any.
+func (a *Agent) operatorCertificate(ctx context.Context) *fealtyv1.OperatorCertificate {
+	if a.operator == nil {
+		return nil
+	}
+	m, err := a.operator.Current(ctx)
+	if err != nil || len(m.Chain()) == 0 {
+		return nil // files never are without material
+	}
+	leaf := m.Chain()[0]
+	out := &fealtyv1.OperatorCertificate{
+		File: a.operator.Paths().Cert, Subject: clip(leaf.Subject.String(), maxDetailBytes),
+		NotBefore: timestamppb.New(leaf.NotBefore), NotAfter: timestamppb.New(leaf.NotAfter),
+	}
+	if err := a.operator.Failure(); err != nil {
+		out.Reason = string(credential.Unreadable)
+		if e, ok := errors.AsType[*credential.MaterialError](err); ok {
+			out.Reason = string(e.Reason)
+		}
+		out.Problem = oneLine(wordFiles(a.operator.Paths(), err))
+	}
+	return out
+}
+
+// operatorNotAfter is when the operator's certificate in use ends, in seconds since
+// 1970.
+func operatorNotAfter(f *credential.Files) float64 {
+	m, err := f.Current(context.Background())
+	if err != nil || len(m.Chain()) == 0 {
+		return 0
+	}
+	return float64(m.Chain()[0].NotAfter.Unix())
+}
+
+// subjectOf names what a certificate is for: the same for each certificate that takes
+// the place of another, whatever its key.
+func subjectOf(c *x509.Certificate) string {
+	h := sha256.New()
+	h.Write(c.RawSubject)
+	for _, e := range c.Extensions {
+		if e.Id.String() == "2.5.29.17" { // subject alternative names (RFC 5280 §4.2.1.6)
+			h.Write(e.Value)
+		}
+	}
+	return fmt.Sprintf("%.64q:%x", c.Subject.CommonName, h.Sum(nil)[:8])
+}
