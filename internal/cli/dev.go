@@ -66,6 +66,7 @@ func (c *CLI) dev(ctx context.Context, cfg *config) (err error) {
 		defer f.Close()
 		opts.Log = slog.New(slog.NewTextHandler(f, nil))
 	}
+	harden(opts.Log)
 	cluster, err := devcluster.Start(ctx, opts)
 	if err != nil {
 		return interruptedOr(ctx, err)

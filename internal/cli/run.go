@@ -64,9 +64,7 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 	if metrics != nil {
 		defer metrics.Close()
 	}
-	if err := keyring.Harden(); err != nil {
-		log.Warn("the secrets in memory may show in a core dump or to a tracer", "err", err)
-	}
+	harden(log)
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: data, Store: st, StoreName: name, Listener: listener, Metrics: metrics,
 		Advertise: advertised(cfg.list("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
@@ -84,6 +82,19 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 		c.talk("the coordinator is not ready: %s", reason)
 	}
 	return stopped(ctx, co.Run(ctx))
+}
+
+// harden keeps the secrets of this process to itself, before there are any, and
+// says where the system does not let it.
+func harden(log *slog.Logger) {
+	if err := keyring.Harden(); err != nil {
+		log.Warn("the secrets in memory may show in a core dump or to a tracer", "err", err)
+	}
+	if m := keyring.LockedMemory(); m.Problem != nil {
+		log.Warn("the secrets in memory may be swapped out or show in a core dump", "locked_bytes", m.Locked, "unlocked_bytes", m.Unlocked, "err", m.Problem)
+	} else {
+		log.Info("memory for secrets is locked", "locked_bytes", m.Locked)
+	}
 }
 
 // adminSocket is where the coordinator serves its local API.

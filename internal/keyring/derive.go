@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
 	"strconv"
 
 	"filippo.io/keygen"
@@ -44,7 +45,7 @@ type Keys struct {
 }
 
 type derived struct {
-	prk                             []byte // HKDF's pseudorandom key; nil when wiped
+	prk                             *locked // HKDF's pseudorandom key; nil when wiped
 	rootCA, transaction, configRoot Signer
 }
 
@@ -66,11 +67,14 @@ func (s Seed) Derive(salt []byte) (Keys, error) {
 	if len(salt) != SaltBytes {
 		return Keys{}, fmt.Errorf("keyring: deriving keys: the salt has %d bytes, want %d", len(salt), SaltBytes)
 	}
-	prk, err := hkdf.Extract(sha256.New, s.secret()[:], salt)
+	l := s.secret()
+	prk, err := hkdf.Extract(sha256.New, l.b, salt)
+	runtime.KeepAlive(l)
 	if err != nil {
 		return Keys{}, fmt.Errorf("keyring: deriving keys: %w", err)
 	}
-	d := &derived{prk: prk}
+	d := &derived{prk: lockedFrom(prk)}
+	Wipe(prk)
 	k := Keys{hide(d)}
 
 	secret := k.expand(purposeRootCA)
@@ -133,7 +137,7 @@ func (k Keys) Wipe() {
 	for _, s := range []Signer{d.rootCA, d.transaction, d.configRoot} {
 		WipeKey(s)
 	}
-	Wipe(d.prk)
+	d.prk.wipe()
 	d.prk = nil
 }
 
@@ -154,7 +158,9 @@ func (k Keys) mustHold() *derived {
 }
 
 func (k Keys) expand(purpose string) []byte {
-	out, err := hkdf.Expand(sha256.New, k.mustHold().prk, labelPrefix+purpose, 32)
+	prk := k.mustHold().prk
+	defer runtime.KeepAlive(prk)
+	out, err := hkdf.Expand(sha256.New, prk.b, labelPrefix+purpose, 32)
 	if err != nil {
 		panic(fmt.Sprintf("keyring: HKDF refused 32 bytes: %v", err)) // its limit is 255·32
 	}

@@ -1,6 +1,10 @@
 package keyring
 
-import "time"
+import (
+	"runtime"
+	"time"
+	"unsafe"
+)
 
 // Doors for tests outside of the package.
 var (
@@ -26,4 +30,26 @@ func SplitWith(seed Seed, n int, higher [][SeedBytes]byte) []Share {
 // ExecKeeperOf is an [ExecKeeper] with less patience.
 func ExecKeeperOf(name string, timeout time.Duration) *ExecKeeper {
 	return &ExecKeeper{name: name, timeout: timeout}
+}
+
+// SeedAddress is where the bytes of a seed lie.
+func SeedAddress(s Seed) uintptr { return uintptr(unsafe.Pointer(&s.secret().b[0])) }
+
+// ShareAddress is where the value of a share lies.
+func ShareAddress(s Share) uintptr { return uintptr(unsafe.Pointer(&s.held().value.b[0])) }
+
+// KeysAddress is where the key lies from which others derive.
+func KeysAddress(k Keys) uintptr { return uintptr(unsafe.Pointer(&k.held().prk.b[0])) }
+
+// TakeLocked takes n secrets of an arena of its own, whose pages mapPage makes.
+func TakeLocked(n int, mapPage func() ([]byte, error)) (secrets [][]byte, m Memory) {
+	a := &arena{mapPage: mapPage}
+	var held []*locked
+	for range n {
+		held = append(held, a.take())
+		secrets = append(secrets, held[len(held)-1].b)
+	}
+	m = a.memory
+	runtime.KeepAlive(held)
+	return secrets, m
 }

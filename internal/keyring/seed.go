@@ -10,16 +10,18 @@
 //   - What was sealed for one place (cluster, purpose, owner, seed epoch, head of
 //     the history) is refused at every other, by the name of what differs.
 //
+// Seeds, shares and the key that others derive from lie on locked pages, as far as
+// the system lets us ([LockedMemory]).
+//
 // Wiping is best effort: [Wipe] overwrites the bytes it is given, and Go does not
 // move them, but copies that the runtime and the crypto packages made along the
-// way stay until their memory is reused. Against that stand locked pages and no
-// core dumps, which are the process's business.
+// way, private keys among them, stay in the heap until their memory is reused.
+// Against that stand no core dumps and no tracing ([Harden]).
 package keyring
 
 import (
 	"bytes"
 	"crypto/rand"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,7 +43,7 @@ var errHidden = errors.New("keyring: refusing to encode a secret")
 // Seed is the secret from which a cluster's stable keys derive. Copies share the
 // same bytes, so that one Wipe reaches all of them. The zero Seed is none.
 type Seed struct {
-	secret hidden[*[SeedBytes]byte]
+	secret hidden[*locked]
 }
 
 // hidden holds a secret where printing cannot follow. As a field of an unexported
@@ -54,9 +56,9 @@ func hide[T any](secret T) hidden[T] { return func() T { return secret } }
 
 // NewSeed makes a random seed.
 func NewSeed() Seed {
-	b := new([SeedBytes]byte)
-	rand.Read(b[:])
-	return Seed{hide(b)}
+	l := newLocked()
+	rand.Read(l.b)
+	return Seed{hide(l)}
 }
 
 // SeedFrom returns a seed with a copy of b, which must be [SeedBytes] long. All
@@ -65,8 +67,7 @@ func SeedFrom(b []byte) (Seed, error) {
 	if len(b) != SeedBytes {
 		return Seed{}, fmt.Errorf("keyring: a seed has %d bytes, not %d", SeedBytes, len(b))
 	}
-	own := [SeedBytes]byte(b)
-	s := Seed{hide(&own)}
+	s := Seed{hide(lockedFrom(b))}
 	if s.IsZero() {
 		return Seed{}, errors.New("keyring: the seed is all zeros: it was wiped, or never read")
 	}
@@ -79,13 +80,14 @@ func (s Seed) Reveal() []byte {
 	if s.secret == nil {
 		return nil
 	}
-	return bytes.Clone(s.secret()[:])
+	l := s.secret()
+	defer runtime.KeepAlive(l)
+	return bytes.Clone(l.b)
 }
 
 // IsZero reports whether s is no seed: the zero value, or wiped.
 func (s Seed) IsZero() bool {
-	var zero [SeedBytes]byte
-	return s.secret == nil || subtle.ConstantTimeCompare(s.secret()[:], zero[:]) == 1
+	return s.secret == nil || s.secret().isZero()
 }
 
 // Equal reports whether s and o have the same bytes, in constant time. A zero
@@ -94,13 +96,13 @@ func (s Seed) Equal(o Seed) bool {
 	if s.IsZero() || o.IsZero() {
 		return false
 	}
-	return subtle.ConstantTimeCompare(s.secret()[:], o.secret()[:]) == 1
+	return s.secret().equal(o.secret())
 }
 
 // Wipe overwrites the seed in all copies of s. Nobody may be using them.
 func (s Seed) Wipe() {
 	if s.secret != nil {
-		Wipe(s.secret()[:])
+		s.secret().wipe()
 	}
 }
 

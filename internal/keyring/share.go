@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 )
 
 const (
@@ -52,7 +53,7 @@ type Share struct {
 type heldShare struct {
 	index byte
 	set   [ShareSetBytes]byte
-	value [SeedBytes]byte
+	value *locked
 }
 
 // Split makes n shares of seed, of which any threshold bring it back, and fewer
@@ -75,7 +76,9 @@ func Split(seed Seed, threshold, n int) ([]Share, error) {
 			Wipe(coefficients[d][:])
 		}
 	}()
-	coefficients[0] = *seed.secret()
+	l := seed.secret()
+	copy(coefficients[0][:], l.b)
+	runtime.KeepAlive(l)
 	for d := 1; d < threshold; d++ {
 		rand.Read(coefficients[d][:])
 	}
@@ -88,10 +91,11 @@ func evaluate(coefficients [][SeedBytes]byte, n int) []Share {
 	rand.Read(set[:])
 	shares := make([]Share, n)
 	for i := range shares {
-		h := &heldShare{index: byte(i + 1), set: set}
+		h := &heldShare{byte(i + 1), set, newLocked()}
+		y := h.value.b
 		for d := len(coefficients) - 1; d >= 0; d-- {
-			for b := range h.value {
-				h.value[b] = gfMul(h.value[b], h.index) ^ coefficients[d][b]
+			for b := range y {
+				y[b] = gfMul(y[b], h.index) ^ coefficients[d][b]
 			}
 		}
 		shares[i] = Share{hide(h)}
@@ -132,7 +136,10 @@ func Combine(threshold int, shares []Share) (Seed, error) {
 	defer Wipe(value[:])
 	for i, s := range shares[threshold:] {
 		interpolate(&value, basis, xs[:threshold], xs[threshold+i])
-		if subtle.ConstantTimeCompare(value[:], s.held().value[:]) != 1 {
+		given := s.held().value
+		same := subtle.ConstantTimeCompare(value[:], given.b) == 1
+		runtime.KeepAlive(given)
+		if !same {
 			return Seed{}, fmt.Errorf("keyring: of %d shares with threshold %d: %w", len(shares), threshold, ErrInconsistentShares)
 		}
 	}
@@ -148,10 +155,11 @@ func Combine(threshold int, shares []Share) (Seed, error) {
 func interpolate(value *[SeedBytes]byte, shares []Share, xs []byte, x byte) {
 	clear(value[:])
 	for i, s := range shares {
-		weight, y := gfLagrange(xs, i, x), &s.held().value
+		weight, y := gfLagrange(xs, i, x), s.held().value
 		for b := range value {
-			value[b] ^= gfMul(weight, y[b])
+			value[b] ^= gfMul(weight, y.b[b])
 		}
+		runtime.KeepAlive(y)
 	}
 }
 
@@ -165,7 +173,7 @@ func ShareFrom(index int, set [ShareSetBytes]byte, value []byte) (Share, error) 
 	if len(value) != SeedBytes {
 		return Share{}, fmt.Errorf("keyring: a share has %d bytes, want %d", len(value), SeedBytes)
 	}
-	s := Share{hide(&heldShare{byte(index), set, [SeedBytes]byte(value)})}
+	s := Share{hide(&heldShare{byte(index), set, lockedFrom(value)})}
 	if s.IsZero() {
 		return Share{}, fmt.Errorf("keyring: a share of zeros: %w", ErrNoShare)
 	}
@@ -195,13 +203,14 @@ func (s Share) Reveal() []byte {
 	if s.held == nil {
 		return nil
 	}
-	return bytes.Clone(s.held().value[:])
+	y := s.held().value
+	defer runtime.KeepAlive(y)
+	return bytes.Clone(y.b)
 }
 
 // IsZero reports whether s is no share: the zero value, or wiped.
 func (s Share) IsZero() bool {
-	var zero [SeedBytes]byte
-	return s.held == nil || subtle.ConstantTimeCompare(s.held().value[:], zero[:]) == 1
+	return s.held == nil || s.held().value.isZero()
 }
 
 // Equal reports whether s and o are the same share, in constant time as far as
@@ -210,13 +219,13 @@ func (s Share) Equal(o Share) bool {
 	if s.IsZero() || o.IsZero() || s.Index() != o.Index() || s.Set() != o.Set() {
 		return false
 	}
-	return subtle.ConstantTimeCompare(s.held().value[:], o.held().value[:]) == 1
+	return s.held().value.equal(o.held().value)
 }
 
 // Wipe overwrites the share in all copies of s. Nobody may be using them.
 func (s Share) Wipe() {
 	if s.held != nil {
-		Wipe(s.held().value[:])
+		s.held().value.wipe()
 	}
 }
 
@@ -244,7 +253,8 @@ func (s Share) Commitment(cluster string, seedEpoch uint64) [32]byte {
 	held := s.held()
 	h.Write(held.set[:])
 	h.Write([]byte{held.index})
-	h.Write(held.value[:])
+	h.Write(held.value.b)
+	runtime.KeepAlive(held.value)
 	return [32]byte(h.Sum(nil))
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 
 	"filippo.io/age"
 	"filippo.io/age/armor"
@@ -210,7 +211,8 @@ func appendShare(out []byte, s Share) []byte {
 	held := s.held()
 	out = append(out, held.set[:]...)
 	out = append(out, held.index)
-	return append(out, held.value[:]...)
+	defer runtime.KeepAlive(held.value)
+	return append(out, held.value.b...)
 }
 
 // payloadReader reads a payload from its beginning. After the first piece that is
