@@ -41,7 +41,7 @@ func TestAuthorityMoves(t *testing.T) {
 		{"signer replaced", func(d *doc) {
 			d.signers = "signers:\n  threshold: 1\n  keys: [{name: alice, key: \"" + newKey(t).String() + "\"}]\n"
 		}, []string{manifest.AuthoritySigners}},
-		{"seed threshold", func(d *doc) { replaced(&d.seed, "threshold: 2", "threshold: 3") }, []string{manifest.AuthoritySeed}},
+		{"seed threshold", func(d *doc) { replaced(&d.seed, "threshold: 2", "threshold: 1") }, []string{manifest.AuthoritySeed}},
 		{"seed owner", func(d *doc) { replaced(&d.seed, "unwrap-seed", "unwrap-seed2") }, []string{manifest.AuthoritySeed}},
 		{"proof root", func(d *doc) { replaced(&d.proofs, "    roots_pem: |\n", "    roots_pem: |\n"+indent(root, 6)) }, []string{manifest.AuthorityProofs}},
 		{"measurement", func(d *doc) { replaced(&d.proofs, measurement, measurement+", "+strings.Repeat("cd", 48)) }, []string{manifest.AuthorityProofs}},
@@ -50,7 +50,7 @@ func TestAuthorityMoves(t *testing.T) {
 		{"trust", func(d *doc) { replaced(&d.rest, "trust: root", "trust: mesh") }, []string{manifest.AuthorityTrust, manifest.AuthorityEverySet}},
 		{"cluster", func(d *doc) { replaced(&d.cluster, "prod", "test") }, []string{manifest.AuthorityCluster}},
 		{"two at once", func(d *doc) {
-			replaced(&d.seed, "threshold: 2", "threshold: 3")
+			replaced(&d.seed, "threshold: 2", "threshold: 1")
 			replaced(&d.admit, "coordinator-*", "coord-*")
 		}, []string{manifest.AuthorityCoordinators, manifest.AuthoritySeed}},
 	} {

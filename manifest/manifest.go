@@ -54,12 +54,24 @@ func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
 // Seed says who can bring the seed back after a total loss.
 type Seed struct {
-	Threshold int // shares needed, from 1 to len(Owners)
+	Threshold int // people needed, from 1 to len(People()); 1 if there are none
 	Owners    []Owner
 }
 
-// An Owner holds one share of the seed: a person's key or a keeper, exactly one
-// of the two.
+// People returns the owners who hold a share each, in document order: who have a
+// recipient. The index of a share is its owner's place among them, from 1.
+func (s Seed) People() []Owner {
+	return slices.DeleteFunc(slices.Clone(s.Owners), func(o Owner) bool { return o.Keeper != "" })
+}
+
+// Keepers returns the owners that hold the whole seed, sealed, and bring it back
+// without a human, in document order.
+func (s Seed) Keepers() []Owner {
+	return slices.DeleteFunc(slices.Clone(s.Owners), func(o Owner) bool { return o.Keeper == "" })
+}
+
+// An Owner is a person's key, which holds one share of the seed, or a keeper, which
+// holds all of it: exactly one of the two.
 type Owner struct {
 	Name      string
 	Recipient string // age1…, ssh-ed25519 … or ssh-rsa …

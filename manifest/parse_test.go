@@ -261,6 +261,8 @@ func refusals(t testing.TB) []refusal {
 		{"duplicate-recipient", "two names", owners("seed: {threshold: 2, owners: [{name: a, recipient: " + recipient + "}, {name: b, recipient: " + recipient + "}]}\n"), "seed.owners[1].recipient"},
 		{"duplicate-recipient", "two comments", owners("seed: {threshold: 2, owners: [{name: a, recipient: ssh-ed25519 " + sshBlob("ssh-ed25519", 32) + " a@x}, {name: b, recipient: ssh-ed25519 " + sshBlob("ssh-ed25519", 32) + " b@y}]}\n"), "seed.owners[1].recipient"},
 		{"seed-threshold", "above the owners", owners("seed: {threshold: 2, owners: [{name: a, recipient: " + recipient + "}]}\n"), "seed.threshold"},
+		{"seed-threshold", "above the people", owners("seed: {threshold: 2, owners: [{name: a, recipient: " + recipient + "}, {name: k, keeper: \"file:/k\"}]}\n"), "seed.threshold"},
+		{"seed-threshold", "of keepers alone", owners("seed: {threshold: 2, owners: [{name: j, keeper: \"file:/j\"}, {name: k, keeper: \"file:/k\"}]}\n"), "seed.threshold"},
 		{"seed-threshold", "no owner", owners("seed: {threshold: 1, owners: []}\n"), "seed.owners"},
 		{"signers-threshold", "above the keys", signers("signers: {threshold: 2, keys: [{name: a, key: \"" + key.String() + "\"}]}\n"), "signers.threshold"},
 		{"signers-threshold", "no signer", signers("signers: {threshold: 1, keys: []}\n"), "signers.keys"},

@@ -157,11 +157,17 @@ func checkHolders(d *decoder, m *Manifest) {
 	}
 }
 
+// checkSeedThreshold: it takes so many people. A keeper brings the whole seed back
+// alone, whatever the threshold, and so cannot stand for one of them.
 func checkSeedThreshold(d *decoder, m *Manifest) {
-	if n := len(m.Seed.Owners); n == 0 {
+	people := len(m.Seed.People())
+	switch k := m.Seed.Threshold; {
+	case len(m.Seed.Owners) == 0:
 		d.fault("seed-threshold", "seed.owners", "nobody could bring the seed back", "add an owner")
-	} else if m.Seed.Threshold > n {
-		d.fault("seed-threshold", "seed.threshold", fmt.Sprintf("the threshold is %d, and there are %d owners", m.Seed.Threshold, n), fmt.Sprintf("write at most %d, or add owners", n))
+	case people == 0 && k > 1:
+		d.fault("seed-threshold", "seed.threshold", fmt.Sprintf("the threshold is %d, and all owners are keepers, each of which holds the whole seed", k), "write 1, or add people: owners with a recipient")
+	case people > 0 && k > people:
+		d.fault("seed-threshold", "seed.threshold", fmt.Sprintf("the threshold is %d, and %d of the owners are people with a share", k, people), fmt.Sprintf("write at most %d, or add people: owners with a recipient", people))
 	}
 }
 

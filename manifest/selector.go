@@ -255,6 +255,11 @@ func parseServiceAccount(value string) (string, string) {
 	return value, ""
 }
 
+// IsName reports whether s can be the name of an owner, a signer, an entry or a
+// member: letters, digits, dots, hyphens and underscores, at most 128 of them, and
+// neither "." nor "..". So it can name a file too.
+func IsName(s string) bool { return isName(s) }
+
 // isName reports whether s can be the name of an identity that joins: one SPIFFE
 // path segment (SPIFFE-ID §2.2). What a * captures comes from a peer.
 func isName(s string) bool {

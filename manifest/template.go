@@ -42,7 +42,8 @@ func Template(opts TemplateOptions) ([]byte, error) {
 	write("# this. Check an edited copy with: fealty manifest verify FILE")
 	write("cluster: %s", quote(opts.Cluster))
 	write("")
-	write("# Who can bring the seed back if every coordinator is lost, and how many of them it takes.")
+	write("# Who can bring the seed back if every coordinator is lost. A person holds a share, encrypted")
+	write("# to their key, and it takes threshold people; a keeper holds the whole seed, and needs nobody.")
 	write("seed:")
 	write("  threshold: %d", opts.SeedThreshold)
 	write("  owners:%s", ifEmpty(len(opts.Owners)))
@@ -53,9 +54,10 @@ func Template(opts TemplateOptions) ([]byte, error) {
 			write("    - {name: %s, recipient: %s}", quote(o.Name), quote(o.Recipient))
 		}
 	}
+	write("    # - {name: bob, recipient: \"age1…\"}                             # a person: age1…, ssh-ed25519 … or ssh-rsa …")
 	write("    # - {name: kms, keeper: \"exec:/usr/local/bin/unwrap-seed\"}   # without a human, at start")
 	write("")
-	write("# Who may set the next manifest.")
+	write("# Who may set the next manifest: so many of these keys sign it, each where it is.")
 	write("signers:")
 	write("  threshold: %d", opts.SignersThreshold)
 	write("  keys:%s", ifEmpty(len(opts.Signers)))

@@ -24,7 +24,7 @@ import (
 
 func (c *CLI) manifestCommand() *cobra.Command {
 	return noun("manifest", "write, check, set and read the trust policy",
-		c.manifestInit(), c.manifestVerify(), c.manifestSet(), c.manifestGet(), c.manifestHistory(), c.manifestVerifyHistory())
+		c.manifestInit(), c.manifestVerify(), c.manifestSet(), c.manifestShares(), c.manifestGet(), c.manifestHistory(), c.manifestVerifyHistory())
 }
 
 // initFlags are what manifest init is told.
@@ -33,6 +33,8 @@ type initFlags struct {
 	coordinators             []string
 	signers, owners, keepers []string
 	signerKeyOut, out        string
+	signersThreshold         int
+	seedThreshold            int
 }
 
 func (c *CLI) manifestInit() *cobra.Command {
@@ -46,7 +48,10 @@ Without --coordinator-key the coordinator that the settings name is asked for it
 		sample: `  fealty manifest init --cluster prod.example --coordinator-key ed25519:… \
     --signer-key-out alice.key --keeper file:/etc/fealty/seed.key --out manifest.yaml
   fealty manifest init --cluster prod.example --socket /var/lib/fealty/coordinator/admin.sock \
-    --signer alice=ed25519:… --keeper file:/etc/fealty/seed.key`,
+    --signer alice=ed25519:… --keeper file:/etc/fealty/seed.key
+  fealty manifest init --cluster prod.example --coordinator-key ed25519:… --seed-threshold 2 \
+    --owner alice=age1… --owner bob="ssh-ed25519 AAAA…" --owner carol=age1… \
+    --signers-threshold 2 --signer alice=ed25519:… --signer bob=ed25519:… --signer carol=ed25519:…`,
 		groups: []group{client},
 		run: func(ctx context.Context, cfg *config, _ []string) error {
 			return c.initManifest(ctx, cfg, in)
@@ -59,6 +64,8 @@ Without --coordinator-key the coordinator that the settings name is asked for it
 	f.StringVar(&in.signerKeyOut, "signer-key-out", "", "make a signer's key, and write it to this new file")
 	f.StringArrayVar(&in.keepers, "keeper", nil, "[NAME=]file:PATH or [NAME=]exec:PATH, what seals the seed for a restart without a human")
 	f.StringArrayVar(&in.owners, "owner", nil, "NAME=RECIPIENT, a person who owns a share of the seed (age1…, ssh-ed25519 …)")
+	f.IntVar(&in.seedThreshold, "seed-threshold", 1, "how many of the owners it takes to bring the seed back")
+	f.IntVar(&in.signersThreshold, "signers-threshold", 1, "how many of the signers it takes to set the next manifest")
 	f.StringVar(&in.out, "out", "", "write the manifest to this new file")
 	return cmd
 }
@@ -134,7 +141,7 @@ func (c *CLI) enrolmentKey(ctx context.Context, cfg *config) (key string, err er
 
 // options reads the flags. key is a new signer's, with the file that holds it.
 func (in initFlags) options() (opts manifest.TemplateOptions, key ed25519.PrivateKey, keyFile []byte, err error) {
-	opts.Cluster = in.cluster
+	opts.Cluster, opts.SeedThreshold, opts.SignersThreshold = in.cluster, in.seedThreshold, in.signersThreshold
 	named := func(flag, text, fallback string) (name, value string) {
 		name, value, ok := strings.Cut(text, "=")
 		// A key ends in =, a name does not begin with its algorithm.
@@ -197,7 +204,11 @@ func (c *CLI) manifestVerify() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(validManifest(args[0], m))
+			if err := c.print(validManifest(args[0], m)); err != nil {
+				return err
+			}
+			c.advise(m)
+			return nil
 		},
 	})
 }
@@ -269,15 +280,27 @@ func validManifest(file string, m *manifest.Manifest) result {
 		f.add("hash", m.Hash().String())
 		f.add("admits", plural(len(m.Admit), "entry", "entries")+": "+strings.Join(entries, ", "))
 		f.add("signers", fmt.Sprintf("%d of %d", m.Signers.Threshold, len(m.Signers.Keys)))
-		f.add("seed owners", fmt.Sprintf("%d of %d", m.Seed.Threshold, len(m.Seed.Owners)))
+		f.add("seed owners", seedOwners(m.Seed))
 		f.add("trust", string(m.Trust))
 		return p.facts(f)
 	}}
 }
 
+// seedOwners says who brings the seed back.
+func seedOwners(s manifest.Seed) string {
+	var out []string
+	if n := len(s.People()); n > 0 {
+		out = append(out, fmt.Sprintf("%d of %s", s.Threshold, plural(n, "person", "people")))
+	}
+	if n := len(s.Keepers()); n > 0 {
+		out = append(out, plural(n, "keeper", "keepers"))
+	}
+	return strings.Join(out, ", or ")
+}
+
 func (c *CLI) manifestSet() *cobra.Command {
 	var keys []string
-	var reason, setupFile string
+	var reason, setupFile, sharesOut string
 	var dry bool
 	cmd := c.command(spec{
 		use: "set FILE", short: "make a manifest the one in force",
@@ -285,7 +308,8 @@ func (c *CLI) manifestSet() *cobra.Command {
 
 The signers of the manifest in force sign the exact bytes of the file together with the current head: name
 their key files with --sign-with. The first manifest of a cluster needs no signature: it is set over the
-coordinator's socket, or from elsewhere with the setup token that the coordinator wrote.`,
+coordinator's socket, or from elsewhere with the setup token that the coordinator wrote. It makes the seed, and
+a share of it for each owner who is a person: --shares-out writes them to files.`,
 		sample: `  fealty manifest set manifest.yaml --socket /var/lib/fealty/coordinator/admin.sock
   fealty manifest set manifest.yaml --sign-with alice.key --reason "admit the new rack" --dry-run
   fealty manifest set manifest.yaml --setup-token-file setup-token`,
@@ -301,6 +325,11 @@ coordinator's socket, or from elsewhere with the setup token that the coordinato
 			if err != nil {
 				return err
 			}
+			if sharesOut != "" {
+				if err := c.readySharesDir(cfg, sharesOut, m, dry); err != nil {
+					return err
+				}
+			}
 			req := &fealtyv1.SetManifestRequest{Manifest: data, Reason: reason, DryRun: dry}
 			if setupFile != "" {
 				if len(keys) > 0 {
@@ -311,19 +340,29 @@ coordinator's socket, or from elsewhere with the setup token that the coordinato
 				if err != nil {
 					return err
 				}
-				return c.wasSet(resp, m, dry, true)
+				if err := c.wasSet(resp, m, dry, true); err != nil {
+					return err
+				}
+				return c.tellOfShares(cfg, sharesOut, resp.GetShares())
 			}
 			signers, err := readKeys(cfg, keys)
 			if err != nil {
 				return err
 			}
-			return c.asking(cfg, func(s *services) error { return c.setManifest(ctx, s, req, m, signers) })
+			return c.asking(cfg, func(s *services) error {
+				resp, err := c.setManifest(ctx, s, req, m, signers)
+				if err != nil {
+					return err
+				}
+				return c.tellOfShares(cfg, sharesOut, resp.GetShares())
+			})
 		},
 	})
 	f := cmd.Flags()
 	f.StringArrayVar(&keys, "sign-with", nil, "sign with the key in this PEM file; once for each signer")
 	f.StringVar(&reason, "reason", "", "why, for the history; at most 256 bytes")
 	f.StringVar(&setupFile, "setup-token-file", "", "set the first manifest from elsewhere, with the setup token in this file")
+	f.StringVar(&sharesOut, "shares-out", "", "write the shares of the seed that it makes to files in this folder")
 	dryRun(cmd, &dry)
 	return cmd
 }
@@ -341,31 +380,31 @@ func readKeys(cfg *config, files []string) ([]ed25519.PrivateKey, error) {
 }
 
 // setManifest signs for the head that the coordinator has, and sends.
-func (c *CLI) setManifest(ctx context.Context, s *services, req *fealtyv1.SetManifestRequest, m *manifest.Manifest, signers []ed25519.PrivateKey) error {
+func (c *CLI) setManifest(ctx context.Context, s *services, req *fealtyv1.SetManifestRequest, m *manifest.Manifest, signers []ed25519.PrivateKey) (*fealtyv1.SetManifestResponse, error) {
 	st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	first := st.GetPhase() == "uninitialized"
 	if !first {
 		if len(st.GetHead()) != sha256.Size {
-			return explain.New(explain.RecoveryMode, "method", "a set", "reason", st.GetPhaseReason())
+			return nil, explain.New(explain.RecoveryMode, "method", "a set", "reason", st.GetPhaseReason())
 		}
 		head := history.Hash(st.GetHead())
 		req.CurrentTransition = head[:]
 		for _, key := range signers {
 			public, err := publicKey(key)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			req.Signatures = append(req.Signatures, &fealtyv1.ManifestSignature{Key: public.String(), Signature: ed25519.Sign(key, history.SetStatement(m.Hash(), head))})
 		}
 	}
 	resp, err := s.manifest.SetManifest(ctx, req)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return c.wasSet(resp, m, req.GetDryRun(), first)
+	return resp, c.wasSet(resp, m, req.GetDryRun(), first)
 }
 
 // wasSet shows the transition of a set.
@@ -376,6 +415,7 @@ func (c *CLI) wasSet(resp *fealtyv1.SetManifestResponse, m *manifest.Manifest, d
 	if err := c.print(result{ofMessage(resp), func(p *page) error { return p.facts(transitionFacts(resp.GetTransition(), dry)) }}); err != nil {
 		return err
 	}
+	c.advise(m)
 	if first && !dry {
 		c.talk("cluster %s has its first manifest", m.Cluster)
 		for _, e := range m.Admit {

@@ -15,9 +15,9 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// The record families of the store. Every family but audit, sealed and recovery is under
-// the record MAC: whoever can write the store but holds no seed can neither make
-// a member nor a token, nor lift a ban.
+// The record families of the store. Every family but audit, sealed, seed/share and
+// recovery is under the record MAC: whoever can write the store but holds no seed
+// can neither make a member nor a token, nor lift a ban.
 //
 //	member/<kind>/<name>        a member; kept until it leaves or is removed
 //	token/<id>                  a join token; kept for a week after its end
@@ -28,6 +28,9 @@ import (
 //	trust/ban/key/<key id>      a banned key; kept for svid_ttl + rejoin_grace,
 //	                            in the bundle while a certificate can be valid
 //	sealed/…                    seed and mesh CA key, encrypted by a keeper
+//	seed/set/<transition>       which shares of the seed that transition made
+//	seed/share/<seed epoch>/<salt>/<set>/<owner>
+//	                            a share of the seed, encrypted to its owner
 //	recovery/<attempt>/<owner>  shares that gather, each encrypted to a key in memory
 //	audit/<time>-<random>       who did what; kept for 90 days
 const (
@@ -40,6 +43,8 @@ const (
 	banIDPrefix    = "trust/ban/id/"
 	banKeyPrefix   = "trust/ban/key/"
 	sealedPrefix   = "sealed/"
+	shareSetPrefix = "seed/set/"
+	sharePrefix    = "seed/share/"
 	auditPrefix    = "audit/"
 )
 

@@ -89,7 +89,7 @@ type move struct {
 	root     *x509.Certificate
 	mesh     *ca.MeshCA
 	keepers  []keeper
-	shares   []sealedShare // made for this move
+	shares   shareSet // made by it; empty if it makes none
 
 	// newSeed says that the seed was made for this move: its root is written, and
 	// it is wiped if the move does not come into force.
@@ -105,9 +105,10 @@ type keeper struct {
 	keyring.Keeper
 }
 
-// wipe overwrites the secrets that were made for the move, if nobody uses them.
+// wipe overwrites the secrets that were made for the move, if nobody uses them. A
+// nil move has none.
 func (mv *move) wipe() {
-	if mv.newSeed {
+	if mv != nil && mv.newSeed {
 		mv.secrets.wipe()
 	}
 }
@@ -177,16 +178,16 @@ func (c *Coordinator) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 		return nil, err
 	}
 	mv, err := c.compose(req, s, next, first)
-	if err != nil {
-		return nil, err
-	}
-	mv.keepers = keepers
 	inUse := false
 	defer func() {
 		if !inUse {
 			mv.wipe()
 		}
 	}()
+	if err != nil {
+		return nil, err
+	}
+	mv.keepers = keepers
 	if err := c.moveFits(ctx, mv); err != nil {
 		return nil, err
 	}
@@ -199,7 +200,7 @@ func (c *Coordinator) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	if inUse, err = c.swap(ctx, mv); err != nil {
 		return nil, err
 	}
-	return &fealtyv1.SetManifestResponse{Transition: transitionMessage(mv.link)}, nil
+	return &fealtyv1.SetManifestResponse{Transition: transitionMessage(mv.link), Shares: mv.shares.message()}, nil
 }
 
 // staysAdmitted reports whether next admits this coordinator, and under the name
@@ -216,7 +217,8 @@ func (c *Coordinator) staysAdmitted(s *state, next *manifest.Manifest) error {
 	return nil
 }
 
-// compose makes the move that req asks for, after s. It writes nothing.
+// compose makes the move that req asks for, after s. It writes nothing. What it
+// returns with an error is to be wiped.
 func (c *Coordinator) compose(req *fealtyv1.SetManifestRequest, s *state, m *manifest.Manifest, first bool) (*move, error) {
 	if s.phase == phaseUninitialized {
 		if !first {
@@ -281,11 +283,11 @@ func (c *Coordinator) composeGenesis(req *fealtyv1.SetManifestRequest, m *manife
 	if err := c.makeSeed(mv, t); err != nil {
 		return nil, err
 	}
-	if err := mv.split(t); err != nil {
-		return nil, err
+	if err := mv.splitSeed(t); err != nil {
+		return mv, err
 	}
 	if err := c.newMesh(mv, t); err != nil {
-		return nil, err
+		return mv, err
 	}
 	return mv, mv.seal(t)
 }
@@ -335,7 +337,7 @@ func (c *Coordinator) moveFits(ctx context.Context, mv *move) error {
 }
 
 // writeSecrets writes what must be found by who comes up at the new head: the
-// seed, sealed by each keeper, and the root.
+// seed, sealed by each keeper, its shares, encrypted to their owners, and the root.
 func (c *Coordinator) writeSecrets(ctx context.Context, mv *move) error {
 	t := &mv.link.Transition
 	for _, k := range mv.keepers {
@@ -352,16 +354,15 @@ func (c *Coordinator) writeSecrets(ctx context.Context, mv *move) error {
 			return err
 		}
 	}
-	if err := c.writeShares(ctx, mv); err != nil {
-		return err
+	if mv.newSeed {
+		if err := c.writeSealed(ctx, rootKey(t.SeedEpoch, t.Salt), mv.root.Raw); err != nil {
+			return err
+		}
+		if err := c.faults.Hit("set.after-seed"); err != nil {
+			return err
+		}
 	}
-	if !mv.newSeed {
-		return nil
-	}
-	if err := c.writeSealed(ctx, rootKey(t.SeedEpoch, t.Salt), mv.root.Raw); err != nil {
-		return err
-	}
-	return c.faults.Hit("set.after-seed")
+	return c.writeShares(ctx, mv)
 }
 
 // bundleFits reports whether a trust bundle can be made of what is in force after
@@ -498,13 +499,11 @@ func (c *Coordinator) writeSealed(ctx context.Context, key string, value []byte)
 	return errBusy("the sealed secret")
 }
 
-// keepers returns the keepers among the owners of m.
+// keepers returns the keepers of m, ready to seal. A manifest may have none: then
+// its people bring the seed back.
 func (c *Coordinator) keepers(m *manifest.Manifest) ([]keeper, error) {
 	var out []keeper
-	for _, o := range m.Seed.Owners {
-		if o.Keeper == "" {
-			continue
-		}
+	for _, o := range m.Seed.Keepers() {
 		k, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
 		if err != nil {
 			return nil, explain.Wrap(err, explain.KeeperUnusable, "keeper", o.Name, "problem", err.Error())

@@ -3,71 +3,170 @@ package coordinator
 import (
 	"context"
 	"crypto/ed25519"
+	"encoding/hex"
 	"fmt"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
 )
 
-// seedShareKey is where the share of an owner is kept, encrypted to that owner. It
-// names the set, which is new with every split: no set overwrites another.
-func seedShareKey(epoch uint64, salt history.Salt, set [keyring.ShareSetBytes]byte, owner string) string {
-	return fmt.Sprintf("seed/share/%d/%x/%x/%s", epoch, salt[:], set[:], owner)
+// A shareSet is one split of the seed among the people of a manifest, each share
+// encrypted to its owner. The zero shareSet is none.
+type shareSet struct {
+	id     [keyring.ShareSetBytes]byte
+	shares []ownerShare // in the order of the manifest
 }
 
-// sealedShare is one owner's share, encrypted to that owner.
-type sealedShare struct {
-	key  string // in the store
-	file []byte
+type ownerShare struct {
+	owner string
+	file  []byte // age, armored
 }
 
-// split gives each person among the owners a share of the seed of mv: the
-// commitments stand in t, the shares are encrypted to their owners.
-func (mv *move) split(t *history.Transition) error {
-	m := mv.manifest
-	t.ShareCommitments = nil
-	people := 0
-	for _, o := range m.Seed.Owners {
-		if o.Keeper == "" {
-			people++
-		}
+// message returns the shares as the API carries them.
+func (s shareSet) message() []*fealtyv1.SeedShare {
+	var out []*fealtyv1.SeedShare
+	for _, x := range s.shares {
+		out = append(out, &fealtyv1.SeedShare{Owner: x.owner, File: x.file})
 	}
-	if people == 0 {
+	return out
+}
+
+// splitSeed splits the seed of the move among the people of its manifest, and
+// commits t to the shares. A keeper has none: it holds all of the seed.
+func (mv *move) splitSeed(t *history.Transition) error {
+	people := mv.manifest.Seed.People()
+	t.ShareCommitments = nil
+	if len(people) == 0 {
 		return nil
 	}
-	shares, err := keyring.Split(mv.secrets.seed, m.Seed.Threshold, people)
+	shares, err := keyring.Split(mv.secrets.seed, t.Threshold, len(people))
 	if err != nil {
-		return explain.Wrap(err, explain.RequestField, "field", "seed.threshold", "problem", err.Error())
+		return fmt.Errorf("split the seed: %w", err)
 	}
-	next := 0
-	for _, o := range m.Seed.Owners {
-		if o.Keeper != "" {
-			continue
+	defer func() {
+		for _, s := range shares {
+			s.Wipe()
 		}
-		share := shares[next]
-		next++
+	}()
+	mv.shares = shareSet{id: shares[0].Set()}
+	for i, o := range people {
+		t.ShareCommitments = append(t.ShareCommitments, history.ShareCommitment{Owner: o.Name, Hash: shares[i].Commitment(mv.manifest.Cluster, t.SeedEpoch)})
 		file, err := keyring.SealShare(o.Recipient, keyring.ShareFile{
-			Cluster: m.Cluster, Owner: o.Name, SeedEpoch: t.SeedEpoch, Threshold: m.Seed.Threshold,
-			TransactionKey: mv.secrets.keys.Transaction().Public().(ed25519.PublicKey), RootPin: identity.KeyOf(mv.root), Share: share,
+			Cluster: mv.manifest.Cluster, Owner: o.Name, SeedEpoch: t.SeedEpoch, Threshold: t.Threshold,
+			TransactionKey: mv.secrets.keys.Transaction().Public().(ed25519.PublicKey), RootPin: identity.KeyOf(mv.root), Share: shares[i],
 		})
 		if err != nil {
-			return explain.Wrap(err, explain.RequestField, "field", "seed.owners", "problem", err.Error())
+			return explain.Wrap(err, explain.RequestField, "field", "seed.owners", "problem", fmt.Sprintf("the share of %s cannot be encrypted: %v", o.Name, err))
 		}
-		t.ShareCommitments = append(t.ShareCommitments, history.ShareCommitment{Owner: o.Name, Hash: share.Commitment(m.Cluster, t.SeedEpoch)})
-		mv.shares = append(mv.shares, sealedShare{seedShareKey(t.SeedEpoch, t.Salt, share.Set(), o.Name), file})
-		share.Wipe()
+		mv.shares.shares = append(mv.shares.shares, ownerShare{o.Name, file})
 	}
 	return nil
 }
 
-// writeShares writes the shares of the move, before the head moves.
+// shareSetRecord says which shares a transition made. It is under the record MAC,
+// so that shares which were exchanged in the store are not handed out.
+type shareSetRecord struct {
+	Set    string            `json:"set"`    // hex
+	Shares map[string]string `json:"shares"` // SHA-256 of each file, in hex, by owner
+}
+
+func shareSetKey(made history.Hash) string { return shareSetPrefix + made.String() }
+
+// sharesPrefix is where the shares of a seed are, of every set.
+func sharesPrefix(epoch uint64, salt history.Salt) string {
+	return fmt.Sprintf("%s%d/%x/", sharePrefix, epoch, salt[:])
+}
+
+func shareKey(epoch uint64, salt history.Salt, set, owner string) string {
+	return sharesPrefix(epoch, salt) + set + "/" + owner
+}
+
+// writeShares writes the shares that the move made, before its head: whoever sees
+// the head finds them. Their names are new with each split, so that no attempt
+// overwrites another one's.
 func (c *Coordinator) writeShares(ctx context.Context, mv *move) error {
-	for _, s := range mv.shares {
-		if err := c.writeSealed(ctx, s.key, s.file); err != nil {
+	if len(mv.shares.shares) == 0 {
+		return nil
+	}
+	auth, err := store.NewAuthenticator(mv.secrets.keys.RecordMAC())
+	if err != nil {
+		return fmt.Errorf("key the record MAC: %w", err)
+	}
+	rec := shareSetRecord{Set: hex.EncodeToString(mv.shares.id[:]), Shares: make(map[string]string)}
+	for _, x := range mv.shares.shares {
+		sum := sha256Sum(x.file)
+		rec.Shares[x.owner] = hex.EncodeToString(sum[:])
+		if err := c.writeSealed(ctx, shareKey(mv.link.SeedEpoch, mv.link.Salt, rec.Set, x.owner), x.file); err != nil {
+			return err
+		}
+		if err := c.faults.Hit("set.after-share"); err != nil {
 			return err
 		}
 	}
-	return nil
+	w, err := records{c.store, auth}.put(shareSetKey(mv.link.Hash), rec)
+	if err != nil {
+		return err
+	}
+	if err := c.writeSealed(ctx, w.Key, w.Value); err != nil {
+		return err
+	}
+	return c.faults.Hit("set.after-shares")
+}
+
+// sharesMade returns the last transition up to the head that made shares.
+func (s *state) sharesMade() history.Link {
+	links := s.chain.Links()
+	for i := len(links) - 1; i > 0; i-- {
+		switch links[i].Kind {
+		case history.KindReshare, history.KindReseed:
+			return links[i]
+		}
+	}
+	return links[0]
+}
+
+// GetSeedShares returns the shares that the owners of the manifest in force should
+// hold.
+func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSharesRequest) (*fealtyv1.GetSeedSharesResponse, error) {
+	s, err := m.c.ready()
+	if err != nil {
+		return nil, err
+	}
+	made := s.sharesMade()
+	out := &fealtyv1.GetSeedSharesResponse{Transition: transitionMessage(made)}
+	people := s.manifest.Seed.People()
+	if len(people) == 0 {
+		return out, nil
+	}
+	rec, err := get[shareSetRecord](ctx, s.records, shareSetKey(made.Hash))
+	if err != nil {
+		return nil, m.c.storeError("read which shares of the seed there are", err)
+	}
+	for _, o := range people {
+		file, err := m.c.readShare(ctx, made, rec.value, o)
+		if err != nil {
+			return nil, err
+		}
+		out.Shares = append(out.Shares, &fealtyv1.SeedShare{Owner: o.Name, File: file})
+	}
+	return out, nil
+}
+
+// readShare reads the share of o from the store, and compares it with what was
+// written.
+func (c *Coordinator) readShare(ctx context.Context, made history.Link, rec shareSetRecord, o manifest.Owner) ([]byte, error) {
+	const what = "read a share of the seed"
+	e, err := c.store.Get(ctx, shareKey(made.SeedEpoch, made.Salt, rec.Set, o.Name))
+	if err != nil {
+		return nil, c.storeError(what, err)
+	}
+	if sum := sha256Sum(e.Value); hex.EncodeToString(sum[:]) != rec.Shares[o.Name] {
+		return nil, c.storeError(what, fmt.Errorf("the share of %s is not the one that was written: %w", o.Name, store.ErrForged))
+	}
+	return e.Value, nil
 }

@@ -160,8 +160,10 @@ func (x *SetManifestRequest) GetDryRun() bool {
 
 // SetManifestResponse describes the transition that is now the head.
 type SetManifestResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Transition    *Transition            `protobuf:"bytes,1,opt,name=transition,proto3" json:"transition,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Transition *Transition            `protobuf:"bytes,1,opt,name=transition,proto3" json:"transition,omitempty"`
+	// The shares of the seed that it made, one for each owner with a recipient.
+	Shares        []*SeedShare `protobuf:"bytes,2,rep,name=shares,proto3" json:"shares,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -203,6 +205,159 @@ func (x *SetManifestResponse) GetTransition() *Transition {
 	return nil
 }
 
+func (x *SetManifestResponse) GetShares() []*SeedShare {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
+// SeedShare is a share of the seed, encrypted to its owner.
+type SeedShare struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The owner's name in the manifest.
+	Owner string `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	// An age file, armored. Without the owner's key it says nothing.
+	File          []byte `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SeedShare) Reset() {
+	*x = SeedShare{}
+	mi := &file_fealty_v1_manifest_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SeedShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SeedShare) ProtoMessage() {}
+
+func (x *SeedShare) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_manifest_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SeedShare.ProtoReflect.Descriptor instead.
+func (*SeedShare) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SeedShare) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *SeedShare) GetFile() []byte {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+// GetSeedSharesRequest asks for the shares of the manifest in force.
+type GetSeedSharesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSeedSharesRequest) Reset() {
+	*x = GetSeedSharesRequest{}
+	mi := &file_fealty_v1_manifest_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSeedSharesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSeedSharesRequest) ProtoMessage() {}
+
+func (x *GetSeedSharesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_manifest_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSeedSharesRequest.ProtoReflect.Descriptor instead.
+func (*GetSeedSharesRequest) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{4}
+}
+
+// GetSeedSharesResponse holds the shares in the order of the manifest.
+type GetSeedSharesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The transition that made them.
+	Transition    *Transition  `protobuf:"bytes,1,opt,name=transition,proto3" json:"transition,omitempty"`
+	Shares        []*SeedShare `protobuf:"bytes,2,rep,name=shares,proto3" json:"shares,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSeedSharesResponse) Reset() {
+	*x = GetSeedSharesResponse{}
+	mi := &file_fealty_v1_manifest_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSeedSharesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSeedSharesResponse) ProtoMessage() {}
+
+func (x *GetSeedSharesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_manifest_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSeedSharesResponse.ProtoReflect.Descriptor instead.
+func (*GetSeedSharesResponse) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetSeedSharesResponse) GetTransition() *Transition {
+	if x != nil {
+		return x.Transition
+	}
+	return nil
+}
+
+func (x *GetSeedSharesResponse) GetShares() []*SeedShare {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
 // FirstSetRequest is the caller's only message on a FirstSet stream.
 type FirstSetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -215,7 +370,7 @@ type FirstSetRequest struct {
 
 func (x *FirstSetRequest) Reset() {
 	*x = FirstSetRequest{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[3]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -227,7 +382,7 @@ func (x *FirstSetRequest) String() string {
 func (*FirstSetRequest) ProtoMessage() {}
 
 func (x *FirstSetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[3]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -240,7 +395,7 @@ func (x *FirstSetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FirstSetRequest.ProtoReflect.Descriptor instead.
 func (*FirstSetRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FirstSetRequest) GetSet() *SetManifestRequest {
@@ -271,7 +426,7 @@ type FirstSetResponse struct {
 
 func (x *FirstSetResponse) Reset() {
 	*x = FirstSetResponse{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[4]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -283,7 +438,7 @@ func (x *FirstSetResponse) String() string {
 func (*FirstSetResponse) ProtoMessage() {}
 
 func (x *FirstSetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[4]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -296,7 +451,7 @@ func (x *FirstSetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FirstSetResponse.ProtoReflect.Descriptor instead.
 func (*FirstSetResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FirstSetResponse) GetStep() isFirstSetResponse_Step {
@@ -352,7 +507,7 @@ type GetManifestRequest struct {
 
 func (x *GetManifestRequest) Reset() {
 	*x = GetManifestRequest{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[5]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -364,7 +519,7 @@ func (x *GetManifestRequest) String() string {
 func (*GetManifestRequest) ProtoMessage() {}
 
 func (x *GetManifestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[5]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -377,7 +532,7 @@ func (x *GetManifestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetManifestRequest.ProtoReflect.Descriptor instead.
 func (*GetManifestRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetManifestRequest) GetIndex() uint64 {
@@ -398,7 +553,7 @@ type GetManifestResponse struct {
 
 func (x *GetManifestResponse) Reset() {
 	*x = GetManifestResponse{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[6]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -410,7 +565,7 @@ func (x *GetManifestResponse) String() string {
 func (*GetManifestResponse) ProtoMessage() {}
 
 func (x *GetManifestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[6]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -423,7 +578,7 @@ func (x *GetManifestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetManifestResponse.ProtoReflect.Descriptor instead.
 func (*GetManifestResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{6}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetManifestResponse) GetManifest() []byte {
@@ -451,7 +606,7 @@ type GetHistoryRequest struct {
 
 func (x *GetHistoryRequest) Reset() {
 	*x = GetHistoryRequest{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[7]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -463,7 +618,7 @@ func (x *GetHistoryRequest) String() string {
 func (*GetHistoryRequest) ProtoMessage() {}
 
 func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[7]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -476,7 +631,7 @@ func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{7}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetHistoryRequest) GetFrom() uint64 {
@@ -502,7 +657,7 @@ type GetHistoryResponse struct {
 
 func (x *GetHistoryResponse) Reset() {
 	*x = GetHistoryResponse{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[8]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -514,7 +669,7 @@ func (x *GetHistoryResponse) String() string {
 func (*GetHistoryResponse) ProtoMessage() {}
 
 func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[8]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -527,7 +682,7 @@ func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{8}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetHistoryResponse) GetTransitions() []*Transition {
@@ -578,7 +733,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[9]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -590,7 +745,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[9]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -603,7 +758,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{9}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Transition) GetRecord() []byte {
@@ -684,11 +839,21 @@ const file_fealty_v1_manifest_proto_rawDesc = "" +
 	"signatures\x18\x03 \x03(\v2\x1c.fealty.v1.ManifestSignatureR\n" +
 	"signatures\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x17\n" +
-	"\adry_run\x18\x05 \x01(\bR\x06dryRun\"L\n" +
+	"\adry_run\x18\x05 \x01(\bR\x06dryRun\"z\n" +
 	"\x13SetManifestResponse\x125\n" +
 	"\n" +
 	"transition\x18\x01 \x01(\v2\x15.fealty.v1.TransitionR\n" +
-	"transition\"^\n" +
+	"transition\x12,\n" +
+	"\x06shares\x18\x02 \x03(\v2\x14.fealty.v1.SeedShareR\x06shares\"5\n" +
+	"\tSeedShare\x12\x14\n" +
+	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x12\n" +
+	"\x04file\x18\x02 \x01(\fR\x04file\"\x16\n" +
+	"\x14GetSeedSharesRequest\"|\n" +
+	"\x15GetSeedSharesResponse\x125\n" +
+	"\n" +
+	"transition\x18\x01 \x01(\v2\x15.fealty.v1.TransitionR\n" +
+	"transition\x12,\n" +
+	"\x06shares\x18\x02 \x03(\v2\x14.fealty.v1.SeedShareR\x06shares\"^\n" +
 	"\x0fFirstSetRequest\x12/\n" +
 	"\x03set\x18\x01 \x01(\v2\x1d.fealty.v1.SetManifestRequestR\x03set\x12\x1a\n" +
 	"\bevidence\x18\x02 \x01(\fR\bevidence\"h\n" +
@@ -721,14 +886,16 @@ const file_fealty_v1_manifest_proto_rawDesc = "" +
 	"\rmanifest_hash\x18\a \x01(\fR\fmanifestHash\x12\x1e\n" +
 	"\vmesh_ca_key\x18\b \x01(\fR\tmeshCaKey\x12;\n" +
 	"\vrecorded_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"recordedAt2\x8a\x05\n" +
+	"recordedAt2\xb5\x06\n" +
 	"\x0fManifestService\x12\xa0\x01\n" +
 	"\vSetManifest\x12\x1d.fealty.v1.SetManifestRequest\x1a\x1e.fealty.v1.SetManifestResponse\"R\xea\xe0\x18N\n" +
 	"\x05admin \x01*Can admin carries the manifest; the signers' signatures authorize it\x12\x94\x01\n" +
 	"\bFirstSet\x12\x1a.fealty.v1.FirstSetRequest\x1a\x1b.fealty.v1.FirstSetResponse\"K\xea\xe0\x18G\x18\x01*Cno identity exists yet; the setup token is proven over this channel(\x010\x01\x12\x94\x01\n" +
 	"\vGetManifest\x12\x1d.fealty.v1.GetManifestRequest\x1a\x1e.fealty.v1.GetManifestResponse\"F\xea\xe0\x18B\n" +
 	"\x05admin\n" +
-	"\breadonly \x01*-people read the trust policy that is in force\x12\xa5\x01\n" +
+	"\breadonly \x01*-people read the trust policy that is in force\x12\xa8\x01\n" +
+	"\rGetSeedShares\x12\x1f.fealty.v1.GetSeedSharesRequest\x1a .fealty.v1.GetSeedSharesResponse\"T\xea\xe0\x18P\n" +
+	"\x05admin \x01*Ean admin hands the shares to their owners, whose keys alone open them\x12\xa5\x01\n" +
 	"\n" +
 	"GetHistory\x12\x1c.fealty.v1.GetHistoryRequest\x1a\x1d.fealty.v1.GetHistoryResponse\"Z\xea\xe0\x18V\n" +
 	"\x05admin\n" +
@@ -746,41 +913,49 @@ func file_fealty_v1_manifest_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_manifest_proto_rawDescData
 }
 
-var file_fealty_v1_manifest_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_fealty_v1_manifest_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_fealty_v1_manifest_proto_goTypes = []any{
 	(*ManifestSignature)(nil),     // 0: fealty.v1.ManifestSignature
 	(*SetManifestRequest)(nil),    // 1: fealty.v1.SetManifestRequest
 	(*SetManifestResponse)(nil),   // 2: fealty.v1.SetManifestResponse
-	(*FirstSetRequest)(nil),       // 3: fealty.v1.FirstSetRequest
-	(*FirstSetResponse)(nil),      // 4: fealty.v1.FirstSetResponse
-	(*GetManifestRequest)(nil),    // 5: fealty.v1.GetManifestRequest
-	(*GetManifestResponse)(nil),   // 6: fealty.v1.GetManifestResponse
-	(*GetHistoryRequest)(nil),     // 7: fealty.v1.GetHistoryRequest
-	(*GetHistoryResponse)(nil),    // 8: fealty.v1.GetHistoryResponse
-	(*Transition)(nil),            // 9: fealty.v1.Transition
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*SeedShare)(nil),             // 3: fealty.v1.SeedShare
+	(*GetSeedSharesRequest)(nil),  // 4: fealty.v1.GetSeedSharesRequest
+	(*GetSeedSharesResponse)(nil), // 5: fealty.v1.GetSeedSharesResponse
+	(*FirstSetRequest)(nil),       // 6: fealty.v1.FirstSetRequest
+	(*FirstSetResponse)(nil),      // 7: fealty.v1.FirstSetResponse
+	(*GetManifestRequest)(nil),    // 8: fealty.v1.GetManifestRequest
+	(*GetManifestResponse)(nil),   // 9: fealty.v1.GetManifestResponse
+	(*GetHistoryRequest)(nil),     // 10: fealty.v1.GetHistoryRequest
+	(*GetHistoryResponse)(nil),    // 11: fealty.v1.GetHistoryResponse
+	(*Transition)(nil),            // 12: fealty.v1.Transition
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_fealty_v1_manifest_proto_depIdxs = []int32{
 	0,  // 0: fealty.v1.SetManifestRequest.signatures:type_name -> fealty.v1.ManifestSignature
-	9,  // 1: fealty.v1.SetManifestResponse.transition:type_name -> fealty.v1.Transition
-	1,  // 2: fealty.v1.FirstSetRequest.set:type_name -> fealty.v1.SetManifestRequest
-	2,  // 3: fealty.v1.FirstSetResponse.done:type_name -> fealty.v1.SetManifestResponse
-	9,  // 4: fealty.v1.GetManifestResponse.transition:type_name -> fealty.v1.Transition
-	9,  // 5: fealty.v1.GetHistoryResponse.transitions:type_name -> fealty.v1.Transition
-	10, // 6: fealty.v1.Transition.recorded_at:type_name -> google.protobuf.Timestamp
-	1,  // 7: fealty.v1.ManifestService.SetManifest:input_type -> fealty.v1.SetManifestRequest
-	3,  // 8: fealty.v1.ManifestService.FirstSet:input_type -> fealty.v1.FirstSetRequest
-	5,  // 9: fealty.v1.ManifestService.GetManifest:input_type -> fealty.v1.GetManifestRequest
-	7,  // 10: fealty.v1.ManifestService.GetHistory:input_type -> fealty.v1.GetHistoryRequest
-	2,  // 11: fealty.v1.ManifestService.SetManifest:output_type -> fealty.v1.SetManifestResponse
-	4,  // 12: fealty.v1.ManifestService.FirstSet:output_type -> fealty.v1.FirstSetResponse
-	6,  // 13: fealty.v1.ManifestService.GetManifest:output_type -> fealty.v1.GetManifestResponse
-	8,  // 14: fealty.v1.ManifestService.GetHistory:output_type -> fealty.v1.GetHistoryResponse
-	11, // [11:15] is the sub-list for method output_type
-	7,  // [7:11] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	12, // 1: fealty.v1.SetManifestResponse.transition:type_name -> fealty.v1.Transition
+	3,  // 2: fealty.v1.SetManifestResponse.shares:type_name -> fealty.v1.SeedShare
+	12, // 3: fealty.v1.GetSeedSharesResponse.transition:type_name -> fealty.v1.Transition
+	3,  // 4: fealty.v1.GetSeedSharesResponse.shares:type_name -> fealty.v1.SeedShare
+	1,  // 5: fealty.v1.FirstSetRequest.set:type_name -> fealty.v1.SetManifestRequest
+	2,  // 6: fealty.v1.FirstSetResponse.done:type_name -> fealty.v1.SetManifestResponse
+	12, // 7: fealty.v1.GetManifestResponse.transition:type_name -> fealty.v1.Transition
+	12, // 8: fealty.v1.GetHistoryResponse.transitions:type_name -> fealty.v1.Transition
+	13, // 9: fealty.v1.Transition.recorded_at:type_name -> google.protobuf.Timestamp
+	1,  // 10: fealty.v1.ManifestService.SetManifest:input_type -> fealty.v1.SetManifestRequest
+	6,  // 11: fealty.v1.ManifestService.FirstSet:input_type -> fealty.v1.FirstSetRequest
+	8,  // 12: fealty.v1.ManifestService.GetManifest:input_type -> fealty.v1.GetManifestRequest
+	4,  // 13: fealty.v1.ManifestService.GetSeedShares:input_type -> fealty.v1.GetSeedSharesRequest
+	10, // 14: fealty.v1.ManifestService.GetHistory:input_type -> fealty.v1.GetHistoryRequest
+	2,  // 15: fealty.v1.ManifestService.SetManifest:output_type -> fealty.v1.SetManifestResponse
+	7,  // 16: fealty.v1.ManifestService.FirstSet:output_type -> fealty.v1.FirstSetResponse
+	9,  // 17: fealty.v1.ManifestService.GetManifest:output_type -> fealty.v1.GetManifestResponse
+	5,  // 18: fealty.v1.ManifestService.GetSeedShares:output_type -> fealty.v1.GetSeedSharesResponse
+	11, // 19: fealty.v1.ManifestService.GetHistory:output_type -> fealty.v1.GetHistoryResponse
+	15, // [15:20] is the sub-list for method output_type
+	10, // [10:15] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_manifest_proto_init() }
@@ -789,7 +964,7 @@ func file_fealty_v1_manifest_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
-	file_fealty_v1_manifest_proto_msgTypes[4].OneofWrappers = []any{
+	file_fealty_v1_manifest_proto_msgTypes[7].OneofWrappers = []any{
 		(*FirstSetResponse_Nonce)(nil),
 		(*FirstSetResponse_Done)(nil),
 	}
@@ -799,7 +974,7 @@ func file_fealty_v1_manifest_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_manifest_proto_rawDesc), len(file_fealty_v1_manifest_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,10 +19,11 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ManifestService_SetManifest_FullMethodName = "/fealty.v1.ManifestService/SetManifest"
-	ManifestService_FirstSet_FullMethodName    = "/fealty.v1.ManifestService/FirstSet"
-	ManifestService_GetManifest_FullMethodName = "/fealty.v1.ManifestService/GetManifest"
-	ManifestService_GetHistory_FullMethodName  = "/fealty.v1.ManifestService/GetHistory"
+	ManifestService_SetManifest_FullMethodName   = "/fealty.v1.ManifestService/SetManifest"
+	ManifestService_FirstSet_FullMethodName      = "/fealty.v1.ManifestService/FirstSet"
+	ManifestService_GetManifest_FullMethodName   = "/fealty.v1.ManifestService/GetManifest"
+	ManifestService_GetSeedShares_FullMethodName = "/fealty.v1.ManifestService/GetSeedShares"
+	ManifestService_GetHistory_FullMethodName    = "/fealty.v1.ManifestService/GetHistory"
 )
 
 // ManifestServiceClient is the client API for ManifestService service.
@@ -40,6 +41,9 @@ type ManifestServiceClient interface {
 	FirstSet(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FirstSetRequest, FirstSetResponse], error)
 	// GetManifest returns the manifest in force, or the one of a past transition.
 	GetManifest(ctx context.Context, in *GetManifestRequest, opts ...grpc.CallOption) (*GetManifestResponse, error)
+	// GetSeedShares returns the encrypted shares of the seed that belong to the
+	// manifest in force.
+	GetSeedShares(ctx context.Context, in *GetSeedSharesRequest, opts ...grpc.CallOption) (*GetSeedSharesResponse, error)
 	// GetHistory returns the signed chain, for reading and for verifying.
 	GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error)
 }
@@ -85,6 +89,16 @@ func (c *manifestServiceClient) GetManifest(ctx context.Context, in *GetManifest
 	return out, nil
 }
 
+func (c *manifestServiceClient) GetSeedShares(ctx context.Context, in *GetSeedSharesRequest, opts ...grpc.CallOption) (*GetSeedSharesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetSeedSharesResponse)
+	err := c.cc.Invoke(ctx, ManifestService_GetSeedShares_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *manifestServiceClient) GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetHistoryResponse)
@@ -110,6 +124,9 @@ type ManifestServiceServer interface {
 	FirstSet(grpc.BidiStreamingServer[FirstSetRequest, FirstSetResponse]) error
 	// GetManifest returns the manifest in force, or the one of a past transition.
 	GetManifest(context.Context, *GetManifestRequest) (*GetManifestResponse, error)
+	// GetSeedShares returns the encrypted shares of the seed that belong to the
+	// manifest in force.
+	GetSeedShares(context.Context, *GetSeedSharesRequest) (*GetSeedSharesResponse, error)
 	// GetHistory returns the signed chain, for reading and for verifying.
 	GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error)
 	mustEmbedUnimplementedManifestServiceServer()
@@ -130,6 +147,9 @@ func (UnimplementedManifestServiceServer) FirstSet(grpc.BidiStreamingServer[Firs
 }
 func (UnimplementedManifestServiceServer) GetManifest(context.Context, *GetManifestRequest) (*GetManifestResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetManifest not implemented")
+}
+func (UnimplementedManifestServiceServer) GetSeedShares(context.Context, *GetSeedSharesRequest) (*GetSeedSharesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetSeedShares not implemented")
 }
 func (UnimplementedManifestServiceServer) GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetHistory not implemented")
@@ -198,6 +218,24 @@ func _ManifestService_GetManifest_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ManifestService_GetSeedShares_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetSeedSharesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManifestServiceServer).GetSeedShares(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ManifestService_GetSeedShares_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManifestServiceServer).GetSeedShares(ctx, req.(*GetSeedSharesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ManifestService_GetHistory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetHistoryRequest)
 	if err := dec(in); err != nil {
@@ -230,6 +268,10 @@ var ManifestService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetManifest",
 			Handler:    _ManifestService_GetManifest_Handler,
+		},
+		{
+			MethodName: "GetSeedShares",
+			Handler:    _ManifestService_GetSeedShares_Handler,
 		},
 		{
 			MethodName: "GetHistory",

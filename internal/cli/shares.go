@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+func (c *CLI) manifestShares() *cobra.Command {
+	var out string
+	cmd := c.command(spec{
+		use: "shares", short: "fetch the encrypted shares of the seed, for their owners",
+		long: `Fetch the shares of the seed that belong to the manifest in force, each encrypted to its owner's key. With --out
+each is written to a file of its own, named after its owner, to be handed to that person. Nobody else can open it.
+
+The same files come out of fealty manifest set and fealty manifest reshare with --shares-out.`,
+		sample: "  fealty manifest shares --out shares",
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			return c.asking(cfg, func(s *services) error {
+				resp, err := s.manifest.GetSeedShares(ctx, &fealtyv1.GetSeedSharesRequest{})
+				if err != nil {
+					return err
+				}
+				if err := c.print(result{ofMessage(resp), func(p *page) error {
+					t := &table{columns: []column{{title: "OWNER"}, {title: "MADE AT INDEX", right: true}, {title: "BYTES", right: true}}}
+					for _, x := range resp.GetShares() {
+						t.add(txt(x.GetOwner()), txt(itoa(int64(resp.GetTransition().GetIndex()))), txt(itoa(int64(len(x.GetFile())))))
+					}
+					return p.table(t)
+				}}); err != nil {
+					return err
+				}
+				switch {
+				case len(resp.GetShares()) == 0:
+					c.talk("the manifest in force has no seed share owners: its keepers hold the seed")
+					return nil
+				case out == "":
+					c.talk("next: fealty manifest shares --out DIR")
+					return nil
+				}
+				return c.writeShares(cfg, out, resp.GetShares())
+			})
+		},
+	})
+	cmd.Flags().StringVar(&out, "out", "", "write each share to a file in this folder")
+	return cmd
+}
+
+// shareFile is where the share of an owner goes.
+func shareFile(dir, owner string) string { return filepath.Join(dir, owner+".share") }
+
+// readySharesDir makes the folder for the shares of m's people, and refuses one
+// that holds a file of theirs: what is found out before a set undoes nothing.
+func (c *CLI) readySharesDir(cfg *config, dir string, m *manifest.Manifest, dry bool) error {
+	people := m.Seed.People()
+	if len(people) == 0 {
+		return explain.New(explain.BadValue, "name", "--shares-out", "value", dir, "problem", "no owner of the seed in this manifest is a person with a share", "want", "the set without it")
+	}
+	dir = cfg.within(dir)
+	if !dry {
+		if err := makeSharesDir(dir); err != nil {
+			return err
+		}
+	}
+	for _, o := range people {
+		if _, err := os.Lstat(shareFile(dir, o.Name)); !errors.Is(err, fs.ErrNotExist) {
+			return explain.Wrap(err, explain.FileExists, "file", shareFile(dir, o.Name), "purpose", "a share of the seed")
+		}
+	}
+	return nil
+}
+
+func makeSharesDir(dir string) error {
+	if err := durable.OS().MkdirAll(dir); err != nil {
+		return explain.Wrap(err, explain.FileNotWritten, "file", dir, "purpose", "the folder for shares", "cause", bare(err).Error())
+	}
+	return nil
+}
+
+// writeShares writes one file for each owner.
+func (c *CLI) writeShares(cfg *config, dir string, shares []*fealtyv1.SeedShare) error {
+	dir = cfg.within(dir)
+	if err := makeSharesDir(dir); err != nil {
+		return err
+	}
+	for _, x := range shares {
+		// The name becomes a path, and comes from elsewhere.
+		if !manifest.IsName(x.GetOwner()) {
+			return explain.New(explain.PeerProtocol, "problem", "it sent a share of the seed for an owner whose name is none")
+		}
+		if err := createFile(shareFile(dir, x.GetOwner()), x.GetFile(), 0o600, "the share of "+x.GetOwner()); err != nil {
+			return err
+		}
+	}
+	c.talk("wrote %s of the seed to %s: give each owner the file of their name, which their key alone opens", plural(len(shares), "share", "shares"), dir)
+	return nil
+}
+
+// tellOfShares says where the shares are that a set made, or writes them.
+func (c *CLI) tellOfShares(cfg *config, dir string, shares []*fealtyv1.SeedShare) error {
+	switch {
+	case len(shares) == 0:
+		return nil
+	case dir == "":
+		c.talk("%s of the seed to hand out, to %s: fealty manifest shares --out DIR", plural(len(shares), "share", "shares"), owners(shares))
+		return nil
+	}
+	if err := c.writeShares(cfg, dir, shares); err != nil {
+		c.talk("the manifest is in force all the same; to get the shares again: fealty manifest shares --out DIR")
+		return err
+	}
+	return nil
+}
+
+func owners(shares []*fealtyv1.SeedShare) string {
+	names := make([]string, 0, len(shares))
+	for _, x := range shares {
+		names = append(names, x.GetOwner())
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// advise tells what a manifest allows and may surprise later.
+func (c *CLI) advise(m *manifest.Manifest) {
+	for _, a := range m.Advise() {
+		c.talk("note: %s: %s; %s", a.Field, a.What, a.Do)
+	}
+}
