@@ -1,11 +1,17 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -99,5 +105,90 @@ func TestStoreNotOpened(t *testing.T) {
 				t.Errorf("the password is shown:\n%s", flag.stderr)
 			}
 		})
+	}
+}
+
+// TestStoreAway: a coordinator whose database is gone stays, says so, is not ready
+// any more after an hour without a confirmed head, and is back by itself.
+func TestStoreAway(t *testing.T) {
+	server := pgtest.New(t)
+	dir := t.TempDir()
+	var ahead atomic.Int64 // of its clock
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fealty := func(ctx context.Context, args ...string) (int, string) {
+		var out bytes.Buffer
+		exit := New(Env{
+			Stdout: &out, Stderr: io.Discard, Args: args, Environ: []string{"FEALTY_STORE=" + server.URL("postgres")}, Dir: dir,
+			Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }, Release: "1.2.3",
+			Width: func() int { return 0 }, IsTerminal: func(any) bool { return false },
+		}).Run(ctx)
+		return exit, out.String()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	go func() {
+		exit, _ := fealty(ctx, "coordinator", "--data", "c", "--listen", "127.0.0.1:0", "--metrics", metrics)
+		ended <- exit
+	}()
+	defer func() {
+		cancel()
+		if exit := <-ended; exit != 0 {
+			t.Errorf("the coordinator ended with %d", exit)
+		}
+	}()
+	probe := func(name string, status int, holds string) {
+		t.Helper()
+		var got string
+		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			resp, err := http.Get("http://" + metrics + "/probe/" + name)
+			if err != nil {
+				got = err.Error()
+				continue
+			}
+			body, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if got = fmt.Sprint(resp.StatusCode, " ", string(body), err); resp.StatusCode == status && strings.Contains(string(body), holds) {
+				return
+			}
+		}
+		t.Fatalf("%s never was %d with %s: %s", name, status, holds, got)
+	}
+	probe("startup", 200, `"uninitialized"`)
+	socket := filepath.Join("c", "admin.sock")
+	exit, text := fealty(ctx, "manifest", "init", "--cluster", "prod.example", "--keeper", "file:"+filepath.Join(dir, "seed.key"), "--signer-key-out", "alice.key", "--socket", socket)
+	if exit != 0 {
+		t.Fatalf("manifest init ended with %d", exit)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "m.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if exit, _ := fealty(ctx, "manifest", "set", "m.yaml", "--socket", socket); exit != 0 {
+		t.Fatalf("manifest set ended with %d", exit)
+	}
+	probe("readiness", 200, `"store":"ok"`)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	ahead.Add(int64(time.Minute))
+	probe("readiness", 200, `"store":"degraded"`)
+	if exit, _ := fealty(ctx, "member", "list", "--socket", socket); exit != 4 {
+		t.Errorf("member list ended with %d", exit)
+	}
+	ahead.Add(int64(time.Hour))
+	probe("readiness", 503, `"store":"degraded"`)
+	probe("liveness", 200, `"ready"`) // it keeps the seed
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	probe("readiness", 200, `"store":"ok"`)
+	if exit, _ := fealty(ctx, "member", "list", "--socket", socket); exit != 0 {
+		t.Errorf("member list ended with %d", exit)
 	}
 }

@@ -35,6 +35,8 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
@@ -58,6 +60,10 @@ type Options struct {
 	// DataDir keeps the cluster, so that it can be started again. Empty means a
 	// temporary directory that goes with the cluster.
 	DataDir string
+
+	// Store is the URL of a PostgreSQL database that keeps the cluster's store. Empty
+	// means SQLite, in the data directory.
+	Store string
 
 	// Members are the names of the data members. Nil means node-a, node-b, node-c.
 	Members []string
@@ -97,7 +103,7 @@ type Cluster struct {
 type part struct {
 	coordinator *coordinator.Coordinator
 	agent       *agent.Agent
-	store       *sqlite.Store
+	store       store.Store
 	cancel      context.CancelFunc
 	done        chan struct{}
 	err         error // set before done is closed
@@ -253,7 +259,7 @@ func (c *Cluster) run(p *part, f func(context.Context) error) {
 // StartCoordinator opens the store and runs the coordinator on it, at the address
 // of before if that is free.
 func (c *Cluster) StartCoordinator(ctx context.Context) error {
-	st, err := sqlite.Open(ctx, filepath.Join(c.dir, storeFile), sqlite.Options{})
+	st, name, err := c.openStore(ctx)
 	if err != nil {
 		return err
 	}
@@ -262,7 +268,7 @@ func (c *Cluster) StartCoordinator(ctx context.Context) error {
 		return errors.Join(err, st.Close())
 	}
 	co, err := coordinator.New(ctx, coordinator.Config{
-		DataDir: filepath.Join(c.dir, coordinatorDir), Store: st, StoreName: "sqlite:" + filepath.Join(c.dir, storeFile),
+		DataDir: filepath.Join(c.dir, coordinatorDir), Store: st, StoreName: name,
 		Listener: l, Log: c.opts.Log.With("part", "coordinator"), Release: c.opts.Release, Rates: c.opts.Rates,
 	})
 	if err != nil {
@@ -277,6 +283,23 @@ func (c *Cluster) StartCoordinator(ctx context.Context) error {
 		_, err := c.Status(ctx)
 		return err == nil, err
 	})
+}
+
+// openStore opens the cluster's store, and returns its name for people.
+func (c *Cluster) openStore(ctx context.Context) (store.Store, string, error) {
+	if c.opts.Store != "" {
+		st, err := postgres.Open(ctx, c.opts.Store, postgres.Options{Log: c.opts.Log.With("part", "store")})
+		if err != nil {
+			return nil, "", err
+		}
+		return st, st.Name(), nil
+	}
+	file := filepath.Join(c.dir, storeFile)
+	st, err := sqlite.Open(ctx, file, sqlite.Options{})
+	if err != nil {
+		return nil, "", err
+	}
+	return st, "sqlite:" + file, nil
 }
 
 // listen takes the address that is kept with the cluster, so that members find

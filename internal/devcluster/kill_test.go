@@ -319,23 +319,57 @@ func TestKillLoop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.check(ctx, t, setup, tok, st)
+	t.Logf("%d kills, %d candidates admitted, %d certificates", kills, len(l.acked), len(l.certs))
+}
+
+// check compares what is recorded with what was acknowledged: nothing is lost,
+// nobody is there twice, nothing was certified without a record, every chain
+// verifies, and the authority epoch has not moved.
+func (l *ledger) check(ctx context.Context, t *testing.T, c *Cluster, tok proof.JoinToken, st *fealtyv1.GetStatusResponse) {
+	t.Helper()
 	if st.GetAuthorityEpoch() != 1 || st.GetHistoryIndex() != 1 {
 		t.Errorf("epoch %d, index %d; want 1, 1", st.GetAuthorityEpoch(), st.GetHistoryIndex())
 	}
-	records := make(map[string]string)
+	records, holders := make(map[string]string), make(map[string]string)
 	for _, m := range st.GetMembers() {
 		records[m.GetName()] = m.GetKeyId()
+		if first := holders[m.GetKeyId()]; first != "" {
+			t.Errorf("one candidate is both %s and %s", first, m.GetName())
+		}
+		holders[m.GetKeyId()] = m.GetName()
 	}
-	lost := 0
 	for name, key := range l.acked {
 		switch got := records[name]; got {
 		case key.String(), l.sent[name].String():
 		case "":
-			lost++
 			t.Errorf("%s was admitted, and has no record", name)
 		default:
 			t.Errorf("%s has key %s on record, and was certified for %s", name, got, key)
 		}
+	}
+	err := c.withAdmin(func(conn *grpc.ClientConn) error {
+		resp, err := fealtyv1.NewTokenServiceClient(conn).GetToken(ctx, &fealtyv1.GetTokenRequest{Id: tok.ID})
+		if err != nil {
+			return err
+		}
+		admitted := 0
+		for _, m := range st.GetMembers() {
+			if m.GetLive().GetConnected() {
+				continue // they have tokens of their own
+			}
+			admitted++
+		}
+		if used := int(resp.GetToken().GetUsed()); used != admitted {
+			t.Errorf("the token counts %d uses, and %d members came with it", used, admitted)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if len(l.acked) == 0 {
+		t.Fatal("nobody was admitted: the test proves nothing")
 	}
 	roots, bundle := chainTrust(t, l.certs)
 	for _, chain := range l.certs {
@@ -345,10 +379,6 @@ func TestKillLoop(t *testing.T) {
 	}
 	if roots != 1 {
 		t.Errorf("%d roots were handed out, want 1", roots)
-	}
-	t.Logf("%d kills, %d candidates admitted, %d certificates, %d lost", kills, len(l.acked), len(l.certs), lost)
-	if len(l.acked) == 0 {
-		t.Error("nobody was admitted: the test proves nothing")
 	}
 }
 
@@ -386,8 +416,10 @@ func chainTrust(t *testing.T, chains [][][]byte) (int, *identity.Bundle) {
 }
 
 // The story is a test too: every step on real listeners.
-func TestStory(t *testing.T) {
-	c, err := Prepare(t.Context(), Options{Release: "test", Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))})
+func TestStory(t *testing.T) { testStory(t, "") }
+
+func testStory(t *testing.T, store string) {
+	c, err := Prepare(t.Context(), Options{Store: store, Release: "test", Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -417,8 +449,10 @@ func TestStory(t *testing.T) {
 
 // A cluster that is started again in the same directory is the same cluster at
 // the same epoch, with the same members.
-func TestStartAgain(t *testing.T) {
-	opts := Options{DataDir: t.TempDir(), Release: "test", Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+func TestStartAgain(t *testing.T) { testStartAgain(t, "") }
+
+func testStartAgain(t *testing.T, store string) {
+	opts := Options{DataDir: t.TempDir(), Store: store, Release: "test", Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	var cluster string
 	var root []byte
 	for round := range 2 {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"filippo.io/age"
+	"filippo.io/age/agessh"
 	"filippo.io/age/armor"
 	"golang.org/x/crypto/ssh"
 )
@@ -173,11 +174,11 @@ func readSSHKey(text []byte, ask func() ([]byte, error)) ([]age.Identity, error)
 	var id age.Identity
 	switch key := key.(type) {
 	case *ed25519.PrivateKey:
-		id, err = newSSHEd25519Identity(*key)
+		id, err = agessh.NewEd25519Identity(*key)
 	case ed25519.PrivateKey:
-		id, err = newSSHEd25519Identity(key)
+		id, err = agessh.NewEd25519Identity(key)
 	case *rsa.PrivateKey:
-		id, err = newSSHRSAIdentity(key)
+		id, err = agessh.NewRSAIdentity(key)
 	default:
 		return nil, fmt.Errorf("keyring: shares open with SSH keys of types ed25519 and rsa, and this is none: %w", ErrIdentityFile)
 	}

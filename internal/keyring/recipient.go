@@ -7,8 +7,11 @@ import (
 	"strings"
 
 	"filippo.io/age"
+	"filippo.io/age/agessh"
 	"golang.org/x/crypto/ssh"
 )
+
+const minRSABits, maxRSABits = 2048, 16384
 
 // parseRecipient reads a recipient as the manifest has it, where it was checked
 // before: what the manifest takes must be good here.
@@ -50,13 +53,22 @@ func parseSSHRecipient(s string) (age.Recipient, error) {
 	}
 	switch public.Type() {
 	case ssh.KeyAlgoED25519:
-		return newSSHEd25519Recipient(public)
+		r, err := agessh.NewEd25519Recipient(public)
+		if err != nil {
+			return nil, err
+		}
+		// A point of small order is a key with which an exchange has no secret. It
+		// shows when something is encrypted, and must show when a manifest is set.
+		if _, err := r.Wrap(make([]byte, 16)); err != nil {
+			return nil, err
+		}
+		return r, nil
 	case ssh.KeyAlgoRSA:
 		key, ok := public.(ssh.CryptoPublicKey).CryptoPublicKey().(*rsa.PublicKey)
 		if !ok || key.N.BitLen() < minRSABits || key.N.BitLen() > maxRSABits {
 			return nil, ErrRecipient
 		}
-		return &sshRSARecipient{id: sshID(public), key: key}, nil
+		return agessh.NewRSARecipient(public)
 	}
 	return nil, ErrRecipient
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/postgres"
+	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 	"github.com/fealty-io/fealty/internal/store/storetest"
 )
 
@@ -41,35 +42,35 @@ func outcome(t *testing.T, s store.Store, id string) (store.Revision, error) {
 // caller is told.
 func TestLostCommit(t *testing.T) {
 	database := server.Database(t)
-	p := newProxy(t, server.Addr())
-	s := openAt(t, server.URLVia(p.addr(), database), impatient)
+	p := pgtest.NewProxy(t, server.Addr())
+	s := openAt(t, server.URLVia(p.Addr(), database), impatient)
 	direct := openAt(t, server.URL(database), postgres.Options{})
 	for _, c := range []struct {
 		name      string
 		statement string
-		fate      fate
+		fate      pgtest.Fate
 		unknown   bool // the caller is told so
 		applied   bool
 		retried   bool // nobody notices at all
 	}{
-		{"answer to COMMIT", "fealty_commit", loseAnswer, true, true, false},
-		{"connection after COMMIT", "fealty_commit", cutAfter, true, true, false},
-		{"COMMIT and what the server says to that", "fealty_commit", loseBoth, true, false, false},
+		{"answer to COMMIT", "fealty_commit", pgtest.LoseAnswer, true, true, false},
+		{"connection after COMMIT", "fealty_commit", pgtest.CutAfter, true, true, false},
+		{"COMMIT and what the server says to that", "fealty_commit", pgtest.LoseBoth, true, false, false},
 		// The server says that it gave up waiting.
-		{"COMMIT", "fealty_commit", loseRequest, false, false, false},
-		{"connection before COMMIT", "fealty_commit", cutBefore, true, false, false},
-		{"answer to BEGIN", "fealty_begin", loseAnswer, false, false, false},
-		{"BEGIN", "fealty_begin", loseRequest, false, false, false},
-		{"connection before BEGIN", "fealty_begin", cutBefore, false, true, true},
-		{"connection after BEGIN", "fealty_begin", cutAfter, false, true, true},
+		{"COMMIT", "fealty_commit", pgtest.LoseRequest, false, false, false},
+		{"connection before COMMIT", "fealty_commit", pgtest.CutBefore, true, false, false},
+		{"answer to BEGIN", "fealty_begin", pgtest.LoseAnswer, false, false, false},
+		{"BEGIN", "fealty_begin", pgtest.LoseRequest, false, false, false},
+		{"connection before BEGIN", "fealty_begin", pgtest.CutBefore, false, true, true},
+		{"connection after BEGIN", "fealty_begin", pgtest.CutAfter, false, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			mustCommit(t, s, put("warm", "x"))
 			tx := put(c.name, "1")
 			tx.ID = store.NewTxID()
-			p.when(c.statement, c.fate)
+			p.When(c.statement, c.fate)
 			r, err := s.Commit(t.Context(), tx)
-			if p.pending() {
+			if p.Pending() {
 				t.Fatal("nothing was lost")
 			}
 			if errors.Is(err, store.ErrUnknownOutcome) != c.unknown || (err == nil) != c.retried {
@@ -108,8 +109,8 @@ func TestLostCommit(t *testing.T) {
 // TestLostGroup loses the answer to a group of jobs, of which some wrote nothing.
 func TestLostGroup(t *testing.T) {
 	database := server.Database(t)
-	p := newProxy(t, server.Addr())
-	s := openAt(t, server.URLVia(p.addr(), database), impatient)
+	p := pgtest.NewProxy(t, server.Addr())
+	s := openAt(t, server.URLVia(p.Addr(), database), impatient)
 	known := put("known", "1")
 	known.ID = "known"
 	knownAt := mustCommit(t, s, known)
@@ -127,13 +128,13 @@ func TestLostGroup(t *testing.T) {
 	// A conflict with what the group itself writes.
 	wg.Go(func() { _, late = s.CompareAndSwap(t.Context(), "wrote", 1000, nil) })
 	waitFor(t, "the group to gather", func() bool { return s.Queued() == 4 })
-	p.whenAgain(1, "fealty_commit", loseAnswer)
+	p.WhenAgain(1, "fealty_commit", pgtest.LoseAnswer)
 	release()
 	if _, err := first.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	wg.Wait()
-	if p.pending() {
+	if p.Pending() {
 		t.Fatal("nothing was lost")
 	}
 	if !errors.Is(wrote, store.ErrUnknownOutcome) {
@@ -212,11 +213,11 @@ func TestLostNotices(t *testing.T) {
 // while something is committed.
 func TestHalfOpen(t *testing.T) {
 	database := server.Database(t)
-	p := newProxy(t, server.Addr())
-	s := openAt(t, server.URLVia(p.addr(), database), impatient)
+	p := pgtest.NewProxy(t, server.Addr())
+	s := openAt(t, server.URLVia(p.Addr(), database), impatient)
 	other := openAt(t, server.URL(database), postgres.Options{})
 	follow(t, s, func(round int) (string, string) {
-		p.freeze()
+		p.Freeze()
 		value := fmt.Sprint(round)
 		mustCommit(t, other, put("k", value))
 		return "k", value
@@ -227,10 +228,10 @@ func TestHalfOpen(t *testing.T) {
 // on, though everything else passes.
 func TestDeaf(t *testing.T) {
 	database := server.Database(t)
-	p := newProxy(t, server.Addr())
-	s := openAt(t, server.URLVia(p.addr(), database), impatient)
+	p := pgtest.NewProxy(t, server.Addr())
+	s := openAt(t, server.URLVia(p.Addr(), database), impatient)
 	other := openAt(t, server.URL(database), postgres.Options{})
-	p.deafen()
+	p.Deafen()
 	follow(t, s, func(round int) (string, string) {
 		value := fmt.Sprint(round)
 		mustCommit(t, other, put("k", value))

@@ -25,6 +25,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/postgres"
+	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
 
 // refused opens what must not open.
@@ -94,9 +95,9 @@ func TestOpenRefuses(t *testing.T) {
 		wantServerError(t, refused(t, server.URL(database)), "read-only")
 	})
 	t.Run("pooler that drops LISTEN", func(t *testing.T) {
-		p := newProxy(t, server.Addr())
-		p.deafen()
-		wantServerError(t, refused(t, server.URLVia(p.addr(), server.Database(t))), "LISTEN")
+		p := pgtest.NewProxy(t, server.Addr())
+		p.Deafen()
+		wantServerError(t, refused(t, server.URLVia(p.Addr(), server.Database(t))), "LISTEN")
 	})
 	t.Run("missing privilege", func(t *testing.T) {
 		database := server.Database(t)

@@ -1,9 +1,11 @@
 //go:build linux
 
-// Package pgtest runs private PostgreSQL servers for tests: each in a directory of
-// its own, with a loopback port and a unix socket, from the binaries of this
-// machine's installation. The server can be killed as by a power cut of its
-// process, and started again on what it left.
+// Package pgtest runs private PostgreSQL servers for tests, and proxies that lose
+// what passes between them and a client.
+//
+// A server has a directory of its own, with a loopback port and a unix socket, and
+// runs from the binaries of this machine's installation. It can be killed as by a
+// power cut of its process, and started again on what it left.
 //
 // The binaries are looked for in FEALTY_POSTGRES_BIN, in Debian's
 // /usr/lib/postgresql/*/bin and in PATH; tools/postgres.sh installs them. Without

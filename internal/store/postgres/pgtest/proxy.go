@@ -1,4 +1,6 @@
-package postgres_test
+//go:build linux
+
+package pgtest
 
 import (
 	"bytes"
@@ -8,21 +10,22 @@ import (
 	"testing"
 )
 
-// fate is what a proxy does to a connection once it sees its trigger.
-type fate int
+// Fate is what a proxy does to a connection once it sees its trigger.
+type Fate int
 
+// What is lost; what is cut is seen by both ends, at once or when they speak.
 const (
-	pass        fate = iota
-	loseAnswer       // what the server says from then on
-	loseRequest      // what the client says, the trigger included
-	loseBoth         // what either says, the trigger included
-	cutAfter         // the connection, once the request went through
-	cutBefore        // the connection, with the request
+	Pass        Fate = iota
+	LoseAnswer       // what the server says from then on
+	LoseRequest      // what the client says, the trigger included
+	LoseBoth         // what either says, the trigger included
+	CutAfter         // the connection, once the request went through
+	CutBefore        // the connection, with the request
 )
 
-// proxy stands between a store and its server. A connection that loses something
+// Proxy stands between a store and its server. A connection that loses something
 // stays open on both sides: neither hears that the other is gone.
-type proxy struct {
+type Proxy struct {
 	listener net.Listener
 	target   string
 	running  sync.WaitGroup
@@ -30,7 +33,7 @@ type proxy struct {
 	mu       sync.Mutex
 	conns    map[*pair]struct{} // guarded by mu
 	trigger  []byte             // what the client has to say; guarded by mu
-	fate     fate               // of the connection then; guarded by mu
+	fate     Fate               // of the connection then; guarded by mu
 	spare    int                // times that the trigger is to be overlooked; guarded by mu
 	deafened bool               // notices are dropped; guarded by mu
 }
@@ -42,30 +45,33 @@ type pair struct {
 	toClient       bool // guarded by mu
 }
 
-func newProxy(t testing.TB, target string) *proxy {
+// NewProxy listens on loopback and passes connections on to target. It ends with
+// the test.
+func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: l, target: target, conns: map[*pair]struct{}{}}
+	p := &Proxy{listener: l, target: target, conns: map[*pair]struct{}{}}
 	p.running.Go(p.accept)
 	t.Cleanup(func() {
 		l.Close()
-		p.cutAll()
+		p.CutAll()
 		p.running.Wait()
 	})
 	return p
 }
 
-func (p *proxy) addr() string { return p.listener.Addr().String() }
+// Addr is where it listens, as HOST:PORT.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// when gives the next connection whose client executes the prepared statement
+// When gives the next connection whose client executes the prepared statement
 // the given fate; later ones pass.
-func (p *proxy) when(statement string, f fate) { p.whenAgain(0, statement, f) }
+func (p *Proxy) When(statement string, f Fate) { p.WhenAgain(0, statement, f) }
 
-// whenAgain is when, after so many times.
-func (p *proxy) whenAgain(times int, statement string, f fate) {
+// WhenAgain is When, after so many times.
+func (p *Proxy) WhenAgain(times int, statement string, f Fate) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.spare = times
@@ -73,22 +79,22 @@ func (p *proxy) whenAgain(times int, statement string, f fate) {
 	p.trigger, p.fate = []byte("\x00"+statement+"\x00"), f
 }
 
-// pending reports whether the trigger was not seen yet.
-func (p *proxy) pending() bool {
+// Pending reports whether the trigger was not seen yet.
+func (p *Proxy) Pending() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.fate != pass
+	return p.fate != Pass
 }
 
-// deafen drops all notices from now on, as a pooler does.
-func (p *proxy) deafen() {
+// Deafen drops all notices from now on, as a pooler does.
+func (p *Proxy) Deafen() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.deafened = true
 }
 
-// freeze makes all connections there are lose everything, both ways.
-func (p *proxy) freeze() {
+// Freeze makes all connections there are lose everything, both ways.
+func (p *Proxy) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.conns {
@@ -96,7 +102,8 @@ func (p *proxy) freeze() {
 	}
 }
 
-func (p *proxy) cutAll() {
+// CutAll ends all connections there are.
+func (p *Proxy) CutAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.conns {
@@ -117,7 +124,7 @@ func (c *pair) passes() (toServer, toClient bool) {
 	return c.toServer, c.toClient
 }
 
-func (p *proxy) accept() {
+func (p *Proxy) accept() {
 	for {
 		client, err := p.listener.Accept()
 		if err != nil {
@@ -138,14 +145,14 @@ func (p *proxy) accept() {
 }
 
 // ended closes the other side too, unless the connection loses what passes.
-func (p *proxy) ended(c *pair) {
+func (p *Proxy) ended(c *pair) {
 	if a, b := c.passes(); a && b {
 		c.client.Close()
 		c.server.Close()
 	}
 }
 
-func (p *proxy) requests(c *pair) {
+func (p *Proxy) requests(c *pair) {
 	defer p.ended(c)
 	buf := make([]byte, 64<<10)
 	var tail []byte
@@ -156,10 +163,10 @@ func (p *proxy) requests(c *pair) {
 		}
 		tail = append(tail, buf[:n]...)
 		p.mu.Lock()
-		f := pass
-		if p.fate != pass && bytes.Contains(tail, p.trigger) {
+		f := Pass
+		if p.fate != Pass && bytes.Contains(tail, p.trigger) {
 			if p.spare--; p.spare < 0 {
-				f, p.fate = p.fate, pass
+				f, p.fate = p.fate, Pass
 			}
 		}
 		p.mu.Unlock()
@@ -167,13 +174,13 @@ func (p *proxy) requests(c *pair) {
 		// before would be taken for the next.
 		tail = append(tail[:0], tail[max(0, len(tail)-len("\x00fealty_begin")):]...)
 		switch f {
-		case loseRequest:
+		case LoseRequest:
 			c.pass(false, true)
-		case loseAnswer:
+		case LoseAnswer:
 			c.pass(true, false)
-		case loseBoth:
+		case LoseBoth:
 			c.pass(false, false)
-		case cutBefore:
+		case CutBefore:
 			c.client.Close()
 			c.server.Close()
 			return
@@ -183,7 +190,7 @@ func (p *proxy) requests(c *pair) {
 				return
 			}
 		}
-		if f == cutAfter {
+		if f == CutAfter {
 			c.client.Close()
 			c.pass(true, false) // the server goes on
 			return
@@ -191,7 +198,7 @@ func (p *proxy) requests(c *pair) {
 	}
 }
 
-func (p *proxy) answers(c *pair) {
+func (p *Proxy) answers(c *pair) {
 	defer p.ended(c)
 	buf := make([]byte, 64<<10)
 	var rest []byte // an incomplete message
