@@ -156,6 +156,7 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), rejected: make(chan struct{}, 1),
 		leaveAsk: make(chan chan<- error), stopped: make(chan struct{}),
 	}
+	a.status.now = cfg.Now
 	if a.socket == "" {
 		a.socket = filepath.Join(cfg.DataDir, SocketName)
 	}

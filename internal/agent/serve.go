@@ -158,6 +158,11 @@ func (n nodeServer) GetNode(ctx context.Context, _ *fealtyv1.GetNodeRequest) (*f
 		Held: a.held(), Refusals: refusalMessages(a.status.refusals()), Release: a.release,
 		MemberState: v.standing, OperatorCertificate: a.operatorCertificate(ctx),
 	}
+	until, limit := a.alone()
+	resp.AutonomousUntil, resp.AutonomyLimit = timestamppb.New(until), limit
+	if !v.connected && !v.lost.IsZero() {
+		resp.ContactLostAt = timestamppb.New(v.lost)
+	}
 	if resp.MemberState == "" {
 		resp.MemberState = a.beliefs.Load().standing(a.me.ID)
 	}

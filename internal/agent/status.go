@@ -13,8 +13,11 @@ const refusalPause = time.Minute
 
 // condition is what the agent tells of itself.
 type condition struct {
+	now func() time.Time
+
 	mu          sync.Mutex
 	connected   bool               // guarded by mu
+	lost        time.Time          // when contact was lost; zero: there was none yet; guarded by mu
 	coordinator string             // in use, or the last one; guarded by mu
 	stream      error              // why there is no stream; guarded by mu
 	renewal     error              // why the last renewal failed; guarded by mu
@@ -27,6 +30,7 @@ type condition struct {
 // view is a copy of a condition.
 type view struct {
 	connected   bool
+	lost        time.Time
 	coordinator string
 	stream      error
 	renewal     error
@@ -37,7 +41,7 @@ type view struct {
 func (s *condition) view() view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return view{s.connected, s.coordinator, s.stream, s.renewal, s.nextRenewal, s.standing}
+	return view{s.connected, s.lost, s.coordinator, s.stream, s.renewal, s.nextRenewal, s.standing}
 }
 
 // lastError is the view's trouble in one line, or "".
@@ -62,7 +66,9 @@ func (s *condition) opened(coordinator string) {
 func (s *condition) closed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.connected = false
+	if s.connected {
+		s.connected, s.lost = false, s.now()
+	}
 	if err != nil {
 		s.stream = err
 	}

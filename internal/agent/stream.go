@@ -348,6 +348,8 @@ func (a *Agent) report(stream fealtyv1.AgentService_ConnectClient, told *uint64)
 	r := &fealtyv1.ConnectRequest{
 		Name: a.me.ID.Name(), Release: a.release, Held: a.held(), SvidNotAfter: timestamppb.New(a.svid.Load().leaf().NotAfter),
 	}
+	until, limit := a.alone()
+	r.AutonomousUntil, r.AutonomyLimit = timestamppb.New(until), limit
 	refusals, at := a.status.refusalsAt()
 	if at != *told {
 		r.Refusals = refusalMessages(refusals)

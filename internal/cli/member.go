@@ -44,6 +44,24 @@ func memberArg(arg string) (kind, name string, err error) {
 	return kind, name, nil
 }
 
+// pageSize is how many members are asked for at once.
+const pageSize = 500
+
+// listMembers returns all members, which it asks for page by page.
+func listMembers(ctx context.Context, members fealtyv1.MemberServiceClient, kind string, size uint32) (*fealtyv1.ListMembersResponse, error) {
+	all := &fealtyv1.ListMembersResponse{}
+	for token := ""; ; {
+		resp, err := members.ListMembers(ctx, &fealtyv1.ListMembersRequest{Kind: kind, PageSize: size, PageToken: token})
+		if err != nil {
+			return nil, err
+		}
+		all.Members = append(all.Members, resp.GetMembers()...)
+		if token = resp.GetNextPageToken(); token == "" || len(resp.GetMembers()) == 0 {
+			return all, nil
+		}
+	}
+}
+
 func (c *CLI) memberList() *cobra.Command {
 	var kind string
 	cmd := c.command(spec{
@@ -55,7 +73,7 @@ func (c *CLI) memberList() *cobra.Command {
 				return err
 			}
 			return c.asking(cfg, func(s *services) error {
-				resp, err := s.members.ListMembers(ctx, &fealtyv1.ListMembersRequest{Kind: kind})
+				resp, err := listMembers(ctx, s.members, kind, pageSize)
 				if err != nil {
 					return err
 				}
@@ -126,7 +144,7 @@ func conditionOf(m *fealtyv1.Member, now time.Time) condition {
 func memberTable(members []*fealtyv1.Member, now time.Time) *table {
 	t := &table{columns: []column{
 		{title: "STATE"}, {title: "MEMBER"}, {title: "SVID"}, {title: "REPORT"}, {title: "VERSIONS", least: 12},
-		{title: "RELEASE", wide: true, least: 8}, {title: "ENTRY", wide: true}, {title: "JOINED BY", wide: true, least: 12},
+		{title: "ALONE", wide: true}, {title: "RELEASE", wide: true, least: 8}, {title: "ENTRY", wide: true}, {title: "JOINED BY", wide: true, least: 12},
 		{title: "ROLES", wide: true}, {title: "ORGANIZATIONS", wide: true}, {title: "DOMAINS", wide: true, right: true}, {title: "KEY", wide: true},
 	}}
 	for _, m := range members {
@@ -135,8 +153,12 @@ func memberTable(members []*fealtyv1.Member, now time.Time) *table {
 		if at := live.GetLastReport(); at != nil {
 			report = relative(at.AsTime(), now)
 		}
+		alone := "-"
+		if at := live.GetAutonomousUntil(); at != nil {
+			alone = relative(at.AsTime(), now)
+		}
 		t.add(conditionOf(m, now).cell(), txt(m.GetKind()+"/"+m.GetName()), txt(relative(m.GetSvidNotAfter().AsTime(), now)), txt(report),
-			txt(dash(versions(live.GetHeld()))), txt(dash(live.GetRelease())), txt(m.GetEntry()), txt(m.GetJoinedBy()),
+			txt(dash(versions(live.GetHeld()))), txt(alone), txt(dash(live.GetRelease())), txt(m.GetEntry()), txt(m.GetJoinedBy()),
 			txt(dash(strings.Join(m.GetRoles(), ","))), txt(dash(strings.Join(m.GetOrganizations(), ","))),
 			txt(itoa(int64(len(m.GetDomains())))), txt(short(m.GetKeyId())))
 	}
@@ -175,6 +197,12 @@ func memberFacts(m *fealtyv1.Member, now time.Time) facts {
 	f.add("domains", strings.Join(m.GetDomains(), ", "))
 	if live.GetLastReport() != nil {
 		f.add("last report", when(live.GetLastReport())+", "+relative(live.GetLastReport().AsTime(), now))
+	}
+	if live.GetAutonomousUntil() != nil {
+		f.add("works alone", aloneWords(live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), now))
+	}
+	if at := live.GetSvidNotAfter(); at != nil && !at.AsTime().Equal(m.GetSvidNotAfter().AsTime()) {
+		f.add("uses a svid until", when(at))
 	}
 	f.add("release", live.GetRelease())
 	f.add("holds", versions(live.GetHeld()))

@@ -92,6 +92,7 @@ live:
       authority_epoch: 2
       config_version: 0
   last_refusal: ""
+  autonomy_limit: ""
 drained_by: ""
 drain_reason: ""
 `},

@@ -83,12 +83,33 @@ func (c *CLI) look(cfg *config, data string) (glance, func(), error) {
 	}
 	status := fealtyv1.NewStatusServiceClient(l)
 	return func(ctx context.Context) (result, explain.Exit, error) {
-		st, err := status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
+		st, err := getStatus(ctx, status, pageSize)
 		if err != nil {
 			return result{}, 0, err
 		}
 		return result{ofMessage(st), func(p *page) error { return showStatus(p, st) }}, fleetHealth(st), nil
 	}, l.Close, nil
+}
+
+// getStatus returns the status with all members, which it asks for page by page.
+// All but the members is of the first page.
+func getStatus(ctx context.Context, status fealtyv1.StatusServiceClient, size uint32) (*fealtyv1.GetStatusResponse, error) {
+	all, err := status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: size})
+	if err != nil {
+		return nil, err
+	}
+	for token := all.GetNextPageToken(); token != ""; {
+		resp, err := status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
+		if err != nil {
+			return nil, err
+		}
+		all.Members = append(all.Members, resp.GetMembers()...)
+		if token = resp.GetNextPageToken(); len(resp.GetMembers()) == 0 {
+			break
+		}
+	}
+	all.NextPageToken = ""
+	return all, nil
 }
 
 // watch looks again and again, until it is interrupted, which is how it ends. A
@@ -241,11 +262,42 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) facts {
 		}
 		f.paint("baseline", met.paint, fmt.Sprintf("%s: %d of %d data members%s", met.text, b.GetDataMembers(), b.GetNeeded(), draining))
 	}
+	f.add("works alone", leastAutonomy(st.GetMembers(), now))
 	f.add("coordinator", joinWords(st.GetRelease(), ", up for ", span(now.Sub(st.GetStartedAt().AsTime()))))
 	f.add("addresses", strings.Join(st.GetAddresses(), ", "))
 	f.add("store", st.GetStore())
 	f.add("enrolment key", st.GetEnrolmentKey())
 	return f
+}
+
+// aloneWords says how long a node works without a coordinator.
+func aloneWords(until time.Time, limit string, now time.Time) string {
+	if !now.Before(until) {
+		return "no longer: its time ended " + relative(until, now) + " by " + limit
+	}
+	return "for " + span(until.Sub(now)) + ", then " + limit + " ends it"
+}
+
+// leastAutonomy says how long every node works without a coordinator, by what the
+// nodes themselves reported; "" if none did.
+func leastAutonomy(members []*fealtyv1.Member, now time.Time) string {
+	var least *fealtyv1.Member
+	for _, m := range members {
+		if m.GetLive().GetAutonomousUntil() == nil || m.GetBanned() {
+			continue
+		}
+		if least == nil || m.GetLive().GetAutonomousUntil().AsTime().Before(least.GetLive().GetAutonomousUntil().AsTime()) {
+			least = m
+		}
+	}
+	if least == nil {
+		return ""
+	}
+	path := least.GetKind() + "/" + least.GetName()
+	if until := least.GetLive().GetAutonomousUntil().AsTime(); now.Before(until) {
+		return "every node for " + span(until.Sub(now)) + " at least (" + path + ": " + least.GetLive().GetAutonomyLimit() + ")"
+	}
+	return path + " no longer (" + least.GetLive().GetAutonomyLimit() + ")"
 }
 
 // nodeHealth says how a node is, as an exit status.
@@ -295,6 +347,12 @@ func showNode(p *page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	f.add("svid", fmt.Sprintf("from %s to %s, ends %s", when(n.GetSvidNotBefore()), when(n.GetSvidNotAfter()), relative(end, now)))
 	if n.GetNextRenewal() != nil {
 		f.add("renewal", relative(n.GetNextRenewal().AsTime(), now))
+	}
+	if n.GetAutonomousUntil() != nil {
+		f.add("works alone", aloneWords(n.GetAutonomousUntil().AsTime(), n.GetAutonomyLimit(), now))
+	}
+	if n.GetContactLostAt() != nil {
+		f.paint("out of reach", amber, "since "+when(n.GetContactLostAt())+", "+relative(n.GetContactLostAt().AsTime(), now))
 	}
 	f.add("key", n.GetKeyId())
 	f.add("coordinator", n.GetCoordinator())

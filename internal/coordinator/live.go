@@ -28,6 +28,9 @@ type liveMember struct {
 	release     string
 	held        []*fealtyv1.HeldVersion
 	lastRefusal string
+	svidEnd     *timestamppb.Timestamp // as it said; nil: it did not
+	aloneUntil  *timestamppb.Timestamp // as it said; nil: it did not
+	aloneLimit  string
 	// nextBootstrap is when the next node_bootstrap may be made for it.
 	nextBootstrap time.Time
 }
@@ -94,6 +97,13 @@ func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now t
 	}
 	m.lastReport = now
 	m.release = clip(r.GetRelease(), maxReleaseBytes)
+	m.svidEnd, m.aloneUntil, m.aloneLimit = r.GetSvidNotAfter(), r.GetAutonomousUntil(), clip(r.GetAutonomyLimit(), maxReleaseBytes)
+	if m.svidEnd.CheckValid() != nil {
+		m.svidEnd = nil
+	}
+	if m.aloneUntil.CheckValid() != nil {
+		m.aloneUntil, m.aloneLimit = nil, ""
+	}
 	m.held = m.held[:0:0]
 	for i, h := range r.GetHeld() {
 		if i == maxHeldReported {
@@ -115,7 +125,8 @@ func (l *liveMembers) message(id identity.ID) *fealtyv1.Live {
 	if m == nil {
 		return nil
 	}
-	out := &fealtyv1.Live{Connected: m.streams > 0, Release: m.release, Held: slices.Clone(m.held), LastRefusal: m.lastRefusal}
+	out := &fealtyv1.Live{Connected: m.streams > 0, Release: m.release, Held: slices.Clone(m.held), LastRefusal: m.lastRefusal,
+		SvidNotAfter: m.svidEnd, AutonomousUntil: m.aloneUntil, AutonomyLimit: m.aloneLimit}
 	if !m.lastReport.IsZero() {
 		out.LastReport = timestamppb.New(m.lastReport)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -38,7 +40,43 @@ func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembers
 	if err != nil {
 		return nil, err
 	}
-	return &fealtyv1.ListMembersResponse{Members: msgs}, nil
+	page, next, err := pageOf(msgs, req.GetPageSize(), req.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	return &fealtyv1.ListMembersResponse{Members: page, NextPageToken: next}, nil
+}
+
+// maxPageSize is how many members a page holds at most.
+const maxPageSize = 1000
+
+// pageOf returns up to size members after token, in the order of members, and
+// the token of what follows. A token is the path of the last member that was
+// sent, so that members that come and go between pages neither hide nor double
+// those that stay. Size 0 is all of them.
+func pageOf(members []*fealtyv1.Member, size uint32, token string) (page []*fealtyv1.Member, next string, err error) {
+	if size > maxPageSize {
+		return nil, "", explain.New(explain.RequestField, "field", "page_size", "problem", fmt.Sprintf("it is %d, and a page has at most %d", size, maxPageSize))
+	}
+	if token != "" {
+		kind, name, ok := strings.Cut(token, "/")
+		if !ok || !identity.Kind(kind).Valid() || name == "" || len(token) > identity.MaxIDBytes {
+			return nil, "", explain.New(explain.RequestField, "field", "page_token", "problem", "it is not one that this call gave out")
+		}
+		from := memberKey(identity.Kind(kind), name)
+		i, _ := slices.BinarySearchFunc(members, from, func(m *fealtyv1.Member, from string) int {
+			if memberKey(identity.Kind(m.GetKind()), m.GetName()) <= from {
+				return -1
+			}
+			return 1
+		})
+		members = members[i:]
+	}
+	if size == 0 || len(members) <= int(size) {
+		return members, "", nil
+	}
+	last := members[size-1]
+	return members[:size], last.GetKind() + "/" + last.GetName(), nil
 }
 
 func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequest) (*fealtyv1.GetMemberResponse, error) {
@@ -474,6 +512,10 @@ func (c *Coordinator) memberMessage(s *state, r memberRecord, ban versioned[banR
 		SvidNotAfter: timestamppb.New(r.NotAfter),
 		Banned:       ban.exists(), BanReason: ban.value.Reason,
 		Live: c.live.message(id),
+	}
+	if l := m.Live; l.GetAutonomousUntil() != nil && l.GetAutonomousUntil().AsTime().After(r.NotAfter) {
+		// It cannot last longer than its certificates, whatever it says.
+		l.AutonomousUntil, l.AutonomyLimit = m.SvidNotAfter, "svid"
 	}
 	if len(r.Selectors) > 0 {
 		m.JoinedBy = r.Selectors[0]

@@ -24,7 +24,7 @@ type statusServer struct {
 	c *Coordinator
 }
 
-func (t statusServer) GetStatus(ctx context.Context, _ *fealtyv1.GetStatusRequest) (*fealtyv1.GetStatusResponse, error) {
+func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequest) (*fealtyv1.GetStatusResponse, error) {
 	c := t.c
 	s := c.state.Load()
 	out := &fealtyv1.GetStatusResponse{
@@ -44,13 +44,16 @@ func (t statusServer) GetStatus(ctx context.Context, _ *fealtyv1.GetStatusReques
 	out.Head = s.head.Hash[:]
 	out.RootPin = s.rootPin[:]
 	out.MeshCaKey = s.meshKey[:]
-	var err error
-	if out.Members, err = c.memberMessages(ctx, s, memberPrefix); err != nil {
+	all, err := c.memberMessages(ctx, s, memberPrefix)
+	if err != nil {
 		return nil, err
 	}
-	out.Baseline = baseline(out.Members)
-	out.Findings = findings(out, c.now())
-	return out, nil
+	if req.GetPageToken() == "" {
+		out.Baseline = baseline(all)
+		out.Findings = findings(out, all, c.now())
+	}
+	out.Members, out.NextPageToken, err = pageOf(all, req.GetPageSize(), req.GetPageToken())
+	return out, err
 }
 
 // maxDrainingNamed is how many draining members a baseline names.
@@ -79,27 +82,54 @@ func baseline(members []*fealtyv1.Member) *fealtyv1.Baseline {
 // connected one is never silent: its stream would have ended.
 const silentAfter = 2 * time.Minute
 
-// findings says what needs attention, the most urgent first.
-func findings(st *fealtyv1.GetStatusResponse, now time.Time) []*fealtyv1.Finding {
+// findings says what needs attention, the most urgent first. What has happened to
+// many members at once is one finding: it has one cause.
+func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, now time.Time) []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
 	if b := st.GetBaseline(); !b.GetMet() {
 		out = append(out, finding(explain.MemberBaseline, baselineFields(b)...))
 	}
-	for _, m := range st.GetMembers() {
+	var expired, silent []troubled
+	for _, m := range members {
 		path := m.GetKind() + "/" + m.GetName()
 		switch live, end := m.GetLive(), m.GetSvidNotAfter().AsTime(); {
 		case m.GetBanned() || m.GetState() == stateReplacing || sessionKind(identity.Kind(m.GetKind())):
 		case !now.Before(end):
-			out = append(out, finding(explain.MemberExpired, "member", path, "expired", end.UTC().Format(time.RFC3339)))
+			expired = append(expired, troubled{path, end.UTC().Format(time.RFC3339)})
 		case live.GetConnected():
 		case live != nil && now.Sub(live.GetLastReport().AsTime()) > silentAfter:
-			out = append(out, finding(explain.MemberSilent, "member", path, "since", live.GetLastReport().AsTime().UTC().Format(time.RFC3339)))
+			silent = append(silent, troubled{path, live.GetLastReport().AsTime().UTC().Format(time.RFC3339)})
 		case live == nil && now.Sub(st.GetStartedAt().AsTime()) > silentAfter:
-			out = append(out, finding(explain.MemberSilent, "member", path, "since", "before this coordinator started"))
+			silent = append(silent, troubled{path, "before this coordinator started"})
 		}
 	}
+	out = append(out, fold(explain.MemberExpired, "expired", expired)...)
+	out = append(out, fold(explain.MemberSilent, "since", silent)...)
 	slices.SortStableFunc(out, func(a, b *fealtyv1.Finding) int { return severityRank(a) - severityRank(b) })
 	return out
+}
+
+// troubled is a member that something is found of, and since when.
+type troubled struct{ path, since string }
+
+// foldAbove is up to how many members have a finding each.
+const foldAbove = 3
+
+// fold makes a finding of each member, or one of all if there are many.
+func fold(code explain.Code, field string, all []troubled) []*fealtyv1.Finding {
+	var out []*fealtyv1.Finding
+	if len(all) <= foldAbove {
+		for _, m := range all {
+			out = append(out, finding(code, "member", m.path, "name", m.path, field, m.since))
+		}
+		return out
+	}
+	var named []string
+	for _, m := range all[:foldAbove] {
+		named = append(named, m.path)
+	}
+	named = append(named, fmt.Sprintf("and %d more", len(all)-foldAbove))
+	return []*fealtyv1.Finding{finding(code, "member", strings.Join(named, ", "), "name", all[0].path, field, all[0].since+", of the first of them")}
 }
 
 // baselineFields are the values of the finding on a baseline that is not met.

@@ -749,9 +749,9 @@ without it. The finding clears itself when enough have joined.`,
 	{
 		Code:  MemberExpired,
 		Title: "a member's certificate has expired",
-		What:  "{member|a member} has no valid certificate any more",
-		Why:   "its last one ended at {expired|a time that has passed}, and it has not renewed",
-		Do:    "see on that machine why: fealty status there; if it is gone for good, fealty member remove {member|MEMBER}",
+		What:  "no valid certificate any more: {member|a member}",
+		Why:   "the last one ended at {expired|a time that has passed}, and was not renewed",
+		Do:    "see on that machine why: fealty status there; if it is gone for good, fealty member remove {name|MEMBER}",
 		Exit:  ExitDegraded, GRPC: codes.FailedPrecondition,
 		Page: `
 A member renews many times within the life of its certificate, so that one that ran out was off, cut off, or
@@ -761,9 +761,9 @@ itself when it can reach a coordinator.`,
 	{
 		Code:  MemberSilent,
 		Title: "a member does not report",
-		What:  "{member|a member} does not report",
-		Why:   "the last report came {since|a while ago}",
-		Do:    "see whether its machine and its agent run: fealty status there",
+		What:  "no reports come from {member|a member}",
+		Why:   "the last one came {since|a while ago}",
+		Do:    "see how long it works alone: fealty member show {name|MEMBER}; and there, whether its agent runs: fealty check node",
 		Exit:  ExitDegraded, GRPC: codes.Unavailable,
 		Page: `
 Silence is not failure: the member may work on its verified snapshots without a coordinator in reach. Nothing

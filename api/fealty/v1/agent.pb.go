@@ -35,7 +35,11 @@ type ConnectRequest struct {
 	// When its SVID ends.
 	SvidNotAfter *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=svid_not_after,json=svidNotAfter,proto3" json:"svid_not_after,omitempty"`
 	// The last refusal, by scope, that the coordinator has not been told.
-	Refusals      []*Refusal `protobuf:"bytes,5,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	Refusals []*Refusal `protobuf:"bytes,5,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	// Until when it works without any coordinator, if it reaches none from now on.
+	AutonomousUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=autonomous_until,json=autonomousUntil,proto3" json:"autonomous_until,omitempty"`
+	// What ends that first: "svid", a scope, or "degraded.max".
+	AutonomyLimit string `protobuf:"bytes,7,opt,name=autonomy_limit,json=autonomyLimit,proto3" json:"autonomy_limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -103,6 +107,20 @@ func (x *ConnectRequest) GetRefusals() []*Refusal {
 		return x.Refusals
 	}
 	return nil
+}
+
+func (x *ConnectRequest) GetAutonomousUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AutonomousUntil
+	}
+	return nil
+}
+
+func (x *ConnectRequest) GetAutonomyLimit() string {
+	if x != nil {
+		return x.AutonomyLimit
+	}
+	return ""
 }
 
 // HeldSnapshot names an active snapshot of the member.
@@ -435,13 +453,15 @@ var File_fealty_v1_agent_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/agent.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdd\x01\n" +
+	"\x15fealty/v1/agent.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcb\x02\n" +
 	"\x0eConnectRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\arelease\x18\x02 \x01(\tR\arelease\x12+\n" +
 	"\x04held\x18\x03 \x03(\v2\x17.fealty.v1.HeldSnapshotR\x04held\x12@\n" +
 	"\x0esvid_not_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fsvidNotAfter\x12.\n" +
-	"\brefusals\x18\x05 \x03(\v2\x12.fealty.v1.RefusalR\brefusals\"\x97\x01\n" +
+	"\brefusals\x18\x05 \x03(\v2\x12.fealty.v1.RefusalR\brefusals\x12E\n" +
+	"\x10autonomous_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0fautonomousUntil\x12%\n" +
+	"\x0eautonomy_limit\x18\a \x01(\tR\rautonomyLimit\"\x97\x01\n" +
 	"\fHeldSnapshot\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
@@ -495,16 +515,17 @@ var file_fealty_v1_agent_proto_depIdxs = []int32{
 	1, // 0: fealty.v1.ConnectRequest.held:type_name -> fealty.v1.HeldSnapshot
 	6, // 1: fealty.v1.ConnectRequest.svid_not_after:type_name -> google.protobuf.Timestamp
 	2, // 2: fealty.v1.ConnectRequest.refusals:type_name -> fealty.v1.Refusal
-	7, // 3: fealty.v1.ConnectResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
-	5, // 4: fealty.v1.ConnectResponse.renew_now:type_name -> fealty.v1.RenewNow
-	4, // 5: fealty.v1.ConnectResponse.standing:type_name -> fealty.v1.Standing
-	0, // 6: fealty.v1.AgentService.Connect:input_type -> fealty.v1.ConnectRequest
-	3, // 7: fealty.v1.AgentService.Connect:output_type -> fealty.v1.ConnectResponse
-	7, // [7:8] is the sub-list for method output_type
-	6, // [6:7] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	6, // 3: fealty.v1.ConnectRequest.autonomous_until:type_name -> google.protobuf.Timestamp
+	7, // 4: fealty.v1.ConnectResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
+	5, // 5: fealty.v1.ConnectResponse.renew_now:type_name -> fealty.v1.RenewNow
+	4, // 6: fealty.v1.ConnectResponse.standing:type_name -> fealty.v1.Standing
+	0, // 7: fealty.v1.AgentService.Connect:input_type -> fealty.v1.ConnectRequest
+	3, // 8: fealty.v1.AgentService.Connect:output_type -> fealty.v1.ConnectResponse
+	8, // [8:9] is the sub-list for method output_type
+	7, // [7:8] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_agent_proto_init() }

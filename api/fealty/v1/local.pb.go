@@ -81,8 +81,15 @@ type GetNodeResponse struct {
 	// The certificate of the operator's PKI that the agent would come back by; not set
 	// without one.
 	OperatorCertificate *OperatorCertificate `protobuf:"bytes,15,opt,name=operator_certificate,json=operatorCertificate,proto3" json:"operator_certificate,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// Until when it works without any coordinator, if it reaches none from now on.
+	// In the past: that time is over.
+	AutonomousUntil *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=autonomous_until,json=autonomousUntil,proto3" json:"autonomous_until,omitempty"`
+	// What ends that first: "svid", a scope, or "degraded.max".
+	AutonomyLimit string `protobuf:"bytes,17,opt,name=autonomy_limit,json=autonomyLimit,proto3" json:"autonomy_limit,omitempty"`
+	// Set while it is out of reach of coordinators that it had reached.
+	ContactLostAt *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=contact_lost_at,json=contactLostAt,proto3" json:"contact_lost_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetNodeResponse) Reset() {
@@ -216,6 +223,27 @@ func (x *GetNodeResponse) GetMemberState() string {
 func (x *GetNodeResponse) GetOperatorCertificate() *OperatorCertificate {
 	if x != nil {
 		return x.OperatorCertificate
+	}
+	return nil
+}
+
+func (x *GetNodeResponse) GetAutonomousUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AutonomousUntil
+	}
+	return nil
+}
+
+func (x *GetNodeResponse) GetAutonomyLimit() string {
+	if x != nil {
+		return x.AutonomyLimit
+	}
+	return ""
+}
+
+func (x *GetNodeResponse) GetContactLostAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ContactLostAt
 	}
 	return nil
 }
@@ -473,7 +501,7 @@ var File_fealty_v1_local_proto protoreflect.FileDescriptor
 const file_fealty_v1_local_proto_rawDesc = "" +
 	"\n" +
 	"\x15fealty/v1/local.proto\x12\tfealty.v1\x1a\x19fealty/v1/admission.proto\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
-	"\x0eGetNodeRequest\"\xaf\x05\n" +
+	"\x0eGetNodeRequest\"\xe1\x06\n" +
 	"\x0fGetNodeResponse\x12\x1b\n" +
 	"\tspiffe_id\x18\x01 \x01(\tR\bspiffeId\x12.\n" +
 	"\x06joined\x18\x02 \x01(\x0e2\x16.fealty.v1.JoinOutcomeR\x06joined\x12B\n" +
@@ -491,7 +519,10 @@ const file_fealty_v1_local_proto_rawDesc = "" +
 	"\arelease\x18\f \x01(\tR\arelease\x12'\n" +
 	"\x0fauthority_epoch\x18\r \x01(\x04R\x0eauthorityEpoch\x12!\n" +
 	"\fmember_state\x18\x0e \x01(\tR\vmemberState\x12Q\n" +
-	"\x14operator_certificate\x18\x0f \x01(\v2\x1e.fealty.v1.OperatorCertificateR\x13operatorCertificate\"\xe9\x01\n" +
+	"\x14operator_certificate\x18\x0f \x01(\v2\x1e.fealty.v1.OperatorCertificateR\x13operatorCertificate\x12E\n" +
+	"\x10autonomous_until\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\x0fautonomousUntil\x12%\n" +
+	"\x0eautonomy_limit\x18\x11 \x01(\tR\rautonomyLimit\x12B\n" +
+	"\x0fcontact_lost_at\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\rcontactLostAt\"\xe9\x01\n" +
 	"\x13OperatorCertificate\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x129\n" +
@@ -545,20 +576,22 @@ var file_fealty_v1_local_proto_depIdxs = []int32{
 	10, // 4: fealty.v1.GetNodeResponse.refusals:type_name -> fealty.v1.Refusal
 	8,  // 5: fealty.v1.GetNodeResponse.next_renewal:type_name -> google.protobuf.Timestamp
 	2,  // 6: fealty.v1.GetNodeResponse.operator_certificate:type_name -> fealty.v1.OperatorCertificate
-	8,  // 7: fealty.v1.OperatorCertificate.not_before:type_name -> google.protobuf.Timestamp
-	8,  // 8: fealty.v1.OperatorCertificate.not_after:type_name -> google.protobuf.Timestamp
-	8,  // 9: fealty.v1.RenewIdentityResponse.svid_not_after:type_name -> google.protobuf.Timestamp
-	0,  // 10: fealty.v1.NodeService.GetNode:input_type -> fealty.v1.GetNodeRequest
-	3,  // 11: fealty.v1.NodeService.LeaveCluster:input_type -> fealty.v1.LeaveClusterRequest
-	5,  // 12: fealty.v1.NodeService.RenewIdentity:input_type -> fealty.v1.RenewIdentityRequest
-	1,  // 13: fealty.v1.NodeService.GetNode:output_type -> fealty.v1.GetNodeResponse
-	4,  // 14: fealty.v1.NodeService.LeaveCluster:output_type -> fealty.v1.LeaveClusterResponse
-	6,  // 15: fealty.v1.NodeService.RenewIdentity:output_type -> fealty.v1.RenewIdentityResponse
-	13, // [13:16] is the sub-list for method output_type
-	10, // [10:13] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	8,  // 7: fealty.v1.GetNodeResponse.autonomous_until:type_name -> google.protobuf.Timestamp
+	8,  // 8: fealty.v1.GetNodeResponse.contact_lost_at:type_name -> google.protobuf.Timestamp
+	8,  // 9: fealty.v1.OperatorCertificate.not_before:type_name -> google.protobuf.Timestamp
+	8,  // 10: fealty.v1.OperatorCertificate.not_after:type_name -> google.protobuf.Timestamp
+	8,  // 11: fealty.v1.RenewIdentityResponse.svid_not_after:type_name -> google.protobuf.Timestamp
+	0,  // 12: fealty.v1.NodeService.GetNode:input_type -> fealty.v1.GetNodeRequest
+	3,  // 13: fealty.v1.NodeService.LeaveCluster:input_type -> fealty.v1.LeaveClusterRequest
+	5,  // 14: fealty.v1.NodeService.RenewIdentity:input_type -> fealty.v1.RenewIdentityRequest
+	1,  // 15: fealty.v1.NodeService.GetNode:output_type -> fealty.v1.GetNodeResponse
+	4,  // 16: fealty.v1.NodeService.LeaveCluster:output_type -> fealty.v1.LeaveClusterResponse
+	6,  // 17: fealty.v1.NodeService.RenewIdentity:output_type -> fealty.v1.RenewIdentityResponse
+	15, // [15:18] is the sub-list for method output_type
+	12, // [12:15] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_local_proto_init() }

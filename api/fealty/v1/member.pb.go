@@ -216,13 +216,19 @@ func (x *Member) GetDrainReason() string {
 type Live struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Unset: not heard of since this coordinator started.
-	LastReport    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=last_report,json=lastReport,proto3" json:"last_report,omitempty"`
-	Connected     bool                   `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"`
-	Release       string                 `protobuf:"bytes,3,opt,name=release,proto3" json:"release,omitempty"`
-	Held          []*HeldVersion         `protobuf:"bytes,4,rep,name=held,proto3" json:"held,omitempty"`
-	LastRefusal   string                 `protobuf:"bytes,5,opt,name=last_refusal,json=lastRefusal,proto3" json:"last_refusal,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LastReport  *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=last_report,json=lastReport,proto3" json:"last_report,omitempty"`
+	Connected   bool                   `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"`
+	Release     string                 `protobuf:"bytes,3,opt,name=release,proto3" json:"release,omitempty"`
+	Held        []*HeldVersion         `protobuf:"bytes,4,rep,name=held,proto3" json:"held,omitempty"`
+	LastRefusal string                 `protobuf:"bytes,5,opt,name=last_refusal,json=lastRefusal,proto3" json:"last_refusal,omitempty"`
+	// When the certificate that it uses ends.
+	SvidNotAfter *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=svid_not_after,json=svidNotAfter,proto3" json:"svid_not_after,omitempty"`
+	// Until when it works without any coordinator, as of its last report, and what
+	// ends that first: "svid", a scope, or "degraded.max".
+	AutonomousUntil *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=autonomous_until,json=autonomousUntil,proto3" json:"autonomous_until,omitempty"`
+	AutonomyLimit   string                 `protobuf:"bytes,8,opt,name=autonomy_limit,json=autonomyLimit,proto3" json:"autonomy_limit,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Live) Reset() {
@@ -286,6 +292,27 @@ func (x *Live) GetHeld() []*HeldVersion {
 func (x *Live) GetLastRefusal() string {
 	if x != nil {
 		return x.LastRefusal
+	}
+	return ""
+}
+
+func (x *Live) GetSvidNotAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SvidNotAfter
+	}
+	return nil
+}
+
+func (x *Live) GetAutonomousUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AutonomousUntil
+	}
+	return nil
+}
+
+func (x *Live) GetAutonomyLimit() string {
+	if x != nil {
+		return x.AutonomyLimit
 	}
 	return ""
 }
@@ -354,7 +381,11 @@ func (x *HeldVersion) GetConfigVersion() uint64 {
 type ListMembersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only this kind; empty for all.
-	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// At most this many, by kind and name; 0 for all at once. At most 1,000.
+	PageSize uint32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before; empty for the first one.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -396,9 +427,25 @@ func (x *ListMembersRequest) GetKind() string {
 	return ""
 }
 
+func (x *ListMembersRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListMembersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListMembersResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Members       []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Members []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	// For the page after this one; empty if this is the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -438,6 +485,13 @@ func (x *ListMembersResponse) GetMembers() []*Member {
 		return x.Members
 	}
 	return nil
+}
+
+func (x *ListMembersResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 type GetMemberRequest struct {
@@ -1260,22 +1314,29 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\x0edraining_since\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\rdrainingSince\x12\x1d\n" +
 	"\n" +
 	"drained_by\x18\x11 \x01(\tR\tdrainedBy\x12!\n" +
-	"\fdrain_reason\x18\x12 \x01(\tR\vdrainReason\"\xca\x01\n" +
+	"\fdrain_reason\x18\x12 \x01(\tR\vdrainReason\"\xfa\x02\n" +
 	"\x04Live\x12;\n" +
 	"\vlast_report\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastReport\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x12\x18\n" +
 	"\arelease\x18\x03 \x01(\tR\arelease\x12*\n" +
 	"\x04held\x18\x04 \x03(\v2\x16.fealty.v1.HeldVersionR\x04held\x12!\n" +
-	"\flast_refusal\x18\x05 \x01(\tR\vlastRefusal\"s\n" +
+	"\flast_refusal\x18\x05 \x01(\tR\vlastRefusal\x12@\n" +
+	"\x0esvid_not_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fsvidNotAfter\x12E\n" +
+	"\x10autonomous_until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0fautonomousUntil\x12%\n" +
+	"\x0eautonomy_limit\x18\b \x01(\tR\rautonomyLimit\"s\n" +
 	"\vHeldVersion\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
-	"\x0econfig_version\x18\x03 \x01(\x04R\rconfigVersion\"(\n" +
+	"\x0econfig_version\x18\x03 \x01(\x04R\rconfigVersion\"d\n" +
 	"\x12ListMembersRequest\x12\x12\n" +
-	"\x04kind\x18\x01 \x01(\tR\x04kind\"B\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\rR\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"j\n" +
 	"\x13ListMembersResponse\x12+\n" +
-	"\amembers\x18\x01 \x03(\v2\x11.fealty.v1.MemberR\amembers\":\n" +
+	"\amembers\x18\x01 \x03(\v2\x11.fealty.v1.MemberR\amembers\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\":\n" +
 	"\x10GetMemberRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\">\n" +
@@ -1388,35 +1449,37 @@ var file_fealty_v1_member_proto_depIdxs = []int32{
 	19, // 3: fealty.v1.Member.draining_since:type_name -> google.protobuf.Timestamp
 	19, // 4: fealty.v1.Live.last_report:type_name -> google.protobuf.Timestamp
 	2,  // 5: fealty.v1.Live.held:type_name -> fealty.v1.HeldVersion
-	0,  // 6: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
-	0,  // 7: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 8: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 9: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 10: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 11: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 12: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
-	20, // 13: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
-	3,  // 14: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
-	5,  // 15: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
-	7,  // 16: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
-	9,  // 17: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
-	11, // 18: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
-	13, // 19: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
-	15, // 20: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
-	17, // 21: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
-	4,  // 22: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
-	6,  // 23: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
-	8,  // 24: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
-	10, // 25: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
-	12, // 26: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
-	14, // 27: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
-	16, // 28: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
-	18, // 29: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
-	22, // [22:30] is the sub-list for method output_type
-	14, // [14:22] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	19, // 6: fealty.v1.Live.svid_not_after:type_name -> google.protobuf.Timestamp
+	19, // 7: fealty.v1.Live.autonomous_until:type_name -> google.protobuf.Timestamp
+	0,  // 8: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
+	0,  // 9: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 10: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 11: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 12: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 13: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 14: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
+	20, // 15: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
+	3,  // 16: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
+	5,  // 17: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
+	7,  // 18: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
+	9,  // 19: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
+	11, // 20: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
+	13, // 21: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
+	15, // 22: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
+	17, // 23: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
+	4,  // 24: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
+	6,  // 25: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
+	8,  // 26: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
+	10, // 27: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
+	12, // 28: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
+	14, // 29: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
+	16, // 30: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
+	18, // 31: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
+	24, // [24:32] is the sub-list for method output_type
+	16, // [16:24] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_member_proto_init() }

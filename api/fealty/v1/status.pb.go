@@ -23,7 +23,12 @@ const (
 )
 
 type GetStatusRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most this many members, by kind and name; 0 for all at once. At most 1,000.
+	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before; empty for the first one, which alone
+	// has findings and baseline.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -58,6 +63,20 @@ func (*GetStatusRequest) Descriptor() ([]byte, []int) {
 	return file_fealty_v1_status_proto_rawDescGZIP(), []int{0}
 }
 
+func (x *GetStatusRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *GetStatusRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type GetStatusResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
@@ -85,7 +104,9 @@ type GetStatusResponse struct {
 	Addresses []string `protobuf:"bytes,16,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	// This coordinator's enrolment key, "ed25519:<base64>": what a manifest must
 	// name in an entry of kind coordinator.
-	EnrolmentKey  string `protobuf:"bytes,17,opt,name=enrolment_key,json=enrolmentKey,proto3" json:"enrolment_key,omitempty"`
+	EnrolmentKey string `protobuf:"bytes,17,opt,name=enrolment_key,json=enrolmentKey,proto3" json:"enrolment_key,omitempty"`
+	// For the page of members after this one; empty if this is the last.
+	NextPageToken string `protobuf:"bytes,18,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -235,6 +256,13 @@ func (x *GetStatusResponse) GetAddresses() []string {
 func (x *GetStatusResponse) GetEnrolmentKey() string {
 	if x != nil {
 		return x.EnrolmentKey
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
 	}
 	return ""
 }
@@ -394,8 +422,11 @@ var File_fealty_v1_status_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_status_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/status.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/member.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n" +
-	"\x10GetStatusRequest\"\xf2\x04\n" +
+	"\x16fealty/v1/status.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/member.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
+	"\x10GetStatusRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\x9a\x05\n" +
 	"\x11GetStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
@@ -416,7 +447,8 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\bbaseline\x18\x0e \x01(\v2\x13.fealty.v1.BaselineR\bbaseline\x12.\n" +
 	"\bfindings\x18\x0f \x03(\v2\x12.fealty.v1.FindingR\bfindings\x12\x1c\n" +
 	"\taddresses\x18\x10 \x03(\tR\taddresses\x12#\n" +
-	"\renrolment_key\x18\x11 \x01(\tR\fenrolmentKey\"\x9a\x01\n" +
+	"\renrolment_key\x18\x11 \x01(\tR\fenrolmentKey\x12&\n" +
+	"\x0fnext_page_token\x18\x12 \x01(\tR\rnextPageToken\"\x9a\x01\n" +
 	"\bBaseline\x12!\n" +
 	"\fdata_members\x18\x01 \x01(\rR\vdataMembers\x12\x16\n" +
 	"\x06needed\x18\x02 \x01(\rR\x06needed\x12\x10\n" +

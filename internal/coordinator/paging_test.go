@@ -1,0 +1,214 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"pgregory.net/rapid"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+// enter writes a record as an admission would, without one.
+func (d *desk) enter(paths ...string) {
+	d.t.Helper()
+	for len(paths) > 0 {
+		n := min(len(paths), 50)
+		ch := d.state().records.newChange(d.state().headVersion)
+		for _, path := range paths[:n] {
+			kind, name := split(path)
+			ch.put(memberKey(identity.Kind(kind), name), 0, memberRecord{Kind: identity.Kind(kind), Name: name, State: stateActive, Entry: "pool", NotAfter: d.clock().Add(time.Hour)})
+		}
+		if _, err := ch.commit(context.Background()); err != nil {
+			d.t.Fatal(err)
+		}
+		paths = paths[n:]
+	}
+}
+
+func paths(members []*fealtyv1.Member) []string {
+	var out []string
+	for _, m := range members {
+		out = append(out, m.GetKind()+"/"+m.GetName())
+	}
+	return out
+}
+
+// More members than a page has: all come, once, in order, over both calls.
+func TestMembersComeInPages(t *testing.T) {
+	d := testDesk(t)
+	var want []string
+	for i := range 230 {
+		want = append(want, fmt.Sprintf("%s/n-%03d", []string{"data", "shard"}[i%2], i))
+	}
+	d.enter(want...)
+	slices.Sort(want)
+	list := func(size uint32, token string) ([]*fealtyv1.Member, string) {
+		resp, err := d.members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{PageSize: size, PageToken: token})
+		wantOnly(t, "list", err, "")
+		return resp.GetMembers(), resp.GetNextPageToken()
+	}
+	status := func(size uint32, token string) ([]*fealtyv1.Member, string) {
+		resp, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
+		wantOnly(t, "status", err, "")
+		if first := token == ""; first != (resp.GetBaseline() != nil) || !first && len(resp.GetFindings()) > 0 {
+			t.Fatalf("page after %q has baseline %v and %d findings", token, resp.GetBaseline(), len(resp.GetFindings()))
+		}
+		if n := resp.GetBaseline().GetDataMembers(); token == "" && n != 115 {
+			t.Fatalf("the first page counts %d data members, want all 115", n)
+		}
+		return resp.GetMembers(), resp.GetNextPageToken()
+	}
+	for name, call := range map[string]func(uint32, string) ([]*fealtyv1.Member, string){"ListMembers": list, "GetStatus": status} {
+		for _, size := range []uint32{0, 1, 7, 229, 230, 231, maxPageSize} {
+			var got []string
+			token, pages := "", 0
+			for {
+				members, next := call(size, token)
+				if size > 0 && len(members) > int(size) {
+					t.Fatalf("%s: a page of %d has %d members", name, size, len(members))
+				}
+				got = append(got, paths(members)...)
+				if pages++; next == "" || pages > 300 {
+					break
+				}
+				token = next
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("%s by %d: %d members in %d pages, want %d", name, size, len(got), pages, len(want))
+			}
+		}
+	}
+	for _, tc := range []*fealtyv1.ListMembersRequest{
+		{PageSize: maxPageSize + 1}, {PageToken: "data"}, {PageToken: "data/"}, {PageToken: "what/ever"}, {PageToken: "data/" + strings.Repeat("x", 4096)},
+	} {
+		_, err := d.members().ListMembers(t.Context(), tc)
+		wantOnly(t, fmt.Sprintf("size %d, token %.20q", tc.GetPageSize(), tc.GetPageToken()), err, explain.RequestField)
+		_, err = statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{PageSize: tc.GetPageSize(), PageToken: tc.GetPageToken()})
+		wantOnly(t, "the same of a status", err, explain.RequestField)
+	}
+}
+
+// Whoever is a member all the time comes exactly once, however others come and go
+// between pages.
+func TestPagesUnderChange(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		name := rapid.StringMatching(`[a-c]{1,3}(-[a-c])?`)
+		draw := func(label string) map[string]bool {
+			out := make(map[string]bool)
+			for range rapid.IntRange(0, 12).Draw(r, label) {
+				out[rapid.SampledFrom([]string{"data", "shard", "witness"}).Draw(r, "kind")+"/"+name.Draw(r, "name")] = true
+			}
+			return out
+		}
+		stay := draw("stay")
+		size := uint32(rapid.IntRange(1, 5).Draw(r, "size"))
+		seen := make(map[string]int)
+		token := ""
+		for range 100 {
+			there := make(map[string]*fealtyv1.Member)
+			for _, set := range []map[string]bool{stay, draw("come and go")} {
+				for p := range set {
+					kind, n := split(p)
+					there[memberKey(identity.Kind(kind), n)] = &fealtyv1.Member{Kind: kind, Name: n}
+				}
+			}
+			var members []*fealtyv1.Member
+			keys := make([]string, 0, len(there))
+			for k := range there {
+				keys = append(keys, k)
+			}
+			slices.Sort(keys)
+			for _, k := range keys {
+				members = append(members, there[k])
+			}
+			page, next, err := pageOf(members, size, token)
+			if err != nil {
+				r.Fatal(err)
+			}
+			for _, p := range paths(page) {
+				seen[p]++
+			}
+			if token = next; token == "" {
+				break
+			}
+		}
+		for p := range stay {
+			if seen[p] != 1 && token == "" {
+				r.Fatalf("%s came %d times", p, seen[p])
+			}
+		}
+	})
+}
+
+// What many members share is one finding.
+func TestFindingsFold(t *testing.T) {
+	d := testDesk(t)
+	now := d.clock()
+	st := &fealtyv1.GetStatusResponse{StartedAt: timestamppb.New(now.Add(-time.Hour)), Baseline: &fealtyv1.Baseline{Met: true}}
+	for n := range 12 {
+		var members []*fealtyv1.Member
+		for i := range n {
+			members = append(members, &fealtyv1.Member{Kind: "data", Name: fmt.Sprintf("n-%02d", i), State: stateActive, SvidNotAfter: timestamppb.New(now.Add(time.Hour))})
+		}
+		got := findings(st, members, now)
+		if n <= foldAbove {
+			if len(got) != n {
+				t.Errorf("%d silent members are %d findings", n, len(got))
+			}
+			continue
+		}
+		if len(got) != 1 || got[0].GetCode() != string(explain.MemberSilent) || !strings.Contains(got[0].GetSummary(), fmt.Sprintf("data/n-00, data/n-01, data/n-02, and %d more", n-foldAbove)) {
+			t.Errorf("%d silent members: %v", n, got)
+		}
+	}
+	// A coordinator that just started knows nothing yet, and says nothing.
+	st.StartedAt = timestamppb.New(now)
+	if got := findings(st, []*fealtyv1.Member{{Kind: "data", Name: "a", State: stateActive, SvidNotAfter: timestamppb.New(now.Add(time.Hour))}}, now); len(got) != 0 {
+		t.Errorf("just started: %v", got)
+	}
+}
+
+// What a member reports is bounded, and decides nothing.
+func TestReportsAreBounded(t *testing.T) {
+	d := testDesk(t)
+	a := d.joined("a")
+	d.c.live.opened(a.id)
+	long := strings.Repeat("x", 1<<16)
+	report := &fealtyv1.ConnectRequest{Release: long, AutonomyLimit: long, AutonomousUntil: timestamppb.New(d.clock().Add(1000 * time.Hour)), SvidNotAfter: &timestamppb.Timestamp{Seconds: 1 << 62}}
+	for range 100 {
+		report.Held = append(report.Held, &fealtyv1.HeldSnapshot{Scope: long})
+		report.Refusals = append(report.Refusals, &fealtyv1.Refusal{Scope: long, Reason: long, Detail: long})
+	}
+	version := d.record(identity.Data, "a").version
+	d.c.live.reported(a.id, report, d.clock())
+	resp, err := d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
+	wantOnly(t, "get", err, "")
+	live := resp.GetMember().GetLive()
+	if len(live.GetHeld()) != maxHeldReported || len(live.GetRelease()) != maxReleaseBytes || len(live.GetAutonomyLimit()) > maxReleaseBytes || len(live.GetLastRefusal()) > 2*maxReleaseBytes+maxDetailBytes+8 {
+		t.Errorf("kept: %d held, release of %d, limit of %d, refusal of %d bytes", len(live.GetHeld()), len(live.GetRelease()), len(live.GetAutonomyLimit()), len(live.GetLastRefusal()))
+	}
+	if live.GetSvidNotAfter() != nil {
+		t.Errorf("a time that is none was kept: %v", live.GetSvidNotAfter())
+	}
+	if end := resp.GetMember().GetSvidNotAfter().AsTime(); !live.GetAutonomousUntil().AsTime().Equal(end) || live.GetAutonomyLimit() != "svid" {
+		t.Errorf("it says that it works until %v by %q, and its certificate ends at %v", live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), end)
+	}
+	report.AutonomousUntil, report.AutonomyLimit = timestamppb.New(d.clock().Add(time.Hour)), "degraded.max"
+	d.c.live.reported(a.id, report, d.clock())
+	resp, err = d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
+	wantOnly(t, "get", err, "")
+	if l := resp.GetMember().GetLive(); !l.GetAutonomousUntil().AsTime().Equal(d.clock().Add(time.Hour)) || l.GetAutonomyLimit() != "degraded.max" {
+		t.Errorf("what it said within its certificate was changed: %v", l)
+	}
+	if d.record(identity.Data, "a").version != version {
+		t.Error("a report wrote to its record")
+	}
+}
