@@ -87,8 +87,8 @@ func (k *testers) text(p policy) string {
 		fmt.Fprintf(&b, "    - {name: keeper%d, keeper: \"file:/keeper/%d\"}\n", i, i)
 	}
 	for i := range p.persons {
-		// Any 32 bytes are a public key to the manifest.
-		key := append([]byte("\x00\x00\x00\x0bssh-ed25519\x00\x00\x00\x20"), bytes.Repeat([]byte{byte(i + 1)}, 32)...)
+		public := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{byte(i + 1)}, 32)).Public().(ed25519.PublicKey)
+		key := append([]byte("\x00\x00\x00\x0bssh-ed25519\x00\x00\x00\x20"), public...)
 		fmt.Fprintf(&b, "    - {name: person%d, recipient: \"ssh-ed25519 %s\"}\n", i, base64.StdEncoding.EncodeToString(key))
 	}
 	fmt.Fprintf(&b, "signers:\n  threshold: %d\n  keys:\n", p.threshold)
