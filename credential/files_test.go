@@ -772,3 +772,50 @@ func TestFilesForAProof(t *testing.T) {
 }
 
 func (p pair) leafAlone() []*x509.Certificate { return []*x509.Certificate{p.leaf} }
+
+// Whatever the three files hold, what is adopted is whole and good: the key is the
+// leaf's, and the chain verifies by the CA file. A refusal is of a known type, names a
+// known reason, and holds nothing of the key file.
+func FuzzFiles(f *testing.F) {
+	d := newFolder(f)
+	good, other := d.issue(), d.issue()
+	f.Add(good.cert, good.pkey, good.ca)
+	f.Add(append(slices.Clone(good.pkey), good.cert...), good.pkey, append(slices.Clone(good.ca), good.ca...))
+	f.Add(good.cert, other.pkey, good.ca)
+	f.Add(good.cert[:len(good.cert)/2], good.pkey, good.ca)
+	f.Add(good.cert, good.pkey[:len(good.pkey)-20], good.ca)
+	f.Add(good.ca, good.pkey, good.cert)
+	f.Add([]byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"), []byte("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"), []byte{})
+	f.Add(good.cert, []byte("-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nAAAA\n-----END EC PRIVATE KEY-----\n"), good.ca)
+	reasons := []credential.Reason{
+		credential.Incomplete, credential.KeyMismatch, credential.Expired, credential.Untrusted, credential.NoIdentity, credential.Unreadable, credential.Malformed,
+	}
+	f.Fuzz(func(t *testing.T, cert, key, ca []byte) {
+		d := &folder{t: t, dir: d.dir, pki: d.pki, paths: d.paths}
+		d.write(pair{cert: cert, pkey: key, ca: ca})
+		for _, use := range []credential.FilesUse{credential.FilesIdentity, credential.FilesProof} {
+			cfg := d.config()
+			cfg.Use = use
+			files, err := credential.NewFiles(cfg)
+			if err != nil {
+				refused, ok := errors.AsType[*credential.MaterialError](err)
+				if !ok || !slices.Contains(reasons, refused.Reason) {
+					t.Fatalf("error %T: %v", err, err)
+				}
+				if b, _ := pem.Decode(key); b != nil && len(b.Bytes) > 16 && strings.Contains(err.Error(), string(b.Bytes)) {
+					t.Fatal("the error holds the key")
+				}
+				continue
+			}
+			m := current(t, files)
+			leaf := m.Chain()[0]
+			if !leaf.PublicKey.(interface{ Equal(crypto.PublicKey) bool }).Equal(m.Key().Public()) {
+				t.Fatalf("adopted %v with another key", m)
+			}
+			blocks, _ := pem.Decode(ca)
+			if blocks == nil || time.Now().After(leaf.NotAfter) || leaf.IsCA {
+				t.Fatalf("adopted %v of %d bytes of CA", m, len(ca))
+			}
+		}
+	})
+}

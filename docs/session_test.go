@@ -3,14 +3,19 @@ package docs
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -98,7 +103,8 @@ func curl(args []string) error {
 	return err
 }
 
-// openssl is as much of openssl as the pages need: genpkey and pkey for Ed25519.
+// openssl is as much of openssl as the pages need: genpkey and pkey for Ed25519, and
+// req -x509 for a CA and for a client's certificate.
 func openssl(args []string) error {
 	flag := func(name string) string {
 		for i, a := range args {
@@ -109,6 +115,8 @@ func openssl(args []string) error {
 		return ""
 	}
 	switch args[0] {
+	case "req":
+		return certify(flag("-subj"), flag("-out"), flag("-keyout"), flag("-CA"), flag("-CAkey"))
 	case "genpkey":
 		_, key, err := ed25519.GenerateKey(rand.Reader)
 		if err != nil {
@@ -140,6 +148,40 @@ func openssl(args []string) error {
 		return err
 	}
 	return fmt.Errorf("openssl %s is not stood in for", args[0])
+}
+
+// certify writes a new key, and a certificate over it: a CA's of its own, or one by the
+// CA that is named.
+func certify(subject, out, keyOut, caFile, caKeyFile string) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: strings.TrimPrefix(subject, "/CN=")},
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(90 * 24 * time.Hour), BasicConstraintsValid: true,
+	}
+	parent, signer := template, any(key)
+	if caFile == "" {
+		template.IsCA, template.KeyUsage = true, x509.KeyUsageCertSign
+	} else {
+		template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+		pair, err := tls.LoadX509KeyPair(caFile, caKeyFile)
+		if err != nil {
+			return err
+		}
+		parent, signer = pair.Leaf, pair.PrivateKey
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		return err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(keyOut, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600),
+		os.WriteFile(out, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
 }
 
 var (

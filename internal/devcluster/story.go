@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -78,6 +79,7 @@ func storySteps() []step {
 	return []step{
 		{"first-set", "the first manifest creates the cluster: ready, authority epoch 1", storyFirstSet},
 		{"join", "members with tokens are ADMITTED, own nothing, and meet the baseline of three", storyJoin},
+		{"x509-join", "a member joins by a certificate of the operator's own PKI; one of a foreign CA is refused with " + string(explain.JoinCertificateForeign), storyX509Join},
 		{"rejoin", "a member that comes back is ALREADY_MEMBER, and nothing else changes", storyRejoin},
 		{"wrong-cluster", "a join that names another cluster is refused with " + string(explain.JoinWrongCluster), storyWrongCluster},
 		{"stranger", "a stranger with a key of its own is refused with " + string(explain.JoinUnauthorized), storyStranger},
@@ -142,6 +144,71 @@ func storyJoin(ctx context.Context, c *Cluster) (string, error) {
 		return "", fmt.Errorf("the baseline is not met: %d of %d", st.GetBaseline().GetDataMembers(), st.GetBaseline().GetNeeded())
 	}
 	return fmt.Sprintf("%d members admitted and connected, baseline %d of %d met", len(st.GetMembers()), st.GetBaseline().GetDataMembers(), st.GetBaseline().GetNeeded()), nil
+}
+
+func storyX509Join(ctx context.Context, c *Cluster) (string, error) {
+	own, err := newPKI("operator root")
+	if err != nil {
+		return "", err
+	}
+	if err := c.trust(ctx, own); err != nil {
+		return "", fmt.Errorf("name the root in the manifest: %w", err)
+	}
+	paths, err := own.files(filepath.Join(c.dir, "pki", "rack-a"), "rack-a.racks.example")
+	if err != nil {
+		return "", err
+	}
+	joined, err := c.joinByFiles(ctx, "rack-a", paths)
+	if err != nil {
+		return "", err
+	}
+	if joined.Outcome != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED || joined.ID.Name() != "rack-a" {
+		return "", fmt.Errorf("%v as %s", joined.Outcome, joined.ID)
+	}
+	if err := c.RunMember(ctx, "rack-a"); err != nil {
+		return "", err
+	}
+	// A foreign CA may have the very same name.
+	foreign, err := newPKI("operator root")
+	if err != nil {
+		return "", err
+	}
+	stolen, err := foreign.files(filepath.Join(c.dir, "pki", "rack-b"), "rack-b.racks.example")
+	if err != nil {
+		return "", err
+	}
+	seen, err := refusal(ctx, c, explain.JoinCertificateForeign, func() error {
+		_, err := c.joinByFiles(ctx, "rack-b", stolen)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	// The new manifest moved the epoch: what follows begins when all know it.
+	st, err := c.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	members := append(storyMembers(), "rack-a")
+	err = c.await(ctx, "members to follow the new manifest", func(ctx context.Context) (bool, error) {
+		for _, name := range members {
+			n, err := c.Node(ctx, name)
+			if err != nil {
+				return false, fmt.Errorf("%s: %w", name, err)
+			}
+			if n.GetAuthorityEpoch() != st.GetAuthorityEpoch() || !n.GetConnected() {
+				return false, fmt.Errorf("%s is at epoch %d, connected %v", name, n.GetAuthorityEpoch(), n.GetConnected())
+			}
+		}
+		return true, nil
+	})
+	if err != nil {
+		return "", err
+	}
+	if err := c.AwaitConnected(ctx, members...); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s admitted by its certificate, authority epoch %d; the foreign one %s", joined.ID, st.GetAuthorityEpoch(), seen), nil
 }
 
 // withUnchangedCatalog runs f and fails if the membership is another one after.
