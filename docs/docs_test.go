@@ -696,6 +696,46 @@ func (s *source) metrics() map[string]metric {
 	return out
 }
 
+// views returns the views that the PostgreSQL engine makes for people.
+func views(t *testing.T) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, "internal/store/postgres/migrations/*.sql"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string]bool)
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^create view (\w+)`).FindAllSubmatch(text, -1) {
+			out[string(m[1])] = true
+		}
+	}
+	return out
+}
+
+// The page about PostgreSQL lists every view.
+func TestViews(t *testing.T) {
+	all := views(t)
+	if len(all) < 2 {
+		t.Fatalf("%d views were found in the migrations: this test looks at nothing", len(all))
+	}
+	for _, p := range pages(t) {
+		if p.path != "docs/how-to/run-on-postgres.md" {
+			continue
+		}
+		for v := range all {
+			if !slices.ContainsFunc(p.lines, func(line string) bool { return strings.HasPrefix(line, "| `"+v+"` |") }) {
+				t.Errorf("%s has no row for the view %s", p.path, v)
+			}
+		}
+		return
+	}
+	t.Error("the page is gone")
+}
+
 // The metrics page lists every metric that a program registers, with its labels
 // and its help, and none that does not exist. No other page names one.
 func TestMetrics(t *testing.T) {
@@ -703,7 +743,7 @@ func TestMetrics(t *testing.T) {
 	if len(registered) < 15 {
 		t.Fatalf("%d metrics were found in the sources: this test looks at nothing", len(registered))
 	}
-	names := make(map[string]bool)
+	names := views(t) // which pages name as well
 	for _, m := range registered {
 		names[m.name] = true
 	}

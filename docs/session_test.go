@@ -23,12 +23,15 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
 
 // The README and the pages of the tutorial and of the how-tos are run as their readers would run
@@ -36,6 +39,11 @@ import (
 //
 //	<!-- setup: fleet node-a node-b -->  first: a coordinator with a manifest in
 //	                                     /var/lib/fealty and /etc/fealty, and members
+//	<!-- setup: database -->             first: a PostgreSQL server on db.example:5432,
+//	                                     with its root in /etc/fealty, whose superuser
+//	                                     postgres needs no password
+//	<!-- also on PostgreSQL -->          the page is run twice: with SQLite, and with
+//	                                     FEALTY_STORE as the address of a database
 //	<!-- run -->                         the block below is run, and succeeds
 //	<!-- run, exit 5 -->                 it ends with that status
 //	<!-- run in the background as NAME until "TEXT" -->
@@ -66,6 +74,11 @@ var (
 	notRunLine = regexp.MustCompile(`^not run: .+$`)
 	editLine   = regexp.MustCompile(`^edit: (.+)$`)
 	goLine     = regexp.MustCompile(`^program ([a-z]+)$`)
+)
+
+const (
+	databaseLine = "setup: database"
+	bothLine     = "<!-- also on PostgreSQL -->"
 )
 
 const (
@@ -268,7 +281,7 @@ func TestPages(t *testing.T) {
 		t.Fatal("the pages are for a shell")
 	}
 	t.Cleanup(func() { os.RemoveAll(binDir) })
-	ran := 0
+	ran, both := 0, 0
 	for _, p := range pages(t) {
 		if p.path != "README.md" && !strings.HasPrefix(p.path, "docs/tutorial/") && !strings.HasPrefix(p.path, "docs/how-to/") {
 			continue
@@ -276,15 +289,24 @@ func TestPages(t *testing.T) {
 		ran++
 		t.Run(strings.TrimSuffix(strings.TrimPrefix(p.path, "docs/"), ".md"), func(t *testing.T) {
 			t.Parallel() // they mostly wait for processes
-			runPage(t, p)
+			runPage(t, p, "")
 		})
+		if slices.Contains(p.lines, bothLine) {
+			both++
+			t.Run(strings.TrimSuffix(strings.TrimPrefix(p.path, "docs/"), ".md")+" on PostgreSQL", func(t *testing.T) {
+				t.Parallel()
+				server := pgtest.New(t)
+				runPage(t, p, server.URL(server.Database(t)))
+			})
+		}
 	}
-	if ran < 5 {
-		t.Errorf("%d pages were run: this test looks at nothing", ran)
+	if ran < 5 || both < 1 {
+		t.Errorf("%d pages were run, %d of them on both engines: this test looks at nothing", ran, both)
 	}
 }
 
-func runPage(t *testing.T, p page) {
+// runPage runs a page, with its coordinators on the given store if there is one.
+func runPage(t *testing.T, p page, store string) {
 	bin := programs(t)
 	// Short, because a unix socket's path is.
 	dir, err := os.MkdirTemp("", "fd")
@@ -299,7 +321,7 @@ func runPage(t *testing.T, p page) {
 		}
 	}
 	var env strings.Builder
-	for _, kv := range []string{"PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH"), "HOME=" + s.dir, "NO_COLOR=1", "LC_ALL=C"} {
+	for _, kv := range []string{"FEALTY_STORE=" + store, "PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH"), "HOME=" + s.dir, "NO_COLOR=1", "LC_ALL=C"} {
 		name, value, _ := strings.Cut(kv, "=")
 		fmt.Fprintf(&env, "export %s='%s'\n", name, value)
 	}
@@ -343,6 +365,9 @@ func (s *session) steps() []step {
 		}
 		if v := setupLine.FindStringSubmatch(m[1]); v != nil {
 			add(i+1, func() { s.fleet(strings.Fields(v[1])) })
+		}
+		if m[1] == databaseLine {
+			add(i+1, s.database)
 		}
 		if v := startLine.FindStringSubmatch(m[1]); v != nil {
 			add(i+1, func() { s.start(v[1], v[3], v[2]) })
@@ -601,6 +626,25 @@ fealty manifest set /etc/fealty/manifest.yaml`, 0)
 		s.start(m, fmt.Sprintf("fealty agent --data /var/lib/fealty/%s", m), "stream to a coordinator")
 	}
 	s.run("unset FEALTY_SOCKET", 0)
+}
+
+// database starts a PostgreSQL server and makes this machine's user its admin.
+func (s *session) database() {
+	s.t.Helper()
+	server := pgtest.New(s.t)
+	_, port, err := net.SplitHostPort(server.Addr())
+	if err != nil {
+		s.fatal("%v", err)
+	}
+	s.ports["5432"] = port
+	passfile := fmt.Sprintf("127.0.0.1:%s:*:%s:%s\n", port, pgtest.User, server.Password())
+	err = errors.Join(
+		os.WriteFile(s.place("/etc/fealty/db-ca.pem"), server.ServeTLS(s.t), 0o644),
+		os.WriteFile(filepath.Join(s.dir, ".pgpass"), []byte(passfile), 0o600))
+	if err != nil {
+		s.fatal("%v", err)
+	}
+	s.run(fmt.Sprintf("PATH=\"$PATH:%s\"\n", server.Bin()), 0)
 }
 
 // compare holds what the last block printed against what the page shows.

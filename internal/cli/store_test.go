@@ -70,7 +70,7 @@ func TestStoreNotOpened(t *testing.T) {
 		{"read-only", server.URL(locked), 3, []string{"error FE-S109", "read-only"}},
 		{"no privilege", with("guest", secret, server.Addr(), "postgres"), 3, []string{"error FE-S109", `schema "public"`, "do:  grant create"}},
 		{"newer schema", server.URL(newer), 3, []string{
-			"error FE-S106: store postgres://" + server.Addr() + "/" + newer + " cannot be opened", "version 0099_from_the_future", "up to 0001_entries", "do:  run the newer release"}},
+			"error FE-S106: store postgres://" + server.Addr() + "/" + newer + " cannot be opened", "version 0099_from_the_future", "up to 0002_views", "do:  run the newer release"}},
 		{"file that is missing", "postgres://fealty:" + secret + "@127.0.0.1:1/db?sslmode=verify-full&sslrootcert=/nowhere/root.pem", 3, []string{
 			"error FE-U113: FEALTY_STORE sets store", "/nowhere/root.pem"}},
 

@@ -3,16 +3,10 @@ package postgres_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/url"
 	"os"
@@ -127,7 +121,7 @@ func TestOpenRefuses(t *testing.T) {
 	})
 	t.Run("wrong password", func(t *testing.T) {
 		u, _ := url.Parse(server.URL("postgres"))
-		u.User = url.UserPassword("fealty", "wrong-and-secret")
+		u.User = url.UserPassword(pgtest.User, "wrong-and-secret")
 		err := refused(t, u.String())
 		if _, ok := errors.AsType[*postgres.LoginError](err); !ok || strings.Contains(err.Error(), "wrong-and-secret") {
 			t.Fatalf("Open: %v", err)
@@ -317,22 +311,17 @@ func TestSchemas(t *testing.T) {
 
 // TestTLS: what the URL says of TLS holds.
 func TestTLS(t *testing.T) {
-	cert, key := certificate(t)
+	cert := server.ServeTLS(t)
 	files := t.TempDir()
 	root := filepath.Join(files, "root.pem")
 	if err := os.WriteFile(root, cert, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	foreign, _ := certificate(t)
+	foreign, _ := pgtest.Certificate(t)
 	wrong := filepath.Join(files, "wrong.pem")
 	if err := os.WriteFile(wrong, foreign, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	server.Exec(t, "postgres",
-		"alter system set ssl_cert_file = '"+server.WriteFile(t, "server.pem", cert)+"'",
-		"alter system set ssl_key_file = '"+server.WriteFile(t, "server.key", key)+"'",
-		"alter system set ssl = on")
-	again(t, server.Stop)
 	defer func() {
 		server.Exec(t, "postgres", "alter system reset all")
 		again(t, server.Stop)
@@ -355,27 +344,20 @@ func TestTLS(t *testing.T) {
 	refused(t, with("localhost", "verify-full", root)) // not its name
 }
 
-// certificate returns a new self-signed one for 127.0.0.1, and its key.
-func certificate(t *testing.T) (cert, key []byte) {
-	t.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
+// TestMigrates opens a store that an earlier release left.
+func TestMigrates(t *testing.T) {
+	database := server.Database(t)
+	s := openAt(t, server.URL(database), postgres.Options{})
+	r := mustCommit(t, s, put("k", "v"))
+	s.Close()
+	server.Exec(t, database, "drop view fealty_audit, fealty_manifest, fealty_history", "drop function fealty_number", "delete from fealty_migration where n > 1")
+	if e, err := openAt(t, server.URL(database), postgres.Options{}).Get(t.Context(), "k"); err != nil || e.Version != r {
+		t.Fatalf("Get: %+v, %v", e, err)
+	}
+	var n int
+	if err := server.Connect(t, database).QueryRow(t.Context(), "select count(*) from fealty_audit").Scan(&n); err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "server"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, k.Public(), k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
 }
 
 // TestViews reads the store with SQL, records that are no good included.
@@ -422,11 +404,44 @@ func TestViews(t *testing.T) {
 	if err != nil || kind != "data" || name != "a" || state != "active" || entry != "nodes" || roles != `["db"]` || organizations != "acme" || ends.Sub(joined) != time.Hour || proof != "token" {
 		t.Fatalf("member: %v %v %v %v %v %v %v %v %v, %v", kind, name, state, entry, roles, organizations, joined, ends, proof, err)
 	}
+	// A history: of two links, none, with a gap, and a circle.
+	link := func(n int, previous string) []byte {
+		return fmt.Appendf(nil, `{"authority_epoch":"%d","index":"%d","kind":"set","manifest":"m%d","previous":"%s","reason":"because","schema":"fealty.transition/v1"}`, n, n, n, previous)
+	}
+	mustCommit(t, s, store.Tx{Put: []store.Write{
+		{Key: "history/latest", Value: []byte(`{"hash":"two"}`)},
+		{Key: "history/blob/two", Value: link(2, "one")}, {Key: "history/blob/one", Value: link(1, "none")},
+		{Key: "history/blob/orphan", Value: link(2, "one")},
+		{Key: "history/blob/m1", Value: []byte("first")}, {Key: "history/blob/m2", Value: []byte("cluster: x\n")},
+		{Key: "audit/1-a", Value: []byte(`{"at":"2026-01-02T03:04:05Z","actor":"alice","action":"member.ban","target":"data/a","reason":"stolen"}`)},
+		{Key: "audit/2-b", Value: []byte("no JSON")},
+	}})
+	one := func(query, want string) {
+		t.Helper()
+		var got string
+		if err := conn.QueryRow(t.Context(), query).Scan(&got); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", query, got, err, want)
+		}
+	}
+	const chain = "select coalesce(string_agg(concat_ws(' ', index, kind, authority_epoch, reason, transition, manifest), '; ' order by index), 'none') from fealty_history"
+	const inForce = "select coalesce(string_agg(concat_ws(' ', index, authority_epoch, transition, hash, manifest), '; '), 'none') from fealty_manifest"
+	one(chain, "1 set 1 because one m1; 2 set 2 because two m2")
+	one(inForce, "2 2 two m2 cluster: x\n")
+	one("select concat_ws(' ', at at time zone 'UTC', actor, action, target, reason, key) from fealty_audit where at is not null", "2026-01-02 03:04:05 alice member.ban data/a stolen audit/1-a")
+	one("select count(*)::text from fealty_audit", "2")
+	mustCommit(t, s, put("history/blob/one", string(link(1, "two"))))
+	one(chain, "1 set 1 because one m1; 2 set 2 because two m2")
+	mustCommit(t, s, put("history/blob/one", "no JSON"))
+	one("select count(*)::text from fealty_history where kind = 'set'", "1")
+	mustCommit(t, s, put("history/latest", "no JSON"))
+	one(chain, "none")
+	one(inForce, "none")
 	// Whoever may read the views alone.
-	server.Exec(t, database, "drop role if exists reporter", "create role reporter", "grant select on fealty_entries, fealty_members to reporter")
+	server.Exec(t, database, "drop role if exists reporter", "create role reporter", "grant select on fealty_entries, fealty_members, fealty_history, fealty_manifest, fealty_audit to reporter")
 	for text, allowed := range map[string]bool{
 		"select count(*) from fealty_members": true, "select count(value) from fealty_entries": true,
-		"select count(*) from fealty_kv": false, "update fealty_entries set version = 1": false,
+		"select count(*) from fealty_history, fealty_manifest, fealty_audit": true,
+		"select count(*) from fealty_kv":                                     false, "update fealty_entries set version = 1": false,
 	} {
 		if _, err := conn.Exec(t.Context(), "set role reporter"); err != nil {
 			t.Fatal(err)

@@ -17,10 +17,16 @@ package pgtest
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/url"
 	"os"
@@ -43,7 +49,7 @@ const patience = time.Minute
 
 // User is the superuser of every server. It needs the password on the loopback
 // port, and none on the socket.
-const User = "fealty"
+const User = "postgres"
 
 // Server is a PostgreSQL server. Its methods are called by one goroutine at a
 // time, except for URL, SocketURL and Database.
@@ -236,6 +242,47 @@ func freePort() (int, error) {
 	}
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// Bin is the folder of PostgreSQL's programs.
+func (s *Server) Bin() string { return s.bin }
+
+// ServeTLS starts the server again with a certificate for 127.0.0.1, and returns
+// the root that verifies it, in PEM.
+func (s *Server) ServeTLS(tb testing.TB) (root []byte) {
+	tb.Helper()
+	cert, key := Certificate(tb)
+	s.Exec(tb, "postgres",
+		"alter system set ssl_cert_file = '"+s.WriteFile(tb, "server.pem", cert)+"'",
+		"alter system set ssl_key_file = '"+s.WriteFile(tb, "server.key", key)+"'",
+		"alter system set ssl = on")
+	if err := errors.Join(s.Stop(), s.Start()); err != nil {
+		tb.Fatal(err)
+	}
+	return cert
+}
+
+// Certificate returns a new self-signed one for 127.0.0.1, and its key, in PEM.
+func Certificate(tb testing.TB) (cert, key []byte) {
+	tb.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "server"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, k.Public(), k)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(k)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
 }
 
 // Addr is where the server listens, as HOST:PORT. It stays the same.
