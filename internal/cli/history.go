@@ -19,7 +19,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 func (c *CLI) manifestHistory() *cobra.Command {
@@ -75,7 +74,7 @@ Nothing is believed of who sent it but the key that signed its head: compare tha
 				return c.verifyHistory(resp, want)
 			}
 			return c.asking(cfg, func(s *services) error {
-				resp, err := s.manifest.GetHistory(ctx, &fealtyv1.GetHistoryRequest{})
+				resp, err := wholeHistory(ctx, s)
 				if err != nil {
 					return err
 				}
@@ -164,14 +163,7 @@ func (c *CLI) verifyHistory(resp *fealtyv1.GetHistoryResponse, want identity.Key
 	if err != nil || !ok {
 		return refused(err, "", "its transaction key is not an Ed25519 key")
 	}
-	h := &history.History{Head: resp.GetHead(), Manifests: make(map[manifest.Hash][]byte)}
-	for _, t := range resp.GetTransitions() {
-		h.Links = append(h.Links, t.GetRecord())
-	}
-	for _, m := range resp.GetManifests() {
-		h.Manifests[sha256.Sum256(m)] = m
-	}
-	v, err := history.Verify(h, key)
+	v, err := history.Verify(historyOf(resp), key)
 	if e, ok := errors.AsType[*history.VerifyError](err); ok {
 		return refused(err, itoa(int64(e.Index)), "rule "+e.Rule+": "+e.Detail)
 	}

@@ -1,7 +1,9 @@
 package coordinator
 
 import (
+	"bytes"
 	"context"
+	"crypto/x509"
 	"io"
 	"time"
 
@@ -74,8 +76,9 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 					return err
 				}
 			}
-			if sent != nil && sent.meshKey != t.meshKey {
-				// The SVID is signed by a mesh CA that is on its way out.
+			if sent != nil && sent.meshKey != t.meshKey || sent == nil && c.outdated(identity.FromContext(ctx).Leaf) {
+				// The SVID is signed by a mesh CA that is on its way out: the key changed
+				// now, or while this member was away, as in a recovery.
 				if err := stream.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{
 					RenewNow: &fealtyv1.RenewNow{Reason: "the mesh CA key changed with the authority epoch"}}}); err != nil {
 					return err
@@ -103,6 +106,13 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		case <-moved:
 		}
 	}
+}
+
+// outdated reports whether a member's certificate is of another mesh CA key than
+// the one that signs now.
+func (c *Coordinator) outdated(leaf *x509.Certificate) bool {
+	s, err := c.ready()
+	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId, s.issuer.Load().MeshCA().Certificate().SubjectKeyId)
 }
 
 // sendBootstrap sends the node_bootstrap if the member does not hold one of this

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -114,9 +115,28 @@ func (r *recoveries) keeperSealed(name string, err error) {
 func (r *recoveries) lostKeepers() map[string]string {
 	r.keepersMu.Lock()
 	defer r.keepersMu.Unlock()
-	out := make(map[string]string, len(r.keepers))
-	for k, v := range r.keepers {
-		out[k] = v
+	return maps.Clone(r.keepers)
+}
+
+// recoveryText says why s is in recovery mode, and how far its owners are.
+func (c *Coordinator) recoveryText(s *state) string {
+	p, missing := c.recoveries.progress()
+	if p == nil {
+		return s.reason
+	}
+	brought := "none is in"
+	if len(p.GetBrought()) > 0 {
+		brought = "in are those of " + strings.Join(p.GetBrought(), ", ")
+	}
+	return fmt.Sprintf("%d shares of the seed are needed; %s; missing are those of %s; without shares: %s", p.GetNeeded(), brought, strings.Join(missing, ", "), s.reason)
+}
+
+// keeperFindings says which keepers did not seal the seed that was recovered.
+func (c *Coordinator) keeperFindings() []*fealtyv1.Finding {
+	lost := c.recoveries.lostKeepers()
+	var out []*fealtyv1.Finding
+	for _, name := range slices.Sorted(maps.Keys(lost)) {
+		out = append(out, finding(explain.KeeperUnusable, "keeper", name, "problem", lost[name]))
 	}
 	return out
 }

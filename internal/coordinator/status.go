@@ -35,6 +35,8 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	if s.phase != phaseReady {
 		if s.phase == phaseUninitialized {
 			out.Findings = append(out.Findings, finding(explain.HistoryUninitialized))
+		} else {
+			out.Findings = append(out.Findings, finding(explain.RecoveryMode, "method", "the fleet", "reason", c.recoveryText(s)))
 		}
 		return out, nil
 	}
@@ -50,7 +52,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	}
 	if req.GetPageToken() == "" {
 		out.Baseline = baseline(all)
-		out.Findings = findings(out, all, c.now())
+		out.Findings = append(c.keeperFindings(), findings(out, all, c.now())...)
 	}
 	out.Members, out.NextPageToken, err = pageOf(all, req.GetPageSize(), req.GetPageToken())
 	return out, err

@@ -370,13 +370,21 @@ func (c *Cluster) firstSet(ctx context.Context, enrolment string) error {
 	if err != nil {
 		return err
 	}
+	var people strings.Builder
+	for _, name := range owners() {
+		recipient, err := c.ownerRecipient(name)
+		if err != nil {
+			return fmt.Errorf("the key of owner %s: %w", name, err)
+		}
+		fmt.Fprintf(&people, "    - {name: %s, recipient: %s}\n", name, recipient)
+	}
 	text := fmt.Appendf(nil, `# The trust policy of a cluster for trying things out on one machine.
 cluster: dev.%s
 seed:
-  threshold: 1
+  threshold: %d
   owners:
     - {name: this-machine, keeper: "file:%s"}
-signers:
+%ssigners:
   threshold: 1
   keys: [{name: developer, key: "%s"}]
 admit:
@@ -384,13 +392,16 @@ admit:
   - {name: %s, kind: data, match: ["token:%s"]}
   - {name: witnesses, kind: witness, match: ["token:witnesses"]}
   - {name: developers, kind: admin, match: ["token:developers"]}
-`, hex.EncodeToString(b), filepath.Join(c.dir, keeperFile), key, enrolment, poolEntry, poolEntry)
+`, hex.EncodeToString(b), ownersThreshold, filepath.Join(c.dir, keeperFile), people.String(), key, enrolment, poolEntry, poolEntry)
 	if err := durable.OS().WriteFile(filepath.Join(c.dir, manifestFile), text); err != nil {
 		return fmt.Errorf("write the manifest: %w", err)
 	}
 	return c.withAdmin(func(conn *grpc.ClientConn) error {
-		_, err := fealtyv1.NewManifestServiceClient(conn).SetManifest(ctx, &fealtyv1.SetManifestRequest{Manifest: text, Reason: "first set of a dev cluster"})
-		return err
+		resp, err := fealtyv1.NewManifestServiceClient(conn).SetManifest(ctx, &fealtyv1.SetManifestRequest{Manifest: text, Reason: "first set of a dev cluster"})
+		if err != nil {
+			return err
+		}
+		return c.handOut(resp.GetShares())
 	})
 }
 

@@ -91,6 +91,7 @@ func storySteps() []step {
 		{"drain", "a drained member works on, the baseline does without it, undrain brings it back; a drained one can be removed, one at work cannot: " + string(explain.MemberInContact), storyDrain},
 		{"ban", "a banned member's connection ends, and it does not come back", storyBan},
 		{"restart", "the coordinator comes back as the same cluster at the same epoch, and members return by themselves", storyRestart},
+		{"owner-recovery", "without its keeper the coordinator comes back by two of three shares; a wrong one is refused by its owner's name; members renew by themselves", storyOwnerRecovery},
 	}
 }
 

@@ -950,7 +950,7 @@ whole seed and hold no share. Who was an owner before a reshare is none any more
 		Title: "a share file cannot be used",
 		What:  "share file {file|given} cannot be used",
 		Why:   "{problem|it does not open}",
-		Do:    "name the owner's private key with --identity KEYFILE, and the file that was encrypted to it with --share FILE",
+		Do:    "name the owner's private key with --share-key KEYFILE, and the file that was encrypted to it with --share FILE",
 		Exit:  ExitConfig, GRPC: codes.InvalidArgument,
 		Page: `
 A share file is encrypted to its owner's recipient in the manifest: an age key, or an SSH key of type ed25519

@@ -1,0 +1,505 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"filippo.io/age"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// maxPassphraseBytes bounds the passphrase of a private key.
+const maxPassphraseBytes = 1 << 10
+
+// recoverFlags are what recover is told.
+type recoverFlags struct {
+	shares, keys   []string
+	passphraseFile string
+	manifest, pin  string
+	history        string
+	drill, dry     bool
+	wait           waiting
+}
+
+func (c *CLI) recoverCommand() *cobra.Command {
+	var in recoverFlags
+	cmd := c.command(spec{
+		use: "recover", short: "bring a share of the seed, when every coordinator is lost",
+		long: `Bring a share of the seed to a coordinator in recovery mode. With enough shares it is back.
+
+Before anything is sent, this machine verifies the whole history under the key in the share file, that who asks
+for the share is a coordinator which that history admits, over this very connection, and that the share is the
+one that the history commits to. --manifest and --pin say what else has to hold.
+
+Running it again is harmless: the same share counts once. With --wait the share is brought again and again
+until the coordinator is ready, also to one that restarts meanwhile.
+
+With --drill the shares are only compared with the history, which a ready coordinator or a file shows. Nothing
+secret leaves this machine, and nothing of a share is shown.`,
+		sample: `  fealty recover --share alice.share --share-key ~/.ssh/id_ed25519 --coordinator c1.example:7443
+  fealty recover --share alice.share --share-key alice.key --coordinator c1.example:7443 --manifest manifest.yaml --wait
+  fealty recover --drill --share alice.share --share bob.share --share-key alice.key --share-key bob.key --history history.json`,
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			return c.recover(ctx, cfg, in)
+		},
+	})
+	f := cmd.Flags()
+	f.StringArrayVar(&in.shares, "share", nil, "the encrypted share file; once for each")
+	f.StringArrayVar(&in.keys, "share-key", nil, "the private key that opens it: an age key file or an SSH key; once for each")
+	f.StringVar(&in.passphraseFile, "passphrase-file", "", "read the passphrase of the private key from this file or /dev/fd/N; else a terminal asks")
+	f.StringVar(&in.manifest, "manifest", "", "send nothing unless this is the manifest in force")
+	f.StringVar(&in.pin, "pin", "", "send nothing unless this is the SHA-256 of the cluster's root key")
+	f.StringVar(&in.history, "history", "", "with --drill: compare with the history that fealty manifest history -o json wrote to this file")
+	f.BoolVar(&in.drill, "drill", false, "compare shares with the history, and send nothing")
+	dryRun(cmd, &in.dry)
+	in.wait.flag(cmd, "bring the share until the coordinator is ready, for so long at most")
+	return cmd
+}
+
+func (c *CLI) recover(ctx context.Context, cfg *config, in recoverFlags) error {
+	if len(in.shares) == 0 {
+		return missing("--share", "it is an owner's share that brings the seed back", "--share FILE, as an admin got it from the first set, a reshare, or fealty manifest shares")
+	}
+	if len(in.keys) == 0 {
+		return missing("--share-key", "the share file is encrypted to its owner's key", "--share-key FILE, the age key file or SSH key whose public half the manifest names")
+	}
+	for _, x := range []struct {
+		set  bool
+		name string
+	}{{in.dry, "--dry-run"}, {in.wait.d > 0, "--wait"}, {in.manifest != "", "--manifest"}, {in.pin != "", "--pin"}} {
+		if in.drill && x.set {
+			return explain.New(explain.BadValue, "name", x.name, "value", "given together with --drill", "problem", "a drill brings nothing anywhere", "want", "one of them")
+		}
+	}
+	if in.history != "" && !in.drill {
+		return explain.New(explain.BadValue, "name", "--history", "value", "given without --drill", "problem", "a recovery is shown the history by the coordinator", "want", "--drill, to compare a share with a file")
+	}
+	if in.dry && in.wait.d > 0 {
+		return explain.New(explain.BadValue, "name", "--wait", "value", "given together with --dry-run", "problem", "a dry run changes nothing to wait for", "want", "one of them")
+	}
+	files, err := c.openShares(cfg, in)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, f := range files {
+			f.Share.Wipe()
+		}
+	}()
+	if in.drill {
+		return c.drill(ctx, cfg, in, files)
+	}
+	expect, err := in.expect(c, cfg)
+	if err != nil {
+		return err
+	}
+	addrs, err := c.recovering(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	return c.bringShares(ctx, cfg, in, files, expect, addrs)
+}
+
+// openShares opens the share files, with their names for errors. Nobody is asked
+// for a passphrase while a coordinator waits.
+func (c *CLI) openShares(cfg *config, in recoverFlags) ([]keyring.ShareFile, error) {
+	var keys []age.Identity
+	for _, name := range in.keys {
+		path := cfg.within(name)
+		raw, err := durable.OS().ReadSecret(path, keyring.MaxKeyFileBytes)
+		if err != nil {
+			return nil, ofPrivateFile(name, err)
+		}
+		ids, err := keyring.ReadIdentities(raw, func() ([]byte, error) { return c.passphrase(cfg, in.passphraseFile, name) })
+		keyring.Wipe(raw)
+		if err != nil {
+			if e, ok := errors.AsType[*explain.Error](err); ok {
+				return nil, e
+			}
+			return nil, explain.Wrap(err, explain.KeyFileUnusable, "file", name, "problem", strings.TrimPrefix(err.Error(), "keyring: "))
+		}
+		keys = append(keys, ids...)
+	}
+	var files []keyring.ShareFile
+	for _, name := range in.shares {
+		raw, err := readFile(cfg.within(name), keyring.MaxShareFileBytes)
+		if err != nil {
+			return files, explain.Wrap(err, explain.FileMissing, "purpose", "share", "file", name)
+		}
+		f, err := keyring.OpenShare(keys, raw)
+		if err != nil {
+			return files, explain.Wrap(err, explain.ShareUnusable, "file", name, "problem", strings.TrimPrefix(err.Error(), "keyring: "))
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+// passphrase reads the passphrase of a private key, from a file or a terminal. It
+// is never an argument: every user of the machine sees those.
+func (c *CLI) passphrase(cfg *config, file, key string) ([]byte, error) {
+	if file != "" {
+		path := cfg.within(file)
+		read := func() ([]byte, error) { return readFile(path, maxPassphraseBytes) }
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			read = func() ([]byte, error) { return durable.OS().ReadSecret(path, maxPassphraseBytes) }
+		}
+		raw, err := read()
+		if err != nil {
+			return nil, ofPrivateFile(file, err)
+		}
+		return bytes.TrimRight(raw, "\r\n"), nil
+	}
+	f, ok := c.env.Stdin.(*os.File)
+	if !ok || !c.env.IsTerminal(c.env.Stdin) {
+		return nil, explain.New(explain.KeyFileUnusable, "file", key, "problem", "it is encrypted, and there is no terminal to ask for its passphrase on: give --passphrase-file FILE")
+	}
+	fmt.Fprintf(c.env.Stderr, "fealty: passphrase of %s: ", sanitize(key))
+	raw, err := term.ReadPassword(int(f.Fd()))
+	fmt.Fprintln(c.env.Stderr)
+	return raw, err
+}
+
+// expect reads what the owner expects of the cluster.
+func (in recoverFlags) expect(c *CLI, cfg *config) (recovery.Expect, error) {
+	var out recovery.Expect
+	if in.pin != "" {
+		pin, err := identity.ParseKeyID(in.pin)
+		if err != nil {
+			return out, explain.Wrap(err, explain.BadValue, "name", "--pin", "value", in.pin, "problem", "it is not 64 lower-case hex digits", "want", "the root pin, as fealty status showed it")
+		}
+		out.Pin = pin
+	}
+	if in.manifest != "" {
+		_, m, err := c.readManifest(cfg, in.manifest)
+		if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
+			return out, invalidManifest(in.manifest, problems)
+		}
+		if err != nil {
+			return out, err
+		}
+		out.Manifest = m.Hash()
+	}
+	return out, nil
+}
+
+// recovering returns where the coordinators are: as named or, of one that has a
+// socket here, as it says.
+func (c *CLI) recovering(ctx context.Context, cfg *config) ([]string, error) {
+	if named := cfg.list("coordinator"); len(named) > 0 {
+		return named, nil
+	}
+	if dir := cfg.path("identity"); dir != "" {
+		_, addrs, err := loadLogin(dir, c.env.Now)
+		return addrs, err
+	}
+	var addrs []string
+	err := c.asking(cfg, func(s *services) error {
+		st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
+		addrs = st.GetAddresses()
+		return err
+	})
+	if err == nil && len(addrs) == 0 {
+		err = explain.New(explain.NoCoordinatorConfigured, "looked", "the addresses that the coordinator tells")
+	}
+	return addrs, err
+}
+
+// broughtOne is what came of one share.
+type broughtOne struct {
+	owner    string
+	seen     recovery.Verified
+	progress recovery.Progress
+	sent     bool
+}
+
+// bringShares brings each share, until all are taken or, with --wait, the
+// coordinator is ready.
+func (c *CLI) bringShares(ctx context.Context, cfg *config, in recoverFlags, files []keyring.ShareFile, expect recovery.Expect, addrs []string) error {
+	var last *broughtOne
+	told := "" // the progress that was told last
+	round := func(ctx context.Context) (*broughtOne, bool, error) {
+		for _, f := range files {
+			b, err := c.bringShare(ctx, cfg, in, f, expect, addrs, last == nil)
+			switch {
+			case err != nil && errors.Is(explain.Of(err), explain.RecoveryNotNeeded) && last != nil && last.sent:
+				// Another owner's share was the last one that it took.
+				last.progress.Recovered = true
+				return last, true, nil
+			case err != nil:
+				return nil, fatalToOwner(err), err
+			}
+			last = b
+			if text := progressText(b.progress); !in.dry && text != told {
+				c.talk("%s", text)
+				told = text
+			}
+			if b.progress.Recovered {
+				return b, true, nil
+			}
+		}
+		return last, false, nil
+	}
+	pause := time.Second
+	b, err := until(ctx, in.wait, "for the coordinator to be ready", round, &pause)
+	if err != nil {
+		return err
+	}
+	if in.dry {
+		c.planned("the share of " + b.owner + " would be sent")
+	}
+	return c.print(b.result())
+}
+
+// fatalToOwner reports whether trying again cannot help.
+func fatalToOwner(err error) bool {
+	e := explain.Of(err)
+	return !slices.ContainsFunc([]explain.Code{
+		explain.Unreachable, explain.RecoveryMode, explain.RecoveryOver, explain.OutcomeUnknown, explain.RateLimited,
+		explain.StoreUnreachable, explain.StoreOutcomeUnknown, explain.StoreBusy,
+	}, func(code explain.Code) bool { return errors.Is(e, code) })
+}
+
+// bringShare brings one share to the first address that is reached.
+func (c *CLI) bringShare(ctx context.Context, cfg *config, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addrs []string, tell bool) (*broughtOne, error) {
+	var first error
+	for _, addr := range addrs {
+		b := &broughtOne{owner: file.Owner}
+		err := c.bringAt(ctx, cfg, in, file, expect, addr, tell, b)
+		if err == nil {
+			return b, nil
+		}
+		err = overNetwork(err, addr, "Recover", b.sent, true, cfg.text("timeout"))
+		if first == nil {
+			first = err
+		}
+		if b.sent || ctx.Err() != nil || !errors.Is(explain.Of(err), explain.Unreachable) {
+			return b, err
+		}
+	}
+	return nil, first
+}
+
+func (c *CLI) bringAt(ctx context.Context, cfg *config, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addr string, tell bool, b *broughtOne) error {
+	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{Now: c.env.Now})
+	if err != nil {
+		return explain.Wrap(err, explain.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, cfg.duration("timeout"))
+	defer cancel()
+	b.progress, err = recovery.Bring(ctx, conn, file, recovery.Options{
+		Expect: expect, Endpoint: addr, DryRun: in.dry,
+		Verified: func(v recovery.Verified) {
+			b.seen, b.sent = v, !in.dry
+			if !tell {
+				return
+			}
+			links, head := v.History.Links(), v.History.Head()
+			c.talk("verified the history of %s: %s, head %s at index %d, authority epoch %d", file.Cluster,
+				plural(len(links), "transition", "transitions"), short(head.Hash.String()), head.Index, head.AuthorityEpoch)
+			c.talk("verified %s: it is %s, admitted by manifest %s", addr, v.Coordinator, short(v.History.Manifest().Hash().String()))
+		},
+	})
+	return err
+}
+
+// progressText says how far a recovery is, for a person.
+func progressText(p recovery.Progress) string {
+	if p.Recovered {
+		return fmt.Sprintf("the seed is back: the coordinator is ready, authority epoch %d", p.Epoch)
+	}
+	text := fmt.Sprintf("%d of %d needed", len(p.Brought), p.Needed)
+	if len(p.Brought) > 0 {
+		text += ": " + strings.Join(p.Brought, ", ") + " brought"
+	}
+	if more := p.Needed - len(p.Brought); more > 0 {
+		text += fmt.Sprintf("; still missing: %d of %s", more, strings.Join(p.Missing, ", "))
+	}
+	return text
+}
+
+func (b *broughtOne) result() result {
+	head := b.seen.History.Head()
+	hash, epoch := head.Hash, head.AuthorityEpoch
+	if b.progress.Recovered && !b.progress.Head.IsZero() {
+		hash, epoch = b.progress.Head, b.progress.Epoch
+	}
+	m := b.seen.History.Manifest()
+	data := object{
+		{"cluster", m.Cluster}, {"owner", b.owner}, {"sent", b.sent}, {"coordinator", b.seen.Coordinator}, {"attempt", b.seen.Attempt},
+		{"needed", b.progress.Needed}, {"brought", texts(b.progress.Brought)}, {"missing", texts(b.progress.Missing)},
+		{"recovered", b.progress.Recovered}, {"authority_epoch", epoch}, {"head", hash.String()}, {"manifest_hash", m.Hash().String()},
+	}
+	return result{data, func(p *page) error {
+		var f facts
+		if b.progress.Recovered {
+			f.paint("seed", green, "● back: the coordinator is ready")
+		} else {
+			f.paint("seed", amber, fmt.Sprintf("▲ %d of %d shares are in", len(b.progress.Brought), b.progress.Needed))
+		}
+		f.add("cluster", m.Cluster)
+		f.add("coordinator", b.seen.Coordinator)
+		if b.progress.Recovered {
+			f.add("authority epoch", itoa(int64(epoch)))
+			f.add("head", hash.String())
+			return p.facts(f)
+		}
+		f.add("brought", dash(strings.Join(b.progress.Brought, ", ")))
+		f.add("missing", strings.Join(b.progress.Missing, ", "))
+		f.add("attempt", b.seen.Attempt+", until "+b.seen.Ends.UTC().Format(time.RFC3339))
+		return p.facts(f)
+	}}
+}
+
+// drilled is what a drill found of one share file.
+type drilled struct {
+	file  string
+	owner string
+	err   *explain.Error // nil: it is the share that the head commits to
+}
+
+// drill compares shares with the history. A history comes from a ready
+// coordinator or a file, and is verified under the key in each share file.
+func (c *CLI) drill(ctx context.Context, cfg *config, in recoverFlags, files []keyring.ShareFile) error {
+	var resp *fealtyv1.GetHistoryResponse
+	var err error
+	if in.history != "" {
+		resp, err = c.readHistory(cfg, in.history)
+	} else {
+		err = c.asking(cfg, func(s *services) error {
+			resp, err = wholeHistory(ctx, s)
+			return err
+		})
+	}
+	if err != nil {
+		return err
+	}
+	h := historyOf(resp)
+	var head *recovery.Head
+	var found []drilled
+	good := make(map[string]bool)
+	for i, f := range files {
+		d := drilled{file: in.shares[i], owner: f.Owner}
+		v, err := history.Verify(h, f.TransactionKey)
+		switch {
+		case err != nil:
+			err = explain.Wrap(err, explain.RecoveryHistory, "endpoint", "that was given", "problem", strings.TrimPrefix(err.Error(), "history: "))
+		case v.Manifest().Cluster != f.Cluster:
+			err = explain.New(explain.ShareForeign, "owner", f.Owner, "share", f.Cluster, "cluster", v.Manifest().Cluster)
+		default:
+			head = recovery.NewHead(v.Links(), v.Manifest())
+			err = head.Check(f.Owner, f.Share)
+		}
+		if err != nil {
+			d.err = explain.Of(err)
+		} else {
+			good[f.Owner] = true
+		}
+		found = append(found, d)
+	}
+	if err := c.print(drillResult(found, good, head)); err != nil {
+		return err
+	}
+	for _, d := range found {
+		if d.err != nil {
+			return d.err
+		}
+	}
+	return nil
+}
+
+func drillResult(found []drilled, good map[string]bool, head *recovery.Head) result {
+	items := make(list, 0, len(found))
+	for _, d := range found {
+		code, problem := "", ""
+		if d.err != nil {
+			code, problem = string(d.err.Code), d.err.What+": "+d.err.Why
+		}
+		items = append(items, object{{"file", d.file}, {"owner", d.owner}, {"good", d.err == nil}, {"code", code}, {"problem", problem}})
+	}
+	data := object{{"shares", items}, {"good", len(good)}}
+	enough := false
+	if head != nil {
+		enough = len(good) >= head.Threshold
+		data = append(data, member{"needed", head.Threshold}, member{"cluster", head.Cluster}, member{"head", head.Hash.String()}, member{"index", head.Index}, member{"owners", texts(head.Owners())})
+	}
+	data = append(data, member{"enough", enough})
+	return result{data, func(p *page) error {
+		t := &table{columns: []column{{title: "FILE"}, {title: "OWNER"}, {title: "SHARE", least: 12}}}
+		for _, d := range found {
+			cell := txt("● good")
+			if d.err != nil {
+				cell = txt("✗ " + string(d.err.Code) + ": " + d.err.Why)
+			}
+			t.add(txt(d.file), txt(d.owner), cell)
+		}
+		if err := p.table(t); err != nil || head == nil {
+			return err
+		}
+		p.line("%s", "")
+		if enough {
+			p.line("%s", fmt.Sprintf("%d of %d needed: these would bring back the seed of %s.", len(good), head.Threshold, head.Cluster))
+		} else {
+			p.line("%s", fmt.Sprintf("%d of %d needed: these alone would not bring back the seed of %s.", len(good), head.Threshold, head.Cluster))
+		}
+		return nil
+	}}
+}
+
+// wholeHistory asks for the history, page by page.
+func wholeHistory(ctx context.Context, s *services) (*fealtyv1.GetHistoryResponse, error) {
+	var out *fealtyv1.GetHistoryResponse
+	from := uint64(0)
+	for {
+		resp, err := s.manifest.GetHistory(ctx, &fealtyv1.GetHistoryRequest{From: from})
+		if err != nil {
+			return nil, err
+		}
+		if out == nil {
+			out = resp
+		} else {
+			out.Transitions = append(out.Transitions, resp.GetTransitions()...)
+			out.Manifests = append(out.Manifests, resp.GetManifests()...)
+			out.Head, out.TransactionKey = resp.GetHead(), resp.GetTransactionKey()
+		}
+		last := resp.GetTransitions()
+		head, err := history.DecodeRecord(resp.GetHead())
+		if err != nil || len(last) == 0 || sha256.Sum256(last[len(last)-1].GetRecord()) == head.Hash || last[len(last)-1].GetIndex() < from {
+			return out, nil // what is wrong with it shows when it is verified
+		}
+		from = last[len(last)-1].GetIndex() + 1
+	}
+}
+
+// historyOf returns what is signed of a history.
+func historyOf(resp *fealtyv1.GetHistoryResponse) *history.History {
+	h := &history.History{Head: resp.GetHead(), Manifests: make(map[manifest.Hash][]byte)}
+	for _, t := range resp.GetTransitions() {
+		h.Links = append(h.Links, t.GetRecord())
+	}
+	for _, m := range resp.GetManifests() {
+		h.Manifests[sha256.Sum256(m)] = m
+	}
+	return h
+}

@@ -1,0 +1,196 @@
+package devcluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"filippo.io/age"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+const (
+	ownersDir       = "owners"
+	ownersThreshold = 2
+)
+
+// owners are the people who hold shares of the seed of a dev cluster, of whom two
+// bring it back. Their keys lie in its folder, where they would be of no use to a
+// real one.
+func owners() []string { return []string{"alice", "bob", "carol"} }
+
+// OwnerKey is the file with the private key of an owner, and ShareFile that with
+// the share, encrypted to it.
+func (c *Cluster) OwnerKey(name string) string { return filepath.Join(c.dir, ownersDir, name+".key") }
+
+// ShareFile is where the encrypted share of an owner is.
+func (c *Cluster) ShareFile(name string) string {
+	return filepath.Join(c.dir, ownersDir, name+".share")
+}
+
+// ownerRecipient makes the key of an owner, or reads it, and returns its public half.
+func (c *Cluster) ownerRecipient(name string) (string, error) {
+	if err := durable.OS().MkdirAll(filepath.Join(c.dir, ownersDir)); err != nil {
+		return "", err
+	}
+	raw, err := durable.OS().ReadSecret(c.OwnerKey(name), keyring.MaxKeyFileBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		key, err := age.GenerateX25519Identity()
+		if err != nil {
+			return "", err
+		}
+		return key.Recipient().String(), durable.OS().WriteFile(c.OwnerKey(name), []byte(key.String()+"\n"))
+	}
+	if err != nil {
+		return "", err
+	}
+	key, err := age.ParseX25519Identity(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return "", fmt.Errorf("%s holds no key of an owner: remove %s to start a new dev cluster", c.OwnerKey(name), c.dir)
+	}
+	return key.Recipient().String(), nil
+}
+
+// handOut writes the share files where their owners expect them.
+func (c *Cluster) handOut(shares []*fealtyv1.SeedShare) error {
+	for _, s := range shares {
+		if err := durable.OS().WriteFile(c.ShareFile(s.GetOwner()), s.GetFile()); err != nil {
+			return fmt.Errorf("write the share of %s: %w", s.GetOwner(), err)
+		}
+	}
+	return nil
+}
+
+// OpenShare opens the share file of an owner with the owner's key.
+func (c *Cluster) OpenShare(name string) (keyring.ShareFile, error) {
+	key, err := durable.OS().ReadSecret(c.OwnerKey(name), keyring.MaxKeyFileBytes)
+	if err != nil {
+		return keyring.ShareFile{}, err
+	}
+	ids, err := keyring.ReadIdentities(key, nil)
+	if err != nil {
+		return keyring.ShareFile{}, err
+	}
+	data, err := durable.OS().ReadFile(c.ShareFile(name), keyring.MaxShareFileBytes)
+	if err != nil {
+		return keyring.ShareFile{}, err
+	}
+	return keyring.OpenShare(ids, data)
+}
+
+// Bring brings a share to the coordinator, as an owner's tool does.
+func (c *Cluster) Bring(ctx context.Context, file keyring.ShareFile) (recovery.Progress, error) {
+	conn, err := mesh.DialPinned(c.Address(), credential.Unproven(), mesh.Options{})
+	if err != nil {
+		return recovery.Progress{}, err
+	}
+	defer conn.Close()
+	return recovery.Bring(ctx, conn, file, recovery.Options{Endpoint: c.Address()})
+}
+
+// LoseKeeper stops the coordinator, removes the file of its keeper, and starts it
+// again: nothing on this machine opens the seed any more.
+func (c *Cluster) LoseKeeper(ctx context.Context) error {
+	if err := c.StopCoordinator(); err != nil {
+		return err
+	}
+	if err := os.Remove(filepath.Join(c.dir, keeperFile)); err != nil {
+		return err
+	}
+	return c.StartCoordinator(ctx)
+}
+
+func storyOwnerRecovery(ctx context.Context, c *Cluster) (string, error) {
+	before, err := c.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	members, keys := []string{"node-a", "node-b", "node-c"}, make(map[string]string)
+	for _, name := range members {
+		n, err := c.Node(ctx, name)
+		if err != nil {
+			return "", err
+		}
+		keys[name] = n.GetKeyId()
+	}
+	if err := c.LoseKeeper(ctx); err != nil {
+		return "", err
+	}
+	st, err := c.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	if st.GetPhase() != "recovery" {
+		return "", fmt.Errorf("without its keeper the coordinator is %s", st.GetPhase())
+	}
+	alice, err := c.OpenShare("alice")
+	if err != nil {
+		return "", err
+	}
+	bob, err := c.OpenShare("bob")
+	if err != nil {
+		return "", err
+	}
+	first, err := c.Bring(ctx, alice)
+	if err != nil {
+		return "", fmt.Errorf("the share of alice: %w", err)
+	}
+	if first.Recovered || len(first.Brought) != 1 {
+		return "", fmt.Errorf("after one share: %+v", first)
+	}
+	wrong, value := bob, make([]byte, keyring.SeedBytes)
+	rand.Read(value)
+	if wrong.Share, err = keyring.ShareFrom(bob.Share.Index(), bob.Share.Set(), value); err != nil {
+		return "", err
+	}
+	_, err = c.Bring(ctx, wrong)
+	if refusal := explain.Of(err); err == nil || refusal.Code != explain.ShareWrong || !strings.Contains(refusal.What, "bob") {
+		return "", fmt.Errorf("a wrong share of bob: %v", err)
+	}
+	last, err := c.Bring(ctx, bob)
+	if err != nil {
+		return "", fmt.Errorf("the share of bob: %w", err)
+	}
+	after, err := c.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case !last.Recovered || after.GetPhase() != "ready":
+		return "", fmt.Errorf("after two shares the coordinator is %s: %s", after.GetPhase(), after.GetPhaseReason())
+	case after.GetAuthorityEpoch() != before.GetAuthorityEpoch()+1 || !bytes.Equal(after.GetRootPin(), before.GetRootPin()):
+		return "", fmt.Errorf("epoch %d after %d, or another root", after.GetAuthorityEpoch(), before.GetAuthorityEpoch())
+	}
+	if err := c.AwaitConnected(ctx, members...); err != nil {
+		return "", err
+	}
+	err = c.await(ctx, "members to renew under the new mesh CA", func(ctx context.Context) (bool, error) {
+		for _, name := range members {
+			n, err := c.Node(ctx, name)
+			if err != nil {
+				return false, err
+			}
+			if n.GetAuthorityEpoch() != after.GetAuthorityEpoch() || n.GetKeyId() == keys[name] {
+				return false, fmt.Errorf("%s is at epoch %d, and holds key %.8s", name, n.GetAuthorityEpoch(), n.GetKeyId())
+			}
+		}
+		return true, nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("alice alone: 1 of 2; a wrong share of bob is refused by his name; with his own the seed is back: same root, epoch %d, three members renewed", after.GetAuthorityEpoch()), nil
+}
