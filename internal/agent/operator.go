@@ -85,8 +85,9 @@ func (a *Agent) operatorChanged() <-chan struct{} {
 // key counts for nothing any more: as the member that it was, in a new incarnation.
 //
 // The caller has the answer that the grace is over, which is given only to who proves
-// the last certified key: nobody else got this identity since. A ban, an older key
-// and a record that is gone have other answers, and are left to people.
+// the last certified key: nobody else got this identity since. An older key and a record
+// that is gone or given away have other answers, and are left to people; a ban of the
+// identity is looked at again with the certificate.
 func (a *Agent) reenrol(ctx context.Context, key keyPair, graceOver error) error {
 	a.log.LogAttrs(ctx, slog.LevelInfo, "the grace for the last key is over, proving the operator's certificate", slog.String("reason", oneLine(graceOver)))
 	err := a.rejoinWith(ctx, proverOf(a.operator), a.me.ID.Name(), key)

@@ -258,6 +258,29 @@ func TestX509ClaimedMember(t *testing.T) {
 	}
 }
 
+// A banned member does not come back by its certificate, also when grace and the ban of
+// its keys are long over.
+func TestX509BannedForGood(t *testing.T) {
+	d := readyDesk(t, poolEntries)
+	pki := identitytest.NewPKI(t, "corp", d.clock)
+	if err := d.set(corpEntries(pki)); err != nil {
+		t.Fatal(err)
+	}
+	m := d.machine()
+	if err := m.join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+		t.Fatal(err)
+	}
+	d.ban(t, identity.Data, "c")
+	d.advance(60 * 24 * time.Hour)
+	if err := d.c.pruneOnce(t.Context(), d.state(), d.clock()); err != nil {
+		t.Fatal(err)
+	}
+	again := d.machine()
+	again.claims = "c"
+	wantCode(t, again.join(identity.Data, corpProver(t, pki, commonName("node-c"))), explain.JoinBanned)
+	wantCode(t, d.machine().join(identity.Data, corpProver(t, pki, commonName("node-c"))), explain.JoinBanned)
+}
+
 // elsewhere proves over another connection than the one at hand.
 type elsewhere struct{ proof.Prover }
 
