@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/x509"
 	"io"
+	"log/slog"
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -62,29 +63,28 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 	for _, h := range hello.GetHeld()[:min(len(hello.GetHeld()), maxHeldReported)] {
 		held[h.GetScope()] = h
 	}
-	if err := a.sendBootstrap(ctx, stream, id, held[string(snapshot.ScopeNodeBootstrap)]); err != nil {
-		return err
-	}
-	var sent *trustView
 	standing := ""
-	for {
-		changed, moved := c.trustNews.wait(), c.members.wait(path)
-		t := c.trust.Load()
-		if t != sent {
-			if sent != nil || !t.heldAs(held[string(snapshot.ScopeTrustBundle)]) {
-				if err := stream.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Snapshot{Snapshot: t.message()}}); err != nil {
-					return err
-				}
+	d := &delivery{c: c, stream: stream, id: id, held: held}
+	var bootstrap <-chan time.Time // when the node_bootstrap is due; nil: never
+	for first := true; ; first = false {
+		trustChanged, publicationChanged, moved := c.trustNews.wait(), c.publicationNews.wait(), c.members.wait(path)
+		// The trust bundle first: it has the keys of the others.
+		if err := d.sendTrust(); err != nil {
+			return err
+		}
+		if first {
+			wait, due, err := a.bootstrapDue(id, held[string(snapshot.ScopeNodeBootstrap)])
+			if err != nil {
+				return err
 			}
-			if sent != nil && sent.meshKey != t.meshKey || sent == nil && c.outdated(identity.FromContext(ctx).Leaf) {
-				// The SVID is signed by a mesh CA that is on its way out: the key changed
-				// now, or while this member was away, as in a recovery.
-				if err := stream.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{
-					RenewNow: &fealtyv1.RenewNow{Reason: "the mesh CA key changed with the authority epoch"}}}); err != nil {
-					return err
-				}
+			if due {
+				timer := time.NewTimer(wait)
+				defer timer.Stop()
+				bootstrap = timer.C
 			}
-			sent = t
+		}
+		if err := d.sendRuntime(ctx); err != nil {
+			return err
 		}
 		if m, ok := c.members.get(path); ok && m.State != standing {
 			standing = m.State
@@ -102,8 +102,18 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 				return nil
 			}
 			return err
-		case <-changed:
+		case <-bootstrap:
+			bootstrap = nil
+			msg, err := c.bootstrapAgain(ctx, id)
+			if err != nil {
+				return err
+			}
+			if err := d.send(msg); err != nil {
+				return err
+			}
 		case <-moved:
+		case <-trustChanged:
+		case <-publicationChanged:
 		}
 	}
 }
@@ -115,29 +125,91 @@ func (c *Coordinator) outdated(leaf *x509.Certificate) bool {
 	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId, s.issuer.Load().MeshCA().Certificate().SubjectKeyId)
 }
 
-// sendBootstrap sends the node_bootstrap if the member does not hold one of this
-// authority epoch: its file was lost, or authority moved.
-func (a agentServer) sendBootstrap(ctx context.Context, stream fealtyv1.AgentService_ConnectServer, id identity.ID, held *fealtyv1.HeldSnapshot) error {
-	c := a.c
-	s, err := c.ready()
-	if err != nil {
-		return err
-	}
-	if held != nil && held.GetAuthorityEpoch() == s.head.AuthorityEpoch {
+// delivery is what one stream was sent. It belongs to one goroutine.
+type delivery struct {
+	c      *Coordinator
+	stream fealtyv1.AgentService_ConnectServer
+	id     identity.ID
+	held   map[string]*fealtyv1.HeldSnapshot // what the member said that it holds, by scope
+	trust  *trustView                        // sent, or held
+	leaf   snapshot.Digest                   // of the node_runtime header that was sent
+	issued time.Time                         // of the record over it
+}
+
+func (d *delivery) send(m *fealtyv1.SignedSnapshot) error {
+	return d.stream.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Snapshot{Snapshot: m}})
+}
+
+// sendTrust sends the trust bundle in force, if it is news to the member.
+func (d *delivery) sendTrust() error {
+	t := d.c.trust.Load()
+	if t == d.trust {
 		return nil
 	}
-	wait, err := c.live.bootstrapWait(id, c.now())
+	if d.trust != nil || !t.heldAs(d.held[string(snapshot.ScopeTrustBundle)]) {
+		if err := d.send(t.message()); err != nil {
+			return err
+		}
+	}
+	leaf := identity.FromContext(d.stream.Context()).Leaf
+	if d.trust != nil && d.trust.meshKey != t.meshKey || d.trust == nil && d.c.outdated(leaf) {
+		// The SVID is signed by a mesh CA that is on its way out: the key changed now, or
+		// while this member was away, as in a recovery.
+		err := d.stream.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{
+			RenewNow: &fealtyv1.RenewNow{Reason: "the mesh CA key changed with the authority epoch"}}})
+		if err != nil {
+			return err
+		}
+	}
+	d.trust = t
+	return nil
+}
+
+// sendRuntime sends the member's node_runtime as it is published: a new header at
+// once, a newer record over the same one when the last is old enough. A record of
+// a later epoch than the bundle that was sent waits for that.
+func (d *delivery) sendRuntime(ctx context.Context) error {
+	p := d.c.publication.Load()
+	if !p.serves() || p.state.value.AuthorityEpoch > d.trust.epoch {
+		return nil
+	}
+	i, ok := p.find(string(d.id.Kind()) + "/" + d.id.Name())
+	if !ok {
+		return nil
+	}
+	record := p.state.value
+	switch {
+	case d.issued.IsZero():
+		if h := d.held[string(snapshot.ScopeNodeRuntime)]; h.GetGeneration() == record.Generation && h.GetAuthorityEpoch() == p.headers[i].header.AuthorityEpoch {
+			d.leaf, d.issued = p.headers[i].leaf, record.IssuedAt
+			return nil
+		}
+	case d.leaf == p.headers[i].leaf && record.IssuedAt.Sub(d.issued).Abs() < publicationRenew:
+		return nil
+	}
+	m, err := p.message(i)
 	if err != nil {
-		return err
+		// It stays as it was for this member, and is no reason to end the stream.
+		d.c.failures.log(ctx, d.c.log, slog.LevelError, "a node_runtime was not sent", slog.String("member", d.id.String()), slog.Any("err", err))
+		return nil
 	}
-	if err := sleep(ctx, wait); err != nil {
-		return err
-	}
-	msg, err := c.bootstrapAgain(ctx, id)
+	d.leaf, d.issued = p.headers[i].leaf, record.IssuedAt
+	return d.send(m)
+}
+
+// bootstrapDue reports whether the member is to be sent a node_bootstrap, because
+// it does not hold one of this authority epoch, and how long it is to wait for it:
+// its file was lost, or authority moved.
+func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (wait time.Duration, due bool, err error) {
+	s, err := a.c.ready()
 	if err != nil {
-		return err
+		return 0, false, err
 	}
-	return stream.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Snapshot{Snapshot: msg}})
+	if held != nil && held.GetAuthorityEpoch() == s.head.AuthorityEpoch {
+		return 0, false, nil
+	}
+	wait, err = a.c.live.bootstrapWait(id, a.c.now())
+	return wait, err == nil, err
 }
 
 // bootstrapAgain makes another node_bootstrap for a member. Its content depends

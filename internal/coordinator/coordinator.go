@@ -130,18 +130,20 @@ type Coordinator struct {
 	metrics   *metrics
 	registry  *prometheus.Registry
 
-	state         atomic.Pointer[state]
-	stateNews     news
-	trustMu       sync.Mutex // orders what trust and source are set to; no I/O under it
-	trust         atomic.Pointer[trustView]
-	trustNews     news
-	headKick      chan struct{}          // asks the head loop to look now; capacity 1
-	maxListed     int                    // banned keys in a bundle
-	trustKick     chan struct{}          // asks the trust loop to look now; capacity 1
-	setting       chan struct{}          // held by the one SetManifest under way; capacity 1
-	candidates    map[history.Hash]*move // moves of unknown outcome; owned by who holds setting
-	headConfirmed atomic.Int64           // Unix nanoseconds of the last time the store showed our head
-	serving       atomic.Bool
+	state           atomic.Pointer[state]
+	stateNews       news
+	trustMu         sync.Mutex // orders what trust and source are set to; no I/O under it
+	trust           atomic.Pointer[trustView]
+	trustNews       news
+	publication     atomic.Pointer[publication] // what members are told; nil before it was read
+	publicationNews news
+	headKick        chan struct{}          // asks the head loop to look now; capacity 1
+	maxListed       int                    // banned keys in a bundle
+	trustKick       chan struct{}          // asks the trust loop to look now; capacity 1
+	setting         chan struct{}          // held by the one SetManifest under way; capacity 1
+	candidates      map[history.Hash]*move // moves of unknown outcome; owned by who holds setting
+	headConfirmed   atomic.Int64           // Unix nanoseconds of the last time the store showed our head
+	serving         atomic.Bool
 
 	source  *credential.Issued // what our listener presents and believes
 	guard   *mesh.Guard
@@ -376,6 +378,9 @@ func (c *Coordinator) followState(ctx context.Context) error {
 		if s.phase == phaseReady {
 			g.Go(func() error { return c.forever(run, "members", func() error { return c.followMembers(run, s) }) })
 			g.Go(func() error { return c.forever(run, "trust", func() error { return c.followTrust(run, s) }) })
+			g.Go(func() error {
+				return c.forever(run, "publication", func() error { return c.followPublication(run, s) })
+			})
 			g.Go(func() error { return c.forever(run, "identity", func() error { return c.keepIdentity(run, s) }) })
 			g.Go(func() error { return c.forever(run, "pruning", func() error { return c.prune(run, s) }) })
 		}

@@ -109,7 +109,8 @@ func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now t
 		if i == maxHeldReported {
 			break
 		}
-		m.held = append(m.held, &fealtyv1.HeldVersion{Scope: clip(h.GetScope(), maxReleaseBytes), AuthorityEpoch: h.GetAuthorityEpoch(), ConfigVersion: h.GetConfigVersion()})
+		m.held = append(m.held, &fealtyv1.HeldVersion{Scope: clip(h.GetScope(), maxReleaseBytes), AuthorityEpoch: h.GetAuthorityEpoch(), ConfigVersion: h.GetConfigVersion(),
+			Generation: h.GetGeneration(), Freshness: clip(h.GetFreshness(), maxReleaseBytes)})
 	}
 	if n := len(r.GetRefusals()); n > 0 {
 		f := r.GetRefusals()[n-1]
@@ -173,10 +174,47 @@ type memberIndex struct {
 	// waiting is closed when the state of the member may have changed, by its path;
 	// guarded by mu.
 	waiting map[string]chan struct{}
+	touched map[string]bool // put or removed since takeTouched, by path; guarded by mu
+
+	changed chan struct{} // poked when touched grows; capacity 1
 }
 
 func newMemberIndex() memberIndex {
-	return memberIndex{members: make(map[string]indexed), active: make(map[identity.Kind]int), waiting: make(map[string]chan struct{})}
+	return memberIndex{
+		members: make(map[string]indexed), active: make(map[identity.Kind]int), waiting: make(map[string]chan struct{}),
+		touched: make(map[string]bool), changed: make(chan struct{}, 1),
+	}
+}
+
+func (x *memberIndex) touchLocked(path string) {
+	x.touched[path] = true
+	select {
+	case x.changed <- struct{}{}:
+	default:
+	}
+}
+
+// takeTouched returns the paths that were put or removed since the last call.
+func (x *memberIndex) takeTouched() map[string]bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := x.touched
+	x.touched = make(map[string]bool)
+	return out
+}
+
+// at returns a member with the version of its record; version 0: there is none.
+func (x *memberIndex) at(path string) indexed {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.members[path]
+}
+
+// paths returns all members, sorted.
+func (x *memberIndex) paths() []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.sorted)
 }
 
 // wait returns a channel that is closed when the state of a member may have
@@ -209,6 +247,9 @@ type indexed struct {
 func (x *memberIndex) fill(recs []versioned[memberRecord], at store.Revision) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	for path := range x.members {
+		x.touchLocked(path)
+	}
 	x.members = make(map[string]indexed, len(recs))
 	x.sorted = x.sorted[:0]
 	clear(x.active)
@@ -216,6 +257,7 @@ func (x *memberIndex) fill(recs []versioned[memberRecord], at store.Revision) {
 		x.members[r.value.path()] = indexed{r.value, r.version}
 		x.sorted = append(x.sorted, r.value.path())
 		x.tallyLocked(r.value, 1)
+		x.touchLocked(r.value.path())
 	}
 	slices.Sort(x.sorted)
 	x.followed = at
@@ -253,6 +295,7 @@ func (x *memberIndex) put(r memberRecord, version store.Revision) {
 	if !ok || old.record.State != r.State {
 		x.tellLocked(path)
 	}
+	x.touchLocked(path)
 }
 
 // remove drops a member whose record was deleted at version.
@@ -265,6 +308,7 @@ func (x *memberIndex) remove(path string, version store.Revision) {
 	}
 	delete(x.members, path)
 	x.tellLocked(path)
+	x.touchLocked(path)
 	x.tallyLocked(old.record, -1)
 	if i, ok := slices.BinarySearch(x.sorted, path); ok {
 		x.sorted = slices.Delete(x.sorted, i, i+1)
@@ -278,16 +322,19 @@ func (x *memberIndex) get(path string) (memberRecord, bool) {
 	return m.record, ok
 }
 
-// visible returns up to limit members of the fleet that self may see, by kind
-// and name: those that share an organization with it, where it has any, and
-// otherwise those that have none. People's sessions are not part of the fleet.
+// visible returns up to limit members of the fleet that self may see: those that
+// share an organization with it, where it has any, and otherwise those that have
+// none. It takes those that follow self by kind and name, around the end, so that
+// no member is shown to everybody, and looks at no more than maxVisibleScan.
+// People's sessions are not part of the fleet.
 func (x *memberIndex) visible(self memberRecord, limit int) []memberRecord {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var out []memberRecord
-	for _, path := range x.sorted {
-		m := x.members[path].record
-		if sessionKind(m.Kind) || !sharesOrganization(self, m) {
+	start, _ := slices.BinarySearch(x.sorted, self.path())
+	for i := range min(len(x.sorted), maxVisibleScan) {
+		m := x.members[x.sorted[(start+i)%len(x.sorted)]].record
+		if sessionKind(m.Kind) || !m.held() || !sharesOrganization(self, m) {
 			continue
 		}
 		if out = append(out, m); len(out) == limit {
@@ -296,6 +343,9 @@ func (x *memberIndex) visible(self memberRecord, limit int) []memberRecord {
 	}
 	return out
 }
+
+// maxVisibleScan bounds the members that one join looks at.
+const maxVisibleScan = 4096
 
 func sharesOrganization(a, b memberRecord) bool {
 	if a.outsider() || b.outsider() {

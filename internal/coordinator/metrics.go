@@ -14,6 +14,7 @@ type metrics struct {
 	cuts         *prometheus.CounterVec
 	refused      prometheus.Counter
 	shares       *prometheus.CounterVec
+	uncompiled   prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
@@ -61,10 +62,14 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 		Name: "fealty_recovery_shares_total",
 		Help: "Shares of the seed that owners brought, by outcome: taken, recovered, or the code of the refusal.",
 	}, []string{"outcome"})
+	m.uncompiled = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "fealty_snapshot_uncompiled_members",
+		Help: "Members whose node_runtime could not be compiled: they keep their last one.",
+	})
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
-	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares,
+	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares, m.uncompiled,
 		gauge("fealty_coordinator_ready", "1 while a manifest is in force and this coordinator holds its keys.", func() float64 {
 			return truth(c.state.Load().phase == phaseReady)
 		}),
@@ -79,6 +84,18 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 		}),
 		gauge("fealty_agents_connected", "Members that hold a stream to this coordinator.", func() float64 {
 			return float64(c.live.connected())
+		}),
+		gauge("fealty_publication_generation", "Generation of the publication record that is served; 0 without one.", func() float64 {
+			if p := c.publication.Load(); p.serves() {
+				return float64(p.state.value.Generation)
+			}
+			return 0
+		}),
+		gauge("fealty_publication_fresh_until_seconds", "Until when the publication record that is served is fresh, in seconds since 1970; 0 without one.", func() float64 {
+			if p := c.publication.Load(); p.serves() {
+				return float64(p.state.value.FreshUntil.Unix())
+			}
+			return 0
 		}),
 		gauge("fealty_trust_bundle_version", "Config version of the trust bundle that is served.", func() float64 {
 			if t := c.trust.Load(); t != nil {

@@ -198,7 +198,7 @@ func TestVisibleMembers(t *testing.T) {
 		want string
 	}{
 		{all[1], "data/a data/ag"},
-		{all[2], "data/a data/ag data/g"},
+		{all[2], "data/ag data/g data/a"},
 		{all[4], "data/plain witness/w"},
 		{lost, "data/lost"},
 	} {

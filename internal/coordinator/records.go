@@ -27,6 +27,7 @@ import (
 //	trust/ban/id/<kind>/<name>  a banned identity; kept until lifted
 //	trust/ban/key/<key id>      a banned key; kept for svid_ttl + rejoin_grace,
 //	                            in the bundle while a certificate can be valid
+//	publication/…               what members are told; see publication.go
 //	sealed/…                    seed and mesh CA key, encrypted by a keeper
 //	seed/set/<transition>       which shares of the seed that transition made
 //	seed/share/<seed epoch>/<salt>/<set>/<owner>
@@ -384,6 +385,25 @@ func (c *change) put(key string, version store.Revision, value any) {
 	c.tx.If = append(c.tx.If, store.Condition{Key: key, Version: version})
 	c.tx.Put = append(c.tx.Put, w)
 }
+
+// write replaces a record, whatever it was: a condition on another one says that
+// nobody else wrote it.
+func (c *change) write(key string, value any) {
+	w, err := c.r.put(key, value)
+	if err != nil {
+		c.err = errors.Join(c.err, err)
+		return
+	}
+	c.tx.Put = append(c.tx.Put, w)
+}
+
+// writeRaw is write for exact bytes.
+func (c *change) writeRaw(key string, value []byte) {
+	c.tx.Put = append(c.tx.Put, store.Write{Key: key, Value: c.r.auth.Seal(key, value)})
+}
+
+// drop removes a record, whatever it was; see write.
+func (c *change) drop(key string) { c.tx.Delete = append(c.tx.Delete, key) }
 
 // require makes the transaction fail unless key is still at version.
 func (c *change) require(key string, version store.Revision) {

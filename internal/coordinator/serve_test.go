@@ -36,6 +36,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // setupToken reads the setup token that the coordinator wrote.
@@ -392,8 +393,28 @@ func TestExpiryAndGrace(t *testing.T) {
 	wantCode(t, late.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-b", late.key)), explain.RejoinGraceOver)
 }
 
-// A bootstrap that is sent again has another version, and is not sent to who
-// holds one.
+// until receives snapshots until one is of the scope, and returns those scopes that
+// came before it.
+func until(t *testing.T, stream fealtyv1.AgentService_ConnectClient, scope snapshot.Scope) (*fealtyv1.SignedSnapshot, []string) {
+	t.Helper()
+	var before []string
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			t.Fatalf("waiting for a %s, after %v: %v", scope, before, err)
+		}
+		if m.GetSnapshot().GetScope() == string(scope) {
+			return m.GetSnapshot(), before
+		}
+		if m.GetSnapshot() == nil {
+			continue // another kind of news
+		}
+		before = append(before, m.GetSnapshot().GetScope())
+	}
+}
+
+// A bootstrap that is sent again has another version, and comes after the trust
+// bundle that it needs.
 func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
 	f := readyFleet(t, nil)
 	n := f.member("node-a")
@@ -407,11 +428,11 @@ func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
 	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "node-a", Refusals: []*fealtyv1.Refusal{{Scope: "a"}, {Scope: "b", Reason: strings.Repeat("x", 1000)}}}); err != nil {
 		t.Fatal(err)
 	}
-	first, err := stream.Recv()
-	if err != nil {
-		t.Fatal(err)
+	boot, before := until(t, stream, snapshot.ScopeNodeBootstrap)
+	if len(before) == 0 || before[0] != string(snapshot.ScopeTrustBundle) {
+		t.Fatalf("before the bootstrap came %v", before)
 	}
-	n.grant.NodeBootstrap = first.GetSnapshot()
+	n.grant.NodeBootstrap = boot
 	v, err := n.verifyGrant()
 	if err != nil {
 		t.Fatal(err)
@@ -419,13 +440,74 @@ func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
 	if boot, ok := v.NodeBootstrap(); !ok || len(boot.Members) != 2 {
 		t.Fatalf("the bootstrap shows %v", boot)
 	}
-	second, err := stream.Recv()
-	if err != nil || second.GetSnapshot().GetScope() != "trust_bundle" {
-		t.Fatalf("after the bootstrap came %v (%v)", second, err)
-	}
 	live := f.c.live.message(n.id)
 	if !live.GetConnected() || !strings.HasPrefix(live.GetLastRefusal(), "b: xxx") || len(live.GetLastRefusal()) > 200 {
 		t.Fatalf("its live state is %v", live)
+	}
+}
+
+// A node_runtime comes after the trust bundle, again when the manifest changes, and
+// not to who holds it.
+func TestConnectDeliversTheRuntime(t *testing.T) {
+	f := readyFleet(t, nil)
+	n := f.member("node-a")
+	bundle, err := n.verifyGrant()
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := func(s *fealtyv1.SignedSnapshot) *fealtyv1.HeldSnapshot {
+		signed, err := snapshot.Unmarshal(s.GetEnvelope())
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := snapshot.Verify(signed, n.trust, snapshot.Marks{}, f.clock())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := v.Header()
+		record, _ := v.Record()
+		return &fealtyv1.HeldSnapshot{Scope: s.GetScope(), AuthorityEpoch: h.AuthorityEpoch, ConfigVersion: h.ConfigVersion, ContentHash: h.ContentHash[:], Generation: record.Generation}
+	}
+	connect := func(holds ...*fealtyv1.HeldSnapshot) fealtyv1.AgentService_ConnectClient {
+		ctx, cancel := context.WithCancel(f.ctx())
+		t.Cleanup(cancel)
+		stream, err := newClients(n.conn()).agent.Connect(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&fealtyv1.ConnectRequest{Name: "node-a", Held: append(holds, &fealtyv1.HeldSnapshot{
+			Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: bundle.Header().AuthorityEpoch})}); err != nil {
+			t.Fatal(err)
+		}
+		return stream
+	}
+	stream := connect()
+	first, before := until(t, stream, snapshot.ScopeNodeRuntime)
+	if !slices.Equal(before, []string{string(snapshot.ScopeTrustBundle)}) {
+		t.Fatalf("before the node_runtime came %v", before)
+	}
+	was := held(first)
+	changed := bytes.Replace(f.manifest(""), []byte("roles: [ingress, egress]"), []byte("roles: [ingress]"), 1)
+	if err := f.set(changed); err != nil {
+		t.Fatal(err)
+	}
+	second, _ := until(t, stream, snapshot.ScopeNodeRuntime)
+	n.trust.Roles = []string{"ingress"}
+	is := held(second)
+	if is.GetConfigVersion() <= was.GetConfigVersion() || is.GetGeneration() <= was.GetGeneration() {
+		t.Fatalf("after %v came %v", was, is)
+	}
+	// Who holds it is sent the next one alone.
+	stream = connect(is)
+	if err := f.set(f.manifest("")); err != nil {
+		t.Fatal(err)
+	}
+	third, _ := until(t, stream, snapshot.ScopeNodeRuntime)
+	if h := held(third); h.GetConfigVersion() <= is.GetConfigVersion() {
+		t.Fatalf("after %v came %v", is, h)
+	}
+	if live := f.c.live.message(n.id); len(live.GetHeld()) == 0 || live.GetHeld()[0].GetGeneration() != is.GetGeneration() {
+		t.Fatalf("the report is kept as %v", live)
 	}
 }
 

@@ -245,6 +245,7 @@ type node struct {
 	chain    []*x509.Certificate // leaf, mesh CA
 	id       identity.ID
 	grant    *fealtyv1.JoinGrant
+	trust    snapshot.Trust              // by verifyGrant
 	believes *identity.Bundle            // nil: what the coordinator believes now
 	cluster  string                      // asked for; empty: the test cluster
 	dialer   mesh.Options                // how it reaches the seed
@@ -451,6 +452,7 @@ func (n *node) verifyGrant() (*snapshot.Verified, error) {
 		return nil, fmt.Errorf("trust bundle: %w", err)
 	}
 	trust.Roles, trust.Organizations = []string{"egress", "ingress"}, []string{"acme", "globex"}
+	n.trust = trust
 	if signed, err = snapshot.Unmarshal(n.grant.GetNodeBootstrap().GetEnvelope()); err != nil {
 		return nil, err
 	}

@@ -130,7 +130,13 @@ type HeldSnapshot struct {
 	AuthorityEpoch uint64                 `protobuf:"varint,2,opt,name=authority_epoch,json=authorityEpoch,proto3" json:"authority_epoch,omitempty"`
 	ConfigVersion  uint64                 `protobuf:"varint,3,opt,name=config_version,json=configVersion,proto3" json:"config_version,omitempty"`
 	// SHA-256 of the content.
-	ContentHash   []byte `protobuf:"bytes,4,opt,name=content_hash,json=contentHash,proto3" json:"content_hash,omitempty"`
+	ContentHash []byte `protobuf:"bytes,4,opt,name=content_hash,json=contentHash,proto3" json:"content_hash,omitempty"`
+	// Generation of the newest publication record that covers it; 0 for what is
+	// signed by itself.
+	Generation uint64 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
+	// "fresh", "stale", "degraded" or "expired"; empty for a node_bootstrap whose
+	// place a node_runtime took.
+	Freshness     string `protobuf:"bytes,6,opt,name=freshness,proto3" json:"freshness,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -191,6 +197,20 @@ func (x *HeldSnapshot) GetContentHash() []byte {
 		return x.ContentHash
 	}
 	return nil
+}
+
+func (x *HeldSnapshot) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *HeldSnapshot) GetFreshness() string {
+	if x != nil {
+		return x.Freshness
+	}
+	return ""
 }
 
 // Refusal says what a member did not accept, and why.
@@ -461,12 +481,16 @@ const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\x0esvid_not_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fsvidNotAfter\x12.\n" +
 	"\brefusals\x18\x05 \x03(\v2\x12.fealty.v1.RefusalR\brefusals\x12E\n" +
 	"\x10autonomous_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0fautonomousUntil\x12%\n" +
-	"\x0eautonomy_limit\x18\a \x01(\tR\rautonomyLimit\"\x97\x01\n" +
+	"\x0eautonomy_limit\x18\a \x01(\tR\rautonomyLimit\"\xd5\x01\n" +
 	"\fHeldSnapshot\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
 	"\x0econfig_version\x18\x03 \x01(\x04R\rconfigVersion\x12!\n" +
-	"\fcontent_hash\x18\x04 \x01(\fR\vcontentHash\"O\n" +
+	"\fcontent_hash\x18\x04 \x01(\fR\vcontentHash\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x05 \x01(\x04R\n" +
+	"generation\x12\x1c\n" +
+	"\tfreshness\x18\x06 \x01(\tR\tfreshness\"O\n" +
 	"\aRefusal\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +

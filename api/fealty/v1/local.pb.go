@@ -88,6 +88,9 @@ type GetNodeResponse struct {
 	AutonomyLimit string `protobuf:"bytes,17,opt,name=autonomy_limit,json=autonomyLimit,proto3" json:"autonomy_limit,omitempty"`
 	// Set while it is out of reach of coordinators that it had reached.
 	ContactLostAt *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=contact_lost_at,json=contactLostAt,proto3" json:"contact_lost_at,omitempty"`
+	// How far the node may rely on what it holds: the worst of the trust bundle and
+	// of what says what the node is. "fresh", "stale", "degraded" or "expired".
+	Freshness     string `protobuf:"bytes,19,opt,name=freshness,proto3" json:"freshness,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -246,6 +249,13 @@ func (x *GetNodeResponse) GetContactLostAt() *timestamppb.Timestamp {
 		return x.ContactLostAt
 	}
 	return nil
+}
+
+func (x *GetNodeResponse) GetFreshness() string {
+	if x != nil {
+		return x.Freshness
+	}
+	return ""
 }
 
 // OperatorCertificate is what the agent holds of the three files that it was given.
@@ -501,7 +511,7 @@ var File_fealty_v1_local_proto protoreflect.FileDescriptor
 const file_fealty_v1_local_proto_rawDesc = "" +
 	"\n" +
 	"\x15fealty/v1/local.proto\x12\tfealty.v1\x1a\x19fealty/v1/admission.proto\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
-	"\x0eGetNodeRequest\"\xe1\x06\n" +
+	"\x0eGetNodeRequest\"\xff\x06\n" +
 	"\x0fGetNodeResponse\x12\x1b\n" +
 	"\tspiffe_id\x18\x01 \x01(\tR\bspiffeId\x12.\n" +
 	"\x06joined\x18\x02 \x01(\x0e2\x16.fealty.v1.JoinOutcomeR\x06joined\x12B\n" +
@@ -522,7 +532,8 @@ const file_fealty_v1_local_proto_rawDesc = "" +
 	"\x14operator_certificate\x18\x0f \x01(\v2\x1e.fealty.v1.OperatorCertificateR\x13operatorCertificate\x12E\n" +
 	"\x10autonomous_until\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\x0fautonomousUntil\x12%\n" +
 	"\x0eautonomy_limit\x18\x11 \x01(\tR\rautonomyLimit\x12B\n" +
-	"\x0fcontact_lost_at\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\rcontactLostAt\"\xe9\x01\n" +
+	"\x0fcontact_lost_at\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\rcontactLostAt\x12\x1c\n" +
+	"\tfreshness\x18\x13 \x01(\tR\tfreshness\"\xe9\x01\n" +
 	"\x13OperatorCertificate\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x129\n" +

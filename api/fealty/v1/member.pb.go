@@ -323,8 +323,12 @@ type HeldVersion struct {
 	Scope          string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	AuthorityEpoch uint64                 `protobuf:"varint,2,opt,name=authority_epoch,json=authorityEpoch,proto3" json:"authority_epoch,omitempty"`
 	ConfigVersion  uint64                 `protobuf:"varint,3,opt,name=config_version,json=configVersion,proto3" json:"config_version,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Of the publication record that covers it; 0 for what is signed by itself.
+	Generation uint64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	// As the member sees it: "fresh", "stale", "degraded" or "expired".
+	Freshness     string `protobuf:"bytes,5,opt,name=freshness,proto3" json:"freshness,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HeldVersion) Reset() {
@@ -376,6 +380,20 @@ func (x *HeldVersion) GetConfigVersion() uint64 {
 		return x.ConfigVersion
 	}
 	return 0
+}
+
+func (x *HeldVersion) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *HeldVersion) GetFreshness() string {
+	if x != nil {
+		return x.Freshness
+	}
+	return ""
 }
 
 type ListMembersRequest struct {
@@ -1324,11 +1342,15 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\flast_refusal\x18\x05 \x01(\tR\vlastRefusal\x12@\n" +
 	"\x0esvid_not_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fsvidNotAfter\x12E\n" +
 	"\x10autonomous_until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0fautonomousUntil\x12%\n" +
-	"\x0eautonomy_limit\x18\b \x01(\tR\rautonomyLimit\"s\n" +
+	"\x0eautonomy_limit\x18\b \x01(\tR\rautonomyLimit\"\xb1\x01\n" +
 	"\vHeldVersion\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
-	"\x0econfig_version\x18\x03 \x01(\x04R\rconfigVersion\"d\n" +
+	"\x0econfig_version\x18\x03 \x01(\x04R\rconfigVersion\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x04 \x01(\x04R\n" +
+	"generation\x12\x1c\n" +
+	"\tfreshness\x18\x05 \x01(\tR\tfreshness\"d\n" +
 	"\x12ListMembersRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\rR\bpageSize\x12\x1d\n" +

@@ -1,0 +1,392 @@
+package coordinator
+
+import (
+	"cmp"
+	"context"
+	"crypto"
+	"crypto/ed25519"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// The publication: the current node_runtime headers of all members, and the one
+// record that signs them. All of it is derived, and can be made again from the
+// members and the manifest. Keys, all under the record MAC:
+//
+//	publication/state                 the record in force, and what it stands on
+//	publication/header/<kind>/<name>  the header of a member, exact bytes
+//	publication/content/<sha256>      content, shared by the members that are told the same
+//
+// Every change of any of them writes publication/state, on the condition that it
+// is still at the version that the change was made from. So that version is the
+// version of the whole, and it numbers what comes next: the record and the headers
+// of a commit carry the revision of the commit before it, which is known while
+// they are signed, and of which no second commit can be the successor. That is
+// why two replicas, or one that is late, never sign two roots for one generation
+// that anybody is served.
+const (
+	publicationPrefix   = "publication/"
+	publicationStateKey = "publication/state"
+	headerPrefix        = "publication/header/"
+	contentPrefix       = "publication/content/"
+)
+
+// Limits and times of publications.
+const (
+	// maxPublished bounds the headers that one generation changes: up to four
+	// operations of its transaction each. What is left goes with the next.
+	maxPublished = 200
+	// publishPause gathers what changes at about the same time.
+	publishPause = 50 * time.Millisecond
+	// publishShare is how much of its time the loop may spend on compiling, as the
+	// least ratio of pause to work.
+	publishShare = 4
+	// publicationPollPause bounds how long another replica's publication goes unseen.
+	publicationPollPause = 5 * time.Second
+	// publicationFresh is how long a record is fresh, and publicationRenew its age at
+	// which a newer one is made over the same headers.
+	publicationFresh = 15 * time.Minute
+	publicationRenew = 5 * time.Minute
+	// runtimeLife is the hard end of a node_runtime. At half of it a member gets a
+	// new header over the same content.
+	runtimeLife = 30 * 24 * time.Hour
+)
+
+// publicationRecord is publication/state.
+type publicationRecord struct {
+	// Change numbers the writes, so that each makes a new value.
+	Change uint64 `json:"change"`
+	// Record is the signed record in force; null before the first and while there is
+	// no member.
+	Record     []byte               `json:"record"`
+	Signatures []snapshot.Signature `json:"signatures"`
+
+	// What the record says, for its maker.
+	Generation     uint64    `json:"generation"`
+	AuthorityEpoch uint64    `json:"authority_epoch"`
+	Root           string    `json:"root"`
+	Revocations    string    `json:"revocations"`
+	IssuedAt       time.Time `json:"issued_at"`
+	FreshUntil     time.Time `json:"fresh_until"`
+
+	// Coordinators are the addresses that each coordinator advertises, by its name:
+	// what a header says must not depend on which replica compiles it.
+	Coordinators map[string][]string `json:"coordinators"`
+}
+
+// addresses returns the addresses of all coordinators, by name.
+func (r publicationRecord) addresses() []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(r.Coordinators)) {
+		for _, a := range r.Coordinators[name] {
+			if !slices.Contains(out, a) && len(out) < snapshot.MaxCoordinators {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
+}
+
+// headerRecord is the current header of one member, with what its maker needs to
+// know of it.
+type headerRecord struct {
+	Header         []byte         `json:"header"`
+	Content        string         `json:"content"` // SHA-256, hex: the name of its record
+	Incarnation    identity.KeyID `json:"incarnation"`
+	AuthorityEpoch uint64         `json:"authority_epoch"`
+	ConfigVersion  uint64         `json:"config_version"`
+	IssuedAt       time.Time      `json:"issued_at"`
+}
+
+// published is one member's header in a publication.
+type published struct {
+	path   string // <kind>/<name>
+	header headerRecord
+	leaf   snapshot.Digest
+}
+
+// publication is one version of what is served. It is immutable.
+type publication struct {
+	state   versioned[publicationRecord]
+	headers []published // by path; the leaves of the tree, in this order
+	tree    *snapshot.Tree
+	// contents are those that headers name, by their hash.
+	contents map[string][]byte
+	// broken: the headers are not those of the record. Somebody else wrote them.
+	broken bool
+	// strays are keys that no header of a member uses.
+	strays []string
+}
+
+// find returns the index of a member's header.
+func (p *publication) find(path string) (int, bool) {
+	return slices.BinarySearchFunc(p.headers, path, func(h published, path string) int { return cmp.Compare(h.path, path) })
+}
+
+// signed returns the envelope of header i.
+func (p *publication) signed(i int) (*snapshot.Signed, error) {
+	proof, err := p.tree.Proof(i)
+	if err != nil {
+		return nil, err
+	}
+	h := p.headers[i].header
+	return &snapshot.Signed{
+		Header: h.Header, Content: p.contents[h.Content],
+		Publication: &snapshot.Publication{Record: p.state.value.Record, Signatures: p.state.value.Signatures}, Proof: proof,
+	}, nil
+}
+
+// message returns the envelope of header i for the wire.
+func (p *publication) message(i int) (*fealtyv1.SignedSnapshot, error) {
+	signed, err := p.signed(i)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := signed.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	return &fealtyv1.SignedSnapshot{Scope: string(snapshot.ScopeNodeRuntime), Envelope: raw}, nil
+}
+
+// serves reports whether p has a record under which its headers can be sent.
+func (p *publication) serves() bool {
+	return p != nil && !p.broken && len(p.state.value.Record) > 0
+}
+
+// with returns p after a commit that put some headers and dropped others.
+func (p *publication) with(put []published, drop map[string]bool, contents map[string][]byte) *publication {
+	next := &publication{headers: make([]published, 0, len(p.headers)+len(put)), contents: make(map[string][]byte)}
+	changed := make(map[string]published, len(put))
+	for _, h := range put {
+		changed[h.path] = h
+	}
+	for _, h := range p.headers {
+		if _, ok := changed[h.path]; !ok && !drop[h.path] {
+			next.headers = append(next.headers, h)
+		}
+	}
+	next.headers = append(next.headers, put...)
+	slices.SortFunc(next.headers, func(a, b published) int { return cmp.Compare(a.path, b.path) })
+	leaves := make([]snapshot.Digest, len(next.headers))
+	for i, h := range next.headers {
+		leaves[i] = h.leaf
+		if raw, ok := contents[h.header.Content]; ok {
+			next.contents[h.header.Content] = raw
+		} else {
+			next.contents[h.header.Content] = p.contents[h.header.Content]
+		}
+	}
+	next.tree = snapshot.NewTree(leaves)
+	return next
+}
+
+// loadPublication reads the publication as it is stored. What fails its MAC, or a
+// hash, is left out and reported: it is made again.
+func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publication, error) {
+	l, err := c.store.List(ctx, publicationPrefix)
+	if err != nil {
+		return nil, err
+	}
+	p := &publication{contents: make(map[string][]byte)}
+	var headers []published
+	for _, e := range l.Entries {
+		switch {
+		case e.Key == publicationStateKey:
+			if p.state, err = open[publicationRecord](s.records, e); err != nil {
+				c.forged(ctx, e.Key, err)
+				// It is written anew over this very version.
+				p.state, p.broken = versioned[publicationRecord]{version: e.Version}, true
+			}
+		case strings.HasPrefix(e.Key, contentPrefix):
+			raw, err := s.records.auth.Open(e.Key, e.Value)
+			if hash := e.Key[len(contentPrefix):]; err == nil && snapshot.DigestOf(raw).String() == hash {
+				p.contents[hash] = raw
+				continue
+			}
+			if err == nil {
+				err = fmt.Errorf("the content is not what its name says: %w", store.ErrForged)
+			}
+			c.forged(ctx, e.Key, err)
+			p.strays = append(p.strays, e.Key)
+		case strings.HasPrefix(e.Key, headerPrefix):
+			h, err := open[headerRecord](s.records, e)
+			if err != nil {
+				c.forged(ctx, e.Key, err)
+				p.strays = append(p.strays, e.Key)
+				continue
+			}
+			headers = append(headers, published{e.Key[len(headerPrefix):], h.value, snapshot.LeafOf(s.manifest.Cluster, h.value.Header)})
+		default:
+			p.strays = append(p.strays, e.Key)
+		}
+	}
+	used := make(map[string]bool)
+	var leaves []snapshot.Digest
+	for _, h := range headers {
+		if p.contents[h.header.Content] == nil {
+			p.strays = append(p.strays, headerKey(h.path))
+			continue
+		}
+		used[h.header.Content] = true
+		p.headers, leaves = append(p.headers, h), append(leaves, h.leaf)
+	}
+	for hash := range p.contents {
+		if !used[hash] {
+			p.strays = append(p.strays, contentKey(hash))
+			delete(p.contents, hash)
+		}
+	}
+	slices.Sort(p.strays)
+	p.tree = snapshot.NewTree(leaves)
+	if len(p.state.value.Record) > 0 && p.tree.Root().String() != p.state.value.Root {
+		p.broken = true
+	}
+	return p, nil
+}
+
+// compileRuntime makes the content of a member's node_runtime, by the manifest in
+// force. It is a function of what the store holds. False: the member is told
+// nothing, because no entry covers it or its name waits for a new machine.
+func compileRuntime(s *state, rec memberRecord, coordinators []string) (*snapshot.NodeRuntime, bool) {
+	doing, ok := runtimeState(rec)
+	if !ok || sessionKind(rec.Kind) {
+		return nil, false
+	}
+	found, ok := s.manifest.Match(rec.Kind, rec.Selectors)
+	if !ok {
+		return nil, false
+	}
+	rec.cover(found.Entry)
+	content := &snapshot.NodeRuntime{
+		ClusterID: s.manifest.Cluster, Kind: rec.Kind, Entry: rec.Entry, State: doing,
+		Roles: roleNames(rec.Roles), Organizations: slices.Sorted(slices.Values(rec.Organizations)),
+		Coordinators: coordinators,
+		RenewEvery:   renewEvery(found.Entry.SVIDTTL).Truncate(time.Second),
+		SVIDTTL:      found.Entry.SVIDTTL.Truncate(time.Second),
+	}
+	if snapshot.MayHold(snapshot.ScopeNodeRuntime, snapshot.SectionDegraded, content.Roles) {
+		policy := degradedPolicy(s.manifest)
+		content.Degraded = &policy
+	}
+	return content, true
+}
+
+// runtimeState is what a member is told that it is doing.
+func runtimeState(rec memberRecord) (snapshot.MemberState, bool) {
+	switch rec.State {
+	case stateActive:
+		return snapshot.MemberActive, true
+	case stateDraining:
+		return snapshot.MemberDraining, true
+	}
+	return "", false
+}
+
+func roleNames(roles []manifest.Role) []string {
+	out := make([]string, 0, len(roles))
+	for _, r := range roles {
+		out = append(out, string(r))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// degradedPolicy is the ceiling that the manifest sets.
+func degradedPolicy(m *manifest.Manifest) snapshot.DegradedPolicy {
+	p := snapshot.DegradedPolicy{Max: m.Degraded.Max.Truncate(time.Second), RouteTTL: m.Degraded.RouteTTL.Truncate(time.Second)}
+	for _, a := range m.Degraded.Allow {
+		p.Allow = append(p.Allow, string(a))
+	}
+	slices.Sort(p.Allow)
+	return p
+}
+
+// compileHeader makes the header of a member for generation, or returns the one
+// that it has: equal content keeps its version, and is written again only to
+// extend its validity. changed is false for the latter. content is the exact
+// bytes of the content.
+func compileHeader(s *state, rec memberRecord, content *snapshot.NodeRuntime, old *published, generation uint64, now time.Time) (h published, raw []byte, changed bool, err error) {
+	id, err := identity.New(s.manifest.Cluster, rec.Kind, rec.Name)
+	if err != nil {
+		return published{}, nil, false, err
+	}
+	issued := now.UTC().Truncate(time.Second)
+	header := snapshot.Header{
+		ClusterID: s.manifest.Cluster, Subject: snapshot.NodeSubject(id, rec.Incarnation), ScopeType: snapshot.ScopeNodeRuntime,
+		Roles: content.Roles, OrganizationIDs: content.Organizations,
+		ConfigVersion: generation, AuthorityEpoch: s.head.AuthorityEpoch,
+		IssuedAt: issued, ValidFrom: issued,
+		ExpiresAt: issued.Add(runtimeLife), RefreshAfter: issued.Add(runtimeLife / 2),
+	}
+	draft, err := snapshot.Compose(header, content)
+	if err != nil {
+		return published{}, nil, false, err
+	}
+	hash := draft.Header().ContentHash.String()
+	if old != nil && old.header.Content == hash && old.header.Incarnation == rec.Incarnation && old.header.AuthorityEpoch == s.head.AuthorityEpoch {
+		age := issued.Sub(old.header.IssuedAt)
+		if age > -snapshot.ClockTolerance && age < runtimeLife/2 {
+			return *old, nil, false, nil
+		}
+		if age > 0 { // a renewal; one from a clock that was ahead could not be renewed, and takes a version
+			header.ConfigVersion = old.header.ConfigVersion
+			if draft, err = snapshot.Compose(header, content); err != nil {
+				return published{}, nil, false, err
+			}
+		}
+	}
+	return published{
+		path: rec.path(),
+		header: headerRecord{
+			Header: draft.HeaderBytes(), Content: hash, Incarnation: rec.Incarnation,
+			AuthorityEpoch: header.AuthorityEpoch, ConfigVersion: header.ConfigVersion, IssuedAt: issued,
+		},
+		leaf: draft.Leaf(),
+	}, draft.ContentBytes(), true, nil
+}
+
+// signRecord signs the record over p's tree for generation.
+func signRecord(s *state, t *trustView, p *publication, generation uint64, now time.Time) (*snapshot.Publication, snapshot.Record, error) {
+	issued := now.UTC().Truncate(time.Second)
+	r := snapshot.Record{
+		ClusterID: s.manifest.Cluster, AuthorityEpoch: s.head.AuthorityEpoch, Generation: generation,
+		Root: p.tree.Root(), TreeSize: p.tree.Size(),
+		IssuedAt: issued, FreshUntil: issued.Add(publicationFresh), Revocations: t.revocations,
+	}
+	signed, err := r.Sign(t.signers(s, now)...)
+	return signed, r, err
+}
+
+// signers returns the keys that sign records at now: the newest config signing
+// key, and during a rotation the one before it too.
+func (t *trustView) signers(s *state, now time.Time) []crypto.Signer {
+	var out []crypto.Signer
+	for _, k := range slices.Backward(t.configKeys) {
+		if !now.Before(k.NotBefore) && now.Before(k.NotAfter) && len(out) < snapshot.MaxSignatures {
+			out = append(out, s.secrets.keys.ConfigSigning(k.Number))
+		}
+	}
+	return out
+}
+
+// signedBy reports whether the record in force is signed by the keys that would
+// sign it now.
+func (r publicationRecord) signedBy(keys []crypto.Signer) bool {
+	return slices.EqualFunc(r.Signatures, keys, func(sig snapshot.Signature, key crypto.Signer) bool {
+		public, ok := key.Public().(ed25519.PublicKey)
+		return ok && sig.KeyID == snapshot.KeyIDOf(public)
+	})
+}
+
+func contentKey(hash string) string { return contentPrefix + hash }
+func headerKey(path string) string  { return headerPrefix + path }

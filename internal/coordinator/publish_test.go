@@ -1,0 +1,584 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"pgregory.net/rapid"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// publishAll publishes at c until there is nothing more to do.
+func (d *desk) publishAll(c *Coordinator, b *publisher) error {
+	d.t.Helper()
+	for range 100 {
+		more, err := c.publish(context.Background(), c.state.Load(), b)
+		if err != nil || !more {
+			return err
+		}
+	}
+	d.t.Fatal("there is always more to publish")
+	return nil
+}
+
+func (d *desk) mustPublish(b *publisher) *publication {
+	d.t.Helper()
+	if err := d.publishAll(d.c, b); err != nil {
+		d.t.Fatalf("publish: %v", err)
+	}
+	return d.c.publication.Load()
+}
+
+// follow makes c's view of the members that of the store, as its loop does.
+func (d *desk) follow(c *Coordinator) {
+	d.t.Helper()
+	s := c.state.Load()
+	l, err := c.store.List(context.Background(), memberPrefix)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	var recs []versioned[memberRecord]
+	for _, e := range l.Entries {
+		r, err := open[memberRecord](s.records, e)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		recs = append(recs, r)
+	}
+	c.members.fill(recs, l.Revision)
+}
+
+// reader is a node as it verifies: it remembers what it accepted.
+type reader struct {
+	trust snapshot.Trust
+	marks snapshot.Marks
+}
+
+func (m *machine) reader() *reader {
+	m.d.t.Helper()
+	s := m.d.state()
+	r := &reader{trust: snapshot.Trust{Me: m.id, Incarnation: m.d.record(m.id.Kind(), m.id.Name()).value.Incarnation, ConfigRoot: s.configRoot()}}
+	r.follow(m.d)
+	return r
+}
+
+// follow takes the trust bundle in force.
+func (r *reader) follow(d *desk) {
+	d.t.Helper()
+	signed, err := snapshot.Unmarshal(d.c.trust.Load().signed)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if r.trust.Bundle, err = snapshot.Verify(signed, r.trust, snapshot.Marks{}, d.clock()); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// read verifies and accepts what p has for the node.
+func (r *reader) read(d *desk, p *publication) (*snapshot.Verified, error) {
+	d.t.Helper()
+	i, ok := p.find(string(r.trust.Me.Kind()) + "/" + r.trust.Me.Name())
+	if !ok {
+		return nil, errors.New("nothing is published for it")
+	}
+	m, err := p.message(i)
+	if err != nil {
+		return nil, err
+	}
+	signed, err := snapshot.Unmarshal(m.GetEnvelope())
+	if err != nil {
+		return nil, err
+	}
+	v, err := snapshot.Verify(signed, r.trust, r.marks, d.clock())
+	if err != nil {
+		return nil, err
+	}
+	r.marks, err = snapshot.Accept(r.marks, v)
+	return v, err
+}
+
+func (r *reader) mustRead(d *desk, p *publication) *snapshot.Verified {
+	d.t.Helper()
+	v, err := r.read(d, p)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return v
+}
+
+func TestPublish(t *testing.T) {
+	d := testDesk(t)
+	b := newPublisher()
+	if p := d.mustPublish(b); p.serves() || d.c.metrics.uncompiled == nil {
+		t.Fatal("a record over no header")
+	}
+	a, z := d.joined("a"), d.joined("z")
+	ra, rz := a.reader(), z.reader()
+	first := d.mustPublish(b)
+	va := ra.mustRead(d, first)
+	rz.mustRead(d, first)
+	content, ok := va.NodeRuntime()
+	if !ok || content.Entry != "pool" || content.State != snapshot.MemberActive || !slices.Equal(content.Roles, []string{"egress", "ingress"}) ||
+		!slices.Equal(content.Organizations, []string{"acme", "globex"}) || !slices.Equal(content.Coordinators, d.c.advertised()) || content.Degraded == nil {
+		t.Fatalf("content %+v", content)
+	}
+	if record, _ := va.Record(); va.Header().ConfigVersion != record.Generation || record.TreeSize != 2 || record.Revocations != d.c.trust.Load().revocations {
+		t.Fatalf("version %d under %+v", va.Header().ConfigVersion, record)
+	}
+	if n := len(d.store.keys(contentPrefix)); n != 1 {
+		t.Fatalf("%d contents for two members of one entry", n)
+	}
+
+	t.Run("equal content commits nothing", func(t *testing.T) {
+		before := d.store.snapshot()[publicationStateKey]
+		if err := a.renew(); err != nil { // another version of the record, the same content
+			t.Fatal(err)
+		}
+		if p := d.mustPublish(newPublisher()); p != first || d.store.snapshot()[publicationStateKey].Version != before.Version {
+			t.Fatal("published again")
+		}
+	})
+	t.Run("a join changes no other header", func(t *testing.T) {
+		m := d.joined("m")
+		p := d.mustPublish(b)
+		m.reader().mustRead(d, p)
+		i, _ := p.find("data/a")
+		if j, _ := first.find("data/a"); !bytes.Equal(p.headers[i].header.Header, first.headers[j].header.Header) {
+			t.Fatal("the header of another member changed")
+		}
+		v := ra.mustRead(d, p) // a newer record over the same header
+		if v.HeaderDigest() != va.HeaderDigest() {
+			t.Fatal("another header")
+		}
+		if _, err := ra.read(d, first); err == nil {
+			t.Fatal("the older record was accepted")
+		}
+	})
+	t.Run("a record is renewed before it is stale", func(t *testing.T) {
+		was := d.c.publication.Load()
+		d.advance(publicationRenew)
+		p := d.mustPublish(b)
+		v := ra.mustRead(d, p)
+		if p.state.value.Generation <= was.state.value.Generation || v.HeaderDigest() != va.HeaderDigest() || v.Freshness(d.clock(), 0) != snapshot.Fresh {
+			t.Fatalf("generation %d after %d", p.state.value.Generation, was.state.value.Generation)
+		}
+		if v.Freshness(d.clock().Add(publicationFresh), time.Minute) != snapshot.Stale {
+			t.Fatal("fresh for longer than announced")
+		}
+	})
+	t.Run("a header is renewed at half of its life", func(t *testing.T) {
+		d.advance(runtimeLife / 2)
+		if err := d.c.refreshTrust(t.Context(), d.state(), true); err != nil {
+			t.Fatal(err)
+		}
+		ra.follow(d)
+		v := ra.mustRead(d, d.mustPublish(b))
+		if v.Header().ConfigVersion != va.Header().ConfigVersion || !v.Header().ExpiresAt.After(va.Header().ExpiresAt) {
+			t.Fatalf("version %d until %v", v.Header().ConfigVersion, v.Header().ExpiresAt)
+		}
+		va = v
+	})
+	t.Run("a ban makes a new record", func(t *testing.T) {
+		d.ban(t, identity.Data, "m")
+		p := d.mustPublish(b)
+		if p.state.value.Revocations != d.c.trust.Load().revocations.String() {
+			t.Fatal("the record does not know of the ban")
+		}
+	})
+	t.Run("the manifest changes", func(t *testing.T) {
+		wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [thin]", 1)), "")
+		ra.follow(d)
+		p := d.mustPublish(b)
+		v := ra.mustRead(d, p)
+		content, _ := v.NodeRuntime()
+		if v.Header().ConfigVersion <= va.Header().ConfigVersion || !slices.Equal(content.Roles, []string{"thin"}) || content.Degraded != nil {
+			t.Fatalf("version %d: %+v", v.Header().ConfigVersion, content)
+		}
+		if n := len(d.store.keys(contentPrefix)); n != 1 {
+			t.Fatalf("%d contents: the old one is not removed", n)
+		}
+	})
+	t.Run("a member is drained, and is not any more", func(t *testing.T) {
+		i, _ := d.mustPublish(b).find("data/a")
+		was := d.c.publication.Load().headers[i].header.ConfigVersion
+		for _, c := range []struct {
+			drain bool
+			want  snapshot.MemberState
+		}{{true, snapshot.MemberDraining}, {false, snapshot.MemberActive}} {
+			if c.drain {
+				d.drain(t, "a")
+			} else if _, err := d.members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"}); err != nil {
+				t.Fatal(err)
+			}
+			d.follow(d.c)
+			v := ra.mustRead(d, d.mustPublish(b))
+			if content, _ := v.NodeRuntime(); content.State != c.want || v.Header().ConfigVersion <= was {
+				t.Fatalf("version %d: %+v, want %s", v.Header().ConfigVersion, content, c.want)
+			}
+			was = v.Header().ConfigVersion
+		}
+	})
+	t.Run("a member leaves", func(t *testing.T) {
+		d.remove(t, identity.Data, "z")
+		d.follow(d.c)
+		p := d.mustPublish(b)
+		if _, ok := p.find("data/z"); ok || slices.Contains(d.store.keys(headerPrefix), headerKey("data/z")) {
+			t.Fatal("it still has a header")
+		}
+	})
+	t.Run("no entry covers it any more", func(t *testing.T) {
+		wantOnly(t, "set", d.set(strings.Replace(poolEntries, `name: pool, kind: data, match: ["token:pool"]`, `name: other, kind: data, match: ["token:other"]`, 1)), "")
+		if p := d.mustPublish(b); p.serves() || len(p.headers) != 0 || len(d.store.keys(contentPrefix)) != 0 {
+			t.Fatalf("headers %v", p.headers)
+		}
+		if _, err := ra.read(d, d.c.publication.Load()); err == nil {
+			t.Fatal("it is still told something")
+		}
+	})
+}
+
+// A replica that starts serves what is stored, to the byte, without compiling.
+func TestPublicationIsLoaded(t *testing.T) {
+	d := testDesk(t)
+	m := d.joined("a")
+	d.joined("b")
+	was := d.mustPublish(newPublisher())
+	version := d.store.snapshot()[publicationStateKey].Version
+	d.restart()
+	p := d.mustPublish(newPublisher())
+	if p == was || d.store.snapshot()[publicationStateKey].Version != version {
+		t.Fatal("it published instead of reading")
+	}
+	x, _ := was.message(0)
+	if y, err := p.message(0); err != nil || !bytes.Equal(x.GetEnvelope(), y.GetEnvelope()) {
+		t.Fatalf("other bytes (%v)", err)
+	}
+	m.reader().mustRead(d, p)
+}
+
+// What somebody else does to the records is noticed, not served, and made again.
+func TestPublicationIsRepaired(t *testing.T) {
+	flip := func(b []byte) []byte { b[len(b)-1] ^= 1; return b }
+	gone := func([]byte) []byte { return nil }
+	for _, tc := range []struct {
+		name   string
+		key    func(d *desk) string
+		do     func([]byte) []byte
+		forged bool
+	}{
+		{"header altered", func(*desk) string { return headerKey("data/a") }, flip, true},
+		{"header deleted", func(*desk) string { return headerKey("data/a") }, gone, false},
+		{"content altered", func(d *desk) string { return d.store.keys(contentPrefix)[0] }, flip, true},
+		{"content deleted", func(d *desk) string { return d.store.keys(contentPrefix)[0] }, gone, false},
+		{"record altered", func(*desk) string { return publicationStateKey }, flip, true},
+		{"record deleted", func(*desk) string { return publicationStateKey }, gone, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := testDesk(t)
+			a, z := d.joined("a").reader(), d.joined("z").reader()
+			was := d.mustPublish(newPublisher())
+			a.mustRead(d, was)
+			z.mustRead(d, was)
+			if !d.store.alter(tc.key(d), tc.do) {
+				t.Fatal("there is no such key")
+			}
+			d.restart() // what is in memory is not read again
+			p := d.mustPublish(newPublisher())
+			if got := testutil.ToFloat64(d.c.metrics.forged) > 0; got != tc.forged {
+				t.Errorf("alarm: %v, want %v", got, tc.forged)
+			}
+			if !p.serves() || p.state.value.Generation <= was.state.value.Generation {
+				t.Fatalf("generation %d after %d", p.state.value.Generation, was.state.value.Generation)
+			}
+			a.mustRead(d, p)
+			z.mustRead(d, p)
+			if again := d.mustPublish(newPublisher()); again != p {
+				t.Error("it goes on repairing")
+			}
+		})
+	}
+	t.Run("foreign key", func(t *testing.T) {
+		d := testDesk(t)
+		d.joined("a")
+		d.mustPublish(newPublisher())
+		ch := d.state().records.newChange(d.state().headVersion)
+		ch.write(publicationPrefix+"x", 1)
+		if _, err := ch.commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		d.restart()
+		d.mustPublish(newPublisher())
+		if slices.Contains(d.store.keys(publicationPrefix), publicationPrefix+"x") {
+			t.Fatal("it is still there")
+		}
+	})
+}
+
+// A member that does not compile keeps its last header in the next record, with an
+// alarm, and blocks nobody.
+func TestMemberThatDoesNotCompile(t *testing.T) {
+	d := testDesk(t)
+	b := newPublisher()
+	a := d.joined("a").reader()
+	was := a.mustRead(d, d.mustPublish(b))
+	d.faults.Fail("publish.compile.data/a", errors.New("broken"))
+	z := d.joined("z").reader()
+	wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [ingress]", 1)), "")
+	a.follow(d)
+	z.follow(d)
+	p := d.mustPublish(b)
+	if v := a.mustRead(d, p); v.HeaderDigest() != was.HeaderDigest() {
+		t.Fatal("another header")
+	}
+	if c, _ := z.mustRead(d, p).NodeRuntime(); !slices.Equal(c.Roles, []string{"ingress"}) {
+		t.Fatalf("the other has %+v", c)
+	}
+	if n := testutil.ToFloat64(d.c.metrics.uncompiled); n != 1 {
+		t.Fatalf("%v members are said not to compile", n)
+	}
+	d.faults.Disarm("publish.compile.data/a")
+	if c, _ := a.mustRead(d, d.mustPublish(b)).NodeRuntime(); !slices.Equal(c.Roles, []string{"ingress"}) || testutil.ToFloat64(d.c.metrics.uncompiled) != 0 {
+		t.Fatalf("repaired: %+v", c)
+	}
+}
+
+// One generation changes a bounded number of headers, however many members there
+// are; each generation is whole.
+func TestPublicationIsBounded(t *testing.T) {
+	// Of each header: itself, the condition on its member, a content that is new and
+	// one that nobody uses any more; and beside them head, state, and strays.
+	if most := 4*maxPublished + maxPublished + 3; most > store.MaxTxOps {
+		t.Fatalf("a generation may need %d operations, a transaction has %d", most, store.MaxTxOps)
+	}
+	d := testDesk(t)
+	s := d.state()
+	const n = 2*maxPublished + 7
+	for i := range n {
+		r := rec(identity.Data, fmt.Sprintf("n%04d", i), "acme")
+		r.State, r.Entry, r.Selectors, r.Incarnation, r.NarrowTo = stateActive, "pool", []string{"token:pool"}, testKey(i), []string{fmt.Sprintf("none-%d", i)}
+		ch := s.records.newChange(s.headVersion)
+		ch.put(memberKey(r.Kind, r.Name), 0, r)
+		if _, err := ch.commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.follow(d.c)
+	largest := 0
+	d.store.intercept(func(tx store.Tx) { largest = max(largest, len(tx.If)+len(tx.Put)+len(tx.Delete)) })
+	b := newPublisher()
+	var sizes []int
+	for more := true; more; {
+		var err error
+		if more, err = d.c.publish(t.Context(), s, b); err != nil {
+			t.Fatal(err)
+		}
+		if p := d.c.publication.Load(); p.serves() {
+			sizes = append(sizes, len(p.headers))
+		}
+	}
+	if !slices.Equal(sizes, []int{maxPublished, 2 * maxPublished, n}) {
+		t.Fatalf("generations of %v headers", sizes)
+	}
+	wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [ingress]", 1)), "")
+	p := d.mustPublish(b)
+	if len(p.headers) != n || len(p.contents) == 0 || largest > store.MaxTxOps || largest < 2*maxPublished {
+		t.Fatalf("%d headers; the largest transaction has %d operations", len(p.headers), largest)
+	}
+}
+
+// During a rotation the two newest keys that are in date sign.
+func TestRecordSigners(t *testing.T) {
+	d := testDesk(t)
+	now := d.clock()
+	key := func(n uint32, from, until time.Duration) configKey {
+		return configKey{Number: n, NotBefore: now.Add(from), NotAfter: now.Add(until)}
+	}
+	for _, tc := range []struct {
+		name string
+		keys []configKey
+		want []uint32
+	}{
+		{"one", []configKey{key(1, -time.Hour, time.Hour)}, []uint32{1}},
+		{"rotation", []configKey{key(1, -time.Hour, time.Hour), key(2, -time.Minute, time.Hour)}, []uint32{2, 1}},
+		{"not yet", []configKey{key(1, -time.Hour, time.Hour), key(2, time.Second, time.Hour)}, []uint32{1}},
+		{"over", []configKey{key(1, -time.Hour, 0), key(2, 0, time.Hour)}, []uint32{2}},
+		{"three", []configKey{key(1, -time.Hour, time.Hour), key(2, -time.Hour, time.Hour), key(3, -time.Hour, time.Hour)}, []uint32{3, 2}},
+	} {
+		view := *d.c.trust.Load()
+		view.configKeys = tc.keys
+		var got []string
+		for _, k := range view.signers(d.state(), now) {
+			got = append(got, snapshot.KeyIDOf(k.Public().(ed25519.PublicKey)))
+		}
+		var want []string
+		for _, n := range tc.want {
+			want = append(want, snapshot.KeyIDOf(d.state().configKey(n)))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", tc.name, got, want)
+		}
+	}
+	d.joined("a")
+	d.mustPublish(newPublisher())
+	view := *d.c.trust.Load()
+	view.configKeys = append(slices.Clone(view.configKeys), key(2, -time.Minute, time.Hour))
+	d.c.trust.Store(&view)
+	p := d.mustPublish(newPublisher())
+	if n := len(p.state.value.Signatures); n != 2 {
+		t.Fatalf("%d signatures during a rotation", n)
+	}
+}
+
+// Of two replicas one commits a generation; a commit that is late, and one whose
+// answer is lost, make no second root for a generation.
+func TestPublicationsRace(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		d := newDesk(rt)
+		other, err := d.another("other")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer other.Close()
+		defer func() { _ = d.c.Close() }()
+		if err := d.set(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.EnrolmentKey())); err != nil {
+			rt.Fatal(err)
+		}
+		other.checkHead(context.Background())
+		replicas := []*Coordinator{d.c, other}
+		publishers := []*publisher{newPublisher(), newPublisher()}
+		roots := make(map[uint64]string)
+		see := func(p *publication) {
+			if !p.serves() {
+				return
+			}
+			v := p.state.value
+			if root, ok := roots[v.Generation]; ok && root != v.Root {
+				rt.Fatalf("generation %d has roots %s and %s", v.Generation, root, v.Root)
+			}
+			roots[v.Generation] = v.Root
+		}
+		m := d.joined("first").reader()
+		joined := 0
+		steps := rapid.IntRange(4, 12).Draw(rt, "steps")
+		for range steps {
+			i := rapid.IntRange(0, 1).Draw(rt, "replica")
+			switch rapid.SampledFrom([]string{"join", "publish", "race", "lost", "lost for good", "dropped", "renew"}).Draw(rt, "step") {
+			case "join":
+				joined++
+				d.joined(fmt.Sprintf("n%d", joined))
+				d.follow(other)
+			case "renew":
+				d.advance(publicationRenew)
+			case "lost":
+				d.store.lose(lostApplied)
+			case "lost for good":
+				d.store.lose(lostForGood, answered)
+			case "dropped":
+				d.store.lose(lostDropped)
+			case "race":
+				// The other one is through while this one is about to commit.
+				inside := false
+				d.store.intercept(func(tx store.Tx) {
+					if inside {
+						return
+					}
+					inside = true
+					_, _ = replicas[1-i].publish(context.Background(), replicas[1-i].state.Load(), publishers[1-i])
+				})
+			}
+			_, err := replicas[i].publish(context.Background(), replicas[i].state.Load(), publishers[i])
+			d.store.intercept(nil)
+			d.store.lose()
+			if err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrUnknownOutcome) {
+				rt.Fatal(err)
+			}
+			for _, c := range replicas {
+				see(c.publication.Load())
+			}
+		}
+		// In peace both come to serve the same, and a node that saw all of it goes on.
+		for range 3 {
+			for i, c := range replicas {
+				d.follow(c)
+				if err := d.publishAll(c, publishers[i]); err != nil {
+					rt.Fatal(err)
+				}
+				see(c.publication.Load())
+			}
+		}
+		a, b := d.c.publication.Load(), other.publication.Load()
+		if a.state.version != b.state.version || a.tree.Root() != b.tree.Root() || len(a.headers) != joined+1 {
+			rt.Fatalf("they serve versions %d and %d of %d headers", a.state.version, b.state.version, len(a.headers))
+		}
+		if c, _ := m.mustRead(d, a).NodeRuntime(); len(c.Coordinators) == 0 {
+			rt.Fatal("no coordinators")
+		}
+	})
+}
+
+// A commit that was held up while another replica published fails, and nothing of
+// it is served.
+func TestLatePublication(t *testing.T) {
+	d := newDesk(t)
+	other, err := d.another("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.EnrolmentKey())), "")
+	other.checkHead(t.Context())
+	d.joined("a")
+	d.follow(other)
+	b := newPublisher()
+	d.mustPublish(b)
+	if err := d.publishAll(other, newPublisher()); err != nil {
+		t.Fatal(err)
+	}
+	held := d.mustPublish(b)
+	d.joined("b")
+	d.faults.Arm("publish.before-commit", func() error {
+		d.faults.Disarm("publish.before-commit")
+		d.follow(other)
+		return d.publishAll(other, newPublisher())
+	})
+	_, err = d.c.publish(t.Context(), d.state(), b)
+	if !errors.Is(err, store.ErrConflict) || d.c.publication.Load() != held {
+		t.Fatalf("the late commit: %v", err)
+	}
+	if p := d.mustPublish(b); p.state.version != other.publication.Load().state.version {
+		t.Fatal("it published again what was published")
+	}
+}
+
+// A member that changed after it was compiled is compiled again: what is
+// published is true at the revision that published it.
+func TestMemberChangesWhileItIsCompiled(t *testing.T) {
+	d := testDesk(t)
+	b := newPublisher()
+	d.mustPublish(b)
+	d.joined("a")
+	d.faults.Arm("publish.before-commit", func() error {
+		d.faults.Disarm("publish.before-commit")
+		d.remove(t, identity.Data, "a")
+		return nil
+	})
+	if _, err := d.c.publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
+		t.Fatalf("published for a member that is gone: %v", err)
+	}
+	d.follow(d.c)
+	if p := d.mustPublish(b); len(p.headers) != 0 {
+		t.Fatal("it has a header")
+	}
+}
