@@ -73,9 +73,14 @@ func (b *beliefs) bootstrap() (snapshot.NodeBootstrap, bool) {
 	return snapshot.NodeBootstrap{}, false
 }
 
-// standing returns what the node_bootstrap in use says of the state of id, or "":
-// a thin node is not told of members, itself included.
+// standing returns what is said of the state of id, the node itself: by its
+// node_runtime or, until there is one, its node_bootstrap. "": a thin node's
+// bootstrap tells of no members, itself included.
 func (b *beliefs) standing(id identity.ID) string {
+	if h := b.held[snapshot.ScopeNodeRuntime]; h != nil {
+		runtime, _ := h.v.NodeRuntime()
+		return string(runtime.State)
+	}
 	content, _ := b.bootstrap()
 	for _, m := range content.Members {
 		if m.ID == id {
@@ -83,6 +88,59 @@ func (b *beliefs) standing(id identity.ID) string {
 		}
 	}
 	return ""
+}
+
+// terms returns what says what the node is: its node_runtime, and until there is
+// one its node_bootstrap; nil without both.
+func (b *beliefs) terms() *held {
+	if h := b.held[snapshot.ScopeNodeRuntime]; h != nil {
+		return h
+	}
+	return b.held[snapshot.ScopeNodeBootstrap]
+}
+
+// coordinators returns the addresses of the terms in use.
+func (b *beliefs) coordinators() []string {
+	if h := b.held[snapshot.ScopeNodeRuntime]; h != nil {
+		r, _ := h.v.NodeRuntime()
+		return r.Coordinators
+	}
+	boot, _ := b.bootstrap()
+	return boot.Coordinators
+}
+
+// staleFor is how long a snapshot without news is stale before it is degraded.
+const staleFor = time.Hour
+
+// freshness returns the state of scope at now; "" without a snapshot in use, and of
+// a node_bootstrap whose place a node_runtime took.
+func (b *beliefs) freshness(scope snapshot.Scope, now time.Time) snapshot.Freshness {
+	h := b.held[scope]
+	if h == nil || scope == snapshot.ScopeNodeBootstrap && b.terms() != h {
+		return ""
+	}
+	return h.v.Freshness(now, staleFor)
+}
+
+// rank orders the states, the best first.
+func rank(f snapshot.Freshness) int {
+	return slices.Index([]snapshot.Freshness{snapshot.Fresh, snapshot.Stale, snapshot.Degraded, snapshot.Expired}, f)
+}
+
+// overall returns the worst state of what the node cannot do without: the trust
+// bundle, and what says what it is. Missing counts as expired.
+func (b *beliefs) overall(now time.Time) snapshot.Freshness {
+	worst := snapshot.Fresh
+	for _, h := range []*held{b.held[snapshot.ScopeTrustBundle], b.terms()} {
+		state := snapshot.Expired
+		if h != nil {
+			state = h.v.Freshness(now, staleFor)
+		}
+		if rank(state) > rank(worst) {
+			worst = state
+		}
+	}
+	return worst
 }
 
 // ready says why the node is not ready at now, or "": it needs a trust bundle that
@@ -259,8 +317,13 @@ func (a *Agent) activate(ctx context.Context, b *beliefs, d decision, raw []byte
 	if err := a.faults.Hit("activate.after-marks"); err != nil {
 		return err
 	}
+	// A newer record over the same header takes no version's place: the one before
+	// stays the previous one.
 	var old []byte
-	if h := b.held[scope]; h != nil {
+	level := slog.LevelInfo
+	if h := b.held[scope]; b.inUse(d.v) {
+		level = slog.LevelDebug
+	} else if h != nil {
 		old = h.raw
 	}
 	if err := a.store.place(scope, raw, old); err != nil {
@@ -279,7 +342,7 @@ func (a *Agent) activate(ctx context.Context, b *beliefs, d decision, raw []byte
 	}
 	a.beliefs.Store(next)
 	a.accepted(ctx, scope)
-	a.log.LogAttrs(ctx, slog.LevelInfo, "snapshot in use", slog.String("scope", string(scope)),
+	a.log.LogAttrs(ctx, level, "snapshot in use", slog.String("scope", string(scope)),
 		slog.Uint64("authority_epoch", header.AuthorityEpoch), slog.Uint64("config_version", header.ConfigVersion))
 	return nil
 }

@@ -224,6 +224,20 @@ var refusedSnapshots = []struct {
 	{"a bootstrap for an earlier incarnation", snapshot.ScopeNodeBootstrap, snapshot.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
 		return f.bootstrap(&memberState{id: m.id, incarnation: identity.KeyID{1}})
 	}},
+	{"a runtime for another node", snapshot.ScopeNodeRuntime, snapshot.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
+		id, err := identity.New(testCluster, identity.Data, "node-z")
+		f.must(err)
+		return f.runtime(&memberState{id: id, incarnation: m.incarnation})
+	}},
+	{"a runtime for an earlier incarnation", snapshot.ScopeNodeRuntime, snapshot.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
+		return f.runtime(&memberState{id: m.id, incarnation: identity.KeyID{1}})
+	}},
+	{"a runtime of an unknown key", snapshot.ScopeNodeRuntime, snapshot.ReasonSignature, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
+		return newFleet(f.tb).runtime(m)
+	}},
+	{"another root under the generation of the bootstrap", snapshot.ScopeNodeRuntime, snapshot.ReasonEquivocation, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
+		return f.runtime(m, func(_ *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) { r.Generation = 101 })
+	}},
 	{"a bootstrap of an unknown key", snapshot.ScopeNodeBootstrap, snapshot.ReasonSignature, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
 		return newFleet(f.tb).bootstrap(m)
 	}},
@@ -269,9 +283,12 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 				t.Errorf("after a restart: %v", got)
 			}
 			f.do(func() {
-				if c.scope == snapshot.ScopeNodeBootstrap {
+				switch c.scope {
+				case snapshot.ScopeNodeBootstrap:
 					f.must(n.take(a, f.bootstrap(&m)))
-				} else {
+				case snapshot.ScopeNodeRuntime:
+					f.must(n.take(a, f.runtime(&m)))
+				default:
 					h := f.trustHeader()
 					h.ConfigVersion += 100
 					f.must(n.take(a, f.signTrust(h, f.content())))

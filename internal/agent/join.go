@@ -455,8 +455,7 @@ func result(a anchor, s svid, b *beliefs, now time.Time) Result {
 // those that were known at the join.
 func mergeAddresses(b *beliefs, joined []string) []string {
 	var out []string
-	boot, _ := b.bootstrap()
-	for _, a := range append(slices.Clone(boot.Coordinators), joined...) {
+	for _, a := range append(slices.Clone(b.coordinators()), joined...) {
 		if len(out) < maxAddresses && !slices.Contains(out, a) {
 			out = append(out, a)
 		}

@@ -45,7 +45,7 @@ const (
 
 // scopes are those that the agent keeps, in the order in which they are verified:
 // the trust bundle first, for it has the keys of the others.
-var scopes = [...]snapshot.Scope{snapshot.ScopeTrustBundle, snapshot.ScopeNodeBootstrap}
+var scopes = [...]snapshot.Scope{snapshot.ScopeTrustBundle, snapshot.ScopeNodeBootstrap, snapshot.ScopeNodeRuntime}
 
 func known(scope snapshot.Scope) bool {
 	for _, s := range scopes {
@@ -203,7 +203,7 @@ func (me self) trust(b *beliefs) snapshot.Trust {
 	} else {
 		t.Bundle = b.stale
 	}
-	if h := b.held[snapshot.ScopeNodeBootstrap]; h != nil {
+	if h := b.terms(); h != nil {
 		header := h.v.Header()
 		t.Roles, t.Organizations = header.Roles, header.OrganizationIDs
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // metrics are what an agent counts.
@@ -76,6 +78,9 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 var (
 	versionDesc = prometheus.NewDesc("fealty_snapshot_config_version", "Config version of the snapshot in use.", []string{"scope"}, nil)
 	epochDesc   = prometheus.NewDesc("fealty_snapshot_authority_epoch", "Authority epoch of the snapshot in use.", []string{"scope"}, nil)
+
+	generationDesc = prometheus.NewDesc("fealty_snapshot_generation", "Generation of the publication record over the snapshot in use.", []string{"scope"}, nil)
+	freshnessDesc  = prometheus.NewDesc("fealty_snapshot_freshness", "State of the snapshot in use: 0 fresh, 1 stale, 2 degraded, 3 expired.", []string{"scope"}, nil)
 )
 
 // snapshotVersions shows the versions in use.
@@ -84,12 +89,20 @@ type snapshotVersions struct{ a *Agent }
 func (s snapshotVersions) Describe(ch chan<- *prometheus.Desc) {
 	ch <- versionDesc
 	ch <- epochDesc
+	ch <- generationDesc
+	ch <- freshnessDesc
 }
 
 func (s snapshotVersions) Collect(ch chan<- prometheus.Metric) {
 	for _, h := range s.a.held() {
 		ch <- prometheus.MustNewConstMetric(versionDesc, prometheus.GaugeValue, float64(h.GetConfigVersion()), h.GetScope())
 		ch <- prometheus.MustNewConstMetric(epochDesc, prometheus.GaugeValue, float64(h.GetAuthorityEpoch()), h.GetScope())
+		if h.GetGeneration() != 0 {
+			ch <- prometheus.MustNewConstMetric(generationDesc, prometheus.GaugeValue, float64(h.GetGeneration()), h.GetScope())
+		}
+		if state := snapshot.Freshness(h.GetFreshness()); state != "" {
+			ch <- prometheus.MustNewConstMetric(freshnessDesc, prometheus.GaugeValue, float64(rank(state)), h.GetScope())
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Times of renewal.
@@ -29,7 +30,14 @@ const (
 	callTimeout       = 15 * time.Second
 )
 
+// renewEvery is the interval that the node is told, by its node_runtime or, until
+// there is one, its node_bootstrap.
 func renewEvery(b *beliefs) time.Duration {
+	if h := b.held[snapshot.ScopeNodeRuntime]; h != nil {
+		if runtime, ok := h.v.NodeRuntime(); ok {
+			return runtime.RenewEvery
+		}
+	}
 	if boot, ok := b.bootstrap(); ok && boot.RenewEvery > 0 {
 		return boot.RenewEvery
 	}

@@ -363,13 +363,15 @@ func (a *Agent) report(stream fealtyv1.AgentService_ConnectClient, told *uint64)
 
 // held names the snapshots in use.
 func (a *Agent) held() []*fealtyv1.HeldSnapshot {
-	b := a.beliefs.Load()
+	b, now := a.beliefs.Load(), a.now()
 	var out []*fealtyv1.HeldSnapshot
 	for _, scope := range slices.Sorted(slices.Values(scopes[:])) {
 		if h := b.held[scope]; h != nil {
 			header := h.v.Header()
+			record, _ := h.v.Record()
 			out = append(out, &fealtyv1.HeldSnapshot{
 				Scope: string(scope), AuthorityEpoch: header.AuthorityEpoch, ConfigVersion: header.ConfigVersion, ContentHash: header.ContentHash[:],
+				Generation: record.Generation, Freshness: string(b.freshness(scope, now)),
 			})
 		}
 	}

@@ -213,7 +213,7 @@ func (f *fleet) content() *snapshot.TrustBundle {
 		ConfigRoot: f.configRoot.Public().(ed25519.PublicKey),
 		ConfigKeys: []snapshot.ConfigKey{{
 			Algorithm: snapshot.AlgorithmTree, Key: f.configKey.Public().(ed25519.PublicKey), NotBefore: now, NotAfter: now.Add(2 * 365 * 24 * time.Hour),
-			Scopes: []snapshot.Scope{snapshot.ScopeNodeBootstrap},
+			Scopes: []snapshot.Scope{snapshot.ScopeNodeBootstrap, snapshot.ScopeNodeRuntime},
 		}},
 		Signers: snapshot.Signers{Threshold: 1, Keys: []snapshot.SignerKey{{Name: "alice", Key: f.signer.Public().(ed25519.PublicKey)}}},
 		Head:    snapshot.Head{Index: f.version, Hash: snapshot.Digest{byte(f.version)}},
@@ -281,6 +281,36 @@ func (f *fleet) bootstrap(m *memberState, edits ...func(*snapshot.Header, *snaps
 	}, f.configKey)
 	f.must(err)
 	return f.message(snapshot.ScopeNodeBootstrap, signed)
+}
+
+// runtime signs a node_runtime for m, of a version of its own unless it is edited,
+// in a tree with a header of somebody else.
+func (f *fleet) runtime(m *memberState, edits ...func(*snapshot.Header, *snapshot.NodeRuntime, *snapshot.Record)) *fealtyv1.SignedSnapshot {
+	f.next++
+	now := f.clock().UTC().Truncate(time.Second)
+	h := snapshot.Header{
+		ClusterID: testCluster, Subject: snapshot.NodeSubject(m.id, m.incarnation), ScopeType: snapshot.ScopeNodeRuntime,
+		ConfigVersion: f.next, AuthorityEpoch: f.epoch, IssuedAt: now, ValidFrom: now, ExpiresAt: now.Add(30 * 24 * time.Hour), RefreshAfter: now.Add(15 * 24 * time.Hour),
+	}
+	content := &snapshot.NodeRuntime{
+		ClusterID: testCluster, Kind: m.id.Kind(), Entry: "edge-pool", State: snapshot.MemberActive, Coordinators: f.addresses(),
+		RenewEvery: f.renewEvery, SVIDTTL: f.svidTTL,
+		Degraded: &snapshot.DegradedPolicy{Allow: []string{"continue_services"}, Max: (f.svidTTL * 24 / 25).Truncate(time.Second), RouteTTL: time.Minute},
+	}
+	r := snapshot.Record{ClusterID: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, IssuedAt: now, FreshUntil: now.Add(15 * time.Minute)}
+	for _, e := range edits {
+		e(&h, content, &r)
+	}
+	h.Roles, h.OrganizationIDs = content.Roles, content.Organizations
+	draft, err := snapshot.Compose(h, content)
+	f.must(err)
+	tree := snapshot.NewTree([]snapshot.Digest{snapshot.LeafOf(testCluster, []byte("of somebody else")), draft.Leaf()})
+	r.Root, r.TreeSize = tree.Root(), tree.Size()
+	signed, err := r.Sign(f.configKey)
+	f.must(err)
+	proof, err := tree.Proof(1)
+	f.must(err)
+	return f.message(snapshot.ScopeNodeRuntime, &snapshot.Signed{Header: draft.HeaderBytes(), Content: draft.ContentBytes(), Publication: signed, Proof: proof})
 }
 
 func (f *fleet) addresses() []string {
@@ -769,7 +799,8 @@ var files = []string{
 func (n *node) clone() *node {
 	n.f.tb.Helper()
 	c := newNode(n.f)
-	for _, name := range append([]string{snapshotName(snapshot.ScopeTrustBundle, previous), snapshotName(snapshot.ScopeNodeBootstrap, previous)}, files...) {
+	for _, name := range append([]string{snapshotName(snapshot.ScopeTrustBundle, previous), snapshotName(snapshot.ScopeNodeBootstrap, previous),
+		snapshotName(snapshot.ScopeNodeRuntime, previous), snapshotName(snapshot.ScopeNodeRuntime, active)}, files...) {
 		if n.has(name) {
 			c.disk.Put(c.path(name), n.read(name))
 		}

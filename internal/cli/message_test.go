@@ -91,6 +91,8 @@ live:
     - scope: s
       authority_epoch: 2
       config_version: 0
+      generation: 0
+      freshness: ""
   last_refusal: ""
   autonomy_limit: ""
 drained_by: ""

@@ -1,0 +1,277 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// runtimeOf returns the header and the record of the node_runtime in use at a.
+func runtimeOf(a *Agent) (snapshot.Header, snapshot.Record) {
+	h := a.beliefs.Load().held[snapshot.ScopeNodeRuntime]
+	if h == nil {
+		return snapshot.Header{}, snapshot.Record{}
+	}
+	record, _ := h.v.Record()
+	return h.v.Header(), record
+}
+
+// runtimeNode returns a node that holds two versions of its node_runtime, and who
+// it is.
+func runtimeNode(f *fleet) (*node, memberState) {
+	f.tb.Helper()
+	n := newNode(f)
+	id := n.mustJoin().ID
+	m := f.member(id)
+	a := n.mustOpen()
+	defer a.Close()
+	for range 2 {
+		var s *fealtyv1.SignedSnapshot
+		f.do(func() { s = f.runtime(&m) })
+		f.must(n.take(a, s))
+	}
+	if refused := a.status.refusals(); len(refused) != 0 {
+		f.tb.Fatalf("refused: %v", refused)
+	}
+	return n, m
+}
+
+// renewedRuntime is a newer record over the header of version, which was issued
+// at.
+func renewedRuntime(f *fleet, m *memberState, h snapshot.Header) *fealtyv1.SignedSnapshot {
+	return f.runtime(m, func(next *snapshot.Header, _ *snapshot.NodeRuntime, _ *snapshot.Record) {
+		*next = h
+	})
+}
+
+// A power cut at any point while a node_runtime is activated, be it a new version
+// or a newer record over the same one, leaves the old or the new, whole.
+func TestRuntimeActivationCrash(t *testing.T) {
+	f := newFleet(t)
+	joined, m := runtimeNode(f)
+	a := joined.mustOpen()
+	was, wasRecord := runtimeOf(a)
+	a.Close()
+	for _, c := range []struct {
+		name string
+		next func() *fealtyv1.SignedSnapshot
+	}{
+		{"a new version", func() *fealtyv1.SignedSnapshot { return f.runtime(&m) }},
+		{"a newer record", func() *fealtyv1.SignedSnapshot { return renewedRuntime(f, &m, was) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var next *fealtyv1.SignedSnapshot
+			f.do(func() { next = c.next() })
+			var n *node
+			crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
+				n = joined.clone()
+				a := n.mustOpen()
+				return n.disk, func() error { return n.take(a, next) }
+			}, func(t *testing.T, done bool) {
+				a, err := n.open()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer a.Close()
+				h, record := runtimeOf(a)
+				old := h.SnapshotID == was.SnapshotID && record.Generation == wasRecord.Generation
+				if h.ConfigVersion == 0 {
+					t.Errorf("none is in use: %v", a.status.refusals())
+					return
+				}
+				isNew := bytes.Equal(a.beliefs.Load().held[snapshot.ScopeNodeRuntime].raw, next.GetEnvelope())
+				if !isNew && (!old || done) {
+					t.Errorf("version %d under generation %d is in use", h.ConfigVersion, record.Generation)
+				}
+				if reason := a.unready(); reason != "" || len(a.status.refusals()) != 0 {
+					t.Errorf("unready: %q, refusals %v", reason, a.status.refusals())
+				}
+				if err := n.take(a, next); err != nil || len(a.status.refusals()) != 0 {
+					t.Errorf("sent again: %v, %v", err, a.status.refusals())
+				}
+				if !bytes.Equal(a.beliefs.Load().held[snapshot.ScopeNodeRuntime].raw, next.GetEnvelope()) {
+					t.Error("sent again, it is not in use")
+				}
+			})
+		})
+	}
+}
+
+// A node_runtime that is damaged on disk falls back to the one before, also after
+// the newer one was renewed by another record; it is told, and mended.
+func TestDamagedRuntime(t *testing.T) {
+	f := newFleet(t)
+	joined, m := runtimeNode(f)
+	a := joined.mustOpen()
+	newest, _ := runtimeOf(a)
+	var current *fealtyv1.SignedSnapshot
+	f.do(func() { current = renewedRuntime(f, &m, newest) })
+	f.must(joined.take(a, current))
+	a.Close()
+	name := snapshotName(snapshot.ScopeNodeRuntime, active)
+	n := joined.clone()
+	damages(joined.read(name), func(what string, damaged []byte) {
+		n.disk.Put(n.path(name), damaged)
+		a, err := n.open()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		defer a.Close()
+		if h, _ := runtimeOf(a); h.ConfigVersion == 0 || h.ConfigVersion >= newest.ConfigVersion || a.unready() != "" {
+			t.Fatalf("%s: version %d, %s", what, h.ConfigVersion, a.unready())
+		}
+		if got := a.status.refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeNodeRuntime) {
+			t.Fatalf("%s: reported as %v", what, got)
+		}
+		if err := n.take(a, current); err != nil || len(a.status.refusals()) != 0 {
+			t.Fatalf("%s, sent again: %v, %v", what, err, a.status.refusals())
+		}
+		if h, _ := runtimeOf(a); h.ConfigVersion != newest.ConfigVersion {
+			t.Fatalf("%s, sent again: version %d", what, h.ConfigVersion)
+		}
+	})
+}
+
+// A disk error at any point keeps the node_runtime that was in use.
+func TestRuntimeDiskErrors(t *testing.T) {
+	f := newFleet(t)
+	joined, m := runtimeNode(f)
+	var next *fealtyv1.SignedSnapshot
+	f.do(func() { next = f.runtime(&m) })
+	for call := 1; ; call++ {
+		n := joined.clone()
+		a := n.mustOpen()
+		was, _ := runtimeOf(a)
+		n.disk.FailAt(call, syscall.EIO)
+		err := n.take(a, next)
+		if !n.disk.Failed() {
+			a.Close()
+			break
+		}
+		if err != nil && !errors.Is(err, errStorage) {
+			t.Fatalf("at call %d: %v", call, err)
+		}
+		if h, _ := runtimeOf(a); (h.ConfigVersion > was.ConfigVersion) != (err == nil) {
+			t.Fatalf("at call %d: version %d after %v", call, h.ConfigVersion, err)
+		}
+		n.disk.Restart(durabletest.Synced)
+		a = n.mustOpen()
+		if h, _ := runtimeOf(a); h.ConfigVersion < was.ConfigVersion || a.unready() != "" {
+			t.Fatalf("at call %d: opened with version %d, %s", call, h.ConfigVersion, a.unready())
+		}
+		a.Close()
+	}
+}
+
+// From the first node_runtime on, it says what the node is: its groups, where its
+// coordinators are, how often it renews.
+func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	id := n.mustJoin().ID
+	m := f.member(id)
+	a := n.mustOpen()
+	defer a.Close()
+	// A bundle for a group that the node is not in yet.
+	h := f.trustHeader()
+	h.Subject, h.ConfigVersion = snapshot.RoleSubject("storage"), h.ConfigVersion+1
+	group := f.signTrust(h, f.content())
+	f.must(n.take(a, group))
+	if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonSubject) {
+		t.Fatalf("a bundle for a group that the node is not in: %v", got)
+	}
+	var runtime *fealtyv1.SignedSnapshot
+	f.do(func() {
+		runtime = f.runtime(&m, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
+			c.Roles, c.Coordinators, c.RenewEvery = []string{"storage"}, []string{"elsewhere:1"}, 7*time.Second
+		})
+	})
+	f.must(n.take(a, runtime))
+	b := a.beliefs.Load()
+	if trust := a.me.trust(b); !slices.Equal(trust.Roles, []string{"storage"}) {
+		t.Fatalf("roles %v", trust.Roles)
+	}
+	if got := renewEvery(b); got != 7*time.Second {
+		t.Errorf("renewals every %v", got)
+	}
+	if got := mergeAddresses(b, a.me.Addresses); got[0] != "elsewhere:1" || len(got) < 2 {
+		t.Errorf("coordinators %v", got)
+	}
+	f.must(n.take(a, group))
+	if trustVersion(a) != h.ConfigVersion {
+		t.Errorf("a bundle for its group: %v", a.status.refusals())
+	}
+	held := a.held()
+	for _, want := range []struct {
+		scope     snapshot.Scope
+		freshness snapshot.Freshness
+		recorded  bool
+	}{{snapshot.ScopeNodeBootstrap, "", true}, {snapshot.ScopeNodeRuntime, snapshot.Fresh, true}, {snapshot.ScopeTrustBundle, snapshot.Fresh, false}} {
+		i := slices.IndexFunc(held, func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == string(want.scope) })
+		if i < 0 || held[i].GetFreshness() != string(want.freshness) || (held[i].GetGeneration() > 0) != want.recorded {
+			t.Errorf("%s is reported in %v", want.scope, held)
+		}
+	}
+}
+
+// Without news a node becomes stale, degraded and expired, and says so; a newer
+// record makes it fresh again.
+func TestFreshnessOfANode(t *testing.T) {
+	f := newFleet(t)
+	n, m := runtimeNode(f)
+	a := n.mustOpen()
+	defer a.Close()
+	f.do(func() { f.bundleLife = 40 * 24 * time.Hour })
+	f.trustChanged(func() {})
+	f.must(n.take(a, f.trustBundle()))
+	at := func(d time.Duration) snapshot.Freshness {
+		f.shift.Store(int64(d))
+		resp, err := nodeServer{a: a}.GetNode(t.Context(), nil)
+		f.must(err)
+		return snapshot.Freshness(resp.GetFreshness())
+	}
+	for _, c := range []struct {
+		after time.Duration
+		want  snapshot.Freshness
+		gauge float64
+	}{
+		{0, snapshot.Fresh, 0},
+		{16 * time.Minute, snapshot.Stale, 1},
+		{16*time.Minute + staleFor, snapshot.Degraded, 2},
+		{31 * 24 * time.Hour, snapshot.Expired, 3},
+		{time.Minute, snapshot.Fresh, 0}, // a clock that was ahead decides nothing for good
+	} {
+		if got := at(c.after); got != c.want {
+			t.Errorf("after %v: %s, want %s", c.after, got, c.want)
+		}
+		count, err := testutil.GatherAndCount(a.metrics.registry, "fealty_snapshot_freshness")
+		if err != nil || count != 2 {
+			t.Errorf("%d series (%v)", count, err)
+		}
+		if got := float64(rank(a.beliefs.Load().freshness(snapshot.ScopeNodeRuntime, a.now()))); got != c.gauge {
+			t.Errorf("after %v: gauge %v, want %v", c.after, got, c.gauge)
+		}
+	}
+	f.shift.Store(int64(20 * time.Minute))
+	h, _ := runtimeOf(a)
+	var next *fealtyv1.SignedSnapshot
+	f.do(func() { next = renewedRuntime(f, &m, h) })
+	f.must(n.take(a, next))
+	if got := at(20 * time.Minute); got != snapshot.Fresh {
+		t.Errorf("with a newer record: %s, refusals %v", got, a.status.refusals())
+	}
+	// Without what says what it is, it relies on nothing.
+	if got := (&beliefs{}).overall(a.now()); got != snapshot.Expired {
+		t.Errorf("with nothing: %s", got)
+	}
+}
