@@ -109,6 +109,19 @@ func (b *beliefs) coordinators() []string {
 	return boot.Coordinators
 }
 
+// degraded returns the ceiling of what the node may do out of reach, by the terms in
+// use; zero, which is nothing, without.
+func (b *beliefs) degraded() snapshot.DegradedPolicy {
+	if h := b.held[snapshot.ScopeNodeRuntime]; h != nil {
+		if r, _ := h.v.NodeRuntime(); r.Degraded != nil {
+			return *r.Degraded
+		}
+		return snapshot.DegradedPolicy{}
+	}
+	boot, _ := b.bootstrap()
+	return boot.Degraded
+}
+
 // staleFor is how long a snapshot without news is stale before it is degraded.
 const staleFor = time.Hour
 

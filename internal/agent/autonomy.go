@@ -46,13 +46,15 @@ func (a autonomy) until(now time.Time) (time.Time, string) {
 // alone returns until when the node works without a coordinator, and what ends it.
 func (a *Agent) alone() (time.Time, string) {
 	b, v, leaf := a.beliefs.Load(), a.status.view(), a.svid.Load().leaf()
-	content, _ := b.bootstrap()
-	in := autonomy{connected: v.connected, lastContact: v.lost, svidEnd: leaf.NotAfter, max: content.Degraded.Max, snapshots: make(map[snapshot.Scope]time.Time, len(b.held))}
+	in := autonomy{connected: v.connected, lastContact: v.lost, svidEnd: leaf.NotAfter, max: b.degraded().Max, snapshots: make(map[snapshot.Scope]time.Time, len(b.held))}
 	// Whoever certified this node was there. After a start it is all that is known.
 	if leaf.NotBefore.After(in.lastContact) {
 		in.lastContact = leaf.NotBefore
 	}
 	for scope, h := range b.held {
+		if scope == snapshot.ScopeNodeBootstrap && b.terms() != h {
+			continue // a node_runtime took its place
+		}
 		in.snapshots[scope] = h.v.Header().ExpiresAt
 	}
 	if b.held[snapshot.ScopeTrustBundle] == nil {

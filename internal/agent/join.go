@@ -445,9 +445,7 @@ func result(a anchor, s svid, b *beliefs, now time.Time) Result {
 		ID: a.ID, Outcome: fealtyv1.JoinOutcome(fealtyv1.JoinOutcome_value[a.Outcome]), NotAfter: s.leaf().NotAfter,
 		Coordinators: mergeAddresses(b, a.Addresses),
 	}
-	if boot, ok := b.bootstrap(); ok {
-		r.Autonomy = max(0, min(boot.Degraded.Max, s.leaf().NotAfter.Sub(now)))
-	}
+	r.Autonomy = max(0, min(b.degraded().Max, s.leaf().NotAfter.Sub(now)))
 	return r
 }
 

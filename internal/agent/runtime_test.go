@@ -194,6 +194,7 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 	f.do(func() {
 		runtime = f.runtime(&m, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
 			c.Roles, c.Coordinators, c.RenewEvery = []string{"storage"}, []string{"elsewhere:1"}, 7*time.Second
+			c.State, c.Degraded = snapshot.MemberDraining, nil
 		})
 	})
 	f.must(n.take(a, runtime))
@@ -206,6 +207,15 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 	}
 	if got := mergeAddresses(b, a.me.Addresses); got[0] != "elsewhere:1" || len(got) < 2 {
 		t.Errorf("coordinators %v", got)
+	}
+	if got := b.degraded(); got.Max != 0 || len(got.Allow) != 0 {
+		t.Errorf("without a degraded policy it may do %v", got)
+	}
+	if until, limit := a.alone(); limit != limitDegraded || until.After(a.now()) {
+		t.Errorf("it works alone until %v, by %s", until, limit)
+	}
+	if got := b.standing(a.me.ID); got != string(snapshot.MemberDraining) {
+		t.Errorf("it is %s", got)
 	}
 	f.must(n.take(a, group))
 	if trustVersion(a) != h.ConfigVersion {
