@@ -52,8 +52,11 @@ func explainOne(word string) (result, error) {
 		}, e.Text()), nil
 	}
 	noun, field, dotted := strings.Cut(strings.ToLower(word), ".")
-	if noun == "config" {
+	switch noun {
+	case "config":
 		return explainSetting(field)
+	case "check":
+		return explainCheck(field)
 	}
 	i := slices.IndexFunc(topics(), func(t topic) bool { return t.name == noun })
 	if i < 0 {
@@ -61,7 +64,7 @@ func explainOne(word string) (result, error) {
 		for _, t := range topics() {
 			names = append(names, t.name)
 		}
-		return result{}, noPage("word", word, append(names, "config"))
+		return result{}, noPage("word", word, append(names, "config", "check"))
 	}
 	t := topics()[i]
 	if !dotted {
@@ -177,7 +180,8 @@ func explainAll() result {
 		words = append(words, x.name)
 	}
 	t.add(txt("config"), txt("The settings: fealty explain config lists them."))
-	words = append(words, "config")
+	t.add(txt("check"), txt("What fealty check looks at: fealty explain check lists it."))
+	words = append(words, "config", "check")
 	for _, code := range explain.Codes() {
 		e, _ := explain.Lookup(code)
 		codes = append(codes, object{{"code", string(code)}, {"title", e.Title}, {"exit", int(e.Exit)}})

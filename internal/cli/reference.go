@@ -26,6 +26,7 @@ func Reference() (map[string][]byte, error) {
 		"errors.md":        []byte(errorsPage()),
 		"authorization.md": []byte(authorization),
 		"exit-codes.md":    []byte(exitCodesPage()),
+		"checks.md":        []byte(checksPage()),
 	}
 	return out, nil
 }
@@ -191,6 +192,25 @@ served on the local socket too, to the process's own user and root. ` + "`fealty
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", code(method(r)), callersText(r), bind, map[bool]string{true: "yes", false: "-"}[r.Local], r.Why)
 	}
 	return b.String(), nil
+}
+
+func checksPage() string {
+	var b strings.Builder
+	b.WriteString("# Checks\n\n" + generatedNote)
+	b.WriteString(`What ` + "`fealty check`" + ` looks at. A check is *ok*, a *warning*, *failed*, *unknown* (the caller may not see it), *not
+asked* (nothing says where to look), or *not checked*, because one that it needs is not ok: that one is the cause. The exit
+status is 10 if a check failed, 9 with a warning or something unknown, and 0 otherwise. ` + "`fealty explain check.ID`" + ` prints
+one.
+`)
+	for _, group := range checkGroups() {
+		fmt.Fprintf(&b, "\n## %s\n", group)
+		for _, k := range checks() {
+			if k.group() == group {
+				b.WriteString("\n##" + k.page())
+			}
+		}
+	}
+	return b.String()
 }
 
 func exitCodesPage() string {

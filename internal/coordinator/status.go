@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -46,10 +47,19 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Head = s.head.Hash[:]
 	out.RootPin = s.rootPin[:]
 	out.MeshCaKey = s.meshKey[:]
+	asked := time.Now()
 	all, err := c.memberMessages(ctx, s, memberPrefix)
 	if err != nil {
 		return nil, err
 	}
+	out.StoreLatency = durationpb.New(time.Since(asked))
+	trust, err := get[trustState](ctx, s.records, trustStateKey)
+	if err != nil {
+		return nil, c.storeError("read the trust state", err)
+	}
+	out.Bans, out.BansLimit = uint32(trust.value.Bans.Count), uint32(c.maxListed)
+	out.MeshCaNotAfter = timestamppb.New(s.issuer.Load().MeshCA().Certificate().NotAfter)
+	out.RootNotAfter = timestamppb.New(s.root.NotAfter)
 	if req.GetPageToken() == "" {
 		out.Baseline = baseline(all)
 		out.Findings = append(c.keeperFindings(), findings(out, all, c.now())...)

@@ -9,6 +9,7 @@ package fealtyv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -107,6 +108,14 @@ type GetStatusResponse struct {
 	EnrolmentKey string `protobuf:"bytes,17,opt,name=enrolment_key,json=enrolmentKey,proto3" json:"enrolment_key,omitempty"`
 	// For the page of members after this one; empty if this is the last.
 	NextPageToken string `protobuf:"bytes,18,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// When the certificates of mesh CA and root end.
+	MeshCaNotAfter *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=mesh_ca_not_after,json=meshCaNotAfter,proto3" json:"mesh_ca_not_after,omitempty"`
+	RootNotAfter   *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=root_not_after,json=rootNotAfter,proto3" json:"root_not_after,omitempty"`
+	// Bans that there are, and how many keys a trust bundle lists at most.
+	Bans      uint32 `protobuf:"varint,21,opt,name=bans,proto3" json:"bans,omitempty"`
+	BansLimit uint32 `protobuf:"varint,22,opt,name=bans_limit,json=bansLimit,proto3" json:"bans_limit,omitempty"`
+	// How long the store took to list the members.
+	StoreLatency  *durationpb.Duration `protobuf:"bytes,23,opt,name=store_latency,json=storeLatency,proto3" json:"store_latency,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -267,6 +276,41 @@ func (x *GetStatusResponse) GetNextPageToken() string {
 	return ""
 }
 
+func (x *GetStatusResponse) GetMeshCaNotAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.MeshCaNotAfter
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetRootNotAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RootNotAfter
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetBans() uint32 {
+	if x != nil {
+		return x.Bans
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetBansLimit() uint32 {
+	if x != nil {
+		return x.BansLimit
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetStoreLatency() *durationpb.Duration {
+	if x != nil {
+		return x.StoreLatency
+	}
+	return nil
+}
+
 // Baseline is the resilience baseline: data members against the number needed.
 type Baseline struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -422,11 +466,11 @@ var File_fealty_v1_status_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_status_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/status.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/member.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
+	"\x16fealty/v1/status.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/member.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
 	"\x10GetStatusRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\x9a\x05\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\x96\a\n" +
 	"\x11GetStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
@@ -448,7 +492,13 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\bfindings\x18\x0f \x03(\v2\x12.fealty.v1.FindingR\bfindings\x12\x1c\n" +
 	"\taddresses\x18\x10 \x03(\tR\taddresses\x12#\n" +
 	"\renrolment_key\x18\x11 \x01(\tR\fenrolmentKey\x12&\n" +
-	"\x0fnext_page_token\x18\x12 \x01(\tR\rnextPageToken\"\x9a\x01\n" +
+	"\x0fnext_page_token\x18\x12 \x01(\tR\rnextPageToken\x12E\n" +
+	"\x11mesh_ca_not_after\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\x0emeshCaNotAfter\x12@\n" +
+	"\x0eroot_not_after\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\frootNotAfter\x12\x12\n" +
+	"\x04bans\x18\x15 \x01(\rR\x04bans\x12\x1d\n" +
+	"\n" +
+	"bans_limit\x18\x16 \x01(\rR\tbansLimit\x12>\n" +
+	"\rstore_latency\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\fstoreLatency\"\x9a\x01\n" +
 	"\bBaseline\x12!\n" +
 	"\fdata_members\x18\x01 \x01(\rR\vdataMembers\x12\x16\n" +
 	"\x06needed\x18\x02 \x01(\rR\x06needed\x12\x10\n" +
@@ -485,6 +535,7 @@ var file_fealty_v1_status_proto_goTypes = []any{
 	(*Finding)(nil),               // 3: fealty.v1.Finding
 	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
 	(*Member)(nil),                // 5: fealty.v1.Member
+	(*durationpb.Duration)(nil),   // 6: google.protobuf.Duration
 }
 var file_fealty_v1_status_proto_depIdxs = []int32{
 	4, // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
@@ -492,13 +543,16 @@ var file_fealty_v1_status_proto_depIdxs = []int32{
 	5, // 2: fealty.v1.GetStatusResponse.members:type_name -> fealty.v1.Member
 	2, // 3: fealty.v1.GetStatusResponse.baseline:type_name -> fealty.v1.Baseline
 	3, // 4: fealty.v1.GetStatusResponse.findings:type_name -> fealty.v1.Finding
-	0, // 5: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
-	1, // 6: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
-	6, // [6:7] is the sub-list for method output_type
-	5, // [5:6] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	4, // 5: fealty.v1.GetStatusResponse.mesh_ca_not_after:type_name -> google.protobuf.Timestamp
+	4, // 6: fealty.v1.GetStatusResponse.root_not_after:type_name -> google.protobuf.Timestamp
+	6, // 7: fealty.v1.GetStatusResponse.store_latency:type_name -> google.protobuf.Duration
+	0, // 8: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
+	1, // 9: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
+	9, // [9:10] is the sub-list for method output_type
+	8, // [8:9] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_status_proto_init() }

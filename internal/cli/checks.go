@@ -1,0 +1,464 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+// What fealty check looks at is the table in this file: the command, explain and
+// the reference are made of it.
+
+// checkGroups are the groups of checks, in the order that they are run in.
+func checkGroups() []string { return []string{"pre", "node", "coordinator", "store"} }
+
+// check is one thing that can be looked at.
+type check struct {
+	id    string // "<group>.<name>": stable, and never given a new meaning
+	title string // what is so when it is ok
+	about string // for its page
+	needs []string
+	look  func(*site) seen
+}
+
+func (k check) group() string { return k.id[:strings.IndexByte(k.id, '.')] }
+
+// site is what checks look at.
+type site struct {
+	now                 time.Time
+	data, listen, store string // blank: not given
+	free                func(path string) (uint64, error)
+	limit               func(which string) (uint64, error)
+	dial                func(address string) error
+	// status and node ask; both may be asked often and answer the same. An error
+	// that matches errNotAsked: nobody said whom.
+	status func() (*fealtyv1.GetStatusResponse, error)
+	node   func() (*fealtyv1.GetNodeResponse, error)
+}
+
+var errNotAsked = errors.New("nothing says where to look")
+
+// outcome is the result of a check in one word.
+type outcome string
+
+const (
+	checkOK         outcome = "ok"
+	checkWarning    outcome = "warning"
+	checkFailed     outcome = "failed"
+	checkUnknown    outcome = "unknown"
+	checkNotAsked   outcome = "not asked"
+	checkNotChecked outcome = "not checked"
+)
+
+// seen is what a check found, and what to do about it.
+type seen struct {
+	outcome outcome
+	text    string
+	do      string
+}
+
+func fine(format string, args ...any) seen { return seen{checkOK, fmt.Sprintf(format, args...), ""} }
+
+// Bounds that checks compare with.
+const (
+	freeLow      = 1 << 30   // a warning below
+	freeNone     = 128 << 20 // a failure below
+	filesLow     = 4096      // file descriptors; a warning below
+	memlockLow   = 64 << 10  // bytes that can be locked; a warning below
+	clockLow     = 5 * time.Second
+	clockNone    = 30 * time.Second // certificates are backdated by as much
+	aloneLow     = time.Hour
+	rootLow      = 90 * 24 * time.Hour
+	meshLow      = time.Hour
+	latencyLow   = 100 * time.Millisecond
+	latencyNone  = 2 * time.Second
+	bansLowShare = 2 // a warning from one half on
+)
+
+// checks returns the table. Those that a check needs come before it.
+func checks() []check {
+	return []check{
+		{"pre.data", "the data folder can be used", "The folder of --data is there or can be made, this user can write in it, and nobody else can read it: it holds keys.", nil, lookData},
+		{"pre.space", "the disk has room", "The disk of the data folder has free space. A coordinator or agent whose disk is full keeps what it has, and takes nothing new.", []string{"pre.data"}, lookSpace},
+		{"pre.address", "the address is free", "The address of --listen can be listened on.", nil, lookAddress},
+		{"pre.files", "enough files can be open", "A coordinator holds a connection for each member. Each takes a file descriptor.", nil, lookFiles},
+		{"pre.memlock", "secrets can be locked in memory", "Pages with secrets are locked, so that they never reach a swap file. The limit on that must have room for them.", nil, lookMemlock},
+		{"pre.store", "the store can be reached", "For --store postgres://… the server accepts connections. For a file, its folder can be used.", nil, lookStoreURL},
+		{"pre.clock", "the clock agrees with a coordinator", "Certificates and tokens are compared with the clock. A machine whose clock is wrong is refused, or believes what has ended.", nil, lookClock},
+
+		{"node.agent", "the agent answers", "The agent of --data answers on its socket.", nil, lookAgent},
+		{"node.identity", "the identity is in date", "The certificate of the node is valid. One that ended is renewed by itself, where a coordinator is in reach within rejoin_grace.", []string{"node.agent"}, lookIdentity},
+		{"node.snapshots", "verified snapshots are in use", "The node holds a trust bundle and a node bootstrap that it verified, and has refused nothing since.", []string{"node.agent"}, lookSnapshots},
+		{"node.contact", "a coordinator is in reach", "The agent holds a stream to a coordinator. Without one it works on what it verified, and gets no changes.", []string{"node.identity"}, lookContact},
+		{"node.autonomy", "the node can work alone for a while", "How long the node works without a coordinator: the least of the ends of its certificate, of its snapshots, and of degraded.max since the last contact.", []string{"node.identity", "node.snapshots"}, lookAutonomy},
+		{"node.clock", "the clock agrees with a coordinator", "As pre.clock, on a node that runs.", nil, lookClock},
+
+		{"coordinator.reach", "a coordinator answers", "A coordinator that the settings name answers.", nil, lookReach},
+		{"coordinator.phase", "the coordinator is ready", "The coordinator has a manifest in force and its secrets in memory. In recovery it waits for the seed: from a keeper, or from its owners.", []string{"coordinator.reach"}, lookPhase},
+		{"coordinator.root", "the root certificate lasts", "The root certificate does not end soon. It lives for decades unless the seed is changed.", []string{"coordinator.phase"}, lookRoot},
+		{"coordinator.mesh-ca", "the mesh CA certificate lasts", "The certificate that signs identities is renewed by the coordinator long before it ends.", []string{"coordinator.phase"}, lookMesh},
+		{"coordinator.baseline", "the resilience baseline is met", "There are three data members that are active and do not drain.", []string{"coordinator.phase"}, lookBaseline},
+		{"coordinator.members", "all members report and have certificates", "No member has an expired certificate or has been silent for two minutes. A coordinator that just started waits that long.", []string{"coordinator.phase"}, lookMembers},
+		{"coordinator.bans", "the list of bans has room", "The trust bundle lists banned keys while a certificate over them can be valid. When it is nearly full removals are put off, so that bans still fit.", []string{"coordinator.phase"}, lookBans},
+
+		{"store.latency", "the store answers fast", "How long the coordinator's store takes to list the members. Every join and renewal waits for the store several times.", []string{"coordinator.phase"}, lookLatency},
+		{"store.space", "the store's disk has room", "Free space where the embedded store is, if it is on this machine.", []string{"coordinator.reach"}, lookStoreSpace},
+	}
+}
+
+func lookData(s *site) seen {
+	if s.data == "" {
+		return seen{checkNotAsked, "no --data is given", ""}
+	}
+	info, err := os.Stat(s.data)
+	if errors.Is(err, fs.ErrNotExist) {
+		parent := filepath.Dir(s.data)
+		for {
+			if info, err = os.Stat(parent); !errors.Is(err, fs.ErrNotExist) || parent == filepath.Dir(parent) {
+				break
+			}
+			parent = filepath.Dir(parent)
+		}
+		switch {
+		case err != nil:
+			return seen{checkFailed, err.Error(), "name another folder with --data"}
+		case !info.IsDir():
+			return seen{checkFailed, parent + " is no folder", "name another folder with --data"}
+		}
+		if err := writable(parent); err != nil {
+			return seen{checkFailed, "it is not there, and cannot be made: " + err.Error(), "install -d -m 0700 -o USER " + s.data}
+		}
+		return fine("%s is not there yet, and can be made", s.data)
+	}
+	switch {
+	case err != nil:
+		return seen{checkFailed, err.Error(), "name another folder with --data"}
+	case !info.IsDir():
+		return seen{checkFailed, s.data + " is no folder", "name another folder with --data"}
+	}
+	if err := writable(s.data); err != nil {
+		return seen{checkFailed, err.Error(), "chown USER " + s.data}
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+		return seen{checkWarning, fmt.Sprintf("%s has mode %04o: others can look into it", s.data, mode), "chmod 0700 " + s.data}
+	}
+	return fine("%s can be written, by its owner alone", s.data)
+}
+
+// writable makes a file in dir and takes it away.
+func writable(dir string) error {
+	f, err := os.CreateTemp(dir, ".fealty-check-*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+func lookSpace(s *site) seen { return space(s, s.data) }
+
+func space(s *site, path string) seen {
+	for {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) || path == filepath.Dir(path) {
+			break
+		}
+		path = filepath.Dir(path)
+	}
+	free, err := s.free(path)
+	text := fmt.Sprintf("%d MiB are free at %s", free>>20, path)
+	switch {
+	case err != nil:
+		return seen{checkUnknown, "free space at " + path + " cannot be read: " + err.Error(), "df " + path}
+	case free < freeNone:
+		return seen{checkFailed, text, "make room: df " + path}
+	case free < freeLow:
+		return seen{checkWarning, text, "make room: df " + path}
+	}
+	return fine("%s", text)
+}
+
+func lookAddress(s *site) seen {
+	if s.listen == "" {
+		return seen{checkNotAsked, "no --listen is given", ""}
+	}
+	l, err := net.Listen("tcp", s.listen)
+	if err != nil {
+		return seen{checkFailed, err.Error(), "see who has it: ss -ltnp; or name another one with --listen"}
+	}
+	if err := l.Close(); err != nil {
+		return seen{checkFailed, err.Error(), "name another address with --listen"}
+	}
+	return fine("%s is free", s.listen)
+}
+
+func lookFiles(s *site) seen {
+	n, err := s.limit("files")
+	switch {
+	case err != nil:
+		return seen{checkUnknown, "the limit cannot be read: " + err.Error(), "ulimit -n"}
+	case n < filesLow:
+		return seen{checkWarning, fmt.Sprintf("%d files can be open, %d would be enough", n, filesLow), "set LimitNOFILE=65536 in the unit, or ulimit -n 65536"}
+	}
+	return fine("%d files can be open", n)
+}
+
+func lookMemlock(s *site) seen {
+	n, err := s.limit("memlock")
+	switch {
+	case err != nil:
+		return seen{checkUnknown, "the limit cannot be read: " + err.Error(), "ulimit -l"}
+	case n < memlockLow:
+		return seen{checkWarning, fmt.Sprintf("%d bytes can be locked, %d would be enough: secrets may reach a swap file", n, memlockLow), "set LimitMEMLOCK=8M in the unit, or ulimit -l 8192"}
+	}
+	return fine("at least %d KiB can be locked", memlockLow>>10)
+}
+
+func lookStoreURL(s *site) seen {
+	scheme, rest, ok := strings.Cut(s.store, "://")
+	switch {
+	case s.store == "":
+		return seen{checkNotAsked, "no --store is given", ""}
+	case !ok:
+		rest = strings.TrimPrefix(s.store, "sqlite:")
+		if err := writable(filepath.Dir(rest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return seen{checkFailed, err.Error(), "chown USER " + filepath.Dir(rest)}
+		}
+		return fine("%s can be written", filepath.Dir(rest))
+	case scheme != "postgres" && scheme != "postgresql":
+		return seen{checkFailed, "there is no store of kind " + shownArg(scheme), "fealty explain config.store"}
+	}
+	if _, after, found := strings.Cut(rest, "@"); found {
+		rest = after
+	}
+	host, _, _ := strings.Cut(rest, "/")
+	if _, _, err := net.SplitHostPort(host); err != nil {
+		host = net.JoinHostPort(strings.Trim(host, "[]"), "5432")
+	}
+	if err := s.dial(host); err != nil {
+		return seen{checkFailed, host + ": " + network(err), "see whether the server runs: pg_isready -h HOST"}
+	}
+	return fine("%s accepts connections", host)
+}
+
+func lookClock(s *site) seen {
+	st, err := s.status()
+	if err != nil {
+		if errors.Is(err, errNotAsked) {
+			return seen{checkNotAsked, "no coordinator is named to compare with", ""}
+		}
+		return askFailed(err)
+	}
+	off := s.now.Sub(st.GetNow().AsTime()).Abs().Round(time.Millisecond)
+	text := fmt.Sprintf("they differ by %v", off)
+	switch {
+	case off >= clockNone:
+		return seen{checkFailed, text, "set the clock of this machine: timedatectl set-ntp true"}
+	case off >= clockLow:
+		return seen{checkWarning, text, "set the clock of this machine: timedatectl set-ntp true"}
+	}
+	return fine("%s", text)
+}
+
+// askFailed is what a check says that could not ask. Not allowed to see is not
+// unhealthy.
+func askFailed(err error) seen {
+	e := explain.Of(err)
+	if e == nil {
+		return seen{checkFailed, err.Error(), ""}
+	}
+	text := string(e.Code) + ": " + e.What + " (" + e.Why + ")"
+	if entry, ok := explain.Lookup(e.Code); ok && entry.Exit == explain.ExitDenied {
+		return seen{checkUnknown, "this caller may not see it: " + text, e.Do}
+	}
+	return seen{checkFailed, text, e.Do}
+}
+
+func lookAgent(s *site) seen {
+	n, err := s.node()
+	switch {
+	case errors.Is(err, errNotAsked):
+		return seen{checkNotAsked, "no --data is given", ""}
+	case err != nil:
+		return askFailed(err)
+	}
+	return fine("%s", n.GetSpiffeId())
+}
+
+// nodeOf is for checks that need node.agent.
+func nodeOf(s *site) *fealtyv1.GetNodeResponse {
+	n, _ := s.node()
+	return n
+}
+
+func lookIdentity(s *site) seen {
+	n := nodeOf(s)
+	end := n.GetSvidNotAfter().AsTime()
+	if !s.now.Before(end) {
+		return seen{checkFailed, "it ended " + relative(end, s.now) + trouble(n), "see why: fealty status --data " + s.data}
+	}
+	return fine("it ends %s", relative(end, s.now))
+}
+
+func trouble(n *fealtyv1.GetNodeResponse) string {
+	if n.GetLastError() == "" {
+		return ""
+	}
+	return "; " + n.GetLastError()
+}
+
+func lookSnapshots(s *site) seen {
+	n := nodeOf(s)
+	var held []string
+	for _, h := range n.GetHeld() {
+		held = append(held, h.GetScope())
+	}
+	for _, scope := range []string{"trust_bundle", "node_bootstrap"} {
+		if !slices.Contains(held, scope) {
+			return seen{checkFailed, "there is no " + scope + " in use", "let it reach a coordinator: fealty status --data " + s.data}
+		}
+	}
+	if r := n.GetRefusals(); len(r) > 0 {
+		return seen{checkWarning, fmt.Sprintf("%s was refused: %s: %s", r[0].GetScope(), r[0].GetReason(), r[0].GetDetail()), "fealty explain " + string(explain.SnapshotRefused)}
+	}
+	return fine("%s", strings.Join(held, ", "))
+}
+
+func lookContact(s *site) seen {
+	n := nodeOf(s)
+	if !n.GetConnected() {
+		return seen{checkWarning, "the node works alone" + trouble(n), "see whether coordinators run, and the way to them: fealty status --data " + s.data}
+	}
+	return fine("%s", n.GetCoordinator())
+}
+
+func lookAutonomy(s *site) seen {
+	n := nodeOf(s)
+	if n.GetAutonomousUntil() == nil {
+		return seen{checkUnknown, "the agent does not say", "upgrade the agent"}
+	}
+	until := n.GetAutonomousUntil().AsTime()
+	text := aloneWords(until, n.GetAutonomyLimit(), s.now)
+	switch {
+	case !s.now.Before(until) && !n.GetConnected():
+		return seen{checkFailed, text, "let it reach a coordinator: fealty status --data " + s.data}
+	case until.Sub(s.now) < aloneLow:
+		return seen{checkWarning, text, "fealty explain manifest.degraded"}
+	}
+	return fine("%s", text)
+}
+
+func lookReach(s *site) seen {
+	st, err := s.status()
+	switch {
+	case errors.Is(err, errNotAsked):
+		return seen{checkNotAsked, "no coordinator is named", ""}
+	case err != nil:
+		return askFailed(err)
+	}
+	return fine("release %s", st.GetRelease())
+}
+
+// statusOf is for checks that need coordinator.reach.
+func statusOf(s *site) *fealtyv1.GetStatusResponse {
+	st, _ := s.status()
+	return st
+}
+
+func lookPhase(s *site) seen {
+	switch st := statusOf(s); st.GetPhase() {
+	case "ready":
+		return fine("cluster %s, authority epoch %d", st.GetClusterId(), st.GetAuthorityEpoch())
+	case "uninitialized":
+		return seen{checkFailed, "it has no cluster yet", "fealty manifest init --cluster NAME, then fealty manifest set"}
+	default:
+		return seen{checkFailed, joinWords(st.GetPhase(), ": ", st.GetPhaseReason()), "fealty explain " + string(explain.RecoveryMode)}
+	}
+}
+
+func lookRoot(s *site) seen {
+	return lasting(s, statusOf(s).GetRootNotAfter().AsTime(), rootLow, "plan a new seed: fealty explain manifest.seed")
+}
+
+func lookMesh(s *site) seen {
+	return lasting(s, statusOf(s).GetMeshCaNotAfter().AsTime(), meshLow, "the coordinator should have renewed it: see its log")
+}
+
+func lasting(s *site, end time.Time, low time.Duration, do string) seen {
+	text := "it ends " + relative(end, s.now)
+	switch left := end.Sub(s.now); {
+	case left <= 0:
+		return seen{checkFailed, text, do}
+	case left < low:
+		return seen{checkWarning, text, do}
+	}
+	return fine("%s", text)
+}
+
+func lookBaseline(s *site) seen { return foundAs(s, "", explain.MemberBaseline) }
+
+func lookMembers(s *site) seen {
+	return foundAs(s, "nobody is missing", explain.MemberExpired, explain.MemberSilent)
+}
+
+// foundAs is what the coordinator found under these codes.
+func foundAs(s *site, good string, codes ...explain.Code) seen {
+	st := statusOf(s)
+	for _, f := range st.GetFindings() {
+		if slices.Contains(codes, explain.Code(f.GetCode())) {
+			return seen{checkWarning, f.GetCode() + ": " + f.GetSummary(), f.GetRemedy()}
+		}
+	}
+	if good == "" {
+		good = fmt.Sprintf("%d of %d data members", st.GetBaseline().GetDataMembers(), st.GetBaseline().GetNeeded())
+	}
+	return fine("%s", good)
+}
+
+func lookBans(s *site) seen {
+	st := statusOf(s)
+	text := fmt.Sprintf("%d of %d", st.GetBans(), st.GetBansLimit())
+	switch {
+	case st.GetBans() >= st.GetBansLimit():
+		return seen{checkFailed, text, "wait until certificates of banned keys have ended; do not remove or replace members until then"}
+	case st.GetBans()*bansLowShare >= st.GetBansLimit():
+		return seen{checkWarning, text, "put off removals and replacements for svid_ttl"}
+	}
+	return fine("%s", text)
+}
+
+func lookLatency(s *site) seen {
+	d := statusOf(s).GetStoreLatency().AsDuration().Round(time.Microsecond)
+	text := fmt.Sprintf("members were listed in %v", d)
+	switch {
+	case d >= latencyNone:
+		return seen{checkFailed, text, "look at the load of the store's machine and its disk"}
+	case d >= latencyLow:
+		return seen{checkWarning, text, "look at the load of the store's machine and its disk"}
+	}
+	return fine("%s", text)
+}
+
+func lookStoreSpace(s *site) seen {
+	path, ok := strings.CutPrefix(statusOf(s).GetStore(), "sqlite:")
+	if _, err := os.Stat(path); !ok || err != nil {
+		return seen{checkNotAsked, "the store is not a file of this machine", ""}
+	}
+	return space(s, path)
+}
+
+// page is the page of a check, as Markdown.
+func (k check) page() string {
+	needs := ""
+	if len(k.needs) > 0 {
+		needs = "\nIt is not made unless these are ok: " + strings.Join(k.needs, ", ") + ".\n"
+	}
+	return fmt.Sprintf("# %s: %s\n\n%s\n%s", k.id, k.title, k.about, needs)
+}
