@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -348,22 +349,24 @@ func (l *ledger) check(ctx context.Context, t *testing.T, c *Cluster, tok proof.
 			t.Errorf("%s has key %s on record, and was certified for %s", name, got, key)
 		}
 	}
-	err := c.withAdmin(func(conn *grpc.ClientConn) error {
-		resp, err := fealtyv1.NewTokenServiceClient(conn).GetToken(ctx, &fealtyv1.GetTokenRequest{Id: tok.ID})
-		if err != nil {
+	// A join whose candidate went away at the end may be committed a little later.
+	err := await(ctx, "a use of the token for each who came with it", func(ctx context.Context) (bool, error) {
+		used, admitted := uint32(0), uint32(0)
+		err := c.withAdmin(func(conn *grpc.ClientConn) error {
+			resp, err := fealtyv1.NewTokenServiceClient(conn).GetToken(ctx, &fealtyv1.GetTokenRequest{Id: tok.ID})
+			used = resp.GetToken().GetUsed()
 			return err
+		})
+		if err != nil {
+			return false, err
 		}
-		admitted := 0
+		st, err := c.Status(ctx)
 		for _, m := range st.GetMembers() {
-			if m.GetLive().GetConnected() {
-				continue // they have tokens of their own
+			if strings.HasPrefix(m.GetName(), poolEntry+"-") { // others have tokens of their own
+				admitted++
 			}
-			admitted++
 		}
-		if used := int(resp.GetToken().GetUsed()); used != admitted {
-			t.Errorf("the token counts %d uses, and %d members came with it", used, admitted)
-		}
-		return nil
+		return err == nil && used == admitted, errors.Join(err, fmt.Errorf("%d uses, %d members", used, admitted))
 	})
 	if err != nil {
 		t.Error(err)
