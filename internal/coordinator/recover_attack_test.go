@@ -1,0 +1,388 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// thief answers owners in place of a coordinator, and keeps what they send.
+type thief struct {
+	fealtyv1.UnimplementedRecoveryServiceServer
+	// answer makes the offer and the history, for the binding of the owner's own
+	// connection.
+	answer func(ctx context.Context, binding []byte) (*fealtyv1.RecoveryOffer, *history.History, error)
+
+	mu     sync.Mutex
+	stolen []*fealtyv1.RecoverRequest // guarded by mu
+	asked  int                        // guarded by mu
+}
+
+func (s *thief) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
+	cs, ok := mesh.ConnectionState(stream.Context())
+	var binding []byte
+	if ok {
+		binding, _ = proof.Binding(cs)
+	}
+	s.mu.Lock()
+	s.asked++
+	s.mu.Unlock()
+	offer, h, err := s.answer(stream.Context(), binding)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Offer{Offer: offer}}); err != nil {
+		return err
+	}
+	if err := sendHistory(h, stream.Send); err != nil {
+		return err
+	}
+	req, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.stolen = append(s.stolen, req)
+	s.mu.Unlock()
+	return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Progress{Progress: offer.GetProgress()}})
+}
+
+// serve serves the thief over TLS of its own, and returns its address.
+func (s *thief) serve(t testing.TB) string {
+	t.Helper()
+	material, err := credential.NewEphemeral(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.NewIssued(material)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.Creds(guard.Credentials()))
+	fealtyv1.RegisterRecoveryServiceServer(server, s)
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	t.Cleanup(func() { server.Stop(); <-done })
+	return l.Addr().String()
+}
+
+// Nobody but a coordinator that the share's own history admits gets a share: not
+// somebody in between, nor another coordinator with the true history, nor one with
+// a history of its own making.
+func TestNobodyElseGetsAShare(t *testing.T) {
+	f, p := ownedFleet(t, nil)
+	alice := p.shareFile(f.store, "alice")
+	trueManifest := f.c.state.Load().manifest
+	f.loseKeeper()
+	g, err := f.c.openGathering(t.Context())
+	wantOnly(t, "open", err, "")
+	_, own, err := ed25519.GenerateKey(rand.Reader)
+	wantOnly(t, "key", err, "")
+	mine, err := keyring.NewEphemeral()
+	wantOnly(t, "recipient", err, "")
+
+	// offerBy is an offer for h, proven over binding by key, to the thief's recipient.
+	offerBy := func(key ed25519.PrivateKey, cluster string, head history.Hash, binding []byte) *fealtyv1.RecoveryOffer {
+		attempt := make([]byte, 16)
+		claim, evidence, err := proof.ProveRecovery(key, proof.RecoveryTranscript{Cluster: cluster, Attempt: attempt, Binding: binding, Recipient: mine.Public(), Head: head[:]})
+		if err != nil {
+			t.Error(err)
+		}
+		return &fealtyv1.RecoveryOffer{Cluster: cluster, Attempt: attempt, Recipient: mine.Public(), Key: claim, Evidence: evidence}
+	}
+	// realOffer is what the true coordinator says to somebody in between.
+	realOffer := func(ctx context.Context) (*fealtyv1.RecoveryOffer, *history.History, error) {
+		conn, err := grpc.NewClient("passthrough:///"+f.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13})))
+		if err != nil {
+			return nil, nil, err
+		}
+		defer conn.Close()
+		stream, err := fealtyv1.NewRecoveryServiceClient(conn).Recover(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		first, err := stream.Recv()
+		return first.GetOffer(), g.history, err
+	}
+	// forge makes a history whose manifest admits the thief, signed by key.
+	forge := func(key ed25519.PrivateKey, after *history.History) *history.History {
+		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.c.EnrolmentKey()), []byte(proof.KeyClaim(own.Public().(ed25519.PublicKey))))
+		m, err := manifest.Parse(text)
+		wantOnly(t, "parse", err, "")
+		tr := history.Genesis(m)
+		tr.MeshCAKey, tr.Salt = [32]byte{1}, history.Salt{1}
+		for _, o := range m.Seed.People() {
+			tr.ShareCommitments = append(tr.ShareCommitments, history.ShareCommitment{Owner: o.Name, Hash: alice.Share.Commitment(testCluster, 1)})
+		}
+		st := newMemStore()
+		_, err = history.New(st).Append(t.Context(), nil, tr, m, key)
+		wantOnly(t, "append", err, "")
+		h, err := history.New(st).Load(t.Context())
+		wantOnly(t, "load", err, "")
+		if after != nil {
+			h.Head = after.Head // the true one's signature, over another link
+		}
+		return h
+	}
+	headOf := func(h *history.History) history.Hash { return sha256Sum(h.Links[len(h.Links)-1]) }
+
+	for _, tc := range []struct {
+		name   string
+		want   explain.Code
+		answer func(ctx context.Context, binding []byte) (*fealtyv1.RecoveryOffer, *history.History, error)
+	}{
+		{"relay of the true coordinator's offer", explain.RecoveryUnproven, func(ctx context.Context, _ []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+			return realOffer(ctx)
+		}},
+		{"relay with the thief's recipient", explain.RecoveryUnproven, func(ctx context.Context, _ []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+			o, h, err := realOffer(ctx)
+			if o != nil {
+				o.Recipient = mine.Public()
+			}
+			return o, h, err
+		}},
+		{"true history, key of no coordinator", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+			return offerBy(own, testCluster, g.head.Hash, b), g.history, nil
+		}},
+		{"true history, claimed key of the coordinator", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+			o := offerBy(own, testCluster, g.head.Hash, b)
+			o.Key = f.c.EnrolmentKey()
+			return o, g.history, nil
+		}},
+		{"true history, no proof", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+			o := offerBy(own, testCluster, g.head.Hash, b)
+			o.Evidence = nil
+			return o, g.history, nil
+		}},
+		{"coordinator's key over another head", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+			return offerBy(f.c.enrolment, testCluster, history.Hash{1}, b), g.history, nil
+		}},
+		{"history of the thief's own seed", explain.RecoveryHistory, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+			h := forge(own, nil)
+			return offerBy(own, testCluster, headOf(h), b), h, nil
+		}},
+		{"forged link under the true head record", explain.RecoveryHistory, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+			h := forge(own, g.history)
+			return offerBy(own, testCluster, headOf(h), b), h, nil
+		}},
+		{"history without links", explain.RecoveryHistory, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+			return offerBy(own, testCluster, g.head.Hash, b), &history.History{Head: g.history.Head}, nil
+		}},
+		{"history without manifests", explain.RecoveryHistory, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+			return offerBy(own, testCluster, g.head.Hash, b), &history.History{Head: g.history.Head, Links: g.history.Links, Manifests: map[manifest.Hash][]byte{}}, nil
+		}},
+		{"another cluster", explain.ShareForeign, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+			return offerBy(own, "other.example", g.head.Hash, b), g.history, nil
+		}},
+		{"no attempt", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+			o := offerBy(own, testCluster, g.head.Hash, b)
+			o.Attempt = nil
+			return o, g.history, nil
+		}},
+		{"an empty offer", explain.ShareForeign, func(context.Context, []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+			return nil, g.history, nil
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := &thief{answer: tc.answer}
+			_, err := bringTo(t, s.serve(t), alice, recovery.Options{Endpoint: "thief"})
+			wantCode(t, err, tc.want)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if len(s.stolen) > 0 || s.asked != 1 {
+				t.Errorf("asked %d times, and %d requests were stolen", s.asked, len(s.stolen))
+			}
+		})
+	}
+	// What the owner knows beside the file stops it too, at the true coordinator.
+	_, err = f.bring(alice, recovery.Options{Expect: recovery.Expect{Manifest: manifest.Hash{1}}})
+	wantCode(t, err, explain.RecoveryUnexpected)
+	_, err = f.bring(alice, recovery.Options{Expect: recovery.Expect{Pin: [32]byte{1}}})
+	wantCode(t, err, explain.RecoveryUnexpected)
+	if l, err := f.store.List(t.Context(), recoveryPrefix); err != nil || len(l.Entries) > 0 {
+		t.Errorf("%d records (%v)", len(l.Entries), err)
+	}
+	// The harness works: with the coordinator's own key over the owner's connection a
+	// share comes.
+	honest := &thief{answer: func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+		return offerBy(f.c.enrolment, testCluster, g.head.Hash, b), g.history, nil
+	}}
+	_, err = bringTo(t, honest.serve(t), alice, recovery.Options{Expect: recovery.Expect{Manifest: trueManifest.Hash(), Pin: alice.RootPin}})
+	wantOnly(t, "bring to who has the key", err, "")
+	if len(honest.stolen) != 1 {
+		t.Fatalf("%d requests", len(honest.stolen))
+	}
+	// Even then it is bound to one attempt, cluster and owner.
+	for name, a := range map[string]keyring.Attempt{
+		"attempt": {ID: recovery.ID{9}.String(), Cluster: testCluster, Owner: "alice"},
+		"cluster": {ID: recovery.ID{}.String(), Cluster: "other.example", Owner: "alice"},
+		"owner":   {ID: recovery.ID{}.String(), Cluster: testCluster, Owner: "bob"},
+	} {
+		if _, err := mine.Open(a, honest.stolen[0].GetShare()); err == nil {
+			t.Errorf("it opens for another %s", name)
+		}
+	}
+}
+
+// Streams of owners are bounded in number, and by source.
+func TestRecoveriesAreBounded(t *testing.T) {
+	f, p := ownedFleet(t, nil)
+	alice := p.shareFile(f.store, "alice")
+	f.loseKeeper()
+	for range recoveriesAtOnce {
+		f.c.recoveries.slots <- struct{}{}
+	}
+	_, err := f.bring(alice, recovery.Options{})
+	wantCode(t, err, explain.RateLimited)
+	for range recoveriesAtOnce {
+		<-f.c.recoveries.slots
+	}
+	_, err = f.bring(alice, recovery.Options{})
+	wantOnly(t, "bring", err, "")
+	f.c.limiter = newJoinLimiter(Rates{PerSource: 1e-9, SourceBurst: 1})
+	_, err = f.bring(alice, recovery.Options{})
+	wantOnly(t, "bring", err, "")
+	_, err = f.bring(alice, recovery.Options{})
+	wantCode(t, err, explain.RateLimited)
+}
+
+// I8: after a recovery, with its failures, neither store nor log nor metrics nor
+// errors hold seed, shares, derived keys or mesh CA key in any usual form.
+func TestRecoveryLeaksNothing(t *testing.T) {
+	var log syncBuffer
+	f, p := ownedFleet(t, func(c *Config) {
+		c.Log = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	files := make(map[string]keyring.ShareFile)
+	for _, n := range p.names {
+		files[n] = p.shareFile(f.store, n)
+	}
+	f.loseKeeper()
+	var said bytes.Buffer // errors and answers, as whoever called saw them
+	say := func(p any, err error) { fmt.Fprintf(&said, "%v %+v %v\n", p, p, err) }
+	wrong := files["bob"]
+	wrong.Share = otherShare(t, wrong.Share)
+	say(f.bring(wrong, recovery.Options{}))
+	say(f.bringRaw(wrong, nil))
+	say(f.bringRaw(files["alice"], func(_ *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) { r.Owner = "bob" }))
+	say(f.bring(files["alice"], recovery.Options{}))
+	f.faults.FailNext("recover.before-swap", 1, errTestCrash)
+	say(f.bring(files["carol"], recovery.Options{}))
+	gathered, err := f.store.List(t.Context(), "")
+	wantOnly(t, "list", err, "")
+	progress, err := f.bring(files["carol"], recovery.Options{})
+	say(progress, err)
+	if err != nil || !progress.Recovered {
+		t.Fatalf("%+v, %v", progress, err)
+	}
+	say(files, nil)
+
+	s := f.c.state.Load()
+	mesh, err := s.issuer.Load().MeshCA().Key().Bytes()
+	wantOnly(t, "mesh key", err, "")
+	secrets := map[string][]byte{
+		"seed": s.secrets.seed.Reveal(), "mesh CA key": mesh, "record MAC key": s.secrets.keys.RecordMAC(), "store key": s.secrets.keys.StoreSeal(),
+		"wrong share": wrong.Share.Reveal(),
+	}
+	for n, file := range files {
+		secrets["share of "+n] = file.Share.Reveal()
+	}
+	for n, k := range p.keys {
+		secrets["key of "+n] = []byte(k.String())
+	}
+	after, err := f.store.List(t.Context(), "")
+	wantOnly(t, "list", err, "")
+	places := map[string][]byte{"log": log.Bytes(), "errors and answers": said.Bytes()}
+	for _, e := range slices.Concat(gathered.Entries, after.Entries) {
+		places["store "+e.Key] = append(places["store "+e.Key], e.Value...)
+	}
+	families, err := f.c.registry.Gather()
+	wantOnly(t, "gather", err, "")
+	places["metrics"] = []byte(fmt.Sprint(families))
+	if !bytes.Contains(places["metrics"], []byte("fealty_recovery_shares_total")) || !bytes.Contains(places["log"], []byte("recovered by its owners")) {
+		t.Error("log or metrics say nothing of the recovery: this test looks at nothing")
+	}
+	found := 0
+	for where, text := range places {
+		for what, secret := range secrets {
+			if leaked := formOf(text, secret); leaked != "" {
+				t.Errorf("%s holds the %s in %s", where, what, leaked)
+			}
+		}
+		if formOf(text, []byte("fealty")) != "" {
+			found++
+		}
+	}
+	if found == 0 {
+		t.Error("the scan finds nothing at all")
+	}
+}
+
+// formOf returns the form in which text holds secret, or "".
+func formOf(text, secret []byte) string {
+	lower := bytes.ToLower(text)
+	switch {
+	case bytes.Contains(text, secret):
+		return "raw"
+	case bytes.Contains(lower, []byte(hex.EncodeToString(secret))):
+		return "hex"
+	case bytes.Contains(text, []byte(fmt.Sprint(secret))):
+		return "decimal"
+	}
+	// In base64 at any of the three alignments; the characters at the ends depend on
+	// the neighbours.
+	for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+		for pad := range 3 {
+			coded := enc.EncodeToString(append(make([]byte, pad), secret...))
+			if bytes.Contains(text, []byte(coded[(pad*4+2)/3:len(coded)-1])) {
+				return "base64"
+			}
+		}
+	}
+	return ""
+}
+
+// syncBuffer is a buffer that several goroutines write to.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) Bytes() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return bytes.Clone(s.b.Bytes())
+}
