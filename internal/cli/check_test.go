@@ -81,6 +81,8 @@ var spoils = []struct {
 	{"pre.store", "a folder that is none", func(t *testing.T, g *ground) {
 		g.store = "sqlite:" + filepath.Join(touch(t, filepath.Join(g.data, "f")), "x.db")
 	}, checkFailed},
+	{"pre.store", "a folder that is not there", func(_ *testing.T, g *ground) { g.store = "sqlite:" + filepath.Join(g.data, "no", "x.db") }, checkWarning},
+	{"pre.store", "over a socket", func(_ *testing.T, g *ground) { g.store = "postgres:///fealty?host=/run/postgresql" }, checkNotAsked},
 	{"pre.store", "none given", func(_ *testing.T, g *ground) { g.store = "" }, checkNotAsked},
 	{"pre.clock", "wrong", func(_ *testing.T, g *ground) { g.now = g.now.Add(clockNone) }, checkFailed},
 	{"pre.clock", "nobody to ask", func(_ *testing.T, g *ground) { g.err = errNotAsked }, checkNotAsked},

@@ -228,10 +228,14 @@ func lookStoreURL(s *site) seen {
 		return seen{checkNotAsked, "no --store is given", ""}
 	case !ok:
 		rest = strings.TrimPrefix(s.store, "sqlite:")
-		if err := writable(filepath.Dir(rest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return seen{checkFailed, err.Error(), "chown USER " + filepath.Dir(rest)}
+		dir := filepath.Dir(rest)
+		switch err := writable(dir); {
+		case errors.Is(err, fs.ErrNotExist):
+			return seen{checkWarning, dir + " is not there yet", "install -d -m 0700 -o USER " + dir}
+		case err != nil:
+			return seen{checkFailed, err.Error(), "chown USER " + dir}
 		}
-		return fine("%s can be written", filepath.Dir(rest))
+		return fine("%s can be written", dir)
 	case scheme != "postgres" && scheme != "postgresql":
 		return seen{checkFailed, "there is no store of kind " + shownArg(scheme), "fealty explain config.store"}
 	}
@@ -239,6 +243,10 @@ func lookStoreURL(s *site) seen {
 		rest = after
 	}
 	host, _, _ := strings.Cut(rest, "/")
+	host, _, _ = strings.Cut(host, ",") // the first of several
+	if host == "" || strings.Contains(host, "?") {
+		return seen{checkNotAsked, "the server is not named by a host", ""}
+	}
 	if _, _, err := net.SplitHostPort(host); err != nil {
 		host = net.JoinHostPort(strings.Trim(host, "[]"), "5432")
 	}
