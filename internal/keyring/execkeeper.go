@@ -50,8 +50,8 @@ var ErrKeeperProgram = errors.New("keeper's program cannot be used")
 // and succeeds by the exit status 0. Its environment is PATH=/usr/local/sbin:…:/bin,
 // LANG=C, FEALTY_KEEPER_VERSION=1, and the place as FEALTY_KEEPER_CLUSTER, _PURPOSE
 // (seed or mesh-ca), _OWNER, _SEED_EPOCH and _HEAD (hexadecimal; empty for a
-// seed); its folder is /. It has [ExecKeeperTimeout]. Then it is killed, with what
-// it started in its process group.
+// seed); its folder is /. It has [ExecKeeperTimeout]. Then it is killed. What it
+// started in its process group is killed too, unless it succeeded.
 //
 // A sealed secret is
 //
@@ -183,6 +183,9 @@ func (k *ExecKeeper) run(ctx context.Context, verb string, place Place, stdin []
 		return answer.data, nil
 	}
 	Wipe(answer.data[:cap(answer.data)])
+	if cmd.Process != nil {
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it left behind
+	}
 	var exit *exec.ExitError
 	switch {
 	case answer.over:
@@ -192,9 +195,6 @@ func (k *ExecKeeper) run(ctx context.Context, verb string, place Place, stdin []
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("keyring: %s %s: %w", k.name, verb, ctx.Err())
 	case errors.Is(err, exec.ErrWaitDelay):
-		if cmd.Process != nil {
-			syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		}
 		return nil, k.failed(verb, "it ended, and something that it started kept its output open")
 	case errors.As(err, &exit):
 		return nil, k.failed(verb, fmt.Sprintf("it ended with %v%s", exit, firstLine(words.data)))
@@ -244,14 +244,14 @@ func firstLine(words []byte) string {
 // check returns the program's path without links, if nobody but root and this
 // user can put another program there: who can gets the seed.
 func (k *ExecKeeper) check() (string, error) {
-	program, err := filepath.EvalSymlinks(k.name)
+	program, err := k.resolve()
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("keyring: %s is not there: install the program, or set a manifest with another keeper: %w: %w", k.name, ErrKeeperProgram, fs.ErrNotExist)
 	}
 	if err != nil {
-		return "", fmt.Errorf("keyring: %s: %w: %w", k.name, ErrKeeperProgram, err)
+		return "", err
 	}
-	info, err := os.Stat(program)
+	info, err := os.Lstat(program)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("keyring: %s: %w: %w", k.name, ErrKeeperProgram, err)
@@ -261,20 +261,47 @@ func (k *ExecKeeper) check() (string, error) {
 	if problem := exposed(info); problem != "" {
 		return "", fmt.Errorf("keyring: %s %s, who could put another program there: chown root:root and chmod 0755 it: %w", program, problem, ErrKeeperProgram)
 	}
-	// The folders on the way, both with links and without.
-	for _, at := range []string{k.name, program} {
-		for at != "/" {
-			at = filepath.Dir(at)
-			info, err := os.Stat(at)
-			if err != nil {
-				return "", fmt.Errorf("keyring: %s: %w: %w", k.name, ErrKeeperProgram, err)
-			}
-			if problem := exposed(info); problem != "" && info.Mode()&fs.ModeSticky == 0 {
-				return "", fmt.Errorf("keyring: the folder %s %s, who could put another program there: move the program to a folder of root's, such as /usr/local/bin: %w", at, problem, ErrKeeperProgram)
-			}
-		}
-	}
 	return program, nil
+}
+
+// maxLinks is how many links may lead to a program, as on Linux.
+const maxLinks = 40
+
+// resolve follows the links to the program. Every folder and every link on the way
+// is looked at, those between two links too.
+func (k *ExecKeeper) resolve() (string, error) {
+	at, rest := "/", k.name
+	for links := 0; rest != ""; {
+		info, err := os.Lstat(at)
+		if err != nil {
+			return "", fmt.Errorf("keyring: %s: %w: %w", k.name, ErrKeeperProgram, err)
+		}
+		if problem := exposed(info); problem != "" && info.IsDir() {
+			return "", fmt.Errorf("keyring: the folder %s %s, who could put another program there: move the program to a folder of root's, such as /usr/local/bin: %w", at, problem, ErrKeeperProgram)
+		}
+		var next string
+		next, rest, _ = strings.Cut(rest, "/")
+		next = filepath.Join(at, next)
+		if info, err = os.Lstat(next); err != nil {
+			return "", fmt.Errorf("keyring: %s: %w: %w", k.name, ErrKeeperProgram, err)
+		}
+		if info.Mode()&fs.ModeSymlink == 0 {
+			at = next
+			continue
+		}
+		if problem := exposed(info); problem != "" {
+			return "", fmt.Errorf("keyring: the link %s %s, who could have it lead to another program: chown -h root:root it: %w", next, problem, ErrKeeperProgram)
+		}
+		target, err := os.Readlink(next)
+		if links++; err != nil || links > maxLinks {
+			return "", fmt.Errorf("keyring: %s: cannot follow the link %s, or too many lead on: %w", k.name, next, ErrKeeperProgram)
+		}
+		if filepath.IsAbs(target) {
+			at = "/"
+		}
+		rest = target + "/" + rest
+	}
+	return at, nil
 }
 
 // exposed says who else can change what info describes.
@@ -283,6 +310,10 @@ func exposed(info fs.FileInfo) string {
 	switch {
 	case !ok || stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
 		return "belongs to another user"
+	case info.Mode()&fs.ModeSymlink != 0:
+		return "" // its mode means nothing
+	case info.IsDir() && info.Mode()&fs.ModeSticky != 0:
+		return "" // nobody but its owner moves there what is another's
 	case info.Mode().Perm()&0o002 != 0:
 		return "can be written by everybody"
 	case info.Mode().Perm()&0o020 != 0:

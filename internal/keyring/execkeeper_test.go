@@ -204,6 +204,13 @@ func TestExecKeeperProgramsThatHang(t *testing.T) {
 		}
 		gone(t, dir)
 	})
+	t.Run("left behind by one that fails", func(t *testing.T) {
+		k, dir := program(t, time.Minute, "sleep 300 > /dev/null 2>&1 & echo $! > $DIR/pid; exit 1")
+		if _, err := k.Seal(t.Context(), seedPlace, []byte("x")); !errors.Is(err, keyring.ErrKeeperProgram) || !strings.Contains(err.Error(), "exit status 1") {
+			t.Error(err)
+		}
+		gone(t, dir)
+	})
 	t.Run("left behind", func(t *testing.T) {
 		k, dir := program(t, time.Minute, "sleep 300 & echo $! > $DIR/pid; "+flips)
 		if _, err := k.Seal(t.Context(), seedPlace, []byte("x")); !errors.Is(err, keyring.ErrKeeperProgram) || !strings.Contains(err.Error(), "kept its output open") {
@@ -228,18 +235,44 @@ func TestExecKeeperRefusesPrograms(t *testing.T) {
 		{"a link in a folder that all may write", "the folder", func(t *testing.T, name string) string {
 			dir := t.TempDir()
 			chmod(t, dir, 0o777)
-			if err := os.Symlink(name, filepath.Join(dir, "link")); err != nil {
-				t.Fatal(err)
-			}
+			symlink(t, name, filepath.Join(dir, "link"))
 			return filepath.Join(dir, "link")
+		}},
+		{"a link to a link in a folder that all may write", "the folder", func(t *testing.T, name string) string {
+			open, mine := t.TempDir(), t.TempDir()
+			chmod(t, open, 0o777)
+			symlink(t, name, filepath.Join(open, "between"))
+			symlink(t, filepath.Join(open, "between"), filepath.Join(mine, "link"))
+			return filepath.Join(mine, "link")
+		}},
+		{"a folder of another user's that is sticky", "belongs to another user", func(t *testing.T, name string) string {
+			if os.Geteuid() != 0 {
+				return ""
+			}
+			chmod(t, filepath.Dir(name), 0o755|fs.ModeSticky) // its owner still moves what is in it
+			chown(t, filepath.Dir(name))
+			return name
+		}},
+		{"a link of another user's in a sticky folder", "belongs to another user", func(t *testing.T, name string) string {
+			if os.Geteuid() != 0 {
+				return ""
+			}
+			dir := t.TempDir()
+			chmod(t, dir, 0o777|fs.ModeSticky)
+			symlink(t, name, filepath.Join(dir, "link"))
+			chown(t, filepath.Join(dir, "link"))
+			return filepath.Join(dir, "link")
+		}},
+		{"a circle of links", "too many", func(t *testing.T, name string) string {
+			link := filepath.Join(filepath.Dir(name), "circle")
+			symlink(t, link, link)
+			return link
 		}},
 		{"of another user", "belongs to another user", func(t *testing.T, name string) string {
 			if os.Geteuid() != 0 {
 				return "" // only root can give files away
 			}
-			if err := os.Chown(name, 12345, -1); err != nil {
-				t.Fatal(err)
-			}
+			chown(t, name)
 			return name
 		}},
 	} {
@@ -260,12 +293,25 @@ func TestExecKeeperRefusesPrograms(t *testing.T) {
 	}
 	k, dir := program(t, 20*time.Second, flips)
 	link := filepath.Join(dir, "link")
-	if err := os.Symlink("keeper", link); err != nil {
-		t.Fatal(err)
-	}
+	symlink(t, "keeper", link)
 	linked := keyring.ExecKeeperOf(link, 20*time.Second)
 	if got, err := linked.Open(t.Context(), seedPlace, seal(t, k, seedPlace, []byte("x"))); err != nil || string(got) != "x" {
 		t.Error("a link to a good program:", err)
+	}
+}
+
+func symlink(t *testing.T, to, name string) {
+	t.Helper()
+	if err := os.Symlink(to, name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// chown gives a file or a link to another user.
+func chown(t *testing.T, name string) {
+	t.Helper()
+	if err := os.Lchown(name, 12345, -1); err != nil {
+		t.Fatal(err)
 	}
 }
 
