@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // watchPause is between two looks of status --watch.
@@ -362,15 +363,21 @@ func showNode(p *page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 		f.paint("PKI problem", amber, operatorProblem(c, now))
 	}
 	f.add("authority", fmt.Sprintf("epoch %d", n.GetAuthorityEpoch()))
+	switch state := snapshot.Freshness(n.GetFreshness()); state {
+	case snapshot.Fresh:
+		f.add("news", string(state))
+	default:
+		f.paint("news", amber, string(state))
+	}
 	f.add("release", n.GetRelease())
 	p.heading("node")
 	if err := p.facts(f); err != nil {
 		return err
 	}
 	p.heading("snapshots")
-	t := &table{columns: []column{{title: "SCOPE"}, {title: "EPOCH", right: true}, {title: "VERSION", right: true}, {title: "CONTENT", least: 16}}}
+	t := &table{columns: []column{{title: "SCOPE"}, {title: "EPOCH", right: true}, {title: "VERSION", right: true}, {title: "NEWS"}, {title: "CONTENT", least: 16}}}
 	for _, h := range n.GetHeld() {
-		t.add(txt(h.GetScope()), txt(itoa(int64(h.GetAuthorityEpoch()))), txt(itoa(int64(h.GetConfigVersion()))), txt(hex.EncodeToString(h.GetContentHash())))
+		t.add(txt(h.GetScope()), txt(itoa(int64(h.GetAuthorityEpoch()))), txt(itoa(int64(h.GetConfigVersion()))), txt(dash(h.GetFreshness())), txt(hex.EncodeToString(h.GetContentHash())))
 	}
 	if err := p.table(t); err != nil {
 		return err
