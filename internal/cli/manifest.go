@@ -24,7 +24,7 @@ import (
 
 func (c *CLI) manifestCommand() *cobra.Command {
 	return noun("manifest", "write, check, set and read the trust policy",
-		c.manifestInit(), c.manifestVerify(), c.manifestSet(), c.manifestShares(), c.manifestGet(), c.manifestHistory(), c.manifestVerifyHistory())
+		c.manifestInit(), c.manifestVerify(), c.manifestDiff(), c.manifestSign(), c.manifestSet(), c.manifestReshare(), c.manifestShares(), c.manifestGet(), c.manifestHistory(), c.manifestVerifyHistory())
 }
 
 // initFlags are what manifest init is told.
@@ -298,73 +298,118 @@ func seedOwners(s manifest.Seed) string {
 	return strings.Join(out, ", or ")
 }
 
+// changeFlags are what a set and a reshare are told.
+type changeFlags struct {
+	keys, signatures             []string
+	reason, setupFile, sharesOut string
+	dry                          bool
+}
+
+func (in *changeFlags) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringArrayVar(&in.keys, "sign-with", nil, "sign with the key in this PEM file; once for each signer")
+	f.StringArrayVar(&in.signatures, "signature", nil, "a file that a signer made with fealty manifest sign; once for each")
+	f.StringVar(&in.reason, "reason", "", "why, for the history; at most 256 bytes")
+	f.StringVar(&in.sharesOut, "shares-out", "", "write the shares of the seed that it makes to files in this folder")
+	dryRun(cmd, &in.dry)
+}
+
 func (c *CLI) manifestSet() *cobra.Command {
-	var keys []string
-	var reason, setupFile, sharesOut string
-	var dry bool
+	var in changeFlags
 	cmd := c.command(spec{
 		use: "set FILE", short: "make a manifest the one in force",
 		long: `Make a manifest the one in force.
 
-The signers of the manifest in force sign the exact bytes of the file together with the current head: name
-their key files with --sign-with. The first manifest of a cluster needs no signature: it is set over the
-coordinator's socket, or from elsewhere with the setup token that the coordinator wrote. It makes the seed, and
-a share of it for each owner who is a person: --shares-out writes them to files.`,
+The signers of the manifest in force sign the exact bytes of the file together with the current head: here, with
+their key files and --sign-with, or each where the key is, with fealty manifest sign and --signature. With
+--dry-run it is shown what the manifest would change in effect.
+
+The first manifest of a cluster needs no signature: it is set over the coordinator's socket, or from elsewhere
+with the setup token that the coordinator wrote. It makes the seed, and a share of it for each owner who is a
+person: --shares-out writes them to files.`,
 		sample: `  fealty manifest set manifest.yaml --socket /var/lib/fealty/coordinator/admin.sock
   fealty manifest set manifest.yaml --sign-with alice.key --reason "admit the new rack" --dry-run
+  fealty manifest set manifest.yaml --signature alice.sig --signature bob.sig
   fealty manifest set manifest.yaml --setup-token-file setup-token`,
 		groups: []group{client}, args: exactly("FILE"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
-			data, m, err := c.readManifest(cfg, args[0])
-			if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
-				for _, p := range problems.Problems {
-					c.talk("%s", problemLine(args[0], p))
-				}
-				return invalidManifest(args[0], problems)
-			}
-			if err != nil {
-				return err
-			}
-			if sharesOut != "" {
-				if err := c.readySharesDir(cfg, sharesOut, m, dry); err != nil {
-					return err
-				}
-			}
-			req := &fealtyv1.SetManifestRequest{Manifest: data, Reason: reason, DryRun: dry}
-			if setupFile != "" {
-				if len(keys) > 0 {
-					return explain.New(explain.BadValue, "name", "--sign-with", "value", "given together with --setup-token-file",
-						"problem", "a setup token is for the first manifest, which nobody signs", "want", "one of them")
-				}
-				resp, err := c.firstSet(ctx, cfg, setupFile, req)
-				if err != nil {
-					return err
-				}
-				if err := c.wasSet(resp, m, dry, true); err != nil {
-					return err
-				}
-				return c.tellOfShares(cfg, sharesOut, resp.GetShares())
-			}
-			signers, err := readKeys(cfg, keys)
-			if err != nil {
-				return err
-			}
-			return c.asking(cfg, func(s *services) error {
-				resp, err := c.setManifest(ctx, s, req, m, signers)
-				if err != nil {
-					return err
-				}
-				return c.tellOfShares(cfg, sharesOut, resp.GetShares())
-			})
+			return c.changeManifest(ctx, cfg, args[0], history.KindSet, in)
 		},
 	})
-	f := cmd.Flags()
-	f.StringArrayVar(&keys, "sign-with", nil, "sign with the key in this PEM file; once for each signer")
-	f.StringVar(&reason, "reason", "", "why, for the history; at most 256 bytes")
-	f.StringVar(&setupFile, "setup-token-file", "", "set the first manifest from elsewhere, with the setup token in this file")
-	f.StringVar(&sharesOut, "shares-out", "", "write the shares of the seed that it makes to files in this folder")
-	dryRun(cmd, &dry)
+	in.add(cmd)
+	cmd.Flags().StringVar(&in.setupFile, "setup-token-file", "", "set the first manifest from elsewhere, with the setup token in this file")
 	return cmd
+}
+
+func (c *CLI) manifestReshare() *cobra.Command {
+	var in changeFlags
+	cmd := c.command(spec{
+		use: "reshare FILE", short: "give the seed other owners, another threshold or new shares",
+		long: `Give the same seed other owners, another threshold, or new shares to the same owners. FILE is the manifest in
+force with another seed section; nothing else may differ. The signers sign it like a set, but a signature for one
+is none for the other.
+
+Every person in it gets a new share: hand out the files of --shares-out. Shares of before are refused from then on
+by the names of their owners. Who holds enough of them could still bring the seed together outside of Fealty: a
+reshare does not take it back.`,
+		sample: `  fealty manifest reshare manifest.yaml --sign-with alice.key --shares-out shares
+  fealty manifest reshare manifest.yaml --signature alice.sig --signature bob.sig --dry-run`,
+		groups: []group{client}, args: exactly("FILE"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			return c.changeManifest(ctx, cfg, args[0], history.KindReshare, in)
+		},
+	})
+	in.add(cmd)
+	return cmd
+}
+
+// changeManifest brings the manifest in file into force by a transition of kind.
+func (c *CLI) changeManifest(ctx context.Context, cfg *config, file string, kind history.Kind, in changeFlags) error {
+	data, m, err := c.readManifest(cfg, file)
+	if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
+		for _, p := range problems.Problems {
+			c.talk("%s", problemLine(file, p))
+		}
+		return invalidManifest(file, problems)
+	}
+	if err != nil {
+		return err
+	}
+	if in.sharesOut != "" {
+		if err := c.readySharesDir(cfg, in.sharesOut, m, in.dry); err != nil {
+			return err
+		}
+	}
+	req := &fealtyv1.SetManifestRequest{Manifest: data, Reason: in.reason, DryRun: in.dry, Kind: string(kind)}
+	if in.setupFile != "" {
+		if len(in.keys)+len(in.signatures) > 0 {
+			return explain.New(explain.BadValue, "name", "--sign-with", "value", "given together with --setup-token-file",
+				"problem", "a setup token is for the first manifest, which nobody signs", "want", "one of them")
+		}
+		resp, err := c.firstSet(ctx, cfg, in.setupFile, req)
+		if err != nil {
+			return err
+		}
+		if err := c.wasSet(resp, m, in.dry, true, nil); err != nil {
+			return err
+		}
+		return c.tellOfShares(cfg, in.sharesOut, resp.GetShares())
+	}
+	keys, err := readKeys(cfg, in.keys)
+	if err != nil {
+		return err
+	}
+	signatures, err := readSignatures(cfg, in.signatures)
+	if err != nil {
+		return err
+	}
+	return c.asking(cfg, func(s *services) error {
+		resp, err := c.setManifest(ctx, s, req, m, keys, signatures)
+		if err != nil {
+			return err
+		}
+		return c.tellOfShares(cfg, in.sharesOut, resp.GetShares())
+	})
 }
 
 func readKeys(cfg *config, files []string) ([]ed25519.PrivateKey, error) {
@@ -379,40 +424,64 @@ func readKeys(cfg *config, files []string) ([]ed25519.PrivateKey, error) {
 	return out, nil
 }
 
-// setManifest signs for the head that the coordinator has, and sends.
-func (c *CLI) setManifest(ctx context.Context, s *services, req *fealtyv1.SetManifestRequest, m *manifest.Manifest, signers []ed25519.PrivateKey) (*fealtyv1.SetManifestResponse, error) {
+// setManifest signs for the head that the coordinator has, adds the signatures that
+// were made elsewhere, and sends.
+func (c *CLI) setManifest(ctx context.Context, s *services, req *fealtyv1.SetManifestRequest, m *manifest.Manifest, keys []ed25519.PrivateKey, files []signatureFile) (*fealtyv1.SetManifestResponse, error) {
 	st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
 	if err != nil {
 		return nil, err
 	}
 	first := st.GetPhase() == "uninitialized"
+	var effect *effect
 	if !first {
 		if len(st.GetHead()) != sha256.Size {
-			return nil, explain.New(explain.RecoveryMode, "method", "a set", "reason", st.GetPhaseReason())
+			return nil, explain.New(explain.RecoveryMode, "method", "a "+req.GetKind(), "reason", st.GetPhaseReason())
 		}
 		head := history.Hash(st.GetHead())
 		req.CurrentTransition = head[:]
-		for _, key := range signers {
-			public, err := publicKey(key)
+		for _, key := range keys {
+			f, err := history.SignChange(history.Kind(req.GetKind()), m, head, key)
 			if err != nil {
 				return nil, err
 			}
-			req.Signatures = append(req.Signatures, &fealtyv1.ManifestSignature{Key: public.String(), Signature: ed25519.Sign(key, history.SetStatement(m.Hash(), head))})
+			files = append(files, signatureFile{"--sign-with", f})
+		}
+		if effect, err = c.preview(ctx, s, m); err != nil {
+			return nil, err
+		}
+		if err := countable(files, history.Kind(req.GetKind()), m, head, effect.old); err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			req.Signatures = append(req.Signatures, &fealtyv1.ManifestSignature{Key: f.Signature.Key.String(), Signature: f.Signature.Signature[:]})
 		}
 	}
 	resp, err := s.manifest.SetManifest(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	return resp, c.wasSet(resp, m, req.GetDryRun(), first)
+	if !req.GetDryRun() {
+		effect = nil
+	}
+	return resp, c.wasSet(resp, m, req.GetDryRun(), first, effect)
 }
 
-// wasSet shows the transition of a set.
-func (c *CLI) wasSet(resp *fealtyv1.SetManifestResponse, m *manifest.Manifest, dry, first bool) error {
+// wasSet shows the transition of a set, and what it does if effect is not nil.
+func (c *CLI) wasSet(resp *fealtyv1.SetManifestResponse, m *manifest.Manifest, dry, first bool, effect *effect) error {
 	if dry {
 		c.planned("manifest " + short(m.Hash().String()) + " would be set")
 	}
-	if err := c.print(result{ofMessage(resp), func(p *page) error { return p.facts(transitionFacts(resp.GetTransition(), dry)) }}); err != nil {
+	data := ofMessage(resp)
+	if effect != nil {
+		data = data.with("effect", effect.object())
+	}
+	if err := c.print(result{data, func(p *page) error {
+		if err := p.facts(transitionFacts(resp.GetTransition(), dry)); err != nil || effect == nil {
+			return err
+		}
+		p.heading("in effect")
+		return effect.show(p)
+	}}); err != nil {
 		return err
 	}
 	c.advise(m)

@@ -279,15 +279,12 @@ func renewal(m *manifest.Manifest, rec versioned[memberRecord], id identity.ID, 
 		return memberRecord{}, nil, gone
 	}
 	old := rec.value
-	found, ok := m.Match(old.Kind, old.Selectors)
-	if !ok {
-		if allowed := m.KindsFor(old.Selectors); len(allowed) > 0 {
-			return memberRecord{}, nil, kindMismatch(id.String(), allowed[0], old.Kind)
-		}
-		return memberRecord{}, nil, gone
+	found, lost := coveredBy(m, old)
+	if lost.kind != "" {
+		return memberRecord{}, nil, kindMismatch(id.String(), lost.kind, old.Kind)
 	}
-	if !found.Token && found.Name != old.Name {
-		return memberRecord{}, nil, gone // the manifest gives what it showed another name
+	if lost.why != "" {
+		return memberRecord{}, nil, gone
 	}
 	switch {
 	case presented == old.Key:
@@ -308,6 +305,27 @@ func renewal(m *manifest.Manifest, rec versioned[memberRecord], id identity.ID, 
 	}
 	rec.value.cover(found.Entry)
 	return rec.value, found.Entry, nil
+}
+
+// A loss says why a manifest does not cover a member. The zero loss: it does.
+type loss struct {
+	why  string
+	kind identity.Kind // set if what the member showed is of this kind now
+}
+
+// coveredBy returns the entry of m that covers a member, by what it once showed.
+func coveredBy(m *manifest.Manifest, rec memberRecord) (manifest.Match, loss) {
+	found, ok := m.Match(rec.Kind, rec.Selectors)
+	switch {
+	case !ok:
+		if allowed := m.KindsFor(rec.Selectors); len(allowed) > 0 {
+			return found, loss{"what it showed is of kind " + string(allowed[0]), allowed[0]}
+		}
+		return found, loss{why: "no entry admits what it showed"}
+	case !found.Token && found.Name != rec.Name:
+		return found, loss{why: "what it showed gets the name " + found.Name}
+	}
+	return found, loss{}
 }
 
 func renewedTooOften(id identity.ID) error {

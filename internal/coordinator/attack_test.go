@@ -435,7 +435,7 @@ func TestBadSets(t *testing.T) {
 		{"flipped signature", signed(func(r *fealtyv1.SetManifestRequest) { r.Signatures[0].Signature[3] ^= 1 }), explain.ManifestMissigned},
 		{"foreign signer", signed(func(r *fealtyv1.SetManifestRequest) {
 			r.Signatures = []*fealtyv1.ManifestSignature{{Key: foreignKey.String(), Signature: ed25519.Sign(foreign, make([]byte, 10))}}
-		}), explain.ManifestMissigned},
+		}), explain.SignatureForeign},
 		{"for an older head", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = make([]byte, 32) }), explain.ManifestStale},
 		{"a first set again", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = nil }), explain.HistoryInitialized},
 		{"without this coordinator", signed(func(r *fealtyv1.SetManifestRequest) {

@@ -30,7 +30,12 @@ const (
 // prune removes what its family's retention no longer keeps, every hour. A clock
 // that jumped is waited out: what is forgotten by a wrong one is forgotten for good,
 // bans among it.
+//
+// What the store holds of the seed for nobody goes at once with a new head.
 func (c *Coordinator) prune(ctx context.Context, s *state) error {
+	if err := c.dropSecrets(ctx, s); err != nil {
+		return err
+	}
 	for {
 		wall, steady := c.now(), time.Now()
 		if err := sleep(ctx, sweepPause); err != nil {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -224,18 +225,30 @@ func (c *Coordinator) compose(req *fealtyv1.SetManifestRequest, s *state, m *man
 		if !first {
 			return nil, explain.New(explain.HistoryUninitialized)
 		}
+		if k := history.Kind(req.GetKind()); k != "" && k != history.KindSet {
+			return nil, explain.New(explain.HistoryUninitialized, "method", "a "+string(k))
+		}
 		return c.composeGenesis(req, m)
 	}
 	if err := follows(req, s, m); err != nil {
 		return nil, err
 	}
-	if !sameOwners(m.Seed, s.manifest.Seed) {
-		return nil, explain.New(explain.RequestField, "field", "seed", "problem", "a set keeps the seed's owners and threshold; they change by a reshare")
+	kind := history.Kind(req.GetKind())
+	if kind == "" {
+		kind = history.KindSet
+	}
+	if err := changesOnly(kind, s.manifest, m); err != nil {
+		return nil, err
 	}
 	mv := &move{from: s, manifest: m, secrets: s.secrets, root: s.root, mesh: s.issuer.Load().MeshCA()}
-	t, moves := s.chain.Next(history.KindSet, m)
+	t, moves := s.chain.Next(kind, m)
 	if err := authorize(req, s, t); err != nil {
 		return nil, err
+	}
+	if kind == history.KindReshare {
+		if err := mv.splitSeed(t); err != nil {
+			return nil, err
+		}
 	}
 	if moves {
 		if err := c.newMesh(mv, t); err != nil {
@@ -243,6 +256,39 @@ func (c *Coordinator) compose(req *fealtyv1.SetManifestRequest, s *state, m *man
 		}
 	}
 	return mv, mv.seal(t)
+}
+
+// changesOnly reports whether what changes between two manifests is what a
+// transition of kind may change. Signers who consented to one kind did not consent
+// to what only another may do.
+func changesOnly(kind history.Kind, before, after *manifest.Manifest) error {
+	switch kind {
+	case history.KindSet:
+		if !sameOwners(after.Seed, before.Seed) {
+			return explain.New(explain.ManifestOtherKind, "kind", "set", "problem", "it changes the owners of the seed, or how many of them it takes, and a set keeps them",
+				"do", "set all else first, then: fealty manifest reshare FILE")
+		}
+	case history.KindReshare:
+		if c, beyond := manifest.Diff(before, after).BeyondSeed(); beyond {
+			return explain.New(explain.ManifestOtherKind, "kind", "reshare", "problem", fmt.Sprintf("it also changes %s of %s, and a reshare changes the seed's owners alone", c.Class, c.Subject),
+				"do", "start from fealty manifest get, change seed alone, and bring the rest with: fealty manifest set FILE")
+		}
+		if len(after.Seed.People()) == 0 && sameOwners(after.Seed, before.Seed) {
+			return explain.New(explain.ManifestOtherKind, "kind", "reshare", "problem", "no owner is a person with a share, and the keepers stay the same: there is nothing to share anew", "do", "change seed.owners first")
+		}
+		for _, o := range after.Seed.Keepers() {
+			// The sealed seed is stored under the keeper's name. What the keeper of the
+			// manifest in force opens must not be overwritten before the head moves.
+			i := slices.IndexFunc(before.Seed.Owners, func(b manifest.Owner) bool { return b.Name == o.Name && b.Keeper != "" && b.Keeper != o.Keeper })
+			if i >= 0 {
+				return explain.New(explain.ManifestOtherKind, "kind", "reshare", "problem", fmt.Sprintf("keeper %s was %s and becomes %s under the same name", o.Name, before.Seed.Owners[i].Keeper, o.Keeper),
+					"do", "give the new keeper another name")
+			}
+		}
+	default:
+		return explain.New(explain.RequestField, "field", "kind", "problem", fmt.Sprintf("%.32q is none that can be asked for: set or reshare", kind))
+	}
+	return nil
 }
 
 // follows reports whether req was made for the state s.
@@ -266,6 +312,9 @@ func authorize(req *fealtyv1.SetManifestRequest, s *state, t *history.Transition
 		key, err := manifest.ParseKey(sig.GetKey())
 		if err != nil || len(sig.GetSignature()) != 64 {
 			return explain.New(explain.ManifestMissigned, "signer", sig.GetKey())
+		}
+		if slices.ContainsFunc(t.Signatures, func(s history.Signature) bool { return s.Key == key }) {
+			return explain.New(explain.SignatureTwice, "signer", key.String())
 		}
 		t.Signatures = append(t.Signatures, history.Signature{Key: key, Signature: [64]byte(sig.GetSignature())})
 	}
@@ -344,11 +393,14 @@ func (c *Coordinator) writeSecrets(ctx context.Context, mv *move) error {
 		if mv.from != nil {
 			// A key file that was lost or replaced while this process held the seed is
 			// made good now, while it still does.
-			if have, err := c.openSeedWith(ctx, k, mv.manifest.Cluster, t); err == nil && have.Equal(mv.secrets.seed) {
+			have, err := c.openSeedWith(ctx, k, mv.manifest.Cluster, t)
+			if err == nil && have.Equal(mv.secrets.seed) {
 				have.Wipe()
 				continue
 			}
-			c.log.LogAttrs(ctx, slog.LevelWarn, "a keeper does not open the seed any more; it is sealed again", slog.String("keeper", k.name))
+			if !errors.Is(err, store.ErrNotFound) { // a new keeper has nothing yet
+				c.log.LogAttrs(ctx, slog.LevelWarn, "a keeper does not open the seed any more; it is sealed again", slog.String("keeper", k.name))
+			}
 		}
 		if err := c.sealSeed(ctx, k, mv.manifest.Cluster, t, mv.secrets.seed); err != nil {
 			return err
@@ -529,6 +581,9 @@ func unauthorizedSet(err error) error {
 	var u *history.UnauthorizedError
 	if errors.As(err, &u) && u.Key == nil {
 		return explain.Wrap(err, explain.ManifestUnsigned, "got", fmt.Sprint(u.Have), "want", fmt.Sprint(u.Need))
+	}
+	if u != nil && u.Foreign {
+		return explain.Wrap(err, explain.SignatureForeign, "signer", u.Key.String())
 	}
 	if u != nil {
 		return explain.Wrap(err, explain.ManifestMissigned, "signer", u.Key.String())

@@ -170,3 +170,43 @@ func (c *Coordinator) readShare(ctx context.Context, made history.Link, rec shar
 	}
 	return e.Value, nil
 }
+
+// dropSecrets removes what the store holds of the seed for nobody: sealed copies of
+// keepers, and shares, that are older than the head and that the manifest in force
+// does not name. What is newer belongs to a move that is under way.
+func (c *Coordinator) dropSecrets(ctx context.Context, s *state) error {
+	keep := make(map[string]bool)
+	for _, o := range s.manifest.Seed.Keepers() {
+		keep[sealedSeedKey(s.head.SeedEpoch, s.head.Salt, o.Name)] = true
+		keep[sealedMeshKey(s.head.Hash, o.Name)] = true
+	}
+	prefixes := []string{sealedSeedPrefix(s.head.SeedEpoch, s.head.Salt), sealedMeshPrefix, sharesPrefix(s.head.SeedEpoch, s.head.Salt), shareSetPrefix}
+	if people := s.manifest.Seed.People(); len(people) > 0 {
+		made := s.sharesMade()
+		rec, err := get[shareSetRecord](ctx, s.records, shareSetKey(made.Hash))
+		if err != nil || !rec.exists() {
+			return err
+		}
+		keep[shareSetKey(made.Hash)] = true
+		for _, o := range people {
+			keep[shareKey(made.SeedEpoch, made.Salt, rec.value.Set, o.Name)] = true
+		}
+	}
+	for _, prefix := range prefixes {
+		l, err := c.store.List(ctx, prefix)
+		if err != nil {
+			return err
+		}
+		for _, e := range l.Entries {
+			if keep[e.Key] || e.Version >= s.headVersion {
+				continue
+			}
+			ch := s.records.newChange(s.headVersion)
+			ch.delete(e.Key, e.Version)
+			if _, err := ch.commit(ctx); ignoreConflict(err) != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -134,11 +134,17 @@ func (s *state) issue(publicKey any, id identity.ID, entry *manifest.Entry, notA
 // in the transition that brings it into force. So of two first sets that race,
 // or one that is tried again after an answer was lost, none can overwrite the
 // seed of the other: that would lose the cluster.
-func sealedSeedKey(epoch uint64, salt history.Salt, owner string) string {
-	return fmt.Sprintf("%sseed/%d/%x/%s", sealedPrefix, epoch, salt[:], owner)
+func sealedSeedPrefix(epoch uint64, salt history.Salt) string {
+	return fmt.Sprintf("%sseed/%d/%x/", sealedPrefix, epoch, salt[:])
 }
+func sealedSeedKey(epoch uint64, salt history.Salt, owner string) string {
+	return sealedSeedPrefix(epoch, salt) + owner
+}
+
+const sealedMeshPrefix = sealedPrefix + "mesh/"
+
 func sealedMeshKey(head history.Hash, owner string) string {
-	return fmt.Sprintf("%smesh/%s/%s", sealedPrefix, head, owner)
+	return fmt.Sprintf("%s%s/%s", sealedMeshPrefix, head, owner)
 }
 func rootKey(epoch uint64, salt history.Salt) string {
 	return fmt.Sprintf("%sroot/%d/%x", sealedPrefix, epoch, salt[:])

@@ -37,6 +37,12 @@ const (
 	HistoryInvalid       Code = "FE-H107"
 	ManifestLeavesOut    Code = "FE-H108"
 	SetupRefused         Code = "FE-H109"
+	ManifestOtherKind    Code = "FE-H110"
+	SignatureOther       Code = "FE-H111"
+	SignatureStale       Code = "FE-H112"
+	SignatureForeign     Code = "FE-H113"
+	SignatureTwice       Code = "FE-H114"
+	SignatureFileBad     Code = "FE-H115"
 )
 
 // Join.
@@ -431,6 +437,72 @@ coordinator's machine shows its enrolment key.`,
 		Page: `
 A coordinator without a manifest writes a setup token once, readable by its own user alone. It works for one
 first manifest, on that coordinator, and over a connection that nothing in between ends.`,
+	},
+	{
+		Code:  ManifestOtherKind,
+		Title: "a set or a reshare asks for what the other one does",
+		What:  "the {kind|change} was refused: it is not one",
+		Why:   "{problem|a set keeps the owners of the seed, and a reshare changes nothing else}",
+		Do:    "{do|make two changes of it, each signed for itself}",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+Who can bring the seed back changes by ` + "`fealty manifest reshare`" + ` alone, which makes new shares and changes
+nothing else. Everything else changes by ` + "`fealty manifest set`" + `. Their signatures differ, so that nobody
+can pass off the consent to one as the consent to the other.`,
+	},
+	{
+		Code:  SignatureOther,
+		Title: "a signature is over something else",
+		What:  "the signature {file|that was given} is not for this change",
+		Why:   "{problem|it is over another manifest, or consents to another kind of change}",
+		Do:    "have the signer sign this file: fealty manifest sign FILE --current HASH --key KEY",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+A signature covers the exact bytes of the file, the head that it follows, and whether it is a set or a reshare.
+An editor that changes a line end makes other bytes. Nothing was sent.`,
+	},
+	{
+		Code:  SignatureStale,
+		Title: "a signature is for another head",
+		What:  "the signature {file|that was given} was made for a head that is not the one in force",
+		Why:   "it follows {expected|another head}, and the head is {head|another one}",
+		Do:    "read what changed with fealty manifest diff, and sign again with --current {head|HEAD}",
+		Exit:  ExitConflict, GRPC: codes.Aborted,
+		Page: `
+Somebody set another manifest after the signature was made. A signature works once, at the head that it names,
+so that a change nobody looked at cannot slip in between. Nothing was sent.`,
+	},
+	{
+		Code:  SignatureForeign,
+		Title: "a signature is by no signer",
+		What:  "the manifest was not set: {signer|a key} is none of the signers in force",
+		Why:   "the signers of the manifest in force sign a change, not those of the one that is proposed",
+		Do:    "leave this signature away; fealty manifest get shows who signs",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+A signature by a stranger is refused even where there are enough others: it is a mistake, or an attempt, and would
+stay in the history for ever.`,
+	},
+	{
+		Code:  SignatureTwice,
+		Title: "one key signed twice",
+		What:  "the manifest was not set: {signer|a key} signed it twice",
+		Why:   "a key counts once towards the threshold, however often it signed",
+		Do:    "give one signature of each signer",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+Two files with signatures by one key, or a file and a --sign-with of the same key, look like two people. They are
+not counted as two, and not silently as one either.`,
+	},
+	{
+		Code:  SignatureFileBad,
+		Title: "a signature file cannot be used",
+		What:  "signature file {file|given} cannot be used",
+		Why:   "{problem|it is no signature that verifies}",
+		Do:    "make it again with fealty manifest sign, and hand it over unchanged",
+		Exit:  ExitConfig, GRPC: codes.InvalidArgument,
+		Page: `
+A signature file is one line of JSON that fealty manifest sign wrote. It was changed on the way, or is something else.`,
 	},
 
 	{

@@ -17,6 +17,7 @@ type UnauthorizedError struct {
 	Have, Need int           // distinct signers that signed, and the threshold
 	Key        *manifest.Key // the signature at fault, if one is
 	Why        string        // what is wrong with it
+	Foreign    bool          // it is by no signer of the manifest in force
 }
 
 func (e *UnauthorizedError) Error() string {
@@ -32,7 +33,14 @@ func (e *UnauthorizedError) Is(target error) bool { return target == ErrUnauthor
 // SetStatement returns the bytes that signers sign to set the manifest next
 // after the transition current; see [Statement].
 func SetStatement(next manifest.Hash, current Hash) []byte {
-	return (&Transition{Kind: KindSet, Manifest: next, Previous: current}).Statement()
+	return StatementOf(KindSet, next, current)
+}
+
+// StatementOf returns the bytes that signers sign to bring next into force by a
+// transition of kind, a set, reshare or reseed, after the transition current; see
+// [Transition.Statement].
+func StatementOf(kind Kind, next manifest.Hash, current Hash) []byte {
+	return (&Transition{Kind: kind, Manifest: next, Previous: current}).Statement()
 }
 
 // Statement returns the bytes that the signers of the manifest in force sign to
@@ -85,7 +93,7 @@ func countSigners(inForce *manifest.Manifest, statement []byte, signatures []Sig
 		s := &signatures[i]
 		switch {
 		case !known[s.Key]:
-			return 0, &UnauthorizedError{Need: inForce.Signers.Threshold, Key: &s.Key, Why: "is by no signer of the manifest in force"}
+			return 0, &UnauthorizedError{Need: inForce.Signers.Threshold, Key: &s.Key, Why: "is by no signer of the manifest in force", Foreign: true}
 		case !ed25519.Verify(s.Key.Public(), statement, s.Signature[:]):
 			return 0, &UnauthorizedError{Need: inForce.Signers.Threshold, Key: &s.Key, Why: "does not verify"}
 		}

@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ManifestSignature is one signer's signature over the set statement.
+// ManifestSignature is one signer's signature over the statement of its kind.
 type ManifestSignature struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The signer's public key, "ed25519:<base64>".
@@ -88,7 +88,10 @@ type SetManifestRequest struct {
 	// Why, for the history. At most 256 bytes.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Check all of it and change nothing.
-	DryRun        bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// What the signatures consent to: "set", which keeps the owners of the seed, or
+	// "reshare", which changes nothing else. Empty means set.
+	Kind          string `protobuf:"bytes,6,opt,name=kind,proto3" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -158,6 +161,13 @@ func (x *SetManifestRequest) GetDryRun() bool {
 	return false
 }
 
+func (x *SetManifestRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
 // SetManifestResponse describes the transition that is now the head.
 type SetManifestResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -212,6 +222,264 @@ func (x *SetManifestResponse) GetShares() []*SeedShare {
 	return nil
 }
 
+// PreviewManifestRequest carries a manifest, at most 1 MiB.
+type PreviewManifestRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Manifest      []byte                 `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewManifestRequest) Reset() {
+	*x = PreviewManifestRequest{}
+	mi := &file_fealty_v1_manifest_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewManifestRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewManifestRequest) ProtoMessage() {}
+
+func (x *PreviewManifestRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_manifest_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewManifestRequest.ProtoReflect.Descriptor instead.
+func (*PreviewManifestRequest) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PreviewManifestRequest) GetManifest() []byte {
+	if x != nil {
+		return x.Manifest
+	}
+	return nil
+}
+
+// PreviewManifestResponse says who would lose what.
+type PreviewManifestResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The manifest that is in force, and the transition that set it.
+	Manifest   []byte      `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	Transition *Transition `protobuf:"bytes,2,opt,name=transition,proto3" json:"transition,omitempty"`
+	// Members that would not be renewed any more, at most 1,000 of them.
+	Members []*LosingMember `protobuf:"bytes,3,rep,name=members,proto3" json:"members,omitempty"`
+	// How many there are.
+	MembersTotal uint32 `protobuf:"varint,4,opt,name=members_total,json=membersTotal,proto3" json:"members_total,omitempty"`
+	// Usable tokens that would admit nobody any more, at most 1,000 of them.
+	Tokens        []*LosingToken `protobuf:"bytes,5,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	TokensTotal   uint32         `protobuf:"varint,6,opt,name=tokens_total,json=tokensTotal,proto3" json:"tokens_total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewManifestResponse) Reset() {
+	*x = PreviewManifestResponse{}
+	mi := &file_fealty_v1_manifest_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewManifestResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewManifestResponse) ProtoMessage() {}
+
+func (x *PreviewManifestResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_manifest_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewManifestResponse.ProtoReflect.Descriptor instead.
+func (*PreviewManifestResponse) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *PreviewManifestResponse) GetManifest() []byte {
+	if x != nil {
+		return x.Manifest
+	}
+	return nil
+}
+
+func (x *PreviewManifestResponse) GetTransition() *Transition {
+	if x != nil {
+		return x.Transition
+	}
+	return nil
+}
+
+func (x *PreviewManifestResponse) GetMembers() []*LosingMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *PreviewManifestResponse) GetMembersTotal() uint32 {
+	if x != nil {
+		return x.MembersTotal
+	}
+	return 0
+}
+
+func (x *PreviewManifestResponse) GetTokens() []*LosingToken {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *PreviewManifestResponse) GetTokensTotal() uint32 {
+	if x != nil {
+		return x.TokensTotal
+	}
+	return 0
+}
+
+// LosingMember is a member that a manifest does not cover.
+type LosingMember struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The entry that covers it now.
+	Entry string `protobuf:"bytes,3,opt,name=entry,proto3" json:"entry,omitempty"`
+	// Why it is not covered any more.
+	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LosingMember) Reset() {
+	*x = LosingMember{}
+	mi := &file_fealty_v1_manifest_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LosingMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LosingMember) ProtoMessage() {}
+
+func (x *LosingMember) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_manifest_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LosingMember.ProtoReflect.Descriptor instead.
+func (*LosingMember) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *LosingMember) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *LosingMember) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *LosingMember) GetEntry() string {
+	if x != nil {
+		return x.Entry
+	}
+	return ""
+}
+
+func (x *LosingMember) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+// LosingToken is a join token whose entry a manifest takes away.
+type LosingToken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Entry         string                 `protobuf:"bytes,2,opt,name=entry,proto3" json:"entry,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LosingToken) Reset() {
+	*x = LosingToken{}
+	mi := &file_fealty_v1_manifest_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LosingToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LosingToken) ProtoMessage() {}
+
+func (x *LosingToken) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_manifest_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LosingToken.ProtoReflect.Descriptor instead.
+func (*LosingToken) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *LosingToken) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *LosingToken) GetEntry() string {
+	if x != nil {
+		return x.Entry
+	}
+	return ""
+}
+
 // SeedShare is a share of the seed, encrypted to its owner.
 type SeedShare struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -225,7 +493,7 @@ type SeedShare struct {
 
 func (x *SeedShare) Reset() {
 	*x = SeedShare{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[3]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -237,7 +505,7 @@ func (x *SeedShare) String() string {
 func (*SeedShare) ProtoMessage() {}
 
 func (x *SeedShare) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[3]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -250,7 +518,7 @@ func (x *SeedShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedShare.ProtoReflect.Descriptor instead.
 func (*SeedShare) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SeedShare) GetOwner() string {
@@ -276,7 +544,7 @@ type GetSeedSharesRequest struct {
 
 func (x *GetSeedSharesRequest) Reset() {
 	*x = GetSeedSharesRequest{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[4]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -288,7 +556,7 @@ func (x *GetSeedSharesRequest) String() string {
 func (*GetSeedSharesRequest) ProtoMessage() {}
 
 func (x *GetSeedSharesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[4]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -301,7 +569,7 @@ func (x *GetSeedSharesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSeedSharesRequest.ProtoReflect.Descriptor instead.
 func (*GetSeedSharesRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{8}
 }
 
 // GetSeedSharesResponse holds the shares in the order of the manifest.
@@ -316,7 +584,7 @@ type GetSeedSharesResponse struct {
 
 func (x *GetSeedSharesResponse) Reset() {
 	*x = GetSeedSharesResponse{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[5]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -328,7 +596,7 @@ func (x *GetSeedSharesResponse) String() string {
 func (*GetSeedSharesResponse) ProtoMessage() {}
 
 func (x *GetSeedSharesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[5]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -341,7 +609,7 @@ func (x *GetSeedSharesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSeedSharesResponse.ProtoReflect.Descriptor instead.
 func (*GetSeedSharesResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetSeedSharesResponse) GetTransition() *Transition {
@@ -370,7 +638,7 @@ type FirstSetRequest struct {
 
 func (x *FirstSetRequest) Reset() {
 	*x = FirstSetRequest{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[6]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -382,7 +650,7 @@ func (x *FirstSetRequest) String() string {
 func (*FirstSetRequest) ProtoMessage() {}
 
 func (x *FirstSetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[6]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -395,7 +663,7 @@ func (x *FirstSetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FirstSetRequest.ProtoReflect.Descriptor instead.
 func (*FirstSetRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{6}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FirstSetRequest) GetSet() *SetManifestRequest {
@@ -426,7 +694,7 @@ type FirstSetResponse struct {
 
 func (x *FirstSetResponse) Reset() {
 	*x = FirstSetResponse{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[7]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -438,7 +706,7 @@ func (x *FirstSetResponse) String() string {
 func (*FirstSetResponse) ProtoMessage() {}
 
 func (x *FirstSetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[7]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -451,7 +719,7 @@ func (x *FirstSetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FirstSetResponse.ProtoReflect.Descriptor instead.
 func (*FirstSetResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{7}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FirstSetResponse) GetStep() isFirstSetResponse_Step {
@@ -507,7 +775,7 @@ type GetManifestRequest struct {
 
 func (x *GetManifestRequest) Reset() {
 	*x = GetManifestRequest{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[8]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -519,7 +787,7 @@ func (x *GetManifestRequest) String() string {
 func (*GetManifestRequest) ProtoMessage() {}
 
 func (x *GetManifestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[8]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -532,7 +800,7 @@ func (x *GetManifestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetManifestRequest.ProtoReflect.Descriptor instead.
 func (*GetManifestRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{8}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetManifestRequest) GetIndex() uint64 {
@@ -553,7 +821,7 @@ type GetManifestResponse struct {
 
 func (x *GetManifestResponse) Reset() {
 	*x = GetManifestResponse{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[9]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -565,7 +833,7 @@ func (x *GetManifestResponse) String() string {
 func (*GetManifestResponse) ProtoMessage() {}
 
 func (x *GetManifestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[9]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -578,7 +846,7 @@ func (x *GetManifestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetManifestResponse.ProtoReflect.Descriptor instead.
 func (*GetManifestResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{9}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetManifestResponse) GetManifest() []byte {
@@ -606,7 +874,7 @@ type GetHistoryRequest struct {
 
 func (x *GetHistoryRequest) Reset() {
 	*x = GetHistoryRequest{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[10]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -618,7 +886,7 @@ func (x *GetHistoryRequest) String() string {
 func (*GetHistoryRequest) ProtoMessage() {}
 
 func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[10]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -631,7 +899,7 @@ func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{10}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetHistoryRequest) GetFrom() uint64 {
@@ -657,7 +925,7 @@ type GetHistoryResponse struct {
 
 func (x *GetHistoryResponse) Reset() {
 	*x = GetHistoryResponse{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[11]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +937,7 @@ func (x *GetHistoryResponse) String() string {
 func (*GetHistoryResponse) ProtoMessage() {}
 
 func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[11]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +950,7 @@ func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{11}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetHistoryResponse) GetTransitions() []*Transition {
@@ -733,7 +1001,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[12]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -745,7 +1013,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[12]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -758,7 +1026,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{12}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Transition) GetRecord() []byte {
@@ -831,7 +1099,7 @@ const file_fealty_v1_manifest_proto_rawDesc = "" +
 	"\x18fealty/v1/manifest.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"C\n" +
 	"\x11ManifestSignature\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1c\n" +
-	"\tsignature\x18\x02 \x01(\fR\tsignature\"\xce\x01\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\"\xe2\x01\n" +
 	"\x12SetManifestRequest\x12\x1a\n" +
 	"\bmanifest\x18\x01 \x01(\fR\bmanifest\x12-\n" +
 	"\x12current_transition\x18\x02 \x01(\fR\x11currentTransition\x12<\n" +
@@ -839,12 +1107,32 @@ const file_fealty_v1_manifest_proto_rawDesc = "" +
 	"signatures\x18\x03 \x03(\v2\x1c.fealty.v1.ManifestSignatureR\n" +
 	"signatures\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x17\n" +
-	"\adry_run\x18\x05 \x01(\bR\x06dryRun\"z\n" +
+	"\adry_run\x18\x05 \x01(\bR\x06dryRun\x12\x12\n" +
+	"\x04kind\x18\x06 \x01(\tR\x04kind\"z\n" +
 	"\x13SetManifestResponse\x125\n" +
 	"\n" +
 	"transition\x18\x01 \x01(\v2\x15.fealty.v1.TransitionR\n" +
 	"transition\x12,\n" +
-	"\x06shares\x18\x02 \x03(\v2\x14.fealty.v1.SeedShareR\x06shares\"5\n" +
+	"\x06shares\x18\x02 \x03(\v2\x14.fealty.v1.SeedShareR\x06shares\"4\n" +
+	"\x16PreviewManifestRequest\x12\x1a\n" +
+	"\bmanifest\x18\x01 \x01(\fR\bmanifest\"\x97\x02\n" +
+	"\x17PreviewManifestResponse\x12\x1a\n" +
+	"\bmanifest\x18\x01 \x01(\fR\bmanifest\x125\n" +
+	"\n" +
+	"transition\x18\x02 \x01(\v2\x15.fealty.v1.TransitionR\n" +
+	"transition\x121\n" +
+	"\amembers\x18\x03 \x03(\v2\x17.fealty.v1.LosingMemberR\amembers\x12#\n" +
+	"\rmembers_total\x18\x04 \x01(\rR\fmembersTotal\x12.\n" +
+	"\x06tokens\x18\x05 \x03(\v2\x16.fealty.v1.LosingTokenR\x06tokens\x12!\n" +
+	"\ftokens_total\x18\x06 \x01(\rR\vtokensTotal\"^\n" +
+	"\fLosingMember\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05entry\x18\x03 \x01(\tR\x05entry\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"3\n" +
+	"\vLosingToken\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05entry\x18\x02 \x01(\tR\x05entry\"5\n" +
 	"\tSeedShare\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x12\n" +
 	"\x04file\x18\x02 \x01(\fR\x04file\"\x16\n" +
@@ -886,7 +1174,7 @@ const file_fealty_v1_manifest_proto_rawDesc = "" +
 	"\rmanifest_hash\x18\a \x01(\fR\fmanifestHash\x12\x1e\n" +
 	"\vmesh_ca_key\x18\b \x01(\fR\tmeshCaKey\x12;\n" +
 	"\vrecorded_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"recordedAt2\xb5\x06\n" +
+	"recordedAt2\xe0\a\n" +
 	"\x0fManifestService\x12\xa0\x01\n" +
 	"\vSetManifest\x12\x1d.fealty.v1.SetManifestRequest\x1a\x1e.fealty.v1.SetManifestResponse\"R\xea\xe0\x18N\n" +
 	"\x05admin \x01*Can admin carries the manifest; the signers' signatures authorize it\x12\x94\x01\n" +
@@ -894,6 +1182,9 @@ const file_fealty_v1_manifest_proto_rawDesc = "" +
 	"\vGetManifest\x12\x1d.fealty.v1.GetManifestRequest\x1a\x1e.fealty.v1.GetManifestResponse\"F\xea\xe0\x18B\n" +
 	"\x05admin\n" +
 	"\breadonly \x01*-people read the trust policy that is in force\x12\xa8\x01\n" +
+	"\x0fPreviewManifest\x12!.fealty.v1.PreviewManifestRequest\x1a\".fealty.v1.PreviewManifestResponse\"N\xea\xe0\x18J\n" +
+	"\x05admin\n" +
+	"\breadonly \x01*5people see what a change would do before it is signed\x12\xa8\x01\n" +
 	"\rGetSeedShares\x12\x1f.fealty.v1.GetSeedSharesRequest\x1a .fealty.v1.GetSeedSharesResponse\"T\xea\xe0\x18P\n" +
 	"\x05admin \x01*Ean admin hands the shares to their owners, whose keys alone open them\x12\xa5\x01\n" +
 	"\n" +
@@ -913,49 +1204,58 @@ func file_fealty_v1_manifest_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_manifest_proto_rawDescData
 }
 
-var file_fealty_v1_manifest_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_fealty_v1_manifest_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_fealty_v1_manifest_proto_goTypes = []any{
-	(*ManifestSignature)(nil),     // 0: fealty.v1.ManifestSignature
-	(*SetManifestRequest)(nil),    // 1: fealty.v1.SetManifestRequest
-	(*SetManifestResponse)(nil),   // 2: fealty.v1.SetManifestResponse
-	(*SeedShare)(nil),             // 3: fealty.v1.SeedShare
-	(*GetSeedSharesRequest)(nil),  // 4: fealty.v1.GetSeedSharesRequest
-	(*GetSeedSharesResponse)(nil), // 5: fealty.v1.GetSeedSharesResponse
-	(*FirstSetRequest)(nil),       // 6: fealty.v1.FirstSetRequest
-	(*FirstSetResponse)(nil),      // 7: fealty.v1.FirstSetResponse
-	(*GetManifestRequest)(nil),    // 8: fealty.v1.GetManifestRequest
-	(*GetManifestResponse)(nil),   // 9: fealty.v1.GetManifestResponse
-	(*GetHistoryRequest)(nil),     // 10: fealty.v1.GetHistoryRequest
-	(*GetHistoryResponse)(nil),    // 11: fealty.v1.GetHistoryResponse
-	(*Transition)(nil),            // 12: fealty.v1.Transition
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*ManifestSignature)(nil),       // 0: fealty.v1.ManifestSignature
+	(*SetManifestRequest)(nil),      // 1: fealty.v1.SetManifestRequest
+	(*SetManifestResponse)(nil),     // 2: fealty.v1.SetManifestResponse
+	(*PreviewManifestRequest)(nil),  // 3: fealty.v1.PreviewManifestRequest
+	(*PreviewManifestResponse)(nil), // 4: fealty.v1.PreviewManifestResponse
+	(*LosingMember)(nil),            // 5: fealty.v1.LosingMember
+	(*LosingToken)(nil),             // 6: fealty.v1.LosingToken
+	(*SeedShare)(nil),               // 7: fealty.v1.SeedShare
+	(*GetSeedSharesRequest)(nil),    // 8: fealty.v1.GetSeedSharesRequest
+	(*GetSeedSharesResponse)(nil),   // 9: fealty.v1.GetSeedSharesResponse
+	(*FirstSetRequest)(nil),         // 10: fealty.v1.FirstSetRequest
+	(*FirstSetResponse)(nil),        // 11: fealty.v1.FirstSetResponse
+	(*GetManifestRequest)(nil),      // 12: fealty.v1.GetManifestRequest
+	(*GetManifestResponse)(nil),     // 13: fealty.v1.GetManifestResponse
+	(*GetHistoryRequest)(nil),       // 14: fealty.v1.GetHistoryRequest
+	(*GetHistoryResponse)(nil),      // 15: fealty.v1.GetHistoryResponse
+	(*Transition)(nil),              // 16: fealty.v1.Transition
+	(*timestamppb.Timestamp)(nil),   // 17: google.protobuf.Timestamp
 }
 var file_fealty_v1_manifest_proto_depIdxs = []int32{
 	0,  // 0: fealty.v1.SetManifestRequest.signatures:type_name -> fealty.v1.ManifestSignature
-	12, // 1: fealty.v1.SetManifestResponse.transition:type_name -> fealty.v1.Transition
-	3,  // 2: fealty.v1.SetManifestResponse.shares:type_name -> fealty.v1.SeedShare
-	12, // 3: fealty.v1.GetSeedSharesResponse.transition:type_name -> fealty.v1.Transition
-	3,  // 4: fealty.v1.GetSeedSharesResponse.shares:type_name -> fealty.v1.SeedShare
-	1,  // 5: fealty.v1.FirstSetRequest.set:type_name -> fealty.v1.SetManifestRequest
-	2,  // 6: fealty.v1.FirstSetResponse.done:type_name -> fealty.v1.SetManifestResponse
-	12, // 7: fealty.v1.GetManifestResponse.transition:type_name -> fealty.v1.Transition
-	12, // 8: fealty.v1.GetHistoryResponse.transitions:type_name -> fealty.v1.Transition
-	13, // 9: fealty.v1.Transition.recorded_at:type_name -> google.protobuf.Timestamp
-	1,  // 10: fealty.v1.ManifestService.SetManifest:input_type -> fealty.v1.SetManifestRequest
-	6,  // 11: fealty.v1.ManifestService.FirstSet:input_type -> fealty.v1.FirstSetRequest
-	8,  // 12: fealty.v1.ManifestService.GetManifest:input_type -> fealty.v1.GetManifestRequest
-	4,  // 13: fealty.v1.ManifestService.GetSeedShares:input_type -> fealty.v1.GetSeedSharesRequest
-	10, // 14: fealty.v1.ManifestService.GetHistory:input_type -> fealty.v1.GetHistoryRequest
-	2,  // 15: fealty.v1.ManifestService.SetManifest:output_type -> fealty.v1.SetManifestResponse
-	7,  // 16: fealty.v1.ManifestService.FirstSet:output_type -> fealty.v1.FirstSetResponse
-	9,  // 17: fealty.v1.ManifestService.GetManifest:output_type -> fealty.v1.GetManifestResponse
-	5,  // 18: fealty.v1.ManifestService.GetSeedShares:output_type -> fealty.v1.GetSeedSharesResponse
-	11, // 19: fealty.v1.ManifestService.GetHistory:output_type -> fealty.v1.GetHistoryResponse
-	15, // [15:20] is the sub-list for method output_type
-	10, // [10:15] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	16, // 1: fealty.v1.SetManifestResponse.transition:type_name -> fealty.v1.Transition
+	7,  // 2: fealty.v1.SetManifestResponse.shares:type_name -> fealty.v1.SeedShare
+	16, // 3: fealty.v1.PreviewManifestResponse.transition:type_name -> fealty.v1.Transition
+	5,  // 4: fealty.v1.PreviewManifestResponse.members:type_name -> fealty.v1.LosingMember
+	6,  // 5: fealty.v1.PreviewManifestResponse.tokens:type_name -> fealty.v1.LosingToken
+	16, // 6: fealty.v1.GetSeedSharesResponse.transition:type_name -> fealty.v1.Transition
+	7,  // 7: fealty.v1.GetSeedSharesResponse.shares:type_name -> fealty.v1.SeedShare
+	1,  // 8: fealty.v1.FirstSetRequest.set:type_name -> fealty.v1.SetManifestRequest
+	2,  // 9: fealty.v1.FirstSetResponse.done:type_name -> fealty.v1.SetManifestResponse
+	16, // 10: fealty.v1.GetManifestResponse.transition:type_name -> fealty.v1.Transition
+	16, // 11: fealty.v1.GetHistoryResponse.transitions:type_name -> fealty.v1.Transition
+	17, // 12: fealty.v1.Transition.recorded_at:type_name -> google.protobuf.Timestamp
+	1,  // 13: fealty.v1.ManifestService.SetManifest:input_type -> fealty.v1.SetManifestRequest
+	10, // 14: fealty.v1.ManifestService.FirstSet:input_type -> fealty.v1.FirstSetRequest
+	12, // 15: fealty.v1.ManifestService.GetManifest:input_type -> fealty.v1.GetManifestRequest
+	3,  // 16: fealty.v1.ManifestService.PreviewManifest:input_type -> fealty.v1.PreviewManifestRequest
+	8,  // 17: fealty.v1.ManifestService.GetSeedShares:input_type -> fealty.v1.GetSeedSharesRequest
+	14, // 18: fealty.v1.ManifestService.GetHistory:input_type -> fealty.v1.GetHistoryRequest
+	2,  // 19: fealty.v1.ManifestService.SetManifest:output_type -> fealty.v1.SetManifestResponse
+	11, // 20: fealty.v1.ManifestService.FirstSet:output_type -> fealty.v1.FirstSetResponse
+	13, // 21: fealty.v1.ManifestService.GetManifest:output_type -> fealty.v1.GetManifestResponse
+	4,  // 22: fealty.v1.ManifestService.PreviewManifest:output_type -> fealty.v1.PreviewManifestResponse
+	9,  // 23: fealty.v1.ManifestService.GetSeedShares:output_type -> fealty.v1.GetSeedSharesResponse
+	15, // 24: fealty.v1.ManifestService.GetHistory:output_type -> fealty.v1.GetHistoryResponse
+	19, // [19:25] is the sub-list for method output_type
+	13, // [13:19] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_manifest_proto_init() }
@@ -964,7 +1264,7 @@ func file_fealty_v1_manifest_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
-	file_fealty_v1_manifest_proto_msgTypes[7].OneofWrappers = []any{
+	file_fealty_v1_manifest_proto_msgTypes[11].OneofWrappers = []any{
 		(*FirstSetResponse_Nonce)(nil),
 		(*FirstSetResponse_Done)(nil),
 	}
@@ -974,7 +1274,7 @@ func file_fealty_v1_manifest_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_manifest_proto_rawDesc), len(file_fealty_v1_manifest_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,11 +19,12 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ManifestService_SetManifest_FullMethodName   = "/fealty.v1.ManifestService/SetManifest"
-	ManifestService_FirstSet_FullMethodName      = "/fealty.v1.ManifestService/FirstSet"
-	ManifestService_GetManifest_FullMethodName   = "/fealty.v1.ManifestService/GetManifest"
-	ManifestService_GetSeedShares_FullMethodName = "/fealty.v1.ManifestService/GetSeedShares"
-	ManifestService_GetHistory_FullMethodName    = "/fealty.v1.ManifestService/GetHistory"
+	ManifestService_SetManifest_FullMethodName     = "/fealty.v1.ManifestService/SetManifest"
+	ManifestService_FirstSet_FullMethodName        = "/fealty.v1.ManifestService/FirstSet"
+	ManifestService_GetManifest_FullMethodName     = "/fealty.v1.ManifestService/GetManifest"
+	ManifestService_PreviewManifest_FullMethodName = "/fealty.v1.ManifestService/PreviewManifest"
+	ManifestService_GetSeedShares_FullMethodName   = "/fealty.v1.ManifestService/GetSeedShares"
+	ManifestService_GetHistory_FullMethodName      = "/fealty.v1.ManifestService/GetHistory"
 )
 
 // ManifestServiceClient is the client API for ManifestService service.
@@ -41,6 +42,9 @@ type ManifestServiceClient interface {
 	FirstSet(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FirstSetRequest, FirstSetResponse], error)
 	// GetManifest returns the manifest in force, or the one of a past transition.
 	GetManifest(ctx context.Context, in *GetManifestRequest, opts ...grpc.CallOption) (*GetManifestResponse, error)
+	// PreviewManifest says what a manifest would do to who is there, and changes
+	// nothing. Nobody needs to have signed it.
+	PreviewManifest(ctx context.Context, in *PreviewManifestRequest, opts ...grpc.CallOption) (*PreviewManifestResponse, error)
 	// GetSeedShares returns the encrypted shares of the seed that belong to the
 	// manifest in force.
 	GetSeedShares(ctx context.Context, in *GetSeedSharesRequest, opts ...grpc.CallOption) (*GetSeedSharesResponse, error)
@@ -89,6 +93,16 @@ func (c *manifestServiceClient) GetManifest(ctx context.Context, in *GetManifest
 	return out, nil
 }
 
+func (c *manifestServiceClient) PreviewManifest(ctx context.Context, in *PreviewManifestRequest, opts ...grpc.CallOption) (*PreviewManifestResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PreviewManifestResponse)
+	err := c.cc.Invoke(ctx, ManifestService_PreviewManifest_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *manifestServiceClient) GetSeedShares(ctx context.Context, in *GetSeedSharesRequest, opts ...grpc.CallOption) (*GetSeedSharesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetSeedSharesResponse)
@@ -124,6 +138,9 @@ type ManifestServiceServer interface {
 	FirstSet(grpc.BidiStreamingServer[FirstSetRequest, FirstSetResponse]) error
 	// GetManifest returns the manifest in force, or the one of a past transition.
 	GetManifest(context.Context, *GetManifestRequest) (*GetManifestResponse, error)
+	// PreviewManifest says what a manifest would do to who is there, and changes
+	// nothing. Nobody needs to have signed it.
+	PreviewManifest(context.Context, *PreviewManifestRequest) (*PreviewManifestResponse, error)
 	// GetSeedShares returns the encrypted shares of the seed that belong to the
 	// manifest in force.
 	GetSeedShares(context.Context, *GetSeedSharesRequest) (*GetSeedSharesResponse, error)
@@ -147,6 +164,9 @@ func (UnimplementedManifestServiceServer) FirstSet(grpc.BidiStreamingServer[Firs
 }
 func (UnimplementedManifestServiceServer) GetManifest(context.Context, *GetManifestRequest) (*GetManifestResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetManifest not implemented")
+}
+func (UnimplementedManifestServiceServer) PreviewManifest(context.Context, *PreviewManifestRequest) (*PreviewManifestResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PreviewManifest not implemented")
 }
 func (UnimplementedManifestServiceServer) GetSeedShares(context.Context, *GetSeedSharesRequest) (*GetSeedSharesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetSeedShares not implemented")
@@ -218,6 +238,24 @@ func _ManifestService_GetManifest_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ManifestService_PreviewManifest_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PreviewManifestRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManifestServiceServer).PreviewManifest(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ManifestService_PreviewManifest_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManifestServiceServer).PreviewManifest(ctx, req.(*PreviewManifestRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ManifestService_GetSeedShares_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetSeedSharesRequest)
 	if err := dec(in); err != nil {
@@ -268,6 +306,10 @@ var ManifestService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetManifest",
 			Handler:    _ManifestService_GetManifest_Handler,
+		},
+		{
+			MethodName: "PreviewManifest",
+			Handler:    _ManifestService_PreviewManifest_Handler,
 		},
 		{
 			MethodName: "GetSeedShares",

@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+func (c *CLI) manifestDiff() *cobra.Command {
+	var code bool
+	cmd := c.command(spec{
+		use: "diff [OLD] NEW", short: "show what a manifest changes in effect",
+		long: `Show what a manifest changes in effect: who can join who could not and the reverse, who gets another kind, name,
+role, organization or lifetime, who signs, who brings the seed back, and whether everybody renews. Order, comments
+and spelling are no effects.
+
+With one file it is compared with the manifest in force, and the members and tokens that it would cut off are
+named too. With two files no coordinator is asked.
+
+The exit status is 0 whether or not they differ. With --exit-code it is 1 if they do, as with diff and kubectl
+diff; then nothing is on standard error, as it is for an error.`,
+		sample: `  fealty manifest diff manifest.yaml
+  fealty manifest diff old.yaml new.yaml --exit-code`,
+		groups: []group{client},
+		args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 {
+				return nil
+			}
+			return exactly("NEW")(cmd, args)
+		},
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			e, err := c.diffManifest(ctx, cfg, args)
+			if err != nil {
+				return err
+			}
+			if err := c.print(result{e.object(), e.show}); err != nil {
+				return err
+			}
+			if code && !e.changes.Empty() {
+				return exitError{explain.ExitFailed}
+			}
+			return nil
+		},
+	})
+	cmd.Flags().BoolVar(&code, "exit-code", false, "exit with 1 if something changes")
+	return cmd
+}
+
+func (c *CLI) diffManifest(ctx context.Context, cfg *config, args []string) (*effect, error) {
+	read := func(file string) (*manifest.Manifest, error) {
+		_, m, err := c.readManifest(cfg, file)
+		if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
+			return nil, invalidManifest(file, problems)
+		}
+		return m, err
+	}
+	next, err := read(args[len(args)-1])
+	if err != nil {
+		return nil, err
+	}
+	if len(args) == 2 {
+		old, err := read(args[0])
+		if err != nil {
+			return nil, err
+		}
+		return &effect{old: old, changes: manifest.Diff(old, next)}, nil
+	}
+	var e *effect
+	err = c.asking(cfg, func(s *services) error {
+		e, err = c.preview(ctx, s, next)
+		return err
+	})
+	return e, err
+}
+
+// An effect is what a manifest changes, and who is there to feel it.
+type effect struct {
+	old     *manifest.Manifest // in force, or the one that was given
+	changes *manifest.Changes
+	preview *fealtyv1.PreviewManifestResponse // nil: no coordinator was asked
+}
+
+// preview asks the coordinator what next would do to who is there.
+func (c *CLI) preview(ctx context.Context, s *services, next *manifest.Manifest) (*effect, error) {
+	resp, err := s.manifest.PreviewManifest(ctx, &fealtyv1.PreviewManifestRequest{Manifest: next.Bytes()})
+	if err != nil {
+		return nil, err
+	}
+	old, err := manifest.Parse(resp.GetManifest())
+	if err != nil {
+		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", "what was sent as the manifest in force is none")
+	}
+	return &effect{old, manifest.Diff(old, next), resp}, nil
+}
+
+func (e *effect) object() object {
+	changes := make(list, 0, len(e.changes.List))
+	for _, x := range e.changes.List {
+		changes = append(changes, object{{"class", x.Class}, {"subject", x.Subject}, {"before", x.Before}, {"after", x.After},
+			{"means", x.Means}, {"wider", x.Wider}, {"narrower", x.Narrower}})
+	}
+	authority := make(list, 0, len(e.changes.Authority))
+	for _, x := range e.changes.Authority {
+		authority = append(authority, x)
+	}
+	out := object{{"differs", !e.changes.Empty()}, {"wider", e.changes.Wider()}, {"narrower", e.changes.Narrower()}, {"authority_moves", authority}, {"changes", changes}}
+	if e.preview != nil {
+		p := ofMessage(e.preview)
+		for _, f := range p {
+			if f.name != "manifest" && f.name != "transition" {
+				out = out.with(f.name, f.value)
+			}
+		}
+		out = out.with("current", hex.EncodeToString(e.preview.GetTransition().GetHash()))
+	}
+	return out
+}
+
+func (e *effect) show(p *page) error {
+	if e.changes.Empty() {
+		p.line("nothing changes in effect")
+	} else {
+		t := &table{columns: []column{{title: ""}, {title: "CHANGE"}, {title: "OF", least: 16}, {title: "BEFORE", least: 8}, {title: "AFTER", least: 8}, {title: "MEANS", least: 24}}}
+		for _, x := range e.changes.List {
+			sign := txt("~")
+			switch {
+			case x.Wider && !x.Narrower:
+				sign = painted(amber, "+")
+			case x.Narrower && !x.Wider:
+				sign = painted(red, "-")
+			}
+			t.add(sign, txt(x.Class), txt(x.Subject), txt(dash(x.Before)), txt(dash(x.After)), txt(x.Means))
+		}
+		if err := p.table(t); err != nil {
+			return err
+		}
+	}
+	if e.preview == nil {
+		return nil
+	}
+	if n := e.preview.GetMembersTotal(); n > 0 {
+		p.heading(plural(n, "member", "members") + " would not be renewed")
+		t := &table{columns: []column{{title: "MEMBER"}, {title: "ENTRY"}, {title: "WHY", least: 20}}}
+		for _, m := range e.preview.GetMembers() {
+			t.add(txt(m.GetKind()+"/"+m.GetName()), txt(m.GetEntry()), txt(m.GetWhy()))
+		}
+		if err := p.table(t); err != nil {
+			return err
+		}
+	}
+	if n := e.preview.GetTokensTotal(); n > 0 {
+		p.heading(plural(n, "token", "tokens") + " would admit nobody")
+		t := &table{columns: []column{{title: "TOKEN"}, {title: "ENTRY"}}}
+		for _, x := range e.preview.GetTokens() {
+			t.add(txt(x.GetId()), txt(x.GetEntry()))
+		}
+		if err := p.table(t); err != nil {
+			return err
+		}
+	}
+	p.line("")
+	p.line("compared with the manifest in force, at head %s", hex.EncodeToString(e.preview.GetTransition().GetHash()))
+	return nil
+}

@@ -1,0 +1,64 @@
+package coordinator
+
+import (
+	"context"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// maxPreview bounds the members and the tokens that one preview names.
+const maxPreview = 1000
+
+// PreviewManifest says which members and tokens a manifest would cut off, by the
+// rule that decides renewals.
+func (m manifestServer) PreviewManifest(ctx context.Context, req *fealtyv1.PreviewManifestRequest) (*fealtyv1.PreviewManifestResponse, error) {
+	c := m.c
+	s, err := c.ready()
+	if err != nil {
+		return nil, err
+	}
+	next, err := manifest.Parse(req.GetManifest())
+	if err != nil {
+		return nil, manifestProblems(err)
+	}
+	out := &fealtyv1.PreviewManifestResponse{Manifest: s.manifest.Bytes(), Transition: transitionMessage(s.head)}
+	recs, err := list[memberRecord](ctx, s.records, memberPrefix)
+	if err != nil {
+		return nil, c.storeError("read the members", err)
+	}
+	for _, r := range recs {
+		rec := r.value
+		if sessionKind(rec.Kind) || rec.State != stateActive {
+			continue // a session is not renewed, and who waits to be replaced is not either
+		}
+		if _, was := coveredBy(s.manifest, rec); was.why != "" {
+			continue // lost already
+		}
+		_, lost := coveredBy(next, rec)
+		if lost.why == "" {
+			continue
+		}
+		if out.MembersTotal++; out.MembersTotal <= maxPreview {
+			out.Members = append(out.Members, &fealtyv1.LosingMember{Kind: string(rec.Kind), Name: rec.Name, Entry: rec.Entry, Why: lost.why})
+		}
+	}
+	tokens, err := list[tokenRecord](ctx, s.records, tokenPrefix)
+	if err != nil {
+		return nil, c.storeError("read the tokens", err)
+	}
+	now := c.now()
+	for _, t := range tokens {
+		admits := func(m *manifest.Manifest) bool {
+			e, ok := m.EntryByName(t.value.Entry)
+			return ok && e.AdmitsTokens()
+		}
+		if tokenFault(t.value, now) != nil || !admits(s.manifest) || admits(next) {
+			continue
+		}
+		if out.TokensTotal++; out.TokensTotal <= maxPreview {
+			out.Tokens = append(out.Tokens, &fealtyv1.LosingToken{Id: t.value.ID, Entry: t.value.Entry})
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,51 @@
+package coordinator
+
+import (
+	"strings"
+	"testing"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+)
+
+// A preview names who would lose renewal, and who then does; and changes nothing.
+func TestPreviewTellsWhoIsCutOff(t *testing.T) {
+	d := testDesk(t)
+	stays, goes := d.joined("stays"), d.joined("goes")
+	d.token(&fealtyv1.CreateTokenRequest{Entry: "small"})
+	preview := func(extra string) *fealtyv1.PreviewManifestResponse {
+		t.Helper()
+		resp, err := manifestServer{c: d.c}.PreviewManifest(t.Context(), &fealtyv1.PreviewManifestRequest{Manifest: d.manifest(extra)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	if r := preview(poolEntries); r.GetMembersTotal()+r.GetTokensTotal() != 0 || string(r.GetManifest()) != string(d.state().manifest.Bytes()) {
+		t.Fatalf("of the manifest in force: %v", r)
+	}
+	before := d.store.keys("")
+	without := strings.Replace(strings.Replace(poolEntries, "token:pool", "token:puddle", 1), "name: pool", "name: puddle", 1)
+	without = strings.Replace(without, `  - {name: small, kind: data, match: ["token:small"], max_members: 2}`+"\n", "", 1)
+	r := preview(without)
+	if r.GetMembersTotal() != 2 || r.GetMembers()[0].GetName() != "goes" || r.GetMembers()[0].GetEntry() != "pool" || r.GetMembers()[0].GetWhy() == "" || r.GetTokensTotal() != 1 {
+		t.Fatalf("%v", r)
+	}
+	if now := d.store.keys(""); len(now) != len(before) {
+		t.Errorf("a preview wrote %d records", len(now)-len(before))
+	}
+	for _, m := range []*machine{stays, goes} {
+		wantOnly(t, "renew", m.renew(), "")
+	}
+	if err := d.set(without); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []*machine{stays, goes} {
+		if err := m.renew(); err == nil {
+			t.Errorf("%s was renewed all the same", m.id)
+		}
+	}
+	// As another kind, and as one that was lost already.
+	if r := preview(strings.Replace(poolEntries, "name: pool, kind: data", "name: pool, kind: witness", 1)); r.GetMembersTotal() != 0 {
+		t.Errorf("members that are lost already: %v", r)
+	}
+}

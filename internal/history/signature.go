@@ -1,0 +1,137 @@
+package history
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fealty-io/fealty/manifest"
+)
+
+const (
+	signatureSchema = "fealty.signature/v1"
+
+	// MaxSignatureFileBytes bounds a signature file.
+	MaxSignatureFileBytes = 4 << 10
+)
+
+// A SignatureFile carries one signer's signature from where the key is to where the
+// change is set. It names what was signed, so that a signature for something else is
+// told apart from a broken one.
+type SignatureFile struct {
+	Cluster   string // as the manifest says; for people
+	Kind      Kind   // set, reshare or reseed
+	Manifest  manifest.Hash
+	Current   Hash // the transition that it follows
+	Signature Signature
+}
+
+type wireSignatureFile struct {
+	Schema    string       `json:"schema"`
+	Cluster   string       `json:"cluster"`
+	Kind      Kind         `json:"kind"`
+	Manifest  Hash         `json:"manifest"`
+	Current   Hash         `json:"current"`
+	Key       manifest.Key `json:"key"`
+	Signature string       `json:"signature"` // standard base64, padded
+}
+
+// SignChange signs the change that brings m into force by a transition of kind after
+// the transition current, and nothing else.
+func SignChange(kind Kind, m *manifest.Manifest, current Hash, key ed25519.PrivateKey) (SignatureFile, error) {
+	public, err := manifest.NewKey(key.Public().(ed25519.PublicKey))
+	if err != nil {
+		return SignatureFile{}, err
+	}
+	f := SignatureFile{Cluster: m.Cluster, Kind: kind, Manifest: m.Hash(), Current: current, Signature: Signature{Key: public}}
+	copy(f.Signature.Signature[:], ed25519.Sign(key, StatementOf(kind, f.Manifest, current)))
+	return f, nil
+}
+
+// Encode returns the bytes of the file: JSON, one line.
+func (f SignatureFile) Encode() []byte {
+	data, err := canonical(wireSignatureFile{signatureSchema, f.Cluster, f.Kind, Hash(f.Manifest), f.Current, f.Signature.Key,
+		base64.StdEncoding.EncodeToString(f.Signature.Signature[:])}, MaxSignatureFileBytes)
+	if err != nil {
+		panic("history: a signature file always fits: " + err.Error()) // its fields have bounds of their own
+	}
+	return append(data, '\n')
+}
+
+// DecodeSignatureFile reads what Encode writes; space around it is allowed. Errors
+// match [ErrEncoding].
+func DecodeSignatureFile(data []byte) (SignatureFile, error) {
+	var w wireSignatureFile
+	if err := strict(bytes.TrimSpace(data), &w, MaxSignatureFileBytes); err != nil {
+		return SignatureFile{}, err
+	}
+	if w.Schema != signatureSchema {
+		return SignatureFile{}, fmt.Errorf("%w: schema %.64q, want %q: it was written by another release, or is no signature", ErrEncoding, w.Schema, signatureSchema)
+	}
+	if !slices.Contains(Kinds(), w.Kind) || !w.Kind.signed() || w.Kind == KindRestore {
+		return SignatureFile{}, fmt.Errorf("%w: kind %.32q is none that a manifest comes into force by", ErrEncoding, w.Kind)
+	}
+	raw, err := base64.StdEncoding.Strict().DecodeString(w.Signature)
+	if err != nil || len(raw) != ed25519.SignatureSize || len(w.Cluster) > 255 {
+		return SignatureFile{}, fmt.Errorf("%w: the signature is not 64 bytes in base64, or the cluster's name is too long", ErrEncoding)
+	}
+	return SignatureFile{w.Cluster, w.Kind, manifest.Hash(w.Manifest), w.Current, Signature{w.Key, [64]byte(raw)}}, nil
+}
+
+// What is wrong with a signature file: a [*SignatureError] matches one of them.
+var (
+	ErrOtherManifest = errors.New("signature over another manifest")
+	ErrOtherChange   = errors.New("signature for another kind of change")
+	ErrOtherHead     = errors.New("signature for another head")
+	ErrBadSignature  = errors.New("signature that does not verify")
+	ErrNoSigner      = errors.New("signature by no signer")
+	ErrSignedTwice   = errors.New("key that signed twice")
+)
+
+// A SignatureError says why a signature does not count for a change.
+type SignatureError struct {
+	Key    manifest.Key
+	Detail string // what was found, and what was expected
+	cause  error
+}
+
+func (e *SignatureError) Error() string {
+	return fmt.Sprintf("history: %v: %v: %s", e.Key, e.cause, e.Detail)
+}
+
+// Is reports whether target is what is wrong.
+func (e *SignatureError) Is(target error) bool { return target == e.cause }
+
+// CheckSignatures reports whether each of files counts for the change that brings
+// next into force by a transition of kind after current, in which inForce is the
+// manifest that says who signs. It does not count them: see [Authorize].
+//
+// Errors: a [*SignatureError] for the first that does not.
+func CheckSignatures(files []SignatureFile, kind Kind, next *manifest.Manifest, current Hash, inForce *manifest.Manifest) error {
+	seen := make(map[manifest.Key]bool)
+	for _, f := range files {
+		key := f.Signature.Key
+		refuse := func(cause error, detail string, args ...any) error {
+			return &SignatureError{key, fmt.Sprintf(detail, args...), cause}
+		}
+		switch {
+		case f.Manifest != next.Hash():
+			return refuse(ErrOtherManifest, "it is over manifest %v, and this one is %v", f.Manifest, next.Hash())
+		case f.Kind != kind:
+			return refuse(ErrOtherChange, "it consents to a %s, and this is a %s", f.Kind, kind)
+		case f.Current != current:
+			return refuse(ErrOtherHead, "it was made for head %v, and the head is %v", f.Current, current)
+		case !ed25519.Verify(key.Public(), StatementOf(kind, f.Manifest, f.Current), f.Signature.Signature[:]):
+			return refuse(ErrBadSignature, "the file was changed, or its key is not the one that signed")
+		case !slices.ContainsFunc(inForce.Signers.Keys, func(s manifest.Signer) bool { return s.Key == key }):
+			return refuse(ErrNoSigner, "the manifest in force has %d signers, and this is none of them", len(inForce.Signers.Keys))
+		case seen[key]:
+			return refuse(ErrSignedTwice, "a key counts once")
+		}
+		seen[key] = true
+	}
+	return nil
+}
