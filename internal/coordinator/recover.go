@@ -28,8 +28,11 @@ import (
 
 // Bounds on what strangers can make a recovering coordinator do.
 const (
-	// recoveriesAtOnce bounds the streams of owners. Each sends the whole history.
-	recoveriesAtOnce = 8
+	// recoveriesAtOnce bounds the streams of owners, and recoveriesPerSource those
+	// from one address, so that one stranger cannot take all of them. Each sends the
+	// whole history.
+	recoveriesAtOnce    = 32
+	recoveriesPerSource = 4
 	// recoverTimeout bounds one stream, from offer to answer: a long history takes
 	// its receiver a while.
 	recoverTimeout = 2 * time.Minute
@@ -60,18 +63,40 @@ type gathering struct {
 // recoveries is what a coordinator holds of recoveries by owners: at most one
 // attempt, and one history.
 type recoveries struct {
-	slots   chan struct{} // held by each stream
 	opening chan struct{} // held by who looks for the attempt in the store; capacity 1
 
-	mu  sync.Mutex
-	now *gathering // nil: none is open; guarded by mu
+	mu      sync.Mutex
+	now     *gathering     // nil: none is open; guarded by mu
+	streams int            // of owners; guarded by mu
+	sources map[string]int // streams by source; guarded by mu
 
 	keepersMu sync.Mutex
 	keepers   map[string]string // keepers that did not seal, and why; guarded by keepersMu
 }
 
 func newRecoveries() *recoveries {
-	return &recoveries{slots: make(chan struct{}, recoveriesAtOnce), opening: make(chan struct{}, 1), keepers: make(map[string]string)}
+	return &recoveries{opening: make(chan struct{}, 1), keepers: make(map[string]string), sources: make(map[string]int)}
+}
+
+// enter takes a place for a stream from source. Who got one leaves it.
+func (r *recoveries) enter(source string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.streams >= recoveriesAtOnce || r.sources[source] >= recoveriesPerSource {
+		return false
+	}
+	r.streams++
+	r.sources[source]++
+	return true
+}
+
+func (r *recoveries) leave(source string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.streams--
+	if r.sources[source]--; r.sources[source] == 0 {
+		delete(r.sources, source)
+	}
 }
 
 // end ends the attempt that is open, if it is g; nil ends any. What was gathered
@@ -132,11 +157,13 @@ func (c *Coordinator) recoveryText(s *state) string {
 }
 
 // keeperFindings says which keepers did not seal the seed that was recovered.
-func (c *Coordinator) keeperFindings() []*fealtyv1.Finding {
+func (c *Coordinator) keeperFindings(m *manifest.Manifest) []*fealtyv1.Finding {
 	lost := c.recoveries.lostKeepers()
 	var out []*fealtyv1.Finding
-	for _, name := range slices.Sorted(maps.Keys(lost)) {
-		out = append(out, finding(explain.KeeperUnusable, "keeper", name, "problem", lost[name]))
+	for _, o := range m.Seed.Keepers() {
+		if problem, ok := lost[o.Name]; ok {
+			out = append(out, finding(explain.KeeperUnusable, "keeper", o.Name, "problem", problem))
+		}
 	}
 	return out
 }
@@ -158,12 +185,11 @@ func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) e
 	if !c.limiter.allow(peer.Addr, c.now()) {
 		return explain.New(explain.RateLimited, "what", "recoveries from "+sourceOf(peer.Addr), "limit", fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
 	}
-	select {
-	case c.recoveries.slots <- struct{}{}:
-		defer func() { <-c.recoveries.slots }()
-	default:
-		return explain.New(explain.RateLimited, "what", "recoveries", "limit", fmt.Sprintf("%d at once", recoveriesAtOnce))
+	source := sourceOf(peer.Addr)
+	if !c.recoveries.enter(source) {
+		return explain.New(explain.RateLimited, "what", "recoveries from "+source, "limit", fmt.Sprintf("%d at once, and %d from everybody", recoveriesPerSource, recoveriesAtOnce))
 	}
+	defer c.recoveries.leave(source)
 	ch, err := openChannel(ctx)
 	if err != nil {
 		return err
@@ -616,10 +642,7 @@ func (c *Coordinator) seedRefused(ctx context.Context, g *gathering, cause error
 // CA key. A keeper that is gone is why owners are here: it is logged and shown by
 // status, and stops nothing.
 func (c *Coordinator) sealAgain(ctx context.Context, mv *move) {
-	for _, o := range mv.manifest.Seed.Owners {
-		if o.Keeper == "" {
-			continue
-		}
+	for _, o := range mv.manifest.Seed.Keepers() {
 		err := c.sealAgainWith(ctx, o, mv)
 		c.recoveries.keeperSealed(o.Name, err)
 		if err != nil {
@@ -665,4 +688,23 @@ func (c *Coordinator) dropShares(ctx context.Context, g *gathering) {
 	if _, err := c.store.Commit(ctx, tx); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "gathered shares, which nobody can open any more, were not removed", slog.Any("err", err))
 	}
+}
+
+// dropGathered removes what attempts left that ended with their process. A ready
+// coordinator gathers nothing, and nobody can open what is there.
+func (c *Coordinator) dropGathered(ctx context.Context) error {
+	l, err := c.store.List(ctx, recoveryPrefix)
+	if err != nil {
+		return err
+	}
+	for batch := range slices.Chunk(l.Entries, pruneBatch) {
+		tx := store.Tx{ID: store.NewTxID()}
+		for _, e := range batch {
+			tx.Delete = append(tx.Delete, e.Key)
+		}
+		if _, err := c.store.Commit(ctx, tx); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -256,18 +256,32 @@ func TestRecoveriesAreBounded(t *testing.T) {
 	f, p := ownedFleet(t, nil)
 	alice := p.shareFile(f.store, "alice")
 	f.loseKeeper()
-	for range recoveriesAtOnce {
-		f.c.recoveries.slots <- struct{}{}
+	r := f.c.recoveries
+	for name, sources := range map[string][]string{"one source": {"127.0.0.1"}, "everybody": {"a", "b", "c", "d", "e", "f", "g", "h"}} {
+		held := make(map[string]int)
+		for _, s := range sources {
+			for r.enter(s) {
+				held[s]++
+			}
+			if held[s] != recoveriesPerSource {
+				t.Errorf("%s: source %s got %d places", name, s, held[s])
+			}
+		}
+		_, err := f.bring(alice, recovery.Options{})
+		wantCode(t, err, explain.RateLimited)
+		for s, n := range held {
+			for range n {
+				r.leave(s)
+			}
+		}
+		_, err = f.bring(alice, recovery.Options{})
+		wantOnly(t, "bring", err, "")
 	}
-	_, err := f.bring(alice, recovery.Options{})
-	wantCode(t, err, explain.RateLimited)
-	for range recoveriesAtOnce {
-		<-f.c.recoveries.slots
+	if r.streams != 0 || len(r.sources) != 0 {
+		t.Errorf("%d streams are counted, of %v", r.streams, r.sources)
 	}
-	_, err = f.bring(alice, recovery.Options{})
-	wantOnly(t, "bring", err, "")
 	f.c.limiter = newJoinLimiter(Rates{PerSource: 1e-9, SourceBurst: 1})
-	_, err = f.bring(alice, recovery.Options{})
+	_, err := f.bring(alice, recovery.Options{})
 	wantOnly(t, "bring", err, "")
 	_, err = f.bring(alice, recovery.Options{})
 	wantCode(t, err, explain.RateLimited)

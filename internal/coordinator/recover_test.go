@@ -521,3 +521,57 @@ func TestForgedGatheredShares(t *testing.T) {
 		t.Fatalf("%v, %v", progress, err)
 	}
 }
+
+// A keeper that is gone for good does not hold a recovery up: it is shown, until it
+// seals again with the next set.
+func TestKeeperThatStaysGone(t *testing.T) {
+	d, p := ownedDesk(t, "file:/keeper/key")
+	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
+	d.disk.Put("/keeper/key", []byte("garbage"))
+	d.restart()
+	d.wantPhase("recovery", "keeper host")
+	bringBoth(t, d, alice, bob)
+	status := func() string {
+		t.Helper()
+		st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		wantOnly(t, "status", err, "")
+		var b strings.Builder
+		for _, f := range st.GetFindings() {
+			b.WriteString(f.GetCode() + " " + f.GetSummary() + "\n")
+		}
+		return b.String()
+	}
+	if s := status(); !strings.Contains(s, string(explain.KeeperUnusable)+" keeper host") {
+		t.Errorf("status does not show the keeper:\n%s", s)
+	}
+	wantOnly(t, "remove", d.disk.FS().Remove("/keeper/key"), "")
+	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
+	if s := status(); strings.Contains(s, string(explain.KeeperUnusable)) {
+		t.Errorf("status still shows the keeper:\n%s", s)
+	}
+	d.restart()
+	d.wantPhase("ready", "")
+}
+
+// What an attempt left that ended with its process is removed, and nothing else.
+func TestLeftSharesArePruned(t *testing.T) {
+	d, p := ownedDesk(t, "")
+	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
+	d.restart()
+	for range 3 {
+		if _, err := d.bring(alice); err != nil {
+			t.Fatal(err)
+		}
+		d.restart()
+	}
+	if n := len(d.store.keys(recoveryPrefix)); n != 3 {
+		t.Fatalf("%d attempts left a share, want 3", n)
+	}
+	bringBoth(t, d, alice, bob)
+	before := len(d.store.keys(""))
+	left := len(d.store.keys(recoveryPrefix))
+	wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
+	if n := len(d.store.keys(recoveryPrefix)); n != 0 || left != 3 || len(d.store.keys("")) != before-left {
+		t.Errorf("%d of %d left records are there", n, left)
+	}
+}

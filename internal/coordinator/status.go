@@ -62,7 +62,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.RootNotAfter = timestamppb.New(s.root.NotAfter)
 	if req.GetPageToken() == "" {
 		out.Baseline = baseline(all)
-		out.Findings = append(c.keeperFindings(), findings(out, all, c.now())...)
+		out.Findings = append(c.keeperFindings(s.manifest), findings(out, all, c.now())...)
 	}
 	out.Members, out.NextPageToken, err = pageOf(all, req.GetPageSize(), req.GetPageToken())
 	return out, err
