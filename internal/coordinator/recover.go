@@ -57,7 +57,6 @@ type gathering struct {
 	id        recovery.ID                 // that of attempt
 	head      *recovery.Head              // that of attempt, read only
 	history   *history.History            // read only: as the store holds it, unverified
-	manifest  *manifest.Manifest          // read only: that of the head, unverified
 }
 
 // recoveries is what a coordinator holds of recoveries by owners: at most one
@@ -324,7 +323,7 @@ func (c *Coordinator) newGathering(ctx context.Context) (*gathering, error) {
 	}
 	var id recovery.ID
 	rand.Read(id[:])
-	return &gathering{attempt: recovery.NewAttempt(id, head, c.now()), recipient: recipient, id: id, head: head, history: h, manifest: m}, nil
+	return &gathering{attempt: recovery.NewAttempt(id, head, c.now()), recipient: recipient, id: id, head: head, history: h}, nil
 }
 
 // claimedHistoryError words why the history that the store claims was not read.
