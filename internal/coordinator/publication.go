@@ -145,6 +145,16 @@ func (p *publication) signed(i int) (*snapshot.Signed, error) {
 	}, nil
 }
 
+// uses reports whether a header or a content of p is stored at key.
+func (p *publication) uses(key string) bool {
+	if path, ok := strings.CutPrefix(key, headerPrefix); ok {
+		_, ok = p.find(path)
+		return ok
+	}
+	hash, ok := strings.CutPrefix(key, contentPrefix)
+	return ok && p.contents[hash] != nil
+}
+
 // message returns the envelope of header i for the wire.
 func (p *publication) message(i int) (*fealtyv1.SignedSnapshot, error) {
 	signed, err := p.signed(i)
@@ -249,7 +259,18 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 	slices.Sort(p.strays)
 	p.tree = snapshot.NewTree(leaves)
 	if len(p.state.value.Record) > 0 && p.tree.Root().String() != p.state.value.Root {
+		// Which of them somebody set back or removed cannot be told: all are made again,
+		// with new versions, so that members take them.
 		p.broken = true
+		for _, h := range p.headers {
+			p.strays = append(p.strays, headerKey(h.path))
+		}
+		p.headers, p.tree = nil, snapshot.NewTree(nil)
+		for hash := range p.contents {
+			p.strays = append(p.strays, contentKey(hash))
+		}
+		clear(p.contents)
+		slices.Sort(p.strays)
 	}
 	return p, nil
 }

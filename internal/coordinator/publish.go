@@ -146,7 +146,7 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 		return false, err
 	}
 	after.state.version = rev
-	after.strays = p.strays[min(len(p.strays), maxPublished):]
+	after.strays = slices.DeleteFunc(slices.Clone(p.strays[min(len(p.strays), maxPublished):]), after.uses)
 	c.publication.Store(after)
 	c.publicationNews.tell()
 	c.publishedAll(b, w)

@@ -309,6 +309,32 @@ func TestPublicationIsRepaired(t *testing.T) {
 			}
 		})
 	}
+	t.Run("header set back", func(t *testing.T) {
+		// It has its MAC, and says what holds now; only its version was overtaken.
+		d := testDesk(t)
+		a := d.joined("a").reader()
+		was := d.mustPublish(newPublisher())
+		a.mustRead(d, was)
+		old := d.store.snapshot()[headerKey("data/a")].Value
+		d.drain(t, "a")
+		d.follow(d.c)
+		a.mustRead(d, d.mustPublish(newPublisher()))
+		if _, err := d.members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"}); err != nil {
+			t.Fatal(err)
+		}
+		d.follow(d.c)
+		newest := a.mustRead(d, d.mustPublish(newPublisher()))
+		if !d.store.alter(headerKey("data/a"), func([]byte) []byte { return old }) {
+			t.Fatal("there is no such key")
+		}
+		d.restart()
+		if v := a.mustRead(d, d.mustPublish(newPublisher())); v.Header().ConfigVersion <= newest.Header().ConfigVersion {
+			t.Fatalf("version %d after %d", v.Header().ConfigVersion, newest.Header().ConfigVersion)
+		}
+		if len(d.store.keys(headerPrefix)) != 1 || len(d.store.keys(contentPrefix)) != 1 {
+			t.Fatalf("keys %v", d.store.keys(publicationPrefix))
+		}
+	})
 	t.Run("foreign key", func(t *testing.T) {
 		d := testDesk(t)
 		d.joined("a")
@@ -580,5 +606,41 @@ func TestMemberChangesWhileItIsCompiled(t *testing.T) {
 	d.follow(d.c)
 	if p := d.mustPublish(b); len(p.headers) != 0 {
 		t.Fatal("it has a header")
+	}
+}
+
+// sentNews stands for a member's stream.
+type sentNews struct {
+	fealtyv1.AgentService_ConnectServer
+	ctx  context.Context
+	sent []*fealtyv1.ConnectResponse
+}
+
+func (s *sentNews) Context() context.Context { return s.ctx }
+func (s *sentNews) Send(m *fealtyv1.ConnectResponse) error {
+	s.sent = append(s.sent, m)
+	return nil
+}
+
+// What is published under a later epoch than the bundle that was sent waits for
+// its bundle, however the two come into force.
+func TestRuntimeWaitsForItsBundle(t *testing.T) {
+	d := testDesk(t)
+	m := d.joined("a")
+	stream := &sentNews{ctx: t.Context()}
+	earlier := *d.c.trust.Load()
+	earlier.epoch--
+	d.mustPublish(newPublisher())
+	dl := &delivery{c: d.c, stream: stream, id: m.id, trust: &earlier}
+	if err := dl.sendRuntime(t.Context()); err != nil || len(stream.sent) != 0 {
+		t.Fatalf("sent %v (%v)", stream.sent, err)
+	}
+	if err := dl.sendTrust(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // and once
+		if err := dl.sendRuntime(t.Context()); err != nil || len(stream.sent) != 2 || stream.sent[1].GetSnapshot().GetScope() != string(snapshot.ScopeNodeRuntime) {
+			t.Fatalf("sent %v (%v)", stream.sent, err)
+		}
 	}
 }
