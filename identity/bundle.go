@@ -27,6 +27,12 @@ type BundleConfig struct {
 	// [MaxRoots]. They may be out of date: that shows when they are used.
 	Roots []*x509.Certificate
 
+	// RetiredRoots are roots that another took the place of, while certificates under
+	// them are in date. They vouch for members, by mesh CAs of MeshKeys, and for no
+	// coordinator: who kept the key of a retired root could make one. Together with
+	// Roots at most [MaxRoots].
+	RetiredRoots []*x509.Certificate
+
 	// MeshKeys are the keys of the mesh CAs that are accepted, at most [MaxMeshKeys].
 	// A leaf of kind coordinator needs only a root; every other leaf needs its mesh
 	// CA's key here. None: coordinators alone are trusted.
@@ -43,6 +49,7 @@ type BundleConfig struct {
 type Bundle struct {
 	cluster     string
 	roots       []*x509.Certificate // sorted by DER, distinct
+	retired     []*x509.Certificate // as roots
 	meshKeys    []KeyID             // these are sorted and distinct
 	bannedIDs   []ID
 	bannedKeys  []KeyID
@@ -76,7 +83,7 @@ func NewBundle(cfg BundleConfig) (*Bundle, error) {
 		field     string
 		got, most int
 	}{
-		{"Roots", len(cfg.Roots), MaxRoots},
+		{"Roots", len(cfg.Roots) + len(cfg.RetiredRoots), MaxRoots},
 		{"MeshKeys", len(cfg.MeshKeys), MaxMeshKeys},
 		{"BannedIDs", len(cfg.BannedIDs), MaxBans},
 		{"BannedKeys", len(cfg.BannedKeys), MaxBans},
@@ -85,12 +92,22 @@ func NewBundle(cfg BundleConfig) (*Bundle, error) {
 			return nil, fmt.Errorf("identity: BundleConfig.%s has %d entries, at most %d are allowed: remove those that have expired", limit.field, limit.got, limit.most)
 		}
 	}
-	for i, root := range cfg.Roots {
-		if err := RootProfile().checkShape(root); err != nil {
-			return nil, fmt.Errorf("identity: BundleConfig.Roots[%d]: %w", i, err)
+	for _, list := range []struct {
+		field string
+		roots []*x509.Certificate
+	}{{"Roots", cfg.Roots}, {"RetiredRoots", cfg.RetiredRoots}} {
+		for i, root := range list.roots {
+			if err := RootProfile().checkShape(root); err != nil {
+				return nil, fmt.Errorf("identity: BundleConfig.%s[%d]: %w", list.field, i, err)
+			}
+			if err := checkSelfSigned(root); err != nil {
+				return nil, fmt.Errorf("identity: BundleConfig.%s[%d]: %w", list.field, i, err)
+			}
 		}
-		if err := checkSelfSigned(root); err != nil {
-			return nil, fmt.Errorf("identity: BundleConfig.Roots[%d]: %w", i, err)
+	}
+	for i, retired := range cfg.RetiredRoots {
+		if slices.ContainsFunc(cfg.Roots, func(root *x509.Certificate) bool { return KeyOf(root) == KeyOf(retired) }) {
+			return nil, fmt.Errorf("identity: BundleConfig.RetiredRoots[%d] has the key of a root that counts in full: list it once", i)
 		}
 	}
 	for i, id := range cfg.BannedIDs {
@@ -105,11 +122,11 @@ func NewBundle(cfg BundleConfig) (*Bundle, error) {
 		return nil, fmt.Errorf("identity: BundleConfig.BannedKeys[%d] is blank: give the SHA-256 of the banned public key", i)
 	}
 
+	byDER := func(a, b *x509.Certificate) int { return bytes.Compare(a.Raw, b.Raw) }
 	b := &Bundle{
-		cluster: cfg.Cluster,
-		roots: distinct(cfg.Roots, func(a, b *x509.Certificate) int {
-			return bytes.Compare(a.Raw, b.Raw)
-		}),
+		cluster:     cfg.Cluster,
+		roots:       distinct(cfg.Roots, byDER),
+		retired:     distinct(cfg.RetiredRoots, byDER),
 		meshKeys:    distinct(cfg.MeshKeys, KeyID.Compare),
 		bannedIDs:   distinct(cfg.BannedIDs, ID.Compare),
 		bannedKeys:  distinct(cfg.BannedKeys, KeyID.Compare),
@@ -140,6 +157,13 @@ func (b *Bundle) hash() [sha256.Size]byte {
 	for _, root := range b.roots {
 		add(root.Raw)
 	}
+	if len(b.retired) > 0 {
+		add([]byte("retired roots"))
+		count(len(b.retired))
+		for _, root := range b.retired {
+			add(root.Raw)
+		}
+	}
 	count(len(b.meshKeys))
 	for _, key := range b.meshKeys {
 		add(key[:])
@@ -163,12 +187,21 @@ func (b *Bundle) Cluster() string {
 	return b.cluster
 }
 
-// Roots returns a copy of the list of trust anchors, sorted by their DER.
+// Roots returns a copy of the list of trust anchors that count in full, sorted by
+// their DER.
 func (b *Bundle) Roots() []*x509.Certificate {
 	if b == nil {
 		return nil
 	}
 	return slices.Clone(b.roots)
+}
+
+// RetiredRoots returns a copy of the list of roots on their way out, sorted by their DER.
+func (b *Bundle) RetiredRoots() []*x509.Certificate {
+	if b == nil {
+		return nil
+	}
+	return slices.Clone(b.retired)
 }
 
 // MeshKeys returns a copy of the accepted mesh CA keys, sorted.

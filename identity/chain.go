@@ -102,7 +102,8 @@ type path struct {
 	// roots are those of the bundle that the mesh CA names as its issuer: several if a
 	// root was issued again for the same key. Equal subject key ids mean equal keys, so
 	// that one of them checks the signature for all. Set by anchorRules.
-	roots []*x509.Certificate
+	roots   []*x509.Certificate
+	retired bool // they are retired ones; set by anchorRules
 
 	id    ID // set by identify
 	idErr error
@@ -172,10 +173,17 @@ var formRules = []chainRule{
 // anchorRules cost nothing, and tell a chain of strangers apart from a bad one of ours.
 var anchorRules = []chainRule{
 	{Rule{"root-known", "RFC 5280 §6.1.1 (d)"}, "mesh CA", ReasonUntrusted, func(p *path) string {
-		for _, root := range p.bundle.Roots() {
-			if bytes.Equal(p.mesh().RawIssuer, root.RawSubject) && bytes.Equal(p.mesh().AuthorityKeyId, root.SubjectKeyId) {
-				p.roots = append(p.roots, root)
+		issuers := func(roots []*x509.Certificate) {
+			for _, root := range roots {
+				if bytes.Equal(p.mesh().RawIssuer, root.RawSubject) && bytes.Equal(p.mesh().AuthorityKeyId, root.SubjectKeyId) {
+					p.roots = append(p.roots, root)
+				}
 			}
+		}
+		issuers(p.bundle.Roots())
+		if len(p.roots) == 0 {
+			issuers(p.bundle.RetiredRoots())
+			p.retired = len(p.roots) > 0
 		}
 		if len(p.roots) == 0 {
 			return fmt.Sprintf("issued by %s, which is no root of the trust bundle", clip(p.mesh().Issuer.String()))
@@ -218,6 +226,12 @@ var acceptRules = []chainRule{
 	{Rule{"banned-id", "RFC 5280 §6.1.3 (a)(3)"}, "leaf", ReasonBanned, func(p *path) string {
 		if p.bundle.isBannedID[p.id] {
 			return "identity " + clip(p.id.String()) + " is banned"
+		}
+		return ""
+	}},
+	{Rule{"root-retired", "RFC 5280 §6.2"}, "root", ReasonUntrusted, func(p *path) string {
+		if p.retired && p.id.Kind() == Coordinator {
+			return "another root took its place, and it vouches for no coordinator any more"
 		}
 		return ""
 	}},

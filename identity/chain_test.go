@@ -123,6 +123,12 @@ func TestEveryChainRuleRefuses(t *testing.T) {
 	}
 	huge := resign(leaf, func(f *forged) { f.Subject = commonName(t, strings.Repeat("a", identity.MaxCertificateBytes)) })
 
+	coordinator, _ := a.Issue(t, a.ID(t, identity.Coordinator, "c1"))
+	// Another root took the place of ours.
+	succeeded := func(cfg *identity.BundleConfig) {
+		cfg.Roots, cfg.RetiredRoots = []*x509.Certificate{stranger.Root().Cert}, cfg.Roots
+	}
+
 	cases := []struct {
 		rule, name string
 		reason     error
@@ -163,6 +169,16 @@ func TestEveryChainRuleRefuses(t *testing.T) {
 		{"banned-key", "key of the mesh CA", identity.ErrBanned, w.chain(true), ban(w.mesh.KeyID())},
 		{"banned-key", "key of the root", identity.ErrBanned, w.chain(false), ban(w.root.KeyID())},
 		{"banned-id", "identity", identity.ErrBanned, w.chain(false), func(cfg *identity.BundleConfig) { cfg.BannedIDs = []identity.ID{leafID} }},
+		{"root-retired", "coordinator under a retired root, its mesh CA listed", identity.ErrUntrusted, coordinator, succeeded},
+		{"root-retired", "coordinator under a retired root, with the root", identity.ErrUntrusted, append(slices.Clone(coordinator), w.root.Cert), succeeded},
+		{"mesh-ca-accepted", "member under a retired root, by a mesh CA that is not listed", identity.ErrUntrusted, w.chain(false), func(cfg *identity.BundleConfig) {
+			succeeded(cfg)
+			cfg.MeshKeys = []identity.KeyID{stranger.MeshCA().KeyID()}
+		}},
+		{"banned-key", "key of a retired root", identity.ErrBanned, w.chain(false), func(cfg *identity.BundleConfig) {
+			succeeded(cfg)
+			cfg.BannedKeys = []identity.KeyID{w.root.KeyID()}
+		}},
 		{"mesh-ca-accepted", "no mesh key", identity.ErrUntrusted, w.chain(false), func(cfg *identity.BundleConfig) { cfg.MeshKeys = nil }},
 		{"mesh-ca-accepted", "another mesh key", identity.ErrUntrusted, w.chain(true), func(cfg *identity.BundleConfig) { cfg.MeshKeys = []identity.KeyID{second.KeyID()} }},
 		{"mesh-ca-accepted", "the root's key as a mesh key", identity.ErrUntrusted, w.chain(true), func(cfg *identity.BundleConfig) { cfg.MeshKeys = []identity.KeyID{w.root.KeyID()} }},
@@ -455,5 +471,46 @@ func TestReasons(t *testing.T) {
 	var zero identity.Profile
 	if err := zero.Check(newWorld(t).leaf, time.Now()); !errors.Is(err, identity.ErrProfile) {
 		t.Errorf("the zero Profile: %v, want ErrProfile", err)
+	}
+}
+
+// A retired root goes on to vouch for members whose mesh CA is listed, so that a
+// change of root cuts nobody, and for nothing else.
+func TestRetiredRoot(t *testing.T) {
+	old, now := identitytest.NewAuthority(t, "prod.example"), identitytest.NewAuthority(t, "prod.example")
+	cfg := identity.BundleConfig{
+		Cluster: "prod.example", Roots: []*x509.Certificate{now.Root().Cert}, RetiredRoots: []*x509.Certificate{old.Root().Cert},
+		MeshKeys: []identity.KeyID{old.MeshCA().KeyID()},
+	}
+	b, err := identity.NewBundle(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range identity.Kinds() {
+		for name, a := range map[string]*identitytest.Authority{"old": old, "new": now} {
+			chain, _ := a.Issue(t, a.ID(t, kind, "x"))
+			for _, chain := range [][]*x509.Certificate{chain, append(slices.Clone(chain), a.Root().Cert)} {
+				_, err := b.Verify(chain, time.Now())
+				want := (kind == identity.Coordinator) == (name == "new")
+				if accepted := err == nil; accepted != want {
+					t.Errorf("%s under the %s root: %v", kind, name, err)
+				}
+			}
+		}
+	}
+	// Whether a root is retired is part of what a bundle says.
+	both := cfg
+	both.Roots, both.RetiredRoots = append(slices.Clone(cfg.Roots), cfg.RetiredRoots...), nil
+	other, err := identity.NewBundle(both)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other.Fingerprint() == b.Fingerprint() {
+		t.Error("one fingerprint for a root that counts and one that is retired")
+	}
+	twice := cfg
+	twice.Roots = append(slices.Clone(cfg.Roots), cfg.RetiredRoots...)
+	if _, err := identity.NewBundle(twice); err == nil {
+		t.Error("a root that counts and is retired at once was taken")
 	}
 }

@@ -30,10 +30,13 @@ type TrustBundle struct {
 	ClusterID      string
 	AuthorityEpoch uint64 // the header's
 
-	Roots      [][]byte         // root CA certificates, DER; at least one
-	MeshKeys   []identity.KeyID // mesh CA keys that are accepted
-	BannedIDs  []identity.ID    // members that are banned
-	BannedKeys []identity.KeyID // keys of leaves or mesh CAs that are banned
+	Roots [][]byte // root CA certificates, DER; at least one
+	// RetiredRoots are root CA certificates that another root took the place of, DER:
+	// they vouch for members alone, see [identity.BundleConfig].
+	RetiredRoots [][]byte
+	MeshKeys     []identity.KeyID // mesh CA keys that are accepted
+	BannedIDs    []identity.ID    // members that are banned
+	BannedKeys   []identity.KeyID // keys of leaves or mesh CAs that are banned
 
 	// ConfigRoot signs trust bundles. It is the key that the verifier pins: a bundle
 	// cannot replace it.
@@ -138,6 +141,14 @@ func (b *TrustBundle) walk(c *codec) {
 	c.end()
 	c.member("mesh_keys")
 	list(c, &b.MeshKeys, MaxMeshKeys, walkKeyID)
+	// The member is there if the list is not empty: one content has one form.
+	if c.has("retired_roots", len(b.RetiredRoots) > 0) {
+		c.member("retired_roots")
+		list(c, &b.RetiredRoots, MaxRoots, func(c *codec, der *[]byte) { c.blob(der, identity.MaxCertificateBytes) })
+		if c.err == nil && len(b.RetiredRoots) == 0 {
+			c.fail("retired_roots is empty: it is left out then")
+		}
+	}
 	c.member("roots")
 	list(c, &b.Roots, MaxRoots, func(c *codec, der *[]byte) { c.blob(der, identity.MaxCertificateBytes) })
 	c.member("signers")
@@ -187,6 +198,8 @@ func (b *TrustBundle) fault(h *Header) string {
 		return fmt.Sprintf("config_root_key has %d bytes, want %d", len(b.ConfigRoot), ed25519.PublicKeySize)
 	case !ascending(b.Roots, bytes.Compare):
 		return "roots are out of order or double"
+	case !ascending(b.RetiredRoots, bytes.Compare):
+		return "retired_roots are out of order or double"
 	case !ascending(b.MeshKeys, identity.KeyID.Compare):
 		return "mesh_keys are out of order or double"
 	case !ascending(b.BannedIDs, identity.ID.Compare):
@@ -282,6 +295,10 @@ func (b *TrustBundle) follows(h *Header, old *TrustBundle, oldHeader *Header) st
 			h.ConfigVersion, h.AuthorityEpoch, oldHeader.ConfigVersion, oldHeader.AuthorityEpoch)
 	case err1 != nil || err2 != nil || !slices.Equal(was, is):
 		return "the root CA keys changed, which needs the signers of the manifest"
+	case slices.ContainsFunc(b.RetiredRoots, func(der []byte) bool {
+		return !slices.ContainsFunc(old.RetiredRoots, func(known []byte) bool { return bytes.Equal(known, der) })
+	}):
+		return "it lists a retired root that is new, which needs the signers of the manifest"
 	case b.AuthorityEpoch == old.AuthorityEpoch && b.Head.Index < old.Head.Index:
 		return fmt.Sprintf("the head of the history went back from %d to %d", old.Head.Index, b.Head.Index)
 	case b.AuthorityEpoch == old.AuthorityEpoch && b.Head.Index == old.Head.Index && b.Head.Hash != old.Head.Hash:
@@ -314,6 +331,13 @@ func (b TrustBundle) Identity() (*identity.Bundle, error) {
 			return nil, fmt.Errorf("snapshot: root %d of the trust bundle is no certificate: %w", i, err)
 		}
 		cfg.Roots = append(cfg.Roots, cert)
+	}
+	for i, der := range b.RetiredRoots {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, fmt.Errorf("snapshot: retired root %d of the trust bundle is no certificate: %w", i, err)
+		}
+		cfg.RetiredRoots = append(cfg.RetiredRoots, cert)
 	}
 	bundle, err := identity.NewBundle(cfg)
 	if err != nil {
@@ -358,6 +382,10 @@ func (b *TrustBundle) clone() TrustBundle {
 	n.Roots = slices.Clone(b.Roots)
 	for i := range n.Roots {
 		n.Roots[i] = bytes.Clone(n.Roots[i])
+	}
+	n.RetiredRoots = slices.Clone(b.RetiredRoots)
+	for i := range n.RetiredRoots {
+		n.RetiredRoots[i] = bytes.Clone(n.RetiredRoots[i])
 	}
 	n.MeshKeys = slices.Clone(b.MeshKeys)
 	n.BannedIDs = slices.Clone(b.BannedIDs)

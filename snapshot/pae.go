@@ -12,6 +12,7 @@ const (
 	TypeSnapshot    = "fealty/snapshot/v1"    // a header
 	TypePublication = "fealty/publication/v1" // a publication record
 	TypeRoot        = "fealty/root/v1"        // a root statement
+	TypeRootChange  = "fealty/root-change/v1" // a change of root
 )
 
 // PAE returns the bytes that are signed for payload: its pre-authentication

@@ -1,0 +1,263 @@
+package snapshot
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/fealty-io/fealty/identity"
+)
+
+// RootChange says that a cluster has another root from now on. It is what the
+// signers of the manifest in force sign to authorize a reseed, so that neither a
+// coordinator nor who kept an old seed can move the root alone. It names the place
+// in the history that it is for: at another place it authorizes nothing.
+type RootChange struct {
+	ClusterID      string
+	Index          uint64 // of the transition that makes the change
+	Previous       Digest // the transition before it
+	Manifest       Digest // the manifest that it sets
+	AuthorityEpoch uint64 // that it begins
+	SeedEpoch      uint64 // that it begins; at least 2
+
+	PreviousRoot identity.KeyID // the root CA key that leaves
+	Root         identity.KeyID // the root CA key that comes
+
+	ConfigRoot     ed25519.PublicKey // signs trust bundles from now on
+	TransactionKey ed25519.PublicKey // signs the head of the history from now on
+}
+
+func (r *RootChange) walk(c *codec) {
+	version := schemaVersion
+	c.begin()
+	c.member("authority_epoch")
+	c.number64(&r.AuthorityEpoch)
+	c.member("cluster_id")
+	c.text(&r.ClusterID, identity.MaxClusterBytes)
+	c.member("config_root_key")
+	c.blob((*[]byte)(&r.ConfigRoot), ed25519.PublicKeySize)
+	c.member("index")
+	c.number64(&r.Index)
+	c.member("manifest")
+	c.fixed(r.Manifest[:])
+	c.member("previous")
+	c.fixed(r.Previous[:])
+	c.member("previous_root")
+	c.fixed(r.PreviousRoot[:])
+	c.member("root")
+	c.fixed(r.Root[:])
+	c.member("schema_version")
+	c.number(&version, 1<<15)
+	c.member("seed_epoch")
+	c.number64(&r.SeedEpoch)
+	c.member("transaction_key")
+	c.blob((*[]byte)(&r.TransactionKey), ed25519.PublicKeySize)
+	c.end()
+	if c.err == nil && version != schemaVersion {
+		c.fail("schema version %d, supported is %d", version, schemaVersion)
+	}
+}
+
+func (r *RootChange) fault() string {
+	switch {
+	case identity.CheckCluster(r.ClusterID) != nil:
+		return fmt.Sprintf("cluster_id %.80q is no cluster", r.ClusterID)
+	case !inVersions(r.AuthorityEpoch) || r.AuthorityEpoch < 2 || !inVersions(r.SeedEpoch) || r.SeedEpoch < 2 || !inVersions(r.Index) || r.Index < 2:
+		return fmt.Sprintf("index %d, authority epoch %d, seed epoch %d: a root changes after the first", r.Index, r.AuthorityEpoch, r.SeedEpoch)
+	case r.Previous.IsZero() || r.Manifest.IsZero():
+		return "it names no place in the history"
+	case r.PreviousRoot.IsZero() || r.Root.IsZero() || r.PreviousRoot == r.Root:
+		return "it does not name two roots"
+	case len(r.ConfigRoot) != ed25519.PublicKeySize || len(r.TransactionKey) != ed25519.PublicKeySize || bytes.Equal(r.ConfigRoot, r.TransactionKey):
+		return "it does not name two keys of 32 bytes"
+	}
+	return ""
+}
+
+// Encode returns the canonical bytes of r, which [SignedRootChange] carries.
+// Errors say which part no change of root can have.
+func (r RootChange) Encode() ([]byte, error) {
+	if msg := r.fault(); msg != "" {
+		return nil, fmt.Errorf("snapshot: change of root: %s", msg)
+	}
+	encoded, err := encode(&r)
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: change of root: %w", err)
+	}
+	return encoded, nil
+}
+
+// Statement returns the bytes that signers sign: the [PAE] of r under
+// [TypeRootChange]. Errors are those of Encode.
+func (r RootChange) Statement() ([]byte, error) {
+	encoded, err := r.Encode()
+	if err != nil {
+		return nil, err
+	}
+	return PAE(TypeRootChange, r.ClusterID, encoded), nil
+}
+
+// DecodeRootChange reads the canonical bytes of a change of root, which nobody
+// vouches for yet: it is for people who are asked to sign them. Errors match
+// ErrMalformed.
+func DecodeRootChange(data []byte) (RootChange, error) {
+	var r RootChange
+	if len(data) > MaxRecord {
+		return r, fmt.Errorf("snapshot: a change of root of %d bytes, limit %d: %w", len(data), MaxRecord, ErrMalformed)
+	}
+	if _, err := decode(string(data), &r); err != nil {
+		return RootChange{}, fmt.Errorf("snapshot: change of root: %w: %w", err, ErrMalformed)
+	}
+	if msg := r.fault(); msg != "" {
+		return RootChange{}, fmt.Errorf("snapshot: change of root: %s: %w", msg, ErrMalformed)
+	}
+	return r, nil
+}
+
+// A SignerSignature is one signer's, with its Ed25519 key.
+type SignerSignature struct {
+	Key       [ed25519.PublicKeySize]byte
+	Signature [ed25519.SignatureSize]byte
+}
+
+// SignedRootChange is a change of root as it travels: exact bytes, and signatures.
+type SignedRootChange struct {
+	Change     []byte
+	Signatures []SignerSignature
+}
+
+// MaxRootChanges bounds the changes of root that travel together.
+const MaxRootChanges = 64
+
+// The encoding of SignedRootChange: magic "FLTYCHG1"; the change with a 2-byte
+// length before it; the count of signatures in one byte, and each as key and
+// signature.
+const changeMagic = "FLTYCHG1"
+
+// MaxSignedRootChange bounds the encoding of a SignedRootChange.
+const MaxSignedRootChange = len(changeMagic) + 2 + MaxRecord + 1 + MaxSigners*(ed25519.PublicKeySize+ed25519.SignatureSize)
+
+// Marshal returns the encoding of s for the wire. It fails with ErrMalformed if a
+// part exceeds its limit.
+func (s *SignedRootChange) Marshal() ([]byte, error) {
+	if len(s.Change) > MaxRecord || len(s.Signatures) > MaxSigners {
+		return nil, fmt.Errorf("snapshot: a change of root of %d bytes with %d signatures, limits %d and %d: %w",
+			len(s.Change), len(s.Signatures), MaxRecord, MaxSigners, ErrMalformed)
+	}
+	out := append(binary.BigEndian.AppendUint16([]byte(changeMagic), uint16(len(s.Change))), s.Change...)
+	out = append(out, byte(len(s.Signatures)))
+	for _, sig := range s.Signatures {
+		out = append(append(out, sig.Key[:]...), sig.Signature[:]...)
+	}
+	return out, nil
+}
+
+// UnmarshalRootChange reads what Marshal wrote. It copies. Errors match
+// ErrMalformed.
+func UnmarshalRootChange(data []byte) (*SignedRootChange, error) {
+	r := &binaryReader{in: data}
+	if r.take(len(changeMagic)) != changeMagic {
+		return nil, fmt.Errorf("snapshot: not an encoded change of root (want %q first): %w", changeMagic, ErrMalformed)
+	}
+	s := &SignedRootChange{Change: r.bytes(2, MaxRecord)}
+	for range r.count(MaxSigners) {
+		var sig SignerSignature
+		copy(sig.Key[:], r.take(len(sig.Key)))
+		copy(sig.Signature[:], r.take(len(sig.Signature)))
+		s.Signatures = append(s.Signatures, sig)
+	}
+	if r.err == "" && len(r.in) != 0 {
+		r.fail(fmt.Sprintf("%d bytes after the end", len(r.in)))
+	}
+	if r.err != "" {
+		return nil, fmt.Errorf("snapshot: an encoded change of root with %s: %w", r.err, ErrMalformed)
+	}
+	return s, nil
+}
+
+// verify returns the change if the threshold of signers signed it for cluster. The
+// signatures are checked before anything is parsed. A signature of a stranger, or
+// one that does not verify, counts for nothing.
+func (s *SignedRootChange) verify(cluster string, signers *Signers) (RootChange, error) {
+	if s == nil || len(s.Change) == 0 || len(s.Change) > MaxRecord || len(s.Signatures) > MaxSigners {
+		return RootChange{}, refuse(checkLimits, "", "the change of root or its list of signatures is missing or above its limit")
+	}
+	statement := PAE(TypeRootChange, cluster, s.Change)
+	signed := 0
+	for _, k := range signers.Keys {
+		for i := range s.Signatures {
+			if sig := &s.Signatures[i]; bytes.Equal(sig.Key[:], k.Key) && ed25519.Verify(k.Key, statement, sig.Signature[:]) {
+				signed++
+				break
+			}
+		}
+	}
+	if signers.Threshold < 1 || signed < signers.Threshold {
+		return RootChange{}, refuse(checkSignature, "", fmt.Sprintf("%d of the signers that this node knows have signed the change of root, %d must", signed, signers.Threshold))
+	}
+	var r RootChange
+	if _, err := decode(string(s.Change), &r); err != nil {
+		return RootChange{}, refuse(checkSchema, "", "change of root: "+err.Error())
+	}
+	if msg := r.fault(); msg != "" {
+		return RootChange{}, refuse(checkSchema, "", "change of root: "+msg)
+	}
+	if r.ClusterID != cluster {
+		return RootChange{}, refuse(checkCluster, "", fmt.Sprintf("the change of root is of cluster %.80q", r.ClusterID))
+	}
+	return r, nil
+}
+
+// ErrNoRootChange is matched when none of the changes leads away from the root
+// that a node pins.
+var ErrNoRootChange = fmt.Errorf("%w: no change of root leads away from the pinned one", ErrRejected)
+
+// VerifyRootChanges returns where the root that a node pins went: changes are those
+// of its cluster, in the order of the history, and bundle is its newest trust
+// bundle, whose signers it believes. Those before pin came into force are passed
+// over. From there each must follow on the one before, and be signed by the
+// threshold of bundle's signers.
+//
+// A change at a place of the history that the bundle has seen taken is refused: it
+// was signed and never made, or it is one that was replayed. Errors match
+// ErrRejected; [ErrNoRootChange] if pin did not change.
+func VerifyRootChanges(changes []*SignedRootChange, bundle *Verified, pin identity.KeyID) (RootChange, error) {
+	held, ok := bundle.TrustBundle()
+	if !ok {
+		return RootChange{}, fmt.Errorf("snapshot: VerifyRootChanges needs a trust bundle")
+	}
+	if len(changes) > MaxRootChanges {
+		return RootChange{}, refuse(checkLimits, "", fmt.Sprintf("%d changes of root, limit %d", len(changes), MaxRootChanges))
+	}
+	at := RootChange{ClusterID: held.ClusterID, Index: held.Head.Index, AuthorityEpoch: held.AuthorityEpoch, Root: pin}
+	found, why := false, error(nil)
+	for _, s := range changes {
+		next, err := s.verify(held.ClusterID, &held.Signers)
+		if err != nil {
+			why = err // one of before our signers were those; or not a genuine one
+			continue
+		}
+		if next.PreviousRoot != at.Root {
+			continue
+		}
+		switch {
+		case next.AuthorityEpoch <= at.AuthorityEpoch:
+			return RootChange{}, refuse(checkEpoch, "", fmt.Sprintf("a change of root to authority epoch %d, and %d is known", next.AuthorityEpoch, at.AuthorityEpoch))
+		case next.Index <= at.Index:
+			return RootChange{}, refuse(checkVersion, "", fmt.Sprintf("a change of root at index %d of the history, which is known to lead to %d without it", next.Index, at.Index))
+		case !found && next.Index == at.Index+1 && next.Previous != held.Head.Hash:
+			return RootChange{}, refuse(checkVersion, "", fmt.Sprintf("a change of root after another transition at index %d than the one that is known", at.Index))
+		case found && next.SeedEpoch <= at.SeedEpoch:
+			return RootChange{}, refuse(checkVersion, "", fmt.Sprintf("seed epoch %d follows %d", next.SeedEpoch, at.SeedEpoch))
+		}
+		at, found = next, true
+	}
+	switch {
+	case found:
+		return at, nil
+	case why != nil:
+		return RootChange{}, fmt.Errorf("%w: %w", ErrNoRootChange, why)
+	}
+	return RootChange{}, ErrNoRootChange
+}
