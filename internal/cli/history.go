@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -155,9 +156,6 @@ func (c *CLI) verifyHistory(resp *fealtyv1.GetHistoryResponse, want identity.Key
 		return explain.Wrap(err, explain.HistoryInvalid, pairs...)
 	}
 	keyID := identity.KeyID(sha256.Sum256(resp.GetTransactionKey()))
-	if !want.IsZero() && keyID != want {
-		return refused(nil, "", fmt.Sprintf("it came with transaction key %s, and --transaction-key is %s", keyID, want))
-	}
 	parsed, err := x509.ParsePKIXPublicKey(resp.GetTransactionKey())
 	key, ok := parsed.(ed25519.PublicKey)
 	if err != nil || !ok {
@@ -170,6 +168,13 @@ func (c *CLI) verifyHistory(resp *fealtyv1.GetHistoryResponse, want identity.Key
 	if err != nil {
 		return refused(err, "", err.Error())
 	}
+	// The key of an earlier seed will do: from its head on the signers vouch for the next.
+	if !want.IsZero() && !slices.ContainsFunc(v.TransactionKeys(), func(k ed25519.PublicKey) bool {
+		id, err := identity.KeyOfPublic(k)
+		return err == nil && id == want
+	}) {
+		return refused(nil, "", fmt.Sprintf("it came with transaction key %s, and --transaction-key is %s, which is that of no seed of this history", keyID, want))
+	}
 	// What was shown beside the records has to say the same.
 	for i, t := range resp.GetTransitions() {
 		l := v.Links()[i]
@@ -177,11 +182,12 @@ func (c *CLI) verifyHistory(resp *fealtyv1.GetHistoryResponse, want identity.Key
 			return refused(nil, itoa(int64(l.Index)), "what the coordinator says of a transition is not what its signed record says")
 		}
 	}
-	return c.print(checked(v, keyID, !want.IsZero()))
+	return c.print(checked(v, keyID, want))
 }
 
 // checked says what a verified history was checked for.
-func checked(v *history.Verified, key identity.KeyID, pinned bool) result {
+func checked(v *history.Verified, key, want identity.KeyID) result {
+	pinned := !want.IsZero()
 	head := v.Head()
 	rules := make(list, 0, len(history.Rules()))
 	for _, r := range history.Rules() {
@@ -197,7 +203,9 @@ func checked(v *history.Verified, key identity.KeyID, pinned bool) result {
 		f.paint("history", green, fmt.Sprintf("● verified: %s of cluster %s, from genesis to head", plural(len(v.Links()), "transition", "transitions"), v.Manifest().Cluster))
 		f.add("head", fmt.Sprintf("%s, index %d, authority epoch %d", head.Hash, head.Index, head.AuthorityEpoch))
 		f.add("manifest", v.Manifest().Hash().String())
-		if pinned {
+		if pinned && want != key {
+			f.add("transaction key", key.String()+", by the signers from the one that was given")
+		} else if pinned {
 			f.add("transaction key", key.String()+", the one that was given")
 		} else {
 			f.paint("transaction key", amber, key.String()+" ▲ as it was sent: compare it with what you know, and give it with --transaction-key")

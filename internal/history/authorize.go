@@ -1,12 +1,14 @@
 package history
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // ErrUnauthorized is matched by every [*UnauthorizedError].
@@ -53,7 +55,18 @@ func StatementOf(kind Kind, next manifest.Hash, current Hash) []byte {
 // nothing at another head, and the kind, so that consent to one is not consent
 // to another. Index and epoch are 0 but for restore, where they are the choice
 // of the signers; elsewhere they follow from the link before.
+//
+// A reseed has another statement, [snapshot.RootChange]: it names the new keys too,
+// and nodes that do not read the history verify it for themselves. It is nil for a
+// reseed whose parts can be nobody's; nothing authorizes that.
 func (t *Transition) Statement() []byte {
+	if t.Kind == KindReseed {
+		statement, err := t.RootChange().Statement()
+		if err != nil {
+			return nil
+		}
+		return statement
+	}
 	b := append([]byte("fealty history statement v1\x00"), byte(len(t.Kind)))
 	b = append(b, t.Kind...)
 	b = append(b, t.Manifest[:]...)
@@ -64,6 +77,37 @@ func (t *Transition) Statement() []byte {
 	}
 	b = binary.BigEndian.AppendUint64(b, index)
 	return binary.BigEndian.AppendUint64(b, epoch)
+}
+
+// RootChange returns what the signers of a reseed sign; the zero value for the
+// other kinds.
+func (t *Transition) RootChange() snapshot.RootChange {
+	if t.Kind != KindReseed || t.Reseed == nil {
+		return snapshot.RootChange{}
+	}
+	r := t.Reseed
+	return snapshot.RootChange{
+		ClusterID: r.Cluster, Index: t.Index, Previous: snapshot.Digest(t.Previous), Manifest: snapshot.Digest(t.Manifest),
+		AuthorityEpoch: t.AuthorityEpoch, SeedEpoch: t.SeedEpoch, PreviousRoot: r.PreviousRoot, Root: r.Root,
+		ConfigRoot: bytes.Clone(r.ConfigRoot[:]), TransactionKey: bytes.Clone(r.TransactionKey[:]),
+	}
+}
+
+// SignedRootChange returns the change of root that t makes, with the signers'
+// signatures, as nodes verify it; nil for the other kinds.
+func (t *Transition) SignedRootChange() (*snapshot.SignedRootChange, error) {
+	if t.Kind != KindReseed {
+		return nil, nil
+	}
+	change, err := t.RootChange().Encode()
+	if err != nil {
+		return nil, err
+	}
+	out := &snapshot.SignedRootChange{Change: change}
+	for _, s := range t.Signatures {
+		out.Signatures = append(out.Signatures, snapshot.SignerSignature{Key: s.Key, Signature: s.Signature})
+	}
+	return out, nil
 }
 
 // Authorize reports whether signatures over statement reach the threshold of the
@@ -84,6 +128,9 @@ func Authorize(inForce *manifest.Manifest, statement []byte, signatures []Signat
 }
 
 func countSigners(inForce *manifest.Manifest, statement []byte, signatures []Signature) (int, error) {
+	if len(statement) == 0 {
+		return 0, &UnauthorizedError{Need: inForce.Signers.Threshold} // there is nothing that they could have signed
+	}
 	known := make(map[manifest.Key]bool, len(inForce.Signers.Keys))
 	for _, s := range inForce.Signers.Keys {
 		known[s.Key] = true

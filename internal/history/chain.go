@@ -1,6 +1,7 @@
 package history
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
@@ -39,6 +40,49 @@ type Verified struct {
 	links    []Link // at least one
 	manifest *manifest.Manifest
 	seen     meshKeys
+	keys     []ed25519.PublicKey // the transaction key of each seed; empty: of the first one, nobody said
+	trusted  ed25519.PublicKey   // what the caller of Verify believes
+}
+
+// TransactionKey returns the key that signs the head: that of the newest seed.
+func (v *Verified) TransactionKey() ed25519.PublicKey {
+	if len(v.keys) == 0 {
+		return nil
+	}
+	return v.keys[len(v.keys)-1]
+}
+
+// TransactionKeys returns the transaction key of each seed, oldest first. Each signed
+// the head while its seed was in force, the last one signs it now.
+func (v *Verified) TransactionKeys() []ed25519.PublicKey { return slices.Clone(v.keys) }
+
+// Reseeds returns the links that brought a new seed into force, oldest first.
+func (v *Verified) Reseeds() []Link {
+	var out []Link
+	for _, l := range v.links {
+		if l.Reseed != nil {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// lastReseed returns the newest of them, or nil.
+func (v *Verified) lastReseed() *Reseed {
+	for i := len(v.links) - 1; i >= 0; i-- {
+		if r := v.links[i].Reseed; r != nil {
+			return r
+		}
+	}
+	return nil
+}
+
+// length returns the number of links of v, which may be nil.
+func (v *Verified) length() int {
+	if v == nil {
+		return 0
+	}
+	return len(v.links)
 }
 
 // Head returns the signed head record.
@@ -101,12 +145,20 @@ func (e *VerifyError) Is(target error) bool { return target == ErrUnverified }
 // Verify replays h from genesis to head. transactionKey is what the caller
 // trusts: it derives from the seed that it holds, or was pinned. The error is a
 // [*VerifyError] for the first rule that is broken.
+//
+// It may be the key of an earlier seed than the newest: it signed the head before
+// the reseed, and from there the signers authorize the next key. Who acts on a
+// history with the keys of a seed compares [Verified.TransactionKey] with them: a
+// seed that was replaced must not.
 func Verify(h *History, transactionKey ed25519.PublicKey) (*Verified, error) {
+	if len(transactionKey) != ed25519.PublicKeySize {
+		return nil, &VerifyError{Rule: "head-signature", Detail: fmt.Sprintf("a transaction key of %d bytes, want %d", len(transactionKey), ed25519.PublicKeySize)}
+	}
 	r := &replay{history: h, key: transactionKey}
 	if err := r.checkHead(); err != nil {
 		return nil, err
 	}
-	return replayLinks(&Verified{seen: make(meshKeys)}, h, r.record)
+	return replayLinks(&Verified{seen: make(meshKeys), trusted: transactionKey}, h, r.record)
 }
 
 // replayLinks checks the links of h one after the other on top of v, which it
@@ -120,6 +172,9 @@ func replayLinks(v *Verified, h *History, head Record) (*Verified, error) {
 		v.add(s)
 	}
 	v.record, v.version = head, h.Version
+	if len(v.keys) == 0 {
+		v.keys = []ed25519.PublicKey{v.trusted} // which signed the head
+	}
 	for _, rule := range endRules {
 		if detail := rule.find(v); detail != "" {
 			return nil, &VerifyError{Rule: rule.Name, Detail: detail}
@@ -133,6 +188,12 @@ func (v *Verified) add(s *step) {
 	v.links = append(v.links, s.link)
 	v.manifest = s.manifest
 	v.seen[s.link.MeshCAKey] = s.link.AuthorityEpoch
+	if r := s.link.Reseed; r != nil {
+		if len(v.keys) == 0 {
+			v.keys = append(v.keys, bytes.Clone(r.PreviousKey[:]))
+		}
+		v.keys = append(v.keys, bytes.Clone(r.TransactionKey[:]))
+	}
 }
 
 // clone returns a copy of v that links can be added to; v may be nil.
@@ -140,7 +201,8 @@ func (v *Verified) clone() *Verified {
 	if v == nil {
 		return &Verified{seen: make(meshKeys)}
 	}
-	return &Verified{record: v.record, version: v.version, links: slices.Clip(v.links), manifest: v.manifest, seen: maps.Clone(v.seen)}
+	return &Verified{record: v.record, version: v.version, links: slices.Clip(v.links), manifest: v.manifest, seen: maps.Clone(v.seen),
+		keys: slices.Clip(v.keys), trusted: v.trusted}
 }
 
 // extend returns v and one link more, checked like any other. v may be nil.
@@ -172,8 +234,8 @@ func Genesis(m *manifest.Manifest) *Transition {
 // follows from v and m filled in, and whether authority moves. If it does, the
 // caller puts the hash of a new mesh CA key in MeshCAKey, which is zero then; if
 // kind is reshare or reseed, or m changes the seed's owners or threshold, new
-// ShareCommitments, nil then; if kind is reseed, a new Salt. Reason and
-// Signatures are always the caller's.
+// ShareCommitments, nil then; if kind is reseed, a new Salt, and [Verified.ReseedTo]
+// in Reseed. Reason and Signatures are always the caller's.
 //
 // Rekey keeps the manifest: m is that in force. For a restore see [Verified.Restore].
 func (v *Verified) Next(kind Kind, m *manifest.Manifest) (t *Transition, moves bool) {
@@ -197,6 +259,22 @@ func (v *Verified) Next(kind Kind, m *manifest.Manifest) (t *Transition, moves b
 		t.ShareCommitments = c.ShareCommitments
 	}
 	return t, moves
+}
+
+// SeedKeys are the public keys of a new seed.
+type SeedKeys struct {
+	Root                       identity.KeyID // hash of the root CA's public key
+	ConfigRoot, TransactionKey ed25519.PublicKey
+}
+
+// ReseedTo returns what a reseed after v to a seed with these keys says of them.
+// previous is the root CA key in force.
+func (v *Verified) ReseedTo(previous identity.KeyID, next SeedKeys) *Reseed {
+	r := &Reseed{Cluster: v.manifest.Cluster, PreviousRoot: previous, Root: next.Root, PreviousSignature: v.record.Signature}
+	copy(r.ConfigRoot[:], next.ConfigRoot)
+	copy(r.TransactionKey[:], next.TransactionKey)
+	copy(r.PreviousKey[:], v.TransactionKey())
+	return r
 }
 
 // Restore returns the transition that goes on from v after a restore at now: its

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/store/storetest"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -130,7 +131,12 @@ func spoiledHistories() []spoiled {
 		{"genesis-shape", "index", genesis(func(t *history.Transition) { t.Index = 2 })},
 		{"genesis-shape", "link before", genesis(func(t *history.Transition) { t.Previous = history.Hash{1} })},
 		{"genesis-shape", "epoch", genesis(func(t *history.Transition) { t.AuthorityEpoch = 2 })},
-		{"genesis-shape", "seed epoch", genesis(func(t *history.Transition) { t.SeedEpoch = 2 })},
+		{"genesis-shape", "seed epoch", func(c *chain) *history.History {
+			c.links[0].SeedEpoch = 2
+			h := c.history()
+			h.Head = headBy(c.k.transaction, c.links[0], h.Links[0])
+			return h
+		}},
 		{"genesis-shape", "another kind first", genesis(func(t *history.Transition) { t.Kind = history.KindSet })},
 		{"genesis-shape", "a second one", set(history.KindSet, moreNodes, func(_ *chain, t *history.Transition) { t.Kind = history.KindGenesis })},
 		{"genesis-shape", "beginning cut off", func(c *chain) *history.History {
@@ -186,11 +192,87 @@ func spoiledHistories() []spoiled {
 			return c.history()
 		}},
 		{"reshare-seed-only", "coordinator", set(history.KindReshare, moved, func(*chain, *history.Transition) {})},
-		{"seed-epoch", "set moves it", set(history.KindSet, moreNodes, func(_ *chain, t *history.Transition) { t.SeedEpoch = 2 })},
-		{"seed-epoch", "reseed keeps it", set(history.KindReseed, base, func(_ *chain, t *history.Transition) { t.SeedEpoch = 1 })},
+		{"seed-epoch", "set moves it", func(c *chain) *history.History {
+			t := c.add(history.KindSet, moreNodes)
+			t.SeedEpoch = 2
+			h := c.history()
+			h.Head = headBy(c.k.transaction, t, h.Links[1])
+			return h
+		}},
+		{"seed-epoch", "reseed keeps it", func(c *chain) *history.History {
+			t := c.add(history.KindReseed, base)
+			t.SeedEpoch = 1
+			h := c.history()
+			h.Head = headBy(c.k.transactionOf(2), t, h.Links[1])
+			return h
+		}},
 		{"salt", "none", genesis(func(t *history.Transition) { t.Salt = history.Salt{} })},
 		{"salt", "changes", set(history.KindSet, moreNodes, func(_ *chain, t *history.Transition) { t.Salt[5]++ })},
 		{"salt", "reseed keeps it", set(history.KindReseed, base, func(c *chain, t *history.Transition) { t.Salt = c.links[0].Salt })},
+		{"reseed-keys", "a reseed without", func(c *chain) *history.History {
+			t := c.add(history.KindReseed, base)
+			t.Reseed = nil
+			h := c.history()
+			h.Head = headBy(c.k.transaction, t, h.Links[1])
+			return h
+		}},
+		{"reseed-keys", "a set with", set(history.KindSet, moreNodes, func(c *chain, t *history.Transition) {
+			t.Reseed = c.verifiedUpTo(1).ReseedTo(rootOf(1), history.SeedKeys{Root: rootOf(2), TransactionKey: c.k.public()})
+		})},
+		{"reseed-keys", "of another cluster", set(history.KindReseed, base, func(_ *chain, t *history.Transition) { t.Reseed.Cluster = "other.example" })},
+		{"reseed-keys", "of no cluster", set(history.KindReseed, base, func(_ *chain, t *history.Transition) { t.Reseed.Cluster = "" })},
+		{"reseed-keys", "the root stays", set(history.KindReseed, base, func(_ *chain, t *history.Transition) { t.Reseed.Root = t.Reseed.PreviousRoot })},
+		{"reseed-keys", "the transaction key stays", func(c *chain) *history.History {
+			t := c.add(history.KindReseed, base)
+			copy(t.Reseed.TransactionKey[:], c.k.public())
+			c.authorize(t)
+			h := c.history()
+			h.Head = headBy(c.k.transaction, t, h.Links[1])
+			return h
+		}},
+		{"reseed-keys", "the head before was not signed by the key before", set(history.KindReseed, base, func(_ *chain, t *history.Transition) { t.Reseed.PreviousSignature[3]++ })},
+		{"reseed-keys", "another key before", set(history.KindReseed, base, func(c *chain, t *history.Transition) {
+			copy(t.Reseed.PreviousKey[:], newTesters(c.t).public())
+		})},
+		{"reseed-keys", "the second skips the first", func(c *chain) *history.History {
+			c.add(history.KindReseed, base)
+			t := c.add(history.KindReseed, base)
+			t.Reseed.PreviousRoot = rootOf(1)
+			c.authorize(t)
+			return c.history()
+		}},
+		{"reseed-keys", "an earlier root comes back", func(c *chain) *history.History {
+			c.add(history.KindReseed, base)
+			t := c.add(history.KindReseed, base)
+			t.Reseed.Root = rootOf(1)
+			c.authorize(t)
+			return c.history()
+		}},
+		{"reseed-keys", "the second names another key before", func(c *chain) *history.History {
+			c.add(history.KindReseed, base)
+			t := c.add(history.KindReseed, base)
+			copy(t.Reseed.PreviousKey[:], c.k.public())
+			return c.history()
+		}},
+		{"signatures", "of a reseed to other keys", func(c *chain) *history.History {
+			t := c.add(history.KindReseed, base)
+			consent := t.Signatures
+			t.Reseed.ConfigRoot[1]++
+			t.Signatures = consent
+			return c.history()
+		}},
+		{"transaction-key", "a chain of others, reseeded", func(c *chain) *history.History {
+			c.k = newTesters(c.t)
+			c = newChain(c.t, c.k, base)
+			c.add(history.KindReseed, base)
+			return c.history()
+		}},
+		{"head-signature", "by the seed before the reseed", func(c *chain) *history.History {
+			t := c.add(history.KindReseed, base)
+			h := c.history()
+			h.Head = headBy(c.k.transaction, t, h.Links[1])
+			return h
+		}},
 		{"threshold", "another", genesis(func(t *history.Transition) { t.Threshold = 2 })},
 		{"shares-of-owners", "a person without", func(c *chain) *history.History {
 			c = newChain(c.t, c.k, persons)
@@ -367,12 +449,91 @@ func TestStatementsDiffer(t *testing.T) {
 		seen[s] = name
 	}
 	for _, kind := range history.Kinds() {
+		if kind == history.KindReseed {
+			continue // see below: without its keys it has no statement
+		}
 		add(string(kind), history.Transition{Kind: kind})
 		add(string(kind)+" of a manifest", history.Transition{Kind: kind, Manifest: manifest.Hash{1}})
 		add(string(kind)+" after a link", history.Transition{Kind: kind, Previous: history.Hash{1}})
 	}
 	add("restore at an index", history.Transition{Kind: history.KindRestore, Index: 1})
 	add("restore in an epoch", history.Transition{Kind: history.KindRestore, AuthorityEpoch: 1})
+
+	if s := (&history.Transition{Kind: history.KindReseed, Manifest: manifest.Hash{1}, Previous: history.Hash{1}}).Statement(); s != nil {
+		t.Errorf("a reseed without keys has the statement %q", s)
+	}
+	k := newTesters(t)
+	reseed := *newChain(t, k, base).add(history.KindReseed, base)
+	add("reseed", reseed)
+	for name, change := range map[string]func(t *history.Transition){
+		"manifest":        func(t *history.Transition) { t.Manifest[0]++ },
+		"previous":        func(t *history.Transition) { t.Previous[0]++ },
+		"index":           func(t *history.Transition) { t.Index++ },
+		"authority epoch": func(t *history.Transition) { t.AuthorityEpoch++ },
+		"seed epoch":      func(t *history.Transition) { t.SeedEpoch++ },
+		"cluster":         func(t *history.Transition) { t.Reseed.Cluster = "other.example" },
+		"previous root":   func(t *history.Transition) { t.Reseed.PreviousRoot[0]++ },
+		"root":            func(t *history.Transition) { t.Reseed.Root[0]++ },
+		"config root":     func(t *history.Transition) { t.Reseed.ConfigRoot[0]++ },
+		"transaction key": func(t *history.Transition) { t.Reseed.TransactionKey[0]++ },
+	} {
+		other, keys := reseed, *reseed.Reseed
+		other.Reseed = &keys
+		change(&other)
+		add("reseed with another "+name, other)
+	}
+}
+
+// Who knows the transaction key of any seed of the chain can verify all of it, and
+// learns which seed is in force.
+func TestVerifyAcrossSeeds(t *testing.T) {
+	k := newTesters(t)
+	c := newChain(t, k, base)
+	more := base
+	more.nodes = 1
+	c.add(history.KindSet, more)
+	c.add(history.KindReseed, more)
+	c.add(history.KindRekey, more)
+	c.add(history.KindReseed, base)
+	c.add(history.KindSet, more)
+	h := c.history()
+	for epoch := uint64(1); epoch <= 3; epoch++ {
+		v, err := history.Verify(h, k.transactionOf(epoch).Public().(ed25519.PublicKey))
+		if err != nil {
+			t.Fatalf("by the key of seed epoch %d: %v", epoch, err)
+		}
+		if !v.TransactionKey().Equal(k.transactionOf(3).Public()) || v.Current().SeedEpoch != 3 || len(v.Reseeds()) != 2 {
+			t.Errorf("by the key of seed epoch %d: key %x, seed epoch %d, %d reseeds", epoch, v.TransactionKey(), v.Current().SeedEpoch, len(v.Reseeds()))
+		}
+	}
+	// A seed that was replaced moves no head, whatever it is told to write.
+	kv := storetest.NewMemory(0).Open()
+	l := history.New(kv)
+	var v *history.Verified
+	for i, link := range c.links {
+		var err error
+		if i > 0 {
+			if _, err := l.Append(t.Context(), v, link, c.manifests[i], newTesters(t).transaction); !errors.Is(err, history.ErrUnverified) {
+				t.Errorf("link %d by a key of nobody: %v", i, err)
+			}
+		}
+		if link.SeedEpoch > 1 {
+			if _, err := l.Append(t.Context(), v, link, c.manifests[i], k.transaction); !errors.Is(err, history.ErrUnverified) {
+				t.Errorf("link %d by the first seed: %v", i, err)
+			}
+		}
+		if v, err = l.Append(t.Context(), v, link, c.manifests[i], k.transactionOf(link.SeedEpoch)); err != nil {
+			t.Fatalf("link %d: %v", i, err)
+		}
+		if _, err := l.Follow(t.Context(), v, k.public()); err != nil {
+			t.Errorf("follow to link %d by the first key: %v", i, err)
+		}
+	}
+	// Following needs no more than what came after.
+	first := newChain(t, k, base).verified()
+	if _, err := l.Follow(t.Context(), first, k.public()); err != nil {
+		t.Errorf("follow from genesis: %v", err)
+	}
 }
 
 func TestCheckMark(t *testing.T) {

@@ -103,11 +103,13 @@ func (l *Log) Follow(ctx context.Context, known *Verified, transactionKey ed2551
 	if known == nil || len(h.Links) > 0 && !follows(h.Links[0], stop) {
 		return Verify(h, transactionKey)
 	}
-	r := &replay{history: h, key: transactionKey, known: len(known.links)}
+	r := &replay{history: h, key: transactionKey, known: known}
 	if err := r.checkHead(); err != nil {
 		return nil, err
 	}
-	return replayLinks(known.clone(), h, r.record)
+	next := known.clone()
+	next.trusted = transactionKey
+	return replayLinks(next, h, r.record)
 }
 
 // follows reports whether the encoded link names previous as the one before.
@@ -204,6 +206,16 @@ func (l *Log) Append(ctx context.Context, base *Verified, t *Transition, m *mani
 	raw, err := t.Encode()
 	if err != nil {
 		return nil, err
+	}
+	public, ok := key.Public().(ed25519.PublicKey)
+	if !ok {
+		return nil, fmt.Errorf("history: the transaction key is a %T, want Ed25519", key.Public())
+	}
+	if len(next.keys) == 0 {
+		next.keys, next.trusted = []ed25519.PublicKey{public}, public
+	}
+	if !next.TransactionKey().Equal(public) {
+		return nil, &VerifyError{Rule: "head-signature", Index: t.Index, Detail: "it would be signed by another transaction key than that of the newest seed"}
 	}
 	next.record, err = signRecord(t, next.Current().Hash, key)
 	if err != nil {

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"fmt"
 	"slices"
@@ -33,10 +34,31 @@ func Rules() []Rule {
 // replay is what the rules about the head look at.
 type replay struct {
 	history *History
-	key     ed25519.PublicKey
-	known   int    // links before those of history, verified already
-	record  Record // set by head-encoding
+	key     ed25519.PublicKey // trusted by the caller: that of some seed of the chain
+	known   *Verified         // the links before those of history; nil: none
+	record  Record            // set by head-encoding
 }
+
+// headKey returns the key that has to have signed the head: that of the last reseed,
+// or else the one that is trusted. It is a claim of the chain until the links were
+// replayed; what it spares is replaying a chain whose head nobody signed.
+func (r *replay) headKey() ed25519.PublicKey {
+	for _, raw := range slices.Backward(r.history.Links) {
+		if !bytes.Contains(raw, reseedMember) {
+			continue
+		}
+		if t, err := Decode(raw); err == nil && t.Reseed != nil {
+			return t.Reseed.TransactionKey[:]
+		}
+	}
+	if r.known != nil {
+		return r.known.TransactionKey()
+	}
+	return r.key
+}
+
+// reseedMember is in the canonical bytes of every link that names keys.
+var reseedMember = []byte(`"reseed":{`)
 
 func (r *replay) checkHead() error {
 	for _, rule := range headRules {
@@ -59,7 +81,7 @@ var headRules = [...]struct {
 		for _, m := range r.history.Manifests {
 			total += len(m)
 		}
-		switch n := r.known + len(r.history.Links); {
+		switch n := r.known.length() + len(r.history.Links); {
 		case n == 0:
 			return "no transitions"
 		case n > MaxTransitions:
@@ -77,7 +99,7 @@ var headRules = [...]struct {
 		return ""
 	}},
 	{Rule{"head-signature", "who cannot derive keys from the seed must not move the head (I10)", "manifest.md, History"}, func(r *replay) string {
-		if !r.record.VerifySignature(r.key) {
+		if !r.record.VerifySignature(r.headKey()) {
 			return "the head is not signed by the transaction key of this seed: this is the history of another cluster or seed, or forged"
 		}
 		return ""
@@ -277,6 +299,7 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
+	{Rule{"reseed-keys", "the keys of a new seed count by the signers' word, and hang together with those before", "manifest.md, History"}, checkReseed},
 	{Rule{"threshold", "owners would learn at a loss that it takes more of them", "manifest.md, Manifest"}, func(s *step) string {
 		if want := s.manifest.Seed.Threshold; s.link.Threshold != want {
 			return fmt.Sprintf("threshold %d, and the manifest says %d", s.link.Threshold, want)
@@ -326,6 +349,43 @@ var linkRules = [...]struct {
 	}},
 }
 
+// checkReseed: a reseed, and it alone, names keys: those of its seed, which are new,
+// and the transaction key before, which signed the head before.
+func checkReseed(s *step) string {
+	r := s.link.Reseed
+	if (s.link.Kind == KindReseed) != (r != nil) {
+		return fmt.Sprintf("kind %s: a reseed, and it alone, names the keys of its seed", s.link.Kind)
+	}
+	if r == nil {
+		return ""
+	}
+	if r.Cluster != s.manifest.Cluster {
+		return fmt.Sprintf("the change of root is of cluster %.80q, the manifest of %s", r.Cluster, s.manifest.Cluster)
+	}
+	if _, err := s.link.RootChange().Encode(); err != nil {
+		return err.Error()
+	}
+	if before := s.before.TransactionKey(); before != nil && !before.Equal(ed25519.PublicKey(r.PreviousKey[:])) {
+		return "it names another transaction key before it than the reseed before"
+	}
+	for _, l := range s.before.links {
+		if o := l.Reseed; o != nil && (o.Root == r.Root || o.PreviousRoot == r.Root || o.ConfigRoot == r.ConfigRoot || o.TransactionKey == r.TransactionKey || o.PreviousKey == r.TransactionKey) {
+			return "a key of an earlier seed comes back"
+		}
+	}
+	if last := s.before.lastReseed(); last != nil && last.Root != r.PreviousRoot {
+		return fmt.Sprintf("it takes the place of root %s, and %s was in force", r.PreviousRoot, last.Root)
+	}
+	if r.PreviousKey == r.TransactionKey {
+		return "the transaction key stays"
+	}
+	head := Record{Hash: s.prev.Hash, Index: s.prev.Index, AuthorityEpoch: s.prev.AuthorityEpoch, Signature: r.PreviousSignature}
+	if !head.VerifySignature(r.PreviousKey[:]) {
+		return "the head before it was not signed by the transaction key before it"
+	}
+	return ""
+}
+
 // checkShares: one commitment for each owner with a recipient, in the order of
 // the manifest. A keeper may have one: it can be given a share or the whole seed.
 func checkShares(s *step) string {
@@ -355,6 +415,12 @@ var endRules = [...]struct {
 		if v.record.Hash != last.Hash || v.record.Index != last.Index || v.record.AuthorityEpoch != last.AuthorityEpoch {
 			return fmt.Sprintf("the head names index %d, epoch %d, %v, and the last link is index %d, epoch %d, %v",
 				v.record.Index, v.record.AuthorityEpoch, v.record.Hash, last.Index, last.AuthorityEpoch, last.Hash)
+		}
+		return ""
+	}},
+	{Rule{"transaction-key", "a chain that no trusted key signed is anybody's (I10)", "manifest.md, History"}, func(v *Verified) string {
+		if !slices.ContainsFunc(v.keys, func(k ed25519.PublicKey) bool { return k.Equal(v.trusted) }) {
+			return "no seed of the chain has the transaction key that is trusted: this is the history of another cluster, or forged"
 		}
 		return ""
 	}},

@@ -64,6 +64,24 @@ func (k *testers) signer(i int) manifest.Key {
 	return manifest.Key(k.signers[i].Public().(ed25519.PublicKey))
 }
 
+// seedKey derives a key from its purpose and seed epoch.
+func (k *testers) seedKey(purpose string, epoch uint64) ed25519.PrivateKey {
+	h := history.HashOf(fmt.Appendf(nil, "%s %d", purpose, epoch))
+	return ed25519.NewKeyFromSeed(h[:])
+}
+
+// transactionOf is the transaction key of a seed epoch; that of the first is the
+// run's own.
+func (k *testers) transactionOf(epoch uint64) ed25519.PrivateKey {
+	if epoch <= 1 {
+		return k.transaction
+	}
+	return k.seedKey("transaction", epoch)
+}
+
+// rootOf is the root CA key of a seed epoch.
+func rootOf(epoch uint64) identity.KeyID { return identity.KeyID{0x0a, byte(epoch)} }
+
 var base = policy{cluster: "test.example", trust: manifest.TrustRoot, keepers: 2, signers: []int{0, 1}, threshold: 2, seed: 1}
 
 func (k *testers) manifest(t testing.TB, p policy) *manifest.Manifest {
@@ -154,6 +172,12 @@ func (c *chain) verified() *history.Verified {
 	return v
 }
 
+// verifiedUpTo returns the state after the first n links.
+func (c *chain) verifiedUpTo(n int) *history.Verified {
+	c.t.Helper()
+	return (&chain{t: c.t, k: c.k, links: c.links[:n], manifests: c.manifests[:n]}).verified()
+}
+
 // add appends the transition that sets p, filled in as it should be.
 func (c *chain) add(kind history.Kind, p policy) *history.Transition {
 	c.t.Helper()
@@ -173,6 +197,12 @@ func (c *chain) fill(t *history.Transition, p policy, moves bool) {
 	}
 	if (t.Salt == history.Salt{}) {
 		t.Salt = history.Salt{byte(t.Index)}
+	}
+	if t.Kind == history.KindReseed {
+		t.Reseed = c.verified().ReseedTo(rootOf(t.SeedEpoch-1), history.SeedKeys{
+			Root: rootOf(t.SeedEpoch), ConfigRoot: c.k.seedKey("config root", t.SeedEpoch).Public().(ed25519.PublicKey),
+			TransactionKey: c.k.transactionOf(t.SeedEpoch).Public().(ed25519.PublicKey),
+		})
 	}
 	c.authorize(t)
 }
@@ -204,9 +234,14 @@ func (c *chain) history() *history.History {
 	return h
 }
 
-// head signs a head record for a link, honest or not.
+// head signs a head record for a link, honest or not, with the transaction key of
+// its seed epoch.
 func (k *testers) head(t *history.Transition, raw []byte) []byte {
+	return headBy(k.transactionOf(t.SeedEpoch), t, raw)
+}
+
+func headBy(key ed25519.PrivateKey, t *history.Transition, raw []byte) []byte {
 	r := history.Record{Hash: history.HashOf(raw), Index: t.Index, AuthorityEpoch: t.AuthorityEpoch}
-	copy(r.Signature[:], ed25519.Sign(k.transaction, r.SignedBytes()))
+	copy(r.Signature[:], ed25519.Sign(key, r.SignedBytes()))
 	return r.Encode()
 }

@@ -22,6 +22,7 @@ package history
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -131,8 +132,26 @@ type Transition struct {
 	ShareCommitments []ShareCommitment
 	Threshold        int // of the seed's shares, as in the manifest
 	Salt             Salt
-	Reason           string // for people; printable, at most MaxReasonBytes
+	Reason           string  // for people; printable, at most MaxReasonBytes
+	Reseed           *Reseed // of kind reseed; nil for the others. Not to be written to
 	Signatures       []Signature
+}
+
+// Reseed is what a reseed says of the keys of its seed, and how it hangs together
+// with the seed before. All but the last two stand in the statement that the
+// signers sign: see [Transition.Statement].
+type Reseed struct {
+	Cluster        string
+	PreviousRoot   identity.KeyID // the root CA key of the seed before
+	Root           identity.KeyID // that of the new one
+	ConfigRoot     [ed25519.PublicKeySize]byte
+	TransactionKey [ed25519.PublicKeySize]byte // signs the head from here on
+
+	// PreviousKey is the transaction key of the seed before, and PreviousSignature
+	// its signature of the head record before this link: who knows that key alone
+	// can follow the history to the new one.
+	PreviousKey       [ed25519.PublicKeySize]byte
+	PreviousSignature [ed25519.SignatureSize]byte
 }
 
 // wire is a Transition as JSON: RFC 8785 orders the members, numbers of 64 bits
@@ -150,7 +169,52 @@ type wire struct {
 	Threshold        int              `json:"threshold"`
 	Salt             Salt             `json:"salt"`
 	Reason           string           `json:"reason"`
+	Reseed           *wireReseed      `json:"reseed,omitzero"`
 	Signatures       []wireSignature  `json:"signatures"`
+}
+
+type wireReseed struct {
+	Cluster           string `json:"cluster"`
+	PreviousRoot      Hash   `json:"previous_root"`
+	Root              Hash   `json:"root"`
+	ConfigRoot        string `json:"config_root_key"` // these in standard base64, padded
+	TransactionKey    string `json:"transaction_key"`
+	PreviousKey       string `json:"previous_transaction_key"`
+	PreviousSignature string `json:"previous_signature"`
+}
+
+func (r *Reseed) wire() *wireReseed {
+	if r == nil {
+		return nil
+	}
+	text := base64.StdEncoding.EncodeToString
+	return &wireReseed{
+		Cluster: r.Cluster, PreviousRoot: Hash(r.PreviousRoot), Root: Hash(r.Root), ConfigRoot: text(r.ConfigRoot[:]),
+		TransactionKey: text(r.TransactionKey[:]), PreviousKey: text(r.PreviousKey[:]), PreviousSignature: text(r.PreviousSignature[:]),
+	}
+}
+
+func (w *wireReseed) reseed() (*Reseed, error) {
+	if w == nil {
+		return nil, nil
+	}
+	r := &Reseed{Cluster: w.Cluster, PreviousRoot: identity.KeyID(w.PreviousRoot), Root: identity.KeyID(w.Root)}
+	for _, f := range []struct {
+		name, text string
+		dst        []byte
+	}{
+		{"config_root_key", w.ConfigRoot, r.ConfigRoot[:]},
+		{"transaction_key", w.TransactionKey, r.TransactionKey[:]},
+		{"previous_transaction_key", w.PreviousKey, r.PreviousKey[:]},
+		{"previous_signature", w.PreviousSignature, r.PreviousSignature[:]},
+	} {
+		raw, err := base64.StdEncoding.DecodeString(f.text)
+		if err != nil || len(raw) != len(f.dst) {
+			return nil, fmt.Errorf("%w: reseed.%s is not %d bytes in base64", ErrEncoding, f.name, len(f.dst))
+		}
+		copy(f.dst, raw)
+	}
+	return r, nil
 }
 
 type wireCommitment struct {
@@ -182,7 +246,7 @@ func (t *Transition) Encode() ([]byte, error) {
 	w := wire{
 		Schema: transitionSchema, Index: t.Index, Previous: t.Previous, AuthorityEpoch: t.AuthorityEpoch, Kind: t.Kind,
 		Manifest: Hash(t.Manifest), MeshCAKey: Hash(t.MeshCAKey), SeedEpoch: t.SeedEpoch,
-		ShareCommitments: []wireCommitment{}, Threshold: t.Threshold, Salt: t.Salt, Reason: t.Reason, Signatures: []wireSignature{},
+		ShareCommitments: []wireCommitment{}, Threshold: t.Threshold, Salt: t.Salt, Reason: t.Reason, Reseed: t.Reseed.wire(), Signatures: []wireSignature{},
 	}
 	for _, c := range t.ShareCommitments {
 		w.ShareCommitments = append(w.ShareCommitments, wireCommitment(c))
@@ -210,6 +274,10 @@ func Decode(data []byte) (*Transition, error) {
 	t := &Transition{
 		Index: w.Index, Previous: w.Previous, AuthorityEpoch: w.AuthorityEpoch, Kind: w.Kind, Manifest: manifest.Hash(w.Manifest),
 		MeshCAKey: identity.KeyID(w.MeshCAKey), SeedEpoch: w.SeedEpoch, Threshold: w.Threshold, Salt: w.Salt, Reason: w.Reason,
+	}
+	var err error
+	if t.Reseed, err = w.Reseed.reseed(); err != nil {
+		return nil, err
 	}
 	for _, c := range w.ShareCommitments {
 		t.ShareCommitments = append(t.ShareCommitments, ShareCommitment(c))

@@ -74,6 +74,7 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/recovery", "mesh", "a share goes over a connection whose server proves itself"},
 	{"internal/recovery", "internal/keyring", "shares are the keyring's"},
 	{"internal/recovery", "internal/proof", "the server's proof"},
+	{"internal/history", "snapshot", "a reseed carries the change of root that nodes verify"},
 	{"cmd/fealty", "internal/cli", "main calls it"},
 	{"internal/cli", "internal/devcluster", "fealty dev runs one"},
 }
