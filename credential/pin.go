@@ -49,7 +49,8 @@ func LeafPin(leaf identity.KeyID) Pin { return Pin{leaf: true, key: leaf} }
 // Unproven names nobody: whoever answers is taken, and known as nobody. It is for
 // calls in which the server proves itself later, over the channel binding of the
 // very connection, such as the recovery of a seed: before that proof a caller must
-// send nothing that it would not tell a stranger, and believe nothing.
+// send nothing that it would not tell a stranger, and believe nothing. And it is for
+// what is public and verifies by its own signatures, such as a change of root.
 func Unproven() Pin { return Pin{nobody: true} }
 
 // Validate reports whether p names anything, or is [Unproven].

@@ -2,10 +2,8 @@ package agent
 
 import (
 	"bytes"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -25,8 +23,11 @@ type wanted struct {
 	// is, and key becomes its incarnation.
 	me *self
 	// beliefs are what the node accepted before under the same root; nil for a node
-	// that is new.
+	// that is new. Under another root the marks alone count.
 	beliefs *beliefs
+	// moved is the change of root that leads to pin, for a member that follows it; nil
+	// if pin is its root already.
+	moved *snapshot.RootChange
 }
 
 // session reports whether what is wanted is a person's or tool's identity: it
@@ -106,9 +107,19 @@ func verifyGrant(g *fealtyv1.JoinGrant, w wanted, now func() time.Time) (*admitt
 	case w.me != nil && id != w.me.ID:
 		return fail("chain", fmt.Errorf("it is of %s, this node is %s", id, w.me.ID))
 	}
-	if w.me != nil {
+	switch {
+	case w.me != nil && w.moved == nil:
 		out.me = *w.me
-	} else {
+	case w.me != nil:
+		a := w.me.anchor
+		a.Pin, a.Root, a.RootStatement = w.pin, root.Raw, g.GetRootStatement()
+		if out.me, err = a.verify(now()); err != nil {
+			return fail("root statement", err)
+		}
+		if !out.me.configRoot.Equal(w.moved.ConfigRoot) {
+			return fail("root statement", errors.New("it names another config root key than the signers authorized"))
+		}
+	default:
 		a := anchor{Cluster: w.cluster, ID: id, Kind: w.kind, Incarnation: w.key.id, Pin: w.pin, Root: root.Raw, RootStatement: g.GetRootStatement()}
 		if out.me, err = a.verify(now()); err != nil {
 			return fail("root statement", err)
@@ -128,7 +139,7 @@ func verifyGrant(g *fealtyv1.JoinGrant, w wanted, now func() time.Time) (*admitt
 	if err != nil {
 		return fail("trust bundle", err)
 	}
-	if !slices.ContainsFunc(trust.Roots(), func(c *x509.Certificate) bool { return identity.KeyOf(c) == w.pin }) {
+	if !names(trust, w.pin) {
 		return fail("trust bundle", errors.New("it does not believe in the pinned root"))
 	}
 	trusting := *b

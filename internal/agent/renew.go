@@ -150,6 +150,10 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 				if s.retry.After(now) {
 					s.retry = now.Add(upTo(time.Second))
 				}
+			case <-a.strange:
+				if a.askForChanges(ctx) {
+					s.unwelcome = true
+				}
 			case <-a.renewKick:
 				if !stuck && s.retry.After(now) {
 					s.retry = now.Add(upTo(time.Second))
@@ -191,6 +195,10 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 		if act == renewing && unwelcome(err) {
 			s.unwelcome = true
 		}
+		if strangeRoot(err) && a.askForChanges(ctx) {
+			s.unwelcome, s.retry = true, time.Time{}
+			pause.reset()
+		}
 	}
 }
 
@@ -206,7 +214,7 @@ func outcome(err error) string {
 }
 
 func (a *Agent) certify(ctx context.Context, act action) error {
-	if act == rejoining {
+	if act == rejoining || a.moved.Load() != nil {
 		return a.rejoin(ctx)
 	}
 	return a.renew(ctx)
@@ -306,7 +314,7 @@ func (a *Agent) adoptRenewed(ctx context.Context, key keyPair, ders [][]byte) er
 		return fmt.Errorf("the renewed certificate: %w", err)
 	case m.ID() != a.me.ID:
 		return fmt.Errorf("the renewed certificate is of %s, this node is %s", m.ID(), a.me.ID)
-	case identity.KeyOf(chain[2]) != a.me.Pin:
+	case identity.KeyOf(chain[2]) != a.self().Pin:
 		return errors.New("the renewed certificate leads to another root than the pinned one")
 	}
 	return a.adopt(ctx, svid{key, chain}, m)
@@ -364,13 +372,17 @@ func (a *Agent) rejoin(ctx context.Context) error {
 // rejoinWith asks for key to be certified for the member that this node is, and for no
 // other.
 func (a *Agent) rejoinWith(ctx context.Context, prover proof.Prover, member string, key keyPair) error {
+	pin, moved := a.self().Pin, a.moved.Load()
+	if moved != nil {
+		pin = moved.Root
+	}
 	h := handshake{
-		cluster: a.me.Cluster, kind: a.me.Kind, pin: a.me.Pin, key: key, now: a.now, dial: a.dial, failed: a.handshakeFailed,
+		cluster: a.me.Cluster, kind: a.me.Kind, pin: pin, key: key, now: a.now, dial: a.dial, failed: a.handshakeFailed,
 		prover: prover, member: member,
 	}
 	var failures []error
 	for _, address := range a.addresses() {
-		err := a.rejoinAt(ctx, address, h)
+		err := a.rejoinAt(ctx, address, h, moved)
 		switch {
 		case err == nil:
 			return nil
@@ -385,7 +397,7 @@ func (a *Agent) rejoinWith(ctx context.Context, prover proof.Prover, member stri
 	return summarize(a.me.Cluster, failures)
 }
 
-func (a *Agent) rejoinAt(ctx context.Context, address string, h handshake) error {
+func (a *Agent) rejoinAt(ctx context.Context, address string, h handshake, moved *snapshot.RootChange) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	grant, err := h.run(ctx, address)
@@ -398,11 +410,20 @@ func (a *Agent) rejoinAt(ctx context.Context, address string, h handshake) error
 	}
 	defer release()
 	me := a.self()
-	got, err := verifyRejoin(grant, wanted{
-		cluster: me.Cluster, kind: me.Kind, pin: me.Pin, key: h.key, me: &me, beliefs: a.beliefs.Load(),
-	}, a.now)
+	w := wanted{cluster: me.Cluster, kind: me.Kind, pin: h.pin, key: h.key, me: &me, beliefs: a.beliefs.Load(), moved: moved}
+	if moved != nil {
+		// Of what is signed under the old root the marks alone count.
+		w.beliefs = &beliefs{marks: w.beliefs.marks}
+	}
+	got, err := verifyRejoin(grant, w, a.now)
 	if err != nil {
 		return explain.Wrap(err, explain.JoinGrantRefused, "coordinator", address, "problem", err.Error())
+	}
+	if moved != nil {
+		if err := a.followRoot(ctx, got); err != nil {
+			return fmt.Errorf("%w: %w", errStorage, err)
+		}
+		return nil
 	}
 	if got.me.Incarnation != me.Incarnation {
 		if err := a.enrolAnew(ctx, got); err != nil {

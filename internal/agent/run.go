@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Config says where an agent lives, and what it is given.
@@ -51,7 +52,7 @@ type Config struct {
 
 // Agent is a member's process. Make it with [Open], and call [Agent.Run] once.
 type Agent struct {
-	me              self // as it was opened; what an enrolment changes is in enrolled
+	me              self // as it was opened; what an enrolment or another root changes is in enrolled
 	release         string
 	socket          string // blank: not served
 	metricsListener net.Listener
@@ -63,7 +64,8 @@ type Agent struct {
 
 	operator *credential.Files // of an operator's PKI; nil: there are none
 	source   *credential.Issued
-	enrolled atomic.Pointer[self] // stored under activation
+	enrolled atomic.Pointer[self]                // stored under activation
+	moved    atomic.Pointer[snapshot.RootChange] // the change of root that is to be followed; nil: none
 	svid     atomic.Pointer[svid]
 	beliefs  atomic.Pointer[beliefs]
 	status   condition
@@ -78,6 +80,7 @@ type Agent struct {
 	renewNow   chan string       // a coordinator does
 	renewKick  chan struct{}     // something changed that may make a failed one succeed
 	rejected   chan struct{}     // a coordinator does not accept our certificate
+	strange    chan struct{}     // no coordinator is under a root that we know
 	reportKick chan struct{}     // there is something to report
 	leaveAsk   chan chan<- error // a person wants to leave
 	leaveSent  bool              // a request to leave may have been served; owned by live
@@ -153,7 +156,7 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 		now: cfg.Now, dial: cfg.Dial, faults: cfg.Faults,
 		log:        cfg.Log.With(slog.String("cluster", l.me.Cluster), slog.String("member", l.me.ID.String())),
 		activation: newSemaphore(),
-		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), rejected: make(chan struct{}, 1),
+		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), rejected: make(chan struct{}, 1), strange: make(chan struct{}, 1),
 		leaveAsk: make(chan chan<- error), stopped: make(chan struct{}),
 	}
 	a.status.now = cfg.Now

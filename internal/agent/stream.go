@@ -93,6 +93,9 @@ func (a *Agent) follow(ctx context.Context) error {
 		if end.unwelcome {
 			poke(a.rejected) // a rejoin gets a certificate, or the reason
 		}
+		if strangeRoot(end.err) {
+			poke(a.strange) // the cluster may have another root
+		}
 		if lasting(end.err) || end.unwelcome && lasting(a.status.view().renewal) {
 			wait, level = around(lastingPause, 0.2), slog.LevelError
 		}
@@ -329,6 +332,13 @@ func (a *Agent) hear(ctx context.Context, m *fealtyv1.ConnectResponse) error {
 	switch news := m.GetNews().(type) {
 	case *fealtyv1.ConnectResponse_Snapshot:
 		return a.take(ctx, news.Snapshot.GetScope(), news.Snapshot.GetEnvelope())
+	case *fealtyv1.ConnectResponse_RootChanges:
+		if a.hearChanges(ctx, news.RootChanges.GetChanges()) {
+			select {
+			case a.renewNow <- "the cluster has another root":
+			default: // one is under way
+			}
+		}
 	case *fealtyv1.ConnectResponse_RenewNow:
 		select {
 		case a.renewNow <- clip(news.RenewNow.GetReason(), maxDetailBytes):

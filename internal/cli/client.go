@@ -33,6 +33,7 @@ type services struct {
 	line     *line
 	manifest fealtyv1.ManifestServiceClient
 	members  fealtyv1.MemberServiceClient
+	reseed   fealtyv1.ReseedServiceClient
 	status   fealtyv1.StatusServiceClient
 	tokens   fealtyv1.TokenServiceClient
 	local    bool // over the admin socket
@@ -51,6 +52,7 @@ func (c *CLI) asking(cfg *config, f func(*services) error) error {
 		line:     l,
 		manifest: fealtyv1.NewManifestServiceClient(l),
 		members:  fealtyv1.NewMemberServiceClient(l),
+		reseed:   fealtyv1.NewReseedServiceClient(l),
 		status:   fealtyv1.NewStatusServiceClient(l),
 		tokens:   fealtyv1.NewTokenServiceClient(l),
 		local:    local,

@@ -49,7 +49,7 @@ func TestCommandsAreDescribed(t *testing.T) {
 
 // What changes something can be tried without, and what takes something away asks.
 func TestChangesCanBeTried(t *testing.T) {
-	changes := []string{"fealty manifest set", "fealty manifest reshare", "fealty token create", "fealty token revoke", "fealty member drain", "fealty member undrain", "fealty member remove", "fealty member replace", "fealty member ban", "fealty member unban", "fealty recover"}
+	changes := []string{"fealty manifest set", "fealty manifest reshare", "fealty manifest reseed", "fealty token create", "fealty token revoke", "fealty member drain", "fealty member undrain", "fealty member remove", "fealty member replace", "fealty member ban", "fealty member unban", "fealty recover"}
 	dangerous := []string{"fealty member remove", "fealty member replace", "fealty member ban", "fealty leave"}
 	waits := []string{"fealty join", "fealty member wait", "fealty member drain", "fealty recover"}
 	for _, cmd := range commands() {

@@ -24,7 +24,8 @@ import (
 
 func (c *CLI) manifestCommand() *cobra.Command {
 	return noun("manifest", "write, check, set and read the trust policy",
-		c.manifestInit(), c.manifestVerify(), c.manifestDiff(), c.manifestSign(), c.manifestSet(), c.manifestReshare(), c.manifestShares(), c.manifestGet(), c.manifestHistory(), c.manifestVerifyHistory())
+		c.manifestInit(), c.manifestVerify(), c.manifestDiff(), c.manifestSign(), c.manifestSet(), c.manifestReshare(), c.manifestShares(), c.manifestGet(), c.manifestHistory(), c.manifestVerifyHistory(),
+		c.manifestReseed(), c.manifestSignReseed())
 }
 
 // initFlags are what manifest init is told.

@@ -19,6 +19,8 @@ var hashFields = []protoreflect.FullName{
 	"fealty.v1.GetStatusResponse.head",
 	"fealty.v1.GetStatusResponse.root_pin",
 	"fealty.v1.GetStatusResponse.mesh_ca_key",
+	"fealty.v1.CommitReseedResponse.root_key",
+	"fealty.v1.CommitReseedResponse.transaction_key",
 	"fealty.v1.Transition.hash",
 	"fealty.v1.Transition.manifest_hash",
 	"fealty.v1.Transition.mesh_ca_key",

@@ -18,6 +18,10 @@ import (
 // contentFields are the bytes fields that are not compared by people. A field that
 // is in neither table was added without deciding how it is shown.
 var contentFields = []protoreflect.FullName{
+	"fealty.v1.RootChanges.changes",
+	"fealty.v1.PrepareReseedRequest.manifest",
+	"fealty.v1.PrepareReseedResponse.change",
+	"fealty.v1.CommitReseedRequest.change",
 	"fealty.v1.Proof.evidence", "fealty.v1.Proof.public_key", "fealty.v1.JoinRequest.csr", "fealty.v1.JoinChallenge.nonce",
 	"fealty.v1.JoinGrant.chain", "fealty.v1.JoinGrant.root_statement", "fealty.v1.RenewRequest.csr", "fealty.v1.RenewResponse.chain",
 	"fealty.v1.ManifestSignature.signature", "fealty.v1.SetManifestRequest.manifest", "fealty.v1.FirstSetRequest.evidence",

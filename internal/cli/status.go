@@ -249,6 +249,9 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) facts {
 	if st.GetPhase() == "ready" {
 		f.add("authority", fmt.Sprintf("epoch %d, history index %d", st.GetAuthorityEpoch(), st.GetHistoryIndex()))
 		f.add("head", hex.EncodeToString(st.GetHead()))
+		if epoch := st.GetSeedEpoch(); epoch > 0 { // an older coordinator does not say
+			f.add("seed epoch", itoa(int64(epoch)))
+		}
 		f.add("root pin", hex.EncodeToString(st.GetRootPin()))
 		f.add("mesh CA", hex.EncodeToString(st.GetMeshCaKey()))
 	}

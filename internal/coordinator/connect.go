@@ -146,7 +146,14 @@ func (d *delivery) sendTrust() error {
 	if t == d.trust {
 		return nil
 	}
-	if d.trust != nil || !t.heldAs(d.held[string(snapshot.ScopeTrustBundle)]) {
+	held := d.held[string(snapshot.ScopeTrustBundle)]
+	if d.trust == nil && t.rootEpoch > held.GetAuthorityEpoch() || d.trust != nil && t.rootEpoch != d.trust.rootEpoch {
+		// A member under an earlier root has to follow it before it can verify more.
+		if err := d.stream.Send(t.changesMessage()); err != nil {
+			return err
+		}
+	}
+	if d.trust != nil || !t.heldAs(held) {
 		if err := d.send(t.message()); err != nil {
 			return err
 		}

@@ -142,6 +142,9 @@ type Coordinator struct {
 	trustKick       chan struct{}          // asks the trust loop to look now; capacity 1
 	setting         chan struct{}          // held by the one SetManifest under way; capacity 1
 	candidates      map[history.Hash]*move // moves of unknown outcome; owned by who holds setting
+	prepared        *prepared              // a seed that waits for its signatures; owned by who holds setting
+	former          []*secrets             // of seeds that were replaced, which calls may still use; owned by who holds setting
+	unsettled       atomic.Bool            // a reseed may have left the records frozen
 	headConfirmed   atomic.Int64           // Unix nanoseconds of the last time the store showed our head
 	serving         atomic.Bool
 
@@ -273,6 +276,10 @@ func (c *Coordinator) Close() error {
 // wipe overwrites the secrets, when nobody uses them any more.
 func (c *Coordinator) wipe() {
 	c.recoveries.end(nil)
+	c.dropPrepared()
+	for _, former := range c.former {
+		former.wipe()
+	}
 	if s := c.state.Load().ready(); s != nil {
 		s.secrets.wipe()
 	}
@@ -419,8 +426,12 @@ func (c *Coordinator) conflicts(ctx context.Context, err error) bool {
 		return false
 	}
 	var conflict *store.ConflictError
-	if errors.As(err, &conflict) && conflict.Key == history.HeadKey {
+	switch errors.As(err, &conflict); {
+	case conflict == nil:
+	case conflict.Key == history.HeadKey:
 		c.checkHead(ctx)
+	case conflict.Key == freezeKey:
+		c.awaitThaw(ctx)
 	}
 	// Who lost to somebody once would lose again in step with them.
 	return sleep(ctx, mathrand.N(conflictPause)) == nil

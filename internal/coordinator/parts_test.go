@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -346,7 +347,7 @@ func fakeState(t *testing.T, ttl time.Duration, epoch uint64, key int) *state {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &state{manifest: m, meshKey: testKey(key)}
+	s := &state{manifest: m, meshKey: testKey(key), root: &x509.Certificate{Raw: []byte("root")}}
 	s.head.AuthorityEpoch, s.head.Hash = epoch, history.Hash(testKey(1000*int(epoch)+key))
 	return s
 }
@@ -387,6 +388,32 @@ func TestMeshKeysAreAcceptedAsLongAsNeeded(t *testing.T) {
 	}
 	if got.Change != ts.Change+1 {
 		t.Fatalf("change %d after %d", got.Change, ts.Change)
+	}
+}
+
+// A root that another took the place of is retired until the last SVID under it
+// ended.
+func TestRootsAreRetiredAsLongAsNeeded(t *testing.T) {
+	one := fakeState(t, 26*time.Hour, 1, 1)
+	ts, _ := nextTrustState(trustInput{}, one, epoch0)
+	two := fakeState(t, 26*time.Hour, 2, 2)
+	two.root = &x509.Certificate{Raw: []byte("another root")}
+	now := epoch0.Add(time.Hour)
+	in := trustInput{state: versioned[trustState]{ts, 1}}
+	ts, changed := nextTrustState(in, two, now)
+	if !changed || len(ts.Roots) != 2 || string(ts.Roots[0].DER) != "another root" || !ts.Roots[0].AcceptUntil.IsZero() {
+		t.Fatalf("after a reseed: %+v", ts.Roots)
+	}
+	end := now.Add(26 * time.Hour)
+	if !ts.Roots[1].AcceptUntil.Equal(end) || !ts.MeshKeys[1].AcceptUntil.Equal(end) {
+		t.Fatalf("the old root is accepted until %v, want %v: the end of its last SVID", ts.Roots[1].AcceptUntil, end)
+	}
+	in.state.value = ts
+	if got, changed := nextTrustState(in, two, end.Add(-time.Second)); changed || len(got.Roots) != 2 {
+		t.Fatal("the old root was dropped before the last SVID under it ended")
+	}
+	if got, changed := nextTrustState(in, two, end); !changed || len(got.Roots) != 1 || string(got.Roots[0].DER) != "another root" {
+		t.Fatalf("after the last SVID ended: %+v", got.Roots)
 	}
 }
 

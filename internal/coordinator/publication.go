@@ -218,7 +218,7 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 				p.state, p.broken = versioned[publicationRecord]{version: e.Version}, true
 			}
 		case strings.HasPrefix(e.Key, contentPrefix):
-			raw, err := s.records.auth.Open(e.Key, e.Value)
+			raw, err := s.records.open(e.Key, e.Value)
 			if hash := e.Key[len(contentPrefix):]; err == nil && snapshot.DigestOf(raw).String() == hash {
 				p.contents[hash] = raw
 				continue

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
@@ -33,6 +34,7 @@ import (
 //	seed/share/<seed epoch>/<salt>/<set>/<owner>
 //	                            a share of the seed, encrypted to its owner
 //	recovery/<attempt>/<owner>  shares that gather, each encrypted to a key in memory
+//	reseed/…                    while a reseed moves the records: see reseed.go
 //	audit/<time>-<random>       who did what; kept for 90 days
 const (
 	memberPrefix   = "member/"
@@ -263,6 +265,9 @@ type trustState struct {
 	Change uint64 `json:"change"`
 	// MeshKeys are the mesh CA keys that verifiers still accept, newest first.
 	MeshKeys []meshKey `json:"mesh_keys"`
+	// Roots are the roots that verifiers still accept, newest first: the one in
+	// force, and those that it took the place of.
+	Roots []rootState `json:"roots"`
 	// ConfigKeys are the config signing keys, by their number.
 	ConfigKeys []configKey `json:"config_keys"`
 	// Head is the transition that the state was last fitted to.
@@ -278,6 +283,14 @@ type trustState struct {
 type banSum struct {
 	Count  int    `json:"count"`
 	Digest string `json:"digest"` // SHA-256 over their keys, in hex
+}
+
+// rootState is one root CA certificate.
+type rootState struct {
+	DER []byte `json:"der"`
+	// AcceptUntil is set when another root takes over: the end of the last SVID
+	// under this one.
+	AcceptUntil time.Time `json:"accept_until,omitzero"`
 }
 
 // meshKey is one mesh CA key under one authority epoch (I9).
@@ -305,6 +318,21 @@ func (v versioned[T]) exists() bool { return v.version != 0 }
 type records struct {
 	store store.Store
 	auth  *store.Authenticator
+	// next are the records under the seed that takes over, once the head moved to
+	// it: who still reads under this one reads what is moved already. Nothing is
+	// written on what was read so, because the head moved.
+	next *atomic.Pointer[records]
+}
+
+// open returns what was sealed under key.
+func (r records) open(key string, sealed []byte) ([]byte, error) {
+	plain, err := r.auth.Open(key, sealed)
+	if err != nil && r.next != nil {
+		if next := r.next.Load(); next != nil {
+			return next.open(key, sealed)
+		}
+	}
+	return plain, err
 }
 
 // get reads the record at key. Absence is version 0 and no error; a record that
@@ -321,7 +349,7 @@ func get[T any](ctx context.Context, r records, key string) (versioned[T], error
 }
 
 func open[T any](r records, e store.Entry) (versioned[T], error) {
-	plain, err := r.auth.Open(e.Key, e.Value)
+	plain, err := r.open(e.Key, e.Value)
 	if err != nil {
 		return versioned[T]{}, err
 	}
@@ -368,7 +396,16 @@ type change struct {
 // newChange starts a transaction that holds only while the head of the history
 // is the one that the caller's state was built from (I1): a replica that lags
 // cannot act under an old manifest.
+//
+// While the records are frozen for a reseed it does not hold either.
 func (r records) newChange(head store.Revision) *change {
+	c := r.frozenChange(head)
+	c.require(freezeKey, 0)
+	return c
+}
+
+// frozenChange is newChange for who moves the frozen records.
+func (r records) frozenChange(head store.Revision) *change {
 	return &change{r: r, tx: store.Tx{
 		ID: store.NewTxID(),
 		If: []store.Condition{{Key: history.HeadKey, Version: head}},

@@ -116,6 +116,7 @@ func Services() []string {
 		fealtyv1.ManifestService_ServiceDesc.ServiceName,
 		fealtyv1.MemberService_ServiceDesc.ServiceName,
 		fealtyv1.RecoveryService_ServiceDesc.ServiceName,
+		fealtyv1.ReseedService_ServiceDesc.ServiceName,
 		fealtyv1.StatusService_ServiceDesc.ServiceName,
 		fealtyv1.TokenService_ServiceDesc.ServiceName,
 	}
@@ -144,6 +145,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer) (*grpc.Server, error) {
 	fealtyv1.RegisterManifestServiceServer(services, manifestServer{c: c})
 	fealtyv1.RegisterMemberServiceServer(services, memberServer{c: c})
 	fealtyv1.RegisterRecoveryServiceServer(services, recoveryServer{c: c})
+	fealtyv1.RegisterReseedServiceServer(services, reseedServer{c: c})
 	fealtyv1.RegisterStatusServiceServer(services, statusServer{c: c})
 	fealtyv1.RegisterTokenServiceServer(services, tokenServer{c: c})
 	return server, gate.Table().CheckServer(server)

@@ -390,7 +390,7 @@ func (c *Coordinator) moveFits(ctx context.Context, mv *move) error {
 func (c *Coordinator) writeSecrets(ctx context.Context, mv *move) error {
 	t := &mv.link.Transition
 	for _, k := range mv.keepers {
-		if mv.from != nil {
+		if !mv.newSeed {
 			// A key file that was lost or replaced while this process held the seed is
 			// made good now, while it still does.
 			have, err := c.openSeedWith(ctx, k, mv.manifest.Cluster, t)

@@ -108,7 +108,7 @@ func (c *Coordinator) writeShares(ctx context.Context, mv *move) error {
 			return err
 		}
 	}
-	w, err := records{c.store, auth}.put(shareSetKey(mv.link.Hash), rec)
+	w, err := records{store: c.store, auth: auth}.put(shareSetKey(mv.link.Hash), rec)
 	if err != nil {
 		return err
 	}

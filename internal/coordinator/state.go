@@ -73,6 +73,9 @@ type state struct {
 	x509Roots   *identity.OperatorRoots // of the manifest's x509 proof; nil: it takes none
 	// rootStatement introduces the config root key to who pins the root.
 	rootStatement []byte
+
+	rootChanges [][]byte // the changes of root that led here, oldest first, as signed
+	rootEpoch   uint64   // the authority epoch that the last of them began; 0: none
 }
 
 // secrets never leave this process but sealed by a keeper.
@@ -162,6 +165,9 @@ func (c *Coordinator) load(ctx context.Context, last *state) (*state, error) {
 	if err != nil {
 		return recovering(last, err), nil
 	}
+	if err := c.breakFreeze(ctx, last == nil || c.unsettled.Load()); err != nil {
+		return nil, fmt.Errorf("end what a reseed left: %w", err)
+	}
 	if last != nil {
 		seen = last.chain.Mark()
 	}
@@ -229,8 +235,11 @@ func (c *Coordinator) newState(v *history.Verified, seed keyring.Seed, keys keyr
 		chain:    v,
 		manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(), headRecord: v.Head().Encode(),
 		secrets: &secrets{seed: seed, keys: keys},
-		records: records{store: c.store, auth: auth},
+		records: records{store: c.store, auth: auth, next: new(atomic.Pointer[records])},
 		root:    root, rootPin: identity.KeyOf(root), meshKey: mesh.KeyID(),
+	}
+	if err := s.followReseeds(); err != nil {
+		return nil, err
 	}
 	mesh, err = freshMesh(s, mesh, c.now())
 	if err != nil {
@@ -424,6 +433,9 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 	if old := c.state.Load(); old.phase == s.phase && old.reason == s.reason && s.phase != phaseReady {
 		return failed // nothing that anybody could see changed
 	}
+	if old := c.state.Load().ready(); old != nil && s.phase == phaseReady && old.head.Salt != s.head.Salt {
+		c.former = append(c.former, old.secrets)
+	}
 	c.state.Store(s)
 	c.headConfirmed.Store(c.now().UnixNano())
 	c.stateNews.tell()
@@ -445,6 +457,12 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 	if err := c.faults.Hit("adopt.begin"); err != nil {
 		return err
+	}
+	if old := c.state.Load().ready(); old != nil && old.head.Salt != s.head.Salt {
+		old.records.next.Store(&s.records)
+	}
+	if err := c.moveRecords(ctx, s); err != nil {
+		return fmt.Errorf("bring the records under the seed of the head: %w", err)
 	}
 	in, err := c.ensureTrust(ctx, s)
 	if err != nil {
@@ -475,6 +493,9 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 	}
 	c.members.fill(recs, l.Revision)
 	c.trustNews.tell()
+	if err := c.sweepReseeds(ctx, s); err != nil {
+		c.log.LogAttrs(ctx, slog.LevelWarn, "what a reseed left behind is not removed yet; the next start tries again", slog.Any("err", err))
+	}
 	return nil
 }
 
@@ -569,6 +590,7 @@ func (c *Coordinator) followHead(ctx context.Context) error {
 		t := time.NewTimer(headPollPause)
 		select {
 		case <-t.C:
+			c.dropExpired()
 		case <-c.headKick:
 			t.Stop()
 		case <-ctx.Done():
@@ -590,7 +612,7 @@ func (c *Coordinator) kickHead() {
 // state is loaded anew; until then nothing is decided under the old one, because
 // every transaction is conditional on our head.
 func (c *Coordinator) checkHead(ctx context.Context) {
-	if c.headHolds(ctx) {
+	if !c.unsettled.Load() && c.headHolds(ctx) {
 		return
 	}
 	// One at a time, and not while a set of our own is about to adopt its head.
@@ -601,7 +623,7 @@ func (c *Coordinator) checkHead(ctx context.Context) {
 		return
 	}
 	// What was read before may be an ancestor of what a set adopted meanwhile.
-	if c.headHolds(ctx) {
+	if !c.unsettled.Load() && c.headHolds(ctx) {
 		return
 	}
 	next, err := c.load(ctx, c.state.Load().ready())
@@ -609,6 +631,7 @@ func (c *Coordinator) checkHead(ctx context.Context) {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the history was not read", slog.Any("err", err))
 		return
 	}
+	c.unsettled.Store(false)
 	if ctx.Err() == nil {
 		_ = c.adopt(ctx, next) // logged there, and tried again
 	}

@@ -46,6 +46,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.HistoryIndex = s.head.Index
 	out.Head = s.head.Hash[:]
 	out.RootPin = s.rootPin[:]
+	out.SeedEpoch = s.head.SeedEpoch
 	out.MeshCaKey = s.meshKey[:]
 	asked := time.Now()
 	all, err := c.memberMessages(ctx, s, memberPrefix)

@@ -166,13 +166,18 @@ admit:
 // local returns a client of the admin socket.
 func (f *fleet) local() *clients {
 	f.t.Helper()
+	return newClients(f.localConn())
+}
+
+func (f *fleet) localConn() grpcConn {
+	f.t.Helper()
 	conn, err := mesh.DialLocal(f.c.AdminSocket())
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	f.dialed = append(f.dialed, conn)
 	f.t.Cleanup(func() { conn.Close() })
-	return newClients(conn)
+	return conn
 }
 
 // set sets a manifest over the admin socket, signed for the current head.

@@ -43,6 +43,13 @@ type trustView struct {
 	bundle      *identity.Bundle
 	signed      []byte // encoding of snapshot.Signed
 	issuedAt    time.Time
+
+	rootChanges [][]byte // the changes of root that led to it
+	rootEpoch   uint64   // the authority epoch that the last of them began; 0: none
+}
+
+func (t *trustView) changesMessage() *fealtyv1.ConnectResponse {
+	return &fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RootChanges{RootChanges: &fealtyv1.RootChanges{Changes: t.rootChanges}}}
 }
 
 func (t *trustView) message() *fealtyv1.SignedSnapshot {
@@ -180,6 +187,12 @@ func compileTrust(s *state, in trustInput) (snapshot.TrustBundle, error) {
 	for _, signer := range s.manifest.Signers.Keys {
 		b.Signers.Keys = append(b.Signers.Keys, snapshot.SignerKey{Name: signer.Name, Key: signer.Key.Public()})
 	}
+	for _, r := range in.state.value.Roots {
+		if !bytes.Equal(r.DER, s.root.Raw) {
+			b.RetiredRoots = append(b.RetiredRoots, r.DER)
+		}
+	}
+	slices.SortFunc(b.RetiredRoots, bytes.Compare)
 	slices.SortFunc(b.BannedIDs, identity.ID.Compare)
 	slices.SortFunc(b.BannedKeys, compareKeys)
 	slices.SortFunc(b.MeshKeys, compareKeys)
@@ -240,7 +253,7 @@ func signTrust(s *state, in trustInput, now time.Time) (*trustView, error) {
 	return &trustView{
 		version: uint64(in.state.version), epoch: s.head.AuthorityEpoch, meshKey: s.meshKey,
 		contentHash: draft.Header().ContentHash, revocations: revocations, configKeys: slices.Clone(in.state.value.ConfigKeys),
-		bundle: bundle, signed: raw, issuedAt: issued,
+		bundle: bundle, signed: raw, issuedAt: issued, rootChanges: s.rootChanges, rootEpoch: s.rootEpoch,
 	}, nil
 }
 
@@ -303,6 +316,24 @@ func nextTrustState(in trustInput, s *state, now time.Time) (trustState, bool) {
 	if ttl := s.manifest.LongestSVIDTTL(); ttl > keys[0].LongestTTL {
 		keys[0].LongestTTL, changed = ttl, true
 	}
+	roots := slices.DeleteFunc(slices.Clone(t.Roots), func(r rootState) bool {
+		gone := !r.AcceptUntil.IsZero() && !now.Before(r.AcceptUntil)
+		changed = changed || gone
+		return gone
+	})
+	if len(roots) == 0 || !bytes.Equal(roots[0].DER, s.root.Raw) {
+		for i := range roots {
+			if roots[i].AcceptUntil.IsZero() {
+				// No SVID under it outlives the mesh CA keys that signed it.
+				for _, k := range keys[1:] {
+					roots[i].AcceptUntil = later(roots[i].AcceptUntil, k.AcceptUntil)
+				}
+			}
+		}
+		roots = slices.Insert(roots, 0, rootState{DER: s.root.Raw})
+		changed = true
+	}
+	t.Roots = roots
 	if t.Head != s.head.Hash {
 		t.Head, changed = s.head.Hash, true
 	}

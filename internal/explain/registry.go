@@ -43,6 +43,7 @@ const (
 	SignatureForeign     Code = "FE-H113"
 	SignatureTwice       Code = "FE-H114"
 	SignatureFileBad     Code = "FE-H115"
+	ReseedUnprepared     Code = "FE-H120"
 )
 
 // Join.
@@ -503,6 +504,18 @@ not counted as two, and not silently as one either.`,
 		Exit:  ExitConfig, GRPC: codes.InvalidArgument,
 		Page: `
 A signature file is one line of JSON that fealty manifest sign wrote. It was changed on the way, or is something else.`,
+	},
+	{
+		Code:  ReseedUnprepared,
+		Title: "no such seed is prepared",
+		What:  "the seed was not changed: the coordinator does not hold the seed that was signed for",
+		Why:   "{problem|a prepared seed is kept in memory alone, and not for long}",
+		Do:    "prepare another one with fealty manifest reseed, and have that signed",
+		Exit:  ExitConflict, GRPC: codes.FailedPrecondition,
+		Page: `
+A new seed is made by a coordinator, and exists in its memory alone until the signers have signed the public
+keys that derive from it. It is dropped after an hour, when the coordinator stops, and when another one is
+prepared. Nothing is lost by that: what was signed for it authorizes nothing else.`,
 	},
 
 	{

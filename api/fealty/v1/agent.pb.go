@@ -284,6 +284,7 @@ type ConnectResponse struct {
 	//	*ConnectResponse_Snapshot
 	//	*ConnectResponse_RenewNow
 	//	*ConnectResponse_Standing
+	//	*ConnectResponse_RootChanges
 	News          isConnectResponse_News `protobuf_oneof:"news"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -353,6 +354,15 @@ func (x *ConnectResponse) GetStanding() *Standing {
 	return nil
 }
 
+func (x *ConnectResponse) GetRootChanges() *RootChanges {
+	if x != nil {
+		if x, ok := x.News.(*ConnectResponse_RootChanges); ok {
+			return x.RootChanges
+		}
+	}
+	return nil
+}
+
 type isConnectResponse_News interface {
 	isConnectResponse_News()
 }
@@ -371,11 +381,18 @@ type ConnectResponse_Standing struct {
 	Standing *Standing `protobuf:"bytes,3,opt,name=standing,proto3,oneof"`
 }
 
+type ConnectResponse_RootChanges struct {
+	// The cluster has another root. It comes before the trust bundle under it.
+	RootChanges *RootChanges `protobuf:"bytes,10,opt,name=root_changes,json=rootChanges,proto3,oneof"`
+}
+
 func (*ConnectResponse_Snapshot) isConnectResponse_News() {}
 
 func (*ConnectResponse_RenewNow) isConnectResponse_News() {}
 
 func (*ConnectResponse_Standing) isConnectResponse_News() {}
+
+func (*ConnectResponse_RootChanges) isConnectResponse_News() {}
 
 // Standing tells a member what its record says of it, for people to see. It
 // decides nothing on the node.
@@ -494,11 +511,13 @@ const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\aRefusal\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06detail\x18\x03 \x01(\tR\x06detail\"\xb9\x01\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\"\xf6\x01\n" +
 	"\x0fConnectResponse\x127\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\x19.fealty.v1.SignedSnapshotH\x00R\bsnapshot\x122\n" +
 	"\trenew_now\x18\x02 \x01(\v2\x13.fealty.v1.RenewNowH\x00R\brenewNow\x121\n" +
-	"\bstanding\x18\x03 \x01(\v2\x13.fealty.v1.StandingH\x00R\bstandingB\x06\n" +
+	"\bstanding\x18\x03 \x01(\v2\x13.fealty.v1.StandingH\x00R\bstanding\x12;\n" +
+	"\froot_changes\x18\n" +
+	" \x01(\v2\x16.fealty.v1.RootChangesH\x00R\vrootChangesB\x06\n" +
 	"\x04news\" \n" +
 	"\bStanding\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\"\"\n" +
@@ -534,6 +553,7 @@ var file_fealty_v1_agent_proto_goTypes = []any{
 	(*RenewNow)(nil),              // 5: fealty.v1.RenewNow
 	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
 	(*SignedSnapshot)(nil),        // 7: fealty.v1.SignedSnapshot
+	(*RootChanges)(nil),           // 8: fealty.v1.RootChanges
 }
 var file_fealty_v1_agent_proto_depIdxs = []int32{
 	1, // 0: fealty.v1.ConnectRequest.held:type_name -> fealty.v1.HeldSnapshot
@@ -543,13 +563,14 @@ var file_fealty_v1_agent_proto_depIdxs = []int32{
 	7, // 4: fealty.v1.ConnectResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
 	5, // 5: fealty.v1.ConnectResponse.renew_now:type_name -> fealty.v1.RenewNow
 	4, // 6: fealty.v1.ConnectResponse.standing:type_name -> fealty.v1.Standing
-	0, // 7: fealty.v1.AgentService.Connect:input_type -> fealty.v1.ConnectRequest
-	3, // 8: fealty.v1.AgentService.Connect:output_type -> fealty.v1.ConnectResponse
-	8, // [8:9] is the sub-list for method output_type
-	7, // [7:8] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	8, // 7: fealty.v1.ConnectResponse.root_changes:type_name -> fealty.v1.RootChanges
+	0, // 8: fealty.v1.AgentService.Connect:input_type -> fealty.v1.ConnectRequest
+	3, // 9: fealty.v1.AgentService.Connect:output_type -> fealty.v1.ConnectResponse
+	9, // [9:10] is the sub-list for method output_type
+	8, // [8:9] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_agent_proto_init() }
@@ -563,6 +584,7 @@ func file_fealty_v1_agent_proto_init() {
 		(*ConnectResponse_Snapshot)(nil),
 		(*ConnectResponse_RenewNow)(nil),
 		(*ConnectResponse_Standing)(nil),
+		(*ConnectResponse_RootChanges)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -78,6 +78,52 @@ func (x *SignedSnapshot) GetEnvelope() []byte {
 	return nil
 }
 
+// RootChanges are changes of root, oldest first, each as signed by the signers of
+// the manifest that was in force.
+type RootChanges struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Changes       [][]byte               `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RootChanges) Reset() {
+	*x = RootChanges{}
+	mi := &file_fealty_v1_snapshot_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RootChanges) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RootChanges) ProtoMessage() {}
+
+func (x *RootChanges) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_snapshot_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RootChanges.ProtoReflect.Descriptor instead.
+func (*RootChanges) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_snapshot_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RootChanges) GetChanges() [][]byte {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
 var File_fealty_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_snapshot_proto_rawDesc = "" +
@@ -85,7 +131,9 @@ const file_fealty_v1_snapshot_proto_rawDesc = "" +
 	"\x18fealty/v1/snapshot.proto\x12\tfealty.v1\"B\n" +
 	"\x0eSignedSnapshot\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12\x1a\n" +
-	"\benvelope\x18\x02 \x01(\fR\benvelopeB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
+	"\benvelope\x18\x02 \x01(\fR\benvelope\"'\n" +
+	"\vRootChanges\x12\x18\n" +
+	"\achanges\x18\x01 \x03(\fR\achangesB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
 var (
 	file_fealty_v1_snapshot_proto_rawDescOnce sync.Once
@@ -99,9 +147,10 @@ func file_fealty_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_snapshot_proto_rawDescData
 }
 
-var file_fealty_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
+var file_fealty_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
 var file_fealty_v1_snapshot_proto_goTypes = []any{
 	(*SignedSnapshot)(nil), // 0: fealty.v1.SignedSnapshot
+	(*RootChanges)(nil),    // 1: fealty.v1.RootChanges
 }
 var file_fealty_v1_snapshot_proto_depIdxs = []int32{
 	0, // [0:0] is the sub-list for method output_type
@@ -122,7 +171,7 @@ func file_fealty_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_snapshot_proto_rawDesc), len(file_fealty_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   1,
+			NumMessages:   2,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -115,7 +115,9 @@ type GetStatusResponse struct {
 	Bans      uint32 `protobuf:"varint,21,opt,name=bans,proto3" json:"bans,omitempty"`
 	BansLimit uint32 `protobuf:"varint,22,opt,name=bans_limit,json=bansLimit,proto3" json:"bans_limit,omitempty"`
 	// How long the store took to list the members.
-	StoreLatency  *durationpb.Duration `protobuf:"bytes,23,opt,name=store_latency,json=storeLatency,proto3" json:"store_latency,omitempty"`
+	StoreLatency *durationpb.Duration `protobuf:"bytes,23,opt,name=store_latency,json=storeLatency,proto3" json:"store_latency,omitempty"`
+	// Which seed is in force: 1 for the first, one more for each reseed.
+	SeedEpoch     uint64 `protobuf:"varint,30,opt,name=seed_epoch,json=seedEpoch,proto3" json:"seed_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -311,6 +313,13 @@ func (x *GetStatusResponse) GetStoreLatency() *durationpb.Duration {
 	return nil
 }
 
+func (x *GetStatusResponse) GetSeedEpoch() uint64 {
+	if x != nil {
+		return x.SeedEpoch
+	}
+	return 0
+}
+
 // Baseline is the resilience baseline: data members against the number needed.
 type Baseline struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -470,7 +479,7 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\x10GetStatusRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\x96\a\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xb5\a\n" +
 	"\x11GetStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
@@ -498,7 +507,9 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\x04bans\x18\x15 \x01(\rR\x04bans\x12\x1d\n" +
 	"\n" +
 	"bans_limit\x18\x16 \x01(\rR\tbansLimit\x12>\n" +
-	"\rstore_latency\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\fstoreLatency\"\x9a\x01\n" +
+	"\rstore_latency\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\fstoreLatency\x12\x1d\n" +
+	"\n" +
+	"seed_epoch\x18\x1e \x01(\x04R\tseedEpoch\"\x9a\x01\n" +
 	"\bBaseline\x12!\n" +
 	"\fdata_members\x18\x01 \x01(\rR\vdataMembers\x12\x16\n" +
 	"\x06needed\x18\x02 \x01(\rR\x06needed\x12\x10\n" +

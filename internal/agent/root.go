@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"google.golang.org/grpc"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// A cluster that was reseeded has another root. A node follows it on the word of the
+// signers alone, whom it knows from its trust bundle: it verifies the change of root
+// that they signed, and then comes back under the new root by a proof of its last key.
+// What it is granted is verified in full and put in place by one durable write, like a
+// join; until then it stays what it was.
+//
+// It hears of a change over its stream. One that was away finds coordinators that it
+// cannot verify, and asks them for the changes: these need no trust in who sends them.
+
+// maxRootChangesBytes bounds the answer of a server that is not verified.
+const maxRootChangesBytes = snapshot.MaxRootChanges*snapshot.MaxSignedRootChange + 4<<10
+
+// hearChanges verifies changes of root, and reports whether they lead from the root
+// that the node pins to one that is news.
+func (a *Agent) hearChanges(ctx context.Context, encoded [][]byte) bool {
+	release, err := a.activation.acquire(ctx)
+	if err != nil {
+		return false
+	}
+	defer release()
+	me := a.self()
+	change, err := verifyChanges(encoded, a.beliefs.Load(), me.Pin)
+	if err != nil {
+		level := slog.LevelWarn
+		if errors.Is(err, snapshot.ErrNoRootChange) && len(encoded) == 0 {
+			level = slog.LevelDebug
+		}
+		a.log.LogAttrs(ctx, level, "no change of root is believed, the pinned one stays", slog.String("root", me.Pin.String()), slog.String("reason", err.Error()))
+		return false
+	}
+	if old := a.moved.Load(); old != nil && old.Root == change.Root {
+		return false // it is being followed, as fast as that is tried again
+	}
+	a.moved.Store(&change)
+	a.log.LogAttrs(ctx, slog.LevelWarn, "the signers of the cluster authorized another root", slog.String("root", me.Pin.String()),
+		slog.String("next", change.Root.String()), slog.Uint64("seed_epoch", change.SeedEpoch))
+	return true
+}
+
+// verifyChanges decides where the root that a node pins went. It is pure.
+func verifyChanges(encoded [][]byte, b *beliefs, pin identity.KeyID) (snapshot.RootChange, error) {
+	// An expired bundle will do: who signs is not a matter of its date, and the way back
+	// must not end with it.
+	bundle := b.stale
+	if h := b.held[snapshot.ScopeTrustBundle]; h != nil {
+		bundle = h.v
+	}
+	if bundle == nil {
+		return snapshot.RootChange{}, errors.New("there is no trust bundle that names the signers")
+	}
+	if len(encoded) > snapshot.MaxRootChanges {
+		return snapshot.RootChange{}, fmt.Errorf("%d changes of root, limit %d", len(encoded), snapshot.MaxRootChanges)
+	}
+	var signed []*snapshot.SignedRootChange
+	for _, raw := range encoded {
+		s, err := snapshot.UnmarshalRootChange(raw)
+		if err != nil {
+			return snapshot.RootChange{}, err
+		}
+		signed = append(signed, s)
+	}
+	return snapshot.VerifyRootChanges(signed, bundle, pin)
+}
+
+// strangeRoot reports whether err says that a coordinator is under a root that the
+// node does not know.
+func strangeRoot(err error) bool {
+	if errors.Is(err, credential.ErrPin) {
+		return true
+	}
+	h, ok := errors.AsType[*mesh.HandshakeError](err)
+	return ok && h.Reason == mesh.PeerUntrusted
+}
+
+// askForChanges asks the coordinators for changes of root, and reports whether one
+// had news.
+func (a *Agent) askForChanges(ctx context.Context) bool {
+	for _, address := range a.addresses() {
+		encoded, err := a.changesAt(ctx, address)
+		if ctx.Err() != nil {
+			return false
+		}
+		if err != nil {
+			a.log.LogAttrs(ctx, slog.LevelDebug, "no changes of root from this address", slog.String("coordinator", address), slog.String("reason", oneLine(err)))
+			continue
+		}
+		if a.hearChanges(ctx, encoded) {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *Agent) changesAt(ctx context.Context, address string) ([][]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	conn, err := mesh.DialPinned(target(address), credential.Unproven(), mesh.Options{
+		Dialer: dialer(a.dial), Now: a.now, OnFailure: a.handshakeFailed,
+		GRPC: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxRootChangesBytes))},
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	stream, err := fealtyv1.NewReseedServiceClient(conn).GetRootChanges(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := stream.Recv()
+	if err != nil {
+		return nil, word(address, err)
+	}
+	return resp.GetChanges().GetChanges(), nil
+}
+
+// trustAhead has connections trust the bundle under the root that comes, before the
+// node itself is under it: its peers change their certificates in the same moments.
+// It reports whether raw is such a bundle. The caller holds a.activation.
+func (a *Agent) trustAhead(raw []byte) bool {
+	change := a.moved.Load()
+	if change == nil {
+		return false
+	}
+	signed, err := snapshot.Unmarshal(raw)
+	if err != nil {
+		return false
+	}
+	me := a.self()
+	me.configRoot = change.ConfigRoot
+	b := a.beliefs.Load()
+	d, err := decide(me, &beliefs{marks: b.marks}, signed, a.now())
+	if err != nil {
+		return false
+	}
+	content, ok := d.v.TrustBundle()
+	if !ok {
+		return false
+	}
+	trust, err := content.Identity()
+	if err != nil || !names(trust, change.Root) {
+		return false
+	}
+	return a.source.Trust(trust) == nil
+}
+
+// names reports whether the root with this key counts in full.
+func names(b *identity.Bundle, root identity.KeyID) bool {
+	for _, c := range b.Roots() {
+		if identity.KeyOf(c) == root {
+			return true
+		}
+	}
+	return false
+}
+
+// followRoot puts a grant under another root in place of all that the node had. The
+// caller holds a.activation.
+func (a *Agent) followRoot(ctx context.Context, got *admitted) error {
+	if err := a.enrolAnew(ctx, got); err != nil {
+		return err
+	}
+	a.moved.Store(nil)
+	// What is signed under the old root would only be refused at the next start.
+	var stale []string
+	for _, scope := range scopes {
+		stale = append(stale, snapshotName(scope, pending), snapshotName(scope, previous))
+		if !slices.ContainsFunc(got.took, func(t taken) bool { return t.v.Header().ScopeType == scope }) {
+			stale = append(stale, snapshotName(scope, active))
+		}
+	}
+	if err := a.store.remove(stale...); err != nil {
+		a.log.LogAttrs(ctx, slog.LevelWarn, "snapshots under the old root are not removed", slog.Any("err", err))
+	}
+	a.log.LogAttrs(ctx, slog.LevelInfo, "the node is under the new root", slog.String("root", got.me.Pin.String()), slog.String("key", got.svid.key.id.String()))
+	return nil
+}

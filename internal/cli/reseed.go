@@ -1,0 +1,329 @@
+package cli
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// reseedFlags are what manifest reseed is told.
+type reseedFlags struct {
+	keys       []string
+	prepare    string
+	commit     string
+	signatures []string
+	reason     string
+	dry        bool
+}
+
+func (c *CLI) manifestReseed() *cobra.Command {
+	var in reseedFlags
+	cmd := c.command(spec{
+		use: "reseed [FILE]", short: "give the cluster a new seed, and so new keys for everything",
+		long: `Give the cluster a new seed, and so a new root, transaction key, config keys and record keys.
+
+It is needed after a coordinator lost its admission, or its machine was lost to somebody else: withdrawing an
+admission does not take back the seed that the coordinator held. Afterwards what derives from the old seed
+signs nothing that anybody believes. FILE sets a manifest at once; without it the one in force stays.
+
+Members follow by themselves and no stream is cut: they believe the new root by the signatures of the signers,
+whom they know. What ends with the old root are join tokens, which pin it, and logins: people log in again
+with the new pin. Members that were away come back as long as the signers are those that they knew; others
+join anew.
+
+With --sign-with the seed is prepared, signed and brought into force in one go. Where signers sit apart, one
+prepares (--prepare), each signs the file (fealty manifest sign-reseed), and one commits (--commit), all at the
+same coordinator: it keeps the prepared seed in memory alone, for an hour.`,
+		sample: `  fealty manifest reseed --sign-with alice.key --reason "c2 was stolen"
+  fealty manifest reseed without-c2.yaml --prepare reseed.json
+  fealty manifest reseed --commit reseed.json --signature alice.sig --signature bob.sig`,
+		groups: []group{client}, args: atMostOne("FILE"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			return c.reseedCluster(ctx, cfg, in, args)
+		},
+	})
+	f := cmd.Flags()
+	f.StringArrayVar(&in.keys, "sign-with", nil, "sign with the key in this PEM file; once for each signer")
+	f.StringVar(&in.prepare, "prepare", "", "prepare a seed, and write what signers have to sign to this new file")
+	f.StringVar(&in.commit, "commit", "", "bring the seed into force that was prepared with this file")
+	f.StringArrayVar(&in.signatures, "signature", nil, "a signature that manifest sign-reseed made; once for each signer")
+	f.StringVar(&in.reason, "reason", "", "why, for the history; at most 256 bytes")
+	dryRun(cmd, &in.dry)
+	return cmd
+}
+
+// maxSignatureFile bounds the file of one signature.
+const maxSignatureFile = 1 << 10
+
+func (c *CLI) reseedCluster(ctx context.Context, cfg *config, in reseedFlags, args []string) error {
+	switch {
+	case in.prepare != "" && (in.commit != "" || len(in.keys)+len(in.signatures) > 0):
+		return conflictingFlags("--prepare", "given together with what commits", "--prepare alone; then sign, then --commit")
+	case in.commit != "" && len(args) > 0:
+		return conflictingFlags("FILE", args[0], "no FILE with --commit: the manifest was given to --prepare")
+	case len(in.signatures) > 0 && in.commit == "":
+		return conflictingFlags("--signature", "given without --commit", "--commit FILE, the file that was signed")
+	case in.prepare == "" && len(in.keys)+len(in.signatures) == 0 && !in.dry:
+		return missing("--sign-with", "the signers authorize a new seed", "--sign-with KEY, or --prepare FILE for signers who sit apart")
+	}
+	var set []byte
+	if len(args) > 0 {
+		data, _, err := c.readManifest(cfg, args[0])
+		if err != nil {
+			return wordManifest(args[0], err)
+		}
+		set = data
+	}
+	keys, err := readKeys(cfg, in.keys)
+	if err != nil {
+		return err
+	}
+	if in.prepare != "" && !in.dry {
+		// Before a seed takes the place of one that is being signed.
+		if _, err := os.Lstat(cfg.within(in.prepare)); err == nil {
+			return createFile(cfg.within(in.prepare), nil, 0o644, "what signers have to sign")
+		}
+	}
+	req := &fealtyv1.CommitReseedRequest{Reason: in.reason, DryRun: in.dry}
+	for _, file := range in.signatures {
+		sig, err := c.readSignature(cfg, file)
+		if err != nil {
+			return err
+		}
+		req.Signatures = append(req.Signatures, sig)
+	}
+	if in.commit != "" {
+		if req.Change, err = readFile(cfg.within(in.commit), snapshot.MaxRecord); err != nil {
+			return explain.Wrap(err, explain.FileMissing, "purpose", "change of root", "file", in.commit)
+		}
+	}
+	return c.asking(cfg, func(s *services) error {
+		if in.commit == "" {
+			p, err := s.reseed.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{Manifest: set, DryRun: in.dry})
+			if err != nil {
+				return err
+			}
+			change, err := snapshot.DecodeRootChange(p.GetChange())
+			if err != nil {
+				return explain.Wrap(err, explain.PeerProtocol, "endpoint", "the coordinator", "problem", err.Error())
+			}
+			if in.dry {
+				c.planned("the cluster would get a new seed; what it derives is made anew each time, so these keys are not those that will be")
+				return c.print(preparedResult(p, change))
+			}
+			if in.prepare != "" {
+				path := cfg.within(in.prepare)
+				if err := createFile(path, p.GetChange(), 0o644, "what signers have to sign"); err != nil {
+					return err
+				}
+				if err := c.print(preparedResult(p, change)); err != nil {
+					return err
+				}
+				c.talk("next: each signer runs fealty manifest sign-reseed %s --sign-with KEY --out NAME.sig; then, at this coordinator and before %s: fealty manifest reseed --commit %s --signature NAME.sig …",
+					in.prepare, when(p.GetExpiresAt()), in.prepare)
+				return nil
+			}
+			req.Change = p.GetChange()
+		}
+		if len(keys) > 0 {
+			sigs, err := signReseed(req.Change, keys)
+			if err != nil {
+				return err
+			}
+			req.Signatures = append(req.Signatures, sigs...)
+		}
+		resp, err := s.reseed.CommitReseed(ctx, req)
+		if err != nil {
+			return err
+		}
+		if in.dry {
+			c.planned("the prepared seed would come into force")
+		}
+		if err := c.print(reseeded(resp)); err != nil || in.dry {
+			return err
+		}
+		c.talk("the old seed signs nothing that counts any more; members follow by themselves, and fealty status shows who is connected")
+		c.talk("join tokens are void: make new ones. People log in again with --pin %x", resp.GetRootKey())
+		return c.tellOfShares(cfg, "", resp.GetShares())
+	})
+}
+
+func conflictingFlags(name, value, want string) error {
+	return explain.New(explain.BadValue, "name", name, "value", value, "want", want)
+}
+
+// wordManifest words what is wrong with a manifest in a file.
+func wordManifest(file string, err error) error {
+	if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
+		return invalidManifest(file, problems)
+	}
+	return err
+}
+
+// signReseed signs a change of root with each key.
+func signReseed(change []byte, keys []ed25519.PrivateKey) ([]*fealtyv1.ManifestSignature, error) {
+	parsed, err := snapshot.DecodeRootChange(change)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.BadValue, "name", "the change of root", "value", "unreadable", "problem", err.Error(), "want", "the file that manifest reseed --prepare wrote, byte for byte")
+	}
+	statement, err := parsed.Statement()
+	if err != nil {
+		return nil, err
+	}
+	var out []*fealtyv1.ManifestSignature
+	for _, key := range keys {
+		public, err := publicKey(key)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, &fealtyv1.ManifestSignature{Key: public.String(), Signature: ed25519.Sign(key, statement)})
+	}
+	return out, nil
+}
+
+// reseedSignature is one signature in a file.
+type reseedSignature struct {
+	Schema    string `json:"schema"`
+	Key       string `json:"key"`
+	Signature string `json:"signature"` // base64
+}
+
+const reseedSignatureSchema = "fealty.reseed-signature/v1"
+
+func (c *CLI) readSignature(cfg *config, file string) (*fealtyv1.ManifestSignature, error) {
+	data, err := readFile(cfg.within(file), maxSignatureFile)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "signature", "file", file)
+	}
+	var in reseedSignature
+	err = json.Unmarshal(data, &in)
+	if err == nil && in.Schema != reseedSignatureSchema {
+		err = fmt.Errorf("its schema is %.40q, not %q", in.Schema, reseedSignatureSchema)
+	}
+	var raw []byte
+	if err == nil {
+		raw, err = base64.StdEncoding.DecodeString(in.Signature)
+	}
+	if err == nil {
+		_, err = manifest.ParseKey(in.Key)
+	}
+	if err != nil {
+		return nil, explain.Wrap(err, explain.BadValue, "name", "--signature", "value", file, "problem", err.Error(), "want", "a file that manifest sign-reseed wrote")
+	}
+	return &fealtyv1.ManifestSignature{Key: in.Key, Signature: raw}, nil
+}
+
+func (c *CLI) manifestSignReseed() *cobra.Command {
+	var keyFile, out string
+	cmd := c.command(spec{
+		use: "sign-reseed FILE", short: "sign a prepared seed, apart from any coordinator",
+		long: `Sign what manifest reseed --prepare wrote, as one signer, and show what it says.
+
+The signature authorizes this change of root at this place of the history, and nothing else. Compare cluster,
+roots and manifest with what you were told on another way.`,
+		sample: "  fealty manifest sign-reseed reseed.json --sign-with alice.key --out alice.sig",
+		args:   exactly("FILE"),
+		run: func(_ context.Context, cfg *config, args []string) error {
+			change, err := readFile(cfg.within(args[0]), snapshot.MaxRecord)
+			if err != nil {
+				return explain.Wrap(err, explain.FileMissing, "purpose", "change of root", "file", args[0])
+			}
+			if keyFile == "" {
+				return missing("--sign-with", "a signature needs a key", "--sign-with KEY")
+			}
+			if out == "" {
+				return missing("--out", "the signature goes into a file", "--out FILE")
+			}
+			keys, err := readKeys(cfg, []string{keyFile})
+			if err != nil {
+				return err
+			}
+			sigs, err := signReseed(change, keys)
+			if err != nil {
+				return err
+			}
+			data, err := json.Marshal(reseedSignature{reseedSignatureSchema, sigs[0].GetKey(), base64.StdEncoding.EncodeToString(sigs[0].GetSignature())})
+			if err != nil {
+				return err
+			}
+			if err := createFile(cfg.within(out), append(data, '\n'), 0o644, "a signature"); err != nil {
+				return err
+			}
+			parsed, err := snapshot.DecodeRootChange(change)
+			if err != nil {
+				return err
+			}
+			return c.print(result{changeObject(parsed), func(p *page) error { return p.facts(changeFacts(parsed)) }})
+		},
+	})
+	f := cmd.Flags()
+	f.StringVar(&keyFile, "sign-with", "", "sign with the key in this PEM file")
+	f.StringVar(&out, "out", "", "write the signature to this new file")
+	return cmd
+}
+
+func changeObject(r snapshot.RootChange) object {
+	return object{
+		{"cluster", r.ClusterID}, {"seed_epoch", r.SeedEpoch}, {"authority_epoch", r.AuthorityEpoch}, {"index", r.Index},
+		{"previous_transition", r.Previous.String()}, {"manifest_hash", r.Manifest.String()},
+		{"previous_root", r.PreviousRoot.String()}, {"root", r.Root.String()},
+	}
+}
+
+func changeFacts(r snapshot.RootChange) facts {
+	var f facts
+	f.add("cluster", r.ClusterID)
+	f.add("seed epoch", itoa(int64(r.SeedEpoch)))
+	f.add("authority epoch", itoa(int64(r.AuthorityEpoch)))
+	f.add("index", itoa(int64(r.Index)))
+	f.add("after", r.Previous.String())
+	f.add("manifest", r.Manifest.String())
+	f.add("root that leaves", r.PreviousRoot.String())
+	f.add("root that comes", r.Root.String())
+	return f
+}
+
+func preparedResult(p *fealtyv1.PrepareReseedResponse, r snapshot.RootChange) result {
+	data := append(changeObject(r), member{"members", p.GetMembers()}, member{"tokens_voided", p.GetTokensVoided()})
+	return result{data, func(pg *page) error {
+		f := changeFacts(r)
+		f.add("members to follow", itoa(int64(p.GetMembers())))
+		f.add("tokens voided", itoa(int64(p.GetTokensVoided())))
+		f.add("expires", when(p.GetExpiresAt()))
+		return pg.facts(f)
+	}}
+}
+
+func reseeded(resp *fealtyv1.CommitReseedResponse) result {
+	return result{ofMessage(resp), func(p *page) error {
+		t := resp.GetTransition()
+		var f facts
+		f.add("seed epoch", itoa(int64(resp.GetSeedEpoch())))
+		f.add("root", keyText(resp.GetRootKey()))
+		f.add("transaction key", keyText(resp.GetTransactionKey()))
+		f.add("index", itoa(int64(t.GetIndex())))
+		f.add("authority epoch", itoa(int64(t.GetAuthorityEpoch())))
+		f.add("members to follow", itoa(int64(resp.GetMembers())))
+		f.add("tokens voided", itoa(int64(resp.GetTokensVoided())))
+		f.add("reason", t.GetReason())
+		return p.facts(f)
+	}}
+}
+
+func keyText(hash []byte) string {
+	var id identity.KeyID
+	copy(id[:], hash)
+	return id.String()
+}

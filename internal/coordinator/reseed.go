@@ -1,0 +1,658 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// A reseed gives the cluster a new seed (docs/explanation/reseed.md). Signers sign
+// the new public keys, so that the seed is made first, and comes into force like
+// every other move.
+//
+// What is different are the records under the record MAC: they have to stand under
+// the new key, all of them as they were when the head moved, and nothing that the
+// old key signs afterwards may count. A store transaction is too small for a fleet.
+// So before the head moves the records are frozen, and a ledger of their hashes is
+// written under the new key; after it they are moved one batch after the other,
+// each only if it is what the ledger says. A crash at any point leaves the old seed
+// with its records, or the new one with a ledger that the next start goes on with.
+const (
+	reseedPrefix  = "reseed/"
+	freezeKey     = "reseed/freeze" // while it exists, no record changes
+	ledgerPrefix  = "reseed/ledger/"
+	preparedLife  = time.Hour // how long signers have
+	ledgerEntries = 4096      // of one part of the ledger
+	moveBatch     = 256       // records of one transaction
+)
+
+// movedFamilies are the record families under the record MAC that a reseed keeps,
+// trust last: it is what says that the others are whole.
+var movedFamilies = []string{memberPrefix, countPrefix, publicationPrefix, trustPrefix}
+
+// endedFamilies are those that end with the root: a join token pins it, so that it
+// admits nobody under another one.
+var endedFamilies = []string{tokenUsePrefix, tokenPrefix}
+
+// prepared is a seed that waits for its signatures, in memory alone.
+type prepared struct {
+	move       *move // manifest, secrets and root are set
+	transition history.Transition
+	change     []byte // what is signed
+	expires    time.Time
+}
+
+// reseedServer serves ReseedService.
+type reseedServer struct {
+	fealtyv1.UnimplementedReseedServiceServer
+	c *Coordinator
+}
+
+func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareReseedRequest) (*fealtyv1.PrepareReseedResponse, error) {
+	c := r.c
+	release, err := c.settingTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	s, err := c.ready()
+	if err != nil {
+		return nil, err
+	}
+	next := s.manifest
+	if len(req.GetManifest()) > 0 {
+		if next, err = manifest.Parse(req.GetManifest()); err != nil {
+			return nil, manifestProblems(err)
+		}
+	}
+	if next.Cluster != s.manifest.Cluster {
+		return nil, explain.New(explain.RequestField, "field", "cluster", "problem", fmt.Sprintf("the manifest is of %s, and this cluster is %s", next.Cluster, s.manifest.Cluster))
+	}
+	if err := c.staysAdmitted(s, next); err != nil {
+		return nil, err
+	}
+	if _, err := c.keepers(next); err != nil {
+		return nil, err
+	}
+	out, err := c.reseedCosts(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	mv := &move{from: s, manifest: next}
+	t, _ := s.chain.Next(history.KindReseed, next)
+	if err := c.makeSeed(mv, t); err != nil {
+		return nil, err
+	}
+	t.Reseed = s.chain.ReseedTo(s.rootPin, history.SeedKeys{
+		Root: identity.KeyOf(mv.root), ConfigRoot: ed25519Public(mv.secrets.keys.ConfigRoot()), TransactionKey: ed25519Public(mv.secrets.keys.Transaction()),
+	})
+	change, err := t.RootChange().Encode()
+	if err != nil {
+		mv.wipe()
+		return nil, err
+	}
+	out.Change = change
+	if req.GetDryRun() {
+		mv.wipe()
+		return out, nil
+	}
+	c.dropPrepared()
+	p := &prepared{move: mv, transition: *t, change: change, expires: c.now().Add(preparedLife)}
+	c.prepared = p
+	ch := s.records.newChange(s.headVersion)
+	ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "manifest.reseed.prepare", Target: identity.KeyOf(mv.root).String()})
+	if _, err := ch.commit(ctx); err != nil {
+		c.log.LogAttrs(ctx, slog.LevelWarn, "the audit entry of a prepared seed was not written", slog.Any("err", err))
+	}
+	out.ExpiresAt = timestamppb.New(p.expires)
+	return out, nil
+}
+
+// reseedCosts says what a reseed means to the fleet.
+func (c *Coordinator) reseedCosts(ctx context.Context, s *state) (*fealtyv1.PrepareReseedResponse, error) {
+	out := &fealtyv1.PrepareReseedResponse{}
+	for _, count := range []struct {
+		prefix string
+		n      *uint64
+	}{{memberPrefix, &out.Members}, {tokenPrefix, &out.TokensVoided}} {
+		l, err := c.store.List(ctx, count.prefix)
+		if err != nil {
+			return nil, c.storeError("count the records", err)
+		}
+		*count.n = uint64(len(l.Entries))
+	}
+	return out, nil
+}
+
+func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitReseedRequest) (*fealtyv1.CommitReseedResponse, error) {
+	c := r.c
+	if len(req.GetReason()) > maxReasonBytes {
+		return nil, tooLong("reason", maxReasonBytes)
+	}
+	release, err := c.settingTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	s, err := c.ready()
+	if err != nil {
+		return nil, err
+	}
+	p := c.prepared
+	switch {
+	case p == nil:
+		return nil, explain.New(explain.ReseedUnprepared, "problem", "none is prepared on this coordinator: it is kept in memory alone, for an hour, and by one coordinator")
+	case !c.now().Before(p.expires):
+		c.dropPrepared()
+		return nil, explain.New(explain.ReseedUnprepared, "problem", "it was prepared more than an hour ago, and is dropped")
+	case !bytes.Equal(req.GetChange(), p.change):
+		return nil, explain.New(explain.ReseedUnprepared, "problem", "another one was prepared after it")
+	case p.transition.Previous != s.head.Hash:
+		return nil, explain.New(explain.ManifestStale, "expected", p.transition.Previous.String()[:16], "head", s.head.Hash.String()[:16], "index", fmt.Sprint(s.head.Index))
+	}
+	costs, err := c.reseedCosts(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	mv, err := c.composeReseed(req, s, p)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.moveFits(ctx, mv); err != nil {
+		return nil, err
+	}
+	keys := mv.secrets.keys
+	out := &fealtyv1.CommitReseedResponse{
+		Transition: transitionMessage(mv.link), SeedEpoch: mv.link.SeedEpoch, RootKey: mv.link.Reseed.Root[:],
+		Members: costs.Members, TokensVoided: costs.TokensVoided, Shares: mv.shares.message(),
+	}
+	if out.TransactionKey, err = keyHash(ed25519Public(keys.Transaction())); err != nil {
+		return nil, err
+	}
+	if req.GetDryRun() {
+		out.Shares = nil // of a split that counts for nothing
+		return out, nil
+	}
+	if err := c.writeSecrets(ctx, mv); err != nil {
+		return nil, err
+	}
+	f, thaw, err := c.freeze(ctx, s, mv.link.Salt)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.writeLedger(ctx, s, mv, f); err != nil {
+		thaw()
+		return nil, err
+	}
+	inUse, err := c.swap(ctx, mv)
+	if inUse {
+		c.prepared = nil // the seed is the cluster's now, or may be
+	}
+	if err != nil {
+		c.unsettle() // the head may have moved, or may yet: who ends the freeze sees to that
+		return nil, err
+	}
+	return out, nil
+}
+
+// composeReseed makes the move that brings p into force. The seed stays p's: if the
+// head does not move it can be tried again with the same signatures.
+func (c *Coordinator) composeReseed(req *fealtyv1.CommitReseedRequest, s *state, p *prepared) (*move, error) {
+	mv, t := *p.move, p.transition
+	mv.from = s // the head is that of then; who wrote it last may be another
+	if err := authorize(&fealtyv1.SetManifestRequest{Reason: req.GetReason(), Signatures: req.GetSignatures()}, s, &t); err != nil {
+		return nil, err
+	}
+	var err error
+	if mv.keepers, err = c.keepers(mv.manifest); err != nil {
+		return nil, err
+	}
+	if err := mv.splitSeed(&t); err != nil {
+		return nil, err
+	}
+	if err := c.newMesh(&mv, &t); err != nil {
+		return nil, err
+	}
+	return &mv, mv.seal(&t)
+}
+
+// settingTurn waits until no other set is under way.
+func (c *Coordinator) settingTurn(ctx context.Context) (release func(), err error) {
+	select {
+	case c.setting <- struct{}{}:
+		return func() { <-c.setting }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// dropPrepared forgets the seed that waits for signatures. The caller holds
+// c.setting.
+func (c *Coordinator) dropPrepared() {
+	if c.prepared != nil {
+		c.prepared.move.wipe()
+		c.prepared = nil
+	}
+}
+
+// dropExpired forgets a prepared seed whose time is over, unless a set is under way.
+func (c *Coordinator) dropExpired() {
+	select {
+	case c.setting <- struct{}{}:
+		defer func() { <-c.setting }()
+	default:
+		return
+	}
+	if c.prepared != nil && !c.now().Before(c.prepared.expires) {
+		c.dropPrepared()
+	}
+}
+
+// frozen is the value of the freeze: which seed the records wait for, since when.
+type frozen struct {
+	Salt   history.Salt `json:"salt"`
+	Ledger string       `json:"ledger"` // of this try: an earlier one may have left another
+	At     time.Time    `json:"at"`
+}
+
+// freezeLimit is how long a freeze is waited for that another replica made. Moving
+// the records of a large fleet takes seconds.
+const freezeLimit = time.Minute
+
+// freeze makes every change of a record fail, on every replica, until the returned
+// function is called or the records are moved. It names the seed by its salt.
+func (c *Coordinator) freeze(ctx context.Context, s *state, salt history.Salt) (f frozen, thaw func(), err error) {
+	f = frozen{salt, randomID(), c.now().UTC()}
+	value, err := json.Marshal(f)
+	if err != nil {
+		return f, nil, err
+	}
+	ch := s.records.newChange(s.headVersion) // which wants that it does not exist
+	ch.tx.Put = append(ch.tx.Put, store.Write{Key: freezeKey, Value: value})
+	version, err := ch.commit(ctx)
+	if err != nil {
+		c.unsettle() // it may be there, of this try or of an earlier one
+		return f, nil, c.storeError("freeze the records", err)
+	}
+	if err := c.faults.Hit("reseed.after-freeze"); err != nil {
+		c.unsettle()
+		return f, nil, err
+	}
+	return f, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
+		defer cancel()
+		tx := store.Tx{If: []store.Condition{{Key: freezeKey, Version: version}}, Delete: []string{freezeKey}}
+		if _, err := c.store.Commit(ctx, tx); err != nil {
+			c.log.LogAttrs(ctx, slog.LevelWarn, "the records are still frozen, which is tried again", slog.Any("err", err))
+			c.unsettle()
+		}
+	}, nil
+}
+
+// thawTimeout bounds the end of a freeze: it is not given up with its caller.
+const thawTimeout = 10 * time.Second
+
+// unsettle makes the loop that follows the head look at the freeze.
+func (c *Coordinator) unsettle() {
+	c.unsettled.Store(true)
+	c.kickHead()
+}
+
+// awaitThaw waits for a reseed of ours to end, and has a freeze looked at that
+// nobody seems to end.
+func (c *Coordinator) awaitThaw(ctx context.Context) {
+	release, err := c.settingTurn(ctx)
+	if err != nil {
+		return
+	}
+	release()
+	e, err := c.store.Get(ctx, freezeKey)
+	if err != nil {
+		return // most likely it is over
+	}
+	var f frozen
+	if err := json.Unmarshal(e.Value, &f); err != nil || c.now().Sub(f.At).Abs() > freezeLimit {
+		c.unsettle()
+	}
+}
+
+// breakFreeze ends a freeze that nobody will end: its coordinator stopped before the
+// head moved. Who may yet move the head under it is stopped by the same transaction,
+// which writes the head again, as it is, under another version; so ending one too
+// early costs another try, and no more. One that is young is left alone unless force
+// is set. A freeze for the seed of the head stays: the records are to be moved. The
+// caller holds c.setting, so that it is none of ours that is under way.
+func (c *Coordinator) breakFreeze(ctx context.Context, force bool) error {
+	e, err := c.store.Get(ctx, freezeKey)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var f frozen
+	if err := json.Unmarshal(e.Value, &f); err == nil && !force && c.now().Sub(f.At).Abs() <= freezeLimit {
+		return nil
+	}
+	head, err := c.store.Get(ctx, history.HeadKey)
+	if errors.Is(err, store.ErrNotFound) { // nobody of ours made it
+		_, err := c.store.Commit(ctx, store.Tx{If: []store.Condition{{Key: freezeKey, Version: e.Version}}, Delete: []string{freezeKey}})
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	record, err := history.DecodeRecord(head.Value)
+	if err != nil {
+		return err
+	}
+	blob, err := c.store.Get(ctx, history.BlobKey(record.Hash))
+	if err != nil {
+		return err
+	}
+	t, err := history.Decode(blob.Value)
+	if err != nil {
+		return err
+	}
+	if f.Salt == t.Salt {
+		return nil
+	}
+	c.log.LogAttrs(ctx, slog.LevelWarn, "a reseed was cut off before the head moved: the records are free again, and the old seed stays")
+	_, err = c.store.Commit(ctx, store.Tx{
+		If:     []store.Condition{{Key: freezeKey, Version: e.Version}, {Key: history.HeadKey, Version: head.Version}},
+		Put:    []store.Write{{Key: history.HeadKey, Value: head.Value}},
+		Delete: []string{freezeKey},
+	})
+	return err
+}
+
+// ledger is the SHA-256 of each record's value when the head moved, in hex, by key.
+type ledger map[string]string
+
+func (f frozen) ledgerPrefix() string {
+	return ledgerPrefix + hex.EncodeToString(f.Salt[:]) + "/" + f.Ledger + "/"
+}
+
+func valueSum(value []byte) string {
+	sum := sha256.Sum256(value)
+	return hex.EncodeToString(sum[:])
+}
+
+// writeLedger writes what counts of the records when the head moves, sealed under
+// the key of the new seed. What is not genuine under the old one is left out, and so
+// never becomes genuine.
+func (c *Coordinator) writeLedger(ctx context.Context, s *state, mv *move, f frozen) error {
+	auth, err := store.NewAuthenticator(mv.secrets.keys.RecordMAC())
+	if err != nil {
+		return err
+	}
+	part, parts := ledger{}, 0
+	flush := func() error {
+		raw, err := json.Marshal(part)
+		if err != nil {
+			return err
+		}
+		key := f.ledgerPrefix() + strconv.Itoa(parts)
+		part, parts = ledger{}, parts+1
+		return c.writeSealed(ctx, key, auth.Seal(key, raw))
+	}
+	for _, prefix := range movedFamilies {
+		l, err := c.store.List(ctx, prefix)
+		if err != nil {
+			return c.storeError("read the records", err)
+		}
+		for _, e := range l.Entries {
+			if _, err := s.records.auth.Open(e.Key, e.Value); err != nil {
+				c.forged(ctx, e.Key, err)
+				continue
+			}
+			if part[e.Key] = valueSum(e.Value); len(part) == ledgerEntries {
+				if err := flush(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if err := flush(); err != nil { // at least one, so that an empty one is told from none
+		return err
+	}
+	return c.faults.Hit("reseed.after-ledger")
+}
+
+// readLedger returns the ledger of a freeze, for the seed of s.
+func (c *Coordinator) readLedger(ctx context.Context, s *state, f frozen) (ledger, error) {
+	l, err := c.store.List(ctx, f.ledgerPrefix())
+	if err != nil {
+		return nil, err
+	}
+	all := ledger{}
+	for n := range l.Entries {
+		key := f.ledgerPrefix() + strconv.Itoa(n)
+		i := slices.IndexFunc(l.Entries, func(e store.Entry) bool { return e.Key == key })
+		if i < 0 {
+			return nil, fmt.Errorf("part %d of the ledger of the reseed is missing: %w", n, store.ErrForged)
+		}
+		raw, err := s.records.auth.Open(key, l.Entries[i].Value)
+		if err != nil {
+			return nil, err
+		}
+		var part ledger
+		if err := json.Unmarshal(raw, &part); err != nil {
+			return nil, fmt.Errorf("part %d of the ledger of the reseed does not decode: %w", n, err)
+		}
+		maps.Copy(all, part)
+	}
+	if len(l.Entries) == 0 {
+		return nil, fmt.Errorf("the ledger of the reseed is missing: %w", store.ErrForged)
+	}
+	return all, nil
+}
+
+// moveRecords brings the records under the seed of s, after a reseed whose head is
+// in force: those that the ledger names as they are, and nothing else. It goes on
+// where an earlier try was cut off. Without a freeze there is nothing to do.
+func (c *Coordinator) moveRecords(ctx context.Context, s *state) error {
+	e, err := c.store.Get(ctx, freezeKey)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var f frozen
+	if err := json.Unmarshal(e.Value, &f); err != nil || f.Salt != s.head.Salt {
+		c.unsettled.Store(true)
+		return errors.New("the records are frozen for another seed than that of the head")
+	}
+	book, err := c.readLedger(ctx, s, f)
+	if err != nil {
+		return err
+	}
+	for _, prefix := range endedFamilies {
+		l, err := c.store.List(ctx, prefix)
+		if err != nil {
+			return err
+		}
+		for batch := range slices.Chunk(l.Entries, moveBatch) {
+			ch := s.records.frozenChange(s.headVersion)
+			for _, e := range batch {
+				ch.delete(e.Key, e.Version)
+			}
+			if _, err := ch.commit(ctx); err != nil {
+				return fmt.Errorf("end the join tokens: %w", err)
+			}
+		}
+	}
+	var last *store.Entry
+	for _, prefix := range movedFamilies {
+		l, err := c.store.List(ctx, prefix)
+		if err != nil {
+			return err
+		}
+		var due []store.Entry
+		for _, e := range l.Entries {
+			if _, err := s.records.auth.Open(e.Key, e.Value); err == nil {
+				continue // by a try before this one
+			}
+			if book[e.Key] != valueSum(e.Value) {
+				c.forged(ctx, e.Key, fmt.Errorf("it is not what it was when the seed changed: %w", store.ErrForged))
+				continue
+			}
+			if e.Key == trustStateKey {
+				last = &e
+				continue
+			}
+			due = append(due, e)
+		}
+		for batch := range slices.Chunk(due, moveBatch) {
+			ch := s.records.frozenChange(s.headVersion)
+			for _, e := range batch {
+				ch.reseal(e)
+			}
+			if _, err := ch.commit(ctx); err != nil {
+				return fmt.Errorf("move the records to the new seed: %w", err)
+			}
+			if err := c.faults.Hit("reseed.after-batch"); err != nil {
+				return err
+			}
+		}
+	}
+	// The trust state last, and the freeze with it: from here on the ledger is void.
+	ch := s.records.frozenChange(s.headVersion)
+	if last != nil {
+		ch.reseal(*last)
+	}
+	ch.delete(freezeKey, e.Version)
+	if _, err := ch.commit(ctx); err != nil {
+		return fmt.Errorf("move the trust state to the new seed: %w", err)
+	}
+	c.log.LogAttrs(ctx, slog.LevelInfo, "the records are under the new seed", slog.Int("records", len(book)), slog.Uint64("seed_epoch", s.head.SeedEpoch))
+	return c.faults.Hit("reseed.after-move")
+}
+
+// reseal puts a record under the key of c, as it is. The caller vouches for it.
+func (c *change) reseal(e store.Entry) {
+	plain := e.Value[store.SealBytes:]
+	c.tx.If = append(c.tx.If, store.Condition{Key: e.Key, Version: e.Version})
+	c.tx.Put = append(c.tx.Put, store.Write{Key: e.Key, Value: c.r.auth.Seal(e.Key, plain)})
+}
+
+// sweepReseeds removes what a reseed leaves behind: ledgers, and what is sealed of
+// seeds and mesh CA keys that were replaced. Whoever holds them holds them; it is
+// not ours to keep.
+func (c *Coordinator) sweepReseeds(ctx context.Context, s *state) error {
+	former := make(map[string]bool) // prefixes and keys of what is gone
+	prefixes := []string{ledgerPrefix, sealedPrefix}
+	for i, links := 0, s.chain.Links(); links[i].SeedEpoch < s.head.SeedEpoch; i++ {
+		l := links[i]
+		former[sealedMeshKey(l.Hash, "")] = true
+		former[shareSetKey(l.Hash)] = true
+		if i == 0 || l.Salt != links[i-1].Salt {
+			former[sealedSeedKey(l.SeedEpoch, l.Salt, "")] = true
+			former[rootKey(l.SeedEpoch, l.Salt)] = true
+			prefixes = append(prefixes, sharesPrefix(l.SeedEpoch, l.Salt))
+		}
+	}
+	if s.head.SeedEpoch > 1 {
+		prefixes = append(prefixes, shareSetPrefix)
+	}
+	var gone []store.Entry
+	for _, prefix := range prefixes {
+		l, err := c.store.List(ctx, prefix)
+		if err != nil {
+			return err
+		}
+		for _, e := range l.Entries {
+			at := e.Key
+			if i := strings.LastIndexByte(at, '/'); !former[at] {
+				at = at[:i+1]
+			}
+			if prefix != sealedPrefix && prefix != shareSetPrefix || former[at] {
+				gone = append(gone, e)
+			}
+		}
+	}
+	for batch := range slices.Chunk(gone, pruneBatch) {
+		ch := s.records.newChange(s.headVersion)
+		for _, e := range batch {
+			ch.delete(e.Key, e.Version)
+		}
+		if _, err := ch.commit(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r reseedServer) GetRootChanges(stream fealtyv1.ReseedService_GetRootChangesServer) error {
+	s, err := r.c.ready()
+	if err != nil {
+		return err
+	}
+	addr := identity.FromContext(stream.Context()).Addr
+	if !r.c.limiter.allow(addr, r.c.now()) {
+		return explain.New(explain.RateLimited, "what", "calls from "+sourceOf(addr), "limit", fmt.Sprintf("%v per second", r.c.limiter.rates.PerSource))
+	}
+	return stream.Send(&fealtyv1.GetRootChangesResponse{Changes: &fealtyv1.RootChanges{Changes: s.rootChanges}})
+}
+
+// followReseeds fills in what s knows of changes of root, and checks that its keys
+// are those that the last one named: a seed that was replaced acts for nobody.
+func (s *state) followReseeds() error {
+	if !s.chain.TransactionKey().Equal(ed25519Public(s.secrets.keys.Transaction())) {
+		return errors.New("the seed in memory is not the one of the head: it was replaced by a reseed")
+	}
+	reseeds := s.chain.Reseeds()
+	for _, l := range reseeds[max(0, len(reseeds)-snapshot.MaxRootChanges):] {
+		change, err := l.SignedRootChange()
+		if err != nil {
+			return err
+		}
+		raw, err := change.Marshal()
+		if err != nil {
+			return err
+		}
+		s.rootChanges = append(s.rootChanges, raw)
+		s.rootEpoch = l.AuthorityEpoch
+	}
+	if len(reseeds) == 0 {
+		return nil
+	}
+	if last := reseeds[len(reseeds)-1].Reseed; last.Root != s.rootPin || !bytes.Equal(last.ConfigRoot[:], s.configRoot()) {
+		return errors.New("root and config root key are not those that the signers authorized")
+	}
+	return nil
+}
+
+func ed25519Public(s keyring.Signer) ed25519.PublicKey { return s.Public().(ed25519.PublicKey) }
+
+// keyHash is the SHA-256 of a public key in its usual form.
+func keyHash(key ed25519.PublicKey) ([]byte, error) {
+	id, err := identity.KeyOfPublic(key)
+	if err != nil {
+		return nil, err
+	}
+	return id[:], nil
+}

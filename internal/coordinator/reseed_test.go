@@ -1,0 +1,825 @@
+package coordinator
+
+import (
+	"context"
+	"crypto"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+func (f *fleet) reseedClient() fealtyv1.ReseedServiceClient {
+	f.t.Helper()
+	return fealtyv1.NewReseedServiceClient(f.localConn())
+}
+
+// prepare has the coordinator make a seed, and returns what commits it, signed.
+func (f *fleet) prepare(m []byte) *fealtyv1.CommitReseedRequest {
+	f.t.Helper()
+	p, err := f.reseedClient().PrepareReseed(f.ctx(), &fealtyv1.PrepareReseedRequest{Manifest: m})
+	if err != nil {
+		f.t.Fatalf("prepare: %v", err)
+	}
+	return &fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: f.signChange(p.GetChange(), f.signer)}
+}
+
+// signChange signs a change of root.
+func (f *fleet) signChange(change []byte, signers ...ed25519.PrivateKey) (out []*fealtyv1.ManifestSignature) {
+	for _, signer := range signers {
+		key, err := manifest.NewKey(signer.Public().(ed25519.PublicKey))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		out = append(out, &fealtyv1.ManifestSignature{Key: key.String(), Signature: ed25519.Sign(signer, snapshot.PAE(snapshot.TypeRootChange, testCluster, change))})
+	}
+	return out
+}
+
+// reseed gives the fleet a new seed.
+func (f *fleet) reseed() *fealtyv1.CommitReseedResponse {
+	f.t.Helper()
+	resp, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(nil))
+	if err != nil {
+		f.t.Fatalf("reseed: %v", err)
+	}
+	return resp
+}
+
+// former is what somebody kept who had the seed before it was changed.
+type former struct {
+	keys   keyring.Keys
+	root   *x509.Certificate
+	bundle *identity.Bundle
+	auth   *store.Authenticator
+	chain  *history.Verified
+}
+
+func (f *fleet) keep() former {
+	f.t.Helper()
+	s := f.c.state.Load()
+	seed, err := keyring.SeedFrom(s.secrets.seed.Reveal())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	keys, err := seed.Derive(s.head.Salt[:])
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	auth, err := store.NewAuthenticator(keys.RecordMAC())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return former{keys: keys, root: s.root, bundle: f.c.trust.Load().bundle, auth: auth, chain: s.chain}
+}
+
+// records returns what every record says, whatever seed it is under.
+func (f *fleet) recordText() string {
+	f.t.Helper()
+	s := f.c.state.Load()
+	var out []string
+	for _, prefix := range []string{memberPrefix, countPrefix, banIDPrefix, banKeyPrefix} {
+		l, err := f.store.List(context.Background(), prefix)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		for _, e := range l.Entries {
+			plain, err := s.records.auth.Open(e.Key, e.Value)
+			if err != nil {
+				f.t.Fatalf("%s: %v", e.Key, err)
+			}
+			out = append(out, e.Key+" "+string(plain))
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// rejoin comes back by proof of the last key, under the root in force.
+func (n *node) rejoin() error {
+	n.f.t.Helper()
+	prover := proof.NewSVIDProver(n.id.Kind(), n.id.Name(), n.key)
+	key, err := newKey()
+	if err != nil {
+		return err
+	}
+	n.key = key
+	return n.join(n.id.Kind(), prover)
+}
+
+// verified returns a trust bundle that was sent, as a node verifies it that pins
+// configRoot.
+func (n *node) verified(envelope []byte, configRoot ed25519.PublicKey) (*snapshot.Verified, error) {
+	signed, err := snapshot.Unmarshal(envelope)
+	if err != nil {
+		return nil, err
+	}
+	return snapshot.Verify(signed, snapshot.Trust{Me: n.id, Incarnation: identity.KeyID{1}, ConfigRoot: configRoot}, snapshot.Marks{}, n.f.clock())
+}
+
+// A reseed changes every key and loses no member: streams stand, members are told
+// by what the signers signed, and come under the new root.
+func TestReseed(t *testing.T) {
+	f := readyFleet(t, nil)
+	a, b := f.member("a"), f.member("b")
+	banned := f.member("c")
+	if _, err := f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "c", Reason: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	unused := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
+	old := f.keep()
+	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.state.Load().configRoot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.believes = old.bundle // as a node does until it is told
+	stream, err := newClients(a.conn()).agent.Connect(f.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	next := func(want func(*fealtyv1.ConnectResponse) bool) *fealtyv1.ConnectResponse {
+		t.Helper()
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				t.Fatalf("the stream ended: %v", err)
+			}
+			if want(m) {
+				return m
+			}
+		}
+	}
+	bundle := func(m *fealtyv1.ConnectResponse) bool {
+		return m.GetSnapshot().GetScope() == string(snapshot.ScopeTrustBundle)
+	}
+	next(bundle)
+	records := f.recordText()
+	before := f.c.state.Load()
+
+	// Nothing happens before the signers signed.
+	commit := f.prepare(nil)
+	dry := &fealtyv1.CommitReseedRequest{Change: commit.Change, Signatures: commit.Signatures, DryRun: true}
+	if _, err := f.reseedClient().CommitReseed(f.ctx(), dry); err != nil {
+		t.Fatalf("dry run: %v", err)
+	}
+	if f.c.state.Load().head.Hash != before.head.Hash {
+		t.Fatal("a dry run moved the head")
+	}
+	done, err := f.reseedClient().CommitReseed(f.ctx(), commit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := f.c.state.Load()
+	if after.head.SeedEpoch != 2 || after.head.AuthorityEpoch != before.head.AuthorityEpoch+1 || after.rootPin == before.rootPin || after.meshKey == before.meshKey {
+		t.Fatalf("seed epoch %d, authority epoch %d, root %s, mesh CA %s; before %s, %s", after.head.SeedEpoch, after.head.AuthorityEpoch, after.rootPin, after.meshKey, before.rootPin, before.meshKey)
+	}
+	if done.GetSeedEpoch() != 2 || done.GetMembers() != 3 || done.GetTokensVoided() != 4 || string(done.GetRootKey()) != string(after.rootPin[:]) {
+		t.Errorf("the answer says %v", done)
+	}
+	if got := f.recordText(); got != records {
+		t.Errorf("the records are\n%s\nwant\n%s", got, records)
+	}
+
+	// The stream that stood is told, in the order in which it can verify it.
+	changes := next(func(m *fealtyv1.ConnectResponse) bool {
+		if bundle(m) {
+			if _, err := a.verified(m.GetSnapshot().GetEnvelope(), before.configRoot()); err != nil {
+				t.Fatalf("a bundle that it cannot verify comes first: %v", err)
+			}
+		}
+		return m.GetRootChanges() != nil
+	}).GetRootChanges()
+	var signed []*snapshot.SignedRootChange
+	for _, raw := range changes.GetChanges() {
+		s, err := snapshot.UnmarshalRootChange(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		signed = append(signed, s)
+	}
+	change, err := snapshot.VerifyRootChanges(signed, held, before.rootPin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if change.Root != after.rootPin || !change.ConfigRoot.Equal(after.configRoot()) {
+		t.Fatalf("the change of root says %+v", change)
+	}
+	v, err := a.verified(next(bundle).GetSnapshot().GetEnvelope(), change.ConfigRoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, _ := v.TrustBundle()
+	if len(content.Roots) != 1 || string(content.Roots[0]) != string(after.root.Raw) || len(content.RetiredRoots) != 1 || string(content.RetiredRoots[0]) != string(before.root.Raw) {
+		t.Fatalf("the bundle names %d roots and %d retired ones", len(content.Roots), len(content.RetiredRoots))
+	}
+	if next(func(m *fealtyv1.ConnectResponse) bool { return m.GetRenewNow() != nil }) == nil {
+		t.Fatal("nobody asks for a renewal")
+	}
+
+	// Under the old root it is still a member, and gets under the new one.
+	a.believes = nil
+	if err := a.renew(true); err != nil {
+		t.Fatalf("renew under the old root: %v", err)
+	}
+	if err := b.rejoin(); err != nil {
+		t.Fatalf("rejoin: %v", err)
+	}
+	if _, err := after.issuer.Load().MeshCA(), b.chain[1].CheckSignatureFrom(after.root); err != nil {
+		t.Errorf("b is not under the new root: %v", err)
+	}
+	wantCode(t, banned.rejoin(), explain.JoinBanned)
+	// Who holds the stream all the while is not cut off.
+	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "a"}); err != nil {
+		t.Errorf("the stream ended: %v", err)
+	}
+
+	// A token pins the root that is gone: it is void, also for who knows the new one.
+	wantCode(t, f.node().join(identity.Data, proof.NewTokenProver(unused)), explain.TokenUnknown)
+	f.member("d")
+	if st, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{}); err != nil || st.GetSeedEpoch() != 2 {
+		t.Errorf("status: seed epoch %d, %v", st.GetSeedEpoch(), err)
+	}
+	audit, err := f.store.List(context.Background(), auditPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"manifest.reseed.prepare"`, `"manifest.reseed"`} {
+		if !slices.ContainsFunc(audit.Entries, func(e store.Entry) bool { return strings.Contains(string(e.Value), want) }) {
+			t.Errorf("no audit entry %s", want)
+		}
+	}
+
+	// A restart comes up under the new seed; what was sealed of the old one is gone.
+	for _, prefix := range []string{sealedPrefix, reseedPrefix} {
+		l, err := f.store.List(context.Background(), prefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range l.Entries {
+			if strings.Contains(e.Key, fmt.Sprintf("%x", before.head.Salt[:])) || strings.Contains(e.Key, before.head.Hash.String()) || prefix == reseedPrefix {
+				t.Errorf("%s is left", e.Key)
+			}
+		}
+	}
+	f.restart()
+	if s := f.c.state.Load(); s.phase != phaseReady || s.rootPin != after.rootPin || s.head.SeedEpoch != 2 {
+		t.Fatalf("after a restart: %s (%s), seed epoch %d", s.phase, s.reason, s.head.SeedEpoch)
+	}
+	if err := b.renew(true); err != nil {
+		t.Errorf("renew after a restart: %v", err)
+	}
+
+	// And once more.
+	f.reseed()
+	if s := f.c.state.Load(); s.head.SeedEpoch != 3 || len(s.rootChanges) != 2 {
+		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.head.SeedEpoch, len(s.rootChanges))
+	}
+	if err := b.rejoin(); err != nil {
+		t.Errorf("rejoin after a second reseed: %v", err)
+	}
+	// Who missed both gets by on what the signers signed.
+	signed = nil
+	for _, raw := range f.rootChanges() {
+		s, err := snapshot.UnmarshalRootChange(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		signed = append(signed, s)
+	}
+	if change, err := snapshot.VerifyRootChanges(signed, held, before.rootPin); err != nil || change.Root != f.pin() {
+		t.Errorf("both changes lead to %s, %v; want %s", change.Root, err, f.pin())
+	}
+
+	// The old root leaves the bundle with the last SVID under it.
+	f.advance(26 * time.Hour)
+	f.c.kickTrust()
+	for deadline := time.Now().Add(10 * time.Second); len(f.c.trust.Load().bundle.RetiredRoots()) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the old roots stay in the bundle")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// rootChanges asks as a stranger for the changes of root.
+func (f *fleet) rootChanges() [][]byte {
+	f.t.Helper()
+	stream, err := fealtyv1.NewReseedServiceClient(f.stranger()).GetRootChanges(f.ctx())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	resp, err := stream.Recv()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return resp.GetChanges().GetChanges()
+}
+
+// What a reseed needs, and what it is refused without.
+func TestReseedRefusals(t *testing.T) {
+	f := readyFleet(t, nil)
+	_, stranger, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := func(edit func(*fealtyv1.CommitReseedRequest)) error {
+		t.Helper()
+		req := f.prepare(nil)
+		edit(req)
+		_, err := f.reseedClient().CommitReseed(f.ctx(), req)
+		return err
+	}
+	head := f.c.state.Load().head.Hash
+	for _, tc := range []struct {
+		name string
+		edit func(*fealtyv1.CommitReseedRequest)
+		want explain.Code
+	}{
+		{"nobody signed", func(r *fealtyv1.CommitReseedRequest) { r.Signatures = nil }, explain.ManifestUnsigned},
+		{"a stranger signed", func(r *fealtyv1.CommitReseedRequest) { r.Signatures = f.signChange(r.Change, stranger) }, explain.SignatureForeign},
+		{"another seed was signed", func(r *fealtyv1.CommitReseedRequest) {
+			f.prepare(nil)
+		}, explain.ReseedUnprepared},
+		{"the change was altered", func(r *fealtyv1.CommitReseedRequest) { r.Change = append(slices.Clone(r.Change), ' ') }, explain.ReseedUnprepared},
+		{"consent to a set", func(r *fealtyv1.CommitReseedRequest) {
+			set := &fealtyv1.SetManifestRequest{Manifest: f.manifest("")}
+			f.sign(set, head)
+			r.Signatures = set.Signatures
+		}, explain.ManifestMissigned},
+		{"consent of another cluster", func(r *fealtyv1.CommitReseedRequest) {
+			r.Signatures[0].Signature = ed25519.Sign(f.signer, snapshot.PAE(snapshot.TypeRootChange, "other.example", r.Change))
+		}, explain.ManifestMissigned},
+		{"too late", func(*fealtyv1.CommitReseedRequest) { f.advance(preparedLife) }, explain.ReseedUnprepared},
+		{"a reason without end", func(r *fealtyv1.CommitReseedRequest) { r.Reason = strings.Repeat("x", maxReasonBytes+1) }, explain.RequestField},
+	} {
+		t.Run(tc.name, func(t *testing.T) { wantCode(t, commit(tc.edit), tc.want) })
+	}
+	if got := f.c.state.Load().head.Hash; got != head {
+		t.Fatal("the head moved")
+	}
+	if _, err := f.reseedClient().PrepareReseed(f.ctx(), &fealtyv1.PrepareReseedRequest{Manifest: []byte(strings.Replace(string(f.manifest("")), testCluster, "other.example", 1))}); err == nil {
+		t.Error("a seed was prepared for another cluster")
+	}
+	// The history moved on while people signed.
+	req := f.prepare(nil)
+	if err := f.set(f.manifest("  - {name: more, kind: data, match: [\"token:more\"]}\n")); err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.reseedClient().CommitReseed(f.ctx(), req)
+	wantCode(t, err, explain.ManifestStale)
+	// A restart forgets what was prepared.
+	req = f.prepare(nil)
+	f.restart()
+	_, err = f.reseedClient().CommitReseed(f.ctx(), req)
+	wantCode(t, err, explain.ReseedUnprepared)
+	// And with everything in order it is done, with another manifest at once.
+	more := f.manifest("  - {name: evenmore, kind: data, match: [\"token:evenmore\"]}\n")
+	if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(more)); err != nil {
+		t.Fatal(err)
+	}
+	if s := f.c.state.Load(); s.head.SeedEpoch != 2 || string(s.manifest.Bytes()) != string(more) {
+		t.Fatalf("seed epoch %d, manifest %s", s.head.SeedEpoch, s.manifest.Hash())
+	}
+}
+
+// A coordinator that stops at any point of a reseed, or fails there and goes on,
+// has one seed or the other, whole: every record, and every way back.
+func TestReseedInterrupted(t *testing.T) {
+	crash := errors.New("crash")
+	for _, tc := range []struct {
+		point string
+		epoch uint64 // afterwards
+	}{
+		{"set.after-seed", 1},
+		{"reseed.after-freeze", 1},
+		{"reseed.after-ledger", 1},
+		{"set.before-swap", 1},
+		{"set.after-swap", 2},
+		{"adopt.begin", 2},
+		{"reseed.after-batch", 2},
+		{"reseed.after-move", 2},
+		{"adopt.before-identity", 2},
+	} {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/restart=%v", tc.point, restart), func(t *testing.T) {
+				f := readyFleet(t, nil)
+				a := f.member("a")
+				f.member("b")
+				records := f.recordText()
+				req := f.prepare(nil)
+				old := f.keep()
+				f.faults.Fail(tc.point, crash)
+				_, err := f.reseedClient().CommitReseed(f.ctx(), req)
+				if tc.epoch == 1 && err == nil {
+					t.Fatal("the crash was survived")
+				}
+				if restart {
+					f.stop()
+				}
+				// Who has the old seed uses the gap.
+				mallory := memberRecord{Kind: identity.Data, Name: "mallory", State: stateActive, Entry: "pool"}
+				forged := records0(old).mustPut(t, memberKey(identity.Data, "mallory"), mallory)
+				f.faults.Disarm(tc.point)
+				if restart {
+					f.start()
+				} else {
+					f.c.kickHead()
+				}
+				for deadline := time.Now().Add(15 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+					s := f.c.state.Load()
+					if s.phase == phaseReady && s.head.SeedEpoch == tc.epoch && !f.c.unsettled.Load() && f.thawed() {
+						break
+					}
+					if time.Now().After(deadline) {
+						t.Fatalf("phase %s (%s), want ready under seed epoch %d; thawed: %v", s.phase, s.reason, tc.epoch, f.thawed())
+					}
+				}
+				if got := f.recordText(); got != records {
+					t.Errorf("the records are\n%s\nwant\n%s", got, records)
+				}
+				if err := a.rejoin(); err != nil {
+					t.Errorf("rejoin: %v", err)
+				}
+				f.member("new")
+				if tc.epoch == 2 {
+					if _, err := f.store.Commit(f.ctx(), store.Tx{Put: []store.Write{forged}}); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := get[memberRecord](f.ctx(), f.c.state.Load().records, forged.Key); !errors.Is(err, store.ErrForged) {
+						t.Errorf("a record of the old seed: %v", err)
+					}
+					return
+				}
+				// The same signatures do, if the process still has the seed.
+				_, err = f.reseedClient().CommitReseed(f.ctx(), req)
+				if restart {
+					wantCode(t, err, explain.ReseedUnprepared)
+				} else if err != nil {
+					t.Fatalf("once more: %v", err)
+				}
+			})
+		}
+	}
+}
+
+func (f *fleet) thawed() bool {
+	_, err := f.store.Get(context.Background(), freezeKey)
+	return errors.Is(err, store.ErrNotFound)
+}
+
+type recordsOf struct{ auth *store.Authenticator }
+
+func records0(o former) recordsOf { return recordsOf{o.auth} }
+
+func (r recordsOf) mustPut(t testing.TB, key string, v any) store.Write {
+	t.Helper()
+	w, err := records{auth: r.auth}.put(key, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// Changes that meet a reseed wait for it, and none is lost.
+func TestJoinsDuringAReseed(t *testing.T) {
+	f := readyFleet(t, nil)
+	var members []*node
+	for i := range 4 {
+		members = append(members, f.member(fmt.Sprintf("m%d", i)))
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for _, n := range members {
+		n.believes = f.c.trust.Load().bundle
+		conn := n.conn()
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				key, err := newKey()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				csr, err := ca.NewCSR(key)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				// The connection stands over the change of root.
+				if _, err := newClients(conn).admission.Renew(f.ctx(), &fealtyv1.RenewRequest{Name: n.id.Name(), Csr: csr}); err != nil {
+					if errors.Is(explain.Of(err), explain.RenewOlderKey) {
+						return // it goes on with another key than its connection's
+					}
+					t.Errorf("renew %s: %v", n.id.Name(), err)
+					return
+				}
+			}
+		})
+	}
+	for range 3 {
+		f.reseed()
+	}
+	close(stop)
+	wg.Wait()
+	if got := strings.Count(f.recordText(), memberPrefix); got != len(members) {
+		t.Errorf("%d members, want %d", got, len(members))
+	}
+	if n := testutil.ToFloat64(f.c.metrics.forged); n != 0 {
+		t.Errorf("%v alarms of forged records", n)
+	}
+}
+
+// Who kept the old seed can make nothing with it that anybody believes after the
+// change: no head, no record, no mesh CA, no trust bundle, no change of root.
+func TestFormerSeedIsWorthNothing(t *testing.T) {
+	f := readyFleet(t, nil)
+	a := f.member("a")
+	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.state.Load().configRoot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := f.keep()
+	before := f.c.state.Load()
+	input, err := f.c.readTrust(t.Context(), before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.reseed()
+	now := f.clock()
+	s := f.c.state.Load()
+	bundle := f.c.trust.Load().bundle
+
+	// A mesh CA of its own, with a coordinator and a member under it.
+	mesh, err := ca.NewMeshCA(old.root, old.keys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: 7, Validity: time.Hour * 48}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issuer, err := ca.NewIssuer(mesh, testCluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range identity.Kinds() {
+		id, err := identity.New(testCluster, kind, "mallory")
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, err := newKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaf, err := issuer.Issue(ca.Request{PublicKey: key.Public(), ID: id, TTL: time.Hour}, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, chain := range [][]*x509.Certificate{{leaf, mesh.Certificate()}, {leaf, mesh.Certificate(), old.root}} {
+			if v, err := bundle.Verify(chain, now); !errors.Is(err, identity.ErrUntrusted) {
+				t.Errorf("%s under a mesh CA of the old root: %v, %v", kind, v.ID, err)
+			}
+		}
+		// Nor does the mesh CA that was in force make a coordinator.
+		if kind == identity.Coordinator {
+			mine, err := before.issuer.Load().Issue(ca.Request{PublicKey: key.Public(), ID: id, TTL: time.Hour}, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := bundle.Verify([]*x509.Certificate{mine, before.issuer.Load().MeshCA().Certificate()}, now); !errors.Is(err, identity.ErrUntrusted) {
+				t.Errorf("a coordinator under the old mesh CA: %v", err)
+			}
+		}
+	}
+
+	// A trust bundle, as it would have been, under a higher version and epoch.
+	forger := &state{manifest: before.manifest, head: before.head, secrets: &secrets{keys: old.keys}, root: old.root, meshKey: before.meshKey}
+	forger.head.AuthorityEpoch += 10
+	forgedBundle, err := signTrust(forger, input, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.verified(forgedBundle.signed, s.configRoot()); !errors.Is(err, snapshot.ErrRejected) {
+		t.Errorf("a trust bundle of the old config root key: %v", err)
+	}
+
+	// A record.
+	w := records0(old).mustPut(t, memberKey(identity.Data, "mallory"), memberRecord{Kind: identity.Data, Name: "mallory", State: stateActive, Entry: "pool"})
+	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{w}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := get[memberRecord](t.Context(), s.records, w.Key); !errors.Is(err, store.ErrForged) {
+		t.Errorf("a record of the old seed: %v", err)
+	}
+	if _, err := f.store.Commit(t.Context(), store.Tx{Delete: []string{w.Key}}); err != nil {
+		t.Fatal(err)
+	}
+
+	// A change of root to keys of its own: with no signature, with a stranger's, with
+	// the old keys', with that of the change that was made, and one for elsewhere.
+	changes := f.rootChanges()
+	genuine, err := snapshot.UnmarshalRootChange(changes[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := snapshot.VerifyRootChanges([]*snapshot.SignedRootChange{genuine}, bystander, before.rootPin); err != nil {
+		t.Fatalf("the genuine change: %v", err)
+	}
+	mine := snapshot.RootChange{
+		ClusterID: testCluster, Index: s.head.Index, Previous: snapshot.Digest(before.head.Hash), Manifest: snapshot.Digest(before.head.Manifest),
+		AuthorityEpoch: 9, SeedEpoch: 2, PreviousRoot: before.rootPin, Root: identity.KeyID{6, 6, 6},
+		ConfigRoot: ed25519Public(old.keys.ConfigSigning(7)), TransactionKey: ed25519Public(old.keys.Transaction()),
+	}
+	raw, err := mine.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	statement, err := mine.Statement()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sign := func(key keyring.Signer) snapshot.SignerSignature {
+		sig, err := key.Sign(rand.Reader, statement, crypto.Hash(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return snapshot.SignerSignature{Key: [32]byte(ed25519Public(key)), Signature: [64]byte(sig)}
+	}
+	asSigner := sign(old.keys.ConfigRoot())
+	asSigner.Key = genuine.Signatures[0].Key
+	for name, sigs := range map[string][]snapshot.SignerSignature{
+		"nobody's": nil, "the old transaction key's": {sign(old.keys.Transaction())}, "the old config root key's": {sign(old.keys.ConfigRoot())},
+		"one in a signer's name": {asSigner}, "that of the change that was made": genuine.Signatures,
+	} {
+		if _, err := snapshot.VerifyRootChanges([]*snapshot.SignedRootChange{{Change: raw, Signatures: sigs}}, bystander, before.rootPin); !errors.Is(err, snapshot.ErrNoRootChange) {
+			t.Errorf("a change of root with %s signature: %v", name, err)
+		}
+	}
+	// The change that was made leads nobody away from the new root.
+	if _, err := snapshot.VerifyRootChanges([]*snapshot.SignedRootChange{genuine}, bystander, s.rootPin); !errors.Is(err, snapshot.ErrNoRootChange) {
+		t.Errorf("the change that was made, once more: %v", err)
+	}
+
+	// A head: the old history goes on without the reseed.
+	rekey, _ := old.chain.Next(history.KindRekey, old.chain.Manifest())
+	rekey.MeshCAKey = mesh.KeyID()
+	elsewhere := newMemStore()
+	blobs, err := f.store.List(t.Context(), "history/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range blobs.Entries {
+		if e.Key == history.HeadKey {
+			e.Value = old.chain.Head().Encode()
+		}
+		if _, err := elsewhere.CompareAndSwap(t.Context(), e.Key, 0, e.Value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	base, err := history.New(elsewhere).Follow(t.Context(), nil, ed25519Public(old.keys.Transaction()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forked, err := history.New(elsewhere).Append(t.Context(), base, rekey, old.chain.Manifest(), old.keys.Transaction())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := elsewhere.List(t.Context(), "history/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx := store.Tx{}
+	for _, e := range l.Entries {
+		tx.Put = append(tx.Put, store.Write{Key: e.Key, Value: e.Value})
+	}
+	genuineHead, err := f.store.Get(t.Context(), history.HeadKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.store.Commit(t.Context(), tx); err != nil {
+		t.Fatal(err)
+	}
+	f.c.kickHead()
+	f.awaitPhase(phaseRecovery)
+	f.restart()
+	if s := f.c.state.Load(); s.phase != phaseRecovery {
+		t.Fatalf("a restart under a forged head is %s, head %v (%v)", s.phase, s.head.Hash, forked.Head().Hash)
+	}
+	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: history.HeadKey, Value: genuineHead.Value}}}); err != nil {
+		t.Fatal(err)
+	}
+	f.c.kickHead()
+	f.awaitPhase(phaseReady)
+}
+
+func (f *fleet) awaitPhase(want phase) {
+	f.t.Helper()
+	for deadline := time.Now().Add(15 * time.Second); f.c.state.Load().phase != want; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s := f.c.state.Load()
+			f.t.Fatalf("phase %s (%s), want %s", s.phase, s.reason, want)
+		}
+	}
+}
+
+// What is between two seeds cannot be altered: a ledger that was exchanged, or a
+// record that was, is not taken over.
+func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
+	for name, spoil := range map[string]func(t *testing.T, f *fleet, old former) (lost bool){
+		"a record is altered under the old seed": func(t *testing.T, f *fleet, old former) bool {
+			w := records0(old).mustPut(t, memberKey(identity.Data, "a"), memberRecord{Kind: identity.Data, Name: "a", State: stateActive, Entry: "pool", Organizations: []string{"evil"}})
+			_, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{w}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return false
+		},
+		"a record is added under the old seed": func(t *testing.T, f *fleet, old former) bool {
+			w := records0(old).mustPut(t, memberKey(identity.Data, "mallory"), memberRecord{Kind: identity.Data, Name: "mallory", State: stateActive, Entry: "pool"})
+			_, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{w}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return false
+		},
+		"the ledger is sealed under the old seed": func(t *testing.T, f *fleet, old former) bool {
+			l, err := f.store.List(t.Context(), ledgerPrefix)
+			if err != nil || len(l.Entries) != 1 {
+				t.Fatalf("%d parts of a ledger, %v", len(l.Entries), err)
+			}
+			e := l.Entries[0]
+			if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: e.Key, Value: old.auth.Seal(e.Key, []byte("{}"))}}}); err != nil {
+				t.Fatal(err)
+			}
+			return true
+		},
+		"the ledger is gone": func(t *testing.T, f *fleet, old former) bool {
+			l, err := f.store.List(t.Context(), ledgerPrefix)
+			if err != nil || len(l.Entries) != 1 {
+				t.Fatalf("%d parts of a ledger, %v", len(l.Entries), err)
+			}
+			if _, err := f.store.Commit(t.Context(), store.Tx{Delete: []string{l.Entries[0].Key}}); err != nil {
+				t.Fatal(err)
+			}
+			return true
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := readyFleet(t, nil)
+			f.member("a")
+			f.member("b")
+			old := f.keep()
+			f.faults.Fail("set.after-swap", errors.New("crash"))
+			if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(nil)); err == nil {
+				t.Fatal("the crash was survived")
+			}
+			f.faults.Fail("adopt.begin", errors.New("crash"))
+			f.stop()
+			f.faults.Disarm("set.after-swap")
+			f.start()
+			lost := spoil(t, f, old)
+			f.faults.Disarm("adopt.begin")
+			f.c.kickHead()
+			if lost {
+				for deadline := time.Now().Add(10 * time.Second); !strings.Contains(f.c.state.Load().reason, "seed of the head"); time.Sleep(5 * time.Millisecond) {
+					if time.Now().After(deadline) {
+						t.Fatalf("%s: %s", f.c.state.Load().phase, f.c.state.Load().reason)
+					}
+				}
+				return
+			}
+			f.awaitPhase(phaseReady)
+			s := f.c.state.Load()
+			for _, name := range []string{"a", "mallory"} {
+				rec, err := get[memberRecord](t.Context(), s.records, memberKey(identity.Data, name))
+				if err == nil && (name == "mallory" && rec.exists() || slices.Contains(rec.value.Organizations, "evil")) {
+					t.Errorf("%s is %+v", name, rec.value)
+				}
+			}
+			if rec, err := get[memberRecord](t.Context(), s.records, memberKey(identity.Data, "b")); err != nil || !rec.exists() {
+				t.Errorf("b: %v, %v", rec, err)
+			}
+		})
+	}
+}
