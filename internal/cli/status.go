@@ -195,6 +195,10 @@ func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
 	case "recovery":
 		return joinWords("This coordinator is recovering and changes nothing", ": ", st.GetPhaseReason()) + "."
 	}
+	if st.GetBaseline() == nil {
+		return fmt.Sprintf("Cluster %s is ready, and cannot read its store: who its members are is not known now; %s attention.",
+			st.GetClusterId(), plural(len(st.GetFindings()), "thing needs", "things need"))
+	}
 	nodes, connected := 0, 0
 	for _, m := range st.GetMembers() {
 		if conditionOf(m, now) == isCertified {

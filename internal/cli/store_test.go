@@ -181,6 +181,11 @@ func TestStoreAway(t *testing.T) {
 	if exit, _ := fealty(ctx, "member", "list", "--socket", socket); exit != 4 {
 		t.Errorf("member list ended with %d", exit)
 	}
+	// Status says what it knows, and what it does not.
+	exit, text = fealty(ctx, "status", "--socket", socket)
+	if exit != 0 || !strings.Contains(text, "FE-S103") || !strings.Contains(text, "not known now") || strings.Contains(text, "baseline") {
+		t.Errorf("status ended with %d:\n%s", exit, text)
+	}
 	ahead.Add(int64(time.Hour))
 	probe("readiness", 503, `"store":"degraded"`)
 	probe("liveness", 200, `"ready"`) // it keeps the seed

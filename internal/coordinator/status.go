@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +19,10 @@ import (
 // baselineData is how many data members a cluster needs to lose one and go on.
 // A witness never counts: it holds no user data (admission.md, Membership).
 const baselineData = 3
+
+// statusReadTimeout bounds how long status waits for the store, before it says what
+// it knows without.
+const statusReadTimeout = 3 * time.Second
 
 // statusServer serves StatusService.
 type statusServer struct {
@@ -49,14 +54,24 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.SeedEpoch = s.head.SeedEpoch
 	out.MeshCaKey = s.meshKey[:]
 	asked := time.Now()
-	all, err := c.memberMessages(ctx, s, memberPrefix)
-	if err != nil {
-		return nil, err
+	reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
+	defer cancel()
+	all, err := c.memberMessages(reading, s, memberPrefix)
+	var trust versioned[trustState]
+	if err == nil {
+		out.StoreLatency = durationpb.New(time.Since(asked))
+		if trust, err = get[trustState](reading, s.records, trustStateKey); err != nil {
+			err = c.storeError("read the trust state", err)
+		}
 	}
-	out.StoreLatency = durationpb.New(time.Since(asked))
-	trust, err := get[trustState](ctx, s.records, trustStateKey)
-	if err != nil {
-		return nil, c.storeError("read the trust state", err)
+	switch {
+	case err != nil && req.GetPageToken() == "" && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, explain.StoreUnreachable)):
+		// Now is when people look. Without a baseline the members are not known.
+		out.StoreLatency = nil
+		out.Findings = append(c.keeperFindings(), finding(explain.StoreUnreachable, "what", "read the members", "cause", "the coordinator's log says how"))
+		return out, nil
+	case err != nil:
+		return nil, err
 	}
 	out.Bans, out.BansLimit = uint32(trust.value.Bans.Count), uint32(c.maxListed)
 	out.MeshCaNotAfter = timestamppb.New(s.issuer.Load().MeshCA().Certificate().NotAfter)
