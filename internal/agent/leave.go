@@ -18,6 +18,11 @@ import (
 // leaveTimeout bounds a request to leave over all coordinators.
 const leaveTimeout = 2 * time.Minute
 
+// leaveRounds is how often all coordinators are asked while an answer was lost: the
+// reset of a connection that a ban cuts can overtake what the coordinator says, and
+// once more when we are told why our certificate is refused.
+const leaveRounds = 4
+
 // leave ends the membership at a coordinator.
 //
 // Leaving bans our keys, and so cuts the very connection that the answer comes
@@ -25,7 +30,7 @@ const leaveTimeout = 2 * time.Minute
 // to a person who asks again.
 func (a *Agent) leave(ctx context.Context) error {
 	var failures []error
-	for range 2 { // a lost answer is asked for again
+	for range leaveRounds {
 		for _, address := range a.addresses() {
 			err := a.askOne(ctx, address, func(ctx context.Context, _ string, conn grpc.ClientConnInterface) error {
 				_, err := fealtyv1.NewAdmissionServiceClient(conn).Leave(ctx, &fealtyv1.LeaveRequest{Name: a.me.ID.Name()})

@@ -39,7 +39,7 @@ func served(t *testing.T, f *fleet, n *node) (*Agent, fealtyv1.NodeServiceClient
 	a := n.mustOpen()
 	a.socket = filepath.Join(socketDir(t), SocketName)
 	stop := n.run(a)
-	eventually(t, "the socket is there", func() bool { _, err := os.Stat(a.socket); return err == nil })
+	eventually(t, "the socket is served", func() bool { return accepts(a.socket) })
 	conn, err := mesh.DialLocal(a.socket)
 	f.must(err)
 	t.Cleanup(func() { conn.Close() })
@@ -118,7 +118,7 @@ func TestLeave(t *testing.T) {
 			a.socket = filepath.Join(socketDir(t), SocketName)
 			done := make(chan error, 1)
 			go func() { done <- a.Run(context.Background()) }()
-			eventually(t, "the socket is there", func() bool { _, err := os.Stat(a.socket); return err == nil })
+			eventually(t, "the socket is served", func() bool { return accepts(a.socket) })
 			conn, err := mesh.DialLocal(a.socket)
 			f.must(err)
 			defer conn.Close()
@@ -335,4 +335,15 @@ func TestProbes(t *testing.T) {
 	if code, _ := get("/debug/pprof/"); code != 404 {
 		t.Errorf("profiles are served: %d", code)
 	}
+}
+
+// accepts reports whether a server listens on the socket: a file that is there is
+// not enough, for it comes a moment earlier.
+func accepts(socket string) bool {
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
 }

@@ -68,7 +68,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	case err != nil && req.GetPageToken() == "" && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, explain.StoreUnreachable)):
 		// Now is when people look. Without a baseline the members are not known.
 		out.StoreLatency = nil
-		out.Findings = append(c.keeperFindings(), finding(explain.StoreUnreachable, "what", "read the members", "cause", "the coordinator's log says how"))
+		out.Findings = append(c.keeperFindings(s.manifest), finding(explain.StoreUnreachable, "what", "read the members", "cause", "the coordinator's log says how"))
 		return out, nil
 	case err != nil:
 		return nil, err
