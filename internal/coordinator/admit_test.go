@@ -400,7 +400,7 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 		t.Fatal(err, csrErr)
 	}
 	wantOnly(t, "renew", owner.renew(), "")
-	_, err = d.c.admitOnce(t.Context(), d.state(), cand, publicKey, csrErr)
+	_, err = d.c.admitOnce(t.Context(), d.state(), cand, publicKey, csrErr, d.c.oneTurn())
 	wantOnly(t, "the proof of before", err, explain.JoinClone)
 	if rec := d.record(identity.Data, "a"); rec.value.Key != keyOf(t, owner.key) {
 		t.Fatal("the record is not that of the owner")

@@ -167,7 +167,8 @@ func joinLabel(g *fealtyv1.JoinGrant, err error) string {
 // join decides and applies one join over ch. On every error the catalog is
 // unchanged, except after an unknown outcome of the store (I1).
 func (c *Coordinator) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequest) (*fealtyv1.JoinGrant, error) {
-	for try := range commitTries {
+	turn := c.oneTurn()
+	for range commitTries {
 		s, err := c.ready()
 		if err != nil {
 			return nil, err
@@ -176,12 +177,7 @@ func (c *Coordinator) join(ctx context.Context, ch channel, req *fealtyv1.JoinRe
 		if err != nil {
 			return nil, err
 		}
-		if kind, name := cand.proven.Member(); try == 0 && cand.proven.Type() == proof.TypeSVID {
-			if err := c.memberTurn(kind, name); err != nil {
-				return nil, err
-			}
-		}
-		grant, err := c.admitOnce(ctx, s, cand, publicKey, csrErr)
+		grant, err := c.admitOnce(ctx, s, cand, publicKey, csrErr, turn)
 		if err == nil || !c.conflicts(ctx, err) {
 			if errors.Is(err, store.ErrConflict) {
 				err = c.storeError("admit the member", err) // the call ended before it was decided again
@@ -244,8 +240,9 @@ func joinable(k identity.Kind) bool {
 	return false
 }
 
-// admitOnce decides on what the store holds now, commits, and signs.
-func (c *Coordinator) admitOnce(ctx context.Context, s *state, cand candidate, publicKey any, csrErr error) (*fealtyv1.JoinGrant, error) {
+// admitOnce decides on what the store holds now, commits, and signs. Who is a
+// member already takes a turn of that member.
+func (c *Coordinator) admitOnce(ctx context.Context, s *state, cand candidate, publicKey any, csrErr error, turn func(identity.Kind, string) error) (*fealtyv1.JoinGrant, error) {
 	// Admissions under one token or by one member wait for one another here
 	// rather than conflict in the store.
 	kind, name := cand.proven.Member()
@@ -292,6 +289,11 @@ func (c *Coordinator) admitOnce(ctx context.Context, s *state, cand candidate, p
 			c.cloneAlarm(ctx, err.Error())
 		}
 		return nil, err
+	}
+	if adm.already {
+		if err := turn(m.id.Kind(), m.id.Name()); err != nil {
+			return nil, err
+		}
 	}
 	change := s.records.newChange(s.headVersion)
 	change.put(memberKey(m.id.Kind(), m.id.Name()), v.member.version, adm.record)

@@ -56,8 +56,8 @@ type Rates struct {
 	Overall rate.Limit
 	// OverallBurst is how many may start at once. Zero means 2000.
 	OverallBurst int
-	// PerMember is the renewals per second of one member, its rejoins by its last
-	// key included: each is a write. Zero means 0.1.
+	// PerMember is the renewals per second of one member, its rejoins included, by
+	// whatever proof: each is a write. Zero means 0.1.
 	PerMember rate.Limit
 	// MemberBurst is how many it may do at once. Zero means 10.
 	MemberBurst int
@@ -160,6 +160,19 @@ func (c *Coordinator) memberTurn(kind identity.Kind, name string) error {
 		return nil
 	}
 	return explain.New(explain.RateLimited, "what", "certificates of "+path, "limit", fmt.Sprintf("%v per second, %d at once", c.perMember.limit, c.perMember.burst))
+}
+
+// oneTurn is memberTurn for a call that decides again after each conflict: it takes
+// one turn in all.
+func (c *Coordinator) oneTurn() func(identity.Kind, string) error {
+	took := false
+	return func(kind identity.Kind, name string) error {
+		if took {
+			return nil
+		}
+		took = true
+		return c.memberTurn(kind, name)
+	}
 }
 
 // sourceOf returns what of a remote address counts as one source: an IPv4

@@ -22,6 +22,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -115,6 +116,36 @@ func TestCertificatesAreLimitedByMember(t *testing.T) {
 	f.advance(100 * time.Second)
 	if err := n.renew(true); err != nil {
 		t.Fatalf("after the pause: %v", err)
+	}
+}
+
+// So is each rejoin by another proof, also of a key that is certified already.
+func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
+	pki := identitytest.NewPKI(t, "corp", nil)
+	f := newFleet(t, func(c *Config) { c.Rates.PerMember, c.Rates.MemberBurst = 0.01, 4 })
+	if err := f.set(f.manifest(corpEntries(pki))); err != nil {
+		t.Fatal(err)
+	}
+	for name, prover := range map[string]proof.Prover{
+		"certificate":                corpProver(t, pki, commonName("node-c")),
+		"token whose grant was lost": proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-d"})),
+		"certificate of a person":    corpProver(t, pki, commonName("alice")),
+	} {
+		kind := identity.Data
+		if name == "certificate of a person" {
+			kind = identity.Admin
+		}
+		n := f.node()
+		for i := range 5 { // the first one is no rejoin
+			if err := n.join(kind, prover); err != nil {
+				t.Fatalf("%s, join %d: %v", name, i, err)
+			}
+		}
+		before := f.catalog()
+		wantCode(t, n.join(kind, prover), explain.RateLimited)
+		if f.catalog() != before {
+			t.Errorf("%s: the catalog changed", name)
+		}
 	}
 }
 

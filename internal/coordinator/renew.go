@@ -49,7 +49,8 @@ func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, der []byte)
 			return nil, csrRejection(err)
 		}
 	}
-	for try := range commitTries {
+	turn := c.oneTurn()
+	for range commitTries {
 		s, err := c.ready()
 		if err != nil {
 			return nil, err
@@ -67,10 +68,8 @@ func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, der []byte)
 			}
 			return nil, err
 		}
-		if try == 0 {
-			if err := c.memberTurn(id.Kind(), id.Name()); err != nil {
-				return nil, err
-			}
+		if err := turn(id.Kind(), id.Name()); err != nil {
+			return nil, err
 		}
 		if c.believesBan(id, next) || c.believesBan(id, peer.Key) {
 			return nil, explain.New(explain.JoinBanned, "identity", id.String())
