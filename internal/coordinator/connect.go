@@ -59,10 +59,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		}
 	})
 
-	held := make(map[string]*fealtyv1.HeldSnapshot, len(hello.GetHeld()))
-	for _, h := range hello.GetHeld()[:min(len(hello.GetHeld()), maxHeldReported)] {
-		held[h.GetScope()] = h
-	}
+	held := heldOf(hello)
 	standing := ""
 	d := &delivery{c: c, stream: stream, id: id, held: held}
 	var bootstrap <-chan time.Time // when the node_bootstrap is due; nil: never

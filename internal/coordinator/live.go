@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"crypto/sha256"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // liveMembers is what this coordinator hears of members. It is memory only, and
@@ -97,12 +99,9 @@ func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now t
 	}
 	m.lastReport = now
 	m.release = clip(r.GetRelease(), maxReleaseBytes)
-	m.svidEnd, m.aloneUntil, m.aloneLimit = r.GetSvidNotAfter(), r.GetAutonomousUntil(), clip(r.GetAutonomyLimit(), maxReleaseBytes)
-	if m.svidEnd.CheckValid() != nil {
-		m.svidEnd = nil
-	}
-	if m.aloneUntil.CheckValid() != nil {
-		m.aloneUntil, m.aloneLimit = nil, ""
+	m.svidEnd, m.aloneUntil, m.aloneLimit = timeOf(r.GetSvidNotAfter()), timeOf(r.GetAutonomousUntil()), clip(r.GetAutonomyLimit(), maxReleaseBytes)
+	if m.aloneUntil == nil {
+		m.aloneLimit = ""
 	}
 	m.held = m.held[:0:0]
 	for i, h := range r.GetHeld() {
@@ -155,9 +154,32 @@ func (l *liveMembers) forget(id identity.ID) {
 	}
 }
 
+// timeOf returns the time that a member said, without whatever else its message
+// holds, or nil.
+func timeOf(t *timestamppb.Timestamp) *timestamppb.Timestamp {
+	if t.CheckValid() != nil {
+		return nil
+	}
+	return timestamppb.New(t.AsTime())
+}
+
+// heldOf returns, by scope, what the member said that it holds, of what it can be
+// sent. It is kept for as long as a stream, and of its message nothing else.
+func heldOf(r *fealtyv1.ConnectRequest) map[string]*fealtyv1.HeldSnapshot {
+	held := make(map[string]*fealtyv1.HeldSnapshot)
+	for _, h := range r.GetHeld()[:min(len(r.GetHeld()), maxHeldReported)] {
+		if slices.Contains(snapshot.Scopes(), snapshot.Scope(h.GetScope())) && len(h.GetContentHash()) <= sha256.Size {
+			held[h.GetScope()] = &fealtyv1.HeldSnapshot{AuthorityEpoch: h.GetAuthorityEpoch(), ConfigVersion: h.GetConfigVersion(),
+				ContentHash: h.GetContentHash(), Generation: h.GetGeneration()}
+		}
+	}
+	return held
+}
+
+// clip bounds a text. What it returns does not keep the rest of s in memory.
 func clip(s string, limit int) string {
 	if len(s) > limit {
-		s = s[:limit]
+		s = strings.Clone(s[:limit])
 	}
 	return strings.ToValidUTF8(s, "?")
 }

@@ -1,19 +1,24 @@
 package coordinator
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // enter writes a record as an admission would, without one.
@@ -210,5 +215,35 @@ func TestReportsAreBounded(t *testing.T) {
 	}
 	if d.record(identity.Data, "a").version != version {
 		t.Error("a report wrote to its record")
+	}
+}
+
+// What a report holds beside what is asked for is let go: the live state lasts as
+// long as the membership, and everybody who looks at the fleet is sent it.
+func TestReportsLeaveNothingBehind(t *testing.T) {
+	l := liveMembers{members: make(map[identity.ID]*liveMember)}
+	id, err := identity.New(testCluster, identity.Data, "a")
+	wantOnly(t, "id", err, "")
+	l.opened(id)
+	large := strings.Repeat("x", 1<<20)
+	stuffed := timestamppb.New(time.Unix(1, 0))
+	stuffed.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 99, protowire.BytesType), large))
+	bundle := &fealtyv1.HeldSnapshot{Scope: string(snapshot.ScopeTrustBundle), AuthorityEpoch: 1, ConfigVersion: 2, ContentHash: make([]byte, 32), Generation: 3, Freshness: large}
+	hash := bundle.ContentHash
+	bundle.ProtoReflect().SetUnknown(stuffed.ProtoReflect().GetUnknown())
+	report := &fealtyv1.ConnectRequest{Release: large, SvidNotAfter: stuffed, AutonomousUntil: stuffed, Held: []*fealtyv1.HeldSnapshot{
+		bundle, {Scope: large}, {Scope: string(snapshot.ScopeNodeRuntime), ContentHash: []byte(large)},
+	}}
+	l.reported(id, report, time.Now())
+	live := l.message(id)
+	if n := proto.Size(live); n > 1<<10 {
+		t.Errorf("the live state of a member takes %d bytes", n)
+	}
+	if unsafe.StringData(live.GetRelease()) == unsafe.StringData(large) {
+		t.Error("the whole text of the release is kept")
+	}
+	held := heldOf(report)
+	if got := held[string(snapshot.ScopeTrustBundle)]; len(held) != 1 || proto.Size(got) > 100 || got.GetAuthorityEpoch() != 1 || got.GetConfigVersion() != 2 || got.GetGeneration() != 3 || !bytes.Equal(got.GetContentHash(), hash) {
+		t.Errorf("kept of what it holds: %d scopes", len(held))
 	}
 }
