@@ -127,6 +127,7 @@ type Coordinator struct {
 	faults    *fault.Points
 	enrolment ed25519.PrivateKey
 	startedAt time.Time
+	hears     atomic.Int64 // Unix nanoseconds: when it became ready, after it was not
 	metrics   *metrics
 	registry  *prometheus.Registry
 

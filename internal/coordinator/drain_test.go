@@ -172,10 +172,19 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 			d.reported(a.id)
 			d.advance(silentAfter)
 		}, false, ""},
-		{"coordinator just started", func(_ *testing.T, d *desk, _ *machine) { d.c.startedAt = d.clock() }, false, explain.MemberInContact},
+		{"coordinator just started", func(_ *testing.T, d *desk, _ *machine) { d.c.hears.Store(d.clock().UnixNano()) }, false, explain.MemberInContact},
 		{"coordinator just started, member expired", func(_ *testing.T, d *desk, _ *machine) {
 			d.advance(26 * time.Hour)
-			d.c.startedAt = d.clock()
+			d.c.hears.Store(d.clock().UnixNano())
+		}, false, ""},
+		{"back from recovery mode, in which nobody could report", func(t *testing.T, d *desk, a *machine) {
+			d.reported(a.id)
+			outage(t, d, time.Hour)
+		}, false, explain.MemberInContact},
+		{"back from recovery mode for long", func(t *testing.T, d *desk, a *machine) {
+			d.reported(a.id)
+			outage(t, d, time.Hour)
+			d.advance(silentAfter)
 		}, false, ""},
 		{"owns a domain, forced", func(t *testing.T, d *desk, _ *machine) {
 			rec := d.record(identity.Data, "a")
@@ -217,6 +226,17 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 	if !d.record(identity.Data, "a").exists() {
 		t.Fatal("a refused removal removed it")
 	}
+}
+
+// outage puts the coordinator into recovery mode for as long, and lets it find back.
+func outage(t *testing.T, d *desk, lasts time.Duration) {
+	t.Helper()
+	wantOnly(t, "recovery mode", d.c.adopt(t.Context(), recovering(d.state(), errors.New("the keeper is away"))), "")
+	d.advance(lasts)
+	s, err := d.c.load(t.Context(), d.state().ready())
+	wantOnly(t, "load", err, "")
+	wantOnly(t, "adopt", d.c.adopt(t.Context(), s), "")
+	d.wantPhase("ready", "")
 }
 
 // reported opens a stream of id, reports on it, and ends it.

@@ -194,7 +194,7 @@ func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemb
 }
 
 // inContact says how a member shows that it is alive, or "" if it does not. A
-// coordinator that just started does not know yet, and says that.
+// coordinator that has only just become ready does not know yet, and says that.
 func (c *Coordinator) inContact(m *fealtyv1.Member) string {
 	now, live := c.now(), m.GetLive()
 	switch silent := now.Sub(live.GetLastReport().AsTime()); {
@@ -204,11 +204,14 @@ func (c *Coordinator) inContact(m *fealtyv1.Member) string {
 		return "it is connected"
 	case live.GetLastReport() != nil && silent < silentAfter:
 		return fmt.Sprintf("it reported %v ago", silent.Round(time.Second))
-	case live.GetLastReport() == nil && now.Sub(c.startedAt) < silentAfter:
-		return "this coordinator started less than " + silentAfter.String() + " ago and does not know yet whether it is away"
+	case now.Sub(c.hearsSince()) < silentAfter:
+		return "this coordinator has been ready for less than " + silentAfter.String() + " and does not know yet whether it is away"
 	}
 	return ""
 }
+
+// hearsSince is since when members can report to this coordinator.
+func (c *Coordinator) hearsSince() time.Time { return time.Unix(0, c.hears.Load()) }
 
 func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMemberRequest) (*fealtyv1.ReplaceMemberResponse, error) {
 	if _, err := m.c.ready(); err != nil {

@@ -157,13 +157,13 @@ func TestPagesUnderChange(t *testing.T) {
 func TestFindingsFold(t *testing.T) {
 	d := testDesk(t)
 	now := d.clock()
-	st := &fealtyv1.GetStatusResponse{StartedAt: timestamppb.New(now.Add(-time.Hour)), Baseline: &fealtyv1.Baseline{Met: true}}
+	st := &fealtyv1.GetStatusResponse{Baseline: &fealtyv1.Baseline{Met: true}}
 	for n := range 12 {
 		var members []*fealtyv1.Member
 		for i := range n {
 			members = append(members, &fealtyv1.Member{Kind: "data", Name: fmt.Sprintf("n-%02d", i), State: stateActive, SvidNotAfter: timestamppb.New(now.Add(time.Hour))})
 		}
-		got := findings(st, members, now)
+		got := findings(st, members, now, now.Add(-time.Hour))
 		if n <= foldAbove {
 			if len(got) != n {
 				t.Errorf("%d silent members are %d findings", n, len(got))
@@ -175,8 +175,7 @@ func TestFindingsFold(t *testing.T) {
 		}
 	}
 	// A coordinator that just started knows nothing yet, and says nothing.
-	st.StartedAt = timestamppb.New(now)
-	if got := findings(st, []*fealtyv1.Member{{Kind: "data", Name: "a", State: stateActive, SvidNotAfter: timestamppb.New(now.Add(time.Hour))}}, now); len(got) != 0 {
+	if got := findings(st, []*fealtyv1.Member{{Kind: "data", Name: "a", State: stateActive, SvidNotAfter: timestamppb.New(now.Add(time.Hour))}}, now, now); len(got) != 0 {
 		t.Errorf("just started: %v", got)
 	}
 }

@@ -430,11 +430,15 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 			c.recordSeen(ctx, s.chain.Mark())
 		}
 	}
-	if old := c.state.Load(); old.phase == s.phase && old.reason == s.reason && s.phase != phaseReady {
+	old := c.state.Load()
+	if old.phase == s.phase && old.reason == s.reason && s.phase != phaseReady {
 		return failed // nothing that anybody could see changed
 	}
-	if old := c.state.Load().ready(); old != nil && s.phase == phaseReady && old.head.Salt != s.head.Salt {
-		c.former = append(c.former, old.secrets)
+	if last := old.ready(); last != nil && s.phase == phaseReady && last.head.Salt != s.head.Salt {
+		c.former = append(c.former, last.secrets)
+	}
+	if s.phase == phaseReady && old.phase != phaseReady {
+		c.hears.Store(c.now().UnixNano())
 	}
 	c.state.Store(s)
 	c.headConfirmed.Store(c.now().UnixNano())

@@ -78,7 +78,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.RootNotAfter = timestamppb.New(s.root.NotAfter)
 	if req.GetPageToken() == "" {
 		out.Baseline = baseline(all)
-		out.Findings = append(c.keeperFindings(s.manifest), findings(out, all, c.now())...)
+		out.Findings = append(c.keeperFindings(s.manifest), findings(out, all, c.now(), c.hearsSince())...)
 	}
 	out.Members, out.NextPageToken, err = pageOf(all, req.GetPageSize(), req.GetPageToken())
 	return out, err
@@ -111,8 +111,9 @@ func baseline(members []*fealtyv1.Member) *fealtyv1.Baseline {
 const silentAfter = 2 * time.Minute
 
 // findings says what needs attention, the most urgent first. What has happened to
-// many members at once is one finding: it has one cause.
-func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, now time.Time) []*fealtyv1.Finding {
+// many members at once is one finding: it has one cause. Members could report
+// since hears.
+func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, now, hears time.Time) []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
 	if b := st.GetBaseline(); !b.GetMet() {
 		out = append(out, finding(explain.MemberBaseline, baselineFields(b)...))
@@ -124,11 +125,11 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, now ti
 		case m.GetBanned() || m.GetState() == stateReplacing || sessionKind(identity.Kind(m.GetKind())):
 		case !now.Before(end):
 			expired = append(expired, troubled{path, end.UTC().Format(time.RFC3339)})
-		case live.GetConnected():
-		case live != nil && now.Sub(live.GetLastReport().AsTime()) > silentAfter:
+		case live.GetConnected(), now.Sub(later(hears, live.GetLastReport().AsTime())) <= silentAfter:
+		case live != nil:
 			silent = append(silent, troubled{path, live.GetLastReport().AsTime().UTC().Format(time.RFC3339)})
-		case live == nil && now.Sub(st.GetStartedAt().AsTime()) > silentAfter:
-			silent = append(silent, troubled{path, "before this coordinator started"})
+		default:
+			silent = append(silent, troubled{path, "before this coordinator was ready"})
 		}
 	}
 	out = append(out, fold(explain.MemberExpired, "expired", expired)...)

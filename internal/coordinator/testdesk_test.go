@@ -89,6 +89,7 @@ func readyDesk(t rapidTB, extra string) *desk {
 	if err := d.set(extra); err != nil {
 		t.Fatalf("first set: %v", err)
 	}
+	d.c.hears.Add(-int64(silentAfter))
 	return d
 }
 
@@ -99,7 +100,7 @@ func (d *desk) open() {
 	if err != nil {
 		d.t.Fatalf("open: %v", err)
 	}
-	c.startedAt = c.startedAt.Add(-silentAfter) // it knows by now who is away
+	c.hears.Add(-int64(silentAfter)) // it knows by now who is away
 	d.c = c
 }
 

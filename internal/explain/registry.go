@@ -864,8 +864,8 @@ is moved away from it for being silent.`,
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
 Whoever removes a member that is alive may have named the wrong one, so that it takes a second step. A member that
-drains, is banned, or has not reported for two minutes is removed at once. A coordinator that just started waits as
-long before it calls a member silent. Only the coordinator that is asked is looked at: what another one hears of
+drains, is banned, or has not reported for two minutes is removed at once. A coordinator that just started, or comes
+out of recovery mode, waits as long before it calls a member silent. Only the coordinator that is asked is looked at: what another one hears of
 the member it does not know.`,
 	},
 
