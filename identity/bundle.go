@@ -28,9 +28,9 @@ type BundleConfig struct {
 	Roots []*x509.Certificate
 
 	// RetiredRoots are roots that another took the place of, while certificates under
-	// them are in date. They vouch for members, by mesh CAs of MeshKeys, and for no
-	// coordinator: who kept the key of a retired root could make one. Together with
-	// Roots at most [MaxRoots].
+	// them are in date. They vouch for members, by mesh CAs of MeshKeys, and for nobody
+	// who decides for others, of kinds coordinator, admin and readonly: who kept the
+	// keys under a retired root could make one. Together with Roots at most [MaxRoots].
 	RetiredRoots []*x509.Certificate
 
 	// MeshKeys are the keys of the mesh CAs that are accepted, at most [MaxMeshKeys].

@@ -230,8 +230,10 @@ var acceptRules = []chainRule{
 		return ""
 	}},
 	{Rule{"root-retired", "RFC 5280 §6.2"}, "root", ReasonUntrusted, func(p *path) string {
-		if p.retired && p.id.Kind() == Coordinator {
-			return "another root took its place, and it vouches for no coordinator any more"
+		// Who kept the old keys can mint any identity until the last honest one under
+		// them has ended. It must not be one that decides for others.
+		if kind := p.id.Kind(); p.retired && (kind == Coordinator || kind == Admin || kind == Readonly) {
+			return fmt.Sprintf("another root took its place, and it vouches for no identity of kind %s any more: log in again", kind)
 		}
 		return ""
 	}},

@@ -124,6 +124,8 @@ func TestEveryChainRuleRefuses(t *testing.T) {
 	huge := resign(leaf, func(f *forged) { f.Subject = commonName(t, strings.Repeat("a", identity.MaxCertificateBytes)) })
 
 	coordinator, _ := a.Issue(t, a.ID(t, identity.Coordinator, "c1"))
+	admin, _ := a.Issue(t, a.ID(t, identity.Admin, "alice"))
+	reader, _ := a.Issue(t, a.ID(t, identity.Readonly, "bob"))
 	// Another root took the place of ours.
 	succeeded := func(cfg *identity.BundleConfig) {
 		cfg.Roots, cfg.RetiredRoots = []*x509.Certificate{stranger.Root().Cert}, cfg.Roots
@@ -170,6 +172,8 @@ func TestEveryChainRuleRefuses(t *testing.T) {
 		{"banned-key", "key of the root", identity.ErrBanned, w.chain(false), ban(w.root.KeyID())},
 		{"banned-id", "identity", identity.ErrBanned, w.chain(false), func(cfg *identity.BundleConfig) { cfg.BannedIDs = []identity.ID{leafID} }},
 		{"root-retired", "coordinator under a retired root, its mesh CA listed", identity.ErrUntrusted, coordinator, succeeded},
+		{"root-retired", "admin under a retired root, its mesh CA listed", identity.ErrUntrusted, admin, succeeded},
+		{"root-retired", "readonly under a retired root, its mesh CA listed", identity.ErrUntrusted, reader, succeeded},
 		{"root-retired", "coordinator under a retired root, with the root", identity.ErrUntrusted, append(slices.Clone(coordinator), w.root.Cert), succeeded},
 		{"mesh-ca-accepted", "member under a retired root, by a mesh CA that is not listed", identity.ErrUntrusted, w.chain(false), func(cfg *identity.BundleConfig) {
 			succeeded(cfg)
@@ -491,7 +495,8 @@ func TestRetiredRoot(t *testing.T) {
 			chain, _ := a.Issue(t, a.ID(t, kind, "x"))
 			for _, chain := range [][]*x509.Certificate{chain, append(slices.Clone(chain), a.Root().Cert)} {
 				_, err := b.Verify(chain, time.Now())
-				want := (kind == identity.Coordinator) == (name == "new")
+				rules := kind == identity.Coordinator || kind == identity.Admin || kind == identity.Readonly
+				want := !rules && name == "old" || kind == identity.Coordinator && name == "new"
 				if accepted := err == nil; accepted != want {
 					t.Errorf("%s under the %s root: %v", kind, name, err)
 				}
