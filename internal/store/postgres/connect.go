@@ -209,6 +209,8 @@ func (s *Store) settle(ctx context.Context, conn *pgx.Conn, r role) error {
 	settings := []struct{ name, value string }{
 		{"default_transaction_isolation", "read committed"},
 		{"lock_timeout", ms(s.opts.Timeout / 2)},
+		// What a synchronous standby did not confirm is told by a warning.
+		{"client_min_messages", "warning"},
 		// Rows are found by key. A plan that was made while a table was small must not
 		// outlive that, and compiling such short queries costs more than it saves.
 		{"enable_seqscan", "off"},
