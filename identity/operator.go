@@ -131,8 +131,13 @@ var operatorRules = []operatorRule{
 	}},
 	{Rule{"in-order", "RFC 8446 §4.4.2"}, "chain", func(p *operatorPath) string {
 		for i, c := range p.chain[1:] {
-			if !bytes.Equal(p.chain[i].RawIssuer, c.RawSubject) || slices.ContainsFunc(p.chain[:i+1], c.Equal) {
+			if !bytes.Equal(p.chain[i].RawIssuer, c.RawSubject) {
 				return fmt.Sprintf("certificate %d is not of the issuer of certificate %d", i+2, i+1)
+			}
+			// Of several of one CA, each could come before and after each other: a peer
+			// would choose how many signatures it takes to find out.
+			if slices.ContainsFunc(p.chain[:i+1], func(o *x509.Certificate) bool { return sameHolder(o, c) }) {
+				return fmt.Sprintf("certificate %d is the second one of its CA: send one of each", i+2)
 			}
 		}
 		return ""
@@ -167,6 +172,11 @@ var operatorRules = []operatorRule{
 		}
 		return ""
 	}},
+}
+
+// sameHolder reports whether two certificates are for one name and key.
+func sameHolder(a, b *x509.Certificate) bool {
+	return bytes.Equal(a.RawSubject, b.RawSubject) && bytes.Equal(a.RawSubjectPublicKeyInfo, b.RawSubjectPublicKeyInfo)
 }
 
 func checkOperatorKey(pub any) string {

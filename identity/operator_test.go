@@ -52,6 +52,9 @@ func TestOperatorRules(t *testing.T) {
 	last := pki.CA(t, "last", &pki.Root, func(c *x509.Certificate) { c.MaxPathLenZero = true })
 	below := pki.CA(t, "below", &last, nil)
 	old := pki.CA(t, "old", &pki.Root, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
+	template := *pki.Intermediate.Cert
+	template.SerialNumber = identitytest.NewSerial(t)
+	again := identitytest.Sign(t, &template, pki.Intermediate.Cert, pki.Intermediate.Key.Public(), pki.Intermediate.Key) // by itself
 	roots, err := identity.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert})
 	if err != nil {
 		t.Fatal(err)
@@ -77,6 +80,7 @@ func TestOperatorRules(t *testing.T) {
 		{"nil", []*x509.Certificate{nil}, "parsed", identity.ReasonProfile},
 		{"foreign issuer", []*x509.Certificate{leaf(nil)[0], cramped.Cert}, "in-order", identity.ReasonProfile},
 		{"root twice", append(leaf(nil), pki.Root.Cert, pki.Root.Cert), "in-order", identity.ReasonProfile},
+		{"two of one CA", []*x509.Certificate{leaf(nil)[0], again, pki.Intermediate.Cert}, "in-order", identity.ReasonProfile},
 		{"the CA itself", []*x509.Certificate{pki.Intermediate.Cert}, "not-a-ca", identity.ReasonProfile},
 		{"a root itself", []*x509.Certificate{pki.Root.Cert}, "not-a-ca", identity.ReasonProfile},
 		{"no digital signature", leaf(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageKeyEncipherment }), "key-usage", identity.ReasonProfile},
