@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -127,6 +128,9 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 		req, err := receive(waiting, c, stream.Recv)
 		if err != nil {
 			return nil, err
+		}
+		if n := proto.Size(req); n > maxJoinBytes {
+			return nil, explain.New(explain.RequestField, "field", "join request", "problem", fmt.Sprintf("it has %d bytes, at most %d are allowed", n, maxJoinBytes))
 		}
 		answered()
 		if err := ch.stale(); err != nil {

@@ -27,6 +27,9 @@ const (
 	// part in these queues, so a flood of bad joins does not slow them.
 	joinsAtOnce  = 32
 	joinsPending = 4096
+	// maxJoinBytes bounds the answer of a candidate, which is kept while it waits to
+	// be decided: a proof and a request for a certificate are far smaller.
+	maxJoinBytes = 64 << 10
 	// answerTimeout bounds the wait for a candidate's answer, and joinTimeout one
 	// join, from challenge to grant.
 	answerTimeout = 10 * time.Second
