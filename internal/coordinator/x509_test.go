@@ -281,6 +281,41 @@ func TestX509BannedForGood(t *testing.T) {
 	wantCode(t, d.machine().join(identity.Data, corpProver(t, pki, commonName("node-c"))), explain.JoinBanned)
 }
 
+// Whoever holds a certificate and its key is whom the manifest admits. What takes an
+// identity away leaves that; what the how-to names as the remedy does not.
+func TestX509WhatKeepsACertificateOut(t *testing.T) {
+	pki := identitytest.NewPKI(t, "corp", nil)
+	for _, tc := range []struct {
+		name string
+		act  func(d *desk)
+		want explain.Code // "" for in again
+	}{
+		{"nothing", func(*desk) {}, ""},
+		{"remove", func(d *desk) { d.remove(t, identity.Data, "c") }, ""},
+		{"replace", func(d *desk) { d.replace(t, identity.Data, "c") }, ""},
+		{"ban", func(d *desk) { d.ban(t, identity.Data, "c") }, explain.JoinBanned},
+		{"ban and remove", func(d *desk) { d.ban(t, identity.Data, "c"); d.remove(t, identity.Data, "c") }, explain.JoinBanned},
+		{"no entry for the name", func(d *desk) {
+			wantOnly(t, "set", d.set(strings.ReplaceAll(corpEntries(pki), "CN=node-*", "CN=rack-*")), "")
+		}, explain.JoinUnauthorized},
+		{"another root", func(d *desk) {
+			wantOnly(t, "set", d.set(corpEntries(identitytest.NewPKI(t, "corp", nil))), "")
+		}, explain.JoinCertificateForeign},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := readyDesk(t, corpEntries(pki))
+			stolen := corpProver(t, pki, commonName("node-c"))
+			node, thief := d.machine(), d.machine()
+			wantOnly(t, "join", node.join(identity.Data, stolen), "")
+			tc.act(d)
+			wantOnly(t, "the thief's join", thief.join(identity.Data, stolen), tc.want)
+			if tc.want == "" && node.renew() == nil {
+				t.Error("two machines hold the identity")
+			}
+		})
+	}
+}
+
 // elsewhere proves over another connection than the one at hand.
 type elsewhere struct{ proof.Prover }
 
