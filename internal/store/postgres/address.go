@@ -46,6 +46,9 @@ func CheckURL(raw string) error {
 	if n := strings.Count(raw, "@"); n > 1 || n == 1 && u.User == nil {
 		return &AddressError{"has an @ that does not end user and password" + percent}
 	}
+	if strings.Contains(u.User.Username(), ":") {
+		return &AddressError{"has a user with a colon, in percent form, so that all of it is the user: write the : before the password as it is"}
+	}
 	if _, err := url.ParseQuery(u.RawQuery); err != nil {
 		return &AddressError{"has a query that cannot be read" + percent}
 	}

@@ -233,7 +233,7 @@ func TestAddresses(t *testing.T) {
 	for _, raw := range []string{
 		"", "postgres", "postgres:", "postgres:db", "mysql://db/x", "host=db password=secret", "postgres://u:p@ss@db/x", "postgres://u:p#s@db/x",
 		"postgres://u:1/s@db/x", "postgres://u:1?s@db/x", "postgres://u:p/s@db/x", "postgres://u:%zz@db/x", "postgres://db:port/x", "postgres://db/x?a=%",
-		"postgres://db/x?a;b", "postgres://db/\x7f",
+		"postgres://db/x?a;b", "postgres://db/\x7f", "postgres://u%3As@db/x",
 	} {
 		err := postgres.CheckURL(raw)
 		if _, ok := errors.AsType[*postgres.AddressError](err); !ok || postgres.HidePassword(raw) != "…" {
