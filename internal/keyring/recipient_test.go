@@ -72,8 +72,14 @@ func TestManifestTakesTheRecipientsThatSharesCanBeEncryptedTo(t *testing.T) {
 		"ssh-rsa " + blobOf([]byte("ssh-rsa"), []byte{3}, append(bytes.Clone(modulus[:len(modulus)-1]), 2)),
 		zeroRecipient(),
 	}
+	for _, recipient := range good {
+		if !inManifest(t, recipient) {
+			t.Errorf("the manifest does not take %.120q", recipient)
+		}
+	}
+	// The manifest may be stricter, as it is with points in an odd spelling.
 	for _, recipient := range append(good, odd...) {
-		if m, k := inManifest(t, recipient), canEncrypt(f, recipient); m != k {
+		if m, k := inManifest(t, recipient), canEncrypt(f, recipient); m && !k {
 			t.Errorf("the manifest takes it: %v, a share can be encrypted to it: %v: %.120q", m, k, recipient)
 		}
 	}
@@ -81,14 +87,14 @@ func TestManifestTakesTheRecipientsThatSharesCanBeEncryptedTo(t *testing.T) {
 		recipient := []byte(rapid.SampledFrom(good).Draw(t, "recipient"))
 		at := rapid.IntRange(0, len(recipient)-1).Draw(t, "at")
 		recipient[at] = rapid.SampledFrom([]byte("qpzry9x8AQab/+= 1")).Draw(t, "character")
-		if m, k := inManifest(t, string(recipient)), canEncrypt(f, string(recipient)); m != k {
+		if m, k := inManifest(t, string(recipient)), canEncrypt(f, string(recipient)); m && !k {
 			t.Fatalf("the manifest takes it: %v, a share can be encrypted to it: %v: %q", m, k, recipient)
 		}
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		point := rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(t, "point")
 		recipient := fmt.Sprint("ssh-ed25519 ", blobOf([]byte("ssh-ed25519"), ed25519.PublicKey(point)))
-		if m, k := inManifest(t, recipient), canEncrypt(f, recipient); m != k {
+		if m, k := inManifest(t, recipient), canEncrypt(f, recipient); m && !k {
 			t.Fatalf("the manifest takes it: %v, a share can be encrypted to it: %v: %q", m, k, strings.TrimSpace(recipient))
 		}
 	})
