@@ -78,7 +78,7 @@ secret leaves this machine, and nothing of a share is shown.`,
 
 func (c *CLI) recover(ctx context.Context, cfg *config, in recoverFlags) error {
 	if len(in.shares) == 0 {
-		return missing("--share", "it is an owner's share that brings the seed back", "--share FILE, as an admin got it from the first set, a reshare, or fealty manifest shares")
+		return missing("--share", "it is an owner's share that brings the seed back", "--share FILE, as an admin got it from the first set, a reshare, or fealty manifest shares on the coordinator's machine")
 	}
 	if len(in.keys) == 0 {
 		return missing("--share-key", "the share file is encrypted to its owner's key", "--share-key FILE, the age key file or SSH key whose public half the manifest names")

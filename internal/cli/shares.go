@@ -24,6 +24,9 @@ func (c *CLI) manifestShares() *cobra.Command {
 		long: `Fetch the shares of the seed that belong to the manifest in force, each encrypted to its owner's key. With --out
 each is written to a file of its own, named after its owner, to be handed to that person. Nobody else can open it.
 
+In recovery mode a coordinator hands them out on its own machine, over --socket, as its store holds them: it cannot
+check them without the seed. fealty recover does before it sends one.
+
 The same files come out of fealty manifest set and fealty manifest reshare with --shares-out.`,
 		sample: "  fealty manifest shares --out shares",
 		groups: []group{client},
@@ -42,7 +45,15 @@ The same files come out of fealty manifest set and fealty manifest reshare with 
 				}}); err != nil {
 					return err
 				}
+				if resp.GetUnverified() {
+					c.talk("the coordinator is in recovery mode and could not check these; fealty recover does before it sends one")
+				}
+				if gone := resp.GetMissing(); len(gone) > 0 {
+					c.talk("the store does not hold the share of %s", strings.Join(gone, ", "))
+				}
 				switch {
+				case len(resp.GetShares()) == 0 && len(resp.GetMissing()) > 0:
+					return explain.New(explain.NotFound, "what", "share in the store for", "name", strings.Join(resp.GetMissing(), ", "))
 				case len(resp.GetShares()) == 0:
 					c.talk("the manifest in force has no seed share owners: its keepers hold the seed")
 					return nil

@@ -293,21 +293,9 @@ func (c *Coordinator) openGathering(ctx context.Context) (*gathering, error) {
 
 // newGathering reads the history, and makes an attempt for its head.
 func (c *Coordinator) newGathering(ctx context.Context) (*gathering, error) {
-	h, err := c.history.Load(ctx)
+	h, links, m, err := c.claimedHistory(ctx)
 	if err != nil {
-		return nil, c.claimedHistoryError(err)
-	}
-	links := make([]history.Link, 0, len(h.Links))
-	for _, raw := range h.Links {
-		t, err := history.Decode(raw)
-		if err != nil {
-			return nil, c.claimedHistoryError(err)
-		}
-		links = append(links, history.Link{Transition: *t, Hash: sha256Sum(raw)})
-	}
-	m, err := manifest.Parse(h.Manifests[links[len(links)-1].Manifest])
-	if err != nil {
-		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", "the manifest of its head does not parse")
+		return nil, err
 	}
 	head := recovery.NewHead(links, m)
 	if len(head.Owners()) == 0 {
@@ -324,6 +312,28 @@ func (c *Coordinator) newGathering(ctx context.Context) (*gathering, error) {
 	var id recovery.ID
 	rand.Read(id[:])
 	return &gathering{attempt: recovery.NewAttempt(id, head, c.now()), recipient: recipient, id: id, head: head, history: h}, nil
+}
+
+// claimedHistory reads the history as the store claims it to be, and the manifest of
+// its head. Nothing is verified: that takes the seed.
+func (c *Coordinator) claimedHistory(ctx context.Context) (*history.History, []history.Link, *manifest.Manifest, error) {
+	h, err := c.history.Load(ctx)
+	if err != nil {
+		return nil, nil, nil, c.claimedHistoryError(err)
+	}
+	links := make([]history.Link, 0, len(h.Links))
+	for _, raw := range h.Links {
+		t, err := history.Decode(raw)
+		if err != nil {
+			return nil, nil, nil, c.claimedHistoryError(err)
+		}
+		links = append(links, history.Link{Transition: *t, Hash: sha256Sum(raw)})
+	}
+	m, err := manifest.Parse(h.Manifests[links[len(links)-1].Manifest])
+	if err != nil {
+		return nil, nil, nil, explain.Wrap(err, explain.HistoryInvalid, "problem", "the manifest of its head does not parse")
+	}
+	return h, links, m, nil
 }
 
 // claimedHistoryError words why the history that the store claims was not read.

@@ -9,12 +9,17 @@ import (
 	"strings"
 	"testing"
 
+	"filippo.io/age"
+	"google.golang.org/protobuf/proto"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/mesh"
 )
 
 // ownedFleet starts a coordinator whose seed is held by three people, two of whom
@@ -573,5 +578,101 @@ func TestLeftSharesArePruned(t *testing.T) {
 	wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
 	if n := len(d.store.keys(recoveryPrefix)); n != 0 || left != 3 || len(d.store.keys("")) != before-left {
 		t.Errorf("%d of %d left records are there", n, left)
+	}
+}
+
+// After a total loss the shares are had from the store, on the machine alone, and
+// one that was exchanged there is refused by the tool of its owner.
+func TestSharesInRecovery(t *testing.T) {
+	f, p := ownedFleet(t, nil)
+	before, err := f.local().manifest.GetSeedShares(f.ctx(), &fealtyv1.GetSeedSharesRequest{})
+	if err != nil || before.GetUnverified() || len(before.GetShares()) != 3 {
+		t.Fatalf("while it is well: %v, %v", before, err)
+	}
+	made := before.GetTransition()
+	f.loseKeeper()
+	conn, err := mesh.DialPinned(f.addr, credential.Unproven(), mesh.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = fealtyv1.NewManifestServiceClient(conn).GetSeedShares(f.ctx(), &fealtyv1.GetSeedSharesRequest{})
+	wantCode(t, err, explain.Unauthenticated)
+	// Whoever came over TLS, as who it may be.
+	_, err = manifestServer{c: f.c}.GetSeedShares(t.Context(), &fealtyv1.GetSeedSharesRequest{})
+	wantCode(t, err, explain.RecoveryMode)
+
+	fetch := func() *fealtyv1.GetSeedSharesResponse {
+		t.Helper()
+		resp, err := f.local().manifest.GetSeedShares(f.ctx(), &fealtyv1.GetSeedSharesRequest{})
+		if err != nil || !resp.GetUnverified() {
+			t.Fatalf("in recovery: %v, %v", resp, err)
+		}
+		return resp
+	}
+	same := func(got []*fealtyv1.SeedShare, want ...*fealtyv1.SeedShare) {
+		t.Helper()
+		if !slices.EqualFunc(got, want, func(a, b *fealtyv1.SeedShare) bool { return proto.Equal(a, b) }) {
+			t.Fatalf("got %v\nwant %v", got, want)
+		}
+	}
+	resp := fetch()
+	same(resp.GetShares(), before.GetShares()...)
+	if !proto.Equal(resp.GetTransition(), made) {
+		t.Error("it names another transition")
+	}
+
+	// What a set that failed left is of another set, and stays where it is.
+	entries, err := f.store.List(f.ctx(), sharePrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(key string, value []byte) {
+		t.Helper()
+		tx := store.Tx{Put: []store.Write{{Key: key, Value: value}}}
+		if value == nil {
+			tx = store.Tx{Delete: []string{key}}
+		}
+		if _, err := f.store.Commit(f.ctx(), tx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set := strings.Split(entries.Entries[0].Key, "/")[4]
+	put(strings.Replace(entries.Entries[0].Key, set, strings.Repeat("0", len(set)), 1), []byte("left over"))
+	same(fetch().GetShares(), before.GetShares()...)
+
+	// Lost, too large, exchanged: the others are had all the same.
+	put(entries.Entries[0].Key, nil)
+	put(entries.Entries[1].Key, make([]byte, keyring.MaxShareFileBytes+1))
+	resp = fetch()
+	same(resp.GetShares(), before.GetShares()[2])
+	if !slices.Equal(resp.GetMissing(), []string{"alice", "bob"}) {
+		t.Errorf("missing: %v", resp.GetMissing())
+	}
+	forged, err := keyring.SealShare(p.keys["alice"].Recipient().String(), func() keyring.ShareFile {
+		file := p.shareFile(f.store, "carol")
+		file.Owner, file.Share = "alice", otherShare(t, file.Share)
+		return file
+	}())
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(entries.Entries[0].Key, forged)
+	resp = fetch()
+	file, err := keyring.OpenShare([]age.Identity{p.keys["alice"]}, resp.GetShares()[0].GetFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.bring(file, recovery.Options{})
+	wantCode(t, err, explain.ShareWrong)
+
+	// Without a record of which set it is, the newest is as good a guess.
+	index, err := f.store.List(f.ctx(), shareSetPrefix)
+	if err != nil || len(index.Entries) != 1 {
+		t.Fatalf("%d records of sets: %v", len(index.Entries), err)
+	}
+	put(index.Entries[0].Key, []byte("damaged"))
+	if got := fetch().GetShares(); len(got) != 2 || got[1].GetOwner() != "carol" {
+		t.Errorf("without the record: %v", got)
 	}
 }

@@ -4,7 +4,11 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/hex"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
@@ -119,8 +123,9 @@ func (c *Coordinator) writeShares(ctx context.Context, mv *move) error {
 }
 
 // sharesMade returns the last transition up to the head that made shares.
-func (s *state) sharesMade() history.Link {
-	links := s.chain.Links()
+func (s *state) sharesMade() history.Link { return sharesMade(s.chain.Links()) }
+
+func sharesMade(links []history.Link) history.Link {
 	for i := len(links) - 1; i > 0; i-- {
 		switch links[i].Kind {
 		case history.KindReshare, history.KindReseed:
@@ -131,8 +136,11 @@ func (s *state) sharesMade() history.Link {
 }
 
 // GetSeedShares returns the shares that the owners of the manifest in force should
-// hold.
+// hold. In recovery mode it is served to this machine alone.
 func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSharesRequest) (*fealtyv1.GetSeedSharesResponse, error) {
+	if m.c.state.Load().phase == phaseRecovery && identity.FromContext(ctx).Local != nil {
+		return m.c.claimedShares(ctx)
+	}
 	s, err := m.c.ready()
 	if err != nil {
 		return nil, err
@@ -155,6 +163,63 @@ func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSh
 		out.Shares = append(out.Shares, &fealtyv1.SeedShare{Owner: o.Name, File: file})
 	}
 	return out, nil
+}
+
+// claimedShares returns the shares of the head that the store claims. Which ones
+// they are is under the record MAC, which takes the seed to check, so that nothing
+// of it is verified here. An owner's tool compares each share with a history that
+// it verifies itself, and nobody else can open one.
+func (c *Coordinator) claimedShares(ctx context.Context) (*fealtyv1.GetSeedSharesResponse, error) {
+	_, links, m, err := c.claimedHistory(ctx)
+	if err != nil {
+		return nil, err
+	}
+	made := sharesMade(links)
+	out := &fealtyv1.GetSeedSharesResponse{Transition: transitionMessage(made), Unverified: true}
+	people := m.Seed.People()
+	if len(people) == 0 {
+		return out, nil
+	}
+	l, err := c.store.List(ctx, sharesPrefix(made.SeedEpoch, made.Salt))
+	if err != nil {
+		return nil, c.storeError("list the shares of the seed", err)
+	}
+	set, err := c.claimedSet(ctx, made, l.Entries)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range people {
+		key := shareKey(made.SeedEpoch, made.Salt, set, o.Name)
+		i := slices.IndexFunc(l.Entries, func(e store.Entry) bool { return e.Key == key && len(e.Value) <= keyring.MaxShareFileBytes })
+		if i < 0 {
+			// One that is lost is no reason to keep back the others.
+			out.Missing = append(out.Missing, o.Name)
+			continue
+		}
+		out.Shares = append(out.Shares, &fealtyv1.SeedShare{Owner: o.Name, File: l.Entries[i].Value})
+	}
+	return out, nil
+}
+
+// claimedSet returns the set of shares that made is said to have made: what a set
+// that failed left may be there as well. Without a record of it, it is the newest.
+func (c *Coordinator) claimedSet(ctx context.Context, made history.Link, shares []store.Entry) (string, error) {
+	e, err := c.store.Get(ctx, shareSetKey(made.Hash))
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return "", c.storeError("read which shares of the seed there are", err)
+	}
+	var rec shareSetRecord
+	if err == nil && len(e.Value) > store.SealBytes && json.Unmarshal(e.Value[store.SealBytes:], &rec) == nil && rec.Set != "" {
+		return rec.Set, nil
+	}
+	var newest store.Entry
+	for _, x := range shares {
+		if x.Version > newest.Version {
+			newest = x
+		}
+	}
+	set, _, _ := strings.Cut(strings.TrimPrefix(newest.Key, sharesPrefix(made.SeedEpoch, made.Salt)), "/")
+	return set, nil
 }
 
 // readShare reads the share of o from the store, and compares it with what was

@@ -962,7 +962,8 @@ stale one to delete. Two nodes on one machine have a folder each.`,
 		Page: `
 A coordinator keeps its secrets in memory and gets them back from a ready peer, from a keeper, or from the
 seed share owners. Until then it changes nothing and issues nothing. ` + "`/probe/readiness`" + ` says what
-it waits for.`,
+it waits for. Owners without their share files get them on the coordinator's own machine:
+` + "`fealty manifest shares --socket PATH --out DIR`" + `.`,
 	},
 	{
 		Code:  RecoveryNotNeeded,

@@ -576,8 +576,13 @@ func (*GetSeedSharesRequest) Descriptor() ([]byte, []int) {
 type GetSeedSharesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The transition that made them.
-	Transition    *Transition  `protobuf:"bytes,1,opt,name=transition,proto3" json:"transition,omitempty"`
-	Shares        []*SeedShare `protobuf:"bytes,2,rep,name=shares,proto3" json:"shares,omitempty"`
+	Transition *Transition  `protobuf:"bytes,1,opt,name=transition,proto3" json:"transition,omitempty"`
+	Shares     []*SeedShare `protobuf:"bytes,2,rep,name=shares,proto3" json:"shares,omitempty"`
+	// The coordinator is in recovery mode and handed out what its store holds: it
+	// takes the seed to check more. Who opens a share checks it.
+	Unverified bool `protobuf:"varint,3,opt,name=unverified,proto3" json:"unverified,omitempty"`
+	// Owners whose share the store does not hold. Only with unverified.
+	Missing       []string `protobuf:"bytes,4,rep,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -622,6 +627,20 @@ func (x *GetSeedSharesResponse) GetTransition() *Transition {
 func (x *GetSeedSharesResponse) GetShares() []*SeedShare {
 	if x != nil {
 		return x.Shares
+	}
+	return nil
+}
+
+func (x *GetSeedSharesResponse) GetUnverified() bool {
+	if x != nil {
+		return x.Unverified
+	}
+	return false
+}
+
+func (x *GetSeedSharesResponse) GetMissing() []string {
+	if x != nil {
+		return x.Missing
 	}
 	return nil
 }
@@ -1136,12 +1155,16 @@ const file_fealty_v1_manifest_proto_rawDesc = "" +
 	"\tSeedShare\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x12\n" +
 	"\x04file\x18\x02 \x01(\fR\x04file\"\x16\n" +
-	"\x14GetSeedSharesRequest\"|\n" +
+	"\x14GetSeedSharesRequest\"\xb6\x01\n" +
 	"\x15GetSeedSharesResponse\x125\n" +
 	"\n" +
 	"transition\x18\x01 \x01(\v2\x15.fealty.v1.TransitionR\n" +
 	"transition\x12,\n" +
-	"\x06shares\x18\x02 \x03(\v2\x14.fealty.v1.SeedShareR\x06shares\"^\n" +
+	"\x06shares\x18\x02 \x03(\v2\x14.fealty.v1.SeedShareR\x06shares\x12\x1e\n" +
+	"\n" +
+	"unverified\x18\x03 \x01(\bR\n" +
+	"unverified\x12\x18\n" +
+	"\amissing\x18\x04 \x03(\tR\amissing\"^\n" +
 	"\x0fFirstSetRequest\x12/\n" +
 	"\x03set\x18\x01 \x01(\v2\x1d.fealty.v1.SetManifestRequestR\x03set\x12\x1a\n" +
 	"\bevidence\x18\x02 \x01(\fR\bevidence\"h\n" +

@@ -46,7 +46,7 @@ type ManifestServiceClient interface {
 	// nothing. Nobody needs to have signed it.
 	PreviewManifest(ctx context.Context, in *PreviewManifestRequest, opts ...grpc.CallOption) (*PreviewManifestResponse, error)
 	// GetSeedShares returns the encrypted shares of the seed that belong to the
-	// manifest in force.
+	// manifest in force. On the local socket it is served in recovery mode as well.
 	GetSeedShares(ctx context.Context, in *GetSeedSharesRequest, opts ...grpc.CallOption) (*GetSeedSharesResponse, error)
 	// GetHistory returns the signed chain, for reading and for verifying.
 	GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error)
@@ -142,7 +142,7 @@ type ManifestServiceServer interface {
 	// nothing. Nobody needs to have signed it.
 	PreviewManifest(context.Context, *PreviewManifestRequest) (*PreviewManifestResponse, error)
 	// GetSeedShares returns the encrypted shares of the seed that belong to the
-	// manifest in force.
+	// manifest in force. On the local socket it is served in recovery mode as well.
 	GetSeedShares(context.Context, *GetSeedSharesRequest) (*GetSeedSharesResponse, error)
 	// GetHistory returns the signed chain, for reading and for verifying.
 	GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error)
