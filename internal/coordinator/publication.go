@@ -78,16 +78,17 @@ type publicationRecord struct {
 	IssuedAt       time.Time `json:"issued_at"`
 	FreshUntil     time.Time `json:"fresh_until"`
 
-	// Coordinators are the addresses that each coordinator advertises, by its name:
-	// what a header says must not depend on which replica compiles it.
+	// Coordinators are the addresses that each coordinator advertises, by its
+	// enrolment key, as one entry may admit several: what a header says must not depend
+	// on which replica compiles it.
 	Coordinators map[string][]string `json:"coordinators"`
 }
 
-// addresses returns the addresses of all coordinators, by name.
+// addresses returns the addresses of all coordinators, by key.
 func (r publicationRecord) addresses() []string {
 	var out []string
-	for _, name := range slices.Sorted(maps.Keys(r.Coordinators)) {
-		for _, a := range r.Coordinators[name] {
+	for _, key := range slices.Sorted(maps.Keys(r.Coordinators)) {
+		for _, a := range r.Coordinators[key] {
 			if !slices.Contains(out, a) && len(out) < snapshot.MaxCoordinators {
 				out = append(out, a)
 			}

@@ -6,12 +6,12 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -27,10 +27,16 @@ type publisher struct {
 	swept time.Time
 	// uncompiled are the members whose content or header could not be made.
 	uncompiled map[string]bool
+	// contested are the members whose records were other ones than was known here, by
+	// the version that was. They are left out until that changes, and of the try that
+	// follows a lost one in any case: a record that moves all the time, or that somebody
+	// altered, must not hold up what others are told.
+	contested map[string]store.Revision
+	lost      bool // the last try was lost to such a record
 }
 
 func newPublisher() *publisher {
-	return &publisher{pending: make(map[string]bool), uncompiled: make(map[string]bool)}
+	return &publisher{pending: make(map[string]bool), uncompiled: make(map[string]bool), contested: make(map[string]store.Revision)}
 }
 
 // sweepRuntime is how often every member is looked at though nothing changed: for
@@ -116,6 +122,7 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 			!record.signedBy(t.signers(s, now)) || age >= publicationRenew || age < -snapshot.ClockTolerance
 	}
 	if !due {
+		b.lost = false
 		c.publishedAll(b, w)
 		return w.more, nil
 	}
@@ -139,6 +146,12 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 		return false, err
 	}
 	rev, err := ch.commit(ctx)
+	b.lost = false
+	if conflict, ok := errors.AsType[*store.ConflictError](err); ok {
+		if path, ok := strings.CutPrefix(conflict.Key, memberPrefix); ok {
+			b.contested[path], b.lost = conflict.Want, true
+		}
+	}
 	if err != nil {
 		return false, err
 	}
@@ -179,10 +192,9 @@ func (c *Coordinator) currentPublication(ctx context.Context, s *state) (*public
 
 // nextPublicationState returns the state that comes after p's, with the addresses
 // of this coordinator and without those of coordinators that the manifest does not
-// name, and whether that changes who is named.
+// admit, and whether that changes who is named.
 func (c *Coordinator) nextPublicationState(s *state, p *publication) (publicationRecord, bool, error) {
-	entry, err := c.admits(s.manifest)
-	if err != nil {
+	if _, err := c.admits(s.manifest); err != nil {
 		return publicationRecord{}, false, err
 	}
 	next := p.state.value
@@ -192,14 +204,14 @@ func (c *Coordinator) nextPublicationState(s *state, p *publication) (publicatio
 		next.Coordinators = make(map[string][]string)
 	}
 	changed := false
-	for name := range next.Coordinators {
-		if !namesCoordinator(s.manifest, name) {
-			delete(next.Coordinators, name)
+	for key := range next.Coordinators {
+		if _, ok := s.manifest.Match(identity.Coordinator, []string{"key:" + key}); !ok {
+			delete(next.Coordinators, key)
 			changed = true
 		}
 	}
-	if own := c.advertised(); !slices.Equal(next.Coordinators[entry.Name], own) {
-		next.Coordinators[entry.Name] = own
+	if own := c.advertised(); !slices.Equal(next.Coordinators[c.EnrolmentKey()], own) {
+		next.Coordinators[c.EnrolmentKey()] = own
 		changed = true
 	}
 	return next, changed, nil
@@ -278,12 +290,16 @@ func (c *Coordinator) compile(ctx context.Context, s *state, b *publisher, p *pu
 			w.more = true
 			break
 		}
+		member := c.members.at(path)
+		if version, ok := b.contested[path]; ok && (b.lost || version == member.version) {
+			continue
+		}
+		delete(b.contested, path)
 		w.done = append(w.done, path)
 		var old *published
 		if i, ok := p.find(path); ok {
 			old = &p.headers[i]
 		}
-		member := c.members.at(path)
 		content, ok := (*snapshot.NodeRuntime)(nil), false
 		if member.version != 0 {
 			content, ok = compileRuntime(s, member.record, addresses)
@@ -321,10 +337,4 @@ func (c *Coordinator) publishedAll(b *publisher, w *work) {
 		b.pending[path] = true // tried again whenever something else is done
 	}
 	c.metrics.uncompiled.Set(float64(len(b.uncompiled)))
-}
-
-// namesCoordinator reports whether m admits a coordinator of that name.
-func namesCoordinator(m *manifest.Manifest, name string) bool {
-	entry, ok := m.EntryByName(name)
-	return ok && entry.Kind == identity.Coordinator
 }

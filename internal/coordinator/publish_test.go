@@ -380,6 +380,82 @@ func TestMemberThatDoesNotCompile(t *testing.T) {
 	}
 }
 
+// A member whose record somebody altered, or that changes while each generation is
+// made, blocks nobody.
+func TestContestedMember(t *testing.T) {
+	alter := func(d *desk) {
+		if !d.store.alter(memberPrefix+"data/a", func(b []byte) []byte { b[len(b)-1] ^= 1; return b }) {
+			d.t.Fatal("there is no such key")
+		}
+	}
+	for _, tc := range []struct {
+		name string
+		do   func(d *desk, a *machine)
+	}{
+		{"altered", func(d *desk, _ *machine) { alter(d) }},
+		{"altered, and then a start", func(d *desk, _ *machine) { alter(d); d.restart() }},
+		{"it renews all the time", func(d *desk, a *machine) {
+			d.faults.Arm("publish.before-commit", a.renew)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := testDesk(t)
+			a, z := d.joined("a"), d.joined("z").reader()
+			z.mustRead(d, d.mustPublish(newPublisher()))
+			wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [ingress]", 1)), "")
+			z.follow(d)
+			tc.do(d, a)
+			b := newPublisher()
+			for range 2 {
+				if _, err := d.c.publish(t.Context(), d.state(), b); err != nil && !errors.Is(err, store.ErrConflict) {
+					t.Fatal(err)
+				}
+			}
+			p := d.c.publication.Load()
+			if c, _ := z.mustRead(d, p).NodeRuntime(); !slices.Equal(c.Roles, []string{"ingress"}) {
+				t.Fatalf("the other has %+v", c)
+			}
+			if _, ok := p.find("data/a"); !ok {
+				t.Fatal("it lost its last header")
+			}
+		})
+	}
+}
+
+// Two coordinators that one entry admits are both named, and agree on that.
+func TestCoordinatorsOfOneEntry(t *testing.T) {
+	d := newDesk(t)
+	other, err := d.another("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	other.cfg.Advertise = []string{"other.example:7443"}
+	both := strings.Replace(string(d.manifest(poolEntries)), `match: ["key:`, fmt.Sprintf(`match: ["key:%s", "key:`, other.EnrolmentKey()), 1)
+	if _, err := d.c.set(t.Context(), d.request([]byte(both)), true); err != nil {
+		t.Fatal(err)
+	}
+	other.checkHead(t.Context())
+	d.joined("a")
+	publishers := map[*Coordinator]*publisher{d.c: newPublisher(), other: newPublisher()}
+	var generations []uint64
+	for range 4 {
+		for c, b := range publishers {
+			d.follow(c)
+			if err := d.publishAll(c, b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		generations = append(generations, d.c.publication.Load().state.value.Generation)
+	}
+	if generations[2] != generations[3] {
+		t.Fatalf("they go on publishing against each other: generations %v", generations)
+	}
+	if got := d.c.publication.Load().state.value.addresses(); len(got) != 2 {
+		t.Fatalf("named are %v", got)
+	}
+}
+
 // One generation changes a bounded number of headers, however many members there
 // are; each generation is whole.
 func TestPublicationIsBounded(t *testing.T) {
