@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -719,4 +720,24 @@ func TestRuntimeWaitsForItsBundle(t *testing.T) {
 			t.Fatalf("sent %v (%v)", stream.sent, err)
 		}
 	}
+}
+
+// A head that moves while the bundle is fitted to the one before is no failure of
+// the loop: its state is over.
+func TestHeadMovesUnderTheTrustLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := testDesk(t)
+		before := d.state()
+		wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [ingress]", 1)), "")
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- d.c.followTrust(ctx, before) }()
+		time.Sleep(trustPollPause)
+		synctest.Wait()
+		if len(ended) != 0 {
+			t.Errorf("the loop failed: %v", <-ended)
+		}
+		cancel()
+		synctest.Wait()
+	})
 }

@@ -538,7 +538,8 @@ func (c *Coordinator) followTrust(ctx context.Context, s *state) error {
 	tick := time.NewTicker(trustPollPause)
 	defer tick.Stop()
 	for {
-		if err := c.refreshTrust(ctx, s, true); err != nil {
+		// A head that moved ends this state, and with it ctx.
+		if err := c.refreshTrust(ctx, s, true); err != nil && !c.conflicts(ctx, err) {
 			return err
 		}
 		select {
