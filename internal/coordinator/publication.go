@@ -78,6 +78,11 @@ type publicationRecord struct {
 	IssuedAt       time.Time `json:"issued_at"`
 	FreshUntil     time.Time `json:"fresh_until"`
 
+	// Since is the generation from which everything was made anew, because somebody had
+	// altered it: a header of a lower version is a left-over. It lets a repair that takes
+	// many generations go on where another coordinator, or a start, finds it.
+	Since uint64 `json:"since"`
+
 	// Coordinators are the addresses that each coordinator advertises, by its
 	// enrolment key, as one entry may admit several: what a header says must not depend
 	// on which replica compiles it.
@@ -244,7 +249,7 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 	used := make(map[string]bool)
 	var leaves []snapshot.Digest
 	for _, h := range headers {
-		if p.contents[h.header.Content] == nil {
+		if p.contents[h.header.Content] == nil || h.header.ConfigVersion < p.state.value.Since {
 			p.strays = append(p.strays, headerKey(h.path))
 			continue
 		}
@@ -259,7 +264,7 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 	}
 	slices.Sort(p.strays)
 	p.tree = snapshot.NewTree(leaves)
-	if len(p.state.value.Record) > 0 && p.tree.Root().String() != p.state.value.Root {
+	if len(p.state.value.Record)+len(p.headers) > 0 && p.tree.Root().String() != p.state.value.Root {
 		// Which of them somebody set back or removed cannot be told: all are made again,
 		// with new versions, so that members take them.
 		p.broken = true

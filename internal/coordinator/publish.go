@@ -129,6 +129,9 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 	after := p.with(w.put, w.drop, w.contents)
 	after.state.value = next
 	after.state.value.Record, after.state.value.Signatures = nil, nil
+	if p.broken {
+		after.state.value.Since = uint64(p.state.version)
+	}
 	if len(after.headers) > 0 {
 		signed, r, err := signRecord(s, t, after, uint64(p.state.version), now)
 		if err != nil {

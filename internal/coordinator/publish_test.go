@@ -457,6 +457,62 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 	}
 }
 
+// A repair that takes several generations comes to its end though coordinators make
+// them in turn, and each reads what the other left.
+func TestRepairInTurn(t *testing.T) {
+	d := testDesk(t)
+	other, err := d.another("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.EnrolmentKey())), "")
+	other.checkHead(t.Context())
+	const n = 2*maxPublished + 7
+	d.crowd(n)
+	d.follow(other)
+	publishers := map[*Coordinator]*publisher{d.c: newPublisher(), other: newPublisher()}
+	for c, b := range publishers {
+		if err := d.publishAll(c, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{headerKey("data/n0000"), publicationStateKey} {
+		if !d.store.alter(key, func([]byte) []byte { return nil }) {
+			t.Fatal("there is no such key")
+		}
+		d.c.publication.Store(nil) // what is in memory is not read again
+		other.publication.Store(nil)
+		for range 8 {
+			for c, b := range publishers {
+				if _, err := c.publish(t.Context(), c.state.Load(), b); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		p, err := d.c.loadPublication(t.Context(), d.state())
+		if err != nil || !p.serves() || len(p.headers) != n || len(p.strays) != 0 {
+			t.Fatalf("without %s: %d headers and %d strays after 16 turns (%v)", key, len(p.headers), len(p.strays), err)
+		}
+	}
+}
+
+// crowd makes n members without their machines.
+func (d *desk) crowd(n int) {
+	d.t.Helper()
+	s := d.state()
+	for i := range n {
+		r := rec(identity.Data, fmt.Sprintf("n%04d", i), "acme")
+		r.State, r.Entry, r.Selectors, r.Incarnation, r.NarrowTo = stateActive, "pool", []string{"token:pool"}, testKey(i), []string{fmt.Sprintf("none-%d", i)}
+		ch := s.records.newChange(s.headVersion)
+		ch.put(memberKey(r.Kind, r.Name), 0, r)
+		if _, err := ch.commit(context.Background()); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+	d.follow(d.c)
+}
+
 // One generation changes a bounded number of headers, however many members there
 // are; each generation is whole.
 func TestPublicationIsBounded(t *testing.T) {
@@ -468,16 +524,7 @@ func TestPublicationIsBounded(t *testing.T) {
 	d := testDesk(t)
 	s := d.state()
 	const n = 2*maxPublished + 7
-	for i := range n {
-		r := rec(identity.Data, fmt.Sprintf("n%04d", i), "acme")
-		r.State, r.Entry, r.Selectors, r.Incarnation, r.NarrowTo = stateActive, "pool", []string{"token:pool"}, testKey(i), []string{fmt.Sprintf("none-%d", i)}
-		ch := s.records.newChange(s.headVersion)
-		ch.put(memberKey(r.Kind, r.Name), 0, r)
-		if _, err := ch.commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	d.follow(d.c)
+	d.crowd(n)
 	largest := 0
 	d.store.intercept(func(tx store.Tx) { largest = max(largest, len(tx.If)+len(tx.Put)+len(tx.Delete)) })
 	b := newPublisher()
