@@ -53,6 +53,13 @@ func (b *beliefs) with(scope snapshot.Scope, h *held) *beliefs {
 	return &next
 }
 
+func (b *beliefs) without(scope snapshot.Scope) *beliefs {
+	next := *b
+	next.held = maps.Clone(b.held)
+	delete(next.held, scope)
+	return &next
+}
+
 func (b *beliefs) withMarks(m snapshot.Marks) *beliefs {
 	next := *b
 	next.marks = m
@@ -73,6 +80,14 @@ func (b *beliefs) bootstrap() (snapshot.NodeBootstrap, bool) {
 	return snapshot.NodeBootstrap{}, false
 }
 
+// termsOfJoin returns the content of the node_bootstrap while it is the terms.
+func (b *beliefs) termsOfJoin() (snapshot.NodeBootstrap, bool) {
+	if h := b.terms(); h != nil {
+		return h.v.NodeBootstrap()
+	}
+	return snapshot.NodeBootstrap{}, false
+}
+
 // standing returns what is said of the state of id, the node itself: by its
 // node_runtime or, until there is one, its node_bootstrap. "": a thin node's
 // bootstrap tells of no members, itself included.
@@ -81,7 +96,7 @@ func (b *beliefs) standing(id identity.ID) string {
 		runtime, _ := h.v.NodeRuntime()
 		return string(runtime.State)
 	}
-	content, _ := b.bootstrap()
+	content, _ := b.termsOfJoin()
 	for _, m := range content.Members {
 		if m.ID == id {
 			return string(m.State)
@@ -90,16 +105,27 @@ func (b *beliefs) standing(id identity.ID) string {
 	return ""
 }
 
-// terms returns what says what the node is: its node_runtime, and until there is
-// one its node_bootstrap; nil without both.
+// terms returns what says what the node is: its node_runtime, and until it accepted
+// the first of an authority epoch its node_bootstrap; nil without both. A node_runtime that is damaged or
+// expired does not bring back what the bootstrap said: it may have taken that away.
 func (b *beliefs) terms() *held {
 	if h := b.held[snapshot.ScopeNodeRuntime]; h != nil {
 		return h
 	}
-	return b.held[snapshot.ScopeNodeBootstrap]
+	h := b.held[snapshot.ScopeNodeBootstrap]
+	if h == nil {
+		return nil
+	}
+	header := h.v.Header()
+	if mark, ok := b.marks.Get(snapshot.ScopeNodeRuntime, header.Subject); ok && mark.AuthorityEpoch >= header.AuthorityEpoch {
+		return nil
+	}
+	return h
 }
 
-// coordinators returns the addresses of the terms in use.
+// coordinators returns the addresses that the node was told: those of its
+// node_runtime in use, else of its node_bootstrap. Where to ask is no right, so that
+// an overtaken bootstrap will do.
 func (b *beliefs) coordinators() []string {
 	if h := b.held[snapshot.ScopeNodeRuntime]; h != nil {
 		r, _ := h.v.NodeRuntime()
@@ -118,7 +144,7 @@ func (b *beliefs) degraded() snapshot.DegradedPolicy {
 		}
 		return snapshot.DegradedPolicy{}
 	}
-	boot, _ := b.bootstrap()
+	boot, _ := b.termsOfJoin()
 	return boot.Degraded
 }
 

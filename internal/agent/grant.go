@@ -173,6 +173,9 @@ func verifyRejoin(g *fealtyv1.JoinGrant, w wanted, now func() time.Time) (*admit
 	anew := *w.me
 	anew.Incarnation = w.key.id
 	w.me = &anew
+	if w.beliefs != nil {
+		w.beliefs = w.beliefs.without(snapshot.ScopeNodeRuntime) // it is for the one before
+	}
 	if got, again := verifyGrant(g, w, now); again == nil {
 		return got, nil
 	}

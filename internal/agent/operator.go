@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // TLSFiles follows the files that prove a process, and words what is wrong with
@@ -109,6 +110,20 @@ func (a *Agent) enrolAnew(ctx context.Context, got *admitted) error {
 		return fmt.Errorf("keep the new enrolment: %w", err)
 	}
 	a.marksDirty = false
+	// What is signed for the old incarnation would only be refused at the next start.
+	var void []string
+	for _, scope := range scopes {
+		if scope == snapshot.ScopeTrustBundle {
+			continue
+		}
+		void = append(void, snapshotName(scope, pending), snapshotName(scope, previous))
+		if got.after.held[scope] == nil {
+			void = append(void, snapshotName(scope, active))
+		}
+	}
+	if err := a.store.remove(void...); err != nil {
+		a.log.LogAttrs(ctx, slog.LevelWarn, "snapshots for the old incarnation are not removed", slog.Any("err", err))
+	}
 	got.me.anchor = entry.Anchor
 	a.enrolled.Store(&got.me)
 	a.beliefs.Store(got.after)

@@ -234,6 +234,57 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 	}
 }
 
+// A node_runtime that is lost or expired does not bring back what the bootstrap let
+// the node do before: it finds its coordinators, and waits for the next one.
+func TestRuntimeLost(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		lose func(f *fleet, n *node)
+	}{
+		{"damaged", func(_ *fleet, n *node) {
+			for _, place := range []string{active, previous} {
+				n.disk.Put(n.path(snapshotName(snapshot.ScopeNodeRuntime, place)), []byte("x"))
+			}
+		}},
+		{"expired", func(f *fleet, n *node) { f.shift.Store(int64(31 * 24 * time.Hour)) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t)
+			n, m := runtimeNode(f)
+			f.do(func() { f.bundleLife = 40 * 24 * time.Hour })
+			f.trustChanged(func() {})
+			a := n.mustOpen()
+			f.must(n.take(a, f.trustBundle()))
+			a.Close()
+			c.lose(f, n)
+			a = n.mustOpen()
+			defer a.Close()
+			b := a.beliefs.Load()
+			if b.held[snapshot.ScopeNodeRuntime] != nil || b.held[snapshot.ScopeNodeBootstrap] == nil {
+				t.Fatal("the test shows nothing")
+			}
+			if got := b.degraded(); got.Max != 0 || len(got.Allow) != 0 {
+				t.Errorf("it may do %v again", got)
+			}
+			if trust := a.me.trust(b); len(trust.Roles)+len(trust.Organizations) != 0 {
+				t.Errorf("it is in the groups %v, %v again", trust.Roles, trust.Organizations)
+			}
+			if got := b.overall(a.now()); got != snapshot.Expired {
+				t.Errorf("it is %s", got)
+			}
+			if len(b.coordinators()) == 0 {
+				t.Error("it knows no coordinators")
+			}
+			var next *fealtyv1.SignedSnapshot
+			f.do(func() { next = f.runtime(&m) })
+			f.must(n.take(a, next))
+			if got := a.beliefs.Load().freshness(snapshot.ScopeNodeRuntime, a.now()); got != snapshot.Fresh {
+				t.Errorf("the next one is %q: %v", got, a.status.refusals())
+			}
+		})
+	}
+}
+
 // Without news a node becomes stale, degraded and expired, and says so; a newer
 // record makes it fresh again.
 func TestFreshnessOfANode(t *testing.T) {

@@ -234,6 +234,13 @@ func TestComesBackByCertificate(t *testing.T) {
 		stop := n.run(a)
 		time.Sleep(time.Minute)
 		first := a.self().Incarnation
+		var runtime *fealtyv1.SignedSnapshot
+		m := f.member(a.me.ID)
+		f.do(func() { runtime = f.runtime(&m) })
+		f.must(n.take(a, runtime))
+		if h, _ := runtimeOf(a); h.ConfigVersion == 0 {
+			t.Fatalf("no node_runtime is in use: %v", a.status.refusals())
+		}
 		f.do(func() { f.down["all"] = true })
 		f.cut()
 		time.Sleep(8 * time.Hour)
@@ -245,6 +252,9 @@ func TestComesBackByCertificate(t *testing.T) {
 		n.isBack(t, a)
 		if a.self().Incarnation == first {
 			t.Error("an enrolment that is the old incarnation")
+		}
+		if h, _ := runtimeOf(a); h.ConfigVersion != 0 {
+			t.Errorf("the node_runtime of the old incarnation says what the node is: %v", h.Subject)
 		}
 		if v := a.status.view(); !v.connected || v.renewal != nil {
 			t.Errorf("connected %v, shows %v", v.connected, v.renewal)
@@ -259,6 +269,9 @@ func TestComesBackByCertificate(t *testing.T) {
 		f.shift.Store(int64(8 * time.Hour))
 		n.write("node-k") // the PKI renews it
 		a = n.mustOpen()
+		if got := a.status.refusals(); len(got) != 0 {
+			t.Errorf("left over from the old incarnation: %v", got)
+		}
 		second := a.self().Incarnation
 		stop = n.run(a)
 		time.Sleep(20 * time.Minute)
