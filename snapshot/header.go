@@ -191,7 +191,7 @@ func (h *Header) fault() string {
 func faultOfNames(names []string) string {
 	for i, n := range names {
 		if !validName(n) {
-			return fmt.Sprintf("%.40q is no name of 1 to %d of a-z 0-9 . _ - : /", n, maxName)
+			return fmt.Sprintf("%.40q is no name of 1 to %d of a-z A-Z 0-9 . _ - : /", n, maxName)
 		}
 		if i > 0 && names[i-1] >= n {
 			return fmt.Sprintf("%.40q is out of order or a duplicate", n)
@@ -201,14 +201,14 @@ func faultOfNames(names []string) string {
 }
 
 // validName reports whether s may name a role, an organization, a part of a
-// scope, an entry of the manifest.
+// scope, an entry or a signer of the manifest: whatever may there may here.
 func validName(s string) bool {
 	if s == "" || len(s) > maxName {
 		return false
 	}
 	for i := range len(s) {
 		switch b := s[i]; {
-		case 'a' <= b && b <= 'z', '0' <= b && b <= '9', b == '.', b == '_', b == '-', b == ':', b == '/':
+		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9', b == '.', b == '_', b == '-', b == ':', b == '/':
 		default:
 			return false
 		}

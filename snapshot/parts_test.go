@@ -101,7 +101,7 @@ func TestSubject(t *testing.T) {
 	}
 	node := NodeSubject(me, identity.KeyID{1}).String()
 	for _, bad := range []string{
-		"", "node", "node:", "role", "role:", "role:A", "organization:", "organization:a b", "cluster:", "cluster:x", "host:x",
+		"", "node", "node:", "role", "role:", "role:a b", "organization:", "organization:a b", "cluster:", "cluster:x", "host:x",
 		node[:len(node)-1], node + "0", strings.ToUpper(node), strings.Replace(node, "#", "", 1), strings.Replace(node, "#01", "#0A", 1),
 		"node:spiffe://prod.example/robot/x#" + strings.Repeat("0", 64), "role:" + strings.Repeat("a", maxName+1),
 	} {

@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -294,18 +295,41 @@ func compileRuntime(s *state, rec memberRecord, coordinators []string) (*snapsho
 		return nil, false
 	}
 	rec.cover(found.Entry)
+	return runtimeContent(s, rec, doing, found.Entry, coordinators), true
+}
+
+// runtimeContent is what a member that entry covers is told.
+func runtimeContent(s *state, rec memberRecord, doing snapshot.MemberState, entry *manifest.Entry, coordinators []string) *snapshot.NodeRuntime {
 	content := &snapshot.NodeRuntime{
 		ClusterID: s.manifest.Cluster, Kind: rec.Kind, Entry: rec.Entry, State: doing,
 		Roles: roleNames(rec.Roles), Organizations: slices.Sorted(slices.Values(rec.Organizations)),
 		Coordinators: coordinators,
-		RenewEvery:   renewEvery(found.Entry.SVIDTTL).Truncate(time.Second),
-		SVIDTTL:      found.Entry.SVIDTTL.Truncate(time.Second),
+		RenewEvery:   renewEvery(entry.SVIDTTL).Truncate(time.Second),
+		SVIDTTL:      entry.SVIDTTL.Truncate(time.Second),
 	}
 	if snapshot.MayHold(snapshot.ScopeNodeRuntime, snapshot.SectionDegraded, content.Roles) {
 		policy := degradedPolicy(s.manifest)
 		content.Degraded = &policy
 	}
-	return content, true
+	return content
+}
+
+// contentsFit reports whether the members of each entry can be told what they are. An
+// entry whose cannot would admit nobody, and its members would hear of no change.
+func (c *Coordinator) contentsFit(after *state) error {
+	for i := range after.manifest.Admit {
+		e := &after.manifest.Admit[i]
+		if sessionKind(e.Kind) || e.Kind == identity.Coordinator {
+			continue
+		}
+		rec := memberRecord{Kind: e.Kind, Name: e.Name}
+		rec.cover(e)
+		content := runtimeContent(after, rec, snapshot.MemberActive, e, c.advertised())
+		if _, _, _, err := compileHeader(after, rec, content, nil, 1, c.now()); err != nil {
+			return explain.Wrap(err, explain.RequestField, "field", "manifest", "problem", fmt.Sprintf("the members of entry %s could not be told what they are: %v", e.Name, err))
+		}
+	}
+	return nil
 }
 
 // runtimeState is what a member is told that it is doing.

@@ -17,6 +17,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -545,6 +546,41 @@ func TestPublicationIsBounded(t *testing.T) {
 	p := d.mustPublish(b)
 	if len(p.headers) != n || len(p.contents) == 0 || largest > store.MaxTxOps || largest < 2*maxPublished {
 		t.Fatalf("%d headers; the largest transaction has %d operations", len(p.headers), largest)
+	}
+}
+
+// What a manifest may name, its members are told; what is too much for a header is
+// refused when it is set, not when somebody joins.
+func TestNamesOfEntries(t *testing.T) {
+	many := func(n, width int) string {
+		names := make([]string, n)
+		for i := range names {
+			names[i] = fmt.Sprintf("o%0*d", width, i)
+		}
+		return strings.Join(names, ", ")
+	}
+	for _, tc := range []struct {
+		name, organizations string
+		refused             error
+	}{
+		{"upper case", "Acme-EU", nil},
+		{"as many as there may be", many(64, 4), nil},
+		{"one too many", many(65, 4), explain.RequestField},
+		{"too long together", many(64, 120), explain.RequestField},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := testDesk(t)
+			err := d.set(strings.Replace(poolEntries, "acme, globex", tc.organizations, 1))
+			if tc.refused != nil {
+				if !errors.Is(err, tc.refused) {
+					t.Fatalf("set: %v", err)
+				}
+				return
+			}
+			wantOnly(t, "set", err, "")
+			a := d.joined("a").reader()
+			a.mustRead(d, d.mustPublish(newPublisher()))
+		})
 	}
 }
 

@@ -372,8 +372,9 @@ func (mv *move) seal(t *history.Transition) (err error) {
 	return err
 }
 
-// moveFits reports whether a trust bundle can be made after the move. A head that
-// no bundle follows from would stop the cluster.
+// moveFits reports whether a trust bundle can be made after the move, and of another
+// manifest what members are told. A head that no bundle follows from would stop the
+// cluster.
 func (c *Coordinator) moveFits(ctx context.Context, mv *move) error {
 	var in trustInput
 	if mv.from != nil {
@@ -382,7 +383,13 @@ func (c *Coordinator) moveFits(ctx context.Context, mv *move) error {
 			return c.storeError("read the trust state", err)
 		}
 	}
-	return c.bundleFits(&state{manifest: mv.manifest, head: mv.link, secrets: mv.secrets, root: mv.root, meshKey: mv.mesh.KeyID()}, in)
+	after := &state{manifest: mv.manifest, head: mv.link, secrets: mv.secrets, root: mv.root, meshKey: mv.mesh.KeyID()}
+	if mv.from == nil || mv.from.manifest.Hash() != mv.manifest.Hash() {
+		if err := c.contentsFit(after); err != nil {
+			return err
+		}
+	}
+	return c.bundleFits(after, in)
 }
 
 // writeSecrets writes what must be found by who comes up at the new head: the
