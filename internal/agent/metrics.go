@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -27,6 +28,15 @@ func newReloadFailures() *prometheus.CounterVec {
 		Name: "fealty_credential_reload_failures_total",
 		Help: "Changes of certificate, key and CA files that were refused, by reason; the last good ones stay in use.",
 	}, []string{"reason"})
+}
+
+// Metrics returns a collector that describes all that an agent counts, for the
+// documentation. Nothing can be collected from it.
+func Metrics() (prometheus.Collector, error) {
+	a := &Agent{operator: new(credential.Files)}
+	a.metrics = newMetrics(a, newReloadFailures())
+	_, _, err := a.authorizer()
+	return a.metrics.registry, err
 }
 
 func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {

@@ -84,18 +84,24 @@ func stop(server *grpc.Server) {
 	}
 }
 
-// grpcServer serves the local API to our own user and root, by the same table that
-// the rest of the fleet is authorized by.
-func (a *Agent) grpcServer() (*grpc.Server, error) {
+// authorizer reads who may call what from the services' descriptors.
+func (a *Agent) authorizer() (*authz.Table, *authz.Authorizer, error) {
 	services, err := authz.Services(Services()...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	table, err := authz.NewTable(services...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	gate, err := authz.New(table, authz.Options{Logger: a.log, Registerer: a.metrics.registry, ClusterID: func() string { return a.me.Cluster }})
+	return table, gate, err
+}
+
+// grpcServer serves the local API to our own user and root, by the same table that
+// the rest of the fleet is authorized by.
+func (a *Agent) grpcServer() (*grpc.Server, error) {
+	table, gate, err := a.authorizer()
 	if err != nil {
 		return nil, err
 	}

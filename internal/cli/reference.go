@@ -20,7 +20,12 @@ func Reference() (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	metrics, err := metricsPage()
+	if err != nil {
+		return nil, err
+	}
 	out := map[string][]byte{
+		"metrics.md":       []byte(metrics),
 		"configuration.md": []byte(configurationPage()),
 		"commands.md":      []byte(commandsPage()),
 		"errors.md":        []byte(errorsPage()),

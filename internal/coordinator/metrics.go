@@ -17,6 +17,15 @@ type metrics struct {
 	uncompiled   prometheus.Gauge
 }
 
+// Metrics returns a collector that describes all that a coordinator counts, for the
+// documentation. Nothing can be collected from it.
+func Metrics() (prometheus.Collector, error) {
+	c := &Coordinator{registry: prometheus.NewRegistry()}
+	c.metrics = newMetrics(c.registry, c)
+	_, err := c.authorizer()
+	return c.registry, err
+}
+
 func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 	m := &metrics{
 		joins: prometheus.NewCounterVec(prometheus.CounterOpts{
