@@ -248,7 +248,7 @@ func Join(ctx context.Context, cfg JoinConfig) (Result, error) {
 	}
 	r := result(entry.Anchor, got.svid, got.after, j.Now())
 	r.Coordinator = address
-	j.step(Step{Name: StepSnapshot, Detail: fmt.Sprintf("%d coordinators known, renewal every %v", len(r.Coordinators), renewEvery(got.after))})
+	j.step(Step{Name: StepSnapshot, Detail: fmt.Sprintf("coordinators known: %d, renewal every %v", len(r.Coordinators), renewEvery(got.after))})
 	j.Log.LogAttrs(ctx, slog.LevelInfo, "joined", slog.String("cluster", r.ID.Cluster()), slog.String("member", r.ID.String()),
 		slog.String("outcome", entry.Anchor.Outcome), slog.String("coordinator", address), slog.String("release", j.Release))
 	return r, nil

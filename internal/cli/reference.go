@@ -32,6 +32,7 @@ func Reference() (map[string][]byte, error) {
 		"authorization.md": []byte(authorization),
 		"exit-codes.md":    []byte(exitCodesPage()),
 		"checks.md":        []byte(checksPage()),
+		"manifest.md":      []byte(manifestPage()),
 	}
 	return out, nil
 }

@@ -70,11 +70,11 @@ func (c *CLI) signManifest(cfg *config, file, current, keyFile string, kind hist
 	} else if _, err := c.env.Stdout.Write(f.Encode()); err != nil {
 		return err
 	}
-	what := "everything that the file says, with the owners of the seed as they are"
+	what := "everything that the file says, and leaves the owners of the seed as they are"
 	if kind == history.KindReshare {
 		what = "the owners of the seed and their threshold that the file says, and nothing else"
 	}
-	c.talk("signed as %s: a %s of cluster %s, which brings %s into force", f.Signature.Key, kind, m.Cluster, what)
+	c.talk("signed as %s: a %s of cluster %s, which brings into force %s", f.Signature.Key, kind, m.Cluster, what)
 	c.talk("the file is %s, byte for byte; the change follows head %s, and no other", f.Manifest, head)
 	return nil
 }

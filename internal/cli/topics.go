@@ -74,7 +74,7 @@ One YAML or JSON document. Its history is a signed chain; a change is signed by 
 fealty manifest init writes one to start from, fealty manifest verify checks one offline.`, []topicField{
 			{"cluster", "The id of the cluster, a SPIFFE trust domain. It never changes."},
 			{"seed", "Who can bring the seed back after a total loss."},
-			{"seed.threshold", "How many owners it takes."},
+			{"seed.threshold", "How many people with a recipient it takes. A keeper needs nobody; where all owners are keepers it is 1."},
 			{"seed.owners", "The owners: each a name with a recipient or a keeper."},
 			{"seed.owners.name", "The owner's name, unique in the manifest."},
 			{"seed.owners.recipient", "A person's public key that the share is encrypted to: age1…, ssh-ed25519 …, ssh-rsa …."},
@@ -108,7 +108,7 @@ fealty manifest init writes one to start from, fealty manifest verify checks one
 			{"trust", "root: people pin the root, and the mesh CA key changes when authority moves. mesh: it changes with every set."},
 			{"degraded", "What nodes may do while no coordinator is in reach. A snapshot can narrow it, never widen it."},
 			{"degraded.allow", "What they may do."},
-			{"degraded.max", "For how long."},
+			{"degraded.max", "For how long. 0: not at all."},
 			{"degraded.route_ttl", "For how long routes are kept, at most degraded.max."},
 			{"rejoin_grace", "How long after its certificate ended a member may come back by its last key. 0: never."},
 		}},

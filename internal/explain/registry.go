@@ -1219,7 +1219,7 @@ verified before anything is sent, so that a typo has a code of its own: FE-T106.
 		Code:  TokenSpent,
 		Title: "the token is used up",
 		What:  "the join token {token|given} was refused: it is used up",
-		Why:   "it allowed {uses|a number of} uses",
+		Why:   "the number of machines that it admits is {uses|given with it}",
 		Do:    "ask an admin for a new one: fealty token create, with --uses for several machines",
 		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
 		Page: `
@@ -1378,7 +1378,7 @@ The coordinator checks what a command has checked before it, since others call i
 		Title: "there is no such thing",
 		What:  "there is no {what|such thing} {name|of that name}",
 		Why:   "nothing of that name exists, or it was removed",
-		Do:    "list what there is: the noun's list command, such as fealty member list",
+		Do:    "check the spelling: fealty member list, fealty token list and fealty manifest get show the names there are",
 		Exit:  ExitNotFound, GRPC: codes.NotFound,
 		Page: `
 Only callers who may list these things get this answer; others get FE-A102 whether or not it exists.`,
