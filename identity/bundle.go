@@ -233,6 +233,20 @@ func (b *Bundle) Banned(id ID, key KeyID) bool {
 	return b != nil && (b.isBannedID[id] || b.isBannedKey[key])
 }
 
+// Outlived reports whether a chain that was accepted under an earlier bundle ended with
+// its root: id decides for others, and no root that counts in full made the mesh CA of
+// its chain. Who kept a connection over a change of root is asked this.
+func (b *Bundle) Outlived(id ID, meshCA *x509.Certificate) bool {
+	if b == nil || len(b.roots) == 0 || !decides(id.Kind()) {
+		return false
+	}
+	return !slices.ContainsFunc(b.roots, func(root *x509.Certificate) bool { return bytes.Equal(root.SubjectKeyId, meshCA.AuthorityKeyId) })
+}
+
+// decides reports whether an identity of kind k decides for others: a retired root
+// vouches for none.
+func decides(k Kind) bool { return k == Coordinator || k == Admin || k == Readonly }
+
 // Fingerprint is equal for bundles that say the same, and differs for any change.
 func (b *Bundle) Fingerprint() [32]byte {
 	if b == nil {

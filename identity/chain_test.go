@@ -501,6 +501,9 @@ func TestRetiredRoot(t *testing.T) {
 					t.Errorf("%s under the %s root: %v", kind, name, err)
 				}
 			}
+			if rules := kind == identity.Coordinator || kind == identity.Admin || kind == identity.Readonly; b.Outlived(a.ID(t, kind, "x"), chain[1]) != (rules && name == "old") {
+				t.Errorf("%s under the %s root: whether its chain ended is told wrong", kind, name)
+			}
 		}
 	}
 	// Whether a root is retired is part of what a bundle says.

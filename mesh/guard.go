@@ -313,6 +313,9 @@ func (g *Guard) secure(raw net.Conn) (*Info, error) {
 		info.Peer.Leaf, info.Peer.Key = verified.Leaf, verified.Key
 		live.expires = earliest(state.PeerCertificates)
 		live.issuers = keysOf(state.PeerCertificates[1:])
+		if len(state.PeerCertificates) > 1 {
+			live.meshCA = state.PeerCertificates[1]
+		}
 		info.expires = sooner(live.expires, under.NotAfter())
 	} else {
 		live.idle = g.cfg.StrangerIdle

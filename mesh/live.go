@@ -3,6 +3,7 @@ package mesh
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"slices"
@@ -25,6 +26,9 @@ const (
 	CertificateExpired CutReason = "CertificateExpired"
 	// PeerBanned: the bundle bans the peer's identity or a key of its chain.
 	PeerBanned CutReason = "PeerBanned"
+	// RootRetired: another root took the place of the peer's, which vouches for none of
+	// its kind any more.
+	RootRetired CutReason = "RootRetired"
 )
 
 // CutError says that a connection is no longer served. It is the cause of the
@@ -40,8 +44,11 @@ func (e *CutError) Error() string {
 	if !e.ID.IsZero() {
 		who += " of " + e.ID.String()
 	}
-	if e.Reason == PeerBanned {
+	switch e.Reason {
+	case PeerBanned:
 		return fmt.Sprintf("mesh: %s is banned: it stays refused until the ban is lifted", who)
+	case RootRetired:
+		return fmt.Sprintf("mesh: %s ended with its root, which another one took the place of: log in again", who)
 	}
 	return fmt.Sprintf("mesh: %s ended at %s: renew it and connect again", who, e.NotAfter.UTC().Format(time.RFC3339))
 }
@@ -62,13 +69,14 @@ type liveConn struct {
 	raw      net.Conn // beneath it; closing it never blocks on the peer
 	set      *liveSet
 	peer     identity.Peer
-	issuers  []identity.KeyID // keys of the chain above the leaf
-	expires  time.Time        // of the peer's chain; zero: never
-	idle     time.Duration    // how long it stands without a call; zero: for ever
-	free     func()           // gives the connection's place back; idempotent; nil: has none
-	seq      uint64           // order of registration; set by liveSet.add
-	since    time.Time        // of registration; set by liveSet.add
-	read     atomic.Bool      // gRPC has taken the connection over
+	issuers  []identity.KeyID  // keys of the chain above the leaf
+	meshCA   *x509.Certificate // of an accepted connection's chain; nil: it has none
+	expires  time.Time         // of the peer's chain; zero: never
+	idle     time.Duration     // how long it stands without a call; zero: for ever
+	free     func()            // gives the connection's place back; idempotent; nil: has none
+	seq      uint64            // order of registration; set by liveSet.add
+	since    time.Time         // of registration; set by liveSet.add
+	read     atomic.Bool       // gRPC has taken the connection over
 
 	mu      sync.Mutex
 	cut     *CutError              // set once; guarded by mu
@@ -129,6 +137,8 @@ func (c *liveConn) verdict(now time.Time, bundle *identity.Bundle) *CutError {
 		return &CutError{Reason: PeerBanned, ID: c.peer.ID}
 	case !c.expires.IsZero() && now.After(c.expires): // RFC 5280 §4.1.2.5: NotAfter is included
 		return &CutError{Reason: CertificateExpired, ID: c.peer.ID, NotAfter: c.expires}
+	case c.meshCA != nil && bundle.Outlived(c.peer.ID, c.meshCA):
+		return &CutError{Reason: RootRetired, ID: c.peer.ID}
 	}
 	return nil
 }

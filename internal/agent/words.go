@@ -79,7 +79,7 @@ func explained(err error) (*explain.Error, bool) {
 	switch mesh.CutReason(e.Code) {
 	case mesh.PeerBanned:
 		return explain.Wrap(err, explain.CallerBanned, "identity", "this node"), true
-	case mesh.CertificateExpired:
+	case mesh.CertificateExpired, mesh.RootRetired:
 		return explain.Wrap(err, explain.CallerExpired, "identity", "this node"), true
 	}
 	return e, true

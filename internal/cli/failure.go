@@ -42,7 +42,7 @@ func (c *CLI) failure(cmd *cobra.Command, err error) *explain.Error {
 	// Reasons of mesh for cutting a connection travel as a code's do.
 	case explain.Code(mesh.PeerBanned):
 		return explain.Wrap(err, explain.CallerBanned)
-	case explain.Code(mesh.CertificateExpired):
+	case explain.Code(mesh.CertificateExpired), explain.Code(mesh.RootRetired):
 		return explain.Wrap(err, explain.CallerExpired)
 	case explain.Internal:
 		return explain.Wrap(err, explain.Internal, "what", what)
