@@ -570,6 +570,11 @@ func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []st
 		chain: verified, manifest: m, head: *verified.Current(), headVersion: verified.Version(),
 		secrets: &secrets{seed, keys}, records: records{store: c.store, auth: auth}, root: root,
 	}
+	// A reseed that was cut off after the head moved left the records for this seed to
+	// move: the trust state can be read only then.
+	if err := c.moveRecords(ctx, before); err != nil {
+		return nil, c.storeError("bring the records under the seed of the head", err)
+	}
 	mv := &move{from: before, manifest: m, secrets: before.secrets, root: root, actor: "owners " + strings.Join(owners, ", ")}
 	t, _ := verified.Next(history.KindRekey, m)
 	t.Reason = recoveryReason(owners)

@@ -486,6 +486,21 @@ func (c *Coordinator) moveRecords(ctx context.Context, s *state) error {
 		c.unsettled.Store(true)
 		return errors.New("the records are frozen for another seed than that of the head")
 	}
+	frozenAt := e.Version
+	trust, err := c.store.Get(ctx, trustStateKey)
+	if err == nil {
+		_, err = s.records.auth.Open(trustStateKey, trust.Value)
+	}
+	switch {
+	case err == nil:
+		// It moves with the end of the freeze: somebody put the freeze back, and what it
+		// says is void.
+		c.forged(ctx, freezeKey, fmt.Errorf("the reseed that it is of has ended: %w", store.ErrForged))
+		_, err := c.store.Commit(ctx, store.Tx{If: []store.Condition{{Key: freezeKey, Version: frozenAt}}, Delete: []string{freezeKey}})
+		return err
+	case !errors.Is(err, store.ErrForged) && !errors.Is(err, store.ErrNotFound):
+		return err
+	}
 	book, err := c.readLedger(ctx, s, f)
 	if err != nil {
 		return err
@@ -497,6 +512,7 @@ func (c *Coordinator) moveRecords(ctx context.Context, s *state) error {
 		}
 		for batch := range slices.Chunk(l.Entries, moveBatch) {
 			ch := s.records.frozenChange(s.headVersion)
+			ch.require(freezeKey, frozenAt) // what is made after the freeze stays
 			for _, e := range batch {
 				ch.delete(e.Key, e.Version)
 			}
@@ -528,6 +544,7 @@ func (c *Coordinator) moveRecords(ctx context.Context, s *state) error {
 		}
 		for batch := range slices.Chunk(due, moveBatch) {
 			ch := s.records.frozenChange(s.headVersion)
+			ch.require(freezeKey, frozenAt)
 			for _, e := range batch {
 				ch.reseal(e)
 			}
@@ -539,12 +556,14 @@ func (c *Coordinator) moveRecords(ctx context.Context, s *state) error {
 			}
 		}
 	}
-	// The trust state last, and the freeze with it: from here on the ledger is void.
-	ch := s.records.frozenChange(s.headVersion)
-	if last != nil {
-		ch.reseal(*last)
+	// The trust state last, and the freeze with it: from here on the ledger is void. So
+	// while it is missing, from the store or from a ledger that was cut short, all stays.
+	if last == nil {
+		return fmt.Errorf("the trust state is not what it was when the seed changed: %w", store.ErrForged)
 	}
-	ch.delete(freezeKey, e.Version)
+	ch := s.records.frozenChange(s.headVersion)
+	ch.reseal(*last)
+	ch.delete(freezeKey, frozenAt)
 	if _, err := ch.commit(ctx); err != nil {
 		return fmt.Errorf("move the trust state to the new seed: %w", err)
 	}

@@ -1,0 +1,214 @@
+package coordinator
+
+import (
+	"crypto/tls"
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// A reseed without a keeper that is cut off, wherever, and then the loss of every
+// process: the owners of the shares of the head bring the cluster back, with every
+// record. Who has a share of the other seed is refused by name.
+func TestOwnersEndACutOffReseed(t *testing.T) {
+	for _, tc := range []struct {
+		point string
+		moved bool // the head
+	}{
+		{"reseed.after-freeze", false},
+		{"reseed.after-ledger", false},
+		{"set.after-swap", true},
+		{"reseed.after-batch", true},
+		{"reseed.after-move", true},
+		{"adopt.before-identity", true},
+	} {
+		t.Run(tc.point, func(t *testing.T) {
+			f, p := newFleet(t, nil), newPeople(t, "alice", "bob", "carol")
+			if err := f.set(withSeed(f.manifest(""), p.seed(2, ""))); err != nil {
+				t.Fatal(err)
+			}
+			a := f.member("a")
+			banned := f.member("b")
+			if _, err := f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "test"}); err != nil {
+				t.Fatal(err)
+			}
+			records := f.recordText()
+			oldAlice, oldBob := p.shareFile(f.store, "alice"), p.shareFile(f.store, "bob")
+			f.faults.Fail(tc.point, errTestCrash)
+			_, _ = f.reseedClient().CommitReseed(f.ctx(), f.prepare(nil))
+			newAlice, newBob := p.shareFile(f.store, "alice"), p.shareFile(f.store, "bob")
+			f.stop()
+			f.faults.Disarm(tc.point)
+			f.start()
+			if phase, why := f.c.Phase(); phase != "recovery" {
+				t.Fatalf("%s (%s), want recovery", phase, why)
+			}
+			alice, bob, void := newAlice, newBob, oldAlice
+			if !tc.moved {
+				alice, bob, void = oldAlice, oldBob, newAlice
+			}
+			if _, err := f.bring(void, recovery.Options{}); err == nil {
+				t.Error("a share of the other seed was taken")
+			}
+			_, err := f.bringRaw(void, nil)
+			wantNamed(t, err, "alice")
+			if _, err := f.bring(alice, recovery.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.bring(bob, recovery.Options{}); err != nil {
+				t.Fatalf("the owners do not bring the cluster back: %v", err)
+			}
+			f.awaitPhase(phaseReady)
+			if !f.thawed() {
+				t.Error("the records are still frozen")
+			}
+			if got := f.recordText(); got != records {
+				t.Errorf("the records are\n%s\nwant\n%s", got, records)
+			}
+			if err := a.rejoin(); err != nil {
+				t.Errorf("rejoin: %v", err)
+			}
+			wantCode(t, banned.rejoin(), explain.JoinBanned)
+		})
+	}
+}
+
+// A store that hides the trust state while the records move costs time, and no
+// cluster: the freeze and its ledger stay until everything is moved.
+func TestMoveWaitsForTheTrustState(t *testing.T) {
+	f := readyFleet(t, nil)
+	f.member("a")
+	records := f.recordText()
+	f.faults.Fail("set.after-swap", errTestCrash)
+	if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(nil)); err == nil {
+		t.Fatal("the crash was survived")
+	}
+	f.faults.Fail("adopt.begin", errTestCrash)
+	f.restart()
+	f.faults.Disarm("set.after-swap")
+	hidden, err := f.store.Get(t.Context(), trustStateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.store.Commit(t.Context(), store.Tx{Delete: []string{trustStateKey}}); err != nil {
+		t.Fatal(err)
+	}
+	f.faults.Disarm("adopt.begin")
+	for range 3 {
+		f.c.checkHead(t.Context())
+	}
+	if f.thawed() {
+		t.Error("the freeze ended though the trust state was not moved")
+	}
+	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: trustStateKey, Value: hidden.Value}}}); err != nil {
+		t.Fatal(err)
+	}
+	f.c.kickHead()
+	f.awaitPhase(phaseReady)
+	if got := f.recordText(); got != records {
+		t.Errorf("the records are\n%s\nwant\n%s", got, records)
+	}
+}
+
+// Who put the freeze of a reseed back, with its ledger and records of that time, brings
+// none of them back: a reseed ends once.
+func TestFreezeThatIsPutBack(t *testing.T) {
+	f := readyFleet(t, nil)
+	f.member("a")
+	a, err := f.store.Get(t.Context(), memberKey(identity.Data, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := []store.Write{{Key: a.Key, Value: a.Value}}
+	f.faults.Fail("set.after-swap", errTestCrash)
+	if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(nil)); err == nil {
+		t.Fatal("the crash was survived")
+	}
+	f.faults.Fail("adopt.begin", errTestCrash)
+	f.restart()
+	l, err := f.store.List(t.Context(), reseedPrefix)
+	if err != nil || len(l.Entries) != 2 {
+		t.Fatalf("%d keys of the reseed, %v", len(l.Entries), err)
+	}
+	for _, e := range l.Entries {
+		kept = append(kept, store.Write{Key: e.Key, Value: e.Value})
+	}
+	f.faults.Disarm("set.after-swap")
+	f.faults.Disarm("adopt.begin")
+	f.c.kickHead()
+	f.awaitPhase(phaseReady)
+	if _, err := f.local().member.RemoveMember(f.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	f.member("b")
+	late := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
+	if _, err := f.store.Commit(t.Context(), store.Tx{Put: kept}); err != nil {
+		t.Fatal(err)
+	}
+	f.restart()
+	f.awaitPhase(phaseReady)
+	if !f.thawed() {
+		t.Error("the records are frozen")
+	}
+	rec, err := get[memberRecord](t.Context(), f.c.state.Load().records, a.Key)
+	if !errors.Is(err, store.ErrForged) {
+		t.Errorf("a member that was removed is back: %+v, %v", rec.value, err)
+	}
+	if err := f.node().join(identity.Data, proof.NewTokenProver(late)); err != nil {
+		t.Errorf("a token of after the reseed: %v", err)
+	}
+}
+
+// Who kept the mesh CA key of the old seed, and opened a connection as an admin or
+// coordinator before the change, is cut off by it; the stream of a member stands.
+func TestConnectionsOfDecidersEndWithTheirRoot(t *testing.T) {
+	f := readyFleet(t, nil)
+	dial := func(kind identity.Kind) grpcConn {
+		chain, key := f.certified("spiffe://" + testCluster + "/" + string(kind) + "/mallory")
+		cert := tls.Certificate{PrivateKey: key}
+		for _, c := range chain {
+			cert.Certificate = append(cert.Certificate, c.Raw)
+		}
+		conn, err := grpc.NewClient("passthrough:///"+f.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+			Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
+		})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	ask := func(conn grpcConn) error {
+		_, err := newClients(conn).status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
+		return err
+	}
+	conns := make(map[identity.Kind]grpcConn)
+	for _, kind := range []identity.Kind{identity.Admin, identity.Readonly} {
+		conns[kind] = dial(kind)
+		if err := ask(conns[kind]); err != nil {
+			t.Fatalf("%s before the change: %v", kind, err)
+		}
+	}
+	// An admin that is under the old root is still told that its own reseed is done.
+	if _, err := fealtyv1.NewReseedServiceClient(conns[identity.Admin]).CommitReseed(f.ctx(), f.prepare(nil)); err != nil {
+		t.Errorf("the answer to who asked: %v", err)
+	}
+	for kind, conn := range conns {
+		for deadline := time.Now().Add(5 * time.Second); ask(conn) == nil; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Errorf("%s under the old root is still served", kind)
+				break
+			}
+		}
+	}
+}
