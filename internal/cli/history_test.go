@@ -32,7 +32,7 @@ func signedHistory(t *testing.T) *fealtyv1.GetHistoryResponse {
 	}
 	genesis := history.Genesis(m)
 	genesis.MeshCAKey, genesis.Salt = identity.KeyID{1}, history.Salt{2}
-	for _, o := range m.Seed.Owners {
+	for _, o := range m.Seed.People() {
 		genesis.ShareCommitments = append(genesis.ShareCommitments, history.ShareCommitment{Owner: o.Name, Hash: history.Hash{3}})
 	}
 	st := storetest.NewMemory(100).Open()

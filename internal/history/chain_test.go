@@ -90,11 +90,10 @@ func raw(change func(c *chain, h *history.History)) func(c *chain) *history.Hist
 }
 
 func spoiledHistories() []spoiled {
-	moreNodes, moved, owners, persons, mesh, cluster := base, base, base, base, base, base
+	moreNodes, moved, owners, mesh, cluster := base, base, base, base, base
 	moreNodes.nodes = 1
 	moved.coord = 1
 	owners.keepers = 3
-	persons.persons = 2
 	mesh.trust = manifest.TrustMesh
 	cluster.cluster = "other.example"
 	replaceLast := func(c *chain, h *history.History, old, new string) {
@@ -275,17 +274,18 @@ func spoiledHistories() []spoiled {
 		}},
 		{"threshold", "another", genesis(func(t *history.Transition) { t.Threshold = 2 })},
 		{"shares-of-owners", "a person without", func(c *chain) *history.History {
-			c = newChain(c.t, c.k, persons)
-			c.links[0].ShareCommitments = c.links[0].ShareCommitments[:3]
+			c.links[0].ShareCommitments = c.links[0].ShareCommitments[:1]
 			return c.history()
 		}},
 		{"shares-of-owners", "a stranger", genesis(func(t *history.Transition) { t.ShareCommitments[1].Owner = "mallory" })},
+		{"shares-of-owners", "a keeper, which holds the whole seed", genesis(func(t *history.Transition) {
+			t.ShareCommitments = append(t.ShareCommitments, history.ShareCommitment{Owner: "keeper0", Hash: history.Hash{1}})
+		})},
 		{"shares-of-owners", "order", genesis(func(t *history.Transition) {
 			t.ShareCommitments[0], t.ShareCommitments[1] = t.ShareCommitments[1], t.ShareCommitments[0]
 		})},
 		{"shares-of-owners", "empty", genesis(func(t *history.Transition) { t.ShareCommitments[0].Hash = history.Hash{} })},
 		{"shares-with-seed", "set makes others", set(history.KindSet, moreNodes, func(_ *chain, t *history.Transition) { t.ShareCommitments = shares(base, 9) })},
-		{"shares-with-seed", "set drops those of keepers", set(history.KindSet, moreNodes, func(_ *chain, t *history.Transition) { t.ShareCommitments = nil })},
 		{"shares-with-seed", "reshare keeps them", set(history.KindReshare, base, func(c *chain, t *history.Transition) { t.ShareCommitments = c.links[0].ShareCommitments })},
 		{"shares-with-seed", "new owner, old shares", set(history.KindSet, owners, func(c *chain, t *history.Transition) { t.ShareCommitments = c.links[0].ShareCommitments })},
 		{"signatures", "by a stranger besides", func(c *chain) *history.History {

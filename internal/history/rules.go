@@ -386,22 +386,20 @@ func checkReseed(s *step) string {
 	return ""
 }
 
-// checkShares: one commitment for each owner with a recipient, in the order of
-// the manifest. A keeper may have one: it can be given a share or the whole seed.
+// checkShares: one commitment for each person, in the order of the manifest. A
+// keeper holds the whole seed, sealed, and there is nothing to compare that with.
 func checkShares(s *step) string {
-	rest := s.link.ShareCommitments
-	for _, o := range s.manifest.Seed.Owners {
-		if len(rest) > 0 && rest[0].Owner == o.Name {
-			if rest[0].Hash.IsZero() {
-				return "the commitment to the share of " + o.Name + " is empty"
-			}
-			rest = rest[1:]
-		} else if o.Keeper == "" {
+	people := s.manifest.Seed.People()
+	for i, o := range people {
+		switch {
+		case i >= len(s.link.ShareCommitments) || s.link.ShareCommitments[i].Owner != o.Name:
 			return "no commitment to the share of " + o.Name + " where it belongs"
+		case s.link.ShareCommitments[i].Hash.IsZero():
+			return "the commitment to the share of " + o.Name + " is empty"
 		}
 	}
-	if len(rest) > 0 {
-		return fmt.Sprintf("a commitment to a share of %.128q, who is no owner or stands elsewhere", rest[0].Owner)
+	if len(s.link.ShareCommitments) > len(people) {
+		return fmt.Sprintf("a commitment to a share of %.128q, who holds none", s.link.ShareCommitments[len(people)].Owner)
 	}
 	return ""
 }

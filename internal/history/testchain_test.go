@@ -82,7 +82,7 @@ func (k *testers) transactionOf(epoch uint64) ed25519.PrivateKey {
 // rootOf is the root CA key of a seed epoch.
 func rootOf(epoch uint64) identity.KeyID { return identity.KeyID{0x0a, byte(epoch)} }
 
-var base = policy{cluster: "test.example", trust: manifest.TrustRoot, keepers: 2, signers: []int{0, 1}, threshold: 2, seed: 1}
+var base = policy{cluster: "test.example", trust: manifest.TrustRoot, keepers: 1, persons: 2, signers: []int{0, 1}, threshold: 2, seed: 1}
 
 func (k *testers) manifest(t testing.TB, p policy) *manifest.Manifest {
 	t.Helper()
@@ -126,13 +126,10 @@ func (k *testers) meshKey() identity.KeyID {
 	return identity.KeyID{0xca, k.meshKeys}
 }
 
-// shares returns commitments for the owners of p; which tells one splitting of
+// shares returns commitments for the people of p; which tells one splitting of
 // the seed from another.
 func shares(p policy, which byte) []history.ShareCommitment {
 	var out []history.ShareCommitment
-	for i := range p.keepers {
-		out = append(out, history.ShareCommitment{Owner: fmt.Sprintf("keeper%d", i), Hash: history.Hash{which, byte(i)}})
-	}
 	for i := range p.persons {
 		out = append(out, history.ShareCommitment{Owner: fmt.Sprintf("person%d", i), Hash: history.Hash{which, 0xff, byte(i)}})
 	}
