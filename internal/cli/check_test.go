@@ -34,7 +34,7 @@ func goodGround(t *testing.T) *ground {
 	}
 	at := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(testNow.Add(d)) }
 	g := &ground{
-		st: &fealtyv1.GetStatusResponse{Phase: "ready", ClusterId: "prod.example", Now: at(0), Store: "sqlite:" + dir, MeshCaNotAfter: at(50 * time.Hour), RootNotAfter: at(36500 * time.Hour),
+		st: &fealtyv1.GetStatusResponse{Phase: "ready", ClusterId: "prod.example", Now: at(0), Store: "sqlite:" + dir, HeadConfirmedAt: at(-5 * time.Second), MeshCaNotAfter: at(50 * time.Hour), RootNotAfter: at(36500 * time.Hour),
 			Baseline: &fealtyv1.Baseline{DataMembers: 3, Needed: 3, Met: true}, BansLimit: 1000, StoreLatency: durationpb.New(time.Millisecond)},
 		nd: &fealtyv1.GetNodeResponse{SpiffeId: "spiffe://c/data/a", SvidNotAfter: at(20 * time.Hour), Connected: true, Coordinator: "c1:7443", AutonomousUntil: at(20 * time.Hour), AutonomyLimit: "svid",
 			Held: []*fealtyv1.HeldSnapshot{{Scope: "trust_bundle"}, {Scope: "node_bootstrap"}}},
@@ -104,6 +104,16 @@ var spoils = []struct {
 	{"coordinator.reach", "none named", func(_ *testing.T, g *ground) { g.err = errNotAsked }, checkNotAsked},
 	{"coordinator.phase", "in recovery", func(_ *testing.T, g *ground) { g.st.Phase = "recovery" }, checkFailed},
 	{"coordinator.phase", "no cluster", func(_ *testing.T, g *ground) { g.st.Phase = "uninitialized" }, checkFailed},
+	{"coordinator.head", "not confirmed lately", func(_ *testing.T, g *ground) {
+		g.st.HeadConfirmedAt = timestamppb.New(testNow.Add(-headLow - time.Second))
+	}, checkWarning},
+	{"coordinator.head", "not confirmed for long", func(_ *testing.T, g *ground) {
+		g.st.HeadConfirmedAt = timestamppb.New(testNow.Add(-headNone - time.Second))
+	}, checkFailed},
+	{"coordinator.head", "an old coordinator", func(_ *testing.T, g *ground) { g.st.HeadConfirmedAt = nil }, checkUnknown},
+	{"coordinator.keepers", "one did not seal", func(_ *testing.T, g *ground) {
+		g.st.Findings = []*fealtyv1.Finding{{Code: string(explain.KeeperUnusable), Remedy: "do it"}}
+	}, checkWarning},
 	{"coordinator.root", "ends soon", func(_ *testing.T, g *ground) { g.st.RootNotAfter = timestamppb.New(testNow.Add(rootLow - 1)) }, checkWarning},
 	{"coordinator.root", "ended", func(_ *testing.T, g *ground) { g.st.RootNotAfter = timestamppb.New(testNow) }, checkFailed},
 	{"coordinator.mesh-ca", "ends soon", func(_ *testing.T, g *ground) { g.st.MeshCaNotAfter = timestamppb.New(testNow.Add(meshLow - 1)) }, checkWarning},
@@ -122,6 +132,20 @@ var spoils = []struct {
 	{"store.latency", "very slow", func(_ *testing.T, g *ground) { g.st.StoreLatency = durationpb.New(latencyNone) }, checkFailed},
 	{"store.space", "none", func(_ *testing.T, g *ground) { g.free = func(string) (uint64, error) { return 0, nil } }, checkFailed},
 	{"store.space", "elsewhere", func(_ *testing.T, g *ground) { g.st.Store = "postgres://h/d" }, checkNotAsked},
+}
+
+// A coordinator that could not read its store says nothing of members and bans:
+// that is not health, and not their failure.
+func TestChecksOfAnUnreadStore(t *testing.T) {
+	g := goodGround(t)
+	g.st.StoreLatency, g.st.Baseline, g.st.BansLimit = nil, nil, 0
+	results := runChecks(checks(), []string{"coordinator", "store"}, &g.site)
+	for id, want := range map[string]outcome{"coordinator.baseline": checkUnknown, "coordinator.members": checkUnknown,
+		"coordinator.bans": checkUnknown, "store.latency": checkFailed, "coordinator.root": checkOK} {
+		if r := resultOf(t, results, id); r.outcome != want || want != checkOK && r.do == "" {
+			t.Errorf("%s is %s: %s, want %s", id, r.outcome, r.text, want)
+		}
+	}
 }
 
 func touch(t *testing.T, path string) string {

@@ -77,6 +77,8 @@ const (
 	clockLow     = 5 * time.Second
 	clockNone    = 30 * time.Second // certificates are backdated by as much
 	aloneLow     = time.Hour
+	headLow      = 30 * time.Second // the readiness probe says "degraded" from here on
+	headNone     = time.Hour        // and fails from here on
 	rootLow      = 90 * 24 * time.Hour
 	meshLow      = time.Hour
 	latencyLow   = 100 * time.Millisecond
@@ -104,6 +106,8 @@ func checks() []check {
 
 		{"coordinator.reach", "a coordinator answers", "A coordinator that the settings name answers.", nil, lookReach},
 		{"coordinator.phase", "the coordinator is ready", "The coordinator has a manifest in force and its secrets in memory. In recovery it waits for the seed: from a keeper, or from its owners.", []string{"coordinator.reach"}, lookPhase},
+		{"coordinator.head", "the store confirms the head", "How long ago the store last showed that the head of the history, and so the manifest in force, is the newest. It is asked every few seconds. A coordinator that cannot ask works under what it knows, and decides nothing new.", []string{"coordinator.phase"}, lookHead},
+		{"coordinator.keepers", "all keepers sealed the seed", "No keeper failed to seal the seed that owners or another coordinator gave back. One that did does not bring the coordinator back after its next restart.", []string{"coordinator.phase"}, lookKeepers},
 		{"coordinator.root", "the root certificate lasts", "The root certificate does not end soon. It lives for decades unless the seed is changed.", []string{"coordinator.phase"}, lookRoot},
 		{"coordinator.mesh-ca", "the mesh CA certificate lasts", "The certificate that signs identities is renewed by the coordinator long before it ends.", []string{"coordinator.phase"}, lookMesh},
 		{"coordinator.baseline", "the resilience baseline is met", "There are three data members that are active and do not drain.", []string{"coordinator.phase"}, lookBaseline},
@@ -391,6 +395,27 @@ func lookPhase(s *site) seen {
 	}
 }
 
+func lookHead(s *site) seen {
+	st := statusOf(s)
+	if st.GetHeadConfirmedAt() == nil {
+		return seen{checkUnknown, "the coordinator does not say", "upgrade the coordinator"}
+	}
+	// By one clock, the coordinator's.
+	age := max(0, st.GetNow().AsTime().Sub(st.GetHeadConfirmedAt().AsTime())).Round(time.Second)
+	text := fmt.Sprintf("it was confirmed %v ago", age)
+	switch {
+	case age > headNone:
+		return seen{checkFailed, text, "see why the store does not answer: the coordinator's log, and fealty check store"}
+	case age > headLow:
+		return seen{checkWarning, text, "see why the store does not answer: the coordinator's log, and fealty check store"}
+	}
+	return fine("%s", text)
+}
+
+func lookKeepers(s *site) seen {
+	return foundAs(s, "nothing is known against any", explain.KeeperUnusable)
+}
+
 func lookRoot(s *site) seen {
 	return lasting(s, statusOf(s).GetRootNotAfter().AsTime(), rootLow, "plan a new seed: fealty explain manifest.seed")
 }
@@ -410,9 +435,26 @@ func lasting(s *site, end time.Time, low time.Duration, do string) seen {
 	return fine("%s", text)
 }
 
-func lookBaseline(s *site) seen { return foundAs(s, "", explain.MemberBaseline) }
+func lookBaseline(s *site) seen {
+	if storeUnread(s) {
+		return seen{checkUnknown, unreadText, unreadDo}
+	}
+	return foundAs(s, "", explain.MemberBaseline)
+}
+
+// storeUnread reports that the coordinator could not read its store just now: of
+// members and bans it says nothing then.
+func storeUnread(s *site) bool { return statusOf(s).GetStoreLatency() == nil }
+
+const (
+	unreadText = "the coordinator could not read its store"
+	unreadDo   = "see why: the coordinator's log"
+)
 
 func lookMembers(s *site) seen {
+	if storeUnread(s) {
+		return seen{checkUnknown, unreadText, unreadDo}
+	}
 	return foundAs(s, "nobody is missing", explain.MemberExpired, explain.MemberSilent)
 }
 
@@ -432,6 +474,9 @@ func foundAs(s *site, good string, codes ...explain.Code) seen {
 
 func lookBans(s *site) seen {
 	st := statusOf(s)
+	if storeUnread(s) {
+		return seen{checkUnknown, unreadText, unreadDo}
+	}
 	text := fmt.Sprintf("%d of %d", st.GetBans(), st.GetBansLimit())
 	switch {
 	case st.GetBans() >= st.GetBansLimit():
@@ -443,6 +488,9 @@ func lookBans(s *site) seen {
 }
 
 func lookLatency(s *site) seen {
+	if storeUnread(s) {
+		return seen{checkFailed, unreadText, unreadDo}
+	}
 	d := statusOf(s).GetStoreLatency().AsDuration().Round(time.Microsecond)
 	text := fmt.Sprintf("members were listed in %v", d)
 	switch {

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -244,5 +245,38 @@ func TestReportsLeaveNothingBehind(t *testing.T) {
 	held := heldOf(report)
 	if got := held[string(snapshot.ScopeTrustBundle)]; len(held) != 1 || proto.Size(got) > 100 || got.GetAuthorityEpoch() != 1 || got.GetConfigVersion() != 2 || got.GetGeneration() != 3 || !bytes.Equal(got.GetContentHash(), hash) {
 		t.Errorf("kept of what it holds: %d scopes", len(held))
+	}
+}
+
+// Status says when the store last confirmed the head, which a store that fails
+// does not move; of the authority it says as much without the store as with it.
+func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
+	d := testDesk(t)
+	status := func() *fealtyv1.GetStatusResponse {
+		t.Helper()
+		st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	long := time.Now().Add(-time.Hour)
+	d.c.headConfirmed.Store(long.UnixNano())
+	if !d.c.headHolds(t.Context()) {
+		t.Fatal("the head is not ours")
+	}
+	well := status()
+	if at := well.GetHeadConfirmedAt().AsTime(); !at.Equal(d.c.now()) {
+		t.Errorf("the head was confirmed at %v, and status says %v", d.c.now(), at)
+	}
+	d.c.headConfirmed.Store(long.UnixNano())
+	d.store.setDown(errors.New("down"))
+	d.c.headHolds(t.Context())
+	st := status()
+	if at := st.GetHeadConfirmedAt().AsTime(); !at.Equal(long) {
+		t.Errorf("without a store the head seems confirmed at %v, want %v", at, long)
+	}
+	if st.GetStoreLatency() != nil || !st.GetRootNotAfter().AsTime().Equal(well.GetRootNotAfter().AsTime()) || !st.GetMeshCaNotAfter().AsTime().Equal(well.GetMeshCaNotAfter().AsTime()) {
+		t.Errorf("without a store: %v", st)
 	}
 }

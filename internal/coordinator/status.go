@@ -50,9 +50,12 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.AuthorityEpoch = s.head.AuthorityEpoch
 	out.HistoryIndex = s.head.Index
 	out.Head = s.head.Hash[:]
+	out.HeadConfirmedAt = timestamppb.New(time.Unix(0, c.headConfirmed.Load()))
 	out.RootPin = s.rootPin[:]
 	out.SeedEpoch = s.head.SeedEpoch
 	out.MeshCaKey = s.meshKey[:]
+	out.MeshCaNotAfter = timestamppb.New(s.issuer.Load().MeshCA().Certificate().NotAfter)
+	out.RootNotAfter = timestamppb.New(s.root.NotAfter)
 	asked := time.Now()
 	reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 	defer cancel()
@@ -74,8 +77,6 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		return nil, err
 	}
 	out.Bans, out.BansLimit = uint32(trust.value.Bans.Count), uint32(c.maxListed)
-	out.MeshCaNotAfter = timestamppb.New(s.issuer.Load().MeshCA().Certificate().NotAfter)
-	out.RootNotAfter = timestamppb.New(s.root.NotAfter)
 	if req.GetPageToken() == "" {
 		out.Baseline = baseline(all)
 		out.Findings = append(c.keeperFindings(s.manifest), findings(out, all, c.now(), c.hearsSince())...)

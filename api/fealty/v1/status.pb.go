@@ -116,6 +116,9 @@ type GetStatusResponse struct {
 	BansLimit uint32 `protobuf:"varint,22,opt,name=bans_limit,json=bansLimit,proto3" json:"bans_limit,omitempty"`
 	// How long the store took to list the members.
 	StoreLatency *durationpb.Duration `protobuf:"bytes,23,opt,name=store_latency,json=storeLatency,proto3" json:"store_latency,omitempty"`
+	// When the store last confirmed that head is its newest; by this coordinator's
+	// clock, as now is.
+	HeadConfirmedAt *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=head_confirmed_at,json=headConfirmedAt,proto3" json:"head_confirmed_at,omitempty"`
 	// Which seed is in force: 1 for the first, one more for each reseed.
 	SeedEpoch     uint64 `protobuf:"varint,30,opt,name=seed_epoch,json=seedEpoch,proto3" json:"seed_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -313,6 +316,13 @@ func (x *GetStatusResponse) GetStoreLatency() *durationpb.Duration {
 	return nil
 }
 
+func (x *GetStatusResponse) GetHeadConfirmedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HeadConfirmedAt
+	}
+	return nil
+}
+
 func (x *GetStatusResponse) GetSeedEpoch() uint64 {
 	if x != nil {
 		return x.SeedEpoch
@@ -479,7 +489,7 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\x10GetStatusRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\xb5\a\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xfd\a\n" +
 	"\x11GetStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
@@ -507,7 +517,8 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\x04bans\x18\x15 \x01(\rR\x04bans\x12\x1d\n" +
 	"\n" +
 	"bans_limit\x18\x16 \x01(\rR\tbansLimit\x12>\n" +
-	"\rstore_latency\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\fstoreLatency\x12\x1d\n" +
+	"\rstore_latency\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\fstoreLatency\x12F\n" +
+	"\x11head_confirmed_at\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\x0fheadConfirmedAt\x12\x1d\n" +
 	"\n" +
 	"seed_epoch\x18\x1e \x01(\x04R\tseedEpoch\"\x9a\x01\n" +
 	"\bBaseline\x12!\n" +
@@ -549,21 +560,22 @@ var file_fealty_v1_status_proto_goTypes = []any{
 	(*durationpb.Duration)(nil),   // 6: google.protobuf.Duration
 }
 var file_fealty_v1_status_proto_depIdxs = []int32{
-	4, // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
-	4, // 1: fealty.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	5, // 2: fealty.v1.GetStatusResponse.members:type_name -> fealty.v1.Member
-	2, // 3: fealty.v1.GetStatusResponse.baseline:type_name -> fealty.v1.Baseline
-	3, // 4: fealty.v1.GetStatusResponse.findings:type_name -> fealty.v1.Finding
-	4, // 5: fealty.v1.GetStatusResponse.mesh_ca_not_after:type_name -> google.protobuf.Timestamp
-	4, // 6: fealty.v1.GetStatusResponse.root_not_after:type_name -> google.protobuf.Timestamp
-	6, // 7: fealty.v1.GetStatusResponse.store_latency:type_name -> google.protobuf.Duration
-	0, // 8: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
-	1, // 9: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
-	9, // [9:10] is the sub-list for method output_type
-	8, // [8:9] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	4,  // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
+	4,  // 1: fealty.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	5,  // 2: fealty.v1.GetStatusResponse.members:type_name -> fealty.v1.Member
+	2,  // 3: fealty.v1.GetStatusResponse.baseline:type_name -> fealty.v1.Baseline
+	3,  // 4: fealty.v1.GetStatusResponse.findings:type_name -> fealty.v1.Finding
+	4,  // 5: fealty.v1.GetStatusResponse.mesh_ca_not_after:type_name -> google.protobuf.Timestamp
+	4,  // 6: fealty.v1.GetStatusResponse.root_not_after:type_name -> google.protobuf.Timestamp
+	6,  // 7: fealty.v1.GetStatusResponse.store_latency:type_name -> google.protobuf.Duration
+	4,  // 8: fealty.v1.GetStatusResponse.head_confirmed_at:type_name -> google.protobuf.Timestamp
+	0,  // 9: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
+	1,  // 10: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
+	10, // [10:11] is the sub-list for method output_type
+	9,  // [9:10] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_status_proto_init() }
