@@ -328,10 +328,12 @@ func readFile(path string, limit int64) ([]byte, error) {
 		return nil, bare(err)
 	}
 	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("it has more than %d bytes", limit)
+		return nil, fmt.Errorf("%w than %d bytes", errTooLarge, limit)
 	}
 	return data, nil
 }
+
+var errTooLarge = errors.New("it has more")
 
 // bare returns what the system said, without the path, which the message names.
 func bare(err error) error {

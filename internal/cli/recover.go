@@ -97,7 +97,7 @@ func (c *CLI) recover(ctx context.Context, cfg *config, in recoverFlags) error {
 	if in.dry && in.wait.d > 0 {
 		return explain.New(explain.BadValue, "name", "--wait", "value", "given together with --dry-run", "problem", "a dry run changes nothing to wait for", "want", "one of them")
 	}
-	files, err := c.openShares(cfg, in)
+	files, err := c.openShares(ctx, cfg, in)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (c *CLI) recover(ctx context.Context, cfg *config, in recoverFlags) error {
 
 // openShares opens the share files, with their names for errors. Nobody is asked
 // for a passphrase while a coordinator waits.
-func (c *CLI) openShares(cfg *config, in recoverFlags) ([]keyring.ShareFile, error) {
+func (c *CLI) openShares(ctx context.Context, cfg *config, in recoverFlags) ([]keyring.ShareFile, error) {
 	var keys []age.Identity
 	for _, name := range in.keys {
 		path := cfg.within(name)
@@ -130,13 +130,20 @@ func (c *CLI) openShares(cfg *config, in recoverFlags) ([]keyring.ShareFile, err
 		if err != nil {
 			return nil, ofPrivateFile(name, err)
 		}
-		ids, err := keyring.ReadIdentities(raw, func() ([]byte, error) { return c.passphrase(cfg, in.passphraseFile, name) })
+		ids, err := keyring.ReadIdentities(raw, func() ([]byte, error) { return c.passphrase(ctx, cfg, in.passphraseFile, name) })
 		keyring.Wipe(raw)
 		if err != nil {
 			if e, ok := errors.AsType[*explain.Error](err); ok {
 				return nil, e
 			}
-			return nil, explain.Wrap(err, explain.KeyFileUnusable, "file", name, "problem", strings.TrimPrefix(err.Error(), "keyring: "))
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			problem := strings.TrimPrefix(err.Error(), "keyring: ")
+			if errors.Is(err, keyring.ErrPassphrase) {
+				return nil, explain.Wrap(err, explain.KeyFileLocked, "file", name, "problem", strings.TrimSuffix(problem, ": "+keyring.ErrPassphrase.Error()))
+			}
+			return nil, explain.Wrap(err, explain.KeyFileUnusable, "file", name, "problem", strings.TrimSuffix(problem, ": "+keyring.ErrIdentityFile.Error()), "want", wantShareKey)
 		}
 		keys = append(keys, ids...)
 	}
@@ -155,9 +162,12 @@ func (c *CLI) openShares(cfg *config, in recoverFlags) ([]keyring.ShareFile, err
 	return files, nil
 }
 
+// wantShareKey is what --share-key names.
+const wantShareKey = "an age key file or an SSH key (ed25519, rsa)"
+
 // passphrase reads the passphrase of a private key, from a file or a terminal. It
 // is never an argument: every user of the machine sees those.
-func (c *CLI) passphrase(cfg *config, file, key string) ([]byte, error) {
+func (c *CLI) passphrase(ctx context.Context, cfg *config, file, key string) ([]byte, error) {
 	if file != "" {
 		path := cfg.within(file)
 		read := func() ([]byte, error) { return readFile(path, maxPassphraseBytes) }
@@ -165,19 +175,49 @@ func (c *CLI) passphrase(cfg *config, file, key string) ([]byte, error) {
 			read = func() ([]byte, error) { return durable.OS().ReadSecret(path, maxPassphraseBytes) }
 		}
 		raw, err := read()
-		if err != nil {
-			return nil, ofPrivateFile(file, err)
+		switch {
+		case err == nil:
+			return bytes.TrimRight(raw, "\r\n"), nil
+		case errors.Is(err, durable.ErrExposed):
+			return nil, explain.Wrap(err, explain.KeyFileLocked, "file", key, "problem", "others can read the passphrase file "+file+", so the passphrase counts as known to them",
+				"do", "change the passphrase if others may have read it, and chmod 600 "+file)
+		case errors.Is(err, durable.ErrTooLarge), errors.Is(err, errTooLarge):
+			return nil, explain.Wrap(err, explain.KeyFileLocked, "file", key, "problem", fmt.Sprintf("the passphrase file %s has more than %d bytes", file, maxPassphraseBytes))
 		}
-		return bytes.TrimRight(raw, "\r\n"), nil
+		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "passphrase file", "file", file, "cause", bare(err).Error())
 	}
 	f, ok := c.env.Stdin.(*os.File)
 	if !ok || !c.env.IsTerminal(c.env.Stdin) {
-		return nil, explain.New(explain.KeyFileUnusable, "file", key, "problem", "it is encrypted, and there is no terminal to ask for its passphrase on: give --passphrase-file FILE")
+		return nil, explain.New(explain.KeyFileLocked, "file", key, "problem", "there is no terminal to ask for its passphrase on")
 	}
-	fmt.Fprintf(c.env.Stderr, "fealty: passphrase of %s: ", sanitize(key))
-	raw, err := term.ReadPassword(int(f.Fd()))
-	fmt.Fprintln(c.env.Stderr)
-	return raw, err
+	return c.askSecret(ctx, int(f.Fd()), "passphrase of "+key)
+}
+
+// askSecret asks on a terminal, and does not show the answer. The terminal is left
+// as it was found, also if ctx ends first.
+func (c *CLI) askSecret(ctx context.Context, fd int, what string) ([]byte, error) {
+	before, err := term.GetState(fd)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(c.env.Stderr, "fealty: %s: ", sanitize(what))
+	defer fmt.Fprintln(c.env.Stderr) // the line end of the answer is not shown either
+	type answer struct {
+		secret []byte
+		err    error
+	}
+	answered := make(chan answer, 1)
+	// The read ends with the process: a terminal cannot be told to stop waiting.
+	go func() {
+		secret, err := term.ReadPassword(fd)
+		answered <- answer{secret, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), term.Restore(fd, before))
+	case a := <-answered:
+		return a.secret, a.err
+	}
 }
 
 // expect reads what the owner expects of the cluster.
@@ -276,7 +316,7 @@ func fatalToOwner(err error) bool {
 	e := explain.Of(err)
 	return !slices.ContainsFunc([]explain.Code{
 		explain.Unreachable, explain.RecoveryMode, explain.RecoveryOver, explain.OutcomeUnknown, explain.RateLimited,
-		explain.StoreUnreachable, explain.StoreOutcomeUnknown, explain.StoreBusy,
+		explain.StoreUnreachable, explain.StoreOutcomeUnknown, explain.StoreBusy, explain.StoreFull,
 	}, func(code explain.Code) bool { return errors.Is(e, code) })
 }
 

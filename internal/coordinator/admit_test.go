@@ -689,6 +689,17 @@ func TestStoreOutage(t *testing.T) {
 			t.Errorf("%s tells its caller of our disk: %v", name, err)
 		}
 	}
+	// A full disk is told from an outage: only space helps.
+	d.store.setDown(fmt.Errorf("commit to /secret/path: %w", store.ErrFull))
+	for name, call := range calls {
+		err := call()
+		if !errors.Is(err, explain.StoreFull) {
+			t.Errorf("%s on a full disk: %v, want %s", name, err, explain.StoreFull)
+		}
+		if s := explain.Of(err); s != nil && strings.Contains(s.What+s.Why+s.Do, "/secret/path") {
+			t.Errorf("%s tells its caller of our disk: %v", name, err)
+		}
+	}
 	d.c.checkHead(context.Background())
 	if phase, _ := d.c.Phase(); phase != "ready" {
 		t.Errorf("an outage made the coordinator %s", phase)

@@ -447,6 +447,8 @@ func (c *Coordinator) storeError(what string, err error) error {
 		return err // worded where it happened
 	case errors.Is(err, store.ErrUnknownOutcome): // also if the caller went away
 		code = explain.StoreOutcomeUnknown
+	case errors.Is(err, store.ErrFull):
+		code = explain.StoreFull
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case errors.Is(err, store.ErrForged):
@@ -456,6 +458,9 @@ func (c *Coordinator) storeError(what string, err error) error {
 		return errBusy(what)
 	}
 	c.log.Error("the store failed", "what", what, "err", err)
+	if code == explain.StoreFull {
+		return explain.New(code, "what", what)
+	}
 	return explain.New(code, "what", what, "cause", "the coordinator's log says how")
 }
 

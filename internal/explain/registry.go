@@ -73,8 +73,8 @@ const (
 const (
 	KeeperUnusable  Code = "FE-K101"
 	KeeperCannot    Code = "FE-K102"
-	KeeperUnknown   Code = "FE-K103"
 	KeyFileUnusable Code = "FE-K104"
+	KeyFileLocked   Code = "FE-K105"
 )
 
 // Membership.
@@ -752,26 +752,29 @@ What is sealed is bound to its cluster, its purpose and the head of the history,
 elsewhere or from earlier does not open. Which of these is wrong cannot be told from outside.`,
 	},
 	{
-		Code:  KeeperUnknown,
-		Title: "the manifest names a keeper of unknown type",
-		What:  "keeper {keeper|in the manifest} is of a type that this build does not have",
-		Why:   "it knows {known|other types}",
-		Do:    "name one of those in seed.owners, or run a build that has the type",
-		Exit:  ExitConfig, GRPC: codes.InvalidArgument,
-		Page: `
-Keepers of clouds are behind build tags, because their libraries are larger than all the rest.`,
-	},
-	{
 		Code:  KeyFileUnusable,
 		Title: "a key file cannot be used",
 		What:  "key file {file|given} cannot be used",
 		Why:   "{problem|it does not hold the key that is wanted}",
-		Do:    "give a PEM file (PKCS #8) with an Ed25519 private key that only you can read: chmod 600 {file|FILE}",
+		Do:    "give {want|a PEM file (PKCS #8) with an Ed25519 private key} that only you can read: chmod 600 {file|FILE}",
 		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
 		Page: `
 Signers and machines that join by a key hold an Ed25519 key in a file of their own, mode 0600.
 ` + "`fealty manifest init --signer-key-out FILE`" + ` makes one. A key that others can read is not used: it has
-to be counted as theirs.`,
+to be counted as theirs. Owners of a share open it with an age key file or an SSH key, under the same rule.`,
+	},
+	{
+		Code:  KeyFileLocked,
+		Title: "an encrypted key file was not opened",
+		What:  "key file {file|given} is encrypted and was not opened",
+		Why:   "{problem|the passphrase does not open it}",
+		Do:    "{do|type the passphrase of this key on a terminal, or put it in a file of mode 0600 and give --passphrase-file FILE}",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+The passphrase of an owner's private key is asked for on the terminal, where it is not shown, or read from
+` + "`--passphrase-file`" + `: its one line, of which the line end does not count. The file must be readable by its
+owner alone; ` + "`/dev/fd/N`" + ` works too. A passphrase is no argument and no variable: others on the machine could
+see those. Nothing was sent.`,
 	},
 
 	{
@@ -1116,7 +1119,7 @@ its process, so that there is never a stale one to delete.`,
 		Code:  StoreFull,
 		Title: "the store has no space left",
 		What:  "{what|the write} was refused: the store is full",
-		Why:   "{problem|the disk or its quota has no space left}",
+		Why:   "the disk that it is on, or its quota, has no space left",
 		Do:    "free or add space; nothing was lost, and calls work again by themselves",
 		Exit:  ExitFailed, GRPC: codes.ResourceExhausted,
 		Page: `
@@ -1504,9 +1507,9 @@ which its help says.`,
 	{
 		Code:  MessageTooLarge,
 		Title: "a message is too large",
-		What:  "{what|a message} was refused: it is too large",
-		Why:   "it has {got|more} bytes of at most {max|what is allowed}",
-		Do:    "send less at once",
+		What:  "{what|a request or its answer} was refused: it is too large",
+		Why:   "it has {got|more} bytes, at most {max|fewer} are allowed",
+		Do:    "send less, or ask for less, at once",
 		Exit:  ExitFailed, GRPC: codes.ResourceExhausted,
 		Page: `
 Everything that a peer sends has a limit, checked before it is looked at.`,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"regexp"
 	"slices"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -107,8 +108,17 @@ func Of(err error) *Error {
 	if !ok {
 		return Wrap(err, Internal)
 	}
+	if s.Code() == codes.ResourceExhausted {
+		if m := tooLarge.FindStringSubmatch(s.Message()); m != nil {
+			return Wrap(err, MessageTooLarge, "got", m[1], "max", m[2])
+		}
+	}
 	return Wrap(err, codeFor(s.Code()), "problem", s.Message(), "reason", s.Message())
 }
+
+// tooLarge is how grpc-go words that a message is above a limit, of this side or
+// of the peer, which refuses it before any handler.
+var tooLarge = regexp.MustCompile(`larger than max \(([0-9]{1,20}) vs\. ([0-9]{1,20})\)`)
 
 // codeFor returns the code for a status that came without one.
 func codeFor(c codes.Code) Code {

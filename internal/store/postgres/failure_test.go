@@ -371,7 +371,7 @@ func TestCommitRefused(t *testing.T) {
 	base := mustCommit(t, s, put("k", "base"))
 	fail(t, database, "53100", 1) // disk full
 	_, err := s.Commit(t.Context(), put("k", "refused"))
-	if err == nil || errors.Is(err, store.ErrUnknownOutcome) || !strings.Contains(err.Error(), "made to fail") {
+	if !errors.Is(err, store.ErrFull) || errors.Is(err, store.ErrUnknownOutcome) || !strings.Contains(err.Error(), "made to fail") {
 		t.Fatalf("Commit: %v", err)
 	}
 	if e, err := s.Get(t.Context(), "k"); err != nil || e.Version != base {

@@ -129,6 +129,7 @@ const (
 	insufficientPrivilege = "42501"
 	lockNotAvailable      = "55P03"
 	readOnlyTransaction   = "25006"
+	diskFull              = "53100"
 	programLimitExceeded  = "54000"
 	invalidDatabase       = "3D000"
 	invalidAuthorization  = "28" // class
@@ -327,6 +328,9 @@ func (w *writer) serve(group []*job) {
 			w.serve([]*job{j})
 		}
 	default:
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == diskFull {
+			err = fmt.Errorf("%w: %w", store.ErrFull, err)
+		}
 		for _, j := range group {
 			j.err = fmt.Errorf("store: commit to %s: %w", w.s.name, err)
 			close(j.done)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"modernc.org/sqlite"
@@ -308,6 +309,9 @@ func (w *writer) serve(group []*job) {
 		return
 	}
 	if len(group) == 1 || errors.Is(err, store.ErrUnknownOutcome) {
+		if isFull(err) && !errors.Is(err, store.ErrUnknownOutcome) {
+			err = fmt.Errorf("%w: %w", store.ErrFull, err)
+		}
 		for _, j := range group {
 			j.err = fmt.Errorf("store: commit to %s: %w", w.s.path, err)
 			close(j.done)
@@ -433,6 +437,14 @@ func (w *writer) attempt(group []*job) ([]result, error) {
 func leftNothing(err error) bool {
 	e, ok := errors.AsType[*sqlite.Error](err)
 	return ok && (e.Code()&0xff == sqliteFull || e.Code()&0xff == sqliteBusy)
+}
+
+// isFull reports whether err is of a disk without space.
+func isFull(err error) bool {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
+		return e.Code()&0xff == sqliteFull
+	}
+	return errors.Is(err, syscall.ENOSPC)
 }
 
 // Primary result codes, from https://sqlite.org/rescode.html.
