@@ -13,10 +13,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/manifest"
 )
 
 func (c *CLI) checkCommand() *cobra.Command {
-	var data, listen, store string
+	var data, listen, store, manifestFile string
 	cmd := c.command(spec{
 		use: "check [pre|node|coordinator|store]", short: "look whether things are as they should be, and what to do",
 		long: `Look whether things are as they should be: pre before something is started on this machine, node at the agent of
@@ -26,6 +27,7 @@ made: the other one is the cause.
 
 The exit status is 10 if a check failed, 9 with a warning or something that this caller may not see, and 0 otherwise.`,
 		sample: `  fealty check pre --data /var/lib/fealty/agent --listen :7443
+  fealty check pre --manifest fealty.yaml
   fealty check node --data /var/lib/fealty/agent
   fealty check coordinator -o json`,
 		groups: []group{client}, words: checkGroups(), args: atMostOne("pre|node|coordinator|store"),
@@ -40,6 +42,19 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 			}
 			s := c.site(ctx, cfg)
 			s.listen, s.store = listen, store
+			s.keepers = func() ([]manifest.Owner, error) {
+				if manifestFile == "" {
+					return nil, errNotAsked
+				}
+				_, m, err := c.readManifest(cfg, manifestFile)
+				if e, ok := errors.AsType[*manifest.InvalidError](err); ok {
+					err = invalidManifest(manifestFile, e)
+				}
+				if err != nil {
+					return nil, err
+				}
+				return m.Seed.Keepers(), nil
+			}
 			if data != "" {
 				s.data = cfg.within(data)
 			}
@@ -56,6 +71,7 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 	cmd.Flags().StringVar(&data, "data", "", "the folder of the agent, or of what is to be started")
 	cmd.Flags().StringVar(&listen, "listen", "", "with pre: the address that is to be listened on")
 	cmd.Flags().StringVar(&store, "store", "", "with pre: the store that is to be used")
+	cmd.Flags().StringVar(&manifestFile, "manifest", "", "with pre: the manifest whose keepers this machine is to have")
 	return cmd
 }
 

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/manifest"
 )
 
 // ground is a site where all is well, for tests to spoil.
@@ -41,6 +43,7 @@ func goodGround(t *testing.T) *ground {
 	}
 	g.site = site{now: testNow, data: dir, listen: "127.0.0.1:0", store: "postgres://u:p@db.example/fealty",
 		free: func(string) (uint64, error) { return 1 << 40, nil }, limit: func(string) (uint64, error) { return 1 << 20, nil }, dial: func(string) error { return nil }}
+	g.keepers = keepersAt("file:"+filepath.Join(dir, "seed.key"), "exec:"+program(t, filepath.Join(dir, "keeper"), 0o755))
 	g.status = func() (*fealtyv1.GetStatusResponse, error) { return g.st, g.err }
 	g.node = func() (*fealtyv1.GetNodeResponse, error) { return g.nd, g.err }
 	return g
@@ -84,6 +87,29 @@ var spoils = []struct {
 	{"pre.store", "a folder that is not there", func(_ *testing.T, g *ground) { g.store = "sqlite:" + filepath.Join(g.data, "no", "x.db") }, checkWarning},
 	{"pre.store", "over a socket", func(_ *testing.T, g *ground) { g.store = "postgres:///fealty?host=/run/postgresql" }, checkNotAsked},
 	{"pre.store", "none given", func(_ *testing.T, g *ground) { g.store = "" }, checkNotAsked},
+	{"pre.keepers", "no manifest given", func(_ *testing.T, g *ground) {
+		g.keepers = func() ([]manifest.Owner, error) { return nil, errNotAsked }
+	}, checkNotAsked},
+	{"pre.keepers", "a manifest that is not there", func(_ *testing.T, g *ground) {
+		g.keepers = func() ([]manifest.Owner, error) { return nil, explain.New(explain.FileMissing) }
+	}, checkFailed},
+	{"pre.keepers", "a relative path", func(_ *testing.T, g *ground) { g.keepers = keepersAt("file:seed.key") }, checkFailed},
+	{"pre.keepers", "a folder that is not there", func(_ *testing.T, g *ground) { g.keepers = keepersAt("file:" + g.data + "/no/seed.key") }, checkWarning},
+	{"pre.keepers", "a folder that others write", func(t *testing.T, g *ground) {
+		if err := os.Chmod(g.data, 0o770); err != nil {
+			t.Fatal(err)
+		}
+		g.keepers = keepersAt("file:" + g.data + "/seed.key")
+	}, checkWarning},
+	{"pre.keepers", "a key file with something else", func(t *testing.T, g *ground) {
+		g.keepers = keepersAt("file:" + touch(t, filepath.Join(g.data, "seed.key")))
+	}, checkFailed},
+	{"pre.keepers", "a program that is not there, after a folder that is not", func(_ *testing.T, g *ground) {
+		g.keepers = keepersAt("file:"+g.data+"/no/seed.key", "exec:"+g.data+"/none")
+	}, checkFailed},
+	{"pre.keepers", "a program that others write", func(t *testing.T, g *ground) {
+		g.keepers = keepersAt("exec:" + program(t, filepath.Join(g.data, "p"), 0o777))
+	}, checkFailed},
 	{"pre.clock", "wrong", func(_ *testing.T, g *ground) { g.now = g.now.Add(clockNone) }, checkFailed},
 	{"pre.clock", "nobody to ask", func(_ *testing.T, g *ground) { g.err = errNotAsked }, checkNotAsked},
 	{"node.clock", "behind", func(_ *testing.T, g *ground) { g.now = g.now.Add(-clockLow) }, checkWarning},
@@ -146,6 +172,23 @@ func TestChecksOfAnUnreadStore(t *testing.T) {
 			t.Errorf("%s is %s: %s, want %s", id, r.outcome, r.text, want)
 		}
 	}
+}
+
+// keepersAt are keepers as a manifest names them.
+func keepersAt(keepers ...string) func() ([]manifest.Owner, error) {
+	var all []manifest.Owner
+	for i, k := range keepers {
+		all = append(all, manifest.Owner{Name: "host-" + strconv.Itoa(i), Keeper: k})
+	}
+	return func() ([]manifest.Owner, error) { return all, nil }
+}
+
+func program(t *testing.T, path string, mode os.FileMode) string {
+	t.Helper()
+	if err := os.Chmod(touch(t, path), mode); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func touch(t *testing.T, path string) string {

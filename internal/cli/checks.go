@@ -13,6 +13,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/manifest"
 )
 
 // What fealty check looks at is the table in this file: the command, explain and
@@ -39,6 +41,9 @@ type site struct {
 	free                func(path string) (uint64, error)
 	limit               func(which string) (uint64, error)
 	dial                func(address string) error
+	// keepers returns the owners of a manifest that are keepers; errNotAsked: none
+	// is given.
+	keepers func() ([]manifest.Owner, error)
 	// status and node ask; both may be asked often and answer the same. An error
 	// that matches errNotAsked: nobody said whom.
 	status func() (*fealtyv1.GetStatusResponse, error)
@@ -95,6 +100,7 @@ func checks() []check {
 		{"pre.files", "enough files can be open", "A coordinator holds a connection for each member. Each takes a file descriptor.", nil, lookFiles},
 		{"pre.memlock", "secrets can be locked in memory", "Pages with secrets are locked, so that they never reach a swap file. The limit on that must have room for them.", nil, lookMemlock},
 		{"pre.store", "the store can be reached", "For --store postgres://… the server accepts connections. For a file, its folder can be used.", nil, lookStoreURL},
+		{"pre.keepers", "the keepers of the manifest can be used", "Each keeper of --manifest is looked at, and neither run nor made: its path is absolute; the program of exec: is one that only root and this user can change, with all folders and links to it; the key file of file: is this user's alone, or can be made, and nobody else can write its folder. Make this check as the user of the coordinator, on its machine.", nil, lookKeeperFiles},
 		{"pre.clock", "the clock agrees with a coordinator", "Certificates and tokens are compared with the clock. A machine whose clock is wrong is refused, or believes what has ended.", nil, lookClock},
 
 		{"node.agent", "the agent answers", "The agent of --data answers on its socket.", nil, lookAgent},
@@ -258,6 +264,60 @@ func lookStoreURL(s *site) seen {
 		return seen{checkFailed, host + ": " + network(err), "see whether the server runs: pg_isready -h HOST"}
 	}
 	return fine("%s accepts connections", host)
+}
+
+func lookKeeperFiles(s *site) seen {
+	owners, err := s.keepers()
+	switch {
+	case errors.Is(err, errNotAsked):
+		return seen{checkNotAsked, "no --manifest is given", ""}
+	case err != nil:
+		r := askFailed(err)
+		if r.do == "" {
+			r.do = "fealty manifest verify FILE"
+		}
+		return r
+	case len(owners) == 0:
+		return fine("it names none: people bring the seed back")
+	}
+	var names []string
+	var worst *seen
+	for _, o := range owners {
+		names = append(names, o.Name)
+		if r := keeperFile(o); r != nil && (worst == nil || worst.outcome == checkWarning && r.outcome == checkFailed) {
+			worst = r
+		}
+	}
+	if worst != nil {
+		return *worst
+	}
+	return fine("%s", strings.Join(names, ", "))
+}
+
+// keeperFile says what is wrong with the keeper of o; nil if nothing is.
+func keeperFile(o manifest.Owner) *seen {
+	_, name, _ := strings.Cut(o.Keeper, ":")
+	dir := filepath.Dir(name)
+	err := keyring.Examine(keyring.Owner{Name: o.Name, Recipient: o.Recipient, Keeper: o.Keeper})
+	if err == nil && strings.HasPrefix(o.Keeper, "file:") {
+		if _, statErr := os.Stat(name); errors.Is(statErr, fs.ErrNotExist) {
+			if err := writable(dir); err != nil {
+				return &seen{checkFailed, o.Name + ": its key file cannot be made: " + err.Error(), "chown USER " + dir}
+			}
+		}
+		return nil
+	}
+	if err == nil {
+		return nil
+	}
+	text := o.Name + ": " + strings.TrimPrefix(err.Error(), "keyring: ")
+	switch {
+	case errors.Is(err, keyring.ErrExposedFolder):
+		return &seen{checkWarning, text, "chmod 0700 " + dir + ", and chown it to the coordinator's user"}
+	case errors.Is(err, keyring.ErrKeyFile) && errors.Is(err, fs.ErrNotExist):
+		return &seen{checkWarning, text, "install -d -m 0700 -o USER " + dir}
+	}
+	return &seen{checkFailed, text, "fealty explain " + string(explain.KeeperUnusable)}
 }
 
 func lookClock(s *site) seen {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -129,6 +130,28 @@ func (k *FileKeeper) read() ([]byte, error) {
 		return nil, k.malformed()
 	}
 	return key[:n], nil
+}
+
+// examine looks at the key file as read does, and at its folder: who can change
+// that can put another key there.
+func (k *FileKeeper) examine() error {
+	dir := filepath.Dir(k.name)
+	info, err := os.Stat(dir)
+	switch {
+	case err != nil:
+		return fmt.Errorf("keyring: the folder of %s: %w: %w", k.name, ErrKeyFile, err)
+	case !info.IsDir():
+		return fmt.Errorf("keyring: %s is no folder: %w", dir, ErrKeyFile)
+	}
+	key, err := k.read()
+	Wipe(key)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if problem := exposed(info); problem != "" {
+		return fmt.Errorf("keyring: the folder %s %s, who could put another key there, or take it away: chmod 0700 it, and give it to the coordinator's user: %w", dir, problem, ErrExposedFolder)
+	}
+	return nil
 }
 
 // malformed tells nothing of the content: it may be most of a key.

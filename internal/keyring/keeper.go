@@ -105,6 +105,32 @@ func KeeperOf(owner Owner, fsys durable.FS) (Keeper, error) {
 	return &FileKeeper{name: name, fsys: fsys}, nil
 }
 
+// ErrExposedFolder is matched when others than root and this user can change the
+// folder of a key file.
+var ErrExposedFolder = errors.New("folder of a key file can be changed by others")
+
+// Examine says why the keeper of owner could not be used by this user, as far as
+// that shows without sealing or opening anything: the path; for exec: all that is
+// looked at before a program is run; for file: the key file, if it is there, and
+// its folder. It runs no program and makes no key.
+//
+// Errors: those of [KeeperOf]; [ErrKeeperProgram]; [ErrKeyFile], which is
+// fs.ErrNotExist too if the folder is not there; [ErrExposedFolder], with which
+// the keeper works.
+func Examine(owner Owner) error {
+	k, err := KeeperOf(owner, durable.OS())
+	if err != nil {
+		return err
+	}
+	switch k := k.(type) {
+	case *ExecKeeper:
+		_, err = k.check()
+	case *FileKeeper:
+		err = k.examine()
+	}
+	return err
+}
+
 func (p Place) check() error {
 	switch {
 	case p.Cluster == "" || p.Owner == "":

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -541,4 +542,58 @@ func FuzzOpenSealed(f *testing.F) {
 		}
 		keyring.OpenMesh(t.Context(), k, meshPlace, in)
 	})
+}
+
+// Examine finds what is wrong with a keeper, and neither makes a key nor runs a
+// program.
+func TestExamine(t *testing.T) {
+	dir := t.TempDir()
+	sub := func(name string, mode os.FileMode) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	file := func(path, text string, mode os.FileMode) string {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	well, open := sub("well", 0o700), sub("open", 0o777)
+	ran := filepath.Join(dir, "ran")
+	script := "#!/bin/sh\ntouch " + ran + "\n"
+	for _, tc := range []struct {
+		name, keeper string
+		want         error
+	}{
+		{"a key file yet to be made", "file:" + well + "/seed.key", nil},
+		{"a key file that others read", "file:" + file(well+"/exposed.key", "x", 0o644), keyring.ErrKeyFile},
+		{"a key file with something else", "file:" + file(well+"/other.key", "x", 0o600), keyring.ErrKeyFile},
+		{"a folder that is not there", "file:" + dir + "/no/seed.key", fs.ErrNotExist},
+		{"a folder that is a file", "file:" + file(dir+"/f", "", 0o600) + "/seed.key", keyring.ErrKeyFile},
+		{"a folder that everybody writes", "file:" + open + "/seed.key", keyring.ErrExposedFolder},
+		{"a program", "exec:" + file(well+"/p", script, 0o755), nil},
+		{"a program that is not there", "exec:" + well + "/nothing", keyring.ErrKeeperProgram},
+		{"no program", "exec:" + file(well+"/q", script, 0o600), keyring.ErrKeeperProgram},
+		{"a program that everybody writes", "exec:" + file(well+"/w", script, 0o777), keyring.ErrKeeperProgram},
+		{"a program in a folder that everybody writes", "exec:" + file(open+"/p", script, 0o755), keyring.ErrKeeperProgram},
+		{"another scheme", "cloud:/x", keyring.ErrNoKeeper},
+	} {
+		err := keyring.Examine(keyring.Owner{Name: "host", Keeper: tc.keeper})
+		if !errors.Is(err, tc.want) || tc.want != keyring.ErrExposedFolder && errors.Is(err, keyring.ErrExposedFolder) {
+			t.Errorf("%s: %v, want %v", tc.name, err, tc.want)
+		}
+	}
+	if err := keyring.Examine(keyring.Owner{Name: "host", Keeper: "file:seed.key"}); err == nil {
+		t.Error("a relative path was not refused")
+	}
+	for _, path := range []string{ran, well + "/seed.key", well + "/seed.key.lock", open + "/seed.key"} {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s was made: %v", path, err)
+		}
+	}
 }
