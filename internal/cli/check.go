@@ -13,6 +13,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store/postgres"
+	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -42,6 +44,16 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 			}
 			s := c.site(ctx, cfg)
 			s.listen, s.store = listen, store
+			if store != "" && !strings.HasPrefix(store, sqliteScheme) && postgres.HasPassword(store) {
+				c.talk("the password of the database stands in the command line, where every user of this machine can read it: use FEALTY_STORE, or PGPASSFILE, instead")
+			}
+			if store == "" {
+				for _, kv := range c.env.Environ {
+					if text, ok := strings.CutPrefix(kv, "FEALTY_STORE="); ok {
+						s.store = text
+					}
+				}
+			}
 			s.keepers = func() ([]manifest.Owner, error) {
 				if manifestFile == "" {
 					return nil, errNotAsked
@@ -70,14 +82,14 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 	})
 	cmd.Flags().StringVar(&data, "data", "", "the folder of the agent, or of what is to be started")
 	cmd.Flags().StringVar(&listen, "listen", "", "with pre: the address that is to be listened on")
-	cmd.Flags().StringVar(&store, "store", "", "with pre: the store that is to be used")
+	cmd.Flags().StringVar(&store, "store", "", "with pre and store: the store; without it the value of FEALTY_STORE")
 	cmd.Flags().StringVar(&manifestFile, "manifest", "", "with pre: the manifest whose keepers this machine is to have")
 	return cmd
 }
 
 // site is this machine, and whom the settings name.
 func (c *CLI) site(ctx context.Context, cfg *config) *site {
-	s := &site{now: c.env.Now(), free: freeSpace, limit: resourceLimit}
+	s := &site{now: c.env.Now(), free: freeSpace, limit: resourceLimit, fileSystem: sqlite.CheckFilesystem}
 	timeout := cfg.duration("timeout")
 	s.dial = func(address string) error {
 		d := net.Dialer{Timeout: timeout}
@@ -99,6 +111,12 @@ func (c *CLI) site(ctx context.Context, cfg *config) *site {
 		st, err := getStatus(ctx, fealtyv1.NewStatusServiceClient(l), pageSize)
 		s.now = c.env.Now()
 		return st, err
+	})
+	s.server = sync.OnceValues(func() (postgres.Report, error) {
+		if scheme, _, _ := strings.Cut(s.store, "://"); scheme != "postgres" && scheme != "postgresql" {
+			return postgres.Report{}, errNotAsked
+		}
+		return postgres.Inspect(ctx, s.store, postgres.Options{Timeout: timeout})
 	})
 	s.node = sync.OnceValues(func() (*fealtyv1.GetNodeResponse, error) {
 		if s.data == "" {

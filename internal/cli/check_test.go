@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,7 +17,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store/postgres"
+	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -26,6 +30,10 @@ type ground struct {
 	st  *fealtyv1.GetStatusResponse
 	nd  *fealtyv1.GetNodeResponse
 	err error // what both answer
+
+	report    postgres.Report
+	serverErr error
+	lock      io.Closer // of the store's file
 }
 
 func goodGround(t *testing.T) *ground {
@@ -34,15 +42,25 @@ func goodGround(t *testing.T) *ground {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	file := touch(t, filepath.Join(dir, "fealty.db"))
+	lock, err := durable.OS().Lock(file + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lock.Close() })
 	at := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(testNow.Add(d)) }
 	g := &ground{
-		st: &fealtyv1.GetStatusResponse{Phase: "ready", ClusterId: "prod.example", Now: at(0), Store: "sqlite:" + dir, HeadConfirmedAt: at(-5 * time.Second), MeshCaNotAfter: at(50 * time.Hour), RootNotAfter: at(36500 * time.Hour),
+		st: &fealtyv1.GetStatusResponse{Phase: "ready", ClusterId: "prod.example", Now: at(0), Store: "sqlite:" + file, HeadConfirmedAt: at(-5 * time.Second), MeshCaNotAfter: at(50 * time.Hour), RootNotAfter: at(36500 * time.Hour),
 			Baseline: &fealtyv1.Baseline{DataMembers: 3, Needed: 3, Met: true}, BansLimit: 1000, StoreLatency: durationpb.New(time.Millisecond)},
 		nd: &fealtyv1.GetNodeResponse{SpiffeId: "spiffe://c/data/a", SvidNotAfter: at(20 * time.Hour), Connected: true, Coordinator: "c1:7443", AutonomousUntil: at(20 * time.Hour), AutonomyLimit: "svid",
 			Held: []*fealtyv1.HeldSnapshot{{Scope: "trust_bundle"}, {Scope: "node_bootstrap"}}},
 	}
 	g.site = site{now: testNow, data: dir, listen: "127.0.0.1:0", store: "postgres://u:p@db.example/fealty",
 		free: func(string) (uint64, error) { return 1 << 40, nil }, limit: func(string) (uint64, error) { return 1 << 20, nil }, dial: func(string) error { return nil }}
+	g.lock = lock
+	g.fileSystem = func(string) error { return nil }
+	g.report = postgres.Report{Name: "postgres://db.example:5432/fealty", Schema: "0002", Known: "0002"}
+	g.server = func() (postgres.Report, error) { return g.report, g.serverErr }
 	g.keepers = keepersAt("file:"+filepath.Join(dir, "seed.key"), "exec:"+program(t, filepath.Join(dir, "keeper"), 0o755))
 	g.status = func() (*fealtyv1.GetStatusResponse, error) { return g.st, g.err }
 	g.node = func() (*fealtyv1.GetNodeResponse, error) { return g.nd, g.err }
@@ -154,6 +172,27 @@ var spoils = []struct {
 	}, checkWarning},
 	{"coordinator.bans", "half full", func(_ *testing.T, g *ground) { g.st.Bans = 500 }, checkWarning},
 	{"coordinator.bans", "full", func(_ *testing.T, g *ground) { g.st.Bans = 1000 }, checkFailed},
+	{"store.server", "a replica", func(_ *testing.T, g *ground) {
+		g.serverErr = &postgres.OpenError{Name: "db", Err: &postgres.ServerError{Problem: "is a replica", Do: "name the primary"}}
+	}, checkFailed},
+	{"store.server", "a wrong password", func(_ *testing.T, g *ground) {
+		g.serverErr = &postgres.OpenError{Name: "db", Err: &postgres.LoginError{Problem: "no"}}
+	}, checkFailed},
+	{"store.server", "nobody listens", func(_ *testing.T, g *ground) {
+		g.serverErr = &postgres.OpenError{Name: "db", Err: errors.New("refused")}
+	}, checkFailed},
+	{"store.server", "another sort of store", func(_ *testing.T, g *ground) { g.serverErr = errNotAsked }, checkNotAsked},
+	{"store.settings", "one that loses commits", func(_ *testing.T, g *ground) {
+		g.report.Problems = []postgres.Problem{{Loses: true, What: "fsync is off", Do: "set it"}, {What: "w", Do: "d"}}
+	}, checkFailed},
+	{"store.settings", "one that does not", func(_ *testing.T, g *ground) { g.report.Problems = []postgres.Problem{{What: "w", Do: "d"}} }, checkWarning},
+	{"store.schema", "older", func(_ *testing.T, g *ground) { g.report.Schema = "0001" }, checkWarning},
+	{"store.lock", "nobody holds it", func(_ *testing.T, g *ground) { g.lock.Close() }, checkFailed},
+	{"store.lock", "held, and no coordinator", func(_ *testing.T, g *ground) { g.store, g.st.Store = g.st.Store, "" }, checkWarning},
+	{"store.lock", "elsewhere", func(_ *testing.T, g *ground) { g.st.Store = "postgres://h/d" }, checkNotAsked},
+	{"store.file-system", "over the network", func(_ *testing.T, g *ground) {
+		g.fileSystem = func(dir string) error { return &sqlite.FilesystemError{Path: dir, Type: "nfs"} }
+	}, checkFailed},
 	{"store.latency", "slow", func(_ *testing.T, g *ground) { g.st.StoreLatency = durationpb.New(latencyLow) }, checkWarning},
 	{"store.latency", "very slow", func(_ *testing.T, g *ground) { g.st.StoreLatency = durationpb.New(latencyNone) }, checkFailed},
 	{"store.space", "none", func(_ *testing.T, g *ground) { g.free = func(string) (uint64, error) { return 0, nil } }, checkFailed},
@@ -189,6 +228,18 @@ func program(t *testing.T, path string, mode os.FileMode) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// A schema of a newer release fails the check of the schema, and no other.
+func TestCheckOfANewerSchema(t *testing.T) {
+	g := goodGround(t)
+	g.serverErr = &postgres.OpenError{Name: "db", Err: &postgres.SchemaError{Database: "db", Found: "0099", Known: "0002"}}
+	results := runChecks(checks(), []string{"store"}, &g.site)
+	for id, want := range map[string]outcome{"store.server": checkOK, "store.settings": checkUnknown, "store.schema": checkFailed} {
+		if r := resultOf(t, results, id); r.outcome != want {
+			t.Errorf("%s is %s: %s, want %s", id, r.outcome, r.text, want)
+		}
+	}
 }
 
 func touch(t *testing.T, path string) string {

@@ -14,6 +14,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/store/postgres"
+	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -41,6 +43,9 @@ type site struct {
 	free                func(path string) (uint64, error)
 	limit               func(which string) (uint64, error)
 	dial                func(address string) error
+	// server looks at the PostgreSQL server of the store; errNotAsked: none is given.
+	server     func() (postgres.Report, error)
+	fileSystem func(dir string) error
 	// keepers returns the owners of a manifest that are keepers; errNotAsked: none
 	// is given.
 	keepers func() ([]manifest.Owner, error)
@@ -120,8 +125,13 @@ func checks() []check {
 		{"coordinator.members", "all members report and have certificates", "No member has an expired certificate or has been silent for two minutes. A coordinator that just started waits that long.", []string{"coordinator.phase"}, lookMembers},
 		{"coordinator.bans", "the list of bans has room", "The trust bundle lists banned keys while a certificate over them can be valid. When it is nearly full removals are put off, so that bans still fit.", []string{"coordinator.phase"}, lookBans},
 
+		{"store.server", "the PostgreSQL server is a primary", "The server of --store, or of FEALTY_STORE, lets this user in, takes writes, and is no replica. Of several hosts one is.", nil, lookServer},
+		{"store.settings", "the PostgreSQL server keeps what it confirms", "With fsync off or full_page_writes off a crash of the server's machine loses acknowledged commits or damages the database. Fealty raises synchronous_commit in its own sessions where it is off or local. Replication that is asynchronous loses commits in a failover, and a connection without verified TLS can be altered.", []string{"store.server"}, lookServerSettings},
+		{"store.schema", "the schema fits this release", "The newest migration of the PostgreSQL database is the newest that this release knows. A coordinator migrates when it starts; one that is older than the schema refuses.", []string{"store.server"}, lookSchema},
+		{"store.lock", "the SQLite file is held by its coordinator", "One process has the file of an embedded store open, and holds a lock beside it. A coordinator that runs and does not hold it does not keep another one out.", nil, lookLock},
+		{"store.file-system", "the SQLite file is on a local disk", "On a network file system locks and shared memory do not hold, and SQLite loses data.", nil, lookFileSystem},
 		{"store.latency", "the store answers fast", "How long the coordinator's store takes to list the members. Every join and renewal waits for the store several times.", []string{"coordinator.phase"}, lookLatency},
-		{"store.space", "the store's disk has room", "Free space where the embedded store is, if it is on this machine.", []string{"coordinator.reach"}, lookStoreSpace},
+		{"store.space", "the store's disk has room", "Free space where the embedded store is, if it is on this machine.", nil, lookStoreSpace},
 	}
 }
 
@@ -562,10 +572,114 @@ func lookLatency(s *site) seen {
 	return fine("%s", text)
 }
 
+func lookServer(s *site) seen {
+	r, err := s.server()
+	switch {
+	case errors.Is(err, errNotAsked):
+		return seen{checkNotAsked, "no PostgreSQL server is given by --store or FEALTY_STORE", ""}
+	case errors.Is(err, postgres.ErrSchema):
+		return fine("it is; its schema is another matter")
+	case err != nil:
+		e := explain.Of(storeError(value{setting: &setting{key: "store"}, from: "--store", rank: fromFlag}, err))
+		if e == nil {
+			return seen{checkFailed, err.Error(), "see whether the server runs: pg_isready -h HOST"}
+		}
+		return seen{checkFailed, string(e.Code) + ": " + e.What + " (" + e.Why + ")", e.Do}
+	}
+	return fine("%s", r.Name)
+}
+
+func lookServerSettings(s *site) seen {
+	r, err := s.server()
+	if err != nil {
+		return seen{checkUnknown, "they were not looked at, because the schema does not fit", "run the release that wrote it"}
+	}
+	if len(r.Problems) == 0 {
+		return fine("nothing is set that loses commits")
+	}
+	out := seen{outcome: checkWarning}
+	var texts, dos []string
+	for _, p := range r.Problems {
+		if p.Loses {
+			out.outcome = checkFailed
+		}
+		texts, dos = append(texts, p.What), append(dos, p.Do)
+	}
+	out.text, out.do = strings.Join(texts, "; "), strings.Join(dos, "; ")
+	return out
+}
+
+func lookSchema(s *site) seen {
+	r, err := s.server()
+	switch {
+	case err != nil:
+		return seen{checkFailed, err.Error(), "run the release that wrote it, or a later one"}
+	case r.Schema == "":
+		return fine("there is no store yet: the first coordinator makes it")
+	case r.Schema != r.Known:
+		return seen{checkWarning, fmt.Sprintf("it is %s, and this release makes it %s", r.Schema, r.Known), "make a backup, and start coordinators of this release"}
+	}
+	return fine("%s", r.Schema)
+}
+
+// sqliteFile returns the file of the store that --store names, or that the
+// coordinator has on this machine; blank if there is none. runs: the coordinator's.
+func sqliteFile(s *site) (path string, runs bool) {
+	if st, err := s.status(); err == nil {
+		if path, ok := strings.CutPrefix(st.GetStore(), sqliteScheme); ok {
+			if _, err := os.Stat(path); err == nil {
+				return path, true
+			}
+		}
+	}
+	path, _ = strings.CutPrefix(s.store, sqliteScheme)
+	if path == s.store {
+		path = ""
+	}
+	return path, false
+}
+
+func notHere() seen { return seen{checkNotAsked, "the store is not a file of this machine", ""} }
+
+func lookLock(s *site) seen {
+	path, runs := sqliteFile(s)
+	if path == "" {
+		return notHere()
+	}
+	held, err := sqlite.Holder(path)
+	switch {
+	case err != nil:
+		return seen{checkUnknown, err.Error(), "look as the user of the coordinator"}
+	case held == nil && runs:
+		return seen{checkFailed, "a coordinator runs on " + path + ", and nobody holds its lock: the lock file was removed or replaced", "start the coordinator anew, and let nobody remove " + path + ".lock"}
+	case held == nil:
+		return fine("nobody has %s open", path)
+	case !runs:
+		return seen{checkWarning, fmt.Sprintf("process %d has %s open, and no coordinator that is named says so", held.PID, path), fmt.Sprintf("see what it is before a coordinator is started: ps -p %d", held.PID)}
+	}
+	return fine("process %d has %s open", held.PID, path)
+}
+
+func lookFileSystem(s *site) seen {
+	path, _ := sqliteFile(s)
+	if path == "" {
+		return notHere()
+	}
+	dir := filepath.Dir(path)
+	err := s.fileSystem(dir)
+	if _, ok := errors.AsType[*sqlite.FilesystemError](err); ok {
+		return seen{checkFailed, err.Error(), "move the store to a local disk, or use PostgreSQL"}
+	}
+	if err != nil {
+		return seen{checkUnknown, err.Error(), "df -T " + dir}
+	}
+	return fine("%s is on no network file system that is known", dir)
+}
+
 func lookStoreSpace(s *site) seen {
-	path, ok := strings.CutPrefix(statusOf(s).GetStore(), "sqlite:")
-	if _, err := os.Stat(path); !ok || err != nil {
-		return seen{checkNotAsked, "the store is not a file of this machine", ""}
+	path, _ := sqliteFile(s)
+	if path == "" {
+		return notHere()
 	}
 	return space(s, path)
 }

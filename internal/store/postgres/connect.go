@@ -288,31 +288,33 @@ func plain(err error) error {
 }
 
 // inspect returns what the server's settings put at risk.
-func inspect(ctx context.Context, conn *pgx.Conn) (warnings []string) {
+func inspect(ctx context.Context, conn *pgx.Conn) (found []Problem) {
 	var fsync, pages, standbys string
 	var synchronous string
 	var replicas int
 	err := conn.QueryRow(ctx, `select current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_standby_names'),
 		current_setting('synchronous_commit'), (select count(*) from pg_stat_replication)`).Scan(&fsync, &pages, &standbys, &synchronous, &replicas)
 	if err != nil {
-		return []string{"the server's settings could not be read: whether it keeps what it confirms is not known"}
+		return []Problem{{false, "the server's settings could not be read: whether it keeps what it confirms is not known", "let this user read them"}}
 	}
 	if fsync != "on" {
-		warnings = append(warnings, "fsync is off on the PostgreSQL server: a crash of its machine loses acknowledged commits or the whole database")
+		found = append(found, Problem{true, "fsync is off on the PostgreSQL server: a crash of its machine loses acknowledged commits or the whole database", "set fsync = on there, and reload"})
 	}
 	if pages != "on" {
-		warnings = append(warnings, "full_page_writes is off on the PostgreSQL server: a crash of its machine can damage the database")
+		found = append(found, Problem{true, "full_page_writes is off on the PostgreSQL server: a crash of its machine can damage the database", "set full_page_writes = on there, and reload"})
 	}
 	switch {
+	case synchronous == "off" || synchronous == "local": // settle raises it
+		found = append(found, Problem{true, "synchronous_commit is " + synchronous + " although Fealty raised it: a crash loses acknowledged commits", "set synchronous_commit = on on the PostgreSQL server"})
 	case replicas > 0 && standbys == "":
-		warnings = append(warnings, "replication is asynchronous: a failover loses the last acknowledged commits; set synchronous_standby_names on the PostgreSQL server")
+		found = append(found, Problem{false, "replication is asynchronous: a failover loses the last acknowledged commits", "set synchronous_standby_names on the PostgreSQL server"})
 	case standbys != "" && synchronous == "remote_write":
-		warnings = append(warnings, "synchronous_commit is remote_write: a crash of primary and standby together loses acknowledged commits; set it to on")
+		found = append(found, Problem{false, "synchronous_commit is remote_write: a crash of primary and standby together loses acknowledged commits", "set it to on"})
 	}
 	if !remoteIsSafe(conn) {
-		warnings = append(warnings, "the connection to the PostgreSQL server is not fully verified by TLS: whoever gets in between reads and alters it; add sslmode=verify-full and sslrootcert to the URL")
+		found = append(found, Problem{false, "the connection to the PostgreSQL server is not fully verified by TLS: whoever gets in between reads and alters it", "add sslmode=verify-full and sslrootcert to the URL"})
 	}
-	return warnings
+	return found
 }
 
 // remoteIsSafe reports whether the peer is this machine, or verified.

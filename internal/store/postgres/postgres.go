@@ -214,8 +214,8 @@ func (s *Store) open(ctx context.Context) (err error) {
 	if err := migrate(ctx, conn, s.name, s.schema, known); err != nil {
 		return err
 	}
-	for _, warning := range inspect(ctx, conn) {
-		s.opts.Log.Warn(warning, "store", s.name)
+	for _, p := range inspect(ctx, conn) {
+		s.opts.Log.Warn(p.What+"; "+p.Do, "store", s.name)
 	}
 	if err := w.start(ctx); err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/fealty-io/fealty/internal/durable"
 )
@@ -42,6 +43,23 @@ func lockFile(path string) (io.Closer, error) {
 	}
 	return lock, err
 }
+
+// Holder says who has the database at path open; nil if nobody has. It changes
+// nothing there (durable.Holder).
+func Holder(path string) (*LockedError, error) {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	held, err := durable.Holder(path + ".lock")
+	if held == nil || err != nil {
+		return nil, err
+	}
+	return &LockedError{Path: path, PID: held.PID}, nil
+}
+
+// CheckFilesystem returns a *[FilesystemError] if dir is on a file system where
+// [Open] makes no database.
+func CheckFilesystem(dir string) error { return checkFilesystem(dir) }
 
 // FilesystemError says that the database lies where locks and shared memory do
 // not hold across machines.

@@ -716,3 +716,35 @@ func TestCloseWaits(t *testing.T) {
 		}
 	}
 }
+
+// Holder tells who has a database open, through a link too, and makes nothing.
+func TestHolder(t *testing.T) {
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, "s.db"), filepath.Join(dir, "link.db")
+	want := func(when string, pid int) {
+		t.Helper()
+		for _, p := range []string{path, link} {
+			held, err := sqlite.Holder(p)
+			if err != nil || (held != nil) != (pid != 0) || held != nil && held.PID != pid {
+				t.Errorf("%s, %s: %v, %v, want pid %d", when, p, held, err, pid)
+			}
+		}
+	}
+	want("before it is there", 0)
+	if all, err := os.ReadDir(dir); err != nil || len(all) != 0 {
+		t.Fatalf("looking made %v, %v", all, err)
+	}
+	s, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	want("while it is open", os.Getpid())
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want("after it was closed", 0)
+}
