@@ -79,8 +79,10 @@ func explained(err error) (*explain.Error, bool) {
 	switch mesh.CutReason(e.Code) {
 	case mesh.PeerBanned:
 		return explain.Wrap(err, explain.CallerBanned, "identity", "this node"), true
-	case mesh.CertificateExpired, mesh.RootRetired:
+	case mesh.CertificateExpired:
 		return explain.Wrap(err, explain.CallerExpired, "identity", "this node"), true
+	case mesh.RootRetired:
+		return explain.Wrap(err, explain.CallerOutlived, "identity", "this node"), true
 	}
 	return e, true
 }
@@ -109,7 +111,7 @@ func unwelcome(err error) bool {
 	}
 	if e, ok := explained(err); ok {
 		switch e.Code {
-		case explain.CallerBanned, explain.CallerExpired, explain.Unauthenticated, explain.PeerRejectedUs:
+		case explain.CallerBanned, explain.CallerExpired, explain.CallerOutlived, explain.Unauthenticated, explain.PeerRejectedUs:
 			return true
 		}
 		return false

@@ -193,7 +193,7 @@ func space(s *site, path string) seen {
 		path = filepath.Dir(path)
 	}
 	free, err := s.free(path)
-	text := fmt.Sprintf("%d MiB are free at %s", free>>20, path)
+	text := size(free) + " are free at " + path
 	switch {
 	case err != nil:
 		return seen{checkUnknown, "free space at " + path + " cannot be read: " + err.Error(), "df " + path}
@@ -203,6 +203,14 @@ func space(s *site, path string) seen {
 		return seen{checkWarning, text, "make room: df " + path}
 	}
 	return fine("%s", text)
+}
+
+// size says how much n bytes are, in GiB from ten of them on.
+func size(n uint64) string {
+	if n >= 10<<30 {
+		return fmt.Sprintf("%d GiB", n>>30)
+	}
+	return fmt.Sprintf("%d MiB", n>>20)
 }
 
 func lookAddress(s *site) seen {

@@ -43,6 +43,7 @@ func TestExitStatusOfAnswers(t *testing.T) {
 		{"a status without a code", create, status.Error(codes.PermissionDenied, "no"), explain.ExitDenied, explain.Denied},
 		{"banned while it ran", list, &mesh.CutError{Reason: mesh.PeerBanned}, explain.ExitDenied, explain.CallerBanned},
 		{"expired while it ran", list, &mesh.CutError{Reason: mesh.CertificateExpired}, explain.ExitDenied, explain.CallerExpired},
+		{"its root replaced while it ran", list, &mesh.CutError{Reason: mesh.RootRetired}, explain.ExitDenied, explain.CallerOutlived},
 		{"a code of another release", list, status.Error(codes.Internal, "x"), explain.ExitFailed, explain.Internal},
 		{"a change without an answer", create, nil, explain.ExitOutcomeUnknown, explain.OutcomeUnknown},
 		{"a dry run without an answer", append(create, "--dry-run"), nil, explain.ExitUnreachable, explain.Unreachable},

@@ -42,8 +42,10 @@ func (c *CLI) failure(cmd *cobra.Command, err error) *explain.Error {
 	// Reasons of mesh for cutting a connection travel as a code's do.
 	case explain.Code(mesh.PeerBanned):
 		return explain.Wrap(err, explain.CallerBanned)
-	case explain.Code(mesh.CertificateExpired), explain.Code(mesh.RootRetired):
+	case explain.Code(mesh.CertificateExpired):
 		return explain.Wrap(err, explain.CallerExpired)
+	case explain.Code(mesh.RootRetired):
+		return explain.Wrap(err, explain.CallerOutlived)
 	case explain.Internal:
 		return explain.Wrap(err, explain.Internal, "what", what)
 	case explain.Interrupted:

@@ -284,7 +284,11 @@ func (c *CLI) waitFor(ctx context.Context, s *services, req *fealtyv1.GetMemberR
 		case "joined":
 			return resp.GetMember(), err == nil, nil
 		case "drained":
-			return resp.GetMember(), err == nil && drained(resp.GetMember()), nil
+			// Neither a stranger nor a member in service gets there by itself.
+			if err == nil && resp.GetMember().GetDrainingSince() == nil {
+				err = explain.New(explain.MemberNotDraining, "member", path)
+			}
+			return resp.GetMember(), err != nil || drained(resp.GetMember()), err
 		}
 		m := resp.GetMember()
 		return m, state == isConnected.word || state == isCertified.word || state == isDraining.word && m.GetLive().GetConnected(), nil
@@ -459,6 +463,9 @@ func (c *CLI) memberBan() *cobra.Command {
 		risk: "%s is cut off at once, everywhere, and cannot come back under this name or with any key that it had", done: "banned", reason: true, reasonRequired: true,
 		call: func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error) {
 			resp, err := s.members.BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: a.kind, Name: a.name, Reason: a.reason, DryRun: a.dry})
+			if err == nil && resp.GetMember() == nil {
+				c.talk("no member %s/%s is known: check the name; banning it keeps it from joining", a.kind, a.name)
+			}
 			return ofMessage(resp), resp.GetMember(), plural(resp.GetConnectionsClosed(), "connection", "connections") + " of it ended", err
 		},
 	})

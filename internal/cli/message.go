@@ -107,7 +107,7 @@ func when(t *timestamppb.Timestamp) string {
 	return t.AsTime().UTC().Format(time.RFC3339)
 }
 
-// span says how long d is, in its two largest units: 3d 4h.
+// span says how long d is, in its two largest units: 3d 4h. A year has 365 days.
 func span(d time.Duration) string {
 	if d < 0 {
 		return "-" + span(-d)
@@ -115,7 +115,7 @@ func span(d time.Duration) string {
 	units := []struct {
 		name string
 		size time.Duration
-	}{{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}}
+	}{{"y", 365 * 24 * time.Hour}, {"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}}
 	for i, u := range units {
 		if d < u.size {
 			continue

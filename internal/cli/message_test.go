@@ -127,10 +127,18 @@ root_statement: ""
 	}
 }
 
+func TestSize(t *testing.T) {
+	for n, want := range map[uint64]string{0: "0 MiB", 512 << 20: "512 MiB", 10<<30 - 1: "10239 MiB", 10 << 30: "10 GiB", 52313 << 20: "51 GiB"} {
+		if got := size(n); got != want {
+			t.Errorf("size(%d) = %s, want %s", n, got, want)
+		}
+	}
+}
+
 func TestSpan(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0s", 900 * time.Millisecond: "0s", 59 * time.Second: "59s", time.Minute: "1m", 61 * time.Second: "1m 1s",
-		25 * time.Hour: "1d 1h", 24*time.Hour + 5*time.Minute: "1d", 90 * 24 * time.Hour: "90d", -time.Hour: "-1h",
+		25 * time.Hour: "1d 1h", 24*time.Hour + 5*time.Minute: "1d", 90 * 24 * time.Hour: "90d", 365 * 24 * time.Hour: "1y", 36524*24*time.Hour + 23*time.Hour: "100y 24d", -time.Hour: "-1h",
 	} {
 		if got := span(d); got != want {
 			t.Errorf("span(%v) = %s, want %s", d, got, want)

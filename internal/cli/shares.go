@@ -37,6 +37,9 @@ The same files come out of fealty manifest set and fealty manifest reshare with 
 					return err
 				}
 				if err := c.print(result{ofMessage(resp), func(p *page) error {
+					if len(resp.GetShares()) == 0 {
+						return nil // said below
+					}
 					t := &table{columns: []column{{title: "OWNER"}, {title: "MADE AT INDEX", right: true}, {title: "BYTES", right: true}}}
 					for _, x := range resp.GetShares() {
 						t.add(txt(x.GetOwner()), txt(itoa(int64(resp.GetTransition().GetIndex()))), txt(itoa(int64(len(x.GetFile())))))
@@ -55,7 +58,7 @@ The same files come out of fealty manifest set and fealty manifest reshare with 
 				case len(resp.GetShares()) == 0 && len(resp.GetMissing()) > 0:
 					return explain.New(explain.NotFound, "what", "share in the store for", "name", strings.Join(resp.GetMissing(), ", "))
 				case len(resp.GetShares()) == 0:
-					c.talk("the manifest in force has no seed share owners: its keepers hold the seed")
+					c.talk("there are no shares: no owner of the seed in the manifest in force is a person, and its keepers hold the seed")
 					return nil
 				case out == "":
 					c.talk("next: fealty manifest shares --out DIR")

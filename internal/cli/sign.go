@@ -119,9 +119,9 @@ func countable(files []signatureFile, kind history.Kind, m *manifest.Manifest, h
 		case errors.Is(err, history.ErrOtherHead):
 			return explain.Wrap(err, explain.SignatureStale, "file", f.from, "expected", f.Current.String(), "head", head.String())
 		case errors.Is(err, history.ErrNoSigner):
-			return explain.Wrap(err, explain.SignatureForeign, "signer", e.Key.String())
+			return explain.Wrap(err, explain.SignatureForeign, "change", kind.Undone(), "signer", e.Key.String())
 		case errors.Is(err, history.ErrSignedTwice):
-			return explain.Wrap(err, explain.SignatureTwice, "signer", e.Key.String())
+			return explain.Wrap(err, explain.SignatureTwice, "change", kind.Undone(), "signer", e.Key.String())
 		}
 		return explain.Wrap(err, explain.SignatureFileBad, "file", f.from, "problem", e.Detail)
 	}

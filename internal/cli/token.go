@@ -35,6 +35,9 @@ where it ever is. Who loses it makes another.`,
 			if entry == "" {
 				return missing("--entry", "the token admits under an entry of the manifest", "--entry NAME; fealty manifest get shows them")
 			}
+			if uses == 0 {
+				return explain.New(explain.BadValue, "name", "--uses", "value", "0", "problem", "such a token admits nobody", "want", "how many machines it admits, 1 or more")
+			}
 			req := &fealtyv1.CreateTokenRequest{Entry: entry, Name: name, Organizations: orgs, Uses: uses, DryRun: dry}
 			if ttl.d > 0 {
 				req.Ttl = durationpb.New(ttl.d)
@@ -65,7 +68,7 @@ where it ever is. Who loses it makes another.`,
 	f.StringVar(&name, "name", "", "the name of the one member that it admits; without it the seed makes one up")
 	f.StringSliceVar(&orgs, "organization", nil, "narrow the entry to these organizations")
 	f.Var(&ttl, "ttl", "how long it is good, at most 30d (default 1h)")
-	f.Uint32Var(&uses, "uses", 0, "how many machines it admits (default 1)")
+	f.Uint32Var(&uses, "uses", 1, "how many machines it admits")
 	dryRun(cmd, &dry)
 	return cmd
 }

@@ -164,7 +164,7 @@ func TestFindingsFold(t *testing.T) {
 		for i := range n {
 			members = append(members, &fealtyv1.Member{Kind: "data", Name: fmt.Sprintf("n-%02d", i), State: stateActive, SvidNotAfter: timestamppb.New(now.Add(time.Hour))})
 		}
-		got := findings(st, members, now, now.Add(-time.Hour))
+		got := findings(st, members, "nodes", now, now.Add(-time.Hour))
 		if n <= foldAbove {
 			if len(got) != n {
 				t.Errorf("%d silent members are %d findings", n, len(got))
@@ -176,7 +176,7 @@ func TestFindingsFold(t *testing.T) {
 		}
 	}
 	// A coordinator that just started knows nothing yet, and says nothing.
-	if got := findings(st, []*fealtyv1.Member{{Kind: "data", Name: "a", State: stateActive, SvidNotAfter: timestamppb.New(now.Add(time.Hour))}}, now, now); len(got) != 0 {
+	if got := findings(st, []*fealtyv1.Member{{Kind: "data", Name: "a", State: stateActive, SvidNotAfter: timestamppb.New(now.Add(time.Hour))}}, "nodes", now, now); len(got) != 0 {
 		t.Errorf("just started: %v", got)
 	}
 }

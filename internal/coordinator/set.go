@@ -311,15 +311,15 @@ func authorize(req *fealtyv1.SetManifestRequest, s *state, t *history.Transition
 	for _, sig := range req.GetSignatures() {
 		key, err := manifest.ParseKey(sig.GetKey())
 		if err != nil || len(sig.GetSignature()) != 64 {
-			return explain.New(explain.ManifestMissigned, "signer", sig.GetKey())
+			return explain.New(explain.ManifestMissigned, "change", t.Kind.Undone(), "signer", sig.GetKey())
 		}
 		if slices.ContainsFunc(t.Signatures, func(s history.Signature) bool { return s.Key == key }) {
-			return explain.New(explain.SignatureTwice, "signer", key.String())
+			return explain.New(explain.SignatureTwice, "change", t.Kind.Undone(), "signer", key.String())
 		}
 		t.Signatures = append(t.Signatures, history.Signature{Key: key, Signature: [64]byte(sig.GetSignature())})
 	}
 	if err := history.Authorize(s.manifest, t.Statement(), t.Signatures); err != nil {
-		return unauthorizedSet(err)
+		return unauthorizedSet(t.Kind, err)
 	}
 	return nil
 }
@@ -584,18 +584,19 @@ func sameOwners(a, b manifest.Seed) bool {
 	return true
 }
 
-func unauthorizedSet(err error) error {
+func unauthorizedSet(kind history.Kind, err error) error {
+	change := kind.Undone()
 	var u *history.UnauthorizedError
 	if errors.As(err, &u) && u.Key == nil {
-		return explain.Wrap(err, explain.ManifestUnsigned, "got", fmt.Sprint(u.Have), "want", fmt.Sprint(u.Need))
+		return explain.Wrap(err, explain.ManifestUnsigned, "change", change, "sign", "fealty manifest "+string(kind)+" --sign-with KEY", "got", fmt.Sprint(u.Have), "want", fmt.Sprint(u.Need))
 	}
 	if u != nil && u.Foreign {
-		return explain.Wrap(err, explain.SignatureForeign, "signer", u.Key.String())
+		return explain.Wrap(err, explain.SignatureForeign, "change", change, "signer", u.Key.String())
 	}
 	if u != nil {
-		return explain.Wrap(err, explain.ManifestMissigned, "signer", u.Key.String())
+		return explain.Wrap(err, explain.ManifestMissigned, "change", change, "signer", u.Key.String())
 	}
-	return explain.Wrap(err, explain.ManifestMissigned)
+	return explain.Wrap(err, explain.ManifestMissigned, "change", change)
 }
 
 func manifestProblems(err error) error {

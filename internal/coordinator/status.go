@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/manifest"
 )
 
 // baselineData is how many data members a cluster needs to lose one and go on.
@@ -79,7 +80,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Bans, out.BansLimit = uint32(trust.value.Bans.Count), uint32(c.maxListed)
 	if req.GetPageToken() == "" {
 		out.Baseline = baseline(all)
-		out.Findings = append(c.keeperFindings(s.manifest), findings(out, all, c.now(), c.hearsSince())...)
+		out.Findings = append(c.keeperFindings(s.manifest), findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
 	}
 	out.Members, out.NextPageToken, err = pageOf(all, req.GetPageSize(), req.GetPageToken())
 	return out, err
@@ -114,10 +115,10 @@ const silentAfter = 2 * time.Minute
 // findings says what needs attention, the most urgent first. What has happened to
 // many members at once is one finding: it has one cause. Members could report
 // since hears.
-func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, now, hears time.Time) []*fealtyv1.Finding {
+func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry string, now, hears time.Time) []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
 	if b := st.GetBaseline(); !b.GetMet() {
-		out = append(out, finding(explain.MemberBaseline, baselineFields(b)...))
+		out = append(out, finding(explain.MemberBaseline, baselineFields(b, entry)...))
 	}
 	var expired, silent []troubled
 	for _, m := range members {
@@ -162,9 +163,22 @@ func fold(code explain.Code, field string, all []troubled) []*fealtyv1.Finding {
 	return []*fealtyv1.Finding{finding(code, "member", strings.Join(named, ", "), "name", all[0].path, field, all[0].since+", of the first of them")}
 }
 
-// baselineFields are the values of the finding on a baseline that is not met.
-func baselineFields(b *fealtyv1.Baseline) []any {
-	out := []any{"have", fmt.Sprint(b.GetDataMembers()), "need", fmt.Sprint(b.GetNeeded())}
+// dataEntry is the first entry of m that admits data members by token, or a word
+// in its place.
+func dataEntry(m *manifest.Manifest) string {
+	for i := range m.Admit {
+		if e := &m.Admit[i]; e.Kind == identity.Data && e.AdmitsTokens() {
+			return e.Name
+		}
+	}
+	return "ENTRY"
+}
+
+// baselineFields are the values of the finding on a baseline that is not met. A
+// token for entry makes a data member.
+func baselineFields(b *fealtyv1.Baseline, entry string) []any {
+	create := "fealty token create --entry " + entry
+	out := []any{"have", fmt.Sprint(b.GetDataMembers()), "need", fmt.Sprint(b.GetNeeded()), "remedy", "let more nodes of kind data join: " + create}
 	n := b.GetDrainingCount()
 	if n == 0 {
 		return out
@@ -179,7 +193,7 @@ func baselineFields(b *fealtyv1.Baseline) []any {
 	}
 	out = append(out, "note", named+" "+verb)
 	if b.GetDataMembers()+n >= b.GetNeeded() {
-		out = append(out, "remedy", "let a node of kind data join first: fealty token create; or fealty member undrain "+b.GetDraining()[0])
+		out = append(out, "remedy", "let a node of kind data join first: "+create+"; or fealty member undrain "+b.GetDraining()[0])
 	}
 	return out
 }

@@ -13,6 +13,7 @@ const (
 	CallerMismatch   Code = "FE-A104"
 	CallerBanned     Code = "FE-A105"
 	CallerExpired    Code = "FE-A106"
+	CallerOutlived   Code = "FE-A107"
 )
 
 // Credentials and certificates.
@@ -87,6 +88,7 @@ const (
 	MemberExpired     Code = "FE-M106"
 	MemberSilent      Code = "FE-M107"
 	MemberInContact   Code = "FE-M108"
+	MemberNotDraining Code = "FE-M109"
 )
 
 // Node and agent.
@@ -250,6 +252,18 @@ An expired certificate ends calls and streams within a second, also on a connect
 was valid. A member renews long before that; one that was offline for longer rejoins by itself within
 ` + "`rejoin_grace`" + `, by proof of its last key.`,
 	},
+	{
+		Code:  CallerOutlived,
+		Title: "the caller's root was replaced",
+		What:  "{identity|the caller} was refused: its certificate ended with the root that it came from",
+		Why:   "the cluster got a new seed, and the old root vouches for no coordinator, admin or reader any more",
+		Do:    "log in again, with the pin of the new root: fealty login with a new token, or --pin",
+		Exit:  ExitDenied, GRPC: codes.Unauthenticated,
+		Page: `
+A reseed puts another root in the place of the one in force. Members keep their certificates and renew them under
+the new root; who decides for others is cut off at once, as an old seed could make such certificates. Join tokens
+that name the old root have ended too: get a new one. Take the new pin from a person, and not from the network.`,
+	},
 
 	{
 		Code:  CredentialUnusable,
@@ -350,9 +364,9 @@ signer are each an error with its line and field. All problems are reported at o
 	{
 		Code:  ManifestUnsigned,
 		Title: "too few signatures for this change",
-		What:  "the manifest was not set: it has {got|no} valid signatures of {want|the number} needed",
+		What:  "{change|the manifest was not set}: valid signatures: {got|none} of {want|the number} needed",
 		Why:   "the signers of the manifest in force have to sign the new manifest together with the current head",
-		Do:    "let the signers sign it: fealty manifest set --sign-with KEY for each of them",
+		Do:    "let the signers sign it: {sign|fealty manifest set --sign-with KEY} for each of them",
 		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
 		Page: `
 Authority changes only with the threshold of signers of the manifest that is in force, not of the one that
@@ -362,7 +376,7 @@ counts once, however often it signed.`,
 	{
 		Code:  ManifestMissigned,
 		Title: "a signature does not fit",
-		What:  "the manifest was not set: the signature of {signer|a signer} does not verify",
+		What:  "{change|the manifest was not set}: the signature of {signer|a signer} does not verify",
 		Why:   "it was made over another manifest, over another head, or with another key",
 		Do:    "fetch the current head with fealty manifest history and sign the exact bytes of the file again",
 		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
@@ -476,7 +490,7 @@ so that a change nobody looked at cannot slip in between. Nothing was sent.`,
 	{
 		Code:  SignatureForeign,
 		Title: "a signature is by no signer",
-		What:  "the manifest was not set: {signer|a key} is none of the signers in force",
+		What:  "{change|the manifest was not set}: {signer|a key} is none of the signers in force",
 		Why:   "the signers of the manifest in force sign a change, not those of the one that is proposed",
 		Do:    "leave this signature away; fealty manifest get shows who signs",
 		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
@@ -487,7 +501,7 @@ stay in the history for ever.`,
 	{
 		Code:  SignatureTwice,
 		Title: "one key signed twice",
-		What:  "the manifest was not set: {signer|a key} signed it twice",
+		What:  "{change|the manifest was not set}: {signer|a key} signed it twice",
 		Why:   "a key counts once towards the threshold, however often it signed",
 		Do:    "give one signature of each signer",
 		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
@@ -827,7 +841,7 @@ by the way.`,
 		Title: "fewer data members than the baseline",
 		What:  "the cluster is below its resilience baseline",
 		Why:   "it has {have|too few} data members of {need|the number} needed; {note|witnesses do not count}",
-		Do:    "{remedy|let more nodes of kind data join: fealty token create}",
+		Do:    "{remedy|let more nodes of kind data join: fealty token create --entry ENTRY}",
 		Exit:  ExitDegraded, GRPC: codes.FailedPrecondition,
 		Page: `
 Three data members are the least with which one can be lost or serviced while the others still outnumber it.
@@ -870,6 +884,16 @@ Whoever removes a member that is alive may have named the wrong one, so that it 
 drains, is banned, or has not reported for two minutes is removed at once. A coordinator that just started, or comes
 out of recovery mode, waits as long before it calls a member silent. Only the coordinator that is asked is looked at: what another one hears of
 the member it does not know.`,
+	},
+	{
+		Code:  MemberNotDraining,
+		Title: "the member does not drain",
+		What:  "{member|the member} will not be drained: it does not drain",
+		Why:   "nobody marked it, or somebody put it back into service",
+		Do:    "run fealty member drain {member|MEMBER} --wait",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+Nothing moves away from a member that is in service, so that waiting for it would only end with the time.`,
 	},
 
 	{
@@ -1401,7 +1425,7 @@ Changes are conditional on what they were based on. The first one wins, later on
 		Title: "the wait ran out",
 		What:  "{what|what was waited for} had not happened after {waited|the time given}",
 		Why:   "{problem|the time ran out first; it may still happen}",
-		Do:    "see how far it is with fealty status, and wait longer with --wait or --timeout if it moves",
+		Do:    "see how far it is with fealty status, and wait longer with --wait=DURATION if it moves",
 		Exit:  ExitWaitRanOut, GRPC: codes.DeadlineExceeded,
 		Page: `
 The change itself was accepted, and goes on; only the waiting ended.`,

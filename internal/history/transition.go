@@ -75,6 +75,19 @@ func (k Kind) signed() bool {
 	return k == KindSet || k == KindReshare || k == KindReseed || k == KindRestore
 }
 
+// Undone says of a signed change of kind k that it did not happen.
+func (k Kind) Undone() string {
+	switch k {
+	case KindReshare:
+		return "the seed was not reshared"
+	case KindReseed:
+		return "the seed was not changed"
+	case KindRestore:
+		return "nothing was restored"
+	}
+	return "the manifest was not set"
+}
+
 // Hash is the SHA-256 of the canonical bytes of a transition, its name. The
 // zero Hash is that of no transition.
 type Hash [sha256.Size]byte
