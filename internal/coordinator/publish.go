@@ -45,22 +45,8 @@ const sweepRuntime = time.Hour
 
 // followPublication keeps what members are told up with the store until ctx ends.
 func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
-	changed := make(chan struct{}, 1)
-	watch, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() { // ends with watch, and is waited for
-		defer close(done)
-		for _, err := range c.store.Watch(watch, publicationStateKey) {
-			if err != nil {
-				return // the poll goes on
-			}
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		}
-	}()
-	defer func() { cancel(); <-done }()
+	changed, stop := c.watchKey(ctx, publicationStateKey)
+	defer stop()
 	tick := time.NewTicker(publicationPollPause)
 	defer tick.Stop()
 	b := newPublisher()

@@ -515,26 +515,33 @@ func (c *Coordinator) believe(t *trustView) error {
 	return nil
 }
 
-// followTrust keeps the bundle up with the store until ctx ends: at once on a
-// kick or a change, and every few seconds in case a notice was lost.
-func (c *Coordinator) followTrust(ctx context.Context, s *state) error {
-	changed := make(chan struct{}, 1)
+// watchKey returns a channel that holds a token after each change of a key in the
+// store, and a function that ends the watch and waits for it. It is a hint: whoever
+// depends on the key polls as well.
+func (c *Coordinator) watchKey(ctx context.Context, key string) (changed <-chan struct{}, stop func()) {
+	tokens := make(chan struct{}, 1)
 	watch, cancel := context.WithCancel(ctx)
-	defer cancel()
 	done := make(chan struct{})
-	go func() { // ends with watch, and is waited for
+	go func() { // ends with watch, and is waited for by stop
 		defer close(done)
-		for _, err := range c.store.Watch(watch, trustStateKey) {
+		for _, err := range c.store.Watch(watch, key) {
 			if err != nil {
 				return // the poll goes on
 			}
 			select {
-			case changed <- struct{}{}:
+			case tokens <- struct{}{}:
 			default:
 			}
 		}
 	}()
-	defer func() { cancel(); <-done }()
+	return tokens, func() { cancel(); <-done }
+}
+
+// followTrust keeps the bundle up with the store until ctx ends: at once on a
+// kick or a change, and every few seconds in case a notice was lost.
+func (c *Coordinator) followTrust(ctx context.Context, s *state) error {
+	changed, stop := c.watchKey(ctx, trustStateKey)
+	defer stop()
 	tick := time.NewTicker(trustPollPause)
 	defer tick.Stop()
 	for {
