@@ -76,6 +76,8 @@ type Resilience struct {
 // Met reports whether the baseline holds.
 func (r Resilience) Met() bool { return r.DataMembers >= r.Required }
 
+func (b *NodeBootstrap) scope() Scope { return ScopeNodeBootstrap }
+
 func (b *NodeBootstrap) walk(c *codec) {
 	c.begin()
 	c.member("cluster_id")

@@ -118,6 +118,8 @@ func walkID(c *codec, id *identity.ID) {
 	*id = parsed
 }
 
+func (b *TrustBundle) scope() Scope { return ScopeTrustBundle }
+
 func (b *TrustBundle) walk(c *codec) {
 	c.begin()
 	c.member("authority_epoch")
@@ -273,9 +275,8 @@ func (k *ConfigKey) trusts(scope Scope, now time.Time) string {
 
 // follows says why b under h cannot take the place of old, or "". Nothing that
 // the config root key signs alone may move the cluster's roots, take the history
-// back, or give trust again to a key that was revoked. A node that is in several
-// groups has a mark for each, but believes one bundle: that of another group
-// must not take it back either.
+// back, or give trust again to a key that was revoked. A node may lose its marks
+// and still have its bundle: an older one must not take it back then either.
 func (b *TrustBundle) follows(h *Header, old *TrustBundle, oldHeader *Header) string {
 	for _, k := range old.ConfigKeys {
 		if !k.Revoked {

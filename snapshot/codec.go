@@ -410,12 +410,7 @@ func list[T any](c *codec, v *[]T, limit int, elem func(*codec, *T)) {
 			c.fail("a list of more than %d", limit)
 			return
 		}
-		if n := len(*v); n == cap(*v) && n >= 32 {
-			// As many as the rest has room for, at the size that they had so far.
-			*v = slices.Grow(*v, 1+min(limit-n, (len(c.in)-c.pos)*n/(c.pos-start)))
-		}
-		var zero T
-		*v = append(*v, zero)
+		*v = grown(c, *v, limit, start)
 		elem(c, &(*v)[len(*v)-1])
 		if !c.skip(",") {
 			c.token("]")
@@ -427,4 +422,86 @@ func list[T any](c *codec, v *[]T, limit int, elem func(*codec, *T)) {
 // names is an array of strings.
 func (c *codec) names(v *[]string, limit, each int) {
 	list(c, v, limit, func(c *codec, s *string) { c.text(s, each) })
+}
+
+// keyed is a record that stands under its name.
+type keyed[T any] interface {
+	*T
+	walker
+	key() *string
+}
+
+// dict is an object of at most limit records by name, in the order of the names:
+// no two have one name.
+func dict[T any, P keyed[T]](c *codec, v *[]T, limit int, valid func(string) bool) {
+	c.begin()
+	if !c.reading {
+		if len(*v) > limit {
+			c.fail("%d members, limit %d", len(*v), limit)
+		}
+		for i := range *v {
+			p := P(&(*v)[i])
+			name := *p.key()
+			switch {
+			case !valid(name):
+				c.fail("%.80q is no name of a record", name)
+			case i > 0 && *P(&(*v)[i-1]).key() >= name:
+				c.fail("%.80q is out of order or double", name)
+			}
+			c.notice(name, hasOdd(name))
+			c.member(name)
+			p.walk(c)
+		}
+		c.end()
+		return
+	}
+	*v = nil
+	start, last := c.pos, ""
+	for c.err == nil && !strings.HasPrefix(c.in[c.pos:], "}") {
+		n := len(*v)
+		if n > 0 {
+			c.token(",")
+		}
+		name := c.name(valid)
+		switch {
+		case c.err != nil:
+			return
+		case n == limit:
+			c.fail("more than %d members", limit)
+			return
+		case n > 0 && last >= name:
+			c.fail("%.80q is out of order or double", name)
+			return
+		}
+		*v = grown(c, *v, limit, start)
+		p := P(&(*v)[n])
+		*p.key(), last = name, name
+		p.walk(c)
+	}
+	c.end()
+}
+
+// name reads the name of a member that the content chose.
+func (c *codec) name(valid func(string) bool) string {
+	s, odd := c.scan()
+	if c.err == nil && !valid(s) {
+		c.fail("%.80q is no name of a record", s)
+	}
+	c.token(":")
+	if c.err != nil {
+		return ""
+	}
+	c.notice(s, odd)
+	return s
+}
+
+// grown appends a zero element to v, which was read from start on. Memory is taken
+// for what the rest of the input has room for, at the size that elements had so far,
+// and not for what a peer says it has.
+func grown[T any](c *codec, v []T, limit, start int) []T {
+	if n := len(v); n == cap(v) && n >= 32 {
+		v = slices.Grow(v, 1+min(limit-n, (len(c.in)-c.pos)*n/(c.pos-start)))
+	}
+	var zero T
+	return append(v, zero)
 }

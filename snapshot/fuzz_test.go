@@ -97,7 +97,7 @@ func FuzzDecode(f *testing.F) {
 func FuzzParseSubject(f *testing.F) {
 	fleet := newFleet(f)
 	f.Add(NodeSubject(fleet.me, fleet.incarnation).String())
-	f.Add("role:ingress")
+	f.Add(GroupSubject([]string{"ingress"}, nil).String())
 	f.Fuzz(func(t *testing.T, in string) {
 		if s, err := ParseSubject(in); err == nil && s.String() != in {
 			t.Fatalf("%q was read as %q", in, s)

@@ -16,8 +16,7 @@ import (
 // Scope is one kind of config that is given to a node. The set is closed.
 type Scope string
 
-// The scopes. Only those that have a row in scopeRules can be composed and
-// verified so far; the others are refused as an unsupported schema.
+// The scopes.
 const (
 	ScopeNodeBootstrap      Scope = "node_bootstrap"
 	ScopeNodeRuntime        Scope = "node_runtime"
@@ -41,7 +40,7 @@ func Scopes() []Scope {
 // Limits. Sizes are in bytes; what exceeds one is refused before it is looked at.
 const (
 	MaxHeader      = 8 << 10
-	MaxContent     = 8 << 20 // of any scope; most have DefaultContent
+	MaxContent     = 8 << 20 // of any scope; all but the peer_directory have DefaultContent
 	DefaultContent = 1 << 20
 	MaxRecord      = 2 << 10
 	MaxSignatures  = 2
@@ -262,13 +261,29 @@ func NodeSubject(id identity.ID, incarnation identity.KeyID) Subject {
 }
 
 // ClusterSubject is every member.
-func ClusterSubject() Subject { return Subject{group: "cluster"} }
+func ClusterSubject() Subject { return Subject{group: clusterGroup} }
 
-// RoleSubject is every member with the role.
-func RoleSubject(role string) Subject { return Subject{group: "role:" + role} }
+// GroupSubject is every member with exactly these roles and exactly these
+// organizations, in whatever order they are given here. What such a member may see
+// is a function of the two, so that its group's content is made and kept once.
+func GroupSubject(roles, organizations []string) Subject {
+	// Counts and lengths in front, so that no two pairs of sets give the same bytes.
+	label := []byte("fealty/group/v1")
+	for _, set := range [][]string{roles, organizations} {
+		set = slices.Compact(slices.Sorted(slices.Values(set)))
+		label = strconv.AppendInt(append(label, ' '), int64(len(set)), 10)
+		for _, name := range set {
+			label = strconv.AppendInt(append(label, ' '), int64(len(name)), 10)
+			label = append(append(label, ' '), name...)
+		}
+	}
+	return Subject{group: groupPrefix + DigestOf(label).String()}
+}
 
-// OrganizationSubject is every member that serves the organization.
-func OrganizationSubject(org string) Subject { return Subject{group: "organization:" + org} }
+const (
+	clusterGroup = "cluster"
+	groupPrefix  = "group:"
+)
 
 // ParseSubject reads what String prints.
 func ParseSubject(s string) (Subject, error) {
@@ -284,15 +299,15 @@ func ParseSubject(s string) (Subject, error) {
 		}
 		return NodeSubject(id, incarnation), nil
 	}
-	kind, name, isNamed := strings.Cut(s, ":")
-	if s == "cluster" || isNamed && (kind == "role" || kind == "organization") && validName(name) {
+	hash, isGroup := strings.CutPrefix(s, groupPrefix)
+	if s == clusterGroup || isGroup && parseHex(new(Digest)[:], hash) {
 		return Subject{group: s}, nil
 	}
-	return Subject{}, fmt.Errorf("snapshot: %.80q is no subject: want node:<id>#<incarnation>, role:<name>, organization:<name> or cluster", s)
+	return Subject{}, fmt.Errorf("snapshot: %.80q is no subject: want node:<id>#<incarnation>, group:<64 hex digits> or cluster", s)
 }
 
-// String returns "node:<id>#<incarnation>", "role:<name>", "organization:<name>"
-// or "cluster"; "" for the zero Subject.
+// String returns "node:<id>#<incarnation>", "group:<64 hex digits>" or "cluster";
+// "" for the zero Subject.
 func (s Subject) String() string {
 	if s.node.IsZero() {
 		return s.group
@@ -331,28 +346,29 @@ type subjectKind uint8
 const (
 	subjectNode subjectKind = 1 << iota
 	subjectCluster
-	subjectRole
-	subjectOrganization
+	subjectGroup
 )
 
 func (s Subject) kind() subjectKind {
 	switch {
 	case !s.node.IsZero():
 		return subjectNode
-	case s.group == "cluster":
+	case s.group == clusterGroup:
 		return subjectCluster
-	case strings.HasPrefix(s.group, "role:"):
-		return subjectRole
-	case strings.HasPrefix(s.group, "organization:"):
-		return subjectOrganization
+	case s.group != "":
+		return subjectGroup
 	}
 	return 0
 }
 
-// Content is the typed content of a scope: a *TrustBundle, a *NodeBootstrap or a
-// *NodeRuntime.
+// Content is the typed content of a scope: a *TrustBundle, a *NodeBootstrap, a
+// *NodeRuntime, a *PeerDirectory, a *ServiceAssignment, a *RoutePolicy, a
+// *QoSPolicy, a *StorageDirectory or a *DegradedModePolicy.
 type Content interface {
 	walker
+
+	// scope is the one whose content it is.
+	scope() Scope
 
 	// grants says what the content gives beyond what its header and the verifier's
 	// id allow, or "".
@@ -369,15 +385,28 @@ type scopeRule struct {
 	subjects    subjectKind // allowed, as a set
 	algorithm   string      // the only one
 	establishes bool        // it says which roles and organizations the node has: they are not asked of Trust
+	sections    []string    // of which each has a row in roleRules; nil: the node holds the scope in any case
 	content     func() Content
 }
 
 // scopeRules is the table of the scopes that can be verified. A new scope is a
 // row here, a type with the methods of Content, and an accessor of Verified.
 var scopeRules = []scopeRule{
-	{ScopeNodeBootstrap, DefaultContent, subjectNode, AlgorithmTree, true, func() Content { return new(NodeBootstrap) }},
-	{ScopeNodeRuntime, DefaultContent, subjectNode, AlgorithmTree, true, func() Content { return new(NodeRuntime) }},
-	{ScopeTrustBundle, DefaultContent, subjectNode | subjectCluster | subjectRole, AlgorithmEd25519, false, func() Content { return new(TrustBundle) }},
+	{ScopeNodeBootstrap, DefaultContent, subjectNode, AlgorithmTree, true, nil, func() Content { return new(NodeBootstrap) }},
+	{ScopeNodeRuntime, DefaultContent, subjectNode, AlgorithmTree, true, nil, func() Content { return new(NodeRuntime) }},
+	{ScopeTrustBundle, DefaultContent, subjectCluster, AlgorithmEd25519, false, nil, func() Content { return new(TrustBundle) }},
+	{ScopePeerDirectory, MaxContent, subjectGroup, AlgorithmTree, false,
+		[]string{SectionActive, SectionBootstrap, SectionWarm}, func() Content { return new(PeerDirectory) }},
+	{ScopeServiceAssignment, DefaultContent, subjectNode, AlgorithmTree, false,
+		[]string{SectionEndpoints, SectionEntry, SectionResources, SectionSecrets, SectionServices}, func() Content { return new(ServiceAssignment) }},
+	{ScopeRoutePolicy, DefaultContent, subjectGroup, AlgorithmTree, false,
+		[]string{SectionEntry, SectionRoutes}, func() Content { return new(RoutePolicy) }},
+	{ScopeQoSPolicy, DefaultContent, subjectGroup, AlgorithmTree, false,
+		[]string{SectionClasses, SectionSessions}, func() Content { return new(QoSPolicy) }},
+	{ScopeStorageDirectory, DefaultContent, subjectGroup, AlgorithmTree, false,
+		[]string{SectionEndpoints, SectionShards}, func() Content { return new(StorageDirectory) }},
+	{ScopeDegradedModePolicy, DefaultContent, subjectGroup, AlgorithmTree, false,
+		[]string{SectionWhole}, func() Content { return new(DegradedModePolicy) }},
 }
 
 func ruleOf(s Scope) *scopeRule {

@@ -46,7 +46,7 @@ func (s step) verified(f *fleet) *Verified {
 
 func TestAccept(t *testing.T) {
 	f := newFleet(t)
-	group := RoleSubject("ingress")
+	group := GroupSubject([]string{"ingress"}, nil)
 	for _, c := range []struct {
 		name  string
 		steps []step
@@ -111,7 +111,7 @@ func TestMarksAreBounded(t *testing.T) {
 	var m Marks
 	var err error
 	for i := range MaxMarks + 1 {
-		m, err = Accept(m, step{version: 1, generation: 1, subject: RoleSubject(fmt.Sprint("r", i))}.verified(f))
+		m, err = Accept(m, step{version: 1, generation: 1, subject: GroupSubject([]string{fmt.Sprint("r", i)}, nil)}.verified(f))
 		if err != nil && i < MaxMarks {
 			t.Fatal(err)
 		}
@@ -273,7 +273,7 @@ func TestParseMarks(t *testing.T) {
 // last comes up again.
 func TestMarksNeverGoDown(t *testing.T) {
 	f := newFleet(t)
-	subjects := []Subject{NodeSubject(f.me, f.incarnation), RoleSubject("ingress"), OrganizationSubject("acme")}
+	subjects := []Subject{NodeSubject(f.me, f.incarnation), GroupSubject([]string{"ingress"}, nil), ClusterSubject()}
 	rapid.Check(t, func(t *rapid.T) {
 		var m Marks
 		type point struct{ epoch, version uint64 }

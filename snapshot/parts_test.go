@@ -88,7 +88,7 @@ func TestTree(t *testing.T) {
 
 func TestSubject(t *testing.T) {
 	me := mustID(identity.New(testCluster, identity.Data, "node-c"))
-	for _, s := range []Subject{NodeSubject(me, identity.KeyID{1}), ClusterSubject(), RoleSubject("ingress"), OrganizationSubject("acme")} {
+	for _, s := range []Subject{NodeSubject(me, identity.KeyID{1}), ClusterSubject(), GroupSubject([]string{"ingress"}, []string{"acme"}), GroupSubject(nil, nil)} {
 		if got, err := ParseSubject(s.String()); err != nil || got != s {
 			t.Errorf("%s: %v, %v", s, got, err)
 		}
@@ -101,9 +101,9 @@ func TestSubject(t *testing.T) {
 	}
 	node := NodeSubject(me, identity.KeyID{1}).String()
 	for _, bad := range []string{
-		"", "node", "node:", "role", "role:", "role:a b", "organization:", "organization:a b", "cluster:", "cluster:x", "host:x",
+		"", "node", "node:", "group", "group:", "group:a b", "role:ingress", "organization:acme", "cluster:", "cluster:x", "host:x",
 		node[:len(node)-1], node + "0", strings.ToUpper(node), strings.Replace(node, "#", "", 1), strings.Replace(node, "#01", "#0A", 1),
-		"node:spiffe://prod.example/robot/x#" + strings.Repeat("0", 64), "role:" + strings.Repeat("a", maxName+1),
+		"node:spiffe://prod.example/robot/x#" + strings.Repeat("0", 64), "group:" + strings.Repeat("a", 63), "group:" + strings.Repeat("A", 64), "group:" + strings.Repeat("a", 65),
 	} {
 		if got, err := ParseSubject(bad); err == nil {
 			t.Errorf("%q is subject %v", bad, got)

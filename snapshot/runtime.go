@@ -15,9 +15,9 @@ import (
 // are in the order to try them.
 //
 // It does not name the node: the header's subject does. So nodes that are told
-// the same share one content, which is compiled and stored once. The groups that
-// a node is in, and whose snapshots it takes, are its cluster, its Roles and its
-// Organizations; see Subject.
+// the same share one content, which is compiled and stored once. The group that a
+// node is in, and whose snapshots it takes, is that of its Roles and its
+// Organizations; see GroupSubject.
 type NodeRuntime struct {
 	ClusterID     string
 	Kind          identity.Kind
@@ -25,6 +25,10 @@ type NodeRuntime struct {
 	Organizations []string // the header's
 	Entry         string   // the manifest's entry that covers the node
 	State         MemberState
+
+	// Companions are the scopes that the node is to hold beside the trust_bundle, the
+	// node_bootstrap and the node_runtime: these and no others.
+	Companions []Scope
 
 	// Coordinators are the addresses (host:port) to renew and refresh at.
 	Coordinators []string
@@ -36,10 +40,20 @@ type NodeRuntime struct {
 	Degraded *DegradedPolicy
 }
 
+func (r *NodeRuntime) scope() Scope { return ScopeNodeRuntime }
+
 func (r *NodeRuntime) walk(c *codec) {
 	c.begin()
 	c.member("cluster_id")
 	c.text(&r.ClusterID, identity.MaxClusterBytes)
+	// The member is there if the list is not empty: one content has one form.
+	if c.has("companions", len(r.Companions) > 0) {
+		c.member("companions")
+		walkScopes(c, &r.Companions)
+		if c.err == nil && len(r.Companions) == 0 {
+			c.fail("companions is empty: it is left out then")
+		}
+	}
 	c.member("coordinators")
 	c.names(&r.Coordinators, MaxCoordinators, maxAddress)
 	if c.has("degraded", r.Degraded != nil) {
@@ -73,6 +87,11 @@ func (r *NodeRuntime) grants(h *Header) string {
 	if r.Degraded != nil && !MayHold(ScopeNodeRuntime, SectionDegraded, h.Roles) {
 		return fmt.Sprintf("section %s, which roles %.200q may not hold", SectionDegraded, h.Roles)
 	}
+	for _, scope := range r.Companions {
+		if !MayHold(scope, SectionWhole, h.Roles) {
+			return fmt.Sprintf("companion %.40q, which roles %.200q may not hold", scope, h.Roles)
+		}
+	}
 	return ""
 }
 
@@ -82,6 +101,14 @@ func (r *NodeRuntime) fault(h *Header) string {
 		return fmt.Sprintf("cluster_id is %.80q, the header's %.80q", r.ClusterID, h.ClusterID)
 	case r.State != MemberActive && r.State != MemberDraining:
 		return fmt.Sprintf("state %.40q is not known", r.State)
+	}
+	if msg := faultOfScopes(r.Companions); msg != "" {
+		return "companions: " + msg
+	}
+	for _, scope := range r.Companions {
+		if rule := ruleOf(scope); rule == nil || rule.sections == nil {
+			return fmt.Sprintf("companions: %s is held in any case", scope)
+		}
 	}
 	var none DegradedPolicy
 	policy := r.Degraded
@@ -96,6 +123,7 @@ func (r *NodeRuntime) clone() NodeRuntime {
 	n := *r
 	n.Roles = slices.Clone(r.Roles)
 	n.Organizations = slices.Clone(r.Organizations)
+	n.Companions = slices.Clone(r.Companions)
 	n.Coordinators = slices.Clone(r.Coordinators)
 	if r.Degraded != nil {
 		policy := r.Degraded.clone()
@@ -114,10 +142,26 @@ const (
 	RoleThin    = "thin" // learns nothing of the cluster's topology
 )
 
-// Sections of contents that some roles may not hold.
+// The parts of contents that some roles may not hold.
 const (
+	SectionWhole = "" // all of a scope
+
 	SectionMembers  = "members"
 	SectionDegraded = "degraded"
+
+	SectionActive    = "active"
+	SectionBootstrap = "bootstrap"
+	SectionWarm      = "warm"
+
+	SectionEndpoints = "endpoints"
+	SectionEntry     = "entry"
+	SectionResources = "resources"
+	SectionSecrets   = "secrets"
+	SectionServices  = "services"
+	SectionRoutes    = "routes"
+	SectionClasses   = "classes"
+	SectionSessions  = "sessions"
+	SectionShards    = "shards"
 )
 
 // roleRule says which roles may hold a section of a scope. A section without a
@@ -128,18 +172,43 @@ type roleRule struct {
 	roles   []string
 }
 
-// roleRules is the table of snapshots.md, Scopes, for the scopes that can be
-// verified: a thin node holds its identity and where to refresh, and neither
-// learns who the others are nor acts on its own.
+// roleRules is the table of snapshots.md, Scopes. A thin node holds its identity
+// and where to refresh, and neither learns who the others are nor acts on its own;
+// an ingress learns what it forwards to, and not who serves it; who works for
+// services learns neither the ways in nor how storage is laid out.
 var roleRules = []roleRule{
 	{ScopeNodeBootstrap, SectionMembers, []string{NoRole, RoleCore, RoleIngress, RoleEgress, RoleStorage}},
 	{ScopeNodeRuntime, SectionDegraded, []string{NoRole, RoleCore, RoleIngress, RoleEgress, RoleStorage}},
+	{ScopePeerDirectory, SectionActive, []string{NoRole, RoleCore, RoleEgress, RoleStorage}},
+	{ScopePeerDirectory, SectionBootstrap, []string{NoRole, RoleCore, RoleIngress, RoleEgress, RoleStorage, RoleThin}},
+	{ScopePeerDirectory, SectionWarm, []string{NoRole, RoleCore, RoleEgress, RoleStorage}},
+	{ScopeServiceAssignment, SectionEndpoints, []string{RoleIngress}},
+	{ScopeServiceAssignment, SectionEntry, []string{RoleIngress}},
+	{ScopeServiceAssignment, SectionResources, []string{NoRole, RoleCore, RoleEgress}},
+	{ScopeServiceAssignment, SectionSecrets, []string{NoRole, RoleCore, RoleEgress}},
+	{ScopeServiceAssignment, SectionServices, []string{NoRole, RoleCore, RoleEgress}},
+	{ScopeRoutePolicy, SectionEntry, []string{RoleCore, RoleIngress}},
+	{ScopeRoutePolicy, SectionRoutes, []string{NoRole, RoleCore, RoleEgress}},
+	{ScopeQoSPolicy, SectionClasses, []string{NoRole, RoleCore, RoleEgress}},
+	{ScopeQoSPolicy, SectionSessions, []string{RoleCore, RoleIngress, RoleThin}},
+	{ScopeStorageDirectory, SectionEndpoints, []string{NoRole, RoleCore, RoleIngress, RoleEgress, RoleStorage, RoleThin}},
+	{ScopeStorageDirectory, SectionShards, []string{RoleStorage}},
+	{ScopeDegradedModePolicy, SectionWhole, []string{NoRole, RoleCore, RoleIngress, RoleEgress, RoleStorage}},
 }
 
 // MayHold reports whether a node that has roles may hold a section of scope:
 // each of its roles must allow it. A role that is not known here allows nothing
-// that has a row.
+// that has a row. Of SectionWhole it reports whether they may hold the scope at
+// all, which they may if they may hold one of its sections.
 func MayHold(scope Scope, section string, roles []string) bool {
+	rule := ruleOf(scope)
+	if section == SectionWhole && rule != nil && rule.sections != nil {
+		return slices.ContainsFunc(rule.sections, func(s string) bool { return mayHold(scope, s, roles) })
+	}
+	return mayHold(scope, section, roles)
+}
+
+func mayHold(scope Scope, section string, roles []string) bool {
 	for _, rule := range roleRules {
 		if rule.scope != scope || rule.section != section {
 			continue

@@ -40,7 +40,7 @@ var runtimeRefusals = []struct {
 		x.header.Subject = NodeSubject(f.me, identity.KeyID{8})
 	}},
 	{check: checkSubject, name: "a group", reason: ReasonSubject, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
-		x.header.Subject = RoleSubject("ingress")
+		x.header.Subject = GroupSubject(x.header.Roles, x.header.OrganizationIDs)
 	}},
 	{check: checkSigner, name: "a key for other scopes", reason: ReasonSigner, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
 		g.trust.Bundle = f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys[0].Scopes = []Scope{ScopeNodeBootstrap} }), f.trust())
@@ -180,25 +180,66 @@ func TestRuntime(t *testing.T) {
 	}
 }
 
+// mayHoldTable is the table of snapshots.md, Scopes, by role: what each may hold of what
+// is not for everybody.
+var mayHoldTable = []struct {
+	roles []string
+	holds []string
+}{
+	{nil, []string{
+		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/active", "peer_directory/bootstrap", "peer_directory/warm",
+		"service_assignment/resources", "service_assignment/secrets", "service_assignment/services", "route_policy/routes",
+		"qos_policy/classes", "storage_directory/endpoints", "degraded_mode_policy/"}},
+	{[]string{RoleCore}, []string{
+		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/active", "peer_directory/bootstrap", "peer_directory/warm",
+		"service_assignment/resources", "service_assignment/secrets", "service_assignment/services", "route_policy/entry", "route_policy/routes",
+		"qos_policy/classes", "qos_policy/sessions", "storage_directory/endpoints", "degraded_mode_policy/"}},
+	{[]string{RoleIngress}, []string{
+		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/bootstrap", "service_assignment/endpoints", "service_assignment/entry",
+		"route_policy/entry", "qos_policy/sessions", "storage_directory/endpoints", "degraded_mode_policy/"}},
+	{[]string{RoleEgress}, []string{
+		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/active", "peer_directory/bootstrap", "peer_directory/warm",
+		"service_assignment/resources", "service_assignment/secrets", "service_assignment/services", "route_policy/routes",
+		"qos_policy/classes", "storage_directory/endpoints", "degraded_mode_policy/"}},
+	{[]string{RoleStorage}, []string{
+		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/active", "peer_directory/bootstrap", "peer_directory/warm",
+		"storage_directory/endpoints", "storage_directory/shards", "degraded_mode_policy/"}},
+	{[]string{RoleThin}, []string{"peer_directory/bootstrap", "qos_policy/sessions", "storage_directory/endpoints"}},
+	// Each role must allow it.
+	{[]string{RoleCore, RoleIngress}, []string{
+		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/bootstrap", "route_policy/entry", "qos_policy/sessions",
+		"storage_directory/endpoints", "degraded_mode_policy/"}},
+	{[]string{RoleCore, RoleThin}, []string{"peer_directory/bootstrap", "qos_policy/sessions", "storage_directory/endpoints"}},
+	{[]string{"relay"}, nil}, // of tomorrow
+	{[]string{""}, nil},
+}
+
 func TestMayHold(t *testing.T) {
-	for _, rule := range roleRules {
-		if ruleOf(rule.scope) == nil || !slices.Contains(rule.roles, RoleCore) || slices.Contains(rule.roles, RoleThin) {
-			t.Errorf("%s %s: %v", rule.scope, rule.section, rule.roles)
-		}
-		for _, role := range rule.roles {
-			if roles := []string{role}; role != NoRole && !MayHold(rule.scope, rule.section, roles) {
-				t.Errorf("%s %s: role %q may not hold it", rule.scope, rule.section, role)
+	for _, row := range mayHoldTable {
+		var got []string
+		whole := map[Scope]bool{}
+		for _, rule := range roleRules {
+			if MayHold(rule.scope, rule.section, row.roles) {
+				got = append(got, string(rule.scope)+"/"+rule.section)
+				whole[rule.scope] = true
 			}
 		}
-		for name, roles := range map[string][]string{
-			"thin": {RoleThin}, "thin beside another": {RoleCore, RoleThin}, "of tomorrow": {"relay"}, "blank": {""},
-		} {
-			if MayHold(rule.scope, rule.section, roles) {
-				t.Errorf("%s %s: roles %s may hold it", rule.scope, rule.section, name)
+		if !slices.Equal(got, row.holds) {
+			t.Errorf("roles %q may hold\n%q, want\n%q", row.roles, got, row.holds)
+		}
+		for _, rule := range scopeRules {
+			want := whole[rule.scope] || rule.sections == nil
+			if MayHold(rule.scope, SectionWhole, row.roles) != want {
+				t.Errorf("roles %q, all of %s: want %v", row.roles, rule.scope, want)
 			}
 		}
-		if !MayHold(rule.scope, rule.section, nil) {
-			t.Errorf("%s %s: a node without a role may not hold it", rule.scope, rule.section)
+	}
+	// A section of a scope that is ruled by sections has a row each.
+	for _, rule := range scopeRules {
+		for _, section := range rule.sections {
+			if !slices.ContainsFunc(roleRules, func(r roleRule) bool { return r.scope == rule.scope && r.section == section }) {
+				t.Errorf("%s/%s has no row", rule.scope, section)
+			}
 		}
 	}
 	if !MayHold(ScopeNodeRuntime, "state", []string{RoleThin}) {

@@ -77,6 +77,19 @@ func findSecret(s string, odd bool) string {
 	return findForms(s, lowerASCII(s))
 }
 
+// SecretIn says what kind of raw secret check 12 would find in text, or "". name
+// is that of the setting whose value text is; "": of none. It is for whoever wants
+// to refuse it before it is signed.
+func SecretIn(name, text string) string {
+	if text == "" {
+		return ""
+	}
+	if kind := secretName(name); kind != "" {
+		return kind
+	}
+	return findSecret(text, true)
+}
+
 // plainForms are the forms of secretForms that are plain, and plainStarts their
 // first bytes.
 var plainForms, plainStarts = func() (forms []*secretForm, starts [256]bool) {
@@ -152,4 +165,22 @@ func tokenRun(s string) int {
 		}
 	}
 	return len(s)
+}
+
+// secretNames end the names of parameters that hold secrets.
+var secretNames = []string{
+	"password", "passwd", "passphrase", "pwd", "secret", "token", "api_key", "api-key", "apikey", "private_key", "private-key",
+	"access_key", "access-key", "account_key", "accountkey", "credential", "credentials",
+}
+
+// secretName returns what a parameter holds by its name, whatever its value looks
+// like, or "".
+func secretName(name string) string {
+	name = lowerASCII(name)
+	for _, end := range secretNames {
+		if strings.HasSuffix(name, end) {
+			return "value of a parameter named as a " + end
+		}
+	}
+	return ""
 }

@@ -281,16 +281,10 @@ type Draft struct {
 func Compose(h Header, content Content) (*Draft, error) {
 	h = h.clone()
 	h.SchemaVersion = schemaVersion
-	switch content.(type) {
-	case *TrustBundle:
-		h.ScopeType = ScopeTrustBundle
-	case *NodeBootstrap:
-		h.ScopeType = ScopeNodeBootstrap
-	case *NodeRuntime:
-		h.ScopeType = ScopeNodeRuntime
-	default:
-		return nil, fmt.Errorf("snapshot: content of type %T has no scope", content)
+	if content == nil {
+		return nil, errors.New("snapshot: no content to compose a snapshot of")
 	}
+	h.ScopeType = content.scope()
 	d := &Draft{}
 	c := &codec{}
 	content.walk(c)
@@ -322,7 +316,7 @@ func Compose(h Header, content Content) (*Draft, error) {
 		{checkLimits, limitOf("header", len(d.encoded), MaxHeader) + limitOf("content", len(d.content), v.rule.maxContent)},
 		{checkSchema, v.schemaFault()},
 		{checkCluster, faultIf(!me.IsZero() && me.Cluster() != h.ClusterID, "the subject is of another cluster")},
-		{checkSubject, v.subjectKindFault()},
+		{checkSubject, v.subjectFormFault()},
 		{checkEpoch, faultIf(!inVersions(h.AuthorityEpoch), "authority_epoch is not within 1 and 2^53")},
 		{checkVersion, faultIf(!inVersions(h.ConfigVersion), "config_version is not within 1 and 2^53")},
 		{checkValidity, v.timesFault()},

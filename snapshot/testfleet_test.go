@@ -96,7 +96,7 @@ func (f *fleet) bundleContent() *TrustBundle {
 	for _, k := range f.keys {
 		b.ConfigKeys = append(b.ConfigKeys, ConfigKey{
 			Algorithm: AlgorithmTree, Key: public(k), NotBefore: f.now.Add(-time.Hour), NotAfter: f.now.Add(90 * 24 * time.Hour),
-			Scopes: []Scope{ScopeNodeBootstrap, ScopeNodeRuntime},
+			Scopes: slices.DeleteFunc(Scopes(), func(s Scope) bool { return s == ScopeTrustBundle }),
 		})
 	}
 	return b

@@ -4,7 +4,6 @@ import (
 	"crypto/ed25519"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
@@ -82,6 +81,54 @@ func (v *Verified) NodeRuntime() (NodeRuntime, bool) {
 		return r.clone(), true
 	}
 	return NodeRuntime{}, false
+}
+
+// PeerDirectory returns a copy of the content, if v is of scope peer_directory.
+func (v *Verified) PeerDirectory() (PeerDirectory, bool) {
+	if c, ok := v.content.(*PeerDirectory); ok {
+		return c.clone(), true
+	}
+	return PeerDirectory{}, false
+}
+
+// ServiceAssignment returns a copy of the content, if v is of scope service_assignment.
+func (v *Verified) ServiceAssignment() (ServiceAssignment, bool) {
+	if c, ok := v.content.(*ServiceAssignment); ok {
+		return c.clone(), true
+	}
+	return ServiceAssignment{}, false
+}
+
+// RoutePolicy returns a copy of the content, if v is of scope route_policy.
+func (v *Verified) RoutePolicy() (RoutePolicy, bool) {
+	if c, ok := v.content.(*RoutePolicy); ok {
+		return c.clone(), true
+	}
+	return RoutePolicy{}, false
+}
+
+// QoSPolicy returns a copy of the content, if v is of scope qos_policy.
+func (v *Verified) QoSPolicy() (QoSPolicy, bool) {
+	if c, ok := v.content.(*QoSPolicy); ok {
+		return c.clone(), true
+	}
+	return QoSPolicy{}, false
+}
+
+// StorageDirectory returns a copy of the content, if v is of scope storage_directory.
+func (v *Verified) StorageDirectory() (StorageDirectory, bool) {
+	if c, ok := v.content.(*StorageDirectory); ok {
+		return c.clone(), true
+	}
+	return StorageDirectory{}, false
+}
+
+// DegradedModePolicy returns a copy of the content, if v is of scope degraded_mode_policy.
+func (v *Verified) DegradedModePolicy() (DegradedModePolicy, bool) {
+	if c, ok := v.content.(*DegradedModePolicy); ok {
+		return c.clone(), true
+	}
+	return DegradedModePolicy{}, false
 }
 
 // Verify decides whether s may be activated by the node that trust describes,
@@ -289,11 +336,11 @@ func (v *verification) clusterFault() string {
 
 // subjectFault is check 3.
 func (v *verification) subjectFault() string {
-	if msg := v.subjectKindFault(); msg != "" {
+	if msg := v.subjectFormFault(); msg != "" {
 		return msg
 	}
 	s, mine := v.header.Subject, false
-	switch _, name, _ := strings.Cut(s.group, ":"); s.kind() {
+	switch s.kind() {
 	case subjectNode:
 		if s.node == v.trust.Me && s.incarnation != v.trust.Incarnation {
 			return "it is for another incarnation of this node, from before it enrolled again or after its name was given away"
@@ -301,10 +348,8 @@ func (v *verification) subjectFault() string {
 		mine = s == NodeSubject(v.trust.Me, v.trust.Incarnation)
 	case subjectCluster:
 		mine = true
-	case subjectRole:
-		mine = slices.Contains(v.trust.Roles, name)
-	case subjectOrganization:
-		mine = slices.Contains(v.trust.Organizations, name)
+	case subjectGroup:
+		mine = s == GroupSubject(v.trust.Roles, v.trust.Organizations)
 	}
 	if !mine {
 		return fmt.Sprintf("it is for %.120q, I am %s", s, v.trust.Me)
@@ -312,9 +357,14 @@ func (v *verification) subjectFault() string {
 	return ""
 }
 
-func (v *verification) subjectKindFault() string {
-	if v.header.Subject.kind()&v.rule.subjects == 0 {
-		return fmt.Sprintf("scope %s is not given to %.80q", v.header.ScopeType, v.header.Subject)
+// subjectFormFault is what Compose shares with check 3.
+func (v *verification) subjectFormFault() string {
+	h := &v.header
+	switch kind := h.Subject.kind(); {
+	case kind&v.rule.subjects == 0:
+		return fmt.Sprintf("scope %s is not given to %.80q", h.ScopeType, h.Subject)
+	case kind == subjectGroup && h.Subject != GroupSubject(h.Roles, h.OrganizationIDs):
+		return fmt.Sprintf("%.80q is not the group of roles %.200q and organizations %.200q", h.Subject, h.Roles, h.OrganizationIDs)
 	}
 	return ""
 }
@@ -438,6 +488,10 @@ func (v *verification) grantsFault() string {
 			if !slices.Contains(v.trust.Organizations, org) {
 				return fmt.Sprintf("it is for organization %.40q, which this node does not serve", org)
 			}
+		}
+		// Fewer roles may hold more: what one of them may not hold is no node's that has it.
+		if v.header.Subject.kind() == subjectNode && !slices.Equal(v.header.Roles, v.trust.Roles) {
+			return fmt.Sprintf("it is for roles %.200q, this node has %.200q", v.header.Roles, v.trust.Roles)
 		}
 	}
 	v.content = v.rule.content()

@@ -100,7 +100,7 @@ var refusals = []refusal{
 		return f.forge(func(x *forge) { x.header.SchemaVersion = 2 })
 	}},
 	{check: checkSchema, name: "scope not supported", reason: ReasonSchema, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
-		return f.forge(func(x *forge) { x.header.ScopeType = ScopeRoutePolicy })
+		return f.forge(func(x *forge) { x.header.ScopeType = "user_directory" })
 	}},
 	{check: checkSchema, name: "increment", reason: ReasonSchema, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.header.Base = &Base{ConfigVersion: 6, ContentHash: Digest{1}} })
@@ -132,9 +132,6 @@ var refusals = []refusal{
 		s := f.signedBootstrap(t)
 		g.trust.Incarnation[0]++
 		return s
-	}},
-	{check: checkSubject, name: "a role that is not mine", reason: ReasonSubject, make: func(t *testing.T, f *fleet, g *given) *Signed {
-		return f.signedBundle(t, func(h *Header, _ *TrustBundle) { h.Subject = RoleSubject("storage") })
 	}},
 	{check: checkSubject, name: "a group where the scope allows none", reason: ReasonSubject, fatal: true, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.forge(func(x *forge) { x.header.Subject = ClusterSubject() })
@@ -376,12 +373,11 @@ var refusals = []refusal{
 		})
 	}},
 
-	{check: checkContent, name: "older bundle to another subject", reason: ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
-		return f.signedBundle(t, func(h *Header, _ *TrustBundle) { h.Subject = RoleSubject("ingress"); h.ConfigVersion-- })
+	{check: checkContent, name: "older bundle, and no marks", reason: ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+		return f.signedBundle(t, func(h *Header, _ *TrustBundle) { h.ConfigVersion-- })
 	}},
-	{check: checkContent, name: "bundle of an older epoch to another subject", reason: ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
+	{check: checkContent, name: "bundle of an older epoch, and no marks", reason: ReasonContent, make: func(t *testing.T, f *fleet, g *given) *Signed {
 		return f.signedBundle(t, func(h *Header, b *TrustBundle) {
-			h.Subject = RoleSubject("ingress")
 			h.ConfigVersion++
 			h.AuthorityEpoch--
 			b.AuthorityEpoch--

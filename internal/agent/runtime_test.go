@@ -182,14 +182,6 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 	m := f.member(id)
 	a := n.mustOpen()
 	defer a.Close()
-	// A bundle for a group that the node is not in yet.
-	h := f.trustHeader()
-	h.Subject, h.ConfigVersion = snapshot.RoleSubject("storage"), h.ConfigVersion+1
-	group := f.signTrust(h, f.content())
-	f.must(n.take(a, group))
-	if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonSubject) {
-		t.Fatalf("a bundle for a group that the node is not in: %v", got)
-	}
 	var runtime *fealtyv1.SignedSnapshot
 	f.do(func() {
 		runtime = f.runtime(&m, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
@@ -216,10 +208,6 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 	}
 	if got := b.standing(a.me.ID); got != string(snapshot.MemberDraining) {
 		t.Errorf("it is %s", got)
-	}
-	f.must(n.take(a, group))
-	if trustVersion(a) != h.ConfigVersion {
-		t.Errorf("a bundle for its group: %v", a.status.refusals())
 	}
 	held := a.held()
 	for _, want := range []struct {

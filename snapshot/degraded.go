@@ -1,0 +1,77 @@
+package snapshot
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// MaxTrial bounds how long a snapshot may be on trial.
+const MaxTrial = 24 * time.Hour
+
+// DegradedModePolicy is the content of scope degraded_mode_policy: what a group may
+// do out of reach, and how it tries what is new. It only narrows the ceiling that
+// the node's own node_runtime sets: whoever acts on it takes the lesser of both.
+type DegradedModePolicy struct {
+	Allow []string // names of actions, sorted; names that a node does not know allow nothing
+
+	// Max, RouteTTL and SessionTTL bound how long a node works alone, and how long
+	// routes and sessions of before hold. 0: not at all.
+	Max        time.Duration
+	RouteTTL   time.Duration
+	SessionTTL time.Duration
+
+	Trials []Trial // sorted by scope
+}
+
+// Trial says how long a new snapshot of a scope is on trial after its activation.
+type Trial struct {
+	Scope    Scope
+	Duration time.Duration // above 0, at most MaxTrial
+}
+
+func (p *DegradedModePolicy) scope() Scope { return ScopeDegradedModePolicy }
+
+func (p *DegradedModePolicy) walk(c *codec) {
+	c.begin()
+	c.member("allow")
+	c.names(&p.Allow, maxNames, maxName)
+	c.member("max_seconds")
+	c.seconds(&p.Max)
+	c.member("route_ttl_seconds")
+	c.seconds(&p.RouteTTL)
+	c.member("session_ttl_seconds")
+	c.seconds(&p.SessionTTL)
+	c.member("trials")
+	dict(c, &p.Trials, len(Scopes()), validRecordName)
+	c.end()
+}
+
+func (t *Trial) key() *string { return (*string)(&t.Scope) }
+
+func (t *Trial) walk(c *codec) { c.seconds(&t.Duration) }
+
+// grants: without a row for the scope in the table of roles nothing is in it.
+func (p *DegradedModePolicy) grants(h *Header) string { return grantsOfSection(h, "") }
+
+func (p *DegradedModePolicy) fault(*Header) string {
+	if msg := faultOfNames(p.Allow); msg != "" {
+		return "allow: " + msg
+	}
+	for _, t := range p.Trials {
+		switch {
+		case !slices.Contains(Scopes(), t.Scope):
+			return fmt.Sprintf("trials: %.40q is no scope", t.Scope)
+		case t.Duration <= 0 || t.Duration > MaxTrial:
+			return fmt.Sprintf("trials: %s for %v, want above 0 and at most %v", t.Scope, t.Duration, MaxTrial)
+		}
+	}
+	return ""
+}
+
+// clone returns a copy that shares nothing that can be written.
+func (p *DegradedModePolicy) clone() DegradedModePolicy {
+	n := *p
+	n.Allow, n.Trials = slices.Clone(p.Allow), slices.Clone(p.Trials)
+	return n
+}

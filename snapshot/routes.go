@@ -1,0 +1,201 @@
+package snapshot
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// RoutePolicy is the content of scope route_policy: which way traffic goes. Lists
+// are sorted by name.
+type RoutePolicy struct {
+	Entry  []Route // for what comes in from outside
+	Routes []Route
+}
+
+// Route says where traffic of one kind goes. It names what it refers to: the
+// service and the peers are in other snapshots, and may not be there.
+type Route struct {
+	Name         string
+	Organization string        // "": the whole cluster's
+	Service      string        // "": of any
+	Match        string        // what the traffic looks like; "": all of it
+	To           []string      // peers or endpoints, in the order of preference
+	Via          []string      // peers to pass, in this order
+	Priority     int           // the highest one that matches counts
+	TTL          time.Duration // how long a decision may be kept; 0: not
+	Deny         bool          // it goes nowhere; To and Via are empty then
+}
+
+func (r *RoutePolicy) scope() Scope { return ScopeRoutePolicy }
+
+func (r *RoutePolicy) walk(c *codec) {
+	c.begin()
+	c.member(SectionEntry)
+	dict(c, &r.Entry, MaxRecords, validRecordName)
+	c.member(SectionRoutes)
+	dict(c, &r.Routes, MaxRecords, validRecordName)
+	c.end()
+}
+
+func (r *Route) key() *string  { return &r.Name }
+func (r *Route) owner() string { return r.Organization }
+
+func (r *Route) walk(c *codec) {
+	c.begin()
+	c.member("deny")
+	c.boolean(&r.Deny)
+	c.member("match")
+	c.text(&r.Match, MaxText)
+	c.member("organization")
+	c.text(&r.Organization, maxName)
+	c.member("priority")
+	c.number(&r.Priority, maxSeconds)
+	c.member("service")
+	c.text(&r.Service, maxRecordName)
+	c.member("to")
+	c.names(&r.To, MaxReferences, maxRecordName)
+	c.member("ttl_seconds")
+	c.seconds(&r.TTL)
+	c.member("via")
+	c.names(&r.Via, MaxReferences, maxRecordName)
+	c.end()
+}
+
+func (r *RoutePolicy) grants(h *Header) string {
+	if msg := grantsOf(h, SectionEntry, r.Entry); msg != "" {
+		return msg
+	}
+	return grantsOf(h, SectionRoutes, r.Routes)
+}
+
+func (r *RoutePolicy) fault(*Header) string {
+	for i := range r.Entry {
+		if msg := r.Entry[i].fault(); msg != "" {
+			return about(SectionEntry, r.Entry[i].Name, msg)
+		}
+	}
+	for i := range r.Routes {
+		if msg := r.Routes[i].fault(); msg != "" {
+			return about(SectionRoutes, r.Routes[i].Name, msg)
+		}
+	}
+	return ""
+}
+
+func (r *Route) fault() string {
+	switch {
+	case r.Service != "" && !validRecordName(r.Service):
+		return fmt.Sprintf("service %.80q is no name of a record", r.Service)
+	case r.Deny && len(r.To)+len(r.Via) > 0:
+		return "it denies, and says where to"
+	}
+	if msg := faultOfSequence(r.To); msg != "" {
+		return "to: " + msg
+	}
+	if msg := faultOfSequence(r.Via); msg != "" {
+		return "via: " + msg
+	}
+	return ""
+}
+
+// clone returns a copy that shares nothing that can be written.
+func (r *RoutePolicy) clone() RoutePolicy {
+	copied := func(routes []Route) []Route {
+		routes = slices.Clone(routes)
+		for i := range routes {
+			routes[i].To, routes[i].Via = slices.Clone(routes[i].To), slices.Clone(routes[i].Via)
+		}
+		return routes
+	}
+	return RoutePolicy{copied(r.Entry), copied(r.Routes)}
+}
+
+// QoSPolicy is the content of scope qos_policy: how much of the network and how
+// many sessions there are for whom. Lists are sorted by name.
+type QoSPolicy struct {
+	Classes  []QoSClass
+	Sessions []SessionPolicy
+}
+
+// QoSClass is a share of the network. Services name their class.
+type QoSClass struct {
+	Name         string
+	Organization string // "": the whole cluster's
+	Priority     int    // the highest one goes first
+	MinKbps      uint64
+	MaxKbps      uint64 // 0: no bound; else not below MinKbps
+}
+
+// SessionPolicy bounds the sessions of one role.
+type SessionPolicy struct {
+	Name         string
+	Organization string        // "": the whole cluster's
+	TTL          time.Duration // 0: no bound of its own
+	Idle         time.Duration // 0: no bound of its own
+	Max          int           // 0: no bound of its own
+}
+
+func (q *QoSPolicy) scope() Scope { return ScopeQoSPolicy }
+
+func (q *QoSPolicy) walk(c *codec) {
+	c.begin()
+	c.member(SectionClasses)
+	dict(c, &q.Classes, MaxRecords, validRecordName)
+	c.member(SectionSessions)
+	dict(c, &q.Sessions, MaxRecords, validRecordName)
+	c.end()
+}
+
+func (q *QoSClass) key() *string  { return &q.Name }
+func (q *QoSClass) owner() string { return q.Organization }
+
+func (q *QoSClass) walk(c *codec) {
+	c.begin()
+	c.member("max_kbps")
+	c.number64(&q.MaxKbps)
+	c.member("min_kbps")
+	c.number64(&q.MinKbps)
+	c.member("organization")
+	c.text(&q.Organization, maxName)
+	c.member("priority")
+	c.number(&q.Priority, maxSeconds)
+	c.end()
+}
+
+func (s *SessionPolicy) key() *string  { return &s.Name }
+func (s *SessionPolicy) owner() string { return s.Organization }
+
+func (s *SessionPolicy) walk(c *codec) {
+	c.begin()
+	c.member("idle_seconds")
+	c.seconds(&s.Idle)
+	c.member("max")
+	c.number(&s.Max, maxSeconds)
+	c.member("organization")
+	c.text(&s.Organization, maxName)
+	c.member("ttl_seconds")
+	c.seconds(&s.TTL)
+	c.end()
+}
+
+func (q *QoSPolicy) grants(h *Header) string {
+	if msg := grantsOf(h, SectionClasses, q.Classes); msg != "" {
+		return msg
+	}
+	return grantsOf(h, SectionSessions, q.Sessions)
+}
+
+func (q *QoSPolicy) fault(*Header) string {
+	for i := range q.Classes {
+		if class := &q.Classes[i]; class.MaxKbps != 0 && class.MaxKbps < class.MinKbps {
+			return about(SectionClasses, class.Name, fmt.Sprintf("at most %d kbps, and at least %d", class.MaxKbps, class.MinKbps))
+		}
+	}
+	return ""
+}
+
+// clone returns a copy that shares nothing that can be written.
+func (q *QoSPolicy) clone() QoSPolicy {
+	return QoSPolicy{slices.Clone(q.Classes), slices.Clone(q.Sessions)}
+}

@@ -1,0 +1,129 @@
+package snapshot
+
+import (
+	"fmt"
+	"slices"
+)
+
+// StorageDirectory is the content of scope storage_directory: where snapshots are
+// kept beside the coordinators, and who keeps which shard of them. Lists are
+// sorted by name or, of names, as strings, without duplicates.
+type StorageDirectory struct {
+	Endpoints []StorageEndpoint
+	Shards    []StorageShard
+}
+
+// StorageEndpoint is a place to get snapshots from. What comes from there is
+// verified as if anybody had brought it.
+type StorageEndpoint struct {
+	Name         string
+	Organization string // "": the whole cluster's
+	URL          string
+	Families     []Scope // the scopes that are there; at least one
+	Priority     int     // the highest one first
+}
+
+// StorageShard is a part of the stored snapshots, and the members that keep it.
+type StorageShard struct {
+	Name         string
+	Organization string   // "": the whole cluster's
+	Families     []Scope  // the scopes in it; at least one
+	Replicas     []string // peers
+	Factor       int      // of them, how many are to have it; at least 1
+}
+
+func (d *StorageDirectory) scope() Scope { return ScopeStorageDirectory }
+
+func (d *StorageDirectory) walk(c *codec) {
+	c.begin()
+	c.member(SectionEndpoints)
+	dict(c, &d.Endpoints, MaxRecords, validRecordName)
+	c.member(SectionShards)
+	dict(c, &d.Shards, MaxRecords, validRecordName)
+	c.end()
+}
+
+func (e *StorageEndpoint) key() *string  { return &e.Name }
+func (e *StorageEndpoint) owner() string { return e.Organization }
+
+func (e *StorageEndpoint) walk(c *codec) {
+	c.begin()
+	c.member("families")
+	walkScopes(c, &e.Families)
+	c.member("organization")
+	c.text(&e.Organization, maxName)
+	c.member("priority")
+	c.number(&e.Priority, maxSeconds)
+	c.member("url")
+	c.text(&e.URL, MaxText)
+	c.end()
+}
+
+func (s *StorageShard) key() *string  { return &s.Name }
+func (s *StorageShard) owner() string { return s.Organization }
+
+func (s *StorageShard) walk(c *codec) {
+	c.begin()
+	c.member("factor")
+	c.number(&s.Factor, MaxReferences)
+	c.member("families")
+	walkScopes(c, &s.Families)
+	c.member("organization")
+	c.text(&s.Organization, maxName)
+	c.member("replicas")
+	c.names(&s.Replicas, MaxReferences, maxRecordName)
+	c.end()
+}
+
+func (d *StorageDirectory) grants(h *Header) string {
+	if msg := grantsOf(h, SectionEndpoints, d.Endpoints); msg != "" {
+		return msg
+	}
+	return grantsOf(h, SectionShards, d.Shards)
+}
+
+func (d *StorageDirectory) fault(*Header) string {
+	for i := range d.Endpoints {
+		e := &d.Endpoints[i]
+		msg := faultOfFamilies(e.Families)
+		if !validLine(e.URL, MaxText) {
+			msg = fmt.Sprintf("%.80q is no URL", e.URL)
+		}
+		if msg != "" {
+			return about(SectionEndpoints, e.Name, msg)
+		}
+	}
+	for i := range d.Shards {
+		s := &d.Shards[i]
+		msg := faultOfFamilies(s.Families)
+		if msg == "" {
+			msg = faultOfReferences(s.Replicas)
+		}
+		if s.Factor < 1 {
+			msg = "a factor of 0"
+		}
+		if msg != "" {
+			return about(SectionShards, s.Name, msg)
+		}
+	}
+	return ""
+}
+
+func faultOfFamilies(families []Scope) string {
+	if len(families) == 0 {
+		return "no families"
+	}
+	return faultOfScopes(families)
+}
+
+// clone returns a copy that shares nothing that can be written.
+func (d *StorageDirectory) clone() StorageDirectory {
+	n := StorageDirectory{slices.Clone(d.Endpoints), slices.Clone(d.Shards)}
+	for i := range n.Endpoints {
+		n.Endpoints[i].Families = slices.Clone(n.Endpoints[i].Families)
+	}
+	for i := range n.Shards {
+		n.Shards[i].Families, n.Shards[i].Replicas = slices.Clone(n.Shards[i].Families), slices.Clone(n.Shards[i].Replicas)
+	}
+	return n
+}
