@@ -177,7 +177,7 @@ func (d *delivery) sendRuntime(ctx context.Context) error {
 	if !p.serves() || p.state.value.AuthorityEpoch > d.trust.epoch {
 		return nil
 	}
-	i, ok := p.find(string(d.id.Kind()) + "/" + d.id.Name())
+	i, ok := p.find(runtimePath(string(d.id.Kind()) + "/" + d.id.Name()))
 	if !ok {
 		return nil
 	}

@@ -19,13 +19,16 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// The publication: the current node_runtime headers of all members, and the one
-// record that signs them. All of it is derived, and can be made again from the
-// members and the manifest. Keys, all under the record MAC:
+// The publication: the current headers of all subjects, one for each (scope,
+// subject), and the one record that signs them. All of it is derived, and can be
+// made again from the members and the manifest. Keys, all under the record MAC:
 //
-//	publication/state                 the record in force, and what it stands on
-//	publication/header/<kind>/<name>  the header of a member, exact bytes
-//	publication/content/<sha256>      content, shared by the members that are told the same
+//	publication/state                              the record in force, and what it stands on
+//	publication/header/<scope>/node/<kind>/<name>  a header for one member, exact bytes
+//	publication/content/<sha256>                   content, shared by those that are told the same
+//
+// A header at any other key is a stray: the next generation removes it, and makes
+// again what its subject lacks.
 //
 // Every change of any of them writes publication/state, on the condition that it
 // is still at the version that the change was made from. So that version is the
@@ -57,9 +60,9 @@ const (
 	// which a newer one is made over the same headers.
 	publicationFresh = 15 * time.Minute
 	publicationRenew = 5 * time.Minute
-	// runtimeLife is the hard end of a node_runtime. At half of it a member gets a
-	// new header over the same content.
-	runtimeLife = 30 * 24 * time.Hour
+	// headerLife is the hard end of a header. At half of it its subject gets a new one
+	// over the same content.
+	headerLife = 30 * 24 * time.Hour
 )
 
 // publicationRecord is publication/state.
@@ -103,40 +106,80 @@ func (r publicationRecord) addresses() []string {
 	return out
 }
 
-// headerRecord is the current header of one member, with what its maker needs to
-// know of it.
+// headerRecord is the current header of one subject in one scope, with what its
+// maker needs to know of it.
 type headerRecord struct {
-	Header         []byte         `json:"header"`
-	Content        string         `json:"content"` // SHA-256, hex: the name of its record
-	Incarnation    identity.KeyID `json:"incarnation"`
-	AuthorityEpoch uint64         `json:"authority_epoch"`
-	ConfigVersion  uint64         `json:"config_version"`
-	IssuedAt       time.Time      `json:"issued_at"`
+	Header         []byte    `json:"header"`
+	Content        string    `json:"content"` // SHA-256, hex: the name of its record
+	Subject        string    `json:"subject"`
+	AuthorityEpoch uint64    `json:"authority_epoch"`
+	ConfigVersion  uint64    `json:"config_version"`
+	IssuedAt       time.Time `json:"issued_at"`
 }
 
-// published is one member's header in a publication.
+// published is one header in a publication.
 type published struct {
-	path   string // <kind>/<name>
+	headerPath
 	header headerRecord
 	leaf   snapshot.Digest
+}
+
+// headerPath says which header it is: its key, without the prefix, in parts.
+type headerPath struct {
+	scope  snapshot.Scope
+	member string // <kind>/<name>
+}
+
+func (p headerPath) String() string { return string(p.scope) + "/node/" + p.member }
+
+// parseHeaderPath reads what String prints, and nothing else.
+func parseHeaderPath(s string) (headerPath, bool) {
+	scope, rest, _ := strings.Cut(s, "/")
+	member, ok := strings.CutPrefix(rest, "node/")
+	kind, name, named := strings.Cut(member, "/")
+	p := headerPath{snapshot.Scope(scope), member}
+	return p, ok && named && name != "" && identity.Kind(kind).Valid() && slices.Contains(snapshot.Scopes(), p.scope)
+}
+
+// nodeScopes are the scopes in which each member has a header of its own.
+func nodeScopes() []snapshot.Scope { return []snapshot.Scope{snapshot.ScopeNodeRuntime} }
+
+// runtimePath is the path of a member's node_runtime.
+func runtimePath(member string) headerPath { return headerPath{snapshot.ScopeNodeRuntime, member} }
+
+// compareHeaders is the order of headers in the tree.
+func compareHeaders(a, b headerPath) int {
+	return cmp.Or(cmp.Compare(a.scope, b.scope), cmp.Compare(a.member, b.member))
 }
 
 // publication is one version of what is served. It is immutable.
 type publication struct {
 	state   versioned[publicationRecord]
-	headers []published // by path; the leaves of the tree, in this order
+	headers []published // sorted; the leaves of the tree, in this order
 	tree    *snapshot.Tree
 	// contents are those that headers name, by their hash.
 	contents map[string][]byte
 	// broken: the headers are not those of the record. Somebody else wrote them.
 	broken bool
-	// strays are keys that no header of a member uses.
+	// strays are keys that no header uses.
 	strays []string
 }
 
-// find returns the index of a member's header.
-func (p *publication) find(path string) (int, bool) {
-	return slices.BinarySearchFunc(p.headers, path, func(h published, path string) int { return cmp.Compare(h.path, path) })
+// find returns the index of a header.
+func (p *publication) find(path headerPath) (int, bool) {
+	return slices.BinarySearchFunc(p.headers, path, func(h published, path headerPath) int { return compareHeaders(h.headerPath, path) })
+}
+
+// of returns the indices of the headers that a member gets, in their order:
+// nothing else is sent to it, nor handed out to it by hash.
+func (p *publication) of(kind identity.Kind, name string) []int {
+	var out []int
+	for _, scope := range nodeScopes() {
+		if i, ok := p.find(headerPath{scope, string(kind) + "/" + name}); ok {
+			out = append(out, i)
+		}
+	}
+	return out
 }
 
 // signed returns the envelope of header i.
@@ -155,7 +198,10 @@ func (p *publication) signed(i int) (*snapshot.Signed, error) {
 // uses reports whether a header or a content of p is stored at key.
 func (p *publication) uses(key string) bool {
 	if path, ok := strings.CutPrefix(key, headerPrefix); ok {
-		_, ok = p.find(path)
+		parsed, ok := parseHeaderPath(path)
+		if ok {
+			_, ok = p.find(parsed)
+		}
 		return ok
 	}
 	hash, ok := strings.CutPrefix(key, contentPrefix)
@@ -172,7 +218,7 @@ func (p *publication) message(i int) (*fealtyv1.SignedSnapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &fealtyv1.SignedSnapshot{Scope: string(snapshot.ScopeNodeRuntime), Envelope: raw}, nil
+	return &fealtyv1.SignedSnapshot{Scope: string(p.headers[i].scope), Envelope: raw}, nil
 }
 
 // serves reports whether p has a record under which its headers can be sent.
@@ -181,19 +227,19 @@ func (p *publication) serves() bool {
 }
 
 // with returns p after a commit that put some headers and dropped others.
-func (p *publication) with(put []published, drop map[string]bool, contents map[string][]byte) *publication {
+func (p *publication) with(put []published, drop map[headerPath]bool, contents map[string][]byte) *publication {
 	next := &publication{headers: make([]published, 0, len(p.headers)+len(put)), contents: make(map[string][]byte)}
-	changed := make(map[string]published, len(put))
+	changed := make(map[headerPath]bool, len(put))
 	for _, h := range put {
-		changed[h.path] = h
+		changed[h.headerPath] = true
 	}
 	for _, h := range p.headers {
-		if _, ok := changed[h.path]; !ok && !drop[h.path] {
+		if !changed[h.headerPath] && !drop[h.headerPath] {
 			next.headers = append(next.headers, h)
 		}
 	}
 	next.headers = append(next.headers, put...)
-	slices.SortFunc(next.headers, func(a, b published) int { return cmp.Compare(a.path, b.path) })
+	slices.SortFunc(next.headers, func(a, b published) int { return compareHeaders(a.headerPath, b.headerPath) })
 	leaves := make([]snapshot.Digest, len(next.headers))
 	for i, h := range next.headers {
 		leaves[i] = h.leaf
@@ -242,16 +288,22 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 				p.strays = append(p.strays, e.Key)
 				continue
 			}
-			headers = append(headers, published{e.Key[len(headerPrefix):], h.value, snapshot.LeafOf(s.manifest.Cluster, h.value.Header)})
+			path, ok := parseHeaderPath(e.Key[len(headerPrefix):])
+			if !ok { // as another release laid them out
+				p.strays = append(p.strays, e.Key)
+				continue
+			}
+			headers = append(headers, published{path, h.value, snapshot.LeafOf(s.manifest.Cluster, h.value.Header)})
 		default:
 			p.strays = append(p.strays, e.Key)
 		}
 	}
+	slices.SortFunc(headers, func(a, b published) int { return compareHeaders(a.headerPath, b.headerPath) })
 	used := make(map[string]bool)
 	var leaves []snapshot.Digest
 	for _, h := range headers {
 		if p.contents[h.header.Content] == nil || h.header.ConfigVersion < p.state.value.Since {
-			p.strays = append(p.strays, headerKey(h.path))
+			p.strays = append(p.strays, headerKey(h.headerPath))
 			continue
 		}
 		used[h.header.Content] = true
@@ -270,7 +322,7 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 		// with new versions, so that members take them.
 		p.broken = true
 		for _, h := range p.headers {
-			p.strays = append(p.strays, headerKey(h.path))
+			p.strays = append(p.strays, headerKey(h.headerPath))
 		}
 		p.headers, p.tree = nil, snapshot.NewTree(nil)
 		for hash := range p.contents {
@@ -325,7 +377,11 @@ func (c *Coordinator) contentsFit(after *state) error {
 		rec := memberRecord{Kind: e.Kind, Name: e.Name}
 		rec.cover(e)
 		content := runtimeContent(after, rec, snapshot.MemberActive, e, c.advertised())
-		if _, _, _, err := compileHeader(after, rec, content, nil, 1, c.now()); err != nil {
+		t, err := runtimeTarget(after, rec, content)
+		if err == nil {
+			_, _, _, err = compileHeader(after, t, content, nil, 1, c.now())
+		}
+		if err != nil {
 			return explain.Wrap(err, explain.RequestField, "field", "manifest", "problem", fmt.Sprintf("the members of entry %s could not be told what they are: %v", e.Name, err))
 		}
 	}
@@ -362,31 +418,44 @@ func degradedPolicy(m *manifest.Manifest) snapshot.DegradedPolicy {
 	return p
 }
 
-// compileHeader makes the header of a member for generation, or returns the one
-// that it has: equal content keeps its version, and is written again only to
-// extend its validity. changed is false for the latter. content is the exact
-// bytes of the content.
-func compileHeader(s *state, rec memberRecord, content *snapshot.NodeRuntime, old *published, generation uint64, now time.Time) (h published, raw []byte, changed bool, err error) {
+// target is for whom a header is made.
+type target struct {
+	headerPath
+	subject       snapshot.Subject
+	roles         []string
+	organizations []string
+}
+
+// runtimeTarget is a member that is told content.
+func runtimeTarget(s *state, rec memberRecord, content *snapshot.NodeRuntime) (target, error) {
 	id, err := identity.New(s.manifest.Cluster, rec.Kind, rec.Name)
 	if err != nil {
-		return published{}, nil, false, err
+		return target{}, err
 	}
+	return target{runtimePath(rec.path()), snapshot.NodeSubject(id, rec.Incarnation), content.Roles, content.Organizations}, nil
+}
+
+// compileHeader makes the header of a target for generation, or returns the one
+// that it has: equal content keeps its version, and is written again only to
+// extend its validity. changed is false for the latter. raw is the exact bytes of
+// the content.
+func compileHeader(s *state, t target, content snapshot.Content, old *published, generation uint64, now time.Time) (h published, raw []byte, changed bool, err error) {
 	issued := now.UTC().Truncate(time.Second)
 	header := snapshot.Header{
-		ClusterID: s.manifest.Cluster, Subject: snapshot.NodeSubject(id, rec.Incarnation), ScopeType: snapshot.ScopeNodeRuntime,
-		Roles: content.Roles, OrganizationIDs: content.Organizations,
+		ClusterID: s.manifest.Cluster, Subject: t.subject, ScopeType: t.scope,
+		Roles: t.roles, OrganizationIDs: t.organizations,
 		ConfigVersion: generation, AuthorityEpoch: s.head.AuthorityEpoch,
 		IssuedAt: issued, ValidFrom: issued,
-		ExpiresAt: issued.Add(runtimeLife), RefreshAfter: issued.Add(runtimeLife / 2),
+		ExpiresAt: issued.Add(headerLife), RefreshAfter: issued.Add(headerLife / 2),
 	}
 	draft, err := snapshot.Compose(header, content)
 	if err != nil {
 		return published{}, nil, false, err
 	}
 	hash := draft.Header().ContentHash.String()
-	if old != nil && old.header.Content == hash && old.header.Incarnation == rec.Incarnation && old.header.AuthorityEpoch == s.head.AuthorityEpoch {
+	if old != nil && old.header.Content == hash && old.header.Subject == t.subject.String() && old.header.AuthorityEpoch == s.head.AuthorityEpoch {
 		age := issued.Sub(old.header.IssuedAt)
-		if age > -snapshot.ClockTolerance && age < runtimeLife/2 {
+		if age > -snapshot.ClockTolerance && age < headerLife/2 {
 			return *old, nil, false, nil
 		}
 		if age > 0 { // a renewal; one from a clock that was ahead could not be renewed, and takes a version
@@ -397,9 +466,9 @@ func compileHeader(s *state, rec memberRecord, content *snapshot.NodeRuntime, ol
 		}
 	}
 	return published{
-		path: rec.path(),
+		headerPath: t.headerPath,
 		header: headerRecord{
-			Header: draft.HeaderBytes(), Content: hash, Incarnation: rec.Incarnation,
+			Header: draft.HeaderBytes(), Content: hash, Subject: t.subject.String(),
 			AuthorityEpoch: header.AuthorityEpoch, ConfigVersion: header.ConfigVersion, IssuedAt: issued,
 		},
 		leaf: draft.Leaf(),
@@ -439,5 +508,5 @@ func (r publicationRecord) signedBy(keys []crypto.Signer) bool {
 	})
 }
 
-func contentKey(hash string) string { return contentPrefix + hash }
-func headerKey(path string) string  { return headerPrefix + path }
+func contentKey(hash string) string    { return contentPrefix + hash }
+func headerKey(path headerPath) string { return headerPrefix + path.String() }

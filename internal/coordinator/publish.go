@@ -39,9 +39,9 @@ func newPublisher() *publisher {
 	return &publisher{pending: make(map[string]bool), uncompiled: make(map[string]bool), contested: make(map[string]store.Revision)}
 }
 
-// sweepRuntime is how often every member is looked at though nothing changed: for
+// sweepHeaders is how often every member is looked at though nothing changed: for
 // headers that are to be renewed.
-const sweepRuntime = time.Hour
+const sweepHeaders = time.Hour
 
 // followPublication keeps what members are told up with the store until ctx ends.
 func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
@@ -153,7 +153,7 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 	c.publicationNews.tell()
 	c.publishedAll(b, w)
 	c.log.LogAttrs(ctx, slog.LevelDebug, "published", slog.Uint64("generation", after.state.value.Generation),
-		slog.Int("members", len(after.headers)), slog.Int("changed", len(w.put)), slog.Int("dropped", len(w.drop)))
+		slog.Int("headers", len(after.headers)), slog.Int("changed", len(w.put)), slog.Int("dropped", len(w.drop)))
 	return w.more || len(after.strays) > 0, nil
 }
 
@@ -209,7 +209,7 @@ func (c *Coordinator) nextPublicationState(s *state, p *publication) (publicatio
 // collect notes which members to look at.
 func (b *publisher) collect(c *Coordinator, s *state, p *publication, addresses []string, now time.Time) {
 	maps.Copy(b.pending, c.members.takeTouched())
-	if b.head == s.head.Hash && slices.Equal(b.addresses, addresses) && !p.broken && now.Sub(b.swept).Abs() < sweepRuntime {
+	if b.head == s.head.Hash && slices.Equal(b.addresses, addresses) && !p.broken && now.Sub(b.swept).Abs() < sweepHeaders {
 		return
 	}
 	b.head, b.addresses, b.swept = s.head.Hash, addresses, now
@@ -217,14 +217,14 @@ func (b *publisher) collect(c *Coordinator, s *state, p *publication, addresses 
 		b.pending[path] = true
 	}
 	for _, h := range p.headers {
-		b.pending[h.path] = true
+		b.pending[h.member] = true
 	}
 }
 
 // work is what one generation changes.
 type work struct {
 	put      []published
-	drop     map[string]bool
+	drop     map[headerPath]bool
 	contents map[string][]byte         // new ones, by hash
 	require  map[string]store.Revision // the member records that it was made from
 	done     []string                  // the members that were looked at
@@ -237,7 +237,7 @@ func (w *work) changes() bool { return len(w.put) > 0 || len(w.drop) > 0 }
 // the very revision at which it is committed.
 func (w *work) write(ch *change, p, after *publication) {
 	for _, h := range w.put {
-		ch.write(headerKey(h.path), h.header)
+		ch.write(headerKey(h.headerPath), h.header)
 	}
 	for path := range w.drop {
 		ch.drop(headerKey(path))
@@ -273,7 +273,7 @@ func (w *work) write(ch *change, p, after *publication) {
 // maxPublished headers. A member that fails keeps its last header, with an alarm;
 // it blocks nobody.
 func (c *Coordinator) compile(ctx context.Context, s *state, b *publisher, p *publication, addresses []string, generation uint64, now time.Time) *work {
-	w := &work{drop: make(map[string]bool), contents: make(map[string][]byte), require: make(map[string]store.Revision)}
+	w := &work{drop: make(map[headerPath]bool), contents: make(map[string][]byte), require: make(map[string]store.Revision)}
 	for _, path := range slices.Sorted(maps.Keys(b.pending)) {
 		if len(w.put)+len(w.drop) == maxPublished {
 			w.more = true
@@ -286,7 +286,7 @@ func (c *Coordinator) compile(ctx context.Context, s *state, b *publisher, p *pu
 		delete(b.contested, path)
 		w.done = append(w.done, path)
 		var old *published
-		if i, ok := p.find(path); ok {
+		if i, ok := p.find(runtimePath(path)); ok {
 			old = &p.headers[i]
 		}
 		content, ok := (*snapshot.NodeRuntime)(nil), false
@@ -296,11 +296,17 @@ func (c *Coordinator) compile(ctx context.Context, s *state, b *publisher, p *pu
 		if !ok {
 			delete(b.uncompiled, path)
 			if old != nil {
-				w.drop[path], w.require[path] = true, member.version
+				w.drop[old.headerPath], w.require[path] = true, member.version
 			}
 			continue
 		}
-		h, raw, changed, err := compileHeader(s, member.record, content, old, generation, now)
+		var h published
+		var raw []byte
+		var changed bool
+		t, err := runtimeTarget(s, member.record, content)
+		if err == nil {
+			h, raw, changed, err = compileHeader(s, t, content, old, generation, now)
+		}
 		if err == nil {
 			err = c.faults.Hit("publish.compile." + path)
 		}

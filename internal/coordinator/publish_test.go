@@ -91,7 +91,7 @@ func (r *reader) follow(d *desk) {
 // read verifies and accepts what p has for the node.
 func (r *reader) read(d *desk, p *publication) (*snapshot.Verified, error) {
 	d.t.Helper()
-	i, ok := p.find(string(r.trust.Me.Kind()) + "/" + r.trust.Me.Name())
+	i, ok := p.find(runtimePath(string(r.trust.Me.Kind()) + "/" + r.trust.Me.Name()))
 	if !ok {
 		return nil, errors.New("nothing is published for it")
 	}
@@ -156,8 +156,8 @@ func TestPublish(t *testing.T) {
 		m := d.joined("m")
 		p := d.mustPublish(b)
 		m.reader().mustRead(d, p)
-		i, _ := p.find("data/a")
-		if j, _ := first.find("data/a"); !bytes.Equal(p.headers[i].header.Header, first.headers[j].header.Header) {
+		i, _ := p.find(runtimePath("data/a"))
+		if j, _ := first.find(runtimePath("data/a")); !bytes.Equal(p.headers[i].header.Header, first.headers[j].header.Header) {
 			t.Fatal("the header of another member changed")
 		}
 		v := ra.mustRead(d, p) // a newer record over the same header
@@ -181,7 +181,7 @@ func TestPublish(t *testing.T) {
 		}
 	})
 	t.Run("a header is renewed at half of its life", func(t *testing.T) {
-		d.advance(runtimeLife / 2)
+		d.advance(headerLife / 2)
 		if err := d.c.refreshTrust(t.Context(), d.state(), true); err != nil {
 			t.Fatal(err)
 		}
@@ -213,7 +213,7 @@ func TestPublish(t *testing.T) {
 		}
 	})
 	t.Run("a member is drained, and is not any more", func(t *testing.T) {
-		i, _ := d.mustPublish(b).find("data/a")
+		i, _ := d.mustPublish(b).find(runtimePath("data/a"))
 		was := d.c.publication.Load().headers[i].header.ConfigVersion
 		for _, c := range []struct {
 			drain bool
@@ -236,7 +236,7 @@ func TestPublish(t *testing.T) {
 		d.remove(t, identity.Data, "z")
 		d.follow(d.c)
 		p := d.mustPublish(b)
-		if _, ok := p.find("data/z"); ok || slices.Contains(d.store.keys(headerPrefix), headerKey("data/z")) {
+		if _, ok := p.find(runtimePath("data/z")); ok || slices.Contains(d.store.keys(headerPrefix), headerKey(runtimePath("data/z"))) {
 			t.Fatal("it still has a header")
 		}
 	})
@@ -280,8 +280,8 @@ func TestPublicationIsRepaired(t *testing.T) {
 		do     func([]byte) []byte
 		forged bool
 	}{
-		{"header altered", func(*desk) string { return headerKey("data/a") }, flip, true},
-		{"header deleted", func(*desk) string { return headerKey("data/a") }, gone, false},
+		{"header altered", func(*desk) string { return headerKey(runtimePath("data/a")) }, flip, true},
+		{"header deleted", func(*desk) string { return headerKey(runtimePath("data/a")) }, gone, false},
 		{"content altered", func(d *desk) string { return d.store.keys(contentPrefix)[0] }, flip, true},
 		{"content deleted", func(d *desk) string { return d.store.keys(contentPrefix)[0] }, gone, false},
 		{"record altered", func(*desk) string { return publicationStateKey }, flip, true},
@@ -317,7 +317,7 @@ func TestPublicationIsRepaired(t *testing.T) {
 		a := d.joined("a").reader()
 		was := d.mustPublish(newPublisher())
 		a.mustRead(d, was)
-		old := d.store.snapshot()[headerKey("data/a")].Value
+		old := d.store.snapshot()[headerKey(runtimePath("data/a"))].Value
 		d.drain(t, "a")
 		d.follow(d.c)
 		a.mustRead(d, d.mustPublish(newPublisher()))
@@ -326,7 +326,7 @@ func TestPublicationIsRepaired(t *testing.T) {
 		}
 		d.follow(d.c)
 		newest := a.mustRead(d, d.mustPublish(newPublisher()))
-		if !d.store.alter(headerKey("data/a"), func([]byte) []byte { return old }) {
+		if !d.store.alter(headerKey(runtimePath("data/a")), func([]byte) []byte { return old }) {
 			t.Fatal("there is no such key")
 		}
 		d.restart()
@@ -335,6 +335,39 @@ func TestPublicationIsRepaired(t *testing.T) {
 		}
 		if len(d.store.keys(headerPrefix)) != 1 || len(d.store.keys(contentPrefix)) != 1 {
 			t.Fatalf("keys %v", d.store.keys(publicationPrefix))
+		}
+	})
+	t.Run("another layout", func(t *testing.T) {
+		// Headers that lie where an earlier release kept them are made again, once.
+		d := testDesk(t)
+		a := d.joined("a").reader()
+		was := a.mustRead(d, d.mustPublish(newPublisher()))
+		content := d.store.snapshot()[d.store.keys(contentPrefix)[0]]
+		for _, key := range []string{headerPrefix + "data/a", headerPrefix + "unknown/node/data/a", headerPrefix + "node_runtime/data/a", headerPrefix + "node_runtime/node/data/"} {
+			s := d.state()
+			ch := s.records.newChange(s.headVersion)
+			i, _ := d.c.publication.Load().find(runtimePath("data/a"))
+			ch.write(key, d.c.publication.Load().headers[i].header)
+			if _, err := ch.commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.store.alter(headerKey(runtimePath("data/a")), func([]byte) []byte { return nil })
+		d.restart()
+		b := newPublisher()
+		if v := a.mustRead(d, d.mustPublish(b)); v.Header().ConfigVersion <= was.Header().ConfigVersion || v.Header().ContentHash != was.Header().ContentHash {
+			t.Fatalf("version %d after %d", v.Header().ConfigVersion, was.Header().ConfigVersion)
+		}
+		if keys := d.store.keys(headerPrefix); !slices.Equal(keys, []string{headerKey(runtimePath("data/a"))}) {
+			t.Fatalf("headers are kept at %v", keys)
+		}
+		if d.store.snapshot()[d.store.keys(contentPrefix)[0]].Key != content.Key {
+			t.Fatal("another content")
+		}
+		version := d.store.snapshot()[publicationStateKey].Version
+		d.restart()
+		if d.mustPublish(newPublisher()); d.store.snapshot()[publicationStateKey].Version != version {
+			t.Fatal("it is made again a second time")
 		}
 	})
 	t.Run("foreign key", func(t *testing.T) {
@@ -417,7 +450,7 @@ func TestContestedMember(t *testing.T) {
 			if c, _ := z.mustRead(d, p).NodeRuntime(); !slices.Equal(c.Roles, []string{"ingress"}) {
 				t.Fatalf("the other has %+v", c)
 			}
-			if _, ok := p.find("data/a"); !ok {
+			if _, ok := p.find(runtimePath("data/a")); !ok {
 				t.Fatal("it lost its last header")
 			}
 		})
@@ -478,7 +511,7 @@ func TestRepairInTurn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, key := range []string{headerKey("data/n0000"), publicationStateKey} {
+	for _, key := range []string{headerKey(runtimePath("data/n0000")), publicationStateKey} {
 		if !d.store.alter(key, func([]byte) []byte { return nil }) {
 			t.Fatal("there is no such key")
 		}
