@@ -28,6 +28,7 @@ const (
 	ofJoin        group = "join"
 	ofLogin       group = "login"
 	ofDev         group = "dev"
+	ofSnapshot    group = "snapshot"
 
 	// Parts of client that other commands need too.
 	addresses  group = "coordinators"
@@ -129,7 +130,7 @@ func settings() []*setting {
 			zero: "admin.sock in the coordinator's folder",
 			more: "A path of at most 107 bytes: the system allows no longer ones."},
 
-		{key: "data", groups: []group{ofAgent}, form: pathForm, init: "/var/lib/fealty/agent",
+		{key: "data", groups: []group{ofAgent, ofSnapshot}, form: pathForm, init: "/var/lib/fealty/agent",
 			help: "the node's folder: identity, verified snapshots, local socket",
 			zero: "/var/lib/fealty/agent",
 			more: "It is made with mode 0700 and belongs to one process."},

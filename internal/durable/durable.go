@@ -37,6 +37,10 @@ var (
 	// ErrTooLarge is matched when a file is longer than the limit of its reader.
 	ErrTooLarge = errors.New("file is larger than its limit")
 
+	// ErrNotRegular is matched when what is to be read is a directory, a pipe or a
+	// device.
+	ErrNotRegular = errors.New("no regular file")
+
 	// ErrExposed is matched when a secret file can be read by group or others.
 	ErrExposed = errors.New("secret file is readable by others")
 

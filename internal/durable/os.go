@@ -27,7 +27,7 @@ func (osDisk) Read(name string, limit int64) ([]byte, fs.FileMode, error) {
 		return nil, 0, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, 0, fmt.Errorf("durable: %s is no regular file but %v", name, info.Mode())
+		return nil, 0, fmt.Errorf("durable: %s is %w but %v", name, ErrNotRegular, info.Mode())
 	}
 	// The limit holds for what is read, since the file can grow after the Stat.
 	data, err := io.ReadAll(io.LimitReader(f, min(limit, math.MaxInt64-1)+1))

@@ -100,6 +100,9 @@ const (
 	SnapshotRefused   Code = "FE-N105"
 	NodeJoined        Code = "FE-N106"
 	NodeLocked        Code = "FE-N107"
+
+	SnapshotUnreadable Code = "FE-N120"
+	SnapshotNone       Code = "FE-N121"
 )
 
 // Recovery.
@@ -977,6 +980,28 @@ its own.`,
 		Page: `
 A data directory belongs to exactly one process. The lock ends with that process, so that there is never a
 stale one to delete. Two nodes on one machine have a folder each.`,
+	},
+	{
+		Code:  SnapshotUnreadable,
+		Title: "a file is no snapshot",
+		What:  "{file|the file} is no {sort|snapshot}",
+		Why:   "{problem|its bytes are not the encoding of one}",
+		Do:    "get it again from where it is served, whole and as bytes; fealty snapshot get writes one",
+		Exit:  ExitRefused, GRPC: codes.InvalidArgument,
+		Page: `
+A snapshot has one encoding, and a file holds its exact bytes: what was cut off, converted or edited is none any
+more. That a file can be read says nothing about whether it is true; ` + "`fealty snapshot verify`" + ` does.`,
+	},
+	{
+		Code:  SnapshotNone,
+		Title: "there is no snapshot of this scope",
+		What:  "there is no snapshot of scope {scope|named} at {place|the place that was asked}",
+		Why:   "{cause|nothing of this scope is in use there}",
+		Do:    "look at fealty status for the scopes that the node has, or name another place",
+		Exit:  ExitNotFound, GRPC: codes.NotFound,
+		Page: `
+Which scopes a node holds goes by its roles and by what it is assigned. A scope whose last snapshot expired or
+was withdrawn is not in use, and the node tells so.`,
 	},
 
 	{

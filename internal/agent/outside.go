@@ -1,0 +1,54 @@
+package agent
+
+import (
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// Outlook is what the node of a data directory believes, for who asks what it would
+// say of a snapshot.
+type Outlook struct {
+	Trust snapshot.Trust
+	Marks snapshot.Marks
+	// Lost says that the marks cannot be read: the node believes nothing before a
+	// coordinator answered it.
+	Lost bool
+}
+
+// ReadOutlook reads what the node of a data directory believes, verified again at
+// now. It takes no lock and changes nothing, so that the agent may run meanwhile.
+// Errors are NodeNotJoined, NodeStateCorrupt, and FileMissing for a folder that this
+// user may not read.
+func ReadOutlook(files durable.FS, dir string, now time.Time) (Outlook, error) {
+	s := &localStore{fs: files, dir: dir}
+	switch _, err := s.read(anchorName, maxAnchorBytes); {
+	case errors.Is(err, fs.ErrNotExist):
+		return Outlook{}, explain.Wrap(err, explain.NodeNotJoined, "dir", dir)
+	case errors.Is(err, fs.ErrPermission):
+		return Outlook{}, explain.Wrap(err, explain.FileMissing, "purpose", "the node's identity", "file", s.path(anchorName), "cause", "permission denied")
+	}
+	me, err := s.readAnchor(now)
+	if err != nil {
+		return Outlook{}, err
+	}
+	s.pin = me.Pin
+	l := &loaded{me: me, unsaved: make(map[snapshot.Scope][]byte)}
+	marks, err := s.readMarks()
+	if err != nil {
+		b := s.floor(l, now)
+		return Outlook{Trust: me.trust(b), Marks: b.marks, Lost: true}, nil
+	}
+	return Outlook{Trust: me.trust(s.recheck(l, marks, now)), Marks: marks}, nil
+}
+
+// ReadActive returns the exact bytes of the snapshot that a data directory has in
+// use for scope, not verified. Without one the error matches fs.ErrNotExist.
+func ReadActive(files durable.FS, dir string, scope snapshot.Scope) ([]byte, error) {
+	s := &localStore{fs: files, dir: dir}
+	return s.read(snapshotName(scope, active), snapshot.MaxSigned)
+}

@@ -1,0 +1,55 @@
+package agent
+
+import (
+	"errors"
+	"io/fs"
+	"testing"
+
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// Who reads a node's folder from outside sees what its agent believes, while that
+// runs, and changes nothing.
+func TestReadOutlook(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	if _, err := ReadOutlook(n.disk.FS(), n.dir, f.clock()); !errors.Is(err, explain.NodeNotJoined) {
+		t.Errorf("without a node: %v", err)
+	}
+	n = joinedNode(f)
+	a := n.mustOpen()
+	defer a.Close()
+	before := make(map[string][]byte)
+	for _, name := range files {
+		before[name] = n.read(name)
+	}
+	n.disk.FailAt(1, errors.New("a reader wrote"))
+	o, err := ReadOutlook(n.disk.FS(), n.dir, f.clock())
+	if err != nil || o.Lost || o.Trust.Me != a.self().ID || o.Trust.Bundle == nil || len(o.Marks.All()) != len(a.beliefs.Load().marks.All()) {
+		t.Fatalf("outlook %+v, %v", o, err)
+	}
+	raw, err := ReadActive(n.disk.FS(), n.dir, snapshot.ScopeTrustBundle)
+	if err != nil || string(raw) != string(before[snapshotName(snapshot.ScopeTrustBundle, active)]) {
+		t.Errorf("the trust bundle in use was not read: %v", err)
+	}
+	if _, err := ReadActive(n.disk.FS(), n.dir, snapshot.ScopeRoutePolicy); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a scope that is not held: %v", err)
+	}
+	if n.disk.Failed() {
+		t.Error("the disk was written")
+	}
+
+	// A node that lost its marks takes nothing as new.
+	n = n.clone()
+	n.disk.Put(n.path(marksAName), []byte("x"))
+	n.disk.Put(n.path(marksBName), nil)
+	if o, err := ReadOutlook(n.disk.FS(), n.dir, f.clock()); err != nil || !o.Lost || len(o.Marks.All()) == 0 || o.Trust.Bundle == nil {
+		t.Errorf("with lost marks: %+v, %v", o, err)
+	}
+	// A damaged identity is told.
+	n.disk.Put(n.path(anchorName), []byte("x"))
+	if _, err := ReadOutlook(n.disk.FS(), n.dir, f.clock()); !errors.Is(err, explain.NodeStateCorrupt) {
+		t.Errorf("with a damaged anchor: %v", err)
+	}
+}

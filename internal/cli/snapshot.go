@@ -1,0 +1,827 @@
+package cli
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+func (c *CLI) snapshotCommand() *cobra.Command {
+	return noun("snapshot", "read, verify and compare signed snapshots",
+		c.snapshotGet(), c.snapshotInspect(), c.snapshotVerify(), c.snapshotDiff())
+}
+
+// ofSources says what the commands read.
+const ofSources = `A snapshot is named by a file with its exact bytes, by - for standard input, or by agent:SCOPE for what the node of
+--data has in use, whether or not its agent runs. A file whose name begins with agent: is written ./agent:…`
+
+// A reading is a snapshot that was read and decoded, and is not verified.
+type reading struct {
+	name   string
+	raw    []byte
+	signed *snapshot.Signed
+	claims snapshot.Claims
+}
+
+func (r *reading) header() *snapshot.Header { return &r.claims.Header }
+
+// readSnapshot reads the snapshot that name names.
+func (c *CLI) readSnapshot(cfg *config, name string) (*reading, error) {
+	raw, err := c.snapshotBytes(cfg, name)
+	if err != nil {
+		return nil, err
+	}
+	return readingOf(name, raw)
+}
+
+func (c *CLI) snapshotBytes(cfg *config, name string) ([]byte, error) {
+	if scope, ok := strings.CutPrefix(name, "agent:"); ok {
+		if err := checkScope(scope); err != nil {
+			return nil, err
+		}
+		dir := cfg.path("data")
+		raw, err := agent.ReadActive(durable.OS(), dir, snapshot.Scope(scope))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, explain.Wrap(err, explain.SnapshotNone, "scope", scope, "place", dir, "cause", "the node has none in use, or the folder is not a node's")
+		}
+		if err != nil {
+			return nil, explain.Wrap(err, explain.FileMissing, "purpose", "snapshot", "file", name, "cause", plainly(err, snapshot.MaxSigned))
+		}
+		return raw, nil
+	}
+	return c.readBounded(cfg, name, "snapshot", snapshot.MaxSigned)
+}
+
+// readBounded reads a regular file, or standard input, of at most limit bytes.
+func (c *CLI) readBounded(cfg *config, name, purpose string, limit int64) ([]byte, error) {
+	var raw []byte
+	var err error
+	if name == "-" {
+		raw, err = readAll(c.env.Stdin, limit)
+	} else {
+		raw, err = durable.OS().ReadFile(cfg.within(name), limit)
+	}
+	if err != nil {
+		return nil, explain.Wrap(err, explain.FileMissing, "purpose", purpose, "file", name, "cause", plainly(err, limit))
+	}
+	return raw, nil
+}
+
+// plainly says why a file was not read, without its path, which the message names.
+func plainly(err error, limit int64) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "it does not exist"
+	case errors.Is(err, fs.ErrPermission):
+		return "this user may not read it"
+	case errors.Is(err, durable.ErrTooLarge):
+		return fmt.Sprintf("it has more than %d bytes, and nothing of its sort does", limit)
+	case errors.Is(err, durable.ErrNotRegular):
+		return "it is no regular file; for a pipe use -"
+	}
+	return bare(err).Error()
+}
+
+// readingOf decodes what is said to be a snapshot.
+func readingOf(name string, raw []byte) (*reading, error) {
+	r := &reading{name: name, raw: raw}
+	var err error
+	if r.signed, err = snapshot.Unmarshal(raw); err == nil {
+		r.claims, err = snapshot.ReadClaims(r.signed)
+	}
+	if err != nil {
+		return nil, unreadable(name, "snapshot", err)
+	}
+	return r, nil
+}
+
+// unreadable words err as what is wrong with the bytes of a file.
+func unreadable(name, sort string, err error) error {
+	problem := strings.TrimSuffix(strings.TrimPrefix(err.Error(), "snapshot: "), ": "+snapshot.ErrMalformed.Error())
+	return explain.Wrap(err, explain.SnapshotUnreadable, "sort", sort, "file", name, "problem", problem)
+}
+
+func checkScope(scope string) error {
+	all := scopeNames()
+	if slices.Contains(all, scope) {
+		return nil
+	}
+	problem := "it is no scope"
+	if g := guess(scope, all); g != "" {
+		problem = g
+	}
+	return explain.New(explain.BadValue, "name", "SCOPE", "value", shownArg(scope), "problem", problem, "want", "one of "+strings.Join(all, ", "))
+}
+
+func scopeNames() []string {
+	var out []string
+	for _, s := range snapshot.Scopes() {
+		out = append(out, string(s))
+	}
+	return out
+}
+
+func (c *CLI) snapshotGet() *cobra.Command {
+	var out string
+	cmd := c.command(spec{
+		use: "get SCOPE", short: "get the exact bytes of a snapshot",
+		long: `Get the snapshot that the node of --data has in use for a scope, from its folder, whether or not its agent runs.
+
+With --out the exact bytes are written to a file, or to standard output with --out -: the other commands read
+them, on any machine. Without it they are part of what -o json prints, in base64. Nothing is verified.`,
+		sample: `  fealty snapshot get trust_bundle --data /var/lib/fealty/agent --out trust_bundle.snap`,
+		groups: []group{ofSnapshot}, args: exactly("SCOPE"), words: scopeNames(),
+		run: func(_ context.Context, cfg *config, args []string) error {
+			if err := checkScope(args[0]); err != nil {
+				return err
+			}
+			r, err := c.readSnapshot(cfg, "agent:"+args[0])
+			if err != nil {
+				return err
+			}
+			if out == "-" {
+				_, err := c.env.Stdout.Write(r.raw)
+				return err
+			}
+			if out != "" {
+				if err := createFile(cfg.within(out), r.raw, 0o600, "the snapshot"); err != nil {
+					return err
+				}
+			}
+			shown := r.inspected(c.env.Now())
+			shown.data = shown.data.with("file", out).with("envelope", base64.StdEncoding.EncodeToString(r.raw))
+			return c.print(shown)
+		},
+	})
+	cmd.Flags().StringVar(&out, "out", "", "write the exact bytes to this new file; - is standard output")
+	return cmd
+}
+
+func (c *CLI) snapshotInspect() *cobra.Command {
+	return c.command(spec{
+		use: "inspect SNAPSHOT", short: "show what a snapshot says of itself, without verifying it",
+		long: `Show the header, the record and the signers of a snapshot, and the sections of its content. Nothing of it is
+verified: anybody can write a file that says all of this. See fealty snapshot verify.
+
+` + ofSources,
+		sample: `  fealty snapshot inspect route_policy.snap
+  fealty snapshot inspect agent:trust_bundle --data /var/lib/fealty/agent`,
+		groups: []group{ofSnapshot}, args: exactly("SNAPSHOT"),
+		run: func(_ context.Context, cfg *config, args []string) error {
+			r, err := c.readSnapshot(cfg, args[0])
+			if err != nil {
+				return err
+			}
+			return c.print(r.inspected(c.env.Now()))
+		},
+	})
+}
+
+func (r *reading) inspected(now time.Time) result {
+	parts, problem := r.sections()
+	return result{r.object(parts, problem), func(p *page) error { return r.show(p, parts, problem, now) }}
+}
+
+func ofHeader(h *snapshot.Header) object {
+	var base any
+	if h.Base != nil {
+		base = object{{"config_version", h.Base.ConfigVersion}, {"content_hash", h.Base.ContentHash.String()}}
+	}
+	return object{
+		{"snapshot_id", h.SnapshotID}, {"schema_version", h.SchemaVersion}, {"cluster_id", h.ClusterID}, {"subject", h.Subject.String()},
+		{"scope_type", string(h.ScopeType)}, {"scope_ids", texts(h.ScopeIDs)}, {"roles", texts(h.Roles)}, {"organization_ids", texts(h.OrganizationIDs)},
+		{"authority_epoch", h.AuthorityEpoch}, {"config_version", h.ConfigVersion},
+		{"issued_at", stamp(h.IssuedAt)}, {"valid_from", stamp(h.ValidFrom)}, {"refresh_after", stamp(h.RefreshAfter)}, {"expires_at", stamp(h.ExpiresAt)},
+		{"content_hash", h.ContentHash.String()}, {"content_size", h.ContentSize}, {"base", base},
+	}
+}
+
+func ofRecord(r *snapshot.Record) any {
+	if r == nil {
+		return nil
+	}
+	return object{
+		{"cluster_id", r.ClusterID}, {"authority_epoch", r.AuthorityEpoch}, {"generation", r.Generation},
+		{"root", r.Root.String()}, {"tree_size", r.TreeSize}, {"issued_at", stamp(r.IssuedAt)}, {"fresh_until", stamp(r.FreshUntil)},
+		{"revocations", r.Revocations.String()},
+	}
+}
+
+// signatures are those of the record, or of the header itself.
+func (r *reading) signatures() []snapshot.Signature {
+	if r.signed.Publication != nil {
+		return r.signed.Publication.Signatures
+	}
+	return r.signed.Signatures
+}
+
+func (r *reading) object(parts []section, problem string) object {
+	signers := make(list, 0, snapshot.MaxSignatures)
+	for _, s := range r.signatures() {
+		signers = append(signers, object{{"key_id", s.KeyID}, {"algorithm", s.Algorithm}})
+	}
+	var proof any
+	if r.signed.Publication != nil {
+		proof = object{{"index", r.signed.Proof.Index}, {"hashes", len(r.signed.Proof.Hashes)}}
+	}
+	sections := make(list, 0, len(parts))
+	for _, s := range parts {
+		sections = append(sections, object{{"name", s.name}, {"size", len(s.value)}, {"sha256", snapshot.DigestOf([]byte(s.value)).String()}})
+	}
+	return object{
+		{"snapshot", r.name}, {"verified", false}, {"size", len(r.raw)}, {"header", ofHeader(r.header())}, {"record", ofRecord(r.claims.Record)},
+		{"signatures", signers}, {"proof", proof},
+		{"content", object{
+			{"size", len(r.signed.Content)}, {"sha256", snapshot.DigestOf(r.signed.Content).String()}, {"is_the_headers", r.contentMatches()},
+			{"sections", sections}, {"problem", problem},
+		}},
+	}
+}
+
+// contentMatches reports whether the content is the one that the header names.
+func (r *reading) contentMatches() bool {
+	return len(r.signed.Content) == r.header().ContentSize && snapshot.DigestOf(r.signed.Content) == r.header().ContentHash
+}
+
+func (r *reading) show(p *page, parts []section, problem string, now time.Time) error {
+	h := r.header()
+	var f facts
+	f.paint("not verified", amber, "▲ this is what the file says of itself: fealty snapshot verify says whether it is true")
+	f.add("scope", string(h.ScopeType))
+	f.add("subject", h.Subject.String())
+	f.add("cluster", h.ClusterID)
+	f.add("version", fmt.Sprintf("%d of authority epoch %d", h.ConfigVersion, h.AuthorityEpoch))
+	if h.Base != nil {
+		f.add("follows", fmt.Sprintf("version %d with content %s", h.Base.ConfigVersion, h.Base.ContentHash))
+	}
+	f.add("roles", strings.Join(h.Roles, ", "))
+	f.add("organizations", strings.Join(h.OrganizationIDs, ", "))
+	f.add("issued", h.IssuedAt.Format(time.RFC3339)+", "+relative(h.IssuedAt, now))
+	f.add("expires", h.ExpiresAt.Format(time.RFC3339)+", "+relative(h.ExpiresAt, now))
+	if x := r.claims.Record; x != nil {
+		f.add("record", fmt.Sprintf("generation %d of authority epoch %d, over %s", x.Generation, x.AuthorityEpoch, plural(int(min(x.TreeSize, snapshot.MaxVersion)), "header", "headers")))
+		f.add("fresh until", x.FreshUntil.Format(time.RFC3339)+", "+relative(x.FreshUntil, now))
+	}
+	for _, s := range r.signatures() {
+		f.add("signed by", "key "+s.KeyID+", "+s.Algorithm)
+	}
+	if p.wide {
+		f.add("snapshot id", h.SnapshotID)
+		f.add("valid from", h.ValidFrom.Format(time.RFC3339))
+		f.add("refresh after", h.RefreshAfter.Format(time.RFC3339))
+		f.add("content hash", h.ContentHash.String())
+		if x := r.claims.Record; x != nil {
+			f.add("tree root", x.Root.String())
+			f.add("revocations", x.Revocations.String())
+			f.add("proof", fmt.Sprintf("header %d, %s", r.signed.Proof.Index, plural(len(r.signed.Proof.Hashes), "hash", "hashes")))
+		}
+	}
+	f.add("size", fmt.Sprintf("%d bytes, %d of them content", len(r.raw), len(r.signed.Content)))
+	if !r.contentMatches() {
+		f.paint("content", red, "✖ not the one that the header names")
+	}
+	f.paint("content", red, problem)
+	if err := p.facts(f); err != nil || len(parts) == 0 {
+		return err
+	}
+	p.line("")
+	t := &table{columns: []column{{title: "SECTION", least: 16}, {title: "BYTES", right: true}, {title: "SHA-256", wide: true}}}
+	for _, s := range parts {
+		t.add(txt(s.name), txt(strconv.Itoa(len(s.value))), txt(snapshot.DigestOf([]byte(s.value)).String()))
+	}
+	return p.table(t)
+}
+
+// A section is a part of a content that changes by itself: a member of the content's
+// object or, where that is an object of records by name, one record.
+type section struct {
+	name  string
+	value string // JSON
+}
+
+// sections returns the sections of the content, sorted by name, or what is wrong
+// with it.
+func (r *reading) sections() ([]section, string) {
+	members, err := objectOf(r.signed.Content)
+	if err != nil {
+		return nil, "the content is no JSON object"
+	}
+	var out []section
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		records, err := objectOf(members[name])
+		keyed := err == nil && len(records) > 0
+		for _, v := range records {
+			keyed = keyed && v[0] == '{'
+		}
+		if !keyed {
+			out = append(out, section{name, string(members[name])})
+			continue
+		}
+		for _, key := range slices.Sorted(maps.Keys(records)) {
+			out = append(out, section{name + "/" + key, string(records[key])})
+		}
+	}
+	return out, ""
+}
+
+func objectOf(data []byte) (map[string]json.RawMessage, error) {
+	var out map[string]json.RawMessage
+	if err := json.Unmarshal(data, &out); err != nil {
+		return nil, err
+	}
+	if out == nil {
+		return nil, errors.New("null is no object")
+	}
+	return out, nil
+}
+
+// An anchor is what a snapshot is verified against.
+type anchor struct {
+	name    string // for people
+	outlook agent.Outlook
+	// open are the checks that nobody can make without a node: they hold by
+	// assumption.
+	open map[int]string
+}
+
+func (c *CLI) snapshotVerify() *cobra.Command {
+	var trust, configRoot, root, statement string
+	cmd := c.command(spec{
+		use: "verify SNAPSHOT", short: "make the checks of a node on a snapshot",
+		long: `Make the twelve checks that a node makes before it uses a snapshot, and show each of them. The first that does
+not hold refuses it, and the later ones are not made.
+
+Against a node: the snapshot is verified with what the node of --data believes and has accepted, by its trust
+bundle, marks and identity. The folder is only read, so that its agent can run meanwhile. What the node has
+already is verified as at its start.
+
+Against keys: --trust names a file with a trust bundle of the cluster, and --config-root the config root key
+that has to have signed it, as 64 hex digits. Instead of the key, --root gives the pin of the cluster's root, and
+--root-statement the file in which the root says which config root key it has. A trust bundle itself needs no
+--trust. What depends on a node is taken as the snapshot says it, and is shown as assumed: whom it is for, and
+that it accepted nothing newer.
+
+` + ofSources,
+		sample: `  fealty snapshot verify route_policy.snap --data /var/lib/fealty/agent
+  fealty snapshot verify route_policy.snap --trust trust_bundle.snap --root PIN --root-statement root`,
+		groups: []group{ofSnapshot}, args: exactly("SNAPSHOT"),
+		run: func(_ context.Context, cfg *config, args []string) error {
+			r, err := c.readSnapshot(cfg, args[0])
+			if err != nil {
+				return err
+			}
+			var a *anchor
+			if trust+configRoot+root+statement == "" {
+				a, err = c.nodeAnchor(cfg)
+			} else {
+				a, err = c.keyAnchor(cfg, r, trust, configRoot, root, statement)
+			}
+			if err != nil {
+				return err
+			}
+			return c.verifySnapshot(r, a)
+		},
+	})
+	cmd.Flags().StringVar(&trust, "trust", "", "a file with the trust bundle to verify with, instead of a node's")
+	cmd.Flags().StringVar(&configRoot, "config-root", "", "the config root key of the cluster, 64 hex digits")
+	cmd.Flags().StringVar(&root, "root", "", "the pin of the cluster's root, 64 hex digits; with --root-statement")
+	cmd.Flags().StringVar(&statement, "root-statement", "", "a file with the root's statement on its config root key")
+	return cmd
+}
+
+// nodeAnchor is the node of --data.
+func (c *CLI) nodeAnchor(cfg *config) (*anchor, error) {
+	dir := cfg.path("data")
+	o, err := agent.ReadOutlook(durable.OS(), dir, c.env.Now())
+	if err != nil {
+		return nil, err
+	}
+	a := &anchor{name: fmt.Sprintf("%s, by its folder %s", o.Trust.Me, dir), outlook: o}
+	if o.Lost {
+		a.name += ", whose marks are lost: it takes nothing before a coordinator answered it"
+	}
+	return a, nil
+}
+
+// keyAnchor is what the keys that were given say, for the node that r says it is for.
+func (c *CLI) keyAnchor(cfg *config, r *reading, trust, configRoot, root, statement string) (*anchor, error) {
+	switch {
+	case configRoot == "" && root == "":
+		return nil, missing("--config-root", "a trust bundle shows nothing by itself: it has to be said whose it is", "--config-root KEY, or --root PIN with --root-statement FILE")
+	case configRoot != "" && root+statement != "":
+		return nil, explain.New(explain.BadValue, "name", "--config-root", "value", "given together with --root or --root-statement", "problem", "they name two anchors", "want", "one of them")
+	case root != "" && statement == "", root == "" && statement != "":
+		return nil, missing(map[bool]string{true: "--root-statement", false: "--root"}[statement == ""], "the pin says which root, and the statement its config root key", "--root PIN --root-statement FILE")
+	}
+	bundle := r
+	if trust != "" {
+		var err error
+		raw, err := c.readBounded(cfg, trust, "trust bundle", snapshot.MaxSigned)
+		if err != nil {
+			return nil, err
+		}
+		if bundle, err = readingOf(trust, raw); err != nil {
+			return nil, err
+		}
+		if got := bundle.header().ScopeType; got != snapshot.ScopeTrustBundle {
+			return nil, explain.New(explain.BadValue, "name", "--trust", "value", trust, "problem", fmt.Sprintf("it is a snapshot of scope %s", got), "want", "a trust_bundle")
+		}
+	}
+	if bundle.header().ScopeType != snapshot.ScopeTrustBundle {
+		return nil, missing("--trust", "only a trust bundle is signed by the config root key itself", "--trust FILE")
+	}
+	key, err := c.rootKey(cfg, bundle, configRoot, root, statement)
+	if err != nil {
+		return nil, err
+	}
+	// Nobody's eyes: an identity of the cluster, until the snapshot says whose.
+	me, err := identity.New(bundle.header().ClusterID, identity.Data, "anyone")
+	if err != nil {
+		return nil, unreadable(bundle.name, "snapshot", err)
+	}
+	o := agent.Outlook{Trust: snapshot.Trust{Me: me, Incarnation: identity.KeyID{1}, ConfigRoot: key}}
+	if trust != "" {
+		v, err := snapshot.Verify(bundle.signed, o.Trust, snapshot.Marks{}, c.env.Now())
+		if err != nil {
+			return nil, refusedSnapshot(bundle, err)
+		}
+		o.Trust.Bundle = v
+	}
+	a := &anchor{name: "config root key " + hex.EncodeToString(key), open: map[int]string{
+		8: "as for a node that accepted nothing of another epoch",
+		9: "as for a node that accepted nothing newer",
+	}}
+	h := r.header()
+	if id, incarnation, ok := h.Subject.Node(); ok && id.Cluster() == me.Cluster() {
+		o.Trust.Me, o.Trust.Incarnation = id, incarnation
+		a.open[3] = "as for the node that it names"
+	} else if h.Subject != snapshot.ClusterSubject() {
+		a.open[3] = "as for a node of the group that it names"
+	}
+	if len(h.Roles)+len(h.OrganizationIDs) > 0 {
+		o.Trust.Roles, o.Trust.Organizations = h.Roles, h.OrganizationIDs
+		a.open[10] = "as for a node with the roles and organizations that it names"
+	}
+	a.outlook = o
+	return a, nil
+}
+
+// rootKey returns the config root key that was given, or that the pinned root names.
+func (c *CLI) rootKey(cfg *config, bundle *reading, configRoot, root, statement string) (ed25519.PublicKey, error) {
+	if configRoot != "" {
+		key, err := hex.DecodeString(configRoot)
+		if err != nil || len(key) != ed25519.PublicKeySize {
+			return nil, explain.New(explain.BadValue, "name", "--config-root", "value", configRoot, "problem", "it is not 64 hex digits", "want", "an Ed25519 public key in hex")
+		}
+		return key, nil
+	}
+	pin, err := identity.ParseKeyID(root)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.BadValue, "name", "--root", "value", root, "problem", "it is not 64 lower-case hex digits", "want", "the root pin that fealty status shows")
+	}
+	raw, err := c.readBounded(cfg, statement, "root statement", int64(snapshot.MaxSignedRoot))
+	if err != nil {
+		return nil, err
+	}
+	signed, err := snapshot.UnmarshalRoot(raw)
+	if err != nil {
+		return nil, unreadable(statement, "root statement", err)
+	}
+	// The certificate of the root comes with the bundle; its key is the pinned one, so
+	// that it does not matter who brought it.
+	cert, err := pinned(bundle.signed.Content, pin)
+	if err != nil {
+		return nil, err
+	}
+	s, err := snapshot.VerifyRoot(signed, []*x509.Certificate{cert}, bundle.header().ClusterID, c.env.Now())
+	if err != nil {
+		return nil, explain.Wrap(err, explain.SnapshotUnreadable, "sort", "root statement of the pinned root", "file", statement, "problem", rejection(err).Detail)
+	}
+	return s.ConfigRoot, nil
+}
+
+// pinned returns the root certificate in a trust bundle whose key is pin.
+func pinned(content []byte, pin identity.KeyID) (*x509.Certificate, error) {
+	var in struct {
+		Roots [][]byte `json:"roots"`
+	}
+	if err := json.Unmarshal(content, &in); err == nil && len(in.Roots) <= identity.MaxRoots {
+		for _, der := range in.Roots {
+			if cert, err := x509.ParseCertificate(der); err == nil && identity.KeyOf(cert) == pin {
+				return cert, nil
+			}
+		}
+	}
+	return nil, explain.New(explain.BadValue, "name", "--root", "value", pin.String(), "problem", "the trust bundle has no root with this key", "want", "the root pin of the cluster that the bundle is of")
+}
+
+func rejection(err error) *snapshot.RejectedError {
+	if r, ok := errors.AsType[*snapshot.RejectedError](err); ok {
+		return r
+	}
+	return &snapshot.RejectedError{Detail: err.Error()}
+}
+
+// refusedSnapshot words err as the refusal of r.
+func refusedSnapshot(r *reading, err error) error {
+	rejected := rejection(err)
+	check := "limits"
+	if rejected.Check > 0 {
+		check = strconv.Itoa(rejected.Check)
+	}
+	return explain.Wrap(err, explain.SnapshotRefused, "scope", string(r.header().ScopeType), "version", r.header().ConfigVersion,
+		"check", fmt.Sprintf("%s (%s)", check, rejected.Reason), "problem", rejected.Detail, "reason", string(rejected.Reason))
+}
+
+// The results of a check.
+const (
+	checkHolds   = "ok"
+	checkAssumed = "assumed"
+	checkFails   = "refused"
+	checkUnmade  = "not made"
+)
+
+// checkStep is one check as it went.
+type checkStep struct {
+	snapshot.Rule
+	result, reason, detail string
+}
+
+// steps says how each check went, by the refusal, if there was one.
+func (a *anchor) steps(err error) []checkStep {
+	var refused *snapshot.RejectedError
+	if err != nil {
+		refused = rejection(err)
+	}
+	var out []checkStep
+	over := false
+	for i, rule := range snapshot.Rules() {
+		o := checkStep{Rule: rule, result: checkHolds}
+		switch {
+		case over:
+			o.result = checkUnmade
+		// Of the two limits the first comes before the scope is known.
+		case refused != nil && refused.Check == rule.Check && (rule.Check != 0 || (i == 0) == (refused.Scope == "")):
+			o.result, o.reason, o.detail, over = checkFails, string(refused.Reason), refused.Detail, true
+		case a.open[rule.Check] != "":
+			o.result, o.detail = checkAssumed, a.open[rule.Check]
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// verifySnapshot makes the checks, shows them, and returns the refusal.
+func (c *CLI) verifySnapshot(r *reading, a *anchor) error {
+	now := c.env.Now()
+	v, err := snapshot.Verify(r.signed, a.outlook.Trust, a.outlook.Marks, now)
+	held := false
+	if err != nil && rejection(err).Reason == snapshot.ReasonUnchanged {
+		v, err = snapshot.Recheck(r.signed, a.outlook.Trust, a.outlook.Marks, now)
+		held = err == nil
+	}
+	checks := a.steps(err)
+	var keys []string
+	if err == nil {
+		keys = v.SignerKeyIDs()
+	}
+	rows := make(list, 0, len(checks))
+	for _, o := range checks {
+		rows = append(rows, object{{"check", o.Check}, {"rule", o.Name}, {"source", o.Source}, {"result", o.result}, {"reason", o.reason}, {"detail", o.detail}})
+	}
+	h := r.header()
+	if printErr := c.print(result{object{
+		{"snapshot", r.name}, {"verified", err == nil}, {"accepted_before", held}, {"against", a.name},
+		{"scope", string(h.ScopeType)}, {"subject", h.Subject.String()}, {"authority_epoch", h.AuthorityEpoch}, {"config_version", h.ConfigVersion},
+		{"content_hash", h.ContentHash.String()}, {"expires_at", stamp(h.ExpiresAt)}, {"signer_key_ids", texts(keys)}, {"checks", rows},
+	}, func(p *page) error {
+		var f facts
+		what := fmt.Sprintf("%s, version %d of authority epoch %d", h.ScopeType, h.ConfigVersion, h.AuthorityEpoch)
+		switch {
+		case err != nil:
+			f.paint("refused", red, "✖ it says that it is "+what)
+		case held:
+			f.paint("verified", green, "● "+what+", which the node accepted already")
+		default:
+			f.paint("verified", green, "● "+what)
+		}
+		f.add("subject", h.Subject.String())
+		f.add("against", a.name)
+		f.add("signed by", strings.Join(keys, ", "))
+		if err := p.facts(f); err != nil {
+			return err
+		}
+		p.line("")
+		t := &table{columns: []column{{title: "CHECK", right: true}, {title: "RULE"}, {title: "RESULT"}, {title: "DETAIL", least: 24}, {title: "SOURCE", wide: true}}}
+		for _, o := range checks {
+			number := "-"
+			if o.Check > 0 {
+				number = strconv.Itoa(o.Check)
+			}
+			look := map[string]cell{checkHolds: painted(green, "● ok"), checkAssumed: painted(amber, "▲ assumed"), checkFails: painted(red, "✖ refused: "+o.reason), checkUnmade: painted(dim, "- not made")}[o.result]
+			t.add(txt(number), txt(o.Name), look, txt(o.detail), txt(o.Source))
+		}
+		return p.table(t)
+	}}); printErr != nil {
+		return printErr
+	}
+	if err != nil {
+		return refusedSnapshot(r, err)
+	}
+	return nil
+}
+
+func (c *CLI) snapshotDiff() *cobra.Command {
+	var code bool
+	cmd := c.command(spec{
+		use: "diff OLD NEW", short: "show which sections differ between two snapshots",
+		long: `Show what differs between two snapshots: in their headers and records, and which sections of the content were
+added, changed or removed. Nothing is verified. With -o json the values of the sections are shown too.
+
+` + ofSources + `
+
+The exit status is 0 whether or not they differ. With --exit-code it is 1 if their contents do.`,
+		sample: `  fealty snapshot diff before.snap after.snap
+  fealty snapshot diff saved.snap agent:route_policy --exit-code`,
+		groups: []group{ofSnapshot}, args: exactly("OLD", "NEW"),
+		run: func(_ context.Context, cfg *config, args []string) error {
+			if args[0] == "-" && args[1] == "-" {
+				return explain.New(explain.BadValue, "name", "NEW", "value", "-", "problem", "standard input can be read once", "want", "a file for one of them")
+			}
+			var both [2]*reading
+			for i := range both {
+				var err error
+				if both[i], err = c.readSnapshot(cfg, args[i]); err != nil {
+					return err
+				}
+			}
+			d, err := compare(both[0], both[1])
+			if err != nil {
+				return err
+			}
+			if err := c.print(result{d.object(), d.show}); err != nil {
+				return err
+			}
+			if code && len(d.sections) > 0 {
+				return exitError{explain.ExitFailed}
+			}
+			return nil
+		},
+	})
+	cmd.Flags().BoolVar(&code, "exit-code", false, "exit with 1 if the contents differ")
+	return cmd
+}
+
+// A difference is what two snapshots differ in.
+type difference struct {
+	old, new *reading
+	header   []changed
+	sections []changed
+}
+
+// changed is one value on both sides; nil where there is none.
+type changed struct {
+	name   string
+	before *string
+	after  *string
+}
+
+func (x changed) word() string {
+	switch {
+	case x.before == nil:
+		return "added"
+	case x.after == nil:
+		return "removed"
+	}
+	return "changed"
+}
+
+func compare(a, b *reading) (*difference, error) {
+	d := &difference{old: a, new: b}
+	parts := make([][]section, 2)
+	for i, r := range []*reading{a, b} {
+		var problem string
+		if parts[i], problem = r.sections(); problem != "" {
+			return nil, unreadable(r.name, "snapshot", errors.New(problem))
+		}
+	}
+	d.sections = differing(parts[0], parts[1])
+	d.header = differing(a.headerFields(), b.headerFields())
+	return d, nil
+}
+
+// headerFields are header and record as names with values.
+func (r *reading) headerFields() []section {
+	var out []section
+	add := func(prefix string, o object) {
+		for _, m := range o {
+			var b strings.Builder
+			jsonValue(&b, m.value, "")
+			out = append(out, section{prefix + m.name, b.String()})
+		}
+	}
+	add("", ofHeader(r.header()))
+	if record, ok := ofRecord(r.claims.Record).(object); ok {
+		add("record.", record)
+	}
+	for i, s := range r.signatures() {
+		out = append(out, section{fmt.Sprintf("signature.%d", i+1), s.KeyID})
+	}
+	return out
+}
+
+// differing returns what differs, sorted by name.
+func differing(before, after []section) []changed {
+	all := make(map[string]changed)
+	for _, s := range before {
+		all[s.name] = changed{name: s.name, before: &s.value}
+	}
+	for _, s := range after {
+		x := all[s.name]
+		x.name, x.after = s.name, &s.value
+		all[s.name] = x
+	}
+	var out []changed
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if x := all[name]; x.before == nil || x.after == nil || *x.before != *x.after {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+func (d *difference) object() object {
+	values := func(in []changed) list {
+		out := make(list, 0, len(in))
+		for _, x := range in {
+			o := object{{"name", x.name}, {"change", x.word()}, {"before", nil}, {"after", nil}}
+			if x.before != nil {
+				o[2].value = *x.before
+			}
+			if x.after != nil {
+				o[3].value = *x.after
+			}
+			out = append(out, o)
+		}
+		return out
+	}
+	return object{
+		{"old", d.old.name}, {"new", d.new.name}, {"verified", false}, {"content_differs", len(d.sections) > 0},
+		{"header", values(d.header)}, {"sections", values(d.sections)},
+	}
+}
+
+func (d *difference) show(p *page) error {
+	if len(d.sections) == 0 {
+		p.line("the contents are the same")
+	} else {
+		t := &table{columns: []column{{title: ""}, {title: "SECTION", least: 16}, {title: "CHANGE"}, {title: "BYTES BEFORE", right: true}, {title: "AFTER", right: true}}}
+		size := func(s *string) string {
+			if s == nil {
+				return "-"
+			}
+			return strconv.Itoa(len(*s))
+		}
+		for _, x := range d.sections {
+			sign := map[string]cell{"added": painted(green, "+"), "removed": painted(red, "-"), "changed": painted(amber, "~")}[x.word()]
+			t.add(sign, txt(x.name), txt(x.word()), txt(size(x.before)), txt(size(x.after)))
+		}
+		if err := p.table(t); err != nil {
+			return err
+		}
+	}
+	if len(d.header) == 0 {
+		return nil
+	}
+	p.heading("header and record")
+	t := &table{columns: []column{{title: "FIELD"}, {title: "BEFORE", least: 20}, {title: "AFTER", least: 20}}}
+	text := func(s *string) string {
+		if s == nil {
+			return "-"
+		}
+		return strings.Trim(*s, `"`)
+	}
+	for _, x := range d.header {
+		t.add(txt(x.name), txt(text(x.before)), txt(text(x.after)))
+	}
+	return p.table(t)
+}
