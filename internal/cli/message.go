@@ -24,7 +24,7 @@ var hashFields = []protoreflect.FullName{
 	"fealty.v1.Transition.hash",
 	"fealty.v1.Transition.manifest_hash",
 	"fealty.v1.Transition.mesh_ca_key",
-	"fealty.v1.HeldSnapshot.content_hash",
+	"fealty.v1.HeldSnapshot.content_hash", "fealty.v1.GetContentRequest.content_hash",
 	"fealty.v1.SetManifestRequest.current_transition",
 	"fealty.v1.RecoverRequest.attempt",
 	"fealty.v1.RecoveryOffer.attempt",

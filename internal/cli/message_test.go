@@ -29,7 +29,7 @@ var contentFields = []protoreflect.FullName{
 	"fealty.v1.GetHistoryResponse.transaction_key", "fealty.v1.GetHistoryResponse.manifests", "fealty.v1.Transition.record",
 	"fealty.v1.SignedSnapshot.envelope", "fealty.v1.SeedShare.file", "fealty.v1.PreviewManifestRequest.manifest", "fealty.v1.PreviewManifestResponse.manifest",
 	"fealty.v1.RecoverRequest.share", "fealty.v1.RecoveryOffer.evidence", "fealty.v1.RecoveryHistory.transitions", "fealty.v1.RecoveryHistory.manifests",
-	"fealty.v1.RecoveryHistory.head",
+	"fealty.v1.RecoveryHistory.head", "fealty.v1.GetContentResponse.chunk",
 }
 
 func TestEveryFieldHasAForm(t *testing.T) {

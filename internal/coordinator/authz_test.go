@@ -231,5 +231,10 @@ func call(ctx context.Context, conn grpcConn, m protoreflect.MethodDescriptor, f
 	if err := stream.SendMsg(req); err != nil {
 		return stream.RecvMsg(resp) // holds the reason
 	}
+	if !m.IsStreamingClient() {
+		if err := stream.CloseSend(); err != nil {
+			return err
+		}
+	}
 	return stream.RecvMsg(resp)
 }

@@ -59,9 +59,9 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		}
 	})
 
-	held := heldOf(hello)
+	held := heldOf(hello.GetHeld())
 	standing := ""
-	d := &delivery{c: c, stream: stream, id: id, held: held}
+	d := &delivery{c: c, to: stream, id: id, held: held}
 	var bootstrap <-chan time.Time // when the node_bootstrap is due; nil: never
 	for first := true; ; first = false {
 		trustChanged, publicationChanged, moved := c.trustNews.wait(), c.publicationNews.wait(), c.members.wait(path)
@@ -122,10 +122,16 @@ func (c *Coordinator) outdated(leaf *x509.Certificate) bool {
 	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId, s.issuer.Load().MeshCA().Certificate().SubjectKeyId)
 }
 
-// delivery is what one stream was sent. It belongs to one goroutine.
+// listener is who is told news: a stream, or who polls.
+type listener interface {
+	Context() context.Context
+	Send(*fealtyv1.ConnectResponse) error
+}
+
+// delivery is what one listener was sent. It belongs to one goroutine.
 type delivery struct {
 	c      *Coordinator
-	stream fealtyv1.AgentService_ConnectServer
+	to     listener
 	id     identity.ID
 	held   map[string]*fealtyv1.HeldSnapshot // what the member said that it holds, by scope
 	trust  *trustView                        // sent, or held
@@ -134,7 +140,7 @@ type delivery struct {
 }
 
 func (d *delivery) send(m *fealtyv1.SignedSnapshot) error {
-	return d.stream.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Snapshot{Snapshot: m}})
+	return d.to.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Snapshot{Snapshot: m}})
 }
 
 // sendTrust sends the trust bundle in force, if it is news to the member.
@@ -146,7 +152,7 @@ func (d *delivery) sendTrust() error {
 	held := d.held[string(snapshot.ScopeTrustBundle)]
 	if d.trust == nil && t.rootEpoch > held.GetAuthorityEpoch() || d.trust != nil && t.rootEpoch != d.trust.rootEpoch {
 		// A member under an earlier root has to follow it before it can verify more.
-		if err := d.stream.Send(t.changesMessage()); err != nil {
+		if err := d.to.Send(t.changesMessage()); err != nil {
 			return err
 		}
 	}
@@ -155,11 +161,11 @@ func (d *delivery) sendTrust() error {
 			return err
 		}
 	}
-	leaf := identity.FromContext(d.stream.Context()).Leaf
+	leaf := identity.FromContext(d.to.Context()).Leaf
 	if d.trust != nil && d.trust.meshKey != t.meshKey || d.trust == nil && d.c.outdated(leaf) {
 		// The SVID is signed by a mesh CA that is on its way out: the key changed now, or
 		// while this member was away, as in a recovery.
-		err := d.stream.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{
+		err := d.to.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{
 			RenewNow: &fealtyv1.RenewNow{Reason: "the mesh CA key changed with the authority epoch"}}})
 		if err != nil {
 			return err

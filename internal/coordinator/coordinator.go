@@ -156,6 +156,7 @@ type Coordinator struct {
 
 	limiter      *joinLimiter
 	perMember    *keyedLimiter // renewals and rejoins, by identity
+	pulls        *pullLimiter
 	joinsWaiting chan struct{} // held by each join from challenge to answer
 	joinSlots    chan struct{} // held by each join that is decided
 	stripes      *stripes
@@ -207,6 +208,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		setting:      make(chan struct{}, 1),
 		limiter:      newJoinLimiter(cfg.Rates),
 		perMember:    newMemberLimiter(cfg.Rates),
+		pulls:        newPullLimiter(),
 		joinsWaiting: make(chan struct{}, joinsPending), joinSlots: make(chan struct{}, joinsAtOnce),
 		stripes:   newStripes(),
 		refusals:  newLogGate(),

@@ -165,9 +165,9 @@ func timeOf(t *timestamppb.Timestamp) *timestamppb.Timestamp {
 
 // heldOf returns, by scope, what the member said that it holds, of what it can be
 // sent. It is kept for as long as a stream, and of its message nothing else.
-func heldOf(r *fealtyv1.ConnectRequest) map[string]*fealtyv1.HeldSnapshot {
+func heldOf(reported []*fealtyv1.HeldSnapshot) map[string]*fealtyv1.HeldSnapshot {
 	held := make(map[string]*fealtyv1.HeldSnapshot)
-	for _, h := range r.GetHeld()[:min(len(r.GetHeld()), maxHeldReported)] {
+	for _, h := range reported[:min(len(reported), maxHeldReported)] {
 		if slices.Contains(snapshot.Scopes(), snapshot.Scope(h.GetScope())) && len(h.GetContentHash()) <= sha256.Size {
 			held[h.GetScope()] = &fealtyv1.HeldSnapshot{AuthorityEpoch: h.GetAuthorityEpoch(), ConfigVersion: h.GetConfigVersion(),
 				ContentHash: h.GetContentHash(), Generation: h.GetGeneration()}

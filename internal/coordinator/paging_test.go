@@ -242,7 +242,7 @@ func TestReportsLeaveNothingBehind(t *testing.T) {
 	if unsafe.StringData(live.GetRelease()) == unsafe.StringData(large) {
 		t.Error("the whole text of the release is kept")
 	}
-	held := heldOf(report)
+	held := heldOf(report.GetHeld())
 	if got := held[string(snapshot.ScopeTrustBundle)]; len(held) != 1 || proto.Size(got) > 100 || got.GetAuthorityEpoch() != 1 || got.GetConfigVersion() != 2 || got.GetGeneration() != 3 || !bytes.Equal(got.GetContentHash(), hash) {
 		t.Errorf("kept of what it holds: %d scopes", len(held))
 	}

@@ -824,7 +824,7 @@ func TestRuntimeWaitsForItsBundle(t *testing.T) {
 	earlier := *d.c.trust.Load()
 	earlier.epoch--
 	d.mustPublish(newPublisher())
-	dl := &delivery{c: d.c, stream: stream, id: m.id, trust: &earlier}
+	dl := &delivery{c: d.c, to: stream, id: m.id, trust: &earlier}
 	if err := dl.sendRuntime(t.Context()); err != nil || len(stream.sent) != 0 {
 		t.Fatalf("sent %v (%v)", stream.sent, err)
 	}

@@ -117,6 +117,7 @@ func Services() []string {
 		fealtyv1.MemberService_ServiceDesc.ServiceName,
 		fealtyv1.RecoveryService_ServiceDesc.ServiceName,
 		fealtyv1.ReseedService_ServiceDesc.ServiceName,
+		fealtyv1.SnapshotService_ServiceDesc.ServiceName,
 		fealtyv1.StatusService_ServiceDesc.ServiceName,
 		fealtyv1.TokenService_ServiceDesc.ServiceName,
 	}
@@ -146,6 +147,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer) (*grpc.Server, error) {
 	fealtyv1.RegisterMemberServiceServer(services, memberServer{c: c})
 	fealtyv1.RegisterRecoveryServiceServer(services, recoveryServer{c: c})
 	fealtyv1.RegisterReseedServiceServer(services, reseedServer{c: c})
+	fealtyv1.RegisterSnapshotServiceServer(services, snapshotServer{c: c})
 	fealtyv1.RegisterStatusServiceServer(services, statusServer{c: c})
 	fealtyv1.RegisterTokenServiceServer(services, tokenServer{c: c})
 	return server, gate.Table().CheckServer(server)
@@ -160,10 +162,26 @@ func (c *Coordinator) streamInterceptor(gate *authz.Authorizer) grpc.StreamServe
 		}
 		return c.wordStream(srv, stream, info, func(srv any, stream grpc.ServerStream) error {
 			return c.guard.Stream(srv, stream, info, func(srv any, stream grpc.ServerStream) error {
+				if !info.IsClientStream {
+					stream = oneRequest{stream, c}
+				}
 				return authorize(srv, stream, info, handler)
 			})
 		})
 	}
+}
+
+// oneRequest is a stream of answers to one request, which its caller is to send, and
+// to end, in time.
+type oneRequest struct {
+	grpc.ServerStream
+	c *Coordinator
+}
+
+func (r oneRequest) RecvMsg(m any) error {
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
+	defer cancel()
+	return inTime(ctx, r.c, func() error { return r.ServerStream.RecvMsg(m) })
 }
 
 // admitFirst registers unary methods so that their caller is decided on before

@@ -1,0 +1,204 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// Limits on what members pull.
+const (
+	// pullsPerSecond and pullBurst bound the pulls and polls of one member: a member
+	// that comes back pulls each of its scopes once.
+	pullsPerSecond = 1
+	pullBurst      = 32
+	// pullsAtOnce bounds those of one member that are under way.
+	pullsAtOnce = 4
+	// chunkBytes is how much of a content one message holds.
+	chunkBytes = 64 << 10
+	// A pull ends after pullGrace and the time that its bytes take at pullRate: who
+	// reads slower than that gives its place up.
+	pullGrace = 5 * time.Second
+	pullRate  = 8 << 10 // bytes in a second
+)
+
+// pullLimiter bounds what members pull, for each of them.
+type pullLimiter struct {
+	rates *keyedLimiter
+
+	mu       sync.Mutex
+	underWay map[string]int // by member, those with any; guarded by mu
+}
+
+func newPullLimiter() *pullLimiter {
+	return &pullLimiter{rates: newKeyedLimiter(pullsPerSecond, pullBurst, maxMembers), underWay: make(map[string]int)}
+}
+
+// start begins a pull of the member, and returns what ends it.
+func (l *pullLimiter) start(member string, now time.Time) (end func(), err error) {
+	if !l.rates.allow(member, now) {
+		return nil, explain.New(explain.RateLimited, "what", "pulls of "+member, "limit", fmt.Sprintf("%d per second, %d at once", pullsPerSecond, pullBurst))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.underWay[member] == pullsAtOnce {
+		return nil, explain.New(explain.RateLimited, "what", "pulls of "+member, "limit", fmt.Sprintf("%d under way", pullsAtOnce))
+	}
+	l.underWay[member]++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.underWay[member]--; l.underWay[member] == 0 {
+			delete(l.underWay, member)
+		}
+	}, nil
+}
+
+// pullTime is how long who pulls size bytes may take.
+func pullTime(size int) time.Duration {
+	return pullGrace + time.Duration(size)*time.Second/pullRate
+}
+
+// snapshotServer serves SnapshotService.
+type snapshotServer struct {
+	fealtyv1.UnimplementedSnapshotServiceServer
+	c *Coordinator
+}
+
+func (s snapshotServer) GetContent(req *fealtyv1.GetContentRequest, stream fealtyv1.SnapshotService_GetContentServer) error {
+	c := s.c
+	if _, err := c.ready(); err != nil {
+		return err
+	}
+	id := identity.FromContext(stream.Context()).ID
+	member := string(id.Kind()) + "/" + id.Name()
+	var hash snapshot.Digest
+	if len(req.GetContentHash()) != sha256.Size {
+		return explain.New(explain.RequestField, "field", "content_hash", "problem", fmt.Sprintf("it has %d bytes, a SHA-256 has %d", len(req.GetContentHash()), sha256.Size))
+	}
+	copy(hash[:], req.GetContentHash())
+	end, err := c.pulls.start(member, c.now())
+	if err != nil {
+		return err
+	}
+	defer end()
+	content := c.publication.Load().contentFor(id, hash)
+	if content == nil {
+		// The same for what others have and for what nobody has.
+		return explain.New(explain.NotFound, "what", "content", "name", hash.String())
+	}
+	ctx, cancel := context.WithTimeout(stream.Context(), pullTime(len(content)))
+	defer cancel()
+	for chunk := range slices.Chunk(content, chunkBytes) {
+		if err := inTime(ctx, c, func() error { return stream.Send(&fealtyv1.GetContentResponse{Chunk: chunk}) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inTime does what may block on a peer, for no longer than ctx lasts: see receive.
+func inTime(ctx context.Context, c *Coordinator, do func() error) error {
+	_, err := receive(ctx, c, func() (struct{}, error) { return struct{}{}, do() })
+	return err
+}
+
+// contentFor returns the content with the hash if a header of the member names it,
+// else nil. Not being published and being somebody else's are the same.
+func (p *publication) contentFor(id identity.ID, hash snapshot.Digest) []byte {
+	if !p.serves() {
+		return nil
+	}
+	name := hash.String()
+	for _, i := range p.of(id.Kind(), id.Name()) {
+		if p.headers[i].header.Content == name {
+			return p.contents[name]
+		}
+	}
+	return nil
+}
+
+// maxPollTime bounds a poll, whatever its answer.
+const maxPollTime = time.Minute
+
+func (s snapshotServer) Poll(req *fealtyv1.PollRequest, stream fealtyv1.SnapshotService_PollServer) error {
+	c := s.c
+	if _, err := c.ready(); err != nil {
+		return err
+	}
+	id := identity.FromContext(stream.Context()).ID
+	end, err := c.pulls.start(string(id.Kind())+"/"+id.Name(), c.now())
+	if err != nil {
+		return err
+	}
+	defer end()
+	ctx, cancel := context.WithTimeout(stream.Context(), maxPollTime)
+	defer cancel()
+	d := &delivery{c: c, to: poller{c, ctx, stream}, id: id, held: heldOf(req.GetHeld())}
+	if err := d.sendTrust(); err != nil {
+		return err
+	}
+	return d.sendRuntime(ctx)
+}
+
+// poller is who polls, as a listener. It is told for no longer than its context
+// lasts.
+type poller struct {
+	c      *Coordinator
+	ctx    context.Context
+	stream fealtyv1.SnapshotService_PollServer
+}
+
+func (p poller) Context() context.Context { return p.ctx }
+
+func (p poller) Send(m *fealtyv1.ConnectResponse) error {
+	out := &fealtyv1.PollResponse{}
+	switch news := m.GetNews().(type) {
+	case *fealtyv1.ConnectResponse_Snapshot:
+		out.News = &fealtyv1.PollResponse_Snapshot{Snapshot: news.Snapshot}
+	case *fealtyv1.ConnectResponse_RenewNow:
+		out.News = &fealtyv1.PollResponse_RenewNow{RenewNow: news.RenewNow}
+	case *fealtyv1.ConnectResponse_RootChanges:
+		out.News = &fealtyv1.PollResponse_RootChanges{RootChanges: news.RootChanges}
+	default:
+		return nil // of no use to who does not listen
+	}
+	return inTime(p.ctx, p.c, func() error { return p.stream.Send(out) })
+}
+
+func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshotRequest) (*fealtyv1.GetSnapshotResponse, error) {
+	c := s.c
+	if _, err := c.ready(); err != nil {
+		return nil, err
+	}
+	scope := snapshot.Scope(req.GetScope())
+	if !slices.Contains(snapshot.Scopes(), scope) {
+		return nil, explain.New(explain.NotFound, "what", "scope", "name", clip(req.GetScope(), maxReleaseBytes))
+	}
+	if scope == snapshot.ScopeTrustBundle {
+		if t := c.trust.Load(); t != nil {
+			return &fealtyv1.GetSnapshotResponse{Snapshot: t.message()}, nil
+		}
+	}
+	if p := c.publication.Load(); p.serves() {
+		for _, i := range p.of(identity.Kind(req.GetKind()), req.GetName()) {
+			if p.headers[i].scope != scope {
+				continue
+			}
+			m, err := p.message(i)
+			if err != nil {
+				return nil, err
+			}
+			return &fealtyv1.GetSnapshotResponse{Snapshot: m}, nil
+		}
+	}
+	return nil, explain.New(explain.NotFound, "what", string(scope)+" of", "name", clip(req.GetKind()+"/"+req.GetName(), identity.MaxIDBytes))
+}

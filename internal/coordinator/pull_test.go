@@ -1,0 +1,320 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// pulled is the receiving end of a pull in a test's own process. It takes until
+// stalled is closed for each message, if that is set.
+type pulled struct {
+	grpc.ServerStream
+	ctx     context.Context
+	stalled chan struct{}
+	got     []byte
+	chunks  int
+}
+
+func (p *pulled) Context() context.Context { return p.ctx }
+
+func (p *pulled) Send(m *fealtyv1.GetContentResponse) error {
+	if p.stalled != nil {
+		<-p.stalled
+	}
+	p.got, p.chunks = append(p.got, m.GetChunk()...), p.chunks+1
+	return nil
+}
+
+// as returns a context in which m calls.
+func (m *machine) as(ctx context.Context) context.Context {
+	return identity.NewContext(ctx, identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
+}
+
+func (m *machine) pull(stream *pulled, hash []byte) error {
+	return snapshotServer{c: m.d.c}.GetContent(&fealtyv1.GetContentRequest{Name: m.id.Name(), ContentHash: hash}, stream)
+}
+
+// contentOf returns the hash of the content that is published for a member, and
+// the content.
+func (p *publication) contentOf(path string) ([]byte, []byte) {
+	i, ok := p.find(runtimePath(path))
+	if !ok {
+		return nil, nil
+	}
+	content := p.contents[p.headers[i].header.Content]
+	hash := sha256.Sum256(content)
+	return hash[:], content
+}
+
+func getContent(ctx context.Context, conn grpcConn, name string, hash []byte) ([]byte, error) {
+	stream, err := fealtyv1.NewSnapshotServiceClient(conn).GetContent(ctx, &fealtyv1.GetContentRequest{Name: name, ContentHash: hash})
+	if err != nil {
+		return nil, err
+	}
+	var out []byte
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m.GetChunk()...)
+	}
+}
+
+// A member gets what its own headers name. What others are told, what it was told
+// before, and what nobody is told are the same to it.
+func TestPullsItsOwnContentAlone(t *testing.T) {
+	f := readyFleet(t, nil)
+	a := f.member("node-a")
+	b := f.node()
+	if err := b.join(identity.Data, proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "small", Name: "node-b"}))); err != nil {
+		t.Fatal(err)
+	}
+	var p *publication
+	published := func(path string) ([]byte, []byte) {
+		for {
+			news := f.c.publicationNews.wait()
+			if p = f.c.publication.Load(); p.serves() {
+				if hash, content := p.contentOf(path); hash != nil {
+					return hash, content
+				}
+			}
+			select {
+			case <-news:
+			case <-f.ctx().Done():
+				t.Fatalf("nothing is published for %s", path)
+			}
+		}
+	}
+	hashA, contentA := published("data/node-a")
+	hashB, contentB := published("data/node-b")
+	if bytes.Equal(hashA, hashB) {
+		t.Fatal("both are told the same: the test shows nothing")
+	}
+	connA, connB := a.conn(), b.conn()
+	for _, c := range []struct {
+		name string
+		conn grpcConn
+		node *node
+		hash []byte
+		want []byte
+	}{
+		{"its own", connA, a, hashA, contentA},
+		{"its own", connB, b, hashB, contentB},
+		{"another organization's", connB, b, hashA, nil},
+		{"somebody else's", connA, a, hashB, nil},
+		{"of nobody", connA, a, bytes.Repeat([]byte{7}, sha256.Size), nil},
+	} {
+		got, err := getContent(f.ctx(), c.conn, c.node.id.Name(), c.hash)
+		if c.want != nil {
+			if err != nil || !bytes.Equal(got, c.want) {
+				t.Errorf("%s pulls %s: %d bytes, %v", c.node.id.Name(), c.name, len(got), err)
+			}
+			continue
+		}
+		want := explain.New(explain.NotFound, "what", "content", "name", snapshot.Digest(c.hash).String()).Error()
+		if err == nil || explain.Of(err).Error() != want {
+			t.Errorf("%s pulls what is %s: %v, want %s", c.node.id.Name(), c.name, err, want)
+		}
+	}
+	for _, hash := range [][]byte{nil, hashA[:31], append(bytes.Clone(hashA), 0)} {
+		_, err := getContent(f.ctx(), connA, "node-a", hash)
+		wantCode(t, err, explain.RequestField)
+	}
+	if err := f.set(bytes.Replace(f.manifest(""), []byte("roles: [ingress, egress]"), []byte("roles: [ingress]"), 1)); err != nil {
+		t.Fatal(err)
+	}
+	for now, _ := published("data/node-a"); bytes.Equal(now, hashA); now, _ = published("data/node-a") {
+		if f.ctx().Err() != nil {
+			t.Fatal("the change is not published")
+		}
+	}
+	_, err := getContent(f.ctx(), connA, "node-a", hashA)
+	wantCode(t, err, explain.NotFound)
+}
+
+// Large contents come in parts, and who does not read them gives its place up.
+func TestPullIsChunkedAndBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := testDesk(t)
+		m, other := d.joined("a"), d.joined("b")
+		p := *d.mustPublish(newPublisher())
+		i, _ := p.find(runtimePath("data/a"))
+		large := bytes.Repeat([]byte("0123456789abcdef"), 200<<10/16+1)
+		sum := sha256.Sum256(large)
+		p.headers = slices.Clone(p.headers)
+		p.headers[i].header.Content = snapshot.Digest(sum).String()
+		p.contents = map[string][]byte{snapshot.Digest(sum).String(): large, p.headers[1-i].header.Content: p.contents[p.headers[1-i].header.Content]}
+		d.c.publication.Store(&p)
+
+		got := &pulled{ctx: m.as(t.Context())}
+		if err := m.pull(got, sum[:]); err != nil || !bytes.Equal(got.got, large) || got.chunks != 4 {
+			t.Fatalf("%d bytes in %d parts, %v", len(got.got), got.chunks, err)
+		}
+
+		release := make(chan struct{})
+		ended := make(chan error, pullsAtOnce)
+		for range pullsAtOnce {
+			go func() {
+				ctx, cancel := context.WithCancel(m.as(t.Context()))
+				defer cancel()
+				ended <- m.pull(&pulled{ctx: ctx, stalled: release}, sum[:])
+			}()
+		}
+		synctest.Wait()
+		wantCode(t, m.pull(&pulled{ctx: m.as(t.Context())}, sum[:]), explain.RateLimited)
+		hash, _ := p.contentOf("data/b")
+		if err := other.pull(&pulled{ctx: other.as(t.Context())}, hash); err != nil {
+			t.Errorf("a slow member holds up another one: %v", err)
+		}
+		began := d.c.pulls
+		for range pullsAtOnce {
+			if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a pull that nobody reads ended with %v", err)
+			}
+		}
+		if began.mu.Lock(); len(began.underWay) != 0 {
+			t.Errorf("under way: %v", began.underWay)
+		}
+		began.mu.Unlock()
+		close(release)
+		d.c.readers.Wait()
+		// The rate counts whatever the pulls did.
+		var err error
+		for range pullBurst {
+			if err = m.pull(&pulled{ctx: m.as(t.Context())}, sum[:]); err != nil {
+				break
+			}
+		}
+		wantCode(t, err, explain.RateLimited)
+		d.advance(pullBurst * 1e9)
+		if err := m.pull(&pulled{ctx: m.as(t.Context())}, sum[:]); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// poll returns the scopes that a poll brings, in their order.
+func poll(t *testing.T, n *node, held ...*fealtyv1.HeldSnapshot) (scopes []string, out []*fealtyv1.SignedSnapshot) {
+	t.Helper()
+	stream, err := fealtyv1.NewSnapshotServiceClient(n.conn()).Poll(n.f.ctx(), &fealtyv1.PollRequest{Name: n.id.Name(), Held: held})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return scopes, out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := m.GetSnapshot(); s != nil {
+			scopes, out = append(scopes, s.GetScope()), append(out, s)
+		}
+	}
+}
+
+// A poll brings what the stream would, once, and nothing to who holds it.
+func TestPollBringsWhatIsNews(t *testing.T) {
+	f := readyFleet(t, nil)
+	n := f.member("node-a")
+	if _, err := n.verifyGrant(); err != nil {
+		t.Fatal(err)
+	}
+	for !func() bool { p := f.c.publication.Load(); return p.serves() && f.ctx().Err() == nil }() {
+		<-f.c.publicationNews.wait()
+	}
+	scopes, out := poll(t, n)
+	if !slices.Equal(scopes, []string{string(snapshot.ScopeTrustBundle), string(snapshot.ScopeNodeRuntime)}) {
+		t.Fatalf("it brings %v", scopes)
+	}
+	var held []*fealtyv1.HeldSnapshot
+	for _, s := range out {
+		signed, err := snapshot.Unmarshal(s.GetEnvelope())
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := snapshot.Verify(signed, n.trust, snapshot.Marks{}, f.clock())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := v.Header()
+		record, _ := v.Record()
+		held = append(held, &fealtyv1.HeldSnapshot{Scope: s.GetScope(), AuthorityEpoch: h.AuthorityEpoch, ConfigVersion: h.ConfigVersion, ContentHash: h.ContentHash[:], Generation: record.Generation})
+	}
+	if scopes, _ := poll(t, n, held...); len(scopes) != 0 {
+		t.Errorf("to who holds it all it brings %v", scopes)
+	}
+}
+
+// People see what a member is told, exactly as it is signed.
+func TestGetSnapshot(t *testing.T) {
+	f := readyFleet(t, nil)
+	f.member("node-a")
+	for !func() bool { p := f.c.publication.Load(); return p.serves() && f.ctx().Err() == nil }() {
+		<-f.c.publicationNews.wait()
+	}
+	client := fealtyv1.NewSnapshotServiceClient(f.localConn())
+	for _, c := range []struct {
+		req  *fealtyv1.GetSnapshotRequest
+		want codes.Code
+	}{
+		{&fealtyv1.GetSnapshotRequest{Scope: "trust_bundle"}, codes.OK},
+		{&fealtyv1.GetSnapshotRequest{Kind: "data", Name: "node-a", Scope: "trust_bundle"}, codes.OK},
+		{&fealtyv1.GetSnapshotRequest{Kind: "data", Name: "node-a", Scope: "node_runtime"}, codes.OK},
+		{&fealtyv1.GetSnapshotRequest{Kind: "data", Name: "node-a", Scope: "node_bootstrap"}, codes.NotFound},
+		{&fealtyv1.GetSnapshotRequest{Kind: "data", Name: "node-z", Scope: "node_runtime"}, codes.NotFound},
+		{&fealtyv1.GetSnapshotRequest{Kind: "data", Name: "node-a", Scope: "everything"}, codes.NotFound},
+		{&fealtyv1.GetSnapshotRequest{Scope: "node_runtime"}, codes.NotFound},
+	} {
+		resp, err := client.GetSnapshot(f.ctx(), c.req)
+		if status.Code(err) != c.want {
+			t.Errorf("%v: %v, want %v", c.req, err, c.want)
+			continue
+		}
+		if err != nil {
+			continue
+		}
+		if _, err := snapshot.Unmarshal(resp.GetSnapshot().GetEnvelope()); err != nil || resp.GetSnapshot().GetScope() != c.req.GetScope() {
+			t.Errorf("%v: %v, %v", c.req, resp.GetSnapshot().GetScope(), err)
+		}
+	}
+}
+
+// silentStream is a stream whose caller sends nothing more.
+type silentStream struct{ fakeStream }
+
+func (s silentStream) RecvMsg(any) error { <-s.ctx.Done(); return s.ctx.Err() }
+
+// A request that its caller does not end is given up, with what it holds.
+func TestRequestOfAStreamIsReadInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := &Coordinator{}
+		if err := (oneRequest{silentStream{fakeStream{ctx: ctx}}, c}).RecvMsg(nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("ended with %v", err)
+		}
+		cancel()
+		c.readers.Wait()
+	})
+}
