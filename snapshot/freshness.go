@@ -16,19 +16,29 @@ const (
 // Freshness returns the state of v at now. It is a function of the age of v's
 // publication record and of v's expiry, and of nothing else: whether somebody
 // can be reached does not matter, and a newer record from whatever source makes
-// it fresh again. staleFor is how long it is stale before it is degraded. Of what
-// is signed by itself, refresh_after counts as fresh_until.
+// it fresh again. staleFor is how long it is stale before it is degraded.
 func (v *Verified) Freshness(now time.Time, staleFor time.Duration) Freshness {
-	until := v.header.RefreshAfter
+	return FreshnessAt(v.FreshUntil(), v.header.ExpiresAt, now, staleFor)
+}
+
+// FreshUntil returns when v becomes stale: fresh_until of its publication record.
+// Of what is signed by itself, refresh_after counts.
+func (v *Verified) FreshUntil() time.Time {
 	if v.record != nil {
-		until = v.record.FreshUntil
+		return v.record.FreshUntil
 	}
+	return v.header.RefreshAfter
+}
+
+// FreshnessAt is [Verified.Freshness] of a snapshot that is fresh until freshUntil
+// and expires at expiresAt.
+func FreshnessAt(freshUntil, expiresAt, now time.Time, staleFor time.Duration) Freshness {
 	switch {
-	case !now.Before(v.header.ExpiresAt):
+	case !now.Before(expiresAt):
 		return Expired
-	case now.Before(until):
+	case now.Before(freshUntil):
 		return Fresh
-	case now.Sub(until) < staleFor:
+	case now.Sub(freshUntil) < staleFor:
 		return Stale
 	}
 	return Degraded

@@ -87,6 +87,9 @@ type RejectedError struct {
 	Check  int    // 1 to 12; 0 for the limits
 	Reason Reason // stable: a metric label
 	Detail string // for people; quotes and clips what the sender chose, never holds a secret
+	// Ahead says that a trusted key signed it under a newer authority epoch than that of
+	// the verifier's trust bundle: the verifier is behind.
+	Ahead bool
 }
 
 func (e *RejectedError) Error() string {

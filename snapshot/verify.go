@@ -178,6 +178,7 @@ type verification struct {
 	secret  string
 
 	reason Reason // by check 9: more than the check's own reason
+	ahead  bool   // by check 8: it is of a newer epoch than the trust bundle
 }
 
 // check is one row of the table. run returns what is wrong, or "".
@@ -225,6 +226,7 @@ func verify(checks []check, v *verification) (*Verified, error) {
 			if v.reason != "" {
 				err.Reason = v.reason
 			}
+			err.Ahead = v.ahead
 			return nil, err
 		}
 	}
@@ -411,6 +413,7 @@ func (v *verification) epochFault() string {
 	// Only the config root key moves the epoch. Otherwise who got hold of a config
 	// key could sign an epoch so high that no repair comes after it.
 	if b := v.bundle(); v.record != nil && max(v.header.AuthorityEpoch, v.record.AuthorityEpoch) > b.AuthorityEpoch {
+		v.ahead = true
 		return fmt.Sprintf("authority_epoch %d under a record of %d, the trust bundle is of %d: a newer bundle comes first",
 			v.header.AuthorityEpoch, v.record.AuthorityEpoch, b.AuthorityEpoch)
 	}

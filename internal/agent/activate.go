@@ -383,6 +383,9 @@ func (a *Agent) activate(ctx context.Context, b *beliefs, d decision, raw []byte
 		}
 	}
 	a.beliefs.Store(next)
+	if scope == snapshot.ScopeTrustBundle {
+		a.behind.Store(false) // whoever is ahead of this one too will show again
+	}
 	a.accepted(ctx, scope)
 	a.log.LogAttrs(ctx, level, "snapshot in use", slog.String("scope", string(scope)),
 		slog.Uint64("authority_epoch", header.AuthorityEpoch), slog.Uint64("config_version", header.ConfigVersion))
@@ -394,6 +397,9 @@ func (a *Agent) activate(ctx context.Context, b *beliefs, d decision, raw []byte
 func (a *Agent) refuse(ctx context.Context, r refusal, cause error, raw []byte) {
 	scope := snapshot.Scope(r.Scope)
 	a.metrics.rejected.WithLabelValues(r.Scope, r.Reason).Inc()
+	if rejected, ok := errors.AsType[*snapshot.RejectedError](cause); ok && rejected.Ahead {
+		a.behind.Store(true)
+	}
 	level := slog.LevelWarn
 	if errors.Is(cause, snapshot.ErrEquivocation) {
 		level = slog.LevelError

@@ -1,7 +1,7 @@
 package agent
 
 import (
-	"maps"
+	"errors"
 	"slices"
 	"time"
 
@@ -10,55 +10,137 @@ import (
 
 // What can end the time that a node works alone, beside a snapshot's scope.
 const (
-	limitSVID     = "svid"
-	limitDegraded = "degraded.max"
+	limitSVID    = "svid"
+	limitMax     = string(maxBound)
+	limitAllowed = "degraded.allow" // the policy has no degraded mode for services
 )
 
-// autonomy is what bounds the time that a node works without any coordinator.
-type autonomy struct {
-	connected   bool
-	lastContact time.Time // the last time that a coordinator was surely there; of no meaning when connected
-	svidEnd     time.Time
-	snapshots   map[snapshot.Scope]time.Time // when those in use end
-	// max is degraded.max of the policy in use; 0 is no degraded mode, or no policy.
-	max time.Duration
-}
-
-// until returns when the node stops to work alone, if no coordinator is reached
-// from now on, and what ends it first. It is in the past if that has happened.
-func (a autonomy) until(now time.Time) (time.Time, string) {
-	from := a.lastContact
-	if a.connected {
-		from = now
-	}
-	end, limit := from.Add(a.max), limitDegraded
-	if a.svidEnd.Before(end) {
-		end, limit = a.svidEnd, limitSVID
-	}
-	for _, scope := range slices.Sorted(maps.Keys(a.snapshots)) {
-		if a.snapshots[scope].Before(end) {
-			end, limit = a.snapshots[scope], string(scope)
+// until returns when the node stops to work alone if no news come from now on, and
+// what ends it first: it is when the guard begins to refuse [ContinueServices]. It
+// is in the past if that has happened.
+func (f facts) until() (time.Time, string) {
+	rule, _ := ruleOf(ContinueServices)
+	end, limit := f.svidEnd, limitSVID
+	sooner := func(at time.Time, by string) {
+		if at.Before(end) {
+			end, limit = at, by
 		}
+	}
+	entry := f.word // in degraded mode already, for being behind
+	if !f.behind {
+		entry = f.entry(rule.needs)
+	}
+	for _, scope := range rule.needs {
+		if s, ok := f.held[scope]; ok {
+			sooner(s.expires, string(scope))
+		} else if f.lists[scope] {
+			sooner(f.word, string(scope)) // without it nothing is believed
+		}
+	}
+	if !slices.Contains(f.policy.allow, string(rule.policy)) {
+		sooner(entry, limitAllowed)
+	} else if over := f.end(rule.bound); over.After(entry) {
+		sooner(over, limitMax)
+	} else {
+		sooner(entry, limitMax)
 	}
 	return end, limit
 }
 
-// alone returns until when the node works without a coordinator, and what ends it.
-func (a *Agent) alone() (time.Time, string) {
-	b, v, leaf := a.beliefs.Load(), a.status.view(), a.svid.Load().leaf()
-	in := autonomy{connected: v.connected, lastContact: v.lost, svidEnd: leaf.NotAfter, max: b.degraded().Max, snapshots: make(map[snapshot.Scope]time.Time, len(b.held))}
-	// Whoever certified this node was there. After a start it is all that is known.
-	if leaf.NotBefore.After(in.lastContact) {
-		in.lastContact = leaf.NotBefore
+// entry is when what is held of scopes begins to be degraded, if no news come.
+func (f facts) entry(scopes []snapshot.Scope) time.Time {
+	var first time.Time
+	for _, scope := range scopes {
+		if s, ok := f.held[scope]; ok {
+			if at := s.fresh.Add(staleFor); first.IsZero() || at.Before(first) {
+				first = at
+			}
+		}
+	}
+	return first
+}
+
+// facts are what the guard decides by now.
+func (a *Agent) facts() facts {
+	b, leaf := a.beliefs.Load(), a.svid.Load().leaf()
+	f := b.facts()
+	f.contact, f.behind, f.svidEnd = a.status.view().connected, a.behind.Load(), leaf.NotAfter
+	// Whoever certified this node was there.
+	if leaf.NotBefore.After(f.word) {
+		f.word = leaf.NotBefore
+	}
+	return f
+}
+
+// facts are those that what is held gives.
+func (b *beliefs) facts() facts {
+	f := facts{
+		held: make(map[snapshot.Scope]standing, len(b.held)), lists: map[snapshot.Scope]bool{snapshot.ScopeTrustBundle: true},
+		policy: b.policy(), missing: b.revocationsMissing(),
+	}
+	if b.terms() == nil {
+		f.lists[snapshot.ScopeNodeRuntime] = true
 	}
 	for scope, h := range b.held {
+		header := h.v.Header()
+		at := header.IssuedAt
+		if record, ok := h.v.Record(); ok {
+			at = record.IssuedAt
+		}
+		if at.After(f.word) {
+			f.word = at
+		}
 		if scope == snapshot.ScopeNodeBootstrap && b.terms() != h {
 			continue // a node_runtime took its place
 		}
-		in.snapshots[scope] = h.v.Header().ExpiresAt
+		f.held[scope] = standing{fresh: h.v.FreshUntil(), expires: header.ExpiresAt}
 	}
-	if b.held[snapshot.ScopeTrustBundle] == nil {
-		in.snapshots[snapshot.ScopeTrustBundle] = in.lastContact // without one nothing is believed
+	return f
+}
+
+// policy is what the node may do in degraded mode.
+func (b *beliefs) policy() degradedPolicy {
+	ceiling := b.degraded()
+	return degradedPolicy{allow: ceiling.Allow, max: ceiling.Max, routeTTL: ceiling.RouteTTL, sessionTTL: ceiling.Max}
+}
+
+// revocationsMissing reports whether the newest record names other revocations than
+// the trust bundle in use has. A bundle that was signed later has more, not fewer:
+// they only accumulate.
+func (b *beliefs) revocationsMissing() bool {
+	var newest *snapshot.Record
+	for _, h := range b.held {
+		if r, ok := h.v.Record(); ok && (newest == nil || r.AuthorityEpoch > newest.AuthorityEpoch || r.AuthorityEpoch == newest.AuthorityEpoch && r.Generation > newest.Generation) {
+			newest = &r
+		}
 	}
-	return in.until(a.now())
+	h := b.held[snapshot.ScopeTrustBundle]
+	if newest == nil || h == nil || h.v.Header().IssuedAt.After(newest.IssuedAt) {
+		return false // without a bundle in use nothing is permitted anyway
+	}
+	bundle, _ := h.v.TrustBundle()
+	own, err := bundle.Revocations()
+	return err != nil || own != newest.Revocations
+}
+
+// alone returns until when the node works without news, and what ends it.
+func (a *Agent) alone() (time.Time, string) { return a.facts().until() }
+
+// Permit decides whether this node, or a service on it, may do action now; nil
+// permits it. A refusal is a [*RefusedError], and counted. Out of contact with the
+// cluster what is not in the table is refused.
+func (a *Agent) Permit(action Action) error {
+	err := a.facts().permit(action, a.now())
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		a.metrics.refused.WithLabelValues(labelOf(action), refused.Reason).Inc()
+	}
+	return err
+}
+
+// labelOf is action as a label: what somebody makes up must not become one.
+func labelOf(action Action) string {
+	if _, ok := ruleOf(action); !ok {
+		return "other"
+	}
+	return string(action)
 }

@@ -20,6 +20,7 @@ type metrics struct {
 	renewals   *prometheus.CounterVec
 	handshakes *prometheus.CounterVec
 	reloads    *prometheus.CounterVec
+	refused    *prometheus.CounterVec
 }
 
 // newReloadFailures makes the count that starts before the agent does.
@@ -55,6 +56,10 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 			Name: "fealty_mesh_handshake_failures_total",
 			Help: "Handshakes that failed, by reason. Plain network failures are none.",
 		}, []string{"reason"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_degraded_refused_total",
+			Help: "Actions that the guard of degraded mode refused, by action and reason. An action that is not in its table counts as other.",
+		}, []string{"action", "reason"}),
 	}
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
@@ -64,7 +69,7 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 			return operatorNotAfter(a.operator)
 		}))
 	}
-	m.registry.MustRegister(m.rejected, m.renewals, m.handshakes, reloads,
+	m.registry.MustRegister(m.rejected, m.renewals, m.handshakes, m.refused, reloads,
 		gauge("fealty_agent_connected", "1 while the agent holds a stream to a coordinator.", func() float64 {
 			if a.status.view().connected {
 				return 1

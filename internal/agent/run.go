@@ -68,6 +68,7 @@ type Agent struct {
 	moved    atomic.Pointer[snapshot.RootChange] // the change of root that is to be followed; nil: none
 	svid     atomic.Pointer[svid]
 	beliefs  atomic.Pointer[beliefs]
+	behind   atomic.Bool // a trusted key signed under a newer authority epoch than the trust bundle's
 	status   condition
 	metrics  *metrics
 

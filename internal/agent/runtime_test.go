@@ -203,7 +203,7 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 	if got := b.degraded(); got.Max != 0 || len(got.Allow) != 0 {
 		t.Errorf("without a degraded policy it may do %v", got)
 	}
-	if until, limit := a.alone(); limit != limitDegraded || until.After(a.now()) {
+	if until, limit := a.alone(); limit != limitAllowed || until.After(a.now().Add(freshFor+staleFor)) {
 		t.Errorf("it works alone until %v, by %s", until, limit)
 	}
 	if got := b.standing(a.me.ID); got != string(snapshot.MemberDraining) {

@@ -112,7 +112,7 @@ func checks() []check {
 		{"node.identity", "the identity is in date", "The certificate of the node is valid. One that ended is renewed by itself, where a coordinator is in reach within rejoin_grace.", []string{"node.agent"}, lookIdentity},
 		{"node.snapshots", "verified snapshots are in use", "The node holds a trust bundle and a node bootstrap that it verified, and has refused nothing since.", []string{"node.agent"}, lookSnapshots},
 		{"node.contact", "a coordinator is in reach", "The agent holds a stream to a coordinator. Without one it works on what it verified, and gets no changes.", []string{"node.identity"}, lookContact},
-		{"node.autonomy", "the node can work alone for a while", "How long the node works without a coordinator: the least of the ends of its certificate, of its snapshots, and of degraded.max since the last contact.", []string{"node.identity", "node.snapshots"}, lookAutonomy},
+		{"node.autonomy", "the node can work alone for a while", "How long the node works without a coordinator: until its certificate or a snapshot that its services live by ends, or degraded.max is over since the newest word that the cluster signed.", []string{"node.identity", "node.snapshots"}, lookAutonomy},
 		{"node.clock", "the clock agrees with a coordinator", "As pre.clock, on a node that runs.", nil, lookClock},
 
 		{"coordinator.reach", "a coordinator answers", "A coordinator that the settings name answers.", nil, lookReach},

@@ -101,6 +101,10 @@ const (
 	NodeJoined        Code = "FE-N106"
 	NodeLocked        Code = "FE-N107"
 
+	ActionNeedsContact Code = "FE-N108"
+	ActionNotAllowed   Code = "FE-N109"
+	ActionBoundOver    Code = "FE-N110"
+
 	SnapshotUnreadable Code = "FE-N120"
 	SnapshotNone       Code = "FE-N121"
 )
@@ -980,6 +984,44 @@ its own.`,
 		Page: `
 A data directory belongs to exactly one process. The lock ends with that process, so that there is never a
 stale one to delete. Two nodes on one machine have a folder each.`,
+	},
+	{
+		Code:  ActionNeedsContact,
+		Title: "a node out of contact may not do this",
+		What:  "{action|the action} is refused while this node is {partition|out of contact} (state {state|degraded}, reason {reason|forbidden})",
+		Why:   "no node decides this alone: it takes a coordinator, a record that is fresh, or revocations that are known",
+		Do:    "bring the node back into contact: fealty status on it shows whom it misses; do not work around it",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+What a cut-off part of a cluster must never do by itself: approve enrollment, issue certificates, assign roles,
+change policy, rotate trust roots, promote itself, fetch secrets that it was not assigned, create authority. No
+policy allows it, and an action that the agent does not know is refused as well. The reason is a word:
+` + "`forbidden`" + `, ` + "`unknown_action`" + `, ` + "`needs_record`" + ` for what starts something new, and
+` + "`revocations_unknown`" + ` where somebody may have been revoked without this node knowing.`,
+	},
+	{
+		Code:  ActionNotAllowed,
+		Title: "the policy of degraded mode does not allow this",
+		What:  "{action|the action} is refused: this node is in degraded mode, and its policy does not list it",
+		Why:   "what it holds is older than announced (state {state|degraded}, {partition|record_stale}), and then only the policy allows to act",
+		Do:    "bring the node back into contact; to allow it the next time, list it in degraded.allow of the manifest",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+A node that had no news for more than an hour beyond what was announced works by the policy of degraded mode
+alone. The manifest is the ceiling, and a ` + "`degraded_mode_policy`" + ` snapshot can only narrow it.
+` + "`fealty status`" + ` on the node shows what is allowed.`,
+	},
+	{
+		Code:  ActionBoundOver,
+		Title: "the time in which a node may do this alone is over",
+		What:  "{action|the action} is refused: {bound|what it lives by} {ended|is not there}",
+		Why:   "nothing outlives its bound (state {state|degraded}, {partition|record_stale}, reason {reason|bound_over})",
+		Do:    "bring the node back into contact; stop what depends on it until then",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+The bounds are the ends of snapshots and of the node's certificate, and ` + "`degraded.max`, `degraded.route_ttl` and `degraded.session_ttl`" + `,
+which count from the newest word that the cluster signed. A restart or a clock that is set back does not extend
+them. The agent stops giving what has ended to local services; these have to stop by themselves.`,
 	},
 	{
 		Code:  SnapshotUnreadable,

@@ -38,7 +38,8 @@ type ConnectRequest struct {
 	Refusals []*Refusal `protobuf:"bytes,5,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	// Until when it works without any coordinator, if it reaches none from now on.
 	AutonomousUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=autonomous_until,json=autonomousUntil,proto3" json:"autonomous_until,omitempty"`
-	// What ends that first: "svid", a scope, or "degraded.max".
+	// What ends that first: "svid", a scope, "degraded.max", or "degraded.allow" where
+	// its policy has no degraded mode for services.
 	AutonomyLimit string `protobuf:"bytes,7,opt,name=autonomy_limit,json=autonomyLimit,proto3" json:"autonomy_limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -84,7 +84,8 @@ type GetNodeResponse struct {
 	// Until when it works without any coordinator, if it reaches none from now on.
 	// In the past: that time is over.
 	AutonomousUntil *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=autonomous_until,json=autonomousUntil,proto3" json:"autonomous_until,omitempty"`
-	// What ends that first: "svid", a scope, or "degraded.max".
+	// What ends that first: "svid", a scope, "degraded.max", or "degraded.allow" where
+	// its policy has no degraded mode for services.
 	AutonomyLimit string `protobuf:"bytes,17,opt,name=autonomy_limit,json=autonomyLimit,proto3" json:"autonomy_limit,omitempty"`
 	// Set while it is out of reach of coordinators that it had reached.
 	ContactLostAt *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=contact_lost_at,json=contactLostAt,proto3" json:"contact_lost_at,omitempty"`
