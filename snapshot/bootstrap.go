@@ -198,10 +198,18 @@ func faultOfTerms(entry string, coordinators []string, renewEvery, svidTTL time.
 		return "degraded.allow: " + msg
 	}
 	for _, a := range coordinators {
-		host, port, err := net.SplitHostPort(a)
-		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || perr != nil || n == 0 {
-			return fmt.Sprintf("coordinator %.80q is no host:port", a)
+		if msg := faultOfAddress(a); msg != "" {
+			return "coordinator " + msg
 		}
+	}
+	return ""
+}
+
+// faultOfAddress says why a is no address to dial, or "".
+func faultOfAddress(a string) string {
+	host, port, err := net.SplitHostPort(a)
+	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || perr != nil || n == 0 {
+		return fmt.Sprintf("%.80q is no host:port", a)
 	}
 	return ""
 }

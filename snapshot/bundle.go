@@ -15,7 +15,7 @@ import (
 // Limits of a trust bundle, beside its size.
 const (
 	MaxRoots      = identity.MaxRoots
-	MaxConfigKeys = 16
+	MaxConfigKeys = 64 // with the revoked ones, which stay until they expire
 	MaxMeshKeys   = identity.MaxMeshKeys
 	MaxBans       = 1 << 13 // ids and keys, each
 	MaxSigners    = 64
@@ -37,6 +37,9 @@ type TrustBundle struct {
 	MeshKeys     []identity.KeyID // mesh CA keys that are accepted
 	BannedIDs    []identity.ID    // members that are banned
 	BannedKeys   []identity.KeyID // keys of leaves or mesh CAs that are banned
+
+	// Revoked is what nobody may rely on any more. It only grows.
+	Revoked []Revoked
 
 	// ConfigRoot signs trust bundles. It is the key that the verifier pins: a bundle
 	// cannot replace it.
@@ -151,6 +154,7 @@ func (b *TrustBundle) walk(c *codec) {
 			c.fail("retired_roots is empty: it is left out then")
 		}
 	}
+	walkRevoked(c, &b.Revoked)
 	c.member("roots")
 	list(c, &b.Roots, MaxRoots, func(c *codec, der *[]byte) { c.blob(der, identity.MaxCertificateBytes) })
 	c.member("signers")
@@ -218,6 +222,9 @@ func (b *TrustBundle) fault(h *Header) string {
 	case b.Head.Hash.IsZero():
 		return "no head"
 	}
+	if msg := faultOfRevoked(b.ClusterID, b.Revoked); msg != "" {
+		return msg
+	}
 	for i := range b.ConfigKeys {
 		if msg := b.ConfigKeys[i].fault(b.ConfigRoot); msg != "" {
 			return fmt.Sprintf("config key %s: %s", b.ConfigKeys[i].ID(), msg)
@@ -275,17 +282,19 @@ func (k *ConfigKey) trusts(scope Scope, now time.Time) string {
 
 // follows says why b under h cannot take the place of old, or "". Nothing that
 // the config root key signs alone may move the cluster's roots, take the history
-// back, or give trust again to a key that was revoked. A node may lose its marks
-// and still have its bundle: an older one must not take it back then either.
+// back, or give trust again to what was revoked. A node may lose its marks and
+// still have its bundle: an older one must not take it back then either.
 func (b *TrustBundle) follows(h *Header, old *TrustBundle, oldHeader *Header) string {
 	for _, k := range old.ConfigKeys {
-		if !k.Revoked {
-			continue
+		// It stays in the bundle until it is over: once it is left out, a bundle after
+		// that could list it again as if it were new.
+		if k.Revoked && h.IssuedAt.Before(k.NotAfter) && !slices.ContainsFunc(b.ConfigKeys, func(n ConfigKey) bool { return bytes.Equal(n.Key, k.Key) && n.Revoked }) {
+			return fmt.Sprintf("config key %s was revoked and is not any more", k.ID())
 		}
-		for _, n := range b.ConfigKeys {
-			if bytes.Equal(n.Key, k.Key) && !n.Revoked {
-				return fmt.Sprintf("config key %s was revoked and is not any more", k.ID())
-			}
+	}
+	for _, r := range old.Revoked {
+		if !b.Revokes(r.Kind, r.Name) {
+			return fmt.Sprintf("%.40s %.80q was revoked and is not any more", r.Kind, r.Name)
 		}
 	}
 	was, err1 := old.rootKeys()
@@ -362,13 +371,14 @@ func (r revocations) walk(c *codec) {
 	list(c, &r.b.BannedIDs, MaxBans, walkID)
 	c.member("banned_keys")
 	list(c, &r.b.BannedKeys, MaxBans, walkKeyID)
+	walkRevoked(c, &r.b.Revoked)
 	c.member("revoked_keys")
 	c.names(&revoked, MaxConfigKeys, 64)
 	c.end()
 }
 
 // Revocations returns the digest of all that the bundle revokes: banned ids,
-// banned keys and revoked config keys. It fails only for a bundle above a limit.
+// banned keys, revoked config keys and what is revoked by name. It fails only for a bundle above a limit.
 func (b TrustBundle) Revocations() (Digest, error) {
 	out, err := encode(revocations{&b})
 	if err != nil {
@@ -391,6 +401,7 @@ func (b *TrustBundle) clone() TrustBundle {
 	n.MeshKeys = slices.Clone(b.MeshKeys)
 	n.BannedIDs = slices.Clone(b.BannedIDs)
 	n.BannedKeys = slices.Clone(b.BannedKeys)
+	n.Revoked = slices.Clone(b.Revoked)
 	n.ConfigRoot = bytes.Clone(b.ConfigRoot)
 	n.ConfigKeys = slices.Clone(b.ConfigKeys)
 	for i := range n.ConfigKeys {

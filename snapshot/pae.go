@@ -13,6 +13,7 @@ const (
 	TypePublication = "fealty/publication/v1" // a publication record
 	TypeRoot        = "fealty/root/v1"        // a root statement
 	TypeRootChange  = "fealty/root-change/v1" // a change of root
+	TypeEmergency   = "fealty/emergency/v1"   // an emergency statement
 )
 
 // PAE returns the bytes that are signed for payload: its pre-authentication

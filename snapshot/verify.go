@@ -23,6 +23,9 @@ type Trust struct {
 	// Bundle is the active trust bundle. Nil: only trust bundles verify.
 	Bundle *Verified
 
+	// Revoked is what statements of the signers revoke beyond the bundle.
+	Revoked Revocations
+
 	// Roles and Organizations are this node's, by its own node_runtime, or by its
 	// node_bootstrap until there is one.
 	Roles         []string
@@ -389,6 +392,9 @@ func (v *verification) signerFault() string {
 	var why string
 	for _, k := range v.keys {
 		msg := k.trusts(v.header.ScopeType, v.now)
+		if msg == "" && v.trust.Revoked.revokesKey(k.Key) {
+			msg = "is revoked by the signers of the manifest"
+		}
 		if msg == "" {
 			v.trusted = append(v.trusted, k.ID())
 			continue

@@ -501,6 +501,13 @@ var bundleRefusals = []struct {
 	{"signer without a name", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.Signers.Keys[0].Name = "" }},
 	{"signer with a short key", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.Signers.Keys[0].Key = b.Signers.Keys[0].Key[:31] }},
 	{"no head", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.Head.Hash = Digest{} }},
+	{"revoked twice", func(_ *testing.T, _ *fleet, b *TrustBundle) {
+		b.Revoked = []Revoked{{RevokedService, "web"}, {RevokedService, "web"}}
+	}},
+	{"revoked out of order", func(_ *testing.T, _ *fleet, b *TrustBundle) {
+		b.Revoked = []Revoked{{RevokedService, "web"}, {RevokedPeer, "db-1"}}
+	}},
+	{"revoked without a name", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.Revoked = []Revoked{{RevokedService, ""}} }},
 	{"another cluster, and no bans", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.ClusterID, b.BannedIDs = "test.example", nil }},
 	{"no hash of a newer head", func(_ *testing.T, _ *fleet, b *TrustBundle) { b.Head = Head{Index: 9} }},
 	// Against the active bundle:
@@ -827,7 +834,9 @@ func TestDualSignatures(t *testing.T) {
 	})
 }
 
-// A revoked key stays revoked; a new bundle may drop it.
+// A revoked key stays revoked, and in the bundle until it is over: a bundle that
+// drops it would make room for one that lists it anew. What is revoked by name stays
+// for good.
 func TestRevocationsAccumulate(t *testing.T) {
 	f := newFleet(t)
 	revoked := f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys[0].Revoked = true }), f.trust())
@@ -835,7 +844,34 @@ func TestRevocationsAccumulate(t *testing.T) {
 	trust.Bundle = revoked
 	_, err := Verify(f.signedBundle(t), trust, Marks{}, f.now)
 	wantRefused(t, err, checkContent, ReasonContent)
-	f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys = b.ConfigKeys[1:] }), trust)
+	dropped := func(_ *Header, b *TrustBundle) { b.ConfigKeys = b.ConfigKeys[1:] }
+	_, err = Verify(f.signedBundle(t, dropped), trust, Marks{}, f.now)
+	wantRefused(t, err, checkContent, ReasonContent)
+	over := f.bundleContent().ConfigKeys[0].NotAfter
+	later := f.signedBundle(t, dropped, func(h *Header, _ *TrustBundle) {
+		h.IssuedAt, h.ValidFrom, h.ExpiresAt, h.RefreshAfter = over, over, over.Add(time.Hour), over.Add(time.Minute)
+	})
+	if _, err := Verify(later, trust, Marks{}, over); err != nil {
+		t.Fatalf("a bundle without a revoked key that has expired: %v", err)
+	}
+
+	named := func(names ...string) func(*Header, *TrustBundle) {
+		return func(_ *Header, b *TrustBundle) {
+			for _, n := range names {
+				b.Revoked = append(b.Revoked, Revoked{RevokedService, n})
+			}
+		}
+	}
+	trust.Bundle = f.mustVerify(t, f.signedBundle(t, named("web")), f.trust())
+	f.mustVerify(t, f.signedBundle(t, named("db", "web")), trust)
+	for _, names := range [][]string{nil, {"db"}} {
+		_, err := Verify(f.signedBundle(t, named(names...)), trust, Marks{}, f.now)
+		wantRefused(t, err, checkContent, ReasonContent)
+	}
+	was, _ := trust.Bundle.TrustBundle()
+	if must(was.Revocations()) == must(f.bundleContent().Revocations()) {
+		t.Fatal("the digest of the revocations does not show that a service was revoked")
+	}
 
 	before, after := must(f.bundleContent().Revocations()), Digest{}
 	if b, ok := revoked.TrustBundle(); ok {

@@ -1,0 +1,320 @@
+package snapshot
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+	"unicode"
+
+	"github.com/fealty-io/fealty/identity"
+)
+
+// Limits of an emergency statement.
+const (
+	MaxEmergency      = 64 << 10 // bytes of a statement
+	MaxEmergencies    = 64       // statements in force at a node or a coordinator
+	MaxEmergencyParts = 1 << 8   // entries of each list of a statement
+	MaxReason         = 256      // bytes of its reason
+)
+
+// Emergency revokes, on the word of the signers of the manifest alone: no coordinator
+// is needed, and none can keep it back from a node that is handed the statement as a
+// file. It only takes away. It is for one cluster under one root, so that it means
+// nothing in another cluster, or after a reseed, which changes all that it could name.
+// It does not expire, and nothing takes it back: lists are sorted, without duplicates.
+type Emergency struct {
+	ClusterID string
+	Root      identity.KeyID // the root CA key in force
+
+	// Number tells the statements under a root apart. They accumulate, and count in
+	// whatever order they come: a lower one is no older one that another overrides.
+	Number   uint64
+	IssuedAt time.Time
+	Reason   string
+
+	ConfigKeys []Digest         // SHA-256 of config signing keys
+	Keys       []identity.KeyID // of leaves or mesh CAs
+	Nodes      []identity.ID
+	Revoked    []Revoked
+}
+
+func (e *Emergency) walk(c *codec) {
+	version := schemaVersion
+	c.begin()
+	c.member("cluster_id")
+	c.text(&e.ClusterID, identity.MaxClusterBytes)
+	c.member("config_keys")
+	list(c, &e.ConfigKeys, MaxConfigKeys, func(c *codec, d *Digest) { c.fixed(d[:]) })
+	c.member("issued_at")
+	c.instant(&e.IssuedAt)
+	c.member("keys")
+	list(c, &e.Keys, MaxEmergencyParts, walkKeyID)
+	c.member("nodes")
+	list(c, &e.Nodes, MaxEmergencyParts, walkID)
+	c.member("number")
+	c.number64(&e.Number)
+	c.member("reason")
+	c.text(&e.Reason, MaxReason)
+	walkRevoked(c, &e.Revoked)
+	c.member("root")
+	c.fixed(e.Root[:])
+	c.member("schema_version")
+	c.number(&version, 1<<15)
+	c.end()
+	if c.err == nil && version != schemaVersion {
+		c.fail("schema version %d, supported is %d", version, schemaVersion)
+	}
+}
+
+func (e *Emergency) fault() string {
+	switch {
+	case identity.CheckCluster(e.ClusterID) != nil:
+		return fmt.Sprintf("cluster_id %.80q is no cluster", e.ClusterID)
+	case e.Root.IsZero():
+		return "it names no root"
+	case !inVersions(e.Number):
+		return fmt.Sprintf("number %d is not within 1 and 2^53", e.Number)
+	case e.Reason == "":
+		return "it gives no reason"
+	// It is shown to people on terminals.
+	case !isPrintable(e.Reason):
+		return "its reason has a character that cannot be shown"
+	case len(e.ConfigKeys)+len(e.Keys)+len(e.Nodes)+len(e.Revoked) == 0:
+		return "it revokes nothing"
+	case len(e.Revoked) > MaxEmergencyParts:
+		return fmt.Sprintf("%d things revoked by name, limit %d", len(e.Revoked), MaxEmergencyParts)
+	case !ascending(e.ConfigKeys, compareDigests):
+		return "config_keys are out of order or double"
+	case !ascending(e.Keys, identity.KeyID.Compare):
+		return "keys are out of order or double"
+	case !ascending(e.Nodes, identity.ID.Compare):
+		return "nodes are out of order or double"
+	case slices.Contains(e.Keys, e.Root):
+		return "it bans the root, which a reseed replaces: nobody would be left to believe"
+	case slices.Contains(e.Keys, identity.KeyID{}):
+		return "a blank key"
+	}
+	for _, id := range e.Nodes {
+		switch {
+		case id.Cluster() != e.ClusterID:
+			return fmt.Sprintf("%.80s is of another cluster", id)
+		case id.Kind() == identity.Coordinator:
+			return fmt.Sprintf("%.80s is a coordinator, which the manifest admits: revoke its key", id)
+		}
+	}
+	return faultOfRevoked(e.ClusterID, e.Revoked)
+}
+
+func isPrintable(s string) bool {
+	for _, r := range s {
+		if !unicode.IsPrint(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// Encode returns the canonical bytes of e, with its lists sorted, which
+// [SignedEmergency] carries. Errors say which part no statement can have.
+func (e Emergency) Encode() ([]byte, error) {
+	e.ConfigKeys, e.Keys, e.Nodes, e.Revoked = slices.Clone(e.ConfigKeys), slices.Clone(e.Keys), slices.Clone(e.Nodes), slices.Clone(e.Revoked)
+	slices.SortFunc(e.ConfigKeys, compareDigests)
+	slices.SortFunc(e.Keys, identity.KeyID.Compare)
+	slices.SortFunc(e.Nodes, identity.ID.Compare)
+	slices.SortFunc(e.Revoked, Revoked.Compare)
+	if msg := e.fault(); msg != "" {
+		return nil, fmt.Errorf("snapshot: emergency statement: %s", msg)
+	}
+	encoded, err := encode(&e)
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: emergency statement: %w", err)
+	}
+	if len(encoded) > MaxEmergency {
+		return nil, fmt.Errorf("snapshot: an emergency statement of %d bytes, limit %d", len(encoded), MaxEmergency)
+	}
+	return encoded, nil
+}
+
+// DecodeEmergency reads the canonical bytes of a statement, which nobody vouches for
+// yet: it is for people who are asked to sign it, and for what was verified before.
+// Errors match ErrMalformed.
+func DecodeEmergency(data []byte) (*Emergency, error) {
+	if len(data) > MaxEmergency {
+		return nil, fmt.Errorf("snapshot: an emergency statement of %d bytes, limit %d: %w", len(data), MaxEmergency, ErrMalformed)
+	}
+	e := new(Emergency)
+	if _, err := decode(string(data), e); err != nil {
+		return nil, fmt.Errorf("snapshot: emergency statement: %w: %w", err, ErrMalformed)
+	}
+	if msg := e.fault(); msg != "" {
+		return nil, fmt.Errorf("snapshot: emergency statement: %s: %w", msg, ErrMalformed)
+	}
+	return e, nil
+}
+
+// SignedEmergency is a statement as it travels: exact bytes, and signatures.
+type SignedEmergency struct {
+	Statement  []byte
+	Signatures []SignerSignature // at most MaxSigners
+}
+
+// The encoding of SignedEmergency: magic "FLTYEMG1"; the statement with a 4-byte
+// length before it; the count of signatures in one byte, and each as key and
+// signature, in ascending order of the keys. There is nothing after it.
+const emergencyMagic = "FLTYEMG1"
+
+// MaxSignedEmergency bounds the encoding of a SignedEmergency.
+const MaxSignedEmergency = len(emergencyMagic) + 4 + MaxEmergency + 1 + MaxSigners*(ed25519.PublicKeySize+ed25519.SignatureSize)
+
+// Digest names the statement, whoever signed it.
+func (s *SignedEmergency) Digest() Digest { return DigestOf(s.Statement) }
+
+// Sign adds the signature of key, unless it is there. The statement is read first:
+// nobody signs for another cluster than it names.
+func (s *SignedEmergency) Sign(key ed25519.PrivateKey) error {
+	e, err := DecodeEmergency(s.Statement)
+	if err != nil {
+		return err
+	}
+	var sig SignerSignature
+	copy(sig.Key[:], key.Public().(ed25519.PublicKey))
+	copy(sig.Signature[:], ed25519.Sign(key, PAE(TypeEmergency, e.ClusterID, s.Statement)))
+	return s.add(sig)
+}
+
+// Merge adds the signatures of another copy of the same statement.
+func (s *SignedEmergency) Merge(o *SignedEmergency) error {
+	if !bytes.Equal(s.Statement, o.Statement) {
+		return fmt.Errorf("snapshot: statement %s and statement %s are two, and were signed apart: %w", s.Digest(), o.Digest(), ErrMalformed)
+	}
+	for _, sig := range o.Signatures {
+		if err := s.add(sig); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *SignedEmergency) add(sig SignerSignature) error {
+	i, found := slices.BinarySearchFunc(s.Signatures, sig, compareSignatures)
+	switch {
+	case found:
+		return nil
+	case len(s.Signatures) >= MaxSigners:
+		return fmt.Errorf("snapshot: %d signatures, limit %d: %w", len(s.Signatures)+1, MaxSigners, ErrMalformed)
+	}
+	s.Signatures = slices.Insert(s.Signatures, i, sig)
+	return nil
+}
+
+func compareSignatures(a, b SignerSignature) int { return bytes.Compare(a.Key[:], b.Key[:]) }
+
+// Marshal returns the encoding of s for a file. It fails with ErrMalformed if a part
+// exceeds its limit.
+func (s *SignedEmergency) Marshal() ([]byte, error) {
+	if len(s.Statement) > MaxEmergency || len(s.Signatures) > MaxSigners {
+		return nil, fmt.Errorf("snapshot: an emergency statement of %d bytes with %d signatures, limits %d and %d: %w",
+			len(s.Statement), len(s.Signatures), MaxEmergency, MaxSigners, ErrMalformed)
+	}
+	out := append(binary.BigEndian.AppendUint32([]byte(emergencyMagic), uint32(len(s.Statement))), s.Statement...)
+	out = append(out, byte(len(s.Signatures)))
+	for _, sig := range s.Signatures {
+		out = append(append(out, sig.Key[:]...), sig.Signature[:]...)
+	}
+	return out, nil
+}
+
+// UnmarshalEmergency reads what Marshal wrote. It copies. Errors match ErrMalformed.
+func UnmarshalEmergency(data []byte) (*SignedEmergency, error) {
+	r := &binaryReader{in: data}
+	if r.take(len(emergencyMagic)) != emergencyMagic {
+		return nil, fmt.Errorf("snapshot: not an encoded emergency statement (want %q first): %w", emergencyMagic, ErrMalformed)
+	}
+	s := &SignedEmergency{Statement: r.bytes(4, MaxEmergency)}
+	for range r.count(MaxSigners) {
+		var sig SignerSignature
+		copy(sig.Key[:], r.take(len(sig.Key)))
+		copy(sig.Signature[:], r.take(len(sig.Signature)))
+		s.Signatures = append(s.Signatures, sig)
+	}
+	if r.err == "" && len(r.in) != 0 {
+		r.fail(fmt.Sprintf("%d bytes after the end", len(r.in)))
+	}
+	if r.err == "" && !ascending(s.Signatures, compareSignatures) {
+		r.fail("signatures out of order or double")
+	}
+	if r.err != "" {
+		return nil, fmt.Errorf("snapshot: an encoded emergency statement with %s: %w", r.err, ErrMalformed)
+	}
+	return s, nil
+}
+
+// Verify returns the statement if the threshold of the signers that b names signed
+// it, for b's cluster and a root of b's. The signatures are checked before anything is
+// parsed. A signature of a stranger, or one that does not verify, counts for nothing.
+// A refusal is a *RejectedError and matches ErrRejected.
+func (s *SignedEmergency) Verify(b TrustBundle) (*Emergency, error) {
+	if s == nil || len(s.Statement) == 0 || len(s.Statement) > MaxEmergency || len(s.Signatures) > MaxSigners {
+		return nil, refuse(checkLimits, "", "the emergency statement or its list of signatures is missing or above its limit")
+	}
+	message := PAE(TypeEmergency, b.ClusterID, s.Statement)
+	signed := 0
+	for _, k := range b.Signers.Keys {
+		if slices.ContainsFunc(s.Signatures, func(sig SignerSignature) bool {
+			return bytes.Equal(sig.Key[:], k.Key) && ed25519.Verify(k.Key, message, sig.Signature[:])
+		}) {
+			signed++
+		}
+	}
+	if b.Signers.Threshold < 1 || signed < b.Signers.Threshold {
+		return nil, refuse(checkSignature, "", fmt.Sprintf("%d of the signers of the manifest have signed the emergency statement, %d must", signed, b.Signers.Threshold))
+	}
+	e := new(Emergency)
+	if _, err := decode(string(s.Statement), e); err != nil {
+		return nil, refuse(checkSchema, "", "emergency statement: "+err.Error())
+	}
+	if msg := e.fault(); msg != "" {
+		return nil, refuse(checkSchema, "", "emergency statement: "+msg)
+	}
+	if e.ClusterID != b.ClusterID {
+		return nil, refuse(checkCluster, "", fmt.Sprintf("the emergency statement is of cluster %.80q", e.ClusterID))
+	}
+	roots, err := b.rootKeys()
+	if err != nil || !slices.Contains(roots, e.Root) {
+		return nil, refuse(checkEpoch, "", fmt.Sprintf("the emergency statement is for root %s, which is not in force: a reseed took its place", e.Root))
+	}
+	return e, nil
+}
+
+// AddEmergency returns the statements in force with e, which was verified as s. It
+// reports false if e is in force already. A number that another statement has is
+// refused: who numbers them has to know which there are.
+func AddEmergency(in []*Emergency, e *Emergency) (out []*Emergency, news bool, err error) {
+	for _, old := range in {
+		if old.Root != e.Root || old.Number != e.Number {
+			continue
+		}
+		was, err1 := encode(old)
+		is, err2 := encode(e)
+		if err1 == nil && err2 == nil && bytes.Equal(was, is) {
+			return in, false, nil
+		}
+		err := refuse(checkVersion, "", fmt.Sprintf("number %d is taken by another emergency statement, of %s", e.Number, old.IssuedAt.Format(timeLayout)))
+		err.Reason = ReasonEquivocation
+		return in, false, err
+	}
+	if len(in) >= MaxEmergencies {
+		return in, false, refuse(checkLimits, "", fmt.Sprintf("%d emergency statements, limit %d", len(in)+1, MaxEmergencies))
+	}
+	out = append(slices.Clone(in), e)
+	slices.SortFunc(out, func(a, b *Emergency) int {
+		if a.Number < b.Number {
+			return -1
+		}
+		return 1
+	})
+	return out, true, nil
+}

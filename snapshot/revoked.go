@@ -1,0 +1,355 @@
+package snapshot
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fealty-io/fealty/identity"
+)
+
+// MaxRevoked bounds the things that a bundle revokes by name. They are never
+// removed from it: what was revoked comes back under another name.
+const MaxRevoked = 1 << 10
+
+// MaxRevokedName bounds the name of one of them, in bytes.
+const MaxRevokedName = 256
+
+// RevokedKind is a kind of thing that is revoked by its name. One that is not
+// known here is kept and means nothing: a newer release may know it.
+type RevokedKind string
+
+// The kinds, and what names one of each. A member is named as KIND/NAME.
+const (
+	RevokedRole        RevokedKind = "role"        // of a member: KIND/NAME/ROLE
+	RevokedService     RevokedKind = "service"     // a service, or KIND/NAME/SERVICE for its assignment to one member
+	RevokedPeer        RevokedKind = "peer"        // a record of the peer directory, or a member
+	RevokedStorage     RevokedKind = "storage"     // a storage endpoint: its record, or its URL
+	RevokedCoordinator RevokedKind = "coordinator" // an address (host:port) to refresh at
+	RevokedPermission  RevokedKind = "permission"  // an action of degraded mode
+)
+
+// RevokedKinds returns the kinds, sorted.
+func RevokedKinds() []RevokedKind {
+	return []RevokedKind{RevokedCoordinator, RevokedPeer, RevokedPermission, RevokedRole, RevokedService, RevokedStorage}
+}
+
+// Revoked names one thing that nobody may rely on any more, whatever a snapshot
+// that is in use says.
+type Revoked struct {
+	Kind RevokedKind
+	Name string
+}
+
+func (r Revoked) String() string { return string(r.Kind) + " " + r.Name }
+
+// Compare orders by kind, then by name.
+func (r Revoked) Compare(o Revoked) int {
+	return cmp.Or(cmp.Compare(r.Kind, o.Kind), cmp.Compare(r.Name, o.Name))
+}
+
+// Check says why r names nothing that can be revoked in cluster. A kind that is not
+// known may have any name.
+func (r Revoked) Check(cluster string) error {
+	if msg := r.fault(cluster); msg != "" {
+		return fmt.Errorf("snapshot: %.40s %.80q: %s", r.Kind, r.Name, msg)
+	}
+	return nil
+}
+
+func (r Revoked) fault(cluster string) string {
+	if !validName(string(r.Kind)) {
+		return "the kind is no name"
+	}
+	if r.Name == "" || len(r.Name) > MaxRevokedName {
+		return fmt.Sprintf("a name of %d bytes, want 1 to %d", len(r.Name), MaxRevokedName)
+	}
+	for _, b := range []byte(r.Name) {
+		if b <= ' ' || b > '~' {
+			return "the name has a character that is not printable ASCII, or a space"
+		}
+	}
+	switch r.Kind {
+	case RevokedRole:
+		member, role, ok := cutLast(r.Name)
+		if !ok || !validName(role) || !isMember(cluster, member) {
+			return "want KIND/NAME/ROLE of a member"
+		}
+	case RevokedService:
+		member, service, ok := cutLast(r.Name)
+		if ok && !isMember(cluster, member) || !validName(service) {
+			return "want a service, or KIND/NAME/SERVICE"
+		}
+	case RevokedPeer:
+		if strings.Contains(r.Name, "/") && !isMember(cluster, r.Name) || !validName(r.Name) {
+			return "want a record of the peer directory, or KIND/NAME of a member"
+		}
+	case RevokedCoordinator:
+		if msg := faultOfAddress(r.Name); msg != "" {
+			return msg
+		}
+	case RevokedPermission:
+		if !validName(r.Name) {
+			return "want the name of an action"
+		}
+	}
+	return ""
+}
+
+// cutLast cuts s around its last slash. Without one all of it is last.
+func cutLast(s string) (before, last string, found bool) {
+	i := strings.LastIndexByte(s, '/')
+	if i < 0 {
+		return "", s, false
+	}
+	return s[:i], s[i+1:], true
+}
+
+// isMember reports whether s is KIND/NAME.
+func isMember(cluster, s string) bool {
+	kind, name, ok := strings.Cut(s, "/")
+	if !ok {
+		return false
+	}
+	_, err := identity.New(cluster, identity.Kind(kind), name)
+	return err == nil
+}
+
+func (r *Revoked) walk(c *codec) {
+	c.begin()
+	c.member("kind")
+	c.text((*string)(&r.Kind), maxName)
+	c.member("name")
+	c.text(&r.Name, MaxRevokedName)
+	c.end()
+}
+
+// walkRevoked is an optional member: it is there if the list is not empty, so that
+// one content has one form.
+func walkRevoked(c *codec, v *[]Revoked) {
+	if !c.has("revoked", len(*v) > 0) {
+		return
+	}
+	c.member("revoked")
+	list(c, v, MaxRevoked, func(c *codec, r *Revoked) { r.walk(c) })
+	if c.err == nil && len(*v) == 0 {
+		c.fail("revoked is empty: it is left out then")
+	}
+}
+
+// faultOfRevoked says what is wrong with a list of revoked things, or "".
+func faultOfRevoked(cluster string, l []Revoked) string {
+	if !ascending(l, Revoked.Compare) {
+		return "revoked is out of order or double"
+	}
+	for _, r := range l {
+		if msg := r.fault(cluster); msg != "" {
+			return fmt.Sprintf("revoked %.40s %.80q: %s", r.Kind, r.Name, msg)
+		}
+	}
+	return ""
+}
+
+// Revocations are all that a node does not rely on any more: what its trust bundle
+// revokes, and what statements of the signers do. The zero value revokes nothing. It
+// is immutable.
+type Revocations struct {
+	things     []Revoked // sorted, distinct
+	configKeys []Digest  // of the keys' bytes; as things
+	ids        []identity.ID
+	keys       []identity.KeyID
+}
+
+// RevocationsOf returns all that bundle, which may be nil, and statements revoke.
+func RevocationsOf(bundle *Verified, statements ...*Emergency) Revocations {
+	var r Revocations
+	if bundle != nil {
+		if b, ok := bundle.content.(*TrustBundle); ok {
+			r.things = slices.Clone(b.Revoked)
+			r.ids, r.keys = slices.Clone(b.BannedIDs), slices.Clone(b.BannedKeys)
+			for i := range b.ConfigKeys {
+				if b.ConfigKeys[i].Revoked {
+					r.configKeys = append(r.configKeys, DigestOf(b.ConfigKeys[i].Key))
+				}
+			}
+		}
+	}
+	for _, e := range statements {
+		r.things = append(r.things, e.Revoked...)
+		r.configKeys = append(r.configKeys, e.ConfigKeys...)
+		r.ids, r.keys = append(r.ids, e.Nodes...), append(r.keys, e.Keys...)
+	}
+	slices.SortFunc(r.things, Revoked.Compare)
+	slices.SortFunc(r.configKeys, compareDigests)
+	slices.SortFunc(r.ids, identity.ID.Compare)
+	slices.SortFunc(r.keys, identity.KeyID.Compare)
+	r.things, r.configKeys = slices.Compact(r.things), slices.Compact(r.configKeys)
+	r.ids, r.keys = slices.Compact(r.ids), slices.Compact(r.keys)
+	return r
+}
+
+// Things returns what is revoked by name, sorted.
+func (r Revocations) Things() []Revoked { return slices.Clone(r.things) }
+
+// Revokes reports whether the thing of this kind and name is revoked.
+func (r Revocations) Revokes(kind RevokedKind, name string) bool {
+	_, found := slices.BinarySearchFunc(r.things, Revoked{kind, name}, Revoked.Compare)
+	return found
+}
+
+// revokesKey reports whether a config key is revoked.
+func (r Revocations) revokesKey(key []byte) bool {
+	_, found := slices.BinarySearchFunc(r.configKeys, DigestOf(key), compareDigests)
+	return found
+}
+
+// RevokesRole reports whether the member may not act in role any more.
+func (r Revocations) RevokesRole(member identity.ID, role string) bool {
+	return r.Revokes(RevokedRole, memberPath(member)+"/"+role)
+}
+
+// RevokesService reports whether the service is revoked, for all or for the member.
+func (r Revocations) RevokesService(member identity.ID, service string) bool {
+	return r.Revokes(RevokedService, service) || r.Revokes(RevokedService, memberPath(member)+"/"+service)
+}
+
+// RevokesPeer reports whether the peer that a record named so stands for is revoked:
+// the record, the member, or its identity. record may be empty.
+func (r Revocations) RevokesPeer(record string, member identity.ID) bool {
+	_, banned := slices.BinarySearchFunc(r.ids, member, identity.ID.Compare)
+	return banned || r.Revokes(RevokedPeer, record) || r.Revokes(RevokedPeer, memberPath(member))
+}
+
+// RevokesStorage reports whether a storage endpoint is revoked, by its record's name
+// or its URL.
+func (r Revocations) RevokesStorage(record, url string) bool {
+	return r.Revokes(RevokedStorage, record) || r.Revokes(RevokedStorage, url)
+}
+
+func memberPath(id identity.ID) string { return string(id.Kind()) + "/" + id.Name() }
+
+func compareDigests(a, b Digest) int {
+	return cmp.Compare(string(a[:]), string(b[:]))
+}
+
+// Revokes reports whether the bundle revokes the thing of this kind and name.
+func (b TrustBundle) Revokes(kind RevokedKind, name string) bool {
+	_, found := slices.BinarySearchFunc(b.Revoked, Revoked{kind, name}, Revoked.Compare)
+	return found
+}
+
+// revocable is a content of which parts can be revoked.
+type revocable interface {
+	Content
+	// without returns a copy that lacks what r revokes for the node me, in valid form.
+	without(r Revocations, me identity.ID) Content
+}
+
+// Effective returns what the node me may rely on of v: its content without what r
+// revokes. It is for those who act on the content, and has v's header; it is not
+// what was signed, so that neither Accept nor a disk may get it. With nothing to
+// remove it is v itself.
+func Effective(v *Verified, r Revocations, me identity.ID) *Verified {
+	c, ok := v.content.(revocable)
+	if !ok || len(r.things)+len(r.ids) == 0 {
+		return v
+	}
+	content := c.without(r, me)
+	text, err := encode(content)
+	if err != nil {
+		panic("snapshot: what is left of a valid content does not encode: " + err.Error())
+	}
+	if string(text) == v.text {
+		return v
+	}
+	return &Verified{activation: v.activation, content: content, text: string(text), keys: v.keys}
+}
+
+func (b *NodeBootstrap) without(r Revocations, me identity.ID) Content {
+	n := b.clone()
+	n.Roles = withoutRoles(n.Roles, r, me)
+	n.Coordinators = withoutCoordinators(n.Coordinators, r)
+	n.Members = slices.DeleteFunc(n.Members, func(m Member) bool { return r.RevokesPeer("", m.ID) })
+	n.Degraded.Allow = withoutPermissions(n.Degraded.Allow, r)
+	return &n
+}
+
+func (n *NodeRuntime) without(r Revocations, me identity.ID) Content {
+	c := n.clone()
+	c.Roles = withoutRoles(c.Roles, r, me)
+	c.Coordinators = withoutCoordinators(c.Coordinators, r)
+	if c.Degraded != nil {
+		c.Degraded.Allow = withoutPermissions(c.Degraded.Allow, r)
+	}
+	return &c
+}
+
+func (d *PeerDirectory) without(r Revocations, _ identity.ID) Content {
+	n := d.clone()
+	revoked := func(p Peer) bool { return r.RevokesPeer(p.Name, p.ID) }
+	n.Active, n.Bootstrap, n.Warm = slices.DeleteFunc(n.Active, revoked), slices.DeleteFunc(n.Bootstrap, revoked), slices.DeleteFunc(n.Warm, revoked)
+	return &n
+}
+
+func (a *ServiceAssignment) without(r Revocations, me identity.ID) Content {
+	n := a.clone()
+	n.Services = slices.DeleteFunc(n.Services, func(s Service) bool { return r.RevokesService(me, s.Name) })
+	n.Endpoints = slices.DeleteFunc(n.Endpoints, func(e Endpoint) bool { return r.RevokesService(me, e.Name) })
+	return &n
+}
+
+// A route that forbids stays whatever is revoked, and one that has to pass a peer
+// that is revoked goes: neither may let through more than was signed.
+func (p *RoutePolicy) without(r Revocations, me identity.ID) Content {
+	n := p.clone()
+	peer := func(name string) bool { return r.Revokes(RevokedPeer, name) }
+	left := func(routes []Route) []Route {
+		return slices.DeleteFunc(routes, func(route Route) bool {
+			return !route.Deny && (r.RevokesService(me, route.Service) || slices.ContainsFunc(route.Via, peer) ||
+				len(route.To) > 0 && !slices.ContainsFunc(route.To, func(to string) bool { return !peer(to) }))
+		})
+	}
+	n.Entry, n.Routes = left(n.Entry), left(n.Routes)
+	for _, routes := range [][]Route{n.Entry, n.Routes} {
+		for i := range routes {
+			routes[i].To = slices.DeleteFunc(routes[i].To, peer)
+		}
+	}
+	return &n
+}
+
+func (d *StorageDirectory) without(r Revocations, _ identity.ID) Content {
+	n := d.clone()
+	n.Endpoints = slices.DeleteFunc(n.Endpoints, func(e StorageEndpoint) bool { return r.RevokesStorage(e.Name, e.URL) })
+	for i := range n.Shards {
+		n.Shards[i].Replicas = slices.DeleteFunc(n.Shards[i].Replicas, func(peer string) bool { return r.Revokes(RevokedPeer, peer) })
+	}
+	return &n
+}
+
+func (p *DegradedModePolicy) without(r Revocations, _ identity.ID) Content {
+	n := p.clone()
+	n.Allow = withoutPermissions(n.Allow, r)
+	return &n
+}
+
+// RolesLeft returns the roles that the member may still act in. False: it had some,
+// and all are revoked. That is not a node without roles, which may hold more than
+// one of a narrow role: it may hold nothing that depends on a role.
+func (r Revocations) RolesLeft(member identity.ID, roles []string) (left []string, any bool) {
+	left = withoutRoles(slices.Clone(roles), r, member)
+	return left, len(left) > 0 || len(roles) == 0
+}
+
+func withoutRoles(roles []string, r Revocations, me identity.ID) []string {
+	return slices.DeleteFunc(roles, func(role string) bool { return r.RevokesRole(me, role) })
+}
+
+func withoutCoordinators(addresses []string, r Revocations) []string {
+	return slices.DeleteFunc(addresses, func(a string) bool { return r.Revokes(RevokedCoordinator, a) })
+}
+
+func withoutPermissions(actions []string, r Revocations) []string {
+	return slices.DeleteFunc(actions, func(a string) bool { return r.Revokes(RevokedPermission, a) })
+}
