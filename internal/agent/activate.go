@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,26 @@ type held struct {
 	raw []byte
 }
 
+// ledger is what the node must not forget. It is immutable.
+type ledger struct {
+	// marks are the newest that was accepted.
+	marks snapshot.Marks
+
+	// unconfirmed are the scopes of which the marks were lost and no coordinator has
+	// said yet what holds now: what the marks know of them is a floor, and nothing of
+	// them on disk is used. Sorted.
+	unconfirmed []snapshot.Scope
+}
+
+// doubts reports whether the marks of scope are a floor alone.
+func (l ledger) doubts(scope snapshot.Scope) bool { return slices.Contains(l.unconfirmed, scope) }
+
+// confirmed returns l for a node that heard from a coordinator what holds of scope.
+func (l ledger) confirmed(scope snapshot.Scope) ledger {
+	l.unconfirmed = slices.DeleteFunc(slices.Clone(l.unconfirmed), func(s snapshot.Scope) bool { return s == scope })
+	return l
+}
+
 // beliefs is what the node holds true. It is immutable.
 type beliefs struct {
 	// held is what is in use, by scope. A scope without an entry has nothing that
@@ -33,8 +54,7 @@ type beliefs struct {
 	// bundle in use.
 	stale *snapshot.Verified
 
-	// marks are the newest that was accepted.
-	marks snapshot.Marks
+	ledger
 
 	// contact is what connections are verified by.
 	contact *identity.Bundle
@@ -60,9 +80,9 @@ func (b *beliefs) without(scope snapshot.Scope) *beliefs {
 	return &next
 }
 
-func (b *beliefs) withMarks(m snapshot.Marks) *beliefs {
+func (b *beliefs) withLedger(l ledger) *beliefs {
 	next := *b
-	next.marks = m
+	next.ledger = l
 	return &next
 }
 
@@ -70,6 +90,12 @@ func (b *beliefs) withMarks(m snapshot.Marks) *beliefs {
 func (b *beliefs) inUse(v *snapshot.Verified) bool {
 	h := b.held[v.Header().ScopeType]
 	return h != nil && h.v.HeaderDigest() == v.HeaderDigest()
+}
+
+// upToDate reports whether the very snapshot v is in use, under a record as new as v's.
+func (b *beliefs) upToDate(v *snapshot.Verified) bool {
+	h := b.held[v.Header().ScopeType]
+	return h != nil && h.v.HeaderDigest() == v.HeaderDigest() && compareVerified(v, h.v) <= 0
 }
 
 // bootstrap returns the content of the node_bootstrap in use.
@@ -198,11 +224,19 @@ func (b *beliefs) ready(now time.Time) string {
 // decision is what to do with a snapshot that was received and is genuine.
 type decision struct {
 	v *snapshot.Verified
-	// marks are to be made durable before v is used, if raised.
-	marks  snapshot.Marks
+	// ledger is to be made durable before v is used, if raised.
+	ledger ledger
 	raised bool
 	// news is false for what is in use already.
 	news bool
+	// renewal is true for a newer record over the very header that is in use: the
+	// bytes on disk stay good without it.
+	renewal bool
+}
+
+// after returns b with what d decided.
+func (d decision) after(b *beliefs, raw []byte) *beliefs {
+	return b.withLedger(d.ledger).with(d.v.Header().ScopeType, &held{d.v, raw})
 }
 
 // decide judges received bytes at now. It is pure. Errors are a
@@ -225,7 +259,9 @@ func decide(me self, b *beliefs, s *snapshot.Signed, now time.Time) (decision, e
 		if err != nil {
 			return decision{}, err
 		}
-		return decision{v: v, marks: marks, raised: true, news: true}, nil
+		next := b.ledger.confirmed(v.Header().ScopeType)
+		next.marks = marks
+		return decision{v: v, ledger: next, raised: true, news: true, renewal: b.inUse(v)}, nil
 	}
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshot.ReasonUnchanged {
 		return decision{}, err
@@ -237,7 +273,8 @@ func decide(me self, b *beliefs, s *snapshot.Signed, now time.Time) (decision, e
 	if err != nil {
 		return decision{}, err
 	}
-	return decision{v: v, marks: b.marks, news: !b.inUse(v)}, nil
+	scope := v.Header().ScopeType
+	return decision{v: v, ledger: b.ledger.confirmed(scope), raised: b.doubts(scope), news: !b.upToDate(v), renewal: b.inUse(v)}, nil
 }
 
 // vouched refuses what only a stale trust bundle speaks for: it keeps out what it
@@ -280,99 +317,202 @@ const maxDetailBytes = 512
 // errStorage is matched when a snapshot is good and could not be kept.
 var errStorage = errors.New("the snapshot could not be kept")
 
-// take verifies and activates what a coordinator sent as scope, a hint. A refusal
-// is recorded and is no error: the next one may be good. The error is one of the
-// disk, and matches errStorage; what was in use stays in use.
+// origin says who gave the node a snapshot. Its bytes are verified all the same.
+type origin string
+
+const (
+	// byCoordinator: over a connection on which it proved itself just now. Only it
+	// can say what holds to a node that lost its marks.
+	byCoordinator origin = "coordinator"
+	// byGrant: a coordinator's, with a join or a rejoin.
+	byGrant origin = "grant"
+)
+
+// offer is a snapshot that somebody gives to the node.
+type offer struct {
+	scope string // what the giver calls it: a hint
+	raw   []byte // the encoding, with its content whole
+}
+
+// early is an offer that may be good once what it needs is there.
+type early struct {
+	from origin
+	offer
+}
+
+// take is takeAll of one snapshot, from a coordinator.
 func (a *Agent) take(ctx context.Context, scope string, raw []byte) error {
+	return a.takeAll(ctx, byCoordinator, offer{scope, raw})
+}
+
+// takeAll verifies and activates what the node was offered. A refusal is recorded
+// and is no error: the next one may be good. The error is one of the disk, and
+// matches errStorage; what was in use stays in use.
+//
+// Of several the marks are written once, if the order allows it: what says what the
+// others are judged by is in use before them.
+func (a *Agent) takeAll(ctx context.Context, from origin, offers ...offer) error {
 	release, err := a.activation.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	return a.takeHeld(ctx, scope, raw)
+	return a.takeHeld(ctx, from, offers)
 }
 
-// takeHeld is take for who holds a.activation.
-func (a *Agent) takeHeld(ctx context.Context, scope string, raw []byte) error {
+// takeHeld is takeAll for who holds a.activation.
+func (a *Agent) takeHeld(ctx context.Context, from origin, offers []offer) error {
+	offers = slices.Clone(offers)
+	slices.SortStableFunc(offers, func(x, y offer) int { return cmp.Compare(orderOf(x.scope), orderOf(y.scope)) })
 	b := a.beliefs.Load()
-	signed, err := snapshot.Unmarshal(raw)
-	var d decision
-	if err == nil {
-		d, err = decide(a.self(), b, signed, a.now())
-	}
-	if err != nil {
-		if a.trustAhead(raw) {
-			return nil // of the root that the node is on its way to
+	var batch []taken
+	for _, o := range offers {
+		signed, err := snapshot.Unmarshal(o.raw)
+		var d decision
+		if err == nil {
+			d, err = a.judge(b, signed)
 		}
-		a.refuse(ctx, refusalOf(scope, err, a.now()), err, raw)
+		if err == nil && from != byCoordinator && b.doubts(d.v.Header().ScopeType) {
+			err = &snapshot.RejectedError{
+				Scope: d.v.Header().ScopeType, Check: 9, Reason: snapshot.ReasonUnrecorded,
+				Detail: "the marks of what was accepted are lost, and only a coordinator can say what holds now",
+			}
+		}
+		if err != nil {
+			if a.trustAhead(o.raw) {
+				continue // of the root that the node is on its way to
+			}
+			a.refuse(ctx, refusalOf(o.scope, err, a.now()), err, early{from, o})
+			continue
+		}
+		if !d.news {
+			continue
+		}
+		raw := bytes.Clone(o.raw)
+		batch, b = append(batch, taken{d, raw}), d.after(b, raw)
+		if slices.Contains(foundations, d.v.Header().ScopeType) {
+			if err := a.settle(ctx, from, batch); err != nil {
+				return err
+			}
+			batch, b = nil, a.beliefs.Load()
+		}
+	}
+	return a.settle(ctx, from, batch)
+}
+
+// judge decides at the node's time. If that is ahead of the machine's because the
+// future was signed, a bundle of a newer epoch is what mends it: such a one is judged
+// by the machine's clock as well.
+func (a *Agent) judge(b *beliefs, s *snapshot.Signed) (decision, error) {
+	d, err := decide(a.self(), b, s, a.now())
+	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshot.ReasonValidity {
+		return d, err
+	}
+	again, wrong := decide(a.self(), b, s, a.clock.wall())
+	if wrong == nil && again.v.Header().ScopeType == snapshot.ScopeTrustBundle && again.v.Header().AuthorityEpoch > newestEpoch(b.marks) {
+		return again, nil
+	}
+	return d, err
+}
+
+// settle activates a batch, and sees to what follows from that.
+func (a *Agent) settle(ctx context.Context, from origin, batch []taken) error {
+	if len(batch) == 0 {
 		return nil
 	}
-	if !d.news {
-		return nil
-	}
-	if err := a.activate(ctx, b, d, raw); err != nil {
-		a.log.LogAttrs(ctx, slog.LevelError, "snapshot not kept, the one in use stays", slog.String("scope", string(d.v.Header().ScopeType)), slog.String("reason", err.Error()))
-		if bundle, ok := d.v.TrustBundle(); ok {
-			// A full disk must not keep a ban from taking effect: for connections it
-			// does so now, and for good when it could be kept.
-			if trust, err := bundle.Identity(); err == nil {
-				_ = a.source.Trust(trust)
+	if err := a.activate(ctx, from, batch); err != nil {
+		for _, t := range batch {
+			a.log.LogAttrs(ctx, slog.LevelError, "snapshot not kept, the one in use stays", slog.String("scope", string(t.v.Header().ScopeType)), slog.String("reason", err.Error()))
+			if bundle, ok := t.v.TrustBundle(); ok {
+				// A full disk must not keep a ban from taking effect: for connections it
+				// does so now, and for good when it could be kept.
+				if trust, err := bundle.Identity(); err == nil {
+					_ = a.source.Trust(trust)
+				}
 			}
 		}
 		return fmt.Errorf("%w: %w", errStorage, err)
 	}
-	if d.v.Header().ScopeType == snapshot.ScopeTrustBundle {
-		// What came before the bundle that it needs gets a second look.
-		early := a.early
-		a.early = nil
-		for _, scope := range slices.Sorted(maps.Keys(early)) {
-			if err := a.takeHeld(ctx, scope, early[scope]); err != nil {
-				return err
-			}
-		}
+	switch batch[len(batch)-1].v.Header().ScopeType {
+	case snapshot.ScopeTrustBundle:
 		a.kickRenewal() // it may have waited for this bundle
+	case snapshot.ScopeNodeRuntime:
+	default:
+		return nil
+	}
+	// What came before what it needs gets a second look.
+	waiting := a.early
+	a.early = nil
+	for _, scope := range slices.Sorted(maps.Keys(waiting)) {
+		e := waiting[scope]
+		if err := a.takeHeld(ctx, e.from, []offer{e.offer}); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// activate puts a decision into use, in the order that a crash needs: pending,
-// marks, active, and then memory.
-func (a *Agent) activate(ctx context.Context, b *beliefs, d decision, raw []byte) error {
-	header := d.v.Header()
-	scope := header.ScopeType
-	if err := a.store.write(snapshotName(scope, pending), raw); err != nil {
-		return err
+// activate puts decisions into use, in the order that a crash needs: pending,
+// marks, active, and then memory. They were decided one after the other, so that
+// the last has the ledger of all. The caller holds a.activation.
+func (a *Agent) activate(ctx context.Context, from origin, batch []taken) error {
+	if len(batch) == 0 {
+		return nil
 	}
-	if d.raised {
+	for _, t := range batch {
+		if t.renewal {
+			continue // until it is in place the bytes that it renews are as good
+		}
+		if err := a.store.write(snapshotName(t.v.Header().ScopeType, pending), t.raw); err != nil {
+			return err
+		}
+	}
+	b := a.beliefs.Load()
+	if slices.ContainsFunc(batch, func(t taken) bool { return t.raised }) {
 		// From here on it is accepted, in memory even if the disk fails: what is lower
 		// must not come in afterwards.
-		b = b.withMarks(d.marks)
+		b = b.withLedger(batch[len(batch)-1].ledger)
 		a.beliefs.Store(b)
 		a.marksDirty = true
 	}
 	if a.marksDirty {
-		if err := a.store.writeMarks(b.marks); err != nil {
+		if err := a.store.writeLedger(b.ledger); err != nil {
 			return err
 		}
 		a.marksDirty = false
 	}
+	if a.clock.learn(b.marks) {
+		a.keepClock(ctx)
+	}
 	if err := a.faults.Hit("activate.after-marks"); err != nil {
 		return err
 	}
+	for _, t := range batch {
+		if err := a.place(ctx, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place puts one snapshot into use that the marks on disk know.
+func (a *Agent) place(ctx context.Context, t taken) error {
+	b, header := a.beliefs.Load(), t.v.Header()
+	scope := header.ScopeType
 	// A newer record over the same header takes no version's place: the one before
 	// stays the previous one.
 	var old []byte
 	level := slog.LevelInfo
-	if h := b.held[scope]; b.inUse(d.v) {
+	if h := b.held[scope]; b.inUse(t.v) {
 		level = slog.LevelDebug
 	} else if h != nil {
 		old = h.raw
 	}
-	if err := a.store.place(scope, raw, old); err != nil {
+	if err := a.store.place(scope, t.raw, old); err != nil {
 		return err
 	}
-	next := b.with(scope, &held{d.v, bytes.Clone(raw)})
-	if bundle, ok := d.v.TrustBundle(); ok {
+	next := b.with(scope, &held{t.v, t.raw})
+	if bundle, ok := t.v.TrustBundle(); ok {
 		trust, err := bundle.Identity()
 		if err != nil {
 			return fmt.Errorf("the trust bundle trusts nobody: %w", err)
@@ -392,9 +532,9 @@ func (a *Agent) activate(ctx context.Context, b *beliefs, d decision, raw []byte
 	return nil
 }
 
-// refuse records that a snapshot was not accepted. raw is kept if it proves that
-// its signer lies, or if what it needs may follow.
-func (a *Agent) refuse(ctx context.Context, r refusal, cause error, raw []byte) {
+// refuse records that a snapshot was not accepted. It is kept if it proves that its
+// signer lies, or if what it needs may follow.
+func (a *Agent) refuse(ctx context.Context, r refusal, cause error, e early) {
 	scope := snapshot.Scope(r.Scope)
 	a.metrics.rejected.WithLabelValues(r.Scope, r.Reason).Inc()
 	if rejected, ok := errors.AsType[*snapshot.RejectedError](cause); ok && rejected.Ahead {
@@ -404,19 +544,16 @@ func (a *Agent) refuse(ctx context.Context, r refusal, cause error, raw []byte) 
 	if errors.Is(cause, snapshot.ErrEquivocation) {
 		level = slog.LevelError
 		if known(scope) {
-			if err := a.store.write(snapshotName(scope, refused), raw); err != nil {
+			if err := a.store.write(snapshotName(scope, refused), e.raw); err != nil {
 				a.log.LogAttrs(ctx, slog.LevelError, "evidence not kept", slog.String("scope", r.Scope), slog.Any("err", err))
 			}
 		}
 	}
-	switch snapshot.Reason(r.Reason) {
-	case snapshot.ReasonSignature, snapshot.ReasonSigner, snapshot.ReasonEpoch:
-		if known(scope) && scope != snapshot.ScopeTrustBundle {
-			if a.early == nil {
-				a.early = make(map[string][]byte, len(scopes))
-			}
-			a.early[r.Scope] = raw
+	if waits(scope, snapshot.Reason(r.Reason)) {
+		if a.early == nil {
+			a.early = make(map[string]early, len(scopes))
 		}
+		a.early[r.Scope] = e
 	}
 	a.log.LogAttrs(ctx, level, "snapshot refused, the one in use stays", slog.String("scope", r.Scope), slog.String("reason", r.Reason),
 		slog.String("code", string(explain.SnapshotRefused)), slog.String("detail", r.Detail))
@@ -425,6 +562,18 @@ func (a *Agent) refuse(ctx context.Context, r refusal, cause error, raw []byte) 
 		a.keepRefusals(ctx)
 	}
 	a.kickReport()
+}
+
+// waits reports whether a snapshot that was refused for reason may be good under a
+// trust bundle, or a node_runtime, that is on its way.
+func waits(scope snapshot.Scope, reason snapshot.Reason) bool {
+	switch reason {
+	case snapshot.ReasonSignature, snapshot.ReasonSigner, snapshot.ReasonEpoch:
+		return known(scope) && scope != snapshot.ScopeTrustBundle
+	case snapshot.ReasonSubject, snapshot.ReasonGrants:
+		return known(scope) && !slices.Contains(foundations, scope)
+	}
+	return false
 }
 
 // accepted ends the refusal of a scope: something newer is in use.

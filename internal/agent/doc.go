@@ -35,6 +35,7 @@
 //	snapshots/SCOPE.refused     of one that proves that its signer lies
 //	marks.a, marks.b            the newest that was ever accepted, twice
 //	refusals.json               the last refusal of each scope
+//	clock.json                  the floor under the machine's clock
 //	agent.sock                  the local API
 //
 // What the agent writes itself carries a checksum; what it received carries
@@ -49,7 +50,7 @@
 // What is damaged: a snapshot falls back to the previous one, is reported, and
 // fetched anew. Lost marks do not make a new node: what is on disk stays unused,
 // and serves as a floor, until a coordinator that proves itself has said what
-// holds now. A damaged identity is an error to a person (FE-N102).
+// holds now, scope by scope. A damaged identity is an error to a person (FE-N102).
 //
 // A copy of the whole directory on another machine cannot be told from the
 // original here: that takes a key which cannot be copied, in hardware. The

@@ -203,5 +203,5 @@ func (out *admitted) take(b *beliefs, scope snapshot.Scope, raw []byte, now time
 	}
 	raw = bytes.Clone(raw)
 	out.took = append(out.took, taken{d, raw})
-	return b.withMarks(d.marks).with(scope, &held{d.v, raw}), nil
+	return d.after(b, raw), nil
 }

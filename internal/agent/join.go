@@ -294,18 +294,18 @@ type priorState struct {
 // prior decides what the directory allows. It returns a result if all that was left
 // to do was to finish an earlier join.
 func (j *joiner) prior(store *localStore) (priorState, *Result, error) {
-	l, err := store.load(j.Now())
+	l, err := store.load(newClock(j.Now, nil))
 	switch {
 	case errors.Is(err, errNoMember), errors.Is(err, explain.NodeStateCorrupt), errors.Is(err, explain.NodeWrong):
 		// No identity, or one that is of no use. What was accepted under this very
 		// root still counts.
 		store.pin = j.Proof.pin
 		store.sequence = 0
-		marks, err := store.readMarks()
+		known, err := store.readLedger()
 		if err != nil {
 			return priorState{}, nil, nil // of another cluster, or lost with the identity
 		}
-		return priorState{beliefs: &beliefs{marks: marks}}, nil, nil
+		return priorState{beliefs: &beliefs{ledger: ledger{marks: known.marks}}}, nil, nil
 	case err != nil:
 		return priorState{}, nil, err
 	}
@@ -425,7 +425,7 @@ func journalOf(got *admitted, addresses []string, now time.Time) (journal, error
 	a.Addresses = addresses
 	a.Outcome = got.outcome.String()
 	a.JoinedAt = now.UTC()
-	marks, err := got.after.marks.Marshal()
+	known, err := got.after.ledger.file()
 	if err != nil {
 		return journal{}, err
 	}
@@ -433,7 +433,7 @@ func journalOf(got *admitted, addresses []string, now time.Time) (journal, error
 	if err != nil {
 		return journal{}, err
 	}
-	entry := journal{SVID: pem, Anchor: a, Marks: marks, Snapshots: make(map[string][]byte, len(got.took))}
+	entry := journal{SVID: pem, Anchor: a, ledgerFile: known, Snapshots: make(map[string][]byte, len(got.took))}
 	for _, t := range got.took {
 		entry.Snapshots[string(t.v.Header().ScopeType)] = t.raw
 	}

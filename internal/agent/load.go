@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
@@ -32,10 +33,11 @@ type loaded struct {
 // errNoMember is what a data directory without an anchor comes to.
 var errNoMember = errors.New("this machine is no member")
 
-// load reads and verifies the data directory at now. Errors: errNoMember if this
+// load reads and verifies the data directory at the time of c, which it sets going.
+// Errors: errNoMember if this
 // machine is none, NodeStateCorrupt or NodeWrong if its identity is of no use. Everything else that is wrong is repaired by the next
 // contact, and told.
-func (s *localStore) load(now time.Time) (*loaded, error) {
+func (s *localStore) load(c *clock) (*loaded, error) {
 	l := &loaded{unsaved: make(map[snapshot.Scope][]byte)}
 	note := func(err error) {
 		if err != nil {
@@ -56,7 +58,7 @@ func (s *localStore) load(now time.Time) (*loaded, error) {
 	}
 	// A machine may come up with a clock that was never set. Its certificate is later
 	// than the root's statement, and says so.
-	at := now
+	at := c.now()
 	if begin := l.svid.leaf().NotBefore; begin.After(at) {
 		at = begin
 	}
@@ -78,12 +80,16 @@ func (s *localStore) load(now time.Time) (*loaded, error) {
 			note(s.corrupt(refusalsName, err))
 		}
 	}
-	marks, err := s.readMarks()
-	if err != nil {
+	known, lost := s.readLedger()
+	kept, err := s.readClock()
+	note(err)
+	c.resume(kept, known.marks)
+	now := c.now()
+	if err := lost; err != nil {
 		note(s.corrupt(marksAName, err))
 		l.beliefs, l.lost = s.floor(l, now), true
 	} else {
-		l.beliefs = s.recheck(l, marks, now)
+		l.beliefs = s.recheck(l, known, now)
 	}
 	l.beliefs.contact, err = l.contact()
 	if err != nil {
@@ -180,9 +186,16 @@ func onDisk(scope snapshot.Scope, place string, err error, now time.Time) refusa
 
 // recheck chooses what to use of each scope: the newest on disk that the marks
 // know and that verifies.
-func (s *localStore) recheck(l *loaded, marks snapshot.Marks, now time.Time) *beliefs {
-	b := &beliefs{marks: marks}
+func (s *localStore) recheck(l *loaded, known ledger, now time.Time) *beliefs {
+	b := &beliefs{ledger: known}
+	marks := known.marks
 	for _, scope := range scopes {
+		if b.doubts(scope) {
+			if scope == snapshot.ScopeTrustBundle {
+				b.stale = staleBundle(l.me.trust(b), marks, s.candidates(l, scope, now))
+			}
+			continue // a coordinator comes first
+		}
 		var best *held
 		var from string
 		var old []byte
@@ -253,7 +266,7 @@ func staleBundle(trust snapshot.Trust, marks snapshot.Marks, found []candidate) 
 // newer is, so that nothing of it is used before a coordinator, over a connection
 // on which it proves itself, has sent what holds now.
 func (s *localStore) floor(l *loaded, now time.Time) *beliefs {
-	b := &beliefs{}
+	b := &beliefs{ledger: ledger{unconfirmed: slices.Sorted(slices.Values(scopes[:]))}}
 	for _, scope := range scopes {
 		for _, c := range s.candidates(l, scope, now) {
 			trust := l.me.trust(b)

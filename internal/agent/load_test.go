@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -252,6 +253,57 @@ func TestLostMarks(t *testing.T) {
 	}
 }
 
+// After a loss of the marks each scope waits for a coordinator by itself, over
+// restarts, and what a mirror or a file gives is no answer.
+func TestLostMarksWaitForACoordinator(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	id := n.mustJoin().ID
+	m := f.member(id)
+	a := n.mustOpen()
+	var runtime *fealtyv1.SignedSnapshot
+	f.do(func() { runtime = f.runtime(&m) })
+	f.must(n.take(a, runtime))
+	a.Close()
+	f.must(n.disk.FS().Remove(n.path(marksAName)))
+	f.must(n.disk.FS().Remove(n.path(marksBName)))
+	restart := func() {
+		a.Close()
+		a = n.mustOpen()
+	}
+	restart()
+	defer func() { a.Close() }()
+	inUse := func(want ...snapshot.Scope) {
+		t.Helper()
+		b := a.beliefs.Load()
+		if got := slices.Sorted(maps.Keys(b.held)); !slices.Equal(got, want) {
+			t.Fatalf("in use are %q, want %q; refusals %v", got, want, a.status.refusals())
+		}
+	}
+	const mirror origin = "mirror"
+	bundle := f.trustBundle()
+	f.must(a.takeAll(t.Context(), mirror, offer{"trust_bundle", bundle.GetEnvelope()}))
+	inUse()
+	if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonUnrecorded) {
+		t.Errorf("from a mirror: %v", got)
+	}
+	f.must(n.take(a, bundle))
+	inUse(snapshot.ScopeTrustBundle)
+	restart() // what was not confirmed is not because the marks are there again
+	inUse(snapshot.ScopeTrustBundle)
+	f.must(a.takeAll(t.Context(), mirror, offer{"node_runtime", runtime.GetEnvelope()}))
+	inUse(snapshot.ScopeTrustBundle)
+	f.must(n.take(a, runtime))
+	inUse(snapshot.ScopeNodeRuntime, snapshot.ScopeTrustBundle)
+	restart()
+	inUse(snapshot.ScopeNodeRuntime, snapshot.ScopeTrustBundle)
+	f.do(func() { runtime = f.runtime(&m) })
+	f.must(a.takeAll(t.Context(), mirror, offer{"node_runtime", runtime.GetEnvelope()}))
+	if h := a.beliefs.Load().held[snapshot.ScopeNodeRuntime]; !bytes.Equal(h.raw, runtime.GetEnvelope()) {
+		t.Errorf("what a coordinator confirmed a mirror may renew: %v", a.status.refusals())
+	}
+}
+
 // A live node that lost its marks mends itself.
 func TestLostMarksMend(t *testing.T) {
 	f := newFleet(t)
@@ -359,15 +411,16 @@ func TestExpiredBundle(t *testing.T) {
 	}
 }
 
-// A machine whose clock was never set comes up, and does not forget who it is.
+// A machine whose clock was never set comes up, does not forget who it is, and goes by
+// the time that was signed.
 func TestClockNeverSet(t *testing.T) {
 	f := newFleet(t)
 	n := joinedNode(f)
 	f.shift.Store(-int64(time.Since(time.Unix(0, 0))))
 	a := n.mustOpen()
 	defer a.Close()
-	if a.unready() == "" {
-		t.Error("ready in 1970")
+	if reason := a.unready(); reason != "" || a.trustedNow().Year() < 2000 || a.clock.behind() == 0 {
+		t.Errorf("it is %v, %v behind; %s", a.trustedNow(), a.clock.behind(), reason)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
@@ -31,6 +32,7 @@ const (
 	marksAName   = "marks.a"
 	marksBName   = "marks.b"
 	refusalsName = "refusals.json"
+	clockName    = "clock.json"
 )
 
 // Limits on what is read back, in bytes.
@@ -40,20 +42,31 @@ const (
 	maxAnchorBytes   = 64 << 10
 	maxMarksBytes    = 2 << 20
 	maxRefusalsBytes = 64 << 10
+	maxClockBytes    = 4 << 10
 	maxJournalBytes  = 32 << 20
 )
 
-// scopes are those that the agent keeps, in the order in which they are verified:
-// the trust bundle first, for it has the keys of the others.
-var scopes = [...]snapshot.Scope{snapshot.ScopeTrustBundle, snapshot.ScopeNodeBootstrap, snapshot.ScopeNodeRuntime}
+// scopes are all that there are, in the order in which they are verified: the trust
+// bundle first, for it has the keys of the others, then what says what the node is,
+// and then its companions.
+var scopes = [...]snapshot.Scope{
+	snapshot.ScopeTrustBundle, snapshot.ScopeNodeBootstrap, snapshot.ScopeNodeRuntime,
+	snapshot.ScopeDegradedModePolicy, snapshot.ScopePeerDirectory, snapshot.ScopeQoSPolicy, snapshot.ScopeRoutePolicy,
+	snapshot.ScopeServiceAssignment, snapshot.ScopeStorageDirectory,
+}
 
-func known(scope snapshot.Scope) bool {
-	for _, s := range scopes {
-		if s == scope {
-			return true
-		}
+// foundations are the scopes that every node has, and by which the others are judged.
+var foundations = scopes[:3]
+
+func known(scope snapshot.Scope) bool { return slices.Contains(scopes[:], scope) }
+
+// orderOf returns the place of a scope in the order of verification; what is unknown
+// comes last.
+func orderOf(scope string) int {
+	if i := slices.Index(scopes[:], snapshot.Scope(scope)); i >= 0 {
+		return i
 	}
-	return false
+	return len(scopes)
 }
 
 // Places of a snapshot.
@@ -294,22 +307,38 @@ func (s *localStore) readAnchor(now time.Time) (self, error) {
 	return me, nil
 }
 
-// marksFile is one of two copies.
+// marksFile is one of two copies of the ledger.
 type marksFile struct {
-	Sequence uint64          `json:"sequence"` // the copy with the higher one counts
-	Root     identity.KeyID  `json:"root"`     // marks of another cluster mean nothing
-	Marks    json.RawMessage `json:"marks"`
+	Sequence uint64         `json:"sequence"` // the copy with the higher one counts
+	Root     identity.KeyID `json:"root"`     // marks of another cluster mean nothing
+	ledgerFile
 }
 
-// writeMarks makes marks durable, in both copies. The sequence grows with each
-// attempt, so that two different copies never have the same one.
-func (s *localStore) writeMarks(m snapshot.Marks) error {
-	raw, err := m.Marshal()
+// ledgerFile is a ledger on disk.
+type ledgerFile struct {
+	Marks       json.RawMessage  `json:"marks"`
+	Unconfirmed []snapshot.Scope `json:"unconfirmed,omitempty"`
+}
+
+func (l ledger) file() (ledgerFile, error) {
+	raw, err := l.marks.Marshal()
+	return ledgerFile{raw, l.unconfirmed}, err
+}
+
+func (f ledgerFile) ledger() (ledger, error) {
+	marks, err := snapshot.ParseMarks(f.Marks)
+	return ledger{marks: marks, unconfirmed: f.Unconfirmed}, err
+}
+
+// writeLedger makes l durable, in both copies. The sequence grows with each attempt,
+// so that two different copies never have the same one.
+func (s *localStore) writeLedger(l ledger) error {
+	file, err := l.file()
 	if err != nil {
 		return err
 	}
 	s.sequence++
-	data, err := seal(marksFile{s.sequence, s.pin, raw})
+	data, err := seal(marksFile{s.sequence, s.pin, file})
 	if err != nil {
 		return err
 	}
@@ -321,45 +350,45 @@ func (s *localStore) writeMarks(m snapshot.Marks) error {
 	return nil
 }
 
-// readMarks returns the newer copy of the marks that is whole, and an error that
-// matches errMarksLost if none is. s.pin says of which root.
-func (s *localStore) readMarks() (snapshot.Marks, error) {
-	var marks snapshot.Marks
+// readLedger returns the newer copy that is whole, and an error that matches
+// errMarksLost if none is. s.pin says of which root.
+func (s *localStore) readLedger() (ledger, error) {
+	var newest ledger
 	var problems []error
 	found := false
 	for _, name := range []string{marksAName, marksBName} {
-		m, sequence, err := s.readMarksCopy(name)
+		l, sequence, err := s.readLedgerCopy(name)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", name, err))
 			continue
 		}
 		if !found || sequence > s.sequence {
-			marks, s.sequence, found = m, sequence, true
+			newest, s.sequence, found = l, sequence, true
 		}
 	}
 	if !found {
-		return snapshot.Marks{}, fmt.Errorf("%w: %w", errMarksLost, errors.Join(problems...))
+		return ledger{}, fmt.Errorf("%w: %w", errMarksLost, errors.Join(problems...))
 	}
-	return marks, nil
+	return newest, nil
 }
 
 // errMarksLost is matched when the node no longer knows what it accepted.
 var errMarksLost = errors.New("the marks of what was accepted are lost")
 
-func (s *localStore) readMarksCopy(name string) (snapshot.Marks, uint64, error) {
+func (s *localStore) readLedgerCopy(name string) (ledger, uint64, error) {
 	data, err := s.read(name, maxMarksBytes)
 	if err != nil {
-		return snapshot.Marks{}, 0, err
+		return ledger{}, 0, err
 	}
 	var f marksFile
 	if err := unseal(data, &f); err != nil {
-		return snapshot.Marks{}, 0, err
+		return ledger{}, 0, err
 	}
 	if f.Root != s.pin {
-		return snapshot.Marks{}, 0, fmt.Errorf("%w: marks of another cluster", errDamaged)
+		return ledger{}, 0, fmt.Errorf("%w: marks of another cluster", errDamaged)
 	}
-	m, err := snapshot.ParseMarks(f.Marks)
-	return m, f.Sequence, err
+	l, err := f.ledger()
+	return l, f.Sequence, err
 }
 
 // place puts what the marks already know into use: previous is what was, active
@@ -378,9 +407,9 @@ func (s *localStore) place(scope snapshot.Scope, raw, old []byte) error {
 
 // journal is a join, whole: the one write that makes a machine a member.
 type journal struct {
-	SVID      []byte            `json:"svid"` // PEM
-	Anchor    anchor            `json:"anchor"`
-	Marks     json.RawMessage   `json:"marks"`
+	SVID   []byte `json:"svid"` // PEM
+	Anchor anchor `json:"anchor"`
+	ledgerFile
 	Snapshots map[string][]byte `json:"snapshots"` // by scope: exact received bytes
 }
 
@@ -391,14 +420,14 @@ func (s *localStore) apply(j journal) error {
 	// The sequence goes on where this cluster's marks are: what was lost or is of
 	// another root starts anew.
 	s.sequence = 0
-	if _, err := s.readMarks(); err != nil && !errors.Is(err, errMarksLost) {
+	if _, err := s.readLedger(); err != nil && !errors.Is(err, errMarksLost) {
 		return err
 	}
-	marks, err := snapshot.ParseMarks(j.Marks)
+	known, err := j.ledger()
 	if err != nil {
 		return err
 	}
-	if err := s.writeMarks(marks); err != nil {
+	if err := s.writeLedger(known); err != nil {
 		return err
 	}
 	for _, scope := range scopes {
@@ -458,5 +487,5 @@ func (s *localStore) wipe() error {
 			names = append(names, snapshotName(scope, place))
 		}
 	}
-	return s.remove(append(names, marksAName, marksBName, refusalsName)...)
+	return s.remove(append(names, marksAName, marksBName, refusalsName, clockName)...)
 }

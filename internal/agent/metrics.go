@@ -85,6 +85,9 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 		gauge("fealty_svid_not_after_seconds", "When the node's certificate ends, in seconds since 1970.", func() float64 {
 			return float64(a.svid.Load().leaf().NotAfter.Unix())
 		}),
+		gauge("fealty_agent_clock_behind_seconds", "How far the machine's clock is behind the time that was signed, beyond what clocks may differ; 0 if it is not. The node goes by the later of the two.", func() float64 {
+			return a.clock.behind().Seconds()
+		}),
 		snapshotVersions{a},
 	)
 	return m

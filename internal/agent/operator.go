@@ -110,6 +110,7 @@ func (a *Agent) enrolAnew(ctx context.Context, got *admitted) error {
 		return fmt.Errorf("keep the new enrolment: %w", err)
 	}
 	a.marksDirty = false
+	a.clock.learn(got.after.marks)
 	// What is signed for the old incarnation would only be refused at the next start.
 	var void []string
 	for _, scope := range scopes {

@@ -38,12 +38,12 @@ func ReadOutlook(files durable.FS, dir string, now time.Time) (Outlook, error) {
 	}
 	s.pin = me.Pin
 	l := &loaded{me: me, unsaved: make(map[snapshot.Scope][]byte)}
-	marks, err := s.readMarks()
+	known, err := s.readLedger()
 	if err != nil {
 		b := s.floor(l, now)
 		return Outlook{Trust: me.trust(b), Marks: b.marks, Lost: true}, nil
 	}
-	return Outlook{Trust: me.trust(s.recheck(l, marks, now)), Marks: marks}, nil
+	return Outlook{Trust: me.trust(s.recheck(l, known, now)), Marks: known.marks}, nil
 }
 
 // ReadActive returns the exact bytes of the snapshot that a data directory has in

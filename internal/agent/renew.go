@@ -413,7 +413,7 @@ func (a *Agent) rejoinAt(ctx context.Context, address string, h handshake, moved
 	w := wanted{cluster: me.Cluster, kind: me.Kind, pin: h.pin, key: h.key, me: &me, beliefs: a.beliefs.Load(), moved: moved}
 	if moved != nil {
 		// Of what is signed under the old root the marks alone count.
-		w.beliefs = &beliefs{marks: w.beliefs.marks}
+		w.beliefs = &beliefs{ledger: ledger{marks: w.beliefs.marks}}
 	}
 	got, err := verifyRejoin(grant, w, a.now)
 	if err != nil {
@@ -431,10 +431,8 @@ func (a *Agent) rejoinAt(ctx context.Context, address string, h handshake, moved
 		}
 		return nil
 	}
-	for _, t := range got.took {
-		if err := a.activate(ctx, a.beliefs.Load(), t.decision, t.raw); err != nil {
-			return fmt.Errorf("%w: %w", errStorage, err)
-		}
+	if err := a.activate(ctx, byGrant, got.took); err != nil {
+		return fmt.Errorf("%w: %w", errStorage, err)
 	}
 	return a.adopt(ctx, got.svid, got.material)
 }

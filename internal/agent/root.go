@@ -146,7 +146,7 @@ func (a *Agent) trustAhead(raw []byte) bool {
 	me := a.self()
 	me.configRoot = change.ConfigRoot
 	b := a.beliefs.Load()
-	d, err := decide(me, &beliefs{marks: b.marks}, signed, a.now())
+	d, err := decide(me, &beliefs{ledger: ledger{marks: b.marks}}, signed, a.now())
 	if err != nil {
 		return false
 	}

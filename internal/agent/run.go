@@ -40,8 +40,11 @@ type Config struct {
 
 	// FS holds the state. Nil means the operating system's.
 	FS durable.FS
-	// Now is the clock that dates are compared with. Nil means time.Now.
+	// Now is the machine's clock. Nil means time.Now. Dates are compared with it, and
+	// with the time that was signed if that is later.
 	Now func() time.Time
+	// Elapsed is a clock that nobody can set. Nil means the operating system's.
+	Elapsed Elapsed
 	// Log is where the agent says what it does. Nil means slog.Default().
 	Log *slog.Logger
 	// Dial opens a connection to a coordinator. Nil means TCP.
@@ -57,7 +60,8 @@ type Agent struct {
 	socket          string // blank: not served
 	metricsListener net.Listener
 	store           *localStore
-	now             func() time.Time
+	clock           *clock
+	now             func() time.Time // trustedNow
 	log             *slog.Logger
 	dial            func(ctx context.Context, addr string) (net.Conn, error)
 	faults          *fault.Points
@@ -72,10 +76,10 @@ type Agent struct {
 	status   condition
 	metrics  *metrics
 
-	activation semaphore         // held by who changes beliefs or source
-	marksDirty bool              // the marks in memory are not known to be durable; guarded by activation
-	early      map[string][]byte // by scope: what may verify under the next bundle; guarded by activation
-	next       *pendingKey       // the key that may be certified without our knowing; owned by keepCertified
+	activation semaphore        // held by who changes beliefs or source
+	marksDirty bool             // the marks in memory are not known to be durable; guarded by activation
+	early      map[string]early // by scope: what may verify under what comes next; guarded by activation
+	next       *pendingKey      // the key that may be certified without our knowing; owned by keepCertified
 
 	renewAsk   chan chan<- error // a person asks for a renewal
 	renewNow   chan string       // a coordinator does
@@ -145,7 +149,8 @@ func joined(files durable.FS, dir string) bool {
 }
 
 func open(ctx context.Context, cfg Config, store *localStore, operator *credential.Files, reloads *prometheus.CounterVec) (*Agent, error) {
-	l, err := store.load(cfg.Now())
+	clock := newClock(cfg.Now, cfg.Elapsed)
+	l, err := store.load(clock)
 	if errors.Is(err, errNoMember) {
 		return nil, explain.New(explain.NodeNotJoined, "dir", cfg.DataDir)
 	}
@@ -154,13 +159,13 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 	}
 	a := &Agent{
 		me: l.me, operator: operator, release: cfg.Release, socket: cfg.Socket, metricsListener: cfg.Metrics, store: store,
-		now: cfg.Now, dial: cfg.Dial, faults: cfg.Faults,
+		clock: clock, now: clock.now, dial: cfg.Dial, faults: cfg.Faults,
 		log:        cfg.Log.With(slog.String("cluster", l.me.Cluster), slog.String("member", l.me.ID.String())),
 		activation: newSemaphore(),
 		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), rejected: make(chan struct{}, 1), strange: make(chan struct{}, 1),
 		leaveAsk: make(chan chan<- error), stopped: make(chan struct{}),
 	}
-	a.status.now = cfg.Now
+	a.status.now = clock.now
 	if a.socket == "" {
 		a.socket = filepath.Join(cfg.DataDir, SocketName)
 	}
@@ -175,7 +180,7 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 		l.next = nil
 	}
 	a.next, a.marksDirty = l.next, l.lost
-	if a.source, err = firstSource(l, cfg.Now); err != nil {
+	if a.source, err = firstSource(l, clock.now); err != nil {
 		return nil, err
 	}
 	a.metrics = newMetrics(a, reloads)
@@ -274,6 +279,7 @@ func (a *Agent) live(ctx context.Context) error {
 	g, loops := errgroup.WithContext(loops)
 	g.Go(func() error { return a.follow(loops) })
 	g.Go(func() error { return a.keepCertified(loops) })
+	g.Go(func() error { return a.watchClock(loops) })
 	defer close(a.stopped)
 	for {
 		select {

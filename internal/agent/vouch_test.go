@@ -19,9 +19,9 @@ func TestStaleBundleVouchesForNothing(t *testing.T) {
 	bootstrap, err := snapshot.Unmarshal(b.held[snapshot.ScopeNodeBootstrap].raw)
 	f.must(err)
 	stale := &beliefs{
-		held:  map[snapshot.Scope]*held{},
-		stale: b.held[snapshot.ScopeTrustBundle].v,
-		marks: b.marks, contact: b.contact,
+		held:   map[snapshot.Scope]*held{},
+		stale:  b.held[snapshot.ScopeTrustBundle].v,
+		ledger: b.ledger, contact: b.contact,
 	}
 	_, err = decide(a.me, stale, bootstrap, f.clock())
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshot.ReasonSigner {
