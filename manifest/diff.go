@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/document"
 )
 
 // Changes is what setting one manifest after another changes in effect.
@@ -446,7 +447,7 @@ func (d *differ) threshold(subject string, a, b, of, ofNew int, means string) {
 
 func (d *differ) durations(subject string, a, b time.Duration, means string) {
 	if a != b {
-		d.change(Change{Subject: subject, Before: formatDuration(a), After: formatDuration(b), Means: means, Wider: b > a, Narrower: b < a})
+		d.change(Change{Subject: subject, Before: document.FormatDuration(a), After: document.FormatDuration(b), Means: means, Wider: b > a, Narrower: b < a})
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/document"
 )
 
 // A Manifest is a document that [Parse] accepted. Its fields, defaults filled
@@ -196,20 +197,28 @@ func Kinds() []identity.Kind {
 // Parse reads a manifest in YAML or JSON. The error is an [*InvalidError] with
 // every problem found; it matches [ErrInvalid]. Parse keeps its own copy of data.
 func Parse(data []byte) (*Manifest, error) {
-	root, problems := readTree(data)
+	roots, problems := format().Read(data)
 	if problems != nil {
 		return nil, invalid(problems)
 	}
-	d := &decoder{at: make(map[string]place)}
-	m := d.manifest(root)
+	d := &decoder{document.NewDecoder(4 * MaxProblems)}
+	m := d.manifest(roots[0])
 	d.check(m)
-	if d.problems != nil {
-		return nil, invalid(d.problems)
+	if d.Problems != nil {
+		return nil, invalid(d.Problems)
 	}
 	m.raw = slices.Clone(data)
 	m.hash = sha256.Sum256(data)
 	m.index()
 	return m, nil
+}
+
+// format bounds the document of a manifest.
+func format() *document.Format {
+	return &document.Format{
+		Noun: "a manifest", Start: "start from the output of: fealty manifest init", TooLong: "use patterns in place of single entries",
+		Bytes: MaxBytes, Documents: 1, Depth: MaxDepth, Fields: maxFields, Items: MaxEntries, Problems: MaxProblems,
+	}
 }
 
 // Bytes returns a copy of the exact bytes that were parsed.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/fealty-io/fealty/internal/document"
 )
 
 // ErrInvalid is matched by every error of [Parse].
@@ -76,7 +78,11 @@ func (e *InvalidError) Unwrap() []error {
 	return errs
 }
 
-func invalid(problems []*Problem) *InvalidError {
+func invalid(found []*document.Problem) *InvalidError {
+	problems := make([]*Problem, len(found))
+	for i, p := range found {
+		problems[i] = (*Problem)(p)
+	}
 	slices.SortStableFunc(problems, func(a, b *Problem) int {
 		if a.Line != b.Line {
 			return a.Line - b.Line
@@ -87,60 +93,4 @@ func invalid(problems []*Problem) *InvalidError {
 		problems = problems[:MaxProblems]
 	}
 	return &InvalidError{Problems: problems}
-}
-
-// nearest returns the member of known that s was most likely meant to be, or ""
-// if none is close.
-func nearest(s string, known []string) string {
-	best, bestDistance := "", 3 // more than two slips is another word
-	for _, k := range known {
-		if d := editDistance(s, k); d < bestDistance && d < len(k) {
-			best, bestDistance = k, d
-		}
-	}
-	return best
-}
-
-// editDistance is the Levenshtein distance of a and b in bytes, cut off at 3
-// for strings that are too long to be a slip of any name that we know.
-func editDistance(a, b string) int {
-	if len(a) > 64 || len(b) > 64 {
-		return 3
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			diagonal, row[j] = row[j], min(row[j]+1, row[j-1]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
-}
-
-// oneOf renders a choice for a problem's Do.
-func oneOf(known []string) string { return strings.Join(known, ", ") }
-
-// suggest says what to write instead of the unknown word s.
-func suggest(s string, known []string) string {
-	if n := nearest(s, known); n != "" {
-		return fmt.Sprintf("did you mean %s? Known: %s", n, oneOf(known))
-	}
-	return "use one of: " + oneOf(known)
-}
-
-// shown cuts a value of the document to what fits into a message.
-func shown(s string) string {
-	const most = 80
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	return fmt.Sprintf("%q", s)
 }

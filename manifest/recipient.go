@@ -10,6 +10,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/fealty-io/fealty/internal/document"
 )
 
 // Keeper schemes that this build knows.
@@ -42,7 +44,7 @@ func checkAgeRecipient(s string) (id, wrong string) {
 	sep := strings.LastIndexByte(s, '1')
 	hrp, data := s[:sep], s[sep+1:]
 	if hrp != "age" && hrp != "age1pq" {
-		return "", fmt.Sprintf("recipients of type %s are not known", shown(hrp))
+		return "", fmt.Sprintf("recipients of type %s are not known", document.Shown(hrp))
 	}
 	if len(data) < 6+1 {
 		return "", "it is cut short"
@@ -143,7 +145,7 @@ func checkSSHRecipient(s string) (id, wrong string) {
 			return "", "it is no RSA key: modulus or exponent are even, or the exponent is out of range"
 		}
 	default:
-		return "", fmt.Sprintf("keys of type %s cannot be encrypted to, only ssh-ed25519 and ssh-rsa", shown(fields[0]))
+		return "", fmt.Sprintf("keys of type %s cannot be encrypted to, only ssh-ed25519 and ssh-rsa", document.Shown(fields[0]))
 	}
 	return fields[0] + " " + fields[1], ""
 }
@@ -211,10 +213,10 @@ func sshString(b []byte) (s, rest []byte, ok bool) {
 func checkKeeper(s string) (wrong string) {
 	scheme, name, ok := strings.Cut(s, ":")
 	if !ok || scheme != KeeperFile && scheme != KeeperExec {
-		return fmt.Sprintf("keeper %s is of no known kind", shown(s))
+		return fmt.Sprintf("keeper %s is of no known kind", document.Shown(s))
 	}
 	if !path.IsAbs(name) || path.Clean(name) != name || name == "/" {
-		return fmt.Sprintf("%s is not an absolute, clean path of a file", shown(name))
+		return fmt.Sprintf("%s is not an absolute, clean path of a file", document.Shown(name))
 	}
 	if len(name) > 4096 {
 		return "the path is longer than 4,096 bytes"

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/document"
 )
 
 // A Rule is one way in which [Parse] refuses a document.
@@ -95,7 +96,7 @@ func (d *decoder) check(m *Manifest) {
 		}
 		faulty := false
 		for _, p := range c.parts {
-			faulty = faulty || d.faulty(p)
+			faulty = faulty || d.Faulty(p)
 		}
 		if !faulty {
 			c.find(d, m)
@@ -113,7 +114,7 @@ func checkNames(d *decoder, m *Manifest) {
 			}
 			if j, twice := first[s]; twice {
 				at := fmt.Sprintf("%s[%d].name", path, i)
-				d.fault("duplicate-name", at, fmt.Sprintf("%s is the name of %s[%d] already, in line %d", shown(s), path, j, d.at[fmt.Sprintf("%s[%d].name", path, j)].line), "choose another name")
+				d.Fault("duplicate-name", at, fmt.Sprintf("%s is the name of %s[%d] already, in line %d", document.Shown(s), path, j, d.At(fmt.Sprintf("%s[%d].name", path, j)).Line), "choose another name")
 				continue
 			}
 			first[s] = i
@@ -131,7 +132,7 @@ func checkSignerKeys(d *decoder, m *Manifest) {
 			continue
 		}
 		if j, twice := first[s.Key]; twice {
-			d.fault("duplicate-key", fmt.Sprintf("signers.keys[%d].key", i), fmt.Sprintf("this is the key of signers.keys[%d] already", j), "remove one of the two: a key counts once")
+			d.Fault("duplicate-key", fmt.Sprintf("signers.keys[%d].key", i), fmt.Sprintf("this is the key of signers.keys[%d] already", j), "remove one of the two: a key counts once")
 			continue
 		}
 		first[s.Key] = i
@@ -150,7 +151,7 @@ func checkHolders(d *decoder, m *Manifest) {
 			continue
 		}
 		if j, twice := first[id]; twice {
-			d.fault("duplicate-recipient", fmt.Sprintf("seed.owners[%d].%s", i, at), fmt.Sprintf("this holder has a share as seed.owners[%d] already", j), "give the share to someone else, or lower the threshold")
+			d.Fault("duplicate-recipient", fmt.Sprintf("seed.owners[%d].%s", i, at), fmt.Sprintf("this holder has a share as seed.owners[%d] already", j), "give the share to someone else, or lower the threshold")
 			continue
 		}
 		first[id] = i
@@ -163,19 +164,19 @@ func checkSeedThreshold(d *decoder, m *Manifest) {
 	people := len(m.Seed.People())
 	switch k := m.Seed.Threshold; {
 	case len(m.Seed.Owners) == 0:
-		d.fault("seed-threshold", "seed.owners", "nobody could bring the seed back", "add an owner")
+		d.Fault("seed-threshold", "seed.owners", "nobody could bring the seed back", "add an owner")
 	case people == 0 && k > 1:
-		d.fault("seed-threshold", "seed.threshold", fmt.Sprintf("the threshold is %d, and all owners are keepers, each of which holds the whole seed", k), "write 1, or add people: owners with a recipient")
+		d.Fault("seed-threshold", "seed.threshold", fmt.Sprintf("the threshold is %d, and all owners are keepers, each of which holds the whole seed", k), "write 1, or add people: owners with a recipient")
 	case people > 0 && k > people:
-		d.fault("seed-threshold", "seed.threshold", fmt.Sprintf("the threshold is %d, and %d of the owners are people with a share", k, people), fmt.Sprintf("write at most %d, or add people: owners with a recipient", people))
+		d.Fault("seed-threshold", "seed.threshold", fmt.Sprintf("the threshold is %d, and %d of the owners are people with a share", k, people), fmt.Sprintf("write at most %d, or add people: owners with a recipient", people))
 	}
 }
 
 func checkSignersThreshold(d *decoder, m *Manifest) {
 	if n := len(m.Signers.Keys); n == 0 {
-		d.fault("signers-threshold", "signers.keys", "nobody could set the next manifest", "add a signer")
+		d.Fault("signers-threshold", "signers.keys", "nobody could set the next manifest", "add a signer")
 	} else if m.Signers.Threshold > n {
-		d.fault("signers-threshold", "signers.threshold", fmt.Sprintf("the threshold is %d, and there are %d keys", m.Signers.Threshold, n), fmt.Sprintf("write at most %d, or add keys", n))
+		d.Fault("signers-threshold", "signers.threshold", fmt.Sprintf("the threshold is %d, and there are %d keys", m.Signers.Threshold, n), fmt.Sprintf("write at most %d, or add keys", n))
 	}
 }
 
@@ -185,7 +186,7 @@ func checkCoordinatorEntry(d *decoder, m *Manifest) {
 			return
 		}
 	}
-	d.fault("no-coordinator", "admit", "no entry is of kind coordinator", "add one, such as {name: coordinators, kind: coordinator, match: [\"x509:subject:CN=coordinator-*\"]}")
+	d.Fault("no-coordinator", "admit", "no entry is of kind coordinator", "add one, such as {name: coordinators, kind: coordinator, match: [\"x509:subject:CN=coordinator-*\"]}")
 }
 
 // eachPattern calls f for each pattern that was read, with its path.
@@ -208,10 +209,10 @@ func checkCoordinatorSelectors(d *decoder, m *Manifest) {
 		case FamilyKey, FamilyX509, FamilyTPM, FamilySEVSNP:
 		case FamilyKubernetes:
 			if !e.PlatformMayReadSeed {
-				d.fault("coordinator-selector", path, "whoever controls the Kubernetes API server could read the seed through this", "use key, x509, tpm or sevsnp, or accept it with platform_may_read_seed: true")
+				d.Fault("coordinator-selector", path, "whoever controls the Kubernetes API server could read the seed through this", "use key, x509, tpm or sevsnp, or accept it with platform_may_read_seed: true")
 			}
 		default:
-			d.fault("coordinator-selector", path, fmt.Sprintf("a coordinator cannot be admitted by %s", p.Family()), "use key, x509, tpm or sevsnp")
+			d.Fault("coordinator-selector", path, fmt.Sprintf("a coordinator cannot be admitted by %s", p.Family()), "use key, x509, tpm or sevsnp")
 		}
 	})
 }
@@ -224,7 +225,7 @@ func checkPlatformFlag(d *decoder, m *Manifest) {
 			kubernetes = kubernetes || p.Family() == FamilyKubernetes
 		}
 		if e.PlatformMayReadSeed && (e.Kind != identity.Coordinator || !kubernetes) {
-			d.fault("platform-flag", fmt.Sprintf("admit[%d].platform_may_read_seed", i), "this entry admits no coordinator by a k8s selector", "remove the flag")
+			d.Fault("platform-flag", fmt.Sprintf("admit[%d].platform_may_read_seed", i), "this entry admits no coordinator by a k8s selector", "remove the flag")
 		}
 	}
 }
@@ -232,7 +233,7 @@ func checkPlatformFlag(d *decoder, m *Manifest) {
 func checkTokenSelectors(d *decoder, m *Manifest) {
 	eachPattern(m, func(e *Entry, _ int, p Pattern, path string) {
 		if want := FamilyToken + ":" + e.Name; p.IsToken() && p.text != want && e.Name != "" {
-			d.fault("token-entry", path, fmt.Sprintf("%s names another entry than %s", shown(p.text), shown(e.Name)), "write "+want)
+			d.Fault("token-entry", path, fmt.Sprintf("%s names another entry than %s", document.Shown(p.text), document.Shown(e.Name)), "write "+want)
 		}
 	})
 }
@@ -242,7 +243,7 @@ func checkProofPresent(d *decoder, m *Manifest) {
 		switch p.Family() {
 		case FamilyX509:
 			if m.Proofs.X509 == nil {
-				d.fault("selector-without-proof", path, "no certificate can show this without roots", "add proofs.x509.roots_pem")
+				d.Fault("selector-without-proof", path, "no certificate can show this without roots", "add proofs.x509.roots_pem")
 			}
 		case FamilySEVSNP:
 			listed := false
@@ -252,7 +253,7 @@ func checkProofPresent(d *decoder, m *Manifest) {
 				}
 			}
 			if !listed {
-				d.fault("selector-without-proof", path, "no report with this measurement is accepted", "add it to proofs.sevsnp.measurements")
+				d.Fault("selector-without-proof", path, "no report with this measurement is accepted", "add it to proofs.sevsnp.measurements")
 			}
 		}
 	})
@@ -273,10 +274,10 @@ func checkOverlap(d *decoder, m *Manifest) {
 		switch {
 		case a.Kind == "" || b.Kind == "":
 		case a.Kind != b.Kind:
-			d.fault("two-kinds", later.path, fmt.Sprintf("%s overlaps with %s of entry %s: one candidate could be %s and %s", shown(later.pattern.text), shown(earlier.pattern.text), shown(a.Name), a.Kind, b.Kind),
+			d.Fault("two-kinds", later.path, fmt.Sprintf("%s overlaps with %s of entry %s: one candidate could be %s and %s", document.Shown(later.pattern.text), document.Shown(earlier.pattern.text), document.Shown(a.Name), a.Kind, b.Kind),
 				"make one of the two patterns narrower, or the kinds equal")
 		case earlier.pattern.covers(later.pattern):
-			d.fault("shadowed-selector", later.path, fmt.Sprintf("%s can match nothing: %s of entry %s takes it all", shown(later.pattern.text), shown(earlier.pattern.text), shown(a.Name)),
+			d.Fault("shadowed-selector", later.path, fmt.Sprintf("%s can match nothing: %s of entry %s takes it all", document.Shown(later.pattern.text), document.Shown(earlier.pattern.text), document.Shown(a.Name)),
 				"remove it, or move the narrower pattern before the wider one")
 		}
 	}
@@ -292,7 +293,7 @@ func checkOverlap(d *decoder, m *Manifest) {
 		all = append(all, now)
 	})
 	if len(globs) > MaxGlobs {
-		d.fault("too-many-globs", globs[MaxGlobs].path, fmt.Sprintf("%d patterns have a *", len(globs)), fmt.Sprintf("at most %d are allowed", MaxGlobs))
+		d.Fault("too-many-globs", globs[MaxGlobs].path, fmt.Sprintf("%d patterns have a *", len(globs)), fmt.Sprintf("at most %d are allowed", MaxGlobs))
 		return
 	}
 	order := make(map[string]int, len(all))
@@ -300,7 +301,7 @@ func checkOverlap(d *decoder, m *Manifest) {
 		order[p.path] = i
 	}
 	for _, g := range globs {
-		if d.full() {
+		if d.Full() {
 			return
 		}
 		at := order[g.path]
@@ -322,11 +323,11 @@ func checkDegradedMax(d *decoder, m *Manifest) {
 	for i := range m.Admit {
 		e := &m.Admit[i]
 		path := fmt.Sprintf("admit[%d].svid_ttl", i)
-		if e.Kind == "" || isPerson(e.Kind) || d.faulty(path) {
+		if e.Kind == "" || isPerson(e.Kind) || d.Faulty(path) {
 			continue
 		}
 		if m.Degraded.Max >= e.SVIDTTL {
-			d.fault("degraded-max", path, fmt.Sprintf("an SVID of %s ends before degraded mode does, after %s", formatDuration(e.SVIDTTL), formatDuration(m.Degraded.Max)),
+			d.Fault("degraded-max", path, fmt.Sprintf("an SVID of %s ends before degraded mode does, after %s", document.FormatDuration(e.SVIDTTL), document.FormatDuration(m.Degraded.Max)),
 				"write more than degraded.max, or lower degraded.max")
 		}
 	}
@@ -334,6 +335,6 @@ func checkDegradedMax(d *decoder, m *Manifest) {
 
 func checkRouteTTL(d *decoder, m *Manifest) {
 	if m.Degraded.RouteTTL > m.Degraded.Max {
-		d.fault("route-ttl", "degraded.route_ttl", fmt.Sprintf("%s is more than degraded.max, %s", formatDuration(m.Degraded.RouteTTL), formatDuration(m.Degraded.Max)), "write at most degraded.max")
+		d.Fault("route-ttl", "degraded.route_ttl", fmt.Sprintf("%s is more than degraded.max, %s", document.FormatDuration(m.Degraded.RouteTTL), document.FormatDuration(m.Degraded.Max)), "write at most degraded.max")
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/fealty-io/fealty/internal/document"
 )
 
 // Selector families: the facts that a proof can show about a candidate
@@ -136,7 +138,7 @@ func (e *PatternError) Error() string { return "manifest: " + e.What + ": " + e.
 // ParsePattern reads a selector pattern. The error is a [*PatternError].
 func ParsePattern(s string) (Pattern, error) {
 	refuse := func(do, what string, args ...any) (Pattern, error) {
-		return Pattern{}, &PatternError{What: "selector " + shown(s) + " " + fmt.Sprintf(what, args...), Do: do}
+		return Pattern{}, &PatternError{What: "selector " + document.Shown(s) + " " + fmt.Sprintf(what, args...), Do: do}
 	}
 	if len(s) > maxSelectorBytes {
 		return refuse(fmt.Sprintf("at most %d are allowed", maxSelectorBytes), "has %d bytes", len(s))
@@ -180,15 +182,15 @@ func unknownSelector(s string) (what, do string) {
 		}
 	}
 	if attributes == nil || !colon {
-		return "is of no known family", suggest(family, families)
+		return "is of no known family", document.Suggest(family, families)
 	}
 	attribute, _, _ := strings.Cut(rest, ":")
-	return fmt.Sprintf("asks for %s, which %s does not have", shown(attribute), family), suggest(attribute, attributes)
+	return fmt.Sprintf("asks for %s, which %s does not have", document.Shown(attribute), family), document.Suggest(attribute, attributes)
 }
 
 func parseTokenEntry(value string) (string, string) {
 	if !isName(value) {
-		return "", fmt.Sprintf("%s is not the name of an entry", shown(value))
+		return "", fmt.Sprintf("%s is not the name of an entry", document.Shown(value))
 	}
 	return value, ""
 }

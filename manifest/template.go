@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/fealty-io/fealty/internal/document"
 )
 
 // TemplateOptions says what [Template] writes. What cannot be guessed is
@@ -84,18 +86,18 @@ func Template(opts TemplateOptions) ([]byte, error) {
 	write("trust: %s", DefaultTrust)
 	write("")
 	write("# What a node may do while no coordinator can be reached, and for how long. An SVID")
-	write("# lives longer than max (svid_ttl of an entry, by default max and %s).", formatDuration(DefaultSVIDMargin))
+	write("# lives longer than max (svid_ttl of an entry, by default max and %s).", document.FormatDuration(DefaultSVIDMargin))
 	write("degraded:")
 	names := make([]string, 0, len(Permissions()))
 	for _, p := range DefaultDegradedAllow() {
 		names = append(names, string(p))
 	}
 	write("  allow: [%s]", strings.Join(names, ", "))
-	write("  max: %s", formatDuration(DefaultDegradedMax))
-	write("  route_ttl: %s", formatDuration(DefaultRouteTTL))
+	write("  max: %s", document.FormatDuration(DefaultDegradedMax))
+	write("  route_ttl: %s", document.FormatDuration(DefaultRouteTTL))
 	write("")
 	write("# How long after its SVID expired a member may come back with its last key. 0: never.")
-	write("rejoin_grace: %s", formatDuration(DefaultRejoinGrace))
+	write("rejoin_grace: %s", document.FormatDuration(DefaultRejoinGrace))
 
 	if _, err := Parse(b.Bytes()); err != nil {
 		if e, ok := errors.AsType[*InvalidError](err); ok {

@@ -1,4 +1,4 @@
-package manifest
+package document
 
 import (
 	"fmt"
@@ -11,87 +11,110 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// A node is a value of the document with its place. It is what is left of YAML
-// and JSON once everything that a manifest does not need (anchors, tags, merge
-// keys, further documents) has been refused.
-type node struct {
-	kind      nodeKind
-	line, col int
-	text      string  // of a scalar
-	fields    []field // of an object, in document order, duplicates included
-	items     []*node // of a list
+// A Node is a value of a document with its place. It is what is left of YAML and
+// JSON once everything that a plain document does not need (anchors, tags, merge
+// keys) has been refused.
+type Node struct {
+	Kind         Kind
+	Line, Column int     // from 1; 0 in what was not read from a text
+	Text         string  // of a scalar
+	Fields       []Field // of an object, in document order, duplicates included
+	Items        []*Node // of a list
 }
 
-type field struct {
-	name      string
-	line, col int
-	value     *node
+// A Field is one name and value of an object.
+type Field struct {
+	Name         string
+	Line, Column int
+	Value        *Node
 }
 
-type nodeKind int
+// Kind is what a node is.
+type Kind int
 
+// The kinds of nodes.
 const (
-	nullNode nodeKind = iota
-	stringNode
-	intNode // decimal, without sign tricks: text is what was written
-	boolNode
-	otherNode // a float, a timestamp: nothing that a manifest holds
-	objectNode
-	listNode
+	Null Kind = iota
+	String
+	Int // decimal, without sign tricks: Text is what was written
+	Bool
+	Other // a float, a timestamp: nothing that a plain document holds
+	Object
+	List
 )
 
-func (k nodeKind) String() string {
+func (k Kind) String() string {
 	return [...]string{"nothing", "a string", "a number", "true or false", "a number of another form", "an object", "a list"}[k]
 }
 
-// readTree reads data into nodes. It returns a root or problems, never both.
-func readTree(data []byte) (*node, []*Problem) {
-	if p := checkBytes(data); p != nil {
+// A Format bounds documents, and words what is said of them. All fields are
+// required: what is read may come from anyone.
+type Format struct {
+	Noun      string // what a document is, such as "a manifest"
+	Start     string // what to do about one that is empty or of no known syntax
+	TooLong   string // what to do about a text of more than Bytes, and a list of more than Items
+	Bytes     int    // of the whole text
+	Documents int    // in one text; 1: a text is a document
+	Depth     int    // of nested objects and lists
+	Fields    int    // of one object
+	Items     int    // of one list
+	Problems  int    // that are worth knowing at a time
+}
+
+// Read reads data into the root of each document in it. It returns roots or
+// problems, never both. A document without any content is an error where a text is
+// one document, and passed over where it may have several.
+func (f *Format) Read(data []byte) ([]*Node, []*Problem) {
+	if p := f.checkBytes(data); p != nil {
 		return nil, []*Problem{p}
 	}
-	tokens, p := tokenize(string(data))
+	tokens, p := f.tokenize(string(data))
 	if p != nil {
 		return nil, []*Problem{p}
 	}
 	// Before the parser, which recurses for each level and copies what an alias
 	// names, so that neither a deep nor a self-multiplying document reaches it.
-	if problems := checkTokens(tokens); problems != nil {
+	if problems := f.checkTokens(tokens); problems != nil {
 		return nil, problems
 	}
-	file, p := parseTokens(tokens)
+	file, p := f.parse(tokens)
 	if p != nil {
 		return nil, []*Problem{p}
 	}
-	if len(file.Docs) > 1 {
+	if n := len(file.Docs); n > f.Documents {
 		line, col := 0, 0
-		if start := file.Docs[1].Start; start != nil {
+		if start := file.Docs[f.Documents].Start; start != nil {
 			line, col = start.Position.Line, start.Position.Column
 		}
-		return nil, []*Problem{{Rule: "one-document", Line: line, Column: col,
-			What: "a second document begins", Do: "keep one document in the file"}}
-	}
-	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
-		return nil, []*Problem{emptyProblem()}
+		what, do := "a second document begins", "keep one document in the file"
+		if f.Documents > 1 {
+			what, do = fmt.Sprintf("%d documents", n), fmt.Sprintf("at most %d are allowed in one text", f.Documents)
+		}
+		return nil, []*Problem{{Rule: "one-document", Line: line, Column: col, What: what, Do: do}}
 	}
 	var problems []*Problem
-	root := convert(file.Docs[0].Body, &problems)
+	var roots []*Node
+	for _, doc := range file.Docs {
+		if doc.Body == nil {
+			continue
+		}
+		if root := f.convert(doc.Body, &problems); root.Kind != Null {
+			roots = append(roots, root)
+		}
+	}
 	if problems != nil {
 		return nil, problems
 	}
-	if root.kind == nullNode {
-		return nil, []*Problem{emptyProblem()}
+	if roots == nil {
+		return nil, []*Problem{{Rule: "syntax", What: "the document is empty", Do: f.Start}}
 	}
-	return root, nil
+	return roots, nil
 }
 
-func emptyProblem() *Problem {
-	return &Problem{Rule: "syntax", What: "the document is empty", Do: "start from the output of: fealty manifest init"}
-}
-
-func checkBytes(data []byte) *Problem {
-	if len(data) > MaxBytes {
+func (f *Format) checkBytes(data []byte) *Problem {
+	if len(data) > f.Bytes {
 		return &Problem{Rule: "size", What: fmt.Sprintf("the document has %d bytes", len(data)),
-			Do: fmt.Sprintf("keep it to %d bytes, for example with patterns in place of single entries", MaxBytes)}
+			Do: fmt.Sprintf("keep it to %d bytes: %s", f.Bytes, f.TooLong)}
 	}
 	line, col := 1, 1
 	for i := 0; i < len(data); {
@@ -122,14 +145,14 @@ func hidesText(r rune) bool {
 }
 
 // tokenize and parseTokens turn a panic of the YAML library into a problem: a
-// document that breaks it is not a manifest, and must not end a coordinator.
-func tokenize(data string) (tokens token.Tokens, problem *Problem) {
-	defer brokenLibrary(&problem)
+// document that breaks it says nothing, and must not end a coordinator.
+func (f *Format) tokenize(data string) (tokens token.Tokens, problem *Problem) {
+	defer f.brokenLibrary(&problem)
 	return lexer.Tokenize(data), nil
 }
 
-func parseTokens(tokens token.Tokens) (file *ast.File, problem *Problem) {
-	defer brokenLibrary(&problem)
+func (f *Format) parse(tokens token.Tokens) (file *ast.File, problem *Problem) {
+	defer f.brokenLibrary(&problem)
 	// Duplicates are found in decode, all of them and with both places.
 	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
@@ -138,9 +161,9 @@ func parseTokens(tokens token.Tokens) (file *ast.File, problem *Problem) {
 	return file, nil
 }
 
-func brokenLibrary(problem **Problem) {
+func (f *Format) brokenLibrary(problem **Problem) {
 	if recover() != nil {
-		*problem = &Problem{Rule: "syntax", What: "this is neither YAML nor JSON", Do: "start from the output of: fealty manifest init"}
+		*problem = &Problem{Rule: "syntax", What: "this is neither YAML nor JSON", Do: f.Start}
 	}
 }
 
@@ -160,7 +183,7 @@ func syntaxProblem(err error) *Problem {
 	return p
 }
 
-// refusedTokens are the parts of YAML that a manifest does without. An alias
+// refusedTokens are the parts of YAML that a plain document does without. An alias
 // can multiply itself, a tag or merge key can make a value mean what it does
 // not show, and a signer should read what is written.
 var refusedTokens = map[token.Type]string{
@@ -172,10 +195,10 @@ var refusedTokens = map[token.Type]string{
 	token.DirectiveType:  "a directive (%)",
 }
 
-// checkTokens refuses what a manifest does without, nesting beyond MaxDepth, and
+// checkTokens refuses what a plain document does without, nesting beyond Depth, and
 // objects and lists longer than any has: the parser's time grows with the square
 // of their length.
-func checkTokens(tokens token.Tokens) []*Problem {
+func (f *Format) checkTokens(tokens token.Tokens) []*Problem {
 	var problems []*Problem
 	var blocks []level // block levels that are open
 	var flows []level  // brackets that are open
@@ -183,8 +206,8 @@ func checkTokens(tokens token.Tokens) []*Problem {
 	for i, t := range tokens {
 		if what, refused := refusedTokens[t.Type]; refused {
 			problems = append(problems, &Problem{Rule: "plain-yaml", Line: t.Position.Line, Column: t.Position.Column,
-				What: what + " is not allowed in a manifest", Do: "write the value out; quote it if the character belongs to it"})
-			if len(problems) >= MaxProblems {
+				What: what + " is not allowed in " + f.Noun, Do: "write the value out; quote it if the character belongs to it"})
+			if len(problems) >= f.Problems {
 				return problems
 			}
 			continue
@@ -194,6 +217,9 @@ func checkTokens(tokens token.Tokens) []*Problem {
 				blocks = blocks[:len(blocks)-1]
 			}
 			lastLine = t.Position.Line
+		}
+		if t.Type == token.DocumentHeaderType || t.Type == token.DocumentEndType {
+			blocks = blocks[:0] // brackets stay open: they do not end with a document
 		}
 		fields, items := 0, 0
 		switch t.Type {
@@ -231,17 +257,17 @@ func checkTokens(tokens token.Tokens) []*Problem {
 			}
 			blocks, fields = blockField(blocks, column)
 		}
-		if fields > maxFields {
+		if fields > f.Fields {
 			return append(problems, &Problem{Rule: "too-many", Line: t.Position.Line, Column: t.Position.Column,
-				What: fmt.Sprintf("an object with more than %d fields", maxFields), Do: "no object of a manifest has as many: check indentation"})
+				What: fmt.Sprintf("an object with more than %d fields", f.Fields), Do: "no object of " + f.Noun + " has as many: check indentation"})
 		}
-		if items > MaxEntries {
+		if items > f.Items {
 			return append(problems, &Problem{Rule: "too-many", Line: t.Position.Line, Column: t.Position.Column,
-				What: fmt.Sprintf("a list with more than %d items", MaxEntries), Do: "use patterns in place of single entries"})
+				What: fmt.Sprintf("a list with more than %d items", f.Items), Do: f.TooLong})
 		}
-		if len(blocks)+len(flows)+chained > MaxDepth {
+		if len(blocks)+len(flows)+chained > f.Depth {
 			return append(problems, &Problem{Rule: "depth", Line: t.Position.Line, Column: t.Position.Column,
-				What: fmt.Sprintf("nested deeper than %d levels", MaxDepth), Do: "a manifest is flat: check indentation and brackets"})
+				What: fmt.Sprintf("nested deeper than %d levels", f.Depth), Do: f.Noun + " is flat: check indentation and brackets"})
 		}
 	}
 	return problems
@@ -269,76 +295,76 @@ func blockField(blocks []level, column int) ([]level, int) {
 }
 
 // convert turns the library's tree into nodes. checkTokens has bounded its depth.
-func convert(n ast.Node, problems *[]*Problem) *node {
-	out := &node{kind: otherNode}
+func (f *Format) convert(n ast.Node, problems *[]*Problem) *Node {
+	out := &Node{Kind: Other}
 	if t := n.GetToken(); t != nil && t.Position != nil {
-		out.line, out.col = t.Position.Line, t.Position.Column
+		out.Line, out.Column = t.Position.Line, t.Position.Column
 	}
 	switch n := n.(type) {
 	case *ast.NullNode:
-		out.kind = nullNode
+		out.Kind = Null
 	case *ast.StringNode:
-		out.kind, out.text = stringNode, n.Value
+		out.Kind, out.Text = String, n.Value
 	case *ast.LiteralNode:
-		out.kind, out.text = stringNode, n.Value.Value
+		out.Kind, out.Text = String, n.Value.Value
 	case *ast.BoolNode:
-		out.kind, out.text = boolNode, "false"
+		out.Kind, out.Text = Bool, "false"
 		if n.Value {
-			out.text = "true"
+			out.Text = "true"
 		}
 	case *ast.IntegerNode:
-		out.text = n.Token.Value
-		if isDecimal(out.text) {
-			out.kind = intNode
+		out.Text = n.Token.Value
+		if isDecimal(out.Text) {
+			out.Kind = Int
 		}
 	case *ast.FloatNode:
-		out.text = n.Token.Value
+		out.Text = n.Token.Value
 	case *ast.MappingNode:
-		out.kind = objectNode
+		out.Kind = Object
 		for _, v := range n.Values {
-			out.fields = append(out.fields, convertField(v, problems))
+			out.Fields = append(out.Fields, f.convertField(v, problems))
 		}
-		if len(out.fields) > 0 && !n.IsFlowStyle {
-			out.line, out.col = out.fields[0].line, out.fields[0].col
+		if len(out.Fields) > 0 && !n.IsFlowStyle {
+			out.Line, out.Column = out.Fields[0].Line, out.Fields[0].Column
 		}
 	case *ast.MappingValueNode:
-		out.kind = objectNode
-		out.fields = []field{convertField(n, problems)}
-		out.line, out.col = out.fields[0].line, out.fields[0].col
+		out.Kind = Object
+		out.Fields = []Field{f.convertField(n, problems)}
+		out.Line, out.Column = out.Fields[0].Line, out.Fields[0].Column
 	case *ast.SequenceNode:
-		out.kind = listNode
+		out.Kind = List
 		for _, v := range n.Values {
-			out.items = append(out.items, convert(v, problems))
+			out.Items = append(out.Items, f.convert(v, problems))
 		}
 	case *ast.InfinityNode, *ast.NanNode:
 	default:
-		*problems = append(*problems, &Problem{Rule: "plain-yaml", Line: out.line, Column: out.col,
-			What: fmt.Sprintf("a YAML %v is not allowed in a manifest", n.Type()), Do: "write plain objects, lists, strings and numbers"})
+		*problems = append(*problems, &Problem{Rule: "plain-yaml", Line: out.Line, Column: out.Column,
+			What: fmt.Sprintf("a YAML %v is not allowed in %s", n.Type(), f.Noun), Do: "write plain objects, lists, strings and numbers"})
 	}
 	return out
 }
 
-func convertField(v *ast.MappingValueNode, problems *[]*Problem) field {
-	f := field{}
+func (f *Format) convertField(v *ast.MappingValueNode, problems *[]*Problem) Field {
+	out := Field{}
 	if t := v.Key.GetToken(); t != nil && t.Position != nil {
-		f.line, f.col = t.Position.Line, t.Position.Column
+		out.Line, out.Column = t.Position.Line, t.Position.Column
 	}
 	if key, ok := v.Key.(*ast.StringNode); ok {
-		f.name = key.Value
+		out.Name = key.Value
 	} else {
-		*problems = append(*problems, &Problem{Rule: "wrong-type", Line: f.line, Column: f.col,
+		*problems = append(*problems, &Problem{Rule: "wrong-type", Line: out.Line, Column: out.Column,
 			What: "a field name is not a string", Do: "field names are words"})
 	}
 	if v.Value == nil {
-		f.value = &node{kind: nullNode, line: f.line, col: f.col}
-		return f
+		out.Value = &Node{Kind: Null, Line: out.Line, Column: out.Column}
+		return out
 	}
-	f.value = convert(v.Value, problems)
-	if f.value.kind == nullNode {
+	out.Value = f.convert(v.Value, problems)
+	if out.Value.Kind == Null {
 		// A value that is not there has no place of its own.
-		f.value.line, f.value.col = f.line, f.col
+		out.Value.Line, out.Value.Column = out.Line, out.Column
 	}
-	return f
+	return out
 }
 
 // isDecimal reports whether s is a decimal number as JSON writes it, so that
