@@ -22,7 +22,7 @@ func TestManifestFieldsAreExplained(t *testing.T) {
 	for _, f := range topicNamed(t, "manifest").fields {
 		last = append(last, f.name[strings.LastIndexByte(f.name, '.')+1:])
 	}
-	found := regexp.MustCompile(`part\{"(\w+)"`).FindAllStringSubmatch(string(src), -1)
+	found := regexp.MustCompile(`part\{Name: "(\w+)"`).FindAllStringSubmatch(string(src), -1)
 	if len(found) < 20 {
 		t.Fatalf("the decoder names %d fields: it is written in another way now", len(found))
 	}
@@ -32,7 +32,7 @@ func TestManifestFieldsAreExplained(t *testing.T) {
 		}
 	}
 	for _, name := range last {
-		if !strings.Contains(string(src), `part{"`+name+`"`) {
+		if !strings.Contains(string(src), `part{Name: "`+name+`"`) {
 			t.Errorf("manifest field %s is explained and does not exist", name)
 		}
 	}

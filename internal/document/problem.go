@@ -14,9 +14,9 @@ type Problem struct {
 	Do           string // what to write instead
 }
 
-// nearest returns the member of known that s was most likely meant to be, or ""
+// Nearest returns the member of known that s was most likely meant to be, or ""
 // if none is close.
-func nearest(s string, known []string) string {
+func Nearest(s string, known []string) string {
 	best, bestDistance := "", 3 // more than two slips is another word
 	for _, k := range known {
 		if d := editDistance(s, k); d < bestDistance && d < len(k) {
@@ -55,7 +55,7 @@ func oneOf(known []string) string { return strings.Join(known, ", ") }
 
 // Suggest says what to write instead of the unknown word s.
 func Suggest(s string, known []string) string {
-	if n := nearest(s, known); n != "" {
+	if n := Nearest(s, known); n != "" {
 		return fmt.Sprintf("did you mean %s? Known: %s", n, oneOf(known))
 	}
 	return "use one of: " + oneOf(known)

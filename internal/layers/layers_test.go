@@ -36,6 +36,7 @@ var levels = []struct {
 	{"credential", 1, "material of an identity"},
 	{"snapshot", 1, "signed content for an identity"},
 	{"manifest", 1, "who may become an identity"},
+	{"internal/config", 1, "what snapshots are made of"},
 	{"internal/store", 1, "the interface"},
 	{"internal/history", 1, "a chain of manifests over the interface"},
 	{"internal/authz", 1, "a table from the API, and interceptors"},
@@ -72,6 +73,8 @@ var levels = []struct {
 var sameLevel = []struct{ from, to, why string }{
 	{"internal/history", "internal/store", "a chain is kept in a store"},
 	{"internal/history", "manifest", "a transition names a manifest"},
+	{"internal/config", "snapshot", "what looks like a secret, and what scopes there are"},
+	{"internal/config", "manifest", "the names of roles, permissions and members"},
 	{"internal/recovery", "mesh", "a share goes over a connection whose server proves itself"},
 	{"internal/recovery", "internal/keyring", "shares are the keyring's"},
 	{"internal/recovery", "internal/proof", "the server's proof"},
@@ -122,6 +125,10 @@ var pure = []struct{ path, not string }{
 	{"snapshot", "os"},
 	{"manifest", "net/http"},
 	{"manifest", "os"},
+	{"internal/document", "net"},
+	{"internal/document", "os"},
+	{"internal/config", "net/http"},
+	{"internal/config", "os"},
 }
 
 // testOnly is what no program contains: it stands in _test.go files and in

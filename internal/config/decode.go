@@ -1,0 +1,291 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// A Document is a record as somebody wrote it.
+type Document struct {
+	Record Record
+	Place  document.Place // where it begins
+	read   *decoder
+}
+
+// At returns the place of a field, or where the record begins if the field is not
+// there.
+func (d *Document) At(field string) document.Place {
+	if at := d.read.At(field); at != (document.Place{}) {
+		return at
+	}
+	return d.Place
+}
+
+// Decode reads records in YAML or JSON: documents of one record or of a list of
+// them. The error is an [*InvalidError] with every problem found. It does not look
+// at what the records refer to; see [Set.With].
+func Decode(data []byte) ([]*Document, error) {
+	roots, problems := format().Read(data)
+	if problems != nil {
+		out := make([]*Problem, len(problems))
+		for i, p := range problems {
+			out[i] = &Problem{Problem: *p}
+		}
+		return nil, invalid(out)
+	}
+	var docs []*Document
+	var found []*Problem
+	for _, root := range roots {
+		records := []*node{root}
+		if root.Kind == document.List {
+			records = root.Items
+		}
+		for _, n := range records {
+			doc, problems := decodeNode(n)
+			found = append(found, problems...)
+			if doc == nil || problems != nil {
+				continue
+			}
+			key := KeyOf(doc.Record)
+			if i := slices.IndexFunc(docs, func(o *Document) bool { return KeyOf(o.Record) == key }); i >= 0 {
+				at := doc.At("name")
+				found = append(found, &Problem{key, document.Problem{Rule: "duplicate-record", Line: at.Line, Column: at.Column, Field: "name",
+					What: fmt.Sprintf("the record stands in line %d already", docs[i].Place.Line), Do: "keep one of them"}})
+				continue
+			}
+			docs = append(docs, doc)
+		}
+	}
+	if len(docs) > MaxBatch {
+		found = append(found, &Problem{Problem: document.Problem{Rule: "too-many", What: fmt.Sprintf("%d records", len(docs)), Do: fmt.Sprintf("write at most %d at a time", MaxBatch)}})
+	}
+	if err := invalid(found); err != nil {
+		return nil, err
+	}
+	return docs, nil
+}
+
+func format() *document.Format {
+	return &document.Format{
+		Noun: "a config record", Start: "see the examples of: fealty explain config", TooLong: "put the records in several steps",
+		Bytes: MaxText, Documents: MaxBatch, Depth: maxDepth, Fields: maxFields, Items: MaxBatch, Problems: MaxProblems,
+	}
+}
+
+// decodeNode reads one record. It returns a record without problems, or problems.
+func decodeNode(n *node) (*Document, []*Problem) {
+	d := document.NewDecoder(MaxProblems)
+	key := keyOf(n)
+	problems := func() []*Problem {
+		out := make([]*Problem, len(d.Problems))
+		for i, p := range d.Problems {
+			out[i] = &Problem{key, *p}
+		}
+		return out
+	}
+	// First of all, so that nothing that is said later shows one.
+	if conceal(d, n, ""); d.Problems != nil {
+		return nil, problems()
+	}
+	if !d.Expect(n, "", document.Object) {
+		return nil, problems()
+	}
+	i := slices.IndexFunc(n.Fields, func(f document.Field) bool { return f.Name == "kind" })
+	if i < 0 {
+		d.Report("missing-field", document.Place{Line: n.Line, Column: n.Column}, "kind", "the field is missing", "add it: one of "+kindNames())
+		return nil, problems()
+	}
+	kind := document.Word(d, n.Fields[i].Value, "kind", "kind", Kinds())
+	if d.Problems != nil {
+		return nil, problems()
+	}
+	r := newRecord(kind)
+	fields := allFields(r)
+	d.Object(n, "", parts(d, fields)...)
+	if d.Problems == nil {
+		r.faults(d)
+	}
+	if d.Problems != nil {
+		return nil, problems()
+	}
+	if size := len(Encode(r)); size > MaxRecord {
+		d.Report("size", document.Place{Line: n.Line, Column: n.Column}, "", fmt.Sprintf("the record has %d bytes", size), fmt.Sprintf("at most %d are allowed", MaxRecord))
+		return nil, problems()
+	}
+	return &Document{Record: r, Place: document.Place{Line: n.Line, Column: n.Column}, read: d}, nil
+}
+
+func kindNames() string {
+	s := ""
+	for i, k := range Kinds() {
+		if i > 0 {
+			s += ", "
+		}
+		s += string(k)
+	}
+	return s
+}
+
+// keyOf returns the key that n seems to have, as far as it can be shown.
+func keyOf(n *node) Key {
+	var k Key
+	for _, f := range n.Fields {
+		if f.Value.Kind != document.String || snapshot.SecretIn("", f.Value.Text) != "" {
+			continue
+		}
+		switch f.Name {
+		case "kind":
+			if slices.Contains(Kinds(), Kind(f.Value.Text)) {
+				k.Kind = Kind(f.Value.Text)
+			}
+		case "name":
+			k.Name = f.Value.Text
+		}
+	}
+	if what, _ := nameFault(k.Kind, k.Name); k.Kind == "" || what != "" {
+		return Key{}
+	}
+	return k
+}
+
+const secretRemedy = "keep it out of the config: put a record of kind secret that says where it is, name that in the field secrets, and replace what was exposed"
+
+// conceal reports every raw secret in n, in names and values.
+func conceal(d *decoder, n *node, path string) {
+	report := func(at document.Place, what string) {
+		d.Report("raw-secret", at, path, "this looks like a "+what, secretRemedy)
+	}
+	if what := snapshot.SecretIn("", n.Text); what != "" {
+		report(document.Place{Line: n.Line, Column: n.Column}, what)
+	}
+	for _, f := range n.Fields {
+		if what := snapshot.SecretIn("", f.Name); what != "" {
+			report(document.Place{Line: f.Line, Column: f.Column}, what)
+			continue
+		}
+		conceal(d, f.Value, document.Join(path, f.Name))
+	}
+	for i, item := range n.Items {
+		conceal(d, item, fmt.Sprintf("%s[%d]", path, i))
+	}
+}
+
+// Encode returns the canonical form of a record: JSON with sorted fields and
+// nothing that is left out by default. Equal records have equal bytes.
+func Encode(r Record) []byte { return appendNode(nil, Node(r)) }
+
+// Node returns a record as a document, with its fields sorted.
+func Node(r Record) *document.Node { return object(allFields(r)) }
+
+func appendNode(b []byte, n *node) []byte {
+	switch n.Kind {
+	case document.Object:
+		b = append(b, '{')
+		for i, f := range n.Fields {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendNode(append(appendString(b, f.Name), ':'), f.Value)
+		}
+		return append(b, '}')
+	case document.List:
+		b = append(b, '[')
+		for i, item := range n.Items {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendNode(b, item)
+		}
+		return append(b, ']')
+	case document.String:
+		return appendString(b, n.Text)
+	default:
+		return append(b, n.Text...)
+	}
+}
+
+func appendString(b []byte, s string) []byte {
+	out, err := jsontext.AppendQuote(b, s)
+	if err != nil {
+		// Not UTF-8: no decoder makes such a record, and none takes what this writes.
+		return append(b, `"\ufffd"`...)
+	}
+	return out
+}
+
+// DecodeCanonical reads what [Encode] wrote, and nothing else.
+func DecodeCanonical(data []byte) (Record, error) {
+	if len(data) > MaxRecord {
+		return nil, fmt.Errorf("%w: a record of %d bytes, at most %d are allowed", ErrInvalid, len(data), MaxRecord)
+	}
+	dec := jsontext.NewDecoder(bytes.NewReader(data))
+	n, err := readJSON(dec, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: this is no JSON of a record", ErrInvalid)
+	}
+	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%w: something follows the record", ErrInvalid)
+	}
+	doc, problems := decodeNode(n)
+	if err := invalid(problems); err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(Encode(doc.Record), data) {
+		return nil, fmt.Errorf("%w: %s is not in its canonical form", ErrInvalid, KeyOf(doc.Record))
+	}
+	return doc.Record, nil
+}
+
+var errDepth = errors.New("nested too deeply")
+
+func readJSON(dec *jsontext.Decoder, depth int) (*node, error) {
+	if depth > maxDepth {
+		return nil, errDepth
+	}
+	t, err := dec.ReadToken()
+	if err != nil {
+		return nil, err
+	}
+	n := &node{}
+	switch t.Kind() {
+	case '"':
+		n.Kind, n.Text = document.String, t.String()
+	case '0':
+		n.Kind, n.Text = document.Int, t.String()
+	case 't', 'f':
+		n.Kind, n.Text = document.Bool, t.String()
+	case '{':
+		n.Kind = document.Object
+		for dec.PeekKind() != '}' {
+			name, err := dec.ReadToken()
+			if err != nil {
+				return nil, err
+			}
+			f := document.Field{Name: name.String()}
+			if f.Value, err = readJSON(dec, depth+1); err != nil {
+				return nil, err
+			}
+			n.Fields = append(n.Fields, f)
+		}
+		_, err = dec.ReadToken()
+	case '[':
+		n.Kind = document.List
+		for dec.PeekKind() != ']' {
+			item, err := readJSON(dec, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			n.Items = append(n.Items, item)
+		}
+		_, err = dec.ReadToken()
+	}
+	return n, err
+}
