@@ -63,10 +63,19 @@ const schemaVersion = 1
 // does not extend the end: nothing outlives its expiry.
 const ClockTolerance = 2 * time.Minute
 
-// Base names the snapshot that an increment applies to, and no other.
+// Base names the version of a snapshot right before, to the same subject and of the
+// same epoch: the only one that a patch applies to.
 type Base struct {
 	ConfigVersion uint64
 	ContentHash   Digest
+}
+
+// fault says why b cannot be the base of version, or "".
+func (b *Base) fault(version uint64) string {
+	if !inVersions(b.ConfigVersion) || b.ConfigVersion >= version || b.ContentHash.IsZero() {
+		return fmt.Sprintf("version %d with content %s is no base of version %d", b.ConfigVersion, b.ContentHash, version)
+	}
+	return ""
 }
 
 // Header is what is signed of a snapshot. Times are UTC in whole seconds.
@@ -98,12 +107,14 @@ type Header struct {
 	ExpiresAt    time.Time // exclusive: the hard end
 	RefreshAfter time.Time // when a node asks for a newer one; before ExpiresAt
 
-	// ContentHash and ContentSize bind the content, for an increment that of its
-	// result. Compose sets them.
+	// ContentHash and ContentSize bind the whole content, also where a patch is sent
+	// in its place. Compose sets them.
 	ContentHash Digest
 	ContentSize int
 
-	// Base is nil in a full snapshot.
+	// Base is what a patch to this version applies to. One header serves both: the
+	// whole content, and a patch. Nil in the first version of an epoch, and in a scope
+	// that always goes whole.
 	Base *Base
 }
 
@@ -385,28 +396,38 @@ type scopeRule struct {
 	subjects    subjectKind // allowed, as a set
 	algorithm   string      // the only one
 	establishes bool        // it says which roles and organizations the node has: they are not asked of Trust
-	sections    []string    // of which each has a row in roleRules; nil: the node holds the scope in any case
+	increments  bool        // a header may name a base, and a patch of sections may come instead of the content
+	sections    []section   // in the order of the content; each has a row in roleRules. Nil: a node holds the scope in any case
 	content     func() Content
 }
 
 // scopeRules is the table of the scopes that can be verified. A new scope is a
 // row here, a type with the methods of Content, and an accessor of Verified.
 var scopeRules = []scopeRule{
-	{ScopeNodeBootstrap, DefaultContent, subjectNode, AlgorithmTree, true, nil, func() Content { return new(NodeBootstrap) }},
-	{ScopeNodeRuntime, DefaultContent, subjectNode, AlgorithmTree, true, nil, func() Content { return new(NodeRuntime) }},
-	{ScopeTrustBundle, DefaultContent, subjectCluster, AlgorithmEd25519, false, nil, func() Content { return new(TrustBundle) }},
-	{ScopePeerDirectory, MaxContent, subjectGroup, AlgorithmTree, false,
-		[]string{SectionActive, SectionBootstrap, SectionWarm}, func() Content { return new(PeerDirectory) }},
-	{ScopeServiceAssignment, DefaultContent, subjectNode, AlgorithmTree, false,
-		[]string{SectionEndpoints, SectionEntry, SectionResources, SectionSecrets, SectionServices}, func() Content { return new(ServiceAssignment) }},
-	{ScopeRoutePolicy, DefaultContent, subjectGroup, AlgorithmTree, false,
-		[]string{SectionEntry, SectionRoutes}, func() Content { return new(RoutePolicy) }},
-	{ScopeQoSPolicy, DefaultContent, subjectGroup, AlgorithmTree, false,
-		[]string{SectionClasses, SectionSessions}, func() Content { return new(QoSPolicy) }},
-	{ScopeStorageDirectory, DefaultContent, subjectGroup, AlgorithmTree, false,
-		[]string{SectionEndpoints, SectionShards}, func() Content { return new(StorageDirectory) }},
-	{ScopeDegradedModePolicy, DefaultContent, subjectGroup, AlgorithmTree, false,
-		[]string{SectionWhole}, func() Content { return new(DegradedModePolicy) }},
+	{scope: ScopeNodeBootstrap, maxContent: DefaultContent, subjects: subjectNode, algorithm: AlgorithmTree, establishes: true,
+		content: func() Content { return new(NodeBootstrap) }},
+	{scope: ScopeNodeRuntime, maxContent: DefaultContent, subjects: subjectNode, algorithm: AlgorithmTree, establishes: true,
+		content: func() Content { return new(NodeRuntime) }},
+	{scope: ScopeTrustBundle, maxContent: DefaultContent, subjects: subjectCluster, algorithm: AlgorithmEd25519,
+		content: func() Content { return new(TrustBundle) }},
+	{scope: ScopePeerDirectory, maxContent: MaxContent, subjects: subjectGroup, algorithm: AlgorithmTree, increments: true,
+		sections: []section{{SectionActive, true}, {SectionBootstrap, true}, {SectionWarm, true}},
+		content:  func() Content { return new(PeerDirectory) }},
+	{scope: ScopeServiceAssignment, maxContent: DefaultContent, subjects: subjectNode, algorithm: AlgorithmTree, increments: true,
+		sections: []section{{SectionEndpoints, true}, {SectionEntry, false}, {SectionResources, true}, {SectionSecrets, true}, {SectionServices, true}},
+		content:  func() Content { return new(ServiceAssignment) }},
+	{scope: ScopeRoutePolicy, maxContent: DefaultContent, subjects: subjectGroup, algorithm: AlgorithmTree, increments: true,
+		sections: []section{{SectionEntry, true}, {SectionRoutes, true}},
+		content:  func() Content { return new(RoutePolicy) }},
+	{scope: ScopeQoSPolicy, maxContent: DefaultContent, subjects: subjectGroup, algorithm: AlgorithmTree, increments: true,
+		sections: []section{{SectionClasses, true}, {SectionSessions, true}},
+		content:  func() Content { return new(QoSPolicy) }},
+	{scope: ScopeStorageDirectory, maxContent: DefaultContent, subjects: subjectGroup, algorithm: AlgorithmTree, increments: true,
+		sections: []section{{SectionEndpoints, true}, {SectionShards, true}},
+		content:  func() Content { return new(StorageDirectory) }},
+	{scope: ScopeDegradedModePolicy, maxContent: DefaultContent, subjects: subjectGroup, algorithm: AlgorithmTree,
+		sections: []section{{SectionWhole, false}},
+		content:  func() Content { return new(DegradedModePolicy) }},
 }
 
 func ruleOf(s Scope) *scopeRule {

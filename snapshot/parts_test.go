@@ -252,8 +252,13 @@ func TestUnmarshalLimits(t *testing.T) {
 	f := newFleet(t)
 	s := f.signedBootstrap(t)
 	for name, bend := range map[string]func(*Signed){
-		"no header":        func(s *Signed) { s.Header = nil },
-		"no content":       func(s *Signed) { s.Content = nil },
+		"no header":            func(s *Signed) { s.Header = nil },
+		"nothing but a header": func(s *Signed) { s.Content, s.Signatures, s.Publication = nil, s.Publication.Signatures, nil },
+		"content and a patch":  func(s *Signed) { s.Patch = []byte("{}") },
+		"a patch and no publication": func(s *Signed) {
+			s.Content, s.Patch, s.Signatures, s.Publication = nil, []byte("{}"), s.Publication.Signatures, nil
+		},
+		"long patch":       func(s *Signed) { s.Content, s.Patch = nil, make([]byte, MaxContent+1) },
 		"long record":      func(s *Signed) { s.Publication.Record = make([]byte, MaxRecord+1) },
 		"long key id":      func(s *Signed) { s.Publication.Signatures[0].KeyID = strings.Repeat("a", maxKeyID+1) },
 		"long algorithm":   func(s *Signed) { s.Publication.Signatures[0].Algorithm = strings.Repeat("a", maxAlgorithm+1) },

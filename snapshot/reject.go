@@ -8,7 +8,7 @@ import (
 // Reason says why a snapshot was refused, in one word: a metric label.
 type Reason string
 
-// The reasons: one for each check, and four for what check 9 tells apart.
+// The reasons: one for each check, and five for what check 9 tells apart.
 const (
 	ReasonLimits    Reason = "limits"
 	ReasonSchema    Reason = "schema"
@@ -33,6 +33,9 @@ const (
 	// root, than was accepted under the same number. Keep both and raise an alarm:
 	// the signer lies, or its key is copied.
 	ReasonEquivocation Reason = "equivocation"
+	// ReasonBase: a patch to another version than the active one, so that there is a
+	// gap, or to one of another subject or epoch. The whole is to be asked for.
+	ReasonBase Reason = "base_mismatch"
 	// ReasonUnrecorded: at start-up, bytes that the marks do not know.
 	ReasonUnrecorded Reason = "unrecorded"
 )
@@ -110,6 +113,8 @@ func (e *RejectedError) Error() string {
 		do = "nothing to do"
 	case ReasonStaleRecord:
 		do = "get it from another source, this one lags"
+	case ReasonBase:
+		do = "get the whole content"
 	case ReasonEquivocation:
 		do = "keep both, and find out who else holds the signing key"
 	}

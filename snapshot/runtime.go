@@ -200,12 +200,12 @@ var roleRules = []roleRule{
 // each of its roles must allow it. A role that is not known here allows nothing
 // that has a row. Of SectionWhole it reports whether they may hold the scope at
 // all, which they may if they may hold one of its sections.
-func MayHold(scope Scope, section string, roles []string) bool {
+func MayHold(scope Scope, part string, roles []string) bool {
 	rule := ruleOf(scope)
-	if section == SectionWhole && rule != nil && rule.sections != nil {
-		return slices.ContainsFunc(rule.sections, func(s string) bool { return mayHold(scope, s, roles) })
+	if part == SectionWhole && rule != nil && rule.sections != nil {
+		return slices.ContainsFunc(rule.sections, func(s section) bool { return mayHold(scope, s.name, roles) })
 	}
-	return mayHold(scope, section, roles)
+	return mayHold(scope, part, roles)
 }
 
 func mayHold(scope Scope, section string, roles []string) bool {

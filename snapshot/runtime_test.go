@@ -237,8 +237,8 @@ func TestMayHold(t *testing.T) {
 	// A section of a scope that is ruled by sections has a row each.
 	for _, rule := range scopeRules {
 		for _, section := range rule.sections {
-			if !slices.ContainsFunc(roleRules, func(r roleRule) bool { return r.scope == rule.scope && r.section == section }) {
-				t.Errorf("%s/%s has no row", rule.scope, section)
+			if !slices.ContainsFunc(roleRules, func(r roleRule) bool { return r.scope == rule.scope && r.section == section.name }) {
+				t.Errorf("%s/%s has no row", rule.scope, section.name)
 			}
 		}
 	}

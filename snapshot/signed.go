@@ -51,10 +51,12 @@ type Proof struct {
 // Signed is a snapshot as it travels and as it is kept: the exact bytes that
 // were signed, and what shows that they were. It is not trusted; see Verify.
 //
-// Either Signatures is set, or Publication and Proof.
+// Either Signatures is set, or Publication and Proof. With a Publication the content
+// may be left out, to be got by its hash, or a patch may come in its place.
 type Signed struct {
 	Header  []byte // canonical JSON of a Header
 	Content []byte // canonical JSON of the scope's content
+	Patch   []byte // what makes the content of the header's base; see Diff
 
 	Signatures []Signature // 1 or 2 over the header
 
@@ -65,18 +67,33 @@ type Signed struct {
 // The encoding of Signed, integers big endian:
 //
 //	magic  "FLTYSNP1"
-//	form   1 byte: 0 signatures, 1 publication and proof
-//	header, content              each: 4-byte length, bytes
-//	form 1: record               4-byte length, bytes
+//	form   1 byte: 0 signatures and content
+//	               1 publication, proof and content
+//	               2 publication and proof, the content detached
+//	               3 publication, proof and a patch
+//	header                       4-byte length, bytes
+//	forms 0, 1: content          4-byte length, bytes
+//	form 3: patch                4-byte length, bytes
+//	forms 1 to 3: record         4-byte length, bytes
 //	signatures                   1-byte count; each: three times 2-byte length, bytes
-//	form 1: proof                8-byte index, 1-byte count, 32 bytes each
+//	forms 1 to 3: proof          8-byte index, 1-byte count, 32 bytes each
 //
 // There is one encoding of a value, and nothing after it.
 const (
-	signedMagic = "FLTYSNP1"
-	formPlain   = 0
-	formTree    = 1
+	signedMagic  = "FLTYSNP1"
+	formPlain    = 0
+	formTree     = 1
+	formDetached = 2
+	formPatch    = 3
 )
+
+// With returns s with its whole content, whatever it came with: what is kept on
+// disk. It shares s's memory.
+func (s *Signed) With(content []byte) *Signed {
+	whole := *s
+	whole.Content, whole.Patch = content, nil
+	return &whole
+}
 
 // MaxSigned bounds the encoding of a Signed.
 const MaxSigned = MaxHeader + MaxContent + MaxRecord + MaxSignatures*(MaxSignature+maxKeyID+maxAlgorithm+6) + 32*MaxProof + 64
@@ -97,14 +114,19 @@ func (s *Signed) fault() string {
 			return fmt.Sprintf("a record of %d bytes, limit %d", n, MaxRecord)
 		}
 	}
-	if s.Publication == nil && (len(s.Proof.Hashes) != 0 || s.Proof.Index != 0) {
-		return "a proof without a publication"
-	}
 	switch {
+	case s.Publication == nil && (len(s.Proof.Hashes) != 0 || s.Proof.Index != 0):
+		return "a proof without a publication"
+	case s.Publication == nil && len(s.Content) == 0:
+		return "neither content nor a publication"
+	case s.Publication == nil && len(s.Patch) != 0:
+		return "a patch without a publication"
+	case len(s.Content) != 0 && len(s.Patch) != 0:
+		return "content, and a patch too"
 	case len(s.Header) == 0 || len(s.Header) > MaxHeader:
 		return fmt.Sprintf("a header of %d bytes, limit %d", len(s.Header), MaxHeader)
-	case len(s.Content) == 0 || len(s.Content) > MaxContent:
-		return fmt.Sprintf("content of %d bytes, limit %d", len(s.Content), MaxContent)
+	case max(len(s.Content), len(s.Patch)) > MaxContent:
+		return fmt.Sprintf("content of %d bytes, limit %d", max(len(s.Content), len(s.Patch)), MaxContent)
 	case len(signatures) == 0 || len(signatures) > MaxSignatures:
 		return fmt.Sprintf("%d signatures, want 1 to %d", len(signatures), MaxSignatures)
 	case len(s.Proof.Hashes) > MaxProof:
@@ -129,19 +151,28 @@ func (s *Signed) Marshal() ([]byte, error) {
 	if msg := s.fault(); msg != "" {
 		return nil, fmt.Errorf("snapshot: cannot encode an envelope with %s: %w", msg, ErrMalformed)
 	}
-	form, signatures := byte(formPlain), s.Signatures
-	size := len(s.Header) + len(s.Content) + 2048
+	form, signatures, parts := byte(formPlain), s.Signatures, [][]byte{s.Header}
+	switch {
+	case s.Publication == nil:
+		parts = append(parts, s.Content)
+	case len(s.Content) != 0:
+		form, parts = formTree, append(parts, s.Content)
+	case len(s.Patch) != 0:
+		form, parts = formPatch, append(parts, s.Patch)
+	default:
+		form = formDetached
+	}
 	if s.Publication != nil {
-		form, signatures = formTree, s.Publication.Signatures
-		size += len(s.Publication.Record)
+		signatures, parts = s.Publication.Signatures, append(parts, s.Publication.Record)
+	}
+	size := 2048
+	for _, b := range parts {
+		size += len(b)
 	}
 	out := make([]byte, 0, size)
 	out = append(append(out, signedMagic...), form)
-	for _, b := range [][]byte{s.Header, s.Content} {
+	for _, b := range parts {
 		out = append(binary.BigEndian.AppendUint32(out, uint32(len(b))), b...)
-	}
-	if s.Publication != nil {
-		out = append(binary.BigEndian.AppendUint32(out, uint32(len(s.Publication.Record))), s.Publication.Record...)
 	}
 	out = append(out, byte(len(signatures)))
 	for _, sig := range signatures {
@@ -166,11 +197,21 @@ func Unmarshal(data []byte) (*Signed, error) {
 		return nil, fmt.Errorf("snapshot: not an encoded snapshot (want %q first): %w", signedMagic, ErrMalformed)
 	}
 	form := r.number(1)
-	s := &Signed{Header: r.bytes(4, MaxHeader), Content: r.bytes(4, MaxContent)}
+	s := &Signed{Header: r.bytes(4, MaxHeader)}
+	switch form {
+	case formPlain, formTree:
+		if s.Content = r.bytes(4, MaxContent); len(s.Content) == 0 {
+			r.fail("no content, in a form that has it")
+		}
+	case formPatch:
+		if s.Patch = r.bytes(4, MaxContent); len(s.Patch) == 0 {
+			r.fail("no patch, in a form that has it")
+		}
+	}
 	switch form {
 	case formPlain:
 		s.Signatures = r.signatures()
-	case formTree:
+	case formTree, formDetached, formPatch:
 		s.Publication = &Publication{Record: r.bytes(4, MaxRecord), Signatures: r.signatures()}
 		s.Proof.Index = r.number(8)
 		s.Proof.Hashes = make([]Digest, r.count(MaxProof))

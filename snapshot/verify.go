@@ -134,14 +134,107 @@ func (v *Verified) DegradedModePolicy() (DegradedModePolicy, bool) {
 	return DegradedModePolicy{}, false
 }
 
-// Verify decides whether s may be activated by the node that trust describes,
-// which accepted marks before. s must not change while it runs.
+// Verify decides whether s, with its whole content, may be activated by the node
+// that trust describes, which accepted marks before. s must not change while it runs.
 //
 // A refusal is a *RejectedError and matches ErrRejected; it names the first
 // check that failed. Any other error is a Trust that no node can have. Accept
 // raises the marks.
 func Verify(s *Signed, trust Trust, marks Marks, now time.Time) (*Verified, error) {
 	return verify(checks, &verification{signed: s, trust: trust, marks: marks, now: now})
+}
+
+// Checked is a snapshot whose header passed all checks that need no content: 1 to 5
+// and 7 to 9. What its content is, and how large, is signed; nothing of it is
+// trusted yet. It is immutable.
+type Checked struct{ v verification }
+
+// VerifyHeader is the part of Verify that needs no content, for one that is to be
+// got first: by its hash, which the header says, as a patch, or from what is held
+// already. It looks at no content or patch in s but their sizes.
+//
+// Errors are those of Verify. Time passes until the content is there: Accept
+// decides by the marks of then.
+func VerifyHeader(s *Signed, trust Trust, marks Marks, now time.Time) (*Checked, error) {
+	v := &verification{signed: s, trust: trust, marks: marks, now: now}
+	if err := v.run(checks[:firstOfContent]); err != nil {
+		return nil, err
+	}
+	v.signed = nil
+	return &Checked{*v}, nil
+}
+
+// Header returns the header.
+func (c *Checked) Header() Header { return c.v.header.clone() }
+
+// HeaderDigest returns the SHA-256 of the header's bytes.
+func (c *Checked) HeaderDigest() Digest { return c.v.digest }
+
+// Record returns the publication record over the header; false for a trust bundle,
+// which is signed by itself.
+func (c *Checked) Record() (Record, bool) {
+	if c.v.record == nil {
+		return Record{}, false
+	}
+	return *c.v.record, true
+}
+
+// Complete is the rest of Verify, with content from whoever had it. Of content that
+// is refused another source may have the right one: it can be called again.
+func (c *Checked) Complete(content []byte) (*Verified, error) {
+	v := c.v
+	v.raw = content
+	return v.complete(checks[firstOfContent:])
+}
+
+// CompletePatch is Complete with the content that patch makes of what is active,
+// which it returns too, to be kept. A patch to anything else but the base that the
+// header names is refused with ReasonBase, and nothing but the whole helps then.
+func (c *Checked) CompletePatch(active *Verified, patch []byte) (*Verified, []byte, error) {
+	h := &c.v.header
+	if msg := c.v.baseFault(active); msg != "" {
+		err := refuse(checkVersion, h.ScopeType, msg)
+		err.Reason = ReasonBase
+		return nil, nil, err
+	}
+	if msg := c.v.patchLimitFault(len(patch)); msg != "" {
+		return nil, nil, refuse(checkLimits, h.ScopeType, msg)
+	}
+	content, msg := c.v.rule.applied(active.text, patch, h.ContentSize)
+	if msg != "" {
+		return nil, nil, refuse(checkHash, h.ScopeType, msg)
+	}
+	v, err := c.Complete(content)
+	if err != nil {
+		return nil, nil, err
+	}
+	return v, content, nil
+}
+
+// baseFault is the part of check 9 that a patch needs.
+func (v *verification) baseFault(active *Verified) string {
+	h := &v.header
+	if h.Base == nil {
+		return "a patch, and the header names no base"
+	}
+	if active == nil || active.content == nil {
+		return fmt.Sprintf("a patch to version %d, and none is active", h.Base.ConfigVersion)
+	}
+	is := &active.header
+	if is.ScopeType != h.ScopeType || is.Subject != h.Subject || is.AuthorityEpoch != h.AuthorityEpoch {
+		return fmt.Sprintf("a patch of %s to %.120q in epoch %d, active is one of %s to %.120q in epoch %d",
+			h.ScopeType, h.Subject, h.AuthorityEpoch, is.ScopeType, is.Subject, is.AuthorityEpoch)
+	}
+	if is.ConfigVersion != h.Base.ConfigVersion || is.ContentHash != h.Base.ContentHash {
+		return fmt.Sprintf("a patch to version %d with content %s, active is version %d with content %s",
+			h.Base.ConfigVersion, h.Base.ContentHash, is.ConfigVersion, is.ContentHash)
+	}
+	return ""
+}
+
+// patchLimitFault: a patch is shorter than what it makes, or the whole is sent.
+func (v *verification) patchLimitFault(n int) string {
+	return limitOf("a patch", n, v.header.ContentSize-1)
 }
 
 // Recheck is Verify for what is read from the node's own disk at start-up: the
@@ -160,6 +253,8 @@ type verification struct {
 	marks   Marks
 	now     time.Time
 	recheck bool
+
+	raw []byte // the content that is to be checked; not there before check 6
 
 	// By check 5: nothing before it looks into the bytes.
 	keys   []*ConfigKey // whose signature over the record verifies; nil with byRoot
@@ -211,16 +306,28 @@ var checks = []check{
 	{checkSecret, "no raw secret", "snapshots.md, Verification 12", (*verification).secretFault},
 }
 
+// firstOfContent is where in checks those begin that need the content.
+var firstOfContent = slices.IndexFunc(checks, func(c check) bool { return c.number == checkHash })
+
 func verify(checks []check, v *verification) (*Verified, error) {
+	if err := v.run(checks[:firstOfContent]); err != nil {
+		return nil, err
+	}
+	v.raw = v.signed.Content
+	return v.complete(checks[firstOfContent:])
+}
+
+// run runs checks up to the first that fails.
+func (v *verification) run(checks []check) error {
 	if v.trust.Me.IsZero() || v.trust.Incarnation.IsZero() {
-		return nil, fmt.Errorf("snapshot: Trust without Me or Incarnation: a node that is nobody accepts nothing")
+		return fmt.Errorf("snapshot: Trust without Me or Incarnation: a node that is nobody accepts nothing")
 	}
 	if n := len(v.trust.ConfigRoot); n != 0 && n != ed25519.PublicKeySize {
-		return nil, fmt.Errorf("snapshot: Trust.ConfigRoot has %d bytes, want %d or none", n, ed25519.PublicKeySize)
+		return fmt.Errorf("snapshot: Trust.ConfigRoot has %d bytes, want %d or none", n, ed25519.PublicKeySize)
 	}
 	if v.trust.Bundle != nil {
 		if _, ok := v.trust.Bundle.content.(*TrustBundle); !ok {
-			return nil, fmt.Errorf("snapshot: Trust.Bundle is of scope %q, want a trust_bundle", v.trust.Bundle.header.ScopeType)
+			return fmt.Errorf("snapshot: Trust.Bundle is of scope %q, want a trust_bundle", v.trust.Bundle.header.ScopeType)
 		}
 	}
 	for _, c := range checks {
@@ -230,8 +337,16 @@ func verify(checks []check, v *verification) (*Verified, error) {
 				err.Reason = v.reason
 			}
 			err.Ahead = v.ahead
-			return nil, err
+			return err
 		}
+	}
+	return nil
+}
+
+// complete runs the checks of the content.
+func (v *verification) complete(checks []check) (*Verified, error) {
+	if err := v.run(checks); err != nil {
+		return nil, err
 	}
 	return &Verified{
 		activation: activation{v.header, v.digest, v.record},
@@ -317,14 +432,24 @@ func (v *verification) schemaFault() string {
 	switch {
 	case v.rule == nil:
 		return fmt.Sprintf("scope_type %.40q is not supported", v.header.ScopeType)
+	case v.header.Base != nil && !v.rule.increments:
+		return fmt.Sprintf("%s always goes whole, and this one names a base", v.header.ScopeType)
 	case v.header.Base != nil:
-		return "increments are not supported"
+		if msg := v.header.Base.fault(v.header.ConfigVersion); msg != "" {
+			return msg
+		}
 	}
 	return v.header.fault()
 }
 
 func (v *verification) scopeLimitFault() string {
-	return limitOf("content", max(len(v.signed.Content), v.header.ContentSize), v.rule.maxContent)
+	if msg := limitOf("content", max(len(v.signed.Content), v.header.ContentSize), v.rule.maxContent); msg != "" {
+		return msg
+	}
+	if len(v.signed.Patch) > 0 {
+		return v.patchLimitFault(len(v.signed.Patch))
+	}
+	return ""
 }
 
 // clusterFault is check 2.
@@ -474,14 +599,14 @@ func (v *verification) timesFault() string {
 
 // hashFault is check 6.
 func (v *verification) hashFault() string {
-	if n := len(v.signed.Content); n != v.header.ContentSize {
+	if n := len(v.raw); n != v.header.ContentSize {
 		return fmt.Sprintf("content of %d bytes, the header says %d", n, v.header.ContentSize)
 	}
-	if DigestOf(v.signed.Content) != v.header.ContentHash {
+	if DigestOf(v.raw) != v.header.ContentHash {
 		return "the content is not the one that the header names"
 	}
 	// The only copy: all strings of the typed content share it.
-	v.text = string(v.signed.Content)
+	v.text = string(v.raw)
 	return ""
 }
 

@@ -580,7 +580,7 @@ func without(number int) []check {
 			case checkSigner:
 				v.trusted = nil
 			case checkHash:
-				v.text = string(v.signed.Content)
+				v.text = string(v.raw)
 			case checkGrants:
 				if v.content == nil {
 					v.content = v.rule.content()
