@@ -44,6 +44,7 @@ var levels = []struct {
 	{"mesh", 2, "connections made with credentials"},
 	{"provider", 2, "actuation over connections"},
 	{"internal/ca", 2, "certificates for identities"},
+	{"internal/compiler", 2, "contents of snapshots, from config"},
 	{"internal/keyring", 2, "keys of a history"},
 	{"internal/proof", 2, "what a candidate shows"},
 	{"internal/recovery", 2, "what owners and a coordinator say of shares"},
