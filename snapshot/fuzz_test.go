@@ -13,6 +13,11 @@ func FuzzUnmarshal(f *testing.F) {
 	f.Add(must(fleet.signedBundle(f).Marshal()))
 	f.Add(must(fleet.signedBootstrap(f).Marshal()))
 	f.Add([]byte(signedMagic))
+	whole := fleet.signedBootstrap(f)
+	whole.Content = nil
+	f.Add(must(whole.Marshal()))
+	whole.Patch = []byte(`{"routes/a":null}`)
+	f.Add(must(whole.Marshal()))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := Unmarshal(data)
 		if err != nil {
@@ -37,6 +42,10 @@ func FuzzVerify(f *testing.F) {
 	f.Add(bundle.Header, bundle.Content, []byte(nil), true)
 	runtime := must(Compose(fleet.bootstrapHeader(), fleet.runtimeContent()))
 	f.Add(runtime.HeaderBytes(), runtime.ContentBytes(), []byte(nil), false)
+	for _, s := range fleet.samples(f) {
+		d := must(Compose(fleet.headerOf(s), s.content))
+		f.Add(d.HeaderBytes(), d.ContentBytes(), []byte(nil), false)
+	}
 	trust := fleet.trust()
 	f.Fuzz(func(t *testing.T, header, content, record []byte, byRoot bool) {
 		g := &forge{record: fleet.record(), cluster: testCluster, root: byRoot, keys: []crypto.Signer{fleet.keys[0]}}
@@ -50,6 +59,10 @@ func FuzzVerify(f *testing.F) {
 		if len(record) > 0 && !byRoot {
 			s.Publication.Record = record
 			s.Publication.Signatures = must(signAll(PAE(TypePublication, testCluster, record), AlgorithmTree, g.keys))
+		}
+		// A node of the roles that the header is for, as far as there is such a node.
+		if c, err := ReadClaims(s); err == nil && !byRoot {
+			trust.Roles = c.Header.Roles
 		}
 		v, err := Verify(s, trust, Marks{}, fleet.now)
 		if err != nil {
@@ -80,6 +93,10 @@ func FuzzDecode(f *testing.F) {
 	h, r := fleet.bootstrapHeader(), fleet.record()
 	st := RootStatement{ClusterID: testCluster, ConfigRoot: public(fleet.root), SeedEpoch: 1, IssuedAt: fleet.now}
 	marks := mustAccept(f, Marks{}, fleet.bundle)
+	for _, s := range fleet.samples(f) {
+		news = append(news, func() walker { return ruleOf(s.content.scope()).content() })
+		f.Add(uint8(len(news)-1), string(must(encode(s.content))))
+	}
 	for i, w := range []walker{&h, &r, fleet.bundleContent(), fleet.bootstrapContent(), &st, &marksFile{marks.All()}, fleet.runtimeContent()} {
 		f.Add(uint8(i), string(must(encode(w))))
 	}
@@ -90,6 +107,43 @@ func FuzzDecode(f *testing.F) {
 		}
 		if again, err := encode(w); err != nil || string(again) != in {
 			t.Fatalf("%q was read as %q, %v", in, again, err)
+		}
+	})
+}
+
+// Whatever is taken for a base and a patch, what comes of it is not larger than it
+// may be; and what Diff makes of two contents leads from the one to the other.
+func FuzzPatch(f *testing.F) {
+	fleet := newFleet(f)
+	var rules []*scopeRule
+	for _, s := range fleet.samples(f) {
+		rule := ruleOf(s.content.scope())
+		if !rule.increments {
+			continue
+		}
+		rules = append(rules, rule)
+		content := must(encode(s.content))
+		parts := partsOf(f, rule.scope, content)
+		less := contentOf(rule, parts[1:])
+		f.Add(uint8(len(rules)-1), content, less, uint16(len(content)))
+		for _, pair := range [][2][]byte{{content, less}, {less, content}} {
+			if patch, ok := Diff(rule.scope, pair[0], pair[1]); ok {
+				f.Add(uint8(len(rules)-1), pair[0], patch, uint16(len(pair[1])))
+			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, which uint8, base, other []byte, size uint16) {
+		rule := rules[int(which)%len(rules)]
+		if out, msg := rule.applied(string(base), other, int(size)); msg == "" && len(out) > int(size) || msg != "" && out != nil {
+			t.Fatalf("%d bytes where %d are allowed, %q", len(out), size, msg)
+		}
+		patch, ok := Diff(rule.scope, base, other)
+		if !ok {
+			return
+		}
+		out, msg := rule.applied(string(base), patch, len(other))
+		if !bytes.Equal(out, other) {
+			t.Fatalf("%q on %q gives %q, %s; want %q", patch, base, out, msg, other)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -12,36 +13,89 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Whichever byte of an encoded snapshot flips, in one bit or in all, and wherever
-// it is cut, nothing is accepted, and nothing panics.
+// Whichever byte of an encoded snapshot of any scope flips, in whichever way and
+// wherever it is cut, whole or as an increment or detached, nothing is accepted, and
+// nothing panics.
 func TestEveryFlipAndTruncationIsRefused(t *testing.T) {
 	f := newFleet(t)
-	trust := f.trust()
-	trust.Bundle = f.bundle
-	try := func(data []byte) error {
-		s, err := Unmarshal(data)
-		if err != nil {
-			if !errors.Is(err, ErrMalformed) {
-				return fmt.Errorf("Unmarshal: %w, which is not ErrMalformed", err)
+	whole := func(trust Trust) func(*Signed) error {
+		return func(s *Signed) error {
+			_, err := Verify(s, trust, Marks{}, f.now)
+			return err
+		}
+	}
+	type flipped struct {
+		name   string
+		signed *Signed
+		take   func(*Signed) error
+	}
+	cases := []flipped{
+		{"ed25519", f.signedBundle(t), whole(f.trust())},
+		{"ed25519-tree", f.sized(t, 512), whole(f.trust())}, // with a proof of ten hashes
+		{"node_runtime", f.publishAmong(must(Compose(f.bootstrapHeader(), f.runtimeContent())), 3), whole(f.trust())},
+	}
+	for _, s := range f.samples(t) {
+		scope, trust := s.content.scope(), f.trustOf(s)
+		l := f.line(s)
+		first := l.publish(s.content)
+		cases = append(cases, flipped{s.name, first, whole(trust)})
+		active := f.mustVerify(t, first, trust)
+		detached := *first
+		detached.Content = nil
+		cases = append(cases, flipped{s.name + ", detached", &detached, func(s *Signed) error {
+			c, err := VerifyHeader(s, trust, Marks{}, f.now)
+			if err == nil && (len(s.Content) > 0 || len(s.Patch) > 0) {
+				return errors.New("it has a content now")
+			}
+			if err == nil {
+				_, err = c.Complete([]byte(active.ContentJSON()))
+			}
+			return err
+		}})
+		if !ruleOf(scope).increments {
+			continue
+		}
+		// The next version is without the last part.
+		parts := partsOf(t, scope, first.Content)
+		less := ruleOf(scope).content()
+		must(decode(string(contentOf(ruleOf(scope), parts[:len(parts)-1])), less))
+		sent := asPatch(t, scope, l.publish(less), first.Content)
+		cases = append(cases, flipped{s.name + ", increment", sent, func(s *Signed) error {
+			c, err := VerifyHeader(s, trust, Marks{}, f.now)
+			if err == nil {
+				_, _, err = c.CompletePatch(active, s.Patch)
+			}
+			return err
+		}})
+	}
+	for _, c := range cases {
+		try := func(data []byte) error {
+			s, err := Unmarshal(data)
+			if err != nil {
+				if !errors.Is(err, ErrMalformed) {
+					return fmt.Errorf("Unmarshal: %w, which is not ErrMalformed", err)
+				}
+				return nil
+			}
+			if err := c.take(s); err == nil {
+				return errors.New("accepted")
+			} else if !errors.Is(err, ErrRejected) {
+				return err
 			}
 			return nil
 		}
-		if _, err := Verify(s, trust, Marks{}, f.now); err == nil {
-			return errors.New("accepted")
-		} else if !errors.Is(err, ErrRejected) {
-			return err
-		}
-		return nil
-	}
-	small := f.sized(t, 512) // with a proof of ten hashes
-	runtime := f.publishAmong(must(Compose(f.bootstrapHeader(), f.runtimeContent())), 3)
-	for name, s := range map[string]*Signed{"ed25519": f.signedBundle(t), "ed25519-tree": small, "node_runtime": runtime} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			data := must(s.Marshal())
-			f.mustVerify(t, must(Unmarshal(data)), trust)
+			data := must(c.signed.Marshal())
+			if err := c.take(must(Unmarshal(data))); err != nil {
+				t.Fatalf("as it is: %v", err)
+			}
 			for i := range data {
-				for _, mask := range []byte{1 << (i % 8), 0xff} {
+				masks := []byte{1 << (i % 8)}
+				if i < 8 {
+					masks = []byte{1, 2, 4, 8, 16, 32, 64, 128, 0xff}
+				}
+				for _, mask := range masks {
 					data[i] ^= mask
 					if err := try(data); err != nil {
 						t.Fatalf("byte %d of %d, flipped by %#x: %v", i, len(data), mask, err)
@@ -291,5 +345,59 @@ func TestEveryFieldMutationIsRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The same for the contents that are made of records, and their headers. What may
+// pass is in a file: each line was looked at.
+func TestEveryFieldMutationOfRecordsIsRefused(t *testing.T) {
+	f := newFleet(t)
+	valid := map[string]bool{}
+	for line := range strings.Lines(string(must(os.ReadFile("testdata/valid_mutations.txt")))) {
+		if !strings.HasPrefix(line, "#") {
+			valid[strings.TrimSpace(line)] = true
+		}
+	}
+	for _, s := range f.samples(t) {
+		g := &forge{header: f.headerOf(s), record: f.record(), cluster: testCluster, keys: []crypto.Signer{f.keys[0]}}
+		g.header.ScopeIDs = []string{"rack-1"}
+		if ruleOf(s.content.scope()).increments {
+			g.header.Base = &Base{6, Digest{5}}
+		}
+		d, trust := must(Compose(g.header, s.content)), f.trustOf(s)
+		for _, c := range []struct {
+			name string
+			text []byte
+			sign func([]byte) *Signed
+		}{
+			{"header", d.HeaderBytes(), func(text []byte) *Signed { return g.signBytes(text, d.ContentBytes()) }},
+			{"content", d.ContentBytes(), func(text []byte) *Signed {
+				h := d.Header()
+				h.ContentHash, h.ContentSize = DigestOf(text), len(text)
+				return g.signBytes(must(encode(&h)), text)
+			}},
+		} {
+			f.mustVerify(t, c.sign(c.text), trust)
+			for _, at := range sites(t, c.text) {
+				for _, m := range mutations {
+					bent := m.bend(c.text, at)
+					if bent == nil || bytes.Equal(bent, c.text) {
+						continue
+					}
+					what := fmt.Sprintf("%s %s %s %s", s.name, c.name, at.path, m.name)
+					_, err := Verify(c.sign(bent), trust, Marks{}, f.now)
+					if valid[what] && err != nil {
+						t.Errorf("%s: %v, but it is another valid value", what, err)
+					}
+					if !valid[what] && !errors.Is(err, ErrRejected) {
+						t.Errorf("%s: got %v, want a refusal\n%.400s", what, err, bent)
+					}
+					delete(valid, what)
+				}
+			}
+		}
+	}
+	for what := range valid {
+		t.Errorf("%s does not happen", what)
 	}
 }

@@ -20,7 +20,7 @@ type Route struct {
 	Organization string        // "": the whole cluster's
 	Service      string        // "": of any
 	Match        string        // what the traffic looks like; "": all of it
-	To           []string      // peers or endpoints, in the order of preference
+	To           []string      // peers or endpoints, in the order of preference; none: where the service is
 	Via          []string      // peers to pass, in this order
 	Priority     int           // the highest one that matches counts
 	TTL          time.Duration // how long a decision may be kept; 0: not
