@@ -24,12 +24,25 @@ func ReadClaims(s *Signed) (Claims, error) {
 		return Claims{}, fmt.Errorf("snapshot: header: %w: %w", err, ErrMalformed)
 	}
 	if s.Publication != nil {
-		c.Record = new(Record)
-		if _, err := decode(string(s.Publication.Record), c.Record); err != nil {
-			return Claims{}, fmt.Errorf("snapshot: publication record: %w: %w", err, ErrMalformed)
+		r, err := ReadRecord(s.Publication)
+		if err != nil {
+			return Claims{}, err
 		}
+		c.Record = &r
 	}
 	return c, nil
+}
+
+// ReadRecord reads a publication record without verifying it, as ReadClaims does.
+func ReadRecord(p *Publication) (Record, error) {
+	var r Record
+	if n := len(p.Record); n > MaxRecord {
+		return Record{}, fmt.Errorf("snapshot: a record of %d bytes, limit %d: %w", n, MaxRecord, ErrMalformed)
+	}
+	if _, err := decode(string(p.Record), &r); err != nil {
+		return Record{}, fmt.Errorf("snapshot: publication record: %w: %w", err, ErrMalformed)
+	}
+	return r, nil
 }
 
 // ReadRootClaims reads a root statement without verifying it: to know for which

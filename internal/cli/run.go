@@ -68,7 +68,8 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: data, Store: st, StoreName: name, Listener: listener, Metrics: metrics,
 		Advertise: advertised(cfg.list("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
-		Log: log, Now: c.env.Now, Release: c.env.Release,
+		PublishDir: cfg.path("publish_dir"),
+		Log:        log, Now: c.env.Now, Release: c.env.Release,
 	})
 	if err != nil {
 		return err

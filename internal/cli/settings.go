@@ -130,6 +130,11 @@ func settings() []*setting {
 			zero: "admin.sock in the coordinator's folder",
 			more: "A path of at most 107 bytes: the system allows no longer ones."},
 
+		{key: "publish_dir", groups: []group{ofCoordinator}, form: pathForm,
+			help: "write what is published to this folder too, for a file or HTTPS server",
+			zero: "nothing is written",
+			more: "The folder holds the config of every organization: who can read it learns all of that, and no secret. Its group may read it; a folder with its set-group-ID bit set hands its group down. A folder belongs to one cluster; replicas that share one take turns."},
+
 		{key: "data", groups: []group{ofAgent, ofSnapshot}, form: pathForm, init: "/var/lib/fealty/agent",
 			help: "the node's folder: identity, verified snapshots, local socket",
 			zero: "/var/lib/fealty/agent",

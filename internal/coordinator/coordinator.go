@@ -94,6 +94,10 @@ type Config struct {
 	// in DataDir.
 	AdminSocket string
 
+	// PublishDir is a directory that what is published is written to, for others to
+	// serve; see package mirror. Empty means none.
+	PublishDir string
+
 	// Rates limit joins and renewals. Its zero fields mean defaults.
 	Rates Rates
 
@@ -165,6 +169,7 @@ type Coordinator struct {
 	readers      sync.WaitGroup
 
 	recoveries *recoveries
+	outlet     *outlet // nil without a PublishDir
 
 	lock     io.Closer // of the data directory
 	setup    atomic.Pointer[setupSecret]
@@ -193,8 +198,9 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	outside := cfg.FS // of what others read
 	if cfg.FS == nil {
-		cfg.FS = durable.OS()
+		cfg.FS, outside = durable.OS(), durable.Shared()
 	}
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
@@ -219,6 +225,9 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		live: liveMembers{members: make(map[identity.ID]*liveMember)},
 	}
 	c.metrics = newMetrics(cfg.Registry, c)
+	if cfg.PublishDir != "" {
+		c.outlet = newOutlet(outside, cfg.PublishDir, cfg.Now)
+	}
 	if err := c.fs.MkdirAll(cfg.DataDir); err != nil {
 		return nil, fmt.Errorf("make the data directory %s: %w", cfg.DataDir, err)
 	}
@@ -393,6 +402,9 @@ func (c *Coordinator) followState(ctx context.Context) error {
 			})
 			g.Go(func() error { return c.forever(run, "identity", func() error { return c.keepIdentity(run, s) }) })
 			g.Go(func() error { return c.forever(run, "pruning", func() error { return c.prune(run, s) }) })
+			if c.outlet != nil {
+				g.Go(func() error { return c.followOutlet(run, s) })
+			}
 		}
 		// Also without a manifest: another replica may set the first.
 		g.Go(func() error { return c.forever(run, "head", func() error { return c.followHead(run) }) })

@@ -15,6 +15,7 @@ type metrics struct {
 	refused      prometheus.Counter
 	shares       *prometheus.CounterVec
 	uncompiled   prometheus.Gauge
+	outlet       *prometheus.CounterVec
 }
 
 // Metrics returns a collector that describes all that a coordinator counts, for the
@@ -75,10 +76,14 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 		Name: "fealty_snapshot_uncompiled_members",
 		Help: "Members whose node_runtime could not be compiled: they keep their last one.",
 	})
+	m.outlet = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fealty_publish_dir_writes_total",
+		Help: "Generations for the publish directory by outcome: written, not_needed, or failed.",
+	}, []string{"outcome"})
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
-	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares, m.uncompiled,
+	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares, m.uncompiled, m.outlet,
 		gauge("fealty_coordinator_ready", "1 while a manifest is in force and this coordinator holds its keys.", func() float64 {
 			return truth(c.state.Load().phase == phaseReady)
 		}),
@@ -105,6 +110,9 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 				return float64(p.state.value.FreshUntil.Unix())
 			}
 			return 0
+		}),
+		gauge("fealty_publish_dir_generation", "Generation that this coordinator wrote to its publish directory last; 0 if it wrote none.", func() float64 {
+			return float64(c.outlet.generation())
 		}),
 		gauge("fealty_trust_bundle_version", "Config version of the trust bundle that is served.", func() float64 {
 			if t := c.trust.Load(); t != nil {

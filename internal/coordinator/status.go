@@ -81,6 +81,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	if req.GetPageToken() == "" {
 		out.Baseline = baseline(all)
 		out.Findings = append(c.keeperFindings(s.manifest), findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
+		out.Findings = append(out.Findings, c.outlet.findings()...)
 	}
 	out.Members, out.NextPageToken, err = pageOf(all, req.GetPageSize(), req.GetPageToken())
 	return out, err

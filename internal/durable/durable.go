@@ -121,12 +121,13 @@ type Disk interface {
 	Stat(name string) (fs.FileMode, error)
 	List(dir string) ([]string, error)
 
-	// Create makes a file that must not exist, with mode 0600.
+	// Create makes a file that must not exist, with mode 0600 or that of [Shared].
 	Create(name string) (File, error)
 	Rename(from, to string) error
 	Remove(name string) error
 
-	// Mkdir makes one directory with mode 0700, or answers fs.ErrExist.
+	// Mkdir makes one directory with mode 0700 or that of [Shared], or answers
+	// fs.ErrExist.
 	Mkdir(dir string) error
 	SyncDir(dir string) error
 	Lock(name string) (io.Closer, error)

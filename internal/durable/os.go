@@ -10,9 +10,13 @@ import (
 )
 
 // OS returns the file system of the operating system.
-func OS() FS { return On(osDisk{}) }
+func OS() FS { return On(osDisk{file: 0o600, dir: 0o700}) }
 
-type osDisk struct{}
+// Shared is OS for files that others serve: the group may read what is made, mode 0640
+// for files and 0750 for directories.
+func Shared() FS { return On(osDisk{file: 0o640, dir: 0o750}) }
+
+type osDisk struct{ file, dir fs.FileMode } // modes of what is made
 
 func (osDisk) Read(name string, limit int64) ([]byte, fs.FileMode, error) {
 	// Non-blocking, because opening a named pipe would otherwise wait for a
@@ -58,8 +62,8 @@ func (osDisk) List(dir string) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-func (osDisk) Create(name string) (File, error) {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+func (d osDisk) Create(name string) (File, error) {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, d.file)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +72,7 @@ func (osDisk) Create(name string) (File, error) {
 
 func (osDisk) Rename(from, to string) error        { return os.Rename(from, to) }
 func (osDisk) Remove(name string) error            { return os.Remove(name) }
-func (osDisk) Mkdir(dir string) error              { return os.Mkdir(dir, 0o700) }
+func (d osDisk) Mkdir(dir string) error            { return os.Mkdir(dir, d.dir) }
 func (osDisk) Lock(name string) (io.Closer, error) { return lockFile(name) }
 
 func (osDisk) SyncDir(dir string) error {

@@ -137,6 +137,7 @@ const (
 	StoreBusy           Code = "FE-S107"
 	StoreLoginRefused   Code = "FE-S108"
 	StoreUnsuitable     Code = "FE-S109"
+	PublishDirFailed    Code = "FE-S110"
 )
 
 // Token.
@@ -1295,6 +1296,18 @@ written in percent form, ` + "`%40`" + ` for an @.`,
 The server was reached and let the coordinator in, but cannot keep what a cluster needs kept: the database is not
 there, its tables belong to another program, the user may not make any, the server is a replica or read-only or
 too old, or a pooler in between drops LISTEN. Nothing was written.`,
+	},
+	{
+		Code:  PublishDirFailed,
+		Title: "the publish directory is not written",
+		What:  "what is published was not written to {dir|the publish directory}",
+		Why:   "{cause|the file system refused it}",
+		Do:    "make room, or let the coordinator's user write there; it is tried again every 30 seconds",
+		Exit:  ExitUnhealthy, GRPC: codes.Unavailable,
+		Page: `
+What was written before stays whole, and grows old: a node that reads nothing else is stale, then degraded. Members
+that hear the coordinators over their streams notice nothing. A directory that has the publication of another
+cluster is left alone; give each cluster its own.`,
 	},
 
 	{

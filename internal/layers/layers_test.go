@@ -47,6 +47,7 @@ var levels = []struct {
 	{"internal/compiler", 2, "contents of snapshots, from config"},
 	{"internal/keyring", 2, "keys of a history"},
 	{"internal/proof", 2, "what a candidate shows"},
+	{"internal/mirror", 2, "a publication as files"},
 	{"internal/recovery", 2, "what owners and a coordinator say of shares"},
 	{"internal/store/sqlite", 2, "engine"},
 	{"internal/store/postgres", 2, "engine"},
