@@ -156,7 +156,16 @@ type Checked struct{ v verification }
 // Errors are those of Verify. Time passes until the content is there: Accept
 // decides by the marks of then.
 func VerifyHeader(s *Signed, trust Trust, marks Marks, now time.Time) (*Checked, error) {
-	v := &verification{signed: s, trust: trust, marks: marks, now: now}
+	return verifyHeader(&verification{signed: s, trust: trust, marks: marks, now: now})
+}
+
+// RecheckHeader is to VerifyHeader what Recheck is to Verify: for a node that
+// accepted this very snapshot before, and lost its content.
+func RecheckHeader(s *Signed, trust Trust, marks Marks, now time.Time) (*Checked, error) {
+	return verifyHeader(&verification{signed: s, trust: trust, marks: marks, now: now, recheck: true})
+}
+
+func verifyHeader(v *verification) (*Checked, error) {
 	if err := v.run(checks[:firstOfContent]); err != nil {
 		return nil, err
 	}

@@ -249,7 +249,7 @@ func decide(me self, b *beliefs, s *snapshot.Signed, now time.Time) (decision, e
 	trust := me.trust(b)
 	v, err := snapshot.Verify(s, trust, b.marks, now)
 	if err == nil {
-		err = vouched(b, v)
+		err = vouched(b, v.Header().ScopeType)
 	}
 	if err == nil {
 		if !known(v.Header().ScopeType) {
@@ -268,7 +268,7 @@ func decide(me self, b *beliefs, s *snapshot.Signed, now time.Time) (decision, e
 	}
 	v, err = snapshot.Recheck(s, trust, b.marks, now)
 	if err == nil {
-		err = vouched(b, v)
+		err = vouched(b, v.Header().ScopeType)
 	}
 	if err != nil {
 		return decision{}, err
@@ -280,8 +280,7 @@ func decide(me self, b *beliefs, s *snapshot.Signed, now time.Time) (decision, e
 // vouched refuses what only a stale trust bundle speaks for: it keeps out what it
 // bans, and may list a key that was revoked since. A newer bundle is judged on its
 // own signature.
-func vouched(b *beliefs, v *snapshot.Verified) error {
-	scope := v.Header().ScopeType
+func vouched(b *beliefs, scope snapshot.Scope) error {
 	if scope == snapshot.ScopeTrustBundle || b.held[snapshot.ScopeTrustBundle] != nil {
 		return nil
 	}
@@ -535,6 +534,17 @@ func (a *Agent) place(ctx context.Context, t taken) error {
 // refuse records that a snapshot was not accepted. It is kept if it proves that its
 // signer lies, or if what it needs may follow.
 func (a *Agent) refuse(ctx context.Context, r refusal, cause error, e early) {
+	if waits(snapshot.Scope(r.Scope), snapshot.Reason(r.Reason)) {
+		if a.early == nil {
+			a.early = make(map[string]early, len(scopes))
+		}
+		a.early[r.Scope] = e
+	}
+	a.note(ctx, r, cause, e.raw)
+}
+
+// note records a refusal, with raw if it proves that its signer lies.
+func (a *Agent) note(ctx context.Context, r refusal, cause error, raw []byte) {
 	scope := snapshot.Scope(r.Scope)
 	a.metrics.rejected.WithLabelValues(r.Scope, r.Reason).Inc()
 	if rejected, ok := errors.AsType[*snapshot.RejectedError](cause); ok && rejected.Ahead {
@@ -544,16 +554,10 @@ func (a *Agent) refuse(ctx context.Context, r refusal, cause error, e early) {
 	if errors.Is(cause, snapshot.ErrEquivocation) {
 		level = slog.LevelError
 		if known(scope) {
-			if err := a.store.write(snapshotName(scope, refused), e.raw); err != nil {
+			if err := a.store.write(snapshotName(scope, refused), raw); err != nil {
 				a.log.LogAttrs(ctx, slog.LevelError, "evidence not kept", slog.String("scope", r.Scope), slog.Any("err", err))
 			}
 		}
-	}
-	if waits(scope, snapshot.Reason(r.Reason)) {
-		if a.early == nil {
-			a.early = make(map[string]early, len(scopes))
-		}
-		a.early[r.Scope] = e
 	}
 	a.log.LogAttrs(ctx, level, "snapshot refused, the one in use stays", slog.String("scope", r.Scope), slog.String("reason", r.Reason),
 		slog.String("code", string(explain.SnapshotRefused)), slog.String("detail", r.Detail))

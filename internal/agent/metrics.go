@@ -17,6 +17,8 @@ import (
 type metrics struct {
 	registry   *prometheus.Registry
 	rejected   *prometheus.CounterVec
+	received   *prometheus.CounterVec
+	asked      *prometheus.CounterVec
 	renewals   *prometheus.CounterVec
 	handshakes *prometheus.CounterVec
 	reloads    *prometheus.CounterVec
@@ -48,6 +50,14 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 			Name: "fealty_snapshot_rejected_total",
 			Help: "Snapshots that were refused, by scope and the check that failed.",
 		}, []string{"scope", "reason"}),
+		received: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_snapshot_received_total",
+			Help: "Snapshots that were received, by scope and how their content came: whole, held, patch or pulled.",
+		}, []string{"scope", "form"}),
+		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_snapshot_asked_total",
+			Help: "Sources that were asked for news because the stream brought none in time, by what they are and the outcome: news, none or error.",
+		}, []string{"source", "outcome"}),
 		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_agent_renewals_total",
 			Help: "Renewals and rejoins of this node by outcome: ok, error, or the code of the refusal.",
@@ -69,7 +79,7 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 			return operatorNotAfter(a.operator)
 		}))
 	}
-	m.registry.MustRegister(m.rejected, m.renewals, m.handshakes, m.refused, reloads,
+	m.registry.MustRegister(m.rejected, m.received, m.asked, m.renewals, m.handshakes, m.refused, reloads,
 		gauge("fealty_agent_connected", "1 while the agent holds a stream to a coordinator.", func() float64 {
 			if a.status.view().connected {
 				return 1

@@ -81,15 +81,17 @@ type Agent struct {
 	early      map[string]early // by scope: what may verify under what comes next; guarded by activation
 	next       *pendingKey      // the key that may be certified without our knowing; owned by keepCertified
 
-	renewAsk   chan chan<- error // a person asks for a renewal
-	renewNow   chan string       // a coordinator does
-	renewKick  chan struct{}     // something changed that may make a failed one succeed
-	rejected   chan struct{}     // a coordinator does not accept our certificate
-	strange    chan struct{}     // no coordinator is under a root that we know
-	reportKick chan struct{}     // there is something to report
-	leaveAsk   chan chan<- error // a person wants to leave
-	leaveSent  bool              // a request to leave may have been served; owned by live
-	stopped    chan struct{}     // closed when the loops end
+	renewAsk    chan chan<- error // a person asks for a renewal
+	renewNow    chan string       // a coordinator does
+	renewKick   chan struct{}     // something changed that may make a failed one succeed
+	rejected    chan struct{}     // a coordinator does not accept our certificate
+	strange     chan struct{}     // no coordinator is under a root that we know
+	reportKick  chan struct{}     // there is something to report
+	leaveStream chan struct{}     // there is news that the stream did not bring
+	resyncs     resyncs
+	leaveAsk    chan chan<- error // a person wants to leave
+	leaveSent   bool              // a request to leave may have been served; owned by live
+	stopped     chan struct{}     // closed when the loops end
 }
 
 // Open reads and verifies the state in cfg.DataDir and holds its lock until
@@ -162,10 +164,10 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 		clock: clock, now: clock.now, dial: cfg.Dial, faults: cfg.Faults,
 		log:        cfg.Log.With(slog.String("cluster", l.me.Cluster), slog.String("member", l.me.ID.String())),
 		activation: newSemaphore(),
-		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), rejected: make(chan struct{}, 1), strange: make(chan struct{}, 1),
+		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), leaveStream: make(chan struct{}, 1), rejected: make(chan struct{}, 1), strange: make(chan struct{}, 1),
 		leaveAsk: make(chan chan<- error), stopped: make(chan struct{}),
 	}
-	a.status.now = clock.now
+	a.status.now, a.resyncs.now = clock.now, clock.now
 	if a.socket == "" {
 		a.socket = filepath.Join(cfg.DataDir, SocketName)
 	}
@@ -279,6 +281,7 @@ func (a *Agent) live(ctx context.Context) error {
 	g, loops := errgroup.WithContext(loops)
 	g.Go(func() error { return a.follow(loops) })
 	g.Go(func() error { return a.keepCertified(loops) })
+	g.Go(func() error { return a.refresh(loops) })
 	g.Go(func() error { return a.watchClock(loops) })
 	defer close(a.stopped)
 	for {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -185,6 +186,10 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 	if err != nil {
 		return failed(err)
 	}
+	select {
+	case <-a.leaveStream: // of an earlier one
+	default:
+	}
 	told := uint64(0)                                                          // refusals that this coordinator has been told of
 	if err := a.report(stream, &told); err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv has the reason
 		return failed(err)
@@ -213,6 +218,14 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 		}
 	}()
 	defer func() { cancel(); <-received }()
+
+	here := &coordinatorSource{a: a, address: address, conn: conn}
+	pulls := newPuller(a, byCoordinator, func() []source { return a.sourcesAfter(here) })
+	pulled := make(chan error, 1)
+	var aside sync.WaitGroup
+	aside.Go(func() { pulled <- pulls.run(ctx) })
+	defer func() { cancel(); aside.Wait() }()
+	in := &intake{a: a, from: byCoordinator, pull: pulls.add}
 
 	var superseded <-chan struct{}
 	move := newAlarm()
@@ -250,10 +263,13 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 			return end
 		case m := <-news:
 			stands()
-			if err := a.hear(ctx, m); err != nil {
+			if err := a.hear(ctx, in, m); err != nil {
 				end.err = err
 				return end
 			}
+		case err := <-pulled:
+			end.err = err
+			return end
 		case <-settled.C:
 			stands()
 			end.stood = true
@@ -273,6 +289,11 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 				}
 			}
 			move.at(upTo(spread))
+		case <-a.leaveStream:
+			end.moved = true
+			_ = stream.CloseSend()
+			a.log.LogAttrs(ctx, slog.LevelInfo, "leaving a stream that brings no news", slog.String("coordinator", address))
+			return end
 		case <-move.C():
 			end.moved = true
 			_ = stream.CloseSend() // the stream is left either way
@@ -328,22 +349,14 @@ func (m *alarm) stop() {
 const maxStandingBytes = 64
 
 // hear acts on one message. The error is one of the disk.
-func (a *Agent) hear(ctx context.Context, m *fealtyv1.ConnectResponse) error {
+func (a *Agent) hear(ctx context.Context, in *intake, m *fealtyv1.ConnectResponse) error {
 	switch news := m.GetNews().(type) {
 	case *fealtyv1.ConnectResponse_Snapshot:
-		return a.take(ctx, news.Snapshot.GetScope(), news.Snapshot.GetEnvelope())
+		return in.take(ctx, notice{news.Snapshot.GetScope(), news.Snapshot.GetEnvelope()})
 	case *fealtyv1.ConnectResponse_RootChanges:
-		if a.hearChanges(ctx, news.RootChanges.GetChanges()) {
-			select {
-			case a.renewNow <- "the cluster has another root":
-			default: // one is under way
-			}
-		}
+		a.hearRoots(ctx, news.RootChanges)
 	case *fealtyv1.ConnectResponse_RenewNow:
-		select {
-		case a.renewNow <- clip(news.RenewNow.GetReason(), maxDetailBytes):
-		default: // one is under way
-		}
+		a.hearRenew(news.RenewNow)
 	case *fealtyv1.ConnectResponse_Standing:
 		state := clip(news.Standing.GetState(), maxStandingBytes)
 		if a.status.stands(state) {
@@ -353,6 +366,22 @@ func (a *Agent) hear(ctx context.Context, m *fealtyv1.ConnectResponse) error {
 	return nil // of a newer release: not ours to understand
 }
 
+func (a *Agent) hearRoots(ctx context.Context, m *fealtyv1.RootChanges) {
+	if a.hearChanges(ctx, m.GetChanges()) {
+		select {
+		case a.renewNow <- "the cluster has another root":
+		default: // one is under way
+		}
+	}
+}
+
+func (a *Agent) hearRenew(m *fealtyv1.RenewNow) {
+	select {
+	case a.renewNow <- clip(m.GetReason(), maxDetailBytes):
+	default: // one is under way
+	}
+}
+
 // report sends what the node is and holds. Refusals are told once on each stream.
 func (a *Agent) report(stream fealtyv1.AgentService_ConnectClient, told *uint64) error {
 	r := &fealtyv1.ConnectRequest{
@@ -360,6 +389,7 @@ func (a *Agent) report(stream fealtyv1.AgentService_ConnectClient, told *uint64)
 	}
 	until, limit := a.alone()
 	r.AutonomousUntil, r.AutonomyLimit = timestamppb.New(until), limit
+	r.Resync = a.resyncs.due()
 	refusals, at := a.status.refusalsAt()
 	if at != *told {
 		r.Refusals = refusalMessages(refusals)

@@ -82,6 +82,12 @@ type fleet struct {
 	reports  []*fealtyv1.ConnectRequest
 
 	hellos int // streams that were opened
+	polls  int
+	pulls  int
+	// poll is what a poll brings, and pull how a content is sent; nil: nothing, and that
+	// it does not exist.
+	poll func(*fealtyv1.PollRequest) []*fealtyv1.SignedSnapshot
+	pull func(hash snapshot.Digest, stream fealtyv1.SnapshotService_GetContentServer) error
 
 	cuts       atomic.Int64 // connections that the guard cut
 	streams    map[int]context.CancelFunc
@@ -333,7 +339,7 @@ func (f *fleet) rootStatement() []byte {
 }
 
 func (f *fleet) serve(addresses []string) {
-	services, err := authz.Services(fealtyv1.AdmissionService_ServiceDesc.ServiceName, fealtyv1.AgentService_ServiceDesc.ServiceName)
+	services, err := authz.Services(fealtyv1.AdmissionService_ServiceDesc.ServiceName, fealtyv1.AgentService_ServiceDesc.ServiceName, fealtyv1.SnapshotService_ServiceDesc.ServiceName)
 	f.must(err)
 	table, err := authz.NewTable(services...)
 	f.must(err)
@@ -346,6 +352,7 @@ func (f *fleet) serve(addresses []string) {
 	)
 	fealtyv1.RegisterAdmissionServiceServer(server, admission{f: f})
 	fealtyv1.RegisterAgentServiceServer(server, delivery{f: f})
+	fealtyv1.RegisterSnapshotServiceServer(server, snapshots{f: f})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = f.guard.Run(ctx) })
@@ -732,6 +739,37 @@ func (s delivery) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		case <-changed:
 		}
 	}
+}
+
+// snapshots is the fleet's SnapshotService.
+type snapshots struct {
+	fealtyv1.UnimplementedSnapshotServiceServer
+	f *fleet
+}
+
+func (s snapshots) Poll(req *fealtyv1.PollRequest, stream fealtyv1.SnapshotService_PollServer) error {
+	var out []*fealtyv1.SignedSnapshot
+	s.f.do(func() {
+		s.f.polls++
+		if s.f.poll != nil {
+			out = s.f.poll(req)
+		}
+	})
+	for _, m := range out {
+		if err := stream.Send(&fealtyv1.PollResponse{News: &fealtyv1.PollResponse_Snapshot{Snapshot: m}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s snapshots) GetContent(req *fealtyv1.GetContentRequest, stream fealtyv1.SnapshotService_GetContentServer) error {
+	var pull func(snapshot.Digest, fealtyv1.SnapshotService_GetContentServer) error
+	s.f.do(func() { s.f.pulls++; pull = s.f.pull })
+	if pull == nil {
+		return explain.New(explain.NotFound, "what", "content", "name", "")
+	}
+	return pull(snapshot.Digest(req.GetContentHash()), stream)
 }
 
 // node is a machine: its disk, and how it joins.

@@ -22,8 +22,9 @@ const (
 	pullBurst      = 32
 	// pullsAtOnce bounds those of one member that are under way.
 	pullsAtOnce = 4
-	// chunkBytes is how much of a content one message holds.
-	chunkBytes = 64 << 10
+	// chunkBytes is how much of a content one message holds: little, so that who reads
+	// slowly sees that it comes.
+	chunkBytes = 16 << 10
 	// A pull ends after pullGrace and the time that its bytes take at pullRate: who
 	// reads slower than that gives its place up.
 	pullGrace = 5 * time.Second

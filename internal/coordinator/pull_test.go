@@ -167,7 +167,7 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 		d.c.publication.Store(&p)
 
 		got := &pulled{ctx: m.as(t.Context())}
-		if err := m.pull(got, sum[:]); err != nil || !bytes.Equal(got.got, large) || got.chunks != 4 {
+		if err := m.pull(got, sum[:]); err != nil || !bytes.Equal(got.got, large) || got.chunks != 13 {
 			t.Fatalf("%d bytes in %d parts, %v", len(got.got), got.chunks, err)
 		}
 

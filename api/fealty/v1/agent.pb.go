@@ -41,6 +41,9 @@ type ConnectRequest struct {
 	// What ends that first: "svid", a scope, "degraded.max", or "degraded.allow" where
 	// its policy has no degraded mode for services.
 	AutonomyLimit string `protobuf:"bytes,7,opt,name=autonomy_limit,json=autonomyLimit,proto3" json:"autonomy_limit,omitempty"`
+	// Scopes of which the whole content is to be sent, whatever it holds: a patch did
+	// not fit.
+	Resync        []string `protobuf:"bytes,8,rep,name=resync,proto3" json:"resync,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -122,6 +125,13 @@ func (x *ConnectRequest) GetAutonomyLimit() string {
 		return x.AutonomyLimit
 	}
 	return ""
+}
+
+func (x *ConnectRequest) GetResync() []string {
+	if x != nil {
+		return x.Resync
+	}
+	return nil
 }
 
 // HeldSnapshot names an active snapshot of the member.
@@ -491,7 +501,7 @@ var File_fealty_v1_agent_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/agent.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcb\x02\n" +
+	"\x15fealty/v1/agent.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe3\x02\n" +
 	"\x0eConnectRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\arelease\x18\x02 \x01(\tR\arelease\x12+\n" +
@@ -499,7 +509,8 @@ const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\x0esvid_not_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fsvidNotAfter\x12.\n" +
 	"\brefusals\x18\x05 \x03(\v2\x12.fealty.v1.RefusalR\brefusals\x12E\n" +
 	"\x10autonomous_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0fautonomousUntil\x12%\n" +
-	"\x0eautonomy_limit\x18\a \x01(\tR\rautonomyLimit\"\xd5\x01\n" +
+	"\x0eautonomy_limit\x18\a \x01(\tR\rautonomyLimit\x12\x16\n" +
+	"\x06resync\x18\b \x03(\tR\x06resync\"\xd5\x01\n" +
 	"\fHeldSnapshot\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +

@@ -1,0 +1,551 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// Limits on what is fetched. The exact size of a content is known before any of it
+// is: it is signed.
+const (
+	// A content has to be there after fetchGrace and the time that its bytes take at
+	// fetchRate. It comes in lumps: each fetchWindow has to bring half of that.
+	fetchGrace  = 5 * time.Second
+	fetchRate   = 8 << 10 // bytes in a second
+	fetchWindow = 10 * time.Second
+	// cycleTime and maxCycleBytes bound one round of asking sources, whatever they
+	// have; maxNotices what one of them says in it.
+	cycleTime     = 10 * time.Minute
+	maxCycleBytes = 4 * snapshot.MaxContent
+	maxNotices    = 64
+)
+
+// notice is an envelope as a source gave it: with its content, without, or with a
+// patch.
+type notice struct {
+	scope string // what the source calls it: a hint
+	raw   []byte // the encoding of a snapshot.Signed
+}
+
+// source is somebody who may have what is signed for the node. Nothing that it gives
+// is trusted, and an error of it is no news from it: others are asked. One that is an
+// io.Closer is closed after the round for which it was made.
+type source interface {
+	// Name says where it is, such as "coordinator c1.example:7443". It tells no secret.
+	Name() string
+
+	// From says what it is.
+	From() origin
+
+	// News returns what is newer than what the node holds, as far as the source can
+	// tell, or all that it has for the node. In which order does not matter. It ends
+	// with ctx.
+	News(ctx context.Context, have []*fealtyv1.HeldSnapshot) ([]notice, error)
+
+	// Content opens the content of scope with this hash, which has size bytes. The
+	// caller reads no more than one byte above that. Opening and reading end with ctx.
+	Content(ctx context.Context, scope snapshot.Scope, hash snapshot.Digest, size int) (io.ReadCloser, error)
+}
+
+// closeAll ends the connections of sources that are done with.
+func closeAll(sources []source) {
+	for _, s := range sources {
+		if c, ok := s.(io.Closer); ok {
+			_ = c.Close() // it was only read from
+		}
+	}
+}
+
+// fetchReason says what was wrong with a content that a source gave, in one word: a
+// metric label beside the reasons of package snapshot.
+type fetchReason string
+
+const (
+	fetchTruncated   fetchReason = "truncated"   // it ended before its size
+	fetchOversized   fetchReason = "oversized"   // it went on after its size
+	fetchSlow        fetchReason = "slow"        // it came at less than fetchRate
+	fetchAltered     fetchReason = "altered"     // it is not of the hash
+	fetchUnavailable fetchReason = "unavailable" // nobody had it
+)
+
+// fetchError says why a source did not give a content.
+type fetchError struct {
+	Source string
+	Reason fetchReason
+	Err    error
+}
+
+func (e *fetchError) Error() string { return e.Source + ": " + e.Err.Error() }
+func (e *fetchError) Unwrap() error { return e.Err }
+
+// errSlow ends a transfer.
+var errSlow = fmt.Errorf("less than %d KiB a second", fetchRate>>10)
+
+// objectTime is how long the transfer of a content may take.
+func objectTime(size int) time.Duration {
+	return fetchGrace + time.Duration(size)*time.Second/fetchRate
+}
+
+// fetch gets one content from s, exactly: another size, another hash and a transfer
+// that crawls are errors, all of them a [*fetchError].
+func fetch(ctx context.Context, s source, scope snapshot.Scope, hash snapshot.Digest, size int) ([]byte, error) {
+	fail := func(reason fetchReason, err error) ([]byte, error) { return nil, &fetchError{s.Name(), reason, err} }
+	caller := ctx
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	deadline := time.AfterFunc(objectTime(size), func() { cancel(errSlow) })
+	defer deadline.Stop()
+	r, err := s.Content(ctx, scope, hash, size)
+	if err != nil {
+		if caller.Err() == nil && errors.Is(context.Cause(ctx), errSlow) {
+			return fail(fetchSlow, errSlow)
+		}
+		return fail(fetchUnavailable, err)
+	}
+	defer r.Close()
+	p := &pace{r: r, cancel: cancel}
+	p.watch()
+	defer p.stop()
+	// One byte more than there are tells who has more from who has enough. What is
+	// kept grows with what comes.
+	content, err := io.ReadAll(io.LimitReader(p, int64(size)+1))
+	switch {
+	case caller.Err() != nil:
+		return fail(fetchUnavailable, caller.Err())
+	case errors.Is(context.Cause(ctx), errSlow):
+		return fail(fetchSlow, fmt.Errorf("%w: %d bytes of %d came", errSlow, len(content), size))
+	case len(content) > size:
+		return fail(fetchOversized, fmt.Errorf("more than the %d bytes that are signed", size))
+	case err != nil && len(content) == 0:
+		return fail(fetchUnavailable, err)
+	case err != nil:
+		return fail(fetchTruncated, fmt.Errorf("it broke off after %d of %d bytes: %w", len(content), size, err))
+	case len(content) < size:
+		return fail(fetchTruncated, fmt.Errorf("it ended after %d of %d bytes", len(content), size))
+	case snapshot.DigestOf(content) != hash:
+		return fail(fetchAltered, errors.New("it is not the content that is signed"))
+	}
+	return content, nil
+}
+
+// pace ends a transfer that brings too little in a window.
+type pace struct {
+	r      io.Reader
+	cancel context.CancelCauseFunc
+	came   atomic.Int64
+
+	mu    sync.Mutex
+	timer *time.Timer // nil: stopped; guarded by mu
+	seen  int64       // when the window began; guarded by mu
+}
+
+func (p *pace) Read(b []byte) (int, error) {
+	n, err := p.r.Read(b)
+	p.came.Add(int64(n))
+	return n, err
+}
+
+func (p *pace) watch() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timer = time.AfterFunc(fetchWindow, p.look)
+}
+
+// look is called at the end of each window.
+func (p *pace) look() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	came := p.came.Load()
+	switch {
+	case p.timer == nil:
+	case came-p.seen < int64(fetchRate*fetchWindow/time.Second/2):
+		p.cancel(errSlow)
+	default:
+		p.seen = came
+		p.timer.Reset(fetchWindow)
+	}
+}
+
+func (p *pace) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.timer != nil {
+		p.timer.Stop()
+		p.timer = nil
+	}
+}
+
+// form says how the node came to a content. It is a metric label.
+type form string
+
+const (
+	formWhole  form = "whole"  // it came with its header
+	formHeld   form = "held"   // the node had it already
+	formPatch  form = "patch"  // it was made of what is active
+	formPulled form = "pulled" // it was pulled by its hash
+)
+
+// intake takes in what one source says. It belongs to one goroutine.
+type intake struct {
+	a    *Agent
+	from origin
+	// sources are asked for contents, in their order.
+	sources func() []source
+	// pull gets the content that is lacking, later. Nil: it is got at once.
+	pull func(lacking)
+	// left is how many bytes may still be pulled; nil: there is no bound but that of
+	// each of them.
+	left *int
+	// waiting are notices without their content that were refused for want of what may
+	// follow, by scope.
+	waiting map[string]notice
+	// missed is set if a content was not got.
+	missed bool
+}
+
+// lacking is a notice whose header was verified and whose content is not here.
+type lacking struct {
+	notice
+	signed *snapshot.Signed
+	header snapshot.Header
+}
+
+// take verifies a notice, gets the content that it lacks, and activates it. Refusals
+// are recorded and are no error; the error is one of the disk, or ctx's.
+func (in *intake) take(ctx context.Context, n notice) error {
+	before := in.a.beliefs.Load()
+	if err := in.takeOne(ctx, n); err != nil {
+		return err
+	}
+	after := in.a.beliefs.Load()
+	if !slices.ContainsFunc(foundations, func(s snapshot.Scope) bool { return before.held[s] != after.held[s] }) {
+		return nil
+	}
+	// What came before what it needs gets a second look.
+	waiting := in.waiting
+	in.waiting = nil
+	for _, scope := range scopes {
+		if n, ok := waiting[string(scope)]; ok {
+			if err := in.takeOne(ctx, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (in *intake) takeOne(ctx context.Context, n notice) error {
+	a := in.a
+	signed, err := snapshot.Unmarshal(n.raw)
+	if err != nil || len(signed.Content) > 0 {
+		return in.finish(ctx, n.scope, n.raw, formWhole) // bad bytes are refused there, too
+	}
+	b := a.beliefs.Load()
+	checked, err := a.check(b, signed)
+	if err != nil {
+		r := refusalOf(n.scope, err, a.now())
+		if waits(snapshot.Scope(r.Scope), snapshot.Reason(r.Reason)) {
+			if in.waiting == nil {
+				in.waiting = make(map[string]notice)
+			}
+			in.waiting[r.Scope] = n
+		}
+		return a.decline(ctx, r, err, n.raw)
+	}
+	if checked == nil {
+		return nil // in use already
+	}
+	l := lacking{n, signed, checked.Header()}
+	scope := l.header.ScopeType
+	if len(signed.Patch) > 0 {
+		var active *snapshot.Verified
+		if h := b.held[scope]; h != nil {
+			active = h.v
+		}
+		_, content, err := checked.CompletePatch(active, signed.Patch)
+		if err != nil {
+			a.resyncs.want(scope)
+			return a.decline(ctx, refusalOf(n.scope, err, a.now()), err, n.raw)
+		}
+		return in.complete(ctx, l, content, formPatch)
+	}
+	if content := a.contentAtHand(b, scope, l.header.ContentHash); content != nil {
+		return in.complete(ctx, l, content, formHeld)
+	}
+	if in.pull != nil {
+		in.pull(l)
+		return nil
+	}
+	return in.pullNow(ctx, l)
+}
+
+// pullNow gets what l lacks from the first source that has it, and activates it.
+func (in *intake) pullNow(ctx context.Context, l lacking) error {
+	a, h := in.a, &l.header
+	refused := func(reason fetchReason, err error) error {
+		return a.decline(ctx, refusal{Scope: string(h.ScopeType), Reason: string(reason), Detail: clip(err.Error(), maxDetailBytes), At: a.now().UTC()}, err, l.raw)
+	}
+	last := errors.New("there is no source to ask")
+	for _, s := range in.sources() {
+		if in.left != nil {
+			if *in.left < h.ContentSize {
+				last = fmt.Errorf("a round pulls no more than %d bytes", maxCycleBytes)
+				break
+			}
+			*in.left -= h.ContentSize
+		}
+		content, err := fetch(ctx, s, h.ScopeType, h.ContentHash, h.ContentSize)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err == nil {
+			return in.complete(ctx, l, content, formPulled)
+		}
+		a.log.LogAttrs(ctx, slog.LevelInfo, "a content was not got", slog.String("scope", string(h.ScopeType)), slog.String("reason", oneLine(err)))
+		last = err
+		if e, ok := errors.AsType[*fetchError](err); ok && e.Reason != fetchUnavailable {
+			if err := refused(e.Reason, err); err != nil {
+				return err
+			}
+		}
+	}
+	in.missed = true
+	return refused(fetchUnavailable, last)
+}
+
+// complete activates a snapshot with the content that it came without. All of it is
+// verified again: time passed.
+func (in *intake) complete(ctx context.Context, l lacking, content []byte, how form) error {
+	raw, err := l.signed.With(content).Marshal()
+	if err != nil {
+		return in.a.decline(ctx, refusalOf(l.scope, err, in.a.now()), err, l.raw)
+	}
+	return in.finish(ctx, string(l.header.ScopeType), raw, how)
+}
+
+// finish verifies and activates what is whole.
+func (in *intake) finish(ctx context.Context, hint string, raw []byte, how form) error {
+	a, scope, label := in.a, snapshot.Scope(hint), hint
+	if !known(scope) {
+		label = "other" // what a sender makes up must not become a label
+	}
+	a.metrics.received.WithLabelValues(label, string(how)).Inc()
+	before := a.beliefs.Load().held[scope]
+	if err := a.takeAll(ctx, in.from, offer{hint, raw}); err != nil {
+		return err
+	}
+	if a.beliefs.Load().held[scope] != before {
+		a.resyncs.done(scope)
+	}
+	return nil
+}
+
+// check verifies the header of what came without its content; nil if there is
+// nothing new in it. Errors are a [*snapshot.RejectedError].
+func (a *Agent) check(b *beliefs, signed *snapshot.Signed) (*snapshot.Checked, error) {
+	trust, now := a.self().trust(b), a.now()
+	checked, err := snapshot.VerifyHeader(signed, trust, b.marks, now)
+	if r, ok := errors.AsType[*snapshot.RejectedError](err); ok && r.Reason == snapshot.ReasonUnchanged {
+		// Accepted before. If it is not in use, something kept it from being used.
+		checked, err = snapshot.RecheckHeader(signed, trust, b.marks, now)
+		if err == nil && b.uses(checked) {
+			return nil, nil
+		}
+	}
+	if err == nil {
+		err = vouched(b, checked.Header().ScopeType)
+	}
+	return checked, err
+}
+
+// uses reports whether what was checked is in use, under its record or a newer one.
+func (b *beliefs) uses(c *snapshot.Checked) bool {
+	h := b.held[c.Header().ScopeType]
+	if h == nil || h.v.HeaderDigest() != c.HeaderDigest() {
+		return false
+	}
+	is, _ := h.v.Record()
+	came, _ := c.Record()
+	return cmp.Or(cmp.Compare(is.AuthorityEpoch, came.AuthorityEpoch), cmp.Compare(is.Generation, came.Generation)) >= 0
+}
+
+// contentAtHand returns the content of scope with this hash, if it is in use or on
+// disk, else nil.
+func (a *Agent) contentAtHand(b *beliefs, scope snapshot.Scope, hash snapshot.Digest) []byte {
+	if h := b.held[scope]; h != nil && h.v.Header().ContentHash == hash {
+		return []byte(h.v.ContentJSON())
+	}
+	for _, place := range []string{active, previous} {
+		raw, err := a.store.read(snapshotName(scope, place), snapshot.MaxSigned)
+		if err != nil {
+			continue
+		}
+		if s, err := snapshot.Unmarshal(raw); err == nil && snapshot.DigestOf(s.Content) == hash {
+			return s.Content
+		}
+	}
+	return nil
+}
+
+// decline records that what came without its content was not taken.
+func (a *Agent) decline(ctx context.Context, r refusal, cause error, raw []byte) error {
+	release, err := a.activation.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	a.note(ctx, r, cause, raw)
+	return nil
+}
+
+// puller pulls the contents that a stream announces, beside it: what is large or slow
+// holds up no other news. Of each scope it gets the newest alone, and what it did not
+// get it tries again.
+type puller struct {
+	a       *Agent
+	from    origin
+	sources func() []source
+
+	mu   sync.Mutex
+	want map[snapshot.Scope]lacking // guarded by mu
+	kick chan struct{}              // capacity 1
+}
+
+func newPuller(a *Agent, from origin, sources func() []source) *puller {
+	return &puller{a: a, from: from, sources: sources, want: make(map[snapshot.Scope]lacking), kick: make(chan struct{}, 1)}
+}
+
+func (p *puller) add(l lacking) {
+	p.mu.Lock()
+	p.want[l.header.ScopeType] = l
+	p.mu.Unlock()
+	poke(p.kick)
+}
+
+// again adds what was not got, unless something newer is wanted.
+func (p *puller) again(missed []lacking) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range missed {
+		if _, ok := p.want[l.header.ScopeType]; !ok {
+			p.want[l.header.ScopeType] = l
+		}
+	}
+}
+
+// next takes what is wanted of the first scope.
+func (p *puller) next() (lacking, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, scope := range scopes {
+		if l, ok := p.want[scope]; ok {
+			delete(p.want, scope)
+			return l, true
+		}
+	}
+	return lacking{}, false
+}
+
+// run pulls until ctx ends. The error is one of the disk, or ctx's.
+func (p *puller) run(ctx context.Context) error {
+	var pause backoff
+	for {
+		var missed []lacking
+		for l, ok := p.next(); ok; l, ok = p.next() {
+			// It is judged anew: it waited, and may be overtaken or here by now.
+			sources := p.sources()
+			in := &intake{a: p.a, from: p.from, sources: func() []source { return sources }}
+			err := in.take(ctx, l.notice)
+			closeAll(sources)
+			if err != nil {
+				return err
+			}
+			if in.missed {
+				missed = append(missed, l)
+			} else {
+				pause.reset()
+			}
+		}
+		if len(missed) > 0 {
+			if err := sleep(ctx, pullRetry+pause.next(), nil); err != nil {
+				return err
+			}
+			p.again(missed)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-p.kick:
+		}
+	}
+}
+
+// pullRetry is the least pause after a content that nobody gave.
+const pullRetry = 5 * time.Second
+
+// resyncs are the scopes of which the whole content is to be asked for, because a
+// patch did not fit. It is asked for at once and then ever more rarely: who sends
+// such patches again and again is not to be kept busy by it.
+type resyncs struct {
+	now func() time.Time
+
+	mu     sync.Mutex
+	scopes map[snapshot.Scope]*resync // guarded by mu
+}
+
+type resync struct {
+	pause time.Duration // after the next time; 0: it was never asked for
+	next  time.Time
+}
+
+// Pauses between asking for the whole of a scope.
+const (
+	resyncPause    = time.Minute
+	maxResyncPause = time.Hour
+)
+
+func (r *resyncs) want(scope snapshot.Scope) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.scopes == nil {
+		r.scopes = make(map[snapshot.Scope]*resync)
+	}
+	if r.scopes[scope] == nil {
+		r.scopes[scope] = &resync{pause: resyncPause, next: r.now()}
+	}
+}
+
+// done ends the wish for a scope, of which something newer is in use.
+func (r *resyncs) done(scope snapshot.Scope) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.scopes, scope)
+}
+
+// due returns the scopes to ask for now, and counts that as asking.
+func (r *resyncs) due() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	var out []string
+	for _, scope := range scopes {
+		// A clock that was set back must not keep it from asking.
+		if s := r.scopes[scope]; s != nil && (!now.Before(s.next) || s.next.Sub(now) > s.pause) {
+			out = append(out, string(scope))
+			s.next, s.pause = now.Add(s.pause), min(2*s.pause, maxResyncPause)
+		}
+	}
+	return out
+}

@@ -1,0 +1,115 @@
+package agent
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// generation of the record over the node_runtime in use at a; 0 without one.
+func generation(a *Agent) uint64 {
+	if h := a.beliefs.Load().held[snapshot.ScopeNodeRuntime]; h != nil {
+		r, _ := h.v.Record()
+		return r.Generation
+	}
+	return 0
+}
+
+// A stream that stands and brings nothing is found out before what the node holds is
+// stale: it asks, takes what it is told, and leaves the stream.
+func TestHalfOpenStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, "a.example:1", "b.example:2")
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		m := f.member(a.me.ID)
+		f.send(asNews(f.runtime(&m)))
+		stop := n.run(a)
+		time.Sleep(10 * time.Second)
+		first := generation(a)
+		if first == 0 {
+			t.Fatal("no node_runtime")
+		}
+		f.do(func() {
+			f.extra = nil
+			f.poll = func(*fealtyv1.PollRequest) []*fealtyv1.SignedSnapshot {
+				return []*fealtyv1.SignedSnapshot{f.runtime(&m)}
+			}
+		})
+		time.Sleep(13 * time.Minute)
+		if f.count(&f.polls) != 0 {
+			t.Error("it asked while what it holds was fresh")
+		}
+		time.Sleep(2 * time.Minute)
+		if f.count(&f.polls) != 1 || generation(a) <= first {
+			t.Errorf("%d polls, generation %d after %d", f.count(&f.polls), generation(a), first)
+		}
+		time.Sleep(10 * time.Second)
+		if f.count(&f.hellos) != 2 || !a.status.view().connected {
+			t.Errorf("%d streams, connected %v", f.count(&f.hellos), a.status.view().connected)
+		}
+		for range 20 {
+			time.Sleep(time.Minute)
+			if got := a.beliefs.Load().overall(a.now()); got != snapshot.Fresh {
+				t.Fatalf("it is %s", got)
+			}
+		}
+		_ = stop()
+	})
+}
+
+// Who has nothing to say, or lies, is not asked all the time, and the next one is.
+func TestAsksOthersRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, "a.example:1", "b.example:2", "c.example:3")
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		m := f.member(a.me.ID)
+		f.send(asNews(f.runtime(&m)))
+		f.do(func() {
+			f.poll = func(*fealtyv1.PollRequest) []*fealtyv1.SignedSnapshot {
+				return []*fealtyv1.SignedSnapshot{{Scope: "node_runtime", Envelope: []byte("garbage")}}
+			}
+		})
+		stop := n.run(a)
+		time.Sleep(2*time.Hour + 15*time.Minute)
+		// 15 minutes of quiet, then pauses that double up to five minutes, three sources each.
+		if got := f.count(&f.polls); got < 3*20 || got > 3*45 {
+			t.Errorf("%d polls in two hours", got)
+		}
+		if got := testutil.ToFloat64(a.metrics.asked.WithLabelValues("coordinator", "none")); got != float64(f.count(&f.polls)) {
+			t.Errorf("%v counted", got)
+		}
+		if a.beliefs.Load().overall(a.now()) == snapshot.Fresh || generation(a) == 0 {
+			t.Error("it believed a lie, or dropped what it had")
+		}
+		_ = stop()
+	})
+}
+
+// Without a coordinator nothing of the round outlives it.
+func TestRoundsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		defer a.Close()
+		f.do(func() { f.down["all"] = true })
+		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+		a.inquire(ctx)
+		if took := time.Since(began); took > newsTime {
+			t.Errorf("a round took %v", took)
+		}
+		cancel()
+	})
+}
