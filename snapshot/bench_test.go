@@ -4,6 +4,8 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -39,16 +41,29 @@ func (f *fleet) publishAmong(d *Draft, n int) *Signed {
 // machine does falls on all of them alike.
 func BenchmarkVerify(b *testing.B) {
 	f := newFleet(b)
-	for _, c := range []struct {
+	type verified struct {
 		name   string
 		signed *Signed
-	}{
-		{"node_runtime", f.publishAmong(must(Compose(f.bootstrapHeader(), f.runtimeContent())), 1000)},
-		{"4KiB", f.sized(b, 4<<10)},
-		{"64KiB", f.sized(b, 64<<10)},
-	} {
+		trust  Trust
+	}
+	cases := []verified{
+		{"node_runtime", f.publishAmong(must(Compose(f.bootstrapHeader(), f.runtimeContent())), 1000), f.trust()},
+		{"node_bootstrap/4KiB", f.sized(b, 4<<10), f.trust()},
+		{"node_bootstrap/64KiB", f.sized(b, 64<<10), f.trust()},
+	}
+	for _, s := range f.samples(b) {
+		if !ruleOf(s.content.scope()).increments {
+			continue
+		}
+		for _, size := range []int{4 << 10, 64 << 10} {
+			large := sample{s.name, s.roles, large(b, s, size)}
+			signed := f.publishAmong(must(Compose(f.headerOf(large), large.content)), 1000)
+			cases = append(cases, verified{fmt.Sprintf("%s/%dKiB", strings.ReplaceAll(s.name, " ", "_"), size>>10), signed, f.trustOf(s)})
+		}
+	}
+	for _, c := range cases {
 		b.Run(c.name, func(b *testing.B) {
-			s, trust := c.signed, f.trust()
+			s, trust := c.signed, c.trust
 			message := PAE(TypePublication, testCluster, s.Publication.Record)
 			what := []struct {
 				name string
@@ -60,7 +75,7 @@ func BenchmarkVerify(b *testing.B) {
 				}, time.Hour},
 				// All but the decoding of the content: checks 1 to 9.
 				{"envelope", func() bool {
-					_, err := verify(checks[:len(checks)-3], &verification{signed: s, trust: trust, now: f.now})
+					_, err := verify(checks[:firstOfContent+1], &verification{signed: s, trust: trust, now: f.now})
 					return err == nil
 				}, time.Hour},
 				{"verify", func() bool { _, err := Verify(s, trust, Marks{}, f.now); return err == nil }, time.Hour},
@@ -78,6 +93,85 @@ func BenchmarkVerify(b *testing.B) {
 				b.ReportMetric(float64(w.best.Nanoseconds()), w.name+"-ns")
 				b.ReportMetric(float64(w.best)/float64(what[0].best), w.name+"/floor")
 			}
+		})
+	}
+}
+
+// large is a content as that of s with so many records that it has some size bytes:
+// its records again and again, under other names.
+func large(tb testing.TB, s sample, size int) Content {
+	tb.Helper()
+	rule := ruleOf(s.content.scope())
+	parts := partsOf(tb, rule.scope, must(encode(s.content)))
+	out, n := slices.Clone(parts), 0
+	for i := 0; n < size; i++ {
+		p := parts[i%len(parts)]
+		if !rule.sections[p.section].records {
+			continue
+		}
+		p.record = fmt.Sprintf("%s-%05d", p.record, i)
+		out, n = append(out, p), n+len(p.record)+len(p.value)+4
+	}
+	slices.SortFunc(out, part.compare)
+	c := rule.content()
+	must(decode(string(contentOf(rule, out)), c))
+	return c
+}
+
+// BenchmarkIncrement makes a patch of one record of 64 KiB, and verifies it as a node
+// does that holds the base, and compares with signature and hash of the whole.
+func BenchmarkIncrement(b *testing.B) {
+	f := newFleet(b)
+	for _, s := range f.samples(b) {
+		if !ruleOf(s.content.scope()).increments {
+			continue
+		}
+		b.Run(s.name, func(b *testing.B) {
+			scope, trust := s.content.scope(), f.trustOf(s)
+			l := f.line(s)
+			base := l.publish(large(b, s, 64<<10))
+			active := f.mustVerify(b, base, trust)
+			parts := partsOf(b, scope, base.Content)
+			less := ruleOf(scope).content()
+			must(decode(string(contentOf(ruleOf(scope), slices.Delete(parts, 1, 2))), less))
+			whole := l.publish(less)
+			sent := asPatch(b, scope, whole, base.Content)
+			message := PAE(TypePublication, testCluster, whole.Publication.Record)
+			what := []struct {
+				name string
+				run  func() bool
+				best time.Duration
+			}{
+				{"floor", func() bool {
+					return ed25519.Verify(public(f.keys[0]), message, whole.Publication.Signatures[0].Bytes) && sha256.Sum256(whole.Content) != [32]byte{}
+				}, time.Hour},
+				{"diff", func() bool { _, ok := Diff(scope, base.Content, whole.Content); return ok }, time.Hour},
+				{"apply", func() bool {
+					_, msg := ruleOf(scope).applied(active.text, sent.Patch, len(whole.Content))
+					return msg == ""
+				}, time.Hour},
+				{"verify", func() bool {
+					c, err := VerifyHeader(sent, trust, Marks{}, f.now)
+					if err == nil {
+						_, _, err = c.CompletePatch(active, sent.Patch)
+					}
+					return err == nil
+				}, time.Hour},
+			}
+			for b.Loop() {
+				for i := range what {
+					start := time.Now()
+					if !what[i].run() {
+						b.Fatal(what[i].name)
+					}
+					what[i].best = min(what[i].best, time.Since(start))
+				}
+			}
+			for _, w := range what {
+				b.ReportMetric(float64(w.best.Nanoseconds()), w.name+"-ns")
+			}
+			b.ReportMetric(float64(what[3].best)/float64(what[0].best), "verify/floor")
+			b.ReportMetric(float64(len(whole.Content))/float64(len(sent.Patch)), "whole/patch-bytes")
 		})
 	}
 }

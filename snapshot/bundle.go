@@ -99,7 +99,7 @@ func walkID(c *codec, id *identity.ID) {
 		c.text(&s, maxID)
 		return
 	}
-	if !c.skip(`"`) {
+	if !c.skipByte('"') {
 		c.fail("want an identity, found %.32q", c.in[c.pos:min(len(c.in), c.pos+32)])
 		return
 	}

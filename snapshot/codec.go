@@ -32,6 +32,9 @@ type codec struct {
 	err     error  // the first failure; nothing happens after it
 	secret  string // the first kind of raw secret in a string; see findSecret
 	quiet   bool   // no secret is looked for; see plain
+
+	scratch []string // of names, while they are read
+	free    []string // room for the names of the next lists; see names
 }
 
 // walker is a value with a canonical form.
@@ -83,31 +86,40 @@ func (c *codec) skip(t string) bool {
 	return false
 }
 
-// token writes or requires t.
-func (c *codec) token(t string) {
+// skipByte moves over b if it comes next.
+func (c *codec) skipByte(b byte) bool {
+	if c.err == nil && c.pos < len(c.in) && c.in[c.pos] == b {
+		c.pos++
+		return true
+	}
+	return false
+}
+
+// token writes or requires b.
+func (c *codec) token(b byte) {
 	switch {
 	case c.err != nil:
 	case !c.reading:
-		c.out = append(c.out, t...)
-	case !c.skip(t):
-		c.fail("want %s, found %.32q", t, c.in[c.pos:min(len(c.in), c.pos+32)])
+		c.out = append(c.out, b)
+	case !c.skipByte(b):
+		c.fail("want %c, found %.32q", b, c.in[c.pos:min(len(c.in), c.pos+32)])
 	}
 }
 
 func (c *codec) begin() {
-	c.token("{")
+	c.token('{')
 	c.first = true
 }
 
 func (c *codec) end() {
-	c.token("}")
+	c.token('}')
 	c.first = false
 }
 
 // member writes or requires the name of the next member.
 func (c *codec) member(name string) {
 	if !c.first {
-		c.token(",")
+		c.token(',')
 	}
 	c.first = false
 	if c.err != nil {
@@ -199,7 +211,7 @@ func hasOdd(s string) bool {
 
 // scan reads a string literal.
 func (c *codec) scan() (s string, odd bool) {
-	if !c.skip(`"`) {
+	if !c.skipByte('"') {
 		c.fail("want a string, found %.32q", c.in[c.pos:min(len(c.in), c.pos+32)])
 		return "", false
 	}
@@ -309,7 +321,9 @@ const maxSeconds = 1<<31 - 1
 func (c *codec) boolean(v *bool) {
 	switch {
 	case !c.reading:
-		c.token(strconv.FormatBool(*v))
+		if c.err == nil {
+			c.out = strconv.AppendBool(c.out, *v)
+		}
 	case c.skip("true"):
 		*v = true
 	case c.skip("false"):
@@ -386,22 +400,22 @@ func (c *codec) blob(v *[]byte, limit int) {
 
 // list is an array of at most limit elements.
 func list[T any](c *codec, v *[]T, limit int, elem func(*codec, *T)) {
-	c.token("[")
+	c.token('[')
 	if !c.reading {
 		if len(*v) > limit {
 			c.fail("a list of %d, limit %d", len(*v), limit)
 		}
 		for i := range *v {
 			if i > 0 {
-				c.token(",")
+				c.token(',')
 			}
 			elem(c, &(*v)[i])
 		}
-		c.token("]")
+		c.token(']')
 		return
 	}
-	*v = nil
-	if c.skip("]") {
+	*v = (*v)[:0]
+	if c.skipByte(']') {
 		return
 	}
 	start := c.pos
@@ -412,16 +426,31 @@ func list[T any](c *codec, v *[]T, limit int, elem func(*codec, *T)) {
 		}
 		*v = grown(c, *v, limit, start)
 		elem(c, &(*v)[len(*v)-1])
-		if !c.skip(",") {
-			c.token("]")
+		if !c.skipByte(',') {
+			c.token(']')
 			return
 		}
 	}
 }
 
-// names is an array of strings.
+// names is an array of strings. A content has many of a few each: what is read is
+// cut from memory for several.
 func (c *codec) names(v *[]string, limit, each int) {
-	list(c, v, limit, func(c *codec, s *string) { c.text(s, each) })
+	name := func(c *codec, s *string) { c.text(s, each) }
+	if !c.reading {
+		list(c, v, limit, name)
+		return
+	}
+	c.scratch = c.scratch[:0]
+	list(c, &c.scratch, limit, name)
+	*v = nil
+	if n := len(c.scratch); n > 0 && c.err == nil {
+		if len(c.free) < n {
+			c.free = make([]string, max(n, 64))
+		}
+		*v, c.free = c.free[:n:n], c.free[n:]
+		copy(*v, c.scratch)
+	}
 }
 
 // keyed is a record that stands under its name.
@@ -457,10 +486,10 @@ func dict[T any, P keyed[T]](c *codec, v *[]T, limit int, valid func(string) boo
 	}
 	*v = nil
 	start, last := c.pos, ""
-	for c.err == nil && !strings.HasPrefix(c.in[c.pos:], "}") {
+	for c.err == nil && (c.pos == len(c.in) || c.in[c.pos] != '}') {
 		n := len(*v)
 		if n > 0 {
-			c.token(",")
+			c.token(',')
 		}
 		name := c.name(valid)
 		switch {
@@ -487,7 +516,7 @@ func (c *codec) name(valid func(string) bool) string {
 	if c.err == nil && !valid(s) {
 		c.fail("%.80q is no name of a record", s)
 	}
-	c.token(":")
+	c.token(':')
 	if c.err != nil {
 		return ""
 	}
@@ -499,7 +528,7 @@ func (c *codec) name(valid func(string) bool) string {
 // for what the rest of the input has room for, at the size that elements had so far,
 // and not for what a peer says it has.
 func grown[T any](c *codec, v []T, limit, start int) []T {
-	if n := len(v); n == cap(v) && n >= 32 {
+	if n := len(v); n == cap(v) && n >= 8 {
 		v = slices.Grow(v, 1+min(limit-n, (len(c.in)-c.pos)*n/(c.pos-start)))
 	}
 	var zero T

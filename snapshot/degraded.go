@@ -60,7 +60,7 @@ func (p *DegradedModePolicy) fault(*Header) string {
 	}
 	for _, t := range p.Trials {
 		switch {
-		case !slices.Contains(Scopes(), t.Scope):
+		case ruleOf(t.Scope) == nil:
 			return fmt.Sprintf("trials: %.40q is no scope", t.Scope)
 		case t.Duration <= 0 || t.Duration > MaxTrial:
 			return fmt.Sprintf("trials: %s for %v, want above 0 and at most %v", t.Scope, t.Duration, MaxTrial)

@@ -117,7 +117,12 @@ func find[T any, P owned[T]](records []T, name string) (int, bool) {
 // validLine reports whether s is 1 to limit bytes of printable ASCII without
 // spaces: an address, a URL, a path. What it means is decided where it is used.
 func validLine(s string, limit int) bool {
-	return s != "" && len(s) <= limit && strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) < 0
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= limit
 }
 
 // faultOfAddresses says why addresses cannot be tried in this order, or "".
@@ -140,7 +145,7 @@ func walkScopes(c *codec, v *[]Scope) {
 // faultOfScopes says why scopes are no sorted set of scopes, or "".
 func faultOfScopes(scopes []Scope) string {
 	for i, s := range scopes {
-		if !slices.Contains(Scopes(), s) {
+		if ruleOf(s) == nil {
 			return fmt.Sprintf("%.40q is no scope", s)
 		}
 		if i > 0 && scopes[i-1] >= s {

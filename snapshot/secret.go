@@ -72,9 +72,9 @@ func findSecret(s string, odd bool) string {
 		return ""
 	}
 	if !odd {
-		return findPlain(s)
+		return findIn(s, &plainStarts)
 	}
-	return findForms(s, lowerASCII(s))
+	return findIn(s, &formStarts)
 }
 
 // SecretIn says what kind of raw secret check 12 would find in text, or "". name
@@ -90,48 +90,36 @@ func SecretIn(name, text string) string {
 	return findSecret(text, true)
 }
 
-// plainForms are the forms of secretForms that are plain, and plainStarts their
-// first bytes.
-var plainForms, plainStarts = func() (forms []*secretForm, starts [256]bool) {
-	for i := range secretForms {
-		if f := &secretForms[i]; f.plain {
-			forms = append(forms, f)
-			starts[f.begin[0]] = true
-		}
-	}
-	return forms, starts
-}()
-
-// findPlain is findForms for the plain forms, in one pass: most strings of a
-// snapshot are names, and there are many.
-func findPlain(s string) string {
-	for i := range len(s) {
-		if !plainStarts[s[i]] {
-			continue
-		}
-		for _, f := range plainForms {
-			if rest, ok := strings.CutPrefix(s[i:], f.begin); ok && f.is(rest) {
-				return f.kind
-			}
-		}
-	}
-	return ""
-}
-
-func findForms(s, lower string) string {
+// formStarts are the forms of secretForms by their first byte, in either case for
+// those that fold; plainStarts are those of the plain ones.
+var formStarts, plainStarts = func() (all, plain [256][]*secretForm) {
 	for i := range secretForms {
 		f := &secretForms[i]
-		in := s
-		if f.fold {
-			in = lower
-		}
-		for at := 0; ; {
-			n := strings.Index(in[at:], f.begin)
-			if n < 0 {
-				break
+		for _, b := range []byte{f.begin[0], upperASCII(f.begin[0])} {
+			if b == f.begin[0] || f.fold {
+				all[b] = append(all[b], f)
 			}
-			at += n + len(f.begin)
-			if f.is == nil || f.is(s[at:]) {
+		}
+		if f.plain {
+			plain[f.begin[0]] = append(plain[f.begin[0]], f)
+		}
+	}
+	return all, plain
+}()
+
+func upperASCII(b byte) byte {
+	if 'a' <= b && b <= 'z' {
+		return b - 'a' + 'A'
+	}
+	return b
+}
+
+// findIn looks for the forms in one pass: a snapshot has many strings, and almost
+// all are names.
+func findIn(s string, starts *[256][]*secretForm) string {
+	for i := range len(s) {
+		for _, f := range starts[s[i]] {
+			if n := i + len(f.begin); n <= len(s) && (s[i:n] == f.begin || f.fold && equalFoldASCII(s[i:n], f.begin)) && (f.is == nil || f.is(s[n:])) {
 				return f.kind
 			}
 		}
@@ -139,15 +127,15 @@ func findForms(s, lower string) string {
 	return ""
 }
 
-// lowerASCII keeps every byte at its offset, which strings.ToLower does not.
-func lowerASCII(s string) string {
-	b := []byte(s)
-	for i := range b {
-		if 'A' <= b[i] && b[i] <= 'Z' {
-			b[i] += 'a' - 'A'
+// equalFoldASCII reports whether s, in lower case, is lower. The letters that
+// Unicode folds to ASCII ones are not those that programs look for.
+func equalFoldASCII(s, lower string) bool {
+	for i := range len(s) {
+		if b := s[i]; b != lower[i] && (b < 'A' || b > 'Z' || b-'A'+'a' != lower[i]) {
+			return false
 		}
 	}
-	return string(b)
+	return true
 }
 
 func atLeast(n int) func(string) bool {
@@ -176,9 +164,8 @@ var secretNames = []string{
 // secretName returns what a parameter holds by its name, whatever its value looks
 // like, or "".
 func secretName(name string) string {
-	name = lowerASCII(name)
 	for _, end := range secretNames {
-		if strings.HasSuffix(name, end) {
+		if n := len(name) - len(end); n >= 0 && strings.EqualFold(name[n:], end) {
 			return "value of a parameter named as a " + end
 		}
 	}
