@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"cmp"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -202,6 +203,25 @@ func (r Revocations) Revokes(kind RevokedKind, name string) bool {
 func (r Revocations) revokesKey(key []byte) bool {
 	_, found := slices.BinarySearchFunc(r.configKeys, DigestOf(key), compareDigests)
 	return found
+}
+
+// revokesKeyID reports whether the config key with this id is revoked.
+func (r Revocations) revokesKeyID(id string) bool {
+	return slices.ContainsFunc(r.configKeys, func(d Digest) bool { return hex.EncodeToString(d[:len(id)/2]) == id })
+}
+
+// Distrusts reports whether nothing speaks for v any more: every key that it was
+// trusted by is revoked. A key that merely left the bundle does not count.
+func (r Revocations) Distrusts(v *Verified) bool {
+	return v.record != nil && !slices.ContainsFunc(v.keys, func(id string) bool { return !r.revokesKeyID(id) })
+}
+
+// IdentityWith is [TrustBundle.Identity] with the identities and keys banned too that
+// r revokes.
+func (b TrustBundle) IdentityWith(r Revocations) (*identity.Bundle, error) {
+	b.BannedIDs = append(slices.Clone(b.BannedIDs), r.ids...)
+	b.BannedKeys = append(slices.Clone(b.BannedKeys), r.keys...)
+	return b.Identity()
 }
 
 // RevokesRole reports whether the member may not act in role any more.

@@ -448,6 +448,9 @@ func (a *Agent) settle(ctx context.Context, from origin, batch []taken) error {
 			return err
 		}
 	}
+	if batch[len(batch)-1].v.Header().ScopeType == snapshot.ScopeTrustBundle {
+		a.reconsider(ctx)
+	}
 	return nil
 }
 

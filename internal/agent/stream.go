@@ -411,11 +411,19 @@ func (a *Agent) held() []*fealtyv1.HeldSnapshot {
 			record, _ := h.v.Record()
 			out = append(out, &fealtyv1.HeldSnapshot{
 				Scope: string(scope), AuthorityEpoch: header.AuthorityEpoch, ConfigVersion: header.ConfigVersion, ContentHash: header.ContentHash[:],
-				Generation: record.Generation, Freshness: string(b.freshness(scope, now)),
+				Generation: record.Generation, Freshness: string(b.freshness(scope, now)), Signers: signersOf(h.v),
 			})
 		}
 	}
 	return out
+}
+
+// signersOf returns the ids of the config keys that v is trusted by.
+func signersOf(v *snapshot.Verified) []string {
+	if _, ok := v.Record(); !ok {
+		return nil // the config root key signs it
+	}
+	return v.SignerKeyIDs()
 }
 
 func refusalMessages(refusals []refusal) []*fealtyv1.Refusal {

@@ -36,6 +36,7 @@ type services struct {
 	reseed   fealtyv1.ReseedServiceClient
 	status   fealtyv1.StatusServiceClient
 	tokens   fealtyv1.TokenServiceClient
+	trust    fealtyv1.TrustServiceClient
 	local    bool // over the admin socket
 }
 
@@ -55,6 +56,7 @@ func (c *CLI) asking(cfg *config, f func(*services) error) error {
 		reseed:   fealtyv1.NewReseedServiceClient(l),
 		status:   fealtyv1.NewStatusServiceClient(l),
 		tokens:   fealtyv1.NewTokenServiceClient(l),
+		trust:    fealtyv1.NewTrustServiceClient(l),
 		local:    local,
 	})
 }

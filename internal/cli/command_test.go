@@ -49,9 +49,9 @@ func TestCommandsAreDescribed(t *testing.T) {
 
 // What changes something can be tried without, and what takes something away asks.
 func TestChangesCanBeTried(t *testing.T) {
-	changes := []string{"fealty manifest set", "fealty manifest reshare", "fealty manifest reseed", "fealty token create", "fealty token revoke", "fealty member drain", "fealty member undrain", "fealty member remove", "fealty member replace", "fealty member ban", "fealty member unban", "fealty recover"}
-	dangerous := []string{"fealty member remove", "fealty member replace", "fealty member ban", "fealty leave"}
-	waits := []string{"fealty join", "fealty member wait", "fealty member drain", "fealty recover"}
+	changes := []string{"fealty manifest set", "fealty manifest reshare", "fealty manifest reseed", "fealty token create", "fealty token revoke", "fealty member drain", "fealty member undrain", "fealty member remove", "fealty member replace", "fealty member ban", "fealty member unban", "fealty recover", "fealty trust rotate"}
+	dangerous := []string{"fealty member remove", "fealty member replace", "fealty member ban", "fealty leave", "fealty trust rotate"}
+	waits := []string{"fealty join", "fealty member wait", "fealty member drain", "fealty recover", "fealty trust rotate"}
 	for _, cmd := range commands() {
 		for flag, want := range map[string][]string{"dry-run": changes, "yes": dangerous, "wait": waits} {
 			if has := cmd.Flags().Lookup(flag) != nil; has != slices.Contains(want, cmd.CommandPath()) {

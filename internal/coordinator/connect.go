@@ -137,6 +137,7 @@ type delivery struct {
 	trust  *trustView                        // sent, or held
 	leaf   snapshot.Digest                   // of the node_runtime header that was sent
 	issued time.Time                         // of the record over it
+	keys   string                            // that signed that record, see keyIDs
 }
 
 func (d *delivery) send(m *fealtyv1.SignedSnapshot) error {
@@ -191,10 +192,11 @@ func (d *delivery) sendRuntime(ctx context.Context) error {
 	switch {
 	case d.issued.IsZero():
 		if h := d.held[string(snapshot.ScopeNodeRuntime)]; h.GetGeneration() == record.Generation && h.GetAuthorityEpoch() == p.headers[i].header.AuthorityEpoch {
-			d.leaf, d.issued = p.headers[i].leaf, record.IssuedAt
+			d.leaf, d.issued, d.keys = p.headers[i].leaf, record.IssuedAt, record.keyIDs()
 			return nil
 		}
-	case d.leaf == p.headers[i].leaf && record.IssuedAt.Sub(d.issued).Abs() < publicationRenew:
+	// A member may be waiting for what other keys sign: it drops what a revoked one did.
+	case d.leaf == p.headers[i].leaf && d.keys == record.keyIDs() && record.IssuedAt.Sub(d.issued).Abs() < publicationRenew:
 		return nil
 	}
 	m, err := p.message(i)
@@ -203,7 +205,7 @@ func (d *delivery) sendRuntime(ctx context.Context) error {
 		d.c.failures.log(ctx, d.c.log, slog.LevelError, "a node_runtime was not sent", slog.String("member", d.id.String()), slog.Any("err", err))
 		return nil
 	}
-	d.leaf, d.issued = p.headers[i].leaf, record.IssuedAt
+	d.leaf, d.issued, d.keys = p.headers[i].leaf, record.IssuedAt, record.keyIDs()
 	return d.send(m)
 }
 

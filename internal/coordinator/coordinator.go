@@ -447,6 +447,8 @@ func (c *Coordinator) conflicts(ctx context.Context, err error) bool {
 		c.checkHead(ctx)
 	case conflict.Key == freezeKey:
 		c.awaitThaw(ctx)
+	case conflict.Key == trustStateKey:
+		c.kickTrust() // what was decided may stand on the bundle of before
 	}
 	// Who lost to somebody once would lose again in step with them.
 	return sleep(ctx, mathrand.N(conflictPause)) == nil

@@ -29,6 +29,9 @@ type liveMember struct {
 	streams     int
 	release     string
 	held        []*fealtyv1.HeldVersion
+	bundle      bundleVersion // the trust bundle that it holds
+	under       []string      // the config keys that it trusts over all that it holds
+	bare        bool          // it holds nothing that config keys sign
 	lastRefusal string
 	svidEnd     *timestamppb.Timestamp // as it said; nil: it did not
 	aloneUntil  *timestamppb.Timestamp // as it said; nil: it did not
@@ -103,6 +106,7 @@ func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now t
 	if m.aloneUntil == nil {
 		m.aloneLimit = ""
 	}
+	m.bundle, m.under, m.bare = standsOn(r.GetHeld())
 	m.held = m.held[:0:0]
 	for i, h := range r.GetHeld() {
 		if i == maxHeldReported {
@@ -115,6 +119,39 @@ func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now t
 		f := r.GetRefusals()[n-1]
 		m.lastRefusal = clip(f.GetScope(), maxReleaseBytes) + ": " + clip(f.GetReason(), maxReleaseBytes) + ": " + clip(f.GetDetail(), maxDetailBytes)
 	}
+}
+
+// bundleVersion names a trust bundle.
+type bundleVersion struct{ epoch, version uint64 }
+
+// standsOn returns which trust bundle a member says that it holds, and the keys that
+// everything else stands on. A node_bootstrap counts until a node_runtime takes its
+// place.
+func standsOn(held []*fealtyv1.HeldSnapshot) (bundle bundleVersion, under []string, bare bool) {
+	held = held[:min(len(held), maxHeldReported)]
+	overtaken := slices.ContainsFunc(held, func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == string(snapshot.ScopeNodeRuntime) })
+	bare = true
+	for _, h := range held {
+		switch snapshot.Scope(h.GetScope()) {
+		case snapshot.ScopeTrustBundle:
+			bundle = bundleVersion{h.GetAuthorityEpoch(), h.GetConfigVersion()}
+			continue
+		case snapshot.ScopeNodeBootstrap:
+			if overtaken {
+				continue
+			}
+		}
+		signers := h.GetSigners()[:min(len(h.GetSigners()), snapshot.MaxSignatures)]
+		if bare {
+			bare = false
+			for _, id := range signers {
+				under = append(under, clip(id, maxReleaseBytes))
+			}
+			continue
+		}
+		under = slices.DeleteFunc(under, func(id string) bool { return !slices.Contains(signers, id) })
+	}
+	return bundle, under, bare
 }
 
 // message returns what is known of id, or nil.
@@ -230,6 +267,13 @@ func (x *memberIndex) at(path string) indexed {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.members[path]
+}
+
+// pathsAt returns all members, sorted, and until where the store was seen.
+func (x *memberIndex) pathsAt() ([]string, store.Revision) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.sorted), x.followed
 }
 
 // paths returns all members, sorted.

@@ -492,11 +492,20 @@ func signRecord(s *state, t *trustView, p *publication, generation uint64, now t
 func (t *trustView) signers(s *state, now time.Time) []crypto.Signer {
 	var out []crypto.Signer
 	for _, k := range slices.Backward(t.configKeys) {
-		if !now.Before(k.NotBefore) && now.Before(k.NotAfter) && len(out) < snapshot.MaxSignatures {
+		if k.signing(now) && len(out) < snapshot.MaxSignatures {
 			out = append(out, s.secrets.keys.ConfigSigning(k.Number))
 		}
 	}
 	return out
+}
+
+// keyIDs are the ids of the keys that signed the record in force, in one text.
+func (r publicationRecord) keyIDs() string {
+	ids := make([]string, len(r.Signatures))
+	for i, sig := range r.Signatures {
+		ids[i] = sig.KeyID
+	}
+	return strings.Join(ids, " ")
 }
 
 // signedBy reports whether the record in force is signed by the keys that would

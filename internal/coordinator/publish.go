@@ -130,6 +130,8 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 	}
 	ch := s.records.newChange(s.headVersion)
 	ch.put(publicationStateKey, p.state.version, after.state.value)
+	// Nothing is published under keys or revocations that are not in force any more.
+	ch.require(trustStateKey, store.Revision(t.version))
 	w.write(ch, p, after)
 	if err := c.faults.Hit("publish.before-commit"); err != nil {
 		return false, err

@@ -28,6 +28,7 @@ import (
 //	trust/ban/id/<kind>/<name>  a banned identity; kept until lifted
 //	trust/ban/key/<key id>      a banned key; kept for svid_ttl + rejoin_grace,
 //	                            in the bundle while a certificate can be valid
+//	rollout/<coordinator>       whom a coordinator heard confirm a config key; see rotate.go
 //	publication/…               what members are told; see publication.go
 //	sealed/…                    seed and mesh CA key, encrypted by a keeper
 //	seed/set/<transition>       which shares of the seed that transition made
@@ -268,8 +269,16 @@ type trustState struct {
 	// Roots are the roots that verifiers still accept, newest first: the one in
 	// force, and those that it took the place of.
 	Roots []rootState `json:"roots"`
-	// ConfigKeys are the config signing keys, by their number.
+	// ConfigKeys are the config signing keys, by their number, with those that are
+	// revoked and not over.
 	ConfigKeys []configKey `json:"config_keys"`
+	// LastConfigKey is the highest number that was ever used: none is used again.
+	LastConfigKey uint32 `json:"last_config_key,omitempty"`
+	// Rotation is the one that runs, and Rotated how the last one ended; see rotate.go.
+	Rotation *rotation `json:"rotation,omitempty"`
+	Rotated  *rotated  `json:"rotated,omitempty"`
+	// SeedEpoch is that of the seed which the config keys derive from.
+	SeedEpoch uint64 `json:"seed_epoch,omitempty"`
 	// Head is the transition that the state was last fitted to.
 	Head history.Hash `json:"head"`
 	// Bans are the bans that there are: a record that is absent has no MAC.

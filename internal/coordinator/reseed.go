@@ -53,8 +53,9 @@ const (
 var movedFamilies = []string{memberPrefix, countPrefix, publicationPrefix, trustPrefix}
 
 // endedFamilies are those that end with the root: a join token pins it, so that it
-// admits nobody under another one.
-var endedFamilies = []string{tokenUsePrefix, tokenPrefix}
+// admits nobody under another one, and all keys are other ones, so that nobody has
+// confirmed any.
+var endedFamilies = []string{tokenUsePrefix, tokenPrefix, rolloutPrefix}
 
 // prepared is a seed that waits for its signatures, in memory alone.
 type prepared struct {

@@ -120,6 +120,7 @@ func Services() []string {
 		fealtyv1.SnapshotService_ServiceDesc.ServiceName,
 		fealtyv1.StatusService_ServiceDesc.ServiceName,
 		fealtyv1.TokenService_ServiceDesc.ServiceName,
+		fealtyv1.TrustService_ServiceDesc.ServiceName,
 	}
 }
 
@@ -150,6 +151,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer) (*grpc.Server, error) {
 	fealtyv1.RegisterSnapshotServiceServer(services, snapshotServer{c: c})
 	fealtyv1.RegisterStatusServiceServer(services, statusServer{c: c})
 	fealtyv1.RegisterTokenServiceServer(services, tokenServer{c: c})
+	fealtyv1.RegisterTrustServiceServer(services, trustServer{c: c})
 	return server, gate.Table().CheckServer(server)
 }
 

@@ -40,6 +40,7 @@ type trustView struct {
 	contentHash snapshot.Digest
 	revocations snapshot.Digest
 	configKeys  []configKey // that the bundle lists, oldest first
+	rotation    *rotation   // the one that runs; nil: none
 	bundle      *identity.Bundle
 	signed      []byte // encoding of snapshot.Signed
 	issuedAt    time.Time
@@ -181,7 +182,7 @@ func compileTrust(s *state, in trustInput) (snapshot.TrustBundle, error) {
 			Algorithm: snapshot.AlgorithmTree,
 			Key:       s.configKey(k.Number),
 			NotBefore: k.NotBefore, NotAfter: k.NotAfter,
-			Scopes: configScopes(),
+			Revoked: !k.RevokedAt.IsZero(), Scopes: configScopes(),
 		})
 	}
 	for _, signer := range s.manifest.Signers.Keys {
@@ -252,7 +253,7 @@ func signTrust(s *state, in trustInput, now time.Time) (*trustView, error) {
 	}
 	return &trustView{
 		version: uint64(in.state.version), epoch: s.head.AuthorityEpoch, meshKey: s.meshKey,
-		contentHash: draft.Header().ContentHash, revocations: revocations, configKeys: slices.Clone(in.state.value.ConfigKeys),
+		contentHash: draft.Header().ContentHash, revocations: revocations, configKeys: slices.Clone(in.state.value.ConfigKeys), rotation: in.state.value.Rotation,
 		bundle: bundle, signed: raw, issuedAt: issued, rootChanges: s.rootChanges, rootEpoch: s.rootEpoch,
 	}, nil
 }
@@ -295,7 +296,15 @@ func nextTrustState(in trustInput, s *state, now time.Time) (trustState, bool) {
 	changed := in.outlived(now)
 	if len(t.ConfigKeys) == 0 {
 		t.ConfigKeys = []configKey{{Number: 1, NotBefore: now.Add(-10 * time.Minute), NotAfter: now.Add(configKeyLife)}}
+		t.LastConfigKey = 1
 		changed = true
+	}
+	if t.SeedEpoch != s.head.SeedEpoch {
+		// The numbers are of other keys now: nobody holds one that is revoked.
+		if t.SeedEpoch != 0 {
+			t.ConfigKeys = slices.DeleteFunc(slices.Clone(t.ConfigKeys), func(k configKey) bool { return !k.RevokedAt.IsZero() })
+		}
+		t.SeedEpoch, changed = s.head.SeedEpoch, true
 	}
 	keys := slices.Clone(t.MeshKeys)
 	keys = slices.DeleteFunc(keys, func(k meshKey) bool {
@@ -364,6 +373,8 @@ type trustDelta struct {
 	ban, unban []identity.ID
 	keys       []keyBan // banned, or banned for longer
 	forget     []identity.KeyID
+	// edit changes the state itself, which was read at version was. Nil: it does not.
+	edit func(t *trustState, was store.Revision) error
 }
 
 // banRoom says how much of the bundle's room for banned keys a change may use.
@@ -391,6 +402,11 @@ func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *change, d tr
 	next, changed := nextTrustState(in, s, c.now().UTC().Truncate(time.Second))
 	if !changed {
 		next.Change++
+	}
+	if d.edit != nil {
+		if err := d.edit(&next, was); err != nil {
+			return err
+		}
 	}
 	in = in.with(d, next)
 	next.Bans = in.sum()
@@ -546,7 +562,11 @@ func (c *Coordinator) followTrust(ctx context.Context, s *state) error {
 	defer tick.Stop()
 	for {
 		// A head that moved ends this state, and with it ctx.
-		if err := c.refreshTrust(ctx, s, true); err != nil && !c.conflicts(ctx, err) {
+		err := c.refreshTrust(ctx, s, true)
+		if err == nil {
+			err = c.followRotation(ctx, s)
+		}
+		if err != nil && !c.conflicts(ctx, err) {
 			return err
 		}
 		select {
@@ -633,6 +653,10 @@ type configKey struct {
 	Number    uint32    `json:"number"`
 	NotBefore time.Time `json:"not_before"`
 	NotAfter  time.Time `json:"not_after"`
+	// RevokedAt is set when somebody else may hold the key.
+	RevokedAt time.Time `json:"revoked_at,omitzero"`
+	RevokedBy string    `json:"revoked_by,omitempty"`
+	Reason    string    `json:"reason,omitempty"`
 }
 
 func (s *state) configRoot() ed25519.PublicKey {

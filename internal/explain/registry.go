@@ -45,6 +45,8 @@ const (
 	SignatureTwice       Code = "FE-H114"
 	SignatureFileBad     Code = "FE-H115"
 	ReseedUnprepared     Code = "FE-H120"
+	TrustRotating        Code = "FE-H130"
+	TrustFull            Code = "FE-H131"
 )
 
 // Join.
@@ -540,6 +542,29 @@ keys that derive from it. It is dropped after an hour, when the coordinator stop
 prepared. Nothing is lost by that: what was signed for it authorizes nothing else.`,
 	},
 
+	{
+		Code:  TrustRotating,
+		Title: "a config signing key is being replaced",
+		What:  "no other rotation was begun: key {key|before it} is replacing the config signing key",
+		Why:   "members still need the old key, until {deadline|its deadline} at the latest",
+		Do:    "wait until fealty trust show says that it ended; a key that was stolen is revoked at once, with --compromised",
+		Exit:  ExitConflict, GRPC: codes.FailedPrecondition,
+		Page: `
+At most two keys sign at once. ` + "`fealty trust show`" + ` names the members that the rotation waits for: those whose
+certificate is in date and who have not said that they hold everything under the new key. At the deadline the old key
+leaves whether they have or not. A member that was away is told when it comes back.`,
+	},
+	{
+		Code:  TrustFull,
+		Title: "the trust bundle has no room",
+		What:  "nothing was changed: the trust bundle cannot list more {what|entries}",
+		Why:   "the limit is {limit|reached}, and what is revoked stays in it",
+		Do:    "a new seed starts with an empty list of keys: fealty manifest reseed",
+		Exit:  ExitRefused, GRPC: codes.ResourceExhausted,
+		Page: `
+Revocations only accumulate: a bundle that left one out could be followed by one that trusts what was revoked. A revoked
+config signing key leaves the bundle when its validity ends; what is revoked by name stays for good.`,
+	},
 	{
 		Code:  JoinWrongCluster,
 		Title: "the join is for another cluster",

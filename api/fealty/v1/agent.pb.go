@@ -147,7 +147,10 @@ type HeldSnapshot struct {
 	Generation uint64 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
 	// "fresh", "stale", "degraded" or "expired"; empty for a node_bootstrap whose
 	// place a node_runtime took.
-	Freshness     string `protobuf:"bytes,6,opt,name=freshness,proto3" json:"freshness,omitempty"`
+	Freshness string `protobuf:"bytes,6,opt,name=freshness,proto3" json:"freshness,omitempty"`
+	// The ids of the config keys that signed it and that the member trusts; empty for a
+	// trust bundle.
+	Signers       []string `protobuf:"bytes,7,rep,name=signers,proto3" json:"signers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -222,6 +225,13 @@ func (x *HeldSnapshot) GetFreshness() string {
 		return x.Freshness
 	}
 	return ""
+}
+
+func (x *HeldSnapshot) GetSigners() []string {
+	if x != nil {
+		return x.Signers
+	}
+	return nil
 }
 
 // Refusal says what a member did not accept, and why.
@@ -510,7 +520,7 @@ const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\brefusals\x18\x05 \x03(\v2\x12.fealty.v1.RefusalR\brefusals\x12E\n" +
 	"\x10autonomous_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0fautonomousUntil\x12%\n" +
 	"\x0eautonomy_limit\x18\a \x01(\tR\rautonomyLimit\x12\x16\n" +
-	"\x06resync\x18\b \x03(\tR\x06resync\"\xd5\x01\n" +
+	"\x06resync\x18\b \x03(\tR\x06resync\"\xef\x01\n" +
 	"\fHeldSnapshot\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
@@ -519,7 +529,8 @@ const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x05 \x01(\x04R\n" +
 	"generation\x12\x1c\n" +
-	"\tfreshness\x18\x06 \x01(\tR\tfreshness\"O\n" +
+	"\tfreshness\x18\x06 \x01(\tR\tfreshness\x12\x18\n" +
+	"\asigners\x18\a \x03(\tR\asigners\"O\n" +
 	"\aRefusal\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +

@@ -1,0 +1,84 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// bundle returns the newest trust bundle that is known, be it one that may not be used
+// any more; nil without any.
+func (b *beliefs) bundle() *snapshot.Verified {
+	if h := b.held[snapshot.ScopeTrustBundle]; h != nil {
+		return h.v
+	}
+	return b.stale
+}
+
+// revocations are all that the node must not rely on.
+func (b *beliefs) revocations() snapshot.Revocations { return snapshot.RevocationsOf(b.bundle()) }
+
+// reconsider looks again at what is in use, by what is believed now. What only a
+// revoked key signed is not used any more: the one before takes its place if it stands
+// on another key, or nothing does. What stands on a key that left in a rotation stays:
+// what the next one signs is under way. Nothing changes on disk, where a start comes to
+// the same verdict. The caller holds a.activation.
+func (a *Agent) reconsider(ctx context.Context) {
+	b := a.beliefs.Load()
+	revoked := b.revocations()
+	for _, scope := range scopes {
+		h := b.held[scope]
+		if scope == snapshot.ScopeTrustBundle || h == nil {
+			continue
+		}
+		trust := a.self().trust(b)
+		if v, err := a.again(scope, h.raw, trust, b); err == nil {
+			b = b.with(scope, &held{v, h.raw}) // the same, with the keys that count now
+			continue
+		}
+		switch {
+		case revoked.Distrusts(h.v):
+			b = b.without(scope)
+			detail := "the key that signed it is revoked, and nothing takes its place yet"
+			if raw, err := a.store.read(snapshotName(scope, previous), snapshot.MaxSigned); err == nil {
+				if v, err := a.again(scope, raw, trust, b); err == nil {
+					b = b.with(scope, &held{v, raw})
+					detail = "the key that signed it is revoked: the one before is in use again"
+				}
+			}
+			a.beliefs.Store(b)
+			r := refusal{Scope: string(scope), Reason: string(snapshot.ReasonSigner), Detail: detail, At: a.now().UTC()}
+			a.metrics.rejected.WithLabelValues(r.Scope, r.Reason).Inc()
+			a.log.LogAttrs(ctx, slog.LevelError, "snapshot not used any more", slog.String("scope", r.Scope), slog.String("reason", r.Reason),
+				slog.String("code", string(explain.SnapshotRefused)), slog.String("detail", detail))
+			if a.status.refused(r) {
+				a.keepRefusals(ctx)
+			}
+		case scope == snapshot.ScopeNodeBootstrap && b.terms() != h:
+			// It was overtaken, and would only be refused at the next start: a coordinator
+			// sends another one.
+			b = b.without(scope)
+			if err := a.store.remove(snapshotName(scope, active), snapshotName(scope, previous)); err != nil {
+				a.log.LogAttrs(ctx, slog.LevelWarn, "an overtaken node_bootstrap is not removed", slog.Any("err", err))
+			}
+		}
+	}
+	a.beliefs.Store(b)
+	a.kickReport()
+}
+
+// again verifies what was in use once more.
+func (a *Agent) again(scope snapshot.Scope, raw []byte, trust snapshot.Trust, b *beliefs) (*snapshot.Verified, error) {
+	signed, err := snapshot.Unmarshal(raw)
+	if err != nil {
+		return nil, err
+	}
+	v, err := snapshot.Recheck(signed, trust, b.marks, a.now())
+	if err == nil && v.Header().ScopeType != scope {
+		err = fmt.Errorf("%w: it is of scope %s", errDamaged, v.Header().ScopeType)
+	}
+	return v, err
+}

@@ -1,0 +1,268 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// trustServer serves TrustService.
+type trustServer struct {
+	fealtyv1.UnimplementedTrustServiceServer
+	c *Coordinator
+}
+
+func (t trustServer) GetTrust(ctx context.Context, _ *fealtyv1.GetTrustRequest) (*fealtyv1.GetTrustResponse, error) {
+	s, err := t.c.ready()
+	if err != nil {
+		return nil, err
+	}
+	in, err := t.c.readTrust(ctx, s)
+	if err != nil {
+		return nil, t.c.storeError("read the trust state", err)
+	}
+	msg, err := t.c.trustMessage(ctx, s, in)
+	return &fealtyv1.GetTrustResponse{Trust: msg}, err
+}
+
+// checkReason bounds why something is done, and asks for it if it is required.
+func checkReason(reason string, required bool) error {
+	switch {
+	case len(reason) > maxReasonBytes:
+		return tooLong("reason", maxReasonBytes)
+	case reason == "" && required:
+		return explain.New(explain.RequestField, "field", "reason", "problem", "it is empty: say why, for the audit log")
+	}
+	return nil
+}
+
+// RotateConfigKey begins a rotation, or revokes a key at once.
+func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateConfigKeyRequest) (*fealtyv1.RotateConfigKeyResponse, error) {
+	c := t.c
+	if _, err := c.ready(); err != nil {
+		return nil, err
+	}
+	stolen := req.GetCompromised()
+	if err := checkReason(req.GetReason(), stolen != ""); err != nil {
+		return nil, err
+	}
+	deadline := rotationDeadline
+	if d := req.GetDeadline(); d != nil {
+		deadline = d.AsDuration()
+		switch {
+		case stolen != "":
+			return nil, explain.New(explain.RequestField, "field", "deadline", "problem", "a key that is compromised leaves at once")
+		case d.CheckValid() != nil || deadline < minRotationDeadline || deadline > maxRotationDeadline:
+			return nil, explain.New(explain.RequestField, "field", "deadline", "problem", fmt.Sprintf("it is %v, want %v to %v", deadline, minRotationDeadline, maxRotationDeadline))
+		}
+	}
+	action, point := "trust.rotate", "rotate.introduce"
+	if stolen != "" {
+		action, point = "trust.rotate.compromised", "rotate.compromised"
+	}
+	var number uint32
+	s, in, err := c.changeTrust(ctx, req.GetDryRun(), point, func(s *state, st *trustState, was store.Revision, now time.Time) (auditEntry, bool, error) {
+		changed := true
+		var err error
+		if stolen == "" {
+			err = st.rotate(s, was, rotation{StartedAt: now, Deadline: now.Add(deadline), By: actor(ctx), Reason: req.GetReason()})
+		} else {
+			changed, err = st.revokeKey(s, func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, actor(ctx), req.GetReason())
+		}
+		if errors.Is(err, errNoSuchKey) {
+			err = explain.Wrap(err, explain.NotFound, "what", "config signing key", "name", clip(stolen, maxReleaseBytes))
+		}
+		if err != nil {
+			return auditEntry{}, false, err
+		}
+		key, _ := st.newest(now)
+		number = key.Number
+		target := s.configKeyID(number)
+		e := auditEntry{Actor: actor(ctx), Action: action, Target: target, Reason: req.GetReason()}
+		if stolen != "" {
+			e.Target, e.Fields = stolen, map[string]string{"next": target}
+		}
+		return e, changed, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	msg, err := c.trustMessage(ctx, s, in)
+	if err != nil {
+		return nil, err
+	}
+	return &fealtyv1.RotateConfigKeyResponse{Trust: msg, Number: number, KeyId: s.configKeyID(number)}, nil
+}
+
+// changeTrust changes the trust state and brings the bundle that follows into force,
+// again from the start if somebody was first. edit answers false for nothing to do.
+// It returns what is in force then, or with dry would be.
+func (c *Coordinator) changeTrust(ctx context.Context, dry bool, point string, edit func(s *state, st *trustState, was store.Revision, now time.Time) (auditEntry, bool, error)) (*state, trustInput, error) {
+	for range commitTries {
+		s, err := c.ready()
+		if err != nil {
+			return nil, trustInput{}, err
+		}
+		in, err := c.readTrust(ctx, s)
+		if err != nil {
+			return nil, trustInput{}, c.storeError("read the trust state", err)
+		}
+		now := c.now().UTC().Truncate(time.Second)
+		var entry auditEntry
+		changed := false
+		ch := s.records.newChange(s.headVersion)
+		err = c.touchTrust(ctx, s, ch, trustDelta{edit: func(st *trustState, was store.Revision) (err error) {
+			entry, changed, err = edit(s, st, was, now)
+			in.state.value = *st
+			return err
+		}}, roomForBans)
+		switch {
+		case err != nil:
+			return nil, in, bundleFull("the change", err)
+		case !changed || dry:
+			return s, in, nil
+		}
+		ch.audit(c.now(), entry)
+		if err := c.faults.Hit(point + ".before-commit"); err != nil {
+			return nil, in, err
+		}
+		_, err = ch.commit(ctx)
+		switch {
+		case err == nil:
+		case c.conflicts(ctx, err):
+			continue
+		default:
+			return nil, in, c.storeError("change the trust state", err)
+		}
+		if err := c.faults.Hit(point + ".after-commit"); err != nil {
+			return nil, in, err
+		}
+		if err := c.trustChanged(ctx); err != nil {
+			return nil, in, err
+		}
+		if in, err = c.readTrust(ctx, s); err != nil {
+			err = c.storeError("read the trust state", err)
+		}
+		return s, in, err
+	}
+	return nil, trustInput{}, errBusy("the trust state")
+}
+
+// trustMessage says what in means.
+func (c *Coordinator) trustMessage(ctx context.Context, s *state, in trustInput) (*fealtyv1.Trust, error) {
+	st := in.state.value
+	out := &fealtyv1.Trust{
+		AuthorityEpoch: s.head.AuthorityEpoch, ConfigVersion: uint64(in.state.version), ConfigRootKey: snapshot.KeyIDOf(s.configRoot()),
+		BannedIds: uint32(len(in.bannedI)), BannedKeys: uint32(len(in.listed())),
+	}
+	t := c.trust.Load()
+	if t != nil && t.version == out.GetConfigVersion() && t.epoch == out.GetAuthorityEpoch() {
+		out.IssuedAt, out.ExpiresAt = timestamppb.New(t.issuedAt), timestamppb.New(t.issuedAt.Add(bundleLife(s.manifest)))
+	}
+	for _, r := range st.Roots {
+		cert, err := x509.ParseCertificate(r.DER)
+		if err != nil {
+			return nil, fmt.Errorf("a root of the trust state: %w", err)
+		}
+		out.Roots = append(out.Roots, &fealtyv1.TrustRoot{KeyId: identity.KeyOf(cert).String(), NotAfter: timestamppb.New(cert.NotAfter), Retired: !cert.Equal(s.root), AcceptUntil: timeUnlessZero(r.AcceptUntil)})
+	}
+	for _, k := range st.MeshKeys {
+		out.MeshKeys = append(out.MeshKeys, &fealtyv1.TrustMeshKey{KeyId: k.Key.String(), AuthorityEpoch: k.AuthorityEpoch, AcceptUntil: timeUnlessZero(k.AcceptUntil)})
+	}
+	now := c.now()
+	for _, k := range st.ConfigKeys {
+		public := s.configKey(k.Number)
+		m := &fealtyv1.TrustConfigKey{
+			Number: k.Number, KeyId: snapshot.KeyIDOf(public), Digest: snapshot.DigestOf(public).String(), State: "signing",
+			NotBefore: timestamppb.New(k.NotBefore), NotAfter: timestamppb.New(k.NotAfter),
+			RevokedAt: timeUnlessZero(k.RevokedAt), RevokedBy: k.RevokedBy, Reason: k.Reason,
+		}
+		switch {
+		case !k.RevokedAt.IsZero():
+			m.State = "revoked"
+		case !k.signing(now):
+			m.State = "expired"
+		case st.Rotation != nil && k.Number == st.Rotation.Number:
+			m.State = "introduced"
+		case st.Rotation != nil:
+			m.State = "leaving"
+		}
+		out.ConfigKeys = append(out.ConfigKeys, m)
+	}
+	if st.Rotation != nil {
+		progress, _, _, err := c.lookAtRollout(ctx, s, st.Rotation)
+		if err != nil {
+			return nil, c.storeError("read who confirmed", err)
+		}
+		out.Rotation = rotationMessage(s, *st.Rotation)
+		out.Rotation.Members, out.Rotation.Confirmed = uint32(progress.members), uint32(progress.members-len(progress.missing))
+		out.Rotation.Missing = progress.missing[:min(len(progress.missing), maxNamedMembers)]
+	}
+	if r := st.Rotated; r != nil {
+		out.LastRotation = rotationMessage(s, r.rotation)
+		out.LastRotation.Ended, out.LastRotation.EndedAt, out.LastRotation.Missing = r.How, timestamppb.New(r.EndedAt), r.Missing
+	}
+	if t != nil {
+		out.Rollout = c.live.rollout(t)
+	}
+	return out, nil
+}
+
+func rotationMessage(s *state, r rotation) *fealtyv1.ConfigKeyRotation {
+	return &fealtyv1.ConfigKeyRotation{Number: r.Number, KeyId: s.configKeyID(r.Number), StartedAt: timestamppb.New(r.StartedAt), Deadline: timestamppb.New(r.Deadline), By: r.By, Reason: r.Reason}
+}
+
+func timeUnlessZero(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// confirmed returns the members that hold everything under the key of r, which has
+// this id, by path.
+func (l *liveMembers) confirmed(r *rotation, keyID string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []string
+	for id, m := range l.members {
+		knows := m.bundle.epoch > r.Epoch || m.bundle.epoch == r.Epoch && m.bundle.version > r.After
+		if knows && (m.bare || slices.Contains(m.under, keyID)) {
+			out = append(out, string(id.Kind())+"/"+id.Name())
+		}
+	}
+	return out
+}
+
+// rollout returns which connected members hold the bundle t.
+func (l *liveMembers) rollout(t *trustView) *fealtyv1.TrustRollout {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := &fealtyv1.TrustRollout{}
+	for id, m := range l.members {
+		if m.streams == 0 {
+			continue
+		}
+		out.Connected++
+		if m.bundle.epoch > t.epoch || m.bundle.epoch == t.epoch && m.bundle.version >= t.version {
+			out.Holding++
+		} else {
+			out.Lagging = append(out.Lagging, string(id.Kind())+"/"+id.Name())
+		}
+	}
+	slices.Sort(out.Lagging)
+	out.Lagging = out.Lagging[:min(len(out.Lagging), maxNamedMembers)]
+	return out
+}
