@@ -219,7 +219,7 @@ func (f *fleet) content() *snapshot.TrustBundle {
 		ConfigRoot: f.configRoot.Public().(ed25519.PublicKey),
 		ConfigKeys: []snapshot.ConfigKey{{
 			Algorithm: snapshot.AlgorithmTree, Key: f.configKey.Public().(ed25519.PublicKey), NotBefore: now, NotAfter: now.Add(2 * 365 * 24 * time.Hour),
-			Scopes: []snapshot.Scope{snapshot.ScopeNodeBootstrap, snapshot.ScopeNodeRuntime},
+			Scopes: slices.DeleteFunc(snapshot.Scopes(), func(s snapshot.Scope) bool { return s == snapshot.ScopeTrustBundle }),
 		}},
 		Signers: snapshot.Signers{Threshold: 1, Keys: []snapshot.SignerKey{{Name: "alice", Key: f.signer.Public().(ed25519.PublicKey)}}},
 		Head:    snapshot.Head{Index: f.version, Hash: snapshot.Digest{byte(f.version)}},
