@@ -192,22 +192,6 @@ func rank(f snapshot.Freshness) int {
 	return slices.Index([]snapshot.Freshness{snapshot.Fresh, snapshot.Stale, snapshot.Degraded, snapshot.Expired}, f)
 }
 
-// overall returns the worst state of what the node cannot do without: the trust
-// bundle, and what says what it is. Missing counts as expired.
-func (b *beliefs) overall(now time.Time) snapshot.Freshness {
-	worst := snapshot.Fresh
-	for _, h := range []*held{b.held[snapshot.ScopeTrustBundle], b.terms()} {
-		state := snapshot.Expired
-		if h != nil {
-			state = h.v.Freshness(now, staleFor)
-		}
-		if rank(state) > rank(worst) {
-			worst = state
-		}
-	}
-	return worst
-}
-
 // ready says why the node is not ready at now, or "": it needs a trust bundle that
 // is in use and in date.
 func (b *beliefs) ready(now time.Time) string {

@@ -15,10 +15,10 @@ const (
 	limitAllowed = "degraded.allow" // the policy has no degraded mode for services
 )
 
-// until returns when the node stops to work alone if no news come from now on, and
-// what ends it first: it is when the guard begins to refuse [ContinueServices]. It
-// is in the past if that has happened.
-func (f facts) until() (time.Time, string) {
+// alone returns until when the node works if no news come from now on, and what ends
+// that first: it is when the guard begins to refuse [ContinueServices]. It is in the
+// past if that has happened.
+func (f facts) alone() (time.Time, string) {
 	rule, _ := ruleOf(ContinueServices)
 	end, limit := f.svidEnd, limitSVID
 	sooner := func(at time.Time, by string) {
@@ -43,6 +43,13 @@ func (f facts) until() (time.Time, string) {
 		sooner(over, limitMax)
 	} else {
 		sooner(entry, limitMax)
+	}
+	if !f.until.IsZero() {
+		over := f.until
+		if entry.After(over) {
+			over = entry
+		}
+		sooner(over, string(snapshot.ScopeDegradedModePolicy))
 	}
 	return end, limit
 }
@@ -75,11 +82,14 @@ func (a *Agent) facts() facts {
 // facts are those that what is held gives.
 func (b *beliefs) facts() facts {
 	f := facts{
-		held: make(map[snapshot.Scope]standing, len(b.held)), lists: map[snapshot.Scope]bool{snapshot.ScopeTrustBundle: true},
-		policy: b.policy(), missing: b.revocationsMissing(),
+		held: make(map[snapshot.Scope]standing, len(b.held)), lists: map[snapshot.Scope]bool{snapshot.ScopeTrustBundle: true}, missing: b.revocationsMissing(),
 	}
+	f.policy, f.until = b.policy()
 	if b.terms() == nil {
 		f.lists[snapshot.ScopeNodeRuntime] = true
+	}
+	for _, scope := range b.companions() {
+		f.lists[scope] = true
 	}
 	for scope, h := range b.held {
 		header := h.v.Header()
@@ -90,18 +100,55 @@ func (b *beliefs) facts() facts {
 		if at.After(f.word) {
 			f.word = at
 		}
-		if scope == snapshot.ScopeNodeBootstrap && b.terms() != h {
-			continue // a node_runtime took its place
+		if b.given(scope) {
+			f.held[scope] = standing{fresh: h.v.FreshUntil(), expires: header.ExpiresAt}
 		}
-		f.held[scope] = standing{fresh: h.v.FreshUntil(), expires: header.ExpiresAt}
 	}
 	return f
 }
 
-// policy is what the node may do in degraded mode.
-func (b *beliefs) policy() degradedPolicy {
+// companions are the scopes that the node is to hold besides those that every node
+// has, by its node_runtime.
+func (b *beliefs) companions() []snapshot.Scope {
+	if h := b.held[snapshot.ScopeNodeRuntime]; h != nil {
+		runtime, _ := h.v.NodeRuntime()
+		return runtime.Companions
+	}
+	return nil
+}
+
+// given reports whether what is held of scope is the node's to use: that of a
+// node_bootstrap is not once a node_runtime took its place, nor that of a scope that
+// its node_runtime does not list.
+func (b *beliefs) given(scope snapshot.Scope) bool {
+	h := b.held[scope]
+	switch scope {
+	case snapshot.ScopeTrustBundle, snapshot.ScopeNodeRuntime:
+		return h != nil
+	case snapshot.ScopeNodeBootstrap:
+		return h != nil && b.terms() == h
+	}
+	return h != nil && slices.Contains(b.companions(), scope)
+}
+
+// policy is what the node may do in degraded mode, and when the snapshot that
+// narrowed it ends; zero without one. The manifest is the ceiling, which the node's
+// terms carry; what is revoked of it is gone. Where the node is to hold a
+// degraded_mode_policy and has none, the base alone is left.
+func (b *beliefs) policy() (degradedPolicy, time.Time) {
 	ceiling := b.degraded()
-	return degradedPolicy{allow: ceiling.Allow, max: ceiling.Max, routeTTL: ceiling.RouteTTL, sessionTTL: ceiling.Max}
+	p := degradedPolicy{allow: slices.Clone(ceiling.Allow), max: ceiling.Max, routeTTL: ceiling.RouteTTL, sessionTTL: ceiling.Max}
+	revoked := b.revocations()
+	p.allow = slices.DeleteFunc(p.allow, func(name string) bool { return revoked.Revokes(snapshot.RevokedPermission, name) })
+	if !slices.Contains(b.companions(), snapshot.ScopeDegradedModePolicy) {
+		return p, time.Time{}
+	}
+	h := b.held[snapshot.ScopeDegradedModePolicy]
+	if h == nil {
+		return p.base(), time.Time{}
+	}
+	by, _ := h.v.DegradedModePolicy()
+	return p.narrowed(degradedPolicy{by.Allow, by.Max, by.RouteTTL, by.SessionTTL}), h.v.Header().ExpiresAt
 }
 
 // revocationsMissing reports whether the newest record names other revocations than
@@ -124,7 +171,7 @@ func (b *beliefs) revocationsMissing() bool {
 }
 
 // alone returns until when the node works without news, and what ends it.
-func (a *Agent) alone() (time.Time, string) { return a.facts().until() }
+func (a *Agent) alone() (time.Time, string) { return a.facts().alone() }
 
 // Permit decides whether this node, or a service on it, may do action now; nil
 // permits it. A refusal is a [*RefusedError], and counted. Out of contact with the
@@ -134,13 +181,17 @@ func (a *Agent) Permit(action Action) error {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		a.metrics.refused.WithLabelValues(labelOf(action), refused.Reason).Inc()
 	}
+	a.degraded.count(action, err == nil)
 	return err
 }
+
+// otherAction is the label of what is not in the table.
+const otherAction = "other"
 
 // labelOf is action as a label: what somebody makes up must not become one.
 func labelOf(action Action) string {
 	if _, ok := ruleOf(action); !ok {
-		return "other"
+		return otherAction
 	}
 	return string(action)
 }

@@ -227,7 +227,10 @@ type facts struct {
 	held  map[snapshot.Scope]standing
 	lists map[snapshot.Scope]bool
 
+	// policy rules in degraded mode. If a snapshot narrowed it, until is that snapshot's
+	// end, from when on nothing but the base is left; else it is zero.
 	policy degradedPolicy
+	until  time.Time
 
 	// word is the time of the newest word of the cluster: when the newest of what the
 	// node holds was signed. The bounds of the policy count from it.
@@ -282,6 +285,14 @@ func (f facts) degraded(now time.Time) bool {
 	return f.behind || rank(f.overall(now)) >= rank(snapshot.Degraded)
 }
 
+// policyAt is the policy of degraded mode at now.
+func (f facts) policyAt(now time.Time) degradedPolicy {
+	if !f.until.IsZero() && !now.Before(f.until) {
+		return f.policy.base()
+	}
+	return f.policy
+}
+
 // end is when b ends an action in degraded mode.
 func (f facts) end(b bound) time.Time {
 	switch b {
@@ -297,7 +308,7 @@ func (f facts) end(b bound) time.Time {
 // what its newest record names, or is behind, or that record is older than the node
 // may be alone.
 func (f facts) unsure(now time.Time) bool {
-	return f.missing || f.behind || f.overall(now) != snapshot.Fresh && !now.Before(f.end(maxBound))
+	return f.missing || f.behind || f.overall(now) != snapshot.Fresh && !now.Before(f.word.Add(f.policyAt(now).max))
 }
 
 // permit decides on action at now; nil permits it. It is pure. A refusal is a
@@ -337,7 +348,7 @@ func (f facts) permit(action Action, now time.Time) error {
 	case rule.class == byRecord && (f.degraded(now) || state == snapshot.Degraded):
 		return refuse(needsRecord)
 	case rule.class == byPolicy && (f.degraded(now) || state == snapshot.Degraded):
-		if !slices.Contains(f.policy.allow, string(rule.policy)) {
+		if !slices.Contains(f.policyAt(now).allow, string(rule.policy)) {
 			return refuse(notAllowed)
 		}
 		if rule.bound != noBound && !now.Before(f.end(rule.bound)) {

@@ -133,6 +133,10 @@ func TestGuard(t *testing.T) {
 			}
 		}, degraded, old(nil)},
 		{"degraded, for no time at all", func(f *facts) { f.policy.max = 0 }, degraded, old(refused{"services": boundOver, "routes": boundOver, "sessions": boundOver, "validate": boundOver})},
+		{"degraded, the snapshot of the policy expired", func(f *facts) { f.until = testWord.Add(degraded) }, degraded,
+			old(refused{"services": notAllowed, "routes": notAllowed, "sessions": notAllowed, "validate": notAllowed, "endpoints": notAllowed})},
+		{"degraded, just before", func(f *facts) { f.until = testWord.Add(degraded + 1) }, degraded, old(nil)},
+		{"fresh, the snapshot of the policy expired", func(f *facts) { f.until = testWord }, 0, nil},
 		{"the last instant of routes", no, routeFor - 1, old(nil)},
 		{"routes over", no, routeFor, old(refused{"routes": boundOver})},
 		{"sessions over", no, sessionFor, old(refused{"routes": boundOver, "sessions": boundOver})},
@@ -247,6 +251,9 @@ func drawFacts(t *rapid.T) facts {
 	f := testFacts()
 	f.policy = drawPolicy(t, "ceiling")
 	f.contact, f.behind, f.missing = rapid.Bool().Draw(t, "contact"), rapid.Bool().Draw(t, "behind"), rapid.Bool().Draw(t, "missing")
+	if rapid.Bool().Draw(t, "narrowed") {
+		f.until = testWord.Add(time.Duration(rapid.IntRange(0, 14).Draw(t, "until")) * time.Hour)
+	}
 	f.svidEnd = testWord.Add(time.Duration(rapid.IntRange(1, 14).Draw(t, "svid")) * time.Hour)
 	for _, scope := range snapshot.Scopes() {
 		if _, ok := f.held[scope]; !ok {
@@ -323,7 +330,7 @@ func TestForbiddenAndOverStaySo(t *testing.T) {
 func TestAutonomyIsTheGuards(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFacts(t)
-		until, limit := f.until()
+		until, limit := f.alone()
 		if err := f.permit(ContinueServices, until); err == nil {
 			t.Fatalf("it says that it stops at %v by %s, and does not", until, limit)
 		}
@@ -354,13 +361,14 @@ func TestAutonomy(t *testing.T) {
 		}, time.Minute, "service_assignment"},
 		{"an expired directory ends no service", func(f *facts) { f.held[snapshot.ScopePeerDirectory] = standing{testWord, testWord} }, maxFor, limitMax},
 		{"not allowed", func(f *facts) { f.policy.allow = nil }, freshFor + staleFor, limitAllowed},
+		{"the snapshot of the policy ends first", func(f *facts) { f.until = testWord.Add(2 * time.Hour) }, 2 * time.Hour, "degraded_mode_policy"},
 		{"for no time", func(f *facts) { f.policy.max = 0 }, freshFor + staleFor, limitMax},
 		{"behind", func(f *facts) { f.behind = true }, maxFor, limitMax},
 		{"no terms", func(f *facts) { delete(f.held, snapshot.ScopeNodeRuntime) }, 0, "node_runtime"},
 	} {
 		f := testFacts()
 		tc.edit(&f)
-		if until, limit := f.until(); !until.Equal(testWord.Add(tc.after)) || limit != tc.limit {
+		if until, limit := f.alone(); !until.Equal(testWord.Add(tc.after)) || limit != tc.limit {
 			t.Errorf("%s: until %v by %s, want %v by %s", tc.name, until.Sub(testWord), limit, tc.after, tc.limit)
 		}
 	}

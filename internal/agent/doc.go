@@ -36,6 +36,7 @@
 //	marks.a, marks.b            the newest that was ever accepted, twice
 //	refusals.json               the last refusal of each scope
 //	clock.json                  the floor under the machine's clock
+//	degraded.json               when it was in degraded mode, for reports
 //	agent.sock                  the local API
 //
 // What the agent writes itself carries a checksum; what it received carries

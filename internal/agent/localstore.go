@@ -33,6 +33,7 @@ const (
 	marksBName   = "marks.b"
 	refusalsName = "refusals.json"
 	clockName    = "clock.json"
+	degradedName = "degraded.json"
 )
 
 // Limits on what is read back, in bytes.
@@ -487,5 +488,5 @@ func (s *localStore) wipe() error {
 			names = append(names, snapshotName(scope, place))
 		}
 	}
-	return s.remove(append(names, marksAName, marksBName, refusalsName, clockName)...)
+	return s.remove(append(names, marksAName, marksBName, refusalsName, clockName, degradedName)...)
 }

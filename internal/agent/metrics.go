@@ -23,6 +23,7 @@ type metrics struct {
 	handshakes *prometheus.CounterVec
 	reloads    *prometheus.CounterVec
 	refused    *prometheus.CounterVec
+	entries    prometheus.Counter
 }
 
 // newReloadFailures makes the count that starts before the agent does.
@@ -71,6 +72,7 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 			Help: "Actions that the guard of degraded mode refused, by action and reason. An action that is not in its table counts as other.",
 		}, []string{"action", "reason"}),
 	}
+	m.entries = prometheus.NewCounter(prometheus.CounterOpts{Name: "fealty_degraded_entries_total", Help: "How often the node went into degraded mode: no news for an hour longer than announced."})
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
@@ -79,7 +81,17 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 			return operatorNotAfter(a.operator)
 		}))
 	}
-	m.registry.MustRegister(m.rejected, m.received, m.asked, m.renewals, m.handshakes, m.refused, reloads,
+	m.registry.MustRegister(m.rejected, m.received, m.asked, m.renewals, m.handshakes, m.refused, m.entries, reloads,
+		gauge("fealty_degraded", "1 while the node is in degraded mode and goes on by its policy alone.", func() float64 {
+			if a.facts().degraded(a.now()) {
+				return 1
+			}
+			return 0
+		}),
+		gauge("fealty_degraded_ends_seconds", "Until when the node's services go on if no news come, in seconds since 1970.", func() float64 {
+			until, _ := a.alone()
+			return float64(until.Unix())
+		}),
 		gauge("fealty_agent_connected", "1 while the agent holds a stream to a coordinator.", func() float64 {
 			if a.status.view().connected {
 				return 1

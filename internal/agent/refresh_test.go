@@ -57,7 +57,7 @@ func TestHalfOpenStream(t *testing.T) {
 		}
 		for range 20 {
 			time.Sleep(time.Minute)
-			if got := a.beliefs.Load().overall(a.now()); got != snapshot.Fresh {
+			if got := a.beliefs.Load().facts().overall(a.now()); got != snapshot.Fresh {
 				t.Fatalf("it is %s", got)
 			}
 		}
@@ -88,7 +88,7 @@ func TestAsksOthersRarely(t *testing.T) {
 		if got := testutil.ToFloat64(a.metrics.asked.WithLabelValues("coordinator", "none")); got != float64(f.count(&f.polls)) {
 			t.Errorf("%v counted", got)
 		}
-		if a.beliefs.Load().overall(a.now()) == snapshot.Fresh || generation(a) == 0 {
+		if a.beliefs.Load().facts().overall(a.now()) == snapshot.Fresh || generation(a) == 0 {
 			t.Error("it believed a lie, or dropped what it had")
 		}
 		_ = stop()

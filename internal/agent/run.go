@@ -71,9 +71,10 @@ type Agent struct {
 	enrolled atomic.Pointer[self]                // stored under activation
 	moved    atomic.Pointer[snapshot.RootChange] // the change of root that is to be followed; nil: none
 	svid     atomic.Pointer[svid]
-	beliefs  atomic.Pointer[beliefs]
+	beliefs  believed
 	behind   atomic.Bool // a trusted key signed under a newer authority epoch than the trust bundle's
 	status   condition
+	degraded periods
 	metrics  *metrics
 
 	activation semaphore        // held by who changes beliefs or source
@@ -186,6 +187,11 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 		return nil, err
 	}
 	a.metrics = newMetrics(a, reloads)
+	kept, err := store.readPeriods()
+	if err != nil {
+		l.notes = append(l.notes, err)
+	}
+	a.degraded.resume(kept)
 	a.resume(ctx, l)
 	return a, nil
 }
@@ -283,6 +289,7 @@ func (a *Agent) live(ctx context.Context) error {
 	g.Go(func() error { return a.keepCertified(loops) })
 	g.Go(func() error { return a.refresh(loops) })
 	g.Go(func() error { return a.watchClock(loops) })
+	g.Go(func() error { return a.watchDegraded(loops) })
 	defer close(a.stopped)
 	for {
 		select {

@@ -257,7 +257,7 @@ func TestRuntimeLost(t *testing.T) {
 			if trust := a.me.trust(b); len(trust.Roles)+len(trust.Organizations) != 0 {
 				t.Errorf("it is in the groups %v, %v again", trust.Roles, trust.Organizations)
 			}
-			if got := b.overall(a.now()); got != snapshot.Expired {
+			if got := b.facts().overall(a.now()); got != snapshot.Expired {
 				t.Errorf("it is %s", got)
 			}
 			if len(b.coordinators()) == 0 {
@@ -320,7 +320,7 @@ func TestFreshnessOfANode(t *testing.T) {
 		t.Errorf("with a newer record: %s, refusals %v", got, a.status.refusals())
 	}
 	// Without what says what it is, it relies on nothing.
-	if got := (&beliefs{}).overall(a.now()); got != snapshot.Expired {
+	if got := (&beliefs{}).facts().overall(a.now()); got != snapshot.Expired {
 		t.Errorf("with nothing: %s", got)
 	}
 }

@@ -172,7 +172,7 @@ func (n nodeServer) GetNode(ctx context.Context, _ *fealtyv1.GetNodeRequest) (*f
 	if resp.MemberState == "" {
 		resp.MemberState = a.beliefs.Load().standing(a.me.ID)
 	}
-	resp.Freshness = string(a.beliefs.Load().overall(a.now()))
+	a.standsDegraded(resp)
 	if !v.nextRenewal.IsZero() {
 		resp.NextRenewal = timestamppb.New(v.nextRenewal)
 	}

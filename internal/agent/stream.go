@@ -390,6 +390,7 @@ func (a *Agent) report(stream fealtyv1.AgentService_ConnectClient, told *uint64)
 	until, limit := a.alone()
 	r.AutonomousUntil, r.AutonomyLimit = timestamppb.New(until), limit
 	r.Resync = a.resyncs.due()
+	r.DegradedPeriods = a.reportable()
 	refusals, at := a.status.refusalsAt()
 	if at != *told {
 		r.Refusals = refusalMessages(refusals)

@@ -230,6 +230,12 @@ func (f *fleet) content() *snapshot.TrustBundle {
 	return b
 }
 
+func (f *fleet) revocations() snapshot.Digest {
+	digest, err := f.content().Revocations()
+	f.must(err)
+	return digest
+}
+
 func (f *fleet) bundleLocked() *identity.Bundle {
 	b, err := f.content().Identity()
 	f.must(err)
@@ -283,7 +289,7 @@ func (f *fleet) bootstrap(m *memberState, edits ...func(*snapshot.Header, *snaps
 	draft, err := snapshot.Compose(h, content)
 	f.must(err)
 	signed, err := draft.Publish(snapshot.Record{
-		ClusterID: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, IssuedAt: now, FreshUntil: now.Add(25 * time.Hour),
+		ClusterID: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, IssuedAt: now, FreshUntil: now.Add(25 * time.Hour), Revocations: f.revocations(),
 	}, f.configKey)
 	f.must(err)
 	return f.message(snapshot.ScopeNodeBootstrap, signed)
@@ -303,7 +309,7 @@ func (f *fleet) runtime(m *memberState, edits ...func(*snapshot.Header, *snapsho
 		RenewEvery: f.renewEvery, SVIDTTL: f.svidTTL,
 		Degraded: &snapshot.DegradedPolicy{Allow: []string{"continue_services"}, Max: (f.svidTTL * 24 / 25).Truncate(time.Second), RouteTTL: time.Minute},
 	}
-	r := snapshot.Record{ClusterID: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, IssuedAt: now, FreshUntil: now.Add(15 * time.Minute)}
+	r := snapshot.Record{ClusterID: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, IssuedAt: now, FreshUntil: now.Add(15 * time.Minute), Revocations: f.revocations()}
 	for _, e := range edits {
 		e(&h, content, &r)
 	}
@@ -317,6 +323,29 @@ func (f *fleet) runtime(m *memberState, edits ...func(*snapshot.Header, *snapsho
 	proof, err := tree.Proof(1)
 	f.must(err)
 	return f.message(snapshot.ScopeNodeRuntime, &snapshot.Signed{Header: draft.HeaderBytes(), Content: draft.ContentBytes(), Publication: signed, Proof: proof})
+}
+
+// companion signs content for m, or for the group of all nodes without roles and
+// organizations, of a version of its own unless it is edited.
+func (f *fleet) companion(m *memberState, scope snapshot.Scope, content snapshot.Content, edits ...func(*snapshot.Header, *snapshot.Record)) *fealtyv1.SignedSnapshot {
+	f.next++
+	now := f.clock().UTC().Truncate(time.Second)
+	h := snapshot.Header{
+		ClusterID: testCluster, Subject: snapshot.GroupSubject(nil, nil), ScopeType: scope,
+		ConfigVersion: f.next, AuthorityEpoch: f.epoch, IssuedAt: now, ValidFrom: now, ExpiresAt: now.Add(30 * 24 * time.Hour), RefreshAfter: now.Add(15 * 24 * time.Hour),
+	}
+	if scope == snapshot.ScopeServiceAssignment {
+		h.Subject = snapshot.NodeSubject(m.id, m.incarnation)
+	}
+	r := snapshot.Record{ClusterID: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, IssuedAt: now, FreshUntil: now.Add(15 * time.Minute), Revocations: f.revocations()}
+	for _, e := range edits {
+		e(&h, &r)
+	}
+	draft, err := snapshot.Compose(h, content)
+	f.must(err)
+	signed, err := draft.Publish(r, f.configKey)
+	f.must(err)
+	return f.message(scope, signed)
 }
 
 func (f *fleet) addresses() []string {

@@ -204,10 +204,44 @@ func memberFacts(m *fealtyv1.Member, now time.Time) facts {
 	if at := live.GetSvidNotAfter(); at != nil && !at.AsTime().Equal(m.GetSvidNotAfter().AsTime()) {
 		f.add("uses a svid until", when(at))
 	}
+	for _, p := range lastPeriods(live.GetDegradedPeriods()) {
+		f.paint("degraded", amber, periodWords(p, now))
+	}
 	f.add("release", live.GetRelease())
 	f.add("holds", versions(live.GetHeld()))
 	f.paint("refused", amber, live.GetLastRefusal())
 	return f
+}
+
+// shownPeriods is how many times in degraded mode a page shows.
+const shownPeriods = 3
+
+// lastPeriods are the newest of them, the newest first.
+func lastPeriods(all []*fealtyv1.DegradedPeriod) []*fealtyv1.DegradedPeriod {
+	all = slices.Clone(all[max(0, len(all)-shownPeriods):])
+	slices.Reverse(all)
+	return all
+}
+
+// periodWords says when a node was in degraded mode, and what its guard was asked.
+func periodWords(p *fealtyv1.DegradedPeriod, now time.Time) string {
+	words := "since " + when(p.GetSince()) + ", " + relative(p.GetSince().AsTime(), now)
+	if p.GetUntil() != nil {
+		words = "from " + when(p.GetSince()) + " to " + when(p.GetUntil())
+	}
+	if p.GetOverAt() != nil {
+		words += "; over at " + when(p.GetOverAt()) + " by " + p.GetLimit()
+	}
+	var permitted, refused []string
+	for _, t := range p.GetActions() {
+		if t.GetPermitted() > 0 {
+			permitted = append(permitted, fmt.Sprintf("%s %d", t.GetAction(), t.GetPermitted()))
+		}
+		if t.GetRefused() > 0 {
+			refused = append(refused, fmt.Sprintf("%s %d", t.GetAction(), t.GetRefused()))
+		}
+	}
+	return joinWords(joinWords(words, "; permitted: ", strings.Join(permitted, ", ")), "; refused: ", strings.Join(refused, ", "))
 }
 
 func (c *CLI) memberShow() *cobra.Command {

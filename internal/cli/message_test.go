@@ -99,6 +99,7 @@ live:
       freshness: ""
   last_refusal: ""
   autonomy_limit: ""
+  degraded_periods: []
 drained_by: ""
 drain_reason: ""
 `},

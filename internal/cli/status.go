@@ -333,6 +333,20 @@ func operatorProblem(c *fealtyv1.OperatorCertificate, now time.Time) string {
 	return ""
 }
 
+// permittedWords lists what the guard of a node permits.
+func permittedWords(all []*fealtyv1.ActionPermission) string {
+	var out []string
+	for _, p := range all {
+		if p.GetPermitted() {
+			out = append(out, p.GetAction())
+		}
+	}
+	if len(out) == 0 {
+		return "nothing"
+	}
+	return strings.Join(out, ", ")
+}
+
 // showNode draws the page of one node.
 func showNode(p *page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	end := n.GetSvidNotAfter().AsTime()
@@ -375,6 +389,13 @@ func showNode(p *page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 		f.add("news", string(state))
 	default:
 		f.paint("news", amber, string(state))
+	}
+	if p := n.GetPartition(); p != "" && p != "connected" {
+		f.paint("partition", amber, p)
+		f.add("permitted", permittedWords(n.GetPermissions()))
+	}
+	for _, p := range lastPeriods(n.GetDegradedPeriods()) {
+		f.paint("degraded", amber, periodWords(p, now))
 	}
 	f.add("release", n.GetRelease())
 	p.heading("node")

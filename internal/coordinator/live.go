@@ -36,6 +36,7 @@ type liveMember struct {
 	svidEnd     *timestamppb.Timestamp // as it said; nil: it did not
 	aloneUntil  *timestamppb.Timestamp // as it said; nil: it did not
 	aloneLimit  string
+	degraded    []*fealtyv1.DegradedPeriod // as it said
 	// nextBootstrap is when the next node_bootstrap may be made for it.
 	nextBootstrap time.Time
 }
@@ -45,6 +46,8 @@ const (
 	maxHeldReported  = 16
 	maxReleaseBytes  = 64
 	maxDetailBytes   = 512
+	maxPeriods       = 16 // of degraded mode
+	maxTallies       = 32 // of one of them
 	bootstrapPause   = 10 * time.Second
 	maxBootstrapWait = time.Minute
 )
@@ -107,6 +110,7 @@ func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now t
 		m.aloneLimit = ""
 	}
 	m.bundle, m.under, m.bare = standsOn(r.GetHeld())
+	m.degraded = periodsOf(r.GetDegradedPeriods())
 	m.held = m.held[:0:0]
 	for i, h := range r.GetHeld() {
 		if i == maxHeldReported {
@@ -170,6 +174,16 @@ func (l *liveMembers) message(id identity.ID) *fealtyv1.Live {
 	return out
 }
 
+// degradedPeriods returns when id was in degraded mode, by its own word.
+func (l *liveMembers) degradedPeriods(id identity.ID) []*fealtyv1.DegradedPeriod {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil {
+		return slices.Clone(m.degraded)
+	}
+	return nil
+}
+
 func (l *liveMembers) connected() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -198,6 +212,20 @@ func timeOf(t *timestamppb.Timestamp) *timestamppb.Timestamp {
 		return nil
 	}
 	return timestamppb.New(t.AsTime())
+}
+
+// periodsOf returns the newest periods that a member said, within bounds, without
+// whatever else its messages hold.
+func periodsOf(reported []*fealtyv1.DegradedPeriod) []*fealtyv1.DegradedPeriod {
+	var out []*fealtyv1.DegradedPeriod
+	for _, p := range reported[max(0, len(reported)-maxPeriods):] {
+		c := &fealtyv1.DegradedPeriod{Since: timeOf(p.GetSince()), Until: timeOf(p.GetUntil()), OverAt: timeOf(p.GetOverAt()), Limit: clip(p.GetLimit(), maxReleaseBytes)}
+		for _, t := range p.GetActions()[:min(len(p.GetActions()), maxTallies)] {
+			c.Actions = append(c.Actions, &fealtyv1.ActionTally{Action: clip(t.GetAction(), maxReleaseBytes), Permitted: t.GetPermitted(), Refused: t.GetRefused()})
+		}
+		out = append(out, c)
+	}
+	return out
 }
 
 // heldOf returns, by scope, what the member said that it holds, of what it can be

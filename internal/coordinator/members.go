@@ -92,7 +92,11 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 	if err != nil {
 		return nil, m.c.storeError("read the ban of a member", err)
 	}
-	return &fealtyv1.GetMemberResponse{Member: m.c.memberMessage(s, rec.value, ban)}, nil
+	out := m.c.memberMessage(s, rec.value, ban)
+	if id, err := identity.New(s.manifest.Cluster, rec.value.Kind, rec.value.Name); err == nil && out.Live != nil {
+		out.Live.DegradedPeriods = m.c.live.degradedPeriods(id)
+	}
+	return &fealtyv1.GetMemberResponse{Member: out}, nil
 }
 
 // DrainMember marks a member that is to go. The mark is its record's own, so that

@@ -43,9 +43,11 @@ type ConnectRequest struct {
 	AutonomyLimit string `protobuf:"bytes,7,opt,name=autonomy_limit,json=autonomyLimit,proto3" json:"autonomy_limit,omitempty"`
 	// Scopes of which the whole content is to be sent, whatever it holds: a patch did
 	// not fit.
-	Resync        []string `protobuf:"bytes,8,rep,name=resync,proto3" json:"resync,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Resync []string `protobuf:"bytes,8,rep,name=resync,proto3" json:"resync,omitempty"`
+	// When it was in degraded mode, the oldest first. The last one may go on.
+	DegradedPeriods []*DegradedPeriod `protobuf:"bytes,12,rep,name=degraded_periods,json=degradedPeriods,proto3" json:"degraded_periods,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ConnectRequest) Reset() {
@@ -134,6 +136,156 @@ func (x *ConnectRequest) GetResync() []string {
 	return nil
 }
 
+func (x *ConnectRequest) GetDegradedPeriods() []*DegradedPeriod {
+	if x != nil {
+		return x.DegradedPeriods
+	}
+	return nil
+}
+
+// DegradedPeriod is one time in which a member had no news for too long, and went on
+// by the policy of degraded mode alone.
+type DegradedPeriod struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
+	// Not set: it goes on.
+	Until *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
+	// When the time to work alone was over, and what ended it, as in autonomy_limit; not
+	// set if it did not come to that.
+	OverAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=over_at,json=overAt,proto3" json:"over_at,omitempty"`
+	Limit  string                 `protobuf:"bytes,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	// What its guard was asked in that time.
+	Actions       []*ActionTally `protobuf:"bytes,5,rep,name=actions,proto3" json:"actions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DegradedPeriod) Reset() {
+	*x = DegradedPeriod{}
+	mi := &file_fealty_v1_agent_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DegradedPeriod) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DegradedPeriod) ProtoMessage() {}
+
+func (x *DegradedPeriod) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_agent_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DegradedPeriod.ProtoReflect.Descriptor instead.
+func (*DegradedPeriod) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *DegradedPeriod) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *DegradedPeriod) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *DegradedPeriod) GetOverAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OverAt
+	}
+	return nil
+}
+
+func (x *DegradedPeriod) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *DegradedPeriod) GetActions() []*ActionTally {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
+// ActionTally counts what a guard decided on one action.
+type ActionTally struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Action        string                 `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"`
+	Permitted     uint64                 `protobuf:"varint,2,opt,name=permitted,proto3" json:"permitted,omitempty"`
+	Refused       uint64                 `protobuf:"varint,3,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ActionTally) Reset() {
+	*x = ActionTally{}
+	mi := &file_fealty_v1_agent_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ActionTally) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ActionTally) ProtoMessage() {}
+
+func (x *ActionTally) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_agent_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ActionTally.ProtoReflect.Descriptor instead.
+func (*ActionTally) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ActionTally) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *ActionTally) GetPermitted() uint64 {
+	if x != nil {
+		return x.Permitted
+	}
+	return 0
+}
+
+func (x *ActionTally) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
 // HeldSnapshot names an active snapshot of the member.
 type HeldSnapshot struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -157,7 +309,7 @@ type HeldSnapshot struct {
 
 func (x *HeldSnapshot) Reset() {
 	*x = HeldSnapshot{}
-	mi := &file_fealty_v1_agent_proto_msgTypes[1]
+	mi := &file_fealty_v1_agent_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -169,7 +321,7 @@ func (x *HeldSnapshot) String() string {
 func (*HeldSnapshot) ProtoMessage() {}
 
 func (x *HeldSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_agent_proto_msgTypes[1]
+	mi := &file_fealty_v1_agent_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -182,7 +334,7 @@ func (x *HeldSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldSnapshot.ProtoReflect.Descriptor instead.
 func (*HeldSnapshot) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{1}
+	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *HeldSnapshot) GetScope() string {
@@ -248,7 +400,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_fealty_v1_agent_proto_msgTypes[2]
+	mi := &file_fealty_v1_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -260,7 +412,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_agent_proto_msgTypes[2]
+	mi := &file_fealty_v1_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -273,7 +425,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Refusal) GetScope() string {
@@ -313,7 +465,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_fealty_v1_agent_proto_msgTypes[3]
+	mi := &file_fealty_v1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -325,7 +477,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_agent_proto_msgTypes[3]
+	mi := &file_fealty_v1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -338,7 +490,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ConnectResponse) GetNews() isConnectResponse_News {
@@ -427,7 +579,7 @@ type Standing struct {
 
 func (x *Standing) Reset() {
 	*x = Standing{}
-	mi := &file_fealty_v1_agent_proto_msgTypes[4]
+	mi := &file_fealty_v1_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -439,7 +591,7 @@ func (x *Standing) String() string {
 func (*Standing) ProtoMessage() {}
 
 func (x *Standing) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_agent_proto_msgTypes[4]
+	mi := &file_fealty_v1_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -452,7 +604,7 @@ func (x *Standing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standing.ProtoReflect.Descriptor instead.
 func (*Standing) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Standing) GetState() string {
@@ -472,7 +624,7 @@ type RenewNow struct {
 
 func (x *RenewNow) Reset() {
 	*x = RenewNow{}
-	mi := &file_fealty_v1_agent_proto_msgTypes[5]
+	mi := &file_fealty_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -484,7 +636,7 @@ func (x *RenewNow) String() string {
 func (*RenewNow) ProtoMessage() {}
 
 func (x *RenewNow) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_agent_proto_msgTypes[5]
+	mi := &file_fealty_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -497,7 +649,7 @@ func (x *RenewNow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewNow.ProtoReflect.Descriptor instead.
 func (*RenewNow) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RenewNow) GetReason() string {
@@ -511,7 +663,7 @@ var File_fealty_v1_agent_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/agent.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe3\x02\n" +
+	"\x15fealty/v1/agent.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x03\n" +
 	"\x0eConnectRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\arelease\x18\x02 \x01(\tR\arelease\x12+\n" +
@@ -520,7 +672,18 @@ const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\brefusals\x18\x05 \x03(\v2\x12.fealty.v1.RefusalR\brefusals\x12E\n" +
 	"\x10autonomous_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0fautonomousUntil\x12%\n" +
 	"\x0eautonomy_limit\x18\a \x01(\tR\rautonomyLimit\x12\x16\n" +
-	"\x06resync\x18\b \x03(\tR\x06resync\"\xef\x01\n" +
+	"\x06resync\x18\b \x03(\tR\x06resync\x12D\n" +
+	"\x10degraded_periods\x18\f \x03(\v2\x19.fealty.v1.DegradedPeriodR\x0fdegradedPeriods\"\xf1\x01\n" +
+	"\x0eDegradedPeriod\x120\n" +
+	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x123\n" +
+	"\aover_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06overAt\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\tR\x05limit\x120\n" +
+	"\aactions\x18\x05 \x03(\v2\x16.fealty.v1.ActionTallyR\aactions\"]\n" +
+	"\vActionTally\x12\x16\n" +
+	"\x06action\x18\x01 \x01(\tR\x06action\x12\x1c\n" +
+	"\tpermitted\x18\x02 \x01(\x04R\tpermitted\x12\x18\n" +
+	"\arefused\x18\x03 \x01(\x04R\arefused\"\xef\x01\n" +
 	"\fHeldSnapshot\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
@@ -566,34 +729,41 @@ func file_fealty_v1_agent_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_agent_proto_rawDescData
 }
 
-var file_fealty_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_fealty_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_fealty_v1_agent_proto_goTypes = []any{
 	(*ConnectRequest)(nil),        // 0: fealty.v1.ConnectRequest
-	(*HeldSnapshot)(nil),          // 1: fealty.v1.HeldSnapshot
-	(*Refusal)(nil),               // 2: fealty.v1.Refusal
-	(*ConnectResponse)(nil),       // 3: fealty.v1.ConnectResponse
-	(*Standing)(nil),              // 4: fealty.v1.Standing
-	(*RenewNow)(nil),              // 5: fealty.v1.RenewNow
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
-	(*SignedSnapshot)(nil),        // 7: fealty.v1.SignedSnapshot
-	(*RootChanges)(nil),           // 8: fealty.v1.RootChanges
+	(*DegradedPeriod)(nil),        // 1: fealty.v1.DegradedPeriod
+	(*ActionTally)(nil),           // 2: fealty.v1.ActionTally
+	(*HeldSnapshot)(nil),          // 3: fealty.v1.HeldSnapshot
+	(*Refusal)(nil),               // 4: fealty.v1.Refusal
+	(*ConnectResponse)(nil),       // 5: fealty.v1.ConnectResponse
+	(*Standing)(nil),              // 6: fealty.v1.Standing
+	(*RenewNow)(nil),              // 7: fealty.v1.RenewNow
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*SignedSnapshot)(nil),        // 9: fealty.v1.SignedSnapshot
+	(*RootChanges)(nil),           // 10: fealty.v1.RootChanges
 }
 var file_fealty_v1_agent_proto_depIdxs = []int32{
-	1, // 0: fealty.v1.ConnectRequest.held:type_name -> fealty.v1.HeldSnapshot
-	6, // 1: fealty.v1.ConnectRequest.svid_not_after:type_name -> google.protobuf.Timestamp
-	2, // 2: fealty.v1.ConnectRequest.refusals:type_name -> fealty.v1.Refusal
-	6, // 3: fealty.v1.ConnectRequest.autonomous_until:type_name -> google.protobuf.Timestamp
-	7, // 4: fealty.v1.ConnectResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
-	5, // 5: fealty.v1.ConnectResponse.renew_now:type_name -> fealty.v1.RenewNow
-	4, // 6: fealty.v1.ConnectResponse.standing:type_name -> fealty.v1.Standing
-	8, // 7: fealty.v1.ConnectResponse.root_changes:type_name -> fealty.v1.RootChanges
-	0, // 8: fealty.v1.AgentService.Connect:input_type -> fealty.v1.ConnectRequest
-	3, // 9: fealty.v1.AgentService.Connect:output_type -> fealty.v1.ConnectResponse
-	9, // [9:10] is the sub-list for method output_type
-	8, // [8:9] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	3,  // 0: fealty.v1.ConnectRequest.held:type_name -> fealty.v1.HeldSnapshot
+	8,  // 1: fealty.v1.ConnectRequest.svid_not_after:type_name -> google.protobuf.Timestamp
+	4,  // 2: fealty.v1.ConnectRequest.refusals:type_name -> fealty.v1.Refusal
+	8,  // 3: fealty.v1.ConnectRequest.autonomous_until:type_name -> google.protobuf.Timestamp
+	1,  // 4: fealty.v1.ConnectRequest.degraded_periods:type_name -> fealty.v1.DegradedPeriod
+	8,  // 5: fealty.v1.DegradedPeriod.since:type_name -> google.protobuf.Timestamp
+	8,  // 6: fealty.v1.DegradedPeriod.until:type_name -> google.protobuf.Timestamp
+	8,  // 7: fealty.v1.DegradedPeriod.over_at:type_name -> google.protobuf.Timestamp
+	2,  // 8: fealty.v1.DegradedPeriod.actions:type_name -> fealty.v1.ActionTally
+	9,  // 9: fealty.v1.ConnectResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
+	7,  // 10: fealty.v1.ConnectResponse.renew_now:type_name -> fealty.v1.RenewNow
+	6,  // 11: fealty.v1.ConnectResponse.standing:type_name -> fealty.v1.Standing
+	10, // 12: fealty.v1.ConnectResponse.root_changes:type_name -> fealty.v1.RootChanges
+	0,  // 13: fealty.v1.AgentService.Connect:input_type -> fealty.v1.ConnectRequest
+	5,  // 14: fealty.v1.AgentService.Connect:output_type -> fealty.v1.ConnectResponse
+	14, // [14:15] is the sub-list for method output_type
+	13, // [13:14] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_agent_proto_init() }
@@ -603,7 +773,7 @@ func file_fealty_v1_agent_proto_init() {
 	}
 	file_fealty_v1_authorization_proto_init()
 	file_fealty_v1_snapshot_proto_init()
-	file_fealty_v1_agent_proto_msgTypes[3].OneofWrappers = []any{
+	file_fealty_v1_agent_proto_msgTypes[5].OneofWrappers = []any{
 		(*ConnectResponse_Snapshot)(nil),
 		(*ConnectResponse_RenewNow)(nil),
 		(*ConnectResponse_Standing)(nil),
@@ -615,7 +785,7 @@ func file_fealty_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_agent_proto_rawDesc), len(file_fealty_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -91,9 +91,16 @@ type GetNodeResponse struct {
 	ContactLostAt *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=contact_lost_at,json=contactLostAt,proto3" json:"contact_lost_at,omitempty"`
 	// How far the node may rely on what it holds: the worst of the trust bundle and
 	// of what says what the node is. "fresh", "stale", "degraded" or "expired".
-	Freshness     string `protobuf:"bytes,19,opt,name=freshness,proto3" json:"freshness,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Freshness string `protobuf:"bytes,19,opt,name=freshness,proto3" json:"freshness,omitempty"`
+	// How the node stands to the rest of its cluster, by what is signed: "connected",
+	// "record_stale" or "epoch_behind".
+	Partition string `protobuf:"bytes,20,opt,name=partition,proto3" json:"partition,omitempty"`
+	// What its guard decides now, for each action of its table.
+	Permissions []*ActionPermission `protobuf:"bytes,21,rep,name=permissions,proto3" json:"permissions,omitempty"`
+	// When it was in degraded mode, the oldest first. The last one may go on.
+	DegradedPeriods []*DegradedPeriod `protobuf:"bytes,22,rep,name=degraded_periods,json=degradedPeriods,proto3" json:"degraded_periods,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *GetNodeResponse) Reset() {
@@ -259,6 +266,99 @@ func (x *GetNodeResponse) GetFreshness() string {
 	return ""
 }
 
+func (x *GetNodeResponse) GetPartition() string {
+	if x != nil {
+		return x.Partition
+	}
+	return ""
+}
+
+func (x *GetNodeResponse) GetPermissions() []*ActionPermission {
+	if x != nil {
+		return x.Permissions
+	}
+	return nil
+}
+
+func (x *GetNodeResponse) GetDegradedPeriods() []*DegradedPeriod {
+	if x != nil {
+		return x.DegradedPeriods
+	}
+	return nil
+}
+
+// ActionPermission is what the guard of degraded mode decides on one action.
+type ActionPermission struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Action    string                 `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"`
+	Permitted bool                   `protobuf:"varint,2,opt,name=permitted,proto3" json:"permitted,omitempty"`
+	// Why not, as a word.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What ended it: "degraded.max", "degraded.route_ttl", "degraded.session_ttl",
+	// "svid" or a scope. Empty if nothing did.
+	Bound         string `protobuf:"bytes,4,opt,name=bound,proto3" json:"bound,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ActionPermission) Reset() {
+	*x = ActionPermission{}
+	mi := &file_fealty_v1_local_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ActionPermission) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ActionPermission) ProtoMessage() {}
+
+func (x *ActionPermission) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_local_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ActionPermission.ProtoReflect.Descriptor instead.
+func (*ActionPermission) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ActionPermission) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *ActionPermission) GetPermitted() bool {
+	if x != nil {
+		return x.Permitted
+	}
+	return false
+}
+
+func (x *ActionPermission) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ActionPermission) GetBound() string {
+	if x != nil {
+		return x.Bound
+	}
+	return ""
+}
+
 // OperatorCertificate is what the agent holds of the three files that it was given.
 type OperatorCertificate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -277,7 +377,7 @@ type OperatorCertificate struct {
 
 func (x *OperatorCertificate) Reset() {
 	*x = OperatorCertificate{}
-	mi := &file_fealty_v1_local_proto_msgTypes[2]
+	mi := &file_fealty_v1_local_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -289,7 +389,7 @@ func (x *OperatorCertificate) String() string {
 func (*OperatorCertificate) ProtoMessage() {}
 
 func (x *OperatorCertificate) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_local_proto_msgTypes[2]
+	mi := &file_fealty_v1_local_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -302,7 +402,7 @@ func (x *OperatorCertificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperatorCertificate.ProtoReflect.Descriptor instead.
 func (*OperatorCertificate) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_local_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *OperatorCertificate) GetFile() string {
@@ -355,7 +455,7 @@ type LeaveClusterRequest struct {
 
 func (x *LeaveClusterRequest) Reset() {
 	*x = LeaveClusterRequest{}
-	mi := &file_fealty_v1_local_proto_msgTypes[3]
+	mi := &file_fealty_v1_local_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -367,7 +467,7 @@ func (x *LeaveClusterRequest) String() string {
 func (*LeaveClusterRequest) ProtoMessage() {}
 
 func (x *LeaveClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_local_proto_msgTypes[3]
+	mi := &file_fealty_v1_local_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -380,7 +480,7 @@ func (x *LeaveClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveClusterRequest.ProtoReflect.Descriptor instead.
 func (*LeaveClusterRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_local_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{4}
 }
 
 type LeaveClusterResponse struct {
@@ -391,7 +491,7 @@ type LeaveClusterResponse struct {
 
 func (x *LeaveClusterResponse) Reset() {
 	*x = LeaveClusterResponse{}
-	mi := &file_fealty_v1_local_proto_msgTypes[4]
+	mi := &file_fealty_v1_local_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -403,7 +503,7 @@ func (x *LeaveClusterResponse) String() string {
 func (*LeaveClusterResponse) ProtoMessage() {}
 
 func (x *LeaveClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_local_proto_msgTypes[4]
+	mi := &file_fealty_v1_local_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -416,7 +516,7 @@ func (x *LeaveClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveClusterResponse.ProtoReflect.Descriptor instead.
 func (*LeaveClusterResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_local_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{5}
 }
 
 type RenewIdentityRequest struct {
@@ -427,7 +527,7 @@ type RenewIdentityRequest struct {
 
 func (x *RenewIdentityRequest) Reset() {
 	*x = RenewIdentityRequest{}
-	mi := &file_fealty_v1_local_proto_msgTypes[5]
+	mi := &file_fealty_v1_local_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -439,7 +539,7 @@ func (x *RenewIdentityRequest) String() string {
 func (*RenewIdentityRequest) ProtoMessage() {}
 
 func (x *RenewIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_local_proto_msgTypes[5]
+	mi := &file_fealty_v1_local_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -452,7 +552,7 @@ func (x *RenewIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewIdentityRequest.ProtoReflect.Descriptor instead.
 func (*RenewIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_local_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{6}
 }
 
 type RenewIdentityResponse struct {
@@ -465,7 +565,7 @@ type RenewIdentityResponse struct {
 
 func (x *RenewIdentityResponse) Reset() {
 	*x = RenewIdentityResponse{}
-	mi := &file_fealty_v1_local_proto_msgTypes[6]
+	mi := &file_fealty_v1_local_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +577,7 @@ func (x *RenewIdentityResponse) String() string {
 func (*RenewIdentityResponse) ProtoMessage() {}
 
 func (x *RenewIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_local_proto_msgTypes[6]
+	mi := &file_fealty_v1_local_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +590,7 @@ func (x *RenewIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewIdentityResponse.ProtoReflect.Descriptor instead.
 func (*RenewIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_local_proto_rawDescGZIP(), []int{6}
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RenewIdentityResponse) GetSvidNotAfter() *timestamppb.Timestamp {
@@ -512,7 +612,7 @@ var File_fealty_v1_local_proto protoreflect.FileDescriptor
 const file_fealty_v1_local_proto_rawDesc = "" +
 	"\n" +
 	"\x15fealty/v1/local.proto\x12\tfealty.v1\x1a\x19fealty/v1/admission.proto\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
-	"\x0eGetNodeRequest\"\xff\x06\n" +
+	"\x0eGetNodeRequest\"\xa2\b\n" +
 	"\x0fGetNodeResponse\x12\x1b\n" +
 	"\tspiffe_id\x18\x01 \x01(\tR\bspiffeId\x12.\n" +
 	"\x06joined\x18\x02 \x01(\x0e2\x16.fealty.v1.JoinOutcomeR\x06joined\x12B\n" +
@@ -534,7 +634,15 @@ const file_fealty_v1_local_proto_rawDesc = "" +
 	"\x10autonomous_until\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\x0fautonomousUntil\x12%\n" +
 	"\x0eautonomy_limit\x18\x11 \x01(\tR\rautonomyLimit\x12B\n" +
 	"\x0fcontact_lost_at\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\rcontactLostAt\x12\x1c\n" +
-	"\tfreshness\x18\x13 \x01(\tR\tfreshness\"\xe9\x01\n" +
+	"\tfreshness\x18\x13 \x01(\tR\tfreshness\x12\x1c\n" +
+	"\tpartition\x18\x14 \x01(\tR\tpartition\x12=\n" +
+	"\vpermissions\x18\x15 \x03(\v2\x1b.fealty.v1.ActionPermissionR\vpermissions\x12D\n" +
+	"\x10degraded_periods\x18\x16 \x03(\v2\x19.fealty.v1.DegradedPeriodR\x0fdegradedPeriods\"v\n" +
+	"\x10ActionPermission\x12\x16\n" +
+	"\x06action\x18\x01 \x01(\tR\x06action\x12\x1c\n" +
+	"\tpermitted\x18\x02 \x01(\bR\tpermitted\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05bound\x18\x04 \x01(\tR\x05bound\"\xe9\x01\n" +
 	"\x13OperatorCertificate\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x129\n" +
@@ -566,44 +674,48 @@ func file_fealty_v1_local_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_local_proto_rawDescData
 }
 
-var file_fealty_v1_local_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_fealty_v1_local_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_fealty_v1_local_proto_goTypes = []any{
 	(*GetNodeRequest)(nil),        // 0: fealty.v1.GetNodeRequest
 	(*GetNodeResponse)(nil),       // 1: fealty.v1.GetNodeResponse
-	(*OperatorCertificate)(nil),   // 2: fealty.v1.OperatorCertificate
-	(*LeaveClusterRequest)(nil),   // 3: fealty.v1.LeaveClusterRequest
-	(*LeaveClusterResponse)(nil),  // 4: fealty.v1.LeaveClusterResponse
-	(*RenewIdentityRequest)(nil),  // 5: fealty.v1.RenewIdentityRequest
-	(*RenewIdentityResponse)(nil), // 6: fealty.v1.RenewIdentityResponse
-	(JoinOutcome)(0),              // 7: fealty.v1.JoinOutcome
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
-	(*HeldSnapshot)(nil),          // 9: fealty.v1.HeldSnapshot
-	(*Refusal)(nil),               // 10: fealty.v1.Refusal
+	(*ActionPermission)(nil),      // 2: fealty.v1.ActionPermission
+	(*OperatorCertificate)(nil),   // 3: fealty.v1.OperatorCertificate
+	(*LeaveClusterRequest)(nil),   // 4: fealty.v1.LeaveClusterRequest
+	(*LeaveClusterResponse)(nil),  // 5: fealty.v1.LeaveClusterResponse
+	(*RenewIdentityRequest)(nil),  // 6: fealty.v1.RenewIdentityRequest
+	(*RenewIdentityResponse)(nil), // 7: fealty.v1.RenewIdentityResponse
+	(JoinOutcome)(0),              // 8: fealty.v1.JoinOutcome
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*HeldSnapshot)(nil),          // 10: fealty.v1.HeldSnapshot
+	(*Refusal)(nil),               // 11: fealty.v1.Refusal
+	(*DegradedPeriod)(nil),        // 12: fealty.v1.DegradedPeriod
 }
 var file_fealty_v1_local_proto_depIdxs = []int32{
-	7,  // 0: fealty.v1.GetNodeResponse.joined:type_name -> fealty.v1.JoinOutcome
-	8,  // 1: fealty.v1.GetNodeResponse.svid_not_before:type_name -> google.protobuf.Timestamp
-	8,  // 2: fealty.v1.GetNodeResponse.svid_not_after:type_name -> google.protobuf.Timestamp
-	9,  // 3: fealty.v1.GetNodeResponse.held:type_name -> fealty.v1.HeldSnapshot
-	10, // 4: fealty.v1.GetNodeResponse.refusals:type_name -> fealty.v1.Refusal
-	8,  // 5: fealty.v1.GetNodeResponse.next_renewal:type_name -> google.protobuf.Timestamp
-	2,  // 6: fealty.v1.GetNodeResponse.operator_certificate:type_name -> fealty.v1.OperatorCertificate
-	8,  // 7: fealty.v1.GetNodeResponse.autonomous_until:type_name -> google.protobuf.Timestamp
-	8,  // 8: fealty.v1.GetNodeResponse.contact_lost_at:type_name -> google.protobuf.Timestamp
-	8,  // 9: fealty.v1.OperatorCertificate.not_before:type_name -> google.protobuf.Timestamp
-	8,  // 10: fealty.v1.OperatorCertificate.not_after:type_name -> google.protobuf.Timestamp
-	8,  // 11: fealty.v1.RenewIdentityResponse.svid_not_after:type_name -> google.protobuf.Timestamp
-	0,  // 12: fealty.v1.NodeService.GetNode:input_type -> fealty.v1.GetNodeRequest
-	3,  // 13: fealty.v1.NodeService.LeaveCluster:input_type -> fealty.v1.LeaveClusterRequest
-	5,  // 14: fealty.v1.NodeService.RenewIdentity:input_type -> fealty.v1.RenewIdentityRequest
-	1,  // 15: fealty.v1.NodeService.GetNode:output_type -> fealty.v1.GetNodeResponse
-	4,  // 16: fealty.v1.NodeService.LeaveCluster:output_type -> fealty.v1.LeaveClusterResponse
-	6,  // 17: fealty.v1.NodeService.RenewIdentity:output_type -> fealty.v1.RenewIdentityResponse
-	15, // [15:18] is the sub-list for method output_type
-	12, // [12:15] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	8,  // 0: fealty.v1.GetNodeResponse.joined:type_name -> fealty.v1.JoinOutcome
+	9,  // 1: fealty.v1.GetNodeResponse.svid_not_before:type_name -> google.protobuf.Timestamp
+	9,  // 2: fealty.v1.GetNodeResponse.svid_not_after:type_name -> google.protobuf.Timestamp
+	10, // 3: fealty.v1.GetNodeResponse.held:type_name -> fealty.v1.HeldSnapshot
+	11, // 4: fealty.v1.GetNodeResponse.refusals:type_name -> fealty.v1.Refusal
+	9,  // 5: fealty.v1.GetNodeResponse.next_renewal:type_name -> google.protobuf.Timestamp
+	3,  // 6: fealty.v1.GetNodeResponse.operator_certificate:type_name -> fealty.v1.OperatorCertificate
+	9,  // 7: fealty.v1.GetNodeResponse.autonomous_until:type_name -> google.protobuf.Timestamp
+	9,  // 8: fealty.v1.GetNodeResponse.contact_lost_at:type_name -> google.protobuf.Timestamp
+	2,  // 9: fealty.v1.GetNodeResponse.permissions:type_name -> fealty.v1.ActionPermission
+	12, // 10: fealty.v1.GetNodeResponse.degraded_periods:type_name -> fealty.v1.DegradedPeriod
+	9,  // 11: fealty.v1.OperatorCertificate.not_before:type_name -> google.protobuf.Timestamp
+	9,  // 12: fealty.v1.OperatorCertificate.not_after:type_name -> google.protobuf.Timestamp
+	9,  // 13: fealty.v1.RenewIdentityResponse.svid_not_after:type_name -> google.protobuf.Timestamp
+	0,  // 14: fealty.v1.NodeService.GetNode:input_type -> fealty.v1.GetNodeRequest
+	4,  // 15: fealty.v1.NodeService.LeaveCluster:input_type -> fealty.v1.LeaveClusterRequest
+	6,  // 16: fealty.v1.NodeService.RenewIdentity:input_type -> fealty.v1.RenewIdentityRequest
+	1,  // 17: fealty.v1.NodeService.GetNode:output_type -> fealty.v1.GetNodeResponse
+	5,  // 18: fealty.v1.NodeService.LeaveCluster:output_type -> fealty.v1.LeaveClusterResponse
+	7,  // 19: fealty.v1.NodeService.RenewIdentity:output_type -> fealty.v1.RenewIdentityResponse
+	17, // [17:20] is the sub-list for method output_type
+	14, // [14:17] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_local_proto_init() }
@@ -620,7 +732,7 @@ func file_fealty_v1_local_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_local_proto_rawDesc), len(file_fealty_v1_local_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

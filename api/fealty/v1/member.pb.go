@@ -224,9 +224,12 @@ type Live struct {
 	// When the certificate that it uses ends.
 	SvidNotAfter *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=svid_not_after,json=svidNotAfter,proto3" json:"svid_not_after,omitempty"`
 	// Until when it works without any coordinator, as of its last report, and what
-	// ends that first: "svid", a scope, or "degraded.max".
+	// ends that first: "svid", a scope, "degraded.max" or "degraded.allow".
 	AutonomousUntil *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=autonomous_until,json=autonomousUntil,proto3" json:"autonomous_until,omitempty"`
 	AutonomyLimit   string                 `protobuf:"bytes,8,opt,name=autonomy_limit,json=autonomyLimit,proto3" json:"autonomy_limit,omitempty"`
+	// When it was in degraded mode, by its own word, the oldest first. Only GetMember
+	// tells it.
+	DegradedPeriods []*DegradedPeriod `protobuf:"bytes,12,rep,name=degraded_periods,json=degradedPeriods,proto3" json:"degraded_periods,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -315,6 +318,13 @@ func (x *Live) GetAutonomyLimit() string {
 		return x.AutonomyLimit
 	}
 	return ""
+}
+
+func (x *Live) GetDegradedPeriods() []*DegradedPeriod {
+	if x != nil {
+		return x.DegradedPeriods
+	}
+	return nil
 }
 
 // HeldVersion is a version that a member reported as active.
@@ -1310,7 +1320,7 @@ var File_fealty_v1_member_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_member_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/member.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdf\x04\n" +
+	"\x16fealty/v1/member.proto\x12\tfealty.v1\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdf\x04\n" +
 	"\x06Member\x12\x1b\n" +
 	"\tspiffe_id\x18\x01 \x01(\tR\bspiffeId\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
@@ -1332,7 +1342,7 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\x0edraining_since\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\rdrainingSince\x12\x1d\n" +
 	"\n" +
 	"drained_by\x18\x11 \x01(\tR\tdrainedBy\x12!\n" +
-	"\fdrain_reason\x18\x12 \x01(\tR\vdrainReason\"\xfa\x02\n" +
+	"\fdrain_reason\x18\x12 \x01(\tR\vdrainReason\"\xc0\x03\n" +
 	"\x04Live\x12;\n" +
 	"\vlast_report\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastReport\x12\x1c\n" +
@@ -1342,7 +1352,8 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\flast_refusal\x18\x05 \x01(\tR\vlastRefusal\x12@\n" +
 	"\x0esvid_not_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fsvidNotAfter\x12E\n" +
 	"\x10autonomous_until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0fautonomousUntil\x12%\n" +
-	"\x0eautonomy_limit\x18\b \x01(\tR\rautonomyLimit\"\xb1\x01\n" +
+	"\x0eautonomy_limit\x18\b \x01(\tR\rautonomyLimit\x12D\n" +
+	"\x10degraded_periods\x18\f \x03(\v2\x19.fealty.v1.DegradedPeriodR\x0fdegradedPeriods\"\xb1\x01\n" +
 	"\vHeldVersion\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
@@ -1462,7 +1473,8 @@ var file_fealty_v1_member_proto_goTypes = []any{
 	(*UnbanMemberRequest)(nil),    // 17: fealty.v1.UnbanMemberRequest
 	(*UnbanMemberResponse)(nil),   // 18: fealty.v1.UnbanMemberResponse
 	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
+	(*DegradedPeriod)(nil),        // 20: fealty.v1.DegradedPeriod
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
 }
 var file_fealty_v1_member_proto_depIdxs = []int32{
 	19, // 0: fealty.v1.Member.joined_at:type_name -> google.protobuf.Timestamp
@@ -1473,35 +1485,36 @@ var file_fealty_v1_member_proto_depIdxs = []int32{
 	2,  // 5: fealty.v1.Live.held:type_name -> fealty.v1.HeldVersion
 	19, // 6: fealty.v1.Live.svid_not_after:type_name -> google.protobuf.Timestamp
 	19, // 7: fealty.v1.Live.autonomous_until:type_name -> google.protobuf.Timestamp
-	0,  // 8: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
-	0,  // 9: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 10: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 11: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 12: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 13: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 14: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
-	20, // 15: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
-	3,  // 16: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
-	5,  // 17: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
-	7,  // 18: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
-	9,  // 19: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
-	11, // 20: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
-	13, // 21: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
-	15, // 22: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
-	17, // 23: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
-	4,  // 24: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
-	6,  // 25: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
-	8,  // 26: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
-	10, // 27: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
-	12, // 28: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
-	14, // 29: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
-	16, // 30: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
-	18, // 31: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
-	24, // [24:32] is the sub-list for method output_type
-	16, // [16:24] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	20, // 8: fealty.v1.Live.degraded_periods:type_name -> fealty.v1.DegradedPeriod
+	0,  // 9: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
+	0,  // 10: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 11: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 12: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 13: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 14: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 15: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
+	21, // 16: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
+	3,  // 17: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
+	5,  // 18: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
+	7,  // 19: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
+	9,  // 20: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
+	11, // 21: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
+	13, // 22: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
+	15, // 23: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
+	17, // 24: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
+	4,  // 25: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
+	6,  // 26: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
+	8,  // 27: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
+	10, // 28: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
+	12, // 29: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
+	14, // 30: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
+	16, // 31: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
+	18, // 32: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
+	25, // [25:33] is the sub-list for method output_type
+	17, // [17:25] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_member_proto_init() }
@@ -1509,6 +1522,7 @@ func file_fealty_v1_member_proto_init() {
 	if File_fealty_v1_member_proto != nil {
 		return
 	}
+	file_fealty_v1_agent_proto_init()
 	file_fealty_v1_authorization_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -1,0 +1,308 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"pgregory.net/rapid"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// allAllowed edits a node_runtime to allow all that a policy can.
+func allAllowed(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
+	c.Degraded.Allow = nil
+	for _, p := range manifest.Permissions() {
+		c.Degraded.Allow = append(c.Degraded.Allow, string(p))
+	}
+	slices.Sort(c.Degraded.Allow)
+}
+
+// policyNode is a node whose runtime allows all that a policy can.
+func policyNode(f *fleet) (*node, memberState) {
+	f.tb.Helper()
+	n := newNode(f)
+	m := f.member(n.mustJoin().ID)
+	a := n.mustOpen()
+	defer a.Close()
+	var s *fealtyv1.SignedSnapshot
+	f.do(func() { s = f.runtime(&m, allAllowed) })
+	f.must(n.take(a, s))
+	if refused := a.status.refusals(); len(refused) != 0 {
+		f.tb.Fatalf("refused: %v", refused)
+	}
+	return n, m
+}
+
+// With its coordinators gone a node goes on by its policy, refuses by name what is
+// forbidden, stops when the time is over, and reports all of it when they are back.
+func TestAloneAndBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		f.bundleLife = 300 * time.Hour
+		n, m := policyNode(f)
+		a := n.mustOpen()
+		stop := n.run(a)
+		defer func() { _ = stop() }()
+		time.Sleep(time.Minute)
+		for _, r := range actionRules() {
+			if err := a.Permit(r.action); err != nil {
+				t.Errorf("in contact: %v", err)
+			}
+		}
+		f.do(func() { f.down["all"] = true })
+		f.cut()
+		time.Sleep(freshFor + staleFor)
+		for _, r := range actionRules() {
+			err := a.Permit(r.action)
+			refused, _ := errors.AsType[*RefusedError](err)
+			switch {
+			case r.class == byPolicy && r.action != PreserveRoutes && err != nil:
+				t.Errorf("%s: %v", r.action, err)
+			case r.class != byPolicy && (refused == nil || refused.Action != r.action):
+				t.Errorf("%s: %v", r.action, err)
+			}
+		}
+		resp, err := nodeServer{a: a}.GetNode(t.Context(), nil)
+		f.must(err)
+		if resp.GetFreshness() != string(snapshot.Degraded) || resp.GetPartition() != string(RecordStale) || len(resp.GetDegradedPeriods()) != 1 || len(resp.GetPermissions()) != len(actionRules()) {
+			t.Errorf("it says %s, %s, %v", resp.GetFreshness(), resp.GetPartition(), resp.GetDegradedPeriods())
+		}
+		if got := testutil.ToFloat64(a.metrics.entries); got != 1 {
+			t.Errorf("entered %v times", got)
+		}
+		until, limit := a.alone()
+		time.Sleep(until.Sub(a.now()) + time.Minute)
+		if err := a.Permit(ContinueServices); !errors.Is(err, explain.ActionBoundOver) {
+			t.Errorf("after its time it continues services: %v", err)
+		}
+		if err := a.Permit(ReconnectPeers); err != nil {
+			t.Errorf("after its time it does not look for its way back: %v", err)
+		}
+		// A restart in between forgets nothing.
+		_ = stop()
+		a = n.mustOpen()
+		stop = n.run(a)
+		f.do(func() {
+			f.down["all"] = false
+			f.extra = append(f.extra, asNews(f.runtime(&m, allAllowed)))
+			f.reports = nil
+		})
+		time.Sleep(20 * time.Minute)
+		if err := a.Permit(ContinueServices); err != nil {
+			t.Errorf("back: %v", err)
+		}
+		var last []*fealtyv1.DegradedPeriod
+		f.do(func() { last = f.reports[len(f.reports)-1].GetDegradedPeriods() })
+		if len(last) != 1 {
+			t.Fatalf("it reports %v", last)
+		}
+		p := last[0]
+		refusals := make(map[string]uint64)
+		for _, c := range p.GetActions() {
+			refusals[c.GetAction()] = c.GetRefused()
+		}
+		if p.GetUntil() == nil || p.GetOverAt() == nil || p.GetLimit() != limit || refusals["issue_certificates"] != 1 || refusals["promote_partition"] != 1 {
+			t.Errorf("it reports %v", p)
+		}
+	})
+}
+
+// The period is there after a crash at any point of writing it, or it is begun anew;
+// the bounds are the same in any case, for they count from what was signed.
+func TestPeriodsCrash(t *testing.T) {
+	f := newFleet(t)
+	joined, _ := policyNode(f)
+	f.shift.Store(int64(2 * time.Hour))
+	var bound time.Time
+	var n *node
+	crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
+		n = joined.clone()
+		a := n.mustOpen()
+		bound = a.facts().end(maxBound)
+		return n.disk, func() error { a.lookDegraded(t.Context()); return nil }
+	}, func(t *testing.T, done bool) {
+		a, err := n.open()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer a.Close()
+		if got := a.degraded.all(); len(got) > 1 || len(got) == 0 && done || !a.facts().end(maxBound).Equal(bound) {
+			t.Errorf("%v, until %v", got, a.facts().end(maxBound))
+		}
+	})
+	for call := 1; ; call++ {
+		n := joined.clone()
+		a := n.mustOpen()
+		n.disk.FailAt(call, syscall.EIO)
+		a.lookDegraded(t.Context())
+		failed := n.disk.Failed()
+		n.disk.Restart(durabletest.Synced)
+		a = n.mustOpen()
+		a.lookDegraded(t.Context())
+		if got := a.degraded.all(); len(got) != 1 || !a.facts().end(maxBound).Equal(bound) {
+			t.Fatalf("at call %d: %v, until %v", call, got, a.facts().end(maxBound))
+		}
+		a.Close()
+		if !failed {
+			break
+		}
+	}
+}
+
+// A file of periods that is damaged or made up is told, and changes no bound.
+func TestPeriodsDamaged(t *testing.T) {
+	f := newFleet(t)
+	joined, _ := policyNode(f)
+	f.shift.Store(int64(2 * time.Hour))
+	a := joined.mustOpen()
+	a.lookDegraded(t.Context())
+	_ = a.Permit(IssueCertificates)
+	a.keepPeriods(t.Context())
+	bound := a.facts().end(maxBound)
+	a.Close()
+	good := joined.read(degradedName)
+	n := joined.clone()
+	check := func(what string, data []byte) {
+		n.disk.Put(n.path(degradedName), data)
+		a, err := n.open()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		defer a.Close()
+		if got := a.facts().end(maxBound); !got.Equal(bound) {
+			t.Fatalf("%s: the bound is %v, want %v", what, got, bound)
+		}
+		a.lookDegraded(t.Context())
+		if got := a.degraded.all(); len(got) != 1 {
+			t.Fatalf("%s: %v", what, got)
+		}
+	}
+	damages(good, check)
+	now := f.clock()
+	many := make([]period, 100)
+	for i := range many {
+		many[i] = period{From: now, Actions: map[string]*tally{"made up": {1, 1}, "issue_certificates": nil}}
+	}
+	for _, made := range [][]period{{{From: now.Add(1000 * time.Hour)}}, {{From: now.Add(-1000 * time.Hour)}}, {{}}, many} {
+		data, err := seal(made)
+		f.must(err)
+		check("made up", data)
+	}
+}
+
+// Nothing outlives its bound under any sequence of restarts, waits, and settings of
+// the clock: what was refused for being over stays refused until there is news.
+func TestNothingOutlivesItsBound(t *testing.T) {
+	f := newFleet(t)
+	f.bundleLife = 40 * time.Hour
+	joined, _ := policyNode(f)
+	begin := f.clock()
+	rapid.Check(t, func(t *rapid.T) {
+		n := joined.clone()
+		m := &machine{wall: begin, boot: "1", since: time.Minute}
+		a := n.openAt(m, n.disk.FS())
+		defer func() { a.Close() }()
+		passed := time.Duration(0) // in truth, of what the node can know: the machine ran
+		// What the machine is off for is known by a clock that is right alone.
+		for range rapid.IntRange(1, 15).Draw(t, "steps") {
+			switch rapid.IntRange(0, 5).Draw(t, "what") {
+			case 0, 1:
+				d := time.Duration(rapid.IntRange(1, 300).Draw(t, "minutes")) * time.Minute
+				m.pass(d)
+				passed += d
+				a.lookDegraded(context.Background())
+				a.keepClock(context.Background()) // as it does every minute
+			case 2:
+				m.set(-time.Duration(rapid.IntRange(1, 400*24).Draw(t, "hours back")) * time.Hour)
+			case 3:
+				a.Close()
+				a = n.openAt(m, n.disk.FS())
+			case 4:
+				a.Close()
+				m.reboot(rapid.StringMatching("[a-z]{8}").Draw(t, "boot"), 0)
+				a = n.openAt(m, n.disk.FS())
+			case 5:
+				a.Close()
+				n.disk.Put(n.path(degradedName), []byte("lost"))
+				a = n.openAt(m, n.disk.FS())
+			}
+			f := a.facts()
+			truth := begin.Add(passed)
+			for _, r := range actionRules() {
+				over := r.bound != noBound && rank(f.overall(truth)) >= rank(snapshot.Degraded) && !truth.Before(f.end(r.bound).Add(time.Second))
+				for _, scope := range r.needs {
+					if s, ok := f.held[scope]; ok && !truth.Before(s.expires.Add(time.Second)) {
+						over = true
+					}
+				}
+				if err := a.Permit(r.action); over && err == nil {
+					t.Fatalf("%s is permitted %v after the beginning; its bound was %v", r.action, passed, f.end(r.bound).Sub(begin))
+				}
+			}
+		}
+	})
+}
+
+// A degraded_mode_policy narrows what the node_runtime allows. Where it is to be
+// there and is not, the ways back alone are left; what is revoked is not allowed.
+func TestPolicyOfANode(t *testing.T) {
+	f := newFleet(t)
+	n, m := policyNode(f)
+	a := n.mustOpen()
+	defer a.Close()
+	take := func(s *fealtyv1.SignedSnapshot) {
+		t.Helper()
+		f.must(n.take(a, s))
+		if refused := a.status.refusals(); len(refused) != 0 {
+			t.Fatalf("refused: %v", refused)
+		}
+	}
+	look := func(what string, wantUntil bool, max time.Duration, allow ...string) {
+		t.Helper()
+		p, until := a.beliefs.Load().policy()
+		if !slices.Equal(p.allow, allow) || p.max != max || until.IsZero() == wantUntil {
+			t.Errorf("%s: %+v until %v", what, p, until)
+		}
+	}
+	all := []string{"continue_services", "preserve_routes", "reconnect_peers", "report_later", "use_storage_endpoints", "validate_peers"}
+	ceiling := a.beliefs.Load().degraded().Max
+	look("by the ceiling alone", false, ceiling, all...)
+	listed := func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
+		c.Companions = []snapshot.Scope{snapshot.ScopeDegradedModePolicy}
+	}
+	f.do(func() { take(f.runtime(&m, allAllowed, listed)) })
+	look("listed, and not there", false, 0, "reconnect_peers", "report_later")
+	wide := &snapshot.DegradedModePolicy{Allow: []string{"become_root", "continue_services", "issue_certificates", "preserve_routes"}, Max: 1000 * time.Hour, RouteTTL: 1000 * time.Hour, SessionTTL: time.Minute}
+	f.do(func() { take(f.companion(&m, snapshot.ScopeDegradedModePolicy, wide)) })
+	look("wider than the ceiling", true, ceiling, "continue_services", "preserve_routes")
+	if p, _ := a.beliefs.Load().policy(); p.sessionTTL != time.Minute || p.routeTTL != time.Minute {
+		t.Errorf("routes for %v, sessions for %v", p.routeTTL, p.sessionTTL)
+	}
+	revoke := f.content()
+	revoke.Revoked = []snapshot.Revoked{{Kind: snapshot.RevokedPermission, Name: "continue_services"}}
+	h := f.trustHeader()
+	h.ConfigVersion++
+	take(f.signTrust(h, revoke))
+	look("revoked", true, ceiling, "preserve_routes")
+	f.do(func() { take(f.runtime(&m, allAllowed)) })
+	look("not listed any more: only the ceiling, without what is revoked", false, ceiling, all[1:]...)
+	// The record is the newest word, and it names revocations that the bundle lacks.
+	if f := a.facts(); !f.missing {
+		t.Error("a record that names other revocations does not show")
+	}
+	if err := a.Permit(ValidatePeers); !errors.Is(err, explain.ActionNeedsContact) {
+		t.Errorf("peers are judged without the newest revocations: %v", err)
+	}
+}
