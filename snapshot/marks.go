@@ -214,6 +214,23 @@ func Accept(marks Marks, v *Verified) (Marks, error) {
 	return next, nil
 }
 
+// Keep returns marks that go on knowing v, for a node that uses v although it accepted
+// something newer for the same scope and subject: a failed trial. The newest stays the
+// newest. v is one that the marks know; of any other they stay as they are.
+func (m Marks) Keep(v *Verified) Marks {
+	key := markKey{v.header.ScopeType, v.header.Subject}
+	mark, ok := m.m[key]
+	if !ok || v.digest == mark.Header || v.digest != mark.Previous && v.digest != mark.Replaced {
+		return m
+	}
+	if v.digest == mark.Replaced {
+		mark.Replaced, mark.Previous = mark.Previous, mark.Replaced
+	}
+	next := Marks{m: maps.Clone(m.m)}
+	next.m[key] = mark
+	return next
+}
+
 // activation is what checks 8 and 9 look at.
 type activation struct {
 	header Header

@@ -31,6 +31,9 @@ type ledger struct {
 	// said yet what holds now: what the marks know of them is a floor, and nothing of
 	// them on disk is used. Sorted.
 	unconfirmed []snapshot.Scope
+
+	trials     []trial       // of what is in use on trial
+	quarantine []quarantined // what failed its trial, the last ones at the end
 }
 
 // doubts reports whether the marks of scope are a floor alone.
@@ -216,10 +219,15 @@ type decision struct {
 	// renewal is true for a newer record over the very header that is in use: the
 	// bytes on disk stay good without it.
 	renewal bool
+	// barred is true for what is accepted and not used: its content failed a trial.
+	barred bool
 }
 
 // after returns b with what d decided.
 func (d decision) after(b *beliefs, raw []byte) *beliefs {
+	if d.barred {
+		return b.withLedger(d.ledger)
+	}
 	return b.withLedger(d.ledger).with(d.v.Header().ScopeType, &held{d.v, raw})
 }
 
@@ -236,9 +244,9 @@ func decide(me self, b *beliefs, s *snapshot.Signed, now time.Time) (decision, e
 		err = vouched(b, v.Header().ScopeType)
 	}
 	if err == nil {
-		if !known(v.Header().ScopeType) {
-			return decision{}, fmt.Errorf("%w: scope %s is not kept here", snapshot.ErrRejected, v.Header().ScopeType)
-		}
+		err = given(b, v.Header())
+	}
+	if err == nil {
 		marks, err := snapshot.Accept(b.marks, v)
 		if err != nil {
 			return decision{}, err
@@ -254,11 +262,22 @@ func decide(me self, b *beliefs, s *snapshot.Signed, now time.Time) (decision, e
 	if err == nil {
 		err = vouched(b, v.Header().ScopeType)
 	}
+	if err == nil {
+		err = given(b, v.Header())
+	}
 	if err != nil {
 		return decision{}, err
 	}
 	scope := v.Header().ScopeType
 	return decision{v: v, ledger: b.ledger.confirmed(scope), raised: b.doubts(scope), news: !b.upToDate(v), renewal: b.inUse(v)}, nil
+}
+
+// given refuses what the node is not to hold.
+func given(b *beliefs, h snapshot.Header) error {
+	if b.gives(h) {
+		return nil
+	}
+	return &snapshot.RejectedError{Scope: h.ScopeType, Check: 10, Reason: snapshot.ReasonGrants, Detail: "no node_runtime in use gives it to this node"}
 }
 
 // vouched refuses what only a stale trust bundle speaks for: it keeps out what it
@@ -371,6 +390,9 @@ func (a *Agent) takeHeld(ctx context.Context, from origin, offers []offer) error
 		if !d.news {
 			continue
 		}
+		if d = d.probation(b, a.status.view().connected, a.now()); d.barred && !d.raised {
+			continue // as before
+		}
 		raw := bytes.Clone(o.raw)
 		batch, b = append(batch, taken{d, raw}), d.after(b, raw)
 		if slices.Contains(foundations, d.v.Header().ScopeType) {
@@ -416,6 +438,11 @@ func (a *Agent) settle(ctx context.Context, from origin, batch []taken) error {
 		}
 		return fmt.Errorf("%w: %w", errStorage, err)
 	}
+	for _, t := range batch {
+		if t.barred {
+			a.tellQuarantine(ctx, a.beliefs.Load(), t.v.Header().ScopeType)
+		}
+	}
 	switch batch[len(batch)-1].v.Header().ScopeType {
 	case snapshot.ScopeTrustBundle:
 		a.kickRenewal() // it may have waited for this bundle
@@ -446,7 +473,7 @@ func (a *Agent) activate(ctx context.Context, from origin, batch []taken) error 
 		return nil
 	}
 	for _, t := range batch {
-		if t.renewal {
+		if t.renewal || t.barred {
 			continue // until it is in place the bytes that it renews are as good
 		}
 		if err := a.store.write(snapshotName(t.v.Header().ScopeType, pending), t.raw); err != nil {
@@ -473,16 +500,31 @@ func (a *Agent) activate(ctx context.Context, from origin, batch []taken) error 
 	if err := a.faults.Hit("activate.after-marks"); err != nil {
 		return err
 	}
+	var changed []snapshot.Scope
+	// What is in place is in use, also if the disk does not take the rest.
+	defer func() {
+		a.finishDrops(ctx)
+		a.derive(ctx)
+		a.changed(changed...)
+	}()
 	for _, t := range batch {
-		if err := a.place(ctx, t); err != nil {
+		if t.barred {
+			continue
+		}
+		gone, err := a.place(ctx, t)
+		if err != nil {
 			return err
 		}
+		scope := t.v.Header().ScopeType
+		a.receipts[scope] = receipt{a.now(), from}
+		changed = append(append(changed, gone...), scope)
 	}
 	return nil
 }
 
-// place puts one snapshot into use that the marks on disk know.
-func (a *Agent) place(ctx context.Context, t taken) error {
+// place puts one snapshot into use that the marks on disk know, and returns the scopes
+// that the node does not hold any more because of it.
+func (a *Agent) place(ctx context.Context, t taken) ([]snapshot.Scope, error) {
 	b, header := a.beliefs.Load(), t.v.Header()
 	scope := header.ScopeType
 	// A newer record over the same header takes no version's place: the one before
@@ -495,27 +537,36 @@ func (a *Agent) place(ctx context.Context, t taken) error {
 		old = h.raw
 	}
 	if err := a.store.place(scope, t.raw, old); err != nil {
-		return err
+		return nil, err
 	}
 	next := b.with(scope, &held{t.v, t.raw})
 	if bundle, ok := t.v.TrustBundle(); ok {
 		trust, err := bundle.Identity()
 		if err != nil {
-			return fmt.Errorf("the trust bundle trusts nobody: %w", err)
+			return nil, fmt.Errorf("the trust bundle trusts nobody: %w", err)
 		}
 		next.contact = trust
 		if err := a.source.Trust(trust); err != nil {
-			return err
+			return nil, err
 		}
+	}
+	var gone []snapshot.Scope
+	if scope == snapshot.ScopeNodeRuntime {
+		next, gone = next.pruned()
 	}
 	a.beliefs.Store(next)
 	if scope == snapshot.ScopeTrustBundle {
 		a.behind.Store(false) // whoever is ahead of this one too will show again
 	}
+	if trial, ok := next.onTrial(scope); ok && trial.Header == t.v.HeaderDigest().String() {
+		a.trialSince[scope] = time.Now()
+		poke(a.trialKick)
+	}
 	a.accepted(ctx, scope)
+	a.drop(ctx, gone)
 	a.log.LogAttrs(ctx, level, "snapshot in use", slog.String("scope", string(scope)),
 		slog.Uint64("authority_epoch", header.AuthorityEpoch), slog.Uint64("config_version", header.ConfigVersion))
-	return nil
+	return gone, nil
 }
 
 // refuse records that a snapshot was not accepted. It is kept if it proves that its

@@ -362,6 +362,11 @@ func (a *Agent) check(b *beliefs, signed *snapshot.Signed) (*snapshot.Checked, e
 		if err == nil && b.uses(checked) {
 			return nil, nil
 		}
+		if err == nil {
+			if _, barred := b.barred(checked.Header().ScopeType, checked.Header().ContentHash); barred {
+				return nil, nil // it failed its trial, and nothing of it is used
+			}
+		}
 	}
 	if err == nil {
 		err = vouched(b, checked.Header().ScopeType)

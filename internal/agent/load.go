@@ -24,6 +24,7 @@ type loaded struct {
 	// unsaved are the scopes whose pending snapshot is to be placed, with the bytes
 	// that it takes the place of, if any.
 	unsaved map[snapshot.Scope][]byte
+	dropped []string  // files of what the node is not to hold any more
 	refused []refusal // what was found on disk and not used
 	earlier []refusal // what was kept of refusals
 	notes   []error   // what a person should know
@@ -196,6 +197,16 @@ func (s *localStore) recheck(l *loaded, known ledger, now time.Time) *beliefs {
 			}
 			continue // a coordinator comes first
 		}
+		if !slices.Contains(foundations, scope) {
+			runtime := b.held[snapshot.ScopeNodeRuntime]
+			if runtime == nil {
+				continue // nothing says that the node is to hold it; the next contact does
+			}
+			if content, _ := runtime.v.NodeRuntime(); !slices.Contains(content.Companions, scope) {
+				l.dropped = append(l.dropped, filesOf(scope)...)
+				continue
+			}
+		}
 		var best *held
 		var from string
 		var old []byte
@@ -206,10 +217,21 @@ func (s *localStore) recheck(l *loaded, known ledger, now time.Time) *beliefs {
 				err = fmt.Errorf("%w: it is of scope %s", errDamaged, v.Header().ScopeType)
 			}
 			if err != nil {
-				// A pending one that nobody accepted is no news: its activation was cut short.
-				if r, ok := errors.AsType[*snapshot.RejectedError](err); c.place == active || !ok || r.Reason != snapshot.ReasonUnrecorded {
+				r, ok := errors.AsType[*snapshot.RejectedError](err)
+				switch {
+				case ok && !slices.Contains(foundations, scope) && (r.Reason == snapshot.ReasonSubject || r.Reason == snapshot.ReasonGrants):
+					// For what the node was before: it was killed before the end of that.
+					l.dropped = append(l.dropped, snapshotName(scope, c.place))
+				case ok && c.place == pending && r.Reason == snapshot.ReasonUnrecorded:
+					// Nobody accepted it: its activation was cut short.
+					l.dropped = append(l.dropped, snapshotName(scope, c.place))
+				case ok && c.place == previous && r.Reason == snapshot.ReasonUnrecorded:
+				default:
 					l.refused = append(l.refused, onDisk(scope, c.place, err, now))
 				}
+				continue
+			}
+			if _, barred := known.barred(scope, v.Header().ContentHash); barred {
 				continue
 			}
 			if c.place == active {
@@ -217,6 +239,8 @@ func (s *localStore) recheck(l *loaded, known ledger, now time.Time) *beliefs {
 			}
 			if best == nil || compareVerified(v, best.v) > 0 {
 				best, from = &held{v, c.raw}, c.place
+			} else if c.place == pending {
+				l.dropped = append(l.dropped, snapshotName(scope, pending)) // it is in place already
 			}
 		}
 		if best == nil && scope == snapshot.ScopeTrustBundle {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/json"
@@ -34,6 +35,8 @@ const (
 	refusalsName = "refusals.json"
 	clockName    = "clock.json"
 	degradedName = "degraded.json"
+	storeName    = "store.json"
+	stateName    = "state.json"
 )
 
 // Limits on what is read back, in bytes.
@@ -44,6 +47,8 @@ const (
 	maxMarksBytes    = 2 << 20
 	maxRefusalsBytes = 64 << 10
 	maxClockBytes    = 4 << 10
+	maxStoreBytes    = 4 << 10
+	maxStateBytes    = 256 << 10
 	maxJournalBytes  = 32 << 20
 )
 
@@ -94,13 +99,17 @@ type localStore struct {
 	sequence uint64         // of the marks that were written last
 }
 
-// openStore makes the directory if it is missing, and locks it.
+// openStore makes the directory if it is missing, and locks it. One that a newer
+// release wrote is left alone: the error is NodeStateNewer.
 func openStore(files durable.FS, dir string) (*localStore, error) {
 	if dir == "" {
 		return nil, explain.New(explain.BadValue, "name", "the data directory", "value", "blank", "want", "a folder of the agent's own")
 	}
 	s := &localStore{fs: files, dir: dir, next: nextName}
-	return s, s.own("identity", "snapshots")
+	if err := s.checkFormat(); err != nil {
+		return nil, err
+	}
+	return s, s.own("identity", "snapshots", "current")
 }
 
 // own makes the directory with its parts, and locks it.
@@ -319,16 +328,18 @@ type marksFile struct {
 type ledgerFile struct {
 	Marks       json.RawMessage  `json:"marks"`
 	Unconfirmed []snapshot.Scope `json:"unconfirmed,omitempty"`
+	Trials      []trial          `json:"trials,omitempty"`
+	Quarantine  []quarantined    `json:"quarantine,omitempty"`
 }
 
 func (l ledger) file() (ledgerFile, error) {
 	raw, err := l.marks.Marshal()
-	return ledgerFile{raw, l.unconfirmed}, err
+	return ledgerFile{raw, l.unconfirmed, l.trials, l.quarantine}, err
 }
 
 func (f ledgerFile) ledger() (ledger, error) {
 	marks, err := snapshot.ParseMarks(f.Marks)
-	return ledger{marks: marks, unconfirmed: f.Unconfirmed}, err
+	return ledger{marks, f.Unconfirmed, f.Trials, f.Quarantine}, err
 }
 
 // writeLedger makes l durable, in both copies. The sequence grows with each attempt,
@@ -404,6 +415,14 @@ func (s *localStore) place(scope snapshot.Scope, raw, old []byte) error {
 		return err
 	}
 	return s.remove(snapshotName(scope, pending))
+}
+
+// settle makes the active file of scope that of what is in use after a failed trial.
+func (s *localStore) settle(scope snapshot.Scope, raw []byte) error {
+	if was, err := s.read(snapshotName(scope, active), snapshot.MaxSigned); err == nil && bytes.Equal(was, raw) {
+		return nil
+	}
+	return s.place(scope, raw, nil)
 }
 
 // journal is a join, whole: the one write that makes a machine a member.
@@ -487,6 +506,7 @@ func (s *localStore) wipe() error {
 		for _, place := range []string{active, pending, previous, refused} {
 			names = append(names, snapshotName(scope, place))
 		}
+		names = append(names, currentName(scope))
 	}
-	return s.remove(append(names, marksAName, marksBName, refusalsName, clockName, degradedName)...)
+	return s.remove(append(names, marksAName, marksBName, refusalsName, clockName, degradedName, stateName, storeName)...)
 }

@@ -22,6 +22,7 @@ type metrics struct {
 	renewals   *prometheus.CounterVec
 	handshakes *prometheus.CounterVec
 	reloads    *prometheus.CounterVec
+	hookRuns   *prometheus.CounterVec
 	refused    *prometheus.CounterVec
 	entries    prometheus.Counter
 }
@@ -63,6 +64,10 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 			Name: "fealty_agent_renewals_total",
 			Help: "Renewals and rejoins of this node by outcome: ok, error, or the code of the refusal.",
 		}, []string{"action", "outcome"}),
+		hookRuns: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_agent_hook_runs_total",
+			Help: "Runs of the program for changes, by scope and outcome: ok or error.",
+		}, []string{"scope", "outcome"}),
 		handshakes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_mesh_handshake_failures_total",
 			Help: "Handshakes that failed, by reason. Plain network failures are none.",
@@ -81,7 +86,7 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 			return operatorNotAfter(a.operator)
 		}))
 	}
-	m.registry.MustRegister(m.rejected, m.received, m.asked, m.renewals, m.handshakes, m.refused, m.entries, reloads,
+	m.registry.MustRegister(m.rejected, m.received, m.asked, m.renewals, m.handshakes, m.refused, m.entries, m.hookRuns, reloads,
 		gauge("fealty_degraded", "1 while the node is in degraded mode and goes on by its policy alone.", func() float64 {
 			if a.facts().degraded(a.now()) {
 				return 1
@@ -119,8 +124,10 @@ var (
 	versionDesc = prometheus.NewDesc("fealty_snapshot_config_version", "Config version of the snapshot in use.", []string{"scope"}, nil)
 	epochDesc   = prometheus.NewDesc("fealty_snapshot_authority_epoch", "Authority epoch of the snapshot in use.", []string{"scope"}, nil)
 
-	generationDesc = prometheus.NewDesc("fealty_snapshot_generation", "Generation of the publication record over the snapshot in use.", []string{"scope"}, nil)
-	freshnessDesc  = prometheus.NewDesc("fealty_snapshot_freshness", "State of the snapshot in use: 0 fresh, 1 stale, 2 degraded, 3 expired.", []string{"scope"}, nil)
+	generationDesc  = prometheus.NewDesc("fealty_snapshot_generation", "Generation of the publication record over the snapshot in use.", []string{"scope"}, nil)
+	quarantinedDesc = prometheus.NewDesc("fealty_snapshot_quarantined", "1 for a scope whose newest snapshot failed its trial, so that the one before is in use again if there is one; else 0.", []string{"scope"}, nil)
+
+	freshnessDesc = prometheus.NewDesc("fealty_snapshot_freshness", "State of the snapshot in use: 0 fresh, 1 stale, 2 degraded, 3 expired.", []string{"scope"}, nil)
 )
 
 // snapshotVersions shows the versions in use.
@@ -131,9 +138,20 @@ func (s snapshotVersions) Describe(ch chan<- *prometheus.Desc) {
 	ch <- epochDesc
 	ch <- generationDesc
 	ch <- freshnessDesc
+	ch <- quarantinedDesc
 }
 
 func (s snapshotVersions) Collect(ch chan<- prometheus.Metric) {
+	b := s.a.beliefs.Load()
+	for _, scope := range triable {
+		value := 0.0
+		if _, ok := b.quarantined(scope); ok {
+			value = 1
+		}
+		if b.held[scope] != nil || value > 0 {
+			ch <- prometheus.MustNewConstMetric(quarantinedDesc, prometheus.GaugeValue, value, string(scope))
+		}
+	}
 	for _, h := range s.a.held() {
 		ch <- prometheus.MustNewConstMetric(versionDesc, prometheus.GaugeValue, float64(h.GetConfigVersion()), h.GetScope())
 		ch <- prometheus.MustNewConstMetric(epochDesc, prometheus.GaugeValue, float64(h.GetAuthorityEpoch()), h.GetScope())

@@ -102,6 +102,7 @@ func (a *Agent) reenrol(ctx context.Context, key keyPair, graceOver error) error
 // is signed for the old one is void. It is one write, as a join is. The caller holds
 // a.activation.
 func (a *Agent) enrolAnew(ctx context.Context, got *admitted) error {
+	got.after, _ = got.after.pruned()
 	entry, err := journalOf(got, a.me.Addresses, a.now())
 	if err != nil {
 		return err
@@ -136,6 +137,12 @@ func (a *Agent) enrolAnew(ctx context.Context, got *admitted) error {
 	for _, scope := range scopes {
 		a.accepted(ctx, scope)
 	}
+	clear(a.receipts)
+	for scope := range got.after.held {
+		a.receipts[scope] = receipt{a.now(), byGrant}
+	}
+	a.derive(ctx)
+	a.changed(scopes[:]...)
 	a.log.LogAttrs(ctx, slog.LevelInfo, "enrolled anew", slog.String("key", got.svid.key.id.String()), slog.Time("svid_not_after", got.material.NotAfter()))
 	return nil
 }

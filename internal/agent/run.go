@@ -38,6 +38,12 @@ type Config struct {
 	// Release is the program's release, for reports.
 	Release string
 
+	// OnChange is a program with its arguments that runs after the content in use of a
+	// scope changed; see the documentation of the node's store. Empty: none.
+	OnChange []string
+	// OnChangeTimeout bounds one run of it. Zero means 30 seconds.
+	OnChangeTimeout time.Duration
+
 	// FS holds the state. Nil means the operating system's.
 	FS durable.FS
 	// Now is the machine's clock. Nil means time.Now. Dates are compared with it, and
@@ -76,6 +82,15 @@ type Agent struct {
 	status   condition
 	degraded periods
 	metrics  *metrics
+
+	hooks     *hooks
+	trialKick chan struct{} // the trials changed
+
+	receipts   map[snapshot.Scope]receipt          // of what is in use; guarded by activation
+	derived    map[snapshot.Scope]*snapshot.Digest // contents for others to read; nil: no file; missing: not known; guarded by activation
+	stated     []byte                              // the state for others to read, as written last; guarded by activation
+	dropping   []snapshot.Scope                    // whose files are to be removed; guarded by activation
+	trialSince map[snapshot.Scope]time.Time        // monotonic; guarded by activation
 
 	activation semaphore        // held by who changes beliefs or source
 	marksDirty bool             // the marks in memory are not known to be durable; guarded by activation
@@ -167,6 +182,8 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 		activation: newSemaphore(),
 		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), leaveStream: make(chan struct{}, 1), rejected: make(chan struct{}, 1), strange: make(chan struct{}, 1),
 		leaveAsk: make(chan chan<- error), stopped: make(chan struct{}),
+		hooks: newHooks(cfg.OnChange, cfg.OnChangeTimeout), trialKick: make(chan struct{}, 1),
+		receipts: make(map[snapshot.Scope]receipt), derived: make(map[snapshot.Scope]*snapshot.Digest), trialSince: make(map[snapshot.Scope]time.Time),
 	}
 	a.status.now, a.resyncs.now = clock.now, clock.now
 	if a.socket == "" {
@@ -174,7 +191,8 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 	}
 	a.enrolled.Store(&l.me)
 	a.svid.Store(&l.svid)
-	a.beliefs.Store(l.beliefs)
+	believed, uncounted := store.resumeTrials(l.beliefs, l.me, clock.now())
+	a.beliefs.Store(believed)
 	if l.next != nil && l.next.key.id == l.svid.key.id {
 		// The renewal was finished, and its last step cut off.
 		if err := store.remove(nextName); err != nil {
@@ -192,6 +210,12 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 		l.notes = append(l.notes, err)
 	}
 	a.degraded.resume(kept)
+	if err := store.stamp(cfg.Release); err != nil {
+		l.notes = append(l.notes, err)
+	}
+	if uncounted != nil {
+		l.notes = append(l.notes, fmt.Errorf("what is on trial is not used this time: %w", uncounted))
+	}
 	a.resume(ctx, l)
 	return a, nil
 }
@@ -234,10 +258,36 @@ func (a *Agent) resume(ctx context.Context, l *loaded) {
 			continue
 		}
 		// What the disk does not take now stays pending, and is found by the next start.
-		if err := a.store.place(scope, l.beliefs.held[scope].raw, old); err != nil {
+		h := a.beliefs.Load().held[scope]
+		if h == nil || h != l.beliefs.held[scope] {
+			continue // it failed its trial meanwhile
+		}
+		if err := a.store.place(scope, h.raw, old); err != nil {
 			a.log.LogAttrs(ctx, slog.LevelWarn, "an activation that was cut off is not finished on disk yet", slog.String("scope", string(scope)), slog.Any("err", err))
 		}
 	}
+	if err := a.store.remove(l.dropped...); err != nil {
+		a.log.LogAttrs(ctx, slog.LevelWarn, "what the node may not hold any more is still on disk; it is not used", slog.Any("err", err))
+	}
+	b := a.beliefs.Load()
+	for _, scope := range scopes {
+		q, ok := b.quarantined(scope)
+		if !ok {
+			continue
+		}
+		a.tellQuarantine(ctx, b, scope)
+		if h := b.held[scope]; h != nil && !q.Kept {
+			if err := a.store.settle(scope, h.raw); err != nil {
+				a.log.LogAttrs(ctx, slog.LevelWarn, "the file of the snapshot in use is still the one that failed", slog.String("scope", string(scope)), slog.Any("err", err))
+			}
+		}
+	}
+	if err := a.readState(a.now()); err != nil {
+		a.log.LogAttrs(ctx, slog.LevelWarn, "how the snapshots came is not known any more", slog.Any("err", err))
+	}
+	a.findDerived()
+	a.derive(ctx)
+	a.changed(scopes[:]...) // those that the program succeeded with are passed over
 	svid := a.svid.Load()
 	a.log.LogAttrs(ctx, slog.LevelInfo, "agent opened", slog.String("key", svid.key.id.String()), slog.Time("svid_not_after", svid.leaf().NotAfter), slog.String("unready", a.unready()))
 }
@@ -290,6 +340,8 @@ func (a *Agent) live(ctx context.Context) error {
 	g.Go(func() error { return a.refresh(loops) })
 	g.Go(func() error { return a.watchClock(loops) })
 	g.Go(func() error { return a.watchDegraded(loops) })
+	g.Go(func() error { return a.watchTrials(loops) })
+	g.Go(func() error { return a.runHooks(loops) })
 	defer close(a.stopped)
 	for {
 		select {

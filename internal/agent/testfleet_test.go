@@ -866,8 +866,11 @@ var files = []string{
 func (n *node) clone() *node {
 	n.f.tb.Helper()
 	c := newNode(n.f)
-	for _, name := range append([]string{snapshotName(snapshot.ScopeTrustBundle, previous), snapshotName(snapshot.ScopeNodeBootstrap, previous),
-		snapshotName(snapshot.ScopeNodeRuntime, previous), snapshotName(snapshot.ScopeNodeRuntime, active)}, files...) {
+	names := slices.Clone(files)
+	for _, scope := range scopes {
+		names = append(names, snapshotName(scope, active), snapshotName(scope, previous))
+	}
+	for _, name := range names {
 		if n.has(name) {
 			c.disk.Put(c.path(name), n.read(name))
 		}

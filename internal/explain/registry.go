@@ -107,6 +107,8 @@ const (
 	ActionNotAllowed   Code = "FE-N109"
 	ActionBoundOver    Code = "FE-N110"
 
+	NodeStateNewer Code = "FE-N111"
+
 	SnapshotUnreadable Code = "FE-N120"
 	SnapshotNone       Code = "FE-N121"
 )
@@ -1050,6 +1052,16 @@ which count from the newest word that the cluster signed. A restart or a clock t
 them. The agent stops giving what has ended to local services; these have to stop by themselves.`,
 	},
 	{
+		Code:  NodeStateNewer,
+		Title: "a newer release wrote the data directory",
+		What:  "{dir|the data directory} is of a newer form than this release knows",
+		Why:   "{release|a newer release} wrote it last, and this one would misread or damage it",
+		Do:    "run that release or a newer one; nothing was changed",
+		Exit:  ExitConflict, GRPC: codes.FailedPrecondition,
+		Page: `
+A data directory names the form that it has in store.json, and the release that wrote it last. A release that
+does not know the form leaves everything as it is. To go back to an older release, join again in another folder.`,
+	}, {
 		Code:  SnapshotUnreadable,
 		Title: "a file is no snapshot",
 		What:  "{file|the file} is no {sort|snapshot}",

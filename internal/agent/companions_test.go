@@ -1,0 +1,421 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// Of the nodes in these tests.
+var (
+	groupRoles         = []string{snapshot.RoleCore}
+	groupOrganizations = []string{"acme"}
+	allCompanions      = slices.Sorted(slices.Values(scopes[len(foundations):]))
+)
+
+// ofGroup signs content for m or for its group, of a version of its own.
+func (f *fleet) ofGroup(m *memberState, content snapshot.Content, edits ...func(*snapshot.Header, *snapshot.Record)) *fealtyv1.SignedSnapshot {
+	f.next++
+	now := f.clock().UTC().Truncate(time.Second)
+	h := snapshot.Header{
+		ClusterID: testCluster, Roles: groupRoles, OrganizationIDs: groupOrganizations,
+		ConfigVersion: f.next, AuthorityEpoch: f.epoch, IssuedAt: now, ValidFrom: now, ExpiresAt: now.Add(30 * 24 * time.Hour), RefreshAfter: now.Add(15 * 24 * time.Hour),
+	}
+	r := snapshot.Record{ClusterID: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, IssuedAt: now, FreshUntil: now.Add(15 * time.Minute), Revocations: f.revocations()}
+	for _, e := range edits {
+		e(&h, &r)
+	}
+	h.Subject = snapshot.GroupSubject(h.Roles, h.OrganizationIDs)
+	if _, ok := content.(*snapshot.ServiceAssignment); ok {
+		h.Subject = snapshot.NodeSubject(m.id, m.incarnation)
+	}
+	draft, err := snapshot.Compose(h, content)
+	f.must(err)
+	signed, err := draft.Publish(r, f.configKey)
+	f.must(err)
+	return f.message(draft.Header().ScopeType, signed)
+}
+
+// qos is content of qos_policy that differs with n.
+func qos(n int) *snapshot.QoSPolicy {
+	return &snapshot.QoSPolicy{Classes: []snapshot.QoSClass{{Name: "gold", Organization: "acme", Priority: n}}}
+}
+
+// contentOf is content of scope that differs with n.
+func contentOf(scope snapshot.Scope, n int) snapshot.Content {
+	name := fmt.Sprintf("n%d", n)
+	switch scope {
+	case snapshot.ScopeDegradedModePolicy:
+		return &snapshot.DegradedModePolicy{Max: time.Duration(n) * time.Second}
+	case snapshot.ScopePeerDirectory:
+		return &snapshot.PeerDirectory{}
+	case snapshot.ScopeQoSPolicy:
+		return qos(n)
+	case snapshot.ScopeRoutePolicy:
+		return &snapshot.RoutePolicy{Routes: []snapshot.Route{{Name: name, Organization: "acme", Deny: true}}}
+	case snapshot.ScopeServiceAssignment:
+		return &snapshot.ServiceAssignment{Services: []snapshot.Service{{Name: name, Organization: "acme", Type: "http"}}}
+	}
+	return &snapshot.StorageDirectory{}
+}
+
+// gives is a node_runtime that lists companions.
+func (f *fleet) gives(m *memberState, companions []snapshot.Scope, edits ...func(*snapshot.NodeRuntime)) *fealtyv1.SignedSnapshot {
+	return f.runtime(m, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
+		c.Roles, c.Organizations, c.Companions = groupRoles, groupOrganizations, companions
+		for _, e := range edits {
+			e(c)
+		}
+	})
+}
+
+func offers(of ...*fealtyv1.SignedSnapshot) []offer {
+	var out []offer
+	for _, s := range of {
+		out = append(out, offer{s.GetScope(), s.GetEnvelope()})
+	}
+	return out
+}
+
+// companionNode returns a node that holds two versions of every companion.
+func companionNode(f *fleet) (*node, memberState) {
+	f.tb.Helper()
+	n := newNode(f)
+	id := n.mustJoin().ID
+	m := f.member(id)
+	a := n.mustOpen()
+	defer a.Close()
+	f.do(func() {
+		f.must(n.take(a, f.gives(&m, allCompanions)))
+		for version := range 2 {
+			var all []*fealtyv1.SignedSnapshot
+			for _, scope := range allCompanions {
+				all = append(all, f.ofGroup(&m, contentOf(scope, version+1)))
+			}
+			f.must(a.takeAll(f.tb.Context(), byCoordinator, offers(all...)...))
+		}
+	})
+	if got := a.status.refusals(); len(got) != 0 {
+		f.tb.Fatalf("refused: %v", got)
+	}
+	if got := inUse(a); len(got) != len(scopes) {
+		f.tb.Fatalf("in use are %v", got)
+	}
+	return n, m
+}
+
+// inUse returns the versions in use.
+func inUse(a *Agent) map[snapshot.Scope]uint64 {
+	out := make(map[snapshot.Scope]uint64)
+	for scope, h := range a.beliefs.Load().held {
+		out[scope] = h.v.Header().ConfigVersion
+	}
+	return out
+}
+
+// wellKept checks what the disk holds against what is in use: nothing is there of what
+// is not, and what others read is what is in use.
+func (n *node) wellKept(t *testing.T, a *Agent) {
+	t.Helper()
+	b := a.beliefs.Load()
+	for _, scope := range scopes {
+		h := b.held[scope]
+		if h == nil {
+			for _, name := range append(filesOf(scope), currentName(scope)) {
+				if n.has(name) {
+					t.Errorf("%s is not in use, and there is %s", scope, name)
+				}
+			}
+			continue
+		}
+		if got := n.read(snapshotName(scope, active)); !bytes.Equal(got, h.raw) {
+			t.Errorf("%s.active is not what is in use", scope)
+		}
+		if got := n.read(currentName(scope)); string(got) != h.v.ContentJSON() {
+			t.Errorf("%s is not what is in use", currentName(scope))
+		}
+		if n.has(snapshotName(scope, pending)) {
+			t.Errorf("%s is still pending", scope)
+		}
+	}
+}
+
+// A node starts in an outage with everything that it had, in all nine scopes.
+func TestStartInAnOutage(t *testing.T) {
+	f := newFleet(t)
+	n, _ := companionNode(f)
+	a := n.mustOpen()
+	was := inUse(a)
+	a.Close()
+	f.do(func() { f.down["all"] = true })
+	f.shift.Add(int64(10 * 24 * time.Hour)) // long enough that every record is old
+	f.do(func() { f.bundleLife = 40 * 24 * time.Hour })
+	f.shift.Add(-int64(10 * 24 * time.Hour))
+	n.disk.Restart(durabletest.Synced)
+	a = n.mustOpen()
+	defer a.Close()
+	if got := inUse(a); !maps.Equal(got, was) || len(a.status.refusals()) != 0 {
+		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.status.refusals())
+	}
+	n.wellKept(t, a)
+}
+
+// A companion that comes before the node_runtime which gives it is used as soon as that
+// is there, whatever the order.
+func TestCompanionsBeforeTheirRuntime(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	id := n.mustJoin().ID
+	m := f.member(id)
+	a := n.mustOpen()
+	defer a.Close()
+	var qosPolicy, runtime *fealtyv1.SignedSnapshot
+	f.do(func() {
+		runtime = f.gives(&m, []snapshot.Scope{snapshot.ScopeQoSPolicy})
+		qosPolicy = f.ofGroup(&m, qos(1))
+	})
+	f.must(n.take(a, qosPolicy))
+	if got := a.status.refusals(); len(got) != 1 || inUse(a)[snapshot.ScopeQoSPolicy] != 0 {
+		t.Fatalf("without a node_runtime: %v, refusals %v", inUse(a), got)
+	}
+	f.must(n.take(a, runtime))
+	if got := a.status.refusals(); len(got) != 0 || inUse(a)[snapshot.ScopeQoSPolicy] == 0 {
+		t.Fatalf("with it: %v, refusals %v", inUse(a), got)
+	}
+	// One that it does not give is refused, and so is another group's.
+	f.do(func() {
+		f.must(n.take(a, f.ofGroup(&m, contentOf(snapshot.ScopeRoutePolicy, 1))))
+		f.must(n.take(a, f.ofGroup(&m, &snapshot.QoSPolicy{}, func(h *snapshot.Header, _ *snapshot.Record) { h.OrganizationIDs = []string{"other"} })))
+	})
+	want := map[string]snapshot.Reason{"route_policy": snapshot.ReasonGrants, "qos_policy": snapshot.ReasonSubject}
+	for _, r := range a.status.refusals() {
+		if want[r.Scope] != snapshot.Reason(r.Reason) {
+			t.Errorf("%s is refused for %s, want %s", r.Scope, r.Reason, want[r.Scope])
+		}
+		delete(want, r.Scope)
+	}
+	if len(want) != 0 {
+		t.Errorf("not refused: %v", want)
+	}
+}
+
+// Several scopes renewed under one record write the marks once.
+func TestRenewalsAreOneWrite(t *testing.T) {
+	f := newFleet(t)
+	n, m := companionNode(f)
+	a := n.mustOpen()
+	defer a.Close()
+	was := inUse(a)
+	var all []*fealtyv1.SignedSnapshot
+	f.do(func() {
+		for _, scope := range allCompanions {
+			old := a.beliefs.Load().held[scope].v.Header()
+			all = append(all, f.ofGroup(&m, contentOf(scope, 2), func(h *snapshot.Header, _ *snapshot.Record) {
+				*h = old
+			}))
+		}
+	})
+	before := a.store.sequence
+	f.must(a.takeAll(t.Context(), byCoordinator, offers(all...)...))
+	if got := a.store.sequence - before; got != 1 {
+		t.Errorf("the marks were written %d times", got)
+	}
+	if got := inUse(a); !maps.Equal(got, was) || len(a.status.refusals()) != 0 {
+		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.status.refusals())
+	}
+	for i, scope := range allCompanions {
+		if h := a.beliefs.Load().held[scope]; !bytes.Equal(h.raw, all[i].GetEnvelope()) {
+			t.Errorf("%s is not under the newer record", scope)
+		}
+	}
+	n.wellKept(t, a)
+}
+
+// What a node_runtime does not give any more is out of use and off the disk at once,
+// and after a restart; its marks stay, so that nothing old comes back with it.
+func TestDrop(t *testing.T) {
+	without := func(gone ...snapshot.Scope) []snapshot.Scope {
+		return slices.DeleteFunc(slices.Clone(allCompanions), func(s snapshot.Scope) bool { return slices.Contains(gone, s) })
+	}
+	for _, c := range []struct {
+		name  string
+		lists []snapshot.Scope
+		edit  func(*snapshot.NodeRuntime)
+		gone  []snapshot.Scope
+	}{
+		{"nothing", allCompanions, func(*snapshot.NodeRuntime) {}, nil},
+		{"one scope", without(snapshot.ScopeRoutePolicy), func(*snapshot.NodeRuntime) {}, []snapshot.Scope{snapshot.ScopeRoutePolicy}},
+		{"the assignment", without(snapshot.ScopeServiceAssignment), func(*snapshot.NodeRuntime) {}, []snapshot.Scope{snapshot.ScopeServiceAssignment}},
+		{"a role more", allCompanions, func(r *snapshot.NodeRuntime) { r.Roles = []string{"core", "egress"} }, allCompanions},
+		{"no role", allCompanions, func(r *snapshot.NodeRuntime) { r.Roles = nil }, allCompanions},
+		{"another organization", allCompanions, func(r *snapshot.NodeRuntime) { r.Organizations = []string{"other"} }, allCompanions},
+		{"everything", nil, func(*snapshot.NodeRuntime) {}, allCompanions},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t)
+			n, m := companionNode(f)
+			a := n.mustOpen()
+			marks := len(a.beliefs.Load().marks.All())
+			old := a.beliefs.Load().held[snapshot.ScopeQoSPolicy].raw
+			f.do(func() { f.must(n.take(a, f.gives(&m, c.lists, c.edit))) })
+			look := func(when string) {
+				t.Helper()
+				for _, scope := range scopes {
+					if got, want := inUse(a)[scope] != 0, !slices.Contains(c.gone, scope); got != want {
+						t.Errorf("%s: %s is in use: %v", when, scope, got)
+					}
+				}
+				if got := len(a.beliefs.Load().marks.All()); got != marks {
+					t.Errorf("%s: %d marks, were %d", when, got, marks)
+				}
+				if got := a.status.refusals(); len(got) != 0 {
+					t.Errorf("%s: refusals %v", when, got)
+				}
+				n.wellKept(t, a)
+			}
+			look("at once")
+			a.Close()
+			a = n.mustOpen()
+			look("after a restart")
+			defer func() { a.Close() }()
+			if !slices.Contains(c.gone, snapshot.ScopeQoSPolicy) || slices.Contains(c.lists, snapshot.ScopeQoSPolicy) {
+				return
+			}
+			// Given again, the node takes what it had, and nothing that is older.
+			f.do(func() { f.must(n.take(a, f.gives(&m, allCompanions))) })
+			f.do(func() {
+				f.must(n.take(a, f.ofGroup(&m, qos(9), func(h *snapshot.Header, _ *snapshot.Record) { h.ConfigVersion = 1 })))
+			})
+			if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) {
+				t.Errorf("an older one: %v", got)
+			}
+			f.must(a.take(t.Context(), "qos_policy", old))
+			if inUse(a)[snapshot.ScopeQoSPolicy] == 0 || len(a.status.refusals()) != 0 {
+				t.Errorf("what it had is not in use again: %v", a.status.refusals())
+			}
+		})
+	}
+}
+
+// A power cut at any call of an activation of several scopes leaves each scope with the
+// old or the new, whole; and under a node_runtime nothing that it does not give.
+func TestSeveralScopesCrash(t *testing.T) {
+	f := newFleet(t)
+	joined, m := companionNode(f)
+	a := joined.mustOpen()
+	was := inUse(a)
+	a.Close()
+	for _, c := range []struct {
+		name string
+		next func() []*fealtyv1.SignedSnapshot
+		gone []snapshot.Scope
+	}{
+		{"new versions", func() []*fealtyv1.SignedSnapshot {
+			return []*fealtyv1.SignedSnapshot{
+				f.ofGroup(&m, contentOf(snapshot.ScopeQoSPolicy, 3)), f.ofGroup(&m, contentOf(snapshot.ScopeRoutePolicy, 3)),
+				f.ofGroup(&m, contentOf(snapshot.ScopeServiceAssignment, 3)), f.ofGroup(&m, contentOf(snapshot.ScopeDegradedModePolicy, 3)),
+			}
+		}, nil},
+		{"a node_runtime that takes two away, and a new version", func() []*fealtyv1.SignedSnapshot {
+			lists := slices.DeleteFunc(slices.Clone(allCompanions), func(s snapshot.Scope) bool {
+				return s == snapshot.ScopeRoutePolicy || s == snapshot.ScopeServiceAssignment
+			})
+			return []*fealtyv1.SignedSnapshot{f.ofGroup(&m, contentOf(snapshot.ScopeQoSPolicy, 3)), f.gives(&m, lists)}
+		}, []snapshot.Scope{snapshot.ScopeRoutePolicy, snapshot.ScopeServiceAssignment}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var next []*fealtyv1.SignedSnapshot
+			f.do(func() { next = c.next() })
+			after := maps.Clone(was)
+			for _, s := range next {
+				signed, err := snapshot.Unmarshal(s.GetEnvelope())
+				f.must(err)
+				after[snapshot.Scope(s.GetScope())] = versionOf(t, signed)
+			}
+			for _, scope := range c.gone {
+				delete(after, scope)
+			}
+			var n *node
+			crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
+				n = joined.clone()
+				a := n.mustOpen()
+				return n.disk, func() error { return a.takeAll(t.Context(), byCoordinator, offers(next...)...) }
+			}, func(t *testing.T, done bool) {
+				a, err := n.open()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer a.Close()
+				got := inUse(a)
+				for _, scope := range scopes {
+					if v := got[scope]; v != was[scope] && v != after[scope] || done && v != after[scope] {
+						t.Errorf("%s is at version %d, was %d, next %d", scope, v, was[scope], after[scope])
+					}
+				}
+				newRuntime := got[snapshot.ScopeNodeRuntime] != was[snapshot.ScopeNodeRuntime]
+				for _, scope := range c.gone {
+					if (got[scope] == 0) != newRuntime {
+						t.Errorf("%s is at version %d under node_runtime %d", scope, got[scope], got[snapshot.ScopeNodeRuntime])
+					}
+				}
+				if reason := a.unready(); reason != "" || len(a.status.refusals()) != 0 {
+					t.Errorf("unready: %q, refusals %v", reason, a.status.refusals())
+				}
+				n.wellKept(t, a)
+				if err := a.takeAll(t.Context(), byCoordinator, offers(next...)...); err != nil || !maps.Equal(inUse(a), after) || len(a.status.refusals()) != 0 {
+					t.Errorf("sent again: %v, %v, want %v; refusals %v", err, inUse(a), after, a.status.refusals())
+				}
+				n.wellKept(t, a)
+			})
+		})
+	}
+}
+
+// versionOf reads the version of what was signed, without checking it.
+func versionOf(t *testing.T, s *snapshot.Signed) uint64 {
+	t.Helper()
+	var h struct {
+		Version uint64 `json:"config_version,string"`
+	}
+	if err := json.Unmarshal(s.Header, &h); err != nil {
+		t.Fatal(err)
+	}
+	return h.Version
+}
+
+// A disk error while something is dropped keeps it out of use, and is made good.
+func TestDropDiskErrors(t *testing.T) {
+	f := newFleet(t)
+	joined, m := companionNode(f)
+	var next *fealtyv1.SignedSnapshot
+	f.do(func() { next = f.gives(&m, nil) })
+	for call := 1; ; call++ {
+		n := joined.clone()
+		a := n.mustOpen()
+		n.disk.FailAt(call, errors.New("disk error"))
+		err := n.take(a, next)
+		if !n.disk.Failed() {
+			a.Close()
+			break
+		}
+		if got := len(inUse(a)); (got == len(foundations)) != (err == nil) {
+			t.Fatalf("at call %d: %d scopes are in use after %v", call, got, err)
+		}
+		if err == nil {
+			_, err := a.endTrials(t.Context())
+			f.must(err)
+			n.wellKept(t, a)
+		}
+		a.Close()
+	}
+}

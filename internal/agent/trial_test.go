@@ -1,0 +1,370 @@
+package agent
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// trialWorld is a node that tries its QoS policies for an hour. It holds one, and
+// another version of it, with content 2, is on trial.
+type trialWorld struct {
+	t    *testing.T
+	f    *fleet
+	n    *node
+	m    memberState
+	a    *Agent
+	good uint64 // the version before
+	bad  *fealtyv1.SignedSnapshot
+}
+
+func newTrialWorld(t *testing.T, contact bool) *trialWorld {
+	t.Helper()
+	f := newFleet(t)
+	w := &trialWorld{t: t, f: f, n: newNode(f)}
+	id := w.n.mustJoin().ID
+	w.m = f.member(id)
+	w.a = w.n.mustOpen()
+	t.Cleanup(func() { w.a.Close() })
+	if contact {
+		w.a.status.opened(coordinator)
+	}
+	f.do(func() {
+		f.must(w.n.take(w.a, f.gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeQoSPolicy})))
+		f.must(w.n.take(w.a, f.ofGroup(&w.m, &snapshot.DegradedModePolicy{Trials: []snapshot.Trial{
+			{Scope: snapshot.ScopeNodeRuntime, Duration: time.Hour}, {Scope: snapshot.ScopeQoSPolicy, Duration: time.Hour}, {Scope: snapshot.ScopeTrustBundle, Duration: time.Hour},
+		}})))
+		f.must(w.n.take(w.a, f.ofGroup(&w.m, qos(1))))
+	})
+	w.end() // the first has nothing before it
+	w.good = w.version()
+	w.bad = w.send(2)
+	if w.version() == w.good || !w.onTrial() {
+		t.Fatalf("version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.status.refusals())
+	}
+	return w
+}
+
+func (w *trialWorld) send(n int, edits ...func(*snapshot.Header, *snapshot.Record)) (s *fealtyv1.SignedSnapshot) {
+	w.t.Helper()
+	w.f.do(func() { s = w.f.ofGroup(&w.m, qos(n), edits...) })
+	w.f.must(w.n.take(w.a, s))
+	return s
+}
+
+func (w *trialWorld) version() uint64 { return inUse(w.a)[snapshot.ScopeQoSPolicy] }
+
+func (w *trialWorld) onTrial() bool {
+	_, on := w.a.beliefs.Load().onTrial(snapshot.ScopeQoSPolicy)
+	return on
+}
+
+// end lets the time of the trial pass.
+func (w *trialWorld) end() {
+	w.t.Helper()
+	w.a.trialSince[snapshot.ScopeQoSPolicy] = time.Now().Add(-2 * time.Hour)
+	_, err := w.a.endTrials(w.t.Context())
+	w.f.must(err)
+}
+
+func (w *trialWorld) restart() {
+	w.t.Helper()
+	w.a.Close()
+	w.n.disk.Restart(durabletest.Synced)
+	w.a = w.n.mustOpen()
+}
+
+func (w *trialWorld) reject() {
+	w.t.Helper()
+	w.f.must(w.a.verdict(w.t.Context(), snapshot.ScopeQoSPolicy, 0, false, "it does not work"))
+}
+
+// fellBack checks that the version before is in use, and that everybody is told.
+func (w *trialWorld) fellBack(when string) {
+	w.t.Helper()
+	if w.version() != w.good || w.onTrial() {
+		w.t.Errorf("%s: version %d is in use, want %d; on trial: %v", when, w.version(), w.good, w.onTrial())
+	}
+	mark, _ := w.a.beliefs.Load().marks.Get(snapshot.ScopeQoSPolicy, snapshot.GroupSubject(groupRoles, groupOrganizations))
+	if mark.ConfigVersion <= w.good {
+		w.t.Errorf("%s: the mark went back to %d", when, mark.ConfigVersion)
+	}
+	if got := w.a.status.refusals(); len(got) != 1 || got[0].Reason != reasonQuarantined || got[0].Scope != string(snapshot.ScopeQoSPolicy) {
+		w.t.Errorf("%s: it is reported as %v", when, got)
+	}
+	resp, err := nodeServer{a: w.a}.GetNode(w.t.Context(), nil)
+	w.f.must(err)
+	if len(resp.GetRefusals()) != 1 || resp.GetRefusals()[0].GetReason() != reasonQuarantined {
+		w.t.Errorf("%s: the node tells of %v", when, resp.GetRefusals())
+	}
+	if q, ok := w.a.beliefs.Load().quarantined(snapshot.ScopeQoSPolicy); !ok || q.Kept {
+		w.t.Errorf("%s: quarantined: %v, %+v", when, ok, q)
+	}
+	w.n.wellKept(w.t, w.a)
+}
+
+// A snapshot on trial that is bad is used no more; what was before is, over restarts,
+// until a higher version with another content comes.
+func TestTrial(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		contact bool
+		do      func(w *trialWorld)
+		bad     bool // it falls back
+	}{
+		{"its time passes", true, (*trialWorld).end, false},
+		{"its time passes, and there was no contact before", false, (*trialWorld).end, false},
+		{"a good verdict, and its time passes", true, func(w *trialWorld) {
+			w.f.must(w.a.verdict(w.t.Context(), snapshot.ScopeQoSPolicy, 0, true, ""))
+			w.end()
+		}, false},
+		{"a bad verdict", true, (*trialWorld).reject, true},
+		{"a good and then a bad verdict", true, func(w *trialWorld) {
+			w.f.must(w.a.verdict(w.t.Context(), snapshot.ScopeQoSPolicy, w.version(), true, ""))
+			w.reject()
+		}, true},
+		{"contact lost", true, func(w *trialWorld) {
+			w.a.status.closed(errors.New("gone"))
+			w.end()
+		}, true},
+		{"contact lost and back", true, func(w *trialWorld) {
+			w.a.status.closed(errors.New("gone"))
+			w.a.status.opened(coordinator)
+			w.end()
+		}, false},
+		{"contact lost over a restart", true, func(w *trialWorld) { w.restart(); w.end() }, true},
+		{"starts that end again and again", true, func(w *trialWorld) {
+			for range maxAttempts - 1 {
+				w.restart()
+				if w.version() == w.good {
+					w.t.Error("an attempt too few")
+				}
+			}
+			w.restart()
+		}, true},
+		{"an attempt that is not written down", true, func(w *trialWorld) {
+			w.a.Close()
+			w.n.disk.Restart(durabletest.Synced)
+			for call := 1; ; call++ {
+				c := w.n.clone()
+				c.disk.FailAt(call, syscall.ENOSPC)
+				a, err := c.open()
+				if !c.disk.Failed() {
+					w.t.Fatal("no failed write keeps it from being used")
+				}
+				if err != nil {
+					continue
+				}
+				version := inUse(a)[snapshot.ScopeQoSPolicy]
+				a.Close()
+				if version == w.good {
+					break // the count is what failed
+				}
+			}
+			w.a = w.n.mustOpen()
+			w.restart()
+			w.reject()
+		}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newTrialWorld(t, c.contact)
+			c.do(w)
+			if !c.bad {
+				if w.version() == w.good || w.onTrial() || len(w.a.status.refusals()) != 0 {
+					t.Errorf("version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.status.refusals())
+				}
+				w.restart()
+				if w.version() == w.good || w.onTrial() {
+					t.Errorf("after a restart version %d is in use, on trial: %v", w.version(), w.onTrial())
+				}
+				return
+			}
+			w.fellBack("at once")
+			w.restart()
+			w.fellBack("after a restart")
+			f := w.f
+			f.must(w.n.take(w.a, w.bad))
+			w.fellBack("sent again")
+			w.send(2) // a higher version of what failed
+			w.fellBack("the same content as a higher version")
+			w.restart()
+			w.fellBack("and a restart")
+			w.send(3, func(h *snapshot.Header, _ *snapshot.Record) { h.ConfigVersion = w.good })
+			if w.version() != w.good || w.a.status.refusals()[0].Reason == reasonQuarantined {
+				t.Errorf("an older version was accepted: %v", w.a.status.refusals())
+			}
+			w.send(4)
+			if w.version() == w.good || !w.onTrial() || len(w.a.status.refusals()) != 0 {
+				t.Fatalf("the fix: version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.status.refusals())
+			}
+			w.reject() // two in a row: the good one is still known
+			w.fellBack("a second bad one")
+			w.send(5)
+			w.restart()
+			if w.version() == w.good {
+				t.Error("the second fix is not in use after a restart")
+			}
+			w.end()
+		})
+	}
+}
+
+// What says whom to believe and what is allowed is never on trial.
+func TestNoTrialOfTrust(t *testing.T) {
+	w := newTrialWorld(t, true)
+	f := w.f
+	f.trustChanged(func() {})
+	f.must(w.n.take(w.a, f.trustBundle()))
+	f.do(func() {
+		f.must(w.n.take(w.a, f.gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeQoSPolicy})))
+	})
+	for _, scope := range scopes {
+		if _, on := w.a.beliefs.Load().onTrial(scope); on != (scope == snapshot.ScopeQoSPolicy) {
+			t.Errorf("%s is on trial: %v", scope, on)
+		}
+		if scope == snapshot.ScopeQoSPolicy {
+			continue
+		}
+		if err := w.a.verdict(t.Context(), scope, 0, false, ""); !errors.Is(err, errNoTrial) {
+			t.Errorf("a verdict of %s: %v", scope, err)
+		}
+	}
+	if err := w.a.verdict(t.Context(), snapshot.ScopeQoSPolicy, w.good, false, ""); !errors.Is(err, errNoTrial) || w.version() == w.good {
+		t.Errorf("a verdict of the version before: %v", err)
+	}
+	// A newer record over what is on trial changes nothing of it.
+	old := w.a.beliefs.Load().held[snapshot.ScopeQoSPolicy].v.Header()
+	w.send(2, func(h *snapshot.Header, _ *snapshot.Record) { *h = old })
+	if !w.onTrial() {
+		t.Error("a renewal ended the trial")
+	}
+	// Nor does a new version of the same content, when it is over.
+	w.end()
+	w.send(2)
+	if w.onTrial() {
+		t.Error("the same content is on trial again")
+	}
+	if got := testutil.ToFloat64(w.a.metrics.rejected.WithLabelValues("qos_policy", reasonQuarantined)); got != 0 {
+		t.Errorf("counted %v", got)
+	}
+}
+
+// Without anything before that may be used, what failed stays in use, and is told.
+func TestTrialWithoutPrevious(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(w *trialWorld)
+	}{
+		{"damaged", func(w *trialWorld) {
+			w.n.disk.Put(w.n.path(snapshotName(snapshot.ScopeQoSPolicy, previous)), []byte("x"))
+		}},
+		{"of another content that was never accepted", func(w *trialWorld) {
+			w.n.disk.Put(w.n.path(snapshotName(snapshot.ScopeQoSPolicy, previous)), w.f.ofGroup(&w.m, qos(7)).GetEnvelope())
+		}},
+		{"of an older epoch", func(w *trialWorld) {
+			f := w.f
+			f.trustChanged(func() { f.epoch = 2 })
+			f.must(w.n.take(w.a, f.trustBundle()))
+			w.send(3)
+			if !w.onTrial() {
+				w.t.Fatal("not on trial", w.a.status.refusals())
+			}
+		}},
+		{"its signer revoked", func(w *trialWorld) {
+			f := w.f
+			old := f.configKey
+			f.do(func() { f.configKey = newConfigKey() })
+			f.trustChanged(func() {})
+			f.must(w.n.take(w.a, f.trustBundle()))
+			w.send(3)
+			if !w.onTrial() || bytes.Equal(old, f.configKey) {
+				w.t.Fatal("not on trial", w.a.status.refusals())
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newTrialWorld(t, true)
+			c.do(w)
+			was := w.version()
+			w.reject()
+			look := func(when string) {
+				t.Helper()
+				q, ok := w.a.beliefs.Load().quarantined(snapshot.ScopeQoSPolicy)
+				if w.version() != was || w.onTrial() || !ok || !q.Kept {
+					t.Errorf("%s: version %d is in use, want %d; on trial: %v; told: %v, %+v", when, w.version(), was, w.onTrial(), ok, q)
+				}
+				if got := w.a.status.refusals(); len(got) != 1 || got[0].Reason != reasonQuarantined {
+					t.Errorf("%s: %v", when, got)
+				}
+			}
+			look("at once")
+		})
+	}
+}
+
+// A power cut at any call of a fall back leaves the one or the other, counted.
+func TestFallBackCrash(t *testing.T) {
+	w := newTrialWorld(t, true)
+	base := w.n.clone()
+	bad := w.version()
+	var n *node
+	crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
+		n = base.clone()
+		a := n.mustOpen()
+		return n.disk, func() error {
+			if err := a.verdict(t.Context(), snapshot.ScopeQoSPolicy, 0, false, "bad"); err != nil {
+				return err
+			}
+			if got := inUse(a)[snapshot.ScopeQoSPolicy]; got != w.good {
+				t.Errorf("version %d is in use although the disk failed", got)
+			}
+			return a.keepLedger()
+		}
+	}, func(t *testing.T, done bool) {
+		a, err := n.open()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer a.Close()
+		got := inUse(a)[snapshot.ScopeQoSPolicy]
+		trial, on := a.beliefs.Load().onTrial(snapshot.ScopeQoSPolicy)
+		if got != w.good && (got != bad || done || !on || trial.Attempts != 3) {
+			t.Errorf("version %d is in use, trial %+v", got, trial)
+		}
+	})
+}
+
+func newConfigKey() ed25519.PrivateKey {
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	return key
+}
+
+// The list of what failed is bounded, and the newest are in it.
+func TestQuarantineIsBounded(t *testing.T) {
+	w := newTrialWorld(t, true)
+	w.reject()
+	for i := range 3 * maxQuarantined {
+		w.send(100 + i)
+		w.reject()
+	}
+	if got := len(w.a.beliefs.Load().quarantine); got != maxQuarantined {
+		t.Errorf("%d entries", got)
+	}
+	w.fellBack("after many")
+	w.send(100 + 3*maxQuarantined - 1)
+	w.fellBack("the last again")
+}
