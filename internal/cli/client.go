@@ -31,6 +31,7 @@ const maxAnswerBytes = 512 << 20
 // services are the clients of a coordinator.
 type services struct {
 	line     *line
+	config   fealtyv1.ConfigServiceClient
 	manifest fealtyv1.ManifestServiceClient
 	members  fealtyv1.MemberServiceClient
 	reseed   fealtyv1.ReseedServiceClient
@@ -51,6 +52,7 @@ func (c *CLI) asking(cfg *config, f func(*services) error) error {
 	defer l.Close()
 	return f(&services{
 		line:     l,
+		config:   fealtyv1.NewConfigServiceClient(l),
 		manifest: fealtyv1.NewManifestServiceClient(l),
 		members:  fealtyv1.NewMemberServiceClient(l),
 		reseed:   fealtyv1.NewReseedServiceClient(l),

@@ -185,6 +185,8 @@ func lookAfter(method string) string {
 		return "fealty manifest history"
 	case "CreateToken", "RevokeToken":
 		return "fealty token list"
+	case "PutConfig", "DeleteConfig":
+		return "fealty config list"
 	case "Recover":
 		return "the same fealty recover command, which is safe to repeat"
 	case "LeaveCluster":

@@ -33,6 +33,7 @@ func Reference() (map[string][]byte, error) {
 		"exit-codes.md":    []byte(exitCodesPage()),
 		"checks.md":        []byte(checksPage()),
 		"manifest.md":      []byte(manifestPage()),
+		"config.md":        []byte(desiredPage()),
 	}
 	return out, nil
 }

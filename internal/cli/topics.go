@@ -19,7 +19,7 @@ type topicField struct{ name, text string }
 
 // topics returns the words, in the order in which one leads to the next.
 func topics() []topic {
-	return []topic{
+	words := []topic{
 		{"cluster", `One trust domain: everybody in it has an identity spiffe://CLUSTER/KIND/NAME.
 Its id is the SPIFFE trust domain, such as prod.example, and is part of every identity, proof and signature, so that
 nothing of one cluster counts in another.`, nil},
@@ -133,6 +133,7 @@ It clears itself when its cause is gone.`, []topicField{
 		}},
 		{"exit", exitTopic(), nil},
 	}
+	return append(words, recordTopics()...)
 }
 
 func exitTopic() string {

@@ -12,6 +12,9 @@ import (
 // what it has to be.
 var ErrInvalid = errors.New("invalid config")
 
+// RuleInUse is the rule of a problem with a deletion of what others refer to.
+const RuleInUse = "in-use"
+
 // A Problem is one thing that is wrong with a record or a set of them.
 type Problem struct {
 	Record Key // empty where it is not known, or holds what must not be shown

@@ -176,7 +176,7 @@ func (s *Set) check(gone map[Key]bool) []*Problem {
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(holders), Key.Compare) {
-		fault(k, "in-use", "", "it is referred to by "+some(holders[k]), "delete those too, or change them first")
+		fault(k, RuleInUse, "", "it is referred to by "+some(holders[k]), "delete those too, or change them first")
 	}
 	return problems
 }

@@ -139,6 +139,8 @@ type Coordinator struct {
 	stateNews       news
 	trustMu         sync.Mutex // orders what trust and source are set to; no I/O under it
 	trust           atomic.Pointer[trustView]
+	config          atomic.Pointer[configView] // nil: not read since the start
+	configNews      news                       // the config in force is another one
 	trustNews       news
 	publication     atomic.Pointer[publication] // what members are told; nil before it was read
 	publicationNews news
@@ -396,6 +398,7 @@ func (c *Coordinator) followState(ctx context.Context) error {
 		g, run := errgroup.WithContext(run)
 		if s.phase == phaseReady {
 			g.Go(func() error { return c.forever(run, "members", func() error { return c.followMembers(run, s) }) })
+			g.Go(func() error { return c.forever(run, "config", func() error { return c.followConfig(run, s) }) })
 			g.Go(func() error { return c.forever(run, "trust", func() error { return c.followTrust(run, s) }) })
 			g.Go(func() error {
 				return c.forever(run, "publication", func() error { return c.followPublication(run, s) })

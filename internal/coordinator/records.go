@@ -29,6 +29,7 @@ import (
 //	trust/ban/key/<key id>      a banned key; kept for svid_ttl + rejoin_grace,
 //	                            in the bundle while a certificate can be valid
 //	rollout/<coordinator>       whom a coordinator heard confirm a config key; see rotate.go
+//	config/…                    the desired config; see config.go
 //	publication/…               what members are told; see publication.go
 //	sealed/…                    seed and mesh CA key, encrypted by a keeper
 //	seed/set/<transition>       which shares of the seed that transition made
@@ -281,6 +282,8 @@ type trustState struct {
 	SeedEpoch uint64 `json:"seed_epoch,omitempty"`
 	// Head is the transition that the state was last fitted to.
 	Head history.Hash `json:"head"`
+	// Config says that config/state exists: a record that is absent has no MAC.
+	Config bool `json:"config,omitempty"`
 	// Bans are the bans that there are: a record that is absent has no MAC.
 	Bans banSum `json:"bans"`
 	// AsOf is the time that bans of keys are compared with, so that what a version

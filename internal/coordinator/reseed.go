@@ -50,7 +50,7 @@ const (
 
 // movedFamilies are the record families under the record MAC that a reseed keeps,
 // trust last: it is what says that the others are whole.
-var movedFamilies = []string{memberPrefix, countPrefix, publicationPrefix, trustPrefix}
+var movedFamilies = []string{memberPrefix, countPrefix, configPrefix, publicationPrefix, trustPrefix}
 
 // endedFamilies are those that end with the root: a join token pins it, so that it
 // admits nobody under another one, and all keys are other ones, so that nobody has

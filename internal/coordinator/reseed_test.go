@@ -97,7 +97,7 @@ func (f *fleet) recordText() string {
 	f.t.Helper()
 	s := f.c.state.Load()
 	var out []string
-	for _, prefix := range []string{memberPrefix, countPrefix, banIDPrefix, banKeyPrefix} {
+	for _, prefix := range []string{memberPrefix, countPrefix, configPrefix, banIDPrefix, banKeyPrefix} {
 		l, err := f.store.List(context.Background(), prefix)
 		if err != nil {
 			f.t.Fatal(err)

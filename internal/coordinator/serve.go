@@ -113,6 +113,7 @@ func Services() []string {
 	return []string{
 		fealtyv1.AdmissionService_ServiceDesc.ServiceName,
 		fealtyv1.AgentService_ServiceDesc.ServiceName,
+		fealtyv1.ConfigService_ServiceDesc.ServiceName,
 		fealtyv1.ManifestService_ServiceDesc.ServiceName,
 		fealtyv1.MemberService_ServiceDesc.ServiceName,
 		fealtyv1.RecoveryService_ServiceDesc.ServiceName,
@@ -144,6 +145,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer) (*grpc.Server, error) {
 	services := admitFirst{ServiceRegistrar: server, c: c, gate: gate}
 	fealtyv1.RegisterAdmissionServiceServer(services, admissionServer{c: c})
 	fealtyv1.RegisterAgentServiceServer(services, agentServer{c: c})
+	fealtyv1.RegisterConfigServiceServer(services, configServer{c: c})
 	fealtyv1.RegisterManifestServiceServer(services, manifestServer{c: c})
 	fealtyv1.RegisterMemberServiceServer(services, memberServer{c: c})
 	fealtyv1.RegisterRecoveryServiceServer(services, recoveryServer{c: c})

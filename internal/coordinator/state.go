@@ -472,6 +472,13 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 	if err != nil {
 		return fmt.Errorf("fit the trust state to the head: %w", err)
 	}
+	// Config that was altered keeps nobody from being ready: what was published stays.
+	switch _, err := c.currentConfig(ctx, s, true); {
+	case errors.Is(err, store.ErrForged):
+		c.forged(ctx, "the config", err)
+	case err != nil:
+		return fmt.Errorf("read the config: %w", err)
+	}
 	t, err := signTrust(s, in, c.now())
 	if err != nil {
 		return err

@@ -277,6 +277,9 @@ func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (trustInput, er
 		}
 		ch := s.records.newChange(s.headVersion)
 		ch.put(trustStateKey, in.state.version, next)
+		if err := c.beginConfig(ctx, ch, in.state.value); err != nil {
+			return in, err
+		}
 		_, err = ch.commit(ctx)
 		var conflict *store.ConflictError
 		switch {
@@ -343,6 +346,9 @@ func nextTrustState(in trustInput, s *state, now time.Time) (trustState, bool) {
 		changed = true
 	}
 	t.Roots = roots
+	if !t.Config {
+		t.Config, changed = true, true
+	}
 	if t.Head != s.head.Hash {
 		t.Head, changed = s.head.Hash, true
 	}

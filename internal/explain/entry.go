@@ -76,6 +76,7 @@ func Areas() []Area {
 	return []Area{
 		{'A', "authorization"},
 		{'C', "credentials and certificates"},
+		{'D', "desired config"},
 		{'H', "history and manifest"},
 		{'J', "join"},
 		{'K', "keys and keepers"},

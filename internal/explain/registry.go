@@ -27,6 +27,13 @@ const (
 	CredentialForeign  Code = "FE-C107"
 )
 
+// Desired config.
+const (
+	ConfigInvalid Code = "FE-D101"
+	ConfigStale   Code = "FE-D102"
+	ConfigInUse   Code = "FE-D103"
+)
+
 // History and manifest.
 const (
 	ManifestInvalid      Code = "FE-H101"
@@ -359,6 +366,41 @@ looks at the files again by itself.`,
 Before a certificate is proven to a coordinator it is verified by the CA file that came with it, so that a
 wrong file, a missing intermediate or a certificate that is not for client authentication shows on the machine
 itself. A process that already has good material keeps it and looks at the files again by itself.`,
+	},
+
+	{
+		Code:  ConfigInvalid,
+		Title: "config records have problems",
+		What:  "the config {file|given} was not accepted, problems: {count|one or more}",
+		Why:   "{problem|see the list}",
+		Do:    "mend it and look at the result first: fealty config put -f {file|FILE} --dry-run",
+		Exit:  ExitConfig, GRPC: codes.InvalidArgument,
+		Page: `
+Records are read strictly: an unknown field, a value of another form, a name twice, a reference to what is not
+there or to what belongs to another organization are each an error with its record and field. So is what looks
+like a secret: it is not shown, and has to be kept elsewhere, with a record of kind secret that says where. If
+it stood in a file, replace it. All problems are reported at once. Nothing was changed.`,
+	},
+	{
+		Code:  ConfigStale,
+		Title: "the config has changed since",
+		What:  "the config was not changed: somebody else changed it first",
+		Why:   "the change was meant for version {expected|it was made from}, and the config is at version {version|another}",
+		Do:    "look at what is there now with fealty config list, and try again with its version",
+		Exit:  ExitConflict, GRPC: codes.Aborted,
+		Page: `
+Each write of config makes a new version of the whole. Who names the version that a change was made from is
+refused if there is another one by now, so that nobody undoes what he has not seen.`,
+	},
+	{
+		Code:  ConfigInUse,
+		Title: "config records that others refer to",
+		What:  "{record|a record} was not deleted",
+		Why:   "{problem|other records refer to it}",
+		Do:    "delete those in the same command, or put them first without the reference; fealty config get shows one",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+A record that others refer to is not deleted: what they say would be about nothing. Nothing was changed.`,
 	},
 
 	{
@@ -1522,7 +1564,7 @@ The coordinator checks what a command has checked before it, since others call i
 		Title: "there is no such thing",
 		What:  "there is no {what|such thing} {name|of that name}",
 		Why:   "nothing of that name exists, or it was removed",
-		Do:    "check the spelling: fealty member list, fealty token list and fealty manifest get show the names there are",
+		Do:    "check the spelling: fealty member list, fealty token list, fealty config list and fealty manifest get show the names there are",
 		Exit:  ExitNotFound, GRPC: codes.NotFound,
 		Page: `
 Only callers who may list these things get this answer; others get FE-A102 whether or not it exists.`,

@@ -1,0 +1,511 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	desired "github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+func (c *CLI) configCommand() *cobra.Command {
+	return noun("config", "put, read and delete the desired config", c.configPut(), c.configGet(), c.configList(), c.configDelete())
+}
+
+func kindWords() []string {
+	var out []string
+	for _, k := range desired.Kinds() {
+		out = append(out, string(k))
+	}
+	return out
+}
+
+func (c *CLI) configPut() *cobra.Command {
+	var file string
+	var dry bool
+	var version uint64
+	cmd := c.command(spec{
+		use: "put", short: "put records of the desired config",
+		long: `Put records of the desired config: all that are given, or none. What is there already is left as it is, and said so.
+
+--file names a file of YAML documents or JSON, a folder whose *.yaml, *.yml and *.json are read in the order of
+their names, or - for standard input. Everything is checked before a coordinator is asked, and again by it: form,
+references, and that nothing looks like a secret. fealty explain KIND shows the fields of a kind.
+
+--dry-run shows what would change. --expect-version is refused if somebody else changed the config since.`,
+		sample: `  fealty config put -f web.yaml --dry-run
+  fealty config put -f config/
+  fealty config get service web -o yaml | sed s/v1/v2/ | fealty config put -f -`,
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			if file == "" {
+				return missing("--file", "there is nothing to put", "--file FILE, a folder, or - for standard input")
+			}
+			docs, err := c.readRecords(cfg, file)
+			if err != nil {
+				return err
+			}
+			req := &fealtyv1.PutConfigRequest{ExpectedVersion: version, DryRun: dry}
+			for _, d := range docs {
+				req.Records = append(req.Records, desired.Encode(d.Record))
+			}
+			return c.asking(cfg, func(s *services) error {
+				resp, err := s.config.PutConfig(ctx, req)
+				if err != nil {
+					return placed(err, docs)
+				}
+				return c.printChanges(resp.GetChanges(), resp.GetVersion(), dry)
+			})
+		},
+	})
+	cmd.Flags().StringVarP(&file, "file", "f", "", "FILE, folder or -: the records")
+	expectVersion(cmd, &version)
+	dryRun(cmd, &dry)
+	return cmd
+}
+
+func expectVersion(cmd *cobra.Command, version *uint64) {
+	cmd.Flags().Uint64Var(version, "expect-version", 0, "change nothing unless the config is at this version, as get and list show it (default: any)")
+}
+
+func (c *CLI) configGet() *cobra.Command {
+	return c.command(spec{
+		use: "get KIND NAME", short: "print a record of the desired config",
+		long: `Print a record of the desired config, as YAML that fealty config put takes. With --output json it stands in an object
+beside the version of the config.`,
+		sample: `  fealty config get service web
+  fealty config get service web -o yaml > web.yaml`,
+		groups: []group{client}, args: exactly("KIND", "NAME"), words: kindWords(),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			if err := checkKind(args[0]); err != nil {
+				return err
+			}
+			return c.asking(cfg, func(s *services) error {
+				resp, err := s.config.GetConfig(ctx, &fealtyv1.GetConfigRequest{Kind: args[0], Name: args[1]})
+				if err != nil {
+					return err
+				}
+				record, err := recordObject(resp.GetRecord().GetRecord())
+				if err != nil {
+					return err
+				}
+				if c.format == asJSON {
+					return c.print(result{data: object{{"version", resp.GetVersion()}, {"record", record}}})
+				}
+				// Without the mark that other output has: it is to be put again.
+				return writeYAML(c.env.Stdout, record)
+			})
+		},
+	})
+}
+
+func (c *CLI) configList() *cobra.Command {
+	return c.command(spec{
+		use: "list [KIND]", short: "list the records of the desired config",
+		sample: `  fealty config list
+  fealty config list service`,
+		groups: []group{client}, args: atMostOne("KIND"), words: kindWords(),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			req := &fealtyv1.ListConfigRequest{}
+			if len(args) == 1 {
+				if err := checkKind(args[0]); err != nil {
+					return err
+				}
+				req.Kind = args[0]
+			}
+			return c.asking(cfg, func(s *services) error {
+				records, version, err := listConfig(ctx, s, req)
+				if err != nil {
+					return err
+				}
+				items := list{}
+				t := &table{columns: []column{{title: "KIND"}, {title: "NAME", least: 8}, {title: "ORGANIZATION"}, {title: "ROLES"}, {title: "SHA-256", wide: true}}}
+				for _, m := range records {
+					r, err := readRecord(m.GetRecord())
+					if err != nil {
+						return err
+					}
+					items = append(items, nodeValue(desired.Node(r)))
+					base := r.Base()
+					t.add(txt(m.GetKind()), txt(m.GetName()), txt(dash(base.Organization)), txt(dash(strings.Join(base.Roles, ","))), txt(sum(m.GetRecord())))
+				}
+				return c.print(result{object{{"version", version}, {"records", items}}, func(p *page) error {
+					if err := p.table(t); err != nil {
+						return err
+					}
+					c.talk("%s, version %d", plural(len(records), "record", "records"), version)
+					return nil
+				}})
+			})
+		},
+	})
+}
+
+// sum returns the SHA-256 of a record, which the audit log has too.
+func sum(record []byte) string {
+	h := sha256.Sum256(record)
+	return hex.EncodeToString(h[:])
+}
+
+// listConfig reads all pages. Pages of several versions are not one config, so it
+// begins again if a write comes in between.
+func listConfig(ctx context.Context, s *services, req *fealtyv1.ListConfigRequest) ([]*fealtyv1.ConfigRecord, uint64, error) {
+	const tries = 5
+	for range tries {
+		var out []*fealtyv1.ConfigRecord
+		var version uint64
+		req.PageToken = ""
+		for {
+			resp, err := s.config.ListConfig(ctx, req)
+			if err != nil {
+				return nil, 0, err
+			}
+			if len(out) > 0 && resp.GetVersion() != version {
+				break
+			}
+			version = resp.GetVersion()
+			out = append(out, resp.GetRecords()...)
+			if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
+				return out, version, nil
+			}
+		}
+	}
+	return nil, 0, explain.New(explain.StoreBusy, "what", "list the config", "tries", tries)
+}
+
+func (c *CLI) configDelete() *cobra.Command {
+	var dry bool
+	var version uint64
+	cmd := c.command(spec{
+		use: "delete KIND NAME…", short: "delete records of the desired config",
+		long: `Delete records of one kind of the desired config: all that are named, or none. What other records refer to is not
+deleted; the message names those.`,
+		sample: `  fealty config delete route shop
+  fealty config delete peer db-1 db-2 --dry-run`,
+		groups: []group{client}, words: kindWords(),
+		args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return exactly("KIND", "NAME")(cmd, args)
+			}
+			return nil
+		},
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			if err := checkKind(args[0]); err != nil {
+				return err
+			}
+			req := &fealtyv1.DeleteConfigRequest{ExpectedVersion: version, DryRun: dry}
+			for _, name := range args[1:] {
+				req.Records = append(req.Records, &fealtyv1.ConfigRecord{Kind: args[0], Name: name})
+			}
+			return c.asking(cfg, func(s *services) error {
+				resp, err := s.config.DeleteConfig(ctx, req)
+				if err != nil {
+					return err
+				}
+				return c.printChanges(resp.GetChanges(), resp.GetVersion(), dry)
+			})
+		},
+	})
+	expectVersion(cmd, &version)
+	dryRun(cmd, &dry)
+	return cmd
+}
+
+func checkKind(kind string) error {
+	if slices.Contains(kindWords(), kind) {
+		return nil
+	}
+	want := "one of " + strings.Join(kindWords(), ", ")
+	if g := guess(kind, kindWords()); g != "" {
+		want = g + " There are " + strings.Join(kindWords(), ", ")
+	}
+	return explain.New(explain.BadValue, "name", "KIND", "value", shownArg(kind), "problem", "it is no kind of record", "want", want)
+}
+
+// A sourceRecord is a record with the file that it stands in.
+type sourceRecord struct {
+	*desired.Document
+	file string
+}
+
+// readRecords reads all records of a file, a folder or standard input. The error is
+// of the first file that is not right.
+func (c *CLI) readRecords(cfg *config, name string) ([]sourceRecord, error) {
+	files := []string{name}
+	if name != "-" {
+		path := cfg.within(name)
+		files = []string{path}
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			if files, err = recordFiles(path); err != nil {
+				return nil, explain.Wrap(err, explain.FileMissing, "purpose", "folder of config records", "file", name)
+			}
+		}
+	}
+	var out []sourceRecord
+	for _, file := range files {
+		var data []byte
+		var err error
+		if file == "-" {
+			data, err = readAll(c.env.Stdin, desired.MaxText)
+		} else {
+			data, err = readFile(file, desired.MaxText)
+		}
+		if err != nil {
+			return nil, explain.Wrap(err, explain.FileMissing, "purpose", "file of config records", "file", file)
+		}
+		docs, err := desired.Decode(data)
+		if invalid, ok := errors.AsType[*desired.InvalidError](err); ok {
+			return nil, c.invalidRecords(file, invalid)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range docs {
+			k := desired.KeyOf(d.Record)
+			if i := slices.IndexFunc(out, func(o sourceRecord) bool { return desired.KeyOf(o.Record) == k }); i >= 0 {
+				return nil, explain.New(explain.ConfigInvalid, "file", file, "count", 1, "problem",
+					fmt.Sprintf("%s:%d: %s stands in %s:%d too", file, d.Place.Line, k, out[i].file, out[i].Place.Line))
+			}
+			out = append(out, sourceRecord{d, file})
+		}
+	}
+	if n := len(out); n == 0 || n > desired.MaxBatch {
+		return nil, explain.New(explain.ConfigInvalid, "file", name, "count", 1, "problem", fmt.Sprintf("there are %d records, and 1 to %d are put at a time", n, desired.MaxBatch))
+	}
+	return out, nil
+}
+
+// recordFiles returns the files of a folder that hold records, sorted.
+func recordFiles(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, bare(err)
+	}
+	var out []string
+	for _, e := range entries {
+		switch filepath.Ext(e.Name()) {
+		case ".yaml", ".yml", ".json":
+			if !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+				out = append(out, filepath.Join(dir, e.Name()))
+			}
+		}
+	}
+	return out, nil
+}
+
+// invalidRecords shows every problem of a file, and returns the error of the first.
+func (c *CLI) invalidRecords(file string, e *desired.InvalidError) error {
+	lines := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		lines[i] = recordProblem(file, p)
+	}
+	if c.format != asJSON && c.format != asYAML {
+		for _, line := range lines[1:] {
+			c.talk("%s", line)
+		}
+	}
+	return explain.Wrap(e, explain.ConfigInvalid, "file", file, "count", len(lines), "problem", lines[0], "problems", strings.Join(lines, "\n"))
+}
+
+func recordProblem(file string, p *desired.Problem) string {
+	about := p.Field
+	if p.Record != (desired.Key{}) {
+		about = strings.TrimSpace(p.Record.String() + " " + p.Field)
+	}
+	where := p.Problem
+	where.Field = about
+	return problemLine(file, (*manifest.Problem)(&where))
+}
+
+// placed adds to a coordinator's refusal where the record and the field stand that
+// it is about.
+func placed(err error, docs []sourceRecord) error {
+	e := explain.Of(err)
+	if e.Code != explain.ConfigInvalid {
+		return err
+	}
+	for _, d := range docs {
+		if desired.KeyOf(d.Record).String() != e.Fields["record"] {
+			continue
+		}
+		at := d.At(e.Fields["field"])
+		return explain.Wrap(err, e.Code, "file", d.file, "count", e.Fields["count"], "record", e.Fields["record"], "field", e.Fields["field"],
+			"problem", fmt.Sprintf("%s:%d:%d: %s", d.file, at.Line, at.Column, e.Fields["problem"]))
+	}
+	return err
+}
+
+// readRecord reads a record that a coordinator sent.
+func readRecord(raw []byte) (desired.Record, error) {
+	r, err := desired.DecodeCanonical(raw)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.Internal, "what", "reading a record that the coordinator sent, which may be of another release")
+	}
+	return r, nil
+}
+
+func recordObject(raw []byte) (object, error) {
+	r, err := readRecord(raw)
+	if err != nil {
+		return nil, err
+	}
+	// Kind and name first, as people write them.
+	o := nodeValue(desired.Node(r)).(object)
+	slices.SortStableFunc(o, func(a, b member) int { return cmp.Compare(headOrder(a.name), headOrder(b.name)) })
+	return o, nil
+}
+
+func headOrder(name string) int {
+	if i := slices.Index([]string{"kind", "name", "organization", "roles"}, name); i >= 0 {
+		return i
+	}
+	return 4
+}
+
+// nodeValue turns a document into what output is made of.
+func nodeValue(n *document.Node) any {
+	switch n.Kind {
+	case document.Object:
+		out := object{}
+		for _, f := range n.Fields {
+			out = out.with(f.Name, nodeValue(f.Value))
+		}
+		return out
+	case document.List:
+		out := list{}
+		for _, item := range n.Items {
+			out = append(out, nodeValue(item))
+		}
+		return out
+	case document.Int:
+		i, _ := strconv.ParseInt(n.Text, 10, 64) // as it was read before
+		return i
+	case document.Bool:
+		return n.Text == "true"
+	}
+	return n.Text
+}
+
+// A recordChange is what a write does to one record.
+type recordChange struct {
+	record, action string
+	fields         []fieldChange
+}
+
+// A fieldChange is a value before and after; blank: there is none.
+type fieldChange struct{ field, before, after string }
+
+func (c *CLI) printChanges(changes []*fealtyv1.ConfigChange, version uint64, dry bool) error {
+	var all []recordChange
+	items := list{}
+	n := 0
+	for _, m := range changes {
+		x, err := changeOf(m)
+		if err != nil {
+			return err
+		}
+		if x.action != "unchanged" {
+			n++
+		}
+		all = append(all, x)
+		fields := list{}
+		for _, f := range x.fields {
+			fields = append(fields, object{{"field", f.field}, {"before", f.before}, {"after", f.after}})
+		}
+		items = append(items, object{{"record", x.record}, {"action", x.action}, {"fields", fields}})
+	}
+	if dry {
+		c.planned(plural(n, "record", "records") + " would change")
+	}
+	return c.print(result{object{{"version", version}, {"changed", n > 0}, {"changes", items}}, func(p *page) error {
+		for _, x := range all {
+			p.line("%s %s", x.action, x.record)
+			for _, f := range x.fields {
+				switch {
+				case x.action != "changed" && !dry:
+				case f.before == "":
+					p.line("  + %s: %s", f.field, f.after)
+				case f.after == "":
+					p.line("  - %s: %s", f.field, f.before)
+				default:
+					p.line("  ~ %s: %s -> %s", f.field, f.before, f.after)
+				}
+			}
+		}
+		if !dry {
+			c.talk("%s changed, version %d", plural(n, "record", "records"), version)
+		}
+		return nil
+	}})
+}
+
+func changeOf(m *fealtyv1.ConfigChange) (recordChange, error) {
+	x := recordChange{record: m.GetKind() + "/" + m.GetName(), action: "changed"}
+	var before, after map[string]string
+	for _, side := range []struct {
+		raw []byte
+		out *map[string]string
+	}{{m.GetBefore(), &before}, {m.GetAfter(), &after}} {
+		*side.out = map[string]string{}
+		if len(side.raw) == 0 {
+			continue
+		}
+		r, err := readRecord(side.raw)
+		if err != nil {
+			return x, err
+		}
+		flatten(desired.Node(r), "", *side.out)
+	}
+	switch {
+	case len(before) == 0:
+		x.action = "added"
+	case len(after) == 0:
+		x.action = "deleted"
+	case string(m.GetBefore()) == string(m.GetAfter()):
+		x.action = "unchanged"
+	}
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(append(sortedKeys(before), sortedKeys(after)...)))) {
+		if name != "kind" && name != "name" && before[name] != after[name] {
+			x.fields = append(x.fields, fieldChange{name, before[name], after[name]})
+		}
+	}
+	return x, nil
+}
+
+// flatten writes the values of a document by their paths.
+func flatten(n *document.Node, path string, out map[string]string) {
+	switch {
+	case n.Kind == document.Object:
+		for _, f := range n.Fields {
+			flatten(f.Value, document.Join(path, f.Name), out)
+		}
+	case n.Kind == document.List && slices.ContainsFunc(n.Items, func(i *document.Node) bool { return i.Kind == document.Object }):
+		for i, item := range n.Items {
+			flatten(item, fmt.Sprintf("%s[%d]", path, i), out)
+		}
+	case n.Kind == document.List:
+		var items []string
+		for _, item := range n.Items {
+			items = append(items, quoted(item.Text))
+		}
+		out[path] = "[" + strings.Join(items, ", ") + "]"
+	case n.Kind == document.String:
+		out[path] = quoted(n.Text)
+	default:
+		out[path] = n.Text
+	}
+}

@@ -1,0 +1,398 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+func (d *desk) config() configServer { return configServer{c: d.c} }
+
+// put puts records, which are documents of one text.
+func (d *desk) put(text string) (*fealtyv1.PutConfigResponse, error) {
+	return d.config().PutConfig(context.Background(), putRequest(text))
+}
+
+func putRequest(text string) *fealtyv1.PutConfigRequest {
+	req := &fealtyv1.PutConfigRequest{}
+	for doc := range strings.SplitSeq(text, "\n---\n") {
+		req.Records = append(req.Records, []byte(doc))
+	}
+	return req
+}
+
+func (d *desk) mustPut(text string) *fealtyv1.PutConfigResponse {
+	d.t.Helper()
+	resp, err := d.put(text)
+	if err != nil {
+		d.t.Fatalf("put: %v", err)
+	}
+	return resp
+}
+
+// audits returns what the audit log says of an action, in order.
+func (d *desk) audits(action string) (out []auditEntry, text string) {
+	d.t.Helper()
+	for _, e := range d.store.snapshot() {
+		if !strings.HasPrefix(e.Key, auditPrefix) {
+			continue
+		}
+		var a auditEntry
+		if err := json.Unmarshal(e.Value, &a); err != nil {
+			d.t.Fatal(err)
+		}
+		if a.Action == action {
+			out = append(out, a)
+			text += string(e.Value)
+		}
+	}
+	slices.SortFunc(out, func(a, b auditEntry) int { return strings.Compare(a.Target, b.Target) })
+	return out, text
+}
+
+const qosRecord = "kind: qos\nname: gold\npriority: 7\n"
+
+func TestConfigPutGetListDelete(t *testing.T) {
+	d := testDesk(t)
+	before := len(d.store.keys(configPrefix))
+	plan := putRequest(config.Example)
+	plan.DryRun = true
+	dry, err := d.config().PutConfig(t.Context(), plan)
+	if err != nil || len(dry.GetChanges()) != len(config.Kinds()) || len(d.store.keys(configPrefix)) != before {
+		t.Fatalf("dry run: %d changes, %v", len(dry.GetChanges()), err)
+	}
+	put := d.mustPut(config.Example)
+	if put.GetVersion() <= dry.GetVersion() {
+		t.Errorf("version %d after %d", put.GetVersion(), dry.GetVersion())
+	}
+	again := d.mustPut(config.Example)
+	if again.GetVersion() != put.GetVersion() {
+		t.Errorf("the same again is version %d, want %d still", again.GetVersion(), put.GetVersion())
+	}
+	for i, c := range again.GetChanges() {
+		if string(c.GetBefore()) != string(c.GetAfter()) || string(c.GetAfter()) != string(put.GetChanges()[i].GetAfter()) || len(put.GetChanges()[i].GetBefore()) != 0 {
+			t.Errorf("change %v, after %v", c, put.GetChanges()[i])
+		}
+	}
+	entries, text := d.audits("config.put")
+	if len(entries) != len(config.Kinds()) || strings.Contains(text, "verify-full") || entries[0].Fields["after"] == "" || entries[0].Fields["before"] != "" {
+		t.Errorf("%d audit entries: %s", len(entries), text)
+	}
+
+	list, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+	if err != nil || len(list.GetRecords()) != len(config.Kinds()) || list.GetVersion() != put.GetVersion() || list.GetNextPageToken() != "" {
+		t.Fatalf("list: %v, %v", list, err)
+	}
+	for size := 1; size < 4; size++ {
+		var got []string
+		token := ""
+		for {
+			page, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageSize: uint32(size), PageToken: token})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range page.GetRecords() {
+				got = append(got, r.GetKind()+"/"+r.GetName())
+			}
+			if token = page.GetNextPageToken(); token == "" {
+				break
+			}
+		}
+		if len(got) != len(config.Kinds()) || !slices.IsSorted(got) {
+			t.Errorf("pages of %d: %v", size, got)
+		}
+	}
+	peers, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{Kind: "peer"})
+	if err != nil || len(peers.GetRecords()) != 1 {
+		t.Errorf("peers: %v, %v", peers, err)
+	}
+	one, err := d.config().GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "gold"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if same, err := d.config().PutConfig(t.Context(), &fealtyv1.PutConfigRequest{Records: [][]byte{one.GetRecord().GetRecord()}}); err != nil || same.GetVersion() != put.GetVersion() {
+		t.Errorf("put of what was got: %v, %v", same, err)
+	}
+
+	_, err = d.config().DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "gold"}}})
+	wantOnly(t, "delete of what is in use", err, explain.ConfigInUse)
+	if !strings.Contains(err.Error(), "service/web") {
+		t.Errorf("%v does not name who refers to it", err)
+	}
+	all := &fealtyv1.DeleteConfigRequest{Records: list.GetRecords(), ExpectedVersion: put.GetVersion()}
+	gone, err := d.config().DeleteConfig(t.Context(), all)
+	if err != nil || len(d.store.keys(configRecordPrefix)) != 0 || gone.GetVersion() <= put.GetVersion() {
+		t.Fatalf("delete of all: %v, %v", gone, err)
+	}
+	if entries, _ := d.audits("config.delete"); len(entries) != len(config.Kinds()) || entries[0].Fields["before"] == "" || entries[0].Fields["after"] != "" {
+		t.Errorf("audit of the deletion: %v", entries)
+	}
+	all.ExpectedVersion = 0
+	_, err = d.config().DeleteConfig(t.Context(), all)
+	wantOnly(t, "delete again", err, explain.NotFound)
+}
+
+func TestConfigRefusals(t *testing.T) {
+	d := testDesk(t)
+	put := d.mustPut(config.Example)
+	stale := put.GetVersion() - 1
+	many := &fealtyv1.PutConfigRequest{}
+	for range config.MaxBatch + 1 {
+		many.Records = append(many.Records, []byte(qosRecord))
+	}
+	for _, tt := range []struct {
+		name string
+		call func() error
+		code explain.Code
+	}{
+		{"nothing", func() error { _, err := d.config().PutConfig(t.Context(), &fealtyv1.PutConfigRequest{}); return err }, explain.RequestField},
+		{"too many", func() error { _, err := d.config().PutConfig(t.Context(), many); return err }, explain.RequestField},
+		{"two in one", func() error {
+			_, err := d.config().PutConfig(t.Context(), &fealtyv1.PutConfigRequest{Records: [][]byte{[]byte(config.Example)}})
+			return err
+		}, explain.RequestField},
+		{"one twice", func() error { _, err := d.put(qosRecord + "---\n" + qosRecord); return err }, explain.ConfigInvalid},
+		{"no record", func() error { _, err := d.put("kind: thing\nname: x\n"); return err }, explain.ConfigInvalid},
+		{"unknown reference", func() error { _, err := d.put("kind: route\nname: r\nservice: nope\n"); return err }, explain.ConfigInvalid},
+		{"a secret", func() error {
+			_, err := d.put("kind: organization\nname: o\ndescription: AKIAIOSFODNN7EXAMPLE\n")
+			return err
+		}, explain.ConfigInvalid},
+		{"stale put", func() error {
+			req := putRequest(qosRecord)
+			req.ExpectedVersion = stale
+			_, err := d.config().PutConfig(t.Context(), req)
+			return err
+		}, explain.ConfigStale},
+		{"stale delete", func() error {
+			_, err := d.config().DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "storage", Name: "mirror"}}, ExpectedVersion: stale})
+			return err
+		}, explain.ConfigStale},
+		{"delete of nothing", func() error {
+			_, err := d.config().DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{})
+			return err
+		}, explain.RequestField},
+		{"delete of no kind", func() error {
+			_, err := d.config().DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "thing", Name: "x"}}})
+			return err
+		}, explain.NotFound},
+		{"get of no name", func() error {
+			_, err := d.config().GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "../x"})
+			return err
+		}, explain.RequestField},
+		{"get of what is not there", func() error {
+			_, err := d.config().GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "silver"})
+			return err
+		}, explain.NotFound},
+		{"list of no kind", func() error {
+			_, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{Kind: "thing"})
+			return err
+		}, explain.NotFound},
+		{"a page too large", func() error {
+			_, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageSize: maxConfigPage + 1})
+			return err
+		}, explain.RequestField},
+		{"a page after nothing", func() error {
+			_, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageToken: "qos"})
+			return err
+		}, explain.RequestField},
+	} {
+		before := d.store.snapshot()
+		err := tt.call()
+		wantOnly(t, tt.name, err, tt.code)
+		if strings.Contains(err.Error(), "AKIA") {
+			t.Errorf("%s: the secret is shown: %v", tt.name, err)
+		}
+		if after := d.store.snapshot(); len(after) != len(before) || after[configStateKey].Version != before[configStateKey].Version {
+			t.Errorf("%s: the store changed", tt.name)
+		}
+	}
+}
+
+// Of two writers that saw the same version one is refused, and neither undoes what
+// the other did. Without a version both count, one after the other.
+func TestConfigWriters(t *testing.T) {
+	d := testDesk(t)
+	other, err := d.another("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.EnrolmentKey())), "")
+	other.checkHead(t.Context())
+	writers := []*Coordinator{d.c, other}
+	version := d.mustPut(qosRecord).GetVersion()
+	results := make(chan error, len(writers))
+	for i, c := range writers {
+		go func() {
+			req := putRequest(fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", 10+i))
+			req.ExpectedVersion = version
+			_, err := configServer{c: c}.PutConfig(context.Background(), req)
+			results <- err
+		}()
+	}
+	stale := 0
+	for range writers {
+		if err := <-results; errors.Is(err, explain.ConfigStale) {
+			stale++
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	if stale != 1 {
+		t.Errorf("%d writers were refused, want 1", stale)
+	}
+	const each = 10
+	for i, c := range writers {
+		go func() {
+			for n := range each {
+				if _, err := (configServer{c: c}).PutConfig(context.Background(), putRequest(fmt.Sprintf("kind: qos\nname: q-%d-%d\n", i, n))); err != nil {
+					results <- err
+					return
+				}
+			}
+			results <- nil
+		}()
+	}
+	for range writers {
+		// Ten conflicts in a row are an answer too: nothing was lost.
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, c := range writers {
+		list, err := configServer{c: c}.ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+		if err != nil || len(list.GetRecords()) != 1+each*len(writers) {
+			t.Errorf("%d records, %v", len(list.GetRecords()), err)
+		}
+	}
+}
+
+// A write whose answer is lost is looked up, and what stays unknown says so.
+func TestConfigUnknownOutcome(t *testing.T) {
+	for name, tt := range map[string]struct {
+		lost []lostAnswer
+		code explain.Code
+	}{
+		"it happened":              {[]lostAnswer{lostApplied}, ""},
+		"it did not":               {[]lostAnswer{lostDropped}, ""},
+		"nobody can tell":          {[]lostAnswer{lostForGood, answered}, explain.StoreOutcomeUnknown},
+		"nobody can tell, it not":  {[]lostAnswer{lostForGoodN, answered}, explain.StoreOutcomeUnknown},
+		"it did not, three in row": {[]lostAnswer{lostDropped, lostDropped, lostDropped}, ""},
+	} {
+		d := testDesk(t)
+		d.store.lose(tt.lost...)
+		_, err := d.put(qosRecord)
+		wantOnly(t, name, err, tt.code)
+		// What happened or not, the same again leads there, and nothing is double.
+		d.mustPut(qosRecord)
+		if entries, _ := d.audits("config.put"); len(entries) != 1 {
+			t.Errorf("%s: %d audit entries", name, len(entries))
+		}
+	}
+}
+
+// What somebody does to the records who holds no seed is found, and not obeyed: the
+// config in force stays, nothing is written on what is there, and after a start there
+// is none.
+func TestConfigAltered(t *testing.T) {
+	record := func(kind config.Kind, name string) string { return configKeyOf(config.Key{Kind: kind, Name: name}) }
+	gone := func([]byte) []byte { return nil }
+	for name, alter := range map[string]func(d *desk, before map[string]store.Entry){
+		"a record is gone":  func(d *desk, _ map[string]store.Entry) { d.store.alter(record("storage", "mirror"), gone) },
+		"the state is gone": func(d *desk, _ map[string]store.Entry) { d.store.alter(configStateKey, gone) },
+		"a record is rewritten": func(d *desk, _ map[string]store.Entry) {
+			d.store.alter(record("qos", "gold"), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
+		},
+		"everything is gone": func(d *desk, _ map[string]store.Entry) {
+			for _, k := range d.store.keys(configPrefix) {
+				d.store.alter(k, gone)
+			}
+		},
+		"a record is an older one": func(d *desk, before map[string]store.Entry) {
+			d.store.alter(record("qos", "gold"), func([]byte) []byte { return before[record("qos", "gold")].Value })
+		},
+		"a record is another's": func(d *desk, _ map[string]store.Entry) {
+			other := d.store.snapshot()[record("storage", "mirror")].Value
+			d.store.alter(record("qos", "gold"), func([]byte) []byte { return other })
+		},
+		"a record is back": func(d *desk, before map[string]store.Entry) {
+			d.store.mu.Lock()
+			defer d.store.mu.Unlock()
+			d.store.entries[record("qos", "old")] = before[record("qos", "old")]
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := testDesk(t)
+			d.mustPut("kind: qos\nname: old\n---\nkind: qos\nname: gold\npriority: 1\n")
+			before := d.store.snapshot()
+			if _, err := d.config().DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "old"}}}); err != nil {
+				t.Fatal(err)
+			}
+			version := d.mustPut(config.Example).GetVersion()
+			set, _, _ := d.c.configured()
+			alter(d, before)
+			if _, err := d.c.currentConfig(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+				t.Errorf("read: %v", err)
+			}
+			if now, v, ok := d.c.configured(); !ok || uint64(v) != version || now != set {
+				t.Errorf("the config in force is of version %d, want %d", v, version)
+			}
+			d.restart()
+			if d.state().phase != phaseReady {
+				t.Fatalf("after a start: %v %s", d.state().phase, d.state().reason)
+			}
+			if _, _, ok := d.c.configured(); ok {
+				t.Error("after a start there is a config")
+			}
+			_, err := d.put(qosRecord)
+			wantOnly(t, "put", err, explain.StoreForged)
+			_, err = d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+			wantOnly(t, "list", err, explain.StoreForged)
+		})
+	}
+}
+
+// The whole config of an earlier time is refused by whoever has seen a later one.
+func TestConfigRolledBack(t *testing.T) {
+	d := testDesk(t)
+	d.mustPut(qosRecord)
+	old := d.store.snapshot()
+	version := d.mustPut("kind: qos\nname: gold\npriority: 8\n").GetVersion()
+	d.store.revert(old)
+	_, err := d.put("kind: qos\nname: silver\n")
+	wantOnly(t, "put", err, explain.StoreForged)
+	if _, v, ok := d.c.configured(); !ok || uint64(v) != version {
+		t.Errorf("the config in force is of version %d, want %d", v, version)
+	}
+}
+
+// A store of before the config has one after the next start, and only then.
+func TestConfigBegins(t *testing.T) {
+	d := testDesk(t)
+	if set, version, ok := d.c.configured(); !ok || version == 0 || set.Len() != 0 {
+		t.Fatalf("after the first set: %v, %d, %v", set, version, ok)
+	}
+	in, err := d.c.readTrust(t.Context(), d.state())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.state.value.Config = false
+	ch := d.state().records.newChange(d.state().headVersion)
+	ch.put(trustStateKey, in.state.version, in.state.value)
+	ch.delete(configStateKey, d.store.snapshot()[configStateKey].Version)
+	if _, err := ch.commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.restart()
+	d.mustPut(config.Example)
+}
