@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/x509"
 	"io"
-	"log/slog"
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -47,6 +46,8 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 	}()
 	c.live.reported(id, hello, c.now())
 
+	d := newDelivery(c, stream, id, hello.GetHeld())
+	d.resync(hello.GetResync())
 	reports := make(chan error, 1)
 	c.readers.Go(func() { // ends with the stream, which ends when Connect returns
 		for {
@@ -56,21 +57,28 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 				return
 			}
 			c.live.reported(id, r, c.now())
+			d.resync(r.GetResync())
 		}
 	})
 
-	held := heldOf(hello.GetHeld())
-	standing := ""
-	d := &delivery{c: c, to: stream, id: id, held: held}
+	standing, known := "", false // known: what the record says was looked up since it moved
+	memberNow := func() (memberRecord, bool) {
+		if known {
+			return memberRecord{}, false
+		}
+		known = true
+		return c.members.get(path)
+	}
 	var bootstrap <-chan time.Time // when the node_bootstrap is due; nil: never
+	trustChanged, publicationChanged, moved := c.trustNews.wait(), c.publicationNews.wait(), c.members.wait(path)
 	for first := true; ; first = false {
-		trustChanged, publicationChanged, moved := c.trustNews.wait(), c.publicationNews.wait(), c.members.wait(path)
+		d.forget()
 		// The trust bundle first: it has the keys of the others.
 		if err := d.sendTrust(); err != nil {
 			return err
 		}
 		if first {
-			wait, due, err := a.bootstrapDue(id, held[string(snapshot.ScopeNodeBootstrap)])
+			wait, due, err := a.bootstrapDue(id, d.held[string(snapshot.ScopeNodeBootstrap)])
 			if err != nil {
 				return err
 			}
@@ -80,10 +88,10 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 				bootstrap = timer.C
 			}
 		}
-		if err := d.sendRuntime(ctx); err != nil {
+		if err := d.sendPublished(ctx); err != nil {
 			return err
 		}
-		if m, ok := c.members.get(path); ok && m.State != standing {
+		if m, ok := memberNow(); ok && m.State != standing {
 			standing = m.State
 			if err := stream.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Standing{Standing: &fealtyv1.Standing{State: standing}}}); err != nil {
 				return err
@@ -108,9 +116,14 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			if err := d.send(msg); err != nil {
 				return err
 			}
+		// The next wait is taken before the loop looks again.
 		case <-moved:
+			moved, known = c.members.wait(path), false
 		case <-trustChanged:
+			trustChanged = c.trustNews.wait()
 		case <-publicationChanged:
+			publicationChanged = c.publicationNews.wait()
+		case <-d.wanted:
 		}
 	}
 }
@@ -120,93 +133,6 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 func (c *Coordinator) outdated(leaf *x509.Certificate) bool {
 	s, err := c.ready()
 	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId, s.issuer.Load().MeshCA().Certificate().SubjectKeyId)
-}
-
-// listener is who is told news: a stream, or who polls.
-type listener interface {
-	Context() context.Context
-	Send(*fealtyv1.ConnectResponse) error
-}
-
-// delivery is what one listener was sent. It belongs to one goroutine.
-type delivery struct {
-	c      *Coordinator
-	to     listener
-	id     identity.ID
-	held   map[string]*fealtyv1.HeldSnapshot // what the member said that it holds, by scope
-	trust  *trustView                        // sent, or held
-	leaf   snapshot.Digest                   // of the node_runtime header that was sent
-	issued time.Time                         // of the record over it
-	keys   string                            // that signed that record, see keyIDs
-}
-
-func (d *delivery) send(m *fealtyv1.SignedSnapshot) error {
-	return d.to.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Snapshot{Snapshot: m}})
-}
-
-// sendTrust sends the trust bundle in force, if it is news to the member.
-func (d *delivery) sendTrust() error {
-	t := d.c.trust.Load()
-	if t == d.trust {
-		return nil
-	}
-	held := d.held[string(snapshot.ScopeTrustBundle)]
-	if d.trust == nil && t.rootEpoch > held.GetAuthorityEpoch() || d.trust != nil && t.rootEpoch != d.trust.rootEpoch {
-		// A member under an earlier root has to follow it before it can verify more.
-		if err := d.to.Send(t.changesMessage()); err != nil {
-			return err
-		}
-	}
-	if d.trust != nil || !t.heldAs(held) {
-		if err := d.send(t.message()); err != nil {
-			return err
-		}
-	}
-	leaf := identity.FromContext(d.to.Context()).Leaf
-	if d.trust != nil && d.trust.meshKey != t.meshKey || d.trust == nil && d.c.outdated(leaf) {
-		// The SVID is signed by a mesh CA that is on its way out: the key changed now, or
-		// while this member was away, as in a recovery.
-		err := d.to.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{
-			RenewNow: &fealtyv1.RenewNow{Reason: "the mesh CA key changed with the authority epoch"}}})
-		if err != nil {
-			return err
-		}
-	}
-	d.trust = t
-	return nil
-}
-
-// sendRuntime sends the member's node_runtime as it is published: a new header at
-// once, a newer record over the same one when the last is old enough. A record of
-// a later epoch than the bundle that was sent waits for that.
-func (d *delivery) sendRuntime(ctx context.Context) error {
-	p := d.c.publication.Load()
-	if !p.serves() || p.state.value.AuthorityEpoch > d.trust.epoch {
-		return nil
-	}
-	i, ok := p.find(runtimePath(string(d.id.Kind()) + "/" + d.id.Name()))
-	if !ok {
-		return nil
-	}
-	record := p.state.value
-	switch {
-	case d.issued.IsZero():
-		if h := d.held[string(snapshot.ScopeNodeRuntime)]; h.GetGeneration() == record.Generation && h.GetAuthorityEpoch() == p.headers[i].header.AuthorityEpoch {
-			d.leaf, d.issued, d.keys = p.headers[i].leaf, record.IssuedAt, record.keyIDs()
-			return nil
-		}
-	// A member may be waiting for what other keys sign: it drops what a revoked one did.
-	case d.leaf == p.headers[i].leaf && d.keys == record.keyIDs() && record.IssuedAt.Sub(d.issued).Abs() < publicationRenew:
-		return nil
-	}
-	m, err := p.message(i)
-	if err != nil {
-		// It stays as it was for this member, and is no reason to end the stream.
-		d.c.failures.log(ctx, d.c.log, slog.LevelError, "a node_runtime was not sent", slog.String("member", d.id.String()), slog.Any("err", err))
-		return nil
-	}
-	d.leaf, d.issued, d.keys = p.headers[i].leaf, record.IssuedAt, record.keyIDs()
-	return d.send(m)
 }
 
 // bootstrapDue reports whether the member is to be sent a node_bootstrap, because

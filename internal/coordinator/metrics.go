@@ -15,6 +15,7 @@ type metrics struct {
 	refused      prometheus.Counter
 	shares       *prometheus.CounterVec
 	uncompiled   prometheus.Gauge
+	sent         *prometheus.CounterVec
 	outlet       *prometheus.CounterVec
 }
 
@@ -80,10 +81,14 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 		Name: "fealty_publish_dir_writes_total",
 		Help: "Generations for the publish directory by outcome: written, not_needed, or failed.",
 	}, []string{"outcome"})
+	m.sent = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fealty_snapshot_sent_total",
+		Help: "Snapshots that were sent to members, by scope and form: whole, patch, record for a newer record alone, or detached for a content that is pulled.",
+	}, []string{"scope", "form"})
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
-	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares, m.uncompiled, m.outlet,
+	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares, m.uncompiled, m.outlet, m.sent,
 		gauge("fealty_coordinator_ready", "1 while a manifest is in force and this coordinator holds its keys.", func() float64 {
 			return truth(c.state.Load().phase == phaseReady)
 		}),

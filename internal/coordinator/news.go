@@ -2,34 +2,35 @@ package coordinator
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// news tells any number of waiters that something changed.
+// news tells any number of waiters that something changed. Waiting takes no lock:
+// after each change a whole fleet of streams waits again.
 type news struct {
-	mu sync.Mutex
-	ch chan struct{} // closed at the next change; guarded by mu
+	ch atomic.Pointer[chan struct{}] // closed at the next change; nil before the first wait
 }
 
 // wait returns a channel that is closed at the next change. Take it before
 // looking at what may change.
 func (n *news) wait() <-chan struct{} {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.ch == nil {
-		n.ch = make(chan struct{})
+	for {
+		if ch := n.ch.Load(); ch != nil {
+			return *ch
+		}
+		ch := make(chan struct{})
+		if n.ch.CompareAndSwap(nil, &ch) {
+			return ch
+		}
 	}
-	return n.ch
 }
 
 // tell wakes everybody who waits.
 func (n *news) tell() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.ch != nil {
-		close(n.ch)
-		n.ch = nil
+	ch := make(chan struct{})
+	if old := n.ch.Swap(&ch); old != nil {
+		close(*old)
 	}
 }
 

@@ -824,15 +824,16 @@ func TestRuntimeWaitsForItsBundle(t *testing.T) {
 	earlier := *d.c.trust.Load()
 	earlier.epoch--
 	d.mustPublish(newPublisher())
-	dl := &delivery{c: d.c, to: stream, id: m.id, trust: &earlier}
-	if err := dl.sendRuntime(t.Context()); err != nil || len(stream.sent) != 0 {
+	dl := newDelivery(d.c, stream, m.id, nil)
+	dl.trust = &earlier
+	if err := dl.sendPublished(t.Context()); err != nil || len(stream.sent) != 0 {
 		t.Fatalf("sent %v (%v)", stream.sent, err)
 	}
 	if err := dl.sendTrust(); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // and once
-		if err := dl.sendRuntime(t.Context()); err != nil || len(stream.sent) != 2 || stream.sent[1].GetSnapshot().GetScope() != string(snapshot.ScopeNodeRuntime) {
+		if err := dl.sendPublished(t.Context()); err != nil || len(stream.sent) != 2 || stream.sent[1].GetSnapshot().GetScope() != string(snapshot.ScopeNodeRuntime) {
 			t.Fatalf("sent %v (%v)", stream.sent, err)
 		}
 	}

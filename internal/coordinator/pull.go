@@ -143,11 +143,11 @@ func (s snapshotServer) Poll(req *fealtyv1.PollRequest, stream fealtyv1.Snapshot
 	defer end()
 	ctx, cancel := context.WithTimeout(stream.Context(), maxPollTime)
 	defer cancel()
-	d := &delivery{c: c, to: poller{c, ctx, stream}, id: id, held: heldOf(req.GetHeld())}
+	d := newDelivery(c, poller{c, ctx, stream}, id, req.GetHeld())
 	if err := d.sendTrust(); err != nil {
 		return err
 	}
-	return d.sendRuntime(ctx)
+	return d.sendPublished(ctx)
 }
 
 // poller is who polls, as a listener. It is told for no longer than its context

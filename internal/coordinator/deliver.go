@@ -1,0 +1,243 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/hex"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// listener is who is told news: a stream, or who polls.
+type listener interface {
+	Context() context.Context
+	Send(*fealtyv1.ConnectResponse) error
+}
+
+// delivery is what one listener was sent. It belongs to one goroutine, but for what
+// is wanted.
+type delivery struct {
+	c     *Coordinator
+	to    listener
+	id    identity.ID
+	held  map[string]*fealtyv1.HeldSnapshot // what the member said that it holds, by scope
+	trust *trustView                        // sent, or held
+	seen  *publication                      // of which all was sent that is for the member
+	has   map[snapshot.Scope]holding        // what it has of seen's scopes
+
+	mu     sync.Mutex
+	asked  map[snapshot.Scope]time.Time // when it last asked for a scope whole; guarded by mu
+	resend []snapshot.Scope             // the scopes that are to be sent whole; guarded by mu
+	wanted chan struct{}                // there are some; capacity 1
+}
+
+func newDelivery(c *Coordinator, to listener, id identity.ID, held []*fealtyv1.HeldSnapshot) *delivery {
+	return &delivery{c: c, to: to, id: id, held: heldOf(held), has: make(map[snapshot.Scope]holding), wanted: make(chan struct{}, 1)}
+}
+
+// resyncEvery bounds how often a member is sent a scope whole because it asks for that.
+const resyncEvery = 10 * time.Second
+
+// resync notes that the member wants scopes whole, whatever it holds.
+func (d *delivery) resync(scopes []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := d.c.now()
+	for _, s := range scopes[:min(len(scopes), maxHeldReported)] {
+		scope := snapshot.Scope(s)
+		if last, ok := d.asked[scope]; !slices.Contains(snapshot.Scopes(), scope) || ok && now.Sub(last).Abs() < resyncEvery {
+			continue
+		}
+		if d.asked == nil {
+			d.asked = make(map[snapshot.Scope]time.Time)
+		}
+		d.asked[scope] = now
+		d.resend = append(d.resend, scope)
+		select {
+		case d.wanted <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// forget drops what the member is to be sent whole from what it has.
+func (d *delivery) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, scope := range d.resend {
+		delete(d.held, string(scope))
+		delete(d.has, scope)
+		d.seen = nil
+		if scope == snapshot.ScopeTrustBundle {
+			d.trust = nil
+		}
+	}
+	d.resend = nil
+}
+
+func (d *delivery) send(m *fealtyv1.SignedSnapshot) error {
+	return d.to.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Snapshot{Snapshot: m}})
+}
+
+// sendTrust sends the trust bundle in force, if it is news to the member.
+func (d *delivery) sendTrust() error {
+	t := d.c.trust.Load()
+	if t == d.trust {
+		return nil
+	}
+	held := d.held[string(snapshot.ScopeTrustBundle)]
+	if d.trust == nil && t.rootEpoch > held.GetAuthorityEpoch() || d.trust != nil && t.rootEpoch != d.trust.rootEpoch {
+		// A member under an earlier root has to follow it before it can verify more.
+		if err := d.to.Send(t.changesMessage()); err != nil {
+			return err
+		}
+	}
+	if d.trust != nil || !t.heldAs(held) {
+		if err := d.send(t.message()); err != nil {
+			return err
+		}
+	}
+	leaf := identity.FromContext(d.to.Context()).Leaf
+	if d.trust != nil && d.trust.meshKey != t.meshKey || d.trust == nil && d.c.outdated(leaf) {
+		// The SVID is signed by a mesh CA that is on its way out: the key changed now, or
+		// while this member was away, as in a recovery.
+		err := d.to.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{
+			RenewNow: &fealtyv1.RenewNow{Reason: "the mesh CA key changed with the authority epoch"}}})
+		if err != nil {
+			return err
+		}
+	}
+	d.trust = t
+	return nil
+}
+
+// holding is what a member has of one scope, as far as its stream knows: what it said
+// at first, then what it was sent.
+type holding struct {
+	epoch      uint64 // authority
+	version    uint64
+	content    string // SHA-256, hex
+	generation uint64 // of the record over it
+
+	// What was sent; zero for what the member said.
+	leaf   snapshot.Digest
+	issued time.Time // of the record
+}
+
+// holds returns what the member has of scope.
+func (d *delivery) holds(scope snapshot.Scope) (holding, bool) {
+	if h, ok := d.has[scope]; ok {
+		return h, true
+	}
+	h := d.held[string(scope)]
+	if h == nil {
+		return holding{}, false
+	}
+	return holding{epoch: h.GetAuthorityEpoch(), version: h.GetConfigVersion(), content: hex.EncodeToString(h.GetContentHash()), generation: h.GetGeneration()}, true
+}
+
+// sentForm says how a header travels. It is a metric label.
+type sentForm string
+
+const (
+	sentNothing  sentForm = ""
+	sentWhole    sentForm = "whole"    // with its content
+	sentRecord   sentForm = "record"   // without: the member has the content, and what is news is the record
+	sentDetached sentForm = "detached" // without: the member pulls the content
+)
+
+// inlineBytes bounds a content that is sent with its header; a larger one is pulled.
+const inlineBytes = 16 << 10
+
+// form decides how a member that has h, if it has something, is sent the header is of
+// a content of size bytes under the record.
+func (h holding) form(has bool, is *published, record *publicationRecord, size int) sentForm {
+	if has && h.content == is.header.Content {
+		if h.leaf == is.leaf && record.IssuedAt.Sub(h.issued).Abs() < publicationRenew {
+			return sentNothing
+		}
+		if h.issued.IsZero() && h.generation == record.Generation && h.epoch == is.header.AuthorityEpoch && h.version == is.header.ConfigVersion {
+			return sentNothing // as it says
+		}
+		return sentRecord
+	}
+	if size <= inlineBytes {
+		return sentWhole
+	}
+	return sentDetached
+}
+
+// sendPublished sends the member what is published for it: a new header at once, a
+// newer record over the same one when the last is old enough. A record of a later
+// epoch than the bundle that was sent waits for that.
+func (d *delivery) sendPublished(ctx context.Context) error {
+	p := d.c.publication.Load()
+	if p == d.seen || !p.serves() || p.state.value.AuthorityEpoch > d.trust.epoch {
+		return nil
+	}
+	mine := p.of(d.id.Kind(), d.id.Name())
+	// What says who the member is comes before what is judged by that.
+	slices.SortStableFunc(mine, func(i, j int) int { return rankOf(p.headers[i].scope) - rankOf(p.headers[j].scope) })
+	for _, i := range mine {
+		if err := d.sendHeader(ctx, p, i); err != nil {
+			return err
+		}
+	}
+	d.seen = p
+	return nil
+}
+
+func rankOf(scope snapshot.Scope) int {
+	if scope == snapshot.ScopeNodeRuntime {
+		return 0
+	}
+	return 1
+}
+
+// sendHeader sends header i of p in the form that the member needs, if any.
+func (d *delivery) sendHeader(ctx context.Context, p *publication, i int) error {
+	is, record := &p.headers[i], &p.state.value
+	h, has := d.holds(is.scope)
+	form := h.form(has, is, record, len(p.contents[is.header.Content]))
+	if form != sentNothing {
+		m, err := p.news(i, form)
+		if err != nil {
+			// It stays as it was for this member, and is no reason to end the stream.
+			d.c.failures.log(ctx, d.c.log, slog.LevelError, "a snapshot was not sent", slog.String("scope", string(is.scope)), slog.String("member", d.id.String()), slog.Any("err", err))
+			return nil
+		}
+		if err := d.to.Send(m); err != nil {
+			return err
+		}
+		d.c.metrics.sent.WithLabelValues(string(is.scope), string(form)).Inc()
+	} else if !h.issued.IsZero() {
+		return nil // it has a record that is as good
+	}
+	d.has[is.scope] = holding{
+		epoch: is.header.AuthorityEpoch, version: is.header.ConfigVersion, content: is.header.Content, generation: record.Generation,
+		leaf: is.leaf, issued: record.IssuedAt,
+	}
+	return nil
+}
+
+// news returns the message that carries header i in a form.
+func (p *publication) news(i int, form sentForm) (*fealtyv1.ConnectResponse, error) {
+	signed, err := p.signed(i)
+	if err != nil {
+		return nil, err
+	}
+	if form != sentWhole {
+		signed.Content = nil
+	}
+	raw, err := signed.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	m := &fealtyv1.SignedSnapshot{Scope: string(p.headers[i].scope), Envelope: raw}
+	return &fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Snapshot{Snapshot: m}}, nil
+}
