@@ -301,7 +301,7 @@ func TestEveryFieldMutationIsRefused(t *testing.T) {
 			[]string{"/scope_ids empty", "/snapshot_id negative", "/snapshot_id float"}},
 		{"node_runtime content", runtimeDraft.ContentBytes(),
 			func(text []byte) *Signed { return resigned(boot, runtimeDraft, text) },
-			[]string{"/degraded missing", "/degraded/allow empty", "/degraded/max_seconds empty", "/degraded/route_ttl_seconds empty", "/entry float", "/entry negative"}},
+			[]string{"/companions missing", "/degraded missing", "/degraded/allow empty", "/degraded/max_seconds empty", "/degraded/route_ttl_seconds empty", "/entry float", "/entry negative"}},
 		{"trust_bundle content", bundleDraft.ContentBytes(),
 			func(text []byte) *Signed { return resigned(bundle, bundleDraft, text) },
 			[]string{"/banned_ids empty", "/banned_keys empty", "/mesh_keys empty", "/config_keys empty", "/config_keys/0/scopes empty",

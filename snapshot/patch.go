@@ -292,7 +292,8 @@ func (rule *scopeRule) applied(base string, patch []byte, size int) (content []b
 	if !change.more && change.err == "" {
 		change.fail("it is empty")
 	}
-	out := make([]byte, 0, size+1)
+	// It cannot be larger than both together: who sends a few bytes gets no more memory.
+	out := make([]byte, 0, min(size, len(base)+len(patch)))
 	put := func(texts ...string) {
 		for _, t := range texts {
 			if len(t) > size-len(out) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -454,4 +455,43 @@ func drawContent(t *rapid.T, rule *scopeRule, pool []part, l *line) Content {
 		return l.s.content
 	}
 	return c
+}
+
+// What a stranger sends costs memory in proportion to its size, whatever it says of
+// itself.
+func TestMemoryIsBounded(t *testing.T) {
+	f := newFleet(t)
+	cost := func(do func()) int {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		do()
+		runtime.ReadMemStats(&after)
+		return int(after.TotalAlloc - before.TotalAlloc)
+	}
+	const size = DefaultContent
+	for _, s := range f.samples(t) {
+		rule := ruleOf(s.content.scope())
+		full := string(must(encode(large(t, s, size/2))))
+		for name, text := range map[string]string{
+			"as it should be":   full,
+			"many empty names":  full[:strings.Index(full, "[")+1] + strings.Repeat(`"",`, size/3),
+			"brackets":          full[:strings.Index(full, ":")+1] + strings.Repeat("[", size),
+			"objects":           full[:strings.Index(full, ":")+1] + strings.Repeat(`{"a":`, size/5),
+			"one string":        full[:strings.Index(full, ":")+1] + `"` + strings.Repeat("a", size),
+			"escapes":           full[:strings.Index(full, ":")+1] + `{"` + strings.Repeat(`\"`, size/2),
+			"small, then large": full[:len(full)/2] + strings.Repeat(" ", size),
+		} {
+			if n := cost(func() { decode(text, rule.content()) }); n > 4*len(text)+1<<20 {
+				t.Errorf("%s, %s: %d bytes of memory for %d", s.name, name, n, len(text))
+			}
+		}
+		if !rule.increments {
+			continue
+		}
+		for _, patch := range []string{"{}", `{"x/y":1}`, `{"` + rule.sections[0].name + `/zzz":` + strings.Repeat("[", 100)} {
+			if n := cost(func() { rule.applied("{}", []byte(patch), MaxContent) }); n > 1<<16 {
+				t.Errorf("%s: %d bytes of memory for the patch %.40s", s.name, n, patch)
+			}
+		}
+	}
 }

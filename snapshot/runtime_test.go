@@ -93,7 +93,7 @@ var runtimeRefusals = []struct {
 		x.content.(*NodeRuntime).Kind = identity.Shard
 	}},
 	{check: checkGrants, name: "degraded mode for a thin node", reason: ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
-		x.header.Roles, x.content.(*NodeRuntime).Roles = []string{"thin"}, []string{"thin"}
+		x.header.Roles, x.content.(*NodeRuntime).Roles, x.content.(*NodeRuntime).Companions = []string{"thin"}, []string{"thin"}, nil
 	}},
 	{check: checkContent, name: "an unknown member", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.raw = bytes.Replace(must(encode(x.content)), []byte(`{"cluster_id"`), []byte(`{"admin":true,"cluster_id"`), 1)
@@ -101,6 +101,26 @@ var runtimeRefusals = []struct {
 	{check: checkContent, name: "a degraded policy of null", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Degraded = nil
 		x.raw = bytes.Replace(must(encode(x.content)), []byte(`"entry"`), []byte(`"degraded":null,"entry"`), 1)
+	}},
+	{check: checkGrants, name: "a companion that its roles may not hold", reason: ReasonGrants, bend: func(_ *testing.T, _ *fleet, g *given, x *forge) {
+		x.header.Roles, x.content.(*NodeRuntime).Roles = []string{"storage"}, []string{"storage"}
+		x.content.(*NodeRuntime).Companions = []Scope{ScopeRoutePolicy}
+	}},
+	{check: checkContent, name: "companions out of order", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+		slices.Reverse(x.content.(*NodeRuntime).Companions)
+	}},
+	{check: checkContent, name: "a companion twice", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+		x.content.(*NodeRuntime).Companions = []Scope{ScopePeerDirectory, ScopePeerDirectory}
+	}},
+	{check: checkContent, name: "a companion of no scope", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+		x.content.(*NodeRuntime).Companions = []Scope{"user_directory"}
+	}},
+	{check: checkContent, name: "a companion that is held in any case", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+		x.content.(*NodeRuntime).Companions = []Scope{ScopeTrustBundle}
+	}},
+	{check: checkContent, name: "no companions, in a list", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+		x.content.(*NodeRuntime).Companions = nil
+		x.raw = bytes.Replace(must(encode(x.content)), []byte(`"coordinators"`), []byte(`"companions":[],"coordinators"`), 1)
 	}},
 	{check: checkContent, name: "another cluster inside", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).ClusterID = "test.example"
@@ -161,11 +181,11 @@ func TestRuntime(t *testing.T) {
 	}
 	v := f.mustVerify(t, f.publishAmong(d, 5), f.trust())
 	r, ok := v.NodeRuntime()
-	if !ok || r.Entry != "edge-pool" || r.State != MemberActive || r.Degraded == nil || r.Degraded.Max != 24*time.Hour {
+	if !ok || !slices.Equal(r.Companions, f.runtimeContent().Companions) || r.Entry != "edge-pool" || r.State != MemberActive || r.Degraded == nil || r.Degraded.Max != 24*time.Hour {
 		t.Fatalf("content %+v, %v", r, ok)
 	}
-	r.Degraded.Allow[0], r.Roles[0] = "everything", "core"
-	if again, _ := v.NodeRuntime(); again.Degraded.Allow[0] == "everything" || again.Roles[0] == "core" {
+	r.Degraded.Allow[0], r.Roles[0], r.Companions[0] = "everything", "core", ScopeRoutePolicy
+	if again, _ := v.NodeRuntime(); again.Degraded.Allow[0] == "everything" || again.Roles[0] == "core" || again.Companions[0] == ScopeRoutePolicy {
 		t.Fatal("a caller changed what was verified")
 	}
 	if _, ok := v.NodeBootstrap(); ok {
@@ -173,7 +193,7 @@ func TestRuntime(t *testing.T) {
 	}
 	// A thin node holds the rest without the section that it may not hold.
 	h, c := f.bootstrapHeader(), f.runtimeContent()
-	h.Roles, c.Roles, c.Degraded = []string{RoleThin}, []string{RoleThin}, nil
+	h.Roles, c.Roles, c.Degraded, c.Companions = []string{RoleThin}, []string{RoleThin}, nil, []Scope{ScopePeerDirectory}
 	thin := f.mustVerify(t, f.publishAmong(must(Compose(h, c)), 1), f.trust())
 	if r, _ := thin.NodeRuntime(); r.Degraded != nil {
 		t.Fatal("degraded mode from nowhere")

@@ -135,6 +135,7 @@ func (f *fleet) runtimeContent() *NodeRuntime {
 	return &NodeRuntime{
 		ClusterID: testCluster, Kind: identity.Data,
 		Roles: []string{"ingress"}, Organizations: []string{"acme"}, Entry: "edge-pool", State: MemberActive,
+		Companions:   []Scope{ScopeDegradedModePolicy, ScopePeerDirectory},
 		Coordinators: []string{"c1.prod.example:7443", "[2001:db8::1]:7443"},
 		RenewEvery:   30 * time.Minute, SVIDTTL: 25 * time.Hour,
 		Degraded: &DegradedPolicy{Allow: []string{"continue_services", "preserve_routes"}, Max: 24 * time.Hour, RouteTTL: time.Hour},
