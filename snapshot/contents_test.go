@@ -183,7 +183,7 @@ func scribble(v reflect.Value) {
 // has its name.
 func TestGroupSubject(t *testing.T) {
 	seen := map[Subject][]any{}
-	sets := [][]string{nil, {"a"}, {"b"}, {"a", "b"}, {"ab"}, {"a b"}, {"1 a"}, {"a 1 b"}, {"a", "1 b"}}
+	sets := [][]string{nil, {"a"}, {"b"}, {"a", "b"}, {"ab"}, {"a b"}, {"1 a"}, {"a 1 b"}, {"a", "1 b"}, {"a", "b c"}, {"a b", "c"}}
 	for _, roles := range sets {
 		for _, orgs := range sets {
 			s := GroupSubject(roles, orgs)

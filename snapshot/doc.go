@@ -23,6 +23,21 @@
 // A newer record over the same header renews it without touching it. The config
 // root key itself is introduced by a [SignedRoot], which the root CA's key signs.
 //
+// # Whole, patched, detached
+//
+// The header signs the hash and the size of the whole content, however that gets to
+// the node: with the header, as a patch to the version before, which the header
+// names ([Diff] makes it), or later, by its hash. [VerifyHeader] says whether it is
+// worth getting; [Checked.Complete] and [Checked.CompletePatch] do the rest, and end
+// in the same [Verified] as [Verify].
+//
+// # Groups
+//
+// Content that many nodes share is for a group: the members with exactly the same
+// roles and organizations ([GroupSubject]). A node belongs to one group, by its own
+// node_runtime, and which part of what scope its roles may hold is a table
+// ([MayHold]) that the compiler and the verifier both ask.
+//
 // # What is not decided here
 //
 // The package does no I/O, reads no clock and starts no goroutines. The caller

@@ -495,3 +495,57 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// Nothing is written beyond the signed size, and a patch is never empty, not even
+// where a new version has the content of the one before.
+func TestAppliedIsCapped(t *testing.T) {
+	f := newFleet(t)
+	x := f.increment(t)
+	rule := ruleOf(ScopeRoutePolicy)
+	whole := len(x.whole.Content)
+	for size := range whole + 1 {
+		out, msg := rule.applied(x.active.text, []byte(x.patch), size)
+		if (msg == "") != (size == whole) || len(out) > size {
+			t.Fatalf("%d bytes where %d are signed: %q", len(out), size, msg)
+		}
+	}
+	for _, places := range [][]int{{1, 0, 2}, {0, 0, 1, 2}, {0, 1, 1, 2}} {
+		if _, msg := rule.applied(x.active.text, []byte(x.entries(t)(places...)), whole); !strings.Contains(msg, "out of order or double") {
+			t.Errorf("entries %v: %q", places, msg)
+		}
+	}
+	l := f.line(x.s)
+	first := l.publish(x.s.content)
+	active := f.mustVerify(t, first, f.trustOf(x.s))
+	again := l.publish(x.s.content)
+	if _, ok := Diff(ScopeRoutePolicy, first.Content, again.Content); ok {
+		t.Error("there is a patch between equal contents")
+	}
+	_, _, err := f.checked(t, again, f.trustOf(x.s), Marks{}).CompletePatch(active, []byte("{}"))
+	wantRefused(t, err, checkHash, ReasonHash)
+}
+
+// A form that has a content or a patch has one that is not empty: without it, it
+// would be another form, and one envelope would have two encodings.
+func TestFormsAreDistinct(t *testing.T) {
+	f := newFleet(t)
+	s := f.signedBootstrap(t)
+	s.Content = nil
+	detached := must(s.Marshal())
+	at := len(signedMagic)
+	header := at + 1 + 4 + len(s.Header)
+	for form := range byte(8) {
+		bent := slices.Concat(detached[:header], []byte{0, 0, 0, 0}, detached[header:])
+		bent[at] = form
+		if _, err := Unmarshal(bent); err == nil {
+			t.Errorf("form %d was read with nothing in the place of a content", form)
+		}
+		bent = bytes.Clone(detached)
+		if bent[at] = form; form == formDetached {
+			continue
+		}
+		if _, err := Unmarshal(bent); err == nil {
+			t.Errorf("form %d was read without a content", form)
+		}
+	}
+}
