@@ -142,6 +142,11 @@ func TestClock(t *testing.T) {
 			if got := w.a.clock.behind(); !near(got, c.behind) {
 				t.Errorf("the clock is %v behind, want %v", got, c.behind)
 			}
+			resp, err := nodeServer{a: w.a}.GetNode(t.Context(), nil)
+			f.must(err)
+			if got := resp.GetClockBehind().AsDuration(); !near(got, c.behind) {
+				t.Errorf("it tells that it is %v behind", got)
+			}
 			count, err := testutil.GatherAndCount(w.a.metrics.registry, "fealty_agent_clock_behind_seconds")
 			if err != nil || count != 1 {
 				t.Errorf("%d series, %v", count, err)

@@ -33,9 +33,13 @@
 //	snapshots/SCOPE.previous    of what was before,
 //	snapshots/SCOPE.pending     and of what is being put in place
 //	snapshots/SCOPE.refused     of one that proves that its signer lies
-//	marks.a, marks.b            the newest that was ever accepted, twice
+//	marks.a, marks.b            the newest that was ever accepted, what is on trial and
+//	                            what failed one, twice
 //	refusals.json               the last refusal of each scope
 //	clock.json                  the floor under the machine's clock
+//	current/SCOPE.json          content in use, for others to read
+//	state.json                  what is in use, for people
+//	store.json                  the form of the folder, and who wrote it
 //	degraded.json               when it was in degraded mode, for reports
 //	agent.sock                  the local API
 //

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -173,6 +174,9 @@ func (n nodeServer) GetNode(ctx context.Context, _ *fealtyv1.GetNodeRequest) (*f
 		resp.MemberState = a.beliefs.Load().standing(a.me.ID)
 	}
 	a.standsDegraded(resp)
+	if d := a.clock.behind(); d > 0 {
+		resp.ClockBehind = durationpb.New(d)
+	}
 	if !v.nextRenewal.IsZero() {
 		resp.NextRenewal = timestamppb.New(v.nextRenewal)
 	}

@@ -34,7 +34,7 @@ a failure repeats the same request, whatever was lost.`,
   fealty join --token-file /run/credentials/fealty.service/token --run
   fealty join --key node.key --cluster prod.example --pin HEX --coordinator c1.example:7443 --kind witness
   fealty join --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --cluster prod.example --pin HEX --coordinator c1.example:7443`,
-		groups: []group{ofAgent, candidate, certified, ofJoin, addresses, process},
+		groups: []group{ofAgent, candidate, certified, ofJoin, addresses, running, process},
 		args:   atMostOne("TOKEN"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			p, err := c.proof(ctx, cfg, args)

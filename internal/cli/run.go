@@ -172,7 +172,7 @@ coordinator can be reached. With a certificate of your own PKI it comes back wit
 it was away.`,
 		sample: `  fealty agent --data /var/lib/fealty/agent
   fealty agent --data /var/lib/fealty/agent --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`,
-		groups: []group{ofAgent, certified, process},
+		groups: []group{ofAgent, certified, running, process},
 		run: func(ctx context.Context, cfg *config, _ []string) error {
 			return c.runAgent(ctx, cfg.path("data"), cfg)
 		},
@@ -189,7 +189,7 @@ func (c *CLI) runAgent(ctx context.Context, dir string, cfg *config) error {
 		defer metrics.Close()
 	}
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir: dir, Metrics: metrics, TLS: tlsPaths(cfg), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
+		DataDir: dir, Metrics: metrics, TLS: tlsPaths(cfg), OnChange: strings.Fields(cfg.text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
 	})
 	if err != nil {
 		return err

@@ -23,6 +23,7 @@ const (
 	ofCoordinator group = "coordinator"
 	ofAgent       group = "agent, join, leave"
 	process       group = "coordinator, agent"
+	running       group = "agent, join" // of a member
 	candidate     group = "join, login"
 	certified     group = "join, login, agent"
 	ofJoin        group = "join"
@@ -139,6 +140,11 @@ func settings() []*setting {
 			help: "the node's folder: identity, verified snapshots, local socket",
 			zero: "/var/lib/fealty/agent",
 			more: "It is made with mode 0700 and belongs to one process."},
+
+		{key: "on_change", groups: []group{running}, form: textForm,
+			help: "run this program, with its arguments, after the content in use of a scope changed",
+			zero: "nothing is run",
+			more: "Program and arguments are separated by spaces; there is no shell and no quoting. It is told what changed in FEALTY_SCOPE, FEALTY_EVENT, FEALTY_FILE, FEALTY_CONFIG_VERSION and others, see [the node's store](node-store.md). It has 30 seconds; its exit status is the verdict on a snapshot that is on trial."},
 
 		{key: "data", groups: []group{ofDev}, form: pathForm, fileless: true,
 			help: "keep the cluster in this folder, and find it again there",

@@ -313,7 +313,7 @@ func nodeHealth(n *fealtyv1.GetNodeResponse, now time.Time) explain.Exit {
 	switch {
 	case !now.Before(n.GetSvidNotAfter().AsTime()), len(n.GetHeld()) == 0:
 		return explain.ExitUnhealthy
-	case !n.GetConnected(), len(n.GetRefusals()) > 0, operatorProblem(n.GetOperatorCertificate(), now) != "":
+	case !n.GetConnected(), len(n.GetRefusals()) > 0, n.GetClockBehind() != nil, operatorProblem(n.GetOperatorCertificate(), now) != "":
 		return explain.ExitDegraded
 	}
 	return explain.ExitOK
@@ -396,6 +396,9 @@ func showNode(p *page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	}
 	for _, p := range lastPeriods(n.GetDegradedPeriods()) {
 		f.paint("degraded", amber, periodWords(p, now))
+	}
+	if d := n.GetClockBehind(); d != nil {
+		f.paint("clock", amber, "the machine's is "+span(d.AsDuration())+" behind what was signed; the node goes by that: set it")
 	}
 	f.add("release", n.GetRelease())
 	p.heading("node")

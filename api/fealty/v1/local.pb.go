@@ -9,6 +9,7 @@ package fealtyv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -99,8 +100,11 @@ type GetNodeResponse struct {
 	Permissions []*ActionPermission `protobuf:"bytes,21,rep,name=permissions,proto3" json:"permissions,omitempty"`
 	// When it was in degraded mode, the oldest first. The last one may go on.
 	DegradedPeriods []*DegradedPeriod `protobuf:"bytes,22,rep,name=degraded_periods,json=degradedPeriods,proto3" json:"degraded_periods,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// How far the machine's clock is behind the time that was signed, if that is more than
+	// clocks may differ; the node goes by the later of the two. Not set otherwise.
+	ClockBehind   *durationpb.Duration `protobuf:"bytes,30,opt,name=clock_behind,json=clockBehind,proto3" json:"clock_behind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetNodeResponse) Reset() {
@@ -283,6 +287,13 @@ func (x *GetNodeResponse) GetPermissions() []*ActionPermission {
 func (x *GetNodeResponse) GetDegradedPeriods() []*DegradedPeriod {
 	if x != nil {
 		return x.DegradedPeriods
+	}
+	return nil
+}
+
+func (x *GetNodeResponse) GetClockBehind() *durationpb.Duration {
+	if x != nil {
+		return x.ClockBehind
 	}
 	return nil
 }
@@ -611,8 +622,8 @@ var File_fealty_v1_local_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_local_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/local.proto\x12\tfealty.v1\x1a\x19fealty/v1/admission.proto\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
-	"\x0eGetNodeRequest\"\xa2\b\n" +
+	"\x15fealty/v1/local.proto\x12\tfealty.v1\x1a\x19fealty/v1/admission.proto\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
+	"\x0eGetNodeRequest\"\xe0\b\n" +
 	"\x0fGetNodeResponse\x12\x1b\n" +
 	"\tspiffe_id\x18\x01 \x01(\tR\bspiffeId\x12.\n" +
 	"\x06joined\x18\x02 \x01(\x0e2\x16.fealty.v1.JoinOutcomeR\x06joined\x12B\n" +
@@ -637,7 +648,8 @@ const file_fealty_v1_local_proto_rawDesc = "" +
 	"\tfreshness\x18\x13 \x01(\tR\tfreshness\x12\x1c\n" +
 	"\tpartition\x18\x14 \x01(\tR\tpartition\x12=\n" +
 	"\vpermissions\x18\x15 \x03(\v2\x1b.fealty.v1.ActionPermissionR\vpermissions\x12D\n" +
-	"\x10degraded_periods\x18\x16 \x03(\v2\x19.fealty.v1.DegradedPeriodR\x0fdegradedPeriods\"v\n" +
+	"\x10degraded_periods\x18\x16 \x03(\v2\x19.fealty.v1.DegradedPeriodR\x0fdegradedPeriods\x12<\n" +
+	"\fclock_behind\x18\x1e \x01(\v2\x19.google.protobuf.DurationR\vclockBehind\"v\n" +
 	"\x10ActionPermission\x12\x16\n" +
 	"\x06action\x18\x01 \x01(\tR\x06action\x12\x1c\n" +
 	"\tpermitted\x18\x02 \x01(\bR\tpermitted\x12\x16\n" +
@@ -689,6 +701,7 @@ var file_fealty_v1_local_proto_goTypes = []any{
 	(*HeldSnapshot)(nil),          // 10: fealty.v1.HeldSnapshot
 	(*Refusal)(nil),               // 11: fealty.v1.Refusal
 	(*DegradedPeriod)(nil),        // 12: fealty.v1.DegradedPeriod
+	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
 }
 var file_fealty_v1_local_proto_depIdxs = []int32{
 	8,  // 0: fealty.v1.GetNodeResponse.joined:type_name -> fealty.v1.JoinOutcome
@@ -702,20 +715,21 @@ var file_fealty_v1_local_proto_depIdxs = []int32{
 	9,  // 8: fealty.v1.GetNodeResponse.contact_lost_at:type_name -> google.protobuf.Timestamp
 	2,  // 9: fealty.v1.GetNodeResponse.permissions:type_name -> fealty.v1.ActionPermission
 	12, // 10: fealty.v1.GetNodeResponse.degraded_periods:type_name -> fealty.v1.DegradedPeriod
-	9,  // 11: fealty.v1.OperatorCertificate.not_before:type_name -> google.protobuf.Timestamp
-	9,  // 12: fealty.v1.OperatorCertificate.not_after:type_name -> google.protobuf.Timestamp
-	9,  // 13: fealty.v1.RenewIdentityResponse.svid_not_after:type_name -> google.protobuf.Timestamp
-	0,  // 14: fealty.v1.NodeService.GetNode:input_type -> fealty.v1.GetNodeRequest
-	4,  // 15: fealty.v1.NodeService.LeaveCluster:input_type -> fealty.v1.LeaveClusterRequest
-	6,  // 16: fealty.v1.NodeService.RenewIdentity:input_type -> fealty.v1.RenewIdentityRequest
-	1,  // 17: fealty.v1.NodeService.GetNode:output_type -> fealty.v1.GetNodeResponse
-	5,  // 18: fealty.v1.NodeService.LeaveCluster:output_type -> fealty.v1.LeaveClusterResponse
-	7,  // 19: fealty.v1.NodeService.RenewIdentity:output_type -> fealty.v1.RenewIdentityResponse
-	17, // [17:20] is the sub-list for method output_type
-	14, // [14:17] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	13, // 11: fealty.v1.GetNodeResponse.clock_behind:type_name -> google.protobuf.Duration
+	9,  // 12: fealty.v1.OperatorCertificate.not_before:type_name -> google.protobuf.Timestamp
+	9,  // 13: fealty.v1.OperatorCertificate.not_after:type_name -> google.protobuf.Timestamp
+	9,  // 14: fealty.v1.RenewIdentityResponse.svid_not_after:type_name -> google.protobuf.Timestamp
+	0,  // 15: fealty.v1.NodeService.GetNode:input_type -> fealty.v1.GetNodeRequest
+	4,  // 16: fealty.v1.NodeService.LeaveCluster:input_type -> fealty.v1.LeaveClusterRequest
+	6,  // 17: fealty.v1.NodeService.RenewIdentity:input_type -> fealty.v1.RenewIdentityRequest
+	1,  // 18: fealty.v1.NodeService.GetNode:output_type -> fealty.v1.GetNodeResponse
+	5,  // 19: fealty.v1.NodeService.LeaveCluster:output_type -> fealty.v1.LeaveClusterResponse
+	7,  // 20: fealty.v1.NodeService.RenewIdentity:output_type -> fealty.v1.RenewIdentityResponse
+	18, // [18:21] is the sub-list for method output_type
+	15, // [15:18] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_local_proto_init() }

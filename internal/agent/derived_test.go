@@ -1,0 +1,325 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// A folder that a newer release wrote is refused by name and left as it is.
+func TestNewerFormat(t *testing.T) {
+	f := newFleet(t)
+	n := joinedNode(f)
+	data, err := seal(storeFile{storeFormat + 1, "v9.1.0"})
+	f.must(err)
+	n.disk.Put(n.path(storeName), data)
+	n.disk.FailAt(1<<30, nil)
+	_, err = n.open()
+	if !errors.Is(err, explain.NodeStateNewer) || !strings.Contains(err.Error(), "v9.1.0") {
+		t.Errorf("opened: %v", err)
+	}
+	if _, err := n.join(ByToken(f.token())); !errors.Is(err, explain.NodeStateNewer) {
+		t.Errorf("joined: %v", err)
+	}
+	if n.disk.Calls() != 0 || !bytes.Equal(n.read(storeName), data) {
+		t.Errorf("%d changes were made", n.disk.Calls())
+	}
+	// Its own form, damaged or not, is no reason.
+	for _, data := range [][]byte{nil, []byte("x"), n.read(marksAName)} {
+		n.disk.Put(n.path(storeName), data)
+		n.mustOpen().Close()
+		var got storeFile
+		if err := unseal(n.read(storeName), &got); err != nil || got != (storeFile{storeFormat, "v0.1.0"}) {
+			t.Errorf("over %q: %v, %v", data, got, err)
+		}
+	}
+}
+
+// What others read is made from what is in use, and never read back: whatever is
+// written there, the node is the same, and the files are right again.
+func TestDerivedIsNoAuthority(t *testing.T) {
+	f := newFleet(t)
+	n, _ := companionNode(f)
+	a := n.mustOpen()
+	was := inUse(a)
+	n.wellKept(t, a)
+	var state stateFile
+	f.must(unseal(n.read(stateName), &state))
+	if len(state.Scopes) != len(scopes) || state.Release != "v0.1.0" || bytes.Contains(n.read(stateName), []byte("PRIVATE")) {
+		t.Errorf("the state is %+v", state)
+	}
+	for _, s := range state.Scopes {
+		want := byCoordinator
+		if s.Scope == snapshot.ScopeTrustBundle || s.Scope == snapshot.ScopeNodeBootstrap {
+			want = fromDisk // of the join
+		}
+		if s.ConfigVersion != was[s.Scope] || s.Source != want || s.VerifiedAt.IsZero() || len(s.SignerKeyIDs) == 0 {
+			t.Errorf("%s: %+v", s.Scope, s)
+		}
+	}
+	a.Close()
+	for _, name := range []string{currentName(snapshot.ScopeQoSPolicy), currentName(snapshot.ScopeRoutePolicy), stateName} {
+		for _, data := range [][]byte{nil, []byte("{}"), n.read(currentName(snapshot.ScopeTrustBundle)), bytes.Repeat([]byte("x"), snapshot.MaxContent+1)} {
+			n.disk.Put(n.path(name), data)
+			a := n.mustOpen()
+			if got := inUse(a); !maps.Equal(got, was) {
+				t.Errorf("with another %s: %v", name, got)
+			}
+			n.wellKept(t, a)
+			a.Close()
+		}
+	}
+}
+
+// The content of a snapshot that ended is not there to read.
+func TestDerivedEnds(t *testing.T) {
+	f := newFleet(t)
+	f.bundleLife = 60 * 24 * time.Hour
+	n, _ := companionNode(f)
+	a := n.mustOpen()
+	defer a.Close()
+	f.shift.Store(int64(31 * 24 * time.Hour))
+	if _, err := a.endTrials(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, scope := range allCompanions {
+		if n.has(currentName(scope)) {
+			t.Errorf("%s ended and can be read", scope)
+		}
+	}
+	if !n.has(currentName(snapshot.ScopeTrustBundle)) {
+		t.Error("what did not end cannot be read")
+	}
+}
+
+// Every file of the node's store, cut anywhere or with a bit turned, leaves the node with
+// nothing that it did not accept, and with all of it again when a coordinator sends it.
+func TestEveryFileDamaged(t *testing.T) {
+	f := newFleet(t)
+	joined, m := companionNode(f)
+	a := joined.mustOpen()
+	was := inUse(a)
+	accepted := make(map[snapshot.Scope]map[uint64]bool)
+	var again []offer
+	for _, scope := range scopes {
+		h := a.beliefs.Load().held[scope]
+		accepted[scope] = map[uint64]bool{was[scope]: true, 0: true}
+		again = append(again, offer{string(scope), h.raw})
+		if data, err := a.store.read(snapshotName(scope, previous), snapshot.MaxSigned); err == nil {
+			s, err := snapshot.Unmarshal(data)
+			f.must(err)
+			accepted[scope][versionOf(t, s)] = true
+		}
+	}
+	a.Close()
+	_ = m
+	names := []string{marksAName, marksBName, clockName, storeName, stateName}
+	for _, scope := range scopes {
+		names = append(names, snapshotName(scope, active), snapshotName(scope, previous), currentName(scope))
+	}
+	for _, name := range names {
+		if !joined.has(name) {
+			continue
+		}
+		n := joined.clone()
+		data := joined.read(name)
+		damages(data, func(what string, damaged []byte) {
+			n := n.clone()
+			n.disk.Put(n.path(name), damaged)
+			a, err := n.open()
+			if err != nil {
+				t.Fatalf("%s, %s: %v", name, what, err)
+			}
+			defer a.Close()
+			for scope, version := range inUse(a) {
+				if !accepted[scope][version] {
+					t.Fatalf("%s, %s: version %d of %s is in use", name, what, version, scope)
+				}
+			}
+			f.must(a.takeAll(t.Context(), byCoordinator, again...))
+			if got := inUse(a); !maps.Equal(got, was) {
+				t.Fatalf("%s, %s: sent again, in use are %v, want %v; %v", name, what, got, was, a.status.refusals())
+			}
+		})
+	}
+}
+
+// A copy of the folder is of no use to another node: with that one's identity it is
+// refused as the wrong node, and its snapshots verify for nobody else.
+func TestCopiedFolder(t *testing.T) {
+	f := newFleet(t)
+	one, _ := companionNode(f)
+	two := joinedNode(f)
+	n := one.clone()
+	n.disk.Put(n.path(SVIDName), two.read(SVIDName))
+	if _, err := n.open(); !errors.Is(err, explain.NodeWrong) {
+		t.Errorf("with the certificate of another node: %v", err)
+	}
+	// All but the identity of one, under that of the other.
+	n = one.clone()
+	for _, name := range []string{SVIDName, anchorName} {
+		n.disk.Put(n.path(name), two.read(name))
+	}
+	a := n.mustOpen()
+	defer a.Close()
+	for scope := range inUse(a) {
+		if scope != snapshot.ScopeTrustBundle { // which is everybody's
+			t.Errorf("%s of another node is in use", scope)
+		}
+	}
+}
+
+// realNode returns n's state in a folder of the operating system.
+func (n *node) realDir() string {
+	n.f.tb.Helper()
+	dir := n.f.tb.TempDir()
+	names := append([]string{}, files...)
+	for _, scope := range scopes {
+		names = append(names, snapshotName(scope, active), snapshotName(scope, previous))
+	}
+	for _, name := range names {
+		if n.has(name) {
+			n.f.must(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+			n.f.must(os.WriteFile(filepath.Join(dir, name), n.read(name), 0o600))
+		}
+	}
+	return dir
+}
+
+// hookNode opens an agent whose program for changes is script; it runs until the test
+// ends.
+func hookNode(t *testing.T, n *node, dir, script string, timeout time.Duration) *Agent {
+	t.Helper()
+	a, err := Open(t.Context(), Config{
+		DataDir: dir, FS: durable.OS(), Now: n.f.clock, Log: quiet(), Dial: n.f.dial, OnChange: []string{"/bin/sh", "-c", script, "hook"}, OnChangeTimeout: timeout,
+	})
+	n.f.must(err)
+	a.socket = ""
+	return a
+}
+
+// The program for changes runs once for each content, with what changed in its
+// environment, also for what changed while the agent was down.
+func TestHook(t *testing.T) {
+	f := newFleet(t)
+	n, m := companionNode(f)
+	dir, log := n.realDir(), filepath.Join(t.TempDir(), "log")
+	script := `cmp -s "$FEALTY_FILE" "$FEALTY_FILE" || test $FEALTY_EVENT = dropped && echo $FEALTY_EVENT $FEALTY_SCOPE $FEALTY_CONFIG_VERSION >> ` + log
+	lines := func(scope snapshot.Scope) []string {
+		data, _ := os.ReadFile(log)
+		var out []string
+		for line := range strings.Lines(string(data)) {
+			if strings.Contains(line, " "+string(scope)) {
+				out = append(out, strings.Fields(line)[0])
+			}
+		}
+		return out
+	}
+	a := hookNode(t, n, dir, script, 0)
+	stop := n.run(a)
+	all := func() bool {
+		for _, scope := range scopes {
+			if len(lines(scope)) == 0 {
+				return false
+			}
+		}
+		return true
+	}
+	eventually(t, "it ran for each scope", all)
+	var next []*fealtyv1.SignedSnapshot
+	f.do(func() {
+		next = append(next, f.ofGroup(&m, qos(7)), f.gives(&m, []snapshot.Scope{snapshot.ScopeQoSPolicy}))
+	})
+	f.must(a.takeAll(t.Context(), byCoordinator, offers(next...)...))
+	eventually(t, "it ran for what changed and what was dropped", func() bool {
+		l := lines(snapshot.ScopeRoutePolicy)
+		return len(lines(snapshot.ScopeQoSPolicy)) == 2 && len(l) == 2 && l[1] == "dropped"
+	})
+	eventually(t, "what it succeeded with is written down", func() bool {
+		data, err := os.ReadFile(filepath.Join(dir, stateName))
+		var s stateFile
+		if err != nil || unseal(data, &s) != nil {
+			return false
+		}
+		for _, scope := range s.Scopes {
+			if scope.Applied != scope.ContentHash {
+				return false
+			}
+		}
+		return len(s.Scopes) == len(foundations)+1
+	})
+	_ = stop()
+	before := len(lines(""))
+	a = hookNode(t, n, dir, script, 0)
+	stop = n.run(a)
+	f.do(func() { next = []*fealtyv1.SignedSnapshot{f.ofGroup(&m, qos(8))} })
+	f.must(a.takeAll(t.Context(), byCoordinator, offers(next...)...))
+	eventually(t, "it runs for the next change", func() bool { return len(lines(snapshot.ScopeQoSPolicy)) == 3 })
+	if got := len(lines("")); got != before+1 {
+		t.Errorf("after a restart it ran %d times, want once", got-before)
+	}
+	_ = stop()
+}
+
+// The exit status of the program is the verdict of a trial; one that hangs is ended and
+// has failed.
+func TestHookVerdict(t *testing.T) {
+	for _, c := range []struct {
+		name, script string
+		timeout      time.Duration
+	}{
+		{"fails", `test $FEALTY_SCOPE != qos_policy || ! grep -q '"priority":2' "$FEALTY_FILE"`, 0},
+		{"hangs", `test $FEALTY_SCOPE != qos_policy || ! grep -q '"priority":2' "$FEALTY_FILE" || exec sleep 600`, 300 * time.Millisecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newTrialWorld(t, false)
+			w.a.Close()
+			a := hookNode(t, w.n, w.n.realDir(), c.script, c.timeout)
+			w.n.run(a)
+			eventually(t, "the version before is in use", func() bool { return inUse(a)[snapshot.ScopeQoSPolicy] == w.good })
+			eventually(t, "it ran for that again", func() bool {
+				return testutil.ToFloat64(a.metrics.hookRuns.WithLabelValues("qos_policy", "ok")) >= 1
+			})
+			if got := testutil.ToFloat64(a.metrics.hookRuns.WithLabelValues("qos_policy", "error")); got != 1 {
+				t.Errorf("it failed %v times", got)
+			}
+			if got := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("qos_policy", reasonQuarantined)); got != 1 {
+				t.Errorf("counted %v", got)
+			}
+		})
+	}
+}
+
+// Of many changes while the program runs only the last counts.
+func TestHookIsCoalesced(t *testing.T) {
+	h := newHooks([]string{"x"}, 0)
+	for range 100 {
+		h.changed(scopes[:]...)
+	}
+	for _, want := range scopes {
+		if got, ok := h.take(); !ok || got != want {
+			t.Fatalf("%s, %v, want %s", got, ok, want)
+		}
+	}
+	if got, ok := h.take(); ok {
+		t.Errorf("%s is due again", got)
+	}
+	h = newHooks([]string{"/bin/sh", "-c", "yes | head -c 100000; exit 3"}, 0)
+	out, err := h.run(context.Background(), nil)
+	if err == nil || len(out) > hookOutput {
+		t.Errorf("%d bytes, %v", len(out), err)
+	}
+}
