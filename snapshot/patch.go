@@ -311,15 +311,15 @@ func (rule *scopeRule) applied(base string, patch []byte, size int) (content []b
 			comma = ""
 		}
 		for was.err == "" && change.err == "" {
-			old, new := was.more && was.current.section == i, change.more && change.current.section == i
-			if !old && !new {
+			had, has := was.more && was.current.section == i, change.more && change.current.section == i
+			if !had && !has {
 				break
 			}
 			order := 0
 			switch {
-			case !new:
+			case !has:
 				order = -1
-			case !old:
+			case !had:
 				order = 1
 			default:
 				order = was.current.compare(change.current)

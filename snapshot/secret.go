@@ -95,10 +95,10 @@ func SecretIn(name, text string) string {
 var formStarts, plainStarts = func() (all, plain [256][]*secretForm) {
 	for i := range secretForms {
 		f := &secretForms[i]
-		for _, b := range []byte{f.begin[0], upperASCII(f.begin[0])} {
-			if b == f.begin[0] || f.fold {
-				all[b] = append(all[b], f)
-			}
+		first := f.begin[0]
+		all[first] = append(all[first], f)
+		if upper := upperASCII(first); f.fold && upper != first {
+			all[upper] = append(all[upper], f)
 		}
 		if f.plain {
 			plain[f.begin[0]] = append(plain[f.begin[0]], f)
