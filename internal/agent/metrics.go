@@ -19,6 +19,7 @@ type metrics struct {
 	rejected   *prometheus.CounterVec
 	received   *prometheus.CounterVec
 	asked      *prometheus.CounterVec
+	mirrors    *prometheus.CounterVec
 	renewals   *prometheus.CounterVec
 	handshakes *prometheus.CounterVec
 	reloads    *prometheus.CounterVec
@@ -56,6 +57,10 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 			Name: "fealty_snapshot_received_total",
 			Help: "Snapshots that were received, by scope and how their content came: whole, held, patch or pulled.",
 		}, []string{"scope", "form"}),
+		mirrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_snapshot_mirror_reads_total",
+			Help: "Looks at mirrors by outcome: ok, stale for one that is behind what this node holds, or why it had no news.",
+		}, []string{"outcome"}),
 		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_snapshot_asked_total",
 			Help: "Sources that were asked for news because the stream brought none in time, by what they are and the outcome: news, none or error.",
@@ -86,7 +91,7 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 			return operatorNotAfter(a.operator)
 		}))
 	}
-	m.registry.MustRegister(m.rejected, m.received, m.asked, m.renewals, m.handshakes, m.refused, m.entries, m.hookRuns, reloads,
+	m.registry.MustRegister(m.rejected, m.received, m.asked, m.mirrors, m.renewals, m.handshakes, m.refused, m.entries, m.hookRuns, reloads,
 		gauge("fealty_degraded", "1 while the node is in degraded mode and goes on by its policy alone.", func() float64 {
 			if a.facts().degraded(a.now()) {
 				return 1

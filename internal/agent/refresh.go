@@ -79,9 +79,7 @@ func (a *Agent) refresh(ctx context.Context) error {
 			}
 			continue
 		}
-		if a.presentable(ctx) {
-			a.inquire(ctx)
-		}
+		a.inquire(ctx)
 		if _, now := a.beliefs.Load().freshSpan(); now.After(until) {
 			continue
 		}
@@ -100,6 +98,9 @@ func (a *Agent) inquire(ctx context.Context) {
 	_, before := a.beliefs.Load().freshSpan()
 	all := a.sources()
 	defer closeAll(all)
+	if !a.presentable(ctx) { // a mirror does not ask who reads it
+		all = slices.DeleteFunc(all, func(s source) bool { return s.From() == byCoordinator })
+	}
 	left := maxCycleBytes
 	for i, s := range all {
 		if ctx.Err() != nil {
@@ -157,13 +158,13 @@ func (a *Agent) have() []*fealtyv1.HeldSnapshot {
 	return slices.DeleteFunc(a.held(), func(h *fealtyv1.HeldSnapshot) bool { return slices.Contains(due, h.GetScope()) })
 }
 
-// sources returns whom to ask, in their order: coordinators at random.
+// sources returns whom to ask, in their order: coordinators at random, then mirrors.
 func (a *Agent) sources() []source {
 	var out []source
 	for _, address := range a.addresses() {
 		out = append(out, &coordinatorSource{a: a, address: address})
 	}
-	return out
+	return append(out, a.mirrorSources()...)
 }
 
 // sourcesAfter returns first, and then the others.

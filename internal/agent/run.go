@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -35,6 +36,9 @@ type Config struct {
 	// comes back by what they hold when its own identity ended for longer than the
 	// cluster's rejoin_grace. Zero: there are none, and that takes a person.
 	TLS credential.FilePaths
+	// Mirrors have what coordinators publish, for while none is in reach: at most
+	// MaxMirrors. Nothing that they have is trusted.
+	Mirrors []mirror.Source
 	// Release is the program's release, for reports.
 	Release string
 
@@ -104,6 +108,8 @@ type Agent struct {
 	strange     chan struct{}     // no coordinator is under a root that we know
 	reportKick  chan struct{}     // there is something to report
 	leaveStream chan struct{}     // there is news that the stream did not bring
+	mirrors     []mirror.Source
+	heard       heardChanges
 	resyncs     resyncs
 	leaveAsk    chan chan<- error // a person wants to leave
 	leaveSent   bool              // a request to leave may have been served; owned by live
@@ -126,6 +132,9 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
+	}
+	if n := len(cfg.Mirrors); n > MaxMirrors {
+		return nil, explain.New(explain.BadValue, "name", "snapshot_source", "value", fmt.Sprintf("%d mirrors", n), "problem", "a node asks no more than 16", "want", "fewer of them")
 	}
 	// First of all: a flag that was forgotten is told whatever else there is.
 	var operator *credential.Files
@@ -177,7 +186,7 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 	}
 	a := &Agent{
 		me: l.me, operator: operator, release: cfg.Release, socket: cfg.Socket, metricsListener: cfg.Metrics, store: store,
-		clock: clock, now: clock.now, dial: cfg.Dial, faults: cfg.Faults,
+		clock: clock, now: clock.now, dial: cfg.Dial, faults: cfg.Faults, mirrors: cfg.Mirrors,
 		log:        cfg.Log.With(slog.String("cluster", l.me.Cluster), slog.String("member", l.me.ID.String())),
 		activation: newSemaphore(),
 		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), leaveStream: make(chan struct{}, 1), rejected: make(chan struct{}, 1), strange: make(chan struct{}, 1),

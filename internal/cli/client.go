@@ -35,6 +35,7 @@ type services struct {
 	manifest fealtyv1.ManifestServiceClient
 	members  fealtyv1.MemberServiceClient
 	reseed   fealtyv1.ReseedServiceClient
+	signed   fealtyv1.SnapshotServiceClient
 	status   fealtyv1.StatusServiceClient
 	tokens   fealtyv1.TokenServiceClient
 	trust    fealtyv1.TrustServiceClient
@@ -56,6 +57,7 @@ func (c *CLI) asking(cfg *config, f func(*services) error) error {
 		manifest: fealtyv1.NewManifestServiceClient(l),
 		members:  fealtyv1.NewMemberServiceClient(l),
 		reseed:   fealtyv1.NewReseedServiceClient(l),
+		signed:   fealtyv1.NewSnapshotServiceClient(l),
 		status:   fealtyv1.NewStatusServiceClient(l),
 		tokens:   fealtyv1.NewTokenServiceClient(l),
 		trust:    fealtyv1.NewTrustServiceClient(l),

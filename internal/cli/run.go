@@ -181,6 +181,10 @@ it was away.`,
 
 // runAgent runs the agent in dir, for fealty agent and for join --run.
 func (c *CLI) runAgent(ctx context.Context, dir string, cfg *config) error {
+	mirrors, err := c.mirrors(cfg)
+	if err != nil {
+		return err
+	}
 	metrics, err := c.listenMetrics(ctx, cfg)
 	if err != nil {
 		return err
@@ -189,7 +193,7 @@ func (c *CLI) runAgent(ctx context.Context, dir string, cfg *config) error {
 		defer metrics.Close()
 	}
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir: dir, Metrics: metrics, TLS: tlsPaths(cfg), OnChange: strings.Fields(cfg.text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
+		DataDir: dir, Mirrors: mirrors, Metrics: metrics, TLS: tlsPaths(cfg), OnChange: strings.Fields(cfg.text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
 	})
 	if err != nil {
 		return err

@@ -30,6 +30,7 @@ const (
 	ofLogin       group = "login"
 	ofDev         group = "dev"
 	ofSnapshot    group = "snapshot"
+	ofGet         group = "snapshot get"
 
 	// Parts of client that other commands need too.
 	addresses  group = "coordinators"
@@ -50,6 +51,7 @@ const (
 	storeForm     form = "store"
 	hexForm       form = "64 hex digits"
 	secretForm    form = "secret"
+	mirrorsForm   form = "list of folders and https URLs"
 )
 
 // A setting is one thing that can be configured. This table is the only place
@@ -76,7 +78,7 @@ func (s *setting) env() string  { return "FEALTY_" + strings.ToUpper(s.key) }
 
 func (s *setting) hasFlag() bool { return !s.envOnly && !s.flagless }
 func (s *setting) inFile() bool  { return !s.envOnly && !s.fileless }
-func (s *setting) list() bool    { return s.form == addressesForm }
+func (s *setting) list() bool    { return s.form == addressesForm || s.form == mirrorsForm }
 
 func (s *setting) of(groups []group) bool {
 	return slices.ContainsFunc(s.groups, func(g group) bool { return slices.Contains(groups, g) })
@@ -145,6 +147,14 @@ func settings() []*setting {
 			help: "run this program, with its arguments, after the content in use of a scope changed",
 			zero: "nothing is run",
 			more: "Program and arguments are separated by spaces; there is no shell and no quoting. It is told what changed in FEALTY_SCOPE, FEALTY_EVENT, FEALTY_FILE, FEALTY_CONFIG_VERSION and others, see [the node's store](node-store.md). It has 30 seconds; its exit status is the verdict on a snapshot that is on trial."},
+		{key: "snapshot_source", groups: []group{running}, form: mirrorsForm,
+			help: "read what coordinators publish from these mirrors too, while none of them is heard",
+			zero: "nothing but coordinators is asked",
+			more: "A mirror is a folder that --publish-dir of a coordinator wrote, or a copy of it, or an https URL under which such a folder is served. Several are separated by commas. Whatever they serve is verified as what a coordinator sends: a mirror can keep news back, and do nothing else. No proxy of the environment is used, and no credentials are sent."},
+		{key: "snapshot_ca", groups: []group{running, ofGet}, form: pathForm,
+			help: "the CA certificates that the HTTPS servers of mirrors lead to, in PEM",
+			zero: "those of the system",
+			more: "It is read once, when the agent starts."},
 
 		{key: "data", groups: []group{ofDev}, form: pathForm, fileless: true,
 			help: "keep the cluster in this folder, and find it again there",
@@ -242,7 +252,7 @@ func (v *flagValue) String() string {
 func (v *flagValue) Type() string {
 	return map[form]string{
 		textForm: "text", pathForm: "path", addressForm: "host:port", addressesForm: "addresses", durationForm: "duration",
-		choiceForm: "word", storeForm: "address", hexForm: "hex", secretForm: "text",
+		choiceForm: "word", storeForm: "address", hexForm: "hex", secretForm: "text", mirrorsForm: "place",
 	}[v.setting.form]
 }
 
@@ -280,6 +290,8 @@ func (s *setting) want() string {
 		return "sqlite:PATH or postgres://USER@HOST:PORT/DATABASE"
 	case hexForm:
 		return "64 hex digits"
+	case mirrorsForm:
+		return "https://HOST/PATH or a folder, several of them separated by commas"
 	case pathForm:
 		return "a path"
 	}
@@ -322,6 +334,12 @@ func (s *setting) check(text string) string {
 	case addressesForm:
 		for _, a := range strings.Split(text, ",") {
 			if problem := checkAddress(strings.TrimSpace(a), false); problem != "" {
+				return problem
+			}
+		}
+	case mirrorsForm:
+		for _, place := range strings.Split(text, ",") {
+			if problem := checkMirror(strings.TrimSpace(place)); problem != "" {
 				return problem
 			}
 		}

@@ -18,10 +18,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -31,8 +33,9 @@ func (c *CLI) snapshotCommand() *cobra.Command {
 }
 
 // ofSources says what the commands read.
-const ofSources = `A snapshot is named by a file with its exact bytes, by - for standard input, or by agent:SCOPE for what the node of
---data has in use, whether or not its agent runs. A file whose name begins with agent: is written ./agent:…`
+const ofSources = `A snapshot is named by a file with its exact bytes, by - for standard input, by agent:SCOPE for what the node of
+--data has in use, whether or not its agent runs, or by member:KIND/NAME:SCOPE for what a coordinator has in force for
+a member. A file whose name begins like that is written ./agent:…`
 
 // A reading is a snapshot that was read and decoded, and is not verified.
 type reading struct {
@@ -45,15 +48,19 @@ type reading struct {
 func (r *reading) header() *snapshot.Header { return &r.claims.Header }
 
 // readSnapshot reads the snapshot that name names.
-func (c *CLI) readSnapshot(cfg *config, name string) (*reading, error) {
-	raw, err := c.snapshotBytes(cfg, name)
+func (c *CLI) readSnapshot(ctx context.Context, cfg *config, name string) (*reading, error) {
+	raw, err := c.snapshotBytes(ctx, cfg, name)
 	if err != nil {
 		return nil, err
 	}
 	return readingOf(name, raw)
 }
 
-func (c *CLI) snapshotBytes(cfg *config, name string) ([]byte, error) {
+func (c *CLI) snapshotBytes(ctx context.Context, cfg *config, name string) ([]byte, error) {
+	if rest, ok := strings.CutPrefix(name, "member:"); ok {
+		member, scope, _ := strings.Cut(rest, ":")
+		return c.memberSnapshot(ctx, cfg, member, scope)
+	}
 	if scope, ok := strings.CutPrefix(name, "agent:"); ok {
 		if err := checkScope(scope); err != nil {
 			return nil, err
@@ -141,20 +148,38 @@ func scopeNames() []string {
 }
 
 func (c *CLI) snapshotGet() *cobra.Command {
-	var out string
+	var out, member, from string
 	cmd := c.command(spec{
 		use: "get SCOPE", short: "get the exact bytes of a snapshot",
 		long: `Get the snapshot that the node of --data has in use for a scope, from its folder, whether or not its agent runs.
+With --member a coordinator is asked for what is in force for a member. With --from a mirror is read for what it has
+for the node of --data: it shows whether the mirror serves that node.
 
 With --out the exact bytes are written to a file, or to standard output with --out -: the other commands read
 them, on any machine. Without it they are part of what -o json prints, in base64. Nothing is verified.`,
-		sample: `  fealty snapshot get trust_bundle --data /var/lib/fealty/agent --out trust_bundle.snap`,
-		groups: []group{ofSnapshot}, args: exactly("SCOPE"), words: scopeNames(),
-		run: func(_ context.Context, cfg *config, args []string) error {
+		sample: `  fealty snapshot get trust_bundle --data /var/lib/fealty/agent --out trust_bundle.snap
+  fealty snapshot get node_runtime --member data/db-1 -o json
+  fealty snapshot get node_runtime --data /var/lib/fealty/agent --from https://mirror.example/fealty`,
+		groups: []group{ofSnapshot, ofGet, client}, args: exactly("SCOPE"), words: scopeNames(),
+		run: func(ctx context.Context, cfg *config, args []string) error {
 			if err := checkScope(args[0]); err != nil {
 				return err
 			}
-			r, err := c.readSnapshot(cfg, "agent:"+args[0])
+			var r *reading
+			var err error
+			switch {
+			case member != "" && from != "":
+				return explain.New(explain.BadValue, "name", "--from", "value", "given together with --member", "problem", "they name two places", "want", "one of them")
+			case member != "":
+				r, err = c.readSnapshot(ctx, cfg, "member:"+member+":"+args[0])
+			case from != "":
+				var raw []byte
+				if raw, err = c.mirrorSnapshot(ctx, cfg, from, snapshot.Scope(args[0])); err == nil {
+					r, err = readingOf(from, raw)
+				}
+			default:
+				r, err = c.readSnapshot(ctx, cfg, "agent:"+args[0])
+			}
 			if err != nil {
 				return err
 			}
@@ -173,7 +198,86 @@ them, on any machine. Without it they are part of what -o json prints, in base64
 		},
 	})
 	cmd.Flags().StringVar(&out, "out", "", "write the exact bytes to this new file; - is standard output")
+	cmd.Flags().StringVar(&member, "member", "", "ask a coordinator for what is in force for this member, as KIND/NAME")
+	cmd.Flags().StringVar(&from, "from", "", "read it from this mirror, a folder or an https URL")
 	return cmd
+}
+
+// memberSnapshot asks a coordinator for what is in force for a member.
+func (c *CLI) memberSnapshot(ctx context.Context, cfg *config, member, scope string) (raw []byte, err error) {
+	if err := checkScope(scope); err != nil {
+		return nil, err
+	}
+	kind, name, ok := strings.Cut(member, "/")
+	if !ok || kind == "" || name == "" {
+		return nil, explain.New(explain.BadValue, "name", "--member", "value", shownArg(member), "problem", "it is not KIND/NAME", "want", "KIND/NAME, such as data/db-1")
+	}
+	err = c.asking(cfg, func(s *services) error {
+		resp, err := s.signed.GetSnapshot(ctx, &fealtyv1.GetSnapshotRequest{Kind: kind, Name: name, Scope: scope})
+		raw = resp.GetSnapshot().GetEnvelope()
+		return err
+	})
+	return raw, err
+}
+
+// mirrorTime bounds how long a mirror is read.
+const mirrorTime = 2 * time.Minute
+
+// mirrorSnapshot reads from a mirror what it has for the node of --data.
+func (c *CLI) mirrorSnapshot(ctx context.Context, cfg *config, place string, scope snapshot.Scope) ([]byte, error) {
+	if problem := checkMirror(place); problem != "" {
+		return nil, explain.New(explain.BadValue, "name", "--from", "value", shownArg(place), "problem", problem, "want", "https://HOST/PATH or a folder")
+	}
+	ca, err := c.mirrorCA(cfg)
+	if err != nil {
+		return nil, err
+	}
+	source, err := openMirror(cfg, place, ca)
+	if err != nil {
+		return nil, err
+	}
+	o, err := agent.ReadOutlook(durable.OS(), cfg.path("data"), c.env.Now())
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, mirrorTime)
+	defer cancel()
+	raw, err := fromMirror(ctx, source, scope, o.Trust)
+	switch {
+	case err == nil:
+		return raw, nil
+	case mirror.ReasonOf(err) == mirror.Absent:
+		return nil, explain.Wrap(err, explain.SnapshotNone, "scope", string(scope), "place", place, "cause", "its generation has none for "+o.Trust.Me.String())
+	}
+	return nil, explain.Wrap(err, explain.MirrorNoNews, "mirror", place, "problem", strings.TrimPrefix(err.Error(), "mirror: "))
+}
+
+// fromMirror returns the encoding of what a mirror has for a node.
+func fromMirror(ctx context.Context, source mirror.Source, scope snapshot.Scope, node snapshot.Trust) ([]byte, error) {
+	tree, err := mirror.Open(ctx, source, node.Me.Cluster())
+	if err != nil {
+		return nil, err
+	}
+	if scope == snapshot.ScopeTrustBundle {
+		return tree.TrustBundle(ctx)
+	}
+	subject := snapshot.NodeSubject(node.Me, node.Incarnation)
+	if scope != snapshot.ScopeNodeRuntime && scope != snapshot.ScopeServiceAssignment {
+		subject = snapshot.GroupSubject(node.Roles, node.Organizations)
+	}
+	signed, err := tree.Header(ctx, scope, subject.String())
+	if err != nil {
+		return nil, err
+	}
+	claims, err := snapshot.ReadClaims(signed)
+	if err != nil {
+		return nil, err
+	}
+	content, err := mirror.Content(ctx, source, claims.Header.ContentHash, claims.Header.ContentSize)
+	if err != nil {
+		return nil, err
+	}
+	return signed.With(content).Marshal()
 }
 
 func (c *CLI) snapshotInspect() *cobra.Command {
@@ -185,9 +289,9 @@ verified: anybody can write a file that says all of this. See fealty snapshot ve
 ` + ofSources,
 		sample: `  fealty snapshot inspect route_policy.snap
   fealty snapshot inspect agent:trust_bundle --data /var/lib/fealty/agent`,
-		groups: []group{ofSnapshot}, args: exactly("SNAPSHOT"),
-		run: func(_ context.Context, cfg *config, args []string) error {
-			r, err := c.readSnapshot(cfg, args[0])
+		groups: []group{ofSnapshot, client}, args: exactly("SNAPSHOT"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			r, err := c.readSnapshot(ctx, cfg, args[0])
 			if err != nil {
 				return err
 			}
@@ -383,9 +487,9 @@ that it accepted nothing newer.
 ` + ofSources,
 		sample: `  fealty snapshot verify route_policy.snap --data /var/lib/fealty/agent
   fealty snapshot verify route_policy.snap --trust trust_bundle.snap --root PIN --root-statement root`,
-		groups: []group{ofSnapshot}, args: exactly("SNAPSHOT"),
-		run: func(_ context.Context, cfg *config, args []string) error {
-			r, err := c.readSnapshot(cfg, args[0])
+		groups: []group{ofSnapshot, client}, args: exactly("SNAPSHOT"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			r, err := c.readSnapshot(ctx, cfg, args[0])
 			if err != nil {
 				return err
 			}
@@ -662,15 +766,15 @@ added, changed or removed. Nothing is verified. With -o json the values of the s
 The exit status is 0 whether or not they differ. With --exit-code it is 1 if their contents do.`,
 		sample: `  fealty snapshot diff before.snap after.snap
   fealty snapshot diff saved.snap agent:route_policy --exit-code`,
-		groups: []group{ofSnapshot}, args: exactly("OLD", "NEW"),
-		run: func(_ context.Context, cfg *config, args []string) error {
+		groups: []group{ofSnapshot, client}, args: exactly("OLD", "NEW"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
 			if args[0] == "-" && args[1] == "-" {
 				return explain.New(explain.BadValue, "name", "NEW", "value", "-", "problem", "standard input can be read once", "want", "a file for one of them")
 			}
 			var both [2]*reading
 			for i := range both {
 				var err error
-				if both[i], err = c.readSnapshot(cfg, args[i]); err != nil {
+				if both[i], err = c.readSnapshot(ctx, cfg, args[i]); err != nil {
 					return err
 				}
 			}

@@ -17,15 +17,6 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// tree opens the publish directory of f.
-func outletTree(f *fleet, dir string) (*mirror.Tree, error) {
-	source, err := mirror.NewDir(dir)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return mirror.Open(context.Background(), source, testCluster)
-}
-
 // within waits until cond holds.
 func within(t testing.TB, what string, cond func() bool) {
 	t.Helper()
@@ -47,9 +38,12 @@ func TestPublishDir(t *testing.T) {
 	p := f.publishedFor(id)
 	subject := p.header.Subject
 	var tree *mirror.Tree
-	var err error
+	source, err := mirror.NewDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
 	within(t, "the member's header is in the directory", func() bool {
-		if tree, err = outletTree(f, dir); err != nil {
+		if tree, err = mirror.Open(f.ctx(), source, testCluster); err != nil {
 			return false
 		}
 		_, err = tree.Header(context.Background(), snapshot.ScopeNodeRuntime, subject)
@@ -80,7 +74,7 @@ func TestPublishDir(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if signed.Content, err = tree.Content(context.Background(), claims.Header.ContentHash, claims.Header.ContentSize); err != nil {
+	if signed.Content, err = mirror.Content(context.Background(), source, claims.Header.ContentHash, claims.Header.ContentSize); err != nil {
 		t.Fatal(err)
 	}
 	v, err := snapshot.Verify(signed, trust, snapshot.Marks{}, f.clock())

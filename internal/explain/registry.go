@@ -118,6 +118,7 @@ const (
 
 	SnapshotUnreadable Code = "FE-N120"
 	SnapshotNone       Code = "FE-N121"
+	MirrorNoNews       Code = "FE-N122"
 )
 
 // Recovery.
@@ -1124,6 +1125,18 @@ more. That a file can be read says nothing about whether it is true; ` + "`fealt
 		Page: `
 Which scopes a node holds goes by its roles and by what it is assigned. A scope whose last snapshot expired or
 was withdrawn is not in use, and the node tells so.`,
+	},
+	{
+		Code:  MirrorNoNews,
+		Title: "a mirror has no news",
+		What:  "nothing came from the mirror {mirror|named}",
+		Why:   "{problem|it is not there, or what it serves is not a publication}",
+		Do:    "look at the server or the folder; a node asks its other sources meanwhile",
+		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
+		Page: `
+Whatever is wrong with a mirror means the same: no news from there. It is counted in
+` + "`fealty_snapshot_mirror_reads_total`" + ` by its reason. A copy that was made while a new generation was written mends
+itself with the next copy; one that stays wrong was altered, or is of another cluster.`,
 	},
 
 	{

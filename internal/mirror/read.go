@@ -112,9 +112,10 @@ func (t *Tree) Header(ctx context.Context, scope snapshot.Scope, subject string)
 	return &snapshot.Signed{Header: h.Header, Publication: t.signed, Proof: proof}, nil
 }
 
-// Content returns the content with a hash and a size, which a signed header says.
-func (t *Tree) Content(ctx context.Context, hash snapshot.Digest, size int) ([]byte, error) {
-	return t.object(ctx, ref{hash.String(), size}, "the content", snapshot.MaxContent)
+// Content returns the content with a hash and a size, which a signed header says. It
+// is where it is in every generation.
+func Content(ctx context.Context, source Source, hash snapshot.Digest, size int) ([]byte, error) {
+	return object(ctx, source, ref{hash.String(), size}, "the content", snapshot.MaxContent)
 }
 
 // find returns what the buckets have for (scope, subject).
@@ -132,7 +133,7 @@ func (t *Tree) find(ctx context.Context, scope snapshot.Scope, subject string) (
 	if hash.IsZero() {
 		return bucketHeader{}, absent()
 	}
-	raw, err := t.get(ctx, objectName(hash), MaxBucket)
+	raw, err := t.source.Get(ctx, objectName(hash), MaxBucket)
 	if err != nil {
 		return bucketHeader{}, err
 	}
@@ -183,7 +184,7 @@ func (t *Tree) prove(ctx context.Context, h bucketHeader) (snapshot.Proof, error
 		at := uint64(file) >> (8 * level) // the file of this level
 		count := min(tileWidth, levels[level]-at*tileWidth)
 		name := tileName(level, node)
-		raw, err := t.get(ctx, name, int64(count)*sha256.Size)
+		raw, err := t.source.Get(ctx, name, int64(count)*sha256.Size)
 		if err != nil {
 			return snapshot.Proof{}, err
 		}
@@ -213,14 +214,18 @@ func (t *Tree) prove(ctx context.Context, h bucketHeader) (snapshot.Proof, error
 	return proof, nil
 }
 
-// object returns an object whose size is known before it is read.
 func (t *Tree) object(ctx context.Context, r ref, what string, limit int) ([]byte, error) {
+	return object(ctx, t.source, r, what, limit)
+}
+
+// object returns an object whose size is known before it is read.
+func object(ctx context.Context, source Source, r ref, what string, limit int) ([]byte, error) {
 	hash, err := r.check(what, limit)
 	if err != nil {
 		return nil, err
 	}
 	name := objectName(hash)
-	raw, err := t.get(ctx, name, int64(r.Size))
+	raw, err := source.Get(ctx, name, int64(r.Size))
 	if err != nil {
 		return nil, err
 	}
@@ -231,10 +236,6 @@ func (t *Tree) object(ctx context.Context, r ref, what string, limit int) ([]byt
 		return nil, wrongBytes(name)
 	}
 	return raw, nil
-}
-
-func (t *Tree) get(ctx context.Context, name string, limit int64) ([]byte, error) {
-	return t.source.Get(ctx, name, limit)
 }
 
 func wrongBytes(name string) error {

@@ -117,7 +117,7 @@ func check(t tb, source Source, p Publication) {
 			t.Fatalf("header %d of %d: %q with proof %v, want %q with %v", i, len(p.Headers), got.Header, got.Proof, h.Bytes, proof)
 		}
 		content := p.Content(h.Content)
-		if got, err := tree.Content(ctx, h.Content, len(content)); err != nil || string(got) != string(content) {
+		if got, err := Content(ctx, source, h.Content, len(content)); err != nil || string(got) != string(content) {
 			t.Fatalf("content of header %d: %q, %v", i, got, err)
 		}
 	}

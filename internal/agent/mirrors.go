@@ -1,0 +1,286 @@
+package agent
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// Mirrors have what coordinators publish, as files: see package mirror. A node asks
+// them as it asks coordinators, after them, and verifies what they have in the same
+// way. What they can do is to keep news back. So all of them are looked at, and the
+// one that says that it is the newest comes first; if what it has does not verify, the
+// next one is read.
+
+const (
+	// MaxMirrors bounds the mirrors of a node.
+	MaxMirrors = 16
+	// mirrorTime bounds how long a mirror takes to say which generation it has.
+	mirrorTime = 20 * time.Second
+)
+
+// byMirror: from files that anybody could have written.
+const byMirror origin = "mirror"
+
+// survey is one look at all mirrors. It belongs to one goroutine.
+type survey struct {
+	a       *Agent
+	mirrors []mirror.Source
+	done    bool
+	found   []*found // the newest first, once it is done
+}
+
+// found is the generation that a mirror has.
+type found struct {
+	source mirror.Source
+	tree   *mirror.Tree
+	behind bool // what the node holds
+}
+
+// mirrorSources returns a source for each mirror: the first is the one that says that
+// it is the newest, and so on.
+func (a *Agent) mirrorSources() []source {
+	s := &survey{a: a, mirrors: a.mirrors}
+	out := make([]source, len(s.mirrors))
+	for i := range out {
+		out[i] = &mirrorSource{s, i}
+	}
+	return out
+}
+
+// look asks all mirrors at once which generation they have.
+func (s *survey) look(ctx context.Context) {
+	if s.done {
+		return
+	}
+	s.done = true
+	ctx, cancel := context.WithTimeout(ctx, mirrorTime)
+	defer cancel()
+	all := make([]*found, len(s.mirrors))
+	var wait sync.WaitGroup
+	for i, m := range s.mirrors {
+		wait.Go(func() {
+			tree, err := mirror.Open(ctx, m, s.a.me.Cluster)
+			if err != nil {
+				s.a.mirrorFailed(ctx, m, err)
+				return
+			}
+			all[i] = &found{source: m, tree: tree}
+		})
+	}
+	wait.Wait()
+	s.found = slices.DeleteFunc(all, func(f *found) bool { return f == nil })
+	newest := s.a.beliefs.Load().newestRecord()
+	for _, f := range s.found {
+		if record := f.tree.Record(); compareRecords(record, newest) < 0 {
+			// It lags, or keeps news back: which of them cannot be told. It is no alarm by
+			// itself; that no mirror has news for long shows in the age of what is held.
+			f.behind = true
+			s.a.metrics.mirrors.WithLabelValues("stale").Inc()
+			s.a.log.LogAttrs(ctx, slog.LevelDebug, "a mirror is behind", slog.String("mirror", f.source.String()), slog.Uint64("generation", record.Generation), slog.Uint64("held", newest.Generation))
+		}
+	}
+	slices.SortStableFunc(s.found, func(x, y *found) int { return compareRecords(y.tree.Record(), x.tree.Record()) })
+}
+
+// mirrorFailed counts that a mirror had no news.
+func (a *Agent) mirrorFailed(ctx context.Context, m mirror.Source, err error) {
+	reason := mirror.ReasonOf(err)
+	a.metrics.mirrors.WithLabelValues(string(reason)).Inc()
+	a.log.LogAttrs(ctx, slog.LevelInfo, "no news from a mirror", slog.String("mirror", m.String()), slog.String("reason", string(reason)), slog.String("detail", oneLine(err)))
+}
+
+func compareRecords(a, b snapshot.Record) int {
+	return cmp.Or(cmp.Compare(a.AuthorityEpoch, b.AuthorityEpoch), cmp.Compare(a.Generation, b.Generation))
+}
+
+// newestRecord returns the newest record over what is in use.
+func (b *beliefs) newestRecord() snapshot.Record {
+	var newest snapshot.Record
+	for _, h := range b.held {
+		if r, ok := h.v.Record(); ok && compareRecords(r, newest) > 0 {
+			newest = r
+		}
+	}
+	return newest
+}
+
+// mirrorSource is the mirror of a rank in a survey.
+type mirrorSource struct {
+	survey *survey
+	rank   int
+}
+
+func (m *mirrorSource) From() origin { return byMirror }
+
+func (m *mirrorSource) Name() string { return "mirror " + m.at().String() }
+
+// at returns the mirror of the rank; before the survey that is its place in the
+// settings.
+func (m *mirrorSource) at() mirror.Source {
+	if m.rank < len(m.survey.found) {
+		return m.survey.found[m.rank].source
+	}
+	return m.survey.mirrors[m.rank]
+}
+
+// News implements source.
+func (m *mirrorSource) News(ctx context.Context, _ []*fealtyv1.HeldSnapshot) ([]notice, error) {
+	m.survey.look(ctx)
+	if m.rank >= len(m.survey.found) {
+		return nil, errors.New("it did not say what it has")
+	}
+	f, a := m.survey.found[m.rank], m.survey.a
+	if f.behind {
+		return nil, nil
+	}
+	out, err := m.read(ctx, f, a.beliefs.Load())
+	switch {
+	case err == nil:
+		a.metrics.mirrors.WithLabelValues("ok").Inc()
+	case ctx.Err() == nil:
+		a.mirrorFailed(ctx, f.source, err)
+		if len(out) > 0 {
+			err = nil // what there is may do
+		}
+	}
+	return out, err
+}
+
+// read returns what a generation has for the node and is not in use. The error is that
+// of what could not be read.
+func (m *mirrorSource) read(ctx context.Context, f *found, b *beliefs) ([]notice, error) {
+	a, record := m.survey.a, f.tree.Record()
+	var out []notice
+	var problems []error
+	if h := b.held[snapshot.ScopeTrustBundle]; h == nil || snapshot.DigestOf(h.raw).String() != f.tree.TrustBundleHash() {
+		raw, err := f.tree.TrustBundle(ctx)
+		if err == nil && newerBundle(h, raw) {
+			out = append(out, notice{string(snapshot.ScopeTrustBundle), raw})
+		}
+		problems = append(problems, err)
+	}
+	changes, err := f.tree.RootChanges(ctx)
+	if problems = append(problems, err); err == nil && a.heard.news(changes) {
+		a.hearRoots(ctx, &fealtyv1.RootChanges{Changes: changes})
+	}
+	for _, scope := range scopes {
+		subject := a.subjectIn(b, scope)
+		if subject.IsZero() {
+			continue
+		}
+		if h := b.held[scope]; h != nil {
+			if r, ok := h.v.Record(); ok && compareRecords(r, record) == 0 && r.Root == record.Root {
+				continue // it has been here, or came from elsewhere
+			}
+		}
+		signed, err := f.tree.Header(ctx, scope, subject.String())
+		var raw []byte
+		if err == nil {
+			raw, err = signed.Marshal()
+		}
+		if err != nil {
+			if mirror.ReasonOf(err) != mirror.Absent {
+				problems = append(problems, err)
+			}
+			if ctx.Err() != nil {
+				break
+			}
+			continue
+		}
+		out = append(out, notice{string(scope), raw})
+	}
+	return out, errors.Join(problems...)
+}
+
+// subjectIn returns for whom the snapshots of a scope are that the node is to hold;
+// zero for a scope that a generation does not have, or that it is not to hold.
+func (a *Agent) subjectIn(b *beliefs, scope snapshot.Scope) snapshot.Subject {
+	me := a.self()
+	node := snapshot.NodeSubject(me.ID, me.Incarnation)
+	if scope == snapshot.ScopeNodeRuntime {
+		return node
+	}
+	h := b.held[snapshot.ScopeNodeRuntime]
+	if h == nil {
+		return snapshot.Subject{}
+	}
+	runtime, _ := h.v.NodeRuntime()
+	switch {
+	case !slices.Contains(runtime.Companions, scope):
+		return snapshot.Subject{}
+	case scope == snapshot.ScopeServiceAssignment:
+		return node
+	}
+	return snapshot.GroupSubject(runtime.Roles, runtime.Organizations)
+}
+
+// newerBundle reports whether a trust bundle says that it is newer than the one in
+// use, or contradicts it: an older one is no news, and no alarm.
+func newerBundle(h *held, raw []byte) bool {
+	if h == nil {
+		return true
+	}
+	signed, err := snapshot.Unmarshal(raw)
+	if err != nil {
+		return true // to be refused, and told
+	}
+	claims, err := snapshot.ReadClaims(signed)
+	if err != nil {
+		return true
+	}
+	is, says := h.v.Header(), claims.Header
+	switch c := cmp.Or(cmp.Compare(says.AuthorityEpoch, is.AuthorityEpoch), cmp.Compare(says.ConfigVersion, is.ConfigVersion)); {
+	case c != 0:
+		return c > 0
+	case says.ContentHash != is.ContentHash:
+		return true
+	}
+	return says.IssuedAt.After(is.IssuedAt)
+}
+
+// Content implements source. A content has the same name in every generation.
+func (m *mirrorSource) Content(ctx context.Context, _ snapshot.Scope, hash snapshot.Digest, size int) (io.ReadCloser, error) {
+	data, err := mirror.Content(ctx, m.at(), hash, size)
+	if err != nil {
+		if ctx.Err() == nil {
+			m.survey.a.mirrorFailed(ctx, m.at(), err)
+		}
+		return nil, err
+	}
+	return io.NopCloser(bytes.NewReader(data)), nil
+}
+
+// heardChanges remembers which changes of root were heard from mirrors, which repeat
+// them in every generation.
+type heardChanges struct {
+	mu   sync.Mutex
+	last string // guarded by mu
+}
+
+// news reports whether changes are others than the last ones.
+func (h *heardChanges) news(changes [][]byte) bool {
+	var all strings.Builder
+	for _, c := range changes {
+		fmt.Fprintf(&all, "%s ", snapshot.DigestOf(c))
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(changes) == 0 || h.last == all.String() {
+		return false
+	}
+	h.last = all.String()
+	return true
+}

@@ -1,0 +1,392 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// replica is a mirror with a fault switch: a disk that a coordinator wrote to, and
+// what is made of its files on the way.
+type replica struct {
+	name  string
+	disk  *durabletest.Disk
+	bend  func(ctx context.Context, name string, data []byte) ([]byte, error) // nil: nothing
+	down  bool
+	reads int
+}
+
+func newReplica(name string) *replica { return &replica{name: name, disk: durabletest.NewDisk()} }
+
+func (r *replica) String() string { return r.name }
+
+func (r *replica) Get(ctx context.Context, name string, limit int64) ([]byte, error) {
+	r.reads++
+	if r.down {
+		return nil, &mirror.Error{Reason: mirror.Unreachable, Name: name, Detail: "nobody is there"}
+	}
+	data, err := r.disk.FS().ReadFile("pub/"+name, 1<<24)
+	if err == nil && r.bend != nil {
+		data, err = r.bend(ctx, name, data)
+	}
+	switch {
+	case err != nil:
+		return nil, &mirror.Error{Reason: mirror.Unreachable, Name: name, Detail: "it cannot be read", Err: err}
+	case int64(len(data)) > limit:
+		return nil, &mirror.Error{Reason: mirror.TooLarge, Name: name, Detail: "too much"}
+	}
+	return data, nil
+}
+
+// publish writes a generation with a node_runtime for m, and a trust bundle, to the
+// mirrors.
+func (f *fleet) publish(m *memberState, to []*replica, edits ...func(*snapshot.Header, *snapshot.NodeRuntime, *snapshot.Record)) {
+	f.tb.Helper()
+	f.publishAs(m, testCluster, to, edits...)
+}
+
+func (f *fleet) publishAs(m *memberState, cluster string, to []*replica, edits ...func(*snapshot.Header, *snapshot.NodeRuntime, *snapshot.Record)) {
+	f.tb.Helper()
+	signed, err := snapshot.Unmarshal(f.runtime(m, edits...).GetEnvelope())
+	f.must(err)
+	claims, err := snapshot.ReadClaims(signed)
+	f.must(err)
+	other := []byte("of somebody else")
+	p := mirror.Publication{
+		Cluster: cluster, AuthorityEpoch: claims.Record.AuthorityEpoch, Generation: claims.Record.Generation, Root: claims.Record.Root,
+		Signed: *signed.Publication, TrustBundle: f.trustBundle().GetEnvelope(),
+		Headers: []mirror.Header{
+			{Path: "node_runtime/node/data/a", Scope: snapshot.ScopeNodeRuntime, Subject: "node:a", Bytes: other, Leaf: snapshot.LeafOf(testCluster, other), Content: snapshot.DigestOf(other)},
+			{Path: "node_runtime/node/data/b", Scope: snapshot.ScopeNodeRuntime, Subject: claims.Header.Subject.String(), Bytes: signed.Header, Leaf: snapshot.LeafOf(testCluster, signed.Header), Content: claims.Header.ContentHash},
+		},
+		Content: func(h snapshot.Digest) []byte {
+			if h == snapshot.DigestOf(other) {
+				return other
+			}
+			return signed.Content
+		},
+	}
+	for _, r := range to {
+		if wrote, err := mirror.NewWriter(r.disk.FS(), "pub", f.clock).Write(context.Background(), p); err != nil || !wrote {
+			f.tb.Fatalf("write generation %d to %s: %v, %v", p.Generation, r.name, wrote, err)
+		}
+	}
+}
+
+// withMirrors opens the node with mirrors.
+func (n *node) withMirrors(mirrors ...*replica) *Agent {
+	n.f.tb.Helper()
+	cfg := Config{DataDir: n.dir, FS: n.disk.FS(), Now: n.f.clock, Log: quiet(), Dial: n.f.dial, Release: "v0.1.0"}
+	for _, r := range mirrors {
+		cfg.Mirrors = append(cfg.Mirrors, r)
+	}
+	a, err := Open(context.Background(), cfg)
+	n.f.must(err)
+	a.socket = ""
+	return a
+}
+
+// mirrorReads returns how often looks at mirrors had an outcome.
+func mirrorReads(a *Agent, outcome string) float64 {
+	return testutil.ToFloat64(a.metrics.mirrors.WithLabelValues(outcome))
+}
+
+// With every coordinator out of reach, fresh records from a mirror keep a node fresh,
+// also when its certificate ended meanwhile; without them it becomes stale.
+func TestMirrorKeepsFresh(t *testing.T) {
+	for _, live := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t)
+			f.svidTTL, f.renewEvery = 2*time.Hour, time.Hour
+			n := newNode(f)
+			n.mustJoin()
+			m := f.member(n.mustID())
+			r := newReplica("mirror")
+			f.publish(&m, []*replica{r})
+			a := n.withMirrors(r)
+			f.send(asNews(f.runtime(&m)))
+			f.publish(&m, []*replica{r})
+			stop := n.run(a)
+			time.Sleep(10 * time.Second)
+			f.do(func() { f.down["all"] = true })
+			f.cut()
+			first := generation(a)
+			for range 6 * 3 { // longer than the certificate lasts
+				time.Sleep(10 * time.Minute)
+				if live {
+					f.publish(&m, []*replica{r})
+				}
+			}
+			time.Sleep(time.Minute)
+			state := a.facts().overall(a.now())
+			if live && (state != snapshot.Fresh || generation(a) <= first) {
+				t.Errorf("it is %s, at generation %d after %d", state, generation(a), first)
+			}
+			if !live && state == snapshot.Fresh {
+				t.Error("it is fresh without news")
+			}
+			if live && a.presentable(context.Background()) {
+				t.Error("its certificate did not end: this shows nothing")
+			}
+			_ = stop()
+		})
+	}
+}
+
+// mustID returns the id of a node that joined.
+func (n *node) mustID() identity.ID {
+	a := n.mustOpen()
+	defer a.Close()
+	return a.me.ID
+}
+
+// A mirror can keep news back, and nothing else: whatever it does, the node takes what
+// is signed for it, from another one, and what it has stays.
+func TestMirrorAttacks(t *testing.T) {
+	contentOnly := func(bend func([]byte) []byte) func(*scene) {
+		return func(s *scene) {
+			s.bad.bend = func(_ context.Context, name string, data []byte) ([]byte, error) {
+				if strings.HasPrefix(name, "object/") && bytes.Contains(data, []byte(`"entry"`)) {
+					return bend(data), nil
+				}
+				return data, nil
+			}
+		}
+	}
+	for _, tc := range []struct {
+		name    string
+		attack  func(*scene)
+		outcome string // counted of mirrors; "": nothing
+		refused string // the reason of a refusal of a node_runtime; "": none
+	}{
+		{"honest", func(*scene) {}, "ok", ""},
+		{"down", func(s *scene) { s.bad.down = true }, "unreachable", ""},
+		{"empty", func(s *scene) { s.bad.disk = durabletest.NewDisk() }, "unreachable", ""},
+		{"garbage", func(s *scene) {
+			s.bad.bend = func(_ context.Context, _ string, data []byte) ([]byte, error) { return []byte("garbage"), nil }
+		}, "malformed", ""},
+		{"endless", func(s *scene) {
+			s.bad.bend = func(context.Context, string, []byte) ([]byte, error) { return make([]byte, 1<<24), nil }
+		}, "too_large", ""},
+		{"never answers", func(s *scene) {
+			s.bad.bend = func(ctx context.Context, _ string, _ []byte) ([]byte, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+		}, "unreachable", ""},
+		{"never gives the header", func(s *scene) {
+			s.bad.bend = func(ctx context.Context, name string, data []byte) ([]byte, error) {
+				if strings.HasPrefix(name, "tree/") {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return data, nil
+			}
+		}, "", ""},
+		{"another cluster's", func(s *scene) {
+			s.bad.disk = durabletest.NewDisk()
+			s.f.publishAs(s.m, "other.example", []*replica{s.bad})
+		}, "other_cluster", ""},
+		{"an older generation", func(s *scene) {
+			s.bad.disk = durabletest.NewDisk()
+			s.f.publish(s.m, []*replica{s.bad}, func(h *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) {
+				h.ConfigVersion, r.Generation = 1, 1
+			})
+		}, "stale", ""},
+		{"signed by a stranger, and claims to be the newest", func(s *scene) {
+			s.bad.disk = durabletest.NewDisk()
+			key := s.f.configKey
+			s.f.configKey = ed25519.NewKeyFromSeed(bytes.Repeat([]byte{7}, ed25519.SeedSize))
+			s.f.publish(s.m, []*replica{s.bad}, func(h *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) {
+				h.ConfigVersion, r.Generation = 1<<40, 1<<40
+			})
+			s.f.configKey = key
+		}, "ok", "signature"},
+		{"for another node", func(s *scene) {
+			s.bad.disk = durabletest.NewDisk()
+			m := *s.m
+			m.incarnation[0] ^= 1
+			s.f.publish(&m, []*replica{s.bad}, func(_ *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) { r.Generation += 100 })
+		}, "ok", ""},
+		{"a content that is cut", contentOnly(func(d []byte) []byte { return d[:len(d)-1] }), "truncated", "unavailable"},
+		{"a content that goes on", contentOnly(func(d []byte) []byte { return append(bytes.Clone(d), make([]byte, 1<<20)...) }), "too_large", "unavailable"},
+		{"another content", contentOnly(func(d []byte) []byte { d = bytes.Clone(d); d[5] ^= 1; return d }), "wrong_bytes", "unavailable"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t)
+				n := newNode(f)
+				n.mustJoin()
+				m := f.member(n.mustID())
+				bad, good := newReplica("bad"), newReplica("good")
+				a := n.withMirrors(bad, good)
+				defer a.Close()
+				f.do(func() { f.down["all"] = true })
+				f.publish(&m, []*replica{good})
+				a.inquire(t.Context())
+				first := generation(a)
+				if first == 0 {
+					t.Fatal("nothing came from the mirror")
+				}
+				time.Sleep(5 * time.Minute)
+				f.publish(&m, []*replica{bad, good}, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) { c.Entry = "entry" })
+				tc.attack(&scene{f, &m, bad})
+				was := mirrorReads(a, tc.outcome)
+				began := time.Now()
+				a.inquire(t.Context())
+				if generation(a) <= first {
+					t.Errorf("the news of the good mirror did not come: generation %d", generation(a))
+				}
+				if tc.outcome != "" && mirrorReads(a, tc.outcome) <= was {
+					t.Errorf("the outcome %s is not counted", tc.outcome)
+				}
+				if took := time.Since(began); took > cycleTime {
+					t.Errorf("it took %v", took)
+				}
+				for _, reason := range []string{"signature", "unavailable", "stale_record", "config_version", "equivocation", "malformed", "subject"} {
+					got := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("node_runtime", reason)) > 0
+					if got && reason != tc.refused {
+						t.Errorf("a node_runtime was refused: %s", reason)
+					}
+					if !got && reason == tc.refused && tc.refused != "unavailable" {
+						t.Errorf("no node_runtime was refused with %s", reason)
+					}
+				}
+			})
+		})
+	}
+}
+
+// scene is what an attack has.
+type scene struct {
+	f   *fleet
+	m   *memberState
+	bad *replica
+}
+
+// Mirrors that are behind each other by turns bring nobody back, and are no alarm.
+func TestMirrorsFlipFlop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		m := f.member(n.mustID())
+		x, y := newReplica("x"), newReplica("y")
+		a := n.withMirrors(x, y)
+		defer a.Close()
+		f.do(func() { f.down["all"] = true })
+		last := uint64(0)
+		for i := range 20 {
+			time.Sleep(time.Minute)
+			to := x
+			if i%3 == 0 {
+				to = y
+			}
+			f.publish(&m, []*replica{to})
+			x.down, y.down = i%5 == 1, i%5 == 2 // now and then only one answers
+			a.inquire(t.Context())
+			x.down, y.down = false, false
+			if got := generation(a); got < last {
+				t.Fatalf("generation %d after %d", got, last)
+			} else {
+				last = got
+			}
+		}
+		a.inquire(t.Context())
+		if got := generation(a); got != f.next {
+			t.Errorf("generation %d, the newest is %d", got, f.next)
+		}
+		if mirrorReads(a, "stale") == 0 {
+			t.Error("no mirror was seen to be behind: this shows nothing")
+		}
+		if refused := a.status.refusals(); len(refused) > 0 {
+			t.Errorf("a mirror that is behind raised an alarm: %+v", refused)
+		}
+	})
+}
+
+// Two trees under one generation are proof that a signer lies: it is told, and what is
+// in use stays.
+func TestMirrorShowsEquivocation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		m := f.member(n.mustID())
+		x, y := newReplica("x"), newReplica("y")
+		a := n.withMirrors(x, y)
+		defer a.Close()
+		f.do(func() { f.down["all"] = true })
+		f.publish(&m, []*replica{x})
+		a.inquire(t.Context())
+		first, held := generation(a), a.beliefs.Load().held[snapshot.ScopeNodeRuntime]
+		if first == 0 {
+			t.Fatal("nothing came from the mirror")
+		}
+		f.publish(&m, []*replica{y}, func(_ *snapshot.Header, c *snapshot.NodeRuntime, r *snapshot.Record) {
+			c.Entry, r.Generation = "another", first
+		})
+		x.down = true
+		a.inquire(t.Context())
+		if a.beliefs.Load().held[snapshot.ScopeNodeRuntime] != held {
+			t.Error("what is in use was replaced")
+		}
+		if got := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("node_runtime", "equivocation")); got != 1 {
+			t.Errorf("%v equivocations are counted", got)
+		}
+		if !n.has(snapshotName(snapshot.ScopeNodeRuntime, refused)) {
+			t.Error("the evidence was not kept")
+		}
+	})
+}
+
+// A node that lost its marks takes no mirror's word for what holds now.
+func TestMirrorIsNotBelievedWithoutMarks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		m := f.member(n.mustID())
+		r := newReplica("mirror")
+		n.disk.Put(n.path(marksAName), []byte("x"))
+		n.disk.Put(n.path(marksBName), nil)
+		a := n.withMirrors(r)
+		defer a.Close()
+		f.do(func() { f.down["all"] = true })
+		f.publish(&m, []*replica{r})
+		a.inquire(t.Context())
+		if generation(a) != 0 || len(a.beliefs.Load().held) != 0 {
+			t.Errorf("it uses %v on the word of a mirror", a.beliefs.Load().held)
+		}
+	})
+}
+
+// A node does not ask more mirrors than it can in a round.
+func TestTooManyMirrors(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	cfg := Config{DataDir: n.dir, FS: n.disk.FS(), Now: f.clock, Log: quiet()}
+	for i := range MaxMirrors + 1 {
+		cfg.Mirrors = append(cfg.Mirrors, newReplica(fmt.Sprint(i)))
+	}
+	if a, err := Open(context.Background(), cfg); err == nil {
+		a.Close()
+		t.Error("it was opened")
+	} else if errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,192 @@
+package mirror
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Limits of transfers.
+const (
+	// objectGrace is what a file may take in any case, and minRate the bytes in a second
+	// below which it is given up: over each rateWindow, and on the whole.
+	objectGrace = 5 * time.Second
+	minRate     = 8 << 10
+	rateWindow  = 10 * time.Second
+
+	maxRedirects   = 3
+	maxHeaderBytes = 32 << 10
+)
+
+// HTTPS is a tree that a plain HTTPS server has. It sends no credentials and no
+// cookies, uses no proxy, and asks for no compression.
+type HTTPS struct {
+	base   *url.URL
+	client *http.Client
+}
+
+// HTTPSConfig says how to reach a server.
+type HTTPSConfig struct {
+	// URL is where the tree begins: https, a host, a path; nothing else.
+	URL string
+
+	// CA are the roots that the server's certificate leads to. Nil means those of the
+	// system.
+	CA *x509.CertPool
+
+	// Dial connects. Nil means net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// CheckURL says what is wrong with the URL of a tree, or "".
+func CheckURL(text string) string {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return "it is no URL"
+	case u.Scheme == "http":
+		return "it is http: what a tree holds is for nobody else on the way, so that it takes https"
+	case u.Scheme != "https":
+		return "its scheme is not https"
+	case u.User != nil:
+		return "it has a user name: no credentials are sent"
+	case u.Host == "" || u.Hostname() == "":
+		return "it names no host"
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "":
+		return "it has a query or a fragment, which no file has"
+	}
+	return ""
+}
+
+// NewHTTPS returns the source that reads from a server. It connects when it is asked.
+func NewHTTPS(cfg HTTPSConfig) (*HTTPS, error) {
+	if problem := CheckURL(cfg.URL); problem != "" {
+		return nil, fmt.Errorf("mirror: the URL %q cannot be used: %s", cfg.URL, problem)
+	}
+	base, err := url.Parse(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasSuffix(base.Path, "/") {
+		base.Path, base.RawPath = base.Path+"/", ""
+	}
+	dial := cfg.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: objectGrace}).DialContext
+	}
+	return &HTTPS{base: base, client: &http.Client{
+		Transport: &http.Transport{
+			DialContext:            dial,
+			TLSClientConfig:        &tls.Config{RootCAs: cfg.CA, MinVersion: tls.VersionTLS12},
+			TLSHandshakeTimeout:    objectGrace,
+			ResponseHeaderTimeout:  objectGrace,
+			MaxResponseHeaderBytes: maxHeaderBytes,
+			DisableCompression:     true, // a small answer must not become a large one
+			MaxConnsPerHost:        2,
+			IdleConnTimeout:        30 * time.Second,
+		},
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			switch {
+			case len(via) > maxRedirects:
+				return errors.New("it redirects too often")
+			case req.URL.Scheme != "https":
+				return errors.New("it redirects away from https")
+			}
+			return nil
+		},
+	}}, nil
+}
+
+// Close ends idle connections.
+func (s *HTTPS) Close() { s.client.CloseIdleConnections() }
+
+func (s *HTTPS) String() string { return s.base.String() }
+
+// errSlow is the cause of giving up a transfer.
+var errSlow = errors.New("it comes slower than is waited for")
+
+// Get implements [Source].
+func (s *HTTPS) Get(ctx context.Context, name string, limit int64) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, objectGrace+time.Duration(limit)*time.Second/minRate, errSlow)
+	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base.String()+name, nil)
+	if err != nil {
+		return nil, &Error{Reason: Malformed, Name: name, Detail: "it cannot be asked for", Err: err}
+	}
+	req.Header.Set("Accept-Encoding", "identity")
+	failed := func(err error) error {
+		timeout, ok := errors.AsType[net.Error](err)
+		if errors.Is(context.Cause(ctx), errSlow) || ok && timeout.Timeout() {
+			return &Error{Reason: Slow, Name: name, Detail: errSlow.Error()}
+		}
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			err = u.Err
+		}
+		return &Error{Reason: Unreachable, Name: name, Detail: "it was not received", Err: err}
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return nil, failed(err)
+	}
+	defer resp.Body.Close()
+	switch {
+	case resp.StatusCode != http.StatusOK:
+		return nil, &Error{Reason: Status, Name: name, Detail: fmt.Sprintf("the server answers %d", resp.StatusCode)}
+	case resp.Header.Get("Content-Encoding") != "" && resp.Header.Get("Content-Encoding") != "identity":
+		return nil, &Error{Reason: Malformed, Name: name, Detail: "the server compresses, and was asked not to"}
+	case resp.ContentLength > limit:
+		return nil, tooLarge(name, limit)
+	}
+	var got atomic.Int64
+	watch := newWatch(&got, func() { stop(errSlow) })
+	defer watch.Stop()
+	data, err := io.ReadAll(io.LimitReader(&counted{resp.Body, &got}, limit+1))
+	if err != nil {
+		return nil, failed(err)
+	}
+	if int64(len(data)) > limit {
+		return nil, tooLarge(name, limit)
+	}
+	return data, nil
+}
+
+// newWatch calls slow when a window had fewer bytes than the least rate gives.
+func newWatch(got *atomic.Int64, slow func()) *time.Timer {
+	var seen int64
+	var t *time.Timer
+	ready := make(chan struct{})
+	t = time.AfterFunc(rateWindow, func() {
+		<-ready
+		n := got.Load()
+		if n-seen < int64(rateWindow/time.Second)*minRate {
+			slow()
+			return
+		}
+		seen = n
+		t.Reset(rateWindow)
+	})
+	close(ready)
+	return t
+}
+
+type counted struct {
+	r io.Reader
+	n *atomic.Int64
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n.Add(int64(n))
+	return n, err
+}
