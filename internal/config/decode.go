@@ -41,31 +41,33 @@ func Decode(data []byte) ([]*Document, error) {
 		}
 		return nil, invalid(out)
 	}
-	var docs []*Document
-	var found []*Problem
+	var records []*node
 	for _, root := range roots {
-		records := []*node{root}
 		if root.Kind == document.List {
-			records = root.Items
-		}
-		for _, n := range records {
-			doc, problems := decodeNode(n)
-			found = append(found, problems...)
-			if doc == nil || problems != nil {
-				continue
-			}
-			key := KeyOf(doc.Record)
-			if i := slices.IndexFunc(docs, func(o *Document) bool { return KeyOf(o.Record) == key }); i >= 0 {
-				at := doc.At("name")
-				found = append(found, &Problem{key, document.Problem{Rule: "duplicate-record", Line: at.Line, Column: at.Column, Field: "name",
-					What: fmt.Sprintf("the record stands in line %d already", docs[i].Place.Line), Do: "keep one of them"}})
-				continue
-			}
-			docs = append(docs, doc)
+			records = append(records, root.Items...)
+		} else {
+			records = append(records, root)
 		}
 	}
-	if len(docs) > MaxBatch {
-		found = append(found, &Problem{Problem: document.Problem{Rule: "too-many", What: fmt.Sprintf("%d records", len(docs)), Do: fmt.Sprintf("write at most %d at a time", MaxBatch)}})
+	if n := len(records); n > MaxBatch {
+		return nil, invalid([]*Problem{{Problem: document.Problem{Rule: "too-many", What: fmt.Sprintf("%d records", n), Do: fmt.Sprintf("write at most %d at a time", MaxBatch)}}})
+	}
+	var docs []*Document
+	var found []*Problem
+	for _, n := range records {
+		doc, problems := decodeNode(n)
+		found = append(found, problems...)
+		if doc == nil {
+			continue
+		}
+		key := KeyOf(doc.Record)
+		if i := slices.IndexFunc(docs, func(o *Document) bool { return KeyOf(o.Record) == key }); i >= 0 {
+			at := doc.At("name")
+			found = append(found, &Problem{key, document.Problem{Rule: "duplicate-record", Line: at.Line, Column: at.Column, Field: "name",
+				What: fmt.Sprintf("the record stands in line %d already", docs[i].Place.Line), Do: "keep one of them"}})
+			continue
+		}
+		docs = append(docs, doc)
 	}
 	if err := invalid(found); err != nil {
 		return nil, err

@@ -531,33 +531,28 @@ func parameters(v *[]Parameter) value {
 
 // trials is an object of durations, named by scopes.
 func trials(v *[]Trial) value {
-	at := func(scope snapshot.Scope) int {
-		return slices.IndexFunc(*v, func(t Trial) bool { return t.Scope == scope })
-	}
-	var fields []field
-	for _, scope := range snapshot.Scopes() {
-		var t time.Duration
-		if i := at(scope); i >= 0 {
-			t = (*v)[i].Duration
-		}
-		f := field{name: string(scope), value: duration(&t, time.Second, MaxTrial)}
-		f.read = func(d *decoder, n *node, path string) {
-			*v = append(*v, Trial{scope, d.Duration(n, path, time.Second, MaxTrial)})
-		}
-		fields = append(fields, f)
-	}
 	return value{
 		takes: "object of durations of at most " + document.FormatDuration(MaxTrial) + ", named by scopes: " + strings.Join(scopeNames(), ", "),
 		read: func(d *decoder, n *node, path string) {
 			*v = nil
-			d.Object(n, path, parts(d, fields)...)
+			var scopes []document.Part
+			for _, scope := range snapshot.Scopes() {
+				scopes = append(scopes, document.Part{Name: string(scope), Read: func(n *node, path string) {
+					*v = append(*v, Trial{scope, d.Duration(n, path, time.Second, MaxTrial)})
+				}})
+			}
+			d.Object(n, path, scopes...)
 			slices.SortFunc(*v, func(a, b Trial) int { return cmp.Compare(a.Scope, b.Scope) })
 		},
 		write: func() *node {
 			if len(*v) == 0 {
 				return nil
 			}
-			return object(fields)
+			out := &node{Kind: document.Object}
+			for _, t := range *v {
+				out.Fields = append(out.Fields, document.Field{Name: string(t.Scope), Value: text(document.FormatDuration(t.Duration))})
+			}
+			return out
 		},
 	}
 }

@@ -16,7 +16,9 @@ func commonFields(r Record) []field {
 		}},
 		{name: "name", about: "What the record is called, unique among those of its kind.", required: true, value: one(&c.Name, nameForm(kind))},
 	}
-	if kind == KindOrganization || kind == KindRole {
+	// A record of these that has them nevertheless is written with them, so that it is
+	// refused when it is read.
+	if (kind == KindOrganization || kind == KindRole) && c.Organization == "" && len(c.Roles) == 0 {
 		return out
 	}
 	return append(out,

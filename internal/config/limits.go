@@ -24,7 +24,7 @@ const (
 	MaxPublicKey = 1 << 10 // bytes of its DER
 
 	maxDepth  = 12
-	maxFields = 64
+	maxFields = 128
 )
 
 // Bounds of what a number or a duration can be.

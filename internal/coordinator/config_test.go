@@ -277,6 +277,30 @@ func TestConfigWriters(t *testing.T) {
 	}
 }
 
+// A write that was decided on what somebody else changed meanwhile is decided again,
+// and both are there.
+func TestConfigWriteInBetween(t *testing.T) {
+	d := testDesk(t)
+	d.store.intercept(func(store.Tx) {
+		d.store.intercept(nil)
+		d.mustPut("kind: qos\nname: between\n")
+	})
+	d.mustPut(qosRecord)
+	v, err := d.c.currentConfig(t.Context(), d.state(), true)
+	if err != nil || v.set.Len() != 2 {
+		t.Errorf("%v, %v", v, err)
+	}
+	// Who named the version that it was made from is refused instead.
+	req := putRequest("kind: qos\nname: late\n")
+	req.ExpectedVersion = uint64(v.state.version)
+	d.store.intercept(func(store.Tx) {
+		d.store.intercept(nil)
+		d.mustPut("kind: qos\nname: again\n")
+	})
+	_, err = d.config().PutConfig(t.Context(), req)
+	wantOnly(t, "the late one", err, explain.ConfigStale)
+}
+
 // A write whose answer is lost is looked up, and what stays unknown says so.
 func TestConfigUnknownOutcome(t *testing.T) {
 	for name, tt := range map[string]struct {
