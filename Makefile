@@ -1,11 +1,12 @@
 # Needs Go; `make test` uses the race detector where there is a C compiler.
 # What is longer than a line is a script under tools, which can be called alone.
 
-.PHONY: help build run test bench fuzz lint generate clean
+.PHONY: help build run test soak bench fuzz lint generate clean
 
 help:
 	@echo 'make run       a whole cluster on this machine; Ctrl-C ends it'
 	@echo 'make test      every test, with the race detector'
+	@echo 'make soak      kill -9 during 1,000 activations (KILLS=1000)'
 	@echo 'make bench     every benchmark (BENCH=regexp, BENCHTIME=1s)'
 	@echo 'make fuzz      every fuzz target for a minute each (FUZZTIME=1m)'
 	@echo 'make lint      every check that is not a test'
@@ -21,6 +22,10 @@ run: build
 
 test:
 	@tools/test.sh
+
+KILLS ?= 1000
+soak:
+	FEALTY_TEST_KILLS=$(KILLS) go test -run '^TestKilledActivation$$' -timeout 2h -v ./internal/agent
 
 BENCH ?= .
 BENCHTIME ?= 1s

@@ -1,0 +1,219 @@
+package agent
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// The test binary serves as the process that is killed: a real one, with real files,
+// that gets no chance to clean up.
+const (
+	activatorDir     = "FEALTY_TEST_ACTIVATOR_DIR"
+	activatorBatches = "FEALTY_TEST_ACTIVATOR_BATCHES"
+
+	// killsVariable is how many cycles there are; blank means 50.
+	killsVariable = "FEALTY_TEST_KILLS"
+)
+
+// sentOffer is an offer in a file.
+type sentOffer struct {
+	Scope string
+	Raw   []byte
+}
+
+// TestActivator is the process that is killed: it activates one batch after the other,
+// and says so after each. Without its environment it is nothing.
+func TestActivator(t *testing.T) {
+	dir := os.Getenv(activatorDir)
+	if dir == "" {
+		return
+	}
+	a, err := Open(t.Context(), Config{DataDir: dir, FS: durable.OS(), Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; ; i++ {
+		data, err := os.ReadFile(filepath.Join(os.Getenv(activatorBatches), strconv.Itoa(i)))
+		if err != nil {
+			break // there are no more: wait for the end
+		}
+		var sent []sentOffer
+		if err := json.Unmarshal(data, &sent); err != nil {
+			t.Fatal(err)
+		}
+		var batch []offer
+		for _, s := range sent {
+			batch = append(batch, offer{s.Scope, s.Raw})
+		}
+		if err := a.takeAll(t.Context(), byCoordinator, batch...); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Printf("\nactivated %d\n", i)
+	}
+	<-t.Context().Done()
+}
+
+// Killed at any instant of an activation, a node comes back with the old snapshot or the
+// new one of each scope, whole, and with nothing lost that it had activated (I13).
+func TestKilledActivation(t *testing.T) {
+	cycles := 50
+	if s := os.Getenv(killsVariable); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cycles = n
+	}
+	f := newFleet(t)
+	n, m := companionNode(f)
+	dir := n.realDir()
+	look := func() map[snapshot.Scope]uint64 {
+		t.Helper()
+		a, err := Open(t.Context(), Config{DataDir: dir, FS: durable.OS(), Log: quiet()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		if got := a.status.refusals(); len(got) != 0 || a.unready() != "" {
+			t.Fatalf("refusals %v, unready: %q", got, a.unready())
+		}
+		for scope, h := range a.beliefs.Load().held {
+			if data, err := os.ReadFile(filepath.Join(dir, snapshotName(scope, active))); err != nil || string(data) != string(h.raw) {
+				t.Fatalf("%s.active is not what is in use: %v", scope, err)
+			}
+		}
+		return inUse(a)
+	}
+	was := look()
+	cut, activated := 0, 0
+	for cycle := range cycles {
+		// What the process is to activate: new versions, and now and then a node_runtime
+		// that takes a scope away or gives it again.
+		batches := t.TempDir()
+		var plan []map[snapshot.Scope]uint64 // what is in use after each batch
+		f.do(func() {
+			after := was
+			for i := range 30 {
+				next := make(map[snapshot.Scope]uint64, len(after))
+				for scope, v := range after {
+					next[scope] = v
+				}
+				lists := allCompanions
+				if i%4 == 1 || i%4 == 2 {
+					lists = []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopePeerDirectory, snapshot.ScopeRoutePolicy, snapshot.ScopeStorageDirectory}
+				}
+				var all []*fealtyv1.SignedSnapshot
+				if i%2 == 1 {
+					all = append(all, f.gives(&m, lists))
+					next[snapshot.ScopeNodeRuntime] = f.next
+					if i%4 == 1 {
+						delete(next, snapshot.ScopeQoSPolicy)
+						delete(next, snapshot.ScopeServiceAssignment)
+					}
+				}
+				for _, scope := range lists {
+					if i%2 == 0 || i%4 == 3 {
+						all = append(all, f.ofGroup(&m, contentOf(scope, i+1)))
+						next[scope] = f.next
+					}
+				}
+				var sent []sentOffer
+				for _, s := range all {
+					sent = append(sent, sentOffer{s.GetScope(), s.GetEnvelope()})
+				}
+				data, err := json.Marshal(sent)
+				f.must(err)
+				f.must(os.WriteFile(filepath.Join(batches, strconv.Itoa(i)), data, 0o600))
+				plan, after = append(plan, next), next
+			}
+		})
+		done := killDuring(t, dir, batches, cycle)
+		activated += done + 1
+		got := look()
+		// Of each scope what the last finished batch left, or what the next one brings.
+		before := was
+		if done >= 0 {
+			before = plan[done]
+		}
+		next := before
+		if done+1 < len(plan) {
+			next = plan[done+1]
+		}
+		for _, scope := range scopes {
+			if got[scope] != before[scope] && got[scope] != next[scope] {
+				t.Fatalf("cycle %d: killed after batch %d, %s is at version %d, want %d or %d", cycle, done, scope, got[scope], before[scope], next[scope])
+			}
+			if got[scope] != before[scope] {
+				cut++
+			}
+		}
+		was = got
+		// The next cycle starts from everything given.
+		if len(was) != len(scopes) {
+			a, err := Open(t.Context(), Config{DataDir: dir, FS: durable.OS(), Log: quiet()})
+			f.must(err)
+			var all []*fealtyv1.SignedSnapshot
+			f.do(func() {
+				all = append(all, f.gives(&m, allCompanions))
+				for _, scope := range allCompanions {
+					all = append(all, f.ofGroup(&m, contentOf(scope, 1)))
+				}
+			})
+			f.must(a.takeAll(t.Context(), byCoordinator, offers(all...)...))
+			was = inUse(a)
+			a.Close()
+		}
+	}
+	t.Logf("%d kills after %d activated batches, %d scopes of a batch that was cut off were new", cycles, activated, cut)
+}
+
+// killDuring runs the process on batches, kills it a random while after the first that
+// it activated, and returns the last that it said it had; -1: none.
+func killDuring(t *testing.T, dir, batches string, cycle int) int {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestActivator$")
+	cmd.Env = append(os.Environ(), activatorDir+"="+dir, activatorBatches+"="+batches)
+	var problem strings.Builder
+	cmd.Stderr = &problem
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	last := -1
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		var i int
+		if _, err := fmt.Sscanf(lines.Text(), "activated %d", &i); err != nil {
+			if strings.Contains(lines.Text(), "FAIL") {
+				problem.WriteString(lines.Text())
+			}
+			continue
+		}
+		if last < 0 {
+			// The moment is random on purpose; nothing is waited for.
+			time.AfterFunc(time.Duration(rand.IntN(80_000))*time.Microsecond, func() { _ = cmd.Process.Kill() })
+		}
+		last = i
+	}
+	_ = cmd.Wait() // it was killed
+	if last < 0 || problem.Len() > 0 {
+		t.Fatalf("cycle %d: the process ended by itself: %s", cycle, problem.String())
+	}
+	return last
+}
