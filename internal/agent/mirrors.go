@@ -20,7 +20,9 @@ import (
 
 // Mirrors have what coordinators publish, as files: see package mirror. A node asks
 // them as it asks coordinators, after them, and verifies what they have in the same
-// way. What they can do is to keep news back. So all of them are looked at, and the
+// way. Some are named by its settings; the others are the endpoints of its
+// storage_directory, which the guard of degraded mode has a say in. What they can do is
+// to keep news back. So all of them are looked at, and the
 // one that says that it is the newest comes first; if what it has does not verify, the
 // next one is read.
 
@@ -34,26 +36,78 @@ const (
 // byMirror: from files that anybody could have written.
 const byMirror origin = "mirror"
 
+// place is where a mirror is.
+type place struct {
+	source mirror.Source
+	// families are the scopes that are read from there. Nil: all.
+	families []snapshot.Scope
+	own      bool // it is closed after the round
+}
+
+// has reports whether a scope is read from the place.
+func (p place) has(scope snapshot.Scope) bool {
+	return p.families == nil || slices.Contains(p.families, scope)
+}
+
 // survey is one look at all mirrors. It belongs to one goroutine.
 type survey struct {
-	a       *Agent
-	mirrors []mirror.Source
-	done    bool
-	found   []*found // the newest first, once it is done
+	a      *Agent
+	places []place
+	done   bool
+	found  []*found // the newest first, once it is done
 }
 
 // found is the generation that a mirror has.
 type found struct {
-	source mirror.Source
+	place
 	tree   *mirror.Tree
 	behind bool // what the node holds
+}
+
+// places returns the mirrors of the settings, then the storage endpoints, by priority.
+func (a *Agent) places() []place {
+	var out []place
+	for _, m := range a.mirrors {
+		out = append(out, place{source: m})
+	}
+	for _, e := range a.endpoints() {
+		if len(out) == MaxMirrors {
+			break
+		}
+		source, err := a.openMirror(e.URL)
+		if err != nil {
+			a.metrics.mirrors.WithLabelValues(string(mirror.Malformed)).Inc()
+			a.log.LogAttrs(context.Background(), slog.LevelInfo, "a storage endpoint cannot be asked", slog.String("endpoint", e.Name), slog.String("reason", oneLine(err)))
+			continue
+		}
+		out = append(out, place{source, e.Families, true})
+	}
+	return out
+}
+
+// endpoints returns the storage endpoints that the node may use now, the highest
+// priority first.
+func (a *Agent) endpoints() []snapshot.StorageEndpoint {
+	b := a.beliefs.Load()
+	h := b.held[snapshot.ScopeStorageDirectory]
+	if h == nil {
+		return nil
+	}
+	directory, _ := h.v.StorageDirectory()
+	revoked := b.revocations()
+	out := slices.DeleteFunc(slices.Clone(directory.Endpoints), func(e snapshot.StorageEndpoint) bool { return revoked.RevokesStorage(e.Name, e.URL) })
+	if len(out) == 0 || a.Permit(UseStorageEndpoints) != nil {
+		return nil
+	}
+	slices.SortStableFunc(out, func(x, y snapshot.StorageEndpoint) int { return cmp.Compare(y.Priority, x.Priority) })
+	return out
 }
 
 // mirrorSources returns a source for each mirror: the first is the one that says that
 // it is the newest, and so on.
 func (a *Agent) mirrorSources() []source {
-	s := &survey{a: a, mirrors: a.mirrors}
-	out := make([]source, len(s.mirrors))
+	s := &survey{a: a, places: a.places()}
+	out := make([]source, len(s.places))
 	for i := range out {
 		out[i] = &mirrorSource{s, i}
 	}
@@ -68,16 +122,16 @@ func (s *survey) look(ctx context.Context) {
 	s.done = true
 	ctx, cancel := context.WithTimeout(ctx, mirrorTime)
 	defer cancel()
-	all := make([]*found, len(s.mirrors))
+	all := make([]*found, len(s.places))
 	var wait sync.WaitGroup
-	for i, m := range s.mirrors {
+	for i, p := range s.places {
 		wait.Go(func() {
-			tree, err := mirror.Open(ctx, m, s.a.me.Cluster)
+			tree, err := mirror.Open(ctx, p.source, s.a.me.Cluster)
 			if err != nil {
-				s.a.mirrorFailed(ctx, m, err)
+				s.a.mirrorFailed(ctx, p.source, err)
 				return
 			}
-			all[i] = &found{source: m, tree: tree}
+			all[i] = &found{place: p, tree: tree}
 		})
 	}
 	wait.Wait()
@@ -133,7 +187,19 @@ func (m *mirrorSource) at() mirror.Source {
 	if m.rank < len(m.survey.found) {
 		return m.survey.found[m.rank].source
 	}
-	return m.survey.mirrors[m.rank]
+	return m.survey.places[m.rank].source
+}
+
+// Close ends the connections of what was opened for the round. The first source of a
+// survey does it for all.
+func (m *mirrorSource) Close() error {
+	var problems []error
+	for _, p := range m.survey.places {
+		if c, ok := p.source.(io.Closer); ok && p.own && m.rank == 0 {
+			problems = append(problems, c.Close())
+		}
+	}
+	return errors.Join(problems...)
 }
 
 // News implements source.
@@ -165,7 +231,7 @@ func (m *mirrorSource) read(ctx context.Context, f *found, b *beliefs) ([]notice
 	a, record := m.survey.a, f.tree.Record()
 	var out []notice
 	var problems []error
-	if h := b.held[snapshot.ScopeTrustBundle]; h == nil || snapshot.DigestOf(h.raw).String() != f.tree.TrustBundleHash() {
+	if h := b.held[snapshot.ScopeTrustBundle]; f.has(snapshot.ScopeTrustBundle) && (h == nil || snapshot.DigestOf(h.raw).String() != f.tree.TrustBundleHash()) {
 		raw, err := f.tree.TrustBundle(ctx)
 		if err == nil && newerBundle(h, raw) {
 			out = append(out, notice{string(snapshot.ScopeTrustBundle), raw})
@@ -178,7 +244,7 @@ func (m *mirrorSource) read(ctx context.Context, f *found, b *beliefs) ([]notice
 	}
 	for _, scope := range scopes {
 		subject := a.subjectIn(b, scope)
-		if subject.IsZero() {
+		if subject.IsZero() || !f.has(scope) {
 			continue
 		}
 		if h := b.held[scope]; h != nil {

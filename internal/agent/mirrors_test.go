@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -22,11 +23,10 @@ import (
 // replica is a mirror with a fault switch: a disk that a coordinator wrote to, and
 // what is made of its files on the way.
 type replica struct {
-	name  string
-	disk  *durabletest.Disk
-	bend  func(ctx context.Context, name string, data []byte) ([]byte, error) // nil: nothing
-	down  bool
-	reads int
+	name string
+	disk *durabletest.Disk
+	bend func(ctx context.Context, name string, data []byte) ([]byte, error) // nil: nothing
+	down bool
 }
 
 func newReplica(name string) *replica { return &replica{name: name, disk: durabletest.NewDisk()} }
@@ -34,7 +34,6 @@ func newReplica(name string) *replica { return &replica{name: name, disk: durabl
 func (r *replica) String() string { return r.name }
 
 func (r *replica) Get(ctx context.Context, name string, limit int64) ([]byte, error) {
-	r.reads++
 	if r.down {
 		return nil, &mirror.Error{Reason: mirror.Unreachable, Name: name, Detail: "nobody is there"}
 	}
@@ -388,5 +387,75 @@ func TestTooManyMirrors(t *testing.T) {
 		t.Error("it was opened")
 	} else if errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+// The endpoints of the storage directory are mirrors too, as far as the guard and the
+// revocations let them, for their families, by their priority.
+func TestStorageEndpoints(t *testing.T) {
+	const first, second = "https://first.example/", "https://second.example/"
+	families := []snapshot.Scope{snapshot.ScopeNodeRuntime, snapshot.ScopeTrustBundle}
+	for _, tc := range []struct {
+		name     string
+		families []snapshot.Scope
+		allow    []string
+		age      time.Duration // since the last word of a coordinator
+		revoke   []snapshot.Revoked
+		want     []string // opened, in this order
+		news     bool
+	}{
+		{"while the record is fresh", families, nil, time.Minute, nil, []string{first, second}, true},
+		{"degraded, and allowed", families, []string{"use_storage_endpoints"}, 3 * time.Hour, nil, []string{first, second}, true},
+		{"degraded, and not allowed", families, []string{"continue_services"}, 3 * time.Hour, nil, nil, false},
+		{"of other families", []snapshot.Scope{snapshot.ScopeRoutePolicy}, nil, time.Minute, nil, []string{first, second}, false},
+		{"one is revoked by its URL", families, nil, time.Minute, []snapshot.Revoked{{Kind: snapshot.RevokedStorage, Name: first}}, []string{second}, true},
+		{"both are revoked by their names", families, nil, time.Minute, []snapshot.Revoked{{Kind: snapshot.RevokedStorage, Name: "a"}, {Kind: snapshot.RevokedStorage, Name: "b"}}, nil, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t)
+				n := newNode(f)
+				n.mustJoin()
+				m := f.member(n.mustID())
+				shelf := newReplica("shelf")
+				var opened []string
+				cfg := Config{DataDir: n.dir, FS: n.disk.FS(), Now: f.clock, Log: quiet(), Dial: f.dial, OpenMirror: func(url string) (mirror.Source, error) {
+					opened = append(opened, url)
+					return shelf, nil
+				}}
+				a, err := Open(t.Context(), cfg)
+				f.must(err)
+				defer a.Close()
+				runtime := func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
+					c.Companions = []snapshot.Scope{snapshot.ScopeStorageDirectory}
+					c.Degraded.Allow = tc.allow
+				}
+				f.must(n.take(a, f.runtime(&m, runtime)))
+				f.must(n.take(a, f.companion(&m, snapshot.ScopeStorageDirectory, &snapshot.StorageDirectory{Endpoints: []snapshot.StorageEndpoint{
+					{Name: "a", URL: second, Families: tc.families, Priority: 1}, {Name: "b", URL: first, Families: tc.families, Priority: 9},
+				}})))
+				if len(tc.revoke) > 0 {
+					h, content := f.trustHeader(), f.content()
+					h.ConfigVersion += 100
+					content.Revoked = tc.revoke
+					f.must(n.take(a, f.signTrust(h, content)))
+				}
+				before := generation(a)
+				if before == 0 || a.beliefs.Load().held[snapshot.ScopeStorageDirectory] == nil {
+					t.Fatal("the node does not hold what it was told")
+				}
+				f.do(func() { f.down["all"] = true })
+				time.Sleep(tc.age)
+				f.publish(&m, []*replica{shelf}, runtime)
+				opened = nil
+				a.inquire(t.Context())
+				if !slices.Equal(opened, tc.want) {
+					t.Errorf("opened %q, want %q", opened, tc.want)
+				}
+				if got := generation(a) > before; got != tc.news {
+					t.Errorf("news came: %v, want %v", got, tc.news)
+				}
+			})
+		})
 	}
 }

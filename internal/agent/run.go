@@ -39,6 +39,9 @@ type Config struct {
 	// Mirrors have what coordinators publish, for while none is in reach: at most
 	// MaxMirrors. Nothing that they have is trusted.
 	Mirrors []mirror.Source
+	// OpenMirror returns the source at the URL of a storage endpoint. Nil: over HTTPS,
+	// with the roots of the system.
+	OpenMirror func(url string) (mirror.Source, error)
 	// Release is the program's release, for reports.
 	Release string
 
@@ -109,6 +112,7 @@ type Agent struct {
 	reportKick  chan struct{}     // there is something to report
 	leaveStream chan struct{}     // there is news that the stream did not bring
 	mirrors     []mirror.Source
+	openMirror  func(url string) (mirror.Source, error)
 	heard       heardChanges
 	resyncs     resyncs
 	leaveAsk    chan chan<- error // a person wants to leave
@@ -132,6 +136,9 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
+	}
+	if cfg.OpenMirror == nil {
+		cfg.OpenMirror = func(url string) (mirror.Source, error) { return mirror.NewHTTPS(mirror.HTTPSConfig{URL: url}) }
 	}
 	if n := len(cfg.Mirrors); n > MaxMirrors {
 		return nil, explain.New(explain.BadValue, "name", "snapshot_source", "value", fmt.Sprintf("%d mirrors", n), "problem", "a node asks no more than 16", "want", "fewer of them")
@@ -186,7 +193,7 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 	}
 	a := &Agent{
 		me: l.me, operator: operator, release: cfg.Release, socket: cfg.Socket, metricsListener: cfg.Metrics, store: store,
-		clock: clock, now: clock.now, dial: cfg.Dial, faults: cfg.Faults, mirrors: cfg.Mirrors,
+		clock: clock, now: clock.now, dial: cfg.Dial, faults: cfg.Faults, mirrors: cfg.Mirrors, openMirror: cfg.OpenMirror,
 		log:        cfg.Log.With(slog.String("cluster", l.me.Cluster), slog.String("member", l.me.ID.String())),
 		activation: newSemaphore(),
 		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), leaveStream: make(chan struct{}, 1), rejected: make(chan struct{}, 1), strange: make(chan struct{}, 1),

@@ -28,28 +28,28 @@ func checkMirror(text string) string {
 // isURL tells a URL from a path, and a mistyped URL too.
 func isURL(text string) bool { return strings.Contains(text, "://") }
 
-// mirrors returns the mirrors that the settings name.
-func (c *CLI) mirrors(cfg *config) ([]mirror.Source, error) {
+// mirrors returns the mirrors that the settings name, and what opens others, which
+// are at https URLs alone: who compiles config names no files of this machine.
+func (c *CLI) mirrors(cfg *config) (named []mirror.Source, open func(string) (mirror.Source, error), err error) {
 	places, v := cfg.list("snapshot_source"), cfg.find("snapshot_source")
 	bad := func(value, problem, want string) error {
 		return explain.New(explain.BadValue, "name", v.from, "value", value, "problem", problem, "want", want)
 	}
 	if len(places) > agent.MaxMirrors {
-		return nil, bad(fmt.Sprintf("%d mirrors", len(places)), "they are too many to be asked in one round", fmt.Sprintf("%d at most", agent.MaxMirrors))
+		return nil, nil, bad(fmt.Sprintf("%d mirrors", len(places)), "they are too many to be asked in one round", fmt.Sprintf("%d at most", agent.MaxMirrors))
 	}
 	ca, err := c.mirrorCA(cfg)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var out []mirror.Source
 	for _, place := range places {
 		source, err := openMirror(cfg, place, ca)
 		if err != nil {
-			return nil, bad(shownArg(place), err.Error(), "https://HOST/PATH or a folder")
+			return nil, nil, bad(shownArg(place), err.Error(), "https://HOST/PATH or a folder")
 		}
-		out = append(out, source)
+		named = append(named, source)
 	}
-	return out, nil
+	return named, func(url string) (mirror.Source, error) { return mirror.NewHTTPS(mirror.HTTPSConfig{URL: url, CA: ca}) }, nil
 }
 
 // openMirror returns the mirror at a place that was checked.

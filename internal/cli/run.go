@@ -181,7 +181,7 @@ it was away.`,
 
 // runAgent runs the agent in dir, for fealty agent and for join --run.
 func (c *CLI) runAgent(ctx context.Context, dir string, cfg *config) error {
-	mirrors, err := c.mirrors(cfg)
+	mirrors, open, err := c.mirrors(cfg)
 	if err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (c *CLI) runAgent(ctx context.Context, dir string, cfg *config) error {
 		defer metrics.Close()
 	}
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir: dir, Mirrors: mirrors, Metrics: metrics, TLS: tlsPaths(cfg), OnChange: strings.Fields(cfg.text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
+		DataDir: dir, Mirrors: mirrors, OpenMirror: open, Metrics: metrics, TLS: tlsPaths(cfg), OnChange: strings.Fields(cfg.text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
 	})
 	if err != nil {
 		return err

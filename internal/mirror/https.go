@@ -106,8 +106,11 @@ func NewHTTPS(cfg HTTPSConfig) (*HTTPS, error) {
 	}}, nil
 }
 
-// Close ends idle connections.
-func (s *HTTPS) Close() { s.client.CloseIdleConnections() }
+// Close ends idle connections. It does not fail.
+func (s *HTTPS) Close() error {
+	s.client.CloseIdleConnections()
+	return nil
+}
 
 func (s *HTTPS) String() string { return s.base.String() }
 
