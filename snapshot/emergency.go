@@ -16,7 +16,7 @@ import (
 const (
 	MaxEmergency      = 64 << 10 // bytes of a statement
 	MaxEmergencies    = 64       // statements in force at a node or a coordinator
-	MaxEmergencyParts = 1 << 8   // entries of each list of a statement
+	MaxEmergencyParts = 1 << 7   // entries of each list of a statement
 	MaxReason         = 256      // bytes of its reason
 )
 

@@ -164,16 +164,20 @@ type Revocations struct {
 
 // RevocationsOf returns all that bundle, which may be nil, and statements revoke.
 func RevocationsOf(bundle *Verified, statements ...*Emergency) Revocations {
-	var r Revocations
 	if bundle != nil {
 		if b, ok := bundle.content.(*TrustBundle); ok {
-			r.things = slices.Clone(b.Revoked)
-			r.ids, r.keys = slices.Clone(b.BannedIDs), slices.Clone(b.BannedKeys)
-			for i := range b.ConfigKeys {
-				if b.ConfigKeys[i].Revoked {
-					r.configKeys = append(r.configKeys, DigestOf(b.ConfigKeys[i].Key))
-				}
-			}
+			return RevocationsIn(*b, statements...)
+		}
+	}
+	return RevocationsIn(TrustBundle{}, statements...)
+}
+
+// RevocationsIn is [RevocationsOf] for who makes the bundle.
+func RevocationsIn(b TrustBundle, statements ...*Emergency) Revocations {
+	r := Revocations{things: slices.Clone(b.Revoked), ids: slices.Clone(b.BannedIDs), keys: slices.Clone(b.BannedKeys)}
+	for i := range b.ConfigKeys {
+		if b.ConfigKeys[i].Revoked {
+			r.configKeys = append(r.configKeys, DigestOf(b.ConfigKeys[i].Key))
 		}
 	}
 	for _, e := range statements {
@@ -192,6 +196,11 @@ func RevocationsOf(bundle *Verified, statements ...*Emergency) Revocations {
 
 // Things returns what is revoked by name, sorted.
 func (r Revocations) Things() []Revoked { return slices.Clone(r.things) }
+
+// Bans returns the identities and the keys that are banned, sorted.
+func (r Revocations) Bans() ([]identity.ID, []identity.KeyID) {
+	return slices.Clone(r.ids), slices.Clone(r.keys)
+}
 
 // Revokes reports whether the thing of this kind and name is revoked.
 func (r Revocations) Revokes(kind RevokedKind, name string) bool {
@@ -247,7 +256,12 @@ func (r Revocations) RevokesStorage(record, url string) bool {
 	return r.Revokes(RevokedStorage, record) || r.Revokes(RevokedStorage, url)
 }
 
-func memberPath(id identity.ID) string { return string(id.Kind()) + "/" + id.Name() }
+func memberPath(id identity.ID) string {
+	if id.IsZero() {
+		return ""
+	}
+	return string(id.Kind()) + "/" + id.Name()
+}
 
 func compareDigests(a, b Digest) int {
 	return cmp.Compare(string(a[:]), string(b[:]))
@@ -264,6 +278,16 @@ type revocable interface {
 	Content
 	// without returns a copy that lacks what r revokes for the node me, in valid form.
 	without(r Revocations, me identity.ID) Content
+}
+
+// Without returns content without what r revokes for the node me, or for all if me is
+// zero. A compiler that leaves out what is revoked tells every node the same thing
+// that the node would leave out itself.
+func Without(content Content, r Revocations, me identity.ID) Content {
+	if c, ok := content.(revocable); ok {
+		return c.without(r, me)
+	}
+	return content
 }
 
 // Effective returns what the node me may rely on of v: its content without what r

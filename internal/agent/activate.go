@@ -59,6 +59,9 @@ type beliefs struct {
 
 	ledger
 
+	// emergencies are the statements of the signers that are in force here.
+	emergencies []*snapshot.Emergency
+
 	// contact is what connections are verified by.
 	contact *identity.Bundle
 }
@@ -104,7 +107,7 @@ func (b *beliefs) upToDate(v *snapshot.Verified) bool {
 // bootstrap returns the content of the node_bootstrap in use.
 func (b *beliefs) bootstrap() (snapshot.NodeBootstrap, bool) {
 	if h := b.held[snapshot.ScopeNodeBootstrap]; h != nil {
-		return h.v.NodeBootstrap()
+		return b.own(h).NodeBootstrap()
 	}
 	return snapshot.NodeBootstrap{}, false
 }
@@ -112,7 +115,7 @@ func (b *beliefs) bootstrap() (snapshot.NodeBootstrap, bool) {
 // termsOfJoin returns the content of the node_bootstrap while it is the terms.
 func (b *beliefs) termsOfJoin() (snapshot.NodeBootstrap, bool) {
 	if h := b.terms(); h != nil {
-		return h.v.NodeBootstrap()
+		return b.own(h).NodeBootstrap()
 	}
 	return snapshot.NodeBootstrap{}, false
 }
@@ -122,7 +125,7 @@ func (b *beliefs) termsOfJoin() (snapshot.NodeBootstrap, bool) {
 // bootstrap tells of no members, itself included.
 func (b *beliefs) standing(id identity.ID) string {
 	if h := b.held[snapshot.ScopeNodeRuntime]; h != nil {
-		runtime, _ := h.v.NodeRuntime()
+		runtime, _ := b.own(h).NodeRuntime()
 		return string(runtime.State)
 	}
 	content, _ := b.termsOfJoin()
@@ -157,7 +160,7 @@ func (b *beliefs) terms() *held {
 // an overtaken bootstrap will do.
 func (b *beliefs) coordinators() []string {
 	if h := b.held[snapshot.ScopeNodeRuntime]; h != nil {
-		r, _ := h.v.NodeRuntime()
+		r, _ := b.own(h).NodeRuntime()
 		return r.Coordinators
 	}
 	boot, _ := b.bootstrap()
@@ -168,7 +171,7 @@ func (b *beliefs) coordinators() []string {
 // use; zero, which is nothing, without.
 func (b *beliefs) degraded() snapshot.DegradedPolicy {
 	if h := b.held[snapshot.ScopeNodeRuntime]; h != nil {
-		if r, _ := h.v.NodeRuntime(); r.Degraded != nil {
+		if r, _ := b.own(h).NodeRuntime(); r.Degraded != nil {
 			return *r.Degraded
 		}
 		return snapshot.DegradedPolicy{}
@@ -431,7 +434,7 @@ func (a *Agent) settle(ctx context.Context, from origin, batch []taken) error {
 			if bundle, ok := t.v.TrustBundle(); ok {
 				// A full disk must not keep a ban from taking effect: for connections it
 				// does so now, and for good when it could be kept.
-				if trust, err := bundle.Identity(); err == nil {
+				if trust, err := bundle.IdentityWith(a.beliefs.Load().stated()); err == nil {
 					_ = a.source.Trust(trust)
 				}
 			}
@@ -541,7 +544,7 @@ func (a *Agent) place(ctx context.Context, t taken) ([]snapshot.Scope, error) {
 	}
 	next := b.with(scope, &held{t.v, t.raw})
 	if bundle, ok := t.v.TrustBundle(); ok {
-		trust, err := bundle.Identity()
+		trust, err := bundle.IdentityWith(next.stated())
 		if err != nil {
 			return nil, fmt.Errorf("the trust bundle trusts nobody: %w", err)
 		}

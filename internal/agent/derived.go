@@ -147,8 +147,11 @@ func (a *Agent) state() stateFile {
 
 // derive brings the files that others read up to what is in use: the contents, and the
 // state. What is not in use, or ended, has no content there. A failure is logged and
-// mended a little later. The caller holds a.activation.
+// mended a little later. A content is there without what is revoked. The caller holds
+// a.activation.
 func (a *Agent) derive(ctx context.Context) {
+	var written []snapshot.Scope
+	defer func() { a.changed(written...) }()
 	warn := func(name string, err error) {
 		a.log.LogAttrs(ctx, slog.LevelWarn, "a file for others to read is not up to date yet", slog.String("file", a.store.path(name)), slog.Any("err", err))
 	}
@@ -165,17 +168,20 @@ func (a *Agent) derive(ctx context.Context) {
 				continue
 			}
 			a.derived[scope] = nil
+			written = append(written, scope)
 			continue
 		}
-		want := h.v.Header().ContentHash
+		text := b.effective(h, a.me.ID).ContentJSON()
+		want := snapshot.DigestOf([]byte(text))
 		if there != nil && *there == want {
 			continue
 		}
-		if err := a.store.write(name, []byte(h.v.ContentJSON())); err != nil {
+		if err := a.store.write(name, []byte(text)); err != nil {
 			warn(name, err)
 			continue
 		}
 		a.derived[scope] = &want
+		written = append(written, scope)
 	}
 	data, err := seal(a.state())
 	if err == nil && !bytes.Equal(data, a.stated) {

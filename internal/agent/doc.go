@@ -35,6 +35,7 @@
 //	snapshots/SCOPE.refused     of one that proves that its signer lies
 //	marks.a, marks.b            the newest that was ever accepted, what is on trial and
 //	                            what failed one, twice
+//	emergency.a, emergency.b    statements of the signers that are in force here, twice
 //	refusals.json               the last refusal of each scope
 //	clock.json                  the floor under the machine's clock
 //	current/SCOPE.json          content in use, for others to read

@@ -135,7 +135,7 @@ func verifyGrant(g *fealtyv1.JoinGrant, w wanted, now func() time.Time) (*admitt
 		return fail("trust bundle", err)
 	}
 	content, _ := b.held[snapshot.ScopeTrustBundle].v.TrustBundle()
-	trust, err := content.Identity()
+	trust, err := content.IdentityWith(b.stated())
 	if err != nil {
 		return fail("trust bundle", err)
 	}

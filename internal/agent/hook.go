@@ -107,14 +107,15 @@ func (a *Agent) runHooks(ctx context.Context) error {
 // runHook runs the program for what is in use of scope now. Its exit status is the
 // verdict of a trial.
 func (a *Agent) runHook(ctx context.Context, scope snapshot.Scope) {
-	h := a.beliefs.Load().held[scope]
+	b := a.beliefs.Load()
+	h := b.held[scope]
 	content, version := "", uint64(0)
 	env := []string{"FEALTY_SCOPE=" + string(scope), "FEALTY_CLUSTER=" + a.me.Cluster, "FEALTY_MEMBER=" + a.me.ID.String()}
 	if h == nil {
 		env = append(env, "FEALTY_EVENT=dropped", "FEALTY_FILE=")
 	} else {
 		header := h.v.Header()
-		content, version = header.ContentHash.String(), header.ConfigVersion
+		content, version = snapshot.DigestOf([]byte(b.effective(h, a.me.ID).ContentJSON())).String(), header.ConfigVersion
 		env = append(env, "FEALTY_EVENT=changed", "FEALTY_FILE="+a.store.path(currentName(scope)), "FEALTY_CONTENT_HASH="+content,
 			"FEALTY_CONFIG_VERSION="+strconv.FormatUint(version, 10), "FEALTY_AUTHORITY_EPOCH="+strconv.FormatUint(header.AuthorityEpoch, 10))
 	}

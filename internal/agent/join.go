@@ -453,8 +453,9 @@ func result(a anchor, s svid, b *beliefs, now time.Time) Result {
 // those that were known at the join.
 func mergeAddresses(b *beliefs, joined []string) []string {
 	var out []string
+	revoked := b.revocations()
 	for _, a := range append(slices.Clone(b.coordinators()), joined...) {
-		if len(out) < maxAddresses && !slices.Contains(out, a) {
+		if len(out) < maxAddresses && !slices.Contains(out, a) && !revoked.Revokes(snapshot.RevokedCoordinator, a) {
 			out = append(out, a)
 		}
 	}

@@ -21,6 +21,8 @@ type loaded struct {
 	svid     svid
 	next     *pendingKey
 	beliefs  *beliefs
+	// emergencies are the statements of the signers that are in force here.
+	emergencies []*snapshot.Emergency
 	// unsaved are the scopes whose pending snapshot is to be placed, with the bytes
 	// that it takes the place of, if any.
 	unsaved map[snapshot.Scope][]byte
@@ -81,6 +83,8 @@ func (s *localStore) load(c *clock) (*loaded, error) {
 			note(s.corrupt(refusalsName, err))
 		}
 	}
+	_, l.emergencies, err = s.readEmergencies(l.me)
+	note(err)
 	known, lost := s.readLedger()
 	kept, err := s.readClock()
 	note(err)
@@ -107,7 +111,7 @@ func (e *wrongNodeError) Error() string { return fmt.Sprintf("it is of %s, want 
 // owns checks that chain is of this node and leads to its root. Dates are not
 // looked at: an expired identity is a reason to rejoin, not to give up.
 func (me self) owns(chain []*x509.Certificate) error {
-	bundle, err := me.alone(chain)
+	bundle, err := me.alone(chain, snapshot.Revocations{})
 	if err != nil {
 		return err
 	}
@@ -125,10 +129,12 @@ func (me self) owns(chain []*x509.Certificate) error {
 }
 
 // alone is what the anchor believes about certificates without a trust bundle: the
-// root, and, for our own chain, its mesh CA. Coordinators need the root only.
-func (me self) alone(chain []*x509.Certificate) (*identity.Bundle, error) {
+// root, and, for our own chain, its mesh CA. Coordinators need the root only. What
+// revoked bans is banned.
+func (me self) alone(chain []*x509.Certificate, revoked snapshot.Revocations) (*identity.Bundle, error) {
+	ids, keys := revoked.Bans()
 	return identity.NewBundle(identity.BundleConfig{
-		Cluster: me.Cluster, Roots: []*x509.Certificate{me.root}, MeshKeys: []identity.KeyID{identity.KeyOf(chain[1])},
+		Cluster: me.Cluster, Roots: []*x509.Certificate{me.root}, MeshKeys: []identity.KeyID{identity.KeyOf(chain[1])}, BannedIDs: ids, BannedKeys: keys,
 	})
 }
 
@@ -143,12 +149,12 @@ func (l *loaded) contact() (*identity.Bundle, error) {
 	}
 	if v != nil {
 		if content, ok := v.TrustBundle(); ok {
-			if b, err := content.Identity(); err == nil {
+			if b, err := content.IdentityWith(l.beliefs.stated()); err == nil {
 				return b, nil
 			}
 		}
 	}
-	return l.me.alone(l.svid.chain)
+	return l.me.alone(l.svid.chain, l.beliefs.stated())
 }
 
 // candidate is a snapshot on disk.
@@ -188,7 +194,7 @@ func onDisk(scope snapshot.Scope, place string, err error, now time.Time) refusa
 // recheck chooses what to use of each scope: the newest on disk that the marks
 // know and that verifies.
 func (s *localStore) recheck(l *loaded, known ledger, now time.Time) *beliefs {
-	b := &beliefs{ledger: known}
+	b := &beliefs{ledger: known, emergencies: l.emergencies}
 	marks := known.marks
 	for _, scope := range scopes {
 		if b.doubts(scope) {
@@ -290,7 +296,7 @@ func staleBundle(trust snapshot.Trust, marks snapshot.Marks, found []candidate) 
 // newer is, so that nothing of it is used before a coordinator, over a connection
 // on which it proves itself, has sent what holds now.
 func (s *localStore) floor(l *loaded, now time.Time) *beliefs {
-	b := &beliefs{ledger: ledger{unconfirmed: slices.Sorted(slices.Values(scopes[:]))}}
+	b := &beliefs{ledger: ledger{unconfirmed: slices.Sorted(slices.Values(scopes[:]))}, emergencies: l.emergencies}
 	for _, scope := range scopes {
 		for _, c := range s.candidates(l, scope, now) {
 			trust := l.me.trust(b)

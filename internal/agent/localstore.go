@@ -226,6 +226,7 @@ func (me self) trust(b *beliefs) snapshot.Trust {
 	} else {
 		t.Bundle = b.stale
 	}
+	t.Revoked = b.stated()
 	if h := b.terms(); h != nil {
 		header := h.v.Header()
 		t.Roles, t.Organizations = header.Roles, header.OrganizationIDs
@@ -508,5 +509,5 @@ func (s *localStore) wipe() error {
 		}
 		names = append(names, currentName(scope))
 	}
-	return s.remove(append(names, marksAName, marksBName, refusalsName, clockName, degradedName, stateName, storeName)...)
+	return s.remove(append(names, marksAName, marksBName, refusalsName, clockName, degradedName, stateName, storeName, emergencyAName, emergencyBName)...)
 }

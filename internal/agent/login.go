@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // LoginName is the file that Login writes: private key, leaf, mesh CA and root in
@@ -143,7 +144,7 @@ func LoadLogin(files durable.FS, dir string, now func() time.Time) (LoginIdentit
 		return needed(err, store.path(LoginName)+" is "+err.Error())
 	}
 	root := anchor{Cluster: file.Cluster, Root: s.chain[2].Raw}
-	trust, err := self{anchor: root, root: s.chain[2]}.alone(s.chain)
+	trust, err := self{anchor: root, root: s.chain[2]}.alone(s.chain, snapshot.Revocations{})
 	if err != nil {
 		return needed(err, err.Error())
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -19,7 +20,27 @@ func (b *beliefs) bundle() *snapshot.Verified {
 }
 
 // revocations are all that the node must not rely on.
-func (b *beliefs) revocations() snapshot.Revocations { return snapshot.RevocationsOf(b.bundle()) }
+func (b *beliefs) revocations() snapshot.Revocations {
+	return snapshot.RevocationsOf(b.bundle(), b.emergencies...)
+}
+
+// stated are what statements of the signers revoke, beyond any bundle.
+func (b *beliefs) stated() snapshot.Revocations {
+	return snapshot.RevocationsOf(nil, b.emergencies...)
+}
+
+// effective returns what the node me may rely on of h: its content without what is
+// revoked. Whoever acts on content asks for it; what is verified, kept and passed on is
+// h itself.
+func (b *beliefs) effective(h *held, me identity.ID) *snapshot.Verified {
+	return snapshot.Effective(h.v, b.revocations(), me)
+}
+
+// own is effective for a scope whose subject is a node: this one.
+func (b *beliefs) own(h *held) *snapshot.Verified {
+	me, _, _ := h.v.Header().Subject.Node()
+	return b.effective(h, me)
+}
 
 // reconsider looks again at what is in use, by what is believed now. What only a
 // revoked key signed is not used any more: the one before takes its place if it stands
@@ -42,6 +63,7 @@ func (a *Agent) reconsider(ctx context.Context) {
 		switch {
 		case revoked.Distrusts(h.v):
 			b = b.without(scope)
+			delete(a.trialSince, scope)
 			detail := "the key that signed it is revoked, and nothing takes its place yet"
 			if raw, err := a.store.read(snapshotName(scope, previous), snapshot.MaxSigned); err == nil {
 				if v, err := a.again(scope, raw, trust, b); err == nil {
@@ -67,6 +89,7 @@ func (a *Agent) reconsider(ctx context.Context) {
 		}
 	}
 	a.beliefs.Store(b)
+	a.derive(ctx)
 	a.kickReport()
 }
 

@@ -22,10 +22,15 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // stopGrace is how long local calls under way may take to end.
 const stopGrace = 2 * time.Second
+
+// maxLocalMessage bounds a request on the local socket: an emergency statement is the
+// largest.
+const maxLocalMessage = snapshot.MaxSignedEmergency + 4<<10
 
 // Services are the services of an agent's own socket, by their full names.
 func Services() []string { return []string{fealtyv1.NodeService_ServiceDesc.ServiceName} }
@@ -115,7 +120,7 @@ func (a *Agent) grpcServer() (*grpc.Server, error) {
 		grpc.ChainUnaryInterceptor(a.wordUnary, guard.Unary, gate.Unary()),
 		grpc.ChainStreamInterceptor(guard.Stream, gate.Stream()),
 		grpc.UnknownServiceHandler(gate.UnknownService),
-		grpc.MaxRecvMsgSize(64<<10),
+		grpc.MaxRecvMsgSize(maxLocalMessage),
 		grpc.MaxConcurrentStreams(16),
 	)
 	fealtyv1.RegisterNodeServiceServer(server, nodeServer{a: a})

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,10 +12,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 func (c *CLI) trustCommand() *cobra.Command {
-	return noun("trust", "show and change what the members believe", c.trustShow(), c.trustRotate())
+	return noun("trust", "show and change what the members believe", c.trustShow(), c.trustRotate(), c.trustRevoke(), c.emergencyCommand())
 }
 
 func (c *CLI) trustShow() *cobra.Command {
@@ -47,7 +49,15 @@ func (c *CLI) trustResult(data object, t *fealtyv1.Trust) result {
 		if err := p.table(configKeyTable(t.GetConfigKeys(), now)); err != nil {
 			return err
 		}
-		return nil
+		if len(t.GetRevoked()) == 0 {
+			return nil
+		}
+		p.line("")
+		revoked := &table{columns: []column{{title: "REVOKED"}, {title: "NAME", least: 12}, {title: "SINCE"}, {title: "REASON", least: 12}, {title: "BY", wide: true}}}
+		for _, r := range t.GetRevoked() {
+			revoked.add(txt(r.GetKind()), txt(r.GetName()), txt(relative(r.GetAt().AsTime(), now)), txt(r.GetReason()), txt(r.GetBy()))
+		}
+		return p.table(revoked)
 	}}
 }
 
@@ -111,6 +121,9 @@ func trustFacts(t *fealtyv1.Trust, now time.Time) facts {
 		f.paint("had not confirmed", amber, strings.Join(r.GetMissing(), " "))
 	}
 	f.add("banned", joinWords(plural(t.GetBannedIds(), "identity", "identities"), ", ", plural(t.GetBannedKeys(), "key", "keys")))
+	for _, e := range t.GetEmergencies() {
+		f.paint("emergency", red, fmt.Sprintf("statement %d, applied %s by %s: %s", e.GetNumber(), when(e.GetAppliedAt()), e.GetBy(), e.GetReason()))
+	}
 	return f
 }
 
@@ -184,6 +197,79 @@ counts for nothing at every member that has the bundle. fealty trust show names 
 	wait.flag(cmd, "wait until the old key has left")
 	dryRun(cmd, &dry)
 	f.BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+// revokedKinds are the kinds of what is revoked by name.
+func revokedKinds() []string {
+	var out []string
+	for _, k := range snapshot.RevokedKinds() {
+		out = append(out, string(k))
+	}
+	return out
+}
+
+// checkRevokedKind refuses a kind that does not exist.
+func checkRevokedKind(kind string) error {
+	kinds := revokedKinds()
+	if slices.Contains(kinds, kind) {
+		return nil
+	}
+	return explain.New(explain.BadValue, "name", "KIND", "value", shownArg(kind), "problem", joinText("nothing of that kind is revoked", guess(kind, kinds)), "want", "one of "+strings.Join(kinds, ", "))
+}
+
+func (c *CLI) trustRevoke() *cobra.Command {
+	var reason string
+	var dry, yes bool
+	cmd := c.command(spec{
+		use: "revoke KIND NAME", short: "take something away from every member, for good",
+		long: `Revoke something by its name: no member relies on it any more, whatever a snapshot that it holds says. It stays
+revoked for good; what is to come back comes back under another name.
+
+  role         KIND/NAME/ROLE of a member, such as data/node-c/egress
+  service      a service, or KIND/NAME/SERVICE for one member's
+  peer         a record of the peer directory, or KIND/NAME of a member
+  storage      a storage endpoint, by its record or its URL
+  coordinator  an address to refresh at, HOST:PORT
+  permission   an action of degraded mode, such as use_storage_endpoints`,
+		sample: `  fealty trust revoke service billing --reason "it leaked"`,
+		groups: []group{client}, args: exactly("KIND", "NAME"), words: revokedKinds(),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			kind, name := args[0], args[1]
+			if err := checkRevokedKind(kind); err != nil {
+				return err
+			}
+			if reason == "" {
+				return missing("--reason", "it is kept in the audit log, and shown to whoever asks why", "--reason TEXT")
+			}
+			if !dry {
+				if err := c.confirm(ctx, "fealty trust revoke", kind+" "+name+" is revoked everywhere and for good", yes); err != nil {
+					return err
+				}
+			}
+			return c.asking(cfg, func(s *services) error {
+				resp, err := s.trust.Revoke(ctx, &fealtyv1.RevokeRequest{Kind: kind, Name: name, Reason: reason, DryRun: dry})
+				if err != nil {
+					return err
+				}
+				if dry {
+					c.planned(kind + " " + name + " would be revoked")
+				}
+				return c.print(result{ofMessage(resp), func(p *page) error {
+					switch {
+					case !resp.GetChanged():
+						p.line("%s %s was revoked before", kind, name)
+					case !dry:
+						p.line("%s %s is revoked", kind, name)
+					}
+					return nil
+				}})
+			})
+		},
+	})
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
+	dryRun(cmd, &dry)
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }
 

@@ -278,6 +278,10 @@ type trustState struct {
 	// Rotation is the one that runs, and Rotated how the last one ended; see rotate.go.
 	Rotation *rotation `json:"rotation,omitempty"`
 	Rotated  *rotated  `json:"rotated,omitempty"`
+	// Revoked is what is revoked by its name, sorted. It only grows.
+	Revoked []revokedThing `json:"revoked,omitempty"`
+	// Emergencies are the statements of the signers that were applied under this seed.
+	Emergencies []appliedEmergency `json:"emergencies,omitempty"`
 	// SeedEpoch is that of the seed which the config keys derive from.
 	SeedEpoch uint64 `json:"seed_epoch,omitempty"`
 	// Head is the transition that the state was last fitted to.

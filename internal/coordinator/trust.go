@@ -39,8 +39,9 @@ type trustView struct {
 	meshKey     identity.KeyID // the current one
 	contentHash snapshot.Digest
 	revocations snapshot.Digest
-	configKeys  []configKey // that the bundle lists, oldest first
-	rotation    *rotation   // the one that runs; nil: none
+	revoked     snapshot.Revocations // what revocations is the digest of
+	configKeys  []configKey          // that the bundle lists, oldest first
+	rotation    *rotation            // the one that runs; nil: none
 	bundle      *identity.Bundle
 	signed      []byte // encoding of snapshot.Signed
 	issuedAt    time.Time
@@ -174,6 +175,9 @@ func compileTrust(s *state, in trustInput) (snapshot.TrustBundle, error) {
 		Head:           snapshot.Head{Index: s.head.Index, Hash: snapshot.Digest(s.head.Hash)},
 		Signers:        snapshot.Signers{Threshold: s.manifest.Signers.Threshold},
 	}
+	for _, r := range in.state.value.Revoked {
+		b.Revoked = append(b.Revoked, r.thing())
+	}
 	for _, k := range in.state.value.MeshKeys {
 		b.MeshKeys = append(b.MeshKeys, k.Key)
 	}
@@ -253,7 +257,7 @@ func signTrust(s *state, in trustInput, now time.Time) (*trustView, error) {
 	}
 	return &trustView{
 		version: uint64(in.state.version), epoch: s.head.AuthorityEpoch, meshKey: s.meshKey,
-		contentHash: draft.Header().ContentHash, revocations: revocations, configKeys: slices.Clone(in.state.value.ConfigKeys), rotation: in.state.value.Rotation,
+		contentHash: draft.Header().ContentHash, revocations: revocations, revoked: snapshot.RevocationsIn(content), configKeys: slices.Clone(in.state.value.ConfigKeys), rotation: in.state.value.Rotation,
 		bundle: bundle, signed: raw, issuedAt: issued, rootChanges: s.rootChanges, rootEpoch: s.rootEpoch,
 	}, nil
 }
@@ -306,6 +310,7 @@ func nextTrustState(in trustInput, s *state, now time.Time) (trustState, bool) {
 		// The numbers are of other keys now: nobody holds one that is revoked.
 		if t.SeedEpoch != 0 {
 			t.ConfigKeys = slices.DeleteFunc(slices.Clone(t.ConfigKeys), func(k configKey) bool { return !k.RevokedAt.IsZero() })
+			t.Emergencies = nil // they are of the root before; what they revoked by name stays
 		}
 		t.SeedEpoch, changed = s.head.SeedEpoch, true
 	}

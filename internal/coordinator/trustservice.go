@@ -214,6 +214,12 @@ func (c *Coordinator) trustMessage(ctx context.Context, s *state, in trustInput)
 		out.LastRotation = rotationMessage(s, r.rotation)
 		out.LastRotation.Ended, out.LastRotation.EndedAt, out.LastRotation.Missing = r.How, timestamppb.New(r.EndedAt), r.Missing
 	}
+	for _, r := range st.Revoked {
+		out.Revoked = append(out.Revoked, &fealtyv1.RevokedThing{Kind: string(r.Kind), Name: r.Name, At: timestamppb.New(r.At), By: r.By, Reason: r.Reason})
+	}
+	for _, e := range st.Emergencies {
+		out.Emergencies = append(out.Emergencies, &fealtyv1.AppliedEmergency{Number: e.Number, Digest: e.Digest.String(), AppliedAt: timestamppb.New(e.At), By: e.By, Reason: e.Reason})
+	}
 	if t != nil {
 		out.Rollout = c.live.rollout(t)
 	}

@@ -54,6 +54,7 @@ const (
 	ReseedUnprepared     Code = "FE-H120"
 	TrustRotating        Code = "FE-H130"
 	TrustFull            Code = "FE-H131"
+	EmergencyRefused     Code = "FE-H132"
 )
 
 // Join.
@@ -609,6 +610,19 @@ leaves whether they have or not. A member that was away is told when it comes ba
 		Page: `
 Revocations only accumulate: a bundle that left one out could be followed by one that trusts what was revoked. A revoked
 config signing key leaves the bundle when its validity ends; what is revoked by name stays for good.`,
+	},
+	{
+		Code:  EmergencyRefused,
+		Title: "an emergency statement does not count",
+		What:  "nothing was revoked: the emergency statement does not count",
+		Why:   "{problem|it is not what the signers of the manifest signed}",
+		Do:    "look at it with fealty trust emergency show --manifest FILE; have it signed again where it was changed, or by as many signers as the manifest asks for",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+A statement counts if the threshold of the signers of the manifest signed its exact bytes, for this cluster and the root
+in force. A node knows the signers from its trust bundle, and takes an expired one for that. After a reseed earlier
+statements count for nothing, because all keys are other ones. Two statements cannot have one number; they count in
+whatever order they come.`,
 	},
 	{
 		Code:  JoinWrongCluster,

@@ -458,6 +458,113 @@ func (x *OperatorCertificate) GetProblem() string {
 	return ""
 }
 
+type ApplyNodeEmergencyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The file of fealty trust emergency, signed.
+	Statement     []byte `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"`
+	DryRun        bool   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyNodeEmergencyRequest) Reset() {
+	*x = ApplyNodeEmergencyRequest{}
+	mi := &file_fealty_v1_local_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyNodeEmergencyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyNodeEmergencyRequest) ProtoMessage() {}
+
+func (x *ApplyNodeEmergencyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_local_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyNodeEmergencyRequest.ProtoReflect.Descriptor instead.
+func (*ApplyNodeEmergencyRequest) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ApplyNodeEmergencyRequest) GetStatement() []byte {
+	if x != nil {
+		return x.Statement
+	}
+	return nil
+}
+
+func (x *ApplyNodeEmergencyRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type ApplyNodeEmergencyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// False if it was in force already.
+	Changed bool `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
+	// The scopes of what only revoked keys signed.
+	Distrusted    []string `protobuf:"bytes,2,rep,name=distrusted,proto3" json:"distrusted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyNodeEmergencyResponse) Reset() {
+	*x = ApplyNodeEmergencyResponse{}
+	mi := &file_fealty_v1_local_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyNodeEmergencyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyNodeEmergencyResponse) ProtoMessage() {}
+
+func (x *ApplyNodeEmergencyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_local_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyNodeEmergencyResponse.ProtoReflect.Descriptor instead.
+func (*ApplyNodeEmergencyResponse) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ApplyNodeEmergencyResponse) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+func (x *ApplyNodeEmergencyResponse) GetDistrusted() []string {
+	if x != nil {
+		return x.Distrusted
+	}
+	return nil
+}
+
 type LeaveClusterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -466,7 +573,7 @@ type LeaveClusterRequest struct {
 
 func (x *LeaveClusterRequest) Reset() {
 	*x = LeaveClusterRequest{}
-	mi := &file_fealty_v1_local_proto_msgTypes[4]
+	mi := &file_fealty_v1_local_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -478,7 +585,7 @@ func (x *LeaveClusterRequest) String() string {
 func (*LeaveClusterRequest) ProtoMessage() {}
 
 func (x *LeaveClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_local_proto_msgTypes[4]
+	mi := &file_fealty_v1_local_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -491,7 +598,7 @@ func (x *LeaveClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveClusterRequest.ProtoReflect.Descriptor instead.
 func (*LeaveClusterRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_local_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{6}
 }
 
 type LeaveClusterResponse struct {
@@ -502,7 +609,7 @@ type LeaveClusterResponse struct {
 
 func (x *LeaveClusterResponse) Reset() {
 	*x = LeaveClusterResponse{}
-	mi := &file_fealty_v1_local_proto_msgTypes[5]
+	mi := &file_fealty_v1_local_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -514,7 +621,7 @@ func (x *LeaveClusterResponse) String() string {
 func (*LeaveClusterResponse) ProtoMessage() {}
 
 func (x *LeaveClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_local_proto_msgTypes[5]
+	mi := &file_fealty_v1_local_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -527,7 +634,7 @@ func (x *LeaveClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveClusterResponse.ProtoReflect.Descriptor instead.
 func (*LeaveClusterResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_local_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{7}
 }
 
 type RenewIdentityRequest struct {
@@ -538,7 +645,7 @@ type RenewIdentityRequest struct {
 
 func (x *RenewIdentityRequest) Reset() {
 	*x = RenewIdentityRequest{}
-	mi := &file_fealty_v1_local_proto_msgTypes[6]
+	mi := &file_fealty_v1_local_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +657,7 @@ func (x *RenewIdentityRequest) String() string {
 func (*RenewIdentityRequest) ProtoMessage() {}
 
 func (x *RenewIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_local_proto_msgTypes[6]
+	mi := &file_fealty_v1_local_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +670,7 @@ func (x *RenewIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewIdentityRequest.ProtoReflect.Descriptor instead.
 func (*RenewIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_local_proto_rawDescGZIP(), []int{6}
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{8}
 }
 
 type RenewIdentityResponse struct {
@@ -576,7 +683,7 @@ type RenewIdentityResponse struct {
 
 func (x *RenewIdentityResponse) Reset() {
 	*x = RenewIdentityResponse{}
-	mi := &file_fealty_v1_local_proto_msgTypes[7]
+	mi := &file_fealty_v1_local_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +695,7 @@ func (x *RenewIdentityResponse) String() string {
 func (*RenewIdentityResponse) ProtoMessage() {}
 
 func (x *RenewIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_local_proto_msgTypes[7]
+	mi := &file_fealty_v1_local_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +708,7 @@ func (x *RenewIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewIdentityResponse.ProtoReflect.Descriptor instead.
 func (*RenewIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_local_proto_rawDescGZIP(), []int{7}
+	return file_fealty_v1_local_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RenewIdentityResponse) GetSvidNotAfter() *timestamppb.Timestamp {
@@ -662,16 +769,25 @@ const file_fealty_v1_local_proto_rawDesc = "" +
 	"not_before\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x127\n" +
 	"\tnot_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x18\n" +
-	"\aproblem\x18\x06 \x01(\tR\aproblem\"\x15\n" +
+	"\aproblem\x18\x06 \x01(\tR\aproblem\"R\n" +
+	"\x19ApplyNodeEmergencyRequest\x12\x1c\n" +
+	"\tstatement\x18\x01 \x01(\fR\tstatement\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"V\n" +
+	"\x1aApplyNodeEmergencyResponse\x12\x18\n" +
+	"\achanged\x18\x01 \x01(\bR\achanged\x12\x1e\n" +
+	"\n" +
+	"distrusted\x18\x02 \x03(\tR\n" +
+	"distrusted\"\x15\n" +
 	"\x13LeaveClusterRequest\"\x16\n" +
 	"\x14LeaveClusterResponse\"\x16\n" +
 	"\x14RenewIdentityRequest\"p\n" +
 	"\x15RenewIdentityResponse\x12@\n" +
 	"\x0esvid_not_after\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\fsvidNotAfter\x12\x15\n" +
-	"\x06key_id\x18\x02 \x01(\tR\x05keyId2\xa0\x03\n" +
+	"\x06key_id\x18\x02 \x01(\tR\x05keyId2\xde\x04\n" +
 	"\vNodeService\x12s\n" +
 	"\aGetNode\x12\x19.fealty.v1.GetNodeRequest\x1a\x1a.fealty.v1.GetNodeResponse\"1\xea\xe0\x18- \x01*)the machine's own operator asks its agent\x12\x8f\x01\n" +
-	"\fLeaveCluster\x12\x1e.fealty.v1.LeaveClusterRequest\x1a\x1f.fealty.v1.LeaveClusterResponse\">\xea\xe0\x18: \x01*6the machine's own operator takes it out of the cluster\x12\x89\x01\n" +
+	"\fLeaveCluster\x12\x1e.fealty.v1.LeaveClusterRequest\x1a\x1f.fealty.v1.LeaveClusterResponse\">\xea\xe0\x18: \x01*6the machine's own operator takes it out of the cluster\x12\xbb\x01\n" +
+	"\x12ApplyNodeEmergency\x12$.fealty.v1.ApplyNodeEmergencyRequest\x1a%.fealty.v1.ApplyNodeEmergencyResponse\"X\xea\xe0\x18T \x01*Pthe signers of the manifest authorize it; the machine's own operator hands it in\x12\x89\x01\n" +
 	"\rRenewIdentity\x12\x1f.fealty.v1.RenewIdentityRequest\x1a .fealty.v1.RenewIdentityResponse\"5\xea\xe0\x181 \x01*-the machine's own operator asks for a renewalB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
 var (
@@ -686,47 +802,51 @@ func file_fealty_v1_local_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_local_proto_rawDescData
 }
 
-var file_fealty_v1_local_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_fealty_v1_local_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_fealty_v1_local_proto_goTypes = []any{
-	(*GetNodeRequest)(nil),        // 0: fealty.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),       // 1: fealty.v1.GetNodeResponse
-	(*ActionPermission)(nil),      // 2: fealty.v1.ActionPermission
-	(*OperatorCertificate)(nil),   // 3: fealty.v1.OperatorCertificate
-	(*LeaveClusterRequest)(nil),   // 4: fealty.v1.LeaveClusterRequest
-	(*LeaveClusterResponse)(nil),  // 5: fealty.v1.LeaveClusterResponse
-	(*RenewIdentityRequest)(nil),  // 6: fealty.v1.RenewIdentityRequest
-	(*RenewIdentityResponse)(nil), // 7: fealty.v1.RenewIdentityResponse
-	(JoinOutcome)(0),              // 8: fealty.v1.JoinOutcome
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
-	(*HeldSnapshot)(nil),          // 10: fealty.v1.HeldSnapshot
-	(*Refusal)(nil),               // 11: fealty.v1.Refusal
-	(*DegradedPeriod)(nil),        // 12: fealty.v1.DegradedPeriod
-	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
+	(*GetNodeRequest)(nil),             // 0: fealty.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),            // 1: fealty.v1.GetNodeResponse
+	(*ActionPermission)(nil),           // 2: fealty.v1.ActionPermission
+	(*OperatorCertificate)(nil),        // 3: fealty.v1.OperatorCertificate
+	(*ApplyNodeEmergencyRequest)(nil),  // 4: fealty.v1.ApplyNodeEmergencyRequest
+	(*ApplyNodeEmergencyResponse)(nil), // 5: fealty.v1.ApplyNodeEmergencyResponse
+	(*LeaveClusterRequest)(nil),        // 6: fealty.v1.LeaveClusterRequest
+	(*LeaveClusterResponse)(nil),       // 7: fealty.v1.LeaveClusterResponse
+	(*RenewIdentityRequest)(nil),       // 8: fealty.v1.RenewIdentityRequest
+	(*RenewIdentityResponse)(nil),      // 9: fealty.v1.RenewIdentityResponse
+	(JoinOutcome)(0),                   // 10: fealty.v1.JoinOutcome
+	(*timestamppb.Timestamp)(nil),      // 11: google.protobuf.Timestamp
+	(*HeldSnapshot)(nil),               // 12: fealty.v1.HeldSnapshot
+	(*Refusal)(nil),                    // 13: fealty.v1.Refusal
+	(*DegradedPeriod)(nil),             // 14: fealty.v1.DegradedPeriod
+	(*durationpb.Duration)(nil),        // 15: google.protobuf.Duration
 }
 var file_fealty_v1_local_proto_depIdxs = []int32{
-	8,  // 0: fealty.v1.GetNodeResponse.joined:type_name -> fealty.v1.JoinOutcome
-	9,  // 1: fealty.v1.GetNodeResponse.svid_not_before:type_name -> google.protobuf.Timestamp
-	9,  // 2: fealty.v1.GetNodeResponse.svid_not_after:type_name -> google.protobuf.Timestamp
-	10, // 3: fealty.v1.GetNodeResponse.held:type_name -> fealty.v1.HeldSnapshot
-	11, // 4: fealty.v1.GetNodeResponse.refusals:type_name -> fealty.v1.Refusal
-	9,  // 5: fealty.v1.GetNodeResponse.next_renewal:type_name -> google.protobuf.Timestamp
+	10, // 0: fealty.v1.GetNodeResponse.joined:type_name -> fealty.v1.JoinOutcome
+	11, // 1: fealty.v1.GetNodeResponse.svid_not_before:type_name -> google.protobuf.Timestamp
+	11, // 2: fealty.v1.GetNodeResponse.svid_not_after:type_name -> google.protobuf.Timestamp
+	12, // 3: fealty.v1.GetNodeResponse.held:type_name -> fealty.v1.HeldSnapshot
+	13, // 4: fealty.v1.GetNodeResponse.refusals:type_name -> fealty.v1.Refusal
+	11, // 5: fealty.v1.GetNodeResponse.next_renewal:type_name -> google.protobuf.Timestamp
 	3,  // 6: fealty.v1.GetNodeResponse.operator_certificate:type_name -> fealty.v1.OperatorCertificate
-	9,  // 7: fealty.v1.GetNodeResponse.autonomous_until:type_name -> google.protobuf.Timestamp
-	9,  // 8: fealty.v1.GetNodeResponse.contact_lost_at:type_name -> google.protobuf.Timestamp
+	11, // 7: fealty.v1.GetNodeResponse.autonomous_until:type_name -> google.protobuf.Timestamp
+	11, // 8: fealty.v1.GetNodeResponse.contact_lost_at:type_name -> google.protobuf.Timestamp
 	2,  // 9: fealty.v1.GetNodeResponse.permissions:type_name -> fealty.v1.ActionPermission
-	12, // 10: fealty.v1.GetNodeResponse.degraded_periods:type_name -> fealty.v1.DegradedPeriod
-	13, // 11: fealty.v1.GetNodeResponse.clock_behind:type_name -> google.protobuf.Duration
-	9,  // 12: fealty.v1.OperatorCertificate.not_before:type_name -> google.protobuf.Timestamp
-	9,  // 13: fealty.v1.OperatorCertificate.not_after:type_name -> google.protobuf.Timestamp
-	9,  // 14: fealty.v1.RenewIdentityResponse.svid_not_after:type_name -> google.protobuf.Timestamp
+	14, // 10: fealty.v1.GetNodeResponse.degraded_periods:type_name -> fealty.v1.DegradedPeriod
+	15, // 11: fealty.v1.GetNodeResponse.clock_behind:type_name -> google.protobuf.Duration
+	11, // 12: fealty.v1.OperatorCertificate.not_before:type_name -> google.protobuf.Timestamp
+	11, // 13: fealty.v1.OperatorCertificate.not_after:type_name -> google.protobuf.Timestamp
+	11, // 14: fealty.v1.RenewIdentityResponse.svid_not_after:type_name -> google.protobuf.Timestamp
 	0,  // 15: fealty.v1.NodeService.GetNode:input_type -> fealty.v1.GetNodeRequest
-	4,  // 16: fealty.v1.NodeService.LeaveCluster:input_type -> fealty.v1.LeaveClusterRequest
-	6,  // 17: fealty.v1.NodeService.RenewIdentity:input_type -> fealty.v1.RenewIdentityRequest
-	1,  // 18: fealty.v1.NodeService.GetNode:output_type -> fealty.v1.GetNodeResponse
-	5,  // 19: fealty.v1.NodeService.LeaveCluster:output_type -> fealty.v1.LeaveClusterResponse
-	7,  // 20: fealty.v1.NodeService.RenewIdentity:output_type -> fealty.v1.RenewIdentityResponse
-	18, // [18:21] is the sub-list for method output_type
-	15, // [15:18] is the sub-list for method input_type
+	6,  // 16: fealty.v1.NodeService.LeaveCluster:input_type -> fealty.v1.LeaveClusterRequest
+	4,  // 17: fealty.v1.NodeService.ApplyNodeEmergency:input_type -> fealty.v1.ApplyNodeEmergencyRequest
+	8,  // 18: fealty.v1.NodeService.RenewIdentity:input_type -> fealty.v1.RenewIdentityRequest
+	1,  // 19: fealty.v1.NodeService.GetNode:output_type -> fealty.v1.GetNodeResponse
+	7,  // 20: fealty.v1.NodeService.LeaveCluster:output_type -> fealty.v1.LeaveClusterResponse
+	5,  // 21: fealty.v1.NodeService.ApplyNodeEmergency:output_type -> fealty.v1.ApplyNodeEmergencyResponse
+	9,  // 22: fealty.v1.NodeService.RenewIdentity:output_type -> fealty.v1.RenewIdentityResponse
+	19, // [19:23] is the sub-list for method output_type
+	15, // [15:19] is the sub-list for method input_type
 	15, // [15:15] is the sub-list for extension type_name
 	15, // [15:15] is the sub-list for extension extendee
 	0,  // [0:15] is the sub-list for field type_name
@@ -746,7 +866,7 @@ func file_fealty_v1_local_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_local_proto_rawDesc), len(file_fealty_v1_local_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,9 +19,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	NodeService_GetNode_FullMethodName       = "/fealty.v1.NodeService/GetNode"
-	NodeService_LeaveCluster_FullMethodName  = "/fealty.v1.NodeService/LeaveCluster"
-	NodeService_RenewIdentity_FullMethodName = "/fealty.v1.NodeService/RenewIdentity"
+	NodeService_GetNode_FullMethodName            = "/fealty.v1.NodeService/GetNode"
+	NodeService_LeaveCluster_FullMethodName       = "/fealty.v1.NodeService/LeaveCluster"
+	NodeService_ApplyNodeEmergency_FullMethodName = "/fealty.v1.NodeService/ApplyNodeEmergency"
+	NodeService_RenewIdentity_FullMethodName      = "/fealty.v1.NodeService/RenewIdentity"
 )
 
 // NodeServiceClient is the client API for NodeService service.
@@ -34,6 +35,9 @@ type NodeServiceClient interface {
 	GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*GetNodeResponse, error)
 	// LeaveCluster ends the membership and wipes the agent's identity.
 	LeaveCluster(ctx context.Context, in *LeaveClusterRequest, opts ...grpc.CallOption) (*LeaveClusterResponse, error)
+	// ApplyNodeEmergency takes a statement of the signers, and acts on it: no
+	// coordinator is needed.
+	ApplyNodeEmergency(ctx context.Context, in *ApplyNodeEmergencyRequest, opts ...grpc.CallOption) (*ApplyNodeEmergencyResponse, error)
 	// RenewIdentity renews the identity now.
 	RenewIdentity(ctx context.Context, in *RenewIdentityRequest, opts ...grpc.CallOption) (*RenewIdentityResponse, error)
 }
@@ -66,6 +70,16 @@ func (c *nodeServiceClient) LeaveCluster(ctx context.Context, in *LeaveClusterRe
 	return out, nil
 }
 
+func (c *nodeServiceClient) ApplyNodeEmergency(ctx context.Context, in *ApplyNodeEmergencyRequest, opts ...grpc.CallOption) (*ApplyNodeEmergencyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApplyNodeEmergencyResponse)
+	err := c.cc.Invoke(ctx, NodeService_ApplyNodeEmergency_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *nodeServiceClient) RenewIdentity(ctx context.Context, in *RenewIdentityRequest, opts ...grpc.CallOption) (*RenewIdentityResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RenewIdentityResponse)
@@ -86,6 +100,9 @@ type NodeServiceServer interface {
 	GetNode(context.Context, *GetNodeRequest) (*GetNodeResponse, error)
 	// LeaveCluster ends the membership and wipes the agent's identity.
 	LeaveCluster(context.Context, *LeaveClusterRequest) (*LeaveClusterResponse, error)
+	// ApplyNodeEmergency takes a statement of the signers, and acts on it: no
+	// coordinator is needed.
+	ApplyNodeEmergency(context.Context, *ApplyNodeEmergencyRequest) (*ApplyNodeEmergencyResponse, error)
 	// RenewIdentity renews the identity now.
 	RenewIdentity(context.Context, *RenewIdentityRequest) (*RenewIdentityResponse, error)
 	mustEmbedUnimplementedNodeServiceServer()
@@ -103,6 +120,9 @@ func (UnimplementedNodeServiceServer) GetNode(context.Context, *GetNodeRequest) 
 }
 func (UnimplementedNodeServiceServer) LeaveCluster(context.Context, *LeaveClusterRequest) (*LeaveClusterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method LeaveCluster not implemented")
+}
+func (UnimplementedNodeServiceServer) ApplyNodeEmergency(context.Context, *ApplyNodeEmergencyRequest) (*ApplyNodeEmergencyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ApplyNodeEmergency not implemented")
 }
 func (UnimplementedNodeServiceServer) RenewIdentity(context.Context, *RenewIdentityRequest) (*RenewIdentityResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RenewIdentity not implemented")
@@ -164,6 +184,24 @@ func _NodeService_LeaveCluster_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _NodeService_ApplyNodeEmergency_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApplyNodeEmergencyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServiceServer).ApplyNodeEmergency(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: NodeService_ApplyNodeEmergency_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServiceServer).ApplyNodeEmergency(ctx, req.(*ApplyNodeEmergencyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _NodeService_RenewIdentity_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RenewIdentityRequest)
 	if err := dec(in); err != nil {
@@ -196,6 +234,10 @@ var NodeService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "LeaveCluster",
 			Handler:    _NodeService_LeaveCluster_Handler,
+		},
+		{
+			MethodName: "ApplyNodeEmergency",
+			Handler:    _NodeService_ApplyNodeEmergency_Handler,
 		},
 		{
 			MethodName: "RenewIdentity",

@@ -38,10 +38,12 @@ type Trust struct {
 	// Set while a config signing key is being replaced.
 	Rotation *ConfigKeyRotation `protobuf:"bytes,9,opt,name=rotation,proto3" json:"rotation,omitempty"`
 	// The last one that ended, if there was one.
-	LastRotation  *ConfigKeyRotation `protobuf:"bytes,10,opt,name=last_rotation,json=lastRotation,proto3" json:"last_rotation,omitempty"`
-	BannedIds     uint32             `protobuf:"varint,13,opt,name=banned_ids,json=bannedIds,proto3" json:"banned_ids,omitempty"`
-	BannedKeys    uint32             `protobuf:"varint,14,opt,name=banned_keys,json=bannedKeys,proto3" json:"banned_keys,omitempty"`
-	Rollout       *TrustRollout      `protobuf:"bytes,15,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	LastRotation  *ConfigKeyRotation  `protobuf:"bytes,10,opt,name=last_rotation,json=lastRotation,proto3" json:"last_rotation,omitempty"`
+	Revoked       []*RevokedThing     `protobuf:"bytes,11,rep,name=revoked,proto3" json:"revoked,omitempty"`
+	Emergencies   []*AppliedEmergency `protobuf:"bytes,12,rep,name=emergencies,proto3" json:"emergencies,omitempty"`
+	BannedIds     uint32              `protobuf:"varint,13,opt,name=banned_ids,json=bannedIds,proto3" json:"banned_ids,omitempty"`
+	BannedKeys    uint32              `protobuf:"varint,14,opt,name=banned_keys,json=bannedKeys,proto3" json:"banned_keys,omitempty"`
+	Rollout       *TrustRollout       `protobuf:"bytes,15,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -142,6 +144,20 @@ func (x *Trust) GetRotation() *ConfigKeyRotation {
 func (x *Trust) GetLastRotation() *ConfigKeyRotation {
 	if x != nil {
 		return x.LastRotation
+	}
+	return nil
+}
+
+func (x *Trust) GetRevoked() []*RevokedThing {
+	if x != nil {
+		return x.Revoked
+	}
+	return nil
+}
+
+func (x *Trust) GetEmergencies() []*AppliedEmergency {
+	if x != nil {
+		return x.Emergencies
 	}
 	return nil
 }
@@ -543,6 +559,161 @@ func (x *ConfigKeyRotation) GetEndedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+// RevokedThing is something that no member may rely on any more.
+type RevokedThing struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	By            string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokedThing) Reset() {
+	*x = RevokedThing{}
+	mi := &file_fealty_v1_trust_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokedThing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokedThing) ProtoMessage() {}
+
+func (x *RevokedThing) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_trust_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokedThing.ProtoReflect.Descriptor instead.
+func (*RevokedThing) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RevokedThing) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *RevokedThing) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RevokedThing) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *RevokedThing) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *RevokedThing) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// AppliedEmergency is a statement of the signers that is in the bundle.
+type AppliedEmergency struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// SHA-256 of the statement, hex.
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	AppliedAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=applied_at,json=appliedAt,proto3" json:"applied_at,omitempty"`
+	By            string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppliedEmergency) Reset() {
+	*x = AppliedEmergency{}
+	mi := &file_fealty_v1_trust_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppliedEmergency) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppliedEmergency) ProtoMessage() {}
+
+func (x *AppliedEmergency) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_trust_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppliedEmergency.ProtoReflect.Descriptor instead.
+func (*AppliedEmergency) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *AppliedEmergency) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *AppliedEmergency) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *AppliedEmergency) GetAppliedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AppliedAt
+	}
+	return nil
+}
+
+func (x *AppliedEmergency) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *AppliedEmergency) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // TrustRollout says which members hold the bundle in force, as they report to the
 // coordinator that is asked.
 type TrustRollout struct {
@@ -557,7 +728,7 @@ type TrustRollout struct {
 
 func (x *TrustRollout) Reset() {
 	*x = TrustRollout{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[5]
+	mi := &file_fealty_v1_trust_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -569,7 +740,7 @@ func (x *TrustRollout) String() string {
 func (*TrustRollout) ProtoMessage() {}
 
 func (x *TrustRollout) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[5]
+	mi := &file_fealty_v1_trust_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -582,7 +753,7 @@ func (x *TrustRollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrustRollout.ProtoReflect.Descriptor instead.
 func (*TrustRollout) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TrustRollout) GetConnected() uint32 {
@@ -614,7 +785,7 @@ type GetTrustRequest struct {
 
 func (x *GetTrustRequest) Reset() {
 	*x = GetTrustRequest{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[6]
+	mi := &file_fealty_v1_trust_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +797,7 @@ func (x *GetTrustRequest) String() string {
 func (*GetTrustRequest) ProtoMessage() {}
 
 func (x *GetTrustRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[6]
+	mi := &file_fealty_v1_trust_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +810,7 @@ func (x *GetTrustRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTrustRequest.ProtoReflect.Descriptor instead.
 func (*GetTrustRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{6}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{8}
 }
 
 type GetTrustResponse struct {
@@ -651,7 +822,7 @@ type GetTrustResponse struct {
 
 func (x *GetTrustResponse) Reset() {
 	*x = GetTrustResponse{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[7]
+	mi := &file_fealty_v1_trust_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -663,7 +834,7 @@ func (x *GetTrustResponse) String() string {
 func (*GetTrustResponse) ProtoMessage() {}
 
 func (x *GetTrustResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[7]
+	mi := &file_fealty_v1_trust_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -676,7 +847,7 @@ func (x *GetTrustResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTrustResponse.ProtoReflect.Descriptor instead.
 func (*GetTrustResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{7}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetTrustResponse) GetTrust() *Trust {
@@ -702,7 +873,7 @@ type RotateConfigKeyRequest struct {
 
 func (x *RotateConfigKeyRequest) Reset() {
 	*x = RotateConfigKeyRequest{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[8]
+	mi := &file_fealty_v1_trust_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -714,7 +885,7 @@ func (x *RotateConfigKeyRequest) String() string {
 func (*RotateConfigKeyRequest) ProtoMessage() {}
 
 func (x *RotateConfigKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[8]
+	mi := &file_fealty_v1_trust_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -727,7 +898,7 @@ func (x *RotateConfigKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateConfigKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateConfigKeyRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{8}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RotateConfigKeyRequest) GetDeadline() *durationpb.Duration {
@@ -771,7 +942,7 @@ type RotateConfigKeyResponse struct {
 
 func (x *RotateConfigKeyResponse) Reset() {
 	*x = RotateConfigKeyResponse{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[9]
+	mi := &file_fealty_v1_trust_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -783,7 +954,7 @@ func (x *RotateConfigKeyResponse) String() string {
 func (*RotateConfigKeyResponse) ProtoMessage() {}
 
 func (x *RotateConfigKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[9]
+	mi := &file_fealty_v1_trust_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -796,7 +967,7 @@ func (x *RotateConfigKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateConfigKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateConfigKeyResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{9}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RotateConfigKeyResponse) GetTrust() *Trust {
@@ -820,11 +991,241 @@ func (x *RotateConfigKeyResponse) GetKeyId() string {
 	return ""
 }
 
+type RevokeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "role", "service", "peer", "storage", "coordinator" or "permission".
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Required. At most 256 bytes.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	DryRun        bool   `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeRequest) Reset() {
+	*x = RevokeRequest{}
+	mi := &file_fealty_v1_trust_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeRequest) ProtoMessage() {}
+
+func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_trust_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
+func (*RevokeRequest) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RevokeRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *RevokeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RevokeRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RevokeRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type RevokeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// False if it was revoked already: nothing was written.
+	Changed       bool   `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
+	Trust         *Trust `protobuf:"bytes,2,opt,name=trust,proto3" json:"trust,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeResponse) Reset() {
+	*x = RevokeResponse{}
+	mi := &file_fealty_v1_trust_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeResponse) ProtoMessage() {}
+
+func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_trust_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
+func (*RevokeResponse) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RevokeResponse) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+func (x *RevokeResponse) GetTrust() *Trust {
+	if x != nil {
+		return x.Trust
+	}
+	return nil
+}
+
+type ApplyEmergencyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The file of fealty trust emergency, signed.
+	Statement     []byte `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"`
+	DryRun        bool   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyEmergencyRequest) Reset() {
+	*x = ApplyEmergencyRequest{}
+	mi := &file_fealty_v1_trust_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyEmergencyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyEmergencyRequest) ProtoMessage() {}
+
+func (x *ApplyEmergencyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_trust_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyEmergencyRequest.ProtoReflect.Descriptor instead.
+func (*ApplyEmergencyRequest) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ApplyEmergencyRequest) GetStatement() []byte {
+	if x != nil {
+		return x.Statement
+	}
+	return nil
+}
+
+func (x *ApplyEmergencyRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type ApplyEmergencyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// False if it was in force already.
+	Changed bool `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
+	// Connections that ended with it.
+	ConnectionsClosed uint32 `protobuf:"varint,2,opt,name=connections_closed,json=connectionsClosed,proto3" json:"connections_closed,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *ApplyEmergencyResponse) Reset() {
+	*x = ApplyEmergencyResponse{}
+	mi := &file_fealty_v1_trust_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyEmergencyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyEmergencyResponse) ProtoMessage() {}
+
+func (x *ApplyEmergencyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_trust_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyEmergencyResponse.ProtoReflect.Descriptor instead.
+func (*ApplyEmergencyResponse) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ApplyEmergencyResponse) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+func (x *ApplyEmergencyResponse) GetConnectionsClosed() uint32 {
+	if x != nil {
+		return x.ConnectionsClosed
+	}
+	return 0
+}
+
 var File_fealty_v1_trust_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_trust_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/trust.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x81\x05\n" +
+	"\x15fealty/v1/trust.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf3\x05\n" +
 	"\x05Trust\x12'\n" +
 	"\x0fauthority_epoch\x18\x01 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
 	"\x0econfig_version\x18\x02 \x01(\x04R\rconfigVersion\x127\n" +
@@ -838,7 +1239,9 @@ const file_fealty_v1_trust_proto_rawDesc = "" +
 	"configKeys\x128\n" +
 	"\brotation\x18\t \x01(\v2\x1c.fealty.v1.ConfigKeyRotationR\brotation\x12A\n" +
 	"\rlast_rotation\x18\n" +
-	" \x01(\v2\x1c.fealty.v1.ConfigKeyRotationR\flastRotation\x12\x1d\n" +
+	" \x01(\v2\x1c.fealty.v1.ConfigKeyRotationR\flastRotation\x121\n" +
+	"\arevoked\x18\v \x03(\v2\x17.fealty.v1.RevokedThingR\arevoked\x12=\n" +
+	"\vemergencies\x18\f \x03(\v2\x1b.fealty.v1.AppliedEmergencyR\vemergencies\x12\x1d\n" +
 	"\n" +
 	"banned_ids\x18\r \x01(\rR\tbannedIds\x12\x1f\n" +
 	"\vbanned_keys\x18\x0e \x01(\rR\n" +
@@ -879,7 +1282,20 @@ const file_fealty_v1_trust_proto_rawDesc = "" +
 	"\amissing\x18\t \x03(\tR\amissing\x12\x14\n" +
 	"\x05ended\x18\n" +
 	" \x01(\tR\x05ended\x125\n" +
-	"\bended_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\"`\n" +
+	"\bended_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\"\x8a\x01\n" +
+	"\fRevokedThing\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xa5\x01\n" +
+	"\x10AppliedEmergency\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x129\n" +
+	"\n" +
+	"applied_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tappliedAt\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"`\n" +
 	"\fTrustRollout\x12\x1c\n" +
 	"\tconnected\x18\x01 \x01(\rR\tconnected\x12\x18\n" +
 	"\aholding\x18\x02 \x01(\rR\aholding\x12\x18\n" +
@@ -895,13 +1311,31 @@ const file_fealty_v1_trust_proto_rawDesc = "" +
 	"\x17RotateConfigKeyResponse\x12&\n" +
 	"\x05trust\x18\x01 \x01(\v2\x10.fealty.v1.TrustR\x05trust\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\rR\x06number\x12\x15\n" +
-	"\x06key_id\x18\x03 \x01(\tR\x05keyId2\xae\x02\n" +
+	"\x06key_id\x18\x03 \x01(\tR\x05keyId\"h\n" +
+	"\rRevokeRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"R\n" +
+	"\x0eRevokeResponse\x12\x18\n" +
+	"\achanged\x18\x01 \x01(\bR\achanged\x12&\n" +
+	"\x05trust\x18\x02 \x01(\v2\x10.fealty.v1.TrustR\x05trust\"N\n" +
+	"\x15ApplyEmergencyRequest\x12\x1c\n" +
+	"\tstatement\x18\x01 \x01(\fR\tstatement\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"a\n" +
+	"\x16ApplyEmergencyResponse\x12\x18\n" +
+	"\achanged\x18\x01 \x01(\bR\achanged\x12-\n" +
+	"\x12connections_closed\x18\x02 \x01(\rR\x11connectionsClosed2\xc4\x04\n" +
 	"\fTrustService\x12\x83\x01\n" +
 	"\bGetTrust\x12\x1a.fealty.v1.GetTrustRequest\x1a\x1b.fealty.v1.GetTrustResponse\">\xea\xe0\x18:\n" +
 	"\x05admin\n" +
 	"\breadonly \x01*%people read what the cluster believes\x12\x97\x01\n" +
 	"\x0fRotateConfigKey\x12!.fealty.v1.RotateConfigKeyRequest\x1a\".fealty.v1.RotateConfigKeyResponse\"=\xea\xe0\x189\n" +
-	"\x05admin \x01*.replacing a signing key is an admin's decisionB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
+	"\x05admin \x01*.replacing a signing key is an admin's decision\x12m\n" +
+	"\x06Revoke\x12\x18.fealty.v1.RevokeRequest\x1a\x19.fealty.v1.RevokeResponse\".\xea\xe0\x18*\n" +
+	"\x05admin \x01*\x1frevoking is an admin's decision\x12\xa4\x01\n" +
+	"\x0eApplyEmergency\x12 .fealty.v1.ApplyEmergencyRequest\x1a!.fealty.v1.ApplyEmergencyResponse\"M\xea\xe0\x18I\n" +
+	"\x05admin \x01*>the signers of the manifest authorize it; an admin hands it inB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
 var (
 	file_fealty_v1_trust_proto_rawDescOnce sync.Once
@@ -915,51 +1349,66 @@ func file_fealty_v1_trust_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_trust_proto_rawDescData
 }
 
-var file_fealty_v1_trust_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_fealty_v1_trust_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_fealty_v1_trust_proto_goTypes = []any{
 	(*Trust)(nil),                   // 0: fealty.v1.Trust
 	(*TrustRoot)(nil),               // 1: fealty.v1.TrustRoot
 	(*TrustMeshKey)(nil),            // 2: fealty.v1.TrustMeshKey
 	(*TrustConfigKey)(nil),          // 3: fealty.v1.TrustConfigKey
 	(*ConfigKeyRotation)(nil),       // 4: fealty.v1.ConfigKeyRotation
-	(*TrustRollout)(nil),            // 5: fealty.v1.TrustRollout
-	(*GetTrustRequest)(nil),         // 6: fealty.v1.GetTrustRequest
-	(*GetTrustResponse)(nil),        // 7: fealty.v1.GetTrustResponse
-	(*RotateConfigKeyRequest)(nil),  // 8: fealty.v1.RotateConfigKeyRequest
-	(*RotateConfigKeyResponse)(nil), // 9: fealty.v1.RotateConfigKeyResponse
-	(*timestamppb.Timestamp)(nil),   // 10: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 11: google.protobuf.Duration
+	(*RevokedThing)(nil),            // 5: fealty.v1.RevokedThing
+	(*AppliedEmergency)(nil),        // 6: fealty.v1.AppliedEmergency
+	(*TrustRollout)(nil),            // 7: fealty.v1.TrustRollout
+	(*GetTrustRequest)(nil),         // 8: fealty.v1.GetTrustRequest
+	(*GetTrustResponse)(nil),        // 9: fealty.v1.GetTrustResponse
+	(*RotateConfigKeyRequest)(nil),  // 10: fealty.v1.RotateConfigKeyRequest
+	(*RotateConfigKeyResponse)(nil), // 11: fealty.v1.RotateConfigKeyResponse
+	(*RevokeRequest)(nil),           // 12: fealty.v1.RevokeRequest
+	(*RevokeResponse)(nil),          // 13: fealty.v1.RevokeResponse
+	(*ApplyEmergencyRequest)(nil),   // 14: fealty.v1.ApplyEmergencyRequest
+	(*ApplyEmergencyResponse)(nil),  // 15: fealty.v1.ApplyEmergencyResponse
+	(*timestamppb.Timestamp)(nil),   // 16: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 17: google.protobuf.Duration
 }
 var file_fealty_v1_trust_proto_depIdxs = []int32{
-	10, // 0: fealty.v1.Trust.issued_at:type_name -> google.protobuf.Timestamp
-	10, // 1: fealty.v1.Trust.expires_at:type_name -> google.protobuf.Timestamp
+	16, // 0: fealty.v1.Trust.issued_at:type_name -> google.protobuf.Timestamp
+	16, // 1: fealty.v1.Trust.expires_at:type_name -> google.protobuf.Timestamp
 	1,  // 2: fealty.v1.Trust.roots:type_name -> fealty.v1.TrustRoot
 	2,  // 3: fealty.v1.Trust.mesh_keys:type_name -> fealty.v1.TrustMeshKey
 	3,  // 4: fealty.v1.Trust.config_keys:type_name -> fealty.v1.TrustConfigKey
 	4,  // 5: fealty.v1.Trust.rotation:type_name -> fealty.v1.ConfigKeyRotation
 	4,  // 6: fealty.v1.Trust.last_rotation:type_name -> fealty.v1.ConfigKeyRotation
-	5,  // 7: fealty.v1.Trust.rollout:type_name -> fealty.v1.TrustRollout
-	10, // 8: fealty.v1.TrustRoot.not_after:type_name -> google.protobuf.Timestamp
-	10, // 9: fealty.v1.TrustRoot.accept_until:type_name -> google.protobuf.Timestamp
-	10, // 10: fealty.v1.TrustMeshKey.accept_until:type_name -> google.protobuf.Timestamp
-	10, // 11: fealty.v1.TrustConfigKey.not_before:type_name -> google.protobuf.Timestamp
-	10, // 12: fealty.v1.TrustConfigKey.not_after:type_name -> google.protobuf.Timestamp
-	10, // 13: fealty.v1.TrustConfigKey.revoked_at:type_name -> google.protobuf.Timestamp
-	10, // 14: fealty.v1.ConfigKeyRotation.started_at:type_name -> google.protobuf.Timestamp
-	10, // 15: fealty.v1.ConfigKeyRotation.deadline:type_name -> google.protobuf.Timestamp
-	10, // 16: fealty.v1.ConfigKeyRotation.ended_at:type_name -> google.protobuf.Timestamp
-	0,  // 17: fealty.v1.GetTrustResponse.trust:type_name -> fealty.v1.Trust
-	11, // 18: fealty.v1.RotateConfigKeyRequest.deadline:type_name -> google.protobuf.Duration
-	0,  // 19: fealty.v1.RotateConfigKeyResponse.trust:type_name -> fealty.v1.Trust
-	6,  // 20: fealty.v1.TrustService.GetTrust:input_type -> fealty.v1.GetTrustRequest
-	8,  // 21: fealty.v1.TrustService.RotateConfigKey:input_type -> fealty.v1.RotateConfigKeyRequest
-	7,  // 22: fealty.v1.TrustService.GetTrust:output_type -> fealty.v1.GetTrustResponse
-	9,  // 23: fealty.v1.TrustService.RotateConfigKey:output_type -> fealty.v1.RotateConfigKeyResponse
-	22, // [22:24] is the sub-list for method output_type
-	20, // [20:22] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	5,  // 7: fealty.v1.Trust.revoked:type_name -> fealty.v1.RevokedThing
+	6,  // 8: fealty.v1.Trust.emergencies:type_name -> fealty.v1.AppliedEmergency
+	7,  // 9: fealty.v1.Trust.rollout:type_name -> fealty.v1.TrustRollout
+	16, // 10: fealty.v1.TrustRoot.not_after:type_name -> google.protobuf.Timestamp
+	16, // 11: fealty.v1.TrustRoot.accept_until:type_name -> google.protobuf.Timestamp
+	16, // 12: fealty.v1.TrustMeshKey.accept_until:type_name -> google.protobuf.Timestamp
+	16, // 13: fealty.v1.TrustConfigKey.not_before:type_name -> google.protobuf.Timestamp
+	16, // 14: fealty.v1.TrustConfigKey.not_after:type_name -> google.protobuf.Timestamp
+	16, // 15: fealty.v1.TrustConfigKey.revoked_at:type_name -> google.protobuf.Timestamp
+	16, // 16: fealty.v1.ConfigKeyRotation.started_at:type_name -> google.protobuf.Timestamp
+	16, // 17: fealty.v1.ConfigKeyRotation.deadline:type_name -> google.protobuf.Timestamp
+	16, // 18: fealty.v1.ConfigKeyRotation.ended_at:type_name -> google.protobuf.Timestamp
+	16, // 19: fealty.v1.RevokedThing.at:type_name -> google.protobuf.Timestamp
+	16, // 20: fealty.v1.AppliedEmergency.applied_at:type_name -> google.protobuf.Timestamp
+	0,  // 21: fealty.v1.GetTrustResponse.trust:type_name -> fealty.v1.Trust
+	17, // 22: fealty.v1.RotateConfigKeyRequest.deadline:type_name -> google.protobuf.Duration
+	0,  // 23: fealty.v1.RotateConfigKeyResponse.trust:type_name -> fealty.v1.Trust
+	0,  // 24: fealty.v1.RevokeResponse.trust:type_name -> fealty.v1.Trust
+	8,  // 25: fealty.v1.TrustService.GetTrust:input_type -> fealty.v1.GetTrustRequest
+	10, // 26: fealty.v1.TrustService.RotateConfigKey:input_type -> fealty.v1.RotateConfigKeyRequest
+	12, // 27: fealty.v1.TrustService.Revoke:input_type -> fealty.v1.RevokeRequest
+	14, // 28: fealty.v1.TrustService.ApplyEmergency:input_type -> fealty.v1.ApplyEmergencyRequest
+	9,  // 29: fealty.v1.TrustService.GetTrust:output_type -> fealty.v1.GetTrustResponse
+	11, // 30: fealty.v1.TrustService.RotateConfigKey:output_type -> fealty.v1.RotateConfigKeyResponse
+	13, // 31: fealty.v1.TrustService.Revoke:output_type -> fealty.v1.RevokeResponse
+	15, // 32: fealty.v1.TrustService.ApplyEmergency:output_type -> fealty.v1.ApplyEmergencyResponse
+	29, // [29:33] is the sub-list for method output_type
+	25, // [25:29] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_trust_proto_init() }
@@ -974,7 +1423,7 @@ func file_fealty_v1_trust_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_trust_proto_rawDesc), len(file_fealty_v1_trust_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

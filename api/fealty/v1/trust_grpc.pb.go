@@ -21,6 +21,8 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	TrustService_GetTrust_FullMethodName        = "/fealty.v1.TrustService/GetTrust"
 	TrustService_RotateConfigKey_FullMethodName = "/fealty.v1.TrustService/RotateConfigKey"
+	TrustService_Revoke_FullMethodName          = "/fealty.v1.TrustService/Revoke"
+	TrustService_ApplyEmergency_FullMethodName  = "/fealty.v1.TrustService/ApplyEmergency"
 )
 
 // TrustServiceClient is the client API for TrustService service.
@@ -34,6 +36,10 @@ type TrustServiceClient interface {
 	// RotateConfigKey replaces the config signing key: by and by, or at once when
 	// somebody else may hold it.
 	RotateConfigKey(ctx context.Context, in *RotateConfigKeyRequest, opts ...grpc.CallOption) (*RotateConfigKeyResponse, error)
+	// Revoke takes something away from every member by its name, for good.
+	Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error)
+	// ApplyEmergency brings a statement of the signers into the trust bundle.
+	ApplyEmergency(ctx context.Context, in *ApplyEmergencyRequest, opts ...grpc.CallOption) (*ApplyEmergencyResponse, error)
 }
 
 type trustServiceClient struct {
@@ -64,6 +70,26 @@ func (c *trustServiceClient) RotateConfigKey(ctx context.Context, in *RotateConf
 	return out, nil
 }
 
+func (c *trustServiceClient) Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeResponse)
+	err := c.cc.Invoke(ctx, TrustService_Revoke_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *trustServiceClient) ApplyEmergency(ctx context.Context, in *ApplyEmergencyRequest, opts ...grpc.CallOption) (*ApplyEmergencyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApplyEmergencyResponse)
+	err := c.cc.Invoke(ctx, TrustService_ApplyEmergency_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // TrustServiceServer is the server API for TrustService service.
 // All implementations must embed UnimplementedTrustServiceServer
 // for forward compatibility.
@@ -75,6 +101,10 @@ type TrustServiceServer interface {
 	// RotateConfigKey replaces the config signing key: by and by, or at once when
 	// somebody else may hold it.
 	RotateConfigKey(context.Context, *RotateConfigKeyRequest) (*RotateConfigKeyResponse, error)
+	// Revoke takes something away from every member by its name, for good.
+	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
+	// ApplyEmergency brings a statement of the signers into the trust bundle.
+	ApplyEmergency(context.Context, *ApplyEmergencyRequest) (*ApplyEmergencyResponse, error)
 	mustEmbedUnimplementedTrustServiceServer()
 }
 
@@ -90,6 +120,12 @@ func (UnimplementedTrustServiceServer) GetTrust(context.Context, *GetTrustReques
 }
 func (UnimplementedTrustServiceServer) RotateConfigKey(context.Context, *RotateConfigKeyRequest) (*RotateConfigKeyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RotateConfigKey not implemented")
+}
+func (UnimplementedTrustServiceServer) Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Revoke not implemented")
+}
+func (UnimplementedTrustServiceServer) ApplyEmergency(context.Context, *ApplyEmergencyRequest) (*ApplyEmergencyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ApplyEmergency not implemented")
 }
 func (UnimplementedTrustServiceServer) mustEmbedUnimplementedTrustServiceServer() {}
 func (UnimplementedTrustServiceServer) testEmbeddedByValue()                      {}
@@ -148,6 +184,42 @@ func _TrustService_RotateConfigKey_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TrustService_Revoke_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrustServiceServer).Revoke(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TrustService_Revoke_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrustServiceServer).Revoke(ctx, req.(*RevokeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TrustService_ApplyEmergency_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApplyEmergencyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrustServiceServer).ApplyEmergency(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TrustService_ApplyEmergency_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrustServiceServer).ApplyEmergency(ctx, req.(*ApplyEmergencyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // TrustService_ServiceDesc is the grpc.ServiceDesc for TrustService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -162,6 +234,14 @@ var TrustService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RotateConfigKey",
 			Handler:    _TrustService_RotateConfigKey_Handler,
+		},
+		{
+			MethodName: "Revoke",
+			Handler:    _TrustService_Revoke_Handler,
+		},
+		{
+			MethodName: "ApplyEmergency",
+			Handler:    _TrustService_ApplyEmergency_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,347 @@
+package agent
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// bundleWith signs the next trust bundle, bent.
+func (f *fleet) bundleWith(edit func(*snapshot.TrustBundle)) *fealtyv1.SignedSnapshot {
+	f.version++
+	content := f.content()
+	edit(content)
+	slices.SortFunc(content.ConfigKeys, func(a, b snapshot.ConfigKey) int { return bytes.Compare(a.Key, b.Key) })
+	return f.signTrust(f.trustHeader(), content)
+}
+
+// nextKey replaces the fleet's config key, and returns the one before with how a
+// bundle lists it.
+func (f *fleet) nextKey() snapshot.ConfigKey {
+	old := f.content().ConfigKeys[0]
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	f.must(err)
+	f.configKey = key
+	return old
+}
+
+// memberOf returns the fleet's record of the node that a is.
+func (f *fleet) memberOf(a *Agent) *memberState {
+	m := f.member(a.self().ID)
+	return &m
+}
+
+// What only a revoked key signed is not used any more, from the very moment on at
+// which the node has the bundle: neither now nor after a restart; and what the next
+// key signs takes its place. A key that left by a rotation takes nothing away.
+func TestRevokedSigner(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		revoked bool
+	}{{"left", false}, {"revoked", true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFleet(t)
+			n := newNode(f)
+			n.mustJoin()
+			a := n.mustOpen()
+			member := f.memberOf(a)
+			f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
+			signer := a.beliefs.Load().held[snapshot.ScopeNodeRuntime].v.SignerKeyIDs()
+			if got := signersReported(a, snapshot.ScopeNodeRuntime); !slices.Equal(got, signer) || len(got) != 1 {
+				t.Fatalf("reported signers %v, want %v", got, signer)
+			}
+			old := f.nextKey()
+			f.must(a.take(t.Context(), "trust_bundle", f.bundleWith(func(b *snapshot.TrustBundle) {
+				if old.Revoked = tc.revoked; tc.revoked {
+					b.ConfigKeys = append(b.ConfigKeys, old)
+				}
+			}).GetEnvelope()))
+			inUse := a.beliefs.Load().held[snapshot.ScopeNodeRuntime] != nil
+			if inUse == tc.revoked {
+				t.Fatalf("the node_runtime is in use: %v", inUse)
+			}
+			if a.beliefs.Load().held[snapshot.ScopeNodeBootstrap] != nil {
+				t.Error("a bootstrap that nothing speaks for is in use")
+			}
+			refused := slices.ContainsFunc(a.status.refusals(), func(r refusal) bool { return r.Scope == "node_runtime" && r.Reason == "signer" })
+			if refused != tc.revoked {
+				t.Errorf("told: %v", a.status.refusals())
+			}
+			f.must(a.Close())
+			a = n.mustOpen()
+			if a.beliefs.Load().held[snapshot.ScopeNodeRuntime] != nil {
+				t.Error("what no key of the bundle signed is used at a start")
+			}
+			f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
+			if a.beliefs.Load().held[snapshot.ScopeNodeRuntime] == nil {
+				t.Error("what the next key signs is not used")
+			}
+			f.must(a.Close())
+		})
+	}
+}
+
+// What the key signs later, and what it signed before and is on disk as the one
+// before, does not come back; one before that another key signed does.
+func TestPreviousOfARevokedSigner(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	defer func() { f.must(a.Close()) }()
+	member := f.memberOf(a)
+	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
+	first := a.beliefs.Load().held[snapshot.ScopeNodeRuntime].v.HeaderDigest()
+	oldKey := f.configKey
+	old := f.nextKey()
+	both := func(revoked ...bool) *fealtyv1.SignedSnapshot {
+		return f.bundleWith(func(b *snapshot.TrustBundle) {
+			b.ConfigKeys = append(b.ConfigKeys, old)
+			for i := range b.ConfigKeys {
+				b.ConfigKeys[i].Revoked = bytes.Equal(b.ConfigKeys[i].Key, old.Key) && revoked[0] || !bytes.Equal(b.ConfigKeys[i].Key, old.Key) && revoked[1]
+			}
+		})
+	}
+	f.must(a.take(t.Context(), "trust_bundle", both(false, false).GetEnvelope()))
+	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
+	// The newer one is revoked: the one before stands on the other key.
+	f.must(a.take(t.Context(), "trust_bundle", both(false, true).GetEnvelope()))
+	h := a.beliefs.Load().held[snapshot.ScopeNodeRuntime]
+	if h == nil || h.v.HeaderDigest() != first {
+		t.Fatal("the one before is not in use")
+	}
+	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
+	if a.beliefs.Load().held[snapshot.ScopeNodeRuntime].v.HeaderDigest() != first {
+		t.Fatal("what the revoked key signed later is in use")
+	}
+	// That one too: nothing is left.
+	f.must(a.take(t.Context(), "trust_bundle", both(true, true).GetEnvelope()))
+	newKey := f.configKey
+	f.configKey = oldKey
+	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
+	f.configKey = newKey
+	if a.beliefs.Load().held[snapshot.ScopeNodeRuntime] != nil {
+		t.Fatal("something that a revoked key signed is in use")
+	}
+	// A store that was set back to before the revocations: its bundles are refused,
+	// with an old version and with a new one.
+	for _, version := range []uint64{f.version - 2, f.version + 10} {
+		f.version = version - 1
+		f.must(a.take(t.Context(), "trust_bundle", both(false, false).GetEnvelope()))
+		if got := a.beliefs.Load().held[snapshot.ScopeTrustBundle].v.Header().ConfigVersion; got == version {
+			t.Fatalf("a bundle of version %d takes revocations back", version)
+		}
+	}
+}
+
+func signersReported(a *Agent, scope snapshot.Scope) []string {
+	for _, h := range a.held() {
+		if h.GetScope() == string(scope) {
+			return h.GetSigners()
+		}
+	}
+	return nil
+}
+
+// emergency is a statement of the fleet's one signer.
+func (f *fleet) emergency(number uint64, edit func(*snapshot.Emergency)) []byte {
+	e := snapshot.Emergency{ClusterID: testCluster, Root: identity.KeyOf(f.root), Number: number, IssuedAt: f.clock().UTC().Truncate(time.Second), Reason: "test"}
+	edit(&e)
+	s := &snapshot.SignedEmergency{}
+	var err error
+	s.Statement, err = e.Encode()
+	f.must(err)
+	f.must(s.Sign(f.signer))
+	raw, err := s.Marshal()
+	f.must(err)
+	return raw
+}
+
+func (f *fleet) configDigest() snapshot.Digest {
+	return snapshot.DigestOf(f.configKey.Public().(ed25519.PublicKey))
+}
+
+// A statement of the signers has its effect at a node that reaches nobody, and keeps
+// it over restarts and newer bundles that know nothing of it.
+func TestEmergency(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	f.do(func() { f.down["all"] = true })
+	a, client, stop := served(t, f, n)
+	member := f.memberOf(a)
+	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
+	banned := identity.KeyID{42}
+	raw := f.emergency(1, func(e *snapshot.Emergency) {
+		e.ConfigKeys, e.Keys = []snapshot.Digest{f.configDigest()}, []identity.KeyID{banned}
+		e.Revoked = []snapshot.Revoked{{Kind: snapshot.RevokedPermission, Name: "continue_services"}}
+	})
+	apply := func(raw []byte, dry bool) (*fealtyv1.ApplyNodeEmergencyResponse, error) {
+		return client.ApplyNodeEmergency(t.Context(), &fealtyv1.ApplyNodeEmergencyRequest{Statement: raw, DryRun: dry})
+	}
+	resp, err := apply(raw, true)
+	if err != nil || !resp.GetChanged() || !slices.Contains(resp.GetDistrusted(), "node_runtime") || a.beliefs.Load().held[snapshot.ScopeNodeRuntime] == nil {
+		t.Fatalf("a dry run: %v (%v)", resp, err)
+	}
+	if resp, err = apply(raw, false); err != nil || !resp.GetChanged() {
+		t.Fatalf("%v (%v)", resp, err)
+	}
+	check := func(a *Agent) {
+		t.Helper()
+		b := a.beliefs.Load()
+		if b.held[snapshot.ScopeNodeRuntime] != nil {
+			t.Error("what the revoked key signed is in use")
+		}
+		if !b.revocations().Revokes(snapshot.RevokedPermission, "continue_services") {
+			t.Error("the permission is not revoked")
+		}
+		m, err := a.source.Current(t.Context())
+		f.must(err)
+		if !m.Bundle().Banned(identity.ID{}, banned) {
+			t.Error("connections by the banned key are not refused")
+		}
+	}
+	check(a)
+	if resp, err = apply(raw, false); err != nil || resp.GetChanged() {
+		t.Fatalf("twice: %v (%v)", resp, err)
+	}
+	_ = stop()
+	a = n.mustOpen()
+	check(a)
+	// A newer bundle of the coordinators, which nobody told, takes none of it back.
+	f.must(a.take(t.Context(), "trust_bundle", f.bundleWith(func(*snapshot.TrustBundle) {}).GetEnvelope()))
+	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
+	check(a)
+	f.must(a.Close())
+	// One copy that is damaged is made good by the other.
+	n.disk.Put(n.path(emergencyAName), []byte("garbage"))
+	a = n.mustOpen()
+	check(a)
+	f.must(a.Close())
+}
+
+// What is no statement of the signers for this node has no effect and leaves nothing.
+func TestEmergencyRefused(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	defer func() { f.must(a.Close()) }()
+	good := func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} }
+	if _, err := a.applyEmergency(t.Context(), f.emergency(3, good), false); err != nil {
+		t.Fatal(err)
+	}
+	signer := f.signer
+	for _, tc := range []struct {
+		name string
+		raw  func() []byte
+	}{
+		{"garbage", func() []byte { return []byte("garbage") }},
+		{"empty", func() []byte { return nil }},
+		{"an altered byte", func() []byte { raw := f.emergency(4, good); raw[40] ^= 1; return raw }},
+		{"cut short", func() []byte { raw := f.emergency(4, good); return raw[:len(raw)-1] }},
+		{"another signer", func() []byte {
+			_, key, err := ed25519.GenerateKey(rand.Reader)
+			f.must(err)
+			f.signer = key
+			defer func() { f.signer = signer }()
+			return f.emergency(4, good)
+		}},
+		{"another root", func() []byte {
+			return f.emergency(4, func(e *snapshot.Emergency) { good(e); e.Root = identity.KeyID{1} })
+		}},
+		{"another cluster", func() []byte {
+			return f.emergency(4, func(e *snapshot.Emergency) { good(e); e.ClusterID = "other.example" })
+		}},
+		{"a number that is taken", func() []byte { return f.emergency(3, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{8}} }) }},
+		{"too large", func() []byte { return make([]byte, snapshot.MaxSignedEmergency+1) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := a.beliefs.Load()
+			_, err := a.applyEmergency(t.Context(), tc.raw(), false)
+			if !errors.Is(err, explain.EmergencyRefused) {
+				t.Errorf("%v", err)
+			}
+			if a.beliefs.Load() != before {
+				t.Error("the node believes something else")
+			}
+			if kept, _, _ := a.store.readEmergencies(a.self()); len(kept) != 1 {
+				t.Errorf("%d statements are kept", len(kept))
+			}
+		})
+	}
+	// Statements count in whatever order they come.
+	if _, err := a.applyEmergency(t.Context(), f.emergency(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{9}} }), false); err != nil {
+		t.Error(err)
+	}
+	if n := len(a.beliefs.Load().emergencies); n != 2 {
+		t.Errorf("%d statements in force", n)
+	}
+}
+
+// A crash leaves a statement that has all of its effect at the next start, or none.
+func TestEmergencyCrash(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	crash := errors.New("crash")
+	a.faults = new(fault.Points)
+	a.faults.FailNext("emergency.after-write", 1, crash)
+	raw := f.emergency(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} })
+	if _, err := a.applyEmergency(t.Context(), raw, false); !errors.Is(err, crash) {
+		t.Fatal(err)
+	}
+	f.must(a.Close())
+	a = n.mustOpen()
+	defer func() { f.must(a.Close()) }()
+	m, err := a.source.Current(t.Context())
+	f.must(err)
+	if !m.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
+		t.Error("a statement that was kept has no effect after a restart")
+	}
+}
+
+// What is revoked by name is in nothing that others read or that the node acts on,
+// though the snapshot that is kept and passed on lists it.
+func TestRevokedByName(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	defer func() { f.must(a.Close()) }()
+	f.must(a.take(t.Context(), "node_runtime", f.runtime(f.memberOf(a)).GetEnvelope()))
+	allowed := func() (file, policy bool) {
+		return bytes.Contains(n.read(currentName(snapshot.ScopeNodeRuntime)), []byte("continue_services")),
+			slices.Contains(a.beliefs.Load().degraded().Allow, "continue_services")
+	}
+	if file, policy := allowed(); !file || !policy {
+		t.Fatalf("allowed before: %v, %v", file, policy)
+	}
+	address := f.addresses()[0]
+	if !slices.Contains(a.addresses(), address) {
+		t.Fatal("the address is not known")
+	}
+	f.must(a.take(t.Context(), "trust_bundle", f.bundleWith(func(b *snapshot.TrustBundle) {
+		b.Revoked = []snapshot.Revoked{{Kind: snapshot.RevokedCoordinator, Name: address}, {Kind: snapshot.RevokedPermission, Name: "continue_services"}}
+	}).GetEnvelope()))
+	if file, policy := allowed(); file || policy {
+		t.Errorf("allowed though it is revoked: %v, %v", file, policy)
+	}
+	if slices.Contains(a.addresses(), address) {
+		t.Error("an address that is revoked is asked")
+	}
+	if !bytes.Contains([]byte(a.beliefs.Load().held[snapshot.ScopeNodeRuntime].v.ContentJSON()), []byte("continue_services")) {
+		t.Error("what was signed changed")
+	}
+}

@@ -1,0 +1,418 @@
+package cli
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+func (c *CLI) emergencyCommand() *cobra.Command {
+	return noun("emergency", "revoke on the word of the signers, without a coordinator",
+		c.emergencyNew(), c.emergencySign(), c.emergencyShow(), c.emergencyApply())
+}
+
+// emergencyFlags are what a statement says.
+type emergencyFlags struct {
+	cluster, root, reason, out         string
+	number                             uint64
+	configKeys, keys, members, revoked []string
+}
+
+func (c *CLI) emergencyNew() *cobra.Command {
+	var in emergencyFlags
+	cmd := c.command(spec{
+		use: "new", short: "write an emergency statement, to be signed",
+		long: `Write what the signers of the manifest are to sign. A statement revokes, and does nothing else: config signing keys,
+keys of members and mesh CAs, identities, and what fealty trust revoke knows. It is for one cluster under one root,
+does not expire, and is never taken back. It needs no coordinator, neither here nor where it is applied.`,
+		sample: `  fealty trust emergency new --cluster prod.example --root HEX --number 1 --config-key HEX --reason "c1 was stolen" --out stolen.emergency`,
+		run: func(_ context.Context, cfg *config, _ []string) error {
+			e, err := in.statement(c.env.Now())
+			if err != nil {
+				return err
+			}
+			if in.out == "" {
+				return missing("--out", "the statement goes into a file", "--out FILE")
+			}
+			s := &snapshot.SignedEmergency{}
+			if s.Statement, err = e.Encode(); err != nil {
+				return explain.Wrap(err, explain.BadValue, "name", "the statement", "value", "given", "problem", strings.TrimPrefix(err.Error(), "snapshot: "), "want", "something to revoke, with a reason")
+			}
+			if err := writeEmergency(cfg, in.out, s); err != nil {
+				return err
+			}
+			if e, err = decoded(in.out, s); err != nil {
+				return err
+			}
+			c.talk("next: each signer runs fealty trust emergency sign %s --key KEY --out NAME.emergency; then fealty trust emergency apply NAME.emergency …", in.out)
+			return c.print(emergencyResult(s, e, nil))
+		},
+	})
+	f := cmd.Flags()
+	f.StringVar(&in.cluster, "cluster", "", "the cluster that it is for")
+	f.StringVar(&in.root, "root", "", "the pin of its root: 64 hex digits, as in fealty trust show")
+	f.Uint64Var(&in.number, "number", 1, "tells it from the other statements under this root")
+	f.StringVar(&in.reason, "reason", "", "why; everybody who is shown the statement reads it")
+	f.StringArrayVar(&in.configKeys, "config-key", nil, "revoke the config signing key with this SHA-256; any number of times")
+	f.StringArrayVar(&in.keys, "key", nil, "ban the key of a member or a mesh CA with this SHA-256; any number of times")
+	f.StringArrayVar(&in.members, "member", nil, "ban the identity KIND/NAME; any number of times")
+	f.StringArrayVar(&in.revoked, "revoke", nil, "revoke KIND=NAME, as fealty trust revoke does; any number of times")
+	f.StringVar(&in.out, "out", "", "write the statement to this new file")
+	return cmd
+}
+
+// statement returns what the flags say.
+func (in emergencyFlags) statement(now time.Time) (*snapshot.Emergency, error) {
+	e := &snapshot.Emergency{ClusterID: in.cluster, Number: in.number, Reason: in.reason, IssuedAt: now.UTC().Truncate(time.Second)}
+	if in.cluster == "" {
+		return nil, missing("--cluster", "a statement is for one cluster", "--cluster ID")
+	}
+	if in.root == "" {
+		return nil, missing("--root", "a statement is for one root, so that it means nothing after a reseed", "--root HEX, as in fealty trust show")
+	}
+	if in.reason == "" {
+		return nil, missing("--reason", "signers have to know what they sign", "--reason TEXT")
+	}
+	if err := digestFlag("--root", in.root, e.Root[:]); err != nil {
+		return nil, err
+	}
+	for _, text := range in.configKeys {
+		var d snapshot.Digest
+		if err := digestFlag("--config-key", text, d[:]); err != nil {
+			return nil, err
+		}
+		e.ConfigKeys = append(e.ConfigKeys, d)
+	}
+	for _, text := range in.keys {
+		var k identity.KeyID
+		if err := digestFlag("--key", text, k[:]); err != nil {
+			return nil, err
+		}
+		e.Keys = append(e.Keys, k)
+	}
+	for _, text := range in.members {
+		kind, name, err := memberArg(text)
+		if err != nil {
+			return nil, err
+		}
+		id, err := identity.New(in.cluster, identity.Kind(kind), name)
+		if err != nil {
+			return nil, explain.Wrap(err, explain.BadValue, "name", "--member", "value", shownArg(text), "problem", err.Error(), "want", "KIND/NAME of a member")
+		}
+		e.Nodes = append(e.Nodes, id)
+	}
+	for _, text := range in.revoked {
+		kind, name, ok := strings.Cut(text, "=")
+		if !ok {
+			return nil, explain.New(explain.BadValue, "name", "--revoke", "value", shownArg(text), "problem", "it is not KIND=NAME", "want", "such as service=billing")
+		}
+		if err := checkRevokedKind(kind); err != nil {
+			return nil, err
+		}
+		r := snapshot.Revoked{Kind: snapshot.RevokedKind(kind), Name: name}
+		if err := r.Check(in.cluster); err != nil {
+			return nil, explain.Wrap(err, explain.BadValue, "name", "--revoke", "value", shownArg(text), "problem", strings.TrimPrefix(err.Error(), "snapshot: "), "want", "KIND=NAME, as fealty trust revoke --help says")
+		}
+		e.Revoked = append(e.Revoked, r)
+	}
+	e.ConfigKeys, e.Keys = slices.Compact(e.ConfigKeys), slices.Compact(e.Keys)
+	return e, nil
+}
+
+// digestFlag reads 64 hex digits into dst.
+func digestFlag(flag, text string, dst []byte) error {
+	raw, err := hex.DecodeString(text)
+	if err != nil || len(raw) != len(dst) || text != strings.ToLower(text) {
+		return explain.New(explain.BadValue, "name", flag, "value", shownArg(text), "problem", "it is not 64 lower case hex digits", "want", "a SHA-256, as fealty trust show -o wide shows it")
+	}
+	copy(dst, raw)
+	return nil
+}
+
+func writeEmergency(cfg *config, file string, s *snapshot.SignedEmergency) error {
+	raw, err := s.Marshal()
+	if err != nil {
+		return err
+	}
+	return createFile(cfg.within(file), raw, 0o644, "an emergency statement")
+}
+
+// readEmergency reads one file, or copies of one statement that were signed apart.
+func readEmergency(cfg *config, files []string) (*snapshot.SignedEmergency, *snapshot.Emergency, error) {
+	var all *snapshot.SignedEmergency
+	for _, file := range files {
+		bad := func(err error) error {
+			return explain.Wrap(err, explain.EmergencyRefused, "problem", file+": "+strings.TrimPrefix(err.Error(), "snapshot: "))
+		}
+		raw, err := readFile(cfg.within(file), int64(snapshot.MaxSignedEmergency))
+		if err != nil {
+			return nil, nil, explain.Wrap(err, explain.FileMissing, "purpose", "emergency statement", "file", file)
+		}
+		s, err := snapshot.UnmarshalEmergency(raw)
+		if err != nil {
+			return nil, nil, bad(err)
+		}
+		if all == nil {
+			all = s
+		} else if err := all.Merge(s); err != nil {
+			return nil, nil, bad(err)
+		}
+	}
+	e, err := decoded(files[0], all)
+	return all, e, err
+}
+
+func decoded(file string, s *snapshot.SignedEmergency) (*snapshot.Emergency, error) {
+	e, err := snapshot.DecodeEmergency(s.Statement)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.EmergencyRefused, "problem", file+": "+strings.TrimPrefix(err.Error(), "snapshot: "))
+	}
+	return e, nil
+}
+
+func (c *CLI) emergencySign() *cobra.Command {
+	var keyFile, out string
+	cmd := c.command(spec{
+		use: "sign FILE", short: "sign an emergency statement, apart from any coordinator",
+		long: `Sign an emergency statement as one signer of the manifest, and show what it does. The file that comes out has the
+signatures that FILE had, and this one. Compare what it says with what you were told on another way: nothing takes it back.`,
+		sample: "  fealty trust emergency sign stolen.emergency --key alice.key --out alice.emergency",
+		args:   exactly("FILE"),
+		run: func(_ context.Context, cfg *config, args []string) error {
+			if keyFile == "" {
+				return missing("--key", "a signature needs a key", "--key FILE of a signer's key")
+			}
+			if out == "" {
+				return missing("--out", "the signed statement goes into a file", "--out FILE")
+			}
+			s, e, err := readEmergency(cfg, args)
+			if err != nil {
+				return err
+			}
+			key, err := readKey(cfg.within(keyFile))
+			if err != nil {
+				return err
+			}
+			if err := s.Sign(key); err != nil {
+				return err
+			}
+			if err := writeEmergency(cfg, out, s); err != nil {
+				return err
+			}
+			return c.print(emergencyResult(s, e, nil))
+		},
+	})
+	f := cmd.Flags()
+	f.StringVar(&keyFile, "key", "", "sign with the key in this PEM file")
+	f.StringVar(&out, "out", "", "write the signed statement to this new file")
+	return cmd
+}
+
+func (c *CLI) emergencyShow() *cobra.Command {
+	var file string
+	cmd := c.command(spec{
+		use: "show FILE", short: "show what an emergency statement does, and who signed it",
+		long: `Show what an emergency statement does, and who signed it, without a coordinator. With --manifest it says who the
+signers are, and whether they are enough. Several files of one statement count as one.`,
+		sample: "  fealty trust emergency show alice.emergency --manifest manifest.yaml",
+		args:   atLeastOne("FILE"),
+		run: func(_ context.Context, cfg *config, args []string) error {
+			s, e, err := readEmergency(cfg, args)
+			if err != nil {
+				return err
+			}
+			var m *manifest.Manifest
+			if file != "" {
+				if _, m, err = c.readManifest(cfg, file); err != nil {
+					return wordManifest(file, err)
+				}
+			}
+			return c.print(emergencyResult(s, e, m))
+		},
+	})
+	cmd.Flags().StringVar(&file, "manifest", "", "the manifest in force, which names the signers")
+	return cmd
+}
+
+func (c *CLI) emergencyApply() *cobra.Command {
+	var dir string
+	var dry, yes bool
+	cmd := c.command(spec{
+		use: "apply FILE…", short: "apply a signed emergency statement, at a coordinator or on a node",
+		long: `Apply an emergency statement that the signers signed. At a coordinator it enters the trust bundle, and all members
+get it. With --agent it is handed to the agent of this machine, which acts on it at once and for good, whether a
+coordinator can be reached or not: connections by what it bans end, and what only a revoked key signed is not used any
+more. Several files of one statement, signed apart, count as one.`,
+		sample: `  fealty trust emergency apply alice.emergency bob.emergency
+  fealty trust emergency apply alice.emergency bob.emergency --agent /var/lib/fealty/agent`,
+		groups: []group{client}, args: atLeastOne("FILE"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			s, e, err := readEmergency(cfg, args)
+			if err != nil {
+				return err
+			}
+			raw, err := s.Marshal()
+			if err != nil {
+				return err
+			}
+			if !dry {
+				where := "everywhere"
+				if dir != "" {
+					where = "on this node"
+				}
+				if err := c.confirm(ctx, "fealty trust emergency apply", fmt.Sprintf("what statement %d of cluster %s names is revoked %s and for good", e.Number, e.ClusterID, where), yes); err != nil {
+					return err
+				}
+			}
+			if dir != "" {
+				return c.applyOnNode(ctx, cfg, dir, raw, dry)
+			}
+			return c.asking(cfg, func(services *services) error {
+				resp, err := services.trust.ApplyEmergency(ctx, &fealtyv1.ApplyEmergencyRequest{Statement: raw, DryRun: dry})
+				if err != nil {
+					return err
+				}
+				if dry {
+					c.planned("the statement would be applied")
+				}
+				return c.print(result{ofMessage(resp), func(p *page) error {
+					switch {
+					case !resp.GetChanged():
+						p.line("statement %d was in force before", e.Number)
+					case !dry:
+						p.line("statement %d is in force, and in the trust bundle; %s ended", e.Number, plural(resp.GetConnectionsClosed(), "connection", "connections"))
+					}
+					return nil
+				}})
+			})
+		},
+	})
+	f := cmd.Flags()
+	f.StringVar(&dir, "agent", "", "the folder of the agent of this machine, instead of a coordinator")
+	dryRun(cmd, &dry)
+	f.BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+func (c *CLI) applyOnNode(ctx context.Context, cfg *config, dir string, raw []byte, dry bool) error {
+	l, err := dialSocket(agentSocket(cfg.within(dir)), cfg.duration("timeout"))
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	resp, err := fealtyv1.NewNodeServiceClient(l).ApplyNodeEmergency(ctx, &fealtyv1.ApplyNodeEmergencyRequest{Statement: raw, DryRun: dry})
+	if err != nil {
+		return err
+	}
+	if dry {
+		c.planned("the node would act on the statement")
+	}
+	return c.print(result{ofMessage(resp), func(p *page) error {
+		switch {
+		case !resp.GetChanged():
+			p.line("the statement was in force on this node before")
+		case !dry:
+			p.line("the statement is in force on this node")
+		}
+		if d := resp.GetDistrusted(); len(d) > 0 {
+			p.line("only a revoked key signed %s", strings.Join(d, ", "))
+		}
+		return nil
+	}})
+}
+
+// emergencyResult shows a statement. Without a manifest nobody knows whose signatures
+// they are.
+func emergencyResult(s *snapshot.SignedEmergency, e *snapshot.Emergency, m *manifest.Manifest) result {
+	var configKeys, keys, nodes, things, signers []string
+	for _, d := range e.ConfigKeys {
+		configKeys = append(configKeys, d.String())
+	}
+	for _, k := range e.Keys {
+		keys = append(keys, k.String())
+	}
+	for _, id := range e.Nodes {
+		nodes = append(nodes, string(id.Kind())+"/"+id.Name())
+	}
+	for _, r := range e.Revoked {
+		things = append(things, r.String())
+	}
+	good := 0
+	for _, sig := range s.Signatures {
+		name, ok := signerOf(s, e, sig, m)
+		if ok {
+			good++
+		}
+		signers = append(signers, name)
+	}
+	data := object{
+		{"statement", s.Digest().String()}, {"cluster", e.ClusterID}, {"root", e.Root.String()}, {"number", e.Number}, {"issued_at", stamp(e.IssuedAt)}, {"reason", e.Reason},
+		{"config_keys", texts(configKeys)}, {"keys", texts(keys)}, {"members", texts(nodes)}, {"revoked", texts(things)}, {"signatures", texts(signers)},
+	}
+	if m != nil {
+		data = data.with("threshold", m.Signers.Threshold).with("counted", good)
+	}
+	return result{data, func(p *page) error {
+		var f facts
+		f.add("statement", s.Digest().String())
+		f.add("cluster", e.ClusterID)
+		f.add("root", e.Root.String())
+		f.add("number", fmt.Sprint(e.Number))
+		f.add("issued", e.IssuedAt.Format(time.RFC3339))
+		f.add("reason", e.Reason)
+		for _, list := range []struct {
+			name  string
+			items []string
+		}{{"revokes config key", configKeys}, {"bans key", keys}, {"bans member", nodes}, {"revokes", things}, {"signed by", signers}} {
+			for _, item := range list.items {
+				f.add(list.name, item)
+			}
+		}
+		if m != nil {
+			f.add("signatures", fmt.Sprintf("%d count, %d are needed", good, m.Signers.Threshold))
+		}
+		return p.facts(f)
+	}}
+}
+
+// signerOf names who made a signature, and reports whether it counts for the manifest.
+func signerOf(s *snapshot.SignedEmergency, e *snapshot.Emergency, sig snapshot.SignerSignature, m *manifest.Manifest) (string, bool) {
+	key, err := manifest.NewKey(ed25519.PublicKey(sig.Key[:]))
+	if err != nil {
+		return "a key that everybody can sign for", false
+	}
+	if !ed25519.Verify(sig.Key[:], snapshot.PAE(snapshot.TypeEmergency, e.ClusterID, s.Statement), sig.Signature[:]) {
+		return key.String() + ", which does not verify", false
+	}
+	if m == nil {
+		return key.String(), false
+	}
+	for _, signer := range m.Signers.Keys {
+		if signer.Key == key {
+			return signer.Name, m.Cluster == e.ClusterID
+		}
+	}
+	return key.String() + ", which is no signer", false
+}
+
+// atLeastOne wants one argument or more.
+func atLeastOne(name string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return nil
+		}
+		return exactly(name)(cmd, args)
+	}
+}
