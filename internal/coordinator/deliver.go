@@ -127,6 +127,7 @@ type holding struct {
 	// What was sent; zero for what the member said.
 	leaf   snapshot.Digest
 	issued time.Time // of the record
+	keys   string    // that signed it, see keyIDs
 }
 
 // holds returns what the member has of scope.
@@ -158,13 +159,17 @@ const inlineBytes = 16 << 10
 // a content of size bytes under the record.
 func (h holding) form(has bool, is *published, record *publicationRecord, size int) sentForm {
 	if has && h.content == is.header.Content {
-		if h.leaf == is.leaf && record.IssuedAt.Sub(h.issued).Abs() < publicationRenew {
+		if h.leaf == is.leaf && h.keys == record.keyIDs() && record.IssuedAt.Sub(h.issued).Abs() < publicationRenew {
 			return sentNothing
 		}
 		if h.issued.IsZero() && h.generation == record.Generation && h.epoch == is.header.AuthorityEpoch && h.version == is.header.ConfigVersion {
 			return sentNothing // as it says
 		}
-		return sentRecord
+		if h.keys == "" || record.sharesKey(h.keys) {
+			return sentRecord
+		}
+		// Every key that it had this under is gone, as when one was revoked: the member may
+		// have dropped it.
 	}
 	if size <= inlineBytes {
 		return sentWhole
@@ -220,7 +225,7 @@ func (d *delivery) sendHeader(ctx context.Context, p *publication, i int) error 
 	}
 	d.has[is.scope] = holding{
 		epoch: is.header.AuthorityEpoch, version: is.header.ConfigVersion, content: is.header.Content, generation: record.Generation,
-		leaf: is.leaf, issued: record.IssuedAt,
+		leaf: is.leaf, issued: record.IssuedAt, keys: record.keyIDs(),
 	}
 	return nil
 }

@@ -508,6 +508,11 @@ func (r publicationRecord) keyIDs() string {
 	return strings.Join(ids, " ")
 }
 
+// sharesKey reports whether one of the keys in ids, as of keyIDs, signed it too.
+func (r publicationRecord) sharesKey(ids string) bool {
+	return slices.ContainsFunc(r.Signatures, func(sig snapshot.Signature) bool { return slices.Contains(strings.Fields(ids), sig.KeyID) })
+}
+
 // signedBy reports whether the record in force is signed by the keys that would
 // sign it now.
 func (r publicationRecord) signedBy(keys []crypto.Signer) bool {

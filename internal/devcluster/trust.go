@@ -1,0 +1,163 @@
+package devcluster
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// Trust returns what the cluster believes.
+func (c *Cluster) Trust(ctx context.Context) (*fealtyv1.Trust, error) {
+	var trust *fealtyv1.Trust
+	err := c.withTrust(func(t fealtyv1.TrustServiceClient) error {
+		resp, err := t.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
+		trust = resp.GetTrust()
+		return err
+	})
+	return trust, err
+}
+
+func (c *Cluster) withTrust(f func(fealtyv1.TrustServiceClient) error) error {
+	return c.withAdmin(func(conn *grpc.ClientConn) error { return f(fealtyv1.NewTrustServiceClient(conn)) })
+}
+
+// Rotate replaces the config signing key, and waits until no rotation runs any more.
+func (c *Cluster) Rotate(ctx context.Context, req *fealtyv1.RotateConfigKeyRequest) (*fealtyv1.Trust, error) {
+	err := c.withTrust(func(t fealtyv1.TrustServiceClient) error {
+		_, err := t.RotateConfigKey(ctx, req)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var trust *fealtyv1.Trust
+	err = c.await(ctx, "the rotation to end", func(ctx context.Context) (bool, error) {
+		if trust, err = c.Trust(ctx); err != nil {
+			return false, err
+		}
+		return trust.GetRotation() == nil, fmt.Errorf("waiting for %v", trust.GetRotation().GetMissing())
+	})
+	return trust, err
+}
+
+// SigningKey returns the config signing key that signs alone.
+func (c *Cluster) SigningKey(ctx context.Context) (*fealtyv1.TrustConfigKey, error) {
+	trust, err := c.Trust(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range trust.GetConfigKeys() {
+		if k.GetState() == "signing" {
+			return k, nil
+		}
+	}
+	return nil, errors.New("no config key signs alone")
+}
+
+// Emergency returns a statement that the cluster's signer signed, as edit says.
+func (c *Cluster) Emergency(ctx context.Context, number uint64, edit func(*snapshot.Emergency)) ([]byte, error) {
+	st, err := c.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e := snapshot.Emergency{ClusterID: c.ID(), Number: number, Reason: "a dev cluster tries it", IssuedAt: time.Now().UTC().Truncate(time.Second)}
+	copy(e.Root[:], st.GetRootPin())
+	edit(&e)
+	s := &snapshot.SignedEmergency{}
+	if s.Statement, err = e.Encode(); err != nil {
+		return nil, err
+	}
+	if err := s.Sign(c.signer); err != nil {
+		return nil, err
+	}
+	return s.Marshal()
+}
+
+// HandOver gives a statement to the agent of a member.
+func (c *Cluster) HandOver(ctx context.Context, name string, statement []byte) (resp *fealtyv1.ApplyNodeEmergencyResponse, err error) {
+	err = c.withNode(name, func(n fealtyv1.NodeServiceClient) error {
+		resp, err = n.ApplyNodeEmergency(ctx, &fealtyv1.ApplyNodeEmergencyRequest{Statement: statement})
+		return err
+	})
+	return resp, err
+}
+
+// StealConfigKey returns config signing key number, as somebody has it who read it from
+// a coordinator: here from the store and the keeper's file.
+func (c *Cluster) StealConfigKey(ctx context.Context, number uint32) (keyring.Signer, error) {
+	keys, err := c.stealKeys(ctx)
+	if err != nil {
+		return keyring.Signer{}, err
+	}
+	return keys.ConfigSigning(number), nil
+}
+
+// stealKeys returns all keys of the seed in force.
+func (c *Cluster) stealKeys(ctx context.Context) (keyring.Keys, error) {
+	c.mu.Lock()
+	p := c.coordinator
+	c.mu.Unlock()
+	if p == nil {
+		return keyring.Keys{}, errors.New("the coordinator does not run")
+	}
+	const prefix = "sealed/seed/" // <seed epoch>/<salt>/<owner>
+	l, err := p.store.List(ctx, prefix)
+	if err != nil {
+		return keyring.Keys{}, err
+	}
+	if len(l.Entries) == 0 {
+		return keyring.Keys{}, errors.New("the store holds no sealed seed")
+	}
+	e := l.Entries[len(l.Entries)-1]
+	parts := strings.Split(strings.TrimPrefix(e.Key, prefix), "/")
+	if len(parts) != 3 {
+		return keyring.Keys{}, fmt.Errorf("%s names no seed", e.Key)
+	}
+	epoch, err1 := strconv.ParseUint(parts[0], 10, 64)
+	salt, err2 := hex.DecodeString(parts[1])
+	keeper, err3 := keyring.KeeperOf(keyring.Owner{Name: parts[2], Keeper: "file:" + filepath.Join(c.dir, keeperFile)}, durable.OS())
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return keyring.Keys{}, err
+	}
+	seed, err := keyring.OpenSeed(ctx, keeper, keyring.Place{Cluster: c.ID(), Owner: parts[2], SeedEpoch: epoch}, e.Value)
+	if err != nil {
+		return keyring.Keys{}, err
+	}
+	return seed.Derive(salt)
+}
+
+// Forge signs the node_runtime that a member holds once more, with the given key and as
+// of a generation to come: what a thief of the key would publish.
+func (c *Cluster) Forge(name string, key keyring.Signer) ([]byte, error) {
+	raw, err := agent.ReadActive(durable.OS(), c.MemberDir(name), snapshot.ScopeNodeRuntime)
+	if err != nil {
+		return nil, err
+	}
+	signed, err := snapshot.Unmarshal(raw)
+	if err != nil {
+		return nil, err
+	}
+	r, err := snapshot.ReadRecord(signed.Publication)
+	if err != nil {
+		return nil, err
+	}
+	r.Generation += 1 << 20
+	r.FreshUntil = r.FreshUntil.Add(24 * time.Hour)
+	if signed.Publication, err = r.Sign(key); err != nil {
+		return nil, err
+	}
+	return signed.Marshal()
+}
