@@ -68,9 +68,11 @@ func (f facts) entry(scopes []snapshot.Scope) time.Time {
 }
 
 // facts are what the guard decides by now.
-func (a *Agent) facts() facts {
-	b, leaf := a.beliefs.Load(), a.svid.Load().leaf()
-	f := b.facts()
+func (a *Agent) facts() facts { return a.factsOf(a.beliefs.Load()) }
+
+// factsOf are those of a node that believes b.
+func (a *Agent) factsOf(b *beliefs) facts {
+	leaf, f := a.svid.Load().leaf(), b.facts()
 	f.contact, f.behind, f.svidEnd = a.status.view().connected, a.behind.Load(), leaf.NotAfter
 	// Whoever certified this node was there.
 	if leaf.NotBefore.After(f.word) {
@@ -100,8 +102,11 @@ func (b *beliefs) facts() facts {
 		if at.After(f.word) {
 			f.word = at
 		}
-		if b.given(scope) {
-			f.held[scope] = standing{fresh: h.v.FreshUntil(), expires: header.ExpiresAt}
+		switch s := (standing{fresh: h.v.FreshUntil(), expires: header.ExpiresAt}); {
+		case b.given(scope):
+			f.held[scope] = s
+		case scope == snapshot.ScopeNodeBootstrap:
+			f.spent = &s
 		}
 	}
 	return f
@@ -128,7 +133,7 @@ func (b *beliefs) given(scope snapshot.Scope) bool {
 	case snapshot.ScopeNodeBootstrap:
 		return h != nil && b.terms() == h
 	}
-	return h != nil && slices.Contains(b.companions(), scope)
+	return h != nil && b.gives(h.v.Header())
 }
 
 // policy is what the node may do in degraded mode, and when the snapshot that

@@ -31,7 +31,7 @@ func (n *node) openAt(m *machine, files durable.FS) *Agent {
 	n.f.tb.Helper()
 	a, err := Open(n.f.tb.Context(), Config{DataDir: n.dir, FS: files, Now: m.now, Elapsed: m.elapsed, Log: quiet(), Dial: n.f.dial, Release: "v0.1.0"})
 	n.f.must(err)
-	a.socket = ""
+	a.socket, a.configSocket = "", ""
 	return a
 }
 

@@ -140,7 +140,11 @@ func (n *node) wellKept(t *testing.T, a *Agent) {
 		if got := n.read(snapshotName(scope, active)); !bytes.Equal(got, h.raw) {
 			t.Errorf("%s.active is not what is in use", scope)
 		}
-		if got := n.read(currentName(scope)); string(got) != h.v.ContentJSON() {
+		if _, err := a.use(scope); err != nil {
+			if n.has(currentName(scope)) {
+				t.Errorf("%s is there, and may not be used: %v", currentName(scope), err)
+			}
+		} else if got := n.read(currentName(scope)); string(got) != h.v.ContentJSON() {
 			t.Errorf("%s is not what is in use", currentName(scope))
 		}
 		if n.has(snapshotName(scope, pending)) {

@@ -121,6 +121,34 @@ func actionRules() []actionRule {
 	}
 }
 
+// ActionRow is a row of the guard's table, for the documentation.
+type ActionRow struct {
+	Action Action
+	// Class is "policy", "record" or "forbidden": what it takes where there is no news.
+	Class  string
+	Policy string           // the permission that allows it in degraded mode
+	Needs  []snapshot.Scope // without which, or after whose end, it is refused
+	Bound  string           // of the policy, that ends it
+	Risk   bool             // refused where revocations are not known
+	Why    string
+}
+
+// ActionRows returns the guard's table.
+func ActionRows() []ActionRow {
+	var out []ActionRow
+	for _, r := range actionRules() {
+		out = append(out, ActionRow{r.action, string(r.class), string(r.policy), slices.Clone(r.needs), string(r.bound), r.risk, r.why})
+	}
+	return out
+}
+
+// ScopeAction returns the action that a consumer of scope takes part in: once that is
+// refused, the agent gives the scope no more. Blank: it is given until it expires.
+func ScopeAction(scope snapshot.Scope) Action {
+	action, _ := partOf(scope)
+	return action
+}
+
 func ruleOf(action Action) (actionRule, bool) {
 	rules := actionRules()
 	if i := slices.IndexFunc(rules, func(r actionRule) bool { return r.action == action }); i >= 0 {
@@ -226,6 +254,9 @@ type facts struct {
 	// held is what may be used, by scope; lists are the scopes that it should hold.
 	held  map[snapshot.Scope]standing
 	lists map[snapshot.Scope]bool
+	// spent is a node_bootstrap whose place a node_runtime took: it says nothing of what
+	// the node is, and can be read until it ends. Nil: there is none.
+	spent *standing
 
 	// policy rules in degraded mode. If a snapshot narrowed it, until is that snapshot's
 	// end, from when on nothing but the base is left; else it is zero.
@@ -359,4 +390,48 @@ func (f facts) permit(action Action, now time.Time) error {
 		return refuse(revocationsUnknown)
 	}
 	return nil
+}
+
+// partOf says which action a consumer of a scope takes part in: once that is refused,
+// the scope is not given any more. Scopes without a row are given until they expire.
+func partOf(scope snapshot.Scope) (Action, bool) {
+	switch scope {
+	case snapshot.ScopeServiceAssignment:
+		return ContinueServices, true
+	case snapshot.ScopeRoutePolicy:
+		return PreserveRoutes, true
+	case snapshot.ScopeQoSPolicy:
+		return PreserveSessions, true
+	case snapshot.ScopePeerDirectory:
+		return ReconnectPeers, true
+	case snapshot.ScopeStorageDirectory:
+		return UseStorageEndpoints, true
+	}
+	return "", false
+}
+
+// useScope is the action of a refusal of a scope that no action of the table stands
+// for.
+const useScope Action = "use_scope"
+
+// gives decides whether what is held of scope is given to those who act on it; nil
+// gives it. It is pure. A refusal is a [*RefusedError].
+func (f facts) gives(scope snapshot.Scope, now time.Time) error {
+	action, ok := partOf(scope)
+	if !ok {
+		action = useScope
+	}
+	s, held := f.held[scope]
+	if scope == snapshot.ScopeNodeBootstrap && f.spent != nil {
+		s, held = *f.spent, true
+	}
+	switch {
+	case !held:
+		return &RefusedError{Action: action, State: snapshot.Expired, Partition: f.partition(now), Reason: string(scopeMissing), Bound: string(scope)}
+	case !now.Before(s.expires):
+		return &RefusedError{Action: action, State: snapshot.Expired, Partition: f.partition(now), Reason: string(scopeExpired), Bound: string(scope), Ended: s.expires}
+	case !ok:
+		return nil
+	}
+	return f.permit(action, now)
 }

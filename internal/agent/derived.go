@@ -146,9 +146,9 @@ func (a *Agent) state() stateFile {
 }
 
 // derive brings the files that others read up to what is in use: the contents, and the
-// state. What is not in use, or ended, has no content there. A failure is logged and
-// mended a little later. A content is there without what is revoked. The caller holds
-// a.activation.
+// state. What is not in use, ended, or is over by the guard has no content there. A
+// failure is logged and mended a little later. A content is there without what is
+// revoked. The caller holds a.activation.
 func (a *Agent) derive(ctx context.Context) {
 	var written []snapshot.Scope
 	defer func() { a.changed(written...) }()
@@ -156,10 +156,11 @@ func (a *Agent) derive(ctx context.Context) {
 		a.log.LogAttrs(ctx, slog.LevelWarn, "a file for others to read is not up to date yet", slog.String("file", a.store.path(name)), slog.Any("err", err))
 	}
 	b, now := a.beliefs.Load(), a.now()
+	f := a.factsOf(b)
 	for _, scope := range scopes {
 		h, name := b.held[scope], currentName(scope)
 		there, known := a.derived[scope]
-		if h == nil || !now.Before(h.v.Header().ExpiresAt) {
+		if f.gives(scope, now) != nil {
 			if known && there == nil {
 				continue
 			}

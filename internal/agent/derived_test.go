@@ -207,7 +207,7 @@ func hookNode(t *testing.T, n *node, dir, script string, timeout time.Duration) 
 		DataDir: dir, FS: durable.OS(), Now: n.f.clock, Log: quiet(), Dial: n.f.dial, OnChange: []string{"/bin/sh", "-c", script, "hook"}, OnChangeTimeout: timeout,
 	})
 	n.f.must(err)
-	a.socket = ""
+	a.socket, a.configSocket = "", ""
 	return a
 }
 

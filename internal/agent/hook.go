@@ -107,15 +107,14 @@ func (a *Agent) runHooks(ctx context.Context) error {
 // runHook runs the program for what is in use of scope now. Its exit status is the
 // verdict of a trial.
 func (a *Agent) runHook(ctx context.Context, scope snapshot.Scope) {
-	b := a.beliefs.Load()
-	h := b.held[scope]
+	v, refused := a.use(scope)
 	content, version := "", uint64(0)
 	env := []string{"FEALTY_SCOPE=" + string(scope), "FEALTY_CLUSTER=" + a.me.Cluster, "FEALTY_MEMBER=" + a.me.ID.String()}
-	if h == nil {
+	if refused != nil {
 		env = append(env, "FEALTY_EVENT=dropped", "FEALTY_FILE=")
 	} else {
-		header := h.v.Header()
-		content, version = snapshot.DigestOf([]byte(b.effective(h, a.me.ID).ContentJSON())).String(), header.ConfigVersion
+		header := v.Header()
+		content, version = snapshot.DigestOf([]byte(v.ContentJSON())).String(), header.ConfigVersion
 		env = append(env, "FEALTY_EVENT=changed", "FEALTY_FILE="+a.store.path(currentName(scope)), "FEALTY_CONTENT_HASH="+content,
 			"FEALTY_CONFIG_VERSION="+strconv.FormatUint(version, 10), "FEALTY_AUTHORITY_EPOCH="+strconv.FormatUint(header.AuthorityEpoch, 10))
 	}
@@ -138,7 +137,7 @@ func (a *Agent) runHook(ctx context.Context, scope snapshot.Scope) {
 		content = hookFailed // whatever it did with it: what comes next, also what was before, is news
 	}
 	a.hooks.applied(scope, content)
-	if h == nil {
+	if refused != nil {
 		return
 	}
 	detail := ""

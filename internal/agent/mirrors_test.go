@@ -94,7 +94,7 @@ func (n *node) withMirrors(mirrors ...*replica) *Agent {
 	}
 	a, err := Open(context.Background(), cfg)
 	n.f.must(err)
-	a.socket = ""
+	a.socket, a.configSocket = "", ""
 	return a
 }
 

@@ -217,6 +217,7 @@ func (a *Agent) watchDegraded(ctx context.Context) error {
 		case <-changed:
 		case <-t.C:
 			a.beliefs.changed.ring()
+			poke(a.trialKick) // the files that others read, too
 		}
 		t.Stop()
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,13 @@ type Config struct {
 	// Socket is where the local API is served. Blank means SocketName in DataDir. A
 	// unix socket's path is short: see mesh.CheckSocketPath.
 	Socket string
+	// ConfigSocket is where config is served to local services. Blank means
+	// ConfigSocketName in DataDir, whose folder only the agent's own user and root can
+	// enter.
+	ConfigSocket string
+	// Consumers are the users and groups that may use it beside the agent's own user and
+	// root; at most 64. Nil: nobody.
+	Consumers []Consumer
 	// Metrics serves metrics and probes over plain HTTP. Nil: they are not served.
 	// Run closes it.
 	Metrics net.Listener
@@ -71,6 +79,8 @@ type Agent struct {
 	me              self // as it was opened; what an enrolment or another root changes is in enrolled
 	release         string
 	socket          string // blank: not served
+	configSocket    string // likewise
+	consumers       consumers
 	metricsListener net.Listener
 	store           *localStore
 	clock           *clock
@@ -143,6 +153,9 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 	if n := len(cfg.Mirrors); n > MaxMirrors {
 		return nil, explain.New(explain.BadValue, "name", "snapshot_source", "value", fmt.Sprintf("%d mirrors", n), "problem", "a node asks no more than 16", "want", "fewer of them")
 	}
+	if n := len(cfg.Consumers); n > maxConsumers {
+		return nil, explain.New(explain.BadValue, "name", "the consumers of config", "value", strconv.Itoa(n)+" of them", "want", "at most "+strconv.Itoa(maxConsumers))
+	}
 	// First of all: a flag that was forgotten is told whatever else there is.
 	var operator *credential.Files
 	reloads := newReloadFailures()
@@ -202,6 +215,7 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 		receipts: make(map[snapshot.Scope]receipt), derived: make(map[snapshot.Scope]*snapshot.Digest), trialSince: make(map[snapshot.Scope]time.Time),
 	}
 	a.status.now, a.resyncs.now = clock.now, clock.now
+	a.configSocket, a.consumers = configSocketOf(cfg), cfg.Consumers
 	if a.socket == "" {
 		a.socket = filepath.Join(cfg.DataDir, SocketName)
 	}
@@ -333,6 +347,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	if err := a.serve(ctx, g); err != nil {
+		cancel()
+		return errors.Join(err, g.Wait())
+	}
+	if err := a.serveConfig(ctx, g); err != nil {
 		cancel()
 		return errors.Join(err, g.Wait())
 	}

@@ -832,7 +832,7 @@ func (n *node) open() (*Agent, error) { return n.openOn(n.disk.FS()) }
 func (n *node) openOn(files durable.FS) (*Agent, error) {
 	a, err := Open(context.Background(), Config{DataDir: n.dir, FS: files, Now: n.f.clock, Log: quiet(), Dial: n.f.dial, Release: "v0.1.0"})
 	if a != nil {
-		a.socket = "" // tests that want one say so
+		a.socket, a.configSocket = "", "" // tests that want one say so
 	}
 	return a, err
 }

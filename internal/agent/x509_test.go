@@ -189,7 +189,7 @@ func newOperatorNode(f *fleet) *operatorNode {
 func (n *operatorNode) open() (*Agent, error) {
 	a, err := Open(n.f.tb.Context(), Config{DataDir: n.dir, FS: n.disk.FS(), Now: n.f.clock, Log: quiet(), Dial: n.f.dial, TLS: n.paths})
 	if a != nil {
-		a.socket = ""
+		a.socket, a.configSocket = "", ""
 	}
 	return a, err
 }

@@ -57,6 +57,9 @@ type Options struct {
 	// Registerer takes the counter fealty_authz_denied_total. Nil: it is counted,
 	// and shown nowhere. Several authorizers may share one.
 	Registerer prometheus.Registerer
+	// Consumer reports whether the settings name a local process as a consumer. Nil:
+	// there are none.
+	Consumer func(identity.Local) bool
 	// Now is the clock that limits logging. Nil: time.Now.
 	Now func() time.Time
 }
@@ -123,7 +126,7 @@ func New(table *Table, opts Options) (*Authorizer, error) {
 func (a *Authorizer) Table() *Table { return a.table }
 
 func (a *Authorizer) self() Self {
-	return Self{Cluster: a.opts.ClusterID(), UID: a.uid}
+	return Self{Cluster: a.opts.ClusterID(), UID: a.uid, Consumer: a.opts.Consumer}
 }
 
 // Unary returns the interceptor of unary calls.

@@ -84,7 +84,7 @@ func TestEveryCellOfTheTable(t *testing.T) {
 				}
 				for _, asserted := range names {
 					cells++
-					want := expected(rule, Self{cluster, ownUID}, kind, s, asserted)
+					want := expected(rule, Self{Cluster: cluster, UID: ownUID}, kind, s, asserted)
 					s.peer.Addr = "192.0.2.7:4711"
 					got := h.call(m, s.peer, request(t, m, rule, asserted))
 					cell := fmt.Sprintf("%s by %s, %s, asserting %q", rule.Method, kind, s.name, asserted)
@@ -103,7 +103,7 @@ func TestEveryCellOfTheTable(t *testing.T) {
 					}
 					counted[series{rule.Method, want}]++
 					said := asserted // a stream's first message is not read for a caller without access
-					if rule.Bind == "" || m.IsStreamingClient() && want != NotItsName {
+					if rule.Bind == "" || (m.IsStreamingClient() || m.IsStreamingServer()) && want != NotItsName {
 						said = ""
 					}
 					checkLog(t, cell, got.logged, rule.Method, want, s.peer, said)

@@ -54,6 +54,9 @@ type Self struct {
 	Cluster string
 	// UID is the user that it runs as.
 	UID uint32
+	// Consumer reports whether the settings name a local process as a consumer. Nil:
+	// there are none.
+	Consumer func(identity.Local) bool
 }
 
 // Decide answers a call under rule by peer, whose request holds asserted in the
@@ -62,7 +65,8 @@ type Self struct {
 //
 //  1. an open method passes;
 //  2. on the local socket, a method that is local passes for the server's own
-//     user and for root; without a certificate nothing else does;
+//     user and for root, and one for consumers also for whom the settings name;
+//     without a certificate nothing else does;
 //  3. without a verified certificate: [Unauthenticated];
 //  4. a certificate that identifies nobody: [Unidentified];
 //  5. an identity of another cluster: [OtherCluster];
@@ -101,7 +105,10 @@ func decideCaller(rule Rule, self Self, peer identity.Peer) Decision {
 
 // admitsLocally reports whether the kernel's word for the peer's user is enough.
 func admitsLocally(rule Rule, self Self, peer identity.Peer) bool {
-	return rule.Local && peer.Local != nil && (peer.Local.UID == self.UID || peer.Local.UID == 0)
+	if !rule.Local || peer.Local == nil {
+		return false
+	}
+	return peer.Local.UID == self.UID || peer.Local.UID == 0 || rule.Consumers && self.Consumer != nil && self.Consumer(*peer.Local)
 }
 
 // bound reports whether a caller that decideCaller allowed must name itself in

@@ -92,7 +92,7 @@ func TestDecideExhaustively(t *testing.T) {
 			for _, open := range []bool{false, true} {
 				for _, local := range []bool{false, true} {
 					rule := Rule{Method: "/test.Service/M", Kinds: kinds, Bind: bind, Open: open, Local: local}
-					for _, self := range []Self{{cluster, ownUID}, {"", ownUID}, {"other.example", ownUID}} {
+					for _, self := range []Self{{Cluster: cluster, UID: ownUID}, {UID: ownUID}, {Cluster: "other.example", UID: ownUID}} {
 						for _, kind := range identity.Kinds() {
 							for _, s := range situations(t, kind) {
 								for _, asserted := range []string{"node-c", "node-d", "", "node-c ", "Node-C", string(kind) + "/node-c"} {
@@ -159,4 +159,28 @@ func ExampleDecide() {
 	// spiffe://prod.example/shard/eu-1 true ""
 	// spiffe://prod.example/shard/eu-2 false "name"
 	// spiffe://prod.example/admin/eu-1 false "kind"
+}
+
+// A local method for consumers is served to those that the settings name, and no
+// other method is.
+func TestDecideConsumers(t *testing.T) {
+	self := Self{Cluster: "prod.example", UID: 1, Consumer: func(l identity.Local) bool { return l.UID == 1000 }}
+	named, other := identity.Peer{Local: &identity.Local{UID: 1000}}, identity.Peer{Local: &identity.Local{UID: 1001}}
+	for _, tc := range []struct {
+		name string
+		rule Rule
+		self Self
+		peer identity.Peer
+		want Reason
+	}{
+		{"named", Rule{Local: true, Consumers: true}, self, named, ""},
+		{"not named", Rule{Local: true, Consumers: true}, self, other, OtherUser},
+		{"a method that is not for consumers", Rule{Local: true}, self, named, OtherUser},
+		{"nobody is named", Rule{Local: true, Consumers: true}, Self{UID: 1}, named, OtherUser},
+		{"over the network", Rule{Local: true, Consumers: true}, self, identity.Peer{}, Unauthenticated},
+	} {
+		if d := Decide(tc.rule, tc.self, tc.peer, ""); d.Reason != tc.want || d.Allowed != (tc.want == "") {
+			t.Errorf("%s: %+v, want %q", tc.name, d, tc.want)
+		}
+	}
 }

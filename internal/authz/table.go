@@ -30,6 +30,8 @@ type Rule struct {
 	Open bool
 	// Local admits the process's own user and root, on the local socket.
 	Local bool
+	// Consumers admits, of a local method, also whom the settings name.
+	Consumers bool
 	// Why is one sentence for people.
 	Why string
 
@@ -159,7 +161,7 @@ func readRule(m protoreflect.MethodDescriptor) (Rule, []string) {
 	if !ok {
 		return rule, []string{"it has no authorization option"}
 	}
-	rule.Bind, rule.Open, rule.Local, rule.Why = option.GetBind(), option.GetOpen(), option.GetLocal(), option.GetWhy()
+	rule.Bind, rule.Open, rule.Local, rule.Consumers, rule.Why = option.GetBind(), option.GetOpen(), option.GetLocal(), option.GetConsumers(), option.GetWhy()
 	for _, k := range option.GetKinds() {
 		rule.Kinds = append(rule.Kinds, identity.Kind(k))
 	}
@@ -211,6 +213,12 @@ func ruleChecks() []ruleCheck {
 		{"open-alone", func(r Rule, _ protoreflect.MessageDescriptor) string {
 			if r.Open && (len(r.Kinds) > 0 || r.Bind != "" || r.Local) {
 				return "it is open to everybody, so kinds, bind and local would have no effect"
+			}
+			return ""
+		}},
+		{"consumers-are-local", func(r Rule, _ protoreflect.MessageDescriptor) string {
+			if r.Consumers && !r.Local {
+				return "its consumers are local, and it is not"
 			}
 			return ""
 		}},

@@ -122,11 +122,12 @@ func TestTableOfTheAPI(t *testing.T) {
 func TestEveryRuleCheckRefuses(t *testing.T) {
 	why := "because"
 	cases := map[string][]*fealtyv1.Authorization{
-		"admits-somebody":  {{Why: why}, {Why: why, Kinds: []string{}}},
-		"known-kinds":      {{Why: why, Kinds: []string{"root"}}, {Why: why, Kinds: []string{"admin", ""}}, {Why: why, Kinds: []string{"Admin"}}, {Why: why, Kinds: []string{"*"}}},
-		"kinds-once":       {{Why: why, Kinds: []string{"admin", "data", "admin"}}},
-		"open-alone":       {{Why: why, Open: true, Kinds: []string{"admin"}}, {Why: why, Open: true, Bind: "name"}, {Why: why, Open: true, Local: true}},
-		"bind-needs-kinds": {{Why: why, Local: true, Bind: "name"}},
+		"admits-somebody":     {{Why: why}, {Why: why, Kinds: []string{}}},
+		"known-kinds":         {{Why: why, Kinds: []string{"root"}}, {Why: why, Kinds: []string{"admin", ""}}, {Why: why, Kinds: []string{"Admin"}}, {Why: why, Kinds: []string{"*"}}},
+		"kinds-once":          {{Why: why, Kinds: []string{"admin", "data", "admin"}}},
+		"open-alone":          {{Why: why, Open: true, Kinds: []string{"admin"}}, {Why: why, Open: true, Bind: "name"}, {Why: why, Open: true, Local: true}},
+		"consumers-are-local": {{Why: why, Consumers: true, Kinds: []string{"admin"}}},
+		"bind-needs-kinds":    {{Why: why, Local: true, Bind: "name"}},
 		"bind-is-a-string": {
 			{Why: why, Kinds: []string{"data"}, Bind: "nobody"}, {Why: why, Kinds: []string{"data"}, Bind: "raw"}, {Why: why, Kinds: []string{"data"}, Bind: "names"},
 			{Why: why, Kinds: []string{"data"}, Bind: "nested"}, {Why: why, Kinds: []string{"data"}, Bind: "number"}, {Why: why, Kinds: []string{"data"}, Bind: "nested.name"},

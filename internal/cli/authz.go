@@ -33,8 +33,8 @@ func (c *CLI) authzCommand() *cobra.Command {
 				if kind != "" && !r.Open && !strings.Contains(" "+strings.Join(callers, " ")+" ", " "+kind+" ") {
 					continue
 				}
-				t.add(txt(method(r)), txt(callersText(r)), txt(dash(r.Bind)), txt(map[bool]string{true: "yes", false: "-"}[r.Local]), txt(r.Why))
-				items = append(items, object{{"method", r.Method}, {"kinds", texts(callers)}, {"open", r.Open}, {"local", r.Local}, {"bind", r.Bind}, {"why", r.Why}})
+				t.add(txt(method(r)), txt(callersText(r)), txt(dash(r.Bind)), txt(socketText(r)), txt(r.Why))
+				items = append(items, object{{"method", r.Method}, {"kinds", texts(callers)}, {"open", r.Open}, {"local", r.Local}, {"consumers", r.Consumers}, {"bind", r.Bind}, {"why", r.Why}})
 			}
 			return c.print(result{object{{"rules", items}}, func(p *page) error { return p.table(t) }})
 		},
@@ -64,6 +64,17 @@ func kindNames(r authz.Rule) []string {
 		out[i] = string(k)
 	}
 	return out
+}
+
+// socketText says whether it is served on the local socket.
+func socketText(r authz.Rule) string {
+	switch {
+	case r.Consumers:
+		return "yes, and to consumers"
+	case r.Local:
+		return "yes"
+	}
+	return "-"
 }
 
 // callersText says who may call, over the network.

@@ -32,8 +32,10 @@ func Reference() (map[string][]byte, error) {
 		"authorization.md": []byte(authorization),
 		"exit-codes.md":    []byte(exitCodesPage()),
 		"checks.md":        []byte(checksPage()),
-		"manifest.md":      []byte(manifestPage()),
-		"config.md":        []byte(desiredPage()),
+
+		"degraded-actions.md": []byte(degradedPage()),
+		"manifest.md":         []byte(manifestPage()),
+		"config.md":           []byte(desiredPage()),
 	}
 	return out, nil
 }
@@ -196,7 +198,7 @@ served on the local socket too, to the process's own user and root. ` + "`fealty
 		if r.Bind != "" {
 			bind = code(r.Bind)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", code(method(r)), callersText(r), bind, map[bool]string{true: "yes", false: "-"}[r.Local], r.Why)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", code(method(r)), callersText(r), bind, socketText(r), r.Why)
 	}
 	return b.String(), nil
 }

@@ -179,6 +179,19 @@ it was away.`,
 	})
 }
 
+// consumersOf reads who may use the socket for local services.
+func consumersOf(cfg *config) ([]agent.Consumer, error) {
+	var out []agent.Consumer
+	for _, text := range cfg.list("consumers") {
+		c, err := agent.ParseConsumer(text)
+		if err != nil {
+			return nil, explain.Wrap(err, explain.BadValue, "name", "consumers", "value", text, "problem", err.Error())
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
 // runAgent runs the agent in dir, for fealty agent and for join --run.
 func (c *CLI) runAgent(ctx context.Context, dir string, cfg *config) error {
 	mirrors, open, err := c.mirrors(cfg)
@@ -192,8 +205,12 @@ func (c *CLI) runAgent(ctx context.Context, dir string, cfg *config) error {
 	if metrics != nil {
 		defer metrics.Close()
 	}
+	consumers, err := consumersOf(cfg)
+	if err != nil {
+		return err
+	}
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir: dir, Mirrors: mirrors, OpenMirror: open, Metrics: metrics, TLS: tlsPaths(cfg), OnChange: strings.Fields(cfg.text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
+		DataDir: dir, ConfigSocket: cfg.path("config_socket"), Consumers: consumers, Mirrors: mirrors, OpenMirror: open, Metrics: metrics, TLS: tlsPaths(cfg), OnChange: strings.Fields(cfg.text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
 	})
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
@@ -46,6 +47,7 @@ const (
 	pathForm      form = "path"
 	addressForm   form = "host:port"
 	addressesForm form = "list of host:port"
+	consumersForm form = "list of USER[:SCOPE+SCOPE]"
 	durationForm  form = "duration"
 	choiceForm    form = "choice"
 	storeForm     form = "store"
@@ -78,7 +80,9 @@ func (s *setting) env() string  { return "FEALTY_" + strings.ToUpper(s.key) }
 
 func (s *setting) hasFlag() bool { return !s.envOnly && !s.flagless }
 func (s *setting) inFile() bool  { return !s.envOnly && !s.fileless }
-func (s *setting) list() bool    { return s.form == addressesForm || s.form == mirrorsForm }
+func (s *setting) list() bool {
+	return s.form == addressesForm || s.form == mirrorsForm || s.form == consumersForm
+}
 
 func (s *setting) of(groups []group) bool {
 	return slices.ContainsFunc(s.groups, func(g group) bool { return slices.Contains(groups, g) })
@@ -155,6 +159,13 @@ func settings() []*setting {
 			help: "the CA certificates that the HTTPS servers of mirrors lead to, in PEM",
 			zero: "those of the system",
 			more: "It is read once, when the agent starts."},
+		{key: "config_socket", groups: []group{running}, form: pathForm,
+			help: "serve config to the services of this machine on this socket",
+			zero: "config.sock in the data directory, which only the agent's own user and root can enter"},
+		{key: "consumers", groups: []group{running}, form: consumersForm,
+			help: "local users and groups that may read config there, such as app or @web:route_policy+peer_directory",
+			zero: "only the agent's own user and root may",
+			more: "The kernel says whose process it is: its user, or its primary group. With scopes it sees these alone. The socket has to be in a folder that consumers can enter."},
 
 		{key: "data", groups: []group{ofDev}, form: pathForm, fileless: true,
 			help: "keep the cluster in this folder, and find it again there",
@@ -251,7 +262,7 @@ func (v *flagValue) String() string {
 
 func (v *flagValue) Type() string {
 	return map[form]string{
-		textForm: "text", pathForm: "path", addressForm: "host:port", addressesForm: "addresses", durationForm: "duration",
+		textForm: "text", pathForm: "path", addressForm: "host:port", addressesForm: "addresses", consumersForm: "consumers", durationForm: "duration",
 		choiceForm: "word", storeForm: "address", hexForm: "hex", secretForm: "text", mirrorsForm: "place",
 	}[v.setting.form]
 }
@@ -286,6 +297,8 @@ func (s *setting) want() string {
 		return "host:port, such as 10.0.0.1:7443"
 	case addressesForm:
 		return "host:port, several of them separated by commas"
+	case consumersForm:
+		return "USER or @GROUP, with :SCOPE+SCOPE to name what it may see; several of them separated by commas"
 	case storeForm:
 		return "sqlite:PATH or postgres://USER@HOST:PORT/DATABASE"
 	case hexForm:
@@ -341,6 +354,12 @@ func (s *setting) check(text string) string {
 		for _, place := range strings.Split(text, ",") {
 			if problem := checkMirror(strings.TrimSpace(place)); problem != "" {
 				return problem
+			}
+		}
+	case consumersForm:
+		for _, item := range strings.Split(text, ",") {
+			if _, err := agent.ParseConsumer(strings.TrimSpace(item)); err != nil {
+				return err.Error()
 			}
 		}
 	case storeForm:

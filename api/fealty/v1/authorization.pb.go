@@ -40,7 +40,10 @@ type Authorization struct {
 	// process's own user or as root.
 	Local bool `protobuf:"varint,4,opt,name=local,proto3" json:"local,omitempty"`
 	// Why these callers: one sentence, printed by `fealty authz`.
-	Why           string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
+	Why string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
+	// Of a local method: also served to the local users and groups that the settings
+	// of the process name as consumers.
+	Consumers     bool `protobuf:"varint,6,opt,name=consumers,proto3" json:"consumers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -110,6 +113,13 @@ func (x *Authorization) GetWhy() string {
 	return ""
 }
 
+func (x *Authorization) GetConsumers() bool {
+	if x != nil {
+		return x.Consumers
+	}
+	return false
+}
+
 var file_fealty_v1_authorization_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
@@ -131,13 +141,14 @@ var File_fealty_v1_authorization_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_authorization_proto_rawDesc = "" +
 	"\n" +
-	"\x1dfealty/v1/authorization.proto\x12\tfealty.v1\x1a google/protobuf/descriptor.proto\"u\n" +
+	"\x1dfealty/v1/authorization.proto\x12\tfealty.v1\x1a google/protobuf/descriptor.proto\"\x93\x01\n" +
 	"\rAuthorization\x12\x14\n" +
 	"\x05kinds\x18\x01 \x03(\tR\x05kinds\x12\x12\n" +
 	"\x04bind\x18\x02 \x01(\tR\x04bind\x12\x12\n" +
 	"\x04open\x18\x03 \x01(\bR\x04open\x12\x14\n" +
 	"\x05local\x18\x04 \x01(\bR\x05local\x12\x10\n" +
-	"\x03why\x18\x05 \x01(\tR\x03why:`\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x12\x1c\n" +
+	"\tconsumers\x18\x06 \x01(\bR\tconsumers:`\n" +
 	"\rauthorization\x12\x1e.google.protobuf.MethodOptions\x18\x8d\x8c\x03 \x01(\v2\x18.fealty.v1.AuthorizationR\rauthorizationB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
 var (

@@ -1,0 +1,257 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// ConfigSocketName is the file of the socket for local services, unless it is put
+// elsewhere.
+const ConfigSocketName = "config.sock"
+
+// maxLocalStreams bounds the calls on one connection of a local service.
+const maxLocalStreams = 32
+
+// ConfigServices are the services of the socket for local services, by their full
+// names.
+func ConfigServices() []string {
+	return []string{fealtyv1.LocalConfigService_ServiceDesc.ServiceName}
+}
+
+// serveConfig starts the socket for local services in g.
+func (a *Agent) serveConfig(ctx context.Context, g *errgroup.Group) error {
+	if a.configSocket == "" {
+		return nil
+	}
+	server, err := a.configServer(ctx)
+	if err != nil {
+		return fmt.Errorf("refusing to serve: %w", err)
+	}
+	l, err := listenUnix(a.configSocket)
+	if err != nil {
+		return err
+	}
+	if len(a.consumers) > 0 {
+		// Who may connect is for the kernel's word on the process to say; the file has to
+		// let it.
+		if err := os.Chmod(a.configSocket, 0o666); err != nil {
+			l.Close()
+			return fmt.Errorf("open %s to consumers: %w", a.configSocket, err)
+		}
+	}
+	g.Go(func() error {
+		if err := server.Serve(l); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("serve on %s: %w", a.configSocket, err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		stop(server)
+		return nil
+	})
+	return nil
+}
+
+// configServer serves config to the agent's own user, to root and to consumers. Its
+// streams end with ctx.
+func (a *Agent) configServer(ctx context.Context) (*grpc.Server, error) {
+	services, err := authz.Services(ConfigServices()...)
+	if err != nil {
+		return nil, err
+	}
+	table, err := authz.NewTable(services...)
+	if err != nil {
+		return nil, err
+	}
+	gate, err := authz.New(table, authz.Options{
+		Logger: a.log, Registerer: a.metrics.registry, ClusterID: func() string { return a.me.Cluster }, Consumer: a.consumers.has,
+	})
+	if err != nil {
+		return nil, err
+	}
+	guard, err := mesh.NewGuard(mesh.GuardConfig{
+		Source: a.source, Local: func(p identity.Local) bool { return mesh.OwnUser(p) || a.consumers.has(p) }, Now: a.now,
+	})
+	if err != nil {
+		return nil, err
+	}
+	server := grpc.NewServer(
+		grpc.Creds(guard.Credentials()),
+		grpc.ChainUnaryInterceptor(a.wordUnary, guard.Unary, gate.Unary()),
+		grpc.ChainStreamInterceptor(guard.Stream, gate.Stream()),
+		grpc.UnknownServiceHandler(gate.UnknownService),
+		grpc.MaxRecvMsgSize(64<<10),
+		grpc.MaxSendMsgSize(snapshot.MaxContent+64<<10),
+		grpc.MaxConcurrentStreams(maxLocalStreams),
+	)
+	fealtyv1.RegisterLocalConfigServiceServer(server, configServer{a: a, ctx: ctx})
+	return server, table.CheckServer(server)
+}
+
+// configServer serves LocalConfigService.
+type configServer struct {
+	fealtyv1.UnimplementedLocalConfigServiceServer
+	a   *Agent
+	ctx context.Context // of the agent's life
+}
+
+// may refuses a caller who may not see scope, and what is no scope.
+func (s configServer) may(ctx context.Context, scope, method string) error {
+	if !known(snapshot.Scope(scope)) {
+		return explain.New(explain.RequestField, "field", "scope", "problem", fmt.Sprintf("%.40q is no scope", scope))
+	}
+	p := identity.FromContext(ctx).Local
+	if p == nil || !s.a.consumers.sees(*p, ownUser(), snapshot.Scope(scope)) {
+		who := "nobody known"
+		if p != nil {
+			who = fmt.Sprintf("local user %d", p.UID)
+		}
+		return explain.New(explain.Denied, "method", method, "identity", who, "reason", "the settings of the agent do not name it as a consumer of scope "+scope)
+	}
+	return nil
+}
+
+// use returns what may be used now of scope, without what is revoked. The error is a
+// [*RefusedError].
+func (a *Agent) use(scope snapshot.Scope) (*snapshot.Verified, error) {
+	b := a.beliefs.Load()
+	if err := a.factsOf(b).gives(scope, a.now()); err != nil {
+		return nil, err
+	}
+	return b.effective(b.held[scope], a.me.ID), nil
+}
+
+// given returns what may be used of scope, as local services get it.
+func (a *Agent) given(scope snapshot.Scope) (*fealtyv1.ScopeContent, error) {
+	v, err := a.use(scope)
+	if err != nil {
+		return nil, err
+	}
+	header := v.Header()
+	record, _ := v.Record()
+	trial, on := a.beliefs.Load().onTrial(scope)
+	return &fealtyv1.ScopeContent{
+		Scope: string(scope), AuthorityEpoch: header.AuthorityEpoch, ConfigVersion: header.ConfigVersion, Generation: record.Generation,
+		Content: []byte(v.ContentJSON()), ContentHash: header.ContentHash[:], Freshness: string(v.Freshness(a.now(), staleFor)), ExpiresAt: timestamppb.New(header.ExpiresAt),
+		OnTrial: on && trial.Header == v.HeaderDigest().String(),
+	}, nil
+}
+
+// GetScope returns what is in use of a scope.
+func (s configServer) GetScope(ctx context.Context, req *fealtyv1.GetScopeRequest) (*fealtyv1.GetScopeResponse, error) {
+	if err := s.may(ctx, req.GetScope(), fealtyv1.LocalConfigService_GetScope_FullMethodName); err != nil {
+		return nil, err
+	}
+	content, err := s.a.given(snapshot.Scope(req.GetScope()))
+	if err != nil {
+		return nil, worded(err)
+	}
+	return &fealtyv1.GetScopeResponse{Content: content}, nil
+}
+
+// worded returns the error with a code in err.
+func worded(err error) error {
+	if e, ok := errors.AsType[*explain.Error](err); ok {
+		return e
+	}
+	return err
+}
+
+// WatchScope sends what is in use of a scope, each time when that changes.
+func (s configServer) WatchScope(req *fealtyv1.WatchScopeRequest, stream grpc.ServerStreamingServer[fealtyv1.WatchScopeResponse]) error {
+	ctx, a := stream.Context(), s.a
+	if err := s.may(ctx, req.GetScope(), fealtyv1.LocalConfigService_WatchScope_FullMethodName); err != nil {
+		return err
+	}
+	var last *fealtyv1.WatchScopeResponse
+	for {
+		changed := a.beliefs.changed.wait()
+		// The newest, whatever came between: who reads slowly misses that alone.
+		if next := a.newsOf(snapshot.Scope(req.GetScope())); !sameNews(last, next) {
+			if err := stream.Send(next); err != nil {
+				return err
+			}
+			last = next
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.ctx.Done():
+			return errStopping()
+		case <-changed:
+		}
+	}
+}
+
+// newsOf is what a watcher of scope is told now.
+func (a *Agent) newsOf(scope snapshot.Scope) *fealtyv1.WatchScopeResponse {
+	content, err := a.given(scope)
+	if err == nil {
+		return &fealtyv1.WatchScopeResponse{News: &fealtyv1.WatchScopeResponse_Content{Content: content}}
+	}
+	over := new(fealtyv1.ScopeOver)
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		over.Reason, over.Bound = refused.Reason, refused.Bound
+	}
+	return &fealtyv1.WatchScopeResponse{News: &fealtyv1.WatchScopeResponse_Over{Over: over}}
+}
+
+// sameNews reports whether b tells a watcher nothing after a. A newer record over
+// what is in use is no news.
+func sameNews(a, b *fealtyv1.WatchScopeResponse) bool {
+	x, y := a.GetContent(), b.GetContent()
+	if x == nil || y == nil {
+		return a != nil && proto.Equal(a, b)
+	}
+	return x.GetConfigVersion() == y.GetConfigVersion() && x.GetAuthorityEpoch() == y.GetAuthorityEpoch() &&
+		x.GetFreshness() == y.GetFreshness() && bytes.Equal(x.GetContent(), y.GetContent())
+}
+
+// ReportVerdict takes a verdict on what is on trial. One on anything else is too late.
+func (s configServer) ReportVerdict(ctx context.Context, req *fealtyv1.ReportVerdictRequest) (*fealtyv1.ReportVerdictResponse, error) {
+	if err := s.may(ctx, req.GetScope(), fealtyv1.LocalConfigService_ReportVerdict_FullMethodName); err != nil {
+		return nil, err
+	}
+	reason := clip(strings.ReplaceAll(req.GetReason(), "\n", " "), maxDetailBytes)
+	switch err := s.a.verdict(ctx, snapshot.Scope(req.GetScope()), req.GetConfigVersion(), req.GetWorks(), reason); {
+	case errors.Is(err, errNoTrial):
+		return nil, explain.New(explain.RequestField, "field", "config_version", "problem", "no such version of scope "+req.GetScope()+" is on trial")
+	case err != nil:
+		return nil, err
+	}
+	return &fealtyv1.ReportVerdictResponse{}, nil
+}
+
+// PermitAction asks the guard.
+func (s configServer) PermitAction(_ context.Context, req *fealtyv1.PermitActionRequest) (*fealtyv1.PermitActionResponse, error) {
+	if err := s.a.Permit(Action(req.GetAction())); err != nil {
+		return nil, worded(err)
+	}
+	return &fealtyv1.PermitActionResponse{}, nil
+}
+
+// configSocketOf is where local services are served.
+func configSocketOf(cfg Config) string {
+	if cfg.ConfigSocket != "" {
+		return cfg.ConfigSocket
+	}
+	return filepath.Join(cfg.DataDir, ConfigSocketName)
+}

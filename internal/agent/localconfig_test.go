@@ -1,0 +1,321 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// routed is a node that holds routes, with all that degraded mode can allow.
+func routed(f *fleet) (*node, memberState) {
+	f.tb.Helper()
+	n := newNode(f)
+	m := f.member(n.mustJoin().ID)
+	a := n.mustOpen()
+	defer a.Close()
+	var runtime, routes *fealtyv1.SignedSnapshot
+	f.do(func() {
+		runtime = f.runtime(&m, allAllowed, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
+			c.Companions = []snapshot.Scope{snapshot.ScopeRoutePolicy}
+		})
+		routes = f.companion(&m, snapshot.ScopeRoutePolicy, routesTo("web"))
+	})
+	f.must(n.take(a, runtime))
+	f.must(n.take(a, routes))
+	if refused := a.status.refusals(); len(refused) != 0 {
+		f.tb.Fatalf("refused: %v", refused)
+	}
+	return n, m
+}
+
+func routesTo(service string) *snapshot.RoutePolicy {
+	return &snapshot.RoutePolicy{Routes: []snapshot.Route{{Name: "r", Service: service, Match: "/", To: []string{"db-1"}, TTL: time.Hour}}}
+}
+
+// localConfig runs a with its socket for local services, and returns a client of it.
+func localConfig(t *testing.T, f *fleet, n *node, a *Agent) fealtyv1.LocalConfigServiceClient {
+	t.Helper()
+	a.configSocket = filepath.Join(socketDir(t), ConfigSocketName)
+	n.run(a)
+	eventually(t, "the socket is served", func() bool { return accepts(a.configSocket) })
+	conn, err := mesh.DialLocal(a.configSocket)
+	f.must(err)
+	t.Cleanup(func() { conn.Close() })
+	return fealtyv1.NewLocalConfigServiceClient(conn)
+}
+
+// A local service gets what is in use, with all that it has to know of it, and an
+// error by name for what is not.
+func TestGetScope(t *testing.T) {
+	f := newFleet(t)
+	n, m := routed(f)
+	a := n.mustOpen()
+	client := localConfig(t, f, n, a)
+	get := func(scope snapshot.Scope) (*fealtyv1.ScopeContent, error) {
+		resp, err := client.GetScope(t.Context(), &fealtyv1.GetScopeRequest{Scope: string(scope)})
+		return resp.GetContent(), err
+	}
+	got, err := get(snapshot.ScopeRoutePolicy)
+	f.must(err)
+	v := a.beliefs.Load().held[snapshot.ScopeRoutePolicy].v
+	header := v.Header()
+	if string(got.GetContent()) != v.ContentJSON() || got.GetConfigVersion() != header.ConfigVersion || got.GetAuthorityEpoch() != 1 || got.GetGeneration() == 0 ||
+		got.GetFreshness() != string(snapshot.Fresh) || !got.GetExpiresAt().AsTime().Equal(header.ExpiresAt) || !slices.Equal(got.GetContentHash(), header.ContentHash[:]) {
+		t.Errorf("routes %v", got)
+	}
+	for _, tc := range []struct {
+		scope snapshot.Scope
+		code  explain.Code
+	}{
+		{snapshot.ScopeQoSPolicy, explain.ActionBoundOver}, // it has none
+		{"routes", explain.RequestField},
+		{"", explain.RequestField},
+	} {
+		_, err := get(tc.scope)
+		if e, ok := explain.FromStatus(err); !ok || e.Code != tc.code {
+			t.Errorf("%q: %v, want %s", tc.scope, err, tc.code)
+		}
+	}
+	// What is revoked is not given, though it is signed.
+	revoke := f.content()
+	revoke.Revoked = []snapshot.Revoked{{Kind: snapshot.RevokedService, Name: "web"}}
+	h := f.trustHeader()
+	h.ConfigVersion++
+	f.must(n.take(a, f.signTrust(h, revoke)))
+	if got, err = get(snapshot.ScopeRoutePolicy); err != nil || strings.Contains(string(got.GetContent()), "web") {
+		t.Errorf("a revoked service: %s, %v", got.GetContent(), err)
+	}
+	// A scope that the node_runtime no longer lists is given no more.
+	var runtime *fealtyv1.SignedSnapshot
+	f.do(func() { runtime = f.runtime(&m, allAllowed) })
+	f.must(n.take(a, runtime))
+	if _, err = get(snapshot.ScopeRoutePolicy); !refusedAs(err, explain.ActionBoundOver) {
+		t.Errorf("a scope that was taken away: %v", err)
+	}
+	if _, err := client.PermitAction(t.Context(), &fealtyv1.PermitActionRequest{Action: "become_root"}); !refusedAs(err, explain.ActionNeedsContact) && !a.status.view().connected {
+		t.Errorf("an unknown action: %v", err)
+	}
+}
+
+func refusedAs(err error, code explain.Code) bool {
+	e, ok := explain.FromStatus(err)
+	return ok && e.Code == code
+}
+
+// A watcher gets what is in use, then the newest each time, and hears when it is over.
+func TestWatchScope(t *testing.T) {
+	f := newFleet(t)
+	f.bundleLife = 1000 * time.Hour
+	n, m := routed(f)
+	a := n.mustOpen()
+	f.do(func() { f.down["all"] = true })
+	client := localConfig(t, f, n, a)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	stream, err := client.WatchScope(ctx, &fealtyv1.WatchScopeRequest{Scope: string(snapshot.ScopeRoutePolicy)})
+	f.must(err)
+	next := func() *fealtyv1.WatchScopeResponse {
+		t.Helper()
+		m, err := stream.Recv()
+		f.must(err)
+		return m
+	}
+	if got := next(); !strings.Contains(string(got.GetContent().GetContent()), "web") {
+		t.Fatalf("at first %v", got)
+	}
+	take := func(service string) {
+		t.Helper()
+		var s *fealtyv1.SignedSnapshot
+		f.do(func() { s = f.companion(&m, snapshot.ScopeRoutePolicy, routesTo(service)) })
+		f.must(n.take(a, s))
+	}
+	take("mail")
+	for got := next(); !strings.Contains(string(got.GetContent().GetContent()), "mail"); got = next() {
+	}
+	// Who does not read misses what came between, and gets the newest.
+	for range 50 {
+		take("between")
+	}
+	take("last")
+	seen := 0
+	for got := next(); !strings.Contains(string(got.GetContent().GetContent()), "last"); got = next() {
+		seen++
+	}
+	if seen > 50 {
+		t.Errorf("%d between", seen)
+	}
+	// Time passes without news: the routes are over, and the watcher hears it without
+	// a question.
+	f.shift.Store(int64(2 * time.Hour))
+	a.beliefs.changed.ring()
+	got := next()
+	if got.GetOver().GetReason() != string(boundOver) || got.GetOver().GetBound() != string(routeBound) {
+		t.Errorf("over: %v", got)
+	}
+	if _, err := client.GetScope(t.Context(), &fealtyv1.GetScopeRequest{Scope: string(snapshot.ScopeRoutePolicy)}); !refusedAs(err, explain.ActionBoundOver) {
+		t.Errorf("routes that are over are given: %v", err)
+	}
+	poke(a.trialKick)
+	eventually(t, "the file of the routes is gone", func() bool { return !n.has(currentName(snapshot.ScopeRoutePolicy)) })
+	// Others of the agent's own are not served there.
+	conn, err := mesh.DialLocal(a.configSocket)
+	f.must(err)
+	defer conn.Close()
+	if _, err := fealtyv1.NewNodeServiceClient(conn).GetNode(t.Context(), &fealtyv1.GetNodeRequest{}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("the socket for services tells of the node: %v", err)
+	}
+}
+
+// A consumer that finds new config bad has the one before back; its verdict on what is
+// not on trial is refused.
+func TestReportVerdict(t *testing.T) {
+	f := newFleet(t)
+	n, m := routed(f)
+	a := n.mustOpen()
+	f.do(func() { f.down["all"] = true })
+	client := localConfig(t, f, n, a)
+	get := func() *fealtyv1.ScopeContent {
+		t.Helper()
+		resp, err := client.GetScope(t.Context(), &fealtyv1.GetScopeRequest{Scope: string(snapshot.ScopeRoutePolicy)})
+		f.must(err)
+		return resp.GetContent()
+	}
+	verdict := func(version uint64, works bool) error {
+		_, err := client.ReportVerdict(t.Context(), &fealtyv1.ReportVerdictRequest{Scope: string(snapshot.ScopeRoutePolicy), ConfigVersion: version, Works: works, Reason: "no\nroute"})
+		return err
+	}
+	before := get()
+	if err := verdict(before.GetConfigVersion(), false); !refusedAs(err, explain.RequestField) || before.GetOnTrial() {
+		t.Fatalf("a verdict on what is not on trial: %v", err)
+	}
+	var messages []*fealtyv1.SignedSnapshot
+	f.do(func() {
+		messages = append(messages, f.runtime(&m, allAllowed, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
+			c.Companions = []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeRoutePolicy}
+		}), f.companion(&m, snapshot.ScopeDegradedModePolicy, &snapshot.DegradedModePolicy{Trials: []snapshot.Trial{{Scope: snapshot.ScopeRoutePolicy, Duration: time.Minute}}}),
+			f.companion(&m, snapshot.ScopeRoutePolicy, routesTo("bad")))
+	})
+	for _, s := range messages {
+		f.must(n.take(a, s))
+	}
+	tried := get()
+	if !tried.GetOnTrial() || !strings.Contains(string(tried.GetContent()), "bad") {
+		t.Fatalf("on trial: %v; refused %v", tried, a.status.refusals())
+	}
+	f.must(verdict(tried.GetConfigVersion(), true))
+	if err := verdict(tried.GetConfigVersion()+1, false); !refusedAs(err, explain.RequestField) {
+		t.Errorf("a verdict on another version: %v", err)
+	}
+	f.must(verdict(tried.GetConfigVersion(), false))
+	if got := get(); got.GetOnTrial() || string(got.GetContent()) != string(before.GetContent()) || got.GetConfigVersion() != before.GetConfigVersion() {
+		t.Errorf("after the verdict: %v", got)
+	}
+}
+
+// Each scope is given until the action that it is for is refused, and until it ends.
+func TestGivesByTheGuard(t *testing.T) {
+	for _, scope := range snapshot.Scopes() {
+		if scope == snapshot.ScopeNodeBootstrap {
+			continue
+		}
+		f := testFacts()
+		action, ok := partOf(scope)
+		for after := time.Duration(0); after <= lifetime; after += 30 * time.Minute {
+			now := testWord.Add(after)
+			err := f.gives(scope, now)
+			want := now.Before(f.held[scope].expires) && (!ok || f.permit(action, now) == nil)
+			if (err == nil) != want {
+				t.Errorf("%s after %v: %v", scope, after, err)
+			}
+		}
+		delete(f.held, scope)
+		if refused, ok := errors.AsType[*RefusedError](f.gives(scope, testWord)); !ok || refused.Reason != string(scopeMissing) {
+			t.Errorf("%s without one: %v", scope, refused)
+		}
+	}
+}
+
+// Who may see what on the socket for local services.
+func TestConsumers(t *testing.T) {
+	const own, app, web, other = 500, 1000, 1001, 1002
+	cs := consumers{
+		{ID: app},
+		{ID: web, Scopes: []snapshot.Scope{snapshot.ScopeRoutePolicy}},
+		{ID: 77, Group: true, Scopes: []snapshot.Scope{snapshot.ScopePeerDirectory}},
+	}
+	routes, peers := snapshot.ScopeRoutePolicy, snapshot.ScopePeerDirectory
+	for _, tc := range []struct {
+		name  string
+		who   identity.Local
+		scope snapshot.Scope
+		has   bool
+		sees  bool
+	}{
+		{"own user", identity.Local{UID: own}, routes, false, true},
+		{"root", identity.Local{UID: 0}, routes, false, true},
+		{"a consumer of all", identity.Local{UID: app}, peers, true, true},
+		{"a consumer of one", identity.Local{UID: web}, routes, true, true},
+		{"and of no other", identity.Local{UID: web}, peers, true, false},
+		{"by its group", identity.Local{UID: other, GID: 77}, peers, true, true},
+		{"and of no other", identity.Local{UID: other, GID: 77}, routes, true, false},
+		{"by both", identity.Local{UID: web, GID: 77}, peers, true, true},
+		{"a stranger", identity.Local{UID: other}, routes, false, false},
+		{"a user with the number of a group", identity.Local{UID: 77}, peers, false, false},
+		{"a group with the number of a user", identity.Local{UID: other, GID: app}, routes, false, false},
+	} {
+		if has, sees := cs.has(tc.who), cs.sees(tc.who, own, tc.scope); has != tc.has || sees != tc.sees {
+			t.Errorf("%s: listed %v, sees %v", tc.name, has, sees)
+		}
+	}
+	if (consumers)(nil).has(identity.Local{UID: app}) || (consumers)(nil).sees(identity.Local{UID: app}, own, routes) {
+		t.Error("without a list somebody is let in")
+	}
+}
+
+// Every method of the socket for local services is for this machine alone, and the
+// file is open to others only where there are consumers.
+func TestConfigSocket(t *testing.T) {
+	services, err := authz.Services(ConfigServices()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := authz.NewTable(services...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rule := range table.Rows() {
+		if !rule.Local || !rule.Consumers || rule.Open || len(rule.Kinds) != 0 {
+			t.Errorf("%s is for others than this machine", rule.Method)
+		}
+	}
+	f := newFleet(t)
+	n, _ := routed(f)
+	for _, tc := range []struct {
+		consumers consumers
+		want      os.FileMode
+	}{{nil, 0o600}, {consumers{{ID: 1000}}, 0o666}} {
+		c := n.clone()
+		a := c.mustOpen()
+		a.consumers = tc.consumers
+		localConfig(t, f, c, a)
+		eventually(t, "the mode is set", func() bool {
+			info, err := os.Stat(a.configSocket)
+			return err == nil && info.Mode().Perm() == tc.want
+		})
+	}
+}
