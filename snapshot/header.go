@@ -430,6 +430,13 @@ var scopeRules = []scopeRule{
 		content:  func() Content { return new(DegradedModePolicy) }},
 }
 
+// Increments reports whether headers of the scope name the version before as their
+// base, so that a patch of it may come in place of the content.
+func (s Scope) Increments() bool {
+	rule := ruleOf(s)
+	return rule != nil && rule.increments
+}
+
 func ruleOf(s Scope) *scopeRule {
 	for i := range scopeRules {
 		if scopeRules[i].scope == s {

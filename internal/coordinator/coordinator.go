@@ -144,15 +144,16 @@ type Coordinator struct {
 	trustNews       news
 	publication     atomic.Pointer[publication] // what members are told; nil before it was read
 	publicationNews news
-	headKick        chan struct{}          // asks the head loop to look now; capacity 1
-	maxListed       int                    // banned keys in a bundle
-	trustKick       chan struct{}          // asks the trust loop to look now; capacity 1
-	setting         chan struct{}          // held by the one SetManifest under way; capacity 1
-	candidates      map[history.Hash]*move // moves of unknown outcome; owned by who holds setting
-	prepared        *prepared              // a seed that waits for its signatures; owned by who holds setting
-	former          []*secrets             // of seeds that were replaced, which calls may still use; owned by who holds setting
-	unsettled       atomic.Bool            // a reseed may have left the records frozen
-	headConfirmed   atomic.Int64           // Unix nanoseconds of the last time the store showed our head
+	compileReport   atomic.Pointer[compileReport] // nil before the first compile
+	headKick        chan struct{}                 // asks the head loop to look now; capacity 1
+	maxListed       int                           // banned keys in a bundle
+	trustKick       chan struct{}                 // asks the trust loop to look now; capacity 1
+	setting         chan struct{}                 // held by the one SetManifest under way; capacity 1
+	candidates      map[history.Hash]*move        // moves of unknown outcome; owned by who holds setting
+	prepared        *prepared                     // a seed that waits for its signatures; owned by who holds setting
+	former          []*secrets                    // of seeds that were replaced, which calls may still use; owned by who holds setting
+	unsettled       atomic.Bool                   // a reseed may have left the records frozen
+	headConfirmed   atomic.Int64                  // Unix nanoseconds of the last time the store showed our head
 	serving         atomic.Bool
 
 	source  *credential.Issued // what our listener presents and believes

@@ -16,6 +16,7 @@ type metrics struct {
 	shares       *prometheus.CounterVec
 	uncompiled   prometheus.Gauge
 	sent         *prometheus.CounterVec
+	removed      *prometheus.CounterVec
 	outlet       *prometheus.CounterVec
 }
 
@@ -74,9 +75,13 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 		Help: "Shares of the seed that owners brought, by outcome: taken, recovered, or the code of the refusal.",
 	}, []string{"outcome"})
 	m.uncompiled = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "fealty_snapshot_uncompiled_members",
-		Help: "Members whose node_runtime could not be compiled: they keep their last one.",
+		Name: "fealty_snapshot_uncompiled",
+		Help: "Members and groups for whom a snapshot could not be compiled: they keep their last one.",
 	})
+	m.removed = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fealty_compile_removed_total",
+		Help: "What records of the config ask for and is not given, each once until it is mended, by scope and reason.",
+	}, []string{"scope", "reason"})
 	m.outlet = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "fealty_publish_dir_writes_total",
 		Help: "Generations for the publish directory by outcome: written, not_needed, or failed.",
@@ -88,7 +93,7 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
-	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares, m.uncompiled, m.outlet, m.sent,
+	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares, m.uncompiled, m.removed, m.outlet, m.sent,
 		gauge("fealty_coordinator_ready", "1 while a manifest is in force and this coordinator holds its keys.", func() float64 {
 			return truth(c.state.Load().phase == phaseReady)
 		}),

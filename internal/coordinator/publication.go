@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/compiler"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -25,7 +26,8 @@ import (
 //
 //	publication/state                              the record in force, and what it stands on
 //	publication/header/<scope>/node/<kind>/<name>  a header for one member, exact bytes
-//	publication/content/<sha256>                   content, shared by those that are told the same
+//	publication/header/<scope>/group/<hex>         one for all members with the same roles and organizations
+//	publication/content/<sha256>                   content that a header names, as its own or as its base
 //
 // A header at any other key is a stray: the next generation removes it, and makes
 // again what its subject lacks.
@@ -46,9 +48,9 @@ const (
 
 // Limits and times of publications.
 const (
-	// maxPublished bounds the headers that one generation changes: up to four
+	// maxPublished bounds the headers that one generation changes: up to five
 	// operations of its transaction each. What is left goes with the next.
-	maxPublished = 200
+	maxPublished = 160
 	// publishPause gathers what changes at about the same time.
 	publishPause = 50 * time.Millisecond
 	// publishShare is how much of its time the loop may spend on compiling, as the
@@ -112,9 +114,15 @@ type headerRecord struct {
 	Header         []byte    `json:"header"`
 	Content        string    `json:"content"` // SHA-256, hex: the name of its record
 	Subject        string    `json:"subject"`
+	Group          string    `json:"group"` // of the roles and organizations of the subject
 	AuthorityEpoch uint64    `json:"authority_epoch"`
 	ConfigVersion  uint64    `json:"config_version"`
 	IssuedAt       time.Time `json:"issued_at"`
+
+	// The version right before, of the same epoch and group, where the scope has
+	// increments; 0 and "" for none. Its content is kept for as long as this header is.
+	BaseVersion uint64 `json:"base_version,omitempty"`
+	Base        string `json:"base,omitempty"` // as Content
 }
 
 // published is one header in a publication.
@@ -124,32 +132,67 @@ type published struct {
 	leaf   snapshot.Digest
 }
 
-// headerPath says which header it is: its key, without the prefix, in parts.
+// headerPath says which header it is: its key, without the prefix, in parts. It is
+// a member's or a group's.
 type headerPath struct {
 	scope  snapshot.Scope
 	member string // <kind>/<name>
+	group  string // the hex digits of the group's subject
 }
 
-func (p headerPath) String() string { return string(p.scope) + "/node/" + p.member }
+func (p headerPath) String() string {
+	if p.group != "" {
+		return string(p.scope) + "/" + groupMark + p.group
+	}
+	return string(p.scope) + "/" + nodeMark + p.member
+}
+
+const (
+	nodeMark  = "node/"
+	groupMark = "group/"
+)
 
 // parseHeaderPath reads what String prints, and nothing else.
 func parseHeaderPath(s string) (headerPath, bool) {
 	scope, rest, _ := strings.Cut(s, "/")
-	member, ok := strings.CutPrefix(rest, "node/")
+	p := headerPath{scope: snapshot.Scope(scope)}
+	if group, ok := strings.CutPrefix(rest, groupMark); ok {
+		p.group = group
+		_, err := snapshot.ParseSubject(groupSubjectPrefix + group)
+		return p, err == nil && slices.Contains(compiler.GroupScopes(), p.scope)
+	}
+	member, ok := strings.CutPrefix(rest, nodeMark)
 	kind, name, named := strings.Cut(member, "/")
-	p := headerPath{snapshot.Scope(scope), member}
-	return p, ok && named && name != "" && identity.Kind(kind).Valid() && slices.Contains(snapshot.Scopes(), p.scope)
+	p.member = member
+	return p, ok && named && name != "" && identity.Kind(kind).Valid() && slices.Contains(nodeScopes(), p.scope)
+}
+
+const groupSubjectPrefix = "group:"
+
+// groupOf returns the hex digits of a group's subject.
+func groupOf(g compiler.Group) string {
+	return strings.TrimPrefix(g.Subject().String(), groupSubjectPrefix)
 }
 
 // nodeScopes are the scopes in which each member has a header of its own.
-func nodeScopes() []snapshot.Scope { return []snapshot.Scope{snapshot.ScopeNodeRuntime} }
+func nodeScopes() []snapshot.Scope {
+	return []snapshot.Scope{snapshot.ScopeNodeRuntime, snapshot.ScopeServiceAssignment}
+}
 
 // runtimePath is the path of a member's node_runtime.
-func runtimePath(member string) headerPath { return headerPath{snapshot.ScopeNodeRuntime, member} }
+func runtimePath(member string) headerPath { return nodePath(snapshot.ScopeNodeRuntime, member) }
+
+func nodePath(scope snapshot.Scope, member string) headerPath {
+	return headerPath{scope: scope, member: member}
+}
+
+func groupPath(scope snapshot.Scope, group string) headerPath {
+	return headerPath{scope: scope, group: group}
+}
 
 // compareHeaders is the order of headers in the tree.
 func compareHeaders(a, b headerPath) int {
-	return cmp.Or(cmp.Compare(a.scope, b.scope), cmp.Compare(a.member, b.member))
+	return cmp.Or(cmp.Compare(a.scope, b.scope), cmp.Compare(a.group, b.group), cmp.Compare(a.member, b.member))
 }
 
 // publication is one version of what is served. It is immutable.
@@ -157,8 +200,11 @@ type publication struct {
 	state   versioned[publicationRecord]
 	headers []published // sorted; the leaves of the tree, in this order
 	tree    *snapshot.Tree
-	// contents are those that headers name, by their hash.
+	// contents are those that headers name, by their hash; a base that was lost is
+	// missing.
 	contents map[string][]byte
+	// groups says how many node_runtimes there are of each group.
+	groups map[string]int
 	// broken: the headers are not those of the record. Somebody else wrote them.
 	broken bool
 	// strays are keys that no header uses.
@@ -174,11 +220,23 @@ func (p *publication) find(path headerPath) (int, bool) {
 // nothing else is sent to it, nor handed out to it by hash.
 func (p *publication) of(kind identity.Kind, name string) []int {
 	var out []int
-	for _, scope := range nodeScopes() {
-		if i, ok := p.find(headerPath{scope, string(kind) + "/" + name}); ok {
+	add := func(path headerPath) bool {
+		i, ok := p.find(path)
+		if ok {
 			out = append(out, i)
 		}
+		return ok
 	}
+	member := string(kind) + "/" + name
+	if !add(runtimePath(member)) {
+		return nil // who is told nothing of itself is told nothing else
+	}
+	group := p.headers[out[0]].header.Group
+	add(nodePath(snapshot.ScopeServiceAssignment, member))
+	for _, scope := range compiler.GroupScopes() {
+		add(groupPath(scope, group))
+	}
+	slices.Sort(out)
 	return out
 }
 
@@ -240,17 +298,30 @@ func (p *publication) with(put []published, drop map[headerPath]bool, contents m
 	}
 	next.headers = append(next.headers, put...)
 	slices.SortFunc(next.headers, func(a, b published) int { return compareHeaders(a.headerPath, b.headerPath) })
-	leaves := make([]snapshot.Digest, len(next.headers))
-	for i, h := range next.headers {
-		leaves[i] = h.leaf
-		if raw, ok := contents[h.header.Content]; ok {
-			next.contents[h.header.Content] = raw
-		} else {
-			next.contents[h.header.Content] = p.contents[h.header.Content]
+	for _, h := range next.headers {
+		for _, hash := range []string{h.header.Content, h.header.Base} {
+			if raw, ok := contents[hash]; ok {
+				next.contents[hash] = raw
+			} else if raw, ok := p.contents[hash]; ok {
+				next.contents[hash] = raw
+			}
 		}
 	}
-	next.tree = snapshot.NewTree(leaves)
+	next.settle()
 	return next
+}
+
+// settle makes what follows from the headers.
+func (p *publication) settle() {
+	leaves := make([]snapshot.Digest, len(p.headers))
+	p.groups = make(map[string]int)
+	for i, h := range p.headers {
+		leaves[i] = h.leaf
+		if h.scope == snapshot.ScopeNodeRuntime {
+			p.groups[h.header.Group]++
+		}
+	}
+	p.tree = snapshot.NewTree(leaves)
 }
 
 // loadPublication reads the publication as it is stored. What fails its MAC, or a
@@ -300,14 +371,13 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 	}
 	slices.SortFunc(headers, func(a, b published) int { return compareHeaders(a.headerPath, b.headerPath) })
 	used := make(map[string]bool)
-	var leaves []snapshot.Digest
 	for _, h := range headers {
 		if p.contents[h.header.Content] == nil || h.header.ConfigVersion < p.state.value.Since {
 			p.strays = append(p.strays, headerKey(h.headerPath))
 			continue
 		}
-		used[h.header.Content] = true
-		p.headers, leaves = append(p.headers, h), append(leaves, h.leaf)
+		used[h.header.Content], used[h.header.Base] = true, true
+		p.headers = append(p.headers, h)
 	}
 	for hash := range p.contents {
 		if !used[hash] {
@@ -316,7 +386,7 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 		}
 	}
 	slices.Sort(p.strays)
-	p.tree = snapshot.NewTree(leaves)
+	p.settle()
 	if len(p.state.value.Record)+len(p.headers) > 0 && p.tree.Root().String() != p.state.value.Root {
 		// Which of them somebody set back or removed cannot be told: all are made again,
 		// with new versions, so that members take them.
@@ -324,7 +394,8 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 		for _, h := range p.headers {
 			p.strays = append(p.strays, headerKey(h.headerPath))
 		}
-		p.headers, p.tree = nil, snapshot.NewTree(nil)
+		p.headers = nil
+		p.settle()
 		for hash := range p.contents {
 			p.strays = append(p.strays, contentKey(hash))
 		}
@@ -337,24 +408,60 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 // compileRuntime makes the content of a member's node_runtime, by the manifest in
 // force. It is a function of what the store holds. False: the member is told
 // nothing, because no entry covers it or its name waits for a new machine.
+//
+// Its companions are the scopes of its group; the caller adds what it is assigned.
 func compileRuntime(s *state, rec memberRecord, coordinators []string) (*snapshot.NodeRuntime, bool) {
 	doing, ok := runtimeState(rec)
-	if !ok || sessionKind(rec.Kind) {
-		return nil, false
-	}
-	found, ok := s.manifest.Match(rec.Kind, rec.Selectors)
 	if !ok {
 		return nil, false
 	}
+	rec, entry, ok := covered(s, rec)
+	if !ok {
+		return nil, false
+	}
+	return runtimeContent(s, rec, doing, entry, coordinators), true
+}
+
+// covered returns a node's record as the manifest in force has it, and the entry
+// that covers it.
+func covered(s *state, rec memberRecord) (memberRecord, *manifest.Entry, bool) {
+	if sessionKind(rec.Kind) {
+		return rec, nil, false
+	}
+	found, ok := s.manifest.Match(rec.Kind, rec.Selectors)
+	if !ok {
+		return rec, nil, false
+	}
 	rec.cover(found.Entry)
-	return runtimeContent(s, rec, doing, found.Entry, coordinators), true
+	return rec, found.Entry, true
+}
+
+// compiled returns a member as the compiler sees it; ok is false where the manifest
+// in force has no such member.
+func compiled(s *state, rec memberRecord) (m compiler.Member, ok bool) {
+	rec, _, ok = covered(s, rec)
+	if !ok {
+		return m, false
+	}
+	id, err := identity.New(s.manifest.Cluster, rec.Kind, rec.Name)
+	if err != nil {
+		return m, false
+	}
+	doing, _ := runtimeState(rec)
+	return compiler.Member{ID: id, Group: groupOfRecord(rec), State: doing, Outsider: rec.outsider()}, true
+}
+
+// groupOfRecord is the group of a member that its entry covers.
+func groupOfRecord(rec memberRecord) compiler.Group {
+	return compiler.Group{Roles: roleNames(rec.Roles), Organizations: slices.Sorted(slices.Values(rec.Organizations))}
 }
 
 // runtimeContent is what a member that entry covers is told.
 func runtimeContent(s *state, rec memberRecord, doing snapshot.MemberState, entry *manifest.Entry, coordinators []string) *snapshot.NodeRuntime {
+	group := groupOfRecord(rec)
 	content := &snapshot.NodeRuntime{
 		ClusterID: s.manifest.Cluster, Kind: rec.Kind, Entry: rec.Entry, State: doing,
-		Roles: roleNames(rec.Roles), Organizations: slices.Sorted(slices.Values(rec.Organizations)),
+		Roles: group.Roles, Organizations: group.Organizations, Companions: group.Scopes(),
 		Coordinators: coordinators,
 		RenewEvery:   renewEvery(entry.SVIDTTL).Truncate(time.Second),
 		SVIDTTL:      entry.SVIDTTL.Truncate(time.Second),
@@ -377,7 +484,7 @@ func (c *Coordinator) contentsFit(after *state) error {
 		rec := memberRecord{Kind: e.Kind, Name: e.Name}
 		rec.cover(e)
 		content := runtimeContent(after, rec, snapshot.MemberActive, e, c.advertised())
-		t, err := runtimeTarget(after, rec, content)
+		t, err := nodeTarget(after, snapshot.ScopeNodeRuntime, rec, groupOfRecord(rec))
 		if err == nil {
 			_, _, _, err = compileHeader(after, t, content, nil, 1, c.now())
 		}
@@ -421,18 +528,22 @@ func degradedPolicy(m *manifest.Manifest) snapshot.DegradedPolicy {
 // target is for whom a header is made.
 type target struct {
 	headerPath
-	subject       snapshot.Subject
-	roles         []string
-	organizations []string
+	subject snapshot.Subject
+	group   compiler.Group
 }
 
-// runtimeTarget is a member that is told content.
-func runtimeTarget(s *state, rec memberRecord, content *snapshot.NodeRuntime) (target, error) {
+// nodeTarget is a member, in one of the scopes of its own.
+func nodeTarget(s *state, scope snapshot.Scope, rec memberRecord, g compiler.Group) (target, error) {
 	id, err := identity.New(s.manifest.Cluster, rec.Kind, rec.Name)
 	if err != nil {
 		return target{}, err
 	}
-	return target{runtimePath(rec.path()), snapshot.NodeSubject(id, rec.Incarnation), content.Roles, content.Organizations}, nil
+	return target{nodePath(scope, rec.path()), snapshot.NodeSubject(id, rec.Incarnation), g}, nil
+}
+
+// groupTarget is a group, in one of its scopes.
+func groupTarget(scope snapshot.Scope, g compiler.Group) target {
+	return target{groupPath(scope, groupOf(g)), g.Subject(), g}
 }
 
 // compileHeader makes the header of a target for generation, or returns the one
@@ -443,36 +554,49 @@ func compileHeader(s *state, t target, content snapshot.Content, old *published,
 	issued := now.UTC().Truncate(time.Second)
 	header := snapshot.Header{
 		ClusterID: s.manifest.Cluster, Subject: t.subject, ScopeType: t.scope,
-		Roles: t.roles, OrganizationIDs: t.organizations,
+		Roles: t.group.Roles, OrganizationIDs: t.group.Organizations,
 		ConfigVersion: generation, AuthorityEpoch: s.head.AuthorityEpoch,
 		IssuedAt: issued, ValidFrom: issued,
 		ExpiresAt: issued.Add(headerLife), RefreshAfter: issued.Add(headerLife / 2),
 	}
+	record := headerRecord{
+		Subject: t.subject.String(), Group: groupOf(t.group), AuthorityEpoch: header.AuthorityEpoch, IssuedAt: issued,
+	}
+	follows := old != nil && old.header.Subject == record.Subject && old.header.Group == record.Group && old.header.AuthorityEpoch == record.AuthorityEpoch
 	draft, err := snapshot.Compose(header, content)
 	if err != nil {
 		return published{}, nil, false, err
 	}
-	hash := draft.Header().ContentHash.String()
-	if old != nil && old.header.Content == hash && old.header.Subject == t.subject.String() && old.header.AuthorityEpoch == s.head.AuthorityEpoch {
+	record.Content = draft.Header().ContentHash.String()
+	renewed := false
+	if follows && old.header.Content == record.Content {
 		age := issued.Sub(old.header.IssuedAt)
 		if age > -snapshot.ClockTolerance && age < headerLife/2 {
 			return *old, nil, false, nil
 		}
-		if age > 0 { // a renewal; one from a clock that was ahead could not be renewed, and takes a version
-			header.ConfigVersion = old.header.ConfigVersion
-			if draft, err = snapshot.Compose(header, content); err != nil {
-				return published{}, nil, false, err
-			}
+		renewed = age > 0 // one from a clock that was ahead could not be renewed, and takes a version
+	}
+	switch {
+	case renewed:
+		header.ConfigVersion = old.header.ConfigVersion
+		record.BaseVersion, record.Base = old.header.BaseVersion, old.header.Base
+	case follows && t.scope.Increments():
+		record.BaseVersion, record.Base = old.header.ConfigVersion, old.header.Content
+	}
+	if record.Base != "" {
+		hash, err := snapshot.ParseDigest(record.Base)
+		if err != nil {
+			return published{}, nil, false, err
+		}
+		header.Base = &snapshot.Base{ConfigVersion: record.BaseVersion, ContentHash: hash}
+	}
+	if renewed || header.Base != nil {
+		if draft, err = snapshot.Compose(header, content); err != nil {
+			return published{}, nil, false, err
 		}
 	}
-	return published{
-		headerPath: t.headerPath,
-		header: headerRecord{
-			Header: draft.HeaderBytes(), Content: hash, Subject: t.subject.String(),
-			AuthorityEpoch: header.AuthorityEpoch, ConfigVersion: header.ConfigVersion, IssuedAt: issued,
-		},
-		leaf: draft.Leaf(),
-	}, draft.ContentBytes(), true, nil
+	record.Header, record.ConfigVersion = draft.HeaderBytes(), header.ConfigVersion
+	return published{headerPath: t.headerPath, header: record, leaf: draft.Leaf()}, draft.ContentBytes(), true, nil
 }
 
 // signRecord signs the record over p's tree for generation.

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/compiler"
+	"github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
@@ -21,22 +24,61 @@ type publisher struct {
 	// means that every member is looked at again.
 	head      history.Hash
 	addresses []string
-	// pending are the members to look at, by path.
-	pending map[string]bool
+	// pending are the members to look at, by path, and groups those, by the hex digits
+	// of their subject.
+	pending       map[string]bool
+	pendingGroups map[string]bool
 	// swept is when all of them were looked at last.
 	swept time.Time
-	// uncompiled are the members whose content or header could not be made.
-	uncompiled map[string]bool
+
+	// groups are those that have members, and placed is the group of each.
+	groups map[string]*memberGroup
+	placed map[string]string
+
+	// compiler is of the config of configVersion, and of the members as bans says who
+	// of them is banned under the trust state of trustVersion; nil before there is any.
+	// state is what the manifest says of them.
+	compiler      *compiler.Compiler
+	configVersion store.Revision
+	trustVersion  uint64
+	bans          map[identity.ID]bool
+	state         *state
+	members       *memberIndex
+
+	// failed are the subjects whose content or header could not be made, by the path
+	// of a member or group/<hex>, and why.
+	failed map[string]string
+	// removed is what the config asks for and nobody is given, by whom it was compiled
+	// for, as in failed; "" is for what is for nobody.
+	removed map[string][]compiler.Removed
+	told    map[gap]bool // that was logged and counted
+	news    bool         // failed or removed changed since the last report
+
 	// contested are the members whose records were other ones than was known here, by
 	// the version that was. They are left out until that changes, and of the try that
 	// follows a lost one in any case: a record that moves all the time, or that somebody
 	// altered, must not hold up what others are told.
 	contested map[string]store.Revision
 	lost      bool // the last try was lost to such a record
+	// outrun is the version of the config that was found not to be the store's any
+	// more: what is compiled from config waits for another one.
+	outrun store.Revision
+	// unassigned are the members that were looked at without the config.
+	unassigned map[string]bool
+}
+
+// memberGroup is a group that has members.
+type memberGroup struct {
+	compiler.Group
+	members int
 }
 
 func newPublisher() *publisher {
-	return &publisher{pending: make(map[string]bool), uncompiled: make(map[string]bool), contested: make(map[string]store.Revision)}
+	return &publisher{
+		pending: make(map[string]bool), pendingGroups: make(map[string]bool), groups: make(map[string]*memberGroup), placed: make(map[string]string),
+		failed: make(map[string]string), removed: make(map[string][]compiler.Removed), told: make(map[gap]bool),
+		contested: make(map[string]store.Revision), unassigned: make(map[string]bool),
+	}
 }
 
 // sweepHeaders is how often every member is looked at though nothing changed: for
@@ -51,7 +93,7 @@ func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
 	defer tick.Stop()
 	b := newPublisher()
 	for {
-		trust := c.trustNews.wait()
+		trust, configured := c.trustNews.wait(), c.configNews.wait()
 		started := time.Now()
 		more, err := c.publish(ctx, s, b)
 		if err != nil && !c.conflicts(ctx, err) {
@@ -63,6 +105,7 @@ func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
 			case <-ctx.Done():
 			case <-c.members.changed:
 			case <-trust:
+			case <-configured:
 			case <-changed:
 			case <-tick.C:
 			}
@@ -97,8 +140,8 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 		_, err := ch.commit(ctx)
 		return true, err
 	}
-	b.collect(c, s, p, next.addresses(), now)
-	w := c.compile(ctx, s, b, p, next.addresses(), uint64(p.state.version), now)
+	ready := b.collect(c, s, t, p, next.addresses(), now)
+	w := c.compile(ctx, s, b, p, next.addresses(), ready, uint64(p.state.version), now)
 
 	record := p.state.value
 	due := w.changes() || p.broken || len(p.strays) > 0 || coordinators
@@ -109,7 +152,7 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 	}
 	if !due {
 		b.lost = false
-		c.publishedAll(b, w)
+		c.publishedAll(ctx, b, w)
 		return w.more, nil
 	}
 	after := p.with(w.put, w.drop, w.contents)
@@ -130,17 +173,25 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 	}
 	ch := s.records.newChange(s.headVersion)
 	ch.put(publicationStateKey, p.state.version, after.state.value)
-	// Nothing is published under keys or revocations that are not in force any more.
+	// Nothing is published under keys or revocations that are not in force any more,
+	// nor of peers that are banned or gone.
 	ch.require(trustStateKey, store.Revision(t.version))
 	w.write(ch, p, after)
+	if w.configured {
+		ch.require(configStateKey, b.configVersion)
+	}
 	if err := c.faults.Hit("publish.before-commit"); err != nil {
 		return false, err
 	}
 	rev, err := ch.commit(ctx)
 	b.lost = false
 	if conflict, ok := errors.AsType[*store.ConflictError](err); ok {
-		if path, ok := strings.CutPrefix(conflict.Key, memberPrefix); ok {
+		path, member := strings.CutPrefix(conflict.Key, memberPrefix)
+		switch {
+		case member:
 			b.contested[path], b.lost = conflict.Want, true
+		case conflict.Key == configStateKey:
+			b.outrun = conflict.Want
 		}
 	}
 	if err != nil {
@@ -153,7 +204,7 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 	after.strays = slices.DeleteFunc(slices.Clone(p.strays[min(len(p.strays), maxPublished):]), after.uses)
 	c.publication.Store(after)
 	c.publicationNews.tell()
-	c.publishedAll(b, w)
+	c.publishedAll(ctx, b, w)
 	c.log.LogAttrs(ctx, slog.LevelDebug, "published", slog.Uint64("generation", after.state.value.Generation),
 		slog.Int("headers", len(after.headers)), slog.Int("changed", len(w.put)), slog.Int("dropped", len(w.drop)))
 	return w.more || len(after.strays) > 0, nil
@@ -208,29 +259,200 @@ func (c *Coordinator) nextPublicationState(s *state, p *publication) (publicatio
 	return next, changed, nil
 }
 
-// collect notes which members to look at.
-func (b *publisher) collect(c *Coordinator, s *state, p *publication, addresses []string, now time.Time) {
-	maps.Copy(b.pending, c.members.takeTouched())
-	if b.head == s.head.Hash && slices.Equal(b.addresses, addresses) && !p.broken && now.Sub(b.swept).Abs() < sweepHeaders {
-		return
+// collect notes which members and groups to look at. It reports whether what the
+// config says of them can be compiled: not while it is not known, or known to be
+// another one than in the store.
+func (b *publisher) collect(c *Coordinator, s *state, t *trustView, p *publication, addresses []string, now time.Time) (ready bool) {
+	b.state, b.members = s, &c.members
+	touched := c.members.takeTouched()
+	all := b.head != s.head.Hash || !slices.Equal(b.addresses, addresses) || p.broken || now.Sub(b.swept).Abs() >= sweepHeaders
+	moved := b.head != s.head.Hash
+	if all {
+		b.head, b.addresses, b.swept = s.head.Hash, addresses, now
+		for _, path := range c.members.paths() {
+			touched[path] = true
+		}
+		for _, h := range p.headers {
+			if h.member != "" {
+				touched[h.member] = true
+			}
+		}
+		for path := range b.placed {
+			touched[path] = true
+		}
 	}
-	b.head, b.addresses, b.swept = s.head.Hash, addresses, now
-	for _, path := range c.members.paths() {
+	for path := range touched {
+		b.place(path)
 		b.pending[path] = true
 	}
-	for _, h := range p.headers {
-		b.pending[h.member] = true
+	if all {
+		for group := range b.groups {
+			b.pendingGroups[group] = true
+		}
+	}
+	b.banned(t)
+	set, version, ok := c.configured()
+	if ok && (b.compiler == nil || version != b.configVersion || moved) {
+		b.recompile(s, set, version, moved)
+	}
+	if b.compiler != nil {
+		named := moved
+		for path := range touched {
+			named = b.seen(path) || named
+		}
+		if named {
+			b.setRemoved("", b.compiler.Unplaced())
+		}
+	}
+	if b.compiler == nil || b.outrun == b.configVersion {
+		return false
+	}
+	maps.Copy(b.pending, b.unassigned)
+	clear(b.unassigned)
+	return true
+}
+
+// place notes which group a member is in now.
+func (b *publisher) place(path string) {
+	group, ok := "", false
+	var g compiler.Group
+	if m := b.members.at(path); m.version != 0 {
+		if _, told := runtimeState(m.record); told {
+			var rec memberRecord
+			if rec, _, ok = covered(b.state, m.record); ok {
+				g = groupOfRecord(rec)
+				group = groupOf(g)
+			}
+		}
+	}
+	if was, had := b.placed[path]; had {
+		if ok && was == group {
+			return
+		}
+		delete(b.placed, path)
+		if b.groups[was].members--; b.groups[was].members == 0 {
+			delete(b.groups, was)
+			delete(b.pendingGroups, was)
+			b.forget(groupMark + was)
+		}
+	}
+	if !ok {
+		return
+	}
+	b.placed[path] = group
+	if b.groups[group] == nil {
+		b.groups[group] = &memberGroup{Group: g}
+		b.pendingGroups[group] = true
+	}
+	b.groups[group].members++
+}
+
+// seen notes the groups that can see a member, as it may be another one now, and
+// reports whether any record names it.
+func (b *publisher) seen(path string) bool {
+	if !b.compiler.Names(path) {
+		return false
+	}
+	for group, g := range b.groups {
+		if b.compiler.Sees(g.Group, path) {
+			b.pendingGroups[group] = true
+		}
+	}
+	return true
+}
+
+// banned notes who is banned, and looks at those of whom that is news.
+func (b *publisher) banned(t *trustView) {
+	if b.bans != nil && b.trustVersion == t.version {
+		return
+	}
+	was := b.bans
+	b.trustVersion, b.bans = t.version, make(map[identity.ID]bool)
+	news := make(map[identity.ID]bool)
+	for _, id := range t.bundle.BannedIDs() {
+		b.bans[id] = true
+		news[id] = !was[id]
+	}
+	for id := range was {
+		news[id] = !b.bans[id]
+	}
+	for id, changed := range news {
+		path := string(id.Kind()) + "/" + id.Name()
+		if !changed || b.compiler == nil {
+			continue
+		}
+		if _, ok := b.placed[path]; ok {
+			b.pending[path] = true
+		}
+		if b.seen(path) {
+			b.setRemoved("", b.compiler.Unplaced())
+		}
+	}
+}
+
+// recompile takes another config, or other members, and looks at those whom the
+// step can concern.
+func (b *publisher) recompile(s *state, set *config.Set, version store.Revision, moved bool) {
+	was := b.compiler
+	b.compiler, b.configVersion = compiler.New(compiler.Input{
+		Config: set, Ceiling: degradedPolicy(s.manifest),
+		Member: func(path string) (compiler.Member, bool) {
+			m := b.members.at(path)
+			if m.version == 0 {
+				return compiler.Member{}, false
+			}
+			return compiled(b.state, m.record)
+		},
+		Banned: func(id identity.ID) bool { return b.bans[id] },
+	}), version
+	b.setRemoved("", b.compiler.Unplaced())
+	if was == nil || moved {
+		for group := range b.groups {
+			b.pendingGroups[group] = true
+		}
+		for path := range b.placed {
+			b.pending[path] = true
+		}
+		return
+	}
+	ch := b.compiler.ChangesSince(was)
+	for group, g := range b.groups {
+		if ch.Group(g.Group) {
+			b.pendingGroups[group] = true
+		}
+	}
+	for path, group := range b.placed {
+		if ch.Member(path, b.groups[group].Group) {
+			b.pending[path] = true
+		}
 	}
 }
 
 // work is what one generation changes.
 type work struct {
-	put      []published
-	drop     map[headerPath]bool
-	contents map[string][]byte         // new ones, by hash
-	require  map[string]store.Revision // the member records that it was made from
-	done     []string                  // the members that were looked at
-	more     bool                      // others are still to be looked at
+	put        []published
+	drop       map[headerPath]bool
+	contents   map[string][]byte         // new ones, by hash
+	require    map[string]store.Revision // the member records that it was made from
+	configured bool                      // some of it was made from the config
+	done       []string                  // the members that were looked at
+	doneGroups []string                  // and the groups
+	more       bool                      // others are still to be looked at
+	ready      bool                      // the config could be compiled
+}
+
+// room reports whether n more headers may change in this generation.
+func (w *work) room(n int) bool {
+	if len(w.put)+len(w.drop)+n > maxPublished {
+		w.more = true
+		return false
+	}
+	return true
+}
+
+func (w *work) add(h published, raw []byte) {
+	w.put = append(w.put, h)
+	w.contents[h.header.Content] = raw
 }
 
 func (w *work) changes() bool { return len(w.put) > 0 || len(w.drop) > 0 }
@@ -271,14 +493,34 @@ func (w *work) write(ch *change, p, after *publication) {
 	}
 }
 
-// compile looks at pending members, and returns what to change: at most
-// maxPublished headers. A member that fails keeps its last header, with an alarm;
-// it blocks nobody.
-func (c *Coordinator) compile(ctx context.Context, s *state, b *publisher, p *publication, addresses []string, generation uint64, now time.Time) *work {
-	w := &work{drop: make(map[headerPath]bool), contents: make(map[string][]byte), require: make(map[string]store.Revision)}
+// compilation is one generation in the making.
+type compilation struct {
+	c          *Coordinator
+	ctx        context.Context
+	s          *state
+	b          *publisher
+	p          *publication
+	w          *work
+	generation uint64
+	now        time.Time
+}
+
+// compile looks at pending groups and members, and returns what to change: at most
+// maxPublished headers. Who fails keeps the last header, with an alarm; it blocks
+// nobody. Groups come first, so that what a member is told to hold is there by then.
+func (c *Coordinator) compile(ctx context.Context, s *state, b *publisher, p *publication, addresses []string, ready bool, generation uint64, now time.Time) *work {
+	w := &work{drop: make(map[headerPath]bool), contents: make(map[string][]byte), require: make(map[string]store.Revision), ready: ready}
+	x := &compilation{c, ctx, s, b, p, w, generation, now}
+	for _, group := range slices.Sorted(maps.Keys(b.pendingGroups)) {
+		// Without the config it waits for it, and nothing else waits for the group.
+		if !ready || !w.room(len(compiler.GroupScopes())) {
+			break
+		}
+		w.doneGroups = append(w.doneGroups, group)
+		x.group(group, b.groups[group].Group)
+	}
 	for _, path := range slices.Sorted(maps.Keys(b.pending)) {
-		if len(w.put)+len(w.drop) == maxPublished {
-			w.more = true
+		if !w.room(len(nodeScopes())) {
 			break
 		}
 		member := c.members.at(path)
@@ -287,51 +529,211 @@ func (c *Coordinator) compile(ctx context.Context, s *state, b *publisher, p *pu
 		}
 		delete(b.contested, path)
 		w.done = append(w.done, path)
-		var old *published
-		if i, ok := p.find(runtimePath(path)); ok {
-			old = &p.headers[i]
-		}
-		content, ok := (*snapshot.NodeRuntime)(nil), false
-		if member.version != 0 {
-			content, ok = compileRuntime(s, member.record, addresses)
-		}
-		if !ok {
-			delete(b.uncompiled, path)
-			if old != nil {
-				w.drop[old.headerPath], w.require[path] = true, member.version
-			}
-			continue
-		}
-		var h published
-		var raw []byte
-		var changed bool
-		t, err := runtimeTarget(s, member.record, content)
-		if err == nil {
-			h, raw, changed, err = compileHeader(s, t, content, old, generation, now)
-		}
-		if err == nil {
-			err = c.faults.Hit("publish.compile." + path)
-		}
-		if err != nil {
-			b.uncompiled[path] = true
-			c.failures.log(ctx, c.log, slog.LevelError, "a node_runtime was not compiled: the member keeps its last one", slog.String("member", path), slog.Any("err", err))
-			continue
-		}
-		delete(b.uncompiled, path)
-		if changed {
-			w.put, w.require[path], w.contents[h.header.Content] = append(w.put, h), member.version, raw
-		}
+		x.member(path, member, addresses)
 	}
+	x.dropGroups()
 	return w
 }
 
+// last returns the header that there is at path.
+func (x *compilation) last(path headerPath) *published {
+	if i, ok := x.p.find(path); ok {
+		return &x.p.headers[i]
+	}
+	return nil
+}
+
+// group makes the headers of a group.
+func (x *compilation) group(group string, g compiler.Group) {
+	name := groupMark + group
+	x.b.forget(name)
+	contents, removed := x.b.compiler.ForGroup(g)
+	for _, scope := range compiler.GroupScopes() {
+		content, ok := contents[scope]
+		if path := groupPath(scope, group); !ok {
+			// Another release may have thought otherwise.
+			if x.last(path) != nil {
+				x.w.drop[path] = true
+			}
+			continue
+		}
+		removed = append(removed, x.make(name, groupTarget(scope, g), content)...)
+	}
+	x.b.setRemoved(name, removed)
+}
+
+// make makes a header of what the config says, and puts it into the work if it is
+// another one.
+func (x *compilation) make(name string, t target, content snapshot.Content) []compiler.Removed {
+	old := x.last(t.headerPath)
+	var removed []compiler.Removed
+	h, raw, changed, err := compileHeader(x.s, t, content, old, x.generation, x.now)
+	if rejected, ok := errors.AsType[*snapshot.RejectedError](err); ok && rejected.Reason == snapshot.ReasonLimits {
+		h, raw, changed, removed, err = x.fit(t, content, old, err)
+	}
+	if err == nil {
+		err = x.c.faults.Hit("publish.compile." + name + "." + string(t.scope))
+	}
+	switch {
+	case err != nil:
+		x.fail(name, t.scope, err)
+	case changed:
+		x.w.add(h, raw)
+		x.w.configured = true
+	}
+	return removed
+}
+
+// fit makes a header of as much of a content as it can hold.
+func (x *compilation) fit(t target, content snapshot.Content, old *published, tooLarge error) (h published, raw []byte, changed bool, removed []compiler.Removed, err error) {
+	content, removed, ok := x.b.compiler.Fit(content, func(content snapshot.Content) bool {
+		_, _, _, err := compileHeader(x.s, t, content, old, x.generation, x.now)
+		return err == nil
+	})
+	if !ok {
+		return published{}, nil, false, nil, tooLarge
+	}
+	h, raw, changed, err = compileHeader(x.s, t, content, old, x.generation, x.now)
+	return h, raw, changed, removed, err
+}
+
+// fail notes that a subject keeps the header that it has.
+func (x *compilation) fail(name string, scope snapshot.Scope, err error) {
+	x.b.failed[name], x.b.news = fmt.Sprintf("%s: %v", scope, err), true
+	x.c.failures.log(x.ctx, x.c.log, slog.LevelError, "a snapshot was not compiled: its subject keeps the last one",
+		slog.String("scope", string(scope)), slog.String("subject", name), slog.Any("err", err))
+}
+
+// member makes the headers of a member: its assignment, and its node_runtime, which
+// says whether there is one.
+func (x *compilation) member(path string, member indexed, addresses []string) {
+	runtime, assignment := runtimePath(path), nodePath(snapshot.ScopeServiceAssignment, path)
+	content, ok := (*snapshot.NodeRuntime)(nil), false
+	if member.version != 0 {
+		content, ok = compileRuntime(x.s, member.record, addresses)
+	}
+	before := len(x.w.put) + len(x.w.drop)
+	defer func() {
+		if len(x.w.put)+len(x.w.drop) > before {
+			x.w.require[path] = member.version
+		}
+	}()
+	x.b.forget(path)
+	if !ok {
+		for _, p := range []headerPath{runtime, assignment} {
+			if x.last(p) != nil {
+				x.w.drop[p] = true
+			}
+		}
+		return
+	}
+	group := compiler.Group{Roles: content.Roles, Organizations: content.Organizations}
+	if x.assign(path, member.record, group) {
+		content.Companions = append(content.Companions, snapshot.ScopeServiceAssignment)
+		slices.Sort(content.Companions)
+	}
+	t, err := nodeTarget(x.s, snapshot.ScopeNodeRuntime, member.record, group)
+	var h published
+	var raw []byte
+	var changed bool
+	if err == nil {
+		h, raw, changed, err = compileHeader(x.s, t, content, x.last(runtime), x.generation, x.now)
+	}
+	if err == nil {
+		err = x.c.faults.Hit("publish.compile." + path)
+	}
+	if err != nil {
+		x.fail(path, snapshot.ScopeNodeRuntime, err)
+		return
+	}
+	if changed {
+		x.w.add(h, raw)
+	}
+}
+
+// assign makes a member's service_assignment, and reports whether there is one
+// after this generation.
+func (x *compilation) assign(path string, rec memberRecord, group compiler.Group) bool {
+	old := x.last(nodePath(snapshot.ScopeServiceAssignment, path))
+	t, err := nodeTarget(x.s, snapshot.ScopeServiceAssignment, rec, group)
+	if err != nil {
+		return false // and the node_runtime says so
+	}
+	put := len(x.w.put)
+	if x.w.ready {
+		m, _ := compiled(x.s, rec)
+		content, removed := x.b.compiler.ForMember(m)
+		if content != nil {
+			removed = append(removed, x.make(path, t, content)...)
+		}
+		x.b.setRemoved(path, removed)
+		if content == nil {
+			if old != nil {
+				x.w.drop[old.headerPath], x.w.configured = true, true
+			}
+			return false
+		}
+	}
+	if len(x.w.put) > put {
+		return true
+	}
+	if old == nil {
+		return false
+	}
+	// It stays as it is, if it is still for this member as it is now: what an
+	// organization gave stays there.
+	if old.header.Subject == t.subject.String() && old.header.Group == groupOf(group) {
+		return true
+	}
+	x.w.drop[old.headerPath] = true
+	return false
+}
+
+// dropGroups drops the headers of groups that nobody is in, and that no
+// node_runtime names any more.
+func (x *compilation) dropGroups() {
+	named := maps.Clone(x.p.groups) // after this generation
+	was := func(path headerPath) {
+		if old := x.last(path); old != nil && path.scope == snapshot.ScopeNodeRuntime {
+			named[old.header.Group]--
+		}
+	}
+	for _, h := range x.w.put {
+		if was(h.headerPath); h.scope == snapshot.ScopeNodeRuntime {
+			named[h.header.Group]++
+		}
+	}
+	for path := range x.w.drop {
+		was(path)
+	}
+	for _, h := range x.p.headers {
+		if h.group == "" || x.b.groups[h.group] != nil || named[h.group] > 0 || x.w.drop[h.headerPath] {
+			continue
+		}
+		if !x.w.room(1) {
+			return
+		}
+		x.w.drop[h.headerPath] = true
+	}
+}
+
 // publishedAll ends the work on what w looked at.
-func (c *Coordinator) publishedAll(b *publisher, w *work) {
+func (c *Coordinator) publishedAll(ctx context.Context, b *publisher, w *work) {
 	for _, path := range w.done {
 		delete(b.pending, path)
+		if !w.ready {
+			b.unassigned[path] = true
+		}
 	}
-	for path := range b.uncompiled {
-		b.pending[path] = true // tried again whenever something else is done
+	for _, group := range w.doneGroups {
+		delete(b.pendingGroups, group)
 	}
-	c.metrics.uncompiled.Set(float64(len(b.uncompiled)))
+	for name := range b.failed { // tried again whenever something else is done
+		if group, ok := strings.CutPrefix(name, groupMark); ok {
+			b.pendingGroups[group] = true
+		} else {
+			b.pending[name] = true
+		}
+	}
+	c.report(ctx, b)
 }

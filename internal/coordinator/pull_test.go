@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -163,7 +164,8 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 		sum := sha256.Sum256(large)
 		p.headers = slices.Clone(p.headers)
 		p.headers[i].header.Content = snapshot.Digest(sum).String()
-		p.contents = map[string][]byte{snapshot.Digest(sum).String(): large, p.headers[1-i].header.Content: p.contents[p.headers[1-i].header.Content]}
+		p.contents = maps.Clone(p.contents)
+		p.contents[snapshot.Digest(sum).String()] = large
 		d.c.publication.Store(&p)
 
 		got := &pulled{ctx: m.as(t.Context())}
@@ -245,7 +247,8 @@ func TestPollBringsWhatIsNews(t *testing.T) {
 		<-f.c.publicationNews.wait()
 	}
 	scopes, out := poll(t, n)
-	if !slices.Equal(scopes, []string{string(snapshot.ScopeTrustBundle), string(snapshot.ScopeNodeRuntime)}) {
+	if !slices.Equal(scopes, []string{string(snapshot.ScopeTrustBundle), string(snapshot.ScopeNodeRuntime), string(snapshot.ScopeDegradedModePolicy),
+		string(snapshot.ScopePeerDirectory), string(snapshot.ScopeStorageDirectory)}) {
 		t.Fatalf("it brings %v", scopes)
 	}
 	var held []*fealtyv1.HeldSnapshot
@@ -257,6 +260,9 @@ func TestPollBringsWhatIsNews(t *testing.T) {
 		v, err := snapshot.Verify(signed, n.trust, snapshot.Marks{}, f.clock())
 		if err != nil {
 			t.Fatal(err)
+		}
+		if runtime, ok := v.NodeRuntime(); ok { // which says what group the others are to be for
+			n.trust.Roles, n.trust.Organizations = runtime.Roles, runtime.Organizations
 		}
 		h := v.Header()
 		record, _ := v.Record()

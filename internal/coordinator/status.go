@@ -82,6 +82,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		out.Baseline = baseline(all)
 		out.Findings = append(c.keeperFindings(s.manifest), findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
 		out.Findings = append(out.Findings, c.outlet.findings()...)
+		out.Findings = append(out.Findings, c.compileFindings()...)
 	}
 	out.Members, out.NextPageToken, err = pageOf(all, req.GetPageSize(), req.GetPageToken())
 	return out, err

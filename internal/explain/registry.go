@@ -34,6 +34,12 @@ const (
 	ConfigInUse   Code = "FE-D103"
 )
 
+// What is compiled from the config.
+const (
+	ConfigNotGiven     Code = "FE-D111"
+	SnapshotUncompiled Code = "FE-D112"
+)
+
 // History and manifest.
 const (
 	ManifestInvalid      Code = "FE-H101"
@@ -403,6 +409,33 @@ refused if there is another one by now, so that nobody undoes what he has not se
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
 A record that others refer to is not deleted: what they say would be about nothing. Nothing was changed.`,
+	},
+	{
+		Code:  ConfigNotGiven,
+		Title: "the config asks for what is not given",
+		What:  "{record|a record} is left out of the {scope|snapshots}",
+		Why:   "{problem|somebody it names may not have it}",
+		Do:    "{remedy|look at it: fealty config get}",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+A record can name a member that there is not, or that is banned, does not serve the record's organization, or
+has none of its roles; and it can ask for a role to hold what no node with that role may hold. Nobody is given
+that: not in part, and not until somebody looks. Everything else in the config is given as if the record were
+not there. It is counted in ` + "`fealty_compile_removed_total`" + ` by scope and reason, and the finding goes with its
+cause.`,
+	},
+	{
+		Code:  SnapshotUncompiled,
+		Title: "a snapshot could not be compiled",
+		What:  "no new snapshots are made for {subjects|some members or groups}",
+		Why:   "{problem|see the coordinator's log}",
+		Do:    "see what changed last, and take that back: fealty config list; the members keep what they have",
+		Exit:  ExitDegraded, GRPC: codes.Internal,
+		Page: `
+What members and groups are told is compiled from the manifest and the config. Where that fails, the last
+snapshot stays signed and in force, the others are made, and the failed one is tried again with every change.
+A group is all members with the same roles and organizations. ` + "`fealty_snapshot_uncompiled`" + ` counts
+the members and groups without a new one.`,
 	},
 
 	{

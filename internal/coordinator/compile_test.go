@@ -1,0 +1,806 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// tenantEntries admit nodes of two organizations.
+const tenantEntries = `  - {name: acme, kind: data, match: ["token:acme"], roles: [egress], organizations: [acme]}
+  - {name: globex, kind: data, match: ["token:globex"], roles: [egress], organizations: [globex]}
+  - {name: edge, kind: data, match: ["token:edge"], roles: [ingress], organizations: [acme]}
+  - {name: both, kind: data, match: ["token:both"], roles: [core], organizations: [acme, globex]}
+  - {name: ops, kind: admin, match: ["token:ops"]}
+`
+
+// tenants returns a desk with a member of each entry, named as it, and a config of
+// both organizations.
+func tenants(t *testing.T) *desk {
+	t.Helper()
+	d := readyDesk(t, tenantEntries)
+	for _, entry := range []string{"acme", "globex", "edge", "both"} {
+		d.joinedAs(entry, entry)
+	}
+	var records []string
+	for _, o := range []string{"acme", "globex"} {
+		records = append(records, fmt.Sprintf(`kind: organization
+name: %[1]s
+---
+kind: secret
+name: %[1]s-secret
+organization: %[1]s
+resolver: %[1]s-vault
+path: kv/%[1]s
+---
+kind: resource
+name: %[1]s-db
+organization: %[1]s
+type: db
+address: %[1]s.example:1
+secrets: [%[1]s-secret]
+---
+kind: service
+name: %[1]s-web
+organization: %[1]s
+type: web
+resources: [%[1]s-db]
+expose: {address: "%[1]s-web.example:1", protocol: http}
+---
+kind: peer
+name: %[1]s-peer
+organization: %[1]s
+member: data/%[1]s
+addresses: ["%[1]s-peer.example:1"]
+class: bootstrap
+---
+kind: route
+name: %[1]s-route
+organization: %[1]s
+match: host %[1]s
+to: [%[1]s-peer]
+---
+kind: qos
+name: %[1]s-qos
+organization: %[1]s
+priority: 1
+---
+kind: storage
+name: %[1]s-store
+organization: %[1]s
+url: https://%[1]s-store.example/
+families: [route_policy]`, o))
+	}
+	d.mustPut(strings.Join(records, "\n---\n"))
+	return d
+}
+
+func (d *desk) joinedAs(entry, name string) *machine {
+	d.t.Helper()
+	m := d.machine()
+	if err := m.join(identity.Data, proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: entry, Name: name}))); err != nil {
+		d.t.Fatalf("join %s: %v", name, err)
+	}
+	return m
+}
+
+// given returns the header and content of a member in each scope, as it would verify
+// them.
+func (p *publication) given(t testing.TB, d *desk, name string) map[snapshot.Scope]snapshot.Header {
+	t.Helper()
+	out := make(map[snapshot.Scope]snapshot.Header)
+	for _, i := range p.of(identity.Data, name) {
+		out[p.headers[i].scope] = p.header(t, i)
+	}
+	return out
+}
+
+// header parses header i, which has to be what its record says.
+func (p *publication) header(t testing.TB, i int) snapshot.Header {
+	t.Helper()
+	h := p.headers[i].header
+	parsed := parseHeader(t, h.Header)
+	if parsed.ConfigVersion != h.ConfigVersion || parsed.ContentHash.String() != h.Content || parsed.Subject.String() != h.Subject || parsed.ScopeType != p.headers[i].scope ||
+		(parsed.Base == nil) != (h.Base == "") || parsed.Base != nil && (parsed.Base.ContentHash.String() != h.Base || parsed.Base.ConfigVersion != h.BaseVersion) {
+		t.Fatalf("header %+v is kept as %+v", parsed, h)
+	}
+	return parsed
+}
+
+// parseHeader reads what was signed, without what verifies it.
+func parseHeader(t testing.TB, raw []byte) snapshot.Header {
+	t.Helper()
+	var in struct {
+		Subject     string         `json:"subject"`
+		Scope       snapshot.Scope `json:"scope_type"`
+		Orgs        []string       `json:"organization_ids"`
+		Version     uint64         `json:"config_version,string"`
+		Epoch       uint64         `json:"authority_epoch,string"`
+		Expires     time.Time      `json:"expires_at"`
+		Content     string         `json:"content_hash"`
+		BaseVersion uint64         `json:"base_config_version,string"`
+		Base        string         `json:"base_content_hash"`
+	}
+	if err := json.Unmarshal(raw, &in); err != nil {
+		t.Fatalf("%s: %v", raw, err)
+	}
+	digest := func(s string) snapshot.Digest {
+		d, err := snapshot.ParseDigest(s)
+		if err != nil {
+			t.Fatalf("%s: %v", raw, err)
+		}
+		return d
+	}
+	h := snapshot.Header{ScopeType: in.Scope, OrganizationIDs: in.Orgs, ConfigVersion: in.Version, AuthorityEpoch: in.Epoch, ExpiresAt: in.Expires, ContentHash: digest(in.Content)}
+	var err error
+	if h.Subject, err = snapshot.ParseSubject(in.Subject); err != nil {
+		t.Fatal(err)
+	}
+	if in.Base != "" {
+		h.Base = &snapshot.Base{ConfigVersion: in.BaseVersion, ContentHash: digest(in.Base)}
+	}
+	return h
+}
+
+// wantWhole checks that p holds what its headers name, and nothing else, in memory
+// and in the store.
+func (d *desk) wantWhole(t testing.TB, p *publication) {
+	t.Helper()
+	named := make(map[string]bool)
+	for i := range p.headers {
+		p.header(t, i)
+		named[p.headers[i].header.Content] = true
+		if base := p.headers[i].header.Base; base != "" {
+			named[base] = true
+		}
+	}
+	for hash := range named {
+		if snapshot.DigestOf(p.contents[hash]).String() != hash {
+			t.Errorf("content %s is missing", hash)
+		}
+	}
+	if got := d.store.keys(contentPrefix); len(got) != len(named) || len(p.contents) != len(named) || len(p.strays) != 0 {
+		t.Errorf("%d contents are stored and %d in memory, of %d that headers name; %d strays", len(got), len(p.contents), len(named), len(p.strays))
+	}
+	if got := d.store.keys(headerPrefix); len(got) != len(p.headers) {
+		t.Errorf("%d headers are stored, %d served", len(got), len(p.headers))
+	}
+}
+
+const marker = "globex"
+
+// No member of one organization is ever sent, or can pull, a byte of the other's.
+func TestMembersGetTheirOrganizationAlone(t *testing.T) {
+	d := tenants(t)
+	p := d.mustPublish(newPublisher())
+	d.wantWhole(t, p)
+	for _, m := range []struct {
+		name             string
+		foreign, allowed string
+		scopes           []snapshot.Scope
+	}{
+		{"acme", "globex", "acme", []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeNodeRuntime, snapshot.ScopePeerDirectory, snapshot.ScopeQoSPolicy,
+			snapshot.ScopeRoutePolicy, snapshot.ScopeServiceAssignment, snapshot.ScopeStorageDirectory}},
+		{"globex", "acme", "globex", []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeNodeRuntime, snapshot.ScopePeerDirectory, snapshot.ScopeQoSPolicy,
+			snapshot.ScopeRoutePolicy, snapshot.ScopeServiceAssignment, snapshot.ScopeStorageDirectory}},
+		{"edge", "globex", "acme", []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeNodeRuntime, snapshot.ScopePeerDirectory, snapshot.ScopeQoSPolicy,
+			snapshot.ScopeRoutePolicy, snapshot.ScopeServiceAssignment, snapshot.ScopeStorageDirectory}},
+	} {
+		id, err := identity.New(d.state().manifest.Cluster, identity.Data, m.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := 0
+		var scopes []snapshot.Scope
+		mine := make(map[string]bool)
+		for _, i := range p.of(identity.Data, m.name) {
+			msg, err := p.message(i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			scopes = append(scopes, p.headers[i].scope)
+			mine[p.headers[i].header.Content] = true
+			if bytes.Contains(msg.GetEnvelope(), []byte(m.foreign)) {
+				t.Errorf("%s is sent a %s with %s", m.name, msg.GetScope(), m.foreign)
+			}
+			own += bytes.Count(p.contents[p.headers[i].header.Content], []byte(m.allowed+"-"))
+		}
+		if slices.Sort(scopes); !slices.Equal(scopes, m.scopes) {
+			t.Errorf("%s gets %v, want %v", m.name, scopes, m.scopes)
+		}
+		if own < 2 {
+			t.Errorf("%s is told %d things of its own organization", m.name, own)
+		}
+		for hash := range p.contents {
+			digest, err := snapshot.ParseDigest(hash)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := p.contentFor(id, digest); (got != nil) != mine[hash] {
+				t.Errorf("%s can pull %s: %v", m.name, hash, got != nil)
+			}
+		}
+	}
+	// Who serves both is told of both.
+	both := 0
+	for _, i := range p.of(identity.Data, "both") {
+		if raw := p.contents[p.headers[i].header.Content]; bytes.Contains(raw, []byte("acme-")) && bytes.Contains(raw, []byte("globex-")) {
+			both++
+		}
+	}
+	if both < 4 {
+		t.Errorf("%d scopes of both organizations", both)
+	}
+}
+
+func route(organization, match string) string {
+	return fmt.Sprintf("kind: route\nname: %[1]s-route\norganization: %[1]s\nmatch: %[2]s\nto: [%[1]s-peer]", organization, match)
+}
+
+// A change of the config makes new headers of what it changes and of nothing else,
+// and none if it changes nothing.
+func TestConfigChangesWhatItChanges(t *testing.T) {
+	d := tenants(t)
+	b := newPublisher()
+	was := d.mustPublish(b)
+	changed := func(p *publication) []string {
+		var out []string
+		for i, h := range p.headers {
+			if j, ok := was.find(h.headerPath); !ok || was.headers[j].header.ConfigVersion != h.header.ConfigVersion {
+				out = append(out, string(p.header(t, i).ScopeType)+" "+strings.Join(p.header(t, i).OrganizationIDs, ","))
+			} else if !bytes.Equal(was.headers[j].header.Header, h.header.Header) {
+				t.Errorf("%s has other bytes under the same version", h.headerPath)
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	for _, tc := range []struct {
+		name, put string
+		want      []string
+	}{
+		{"nothing", route("acme", "host acme"), nil},
+		{"a note", "kind: organization\nname: acme\ndescription: x", nil},
+		{"a route", route("acme", "path /x"), []string{"route_policy acme", "route_policy acme,globex"}},
+		{"a service of one organization", "kind: service\nname: globex-web\norganization: globex\ntype: web2",
+			[]string{"service_assignment acme,globex", "service_assignment globex"}},
+		{"what all are told", "kind: storage\nname: public\nurl: https://public.example/\nfamilies: [route_policy]",
+			[]string{"storage_directory acme", "storage_directory acme", "storage_directory acme,globex", "storage_directory globex"}},
+	} {
+		version := d.store.snapshot()[publicationStateKey].Version
+		d.mustPut(tc.put)
+		p := d.mustPublish(b)
+		if got := changed(p); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
+		if after := d.store.snapshot()[publicationStateKey].Version; (after == version) != (len(tc.want) == 0) {
+			t.Errorf("%s: published under %d, was %d", tc.name, after, version)
+		}
+		d.wantWhole(t, p)
+		// A publisher that starts anew finds nothing to do.
+		if again := d.mustPublish(newPublisher()); again != p {
+			t.Errorf("%s: it is published again", tc.name)
+		}
+		was = p
+	}
+}
+
+// Each header of a scope with increments names the version right before, whose
+// content is kept for as long: also after a restart and a renewal, and not across
+// epochs.
+func TestBases(t *testing.T) {
+	d := tenants(t)
+	d.mustPublish(newPublisher())
+	at := func() (*publication, snapshot.Header) {
+		t.Helper()
+		p := d.mustPublish(newPublisher())
+		d.wantWhole(t, p)
+		return p, p.given(t, d, "acme")[snapshot.ScopeRoutePolicy]
+	}
+	_, first := at()
+	if first.Base != nil {
+		t.Fatalf("the first has base %+v", first.Base)
+	}
+	contents := make(map[snapshot.Digest][]byte)
+	keep := func(p *publication, h snapshot.Header) { contents[h.ContentHash] = p.contents[h.ContentHash.String()] }
+	p, last := at()
+	keep(p, last)
+	for i, restart := range []bool{false, true, false} {
+		d.mustPut(route("acme", fmt.Sprintf("path /%d", i)))
+		if restart {
+			d.restart()
+		}
+		p, next := at()
+		keep(p, next)
+		if next.Base == nil || next.Base.ConfigVersion != last.ConfigVersion || next.Base.ContentHash != last.ContentHash {
+			t.Fatalf("after version %d (%s): base %+v", last.ConfigVersion, last.ContentHash, next.Base)
+		}
+		if _, ok := snapshot.Diff(snapshot.ScopeRoutePolicy, p.contents[next.Base.ContentHash.String()], p.contents[next.ContentHash.String()]); !ok {
+			t.Fatal("no patch can be made")
+		}
+		last = next
+	}
+	t.Run("a renewal is of the same base", func(t *testing.T) {
+		d.advance(headerLife / 2)
+		if err := d.c.refreshTrust(t.Context(), d.state(), true); err != nil {
+			t.Fatal(err)
+		}
+		_, next := at()
+		if next.ConfigVersion != last.ConfigVersion || !next.ExpiresAt.After(last.ExpiresAt) || *next.Base != *last.Base {
+			t.Fatalf("%+v, was %+v", next, last)
+		}
+		last = next
+	})
+	t.Run("scopes that go whole have none", func(t *testing.T) {
+		d.mustPut("kind: degraded\nname: less\nmax: 1s")
+		p, _ := at()
+		for scope, h := range p.given(t, d, "acme") {
+			if !scope.Increments() && h.Base != nil {
+				t.Errorf("%s has base %+v", scope, h.Base)
+			}
+		}
+	})
+	t.Run("a lost base costs the increment alone", func(t *testing.T) {
+		d.store.alter(contentKey(last.Base.ContentHash.String()), func([]byte) []byte { return nil })
+		d.restart()
+		p := d.mustPublish(newPublisher())
+		if h := p.given(t, d, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Equal(p.contents[h.ContentHash.String()], contents[h.ContentHash]) || h.ConfigVersion != last.ConfigVersion {
+			t.Fatalf("%+v", h)
+		}
+		d.mustPut(route("acme", "path /mended"))
+		_, last = at()
+	})
+	t.Run("a new epoch begins without", func(t *testing.T) {
+		wantOnly(t, "set", d.set(tenantEntries+coordinatorEntry(t, 2)), "")
+		d.follow(d.c)
+		p, next := at()
+		if next.AuthorityEpoch != last.AuthorityEpoch+1 || next.Base != nil || next.ContentHash != last.ContentHash {
+			t.Fatalf("%+v", next)
+		}
+		for i := range p.headers {
+			if h := p.header(t, i); h.Base != nil || h.AuthorityEpoch != next.AuthorityEpoch {
+				t.Errorf("%s: %+v", p.headers[i].headerPath, h)
+			}
+		}
+		d.mustPut(route("acme", "path /again"))
+		if _, h := at(); h.Base == nil || h.Base.ConfigVersion != next.ConfigVersion {
+			t.Fatalf("%+v after %+v", h.Base, next)
+		}
+	})
+}
+
+// A config that is written while a generation is made of the one before makes that
+// generation void: what is published is true at the revision that published it.
+func TestConfigChangesWhileItIsCompiled(t *testing.T) {
+	d := tenants(t)
+	b := newPublisher()
+	d.mustPublish(b)
+	d.mustPut(route("acme", "path /old"))
+	d.faults.Arm("publish.before-commit", func() error {
+		d.faults.Disarm("publish.before-commit")
+		d.mustPut(route("acme", "path /new"))
+		return nil
+	})
+	if _, err := d.c.publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
+		t.Fatalf("published what was overtaken: %v", err)
+	}
+	p := d.mustPublish(b)
+	h := p.given(t, d, "acme")[snapshot.ScopeRoutePolicy]
+	if raw := p.contents[h.ContentHash.String()]; !bytes.Contains(raw, []byte("/new")) {
+		t.Fatalf("%s", raw)
+	}
+	d.wantWhole(t, p)
+}
+
+// While this replica does not know the config that another one wrote, it publishes
+// what does not depend on it, and no assignments of it.
+func TestConfigThatIsNotKnownYet(t *testing.T) {
+	d := tenants(t)
+	b := newPublisher()
+	was := d.mustPublish(b)
+	// Another replica wrote: the version moved, and what is in memory did not.
+	s := d.state()
+	state, err := get[configState](t.Context(), s.records, configStateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ch := s.records.newChange(s.headVersion)
+	state.value.Change++
+	ch.put(configStateKey, state.version, state.value)
+	if _, err := ch.commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.drain(t, "acme")
+	d.joinedAs("acme", "later")
+	d.follow(d.c)
+	for range 3 {
+		if _, err := d.c.publish(t.Context(), d.state(), b); err != nil && !errors.Is(err, store.ErrConflict) {
+			t.Fatal(err)
+		}
+	}
+	p := d.c.publication.Load()
+	if h := p.given(t, d, "later"); h[snapshot.ScopeNodeRuntime].ConfigVersion == 0 || h[snapshot.ScopeServiceAssignment].ConfigVersion != 0 || h[snapshot.ScopeRoutePolicy].ConfigVersion == 0 {
+		t.Errorf("who joined meanwhile gets %v", h)
+	}
+	now, before := p.given(t, d, "acme"), was.given(t, d, "acme")
+	if now[snapshot.ScopeNodeRuntime].ConfigVersion <= before[snapshot.ScopeNodeRuntime].ConfigVersion {
+		t.Error("the drain was not told")
+	}
+	for scope := range before {
+		if scope != snapshot.ScopeNodeRuntime && now[scope].ContentHash != before[scope].ContentHash {
+			t.Errorf("%s changed", scope)
+		}
+	}
+	if _, err := d.c.currentConfig(t.Context(), s, true); err != nil {
+		t.Fatal(err)
+	}
+	p = d.mustPublish(b)
+	if h := p.given(t, d, "later"); h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
+		t.Errorf("who joined meanwhile is still not assigned anything: %v", h)
+	}
+	d.wantWhole(t, p)
+}
+
+// Of a config that somebody altered nothing is compiled, and what was stays: also
+// for members that come later, and across a restart.
+func TestForgedConfigKeepsTheLast(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restart %v", restart), func(t *testing.T) {
+			d := tenants(t)
+			b := newPublisher()
+			was := d.mustPublish(b)
+			if !d.store.alter("config/record/route/acme-route", func(v []byte) []byte { v[len(v)-1] ^= 1; return v }) {
+				t.Fatal("there is no such record")
+			}
+			if restart {
+				d.restart()
+				b = newPublisher()
+			} else if _, err := d.c.currentConfig(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+				t.Fatalf("the config is believed: %v", err)
+			}
+			p := d.mustPublish(b)
+			for _, h := range was.headers {
+				if i, ok := p.find(h.headerPath); !ok || !bytes.Equal(p.headers[i].header.Header, h.header.Header) {
+					t.Errorf("%s is another one", h.headerPath)
+				}
+			}
+			d.joinedAs("acme", "later")
+			p = d.mustPublish(b)
+			if h := p.given(t, d, "later"); h[snapshot.ScopeNodeRuntime].ConfigVersion == 0 || h[snapshot.ScopeRoutePolicy].ContentHash != was.given(t, d, "acme")[snapshot.ScopeRoutePolicy].ContentHash {
+				t.Errorf("who joins gets %v", h)
+			}
+			d.advance(headerLife / 2) // and its node_runtime is renewed
+			if err := d.c.refreshTrust(t.Context(), d.state(), true); err != nil {
+				t.Fatal(err)
+			}
+			if got, before := d.mustPublish(b).given(t, d, "acme"), was.given(t, d, "acme"); !got[snapshot.ScopeNodeRuntime].ExpiresAt.After(before[snapshot.ScopeNodeRuntime].ExpiresAt) ||
+				got[snapshot.ScopeServiceAssignment].ContentHash != before[snapshot.ScopeServiceAssignment].ContentHash {
+				t.Errorf("%v", got)
+			}
+		})
+	}
+}
+
+// A kill before or after the commit leaves what was or what is, whole.
+func TestCrashWhilePublishing(t *testing.T) {
+	for _, at := range []string{"publish.before-commit", "publish.after-commit"} {
+		t.Run(at, func(t *testing.T) {
+			d := tenants(t)
+			b := newPublisher()
+			was := d.mustPublish(b)
+			d.mustPut(route("acme", "path /new"))
+			killed := errors.New("killed")
+			d.faults.Fail(at, killed)
+			if _, err := d.c.publish(t.Context(), d.state(), b); !errors.Is(err, killed) {
+				t.Fatal(err)
+			}
+			d.faults.Disarm(at)
+			d.restart()
+			p, err := d.c.loadPublication(t.Context(), d.state())
+			if err != nil || p.broken {
+				t.Fatalf("it is left broken (%v)", err)
+			}
+			d.wantWhole(t, p)
+			done := at == "publish.after-commit"
+			if moved := p.state.version != was.state.version; moved != done {
+				t.Errorf("the publication moved: %v", moved)
+			}
+			p = d.mustPublish(newPublisher())
+			d.wantWhole(t, p)
+			h, before := p.given(t, d, "acme")[snapshot.ScopeRoutePolicy], was.given(t, d, "acme")[snapshot.ScopeRoutePolicy]
+			if h.Base == nil || h.Base.ConfigVersion != before.ConfigVersion || !bytes.Contains(p.contents[h.ContentHash.String()], []byte("/new")) {
+				t.Errorf("%+v after %+v", h, before)
+			}
+		})
+	}
+}
+
+// Two replicas on one store compile to the same, and do not publish against each
+// other.
+func TestReplicasCompileTheSame(t *testing.T) {
+	d := newDesk(t)
+	other, err := d.another("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	wantOnly(t, "set", d.set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.EnrolmentKey())), "")
+	other.checkHead(t.Context())
+	d.joinedAs("acme", "acme")
+	d.joinedAs("globex", "globex")
+	d.mustPut("kind: organization\nname: acme\n---\nkind: peer\nname: acme-peer\norganization: acme\nmember: data/acme\naddresses: [\"a:1\"]\nclass: active")
+	publishers := map[*Coordinator]*publisher{d.c: newPublisher(), other: newPublisher()}
+	turn := func() uint64 {
+		t.Helper()
+		for range 3 {
+			for _, c := range []*Coordinator{d.c, other} {
+				d.follow(c)
+				if _, err := c.currentConfig(t.Context(), c.state.Load(), false); err != nil {
+					t.Fatal(err)
+				}
+				if err := d.publishAll(c, publishers[c]); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		return uint64(d.store.snapshot()[publicationStateKey].Version)
+	}
+	for i := range 3 {
+		d.mustPut(route("acme", fmt.Sprintf("path /%d", i)))
+		if a, b := turn(), turn(); a != b {
+			t.Fatalf("they go on publishing: %d, %d", a, b)
+		}
+		a, b := d.c.publication.Load(), other.publication.Load()
+		if a.tree.Root() != b.tree.Root() || a.state.version != b.state.version {
+			t.Fatal("they serve different roots")
+		}
+		if h := b.given(t, d, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(b.contents[h.ContentHash.String()], fmt.Appendf(nil, "/%d", i)) {
+			t.Fatalf("the other serves %s", b.contents[h.ContentHash.String()])
+		}
+		d.wantWhole(t, a)
+	}
+}
+
+// A scope that does not compile keeps its last header, with an alarm and a finding,
+// and blocks nobody.
+func TestScopeThatDoesNotCompile(t *testing.T) {
+	d := tenants(t)
+	b := newPublisher()
+	was := d.mustPublish(b)
+	i, _ := was.find(runtimePath("data/acme"))
+	point := "publish.compile.group/" + was.headers[i].header.Group + ".route_policy"
+	d.faults.Fail(point, errors.New("broken"))
+	d.mustPut(route("acme", "path /new"))
+	p := d.mustPublish(b)
+	if got, before := p.given(t, d, "acme"), was.given(t, d, "acme"); got[snapshot.ScopeRoutePolicy].ConfigVersion != before[snapshot.ScopeRoutePolicy].ConfigVersion {
+		t.Error("another header")
+	}
+	if h := p.given(t, d, "both")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.contents[h.ContentHash.String()], []byte("/new")) {
+		t.Error("it blocked others")
+	}
+	if n := testutil.ToFloat64(d.c.metrics.uncompiled); n != 1 {
+		t.Errorf("%v subjects are said not to compile", n)
+	}
+	if f := d.findings(t, explain.SnapshotUncompiled); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "broken") {
+		t.Errorf("findings %v", f)
+	}
+	d.faults.Disarm(point)
+	p = d.mustPublish(b)
+	if h := p.given(t, d, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.contents[h.ContentHash.String()], []byte("/new")) || testutil.ToFloat64(d.c.metrics.uncompiled) != 0 {
+		t.Error("not repaired")
+	}
+	if f := d.findings(t, explain.SnapshotUncompiled); len(f) != 0 {
+		t.Errorf("findings %v", f)
+	}
+}
+
+func (d *desk) findings(t testing.TB, code explain.Code) (out []*fealtyv1.Finding) {
+	t.Helper()
+	st, err := statusServer{c: d.c}.GetStatus(context.Background(), &fealtyv1.GetStatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range st.GetFindings() {
+		if f.GetCode() == string(code) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// What the config asks for and cannot be given is left out, counted once and found
+// until it is mended; a ban, a removal and a join are news to it.
+func TestRemovedIsReported(t *testing.T) {
+	d := tenants(t)
+	b := newPublisher()
+	d.mustPublish(b)
+	count := func(reason string) float64 {
+		return testutil.ToFloat64(d.c.metrics.removed.WithLabelValues("peer_directory", reason))
+	}
+	if f := d.findings(t, explain.ConfigNotGiven); len(f) != 0 {
+		t.Fatalf("findings %v", f)
+	}
+	d.mustPut("kind: peer\nname: lost\norganization: acme\nmember: data/nobody\naddresses: [\"h:1\"]\nclass: bootstrap")
+	for range 2 {
+		d.mustPublish(b)
+		if err := d.publishAll(d.c, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := d.findings(t, explain.ConfigNotGiven)
+	if len(f) != 1 || !strings.Contains(f[0].GetSummary(), "peer/lost") || !strings.Contains(f[0].GetSummary(), "data/nobody") || f[0].GetRemedy() == "" || count("unknown_member") != 1 {
+		t.Fatalf("findings %v, counted %v", f, count("unknown_member"))
+	}
+	sees := func(name, peer string) bool {
+		d.follow(d.c)
+		p := d.mustPublish(b)
+		return bytes.Contains(p.contents[p.given(t, d, name)[snapshot.ScopePeerDirectory].ContentHash.String()], []byte(peer))
+	}
+	if sees("acme", "lost") {
+		t.Fatal("it is given")
+	}
+	d.joinedAs("acme", "nobody")
+	if !sees("acme", "lost") || len(d.findings(t, explain.ConfigNotGiven)) != 0 {
+		t.Fatal("it came, and is not given")
+	}
+	d.ban(t, identity.Data, "nobody")
+	if sees("acme", "lost") || count("banned_member") != 1 {
+		t.Fatal("a banned member is somebody's peer")
+	}
+	d.unban(t, identity.Data, "nobody")
+	if sees("acme", "lost") || count("absent_member") != 1 {
+		t.Fatal("a member without a machine is somebody's peer")
+	}
+	d.remove(t, identity.Data, "nobody")
+	if sees("acme", "lost") || count("unknown_member") != 2 {
+		t.Fatal("a member that is gone is somebody's peer")
+	}
+	t.Run("placed on nobody", func(t *testing.T) {
+		d.mustPut("kind: service\nname: lost\norganization: acme\ntype: web\nmembers: [data/globex, data/never]")
+		d.mustPublish(b)
+		if f := d.findings(t, explain.ConfigNotGiven); len(f) != 3 {
+			t.Fatalf("findings %v", f)
+		}
+	})
+	t.Run("much of a kind is one finding", func(t *testing.T) {
+		var records []string
+		for i := range 9 {
+			records = append(records, fmt.Sprintf("kind: peer\nname: lost-%d\norganization: acme\nmember: data/nobody-%d\naddresses: [\"h:1\"]\nclass: bootstrap", i, i))
+		}
+		d.mustPut(strings.Join(records, "\n---\n"))
+		d.mustPublish(b)
+		if f := d.findings(t, explain.ConfigNotGiven); len(f) != 3 || !strings.Contains(f[0].GetSummary()+f[1].GetSummary()+f[2].GetSummary(), "and 7 more") {
+			t.Fatalf("findings %v", f)
+		}
+	})
+}
+
+// A member that the manifest gives another organization is told the new one's
+// things, and nothing of the old one any more: no content, and no base.
+func TestMemberChangesItsOrganization(t *testing.T) {
+	d := tenants(t)
+	b := newPublisher()
+	was := d.mustPublish(b)
+	wantOnly(t, "set", d.set(strings.Replace(tenantEntries, `["token:globex"], roles: [egress], organizations: [globex]`, `["token:globex"], roles: [egress], organizations: [acme]`, 1)), "")
+	d.follow(d.c)
+	p := d.mustPublish(b)
+	d.wantWhole(t, p)
+	headers, before := p.given(t, d, "globex"), was.given(t, d, "globex")
+	for _, i := range p.of(identity.Data, "globex") {
+		h := p.headers[i]
+		if raw := p.contents[h.header.Content]; h.scope != snapshot.ScopeNodeRuntime && bytes.Contains(raw, []byte(marker+"-")) {
+			t.Errorf("%s: %s", h.scope, raw)
+		}
+		if base := p.contents[h.header.Base]; bytes.Contains(base, []byte(marker+"-")) {
+			t.Errorf("%s has base %s", h.scope, base)
+		}
+	}
+	if headers[snapshot.ScopeRoutePolicy].Subject == before[snapshot.ScopeRoutePolicy].Subject || headers[snapshot.ScopeRoutePolicy].Subject != p.given(t, d, "acme")[snapshot.ScopeRoutePolicy].Subject {
+		t.Error("it is in another group")
+	}
+	if headers[snapshot.ScopeServiceAssignment].Base != nil {
+		t.Error("the assignment goes on from that of the other organization")
+	}
+	for _, h := range p.headers {
+		if h.group != "" && p.groups[h.group] == 0 {
+			t.Errorf("%s is nobody's", h.headerPath)
+		}
+	}
+	t.Run("while its new assignment does not compile", func(t *testing.T) {
+		d.faults.Fail("publish.compile.data/globex.service_assignment", errors.New("broken"))
+		wantOnly(t, "set", d.set(tenantEntries), "")
+		d.follow(d.c)
+		p := d.mustPublish(b)
+		if h := p.given(t, d, "globex"); h[snapshot.ScopeServiceAssignment].ConfigVersion != 0 {
+			t.Error("it keeps the one of the other organization")
+		}
+		d.wantWhole(t, p)
+		d.faults.Disarm("publish.compile.data/globex.service_assignment")
+		if h := d.mustPublish(b).given(t, d, "globex"); h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
+			t.Error("it is not given another one")
+		}
+	})
+}
+
+// node_runtime says which scopes a node is to hold: those that it is given.
+func TestCompanions(t *testing.T) {
+	d := tenants(t)
+	b := newPublisher()
+	check := func(p *publication) {
+		t.Helper()
+		for _, name := range []string{"acme", "globex", "edge", "both"} {
+			given := p.given(t, d, name)
+			raw := p.contents[given[snapshot.ScopeNodeRuntime].ContentHash.String()]
+			for _, scope := range snapshot.Scopes() {
+				if scope == snapshot.ScopeNodeRuntime {
+					continue
+				}
+				_, has := given[scope]
+				if says := bytes.Contains(raw, []byte(`"`+string(scope)+`"`)); says != has {
+					t.Errorf("%s: the %s is given: %v, and its node_runtime says %v", name, scope, has, says)
+				}
+			}
+		}
+	}
+	p := d.mustPublish(b)
+	check(p)
+	assigned := p.given(t, d, "acme")[snapshot.ScopeNodeRuntime].ConfigVersion
+	for _, o := range []string{"acme", "globex"} {
+		if _, err := d.config().DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "service", Name: o + "-web"}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p = d.mustPublish(b)
+	check(p)
+	given := p.given(t, d, "acme")
+	if _, ok := given[snapshot.ScopeServiceAssignment]; ok || given[snapshot.ScopeNodeRuntime].ConfigVersion <= assigned {
+		t.Errorf("nothing is assigned any more, and it gets %v", given)
+	}
+	d.wantWhole(t, p)
+}
+
+// A content that is too large is cut to what fits, and that is said.
+func TestTooLargeContent(t *testing.T) {
+	d := tenants(t)
+	b := newPublisher()
+	long := strings.Repeat("x", 1000)
+	for i := range 6 {
+		var records []string
+		for j := range 200 {
+			records = append(records, fmt.Sprintf("kind: route\nname: r%d-%d\norganization: acme\nroles: [egress]\nmatch: %s\ndeny: %v", i, j, long, j < 10))
+		}
+		d.mustPut(strings.Join(records, "\n---\n"))
+	}
+	p := d.mustPublish(b)
+	h := p.given(t, d, "acme")[snapshot.ScopeRoutePolicy]
+	raw := p.contents[h.ContentHash.String()]
+	if len(raw) > snapshot.DefaultContent || len(raw) < snapshot.DefaultContent*9/10 || bytes.Count(raw, []byte(`"deny":true`)) != 60 {
+		t.Fatalf("%d bytes with %d denials", len(raw), bytes.Count(raw, []byte(`"deny":true`)))
+	}
+	if f := d.findings(t, explain.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
+		t.Fatalf("findings %v", f)
+	}
+	if n := testutil.ToFloat64(d.c.metrics.removed.WithLabelValues("route_policy", "too_large")); n == 0 {
+		t.Fatal("it is not counted")
+	}
+	version := d.store.snapshot()[publicationStateKey].Version
+	d.advance(time.Second)
+	if d.mustPublish(newPublisher()); d.store.snapshot()[publicationStateKey].Version != version {
+		t.Fatal("it is cut in another way")
+	}
+}

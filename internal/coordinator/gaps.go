@@ -1,0 +1,136 @@
+package coordinator
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/compiler"
+	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// gap is something that a record of the config asks for and that nobody, or not
+// everybody whom it names, is given.
+type gap struct {
+	scope  snapshot.Scope
+	record config.Key
+	reason compiler.Reason
+}
+
+// compileReport is what the last compile could not do. It is immutable.
+type compileReport struct {
+	gaps   []compiler.Removed // one of each gap, sorted
+	failed []string           // subjects, sorted, of which each is in why
+	why    map[string]string
+}
+
+// setRemoved notes what was left out for a subject.
+func (b *publisher) setRemoved(name string, removed []compiler.Removed) {
+	if len(removed) == 0 && len(b.removed[name]) == 0 {
+		return
+	}
+	b.news = true
+	if len(removed) == 0 {
+		delete(b.removed, name)
+		return
+	}
+	b.removed[name] = removed
+}
+
+// forget drops what is noted of a subject.
+func (b *publisher) forget(name string) {
+	b.setRemoved(name, nil)
+	if _, ok := b.failed[name]; ok {
+		delete(b.failed, name)
+		b.news = true
+	}
+}
+
+// report says what the compile could not do, and logs and counts what of it is new.
+func (c *Coordinator) report(ctx context.Context, b *publisher) {
+	c.metrics.uncompiled.Set(float64(len(b.failed)))
+	if !b.news {
+		return
+	}
+	b.news = false
+	found := make(map[gap]compiler.Removed)
+	for _, name := range slices.Sorted(maps.Keys(b.removed)) {
+		for _, r := range b.removed[name] {
+			g := gap{r.Scope, r.Record, r.Reason}
+			if _, ok := found[g]; !ok {
+				found[g] = r
+			}
+		}
+	}
+	r := &compileReport{failed: slices.Sorted(maps.Keys(b.failed)), why: maps.Clone(b.failed)}
+	for g, removed := range found {
+		r.gaps = append(r.gaps, removed)
+		if !b.told[g] {
+			c.metrics.removed.WithLabelValues(string(g.scope), string(g.reason)).Inc()
+			c.failures.log(ctx, c.log, slog.LevelWarn, "something that the config asks for is not given",
+				slog.String("scope", string(g.scope)), slog.String("record", g.record.String()), slog.String("reason", string(g.reason)), slog.String("detail", removed.Detail))
+		}
+	}
+	for g := range b.told {
+		if _, ok := found[g]; !ok {
+			delete(b.told, g) // it is news when it comes again
+		}
+	}
+	for g := range found {
+		b.told[g] = true
+	}
+	slices.SortFunc(r.gaps, func(a, b compiler.Removed) int {
+		return cmp.Or(cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Reason, b.Reason), a.Record.Compare(b.Record))
+	})
+	c.compileReport.Store(r)
+}
+
+// compileFindings says what the last compile could not do, for the status: what has
+// one reason in one scope is one finding if there is much of it.
+func (c *Coordinator) compileFindings() []*fealtyv1.Finding {
+	r := c.compileReport.Load()
+	if r == nil {
+		return nil
+	}
+	var out []*fealtyv1.Finding
+	if len(r.failed) > 0 {
+		first := r.failed[0]
+		out = append(out, finding(explain.SnapshotUncompiled, "subjects", named(r.failed), "problem", first+": "+r.why[first]))
+	}
+	for i := 0; i < len(r.gaps); {
+		first, n := r.gaps[i], 1
+		for i+n < len(r.gaps) && r.gaps[i+n].Scope == first.Scope && r.gaps[i+n].Reason == first.Reason {
+			n++
+		}
+		same := r.gaps[i : i+n]
+		i += n
+		if n > foldAbove {
+			var records []string
+			for _, g := range same {
+				records = append(records, g.Record.String())
+			}
+			out = append(out, finding(explain.ConfigNotGiven, "record", named(records), "scope", string(first.Scope),
+				"problem", "of the first, "+first.Detail, "remedy", first.Do()))
+			continue
+		}
+		for _, g := range same {
+			out = append(out, finding(explain.ConfigNotGiven, "record", g.Record.String(), "scope", string(g.Scope), "problem", g.Detail, "remedy", g.Do()))
+		}
+	}
+	return out
+}
+
+// named lists a few names, and how many more there are.
+func named(names []string) string {
+	if len(names) <= foldAbove {
+		return strings.Join(names, ", ")
+	}
+	return strings.Join(names[:foldAbove], ", ") + fmt.Sprintf(" and %d more", len(names)-foldAbove)
+}
