@@ -685,8 +685,8 @@ var differs = []struct {
 	{regexp.MustCompile(`\b[0-9a-f]{16,}\b`), "HASH"},
 	{regexp.MustCompile(`\b[a-z2-7]{16}\b`), "ID"},
 	{regexp.MustCompile(`\b[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z`), "TIME"},
-	// A member that has just joined may not have reported its node_runtime yet.
-	{regexp.MustCompile(`\bnode_runtime [0-9]+\.[0-9]+, `), ""},
+	// A member that has just joined may not have reported yet what is published for it.
+	{regexp.MustCompile(`\b(node_runtime|[a-z]+_(policy|mode_policy|directory|assignment)) [0-9]+\.[0-9]+, `), ""},
 	{regexp.MustCompile(`\b(trust_bundle|node_bootstrap) ([0-9]+)\.[0-9]+`), "$1 $2.N"},
 	{regexp.MustCompile(`\bdev\.[0-9a-f]{8}\b`), "dev.ID"},
 	{regexp.MustCompile(`\b127\.0\.0\.1:[0-9]+\b`), "ADDRESS"},
