@@ -114,9 +114,10 @@ func BenchmarkJoinOnPostgres(b *testing.B) {
 
 // joins is a load of joins on one cluster, over one connection.
 type joins struct {
-	token proof.JoinToken
-	first *devcluster.Candidate
-	conn  grpc.ClientConnInterface
+	cluster *devcluster.Cluster
+	token   proof.JoinToken
+	first   *devcluster.Candidate
+	conn    grpc.ClientConnInterface
 }
 
 func newJoins(b *testing.B, store string) *joins {
@@ -135,7 +136,7 @@ func newJoins(b *testing.B, store string) *joins {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { conn.Close() })
-	return &joins{tok, first, conn}
+	return &joins{c, tok, first, conn}
 }
 
 func (j *joins) one(b *testing.B) error {
