@@ -57,7 +57,7 @@ func mostConnections(b *testing.B) int {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		b.Fatal(err)
 	}
-	return int(min(limit.Cur, 1<<20)-500) / 2
+	return int(min(limit.Cur, 1<<20)-1000) * 2 / 5 // two each, and what a handshake needs
 }
 
 // listeners are members that hold a stream each.

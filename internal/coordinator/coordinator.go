@@ -164,6 +164,7 @@ type Coordinator struct {
 	limiter      *joinLimiter
 	perMember    *keyedLimiter // renewals and rejoins, by identity
 	pulls        *pullLimiter
+	patches      *patchCache
 	joinsWaiting chan struct{} // held by each join from challenge to answer
 	joinSlots    chan struct{} // held by each join that is decided
 	stripes      *stripes
@@ -210,14 +211,14 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	}
 	c := &Coordinator{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, store: cfg.Store, history: history.New(cfg.Store), fs: cfg.FS, faults: cfg.Faults,
-		startedAt:    cfg.Now(),
-		registry:     cfg.Registry,
-		trustKick:    make(chan struct{}, 1),
-		headKick:     make(chan struct{}, 1),
-		setting:      make(chan struct{}, 1),
-		limiter:      newJoinLimiter(cfg.Rates),
-		perMember:    newMemberLimiter(cfg.Rates),
-		pulls:        newPullLimiter(),
+		startedAt: cfg.Now(),
+		registry:  cfg.Registry,
+		trustKick: make(chan struct{}, 1),
+		headKick:  make(chan struct{}, 1),
+		setting:   make(chan struct{}, 1),
+		limiter:   newJoinLimiter(cfg.Rates),
+		perMember: newMemberLimiter(cfg.Rates),
+		pulls:     newPullLimiter(), patches: newPatchCache(),
 		joinsWaiting: make(chan struct{}, joinsPending), joinSlots: make(chan struct{}, joinsAtOnce),
 		stripes:   newStripes(),
 		refusals:  newLogGate(),

@@ -150,6 +150,7 @@ const (
 	sentWhole    sentForm = "whole"    // with its content
 	sentRecord   sentForm = "record"   // without: the member has the content, and what is news is the record
 	sentDetached sentForm = "detached" // without: the member pulls the content
+	sentPatch    sentForm = "patch"    // with what makes the content of the one before
 )
 
 // inlineBytes bounds a content that is sent with its header; a larger one is pulled.
@@ -175,6 +176,12 @@ func (h holding) form(has bool, is *published, record *publicationRecord, size i
 		return sentWhole
 	}
 	return sentDetached
+}
+
+// isBase reports whether h is exactly what a patch to is applies to.
+func (h holding) isBase(is *published) bool {
+	b := &is.header
+	return b.Base != "" && h.content == b.Base && h.version == b.BaseVersion && h.epoch == b.AuthorityEpoch
 }
 
 // sendPublished sends the member what is published for it: a new header at once, a
@@ -209,8 +216,11 @@ func (d *delivery) sendHeader(ctx context.Context, p *publication, i int) error 
 	is, record := &p.headers[i], &p.state.value
 	h, has := d.holds(is.scope)
 	form := h.form(has, is, record, len(p.contents[is.header.Content]))
+	if (form == sentWhole || form == sentDetached) && has && h.isBase(is) && d.c.patches.of(p, i) != nil {
+		form = sentPatch
+	}
 	if form != sentNothing {
-		m, err := p.news(i, form)
+		m, err := p.news(i, form, d.c.patches)
 		if err != nil {
 			// It stays as it was for this member, and is no reason to end the stream.
 			d.c.failures.log(ctx, d.c.log, slog.LevelError, "a snapshot was not sent", slog.String("scope", string(is.scope)), slog.String("member", d.id.String()), slog.Any("err", err))
@@ -230,8 +240,35 @@ func (d *delivery) sendHeader(ctx context.Context, p *publication, i int) error 
 	return nil
 }
 
-// news returns the message that carries header i in a form.
-func (p *publication) news(i int, form sentForm) (*fealtyv1.ConnectResponse, error) {
+// newsKey names a message that all members of a group are sent.
+type newsKey struct {
+	header int
+	form   sentForm
+}
+
+// newsOnce is such a message, made by who needs it first.
+type newsOnce struct {
+	once sync.Once
+	m    *fealtyv1.ConnectResponse
+	err  error
+}
+
+// news returns the message that carries header i in a form. It is shared by all that
+// are sent it.
+func (p *publication) news(i int, form sentForm, patches *patchCache) (*fealtyv1.ConnectResponse, error) {
+	if p.headers[i].group == "" {
+		return p.makeNews(i, form, patches)
+	}
+	found, ok := p.messages.Load(newsKey{i, form})
+	if !ok {
+		found, _ = p.messages.LoadOrStore(newsKey{i, form}, new(newsOnce))
+	}
+	n := found.(*newsOnce)
+	n.once.Do(func() { n.m, n.err = p.makeNews(i, form, patches) })
+	return n.m, n.err
+}
+
+func (p *publication) makeNews(i int, form sentForm, patches *patchCache) (*fealtyv1.ConnectResponse, error) {
 	signed, err := p.signed(i)
 	if err != nil {
 		return nil, err
@@ -239,10 +276,70 @@ func (p *publication) news(i int, form sentForm) (*fealtyv1.ConnectResponse, err
 	if form != sentWhole {
 		signed.Content = nil
 	}
+	if form == sentPatch {
+		signed.Patch = patches.of(p, i)
+	}
 	raw, err := signed.Marshal()
 	if err != nil {
 		return nil, err
 	}
 	m := &fealtyv1.SignedSnapshot{Scope: string(p.headers[i].scope), Envelope: raw}
 	return &fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Snapshot{Snapshot: m}}, nil
+}
+
+// Bounds on patches.
+const (
+	// maxPatchBytes bounds a patch that is sent: with a larger one the whole is pulled,
+	// which holds up no other news.
+	maxPatchBytes = 256 << 10
+	// maxPatches bounds those that are kept.
+	maxPatches = 64
+)
+
+// patchCache makes each patch once for all who need it, and keeps the newest.
+type patchCache struct {
+	mu      sync.Mutex
+	entries map[patchKey]*patchOnce // guarded by mu
+	order   []patchKey              // oldest first; guarded by mu
+}
+
+// patchKey names a patch by the hashes of its two contents.
+type patchKey struct{ base, content string }
+
+type patchOnce struct {
+	once  sync.Once
+	patch []byte // nil: the whole is to be sent
+}
+
+func newPatchCache() *patchCache { return &patchCache{entries: make(map[patchKey]*patchOnce)} }
+
+// of returns the patch from the base of header i of p to its content, or nil.
+func (c *patchCache) of(p *publication, i int) []byte {
+	h := &p.headers[i]
+	base, content := p.contents[h.header.Base], p.contents[h.header.Content]
+	if h.header.Base == "" || base == nil {
+		return nil
+	}
+	e := c.entry(patchKey{h.header.Base, h.header.Content})
+	e.once.Do(func() {
+		if patch, ok := snapshot.Diff(h.scope, base, content); ok && len(patch) <= maxPatchBytes {
+			e.patch = patch
+		}
+	})
+	return e.patch
+}
+
+func (c *patchCache) entry(key patchKey) *patchOnce {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.entries[key]; e != nil {
+		return e
+	}
+	if len(c.order) == maxPatches {
+		delete(c.entries, c.order[0])
+		c.order = slices.Delete(c.order, 0, 1)
+	}
+	e := new(patchOnce)
+	c.entries[key], c.order = e, append(c.order, key)
+	return e
 }

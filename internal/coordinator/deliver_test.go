@@ -3,13 +3,18 @@ package coordinator
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -178,5 +183,259 @@ func TestSlowMemberHoldsUpNobody(t *testing.T) {
 	}
 	if got := sent() - was; got < 7 {
 		t.Errorf("%v were counted", got)
+	}
+}
+
+// acting is a member as it takes what it is sent, in any form: it verifies all of it,
+// keeps it, and pulls what it lacks.
+type acting struct {
+	*reader
+	m      *machine
+	stream *sentNews
+	dl     *delivery
+	held   map[snapshot.Scope]*snapshot.Verified
+	forms  map[sentForm]int
+}
+
+func (m *machine) acting(t *testing.T) *acting {
+	t.Helper()
+	a := &acting{reader: m.reader(), m: m, stream: &sentNews{ctx: t.Context()}, held: make(map[snapshot.Scope]*snapshot.Verified), forms: make(map[sentForm]int)}
+	a.dl = newDelivery(m.d.c, a.stream, m.id, nil)
+	return a
+}
+
+// hear takes what there is for the member, and returns the scopes that came.
+func (a *acting) hear(t *testing.T) []string {
+	t.Helper()
+	d := a.m.d
+	a.dl.forget()
+	if err := a.dl.sendTrust(); err != nil {
+		t.Fatal(err)
+	}
+	a.follow(d)
+	if err := a.dl.sendPublished(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var scopes []string
+	for _, m := range a.stream.sent {
+		scope := snapshot.Scope(m.GetSnapshot().GetScope())
+		if m.GetSnapshot() == nil || scope == snapshot.ScopeTrustBundle {
+			continue
+		}
+		scopes = append(scopes, string(scope))
+		signed, err := snapshot.Unmarshal(m.GetSnapshot().GetEnvelope())
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := a.take(t, scope, signed)
+		if err != nil {
+			t.Fatalf("%s does not take its %s: %v", a.m.id.Name(), scope, err)
+		}
+		if a.marks, err = snapshot.Accept(a.marks, v); err != nil {
+			t.Fatal(err)
+		}
+		a.held[scope] = v
+		if scope == snapshot.ScopeNodeRuntime {
+			h := v.Header()
+			a.trust.Roles, a.trust.Organizations = h.Roles, h.OrganizationIDs
+		}
+	}
+	a.stream.sent = nil
+	return scopes
+}
+
+func (a *acting) take(t *testing.T, scope snapshot.Scope, signed *snapshot.Signed) (*snapshot.Verified, error) {
+	t.Helper()
+	now := a.m.d.clock()
+	checked, err := snapshot.VerifyHeader(signed, a.trust, a.marks, now)
+	if err != nil {
+		return nil, err
+	}
+	switch held := a.held[scope]; {
+	case len(signed.Content) > 0:
+		a.forms[sentWhole]++
+		return checked.Complete(signed.Content)
+	case len(signed.Patch) > 0:
+		a.forms[sentPatch]++
+		v, _, err := checked.CompletePatch(held, signed.Patch)
+		return v, err
+	case held != nil && held.Header().ContentHash == checked.Header().ContentHash:
+		a.forms[sentRecord]++
+		return checked.Complete([]byte(held.ContentJSON()))
+	}
+	a.forms[sentDetached]++
+	hash := checked.Header().ContentHash
+	got := &pulled{ctx: a.m.as(t.Context())}
+	if err := a.m.pull(got, hash[:]); err != nil {
+		t.Fatalf("%s cannot pull its %s: %v", a.m.id.Name(), scope, err)
+	}
+	return checked.Complete(got.got)
+}
+
+// Members of two organizations hear of a change what is theirs, in the form that they
+// need, and nothing of the other; what they hold in the end is what is published, to the
+// byte. Nobody pulls what is not its own (I12).
+func TestDeliveryToTenants(t *testing.T) {
+	d := tenants(t)
+	b := newPublisher()
+	d.mustPublish(b)
+	names := []string{"acme", "globex", "edge", "both"}
+	members := make(map[string]*acting)
+	for _, name := range names {
+		m := d.machine()
+		if err := m.join(identity.Data, proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: name, Name: name + "-2"}))); err != nil {
+			t.Fatal(err)
+		}
+		members[name] = m.acting(t)
+	}
+	p := d.mustPublish(b)
+	for _, name := range names {
+		got := members[name].hear(t)
+		if len(got) < 3 || got[0] != string(snapshot.ScopeNodeRuntime) {
+			t.Fatalf("%s hears %v", name, got)
+		}
+		for scope, v := range members[name].held {
+			for _, org := range []string{"acme", "globex"} {
+				theirs := slices.Contains(members[name].trust.Organizations, org)
+				if !theirs && strings.Contains(v.ContentJSON(), org) {
+					t.Errorf("%s holds something of %s in its %s: %s", name, org, scope, v.ContentJSON())
+				}
+			}
+		}
+	}
+	// By hash as well: each content that is published, asked for by each member.
+	for _, name := range names {
+		a := members[name]
+		own := make(map[string]bool)
+		for _, i := range p.of(identity.Data, name+"-2") {
+			own[p.headers[i].header.Content] = true
+		}
+		for hash, content := range p.contents {
+			d.advance(time.Second)
+			digest, err := snapshot.ParseDigest(hash)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := &pulled{ctx: a.m.as(t.Context())}
+			err = a.m.pull(got, digest[:])
+			if own[hash] && (err != nil || !bytes.Equal(got.got, content)) || !own[hash] && (err == nil || len(got.got) != 0) {
+				t.Errorf("%s pulls %s, its own: %v: %d bytes, %v", name, content, own[hash], len(got.got), err)
+			}
+			if !own[hash] {
+				wantCode(t, err, explain.NotFound)
+			}
+		}
+	}
+	// A route of one organization changes: who has that organization hears, by a patch.
+	d.mustPut("kind: route\nname: acme-new\norganization: acme\nmatch: host new\nto: [acme-peer]\n")
+	p = d.mustPublish(b)
+	for name, want := range map[string]bool{"acme": true, "globex": false, "both": true} {
+		before := members[name].forms[sentPatch]
+		if got := members[name].hear(t); slices.Contains(got, "route_policy") != want || len(got) > 1 {
+			t.Errorf("%s hears %v", name, got)
+		}
+		if got := members[name].forms[sentPatch] - before; got == 1 != want {
+			t.Errorf("%s got %d patches", name, got)
+		}
+	}
+	for _, name := range names {
+		members[name].hear(t)
+	}
+	// Who missed a version gets the whole: no patch fits.
+	for _, match := range []string{"newer", "newest"} {
+		d.mustPut("kind: route\nname: acme-new\norganization: acme\nmatch: host " + match + "\nto: [acme-peer]\n")
+		p = d.mustPublish(b)
+		members["acme"].hear(t)
+	}
+	patches, wholes := members["both"].forms[sentPatch], members["both"].forms[sentWhole]
+	if members["both"].hear(t); members["both"].forms[sentPatch] != patches || members["both"].forms[sentWhole] != wholes+1 {
+		t.Errorf("who missed a version is sent %v", members["both"].forms)
+	}
+	// So does who was away, and what it has then is the same.
+	late := members["acme"].m.acting(t)
+	late.hear(t)
+	for _, a := range []*acting{members["acme"], late} {
+		for _, i := range p.of(identity.Data, "acme-2") {
+			h := p.headers[i]
+			if v := a.held[h.scope]; v == nil || v.ContentJSON() != string(p.contents[h.header.Content]) {
+				t.Errorf("%s is not what is published", h.scope)
+			}
+		}
+	}
+	// A newer record alone moves no content.
+	d.advance(publicationRenew)
+	d.mustPublish(b)
+	was := members["both"].forms[sentRecord]
+	if got := members["both"].hear(t); members["both"].forms[sentRecord]-was != len(got) || len(got) < 3 {
+		t.Errorf("with a newer record came %v, as %v", got, members["both"].forms)
+	}
+}
+
+// What is large is pulled, and a change of it is patched.
+func TestDeliveryOfMuch(t *testing.T) {
+	d := tenants(t)
+	b := newPublisher()
+	d.mustPublish(b)
+	var routes []string
+	for i := range 200 {
+		routes = append(routes, fmt.Sprintf("kind: route\nname: acme-%03d\norganization: acme\nmatch: \"host %s\"\nto: [acme-peer]\n", i, strings.Repeat("x", 100)))
+	}
+	d.mustPut(strings.Join(routes, "---\n"))
+	m := d.joinedAs("acme", "acme-3")
+	d.mustPublish(b)
+	a := m.acting(t)
+	a.hear(t)
+	if a.forms[sentDetached] != 1 || a.forms[sentPatch] != 0 {
+		t.Fatalf("it came as %v", a.forms)
+	}
+	d.mustPut("kind: route\nname: acme-100\norganization: acme\nmatch: host changed\nto: [acme-peer]\n")
+	d.mustPublish(b)
+	a.hear(t)
+	if v, _ := a.held[snapshot.ScopeRoutePolicy].RoutePolicy(); a.forms[sentDetached] != 1 || a.forms[sentPatch] != 1 || len(v.Routes) != 201 {
+		t.Fatalf("the change came as %v, with %d routes", a.forms, len(v.Routes))
+	}
+	// After a resync it is the whole again.
+	a.dl.resync([]string{"route_policy"})
+	a.marks = snapshot.Marks{}
+	a.held = make(map[snapshot.Scope]*snapshot.Verified)
+	if got := a.hear(t); len(got) != 1 || a.forms[sentDetached] != 2 {
+		t.Fatalf("who asked for the whole got %v as %v", got, a.forms)
+	}
+}
+
+// Patches are made once, and a bounded number is kept.
+func TestPatchesAreKept(t *testing.T) {
+	c := newPatchCache()
+	first := c.entry(patchKey{"a", "b"})
+	if c.entry(patchKey{"a", "b"}) != first {
+		t.Error("made twice")
+	}
+	for i := range 2 * maxPatches {
+		c.entry(patchKey{"a", fmt.Sprint(i)})
+	}
+	if len(c.entries) != maxPatches || len(c.order) != maxPatches || c.entry(patchKey{"a", "b"}) == first {
+		t.Errorf("%d are kept", len(c.entries))
+	}
+}
+
+// A patch is for who has exactly its base.
+func TestBaseOfDelivery(t *testing.T) {
+	is := &published{header: headerRecord{Content: "new", AuthorityEpoch: 2, ConfigVersion: 12, Base: "old", BaseVersion: 11}}
+	for _, c := range []struct {
+		has  holding
+		want bool
+	}{
+		{holding{content: "old", epoch: 2, version: 11}, true},
+		{holding{content: "old", epoch: 2, version: 10}, false},
+		{holding{content: "old", epoch: 1, version: 11}, false},
+		{holding{content: "older", epoch: 2, version: 11}, false},
+		{holding{}, false},
+	} {
+		if got := c.has.isBase(is); got != c.want {
+			t.Errorf("%+v: %v", c.has, got)
+		}
+	}
+	if (holding{epoch: 2}).isBase(&published{header: headerRecord{AuthorityEpoch: 2}}) {
+		t.Error("what names no base has one")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -205,6 +206,8 @@ type publication struct {
 	contents map[string][]byte
 	// groups says how many node_runtimes there are of each group.
 	groups map[string]int
+	// messages are those that the members of a group share; see news.
+	messages *sync.Map
 	// broken: the headers are not those of the record. Somebody else wrote them.
 	broken bool
 	// strays are keys that no header uses.
@@ -314,7 +317,7 @@ func (p *publication) with(put []published, drop map[headerPath]bool, contents m
 // settle makes what follows from the headers.
 func (p *publication) settle() {
 	leaves := make([]snapshot.Digest, len(p.headers))
-	p.groups = make(map[string]int)
+	p.groups, p.messages = make(map[string]int), new(sync.Map)
 	for i, h := range p.headers {
 		leaves[i] = h.leaf
 		if h.scope == snapshot.ScopeNodeRuntime {
