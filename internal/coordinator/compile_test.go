@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -735,6 +736,46 @@ func TestMemberChangesItsOrganization(t *testing.T) {
 			t.Error("it is not given another one")
 		}
 	})
+}
+
+// That a member renews concerns no group that sees it; that it drains does.
+func TestRenewalsConcernNoGroup(t *testing.T) {
+	d := tenants(t)
+	m := d.joinedAs("acme", "peer")
+	d.mustPut("kind: peer\nname: p\norganization: acme\nmember: data/peer\naddresses: [\"h:1\"]\nclass: active")
+	b := newPublisher()
+	d.mustPublish(b)
+	if err := m.renew(); err != nil {
+		t.Fatal(err)
+	}
+	d.mustPublish(b) // it may not have been looked at before
+	concerned := func() []string {
+		d.follow(d.c)
+		p := d.c.publication.Load()
+		b.collect(d.c, d.state(), d.c.trust.Load(), p, p.state.value.addresses(), d.clock())
+		return slices.Sorted(maps.Keys(b.pendingGroups))
+	}
+	if err := m.renew(); err != nil {
+		t.Fatal(err)
+	}
+	if got := concerned(); len(got) != 0 {
+		t.Fatalf("a renewal concerns %v", got)
+	}
+	d.drain(t, "peer")
+	// Those of acme: nodes, edge, and who serves both.
+	if got := concerned(); len(got) != 3 {
+		t.Fatalf("a drain concerns %v", got)
+	}
+	p := d.mustPublish(b)
+	if h := p.given(t, d, "acme")[snapshot.ScopePeerDirectory]; !bytes.Contains(p.contents[h.ContentHash.String()], []byte(`"state":"draining"`)) {
+		t.Fatal("the drain is not told")
+	}
+	// A ban leaves the record of the member as it is.
+	d.ban(t, identity.Data, "peer")
+	p = d.mustPublish(b)
+	if h := p.given(t, d, "acme")[snapshot.ScopePeerDirectory]; bytes.Contains(p.contents[h.ContentHash.String()], []byte("data/peer")) {
+		t.Fatal("who is banned is still somebody's peer")
+	}
 }
 
 // node_runtime says which scopes a node is to hold: those that it is given.

@@ -44,6 +44,8 @@ type publisher struct {
 	bans          map[identity.ID]bool
 	state         *state
 	members       *memberIndex
+	// looks is how members that the config names looked when they were last looked at.
+	looks map[string]string
 
 	// failed are the subjects whose content or header could not be made, by the path
 	// of a member or group/<hex>, and why.
@@ -77,7 +79,7 @@ func newPublisher() *publisher {
 	return &publisher{
 		pending: make(map[string]bool), pendingGroups: make(map[string]bool), groups: make(map[string]*memberGroup), placed: make(map[string]string),
 		failed: make(map[string]string), removed: make(map[string][]compiler.Removed), told: make(map[gap]bool),
-		contested: make(map[string]store.Revision), unassigned: make(map[string]bool),
+		looks: make(map[string]string), contested: make(map[string]store.Revision), unassigned: make(map[string]bool),
 	}
 }
 
@@ -298,7 +300,7 @@ func (b *publisher) collect(c *Coordinator, s *state, t *trustView, p *publicati
 	if b.compiler != nil {
 		named := moved
 		for path := range touched {
-			named = b.seen(path) || named
+			named = b.looksAnother(path) && b.seen(path) || named
 		}
 		if named {
 			b.setRemoved("", b.compiler.Unplaced())
@@ -345,6 +347,24 @@ func (b *publisher) place(path string) {
 		b.pendingGroups[group] = true
 	}
 	b.groups[group].members++
+}
+
+// looksAnother reports whether what the compiler sees of a member that the config
+// names is other than when it was asked last: a renewal is not.
+func (b *publisher) looksAnother(path string) bool {
+	if !b.compiler.Names(path) {
+		delete(b.looks, path)
+		return false
+	}
+	look := "none"
+	if m := b.members.at(path); m.version != 0 {
+		if m, ok := compiled(b.state, m.record); ok {
+			look = fmt.Sprintf("%s %s %v", groupOf(m.Group), m.State, m.Outsider)
+		}
+	}
+	was := b.looks[path]
+	b.looks[path] = look
+	return look != was
 }
 
 // seen notes the groups that can see a member, as it may be another one now, and
@@ -517,7 +537,9 @@ func (c *Coordinator) compile(ctx context.Context, s *state, b *publisher, p *pu
 			break
 		}
 		w.doneGroups = append(w.doneGroups, group)
-		x.group(group, b.groups[group].Group)
+		if g := b.groups[group]; g != nil { // else its last member has just left it
+			x.group(group, g.Group)
+		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(b.pending)) {
 		if !w.room(len(nodeScopes())) {
