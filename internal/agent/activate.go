@@ -64,6 +64,10 @@ type beliefs struct {
 
 	// contact is what connections are verified by.
 	contact *identity.Bundle
+
+	// arriving: the marks are those of what is put in place right now. Until it is,
+	// what it overtakes is as good as it was.
+	arriving bool
 }
 
 func (b *beliefs) with(scope snapshot.Scope, h *held) *beliefs {
@@ -149,7 +153,7 @@ func (b *beliefs) terms() *held {
 		return nil
 	}
 	header := h.v.Header()
-	if mark, ok := b.marks.Get(snapshot.ScopeNodeRuntime, header.Subject); ok && mark.AuthorityEpoch >= header.AuthorityEpoch {
+	if mark, ok := b.marks.Get(snapshot.ScopeNodeRuntime, header.Subject); ok && mark.AuthorityEpoch >= header.AuthorityEpoch && !b.arriving {
 		return nil
 	}
 	return h
@@ -488,8 +492,10 @@ func (a *Agent) activate(ctx context.Context, from origin, batch []taken) error 
 		// From here on it is accepted, in memory even if the disk fails: what is lower
 		// must not come in afterwards.
 		b = b.withLedger(batch[len(batch)-1].ledger)
+		b.arriving = true
 		a.beliefs.Store(b)
 		a.marksDirty = true
+		defer a.arrived()
 	}
 	if a.marksDirty {
 		if err := a.store.writeLedger(b.ledger); err != nil {
@@ -506,6 +512,7 @@ func (a *Agent) activate(ctx context.Context, from origin, batch []taken) error 
 	var changed []snapshot.Scope
 	// What is in place is in use, also if the disk does not take the rest.
 	defer func() {
+		a.arrived()
 		a.finishDrops(ctx)
 		a.derive(ctx)
 		a.changed(changed...)
@@ -523,6 +530,15 @@ func (a *Agent) activate(ctx context.Context, from origin, batch []taken) error 
 		changed = append(append(changed, gone...), scope)
 	}
 	return nil
+}
+
+// arrived ends an activation, however it ended.
+func (a *Agent) arrived() {
+	if b := a.beliefs.Load(); b.arriving {
+		next := *b
+		next.arriving = false
+		a.beliefs.Store(&next)
+	}
 }
 
 // place puts one snapshot into use that the marks on disk know, and returns the scopes

@@ -94,6 +94,39 @@ func TestActivationCrashesInARow(t *testing.T) {
 	}
 }
 
+// While its first node_runtime is put in place, a node is what its node_bootstrap
+// says; and after the disk failed, which is what the marks are for, it is not.
+func TestTermsWhileActivating(t *testing.T) {
+	for _, disk := range []error{nil, durabletest.ErrPowerCut} {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		points := new(fault.Points)
+		a, err := Open(t.Context(), Config{DataDir: n.dir, FS: n.disk.FS(), Now: f.clock, Log: quiet(), Dial: f.dial, Faults: points})
+		f.must(err)
+		defer a.Close()
+		looked := false
+		points.Arm("activate.after-marks", func() error {
+			looked = true
+			if facts := a.facts(); a.beliefs.Load().terms() == nil || facts.overall(a.now()) != snapshot.Fresh || facts.degraded(a.now()) {
+				t.Errorf("in between the node is %s", facts.overall(a.now()))
+			}
+			if disk != nil {
+				n.disk.FailAt(1, disk)
+			}
+			return nil
+		})
+		state := f.member(a.me.ID)
+		err = n.take(a, f.runtime(&state))
+		if !looked || (err != nil) != (disk != nil) {
+			t.Fatalf("looked %v, error %v", looked, err)
+		}
+		if b := a.beliefs.Load(); b.arriving || (b.terms() == nil) != (disk != nil) {
+			t.Errorf("the disk says %v: arriving %v, terms %v", disk, b.arriving, b.terms())
+		}
+	}
+}
+
 // What was accepted does not come down, even if the disk failed right after.
 func TestAcceptedInMemoryToo(t *testing.T) {
 	f := newFleet(t)
