@@ -235,7 +235,7 @@ func heldOf(reported []*fealtyv1.HeldSnapshot) map[string]*fealtyv1.HeldSnapshot
 	for _, h := range reported[:min(len(reported), maxHeldReported)] {
 		if slices.Contains(snapshot.Scopes(), snapshot.Scope(h.GetScope())) && len(h.GetContentHash()) <= sha256.Size {
 			held[h.GetScope()] = &fealtyv1.HeldSnapshot{AuthorityEpoch: h.GetAuthorityEpoch(), ConfigVersion: h.GetConfigVersion(),
-				ContentHash: h.GetContentHash(), Generation: h.GetGeneration()}
+				ContentHash: h.GetContentHash(), Generation: h.GetGeneration(), Freshness: clip(h.GetFreshness(), maxReleaseBytes)}
 		}
 	}
 	return held

@@ -511,6 +511,20 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 	}
 }
 
+// A member that was away for long holds the bundle in force, and it is not fresh: it is
+// sent one that was signed since. Who holds a fresh one is sent none.
+func TestConnectRenewsTheBundle(t *testing.T) {
+	f := readyFleet(t, nil)
+	trust := f.c.trust.Load()
+	for freshness, sent := range map[snapshot.Freshness]bool{"": false, snapshot.Fresh: false, snapshot.Stale: true, snapshot.Degraded: true, snapshot.Expired: true} {
+		held := heldOf([]*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle), AuthorityEpoch: trust.epoch, ConfigVersion: trust.version,
+			ContentHash: trust.contentHash[:], Freshness: string(freshness)}})
+		if got := trust.heldAs(held[string(snapshot.ScopeTrustBundle)]); got == sent {
+			t.Errorf("%q is held: nothing new is needed: %v", freshness, got)
+		}
+	}
+}
+
 // rawConn dials with the node's certificate, whatever its dates say.
 func (f *fleet) rawConn(n *node) grpcConn {
 	f.t.Helper()

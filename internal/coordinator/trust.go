@@ -58,8 +58,13 @@ func (t *trustView) message() *fealtyv1.SignedSnapshot {
 	return &fealtyv1.SignedSnapshot{Scope: string(snapshot.ScopeTrustBundle), Envelope: t.signed}
 }
 
-// heldAs reports whether a member that holds h needs nothing new.
+// heldAs reports whether a member that holds h needs nothing new. One that is not
+// fresh there any more is to be renewed, though nothing in it changed.
 func (t *trustView) heldAs(h *fealtyv1.HeldSnapshot) bool {
+	switch snapshot.Freshness(h.GetFreshness()) {
+	case snapshot.Stale, snapshot.Degraded, snapshot.Expired:
+		return false
+	}
 	return h.GetAuthorityEpoch() == t.epoch && h.GetConfigVersion() == t.version && bytes.Equal(h.GetContentHash(), t.contentHash[:])
 }
 
