@@ -92,6 +92,7 @@ type Cluster struct {
 	group   *errgroup.Group
 	ctx     context.Context
 	started time.Time
+	clock   movedClock
 
 	mu          sync.Mutex
 	addr        string           // of the coordinator; guarded by mu
@@ -103,6 +104,7 @@ type Cluster struct {
 type part struct {
 	coordinator *coordinator.Coordinator
 	agent       *agent.Agent
+	metrics     string // where the agent shows its metrics
 	store       store.Store
 	cancel      context.CancelFunc
 	done        chan struct{}
@@ -269,7 +271,7 @@ func (c *Cluster) StartCoordinator(ctx context.Context) error {
 	}
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: filepath.Join(c.dir, coordinatorDir), Store: st, StoreName: name,
-		Listener: l, Log: c.opts.Log.With("part", "coordinator"), Release: c.opts.Release, Rates: c.opts.Rates,
+		Listener: l, Log: c.opts.Log.With("part", "coordinator"), Release: c.opts.Release, Rates: c.opts.Rates, Now: c.clock.now,
 	})
 	if err != nil {
 		return errors.Join(err, l.Close(), st.Close())
@@ -384,15 +386,16 @@ seed:
   threshold: %d
   owners:
     - {name: this-machine, keeper: "file:%s"}
-%ssigners:
+%sdegraded: {max: %s, route_ttl: %s}
+signers:
   threshold: 1
   keys: [{name: developer, key: "%s"}]
 admit:
   - {name: coordinator-1, kind: coordinator, match: ["key:%s"]}
-  - {name: %s, kind: data, match: ["token:%s"]}
+  - {name: %s, kind: data, match: ["token:%s"], organizations: [acme, globex]}
   - {name: witnesses, kind: witness, match: ["token:witnesses"]}
   - {name: developers, kind: admin, match: ["token:developers"]}
-`, hex.EncodeToString(b), ownersThreshold, filepath.Join(c.dir, keeperFile), people.String(), key, enrolment, poolEntry, poolEntry)
+`, hex.EncodeToString(b), ownersThreshold, filepath.Join(c.dir, keeperFile), people.String(), devDegradedMax, devRouteTTL, key, enrolment, poolEntry, poolEntry)
 	if err := durable.OS().WriteFile(filepath.Join(c.dir, manifestFile), text); err != nil {
 		return fmt.Errorf("write the manifest: %w", err)
 	}
@@ -501,27 +504,43 @@ func (c *Cluster) Join(ctx context.Context, name string) (joined bool, err error
 	case !errors.Is(err, fs.ErrNotExist):
 		return false, err
 	}
-	tok, err := c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: poolEntry, Name: name})
+	tok, err := c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: poolEntry, Name: name, Organizations: organizationsOf(name)})
 	if err != nil {
 		return false, err
 	}
 	_, err = agent.Join(ctx, agent.JoinConfig{
 		DataDir: c.MemberDir(name), Proof: agent.ByToken(tok), Kind: identity.Data,
-		Log: c.opts.Log.With("part", name), Release: c.opts.Release,
+		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Now: c.clock.now,
 	})
 	return err == nil, err
 }
 
+// organizationsOf returns whom a member serves: node-a and node-b acme, node-c and
+// node-d globex, any other one all that its entry has.
+func organizationsOf(name string) []string {
+	switch name {
+	case "node-a", "node-b":
+		return []string{"acme"}
+	case "node-c", "node-d":
+		return []string{"globex"}
+	}
+	return nil
+}
+
 // RunMember runs the agent of a member that joined.
 func (c *Cluster) RunMember(ctx context.Context, name string) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen on loopback: %w", err)
+	}
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir: c.MemberDir(name), Dial: c.dial,
-		Log: c.opts.Log.With("part", name), Release: c.opts.Release,
+		DataDir: c.MemberDir(name), Dial: c.dial, Metrics: l,
+		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Now: c.clock.now,
 	})
 	if err != nil {
-		return err
+		return errors.Join(err, l.Close())
 	}
-	p := &part{agent: a}
+	p := &part{agent: a, metrics: l.Addr().String()}
 	c.run(p, a.Run)
 	c.mu.Lock()
 	c.members[name] = p

@@ -89,9 +89,17 @@ func storySteps() []step {
 		{"relay", "a valid proof that is relayed over another TLS session is refused with " + string(explain.TokenUnknown), storyRelay},
 		{"renewal", "a member renews under a new key; same identity, same epoch, its stream stays", storyRenewal},
 		{"drain", "a drained member works on, the baseline does without it, undrain brings it back; a drained one can be removed, one at work cannot: " + string(explain.MemberInContact), storyDrain},
+		{"route-change", "a route changes, and the nodes in its scope use it; one of another organization sees nothing", storyRouteChange},
+		{"increment", "one route of many comes as a patch, and what it makes is what the whole would be", storyIncrement},
+		{"config-key-rotation", "a new config key signs beside the old one until every member confirmed it; no node loses config", storyConfigKeyRotation},
+		{"stolen-key", "a stolen config key is revoked, and what it signed is refused", storyStolenKey},
 		{"ban", "a banned member's connection ends, and it does not come back", storyBan},
 		{"restart", "the coordinator comes back as the same cluster at the same epoch, and members return by themselves", storyRestart},
 		{"owner-recovery", "without its keeper the coordinator comes back by two of three shares; a wrong one is refused by its owner's name; members renew by themselves", storyOwnerRecovery},
+		{"degraded", "all coordinators stop, and the nodes go on by their snapshots and the policy", storyDegraded},
+		{"forbidden-in-degraded", "what is not a node's to decide is refused by name: " + string(explain.ActionNeedsContact), storyForbidden},
+		{"expiry-stops", "when a bound of the policy is over, so is what it bounds: " + string(explain.ActionBoundOver), storyExpiryStops},
+		{"reconnect", "the coordinator comes back; members are fresh again and report their time alone", storyReconnect},
 	}
 }
 

@@ -73,7 +73,7 @@ func (c *Cluster) Emergency(ctx context.Context, number uint64, edit func(*snaps
 	if err != nil {
 		return nil, err
 	}
-	e := snapshot.Emergency{ClusterID: c.ID(), Number: number, Reason: "a dev cluster tries it", IssuedAt: time.Now().UTC().Truncate(time.Second)}
+	e := snapshot.Emergency{ClusterID: c.ID(), Number: number, Reason: "a dev cluster tries it", IssuedAt: c.clock.now().UTC().Truncate(time.Second)}
 	copy(e.Root[:], st.GetRootPin())
 	edit(&e)
 	s := &snapshot.SignedEmergency{}
