@@ -59,8 +59,10 @@ type beliefs struct {
 
 	ledger
 
-	// emergencies are the statements of the signers that are in force here.
+	// emergencies are the statements of the signers that are in force here, and
+	// statements the same as they were handed in.
 	emergencies []*snapshot.Emergency
+	statements  [][]byte
 
 	// contact is what connections are verified by.
 	contact *identity.Bundle
@@ -605,7 +607,7 @@ func (a *Agent) note(ctx context.Context, r refusal, cause error, raw []byte) {
 	scope := snapshot.Scope(r.Scope)
 	a.metrics.rejected.WithLabelValues(r.Scope, r.Reason).Inc()
 	if rejected, ok := errors.AsType[*snapshot.RejectedError](cause); ok && rejected.Ahead {
-		a.behind.Store(true)
+		a.fallBehind(ctx)
 	}
 	level := slog.LevelWarn
 	if errors.Is(cause, snapshot.ErrEquivocation) {

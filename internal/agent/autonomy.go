@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -13,6 +14,9 @@ const (
 	limitSVID    = "svid"
 	limitMax     = string(maxBound)
 	limitAllowed = "degraded.allow" // the policy has no degraded mode for services
+
+	limitIdentity = "identity" // the node's name or key is revoked
+	limitRoles    = "roles"    // all of its roles are
 )
 
 // alone returns until when the node works if no news come from now on, and what ends
@@ -25,6 +29,9 @@ func (f facts) alone() (time.Time, string) {
 		if at.Before(end) {
 			end, limit = at, by
 		}
+	}
+	if f.withdrawn != "" {
+		sooner(f.word, f.withdrawn)
 	}
 	entry := f.word // in degraded mode already, for being behind
 	if !f.behind {
@@ -72,8 +79,10 @@ func (a *Agent) facts() facts { return a.factsOf(a.beliefs.Load()) }
 
 // factsOf are those of a node that believes b.
 func (a *Agent) factsOf(b *beliefs) facts {
-	leaf, f := a.svid.Load().leaf(), b.facts()
+	svid, f := a.svid.Load(), b.facts()
+	leaf := svid.leaf()
 	f.contact, f.behind, f.svidEnd = a.status.view().connected, a.behind.Load(), leaf.NotAfter
+	f.withdrawn = b.withdrawn(a.me.ID, svid.key.id)
 	// Whoever certified this node was there.
 	if leaf.NotBefore.After(f.word) {
 		f.word = leaf.NotBefore
@@ -110,6 +119,20 @@ func (b *beliefs) facts() facts {
 		}
 	}
 	return f
+}
+
+// withdrawn returns what is revoked of the node me, whose certificate is over key: its
+// name or key, or each role that it has. "": nothing.
+func (b *beliefs) withdrawn(me identity.ID, key identity.KeyID) string {
+	if b.contact.Banned(me, key) {
+		return limitIdentity
+	}
+	if h := b.terms(); h != nil {
+		if _, any := b.revocations().RolesLeft(me, h.v.Header().Roles); !any {
+			return limitRoles
+		}
+	}
+	return ""
 }
 
 // companions are the scopes that the node is to hold besides those that every node

@@ -176,6 +176,7 @@ const (
 	notAllowed         refusalReason = "not_allowed"         // the policy does not list it
 	boundOver          refusalReason = "bound_over"          // its time is over
 	identityOver       refusalReason = "identity_over"       // the node's certificate ended
+	withdrawn          refusalReason = "revoked"             // the node's identity, its key, or all of its roles are
 	scopeMissing       refusalReason = "scope_missing"       // nothing of a scope that it needs may be used
 	scopeExpired       refusalReason = "scope_expired"       // what there was of it expired
 	revocationsUnknown refusalReason = "revocations_unknown" // and it is of high risk
@@ -189,7 +190,7 @@ type RefusedError struct {
 	Partition Partition
 	Reason    string
 	// Bound is what ended it, and Ended when, if something did: a bound of the policy, a
-	// scope, or "svid".
+	// scope, "svid", or what is revoked: "identity" or "roles".
 	Bound string
 	Ended time.Time
 }
@@ -204,6 +205,8 @@ func (e *RefusedError) explain() *explain.Error {
 	switch refusalReason(e.Reason) {
 	case notAllowed:
 		return explain.New(explain.ActionNotAllowed, about...)
+	case withdrawn:
+		return explain.New(explain.ActionBoundOver, append(about, "bound", "this node's "+e.Bound, "ended", "was revoked")...)
 	case boundOver, identityOver, scopeExpired, scopeMissing:
 		about = append(about, "bound", e.Bound)
 		if !e.Ended.IsZero() {
@@ -267,6 +270,10 @@ type facts struct {
 	// node holds was signed. The bounds of the policy count from it.
 	word    time.Time
 	svidEnd time.Time
+
+	// withdrawn says what of the node itself is revoked, as a bound; "": nothing. Then
+	// it acts on nothing that it was told.
+	withdrawn string
 
 	behind bool // a newer authority epoch was seen than that of the trust bundle
 	// revocations are known to be missing: the newest record names others than the
@@ -369,6 +376,8 @@ func (f facts) permit(action Action, now time.Time) error {
 			}
 			return refuse(forbiddenAction)
 		}
+	case f.withdrawn != "" && slices.Contains(rule.needs, snapshot.ScopeTrustBundle):
+		return ended(withdrawn, f.withdrawn, time.Time{})
 	case state == snapshot.Expired:
 		if s, ok := f.held[by]; ok {
 			return ended(scopeExpired, string(by), s.expires)

@@ -144,6 +144,10 @@ func TestGuard(t *testing.T) {
 		{"and after it", func(f *facts) { f.policy.routeTTL, f.policy.sessionTTL = 100*hour, 100*hour }, maxFor, old(refused{"services": boundOver, "routes": boundOver, "sessions": boundOver, "validate": boundOver})},
 		{"the maximum over", no, maxFor, old(refused{"services": boundOver, "routes": boundOver, "sessions": boundOver, "validate": boundOver})},
 		{"the maximum over, policy off", off, maxFor, old(allOff)},
+		{"revoked", func(f *facts) { f.withdrawn = limitIdentity }, 0,
+			refused{"services": withdrawn, "routes": withdrawn, "sessions": withdrawn, "validate": withdrawn, "new": withdrawn, "admit": withdrawn}},
+		{"revoked, degraded", func(f *facts) { f.withdrawn = limitRoles }, degraded,
+			alone(refused{"services": withdrawn, "routes": withdrawn, "sessions": withdrawn, "validate": withdrawn, "new": withdrawn, "admit": withdrawn})},
 		{"certificate over", no, svidFor, old(refused{"services": identityOver, "routes": identityOver, "sessions": identityOver, "validate": identityOver, "new": identityOver, "admit": identityOver})},
 		{"certificate over while fresh", func(f *facts) { f.svidEnd = testWord }, 0,
 			refused{"services": identityOver, "routes": identityOver, "sessions": identityOver, "validate": identityOver, "new": identityOver, "admit": identityOver}},
@@ -254,6 +258,7 @@ func drawFacts(t *rapid.T) facts {
 	if rapid.Bool().Draw(t, "narrowed") {
 		f.until = testWord.Add(time.Duration(rapid.IntRange(0, 14).Draw(t, "until")) * time.Hour)
 	}
+	f.withdrawn = rapid.SampledFrom([]string{"", "", "", "", limitIdentity, limitRoles}).Draw(t, "withdrawn")
 	f.svidEnd = testWord.Add(time.Duration(rapid.IntRange(1, 14).Draw(t, "svid")) * time.Hour)
 	for _, scope := range snapshot.Scopes() {
 		if _, ok := f.held[scope]; !ok {
@@ -364,6 +369,7 @@ func TestAutonomy(t *testing.T) {
 		{"the snapshot of the policy ends first", func(f *facts) { f.until = testWord.Add(2 * time.Hour) }, 2 * time.Hour, "degraded_mode_policy"},
 		{"for no time", func(f *facts) { f.policy.max = 0 }, freshFor + staleFor, limitMax},
 		{"behind", func(f *facts) { f.behind = true }, maxFor, limitMax},
+		{"revoked", func(f *facts) { f.withdrawn = limitRoles }, 0, limitRoles},
 		{"no terms", func(f *facts) { delete(f.held, snapshot.ScopeNodeRuntime) }, 0, "node_runtime"},
 	} {
 		f := testFacts()

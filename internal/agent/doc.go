@@ -38,6 +38,7 @@
 //	emergency.a, emergency.b    statements of the signers that are in force here, twice
 //	refusals.json               the last refusal of each scope
 //	clock.json                  the floor under the machine's clock
+//	behind.json                 the trust bundle that a newer authority epoch overtook
 //	current/SCOPE.json          content in use, for others to read
 //	state.json                  what is in use, for people
 //	store.json                  the form of the folder, and who wrote it

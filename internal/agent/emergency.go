@@ -125,7 +125,7 @@ func (a *Agent) applyEmergency(ctx context.Context, raw []byte, dry bool) (*feal
 		return nil, refused(err)
 	}
 	next := *b
-	next.emergencies = statements
+	next.emergencies, next.statements = statements, withStatement(b.statements, raw)
 	if next.contact, err = content.IdentityWith(next.stated()); err != nil {
 		return nil, refused(err)
 	}
@@ -139,10 +139,10 @@ func (a *Agent) applyEmergency(ctx context.Context, raw []byte, dry bool) (*feal
 	if dry {
 		return out, nil
 	}
-	// Also one that is in force already: what was lost of it on disk is there again.
-	kept, _, _ := a.store.readEmergencies(a.self())
-	if news || len(kept) < len(statements) {
-		if err := a.store.writeEmergencies(withStatement(kept, raw)); err != nil {
+	// Also one that is in force already: what the disk lost of all of them is there again.
+	kept, _, damage := a.store.readEmergencies(a.self())
+	if news || damage != nil || len(kept) < len(statements) {
+		if err := a.store.writeEmergencies(next.statements); err != nil {
 			return nil, explain.Wrap(err, explain.FileNotWritten, "purpose", "the emergency statement", "file", a.store.path(emergencyAName))
 		}
 	}

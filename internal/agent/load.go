@@ -21,8 +21,10 @@ type loaded struct {
 	svid     svid
 	next     *pendingKey
 	beliefs  *beliefs
-	// emergencies are the statements of the signers that are in force here.
+	// emergencies are the statements of the signers that are in force here, and
+	// statements the same as they were handed in.
 	emergencies []*snapshot.Emergency
+	statements  [][]byte
 	// unsaved are the scopes whose pending snapshot is to be placed, with the bytes
 	// that it takes the place of, if any.
 	unsaved map[snapshot.Scope][]byte
@@ -83,7 +85,7 @@ func (s *localStore) load(c *clock) (*loaded, error) {
 			note(s.corrupt(refusalsName, err))
 		}
 	}
-	_, l.emergencies, err = s.readEmergencies(l.me)
+	l.statements, l.emergencies, err = s.readEmergencies(l.me)
 	note(err)
 	known, lost := s.readLedger()
 	kept, err := s.readClock()
@@ -194,7 +196,7 @@ func onDisk(scope snapshot.Scope, place string, err error, now time.Time) refusa
 // recheck chooses what to use of each scope: the newest on disk that the marks
 // know and that verifies.
 func (s *localStore) recheck(l *loaded, known ledger, now time.Time) *beliefs {
-	b := &beliefs{ledger: known, emergencies: l.emergencies}
+	b := &beliefs{ledger: known, emergencies: l.emergencies, statements: l.statements}
 	marks := known.marks
 	for _, scope := range scopes {
 		if b.doubts(scope) {
@@ -296,7 +298,7 @@ func staleBundle(trust snapshot.Trust, marks snapshot.Marks, found []candidate) 
 // newer is, so that nothing of it is used before a coordinator, over a connection
 // on which it proves itself, has sent what holds now.
 func (s *localStore) floor(l *loaded, now time.Time) *beliefs {
-	b := &beliefs{ledger: ledger{unconfirmed: slices.Sorted(slices.Values(scopes[:]))}, emergencies: l.emergencies}
+	b := &beliefs{ledger: ledger{unconfirmed: slices.Sorted(slices.Values(scopes[:]))}, emergencies: l.emergencies, statements: l.statements}
 	for _, scope := range scopes {
 		for _, c := range s.candidates(l, scope, now) {
 			trust := l.me.trust(b)

@@ -34,6 +34,7 @@ const (
 	marksBName   = "marks.b"
 	refusalsName = "refusals.json"
 	clockName    = "clock.json"
+	behindName   = "behind.json"
 	degradedName = "degraded.json"
 	storeName    = "store.json"
 	stateName    = "state.json"
@@ -47,6 +48,7 @@ const (
 	maxMarksBytes    = 2 << 20
 	maxRefusalsBytes = 64 << 10
 	maxClockBytes    = 4 << 10
+	maxBehindBytes   = 4 << 10
 	maxStoreBytes    = 4 << 10
 	maxStateBytes    = 256 << 10
 	maxJournalBytes  = 32 << 20
@@ -509,5 +511,5 @@ func (s *localStore) wipe() error {
 		}
 		names = append(names, currentName(scope))
 	}
-	return s.remove(append(names, marksAName, marksBName, refusalsName, clockName, degradedName, stateName, storeName, emergencyAName, emergencyBName)...)
+	return s.remove(append(names, marksAName, marksBName, refusalsName, clockName, behindName, degradedName, stateName, storeName, emergencyAName, emergencyBName)...)
 }

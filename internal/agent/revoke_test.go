@@ -345,3 +345,137 @@ func TestRevokedByName(t *testing.T) {
 		t.Error("what was signed changed")
 	}
 }
+
+// A node that knows that its identity, its key or all of its roles are revoked acts on
+// nothing that it was told, and gives none of it to local services, in contact or not
+// and over restarts. The ways back stay: a ban can be lifted.
+func TestWithdrawnNode(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		bound  string
+		bundle func(f *fleet, a *Agent, b *snapshot.TrustBundle)
+		file   func(a *Agent, e *snapshot.Emergency)
+	}{
+		{"identity banned", limitIdentity, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) { b.BannedIDs = append(b.BannedIDs, a.me.ID) }, nil},
+		{"key banned", limitIdentity, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) {
+			b.BannedKeys = append(b.BannedKeys, a.svid.Load().key.id)
+		}, nil},
+		{"identity banned by a statement", limitIdentity, nil, func(a *Agent, e *snapshot.Emergency) { e.Nodes = []identity.ID{a.me.ID} }},
+		{"role revoked", limitRoles, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) { b.Revoked = []snapshot.Revoked{ingressOf(a)} }, nil},
+		{"role revoked by a statement", limitRoles, nil, func(a *Agent, e *snapshot.Emergency) { e.Revoked = []snapshot.Revoked{ingressOf(a)} }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFleet(t)
+			n := newNode(f)
+			n.mustJoin()
+			a := n.mustOpen()
+			member := f.memberOf(a)
+			roles := []string{snapshot.RoleIngress}
+			f.must(n.take(a, f.runtime(member, allAllowed, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
+				c.Roles, c.Companions = roles, []snapshot.Scope{snapshot.ScopeRoutePolicy}
+			})))
+			f.must(n.take(a, f.companion(member, snapshot.ScopeRoutePolicy, &snapshot.RoutePolicy{Entry: routesTo("web").Routes}, func(h *snapshot.Header, _ *snapshot.Record) {
+				h.Subject, h.Roles = snapshot.GroupSubject(roles, nil), roles
+			})))
+			acts := []Action{ContinueServices, PreserveRoutes, PreserveSessions, ValidatePeers, StartServices, ResolveSecrets, AdmitSessions}
+			for _, action := range acts {
+				f.must(a.Permit(action))
+			}
+			if _, err := a.use(snapshot.ScopeRoutePolicy); err != nil || !n.has(currentName(snapshot.ScopeRoutePolicy)) {
+				t.Fatalf("before: %v", err)
+			}
+			if tc.bundle != nil {
+				f.must(n.take(a, f.bundleWith(func(b *snapshot.TrustBundle) { tc.bundle(f, a, b) })))
+			} else {
+				_, err := a.applyEmergency(t.Context(), f.emergency(1, func(e *snapshot.Emergency) { tc.file(a, e) }), false)
+				f.must(err)
+			}
+			for _, when := range []string{"at once", "after a restart"} {
+				for _, action := range acts {
+					refused, ok := errors.AsType[*RefusedError](a.Permit(action))
+					if !ok || refused.Reason != string(withdrawn) || refused.Bound != tc.bound {
+						t.Errorf("%s: %s: %v", when, action, refused)
+					}
+				}
+				for _, action := range []Action{ReconnectPeers, ReportLater} {
+					if err := a.Permit(action); err != nil {
+						t.Errorf("%s: %v", when, err)
+					}
+				}
+				if _, err := a.use(snapshot.ScopeRoutePolicy); err == nil || n.has(currentName(snapshot.ScopeRoutePolicy)) {
+					t.Errorf("%s: local services get the routes of a node that is revoked", when)
+				}
+				if until, limit := a.alone(); until.After(a.now()) || limit != tc.bound {
+					t.Errorf("%s: it says that it works until %v by %s", when, until, limit)
+				}
+				f.must(a.Close())
+				a = n.mustOpen()
+			}
+			f.must(a.Close())
+		})
+	}
+}
+
+func ingressOf(a *Agent) snapshot.Revoked {
+	return snapshot.Revoked{Kind: snapshot.RevokedRole, Name: string(a.me.ID.Kind()) + "/" + a.me.ID.Name() + "/" + snapshot.RoleIngress}
+}
+
+// A statement that comes when the disk lost those before is written beside them, and so
+// is one that is handed in once more.
+func TestEmergenciesLostOnDisk(t *testing.T) {
+	for _, again := range []uint64{1, 3} {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		statement := func(number uint64) []byte {
+			return f.emergency(number, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{byte(number)}} })
+		}
+		for _, number := range []uint64{1, 2} {
+			_, err := a.applyEmergency(t.Context(), statement(number), false)
+			f.must(err)
+		}
+		f.must(n.disk.FS().Remove(n.path(emergencyAName)))
+		n.disk.Put(n.path(emergencyBName), []byte("garbage"))
+		_, err := a.applyEmergency(t.Context(), statement(again), false)
+		f.must(err)
+		f.must(a.Close())
+		a = n.mustOpen()
+		m, err := a.source.Current(t.Context())
+		f.must(err)
+		for _, number := range []uint64{1, 2, again} {
+			if !m.Bundle().Banned(identity.ID{}, identity.KeyID{byte(number)}) {
+				t.Errorf("statement %d, after the file was lost and %d came: it is forgotten by the next start", number, again)
+			}
+		}
+		f.must(a.Close())
+	}
+}
+
+// That the authority epoch moved on is not forgotten by a restart: what was refused for
+// it stays refused, until a newer trust bundle is there.
+func TestBehindOverRestarts(t *testing.T) {
+	f := newFleet(t)
+	n, m := routed(f)
+	a := n.mustOpen()
+	f.must(a.Permit(StartServices))
+	f.epoch++
+	f.must(n.take(a, f.runtime(&m)))
+	f.epoch--
+	for _, when := range []string{"at once", "after a restart", "after another"} {
+		if a.Permit(StartServices) == nil || a.facts().partition(a.now()) != EpochBehind {
+			t.Errorf("%s: a node that is behind starts services", when)
+		}
+		f.must(a.Close())
+		a = n.mustOpen()
+	}
+	f.must(n.take(a, f.bundleWith(func(*snapshot.TrustBundle) {})))
+	for _, when := range []string{"at once", "after a restart"} {
+		if err := a.Permit(StartServices); err != nil {
+			t.Errorf("with a newer bundle, %s: %v", when, err)
+		}
+		f.must(a.Close())
+		a = n.mustOpen()
+	}
+	f.must(a.Close())
+}

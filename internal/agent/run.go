@@ -223,6 +223,11 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 	a.svid.Store(&l.svid)
 	believed, uncounted := store.resumeTrials(l.beliefs, l.me, clock.now())
 	a.beliefs.Store(believed)
+	behind, err := store.readBehind(believed)
+	if err != nil {
+		l.notes = append(l.notes, err)
+	}
+	a.behind.Store(behind)
 	if l.next != nil && l.next.key.id == l.svid.key.id {
 		// The renewal was finished, and its last step cut off.
 		if err := store.remove(nextName); err != nil {

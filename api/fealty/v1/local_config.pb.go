@@ -355,10 +355,11 @@ func (x *ScopeContent) GetOnTrial() bool {
 // ScopeOver says why nothing of a scope may be used.
 type ScopeOver struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As a word: "scope_missing", "scope_expired", "bound_over", "identity_over" or
-	// "not_allowed".
+	// As a word: "scope_missing", "scope_expired", "bound_over", "identity_over",
+	// "revoked" or "not_allowed".
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What ended it: a bound of the policy, a scope, or "svid". Empty if nothing did.
+	// What ended it: a bound of the policy, a scope, "svid", or "identity" or "roles",
+	// which are revoked. Empty if nothing did.
 	Bound         string `protobuf:"bytes,2,opt,name=bound,proto3" json:"bound,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
