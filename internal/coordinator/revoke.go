@@ -36,7 +36,7 @@ type appliedEmergency struct {
 }
 
 // revoke adds things to the state, each at most once, and reports whether one was new.
-func (t *trustState) revoke(now time.Time, by, reason string, things ...snapshot.Revoked) (bool, error) {
+func (t *trustState) revoke(now time.Time, by, reason string, room banRoom, things ...snapshot.Revoked) (bool, error) {
 	out := slices.Clone(t.Revoked)
 	for _, r := range things {
 		i, found := slices.BinarySearchFunc(out, r, func(a revokedThing, b snapshot.Revoked) int { return a.thing().Compare(b) })
@@ -44,10 +44,10 @@ func (t *trustState) revoke(now time.Time, by, reason string, things ...snapshot
 			out = slices.Insert(out, i, revokedThing{r.Kind, r.Name, now, by, reason})
 		}
 	}
-	if len(out) > snapshot.MaxRevoked {
-		return false, explain.New(explain.TrustFull, "what", "things that are revoked by name", "limit", fmt.Sprint(snapshot.MaxRevoked))
-	}
 	changed := len(out) != len(t.Revoked)
+	if limit := room.of(snapshot.MaxRevoked); changed && len(out) > limit {
+		return false, explain.New(explain.TrustFull, "what", "things that are revoked by name", "limit", fmt.Sprint(limit))
+	}
 	t.Revoked = out
 	return changed, nil
 }
@@ -72,7 +72,7 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 	out := &fealtyv1.RevokeResponse{}
 	s, in, err := c.changeTrust(ctx, req.GetDryRun(), "revoke", func(_ *state, st *trustState, _ store.Revision, now time.Time) (auditEntry, bool, error) {
 		var err error
-		out.Changed, err = st.revoke(now, actor(ctx), req.GetReason(), thing)
+		out.Changed, err = st.revoke(now, actor(ctx), req.GetReason(), roomForOthers, thing)
 		return auditEntry{Actor: actor(ctx), Action: "trust.revoke", Target: thing.String(), Reason: req.GetReason()}, out.Changed, err
 	})
 	if err != nil {
@@ -187,13 +187,13 @@ func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in trustInp
 	}
 	d.edit = func(st *trustState, _ store.Revision) error {
 		for _, digest := range e.ConfigKeys {
-			_, err := st.revokeKey(s, func(key ed25519.PublicKey) bool { return snapshot.DigestOf(key) == digest }, now, by, e.Reason)
+			_, err := st.revokeKey(s, func(key ed25519.PublicKey) bool { return snapshot.DigestOf(key) == digest }, now, by, e.Reason, roomForBans)
 			// One that is not listed signs nothing in any case, and numbers do not come again.
 			if err != nil && !errors.Is(err, errNoSuchKey) {
 				return err
 			}
 		}
-		if _, err := st.revoke(now, by, e.Reason, e.Revoked...); err != nil {
+		if _, err := st.revoke(now, by, e.Reason, roomForBans, e.Revoked...); err != nil {
 			return err
 		}
 		st.Emergencies = append(slices.Clone(st.Emergencies), appliedEmergency{e.Number, signed.Digest(), now, by, e.Reason})

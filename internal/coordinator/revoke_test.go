@@ -9,10 +9,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -76,15 +78,25 @@ func TestRevoke(t *testing.T) {
 		t.Fatal(err)
 	}
 	full := in.state.value
-	for i := range snapshot.MaxRevoked - len(want) {
-		if _, err := full.revoke(d.clock(), "x", "x", snapshot.Revoked{Kind: snapshot.RevokedStorage, Name: fmt.Sprintf("s-%d", i)}); err != nil {
-			t.Fatal(err)
+	const adminsPart = snapshot.MaxRevoked * 3 / 4
+	for _, part := range []struct {
+		room banRoom
+		most int
+	}{{roomForOthers, adminsPart}, {roomForBans, snapshot.MaxRevoked}} { // an admin's, the signers'
+		for i := range part.most - len(full.Revoked) {
+			if _, err := full.revoke(d.clock(), "x", "x", part.room, snapshot.Revoked{Kind: snapshot.RevokedStorage, Name: fmt.Sprintf("s-%t-%d", part.room, i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err = full.revoke(d.clock(), "x", "x", part.room, snapshot.Revoked{Kind: snapshot.RevokedStorage, Name: "one-more"})
+		wantOnly(t, "one above the limit", err, explain.TrustFull)
+		if len(full.Revoked) != part.most {
+			t.Errorf("%d are revoked", len(full.Revoked))
 		}
 	}
-	_, err = full.revoke(d.clock(), "x", "x", snapshot.Revoked{Kind: snapshot.RevokedStorage, Name: "one-more"})
-	wantOnly(t, "one above the limit", err, explain.TrustFull)
-	if len(full.Revoked) != snapshot.MaxRevoked {
-		t.Errorf("%d are revoked", len(full.Revoked))
+	// What is there already takes no room.
+	if changed, err := full.revoke(d.clock(), "x", "x", roomForOthers, want[0]); changed || err != nil {
+		t.Errorf("revoked twice: %v, %v", changed, err)
 	}
 }
 
@@ -222,5 +234,60 @@ func TestApplyEmergencyRefused(t *testing.T) {
 	})
 	if _, err := d.apply(large, false); err != nil {
 		t.Errorf("a large one: %v", err)
+	}
+}
+
+// What is banned and revoked leaves room in the bundle for what comes by a manifest or
+// a change of authority: else no bundle could follow, and the cluster had none.
+func TestBundleKeepsRoomForManifests(t *testing.T) {
+	d := testDesk(t)
+	in, err := d.c.readTrust(t.Context(), d.state())
+	if err != nil {
+		t.Fatal(err)
+	}
+	bans := func(n int) (delta trustDelta) {
+		for i := range n {
+			id, err := identity.New(testCluster, identity.Data, fmt.Sprintf("%058d", i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			delta.ban = append(delta.ban, id)
+			delta.keys = append(delta.keys, keyBan{key: testKey(i), certEnd: d.clock().Add(time.Hour)})
+		}
+		return delta
+	}
+	fill := func(n int) error {
+		return d.c.touchTrust(t.Context(), d.state(), d.state().records.newChange(d.state().headVersion), bans(n), roomForBans)
+	}
+	// As many as fit, by bisection: each further one is refused.
+	few, many := 0, snapshot.MaxBans
+	for many-few > 1 {
+		if middle := (few + many) / 2; fill(middle) == nil {
+			few = middle
+		} else {
+			many = middle
+		}
+	}
+	if err := fill(many); !errors.Is(err, errBundleFull) {
+		t.Fatalf("%d bans: %v", many, err)
+	}
+	full := in.with(bans(few), in.state.value)
+	bigger := *d.state()
+	m := *bigger.manifest
+	m.Signers.Keys = nil
+	for i := range snapshot.MaxSigners {
+		public, _, err := ed25519.GenerateKey(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, err := manifest.NewKey(public)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Signers.Keys = append(m.Signers.Keys, manifest.Signer{Name: fmt.Sprintf("signer-%050d", i), Key: key})
+	}
+	bigger.manifest = &m
+	if _, err := signTrust(&bigger, full, d.clock()); err != nil {
+		t.Errorf("with %d bans there is no bundle for a manifest with more signers: %v", few, err)
 	}
 }

@@ -124,12 +124,12 @@ func (k configKey) signing(now time.Time) bool {
 }
 
 // introduce adds the next key to the state, and returns its number.
-func (t *trustState) introduce(now time.Time) (uint32, error) {
+func (t *trustState) introduce(now time.Time, room banRoom) (uint32, error) {
 	keys := slices.DeleteFunc(slices.Clone(t.ConfigKeys), func(k configKey) bool {
 		return !k.RevokedAt.IsZero() && !now.Before(k.NotAfter) // a bundle may leave it out now
 	})
-	if len(keys) >= snapshot.MaxConfigKeys {
-		return 0, explain.New(explain.TrustFull, "what", "config signing keys, revoked ones among them", "limit", fmt.Sprint(snapshot.MaxConfigKeys))
+	if limit := room.of(snapshot.MaxConfigKeys); len(keys) >= limit {
+		return 0, explain.New(explain.TrustFull, "what", "config signing keys, revoked ones among them", "limit", fmt.Sprint(limit))
 	}
 	for _, k := range keys {
 		t.LastConfigKey = max(t.LastConfigKey, k.Number)
@@ -144,7 +144,7 @@ func (t *trustState) rotate(s *state, was store.Revision, r rotation) error {
 	if t.Rotation != nil {
 		return explain.New(explain.TrustRotating, "key", s.configKeyID(t.Rotation.Number), "deadline", t.Rotation.Deadline)
 	}
-	n, err := t.introduce(r.StartedAt)
+	n, err := t.introduce(r.StartedAt, roomForOthers)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (t *trustState) end(how string, missing []string, now time.Time) {
 
 // revokeKey revokes a config signing key at once. If none is left, another one is
 // introduced, which signs alone. It reports false for a key that was revoked before.
-func (t *trustState) revokeKey(s *state, is func(key ed25519.PublicKey) bool, now time.Time, by, reason string) (bool, error) {
+func (t *trustState) revokeKey(s *state, is func(key ed25519.PublicKey) bool, now time.Time, by, reason string, room banRoom) (bool, error) {
 	keys := slices.Clone(t.ConfigKeys)
 	i := slices.IndexFunc(keys, func(k configKey) bool { return is(s.configKey(k.Number)) })
 	switch {
@@ -180,7 +180,7 @@ func (t *trustState) revokeKey(s *state, is func(key ed25519.PublicKey) bool, no
 		t.Rotation = nil
 	}
 	if !slices.ContainsFunc(keys, func(k configKey) bool { return k.signing(now) }) {
-		if _, err := t.introduce(now); err != nil {
+		if _, err := t.introduce(now, room); err != nil {
 			return false, err
 		}
 	}

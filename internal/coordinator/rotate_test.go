@@ -329,6 +329,14 @@ func TestCompromisedKey(t *testing.T) {
 		}
 	}
 	wantOnly(t, "a full list", err, explain.TrustFull)
+	// The signers still have room: an admin who used up his does not take theirs.
+	last := d.c.trust.Load().configKeys[len(d.c.trust.Load().configKeys)-1]
+	raw := d.statement(1, func(e *snapshot.Emergency) {
+		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.state().configKey(last.Number))}
+	})
+	if _, err := d.trustService().ApplyEmergency(t.Context(), &fealtyv1.ApplyEmergencyRequest{Statement: raw}); err != nil {
+		t.Errorf("a statement of the signers, when an admin used up the keys: %v", err)
+	}
 }
 
 // What a crash leaves at each step is what the next start, or another replica, goes

@@ -38,6 +38,7 @@ type trustView struct {
 	epoch       uint64
 	meshKey     identity.KeyID // the current one
 	contentHash snapshot.Digest
+	size        int // of the content
 	revocations snapshot.Digest
 	revoked     snapshot.Revocations // what revocations is the digest of
 	configKeys  []configKey          // that the bundle lists, oldest first
@@ -262,7 +263,7 @@ func signTrust(s *state, in trustInput, now time.Time) (*trustView, error) {
 	}
 	return &trustView{
 		version: uint64(in.state.version), epoch: s.head.AuthorityEpoch, meshKey: s.meshKey,
-		contentHash: draft.Header().ContentHash, revocations: revocations, revoked: snapshot.RevocationsIn(content), configKeys: slices.Clone(in.state.value.ConfigKeys), rotation: in.state.value.Rotation,
+		contentHash: draft.Header().ContentHash, size: draft.Header().ContentSize, revocations: revocations, revoked: snapshot.RevocationsIn(content), configKeys: slices.Clone(in.state.value.ConfigKeys), rotation: in.state.value.Rotation,
 		bundle: bundle, signed: raw, issuedAt: issued, rootChanges: s.rootChanges, rootEpoch: s.rootEpoch,
 	}, nil
 }
@@ -394,13 +395,26 @@ type trustDelta struct {
 }
 
 // banRoom says how much of the bundle's room for banned keys a change may use.
-// Removals and replacements, which can wait, leave a quarter of it for bans.
+// Removals and replacements, which can wait, leave a quarter of it for bans. In the same
+// way what an admin revokes, which nothing lifts, leaves a quarter for the signers.
 type banRoom bool
 
 const (
 	roomForBans   banRoom = true
 	roomForOthers banRoom = false
 )
+
+// of returns how much of limit a change may use.
+func (r banRoom) of(limit int) int {
+	if r == roomForOthers {
+		return limit - limit/4
+	}
+	return limit
+}
+
+// bundleReserve is what of a bundle's size is kept for what must not fail: the keys,
+// roots and signers that a change of the manifest or of authority adds.
+const bundleReserve = 64 << 10
 
 // errBundleFull is matched when a bundle could not list what it has to.
 var errBundleFull = errors.New("the trust bundle is full")
@@ -426,15 +440,16 @@ func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *change, d tr
 	}
 	in = in.with(d, next)
 	next.Bans = in.sum()
-	limit := c.maxListed
-	if room == roomForOthers {
-		limit -= limit / 4
-	}
+	limit := room.of(c.maxListed)
 	if n := len(in.listed()); n > limit && len(d.keys) > 0 {
 		return fmt.Errorf("%d banned keys would be listed, the limit is %d: %w", n, limit, errBundleFull)
 	}
-	if _, err := signTrust(s, in, c.now()); err != nil {
+	t, err := signTrust(s, in, c.now())
+	if err != nil {
 		return fmt.Errorf("%w: %w", errBundleFull, err)
+	}
+	if have := c.trust.Load(); t.size > snapshot.DefaultContent-bundleReserve && have != nil && t.size > have.size {
+		return fmt.Errorf("%d bytes, of which %d are kept for the next manifest: %w", t.size, bundleReserve, errBundleFull)
 	}
 	ch.put(trustStateKey, was, next)
 	return nil

@@ -79,7 +79,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 		if stolen == "" {
 			err = st.rotate(s, was, rotation{StartedAt: now, Deadline: now.Add(deadline), By: actor(ctx), Reason: req.GetReason()})
 		} else {
-			changed, err = st.revokeKey(s, func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, actor(ctx), req.GetReason())
+			changed, err = st.revokeKey(s, func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, actor(ctx), req.GetReason(), roomForOthers)
 		}
 		if errors.Is(err, errNoSuchKey) {
 			err = explain.Wrap(err, explain.NotFound, "what", "config signing key", "name", clip(stolen, maxReleaseBytes))

@@ -642,7 +642,8 @@ leaves whether they have or not. A member that was away is told when it comes ba
 		Exit:  ExitRefused, GRPC: codes.ResourceExhausted,
 		Page: `
 Revocations only accumulate: a bundle that left one out could be followed by one that trusts what was revoked. A revoked
-config signing key leaves the bundle when its validity ends; what is revoked by name stays for good.`,
+config signing key leaves the bundle when its validity ends; what is revoked by name stays for good. A quarter of the room
+is for statements of the signers: fealty trust emergency.`,
 	},
 	{
 		Code:  EmergencyRefused,
