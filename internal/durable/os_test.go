@@ -227,3 +227,22 @@ func BenchmarkWriteFile(b *testing.B) {
 		}
 	}
 }
+
+// A link in the place of a lock file does not make the lock write to what it leads to.
+func TestLockFollowsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	target := filepath.Join(dir, "target")
+	if err := os.WriteFile(target, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, filepath.Join(dir, "lock")); err != nil {
+		t.Fatal(err)
+	}
+	if lock, err := durable.OS().Lock(filepath.Join(dir, "lock")); err == nil {
+		lock.Close()
+		t.Error("a link was locked")
+	}
+	if data, err := os.ReadFile(target); err != nil || string(data) != "precious" {
+		t.Errorf("what the link leads to is %q (%v)", data, err)
+	}
+}
