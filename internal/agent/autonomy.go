@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -79,10 +78,17 @@ func (a *Agent) facts() facts { return a.factsOf(a.beliefs.Load()) }
 
 // factsOf are those of a node that believes b.
 func (a *Agent) factsOf(b *beliefs) facts {
-	svid, f := a.svid.Load(), b.facts()
+	known := a.known.Load()
+	if known == nil || known.of != b {
+		known = &factsOfBeliefs{b, b.facts()}
+		a.known.Store(known)
+	}
+	svid, f := a.svid.Load(), known.facts
 	leaf := svid.leaf()
 	f.contact, f.behind, f.svidEnd = a.status.view().connected, a.behind.Load(), leaf.NotAfter
-	f.withdrawn = b.withdrawn(a.me.ID, svid.key.id)
+	if b.contact.Banned(a.me.ID, svid.key.id) {
+		f.withdrawn = limitIdentity
+	}
 	// Whoever certified this node was there.
 	if leaf.NotBefore.After(f.word) {
 		f.word = leaf.NotBefore
@@ -90,12 +96,22 @@ func (a *Agent) factsOf(b *beliefs) facts {
 	return f
 }
 
-// facts are those that what is held gives.
+// factsOfBeliefs are the facts that beliefs give. Making them takes as long as there are
+// revocations, and anybody on the machine may ask the guard all the time.
+type factsOfBeliefs struct {
+	of    *beliefs
+	facts facts
+}
+
+// facts are those that what is held gives. Nobody changes them.
 func (b *beliefs) facts() facts {
 	f := facts{
 		held: make(map[snapshot.Scope]standing, len(b.held)), lists: map[snapshot.Scope]bool{snapshot.ScopeTrustBundle: true}, missing: b.revocationsMissing(),
 	}
 	f.policy, f.until = b.policy()
+	if b.rolesGone() {
+		f.withdrawn = limitRoles
+	}
 	if b.terms() == nil {
 		f.lists[snapshot.ScopeNodeRuntime] = true
 	}
@@ -121,18 +137,16 @@ func (b *beliefs) facts() facts {
 	return f
 }
 
-// withdrawn returns what is revoked of the node me, whose certificate is over key: its
-// name or key, or each role that it has. "": nothing.
-func (b *beliefs) withdrawn(me identity.ID, key identity.KeyID) string {
-	if b.contact.Banned(me, key) {
-		return limitIdentity
+// rolesGone reports whether each role that the node has is revoked.
+func (b *beliefs) rolesGone() bool {
+	h := b.terms()
+	if h == nil {
+		return false
 	}
-	if h := b.terms(); h != nil {
-		if _, any := b.revocations().RolesLeft(me, h.v.Header().Roles); !any {
-			return limitRoles
-		}
-	}
-	return ""
+	header := h.v.Header()
+	me, _, _ := header.Subject.Node()
+	_, any := b.revocations().RolesLeft(me, header.Roles)
+	return !any
 }
 
 // companions are the scopes that the node is to hold besides those that every node

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -413,6 +414,25 @@ func TestWithdrawnNode(t *testing.T) {
 			}
 			f.must(a.Close())
 		})
+	}
+}
+
+// Local services may ask the guard as often as they like: an answer costs the same,
+// however much is banned and revoked.
+func TestPermitCostsLittle(t *testing.T) {
+	f := newFleet(t)
+	n, _ := routed(f)
+	a := n.mustOpen()
+	defer func() { f.must(a.Close()) }()
+	f.must(n.take(a, f.bundleWith(func(b *snapshot.TrustBundle) {
+		for i := range 1000 {
+			id, err := identity.New(testCluster, identity.Data, fmt.Sprintf("banned-%04d", i))
+			f.must(err)
+			b.BannedIDs = append(b.BannedIDs, id)
+		}
+	})))
+	if n := testing.AllocsPerRun(20, func() { _ = a.Permit(ContinueServices) }); n > 50 {
+		t.Errorf("an answer of the guard takes %v allocations", n)
 	}
 }
 

@@ -95,7 +95,8 @@ type Agent struct {
 	moved    atomic.Pointer[snapshot.RootChange] // the change of root that is to be followed; nil: none
 	svid     atomic.Pointer[svid]
 	beliefs  believed
-	behind   atomic.Bool // a trusted key signed under a newer authority epoch than the trust bundle's
+	behind   atomic.Bool                    // a trusted key signed under a newer authority epoch than the trust bundle's
+	known    atomic.Pointer[factsOfBeliefs] // of the beliefs that were asked for last
 	status   condition
 	degraded periods
 	metrics  *metrics
