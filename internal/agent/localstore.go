@@ -129,6 +129,13 @@ func (s *localStore) own(parts ...string) error {
 		return fmt.Errorf("lock the data directory %s: %w", s.dir, err)
 	}
 	s.lock = lock
+	// What is found there is acted on: a key is certified, a mark is believed. It must
+	// not be undone by a power cut because a process before this one died too soon.
+	for _, sub := range parts {
+		if err := s.fs.Settle(s.path(sub)); err != nil {
+			return errors.Join(fmt.Errorf("settle the data directory: %w", err), lock.Close())
+		}
+	}
 	return nil
 }
 

@@ -133,6 +133,41 @@ func TestRenewalsProperty(t *testing.T) {
 	})
 }
 
+// A key that a killed process left is in the directory, and a power cut could still
+// take it away. It is not certified before it is there to stay: else the node would
+// be without the key that the cluster has last heard of, and taken for a copy.
+func TestKeyOfAKilledProcess(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	r := n.mustJoin()
+	renew := func(at int, after durabletest.After) {
+		t.Helper()
+		a := n.mustOpen()
+		n.disk.FailAt(at, durabletest.ErrPowerCut)
+		if err := a.renew(t.Context()); err == nil {
+			t.Fatalf("cut at call %d: the disk did not fail", at)
+		}
+		n.disk.Restart(after)
+	}
+	for at := range 6 { // of writing the key
+		renew(at+1, durabletest.Killed)
+		for later := range 6 { // of writing its certificate
+			renew(later+1, durabletest.Synced)
+			a := n.mustOpen()
+			if err := a.renew(t.Context()); err != nil {
+				t.Fatalf("killed at call %d, then cut at call %d: %v", at+1, later+1, err)
+			}
+			if m := f.member(r.ID); m.key != a.svid.Load().key.id {
+				t.Fatalf("the member's key is %v, the node's %v", m.key, a.svid.Load().key.id)
+			}
+			a.Close()
+			if later < 5 {
+				renew(at+1, durabletest.Killed)
+			}
+		}
+	}
+}
+
 // A certificate that an enemy returns, or one that is not ours to use, never
 // replaces the working one.
 func TestRenewalVerifies(t *testing.T) {

@@ -106,10 +106,14 @@ type FS interface {
 	// holds it until the Closer is closed or the process ends, even if the Closer
 	// is dropped. If it is taken the error is a *LockedError; Lock does not wait.
 	//
-	// The holder is the directory's only writer, so Lock sweeps what dead writers
-	// left and syncs the directory: what the holder then reads cannot be undone
-	// by a power cut, although its writer died before it could sync.
+	// The holder is the directory's only writer, so Lock settles the directory.
 	Lock(name string) (io.Closer, error)
+
+	// Settle sweeps what dead writers left in dir and syncs it: what is read from it
+	// afterwards cannot be undone by a power cut, although its writer died before it
+	// could sync. Who acts on what an earlier process wrote settles it first; only
+	// the directory's single writer may.
+	Settle(dir string) error
 }
 
 // Disk is what the protocol needs of a file system: single steps, of which only
@@ -302,13 +306,20 @@ func (p *protocol) Lock(name string) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Dir(filepath.Clean(name))
-	p.sweep(dir)
-	if err := p.disk.SyncDir(dir); err != nil {
+	if err := p.Settle(filepath.Dir(name)); err != nil {
 		lock.Close()
-		return nil, fmt.Errorf("durable: %s: directory could not be synced, so what it holds is not known to last: %w", dir, err)
+		return nil, err
 	}
 	return lock, nil
+}
+
+func (p *protocol) Settle(dir string) error {
+	dir = filepath.Clean(dir)
+	p.sweep(dir)
+	if err := p.disk.SyncDir(dir); err != nil {
+		return fmt.Errorf("durable: %s: directory could not be synced, so what it holds is not known to last: %w", dir, err)
+	}
+	return nil
 }
 
 // sweep removes temporary files that nobody in this process is writing. Errors
