@@ -65,7 +65,8 @@ func (m *Mark) walk(c *codec) {
 	c.end()
 }
 
-// MaxMarks bounds the (scope, subject) pairs that a node keeps marks of.
+// MaxMarks bounds the (scope, subject) pairs that a node keeps marks of. Above it the
+// group goes that the node has heard nothing of for the longest time.
 const MaxMarks = 512
 
 type markKey struct {
@@ -178,6 +179,13 @@ func Accept(marks Marks, v *Verified) (Marks, error) {
 	}
 	key := markKey{s.header.ScopeType, s.header.Subject}
 	old, was := marks.m[key]
+	var gone markKey // that key takes the place of
+	if !was && len(marks.m) >= MaxMarks {
+		var err *RejectedError
+		if gone, err = marks.placeFor(key, s.record); err != nil {
+			return marks, err
+		}
+	}
 	mark := Mark{
 		Scope: key.scope, Subject: key.subject,
 		AuthorityEpoch: s.header.AuthorityEpoch, ConfigVersion: s.header.ConfigVersion,
@@ -186,9 +194,6 @@ func Accept(marks Marks, v *Verified) (Marks, error) {
 	}
 	switch {
 	case !was:
-		if len(marks.m) >= MaxMarks {
-			return marks, refuse(checkLimits, key.scope, fmt.Sprintf("%d marks, limit %d", len(marks.m)+1, MaxMarks))
-		}
 	case old.Header == s.digest: // another record over the same header
 		mark.Replaced, mark.Previous = old.Replaced, old.Previous
 	case old.AuthorityEpoch == mark.AuthorityEpoch && old.ConfigVersion == mark.ConfigVersion: // a renewal
@@ -210,8 +215,31 @@ func Accept(marks Marks, v *Verified) (Marks, error) {
 	if next.m == nil {
 		next.m = make(map[markKey]Mark, 1)
 	}
+	delete(next.m, gone)
 	next.m[key] = mark
 	return next, nil
+}
+
+// placeFor returns the mark that makes place for key: that of the group under the oldest
+// record. A group without a mark is then taken under a newer record than that alone. So
+// nothing that was accepted for a group whose mark went, nor anything before it, comes
+// back: its record is no newer than that of any group that is left.
+func (m Marks) placeFor(key markKey, r *Record) (markKey, *RejectedError) {
+	var oldest *Mark
+	for _, mark := range m.All() { // sorted: of several it is always the same one
+		if mark.Subject.kind() == subjectGroup && (oldest == nil || cmp.Or(cmp.Compare(mark.PublicationEpoch, oldest.PublicationEpoch), cmp.Compare(mark.Generation, oldest.Generation)) < 0) {
+			oldest = &mark
+		}
+	}
+	if oldest == nil {
+		return markKey{}, refuse(checkLimits, key.scope, fmt.Sprintf("%d marks, limit %d", len(m.m)+1, MaxMarks))
+	}
+	if key.subject.kind() == subjectGroup && (r == nil || cmp.Or(cmp.Compare(r.AuthorityEpoch, oldest.PublicationEpoch), cmp.Compare(r.Generation, oldest.Generation)) <= 0) {
+		err := refuse(checkVersion, key.scope, fmt.Sprintf("a group that is not known any more, under a record no newer than generation %d of epoch %d", oldest.Generation, oldest.PublicationEpoch))
+		err.Reason = ReasonStaleRecord
+		return markKey{}, err
+	}
+	return markKey{oldest.Scope, oldest.Subject}, nil
 }
 
 // Keep returns marks that go on knowing v, for a node that uses v although it accepted

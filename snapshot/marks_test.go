@@ -106,23 +106,49 @@ func TestAcceptPanicsOnUnverified(t *testing.T) {
 	}
 }
 
+// A node that moves from group to group keeps to the limit, and goes on: the group goes
+// that it heard nothing of for the longest time, and nothing of it comes back.
 func TestMarksAreBounded(t *testing.T) {
 	f := newFleet(t)
 	var m Marks
-	var err error
-	for i := range MaxMarks + 1 {
-		m, err = Accept(m, step{version: 1, generation: 1, subject: GroupSubject([]string{fmt.Sprint("r", i)}, nil)}.verified(f))
-		if err != nil && i < MaxMarks {
-			t.Fatal(err)
-		}
+	group := func(i int) Subject { return GroupSubject([]string{fmt.Sprint("r", i)}, nil) }
+	accept := func(s step) {
+		t.Helper()
+		m = must(Accept(m, s.verified(f)))
 	}
-	wantRefused(t, err, checkLimits, ReasonLimits)
+	accept(step{version: 1, generation: 1}) // its own: no group takes the place of that
+	const moves = 2 * MaxMarks
+	for i := range uint64(moves) {
+		accept(step{version: i + 2, generation: i + 2, subject: group(int(i))})
+	}
 	if n := len(m.All()); n != MaxMarks {
 		t.Fatalf("%d marks", n)
 	}
 	if again := must(ParseMarks(must(m.Marshal()))); len(again.All()) != MaxMarks {
 		t.Fatal("a full set of marks does not survive the disk")
 	}
+	if _, ok := m.Get(ScopeNodeBootstrap, NodeSubject(f.me, f.incarnation)); !ok {
+		t.Error("the node's own mark is gone")
+	}
+	for i := range uint64(moves) {
+		_, err := Accept(m, step{version: i + 2, generation: i + 2, subject: group(int(i))}.verified(f))
+		if err == nil {
+			t.Fatalf("group %d came back under its old record", i)
+		}
+	}
+	_, err := Accept(m, step{version: 1, generation: 2, subject: group(0)}.verified(f))
+	wantRefused(t, err, checkVersion, ReasonStaleRecord)
+	accept(step{version: 2, generation: moves + 9, subject: group(0)})
+
+	// With poisoned generations everywhere an epoch is what mends it, as ever.
+	for i := range MaxMarks {
+		accept(step{version: MaxVersion, generation: MaxVersion - MaxMarks + uint64(i), subject: group(moves + i)})
+	}
+	_, err = Accept(m, step{version: 3, generation: moves + 10, subject: group(1)}.verified(f))
+	wantRefused(t, err, checkVersion, ReasonStaleRecord)
+	accept(step{epoch: 4, version: 3, generation: moves + 10, subject: group(1)})
+	// A node that enrols again needs a place too.
+	accept(step{version: 1, generation: 1, subject: NodeSubject(f.me, identity.KeyID{7})})
 }
 
 // Signed time raises the floor, within an epoch never lowers it, and a new epoch

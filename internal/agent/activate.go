@@ -32,6 +32,10 @@ type ledger struct {
 	// them on disk is used. Sorted.
 	unconfirmed []snapshot.Scope
 
+	// revocations is the digest of what the trust bundle that was accepted last revokes;
+	// blank if none was. It outlives damage of that bundle.
+	revocations string
+
 	trials     []trial       // of what is in use on trial
 	quarantine []quarantined // what failed its trial, the last ones at the end
 }
@@ -43,6 +47,34 @@ func (l ledger) doubts(scope snapshot.Scope) bool { return slices.Contains(l.unc
 func (l ledger) confirmed(scope snapshot.Scope) ledger {
 	l.unconfirmed = slices.DeleteFunc(slices.Clone(l.unconfirmed), func(s snapshot.Scope) bool { return s == scope })
 	return l
+}
+
+// knowing returns l for a node that accepted v, of whatever scope.
+func (l ledger) knowing(v *snapshot.Verified) ledger {
+	if digest := revocationsOf(v); digest != "" {
+		l.revocations = digest
+	}
+	return l
+}
+
+// takesBack reports whether v is a trust bundle that revokes something else than the
+// newest that was accepted: the one before may trust what that one revoked.
+func (l ledger) takesBack(v *snapshot.Verified) bool {
+	digest := revocationsOf(v)
+	return digest != "" && l.revocations != "" && digest != l.revocations
+}
+
+// revocationsOf returns the digest of what v revokes; blank if it is no trust bundle.
+func revocationsOf(v *snapshot.Verified) string {
+	bundle, ok := v.TrustBundle()
+	if !ok {
+		return ""
+	}
+	digest, err := bundle.Revocations()
+	if err != nil {
+		return ""
+	}
+	return digest.String()
 }
 
 // beliefs is what the node holds true. It is immutable.
@@ -260,7 +292,7 @@ func decide(me self, b *beliefs, s *snapshot.Signed, now time.Time) (decision, e
 		if err != nil {
 			return decision{}, err
 		}
-		next := b.ledger.confirmed(v.Header().ScopeType)
+		next := b.ledger.confirmed(v.Header().ScopeType).knowing(v)
 		next.marks = marks
 		return decision{v: v, ledger: next, raised: true, news: true, renewal: b.inUse(v)}, nil
 	}
@@ -278,7 +310,7 @@ func decide(me self, b *beliefs, s *snapshot.Signed, now time.Time) (decision, e
 		return decision{}, err
 	}
 	scope := v.Header().ScopeType
-	return decision{v: v, ledger: b.ledger.confirmed(scope), raised: b.doubts(scope), news: !b.upToDate(v), renewal: b.inUse(v)}, nil
+	return decision{v: v, ledger: b.ledger.confirmed(scope).knowing(v), raised: b.doubts(scope), news: !b.upToDate(v), renewal: b.inUse(v)}, nil
 }
 
 // given refuses what the node is not to hold.
@@ -462,16 +494,18 @@ func (a *Agent) settle(ctx context.Context, from origin, batch []taken) error {
 	// What came before what it needs gets a second look.
 	waiting := a.early
 	a.early = nil
+	var err error
 	for _, scope := range slices.Sorted(maps.Keys(waiting)) {
 		e := waiting[scope]
-		if err := a.takeHeld(ctx, e.from, []offer{e.offer}); err != nil {
-			return err
+		if err = a.takeHeld(ctx, e.from, []offer{e.offer}); err != nil {
+			break
 		}
 	}
+	// Whatever became of the others: what it revokes is revoked.
 	if batch[len(batch)-1].v.Header().ScopeType == snapshot.ScopeTrustBundle {
 		a.reconsider(ctx)
 	}
-	return nil
+	return err
 }
 
 // activate puts decisions into use, in the order that a crash needs: pending,
@@ -552,9 +586,15 @@ func (a *Agent) place(ctx context.Context, t taken) ([]snapshot.Scope, error) {
 	// stays the previous one.
 	var old []byte
 	level := slog.LevelInfo
-	if h := b.held[scope]; b.inUse(t.v) {
+	_, probation := b.onTrial(scope)
+	switch h := b.held[scope]; {
+	case b.inUse(t.v):
 		level = slog.LevelDebug
-	} else if h != nil {
+	case h == nil:
+	case probation && h.v.Header().ContentHash == header.ContentHash:
+		// Nor does another header over content that is on trial: what it would fall back
+		// to stays.
+	default:
 		old = h.raw
 	}
 	if err := a.store.place(scope, t.raw, old); err != nil {

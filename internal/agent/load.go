@@ -224,6 +224,9 @@ func (s *localStore) recheck(l *loaded, known ledger, now time.Time) *beliefs {
 			if err == nil && v.Header().ScopeType != scope {
 				err = fmt.Errorf("%w: it is of scope %s", errDamaged, v.Header().ScopeType)
 			}
+			if err == nil {
+				err = vouched(b, scope)
+			}
 			if err != nil {
 				r, ok := errors.AsType[*snapshot.RejectedError](err)
 				switch {
@@ -250,6 +253,13 @@ func (s *localStore) recheck(l *loaded, known ledger, now time.Time) *beliefs {
 			} else if c.place == pending {
 				l.dropped = append(l.dropped, snapshotName(scope, pending)) // it is in place already
 			}
+		}
+		if best != nil && known.takesBack(best.v) {
+			// The bundle before: it would trust again what the one that is gone revoked.
+			l.refused = append(l.refused, onDisk(scope, from, &snapshot.RejectedError{
+				Scope: scope, Check: 9, Reason: snapshot.ReasonVersion, Detail: "a later trust bundle was accepted that revokes more, and cannot be read",
+			}, now))
+			best = nil
 		}
 		if best == nil && scope == snapshot.ScopeTrustBundle {
 			b.stale = staleBundle(l.me.trust(b), marks, found)

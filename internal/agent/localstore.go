@@ -338,18 +338,19 @@ type marksFile struct {
 type ledgerFile struct {
 	Marks       json.RawMessage  `json:"marks"`
 	Unconfirmed []snapshot.Scope `json:"unconfirmed,omitempty"`
+	Revocations string           `json:"revocations,omitempty"`
 	Trials      []trial          `json:"trials,omitempty"`
 	Quarantine  []quarantined    `json:"quarantine,omitempty"`
 }
 
 func (l ledger) file() (ledgerFile, error) {
 	raw, err := l.marks.Marshal()
-	return ledgerFile{raw, l.unconfirmed, l.trials, l.quarantine}, err
+	return ledgerFile{raw, l.unconfirmed, l.revocations, l.trials, l.quarantine}, err
 }
 
 func (f ledgerFile) ledger() (ledger, error) {
 	marks, err := snapshot.ParseMarks(f.Marks)
-	return ledger{marks, f.Unconfirmed, f.Trials, f.Quarantine}, err
+	return ledger{marks, f.Unconfirmed, f.Revocations, f.Trials, f.Quarantine}, err
 }
 
 // writeLedger makes l durable, in both copies. The sequence grows with each attempt,

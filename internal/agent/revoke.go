@@ -45,10 +45,13 @@ func (b *beliefs) own(h *held) *snapshot.Verified {
 // reconsider looks again at what is in use, by what is believed now. What only a
 // revoked key signed is not used any more: the one before takes its place if it stands
 // on another key, or nothing does. What stands on a key that left in a rotation stays:
-// what the next one signs is under way. Nothing changes on disk, where a start comes to
-// the same verdict. The caller holds a.activation.
+// what the next one signs is under way. What stood beside a node_runtime that is not used
+// any more goes with it: nothing says that the node is to hold it. Nothing changes on
+// disk but what others read; a start comes to the same verdict. The caller holds
+// a.activation.
 func (a *Agent) reconsider(ctx context.Context) {
 	b := a.beliefs.Load()
+	var changed []snapshot.Scope
 	revoked := b.revocations()
 	for _, scope := range scopes {
 		h := b.held[scope]
@@ -71,7 +74,7 @@ func (a *Agent) reconsider(ctx context.Context) {
 					detail = "the key that signed it is revoked: the one before is in use again"
 				}
 			}
-			a.beliefs.Store(b)
+			changed = append(changed, scope)
 			r := refusal{Scope: string(scope), Reason: string(snapshot.ReasonSigner), Detail: detail, At: a.now().UTC()}
 			a.metrics.rejected.WithLabelValues(r.Scope, r.Reason).Inc()
 			a.log.LogAttrs(ctx, slog.LevelError, "snapshot not used any more", slog.String("scope", r.Scope), slog.String("reason", r.Reason),
@@ -88,8 +91,13 @@ func (a *Agent) reconsider(ctx context.Context) {
 			}
 		}
 	}
+	b, gone := b.pruned()
 	a.beliefs.Store(b)
-	a.derive(ctx)
+	if len(gone) > 0 {
+		a.log.LogAttrs(ctx, slog.LevelInfo, "snapshots not used without the node_runtime that gave them", slog.Any("scopes", gone))
+	}
+	a.derive(ctx) // also for what is revoked by name
+	a.changed(append(changed, gone...)...)
 	a.kickReport()
 }
 

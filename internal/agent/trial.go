@@ -74,6 +74,15 @@ func (l ledger) onTrial(scope snapshot.Scope) (trial, bool) {
 	return trial{}, false
 }
 
+// tries returns what is in use and what t is the trial of; nil if that is not in use any
+// more: the node lost the scope, or its signer was revoked.
+func (b *beliefs) tries(t trial) *held {
+	if h := b.held[t.Scope]; h != nil && h.v.HeaderDigest().String() == t.Header {
+		return h
+	}
+	return nil
+}
+
 // withTrial returns l with t in place of the trial of its scope.
 func (l ledger) withTrial(t trial) ledger {
 	l = l.withoutTrial(t.Scope)
@@ -163,10 +172,16 @@ func (d decision) probation(b *beliefs, contact bool, now time.Time) decision {
 		}
 		return d
 	}
+	t, on := d.ledger.onTrial(scope)
 	if d.renewal || was != nil && was.v.Header().ContentHash == header.ContentHash {
-		return d // nothing changes for who consumes it
+		// Nothing changes for who consumes it: what is on trial is so under its new header.
+		if on && b.tries(t) != nil && d.raised {
+			t.Header = d.v.HeaderDigest().String()
+			d.ledger = d.ledger.withTrial(t)
+		}
+		return d
 	}
-	if t, on := d.ledger.onTrial(scope); on && t.Header == d.v.HeaderDigest().String() {
+	if on && t.Header == d.v.HeaderDigest().String() {
 		return d // it goes on
 	}
 	d.ledger = d.ledger.withoutTrial(scope)
@@ -248,8 +263,8 @@ func (a *Agent) judged(ctx context.Context, scope snapshot.Scope, version uint64
 	defer release()
 	b := a.beliefs.Load()
 	t, on := b.onTrial(scope)
-	h := b.held[scope]
-	if !on || h == nil || h.v.HeaderDigest().String() != t.Header || version != 0 && version != h.v.Header().ConfigVersion {
+	h := b.tries(t)
+	if !on || h == nil || version != 0 && version != h.v.Header().ConfigVersion {
 		return fmt.Errorf("%s: %w", scope, errNoTrial)
 	}
 	if ok {
@@ -260,7 +275,8 @@ func (a *Agent) judged(ctx context.Context, scope snapshot.Scope, version uint64
 	return nil
 }
 
-// failTrial has the node use what was before. The caller holds a.activation.
+// failTrial has the node use what was before in place of what is in use of scope. The
+// caller holds a.activation.
 func (a *Agent) failTrial(ctx context.Context, scope snapshot.Scope, reason, detail string) {
 	b := a.beliefs.Load()
 	bad := b.held[scope].v.Header()
@@ -320,9 +336,8 @@ func (s *localStore) resumeTrials(b *beliefs, me self, now time.Time) (*beliefs,
 	}
 	next := b
 	for _, t := range b.trials {
-		h := next.held[t.Scope]
 		switch {
-		case h == nil || h.v.HeaderDigest().String() != t.Header || next.trialOf(t.Scope) == 0:
+		case next.tries(t) == nil || next.trialOf(t.Scope) == 0:
 			next = next.withLedger(next.ledger.withoutTrial(t.Scope)) // over, one way or the other
 		case t.Attempts >= maxAttempts:
 			next, _ = s.fail(next, me, t.Scope, failedAttempts, fmt.Sprintf("the agent ended %d times while it was on trial", t.Attempts), now)
@@ -375,6 +390,13 @@ func (a *Agent) endTrials(ctx context.Context) (time.Duration, error) {
 	next := tendEvery
 	for _, t := range a.beliefs.Load().trials {
 		b := a.beliefs.Load()
+		if b.tries(t) == nil {
+			// It is not in use any more, and nothing is to be judged.
+			a.beliefs.Store(b.withLedger(b.ledger.withoutTrial(t.Scope)))
+			delete(a.trialSince, t.Scope)
+			a.marksDirty = true
+			continue
+		}
 		since, ok := a.trialSince[t.Scope]
 		if !ok {
 			since = time.Now()

@@ -1,0 +1,172 @@
+package agent
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// A trial ends with what it is of: of a scope that the node lost meanwhile nothing is
+// judged, whatever happens afterwards.
+func TestTrialOfWhatIsGone(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(w *trialWorld)
+	}{
+		{"dropped by a node_runtime", func(w *trialWorld) {
+			w.f.do(func() {
+				w.f.must(w.n.take(w.a, w.f.gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy})))
+			})
+		}},
+		{"its signer revoked", func(w *trialWorld) {
+			other := newConfigKey()
+			w.f.must(w.n.take(w.a, w.f.revoking(w.f.configKey, other)))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newTrialWorld(t, true)
+			c.do(w)
+			if w.version() != 0 {
+				t.Fatalf("version %d is in use", w.version())
+			}
+			w.a.status.closed(errors.New("gone"))
+			w.end()
+			if w.onTrial() {
+				t.Error("it is still on trial")
+			}
+			if _, ok := w.a.beliefs.Load().quarantined(snapshot.ScopeQoSPolicy); ok {
+				t.Error("what is not in use was judged")
+			}
+		})
+	}
+}
+
+// A header that is renewed while it is on trial is on trial as before.
+func TestTrialOutlivesARenewal(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		renew func(w *trialWorld)
+	}{
+		{"of the header", func(w *trialWorld) {
+			was := w.a.beliefs.Load().held[snapshot.ScopeQoSPolicy].v.Header()
+			w.send(2, func(h *snapshot.Header, _ *snapshot.Record) {
+				h.ConfigVersion, h.IssuedAt = was.ConfigVersion, was.IssuedAt.Add(time.Second)
+			})
+		}},
+		{"by a version with the same content", func(w *trialWorld) { w.send(2) }},
+		{"by a record", func(w *trialWorld) {
+			was := w.a.beliefs.Load().held[snapshot.ScopeQoSPolicy].v.Header()
+			w.send(2, func(h *snapshot.Header, _ *snapshot.Record) { *h = was })
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newTrialWorld(t, true)
+			before := w.a.beliefs.Load().held[snapshot.ScopeQoSPolicy]
+			c.renew(w)
+			if w.a.beliefs.Load().held[snapshot.ScopeQoSPolicy] == before {
+				t.Fatalf("it is not renewed: %v", w.a.status.refusals())
+			}
+			w.restart()
+			if !w.onTrial() {
+				t.Fatal("it is not on trial any more after a restart")
+			}
+			w.reject()
+			if q, ok := w.a.beliefs.Load().quarantined(snapshot.ScopeQoSPolicy); !ok || w.onTrial() {
+				t.Errorf("quarantined: %v, %+v; on trial: %v", ok, q, w.onTrial())
+			}
+			w.fellBack("after a renewal")
+		})
+	}
+}
+
+// revoking is a newer trust bundle that revokes a config key, and lists another one.
+func (f *fleet) revoking(key, other ed25519.PrivateKey) *fealtyv1.SignedSnapshot {
+	var out *fealtyv1.SignedSnapshot
+	f.trustChanged(func() {
+		content := f.content()
+		content.ConfigKeys[0].Key, content.ConfigKeys[0].Revoked = key.Public().(ed25519.PublicKey), true
+		second := content.ConfigKeys[0]
+		second.Key, second.Revoked = other.Public().(ed25519.PublicKey), false
+		content.ConfigKeys = append(content.ConfigKeys, second)
+		slices.SortFunc(content.ConfigKeys, func(x, y snapshot.ConfigKey) int { return slices.Compare(x.Key, y.Key) })
+		h := f.trustHeader()
+		h.ConfigVersion++
+		out = f.signTrust(h, content)
+	})
+	return out
+}
+
+// A config key that is revoked stays revoked when the disk damages the bundle that says
+// so: the bundle before vouches for nothing that this one took back.
+func TestRevocationOutlivesDamage(t *testing.T) {
+	f := newFleet(t)
+	n, _ := companionNode(f)
+	a := n.mustOpen()
+	f.must(n.take(a, f.revoking(f.configKey, newConfigKey())))
+	if got := inUse(a); len(got) != 1 || got[snapshot.ScopeTrustBundle] == 0 {
+		t.Errorf("after the revocation %v are in use", got)
+	}
+	a.Close()
+	for _, damaged := range [][]byte{nil, []byte("x")} {
+		c := n.clone()
+		c.disk.Put(c.path(snapshotName(snapshot.ScopeTrustBundle, active)), damaged)
+		a := c.mustOpen()
+		if got := inUse(a); len(got) != 0 {
+			t.Errorf("with a damaged bundle %v are in use", got)
+		}
+		if m, err := a.source.Current(t.Context()); err != nil || m.ID() != a.me.ID {
+			t.Errorf("it cannot reach a coordinator: %v", err)
+		}
+		a.Close()
+	}
+}
+
+// What stood beside a node_runtime that is not to be believed any more goes with it,
+// from what others read too.
+func TestRevokedRuntimeTakesItsCompanions(t *testing.T) {
+	f := newFleet(t)
+	n, m := companionNode(f)
+	a := n.mustOpen()
+	defer func() { a.Close() }()
+	// A second key, which signs one companion from now on; then the first is revoked.
+	first, second := f.configKey, newConfigKey()
+	f.trustChanged(func() {
+		content := f.content()
+		k := content.ConfigKeys[0]
+		k.Key = second.Public().(ed25519.PublicKey)
+		content.ConfigKeys = append(content.ConfigKeys, k)
+		slices.SortFunc(content.ConfigKeys, func(x, y snapshot.ConfigKey) int { return slices.Compare(x.Key, y.Key) })
+		h := f.trustHeader()
+		h.ConfigVersion++
+		f.must(n.take(a, f.signTrust(h, content)))
+		f.configKey = second
+		f.must(n.take(a, f.ofGroup(&m, qos(7))))
+		f.configKey = first
+	})
+	if got := a.beliefs.Load().held[snapshot.ScopeQoSPolicy].v.SignerKeyIDs(); !slices.Equal(got, []string{snapshot.KeyIDOf(second.Public().(ed25519.PublicKey))}) {
+		t.Fatalf("signed by %v", got)
+	}
+	f.must(n.take(a, f.revoking(first, second)))
+	look := func(when string) {
+		t.Helper()
+		if got := inUse(a); len(got) != 1 || got[snapshot.ScopeTrustBundle] == 0 {
+			t.Errorf("%s: in use are %v", when, got)
+		}
+		for _, scope := range scopes[1:] {
+			if n.has(currentName(scope)) {
+				t.Errorf("%s: there is %s", when, currentName(scope))
+			}
+		}
+	}
+	look("at once")
+	a.Close()
+	n.disk.Restart(durabletest.Synced)
+	a = n.mustOpen()
+	look("after a restart")
+}
