@@ -40,12 +40,13 @@ func (c *Compiler) ForMember(m Member) (*snapshot.ServiceAssignment, []Removed) 
 			services = append(services, r)
 		}
 	}
+	services, endpoints, entry := c.entrusted(s, m, services, base.endpoints, base.entry)
 	removed := slices.Concat(base.removed, s.removed)
-	if len(services) == 0 && len(base.endpoints) == 0 && base.entry == nil {
+	if len(services) == 0 && len(endpoints) == 0 && entry == nil {
 		return nil, removed
 	}
 	slices.SortFunc(services, func(a, b *config.Service) int { return cmp.Compare(a.Name, b.Name) })
-	return c.assign(services, base.endpoints, base.entry), removed
+	return c.assign(services, endpoints, entry), removed
 }
 
 // groupAssignment returns what the members of a group are assigned without being

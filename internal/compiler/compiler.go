@@ -11,6 +11,10 @@
 // to those that share an organization with the member that it names, or if that
 // serves none. Nothing else gets into a content: that is all of I12.
 //
+// What the trust bundle revokes by name is left out, as each member leaves it out by
+// itself too. A role that is revoked for a member takes from its assignment; what its
+// group gets is the group's.
+//
 // What a record asks for and does not get is left out, and returned as [Removed]:
 // one bad record costs itself and holds up no other.
 //
@@ -92,6 +96,9 @@ type Input struct {
 	// Member returns the member that config calls path, kind/name.
 	Member func(path string) (Member, bool)
 	Banned func(identity.ID) bool
+
+	// Revoked is what nobody may rely on any more, by name.
+	Revoked snapshot.Revocations
 }
 
 // Reason says in a word why something was left out: a metric label.
@@ -106,6 +113,7 @@ const (
 	LacksRole         Reason = "lacks_role"         // the member has none of the record's roles
 	NotForRole        Reason = "not_for_role"       // no node with these roles may hold it
 	TooLarge          Reason = "too_large"          // the content would exceed its limit
+	Revoked           Reason = "revoked"            // the trust bundle revokes it by name, or what it leads to
 )
 
 // Removed is something that a record asked for and that was not given.
@@ -138,13 +146,16 @@ func (r Removed) Do() string {
 		return "take the role out of the record, or give the member a role that may hold this, in the manifest"
 	case TooLarge:
 		return "remove records that nobody needs, or give them the organization or the role that they are for"
+	case Revoked:
+		return "delete or change the record: what is revoked stays so, and comes back under another name alone"
 	}
 	return "look at the record"
 }
 
 // Compiler compiles one config. It is for one goroutine.
 type Compiler struct {
-	in Input
+	in      Input
+	revokes bool // something is revoked by name
 
 	peers    []*config.Peer
 	services []*config.Service
@@ -165,7 +176,7 @@ type Compiler struct {
 // New returns a compiler of in.
 func New(in Input) *Compiler {
 	c := &Compiler{
-		in:    in,
+		in: in, revokes: len(in.Revoked.Things()) > 0,
 		peers: in.Config.Peers(), services: in.Config.Services(), roles: in.Config.Roles(), routes: in.Config.Routes(),
 		classes: in.Config.QoS(), storages: in.Config.Storages(), degraded: in.Config.Degraded(),
 		named: make(map[string][]*config.Peer), placed: make(map[string][]*config.Service),
@@ -204,6 +215,7 @@ func (c *Compiler) ForGroup(g Group) (map[snapshot.Scope]snapshot.Content, []Rem
 		case snapshot.ScopeDegradedModePolicy:
 			out[scope] = c.degradedModePolicy(s)
 		}
+		out[scope] = c.withdraw(s, out[scope])
 		removed = append(removed, s.removed...)
 	}
 	return out, removed

@@ -57,6 +57,7 @@ type world struct {
 	records []config.Record
 	members map[string]Member
 	banned  map[identity.ID]bool
+	revoked []snapshot.Revoked
 	ceiling snapshot.DegradedPolicy
 }
 
@@ -98,8 +99,9 @@ func (w *world) compiler() *Compiler { return w.compilerOf(w.set()) }
 func (w *world) compilerOf(s *config.Set) *Compiler {
 	return New(Input{
 		Config: s, Ceiling: w.ceiling,
-		Member: func(path string) (Member, bool) { m, ok := w.members[path]; return m, ok },
-		Banned: func(id identity.ID) bool { return w.banned[id] },
+		Member:  func(path string) (Member, bool) { m, ok := w.members[path]; return m, ok },
+		Banned:  func(id identity.ID) bool { return w.banned[id] },
+		Revoked: snapshot.RevocationsOf(nil, &snapshot.Emergency{Revoked: w.revoked}),
 	})
 }
 

@@ -845,3 +845,111 @@ func TestTooLargeContent(t *testing.T) {
 		t.Fatal("it is cut in another way")
 	}
 }
+
+// What the bundle revokes by name is in no content any more, at once, and that is
+// said; who has no role left is assigned nothing.
+func TestRevokedIsLeftOut(t *testing.T) {
+	d := tenants(t)
+	b := newPublisher()
+	d.mustPublish(b)
+	revoke := func(kind snapshot.RevokedKind, name string) *publication {
+		t.Helper()
+		if _, err := d.trustService().Revoke(t.Context(), &fealtyv1.RevokeRequest{Kind: string(kind), Name: name, Reason: "it leaked"}); err != nil {
+			t.Fatal(err)
+		}
+		p := d.mustPublish(b)
+		d.wantWhole(t, p)
+		return p
+	}
+	has := func(p *publication, text string) bool {
+		return slices.ContainsFunc(slices.Collect(maps.Values(p.contents)), func(raw []byte) bool { return bytes.Contains(raw, []byte(text)) })
+	}
+	current := func(p *publication, text string) (in []string) {
+		for _, h := range p.headers {
+			if bytes.Contains(p.contents[h.header.Content], []byte(text)) {
+				in = append(in, h.String())
+			}
+		}
+		return in
+	}
+	for _, tc := range []struct {
+		kind snapshot.RevokedKind
+		name string
+		gone string
+	}{
+		{snapshot.RevokedService, "acme-web", `"acme-web"`},
+		{snapshot.RevokedPeer, "data/globex", `"globex-peer":`},
+		{snapshot.RevokedStorage, "acme-store", `"acme-store":`},
+		{snapshot.RevokedPermission, "continue_services", ""},
+	} {
+		if tc.gone != "" && !has(d.c.publication.Load(), tc.gone) {
+			t.Fatalf("there is no %s", tc.gone)
+		}
+		p := revoke(tc.kind, tc.name)
+		if in := current(p, tc.gone); tc.gone != "" && len(in) != 0 {
+			t.Errorf("%s %s is revoked, and %s is in %v", tc.kind, tc.name, tc.gone, in)
+		}
+	}
+	if f := d.findings(t, explain.ConfigNotGiven); len(f) < 3 || !strings.Contains(fmt.Sprint(f), "revoked") {
+		t.Errorf("findings %v", f)
+	}
+	if _, ok := d.c.publication.Load().given(t, d, "globex")[snapshot.ScopeServiceAssignment]; !ok {
+		t.Fatal("globex is assigned nothing")
+	}
+	p := revoke(snapshot.RevokedRole, "data/globex/egress")
+	if given := p.given(t, d, "globex"); len(given) == 0 {
+		t.Fatal("a member without a role left is told nothing at all")
+	} else if _, ok := given[snapshot.ScopeServiceAssignment]; ok {
+		t.Error("a member without a role left is assigned something")
+	}
+	// Another start comes to the same.
+	version := p.state.version
+	if d.mustPublish(newPublisher()).state.version != version {
+		t.Error("it is compiled in another way")
+	}
+}
+
+// A generation takes as much as one transaction of the store does: what is left goes
+// with the next, and a content that no store takes is cut.
+func TestMuchContent(t *testing.T) {
+	d := tenants(t)
+	b := newPublisher()
+	d.mustPublish(b)
+	long := strings.Repeat("x", 55)
+	addresses := make([]string, 60)
+	for i := range addresses {
+		addresses[i] = fmt.Sprintf("%q", fmt.Sprintf("h%d-%s.%s.%s.example:1", i, long, long, long))
+	}
+	for i := range 2 {
+		var records []string
+		for j := range 220 {
+			records = append(records, fmt.Sprintf("kind: peer\nname: zig-%d-%d\nmember: data/both\naddresses: [%s]\nclass: bootstrap", i, j, strings.Join(addresses, ", ")))
+		}
+		d.mustPut(strings.Join(records, "\n---\n"))
+	}
+	most := 0
+	d.store.intercept(func(tx store.Tx) {
+		large := 0
+		for _, w := range tx.Put {
+			if len(w.Value) > store.MaxValueBytes/2 {
+				large++
+			}
+		}
+		most = max(most, large)
+	})
+	p := d.mustPublish(b)
+	if most < 1 || most > 2 {
+		t.Errorf("%d large contents in one transaction", most)
+	}
+	raw := p.contents[p.given(t, d, "acme")[snapshot.ScopePeerDirectory].ContentHash.String()]
+	if len(raw) < store.MaxValueBytes*9/10 || len(raw) > store.MaxValueBytes {
+		t.Fatalf("%d bytes", len(raw))
+	}
+	if f := d.findings(t, explain.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
+		t.Fatalf("findings %v", f)
+	}
+	d.wantWhole(t, p)
+	// The next one has it as its base.
+	d.mustPut("kind: peer\nname: zig-0-0\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
+	d.wantWhole(t, d.mustPublish(b))
+}

@@ -400,6 +400,28 @@ func TestConfigRolledBack(t *testing.T) {
 	}
 }
 
+// Nor is it believed if somebody writes all of it anew, so that its version is above.
+func TestConfigWrittenBack(t *testing.T) {
+	d := testDesk(t)
+	d.mustPut(qosRecord)
+	old := d.store.snapshot()
+	version := d.mustPut("kind: qos\nname: gold\npriority: 8\n").GetVersion()
+	var tx store.Tx
+	for key, e := range old {
+		if strings.HasPrefix(key, configPrefix) {
+			tx.Put = append(tx.Put, store.Write{Key: key, Value: e.Value})
+		}
+	}
+	if _, err := d.store.Commit(t.Context(), tx); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.put("kind: qos\nname: silver\n")
+	wantOnly(t, "put", err, explain.StoreForged)
+	if _, v, ok := d.c.configured(); !ok || uint64(v) != version {
+		t.Errorf("the config in force is of version %d, want %d", v, version)
+	}
+}
+
 // A store of before the config has one after the next start, and only then.
 func TestConfigBegins(t *testing.T) {
 	d := testDesk(t)

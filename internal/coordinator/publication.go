@@ -52,6 +52,13 @@ const (
 	// maxPublished bounds the headers that one generation changes: up to five
 	// operations of its transaction each. What is left goes with the next.
 	maxPublished = 160
+	// publishedBytes bounds the contents of one generation: from there on no other
+	// group or member is begun. A group brings at most two times as much, so that all of
+	// it stays below what one transaction takes.
+	publishedBytes = 4 << 20
+	// maxStoredContent bounds one content: what the store takes as one value. It is less
+	// than a peer_directory may have.
+	maxStoredContent = store.MaxValueBytes - store.SealBytes
 	// publishPause gathers what changes at about the same time.
 	publishPause = 50 * time.Millisecond
 	// publishShare is how much of its time the loop may spend on compiling, as the
@@ -549,6 +556,9 @@ func groupTarget(scope snapshot.Scope, g compiler.Group) target {
 	return target{groupPath(scope, groupOf(g)), g.Subject(), g}
 }
 
+// errContentTooLarge: no store takes it.
+var errContentTooLarge = fmt.Errorf("the content has more than %d bytes", maxStoredContent)
+
 // compileHeader makes the header of a target for generation, or returns the one
 // that it has: equal content keeps its version, and is written again only to
 // extend its validity. changed is false for the latter. raw is the exact bytes of
@@ -569,6 +579,9 @@ func compileHeader(s *state, t target, content snapshot.Content, old *published,
 	draft, err := snapshot.Compose(header, content)
 	if err != nil {
 		return published{}, nil, false, err
+	}
+	if len(draft.ContentBytes()) > maxStoredContent {
+		return published{}, nil, false, errContentTooLarge
 	}
 	record.Content = draft.Header().ContentHash.String()
 	renewed := false

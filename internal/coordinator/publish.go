@@ -42,6 +42,8 @@ type publisher struct {
 	configVersion store.Revision
 	trustVersion  uint64
 	bans          map[identity.ID]bool
+	revoked       snapshot.Revocations // of the trust state of trustVersion
+	withdrawn     bool                 // they are others than the compiler knows
 	state         *state
 	members       *memberIndex
 	// looks is how members that the config names looked when they were last looked at.
@@ -294,8 +296,9 @@ func (b *publisher) collect(c *Coordinator, s *state, t *trustView, p *publicati
 	}
 	b.banned(t)
 	set, version, ok := c.configured()
-	if ok && (b.compiler == nil || version != b.configVersion || moved) {
-		b.recompile(s, set, version, moved)
+	if ok && (b.compiler == nil || version != b.configVersion || moved || b.withdrawn) {
+		b.recompile(s, set, version, moved || b.withdrawn)
+		b.withdrawn = false
 	}
 	if b.compiler != nil {
 		named := moved
@@ -381,10 +384,14 @@ func (b *publisher) seen(path string) bool {
 	return true
 }
 
-// banned notes who is banned, and looks at those of whom that is news.
+// banned notes who is banned, and looks at those of whom that is news. What is revoked
+// by name may concern everybody.
 func (b *publisher) banned(t *trustView) {
 	if b.bans != nil && b.trustVersion == t.version {
 		return
+	}
+	if !slices.Equal(b.revoked.Things(), t.revoked.Things()) {
+		b.revoked, b.withdrawn = t.revoked, true
 	}
 	was := b.bans
 	b.trustVersion, b.bans = t.version, make(map[identity.ID]bool)
@@ -410,9 +417,9 @@ func (b *publisher) banned(t *trustView) {
 	}
 }
 
-// recompile takes another config, or other members, and looks at those whom the
-// step can concern.
-func (b *publisher) recompile(s *state, set *config.Set, version store.Revision, moved bool) {
+// recompile takes another config, other members or other revocations, and looks at
+// those whom the step can concern, or at all.
+func (b *publisher) recompile(s *state, set *config.Set, version store.Revision, all bool) {
 	was := b.compiler
 	b.compiler, b.configVersion = compiler.New(compiler.Input{
 		Config: set, Ceiling: degradedPolicy(s.manifest),
@@ -423,10 +430,11 @@ func (b *publisher) recompile(s *state, set *config.Set, version store.Revision,
 			}
 			return compiled(b.state, m.record)
 		},
-		Banned: func(id identity.ID) bool { return b.bans[id] },
+		Banned:  func(id identity.ID) bool { return b.bans[id] },
+		Revoked: b.revoked,
 	}), version
 	b.setRemoved("", b.compiler.Unplaced())
-	if was == nil || moved {
+	if was == nil || all {
 		for group := range b.groups {
 			b.pendingGroups[group] = true
 		}
@@ -451,6 +459,7 @@ func (b *publisher) recompile(s *state, set *config.Set, version store.Revision,
 // work is what one generation changes.
 type work struct {
 	put        []published
+	bytes      int // of the contents that put brings
 	drop       map[headerPath]bool
 	contents   map[string][]byte         // new ones, by hash
 	require    map[string]store.Revision // the member records that it was made from
@@ -463,7 +472,7 @@ type work struct {
 
 // room reports whether n more headers may change in this generation.
 func (w *work) room(n int) bool {
-	if len(w.put)+len(w.drop)+n > maxPublished {
+	if len(w.put)+len(w.drop)+n > maxPublished || w.bytes >= publishedBytes {
 		w.more = true
 		return false
 	}
@@ -472,6 +481,9 @@ func (w *work) room(n int) bool {
 
 func (w *work) add(h published, raw []byte) {
 	w.put = append(w.put, h)
+	if w.contents[h.header.Content] == nil {
+		w.bytes += len(raw)
+	}
 	w.contents[h.header.Content] = raw
 }
 
@@ -590,7 +602,7 @@ func (x *compilation) make(name string, t target, content snapshot.Content) []co
 	old := x.last(t.headerPath)
 	var removed []compiler.Removed
 	h, raw, changed, err := compileHeader(x.s, t, content, old, x.generation, x.now)
-	if rejected, ok := errors.AsType[*snapshot.RejectedError](err); ok && rejected.Reason == snapshot.ReasonLimits {
+	if rejected, ok := errors.AsType[*snapshot.RejectedError](err); errors.Is(err, errContentTooLarge) || ok && rejected.Reason == snapshot.ReasonLimits {
 		h, raw, changed, removed, err = x.fit(t, content, old, err)
 	}
 	if err == nil {

@@ -419,8 +419,8 @@ A record that others refer to is not deleted: what they say would be about nothi
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
 A record can name a member that there is not, or that is banned, does not serve the record's organization, or
-has none of its roles; and it can ask for a role to hold what no node with that role may hold. Nobody is given
-that: not in part, and not until somebody looks. Everything else in the config is given as if the record were
+has none of its roles; it can ask for a role to hold what no node with that role may hold; and what it is about
+or leads to can have been revoked by name. Nobody is given that: not in part, and not until somebody looks. Everything else in the config is given as if the record were
 not there. It is counted in ` + "`fealty_compile_removed_total`" + ` by scope and reason, and the finding goes with its
 cause.`,
 	},
