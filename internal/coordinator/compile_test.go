@@ -408,6 +408,43 @@ func TestConfigChangesWhileItIsCompiled(t *testing.T) {
 	d.wantWhole(t, p)
 }
 
+// Who writes config all the time does not hold up who joins, nor what is not about
+// config; and once it is quiet all of it is published.
+func TestConfigThatChangesAllTheTime(t *testing.T) {
+	d := tenants(t)
+	b := newPublisher()
+	d.mustPublish(b)
+	d.joinedAs("acme", "later")
+	n := 0
+	churn := func() error {
+		n++
+		d.mustPut(route("acme", fmt.Sprintf("path /%d", n)))
+		return nil
+	}
+	if err := churn(); err != nil {
+		t.Fatal(err)
+	}
+	d.faults.Arm("publish.before-commit", churn)
+	for tries := 0; ; tries++ {
+		if _, err := d.c.publish(t.Context(), d.state(), b); err != nil && !errors.Is(err, store.ErrConflict) {
+			t.Fatal(err)
+		}
+		if _, ok := d.c.publication.Load().find(runtimePath("data/later")); ok {
+			break
+		}
+		if tries == 5 {
+			t.Fatal("who joined is told nothing")
+		}
+	}
+	d.faults.Disarm("publish.before-commit")
+	p := d.mustPublish(b)
+	h := p.given(t, d, "later")
+	if raw := p.contents[h[snapshot.ScopeRoutePolicy].ContentHash.String()]; !bytes.Contains(raw, fmt.Appendf(nil, "path /%d", n)) || h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
+		t.Fatalf("%s, %v", raw, h)
+	}
+	d.wantWhole(t, p)
+}
+
 // While this replica does not know the config that another one wrote, it publishes
 // what does not depend on it, and no assignments of it.
 func TestConfigThatIsNotKnownYet(t *testing.T) {

@@ -67,6 +67,9 @@ type publisher struct {
 	// outrun is the version of the config that was found not to be the store's any
 	// more: what is compiled from config waits for another one.
 	outrun store.Revision
+	// lostRace: the last try was lost to a write of the config. The next one goes without
+	// config, so that one who writes it all the time does not hold up who joins or leaves.
+	lostRace bool
 	// unassigned are the members that were looked at without the config.
 	unassigned map[string]bool
 }
@@ -145,6 +148,9 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 		return true, err
 	}
 	ready := b.collect(c, s, t, p, next.addresses(), now)
+	// Without config now there is more to do, if that is known again.
+	defer func(without bool) { more = more || without && err == nil }(ready && b.lostRace)
+	ready = ready && !b.lostRace
 	w := c.compile(ctx, s, b, p, next.addresses(), ready, uint64(p.state.version), now)
 
 	record := p.state.value
@@ -155,7 +161,7 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 			!record.signedBy(t.signers(s, now)) || age >= publicationRenew || age < -snapshot.ClockTolerance
 	}
 	if !due {
-		b.lost = false
+		b.lost, b.lostRace = false, false
 		c.publishedAll(ctx, b, w)
 		return w.more, nil
 	}
@@ -188,14 +194,14 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 		return false, err
 	}
 	rev, err := ch.commit(ctx)
-	b.lost = false
+	b.lost, b.lostRace = false, false
 	if conflict, ok := errors.AsType[*store.ConflictError](err); ok {
 		path, member := strings.CutPrefix(conflict.Key, memberPrefix)
 		switch {
 		case member:
 			b.contested[path], b.lost = conflict.Want, true
 		case conflict.Key == configStateKey:
-			b.outrun = conflict.Want
+			b.outrun, b.lostRace = conflict.Want, true
 		}
 	}
 	if err != nil {
