@@ -150,8 +150,10 @@ func (c *Coordinator) currentConfig(ctx context.Context, s *state, whole bool) (
 	if err != nil {
 		return nil, err
 	}
-	// Also one that is put back as it was in a write of its own, which has a version above.
-	if have != nil && (v.state.version < have.state.version || v.state.version > have.state.version && v.state.value.Change <= have.state.value.Change) {
+	// Also one that is put back as it was in a write of its own, which has a version
+	// above. A reseed writes the very same one anew.
+	if have != nil && (v.state.version < have.state.version || v.state.value.Change < have.state.value.Change ||
+		v.state.value.Change == have.state.value.Change && v.state.value != have.state.value) {
 		return nil, fmt.Errorf("the config state is of version %d after %d changes, and was of %d after %d: %w",
 			v.state.version, v.state.value.Change, have.state.version, have.state.value.Change, store.ErrForged)
 	}
