@@ -10,6 +10,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Admission decides here, without I/O: who a candidate is by the manifest in
@@ -111,10 +112,23 @@ func identify(m *manifest.Manifest, c candidate, member versioned[memberRecord],
 		name = generated
 	}
 	id, err := identity.New(m.Cluster, c.kind, name)
+	if err == nil {
+		err = nameable(id)
+	}
 	if err != nil {
 		return match{}, explain.Wrap(err, explain.JoinUnauthorized, "shown", fmt.Sprint(selectors))
 	}
 	return match{entry: found.Entry, id: id, selector: found.Selector, token: found.Token}, nil
+}
+
+// nameable says why a member cannot be called so: others are told of it by its name,
+// and no snapshot holds what looks like a raw secret. It would be one member that keeps
+// the others from what they are told.
+func nameable(id identity.ID) error {
+	if what := snapshot.SecretIn("", id.String()); what != "" {
+		return fmt.Errorf("the name of the member looks like a %s: no snapshot could hold it", what)
+	}
+	return nil
 }
 
 func kindMismatch(who string, allowed, requested identity.Kind) error {

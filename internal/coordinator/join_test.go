@@ -1,8 +1,10 @@
 package coordinator
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/rand"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -11,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
 )
 
 type grpcConn = grpc.ClientConnInterface
@@ -165,4 +168,47 @@ func TestRenewBanAndRestart(t *testing.T) {
 	n.key, _ = newKey()
 	tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-a"})
 	wantCode(t, n.join(identity.Data, proof.NewTokenProver(tok)), explain.JoinBanned)
+}
+
+// A member that calls itself what looks like a secret would be in nobody's snapshot,
+// and would keep all from theirs: it is not admitted, and no token gives such a name.
+// One that is there already holds up no other.
+func TestNamesThatLookLikeSecrets(t *testing.T) {
+	const name = "glpat-aaaaaaaaaaaaaaaaaaaaaa"
+	d := tenants(t)
+	_, err := tokenServer{c: d.c}.CreateToken(t.Context(), &fealtyv1.CreateTokenRequest{Entry: "acme", Name: name})
+	wantOnly(t, "token", err, explain.TokenRequest)
+	tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "acme", Name: "other"})
+	rename := func(prefix, field, from, to string) {
+		t.Helper()
+		s, done := d.state(), false
+		for key, e := range d.store.snapshot() {
+			plain, err := s.records.open(key, e.Value)
+			if !strings.HasPrefix(key, prefix) || err != nil || !bytes.Contains(plain, []byte(`"`+from+`"`)) {
+				continue
+			}
+			plain = bytes.Replace(plain, []byte(`"`+field+`":"`+from+`"`), []byte(`"`+field+`":"`+to+`"`), 1)
+			tx := store.Tx{Put: []store.Write{{Key: strings.TrimSuffix(key, from)}}}
+			if tx.Put[0].Key += to; tx.Put[0].Key == key+to {
+				tx.Put[0].Key = key
+			}
+			tx.Put[0].Value = s.records.auth.Seal(tx.Put[0].Key, plain)
+			if _, err := d.store.Commit(t.Context(), tx); err != nil {
+				t.Fatal(err)
+			}
+			done = true
+		}
+		if !done {
+			t.Fatalf("nothing below %s is called %s", prefix, from)
+		}
+	}
+	rename(tokenPrefix, "name", "other", name) // as an earlier release made it
+	wantOnly(t, "join", d.machine().join(identity.Data, proof.NewTokenProver(tok)), explain.JoinUnauthorized)
+	if _, ok := d.store.snapshot()[memberKey(identity.Data, name)]; ok {
+		t.Fatal("it is a member")
+	}
+	d.joinedAs("acme", "earlier")
+	rename(memberPrefix, "name", "earlier", name)
+	d.follow(d.c)
+	d.joinedAs("acme", "later")
 }

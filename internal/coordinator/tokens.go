@@ -101,7 +101,11 @@ func (c *Coordinator) newTokenRecord(s *state, req *fealtyv1.CreateTokenRequest,
 		return tokenRecord{}, bad("uses", fmt.Sprintf("%d is above %d", uses, maxTokenUses))
 	}
 	if name := req.GetName(); name != "" {
-		if _, err := identity.New(s.manifest.Cluster, entry.Kind, name); err != nil {
+		id, err := identity.New(s.manifest.Cluster, entry.Kind, name)
+		if err == nil {
+			err = nameable(id)
+		}
+		if err != nil {
 			return tokenRecord{}, bad("name", err.Error())
 		}
 		for i := range s.manifest.Admit {

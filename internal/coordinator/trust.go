@@ -639,6 +639,9 @@ func (c *Coordinator) bootstrap(s *state, rec memberRecord, version store.Revisi
 			if err != nil {
 				return nil, err
 			}
+			if nameable(other) != nil {
+				continue // of an earlier release
+			}
 			switch m.State {
 			case stateActive:
 				content.Members = append(content.Members, snapshot.Member{ID: other, State: snapshot.MemberActive})
