@@ -126,9 +126,9 @@ func TestEveryFileDamaged(t *testing.T) {
 	}
 	a.Close()
 	_ = m
-	names := []string{marksAName, marksBName, clockName, storeName, stateName}
+	names := []string{marksAName, marksBName, clockName, storeName, stateName, refusalsName, degradedName, behindName, emergencyAName, emergencyBName}
 	for _, scope := range scopes {
-		names = append(names, snapshotName(scope, active), snapshotName(scope, previous), currentName(scope))
+		names = append(names, snapshotName(scope, active), snapshotName(scope, previous), snapshotName(scope, pending), snapshotName(scope, refused), currentName(scope))
 	}
 	for _, name := range names {
 		if !joined.has(name) {

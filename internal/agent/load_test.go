@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -31,12 +32,17 @@ func joinedNode(f *fleet) *node {
 	return n
 }
 
-// lengths returns every length to cut size bytes to, or a sample of a long one that
-// has both ends.
+// everyByteVariable asks for each length and each byte, where a sample is the rule:
+// what make soak does.
+const everyByteVariable = "FEALTY_TEST_EVERY_BYTE"
+
+// lengths returns the lengths to cut size bytes to: a sample that has both ends, or
+// all of them.
 func lengths(size int) []int {
+	all := os.Getenv(everyByteVariable) != ""
 	var out []int
 	for i := range size {
-		if i < 6 || i > size-6 || i%97 == 0 {
+		if all || i < 6 || i > size-6 || i%97 == 0 {
 			out = append(out, i)
 		}
 	}
