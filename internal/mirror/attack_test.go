@@ -203,9 +203,9 @@ func TestHTTPSAttacks(t *testing.T) {
 			io.Copy(z, io.LimitReader(zeros{}, 1<<20))
 			z.Close()
 		}, Malformed, time.Second},
-		{"redirects for ever", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path+"x", 302) }, Unreachable, time.Second},
+		{"redirects for ever", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path+"x", http.StatusFound) }, Unreachable, time.Second},
 		{"redirects to http", func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, "http://mirror.example/latest", 302)
+			http.Redirect(w, r, "http://mirror.example/latest", http.StatusFound)
 		}, Unreachable, time.Second},
 		{"redirects to a file", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Location", "file:///etc/passwd")
