@@ -235,10 +235,20 @@ func heldOf(reported []*fealtyv1.HeldSnapshot) map[string]*fealtyv1.HeldSnapshot
 	for _, h := range reported[:min(len(reported), maxHeldReported)] {
 		if slices.Contains(snapshot.Scopes(), snapshot.Scope(h.GetScope())) && len(h.GetContentHash()) <= sha256.Size {
 			held[h.GetScope()] = &fealtyv1.HeldSnapshot{AuthorityEpoch: h.GetAuthorityEpoch(), ConfigVersion: h.GetConfigVersion(),
-				ContentHash: h.GetContentHash(), Generation: h.GetGeneration(), Freshness: clip(h.GetFreshness(), maxReleaseBytes)}
+				ContentHash: h.GetContentHash(), Generation: h.GetGeneration(), Freshness: string(freshnessOf(h.GetFreshness()))}
 		}
 	}
 	return held
+}
+
+// freshnessOf returns the state that a member names, or "".
+func freshnessOf(word string) snapshot.Freshness {
+	for _, f := range []snapshot.Freshness{snapshot.Fresh, snapshot.Stale, snapshot.Degraded, snapshot.Expired} {
+		if word == string(f) {
+			return f
+		}
+	}
+	return ""
 }
 
 // clip bounds a text. What it returns does not keep the rest of s in memory.
