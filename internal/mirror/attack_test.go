@@ -106,6 +106,9 @@ func overHTTPS(t *testing.T, handler http.HandlerFunc, do func(t *testing.T, s *
 		}
 		do(t, s)
 		s.Close()
+		// The server's Close says goodbye under its lock, and a connection that ends
+		// meanwhile waits for that lock, so that no virtual time would pass: let them end.
+		time.Sleep(goodbye)
 		server.Close()
 		<-done
 		time.Sleep(goodbye)
