@@ -155,6 +155,9 @@ func (s *HTTPS) Get(ctx context.Context, name string, limit int64) ([]byte, erro
 	watch := newWatch(&got, func() { stop(errSlow) })
 	defer watch.Stop()
 	data, err := io.ReadAll(io.LimitReader(&counted{resp.Body, &got}, limit+1))
+	if err == nil {
+		err = ctx.Err() // a server that notices that it was given up may end as if that were all
+	}
 	if err != nil {
 		return nil, failed(err)
 	}
