@@ -168,8 +168,9 @@ type Coordinator struct {
 	joinsWaiting chan struct{} // held by each join from challenge to answer
 	joinSlots    chan struct{} // held by each join that is decided
 	stripes      *stripes
-	refusals     logGate // of the log lines that strangers can cause
-	failures     logGate // of failures and clone alarms, which strangers must not drown
+	refreshing   *stripes // held by who refreshes the trust bundle; apart, as an admission that holds one of the others may wait for it
+	refusals     logGate  // of the log lines that strangers can cause
+	failures     logGate  // of failures and clone alarms, which strangers must not drown
 	readers      sync.WaitGroup
 
 	recoveries *recoveries
@@ -220,12 +221,13 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		perMember: newMemberLimiter(cfg.Rates),
 		pulls:     newPullLimiter(), patches: newPatchCache(),
 		joinsWaiting: make(chan struct{}, joinsPending), joinSlots: make(chan struct{}, joinsAtOnce),
-		stripes:   newStripes(),
-		refusals:  newLogGate(),
-		failures:  newLogGate(),
-		stopping:  make(chan struct{}),
-		members:   newMemberIndex(),
-		maxListed: snapshot.MaxBans, recoveries: newRecoveries(),
+		stripes:    newStripes(),
+		refreshing: newStripes(),
+		refusals:   newLogGate(),
+		failures:   newLogGate(),
+		stopping:   make(chan struct{}),
+		members:    newMemberIndex(),
+		maxListed:  snapshot.MaxBans, recoveries: newRecoveries(),
 		live: liveMembers{members: make(map[identity.ID]*liveMember)},
 	}
 	c.metrics = newMetrics(cfg.Registry, c)

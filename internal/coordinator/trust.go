@@ -516,7 +516,7 @@ func (c *Coordinator) kickTrust() {
 // refreshTrust compiles the bundle if its inputs or, with renew, its age ask for
 // it, and puts it into force.
 func (c *Coordinator) refreshTrust(ctx context.Context, s *state, renew bool) error {
-	release, err := c.stripes.lock(ctx, "trust")
+	release, err := c.refreshing.lock(ctx, "trust")
 	if err != nil {
 		return err
 	}
