@@ -36,9 +36,6 @@ const (
 	// recoverTimeout bounds one stream, from offer to answer: a long history takes
 	// its receiver a while.
 	recoverTimeout = 2 * time.Minute
-	// keeperTimeout bounds one keeper while the seed is sealed again: one that is
-	// gone must not hold a recovery up.
-	keeperTimeout = 10 * time.Second
 )
 
 // recoveryPrefix is where shares gather, each encrypted to a key that is in this
@@ -521,14 +518,9 @@ func (c *Coordinator) gathered(ctx context.Context, g *gathering) (owners []stri
 
 // recoverSeed makes the seed of the shares, and believes it only if the whole
 // history was signed by it. Then it writes a rekey transition, because the mesh CA
-// key is gone, and adopts it. setting is held.
-//
-// Until the head has moved nothing has changed but sealed secrets that no head
-// names, so a crash anywhere is a recovery that did not happen. After that the next
-// start finds a head whose mesh CA key a keeper opens or, without one, nobody has:
-// then the next recovery writes one more. No mesh CA key ever signed under the epoch
-// in between (I9).
-func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []string, shares []keyring.Share) (_ *state, err error) {
+// key is gone, and adopts it. setting is held. A crash anywhere is a recovery that
+// did not happen, or one that the next goes on from; see rekey.
+func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []string, shares []keyring.Share) (*state, error) {
 	// An owner who hangs up now must not undo what the others brought.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recoverTimeout)
 	defer cancel()
@@ -539,69 +531,28 @@ func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []st
 	if err != nil {
 		return nil, c.seedRefused(ctx, g, err)
 	}
-	inUse := false
+	secrets := &secrets{seed: seed}
 	defer func() {
-		if !inUse {
-			seed.Wipe()
+		if !c.keeps(secrets) {
+			secrets.wipe()
 		}
 	}()
 	verified, keys, err := c.verifyRecovered(ctx, g, seed)
-	defer func() {
-		if !inUse {
-			keys.Wipe()
-		}
-	}()
+	secrets.keys = keys
 	if err != nil {
 		return nil, err
 	}
-	root, err := c.loadRoot(ctx, verified, keys)
+	before, err := c.stateBefore(ctx, verified, secrets)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", g.head.Cluster, "problem", err.Error())
+		return nil, err
 	}
-	auth, err := store.NewAuthenticator(keys.RecordMAC())
+	s, err := c.rekey(ctx, before, "recovered by "+strings.Join(owners, ", "), "owners "+strings.Join(owners, ", "))
+	if errors.Is(err, explain.ManifestStale) {
+		c.recoveries.end(g)
+		return nil, explain.Wrap(err, explain.RecoveryOver, "attempt", g.id.String()[:8], "problem", "the history moved on meanwhile: somebody else brought the cluster back")
+	}
 	if err != nil {
-		return nil, fmt.Errorf("key the record MAC: %w", err)
-	}
-	m := verified.Manifest()
-	if _, err := c.admits(m); err != nil {
 		return nil, err
-	}
-	before := &state{
-		chain: verified, manifest: m, head: *verified.Current(), headVersion: verified.Version(),
-		secrets: &secrets{seed, keys}, records: records{store: c.store, auth: auth}, root: root,
-	}
-	// A reseed that was cut off after the head moved left the records for this seed to
-	// move: the trust state can be read only then.
-	if err := c.moveRecords(ctx, before); err != nil {
-		return nil, c.storeError("bring the records under the seed of the head", err)
-	}
-	mv := &move{from: before, manifest: m, secrets: before.secrets, root: root, actor: "owners " + strings.Join(owners, ", ")}
-	t, _ := verified.Next(history.KindRekey, m)
-	t.Reason = recoveryReason(owners)
-	if err := c.newMesh(mv, t); err != nil {
-		return nil, err
-	}
-	if err := mv.seal(t); err != nil {
-		return nil, err
-	}
-	if err := c.moveFits(ctx, mv); err != nil {
-		return nil, err
-	}
-	c.sealAgain(ctx, mv)
-	if err := c.faults.Hit("recover.before-swap"); err != nil {
-		return nil, err
-	}
-	// Keepers have sealed what they can: swap must not fail over those that cannot.
-	if inUse, err = c.swap(ctx, mv); err != nil {
-		if errors.Is(err, explain.ManifestStale) {
-			c.recoveries.end(g)
-			return nil, explain.Wrap(err, explain.RecoveryOver, "attempt", g.id.String()[:8], "problem", "the history moved on meanwhile: somebody else brought the cluster back")
-		}
-		return nil, err
-	}
-	s := c.state.Load()
-	if s.phase != phaseReady || s.head.Hash != mv.link.Hash {
-		return nil, explain.New(explain.RecoveryMode, "method", "the fleet", "reason", "the seed is back, and what follows from it is not in force yet; that is tried again by itself")
 	}
 	c.dropShares(ctx, g)
 	c.log.LogAttrs(ctx, slog.LevelWarn, "the seed was recovered by its owners", slog.Any("owners", owners), slog.String("attempt", g.id.String()),
@@ -650,40 +601,6 @@ func (c *Coordinator) seedRefused(ctx context.Context, g *gathering, cause error
 	err := explain.Wrap(cause, explain.RecoverySeedRefused, "needed", g.head.Threshold, "problem", strings.TrimPrefix(cause.Error(), "history: "))
 	c.log.LogAttrs(ctx, slog.LevelError, "a recovery was thrown away", slog.String("attempt", g.id.String()), slog.Any("err", err))
 	return err
-}
-
-// sealAgain has the keepers seal the seed, if they cannot open it, and the new mesh
-// CA key. A keeper that is gone is why owners are here: it is logged and shown by
-// status, and stops nothing.
-func (c *Coordinator) sealAgain(ctx context.Context, mv *move) {
-	for _, o := range mv.manifest.Seed.Keepers() {
-		err := c.sealAgainWith(ctx, o, mv)
-		c.recoveries.keeperSealed(o.Name, err)
-		if err != nil {
-			c.log.LogAttrs(ctx, slog.LevelError, "a keeper does not seal the recovered seed: the next restart needs the owners again, until it is mended and a manifest is set",
-				slog.String("keeper", o.Name), slog.Any("err", err))
-		}
-	}
-}
-
-func (c *Coordinator) sealAgainWith(ctx context.Context, o manifest.Owner, mv *move) error {
-	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
-	defer cancel()
-	k, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
-	if err != nil {
-		return err
-	}
-	one := *mv
-	one.keepers = []keeper{{o.Name, k}}
-	if err := c.writeSecrets(ctx, &one); err != nil {
-		return err
-	}
-	return c.sealMesh(ctx, &one)
-}
-
-// recoveryReason is what the history says of a recovery.
-func recoveryReason(owners []string) string {
-	return clip("recovered by "+strings.Join(owners, ", "), history.MaxReasonBytes)
 }
 
 // dropShares removes what was gathered. It is of no use to anybody once the

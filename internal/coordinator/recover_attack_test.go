@@ -316,7 +316,7 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	say(f.bringRaw(wrong, nil))
 	say(f.bringRaw(files["alice"], func(_ *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) { r.Owner = "bob" }))
 	say(f.bring(files["alice"], recovery.Options{}))
-	f.faults.FailNext("recover.before-swap", 1, errTestCrash)
+	f.faults.FailNext("rekey.before-swap", 1, errTestCrash)
 	say(f.bring(files["carol"], recovery.Options{}))
 	gathered, err := f.store.List(t.Context(), "")
 	wantOnly(t, "list", err, "")

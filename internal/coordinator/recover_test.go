@@ -205,7 +205,7 @@ var errTestCrash = errors.New("crash")
 func TestRecoveryCutOff(t *testing.T) {
 	for _, keeper := range []string{"", "file:/keeper/key"} {
 		for _, point := range []string{
-			"recover.before-store", "recover.after-store", "recover.before-combine", "recover.before-swap",
+			"recover.before-store", "recover.after-store", "recover.before-combine", "rekey.before-swap",
 			"set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity",
 		} {
 			for _, crash := range []bool{true, false} {
@@ -393,8 +393,8 @@ func TestConcurrentRecoveries(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d.faults.Arm("recover.before-swap", func() error {
-		d.faults.Disarm("recover.before-swap")
+	d.faults.Arm("rekey.before-swap", func() error {
+		d.faults.Disarm("rekey.before-swap")
 		if _, err := bringAt(t, twin, bob); err != nil {
 			t.Errorf("the twin: %v", err)
 		}

@@ -518,7 +518,7 @@ func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error
 		c.kickHead() // and on again, by somebody else
 		return c.keepCandidate(mv), nil
 	}
-	s, err := c.newState(verified, mv.secrets.seed, mv.secrets.keys, mv.root, mv.mesh)
+	s, err := c.newState(verified, mv.secrets, mv.root, mv.mesh)
 	if err != nil {
 		c.log.LogAttrs(ctx, slog.LevelError, "the new head was not adopted", slog.Any("err", err))
 		c.kickHead()

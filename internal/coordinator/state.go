@@ -210,7 +210,7 @@ func (c *Coordinator) load(ctx context.Context, last *state) (*state, error) {
 	if err != nil {
 		return recovering(last, err), nil
 	}
-	s, err := c.newState(verified, seed, keys, root, mesh)
+	s, err := c.newState(verified, &secrets{seed, keys}, root, mesh)
 	if err != nil {
 		return recovering(last, err), nil
 	}
@@ -221,12 +221,12 @@ func recovering(last *state, err error) *state {
 	return &state{phase: phaseRecovery, reason: err.Error(), last: last}
 }
 
-// newState builds the ready state of a verified history and its keys.
-func (c *Coordinator) newState(v *history.Verified, seed keyring.Seed, keys keyring.Keys, root *x509.Certificate, mesh *ca.MeshCA) (*state, error) {
+// newState builds the ready state of a verified history and its secrets.
+func (c *Coordinator) newState(v *history.Verified, secrets *secrets, root *x509.Certificate, mesh *ca.MeshCA) (*state, error) {
 	if want := v.Current().MeshCAKey; mesh.KeyID() != want {
 		return nil, fmt.Errorf("the mesh CA key %s is not the one of the head, %s", mesh.KeyID(), want)
 	}
-	auth, err := store.NewAuthenticator(keys.RecordMAC())
+	auth, err := store.NewAuthenticator(secrets.keys.RecordMAC())
 	if err != nil {
 		return nil, fmt.Errorf("key the record MAC: %w", err)
 	}
@@ -234,7 +234,7 @@ func (c *Coordinator) newState(v *history.Verified, seed keyring.Seed, keys keyr
 		phase:    phaseReady,
 		chain:    v,
 		manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(), headRecord: v.Head().Encode(),
-		secrets: &secrets{seed: seed, keys: keys},
+		secrets: secrets,
 		records: records{store: c.store, auth: auth, next: new(atomic.Pointer[records])},
 		root:    root, rootPin: identity.KeyOf(root), meshKey: mesh.KeyID(),
 	}
@@ -257,7 +257,7 @@ func (c *Coordinator) newState(v *history.Verified, seed keyring.Seed, keys keyr
 	statement, err := snapshot.RootStatement{
 		ClusterID: s.manifest.Cluster, ConfigRoot: s.configRoot(), SeedEpoch: s.head.SeedEpoch,
 		IssuedAt: c.now().UTC().Truncate(time.Second),
-	}.Sign(keys.RootCA())
+	}.Sign(secrets.keys.RootCA())
 	if err != nil {
 		return nil, fmt.Errorf("sign the root statement: %w", err)
 	}

@@ -1,0 +1,126 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// keeperTimeout bounds one keeper while the seed is sealed again: one that is gone
+// must not hold a recovery up.
+const keeperTimeout = 10 * time.Second
+
+// rekey makes a new mesh CA key after before, whose manifest stays in force: the
+// next authority epoch begins. It is the one way to write a rekey transition, whoever
+// asks for it. by is who, for the audit log. The caller holds c.setting.
+//
+// before is the head as its history was verified, with the secrets of its seed; it
+// need not be the state of this coordinator. On an error its secrets stay the
+// caller's, unless [Coordinator.keeps] them.
+//
+// The order is that of a set: the key is made and sealed before the head moves, the
+// head moves by compare-and-swap, and an unknown outcome is settled by reading. Until
+// the head has moved nothing has changed but sealed secrets that no head names, so a
+// crash is a rekey that did not happen. After that the next start finds a head whose
+// mesh CA key a keeper opens or, without one, nobody has: then the next rekey writes
+// one more. No mesh CA key ever signed under the epoch in between (I9).
+func (c *Coordinator) rekey(ctx context.Context, before *state, reason, by string) (*state, error) {
+	if _, err := c.admits(before.manifest); err != nil {
+		return nil, err
+	}
+	// A reseed that was cut off after the head moved left the records for this seed to
+	// move: the trust state can be read only then.
+	if err := c.moveRecords(ctx, before); err != nil {
+		return nil, c.storeError("bring the records under the seed of the head", err)
+	}
+	mv := &move{from: before, manifest: before.manifest, secrets: before.secrets, root: before.root, actor: by}
+	t, _ := before.chain.Next(history.KindRekey, before.manifest)
+	t.Reason = clip(reason, history.MaxReasonBytes)
+	if err := c.newMesh(mv, t); err != nil {
+		return nil, err
+	}
+	if err := mv.seal(t); err != nil {
+		return nil, err
+	}
+	if err := c.moveFits(ctx, mv); err != nil {
+		return nil, err
+	}
+	c.sealAgain(ctx, mv)
+	if err := c.faults.Hit("rekey.before-swap"); err != nil {
+		return nil, err
+	}
+	// Keepers have sealed what they can: swap must not fail over those that cannot.
+	if _, err := c.swap(ctx, mv); err != nil {
+		return nil, err
+	}
+	s := c.state.Load()
+	if s.phase != phaseReady || s.head.Hash != mv.link.Hash {
+		return nil, explain.New(explain.RecoveryMode, "method", "the fleet", "reason", "the new mesh CA key is made, and what follows from it is not in force yet; that is tried again by itself")
+	}
+	return s, nil
+}
+
+// stateBefore returns the head of v with its secrets, for a rekey to follow: of all
+// that a state has the mesh CA is missing.
+func (c *Coordinator) stateBefore(ctx context.Context, v *history.Verified, secrets *secrets) (*state, error) {
+	root, err := c.loadRoot(ctx, v, secrets.keys)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", v.Manifest().Cluster, "problem", err.Error())
+	}
+	auth, err := store.NewAuthenticator(secrets.keys.RecordMAC())
+	if err != nil {
+		return nil, fmt.Errorf("key the record MAC: %w", err)
+	}
+	return &state{
+		chain: v, manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(),
+		secrets: secrets, records: records{store: c.store, auth: auth}, root: root,
+	}, nil
+}
+
+// keeps reports whether secrets are those of the state, or of a move that may be in
+// force: then they are not the caller's to wipe. The caller holds c.setting.
+func (c *Coordinator) keeps(secrets *secrets) bool {
+	for _, mv := range c.candidates {
+		if mv.secrets == secrets {
+			return true
+		}
+	}
+	s := c.state.Load().ready()
+	return s != nil && s.secrets == secrets
+}
+
+// sealAgain has the keepers seal the seed, if they cannot open it, and the new mesh
+// CA key. One that is gone may be why this is done: it is logged and shown by status,
+// and stops nothing.
+func (c *Coordinator) sealAgain(ctx context.Context, mv *move) {
+	for _, o := range mv.manifest.Seed.Keepers() {
+		err := c.sealAgainWith(ctx, o, mv)
+		c.recoveries.keeperSealed(o.Name, err)
+		if err != nil {
+			c.log.LogAttrs(ctx, slog.LevelError, "a keeper does not seal the seed and the new mesh CA key: a restart of all coordinators needs the owners, until it is mended and a manifest is set",
+				slog.String("keeper", o.Name), slog.Any("err", err))
+		}
+	}
+}
+
+func (c *Coordinator) sealAgainWith(ctx context.Context, o manifest.Owner, mv *move) error {
+	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
+	defer cancel()
+	k, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
+	if err != nil {
+		return err
+	}
+	one := *mv
+	one.keepers = []keeper{{o.Name, k}}
+	if err := c.writeSecrets(ctx, &one); err != nil {
+		return err
+	}
+	return c.sealMesh(ctx, &one)
+}

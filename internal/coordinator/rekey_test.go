@@ -1,0 +1,121 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// rekey asks the desk's coordinator for a new mesh CA key.
+func (d *desk) rekey() (*state, error) {
+	d.t.Helper()
+	release, err := d.c.settingTurn(context.Background())
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer release()
+	return d.c.rekey(context.Background(), d.state(), "test", "test")
+}
+
+func TestRekey(t *testing.T) {
+	d := testDesk(t)
+	m := d.joined("a")
+	before := d.state()
+	after, err := d.rekey()
+	wantOnly(t, "rekey", err, "")
+	switch {
+	case after != d.state() || after.phase != phaseReady:
+		t.Fatal("what it returned is not the state")
+	case after.head.Kind != history.KindRekey || after.head.Previous != before.head.Hash || after.head.AuthorityEpoch != before.head.AuthorityEpoch+1:
+		t.Errorf("the head is %+v", after.head)
+	case after.manifest.Hash() != before.manifest.Hash() || after.rootPin != before.rootPin:
+		t.Error("manifest or root changed")
+	case after.meshKey == before.meshKey || after.meshKey != after.head.MeshCAKey:
+		t.Error("the mesh CA key is not a new one, or not the head's")
+	}
+	wantOnly(t, "renew", m.renew(), "")
+	d.restart() // the keeper has the new key
+	d.wantPhase("ready", "")
+	if d.state().head.Hash != after.head.Hash || d.state().meshKey != after.meshKey {
+		t.Error("a restart changed head or mesh CA key")
+	}
+	wantOneKeyPerEpoch(t, d)
+}
+
+// A rekey after a head that is not the newest changes nothing, and says so.
+func TestRekeyAfterAnOldHead(t *testing.T) {
+	d := testDesk(t)
+	old := d.state()
+	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
+	now := d.state()
+	release, err := d.c.settingTurn(t.Context())
+	wantOnly(t, "turn", err, "")
+	_, err = d.c.rekey(t.Context(), old, "test", "test")
+	release()
+	wantOnly(t, "rekey", err, explain.ManifestStale)
+	d.c.checkHead(t.Context())
+	if d.state() != now {
+		t.Error("the state is another one")
+	}
+}
+
+// Wherever a rekey dies, the head is the old one or the new one, and the keeper opens
+// its mesh CA key.
+func TestRekeyDiesAnywhere(t *testing.T) {
+	for _, point := range []string{"rekey.before-swap", "set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity"} {
+		t.Run(point, func(t *testing.T) {
+			d := testDesk(t)
+			before := d.state().head
+			d.faults.FailNext(point, 1, errTestCrash)
+			if _, err := d.rekey(); err == nil {
+				t.Fatal("the fault did not show")
+			}
+			d.faults.Disarm(point)
+			d.restart()
+			d.wantPhase("ready", "")
+			moved := point == "set.after-swap" || point == "adopt.begin" || point == "adopt.before-identity"
+			if got := d.state().head.Hash != before.Hash; got != moved {
+				t.Errorf("the head moved: %v, want %v", got, moved)
+			}
+			wantOneKeyPerEpoch(t, d)
+		})
+	}
+	for name, how := range map[string]lostAnswer{"happened": lostApplied, "did not happen": lostDropped} {
+		t.Run("the answer of the swap is lost, "+name, func(t *testing.T) {
+			d := testDesk(t)
+			before := d.state().head
+			d.faults.Arm("set.before-swap", func() error {
+				d.store.intercept(func(tx store.Tx) {
+					if len(tx.Put) == 1 && tx.Put[0].Key == history.HeadKey {
+						d.store.intercept(nil)
+						d.store.lose(how)
+					}
+				})
+				return nil
+			})
+			s, err := d.rekey()
+			wantOnly(t, "rekey", err, "")
+			if s.head.Previous != before.Hash {
+				t.Errorf("the head is %+v", s.head)
+			}
+		})
+	}
+}
+
+// A coordinator that the manifest does not admit writes none: it could not serve
+// under it.
+func TestRekeyWantsAdmission(t *testing.T) {
+	d := testDesk(t)
+	stranger, err := d.another("stranger")
+	wantOnly(t, "start", err, "")
+	defer stranger.Close()
+	if _, err := stranger.rekey(t.Context(), d.state(), "test", "test"); err == nil || errors.Is(err, explain.ManifestStale) {
+		t.Fatalf("a stranger's rekey: %v", err)
+	}
+	d.c.checkHead(t.Context())
+	d.wantPhase("ready", "")
+}
