@@ -378,12 +378,13 @@ func (p *DegradedModePolicy) without(r Revocations, _ identity.ID) Content {
 	return &n
 }
 
-// RolesLeft returns the roles that the member may still act in. False: it had some,
-// and all are revoked. That is not a node without roles, which may hold more than
-// one of a narrow role: it may hold nothing that depends on a role.
-func (r Revocations) RolesLeft(member identity.ID, roles []string) (left []string, any bool) {
-	left = withoutRoles(slices.Clone(roles), r, member)
-	return left, len(left) > 0 || len(roles) == 0
+// Withdraws reports whether the member is to hold nothing that depends on roles: one of
+// its roles is revoked. Each role of a node bounds what the others give it, and what it
+// holds does not say which of them it has it for. So what is left without one of them
+// is not for the node, nor for a coordinator, to work out: the signers give it other
+// roles in the manifest.
+func (r Revocations) Withdraws(member identity.ID, roles []string) bool {
+	return slices.ContainsFunc(roles, func(role string) bool { return r.RevokesRole(member, role) })
 }
 
 func withoutRoles(roles []string, r Revocations, me identity.ID) []string {

@@ -86,14 +86,15 @@ func TestEffective(t *testing.T) {
 		t.Errorf("the node_runtime: %+v", left)
 	}
 	r := with(Revoked{RevokedRole, path + "/ingress"})
-	if _, any := r.RolesLeft(f.me, []string{"ingress"}); any {
-		t.Error("a node whose only role is revoked counts as one without roles")
-	}
-	if _, any := r.RolesLeft(f.me, nil); !any {
-		t.Error("a node without roles counts as one whose roles are revoked")
-	}
-	if left, any := r.RolesLeft(f.me, []string{"egress", "ingress"}); !any || !slices.Equal(left, []string{"egress"}) {
-		t.Errorf("roles left: %v", left)
+	for _, tc := range []struct {
+		roles []string
+		want  bool
+	}{
+		{[]string{"ingress"}, true}, {[]string{"egress", "ingress"}, true}, {[]string{"egress"}, false}, {nil, false},
+	} {
+		if got := r.Withdraws(f.me, tc.roles); got != tc.want {
+			t.Errorf("a node with roles %v is withdrawn: %v", tc.roles, got)
+		}
 	}
 }
 

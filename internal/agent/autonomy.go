@@ -15,7 +15,7 @@ const (
 	limitAllowed = "degraded.allow" // the policy has no degraded mode for services
 
 	limitIdentity = "identity" // the node's name or key is revoked
-	limitRoles    = "roles"    // all of its roles are
+	limitRoles    = "roles"    // one of its roles is
 )
 
 // alone returns until when the node works if no news come from now on, and what ends
@@ -109,7 +109,7 @@ func (b *beliefs) facts() facts {
 		held: make(map[snapshot.Scope]standing, len(b.held)), lists: map[snapshot.Scope]bool{snapshot.ScopeTrustBundle: true}, missing: b.revocationsMissing(),
 	}
 	f.policy, f.until = b.policy()
-	if b.rolesGone() {
+	if b.roleGone() {
 		f.withdrawn = limitRoles
 	}
 	if b.terms() == nil {
@@ -137,16 +137,15 @@ func (b *beliefs) facts() facts {
 	return f
 }
 
-// rolesGone reports whether each role that the node has is revoked.
-func (b *beliefs) rolesGone() bool {
+// roleGone reports whether one of the roles that the node has is revoked.
+func (b *beliefs) roleGone() bool {
 	h := b.terms()
 	if h == nil {
 		return false
 	}
 	header := h.v.Header()
 	me, _, _ := header.Subject.Node()
-	_, any := b.revocations().RolesLeft(me, header.Roles)
-	return !any
+	return b.revocations().Withdraws(me, header.Roles)
 }
 
 // companions are the scopes that the node is to hold besides those that every node

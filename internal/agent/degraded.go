@@ -176,7 +176,7 @@ const (
 	notAllowed         refusalReason = "not_allowed"         // the policy does not list it
 	boundOver          refusalReason = "bound_over"          // its time is over
 	identityOver       refusalReason = "identity_over"       // the node's certificate ended
-	withdrawn          refusalReason = "revoked"             // the node's identity, its key, or all of its roles are
+	withdrawn          refusalReason = "revoked"             // the node's identity, its key, or one of its roles is
 	scopeMissing       refusalReason = "scope_missing"       // nothing of a scope that it needs may be used
 	scopeExpired       refusalReason = "scope_expired"       // what there was of it expired
 	revocationsUnknown refusalReason = "revocations_unknown" // and it is of high risk

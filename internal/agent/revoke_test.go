@@ -347,23 +347,27 @@ func TestRevokedByName(t *testing.T) {
 	}
 }
 
-// A node that knows that its identity, its key or all of its roles are revoked acts on
+// A node that knows that its identity, its key or one of its roles is revoked acts on
 // nothing that it was told, and gives none of it to local services, in contact or not
 // and over restarts. The ways back stay: a ban can be lifted.
 func TestWithdrawnNode(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		bound  string
+		roles  []string
 		bundle func(f *fleet, a *Agent, b *snapshot.TrustBundle)
 		file   func(a *Agent, e *snapshot.Emergency)
 	}{
-		{"identity banned", limitIdentity, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) { b.BannedIDs = append(b.BannedIDs, a.me.ID) }, nil},
-		{"key banned", limitIdentity, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) {
+		{"identity banned", limitIdentity, nil, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) { b.BannedIDs = append(b.BannedIDs, a.me.ID) }, nil},
+		{"key banned", limitIdentity, nil, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) {
 			b.BannedKeys = append(b.BannedKeys, a.svid.Load().key.id)
 		}, nil},
-		{"identity banned by a statement", limitIdentity, nil, func(a *Agent, e *snapshot.Emergency) { e.Nodes = []identity.ID{a.me.ID} }},
-		{"role revoked", limitRoles, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) { b.Revoked = []snapshot.Revoked{ingressOf(a)} }, nil},
-		{"role revoked by a statement", limitRoles, nil, func(a *Agent, e *snapshot.Emergency) { e.Revoked = []snapshot.Revoked{ingressOf(a)} }},
+		{"identity banned by a statement", limitIdentity, nil, nil, func(a *Agent, e *snapshot.Emergency) { e.Nodes = []identity.ID{a.me.ID} }},
+		{"role revoked", limitRoles, nil, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) { b.Revoked = []snapshot.Revoked{ingressOf(a)} }, nil},
+		{"one of two roles revoked", limitRoles, []string{snapshot.RoleCore, snapshot.RoleIngress}, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) {
+			b.Revoked = []snapshot.Revoked{ingressOf(a)}
+		}, nil},
+		{"role revoked by a statement", limitRoles, nil, nil, func(a *Agent, e *snapshot.Emergency) { e.Revoked = []snapshot.Revoked{ingressOf(a)} }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := newFleet(t)
@@ -371,7 +375,10 @@ func TestWithdrawnNode(t *testing.T) {
 			n.mustJoin()
 			a := n.mustOpen()
 			member := f.memberOf(a)
-			roles := []string{snapshot.RoleIngress}
+			roles := tc.roles
+			if roles == nil {
+				roles = []string{snapshot.RoleIngress}
+			}
 			f.must(n.take(a, f.runtime(member, allAllowed, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
 				c.Roles, c.Companions = roles, []snapshot.Scope{snapshot.ScopeRoutePolicy}
 			})))

@@ -64,21 +64,19 @@ func withdrawn[T any](s *subject, kind config.Kind, was, is []T, describe func(T
 	}
 }
 
-// entrusted takes from what a member is assigned what is revoked: services, and what
-// it is given in roles that are revoked. The header still names all its roles, and so
-// each of them still bounds what the member may hold: a role that is revoked never
-// makes it more. A member of whose roles none is left is assigned nothing.
+// entrusted takes from what a member is assigned the services that are revoked, and
+// all of it if one of its roles is.
 func (c *Compiler) entrusted(s *subject, m Member, services []*config.Service, endpoints []snapshot.Endpoint, entry *snapshot.EntryPolicy) ([]*config.Service, []snapshot.Endpoint, *snapshot.EntryPolicy) {
 	if !c.revokes {
 		return services, endpoints, entry
 	}
-	roles, some := c.in.Revoked.RolesLeft(m.ID, m.Roles)
+	gone := c.in.Revoked.Withdraws(m.ID, m.Roles)
 	revoked := func(r *config.Service) bool {
 		switch {
 		case c.in.Revoked.RevokesService(m.ID, r.Name):
 			s.remove(r, Revoked, "it is revoked")
-		case !some || len(r.Roles) > 0 && !overlap(r.Roles, roles):
-			s.remove(r, Revoked, fmt.Sprintf("the roles of member %s in which it would get it are revoked", m.path()))
+		case gone:
+			s.remove(r, Revoked, fmt.Sprintf("a role of member %s is revoked", m.path()))
 		default:
 			return false
 		}
@@ -89,8 +87,7 @@ func (c *Compiler) entrusted(s *subject, m Member, services []*config.Service, e
 		r, ok := c.in.Config.Get(config.Key{Kind: config.KindService, Name: e.Name})
 		return !ok || revoked(r.(*config.Service))
 	})
-	// One role alone may hold an entry.
-	if entry != nil && !some {
+	if entry != nil && gone {
 		for _, r := range c.rolesOf(m.Group) {
 			s.remove(r, Revoked, fmt.Sprintf("the role is revoked for member %s", m.path()))
 		}

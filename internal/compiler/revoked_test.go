@@ -73,7 +73,8 @@ func TestRevoked(t *testing.T) {
 			[]string{`"web":`, `"key":`}, nil, []config.Key{of(config.KindService, "web")}},
 		{"one role of two", []config.Record{secret, service("egress")}, snapshot.Revoked{Kind: snapshot.RevokedRole, Name: "data/two/egress"},
 			nil, []string{`"web":`, `"key":`}, []config.Key{of(config.KindService, "web")}},
-		{"the other role of two", []config.Record{secret, service("egress")}, snapshot.Revoked{Kind: snapshot.RevokedRole, Name: "data/two/core"}, nil, nil, nil},
+		{"the other role of two", []config.Record{secret, service("egress")}, snapshot.Revoked{Kind: snapshot.RevokedRole, Name: "data/two/core"},
+			nil, []string{`"web":`, `"key":`}, []config.Key{of(config.KindService, "web")}},
 		{"role of an ingress", []config.Record{&config.Role{Common: config.Common{Name: "ingress"}, MaxSessions: 7}}, snapshot.Revoked{Kind: snapshot.RevokedRole, Name: "data/i/ingress"},
 			[]string{`"max_sessions"`}, nil, []config.Key{of(config.KindRole, "ingress")}},
 	} {

@@ -934,10 +934,15 @@ func TestRevokedIsLeftOut(t *testing.T) {
 		t.Fatal("globex is assigned nothing")
 	}
 	p := revoke(snapshot.RevokedRole, "data/globex/egress")
-	if given := p.given(t, d, "globex"); len(given) == 0 {
-		t.Fatal("a member without a role left is told nothing at all")
-	} else if _, ok := given[snapshot.ScopeServiceAssignment]; ok {
-		t.Error("a member without a role left is assigned something")
+	given := p.given(t, d, "globex")
+	if _, ok := given[snapshot.ScopeNodeRuntime]; !ok || len(given) != 1 {
+		t.Errorf("a member one of whose roles is revoked is given %v", slices.Sorted(maps.Keys(given)))
+	}
+	if content := p.contents[given[snapshot.ScopeNodeRuntime].ContentHash.String()]; bytes.Contains(content, []byte("companions")) {
+		t.Errorf("it is to hold %s", content)
+	}
+	if given := p.given(t, d, "acme"); len(given) < 3 {
+		t.Errorf("a member of whose roles none is revoked is given %v", slices.Sorted(maps.Keys(given)))
 	}
 	// Another start comes to the same.
 	version := p.state.version

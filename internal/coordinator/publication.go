@@ -119,10 +119,12 @@ func (r publicationRecord) addresses() []string {
 // headerRecord is the current header of one subject in one scope, with what its
 // maker needs to know of it.
 type headerRecord struct {
-	Header         []byte    `json:"header"`
-	Content        string    `json:"content"` // SHA-256, hex: the name of its record
-	Subject        string    `json:"subject"`
-	Group          string    `json:"group"` // of the roles and organizations of the subject
+	Header  []byte `json:"header"`
+	Content string `json:"content"` // SHA-256, hex: the name of its record
+	Subject string `json:"subject"`
+	// Group is that of the roles and organizations of the subject; empty if it is given
+	// nothing that is for groups.
+	Group          string    `json:"group"`
 	AuthorityEpoch uint64    `json:"authority_epoch"`
 	ConfigVersion  uint64    `json:"config_version"`
 	IssuedAt       time.Time `json:"issued_at"`
@@ -242,6 +244,9 @@ func (p *publication) of(kind identity.Kind, name string) []int {
 		return nil // who is told nothing of itself is told nothing else
 	}
 	group := p.headers[out[0]].header.Group
+	if group == "" {
+		return out
+	}
 	add(nodePath(snapshot.ScopeServiceAssignment, member))
 	for _, scope := range compiler.GroupScopes() {
 		add(groupPath(scope, group))
@@ -538,8 +543,17 @@ func degradedPolicy(m *manifest.Manifest) snapshot.DegradedPolicy {
 // target is for whom a header is made.
 type target struct {
 	headerPath
-	subject snapshot.Subject
-	group   compiler.Group
+	subject   snapshot.Subject
+	group     compiler.Group
+	withdrawn bool // one of its roles is revoked: it is given nothing that is for its group
+}
+
+// gets returns the group whose headers go to the target's subject; empty: none.
+func (t target) gets() string {
+	if t.withdrawn {
+		return ""
+	}
+	return groupOf(t.group)
 }
 
 // nodeTarget is a member, in one of the scopes of its own.
@@ -548,12 +562,12 @@ func nodeTarget(s *state, scope snapshot.Scope, rec memberRecord, g compiler.Gro
 	if err != nil {
 		return target{}, err
 	}
-	return target{nodePath(scope, rec.path()), snapshot.NodeSubject(id, rec.Incarnation), g}, nil
+	return target{headerPath: nodePath(scope, rec.path()), subject: snapshot.NodeSubject(id, rec.Incarnation), group: g}, nil
 }
 
 // groupTarget is a group, in one of its scopes.
 func groupTarget(scope snapshot.Scope, g compiler.Group) target {
-	return target{groupPath(scope, groupOf(g)), g.Subject(), g}
+	return target{headerPath: groupPath(scope, groupOf(g)), subject: g.Subject(), group: g}
 }
 
 // errContentTooLarge: no store takes it.
@@ -573,7 +587,7 @@ func compileHeader(s *state, t target, content snapshot.Content, old *published,
 		ExpiresAt: issued.Add(headerLife), RefreshAfter: issued.Add(headerLife / 2),
 	}
 	record := headerRecord{
-		Subject: t.subject.String(), Group: groupOf(t.group), AuthorityEpoch: header.AuthorityEpoch, IssuedAt: issued,
+		Subject: t.subject.String(), Group: t.gets(), AuthorityEpoch: header.AuthorityEpoch, IssuedAt: issued,
 	}
 	follows := old != nil && old.header.Subject == record.Subject && old.header.Group == record.Group && old.header.AuthorityEpoch == record.AuthorityEpoch
 	draft, err := snapshot.Compose(header, content)

@@ -673,6 +673,9 @@ func (x *compilation) member(path string, member indexed, addresses []string) {
 		slices.Sort(content.Companions)
 	}
 	t, err := nodeTarget(x.s, snapshot.ScopeNodeRuntime, member.record, group)
+	if id, _, _ := t.subject.Node(); x.b.revoked.Withdraws(id, group.Roles) {
+		t.withdrawn, content.Companions = true, nil
+	}
 	var h published
 	var raw []byte
 	var changed bool
