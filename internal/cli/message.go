@@ -30,6 +30,7 @@ var hashFields = []protoreflect.FullName{
 	"fealty.v1.RecoverRequest.attempt",
 	"fealty.v1.RecoveryOffer.attempt",
 	"fealty.v1.RecoveryProgress.head",
+	"fealty.v1.Replica.head",
 }
 
 // ofMessage returns a message as it is printed: fields in the order of the

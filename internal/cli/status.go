@@ -180,11 +180,44 @@ func showStatus(p *page, st *fealtyv1.GetStatusResponse) error {
 	if err := p.facts(clusterFacts(st, now)); err != nil {
 		return err
 	}
+	if len(st.GetReplicas()) > 0 {
+		p.heading("coordinators")
+		if err := p.table(replicaTable(st.GetReplicas(), now)); err != nil {
+			return err
+		}
+	}
 	if len(st.GetMembers()) == 0 {
 		return nil
 	}
 	p.heading("members")
 	return p.table(memberTable(st.GetMembers(), now))
+}
+
+// replicaQuiet is from when on a coordinator is quiet: it speaks each minute.
+const replicaQuiet = 3 * time.Minute
+
+// replicaTable shows the coordinators as they say of themselves.
+func replicaTable(replicas []*fealtyv1.Replica, now time.Time) *table {
+	t := &table{columns: []column{{title: "NAME"}, {title: "PHASE"}, {title: "INDEX", right: true}, {title: "HEARD"}, {title: "ADDRESSES", least: 16}, {title: "RELEASE", wide: true}, {title: "ENROLMENT KEY", wide: true}}}
+	for _, r := range replicas {
+		name := r.GetName()
+		if r.GetSelf() {
+			name += " (answers)"
+		}
+		phase, heard := painted(green, "● "+r.GetPhase()), r.GetHeardAt().AsTime()
+		switch {
+		case now.Sub(heard) > replicaQuiet:
+			phase = painted(amber, "▲ quiet, was "+r.GetPhase())
+		case r.GetPhase() != "ready":
+			phase = painted(amber, "▲ "+r.GetPhase())
+		}
+		index := "-"
+		if r.GetHistoryIndex() > 0 {
+			index = itoa(int64(r.GetHistoryIndex()))
+		}
+		t.add(txt(name), phase, txt(index), txt(relative(heard, now)), txt(strings.Join(r.GetAddresses(), ", ")), txt(dash(r.GetRelease())), txt(r.GetEnrolmentKey()))
+	}
+	return t
 }
 
 // sentence says in one line how the fleet is.

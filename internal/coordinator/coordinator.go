@@ -315,6 +315,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.guard.Run(ctx) })
 	g.Go(func() error { return c.followState(ctx) })
+	g.Go(func() error { return c.forever(ctx, "replica", func() error { return c.followReplica(ctx) }) })
 	if err := c.serve(ctx, g); err != nil {
 		g.Go(func() error { return err })
 	}

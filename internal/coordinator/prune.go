@@ -74,6 +74,9 @@ func (c *Coordinator) pruneOnce(ctx context.Context, s *state, now time.Time) er
 	if err := c.dropGathered(ctx); err != nil {
 		return err
 	}
+	if err := c.dropReplicas(ctx, s, now); err != nil {
+		return err
+	}
 	return c.dropAudit(ctx, s, now)
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// The record families of the store. Every family but audit, sealed, seed/share and
-// recovery is under the record MAC: whoever can write the store but holds no seed
+// The record families of the store. Every family but audit, sealed, seed/share,
+// recovery and replica is under the record MAC: whoever can write the store but holds no seed
 // can neither make a member nor a token, nor lift a ban.
 //
 //	member/<kind>/<name>        a member; kept until it leaves or is removed
@@ -36,6 +36,8 @@ import (
 //	seed/share/<seed epoch>/<salt>/<set>/<owner>
 //	                            a share of the seed, encrypted to its owner
 //	recovery/<attempt>/<owner>  shares that gather, each encrypted to a key in memory
+//	replica/<key id>            a coordinator as it says itself, signed by its
+//	                            enrolment key; kept for a week after the last word
 //	reseed/…                    while a reseed moves the records: see reseed.go
 //	audit/<time>-<random>       who did what; kept for 90 days
 const (

@@ -39,6 +39,11 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		Now: timestamppb.New(c.now()), StartedAt: timestamppb.New(c.startedAt),
 		Store: c.cfg.StoreName, Addresses: c.advertised(), EnrolmentKey: c.EnrolmentKey(),
 	}
+	if req.GetPageToken() == "" && s.phase != phaseUninitialized {
+		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
+		out.Replicas = c.replicaMessages(reading, s)
+		cancel()
+	}
 	if s.phase != phaseReady {
 		if s.phase == phaseUninitialized {
 			out.Findings = append(out.Findings, finding(explain.HistoryUninitialized))

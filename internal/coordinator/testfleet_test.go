@@ -28,6 +28,7 @@ import (
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
@@ -36,18 +37,25 @@ import (
 
 const testCluster = "test.example"
 
-// fleet is one coordinator on a real store behind real listeners.
+// fleet is one coordinator on a real store behind real listeners. With newReplica
+// there are more of them on that store, each a fleet too.
 type fleet struct {
 	t      testing.TB
 	dir    string
 	addr   string // kept over restarts
-	store  *sqlite.Store
+	store  store.Store
 	c      *Coordinator
 	faults *fault.Points
 	signer ed25519.PrivateKey
 	stopC  func()
 	config func(*Config)
 	dialed []io.Closer // to the admin socket
+
+	first    *fleet   // of a replica: the one that it was made for
+	replicas []*fleet // of the first: the others, in the order in which they were made
+	link     *storeLink
+	// enrolment is the key of a replica, "ed25519:…", which it has before it starts.
+	enrolment string
 
 	mu  sync.Mutex
 	now time.Duration // offset of the fleet's clock; guarded by mu
@@ -73,7 +81,7 @@ func newFleet(t testing.TB, config func(*Config)) *fleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{t: t, dir: t.TempDir(), signer: signer, faults: new(fault.Points), config: config, addr: "127.0.0.1:0"}
+	f := &fleet{t: t, dir: t.TempDir(), signer: signer, faults: new(fault.Points), config: config, addr: "127.0.0.1:0", link: new(storeLink)}
 	f.start()
 	t.Cleanup(f.stop)
 	return f
@@ -91,10 +99,7 @@ func readyFleet(t testing.TB, config func(*Config)) *fleet {
 
 func (f *fleet) start() {
 	f.t.Helper()
-	st, err := sqlite.Open(context.Background(), filepath.Join(f.dir, "store", "db"), sqlite.Options{})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	st, closeStore := f.openStore()
 	l, err := net.Listen("tcp", f.addr)
 	if err != nil {
 		f.t.Fatal(err)
@@ -103,7 +108,7 @@ func (f *fleet) start() {
 	// Sockets have short paths; a test's directory may not.
 	socket := filepath.Join(f.t.TempDir(), "s")
 	cfg := Config{
-		DataDir: filepath.Join(f.dir, "coordinator"), Store: st, StoreName: "sqlite", Listener: l, AdminSocket: socket,
+		DataDir: filepath.Join(f.dir, "coordinator"), Store: f.link.to(st), StoreName: "sqlite", Listener: l, AdminSocket: socket,
 		Rates: Rates{PerSource: 1e6, SourceBurst: 1e6, Overall: 1e6, OverallBurst: 1e6, PerMember: 1e6, MemberBurst: 1e6},
 		Log:   slog.New(slog.NewTextHandler(f.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})), Now: f.clock, Faults: f.faults, Release: "test",
 	}
@@ -123,9 +128,7 @@ func (f *fleet) start() {
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			f.t.Errorf("Run ended with %v", err)
 		}
-		if err := st.Close(); err != nil {
-			f.t.Errorf("close the store: %v", err)
-		}
+		closeStore()
 	})
 	for !c.serving.Load() {
 		time.Sleep(time.Millisecond)
@@ -134,14 +137,47 @@ func (f *fleet) start() {
 
 func (f *fleet) stop() { f.stopC() }
 
+// openStore returns the store of f, and what its coordinator does with it when it
+// ends: one that is alone on it closes it, and opens the files again.
+func (f *fleet) openStore() (store.Store, func()) {
+	f.t.Helper()
+	if first := f.first; first != nil {
+		return first.store, func() {}
+	}
+	if len(f.replicas) > 0 {
+		return f.store, func() {}
+	}
+	st, err := sqlite.Open(context.Background(), filepath.Join(f.dir, "store", "db"), sqlite.Options{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	closeOnce := sync.OnceFunc(func() {
+		if err := st.Close(); err != nil {
+			f.t.Errorf("close the store: %v", err)
+		}
+	})
+	f.t.Cleanup(closeOnce)
+	return st, func() {
+		if len(f.replicas) == 0 {
+			closeOnce()
+		}
+	}
+}
+
 func (f *fleet) restart() {
 	f.t.Helper()
 	f.stop()
 	f.start()
 }
 
-// manifest returns a valid manifest with extra entries.
+// manifest returns a valid manifest with extra entries. It admits every replica.
 func (f *fleet) manifest(extra string) []byte {
+	if f.first != nil {
+		return f.first.manifest(extra)
+	}
+	for i, r := range f.replicas {
+		extra = fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [%q]}\n", i+2, "key:"+r.enrolment) + extra
+	}
 	key, err := manifest.NewKey(f.signer.Public().(ed25519.PublicKey))
 	if err != nil {
 		f.t.Fatal(err)

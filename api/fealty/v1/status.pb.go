@@ -120,7 +120,10 @@ type GetStatusResponse struct {
 	// clock, as now is.
 	HeadConfirmedAt *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=head_confirmed_at,json=headConfirmedAt,proto3" json:"head_confirmed_at,omitempty"`
 	// Which seed is in force: 1 for the first, one more for each reseed.
-	SeedEpoch     uint64 `protobuf:"varint,30,opt,name=seed_epoch,json=seedEpoch,proto3" json:"seed_epoch,omitempty"`
+	SeedEpoch uint64 `protobuf:"varint,30,opt,name=seed_epoch,json=seedEpoch,proto3" json:"seed_epoch,omitempty"`
+	// The coordinators that the manifest in force admits, as each of them said of
+	// itself last; sorted by name. On the first page alone.
+	Replicas      []*Replica `protobuf:"bytes,32,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -330,6 +333,136 @@ func (x *GetStatusResponse) GetSeedEpoch() uint64 {
 	return 0
 }
 
+func (x *GetStatusResponse) GetReplicas() []*Replica {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+// Replica is a coordinator as it said of itself, signed by its enrolment key.
+type Replica struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// That of its entry in the manifest.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// "ed25519:<base64>".
+	EnrolmentKey string   `protobuf:"bytes,2,opt,name=enrolment_key,json=enrolmentKey,proto3" json:"enrolment_key,omitempty"`
+	Addresses    []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// "recovery" or "ready".
+	Phase string `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`
+	// Of the head that it is ready at; empty if it is not.
+	HistoryIndex uint64                 `protobuf:"varint,5,opt,name=history_index,json=historyIndex,proto3" json:"history_index,omitempty"`
+	Head         []byte                 `protobuf:"bytes,6,opt,name=head,proto3" json:"head,omitempty"`
+	StartedAt    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// When it said so, by its own clock: each minute, and at every change.
+	HeardAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=heard_at,json=heardAt,proto3" json:"heard_at,omitempty"`
+	Release string                 `protobuf:"bytes,9,opt,name=release,proto3" json:"release,omitempty"`
+	// It is the one that answers.
+	Self          bool `protobuf:"varint,10,opt,name=self,proto3" json:"self,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Replica) Reset() {
+	*x = Replica{}
+	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Replica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Replica) ProtoMessage() {}
+
+func (x *Replica) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Replica.ProtoReflect.Descriptor instead.
+func (*Replica) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Replica) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Replica) GetEnrolmentKey() string {
+	if x != nil {
+		return x.EnrolmentKey
+	}
+	return ""
+}
+
+func (x *Replica) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *Replica) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *Replica) GetHistoryIndex() uint64 {
+	if x != nil {
+		return x.HistoryIndex
+	}
+	return 0
+}
+
+func (x *Replica) GetHead() []byte {
+	if x != nil {
+		return x.Head
+	}
+	return nil
+}
+
+func (x *Replica) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *Replica) GetHeardAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HeardAt
+	}
+	return nil
+}
+
+func (x *Replica) GetRelease() string {
+	if x != nil {
+		return x.Release
+	}
+	return ""
+}
+
+func (x *Replica) GetSelf() bool {
+	if x != nil {
+		return x.Self
+	}
+	return false
+}
+
 // Baseline is the resilience baseline: data members against the number needed.
 type Baseline struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -346,7 +479,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	mi := &file_fealty_v1_status_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -358,7 +491,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	mi := &file_fealty_v1_status_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -371,7 +504,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Baseline) GetDataMembers() uint32 {
@@ -425,7 +558,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_fealty_v1_status_proto_msgTypes[3]
+	mi := &file_fealty_v1_status_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -437,7 +570,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[3]
+	mi := &file_fealty_v1_status_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -450,7 +583,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Finding) GetCode() string {
@@ -489,7 +622,7 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\x10GetStatusRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\xfd\a\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xad\b\n" +
 	"\x11GetStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
@@ -520,7 +653,21 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\rstore_latency\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\fstoreLatency\x12F\n" +
 	"\x11head_confirmed_at\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\x0fheadConfirmedAt\x12\x1d\n" +
 	"\n" +
-	"seed_epoch\x18\x1e \x01(\x04R\tseedEpoch\"\x9a\x01\n" +
+	"seed_epoch\x18\x1e \x01(\x04R\tseedEpoch\x12.\n" +
+	"\breplicas\x18  \x03(\v2\x12.fealty.v1.ReplicaR\breplicas\"\xcf\x02\n" +
+	"\aReplica\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
+	"\renrolment_key\x18\x02 \x01(\tR\fenrolmentKey\x12\x1c\n" +
+	"\taddresses\x18\x03 \x03(\tR\taddresses\x12\x14\n" +
+	"\x05phase\x18\x04 \x01(\tR\x05phase\x12#\n" +
+	"\rhistory_index\x18\x05 \x01(\x04R\fhistoryIndex\x12\x12\n" +
+	"\x04head\x18\x06 \x01(\fR\x04head\x129\n" +
+	"\n" +
+	"started_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x125\n" +
+	"\bheard_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aheardAt\x12\x18\n" +
+	"\arelease\x18\t \x01(\tR\arelease\x12\x12\n" +
+	"\x04self\x18\n" +
+	" \x01(\bR\x04self\"\x9a\x01\n" +
 	"\bBaseline\x12!\n" +
 	"\fdata_members\x18\x01 \x01(\rR\vdataMembers\x12\x16\n" +
 	"\x06needed\x18\x02 \x01(\rR\x06needed\x12\x10\n" +
@@ -549,33 +696,37 @@ func file_fealty_v1_status_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_status_proto_rawDescData
 }
 
-var file_fealty_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_fealty_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_fealty_v1_status_proto_goTypes = []any{
 	(*GetStatusRequest)(nil),      // 0: fealty.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),     // 1: fealty.v1.GetStatusResponse
-	(*Baseline)(nil),              // 2: fealty.v1.Baseline
-	(*Finding)(nil),               // 3: fealty.v1.Finding
-	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
-	(*Member)(nil),                // 5: fealty.v1.Member
-	(*durationpb.Duration)(nil),   // 6: google.protobuf.Duration
+	(*Replica)(nil),               // 2: fealty.v1.Replica
+	(*Baseline)(nil),              // 3: fealty.v1.Baseline
+	(*Finding)(nil),               // 4: fealty.v1.Finding
+	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(*Member)(nil),                // 6: fealty.v1.Member
+	(*durationpb.Duration)(nil),   // 7: google.protobuf.Duration
 }
 var file_fealty_v1_status_proto_depIdxs = []int32{
-	4,  // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
-	4,  // 1: fealty.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	5,  // 2: fealty.v1.GetStatusResponse.members:type_name -> fealty.v1.Member
-	2,  // 3: fealty.v1.GetStatusResponse.baseline:type_name -> fealty.v1.Baseline
-	3,  // 4: fealty.v1.GetStatusResponse.findings:type_name -> fealty.v1.Finding
-	4,  // 5: fealty.v1.GetStatusResponse.mesh_ca_not_after:type_name -> google.protobuf.Timestamp
-	4,  // 6: fealty.v1.GetStatusResponse.root_not_after:type_name -> google.protobuf.Timestamp
-	6,  // 7: fealty.v1.GetStatusResponse.store_latency:type_name -> google.protobuf.Duration
-	4,  // 8: fealty.v1.GetStatusResponse.head_confirmed_at:type_name -> google.protobuf.Timestamp
-	0,  // 9: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
-	1,  // 10: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
-	10, // [10:11] is the sub-list for method output_type
-	9,  // [9:10] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	5,  // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
+	5,  // 1: fealty.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	6,  // 2: fealty.v1.GetStatusResponse.members:type_name -> fealty.v1.Member
+	3,  // 3: fealty.v1.GetStatusResponse.baseline:type_name -> fealty.v1.Baseline
+	4,  // 4: fealty.v1.GetStatusResponse.findings:type_name -> fealty.v1.Finding
+	5,  // 5: fealty.v1.GetStatusResponse.mesh_ca_not_after:type_name -> google.protobuf.Timestamp
+	5,  // 6: fealty.v1.GetStatusResponse.root_not_after:type_name -> google.protobuf.Timestamp
+	7,  // 7: fealty.v1.GetStatusResponse.store_latency:type_name -> google.protobuf.Duration
+	5,  // 8: fealty.v1.GetStatusResponse.head_confirmed_at:type_name -> google.protobuf.Timestamp
+	2,  // 9: fealty.v1.GetStatusResponse.replicas:type_name -> fealty.v1.Replica
+	5,  // 10: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
+	5,  // 11: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
+	0,  // 12: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
+	1,  // 13: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
+	13, // [13:14] is the sub-list for method output_type
+	12, // [12:13] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_status_proto_init() }
@@ -591,7 +742,7 @@ func file_fealty_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_status_proto_rawDesc), len(file_fealty_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

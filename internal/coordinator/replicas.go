@@ -1,0 +1,267 @@
+package coordinator
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// replicaPrefix is where each coordinator says what it is and where it is reached.
+const replicaPrefix = "replica/"
+
+// Bounds and times of replica records.
+const (
+	replicaPause     = time.Minute        // between two records of one coordinator, if nothing changes
+	replicaRetention = 7 * 24 * time.Hour // after the last one
+	maxReplicaBytes  = 8 << 10
+	maxReplicaAddrs  = 8
+	// maxReplicaAddrBytes is a host name of the longest with its port.
+	maxReplicaAddrBytes = 260
+	// maxReplicas bounds the coordinators that are told of. A manifest that admits
+	// more is served by all of them; the first by name are found by their records.
+	maxReplicas = 64
+)
+
+// replica is what a coordinator says of itself. It is a hint and no more: whoever
+// can write the store can put an older one back, so it decides nothing but whom to
+// dial and what people are shown. It is no secret either.
+type replica struct {
+	// Name is that of its entry in the manifest; as read by replicas it is what the
+	// manifest says.
+	Name      string       `json:"name,omitempty"`
+	Key       string       `json:"key"` // its enrolment key, "ed25519:<base64>"
+	Addresses []string     `json:"addresses"`
+	Phase     string       `json:"phase"`
+	Index     uint64       `json:"index,omitempty"` // of the head that it is ready at
+	Head      history.Hash `json:"head,omitzero"`
+	StartedAt time.Time    `json:"started_at"`
+	At        time.Time    `json:"at"` // by its own clock
+	Release   string       `json:"release,omitempty"`
+}
+
+// signedReplica is how a record stands in the store: the exact bytes of a replica,
+// and a signature by the key that it names.
+type signedReplica struct {
+	Record    json.RawMessage `json:"record"`
+	Signature []byte          `json:"signature"`
+}
+
+// replicaKey is the key of the record of who holds an enrolment key.
+func replicaKey(key ed25519.PublicKey) (string, error) {
+	id, err := identity.KeyOfPublic(key)
+	if err != nil {
+		return "", err
+	}
+	return replicaPrefix + id.String(), nil
+}
+
+// openReplica reads a record: it is signed by the key that it names, and stands
+// under that key. Nothing else of it is believed.
+func openReplica(e store.Entry) (replica, error) {
+	var signed signedReplica
+	var r replica
+	if len(e.Value) > maxReplicaBytes {
+		return r, fmt.Errorf("it has %d bytes, at most %d are read", len(e.Value), maxReplicaBytes)
+	}
+	if err := json.Unmarshal(e.Value, &signed); err != nil {
+		return r, errors.New("it does not decode")
+	}
+	if err := json.Unmarshal(signed.Record, &r); err != nil {
+		return replica{}, errors.New("it does not decode")
+	}
+	key, err := proof.ParseKeyClaim(r.Key)
+	if err != nil {
+		return replica{}, err
+	}
+	switch at, err := replicaKey(key); {
+	case err != nil:
+		return replica{}, err
+	case at != e.Key:
+		return replica{}, errors.New("it stands under another key than the one that it names")
+	case !proof.VerifyReplica(key, signed.Record, signed.Signature):
+		return replica{}, errors.New("it is not signed by the key that it names")
+	}
+	return r, r.check()
+}
+
+// check refuses what nobody could dial or show.
+func (r replica) check() error {
+	if len(r.Addresses) > maxReplicaAddrs {
+		return fmt.Errorf("it has %d addresses, at most %d are read", len(r.Addresses), maxReplicaAddrs)
+	}
+	for _, a := range r.Addresses {
+		host, port, err := net.SplitHostPort(a)
+		if err != nil || host == "" || port == "" || len(a) > maxReplicaAddrBytes || strings.ContainsFunc(a, func(c rune) bool { return c <= ' ' || c > '~' }) {
+			return errors.New("it has an address that is not host:port")
+		}
+	}
+	if !slices.Contains([]string{phaseReady.String(), phaseRecovery.String()}, r.Phase) || len(r.Release) > maxShownBytes {
+		return errors.New("it has a field that is not acceptable")
+	}
+	return nil
+}
+
+// replicas returns what the coordinators that m admits say of themselves, sorted by
+// name. Each record is by the holder of its key; see [replica] for what that is
+// worth.
+func (c *Coordinator) replicas(ctx context.Context, m *manifest.Manifest) ([]replica, error) {
+	l, err := c.store.List(ctx, replicaPrefix)
+	if err != nil {
+		return nil, err
+	}
+	var out []replica
+	for _, e := range l.Entries {
+		r, err := openReplica(e)
+		if err != nil {
+			c.failures.log(ctx, c.log, slog.LevelWarn, "a replica record is left alone", slog.String("record", e.Key), slog.Any("err", err))
+			continue
+		}
+		found, ok := m.Match(identity.Coordinator, []string{"key:" + r.Key})
+		if !ok {
+			continue // one that was dismissed, or is not admitted yet
+		}
+		r.Name = found.Name
+		out = append(out, r)
+	}
+	slices.SortFunc(out, func(a, b replica) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Key, b.Key))
+	})
+	return out[:min(len(out), maxReplicas)], nil
+}
+
+// followReplica writes this coordinator's record at once, when its state changes,
+// and each minute, until ctx ends.
+func (c *Coordinator) followReplica(ctx context.Context) error {
+	for {
+		changed := c.stateNews.wait()
+		if err := c.announce(ctx); err != nil {
+			return err
+		}
+		t := time.NewTimer(replicaPause)
+		select {
+		case <-t.C:
+		case <-changed:
+			t.Stop()
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// announce writes this coordinator's record. Without a manifest there is nothing to
+// be a replica of, and nothing is written.
+//
+// It is conditional on no head: who is in recovery mode has none, and is who others
+// look for.
+func (c *Coordinator) announce(ctx context.Context) error {
+	s := c.state.Load()
+	if s.phase == phaseUninitialized {
+		return nil
+	}
+	addrs := c.advertised()
+	r := replica{
+		Key: c.EnrolmentKey(), Addresses: addrs[:min(len(addrs), maxReplicaAddrs)], Phase: s.phase.String(),
+		StartedAt: c.startedAt.UTC(), At: c.now().UTC(), Release: clip(c.cfg.Release, maxShownBytes),
+	}
+	if s.phase == phaseReady {
+		r.Index, r.Head = s.head.Index, s.head.Hash
+	}
+	if last := s.ready(); last != nil {
+		if found, err := c.admits(last.manifest); err == nil {
+			r.Name = found.Name
+		}
+	}
+	record, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode the replica record: %w", err)
+	}
+	value, err := json.Marshal(signedReplica{record, proof.SignReplica(c.enrolment, record)})
+	if err != nil {
+		return fmt.Errorf("encode the replica record: %w", err)
+	}
+	key, err := replicaKey(c.enrolment.Public().(ed25519.PublicKey))
+	if err != nil {
+		return err
+	}
+	if err := c.faults.Hit("replica.announce"); err != nil {
+		return err
+	}
+	// Nobody else writes it but who prunes. Of two writes of our own, the later is the
+	// later in the store too: there is one loop.
+	if _, err := c.store.Commit(ctx, store.Tx{ID: store.NewTxID(), Put: []store.Write{{Key: key, Value: value}}}); err != nil {
+		return fmt.Errorf("write the replica record: %w", err)
+	}
+	return nil
+}
+
+// dropReplicas removes the records of coordinators that were not heard of for a
+// week, or that the manifest does not admit.
+func (c *Coordinator) dropReplicas(ctx context.Context, s *state, now time.Time) error {
+	l, err := c.store.List(ctx, replicaPrefix)
+	if err != nil {
+		return err
+	}
+	var over []store.Entry
+	for _, e := range l.Entries {
+		r, err := openReplica(e)
+		if err == nil {
+			_, ok := s.manifest.Match(identity.Coordinator, []string{"key:" + r.Key})
+			if ok && now.Sub(r.At) <= replicaRetention {
+				continue
+			}
+		}
+		over = append(over, e)
+	}
+	return c.dropEntries(ctx, s, over)
+}
+
+// replicaMessages says what coordinators there are, as far as anybody can tell: in
+// recovery mode by the manifest that the store claims, which is what a person who
+// looks then wants to know. It is left out rather than fail the status.
+func (c *Coordinator) replicaMessages(ctx context.Context, s *state) []*fealtyv1.Replica {
+	var m *manifest.Manifest
+	if last := s.ready(); last != nil {
+		m = last.manifest
+	} else if _, _, claimed, err := c.claimedHistory(ctx); err == nil {
+		m = claimed
+	} else {
+		return nil
+	}
+	all, err := c.replicas(ctx, m)
+	if err != nil {
+		c.failures.log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
+		return nil
+	}
+	out := make([]*fealtyv1.Replica, 0, len(all))
+	for _, r := range all {
+		msg := &fealtyv1.Replica{
+			Name: r.Name, EnrolmentKey: r.Key, Addresses: r.Addresses, Phase: r.Phase, HistoryIndex: r.Index,
+			StartedAt: timestamppb.New(r.StartedAt), HeardAt: timestamppb.New(r.At), Release: r.Release,
+			Self: r.Key == c.EnrolmentKey(),
+		}
+		if !r.Head.IsZero() {
+			msg.Head = bytes.Clone(r.Head[:])
+		}
+		out = append(out, msg)
+	}
+	return out
+}

@@ -1,0 +1,255 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// awaitReplica waits until the record of r's coordinator is as want says.
+func (f *fleet) awaitReplica(want func(replica) bool) replica {
+	f.t.Helper()
+	key, err := replicaKey(f.c.enrolment.Public().(ed25519.PublicKey))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	st := f.store
+	if f.first != nil {
+		st = f.first.store
+	}
+	var last replica
+	for e, err := range st.Watch(ctx, key) {
+		if err != nil {
+			f.t.Fatalf("the record did not come: %v; last was %+v", err, last)
+		}
+		if e.Version == 0 {
+			continue
+		}
+		if last, err = openReplica(e); err != nil {
+			f.t.Fatal(err)
+		}
+		if want(last) {
+			return last
+		}
+	}
+	f.t.Fatalf("the record did not come; last was %+v", last)
+	return last
+}
+
+func (f *fleet) getStatus() *fealtyv1.GetStatusResponse {
+	f.t.Helper()
+	st, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return st
+}
+
+// Every coordinator says at every change what it is; all of them show all of them.
+func TestReplicasTellEachOther(t *testing.T) {
+	f := readyFleet(t, nil)
+	r := newReplica(t, f)
+	if err := f.set(f.manifest("")); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	r.awaitHead(f)
+	at := func(f *fleet) func(replica) bool {
+		head := f.c.state.Load().head.Hash
+		return func(r replica) bool { return r.Phase == "ready" && r.Head == head }
+	}
+	f.awaitReplica(at(f))
+	told := r.awaitReplica(at(f))
+	if told.Name != "coordinator-2" || !slices.Equal(told.Addresses, []string{r.addr}) || told.Index != 2 || told.Release != "test" {
+		t.Errorf("coordinator-2 says it is %+v", told)
+	}
+	for i, asked := range []*fleet{f, r} {
+		all := asked.getStatus().GetReplicas()
+		if len(all) != 2 || all[0].GetName() != "coordinator-1" || all[1].GetName() != "coordinator-2" || !all[i].GetSelf() || all[1-i].GetSelf() || all[1].GetEnrolmentKey() != r.enrolment {
+			t.Errorf("coordinator-%d shows %v", i+1, all)
+		}
+	}
+
+	// Its phase and its head change: it says so at once.
+	if err := f.set(f.manifest("  - {name: more, kind: data, match: [\"token:more\"]}\n")); err != nil {
+		t.Fatal(err)
+	}
+	f.awaitReplica(at(f))
+	r.kill()
+	f.stop()
+	if err := moveAway(f); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	r.awaitReplica(func(r replica) bool { return r.Phase == "recovery" && r.Head.IsZero() && r.Index == 0 })
+	if all := r.getStatus().GetReplicas(); len(all) != 2 || all[1].GetPhase() != "recovery" || all[0].GetPhase() != "ready" {
+		t.Errorf("in recovery mode it shows %v", all)
+	}
+}
+
+// A record is believed by nobody unless the holder of an admitted key signed it.
+func TestReplicaRecordsAreSigned(t *testing.T) {
+	f := readyFleet(t, nil)
+	r := newReplica(t, f)
+	if err := f.set(f.manifest("")); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	r.awaitHead(f)
+	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	f.awaitReplica(func(r replica) bool { return r.Phase == "ready" && r.Index == 2 })
+	r.kill()
+	mine, err := replicaKey(f.c.enrolment.Public().(ed25519.PublicKey))
+	wantOnly(t, "key", err, "")
+	its, err := replicaKey(r.c.enrolment.Public().(ed25519.PublicKey))
+	wantOnly(t, "key", err, "")
+	genuine, err := f.store.Get(t.Context(), its)
+	wantOnly(t, "read", err, "")
+	_, stranger, err := ed25519.GenerateKey(nil)
+	wantOnly(t, "key", err, "")
+	strangers, err := replicaKey(stranger.Public().(ed25519.PublicKey))
+	wantOnly(t, "key", err, "")
+	again := func(change func(*replica), key ed25519.PrivateKey) []byte {
+		var signed signedReplica
+		var rec replica
+		wantOnly(t, "decode", json.Unmarshal(genuine.Value, &signed), "")
+		wantOnly(t, "decode", json.Unmarshal(signed.Record, &rec), "")
+		change(&rec)
+		raw, err := json.Marshal(rec)
+		wantOnly(t, "encode", err, "")
+		out, err := json.Marshal(signedReplica{raw, proof.SignReplica(key, raw)})
+		wantOnly(t, "encode", err, "")
+		return out
+	}
+	names := func() string {
+		all, err := f.c.replicas(t.Context(), f.c.state.Load().manifest)
+		wantOnly(t, "replicas", err, "")
+		var out []string
+		for _, r := range all {
+			out = append(out, r.Name)
+		}
+		return strings.Join(out, " ")
+	}
+	const both, one = "coordinator-1 coordinator-2", "coordinator-1"
+	for _, tc := range []struct {
+		name, key string
+		value     []byte
+		want      string
+	}{
+		{"as it was", its, genuine.Value, both},
+		{"signed by it again", its, again(func(r *replica) { r.Name = "somebody-else" }, r.c.enrolment), both},
+		{"one byte is another", its, []byte(strings.Replace(string(genuine.Value), "ready", "reedy", 1)), one},
+		{"signed by another", its, again(func(*replica) {}, stranger), one},
+		{"under another key", strangers, genuine.Value, both},
+		{"by who is not admitted", strangers, again(func(r *replica) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) }, stranger), both},
+		{"an address that is none", its, again(func(r *replica) { r.Addresses = []string{"host"} }, r.c.enrolment), one},
+		{"too many addresses", its, again(func(r *replica) { r.Addresses = slices.Repeat([]string{"h:1"}, maxReplicaAddrs+1) }, r.c.enrolment), one},
+		{"a phase that is none", its, again(func(r *replica) { r.Phase = "\x1b[31m" }, r.c.enrolment), one},
+		{"too large", its, again(func(r *replica) { r.Name = strings.Repeat("x", maxReplicaBytes) }, r.c.enrolment), one},
+		{"a key of low order", its, again(func(r *replica) { r.Key = proof.KeyClaim(make([]byte, 32)) }, r.c.enrolment), one},
+		{"nothing", its, []byte("null"), one},
+		{"no JSON", its, []byte("{"), one},
+	} {
+		if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: tc.key, Value: tc.value}}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := names(); got != tc.want {
+			t.Errorf("%s: %s; want %s", tc.name, got, tc.want)
+		}
+		if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: its, Value: genuine.Value}}, Delete: []string{strangers}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// What says nothing to anybody goes; who is heard stays.
+	put := func(key string, value []byte) {
+		if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: key, Value: value}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(strangers, again(func(r *replica) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) }, stranger))
+	put(replicaPrefix+"rubbish", []byte("rubbish"))
+	s := f.c.state.Load()
+	wantOnly(t, "prune", f.c.dropReplicas(t.Context(), s, f.clock()), "")
+	if got := f.keys(replicaPrefix); !slices.Equal(got, slices.Sorted(slices.Values([]string{mine, its}))) {
+		t.Errorf("left are %v", got)
+	}
+	wantOnly(t, "prune", f.c.dropReplicas(t.Context(), s, f.clock().Add(replicaRetention+time.Hour)), "")
+	if got := f.keys(replicaPrefix); len(got) > 0 {
+		t.Errorf("after a week without a word %v are left", got)
+	}
+}
+
+func (f *fleet) keys(prefix string) []string {
+	f.t.Helper()
+	l, err := f.store.List(context.Background(), prefix)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var out []string
+	for _, e := range l.Entries {
+		out = append(out, e.Key)
+	}
+	return out
+}
+
+// Without a manifest there is nothing to be a replica of.
+func TestNoReplicaRecordBeforeAManifest(t *testing.T) {
+	f := newFleet(t, nil)
+	if err := f.c.announce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.keys(""); len(got) > 0 {
+		t.Errorf("an uninitialized coordinator wrote %v", got)
+	}
+}
+
+func FuzzOpenReplica(f *testing.F) {
+	key := ed25519.NewKeyFromSeed(make([]byte, 32))
+	public := key.Public().(ed25519.PublicKey)
+	at, err := replicaKey(public)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, text := range []string{`{}`, `null`, `{"addresses":["h:1"],"phase":"ready"}`, `{"addresses":[],"phase":"recovery","key":1}`} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, record []byte) {
+		// As it is, and as what is well signed: a fuzzer does not find that by itself.
+		var fields map[string]any
+		if json.Unmarshal(record, &fields) == nil && fields != nil {
+			fields["key"] = proof.KeyClaim(public)
+			record, err = json.Marshal(fields)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		value, err := json.Marshal(map[string]any{"record": json.RawMessage(record), "signature": proof.SignReplica(key, record)})
+		if err != nil {
+			value = record
+		}
+		r, err := openReplica(store.Entry{Key: at, Value: value})
+		if err != nil {
+			return
+		}
+		if r.Key != proof.KeyClaim(public) || len(r.Addresses) > maxReplicaAddrs || r.Phase != "ready" && r.Phase != "recovery" {
+			t.Fatalf("read %s as %s", value, fmt.Sprintf("%+v", r))
+		}
+	})
+}
+
+// moveAway takes the keeper's file away, so that a start cannot open the seed.
+func moveAway(f *fleet) error { return os.Remove(filepath.Join(f.dir, "keeper.key")) }

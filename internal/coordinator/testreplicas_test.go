@@ -1,0 +1,239 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"iter"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// newReplica returns one more coordinator on the store of f, with a data directory,
+// listeners, faults and a link to the store of its own; signer, clock and config
+// are those of f. It has its enrolment key, so that f.manifest admits it, as
+// coordinator-2 and so on, and is not running:
+//
+//	r := newReplica(t, f)
+//	f.set(f.manifest(""))
+//	r.start()
+//	r.await(phaseReady)
+func newReplica(t testing.TB, f *fleet) *fleet {
+	t.Helper()
+	if f.first != nil {
+		f = f.first
+	}
+	name := fmt.Sprintf("replica-%d", len(f.replicas)+2)
+	r := &fleet{
+		t: t, dir: filepath.Join(f.dir, name), addr: "127.0.0.1:0", faults: new(fault.Points), signer: f.signer, config: f.config,
+		first: f, link: new(storeLink), stopC: func() {},
+	}
+	made := &Coordinator{cfg: Config{DataDir: filepath.Join(r.dir, "coordinator")}, fs: durable.OS()}
+	if err := made.fs.MkdirAll(made.cfg.DataDir); err != nil {
+		t.Fatal(err)
+	}
+	key, err := made.loadEnrolmentKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := manifest.NewKey(key.Public().(ed25519.PublicKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.enrolment = public.String()
+	f.replicas = append(f.replicas, r)
+	t.Cleanup(func() { r.stop() })
+	return r
+}
+
+// errKilled is what the store answers to a coordinator that was killed.
+var errKilled = errors.New("the process was killed")
+
+// kill ends the coordinator without a chance to write or hand over anything: what
+// it does from now on reaches no store. start brings it back.
+func (f *fleet) kill() {
+	f.t.Helper()
+	f.link.cut(errKilled)
+	f.stop()
+	f.link.cut(nil)
+}
+
+// await waits until the coordinator is in phase p.
+func (f *fleet) await(p phase) {
+	f.t.Helper()
+	f.awaitState("phase "+p.String(), func(s *state) bool { return s.phase == p })
+}
+
+// awaitHead waits until the coordinator is ready at the head that g is ready at.
+func (f *fleet) awaitHead(g *fleet) {
+	f.t.Helper()
+	want := g.c.state.Load().head
+	f.awaitState(fmt.Sprintf("head %d", want.Index), func(s *state) bool { return s.phase == phaseReady && s.head.Hash == want.Hash })
+}
+
+func (f *fleet) awaitState(what string, want func(*state) bool) {
+	f.t.Helper()
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	for {
+		changed := f.c.stateNews.wait()
+		s := f.c.state.Load()
+		if want(s) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline.C:
+			f.t.Fatalf("%s did not come: the coordinator is in phase %s at index %d: %s", what, s.phase, s.head.Index, s.reason)
+		}
+	}
+}
+
+// storeLink is the way of one coordinator to the store: it can be cut, and what
+// comes over it can be altered, for this coordinator alone. The zero value does
+// neither.
+type storeLink struct {
+	mu   sync.Mutex
+	down error                         // guarded by mu
+	get  func(store.Entry) store.Entry // guarded by mu
+	news chan struct{}                 // closed when down is set; guarded by mu
+}
+
+// linked is a store over a link.
+type linked struct {
+	store.Store
+	link *storeLink
+}
+
+func (l *storeLink) to(s store.Store) store.Store { return linked{s, l} }
+
+// cut makes every call fail with err, those that wait too; nil mends the link.
+func (l *storeLink) cut(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.down = err
+	if err != nil && l.news != nil {
+		close(l.news)
+		l.news = nil
+	}
+}
+
+// lie passes what is read through f, until it is given nil.
+func (l *storeLink) lie(f func(store.Entry) store.Entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.get = f
+}
+
+func (l *storeLink) state() (down error, lie func(store.Entry) store.Entry, cut <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.news == nil {
+		l.news = make(chan struct{})
+	}
+	return l.down, l.get, l.news
+}
+
+func (l linked) Get(ctx context.Context, key string) (store.Entry, error) {
+	down, lie, _ := l.link.state()
+	if down != nil {
+		return store.Entry{}, down
+	}
+	e, err := l.Store.Get(ctx, key)
+	if err == nil && lie != nil {
+		if e = lie(e); e.Value == nil {
+			return store.Entry{}, store.ErrNotFound
+		}
+	}
+	return e, err
+}
+
+func (l linked) List(ctx context.Context, prefix string) (store.Listing, error) {
+	down, lie, _ := l.link.state()
+	if down != nil {
+		return store.Listing{}, down
+	}
+	all, err := l.Store.List(ctx, prefix)
+	if err == nil && lie != nil {
+		kept := all.Entries[:0]
+		for _, e := range all.Entries {
+			if e = lie(e); e.Value != nil {
+				kept = append(kept, e)
+			}
+		}
+		all.Entries = kept
+	}
+	return all, err
+}
+
+func (l linked) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision, error) {
+	if down, _, _ := l.link.state(); down != nil {
+		return 0, down
+	}
+	return l.Store.CompareAndSwap(ctx, key, old, value)
+}
+
+func (l linked) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
+	if down, _, _ := l.link.state(); down != nil {
+		return 0, down
+	}
+	return l.Store.Commit(ctx, tx)
+}
+
+func (l linked) Outcome(ctx context.Context, id string) (store.Revision, error) {
+	if down, _, _ := l.link.state(); down != nil {
+		return 0, down
+	}
+	return l.Store.Outcome(ctx, id)
+}
+
+func (l linked) Watch(ctx context.Context, key string) iter.Seq2[store.Entry, error] {
+	return overLink(ctx, l.link, func(ctx context.Context) iter.Seq2[store.Entry, error] { return l.Store.Watch(ctx, key) })
+}
+
+func (l linked) Changes(ctx context.Context, prefix string, after store.Revision) iter.Seq2[store.Change, error] {
+	return overLink(ctx, l.link, func(ctx context.Context) iter.Seq2[store.Change, error] { return l.Store.Changes(ctx, prefix, after) })
+}
+
+// overLink ends what watches when the link is cut.
+func overLink[T any](ctx context.Context, link *storeLink, watch func(context.Context) iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		down, _, cut := link.state()
+		if down != nil {
+			var none T
+			yield(none, down)
+			return
+		}
+		stop := make(chan struct{})
+		defer close(stop)
+		go func() {
+			select {
+			case <-cut:
+				down, _, _ := link.state()
+				cancel(down)
+			case <-stop:
+			}
+		}()
+		for v, err := range watch(ctx) {
+			if err != nil && context.Cause(ctx) != nil {
+				err = context.Cause(ctx)
+			}
+			if !yield(v, err) {
+				return
+			}
+		}
+	}
+}
+
+// Close is the fleet's business: the store is others' too.
+func (l linked) Close() error { return nil }
