@@ -39,6 +39,7 @@ var levels = []struct {
 	{"internal/config", 1, "what snapshots are made of"},
 	{"internal/store", 1, "the interface"},
 	{"internal/history", 1, "a chain of manifests over the interface"},
+	{"internal/replica", 1, "what a coordinator does about a head of the history"},
 	{"internal/authz", 1, "a table from the API, and interceptors"},
 
 	{"mesh", 2, "connections made with credentials"},
@@ -75,6 +76,7 @@ var levels = []struct {
 var sameLevel = []struct{ from, to, why string }{
 	{"internal/history", "internal/store", "a chain is kept in a store"},
 	{"internal/history", "manifest", "a transition names a manifest"},
+	{"internal/replica", "internal/history", "a head of the history, by its names"},
 	{"internal/config", "snapshot", "what looks like a secret, and what scopes there are"},
 	{"internal/config", "manifest", "the names of roles, permissions and members"},
 	{"internal/recovery", "mesh", "a share goes over a connection whose server proves itself"},
