@@ -40,6 +40,7 @@ var levels = []struct {
 	{"internal/store", 1, "the interface"},
 	{"internal/history", 1, "a chain of manifests over the interface"},
 	{"internal/replica", 1, "what a coordinator does about a head of the history"},
+	{"internal/leadership", 1, "a decision, not a service"},
 	{"internal/authz", 1, "a table from the API, and interceptors"},
 
 	{"mesh", 2, "connections made with credentials"},

@@ -1,0 +1,534 @@
+// Package leadership decides which of several coordinators on one store leads, and
+// under which term.
+//
+// A [Core] is one coordinator's part in it: it takes what was read and written and
+// the time on its own monotonic clock, and returns what to do next. Whoever runs it
+// keeps two entries in the store: the leader entry, which is written when
+// leadership changes and at no other time, and the beat, which the leader renews.
+//
+// What is promised:
+//
+//   - One leader acts. A term is the revision of the store that wrote the leader entry,
+//     and every write of a leader is conditional on the entry still being of that
+//     revision. So for each term at most one process commits such writes, whatever
+//     clocks do; one that comes late fails in the store, not by luck (I4).
+//   - Terms grow, and none comes twice, as revisions do: also if somebody puts an old
+//     entry back, or removes it. Over a restore, where the store has to begin above all
+//     revisions of before, the floor checks that it did.
+//   - No clocks are compared. Who does not lead takes over when entry and beat are
+//     unchanged for a lease on its own monotonic clock, counted from when it had read
+//     them, and only if they are still unchanged in the store.
+//   - A leader stops by itself, before its lease is over on its own clock, counted
+//     from the start of the last beat that is known to have arrived. That is a
+//     courtesy which saves refused writes; nothing rests on it.
+//   - The outcome of a takeover that is not known is settled by reading: the nonce
+//     tells whose it is, also if it arrives later.
+//   - Who steps down hands over: the next need not wait.
+//
+// Left to the caller: that entries are authentic ([Entry.Believed]), that the store
+// checks all conditions of a write and applies it in one step, and that a process
+// whose memory is copied while it runs ends: of two that lead from one memory the one
+// is found out by its next beat.
+//
+// The package does no I/O, starts no goroutines, and knows no wall clock.
+package leadership
+
+import (
+	"fmt"
+	"time"
+)
+
+// Bounds of a lease. Who waits for another's lease, which stands in its entry, waits
+// within them.
+const (
+	MinLease = 200 * time.Millisecond
+	MaxLease = 5 * time.Minute
+)
+
+// Config is what a core is made of.
+type Config struct {
+	// Replica identifies this coordinator over its restarts. Required.
+	Replica string
+
+	// Lease is how long a leader leads without a beat, and how long others wait.
+	Lease time.Duration
+
+	// Beat is the pause between beats, at most a third of Lease, and between the looks
+	// of who does not lead.
+	Beat time.Duration
+
+	// Nonce returns a new random text: what tells a takeover of ours from another's.
+	// Required.
+	Nonce func() string
+}
+
+// Check says what is wrong with the times of c.
+func (c Config) Check() error {
+	switch {
+	case c.Lease < MinLease || c.Lease > MaxLease:
+		return fmt.Errorf("the lease %v is not within %v and %v", c.Lease, MinLease, MaxLease)
+	case c.Beat <= 0 || c.Beat > c.Lease/3:
+		return fmt.Errorf("the beat %v is not within 0 and a third of the lease, %v: two beats may be lost", c.Beat, c.Lease/3)
+	}
+	return nil
+}
+
+// Entry is the leader entry and the beat, as they were read at one revision.
+type Entry struct {
+	// Term and Beat are the revisions that wrote the two; 0: absent.
+	Term, Beat uint64
+
+	// Believed says that the leader entry is there and authentic; else what follows
+	// is empty.
+	Believed bool
+
+	Replica string        // who wrote it
+	Nonce   string        // of the takeover
+	Lease   time.Duration // that its leader keeps
+
+	// HandedOver: its leader stepped down. In favour of For, or of anyone if that is
+	// empty.
+	HandedOver bool
+	For        string
+}
+
+// An Event is something that happened.
+type Event interface{ event() }
+
+// The events.
+type (
+	// Fit: this coordinator can lead, under terms above Floor.
+	Fit struct{ Floor uint64 }
+	// Unfit: it cannot lead any more, until it is fit again.
+	Unfit struct{}
+	// Read: the entry was read.
+	Read struct{ Entry Entry }
+	// ReadFailed: it could not be.
+	ReadFailed struct{}
+	// Written: the write that was asked for is in the store since Version.
+	Written struct{ Version uint64 }
+	// Conflict: it was not written, and never will be. Key says what stood against it.
+	Conflict struct{ Key Key }
+	// Failed: it was not written, and never will be, for another reason.
+	Failed struct{}
+	// Unknown: nobody knows if it was written, or will be.
+	Unknown struct{}
+	// Noticed: the entry may have changed.
+	Noticed struct{}
+	// Tick: time has passed.
+	Tick struct{}
+	// Transfer: somebody wants another leader: To, or anyone else if that is empty. It
+	// does nothing in a process that does not lead.
+	Transfer struct{ To string }
+	// Stop: the process ends.
+	Stop struct{}
+)
+
+func (Fit) event()        {}
+func (Unfit) event()      {}
+func (Read) event()       {}
+func (ReadFailed) event() {}
+func (Written) event()    {}
+func (Conflict) event()   {}
+func (Failed) event()     {}
+func (Unknown) event()    {}
+func (Noticed) event()    {}
+func (Tick) event()       {}
+func (Transfer) event()   {}
+func (Stop) event()       {}
+
+// Key is a key on which a write is conditional.
+type Key int
+
+const (
+	KeyOther Key = iota // what the caller added: the head of the history, a freeze
+	KeyTerm             // the leader entry
+	KeyBeat
+)
+
+// An Effect is something to do. One that reads or writes is answered by one event
+// before another one is asked for.
+type Effect interface{ effect() }
+
+// The effects.
+type (
+	// ReadEntry: read entry and beat, at one revision, and answer Read or ReadFailed.
+	ReadEntry struct{}
+	// TakeOver: write an entry of this nonce and a beat in one transaction, if entry and
+	// beat are still at IfTerm and IfBeat.
+	TakeOver struct {
+		Nonce          string
+		IfTerm, IfBeat uint64
+	}
+	// Renew: write the beat, if entry and beat are still at IfTerm and IfBeat. One with
+	// the same Number as the last is the same write again, of which the outcome is not
+	// known: commit the very same transaction.
+	Renew struct {
+		Number         uint64
+		IfTerm, IfBeat uint64
+	}
+	// StepDown: write the entry of this nonce as handed over, to For or to anyone, if it
+	// is still at IfTerm.
+	StepDown struct {
+		Nonce  string
+		For    string
+		IfTerm uint64
+	}
+)
+
+func (ReadEntry) effect() {}
+func (TakeOver) effect()  {}
+func (Renew) effect()     {}
+func (StepDown) effect()  {}
+
+// Core is one coordinator's part. It belongs to one goroutine; make it with [New].
+type Core struct {
+	cfg     Config
+	fit     bool
+	stopped bool
+	floor   uint64
+	low     bool // the store gave a term that is not above the floor
+
+	asked Effect // that is not answered yet; nil: none
+
+	seen     Entry
+	known    bool          // seen is what the store held at some time
+	seenAt   time.Duration // when entry and beat were first seen as they are
+	ledUntil time.Duration // somebody leads until then, as far as can be told
+	readDue  time.Duration // when to look again
+	pause    time.Duration // nothing is taken before: the last try failed
+
+	yielded string // nonce of the entry that was given to others
+	try     *try
+	held    *held
+}
+
+// never is a time that does not come.
+const never = time.Duration(1<<63 - 1)
+
+// try is a takeover that may have happened, or may yet.
+type try struct {
+	TakeOver
+	start   time.Duration
+	open    bool // it was sent before, and nobody knows what became of it
+	retryAt time.Duration
+}
+
+// held is an entry of ours.
+type held struct {
+	term  uint64
+	nonce string
+	beat  uint64        // version of the last beat that is known to have arrived
+	until time.Duration // it leads no longer, unless a beat arrives
+	due   time.Duration // when to write next: a beat, or that it is handed over
+
+	number uint64        // of the last beat that was sent
+	open   bool          // nobody knows whether that one arrived
+	start  time.Duration // when that one was sent first
+
+	leaving bool // it is to be handed over, and leads no more
+	to      string
+	tries   int // to hand it over
+}
+
+// handOverTries bounds the tries to hand over: without it others wait for the lease.
+const handOverTries = 3
+
+// New returns the core of a process that starts. Its clock starts at 0.
+func New(cfg Config) (*Core, error) {
+	if err := cfg.Check(); err != nil {
+		return nil, err
+	}
+	return &Core{cfg: cfg}, nil
+}
+
+// Leading returns the term under which this process leads at now, and when that ends
+// unless a beat arrives. It reports false if it does not lead.
+func (c *Core) Leading(now time.Duration) (term uint64, until time.Duration, ok bool) {
+	h := c.held
+	if h == nil || h.leaving || now >= h.until {
+		return 0, 0, false
+	}
+	return h.term, h.until, true
+}
+
+// BelowFloor reports that the store gave a term that is not above the floor, under
+// which nobody may lead: it was restored, and not raised.
+func (c *Core) BelowFloor() bool { return c.low }
+
+// Seen returns the entry that was read or written last. led reports whether its
+// leader may lead at now; if not, nobody does since the time returned, as far as can
+// be told from here.
+func (c *Core) Seen(now time.Duration) (e Entry, led bool, since time.Duration) {
+	return c.seen, now < c.ledUntil, c.ledUntil
+}
+
+// Next returns when to step with a [Tick] if nothing happens before.
+func (c *Core) Next(now time.Duration) time.Duration {
+	at := never
+	switch {
+	case c.asked != nil: // its answer comes first
+	case c.held != nil:
+		at = min(c.readDue, c.held.due)
+	case c.stopped || !c.fit:
+	case !c.known:
+		at = c.readDue
+	default:
+		at = min(c.readDue, c.takeAt())
+	}
+	return max(at, now)
+}
+
+// Step takes what happened, and returns what to do; nil for nothing.
+func (c *Core) Step(now time.Duration, e Event) Effect {
+	switch e := e.(type) {
+	case Fit:
+		c.fit, c.floor = true, max(c.floor, e.Floor)
+	case Unfit:
+		c.fit = false
+		c.leave(now)
+	case Stop:
+		c.stopped = true
+		c.leave(now)
+	case Transfer:
+		if _, _, ok := c.Leading(now); ok {
+			c.yield(now, e.To)
+		}
+	case Noticed:
+		c.readDue = min(c.readDue, now)
+	case Read:
+		c.asked = nil
+		c.read(now, e.Entry)
+	case ReadFailed:
+		c.asked, c.readDue = nil, now+c.cfg.Beat
+	case Written, Conflict, Failed, Unknown:
+		asked := c.asked
+		c.asked = nil
+		switch asked.(type) {
+		case TakeOver:
+			c.took(now, e)
+		case Renew:
+			c.renewed(now, e)
+		case StepDown:
+			c.steppedDown(now, e)
+		}
+	}
+	if c.asked == nil { // one at a time
+		c.asked = c.decide(now)
+		return c.asked
+	}
+	return nil
+}
+
+// decide returns what to do at now.
+func (c *Core) decide(now time.Duration) Effect {
+	switch {
+	case c.held != nil:
+		return c.keep(now)
+	case c.stopped || !c.fit:
+		return nil
+	case !c.known || now >= c.readDue:
+		if now < c.readDue {
+			return nil
+		}
+		return ReadEntry{}
+	case now < c.takeAt():
+		return nil
+	case c.try == nil:
+		c.try = &try{start: now, TakeOver: TakeOver{Nonce: c.cfg.Nonce(), IfTerm: c.seen.Term, IfBeat: c.seen.Beat}}
+	}
+	return c.try.TakeOver
+}
+
+// keep returns what to do about an entry of ours.
+func (c *Core) keep(now time.Duration) Effect {
+	h := c.held
+	switch {
+	case h.leaving && now >= h.due:
+		return StepDown{Nonce: h.nonce, For: h.to, IfTerm: h.term}
+	case h.leaving:
+		return nil
+	case now >= c.readDue:
+		return ReadEntry{}
+	case now < h.due:
+		return nil
+	case !h.open:
+		h.number++
+		h.start = now
+	}
+	return Renew{Number: h.number, IfTerm: h.term, IfBeat: h.beat}
+}
+
+// takeAt is from when on the entry seen may be taken over.
+func (c *Core) takeAt() time.Duration {
+	at := c.pause
+	if c.try != nil {
+		at = max(at, c.try.retryAt)
+	}
+	switch e := c.seen; {
+	case e.Term == 0: // there is none
+	case !e.Believed:
+		// Nobody can lead under it. The pause keeps two that believe different things
+		// from writing in turns as fast as they can.
+		at = max(at, c.seenAt+c.cfg.Lease)
+	case e.HandedOver && e.For == c.cfg.Replica:
+	case e.HandedOver && e.For == "" && e.Nonce != c.yielded:
+	default:
+		at = max(at, c.seenAt+e.lease(c.cfg))
+	}
+	return at
+}
+
+// lease is how long to wait for the leader of e.
+func (e Entry) lease(cfg Config) time.Duration {
+	if e.Lease == 0 {
+		return cfg.Lease
+	}
+	return min(max(e.Lease, MinLease), MaxLease)
+}
+
+// read takes what the store held a moment ago.
+func (c *Core) read(now time.Duration, e Entry) {
+	first := !c.known
+	changed := first || e.Term != c.seen.Term || e.Beat != c.seen.Beat
+	c.seen, c.known, c.readDue = e, true, now+c.cfg.Beat
+	if changed {
+		c.seenAt = now
+		switch {
+		case first && e.Believed && e.Replica == c.cfg.Replica:
+			// It is of an earlier life of this coordinator, which is over.
+			c.seenAt = now - e.lease(c.cfg)
+			c.ledUntil = min(c.ledUntil, now)
+		case e.Believed && !e.HandedOver:
+			c.ledUntil = now + e.lease(c.cfg)
+		default:
+			c.ledUntil = min(c.ledUntil, now)
+		}
+	}
+	if t := c.try; t != nil {
+		switch {
+		case e.of(t.Nonce):
+			c.hold(now, e.Term, e.Beat)
+		case e.Term != t.IfTerm || e.Beat != t.IfBeat:
+			c.try = nil // it can never arrive
+		}
+	}
+	h := c.held
+	if h == nil {
+		return
+	}
+	if e.Term != h.term {
+		if !e.of(h.nonce) {
+			c.held = nil // somebody else leads, or may
+			return
+		}
+		// Somebody wrote it again as it was: the caller, under another key. It is another
+		// term of the same leader.
+		h.term, h.beat, h.open = e.Term, e.Beat, false
+	}
+	c.readDue = never // beats tell
+}
+
+// of reports whether e is in force, of the takeover with this nonce.
+func (e Entry) of(nonce string) bool { return e.Believed && e.Nonce == nonce && !e.HandedOver }
+
+// hold makes the takeover under way ours.
+func (c *Core) hold(now time.Duration, term, beat uint64) {
+	t := c.try
+	c.try, c.readDue = nil, never
+	c.held = &held{term: term, nonce: t.Nonce, beat: beat, until: c.leaseFrom(t.start), due: t.start + c.cfg.Beat}
+	c.low = term <= c.floor
+	if c.low {
+		c.pause = now + c.cfg.Lease
+	}
+	if !c.fit || c.stopped || c.low {
+		c.leave(now)
+	}
+}
+
+// leaseFrom is when a leader stops who was last known in the store at start: before
+// the others may take over, also if its clock is slower than theirs by some percent.
+func (c *Core) leaseFrom(start time.Duration) time.Duration {
+	return start + c.cfg.Lease - c.cfg.Lease/10
+}
+
+// leave stops leading at once, and hands over.
+func (c *Core) leave(now time.Duration) {
+	if h := c.held; h != nil && !h.leaving {
+		h.leaving, h.due = true, now
+		c.ledUntil = min(c.ledUntil, now)
+	}
+}
+
+// yield leaves it to others.
+func (c *Core) yield(now time.Duration, to string) {
+	c.leave(now)
+	c.held.to, c.yielded = to, c.held.nonce
+}
+
+// took takes the outcome of a takeover.
+func (c *Core) took(now time.Duration, e Event) {
+	t := c.try
+	switch e := e.(type) {
+	case Written:
+		c.seen = Entry{Term: e.Version, Beat: e.Version, Believed: true, Replica: c.cfg.Replica, Nonce: t.Nonce, Lease: c.cfg.Lease}
+		c.seenAt, c.ledUntil = now, now+c.cfg.Lease
+		c.hold(now, e.Version, e.Version)
+		return
+	case Unknown:
+		t.open = true
+	case Conflict:
+		if e.Key == KeyOther {
+			c.pause = now + c.cfg.Beat
+		}
+	default:
+		c.pause = now + c.cfg.Beat
+	}
+	c.readDue = now // which tells whose it is
+	t.retryAt = now + c.cfg.Beat
+	if !t.open {
+		c.try = nil
+	}
+}
+
+// renewed takes the outcome of a beat.
+func (c *Core) renewed(now time.Duration, e Event) {
+	h := c.held
+	_, h.open = e.(Unknown)
+	h.due = now + c.cfg.Beat/4
+	switch e := e.(type) {
+	case Written:
+		h.beat, h.until, h.due = e.Version, max(h.until, c.leaseFrom(h.start)), h.start+c.cfg.Beat
+		c.seen.Beat, c.seenAt = e.Version, now
+		if !h.leaving {
+			c.ledUntil = now + c.cfg.Lease
+		}
+	case Conflict:
+		switch e.Key {
+		case KeyTerm:
+			c.readDue = now // which says who leads
+		case KeyBeat:
+			// Another process beats under this very entry: the memory of one was copied.
+			// The term ends for both, and the next begins with another nonce.
+			c.yield(now, "")
+		}
+	}
+	if h.leaving {
+		h.due = now
+	}
+}
+
+// steppedDown takes the outcome of handing over.
+func (c *Core) steppedDown(now time.Duration, e Event) {
+	h := c.held
+	if e, ok := e.(Written); ok {
+		c.held, c.readDue = nil, now
+		c.seen.HandedOver, c.seen.For, c.seen.Term, c.seenAt = true, h.to, e.Version, now
+		return
+	}
+	h.due = now + c.cfg.Beat/4
+	conflict, ok := e.(Conflict)
+	if h.tries++; h.tries >= handOverTries || ok && conflict.Key == KeyTerm {
+		c.held, c.readDue = nil, now
+	}
+}

@@ -1,0 +1,370 @@
+package leadership
+
+import (
+	"testing"
+	"time"
+)
+
+// life is one process, driven by hand.
+type life struct {
+	t    *testing.T
+	core *Core
+	now  time.Duration
+}
+
+func newLife(t *testing.T, replica string) *life {
+	t.Helper()
+	n := 0
+	core, err := New(Config{Replica: replica, Lease: testLease, Beat: testBeat, Nonce: func() string { n++; return replica + string(rune('0'+n)) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &life{t: t, core: core}
+}
+
+// step steps after d, and wants this effect.
+func (l *life) step(d time.Duration, e Event, want Effect) {
+	l.t.Helper()
+	l.now += d
+	if got := l.core.Step(l.now, e); got != want {
+		l.t.Fatalf("at %v, after %#v: %#v, want %#v", l.now, e, got, want)
+	}
+}
+
+func (l *life) leads(term uint64) {
+	l.t.Helper()
+	if got, _, ok := l.core.Leading(l.now); ok != (term != 0) || got != term {
+		l.t.Fatalf("at %v it leads under %d (%t), want %d", l.now, got, ok, term)
+	}
+}
+
+// leader returns a process that leads under term 10 since time 0.
+func leader(t *testing.T) *life {
+	t.Helper()
+	l := newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	l.step(0, Read{}, TakeOver{Nonce: "me1"})
+	l.step(0, Written{10}, nil)
+	l.leads(10)
+	return l
+}
+
+func of(replica, nonce string, term, beat uint64) Entry {
+	return Entry{Term: term, Beat: beat, Believed: true, Replica: replica, Nonce: nonce, Lease: testLease}
+}
+
+func TestFirstLeadsAtOnceAndBeats(t *testing.T) {
+	l := leader(t)
+	if got := l.core.Next(l.now); got != testBeat {
+		t.Fatalf("the first beat is due at %v", got)
+	}
+	l.step(testBeat, Tick{}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(100*time.Millisecond, Written{12}, nil)
+	l.step(testBeat-100*time.Millisecond, Tick{}, Renew{Number: 2, IfTerm: 10, IfBeat: 12})
+}
+
+// The lease counts from the start of the last beat that arrived, and ends by a tenth
+// before the others'.
+func TestStopsBeforeItsLeaseEnds(t *testing.T) {
+	l := leader(t)
+	l.step(testBeat, Tick{}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(400*time.Millisecond, Written{12}, Renew{Number: 2, IfTerm: 10, IfBeat: 12})
+	l.now = testBeat + testLease - testLease/10 - 1
+	l.leads(10)
+	l.now++
+	l.leads(0)
+	// It was only out of reach: the next beat that arrives makes it lead on.
+	l.step(0, Unknown{}, nil)
+	l.step(2*testBeat, Tick{}, Renew{Number: 2, IfTerm: 10, IfBeat: 12})
+	l.leads(0)
+	l.step(0, Written{15}, Renew{Number: 3, IfTerm: 10, IfBeat: 15})
+	l.leads(0) // that beat was first sent long ago
+	l.step(0, Written{16}, nil)
+	l.leads(10)
+}
+
+func TestTakesOverWhatIsUnchangedForALease(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	l.step(50*time.Millisecond, Read{of("other", "o", 7, 8)}, nil)
+	l.step(testBeat, Tick{}, ReadEntry{})
+	l.step(0, Read{of("other", "o", 7, 9)}, nil) // it beats
+	seen := l.now
+	for l.now-seen < testLease-testBeat {
+		l.step(testBeat, Tick{}, ReadEntry{})
+		l.step(0, Read{of("other", "o", 7, 9)}, nil)
+		if _, led, _ := l.core.Seen(l.now); !led {
+			t.Fatalf("nobody is said to lead %v after a beat", l.now-seen)
+		}
+	}
+	if got := l.core.Next(l.now); got != seen+testLease {
+		t.Fatalf("next at %v, want %v", got, seen+testLease)
+	}
+	l.step(testBeat, Tick{}, ReadEntry{})
+	l.step(0, Read{of("other", "o", 7, 9)}, TakeOver{Nonce: "me1", IfTerm: 7, IfBeat: 9})
+	if _, led, since := l.core.Seen(l.now); led || since != seen+testLease {
+		t.Fatalf("led %t since %v, want nobody since %v", led, since, seen+testLease)
+	}
+}
+
+func TestWaitsAsLongAsTheLeaderSays(t *testing.T) {
+	for given, want := range map[time.Duration]time.Duration{0: testLease, 1: MinLease, 2 * testLease: 2 * testLease, 1 << 60: MaxLease} {
+		l := newLife(t, "me")
+		l.step(0, Fit{}, ReadEntry{})
+		e := of("other", "o", 7, 8)
+		e.Lease = given
+		l.step(0, Read{e}, nil)
+		if got := l.core.takeAt(); got != want {
+			t.Errorf("a leader with the lease %v is waited for %v, want %v", given, got, want)
+		}
+	}
+}
+
+// An entry of the same replica, read first, is of a process that has ended: the
+// caller holds the lock of its directory.
+func TestTakesOverFromItsOwnEarlierLife(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	l.step(0, Read{of("me", "before", 7, 8)}, TakeOver{Nonce: "me1", IfTerm: 7, IfBeat: 8})
+	// Once: two that run with one key do not take turns.
+	l.step(0, Conflict{KeyTerm}, ReadEntry{})
+	l.step(0, Read{of("me", "copy", 9, 9)}, nil)
+	if got := l.core.Next(l.now); got != testBeat {
+		t.Fatalf("next at %v", got)
+	}
+}
+
+func TestHandedOver(t *testing.T) {
+	for name, c := range map[string]struct {
+		to   string
+		wait time.Duration
+	}{"to anyone": {"", 0}, "to it": {"me", 0}, "to another": {"third", testLease}} {
+		t.Run(name, func(t *testing.T) {
+			l := newLife(t, "me")
+			l.step(0, Fit{}, ReadEntry{})
+			e := of("other", "o", 7, 8)
+			e.HandedOver, e.For = true, c.to
+			var want Effect
+			if c.wait == 0 {
+				want = TakeOver{Nonce: "me1", IfTerm: 7, IfBeat: 8}
+			}
+			l.step(0, Read{e}, want)
+			if got := l.core.takeAt(); got != c.wait {
+				t.Fatalf("it waits until %v, want %v", got, c.wait)
+			}
+			if _, led, _ := l.core.Seen(l.now); led {
+				t.Fatal("somebody is said to lead")
+			}
+		})
+	}
+}
+
+// Who gives leadership away holds back for a lease, and takes it if nobody did.
+func TestTransferHoldsBack(t *testing.T) {
+	l := leader(t)
+	l.step(100*time.Millisecond, Transfer{}, StepDown{Nonce: "me1", IfTerm: 10})
+	l.leads(0)
+	l.step(0, Written{12}, ReadEntry{})
+	e := of("me", "me1", 12, 10)
+	e.HandedOver = true
+	l.step(0, Read{e}, nil)
+	if got := l.core.takeAt(); got != l.now+testLease {
+		t.Fatalf("it waits until %v, want %v", got, l.now+testLease)
+	}
+	// A transfer asked of who does not lead changes nothing.
+	l.step(0, Transfer{To: "other"}, nil)
+}
+
+// Who became unfit takes again at once what nobody else took.
+func TestUnfitStepsDownAndComesBack(t *testing.T) {
+	l := leader(t)
+	l.step(0, Unfit{}, StepDown{Nonce: "me1", IfTerm: 10})
+	l.leads(0)
+	l.step(0, Written{12}, nil)
+	l.step(0, Fit{}, ReadEntry{})
+	e := of("me", "me1", 12, 10)
+	e.HandedOver = true
+	l.step(0, Read{e}, TakeOver{Nonce: "me2", IfTerm: 12, IfBeat: 10})
+	// Unfit while it is under way: it leads at no time.
+	l.step(0, Unfit{}, nil)
+	l.step(0, Written{14}, StepDown{Nonce: "me2", IfTerm: 14})
+	l.leads(0)
+}
+
+func TestStopHandsOverWithinAFewTries(t *testing.T) {
+	l := leader(t)
+	l.step(0, Stop{}, StepDown{Nonce: "me1", IfTerm: 10})
+	for range handOverTries - 1 {
+		l.step(0, Failed{}, nil)
+		l.step(testBeat, Tick{}, StepDown{Nonce: "me1", IfTerm: 10})
+	}
+	l.step(0, Unknown{}, nil)
+	if got := l.core.Next(l.now); got != never {
+		t.Fatalf("it goes on at %v", got)
+	}
+	// Somebody else leads: nothing is left to hand over.
+	l = leader(t)
+	l.step(0, Stop{}, StepDown{Nonce: "me1", IfTerm: 10})
+	l.step(0, Conflict{KeyTerm}, nil)
+	l.step(testLease, Tick{}, nil)
+}
+
+// A takeover of unknown outcome is ours if the entry has its nonce, whenever that is
+// seen.
+func TestUnknownTakeoverIsSettledByReading(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	l.step(0, Read{}, TakeOver{Nonce: "me1"})
+	l.step(100*time.Millisecond, Unknown{}, ReadEntry{})
+	l.step(0, Read{}, nil) // it is not there, and may yet arrive
+	l.step(testBeat, Tick{}, ReadEntry{})
+	l.step(0, Read{}, TakeOver{Nonce: "me1"})
+	l.step(0, Conflict{KeyTerm}, ReadEntry{}) // with itself
+	l.step(0, Read{of("me", "me1", 10, 10)}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
+	l.leads(10)
+	if _, until, _ := l.core.Leading(l.now); until != testLease-testLease/10 {
+		t.Fatalf("it leads until %v: the lease counts from the first try", until)
+	}
+}
+
+func TestLostTakeoverIsForgotten(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	l.step(0, Read{}, TakeOver{Nonce: "me1"})
+	l.step(0, Unknown{}, ReadEntry{})
+	l.step(0, Read{of("other", "o", 10, 10)}, nil)
+	// Nobody puts it back and makes it lead.
+	l.step(testBeat, Tick{}, ReadEntry{})
+	l.step(0, Read{of("me", "me1", 12, 10)}, nil)
+	l.leads(0)
+}
+
+// What was handed over is not ours any more, though the nonce is.
+func TestHandedOverIsNotResumed(t *testing.T) {
+	l := leader(t)
+	l.step(0, Noticed{}, ReadEntry{})
+	e := of("me", "me1", 12, 10)
+	e.HandedOver = true
+	l.step(0, Read{e}, TakeOver{Nonce: "me2", IfTerm: 12, IfBeat: 10})
+	l.leads(0)
+}
+
+func TestLoserStopsAsSoonAsItReads(t *testing.T) {
+	l := leader(t)
+	l.step(testBeat, Tick{}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(0, Conflict{KeyTerm}, ReadEntry{})
+	l.step(0, Read{of("other", "o", 11, 11)}, nil)
+	l.leads(0)
+}
+
+// The entry that the caller wrote again, under another key, is another term of the
+// same leader.
+func TestResealedEntryLeadsOn(t *testing.T) {
+	l := leader(t)
+	l.step(testBeat, Tick{}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(0, Unknown{}, nil) // as of 20 it can arrive no more
+	l.step(0, Noticed{}, ReadEntry{})
+	l.step(0, Read{of("me", "me1", 20, 0)}, nil)
+	l.leads(20)
+	l.step(testBeat, Tick{}, Renew{Number: 2, IfTerm: 20, IfBeat: 0})
+}
+
+// Of two processes with one memory each finds the other's beat, and both begin anew.
+func TestCopiedMemoryEndsTheTerm(t *testing.T) {
+	l := leader(t)
+	l.step(testBeat, Tick{}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(0, Conflict{KeyBeat}, StepDown{Nonce: "me1", IfTerm: 10})
+	l.leads(0)
+	l.step(0, Written{13}, ReadEntry{})
+	e := of("me", "me1", 13, 12)
+	e.HandedOver = true
+	l.step(0, Read{e}, nil) // it leaves the term to the other
+}
+
+func TestBeatOfUnknownOutcomeIsSentAgainAsItWas(t *testing.T) {
+	l := leader(t)
+	l.step(testBeat, Tick{}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(0, Unknown{}, nil)
+	l.step(testBeat, Tick{}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(0, Conflict{KeyOther}, nil) // it can arrive no more
+	l.step(testBeat, Tick{}, Renew{Number: 2, IfTerm: 10, IfBeat: 10})
+}
+
+func TestForgedEntryIsTakenOverInTime(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	l.step(0, Read{Entry{Term: 30, Beat: 9}}, nil)
+	if _, led, _ := l.core.Seen(l.now); led {
+		t.Fatal("somebody is said to lead under a forged entry")
+	}
+	l.step(testLease, Tick{}, ReadEntry{})
+	l.step(0, Read{Entry{Term: 30, Beat: 9}}, TakeOver{Nonce: "me1", IfTerm: 30, IfBeat: 9})
+}
+
+// A store that was restored and not raised gives terms that the field refuses: nobody
+// leads under one.
+func TestTermBelowTheFloorIsGivenBack(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(0, Fit{Floor: 1000}, ReadEntry{})
+	l.step(0, Read{}, TakeOver{Nonce: "me1"})
+	l.step(0, Written{1000}, StepDown{Nonce: "me1", IfTerm: 1000})
+	l.leads(0)
+	if !l.core.BelowFloor() {
+		t.Fatal("it does not say so")
+	}
+	l.step(0, Written{1001}, ReadEntry{})
+	e := of("me", "me1", 1001, 1000)
+	e.HandedOver = true
+	l.step(0, Read{e}, nil) // not as fast as it can
+	l.step(testLease, Tick{}, ReadEntry{})
+	l.step(0, Read{e}, TakeOver{Nonce: "me2", IfTerm: 1001, IfBeat: 1000})
+	l.step(0, Written{5000}, nil)
+	l.leads(5000)
+	if l.core.BelowFloor() {
+		t.Fatal("it still says so")
+	}
+}
+
+func TestFailedTakeoverIsTriedAgainAfterAPause(t *testing.T) {
+	for _, e := range []Event{Failed{}, Conflict{KeyOther}} {
+		l := newLife(t, "me")
+		l.step(0, Fit{}, ReadEntry{})
+		l.step(0, Read{}, TakeOver{Nonce: "me1"})
+		l.step(0, e, ReadEntry{})
+		l.step(0, Read{}, nil)
+		l.step(testBeat, Tick{}, ReadEntry{})
+		l.step(0, Read{}, TakeOver{Nonce: "me2"})
+	}
+}
+
+func TestNobodyIsAskedForWhileUnfitOrStopped(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(0, Tick{}, nil)
+	l.step(0, Fit{}, ReadEntry{})
+	l.step(0, Unfit{}, nil)
+	l.step(0, Read{}, nil)
+	l.step(testLease, Tick{}, nil)
+	if got := l.core.Next(l.now); got != never {
+		t.Fatalf("it goes on at %v", got)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		lease, beat time.Duration
+		ok          bool
+	}{
+		{testLease, testBeat, true},
+		{MinLease, MinLease / 3, true},
+		{MaxLease, time.Second, true},
+		{MinLease - 1, 10 * time.Millisecond, false},
+		{MaxLease + 1, time.Second, false},
+		{testLease, 0, false},
+		{testLease, testLease/3 + 1, false},
+	} {
+		cfg := Config{Replica: "me", Lease: c.lease, Beat: c.beat}
+		if _, err := New(cfg); (err == nil) != c.ok {
+			t.Errorf("lease %v, beat %v: %v", c.lease, c.beat, err)
+		}
+	}
+}
