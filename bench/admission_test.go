@@ -44,11 +44,18 @@ func clusterOn(b *testing.B, store string) *devcluster.Cluster {
 
 // cpu returns the CPU time that this process, its clients included, has used.
 func cpu(b *testing.B) time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+	b.Helper()
+	used, err := cpuTime()
+	if err != nil {
 		b.Fatal(err)
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return used
+}
+
+func cpuTime() (time.Duration, error) {
+	var u syscall.Rusage
+	err := syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), err
 }
 
 // measure runs op in parallel, and reports operations a second and CPU time.

@@ -1,12 +1,17 @@
 package bench
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"os/exec"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,54 +23,168 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
+// agentsVariable in the environment makes a process of this test binary the agents' end of
+// [BenchmarkDeliver]. A process may hold about 20,000 files open, and 10,000 connections
+// have twice as many ends.
+const agentsVariable = "FEALTY_BENCH_AGENTS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(agentsVariable) != "" {
+		if err := beAgents(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "agents:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
 // BenchmarkDeliver measures one change of the trust bundle, a ban, until every agent
 // has it: each on a connection and a stream of its own, over TLS on loopback. The
-// agents are light: they receive, and do not verify or keep. With both ends of all
-// connections in this process its limit of open files may allow fewer of them than
-// asked for; how many there were is reported.
+// agents are in a process of their own, and light: they receive, and do not verify or
+// keep.
 func BenchmarkDeliver(b *testing.B) {
 	for _, n := range []int{1000, 10_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			l := newListeners(b, min(n, mostConnections(b)))
-			var last, p99 []time.Duration
-			before := cpu(b)
-			b.ResetTimer()
-			for i := range b.N {
-				began := time.Now()
-				l.round(began)
-				if err := l.ban(b.Context(), fmt.Sprintf("nobody-%d", i)); err != nil {
-					b.Fatal(err)
-				}
-				took := l.wait(b)
-				last, p99 = append(last, took[len(took)-1]), append(p99, took[len(took)*99/100])
+		b.Run(fmt.Sprint(n), func(b *testing.B) { // once, as another one is in it
+			j := newJoins(b, "")
+			admin, err := mesh.DialLocal(j.cluster.AdminSocket())
+			if err != nil {
+				b.Fatal(err)
 			}
-			b.StopTimer()
-			slices.Sort(last)
-			slices.Sort(p99)
-			b.ReportMetric(float64(len(l.conns)), "agents")
-			b.ReportMetric(float64(last[len(last)/2].Microseconds())/1000, "last-ms")
-			b.ReportMetric(float64(p99[len(p99)/2].Microseconds())/1000, "p99-ms")
-			b.ReportMetric(float64((cpu(b)-before).Microseconds())/float64(b.N*len(l.conns)), "cpu-µs/agent")
+			b.Cleanup(func() { admin.Close() })
+			members := fealtyv1.NewMemberServiceClient(admin)
+			agents := startAgents(b, j.token, n)
+			var bans int
+			b.Run("ban", func(b *testing.B) {
+				theirs := agents.tell(b, order{}).CPU
+				ours := cpu(b)
+				var last, p99 []time.Duration
+				b.ResetTimer()
+				for range b.N {
+					bans++
+					agents.tell(b, order{Began: time.Now()})
+					if _, err := members.BanMember(b.Context(), &fealtyv1.BanMemberRequest{Kind: string(identity.Data), Name: fmt.Sprintf("nobody-%d", bans), Reason: "benchmark"}); err != nil {
+						b.Fatal(err)
+					}
+					r := agents.tell(b, order{Wait: true})
+					last, p99 = append(last, r.Last), append(p99, r.P99)
+				}
+				b.StopTimer()
+				ours = cpu(b) - ours
+				theirs = agents.tell(b, order{}).CPU - theirs
+				slices.Sort(last)
+				slices.Sort(p99)
+				b.ReportMetric(float64(n), "agents")
+				b.ReportMetric(float64(last[len(last)/2].Microseconds())/1000, "last-ms")
+				b.ReportMetric(float64(p99[len(p99)/2].Microseconds())/1000, "p99-ms")
+				b.ReportMetric(float64(ours.Microseconds())/float64(b.N*n), "coordinator-cpu-µs/agent")
+				b.ReportMetric(float64(theirs.Microseconds())/float64(b.N*n), "agents-cpu-µs/agent")
+			})
 		})
 	}
 }
 
-// mostConnections is how many connections this process can hold both ends of.
-func mostConnections(b *testing.B) int {
+// order is a line to the process of the agents: the first says who they are, then
+// one begins each round, and one waits for its end. Any is answered by a [report].
+type order struct {
+	Token string    `json:"token,omitempty"` // join this many with it
+	N     int       `json:"n,omitempty"`
+	Began time.Time `json:"began,omitzero"` // count from here who hears
+	Wait  bool      `json:"wait,omitempty"` // until all have heard
+}
+
+type report struct {
+	Last time.Duration `json:"last,omitempty"` // from the begin of the round until the last had heard
+	P99  time.Duration `json:"p99,omitempty"`
+	CPU  time.Duration `json:"cpu"` // that the process has used
+}
+
+// agentsProcess is the process of the agents, as the benchmark sees it.
+type agentsProcess struct {
+	in  *json.Encoder
+	out *json.Decoder
+}
+
+func startAgents(b *testing.B, tok proof.JoinToken, n int) agentsProcess {
 	b.Helper()
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+	cmd := exec.CommandContext(b.Context(), os.Args[0])
+	cmd.Env, cmd.Stderr = append(os.Environ(), agentsVariable+"=1"), os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
 		b.Fatal(err)
 	}
-	return int(min(limit.Cur, 1<<20)-1000) * 2 / 5 // two each, and what a handshake needs
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { // the process ends with its input
+		in.Close()
+		if err := cmd.Wait(); err != nil && b.Context().Err() == nil {
+			b.Errorf("the process of the agents: %v", err)
+		}
+	})
+	p := agentsProcess{json.NewEncoder(in), json.NewDecoder(out)}
+	p.tell(b, order{Token: tok.Line(), N: n})
+	return p
+}
+
+func (p agentsProcess) tell(b *testing.B, o order) (r report) {
+	b.Helper()
+	if err := p.in.Encode(o); err != nil {
+		b.Fatal(err)
+	}
+	if err := p.out.Decode(&r); err != nil {
+		b.Fatalf("the process of the agents: %v", err)
+	}
+	return r
+}
+
+// beAgents is the process of the agents.
+func beAgents(in io.Reader, out io.Writer) error {
+	orders, answers := json.NewDecoder(bufio.NewReader(in)), json.NewEncoder(out)
+	l := &listeners{done: make(chan struct{}, 1)}
+	defer l.close()
+	for {
+		var o order
+		switch err := orders.Decode(&o); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		var r report
+		switch {
+		case o.Token != "":
+			if err := l.start(o.Token, o.N); err != nil {
+				return err
+			}
+		case !o.Began.IsZero():
+			l.round(o.Began)
+		case o.Wait:
+			took, err := l.wait()
+			if err != nil {
+				return err
+			}
+			r.Last, r.P99 = took[len(took)-1], took[len(took)*99/100]
+		}
+		var err error
+		if r.CPU, err = cpuTime(); err != nil {
+			return err
+		}
+		if err := answers.Encode(r); err != nil {
+			return err
+		}
+	}
 }
 
 // listeners are members that hold a stream each.
 type listeners struct {
-	cluster *devcluster.Cluster
-	conns   []*mesh.Conn
-	ended   sync.WaitGroup
-	admin   fealtyv1.MemberServiceClient
+	conns  []*mesh.Conn
+	cancel context.CancelFunc
+	ended  sync.WaitGroup
 
 	began atomic.Int64 // Unix nanoseconds: of the round
 	left  atomic.Int64 // who has not heard in this round
@@ -73,52 +192,62 @@ type listeners struct {
 	done  chan struct{}
 }
 
-func newListeners(b *testing.B, n int) *listeners {
-	b.Helper()
-	j := newJoins(b, "")
-	l := &listeners{cluster: j.cluster, conns: make([]*mesh.Conn, n), took: make([]atomic.Int64, n), done: make(chan struct{}, 1)}
-	admin, err := mesh.DialLocal(l.cluster.AdminSocket())
+// start joins n members by one token, and has them listen.
+func (l *listeners) start(line string, n int) error {
+	tok, err := proof.ParseJoinToken(line)
 	if err != nil {
-		b.Fatal(err)
+		return err
 	}
-	l.admin = fealtyv1.NewMemberServiceClient(admin)
-	ctx, cancel := context.WithCancel(context.Background())
-	b.Cleanup(func() {
-		cancel()
-		for _, conn := range l.conns {
-			if conn != nil {
-				conn.Close()
-			}
-		}
-		l.ended.Wait()
-		admin.Close()
-	})
+	first, err := devcluster.NewCandidate(tok)
+	if err != nil {
+		return err
+	}
+	stranger, err := first.Dial()
+	if err != nil {
+		return err
+	}
+	defer stranger.Close()
+	l.conns, l.took = make([]*mesh.Conn, n), make([]atomic.Int64, n)
+	var ctx context.Context
+	ctx, l.cancel = context.WithCancel(context.Background())
 	var next atomic.Int64
 	var opening sync.WaitGroup
-	for range 32 {
+	failed := make(chan error, 32)
+	for range cap(failed) {
 		opening.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				if err := l.open(ctx, j, i); err != nil {
-					b.Errorf("agent %d: %v", i, err)
+				candidate, err := first.Again()
+				if err == nil {
+					err = l.open(ctx, candidate, stranger, tok, i)
+				}
+				if err != nil {
+					failed <- fmt.Errorf("agent %d: %w", i, err)
 					return
 				}
 			}
 		})
 	}
 	opening.Wait()
-	if b.Failed() {
-		b.FailNow()
+	close(failed)
+	return <-failed
+}
+
+func (l *listeners) close() {
+	if l.cancel == nil {
+		return
 	}
-	return l
+	l.cancel()
+	for _, conn := range l.conns {
+		if conn != nil {
+			conn.Close()
+		}
+	}
+	l.ended.Wait()
 }
 
 // open joins member i, and has it listen. It returns once it has what is signed for it.
-func (l *listeners) open(ctx context.Context, j *joins, i int) error {
-	n, err := j.first.Again()
-	if err != nil {
-		return err
-	}
-	grant, err := n.JoinOver(ctx, j.conn, identity.Data, proof.NewTokenProver(j.token))
+func (l *listeners) open(ctx context.Context, n *devcluster.Candidate, stranger *mesh.Conn, tok proof.JoinToken, i int) error {
+	grant, err := n.JoinOver(ctx, stranger, identity.Data, proof.NewTokenProver(tok))
 	if err != nil {
 		return err
 	}
@@ -190,12 +319,11 @@ func (l *listeners) heard(i int) {
 }
 
 // wait returns how long each took, sorted.
-func (l *listeners) wait(b *testing.B) []time.Duration {
-	b.Helper()
+func (l *listeners) wait() ([]time.Duration, error) {
 	select {
 	case <-l.done:
 	case <-time.After(time.Minute):
-		b.Fatalf("%d agents did not hear", l.left.Load())
+		return nil, fmt.Errorf("%d agents did not hear", l.left.Load())
 	}
 	l.began.Store(0)
 	out := make([]time.Duration, len(l.took))
@@ -203,10 +331,5 @@ func (l *listeners) wait(b *testing.B) []time.Duration {
 		out[i] = time.Duration(l.took[i].Load())
 	}
 	slices.Sort(out)
-	return out
-}
-
-func (l *listeners) ban(ctx context.Context, name string) error {
-	_, err := l.admin.BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: string(identity.Data), Name: name, Reason: "benchmark"})
-	return err
+	return out, nil
 }

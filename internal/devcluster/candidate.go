@@ -45,6 +45,15 @@ func (c *Cluster) Candidate(ctx context.Context) (*Candidate, error) {
 	return &Candidate{Key: key, Cluster: c.id, addr: c.Address(), there: credential.RootPin(c.id, identity.KeyID(st.GetRootPin()))}, nil
 }
 
+// NewCandidate returns a candidate with a new key, for the cluster and the coordinator
+// that tok names.
+func NewCandidate(tok proof.JoinToken) (*Candidate, error) {
+	if len(tok.Addresses) == 0 {
+		return nil, errors.New("the token names no coordinator")
+	}
+	return (&Candidate{Cluster: tok.Cluster, addr: tok.Addresses[0], there: credential.RootPin(tok.Cluster, tok.Pin)}).Again()
+}
+
 // Again returns another candidate with a new key, for the same cluster.
 func (n *Candidate) Again() (*Candidate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
