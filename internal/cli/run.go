@@ -68,8 +68,8 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: data, Store: st, StoreName: name, Listener: listener, Metrics: metrics,
 		Advertise: advertised(cfg.list("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
-		PublishDir: cfg.path("publish_dir"),
-		Log:        log, Now: c.env.Now, Release: c.env.Release,
+		PublishDir: cfg.path("publish_dir"), MaxHeadAge: cfg.duration("max_head_age"), LivenessStore: cfg.text("liveness_store") == "true",
+		Log: log, Now: c.env.Now, Release: c.env.Release,
 	})
 	if err != nil {
 		return err

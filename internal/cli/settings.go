@@ -12,6 +12,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
@@ -54,6 +55,7 @@ const (
 	hexForm       form = "64 hex digits"
 	secretForm    form = "secret"
 	mirrorsForm   form = "list of folders and https URLs"
+	switchForm    form = "true or false"
 )
 
 // A setting is one thing that can be configured. This table is the only place
@@ -64,11 +66,13 @@ type setting struct {
 	short  string // one letter
 	groups []group
 	form   form
-	choice []string // for choiceForm
-	init   string   // the default, as it would be written
-	help   string   // one line, lower case
-	zero   string   // what it means not to set it
-	more   string   // for its page
+	choice []string      // for choiceForm
+	least  time.Duration // for durationForm; zero: none
+	most   time.Duration // for durationForm; zero: none
+	init   string        // the default, as it would be written
+	help   string        // one line, lower case
+	zero   string        // what it means not to set it
+	more   string        // for its page
 
 	envOnly  bool // neither flag nor file: a secret would stay in both
 	flagless bool // no flag
@@ -136,6 +140,15 @@ func settings() []*setting {
 			help: "the path of the local admin socket",
 			zero: "admin.sock in the coordinator's folder",
 			more: "A path of at most 107 bytes: the system allows no longer ones."},
+
+		{key: "max_head_age", groups: []group{ofCoordinator}, form: durationForm, init: "1h", least: coordinator.MinMaxHeadAge, most: coordinator.MaxMaxHeadAge,
+			help: "go on for so long without the store",
+			zero: "1h",
+			more: "It counts from when the store last confirmed the head of the history. Until then the coordinator is ready, serves reads, and certifies the recorded keys of members again; it admits nobody and changes nothing. From 1m to 4h."},
+		{key: "liveness_store", groups: []group{ofCoordinator}, form: switchForm, init: "false",
+			help: "fail the liveness probe while the store cannot be read",
+			zero: "an outage of the store does not count for liveness",
+			more: "Whoever restarts the coordinator for that takes its copy of the seed, so set it only where a keeper in the manifest brings the seed back. A coordinator in recovery mode stays alive."},
 
 		{key: "publish_dir", groups: []group{ofCoordinator}, form: pathForm,
 			help: "write what is published to this folder too, for a file or HTTPS server",
@@ -242,7 +255,10 @@ func (c *CLI) addSettings(flags *pflag.FlagSet, groups ...group) {
 		if s.form == choiceForm {
 			help += ": " + strings.Join(s.choice, ", ")
 		}
-		flags.VarP(&flagValue{setting: s, text: s.init}, s.flag(), s.short, help)
+		f := flags.VarPF(&flagValue{setting: s, text: s.init}, s.flag(), s.short, help)
+		if s.form == switchForm {
+			f.NoOptDefVal = "true"
+		}
 	}
 }
 
@@ -263,7 +279,7 @@ func (v *flagValue) String() string {
 func (v *flagValue) Type() string {
 	return map[form]string{
 		textForm: "text", pathForm: "path", addressForm: "host:port", addressesForm: "addresses", consumersForm: "consumers", durationForm: "duration",
-		choiceForm: "word", storeForm: "address", hexForm: "hex", secretForm: "text", mirrorsForm: "place",
+		choiceForm: "word", storeForm: "address", hexForm: "hex", secretForm: "text", mirrorsForm: "place", switchForm: "bool",
 	}[v.setting.form]
 }
 
@@ -307,6 +323,8 @@ func (s *setting) want() string {
 		return "https://HOST/PATH or a folder, several of them separated by commas"
 	case pathForm:
 		return "a path"
+	case switchForm:
+		return "true or false"
 	}
 	return "a text"
 }
@@ -336,11 +354,19 @@ func (s *setting) check(text string) string {
 		}
 	case durationForm:
 		d, err := parseDuration(text)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err.Error()
-		}
-		if d <= 0 {
+		case d <= 0:
 			return "it is not above 0"
+		case d < s.least:
+			return "it is below " + s.least.String()
+		case s.most > 0 && d > s.most:
+			return "it is above " + s.most.String()
+		}
+	case switchForm:
+		if text != "true" && text != "false" {
+			return "it is neither true nor false"
 		}
 	case addressForm:
 		return checkAddress(text, true)

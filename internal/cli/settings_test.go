@@ -28,7 +28,7 @@ func TestSettingsTable(t *testing.T) {
 				t.Errorf("%s: the default %s is refused: %s", s.key, s.init, problem)
 			}
 		}
-		if s.init == "" && (s.form == choiceForm || s.form == durationForm) {
+		if s.init == "" && (s.form == choiceForm || s.form == durationForm || s.form == switchForm) {
 			t.Errorf("%s: a value that is read without a look whether it is set needs a default", s.key)
 		}
 		if s.form == secretForm && !s.envOnly {
@@ -49,6 +49,7 @@ func TestCheckValues(t *testing.T) {
 		{storeForm, []string{"sqlite:x", "sqlite:/var/x", "postgres://x", "postgresql://u:p@x:5432/db?sslmode=require"},
 			[]string{"", "sqlite", "sqlite:", "postgres:x", "postgres", "postgres://u:p@q@x", "host=x dbname=y", "mysql://x", "etcd://x", "x"}},
 		{hexForm, []string{strings.Repeat("0a", 32)}, []string{"", "0a", strings.Repeat("0A", 32), strings.Repeat("zz", 32)}},
+		{switchForm, []string{"true", "false"}, []string{"", "yes", "1", "True"}},
 		{pathForm, []string{"x", "/x", "-"}, []string{"", " "}},
 		{textForm, []string{"x"}, []string{"", "\t"}},
 	} {

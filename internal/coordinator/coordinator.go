@@ -52,8 +52,6 @@ import (
 const (
 	retryPause         = time.Second
 	defaultRenewEvery  = 30 * time.Minute
-	maxHeadAge         = time.Hour        // readiness ends when the head was not confirmed for so long
-	headDegradedAfter  = 30 * time.Second // and says "store: degraded" from here on
 	headPollPause      = 5 * time.Second
 	trustPollPause     = 5 * time.Second
 	trustRefreshPause  = time.Hour // a connected member's bundle is never older
@@ -93,6 +91,16 @@ type Config struct {
 	// AdminSocket is the path of the local admin socket. Empty means admin.sock
 	// in DataDir.
 	AdminSocket string
+
+	// MaxHeadAge is how long after the store last showed the head of the history this
+	// coordinator is ready, and serves what needs no new fact: from a minute to four
+	// hours. Zero means an hour.
+	MaxHeadAge time.Duration
+
+	// LivenessStore makes the liveness probe fail while a recovered coordinator cannot
+	// read the store. Who restarts it then loses its copy of the seed, so it is for
+	// clusters with a keeper.
+	LivenessStore bool
 
 	// PublishDir is a directory that what is published is written to, for others to
 	// serve; see package mirror. Empty means none.
@@ -153,7 +161,9 @@ type Coordinator struct {
 	prepared        *prepared                     // a seed that waits for its signatures; owned by who holds setting
 	former          []*secrets                    // of seeds that were replaced, which calls may still use; owned by who holds setting
 	unsettled       atomic.Bool                   // a reseed may have left the records frozen
-	headConfirmed   atomic.Int64                  // Unix nanoseconds of the last time the store showed our head
+	headConfirmed   moment                        // when the store was last asked and showed our head
+	tried           atomic.Bool                   // to bring the keys back, or to find that there are none
+	pulsed          moment                        // the last self-check that came through
 	serving         atomic.Bool
 
 	source  *credential.Issued // what our listener presents and believes
@@ -197,6 +207,12 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	case cfg.Listener == nil:
 		return nil, errors.New("coordinator: Config.Listener is nil: listen first")
 	}
+	if cfg.MaxHeadAge == 0 {
+		cfg.MaxHeadAge = defaultMaxHeadAge
+	}
+	if cfg.MaxHeadAge < MinMaxHeadAge || cfg.MaxHeadAge > MaxMaxHeadAge {
+		return nil, fmt.Errorf("coordinator: Config.MaxHeadAge is %v, want from %v to %v", cfg.MaxHeadAge, MinMaxHeadAge, MaxMaxHeadAge)
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
@@ -230,6 +246,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		maxListed:  snapshot.MaxBans, recoveries: newRecoveries(),
 		live: liveMembers{members: make(map[identity.ID]*liveMember)},
 	}
+	c.pulsed.set(cfg.Now())
 	c.metrics = newMetrics(cfg.Registry, c)
 	if cfg.PublishDir != "" {
 		c.outlet = newOutlet(outside, cfg.PublishDir, cfg.Now)
@@ -276,6 +293,7 @@ func (c *Coordinator) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.tried.Store(true)
 	if s.phase == phaseUninitialized {
 		if err := c.offerSetup(ephemeral.Pin()); err != nil {
 			return err
@@ -316,6 +334,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.guard.Run(ctx) })
 	g.Go(func() error { return c.followState(ctx) })
 	g.Go(func() error { return c.forever(ctx, "replica", func() error { return c.followReplica(ctx) }) })
+	g.Go(func() error { return c.pulse(ctx) })
 	if err := c.serve(ctx, g); err != nil {
 		g.Go(func() error { return err })
 	}

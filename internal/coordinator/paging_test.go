@@ -261,7 +261,7 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 		return st
 	}
 	long := time.Now().Add(-time.Hour)
-	d.c.headConfirmed.Store(long.UnixNano())
+	d.c.headConfirmed.set(long)
 	if !d.c.headHolds(t.Context()) {
 		t.Fatal("the head is not ours")
 	}
@@ -269,7 +269,7 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 	if at := well.GetHeadConfirmedAt().AsTime(); !at.Equal(d.c.now()) {
 		t.Errorf("the head was confirmed at %v, and status says %v", d.c.now(), at)
 	}
-	d.c.headConfirmed.Store(long.UnixNano())
+	d.c.headConfirmed.set(long)
 	d.store.setDown(errors.New("down"))
 	d.c.headHolds(t.Context())
 	st := status()

@@ -1,12 +1,27 @@
 package coordinator
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Bounds of [Config.MaxHeadAge].
+const (
+	MinMaxHeadAge = time.Minute // above headDegradedAfter
+	MaxMaxHeadAge = 4 * time.Hour
+)
+
+const (
+	defaultMaxHeadAge = time.Hour        // without a confirmed head a coordinator is ready for so long
+	headDegradedAfter = 30 * time.Second // readiness says "store: degraded" from here on
+	pulsePause        = time.Second
+	stuckAfter        = 30 * time.Second // without a pulse
 )
 
 // probeAnswer is the JSON body of every probe.
@@ -17,39 +32,83 @@ type probeAnswer struct {
 	Store  string `json:"store,omitempty"` // "ok" or "degraded"
 }
 
+// health is all that the probes are answered from.
+type health struct {
+	serving    bool          // all ports serve
+	tried      bool          // to bring the keys back, from peers too
+	phase      phase         //
+	reason     string        // why it is not ready
+	headAge    time.Duration // since the store showed our head
+	maxHeadAge time.Duration
+	pulseAge   time.Duration // since the self-check last came through
+	strict     bool          // the store counts for liveness
+}
+
+func (h health) answer(reason string) probeAnswer {
+	return probeAnswer{OK: reason == "", Phase: h.phase.String(), Reason: reason}
+}
+
+// startup: all ports serve, and one way back to the keys was tried.
+func (h health) startup() probeAnswer {
+	switch {
+	case !h.serving:
+		return h.answer("the listeners do not serve yet")
+	case !h.tried:
+		return h.answer("it has not asked its peers for the keys yet")
+	}
+	return h.answer("")
+}
+
+// readiness: a manifest is in force, the state in memory is the head of the history,
+// and the store said so within maxHeadAge.
+func (h health) readiness() probeAnswer {
+	if h.phase != phaseReady {
+		a := h.answer(h.reason)
+		a.OK = false
+		return a
+	}
+	a := h.answer("")
+	a.Store = "ok"
+	if h.headAge > headDegradedAfter {
+		a.Store = "degraded"
+		a.Reason = "the head of the history was last confirmed " + h.headAge.Round(time.Second).String() + " ago"
+		a.OK = h.headAge <= h.maxHeadAge
+	}
+	return a
+}
+
+// liveness: the process is not stuck. The store does not count: an outage of it
+// would make an orchestrator kill every replica, and with them every copy of the
+// seed. The strict form is for those whose keeper brings it back.
+func (h health) liveness() probeAnswer {
+	switch {
+	case h.pulseAge > stuckAfter:
+		return h.answer("it is stuck: a lock that every call takes was not free for " + h.pulseAge.Round(time.Second).String())
+	case h.strict && h.phase == phaseReady && h.headAge > headDegradedAfter:
+		return h.answer("the store was last read " + h.headAge.Round(time.Second).String() + " ago, and --liveness-store is set")
+	}
+	return h.answer("")
+}
+
+func (c *Coordinator) health() health {
+	s, now := c.state.Load(), c.now()
+	return health{
+		serving: c.serving.Load(), tried: c.tried.Load(), phase: s.phase, reason: s.reason,
+		headAge: c.headConfirmed.age(now), maxHeadAge: c.cfg.MaxHeadAge,
+		pulseAge: c.pulsed.age(now), strict: c.cfg.LivenessStore,
+	}
+}
+
 // metricsHandler serves metrics and probes (manifest.md, Probes). It carries no
 // control authority and serves no profiles: a heap profile holds the seed (I8).
-//
-//	/probe/startup    200 once all ports serve
-//	/probe/readiness  200 with a manifest in force, its head confirmed in the
-//	                  store within maxHeadAge
-//	/probe/liveness   200 while the process answers; it does not look at the
-//	                  store, for an outage would otherwise kill every replica and
-//	                  with them every copy of the seed
 func (c *Coordinator) metricsHandler(reg *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /probe/startup", func(w http.ResponseWriter, _ *http.Request) {
-		a := probeAnswer{OK: c.serving.Load(), Phase: c.state.Load().phase.String()}
-		if !a.OK {
-			a.Reason = "the listeners do not serve yet"
-		}
-		answer(w, a)
-	})
-	mux.HandleFunc("GET /probe/readiness", func(w http.ResponseWriter, _ *http.Request) {
-		s := c.state.Load()
-		a := probeAnswer{OK: s.phase == phaseReady, Phase: s.phase.String(), Reason: s.reason, Store: "ok"}
-		age := c.now().Sub(time.Unix(0, c.headConfirmed.Load()))
-		if s.phase == phaseReady && age > headDegradedAfter {
-			a.Store = "degraded"
-			a.Reason = "the head of the history was last confirmed " + age.Round(time.Second).String() + " ago"
-			a.OK = age <= maxHeadAge
-		}
-		answer(w, a)
-	})
-	mux.HandleFunc("GET /probe/liveness", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, probeAnswer{OK: true, Phase: c.state.Load().phase.String()})
-	})
+	for path, of := range map[string]func(health) probeAnswer{
+		"startup": health.startup, "readiness": health.readiness, "liveness": health.liveness,
+	} {
+		mux.HandleFunc("GET /probe/"+path, func(w http.ResponseWriter, _ *http.Request) { answer(w, of(c.health())) })
+	}
 	return mux
 }
 
@@ -59,4 +118,61 @@ func answer(w http.ResponseWriter, a probeAnswer) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	_ = json.NewEncoder(w).Encode(a) // the prober went away: nobody is left to tell
+}
+
+// moment is when something last happened.
+type moment struct {
+	mu sync.Mutex
+	at time.Time // guarded by mu
+}
+
+func (m *moment) set(t time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.at = t
+}
+
+func (m *moment) get() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.at
+}
+
+// age is how long ago it happened. A wall clock may be set back, and a monotonic one
+// stands still while a machine sleeps, so that the longer of the two counts.
+func (m *moment) age(now time.Time) time.Duration {
+	at := m.get()
+	return max(now.Sub(at), now.Round(0).Sub(at.Round(0)))
+}
+
+// pulse runs the self-check that liveness stands on, again and again.
+func (c *Coordinator) pulse(ctx context.Context) error {
+	for {
+		c.checkSelf()
+		if err := sleep(ctx, pulsePause); err != nil {
+			return err
+		}
+	}
+}
+
+// checkSelf takes each lock that calls of all kinds take, as a call would. No I/O is
+// done under them, so that a store or a disk that hangs does not hold it up, and a
+// deadlock does.
+func (c *Coordinator) checkSelf() {
+	for _, l := range c.locks() {
+		passes(l)
+	}
+	c.pulsed.set(c.now())
+}
+
+func (c *Coordinator) locks() []sync.Locker {
+	return []sync.Locker{
+		&c.trustMu, &c.members.mu, &c.live.mu, &c.recoveries.mu, &c.limiter.sources.mu, &c.perMember.mu, &c.pulls.mu, &c.patches.mu,
+	}
+}
+
+// passes returns when l was free.
+func passes(l sync.Locker) {
+	l.Lock()
+	defer l.Unlock()
 }

@@ -441,7 +441,7 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 		c.hears.Store(c.now().UnixNano())
 	}
 	c.state.Store(s)
-	c.headConfirmed.Store(c.now().UnixNano())
+	c.headConfirmed.set(c.now())
 	c.stateNews.tell()
 	attrs := []slog.Attr{slog.String("phase", s.phase.String())}
 	if s.reason != "" {
@@ -651,7 +651,7 @@ func (c *Coordinator) checkHead(ctx context.Context) {
 // headHolds reports whether the head in the store is ours, or that nobody can
 // tell now.
 func (c *Coordinator) headHolds(ctx context.Context) bool {
-	s := c.state.Load()
+	s, asked := c.state.Load(), c.now()
 	e, err := c.store.Get(ctx, history.HeadKey)
 	switch {
 	case ctx.Err() != nil:
@@ -662,7 +662,7 @@ func (c *Coordinator) headHolds(ctx context.Context) bool {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
 		return true
 	case s.phase == phaseReady && e.Version == s.headVersion && bytes.Equal(e.Value, s.headRecord):
-		c.headConfirmed.Store(c.now().UnixNano())
+		c.headConfirmed.set(asked)
 		return true
 	}
 	return false

@@ -56,7 +56,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.AuthorityEpoch = s.head.AuthorityEpoch
 	out.HistoryIndex = s.head.Index
 	out.Head = s.head.Hash[:]
-	out.HeadConfirmedAt = timestamppb.New(time.Unix(0, c.headConfirmed.Load()))
+	out.HeadConfirmedAt = timestamppb.New(c.headConfirmed.get())
 	out.RootPin = s.rootPin[:]
 	out.SeedEpoch = s.head.SeedEpoch
 	out.MeshCaKey = s.meshKey[:]

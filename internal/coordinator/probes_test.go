@@ -1,0 +1,190 @@
+package coordinator
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+func TestHealth(t *testing.T) {
+	well := health{serving: true, tried: true, phase: phaseReady, maxHeadAge: time.Hour}
+	with := func(f func(*health)) health {
+		h := well
+		f(&h)
+		return h
+	}
+	uninitialized := with(func(h *health) { h.phase, h.reason = phaseUninitialized, "no manifest was set yet" })
+	recovery := with(func(h *health) { h.phase, h.reason = phaseRecovery, "no peer answers" })
+	for _, tt := range []struct {
+		name  string
+		probe func(health) probeAnswer
+		of    health
+		want  probeAnswer
+	}{
+		{"serves", health.startup, well, probeAnswer{OK: true, Phase: "ready"}},
+		{"a port does not serve", health.startup, with(func(h *health) { h.serving = false }), probeAnswer{Phase: "ready", Reason: "the listeners do not serve yet"}},
+		{"peers were not asked", health.startup, with(func(h *health) { h.phase, h.tried = phaseRecovery, false }),
+			probeAnswer{Phase: "recovery", Reason: "it has not asked its peers for the keys yet"}},
+		{"started in recovery mode", health.startup, recovery, probeAnswer{OK: true, Phase: "recovery"}},
+		{"started without a manifest", health.startup, uninitialized, probeAnswer{OK: true, Phase: "uninitialized"}},
+		{"started without a store", health.startup, with(func(h *health) { h.headAge = 2 * time.Hour }), probeAnswer{OK: true, Phase: "ready"}},
+
+		{"ready", health.readiness, well, probeAnswer{OK: true, Phase: "ready", Store: "ok"}},
+		{"ready, the last look a while ago", health.readiness, with(func(h *health) { h.headAge = headDegradedAfter }), probeAnswer{OK: true, Phase: "ready", Store: "ok"}},
+		{"the store is out of reach", health.readiness, with(func(h *health) { h.headAge = 10 * time.Minute }),
+			probeAnswer{OK: true, Phase: "ready", Store: "degraded", Reason: "the head of the history was last confirmed 10m0s ago"}},
+		{"for just as long as allowed", health.readiness, with(func(h *health) { h.headAge = time.Hour }),
+			probeAnswer{OK: true, Phase: "ready", Store: "degraded", Reason: "the head of the history was last confirmed 1h0m0s ago"}},
+		{"for too long", health.readiness, with(func(h *health) { h.headAge = time.Hour + time.Second }),
+			probeAnswer{Phase: "ready", Store: "degraded", Reason: "the head of the history was last confirmed 1h0m1s ago"}},
+		{"not ready in recovery mode", health.readiness, recovery, probeAnswer{Phase: "recovery", Reason: "no peer answers"}},
+		{"not ready without a manifest", health.readiness, uninitialized, probeAnswer{Phase: "uninitialized", Reason: "no manifest was set yet"}},
+		{"not ready and nobody knows why", health.readiness, with(func(h *health) { h.phase = phaseRecovery }), probeAnswer{Phase: "recovery"}},
+
+		{"alive", health.liveness, well, probeAnswer{OK: true, Phase: "ready"}},
+		{"alive in recovery mode", health.liveness, recovery, probeAnswer{OK: true, Phase: "recovery"}},
+		{"alive without a manifest", health.liveness, uninitialized, probeAnswer{OK: true, Phase: "uninitialized"}},
+		{"alive without a store, however long", health.liveness, with(func(h *health) { h.headAge = 100 * time.Hour }), probeAnswer{OK: true, Phase: "ready"}},
+		{"alive after a short wait for a lock", health.liveness, with(func(h *health) { h.pulseAge = stuckAfter }), probeAnswer{OK: true, Phase: "ready"}},
+		{"stuck", health.liveness, with(func(h *health) { h.pulseAge = stuckAfter + time.Second }),
+			probeAnswer{Phase: "ready", Reason: "it is stuck: a lock that every call takes was not free for 31s"}},
+		{"stuck in recovery mode", health.liveness, with(func(h *health) { h.phase, h.pulseAge = phaseRecovery, time.Hour }),
+			probeAnswer{Phase: "recovery", Reason: "it is stuck: a lock that every call takes was not free for 1h0m0s"}},
+
+		{"strict, with a store", health.liveness, with(func(h *health) { h.strict = true }), probeAnswer{OK: true, Phase: "ready"}},
+		{"strict, without a store", health.liveness, with(func(h *health) { h.strict, h.headAge = true, time.Minute }),
+			probeAnswer{Phase: "ready", Reason: "the store was last read 1m0s ago, and --liveness-store is set"}},
+		{"strict, in recovery mode without a store", health.liveness, with(func(h *health) { h.phase, h.strict, h.headAge = phaseRecovery, true, time.Hour }),
+			probeAnswer{OK: true, Phase: "recovery"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.probe(tt.of); got != tt.want {
+				t.Errorf("%+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+// The probes of a coordinator, over HTTP, in each of its conditions.
+func TestProbes(t *testing.T) {
+	d := newDesk(t)
+	ask := func(path string) (int, probeAnswer) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		d.c.metricsHandler(d.c.registry).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		var a probeAnswer
+		if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
+			t.Fatalf("%s: %v: %s", path, err, w.Body)
+		}
+		if want := map[bool]int{true: 200, false: 503}[a.OK]; w.Code != want {
+			t.Errorf("%s: %d with %+v", path, w.Code, a)
+		}
+		return w.Code, a
+	}
+	want := func(when string, startup, readiness, liveness int, mode float64) {
+		t.Helper()
+		for path, code := range map[string]int{"/probe/startup": startup, "/probe/readiness": readiness, "/probe/liveness": liveness} {
+			if got, a := ask(path); got != code {
+				t.Errorf("%s: %s is %d: %+v", when, path, got, a)
+			}
+		}
+		if err := testutil.GatherAndCompare(d.c.registry, strings.NewReader("# HELP fealty_coordinator_recovery_mode 1 while the state in memory is not the head of the persisted history.\n"+
+			"# TYPE fealty_coordinator_recovery_mode gauge\nfealty_coordinator_recovery_mode "+map[float64]string{0: "0", 1: "1"}[mode]+"\n"), "fealty_coordinator_recovery_mode"); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	want("before it serves", 503, 503, 200, 0)
+	d.c.serving.Store(true)
+	want("without a manifest", 200, 503, 200, 0)
+	if err := d.set(""); err != nil {
+		t.Fatal(err)
+	}
+	want("with a manifest", 200, 200, 200, 0)
+	d.store.setDown(errors.New("down"))
+	d.advance(defaultMaxHeadAge)
+	d.c.pulsed.set(d.clock())
+	d.c.checkHead(t.Context())
+	want("in an outage of the store", 200, 200, 200, 0)
+	if _, a := ask("/probe/readiness"); a.Store != "degraded" || a.Reason == "" {
+		t.Errorf("readiness in an outage: %+v", a)
+	}
+	d.c.cfg.LivenessStore = true
+	want("in an outage, strict", 200, 200, 503, 0)
+	d.c.cfg.LivenessStore = false
+	d.advance(time.Second)
+	want("in an outage that is too long", 200, 503, 200, 0)
+	d.store.setDown(nil)
+	d.c.checkHead(t.Context())
+	want("after the outage", 200, 200, 200, 0)
+	d.advance(stuckAfter + time.Second)
+	d.c.checkHead(t.Context())
+	want("stuck", 200, 200, 503, 0)
+
+	// A keeper that is gone.
+	if err := d.disk.FS().Remove("/keeper/key"); err != nil {
+		t.Fatal(err)
+	}
+	d.restart()
+	d.c.serving.Store(true)
+	want("in recovery mode", 200, 503, 200, 1)
+	if _, a := ask("/probe/readiness"); a.Phase != "recovery" || a.Reason == "" {
+		t.Errorf("readiness in recovery mode: %+v", a)
+	}
+}
+
+// Liveness fails while a lock that calls need is held, whatever it is, and only then.
+func TestStuck(t *testing.T) {
+	d := readyDesk(t, "")
+	alive := func() bool { return d.c.health().liveness().OK }
+	for i, l := range d.c.locks() {
+		d.c.checkSelf()
+		l.Lock()
+		done := make(chan struct{})
+		go func() { defer close(done); d.c.checkSelf() }()
+		d.advance(stuckAfter)
+		if !alive() {
+			t.Errorf("dead after a short wait for lock %d", i)
+		}
+		d.advance(time.Second)
+		if alive() {
+			t.Errorf("alive while lock %d is held", i)
+		}
+		l.Unlock()
+		<-done
+		if !alive() {
+			t.Errorf("dead after lock %d was free", i)
+		}
+	}
+}
+
+// A coordinator that runs checks itself.
+func TestPulse(t *testing.T) {
+	f := readyFleet(t, nil)
+	for range 2 {
+		for before := f.c.pulsed.get(); f.c.pulsed.get().Equal(before); time.Sleep(time.Millisecond) {
+			if t.Context().Err() != nil {
+				t.Fatal("no self-check came through")
+			}
+		}
+	}
+}
+
+// A moment is as old as the clock says that moved further.
+func TestMoment(t *testing.T) {
+	var m moment
+	now := time.Now()
+	m.set(now)
+	if got := m.age(now.Add(time.Minute)); got != time.Minute {
+		t.Errorf("after a minute: %v", got)
+	}
+	// The machine slept: the wall clock alone moved.
+	if got := m.age(now.Round(0).Add(time.Hour)); got != time.Hour {
+		t.Errorf("after a sleep: %v", got)
+	}
+}
