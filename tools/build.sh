@@ -14,7 +14,7 @@ if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then
   exit 0
 fi
 echo "tools: building into bin/tools (once for each version)" >&2
-rm -rf bin/tools
 mkdir -p bin/tools
+find bin/tools -type f ! -name '*etcd*' -delete # which tools/etcd.sh keeps
 CGO_ENABLED=0 go build -modfile=tools/go.mod -o bin/tools/ tool
 echo "$want" >"$stamp"

@@ -14,4 +14,6 @@ if [ "$(go env CGO_ENABLED)" != 1 ] || ! command -v "$(go env CC | cut -d' ' -f1
 fi
 # The tests of the PostgreSQL store start servers of their own, and fail without.
 tools/postgres.sh || echo "test: going on without PostgreSQL; its tests will fail" >&2
+# So do those of the etcd store; the server is built from source.
+tools/etcd.sh || echo "test: going on without an etcd server; its tests will fail" >&2
 exec go test $race -timeout "${TEST_TIMEOUT:-15m}" ./...

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
+	"github.com/fealty-io/fealty/internal/store/proxytest"
 )
 
 // TestStoryOnPostgres: whatever a coordinator does works on both engines.
@@ -146,7 +147,7 @@ func TestPostgresAnswersLost(t *testing.T) {
 	p := pgtest.NewProxy(t, server.Addr())
 	b := keepBusy(t, server.URLVia(p.Addr(), server.Database(t)))
 	for i := range 30 {
-		p.WhenAgain(2, "fealty_commit", []pgtest.Fate{pgtest.CutAfter, pgtest.CutBefore}[i%2])
+		p.WhenAgain(2, "fealty_commit", []proxytest.Fate{proxytest.CutAfter, proxytest.CutBefore}[i%2])
 		if err := await(t.Context(), "a commit", func(context.Context) (bool, error) { return !p.Pending(), nil }); err != nil {
 			t.Fatal(err)
 		}

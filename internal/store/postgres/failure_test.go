@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
+	"github.com/fealty-io/fealty/internal/store/proxytest"
 	"github.com/fealty-io/fealty/internal/store/storetest"
 )
 
@@ -48,21 +49,21 @@ func TestLostCommit(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		statement string
-		fate      pgtest.Fate
+		fate      proxytest.Fate
 		unknown   bool // the caller is told so
 		applied   bool
 		retried   bool // nobody notices at all
 	}{
-		{"answer to COMMIT", "fealty_commit", pgtest.LoseAnswer, true, true, false},
-		{"connection after COMMIT", "fealty_commit", pgtest.CutAfter, true, true, false},
-		{"COMMIT and what the server says to that", "fealty_commit", pgtest.LoseBoth, true, false, false},
+		{"answer to COMMIT", "fealty_commit", proxytest.LoseAnswer, true, true, false},
+		{"connection after COMMIT", "fealty_commit", proxytest.CutAfter, true, true, false},
+		{"COMMIT and what the server says to that", "fealty_commit", proxytest.LoseBoth, true, false, false},
 		// The server says that it gave up waiting.
-		{"COMMIT", "fealty_commit", pgtest.LoseRequest, false, false, false},
-		{"connection before COMMIT", "fealty_commit", pgtest.CutBefore, true, false, false},
-		{"answer to BEGIN", "fealty_begin", pgtest.LoseAnswer, false, false, false},
-		{"BEGIN", "fealty_begin", pgtest.LoseRequest, false, false, false},
-		{"connection before BEGIN", "fealty_begin", pgtest.CutBefore, false, true, true},
-		{"connection after BEGIN", "fealty_begin", pgtest.CutAfter, false, true, true},
+		{"COMMIT", "fealty_commit", proxytest.LoseRequest, false, false, false},
+		{"connection before COMMIT", "fealty_commit", proxytest.CutBefore, true, false, false},
+		{"answer to BEGIN", "fealty_begin", proxytest.LoseAnswer, false, false, false},
+		{"BEGIN", "fealty_begin", proxytest.LoseRequest, false, false, false},
+		{"connection before BEGIN", "fealty_begin", proxytest.CutBefore, false, true, true},
+		{"connection after BEGIN", "fealty_begin", proxytest.CutAfter, false, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			mustCommit(t, s, put("warm", "x"))
@@ -128,7 +129,7 @@ func TestLostGroup(t *testing.T) {
 	// A conflict with what the group itself writes.
 	wg.Go(func() { _, late = s.CompareAndSwap(t.Context(), "wrote", 1000, nil) })
 	waitFor(t, "the group to gather", func() bool { return s.Queued() == 4 })
-	p.WhenAgain(1, "fealty_commit", pgtest.LoseAnswer)
+	p.WhenAgain(1, "fealty_commit", proxytest.LoseAnswer)
 	release()
 	if _, err := first.Wait(); err != nil {
 		t.Fatal(err)

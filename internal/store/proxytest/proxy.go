@@ -1,0 +1,238 @@
+// Package proxytest stands between a client and its server, and loses what
+// passes, as networks do: requests, answers, both, or the connection.
+package proxytest
+
+import (
+	"bytes"
+	"net"
+	"sync"
+	"testing"
+)
+
+// Fate is what a proxy does to a connection once it sees its trigger.
+type Fate int
+
+// What is lost; what is cut is seen by both ends, at once or when they speak.
+const (
+	Pass        Fate = iota
+	LoseAnswer       // what the server says from then on
+	LoseRequest      // what the client says, the trigger included
+	LoseBoth         // what either says, the trigger included
+	CutAfter         // the connection, once the request went through
+	CutBefore        // the connection, with the request
+)
+
+// Proxy passes connections on to a server. A connection that loses something
+// stays open on both sides: neither hears that the other is gone.
+type Proxy struct {
+	listener net.Listener
+	target   string
+	running  sync.WaitGroup
+
+	mu      sync.Mutex
+	conns   map[*pair]struct{}                    // guarded by mu
+	trigger []byte                                // what the client has to say; guarded by mu
+	fate    Fate                                  // of the connection then; guarded by mu
+	spare   int                                   // times that the trigger is to be overlooked; guarded by mu
+	filter  func(data []byte) (keep, rest []byte) // of what servers say; guarded by mu
+	hole    bool                                  // new connections lose everything; guarded by mu
+}
+
+type pair struct {
+	client, server net.Conn
+	mu             sync.Mutex
+	toServer       bool // guarded by mu
+	toClient       bool // guarded by mu
+}
+
+// New listens on loopback and passes connections on to target. It ends with the
+// test.
+func New(t testing.TB, target string) *Proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Proxy{listener: l, target: target, conns: map[*pair]struct{}{}}
+	p.running.Go(p.accept)
+	t.Cleanup(func() {
+		l.Close()
+		p.CutAll()
+		p.running.Wait()
+	})
+	return p
+}
+
+// Addr is where it listens, as HOST:PORT.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// When gives the next connection whose client says trigger the given fate, after
+// it was said so many times; later ones pass.
+func (p *Proxy) When(times int, trigger []byte, f Fate) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.spare, p.trigger, p.fate = times, bytes.Clone(trigger), f
+}
+
+// Pending reports whether the trigger was not seen yet.
+func (p *Proxy) Pending() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fate != Pass
+}
+
+// Filter takes parts out of what servers say from now on. It gets what was said
+// along with the rest that it left the last time.
+func (p *Proxy) Filter(f func(data []byte) (keep, rest []byte)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.filter = f
+}
+
+// Freeze makes all connections there are lose everything, both ways.
+func (p *Proxy) Freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		c.pass(false, false)
+	}
+}
+
+// BlackHole is Freeze, also for the connections to come, until Heal.
+func (p *Proxy) BlackHole() {
+	p.mu.Lock()
+	p.hole = true
+	p.mu.Unlock()
+	p.Freeze()
+}
+
+// Heal lets connections pass that are made from now on. Those that lost
+// something are cut: what they carried cannot be made good.
+func (p *Proxy) Heal() {
+	p.mu.Lock()
+	p.hole = false
+	p.mu.Unlock()
+	p.CutAll()
+}
+
+// CutAll ends all connections there are.
+func (p *Proxy) CutAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		c.client.Close()
+		c.server.Close()
+		delete(p.conns, c)
+	}
+}
+
+func (c *pair) pass(toServer, toClient bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.toServer, c.toClient = toServer, toClient
+}
+
+func (c *pair) passes() (toServer, toClient bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.toServer, c.toClient
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", p.target)
+		if err != nil {
+			client.Close()
+			continue
+		}
+		c := &pair{client: client, server: server}
+		p.mu.Lock()
+		c.toServer, c.toClient = !p.hole, !p.hole
+		p.conns[c] = struct{}{}
+		p.mu.Unlock()
+		p.running.Go(func() { p.requests(c) })
+		p.running.Go(func() { p.answers(c) })
+	}
+}
+
+// ended closes the other side too, unless the connection loses what passes.
+func (p *Proxy) ended(c *pair) {
+	if a, b := c.passes(); a && b {
+		c.client.Close()
+		c.server.Close()
+	}
+}
+
+func (p *Proxy) requests(c *pair) {
+	defer p.ended(c)
+	buf := make([]byte, 64<<10)
+	var tail []byte
+	for {
+		n, err := c.client.Read(buf)
+		if err != nil {
+			return
+		}
+		tail = append(tail, buf[:n]...)
+		p.mu.Lock()
+		f := Pass
+		if p.fate != Pass && bytes.Contains(tail, p.trigger) {
+			if p.spare--; p.spare < 0 {
+				f, p.fate = p.fate, Pass
+			}
+			tail = tail[:0]
+		}
+		// What could be the beginning of the trigger.
+		tail = append(tail[:0], tail[max(0, len(tail)-max(0, len(p.trigger)-1)):]...)
+		p.mu.Unlock()
+		switch f {
+		case LoseRequest:
+			c.pass(false, true)
+		case LoseAnswer:
+			c.pass(true, false)
+		case LoseBoth:
+			c.pass(false, false)
+		case CutBefore:
+			c.client.Close()
+			c.server.Close()
+			return
+		}
+		if to, _ := c.passes(); to {
+			if _, err := c.server.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if f == CutAfter {
+			c.client.Close()
+			c.pass(true, false) // the server goes on
+			return
+		}
+	}
+}
+
+func (p *Proxy) answers(c *pair) {
+	defer p.ended(c)
+	buf := make([]byte, 64<<10)
+	var rest []byte // what a filter left
+	for {
+		n, err := c.server.Read(buf)
+		if err != nil {
+			return
+		}
+		out := buf[:n]
+		p.mu.Lock()
+		filter := p.filter
+		p.mu.Unlock()
+		if filter != nil {
+			out, rest = filter(append(rest, out...))
+		}
+		if _, to := c.passes(); to {
+			if _, err := c.client.Write(out); err != nil {
+				return
+			}
+		}
+	}
+}
