@@ -28,7 +28,7 @@ func cluster(b *testing.B) *devcluster.Cluster { return clusterOn(b, "") }
 func clusterOn(b *testing.B, store string) *devcluster.Cluster {
 	b.Helper()
 	c, err := devcluster.Start(b.Context(), devcluster.Options{
-		DataDir: b.TempDir(), Store: store, Members: []string{}, Release: "bench", Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		DataDir: b.TempDir(), Store: store, Coordinators: 1, Members: []string{}, Release: "bench", Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Rates: coordinator.Rates{PerSource: 1e9, SourceBurst: 1e9, Overall: 1e9, OverallBurst: 1e9, PerMember: 1e9, MemberBurst: 1e9},
 	})
 	if err != nil {

@@ -5,14 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
@@ -21,9 +23,12 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-// devSocket is where a local cluster has its admin socket, below the folder in
-// which it was started.
-const devSocket = ".fealty-dev/coordinator/admin.sock"
+// devFolder is where a local cluster is kept, below the folder in which it was
+// started, and devSockets where its coordinators have their admin sockets.
+const (
+	devFolder  = ".fealty-dev"
+	devSockets = devFolder + "/coordinator-*/admin.sock"
+)
 
 // maxAnswerBytes bounds an answer: a long history is the largest.
 const maxAnswerBytes = 512 << 20
@@ -82,10 +87,19 @@ func (c *CLI) dial(cfg *config) (_ *line, local bool, err error) {
 		l, err := c.dialRemote(cfg, timeout)
 		return l, false, err
 	}
-	path := cfg.within(devSocket)
-	if _, err := os.Stat(path); err == nil {
-		c.talk("no coordinator is named: asking the local cluster in %s", filepath.Dir(filepath.Dir(devSocket)))
-		l, err := dialSocket(path, timeout)
+	// The pattern is a good one; what it finds is sorted.
+	if found, _ := filepath.Glob(cfg.within(devSockets)); len(found) > 0 {
+		c.talk("no coordinator is named: asking the local cluster in %s", devFolder)
+		l, err := dialSocket(found[0], timeout)
+		for _, path := range found[1:] {
+			if err != nil {
+				break
+			}
+			var next *line
+			if next, err = dialSocket(path, timeout); err == nil {
+				l.endpoints = append(l.endpoints, next.endpoints...)
+			}
+		}
 		return l, true, err
 	}
 	return nil, false, explain.New(explain.NoCoordinatorConfigured,
@@ -155,10 +169,17 @@ func (c *CLI) dialRemote(cfg *config, timeout time.Duration) (*line, error) {
 }
 
 // A line is the way to one of several endpoints: calls try them in turn until one
-// was reached. It is a grpc.ClientConnInterface.
+// answers, beginning with the one that did last. It is a grpc.ClientConnInterface.
 type line struct {
 	endpoints []*endpoint
 	timeout   time.Duration // of one call
+	answered  atomic.Int64  // index of the endpoint that answered last
+}
+
+// inTurn returns the endpoints in the order in which they are asked.
+func (l *line) inTurn() []*endpoint {
+	at := int(l.answered.Load())
+	return slices.Concat(l.endpoints[at:], l.endpoints[:at])
 }
 
 type endpoint struct {
@@ -189,29 +210,43 @@ func (l *line) Close() {
 	}
 }
 
-// Invoke runs a unary call on the first endpoint that is reached. Its errors are
-// worded: a change whose answer was lost is of unknown outcome.
+// Invoke runs a unary call on the first endpoint that is reached and can serve it. Its
+// errors are worded: a change whose answer was lost is of unknown outcome.
 func (l *line) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	var first error
-	for _, e := range l.endpoints {
+	var unready *fealtyv1.GetStatusResponse // what one that is not ready says, in case none is
+	for i, e := range l.inTurn() {
 		sent, err := l.call(ctx, e, method, args, reply, opts)
+		if st, ok := reply.(*fealtyv1.GetStatusResponse); ok && err == nil && st.GetPhase() != "ready" && len(l.endpoints) > 1 {
+			if unready == nil {
+				unready = proto.CloneOf(st)
+			}
+			continue
+		}
 		if err == nil {
+			l.answered.Store((l.answered.Load() + int64(i)) % int64(len(l.endpoints)))
 			return nil
 		}
 		if first == nil {
 			first = err
 		}
-		if ctx.Err() != nil || !l.elsewhere(sent, err) {
+		if ctx.Err() != nil || !l.elsewhere(sent, changes(method, args), err) {
 			return err
 		}
+	}
+	if st, ok := reply.(*fealtyv1.GetStatusResponse); ok && unready != nil {
+		proto.Reset(st)
+		proto.Merge(st, unready)
+		return nil
 	}
 	return first
 }
 
-// elsewhere reports whether another endpoint may be asked: nothing can have
-// happened at this one.
-func (l *line) elsewhere(sent bool, err error) bool {
-	return !sent || errors.Is(explain.Of(err), explain.RecoveryMode)
+// elsewhere reports whether another endpoint may be asked: nothing can have happened
+// at this one, or nothing that counts.
+func (l *line) elsewhere(sent, changes bool, err error) bool {
+	e := explain.Of(err)
+	return !sent || errors.Is(e, explain.RecoveryMode) || !changes && errors.Is(e, explain.Unreachable)
 }
 
 func (l *line) call(ctx context.Context, e *endpoint, method string, args, reply any, opts []grpc.CallOption) (sent bool, err error) {
@@ -232,9 +267,9 @@ func (l *line) call(ctx context.Context, e *endpoint, method string, args, reply
 	return sent, overNetwork(err, e.name, shortMethod(method), sent, changes(method, args), l.timeout.String())
 }
 
-// NewStream opens a stream on the first endpoint.
+// NewStream opens a stream on the endpoint that answered last.
 func (l *line) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	return l.endpoints[0].conn.NewStream(ctx, desc, method, opts...)
+	return l.inTurn()[0].conn.NewStream(ctx, desc, method, opts...)
 }
 
 // changes reports whether a call can change something.

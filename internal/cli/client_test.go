@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -121,11 +122,26 @@ func TestDevClusterIsFound(t *testing.T) {
 	c := &answering{members: &fealtyv1.ListMembersResponse{}}
 	socket := c.listen(t)
 	dir := filepath.Dir(socket)
-	if err := os.MkdirAll(filepath.Join(dir, ".fealty-dev", "coordinator"), 0o700); err != nil {
-		t.Fatal(err)
+	// The first coordinator is down, the second recovers, the third serves.
+	recovering := &answering{status: &fealtyv1.GetStatusResponse{Phase: "recovery", ClusterId: "second"}, hook: func(_ context.Context, method string, _ any) error {
+		if method == "GetStatus" {
+			return nil
+		}
+		return explain.New(explain.RecoveryMode)
+	}}
+	for i, to := range []string{filepath.Join(dir, "nobody"), recovering.listen(t), socket} {
+		coordinator := filepath.Join(dir, ".fealty-dev", fmt.Sprintf("coordinator-%d", i+1))
+		if err := errors.Join(os.MkdirAll(coordinator, 0o700), os.Symlink(to, filepath.Join(coordinator, "admin.sock"))); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := os.Symlink(socket, filepath.Join(dir, devSocket)); err != nil {
-		t.Fatal(err)
+	c.status = &fealtyv1.GetStatusResponse{Phase: "ready", ClusterId: "third"}
+	if r := (fixture{dir: dir}).run(t.Context(), "status").want(t, 0); !strings.Contains(r.stdout, "third") {
+		t.Errorf("the status is not that of the coordinator that is ready:\n%s", r.stdout)
+	}
+	c.status.Phase = "recovery"
+	if r := (fixture{dir: dir}).run(t.Context(), "status", "-o", "json").want(t, 0); !strings.Contains(r.stdout, "second") || strings.Contains(r.stdout, "third") {
+		t.Errorf("with none that is ready, the first that answers counts:\n%s", r.stdout)
 	}
 	fixture{dir: dir}.run(t.Context(), "member", "list").want(t, 0, "no coordinator is named: asking the local cluster in .fealty-dev")
 	r := fixture{dir: dir}.run(t.Context(), "member", "list", "--socket", socket).want(t, 0)
@@ -163,19 +179,20 @@ func TestWhichCoordinator(t *testing.T) {
 // Calls go to the next endpoint only where nothing can have happened.
 func TestElsewhere(t *testing.T) {
 	for _, tt := range []struct {
-		name string
-		sent bool
-		err  error
-		want bool
+		name          string
+		sent, changes bool
+		err           error
+		want          bool
 	}{
-		{"not reached", false, explain.New(explain.Unreachable), true},
-		{"not trusted", false, explain.New(explain.PeerUntrusted), true},
-		{"recovering", true, explain.New(explain.RecoveryMode), true},
-		{"refused", true, explain.New(explain.Denied), false},
-		{"unknown", true, explain.New(explain.OutcomeUnknown), false},
-		{"lost", true, explain.New(explain.Unreachable), false},
+		{"not reached", false, true, explain.New(explain.Unreachable), true},
+		{"not trusted", false, true, explain.New(explain.PeerUntrusted), true},
+		{"recovering", true, true, explain.New(explain.RecoveryMode), true},
+		{"refused", true, false, explain.New(explain.Denied), false},
+		{"unknown", true, true, explain.New(explain.OutcomeUnknown), false},
+		{"a change that was lost", true, true, explain.New(explain.Unreachable), false},
+		{"a question that was lost", true, false, explain.New(explain.Unreachable), true},
 	} {
-		if got := (&line{}).elsewhere(tt.sent, tt.err); got != tt.want {
+		if got := (&line{}).elsewhere(tt.sent, tt.changes, tt.err); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}

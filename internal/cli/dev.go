@@ -22,7 +22,7 @@ func (c *CLI) devCommand() *cobra.Command {
 	var story, exit bool
 	cmd := c.command(spec{
 		use: "dev", short: "run a whole cluster on this machine, for trying things out",
-		long: `Run a whole cluster on this machine, in one process: a coordinator on an embedded store and three members
+		long: `Run a whole cluster on this machine, in one process: three coordinators on one embedded store, and three members
 that join with tokens. Everything in it is real; it listens on loopback only, and its cluster id begins with
 "dev.", so that nothing it signs verifies elsewhere. Ctrl-C ends all of it.
 
@@ -100,7 +100,17 @@ func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, starte
 	}
 	out := c.env.Stdout
 	fmt.Fprintf(out, "cluster      %s at authority epoch %d, root pin %x\n", st.GetClusterId(), st.GetAuthorityEpoch(), st.GetRootPin())
-	fmt.Fprintf(out, "coordinator  %s, %s\n", cluster.Address(), st.GetPhase())
+	for _, name := range cluster.CoordinatorNames() {
+		own, err := cluster.StatusOf(ctx, name)
+		if err != nil {
+			return err
+		}
+		addr, err := cluster.AddressOf(name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "coordinator  %s at %s, %s\n", name, addr, own.GetPhase())
+	}
 	for _, m := range st.GetMembers() {
 		if m.GetLive().GetConnected() {
 			fmt.Fprintf(out, "member       %s joined by %s, %s, owns %d domains\n", m.GetSpiffeId(), m.GetJoinedBy(), m.GetState(), len(m.GetDomains()))
@@ -127,7 +137,7 @@ func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, starte
 	}
 	fmt.Fprint(out, "\n\nIn a second terminal:\n\n")
 	flag := " --socket " + cluster.AdminSocket()
-	if found, err := filepath.Abs(filepath.Join(c.env.Dir, devSocket)); err == nil && found == cluster.AdminSocket() {
+	if found, err := filepath.Abs(filepath.Join(c.env.Dir, devFolder)); err == nil && found == cluster.Dir() {
 		flag = "" // found by itself from this folder
 	}
 	for _, line := range []string{

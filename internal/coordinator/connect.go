@@ -44,7 +44,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		_, member := c.members.get(path)
 		c.live.closed(id, member)
 	}()
-	c.live.reported(id, hello, c.now())
+	c.heard(id, hello)
 
 	d := newDelivery(c, stream, id, hello.GetHeld())
 	d.resync(hello.GetResync())
@@ -56,7 +56,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 				reports <- err
 				return
 			}
-			c.live.reported(id, r, c.now())
+			c.heard(id, r)
 			d.resync(r.GetResync())
 		}
 	})
@@ -124,6 +124,16 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		case <-publicationChanged:
 			publicationChanged = c.publicationNews.wait()
 		case <-d.wanted:
+		}
+	}
+}
+
+// heard notes what a member reports.
+func (c *Coordinator) heard(id identity.ID, r *fealtyv1.ConnectRequest) {
+	if c.live.reported(id, r, c.now()) {
+		select {
+		case c.confirmKick <- struct{}{}:
+		default:
 		}
 	}
 }

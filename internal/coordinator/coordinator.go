@@ -54,7 +54,8 @@ const (
 	defaultRenewEvery  = 30 * time.Minute
 	headPollPause      = 5 * time.Second
 	trustPollPause     = 5 * time.Second
-	trustRefreshPause  = time.Hour // a connected member's bundle is never older
+	confirmPause       = 200 * time.Millisecond // between a report that may confirm a new key and the look at all of them
+	trustRefreshPause  = time.Hour              // a connected member's bundle is never older
 	identityPause      = 5 * time.Second
 	enrolmentKeyFile   = "enrolment.key"
 	lockFile           = "lock"
@@ -156,6 +157,7 @@ type Coordinator struct {
 	headKick        chan struct{}                 // asks the head loop to look now; capacity 1
 	maxListed       int                           // banned keys in a bundle
 	trustKick       chan struct{}                 // asks the trust loop to look now; capacity 1
+	confirmKick     chan struct{}                 // asks it to look soon: a member may have confirmed a key; capacity 1
 	setting         chan struct{}                 // held by the one SetManifest under way; capacity 1
 	candidates      map[history.Hash]*move        // moves of unknown outcome; owned by who holds setting
 	prepared        *prepared                     // a seed that waits for its signatures; owned by who holds setting
@@ -230,7 +232,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		cfg: cfg, log: cfg.Log, now: cfg.Now, store: cfg.Store, history: history.New(cfg.Store), fs: cfg.FS, faults: cfg.Faults,
 		startedAt: cfg.Now(),
 		registry:  cfg.Registry,
-		trustKick: make(chan struct{}, 1),
+		trustKick: make(chan struct{}, 1), confirmKick: make(chan struct{}, 1),
 		headKick:  make(chan struct{}, 1),
 		setting:   make(chan struct{}, 1),
 		limiter:   newJoinLimiter(cfg.Rates),

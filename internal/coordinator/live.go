@@ -96,12 +96,14 @@ func (l *liveMembers) closed(id identity.ID, member bool) {
 	}
 }
 
-func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now time.Time) {
+// reported notes what a member said, and reports whether it stands on another trust
+// bundle or under other keys than before.
+func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now time.Time) (moved bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.members[id]
 	if m == nil {
-		return // its stream is gone
+		return false // its stream is gone
 	}
 	m.lastReport = now
 	m.release = clip(r.GetRelease(), maxReleaseBytes)
@@ -109,7 +111,9 @@ func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now t
 	if m.aloneUntil == nil {
 		m.aloneLimit = ""
 	}
+	bundle, under := m.bundle, m.under
 	m.bundle, m.under, m.bare = standsOn(r.GetHeld())
+	moved = m.bundle != bundle || !slices.Equal(m.under, under)
 	m.degraded = periodsOf(r.GetDegradedPeriods())
 	m.held = m.held[:0:0]
 	for i, h := range r.GetHeld() {
@@ -123,6 +127,7 @@ func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now t
 		f := r.GetRefusals()[n-1]
 		m.lastRefusal = clip(f.GetScope(), maxReleaseBytes) + ": " + clip(f.GetReason(), maxReleaseBytes) + ": " + clip(f.GetDetail(), maxDetailBytes)
 	}
+	return moved
 }
 
 // bundleVersion names a trust bundle.

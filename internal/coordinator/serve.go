@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/mesh"
@@ -169,7 +170,7 @@ func (c *Coordinator) streamInterceptor(gate *authz.Authorizer) grpc.StreamServe
 				if !info.IsClientStream {
 					stream = oneRequest{stream, c}
 				}
-				return authorize(srv, stream, info, handler)
+				return c.unlessNotReady(stream.Context(), authorize(srv, stream, info, handler))
 			})
 		})
 	}
@@ -223,7 +224,7 @@ func (a admitFirst) call(stream grpc.ServerStream, info *grpc.UnaryServerInfo, h
 	return a.c.wordUnary(stream.Context(), nil, info, func(ctx context.Context, _ any) (any, error) {
 		return a.c.guard.Unary(ctx, nil, info, func(ctx context.Context, _ any) (any, error) {
 			if err := a.gate.Admits(ctx, info.FullMethod); err != nil {
-				return nil, err
+				return nil, a.c.unlessNotReady(ctx, err)
 			}
 			return handler(ctx, func(req any) error {
 				reading, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -233,6 +234,16 @@ func (a admitFirst) call(stream grpc.ServerStream, info *grpc.UnaryServerInfo, h
 			})
 		})
 	})
+}
+
+// unlessNotReady returns err, what a call by an identity came to, unless it was refused
+// because this coordinator serves no cluster now: then nothing was found out about the
+// caller, who may be served elsewhere, or here soon.
+func (c *Coordinator) unlessNotReady(ctx context.Context, err error) error {
+	if _, not := c.ready(); not != nil && errors.Is(err, explain.Denied) && identity.FromContext(ctx).Standing() == identity.Identified {
+		return not
+	}
+	return err
 }
 
 // stop lets unary calls end, and then ends what is left.

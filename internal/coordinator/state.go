@@ -596,12 +596,16 @@ func (c *Coordinator) renewIdentity(ctx context.Context, s *state) error {
 // followHead confirms every few seconds, and on every notice, that the head is
 // the one in memory.
 func (c *Coordinator) followHead(ctx context.Context) error {
+	changed, stop := c.watchKey(ctx, history.HeadKey)
+	defer stop()
 	for {
 		c.checkHead(ctx)
 		t := time.NewTimer(headPollPause)
 		select {
 		case <-t.C:
 			c.dropExpired()
+		case <-changed:
+			t.Stop()
 		case <-c.headKick:
 			t.Stop()
 		case <-ctx.Done():

@@ -606,6 +606,12 @@ func (c *Coordinator) followTrust(ctx context.Context, s *state) error {
 		case <-c.trustKick:
 		case <-changed:
 		case <-tick.C:
+		case <-c.confirmKick:
+			// What one coordinator hears, the others wait for; of many that confirm at
+			// once one look is enough.
+			if err := sleep(ctx, confirmPause); err != nil {
+				return err
+			}
 		}
 	}
 }

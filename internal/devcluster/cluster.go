@@ -1,10 +1,11 @@
 // Package devcluster runs a whole cluster on one machine, in one process: what
 // `fealty dev` shows, and what tests of the whole run.
 //
-// Nothing in it is pretended. The coordinator works on a real store behind real
-// TLS listeners, members join with tokens and keep their state on disk, and all
-// of them meet over the API alone. It listens on loopback only, and its cluster id
-// begins with "dev.", so that nothing it signs verifies elsewhere.
+// Nothing in it is pretended. Coordinators are values that share one opened store,
+// each with its own folder, memory of secrets, listeners and TLS; members join with
+// tokens and keep their state on disk; and all of them meet over the API alone. It
+// listens on loopback only, and its cluster id begins with "dev.", so that nothing it
+// signs verifies elsewhere.
 package devcluster
 
 import (
@@ -23,6 +24,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -36,21 +38,20 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/postgres"
-	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
 // Names of what a dev cluster is made of.
 const (
-	coordinatorDir = "coordinator"
-	membersDir     = "members"
-	storeFile      = "store/fealty.db"
-	signerFile     = "signer.key"
-	keeperFile     = "keeper.key"
-	manifestFile   = "manifest.yaml"
-	addressFile    = "address"
+	membersDir   = "members"
+	storeFile    = "store/fealty.db"
+	signerFile   = "signer.key"
+	keeperFile   = "keeper.key"
+	manifestFile = "manifest.yaml"
+	addressFile  = "address"
+
+	defaultCoordinators = 3
 
 	poolEntry = "pool"
 )
@@ -64,6 +65,9 @@ type Options struct {
 	// Store is the URL of a PostgreSQL database that keeps the cluster's store. Empty
 	// means SQLite, in the data directory.
 	Store string
+
+	// Coordinators is how many there are. Zero means three.
+	Coordinators int
 
 	// Members are the names of the data members. Nil means node-a, node-b, node-c.
 	Members []string
@@ -83,29 +87,32 @@ type Options struct {
 
 // Cluster is a running cluster.
 type Cluster struct {
-	opts    Options
-	dir     string
-	temp    bool // dir is ours to remove
-	id      string
-	signer  ed25519.PrivateKey
-	cancel  context.CancelFunc
-	group   *errgroup.Group
-	ctx     context.Context
-	started time.Time
-	clock   movedClock
+	opts      Options
+	dir       string
+	temp      bool // dir is ours to remove
+	id        string
+	signer    ed25519.PrivateKey
+	store     store.Store // that the coordinators share
+	storeName string
+	cancel    context.CancelFunc
+	group     *errgroup.Group
+	ctx       context.Context
+	started   time.Time
+	clock     movedClock
 
-	mu          sync.Mutex
-	addr        string           // of the coordinator; guarded by mu
-	coordinator *part            // guarded by mu
-	members     map[string]*part // guarded by mu
+	coordinators []*replica // as many as there are, in order; what runs of them is guarded by mu
+
+	mu      sync.Mutex
+	members map[string]*part // guarded by mu
 }
 
 // part is one coordinator or member that runs.
 type part struct {
 	coordinator *coordinator.Coordinator
 	agent       *agent.Agent
-	metrics     string // where the agent shows its metrics
-	store       store.Store
+	metrics     string      // where the agent shows its metrics
+	wire        *wire       // of the coordinator
+	ending      atomic.Bool // somebody ends it: however it ends, that is no failure of the cluster
 	cancel      context.CancelFunc
 	done        chan struct{}
 	err         error // set before done is closed
@@ -113,19 +120,16 @@ type part struct {
 
 // stop ends the part and waits for it.
 func (p *part) stop() error {
+	p.ending.Store(true)
 	p.cancel()
 	<-p.done
-	var err error
-	if p.store != nil {
-		err = p.store.Close()
+	if errors.Is(p.err, context.Canceled) {
+		return nil
 	}
-	if p.err != nil && !errors.Is(p.err, context.Canceled) {
-		err = errors.Join(p.err, err)
-	}
-	return err
+	return p.err
 }
 
-// Prepare makes a cluster whose coordinator runs and has no manifest, unless the
+// Prepare makes a cluster whose coordinators run and have no manifest, unless the
 // data directory holds one. Close it.
 func Prepare(ctx context.Context, opts Options) (*Cluster, error) {
 	if opts.Log == nil {
@@ -137,7 +141,13 @@ func Prepare(ctx context.Context, opts Options) (*Cluster, error) {
 	if opts.Progress == nil {
 		opts.Progress = func(string) {}
 	}
+	if opts.Coordinators == 0 {
+		opts.Coordinators = defaultCoordinators
+	}
 	c := &Cluster{opts: opts, dir: opts.DataDir, members: make(map[string]*part), started: time.Now()}
+	for _, name := range coordinatorNames(opts.Coordinators) {
+		c.coordinators = append(c.coordinators, &replica{name: name})
+	}
 	if c.dir == "" {
 		dir, err := os.MkdirTemp("", "fealty-dev-")
 		if err != nil {
@@ -163,11 +173,17 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	if err := durable.OS().MkdirAll(c.dir); err != nil {
 		return fmt.Errorf("make %s: %w", c.dir, err)
 	}
+	if err := c.oldLayout(); err != nil {
+		return err
+	}
 	var err error
 	if c.signer, err = c.signerKey(); err != nil {
 		return err
 	}
-	return c.StartCoordinator(ctx)
+	if c.store, c.storeName, err = c.openStore(ctx); err != nil {
+		return err
+	}
+	return c.StartCoordinators(ctx)
 }
 
 // Start is Prepare, the first set if there was none, and the members.
@@ -186,13 +202,20 @@ func (c *Cluster) bringUp(ctx context.Context) error {
 	if err := c.SetFirstManifest(ctx); err != nil {
 		return err
 	}
+	g, joining := errgroup.WithContext(ctx)
 	for _, name := range c.opts.Members {
-		if _, err := c.Join(ctx, name); err != nil {
-			return fmt.Errorf("member %s: %w", name, err)
-		}
-		if err := c.RunMember(ctx, name); err != nil {
-			return fmt.Errorf("member %s: %w", name, err)
-		}
+		g.Go(func() error {
+			if _, err := c.Join(joining, name); err != nil {
+				return fmt.Errorf("member %s: %w", name, err)
+			}
+			if err := c.RunMember(joining, name); err != nil {
+				return fmt.Errorf("member %s: %w", name, err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
 	}
 	return c.AwaitConnected(ctx, c.opts.Members...)
 }
@@ -203,16 +226,6 @@ func (c *Cluster) Dir() string { return c.dir }
 // ID is the cluster id, once a manifest is set.
 func (c *Cluster) ID() string { return c.id }
 
-// Address is where the coordinator serves.
-func (c *Cluster) Address() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.addr
-}
-
-// AdminSocket is the coordinator's local socket.
-func (c *Cluster) AdminSocket() string { return filepath.Join(c.dir, coordinatorDir, "admin.sock") }
-
 // Done is closed when a part failed, and with it the cluster.
 func (c *Cluster) Done() <-chan struct{} { return c.ctx.Done() }
 
@@ -220,19 +233,28 @@ func (c *Cluster) Done() <-chan struct{} { return c.ctx.Done() }
 // returns what the parts failed with.
 func (c *Cluster) Close() error {
 	c.mu.Lock()
-	parts := make([]*part, 0, len(c.members)+1)
+	var parts []*part
 	for _, p := range c.members {
 		parts = append(parts, p)
 	}
-	if c.coordinator != nil {
-		parts = append(parts, c.coordinator)
+	for _, r := range c.coordinators {
+		if r.run != nil {
+			parts = append(parts, r.run)
+		}
+		r.run = nil
 	}
-	c.members, c.coordinator = map[string]*part{}, nil
+	c.members = map[string]*part{}
 	c.mu.Unlock()
+	for _, p := range parts {
+		p.ending.Store(true)
+	}
 	c.cancel()
 	var errs []error
 	for _, p := range parts {
 		errs = append(errs, p.stop())
+	}
+	if c.store != nil {
+		errs = append(errs, c.store.Close())
 	}
 	if err := c.group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		errs = append(errs, err)
@@ -251,97 +273,11 @@ func (c *Cluster) run(p *part, f func(context.Context) error) {
 	c.group.Go(func() error {
 		defer close(p.done)
 		p.err = f(ctx)
-		if ctx.Err() != nil || p.err == nil {
+		if ctx.Err() != nil || p.ending.Load() || p.err == nil {
 			return nil // it was stopped, or left
 		}
 		return p.err
 	})
-}
-
-// StartCoordinator opens the store and runs the coordinator on it, at the address
-// of before if that is free.
-func (c *Cluster) StartCoordinator(ctx context.Context) error {
-	st, name, err := c.openStore(ctx)
-	if err != nil {
-		return err
-	}
-	l, err := c.listen()
-	if err != nil {
-		return errors.Join(err, st.Close())
-	}
-	co, err := coordinator.New(ctx, coordinator.Config{
-		DataDir: filepath.Join(c.dir, coordinatorDir), Store: st, StoreName: name,
-		Listener: l, Log: c.opts.Log.With("part", "coordinator"), Release: c.opts.Release, Rates: c.opts.Rates, Now: c.clock.now,
-	})
-	if err != nil {
-		return errors.Join(err, l.Close(), st.Close())
-	}
-	p := &part{coordinator: co, store: st}
-	c.run(p, co.Run)
-	c.mu.Lock()
-	c.coordinator = p
-	c.mu.Unlock()
-	return c.await(ctx, "the coordinator to serve", func(ctx context.Context) (bool, error) {
-		_, err := c.Status(ctx)
-		return err == nil, err
-	})
-}
-
-// openStore opens the cluster's store, and returns its name for people.
-func (c *Cluster) openStore(ctx context.Context) (store.Store, string, error) {
-	if c.opts.Store != "" {
-		st, err := postgres.Open(ctx, c.opts.Store, postgres.Options{Log: c.opts.Log.With("part", "store")})
-		if err != nil {
-			return nil, "", err
-		}
-		return st, st.Name(), nil
-	}
-	file := filepath.Join(c.dir, storeFile)
-	st, err := sqlite.Open(ctx, file, sqlite.Options{})
-	if err != nil {
-		return nil, "", err
-	}
-	return st, "sqlite:" + file, nil
-}
-
-// listen takes the address that is kept with the cluster, so that members find
-// the coordinator after a restart; another one if that is taken.
-func (c *Cluster) listen() (net.Listener, error) {
-	file := filepath.Join(c.dir, addressFile)
-	want := c.Address()
-	if want == "" {
-		if raw, err := durable.OS().ReadFile(file, 256); err == nil {
-			want = strings.TrimSpace(string(raw))
-		}
-	}
-	if host, _, err := net.SplitHostPort(want); err != nil || host != "127.0.0.1" {
-		want = "127.0.0.1:0"
-	}
-	l, err := net.Listen("tcp", want)
-	if err != nil {
-		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-			return nil, fmt.Errorf("listen on loopback: %w", err)
-		}
-	}
-	c.mu.Lock()
-	c.addr = l.Addr().String()
-	c.mu.Unlock()
-	if err := durable.OS().WriteFile(file, []byte(l.Addr().String()+"\n")); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
-}
-
-// StopCoordinator ends the coordinator and closes its store.
-func (c *Cluster) StopCoordinator() error {
-	c.mu.Lock()
-	p := c.coordinator
-	c.coordinator = nil
-	c.mu.Unlock()
-	if p == nil {
-		return errors.New("no coordinator runs")
-	}
-	return p.stop()
 }
 
 // SetFirstManifest sets the manifest of a cluster that has none.
@@ -351,26 +287,35 @@ func (c *Cluster) SetFirstManifest(ctx context.Context) error {
 		return err
 	}
 	if st.GetPhase() == "uninitialized" {
-		if err := c.firstSet(ctx, st.GetEnrolmentKey()); err != nil {
-			return err
-		}
-		if st, err = c.Status(ctx); err != nil {
+		if err := c.firstSet(ctx); err != nil {
 			return err
 		}
 	}
-	if st.GetPhase() != "ready" {
-		return fmt.Errorf("the coordinator is not ready: %s", st.GetPhaseReason())
+	// Those that did not set it see that it is there, and get its keys.
+	if err := c.AwaitReady(ctx); err != nil {
+		return err
+	}
+	if st, err = c.Status(ctx); err != nil {
+		return err
 	}
 	c.id = st.GetClusterId()
 	return nil
 }
 
-func (c *Cluster) firstSet(ctx context.Context, enrolment string) error {
+func (c *Cluster) firstSet(ctx context.Context) error {
 	b := make([]byte, 4)
 	rand.Read(b)
 	key, err := manifest.NewKey(c.signer.Public().(ed25519.PublicKey))
 	if err != nil {
 		return err
+	}
+	var admitted strings.Builder
+	for _, name := range c.CoordinatorNames() {
+		st, err := c.StatusOf(ctx, name)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		fmt.Fprintf(&admitted, "  - {name: %s, kind: coordinator, match: [\"key:%s\"]}\n", name, st.GetEnrolmentKey())
 	}
 	var people strings.Builder
 	for _, name := range owners() {
@@ -391,11 +336,10 @@ signers:
   threshold: 1
   keys: [{name: developer, key: "%s"}]
 admit:
-  - {name: coordinator-1, kind: coordinator, match: ["key:%s"]}
-  - {name: %s, kind: data, match: ["token:%s"], organizations: [acme, globex]}
+%s  - {name: %s, kind: data, match: ["token:%s"], organizations: [acme, globex]}
   - {name: witnesses, kind: witness, match: ["token:witnesses"]}
   - {name: developers, kind: admin, match: ["token:developers"]}
-`, hex.EncodeToString(b), ownersThreshold, filepath.Join(c.dir, keeperFile), people.String(), devDegradedMax, devRouteTTL, key, enrolment, poolEntry, poolEntry)
+`, hex.EncodeToString(b), ownersThreshold, filepath.Join(c.dir, keeperFile), people.String(), devDegradedMax, devRouteTTL, key, admitted.String(), poolEntry, poolEntry)
 	if err := durable.OS().WriteFile(filepath.Join(c.dir, manifestFile), text); err != nil {
 		return fmt.Errorf("write the manifest: %w", err)
 	}
@@ -458,25 +402,6 @@ func (c *Cluster) signerKey() (ed25519.PrivateKey, error) {
 		return nil, fmt.Errorf("%s is not an Ed25519 key: remove %s to start a new dev cluster", path, c.dir)
 	}
 	return key, nil
-}
-
-// withAdmin calls f with a connection to the coordinator's local socket.
-func (c *Cluster) withAdmin(f func(*grpc.ClientConn) error) error {
-	conn, err := mesh.DialLocal(c.AdminSocket())
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return f(conn)
-}
-
-// Status asks the coordinator over its local socket.
-func (c *Cluster) Status(ctx context.Context) (st *fealtyv1.GetStatusResponse, err error) {
-	err = c.withAdmin(func(conn *grpc.ClientConn) error {
-		st, err = fealtyv1.NewStatusServiceClient(conn).GetStatus(ctx, &fealtyv1.GetStatusRequest{})
-		return err
-	})
-	return st, err
 }
 
 // Token makes a join token.
@@ -548,13 +473,6 @@ func (c *Cluster) RunMember(ctx context.Context, name string) error {
 	return nil
 }
 
-// dial connects to where the coordinator is now, whatever address the member was
-// told: another program may have taken the old one while the cluster was down.
-// Whom the member trusts is not touched by that.
-func (c *Cluster) dial(ctx context.Context, _ string) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "tcp", c.Address())
-}
-
 // StopMember ends the agent of a member.
 func (c *Cluster) StopMember(name string) error {
 	c.mu.Lock()
@@ -585,7 +503,7 @@ func (c *Cluster) withNode(name string, f func(fealtyv1.NodeServiceClient) error
 	return f(fealtyv1.NewNodeServiceClient(conn))
 }
 
-// AwaitConnected waits until the coordinator has a stream of each member.
+// AwaitConnected waits until some coordinator has a stream of each member.
 func (c *Cluster) AwaitConnected(ctx context.Context, names ...string) error {
 	return c.await(ctx, "members to connect", func(ctx context.Context) (bool, error) {
 		st, err := c.Status(ctx)

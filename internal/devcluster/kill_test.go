@@ -64,7 +64,7 @@ func coordinatorProcess(dir, address string) error {
 		return err
 	}
 	c, err := coordinator.New(ctx, coordinator.Config{
-		DataDir: filepath.Join(dir, coordinatorDir), Store: st, Listener: l, Release: "test",
+		DataDir: filepath.Join(dir, coordinatorNames(1)[0]), Store: st, Listener: l, Release: "test",
 		Rates: coordinator.Rates{PerSource: 1e9, SourceBurst: 1e9, Overall: 1e9, OverallBurst: 1e9, PerMember: 1e9, MemberBurst: 1e9},
 		Log:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 	})
@@ -234,7 +234,7 @@ func TestKillLoop(t *testing.T) {
 	defer cancel()
 	// A cluster that is set up in this process, and then handed to the children.
 	dir := t.TempDir()
-	setup, err := Start(ctx, Options{DataDir: dir, Members: []string{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Release: "test"})
+	setup, err := Start(ctx, Options{DataDir: dir, Coordinators: 1, Members: []string{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Release: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,26 +91,30 @@ func (c *Cluster) OpenShare(name string) (keyring.ShareFile, error) {
 	return keyring.OpenShare(ids, data)
 }
 
-// Bring brings a share to the coordinator, as an owner's tool does.
-func (c *Cluster) Bring(ctx context.Context, file keyring.ShareFile) (recovery.Progress, error) {
-	conn, err := mesh.DialPinned(c.Address(), credential.Unproven(), mesh.Options{})
+// Bring brings a share to the named coordinator, as an owner's tool does.
+func (c *Cluster) Bring(ctx context.Context, coordinator string, file keyring.ShareFile) (recovery.Progress, error) {
+	addr, err := c.AddressOf(coordinator)
+	if err != nil {
+		return recovery.Progress{}, err
+	}
+	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{})
 	if err != nil {
 		return recovery.Progress{}, err
 	}
 	defer conn.Close()
-	return recovery.Bring(ctx, conn, file, recovery.Options{Endpoint: c.Address()})
+	return recovery.Bring(ctx, conn, file, recovery.Options{Endpoint: addr})
 }
 
-// LoseKeeper stops the coordinator, removes the file of its keeper, and starts it
+// LoseKeeper stops all coordinators, removes the file of their keeper, and starts them
 // again: nothing on this machine opens the seed any more.
 func (c *Cluster) LoseKeeper(ctx context.Context) error {
-	if err := c.StopCoordinator(); err != nil {
+	if err := c.StopCoordinators(); err != nil {
 		return err
 	}
 	if err := os.Remove(filepath.Join(c.dir, keeperFile)); err != nil {
 		return err
 	}
-	return c.StartCoordinator(ctx)
+	return c.StartCoordinators(ctx)
 }
 
 func storyOwnerRecovery(ctx context.Context, c *Cluster) (string, error) {
@@ -134,8 +138,9 @@ func storyOwnerRecovery(ctx context.Context, c *Cluster) (string, error) {
 		return "", err
 	}
 	if st.GetPhase() != "recovery" {
-		return "", fmt.Errorf("without its keeper the coordinator is %s", st.GetPhase())
+		return "", fmt.Errorf("without the keeper a coordinator is %s", st.GetPhase())
 	}
+	at := c.CoordinatorNames()[0]
 	alice, err := c.OpenShare("alice")
 	if err != nil {
 		return "", err
@@ -144,7 +149,7 @@ func storyOwnerRecovery(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	first, err := c.Bring(ctx, alice)
+	first, err := c.Bring(ctx, at, alice)
 	if err != nil {
 		return "", fmt.Errorf("the share of alice: %w", err)
 	}
@@ -156,13 +161,16 @@ func storyOwnerRecovery(ctx context.Context, c *Cluster) (string, error) {
 	if wrong.Share, err = keyring.ShareFrom(bob.Share.Index(), bob.Share.Set(), value); err != nil {
 		return "", err
 	}
-	_, err = c.Bring(ctx, wrong)
+	_, err = c.Bring(ctx, at, wrong)
 	if refusal := explain.Of(err); err == nil || refusal.Code != explain.ShareWrong || !strings.Contains(refusal.What, "bob") {
 		return "", fmt.Errorf("a wrong share of bob: %v", err)
 	}
-	last, err := c.Bring(ctx, bob)
+	last, err := c.Bring(ctx, at, bob)
 	if err != nil {
 		return "", fmt.Errorf("the share of bob: %w", err)
+	}
+	if err := c.AwaitReady(ctx); err != nil { // the others follow the first
+		return "", err
 	}
 	after, err := c.Status(ctx)
 	if err != nil {

@@ -129,7 +129,7 @@ func (c *Cluster) joinByFiles(ctx context.Context, name string, paths credential
 	if err != nil {
 		return agent.Result{}, err
 	}
-	proof, err := agent.ByX509(ctx, c.id, []string{c.Address()}, identity.KeyID(st.GetRootPin()), files)
+	proof, err := agent.ByX509(ctx, c.id, c.Addresses(), identity.KeyID(st.GetRootPin()), files)
 	if err != nil {
 		return agent.Result{}, err
 	}

@@ -109,8 +109,8 @@ func TestReseed(t *testing.T) {
 	must(err)
 	root, err = c.reseed(ctx)
 	must(err)
-	must(c.StopCoordinator())
-	must(c.StartCoordinator(ctx))
+	must(c.StopCoordinators())
+	must(c.StartCoordinators(ctx))
 	for _, name := range []string{"node-a", "node-c"} {
 		must(c.awaitRoot(ctx, name, root))
 	}

@@ -94,7 +94,7 @@ func storySteps() []step {
 		{"config-key-rotation", "a new config key signs beside the old one until every member confirmed it; no node loses config", storyConfigKeyRotation},
 		{"stolen-key", "a stolen config key is revoked, and what it signed is refused", storyStolenKey},
 		{"ban", "a banned member's connection ends, and it does not come back", storyBan},
-		{"restart", "the coordinator comes back as the same cluster at the same epoch, and members return by themselves", storyRestart},
+		{"restart", "all coordinators stop and come back as the same cluster at the same epoch, and members return by themselves", storyRestart},
 		{"owner-recovery", "without its keeper the coordinator comes back by two of three shares; a wrong one is refused by its owner's name; members renew by themselves", storyOwnerRecovery},
 		{"degraded", "all coordinators stop, and the nodes go on by their snapshots and the policy", storyDegraded},
 		{"forbidden-in-degraded", "what is not a node's to decide is refused by name: " + string(explain.ActionNeedsContact), storyForbidden},
@@ -576,10 +576,13 @@ func storyRestart(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := c.StopCoordinator(); err != nil {
+	if err := c.StopCoordinators(); err != nil {
 		return "", err
 	}
-	if err := c.StartCoordinator(ctx); err != nil {
+	if err := c.StartCoordinators(ctx); err != nil {
+		return "", err
+	}
+	if err := c.AwaitReady(ctx); err != nil {
 		return "", err
 	}
 	after, err := c.Status(ctx)

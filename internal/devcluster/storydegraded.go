@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
-
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -78,7 +76,7 @@ func storyDegraded(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := c.StopCoordinator(); err != nil {
+	if err := c.StopCoordinators(); err != nil {
 		return "", err
 	}
 	// What was forbidden is forbidden from the moment that nobody can be asked, and all
@@ -184,7 +182,7 @@ func storyExpiryStops(ctx context.Context, c *Cluster) (string, error) {
 }
 
 func storyReconnect(ctx context.Context, c *Cluster) (string, error) {
-	if err := c.StartCoordinator(ctx); err != nil {
+	if err := c.StartCoordinators(ctx); err != nil {
 		return "", err
 	}
 	if err := c.AwaitConnected(ctx, outageMembers[:]...); err != nil {
@@ -200,12 +198,7 @@ func storyReconnect(ctx context.Context, c *Cluster) (string, error) {
 	var told *fealtyv1.DegradedPeriod
 	for _, name := range outageMembers {
 		err := c.await(ctx, name+" to report its time alone", func(ctx context.Context) (bool, error) {
-			var live *fealtyv1.Live
-			err := c.withAdmin(func(conn *grpc.ClientConn) error {
-				resp, err := fealtyv1.NewMemberServiceClient(conn).GetMember(ctx, &fealtyv1.GetMemberRequest{Kind: "data", Name: name})
-				live = resp.GetMember().GetLive()
-				return err
-			})
+			live, err := c.Live(ctx, name)
 			if err != nil {
 				return false, err
 			}

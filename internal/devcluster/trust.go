@@ -107,14 +107,8 @@ func (c *Cluster) StealConfigKey(ctx context.Context, number uint32) (keyring.Si
 
 // stealKeys returns all keys of the seed in force.
 func (c *Cluster) stealKeys(ctx context.Context) (keyring.Keys, error) {
-	c.mu.Lock()
-	p := c.coordinator
-	c.mu.Unlock()
-	if p == nil {
-		return keyring.Keys{}, errors.New("the coordinator does not run")
-	}
 	const prefix = "sealed/seed/" // <seed epoch>/<salt>/<owner>
-	l, err := p.store.List(ctx, prefix)
+	l, err := c.store.List(ctx, prefix)
 	if err != nil {
 		return keyring.Keys{}, err
 	}

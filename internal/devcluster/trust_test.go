@@ -124,7 +124,7 @@ func TestTrust(t *testing.T) {
 	digest := snapshot.DigestOf(must1(c.StealConfigKey(ctx, fourth.GetNumber())).Public().(ed25519.PublicKey))
 	statement, err := c.Emergency(ctx, 1, func(e *snapshot.Emergency) { e.ConfigKeys = []snapshot.Digest{digest} })
 	must(err)
-	must(c.StopCoordinator())
+	must(c.StopCoordinators())
 	resp, err := c.HandOver(ctx, "node-a", statement)
 	must(err)
 	if !resp.GetChanged() || !slices.Contains(resp.GetDistrusted(), "node_runtime") {
@@ -147,7 +147,7 @@ func TestTrust(t *testing.T) {
 	}))
 	gone()
 	// And with one: it enters the bundle, and everybody gets what the next key signs.
-	must(c.StartCoordinator(ctx))
+	must(c.StartCoordinators(ctx))
 	must(c.withTrust(func(t fealtyv1.TrustServiceClient) error {
 		_, err := t.ApplyEmergency(ctx, &fealtyv1.ApplyEmergencyRequest{Statement: statement})
 		return err
