@@ -45,6 +45,7 @@ var levels = []struct {
 
 	{"mesh", 2, "connections made with credentials"},
 	{"provider", 2, "actuation over connections"},
+	{"internal/backup", 2, "the file that a cluster is restored from"},
 	{"internal/ca", 2, "certificates for identities"},
 	{"internal/compiler", 2, "contents of snapshots, from config"},
 	{"internal/keyring", 2, "keys of a history"},
@@ -83,6 +84,7 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/recovery", "mesh", "a share goes over a connection whose server proves itself"},
 	{"internal/recovery", "internal/keyring", "shares are the keyring's"},
 	{"internal/recovery", "internal/proof", "the server's proof"},
+	{"internal/backup", "internal/keyring", "a backup is encrypted to the owners of the seed"},
 	{"internal/history", "snapshot", "a reseed carries the change of root that nodes verify"},
 	{"cmd/fealty", "internal/cli", "main calls it"},
 	{"internal/cli", "internal/devcluster", "fealty dev runs one"},
