@@ -36,6 +36,7 @@ const maxAnswerBytes = 512 << 20
 // services are the clients of a coordinator.
 type services struct {
 	line     *line
+	backup   fealtyv1.BackupServiceClient
 	config   fealtyv1.ConfigServiceClient
 	manifest fealtyv1.ManifestServiceClient
 	members  fealtyv1.MemberServiceClient
@@ -58,6 +59,7 @@ func (c *CLI) asking(cfg *config, f func(*services) error) error {
 	defer l.Close()
 	return f(&services{
 		line:     l,
+		backup:   fealtyv1.NewBackupServiceClient(l),
 		config:   fealtyv1.NewConfigServiceClient(l),
 		manifest: fealtyv1.NewManifestServiceClient(l),
 		members:  fealtyv1.NewMemberServiceClient(l),
@@ -270,6 +272,18 @@ func (l *line) call(ctx context.Context, e *endpoint, method string, args, reply
 // NewStream opens a stream on the endpoint that answered last.
 func (l *line) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	return l.inTurn()[0].conn.NewStream(ctx, desc, method, opts...)
+}
+
+// ofStream words what ended a stream of the first endpoint.
+func (l *line) ofStream(ctx context.Context, err error, method string) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	e := l.endpoints[0]
+	if dial := e.lastFailure(); dial != nil {
+		return explain.Wrap(err, explain.Unreachable, "endpoint", e.name, "problem", network(dial))
+	}
+	return overNetwork(err, e.name, method, true, false, l.timeout.String())
 }
 
 // changes reports whether a call can change something.

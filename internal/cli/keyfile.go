@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -67,7 +68,19 @@ func newKey() (ed25519.PrivateKey, []byte, error) {
 // createFile writes a file that must not exist. It is there whole or not at all,
 // and durable: a key that was promised to somebody must not be lost with the power.
 func createFile(path string, data []byte, mode fs.FileMode, purpose string) error {
+	return createStream(path, mode, purpose, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+// createStream is createFile for what comes in parts. What fill fails with is
+// returned as it is, if it is worded.
+func createStream(path string, mode fs.FileMode, purpose string, fill func(io.Writer) error) error {
 	failed := func(err error) error {
+		if e, ok := errors.AsType[*explain.Error](err); ok {
+			return e
+		}
 		if errors.Is(err, fs.ErrExist) {
 			return explain.Wrap(err, explain.FileExists, "file", path, "purpose", purpose)
 		}
@@ -79,7 +92,7 @@ func createFile(path string, data []byte, mode fs.FileMode, purpose string) erro
 		return failed(err)
 	}
 	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(data)
+	err = fill(tmp)
 	err = errors.Join(err, tmp.Chmod(mode), tmp.Sync(), tmp.Close())
 	if err != nil {
 		return failed(err)

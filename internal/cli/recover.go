@@ -120,17 +120,17 @@ func (c *CLI) recover(ctx context.Context, cfg *config, in recoverFlags) error {
 	return c.bringShares(ctx, cfg, in, files, expect, addrs)
 }
 
-// openShares opens the share files, with their names for errors. Nobody is asked
-// for a passphrase while a coordinator waits.
-func (c *CLI) openShares(ctx context.Context, cfg *config, in recoverFlags) ([]keyring.ShareFile, error) {
+// readShareKeys reads the private keys of owners. The passphrase of one that has one
+// is asked for.
+func (c *CLI) readShareKeys(ctx context.Context, cfg *config, names []string, passphraseFile string) ([]age.Identity, error) {
 	var keys []age.Identity
-	for _, name := range in.keys {
+	for _, name := range names {
 		path := cfg.within(name)
 		raw, err := durable.OS().ReadSecret(path, keyring.MaxKeyFileBytes)
 		if err != nil {
 			return nil, ofPrivateFile(name, err)
 		}
-		ids, err := keyring.ReadIdentities(raw, func() ([]byte, error) { return c.passphrase(ctx, cfg, in.passphraseFile, name) })
+		ids, err := keyring.ReadIdentities(raw, func() ([]byte, error) { return c.passphrase(ctx, cfg, passphraseFile, name) })
 		keyring.Wipe(raw)
 		if err != nil {
 			if e, ok := errors.AsType[*explain.Error](err); ok {
@@ -146,6 +146,16 @@ func (c *CLI) openShares(ctx context.Context, cfg *config, in recoverFlags) ([]k
 			return nil, explain.Wrap(err, explain.KeyFileUnusable, "file", name, "problem", strings.TrimSuffix(problem, ": "+keyring.ErrIdentityFile.Error()), "want", wantShareKey)
 		}
 		keys = append(keys, ids...)
+	}
+	return keys, nil
+}
+
+// openShares opens the share files, with their names for errors. Nobody is asked
+// for a passphrase while a coordinator waits.
+func (c *CLI) openShares(ctx context.Context, cfg *config, in recoverFlags) ([]keyring.ShareFile, error) {
+	keys, err := c.readShareKeys(ctx, cfg, in.keys, in.passphraseFile)
+	if err != nil {
+		return nil, err
 	}
 	var files []keyring.ShareFile
 	for _, name := range in.shares {

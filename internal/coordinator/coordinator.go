@@ -158,6 +158,7 @@ type Coordinator struct {
 	maxListed       int                           // banned keys in a bundle
 	trustKick       chan struct{}                 // asks the trust loop to look now; capacity 1
 	confirmKick     chan struct{}                 // asks it to look soon: a member may have confirmed a key; capacity 1
+	backingUp       chan struct{}                 // held by the one backup under way; capacity 1
 	setting         chan struct{}                 // held by the one SetManifest under way; capacity 1
 	candidates      map[history.Hash]*move        // moves of unknown outcome; owned by who holds setting
 	prepared        *prepared                     // a seed that waits for its signatures; owned by who holds setting
@@ -235,6 +236,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		trustKick: make(chan struct{}, 1), confirmKick: make(chan struct{}, 1),
 		headKick:  make(chan struct{}, 1),
 		setting:   make(chan struct{}, 1),
+		backingUp: make(chan struct{}, 1),
 		limiter:   newJoinLimiter(cfg.Rates),
 		perMember: newMemberLimiter(cfg.Rates),
 		pulls:     newPullLimiter(), patches: newPatchCache(),

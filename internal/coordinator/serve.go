@@ -114,6 +114,7 @@ func Services() []string {
 	return []string{
 		fealtyv1.AdmissionService_ServiceDesc.ServiceName,
 		fealtyv1.AgentService_ServiceDesc.ServiceName,
+		fealtyv1.BackupService_ServiceDesc.ServiceName,
 		fealtyv1.ConfigService_ServiceDesc.ServiceName,
 		fealtyv1.ManifestService_ServiceDesc.ServiceName,
 		fealtyv1.MemberService_ServiceDesc.ServiceName,
@@ -146,6 +147,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer) (*grpc.Server, error) {
 	services := admitFirst{ServiceRegistrar: server, c: c, gate: gate}
 	fealtyv1.RegisterAdmissionServiceServer(services, admissionServer{c: c})
 	fealtyv1.RegisterAgentServiceServer(services, agentServer{c: c})
+	fealtyv1.RegisterBackupServiceServer(services, backupServer{c: c})
 	fealtyv1.RegisterConfigServiceServer(services, configServer{c: c})
 	fealtyv1.RegisterManifestServiceServer(services, manifestServer{c: c})
 	fealtyv1.RegisterMemberServiceServer(services, memberServer{c: c})

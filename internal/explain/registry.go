@@ -143,6 +143,10 @@ const (
 	RecoveryUnexpected  Code = "FE-R111"
 	RecoverySeedRefused Code = "FE-R112"
 	RecoveryNoShares    Code = "FE-R113"
+
+	BackupUnusable  Code = "FE-R130"
+	BackupNoReader  Code = "FE-R131"
+	BackupReseeding Code = "FE-R132"
 )
 
 // Store.
@@ -1334,6 +1338,41 @@ head is genuine. With the seed it replays the whole history, and adopts nothing 
 		Page: `
 Shares are held by people. A cluster whose manifest names keepers alone comes back through one of them, and is
 lost with all of them: add people to ` + "`seed.owners`" + ` with a reshare.`,
+	},
+	{
+		Code:  BackupUnusable,
+		Title: "the backup cannot be used",
+		What:  "{file|the file} is no backup that can be used: {problem|it does not verify}",
+		Why:   "a backup counts whole, as a coordinator of the cluster signed it, or not at all",
+		Do:    "{do|use another backup, and find out how this one was damaged: fealty backup check FILE --share-key KEY}",
+		Exit:  ExitRefused, GRPC: codes.DataLoss,
+		Page: `
+A backup is encrypted and authenticated in parts, and ends with a signature by the cluster's transaction key over
+all of it. So one that was cut, or of which a byte is another one, is refused before anything is written, and so is
+one that a newer release wrote in another format.`,
+	},
+	{
+		Code:  BackupNoReader,
+		Title: "nobody could read the backup",
+		What:  "no backup was made: nobody could read it",
+		Why:   "a backup is encrypted to the people who own shares of the seed, and keepers alone own this one",
+		Do:    "name a reader: fealty backup create FILE --recipient age1…",
+		Exit:  ExitUsage, GRPC: codes.FailedPrecondition,
+		Page: `
+A keeper runs where the coordinators run, so what it alone can open is lost together with them. Give
+` + "`--recipient`" + ` the public key of somebody who keeps the private one elsewhere, or add people to
+` + "`seed.owners`" + ` with a reshare.`,
+	},
+	{
+		Code:  BackupReseeding,
+		Title: "no backup while the seed changes",
+		What:  "no backup was made: the records are moving to a new seed",
+		Why:   "half of them would be under one seed, and half under the other",
+		Do:    "try again in a minute, when the reseed has ended",
+		Exit:  ExitRefused, GRPC: codes.Unavailable,
+		Page: `
+A reseed moves every record to the keys of the new seed, which takes seconds. A backup of that time could be
+restored under neither.`,
 	},
 
 	{

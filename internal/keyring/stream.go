@@ -51,3 +51,10 @@ func DecryptFrom(r io.Reader, identities []age.Identity) (io.Reader, error) {
 	}
 	return out, nil
 }
+
+// CheckRecipient reports whether something can be encrypted to the recipient. Errors
+// match [ErrRecipient].
+func CheckRecipient(recipient string) error {
+	_, err := parseRecipient(recipient)
+	return err
+}

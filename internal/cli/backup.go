@@ -1,0 +1,273 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"filippo.io/age"
+	"github.com/spf13/cobra"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/keyring"
+)
+
+func (c *CLI) backupCommand() *cobra.Command {
+	return noun("backup", "keep what the cluster can be restored from, and restore it", c.backupCreate(), c.backupCheck())
+}
+
+func (c *CLI) backupCreate() *cobra.Command {
+	var recipients []string
+	var dry bool
+	cmd := c.command(spec{
+		use: "create FILE", short: "write a backup, encrypted to the owners of the seed",
+		long: `Write a backup of the cluster to a new file: members, bans, config, the history, and the encrypted seed, as the
+store had them at one moment. It is encrypted to every person who owns a share of the seed, so that each of them can
+read it with the key that opens the share. --recipient names further readers; it takes one where keepers alone own
+the seed.
+
+Join tokens are not in it: a restore voids them. The file is there whole or not at all, and refused later if a byte
+of it is lost or altered: fealty backup check says so.`,
+		sample: `  fealty backup create prod-2026-05-04.backup
+  fealty backup create prod.backup --recipient age1…`,
+		groups: []group{client}, args: exactly("FILE"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			return c.asking(cfg, func(s *services) error { return c.createBackup(ctx, cfg, s, args[0], recipients, dry) })
+		},
+	})
+	cmd.Flags().StringArrayVar(&recipients, "recipient", nil, "encrypt it to this age or SSH public key as well; once for each")
+	dryRun(cmd, &dry)
+	return cmd
+}
+
+func (c *CLI) createBackup(ctx context.Context, cfg *config, s *services, file string, recipients []string, dry bool) error {
+	path := cfg.within(file)
+	if _, err := os.Lstat(path); err == nil {
+		return explain.New(explain.FileExists, "file", file, "purpose", "a backup")
+	}
+	stream, err := s.backup.CreateBackup(ctx, &fealtyv1.CreateBackupRequest{Recipients: recipients, DryRun: dry})
+	if err != nil {
+		return s.line.ofStream(ctx, err, "CreateBackup")
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return s.line.ofStream(ctx, err, "CreateBackup")
+	}
+	head := first.GetHead()
+	if head == nil {
+		return explain.New(explain.PeerProtocol, "problem", "it does not say what the backup is of")
+	}
+	if dry {
+		c.planned("a backup of cluster " + head.GetClusterId() + " would be written to " + file)
+		return c.print(backupResult(file, head, nil))
+	}
+	var end *fealtyv1.BackupEnd
+	err = createStream(path, 0o600, "a backup", func(w io.Writer) error {
+		sum, n := sha256.New(), uint64(0)
+		for {
+			part, err := stream.Recv()
+			if err != nil {
+				return s.line.ofStream(ctx, err, "CreateBackup")
+			}
+			if end = part.GetEnd(); end != nil {
+				break
+			}
+			n += uint64(len(part.GetChunk()))
+			sum.Write(part.GetChunk())
+			if _, err := w.Write(part.GetChunk()); err != nil {
+				return err
+			}
+		}
+		if n != end.GetBytes() || !bytes.Equal(sum.Sum(nil), end.GetSha256()) {
+			return explain.New(explain.PeerProtocol, "problem", fmt.Sprintf("%d bytes came, and the backup has %d", n, end.GetBytes()))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.print(backupResult(file, head, end)); err != nil {
+		return err
+	}
+	c.talk("next: fealty backup check %s --share-key KEY, with the key of %s", file, readersOf(head))
+	return nil
+}
+
+func readersOf(head *fealtyv1.BackupHead) string {
+	if len(head.GetOwners()) == 0 {
+		return "who is named by --recipient"
+	}
+	return strings.Join(head.GetOwners(), " or ")
+}
+
+func backupResult(file string, head *fealtyv1.BackupHead, end *fealtyv1.BackupEnd) result {
+	data := object{
+		{"file", file}, {"cluster", head.GetClusterId()}, {"created_at", stamp(head.GetCreatedAt().AsTime())}, {"revision", number(head.GetRevision())},
+		{"history_index", number(head.GetHistoryIndex())}, {"authority_epoch", number(head.GetAuthorityEpoch())}, {"head", hex.EncodeToString(head.GetHead())},
+		{"owners", texts(head.GetOwners())}, {"members", number(head.GetMembers())}, {"bans", number(head.GetBans())}, {"tokens_left_out", number(head.GetTokens())},
+		{"entries", number(head.GetEntries())},
+	}
+	if end != nil {
+		data = data.with("bytes", number(end.GetBytes())).with("sha256", hex.EncodeToString(end.GetSha256())).with("digest", hex.EncodeToString(end.GetDigest()))
+	}
+	return result{data, func(p *page) error {
+		var f facts
+		f.add("cluster", head.GetClusterId())
+		f.add("revision", number(head.GetRevision()))
+		f.add("head", fmt.Sprintf("%s, index %d, epoch %d", short(hex.EncodeToString(head.GetHead())), head.GetHistoryIndex(), head.GetAuthorityEpoch()))
+		f.add("holds", fmt.Sprintf("%s, %s, %s", plural(int(head.GetMembers()), "member", "members"), plural(int(head.GetBans()), "ban", "bans"), plural(int(head.GetEntries()), "entry", "entries")))
+		f.add("leaves out", plural(int(head.GetTokens()), "join token", "join tokens"))
+		if len(head.GetOwners()) > 0 {
+			f.add("for", strings.Join(head.GetOwners(), ", "))
+		}
+		if end != nil {
+			f.add("digest", hex.EncodeToString(end.GetDigest()))
+		}
+		return p.facts(f)
+	}}
+}
+
+// number is a number of 64 bits as JSON readers keep it.
+func number(n uint64) string { return fmt.Sprint(n) }
+
+// backupFlags are what is needed to read a backup.
+type backupFlags struct {
+	keys           []string
+	passphraseFile string
+	transactionKey string
+}
+
+func (in *backupFlags) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringArrayVar(&in.keys, "share-key", nil, "the private key of a reader: the age key file or SSH key of an owner of the seed; once for each")
+	f.StringVar(&in.passphraseFile, "passphrase-file", "", "read the passphrase of the private key from this file or /dev/fd/N; else a terminal asks")
+	f.StringVar(&in.transactionKey, "transaction-key", "", "the SHA-256 of the key that has to have signed it, as fealty manifest verify-history shows it")
+}
+
+func (c *CLI) backupCheck() *cobra.Command {
+	var in backupFlags
+	cmd := c.command(spec{
+		use: "check FILE", short: "verify a backup here, all of it, without a coordinator",
+		long: `Read a backup to its end on this machine and verify it: that nothing of it is lost or altered, that the cluster's
+transaction key signed it, and that its history holds from genesis to head. Nothing is written.
+
+Who the transaction key belongs to the file cannot say: compare it once with fealty manifest verify-history, or give
+it with --transaction-key.`,
+		sample: "  fealty backup check prod.backup --share-key ~/.ssh/id_ed25519 --transaction-key HEX",
+		args:   exactly("FILE"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			found, key, err := c.checkBackup(ctx, cfg, args[0], in)
+			if err != nil {
+				return err
+			}
+			return c.print(contentsResult(args[0], found, key, in.transactionKey != ""))
+		},
+	})
+	in.add(cmd)
+	return cmd
+}
+
+// checkBackup verifies the backup in file, and returns the name of its transaction key.
+func (c *CLI) checkBackup(ctx context.Context, cfg *config, file string, in backupFlags) (*backup.Contents, identity.KeyID, error) {
+	var key, want identity.KeyID
+	if in.transactionKey != "" {
+		var err error
+		if want, err = identity.ParseKeyID(in.transactionKey); err != nil {
+			return nil, key, explain.Wrap(err, explain.BadValue, "name", "--transaction-key", "value", in.transactionKey, "problem", "it is not 64 lower-case hex digits", "want", "the SHA-256 that fealty manifest verify-history shows")
+		}
+	}
+	ids, err := c.backupKeys(ctx, cfg, in)
+	if err != nil {
+		return nil, key, err
+	}
+	f, err := openBackup(cfg, file)
+	if err != nil {
+		return nil, key, err
+	}
+	defer f.Close()
+	found, err := backup.Check(f, ids)
+	if err != nil {
+		return nil, key, ofBackup(file, err)
+	}
+	if key, err = identity.KeyOfPublic(found.History.TransactionKey()); err != nil {
+		return nil, key, err
+	}
+	if in.transactionKey != "" && key != want {
+		return nil, key, explain.New(explain.BackupUnusable, "file", file, "problem", fmt.Sprintf("transaction key %s signed it, and --transaction-key is %s: it is of another cluster, or forged", key, want))
+	}
+	return found, key, nil
+}
+
+func (c *CLI) backupKeys(ctx context.Context, cfg *config, in backupFlags) ([]age.Identity, error) {
+	if len(in.keys) == 0 {
+		return nil, missing("--share-key", "a backup is encrypted to the owners of the seed", "--share-key FILE, the age key file or SSH key whose public half the manifest names")
+	}
+	return c.readShareKeys(ctx, cfg, in.keys, in.passphraseFile)
+}
+
+func openBackup(cfg *config, file string) (*os.File, error) {
+	f, err := os.Open(cfg.within(file))
+	if err != nil {
+		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "backup", "file", file, "cause", bare(err).Error())
+	}
+	return f, nil
+}
+
+// ofBackup words why the backup in file cannot be used.
+func ofBackup(file string, err error) error {
+	if e, ok := errors.AsType[*explain.Error](err); ok {
+		return e
+	}
+	problem := strings.TrimPrefix(err.Error(), "backup: ")
+	if errors.Is(err, keyring.ErrNotForYou) {
+		return explain.Wrap(err, explain.BackupUnusable, "file", file, "problem", "none of the private keys opens it", "do", "give --share-key the key of an owner of the seed when it was made, or of a --recipient of then")
+	}
+	return explain.Wrap(err, explain.BackupUnusable, "file", file, "problem", problem)
+}
+
+func contentsResult(file string, found *backup.Contents, key identity.KeyID, pinned bool) result {
+	h, head := found.Header, found.History.Current()
+	families := object{}
+	for _, name := range sortedKeys(found.Families) {
+		families = families.with(name, found.Families[name])
+	}
+	data := object{
+		{"file", file}, {"valid", true}, {"cluster", h.Cluster}, {"created_at", stamp(h.CreatedAt)}, {"release", h.Release}, {"revision", number(uint64(h.Revision))},
+		{"head", object{{"hash", head.Hash.String()}, {"index", number(head.Index)}, {"authority_epoch", number(head.AuthorityEpoch)}}},
+		{"transitions", len(found.History.Links())}, {"transaction_key", key.String()}, {"pinned", pinned}, {"owners", texts(h.Owners)},
+		{"digest", hex.EncodeToString(found.Trailer.Digest[:])}, {"entries", number(found.Trailer.Entries)}, {"families", families}, {"bytes", number(found.Bytes)},
+	}
+	return result{data, func(p *page) error {
+		var f facts
+		f.paint("backup", green, file+" is whole, and its history verifies")
+		f.add("cluster", h.Cluster)
+		f.add("made", h.CreatedAt.UTC().Format(time.RFC3339)+" by release "+h.Release)
+		f.add("revision", number(uint64(h.Revision)))
+		f.add("head", fmt.Sprintf("%s, index %d, epoch %d", short(head.Hash.String()), head.Index, head.AuthorityEpoch))
+		f.add("history", plural(len(found.History.Links()), "transition", "transitions"))
+		var counts []string
+		for _, name := range sortedKeys(found.Families) {
+			counts = append(counts, fmt.Sprintf("%s %d", name, found.Families[name]))
+		}
+		f.add("entries", strings.Join(counts, ", "))
+		if len(h.Owners) > 0 {
+			f.add("for", strings.Join(h.Owners, ", "))
+		}
+		trust := " (compare it with fealty manifest verify-history: the file cannot vouch for it)"
+		if pinned {
+			trust = " (as you said)"
+		}
+		f.add("signed by", key.String()+trust)
+		return p.facts(f)
+	}}
+}

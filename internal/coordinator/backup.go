@@ -1,0 +1,188 @@
+package coordinator
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"hash"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// maxRecipients bounds whom an admin names as readers of a backup, and backupChunk a
+// part of it on its way.
+const (
+	maxRecipients = 16
+	backupChunk   = 256 << 10
+)
+
+// backupServer serves BackupService.
+type backupServer struct {
+	fealtyv1.UnimplementedBackupServiceServer
+	c *Coordinator
+}
+
+// CreateBackup sends a backup. It is of one listing of the store, at one revision: all
+// that a restore needs, and nothing that counts for now alone. What is secret in it is
+// encrypted twice: by keepers or to owners in the store, and all of it to owners in
+// the file.
+func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fealtyv1.BackupService_CreateBackupServer) error {
+	c, ctx := b.c, stream.Context()
+	select {
+	case c.backingUp <- struct{}{}: // each holds all of the store in memory
+		defer func() { <-c.backingUp }()
+	default:
+		return explain.New(explain.RateLimited, "what", "backups", "limit", "one at a time")
+	}
+	s, err := c.ready()
+	if err != nil {
+		return err
+	}
+	recipients, owners, err := readers(s, req.GetRecipients())
+	if err != nil {
+		return err
+	}
+	l, err := c.store.List(ctx, "")
+	if err != nil {
+		return c.storeError("read the store", err)
+	}
+	head, entries, err := c.backupHead(s, l, owners)
+	if err != nil {
+		return err
+	}
+	if !req.GetDryRun() {
+		// Who took it is written down before any of it leaves.
+		ch := s.records.newChange(s.headVersion)
+		ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "backup.create", Target: fmt.Sprintf("revision %d", l.Revision),
+			Fields: map[string]string{"owners": strings.Join(owners, ","), "recipients": clip(strings.Join(req.GetRecipients(), ","), maxReasonBytes)}})
+		if _, err := ch.commit(ctx); err != nil {
+			return c.storeError("write the audit entry of the backup", err)
+		}
+	}
+	if err := stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_Head{Head: head}}); err != nil || req.GetDryRun() {
+		return err
+	}
+	out := &chunkWriter{sum: sha256.New(), send: func(p []byte) error {
+		return stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_Chunk{Chunk: p}})
+	}}
+	w, err := backup.NewWriter(out, backup.Header{
+		Cluster: s.manifest.Cluster, CreatedAt: head.GetCreatedAt().AsTime(), Revision: l.Revision, Head: s.headRecord,
+		TransactionKey: ed25519Public(s.secrets.keys.Transaction()), Release: clip(c.cfg.Release, 64), Owners: owners,
+	}, recipients...)
+	if err != nil {
+		return fmt.Errorf("begin the backup: %w", err)
+	}
+	for _, e := range entries {
+		if err := w.Add(e.Key, e.Value); err != nil {
+			return fmt.Errorf("write the backup: %w", err)
+		}
+	}
+	end, err := w.Close(s.secrets.keys.Transaction())
+	if err == nil {
+		err = out.flush()
+	}
+	if err != nil {
+		return fmt.Errorf("end the backup: %w", err)
+	}
+	c.log.LogAttrs(ctx, slog.LevelInfo, "a backup was sent", slog.String("to", actor(ctx)), slog.Uint64("revision", uint64(l.Revision)), slog.Uint64("bytes", out.bytes))
+	return stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_End{End: &fealtyv1.BackupEnd{
+		Bytes: out.bytes, Sha256: out.sum.Sum(nil), Digest: end.Digest[:],
+	}}})
+}
+
+// readers returns whom a backup is encrypted to: the people who own shares of the
+// seed, and whom the admin names.
+func readers(s *state, named []string) (recipients, owners []string, err error) {
+	if len(named) > maxRecipients {
+		return nil, nil, explain.New(explain.RequestField, "field", "recipients", "problem", fmt.Sprintf("%d are above %d", len(named), maxRecipients))
+	}
+	for _, o := range s.manifest.Seed.People() {
+		recipients, owners = append(recipients, o.Recipient), append(owners, o.Name)
+	}
+	for _, r := range named {
+		if err := keyring.CheckRecipient(r); err != nil {
+			return nil, nil, explain.Wrap(err, explain.RequestField, "field", "recipients", "problem", strings.TrimPrefix(err.Error(), "keyring: "))
+		}
+	}
+	recipients = append(recipients, named...)
+	slices.Sort(owners)
+	if len(recipients) == 0 {
+		return nil, nil, explain.New(explain.BackupNoReader)
+	}
+	return recipients, owners, nil
+}
+
+// backupHead says what a backup of l is, and returns the entries that are in it.
+func (c *Coordinator) backupHead(s *state, l store.Listing, owners []string) (*fealtyv1.BackupHead, []store.Entry, error) {
+	head := &fealtyv1.BackupHead{
+		ClusterId: s.manifest.Cluster, CreatedAt: timestamppb.New(c.now().UTC()), Revision: uint64(l.Revision),
+		HistoryIndex: s.head.Index, AuthorityEpoch: s.head.AuthorityEpoch, Head: s.head.Hash[:], Owners: owners,
+	}
+	kept := make([]store.Entry, 0, len(l.Entries))
+	current := false
+	for _, e := range l.Entries {
+		switch {
+		case e.Key == freezeKey:
+			// Half of the records would be under one seed, half under the other.
+			return nil, nil, explain.New(explain.BackupReseeding)
+		case e.Key == history.HeadKey:
+			current = e.Version == s.headVersion
+		case strings.HasPrefix(e.Key, memberPrefix):
+			head.Members++
+		case strings.HasPrefix(e.Key, banIDPrefix), strings.HasPrefix(e.Key, banKeyPrefix):
+			head.Bans++
+		case strings.HasPrefix(e.Key, tokenPrefix):
+			head.Tokens++
+		}
+		if backup.Kept(e.Key) {
+			kept = append(kept, e)
+		}
+	}
+	head.Entries = uint64(len(kept))
+	if !current {
+		c.kickHead()
+		return nil, nil, errBusy("the backup")
+	}
+	return head, kept, nil
+}
+
+// chunkWriter sends what is written to it in parts, and sums it up.
+type chunkWriter struct {
+	send  func([]byte) error
+	buf   []byte
+	sum   hash.Hash
+	bytes uint64
+}
+
+func (w *chunkWriter) Write(p []byte) (int, error) {
+	w.sum.Write(p)
+	w.bytes += uint64(len(p))
+	for rest := p; len(rest) > 0; {
+		n := min(len(rest), backupChunk-len(w.buf))
+		w.buf, rest = append(w.buf, rest[:n]...), rest[n:]
+		if len(w.buf) == backupChunk {
+			if err := w.flush(); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return len(p), nil
+}
+
+func (w *chunkWriter) flush() error {
+	if len(w.buf) == 0 {
+		return nil
+	}
+	err := w.send(w.buf)
+	w.buf = make([]byte, 0, backupChunk) // the one that was sent is not ours any more
+	return err
+}
