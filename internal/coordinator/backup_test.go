@@ -161,4 +161,3 @@ func TestBackupRefused(t *testing.T) {
 		t.Errorf("with frozen records: %d bytes, %v", len(file), err)
 	}
 }
-
