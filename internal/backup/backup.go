@@ -241,7 +241,7 @@ func NewWriter(w io.Writer, h Header, recipients ...string) (*Writer, error) {
 	if _, err := io.WriteString(w, magic); err != nil {
 		return nil, err
 	}
-	out, err := keyring.EncryptTo(w, recipients...)
+	out, err := keyring.EncryptStream(w, recipients...)
 	if err != nil {
 		return nil, err
 	}
@@ -381,7 +381,7 @@ func Open(r io.Reader, identities []age.Identity) (*Reader, error) {
 	case string(line) != magic:
 		return nil, fmt.Errorf("backup: it begins with %.32q, and this release reads %q: %w", line, strings.TrimSpace(magic), ErrVersion)
 	}
-	out, err := keyring.DecryptFrom(raw, identities)
+	out, err := keyring.DecryptStream(raw, identities)
 	if errors.Is(err, keyring.ErrNotForYou) {
 		return nil, fmt.Errorf("backup: %w", err)
 	}

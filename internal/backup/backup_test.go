@@ -244,7 +244,7 @@ func (c *cluster) records(t testing.TB, parts ...[]byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	out.WriteString("fealty backup v1\n")
-	w, err := keyring.EncryptTo(&out, c.owner.Recipient().String())
+	w, err := keyring.EncryptStream(&out, c.owner.Recipient().String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,12 +8,12 @@ import (
 	"filippo.io/age"
 )
 
-// EncryptTo returns a writer that encrypts to every recipient, as the manifest has
+// EncryptStream returns a writer that encrypts to every recipient, as the manifest has
 // them, what is written to it. Its Close writes the end, without which nothing that
 // was written opens whole.
 //
 // Errors match [ErrRecipient].
-func EncryptTo(w io.Writer, recipients ...string) (io.WriteCloser, error) {
+func EncryptStream(w io.Writer, recipients ...string) (io.WriteCloser, error) {
 	if len(recipients) == 0 {
 		return nil, fmt.Errorf("keyring: encrypting to nobody: %w", ErrRecipient)
 	}
@@ -32,12 +32,12 @@ func EncryptTo(w io.Writer, recipients ...string) (io.WriteCloser, error) {
 	return out, nil
 }
 
-// DecryptFrom returns a reader of what [EncryptTo] encrypted, with one of the private
+// DecryptStream returns a reader of what [EncryptStream] encrypted, with one of the private
 // keys, which [ReadIdentities] reads. It gives no byte that was altered, and io.EOF at
 // the authenticated end alone.
 //
 // Errors match [ErrNotForYou], or say what is wrong with the first bytes.
-func DecryptFrom(r io.Reader, identities []age.Identity) (io.Reader, error) {
+func DecryptStream(r io.Reader, identities []age.Identity) (io.Reader, error) {
 	if len(identities) == 0 {
 		return nil, fmt.Errorf("keyring: decrypting without a private key: %w", ErrNotForYou)
 	}
