@@ -42,6 +42,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
+	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
@@ -113,6 +114,11 @@ type Config struct {
 	// Log is where it says what happens. Nil means slog.Default().
 	Log *slog.Logger
 
+	// SelfHealAfter is how long it looks for another coordinator that has the mesh CA
+	// key of the head, before it makes a new one with the seed that it holds. Zero
+	// means 10 seconds.
+	SelfHealAfter time.Duration
+
 	// Registry takes its metrics. Nil means one of its own.
 	Registry *prometheus.Registry
 
@@ -153,20 +159,24 @@ type Coordinator struct {
 	trustNews       news
 	publication     atomic.Pointer[publication] // what members are told; nil before it was read
 	publicationNews news
-	compileReport   atomic.Pointer[compileReport] // nil before the first compile
-	headKick        chan struct{}                 // asks the head loop to look now; capacity 1
-	maxListed       int                           // banned keys in a bundle
-	trustKick       chan struct{}                 // asks the trust loop to look now; capacity 1
-	confirmKick     chan struct{}                 // asks it to look soon: a member may have confirmed a key; capacity 1
-	backingUp       chan struct{}                 // held by the one backup under way; capacity 1
-	setting         chan struct{}                 // held by the one SetManifest under way; capacity 1
-	candidates      map[history.Hash]*move        // moves of unknown outcome; owned by who holds setting
-	prepared        *prepared                     // a seed that waits for its signatures; owned by who holds setting
-	former          []*secrets                    // of seeds that were replaced, which calls may still use; owned by who holds setting
-	unsettled       atomic.Bool                   // a reseed may have left the records frozen
-	headConfirmed   moment                        // when the store was last asked and showed our head
-	tried           atomic.Bool                   // to bring the keys back, or to find that there are none
-	pulsed          moment                        // the last self-check that came through
+	compileReport   atomic.Pointer[compileReport]  // nil before the first compile
+	headKick        chan struct{}                  // asks the head loop to look now; capacity 1
+	maxListed       int                            // banned keys in a bundle
+	trustKick       chan struct{}                  // asks the trust loop to look now; capacity 1
+	confirmKick     chan struct{}                  // asks it to look soon: a member may have confirmed a key; capacity 1
+	backingUp       chan struct{}                  // held by the one backup under way; capacity 1
+	setting         chan struct{}                  // held by the one SetManifest under way; capacity 1
+	candidates      map[history.Hash]*move         // moves of unknown outcome; owned by who holds setting
+	search          decide.Search                  // the way back to the head; owned by who holds setting
+	opened          *opened                        // a seed for the way back; owned by who holds setting
+	older           atomic.Pointer[history.Record] // the head that the store shows, if it is one of before
+	elapsed         func() time.Duration           // on a clock that only goes forward
+	prepared        *prepared                      // a seed that waits for its signatures; owned by who holds setting
+	former          []*secrets                     // of seeds that were replaced, which calls may still use; owned by who holds setting
+	unsettled       atomic.Bool                    // a reseed may have left the records frozen
+	headConfirmed   moment                         // when the store was last asked and showed our head
+	tried           atomic.Bool                    // to bring the keys back, or to find that there are none
+	pulsed          moment                         // the last self-check that came through
 	serving         atomic.Bool
 
 	source  *credential.Issued // what our listener presents and believes
@@ -231,7 +241,8 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	}
 	c := &Coordinator{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, store: cfg.Store, history: history.New(cfg.Store), fs: cfg.FS, faults: cfg.Faults,
-		startedAt: cfg.Now(),
+		startedAt: cfg.Now(), elapsed: sinceNow(),
+		search:    decide.Search{HealAfter: cfg.SelfHealAfter, Random: mathrand.Float64},
 		registry:  cfg.Registry,
 		trustKick: make(chan struct{}, 1), confirmKick: make(chan struct{}, 1),
 		headKick:  make(chan struct{}, 1),
@@ -293,11 +304,11 @@ func (c *Coordinator) open(ctx context.Context) error {
 		return fmt.Errorf("guard the listeners: %w", err)
 	}
 	c.state.Store(&state{phase: phaseRecovery, reason: "the history was not read yet"})
-	s, err := c.load(ctx, nil)
+	s, err := c.loadFirst(ctx)
 	if err != nil {
 		return err
 	}
-	c.tried.Store(true)
+	c.tried.Store(s.phase != phaseRecovery) // else the loop that follows the head tries the other ways
 	if s.phase == phaseUninitialized {
 		if err := c.offerSetup(ephemeral.Pin()); err != nil {
 			return err
@@ -317,6 +328,7 @@ func (c *Coordinator) Close() error {
 func (c *Coordinator) wipe() {
 	c.recoveries.end(nil)
 	c.dropPrepared()
+	c.dropOpened()
 	for _, former := range c.former {
 		former.wipe()
 	}
@@ -475,7 +487,10 @@ func (c *Coordinator) conflicts(ctx context.Context, err error) bool {
 	switch errors.As(err, &conflict); {
 	case conflict == nil:
 	case conflict.Key == history.HeadKey:
-		c.checkHead(ctx)
+		c.leaveHead(ctx)
+		if c.olderHeadError() != nil {
+			return false // until the store shows ours again
+		}
 	case conflict.Key == freezeKey:
 		c.awaitThaw(ctx)
 	case conflict.Key == trustStateKey:
@@ -502,6 +517,9 @@ func (c *Coordinator) storeError(what string, err error) error {
 		c.forged(context.Background(), what, err)
 		return explain.New(explain.StoreForged, "what", what)
 	case errors.Is(err, store.ErrConflict):
+		if older := c.olderHeadError(); older != nil {
+			return older
+		}
 		return errBusy(what)
 	}
 	c.log.Error("the store failed", "what", what, "err", err)
@@ -531,6 +549,12 @@ func actor(ctx context.Context) string {
 		return fmt.Sprintf("local uid %d", p.Local.UID)
 	}
 	return "setup token"
+}
+
+// sinceNow returns a clock that only goes forward, whatever is done to the wall's.
+func sinceNow() func() time.Duration {
+	start := time.Now()
+	return func() time.Duration { return time.Since(start) }
 }
 
 func (c *Coordinator) path(name string) string { return c.cfg.DataDir + "/" + name }

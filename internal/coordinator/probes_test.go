@@ -132,6 +132,8 @@ func TestProbes(t *testing.T) {
 	}
 	d.restart()
 	d.c.serving.Store(true)
+	want("before anybody was asked for the keys", 503, 503, 200, 1)
+	d.c.checkHead(t.Context())
 	want("in recovery mode", 200, 503, 200, 1)
 	if _, a := ask("/probe/readiness"); a.Phase != "recovery" || a.Reason == "" {
 		t.Errorf("readiness in recovery mode: %+v", a)

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
+	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -135,7 +136,7 @@ func (c *Coordinator) keepCandidate(mv *move) bool {
 // The seed of head may be that of one of them.
 func (c *Coordinator) settleCandidates(head history.Link) {
 	for hash, mv := range c.candidates {
-		if mv.link.Index > head.Index {
+		if !decide.Decided(decide.HeadOf(&mv.link), decide.HeadOf(&head)) {
 			continue // it may come yet
 		}
 		if mv.link.Salt != head.Salt {

@@ -1,9 +1,7 @@
 package coordinator
 
 import (
-	"bytes"
 	"context"
-	"crypto/ed25519"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/json"
@@ -11,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -20,35 +19,24 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // phase is what a coordinator can do.
-type phase int
+type phase = decide.Phase
 
 const (
 	// phaseUninitialized: the store holds no history. Only a first set is served.
-	phaseUninitialized phase = iota
+	phaseUninitialized = decide.Uninitialized
 	// phaseRecovery: a history exists, and its keys are not in this memory, or the
 	// state in memory is not its head.
-	phaseRecovery
+	phaseRecovery = decide.Recovery
 	// phaseReady: everything is served.
-	phaseReady
+	phaseReady = decide.Ready
 )
-
-func (p phase) String() string {
-	switch p {
-	case phaseUninitialized:
-		return "uninitialized"
-	case phaseRecovery:
-		return "recovery"
-	case phaseReady:
-		return "ready"
-	}
-	return "invalid phase"
-}
 
 // state is all that one head of the history means. It is immutable but for the
 // mesh CA's certificate, which is made again before it ends.
@@ -153,20 +141,18 @@ func rootKey(epoch uint64, salt history.Salt) string {
 	return fmt.Sprintf("%sroot/%d/%x", sealedPrefix, epoch, salt[:])
 }
 
-// load reads the history and brings its keys back: from last, the state that was
-// ready before, where it holds them, else through the manifest's keepers. What
-// stands in the way of that is a state in recovery mode, not an error; an error is
-// a store that cannot be read.
+// read reads the history, and returns the way to its head or, without one, the state
+// that this is. An error is a store that cannot be read.
 //
 // A history that does not lead through the newest head that this coordinator has
 // seen is not adopted, however well it verifies (I11).
-func (c *Coordinator) load(ctx context.Context, last *state) (*state, error) {
+func (c *Coordinator) read(ctx context.Context, last *state) (*way, *state, error) {
 	seen, err := c.seenHead()
 	if err != nil {
-		return recovering(last, err), nil
+		return nil, recovering(last, err), nil
 	}
 	if err := c.breakFreeze(ctx, last == nil || c.unsettled.Load()); err != nil {
-		return nil, fmt.Errorf("end what a reseed left: %w", err)
+		return nil, nil, fmt.Errorf("end what a reseed left: %w", err)
 	}
 	if last != nil {
 		seen = last.chain.Mark()
@@ -175,46 +161,44 @@ func (c *Coordinator) load(ctx context.Context, last *state) (*state, error) {
 	var damaged *history.BlobError
 	switch {
 	case errors.Is(err, history.ErrEmpty) && seen != (history.Mark{}):
-		return recovering(last, explain.Wrap(err, explain.HistoryInvalid, "problem",
+		return nil, recovering(last, explain.Wrap(err, explain.HistoryInvalid, "problem",
 			fmt.Sprintf("the store holds none, and this coordinator has seen head %s at index %d: it is another store, or it was emptied", seen.Hash, seen.Index))), nil
 	case errors.Is(err, history.ErrEmpty):
-		return &state{phase: phaseUninitialized, reason: "no manifest was set yet"}, nil
+		return nil, &state{phase: phaseUninitialized, reason: "no manifest was set yet"}, nil
 	case errors.Is(err, history.ErrUnverified), errors.Is(err, history.ErrEncoding), errors.As(err, &damaged):
-		return recovering(last, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())), nil
+		return nil, recovering(last, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())), nil
 	case err != nil:
-		return nil, fmt.Errorf("read the history: %w", err)
+		return nil, nil, fmt.Errorf("read the history: %w", err)
 	}
-	// Which keepers may be asked is read from a manifest that nothing vouches for
-	// yet. That is safe: a keeper opens only what it sealed, and the whole history
-	// must then verify under the keys of the seed that it gave.
-	seed, claimed, err := c.openSeed(ctx, loaded, last)
+	w, err := c.wayTo(loaded, seen, last)
 	if err != nil {
-		return recovering(last, err), nil
+		return nil, recovering(last, err), nil
 	}
-	keys, err := seed.Derive(claimed.Salt[:])
-	if err != nil {
-		return recovering(last, err), nil
+	return w, nil, nil
+}
+
+// loadFirst returns the state at the start, without asking peers: these may be waiting
+// for us to serve. Keepers open what they sealed for the head; for everything else the
+// loop that follows the head looks.
+func (c *Coordinator) loadFirst(ctx context.Context) (*state, error) {
+	w, s, err := c.read(ctx, nil)
+	if w == nil {
+		return s, err
 	}
-	verified, err := history.Verify(loaded, keys.Transaction().Public().(ed25519.PublicKey))
-	if err == nil {
-		_, err = verified.CheckMark(seen)
-	}
-	if err != nil {
-		return recovering(last, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())), nil
-	}
-	root, err := c.loadRoot(ctx, verified, keys)
-	if err != nil {
-		return recovering(last, err), nil
-	}
-	mesh, err := c.openMesh(ctx, verified, root, last)
-	if err != nil {
-		return recovering(last, err), nil
-	}
-	s, err := c.newState(verified, &secrets{seed, keys}, root, mesh)
-	if err != nil {
-		return recovering(last, err), nil
+	if s, err = c.fromKeepers(ctx, w); err != nil {
+		return recovering(nil, err), nil
 	}
 	return s, nil
+}
+
+// load reads the history and comes back to its head, by whichever way leads there;
+// without one wait says when to look again.
+func (c *Coordinator) load(ctx context.Context, last *state) (s *state, wait time.Duration, err error) {
+	w, s, err := c.read(ctx, last)
+	if w == nil {
+		return s, 0, err
+	}
+	return c.comeBack(ctx, w)
 }
 
 func recovering(last *state, err error) *state {
@@ -223,8 +207,8 @@ func recovering(last *state, err error) *state {
 
 // newState builds the ready state of a verified history and its secrets.
 func (c *Coordinator) newState(v *history.Verified, secrets *secrets, root *x509.Certificate, mesh *ca.MeshCA) (*state, error) {
-	if want := v.Current().MeshCAKey; mesh.KeyID() != want {
-		return nil, fmt.Errorf("the mesh CA key %s is not the one of the head, %s", mesh.KeyID(), want)
+	if head := decide.HeadOf(v.Current()); !head.Fits(head.Seed, mesh.KeyID()) { // the seed is the one that the history verified under
+		return nil, fmt.Errorf("the mesh CA key %s is not the one of the head, %s", mesh.KeyID(), head.Mesh)
 	}
 	auth, err := store.NewAuthenticator(secrets.keys.RecordMAC())
 	if err != nil {
@@ -300,101 +284,6 @@ func freshMesh(s *state, mesh *ca.MeshCA, now time.Time) (*ca.MeshCA, error) {
 	return again, nil
 }
 
-// openSeed asks the keepers of the head's manifest for the seed, in order. It
-// returns the head's transition too, as it claims to be.
-func (c *Coordinator) openSeed(ctx context.Context, h *history.History, last *state) (keyring.Seed, *history.Transition, error) {
-	claimed, err := history.Decode(h.Links[len(h.Links)-1])
-	if err != nil {
-		return keyring.Seed{}, nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
-	}
-	if last != nil && last.head.SeedEpoch == claimed.SeedEpoch && last.head.Salt == claimed.Salt {
-		return last.secrets.seed, claimed, nil
-	}
-	for _, mv := range c.candidates {
-		if mv.link.SeedEpoch == claimed.SeedEpoch && mv.link.Salt == claimed.Salt {
-			return mv.secrets.seed, claimed, nil
-		}
-	}
-	m, err := manifest.Parse(h.Manifests[claimed.Manifest])
-	if err != nil {
-		return keyring.Seed{}, nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
-	}
-	var failures []error
-	for _, o := range m.Seed.Owners {
-		if o.Keeper == "" {
-			continue
-		}
-		seed, err := c.openSeedOf(ctx, m.Cluster, claimed, o)
-		if err == nil {
-			return seed, claimed, nil
-		}
-		failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name, "problem", err.Error()))
-	}
-	if len(failures) == 0 {
-		return keyring.Seed{}, nil, explain.New(explain.KeeperUnusable, "keeper", "of the seed", "problem", "the manifest in force names no keeper")
-	}
-	return keyring.Seed{}, nil, errors.Join(failures...)
-}
-
-func (c *Coordinator) openSeedOf(ctx context.Context, cluster string, t *history.Transition, o manifest.Owner) (keyring.Seed, error) {
-	k, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
-	if err != nil {
-		return keyring.Seed{}, err
-	}
-	return c.openSeedWith(ctx, keeper{o.Name, k}, cluster, t)
-}
-
-func (c *Coordinator) openSeedWith(ctx context.Context, k keeper, cluster string, t *history.Transition) (keyring.Seed, error) {
-	e, err := c.store.Get(ctx, sealedSeedKey(t.SeedEpoch, t.Salt, k.name))
-	if err != nil {
-		return keyring.Seed{}, fmt.Errorf("read the sealed seed: %w", err)
-	}
-	return keyring.OpenSeed(ctx, k, keyring.Place{Cluster: cluster, Owner: k.name, SeedEpoch: t.SeedEpoch}, e.Value)
-}
-
-// openMesh returns the mesh CA key of the head: the one in last if it is the
-// same, else what a keeper opens.
-func (c *Coordinator) openMesh(ctx context.Context, v *history.Verified, root *x509.Certificate, last *state) (*ca.MeshCA, error) {
-	if last != nil && last.meshKey == v.Current().MeshCAKey && last.root.Equal(root) {
-		return last.issuer.Load().MeshCA(), nil
-	}
-	if mv, ok := c.candidates[v.Current().Hash]; ok {
-		return mv.mesh, nil
-	}
-	var failures []error
-	for _, o := range v.Manifest().Seed.Owners {
-		if o.Keeper == "" {
-			continue
-		}
-		mesh, err := c.openMeshOf(ctx, v, root, o)
-		if err == nil {
-			return mesh, nil
-		}
-		failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name, "problem", err.Error()))
-	}
-	if len(failures) == 0 {
-		return nil, explain.New(explain.KeeperUnusable, "keeper", "of the mesh CA key", "problem", "the manifest in force names no keeper")
-	}
-	return nil, errors.Join(failures...)
-}
-
-func (c *Coordinator) openMeshOf(ctx context.Context, v *history.Verified, root *x509.Certificate, o manifest.Owner) (*ca.MeshCA, error) {
-	keeper, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
-	if err != nil {
-		return nil, err
-	}
-	e, err := c.store.Get(ctx, sealedMeshKey(v.Current().Hash, o.Name))
-	if err != nil {
-		return nil, fmt.Errorf("read the sealed mesh CA key: %w", err)
-	}
-	place := keyring.Place{Cluster: v.Manifest().Cluster, Owner: o.Name, SeedEpoch: v.Current().SeedEpoch, Head: v.Current().Hash}
-	key, cert, err := keyring.OpenMesh(ctx, keeper, place, e.Value)
-	if err != nil {
-		return nil, err
-	}
-	return ca.LoadMeshCA(root, cert, key, v.Manifest().Cluster, v.Current().AuthorityEpoch)
-}
-
 // loadRoot reads the root certificate, which was stored beside the first sealed
 // seed, and compares it with the key that the seed gives.
 func (c *Coordinator) loadRoot(ctx context.Context, v *history.Verified, keys keyring.Keys) (*x509.Certificate, error) {
@@ -449,6 +338,8 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 	}
 	if s.phase == phaseReady {
 		c.settleCandidates(s.head)
+		c.dropOpened()
+		c.search = decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64}
 		c.recoveries.end(nil)
 		c.endSetup()
 		attrs = append(attrs, slog.String("cluster", s.manifest.Cluster), slog.Uint64("authority_epoch", s.head.AuthorityEpoch), slog.Uint64("index", s.head.Index))
@@ -594,19 +485,21 @@ func (c *Coordinator) renewIdentity(ctx context.Context, s *state) error {
 }
 
 // followHead confirms every few seconds, and on every notice, that the head is
-// the one in memory.
+// the one in memory; on the way back to it it looks when the search says.
 func (c *Coordinator) followHead(ctx context.Context) error {
 	changed, stop := c.watchKey(ctx, history.HeadKey)
 	defer stop()
 	for {
-		c.checkHead(ctx)
-		t := time.NewTimer(headPollPause)
+		pause := c.checkHead(ctx)
+		t := time.NewTimer(pause)
 		select {
 		case <-t.C:
 			c.dropExpired()
 		case <-changed:
 			t.Stop()
 		case <-c.headKick:
+			t.Stop()
+		case <-changed:
 			t.Stop()
 		case <-ctx.Done():
 			t.Stop()
@@ -625,35 +518,73 @@ func (c *Coordinator) kickHead() {
 
 // checkHead compares the persisted head with ours. If another one is there the
 // state is loaded anew; until then nothing is decided under the old one, because
-// every transaction is conditional on our head.
-func (c *Coordinator) checkHead(ctx context.Context) {
+// every transaction is conditional on our head. It returns when to look again.
+func (c *Coordinator) checkHead(ctx context.Context) (pause time.Duration) {
+	pause = headPollPause
 	if !c.unsettled.Load() && c.headHolds(ctx) {
-		return
+		return pause
 	}
 	// One at a time, and not while a set of our own is about to adopt its head.
 	select {
 	case c.setting <- struct{}{}:
 		defer func() { <-c.setting }()
 	case <-ctx.Done():
-		return
+		return pause
 	}
 	// What was read before may be an ancestor of what a set adopted meanwhile.
 	if !c.unsettled.Load() && c.headHolds(ctx) {
-		return
+		return pause
 	}
-	next, err := c.load(ctx, c.state.Load().ready())
+	next, wait, err := c.load(ctx, c.state.Load().ready())
 	if err != nil {
-		c.log.LogAttrs(ctx, slog.LevelWarn, "the history was not read", slog.Any("err", err))
-		return
+		if ctx.Err() == nil {
+			c.log.LogAttrs(ctx, slog.LevelWarn, "the history was not read", slog.Any("err", err))
+		}
+		return pause
 	}
 	c.unsettled.Store(false)
+	c.tried.Store(true)
+	if ctx.Err() == nil && next != c.state.Load() {
+		if err := c.adopt(ctx, next); err != nil { // logged there, and tried again
+			c.search.Ended(c.elapsed(), decide.FromMemory, decide.Nothing)
+		}
+	}
+	if wait > 0 {
+		pause = min(pause, wait)
+	}
+	return pause
+}
+
+// leaveHead makes sure that a call that found another head in the store decides
+// nothing more under ours: what is in memory leads to that head at once, everything
+// else is left to the loop that follows the head.
+func (c *Coordinator) leaveHead(ctx context.Context) {
+	release, err := c.settingTurn(ctx)
+	if err != nil {
+		return
+	}
+	defer release()
+	s := c.state.Load()
+	if s.phase != phaseReady || !c.unsettled.Load() && c.headHolds(ctx) {
+		return
+	}
+	w, next, err := c.read(ctx, s)
+	if err != nil {
+		return // the loop says why
+	}
+	if w != nil {
+		if next, err = c.fromMemory(ctx, w); err != nil {
+			next = recovering(s, err)
+			c.kickHead()
+		}
+	}
 	if ctx.Err() == nil {
 		_ = c.adopt(ctx, next) // logged there, and tried again
 	}
 }
 
-// headHolds reports whether the head in the store is ours, or that nobody can
-// tell now.
+// headHolds reports whether the head in the store is ours or one of before, or that
+// nobody can tell now.
 func (c *Coordinator) headHolds(ctx context.Context) bool {
 	s, asked := c.state.Load(), c.now()
 	e, err := c.store.Get(ctx, history.HeadKey)
@@ -665,8 +596,13 @@ func (c *Coordinator) headHolds(ctx context.Context) bool {
 	case err != nil:
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
 		return true
-	case s.phase == phaseReady && e.Version == s.headVersion && bytes.Equal(e.Value, s.headRecord):
+	}
+	switch c.judgeHead(ctx, s, e) {
+	case decide.Same:
+		c.older.Store(nil)
 		c.headConfirmed.set(asked)
+		return true
+	case decide.Older:
 		return true
 	}
 	return false

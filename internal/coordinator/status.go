@@ -44,6 +44,11 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		out.Replicas = c.replicaMessages(reading, s)
 		cancel()
 	}
+	older := c.olderHeadError()
+	if older != nil {
+		e := explain.Of(older)
+		out.Findings = append(out.Findings, finding(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index", e.Fields["index"], "problem", e.Fields["problem"]))
+	}
 	if s.phase != phaseReady {
 		if s.phase == phaseUninitialized {
 			out.Findings = append(out.Findings, finding(explain.HistoryUninitialized))

@@ -38,8 +38,9 @@ type desk struct {
 	seed   string // the seed section of its manifest; empty: one keeper
 	c      *Coordinator
 
-	mu  sync.Mutex
-	now time.Time // guarded by mu
+	mu     sync.Mutex
+	now    time.Time     // guarded by mu
+	passed time.Duration // on its clock that only goes forward; guarded by mu
 }
 
 // rapidTB is what testing.TB and *rapid.T share.
@@ -107,11 +108,30 @@ func (d *desk) open() {
 // another returns one more replica on the same store, with a data directory of
 // its own, or of one that was closed.
 func (d *desk) another(dir string) (*Coordinator, error) {
-	return New(context.Background(), Config{
+	c, err := New(context.Background(), Config{
 		DataDir: "/" + dir, Store: d.store, StoreName: "memory", Listener: noListener{}, Now: d.clock,
 		FS: d.disk.FS(), Faults: d.faults, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Rates: Rates{PerMember: 1e6, MemberBurst: 1e6},
 	})
+	if err == nil {
+		c.elapsed = d.elapsed
+	}
+	return c, err
+}
+
+func (d *desk) elapsed() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.passed
+}
+
+// lookAgain has the coordinator look at the head when it is time to look again.
+func (d *desk) lookAgain() {
+	d.t.Helper()
+	d.mu.Lock()
+	d.passed += time.Minute
+	d.mu.Unlock()
+	d.c.checkHead(context.Background())
 }
 
 // restart closes the coordinator and opens it again.

@@ -40,6 +40,9 @@ func (t tokenServer) CreateToken(ctx context.Context, req *fealtyv1.CreateTokenR
 		}
 		resp, err := c.createToken(ctx, s, req)
 		if err == nil || !c.conflicts(ctx, err) {
+			if errors.Is(err, store.ErrConflict) {
+				err = c.storeError("create the token", err) // it is not decided again
+			}
 			return resp, err
 		}
 	}

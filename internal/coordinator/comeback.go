@@ -1,0 +1,399 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// A way leads to one head as the store claims it. Nothing vouches for it before its
+// history verified under the keys of a seed.
+type way struct {
+	loaded   *history.History
+	claimed  history.Link
+	manifest *manifest.Manifest // that of claimed
+	seen     history.Mark       // what the history must lead through (I11)
+	last     *state             // the last ready state; nil if there was none
+	admitted bool               // manifest admits this coordinator
+}
+
+// wayTo returns the way to the head of loaded.
+func (c *Coordinator) wayTo(loaded *history.History, seen history.Mark, last *state) (*way, error) {
+	raw := loaded.Links[len(loaded.Links)-1]
+	t, err := history.Decode(raw)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
+	}
+	m, err := manifest.Parse(loaded.Manifests[t.Manifest])
+	if err != nil {
+		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
+	}
+	_, refused := c.admits(m)
+	return &way{loaded, history.Link{Transition: *t, Hash: sha256Sum(raw)}, m, seen, last, refused == nil}, nil
+}
+
+// notHere says that the secrets of the head have to come from elsewhere.
+func (w *way) notHere() error {
+	return fmt.Errorf("the history moved on to index %d, and the mesh CA key of that head is not here yet", w.claimed.Index)
+}
+
+// memory is what this process holds, as decisions see it. Who looks at the secrets in
+// it holds c.setting.
+type memory struct {
+	c *Coordinator
+	s *state
+}
+
+func (c *Coordinator) memory() memory { return memory{c, c.state.Load()} }
+
+func (m memory) Phase() decide.Phase { return m.s.phase }
+
+func (m memory) Head() decide.Head {
+	if s := m.s.ready(); s != nil {
+		return decide.HeadOf(&s.head)
+	}
+	return decide.Head{}
+}
+
+func (m memory) Knows(hash history.Hash) bool {
+	s := m.s.ready()
+	return s != nil && slices.ContainsFunc(s.chain.Links(), func(l history.Link) bool { return l.Hash == hash })
+}
+
+func (m memory) HoldsSeed(salt history.Salt) bool { return m.secrets(salt) != nil }
+
+func (m memory) HoldsMesh(key identity.KeyID) bool { return m.mesh(key) != nil }
+
+// secrets returns the seed with this salt, and the keys that derive from it; nil if it
+// is not here.
+func (m memory) secrets(salt history.Salt) *secrets {
+	if s := m.s.ready(); s != nil && s.head.Salt == salt {
+		return s.secrets
+	}
+	for _, mv := range m.c.candidates {
+		if mv.link.Salt == salt {
+			return mv.secrets
+		}
+	}
+	if m.c.opened != nil && m.c.opened.salt == salt {
+		return m.c.opened.secrets
+	}
+	return nil
+}
+
+// mesh returns the mesh CA with this key; nil if it is not here.
+func (m memory) mesh(key identity.KeyID) *ca.MeshCA {
+	if s := m.s.ready(); s != nil && s.meshKey == key {
+		return s.issuer.Load().MeshCA()
+	}
+	for _, mv := range m.c.candidates {
+		if mv.link.MeshCAKey == key {
+			return mv.mesh
+		}
+	}
+	return nil
+}
+
+// opened is a seed without the mesh CA key of the head: a keeper opened it, or what it
+// opened did not come into force. It waits for a peer, or for a rekey.
+type opened struct {
+	salt    history.Salt
+	secrets *secrets
+}
+
+// keepOpened remembers a seed for the way back, in place of the one before.
+func (c *Coordinator) keepOpened(salt history.Salt, secrets *secrets) {
+	if c.opened != nil && c.opened.secrets == secrets {
+		return
+	}
+	c.dropOpened()
+	c.opened = &opened{salt, secrets}
+}
+
+// dropOpened forgets the seed that a keeper opened, and wipes it unless it is in use.
+// The caller holds c.setting.
+func (c *Coordinator) dropOpened() {
+	o := c.opened
+	c.opened = nil
+	if o != nil && !c.keeps(o.secrets) {
+		o.secrets.wipe()
+	}
+}
+
+// comeBack looks for the secrets of the head that w leads to, until one of the ways
+// leads there or there is nothing to do but wait; wait says for how long. What stands
+// in the way is a state in recovery mode.
+//
+// Before it asks anybody it leaves the state that was in force: the history is
+// somewhere else, and nothing may be served under it meanwhile.
+func (c *Coordinator) comeBack(ctx context.Context, w *way) (s *state, wait time.Duration, err error) {
+	var failed []error
+	for {
+		m := c.memory()
+		step, wait := c.search.Next(c.elapsed(), m, decide.HeadOf(&w.claimed), w.admitted)
+		if step != decide.FromMemory && m.Phase() == decide.Ready {
+			if err := c.adopt(ctx, recovering(w.last, w.notHere())); err != nil {
+				return nil, 0, err
+			}
+		}
+		found := decide.Nothing
+		switch step {
+		case decide.FromMemory:
+			s, err = c.fromMemory(ctx, w)
+		case decide.AskPeers:
+			s, found, err = c.askPeers(ctx, w)
+		case decide.AskKeepers:
+			s, err = c.fromKeepers(ctx, w)
+		case decide.Rekey:
+			s, err = c.heal(ctx, w)
+		case decide.Wait:
+			if len(failed) == 0 {
+				return c.state.Load(), wait, nil // nothing was tried, so nothing is new
+			}
+			return recovering(w.last, errors.Join(failed...)), wait, nil
+		}
+		if ctx.Err() != nil {
+			return nil, 0, ctx.Err() // whoever looks next does it again
+		}
+		if err == nil {
+			return s, 0, nil
+		}
+		failed = append(failed, err)
+		c.search.Ended(c.elapsed(), step, found)
+	}
+}
+
+// verify replays the history of w under the keys of a seed, and returns the head that
+// they vouch for. It is not adopted before its mesh CA is there.
+func (c *Coordinator) verify(ctx context.Context, w *way, secrets *secrets) (*history.Verified, *x509.Certificate, error) {
+	verified, err := history.Verify(w.loaded, secrets.keys.Transaction().Public().(ed25519.PublicKey))
+	if err == nil {
+		_, err = verified.CheckMark(w.seen)
+	}
+	if err != nil {
+		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
+	}
+	root, err := c.loadRoot(ctx, verified, secrets.keys)
+	return verified, root, err
+}
+
+// fromMemory comes back with what is here.
+func (c *Coordinator) fromMemory(ctx context.Context, w *way) (*state, error) {
+	m := c.memory()
+	secrets, mesh := m.secrets(w.claimed.Salt), m.mesh(w.claimed.MeshCAKey)
+	if secrets == nil || mesh == nil {
+		return nil, w.notHere()
+	}
+	verified, root, err := c.verify(ctx, w, secrets)
+	if err != nil {
+		return nil, err
+	}
+	return c.newState(verified, secrets, root, mesh)
+}
+
+// fromKeepers comes back with what the manifest's keepers open: the seed, and the mesh
+// CA key that was sealed for this very head. Then no transition is needed. If only the
+// seed opens it is kept.
+//
+// Which keepers are asked is read from a manifest that nothing vouches for yet. That
+// is safe: a keeper opens only what it sealed, and the whole history must then verify
+// under the keys of the seed that it gave.
+func (c *Coordinator) fromKeepers(ctx context.Context, w *way) (*state, error) {
+	secrets, by, err := c.openSeed(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	verified, root, err := c.verify(ctx, w, secrets)
+	if err != nil {
+		if by != "" {
+			secrets.wipe()
+		}
+		return nil, err
+	}
+	mesh, err := c.openMesh(ctx, verified, root)
+	var s *state
+	if err == nil {
+		s, err = c.newState(verified, secrets, root, mesh)
+	}
+	if err != nil {
+		if by != "" {
+			c.keepOpened(w.claimed.Salt, secrets)
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+// openSeed returns the seed of the head with its keys: from memory, or from the first
+// keeper that opens it, which it names.
+func (c *Coordinator) openSeed(ctx context.Context, w *way) (s *secrets, by string, err error) {
+	if s := c.memory().secrets(w.claimed.Salt); s != nil {
+		return s, "", nil
+	}
+	var failures []error
+	for _, o := range w.manifest.Seed.Keepers() {
+		seed, err := c.openSeedOf(ctx, w.manifest.Cluster, &w.claimed.Transition, o)
+		if err != nil {
+			failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name, "problem", err.Error()))
+			continue
+		}
+		keys, err := seed.Derive(w.claimed.Salt[:])
+		if err != nil {
+			seed.Wipe()
+			return nil, "", err
+		}
+		return &secrets{seed, keys}, o.Name, nil
+	}
+	if len(failures) == 0 {
+		return nil, "", explain.New(explain.KeeperUnusable, "keeper", "of the seed", "problem", "the manifest in force names no keeper")
+	}
+	return nil, "", errors.Join(failures...)
+}
+
+func (c *Coordinator) openSeedOf(ctx context.Context, cluster string, t *history.Transition, o manifest.Owner) (keyring.Seed, error) {
+	k, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
+	if err != nil {
+		return keyring.Seed{}, err
+	}
+	return c.openSeedWith(ctx, keeper{o.Name, k}, cluster, t)
+}
+
+func (c *Coordinator) openSeedWith(ctx context.Context, k keeper, cluster string, t *history.Transition) (keyring.Seed, error) {
+	e, err := c.store.Get(ctx, sealedSeedKey(t.SeedEpoch, t.Salt, k.name))
+	if err != nil {
+		return keyring.Seed{}, fmt.Errorf("read the sealed seed: %w", err)
+	}
+	return keyring.OpenSeed(ctx, k, keyring.Place{Cluster: cluster, Owner: k.name, SeedEpoch: t.SeedEpoch}, e.Value)
+}
+
+// openMesh returns the mesh CA of the head, as the first keeper opens it that can.
+func (c *Coordinator) openMesh(ctx context.Context, v *history.Verified, root *x509.Certificate) (*ca.MeshCA, error) {
+	var failures []error
+	for _, o := range v.Manifest().Seed.Keepers() {
+		mesh, err := c.openMeshOf(ctx, v, root, o)
+		if err == nil {
+			return mesh, nil
+		}
+		failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name, "problem", err.Error()))
+	}
+	if len(failures) == 0 {
+		return nil, explain.New(explain.KeeperUnusable, "keeper", "of the mesh CA key", "problem", "the manifest in force names no keeper")
+	}
+	return nil, errors.Join(failures...)
+}
+
+func (c *Coordinator) openMeshOf(ctx context.Context, v *history.Verified, root *x509.Certificate, o manifest.Owner) (*ca.MeshCA, error) {
+	keeper, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
+	if err != nil {
+		return nil, err
+	}
+	e, err := c.store.Get(ctx, sealedMeshKey(v.Current().Hash, o.Name))
+	if err != nil {
+		return nil, fmt.Errorf("read the sealed mesh CA key: %w", err)
+	}
+	place := keyring.Place{Cluster: v.Manifest().Cluster, Owner: o.Name, SeedEpoch: v.Current().SeedEpoch, Head: v.Current().Hash}
+	key, cert, err := keyring.OpenMesh(ctx, keeper, place, e.Value)
+	if err != nil {
+		return nil, err
+	}
+	return ca.LoadMeshCA(root, cert, key, v.Manifest().Cluster, v.Current().AuthorityEpoch)
+}
+
+// heal makes a new mesh CA key: the seed is here, and nobody was found who has the one
+// of the head. Of several that heal at once one moves the head, and the others find it
+// among their peers.
+func (c *Coordinator) heal(ctx context.Context, w *way) (*state, error) {
+	secrets := c.memory().secrets(w.claimed.Salt)
+	if secrets == nil {
+		return nil, w.notHere()
+	}
+	verified, _, err := c.verify(ctx, w, secrets)
+	if err != nil {
+		return nil, err
+	}
+	before, err := c.stateBefore(ctx, verified, secrets)
+	if err != nil {
+		return nil, err
+	}
+	me, err := c.admits(w.manifest)
+	if err != nil {
+		return nil, err
+	}
+	c.log.LogAttrs(ctx, slog.LevelWarn, "no coordinator was found that has the mesh CA key of the head; a new one is made", slog.String("head", w.claimed.Hash.String()))
+	return c.rekey(ctx, before, "no coordinator had the mesh CA key of index "+fmt.Sprint(w.claimed.Index), string(identity.Coordinator)+"/"+me.Name)
+}
+
+// olderHead says that the store shows a head that was in force before ours. It is a
+// notice that was late or, if it stays, a store that went back. Ours stays in force:
+// this may be the only memory with its mesh CA key. Every transaction wants ours, so
+// that nothing is decided on what the store shows.
+func (c *Coordinator) olderHead(ctx context.Context, record history.Record) {
+	if c.older.Swap(&record) == nil {
+		c.log.LogAttrs(ctx, slog.LevelError, "the store shows an older head of the history: nothing can change until it shows the newest one", slog.Uint64("index", record.Index), slog.String("head", record.Hash.String()))
+	}
+}
+
+// olderHeadError words why nothing can change while the store shows an older head; nil
+// if it does not.
+func (c *Coordinator) olderHeadError() error {
+	record, s := c.older.Load(), c.state.Load()
+	if record == nil || s.phase != phaseReady {
+		return nil
+	}
+	return explain.New(explain.HistoryInvalid, "cluster", s.manifest.Cluster, "index", fmt.Sprint(record.Index),
+		"problem", fmt.Sprintf("the store shows index %d, and index %d is in force: it was rolled back, or answers from a copy that lags", record.Index, s.head.Index))
+}
+
+// judgeHead says what the head e of the store means. What cannot be read is another
+// head: why is found out on the way to it.
+func (c *Coordinator) judgeHead(ctx context.Context, s *state, e store.Entry) decide.Verdict {
+	if s.phase == phaseReady && e.Version == s.headVersion && string(e.Value) == string(s.headRecord) {
+		return decide.Same
+	}
+	record, err := history.DecodeRecord(e.Value)
+	if err != nil {
+		return decide.Another
+	}
+	verdict := decide.Judge(memory{c, s}, record.Hash)
+	switch {
+	case verdict == decide.Older:
+		c.olderHead(ctx, record)
+	case verdict == decide.Same:
+		return decide.Another // of the same name, and written anew
+	}
+	return verdict
+}
+
+// askPeers looks for coordinators that may have the secrets of the head. While there
+// are others, a new mesh CA key is not made at once.
+func (c *Coordinator) askPeers(ctx context.Context, w *way) (*state, decide.Found, error) {
+	others, err := c.replicas(ctx, w.manifest)
+	if err != nil {
+		return nil, decide.Nothing, c.storeError("read which coordinators there are", err)
+	}
+	var names []string
+	for _, r := range others {
+		if r.Key != c.EnrolmentKey() {
+			names = append(names, r.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, decide.Nobody, errors.New("there is no other coordinator to ask")
+	}
+	return nil, decide.Nothing, fmt.Errorf("the secrets of the head may be at %s", strings.Join(names, ", "))
+}
