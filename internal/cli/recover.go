@@ -267,6 +267,13 @@ func (c *CLI) recovering(ctx context.Context, cfg *config) ([]string, error) {
 	err := c.asking(cfg, func(s *services) error {
 		st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
 		addrs = st.GetAddresses()
+		for _, r := range st.GetReplicas() {
+			for _, a := range r.GetAddresses() {
+				if !slices.Contains(addrs, a) {
+					addrs = append(addrs, a)
+				}
+			}
+		}
 		return err
 	})
 	if err == nil && len(addrs) == 0 {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/x509"
 	"io"
+	mathrand "math/rand/v2"
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -18,6 +19,10 @@ type agentServer struct {
 	fealtyv1.UnimplementedAgentServiceServer
 	c *Coordinator
 }
+
+// leaveAfter is for how long a coordinator may not be ready before it sends its members
+// to another one: all of them within twice that.
+const leaveAfter = 2 * time.Second
 
 // helloTimeout bounds the wait for the first report of a stream.
 const helloTimeout = 10 * time.Second
@@ -70,7 +75,9 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		return c.members.get(path)
 	}
 	var bootstrap <-chan time.Time // when the node_bootstrap is due; nil: never
+	var leave <-chan time.Time     // when the member is sent elsewhere; nil: not now
 	trustChanged, publicationChanged, moved := c.trustNews.wait(), c.publicationNews.wait(), c.members.wait(path)
+	stateChanged := c.stateNews.wait()
 	for first := true; ; first = false {
 		d.forget()
 		// The trust bundle first: it has the keys of the others.
@@ -115,6 +122,19 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			}
 			if err := d.send(msg); err != nil {
 				return err
+			}
+		case <-leave:
+			leave = nil
+			if _, err := c.ready(); err != nil {
+				return err
+			}
+		case <-stateChanged:
+			stateChanged = c.stateNews.wait()
+			// Who is not ready for a moment only, as between two heads, sends nobody away.
+			if _, err := c.ready(); err != nil && leave == nil {
+				timer := time.NewTimer(leaveAfter + mathrand.N(leaveAfter))
+				defer timer.Stop()
+				leave = timer.C
 			}
 		// The next wait is taken before the loop looks again.
 		case <-moved:

@@ -56,7 +56,7 @@ func (c *Coordinator) createToken(ctx context.Context, s *state, req *fealtyv1.C
 	if err != nil {
 		return nil, err
 	}
-	token, err := proof.NewJoinToken(nil, proof.JoinToken{Cluster: s.manifest.Cluster, Addresses: c.advertised(), Pin: s.rootPin, Expires: rec.ExpiresAt})
+	token, err := proof.NewJoinToken(nil, proof.JoinToken{Cluster: s.manifest.Cluster, Addresses: c.tokenAddresses(ctx, s.manifest), Pin: s.rootPin, Expires: rec.ExpiresAt})
 	if err != nil {
 		return nil, fmt.Errorf("make a join token: %w", err)
 	}

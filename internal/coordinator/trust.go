@@ -633,7 +633,7 @@ func (c *Coordinator) bootstrap(s *state, rec memberRecord, version store.Revisi
 	}
 	content := snapshot.NodeBootstrap{
 		ClusterID: s.manifest.Cluster, Node: id, Kind: rec.Kind, Roles: roles, Organizations: orgs, Entry: rec.Entry,
-		Coordinators: c.advertised(),
+		Coordinators: c.knownAddresses(),
 		RenewEvery:   renewEvery(entry.SVIDTTL).Truncate(time.Second),
 		SVIDTTL:      entry.SVIDTTL.Truncate(time.Second),
 		Degraded:     degradedPolicy(s.manifest),

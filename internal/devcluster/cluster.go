@@ -102,8 +102,9 @@ type Cluster struct {
 
 	coordinators []*replica // as many as there are, in order; what runs of them is guarded by mu
 
-	mu      sync.Mutex
-	members map[string]*part // guarded by mu
+	mu       sync.Mutex
+	members  map[string]*part    // guarded by mu
+	networks map[string]*network // of the members; guarded by mu
 }
 
 // part is one coordinator or member that runs.
@@ -123,7 +124,7 @@ func (p *part) stop() error {
 	p.ending.Store(true)
 	p.cancel()
 	<-p.done
-	if errors.Is(p.err, context.Canceled) {
+	if errors.Is(p.err, context.Canceled) || p.wire.isCut() {
 		return nil
 	}
 	return p.err
@@ -144,7 +145,7 @@ func Prepare(ctx context.Context, opts Options) (*Cluster, error) {
 	if opts.Coordinators == 0 {
 		opts.Coordinators = defaultCoordinators
 	}
-	c := &Cluster{opts: opts, dir: opts.DataDir, members: make(map[string]*part), started: time.Now()}
+	c := &Cluster{opts: opts, dir: opts.DataDir, members: make(map[string]*part), networks: make(map[string]*network), started: time.Now()}
 	for _, name := range coordinatorNames(opts.Coordinators) {
 		c.coordinators = append(c.coordinators, &replica{name: name})
 	}
@@ -273,7 +274,7 @@ func (c *Cluster) run(p *part, f func(context.Context) error) {
 	c.group.Go(func() error {
 		defer close(p.done)
 		p.err = f(ctx)
-		if ctx.Err() != nil || p.ending.Load() || p.err == nil {
+		if ctx.Err() != nil || p.ending.Load() || p.wire.isCut() || p.err == nil {
 			return nil // it was stopped, or left
 		}
 		return p.err
@@ -459,7 +460,7 @@ func (c *Cluster) RunMember(ctx context.Context, name string) error {
 		return fmt.Errorf("listen on loopback: %w", err)
 	}
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir: c.MemberDir(name), Dial: c.dial, Metrics: l,
+		DataDir: c.MemberDir(name), Dial: c.networkOf(name).dial, Metrics: l,
 		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Now: c.clock.now,
 	})
 	if err != nil {

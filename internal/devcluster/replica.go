@@ -252,8 +252,7 @@ func (c *Cluster) KillCoordinator(name string) error {
 		return err
 	}
 	p.wire.cut()
-	_ = p.stop() // how it ends is nobody's to know
-	return nil
+	return p.stop()
 }
 
 // take makes the named coordinator one that does not run, and returns what ran.
@@ -322,16 +321,6 @@ func (c *Cluster) listen(r *replica) (net.Listener, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
-}
-
-// dial connects a member to where the coordinator with this address is now: another
-// program may have taken the old one while the cluster was down. Whom the member
-// trusts is not touched by that.
-func (c *Cluster) dial(ctx context.Context, addr string) (net.Conn, error) {
-	if r := c.at(addr); r != nil {
-		addr = c.addressOf(r)
-	}
-	return new(net.Dialer).DialContext(ctx, "tcp", addr)
 }
 
 // oldLayout refuses a folder of a release whose dev cluster had one coordinator.

@@ -24,6 +24,7 @@ type wire struct {
 
 	mu    sync.Mutex
 	conns map[*wiredConn]struct{} // open ones; nil after the cut; guarded by mu
+	trap  *trap                   // for a commit; nil: none is set; guarded by mu
 }
 
 var (
@@ -53,7 +54,11 @@ func (w *wire) cut() {
 	}
 }
 
+// isCut is false for a nil wire: that of a member.
 func (w *wire) isCut() bool {
+	if w == nil {
+		return false
+	}
 	select {
 	case <-w.gone:
 		return true
@@ -114,7 +119,12 @@ func (w *wire) List(ctx context.Context, prefix string) (store.Listing, error) {
 }
 
 func (w *wire) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
-	return through(w, func() (store.Revision, error) { return w.store.Commit(ctx, tx) })
+	return through(w, func() (store.Revision, error) {
+		if t := w.trapped(tx); t != nil {
+			return t.act(ctx, tx)
+		}
+		return w.store.Commit(ctx, tx)
+	})
 }
 
 func (w *wire) Outcome(ctx context.Context, txID string) (store.Revision, error) {

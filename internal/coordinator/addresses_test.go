@@ -1,0 +1,103 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// A token that one coordinator made, and what a new member is told, lead to the others
+// too; not to one that was not heard of for long.
+func TestTokensNameAllCoordinators(t *testing.T) {
+	f := readyFleet(t, nil)
+	r := newReplica(t, f)
+	if err := f.set(f.manifest("")); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	r.awaitHead(f)
+	f.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	for _, made := range []struct{ at, other *fleet }{{f, r}, {r, f}} {
+		tok := made.at.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+		if !slices.Equal(tok.Addresses, []string{made.at.addr, made.other.addr}) {
+			t.Errorf("a token made at %s leads to %v", made.at.addr, tok.Addresses)
+		}
+	}
+	for changed := f.c.publicationNews.wait(); !slices.Equal(f.c.knownAddresses(), []string{f.addr, r.addr}); changed = f.c.publicationNews.wait() {
+		select {
+		case <-changed:
+		case <-time.After(50 * time.Millisecond): // it changed before the wait was taken
+		case <-f.ctx().Done():
+			t.Fatalf("new members are told of %v", f.c.knownAddresses())
+		}
+	}
+	f.advance(heardLately + time.Minute)
+	if tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}); !slices.Equal(tok.Addresses, []string{f.addr}) {
+		t.Errorf("a token leads to %v, of which one may be gone for long", tok.Addresses)
+	}
+	var many []string
+	for i := range 20 {
+		many = append(many, string(rune('a'+i)), "a")
+	}
+	if got := firstAddresses(many, proof.MaxAddresses); len(got) != proof.MaxAddresses || slices.Contains(got[1:], "a") {
+		t.Errorf("%v", got)
+	}
+}
+
+// A coordinator that is not ready any more sends its members to the others. One that
+// is ready again in time keeps them.
+func TestStreamsLeaveWhoIsNotReady(t *testing.T) {
+	f := readyFleet(t, nil)
+	n := f.member("node-a")
+	ctx, cancel := context.WithCancel(f.ctx())
+	defer cancel()
+	stream, err := newClients(n.conn()).agent.Connect(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "node-a"}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, stream, snapshot.ScopeNodeBootstrap)
+
+	ready := f.c.state.Load()
+	leave := func() {
+		f.c.state.Store(recovering(ready, errors.New("a test says so")))
+		f.c.stateNews.tell()
+	}
+	leave()
+	f.c.state.Store(ready)
+	f.c.stateNews.tell()
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			if _, err := stream.Recv(); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-ended:
+		t.Fatalf("a moment cost the stream: %v", err)
+	case <-time.After(2*leaveAfter + leaveAfter/2):
+	}
+	f.faults.Fail("adopt.begin", errors.New("a test says so")) // nor does it come back
+	leave()
+	select {
+	case err := <-ended:
+		if e, ok := explain.FromStatus(err); !ok || !errors.Is(e, explain.RecoveryMode) {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the stream stays at a coordinator that is not ready")
+	}
+}
