@@ -108,6 +108,11 @@ type Config struct {
 	// serve; see package mirror. Empty means none.
 	PublishDir string
 
+	// Lease is how long this coordinator leads without being able to say so to the
+	// store, and Beat the pause in which it does, at most a third of Lease. Zero means
+	// DefaultLease and DefaultBeat.
+	Lease, Beat time.Duration
+
 	// Rates limit joins and renewals. Its zero fields mean defaults.
 	Rates Rates
 
@@ -196,6 +201,7 @@ type Coordinator struct {
 	failures     logGate  // of failures and clone alarms, which strangers must not drown
 	readers      sync.WaitGroup
 
+	lead       *lead
 	recoveries *recoveries
 	outlet     *outlet // nil without a PublishDir
 
@@ -235,6 +241,9 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	outside := cfg.FS // of what others read
 	if cfg.FS == nil {
 		cfg.FS, outside = durable.OS(), durable.Shared()
+	}
+	if cfg.Lease == 0 && cfg.Beat == 0 {
+		cfg.Lease, cfg.Beat = DefaultLease, DefaultBeat
 	}
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
@@ -289,6 +298,9 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 func (c *Coordinator) open(ctx context.Context) error {
 	var err error
 	if c.enrolment, err = c.loadEnrolmentKey(); err != nil {
+		return err
+	}
+	if c.lead, err = newLead(c); err != nil {
 		return err
 	}
 	ephemeral, err := credential.NewEphemeral(c.now)
@@ -349,6 +361,8 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.guard.Run(ctx) })
 	g.Go(func() error { return c.followState(ctx) })
+	g.Go(func() error { return c.followLeadership(ctx) })
+	g.Go(func() error { return c.watchLeader(ctx) })
 	g.Go(func() error { return c.forever(ctx, "replica", func() error { return c.followReplica(ctx) }) })
 	g.Go(func() error { return c.pulse(ctx) })
 	if err := c.serve(ctx, g); err != nil {
@@ -491,6 +505,8 @@ func (c *Coordinator) conflicts(ctx context.Context, err error) bool {
 		if c.olderHeadError() != nil {
 			return false // until the store shows ours again
 		}
+	case conflict.Key == leaderTermKey:
+		c.lead.deposed(conflict.Want)
 	case conflict.Key == freezeKey:
 		c.awaitThaw(ctx)
 	case conflict.Key == trustStateKey:

@@ -92,6 +92,16 @@ func (c *Coordinator) report(ctx context.Context, b *publisher) {
 	c.compileReport.Store(r)
 }
 
+// unreport forgets what the last compile could not do: another coordinator compiles.
+func (c *Coordinator) unreport(b *publisher) {
+	if b.term == 0 {
+		return
+	}
+	*b = *newPublisher()
+	c.metrics.uncompiled.Set(0)
+	c.compileReport.Store(nil)
+}
+
 // compileFindings says what the last compile could not do, for the status: what has
 // one reason in one scope is one finding if there is much of it.
 func (c *Coordinator) compileFindings() []*fealtyv1.Finding {

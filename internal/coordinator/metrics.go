@@ -18,6 +18,7 @@ type metrics struct {
 	sent         *prometheus.CounterVec
 	removed      *prometheus.CounterVec
 	outlet       *prometheus.CounterVec
+	transitions  prometheus.Counter
 }
 
 // Metrics returns a collector that describes all that a coordinator counts, for the
@@ -90,15 +91,27 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 		Name: "fealty_snapshot_sent_total",
 		Help: "Snapshots that were sent to members, by scope and form: whole, patch, record for a newer record alone, or detached for a content that is pulled.",
 	}, []string{"scope", "form"})
+	m.transitions = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "fealty_leader_transitions_total",
+		Help: "Changes of the leader that this coordinator has seen.",
+	})
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
-	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares, m.uncompiled, m.removed, m.outlet, m.sent,
+	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares, m.uncompiled, m.removed, m.outlet, m.sent, m.transitions,
 		gauge("fealty_coordinator_ready", "1 while a manifest is in force and this coordinator holds its keys.", func() float64 {
 			return truth(c.state.Load().phase == phaseReady)
 		}),
 		gauge("fealty_coordinator_recovery_mode", "1 while the state in memory is not the head of the persisted history.", func() float64 {
 			return truth(c.state.Load().phase == phaseRecovery)
+		}),
+		gauge("fealty_leader", "1 while this coordinator leads.", func() float64 {
+			_, _, ok := c.leading()
+			return truth(ok)
+		}),
+		gauge("fealty_leader_term", "Term of who leads, as far as this coordinator can tell; 0 if nobody does.", func() float64 {
+			_, term, _ := c.leader()
+			return float64(term)
 		}),
 		gauge("fealty_authority_epoch", "Authority epoch of the manifest in force; 0 without one.", func() float64 {
 			return float64(c.state.Load().head.AuthorityEpoch)

@@ -27,19 +27,45 @@ const (
 	auditBuckets = 320
 )
 
-// prune removes what its family's retention no longer keeps, every hour. A clock
+// prune removes what its family's retention no longer keeps, every hour, while this
+// coordinator leads. A clock
 // that jumped is waited out: what is forgotten by a wrong one is forgotten for good,
 // bans among it.
 //
-// What the store holds of the seed for nobody goes at once with a new head.
+// What the store holds of the seed for nobody goes at once with a new head, or leader.
 func (c *Coordinator) prune(ctx context.Context, s *state) error {
+	for {
+		led := c.lead.news.wait()
+		if _, _, ok := c.leading(); ok {
+			if err := c.pruneWhileLeading(ctx, s, led); err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-led:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// pruneWhileLeading prunes until ended is closed.
+func (c *Coordinator) pruneWhileLeading(ctx context.Context, s *state, ended <-chan struct{}) error {
 	if err := c.dropSecrets(ctx, s); err != nil {
 		return err
 	}
 	for {
 		wall, steady := c.now(), time.Now()
-		if err := sleep(ctx, sweepPause); err != nil {
-			return err
+		t := time.NewTimer(sweepPause)
+		select {
+		case <-t.C:
+		case <-ended:
+			t.Stop()
+			return nil
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
 		}
 		now := c.now()
 		if jump := now.Round(0).Sub(wall.Round(0)) - time.Since(steady); jump.Abs() > maxClockJump {
@@ -92,7 +118,7 @@ func (c *Coordinator) dropSessions(ctx context.Context, s *state, now time.Time)
 			if now.Before(r.value.certifiedUntil().Add(certMargin)) {
 				continue
 			}
-			ch := s.records.newChange(s.headVersion)
+			ch := c.newLeaderChange(s)
 			ch.delete(memberKey(kind, r.value.Name), r.version)
 			if err := c.recount(ctx, s, ch, r.value.Entry, ""); err != nil {
 				return err
@@ -112,7 +138,7 @@ func (c *Coordinator) dropToken(ctx context.Context, s *state, t versioned[token
 		return err
 	}
 	for len(uses.Entries) > pruneBatch {
-		ch := s.records.newChange(s.headVersion)
+		ch := c.newLeaderChange(s)
 		for _, e := range uses.Entries[:pruneBatch] {
 			ch.delete(e.Key, e.Version)
 		}
@@ -121,7 +147,7 @@ func (c *Coordinator) dropToken(ctx context.Context, s *state, t versioned[token
 		}
 		uses.Entries = uses.Entries[pruneBatch:]
 	}
-	ch := s.records.newChange(s.headVersion)
+	ch := c.newLeaderChange(s)
 	ch.delete(tokenKey(t.value.ID), t.version)
 	for _, e := range uses.Entries {
 		ch.delete(e.Key, e.Version)
@@ -138,7 +164,7 @@ func (c *Coordinator) dropBans(ctx context.Context, s *state, now time.Time) err
 		if err != nil {
 			return err
 		}
-		ch := s.records.newChange(s.headVersion)
+		ch := c.newLeaderChange(s)
 		var d trustDelta
 		for _, b := range in.bannedK {
 			if now.After(b.until) && !in.state.value.AsOf.Before(b.certEnd) && len(d.forget) < pruneBatch {
@@ -187,7 +213,7 @@ func (c *Coordinator) dropEntries(ctx context.Context, s *state, entries []store
 	for len(entries) > 0 {
 		batch := entries[:min(len(entries), pruneBatch)]
 		entries = entries[len(batch):]
-		ch := s.records.newChange(s.headVersion)
+		ch := c.newLeaderChange(s)
 		for _, e := range batch {
 			ch.delete(e.Key, e.Version)
 		}

@@ -20,6 +20,12 @@ import (
 
 // publisher compiles what members are told. It belongs to one goroutine.
 type publisher struct {
+	// term is the one under which all below was made. Under another one everything
+	// begins anew: somebody else may have published in between.
+	term uint64
+	// heard are the coordinators whose addresses members are told, by key, and when
+	// each of them was last known to be ready.
+	heard map[string]time.Time
 	// head and addresses are what everything was compiled for last; another one
 	// means that every member is looked at again.
 	head      history.Hash
@@ -84,7 +90,7 @@ func newPublisher() *publisher {
 	return &publisher{
 		pending: make(map[string]bool), pendingGroups: make(map[string]bool), groups: make(map[string]*memberGroup), placed: make(map[string]string),
 		failed: make(map[string]string), removed: make(map[string][]compiler.Removed), told: make(map[gap]bool),
-		looks: make(map[string]string), contested: make(map[string]store.Revision), unassigned: make(map[string]bool),
+		heard: make(map[string]time.Time), looks: make(map[string]string), contested: make(map[string]store.Revision), unassigned: make(map[string]bool),
 	}
 }
 
@@ -92,7 +98,8 @@ func newPublisher() *publisher {
 // headers that are to be renewed.
 const sweepHeaders = time.Hour
 
-// followPublication keeps what members are told up with the store until ctx ends.
+// followPublication keeps what members are told up with the store until ctx ends: it
+// compiles while this coordinator leads, and reads what the leader published else.
 func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
 	changed, stop := c.watchKey(ctx, publicationStateKey)
 	defer stop()
@@ -100,7 +107,7 @@ func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
 	defer tick.Stop()
 	b := newPublisher()
 	for {
-		trust, configured := c.trustNews.wait(), c.configNews.wait()
+		trust, configured, led := c.trustNews.wait(), c.configNews.wait(), c.lead.news.wait()
 		started := time.Now()
 		more, err := c.publish(ctx, s, b)
 		if err != nil && !c.conflicts(ctx, err) {
@@ -114,6 +121,7 @@ func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
 			case <-trust:
 			case <-configured:
 			case <-changed:
+			case <-led:
 			case <-tick.C:
 			}
 		}
@@ -124,8 +132,9 @@ func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
 }
 
 // publish looks at what changed, and commits the next generation if that asks for
-// one. It reports whether there is more to do. An error that matches
-// store.ErrConflict means that somebody was first, and nothing was published.
+// one and this coordinator leads. It reports whether there is more to do. An error
+// that matches store.ErrConflict means that somebody was first, or leads now, and
+// nothing was published.
 func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more bool, err error) {
 	t := c.trust.Load()
 	if t == nil || t.epoch != s.head.AuthorityEpoch {
@@ -135,14 +144,24 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 	if err != nil {
 		return false, err
 	}
+	term, leads, ok := c.leading()
+	if !ok {
+		c.unreport(b)
+		return false, nil
+	}
+	if b.term != term {
+		*b = *newPublisher()
+		b.term = term
+	}
 	now := c.now()
-	next, coordinators, err := c.nextPublicationState(s, p)
+	next, coordinators, err := c.nextPublicationState(ctx, s, b, p, now)
 	if err != nil {
 		return false, err
 	}
 	if !p.state.exists() {
 		// Its version numbers the first generation.
 		ch := s.records.newChange(s.headVersion)
+		ch.tx.If = append(ch.tx.If, leads)
 		ch.put(publicationStateKey, 0, next)
 		_, err := ch.commit(ctx)
 		return true, err
@@ -182,6 +201,7 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 		v.IssuedAt, v.FreshUntil = r.IssuedAt, r.FreshUntil
 	}
 	ch := s.records.newChange(s.headVersion)
+	ch.tx.If = append(ch.tx.If, leads)
 	ch.put(publicationStateKey, p.state.version, after.state.value)
 	// Nothing is published under keys or revocations that are not in force any more,
 	// nor of peers that are banned or gone.
@@ -242,31 +262,45 @@ func (c *Coordinator) currentPublication(ctx context.Context, s *state) (*public
 	return p, nil
 }
 
-// nextPublicationState returns the state that comes after p's, with the addresses
-// of this coordinator and without those of coordinators that the manifest does not
-// admit, and whether that changes who is named.
-func (c *Coordinator) nextPublicationState(s *state, p *publication) (publicationRecord, bool, error) {
+// coordinatorSilence is how long a coordinator that is not ready, or says nothing, is
+// still one that members are told of: restarts change nothing for a fleet.
+const coordinatorSilence = 10 * time.Minute
+
+// nextPublicationState returns the state that comes after p's, with the addresses of
+// the coordinators that the manifest admits and that are ready, this one among them,
+// and whether that changes who is named.
+func (c *Coordinator) nextPublicationState(ctx context.Context, s *state, b *publisher, p *publication, now time.Time) (publicationRecord, bool, error) {
 	if _, err := c.admits(s.manifest); err != nil {
 		return publicationRecord{}, false, err
 	}
-	next := p.state.value
-	next.Change++
-	next.Coordinators = maps.Clone(next.Coordinators)
-	if next.Coordinators == nil {
-		next.Coordinators = make(map[string][]string)
+	all, err := c.replicas(ctx, s.manifest)
+	if err != nil {
+		return publicationRecord{}, false, err
 	}
-	changed := false
-	for key := range next.Coordinators {
-		if _, ok := s.manifest.Match(identity.Coordinator, []string{"key:" + key}); !ok {
-			delete(next.Coordinators, key)
-			changed = true
+	told := make(map[string][]string)
+	for key, addresses := range p.state.value.Coordinators {
+		if _, ok := s.manifest.Match(identity.Coordinator, []string{"key:" + key}); ok {
+			told[key] = addresses
 		}
 	}
-	if own := c.advertised(); !slices.Equal(next.Coordinators[c.EnrolmentKey()], own) {
-		next.Coordinators[c.EnrolmentKey()] = own
-		changed = true
+	for _, r := range all {
+		if r.Phase == phaseReady.String() && now.Sub(r.At).Abs() < coordinatorSilence {
+			told[r.Key], b.heard[r.Key] = r.Addresses, now
+		}
 	}
-	return next, changed, nil
+	told[c.EnrolmentKey()], b.heard[c.EnrolmentKey()] = c.advertised(), now
+	for key := range told {
+		if _, ok := b.heard[key]; !ok {
+			b.heard[key] = now // by who led before
+		}
+		if now.Sub(b.heard[key]) >= coordinatorSilence {
+			delete(told, key)
+		}
+	}
+	next := p.state.value
+	next.Change++
+	next.Coordinators = told
+	return next, !maps.EqualFunc(told, p.state.value.Coordinators, slices.Equal), nil
 }
 
 // collect notes which members and groups to look at. It reports whether what the

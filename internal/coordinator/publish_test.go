@@ -25,6 +25,7 @@ import (
 // publishAll publishes at c until there is nothing more to do.
 func (d *desk) publishAll(c *Coordinator, b *publisher) error {
 	d.t.Helper()
+	d.lead(c)
 	for range 100 {
 		more, err := c.publish(context.Background(), c.state.Load(), b)
 		if err != nil || !more {
@@ -534,6 +535,7 @@ func TestRepairInTurn(t *testing.T) {
 		other.publication.Store(nil)
 		for range 8 {
 			for c, b := range publishers {
+				d.lead(c)
 				if _, err := c.publish(t.Context(), c.state.Load(), b); err != nil {
 					t.Fatal(err)
 				}
@@ -731,9 +733,11 @@ func TestPublicationsRace(t *testing.T) {
 						return
 					}
 					inside = true
+					d.lead(replicas[1-i])
 					_, _ = replicas[1-i].publish(context.Background(), replicas[1-i].state.Load(), publishers[1-i])
 				})
 			}
+			d.lead(replicas[i])
 			_, err := replicas[i].publish(context.Background(), replicas[i].state.Load(), publishers[i])
 			d.store.intercept(nil)
 			d.store.lose()

@@ -31,6 +31,7 @@ import (
 //	rollout/<coordinator>       whom a coordinator heard confirm a config key; see rotate.go
 //	config/…                    the desired config; see config.go
 //	publication/…               what members are told; see publication.go
+//	leader/…                    who leads; see lead.go
 //	sealed/…                    seed and mesh CA key, encrypted by a keeper
 //	seed/set/<transition>       which shares of the seed that transition made
 //	seed/share/<seed epoch>/<salt>/<set>/<owner>

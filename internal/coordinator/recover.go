@@ -624,17 +624,21 @@ func (c *Coordinator) dropShares(ctx context.Context, g *gathering) {
 // dropGathered removes what attempts left that ended with their process. A ready
 // coordinator gathers nothing, and nobody can open what is there.
 func (c *Coordinator) dropGathered(ctx context.Context) error {
+	_, leads, ok := c.leading()
+	if !ok {
+		return nil
+	}
 	l, err := c.store.List(ctx, recoveryPrefix)
 	if err != nil {
 		return err
 	}
 	for batch := range slices.Chunk(l.Entries, pruneBatch) {
-		tx := store.Tx{ID: store.NewTxID()}
+		tx := store.Tx{ID: store.NewTxID(), If: []store.Condition{leads}}
 		for _, e := range batch {
 			tx.Delete = append(tx.Delete, e.Key)
 		}
 		if _, err := c.store.Commit(ctx, tx); err != nil {
-			return err
+			return ignoreConflict(err)
 		}
 	}
 	return nil

@@ -573,6 +573,7 @@ func TestLeftSharesArePruned(t *testing.T) {
 		t.Fatalf("%d attempts left a share, want 3", n)
 	}
 	bringBoth(t, d, alice, bob)
+	d.lead(d.c)
 	before := len(d.store.keys(""))
 	left := len(d.store.keys(recoveryPrefix))
 	wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")

@@ -50,12 +50,12 @@ const (
 
 // movedFamilies are the record families under the record MAC that a reseed keeps,
 // trust last: it is what says that the others are whole.
-var movedFamilies = []string{memberPrefix, countPrefix, configPrefix, publicationPrefix, trustPrefix}
+var movedFamilies = []string{memberPrefix, countPrefix, configPrefix, leaderTermKey, publicationPrefix, trustPrefix}
 
 // endedFamilies are those that end with the root: a join token pins it, so that it
 // admits nobody under another one, and all keys are other ones, so that nobody has
-// confirmed any.
-var endedFamilies = []string{tokenUsePrefix, tokenPrefix, rolloutPrefix}
+// confirmed any. A beat ends too: the leader makes the next.
+var endedFamilies = []string{tokenUsePrefix, tokenPrefix, rolloutPrefix, leaderBeatKey}
 
 // prepared is a seed that waits for its signatures, in memory alone.
 type prepared struct {

@@ -81,6 +81,7 @@ func TestReshare(t *testing.T) {
 		}
 	}
 	wantOnly(t, "renew", node.renew(), "")
+	d.lead(d.c)
 	if err := d.c.dropSecrets(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
@@ -182,6 +183,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 		if failed == nil && !moved {
 			t.Fatal("a reshare was acknowledged and did not happen")
 		}
+		d.lead(d.c)
 		if err := d.c.dropSecrets(t.Context(), d.state()); err != nil {
 			t.Fatal(err)
 		}

@@ -256,8 +256,9 @@ func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *rotation) 
 	return out, own, now, nil
 }
 
-// followRotation notes who confirmed, and ends the rotation when it is over. An error
-// that matches store.ErrConflict means that somebody was first.
+// followRotation notes who confirmed, and ends the rotation when it is over and this
+// coordinator leads. An error that matches store.ErrConflict means that somebody was
+// first.
 func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
 	t := c.trust.Load()
 	if t == nil || t.rotation == nil || t.epoch != s.head.AuthorityEpoch {
@@ -285,10 +286,13 @@ func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
 	default:
 		return nil
 	}
+	if _, _, ok := c.leading(); !ok {
+		return nil
+	}
 	if err := c.faults.Hit("rotate.before-end"); err != nil {
 		return err
 	}
-	ch := s.records.newChange(s.headVersion)
+	ch := c.newLeaderChange(s)
 	err = c.touchTrust(ctx, s, ch, trustDelta{edit: func(st *trustState, _ store.Revision) error {
 		if st.Rotation == nil || st.Rotation.Number != r.Number {
 			return store.ErrConflict

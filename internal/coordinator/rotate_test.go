@@ -30,6 +30,7 @@ func (d *desk) rotate(deadline time.Duration) *fealtyv1.RotateConfigKeyResponse 
 
 // look does what the loops of c do on one round: the trust state, the rotation.
 func (d *desk) look(c *Coordinator) error {
+	d.lead(c)
 	s := c.state.Load()
 	if err := c.refreshTrust(context.Background(), s, true); err != nil {
 		return err

@@ -266,7 +266,7 @@ func (c *Coordinator) dropSecrets(ctx context.Context, s *state) error {
 			if keep[e.Key] || e.Version >= s.headVersion {
 				continue
 			}
-			ch := s.records.newChange(s.headVersion)
+			ch := c.newLeaderChange(s)
 			ch.delete(e.Key, e.Version)
 			if _, err := ch.commit(ctx); ignoreConflict(err) != nil {
 				return err

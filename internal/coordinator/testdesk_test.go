@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -103,6 +104,25 @@ func (d *desk) open() {
 	}
 	c.hears.Add(-int64(silentAfter)) // it knows by now who is away
 	d.c = c
+	d.lead(c)
+}
+
+// lead makes c the leader, if it is ready: at a desk nobody else sees to that.
+func (d *desk) lead(c *Coordinator) {
+	d.t.Helper()
+	s := c.state.Load()
+	if s.phase != phaseReady {
+		return
+	}
+	if term, _, ok := c.leading(); ok && d.store.version(leaderTermKey) == store.Revision(term) {
+		return
+	}
+	w, err := s.records.put(leaderTermKey, leaderRecord{Replica: c.EnrolmentKey(), Nonce: randomID()})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	term := d.store.write(leaderTermKey, w.Value)
+	c.lead.view.Store(&leadView{term: uint64(term), until: 1<<63 - 1})
 }
 
 // another returns one more replica on the same store, with a data directory of
@@ -188,6 +208,7 @@ func (d *desk) set(extra string) error {
 	_, err := d.c.set(context.Background(), d.request(d.manifest(extra)), true)
 	if err == nil {
 		d.extra = extra
+		d.lead(d.c)
 	}
 	return err
 }

@@ -89,6 +89,21 @@ func (m *memStore) alter(key string, f func([]byte) []byte) bool {
 	return true
 }
 
+// write writes key, whatever the switches say.
+func (m *memStore) write(key string, value []byte) store.Revision {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.rev++
+	m.entries[key] = store.Entry{Key: key, Value: value, Version: m.rev}
+	return m.rev
+}
+
+func (m *memStore) version(key string) store.Revision {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.entries[key].Version
+}
+
 func (m *memStore) keys(prefix string) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,7 +17,8 @@
 //     revisions of before, the floor checks that it did.
 //   - No clocks are compared. Who does not lead takes over when entry and beat are
 //     unchanged for a lease on its own monotonic clock, counted from when it had read
-//     them, and only if they are still unchanged in the store.
+//     them, and only if they are still unchanged in the store. A beat that its leader
+//     did not make, or made before, is no sign of life.
 //   - A leader stops by itself, before its lease is over on its own clock, counted
 //     from the start of the last beat that is known to have arrived. That is a
 //     courtesy which saves refused writes; nothing rests on it.
@@ -85,6 +86,7 @@ type Entry struct {
 	Replica string        // who wrote it
 	Nonce   string        // of the takeover
 	Lease   time.Duration // that its leader keeps
+	Number  uint64        // of the beat, if that is authentic and of this takeover; else 0
 
 	// HandedOver: its leader stepped down. In favour of For, or of anyone if that is
 	// empty.
@@ -160,10 +162,11 @@ type (
 		Nonce          string
 		IfTerm, IfBeat uint64
 	}
-	// Renew: write the beat, if entry and beat are still at IfTerm and IfBeat. One with
-	// the same Number as the last is the same write again, of which the outcome is not
+	// Renew: write the beat of this nonce and number, if entry and beat are still at IfTerm and IfBeat. One
+	// that is equal to the last is the same write again, of which the outcome is not
 	// known: commit the very same transaction.
 	Renew struct {
+		Nonce          string
 		Number         uint64
 		IfTerm, IfBeat uint64
 	}
@@ -193,7 +196,7 @@ type Core struct {
 
 	seen     Entry
 	known    bool          // seen is what the store held at some time
-	seenAt   time.Duration // when entry and beat were first seen as they are
+	seenAt   time.Duration // when entry and number were first seen as they are
 	ledUntil time.Duration // somebody leads until then, as far as can be told
 	readDue  time.Duration // when to look again
 	pause    time.Duration // nothing is taken before: the last try failed
@@ -269,7 +272,13 @@ func (c *Core) Next(now time.Duration) time.Duration {
 	switch {
 	case c.asked != nil: // its answer comes first
 	case c.held != nil:
-		at = min(c.readDue, c.held.due)
+		at = c.held.due
+		if !c.held.leaving {
+			at = min(at, c.readDue)
+		}
+		if now < c.held.until {
+			at = min(at, c.held.until)
+		}
 	case c.stopped || !c.fit:
 	case !c.known:
 		at = c.readDue
@@ -356,7 +365,7 @@ func (c *Core) keep(now time.Duration) Effect {
 		h.number++
 		h.start = now
 	}
-	return Renew{Number: h.number, IfTerm: h.term, IfBeat: h.beat}
+	return Renew{Nonce: h.nonce, Number: h.number, IfTerm: h.term, IfBeat: h.beat}
 }
 
 // takeAt is from when on the entry seen may be taken over.
@@ -368,8 +377,8 @@ func (c *Core) takeAt() time.Duration {
 	switch e := c.seen; {
 	case e.Term == 0: // there is none
 	case !e.Believed:
-		// Nobody can lead under it. The pause keeps two that believe different things
-		// from writing in turns as fast as they can.
+		// Nobody can lead under it. The wait keeps two that believe different things from
+		// writing in turns as fast as they can.
 		at = max(at, c.seenAt+c.cfg.Lease)
 	case e.HandedOver && e.For == c.cfg.Replica:
 	case e.HandedOver && e.For == "" && e.Nonce != c.yielded:
@@ -390,7 +399,10 @@ func (e Entry) lease(cfg Config) time.Duration {
 // read takes what the store held a moment ago.
 func (c *Core) read(now time.Duration, e Entry) {
 	first := !c.known
-	changed := first || e.Term != c.seen.Term || e.Beat != c.seen.Beat
+	if e.Term == c.seen.Term {
+		e.Number = max(e.Number, c.seen.Number)
+	}
+	changed := first || e.Believed != c.seen.Believed || e.Believed && (e.Term != c.seen.Term || e.Number != c.seen.Number)
 	c.seen, c.known, c.readDue = e, true, now+c.cfg.Beat
 	if changed {
 		c.seenAt = now
@@ -499,7 +511,7 @@ func (c *Core) renewed(now time.Duration, e Event) {
 	switch e := e.(type) {
 	case Written:
 		h.beat, h.until, h.due = e.Version, max(h.until, c.leaseFrom(h.start)), h.start+c.cfg.Beat
-		c.seen.Beat, c.seenAt = e.Version, now
+		c.seen.Beat, c.seen.Number, c.seenAt = e.Version, h.number, now
 		if !h.leaving {
 			c.ledUntil = now + c.cfg.Lease
 		}

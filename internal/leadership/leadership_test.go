@@ -50,7 +50,7 @@ func leader(t *testing.T) *life {
 }
 
 func of(replica, nonce string, term, beat uint64) Entry {
-	return Entry{Term: term, Beat: beat, Believed: true, Replica: replica, Nonce: nonce, Lease: testLease}
+	return Entry{Term: term, Beat: beat, Number: beat, Believed: true, Replica: replica, Nonce: nonce, Lease: testLease}
 }
 
 func TestFirstLeadsAtOnceAndBeats(t *testing.T) {
@@ -58,26 +58,26 @@ func TestFirstLeadsAtOnceAndBeats(t *testing.T) {
 	if got := l.core.Next(l.now); got != testBeat {
 		t.Fatalf("the first beat is due at %v", got)
 	}
-	l.step(testBeat, Tick{}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
 	l.step(100*time.Millisecond, Written{12}, nil)
-	l.step(testBeat-100*time.Millisecond, Tick{}, Renew{Number: 2, IfTerm: 10, IfBeat: 12})
+	l.step(testBeat-100*time.Millisecond, Tick{}, Renew{Nonce: "me1", Number: 2, IfTerm: 10, IfBeat: 12})
 }
 
 // The lease counts from the start of the last beat that arrived, and ends by a tenth
 // before the others'.
 func TestStopsBeforeItsLeaseEnds(t *testing.T) {
 	l := leader(t)
-	l.step(testBeat, Tick{}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
-	l.step(400*time.Millisecond, Written{12}, Renew{Number: 2, IfTerm: 10, IfBeat: 12})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(400*time.Millisecond, Written{12}, Renew{Nonce: "me1", Number: 2, IfTerm: 10, IfBeat: 12})
 	l.now = testBeat + testLease - testLease/10 - 1
 	l.leads(10)
 	l.now++
 	l.leads(0)
 	// It was only out of reach: the next beat that arrives makes it lead on.
 	l.step(0, Unknown{}, nil)
-	l.step(2*testBeat, Tick{}, Renew{Number: 2, IfTerm: 10, IfBeat: 12})
+	l.step(2*testBeat, Tick{}, Renew{Nonce: "me1", Number: 2, IfTerm: 10, IfBeat: 12})
 	l.leads(0)
-	l.step(0, Written{15}, Renew{Number: 3, IfTerm: 10, IfBeat: 15})
+	l.step(0, Written{15}, Renew{Nonce: "me1", Number: 3, IfTerm: 10, IfBeat: 15})
 	l.leads(0) // that beat was first sent long ago
 	l.step(0, Written{16}, nil)
 	l.leads(10)
@@ -105,6 +105,30 @@ func TestTakesOverWhatIsUnchangedForALease(t *testing.T) {
 	if _, led, since := l.core.Seen(l.now); led || since != seen+testLease {
 		t.Fatalf("led %t since %v, want nobody since %v", led, since, seen+testLease)
 	}
+}
+
+// What somebody else writes where the beat is, or puts back there, is no sign of life;
+// nor is another forged entry in the place of one.
+func TestForgedBeatsAreNoSignOfLife(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	l.step(0, Read{of("other", "o", 7, 9)}, nil)
+	for i := range uint64(3) {
+		l.step(testBeat, Tick{}, ReadEntry{})
+		e := of("other", "o", 7, 20+i)
+		e.Number = []uint64{0, 8, 9}[i]
+		l.step(0, Read{e}, nil)
+	}
+	l.step(testBeat, Tick{}, ReadEntry{})
+	e := of("other", "o", 7, 30)
+	e.Number = 0
+	l.step(0, Read{e}, TakeOver{Nonce: "me1", IfTerm: 7, IfBeat: 30})
+
+	l = newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	l.step(0, Read{Entry{Term: 30}}, nil)
+	l.step(testLease, Tick{}, ReadEntry{})
+	l.step(0, Read{Entry{Term: 40}}, TakeOver{Nonce: "me1", IfTerm: 40})
 }
 
 func TestWaitsAsLongAsTheLeaderSays(t *testing.T) {
@@ -220,7 +244,7 @@ func TestUnknownTakeoverIsSettledByReading(t *testing.T) {
 	l.step(testBeat, Tick{}, ReadEntry{})
 	l.step(0, Read{}, TakeOver{Nonce: "me1"})
 	l.step(0, Conflict{KeyTerm}, ReadEntry{}) // with itself
-	l.step(0, Read{of("me", "me1", 10, 10)}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(0, Read{of("me", "me1", 10, 10)}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
 	l.leads(10)
 	if _, until, _ := l.core.Leading(l.now); until != testLease-testLease/10 {
 		t.Fatalf("it leads until %v: the lease counts from the first try", until)
@@ -251,7 +275,7 @@ func TestHandedOverIsNotResumed(t *testing.T) {
 
 func TestLoserStopsAsSoonAsItReads(t *testing.T) {
 	l := leader(t)
-	l.step(testBeat, Tick{}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
 	l.step(0, Conflict{KeyTerm}, ReadEntry{})
 	l.step(0, Read{of("other", "o", 11, 11)}, nil)
 	l.leads(0)
@@ -261,18 +285,18 @@ func TestLoserStopsAsSoonAsItReads(t *testing.T) {
 // same leader.
 func TestResealedEntryLeadsOn(t *testing.T) {
 	l := leader(t)
-	l.step(testBeat, Tick{}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
 	l.step(0, Unknown{}, nil) // as of 20 it can arrive no more
 	l.step(0, Noticed{}, ReadEntry{})
 	l.step(0, Read{of("me", "me1", 20, 0)}, nil)
 	l.leads(20)
-	l.step(testBeat, Tick{}, Renew{Number: 2, IfTerm: 20, IfBeat: 0})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 2, IfTerm: 20, IfBeat: 0})
 }
 
 // Of two processes with one memory each finds the other's beat, and both begin anew.
 func TestCopiedMemoryEndsTheTerm(t *testing.T) {
 	l := leader(t)
-	l.step(testBeat, Tick{}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
 	l.step(0, Conflict{KeyBeat}, StepDown{Nonce: "me1", IfTerm: 10})
 	l.leads(0)
 	l.step(0, Written{13}, ReadEntry{})
@@ -283,11 +307,11 @@ func TestCopiedMemoryEndsTheTerm(t *testing.T) {
 
 func TestBeatOfUnknownOutcomeIsSentAgainAsItWas(t *testing.T) {
 	l := leader(t)
-	l.step(testBeat, Tick{}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
 	l.step(0, Unknown{}, nil)
-	l.step(testBeat, Tick{}, Renew{Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
 	l.step(0, Conflict{KeyOther}, nil) // it can arrive no more
-	l.step(testBeat, Tick{}, Renew{Number: 2, IfTerm: 10, IfBeat: 10})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 2, IfTerm: 10, IfBeat: 10})
 }
 
 func TestForgedEntryIsTakenOverInTime(t *testing.T) {

@@ -20,8 +20,9 @@ type world struct {
 	now      time.Duration // real time
 	revision uint64
 	entry    stored // the leader entry; version 0: none
-	beat     uint64 // version of the beat
+	beat     beat
 	old      []stored
+	oldBeats []beat
 	down     bool
 	frozen   bool // conditions of the caller fail
 	replicas []*replica
@@ -42,6 +43,13 @@ type stored struct {
 	nonce      string
 	handedOver bool
 	to         string
+}
+
+// beat is the beat as the store has it.
+type beat struct {
+	version uint64
+	nonce   string // "": forged
+	number  uint64
 }
 
 // led is one write of a leader that is in the store.
@@ -97,8 +105,7 @@ func (w *world) step(r *replica, e Event) {
 	}
 	q := &request{from: r, life: r.life, effect: effect}
 	if renew, ok := effect.(Renew); ok {
-		q.id = fmt.Sprint(r.name, r.life, renew.IfTerm, renew.Number)
-		// The very same transaction: what failed for good gets another number.
+		q.id = fmt.Sprint(r.life, renew) // the very same transaction
 	}
 	w.flying = append(w.flying, q)
 }
@@ -113,7 +120,7 @@ func (w *world) arrive(q *request) {
 		switch {
 		case ifTerm != w.entry.version:
 			return Conflict{KeyTerm}
-		case beat && ifBeat != w.beat:
+		case beat && ifBeat != w.beat.version:
 			return Conflict{KeyBeat}
 		case w.frozen:
 			return Conflict{KeyOther}
@@ -128,18 +135,24 @@ func (w *world) arrive(q *request) {
 	switch e := q.effect.(type) {
 	case ReadEntry:
 		s := w.entry
-		entry := Entry{Term: s.version, Beat: w.beat}
+		entry := Entry{Term: s.version, Beat: w.beat.version}
 		if s.version != 0 && !s.forged {
 			entry.Believed, entry.Replica, entry.Nonce, entry.Lease, entry.HandedOver, entry.For = true, s.replica, s.nonce, testLease, s.handedOver, s.to
+			if w.beat.nonce == s.nonce {
+				entry.Number = w.beat.number
+			}
 		}
 		q.answer = Read{entry}
 	case TakeOver:
 		q.answer = write(q, e.IfTerm, e.IfBeat, true, func(version uint64) {
 			w.put(stored{version: version, replica: q.from.name, nonce: e.Nonce})
-			w.beat = version
+			w.beat = beat{version: version, nonce: e.Nonce}
 		})
 	case Renew:
-		q.answer = write(q, e.IfTerm, e.IfBeat, true, func(version uint64) { w.beat = version })
+		q.answer = write(q, e.IfTerm, e.IfBeat, true, func(version uint64) {
+			w.oldBeats = append(w.oldBeats, w.beat)
+			w.beat = beat{version, e.Nonce, e.Number}
+		})
 	case StepDown:
 		q.answer = write(q, e.IfTerm, 0, false, func(version uint64) {
 			w.put(stored{version: version, replica: q.from.name, nonce: e.Nonce, handedOver: true, to: e.For})
@@ -317,7 +330,7 @@ func TestOneLeads(t *testing.T) {
 			"reseal": func(t *rapid.T) { // the same entry under another key, and no beat
 				if w.entry.version != 0 && !w.entry.forged {
 					w.revision++
-					w.entry.version, w.beat = w.revision, 0
+					w.entry.version, w.beat = w.revision, beat{}
 				}
 			},
 			"": func(t *rapid.T) { w.sweep(); w.check(t) },
@@ -332,9 +345,13 @@ func TestOneLeads(t *testing.T) {
 					w.put(stored{})
 				case 2:
 					w.put(stored{})
-					w.beat = 0
+					w.beat = beat{}
 				case 3:
-					w.beat = w.revision
+					w.beat = beat{version: w.revision}
+					if len(w.oldBeats) > 0 && rapid.Bool().Draw(t, "replayed") {
+						w.beat = rapid.SampledFrom(w.oldBeats).Draw(t, "old beat")
+						w.beat.version = w.revision
+					}
 				case 4:
 					if len(w.old) > 0 {
 						s := rapid.SampledFrom(w.old).Draw(t, "old")

@@ -1,0 +1,444 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/leadership"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// One coordinator leads: it compiles what members are told, ends rotations, and
+// prunes. Package leadership decides who; this file reads and writes for it.
+//
+// Two entries, both under the record MAC, and both written by who leads or takes
+// over. The term is the revision of the first, which is why the beat has a place of
+// its own: every write of a leader is conditional on leader/term, and a beat between
+// a decision and its commit must not make that fail.
+//
+//	leader/term  who leads; written when that changes, and at no other time
+//	leader/beat  that it lives
+const (
+	leaderPrefix  = "leader/"
+	leaderTermKey = "leader/term"
+	leaderBeatKey = "leader/beat"
+)
+
+// Times of leadership. None of them is what makes a leader's write right.
+const (
+	// DefaultLease and DefaultBeat are those of [Config] where it names none.
+	DefaultLease = 1200 * time.Millisecond
+	DefaultBeat  = 300 * time.Millisecond
+	// handOverTime bounds how long a coordinator that stops tries to hand over.
+	handOverTime = time.Second
+)
+
+// leaderRecord is leader/term.
+type leaderRecord struct {
+	Replica string    `json:"replica"` // the enrolment key
+	Name    string    `json:"name"`    // in the manifest, then
+	Nonce   string    `json:"nonce"`   // of the takeover
+	Lease   int64     `json:"lease_ms"`
+	Since   time.Time `json:"since"` // by its own clock; for people
+	// HandedOver: it leads no more. For is the key of who is to be next; empty: anyone.
+	HandedOver bool   `json:"handed_over,omitempty"`
+	For        string `json:"for,omitempty"`
+}
+
+// beatRecord is leader/beat.
+type beatRecord struct {
+	Nonce  string `json:"nonce"` // of the takeover that it is of
+	Number uint64 `json:"number"`
+}
+
+// lead is a coordinator's part in leadership. The core and what is below it belong to
+// the loop that runs it.
+type lead struct {
+	c      *Coordinator
+	origin time.Time // of the core's clock, which is monotonic
+
+	view      atomic.Pointer[leadView] // what the loop knows; never nil
+	over      atomic.Uint64            // a term of which the store said that it is over
+	news      news                     // this coordinator leads, or does no more
+	kick      chan struct{}            // asks the loop to look now; capacity 1
+	transfers chan transfer
+
+	core     *leadership.Core
+	state    *state       // that the core knows of
+	record   leaderRecord // as it was read or written last
+	renewal  leadership.Renew
+	renewTx  store.Tx       // of renewal
+	reported store.Revision // what was reported as forged last
+}
+
+// leadView is what can be known of leadership. It is immutable.
+type leadView struct {
+	term  uint64        // under which this coordinator leads; 0: it does not
+	until time.Duration // and how long
+
+	// seen is the entry of the store, and seenTerm its revision. Somebody may lead
+	// until ledUntil.
+	seen     leaderRecord
+	seenTerm uint64
+	ledUntil time.Duration
+	low      bool // terms are not above the floor: nobody may lead
+}
+
+// transfer asks the leader to step down in favour of a coordinator. done gets whether
+// it led.
+type transfer struct {
+	to   string // its enrolment key; empty: anyone else
+	done chan bool
+}
+
+func newLead(c *Coordinator) (*lead, error) {
+	core, err := leadership.New(leadership.Config{Replica: c.EnrolmentKey(), Lease: c.cfg.Lease, Beat: c.cfg.Beat, Nonce: randomID})
+	if err != nil {
+		return nil, err
+	}
+	l := &lead{c: c, origin: time.Now(), core: core, kick: make(chan struct{}, 1), transfers: make(chan transfer)}
+	l.view.Store(&leadView{})
+	return l, nil
+}
+
+func (l *lead) now() time.Duration { return time.Since(l.origin) }
+
+// leading returns the term under which this coordinator leads, and the condition
+// that every write of it as the leader has. It reports false if it does not lead.
+//
+// That it does is a guess, by its own clock; the condition is what decides (I4).
+func (c *Coordinator) leading() (term uint64, condition store.Condition, ok bool) {
+	v := c.lead.view.Load()
+	if v.term == 0 || c.lead.now() >= v.until || c.lead.over.Load() == v.term || c.state.Load().phase != phaseReady {
+		return 0, store.Condition{}, false
+	}
+	return v.term, store.Condition{Key: leaderTermKey, Version: store.Revision(v.term)}, true
+}
+
+// leader returns the entry and the term of who leads, as far as this coordinator can
+// tell; if nobody does, how long that has been so.
+func (c *Coordinator) leader() (l leaderRecord, term uint64, nobodyFor time.Duration) {
+	v, now := c.lead.view.Load(), c.lead.now()
+	if _, _, ok := c.leading(); ok {
+		return v.seen, v.term, 0
+	}
+	if now < v.ledUntil && v.seen.Replica != c.EnrolmentKey() {
+		return v.seen, v.seenTerm, 0
+	}
+	return leaderRecord{}, 0, max(now-v.ledUntil, 0)
+}
+
+// errNotLeading is the error of a leader's change at a coordinator that does not
+// lead. It matches store.ErrConflict: somebody else does what was to be done.
+var errNotLeading = fmt.Errorf("this coordinator does not lead: %w", store.ErrConflict)
+
+// newLeaderChange is newChange for what only the leader writes.
+func (c *Coordinator) newLeaderChange(s *state) *change {
+	ch := s.records.newChange(s.headVersion)
+	_, condition, ok := c.leading()
+	if !ok {
+		ch.err = errNotLeading
+		return ch
+	}
+	ch.tx.If = append(ch.tx.If, condition)
+	return ch
+}
+
+// deposed notes what the store said of a term: that it is over. It stays so.
+func (l *lead) deposed(term store.Revision) {
+	l.over.Store(uint64(term))
+	l.look()
+}
+
+// look makes the loop look at the store now.
+func (l *lead) look() {
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+}
+
+// watchLeader tells the loop of changes of leader/term, until ctx ends. It is a hint:
+// the loop looks by itself.
+func (c *Coordinator) watchLeader(ctx context.Context) error {
+	for {
+		for _, err := range c.store.Watch(ctx, leaderTermKey) {
+			if err != nil {
+				break
+			}
+			c.lead.look()
+		}
+		if err := sleep(ctx, retryPause); err != nil {
+			return err
+		}
+	}
+}
+
+// followLeadership leads when nobody else does, until ctx ends. Then it hands over.
+func (c *Coordinator) followLeadership(ctx context.Context) error {
+	l := c.lead
+	for {
+		changed := c.stateNews.wait()
+		l.fit(ctx)
+		l.run(ctx, leadership.Tick{})
+		wake := time.NewTimer(l.core.Next(l.now()) - l.now())
+		select {
+		case <-wake.C:
+		case <-changed:
+		case <-l.kick:
+			l.run(ctx, leadership.Noticed{})
+		case t := <-l.transfers:
+			term, _, _ := l.core.Leading(l.now())
+			l.run(ctx, leadership.Transfer{To: t.to})
+			t.done <- term != 0
+		case <-ctx.Done():
+		}
+		wake.Stop()
+		if ctx.Err() != nil {
+			l.stop(ctx)
+			return ctx.Err()
+		}
+	}
+}
+
+// stop hands over, if it leads, within handOverTime.
+func (l *lead) stop(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handOverTime)
+	defer cancel()
+	for l.run(ctx, leadership.Stop{}); ; l.run(ctx, leadership.Tick{}) {
+		pause := l.core.Next(l.now()) - l.now()
+		if pause > handOverTime || sleep(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+// fit tells the core whether this coordinator can lead.
+func (l *lead) fit(ctx context.Context) {
+	s := l.c.state.Load()
+	if s == l.state {
+		return
+	}
+	l.state = s
+	if s.phase != phaseReady {
+		l.run(ctx, leadership.Unfit{})
+		return
+	}
+	// A restore takes an authority epoch above all terms of before.
+	l.run(ctx, leadership.Fit{Floor: s.head.AuthorityEpoch})
+}
+
+// run steps the core, and does what it asks for.
+func (l *lead) run(ctx context.Context, e leadership.Event) {
+	for {
+		effect := l.core.Step(l.now(), e)
+		l.publish(ctx)
+		if effect == nil {
+			return
+		}
+		// One call that hangs must not cost the lease.
+		call, cancel := context.WithTimeout(ctx, l.c.cfg.Lease/2)
+		switch effect := effect.(type) {
+		case leadership.ReadEntry:
+			e = l.read(call)
+		case leadership.TakeOver:
+			e = l.takeOver(call, effect)
+		case leadership.Renew:
+			e = l.renew(call, effect)
+		case leadership.StepDown:
+			e = l.stepDown(call, effect)
+		}
+		cancel()
+	}
+}
+
+// publish makes known what the core says, and what of it is news.
+func (l *lead) publish(ctx context.Context) {
+	now, was := l.now(), l.view.Load()
+	v := &leadView{low: l.core.BelowFloor()}
+	v.term, v.until, _ = l.core.Leading(now)
+	var seen leadership.Entry
+	seen, _, v.ledUntil = l.core.Seen(now)
+	if v.seenTerm = seen.Term; seen.Believed {
+		v.seen = l.record
+	}
+	l.view.Store(v)
+	if v.seen.Nonce != was.seen.Nonce && v.seen.Nonce != "" {
+		l.c.metrics.transitions.Inc()
+	}
+	if v.low && !was.low {
+		l.c.log.LogAttrs(ctx, slog.LevelError, "nobody leads: the store gives terms that are not above those of before, as one does that was restored and not raised",
+			slog.Uint64("term", seen.Term), slog.Uint64("floor", l.state.head.AuthorityEpoch))
+	}
+	if v.term == was.term {
+		return
+	}
+	switch {
+	case v.term != 0:
+		l.c.log.LogAttrs(ctx, slog.LevelInfo, "this coordinator leads", slog.Uint64("term", v.term))
+	default:
+		l.c.log.LogAttrs(ctx, slog.LevelInfo, "this coordinator leads no more", slog.Uint64("term", was.term), slog.Bool("in_time", now < was.until))
+	}
+	l.news.tell()
+}
+
+// failed words the failure of a call for the core.
+func (l *lead) failed(ctx context.Context, what string, err error) leadership.Event {
+	var conflict *store.ConflictError
+	switch {
+	case errors.As(err, &conflict):
+		switch conflict.Key {
+		case leaderTermKey:
+			return leadership.Conflict{Key: leadership.KeyTerm}
+		case leaderBeatKey:
+			return leadership.Conflict{Key: leadership.KeyBeat}
+		case history.HeadKey:
+			l.c.kickHead()
+		}
+		return leadership.Conflict{}
+	case errors.Is(err, store.ErrConflict):
+		return leadership.Conflict{}
+	}
+	l.c.failures.log(ctx, l.c.log, slog.LevelWarn, "the store did not take or tell who leads", slog.String("what", what), slog.Any("err", err))
+	if errors.Is(err, store.ErrUnknownOutcome) {
+		return leadership.Unknown{}
+	}
+	return leadership.Failed{}
+}
+
+// read reads entry and beat.
+func (l *lead) read(ctx context.Context) leadership.Event {
+	s := l.c.state.Load()
+	if s.phase != phaseReady {
+		return leadership.ReadFailed{}
+	}
+	found, err := l.c.store.List(ctx, leaderPrefix)
+	if err != nil {
+		l.failed(ctx, "read", err)
+		return leadership.ReadFailed{}
+	}
+	var e leadership.Entry
+	var record versioned[leaderRecord]
+	var beat versioned[beatRecord]
+	for _, at := range found.Entries {
+		var err error
+		switch at.Key {
+		case leaderTermKey:
+			e.Term = uint64(at.Version)
+			record, err = open[leaderRecord](s.records, at)
+		case leaderBeatKey:
+			e.Beat = uint64(at.Version)
+			beat, err = open[beatRecord](s.records, at)
+		}
+		if err == nil {
+			continue
+		}
+		// Under another head there may be another seed, and so another key.
+		if !l.c.headHolds(ctx) {
+			l.c.kickHead()
+			return leadership.ReadFailed{}
+		}
+		if at.Version > l.reported {
+			l.reported = at.Version
+			l.c.forged(ctx, at.Key, err)
+		}
+	}
+	l.record = record.value
+	if r := record.value; r.Nonce != "" && r.Replica != "" {
+		e.Believed, e.Replica, e.Nonce, e.HandedOver, e.For = true, r.Replica, r.Nonce, r.HandedOver, r.For
+		e.Lease = time.Duration(min(max(r.Lease, 1), int64(leadership.MaxLease/time.Millisecond))) * time.Millisecond
+		if beat.value.Nonce == r.Nonce {
+			e.Number = beat.value.Number
+		}
+	}
+	return leadership.Read{Entry: e}
+}
+
+// change begins a write of leadership: it holds at entry and beat as they were, unless
+// the records are frozen. They come first, so that a conflict names them.
+func (l *lead) change(r records, term uint64, keys ...store.Condition) *change {
+	ch := &change{r: r}
+	ch.require(leaderTermKey, store.Revision(term))
+	ch.tx.If = append(ch.tx.If, keys...)
+	ch.require(freezeKey, 0)
+	return ch
+}
+
+// takeOver writes an entry of this coordinator, and the beat.
+func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.Event {
+	s := l.c.state.Load()
+	if s.phase != phaseReady {
+		return leadership.Failed{}
+	}
+	entry, err := l.c.admits(s.manifest)
+	if err != nil {
+		return leadership.Failed{}
+	}
+	record := leaderRecord{Replica: l.c.EnrolmentKey(), Name: entry.Name, Nonce: e.Nonce, Lease: l.c.cfg.Lease.Milliseconds(), Since: l.c.now().UTC()}
+	ch := l.change(s.records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
+	ch.require(history.HeadKey, s.headVersion)
+	ch.write(leaderTermKey, record)
+	ch.write(leaderBeatKey, beatRecord{Nonce: e.Nonce})
+	return l.commit(ctx, "take over", ch, func() { l.record = record })
+}
+
+// renew writes the beat.
+func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
+	if e != l.renewal {
+		s := l.c.state.Load()
+		if s.phase != phaseReady {
+			return leadership.Failed{}
+		}
+		ch := l.change(s.records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
+		ch.require(history.HeadKey, s.headVersion)
+		ch.write(leaderBeatKey, beatRecord{Nonce: e.Nonce, Number: e.Number})
+		if ch.err != nil {
+			return l.failed(ctx, "beat", ch.err)
+		}
+		ch.tx.ID = store.NewTxID()
+		l.renewal, l.renewTx = e, ch.tx
+	}
+	if err := l.c.faults.Hit("lead.beat"); err != nil {
+		return leadership.Unknown{}
+	}
+	version, err := l.c.store.Commit(ctx, l.renewTx)
+	if err != nil {
+		return l.failed(ctx, "beat", err)
+	}
+	return leadership.Written{Version: uint64(version)}
+}
+
+// stepDown hands over. It is not conditional on the head: who does not know the head
+// any more has to hand over too. What it writes is under the key of the seed that it
+// knows, and while a reseed changes that nothing is written.
+func (l *lead) stepDown(ctx context.Context, e leadership.StepDown) leadership.Event {
+	s := l.c.state.Load().ready()
+	if s == nil {
+		return leadership.Failed{}
+	}
+	record := l.record
+	record.Nonce, record.HandedOver, record.For = e.Nonce, true, e.For
+	ch := l.change(s.records, e.IfTerm)
+	ch.write(leaderTermKey, record)
+	return l.commit(ctx, "hand over", ch, func() { l.record = record })
+}
+
+func (l *lead) commit(ctx context.Context, what string, ch *change, done func()) leadership.Event {
+	if ch.err != nil {
+		return l.failed(ctx, what, ch.err)
+	}
+	if err := l.c.faults.Hit("lead." + what); err != nil {
+		return leadership.Failed{}
+	}
+	version, err := l.c.store.Commit(ctx, ch.tx)
+	if err != nil {
+		return l.failed(ctx, what, err)
+	}
+	done()
+	return leadership.Written{Version: uint64(version)}
+}
