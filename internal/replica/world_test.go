@@ -1,0 +1,764 @@
+package replica
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/history"
+)
+
+// A world is a few coordinators on one store, with a network, a keeper and owners, in
+// which whatever can go wrong does. The coordinators decide by the code of this
+// package; what they would do to store, keys and network is done to the model: a mesh
+// CA key is a number, and its name is that number.
+//
+// After every step it checks, from outside and without that code, what package replica
+// promises.
+type world struct {
+	rules rules
+	rng   *rand.Rand
+	trace *strings.Builder // nil: not wanted
+
+	now       time.Duration
+	reps      []*rep
+	manifests []uint16 // by number: which coordinators it admits
+	log       []trans  // every transition that was made; the first is genesis
+	latest    int      // the head in the store
+	heads     []int    // all that were, oldest first
+	msgs      []msg
+	nextMesh  int
+	nextSeed  int
+
+	keeper      bool // the manifests name one
+	keeperDown  bool
+	sealedMesh  map[int]bool // by transition
+	sealedSeed  map[int]bool // by seed
+	calm        bool         // no faults any more
+	meshOfEpoch map[int]int
+	epochOfMesh map[int]int
+	broken      string // what was violated first
+	saw         [things]int
+}
+
+// thing is what schedules are to come by.
+type thing int
+
+const (
+	movedHead thing = iota
+	lostSwap        // with a conflict
+	unknownSwap
+	lateSwap
+	fromPrepared
+	fromPeer
+	fromKeeper
+	healed
+	byOwners
+	answeredBehind
+	sawOlder
+	heldSeedAtEnd
+	things
+)
+
+func (t thing) String() string {
+	return [...]string{"moves of the head", "swaps that lost", "swaps without an answer", "swaps that came late", "adoptions of what was prepared",
+		"recoveries from a peer", "from a keeper", "healings", "recoveries by owners", "answers behind", "looks at an older head", "ends with a seed in a memory"}[t]
+}
+
+// trans is a transition, in the history or not.
+type trans struct {
+	head     Head
+	prev     int
+	manifest int
+	epoch    int
+	mesh     int // the key that it names; 0 in a world that names none
+	seed     int
+}
+
+// rep is one coordinator: what is in its memory, and what is on its disk.
+type rep struct {
+	w    *world
+	n    int
+	seen int // on disk: the newest head that it adopted; -1: none
+
+	up         bool
+	cut        bool // off the store
+	phase      Phase
+	at         int // the transition in force, or the last one that was; -1: none
+	mesh       int // of at
+	candidates []candidate
+	opened     int // seed; 0: none
+	search     Search
+	looking    int // the head that it asks peers about
+	asking     int // answers that are to come
+	asked      time.Duration
+	owners     bool // they brought the seed and wait for peers to be asked
+	op         *op
+}
+
+// candidate is a move that may be in force, or may come to be.
+type candidate struct {
+	trans, mesh, seed int
+	taken             bool // from a peer
+}
+
+// op is a move under way.
+type op struct {
+	move  Move
+	base  int
+	trans int
+	mesh  int
+	seed  int
+	kind  history.Kind
+	next  int // manifest
+}
+
+type msgKind int
+
+const (
+	request msgKind = iota
+	reply
+	prepared
+	swapLate
+)
+
+// msg is something on its way.
+type msg struct {
+	kind     msgKind
+	from, to int
+	trans    int // what is asked for, given or prepared
+	mesh     int
+	seed     int // 0: none
+	given    bool
+}
+
+// rules are the decisions of this package, or of one that has a bug.
+type rules struct {
+	judge     func(Memory, history.Hash) Verdict
+	give      func(m Memory, stored, asked history.Hash, admitted bool) Answer
+	take      func(m Memory, next Head, admitted bool) Answer
+	prepares  func(a, b bool) bool
+	fits      func(w *world, r *rep, t, seed, mesh, theirs int) bool // theirs: the giver's head
+	meshFor   func(r *rep, key int) int                              // the key in memory that is served for key; 0: none
+	keyLate   bool                                                   // the mesh CA key is made after the swap
+	inPlace   bool                                                   // recovery makes a key and writes no transition
+	blind     bool                                                   // the swap does not compare the head
+	noHealing bool
+	early     bool // a prepared head is served before it is in force
+}
+
+var sound = rules{
+	judge: Judge, give: Give, take: Take, prepares: Prepares,
+	fits: func(w *world, r *rep, t, seed, mesh, _ int) bool {
+		return w.log[t].head.Fits(saltOf(seed), keyOf(mesh))
+	},
+	meshFor: (*rep).meshHeld,
+}
+
+func hashOf(t int) (h history.Hash) {
+	binary.BigEndian.PutUint32(h[:], uint32(t+1))
+	return h
+}
+func transOf(h history.Hash) int { return int(binary.BigEndian.Uint32(h[:])) - 1 }
+func saltOf(seed int) (s history.Salt) {
+	binary.BigEndian.PutUint32(s[:], uint32(seed))
+	return s
+}
+func seedOf(s history.Salt) int { return int(binary.BigEndian.Uint32(s[:])) }
+func keyOf(mesh int) (k identity.KeyID) {
+	binary.BigEndian.PutUint32(k[:], uint32(mesh))
+	return k
+}
+func meshOf(k identity.KeyID) int { return int(binary.BigEndian.Uint32(k[:])) }
+
+func newWorld(seed uint64, r rules) *world {
+	rng := rand.New(rand.NewPCG(seed, 5))
+	w := &world{
+		rules: r, rng: rng, nextMesh: 1, nextSeed: 1, keeper: rng.IntN(2) == 0,
+		sealedMesh: map[int]bool{}, sealedSeed: map[int]bool{}, meshOfEpoch: map[int]int{}, epochOfMesh: map[int]int{},
+	}
+	n := 3 + rng.IntN(3)
+	w.manifests = []uint16{1<<n - 1}
+	for i := range n {
+		w.reps = append(w.reps, &rep{w: w, n: i, seen: -1, at: -1, up: true})
+	}
+	// One set the first manifest; the others start.
+	w.log = append(w.log, trans{prev: -1, epoch: 1, mesh: 1, seed: 1, head: Head{Hash: hashOf(0), Index: 1, Seed: saltOf(1), Mesh: keyOf(1)}})
+	w.heads = []int{0}
+	w.sealedMesh[0], w.sealedSeed[1] = w.keeper, w.keeper
+	w.reps[0].opened = 1
+	w.reps[0].adopt(0, 1)
+	for _, r := range w.reps[1:] {
+		r.start()
+	}
+	return w
+}
+
+func (w *world) say(format string, args ...any) {
+	if w.trace != nil {
+		fmt.Fprintf(w.trace, "%8v  "+format+"\n", append([]any{w.now}, args...)...)
+	}
+}
+
+func (w *world) violated(format string, args ...any) {
+	if w.broken == "" {
+		w.broken = fmt.Sprintf(format, args...)
+		w.say("VIOLATED: %s", w.broken)
+	}
+}
+
+// chance is true in one of n cases, while there are faults.
+func (w *world) chance(n int) bool { return !w.calm && w.rng.IntN(n) == 0 }
+
+func (w *world) admits(manifest, n int) bool { return w.manifests[manifest]&(1<<n) != 0 }
+
+// leads reports whether t goes back to old.
+func (w *world) leads(t, old int) bool {
+	for ; t >= 0; t = w.log[t].prev {
+		if t == old {
+			return true
+		}
+	}
+	return false
+}
+
+// What a coordinator holds.
+
+func (r *rep) Phase() Phase { return r.phase }
+
+func (r *rep) Head() Head {
+	if r.at < 0 {
+		return Head{}
+	}
+	return r.w.log[r.at].head
+}
+
+func (r *rep) Knows(h history.Hash) bool { return r.at >= 0 && r.w.leads(r.at, transOf(h)) }
+
+func (r *rep) HoldsSeed(s history.Salt) bool { return r.holdsSeed(seedOf(s)) }
+
+func (r *rep) holdsSeed(seed int) bool {
+	return r.at >= 0 && r.w.log[r.at].seed == seed || r.opened == seed ||
+		slices.ContainsFunc(r.candidates, func(c candidate) bool { return c.seed == seed })
+}
+
+func (r *rep) HoldsMesh(k identity.KeyID) bool { return r.w.rules.meshFor(r, meshOf(k)) != 0 }
+
+func (r *rep) meshHeld(key int) int {
+	if key != 0 && (r.mesh == key || slices.ContainsFunc(r.candidates, func(c candidate) bool { return c.mesh == key })) {
+		return key
+	}
+	return 0
+}
+
+// What it does.
+
+func (r *rep) start() {
+	*r = rep{w: r.w, n: r.n, seen: r.seen, up: true, phase: Recovery, at: -1, cut: r.cut}
+	if seed := r.w.rng.Uint64(); !r.w.calm {
+		r.search.Random = rand.New(rand.NewPCG(seed, 1)).Float64
+	}
+}
+
+func (r *rep) crash() {
+	r.w.say("%d crashes", r.n)
+	*r = rep{w: r.w, n: r.n, seen: r.seen, at: -1, cut: r.cut}
+}
+
+// adopt puts t into force with a mesh CA key, unless its manifest does not admit r.
+func (r *rep) adopt(t, mesh int) bool {
+	w := r.w
+	if !w.admits(w.log[t].manifest, r.n) {
+		w.say("%d is not admitted at %d", r.n, t)
+		r.phase = Recovery
+		return false
+	}
+	w.say("%d adopts %d with key %d", r.n, t, mesh)
+	if !r.holdsSeed(w.log[t].seed) {
+		w.violated("%d serves %d without its seed", r.n, t)
+	}
+	if !slices.Contains(w.heads, t) {
+		w.violated("%d serves %d, which is not in the history", r.n, t)
+	}
+	// I9
+	epoch := w.log[t].epoch
+	if other, ok := w.meshOfEpoch[epoch]; ok && other != mesh {
+		w.violated("I9: epoch %d is served with keys %d and %d", epoch, other, mesh)
+	}
+	if other, ok := w.epochOfMesh[mesh]; ok && other != epoch {
+		w.violated("I9: key %d is served under epochs %d and %d", mesh, other, epoch)
+	}
+	w.meshOfEpoch[epoch], w.epochOfMesh[mesh] = mesh, epoch
+	r.phase, r.at, r.mesh, r.seen, r.opened, r.owners, r.asking = Ready, t, mesh, t, 0, false, 0
+	r.search = Search{Random: r.search.Random}
+	r.candidates = slices.DeleteFunc(r.candidates, func(c candidate) bool { return Decided(w.log[c.trans].head, w.log[t].head) })
+	return true
+}
+
+// read returns the head as the store shows it, which may be an older one.
+func (r *rep) read() (t int, ok bool) {
+	if r.cut {
+		return 0, false
+	}
+	w := r.w
+	if w.chance(12) {
+		return w.heads[w.rng.IntN(len(w.heads))], true
+	}
+	return w.latest, true
+}
+
+// look is one turn of the loop that follows the head.
+func (r *rep) look() {
+	if !r.up || r.op != nil { // who moves the head looks when it is done
+		return
+	}
+	seen, ok := r.read()
+	if !ok {
+		return
+	}
+	r.notice(seen)
+}
+
+// notice is what it does about a head that it was shown.
+func (r *rep) notice(seen int) {
+	w := r.w
+	if !r.up || r.op != nil {
+		return
+	}
+	older := r.phase == Ready && r.at != seen && w.leads(r.at, seen)
+	if older {
+		w.saw[sawOlder]++
+	}
+	if verdict := w.rules.judge(r, hashOf(seen)); verdict != Another {
+		return
+	}
+	if older {
+		w.violated("%d stops serving %d for its ancestor %d", r.n, r.at, seen)
+	}
+	if r.seen >= 0 && !w.leads(seen, r.seen) {
+		r.phase = Recovery // a history that went back, or a fork
+		return
+	}
+	head := w.log[seen].head
+	if r.asking > 0 && r.looking == seen && w.now-r.asked < 2*time.Second {
+		return // for answers
+	}
+	if r.asking > 0 {
+		r.asking = 0
+		r.askedPeers(Nothing)
+		return
+	}
+	step, _ := r.search.Next(w.now, r, head, w.admits(w.log[seen].manifest, r.n))
+	if step != Wait {
+		w.say("%d on its way to %d: %v", r.n, seen, step)
+	}
+	if step != FromMemory {
+		r.phase = Recovery
+	}
+	switch step {
+	case FromMemory:
+		if slices.ContainsFunc(r.candidates, func(c candidate) bool { return c.trans == seen && c.taken }) {
+			w.saw[fromPrepared]++
+		}
+		if !r.adopt(seen, w.rules.meshFor(r, w.log[seen].mesh)) {
+			r.search.Ended(w.now, FromMemory, Nothing)
+		}
+	case AskPeers:
+		r.looking, r.asked, r.asking = seen, w.now, 0
+		for _, p := range w.reps {
+			if p != r {
+				w.msgs = append(w.msgs, msg{kind: request, from: r.n, to: p.n, trans: seen})
+				r.asking++
+			}
+		}
+	case AskKeepers:
+		if w.keeper && !w.keeperDown && w.sealedSeed[w.log[seen].seed] {
+			r.opened = w.log[seen].seed
+			if w.sealedMesh[seen] && r.adopt(seen, w.log[seen].mesh) {
+				w.saw[fromKeeper]++
+				return
+			}
+		}
+		r.search.Ended(w.now, AskKeepers, Nothing)
+	case Rekey:
+		w.saw[healed]++
+		r.rekey(seen)
+	}
+}
+
+// askedPeers goes on when none of them had the secrets of the head.
+func (r *rep) askedPeers(f Found) {
+	if !r.owners {
+		r.search.Ended(r.w.now, AskPeers, f)
+		return
+	}
+	r.owners = false
+	r.rekey(r.looking)
+}
+
+// ownersCome bring the seed of the head; force is their word not to ask peers once
+// more.
+func (r *rep) ownersCome(force bool) {
+	w := r.w
+	seen, ok := r.read()
+	if !r.up || r.op != nil || r.phase == Ready || r.asking > 0 || !ok || r.seen >= 0 && !w.leads(seen, r.seen) || !w.admits(w.log[seen].manifest, r.n) {
+		return
+	}
+	w.say("owners bring the seed of %d to %d, force %v", seen, r.n, force)
+	r.opened = w.log[seen].seed
+	w.saw[byOwners]++
+	if force {
+		r.rekey(seen)
+		return
+	}
+	r.owners, r.looking, r.asked = true, seen, w.now
+	for _, p := range w.reps {
+		if p != r {
+			w.msgs = append(w.msgs, msg{kind: request, from: r.n, to: p.n, trans: seen})
+			r.asking++
+		}
+	}
+}
+
+func (r *rep) rekey(seen int) {
+	w := r.w
+	switch {
+	case w.rules.noHealing:
+		r.search.Ended(w.now, Rekey, Nothing)
+	case w.rules.inPlace:
+		w.nextMesh++
+		r.adopt(seen, w.nextMesh)
+	default:
+		r.op = &op{base: seen, kind: history.KindRekey, next: w.log[seen].manifest, seed: w.log[seen].seed}
+	}
+}
+
+// set starts a change of the manifest, of one kind or another.
+func (r *rep) set() {
+	w := r.w
+	if !r.up || r.phase != Ready || r.op != nil {
+		return
+	}
+	o := &op{base: r.at, kind: history.KindSet, next: w.log[r.at].manifest, seed: w.log[r.at].seed}
+	switch w.rng.IntN(6) {
+	case 0, 1: // the same manifest, with a new key
+		o.kind = history.KindRekey
+	case 2: // a new seed
+		o.kind = history.KindReseed
+		w.nextSeed++
+		o.seed = w.nextSeed
+	case 3, 4: // coordinators come and go, but not who sets
+		mask := w.manifests[o.next] ^ 1<<w.rng.IntN(len(w.reps)) | 1<<r.n
+		w.manifests = append(w.manifests, mask)
+		o.next = len(w.manifests) - 1
+	default: // a node is added: epoch and key stay
+		w.manifests = append(w.manifests, w.manifests[o.next])
+		o.next = len(w.manifests) - 1
+	}
+	r.op = o
+}
+
+// moves reports whether o begins an authority epoch.
+func (o *op) moves(w *world) bool {
+	return o.kind != history.KindSet || w.manifests[o.next] != w.manifests[w.log[o.base].manifest]
+}
+
+// goOn does the next stage of the move under way.
+func (r *rep) goOn() {
+	o, w := r.op, r.w
+	if !r.up || o == nil {
+		return
+	}
+	if w.chance(25) {
+		r.crash()
+		return
+	}
+	stage := o.move.Stage()
+	w.say("%d moves the head from %d: %v", r.n, o.base, stage)
+	switch stage {
+	case Make:
+		base := w.log[o.base]
+		t := trans{prev: o.base, manifest: o.next, epoch: base.epoch, mesh: base.mesh, seed: o.seed}
+		o.mesh = r.mesh
+		if o.moves(w) {
+			w.nextMesh++
+			o.mesh = w.nextMesh
+			t.mesh, t.epoch = o.mesh, base.epoch+1
+			if w.rules.keyLate {
+				t.mesh = 0 // it cannot be named yet
+			}
+		}
+		o.trans = len(w.log)
+		t.head = Head{Hash: hashOf(o.trans), Previous: base.head.Hash, Index: base.head.Index + 1, Seed: saltOf(t.seed), Mesh: keyOf(t.mesh)}
+		w.log = append(w.log, t)
+		o.move.Ended(OK)
+	case Seal:
+		switch {
+		case w.keeper && !w.keeperDown:
+			w.sealedMesh[o.trans], w.sealedSeed[o.seed] = true, true
+			o.move.Ended(OK)
+		case w.keeper && o.kind != history.KindRekey:
+			o.move.Ended(Failed)
+		default:
+			o.move.Ended(OK)
+		}
+	case Prepare:
+		for _, p := range w.reps {
+			if p != r && w.rules.prepares(w.admits(w.log[o.base].manifest, p.n), w.admits(o.next, p.n)) {
+				w.msgs = append(w.msgs, msg{kind: prepared, from: r.n, to: p.n, trans: o.trans, mesh: o.mesh})
+			}
+		}
+		o.move.Ended(OK)
+	case Swap:
+		o.move.Ended(r.swap(o))
+	case Adopt:
+		if o.seed != 0 && !r.holdsSeed(o.seed) {
+			r.opened = o.seed
+		}
+		ok := r.adopt(o.trans, o.mesh)
+		o.move.Ended(map[bool]Result{true: OK, false: Failed}[ok])
+	case Keep:
+		if len(r.candidates) < 8 {
+			r.candidates = append(r.candidates, candidate{o.trans, o.mesh, o.seed, false})
+		}
+		o.move.Ended(OK)
+	case Drop:
+		o.move.Ended(OK)
+	case Done:
+		if o.kind == history.KindRekey && r.phase != Ready {
+			r.search.Ended(w.now, Rekey, Nothing)
+		}
+		r.op = nil
+	}
+}
+
+// swap asks the store for the new head, and settles by reading what stays unknown.
+func (r *rep) swap(o *op) Result {
+	w := r.w
+	if r.cut {
+		return Failed // it never left
+	}
+	fits := w.latest == o.base || w.rules.blind
+	switch {
+	case !fits:
+		w.saw[lostSwap]++
+		return Conflict
+	case w.chance(8): // the answer is lost, and reading fails too
+		w.saw[unknownSwap]++
+		switch w.rng.IntN(3) {
+		case 0:
+			w.moveHead(r, o.base, o.trans)
+		case 1:
+			w.msgs = append(w.msgs, msg{kind: swapLate, from: r.n, to: r.n, trans: o.trans})
+		}
+		return Unknown
+	}
+	w.moveHead(r, o.base, o.trans)
+	return OK
+}
+
+// moveHead is the store: it applies a swap.
+func (w *world) moveHead(r *rep, base, t int) {
+	if w.log[t].prev != w.latest {
+		w.violated("I10: the head moves from %d to %d, whose parent is %d", w.latest, t, w.log[t].prev)
+	}
+	w.say("the head is %d now, by %d", t, r.n)
+	w.saw[movedHead]++
+	w.latest = t
+	w.heads = append(w.heads, t)
+}
+
+// deliver brings a message to where it goes, or not.
+func (w *world) deliver(m msg) {
+	r := w.reps[m.to]
+	switch m.kind {
+	case swapLate:
+		if w.latest == w.log[m.trans].prev {
+			w.saw[lateSwap]++
+			w.moveHead(r, w.latest, m.trans)
+		}
+	case request:
+		answer := msg{kind: reply, from: m.to, to: m.from, trans: m.trans}
+		if r.up {
+			stored, ok := r.read()
+			said := Stranger
+			if ok {
+				said = w.rules.give(r, hashOf(stored), hashOf(m.trans), r.at >= 0 && w.admits(w.log[r.at].manifest, m.from))
+			}
+			if said == Behind {
+				w.saw[answeredBehind]++
+			}
+			if said == Given {
+				answer.given, answer.mesh, answer.seed = true, r.mesh, w.log[r.at].seed
+				w.say("%d gives %d the secrets of %d", r.n, m.from, r.at)
+				if !w.admits(w.log[r.at].manifest, m.from) {
+					w.violated("I8: %d gives %d, which its manifest does not admit, the secrets of %d", r.n, m.from, r.at)
+				}
+				if r.at != m.trans {
+					answer.trans = r.at // as it would show itself
+				}
+			}
+		}
+		w.msgs = append(w.msgs, answer)
+	case reply:
+		if !r.up || r.asking == 0 || r.op != nil {
+			return
+		}
+		r.asking--
+		t := r.looking
+		if m.given && w.rules.fits(w, r, t, m.seed, m.mesh, m.trans) {
+			if again, ok := r.read(); ok && again == t {
+				r.opened = m.seed
+				if r.adopt(t, m.mesh) {
+					w.saw[fromPeer]++
+					return
+				}
+			}
+		}
+		if r.asking == 0 {
+			r.askedPeers(Nothing)
+		}
+	case prepared:
+		if r.up && w.rules.take(r, w.log[m.trans].head, r.at >= 0 && w.admits(w.log[r.at].manifest, m.from)) == Given && len(r.candidates) < 8 {
+			w.say("%d holds key %d ready for %d", r.n, m.mesh, m.trans)
+			if !w.admits(w.log[m.trans].manifest, r.n) || !w.admits(w.log[w.log[m.trans].prev].manifest, r.n) {
+				w.violated("I8: %d is prepared for %d, which does not admit it, or follows what does not", r.n, m.trans)
+			}
+			seed := 0
+			if r.holdsSeed(w.log[m.trans].seed) {
+				seed = w.log[m.trans].seed
+			}
+			r.candidates = append(r.candidates, candidate{m.trans, m.mesh, seed, true})
+			if w.rules.early && seed != 0 {
+				r.adopt(m.trans, m.mesh)
+			}
+		}
+	}
+}
+
+// step lets one thing happen.
+func (w *world) step() {
+	w.now += time.Duration(w.rng.IntN(800)) * time.Millisecond
+	r := w.reps[w.rng.IntN(len(w.reps))]
+	switch k := w.rng.IntN(100); {
+	case k < 10:
+		r.set()
+	case k < 40:
+		for range w.reps { // somebody who is at it
+			if r.op != nil {
+				break
+			}
+			r = w.reps[(r.n+1)%len(w.reps)]
+		}
+		r.goOn()
+	case k < 58:
+		r.look()
+	case k < 82 && len(w.msgs) > 0:
+		i := w.rng.IntN(len(w.msgs))
+		m := w.msgs[i]
+		if !w.chance(10) { // else it comes once more
+			w.msgs = slices.Delete(w.msgs, i, i+1)
+		}
+		if w.chance(8) && m.kind != swapLate {
+			return // lost
+		}
+		w.deliver(m)
+	case k < 86:
+		r.notice(w.heads[w.rng.IntN(len(w.heads))])
+	case k < 87:
+		r.crash()
+	case k < 93:
+		if !r.up {
+			w.say("%d starts", r.n)
+			r.start()
+		}
+	case k < 95:
+		r.cut = !r.cut
+	case k < 97:
+		w.keeperDown = !w.keeperDown
+	default:
+		r.ownersCome(w.rng.IntN(2) == 0)
+	}
+}
+
+// heal ends all faults, and says who is stuck although a seed is in a memory.
+func (w *world) heal() {
+	w.say("all is well from here on")
+	w.calm = true
+	for _, r := range w.reps {
+		r.cut = false
+		if !r.up {
+			r.start()
+		}
+	}
+	for round := 0; round < 120 && w.broken == ""; round++ {
+		w.fair()
+		if w.settled() {
+			break
+		}
+	}
+	head := w.log[w.latest]
+	seed := w.keeper && !w.keeperDown && w.sealedSeed[head.seed]
+	for _, r := range w.reps {
+		seed = seed || w.admits(head.manifest, r.n) && r.holdsSeed(head.seed)
+	}
+	if !seed {
+		return // the owners have to come
+	}
+	w.saw[heldSeedAtEnd]++
+	for _, r := range w.reps {
+		if w.admits(head.manifest, r.n) && (r.phase != Ready || r.at != w.latest) {
+			w.violated("%d is stuck: %v at %d, and the head is %d", r.n, r.phase, r.at, w.latest)
+		}
+	}
+	// And nothing more happens.
+	for range 20 {
+		w.fair()
+	}
+	if w.log[w.latest].head.Hash != head.head.Hash {
+		w.violated("the head moves on from %d to %d without a reason", transOf(head.head.Hash), w.latest)
+	}
+}
+
+// settled reports whether everybody who is admitted serves the head.
+func (w *world) settled() bool {
+	for _, r := range w.reps {
+		if w.admits(w.log[w.latest].manifest, r.n) && (r.phase != Ready || r.at != w.latest || r.op != nil) {
+			return false
+		}
+	}
+	return len(w.msgs) == 0
+}
+
+// fair gives everybody a turn, and delivers everything.
+func (w *world) fair() {
+	w.now += time.Second
+	for _, r := range w.reps {
+		for r.op != nil {
+			r.goOn()
+		}
+		r.look()
+	}
+	for n := 0; len(w.msgs) > 0 && n < 1000; n++ {
+		m := w.msgs[0]
+		w.msgs = slices.Delete(w.msgs, 0, 1)
+		w.deliver(m)
+	}
+}
+
+// schedule runs one world and returns what was violated.
+func schedule(seed uint64, r rules, trace *strings.Builder) *world {
+	w := newWorld(seed, r)
+	w.trace = trace
+	for range 150 {
+		if w.step(); w.broken != "" {
+			return w
+		}
+	}
+	w.heal()
+	return w
+}
