@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -27,13 +28,14 @@ type way struct {
 	loaded   *history.History
 	claimed  history.Link
 	manifest *manifest.Manifest // that of claimed
-	seen     history.Mark       // what the history must lead through (I11)
+	seen     seenHead           // what the history must lead through (I11)
 	last     *state             // the last ready state; nil if there was none
 	admitted bool               // manifest admits this coordinator
+	restore  *backup.Intent     // what is to follow claimed: the store was restored; nil: it was not
 }
 
 // wayTo returns the way to the head of loaded.
-func (c *Coordinator) wayTo(loaded *history.History, seen history.Mark, last *state) (*way, error) {
+func (c *Coordinator) wayTo(loaded *history.History, seen seenHead, last *state) (*way, error) {
 	raw := loaded.Links[len(loaded.Links)-1]
 	t, err := history.Decode(raw)
 	if err != nil {
@@ -44,7 +46,9 @@ func (c *Coordinator) wayTo(loaded *history.History, seen history.Mark, last *st
 		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
 	}
 	_, refused := c.admits(m)
-	return &way{loaded, history.Link{Transition: *t, Hash: sha256Sum(raw)}, m, seen, last, refused == nil}, nil
+	return &way{
+		loaded: loaded, claimed: history.Link{Transition: *t, Hash: sha256Sum(raw)}, manifest: m, seen: seen, last: last, admitted: refused == nil,
+	}, nil
 }
 
 // notHere says that the secrets of the head have to come from elsewhere.
@@ -182,8 +186,8 @@ func (c *Coordinator) comeBack(ctx context.Context, w *way) (s *state, wait time
 // they vouch for. It is not adopted before its mesh CA is there.
 func (c *Coordinator) verify(ctx context.Context, w *way, secrets *secrets) (*history.Verified, *x509.Certificate, error) {
 	verified, err := history.Verify(w.loaded, secrets.keys.Transaction().Public().(ed25519.PublicKey))
-	if err == nil {
-		_, err = verified.CheckMark(w.seen)
+	if err == nil && w.restore == nil { // of a restored history it is the transition to come that has to
+		err = w.seen.accepts(verified)
 	}
 	if err != nil {
 		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
@@ -371,6 +375,8 @@ func (c *Coordinator) judgeHead(ctx context.Context, s *state, e store.Entry) de
 	}
 	verdict := decide.Judge(memory{c, s}, record.Hash)
 	switch {
+	case verdict == decide.Older && c.restoring(ctx):
+		return decide.Another
 	case verdict == decide.Older:
 		c.olderHead(ctx, record)
 	case verdict == decide.Same:

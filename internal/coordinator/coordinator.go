@@ -61,7 +61,7 @@ const (
 	enrolmentKeyFile   = "enrolment.key"
 	lockFile           = "lock"
 	markFile           = "head-seen.json"
-	maxMarkFile        = 1 << 10
+	maxMarkFile        = 16 << 10
 	setupTokenFile     = "setup-token"
 	maxEnrolmentKey    = 4 << 10
 	conflictPause      = 5 * time.Millisecond // at most, before a decision is made again

@@ -260,7 +260,7 @@ func (c *Coordinator) admitOnce(ctx context.Context, s *state, cand candidate, p
 		if err != nil {
 			return nil, c.storeError("read the token", err)
 		}
-		if !tok.exists() {
+		if !tok.exists() || s.voids(tok.value) {
 			return nil, unknownToken()
 		}
 		use, err := get[tokenUse](ctx, s.records, tokenUseKey(id, cand.key))
@@ -473,7 +473,7 @@ func (c *Coordinator) proofs(s *state) *proof.Registry {
 				return nil, "", proof.ErrNotFound
 			}
 			rec, err := get[tokenRecord](ctx, s.records, tokenKey(id))
-			if err == nil && !rec.exists() {
+			if err == nil && (!rec.exists() || s.voids(rec.value)) {
 				err = proof.ErrNotFound
 			}
 			return rec.value.PublicKey, rec.value.Entry, err

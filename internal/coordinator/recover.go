@@ -584,9 +584,15 @@ func (c *Coordinator) verifyRecovered(ctx context.Context, g *gathering, seed ke
 	if err != nil {
 		return nil, keys, c.seedRefused(ctx, g, err)
 	}
-	seen, err := c.seenHead()
+	seen, err := c.seen()
 	if err == nil {
-		_, err = verified.CheckMark(seen)
+		err = seen.accepts(verified)
+	}
+	if errors.Is(err, history.ErrRollback) || errors.Is(err, history.ErrFork) {
+		// Of a restored history it is the restore transition that has to: see restoration.
+		if intent, _, pending := c.pendingRestore(ctx); pending == nil && intent != nil && !carries(verified, intent) {
+			err = nil
+		}
 	}
 	if err != nil {
 		return nil, keys, explain.Wrap(err, explain.HistoryInvalid, "cluster", g.head.Cluster, "problem", err.Error())

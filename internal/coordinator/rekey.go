@@ -41,10 +41,22 @@ func (c *Coordinator) rekey(ctx context.Context, before *state, reason, by strin
 		return nil, c.storeError("bring the records under the seed of the head", err)
 	}
 	mv := &move{from: before, manifest: before.manifest, secrets: before.secrets, root: before.root, actor: by}
-	t, _ := before.chain.Next(history.KindRekey, before.manifest)
-	t.Reason = clip(reason, history.MaxReasonBytes)
+	t, err := c.restoration(ctx, before)
+	if err != nil {
+		return nil, err
+	}
+	restore := t != nil
+	if !restore {
+		t, _ = before.chain.Next(history.KindRekey, before.manifest)
+		t.Reason = clip(reason, history.MaxReasonBytes)
+	}
 	if err := c.newMesh(mv, t); err != nil {
 		return nil, err
+	}
+	if restore {
+		if err := c.passesMark(before.chain, t); err != nil {
+			return nil, err
+		}
 	}
 	if err := mv.seal(t); err != nil {
 		return nil, err
@@ -63,6 +75,9 @@ func (c *Coordinator) rekey(ctx context.Context, before *state, reason, by strin
 	s := c.state.Load()
 	if s.phase != phaseReady || s.head.Hash != mv.link.Hash {
 		return nil, explain.New(explain.RecoveryMode, "method", "the fleet", "reason", "the new mesh CA key is made, and what follows from it is not in force yet; that is tried again by itself")
+	}
+	if restore {
+		c.restored(ctx, s)
 	}
 	return s, nil
 }

@@ -147,7 +147,7 @@ func rootKey(epoch uint64, salt history.Salt) string {
 // A history that does not lead through the newest head that this coordinator has
 // seen is not adopted, however well it verifies (I11).
 func (c *Coordinator) read(ctx context.Context, last *state) (*way, *state, error) {
-	seen, err := c.seenHead()
+	seen, err := c.seen()
 	if err != nil {
 		return nil, recovering(last, err), nil
 	}
@@ -155,12 +155,21 @@ func (c *Coordinator) read(ctx context.Context, last *state) (*way, *state, erro
 		return nil, nil, fmt.Errorf("end what a reseed left: %w", err)
 	}
 	if last != nil {
-		seen = last.chain.Mark()
+		seen = seenOf(last)
+	}
+	intent, version, err := c.pendingRestore(ctx)
+	switch {
+	case explain.CodeOf(err) != "":
+		return nil, recovering(last, err), nil
+	case err != nil:
+		return nil, nil, fmt.Errorf("read what a restore left: %w", err)
 	}
 	loaded, err := c.history.Load(ctx)
 	var damaged *history.BlobError
 	switch {
-	case errors.Is(err, history.ErrEmpty) && seen != (history.Mark{}):
+	case errors.Is(err, history.ErrEmpty) && intent != nil:
+		return nil, recovering(last, unfinished(intent)), nil
+	case errors.Is(err, history.ErrEmpty) && seen.Mark != (history.Mark{}):
 		return nil, recovering(last, explain.Wrap(err, explain.HistoryInvalid, "problem",
 			fmt.Sprintf("the store holds none, and this coordinator has seen head %s at index %d: it is another store, or it was emptied", seen.Hash, seen.Index))), nil
 	case errors.Is(err, history.ErrEmpty):
@@ -174,6 +183,11 @@ func (c *Coordinator) read(ctx context.Context, last *state) (*way, *state, erro
 	if err != nil {
 		return nil, recovering(last, err), nil
 	}
+	if intent != nil && carriedOut(intent, loaded) {
+		c.endRestore(ctx, version)
+		return w, nil, nil
+	}
+	w.restore = intent
 	return w, nil, nil
 }
 
@@ -185,7 +199,12 @@ func (c *Coordinator) loadFirst(ctx context.Context) (*state, error) {
 	if w == nil {
 		return s, err
 	}
-	if s, err = c.fromKeepers(ctx, w); err != nil {
+	if w.restore != nil {
+		s, err = c.goOn(ctx, w)
+	} else {
+		s, err = c.fromKeepers(ctx, w)
+	}
+	if err != nil {
 		return recovering(nil, err), nil
 	}
 	return s, nil
@@ -197,6 +216,12 @@ func (c *Coordinator) load(ctx context.Context, last *state) (s *state, wait tim
 	w, s, err := c.read(ctx, last)
 	if w == nil {
 		return s, 0, err
+	}
+	if w.restore != nil {
+		if s, err = c.goOn(ctx, w); err != nil {
+			return recovering(last, err), 0, ctx.Err()
+		}
+		return s, 0, nil
 	}
 	return c.comeBack(ctx, w)
 }
@@ -316,7 +341,7 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 			c.log.LogAttrs(ctx, slog.LevelError, "the head of the history was not adopted", slog.String("head", s.head.Hash.String()), slog.Any("err", failed))
 			s = recovering(s, failed)
 		} else {
-			c.recordSeen(ctx, s.chain.Mark())
+			c.recordSeen(ctx, seenOf(s))
 		}
 	}
 	old := c.state.Load()
@@ -608,10 +633,44 @@ func (c *Coordinator) headHolds(ctx context.Context) bool {
 	return false
 }
 
-// seenHead returns the newest head that this coordinator ever adopted, from its
-// data directory; zero if there is none.
-func (c *Coordinator) seenHead() (history.Mark, error) {
-	var m history.Mark
+// seenHead is the newest head that this coordinator ever adopted, and who its signers
+// were: no other head takes its place but one that goes on from it, or one that they
+// restored.
+type seenHead struct {
+	history.Mark
+	Signers *seenSigners `json:"signers,omitempty"` // nil: written by an earlier release
+}
+
+type seenSigners struct {
+	Threshold int            `json:"threshold"`
+	Keys      []manifest.Key `json:"keys"`
+}
+
+func seenOf(s *state) seenHead {
+	signers := &seenSigners{Threshold: s.manifest.Signers.Threshold}
+	for _, k := range s.manifest.Signers.Keys {
+		signers.Keys = append(signers.Keys, k.Key)
+	}
+	return seenHead{s.chain.Mark(), signers}
+}
+
+// accepts reports whether v may take the place of what was seen.
+func (h seenHead) accepts(v *history.Verified) error {
+	var signers manifest.Signers
+	if h.Signers != nil {
+		signers.Threshold = h.Signers.Threshold
+		for _, k := range h.Signers.Keys {
+			signers.Keys = append(signers.Keys, manifest.Signer{Key: k})
+		}
+	}
+	_, err := v.CheckMarkBy(h.Mark, signers)
+	return err
+}
+
+// seen returns what is written of the newest head in the data directory; the zero
+// value if there is nothing.
+func (c *Coordinator) seen() (seenHead, error) {
+	var m seenHead
 	raw, err := c.fs.ReadFile(c.path(markFile), maxMarkFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, nil
@@ -627,8 +686,8 @@ func (c *Coordinator) seenHead() (history.Mark, error) {
 
 // recordSeen writes down the newest head. It is a second line of defence against
 // a store that is rolled back, so that a full disk here stops nothing.
-func (c *Coordinator) recordSeen(ctx context.Context, m history.Mark) {
-	raw, err := json.Marshal(m)
+func (c *Coordinator) recordSeen(ctx context.Context, h seenHead) {
+	raw, err := json.Marshal(h)
 	if err == nil {
 		err = c.fs.WriteFile(c.path(markFile), raw)
 	}

@@ -132,6 +132,9 @@ func (c *Coordinator) newTokenRecord(s *state, req *fealtyv1.CreateTokenRequest,
 	}
 	now := c.now().UTC()
 	rec := tokenRecord{Entry: entry.Name, Name: req.GetName(), Uses: uses, CreatedAt: now, CreatedBy: by, ExpiresAt: now.Add(ttl).Truncate(time.Second)}
+	if s.voids(rec) { // it is made in the very second of a restore
+		rec.CreatedAt = s.restoredAt().Add(time.Nanosecond).UTC()
+	}
 	if len(orgs) > 0 {
 		rec.Organizations = slices.Clone(orgs)
 	}

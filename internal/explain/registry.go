@@ -147,6 +147,10 @@ const (
 	BackupUnusable  Code = "FE-R130"
 	BackupNoReader  Code = "FE-R131"
 	BackupReseeding Code = "FE-R132"
+
+	RestoreUnfinished Code = "FE-R133"
+	RestoreUnsigned   Code = "FE-R134"
+	RestoreUnfit      Code = "FE-R135"
 )
 
 // Store.
@@ -1373,6 +1377,41 @@ A keeper runs where the coordinators run, so what it alone can open is lost toge
 		Page: `
 A reseed moves every record to the keys of the new seed, which takes seconds. A backup of that time could be
 restored under neither.`,
+	},
+	{
+		Code:  RestoreUnfinished,
+		Title: "a restore was cut off",
+		What:  "the store is being restored from the backup of {made|a backup}, or that was cut off",
+		Why:   "a coordinator serves nothing from half a backup",
+		Do:    "run fealty backup restore again with the same backup: it goes on where it was",
+		Exit:  ExitRefused, GRPC: codes.Unavailable,
+		Page: `
+A restore writes an intent first, then the entries, and the head of the history last. A coordinator that finds the
+intent alone waits, and nobody can set a first manifest into that store.`,
+	},
+	{
+		Code:  RestoreUnsigned,
+		Title: "a restore waits for its signers",
+		What:  "the store was restored, and {have|too few} of {need|the} signatures are there",
+		Why:   "going back in time takes the signers of the manifest; not signed yet: {missing|some of them}",
+		Do:    "fealty backup restore FILE --store URL --share-key KEY --sign-with KEY, or --signature FILE of fealty backup sign; it changes nothing else",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+The history goes on from a backup by a restore transition, which the threshold of the signers authorizes: nodes
+that have seen newer things accept it by these signatures. Signatures may be added one after the other, by running
+the restore again with the same backup.`,
+	},
+	{
+		Code:  RestoreUnfit,
+		Title: "the restored store cannot be brought back",
+		What:  "the restored store was not adopted: {problem|it is not what the backup held}",
+		Why:   "a coordinator compares the store with what one of this cluster signed as the backup",
+		Do:    "restore the backup into a new, empty store, with all coordinators stopped",
+		Exit:  ExitRefused, GRPC: codes.DataLoss,
+		Page: `
+Between a restore and the first coordinator nobody vouches for the store but the backup's signature. An entry that
+is missing there could be a ban. So the store must hold exactly what the backup held, and the intent must be one
+that this release knows.`,
 	},
 
 	{

@@ -224,6 +224,16 @@ func (v *Verified) extend(t *Transition, m *manifest.Manifest) (*Verified, error
 	return next, nil
 }
 
+// With returns v and one link more, which sets m, checked like any other. Nothing is
+// written, and its head is signed by nobody: it shows what [Log.Append] would make.
+func (v *Verified) With(t *Transition, m *manifest.Manifest) (*Verified, error) {
+	next, err := v.extend(t, m)
+	if err == nil {
+		next.record = Record{Hash: next.Current().Hash, Index: t.Index, AuthorityEpoch: t.AuthorityEpoch}
+	}
+	return next, err
+}
+
 // Genesis returns the first transition, for the manifest m. The caller fills in
 // MeshCAKey, Salt, ShareCommitments and Reason.
 func Genesis(m *manifest.Manifest) *Transition {
@@ -370,4 +380,34 @@ func (v *Verified) CheckMark(seen Mark) (restored bool, err error) {
 		cause = ErrRollback
 	}
 	return false, &MarkError{Seen: seen, Shown: shown, cause: cause}
+}
+
+// CheckMarkBy is [Verified.CheckMark] for who also remembers the signers of then: a
+// restore link stands for the mark only if their threshold signed it. So a backup of
+// before a change of signers, and a signer of then, are not enough. Without keys every
+// restore link of v will do.
+func (v *Verified) CheckMarkBy(seen Mark, signers manifest.Signers) (restored bool, err error) {
+	if restored, err = v.CheckMark(seen); err != nil || !restored || len(signers.Keys) == 0 {
+		return restored, err
+	}
+	for i := len(v.links) - 1; i >= 0; i-- {
+		l := &v.links[i]
+		if l.Hash == seen.Hash {
+			return true, nil
+		}
+		if l.Kind == KindRestore && l.AuthorityEpoch > seen.AuthorityEpoch && l.signedBy(signers) {
+			return true, nil
+		}
+	}
+	return false, &MarkError{Seen: seen, Shown: v.Mark(), cause: ErrFork}
+}
+
+// signedBy reports whether the threshold of signers signed t; signatures by others are
+// of no matter.
+func (t *Transition) signedBy(signers manifest.Signers) bool {
+	known := slices.DeleteFunc(slices.Clone(t.Signatures), func(s Signature) bool {
+		return !slices.ContainsFunc(signers.Keys, func(k manifest.Signer) bool { return k.Key == s.Key })
+	})
+	have, err := countSigners(&manifest.Manifest{Signers: signers}, t.Statement(), known)
+	return err == nil && have >= max(signers.Threshold, 1)
 }

@@ -1,0 +1,230 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// A store that was restored from a backup holds an intent beside the history of then
+// (storage.md, Restore). Before anything is served from it, a coordinator that holds
+// the seed appends a restore transition, which the signers authorized: it has a new
+// mesh CA key, and its index and epoch are above all that the field remembers. So
+// whoever saw a newer head accepts the fork by the signatures of the signers it knows,
+// and whoever did not goes on as after any change of authority.
+//
+// Until then the coordinator is in recovery mode, and says what is missing. It is not
+// ready either at the head of the backup itself, whatever its keepers could open.
+
+// pendingRestore returns the intent in the store, with its version; nil if there is
+// none. An error that has a code says that there is one which is unusable.
+func (c *Coordinator) pendingRestore(ctx context.Context) (*backup.Intent, store.Revision, error) {
+	intent, version, err := backup.ReadIntent(ctx, c.store)
+	if errors.Is(err, backup.ErrVersion) || errors.Is(err, backup.ErrAltered) {
+		return nil, 0, explain.Wrap(err, explain.RestoreUnfit, "problem", err.Error())
+	}
+	return intent, version, err
+}
+
+// unfinished says that a restore was not carried to its end.
+func unfinished(intent *backup.Intent) error {
+	return explain.New(explain.RestoreUnfinished, "made", intent.Header.CreatedAt.UTC().Format(time.RFC3339))
+}
+
+// restoring reports whether a whole restore waits in the store: then an older head there
+// is neither a late notice nor a lost write.
+func (c *Coordinator) restoring(ctx context.Context) bool {
+	intent, _, err := c.pendingRestore(ctx)
+	return err == nil && intent != nil && intent.Whole
+}
+
+// goOn brings the history that w leads to into force by the restore transition that is
+// to follow. The seed comes from memory or a keeper; without either owners bring it,
+// and rekey does the rest there too.
+func (c *Coordinator) goOn(ctx context.Context, w *way) (*state, error) {
+	secrets, by, err := c.openSeed(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	verified, _, err := c.verify(ctx, w, secrets)
+	var before *state
+	if err == nil {
+		before, err = c.stateBefore(ctx, verified, secrets)
+	}
+	var s *state
+	if err == nil {
+		s, err = c.rekey(ctx, before, "", "restore")
+	}
+	if err != nil {
+		if by != "" {
+			c.keepOpened(w.claimed.Salt, secrets)
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+// carriedOut reports whether the transition that intent asks for is in the history, as
+// the store claims it to be: only who verifies it acts on that.
+func carriedOut(intent *backup.Intent, h *history.History) bool {
+	head, err := intent.Head()
+	return err == nil && slices.ContainsFunc(h.Links, func(raw []byte) bool {
+		t, err := history.Decode(raw)
+		return err == nil && t.Kind == history.KindRestore && t.Previous == head.Hash && t.Index == intent.Index
+	})
+}
+
+// carries is carriedOut of a history that is verified.
+func carries(v *history.Verified, intent *backup.Intent) bool {
+	head, err := intent.Head()
+	return err == nil && slices.ContainsFunc(v.Links(), func(l history.Link) bool {
+		return l.Kind == history.KindRestore && l.Previous == head.Hash && l.Index == intent.Index
+	})
+}
+
+// restoration returns the restore transition that is to follow before, and nil if
+// nothing was restored. mesh CA key and hash are the caller's to fill in. What is in
+// the way is an error with a code.
+func (c *Coordinator) restoration(ctx context.Context, before *state) (*history.Transition, error) {
+	intent, _, err := c.pendingRestore(ctx)
+	if err != nil {
+		return nil, c.storeError("read what a restore left", err)
+	}
+	if intent == nil || carries(before.chain, intent) {
+		return nil, nil
+	}
+	unfit := func(cause error, problem string, args ...any) error {
+		return explain.Wrap(cause, explain.RestoreUnfit, "problem", fmt.Sprintf(problem, args...))
+	}
+	head, err := intent.Head()
+	switch {
+	case !intent.Whole:
+		return nil, unfinished(intent)
+	case err != nil:
+		return nil, unfit(err, "the head that it names does not parse")
+	case head.Hash != before.head.Hash:
+		return nil, unfit(nil, "it goes on from head %s, and the history is at %s", head.Hash.String()[:16], before.head.Hash.String()[:16])
+	case !intent.Trailer.SignedBy(ed25519Public(before.secrets.keys.Transaction())):
+		return nil, unfit(nil, "no coordinator of this cluster made the backup that it names")
+	}
+	t := intent.Transition(before.chain)
+	if err := c.restoreAuthorized(before.manifest, t); err != nil {
+		return nil, err
+	}
+	// Bans and revocations are records that can be missing: what the store holds is
+	// compared with what the backup was signed over.
+	l, err := c.store.List(ctx, "")
+	if err != nil {
+		return nil, c.storeError("compare the store with the backup", err)
+	}
+	sum := backup.NewSum()
+	for _, e := range l.Entries {
+		sum.Add(e.Key, e.Value)
+	}
+	if sum.Digest() != intent.Trailer.Bound {
+		return nil, unfit(nil, "the store does not hold what the backup held: it was written to since")
+	}
+	return t, nil
+}
+
+// restoreAuthorized says whose signatures are missing.
+func (c *Coordinator) restoreAuthorized(m *manifest.Manifest, t *history.Transition) error {
+	err := history.Authorize(m, t.Statement(), t.Signatures)
+	u, ok := errors.AsType[*history.UnauthorizedError](err)
+	switch {
+	case err == nil:
+		return nil
+	case !ok:
+		return explain.Wrap(err, explain.RestoreUnfit, "problem", err.Error())
+	case u.Foreign:
+		return explain.Wrap(err, explain.SignatureForeign, "change", t.Kind.Undone(), "signer", u.Key.String())
+	case u.Key != nil:
+		return explain.Wrap(err, explain.ManifestMissigned, "change", t.Kind.Undone(), "signer", u.Key.String())
+	}
+	var missing []string
+	for _, s := range m.Signers.Keys {
+		if !slices.ContainsFunc(t.Signatures, func(h history.Signature) bool { return h.Key == s.Key }) {
+			missing = append(missing, s.Name)
+		}
+	}
+	return explain.Wrap(err, explain.RestoreUnsigned, "have", fmt.Sprint(u.Have), "need", fmt.Sprint(u.Need), "missing", strings.Join(missing, ", "))
+}
+
+// passesMark reports whether the history with its restore transition may take the
+// place of the newest head that this coordinator has seen.
+func (c *Coordinator) passesMark(before *history.Verified, t *history.Transition) error {
+	seen, err := c.seen()
+	if err != nil {
+		return err
+	}
+	if last := c.state.Load().ready(); last != nil {
+		seen = seenOf(last)
+	}
+	after, err := before.With(t, before.Manifest())
+	if err == nil {
+		err = seen.accepts(after)
+	}
+	if err != nil {
+		return explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
+	}
+	return nil
+}
+
+// endRestore removes an intent that was carried out. Who fails here tries again when it
+// loads next.
+func (c *Coordinator) endRestore(ctx context.Context, version store.Revision) {
+	err := c.faults.Hit("restore.before-end")
+	if err == nil {
+		_, err = c.store.Commit(ctx, store.Tx{If: []store.Condition{{Key: backup.IntentKey, Version: version}}, Delete: []string{backup.IntentKey}})
+	}
+	if err != nil && !errors.Is(err, store.ErrConflict) {
+		c.log.LogAttrs(ctx, slog.LevelWarn, "what a restore left is not removed yet; the next start tries again", slog.Any("err", err))
+	}
+}
+
+// restored looks after a restore that was carried out just now.
+func (c *Coordinator) restored(ctx context.Context, s *state) {
+	c.log.LogAttrs(ctx, slog.LevelWarn, "the cluster goes on from a backup", slog.Uint64("index", s.head.Index), slog.Uint64("authority_epoch", s.head.AuthorityEpoch))
+	if intent, version, err := c.pendingRestore(ctx); err == nil && intent != nil && carries(s.chain, intent) {
+		c.endRestore(ctx, version)
+	}
+}
+
+// lastRestore returns the newest restore transition of the history; nil if it was
+// never restored.
+func (s *state) lastRestore() *history.Link {
+	links := s.chain.Links()
+	for i := len(links) - 1; i >= 0; i-- {
+		if links[i].Kind == history.KindRestore {
+			return &links[i]
+		}
+	}
+	return nil
+}
+
+// voids reports whether a token ended with a restore: a backup holds none, so that
+// whoever puts an old record back admits nobody by it. The epoch of a restore is the
+// time of it, in Unix seconds.
+func (s *state) voids(t tokenRecord) bool {
+	return !t.CreatedAt.After(s.restoredAt())
+}
+
+// restoredAt returns the end of the second in which the last restore was planned; the
+// zero time if there was none. What is made from then on is made later.
+func (s *state) restoredAt() time.Time {
+	l := s.lastRestore()
+	if l == nil {
+		return time.Time{}
+	}
+	return time.Unix(int64(l.AuthorityEpoch)+1, 0)
+}
