@@ -44,7 +44,7 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 			}
 			s := c.site(ctx, cfg)
 			s.listen, s.store = listen, store
-			if store != "" && !strings.HasPrefix(store, sqliteScheme) && postgres.HasPassword(store) {
+			if store != "" && !strings.HasPrefix(store, sqliteScheme) && !strings.HasPrefix(store, etcdScheme) && postgres.HasPassword(store) {
 				c.talk("the password of the database stands in the command line, where every user of this machine can read it: use FEALTY_STORE, or PGPASSFILE, instead")
 			}
 			if store == "" {
@@ -112,12 +112,7 @@ func (c *CLI) site(ctx context.Context, cfg *config) *site {
 		s.now = c.env.Now()
 		return st, err
 	})
-	s.server = sync.OnceValues(func() (postgres.Report, error) {
-		if scheme, _, _ := strings.Cut(s.store, "://"); scheme != "postgres" && scheme != "postgresql" {
-			return postgres.Report{}, errNotAsked
-		}
-		return postgres.Inspect(ctx, s.store, postgres.Options{Timeout: timeout})
-	})
+	s.server = sync.OnceValues(func() (serverReport, error) { return inspectServer(ctx, s.store, timeout) })
 	s.node = sync.OnceValues(func() (*fealtyv1.GetNodeResponse, error) {
 		if s.data == "" {
 			return nil, errNotAsked

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -31,7 +32,7 @@ type ground struct {
 	nd  *fealtyv1.GetNodeResponse
 	err error // what both answer
 
-	report    postgres.Report
+	report    serverReport
 	serverErr error
 	lock      io.Closer // of the store's file
 }
@@ -59,8 +60,8 @@ func goodGround(t *testing.T) *ground {
 		free: func(string) (uint64, error) { return 1 << 40, nil }, limit: func(string) (uint64, error) { return 1 << 20, nil }, dial: func(string) error { return nil }}
 	g.lock = lock
 	g.fileSystem = func(string) error { return nil }
-	g.report = postgres.Report{Name: "postgres://db.example:5432/fealty", Schema: "0002", Known: "0002"}
-	g.server = func() (postgres.Report, error) { return g.report, g.serverErr }
+	g.report = serverReport{Name: "postgres://db.example:5432/fealty", Schema: "0002", Known: "0002"}
+	g.server = func() (serverReport, error) { return g.report, g.serverErr }
 	g.keepers = keepersAt("file:"+filepath.Join(dir, "seed.key"), "exec:"+program(t, filepath.Join(dir, "keeper"), 0o755))
 	g.status = func() (*fealtyv1.GetStatusResponse, error) { return g.st, g.err }
 	g.node = func() (*fealtyv1.GetNodeResponse, error) { return g.nd, g.err }
@@ -103,6 +104,18 @@ var spoils = []struct {
 		g.store = "sqlite:" + filepath.Join(touch(t, filepath.Join(g.data, "f")), "x.db")
 	}, checkFailed},
 	{"pre.store", "a folder that is not there", func(_ *testing.T, g *ground) { g.store = "sqlite:" + filepath.Join(g.data, "no", "x.db") }, checkWarning},
+	{"pre.store", "etcd", func(_ *testing.T, g *ground) { g.store = "etcd://a:1,b:2/x" }, checkOK},
+	{"pre.store", "a member of etcd is down", func(_ *testing.T, g *ground) {
+		g.store, g.dial = "etcd://a:1,b:2/x", func(at string) error {
+			if at == "a:1" {
+				return errors.New("refused")
+			}
+			return nil
+		}
+	}, checkWarning},
+	{"pre.store", "no member of etcd is up", func(_ *testing.T, g *ground) {
+		g.store, g.dial = "etcd://a:1,b:2/x", func(string) error { return errors.New("refused") }
+	}, checkFailed},
 	{"pre.store", "over a socket", func(_ *testing.T, g *ground) { g.store = "postgres:///fealty?host=/run/postgresql" }, checkNotAsked},
 	{"pre.store", "none given", func(_ *testing.T, g *ground) { g.store = "" }, checkNotAsked},
 	{"pre.keepers", "no manifest given", func(_ *testing.T, g *ground) {
@@ -183,9 +196,9 @@ var spoils = []struct {
 	}, checkFailed},
 	{"store.server", "another sort of store", func(_ *testing.T, g *ground) { g.serverErr = errNotAsked }, checkNotAsked},
 	{"store.settings", "one that loses commits", func(_ *testing.T, g *ground) {
-		g.report.Problems = []postgres.Problem{{Loses: true, What: "fsync is off", Do: "set it"}, {What: "w", Do: "d"}}
+		g.report.Problems = []serverProblem{{Loses: true, What: "fsync is off", Do: "set it"}, {What: "w", Do: "d"}}
 	}, checkFailed},
-	{"store.settings", "one that does not", func(_ *testing.T, g *ground) { g.report.Problems = []postgres.Problem{{What: "w", Do: "d"}} }, checkWarning},
+	{"store.settings", "one that does not", func(_ *testing.T, g *ground) { g.report.Problems = []serverProblem{{What: "w", Do: "d"}} }, checkWarning},
 	{"store.schema", "older", func(_ *testing.T, g *ground) { g.report.Schema = "0001" }, checkWarning},
 	{"store.lock", "nobody holds it", func(_ *testing.T, g *ground) { g.lock.Close() }, checkFailed},
 	{"store.lock", "held, and no coordinator", func(_ *testing.T, g *ground) { g.store, g.st.Store = g.st.Store, "" }, checkWarning},
@@ -233,7 +246,7 @@ func program(t *testing.T, path string, mode os.FileMode) string {
 // A schema of a newer release fails the check of the schema, and no other.
 func TestCheckOfANewerSchema(t *testing.T) {
 	g := goodGround(t)
-	g.serverErr = &postgres.OpenError{Name: "db", Err: &postgres.SchemaError{Database: "db", Found: "0099", Known: "0002"}}
+	g.serverErr = fmt.Errorf("%w: %w", errSchema, &postgres.OpenError{Name: "db", Err: &postgres.SchemaError{Database: "db", Found: "0099", Known: "0002"}})
 	results := runChecks(checks(), []string{"store"}, &g.site)
 	for id, want := range map[string]outcome{"store.server": checkOK, "store.settings": checkUnknown, "store.schema": checkFailed} {
 		if r := resultOf(t, results, id); r.outcome != want {

@@ -14,7 +14,6 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/keyring"
-	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -43,8 +42,8 @@ type site struct {
 	free                func(path string) (uint64, error)
 	limit               func(which string) (uint64, error)
 	dial                func(address string) error
-	// server looks at the PostgreSQL server of the store; errNotAsked: none is given.
-	server     func() (postgres.Report, error)
+	// server looks at the servers of the store; errNotAsked: none are given.
+	server     func() (serverReport, error)
 	fileSystem func(dir string) error
 	// keepers returns the owners of a manifest that are keepers; errNotAsked: none
 	// is given.
@@ -104,7 +103,7 @@ func checks() []check {
 		{"pre.address", "the address is free", "The address of --listen can be listened on.", nil, lookAddress},
 		{"pre.files", "enough files can be open", "A coordinator holds a connection for each member. Each takes a file descriptor.", nil, lookFiles},
 		{"pre.memlock", "secrets can be locked in memory", "Pages with secrets are locked, so that they never reach a swap file. The limit on that must have room for them.", nil, lookMemlock},
-		{"pre.store", "the store can be reached", "For --store postgres://… the server accepts connections. For a file, its folder can be used.", nil, lookStoreURL},
+		{"pre.store", "the store can be reached", "For --store postgres://… and etcd://… a server accepts connections. For a file, its folder can be used.", nil, lookStoreURL},
 		{"pre.keepers", "the keepers of the manifest can be used", "Each keeper of --manifest is looked at, and neither run nor made: its path is absolute; the program of exec: is one that only root and this user can change, with all folders and links to it; the key file of file: is this user's alone, or can be made, and nobody else can write its folder. Make this check as the user of the coordinator, on its machine.", nil, lookKeeperFiles},
 		{"pre.clock", "the clock agrees with a coordinator", "Certificates and tokens are compared with the clock. A machine whose clock is wrong is refused, or believes what has ended.", nil, lookClock},
 
@@ -125,9 +124,9 @@ func checks() []check {
 		{"coordinator.members", "all members report and have certificates", "No member has an expired certificate or has been silent for two minutes. A coordinator that just started waits that long.", []string{"coordinator.phase"}, lookMembers},
 		{"coordinator.bans", "the list of bans has room", "The trust bundle lists banned keys while a certificate over them can be valid. When it is nearly full removals are put off, so that bans still fit.", []string{"coordinator.phase"}, lookBans},
 
-		{"store.server", "the PostgreSQL server is a primary", "The server of --store, or of FEALTY_STORE, lets this user in, takes writes, and is no replica. Of several hosts one is.", nil, lookServer},
-		{"store.settings", "the PostgreSQL server keeps what it confirms", "With fsync off or full_page_writes off a crash of the server's machine loses acknowledged commits or damages the database. Fealty raises synchronous_commit in its own sessions where it is off or local. Replication that is asynchronous loses commits in a failover, and a connection without verified TLS can be altered.", []string{"store.server"}, lookServerSettings},
-		{"store.schema", "the schema fits this release", "The newest migration of the PostgreSQL database is the newest that this release knows. A coordinator migrates when it starts; one that is older than the schema refuses.", []string{"store.server"}, lookSchema},
+		{"store.server", "the server of the store is fit for it", "The server of --store, or of FEALTY_STORE, lets this user in and takes writes. PostgreSQL is no replica; of several hosts one is a primary. The members of etcd agree on a leader, and take transactions as large as etcd's defaults; the prefix holds a store, or nothing.", nil, lookServer},
+		{"store.settings", "the server keeps what it confirms", "PostgreSQL: with fsync off or full_page_writes off a crash of the server's machine loses acknowledged commits or damages the database. Fealty raises synchronous_commit in its own sessions where it is off or local. Replication that is asynchronous loses commits in a failover, and a connection without verified TLS can be altered. etcd: a member that does not answer, alarms, a database that is nearly full or that nobody compacts, and connections without TLS or without a login.", []string{"store.server"}, lookServerSettings},
+		{"store.schema", "the schema fits this release", "The newest migration of the PostgreSQL database, or the schema of the store in etcd, is the newest that this release knows. A coordinator migrates when it starts; one that is older than the schema refuses.", []string{"store.server"}, lookSchema},
 		{"store.lock", "the SQLite file is held by its coordinator", "One process has the file of an embedded store open, and holds a lock beside it. A coordinator that runs and does not hold it does not keep another one out.", nil, lookLock},
 		{"store.file-system", "the SQLite file is on a local disk", "On a network file system locks and shared memory do not hold, and SQLite loses data.", nil, lookFileSystem},
 		{"store.latency", "the store answers fast", "How long the coordinator's store takes to list the members. Every join and renewal waits for the store several times.", []string{"coordinator.phase"}, lookLatency},
@@ -264,14 +263,17 @@ func lookStoreURL(s *site) seen {
 			return seen{checkFailed, err.Error(), "chown USER " + dir}
 		}
 		return fine("%s can be written", dir)
-	case scheme != "postgres" && scheme != "postgresql":
+	case scheme != "postgres" && scheme != "postgresql" && scheme != "etcd":
 		return seen{checkFailed, "there is no store of kind " + shownArg(scheme), "fealty explain config.store"}
 	}
 	if _, after, found := strings.Cut(rest, "@"); found {
 		rest = after
 	}
-	host, _, _ := strings.Cut(rest, "/")
-	host, _, _ = strings.Cut(host, ",") // the first of several
+	hosts, _, _ := strings.Cut(rest, "/")
+	if scheme == "etcd" {
+		return lookEtcdMembers(s, strings.Split(hosts, ","))
+	}
+	host, _, _ := strings.Cut(hosts, ",") // the first of several
 	if host == "" || strings.Contains(host, "?") {
 		return seen{checkNotAsked, "the server is not named by a host", ""}
 	}
@@ -279,9 +281,27 @@ func lookStoreURL(s *site) seen {
 		host = net.JoinHostPort(strings.Trim(host, "[]"), "5432")
 	}
 	if err := s.dial(host); err != nil {
-		return seen{checkFailed, host + ": " + network(err), "see whether the server runs: pg_isready -h HOST"}
+		return seen{checkFailed, host + ": " + network(err), "see whether the server runs: pg_isready -h HOST, or etcdctl endpoint health"}
 	}
 	return fine("%s accepts connections", host)
+}
+
+// lookEtcdMembers dials the members of an etcd cluster, each HOST:PORT.
+func lookEtcdMembers(s *site, members []string) seen {
+	var silent []string
+	for _, m := range members {
+		if err := s.dial(m); err != nil {
+			silent = append(silent, m+": "+network(err))
+		}
+	}
+	const do = "see whether the servers run: etcdctl endpoint health"
+	switch {
+	case len(silent) == 0:
+		return fine("%s accept connections", strings.Join(members, ", "))
+	case len(silent) < len(members):
+		return seen{checkWarning, strings.Join(silent, "; "), do}
+	}
+	return seen{checkFailed, strings.Join(silent, "; "), do}
 }
 
 func lookKeeperFiles(s *site) seen {
@@ -584,13 +604,13 @@ func lookServer(s *site) seen {
 	r, err := s.server()
 	switch {
 	case errors.Is(err, errNotAsked):
-		return seen{checkNotAsked, "no PostgreSQL server is given by --store or FEALTY_STORE", ""}
-	case errors.Is(err, postgres.ErrSchema):
+		return seen{checkNotAsked, "no server of a store is given by --store or FEALTY_STORE", ""}
+	case errors.Is(err, errSchema):
 		return fine("it is; its schema is another matter")
 	case err != nil:
 		e := explain.Of(storeError(value{setting: &setting{key: "store"}, from: "--store", rank: fromFlag}, err))
 		if e == nil {
-			return seen{checkFailed, err.Error(), "see whether the server runs: pg_isready -h HOST"}
+			return seen{checkFailed, err.Error(), "see whether the server runs: pg_isready -h HOST, or etcdctl endpoint health"}
 		}
 		return seen{checkFailed, string(e.Code) + ": " + e.What + " (" + e.Why + ")", e.Do}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/manifest"
@@ -76,6 +77,9 @@ func translate(err error) *explain.Error {
 	}
 	if e, ok := errors.AsType[*postgres.SchemaError](err); ok {
 		return explain.Wrap(err, explain.StoreNewerSchema, "store", e.Database, "found", e.Found, "known", e.Known)
+	}
+	if e, ok := errors.AsType[*etcd.SchemaError](err); ok {
+		return explain.Wrap(err, explain.StoreNewerSchema, "store", e.Store, "found", e.Found, "known", e.Known)
 	}
 	if e, ok := errors.AsType[*credential.MaterialError](err); ok {
 		return explain.Wrap(err, explain.CredentialUnusable, "problem", e.Detail)

@@ -127,9 +127,9 @@ func settings() []*setting {
 			zero: "/var/lib/fealty/coordinator",
 			more: "It is made with mode 0700 and belongs to one process. It holds no secret of the cluster, only the key by which this coordinator enrols."},
 		{key: "store", groups: []group{ofCoordinator}, form: storeForm,
-			help: "the cluster's durable store, sqlite:PATH or postgres://HOST/DATABASE",
+			help: "the cluster's durable store, sqlite:PATH, postgres://HOST/DATABASE or etcd://HOST:PORT/PREFIX",
 			zero: "sqlite:DATA/store/fealty.db",
-			more: "sqlite keeps a file on a local disk. postgres is a database of PostgreSQL 13 or later; its URL takes the parameters of libpq, such as sslmode=verify-full and sslrootcert. A password belongs into PGPASSFILE or into this variable: a flag shows it to every user of the machine. It is printed nowhere."},
+			more: "sqlite keeps a file on a local disk. postgres is a database of PostgreSQL 13 or later; its URL takes the parameters of libpq, such as sslmode=verify-full and sslrootcert. A password belongs into PGPASSFILE or into this variable: a flag shows it to every user of the machine. It is printed nowhere. etcd is version 3.4 or later; its URL takes ca, cert and key, files for TLS, server-name, tls=off, password-file for the user in it, and compaction=everything."},
 		{key: "listen", groups: []group{ofCoordinator}, form: addressForm, init: ":7443",
 			help: "serve members, people and joins on this address",
 			zero: ":7443, on every address of this machine"},
@@ -316,7 +316,7 @@ func (s *setting) want() string {
 	case consumersForm:
 		return "USER or @GROUP, with :SCOPE+SCOPE to name what it may see; several of them separated by commas"
 	case storeForm:
-		return "sqlite:PATH or postgres://USER@HOST:PORT/DATABASE"
+		return "sqlite:PATH, postgres://USER@HOST:PORT/DATABASE or etcd://USER@HOST:PORT/PREFIX"
 	case hexForm:
 		return "64 hex digits"
 	case mirrorsForm:

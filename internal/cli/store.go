@@ -3,17 +3,24 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 )
 
-const sqliteScheme = "sqlite:"
+const (
+	sqliteScheme = "sqlite:"
+	etcdScheme   = "etcd:"
+)
 
 // checkStore says what is wrong with the address of a store, or "".
 func checkStore(text string) string {
@@ -23,12 +30,18 @@ func checkStore(text string) string {
 		}
 		return ""
 	}
+	if strings.HasPrefix(text, etcdScheme) {
+		if e, ok := errors.AsType[*etcd.AddressError](etcd.CheckURL(text)); ok {
+			return "the URL " + e.Problem
+		}
+		return ""
+	}
 	scheme, _, _ := strings.Cut(text, ":")
 	if scheme != "postgres" && scheme != "postgresql" {
 		if strings.Contains(text, "dbname=") || strings.Contains(text, "host=") {
 			return "a database is named by a URL here, not by keywords"
 		}
-		return "this release knows the stores sqlite and postgres"
+		return "this release knows the stores sqlite, postgres and etcd"
 	}
 	if e, ok := errors.AsType[*postgres.AddressError](postgres.CheckURL(text)); ok {
 		return "the URL " + e.Problem
@@ -41,12 +54,22 @@ func shownStore(text string) string {
 	if strings.HasPrefix(text, sqliteScheme) || !strings.ContainsAny(text, ":=@") {
 		return text
 	}
+	if strings.HasPrefix(text, etcdScheme) && etcd.CheckURL(text) == nil {
+		return text // no password stands in one
+	}
 	return postgres.HidePassword(text)
 }
 
 // openStore opens the store that is configured, and returns its name for people.
 func (c *CLI) openStore(ctx context.Context, cfg *config, log *slog.Logger) (store.Store, string, error) {
 	v := cfg.find("store")
+	if strings.HasPrefix(v.text, etcdScheme) {
+		st, err := etcd.Open(ctx, v.text, etcd.Options{Log: log})
+		if err != nil {
+			return nil, "", storeError(v, err)
+		}
+		return st, st.Name(), nil
+	}
 	if v.text != "" && !strings.HasPrefix(v.text, sqliteScheme) {
 		if v.rank == fromFlag && postgres.HasPassword(v.text) {
 			c.talk("the password of the database stands in the command line, where every user of this machine can read it: use FEALTY_STORE, or PGPASSFILE, instead")
@@ -77,10 +100,17 @@ func storeError(v value, err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	open, ok := errors.AsType[*postgres.OpenError](err)
-	if !ok {
+	name, why := "", error(nil)
+	if open, ok := errors.AsType[*postgres.OpenError](err); ok {
+		name, why = open.Name, open.Err
+	} else if open, ok := errors.AsType[*etcd.OpenError](err); ok {
+		name, why = open.Name, open.Err
+	} else {
 		problem := err.Error()
 		if e, ok := errors.AsType[*postgres.AddressError](err); ok {
+			problem = "the URL " + e.Problem
+		}
+		if e, ok := errors.AsType[*etcd.AddressError](err); ok {
 			problem = "the URL " + e.Problem
 		}
 		from := v.from
@@ -90,10 +120,64 @@ func storeError(v value, err error) error {
 		return explain.Wrap(err, explain.BadSetting, "from", from, "key", v.key, "problem", problem)
 	}
 	if e, ok := errors.AsType[*postgres.ServerError](err); ok {
-		return explain.Wrap(err, explain.StoreUnsuitable, "store", open.Name, "problem", "the server "+e.Problem, "do", e.Do)
+		return explain.Wrap(err, explain.StoreUnsuitable, "store", name, "problem", "the server "+e.Problem, "do", e.Do)
+	}
+	if e, ok := errors.AsType[*etcd.ServerError](err); ok {
+		return explain.Wrap(err, explain.StoreUnsuitable, "store", name, "problem", "the server "+e.Problem, "do", e.Do)
 	}
 	if e, ok := errors.AsType[*postgres.LoginError](err); ok {
-		return explain.Wrap(err, explain.StoreLoginRefused, "store", open.Name, "problem", e.Problem)
+		return explain.Wrap(err, explain.StoreLoginRefused, "store", name, "problem", e.Problem)
 	}
-	return explain.Wrap(err, explain.StoreUnreachable, "what", "opening "+open.Name, "cause", network(open.Err))
+	if e, ok := errors.AsType[*etcd.LoginError](err); ok {
+		return explain.Wrap(err, explain.StoreLoginRefused, "store", name, "problem", e.Problem)
+	}
+	return explain.Wrap(err, explain.StoreUnreachable, "what", "opening "+name, "cause", network(why))
+}
+
+// serverReport is what [inspectServer] saw of the servers of a store.
+type serverReport struct {
+	Name          string
+	Schema, Known string // Schema is empty if there is no store yet
+	Problems      []serverProblem
+}
+
+// serverProblem is something about the servers that does not stop a store.
+type serverProblem struct {
+	Loses    bool // what was acknowledged
+	What, Do string
+}
+
+// errSchema: the store was written by a newer release.
+var errSchema = errors.New("schema of a newer release")
+
+// inspectServer looks at the servers of a store and changes nothing; errNotAsked if
+// it has none.
+func inspectServer(ctx context.Context, text string, timeout time.Duration) (serverReport, error) {
+	var out serverReport
+	var err error
+	switch scheme, _, _ := strings.Cut(text, ":"); scheme {
+	case "postgres", "postgresql":
+		var r postgres.Report
+		r, err = postgres.Inspect(ctx, text, postgres.Options{Timeout: timeout})
+		out = serverReport{Name: r.Name, Schema: r.Schema, Known: r.Known}
+		for _, p := range r.Problems {
+			out.Problems = append(out.Problems, serverProblem(p))
+		}
+	case "etcd":
+		var r etcd.Report
+		r, err = etcd.Inspect(ctx, text, etcd.Options{Timeout: timeout})
+		out = serverReport{Name: r.Name, Known: strconv.Itoa(r.Known)}
+		if r.Schema > 0 {
+			out.Schema = strconv.Itoa(r.Schema)
+		}
+		for _, p := range r.Problems {
+			out.Problems = append(out.Problems, serverProblem(p))
+		}
+	default:
+		return out, errNotAsked
+	}
+	if errors.Is(err, postgres.ErrSchema) || errors.Is(err, etcd.ErrSchema) {
+		err = fmt.Errorf("%w: %w", errSchema, err)
+	}
+	return out, err
 }

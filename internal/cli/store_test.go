@@ -75,7 +75,7 @@ func TestStoreNotOpened(t *testing.T) {
 			"error FE-U113: FEALTY_STORE sets store", "/nowhere/root.pem"}},
 
 		{"keywords", "host=127.0.0.1 password=" + secret, 3, []string{"error FE-U113: FEALTY_STORE sets store", "named by a URL", "postgres://USER@HOST"}},
-		{"another database", "mysql://fealty:" + secret + "@db/x", 3, []string{"error FE-U113", "knows the stores sqlite and postgres"}},
+		{"another database", "mysql://fealty:" + secret + "@db/x", 3, []string{"error FE-U113", "knows the stores sqlite, postgres and etcd"}},
 		{"a password with an @", "postgres://fealty:p@" + secret + "@db/x", 3, []string{"error FE-U113", "has an @"}},
 		{"a password with a slash", "postgres://fealty:1/" + secret + "@db/x", 3, []string{"error FE-U113"}},
 		{"a password with a percent sign", "postgres://fealty:" + secret + "%zz@db/x", 3, []string{"error FE-U113", "cannot be read"}},
@@ -100,7 +100,7 @@ func TestStoreNotOpened(t *testing.T) {
 				return
 			}
 			flag := fixture{dir: dir}.run(ctx, "coordinator", "--data", "c", "--store", tt.store)
-			flag.want(t, 2, "error "+string(explain.BadValue)+": --store cannot be …", "sqlite:PATH or postgres://")
+			flag.want(t, 2, "error "+string(explain.BadValue)+": --store cannot be …", "sqlite:PATH, postgres://")
 			if strings.Contains(flag.stderr+flag.stdout, secret) {
 				t.Errorf("the password is shown:\n%s", flag.stderr)
 			}

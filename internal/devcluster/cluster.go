@@ -62,8 +62,8 @@ type Options struct {
 	// temporary directory that goes with the cluster.
 	DataDir string
 
-	// Store is the URL of a PostgreSQL database that keeps the cluster's store. Empty
-	// means SQLite, in the data directory.
+	// Store is the URL of a PostgreSQL database or of an etcd cluster that keeps the
+	// cluster's store. Empty means SQLite, in the data directory.
 	Store string
 
 	// Coordinators is how many there are. Zero means three.

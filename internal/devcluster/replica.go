@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/mesh"
@@ -274,6 +275,13 @@ func (c *Cluster) take(name string) (*part, error) {
 // openStore opens the cluster's store, and returns its name for people.
 func (c *Cluster) openStore(ctx context.Context) (store.Store, string, error) {
 	if c.opts.Store != "" {
+		if strings.HasPrefix(c.opts.Store, "etcd:") {
+			st, err := etcd.Open(ctx, c.opts.Store, etcd.Options{Log: c.opts.Log.With("part", "store")})
+			if err != nil {
+				return nil, "", err
+			}
+			return st, st.Name(), nil
+		}
 		st, err := postgres.Open(ctx, c.opts.Store, postgres.Options{Log: c.opts.Log.With("part", "store")})
 		if err != nil {
 			return nil, "", err

@@ -1496,7 +1496,7 @@ tries keeps one busy record from holding a call for ever.`,
 		Title: "the database server does not let the coordinator in",
 		What:  "{store|the store} was not opened: the login was refused",
 		Why:   "{problem|the server did not accept user and password}",
-		Do:    "check the user in the URL, the password in FEALTY_STORE, PGPASSWORD or PGPASSFILE, and the server's pg_hba.conf",
+		Do:    "check the user in the URL, the password in FEALTY_STORE, PGPASSWORD, PGPASSFILE or FEALTY_ETCD_PASSWORD, and what the server lets that user do",
 		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
 		Page: `
 The server was reached and answered. It tells the reason in its own log in more detail than to a client. Nothing
@@ -1513,7 +1513,8 @@ written in percent form, ` + "`%40`" + ` for an @.`,
 		Page: `
 The server was reached and let the coordinator in, but cannot keep what a cluster needs kept: the database is not
 there, its tables belong to another program, the user may not make any, the server is a replica or read-only or
-too old, or a pooler in between drops LISTEN. Nothing was written.`,
+too old, or a pooler in between drops LISTEN. Of etcd: the prefix holds keys of something else or stands in another
+store's, or the servers were told to take less than etcd does by default. Nothing was written.`,
 	},
 	{
 		Code:  PublishDirFailed,

@@ -6,107 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fealty-io/fealty/internal/store"
 )
-
-// hub wakes those who wait for commits. Whoever is woken reads the database, so
-// a wake too many costs a read, and none is missed because waiters subscribe
-// before they read.
-type hub struct {
-	mu     sync.Mutex
-	any    chan struct{}                         // closed at the next commit; guarded by mu
-	keys   map[string]map[chan struct{}]struct{} // waiters for a key, channels of capacity 1; guarded by mu
-	seen   store.Revision                        // all commits up to here have woken; guarded by mu
-	logged int64                                 // as of the last that was heard of; guarded by mu
-}
-
-func newHub() hub {
-	return hub{any: make(chan struct{}), keys: make(map[string]map[chan struct{}]struct{})}
-}
-
-// next returns a channel that is closed at the next commit.
-func (h *hub) next() <-chan struct{} {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.any
-}
-
-// subscribe returns a channel that holds a token after each commit that wrote
-// key, and a function to stop that.
-func (h *hub) subscribe(key string) (<-chan struct{}, func()) {
-	c := make(chan struct{}, 1)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.keys[key] == nil {
-		h.keys[key] = make(map[chan struct{}]struct{})
-	}
-	h.keys[key][c] = struct{}{}
-	return c, func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.keys[key], c)
-		if len(h.keys[key]) == 0 {
-			delete(h.keys, key)
-		}
-	}
-}
-
-// state returns the newest revision that is known here, and the bytes logged by
-// then.
-func (h *hub) state() (store.Revision, int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.seen, h.logged
-}
-
-// committed is told by the writer what it committed: the revisions above before,
-// up to last.
-func (h *hub) committed(before, last store.Revision, logged int64, keys []string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.seen == before {
-		h.seen = last // otherwise the listener has yet to read what came before
-	}
-	h.logged = max(h.logged, logged)
-	h.wake(keys)
-}
-
-// told is told by the listener that the log was read up to a revision. all wakes
-// everyone, whatever they wait for.
-func (h *hub) told(revision store.Revision, logged int64, keys []string, all bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.seen, h.logged = revision, logged
-	if all {
-		keys = keys[:0:0]
-		for k := range h.keys {
-			keys = append(keys, k)
-		}
-	}
-	h.wake(keys)
-}
-
-// wake wakes the waiters for keys and for any commit; mu is held.
-func (h *hub) wake(keys []string) {
-	close(h.any)
-	h.any = make(chan struct{})
-	if len(h.keys) == 0 {
-		return
-	}
-	for _, k := range keys {
-		for c := range h.keys[k] {
-			select {
-			case c <- struct{}{}:
-			default: // a token is waiting already
-			}
-		}
-	}
-}
 
 // listener follows what is committed, by this process or others. All its fields
 // belong to the goroutine in run.
@@ -183,13 +88,13 @@ func (l *listener) follow(ctx context.Context) error {
 		return errors.New("the server forgot that we listen: is a pooler in between?")
 	}
 	newest := store.Revision(revision)
-	seen, _ := l.s.hub.state()
+	seen, _ := l.s.hub.State()
 	switch {
 	case newest == seen:
 		return nil
 	case newest < seen || seen < store.Revision(compacted):
 		// The database was replaced, or the log does not reach back.
-		l.s.hub.told(newest, logged, nil, true)
+		l.s.hub.Told(newest, logged, nil, true)
 		return nil
 	}
 	rows, err := l.conn.Query(ctx, "select key from fealty_log where seq >= $1 and seq < $2 order by seq limit $3",
@@ -201,7 +106,7 @@ func (l *listener) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.s.hub.told(newest, logged, keys, len(keys) == maxKeysToWake)
+	l.s.hub.Told(newest, logged, keys, len(keys) == maxKeysToWake)
 	return nil
 }
 
@@ -252,7 +157,7 @@ func (l *listener) turn(ctx context.Context) error {
 	switch {
 	case err == nil:
 		if revision, err := strconv.ParseUint(n.Payload, 10, 64); err == nil {
-			if seen, _ := l.s.hub.state(); store.Revision(revision) <= seen {
+			if seen, _ := l.s.hub.State(); store.Revision(revision) <= seen {
 				return nil // our own, or read already
 			}
 		}

@@ -53,6 +53,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/wake"
 )
 
 // Bounds that no option changes.
@@ -141,7 +142,7 @@ type Store struct {
 	readers *pgxpool.Pool
 	queue   chan *job     // to the writer; closed by Close after the last caller left
 	closing chan struct{} // closed when Close begins
-	hub     hub
+	hub     *wake.Hub
 	running sync.WaitGroup // the writer and the listener
 
 	mu      sync.Mutex
@@ -178,7 +179,7 @@ func Open(ctx context.Context, url string, opts Options) (_ *Store, err error) {
 	}
 	s := &Store{
 		opts: opts, config: config, name: name,
-		queue: make(chan *job, opts.Queue), closing: make(chan struct{}), hub: newHub(),
+		queue: make(chan *job, opts.Queue), closing: make(chan struct{}), hub: wake.NewHub(),
 	}
 	if err := s.open(ctx); err != nil {
 		return nil, s.openError(err)

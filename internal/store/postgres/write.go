@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/retain"
 )
 
 // job is one call that only the writer can serve.
@@ -184,7 +185,7 @@ type writer struct {
 	unconfirmed bool      // the server warned that a standby did not confirm
 	quietUntil  time.Time // no notices until then: they made a commit fail
 
-	keep retention
+	keep retain.Window
 }
 
 // start connects, and measures what is there.
@@ -199,21 +200,21 @@ func (w *writer) start(ctx context.Context) error {
 		return err
 	}
 	// The changes from earlier, in as many parts as retention tells apart.
-	width := (revision-compacted)/marksPerWindow + 1
+	width := (revision-compacted)/retain.MarksPerWindow + 1
 	rows, err := conn.Query(ctx, "select max(seq), sum(octet_length(key) + coalesce(octet_length(value), 0))::bigint from fealty_log group by seq / $1 order by 1", width*store.MaxTxOps)
 	if err != nil {
 		return err
 	}
-	var kept []part
+	var kept []retain.Part
 	var seq, bytes int64
 	if _, err := pgx.ForEachRow(rows, []any{&seq, &bytes}, func() error {
-		kept = append(kept, part{store.Revision(seq / store.MaxTxOps), bytes})
+		kept = append(kept, retain.Part{Revision: store.Revision(seq / store.MaxTxOps), Bytes: bytes})
 		return nil
 	}); err != nil {
 		return err
 	}
-	w.keep = newRetention(w.s.opts, time.Now(), store.Revision(compacted), store.Revision(revision), logged, kept)
-	w.s.hub.told(store.Revision(revision), logged, nil, true)
+	w.keep = retain.New(retain.Limits{Age: w.s.opts.Retention, Commits: w.s.opts.RetainCommits, Bytes: w.s.opts.RetainBytes}, time.Now(), store.Revision(compacted), store.Revision(revision), logged, kept)
+	w.s.hub.Told(store.Revision(revision), logged, nil, true)
 	return nil
 }
 
@@ -241,17 +242,17 @@ func (w *writer) drop() {
 // run serves the queue until it is closed.
 func (w *writer) run() {
 	defer w.drop()
-	tick := time.NewTicker(w.keep.interval())
+	tick := time.NewTicker(w.keep.Interval())
 	defer tick.Stop()
 	ticked := func() {
-		revision, logged := w.s.hub.state()
-		w.keep.tick(time.Now(), revision, logged)
+		revision, logged := w.s.hub.State()
+		w.keep.Tick(time.Now(), revision, logged)
 	}
 	group := make([]*job, 0, maxGroup)
 	for open := true; open; {
 		group = group[:0]
 		var j *job
-		if w.keep.due() {
+		if w.keep.Due() {
 			// Old changes go when nobody waits; under load they go along with groups.
 			select {
 			case <-tick.C:
@@ -313,9 +314,9 @@ func (w *writer) serve(group []*job) {
 		w.quietUntil = time.Now().Add(quietFor)
 		p, err = w.attempt(group)
 	}
-	if err != nil && w.keep.due() && isRefusal(err) {
+	if err != nil && w.keep.Due() && isRefusal(err) {
 		// Pruning is no reason for a commit to fail.
-		w.keep.postpone()
+		w.keep.Postpone()
 		p, err = w.attempt(group)
 	}
 	switch {
@@ -446,10 +447,10 @@ func (w *writer) attempt(group []*job) (*plan, error) {
 		}
 	}
 	p := decide(st, jobs, w.s.name)
-	pruneTo := w.keep.next(st.compacted, len(group))
+	pruneTo := w.keep.Next(st.compacted, len(group))
 	if !p.writes() && pruneTo == st.compacted && !w.unsettled {
 		w.abort()
-		w.keep.committed(time.Now(), p.revision, st.compacted, p.logged) // others may have written and pruned
+		w.keep.Committed(time.Now(), p.revision, st.compacted, p.logged) // others may have written and pruned
 		return p, nil                                                    // nothing was written, and what was read is durable
 	}
 	finish, stop := context.WithTimeout(context.Background(), w.s.opts.Timeout)
@@ -475,9 +476,9 @@ func (w *writer) attempt(group []*job) (*plan, error) {
 		return p, err
 	}
 	w.unsettled = false
-	w.keep.committed(time.Now(), p.revision, pruneTo, p.logged)
+	w.keep.Committed(time.Now(), p.revision, pruneTo, p.logged)
 	if p.writes() {
-		w.s.hub.committed(p.before, p.revision, p.logged, p.keys)
+		w.s.hub.Committed(p.before, p.revision, p.logged, p.keys)
 	}
 	return p, nil
 }
@@ -629,7 +630,7 @@ func (w *writer) noticed(n *pgconn.Notice) {
 // after the next tick.
 func (w *writer) prune() {
 	if _, err := w.attempt(nil); err != nil {
-		w.keep.postpone()
+		w.keep.Postpone()
 		w.s.opts.Log.Error("old changes could not be pruned, trying again later", "store", w.s.name, "err", err)
 	}
 }

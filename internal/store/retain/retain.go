@@ -1,4 +1,5 @@
-package postgres
+// Package retain decides how long an engine of package store keeps changes.
+package retain
 
 import (
 	"time"
@@ -6,13 +7,21 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// retention decides which changes and outcomes are old. It does no I/O.
+// Limits say what is kept.
+type Limits struct {
+	Age     time.Duration // of changes, at least, if the bounds allow it
+	Commits int           // whose changes are kept at most, about
+	Bytes   int64         // of changes at most, about
+}
+
+// Window decides which changes and outcomes are old. It does no I/O, and belongs
+// to one goroutine.
 //
 // Age is measured from marks on the process's monotonic clock: which revision
 // was current when. So a step of the wall clock neither deletes early nor keeps
 // for ever; a restart only makes what is there young again. What other processes
 // committed is as old as this one's knowledge of it, never older than it is.
-type retention struct {
+type Window struct {
 	age     time.Duration
 	commits store.Revision
 	bytes   int64
@@ -33,49 +42,51 @@ type mark struct {
 	total    int64
 }
 
+// MarksPerWindow is the resolution of age and bytes: 1/64 of what is kept.
+const MarksPerWindow = 64
+
 const (
-	marksPerWindow = 64   // resolution of age and bytes: 1/64 of what is kept
-	pruneBatch     = 1024 // revisions that one transaction prunes at most, if no job waits
+	pruneBatch = 1024 // revisions that one transaction prunes at most, if no job waits
 )
 
-// part is some of the changes found at the start: their bytes, and the newest
+// Part is some of the changes found at the start: their bytes, and the newest
 // of them.
-type part struct {
-	revision store.Revision
-	bytes    int64
+type Part struct {
+	Revision store.Revision
+	Bytes    int64
 }
 
-// newRetention takes what was found at the start, oldest first. Those changes
+// New takes what was found at the start, oldest first. Those changes
 // are as young as if they had been made now, but the bounds hold for them.
-func newRetention(o Options, now time.Time, compacted, current store.Revision, total int64, kept []part) retention {
-	r := retention{
-		age: o.Retention, commits: store.Revision(o.RetainCommits), bytes: o.RetainBytes,
+func New(o Limits, now time.Time, compacted, current store.Revision, total int64, kept []Part) Window {
+	r := Window{
+		age: o.Age, commits: store.Revision(o.Commits), bytes: o.Bytes,
 		compacted: compacted, current: current, target: compacted, total: total,
 	}
 	for _, p := range kept {
-		r.total -= p.bytes
+		r.total -= p.Bytes
 	}
 	for _, p := range kept {
-		r.total += p.bytes
-		r.marks = append(r.marks, mark{now, p.revision, r.total})
+		r.total += p.Bytes
+		r.marks = append(r.marks, mark{now, p.Revision, r.total})
 	}
 	r.marks = append(r.marks, mark{now, current, r.total})
 	r.decide(now)
 	return r
 }
 
-// interval is how often tick wants to be called.
-func (r *retention) interval() time.Duration { return max(r.age/marksPerWindow, time.Millisecond) }
+// Interval is how often tick wants to be called.
+func (r *Window) Interval() time.Duration { return max(r.age/MarksPerWindow, time.Millisecond) }
 
-// tick takes what is known of the database by now.
-func (r *retention) tick(now time.Time, current store.Revision, total int64) {
+// Tick takes what is known of the database by now.
+func (r *Window) Tick(now time.Time, current store.Revision, total int64) {
 	r.postponed = false
 	r.current, r.total = max(r.current, current), max(r.total, total)
 	r.mark(now)
 	r.decide(now)
 }
 
-func (r *retention) mark(now time.Time) {
+func (r *Window) mark(now time.Time) {
 	last := r.marks[len(r.marks)-1]
 	if last.revision == r.current {
 		return // it was reached then, not now
@@ -84,7 +95,7 @@ func (r *retention) mark(now time.Time) {
 }
 
 // decide moves the target to the newest mark that is too old or too far back.
-func (r *retention) decide(now time.Time) {
+func (r *Window) decide(now time.Time) {
 	for len(r.marks) > 0 {
 		m := r.marks[0]
 		if now.Sub(m.at) < r.age && r.total-m.total < r.bytes {
@@ -97,33 +108,33 @@ func (r *retention) decide(now time.Time) {
 		r.marks = r.marks[1:]
 	}
 	// In batches, so that not every commit prunes one.
-	if slack := r.commits / marksPerWindow; r.current > r.commits+slack {
+	if slack := r.commits / MarksPerWindow; r.current > r.commits+slack {
 		if over := r.current - r.commits; over > r.target+slack {
 			r.target = over
 		}
 	}
 }
 
-// committed records the state that a transaction left.
-func (r *retention) committed(now time.Time, current, compacted store.Revision, total int64) {
+// Committed records the state that a transaction left.
+func (r *Window) Committed(now time.Time, current, compacted store.Revision, total int64) {
 	r.current = current
 	r.compacted = compacted
 	r.total = total
-	if r.total-r.marks[len(r.marks)-1].total > r.bytes/marksPerWindow {
+	if r.total-r.marks[len(r.marks)-1].total > r.bytes/MarksPerWindow {
 		r.mark(now)
 	}
 	r.decide(now)
 }
 
-// due reports whether there is something to prune.
-func (r *retention) due() bool { return r.compacted < r.target && !r.postponed }
+// Due reports whether there is something to prune.
+func (r *Window) Due() bool { return r.compacted < r.target && !r.postponed }
 
-// postpone stops pruning until the next tick.
-func (r *retention) postpone() { r.postponed = true }
+// Postpone stops pruning until the next tick.
+func (r *Window) Postpone() { r.postponed = true }
 
-// next returns up to where a transaction with so many jobs should prune: more
+// Next returns up to where a transaction with so many jobs should prune: more
 // than these jobs add, so that pruning keeps up, but not so much that they wait.
-func (r *retention) next(compacted store.Revision, jobs int) store.Revision {
+func (r *Window) Next(compacted store.Revision, jobs int) store.Revision {
 	if r.postponed || compacted >= r.target {
 		return compacted
 	}

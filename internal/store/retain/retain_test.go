@@ -1,4 +1,4 @@
-package postgres
+package retain
 
 import (
 	"testing"
@@ -14,10 +14,10 @@ import (
 // nothing is kept for ever.
 func TestRetention(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		o := Options{
-			Retention:     time.Duration(rapid.IntRange(64, 10_000).Draw(t, "age")) * time.Millisecond,
-			RetainCommits: rapid.IntRange(1, 500).Draw(t, "commits"),
-			RetainBytes:   int64(rapid.IntRange(1, 50_000).Draw(t, "bytes")),
+		o := Limits{
+			Age:     time.Duration(rapid.IntRange(64, 10_000).Draw(t, "age")) * time.Millisecond,
+			Commits: rapid.IntRange(1, 500).Draw(t, "commits"),
+			Bytes:   int64(rapid.IntRange(1, 50_000).Draw(t, "bytes")),
 		}
 		type commit struct {
 			at    time.Time
@@ -25,7 +25,7 @@ func TestRetention(t *testing.T) {
 		}
 		commits := []commit{{}} // by revision
 		now := time.Unix(0, 0)
-		r := newRetention(o, now, 0, 0, 0, nil)
+		r := New(o, now, 0, 0, 0, nil)
 		current, compacted := store.Revision(0), store.Revision(0)
 		logged := int64(0) // ever
 		// check fails if a revision was pruned that should be kept.
@@ -33,9 +33,9 @@ func TestRetention(t *testing.T) {
 			var younger int64 // bytes of revisions above rev
 			for rev := current; rev > 0; rev-- {
 				c := commits[rev]
-				fits := younger+c.bytes <= o.RetainBytes-o.RetainBytes/marksPerWindow-c.bytes &&
-					current-rev < store.Revision(o.RetainCommits)
-				if rev <= r.target && fits && now.Sub(c.at) < o.Retention {
+				fits := younger+c.bytes <= o.Bytes-o.Bytes/MarksPerWindow-c.bytes &&
+					current-rev < store.Revision(o.Commits)
+				if rev <= r.target && fits && now.Sub(c.at) < o.Age {
 					t.Fatalf("revision %d, %v old, %d commits and %d bytes ago, is to be pruned of %+v", rev, now.Sub(c.at), current-rev, younger, o)
 				}
 				younger += c.bytes
@@ -44,8 +44,8 @@ func TestRetention(t *testing.T) {
 		step := func(d time.Duration) {
 			// Time passes in ticks, as the writer makes them.
 			for end := now.Add(d); now.Before(end); {
-				now = now.Add(min(r.interval(), end.Sub(now)))
-				r.tick(now, current, logged)
+				now = now.Add(min(r.Interval(), end.Sub(now)))
+				r.Tick(now, current, logged)
 			}
 		}
 		t.Repeat(map[string]func(*rapid.T){
@@ -58,58 +58,58 @@ func TestRetention(t *testing.T) {
 					logged += c.bytes
 				}
 				current += store.Revision(n)
-				to := r.next(compacted, n)
+				to := r.Next(compacted, n)
 				if to < compacted || to > current {
 					t.Fatalf("prune from %d to %d of %d", compacted, to, current)
 				}
 				compacted = to
-				r.committed(now, current, compacted, logged)
+				r.Committed(now, current, compacted, logged)
 			},
 			"time passes": func(t *rapid.T) {
-				step(time.Duration(rapid.Int64Range(1, int64(o.Retention)).Draw(t, "time")))
+				step(time.Duration(rapid.Int64Range(1, int64(o.Age)).Draw(t, "time")))
 			},
 			"idle": func(*rapid.T) {
-				for r.due() {
-					to := r.next(compacted, 0)
+				for r.Due() {
+					to := r.Next(compacted, 0)
 					if to <= compacted {
 						t.Fatalf("due, but stays at %d of %d", to, r.target)
 					}
 					compacted = to
-					r.committed(now, current, compacted, logged)
+					r.Committed(now, current, compacted, logged)
 				}
-				if kept := current - compacted; kept > store.Revision(o.RetainCommits)*(marksPerWindow+2)/marksPerWindow+1 {
-					t.Fatalf("%d commits kept, at most %d wanted", kept, o.RetainCommits)
+				if kept := current - compacted; kept > store.Revision(o.Commits)*(MarksPerWindow+2)/MarksPerWindow+1 {
+					t.Fatalf("%d commits kept, at most %d wanted", kept, o.Commits)
 				}
 			},
 			"long idle": func(*rapid.T) {
-				step(2 * o.Retention)
+				step(2 * o.Age)
 				if r.target != current {
 					t.Fatalf("after twice the retention %d of %d are to be pruned", r.target, current)
 				}
 			},
 			"restart": func(*rapid.T) {
 				// As keptChanges finds it.
-				width := (current-compacted)/marksPerWindow + 1
-				var kept []part
+				width := (current-compacted)/MarksPerWindow + 1
+				var kept []Part
 				for rev := compacted + 1; rev <= current; rev++ {
-					if len(kept) == 0 || rev/width != kept[len(kept)-1].revision/width {
-						kept = append(kept, part{})
+					if len(kept) == 0 || rev/width != kept[len(kept)-1].Revision/width {
+						kept = append(kept, Part{})
 					}
-					kept[len(kept)-1].revision = rev
-					kept[len(kept)-1].bytes += commits[rev].bytes
+					kept[len(kept)-1].Revision = rev
+					kept[len(kept)-1].Bytes += commits[rev].bytes
 					commits[rev].at = now
 				}
-				r = newRetention(o, now, compacted, current, logged, kept)
+				r = New(o, now, compacted, current, logged, kept)
 			},
 			"failure": func(*rapid.T) {
-				r.postpone()
-				if r.due() {
+				r.Postpone()
+				if r.Due() {
 					t.Fatal("due right after a failure")
 				}
-				step(r.interval())
+				step(r.Interval())
 			},
 		})
-		if len(r.marks) > 4*marksPerWindow {
+		if len(r.marks) > 4*MarksPerWindow {
 			t.Fatalf("%d marks", len(r.marks))
 		}
 	})

@@ -1,0 +1,296 @@
+package etcd
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+const (
+	// Form is what a URL looks like.
+	Form = "etcd://[USER@]HOST:PORT[,HOST:PORT…]/PREFIX"
+
+	// PasswordVariable is the environment variable that holds the password, where
+	// the URL names no file.
+	PasswordVariable = "FEALTY_ETCD_PASSWORD"
+
+	defaultPrefix = "/fealty"
+	maxEndpoints  = 16
+	maxPrefix     = 256
+	maxSecretFile = 64 << 10
+)
+
+// AddressError says what is wrong with the URL of an etcd store, or with a file
+// or a variable that it leads to. It shows nothing that could be a password.
+type AddressError struct {
+	Problem string // continues "the URL"
+}
+
+func (e *AddressError) Error() string {
+	return "the URL of the etcd store " + e.Problem + ": want " + Form
+}
+
+func badAddress(format string, args ...any) error {
+	return &AddressError{fmt.Sprintf(format, args...)}
+}
+
+// address is a URL in its parts.
+type address struct {
+	endpoints []string // HOST:PORT
+	prefix    string   // begins and ends with a slash
+	user      string
+
+	plain          bool // no TLS
+	ca, cert, key  string
+	serverName     string
+	passwordFile   string
+	compact        bool // compact all of etcd
+	onlyThisDevice bool // all endpoints are this machine's
+}
+
+// CheckURL returns an *[AddressError] if raw is not the URL of a store. It looks
+// at the text alone: whether files and hosts are there shows in [Open].
+func CheckURL(raw string) error {
+	_, err := parse(raw)
+	return err
+}
+
+func parse(raw string) (address, error) {
+	var a address
+	// By hand: several hosts with ports are no host to package url.
+	rest, ok := strings.CutPrefix(raw, "etcd://")
+	if !ok {
+		return a, badAddress("does not begin with etcd://")
+	}
+	if strings.Contains(rest, "#") {
+		return a, badAddress("holds a #")
+	}
+	rest, query, _ := strings.Cut(rest, "?")
+	authority, path, _ := strings.Cut(rest, "/")
+	if user, hosts, ok := cutLast(authority, "@"); ok {
+		if strings.Contains(user, ":") {
+			return a, badAddress("holds a password: name its file with password-file=FILE, or put it into %s", PasswordVariable)
+		}
+		name, err := url.PathUnescape(user)
+		if err != nil || name == "" || strings.Contains(user, "@") {
+			return a, badAddress("has a user that cannot be read (the characters @ : / ? # %% stand in percent form, as in %%40)")
+		}
+		a.user, authority = name, hosts
+	}
+	a.onlyThisDevice = true
+	for endpoint := range strings.SplitSeq(authority, ",") {
+		host, port, err := net.SplitHostPort(endpoint)
+		if err != nil || host == "" {
+			return a, badAddress("has %q where a HOST:PORT should be", endpoint)
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return a, badAddress("has %q where a port should be", port)
+		}
+		if slices.Contains(a.endpoints, endpoint) {
+			return a, badAddress("names %s twice", endpoint)
+		}
+		a.endpoints = append(a.endpoints, endpoint)
+		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			a.onlyThisDevice = false
+		}
+	}
+	if len(a.endpoints) > maxEndpoints {
+		return a, badAddress("names %d endpoints, at most %d allowed", len(a.endpoints), maxEndpoints)
+	}
+	if path = strings.Trim(path, "/"); path == "" {
+		path = strings.Trim(defaultPrefix, "/")
+	}
+	for part := range strings.SplitSeq(path, "/") {
+		if part == "" || store.CheckKey(part) != nil || strings.ContainsAny(part, " %\\\"") {
+			return a, badAddress("has a prefix that is not made of plain names between slashes")
+		}
+	}
+	if a.prefix = "/" + path + "/"; len(a.prefix) > maxPrefix {
+		return a, badAddress("has a prefix of %d bytes, at most %d allowed", len(a.prefix), maxPrefix)
+	}
+	return a, a.parameters(query)
+}
+
+func cutLast(s, sep string) (before, after string, ok bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+func (a *address) parameters(query string) error {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return badAddress("has a query that cannot be read")
+	}
+	files := map[string]*string{"ca": &a.ca, "cert": &a.cert, "key": &a.key, "server-name": &a.serverName, "password-file": &a.passwordFile}
+	for name, all := range values {
+		if len(all) != 1 || all[0] == "" {
+			return badAddress("wants one value for %q", name)
+		}
+		switch name {
+		case "tls":
+			if all[0] != "on" && all[0] != "off" {
+				return badAddress("wants tls=on or tls=off")
+			}
+			a.plain = all[0] == "off"
+		case "compaction":
+			if all[0] != "none" && all[0] != "everything" {
+				return badAddress("wants compaction=none or compaction=everything")
+			}
+			a.compact = all[0] == "everything"
+		default:
+			into := files[name]
+			if into == nil {
+				return badAddress("has a parameter that is not known here: ca, cert, compaction, key, password-file, server-name and tls are")
+			}
+			*into = all[0]
+		}
+	}
+	switch {
+	case a.plain && (a.ca != "" || a.cert != "" || a.key != "" || a.serverName != ""):
+		return badAddress("says tls=off, and names what TLS needs")
+	case (a.cert == "") != (a.key == ""):
+		return badAddress("names one of cert and key: a client certificate takes both")
+	case a.passwordFile != "" && a.user == "":
+		return badAddress("names the file of a password and no user")
+	}
+	return nil
+}
+
+// name names the store for people.
+func (a *address) name() string {
+	return "etcd://" + strings.Join(a.endpoints, ",") + strings.TrimSuffix(a.prefix, "/")
+}
+
+// tlsConfig reads the files of a connection to endpoint; nil means no TLS. They
+// are read for each connection, so that renewed ones are used.
+func (a *address) tlsConfig(endpoint string) (*tls.Config, error) {
+	if a.plain {
+		return nil, nil
+	}
+	host, _, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host, NextProtos: []string{"h2"}}
+	if a.serverName != "" {
+		c.ServerName = a.serverName
+	}
+	if a.ca != "" {
+		text, err := os.ReadFile(a.ca)
+		if err != nil {
+			return nil, badAddress("names with ca= a file that cannot be read (%v)", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(text) {
+			return nil, badAddress("names with ca= the file %s, which holds no certificate in PEM", a.ca)
+		}
+	}
+	if a.cert != "" {
+		pair, err := tls.LoadX509KeyPair(a.cert, a.key)
+		if err != nil {
+			return nil, badAddress("names with cert= and key= what cannot be used (%v)", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// password returns that of the user.
+func (a *address) password() (string, error) {
+	if a.passwordFile == "" {
+		if p := os.Getenv(PasswordVariable); p != "" {
+			return p, nil
+		}
+		return "", badAddress("names a user, and there is no password: name its file with password-file=FILE, or set %s", PasswordVariable)
+	}
+	text, err := os.ReadFile(a.passwordFile)
+	if err != nil {
+		return "", badAddress("names with password-file= a file that cannot be read (%v)", err)
+	}
+	p := strings.TrimRight(string(text), "\r\n")
+	if p == "" || len(text) > maxSecretFile {
+		return "", badAddress("names with password-file= the file %s, which holds no password", a.passwordFile)
+	}
+	return p, nil
+}
+
+// ErrSchema is matched by every *SchemaError.
+var ErrSchema = errors.New("store's schema does not fit this version")
+
+// SchemaError says that a store was written by a version of this program that
+// knows more. Nothing was changed. It matches [ErrSchema].
+type SchemaError struct {
+	Store        string
+	Found, Known int
+}
+
+func (e *SchemaError) Error() string {
+	return fmt.Sprintf("%s has schema %d, the newest known here is %d: a newer version of fealty wrote it; run that version or a later one, or restore a backup under a new prefix",
+		e.Store, e.Found, e.Known)
+}
+
+func (e *SchemaError) Is(target error) bool { return target == ErrSchema }
+
+// ServerError says that the servers answer but cannot hold a store, or hold one
+// that is not as this engine left it.
+type ServerError struct {
+	Problem string // continues "the server"
+	Do      string
+}
+
+func (e *ServerError) Error() string { return "the server " + e.Problem + ": " + e.Do }
+
+// LoginError says that the servers do not let the user in.
+type LoginError struct {
+	Problem string // the server's words
+}
+
+func (e *LoginError) Error() string {
+	return "the server does not let this user in: " + e.Problem + ": check user, password, and the roles of the user"
+}
+
+// OpenError says that the store Name was not opened. It wraps why: an
+// *[AddressError], *[ServerError], *[LoginError] or *[SchemaError]; with anything
+// else, no server was reached.
+type OpenError struct {
+	Name string // as [Store.Name]
+	Err  error
+}
+
+func (e *OpenError) Error() string { return "store: open " + e.Name + ": " + e.Err.Error() }
+func (e *OpenError) Unwrap() error { return e.Err }
+
+// typed returns err with the type that says what to do about it.
+func typed(err error) error {
+	switch st := status.Convert(err); {
+	case isAnswer(err, errAuthFailed), isAnswer(err, errUserEmpty), isAnswer(err, errInvalidToken):
+		return &LoginError{st.Message()}
+	case isAnswer(err, errAuthNotEnabled):
+		return &ServerError{"has authentication switched off, and the URL names a user", "enable it there, or leave the user out"}
+	case isAnswer(err, errPermissionDenied):
+		return &LoginError{st.Message() + " (a store needs to read and write all keys under its prefix)"}
+	case isAnswer(err, errTooManyOps):
+		return &ServerError{fmt.Sprintf("takes fewer than %d operations in a transaction", maxOps), "set --max-txn-ops=128 there, which is etcd's default, or higher"}
+	case isAnswer(err, errTooLarge):
+		return &ServerError{fmt.Sprintf("takes no requests of %d bytes", maxRequest+requestSlack), "set --max-request-bytes=1572864 there, which is etcd's default, or higher"}
+	case isAnswer(err, errCorrupt):
+		return &ServerError{"has found its data corrupt", "see etcdctl alarm list, and restore the member"}
+	case status.Code(err) == codes.Unimplemented:
+		return &ServerError{"does not speak etcd's API, version 3", "name an etcd server, 3.4 or later, and its port for clients"}
+	}
+	return err
+}

@@ -1,0 +1,259 @@
+// Package etcd keeps a cluster's store under a prefix of an etcd cluster, with
+// any number of coordinators as clients.
+//
+// One key, the head, holds the newest revision. Every commit replaces it, in an
+// etcd transaction whose condition is that it is still the very head on which the
+// commit was decided. So commits have one order, whatever else is in etcd, and
+// conditions of a Tx need no room in etcd's own transaction. All writes of a
+// [Store] pass through one goroutine, which commits whatever has queued up
+// meanwhile as one transaction (group commit), in two round trips. A Tx that
+// conflicts fails alone. Revisions are counted in the head: etcd's own begin anew
+// in every new etcd cluster, and key versions with every key that is deleted.
+//
+// # Large commits
+//
+// etcd takes 128 operations and 1.5 MiB in a request unless its operator says
+// otherwise, and a Tx may have more. Such a Tx is first written aside in chunks,
+// on a lease, so that one that was given up goes away by itself. Then a small
+// transaction decides it: it puts the next revision and the name of the stage into
+// the head, if the head and all chunks are still there. From then on it has
+// happened, for every reader: who sees such a head looks at the stage first. The
+// writer then moves all of it to its place, step by step, each on the condition
+// of that head; if it dies, the next writer goes on, because no commit begins
+// before that. Values of more than 4 KiB stand in records of their own.
+//
+// # Failure
+//
+// A commit whose answer is lost is settled by reading: the head carries a random
+// name of the write that made it, and so does the log. If the head did not change,
+// the writer replaces it by one that says the same, after which the lost
+// transaction cannot happen any more. Only when no server answers within
+// Options.Timeout and some is the error [store.ErrUnknownOutcome].
+//
+// Calls go to one member at a time, and to the next when it does not answer. A
+// watch on the head says when to read; it is a hint, since a member that is dead
+// or cut off sends neither events nor errors. So the head is read every
+// Options.Heartbeat as well, through the majority, and a watch that has not told
+// by then what was read is given up.
+//
+// # What is kept
+//
+// The log of changes is the store's own, under its prefix, and is pruned by age,
+// number and bytes. What etcd keeps of old revisions is not needed: compaction may
+// happen at any time, and is left to etcd's operator (--auto-compaction-retention),
+// unless the URL says compaction=everything. Without any, etcd's database grows
+// until it is full ([store.ErrFull]).
+package etcd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/wake"
+)
+
+// Options adjust a store. The zero value is right for production.
+type Options struct {
+	// Retention is how long changes and outcomes are kept at least, if the bounds
+	// below allow it. Every process that has the store open measures on its own
+	// monotonic clock, so a change is kept that long after the first of them saw it.
+	// Zero means 1 hour.
+	Retention time.Duration
+
+	// RetainCommits bounds how many commits' changes are kept. Zero means
+	// 1,000,000.
+	RetainCommits int
+
+	// RetainBytes bounds the keys and values among the kept changes. Zero means
+	// 256 MiB.
+	RetainBytes int64
+
+	// Queue is how many writes may wait, each of up to store.MaxTxBytes; more wait
+	// outside, in their callers. Zero means 1024.
+	Queue int
+
+	// Timeout is the longest wait for one answer of one member, before the next
+	// member is asked. Zero means 3 seconds.
+	Timeout time.Duration
+
+	// Heartbeat is how often the head is read without an event. Zero means 2
+	// seconds.
+	Heartbeat time.Duration
+
+	// Log gets what is wrong with the servers, and failures of background work. Nil
+	// means slog.Default().
+	Log *slog.Logger
+}
+
+func (o Options) filled() (Options, error) {
+	if o.Retention < 0 || o.RetainCommits < 0 || o.RetainBytes < 0 || o.Queue < 0 || o.Timeout < 0 || o.Heartbeat < 0 {
+		return o, errors.New("store: etcd.Options has a negative value: use 0 for the default")
+	}
+	if o.Retention == 0 {
+		o.Retention = time.Hour
+	}
+	if o.RetainCommits == 0 {
+		o.RetainCommits = 1_000_000
+	}
+	if o.RetainBytes == 0 {
+		o.RetainBytes = 256 << 20
+	}
+	if o.Queue == 0 {
+		o.Queue = 1024
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 3 * time.Second
+	}
+	if o.Heartbeat == 0 {
+		o.Heartbeat = 2 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return o, nil
+}
+
+// Store is an open store. It is safe for concurrent use.
+type Store struct {
+	opts   Options
+	addr   address
+	dialer *dialer
+	id     string // the head's Store; set by Open
+
+	queue   chan *job     // to the writer; closed by Close after the last caller left
+	closing chan struct{} // closed when Close begins
+	hub     *wake.Hub
+	running sync.WaitGroup // the writer and the follower
+
+	mu      sync.Mutex
+	closed  bool           // guarded by mu
+	callers sync.WaitGroup // calls under way; Add only under mu and while !closed
+	staged  *staged        // the last stage that was read; guarded by mu
+
+	closeOnce sync.Once
+}
+
+// staged is a large commit that was read, under the head that has it pending.
+type staged struct {
+	by     string
+	change *change
+}
+
+var (
+	_ store.Store  = (*Store)(nil)
+	_ store.Raiser = (*Store)(nil)
+)
+
+// Open opens the store that url names, and makes it if there is nothing under the
+// prefix yet.
+//
+//	etcd://USER@HOST:PORT,HOST:PORT/PREFIX?ca=FILE&cert=FILE&key=FILE&password-file=FILE
+//
+// The prefix tells several stores in one etcd apart; without one it is /fealty.
+// Connections are TLS, verified with the system's roots or those in ca, unless the
+// URL says tls=off. A user's password is in the file password-file, or in the
+// environment variable [PasswordVariable], and never in the URL.
+//
+// Errors: *[AddressError] if url cannot be used; otherwise an *[OpenError], which
+// wraps a *[ServerError] if the servers cannot hold a store or the prefix holds
+// something else, a *[LoginError] if they do not let the user in, and a
+// *[SchemaError] if the store is of a newer program.
+func Open(ctx context.Context, url string, opts Options) (*Store, error) {
+	opts, err := opts.filled()
+	if err != nil {
+		return nil, err
+	}
+	s, err := prepare(url, opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.open(ctx); err != nil {
+		s.dialer.close()
+		return nil, s.openError(err)
+	}
+	return s, nil
+}
+
+func prepare(url string, opts Options) (*Store, error) {
+	addr, err := parse(url)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := addr.tlsConfig(addr.endpoints[0]); err != nil {
+		return nil, err
+	}
+	if addr.user != "" {
+		if _, err := addr.password(); err != nil {
+			return nil, err
+		}
+	}
+	return &Store{
+		opts: opts, addr: addr, dialer: &dialer{address: addr, timeout: opts.Timeout},
+		queue: make(chan *job, opts.Queue), closing: make(chan struct{}), hub: wake.NewHub(),
+	}, nil
+}
+
+func (s *Store) openError(err error) error {
+	if _, ok := errors.AsType[*AddressError](err); ok {
+		return err
+	}
+	return &OpenError{s.Name(), err}
+}
+
+func (s *Store) open(ctx context.Context) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	if s.addr.plain && !s.addr.onlyThisDevice {
+		s.opts.Log.Warn("the connection to etcd is not protected by TLS: whoever gets in between reads and alters it; leave tls=off out of the URL", "store", s.Name())
+	}
+	w := &writer{s: s}
+	if err := w.start(ctx); err != nil {
+		return err
+	}
+	following, stop := context.WithCancel(context.Background())
+	s.running.Go(func() {
+		w.run()
+		stop() // only now, so that the last commits reach those who wait
+	})
+	s.running.Go(func() { s.follow(following) })
+	return nil
+}
+
+// Name names the store for people: etcd://HOST:PORT,…/PREFIX.
+func (s *Store) Name() string { return s.addr.name() }
+
+// key returns the key in etcd of one of ours.
+func (s *Store) key(name string) []byte { return []byte(s.addr.prefix + name) }
+
+// enter begins a call, unless the store is closed; leave ends it.
+func (s *Store) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return store.ErrClosed
+	}
+	s.callers.Add(1)
+	return nil
+}
+
+func (s *Store) leave() { s.callers.Done() }
+
+// Close implements [store.Store]. What was handed over is committed first.
+func (s *Store) Close() error {
+	s.closeOnce.Do(func() {
+		s.mu.Lock()
+		s.closed = true
+		s.mu.Unlock()
+		close(s.closing)
+		s.callers.Wait()
+		close(s.queue)
+		s.running.Wait()
+		s.dialer.close()
+	})
+	return nil
+}

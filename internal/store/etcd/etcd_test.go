@@ -1,0 +1,109 @@
+//go:build linux
+
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/etcd"
+	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
+	"github.com/fealty-io/fealty/internal/store/storetest"
+)
+
+// server is the one that all tests share; each has a prefix of its own. Tests do
+// not run in parallel, because some kill it.
+var server *etcdtest.Cluster
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	var err error
+	if server, err = etcdtest.Start(etcdtest.Options{}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer server.Close()
+	return m.Run()
+}
+
+func openAt(t testing.TB, url string, o etcd.Options) *etcd.Store {
+	t.Helper()
+	s, err := etcd.Open(context.Background(), url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func put(key, value string) store.Tx {
+	return store.Tx{Put: []store.Write{{Key: key, Value: []byte(value)}}}
+}
+
+func mustCommit(t testing.TB, s store.Store, tx store.Tx) store.Revision {
+	t.Helper()
+	r, err := s.Commit(t.Context(), tx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func waitFor(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("still waiting for %s", what)
+		}
+	}
+}
+
+// again stops the servers in some way, and starts them.
+func again(t testing.TB, c *etcdtest.Cluster, stop func() error) {
+	t.Helper()
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func conformance(c *etcdtest.Cluster) storetest.Engine {
+	return storetest.Engine{OutsideClock: true, New: func(t testing.TB, retain int) storetest.Database {
+		url := c.URL(c.Prefix())
+		open := func(t testing.TB) store.Store {
+			t.Helper()
+			s, err := etcd.Open(context.Background(), url, etcd.Options{RetainCommits: retain})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		return storetest.Database{
+			Shared: true,
+			Open:   open,
+			Restart: func(t testing.TB, s store.Store) store.Store {
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				again(t, c, c.Stop)
+				return open(t)
+			},
+			Kill: func(t testing.TB, s store.Store) store.Store {
+				again(t, c, c.Kill)
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				return open(t)
+			},
+		}
+	}}
+}
+
+func TestConformance(t *testing.T) { storetest.Run(t, conformance(server)) }

@@ -1,0 +1,155 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// errSilent: a watch did not tell what a read found.
+var errSilent = errors.New("the watch is silent about what was committed")
+
+// follow tells the hub what is committed, by this process or others, until ctx
+// ends. Whatever happens to a watch, it begins another one and reads what it
+// missed.
+func (s *Store) follow(ctx context.Context) {
+	failing := false
+	pause := time.Duration(0)
+	for ctx.Err() == nil {
+		followed := time.Now()
+		err := s.watchHead(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if !failing {
+			s.opts.Log.Warn("lost the watch on etcd, making another", "store", s.Name(), "err", err)
+			failing = true
+		}
+		if time.Since(followed) > 2*s.opts.Heartbeat {
+			failing, pause = false, 0
+		}
+		// At once, then ever slower up to the heartbeat.
+		if sleep(ctx, pause/2+rand.N(pause/2+1)) != nil {
+			return
+		}
+		pause = min(2*pause+50*time.Millisecond, s.opts.Heartbeat)
+	}
+}
+
+// watchHead follows the head through one member. It returns an error when that
+// member is not to be relied on any more, and has given it up then.
+func (s *Store) watchHead(ctx context.Context) (err error) {
+	x, err := s.dialer.session(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil && ctx.Err() == nil {
+			s.dialer.giveUp(x)
+		}
+	}()
+	// First what was missed, and from where to watch.
+	snap, _, err := s.look(ctx, x)
+	if err != nil {
+		return s.gone(err)
+	}
+	if err := s.tell(ctx, x, snap.head, true); err != nil {
+		return err
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	watching, stop := context.WithCancel(withLeader(ctx))
+	defer stop()
+	stream, err := x.watch.Watch(watching)
+	if err != nil {
+		return err
+	}
+	err = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
+		Key: s.key(headKey), StartRevision: snap.at + 1,
+	}}})
+	if err != nil {
+		return err
+	}
+	events := make(chan *pb.WatchResponse)
+	ended := make(chan error, 1)
+	running.Go(func() {
+		for {
+			r, err := stream.Recv()
+			if err != nil {
+				ended <- err
+				return
+			}
+			select {
+			case events <- r:
+			case <-watching.Done():
+				return
+			}
+		}
+	})
+	beat := time.NewTicker(s.opts.Heartbeat)
+	defer beat.Stop()
+	watched := snap.mod // etcd's revision of the head that the watch has told
+	owed := int64(0)    // of the head that the last beat read, if the watch had not told it
+	for {
+		select {
+		case r := <-events:
+			if r.Canceled {
+				return fmt.Errorf("the server ended the watch: %s", r.CancelReason)
+			}
+			for _, e := range r.Events {
+				watched = max(watched, e.Kv.ModRevision)
+			}
+			if n := len(r.Events); n > 0 {
+				h, err := decodeHead(s.Name(), r.Events[n-1].Kv.Value)
+				if err != nil {
+					return err // it was deleted, say; reads will tell
+				}
+				if err := s.tell(ctx, x, h, false); err != nil {
+					return err
+				}
+			}
+		case err := <-ended:
+			return err
+		case <-beat.C:
+			// Through the majority, which the watch does not ask.
+			now, _, err := s.look(ctx, x)
+			if err != nil {
+				return s.gone(err)
+			}
+			if err := s.tell(ctx, x, now.head, true); err != nil {
+				return err
+			}
+			if owed > watched {
+				return errSilent
+			}
+			owed = now.mod
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// tell wakes those whom h concerns. newest means that h was read just now, and did
+// not come with an event, which may be late.
+func (s *Store) tell(ctx context.Context, x *session, h head, newest bool) error {
+	seen, _ := s.hub.State()
+	switch {
+	case h.Revision == seen, h.Revision < seen && !newest:
+		return nil
+	case h.Revision < seen, h.Pending != nil, seen < h.Compacted:
+		// The store was set back, or the log does not tell.
+		s.hub.Told(h.Revision, h.Logged, nil, true)
+		return nil
+	}
+	keys, all, err := s.touched(ctx, x, seen, h.Revision)
+	if err != nil {
+		return err
+	}
+	s.hub.Told(h.Revision, h.Logged, keys, all)
+	return nil
+}

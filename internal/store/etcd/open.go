@@ -1,0 +1,263 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc/status"
+
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// ready makes sure that there is a store under the prefix, and that the servers
+// take what it will ask of them.
+func (s *Store) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.patience())
+	defer cancel()
+	for {
+		var snap *snapshot
+		err := s.dialer.ask(ctx, func(ctx context.Context, x *session) (err error) {
+			if err := s.takes(ctx, x, 0); err != nil {
+				return err
+			}
+			snap, _, err = s.look(ctx, x)
+			return err
+		})
+		switch {
+		case err == nil:
+			s.id = snap.head.Store
+			return nil
+		case !errors.Is(err, errGone):
+			return err
+		}
+		if err := s.create(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// create makes a store where there is none. Somebody else may do it at the same
+// time, and then that is the one.
+func (s *Store) create(ctx context.Context) error {
+	h := head{Schema: schema, Store: randomName(), By: randomName()}
+	return s.dialer.ask(ctx, func(ctx context.Context, x *session) error {
+		if err := s.takes(ctx, x, maxRequest+requestSlack/2); err != nil {
+			return err
+		}
+		if err := s.vacant(ctx, x); err != nil {
+			return err
+		}
+		_, err := x.txn(ctx, &pb.TxnRequest{
+			Compare: []*pb.Compare{{Target: pb.Compare_CREATE, Result: pb.Compare_EQUAL, Key: s.key(headKey), TargetUnion: &pb.Compare_CreateRevision{}}},
+			Success: []*pb.RequestOp{putOp(s.key(headKey), encodeHead(h))},
+		})
+		if isAnswer(err, errNoSpace) {
+			return errors.Join(store.ErrFull, errors.New(plain(err)))
+		}
+		return err
+	})
+}
+
+// vacant refuses a prefix that holds something, or stands in another store's.
+func (s *Store) vacant(ctx context.Context, x *session) error {
+	some := s.under("")
+	some.Limit, some.KeysOnly = 1, true
+	found, err := call(ctx, x, func(ctx context.Context) (*pb.RangeResponse, error) { return x.kv.Range(ctx, some) })
+	if err != nil {
+		return err
+	}
+	if len(found.Kvs) > 0 && string(found.Kvs[0].Key) != s.addr.prefix+headKey {
+		return &ServerError{"holds keys under " + strings.TrimSuffix(s.addr.prefix, "/") + " that are not a store's", "name a prefix that nobody uses"}
+	}
+	parts := strings.Split(strings.Trim(s.addr.prefix, "/"), "/")
+	for i := 1; i < len(parts); i++ {
+		above := "/" + strings.Join(parts[:i], "/") + "/"
+		found, err := call(ctx, x, func(ctx context.Context) (*pb.RangeResponse, error) {
+			return x.kv.Range(ctx, &pb.RangeRequest{Key: []byte(above + headKey)})
+		})
+		switch {
+		case isAnswer(err, errPermissionDenied):
+			continue // what this user may not see is not this store's neighbour
+		case err != nil:
+			return err
+		case len(found.Kvs) == 0:
+			continue
+		}
+		if _, err := decodeHead(above, found.Kvs[0].Value); err == nil {
+			return &ServerError{"holds another store under " + strings.TrimSuffix(above, "/") + ", and this prefix stands in it", "name a prefix beside it"}
+		}
+	}
+	return nil
+}
+
+// takes asks the server to look at a transaction that writes nothing, as large as
+// the store's own become: of all operations, or of so many bytes.
+func (s *Store) takes(ctx context.Context, x *session, bytes int) error {
+	request := &pb.TxnRequest{
+		// A condition that never holds.
+		Compare: []*pb.Compare{{Target: pb.Compare_CREATE, Result: pb.Compare_GREATER, Key: s.key(headKey), TargetUnion: &pb.Compare_CreateRevision{CreateRevision: math.MaxInt64}}},
+	}
+	if bytes > 0 {
+		request.Success = []*pb.RequestOp{putOp(s.key(headKey), make([]byte, bytes))}
+	} else {
+		for range maxOps {
+			request.Success = append(request.Success, rangeOp(&pb.RangeRequest{Key: s.key(headKey), CountOnly: true}))
+		}
+	}
+	_, err := x.txn(ctx, request)
+	return err
+}
+
+// Report is what [Inspect] saw of servers that can hold a store.
+type Report struct {
+	Name string // as [Store.Name]
+
+	// Schema is that of the store under the prefix, 0 if there is none yet; Known is
+	// the newest that this program knows.
+	Schema, Known int
+
+	Members []Member
+
+	// Problems are what puts the store at risk.
+	Problems []Problem
+}
+
+// Member is one endpoint of the URL.
+type Member struct {
+	Endpoint string
+	Version  string // of its server; empty if it does not answer
+	Problem  string // why it does not answer
+	Bytes    int64  // of its database
+	Quota    int64  // above which it takes no more writes; 0: not known
+}
+
+// Problem is something about the servers that does not stop a store.
+type Problem struct {
+	Loses    bool // what was acknowledged, in a crash of one machine
+	What, Do string
+}
+
+// Inspect looks at the servers that url names, and changes nothing there.
+//
+// Errors: those of [Open].
+func Inspect(ctx context.Context, url string, opts Options) (Report, error) {
+	opts, err := opts.filled()
+	if err != nil {
+		return Report{}, err
+	}
+	s, err := prepare(url, opts)
+	if err != nil {
+		return Report{}, err
+	}
+	defer s.dialer.close()
+	r, err := s.inspect(ctx)
+	if err != nil {
+		return Report{}, s.openError(err)
+	}
+	return r, nil
+}
+
+func (s *Store) inspect(ctx context.Context) (Report, error) {
+	r := Report{Name: s.Name(), Known: schema}
+	ctx, cancel := context.WithTimeout(ctx, s.patience())
+	defer cancel()
+	var revision int64
+	err := s.dialer.ask(ctx, func(ctx context.Context, x *session) error {
+		if err := s.takes(ctx, x, 0); err != nil {
+			return err
+		}
+		if err := s.takes(ctx, x, maxRequest+requestSlack/2); err != nil && !isAnswer(err, errNoSpace) {
+			return err
+		}
+		snap, _, err := s.look(ctx, x)
+		switch {
+		case err == nil:
+			r.Schema, revision = snap.head.Schema, snap.at
+			return nil
+		case errors.Is(err, errGone):
+			return s.vacant(ctx, x)
+		}
+		return err
+	})
+	if err != nil {
+		return r, err
+	}
+	quiet := 0
+	for _, endpoint := range s.addr.endpoints {
+		m := s.member(ctx, endpoint, &r)
+		if m.Problem != "" {
+			quiet++
+			r.Problems = append(r.Problems, Problem{What: endpoint + " does not answer: " + m.Problem, Do: "start that member, or take it out of the URL"})
+		}
+		r.Members = append(r.Members, m)
+	}
+	if s.addr.plain && !s.addr.onlyThisDevice {
+		r.Problems = append(r.Problems, Problem{What: "the connection to etcd is not protected by TLS: whoever gets in between reads and alters it", Do: "leave tls=off out of the URL, and name the root with ca=FILE"})
+	}
+	if s.addr.user == "" && s.addr.cert == "" && !s.addr.onlyThisDevice {
+		r.Problems = append(r.Problems, Problem{What: "nobody has to say who they are to write to etcd: whoever reaches it can destroy the store", Do: "switch authentication on there, or require client certificates"})
+	}
+	if !s.addr.compact && revision > compactionExpected {
+		kept := false
+		err := s.dialer.ask(ctx, func(ctx context.Context, x *session) error {
+			first := &pb.RangeRequest{Key: s.key(headKey), CountOnly: true, Revision: 1}
+			_, err := call(ctx, x, func(ctx context.Context) (*pb.RangeResponse, error) { return x.kv.Range(ctx, first) })
+			kept = err == nil
+			if isAnswer(err, errCompacted) {
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			return r, err
+		}
+		if kept {
+			r.Problems = append(r.Problems, Problem{What: "nobody compacts this etcd: it keeps every value that ever was, until it is full and takes no more writes",
+				Do: "set --auto-compaction-retention=1h on its servers, or compaction=everything in the URL if this store is all that is in it"})
+		}
+	}
+	return r, nil
+}
+
+// compactionExpected is after how many revisions some have usually been compacted.
+const compactionExpected = 100_000
+
+// member asks one endpoint how it is, and notes in r what is wrong.
+func (s *Store) member(ctx context.Context, endpoint string, r *Report) Member {
+	m := Member{Endpoint: endpoint}
+	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout+time.Second)
+	defer cancel()
+	alone := s.addr
+	alone.endpoints = []string{endpoint}
+	d := &dialer{address: alone, timeout: s.opts.Timeout}
+	defer d.close()
+	var answer *pb.StatusResponse
+	err := d.ask(ctx, func(ctx context.Context, x *session) (err error) {
+		answer, err = call(ctx, x, func(ctx context.Context) (*pb.StatusResponse, error) {
+			return x.maintenance.Status(ctx, &pb.StatusRequest{})
+		})
+		return err
+	})
+	if err != nil {
+		if st, ok := status.FromError(errors.Unwrap(err)); ok {
+			err = errors.New(st.Message())
+		}
+		m.Problem = plain(err)
+		return m
+	}
+	m.Version, m.Bytes, m.Quota = answer.Version, answer.DbSize, answer.DbSizeQuota
+	for _, e := range answer.Errors {
+		r.Problems = append(r.Problems, Problem{What: endpoint + " reports: " + e, Do: "see etcdctl alarm list"})
+	}
+	if m.Quota > 0 && m.Bytes > m.Quota/5*4 {
+		r.Problems = append(r.Problems, Problem{What: endpoint + " has used four fifths of the space that it takes writes for", Do: "compact and defragment it, or raise --quota-backend-bytes"})
+	}
+	if answer.IsLearner {
+		r.Problems = append(r.Problems, Problem{What: endpoint + " is a learner, which serves no writes", Do: "promote it, or take it out of the URL"})
+	}
+	return m
+}

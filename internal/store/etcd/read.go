@@ -1,0 +1,481 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// A read asks for no more than this at a time.
+const (
+	getsPerRead    = 100
+	entriesPerRead = 200
+	partsPerRead   = 64 // more than one commit has
+	bytesPerFetch  = 8 << 20
+)
+
+// snapshot is the head as one read found it, and what to read at the same moment.
+type snapshot struct {
+	head head
+	raw  []byte // the head's record
+	mod  int64  // etcd's revision of that record
+	at   int64  // etcd's revision of the read
+}
+
+// errGone: there is no head.
+var errGone = errors.New("no store under this prefix")
+
+// look reads the head, and along with it what gets ask for, all at one moment.
+func (s *Store) look(ctx context.Context, x *session, gets ...*pb.RangeRequest) (*snapshot, []*pb.RangeResponse, error) {
+	first := min(len(gets), getsPerRead)
+	request := &pb.TxnRequest{Success: []*pb.RequestOp{rangeOp(&pb.RangeRequest{Key: s.key(headKey)})}}
+	for _, g := range gets[:first] {
+		request.Success = append(request.Success, rangeOp(g))
+	}
+	answer, err := x.txn(ctx, request)
+	if err != nil {
+		return nil, nil, err
+	}
+	found, err := ranges(answer, 1+first)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(found[0].Kvs) == 0 {
+		return nil, nil, errGone
+	}
+	kv := found[0].Kvs[0]
+	snap := &snapshot{raw: kv.Value, mod: kv.ModRevision, at: answer.Header.Revision}
+	if snap.head, err = decodeHead(s.Name(), kv.Value); err != nil {
+		return nil, nil, err
+	}
+	if s.id != "" && snap.head.Store != s.id {
+		return nil, nil, &ServerError{"holds another store under this prefix than when it was opened", "start this process again, if that is meant to be"}
+	}
+	found = found[1:]
+	for at := first; at < len(gets); at += getsPerRead {
+		page := gets[at:min(len(gets), at+getsPerRead)]
+		more, err := s.reads(ctx, x, snap.at, page)
+		if err != nil {
+			return nil, nil, err
+		}
+		found = append(found, more...)
+	}
+	return snap, found, nil
+}
+
+// reads makes at most getsPerRead reads at one revision of etcd.
+func (s *Store) reads(ctx context.Context, x *session, at int64, gets []*pb.RangeRequest) ([]*pb.RangeResponse, error) {
+	request := &pb.TxnRequest{}
+	for _, g := range gets {
+		g.Revision = at
+		request.Success = append(request.Success, rangeOp(g))
+	}
+	answer, err := x.txn(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	return ranges(answer, len(gets))
+}
+
+func rangeOp(r *pb.RangeRequest) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: r}}
+}
+
+// ranges returns the answers to n reads.
+func ranges(answer *pb.TxnResponse, n int) ([]*pb.RangeResponse, error) {
+	if len(answer.Responses) != n {
+		return nil, fmt.Errorf("the server answers %d of %d reads", len(answer.Responses), n)
+	}
+	all := make([]*pb.RangeResponse, n)
+	for i, r := range answer.Responses {
+		if all[i] = r.GetResponseRange(); all[i] == nil {
+			return nil, errors.New("the server answers a read with something else")
+		}
+	}
+	return all, nil
+}
+
+// under returns a read of all keys that begin with prefix.
+func (s *Store) under(prefix string) *pb.RangeRequest {
+	return &pb.RangeRequest{Key: s.key(prefix), RangeEnd: s.key(store.PrefixEnd(prefix))}
+}
+
+// pending returns the large commit that snap's head has pending, or nil.
+func (s *Store) pending(ctx context.Context, x *session, snap *snapshot) (*change, error) {
+	p := snap.head.Pending
+	if p == nil {
+		return nil, nil
+	}
+	s.mu.Lock()
+	known := s.staged
+	s.mu.Unlock()
+	if known != nil && known.by == snap.head.By {
+		return known.change, nil
+	}
+	var data []byte
+	for i := range p.Chunks {
+		found, err := s.reads(ctx, x, snap.at, []*pb.RangeRequest{{Key: s.key(stageKey(p.Stage, i))}})
+		if err != nil {
+			return nil, err
+		}
+		if len(found[0].Kvs) != 1 {
+			return nil, damaged(stagePrefix+p.Stage, errors.New("a chunk is missing"))
+		}
+		data = append(data, found[0].Kvs[0].Value...)
+	}
+	c, err := decodeStage(snap.head, data)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.staged = &staged{snap.head.By, c}
+	s.mu.Unlock()
+	return c, nil
+}
+
+func stageKey(name string, chunk int) string {
+	return fmt.Sprintf("%s%s/%04x", stagePrefix, name, chunk)
+}
+
+// forget drops a stage that was read.
+func (s *Store) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.staged = nil
+}
+
+// long is a value that stands apart.
+type long struct {
+	version store.Revision
+	put     int
+	bytes   int
+	into    *[]byte
+}
+
+// fetch reads values that stand apart, at one revision of etcd.
+func (s *Store) fetch(ctx context.Context, x *session, at int64, wanted []long) error {
+	for len(wanted) > 0 {
+		n, bytes := 0, 0
+		var gets []*pb.RangeRequest
+		for n < len(wanted) && n < getsPerRead && (n == 0 || bytes+wanted[n].bytes <= bytesPerFetch) {
+			gets = append(gets, s.under(blobRange(wanted[n].version, wanted[n].put)))
+			bytes += wanted[n].bytes
+			n++
+		}
+		found, err := s.reads(ctx, x, at, gets)
+		if err != nil {
+			return err
+		}
+		for i, w := range wanted[:n] {
+			value := make([]byte, 0, w.bytes)
+			for _, kv := range found[i].Kvs {
+				value = append(value, kv.Value...)
+			}
+			if len(value) != w.bytes {
+				return damaged(blobRange(w.version, w.put), fmt.Errorf("%d bytes of %d are there", len(value), w.bytes))
+			}
+			*w.into = value
+		}
+		wanted = wanted[n:]
+	}
+	return nil
+}
+
+// read calls f with a session, maybe more than once.
+func (s *Store) read(ctx context.Context, f func(context.Context, *session) error) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.leave()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.gone(s.dialer.ask(ctx, f))
+}
+
+// gone returns err, or who is to blame if there is no head.
+func (s *Store) gone(err error) error {
+	if errors.Is(err, errGone) {
+		return &ServerError{"holds no store under this prefix any more", "restore the prefix, or start this process again to begin a new store"}
+	}
+	return err
+}
+
+// Get implements [store.KV].
+func (s *Store) Get(ctx context.Context, key string) (store.Entry, error) {
+	if err := store.CheckKey(key); err != nil {
+		return store.Entry{}, err
+	}
+	e, err := s.get(ctx, key)
+	if err == nil && e.Version == 0 {
+		return store.Entry{}, fmt.Errorf("store: key %q: %w", key, store.ErrNotFound)
+	}
+	return e, err
+}
+
+// get returns an entry of version 0 for a key that does not exist.
+func (s *Store) get(ctx context.Context, key string) (e store.Entry, err error) {
+	err = s.read(ctx, func(ctx context.Context, x *session) error {
+		e = store.Entry{Key: key}
+		snap, found, err := s.look(ctx, x, &pb.RangeRequest{Key: s.key(entryPrefix + key)})
+		if err != nil {
+			return err
+		}
+		c, err := s.pending(ctx, x, snap)
+		if err != nil {
+			return err
+		}
+		if c != nil {
+			for _, w := range c.puts {
+				if w.Key == key {
+					e.Value, e.Version = append([]byte{}, w.Value...), c.revision
+					return nil
+				}
+			}
+			for _, k := range c.deletes {
+				if k == key {
+					return nil
+				}
+			}
+		}
+		if len(found[0].Kvs) == 0 {
+			return nil
+		}
+		m, value, err := decodeEntry(key, found[0].Kvs[0].Value)
+		if err != nil {
+			return err
+		}
+		e.Version, e.Value = m.Version, value
+		if m.Chunks == 0 {
+			return nil
+		}
+		return s.fetch(ctx, x, snap.at, []long{{m.Version, m.Put, m.Bytes, &e.Value}})
+	})
+	if err != nil {
+		return store.Entry{}, fmt.Errorf("store: read %q: %w", key, err)
+	}
+	return e, nil
+}
+
+// List implements [store.Store].
+func (s *Store) List(ctx context.Context, prefix string) (store.Listing, error) {
+	if err := store.CheckPrefix(prefix); err != nil {
+		return store.Listing{}, err
+	}
+	var l store.Listing
+	err := s.read(ctx, func(ctx context.Context, x *session) error {
+		return s.list(ctx, x, prefix, &l)
+	})
+	if err != nil {
+		return store.Listing{}, fmt.Errorf("store: list %q: %w", prefix, err)
+	}
+	return l, nil
+}
+
+func (s *Store) list(ctx context.Context, x *session, prefix string, l *store.Listing) error {
+	page := s.under(entryPrefix + prefix)
+	page.Limit = entriesPerRead
+	snap, found, err := s.look(ctx, x, page)
+	if err != nil {
+		return err
+	}
+	c, err := s.pending(ctx, x, snap)
+	if err != nil {
+		return err
+	}
+	var all []item
+	for {
+		for _, kv := range found[0].Kvs {
+			key := strings.TrimPrefix(string(kv.Key), s.addr.prefix+entryPrefix)
+			m, value, err := decodeEntry(key, kv.Value)
+			if err != nil {
+				return err
+			}
+			all = append(all, item{store.Entry{Key: key, Value: value, Version: m.Version}, m})
+		}
+		if !found[0].More {
+			break
+		}
+		next := s.under(entryPrefix + prefix)
+		next.Limit = entriesPerRead
+		next.Key = append(found[0].Kvs[len(found[0].Kvs)-1].Key, 0)
+		if found, err = s.reads(ctx, x, snap.at, []*pb.RangeRequest{next}); err != nil {
+			return err
+		}
+	}
+	if told := c.under(prefix); told != nil {
+		all = overlay(all, told)
+	}
+	*l = store.Listing{Revision: snap.head.Revision, Entries: make([]store.Entry, len(all))}
+	var wanted []long
+	for i, e := range all {
+		l.Entries[i] = e.entry
+		if e.meta.Chunks > 0 {
+			wanted = append(wanted, long{e.meta.Version, e.meta.Put, e.meta.Bytes, &l.Entries[i].Value})
+		}
+	}
+	return s.fetch(ctx, x, snap.at, wanted)
+}
+
+// Watch implements [store.KV].
+func (s *Store) Watch(ctx context.Context, key string) iter.Seq2[store.Entry, error] {
+	return func(yield func(store.Entry, error) bool) {
+		if err := store.CheckKey(key); err != nil {
+			yield(store.Entry{}, err)
+			return
+		}
+		changed, stop := s.hub.Subscribe(key) // before the first read, or a change between is missed
+		defer stop()
+		for first, seen := true, store.Revision(0); ; first = false {
+			e, err := s.get(ctx, key)
+			if err != nil {
+				yield(store.Entry{}, err)
+				return
+			}
+			if (first || e.Version != seen) && !yield(e, nil) {
+				return
+			}
+			seen = e.Version
+			if err := s.wait(ctx, changed); err != nil {
+				yield(store.Entry{}, err)
+				return
+			}
+		}
+	}
+}
+
+// wait returns when c has something, ctx ended or the store is closed.
+func (s *Store) wait(ctx context.Context, c <-chan struct{}) error {
+	select {
+	case <-c:
+	case <-ctx.Done():
+	case <-s.closing:
+		return store.ErrClosed
+	}
+	return ctx.Err()
+}
+
+// Changes implements [store.Store].
+func (s *Store) Changes(ctx context.Context, prefix string, after store.Revision) iter.Seq2[store.Change, error] {
+	return func(yield func(store.Change, error) bool) {
+		if err := store.CheckPrefix(prefix); err != nil {
+			yield(store.Change{}, err)
+			return
+		}
+		for {
+			commit := s.hub.Next() // before the read, or a commit between is missed
+			changes, seen, more, err := s.readChanges(ctx, prefix, after)
+			if err != nil {
+				yield(store.Change{}, err)
+				return
+			}
+			for _, c := range changes {
+				if ctx.Err() != nil {
+					break // reported below
+				}
+				if !yield(c, nil) {
+					return
+				}
+			}
+			after = seen
+			if more {
+				err = ctx.Err()
+			} else {
+				err = s.wait(ctx, commit)
+			}
+			if err != nil {
+				yield(store.Change{}, err)
+				return
+			}
+		}
+	}
+}
+
+// readChanges returns the first commits after a revision that touched prefix,
+// up to which revision the answer is complete, and whether there are more.
+func (s *Store) readChanges(ctx context.Context, prefix string, after store.Revision) (changes []store.Change, seen store.Revision, more bool, err error) {
+	var snap *snapshot
+	err = s.read(ctx, func(ctx context.Context, x *session) error {
+		changes, seen, more = nil, after, false
+		page := s.under(logPrefix)
+		page.Key = s.key(logKey(min(after, store.MaxRevision)+1, 0))
+		page.Limit = partsPerRead
+		var found []*pb.RangeResponse
+		var err error
+		if snap, found, err = s.look(ctx, x, page); err != nil {
+			return err
+		}
+		c, err := s.pending(ctx, x, snap)
+		if err != nil {
+			return err
+		}
+		var wanted []long
+		var now store.Change
+		var whole []long // of now
+		for _, kv := range found[0].Kvs {
+			p, values, err := decodePart(strings.TrimPrefix(string(kv.Key), s.addr.prefix), kv.Value)
+			if err != nil {
+				return err
+			}
+			if c != nil && p.Revision >= c.revision {
+				break // told from the stage
+			}
+			if p.Revision != now.Revision {
+				now, whole = store.Change{Revision: p.Revision}, nil
+			}
+			for i, w := range p.Put {
+				if !strings.HasPrefix(w.Key, prefix) {
+					continue
+				}
+				now.Put = append(now.Put, store.Entry{Key: w.Key, Value: values[i], Version: p.Revision})
+				if w.chunks() > 0 {
+					whole = append(whole, long{version: p.Revision, put: w.Put, bytes: w.Bytes})
+				}
+			}
+			for _, k := range p.Delete {
+				if strings.HasPrefix(k, prefix) {
+					now.Delete = append(now.Delete, k)
+				}
+			}
+			if !p.Last {
+				continue
+			}
+			seen = p.Revision
+			if len(now.Put)+len(now.Delete) == 0 {
+				continue
+			}
+			// Only now, when the slice grows no more, do values have their places.
+			next := 0
+			for i := range now.Put {
+				if now.Put[i].Value == nil {
+					whole[next].into = &now.Put[i].Value
+					next++
+				}
+			}
+			wanted = append(wanted, whole...)
+			changes = append(changes, now)
+		}
+		if found[0].More {
+			more = true
+		} else {
+			seen = max(seen, snap.head.Revision)
+			if told := c.under(prefix); c != nil && after < c.revision && told != nil {
+				changes = append(changes, *told)
+			}
+		}
+		return s.fetch(ctx, x, snap.at, wanted)
+	})
+	if err != nil {
+		return nil, 0, false, fmt.Errorf("store: read changes of %q after %d: %w", prefix, after, err)
+	}
+	if h := snap.head; after < h.Compacted || after > h.Revision {
+		return nil, 0, false, &store.CompactedError{After: after, Oldest: h.Compacted, Current: h.Revision}
+	}
+	return changes, seen, more, nil
+}
