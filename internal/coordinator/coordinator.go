@@ -203,7 +203,8 @@ type Coordinator struct {
 
 	lead       *lead
 	recoveries *recoveries
-	outlet     *outlet // nil without a PublishDir
+	gatherKick chan struct{} // asks who follows the open attempt to look now; capacity 1
+	outlet     *outlet       // nil without a PublishDir
 
 	lock     io.Closer // of the data directory
 	setup    atomic.Pointer[setupSecret]
@@ -254,7 +255,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		search:    decide.Search{HealAfter: cfg.SelfHealAfter, Random: mathrand.Float64},
 		registry:  cfg.Registry,
 		trustKick: make(chan struct{}, 1), confirmKick: make(chan struct{}, 1),
-		headKick:  make(chan struct{}, 1),
+		headKick: make(chan struct{}, 1), gatherKick: make(chan struct{}, 1),
 		setting:   make(chan struct{}, 1),
 		backingUp: make(chan struct{}, 1),
 		limiter:   newJoinLimiter(cfg.Rates),
@@ -462,6 +463,10 @@ func (c *Coordinator) followState(ctx context.Context) error {
 			if c.outlet != nil {
 				g.Go(func() error { return c.followOutlet(run, s) })
 			}
+		}
+		if s.phase == phaseRecovery {
+			g.Go(func() error { return c.forever(run, "recovery", func() error { return c.followGathering(run) }) })
+			g.Go(func() error { return c.forever(run, "gathered shares", func() error { return c.watchGathering(run) }) })
 		}
 		// Also without a manifest: another replica may set the first.
 		g.Go(func() error { return c.forever(run, "head", func() error { return c.followHead(run) }) })

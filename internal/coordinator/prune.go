@@ -97,7 +97,7 @@ func (c *Coordinator) pruneOnce(ctx context.Context, s *state, now time.Time) er
 	if err := c.dropBans(ctx, s, now); err != nil {
 		return err
 	}
-	if err := c.dropGathered(ctx); err != nil {
+	if err := c.dropGathered(ctx, s); err != nil {
 		return err
 	}
 	if err := c.dropReplicas(ctx, s, now); err != nil {

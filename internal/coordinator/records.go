@@ -36,6 +36,7 @@ import (
 //	seed/set/<transition>       which shares of the seed that transition made
 //	seed/share/<seed epoch>/<salt>/<set>/<owner>
 //	                            a share of the seed, encrypted to its owner
+//	recovery/open/<key id>      the open attempt of a coordinator, signed by its key
 //	recovery/<attempt>/<owner>  shares that gather, each encrypted to a key in memory
 //	replica/<key id>            a coordinator as it says itself, signed by its
 //	                            enrolment key; kept for a week after the last word

@@ -53,13 +53,20 @@ type gathering struct {
 	recipient *keyring.EphemeralRecipient // wiped with the attempt
 	id        recovery.ID                 // that of attempt
 	head      *recovery.Head              // that of attempt, read only
+	manifest  *manifest.Manifest          // of head, as claimed; read only
 	history   *history.History            // read only: as the store holds it, unverified
+
+	openedAt store.Revision // at which the others were told first; read only
+	toldAt   store.Revision // and last; owned by who holds setting, like toldEnd
+	toldEnd  time.Time
 }
 
 // recoveries is what a coordinator holds of recoveries by owners: at most one
 // attempt, and one history.
 type recoveries struct {
 	opening chan struct{} // held by who looks for the attempt in the store; capacity 1
+
+	news news // an attempt was opened
 
 	mu      sync.Mutex
 	now     *gathering     // nil: none is open; guarded by mu
@@ -104,6 +111,13 @@ func (r *recoveries) end(g *gathering) {
 		r.now.recipient.Wipe()
 		r.now = nil
 	}
+}
+
+// current returns the attempt that is open, or nil.
+func (r *recoveries) current() *gathering {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now
 }
 
 // progress says how far the open attempt is; nil if there is none.
@@ -275,6 +289,11 @@ func (c *Coordinator) openGathering(ctx context.Context) (*gathering, error) {
 	if g, err = c.newGathering(ctx); err != nil {
 		return nil, err
 	}
+	if err := c.tellAttempt(ctx, g); err != nil {
+		g.recipient.Wipe()
+		return nil, err
+	}
+	g.openedAt = g.toldAt
 	r.mu.Lock()
 	r.now = g
 	r.mu.Unlock()
@@ -283,6 +302,7 @@ func (c *Coordinator) openGathering(ctx context.Context) (*gathering, error) {
 		r.end(g)
 		return nil, err
 	}
+	r.news.tell()
 	c.log.LogAttrs(ctx, slog.LevelInfo, "a recovery attempt is open", slog.String("attempt", g.id.String()), slog.String("cluster", g.head.Cluster),
 		slog.Int("needed", g.head.Threshold), slog.Any("owners", g.head.Owners()))
 	return g, nil
@@ -308,7 +328,7 @@ func (c *Coordinator) newGathering(ctx context.Context) (*gathering, error) {
 	}
 	var id recovery.ID
 	rand.Read(id[:])
-	return &gathering{attempt: recovery.NewAttempt(id, head, c.now()), recipient: recipient, id: id, head: head, history: h}, nil
+	return &gathering{attempt: recovery.NewAttempt(id, head, c.now()), recipient: recipient, id: id, head: head, manifest: m, history: h}, nil
 }
 
 // claimedHistory reads the history as the store claims it to be, and the manifest of
@@ -431,28 +451,7 @@ func (c *Coordinator) bring(ctx context.Context, req *fealtyv1.RecoverRequest) (
 	if err := c.faults.Hit("recover.after-store"); err != nil {
 		return nil, err
 	}
-	owners, shares, err := c.gathered(ctx, g)
-	defer func() {
-		for _, s := range shares {
-			s.Wipe()
-		}
-	}()
-	if err != nil {
-		return nil, err
-	}
-	c.recoveries.mu.Lock()
-	g.attempt.Gathered(c.now(), owners)
-	progress, enough := progressOf(g.attempt), g.attempt.Enough()
-	c.recoveries.mu.Unlock()
-	if !enough || len(shares) < g.head.Threshold {
-		return progress, nil
-	}
-	s, err := c.recoverSeed(ctx, g, owners, shares)
-	if err != nil {
-		return nil, err
-	}
-	progress.Recovered, progress.AuthorityEpoch, progress.Head = true, s.head.AuthorityEpoch, s.head.Hash[:]
-	return progress, nil
+	return c.gather(ctx, g)
 }
 
 // taking returns the open attempt, if it takes a share of owner for attempt id.
@@ -488,9 +487,10 @@ func (g *gathering) open(owner string, data []byte) (keyring.Share, error) {
 	return share, nil
 }
 
-// gathered reads the shares of the attempt from the store. What does not open, or
-// is not what the head commits to, was put there by somebody else, and is left
-// alone. The caller wipes the shares.
+// gathered reads the shares of the attempt from the store: those that it took, and
+// those that others passed on. What does not open, or is not what the head commits
+// to, was put there by somebody else. It is removed, to make room for a good one from
+// who has it. The caller wipes the shares.
 func (c *Coordinator) gathered(ctx context.Context, g *gathering) (owners []string, shares []keyring.Share, err error) {
 	for _, owner := range g.head.Owners() {
 		e, err := c.store.Get(ctx, recoveryKey(g.id, owner))
@@ -507,7 +507,14 @@ func (c *Coordinator) gathered(ctx context.Context, g *gathering) (owners []stri
 			share, err = g.open(owner, e.Value)
 		}
 		if err != nil {
+			if c.recoveries.current() != g {
+				return nil, shares, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem", "it ended meanwhile")
+			}
 			c.forged(ctx, e.Key, err)
+			bad := store.Tx{If: []store.Condition{{Key: e.Key, Version: e.Version}}, Delete: []string{e.Key}}
+			if _, err := c.store.Commit(ctx, bad); err != nil && !errors.Is(err, store.ErrConflict) {
+				return nil, shares, c.storeError("remove what is no share", err)
+			}
 			continue
 		}
 		owners, shares = append(owners, owner), append(shares, share)
@@ -607,45 +614,4 @@ func (c *Coordinator) seedRefused(ctx context.Context, g *gathering, cause error
 	err := explain.Wrap(cause, explain.RecoverySeedRefused, "needed", g.head.Threshold, "problem", strings.TrimPrefix(cause.Error(), "history: "))
 	c.log.LogAttrs(ctx, slog.LevelError, "a recovery was thrown away", slog.String("attempt", g.id.String()), slog.Any("err", err))
 	return err
-}
-
-// dropShares removes what was gathered. It is of no use to anybody once the
-// attempt's key is gone, so failing is no harm.
-func (c *Coordinator) dropShares(ctx context.Context, g *gathering) {
-	var tx store.Tx
-	for _, owner := range g.head.Owners() {
-		if e, err := c.store.Get(ctx, recoveryKey(g.id, owner)); err == nil {
-			tx.Delete = append(tx.Delete, e.Key)
-		}
-	}
-	if len(tx.Delete) == 0 {
-		return
-	}
-	tx.ID = store.NewTxID()
-	if _, err := c.store.Commit(ctx, tx); err != nil {
-		c.log.LogAttrs(ctx, slog.LevelWarn, "gathered shares, which nobody can open any more, were not removed", slog.Any("err", err))
-	}
-}
-
-// dropGathered removes what attempts left that ended with their process. A ready
-// coordinator gathers nothing, and nobody can open what is there.
-func (c *Coordinator) dropGathered(ctx context.Context) error {
-	_, leads, ok := c.leading()
-	if !ok {
-		return nil
-	}
-	l, err := c.store.List(ctx, recoveryPrefix)
-	if err != nil {
-		return err
-	}
-	for batch := range slices.Chunk(l.Entries, pruneBatch) {
-		tx := store.Tx{ID: store.NewTxID(), If: []store.Condition{leads}}
-		for _, e := range batch {
-			tx.Delete = append(tx.Delete, e.Key)
-		}
-		if _, err := c.store.Commit(ctx, tx); err != nil {
-			return ignoreConflict(err)
-		}
-	}
-	return nil
 }

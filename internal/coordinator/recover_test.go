@@ -127,9 +127,8 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 				}
 				wantNamed(t, err, want)
 			}
-			l, err := f.store.List(context.Background(), recoveryPrefix)
-			if err != nil || len(l.Entries) > 0 {
-				t.Errorf("%d records were kept of a bad share (%v)", len(l.Entries), err)
+			if kept := gatheredIn(t, f.store); len(kept) > 0 {
+				t.Errorf("%v were kept of a bad share", kept)
 			}
 		})
 	}
@@ -569,7 +568,7 @@ func TestLeftSharesArePruned(t *testing.T) {
 		}
 		d.restart()
 	}
-	if n := len(d.store.keys(recoveryPrefix)); n != 3 {
+	if n := len(gatheredIn(t, d.store)); n != 3 {
 		t.Fatalf("%d attempts left a share, want 3", n)
 	}
 	bringBoth(t, d, alice, bob)

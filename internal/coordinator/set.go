@@ -544,19 +544,26 @@ func (c *Coordinator) setError(err error) error {
 // writeSealed writes what a keeper or the root's own key authenticates. An older
 // value is of a set that never came into force, and is replaced.
 func (c *Coordinator) writeSealed(ctx context.Context, key string, value []byte) error {
+	_, err := c.overwrite(ctx, key, value)
+	return err
+}
+
+// overwrite writes value, whatever is there, and returns its version.
+func (c *Coordinator) overwrite(ctx context.Context, key string, value []byte) (store.Revision, error) {
 	for range commitTries {
 		e, err := c.store.Get(ctx, key)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return c.storeError("write a sealed secret", err)
+			return 0, c.storeError("write a sealed secret", err)
 		}
-		switch _, err := c.store.CompareAndSwap(ctx, key, e.Version, value); {
+		version, err := c.store.CompareAndSwap(ctx, key, e.Version, value)
+		switch {
 		case err == nil:
-			return nil
+			return version, nil
 		case !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrUnknownOutcome):
-			return c.storeError("write a sealed secret", err)
+			return 0, c.storeError("write a sealed secret", err)
 		}
 	}
-	return errBusy("the sealed secret")
+	return 0, errBusy("the sealed secret")
 }
 
 // keepers returns the keepers of m, ready to seal. A manifest may have none: then

@@ -11,9 +11,11 @@
 //     admits, over this very connection.
 //   - An [Attempt] decides without I/O: which shares it takes, when it ends, and
 //     when there are enough.
+//   - [ReadOpen] tells the attempt of another coordinator of the same head from
+//     whatever else a store may show: only to such a one is a share passed on.
 //
-// [Head] and [Attempt] decide, and are used by both sides; [Bring] acts for the
-// owner; what the coordinator does is in its own package.
+// [Head], [Attempt] and [Open] decide; [Bring] acts for the owner; what the
+// coordinator does is in its own package.
 package recovery
 
 import (
@@ -170,6 +172,9 @@ func (a *Attempt) Enough() bool { return len(a.brought) >= a.Head.Threshold }
 func (a *Attempt) Serves(now time.Time, head history.Hash) bool {
 	return a.over(now) == "" && a.Head.Hash == head && (len(a.brought) > 0 || now.Before(a.begun.Add(Life/2)))
 }
+
+// Over reports whether it takes no share any more.
+func (a *Attempt) Over(now time.Time) bool { return a.over(now) != "" }
 
 // over says why it takes no share any more, or "".
 func (a *Attempt) over(now time.Time) string {

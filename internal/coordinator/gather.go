@@ -1,0 +1,362 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// Owners may reach different replicas. Each replica that was asked has an attempt of
+// its own, with a key in its memory, and says so in the store under its enrolment
+// key. Who takes a share encrypts it to the other open attempts of that head as well,
+// so that each of them has all shares, whoever took them; the first that has enough
+// writes the rekey, and the others recover from it.
+//
+// An owner sends a share to a coordinator that the manifest of the head admits, and
+// so does a replica: it reads nothing but the attempts of the enrolment keys in the
+// very manifest that the owner verified, and those must have signed them. However
+// much is written to the store, there are no more of them than coordinators.
+
+// openPrefix is where replicas say that they have an attempt open, each under the id
+// of its enrolment key. An attempt's id is hex and never "open".
+const openPrefix = recoveryPrefix + "open/"
+
+// gatherPause is how often an open attempt looks for shares that others took; news of
+// the store come at once, where it tells any.
+const gatherPause = 2 * time.Second
+
+// openKey is the place of the coordinator with an enrolment key, "ed25519:<base64>".
+func openKey(claim string) (string, error) {
+	key, err := proof.ParseKeyClaim(claim)
+	if err != nil {
+		return "", err
+	}
+	id, err := identity.KeyOfPublic(key)
+	if err != nil {
+		return "", err
+	}
+	return openPrefix + id.String(), nil
+}
+
+// tellAttempt says in the store that g is open, and until when. It is called by who
+// made g, and then by who holds setting.
+func (c *Coordinator) tellAttempt(ctx context.Context, g *gathering) error {
+	c.recoveries.mu.Lock()
+	ends := g.attempt.Ends()
+	c.recoveries.mu.Unlock()
+	if g.toldAt != 0 && ends.Equal(g.toldEnd) {
+		return nil
+	}
+	key, err := openKey(c.EnrolmentKey())
+	if err != nil {
+		return err
+	}
+	raw, err := recovery.Open{Attempt: g.id, Cluster: g.head.Cluster, Head: g.head.Hash, Recipient: g.recipient.Public(), Ends: ends}.Sign(c.enrolment)
+	if err != nil {
+		return err
+	}
+	if err := c.faults.Hit("recover.before-tell"); err != nil {
+		return err
+	}
+	version, err := c.overwrite(ctx, key, raw)
+	if err != nil {
+		return err
+	}
+	g.toldAt, g.toldEnd = version, ends
+	return c.faults.Hit("recover.after-tell")
+}
+
+// gather looks at what is in for g, passes on what it holds, and makes the seed of
+// the shares if there are enough. setting is held.
+func (c *Coordinator) gather(ctx context.Context, g *gathering) (*fealtyv1.RecoveryProgress, error) {
+	owners, shares, err := c.gathered(ctx, g)
+	defer func() {
+		for _, s := range shares {
+			s.Wipe()
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	c.recoveries.mu.Lock()
+	g.attempt.Gathered(c.now(), owners)
+	progress, enough := progressOf(g.attempt), g.attempt.Enough()
+	c.recoveries.mu.Unlock()
+	if err := c.tellAttempt(ctx, g); err != nil {
+		return nil, err
+	}
+	// First, so that the others can go on if this one ends right here. What fails is
+	// tried again with the next look.
+	if err := c.passOn(ctx, g, owners, shares); err != nil {
+		c.log.LogAttrs(ctx, slog.LevelWarn, "shares were not passed on to the other recovering coordinators; that is tried again", slog.Any("err", err))
+	}
+	if !enough || len(shares) < g.head.Threshold {
+		return progress, nil
+	}
+	s, err := c.recoverSeed(ctx, g, owners, shares)
+	if err != nil {
+		return nil, err
+	}
+	progress.Recovered, progress.AuthorityEpoch, progress.Head = true, s.head.AuthorityEpoch, s.head.Hash[:]
+	return progress, nil
+}
+
+// passOn encrypts the shares of owners to every other open attempt at the head of g
+// that lacks them.
+func (c *Coordinator) passOn(ctx context.Context, g *gathering, owners []string, shares []keyring.Share) error {
+	var failed []error
+	for _, key := range recovery.Coordinators(g.manifest) {
+		if key == c.EnrolmentKey() || len(shares) == 0 {
+			continue
+		}
+		open, err := c.openAttemptOf(ctx, g, key)
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		for i := 0; open != nil && i < len(owners); i++ {
+			if err := c.passOne(ctx, open, owners[i], shares[i]); err != nil {
+				failed = append(failed, err)
+				break
+			}
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// openAttemptOf returns the attempt that the coordinator with an enrolment key has
+// open at the head of g; nil if it has none that may be believed.
+func (c *Coordinator) openAttemptOf(ctx context.Context, g *gathering, key string) (*recovery.Open, error) {
+	at, err := openKey(key)
+	if err != nil {
+		return nil, err
+	}
+	e, err := c.store.Get(ctx, at)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read the open attempt of %s: %w", key, err)
+	}
+	open, err := recovery.ReadOpen(e.Value, recovery.Claimed{Head: g.head, Manifest: g.manifest}, key, c.now())
+	if err != nil {
+		c.notOpen(ctx, at, err)
+		return nil, nil
+	}
+	return open, nil
+}
+
+// notOpen says that a record under openPrefix is not believed. One that is over, or
+// of before the head moved, is nothing to tell of.
+func (c *Coordinator) notOpen(ctx context.Context, key string, err error) {
+	if e, ok := errors.AsType[*recovery.OpenError](err); ok && (e.Rule == "ends" || e.Rule == "head") {
+		return
+	}
+	c.refusals.log(ctx, c.log, slog.LevelWarn, "what the store shows as an open recovery attempt is none, and got no share", slog.String("key", key), slog.Any("err", err))
+}
+
+// passOne encrypts one share to an open attempt. What is there already stays: the
+// attempt itself removes what is not what the head commits to.
+func (c *Coordinator) passOne(ctx context.Context, open *recovery.Open, owner string, share keyring.Share) error {
+	key := recoveryKey(open.Attempt, owner)
+	switch _, err := c.store.Get(ctx, key); {
+	case err == nil:
+		return nil
+	case !errors.Is(err, store.ErrNotFound):
+		return err
+	}
+	sent, err := keyring.SendShare(open.Recipient, keyring.Attempt{ID: open.Attempt.String(), Cluster: open.Cluster, Owner: owner}, share)
+	if err != nil {
+		return err
+	}
+	if err := c.faults.Hit("recover.before-pass-on"); err != nil {
+		return err
+	}
+	if _, err := c.store.CompareAndSwap(ctx, key, 0, sent); err != nil && !errors.Is(err, store.ErrConflict) {
+		return err
+	}
+	c.log.LogAttrs(ctx, slog.LevelInfo, "a share of the seed was passed on to another recovering coordinator", slog.String("owner", owner),
+		slog.String("attempt", open.Attempt.String()), slog.String("key", open.Key))
+	return c.faults.Hit("recover.after-pass-on")
+}
+
+// followGathering goes on with the attempt that is open whenever others may have
+// taken a share for it, until ctx ends.
+func (c *Coordinator) followGathering(ctx context.Context) error {
+	for {
+		opened := c.recoveries.news.wait()
+		if err := c.goOnGathering(ctx); err != nil {
+			c.log.LogAttrs(ctx, slog.LevelWarn, "the recovery attempt did not get on", slog.Any("err", err))
+		}
+		if c.recoveries.current() == nil {
+			select {
+			case <-opened:
+				continue
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		t := time.NewTimer(gatherPause)
+		select {
+		case <-t.C:
+		case <-opened:
+		case <-c.gatherKick:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// watchGathering has followGathering look as soon as something comes in.
+func (c *Coordinator) watchGathering(ctx context.Context) error {
+	for {
+		opened := c.recoveries.news.wait()
+		g := c.recoveries.current()
+		if g == nil {
+			select {
+			case <-opened:
+				continue
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		for _, err := range c.store.Changes(ctx, recoveryPrefix, g.openedAt) {
+			if err != nil || c.recoveries.current() != g {
+				break
+			}
+			select {
+			case c.gatherKick <- struct{}{}:
+			default:
+			}
+		}
+		// Followed from the start again: what was seen already costs a look.
+		if err := sleep(ctx, retryPause); err != nil {
+			return err
+		}
+	}
+}
+
+// goOnGathering looks once at the attempt that is open.
+func (c *Coordinator) goOnGathering(ctx context.Context) error {
+	select {
+	case c.setting <- struct{}{}:
+		defer func() { <-c.setting }()
+	case <-ctx.Done():
+		return nil
+	}
+	g := c.recoveries.current()
+	if g == nil || c.recoverable() != nil {
+		return nil
+	}
+	c.recoveries.mu.Lock()
+	over := g.attempt.Over(c.now())
+	c.recoveries.mu.Unlock()
+	if over {
+		c.recoveries.end(g)
+		c.dropShares(ctx, g)
+		return nil
+	}
+	before := g.attempt.Brought() // only who holds setting changes it
+	progress, err := c.gather(ctx, g)
+	switch {
+	case errors.Is(err, explain.RecoveryOver):
+		c.log.LogAttrs(ctx, slog.LevelInfo, "a recovery attempt ended", slog.Any("reason", err))
+		return nil
+	case err != nil:
+		return err
+	}
+	if len(progress.GetBrought()) > len(before) {
+		c.log.LogAttrs(ctx, slog.LevelInfo, "another coordinator passed a share of the seed on to this one", slog.Any("brought", progress.GetBrought()),
+			slog.Uint64("needed", uint64(progress.GetNeeded())), slog.Bool("recovered", progress.GetRecovered()))
+	}
+	return nil
+}
+
+// dropShares removes what was gathered for g. It is of no use to anybody once the
+// attempt's key is gone, so failing is no harm.
+func (c *Coordinator) dropShares(ctx context.Context, g *gathering) {
+	tx := store.Tx{ID: store.NewTxID()}
+	for _, owner := range g.head.Owners() {
+		if e, err := c.store.Get(ctx, recoveryKey(g.id, owner)); err == nil {
+			tx.Delete = append(tx.Delete, e.Key)
+		}
+	}
+	if key, err := openKey(c.EnrolmentKey()); err == nil {
+		if e, err := c.store.Get(ctx, key); err == nil && e.Version == g.toldAt {
+			tx.Delete = append(tx.Delete, e.Key)
+		}
+	}
+	if len(tx.Delete) == 0 {
+		return
+	}
+	if _, err := c.store.Commit(ctx, tx); err != nil {
+		c.log.LogAttrs(ctx, slog.LevelWarn, "gathered shares, which nobody can open any more, were not removed", slog.Any("err", err))
+	}
+}
+
+// dropGathered removes what attempts left that ended: all but those that other
+// coordinators have open at the head of s. Nobody can open what is removed.
+func (c *Coordinator) dropGathered(ctx context.Context, s *state) error {
+	_, leads, ok := c.leading()
+	if !ok {
+		return nil
+	}
+	l, err := c.store.List(ctx, recoveryPrefix)
+	if err != nil {
+		return err
+	}
+	entries := make(map[string]store.Entry, len(l.Entries))
+	for _, e := range l.Entries {
+		entries[e.Key] = e
+	}
+	want := recovery.Claimed{Head: recovery.NewHead(s.chain.Links(), s.manifest), Manifest: s.manifest}
+	keep := make(map[string]bool) // by the prefix of an attempt's shares, or key
+	for _, key := range recovery.Coordinators(s.manifest) {
+		at, err := openKey(key)
+		if err != nil || key == c.EnrolmentKey() {
+			continue // a coordinator that is ready has none open
+		}
+		if open, err := recovery.ReadOpen(entries[at].Value, want, key, c.now()); err == nil {
+			keep[at], keep[recoveryPrefix+open.Attempt.String()+"/"] = true, true
+		}
+	}
+	tx := store.Tx{}
+	flush := func() error {
+		if len(tx.Delete) == 0 {
+			return nil
+		}
+		tx.ID = store.NewTxID()
+		tx.If = append(tx.If, leads, store.Condition{Key: history.HeadKey, Version: s.headVersion})
+		_, err := c.store.Commit(ctx, tx)
+		tx = store.Tx{}
+		return ignoreConflict(err)
+	}
+	for _, e := range l.Entries {
+		if slash := strings.LastIndexByte(e.Key, '/'); keep[e.Key] || keep[e.Key[:slash+1]] {
+			continue
+		}
+		// What came after the look belongs to an attempt that did so too.
+		tx.If = append(tx.If, store.Condition{Key: e.Key, Version: e.Version})
+		if tx.Delete = append(tx.Delete, e.Key); len(tx.Delete) == pruneBatch {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
+}

@@ -1,0 +1,415 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// gatheredIn returns the keys of all shares that gather in a store.
+func gatheredIn(t rapidTB, st store.Store) []string {
+	t.Helper()
+	l, err := st.List(context.Background(), recoveryPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range l.Entries {
+		if !strings.HasPrefix(e.Key, openPrefix) {
+			out = append(out, e.Key)
+		}
+	}
+	return out
+}
+
+// lostDesk returns a desk with three coordinators in its manifest, two of whose
+// three owners it takes, after all of them stopped: d.c and the others hold nothing.
+func lostDesk(t rapidTB) (d *desk, p *people, others []*Coordinator) {
+	t.Helper()
+	d, p = newDesk(t), newPeople(t, "alice", "bob", "carol")
+	d.seed = p.seed(2, "")
+	entries := poolEntries
+	for _, dir := range []string{"two", "three"} {
+		c, err := d.another(dir)
+		if err != nil {
+			t.Fatalf("open %s: %v", dir, err)
+		}
+		entries += fmt.Sprintf("  - {name: coordinator-%s, kind: coordinator, match: [\"key:%s\"]}\n", dir, c.EnrolmentKey())
+		others = append(others, c)
+	}
+	if err := d.set(entries); err != nil {
+		t.Fatalf("first set: %v", err)
+	}
+	d.restart()
+	for i, c := range others {
+		others[i] = d.again(c)
+	}
+	return d, p, others
+}
+
+// again starts another coordinator of the desk anew.
+func (d *desk) again(c *Coordinator) *Coordinator {
+	d.t.Helper()
+	if err := c.Close(); err != nil {
+		d.t.Fatal(err)
+	}
+	c, err := d.another(strings.TrimPrefix(c.cfg.DataDir, "/"))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return c
+}
+
+func wantPhaseOf(t rapidTB, c *Coordinator, want string) {
+	t.Helper()
+	if phase, why := c.Phase(); phase != want {
+		t.Fatalf("%s is %s (%s), want %s", c.cfg.DataDir, phase, why, want)
+	}
+}
+
+// Owners that reach different coordinators bring the seed back together: what each
+// takes is passed on to all, and one rekey is written.
+func TestSharesGatherOverReplicas(t *testing.T) {
+	d, p, others := lostDesk(t)
+	two, three := others[0], others[1]
+	epoch := mustHead(t, d).AuthorityEpoch
+	if got, err := bringAt(t, d.c, p.shareFile(d.store, "alice")); err != nil || !slices.Equal(got.GetBrought(), []string{"alice"}) {
+		t.Fatalf("alice: %v, %v", got, err)
+	}
+	// The second opens an attempt of its own: it says what came there.
+	if got, err := bringAt(t, two, p.shareFile(d.store, "bob")); err != nil || !slices.Equal(got.GetBrought(), []string{"bob"}) || got.GetRecovered() {
+		t.Fatalf("bob: %v, %v", got, err)
+	}
+	// The third was asked by an owner who sent nothing yet.
+	if _, err := three.openGathering(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantOnly(t, "go on", three.goOnGathering(t.Context()), "")
+	wantPhaseOf(t, three, "recovery")
+	wantOnly(t, "go on", d.c.goOnGathering(t.Context()), "")
+	d.wantPhase("ready", "")
+	if got := d.state().head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, bob" {
+		t.Errorf("the head is %+v", got)
+	}
+	for _, c := range others {
+		owners, shares, err := c.gathered(t.Context(), c.recoveries.current())
+		if err != nil || !slices.Contains(owners, "alice") {
+			t.Errorf("%s has the shares of %v (%v)", c.cfg.DataDir, owners, err)
+		}
+		for _, s := range shares {
+			s.Wipe()
+		}
+		wantOnly(t, "go on", c.goOnGathering(t.Context()), "")
+		if got := mustHead(t, d); got.AuthorityEpoch != epoch+1 {
+			t.Fatalf("%s wrote epoch %d", c.cfg.DataDir, got.AuthorityEpoch)
+		}
+	}
+	wantOneKeyPerEpoch(t, d)
+	// Their own attempts at the head of before are over, and what they left goes.
+	d.lead(d.c)
+	wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
+	if left := d.store.keys(recoveryPrefix); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+}
+
+func mustHead(t rapidTB, d *desk) history.Record {
+	t.Helper()
+	head, _, err := d.c.history.Head(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return head
+}
+
+// Of two that have enough at once one writes the rekey, and no epoch has two keys.
+func TestTwoFinishAtOnce(t *testing.T) {
+	d, p, others := lostDesk(t)
+	two := others[0]
+	epoch := mustHead(t, d).AuthorityEpoch
+	for _, c := range []*Coordinator{d.c, two} {
+		if _, err := c.openGathering(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.bring(p.shareFile(d.store, "alice")); err != nil {
+		t.Fatal(err)
+	}
+	d.faults.Arm("rekey.before-swap", func() error {
+		d.faults.Disarm("rekey.before-swap")
+		if err := two.goOnGathering(t.Context()); err != nil {
+			t.Errorf("the other: %v", err)
+		}
+		return nil
+	})
+	_, err := d.bring(p.shareFile(d.store, "bob"))
+	wantOnly(t, "bring", err, explain.RecoveryOver)
+	wantPhaseOf(t, two, "ready")
+	d.wantPhase("recovery", "")
+	if got := mustHead(t, d).AuthorityEpoch; got != epoch+1 {
+		t.Errorf("epoch %d, want %d", got, epoch+1)
+	}
+}
+
+// An acknowledged share is with every attempt that was open, so that no crash of who
+// took it costs it; wherever a gathering is cut off it goes on, and the epoch goes up
+// once for each head that was written.
+func TestGatheringCutOff(t *testing.T) {
+	for _, point := range []string{
+		"recover.before-tell", "recover.after-tell", "recover.before-store", "recover.after-store",
+		"recover.before-pass-on", "recover.after-pass-on", "recover.before-combine", "rekey.before-swap",
+		"set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity",
+	} {
+		for _, who := range []string{"taker", "other"} {
+			t.Run(point+"/"+who, func(t *testing.T) {
+				d, p, others := lostDesk(t)
+				two := others[0]
+				alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
+				epoch := mustHead(t, d).AuthorityEpoch
+				ask := func(c *Coordinator, file keyring.ShareFile) {
+					_, err := bringAt(t, c, file)
+					for _, fine := range []error{nil, explain.RecoveryOver, explain.RecoveryNotNeeded, errTestCrash} {
+						if errors.Is(err, fine) {
+							return
+						}
+					}
+					t.Fatalf("the share of %s: %v", file.Owner, err)
+				}
+				d.faults.FailNext(point, 1, errTestCrash)
+				ask(d.c, alice)
+				ask(two, bob)
+				_, _ = d.c.goOnGathering(t.Context()), two.goOnGathering(t.Context()) // the fault may show here
+				d.faults.Disarm(point)
+				crashed := &d.c
+				if who == "other" {
+					crashed = &two
+				}
+				*crashed = d.again(*crashed)
+				ready := func() bool {
+					return d.c.state.Load().phase == phaseReady || two.state.Load().phase == phaseReady
+				}
+				for range 4 {
+					if ready() {
+						break
+					}
+					ask(d.c, alice)
+					ask(two, bob)
+					_, _ = d.c.goOnGathering(t.Context()), two.goOnGathering(t.Context())
+					d.c.checkHead(t.Context())
+					two.checkHead(t.Context())
+				}
+				if !ready() {
+					t.Fatalf("nobody is ready: %s, %s", d.c.state.Load().reason, two.state.Load().reason)
+				}
+				if two.state.Load().phase == phaseReady {
+					d.c = two
+				}
+				wantOneKeyPerEpoch(t, d)
+				// One rekey, and one more if a head was written whose key went with who wrote it.
+				if moved := d.state().head.AuthorityEpoch - epoch; moved < 1 || moved > 2 {
+					t.Errorf("the epoch moved by %d", moved)
+				}
+			})
+		}
+	}
+}
+
+// A store that swaps, drops and damages gathered shares costs time and no more: what
+// is no share of that owner for that attempt is removed, and passed on again.
+func TestSwappedGatheredShares(t *testing.T) {
+	d, p, others := lostDesk(t)
+	two := others[0]
+	g, err := d.c.openGathering(t.Context())
+	wantOnly(t, "open", err, "")
+	other, err := two.openGathering(t.Context())
+	wantOnly(t, "open", err, "")
+	if _, err := bringAt(t, two, p.shareFile(d.store, "bob")); err != nil {
+		t.Fatal(err)
+	}
+	mine, theirs := recoveryKey(g.id, "bob"), recoveryKey(other.id, "bob")
+	valueOf := func(key string) []byte {
+		e, err := d.store.Get(t.Context(), key)
+		wantOnly(t, "get "+key, err, "")
+		return e.Value
+	}
+	good := valueOf(mine)
+	carol := p.shareFile(d.store, "carol").Share
+	wrong := otherShare(t, p.shareFile(d.store, "bob").Share)
+	for name, harm := range map[string]func() []byte{
+		"of another attempt": func() []byte { return valueOf(theirs) },
+		"damaged":            func() []byte { return good[:len(good)-40] },
+		"of another owner": func() []byte {
+			return sentShare(t, g.recipient.Public(), g.id[:], testCluster, "carol", carol)
+		},
+		"wrong": func() []byte {
+			return sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", wrong)
+		},
+	} {
+		value := harm()
+		d.store.alter(mine, func([]byte) []byte { return value })
+		wantOnly(t, name, d.c.goOnGathering(t.Context()), "")
+		if got := d.c.recoveries.current().attempt.Brought(); len(got) > 0 {
+			t.Fatalf("%s: it counted as the share of %v", name, got)
+		}
+		if slices.Contains(d.store.keys(mine), mine) {
+			t.Errorf("%s: it is still there", name)
+		}
+		wantOnly(t, name, two.goOnGathering(t.Context()), "")
+		wantOnly(t, name, d.c.goOnGathering(t.Context()), "")
+		if got := d.c.recoveries.current().attempt.Brought(); !slices.Equal(got, []string{"bob"}) {
+			t.Fatalf("%s: after it was passed on again: %v", name, got)
+		}
+	}
+	if string(good) == string(valueOf(mine)) {
+		t.Error("nothing was passed on again")
+	}
+	if got, err := d.bring(p.shareFile(d.store, "alice")); err != nil || !got.GetRecovered() {
+		t.Fatalf("%v, %v", got, err)
+	}
+}
+
+// Nobody but a coordinator that the manifest of the head admits, and that signed its
+// attempt itself, is passed a share, whatever the store shows.
+func TestForgedAttemptsGetNoShare(t *testing.T) {
+	d, p, others := lostDesk(t)
+	two := others[0]
+	_, thief, err := ed25519.GenerateKey(rand.Reader)
+	wantOnly(t, "key", err, "")
+	mine, err := keyring.NewEphemeral()
+	wantOnly(t, "recipient", err, "")
+	g, err := d.c.openGathering(t.Context())
+	wantOnly(t, "open", err, "")
+	id := recovery.ID{7}
+	stolen := func() []string {
+		return slices.DeleteFunc(gatheredIn(t, d.store), func(k string) bool { return !strings.HasPrefix(k, recoveryPrefix+id.String()) })
+	}
+	place, err := openKey(two.EnrolmentKey())
+	wantOnly(t, "place", err, "")
+	good := recovery.Open{Attempt: id, Cluster: testCluster, Head: g.head.Hash, Recipient: mine.Public(), Ends: d.clock().Add(recovery.Life)}
+	put := func(key string, value []byte) {
+		t.Helper()
+		_, err := d.c.overwrite(t.Context(), key, value)
+		wantOnly(t, "put", err, "")
+	}
+	signed := func(o recovery.Open, by ed25519.PrivateKey) []byte {
+		raw, err := o.Sign(by)
+		wantOnly(t, "sign", err, "")
+		return raw
+	}
+	if _, err := d.bring(p.shareFile(d.store, "alice")); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]func() []byte{
+		"nobody's": func() []byte { return []byte("garbage") },
+		"by a thief, in the place of a coordinator": func() []byte { return signed(good, thief) },
+		"by a thief, who claims the key of a coordinator": func() []byte {
+			return []byte(strings.Replace(string(signed(good, thief)), keyOfClaim(thief), two.EnrolmentKey(), 1))
+		},
+		"of a coordinator, with the recipient of a thief": func() []byte {
+			o := good
+			theirs, err := keyring.NewEphemeral()
+			wantOnly(t, "recipient", err, "")
+			o.Recipient = theirs.Public()
+			return []byte(strings.Replace(string(signed(o, two.enrolment)), theirs.Public(), mine.Public(), 1))
+		},
+		"for another head": func() []byte { o := good; o.Head[0]++; return signed(o, two.enrolment) },
+		"for another cluster": func() []byte {
+			o := good
+			o.Cluster = "other.example"
+			return signed(o, two.enrolment)
+		},
+		"over": func() []byte { o := good; o.Ends = d.clock(); return signed(o, two.enrolment) },
+		"for ever": func() []byte {
+			o := good
+			o.Ends = d.clock().Add(24 * 365 * time.Hour)
+			return signed(o, two.enrolment)
+		},
+		"of another coordinator": func() []byte { return signed(good, others[1].enrolment) },
+	} {
+		put(place, value())
+		wantOnly(t, name, d.c.goOnGathering(t.Context()), "")
+		if got := stolen(); len(got) > 0 {
+			t.Fatalf("%s: %v", name, got)
+		}
+	}
+	// As many as anybody likes, under keys that no manifest names: they are not even
+	// looked at.
+	for i := range 300 {
+		_, key, err := ed25519.GenerateKey(rand.Reader)
+		wantOnly(t, "key", err, "")
+		own, err := openKey(keyOfClaim(key))
+		wantOnly(t, "place", err, "")
+		put(own, signed(good, key))
+		put(fmt.Sprintf("%sx%d", openPrefix, i), signed(good, key))
+	}
+	d.store.alter(place, func([]byte) []byte { return nil })
+	wantOnly(t, "endless", d.c.goOnGathering(t.Context()), "")
+	if got := stolen(); len(got) > 0 {
+		t.Fatalf("endless: %v", got)
+	}
+	// The harness works: what the coordinator itself signed gets the share.
+	put(place, signed(good, two.enrolment))
+	wantOnly(t, "genuine", d.c.goOnGathering(t.Context()), "")
+	if got := stolen(); !slices.Equal(got, []string{recoveryKey(id, "alice")}) {
+		t.Fatalf("genuine: %v", got)
+	}
+	e, err := d.store.Get(t.Context(), recoveryKey(id, "alice"))
+	wantOnly(t, "get", err, "")
+	share, err := mine.Open(keyring.Attempt{ID: id.String(), Cluster: testCluster, Owner: "alice"}, e.Value)
+	wantOnly(t, "open", err, "")
+	share.Wipe()
+}
+
+func keyOfClaim(key ed25519.PrivateKey) string {
+	return proof.KeyClaim(key.Public().(ed25519.PublicKey))
+}
+
+// A ready coordinator removes what ended, and leaves what others have open.
+func TestOpenAttemptsOfOthersStay(t *testing.T) {
+	d, p, others := lostDesk(t)
+	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
+	bringBoth(t, d, alice, bob)
+	// At the new head the second one, which reaches no peer, is asked again.
+	others[0] = d.again(others[0])
+	if _, err := bringAt(t, others[0], alice); err != nil {
+		t.Fatal(err)
+	}
+	others[1] = d.again(others[1])
+	if _, err := bringAt(t, others[1], alice); err != nil {
+		t.Fatal(err)
+	}
+	third := others[1].recoveries.current().id
+	others[1] = d.again(others[1]) // and opens another
+	if _, err := others[1].openGathering(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.lead(d.c)
+	wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
+	got := gatheredIn(t, d.store)
+	want := []string{recoveryKey(others[0].recoveries.current().id, "alice")}
+	if !slices.Equal(got, want) || slices.Contains(got, recoveryKey(third, "alice")) {
+		t.Errorf("kept %v, want %v", got, want)
+	}
+	if n := len(d.store.keys(openPrefix)); n != 2 {
+		t.Errorf("%d attempts are open, want 2", n)
+	}
+	d.advance(recovery.Life)
+	d.lead(d.c)
+	wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
+	if left := d.store.keys(recoveryPrefix); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+}
