@@ -188,6 +188,7 @@ type Coordinator struct {
 	guard   *mesh.Guard
 	members memberIndex
 	live    liveMembers
+	others  *others // what other coordinators hear
 
 	limiter      *joinLimiter
 	perMember    *keyedLimiter // renewals and rejoins, by identity
@@ -269,7 +270,8 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		stopping:   make(chan struct{}),
 		members:    newMemberIndex(),
 		maxListed:  snapshot.MaxBans, recoveries: newRecoveries(),
-		live: liveMembers{members: make(map[identity.ID]*liveMember)},
+		others: newOthers(),
+		live:   liveMembers{members: make(map[identity.ID]*liveMember)},
 	}
 	c.pulsed.set(cfg.Now())
 	c.metrics = newMetrics(cfg.Registry, c)
@@ -371,6 +373,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 	err := g.Wait()
 	c.readers.Wait()
+	c.others.close()
 	c.wipe()
 	return err
 }

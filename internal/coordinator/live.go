@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"crypto/sha256"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -187,6 +188,13 @@ func (l *liveMembers) degradedPeriods(id identity.ID) []*fealtyv1.DegradedPeriod
 		return slices.Clone(m.degraded)
 	}
 	return nil
+}
+
+// all returns who is known of.
+func (l *liveMembers) all() []identity.ID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.members))
 }
 
 func (l *liveMembers) connected() int {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -92,9 +93,10 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 	if err != nil {
 		return nil, m.c.storeError("read the ban of a member", err)
 	}
+	m.c.hearOthers(ctx, s)
 	out := m.c.memberMessage(s, rec.value, ban)
 	if id, err := identity.New(s.manifest.Cluster, rec.value.Kind, rec.value.Name); err == nil && out.Live != nil {
-		out.Live.DegradedPeriods = m.c.live.degradedPeriods(id)
+		out.Live.DegradedPeriods = m.c.degradedPeriods(ctx, s, id)
 	}
 	return &fealtyv1.GetMemberResponse{Member: out}, nil
 }
@@ -180,6 +182,7 @@ func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemb
 		if err != nil {
 			return false, m.c.storeError("read the ban of a member", err)
 		}
+		m.c.hearOthers(ctx, s)
 		out = &fealtyv1.RemoveMemberResponse{Member: m.c.memberMessage(s, rec.value, ban)}
 		if n := len(rec.value.Domains); n > 0 {
 			return false, explain.New(explain.MemberOwnsDomains, "member", rec.value.path(), "domains", fmt.Sprint(n))
@@ -210,6 +213,9 @@ func (c *Coordinator) inContact(m *fealtyv1.Member) string {
 		return fmt.Sprintf("it reported %v ago", silent.Round(time.Second))
 	case now.Sub(c.hearsSince()) < silentAfter:
 		return "this coordinator has been ready for less than " + silentAfter.String() + " and does not know yet whether it is away"
+	}
+	if quiet := c.others.quiet(); len(quiet) > 0 {
+		return strings.Join(quiet, ", ") + ", to which it may be connected, does not answer now"
 	}
 	return ""
 }
@@ -483,6 +489,7 @@ func (c *Coordinator) memberMessages(ctx context.Context, s *state, prefix strin
 	if err != nil {
 		return nil, err
 	}
+	c.hearOthers(ctx, s)
 	out := make([]*fealtyv1.Member, 0, len(recs))
 	for _, r := range recs {
 		out = append(out, c.memberMessage(s, r.value, bans[r.value.path()]))
@@ -518,7 +525,7 @@ func (c *Coordinator) memberMessage(s *state, r memberRecord, ban versioned[banR
 		JoinedAt: timestamppb.New(r.JoinedAt), Entry: r.Entry, KeyId: r.Key.String(),
 		SvidNotAfter: timestamppb.New(r.NotAfter),
 		Banned:       ban.exists(), BanReason: ban.value.Reason,
-		Live: c.live.message(id),
+		Live: newerLive(c.live.message(id), proto.CloneOf(c.others.of(r.path()))),
 	}
 	if l := m.Live; l.GetAutonomousUntil() != nil && l.GetAutonomousUntil().AsTime().After(r.NotAfter) {
 		// It cannot last longer than its certificates, whatever it says.

@@ -67,6 +67,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.MeshCaKey = s.meshKey[:]
 	out.MeshCaNotAfter = timestamppb.New(s.issuer.Load().MeshCA().Certificate().NotAfter)
 	out.RootNotAfter = timestamppb.New(s.root.NotAfter)
+	c.hearOthers(ctx, s)
 	asked := time.Now()
 	reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 	defer cancel()

@@ -519,6 +519,10 @@ func (c *Cluster) AwaitConnected(ctx context.Context, names ...string) error {
 			if !connected[n] {
 				return false, fmt.Errorf("%s is not connected", n)
 			}
+			// A coordinator may not have noticed yet that another one is gone.
+			if node, err := c.Node(ctx, n); err != nil || !node.GetConnected() {
+				return false, fmt.Errorf("%s itself says that it is not connected (%v)", n, err)
+			}
 		}
 		return true, nil
 	})

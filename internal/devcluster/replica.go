@@ -371,61 +371,7 @@ func (c *Cluster) StatusOf(ctx context.Context, name string) (st *fealtyv1.GetSt
 	return st, err
 }
 
-// Status is that of a coordinator which is ready, if any is. What it says of the
-// members is what all coordinators know: each hears of those that talk to it.
+// Status is that of a coordinator which is ready, if any is.
 func (c *Cluster) Status(ctx context.Context) (*fealtyv1.GetStatusResponse, error) {
-	first := c.serving()
-	st, err := c.StatusOf(ctx, first.name)
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range c.running() {
-		if r == first {
-			continue
-		}
-		other, err := c.StatusOf(ctx, r.name)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", r.name, err)
-		}
-		live := make(map[string]*fealtyv1.Live)
-		for _, m := range other.GetMembers() {
-			live[m.GetSpiffeId()] = m.GetLive()
-		}
-		for _, m := range st.GetMembers() {
-			if l := live[m.GetSpiffeId()]; newerLive(l, m.GetLive()) {
-				m.Live = l
-			}
-		}
-	}
-	return st, nil
-}
-
-// newerLive reports whether a says more of a member than b.
-func newerLive(a, b *fealtyv1.Live) bool {
-	switch {
-	case a == nil || b == nil:
-		return a != nil
-	case a.GetConnected() != b.GetConnected():
-		return a.GetConnected()
-	}
-	return a.GetLastReport().AsTime().After(b.GetLastReport().AsTime())
-}
-
-// Live is what coordinators hear of a data member: that one which hears of it, or did
-// last.
-func (c *Cluster) Live(ctx context.Context, name string) (*fealtyv1.Live, error) {
-	var live *fealtyv1.Live
-	for _, r := range c.running() {
-		err := withSocket(c.socketOf(r), func(conn *grpc.ClientConn) error {
-			resp, err := fealtyv1.NewMemberServiceClient(conn).GetMember(ctx, &fealtyv1.GetMemberRequest{Kind: "data", Name: name})
-			if l := resp.GetMember().GetLive(); newerLive(l, live) {
-				live = l
-			}
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", r.name, err)
-		}
-	}
-	return live, nil
+	return c.StatusOf(ctx, c.serving().name)
 }

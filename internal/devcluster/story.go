@@ -539,17 +539,27 @@ func storyDrain(ctx context.Context, c *Cluster) (string, error) {
 }
 
 func storyBan(ctx context.Context, c *Cluster) (string, error) {
-	var resp *fealtyv1.BanMemberResponse
-	err := c.withAdmin(func(conn *grpc.ClientConn) error {
-		var err error
-		resp, err = fealtyv1.NewMemberServiceClient(conn).BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: "data", Name: "node-d", Reason: "the story says that it was stolen"})
+	n, err := c.Node(ctx, "node-d")
+	if err != nil {
+		return "", err
+	}
+	connected := c.at(n.GetCoordinator())
+	if connected == nil {
+		return "", fmt.Errorf("node-d is connected to %q", n.GetCoordinator())
+	}
+	// Another coordinator than the one that has its connection is told.
+	names := slices.DeleteFunc(c.CoordinatorNames(), func(name string) bool { return name == connected.name })
+	told, err := c.replica(names[0])
+	if err != nil {
+		return "", err
+	}
+	began := time.Now()
+	err = withSocket(c.socketOf(told), func(conn *grpc.ClientConn) error {
+		_, err := fealtyv1.NewMemberServiceClient(conn).BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: "data", Name: "node-d", Reason: "the story says that it was stolen"})
 		return err
 	})
 	if err != nil {
 		return "", err
-	}
-	if resp.GetConnectionsClosed() == 0 {
-		return "", errors.New("no connection was closed")
 	}
 	err = c.await(ctx, "node-d to be refused", func(ctx context.Context) (bool, error) {
 		n, err := c.Node(ctx, "node-d")
@@ -561,6 +571,7 @@ func storyBan(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	took := time.Since(began)
 	err = c.withNode("node-d", func(n fealtyv1.NodeServiceClient) error {
 		_, err := n.RenewIdentity(ctx, &fealtyv1.RenewIdentityRequest{})
 		return err
@@ -568,7 +579,7 @@ func storyBan(ctx context.Context, c *Cluster) (string, error) {
 	if err == nil {
 		return "", errors.New("the banned member renewed its identity")
 	}
-	return fmt.Sprintf("%d connection closed at once; renewal refused", resp.GetConnectionsClosed()), nil
+	return fmt.Sprintf("banned at %s; its connection to %s ended after %d ms; renewal refused", told.name, connected.name, took.Milliseconds()), nil
 }
 
 func storyRestart(ctx context.Context, c *Cluster) (string, error) {

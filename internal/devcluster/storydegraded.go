@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -198,7 +200,12 @@ func storyReconnect(ctx context.Context, c *Cluster) (string, error) {
 	var told *fealtyv1.DegradedPeriod
 	for _, name := range outageMembers {
 		err := c.await(ctx, name+" to report its time alone", func(ctx context.Context) (bool, error) {
-			live, err := c.Live(ctx, name)
+			var live *fealtyv1.Live
+			err := c.withAdmin(func(conn *grpc.ClientConn) error {
+				resp, err := fealtyv1.NewMemberServiceClient(conn).GetMember(ctx, &fealtyv1.GetMemberRequest{Kind: "data", Name: name})
+				live = resp.GetMember().GetLive()
+				return err
+			})
 			if err != nil {
 				return false, err
 			}

@@ -1,0 +1,263 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// Times and bounds of asking other coordinators.
+const (
+	// askOthers bounds how long the others are waited for: people wait meanwhile.
+	askOthers = time.Second
+	// othersFresh is for how long what they said is not asked again.
+	othersFresh = 250 * time.Millisecond
+	// livePage is how many members one message tells of, and maxLivePages how many
+	// messages of one coordinator are read.
+	livePage     = 500
+	maxLivePages = 2000
+)
+
+// others is what other coordinators hear of members, as they said when they were
+// asked last. It is memory only, and decides nothing but to be careful.
+type others struct {
+	asking chan struct{} // held by who asks; capacity 1
+
+	mu     sync.Mutex
+	at     time.Time                 // of the last answers, monotonic; guarded by mu
+	live   map[string]*fealtyv1.Live // by "<kind>/<name>"; guarded by mu
+	silent []string                  // coordinators that did not answer, sorted; guarded by mu
+
+	conns map[string]*mesh.Conn // by address; owned by who holds asking
+}
+
+func newOthers() *others {
+	return &others{asking: make(chan struct{}, 1), conns: make(map[string]*mesh.Conn)}
+}
+
+// close ends the connections, when nobody asks any more.
+func (e *others) close() {
+	e.asking <- struct{}{}
+	for _, conn := range e.conns {
+		conn.Close()
+	}
+	clear(e.conns)
+	<-e.asking
+}
+
+// of returns what the others hear of a member; nil if nothing.
+func (e *others) of(path string) *fealtyv1.Live {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.live[path]
+}
+
+// quiet returns the coordinators that did not say what they hear.
+func (e *others) quiet() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.silent
+}
+
+func (e *others) fresh() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.at.IsZero() && time.Since(e.at) < othersFresh
+}
+
+// hearOthers asks the other coordinators what they hear of members, unless they just
+// said. Who does not answer in time is left out.
+func (c *Coordinator) hearOthers(ctx context.Context, s *state) {
+	e := c.others
+	if e.fresh() {
+		return
+	}
+	select {
+	case e.asking <- struct{}{}:
+		defer func() { <-e.asking }()
+	case <-ctx.Done():
+		return
+	}
+	if e.fresh() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, askOthers)
+	defer cancel()
+	known, err := c.replicas(ctx, s.manifest)
+	if err != nil {
+		return // the store's word on members will be missing too, and that is said
+	}
+	all := slices.DeleteFunc(known, func(r replica) bool {
+		return r.Key == c.EnrolmentKey() || c.now().Sub(r.At).Abs() >= silentAfter
+	})
+	answers := make([]map[string]*fealtyv1.Live, len(all))
+	var asked sync.WaitGroup
+	used := make(map[string]bool)
+	for i, r := range all {
+		var conns []*mesh.Conn
+		for _, addr := range r.Addresses {
+			if conn := e.conn(c, addr); conn != nil {
+				used[addr] = true
+				conns = append(conns, conn)
+			}
+		}
+		asked.Go(func() {
+			for _, conn := range conns {
+				if live, err := askLive(ctx, conn, ""); err == nil {
+					answers[i] = live
+					return
+				}
+			}
+		})
+	}
+	asked.Wait()
+	for addr, conn := range e.conns {
+		if !used[addr] {
+			conn.Close()
+			delete(e.conns, addr)
+		}
+	}
+	live, silent := make(map[string]*fealtyv1.Live), []string(nil)
+	for i, answer := range answers {
+		if answer == nil {
+			silent = append(silent, all[i].Name)
+		}
+		for path, l := range answer {
+			live[path] = newerLive(l, live[path])
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.at, e.live, e.silent = time.Now(), live, silent
+}
+
+// conn returns the connection to a coordinator, which has to prove that it is one. The
+// caller holds asking.
+func (e *others) conn(c *Coordinator, addr string) *mesh.Conn {
+	if conn := e.conns[addr]; conn != nil {
+		return conn
+	}
+	conn, err := mesh.Dial("passthrough:///"+addr, c.source, credential.AnyOfKind(identity.Coordinator), mesh.Options{Now: c.now})
+	if err != nil {
+		return nil
+	}
+	e.conns[addr] = conn
+	return conn
+}
+
+// askLive asks one coordinator what it hears: of one member, or of all.
+func askLive(ctx context.Context, conn *mesh.Conn, member string) (map[string]*fealtyv1.Live, error) {
+	stream, err := fealtyv1.NewLiveServiceClient(conn).ListLive(ctx, &fealtyv1.ListLiveRequest{Member: member})
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]*fealtyv1.Live)
+	for range maxLivePages {
+		page, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range page.GetMembers() {
+			out[m.GetMember()] = m.GetLive()
+		}
+	}
+	return nil, fmt.Errorf("more than %d messages", maxLivePages)
+}
+
+// newerLive returns that one of two which says more of a member; either may be nil.
+func newerLive(a, b *fealtyv1.Live) *fealtyv1.Live {
+	switch {
+	case a == nil || b == nil:
+		if a == nil {
+			return b
+		}
+		return a
+	case a.GetConnected() != b.GetConnected():
+		if a.GetConnected() {
+			return a
+		}
+		return b
+	case a.GetLastReport().AsTime().Before(b.GetLastReport().AsTime()):
+		return b
+	}
+	return a
+}
+
+// degradedPeriods returns when a member was in degraded mode, as the coordinator says
+// that hears of it.
+func (c *Coordinator) degradedPeriods(ctx context.Context, s *state, id identity.ID) []*fealtyv1.DegradedPeriod {
+	path := string(id.Kind()) + "/" + id.Name()
+	own, other := c.live.message(id), c.others.of(path)
+	if other == nil || newerLive(own, other) == own {
+		return c.live.degradedPeriods(id)
+	}
+	e := c.others
+	select {
+	case e.asking <- struct{}{}:
+		defer func() { <-e.asking }()
+	case <-ctx.Done():
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askOthers)
+	defer cancel()
+	best := other
+	for _, addr := range slices.Sorted(maps.Keys(e.conns)) {
+		if live, err := askLive(ctx, e.conns[addr], path); err == nil {
+			best = newerLive(live[path], best)
+		}
+	}
+	return best.GetDegradedPeriods()
+}
+
+// liveServer serves LiveService.
+type liveServer struct {
+	fealtyv1.UnimplementedLiveServiceServer
+	c *Coordinator
+}
+
+func (l liveServer) ListLive(req *fealtyv1.ListLiveRequest, stream fealtyv1.LiveService_ListLiveServer) error {
+	s, err := l.c.ready()
+	if err != nil {
+		return err
+	}
+	if path := req.GetMember(); path != "" {
+		kind, name, _ := strings.Cut(path, "/")
+		id, err := identity.New(s.manifest.Cluster, identity.Kind(kind), name)
+		if err != nil {
+			return explain.New(explain.RequestField, "field", "member", "problem", "it is not <kind>/<name>")
+		}
+		live := l.c.live.message(id)
+		if live == nil {
+			return nil
+		}
+		live.DegradedPeriods = l.c.live.degradedPeriods(id)
+		return stream.Send(&fealtyv1.ListLiveResponse{Members: []*fealtyv1.LiveMember{{Member: path, Live: live}}})
+	}
+	for page := range slices.Chunk(l.c.live.all(), livePage) {
+		out := &fealtyv1.ListLiveResponse{}
+		for _, id := range page {
+			if live := l.c.live.message(id); live != nil {
+				out.Members = append(out.Members, &fealtyv1.LiveMember{Member: string(id.Kind()) + "/" + id.Name(), Live: live})
+			}
+		}
+		if err := stream.Send(out); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// Whichever coordinator is asked shows what all of them hear, does not take a member
+// for silent that talks to another one, and lets nobody remove it for that. What one of
+// them does not say counts as not known.
+func TestOthersAreHeard(t *testing.T) {
+	f := readyFleet(t, nil)
+	r := newReplica(t, f)
+	if err := f.set(f.manifest("")); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	r.awaitHead(f)
+	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	f.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	n := f.member("node-a")
+	ctx, cancel := context.WithCancel(f.ctx())
+	defer cancel()
+	stream, err := newClients(n.conn()).agent.Connect(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	period := &fealtyv1.DegradedPeriod{Since: timestamppb.New(f.clock()), Limit: "svid"}
+	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "node-a", Release: "its own", DegradedPeriods: []*fealtyv1.DegradedPeriod{period}}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, stream, snapshot.ScopeNodeBootstrap)
+	f.c.hears.Store(0)
+	r.c.hears.Store(0) // both have been ready for long
+
+	for name, asked := range map[string]*fleet{"the one that hears": f, "the other one": r} {
+		time.Sleep(othersFresh) // what was said before the member came is not fresh any more
+		st := asked.getStatus()
+		i := slices.IndexFunc(st.GetMembers(), func(m *fealtyv1.Member) bool { return m.GetName() == "node-a" })
+		if i < 0 || !st.GetMembers()[i].GetLive().GetConnected() || st.GetMembers()[i].GetLive().GetRelease() != "its own" {
+			t.Errorf("%s shows %v", name, st.GetMembers())
+		}
+		for _, finding := range st.GetFindings() {
+			if finding.GetCode() == string(explain.MemberSilent) {
+				t.Errorf("%s finds %v", name, finding)
+			}
+		}
+		m, err := asked.local().member.GetMember(asked.ctx(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "node-a"})
+		if err != nil || len(m.GetMember().GetLive().GetDegradedPeriods()) != 1 {
+			t.Errorf("%s shows %v, %v", name, m, err)
+		}
+		_, err = asked.local().member.RemoveMember(asked.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-a"})
+		if e := explain.Of(err); !errors.Is(e, explain.MemberInContact) || !strings.Contains(e.Error(), "it is connected") {
+			t.Errorf("%s: a removal of a member that is connected: %v", name, err)
+		}
+	}
+
+	// The one that hears is gone, and may be back with the member connected to it.
+	cancel()
+	f.kill()
+	time.Sleep(othersFresh)
+	_, err = r.local().member.RemoveMember(r.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-a"})
+	if e := explain.Of(err); !errors.Is(e, explain.MemberInContact) || !strings.Contains(e.Error(), "coordinator-1") {
+		t.Errorf("a removal while a coordinator does not answer: %v", err)
+	}
+	r.advance(silentAfter + time.Second) // and now it is not coming back
+	time.Sleep(othersFresh)
+	if _, err = r.local().member.RemoveMember(r.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-a"}); err != nil {
+		t.Errorf("a removal long after: %v", err)
+	}
+}
+
+// Members are not told of one another by a coordinator.
+func TestLiveIsForCoordinators(t *testing.T) {
+	f := readyFleet(t, nil)
+	n := f.member("node-a")
+	stream, err := fealtyv1.NewLiveServiceClient(n.conn()).ListLive(f.ctx(), &fealtyv1.ListLiveRequest{})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a member asked, and got %v", err)
+	}
+}
+
+func TestNewerLive(t *testing.T) {
+	at := func(s int64, connected bool) *fealtyv1.Live {
+		return &fealtyv1.Live{LastReport: &timestamppb.Timestamp{Seconds: s}, Connected: connected}
+	}
+	old, recent, here := at(1, false), at(2, false), at(1, true)
+	for _, tt := range []struct{ a, b, want *fealtyv1.Live }{
+		{nil, nil, nil}, {old, nil, old}, {nil, old, old}, {old, recent, recent}, {recent, old, recent}, {recent, here, here}, {here, recent, here},
+	} {
+		if got := newerLive(tt.a, tt.b); got != tt.want {
+			t.Errorf("of %v and %v: %v", tt.a, tt.b, got)
+		}
+	}
+}
