@@ -97,6 +97,7 @@ func TestTableOfTheAPI(t *testing.T) {
 	}
 	if want := []string{
 		fealtyv1.AdmissionService_Join_FullMethodName, fealtyv1.ManifestService_FirstSet_FullMethodName, // they prove themselves in the call
+		fealtyv1.PeerService_Prepare_FullMethodName, fealtyv1.PeerService_Recover_FullMethodName, // two coordinators prove themselves to each other
 		fealtyv1.RecoveryService_Recover_FullMethodName,      // an owner proves it by the share; the coordinator proves itself
 		fealtyv1.ReseedService_GetRootChanges_FullMethodName, // public, and signed: for who knows no root any more
 	}; !slices.Equal(open, want) {

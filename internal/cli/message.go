@@ -32,6 +32,7 @@ var hashFields = []protoreflect.FullName{
 	"fealty.v1.RecoveryOffer.attempt",
 	"fealty.v1.RecoveryProgress.head",
 	"fealty.v1.Replica.head",
+	"fealty.v1.PeerHello.head",
 }
 
 // ofMessage returns a message as it is printed: fields in the order of the

@@ -13,6 +13,7 @@ import (
 	"github.com/lmittmann/tint"
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -47,6 +48,12 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 	if err := mesh.CheckSocketPath(adminSocket(cfg)); err != nil {
 		return explain.Wrap(err, explain.BadSetting, "from", socket.from, "key", socket.key, "problem", strings.TrimPrefix(err.Error(), "mesh: "))
 	}
+	var pin identity.KeyID
+	if text := cfg.text("root_pin"); text != "" {
+		if pin, err = identity.ParseKeyID(text); err != nil {
+			panic("cli: root_pin was not checked: " + err.Error())
+		}
+	}
 	st, name, err := c.openStore(ctx, cfg, log)
 	if err != nil {
 		return err
@@ -68,7 +75,8 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: data, Store: st, StoreName: name, Listener: listener, Metrics: metrics,
 		Advertise: advertised(cfg.list("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
-		PublishDir: cfg.path("publish_dir"), MaxHeadAge: cfg.duration("max_head_age"), LivenessStore: cfg.text("liveness_store") == "true",
+		PublishDir: cfg.path("publish_dir"), Peers: cfg.list("peer"), Pin: pin,
+		MaxHeadAge: cfg.duration("max_head_age"), LivenessStore: cfg.text("liveness_store") == "true",
 		Log: log, Now: c.env.Now, Release: c.env.Release,
 	})
 	if err != nil {

@@ -55,6 +55,7 @@ const (
 	hexForm       form = "64 hex digits"
 	secretForm    form = "secret"
 	mirrorsForm   form = "list of folders and https URLs"
+	peersForm     form = "list of host:port and dns:name:port"
 	switchForm    form = "true or false"
 )
 
@@ -85,7 +86,7 @@ func (s *setting) env() string  { return "FEALTY_" + strings.ToUpper(s.key) }
 func (s *setting) hasFlag() bool { return !s.envOnly && !s.flagless }
 func (s *setting) inFile() bool  { return !s.envOnly && !s.fileless }
 func (s *setting) list() bool {
-	return s.form == addressesForm || s.form == mirrorsForm || s.form == consumersForm
+	return s.form == addressesForm || s.form == mirrorsForm || s.form == consumersForm || s.form == peersForm
 }
 
 func (s *setting) of(groups []group) bool {
@@ -136,6 +137,14 @@ func settings() []*setting {
 		{key: "advertise", groups: []group{ofCoordinator}, form: addressesForm,
 			help: "the addresses that members and tokens are told",
 			zero: "the address of listen; if that is every address, this machine's host name with its port"},
+		{key: "peer", groups: []group{ofCoordinator}, form: peersForm,
+			help: "ask these coordinators too for the cluster's secrets; dns:NAME:PORT is every address of NAME",
+			zero: "those that said in the store where they are",
+			more: "Several are separated by commas; at most 64. Coordinators find each other through the store: this is for those that cannot be reached at the address that they advertise. Where a peer is says nothing about who it is: it has to prove a key that the manifest names."},
+		{key: "root_pin", groups: []group{ofCoordinator}, form: hexForm,
+			help: "refuse every cluster but the one with this SHA-256 of the root key",
+			zero: "the store says which cluster this is",
+			more: "fealty status shows it as root pin. Whoever controls the store could otherwise make a coordinator that starts without the seed one of another cluster. After a reseed the pin is that of the new root."},
 		{key: "admin_socket", groups: []group{ofCoordinator}, form: pathForm,
 			help: "the path of the local admin socket",
 			zero: "admin.sock in the coordinator's folder",
@@ -279,7 +288,7 @@ func (v *flagValue) String() string {
 func (v *flagValue) Type() string {
 	return map[form]string{
 		textForm: "text", pathForm: "path", addressForm: "host:port", addressesForm: "addresses", consumersForm: "consumers", durationForm: "duration",
-		choiceForm: "word", storeForm: "address", hexForm: "hex", secretForm: "text", mirrorsForm: "place", switchForm: "bool",
+		choiceForm: "word", storeForm: "address", hexForm: "hex", secretForm: "text", mirrorsForm: "place", peersForm: "addresses", switchForm: "bool",
 	}[v.setting.form]
 }
 
@@ -319,6 +328,8 @@ func (s *setting) want() string {
 		return "sqlite:PATH, postgres://USER@HOST:PORT/DATABASE or etcd://USER@HOST:PORT/PREFIX"
 	case hexForm:
 		return "64 hex digits"
+	case peersForm:
+		return "host:port or dns:name:port, several of them separated by commas"
 	case mirrorsForm:
 		return "https://HOST/PATH or a folder, several of them separated by commas"
 	case pathForm:
@@ -373,6 +384,12 @@ func (s *setting) check(text string) string {
 	case addressesForm:
 		for _, a := range strings.Split(text, ",") {
 			if problem := checkAddress(strings.TrimSpace(a), false); problem != "" {
+				return problem
+			}
+		}
+	case peersForm:
+		for _, p := range strings.Split(text, ",") {
+			if problem := coordinator.CheckPeer(strings.TrimSpace(p)); problem != "" {
 				return problem
 			}
 		}

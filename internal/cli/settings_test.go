@@ -44,6 +44,7 @@ func TestCheckValues(t *testing.T) {
 	}{
 		{durationForm, []string{"1s", "7d", "1d12h", "0.5s"}, []string{"", "0s", "-1s", "-1d", "1", "d", "1d-2h", "x", "99999999999d", "1.5d"}},
 		{addressForm, []string{":7443", "127.0.0.1:0", "[::1]:7443", "host:65535"}, []string{"", "host", "host:", "host:x", "host:65536", "a b:1", "host:-1", "a,b:1", "http://x:1"}},
+		{peersForm, []string{"a:1", "a:1,b:2", "dns:a:1", "dns:peers.example:7443, [::1]:1"}, []string{"", ":1", "a:0", "a:1,", "a", "dns:a", "dns::1", "dns:10.0.0.1:1", "unix:/x:1", "a b:1"}},
 		{addressesForm, []string{"a:1", "a:1,b:2", "a:1, b:2", "[::1]:1"}, []string{"", ":1", "a:0", "a:1,", "a:1,,b:2", "a"}},
 		{consumersForm, []string{"root", "0", "@0", "root:route_policy", "1000:route_policy+peer_directory, @0:trust_bundle"}, []string{"", "nobody-of-this-name", "@nobody-of-this-name", "-1", "4294967296", "root:", "root:routes", "root,", "root:route_policy+"}},
 		{storeForm, []string{"sqlite:x", "sqlite:/var/x", "postgres://x", "postgresql://u:p@x:5432/db?sslmode=require", "etcd://x:2379", "etcd://u@x:1,y:2/a/b?ca=f"},

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
@@ -110,7 +109,7 @@ func (m memory) mesh(key identity.KeyID) *ca.MeshCA {
 			return mv.mesh
 		}
 	}
-	return nil
+	return m.c.taken.mesh(key)
 }
 
 // opened is a seed without the mesh CA key of the head: a keeper opened it, or what it
@@ -385,21 +384,27 @@ func (c *Coordinator) judgeHead(ctx context.Context, s *state, e store.Entry) de
 	return verdict
 }
 
-// askPeers looks for coordinators that may have the secrets of the head. While there
-// are others, a new mesh CA key is not made at once.
+// askPeers comes back with what another coordinator gives. While there are others, a
+// new mesh CA key is not made at once.
 func (c *Coordinator) askPeers(ctx context.Context, w *way) (*state, decide.Found, error) {
-	others, err := c.replicas(ctx, w.manifest)
+	r, err := c.fromPeers(ctx, w.loaded)
+	if errors.Is(err, errNoPeers) {
+		return nil, decide.Nobody, err
+	}
 	if err != nil {
-		return nil, decide.Nothing, c.storeError("read which coordinators there are", err)
+		return nil, decide.Nothing, err
 	}
-	var names []string
-	for _, r := range others {
-		if r.Key != c.EnrolmentKey() {
-			names = append(names, r.Name)
+	if have := c.memory().secrets(w.claimed.Salt); have != nil && have.seed.Equal(r.secrets.seed) {
+		r.secrets.wipe()
+		r.secrets = have
+	}
+	s, err := c.newState(r.verified, r.secrets, r.root, r.mesh)
+	if err != nil {
+		if !c.keeps(r.secrets) {
+			r.wipe()
 		}
+		return nil, decide.Nothing, err
 	}
-	if len(names) == 0 {
-		return nil, decide.Nobody, errors.New("there is no other coordinator to ask")
-	}
-	return nil, decide.Nothing, fmt.Errorf("the secrets of the head may be at %s", strings.Join(names, ", "))
+	s.origin = r.audit()
+	return s, decide.Nothing, nil
 }

@@ -83,6 +83,18 @@ type Config struct {
 	// Listener serves members, people and joins over TLS. Required.
 	Listener net.Listener
 
+	// Peers are where other coordinators are: "HOST:PORT", or "dns:NAME:PORT" for all
+	// addresses of NAME. They are asked for the secrets of the head beside those that
+	// the store tells of, and have to prove themselves like those. At most 64.
+	Peers []string
+
+	// LookupHost resolves the names of Peers. Nil means net.DefaultResolver.
+	LookupHost func(ctx context.Context, name string) ([]string, error)
+
+	// Pin is the root key that the cluster must have. Zero means any: then the store
+	// says which cluster this is.
+	Pin identity.KeyID
+
 	// Advertise are the addresses that members and tokens are told. Empty means
 	// the listener's own.
 	Advertise []string
@@ -205,7 +217,9 @@ type Coordinator struct {
 	lead       *lead
 	recoveries *recoveries
 	gatherKick chan struct{} // asks who follows the open attempt to look now; capacity 1
-	outlet     *outlet       // nil without a PublishDir
+	peerCalls  *peerCalls
+	taken      takenKeys // of heads that may come
+	outlet     *outlet   // nil without a PublishDir
 
 	lock     io.Closer // of the data directory
 	setup    atomic.Pointer[setupSecret]
@@ -233,6 +247,17 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	}
 	if cfg.MaxHeadAge < MinMaxHeadAge || cfg.MaxHeadAge > MaxMaxHeadAge {
 		return nil, fmt.Errorf("coordinator: Config.MaxHeadAge is %v, want from %v to %v", cfg.MaxHeadAge, MinMaxHeadAge, MaxMaxHeadAge)
+	}
+	if len(cfg.Peers) > maxPeers {
+		return nil, fmt.Errorf("coordinator: Config.Peers has %d elements, at most %d are asked", len(cfg.Peers), maxPeers)
+	}
+	for _, p := range cfg.Peers {
+		if problem := CheckPeer(p); problem != "" {
+			return nil, fmt.Errorf("coordinator: Config.Peers: %q: %s", p, problem)
+		}
+	}
+	if cfg.LookupHost == nil {
+		cfg.LookupHost = net.DefaultResolver.LookupHost
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -269,7 +294,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		failures:   newLogGate(),
 		stopping:   make(chan struct{}),
 		members:    newMemberIndex(),
-		maxListed:  snapshot.MaxBans, recoveries: newRecoveries(),
+		maxListed:  snapshot.MaxBans, recoveries: newRecoveries(), peerCalls: newPeerCalls(),
 		others: newOthers(),
 		live:   liveMembers{members: make(map[identity.ID]*liveMember)},
 	}

@@ -14,6 +14,8 @@ type metrics struct {
 	cuts         *prometheus.CounterVec
 	refused      prometheus.Counter
 	shares       *prometheus.CounterVec
+	peers        *prometheus.CounterVec
+	peerCalls    *prometheus.CounterVec
 	uncompiled   prometheus.Gauge
 	sent         *prometheus.CounterVec
 	removed      *prometheus.CounterVec
@@ -75,6 +77,14 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 		Name: "fealty_recovery_shares_total",
 		Help: "Shares of the seed that owners brought, by outcome: taken, recovered, or the code of the refusal.",
 	}, []string{"outcome"})
+	m.peers = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fealty_peer_recoveries_total",
+		Help: "Exchanges in which this coordinator asked a peer for the secrets of the head, by outcome: received, or the step that failed: load, proof, answer, manifest, history, mesh.",
+	}, []string{"outcome"})
+	m.peerCalls = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fealty_peer_requests_total",
+		Help: "Exchanges that other coordinators began with this one, by purpose (recover, prepare) and outcome: given, taken, or the code of the refusal.",
+	}, []string{"purpose", "outcome"})
 	m.uncompiled = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "fealty_snapshot_uncompiled",
 		Help: "Members and groups for whom a snapshot could not be compiled: they keep their last one.",
@@ -98,7 +108,7 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
-	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares, m.uncompiled, m.removed, m.outlet, m.sent, m.transitions,
+	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares, m.peers, m.peerCalls, m.uncompiled, m.removed, m.outlet, m.sent, m.transitions,
 		gauge("fealty_coordinator_ready", "1 while a manifest is in force and this coordinator holds its keys.", func() float64 {
 			return truth(c.state.Load().phase == phaseReady)
 		}),

@@ -119,6 +119,7 @@ func Services() []string {
 		fealtyv1.LiveService_ServiceDesc.ServiceName,
 		fealtyv1.ManifestService_ServiceDesc.ServiceName,
 		fealtyv1.MemberService_ServiceDesc.ServiceName,
+		fealtyv1.PeerService_ServiceDesc.ServiceName,
 		fealtyv1.RecoveryService_ServiceDesc.ServiceName,
 		fealtyv1.ReseedService_ServiceDesc.ServiceName,
 		fealtyv1.SnapshotService_ServiceDesc.ServiceName,
@@ -153,6 +154,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer) (*grpc.Server, error) {
 	fealtyv1.RegisterLiveServiceServer(services, liveServer{c: c})
 	fealtyv1.RegisterManifestServiceServer(services, manifestServer{c: c})
 	fealtyv1.RegisterMemberServiceServer(services, memberServer{c: c})
+	fealtyv1.RegisterPeerServiceServer(services, peerServer{c: c})
 	fealtyv1.RegisterRecoveryServiceServer(services, recoveryServer{c: c})
 	fealtyv1.RegisterReseedServiceServer(services, reseedServer{c: c})
 	fealtyv1.RegisterSnapshotServiceServer(services, snapshotServer{c: c})

@@ -493,8 +493,14 @@ func (c *Coordinator) sealMesh(ctx context.Context, mv *move) error {
 // that follows the head finds its keys among the candidates or, after a restart,
 // sealed under the new head's hash.
 func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error) {
+	if err := c.checkPin(mv.root); err != nil {
+		return false, err
+	}
 	if err := c.sealMesh(ctx, mv); err != nil {
 		return false, err
+	}
+	if took := c.prepare(ctx, mv); len(took) > 0 {
+		c.log.LogAttrs(ctx, slog.LevelInfo, "peers have the mesh CA key of the next head", slog.Any("peers", took), slog.String("head", mv.link.Hash.String()))
 	}
 	if err := c.faults.Hit("set.before-swap"); err != nil {
 		return false, err

@@ -59,6 +59,8 @@ type state struct {
 	meshKey     identity.KeyID
 	issuer      atomic.Pointer[ca.Issuer]
 	x509Roots   *identity.OperatorRoots // of the manifest's x509 proof; nil: it takes none
+	// origin says where its secrets came from, for the audit log; nil: from this memory.
+	origin []auditEntry
 	// rootStatement introduces the config root key to who pins the root.
 	rootStatement []byte
 
@@ -235,6 +237,9 @@ func (c *Coordinator) newState(v *history.Verified, secrets *secrets, root *x509
 	if head := decide.HeadOf(v.Current()); !head.Fits(head.Seed, mesh.KeyID()) { // the seed is the one that the history verified under
 		return nil, fmt.Errorf("the mesh CA key %s is not the one of the head, %s", mesh.KeyID(), head.Mesh)
 	}
+	if err := c.checkPin(root); err != nil {
+		return nil, err
+	}
 	auth, err := store.NewAuthenticator(secrets.keys.RecordMAC())
 	if err != nil {
 		return nil, fmt.Errorf("key the record MAC: %w", err)
@@ -342,6 +347,7 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 			s = recovering(s, failed)
 		} else {
 			c.recordSeen(ctx, seenOf(s))
+			c.auditOrigin(ctx, s)
 		}
 	}
 	old := c.state.Load()
@@ -363,6 +369,7 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 	}
 	if s.phase == phaseReady {
 		c.settleCandidates(s.head)
+		c.taken.settle(s.head)
 		c.dropOpened()
 		c.search = decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64}
 		c.recoveries.end(nil)

@@ -53,6 +53,7 @@ type fleet struct {
 
 	first    *fleet   // of a replica: the one that it was made for
 	replicas []*fleet // of the first: the others, in the order in which they were made
+	people   *people  // who own the seed, of a fleet that peerFleet made
 	link     *storeLink
 	// enrolment is the key of a replica, "ed25519:…", which it has before it starts.
 	enrolment string

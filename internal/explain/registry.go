@@ -143,6 +143,9 @@ const (
 	RecoveryUnexpected  Code = "FE-R111"
 	RecoverySeedRefused Code = "FE-R112"
 	RecoveryNoShares    Code = "FE-R113"
+	PeerRefused         Code = "FE-R120"
+	PeerBehind          Code = "FE-R121"
+	RootNotPinned       Code = "FE-R122"
 
 	BackupUnusable  Code = "FE-R130"
 	BackupNoReader  Code = "FE-R131"
@@ -1342,6 +1345,40 @@ head is genuine. With the seed it replays the whole history, and adopts nothing 
 		Page: `
 Shares are held by people. A cluster whose manifest names keepers alone comes back through one of them, and is
 lost with all of them: add people to ` + "`seed.owners`" + ` with a reshare.`,
+	},
+	{
+		Code:  PeerRefused,
+		Title: "one coordinator refused another",
+		What:  "coordinator {peer|that was asked} hands nothing over: it does not take who asks for a coordinator of this cluster",
+		Why:   "{problem|its key is in no entry of kind coordinator of the manifest in force there, or it did not prove it over this connection}",
+		Do:    "have the key that fealty status shows as enrolment key put into an entry of kind coordinator; if it is in one, see that no proxy terminates TLS in between",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+A coordinator gives the seed and the mesh CA key to nobody but a coordinator that the manifest in force at the
+giver names, and that has proven its enrolment key over the very connection. Both sides prove.`,
+	},
+	{
+		Code:  PeerBehind,
+		Title: "two coordinators are at different heads",
+		What:  "coordinator {peer|that was asked} hands nothing over: it is not at the head of the history that was asked for",
+		Why:   "asked was {asked|another head}; {problem|it serves another one, and what it has may be the mesh CA key of an older one}",
+		Do:    "wait: whoever is behind reads the head again and tries again by itself",
+		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
+		Page: `
+Before it gives anything a coordinator reads the head again. If the head has moved it answers that it is behind
+rather than hand out the mesh CA key of an older head. After a change of the manifest this lasts for a moment.`,
+	},
+	{
+		Code:  RootNotPinned,
+		Title: "the root is not the one that is pinned",
+		What:  "the history is refused: its root key is {root|another one}",
+		Why:   "this coordinator was told to take part in the cluster with root key {pin|another one} alone",
+		Do:    "if the root was changed by a reseed, start it with the new --root-pin; else find out who changed the store",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+A coordinator without a seed learns from the store who may give it one. Whoever controls the store could make it
+a coordinator of a cluster of his own, and it could not tell: everything would verify. With ` + "`--root-pin`" + ` it takes
+one root and no other. After a reseed the pin is that of the new root.`,
 	},
 	{
 		Code:  BackupUnusable,

@@ -205,6 +205,12 @@ func (v *Verified) clone() *Verified {
 		keys: slices.Clip(v.keys), trusted: v.trusted}
 }
 
+// Extend returns v as it would be with one link more, checked like any other. Nothing
+// says that t is in the history: the record is that of v. Errors: [*VerifyError].
+func (v *Verified) Extend(t *Transition, m *manifest.Manifest) (*Verified, error) {
+	return v.extend(t, m)
+}
+
 // extend returns v and one link more, checked like any other. v may be nil.
 func (v *Verified) extend(t *Transition, m *manifest.Manifest) (*Verified, error) {
 	raw, err := t.Encode()

@@ -307,7 +307,7 @@ func changes[T any](t *testing.T, v *T, try func(field, change string)) {
 		switch {
 		case value.Kind() == reflect.String:
 			text = value.String()
-		case value.Type() == reflect.TypeFor[[]byte]():
+		case value.Kind() == reflect.Slice && value.Type().Elem().Kind() == reflect.Uint8:
 			text = string(value.Bytes())
 		default:
 			t.Fatalf("field %s is a %s: say here how it is changed", name, value.Type())

@@ -1,0 +1,562 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// Bounds of asking peers.
+const (
+	// maxPeers bounds the peers that are asked in one round.
+	maxPeers = 64
+	// peerTimeout bounds one exchange with one peer, and peerGreeting the part of it
+	// until the peer has proven itself: one that is gone must not hold up the next.
+	peerTimeout  = 5 * time.Second
+	peerGreeting = 2 * time.Second
+	// resolveTimeout bounds the look-up of all names of peers.
+	resolveTimeout = 2 * time.Second
+	// peerRound bounds a round with all of them.
+	peerRound = 20 * time.Second
+	// maxPeerError is how much of a peer's error is shown.
+	maxPeerError = 300
+)
+
+// dnsPeers is how a name begins that stands for all its addresses.
+const dnsPeers = "dns:"
+
+// CheckPeer says what is wrong with an element of [Config.Peers], or "".
+func CheckPeer(text string) string {
+	name, dns := strings.CutPrefix(text, dnsPeers)
+	host, port, err := net.SplitHostPort(name)
+	switch {
+	case err != nil:
+		return "it is neither host:port nor dns:name:port"
+	case host == "" || len(host) > 253 || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("/\\,", r) }):
+		return "its host is not one"
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Sprintf("port %q is not a number from 1 to 65535", port)
+	}
+	if _, err := netip.ParseAddr(host); dns && err == nil {
+		return "it is an address, which needs no dns:"
+	}
+	return ""
+}
+
+// peerStep is a step of peer recovery, as manifest.md numbers them.
+type peerStep int
+
+const (
+	stepLoad     peerStep = iota + 1 // the head's manifest, unverified, from the store
+	stepProof                        // dial, and proofs in both directions
+	stepAnswer                       // the peer gives, or says why not
+	stepManifest                     // its manifest is the loaded one, byte for byte
+	stepHistory                      // the whole history, under the received seed
+	stepMesh                         // mesh CA key and root are those of the head, which is still there
+)
+
+func (s peerStep) String() string {
+	switch s {
+	case stepLoad:
+		return "load"
+	case stepProof:
+		return "proof"
+	case stepAnswer:
+		return "answer"
+	case stepManifest:
+		return "manifest"
+	case stepHistory:
+		return "history"
+	case stepMesh:
+		return "mesh"
+	}
+	return "invalid step"
+}
+
+// peerError says at which step the recovery from a peer failed.
+type peerError struct {
+	Peer string // its address, with its name once it is proven; empty if it is about none
+	Step peerStep
+	Err  error
+}
+
+func (e *peerError) Error() string {
+	of := ""
+	if e.Peer != "" {
+		of = " with peer " + e.Peer
+	}
+	return fmt.Sprintf("peer recovery failed at step %d (%s)%s: %s", e.Step, e.Step, of, clip(bare(e.Err), maxPeerError))
+}
+
+func (e *peerError) Unwrap() error { return e.Err }
+
+// bare is the text of err, without the dressing of gRPC.
+func bare(err error) string {
+	if e, ok := errors.AsType[*explain.Error](err); ok {
+		return e.What + ": " + e.Why
+	}
+	if s, ok := status.FromError(err); ok {
+		return s.Message()
+	}
+	return err.Error()
+}
+
+// peersError is what came of every peer of a round.
+type peersError []*peerError
+
+func (e peersError) Error() string {
+	texts := make([]string, len(e))
+	for i, x := range e {
+		texts[i] = x.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (e peersError) Unwrap() []error {
+	out := make([]error, len(e))
+	for i, x := range e {
+		out[i] = x
+	}
+	return out
+}
+
+// errNoPeers says that there is nobody to ask.
+var errNoPeers = errors.New("no peer is known: none is configured, and no other coordinator said where it is")
+
+// errSelf is the answer of a connection that led back here.
+var errSelf = errors.New("it is this coordinator itself")
+
+// received is what a peer gave, verified: see fromPeers.
+type received struct {
+	verified *history.Verified
+	secrets  *secrets
+	root     *x509.Certificate
+	mesh     *ca.MeshCA
+	peer     string // the name of its entry in the manifest
+	key      string // its enrolment key
+}
+
+// wipe overwrites the secrets, if nobody uses them.
+func (r *received) wipe() {
+	r.secrets.wipe()
+	keyring.WipeKey(r.mesh.Key())
+}
+
+// audit says what was received, and from whom.
+func (r *received) audit() []auditEntry {
+	from := map[string]string{"via": "peer", "from": r.peer, "key": r.key, "head": r.verified.Current().Hash.String()}
+	mesh := maps.Clone(from)
+	mesh["mesh_ca_key"] = r.mesh.KeyID().String()
+	return []auditEntry{
+		{Action: "seed.received", Target: r.verified.Manifest().Cluster, Fields: from},
+		{Action: "mesh.received", Target: r.verified.Manifest().Cluster, Fields: mesh},
+	}
+}
+
+// auditOrigin writes down where the secrets of s came from, now that it is ready. The
+// entry of who gave them was written before they left.
+func (c *Coordinator) auditOrigin(ctx context.Context, s *state) {
+	if len(s.origin) == 0 {
+		return
+	}
+	ch := s.records.newChange(s.headVersion)
+	for _, e := range s.origin {
+		e.Actor = c.ownID(s)
+		ch.audit(c.now(), e)
+	}
+	if _, err := ch.commit(ctx); err != nil {
+		c.log.LogAttrs(ctx, slog.LevelWarn, "where the secrets came from was not written to the audit log; who gave them wrote it down before", slog.Any("err", err))
+	}
+}
+
+// claimedHead is the head of a history that nobody vouches for.
+type claimedHead struct {
+	history  *history.History
+	link     history.Link
+	manifest *manifest.Manifest
+}
+
+// fromPeers asks peers in turn for the secrets of the head that loaded claims: peer
+// recovery of manifest.md but for the swap. All that it returns was verified, and is
+// the caller's.
+//
+// Who may give is read from a manifest that nothing vouches for yet. A store that lies
+// can so name its own coordinators, whose seed then vouches for its own history; what
+// stands against that is the mark of a head that was seen before, and Config.Pin.
+//
+// The error is [errNoPeers] or holds one [*peerError] for each peer that was asked.
+func (c *Coordinator) fromPeers(ctx context.Context, loaded *history.History) (*received, error) {
+	head, err := c.claim(loaded)
+	if err != nil {
+		c.metrics.peers.WithLabelValues(stepLoad.String()).Inc()
+		return nil, peersError{{Step: stepLoad, Err: err}}
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerRound)
+	defer cancel()
+	peers, failed := c.peers(ctx, head.manifest)
+	for _, addr := range peers {
+		if ctx.Err() != nil {
+			failed = append(failed, &peerError{Peer: addr, Step: stepProof, Err: ctx.Err()})
+			break
+		}
+		a := &asking{c: c, head: head, peer: addr}
+		r, err := a.ask(ctx)
+		if err == nil {
+			c.metrics.peers.WithLabelValues("received").Inc()
+			c.log.LogAttrs(ctx, slog.LevelInfo, "a peer gave the secrets of the head", slog.String("peer", a.peer), slog.Uint64("index", head.link.Index), slog.String("head", head.link.Hash.String()))
+			return r, nil
+		}
+		if errors.Is(err, errSelf) {
+			continue
+		}
+		failed = append(failed, &peerError{Peer: a.peer, Step: a.step, Err: err})
+	}
+	if len(failed) == 0 {
+		return nil, errNoPeers
+	}
+	for _, f := range failed {
+		c.metrics.peers.WithLabelValues(f.Step.String()).Inc()
+		c.failures.log(ctx, c.log, slog.LevelWarn, "peer recovery failed", slog.String("peer", f.Peer), slog.Int("step", int(f.Step)), slog.String("of", f.Step.String()),
+			slog.String("code", explain.CodeOf(f.Err)), slog.String("reason", clip(bare(f.Err), maxPeerError)))
+	}
+	return nil, failed
+}
+
+// claim is step 1: the head's manifest as the store has it, unverified. It must admit
+// this coordinator: no honest peer would give anything to another one.
+func (c *Coordinator) claim(loaded *history.History) (*claimedHead, error) {
+	if len(loaded.Links) == 0 {
+		return nil, history.ErrEmpty
+	}
+	raw := loaded.Links[len(loaded.Links)-1]
+	t, err := history.Decode(raw)
+	if err != nil {
+		return nil, err
+	}
+	m, err := manifest.Parse(loaded.Manifests[t.Manifest])
+	if err != nil {
+		return nil, err
+	}
+	if m.Hash() != t.Manifest {
+		return nil, errors.New("the manifest of the head is not the one that its transition names")
+	}
+	if _, err := c.admits(m); err != nil {
+		return nil, err
+	}
+	return &claimedHead{loaded, history.Link{Transition: *t, Hash: sha256Sum(raw)}, m}, nil
+}
+
+// peers returns whom to ask, each once, without this coordinator: those that are
+// configured, then those that said where they are, the ready ones first. What could not
+// be resolved is a failure of its own.
+func (c *Coordinator) peers(ctx context.Context, m *manifest.Manifest) (out []string, failed peersError) {
+	own := append(c.advertised(), c.Addr())
+	add := func(addr string) {
+		if len(out) < maxPeers && !slices.Contains(out, addr) && !slices.Contains(own, addr) {
+			out = append(out, addr)
+		}
+	}
+	resolving, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	for _, p := range c.cfg.Peers {
+		name, dns := strings.CutPrefix(p, dnsPeers)
+		if !dns {
+			add(p)
+			continue
+		}
+		addrs, err := c.resolve(resolving, name)
+		if err != nil {
+			failed = append(failed, &peerError{Peer: p, Step: stepProof, Err: err})
+			continue
+		}
+		for _, a := range addrs {
+			add(a)
+		}
+	}
+	others, err := c.replicas(ctx, m)
+	if err != nil {
+		failed = append(failed, &peerError{Step: stepLoad, Err: fmt.Errorf("read the replica records: %w", err)})
+	}
+	for _, ready := range []bool{true, false} {
+		for _, r := range others {
+			if r.Key != c.EnrolmentKey() && (r.Phase == phaseReady.String()) == ready {
+				for _, a := range r.Addresses {
+					add(a)
+				}
+			}
+		}
+	}
+	return out, failed
+}
+
+// resolve returns all addresses of NAME:PORT, sorted.
+func (c *Coordinator) resolve(ctx context.Context, name string) ([]string, error) {
+	host, port, err := net.SplitHostPort(name)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := c.cfg.LookupHost(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, 0, len(addrs))
+	for _, a := range addrs {
+		out = append(out, net.JoinHostPort(a, port))
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// asking is one exchange with one peer.
+type asking struct {
+	c    *Coordinator
+	head *claimedHead
+	peer string   // its address, then with the name that it proved
+	step peerStep // that is under way
+}
+
+// dialPeer returns a connection to whoever answers at addr, who proves himself later.
+func (c *Coordinator) dialPeer(addr string) (*mesh.Conn, error) {
+	// Not a name for gRPC to interpret: a record in the store may say anything.
+	return mesh.DialPinned("passthrough:///"+addr, credential.Unproven(), mesh.Options{Now: c.now, GRPC: []grpc.DialOption{
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)), grpc.WithMaxHeaderListSize(maxHeaderBytes),
+	}})
+}
+
+// ask runs steps 2 to 6. What the peer answers instead of secrets is step 3, unless
+// it is that it does not take our proof.
+func (a *asking) ask(ctx context.Context) (*received, error) {
+	r, err := a.exchange(ctx)
+	if e, ok := explain.FromStatus(err); ok {
+		a.step = stepAnswer
+		if e.Code == explain.PeerRefused {
+			a.step = stepProof
+		}
+		err = e
+	}
+	return r, err
+}
+
+func (a *asking) exchange(ctx context.Context) (*received, error) {
+	a.step = stepProof
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	conn, err := a.c.dialPeer(a.peer)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	recipient, err := keyring.NewEphemeral()
+	if err != nil {
+		return nil, err
+	}
+	defer recipient.Wipe()
+	stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(ctx)
+	if err != nil {
+		return nil, err
+	}
+	x := &exchange{c: a.c, t: proof.PeerTranscript{Purpose: proof.Recover, Cluster: a.head.manifest.Cluster, Head: a.head.link.Hash[:], Recipient: recipient.Public()}}
+	if err := x.open(stream.Context, func(h *fealtyv1.PeerHello) error {
+		return stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: h}})
+	}, func() (*fealtyv1.PeerChallenge, error) {
+		m, err := inGreeting(ctx, cancel, stream.Recv)
+		return m.GetChallenge(), err
+	}); err != nil {
+		return nil, err
+	}
+	found, ok := a.head.manifest.Match(identity.Coordinator, []string{x.selector})
+	if !ok {
+		return nil, fmt.Errorf("it proved %s, which no entry of kind coordinator names in the manifest of the head", clip(x.selector, maxShownBytes))
+	}
+	a.peer = fmt.Sprintf("%s (%s)", found.Name, a.peer)
+	evidence, err := proof.ProvePeer(a.c.enrolment, proof.Asker, x.t)
+	if err != nil {
+		return nil, err
+	}
+	a.step = stepAnswer
+	if err := stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Evidence{Evidence: evidence}}); err != nil && stream.Context().Err() != nil {
+		return nil, err // otherwise the answer says why
+	}
+	answer, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	given := answer.GetSecrets()
+	if given == nil {
+		return nil, errors.New("its answer holds no secrets")
+	}
+	handed, err := recipient.TakeOver(keyring.Handover{
+		Purpose: string(proof.Recover), Cluster: a.head.manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey), To: a.c.EnrolmentKey(), Head: a.head.link.Hash,
+	}, given.GetSealed())
+	if err == nil && handed.Seed.IsZero() {
+		err = errors.New("its answer holds no seed")
+	}
+	if err != nil {
+		keyring.WipeKey(handed.Mesh)
+		return nil, err
+	}
+	r := &received{secrets: &secrets{seed: handed.Seed}, peer: found.Name, key: proof.KeyClaim(x.t.GiverKey)}
+	if err := a.verify(ctx, r, handed, given); err != nil {
+		handed.Wipe()
+		r.secrets.keys.Wipe()
+		return nil, err
+	}
+	return r, nil
+}
+
+// verify is steps 4 to 6. It fills in r, whose secrets are the caller's to wipe.
+func (a *asking) verify(ctx context.Context, r *received, handed keyring.Handed, given *fealtyv1.PeerSecrets) error {
+	a.step = stepManifest
+	if !bytes.Equal(given.GetManifest(), a.head.manifest.Bytes()) {
+		return fmt.Errorf("its manifest, %.16x, is not the one that the store has for the head, %s", sha256Sum(given.GetManifest()), a.head.manifest.Hash().String()[:32])
+	}
+
+	a.step = stepHistory
+	var err error
+	if r.secrets.keys, err = r.secrets.seed.Derive(a.head.link.Salt[:]); err != nil {
+		return err
+	}
+	public := r.secrets.keys.Transaction().Public().(ed25519.PublicKey)
+	if r.verified, err = history.Verify(a.head.history, public); err != nil {
+		return err
+	}
+	if !r.verified.TransactionKey().Equal(public) {
+		return errors.New("its seed is one that was replaced")
+	}
+	seen, err := a.c.seen()
+	if err != nil {
+		return err
+	}
+	if err := seen.accepts(r.verified); err != nil {
+		return err
+	}
+	if last := a.c.state.Load().ready(); last != nil {
+		if err := seenOf(last).accepts(r.verified); err != nil {
+			return err
+		}
+	}
+
+	a.step = stepMesh
+	if r.root, err = x509.ParseCertificate(given.GetRoot()); err != nil {
+		return errors.New("its root certificate does not parse")
+	}
+	again, err := ca.Root(r.secrets.keys.RootCA(), a.head.manifest.Cluster, r.root.NotBefore)
+	if err != nil {
+		return err
+	}
+	if !again.Equal(r.root) {
+		return errors.New("its root certificate is not that of the seed")
+	}
+	if err := a.c.checkPin(r.root); err != nil {
+		return err
+	}
+	if r.mesh, err = ca.LoadMeshCA(r.root, given.GetMeshCa(), handed.Mesh, a.head.manifest.Cluster, r.verified.Current().AuthorityEpoch); err != nil {
+		return err
+	}
+	if want := r.verified.Current().MeshCAKey; r.mesh.KeyID() != want {
+		return fmt.Errorf("its mesh CA key, %s, is not the one of the head, %s", r.mesh.KeyID(), want)
+	}
+	if err := a.c.faults.Hit("peer.before-head"); err != nil {
+		return err
+	}
+	now, version, err := a.c.history.Head(ctx)
+	switch {
+	case err != nil:
+		return err
+	case now.Hash != a.head.link.Hash || version != a.head.history.Version:
+		return fmt.Errorf("the history moved on to index %d meanwhile", now.Index)
+	}
+	return nil
+}
+
+// exchange is the proof of both sides, as the asker sees it.
+type exchange struct {
+	c        *Coordinator
+	t        proof.PeerTranscript
+	selector string // that the giver proved
+}
+
+// open says hello and verifies the challenge: after it the giver is proven to hold
+// x.t.GiverKey, over this connection.
+func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHello) error, challenge func() (*fealtyv1.PeerChallenge, error)) error {
+	x.t.AskerNonce = make([]byte, proof.NonceBytes)
+	rand.Read(x.t.AskerNonce)
+	x.t.AskerKey = x.c.enrolment.Public().(ed25519.PublicKey)
+	h := &fealtyv1.PeerHello{Cluster: x.t.Cluster, Head: x.t.Head, Nonce: x.t.AskerNonce, Key: x.c.EnrolmentKey(), Recipient: x.t.Recipient}
+	if err := hello(h); err != nil && ctx().Err() != nil {
+		return err // otherwise the answer says why
+	}
+	ch, err := challenge()
+	if err != nil {
+		return err
+	}
+	cs, ok := mesh.ConnectionState(ctx())
+	if !ok {
+		return explain.New(explain.JoinNoBinding, "problem", "the call goes over no TLS connection")
+	}
+	if x.t.Binding, err = proof.Binding(cs); err != nil {
+		return explain.Wrap(err, explain.JoinNoBinding, "problem", err.Error())
+	}
+	if ch == nil {
+		return errors.New("its first message is no challenge")
+	}
+	key, err := proof.ParseKeyClaim(clip(ch.GetKey(), proof.MaxClaimBytes))
+	if err != nil {
+		return err
+	}
+	if key.Equal(x.t.AskerKey) {
+		return errSelf
+	}
+	x.t.GiverKey, x.t.GiverNonce = key, ch.GetNonce()
+	if x.t.Purpose == proof.Prepare {
+		x.t.Recipient = ch.GetRecipient()
+	}
+	x.selector, err = proof.VerifyPeer(proof.Giver, x.t, ch.GetEvidence())
+	return err
+}
+
+// inGreeting receives one message within peerGreeting, or cancels the call.
+func inGreeting[T any](ctx context.Context, cancel context.CancelFunc, recv func() (T, error)) (T, error) {
+	t := time.AfterFunc(peerGreeting, cancel)
+	m, err := recv()
+	if !t.Stop() && err != nil {
+		var none T
+		return none, fmt.Errorf("no answer within %v: %w", peerGreeting, context.DeadlineExceeded)
+	}
+	return m, err
+}
+
+// checkPin refuses a root that is not the one that is pinned.
+func (c *Coordinator) checkPin(root *x509.Certificate) error {
+	if got := identity.KeyOf(root); !c.cfg.Pin.IsZero() && got != c.cfg.Pin {
+		return explain.New(explain.RootNotPinned, "root", got.String(), "pin", c.cfg.Pin.String())
+	}
+	return nil
+}

@@ -1,0 +1,296 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// Bounds on what strangers can make a coordinator do as a peer.
+const (
+	// peersAtOnce bounds the exchanges that are answered at once, and peersPerSource
+	// those with one address.
+	peersAtOnce    = 32
+	peersPerSource = 8
+	// peerRate and peerBurst bound the exchanges that one address begins, per second.
+	peerRate  = 5
+	peerBurst = 40
+)
+
+// peerCalls is what is under way with peers.
+type peerCalls struct {
+	limiter *keyedLimiter
+
+	mu      sync.Mutex
+	calls   int            // guarded by mu
+	sources map[string]int // calls by source; guarded by mu
+}
+
+func newPeerCalls() *peerCalls {
+	return &peerCalls{limiter: newKeyedLimiter(peerRate, peerBurst, maxSources), sources: make(map[string]int)}
+}
+
+// enter takes a place for a call from source. Who got one leaves it.
+func (p *peerCalls) enter(source string, now time.Time) bool {
+	if !p.limiter.allow(source, now) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.calls >= peersAtOnce || p.sources[source] >= peersPerSource {
+		return false
+	}
+	p.calls++
+	p.sources[source]++
+	return true
+}
+
+func (p *peerCalls) leave(source string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls--
+	if p.sources[source]--; p.sources[source] == 0 {
+		delete(p.sources, source)
+	}
+}
+
+// peerServer serves PeerService.
+type peerServer struct {
+	fealtyv1.UnimplementedPeerServiceServer
+	c *Coordinator
+}
+
+// greeted is an exchange whose asker was answered, and has proven nothing yet.
+type greeted struct {
+	s     *state // that it is decided on
+	t     proof.PeerTranscript
+	asker manifest.Match // its entry in the manifest in force here
+	key   string         // the enrolment key that it claims
+}
+
+func (g *greeted) name() string { return string(identity.Coordinator) + "/" + g.asker.Name }
+
+// greet decides whether to go on with who says hello, and proves to it who this is. It
+// tells strangers no more than that they are none of ours, or that nothing is served
+// here.
+func (c *Coordinator) greet(ctx context.Context, purpose proof.PeerPurpose, h *fealtyv1.PeerHello, recipient string) (*greeted, *fealtyv1.PeerChallenge, error) {
+	s, err := c.ready()
+	if err != nil {
+		return nil, nil, err
+	}
+	key, err := proof.ParseKeyClaim(clip(h.GetKey(), proof.MaxClaimBytes))
+	if err != nil {
+		return nil, nil, refusedPeer(err.Error())
+	}
+	g := &greeted{s: s, key: h.GetKey()}
+	var admitted bool
+	if g.asker, admitted = s.manifest.Match(identity.Coordinator, []string{"key:" + g.key}); !admitted || h.GetCluster() != s.manifest.Cluster {
+		return nil, nil, refusedPeer("no entry of kind coordinator names its key in the manifest in force there")
+	}
+	cs, ok := mesh.ConnectionState(ctx)
+	if !ok {
+		return nil, nil, explain.New(explain.JoinNoBinding, "problem", "the call came over no TLS connection")
+	}
+	binding, err := proof.Binding(cs)
+	if err != nil {
+		return nil, nil, explain.Wrap(err, explain.JoinNoBinding, "problem", err.Error())
+	}
+	nonce := make([]byte, proof.NonceBytes)
+	rand.Read(nonce)
+	if recipient == "" {
+		recipient = h.GetRecipient()
+	}
+	g.t = proof.PeerTranscript{
+		Purpose: purpose, Cluster: s.manifest.Cluster, Head: h.GetHead(), AskerNonce: h.GetNonce(), GiverNonce: nonce,
+		Binding: binding, Recipient: recipient, AskerKey: key, GiverKey: c.enrolment.Public().(ed25519.PublicKey),
+	}
+	evidence, err := proof.ProvePeer(c.enrolment, proof.Giver, g.t)
+	if err != nil {
+		return nil, nil, refusedPeer(err.Error()) // of what it sent
+	}
+	return g, &fealtyv1.PeerChallenge{Nonce: nonce, Key: c.EnrolmentKey(), Recipient: recipient, Evidence: evidence}, nil
+}
+
+func refusedPeer(problem string) error {
+	return explain.New(explain.PeerRefused, "problem", problem)
+}
+
+// behind says, to who has proven itself, that what was asked for is not the head here,
+// or here is not the head.
+func (c *Coordinator) behind(g *greeted, problem string) error {
+	c.kickHead() // one of the two is behind; it may be this one
+	return explain.New(explain.PeerBehind, "peer", ownName(c, g.s), "asked", shortHex(g.t.Head), "problem", problem)
+}
+
+func ownName(c *Coordinator, s *state) string {
+	found, err := c.admits(s.manifest)
+	if err != nil {
+		return c.EnrolmentKey()
+	}
+	return found.Name
+}
+
+// proven verifies the asker's half of the proof, and then that the head is the one that
+// was asked for, the one that is served here, and the newest: who lags must not give
+// what is older.
+func (g *greeted) proven(ctx context.Context, c *Coordinator, evidence []byte) error {
+	if _, err := proof.VerifyPeer(proof.Asker, g.t, evidence); err != nil {
+		return refusedPeer(err.Error())
+	}
+	if string(g.t.Head) != string(g.s.head.Hash[:]) {
+		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.s.head.Hash.String()[:16], g.s.head.Index))
+	}
+	if err := c.faults.Hit("peer.before-reread"); err != nil {
+		return err
+	}
+	head, version, err := c.history.Head(ctx)
+	switch {
+	case err != nil:
+		return c.storeError("read the head of the history", err)
+	case c.state.Load() != g.s || head.Hash != g.s.head.Hash || version != g.s.headVersion:
+		return c.behind(g, fmt.Sprintf("the history moved on to index %d, and that one has not followed yet", head.Index))
+	}
+	return nil
+}
+
+// admit runs serve in a place of its own, for a bounded time, and counts and logs what
+// came of it.
+func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose, serve func(context.Context) (*greeted, error)) error {
+	c := p.c
+	addr := identity.FromContext(ctx).Addr
+	source := sourceOf(addr)
+	if !c.peerCalls.enter(source, c.now()) {
+		c.metrics.peerCalls.WithLabelValues(string(purpose), string(explain.RateLimited)).Inc()
+		return explain.New(explain.RateLimited, "what", "calls of coordinators from "+source, "limit", fmt.Sprintf("%d at once, %d from everybody, and %d per second", peersPerSource, peersAtOnce, peerRate))
+	}
+	defer c.peerCalls.leave(source)
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	g, err := serve(ctx)
+	label := "given"
+	switch {
+	case err != nil && explain.CodeOf(err) != "":
+		label = explain.CodeOf(err)
+	case err != nil:
+		label = "error"
+	case purpose == proof.Prepare:
+		label = "taken"
+	}
+	c.metrics.peerCalls.WithLabelValues(string(purpose), label).Inc()
+	attrs := []slog.Attr{slog.String("remote", addr), slog.String("purpose", string(purpose))}
+	if g != nil {
+		attrs = append(attrs, slog.String("peer", g.name()), slog.String("key", g.key))
+	}
+	if err != nil {
+		c.refusals.log(ctx, c.log, slog.LevelWarn, "a coordinator was refused", append(attrs, slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))...)
+		return err
+	}
+	c.log.LogAttrs(ctx, slog.LevelInfo, "secrets were handed over between coordinators", append(attrs, slog.String("outcome", label))...)
+	return nil
+}
+
+// Recover gives seed and mesh CA key of the head to a coordinator that the manifest in
+// force here names.
+func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
+	return p.admit(stream.Context(), proof.Recover, func(ctx context.Context) (*greeted, error) {
+		c := p.c
+		req, err := receive(ctx, c, stream.Recv)
+		if err != nil {
+			return nil, err
+		}
+		g, challenge, err := c.greet(stream.Context(), proof.Recover, req.GetHello(), "")
+		if err != nil {
+			return g, err
+		}
+		if err := stream.Send(&fealtyv1.PeerServiceRecoverResponse{Step: &fealtyv1.PeerServiceRecoverResponse_Challenge{Challenge: challenge}}); err != nil {
+			return g, err
+		}
+		if req, err = receive(ctx, c, stream.Recv); err != nil {
+			return g, err
+		}
+		if err := g.proven(ctx, c, req.GetEvidence()); err != nil {
+			return g, err
+		}
+		secrets, err := c.give(ctx, g, req.GetEvidence())
+		if err != nil {
+			return g, err
+		}
+		return g, stream.Send(&fealtyv1.PeerServiceRecoverResponse{Step: &fealtyv1.PeerServiceRecoverResponse_Secrets{Secrets: secrets}})
+	})
+}
+
+// give seals the secrets of the state for who proved itself. The audit entry is durable
+// before they leave; that it is written says too that the head is still the one.
+func (c *Coordinator) give(ctx context.Context, g *greeted, evidence []byte) (*fealtyv1.PeerSecrets, error) {
+	issuer, err := g.s.freshIssuer(c.now())
+	if err != nil {
+		return nil, err
+	}
+	mesh := issuer.MeshCA()
+	sealed, err := keyring.HandOver(g.t.Recipient, keyring.Handover{
+		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.EnrolmentKey(), To: g.key, Head: g.s.head.Hash,
+	}, keyring.Handed{Seed: g.s.secrets.seed, Mesh: mesh.Key()})
+	if err != nil {
+		return nil, refusedPeer("nothing can be sealed to its recipient")
+	}
+	if err := c.faults.Hit("peer.before-audit"); err != nil {
+		return nil, err
+	}
+	if err := c.auditHandover(ctx, g, evidence, auditEntry{Action: "seed.given", Target: g.name(), Fields: map[string]string{
+		"to": g.asker.Name, "mesh_ca_key": mesh.KeyID().String(), "head": g.s.head.Hash.String(), "index": fmt.Sprint(g.s.head.Index),
+	}}); err != nil {
+		return nil, err
+	}
+	return &fealtyv1.PeerSecrets{Sealed: sealed, Root: g.s.root.Raw, MeshCa: mesh.Certificate().Raw, Manifest: g.s.manifest.Bytes()}, nil
+}
+
+// auditHandover writes down what is handed over with the proof for it: the key, its
+// signature, and the digest that was signed. It fails if the head moved.
+func (c *Coordinator) auditHandover(ctx context.Context, g *greeted, evidence []byte, e auditEntry) error {
+	digest, err := g.t.Digest(proof.Asker)
+	if err != nil {
+		return err
+	}
+	e.Actor = c.ownID(g.s)
+	e.Fields["key"], e.Fields["proof"] = g.key, base64.StdEncoding.EncodeToString(evidence)
+	e.Fields["transcript"] = base64.StdEncoding.EncodeToString(digest[:])
+	ch := g.s.records.newChange(g.s.headVersion)
+	ch.audit(c.now(), e)
+	if _, err := ch.commit(ctx); err != nil {
+		var conflict *store.ConflictError
+		if errors.As(err, &conflict) && conflict.Key == history.HeadKey {
+			return c.behind(g, "the history moved on, and that one has not followed yet")
+		}
+		return c.storeError("audit what is handed over", err)
+	}
+	return nil
+}
+
+// ownID is this coordinator's identity under s, for the audit log.
+func (c *Coordinator) ownID(s *state) string {
+	found, err := c.admits(s.manifest)
+	if err != nil {
+		return "key " + c.EnrolmentKey()
+	}
+	id, err := identity.New(s.manifest.Cluster, identity.Coordinator, found.Name)
+	if err != nil {
+		return "key " + c.EnrolmentKey()
+	}
+	return id.String()
+}

@@ -1,0 +1,290 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// Bounds of preparing peers for a new head.
+const (
+	prepareTimeout = 2 * time.Second // of all peers together
+	prepareAtOnce  = 16
+	maxTaken       = 8 // mesh CA keys of heads that may come; the oldest is dropped
+)
+
+// takenKeys are the mesh CA keys that peers brought for heads that may come.
+type takenKeys struct {
+	mu   sync.Mutex
+	keys []takenKey // oldest first; guarded by mu
+}
+
+type takenKey struct {
+	link history.Link // of the transition, which is in no history yet
+	mesh *ca.MeshCA
+}
+
+// keep remembers a key, in place of the oldest if there are too many.
+func (t *takenKeys) keep(k takenKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.keys = slices.DeleteFunc(t.keys, func(have takenKey) bool { return have.link.Hash == k.link.Hash })
+	if len(t.keys) >= maxTaken {
+		t.keys = slices.Delete(t.keys, 0, 1)
+	}
+	t.keys = append(t.keys, k)
+}
+
+// mesh returns the mesh CA with this key; nil if nobody brought it.
+func (t *takenKeys) mesh(key identity.KeyID) *ca.MeshCA {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, k := range t.keys {
+		if k.mesh.KeyID() == key {
+			return k.mesh
+		}
+	}
+	return nil
+}
+
+// settle forgets what is decided now that head is adopted. The keys of heads that did
+// not come are nobody's.
+func (t *takenKeys) settle(head history.Link) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.keys = slices.DeleteFunc(t.keys, func(k takenKey) bool {
+		if k.link.Index > head.Index {
+			return false // it may come yet
+		}
+		if k.mesh.KeyID() != head.MeshCAKey {
+			keyring.WipeKey(k.mesh.Key())
+		}
+		return true
+	})
+}
+
+// prepare hands the new mesh CA key of mv to the ready peers that are coordinators
+// before and after it, all at once, so that a crash right after the swap costs nothing.
+// It returns the names of those that took it. It is best effort: who has not got the
+// key recovers from one that has.
+//
+// A move that makes no mesh CA key needs none of this, and one that makes a seed hands
+// that to nobody before it is in force.
+func (c *Coordinator) prepare(ctx context.Context, mv *move) []string {
+	if mv.from == nil || mv.newSeed || mv.mesh.KeyID() == mv.from.meshKey {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
+	defer cancel()
+	targets := c.preparable(ctx, mv)
+	if len(targets) == 0 {
+		return nil
+	}
+	var mu sync.Mutex
+	var took []string // guarded by mu
+	var g errgroup.Group
+	g.SetLimit(prepareAtOnce)
+	for _, addr := range targets {
+		g.Go(func() error {
+			p := &preparing{c: c, mv: mv}
+			if err := p.bring(ctx, addr); err != nil {
+				if !errors.Is(err, errSelf) {
+					c.failures.log(ctx, c.log, slog.LevelWarn, "a peer was not prepared for the next head; it asks for its key when the head appears",
+						slog.String("peer", addr), slog.String("reason", clip(bare(err), maxPeerError)))
+				}
+				return nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Contains(took, p.name) {
+				took = append(took, p.name)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+	slices.Sort(took)
+	return took
+}
+
+// preparable returns where the peers are that may take the key of mv: those that are
+// configured, who have to prove it, and those that said that they are ready at its
+// parent.
+func (c *Coordinator) preparable(ctx context.Context, mv *move) []string {
+	others, err := c.replicas(ctx, mv.from.manifest)
+	if err != nil {
+		c.failures.log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
+		return nil
+	}
+	var out []string
+	for _, r := range others {
+		_, stays := mv.manifest.Match(identity.Coordinator, []string{"key:" + r.Key})
+		if r.Key != c.EnrolmentKey() && stays && r.Phase == phaseReady.String() && r.Head == mv.from.head.Hash && len(r.Addresses) > 0 {
+			out = append(out, r.Addresses[0])
+		}
+	}
+	return out[:min(len(out), maxPeers)]
+}
+
+// preparing is the bringing of one key to one peer.
+type preparing struct {
+	c    *Coordinator
+	mv   *move
+	name string // of the peer, once it has proven it
+}
+
+func (p *preparing) bring(ctx context.Context, addr string) error {
+	conn, err := p.c.dialPeer(addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := fealtyv1.NewPeerServiceClient(conn).Prepare(ctx)
+	if err != nil {
+		return err
+	}
+	from := p.mv.from
+	x := &exchange{c: p.c, t: proof.PeerTranscript{Purpose: proof.Prepare, Cluster: from.manifest.Cluster, Head: from.head.Hash[:]}}
+	if err := x.open(stream.Context, func(h *fealtyv1.PeerHello) error {
+		return stream.Send(&fealtyv1.PeerServicePrepareRequest{Step: &fealtyv1.PeerServicePrepareRequest_Hello{Hello: h}})
+	}, func() (*fealtyv1.PeerChallenge, error) {
+		m, err := stream.Recv()
+		return m.GetChallenge(), err
+	}); err != nil {
+		return err
+	}
+	for _, m := range []*manifest.Manifest{from.manifest, p.mv.manifest} {
+		found, ok := m.Match(identity.Coordinator, []string{x.selector})
+		if !ok {
+			return fmt.Errorf("it proved %s, which is no coordinator both before and after the change", clip(x.selector, maxShownBytes))
+		}
+		p.name = found.Name
+	}
+	evidence, err := proof.ProvePeer(p.c.enrolment, proof.Asker, x.t)
+	if err != nil {
+		return err
+	}
+	sealed, err := keyring.HandOver(x.t.Recipient, keyring.Handover{
+		Purpose: string(proof.Prepare), Cluster: from.manifest.Cluster, From: p.c.EnrolmentKey(), To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.link.Hash,
+	}, keyring.Handed{Mesh: p.mv.mesh.Key()})
+	if err != nil {
+		return err
+	}
+	raw, err := p.mv.link.Encode()
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&fealtyv1.PeerServicePrepareRequest{Step: &fealtyv1.PeerServicePrepareRequest_Candidate{Candidate: &fealtyv1.PeerCandidate{
+		Evidence: evidence, Transition: raw, Manifest: p.mv.manifest.Bytes(), Sealed: sealed, MeshCa: p.mv.mesh.Certificate().Raw,
+	}}}); err != nil && stream.Context().Err() != nil {
+		return err
+	}
+	answer, err := stream.Recv()
+	if err == nil && answer.GetTaken() == nil {
+		err = errors.New("its answer is none")
+	}
+	return err
+}
+
+// Prepare takes the mesh CA key of a transition that a peer is about to write.
+func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
+	return p.admit(stream.Context(), proof.Prepare, func(ctx context.Context) (*greeted, error) {
+		c := p.c
+		req, err := receive(ctx, c, stream.Recv)
+		if err != nil {
+			return nil, err
+		}
+		recipient, err := keyring.NewEphemeral()
+		if err != nil {
+			return nil, err
+		}
+		defer recipient.Wipe()
+		g, challenge, err := c.greet(stream.Context(), proof.Prepare, req.GetHello(), recipient.Public())
+		if err != nil {
+			return g, err
+		}
+		if err := stream.Send(&fealtyv1.PeerServicePrepareResponse{Step: &fealtyv1.PeerServicePrepareResponse_Challenge{Challenge: challenge}}); err != nil {
+			return g, err
+		}
+		if req, err = receive(ctx, c, stream.Recv); err != nil {
+			return g, err
+		}
+		candidate := req.GetCandidate()
+		if err := g.proven(ctx, c, candidate.GetEvidence()); err != nil {
+			return g, err
+		}
+		k, err := c.takeKey(g, candidate, recipient)
+		if err != nil {
+			return g, refusedPeer(err.Error())
+		}
+		if err := c.auditHandover(ctx, g, candidate.GetEvidence(), auditEntry{Action: "mesh.prepared", Target: k.link.Hash.String(), Fields: map[string]string{
+			"from": g.asker.Name, "mesh_ca_key": k.mesh.KeyID().String(), "head": g.s.head.Hash.String(), "index": fmt.Sprint(k.link.Index),
+		}}); err != nil {
+			keyring.WipeKey(k.mesh.Key())
+			return g, err
+		}
+		c.taken.keep(k)
+		return g, stream.Send(&fealtyv1.PeerServicePrepareResponse{Step: &fealtyv1.PeerServicePrepareResponse_Taken{Taken: &fealtyv1.PeerTaken{}}})
+	})
+}
+
+// takeKey checks that a candidate would be a link of the history after the head that is
+// in force here, with authority over this coordinator, and that the key is its mesh CA's.
+func (c *Coordinator) takeKey(g *greeted, p *fealtyv1.PeerCandidate, recipient *keyring.EphemeralRecipient) (takenKey, error) {
+	t, err := history.Decode(p.GetTransition())
+	if err != nil {
+		return takenKey{}, err
+	}
+	m := g.s.manifest
+	if t.Manifest != m.Hash() {
+		if m, err = manifest.Parse(p.GetManifest()); err != nil {
+			return takenKey{}, err
+		}
+	}
+	next, err := g.s.chain.Extend(t, m)
+	if err != nil {
+		return takenKey{}, err
+	}
+	link := *next.Current()
+	switch _, err := c.admits(m); {
+	case err != nil:
+		return takenKey{}, err
+	case link.Salt != g.s.head.Salt || !next.TransactionKey().Equal(g.s.secrets.keys.Transaction().Public().(ed25519.PublicKey)):
+		return takenKey{}, errors.New("it brings another seed into force")
+	case link.MeshCAKey == g.s.meshKey:
+		return takenKey{}, errors.New("it makes no mesh CA key")
+	}
+	handed, err := recipient.TakeOver(keyring.Handover{
+		Purpose: string(proof.Prepare), Cluster: g.t.Cluster, From: g.key, To: c.EnrolmentKey(), Head: link.Hash,
+	}, p.GetSealed())
+	if err != nil {
+		return takenKey{}, err
+	}
+	handed.Seed.Wipe() // there is none; one is no business of ours
+	mesh, err := ca.LoadMeshCA(g.s.root, p.GetMeshCa(), handed.Mesh, m.Cluster, link.AuthorityEpoch)
+	if err == nil && mesh.KeyID() != link.MeshCAKey {
+		err = errors.New("the mesh CA key is not the one of the transition")
+	}
+	if err != nil {
+		keyring.WipeKey(handed.Mesh)
+		return takenKey{}, err
+	}
+	return takenKey{link, mesh}, nil
+}
