@@ -23,7 +23,7 @@ import (
 )
 
 func (c *CLI) backupCommand() *cobra.Command {
-	return noun("backup", "keep what the cluster can be restored from, and restore it", c.backupCreate(), c.backupCheck())
+	return noun("backup", "keep what the cluster can be restored from, and restore it", c.backupCreate(), c.backupCheck(), c.backupRestore(), c.backupSign())
 }
 
 func (c *CLI) backupCreate() *cobra.Command {

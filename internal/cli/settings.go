@@ -33,6 +33,7 @@ const (
 	ofDev         group = "dev"
 	ofSnapshot    group = "snapshot"
 	ofGet         group = "snapshot get"
+	ofRestore     group = "backup restore"
 
 	// Parts of client that other commands need too.
 	addresses  group = "coordinators"
@@ -127,7 +128,7 @@ func settings() []*setting {
 			help: "the coordinator's folder: enrolment key, setup token, admin socket",
 			zero: "/var/lib/fealty/coordinator",
 			more: "It is made with mode 0700 and belongs to one process. It holds no secret of the cluster, only the key by which this coordinator enrols."},
-		{key: "store", groups: []group{ofCoordinator}, form: storeForm,
+		{key: "store", groups: []group{ofCoordinator, ofRestore}, form: storeForm,
 			help: "the cluster's durable store, sqlite:PATH, postgres://HOST/DATABASE or etcd://HOST:PORT/PREFIX",
 			zero: "sqlite:DATA/store/fealty.db",
 			more: "sqlite keeps a file on a local disk. postgres is a database of PostgreSQL 13 or later; its URL takes the parameters of libpq, such as sslmode=verify-full and sslrootcert. A password belongs into PGPASSFILE or into this variable: a flag shows it to every user of the machine. It is printed nowhere. etcd is version 3.4 or later; its URL takes ca, cert and key, files for TLS, server-name, tls=off, password-file for the user in it, and compaction=everything."},

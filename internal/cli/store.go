@@ -80,9 +80,11 @@ func (c *CLI) openStore(ctx context.Context, cfg *config, log *slog.Logger) (sto
 		}
 		return st, st.Name(), nil
 	}
-	file := filepath.Join(cfg.path("data"), "store", "fealty.db")
+	var file string
 	if v.text != "" {
 		file = cfg.within(v.text[len(sqliteScheme):])
+	} else {
+		file = filepath.Join(cfg.path("data"), "store", "fealty.db")
 	}
 	st, err := sqlite.Open(ctx, file, sqlite.Options{Log: log})
 	if err != nil {

@@ -154,6 +154,8 @@ const (
 	RestoreUnfinished Code = "FE-R133"
 	RestoreUnsigned   Code = "FE-R134"
 	RestoreUnfit      Code = "FE-R135"
+	RestoreOccupied   Code = "FE-R136"
+	RestoreClock      Code = "FE-R137"
 )
 
 // Store.
@@ -1449,6 +1451,28 @@ the restore again with the same backup.`,
 Between a restore and the first coordinator nobody vouches for the store but the backup's signature. An entry that
 is missing there could be a ban. So the store must hold exactly what the backup held, and the intent must be one
 that this release knows.`,
+	},
+	{
+		Code:  RestoreOccupied,
+		Title: "the store takes no restore",
+		What:  "nothing was restored into {store|the store}: {problem|it is not empty}",
+		Why:   "a restore mixed with something else would be the state of no cluster",
+		Do:    "name a new, empty store with --store, with all coordinators of it stopped",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+A restore goes into an empty store, or on in one where the same backup was begun. A coordinator that was started on
+an empty store has written to it already: stop it, and take another one.`,
+	},
+	{
+		Code:  RestoreClock,
+		Title: "the clock is behind the backup",
+		What:  "nothing was restored: {problem|the clock of this machine is behind}",
+		Why:   "index and epoch of a restore come from the Unix time, and must be above all that the fleet remembers",
+		Do:    "set this machine's clock, then run it again",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+Nodes and coordinators remember the newest clocks that they saw. A restore whose clocks were below them would be
+refused by all of them as a rollback.`,
 	},
 
 	{

@@ -23,10 +23,13 @@ const (
 // told apart from a broken one.
 type SignatureFile struct {
 	Cluster   string // as the manifest says; for people
-	Kind      Kind   // set, reshare or reseed
+	Kind      Kind   // set, reshare, reseed or restore
 	Manifest  manifest.Hash
 	Current   Hash // the transition that it follows
 	Signature Signature
+
+	// Index and AuthorityEpoch are those of a restore; 0 for the others.
+	Index, AuthorityEpoch uint64
 }
 
 type wireSignatureFile struct {
@@ -37,6 +40,94 @@ type wireSignatureFile struct {
 	Current   Hash         `json:"current"`
 	Key       manifest.Key `json:"key"`
 	Signature string       `json:"signature"` // standard base64, padded
+
+	Index          uint64 `json:"index,string,omitzero"`
+	AuthorityEpoch uint64 `json:"authority_epoch,string,omitzero"`
+}
+
+const (
+	requestSchema = "fealty.restore-request/v1"
+
+	// MaxRestoreRequestBytes bounds a request to sign a restore.
+	MaxRestoreRequestBytes = 4 << 10
+)
+
+// A RestoreRequest carries what the signers of a restore sign to where their keys are.
+type RestoreRequest struct {
+	Cluster               string // as the manifest says; for people
+	Manifest              manifest.Hash
+	Current               Hash // the head that the history goes on from
+	Index, AuthorityEpoch uint64
+}
+
+type wireRestoreRequest struct {
+	Schema         string `json:"schema"`
+	Cluster        string `json:"cluster"`
+	Manifest       Hash   `json:"manifest"`
+	Current        Hash   `json:"current"`
+	Index          uint64 `json:"index,string"`
+	AuthorityEpoch uint64 `json:"authority_epoch,string"`
+}
+
+// RequestRestore returns what signers of m sign for the restore t.
+func RequestRestore(t *Transition, m *manifest.Manifest) RestoreRequest {
+	return RestoreRequest{m.Cluster, m.Hash(), t.Previous, t.Index, t.AuthorityEpoch}
+}
+
+// Encode returns the bytes of the request: JSON, one line.
+func (r RestoreRequest) Encode() []byte {
+	data, err := canonical(wireRestoreRequest{requestSchema, r.Cluster, Hash(r.Manifest), r.Current, r.Index, r.AuthorityEpoch}, MaxRestoreRequestBytes)
+	if err != nil {
+		panic("history: a request always fits: " + err.Error()) // its fields have bounds of their own
+	}
+	return append(data, '\n')
+}
+
+// DecodeRestoreRequest reads what Encode writes; space around it is allowed. Errors
+// match [ErrEncoding].
+func DecodeRestoreRequest(data []byte) (RestoreRequest, error) {
+	var w wireRestoreRequest
+	if err := strict(bytes.TrimSpace(data), &w, MaxRestoreRequestBytes); err != nil {
+		return RestoreRequest{}, err
+	}
+	if w.Schema != requestSchema || len(w.Cluster) > 255 {
+		return RestoreRequest{}, fmt.Errorf("%w: schema %.64q, want %q: it was written by another release, or is no request", ErrEncoding, w.Schema, requestSchema)
+	}
+	return RestoreRequest{w.Cluster, manifest.Hash(w.Manifest), w.Current, w.Index, w.AuthorityEpoch}, nil
+}
+
+func (r RestoreRequest) statement() []byte {
+	return (&Transition{Kind: KindRestore, Manifest: r.Manifest, Previous: r.Current, Index: r.Index, AuthorityEpoch: r.AuthorityEpoch}).Statement()
+}
+
+// Sign consents to the restore, and to nothing else.
+func (r RestoreRequest) Sign(key ed25519.PrivateKey) (SignatureFile, error) {
+	public, err := manifest.NewKey(key.Public().(ed25519.PublicKey))
+	if err != nil {
+		return SignatureFile{}, err
+	}
+	f := SignatureFile{Cluster: r.Cluster, Kind: KindRestore, Manifest: r.Manifest, Current: r.Current, Signature: Signature{Key: public}, Index: r.Index, AuthorityEpoch: r.AuthorityEpoch}
+	copy(f.Signature.Signature[:], ed25519.Sign(key, r.statement()))
+	return f, nil
+}
+
+// CheckRestoreSignature reports whether f counts for the restore r of a history in
+// which inForce says who signs. Errors: a [*SignatureError].
+func CheckRestoreSignature(f SignatureFile, r RestoreRequest, inForce *manifest.Manifest) error {
+	key := f.Signature.Key
+	switch {
+	case f.Kind != KindRestore:
+		return &SignatureError{key, fmt.Sprintf("it consents to a %s, and this is a restore", f.Kind), ErrOtherChange}
+	case f.Manifest != r.Manifest || f.Current != r.Current:
+		return &SignatureError{key, fmt.Sprintf("it goes on from head %v, and this backup ends at %v", f.Current, r.Current), ErrOtherHead}
+	case f.Index != r.Index || f.AuthorityEpoch != r.AuthorityEpoch:
+		return &SignatureError{key, fmt.Sprintf("it is for index %d and epoch %d, and this restore was planned with %d and %d", f.Index, f.AuthorityEpoch, r.Index, r.AuthorityEpoch), ErrOtherHead}
+	case !ed25519.Verify(key.Public(), r.statement(), f.Signature.Signature[:]):
+		return &SignatureError{key, "the file was changed, or its key is not the one that signed", ErrBadSignature}
+	case !slices.ContainsFunc(inForce.Signers.Keys, func(s manifest.Signer) bool { return s.Key == key }):
+		return &SignatureError{key, fmt.Sprintf("the manifest of the backup has %d signers, and this is none of them", len(inForce.Signers.Keys)), ErrNoSigner}
+	}
+	return nil
 }
 
 // SignChange signs the change that brings m into force by a transition of kind after
@@ -54,7 +145,7 @@ func SignChange(kind Kind, m *manifest.Manifest, current Hash, key ed25519.Priva
 // Encode returns the bytes of the file: JSON, one line.
 func (f SignatureFile) Encode() []byte {
 	data, err := canonical(wireSignatureFile{signatureSchema, f.Cluster, f.Kind, Hash(f.Manifest), f.Current, f.Signature.Key,
-		base64.StdEncoding.EncodeToString(f.Signature.Signature[:])}, MaxSignatureFileBytes)
+		base64.StdEncoding.EncodeToString(f.Signature.Signature[:]), f.Index, f.AuthorityEpoch}, MaxSignatureFileBytes)
 	if err != nil {
 		panic("history: a signature file always fits: " + err.Error()) // its fields have bounds of their own
 	}
@@ -71,14 +162,14 @@ func DecodeSignatureFile(data []byte) (SignatureFile, error) {
 	if w.Schema != signatureSchema {
 		return SignatureFile{}, fmt.Errorf("%w: schema %.64q, want %q: it was written by another release, or is no signature", ErrEncoding, w.Schema, signatureSchema)
 	}
-	if !slices.Contains(Kinds(), w.Kind) || !w.Kind.signed() || w.Kind == KindRestore {
-		return SignatureFile{}, fmt.Errorf("%w: kind %.32q is none that a manifest comes into force by", ErrEncoding, w.Kind)
+	if restore := w.Kind == KindRestore; !slices.Contains(Kinds(), w.Kind) || !w.Kind.signed() || restore != (w.Index != 0) || restore != (w.AuthorityEpoch != 0) {
+		return SignatureFile{}, fmt.Errorf("%w: kind %.32q is none that signers consent to, or has clocks that are not its", ErrEncoding, w.Kind)
 	}
 	raw, err := base64.StdEncoding.Strict().DecodeString(w.Signature)
 	if err != nil || len(raw) != ed25519.SignatureSize || len(w.Cluster) > 255 {
 		return SignatureFile{}, fmt.Errorf("%w: the signature is not 64 bytes in base64, or the cluster's name is too long", ErrEncoding)
 	}
-	return SignatureFile{w.Cluster, w.Kind, manifest.Hash(w.Manifest), w.Current, Signature{w.Key, [64]byte(raw)}}, nil
+	return SignatureFile{w.Cluster, w.Kind, manifest.Hash(w.Manifest), w.Current, Signature{w.Key, [64]byte(raw)}, w.Index, w.AuthorityEpoch}, nil
 }
 
 // What is wrong with a signature file: a [*SignatureError] matches one of them.

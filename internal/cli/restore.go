@@ -1,0 +1,291 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// restoreFlags are what a restore is told.
+type restoreFlags struct {
+	backupFlags
+	signWith, signatures []string
+	reason, requestOut   string
+	dry                  bool
+}
+
+func (c *CLI) backupRestore() *cobra.Command {
+	var in restoreFlags
+	cmd := c.command(spec{
+		use: "restore FILE", short: "restore a backup into an empty store",
+		long: `Restore a backup into an empty store, with every coordinator of the cluster stopped. The backup is verified first, all
+of it. The store's revisions, and the index and authority epoch that the history goes on with, start above the Unix
+time, so that nothing that the fleet remembers is above them.
+
+Going back in time takes the signers of the backup's manifest: sign here with --sign-with, or elsewhere with fealty
+backup sign and --signature. Until their threshold has signed no coordinator serves from the store. Running the
+command again with the same backup adds signatures, and goes on with a restore that was cut off.
+
+The first coordinator that starts on the store and gets the seed back, by a keeper or its owners, writes the restore
+into the history with a new mesh CA key. Join tokens are void then. What happened after the backup is not in it: the
+command prints what that can be.`,
+		sample: `  fealty backup restore prod.backup --store postgres://db.example/fealty --share-key alice.key --sign-with signer.key
+  fealty backup restore prod.backup --store sqlite:/var/lib/fealty/coordinator/store/fealty.db --share-key alice.key --request-out restore.json
+  fealty backup restore prod.backup --store sqlite:/var/lib/fealty/coordinator/store/fealty.db --share-key alice.key --signature bob.sig`,
+		groups: []group{ofRestore}, args: exactly("FILE"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			return c.restoreBackup(ctx, cfg, args[0], in)
+		},
+	})
+	in.add(cmd)
+	f := cmd.Flags()
+	f.StringArrayVar(&in.signWith, "sign-with", nil, "sign the restore with the signer's key in this PEM file; once for each")
+	f.StringArrayVar(&in.signatures, "signature", nil, "a file that a signer made with fealty backup sign; once for each")
+	f.StringVar(&in.reason, "reason", "", "why, for the history; at most 256 bytes")
+	f.StringVar(&in.requestOut, "request-out", "", "write what signers sign elsewhere to this new file")
+	dryRun(cmd, &in.dry)
+	return cmd
+}
+
+func (c *CLI) restoreBackup(ctx context.Context, cfg *config, file string, in restoreFlags) error {
+	if cfg.find("store").text == "" {
+		return missing("--store", "a backup is restored into a store of its own", "--store URL of an empty store")
+	}
+	if len(in.reason) > history.MaxReasonBytes {
+		return explain.New(explain.BadValue, "name", "--reason", "value", "given", "problem", fmt.Sprintf("it has more than %d bytes", history.MaxReasonBytes), "want", "a shorter one")
+	}
+	found, _, err := c.checkBackup(ctx, cfg, file, in.backupFlags)
+	if err != nil {
+		return err
+	}
+	st, name, err := c.openStore(ctx, cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	plan, err := restorePlan(ctx, st, name, file, found, c.env.Now(), in.reason)
+	if err != nil {
+		return err
+	}
+	request := history.RequestRestore(plan.Transition(found.History), found.History.Manifest())
+	if err := c.signRestore(cfg, in, found, request, plan); err != nil {
+		return err
+	}
+	if in.requestOut != "" {
+		if err := createFile(cfg.within(in.requestOut), request.Encode(), 0o644, "a request to sign"); err != nil {
+			return err
+		}
+		c.talk("signers sign %s where their keys are: fealty backup sign %s --key KEY", in.requestOut, in.requestOut)
+	}
+	if in.dry {
+		c.planned("the backup would be restored into " + name)
+		return c.print(restoreResult(name, found, plan))
+	}
+	ids, err := c.backupKeys(ctx, cfg, in.backupFlags)
+	if err != nil {
+		return err
+	}
+	f, err := openBackup(cfg, file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r, err := backup.Open(f, ids)
+	if err != nil {
+		return ofBackup(file, err)
+	}
+	if plan, err = backup.Restore(ctx, st, plan, r, nil); err != nil {
+		return restoreFailed(name, file, err)
+	}
+	if err := c.print(restoreResult(name, found, plan)); err != nil {
+		return err
+	}
+	c.tellOfLoss(found, plan)
+	return nil
+}
+
+// restorePlan returns the plan for a store: the one that was begun there, if there is
+// one, else a new one.
+func restorePlan(ctx context.Context, st store.Store, name, file string, found *backup.Contents, now time.Time, reason string) (*backup.Intent, error) {
+	plan, err := backup.Plan(found, now, reason)
+	if err != nil {
+		return nil, restoreFailed(name, file, err)
+	}
+	have, _, err := backup.ReadIntent(ctx, st)
+	if err != nil {
+		return nil, restoreFailed(name, file, err)
+	}
+	if have != nil && have.Trailer == plan.Trailer {
+		return have, nil
+	}
+	return plan, nil
+}
+
+// signRestore adds the signatures that are given to the plan.
+func (c *CLI) signRestore(cfg *config, in restoreFlags, found *backup.Contents, request history.RestoreRequest, plan *backup.Intent) error {
+	keys, err := readKeys(cfg, in.signWith)
+	if err != nil {
+		return err
+	}
+	files, err := readSignatures(cfg, in.signatures)
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
+		f, err := request.Sign(key)
+		if err != nil {
+			return err
+		}
+		files = append(files, signatureFile{"--sign-with", f})
+	}
+	m := found.History.Manifest()
+	for _, f := range files {
+		err := history.CheckRestoreSignature(f.SignatureFile, request, m)
+		e, ok := errors.AsType[*history.SignatureError](err)
+		switch {
+		case err == nil:
+		case !ok:
+			return err
+		case errors.Is(err, history.ErrNoSigner):
+			return explain.Wrap(err, explain.SignatureForeign, "change", history.KindRestore.Undone(), "signer", e.Key.String())
+		case errors.Is(err, history.ErrOtherChange), errors.Is(err, history.ErrOtherHead):
+			return explain.Wrap(err, explain.SignatureOther, "file", f.from, "problem", e.Detail)
+		default:
+			return explain.Wrap(err, explain.SignatureFileBad, "file", f.from, "problem", e.Detail)
+		}
+		if !slices.ContainsFunc(plan.Signatures, func(s history.Signature) bool { return s.Key == f.Signature.Key }) {
+			plan.Signatures = append(plan.Signatures, f.Signature)
+		}
+	}
+	return nil
+}
+
+// restoreFailed words why a backup was not restored into the store called name.
+func restoreFailed(name, file string, err error) error {
+	problem := strings.TrimPrefix(err.Error(), "backup: ")
+	for _, target := range []error{backup.ErrOccupied, backup.ErrOtherRestore, backup.ErrNoFloor} {
+		if errors.Is(err, target) {
+			return explain.Wrap(err, explain.RestoreOccupied, "store", name, "problem", problem)
+		}
+	}
+	switch {
+	case errors.Is(err, backup.ErrClockBehind):
+		return explain.Wrap(err, explain.RestoreClock, "problem", problem)
+	case errors.Is(err, backup.ErrVersion) || errors.Is(err, backup.ErrAltered) || errors.Is(err, backup.ErrCut) || errors.Is(err, backup.ErrUnsigned):
+		return ofBackup(file, err)
+	case errors.Is(err, store.ErrFull):
+		return explain.Wrap(err, explain.StoreFull, "what", "restoring the backup")
+	case errors.Is(err, store.ErrUnknownOutcome):
+		return explain.Wrap(err, explain.StoreOutcomeUnknown, "what", "restoring the backup")
+	}
+	if e, ok := errors.AsType[*explain.Error](err); ok {
+		return e
+	}
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	return explain.Wrap(err, explain.StoreUnreachable, "what", "restoring into "+name, "cause", problem)
+}
+
+func restoreResult(name string, found *backup.Contents, plan *backup.Intent) result {
+	m, head := found.History.Manifest(), found.History.Current()
+	var signed, missing []string
+	for _, s := range m.Signers.Keys {
+		if slices.ContainsFunc(plan.Signatures, func(h history.Signature) bool { return h.Key == s.Key }) {
+			signed = append(signed, s.Name)
+		} else {
+			missing = append(missing, s.Name)
+		}
+	}
+	data := object{
+		{"store", name}, {"cluster", found.Header.Cluster}, {"backup_of", stamp(found.Header.CreatedAt)}, {"entries", number(found.Trailer.Entries)},
+		{"resumes", object{{"hash", head.Hash.String()}, {"index", number(head.Index)}, {"authority_epoch", number(head.AuthorityEpoch)}}},
+		{"index", number(plan.Index)}, {"authority_epoch", number(plan.AuthorityEpoch)}, {"floor", number(uint64(plan.Floor))},
+		{"signed", texts(signed)}, {"not_signed", texts(missing)}, {"signatures_needed", m.Signers.Threshold}, {"whole", plan.Whole},
+	}
+	return result{data, func(p *page) error {
+		var f facts
+		f.add("store", name)
+		f.add("cluster", found.Header.Cluster)
+		f.add("backup of", found.Header.CreatedAt.UTC().Format(time.RFC3339))
+		f.add("goes on from", fmt.Sprintf("%s, index %d, epoch %d", short(head.Hash.String()), head.Index, head.AuthorityEpoch))
+		f.add("with", fmt.Sprintf("index %d, epoch %d, revisions above %d", plan.Index, plan.AuthorityEpoch, plan.Floor))
+		have := fmt.Sprintf("%d of %d", len(signed), m.Signers.Threshold)
+		if len(signed) > 0 {
+			have += ": " + strings.Join(signed, ", ")
+		}
+		f.add("signatures", have)
+		return p.facts(f)
+	}}
+}
+
+// tellOfLoss says what a restore cannot know, and what is next.
+func (c *CLI) tellOfLoss(found *backup.Contents, plan *backup.Intent) {
+	at := found.Header.CreatedAt.UTC().Format(time.RFC3339)
+	c.talk("not in it is what happened after %s: members that joined or left since, changes of the manifest and the config, and bans, but for those that members still know", at)
+	c.talk("members that joined since join again, with a new token or their certificate; every join token of before is void")
+	m := found.History.Manifest()
+	if have := len(plan.Signatures); have < m.Signers.Threshold {
+		c.talk("no coordinator goes on from it before %d more of the signers sign: run it again with --sign-with or --signature", m.Signers.Threshold-have)
+		return
+	}
+	c.talk("next: start a coordinator on this store; without a keeper the owners bring the seed: fealty recover")
+}
+
+func (c *CLI) backupSign() *cobra.Command {
+	var keyFile, out string
+	cmd := c.command(spec{
+		use: "sign REQUEST", short: "sign a restore where the key is",
+		long: `Sign a restore on the machine that has the signer's key. REQUEST is the file that fealty backup restore wrote with
+--request-out. What comes out is one line that the restore takes with --signature, on standard output or in the file
+of --out. It covers the head that the history goes on from and the clocks that it goes on with, so that it works for
+this restore alone.`,
+		sample: "  fealty backup sign restore.json --key alice.key --out alice.sig",
+		args:   exactly("REQUEST"),
+		run: func(_ context.Context, cfg *config, args []string) error {
+			if keyFile == "" {
+				return missing("--key", "somebody has to sign", "--key FILE of a signer's key")
+			}
+			raw, err := readFile(cfg.within(args[0]), history.MaxRestoreRequestBytes)
+			if err != nil {
+				return explain.Wrap(err, explain.FileMissing, "purpose", "request to sign", "file", args[0])
+			}
+			request, err := history.DecodeRestoreRequest(raw)
+			if err != nil {
+				return explain.Wrap(err, explain.SignatureFileBad, "file", args[0], "problem", "it is not what fealty backup restore --request-out writes")
+			}
+			key, err := readKey(cfg.within(keyFile))
+			if err != nil {
+				return err
+			}
+			f, err := request.Sign(key)
+			if err != nil {
+				return err
+			}
+			if out != "" {
+				err = createFile(cfg.within(out), f.Encode(), 0o644, "a signature")
+			} else {
+				_, err = c.env.Stdout.Write(f.Encode())
+			}
+			if err != nil {
+				return err
+			}
+			c.talk("signed as %s: cluster %s goes back to head %s, and on with index %d and epoch %d", f.Signature.Key, request.Cluster, request.Current, request.Index, request.AuthorityEpoch)
+			return nil
+		},
+	})
+	cmd.Flags().StringVar(&keyFile, "key", "", "sign with the key in this PEM file")
+	cmd.Flags().StringVar(&out, "out", "", "write the signature to this new file")
+	return cmd
+}
