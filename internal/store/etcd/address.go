@@ -285,7 +285,7 @@ func typed(err error) error {
 		return &LoginError{st.Message() + " (a store needs to read and write all keys under its prefix)"}
 	case isAnswer(err, errTooManyOps):
 		return &ServerError{fmt.Sprintf("takes fewer than %d operations in a transaction", maxOps), "set --max-txn-ops=128 there, which is etcd's default, or higher"}
-	case isAnswer(err, errTooLarge):
+	case isAnswer(err, errTooLarge), status.Code(err) == codes.ResourceExhausted && strings.Contains(st.Message(), "larger than max"):
 		return &ServerError{fmt.Sprintf("takes no requests of %d bytes", maxRequest+requestSlack), "set --max-request-bytes=1572864 there, which is etcd's default, or higher"}
 	case isAnswer(err, errCorrupt):
 		return &ServerError{"has found its data corrupt", "see etcdctl alarm list, and restore the member"}

@@ -706,100 +706,22 @@ func start(t *testing.T, cmd *exec.Cmd) {
 	})
 }
 
-// persistent goes on where nothing was written or read: what is left in doubt is
-// what the server left in doubt.
-type persistent struct{ store.Store }
-
-func (p persistent) again(ctx context.Context, err error) bool {
-	if err == nil || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrUnknownOutcome) ||
-		errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrVoided) || ctx.Err() != nil {
-		return false
-	}
-	time.Sleep(5 * time.Millisecond) // the server is down, and comes back
-	return true
-}
-
-func (p persistent) Get(ctx context.Context, key string) (store.Entry, error) {
-	for {
-		if e, err := p.Store.Get(ctx, key); !p.again(ctx, err) {
-			return e, err
-		}
-	}
-}
-
-func (p persistent) List(ctx context.Context, prefix string) (store.Listing, error) {
-	for {
-		if l, err := p.Store.List(ctx, prefix); !p.again(ctx, err) {
-			return l, err
-		}
-	}
-}
-
-func (p persistent) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
-	for {
-		if r, err := p.Store.Commit(ctx, tx); !p.again(ctx, err) {
-			return r, err
-		}
-	}
-}
-
-func (p persistent) Outcome(ctx context.Context, id string) (store.Revision, error) {
-	for {
-		if r, err := p.Store.Outcome(ctx, id); !p.again(ctx, err) {
-			return r, err
-		}
-	}
-}
-
 // TestLinearizableWhileKilled records random calls while the server is killed and
 // started again and again.
 func TestLinearizableWhileKilled(t *testing.T) {
 	url := server.URL(server.Database(t))
-	done := make(chan struct{})
-	var killer sync.WaitGroup
-	kills := 0
-	var failed error
-	begun := make(chan struct{})
-	var once sync.Once
-	killer.Go(func() {
-		<-begun
-		for {
-			select {
-			case <-done:
-				return
-			case <-time.After(400 * time.Millisecond):
-			}
-			if kills == 10 {
-				return // a slow machine gets its work done in the end
-			}
-			stop := server.Kill
-			if kills%4 == 3 {
-				stop = server.Stop
-			}
-			if failed = errors.Join(stop(), server.Start()); failed != nil {
-				return
-			}
-			kills++
+	open := func(t testing.TB) store.Store {
+		s, err := postgres.Open(context.Background(), url, postgres.Options{Heartbeat: 200 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	opened := 0
-	storetest.Linearizable(t, storetest.Engine{New: func(t testing.TB, _ int) storetest.Database {
-		return storetest.Database{Shared: true, Open: func(t testing.TB) store.Store {
-			s, err := postgres.Open(context.Background(), url, postgres.Options{Heartbeat: 200 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if opened++; opened == 5 {
-				once.Do(func() { close(begun) })
-			}
-			return persistent{s}
-		}}
-	}})
-	once.Do(func() { close(begun) })
-	close(done)
-	killer.Wait()
-	if failed != nil {
-		t.Fatal(failed)
+		return s
 	}
-	t.Logf("the server ended %d times", kills)
+	storetest.LinearizableWhileBroken(t, open, func(time int) error {
+		stop := server.Kill
+		if time%4 == 3 {
+			stop = server.Stop
+		}
+		return errors.Join(stop(), server.Start())
+	})
 }

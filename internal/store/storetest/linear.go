@@ -240,15 +240,14 @@ func ignoreLost(err error) error {
 	return err
 }
 
-// Linearizable is that case of the suite alone, for an engine that breaks its
-// server meanwhile.
-func Linearizable(t *testing.T, e Engine) { testLinearizable(t, e) }
+// linearClients is how many clients make calls.
+const linearClients = 5
 
 // testLinearizable makes random calls from many sides over connections that
 // lose requests and answers and deliver late, and asks for one order of all
 // calls that explains every answer.
 func testLinearizable(t *testing.T, e Engine) {
-	const rounds, clients, steps = 25, 5, 14
+	const rounds, clients, steps = 25, linearClients, 14
 	rng := random(t)
 	all := handles(t, e.New(t, 0), clients)
 	unknown, total := 0, 0

@@ -1,0 +1,109 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// persistent goes on where nothing was written or read: what is left in doubt is
+// what the server left in doubt.
+type persistent struct{ store.Store }
+
+func (p persistent) again(ctx context.Context, err error) bool {
+	if err == nil || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrUnknownOutcome) ||
+		errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrVoided) || ctx.Err() != nil {
+		return false
+	}
+	time.Sleep(5 * time.Millisecond) // the server is down, and comes back
+	return true
+}
+
+func (p persistent) Get(ctx context.Context, key string) (store.Entry, error) {
+	for {
+		if e, err := p.Store.Get(ctx, key); !p.again(ctx, err) {
+			return e, err
+		}
+	}
+}
+
+func (p persistent) List(ctx context.Context, prefix string) (store.Listing, error) {
+	for {
+		if l, err := p.Store.List(ctx, prefix); !p.again(ctx, err) {
+			return l, err
+		}
+	}
+}
+
+func (p persistent) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
+	for {
+		if r, err := p.Store.Commit(ctx, tx); !p.again(ctx, err) {
+			return r, err
+		}
+	}
+}
+
+func (p persistent) Outcome(ctx context.Context, id string) (store.Revision, error) {
+	for {
+		if r, err := p.Store.Outcome(ctx, id); !p.again(ctx, err) {
+			return r, err
+		}
+	}
+}
+
+// maxBreaks bounds how often a server is broken, so that a slow machine gets its
+// work done in the end.
+const maxBreaks = 10
+
+// LinearizableWhileBroken is the case Linearizable over real connections, while
+// what serves the handles is broken and mended again and again: by breaks, which
+// gets how often it was called before. Calls that it leaves without an answer are
+// in doubt, and count as such.
+func LinearizableWhileBroken(t *testing.T, open func(testing.TB) store.Store, breaks func(time int) error) {
+	var breaker sync.WaitGroup
+	done, begun := make(chan struct{}), make(chan struct{})
+	broken, opened := 0, 0
+	var failed error
+	breaker.Go(func() {
+		select {
+		case <-begun:
+		case <-done:
+			return
+		}
+		for broken < maxBreaks {
+			select {
+			case <-done:
+				return
+			case <-time.After(400 * time.Millisecond):
+			}
+			if failed = breaks(broken); failed != nil {
+				return
+			}
+			broken++
+		}
+	})
+	func() {
+		defer breaker.Wait()
+		defer close(done)
+		testLinearizable(t, Engine{New: func(t testing.TB, _ int) Database {
+			return Database{Shared: true, Open: func(t testing.TB) store.Store {
+				s := open(t)
+				if opened++; opened == linearClients {
+					close(begun)
+				}
+				return persistent{s}
+			}}
+		}})
+	}()
+	if failed != nil {
+		t.Fatal(failed)
+	}
+	if broken == 0 {
+		t.Fatal("nothing was broken meanwhile")
+	}
+	t.Logf("broken %d times", broken)
+}
