@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -117,15 +118,16 @@ func (m memory) mesh(key identity.KeyID) *ca.MeshCA {
 type opened struct {
 	salt    history.Salt
 	secrets *secrets
+	by      string // the keeper
 }
 
 // keepOpened remembers a seed for the way back, in place of the one before.
-func (c *Coordinator) keepOpened(salt history.Salt, secrets *secrets) {
+func (c *Coordinator) keepOpened(salt history.Salt, secrets *secrets, by string) {
 	if c.opened != nil && c.opened.secrets == secrets {
 		return
 	}
 	c.dropOpened()
-	c.opened = &opened{salt, secrets}
+	c.opened = &opened{salt, secrets, by}
 }
 
 // dropOpened forgets the seed that a keeper opened, and wipes it unless it is in use.
@@ -170,11 +172,11 @@ func (c *Coordinator) comeBack(ctx context.Context, w *way) (s *state, wait time
 			}
 			return recovering(w.last, errors.Join(failed...)), wait, nil
 		}
-		if ctx.Err() != nil {
-			return nil, 0, ctx.Err() // whoever looks next does it again
-		}
-		if err == nil {
+		switch {
+		case err == nil:
 			return s, 0, nil
+		case ctx.Err() != nil:
+			return nil, 0, ctx.Err() // whoever looks next does it again
 		}
 		failed = append(failed, err)
 		c.search.Ended(c.elapsed(), step, found)
@@ -235,11 +237,46 @@ func (c *Coordinator) fromKeepers(ctx context.Context, w *way) (*state, error) {
 	}
 	if err != nil {
 		if by != "" {
-			c.keepOpened(w.claimed.Salt, secrets)
+			c.keepOpened(w.claimed.Salt, secrets, by)
 		}
 		return nil, err
 	}
+	if o := c.opened; by == "" && o != nil && o.secrets == secrets {
+		by = o.by
+	}
+	if by != "" {
+		s.origin = append(s.origin, originOf(s, actionSeedReceived, viaKeeper(by)))
+	}
+	s.origin = append(s.origin, originOf(s, actionMeshReceived, viaKeeper("")))
 	return s, nil
+}
+
+// viaKeeper says that a keeper gave a secret; name may be that of any.
+func viaKeeper(name string) map[string]string {
+	if name == "" {
+		return map[string]string{"via": "keeper"}
+	}
+	return map[string]string{"via": "keeper", "from": name}
+}
+
+// Where the secrets of a coordinator come from is in the audit log, so that anybody
+// can see that each of them is one of these (I8): made here, given by the owners, by a
+// keeper, or by a coordinator that was admitted.
+const (
+	actionSeedCreated  = "seed.created"
+	actionSeedReceived = "seed.received"
+	actionMeshMade     = "mesh.made"
+	actionMeshReceived = "mesh.received"
+)
+
+// originOf is the audit entry for a secret of s that came to this coordinator.
+func originOf(s *state, action string, from map[string]string) auditEntry {
+	e := auditEntry{Action: action, Target: s.manifest.Cluster, Fields: map[string]string{"head": s.head.Hash.String()}}
+	if action == actionMeshMade || action == actionMeshReceived {
+		e.Fields["mesh_ca_key"] = s.meshKey.String()
+	}
+	maps.Copy(e.Fields, from)
+	return e
 }
 
 // openSeed returns the seed of the head with its keys: from memory, or from the first
@@ -338,7 +375,12 @@ func (c *Coordinator) heal(ctx context.Context, w *way) (*state, error) {
 		return nil, err
 	}
 	c.log.LogAttrs(ctx, slog.LevelWarn, "no coordinator was found that has the mesh CA key of the head; a new one is made", slog.String("head", w.claimed.Hash.String()))
-	return c.rekey(ctx, before, "no coordinator had the mesh CA key of index "+fmt.Sprint(w.claimed.Index), string(identity.Coordinator)+"/"+me.Name)
+	o := c.opened
+	s, err := c.rekey(ctx, before, "no coordinator had the mesh CA key of index "+fmt.Sprint(w.claimed.Index), string(identity.Coordinator)+"/"+me.Name)
+	if err == nil && o != nil && o.secrets == secrets {
+		c.auditOrigin(ctx, s, []auditEntry{originOf(s, actionSeedReceived, viaKeeper(o.by))})
+	}
+	return s, err
 }
 
 // olderHead says that the store shows a head that was in force before ours. It is a

@@ -389,6 +389,8 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.guard.Run(ctx) })
 	g.Go(func() error { return c.followState(ctx) })
+	// Also without a manifest: another replica may set the first.
+	g.Go(func() error { return c.forever(ctx, "head", func() error { return c.followHead(ctx) }) })
 	g.Go(func() error { return c.followLeadership(ctx) })
 	g.Go(func() error { return c.watchLeader(ctx) })
 	g.Go(func() error { return c.forever(ctx, "replica", func() error { return c.followReplica(ctx) }) })
@@ -496,8 +498,6 @@ func (c *Coordinator) followState(ctx context.Context) error {
 			g.Go(func() error { return c.forever(run, "recovery", func() error { return c.followGathering(run) }) })
 			g.Go(func() error { return c.forever(run, "gathered shares", func() error { return c.watchGathering(run) }) })
 		}
-		// Also without a manifest: another replica may set the first.
-		g.Go(func() error { return c.forever(run, "head", func() error { return c.followHead(run) }) })
 		select {
 		case <-changed:
 		case <-ctx.Done():

@@ -175,19 +175,19 @@ func (r *received) audit() []auditEntry {
 	mesh := maps.Clone(from)
 	mesh["mesh_ca_key"] = r.mesh.KeyID().String()
 	return []auditEntry{
-		{Action: "seed.received", Target: r.verified.Manifest().Cluster, Fields: from},
-		{Action: "mesh.received", Target: r.verified.Manifest().Cluster, Fields: mesh},
+		{Action: actionSeedReceived, Target: r.verified.Manifest().Cluster, Fields: from},
+		{Action: actionMeshReceived, Target: r.verified.Manifest().Cluster, Fields: mesh},
 	}
 }
 
 // auditOrigin writes down where the secrets of s came from, now that it is ready. The
 // entry of who gave them was written before they left.
-func (c *Coordinator) auditOrigin(ctx context.Context, s *state) {
-	if len(s.origin) == 0 {
+func (c *Coordinator) auditOrigin(ctx context.Context, s *state, entries []auditEntry) {
+	if len(entries) == 0 {
 		return
 	}
 	ch := s.records.newChange(s.headVersion)
-	for _, e := range s.origin {
+	for _, e := range entries {
 		e.Actor = c.ownID(s)
 		ch.audit(c.now(), e)
 	}

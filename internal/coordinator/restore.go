@@ -67,7 +67,7 @@ func (c *Coordinator) goOn(ctx context.Context, w *way) (*state, error) {
 	}
 	if err != nil {
 		if by != "" {
-			c.keepOpened(w.claimed.Salt, secrets)
+			c.keepOpened(w.claimed.Salt, secrets, by)
 		}
 		return nil, err
 	}

@@ -486,8 +486,9 @@ func (c *Coordinator) sealMesh(ctx context.Context, mv *move) error {
 	return nil
 }
 
-// swap seals the mesh CA key for the new head, moves the head, and adopts it. It
-// reports whether the secrets of the move are in use now, or may be.
+// swap brings mv into force, in the order that package replica gives: the mesh CA key
+// was made before its hash was put into the transition; it is sealed, the head moves,
+// and is adopted. It reports whether the secrets of the move are in use now, or may be.
 //
 // If it stays unknown whether the head moved, nothing is adopted here: the loop
 // that follows the head finds its keys among the candidates or, after a restart,
@@ -496,45 +497,70 @@ func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error
 	if err := c.checkPin(mv.root); err != nil {
 		return false, err
 	}
-	if err := c.sealMesh(ctx, mv); err != nil {
-		return false, err
+	var order decide.Move
+	var verified *history.Verified
+	for {
+		result := decide.OK
+		switch order.Stage() {
+		case decide.Make:
+		case decide.Seal:
+			if err = c.sealMesh(ctx, mv); err != nil {
+				result = decide.Failed
+			}
+		case decide.Prepare:
+			if took := c.prepare(ctx, mv); len(took) > 0 {
+				c.log.LogAttrs(ctx, slog.LevelInfo, "peers have the mesh CA key of the next head", slog.Any("peers", took), slog.String("head", mv.link.Hash.String()))
+			}
+		case decide.Swap:
+			verified, result, err = c.moveHead(ctx, mv)
+		case decide.Adopt:
+			inUse = true
+			// The head moved: what follows must not be given up because the caller did, and
+			// is no reason to say that it did not. The loop that follows the head goes on
+			// where it fails.
+			if s, failed := c.newState(verified, mv.secrets, mv.root, mv.mesh); failed != nil {
+				c.log.LogAttrs(ctx, slog.LevelError, "the new head was not adopted", slog.Any("err", failed))
+				result = decide.Failed
+			} else if ctx := context.WithoutCancel(ctx); c.adopt(ctx, s) == nil {
+				c.auditMove(ctx, s, mv)
+			}
+		case decide.Keep:
+			inUse = c.keepCandidate(mv)
+			c.kickHead()
+		case decide.Drop:
+			c.kickHead()
+		case decide.Done:
+			return inUse, err
+		}
+		order.Ended(result)
 	}
-	if took := c.prepare(ctx, mv); len(took) > 0 {
-		c.log.LogAttrs(ctx, slog.LevelInfo, "peers have the mesh CA key of the next head", slog.Any("peers", took), slog.String("head", mv.link.Hash.String()))
-	}
+}
+
+// moveHead moves the head to mv, and says how that ended.
+func (c *Coordinator) moveHead(ctx context.Context, mv *move) (*history.Verified, decide.Result, error) {
 	if err := c.faults.Hit("set.before-swap"); err != nil {
-		return false, err
+		return nil, decide.Failed, err
 	}
 	var from *history.Verified
 	if mv.from != nil {
 		from = mv.from.chain
 	}
 	verified, err := c.history.Append(ctx, from, &mv.link.Transition, mv.manifest, mv.secrets.keys.Transaction())
-	if err != nil {
-		c.kickHead()
-		return errors.Is(err, store.ErrUnknownOutcome) && c.keepCandidate(mv), c.setError(err)
+	switch {
+	case errors.Is(err, store.ErrUnknownOutcome):
+		return nil, decide.Unknown, c.setError(err)
+	case errors.Is(err, store.ErrConflict):
+		return nil, decide.Conflict, c.setError(err)
+	case err != nil:
+		return nil, decide.Failed, c.setError(err)
 	}
 	if err := c.faults.Hit("set.after-swap"); err != nil {
-		return c.keepCandidate(mv), err
+		return nil, decide.Unknown, err
 	}
-	// The head moved: what follows must not be given up because the caller did, and
-	// is no reason to say that it did not. The loop that follows the head goes on
-	// where it fails.
-	ctx = context.WithoutCancel(ctx)
 	if verified.Version() == 0 {
-		c.kickHead() // and on again, by somebody else
-		return c.keepCandidate(mv), nil
+		return nil, decide.Overtaken, nil // on again, by somebody else
 	}
-	s, err := c.newState(verified, mv.secrets, mv.root, mv.mesh)
-	if err != nil {
-		c.log.LogAttrs(ctx, slog.LevelError, "the new head was not adopted", slog.Any("err", err))
-		c.kickHead()
-		return c.keepCandidate(mv), nil
-	}
-	if err := c.adopt(ctx, s); err == nil {
-		c.auditMove(ctx, s, mv)
-	}
-	return true, nil
+	return verified, decide.OK, nil
 }
 
 // setError words why the head did not move. If somebody else moved it, our state
@@ -631,9 +657,24 @@ func (c *Coordinator) auditMove(ctx context.Context, s *state, mv *move) {
 	ch := s.records.newChange(s.headVersion)
 	ch.audit(c.now(), auditEntry{Actor: by, Action: "manifest." + string(t.Kind), Target: s.head.Hash.String(), Reason: t.Reason,
 		Fields: map[string]string{"index": fmt.Sprint(t.Index), "authority_epoch": fmt.Sprint(t.AuthorityEpoch)}})
+	for _, e := range mv.origin(s) {
+		e.Actor = c.ownID(s)
+		ch.audit(c.now(), e)
+	}
 	if _, err := ch.commit(ctx); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the audit entry of a transition was not written; the history has it", slog.Any("err", err))
 	}
+}
+
+// origin says which secrets of s were made for the move, which brought it about.
+func (mv *move) origin(s *state) (out []auditEntry) {
+	if mv.newSeed {
+		out = append(out, originOf(s, actionSeedCreated, nil))
+	}
+	if mv.from == nil || mv.from.head.MeshCAKey != mv.link.MeshCAKey {
+		out = append(out, originOf(s, actionMeshMade, nil))
+	}
+	return out
 }
 
 func (m manifestServer) GetManifest(ctx context.Context, req *fealtyv1.GetManifestRequest) (*fealtyv1.GetManifestResponse, error) {

@@ -347,7 +347,7 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 			s = recovering(s, failed)
 		} else {
 			c.recordSeen(ctx, seenOf(s))
-			c.auditOrigin(ctx, s)
+			c.auditOrigin(ctx, s, s.origin)
 		}
 	}
 	old := c.state.Load()
