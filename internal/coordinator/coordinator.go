@@ -411,6 +411,13 @@ func (c *Coordinator) Phase() (phase, reason string) {
 	return s.phase.String(), s.reason
 }
 
+// Leading returns the term under which it leads, and false if it does not. It is what
+// it believes; the store decides on its writes.
+func (c *Coordinator) Leading() (term uint64, ok bool) {
+	term, _, ok = c.leading()
+	return term, ok
+}
+
 // EnrolmentKey is the public key that a manifest names to admit this
 // coordinator, as "ed25519:<base64>".
 func (c *Coordinator) EnrolmentKey() string {

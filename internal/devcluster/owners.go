@@ -140,7 +140,8 @@ func storyOwnerRecovery(ctx context.Context, c *Cluster) (string, error) {
 	if st.GetPhase() != "recovery" {
 		return "", fmt.Errorf("without the keeper a coordinator is %s", st.GetPhase())
 	}
-	at := c.CoordinatorNames()[0]
+	// Each owner reaches another coordinator.
+	atAlice, atBob := c.CoordinatorNames()[0], c.CoordinatorNames()[len(c.CoordinatorNames())-1]
 	alice, err := c.OpenShare("alice")
 	if err != nil {
 		return "", err
@@ -149,7 +150,7 @@ func storyOwnerRecovery(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	first, err := c.Bring(ctx, at, alice)
+	first, err := c.Bring(ctx, atAlice, alice)
 	if err != nil {
 		return "", fmt.Errorf("the share of alice: %w", err)
 	}
@@ -161,15 +162,15 @@ func storyOwnerRecovery(ctx context.Context, c *Cluster) (string, error) {
 	if wrong.Share, err = keyring.ShareFrom(bob.Share.Index(), bob.Share.Set(), value); err != nil {
 		return "", err
 	}
-	_, err = c.Bring(ctx, at, wrong)
+	_, err = c.Bring(ctx, atBob, wrong)
 	if refusal := explain.Of(err); err == nil || refusal.Code != explain.ShareWrong || !strings.Contains(refusal.What, "bob") {
 		return "", fmt.Errorf("a wrong share of bob: %v", err)
 	}
-	last, err := c.Bring(ctx, at, bob)
+	_, err = c.Bring(ctx, atBob, bob)
 	if err != nil {
 		return "", fmt.Errorf("the share of bob: %w", err)
 	}
-	if err := c.AwaitReady(ctx); err != nil { // the others follow the first
+	if err := c.AwaitReady(ctx); err != nil { // the others follow the one that has enough
 		return "", err
 	}
 	after, err := c.Status(ctx)
@@ -177,8 +178,6 @@ func storyOwnerRecovery(ctx context.Context, c *Cluster) (string, error) {
 		return "", err
 	}
 	switch {
-	case !last.Recovered || after.GetPhase() != "ready":
-		return "", fmt.Errorf("after two shares the coordinator is %s: %s", after.GetPhase(), after.GetPhaseReason())
 	case after.GetAuthorityEpoch() != before.GetAuthorityEpoch()+1 || !bytes.Equal(after.GetRootPin(), before.GetRootPin()):
 		return "", fmt.Errorf("epoch %d after %d, or another root", after.GetAuthorityEpoch(), before.GetAuthorityEpoch())
 	}
@@ -200,5 +199,5 @@ func storyOwnerRecovery(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("alice alone: 1 of 2; a wrong share of bob is refused by his name; with his own the seed is back: same root, epoch %d, three members renewed", after.GetAuthorityEpoch()), nil
+	return fmt.Sprintf("alice alone, at %s: 1 of 2; a wrong share of bob is refused by his name; with his own, at %s, the seed is back: same root, epoch %d at all coordinators, three members renewed", atAlice, atBob, after.GetAuthorityEpoch()), nil
 }

@@ -43,6 +43,29 @@ func writes(prefix string) func(store.Tx) bool {
 	}
 }
 
+// hold has the next commit that matches wait outside of the store, for as long as its
+// coordinator lives and then on: as in the buffers of a network after its sender died.
+// What is held is had from the channel.
+func (w *wire) hold(match func(store.Tx) bool) <-chan store.Tx {
+	held := make(chan store.Tx, 1)
+	w.arm(&trap{match, func(ctx context.Context, tx store.Tx) (store.Revision, error) {
+		held <- cloneTx(tx)
+		<-ctx.Done()
+		return 0, fmt.Errorf("%w: %w", store.ErrUnknownOutcome, context.Cause(ctx))
+	}})
+	return held
+}
+
+// cloneTx copies tx, of which its owner may use everything again.
+func cloneTx(tx store.Tx) store.Tx {
+	tx.If, tx.Delete = slices.Clone(tx.If), slices.Clone(tx.Delete)
+	tx.Put = slices.Clone(tx.Put)
+	for i := range tx.Put {
+		tx.Put[i].Value = slices.Clone(tx.Put[i].Value)
+	}
+	return tx
+}
+
 // loseAnswer has the next commit that matches reach the store, and its coordinator be
 // cut off before anybody hears of it.
 func (w *wire) loseAnswer(match func(store.Tx) bool) {
