@@ -28,6 +28,7 @@ const (
 	demandSpread      = 10 * time.Second // nor do those that are told to
 	clockLook         = time.Minute      // a timer does not see a clock that is set, or a machine that slept
 	callTimeout       = 15 * time.Second
+	outagePause       = 5 * time.Minute // before a new key is tried again that coordinators cannot record
 )
 
 // renewEvery is the interval that the node is told, by its node_runtime or, until
@@ -176,7 +177,16 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 		a.status.renewed(err)
 		a.metrics.renewals.WithLabelValues(act.String(), outcome(err)).Inc()
 		now = a.now()
+		outage, _ := errors.AsType[*outageError](err)
 		switch stuck = err != nil && lasting(err); {
+		case outage != nil:
+			pause.reset()
+			// The new certificate makes a new connection, which is no news of the store.
+			done, stuck = now, true
+			s.unwelcome, s.retry, s.demanded = false, now.Add(around(outagePause, 0.2)), time.Time{}
+			a.log.LogAttrs(ctx, slog.LevelWarn, "the coordinators' store is out of reach: they certified the recorded key again",
+				slog.Time("svid_not_after", outage.until), slog.String("reason", oneLine(outage.err)), slog.Time("retry", s.retry))
+			continue
 		case err == nil:
 			pause.reset()
 			done = now
@@ -238,7 +248,9 @@ func (a *Agent) nextKey() (keyPair, error) {
 	return key, nil
 }
 
-// renew has a new key certified by the identity that the node holds.
+// renew has a new key certified by the identity that the node holds. Coordinators
+// that cannot record one, because their store is out of reach, are asked for the
+// recorded key at once: then the error is an [outageError].
 func (a *Agent) renew(ctx context.Context) error {
 	key, err := a.nextKey()
 	if err != nil {
@@ -248,12 +260,65 @@ func (a *Agent) renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.ask(ctx, func(ctx context.Context, _ string, conn grpc.ClientConnInterface) error {
+	var cannot []string // who has no store
+	err = a.ask(ctx, func(ctx context.Context, address string, conn grpc.ClientConnInterface) error {
 		resp, err := fealtyv1.NewAdmissionServiceClient(conn).Renew(ctx, &fealtyv1.RenewRequest{Name: a.me.ID.Name(), Csr: csr})
-		if err != nil {
-			return err
+		if err == nil {
+			return a.adoptRenewed(ctx, key, resp.GetChain())
 		}
-		return a.adoptRenewed(ctx, key, resp.GetChain())
+		if e, ok := explained(err); ok && (e.Code == explain.StoreUnreachable || e.Code == explain.StoreOutcomeUnknown) {
+			cannot = append(cannot, address)
+		}
+		return err
+	})
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	for _, address := range cannot {
+		again := a.askOne(ctx, address, a.recertify)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if again == nil {
+			return &outageError{until: a.svid.Load().leaf().NotAfter, err: err}
+		}
+		if e, ok := verdict(again); ok {
+			return e
+		}
+		err = errors.Join(err, &AddressError{address, again})
+	}
+	return err
+}
+
+// outageError says that no coordinator could record a new key, and that one
+// certified the recorded one again.
+type outageError struct {
+	until time.Time // it is certified
+	err   error     // how the new key could not be recorded
+}
+
+func (e *outageError) Error() string {
+	return fmt.Sprintf("%v; the key before it is certified until %s", e.err, e.until.UTC().Format(time.RFC3339))
+}
+func (e *outageError) Unwrap() error { return e.err }
+
+// recertify has the key certified again that the node holds. The one under way stays
+// under way: it may have been recorded.
+func (a *Agent) recertify(ctx context.Context, _ string, conn grpc.ClientConnInterface) error {
+	held := a.svid.Load()
+	csr, err := ca.NewCSR(held.key.Signer())
+	if err != nil {
+		return err
+	}
+	resp, err := fealtyv1.NewAdmissionServiceClient(conn).Renew(ctx, &fealtyv1.RenewRequest{Name: a.me.ID.Name(), Csr: csr, RecordedKey: true})
+	if err != nil {
+		return err
+	}
+	return a.checkRenewed(ctx, held.key, resp.GetChain(), func(ctx context.Context, s svid, m *credential.Material) error {
+		if !s.leaf().NotAfter.After(held.leaf().NotAfter) {
+			return nil // what it holds is as good
+		}
+		return a.present(ctx, s, m)
 	})
 }
 
@@ -293,6 +358,11 @@ func (a *Agent) askOne(ctx context.Context, address string, f func(ctx context.C
 
 // adoptRenewed verifies a renewed chain in full, and puts it into use.
 func (a *Agent) adoptRenewed(ctx context.Context, key keyPair, ders [][]byte) error {
+	return a.checkRenewed(ctx, key, ders, a.adopt)
+}
+
+// checkRenewed verifies a renewed chain in full, and hands it to f under a.activation.
+func (a *Agent) checkRenewed(ctx context.Context, key keyPair, ders [][]byte, f func(context.Context, svid, *credential.Material) error) error {
 	chain, err := parseChain(ders, svidCertificates)
 	if err != nil {
 		return fmt.Errorf("the renewed certificate: %w", err)
@@ -317,12 +387,26 @@ func (a *Agent) adoptRenewed(ctx context.Context, key keyPair, ders [][]byte) er
 	case identity.KeyOf(chain[2]) != a.self().Pin:
 		return errors.New("the renewed certificate leads to another root than the pinned one")
 	}
-	return a.adopt(ctx, svid{key, chain}, m)
+	return f(ctx, svid{key, chain}, m)
 }
 
 // adopt makes an identity durable, then uses it, then forgets that it was under
 // way. The caller holds a.activation and verified both.
 func (a *Agent) adopt(ctx context.Context, s svid, m *credential.Material) error {
+	if err := a.present(ctx, s, m); err != nil {
+		return err
+	}
+	a.next = nil
+	if err := a.store.remove(nextName); err != nil {
+		// The next start sees that it is the key of the identity.
+		a.log.LogAttrs(ctx, slog.LevelWarn, "the key of a finished renewal was not removed", slog.Any("err", err))
+	}
+	return nil
+}
+
+// present makes an identity durable, then uses it. The caller holds a.activation and
+// verified both.
+func (a *Agent) present(ctx context.Context, s svid, m *credential.Material) error {
 	if err := a.store.writeSVID(s); err != nil {
 		return fmt.Errorf("keep the new identity: %w", err)
 	}
@@ -333,11 +417,6 @@ func (a *Agent) adopt(ctx context.Context, s svid, m *credential.Material) error
 		return fmt.Errorf("use the new identity: %w", err)
 	}
 	a.svid.Store(&s)
-	a.next = nil
-	if err := a.store.remove(nextName); err != nil {
-		// The next start sees that it is the key of the identity.
-		a.log.LogAttrs(ctx, slog.LevelWarn, "the key of a finished renewal was not removed", slog.Any("err", err))
-	}
 	a.log.LogAttrs(ctx, slog.LevelInfo, "identity renewed", slog.String("member", a.me.ID.String()), slog.String("key", s.key.id.String()), slog.Time("svid_not_after", m.NotAfter()))
 	a.kickReport()
 	return nil

@@ -383,6 +383,111 @@ func TestRenewalInterval(t *testing.T) {
 	})
 }
 
+// Without a store coordinators record no new key. The node has its recorded one
+// certified again, keeps the new one for later, and renews to that when they can.
+func TestRenewWithoutStore(t *testing.T) {
+	for _, code := range []explain.Code{explain.StoreUnreachable, explain.StoreOutcomeUnknown} {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		held := a.svid.Load()
+		f.do(func() { f.noStore, f.svidTTL = code, f.svidTTL+time.Hour })
+		err := a.renew(t.Context())
+		outage, ok := errors.AsType[*outageError](err)
+		if !ok || !errors.Is(err, code) {
+			t.Fatalf("%s: %v", code, err)
+		}
+		now := a.svid.Load()
+		if now.key.id != held.key.id || !now.leaf().NotAfter.After(held.leaf().NotAfter) || !outage.until.Equal(now.leaf().NotAfter) {
+			t.Errorf("%s: certified until %v, before until %v, it says %v", code, now.leaf().NotAfter, held.leaf().NotAfter, outage.until)
+		}
+		if m, err := a.source.Current(t.Context()); err != nil || !m.NotAfter().Equal(now.leaf().NotAfter) {
+			t.Errorf("%s: it presents %v, %v", code, m, err)
+		}
+		next := a.next.key.id
+		// A certificate that ends sooner is not taken.
+		f.do(func() { f.svidTTL -= 2 * time.Hour })
+		if err := a.renew(t.Context()); !errors.Is(err, code) || !a.svid.Load().leaf().NotAfter.Equal(now.leaf().NotAfter) {
+			t.Errorf("%s: a shorter one: until %v, %v", code, a.svid.Load().leaf().NotAfter, err)
+		}
+		// Both keys are there after a restart.
+		a.Close()
+		a = n.mustOpen()
+		if a.svid.Load().key.id != held.key.id || !a.svid.Load().leaf().NotAfter.Equal(now.leaf().NotAfter) || a.next == nil || a.next.key.id != next {
+			t.Fatalf("%s: after a restart: %v", code, a.next)
+		}
+		f.do(func() { f.noStore = "" })
+		f.must(a.renew(t.Context()))
+		if got := a.svid.Load().key.id; got != next || f.member(a.me.ID).key != next || n.has(nextName) {
+			t.Errorf("%s: renewed to %v, want %v", code, got, next)
+		}
+		if n := f.count(&f.clones); n != 0 {
+			t.Errorf("%s: %d alarms", code, n)
+		}
+		a.Close()
+	}
+}
+
+// What a coordinator hands out over the recorded key is verified like anything else,
+// and its refusals count.
+func TestRenewWithoutStoreVerifies(t *testing.T) {
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	defer a.Close()
+	held := a.svid.Load()
+	other := newFleet(t)
+	f.do(func() {
+		f.noStore, f.svidTTL = explain.StoreUnreachable, f.svidTTL+time.Hour
+		f.editRenewal = func(r *fealtyv1.RenewResponse) { r.Chain[2] = other.root.Raw }
+	})
+	if err := a.renew(t.Context()); err == nil || a.svid.Load() != held {
+		t.Errorf("another root: %v", err)
+	}
+	f.do(func() { f.editRenewal = nil; f.refuseRenew = explain.New(explain.JoinBanned, "identity", a.me.ID) })
+	if err := a.renew(t.Context()); !errors.Is(err, explain.JoinBanned) || a.svid.Load() != held {
+		t.Errorf("banned: %v", err)
+	}
+}
+
+// In a long outage a node stays certified, asks seldom, and renews when it is over.
+func TestLongOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		f.do(func() { f.svidTTL = time.Hour })
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		stop := n.run(a)
+		time.Sleep(10 * time.Second)
+		f.do(func() { f.noStore, f.renewals = explain.StoreUnreachable, 0 })
+		for range 2 * 60 {
+			time.Sleep(time.Minute)
+			if !time.Now().Before(a.svid.Load().leaf().NotAfter) {
+				t.Fatal("its certificate ended")
+			}
+		}
+		if asked := f.count(&f.renewals); asked > 2*2*60/3 || f.count(&f.joins) != 1 {
+			t.Errorf("asked %d times in two hours, and %d joins", asked, f.count(&f.joins))
+		}
+		if v := a.status.view(); !errors.Is(v.renewal, explain.StoreUnreachable) || !v.connected {
+			t.Errorf("shows %v, connected: %v", v.renewal, v.connected)
+		}
+		key := a.svid.Load().key.id
+		f.do(func() { f.noStore = "" })
+		time.Sleep(2 * outagePause)
+		if v := a.status.view(); v.renewal != nil || a.svid.Load().key.id == key {
+			t.Errorf("after the outage it shows %v", v.renewal)
+		}
+		if n := f.count(&f.clones); n != 0 {
+			t.Errorf("%d alarms", n)
+		}
+		_ = stop()
+	})
+}
+
 // A refusal that only a person can end is asked about seldom, is shown, and ends
 // nothing. When it is over the node goes on.
 func TestLastingRefusal(t *testing.T) {

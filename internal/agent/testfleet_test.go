@@ -107,6 +107,7 @@ type fleet struct {
 	refuseSVID  error         // what a proof by the last certified key gets
 	refuseJoin  error
 	refuseRenew error
+	noStore     explain.Code // how a renewal fails but that of the recorded key
 	refuseLeave error
 	leaveError  func() error // after the member is gone
 }
@@ -652,8 +653,13 @@ func (s admission) Renew(ctx context.Context, req *fealtyv1.RenewRequest) (*feal
 		f.clones++
 		return nil, explain.New(explain.RenewOlderKey, "identity", peer.ID.String())
 	}
-	m.rekey(key)
-	m.notAfter = f.clock().Add(f.svidTTL)
+	switch {
+	case f.noStore == "":
+		m.rekey(key)
+		m.notAfter = f.clock().Add(f.svidTTL)
+	case !req.GetRecordedKey() || key != m.key:
+		return nil, explain.New(f.noStore, "what", "the renewal")
+	}
 	resp := &fealtyv1.RenewResponse{Chain: rawChain(f.issue(public, m.id, f.svidTTL))}
 	if f.editRenewal != nil {
 		f.editRenewal(resp)

@@ -56,6 +56,9 @@ func listMembers(ctx context.Context, members fealtyv1.MemberServiceClient, kind
 			return nil, err
 		}
 		all.Members = append(all.Members, resp.GetMembers()...)
+		if all.KnownAt == nil {
+			all.KnownAt = resp.GetKnownAt()
+		}
 		if token = resp.GetNextPageToken(); token == "" || len(resp.GetMembers()) == 0 {
 			return all, nil
 		}
@@ -76,6 +79,9 @@ func (c *CLI) memberList() *cobra.Command {
 				resp, err := listMembers(ctx, s.members, kind, pageSize)
 				if err != nil {
 					return err
+				}
+				if at := resp.GetKnownAt(); at != nil {
+					c.talk("the coordinator's store is out of reach: these are the members as it knew them %s", relative(at.AsTime(), c.env.Now()))
 				}
 				return c.print(result{ofMessage(resp), func(p *page) error { return p.table(memberTable(resp.GetMembers(), c.env.Now())) }})
 			})

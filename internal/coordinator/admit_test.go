@@ -138,7 +138,7 @@ func TestAdmissionCases(t *testing.T) {
 			d.replace(t, identity.Data, "a")
 			return func(t *testing.T, d *desk) error {
 				next, _ := newKey()
-				_, err := d.c.renew(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
+				_, err := d.c.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
 				return err
 			}
 		}, explain.RenewEntryGone},
@@ -277,7 +277,7 @@ func TestAdmissionCases(t *testing.T) {
 		{"renewal with a bad request", func(t *testing.T, d *desk) step {
 			m := d.joined("a")
 			return func(t *testing.T, d *desk) error {
-				_, err := d.c.renew(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, []byte("garbage"))
+				_, err := d.c.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, []byte("garbage"))
 				return err
 			}
 		}, explain.JoinBadCSR},
@@ -421,7 +421,7 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 			}
 			wantOnly(t, "rejoin", m.rejoin(), explain.JoinBanned)
 			next, _ := newKey()
-			_, err := d.c.renew(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
+			_, err := d.c.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
 			wantOnly(t, "renew", err, explain.JoinBanned)
 			wantOnly(t, "renewal of another member", other.renew(), "")
 			if err := d.c.refreshTrust(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {

@@ -410,15 +410,27 @@ func (r configServer) ListConfig(ctx context.Context, req *fealtyv1.ListConfigRe
 	return out, nil
 }
 
-// read returns the config as the store has it now, for who asks.
+// read returns the config as the store has it now, for who asks, and while the store
+// is out of reach as it was last read.
 func (r configServer) read(ctx context.Context) (*configView, error) {
 	s, err := r.c.ready()
 	if err != nil {
 		return nil, err
 	}
-	v, err := r.c.currentConfig(ctx, s, false)
-	if err != nil {
-		return nil, r.c.storeError("read the config", err)
+	asking, cancel := r.c.patience(ctx)
+	defer cancel()
+	v, err := r.c.currentConfig(asking, s, false)
+	if err == nil {
+		return v, nil
+	}
+	if err = r.c.storeError("read the config", err); !outOfReach(ctx, asking, err) {
+		return nil, err
+	}
+	if _, err := r.c.alone("read the config", inOutage("read the config", err)); err != nil {
+		return nil, err
+	}
+	if v = r.c.config.Load(); v == nil {
+		return nil, err
 	}
 	return v, nil
 }

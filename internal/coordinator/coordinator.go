@@ -215,6 +215,8 @@ type Coordinator struct {
 	readers      sync.WaitGroup
 
 	lead       *lead
+	audits     auditQueue
+	withdrawn  withdrawals
 	recoveries *recoveries
 	gatherKick chan struct{} // asks who follows the open attempt to look now; capacity 1
 	peerCalls  *peerCalls
@@ -395,6 +397,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.watchLeader(ctx) })
 	g.Go(func() error { return c.forever(ctx, "replica", func() error { return c.followReplica(ctx) }) })
 	g.Go(func() error { return c.pulse(ctx) })
+	g.Go(func() error { return c.followAudit(ctx) })
 	if err := c.serve(ctx, g); err != nil {
 		g.Go(func() error { return err })
 	}

@@ -37,7 +37,7 @@ func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembers
 		}
 		prefix += string(k) + "/"
 	}
-	msgs, err := m.c.memberMessages(ctx, s, prefix)
+	msgs, since, err := m.c.memberMessages(ctx, s, prefix)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembers
 	if err != nil {
 		return nil, err
 	}
-	return &fealtyv1.ListMembersResponse{Members: page, NextPageToken: next}, nil
+	return &fealtyv1.ListMembersResponse{Members: page, NextPageToken: next, KnownAt: since}, nil
 }
 
 // maxPageSize is how many members a page holds at most.
@@ -85,7 +85,35 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 	if err != nil {
 		return nil, err
 	}
-	rec, err := m.c.member(ctx, s, req.GetKind(), req.GetName())
+	id, err := memberID(s, req.GetKind(), req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	asking, cancel := m.c.patience(ctx)
+	defer cancel()
+	out, err := m.recorded(asking, s, id)
+	var since *timestamppb.Timestamp
+	if outOfReach(ctx, asking, err) {
+		confirmed := m.c.headConfirmed.get()
+		err = inOutage("read the member", err)
+		if _, err := m.c.alone("read the member", err); err != nil {
+			return nil, err
+		}
+		rec, ok := m.c.members.get(string(id.Kind()) + "/" + id.Name())
+		if !ok {
+			return nil, err // it may have joined since
+		}
+		out, since, err = m.c.memberMessage(s, rec, m.c.knownBan(s, rec)), timestamppb.New(confirmed), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &fealtyv1.GetMemberResponse{Member: out, KnownAt: since}, nil
+}
+
+// recorded returns a member as the store has it.
+func (m memberServer) recorded(ctx context.Context, s *state, id identity.ID) (*fealtyv1.Member, error) {
+	rec, err := m.c.member(ctx, s, string(id.Kind()), id.Name())
 	if err != nil {
 		return nil, err
 	}
@@ -95,10 +123,10 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 	}
 	m.c.hearOthers(ctx, s)
 	out := m.c.memberMessage(s, rec.value, ban)
-	if id, err := identity.New(s.manifest.Cluster, rec.value.Kind, rec.value.Name); err == nil && out.Live != nil {
+	if out.Live != nil {
 		out.Live.DegradedPeriods = m.c.degradedPeriods(ctx, s, id)
 	}
-	return &fealtyv1.GetMemberResponse{Member: out}, nil
+	return out, nil
 }
 
 // DrainMember marks a member that is to go. The mark is its record's own, so that
@@ -236,6 +264,7 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 		if req.GetDryRun() || rec.value.State == stateReplacing {
 			return false, nil
 		}
+		ch.withdraws = rec.value.path()
 		err := m.c.banKeys(ctx, s, ch, rec.value, banRecord{Reason: "replaced: " + req.GetReason(), By: actor(ctx), At: m.c.now().UTC()}, trustDelta{}, roomForOthers)
 		if err != nil {
 			return false, bundleFull("the replacement of a member", err)
@@ -312,7 +341,8 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 			return nil, bundleFull("the ban", err)
 		}
 		ch.audit(c.now(), auditEntry{Actor: ban.By, Action: "member.ban", Target: id.String(), Reason: ban.Reason})
-		switch _, err := ch.commit(ctx); {
+		ch.withdraws = string(id.Kind()) + "/" + id.Name()
+		switch err := c.commitWithdrawal(ctx, ch); {
 		case err == nil:
 			err = c.trustChanged(ctx)
 			out.ConnectionsClosed = uint32(c.cuts.Load() - cuts)
@@ -400,7 +430,7 @@ func (c *Coordinator) changeMemberLater(ctx context.Context, kind, name, what st
 		if do, err := f(s, rec, ch); err != nil || !do {
 			return err
 		}
-		switch _, err := ch.commit(ctx); {
+		switch err := c.commitWithdrawal(ctx, ch); {
 		case err == nil:
 			c.kickTrust()
 			return nil
@@ -415,6 +445,7 @@ func (c *Coordinator) changeMemberLater(ctx context.Context, kind, name, what st
 func (c *Coordinator) removeRecord(ctx context.Context, s *state, ch *change, rec versioned[memberRecord], by, action, reason string) error {
 	m := rec.value
 	ch.delete(memberKey(m.Kind, m.Name), rec.version)
+	ch.withdraws = m.path()
 	if err := c.recount(ctx, s, ch, m.Entry, ""); err != nil {
 		return err
 	}
@@ -423,9 +454,10 @@ func (c *Coordinator) removeRecord(ctx context.Context, s *state, ch *change, re
 	return bundleFull("the removal of a member", err)
 }
 
-// certMargin is how much longer than its certificates a banned key is listed, for
-// verifiers whose clock is behind.
-const certMargin = time.Hour
+// certMargin is how much longer than its recorded certificates a banned key is
+// listed: for verifiers whose clock is behind, and for certificates of an outage of
+// the store, which stand in no record.
+const certMargin = time.Hour + outageStretch
 
 // banKeys adds to ch a ban of every key that m remembers, and the version of the
 // trust state that it and d lead to; the zero m has no keys. A key is refused
@@ -480,7 +512,23 @@ func memberID(s *state, kind, name string) (identity.ID, error) {
 	return id, nil
 }
 
-func (c *Coordinator) memberMessages(ctx context.Context, s *state, prefix string) ([]*fealtyv1.Member, error) {
+// memberMessages returns the members below prefix. While the store is out of reach
+// these are the members as they were last known, and since is when.
+func (c *Coordinator) memberMessages(ctx context.Context, s *state, prefix string) (_ []*fealtyv1.Member, since *timestamppb.Timestamp, err error) {
+	asking, cancel := c.patience(ctx)
+	defer cancel()
+	all, err := c.recordedMembers(asking, s, prefix)
+	if !outOfReach(ctx, asking, err) {
+		return all, nil, err
+	}
+	confirmed := c.headConfirmed.get()
+	if _, err := c.alone("list members", inOutage("list members", err)); err != nil {
+		return nil, nil, err
+	}
+	return c.knownMembers(s, prefix), timestamppb.New(confirmed), nil
+}
+
+func (c *Coordinator) recordedMembers(ctx context.Context, s *state, prefix string) ([]*fealtyv1.Member, error) {
 	recs, err := list[memberRecord](ctx, s.records, prefix)
 	if err != nil {
 		return nil, c.storeError("list members", err)

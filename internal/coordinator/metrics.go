@@ -45,7 +45,7 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 		}),
 		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_renewals_total",
-			Help: "Renewals by outcome: renewed, or the code of the refusal.",
+			Help: "Renewals by outcome: renewed, recertified for a recorded key while the store was out of reach, or the code of the refusal.",
 		}, []string{"outcome"}),
 		renewSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "fealty_renewal_seconds",

@@ -365,7 +365,7 @@ func (w *world) stolenKey(r *rapid.T) {
 	next, err := newKey()
 	w.ok(err)
 	csrPeer := identity.Peer{ID: m.id, Key: keyOf(w.t, thief.key)}
-	if _, err := w.c.renew(context.Background(), csrPeer, w.csr(next)); err == nil {
+	if _, err := w.c.renewOver(context.Background(), csrPeer, w.csr(next)); err == nil {
 		r.Fatalf("an earlier key of %s was renewed", path)
 	}
 	ctx := identity.NewContext(context.Background(), csrPeer)

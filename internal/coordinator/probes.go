@@ -167,7 +167,7 @@ func (c *Coordinator) checkSelf() {
 
 func (c *Coordinator) locks() []sync.Locker {
 	return []sync.Locker{
-		&c.trustMu, &c.members.mu, &c.live.mu, &c.recoveries.mu, &c.limiter.sources.mu, &c.perMember.mu, &c.pulls.mu, &c.patches.mu,
+		&c.trustMu, &c.audits.mu, &c.withdrawn.mu, &c.members.mu, &c.live.mu, &c.recoveries.mu, &c.limiter.sources.mu, &c.perMember.mu, &c.pulls.mu, &c.patches.mu,
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -411,6 +410,8 @@ type change struct {
 	r   records
 	tx  store.Tx
 	err error
+	// withdraws is the path of the member whose keys the change bans; empty: none.
+	withdraws string
 }
 
 // newChange starts a transaction that holds only while the head of the history
@@ -476,13 +477,12 @@ func (c *change) delete(key string, version store.Revision) {
 // audit adds an entry that becomes durable with the change that it describes.
 func (c *change) audit(now time.Time, e auditEntry) {
 	e.At = now.UTC()
-	raw, err := json.Marshal(e)
+	w, err := e.write()
 	if err != nil {
 		c.err = errors.Join(c.err, err)
 		return
 	}
-	key := fmt.Sprintf("%s%020d-%s", auditPrefix, now.UnixNano(), strings.ToLower(randomID()[:8]))
-	c.tx.Put = append(c.tx.Put, store.Write{Key: key, Value: raw})
+	c.tx.Put = append(c.tx.Put, w)
 }
 
 // commit applies the change. An answer that was lost is looked up: the result

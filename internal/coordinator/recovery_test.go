@@ -157,7 +157,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			d.wantPhase("recovery", tc.reason)
 			wantOnly(t, "join", d.machine().join(identity.Data, proof.NewTokenProver(tok)), explain.RecoveryMode)
 			next, _ := newKey()
-			_, err := d.c.renew(t.Context(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: keyOf(t, m.key)}, mustCSR(t, next))
+			_, err := d.c.renewOver(t.Context(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: keyOf(t, m.key)}, mustCSR(t, next))
 			wantOnly(t, "renew", err, explain.RecoveryMode)
 			if s := explain.Of(err); strings.Contains(s.Error(), "/keeper") || strings.Contains(s.Error(), tc.reason) {
 				t.Errorf("a caller is told of our files: %v", s)
@@ -441,7 +441,7 @@ func TestTwoReplicas(t *testing.T) {
 	// A ban at one is a ban at the other, even before its loop looks.
 	d.ban(t, identity.Data, "a")
 	next, _ := newKey()
-	_, err = other.renew(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
+	_, err = other.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
 	wantOnly(t, "renew at the other after a ban here", err, explain.JoinBanned)
 	if err := other.refreshTrust(t.Context(), other.state.Load(), true); err != nil {
 		t.Fatal(err)

@@ -9,7 +9,6 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -20,8 +19,11 @@ func (a admissionServer) Renew(ctx context.Context, req *fealtyv1.RenewRequest) 
 	c := a.c
 	peer := identity.FromContext(ctx)
 	started := time.Now()
-	chain, err := c.renew(ctx, peer, req.GetCsr())
+	chain, alone, err := c.renew(ctx, peer, readRenewRequest(req))
 	label := "renewed"
+	if alone {
+		label = "recertified"
+	}
 	if err != nil {
 		label = "error"
 		if code := explain.CodeOf(err); code != "" {
@@ -38,18 +40,22 @@ func (a admissionServer) Renew(ctx context.Context, req *fealtyv1.RenewRequest) 
 	return &fealtyv1.RenewResponse{Chain: chain}, nil
 }
 
-func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, der []byte) ([][]byte, error) {
-	publicKey, csrErr := ca.ParseCSR(der)
-	var next identity.KeyID
-	if csrErr != nil {
-		csrErr = csrRejection(csrErr)
-	} else {
-		var err error
-		if next, err = identity.KeyOfPublic(publicKey); err != nil {
-			return nil, csrRejection(err)
-		}
-	}
+// renew certifies what r asks for. It reports whether that was done without the store,
+// which certifies again what is recorded, and nothing else.
+func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, r renewRequest) (chain [][]byte, alone bool, err error) {
 	turn := c.oneTurn()
+	asking, cancel := c.patience(ctx)
+	defer cancel()
+	chain, err = c.renewRecorded(asking, peer, r, turn)
+	if !outOfReach(ctx, asking, err) {
+		return chain, false, err
+	}
+	chain, err = c.renewAlone(ctx, peer, r, turn, err)
+	return chain, err == nil, err
+}
+
+func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r renewRequest, turn func(identity.Kind, string) error) ([][]byte, error) {
+	next := r.key
 	for range commitTries {
 		s, err := c.ready()
 		if err != nil {
@@ -60,8 +66,13 @@ func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, der []byte)
 		if err != nil {
 			return nil, c.storeError("read the member", err)
 		}
+		if r.again && next != rec.value.Key && len(rec.value.Older) > 0 && next == rec.value.Older[0].Key && next == peer.Key {
+			// The outage swallowed the answer to a renewal: the member holds that newer key
+			// too, and asks with it once more. This one shows no second machine.
+			return nil, errBusy("the renewal")
+		}
 		now := c.now()
-		after, entry, err := renewal(s.manifest, rec, id, peer.Key, next, csrErr, now)
+		after, entry, err := renewal(s.manifest, rec, id, peer.Key, next, r.csr, now)
 		if err != nil {
 			if errors.Is(err, explain.RenewOlderKey) {
 				c.cloneAlarm(ctx, err.Error())
@@ -97,7 +108,7 @@ func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, der []byte)
 			return nil, err
 		}
 		c.members.put(after, rev)
-		chain, err := s.issue(publicKey, id, entry, after.NotAfter, now)
+		chain, err := s.issue(r.publicKey, id, entry, after.NotAfter, now)
 		if err != nil {
 			return nil, fmt.Errorf("certify %s: %w", id, err)
 		}

@@ -71,7 +71,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	asked := time.Now()
 	reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 	defer cancel()
-	all, err := c.memberMessages(reading, s, memberPrefix)
+	all, err := c.recordedMembers(reading, s, memberPrefix)
 	var trust versioned[trustState]
 	if err == nil {
 		out.StoreLatency = durationpb.New(time.Since(asked))
@@ -84,7 +84,18 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		// Now is when people look. Without a baseline the members are not known.
 		out.StoreLatency = nil
 		out.Findings = append(c.keeperFindings(s.manifest), finding(explain.StoreUnreachable, "what", "read the members", "cause", "the coordinator's log says how"))
-		return out, nil
+		if _, err := c.alone("read the members", err); err != nil {
+			return out, nil
+		}
+		known := c.knownMembers(s, memberPrefix)
+		out.Baseline = baseline(known)
+		out.Members, out.NextPageToken, err = pageOf(known, req.GetPageSize(), "")
+		return out, err
+	case err != nil && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, explain.StoreUnreachable)):
+		if _, err := c.alone("read the members", err); err != nil {
+			return nil, err
+		}
+		all = c.knownMembers(s, memberPrefix)
 	case err != nil:
 		return nil, err
 	}

@@ -40,7 +40,7 @@ type desk struct {
 	c      *Coordinator
 
 	mu     sync.Mutex
-	now    time.Time     // guarded by mu
+	now    time.Time     // guarded by mu; zero: the time that it is
 	passed time.Duration // on its clock that only goes forward; guarded by mu
 }
 
@@ -55,6 +55,9 @@ type rapidTB interface {
 func (d *desk) clock() time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.now.IsZero() {
+		return time.Now()
+	}
 	return d.now
 }
 
@@ -330,7 +333,7 @@ func (m *machine) renewWith(leaf *x509.Certificate, next *ecdsa.PrivateKey) ([][
 	if err != nil {
 		return nil, err
 	}
-	return m.d.c.renew(context.Background(), identity.Peer{ID: m.id, Leaf: leaf, Key: key}, csr)
+	return m.d.c.renewOver(context.Background(), identity.Peer{ID: m.id, Leaf: leaf, Key: key}, csr)
 }
 
 // renew renews to a new key and adopts it.
@@ -378,4 +381,10 @@ const poolEntries = `  - {name: pool, kind: data, match: ["token:pool"], roles: 
 func testDesk(t *testing.T) *desk {
 	t.Helper()
 	return readyDesk(t, poolEntries)
+}
+
+// renewOver renews by a certificate request.
+func (c *Coordinator) renewOver(ctx context.Context, peer identity.Peer, csr []byte) ([][]byte, error) {
+	chain, _, err := c.renew(ctx, peer, readRenewRequest(&fealtyv1.RenewRequest{Csr: csr}))
+	return chain, err
 }

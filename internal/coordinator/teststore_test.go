@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -23,7 +24,15 @@ type memStore struct {
 	down    error                     // what every call returns; guarded by mu
 	lost    []lostAnswer              // of the next commits; guarded by mu
 	before  func(store.Tx)            // called before each commit, without the lock; guarded by mu
+	answers int                       // how many more calls are answered before it is down with errDown; -1: all; guarded by mu
+	hangs   bool                      // what is down answers nobody, instead of failing; guarded by mu
 }
+
+// hangFor is how long an engine waits for a server that does not answer.
+const hangFor = 20 * time.Second
+
+// errDown is how a store fails after its answers are used up.
+var errDown = errors.New("the store is down")
 
 // lostAnswer is what happens to one commit.
 type lostAnswer int
@@ -37,13 +46,61 @@ const (
 )
 
 func newMemStore() *memStore {
-	return &memStore{entries: make(map[string]store.Entry), done: make(map[string]store.Revision)}
+	return &memStore{entries: make(map[string]store.Entry), done: make(map[string]store.Revision), answers: -1}
+}
+
+// failAfter lets n more calls be answered.
+func (m *memStore) failAfter(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.answers = n
+}
+
+// isDown reports whether a call was not answered.
+func (m *memStore) isDown() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.down != nil
+}
+
+// setHanging makes the store a black hole, or one that fails, while it is down.
+func (m *memStore) setHanging(hangs bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hangs = hangs
+}
+
+// enter takes the lock for one call, unless the store is down.
+func (m *memStore) enter(ctx context.Context) error {
+	m.mu.Lock()
+	switch {
+	case m.answers == 0 && m.down == nil:
+		m.down = errDown
+	case m.answers > 0:
+		m.answers--
+	}
+	err := errors.Join(m.down, ctx.Err())
+	if err == nil {
+		return nil
+	}
+	hangs := m.hangs && m.down != nil
+	m.mu.Unlock()
+	if hangs {
+		t := time.NewTimer(hangFor)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return err
 }
 
 func (m *memStore) setDown(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.down = err
+	m.down, m.answers = err, -1
 }
 
 func (m *memStore) lose(how ...lostAnswer) {
@@ -118,11 +175,10 @@ func (m *memStore) keys(prefix string) []string {
 }
 
 func (m *memStore) Get(ctx context.Context, key string) (store.Entry, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := errors.Join(m.down, ctx.Err()); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return store.Entry{}, err
 	}
+	defer m.mu.Unlock()
 	e, ok := m.entries[key]
 	if !ok {
 		return e, store.ErrNotFound
@@ -136,11 +192,10 @@ func (m *memStore) CompareAndSwap(ctx context.Context, key string, old store.Rev
 }
 
 func (m *memStore) List(ctx context.Context, prefix string) (store.Listing, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := errors.Join(m.down, ctx.Err()); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return store.Listing{}, err
 	}
+	defer m.mu.Unlock()
 	l := store.Listing{Revision: m.rev}
 	for k, e := range m.entries {
 		if strings.HasPrefix(k, prefix) {
@@ -162,11 +217,10 @@ func (m *memStore) Commit(ctx context.Context, tx store.Tx) (store.Revision, err
 	if before != nil {
 		before(tx)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := errors.Join(m.down, ctx.Err()); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return 0, err
 	}
+	defer m.mu.Unlock()
 	how := answered
 	if len(m.lost) > 0 {
 		how, m.lost = m.lost[0], m.lost[1:]
@@ -200,11 +254,10 @@ func (m *memStore) Commit(ctx context.Context, tx store.Tx) (store.Revision, err
 }
 
 func (m *memStore) Outcome(ctx context.Context, id string) (store.Revision, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := errors.Join(m.down, ctx.Err()); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return 0, err
 	}
+	defer m.mu.Unlock()
 	if len(m.lost) > 0 && m.lost[0] == answered {
 		m.lost = m.lost[1:] // stands for a question that is lost too
 		return 0, errors.New("no answer")

@@ -515,16 +515,22 @@ func (c *Coordinator) kickTrust() {
 
 // refreshTrust compiles the bundle if its inputs or, with renew, its age ask for
 // it, and puts it into force.
-func (c *Coordinator) refreshTrust(ctx context.Context, s *state, renew bool) error {
+func (c *Coordinator) refreshTrust(ctx context.Context, s *state, renew bool) (err error) {
 	release, err := c.refreshing.lock(ctx, "trust")
 	if err != nil {
 		return err
 	}
 	defer release()
+	withdrawn := c.withdrawn.all()
 	in, err := c.ensureTrust(ctx, s)
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if err == nil {
+			c.withdrawn.forget(withdrawn...) // the bundle bans them, or nothing came of it
+		}
+	}()
 	now := c.now()
 	have := c.trust.Load()
 	if have != nil && have.epoch == s.head.AuthorityEpoch && have.version >= uint64(in.state.version) {

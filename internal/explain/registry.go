@@ -1504,9 +1504,10 @@ Nothing is acknowledged that is not on disk. Reads go on, writes fail until ther
 		Do:    "check it and the way to it with fealty check store; coordinators go on by themselves when it is back",
 		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
 		Page: `
-Nothing was changed. A coordinator that is ready serves reads, and renewals that certify a known key again,
-for up to ` + "`max_head_age`" + ` without its store; it admits nobody and changes nothing. Do not restart
-coordinators for this: their memory holds the seed.`,
+Nothing was changed. A coordinator that is ready serves reads, and certifies the recorded keys of members again,
+for up to ` + "`max_head_age`" + ` without its store; it admits nobody and changes nothing. Members ask for that by
+themselves, and for a new key again when the store is back. Do not restart coordinators for this: their memory
+holds the seed.`,
 	},
 	{
 		Code:  StoreOutcomeUnknown,

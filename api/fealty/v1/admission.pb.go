@@ -459,7 +459,10 @@ type RenewRequest struct {
 	// The caller's own name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// A PKCS #10 request over the new key, DER, at most 8 KiB.
-	Csr           []byte `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"`
+	Csr []byte `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"`
+	// The request is over the key of the caller's own certificate, which was recorded
+	// last as far as it knows, because the store was out of reach for a new one.
+	RecordedKey   bool `protobuf:"varint,3,opt,name=recorded_key,json=recordedKey,proto3" json:"recorded_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -506,6 +509,13 @@ func (x *RenewRequest) GetCsr() []byte {
 		return x.Csr
 	}
 	return nil
+}
+
+func (x *RenewRequest) GetRecordedKey() bool {
+	if x != nil {
+		return x.RecordedKey
+	}
+	return false
 }
 
 // RenewResponse holds the new certificate.
@@ -667,10 +677,11 @@ const file_fealty_v1_admission_proto_rawDesc = "" +
 	"\x05chain\x18\x02 \x03(\fR\x05chain\x12%\n" +
 	"\x0eroot_statement\x18\x03 \x01(\fR\rrootStatement\x12<\n" +
 	"\ftrust_bundle\x18\x04 \x01(\v2\x19.fealty.v1.SignedSnapshotR\vtrustBundle\x12@\n" +
-	"\x0enode_bootstrap\x18\x05 \x01(\v2\x19.fealty.v1.SignedSnapshotR\rnodeBootstrap\"4\n" +
+	"\x0enode_bootstrap\x18\x05 \x01(\v2\x19.fealty.v1.SignedSnapshotR\rnodeBootstrap\"W\n" +
 	"\fRenewRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
-	"\x03csr\x18\x02 \x01(\fR\x03csr\"%\n" +
+	"\x03csr\x18\x02 \x01(\fR\x03csr\x12!\n" +
+	"\frecorded_key\x18\x03 \x01(\bR\vrecordedKey\"%\n" +
 	"\rRenewResponse\x12\x14\n" +
 	"\x05chain\x18\x01 \x03(\fR\x05chain\"\"\n" +
 	"\fLeaveRequest\x12\x12\n" +

@@ -474,6 +474,9 @@ type ListMembersResponse struct {
 	Members []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
 	// For the page after this one; empty if this is the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Set while the store is out of reach: the members are as the coordinator knew them
+	// then, and what was recorded since is missing.
+	KnownAt       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=known_at,json=knownAt,proto3" json:"known_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -520,6 +523,13 @@ func (x *ListMembersResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListMembersResponse) GetKnownAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.KnownAt
+	}
+	return nil
 }
 
 type GetMemberRequest struct {
@@ -575,8 +585,10 @@ func (x *GetMemberRequest) GetName() string {
 }
 
 type GetMemberResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Member        *Member                `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Member *Member                `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	// See ListMembersResponse.
+	KnownAt       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=known_at,json=knownAt,proto3" json:"known_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -614,6 +626,13 @@ func (*GetMemberResponse) Descriptor() ([]byte, []int) {
 func (x *GetMemberResponse) GetMember() *Member {
 	if x != nil {
 		return x.Member
+	}
+	return nil
+}
+
+func (x *GetMemberResponse) GetKnownAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.KnownAt
 	}
 	return nil
 }
@@ -1366,15 +1385,17 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"j\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\xa1\x01\n" +
 	"\x13ListMembersResponse\x12+\n" +
 	"\amembers\x18\x01 \x03(\v2\x11.fealty.v1.MemberR\amembers\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\":\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x125\n" +
+	"\bknown_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aknownAt\":\n" +
 	"\x10GetMemberRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\">\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"u\n" +
 	"\x11GetMemberResponse\x12)\n" +
-	"\x06member\x18\x01 \x01(\v2\x11.fealty.v1.MemberR\x06member\"m\n" +
+	"\x06member\x18\x01 \x01(\v2\x11.fealty.v1.MemberR\x06member\x125\n" +
+	"\bknown_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aknownAt\"m\n" +
 	"\x12DrainMemberRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -1487,34 +1508,36 @@ var file_fealty_v1_member_proto_depIdxs = []int32{
 	19, // 7: fealty.v1.Live.autonomous_until:type_name -> google.protobuf.Timestamp
 	20, // 8: fealty.v1.Live.degraded_periods:type_name -> fealty.v1.DegradedPeriod
 	0,  // 9: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
-	0,  // 10: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 11: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 12: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 13: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 14: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 15: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
-	21, // 16: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
-	3,  // 17: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
-	5,  // 18: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
-	7,  // 19: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
-	9,  // 20: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
-	11, // 21: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
-	13, // 22: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
-	15, // 23: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
-	17, // 24: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
-	4,  // 25: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
-	6,  // 26: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
-	8,  // 27: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
-	10, // 28: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
-	12, // 29: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
-	14, // 30: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
-	16, // 31: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
-	18, // 32: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
-	25, // [25:33] is the sub-list for method output_type
-	17, // [17:25] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	19, // 10: fealty.v1.ListMembersResponse.known_at:type_name -> google.protobuf.Timestamp
+	0,  // 11: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
+	19, // 12: fealty.v1.GetMemberResponse.known_at:type_name -> google.protobuf.Timestamp
+	0,  // 13: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 14: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 15: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 16: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 17: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
+	21, // 18: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
+	3,  // 19: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
+	5,  // 20: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
+	7,  // 21: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
+	9,  // 22: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
+	11, // 23: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
+	13, // 24: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
+	15, // 25: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
+	17, // 26: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
+	4,  // 27: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
+	6,  // 28: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
+	8,  // 29: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
+	10, // 30: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
+	12, // 31: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
+	14, // 32: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
+	16, // 33: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
+	18, // 34: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
+	27, // [27:35] is the sub-list for method output_type
+	19, // [19:27] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_member_proto_init() }

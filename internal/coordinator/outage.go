@@ -1,0 +1,347 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// What a coordinator does while its store is out of reach.
+//
+// It goes on for MaxHeadAge after the store last showed the head of the history: it
+// serves what it knows, and certifies the recorded key of a known member again. It
+// admits nobody and changes nothing, because each of these is a transaction.
+//
+// A certificate that is signed then stands in no record. So it ends at most
+// outageStretch after what the record says, however often it is signed and by how
+// many coordinators, and bans count that in: a key that is banned is listed until no
+// certificate over it can be valid, those of an outage included.
+
+const (
+	// outageStretch is how much longer than its record says a member can be certified.
+	// A member whose certificate was valid when the outage began stays certified until
+	// the coordinator itself gives up.
+	outageStretch = MaxMaxHeadAge
+
+	// storePatience bounds how long a call waits for the store that need not wait for
+	// it, and storeImpatience the same while the store is known to be out of reach.
+	storePatience   = 10 * time.Second
+	storeImpatience = 2 * time.Second
+
+	// maxQueuedAudit bounds the audit entries that wait for the store, and auditBatch
+	// those that are written at once.
+	maxQueuedAudit = 10_000
+	auditBatch     = 256
+	auditPause     = 5 * time.Second
+)
+
+// patience returns ctx with a bound on the wait for the store.
+func (c *Coordinator) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	wait := storePatience
+	if c.headConfirmed.age(c.now()) > headDegradedAfter {
+		wait = storeImpatience
+	}
+	return context.WithTimeout(ctx, wait)
+}
+
+// outOfReach reports whether err means that the store did not answer a call that was
+// made under asking, which [Coordinator.patience] made of ctx.
+func outOfReach(ctx, asking context.Context, err error) bool {
+	if ctx.Err() != nil {
+		return false // nobody waits any more
+	}
+	return errors.Is(err, explain.StoreUnreachable) || errors.Is(err, explain.StoreOutcomeUnknown) ||
+		asking.Err() != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled))
+}
+
+// inOutage words err, with which the store kept a call from being done.
+func inOutage(what string, err error) error {
+	if errors.Is(err, explain.StoreOutcomeUnknown) {
+		return err
+	}
+	return explain.Wrap(err, explain.StoreUnreachable, "what", what, "cause", "the coordinator's log says how")
+}
+
+// alone returns the state to go on by without the store, or why that is over.
+func (c *Coordinator) alone(what string, cause error) (*state, error) {
+	s, err := c.ready()
+	if err != nil {
+		return nil, err
+	}
+	if age := c.headConfirmed.age(c.now()); age > c.cfg.MaxHeadAge {
+		return nil, explain.Wrap(cause, explain.StoreUnreachable, "what", what, "cause",
+			fmt.Sprintf("it last confirmed the head of the history %s ago, and max_head_age is %s", age.Round(time.Second), c.cfg.MaxHeadAge))
+	}
+	return s, nil
+}
+
+// renewAlone certifies the recorded key of a known member again, without the store.
+// cause is how the store failed.
+func (c *Coordinator) renewAlone(ctx context.Context, peer identity.Peer, r renewRequest, turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
+	cause = inOutage("the renewal", cause)
+	s, err := c.alone("the renewal", cause)
+	if err != nil {
+		return nil, err
+	}
+	id := peer.ID
+	rec, ok := c.members.get(string(id.Kind()) + "/" + id.Name())
+	if !ok {
+		return nil, cause // it may have joined since: only the store knows
+	}
+	if c.withdrawn.has(rec.path()) {
+		return nil, cause // as far as is known it is banned, and the bundle does not say so yet
+	}
+	if c.believesBan(id, r.key) || c.believesBan(id, peer.Key) {
+		return nil, explain.New(explain.JoinBanned, "identity", id.String())
+	}
+	now := c.now()
+	until, entry, err := recertified(s.manifest, rec, id, peer.Key, r.key, now, c.cfg.MaxHeadAge)
+	switch {
+	case errors.Is(err, errNotRecorded):
+		return nil, cause
+	case errors.Is(err, explain.RenewOlderKey):
+		c.cloneAlarm(ctx, err.Error())
+		return nil, err
+	case err != nil:
+		return nil, err
+	}
+	if err := turn(id.Kind(), id.Name()); err != nil {
+		return nil, err
+	}
+	chain, err := s.issue(r.publicKey, id, entry, until, now)
+	if err != nil {
+		return nil, fmt.Errorf("certify %s: %w", id, err)
+	}
+	c.queueAudit(auditEntry{
+		At: now.UTC(), Actor: id.String(), Action: "member.renew.outage", Target: rec.path(),
+		Fields: map[string]string{"key": r.key.String(), "not_after": until.UTC().Format(time.RFC3339), "entry": entry.Name},
+	})
+	c.refusals.log(ctx, c.log, slog.LevelWarn, "the store is out of reach, a recorded key is certified again",
+		slog.String("member", id.String()), slog.Time("not_after", until))
+	return chain, nil
+}
+
+// errNotRecorded: the key is not the one that the member's record says, as far as
+// this coordinator knows the record.
+var errNotRecorded = errors.New("the key is not the last one that was recorded")
+
+// recertified decides on a renewal by the record as it was last known. It returns
+// until when the key may be certified again: as long as ever, but no longer than
+// stretch after the record says.
+func recertified(m *manifest.Manifest, rec memberRecord, id identity.ID, presented, next identity.KeyID, now time.Time, stretch time.Duration) (time.Time, *manifest.Entry, error) {
+	switch {
+	case presented != rec.Key && rec.wasKey(presented) && next != rec.Key:
+		// Known to be an older one, whatever was recorded since: see renewal.
+	case next != rec.Key:
+		return time.Time{}, nil, errNotRecorded
+	case presented != rec.Key && !rec.wasKey(presented):
+		return time.Time{}, nil, errNotRecorded // of a renewal that is not known here
+	}
+	_, entry, err := renewal(m, versioned[memberRecord]{rec, 1}, id, presented, next, nil, now)
+	if err != nil {
+		return time.Time{}, nil, err
+	}
+	if next != rec.Key {
+		return time.Time{}, nil, errNotRecorded
+	}
+	until := now.Add(entry.SVIDTTL)
+	if last := rec.NotAfter.Add(min(stretch, outageStretch)); last.Before(until) {
+		until = last
+	}
+	if until.Sub(now) < time.Second {
+		return time.Time{}, nil, errNotRecorded
+	}
+	return until.Truncate(time.Second), entry, nil
+}
+
+// knownMembers returns the members below prefix as they were last known.
+func (c *Coordinator) knownMembers(s *state, prefix string) []*fealtyv1.Member {
+	var out []*fealtyv1.Member
+	for _, path := range c.members.paths() {
+		if r, ok := c.members.get(path); ok && strings.HasPrefix(memberPrefix+path, prefix) {
+			out = append(out, c.memberMessage(s, r, c.knownBan(s, r)))
+		}
+	}
+	return out
+}
+
+// knownBan returns whether the bundle in force bans the identity of r. Why and by
+// whom only the store knows.
+func (c *Coordinator) knownBan(s *state, r memberRecord) versioned[banRecord] {
+	id, err := identity.New(s.manifest.Cluster, r.Kind, r.Name)
+	if err != nil || !c.believesBan(id, identity.KeyID{}) {
+		return versioned[banRecord]{}
+	}
+	return versioned[banRecord]{version: 1}
+}
+
+// withdrawals are the members that a transaction of this coordinator banned or removed,
+// as far as is known, until the trust bundle says so: the outage may begin in between.
+type withdrawals struct {
+	mu    sync.Mutex
+	last  uint64            // guarded by mu
+	paths map[uint64]string // of the member, by transaction; guarded by mu
+}
+
+func (w *withdrawals) add(path string) (tx uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.paths == nil {
+		w.paths = make(map[uint64]string)
+	}
+	w.last++
+	w.paths[w.last] = path
+	return w.last
+}
+
+func (w *withdrawals) has(path string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.paths {
+		if p == path {
+			return true
+		}
+	}
+	return false
+}
+
+// all returns the transactions there are.
+func (w *withdrawals) all() []uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Keys(w.paths))
+}
+
+func (w *withdrawals) forget(txs ...uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, tx := range txs {
+		delete(w.paths, tx)
+	}
+}
+
+// commitWithdrawal commits a change that may ban the keys of a member. From before that
+// until the bundle shows it the member is not certified without the store.
+func (c *Coordinator) commitWithdrawal(ctx context.Context, ch *change) error {
+	if ch.withdraws == "" {
+		_, err := ch.commit(ctx)
+		return err
+	}
+	tx := c.withdrawn.add(ch.withdraws)
+	_, err := ch.commit(ctx)
+	if err != nil && !errors.Is(err, store.ErrUnknownOutcome) {
+		c.withdrawn.forget(tx) // nothing was written
+	}
+	return err
+}
+
+// auditQueue holds the audit entries of what was done without the store.
+type auditQueue struct {
+	mu      sync.Mutex
+	entries []store.Write // oldest first; guarded by mu
+	dropped int           // for want of room; guarded by mu
+}
+
+// queueAudit keeps an entry until the store is back. The log has it at once.
+func (c *Coordinator) queueAudit(e auditEntry) {
+	c.log.LogAttrs(context.Background(), slog.LevelInfo, "audit entry waits for the store", slog.String("action", e.Action), slog.String("target", e.Target))
+	w, err := e.write()
+	c.audits.mu.Lock()
+	defer c.audits.mu.Unlock()
+	if err != nil || len(c.audits.entries) >= maxQueuedAudit {
+		c.audits.dropped++
+		return
+	}
+	c.audits.entries = append(c.audits.entries, w)
+}
+
+// followAudit writes queued audit entries whenever the store takes them.
+func (c *Coordinator) followAudit(ctx context.Context) error {
+	for {
+		if err := sleep(ctx, auditPause); err != nil {
+			return err
+		}
+		if err := c.writeAudit(ctx); err != nil && ctx.Err() == nil {
+			c.log.LogAttrs(ctx, slog.LevelWarn, "queued audit entries are not written yet", slog.Any("err", err))
+		}
+	}
+}
+
+// writeAudit writes what is queued. Each entry has a key of its own, so that a batch
+// whose outcome is unknown is simply written again.
+func (c *Coordinator) writeAudit(ctx context.Context) error {
+	for {
+		c.audits.mu.Lock()
+		batch, dropped := c.audits.entries[:min(len(c.audits.entries), auditBatch)], c.audits.dropped
+		c.audits.mu.Unlock()
+		if len(batch) == 0 && dropped == 0 {
+			return nil
+		}
+		tx := store.Tx{ID: store.NewTxID(), Put: append([]store.Write(nil), batch...)}
+		if dropped > 0 {
+			w, err := auditEntry{At: c.now().UTC(), Actor: "coordinator", Action: "audit.dropped", Target: "queue",
+				Fields: map[string]string{"entries": fmt.Sprint(dropped)}}.write()
+			if err != nil {
+				return err
+			}
+			tx.Put = append(tx.Put, w)
+		}
+		if _, err := c.store.Commit(ctx, tx); err != nil {
+			return err
+		}
+		c.audits.mu.Lock()
+		c.audits.entries, c.audits.dropped = c.audits.entries[len(batch):], c.audits.dropped-dropped
+		if len(c.audits.entries) == 0 {
+			c.audits.entries = nil
+		}
+		c.audits.mu.Unlock()
+	}
+}
+
+// queuedAudit is how many entries wait.
+func (c *Coordinator) queuedAudit() int {
+	c.audits.mu.Lock()
+	defer c.audits.mu.Unlock()
+	return len(c.audits.entries)
+}
+
+// write returns the entry as it stands in the store.
+func (e auditEntry) write() (store.Write, error) {
+	raw, err := json.Marshal(e)
+	key := fmt.Sprintf("%s%020d-%s", auditPrefix, e.At.UnixNano(), strings.ToLower(randomID()[:8]))
+	return store.Write{Key: key, Value: raw}, err
+}
+
+// renewRequest is what a member asks to have certified.
+type renewRequest struct {
+	publicKey any
+	key       identity.KeyID // of publicKey; zero if csr is set
+	csr       error          // what is wrong with the request
+	again     bool           // it asks for its recorded key, because the store was out of reach
+}
+
+func readRenewRequest(req *fealtyv1.RenewRequest) renewRequest {
+	r := renewRequest{again: req.GetRecordedKey()}
+	var err error
+	if r.publicKey, err = ca.ParseCSR(req.GetCsr()); err == nil {
+		r.key, err = identity.KeyOfPublic(r.publicKey)
+	}
+	if err != nil {
+		r.csr = csrRejection(err)
+	}
+	return r
+}

@@ -1,0 +1,492 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// again asks for the recorded key, as an agent does that was told that a new one cannot
+// be recorded. The guard of a listener comes first.
+func (m *machine) again() error {
+	m.d.t.Helper()
+	if !m.d.clock().Before(m.leaf.NotAfter) || m.d.c.trust.Load().bundle.Banned(m.id, identity.KeyOf(m.leaf)) {
+		return errCut
+	}
+	csr, err := ca.NewCSR(m.key)
+	if err != nil {
+		return err
+	}
+	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
+	resp, err := admissionServer{c: m.d.c}.Renew(ctx, &fealtyv1.RenewRequest{Name: m.id.Name(), Csr: csr, RecordedKey: true})
+	if err != nil {
+		return err
+	}
+	return m.adopt(resp.GetChain())
+}
+
+// runs runs the loops of the desk's coordinator until the returned function is called.
+func (d *desk) runs(t *testing.T) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var loops sync.WaitGroup
+	for _, loop := range []func(context.Context) error{d.c.followState, d.c.followAudit, d.c.pulse} {
+		loops.Go(func() {
+			if err := loop(ctx); !errors.Is(err, context.Canceled) {
+				t.Errorf("a loop ended with %v", err)
+			}
+		})
+	}
+	return func() { cancel(); loops.Wait() }
+}
+
+// An outage of the store for ten minutes loses no seed, stops no renewal of a known
+// member, admits nobody and changes nothing; whether the store fails or answers nobody.
+func TestOutage(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		t.Run(map[bool]string{false: "fails", true: "hangs"}[hangs], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testOutage(t, hangs) })
+		})
+	}
+}
+
+func testOutage(t *testing.T, hangs bool) {
+	d := newDesk(t)
+	d.mu.Lock()
+	d.now = time.Time{} // the bubble's
+	d.mu.Unlock()
+	if err := d.set(poolEntries); err != nil {
+		t.Fatal(err)
+	}
+	d.c.hears.Add(-int64(silentAfter))
+	stop := d.runs(t)
+	defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
+	known := []*machine{d.joined("a"), d.joined("b"), d.joined("c")}
+	wantOnlyNil(t, known[1].renew())
+	banned, removed, clone := d.joined("banned"), d.joined("removed"), d.joined("cloned")
+	copied := *clone
+	wantOnlyNil(t, clone.renew())
+	d.ban(t, identity.Data, "banned")
+	d.remove(t, identity.Data, "removed")
+	spare := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+	time.Sleep(time.Minute)
+
+	before, head := d.store.snapshot(), d.state().head.Hash
+	began := time.Now()
+	d.store.setHanging(hangs)
+	d.store.setDown(errDown)
+	for time.Since(began) < 10*time.Minute {
+		for _, m := range known {
+			code(t, m.id.Name()+" with a new key", m.renew(), explain.StoreUnreachable)
+			if err := m.again(); err != nil {
+				t.Fatalf("%v into the outage, %s: %v", time.Since(began), m.id.Name(), err)
+			}
+			if end := d.recordedEnd(m).Add(defaultMaxHeadAge); m.leaf.NotAfter.After(end) {
+				t.Errorf("%s is certified until %v, want at most %v", m.id.Name(), m.leaf.NotAfter, end)
+			}
+		}
+		wantCut(t, "a banned member", banned.again())
+		wantOnly(t, "a banned member past the guard", d.past(banned), explain.JoinBanned)
+		wantCut(t, "a removed member", removed.again())
+		wantOnly(t, "a removed member past the guard", d.past(removed), explain.JoinBanned)
+		wantOnly(t, "an older key", copied.again(), explain.RenewOlderKey)
+		code(t, "a join", d.machine().join(identity.Data, proof.NewTokenProver(spare)), explain.StoreUnreachable)
+		code(t, "a return", known[0].rejoin(), explain.StoreUnreachable)
+		code(t, "a manifest", d.set(poolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"), explain.StoreUnreachable)
+		_, err := d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"})
+		code(t, "a ban", err, explain.StoreUnreachable)
+		time.Sleep(time.Minute)
+	}
+	if d.state().phase != phaseReady || d.state().head.Hash != head {
+		t.Fatalf("after the outage it is %v at %v", d.state().phase, d.state().head.Hash)
+	}
+	if a := d.c.health().readiness(); !a.OK || a.Store != "degraded" {
+		t.Errorf("readiness in the outage: %+v", a)
+	}
+	if a := d.c.health().liveness(); !a.OK {
+		t.Errorf("liveness in the outage: %+v", a)
+	}
+	for key, e := range d.store.snapshot() {
+		if old := before[key]; !bytes.Equal(old.Value, e.Value) {
+			t.Errorf("%s was written in the outage", key)
+		}
+	}
+	list, err := d.members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{})
+	if err != nil || len(list.GetMembers()) != 6 || list.GetKnownAt().AsTime().After(began) || list.GetKnownAt() == nil {
+		t.Errorf("members in the outage: %d known at %v, %v", len(list.GetMembers()), list.GetKnownAt(), err)
+	}
+	for _, m := range list.GetMembers() {
+		if m.GetBanned() != (m.GetName() == "banned") {
+			t.Errorf("%s is banned: %v", m.GetName(), m.GetBanned())
+		}
+	}
+	if got, err := d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"}); err != nil || got.GetKnownAt() == nil || got.GetMember().GetKeyId() != keyOf(t, known[0].key).String() {
+		t.Errorf("a member in the outage: %v, %v", got, err)
+	}
+	_, err = d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "nobody"})
+	code(t, "a member that is not known", err, explain.StoreUnreachable)
+	st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+	if err != nil || len(st.GetMembers()) != 6 || st.GetStoreLatency() != nil || !slices.ContainsFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreUnreachable) }) {
+		t.Errorf("status in the outage: %d members, %v, %v", len(st.GetMembers()), st.GetFindings(), err)
+	}
+	if _, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{}); err != nil {
+		t.Errorf("config in the outage: %v", err)
+	}
+
+	d.store.setDown(nil)
+	time.Sleep(time.Minute)
+	if a := d.c.health().readiness(); !a.OK || a.Store != "ok" {
+		t.Errorf("readiness after the outage: %+v", a)
+	}
+	if n := d.c.queuedAudit(); n != 0 {
+		t.Errorf("%d audit entries still wait", n)
+	}
+	if entries, _ := d.audits("member.renew.outage"); len(entries) < 9 || entries[0].Fields["not_after"] == "" || entries[0].Fields["key"] == "" || entries[0].At.Before(began) {
+		t.Errorf("%d audit entries of the outage: %v", len(entries), entries[:min(1, len(entries))])
+	}
+	for _, m := range known {
+		wantOnlyNil(t, m.renew())
+	}
+	if err := d.machine().join(identity.Data, proof.NewTokenProver(spare)); err != nil {
+		t.Errorf("a join after the outage: %v", err)
+	}
+}
+
+// past asks as a member does whose connection the guard let through, a moment ago.
+func (d *desk) past(m *machine) error {
+	csr, err := ca.NewCSR(m.key)
+	if err != nil {
+		return err
+	}
+	_, _, err = d.c.renew(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)}, readRenewRequest(&fealtyv1.RenewRequest{Csr: csr, RecordedKey: true}))
+	return err
+}
+
+// recordedEnd is until when the member is certified as its record says.
+func (d *desk) recordedEnd(m *machine) time.Time {
+	rec, ok := d.c.members.get("data/" + m.id.Name())
+	if !ok {
+		d.t.Fatalf("%s is not known", m.id.Name())
+	}
+	return rec.NotAfter
+}
+
+// code fails unless err has this code, or is that of a change whose outcome is unknown
+// because the store went away under it.
+func code(t *testing.T, what string, err error, want explain.Code) {
+	t.Helper()
+	if !errors.Is(err, want) && !errors.Is(err, explain.StoreOutcomeUnknown) && !errors.Is(err, errDown) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%s: %v, want %s", what, err, want)
+	}
+}
+
+// After max_head_age nothing is certified and nothing is read, until the store is back.
+func TestOutageEnds(t *testing.T) {
+	d := testDesk(t)
+	a := d.joined("a")
+	d.store.setDown(errDown)
+	d.advance(defaultMaxHeadAge)
+	wantOnlyNil(t, a.again())
+	d.advance(time.Second)
+	wantOnly(t, "too late", a.again(), explain.StoreUnreachable)
+	_, err := d.members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{})
+	wantOnly(t, "members, too late", err, explain.StoreUnreachable)
+	_, err = d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
+	wantOnly(t, "a member, too late", err, explain.StoreUnreachable)
+	_, err = d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+	wantOnly(t, "config, too late", err, explain.StoreUnreachable)
+	st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+	if err != nil || len(st.GetMembers()) != 0 || st.GetBaseline() != nil {
+		t.Errorf("status, too late: %v, %v", st, err)
+	}
+	d.store.setDown(nil)
+	d.c.checkHead(t.Context())
+	wantOnlyNil(t, a.renew())
+}
+
+// Each way in which a member is not to be certified again in an outage.
+func TestRecertified(t *testing.T) {
+	d := testDesk(t)
+	m, now := d.state().manifest, d.clock()
+	var keys [4]identity.KeyID
+	for i := range keys {
+		key, err := newKey()
+		wantOnlyNil(t, err)
+		keys[i] = keyOf(t, key)
+	}
+	last, older, oldest, other := keys[0], keys[1], keys[2], keys[3]
+	rec := memberRecord{Kind: identity.Data, Name: "a", State: stateActive, Selectors: []string{"token:pool"}, Entry: "pool", Key: last, NotAfter: now.Add(time.Hour),
+		Older: []olderKey{{older, now.Add(time.Minute)}, {oldest, now.Add(time.Minute)}}}
+	with := func(f func(*memberRecord)) memberRecord {
+		r := rec
+		f(&r)
+		return r
+	}
+	id, err := identity.New(testCluster, identity.Data, "a")
+	wantOnlyNil(t, err)
+	for _, tt := range []struct {
+		name            string
+		rec             memberRecord
+		presented, next identity.KeyID
+		want            error
+		until           time.Duration // from now
+	}{
+		{"its recorded key", rec, last, last, nil, 2 * time.Hour},
+		{"the answer to the last renewal was lost", rec, older, last, nil, 2 * time.Hour},
+		{"a record that ends late", with(func(r *memberRecord) { r.NotAfter = now.Add(1000 * time.Hour) }), last, last, nil, 1000 * time.Hour},
+		{"certified by an outage before", with(func(r *memberRecord) { r.NotAfter = now.Add(-time.Minute) }), last, last, nil, time.Hour - time.Minute},
+		{"certified by an outage for as long as can be", with(func(r *memberRecord) { r.NotAfter = now.Add(-time.Hour) }), last, last, errNotRecorded, 0},
+		{"drains", with(func(r *memberRecord) { r.State = stateDraining }), last, last, nil, 2 * time.Hour},
+		{"a new key", rec, last, other, errNotRecorded, 0},
+		{"a key that is not known, of a later renewal", rec, other, other, errNotRecorded, 0},
+		{"a later key for the recorded one", rec, other, last, errNotRecorded, 0},
+		{"an older key", rec, older, older, explain.RenewOlderKey, 0},
+		{"an older key for a new one", rec, older, other, explain.RenewOlderKey, 0},
+		{"the oldest key for the recorded one", rec, oldest, last, explain.RenewOlderKey, 0},
+		{"the recorded key for an older one", rec, last, older, errNotRecorded, 0},
+		{"no member any more", with(func(r *memberRecord) { r.State = stateReplacing }), last, last, explain.RenewEntryGone, 0},
+		{"no entry admits it", with(func(r *memberRecord) { r.Selectors = []string{"token:gone"} }), last, last, explain.RenewEntryGone, 0},
+		{"its entry is of another kind", with(func(r *memberRecord) { r.Selectors = []string{"token:ops"} }), last, last, explain.JoinKindMismatch, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			until, entry, err := recertified(m, tt.rec, id, tt.presented, tt.next, now, time.Hour)
+			if !errors.Is(err, tt.want) || tt.want == nil && err != nil {
+				t.Fatalf("%v, want %v", err, tt.want)
+			}
+			if err != nil {
+				return
+			}
+			want := now.Add(min(tt.until, entry.SVIDTTL)).Truncate(time.Second)
+			if !until.Equal(want) || entry.Name != "pool" {
+				t.Errorf("until %v by %s, want %v", until, entry.Name, want)
+			}
+		})
+	}
+}
+
+// A banned key is listed for as long as a certificate over it can be valid that an
+// outage made, by whichever coordinator, though no record knows it.
+func TestOutageCertificatesEndBeforeBans(t *testing.T) {
+	d := testDesk(t)
+	a := d.joined("a")
+	d.advance(a.leaf.NotAfter.Sub(d.clock()) - time.Minute) // about to end
+	d.c.checkHead(t.Context())
+	d.store.setDown(errDown)
+	wantOnlyNil(t, a.again())
+	d.advance(defaultMaxHeadAge)
+	wantOnlyNil(t, a.again())
+	end := a.leaf.NotAfter
+	d.store.setDown(nil)
+	d.c.checkHead(t.Context())
+	d.remove(t, identity.Data, "a")
+	ban, err := get[banRecord](t.Context(), d.state().records, banKeyKey(keyOf(t, a.key)))
+	if err != nil || ban.value.CertEnd.Before(end.Add(time.Hour)) {
+		t.Errorf("the key is listed until %v, and a certificate over it ends at %v: %v", ban.value.CertEnd, end, err)
+	}
+}
+
+// The answer to a renewal is lost, and the store is back when the member asks with its
+// key of before: no second machine is suspected, and the next renewal goes through.
+func TestRecordedKeyAfterLostAnswer(t *testing.T) {
+	d := testDesk(t)
+	a := d.joined("a")
+	next, err := newKey()
+	wantOnlyNil(t, err)
+	d.store.lose(lostForGood, answered)
+	if _, err := a.renewWith(a.leaf, next); !errors.Is(err, explain.StoreOutcomeUnknown) {
+		t.Fatalf("a lost answer: %v", err)
+	}
+	wantOnly(t, "the key of before", a.again(), explain.StoreBusy)
+	if n := counted(t, d, "fealty_clone_alarms_total"); n != 0 {
+		t.Errorf("%v alarms of a clone", n)
+	}
+	chain, err := a.renewWith(a.leaf, next)
+	wantOnlyNil(t, err)
+	a.key = next
+	wantOnlyNil(t, a.adopt(chain))
+	wantOnlyNil(t, a.again()) // with the store in reach it is a renewal like any other
+}
+
+func counted(t *testing.T, d *desk, name string) float64 {
+	t.Helper()
+	families, err := d.c.registry.Gather()
+	wantOnlyNil(t, err)
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// The outage begins in the middle of each call, after each of its questions to the
+// store. Whatever became of the call: the keys are there, a member that it was not
+// about is certified on, and when the store is back everything works.
+func TestOutageInTheMiddle(t *testing.T) {
+	type call struct {
+		name string
+		run  func(t *testing.T, d *desk, m *machine, tok proof.JoinToken) error
+	}
+	for _, call := range []call{
+		{"join", func(t *testing.T, d *desk, _ *machine, tok proof.JoinToken) error {
+			return d.machine().join(identity.Data, proof.NewTokenProver(tok))
+		}},
+		{"renew", func(_ *testing.T, _ *desk, m *machine, _ proof.JoinToken) error { return m.renew() }},
+		{"rejoin", func(_ *testing.T, _ *desk, m *machine, _ proof.JoinToken) error { return m.rejoin() }},
+		{"token", func(t *testing.T, d *desk, _ *machine, _ proof.JoinToken) error {
+			_, err := tokenServer{c: d.c}.CreateToken(t.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+			return err
+		}},
+		{"ban", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
+			_, err := d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: m.id.Name(), Reason: "x"})
+			return err
+		}},
+		{"drain", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
+			_, err := d.members().DrainMember(t.Context(), &fealtyv1.DrainMemberRequest{Kind: "data", Name: m.id.Name()})
+			return err
+		}},
+		{"remove", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
+			_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: m.id.Name(), Force: true, Reason: "x"})
+			return err
+		}},
+		{"leave", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
+			ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
+			_, err := admissionServer{c: d.c}.Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()})
+			return err
+		}},
+		{"config", func(_ *testing.T, d *desk, _ *machine, _ proof.JoinToken) error {
+			_, err := d.put("kind: degraded\nname: less\nmax: 1s")
+			return err
+		}},
+		{"rotate", func(t *testing.T, d *desk, _ *machine, _ proof.JoinToken) error {
+			_, err := d.trustService().RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
+			return err
+		}},
+		{"set", func(_ *testing.T, d *desk, _ *machine, _ proof.JoinToken) error {
+			return d.set(poolEntries + "  - {name: more, kind: witness, match: [\"token:more\"]}\n")
+		}},
+	} {
+		t.Run(call.name, func(t *testing.T) {
+			for n := 0; ; n++ {
+				d := testDesk(t)
+				m, other := d.joined("m"), d.joined("other")
+				tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+				d.store.failAfter(n)
+				err := call.run(t, d, m, tok)
+				cut := d.store.isDown()
+				if !cut && err != nil {
+					t.Fatalf("with the store in reach: %v", err)
+				}
+				if s := d.state().ready(); s == nil || s.secrets == nil {
+					t.Fatalf("cut after %d: the keys are gone", n)
+				}
+				d.store.setDown(errDown)
+				if err := other.again(); err != nil && d.state().phase == phaseReady {
+					t.Errorf("cut after %d: another member in the outage: %v", n, err)
+				}
+				d.store.setDown(nil)
+				d.c.checkHead(t.Context())
+				if phase := d.state().phase; phase != phaseReady {
+					t.Errorf("cut after %d: it is %v after the outage: %s", n, phase, d.state().reason)
+				}
+				if err := other.renew(); err != nil {
+					t.Errorf("cut after %d: another member after the outage: %v", n, err)
+				}
+				if !cut {
+					if n == 0 {
+						t.Fatal("it asks the store nothing")
+					}
+					return
+				}
+				if d.c.Close() != nil {
+					t.Fatal("close")
+				}
+			}
+		})
+	}
+}
+
+// A removal or a ban that is durable counts at once, though the store goes away before
+// the bundle says so. One that was not written counts for nothing.
+func TestOutageBehindABan(t *testing.T) {
+	for _, remove := range []bool{false, true} {
+		d := testDesk(t)
+		a, b := d.joined("a"), d.joined("b")
+		withdraw := func(name string) error {
+			if remove {
+				_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: name, Force: true, Reason: "x"})
+				return err
+			}
+			_, err := d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: name, Reason: "x"})
+			return err
+		}
+		d.store.intercept(func(store.Tx) { d.store.failAfter(1) }) // the commit is the last answer
+		if err := withdraw("a"); err == nil {
+			t.Fatal("the bundle was made without a store")
+		}
+		d.store.intercept(nil)
+		if rec, ok := d.c.members.get("data/a"); !ok || d.c.believesBan(a.id, rec.Key) {
+			t.Fatal("this shows nothing: the bundle knows already, or the member is not known")
+		}
+		if err := d.past(a); !errors.Is(err, explain.StoreUnreachable) {
+			t.Errorf("remove %v: its member is certified again: %v", remove, err)
+		}
+		code(t, "a ban in the outage", withdraw("b"), explain.StoreUnreachable)
+		wantOnlyNil(t, b.again())
+		d.store.setDown(nil)
+		wantOnlyNil(t, d.c.refreshTrust(t.Context(), d.state(), false))
+		if len(d.c.withdrawn.all()) != 0 || !d.c.believesBan(a.id, keyOf(t, a.key)) {
+			t.Errorf("remove %v: after the outage %v is not in the bundle", remove, d.c.withdrawn.all())
+		}
+	}
+}
+
+// Audit entries that do not fit are counted, and the count is written.
+func TestAuditQueueIsBounded(t *testing.T) {
+	d := testDesk(t)
+	d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	for i := range maxQueuedAudit + 7 {
+		d.c.queueAudit(auditEntry{At: d.clock(), Actor: "a", Action: "test.queued", Target: fmt.Sprint(i)})
+	}
+	d.store.setDown(errDown)
+	if err := d.c.writeAudit(t.Context()); err == nil || d.c.queuedAudit() != maxQueuedAudit {
+		t.Fatalf("without a store: %v, %d wait", err, d.c.queuedAudit())
+	}
+	d.store.setDown(nil)
+	d.store.lose(lostApplied) // written, and nobody heard
+	if err := d.c.writeAudit(t.Context()); err == nil {
+		t.Fatal("a lost answer is no error")
+	}
+	wantOnlyNil(t, d.c.writeAudit(t.Context()))
+	if n := d.c.queuedAudit(); n != 0 {
+		t.Errorf("%d still wait", n)
+	}
+	entries, _ := d.audits("test.queued")
+	dropped, text := d.audits("audit.dropped")
+	if len(entries) != maxQueuedAudit || len(dropped) == 0 || dropped[0].Fields["entries"] != "7" || strings.Contains(text, "\"entries\":\"0\"") {
+		t.Errorf("%d entries, %d counts of what was dropped: %v", len(entries), len(dropped), dropped)
+	}
+}
+
+func wantCut(t *testing.T, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, errCut) {
+		t.Errorf("%s: %v, want %v", what, err, errCut)
+	}
+}
