@@ -1,0 +1,291 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"filippo.io/age"
+
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/etcd"
+	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
+	"github.com/fealty-io/fealty/internal/store/postgres"
+	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
+)
+
+// TestKilledCoordinators runs three coordinators as processes on one store, and
+// kills the one that leads, with SIGKILL, while members join and people write. Each
+// time another leads, the killed one starts again with an empty memory and has the
+// secrets from a peer, since no keeper could bring them back, and all that was
+// acknowledged is there at the end.
+//
+// FEALTY_TEST_KILLS says how often; make soak sets it.
+func TestKilledCoordinators(t *testing.T) {
+	kills := 3
+	if text := os.Getenv("FEALTY_TEST_KILLS"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kills = n
+	}
+	t.Run("postgres", func(t *testing.T) {
+		server := pgtest.New(t)
+		url := server.URL(server.Database(t))
+		killCoordinators(t, url, func(ctx context.Context) (store.Store, error) { return postgres.Open(ctx, url, postgres.Options{}) }, kills)
+	})
+	t.Run("etcd", func(t *testing.T) {
+		c := etcdtest.New(t, etcdtest.Options{Members: 3})
+		url := c.URL("/prod")
+		killCoordinators(t, url, func(ctx context.Context) (store.Store, error) { return etcd.Open(ctx, url, etcd.Options{}) }, kills)
+	})
+}
+
+// fleet is coordinators that are processes of this machine.
+type fleet struct {
+	t     *testing.T
+	dir   string
+	store string
+	runs  map[string]*exec.Cmd // by name; nil: killed
+}
+
+// fealty returns the program itself, to be run with arguments.
+func (f *fleet) fealty(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
+	cmd.Args[0] = "fealty"
+	cmd.Dir = f.dir
+	cmd.Env = []string{"HOME=" + f.dir, "TMPDIR=" + f.dir, "PATH=" + os.Getenv("PATH"), "FEALTY_STORE=" + f.store}
+	return cmd
+}
+
+// run runs a command to its end. An error is not an *exec.ExitError if it did not end
+// by itself.
+func (f *fleet) run(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
+	defer cancel()
+	var out, said bytes.Buffer
+	cmd := f.fealty(ctx, args...)
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("fealty %s: %w\n%s", strings.Join(args, " "), err, &said)
+	}
+	return out.String(), nil
+}
+
+func (f *fleet) must(args ...string) string {
+	f.t.Helper()
+	out, err := f.run(args...)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return out
+}
+
+// until runs a command until it does what is wanted of it.
+func (f *fleet) until(what string, wanted func(out string) bool, args ...string) {
+	f.t.Helper()
+	var out string
+	var err error
+	for end := time.Now().Add(2 * patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if out, err = f.run(args...); wanted(out) {
+			return
+		}
+	}
+	for name := range f.runs {
+		log, _ := os.ReadFile(filepath.Join(f.dir, name+".log"))
+		f.t.Logf("%s said:\n%s", name, log[max(0, len(log)-3000):])
+	}
+	f.t.Fatalf("still waiting until %s: %s, %v", what, out, err)
+}
+
+func (f *fleet) socket(name string) string { return filepath.Join(name, "admin.sock") }
+
+func (f *fleet) start(name, listen string) {
+	f.t.Helper()
+	cmd := f.fealty(context.WithoutCancel(f.t.Context()), "coordinator", "--data", name, "--listen", listen, "--advertise", listen, "--metrics", "127.0.0.1:0", "--log-level", "warn")
+	log, err := os.OpenFile(filepath.Join(f.dir, name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		f.t.Fatal(err)
+	}
+	f.runs[name] = cmd
+}
+
+func (f *fleet) kill(name string) {
+	f.t.Helper()
+	cmd := f.runs[name]
+	if err := cmd.Process.Kill(); err != nil {
+		f.t.Fatal(err)
+	}
+	_ = cmd.Wait() // that it was killed is known
+	f.runs[name] = nil
+}
+
+// leads returns who leads, by the store, and the term. What stands before the record
+// is a code that only coordinators can check; here it is only read.
+func leads(t *testing.T, st store.Store) (name string, term store.Revision) {
+	t.Helper()
+	e, err := st.Get(t.Context(), "leader/term")
+	if errors.Is(err, store.ErrNotFound) {
+		return "", 0
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r struct {
+		Name       string `json:"name"`
+		HandedOver bool   `json:"handed_over"`
+	}
+	if err := json.Unmarshal(e.Value[store.SealBytes:], &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.HandedOver {
+		return "", e.Version
+	}
+	return r.Name, e.Version
+}
+
+func killCoordinators(t *testing.T, url string, open func(context.Context) (store.Store, error), kills int) {
+	f := &fleet{t: t, dir: t.TempDir(), store: url, runs: map[string]*exec.Cmd{}}
+	defer func() {
+		for name, cmd := range f.runs {
+			if cmd != nil {
+				f.kill(name)
+			}
+		}
+	}()
+	ready := func(name string) {
+		t.Helper()
+		f.until(name+" is ready", func(out string) bool { return strings.Contains(out, `"phase": "ready"`) }, "status", "-o", "json", "--socket", f.socket(name))
+	}
+	names := []string{"coordinator-1", "coordinator-2", "coordinator-3"}
+	listens := map[string]string{}
+	owner, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// An owner and no keeper: with every memory empty, nothing but people would help.
+	manifest := []string{"manifest", "init", "--cluster", "prod.example", "--owner", "alice=" + owner.Recipient().String(),
+		"--signer-key-out", "alice.key", "--out", "m.yaml"}
+	key := regexp.MustCompile(`ed25519:[A-Za-z0-9+/=_-]{40,}`)
+	for _, name := range names {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		listens[name] = l.Addr().String()
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		f.start(name, listens[name])
+		var found string
+		f.until(name+" answers", func(out string) bool { found = key.FindString(out); return found != "" }, "status", "-o", "json", "--socket", f.socket(name))
+		manifest = append(manifest, "--coordinator-key", name+"="+found)
+	}
+	f.must(manifest...)
+	f.must("manifest", "set", "m.yaml", "--socket", f.socket(names[0]))
+	for _, name := range names {
+		ready(name)
+	}
+	st, err := open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+
+	// People write and members join meanwhile, by whoever answers.
+	var mu sync.Mutex
+	var tokens, members []string // acknowledged; guarded by mu
+	busy, stop := context.WithCancel(t.Context())
+	var writers sync.WaitGroup
+	defer writers.Wait()
+	defer stop()
+	for w := range 2 {
+		writers.Go(func() {
+			for i := 0; busy.Err() == nil; i++ {
+				id := fmt.Sprintf("node-%d-%d", w, i)
+				token, err := f.run("token", "create", "--entry", "nodes", "--name", id, "--socket", f.socket(names[(w+i)%len(names)]))
+				if err != nil {
+					continue // it may have happened, and nobody was told so
+				}
+				mu.Lock()
+				tokens = append(tokens, id)
+				mu.Unlock()
+				if _, err := f.run("join", strings.TrimSpace(token), "--data", id); err != nil {
+					continue
+				}
+				mu.Lock()
+				members = append(members, id)
+				mu.Unlock()
+			}
+		})
+	}
+	progress := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(members)
+	}
+	await := func(what string, done func() bool) {
+		t.Helper()
+		for end := time.Now().Add(2 * patience); !done(); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("still waiting for %s", what)
+			}
+		}
+	}
+	var took []time.Duration
+	for range kills {
+		before := progress()
+		await("a join", func() bool { return progress() > before })
+		var leader string
+		var term store.Revision
+		await("a leader", func() bool { leader, term = leads(t, st); return leader != "" })
+		f.kill(leader)
+		killed := time.Now()
+		await("another leader", func() bool { now, at := leads(t, st); return at > term && now != "" && now != leader })
+		took = append(took, time.Since(killed).Round(time.Millisecond))
+		before = progress()
+		await("a join without the killed one", func() bool { return progress() > before })
+		f.start(leader, listens[leader])
+		ready(leader)
+	}
+	stop()
+	writers.Wait()
+	t.Logf("another led after %v; %d tokens, %d members", took, len(tokens), len(members))
+
+	// Each coordinator shows all that anyone acknowledged.
+	for _, name := range names {
+		ready(name)
+		listed := f.must("token", "list", "-o", "json", "--socket", f.socket(name))
+		joined := f.must("member", "list", "-o", "json", "--socket", f.socket(name))
+		for _, id := range tokens {
+			if !strings.Contains(listed, `"`+id+`"`) {
+				t.Errorf("%s does not know the token of %s", name, id)
+			}
+		}
+		for _, id := range members {
+			if !strings.Contains(joined, `"`+id+`"`) {
+				t.Errorf("%s does not know %s, which joined", name, id)
+			}
+		}
+	}
+}
