@@ -221,6 +221,9 @@ func (c *Coordinator) fromPeers(ctx context.Context, loaded *history.History) (*
 	ctx, cancel := context.WithTimeout(ctx, peerRound)
 	defer cancel()
 	peers, failed := c.peers(ctx, head.manifest)
+	for _, f := range failed {
+		c.peerFailed(ctx, f)
+	}
 	for _, addr := range peers {
 		if ctx.Err() != nil {
 			failed = append(failed, &peerError{Peer: addr, Step: stepProof, Err: ctx.Err()})
@@ -236,17 +239,21 @@ func (c *Coordinator) fromPeers(ctx context.Context, loaded *history.History) (*
 		if errors.Is(err, errSelf) {
 			continue
 		}
-		failed = append(failed, &peerError{Peer: a.peer, Step: a.step, Err: err})
+		f := &peerError{Peer: a.peer, Step: a.step, Err: err}
+		c.peerFailed(ctx, f)
+		failed = append(failed, f)
 	}
 	if len(failed) == 0 {
 		return nil, errNoPeers
 	}
-	for _, f := range failed {
-		c.metrics.peers.WithLabelValues(f.Step.String()).Inc()
-		c.failures.log(ctx, c.log, slog.LevelWarn, "peer recovery failed", slog.String("peer", f.Peer), slog.Int("step", int(f.Step)), slog.String("of", f.Step.String()),
-			slog.String("code", explain.CodeOf(f.Err)), slog.String("reason", clip(bare(f.Err), maxPeerError)))
-	}
 	return nil, failed
+}
+
+// peerFailed counts and logs what came of one peer.
+func (c *Coordinator) peerFailed(ctx context.Context, f *peerError) {
+	c.metrics.peers.WithLabelValues(f.Step.String()).Inc()
+	c.failures.log(ctx, c.log, slog.LevelWarn, "peer recovery failed", slog.String("peer", f.Peer), slog.Int("step", int(f.Step)), slog.String("of", f.Step.String()),
+		slog.String("code", explain.CodeOf(f.Err)), slog.String("reason", clip(bare(f.Err), maxPeerError)))
 }
 
 // claim is step 1: the head's manifest as the store has it, unverified. It must admit
@@ -354,6 +361,9 @@ func (c *Coordinator) dialPeer(addr string) (*mesh.Conn, error) {
 // it is that it does not take our proof.
 func (a *asking) ask(ctx context.Context) (*received, error) {
 	r, err := a.exchange(ctx)
+	if errors.As(err, new(*explain.Error)) {
+		return nil, err // our own
+	}
 	if e, ok := explain.FromStatus(err); ok {
 		a.step = stepAnswer
 		if e.Code == explain.PeerRefused {

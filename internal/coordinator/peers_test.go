@@ -2,10 +2,19 @@ package coordinator
 
 import (
 	"context"
+	"crypto/ed25519"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/proof"
 )
 
 // peerFleet returns a ready coordinator whose seed no keeper holds, and n replicas that
@@ -101,3 +110,176 @@ func TestReplicasRecoverTogether(t *testing.T) {
 		t.Errorf("the seed was given %d times", got)
 	}
 }
+
+// Of two peers the first of which fails, the second one's secrets count; and the
+// failure of the first is in the log and in the metric.
+func TestSecondPeerAfterTheFirst(t *testing.T) {
+	f, rs := peerFleet(t, 2, nil)
+	bad := servePeer(t, &liar{key: rs[1].key, state: f.c.state.Load(), secrets: func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil }})
+	var log syncBuffer
+	rs[0].link.lie(hideReplicas)
+	rs[0].config = func(c *Config) {
+		c.Peers = []string{bad, "dns:peers.example:" + portOf(f.addr)}
+		c.LookupHost = func(_ context.Context, name string) ([]string, error) {
+			if name != "peers.example" {
+				return nil, errors.New("no such name")
+			}
+			return []string{"127.0.0.1", "127.0.0.1"}, nil
+		}
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	}
+	rs[0].start()
+	rs[0].awaitHead(f)
+	if n := gathered(t, rs[0], "fealty_peer_recoveries_total", "outcome", "mesh"); n != 1 {
+		t.Errorf("the metric counts %v failures", n)
+	}
+	if n := gathered(t, rs[0], "fealty_peer_recoveries_total", "outcome", "received"); n != 1 {
+		t.Errorf("the metric counts %v", n)
+	}
+	if text := string(log.Bytes()); !strings.Contains(text, "peer recovery failed") || !strings.Contains(text, "step=6") || !strings.Contains(text, bad) {
+		t.Errorf("the log does not say that the first peer failed: %s", text)
+	}
+	given := f.audited("seed.received")
+	if len(given) != 1 || given[0].Fields["from"] != "coordinator-1" {
+		t.Errorf("it recovered from %+v", given)
+	}
+}
+
+// A name that does not resolve is a failure with its own name, and keeps nobody from
+// being asked.
+func TestPeerNameThatDoesNotResolve(t *testing.T) {
+	f, rs := peerFleet(t, 1, nil)
+	r := rs[0]
+	r.config = func(c *Config) {
+		c.Peers = []string{"dns:gone.example:7443"}
+		c.LookupHost = func(context.Context, string) ([]string, error) { return nil, errors.New("no such host") }
+	}
+	r.link.lie(hideReplicas)
+	r.start()
+	_, err := r.askOnce(r.loaded())
+	wantStep(t, err, stepProof, "dns:gone.example:7443")
+	r.link.lie(nil)
+	r.awaitHead(f)
+}
+
+// The store goes out of reach in the middle of a recovery: nothing is adopted, and once
+// it is back the coordinator is ready by itself.
+func TestStoreOutOfReachDuringPeerRecovery(t *testing.T) {
+	f, rs := peerFleet(t, 1, nil)
+	r := rs[0]
+	cut := make(chan struct{})
+	var once sync.Once
+	r.faults.Arm("peer.before-head", func() error {
+		once.Do(func() { r.link.cut(errors.New("the store is gone")); close(cut) })
+		return nil
+	})
+	r.start()
+	<-cut
+	r.awaitState("the reason", func(s *state) bool { return strings.Contains(s.reason, "step 6 (mesh)") })
+	r.link.cut(nil)
+	r.awaitHead(f)
+}
+
+// A head that appears while a coordinator runs, and whose mesh CA key it has not: it
+// asks for it, without a human, by the watch and by a call that finds out first.
+func TestPeerRecoveryOfARunningCoordinator(t *testing.T) {
+	f, rs := peerFleet(t, 1, nil)
+	r := rs[0]
+	r.start()
+	r.awaitHead(f)
+	refuse := errors.New("not now")
+	r.faults.Fail("peer.before-reread", refuse) // it does not take what is prepared
+	if err := f.setPeople(moreCoordinators(t)); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitHead(f)
+	if got := len(f.audited("seed.given")); got != 2 {
+		t.Errorf("the seed was given %d times: it came back without a peer", got)
+	}
+	if got := f.audited("mesh.prepared"); len(got) != 0 {
+		t.Errorf("the key was prepared: %v", got)
+	}
+
+	// It does not hear of the next one; a call does.
+	r.link.deafen(true)
+	if err := f.setPeople(""); err != nil {
+		t.Fatal(err)
+	}
+	before := r.c.state.Load()
+	if _, err := r.local().token.CreateToken(r.ctx(), &fealtyv1.CreateTokenRequest{Entry: "pool", Name: "n"}); err == nil && r.c.state.Load() == before {
+		t.Error("a token was made under an old head")
+	}
+	r.awaitHead(f)
+	r.link.deafen(false)
+}
+
+// The setter gives the new mesh CA key to a ready peer before the head moves, so that
+// its crash right after the swap costs nothing: the peer adopts the head by itself.
+func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
+	f, rs := peerFleet(t, 2, nil)
+	r := rs[0]
+	r.start()
+	r.awaitHead(f)
+	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	before := r.c.state.Load()
+	// It dies with the answer of the swap.
+	f.faults.Arm("set.after-swap", func() error { f.link.cut(errKilled); return errTestCrash })
+	if err := f.setPeople(moreCoordinators(t)); err == nil {
+		t.Fatal("the setter did not crash")
+	}
+	f.stop()
+	r.awaitState("the new head", func(s *state) bool { return s.phase == phaseReady && s.head.Index == 2 })
+	after := r.c.state.Load()
+	if after.meshKey == before.meshKey || after.meshKey != after.head.MeshCAKey || after.head.AuthorityEpoch != 2 {
+		t.Errorf("it is at epoch %d with mesh CA key %s", after.head.AuthorityEpoch, after.meshKey)
+	}
+	took := r.audited("mesh.prepared")
+	if len(took) != 1 || took[0].Fields["from"] != "coordinator-1" || took[0].Fields["mesh_ca_key"] != after.meshKey.String() || took[0].Actor != "spiffe://test.example/coordinator/coordinator-2" {
+		t.Errorf("the audit log says %+v", took)
+	}
+	// And it gives what the next one needs, the setter too.
+	rs[1].start()
+	rs[1].awaitHead(r)
+	f.link.cut(nil)
+	f.start()
+	f.awaitHead(r)
+}
+
+// For every coordinator that holds the seed the audit log shows where from, and who
+// gave it proved whom it gave it to: manifest.md, "Seed share owner security".
+func TestAuditShowsWhereEverySeedCameFrom(t *testing.T) {
+	f, rs := peerFleet(t, 3, nil)
+	rs[0].start()
+	rs[0].awaitHead(f)
+	f.kill() // the others have it from the first replica
+	for _, r := range rs[1:] {
+		r.start()
+		r.awaitHead(rs[0])
+	}
+	s := rs[0].c.state.Load()
+	given, received := f.audited("seed.given"), f.audited("seed.received")
+	if len(given) != 3 || len(received) != 3 {
+		t.Fatalf("given %d times, received %d times", len(given), len(received))
+	}
+	holds := map[string]bool{f.c.EnrolmentKey(): true} // it made the seed
+	for i, g := range given {
+		key, err := proof.ParseKeyClaim(g.Fields["key"])
+		wantOnly(t, "key", err, "")
+		evidence, err := base64.StdEncoding.DecodeString(g.Fields["proof"])
+		wantOnly(t, "proof", err, "")
+		digest, err := base64.StdEncoding.DecodeString(g.Fields["transcript"])
+		wantOnly(t, "transcript", err, "")
+		found, ok := s.manifest.Match(identity.Coordinator, []string{"key:" + g.Fields["key"]})
+		if !ok || found.Name != g.Fields["to"] || !ed25519.Verify(key, digest, evidence) || g.Fields["head"] != s.head.Hash.String() {
+			t.Errorf("hand-over %d is not to a coordinator of the manifest in force that proved itself: %+v", i, g)
+		}
+		// Whoever gave it held it, by an entry of before.
+		j := slices.IndexFunc(received, func(e auditEntry) bool { return strings.HasSuffix(e.Actor, "/"+found.Name) })
+		if j < 0 || !holds[received[j].Fields["key"]] || received[j].At.Before(g.At) {
+			t.Errorf("%s received it from nobody who held it: %+v", found.Name, received)
+		}
+		holds[g.Fields["key"]] = true
+	}
+}
+
+func portOf(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }

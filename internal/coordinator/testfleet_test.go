@@ -57,6 +57,7 @@ type fleet struct {
 	link     *storeLink
 	// enrolment is the key of a replica, "ed25519:…", which it has before it starts.
 	enrolment string
+	key       ed25519.PrivateKey // its private half
 
 	mu  sync.Mutex
 	now time.Duration // offset of the fleet's clock; guarded by mu

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,7 +49,7 @@ func newReplica(t testing.TB, f *fleet) *fleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.enrolment = public.String()
+	r.enrolment, r.key = public.String(), key
 	f.replicas = append(f.replicas, r)
 	t.Cleanup(func() { r.stop() })
 	return r
@@ -101,6 +102,8 @@ func (f *fleet) awaitState(what string, want func(*state) bool) {
 // comes over it can be altered, for this coordinator alone. The zero value does
 // neither.
 type storeLink struct {
+	deaf atomic.Bool
+
 	mu   sync.Mutex
 	down error                         // guarded by mu
 	get  func(store.Entry) store.Entry // guarded by mu
@@ -125,6 +128,9 @@ func (l *storeLink) cut(err error) {
 		l.news = nil
 	}
 }
+
+// deafen makes watches tell nothing, or lets them tell again.
+func (l *storeLink) deafen(deaf bool) { l.deaf.Store(deaf) }
 
 // lie passes what is read through f, until it is given nil.
 func (l *storeLink) lie(f func(store.Entry) store.Entry) {
@@ -225,6 +231,9 @@ func overLink[T any](ctx context.Context, link *storeLink, watch func(context.Co
 			}
 		}()
 		for v, err := range watch(ctx) {
+			if err == nil && link.deaf.Load() {
+				continue
+			}
 			if err != nil && context.Cause(ctx) != nil {
 				err = context.Cause(ctx)
 			}

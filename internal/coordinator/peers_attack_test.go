@@ -1,0 +1,557 @@
+package coordinator
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// Whatever a peer answers, nothing is adopted that is not the secrets of the very head;
+// and the failure says at which step, and with whom. The liar holds a key that the
+// manifest names as a coordinator's: all that an admitted one can do.
+func TestLyingPeer(t *testing.T) {
+	f, rs := peerFleet(t, 2, nil)
+	old := f.c.state.Load()
+	oldMesh := old.issuer.Load().MeshCA()
+	if err := f.setPeople("  - {name: more, kind: coordinator, match: [\"key:" + proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"); err != nil {
+		t.Fatal(err)
+	}
+	s := f.c.state.Load()
+	if s.meshKey == old.meshKey {
+		t.Fatal("the test needs two mesh CA keys")
+	}
+	r, evil := rs[0], rs[1]
+	l := &liar{key: evil.key, state: s}
+	addr := servePeer(t, l)
+	r.link.lie(hideReplicas)
+	r.config = func(c *Config) { c.Peers = []string{addr} }
+	// It does not come back by itself meanwhile: the loop finds the liar.
+	l.first = func(fealtyv1.PeerService_RecoverServer) error { return errors.New("not now") }
+	r.start()
+	loaded := r.loaded()
+	otherKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	wantOnly(t, "key", err, "")
+	otherSeed := keyring.NewSeed()
+	otherKeys, err := otherSeed.Derive(s.head.Salt[:])
+	wantOnly(t, "derive", err, "")
+	otherRoot, err := ca.Root(otherKeys.RootCA(), testCluster, s.root.NotBefore)
+	wantOnly(t, "root", err, "")
+	otherMesh, err := ca.NewMeshCA(otherRoot, otherKeys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: s.head.AuthorityEpoch, Validity: time.Hour}, f.clock())
+	wantOnly(t, "mesh", err, "")
+	sameRootMesh, err := ca.NewMeshCA(s.root, s.secrets.keys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: s.head.AuthorityEpoch, Validity: time.Hour}, f.clock())
+	wantOnly(t, "mesh", err, "")
+	stranger := newTestKey(t)
+
+	hang := func(stream fealtyv1.PeerService_RecoverServer) error { <-stream.Context().Done(); return nil }
+	for _, tc := range []struct {
+		name string
+		step peerStep
+		lie  func(l *liar)
+	}{
+		{"by a key that is no coordinator's", stepProof, func(l *liar) { l.key = stranger }},
+		{"a proof by another key", stepProof, func(l *liar) {
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Evidence = ed25519.Sign(stranger, []byte("x")) }
+		}},
+		{"no proof", stepProof, func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Evidence = nil } }},
+		{"a nonce of no bytes", stepProof, func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Nonce = nil } }},
+		{"a nonce that is not the one that was signed", stepProof, func(l *liar) {
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Nonce = bytes.Repeat([]byte{1}, 32) }
+		}},
+		{"a key that is none", stepProof, func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = "ed25519:" } }},
+		{"the key of another coordinator", stepProof, func(l *liar) {
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.c.EnrolmentKey() }
+		}},
+		{"a key of low order", stepProof, func(l *liar) {
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = proof.KeyClaim(make([]byte, 32)) }
+		}},
+		{"silence in place of a proof", stepProof, func(l *liar) { l.first = hang }},
+		{"secrets in place of a proof", stepProof, func(l *liar) {
+			l.first = func(s fealtyv1.PeerService_RecoverServer) error {
+				return s.Send(&fealtyv1.PeerServiceRecoverResponse{Step: &fealtyv1.PeerServiceRecoverResponse_Secrets{Secrets: &fealtyv1.PeerSecrets{}}})
+			}
+		}},
+		{"more than fits", stepProof, func(l *liar) {
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Evidence = make([]byte, 2*maxMessageBytes) }
+		}},
+		{"another challenge in place of secrets", stepAnswer, func(l *liar) {
+			l.last = func(s fealtyv1.PeerService_RecoverServer) error {
+				return s.Send(&fealtyv1.PeerServiceRecoverResponse{Step: &fealtyv1.PeerServiceRecoverResponse_Challenge{Challenge: &fealtyv1.PeerChallenge{}}})
+			}
+		}},
+		{"nothing", stepAnswer, func(l *liar) {
+			l.last = func(s fealtyv1.PeerService_RecoverServer) error {
+				return s.Send(&fealtyv1.PeerServiceRecoverResponse{})
+			}
+		}},
+		{"an end", stepAnswer, func(l *liar) { l.last = func(fealtyv1.PeerService_RecoverServer) error { return nil } }},
+		{"that it is behind", stepAnswer, func(l *liar) {
+			l.last = func(fealtyv1.PeerService_RecoverServer) error { return explain.New(explain.PeerBehind) }
+		}},
+		{"no secrets", stepAnswer, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Sealed = nil } }},
+		{"garbage", stepAnswer, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { rand.Read(s.Sealed) } }},
+		{"no seed", stepAnswer, func(l *liar) { l.handed = func(h *keyring.Handed) { h.Seed = keyring.Seed{} } }},
+		{"secrets for another head", stepAnswer, func(l *liar) { l.handover = func(h *keyring.Handover) { h.Head = old.head.Hash } }},
+		{"secrets for another coordinator", stepAnswer, func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.c.EnrolmentKey() } }},
+		{"secrets for another purpose", stepAnswer, func(l *liar) { l.handover = func(h *keyring.Handover) { h.Purpose = string(proof.Prepare) } }},
+		{"a stale manifest", stepManifest, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = old.manifest.Bytes() } }},
+		{"no manifest", stepManifest, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = nil } }},
+		{"a manifest with one byte more", stepManifest, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = append(s.Manifest, '\n') } }},
+		{"another seed", stepHistory, func(l *liar) { l.handed = func(h *keyring.Handed) { h.Seed = otherSeed } }},
+		{"another seed with its root and mesh CA", stepHistory, func(l *liar) {
+			l.handed = func(h *keyring.Handed) { h.Seed, h.Mesh = otherSeed, otherMesh.Key() }
+			l.secrets = func(s *fealtyv1.PeerSecrets) { s.Root, s.MeshCa = otherRoot.Raw, otherMesh.Certificate().Raw }
+		}},
+		{"a root that is garbage", stepMesh, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { rand.Read(s.Root) } }},
+		{"the root of another seed", stepMesh, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Root = otherRoot.Raw } }},
+		{"another mesh CA key", stepMesh, func(l *liar) { l.handed = func(h *keyring.Handed) { h.Mesh = otherKey } }},
+		{"a certificate that the root did not sign", stepMesh, func(l *liar) {
+			l.handed = func(h *keyring.Handed) { h.Mesh = otherMesh.Key() }
+			l.secrets = func(s *fealtyv1.PeerSecrets) { s.MeshCa = otherMesh.Certificate().Raw }
+		}},
+		{"a mesh CA that the root signed, but no head names", stepMesh, func(l *liar) {
+			l.handed = func(h *keyring.Handed) { h.Mesh = sameRootMesh.Key() }
+			l.secrets = func(s *fealtyv1.PeerSecrets) { s.MeshCa = sameRootMesh.Certificate().Raw }
+		}},
+		{"the mesh CA of the head before: it lags", stepMesh, func(l *liar) {
+			l.handed = func(h *keyring.Handed) { h.Mesh = oldMesh.Key() }
+			l.secrets = func(s *fealtyv1.PeerSecrets) { s.MeshCa = oldMesh.Certificate().Raw }
+		}},
+		{"no certificate", stepMesh, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil } }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			one := &liar{key: evil.key, state: s}
+			tc.lie(one)
+			at := servePeer(t, one)
+			c := r.c.withPeers(at)
+			got, err := c.fromPeers(r.ctx(), loaded)
+			if err == nil {
+				t.Fatalf("adopted from %s", got.peer)
+			}
+			failed := wantStep(t, err, tc.step, at)
+			if tc.step > stepProof && !strings.HasPrefix(failed.Peer, "coordinator-3 ") {
+				t.Errorf("the failure is with %q, and not with the peer that proved itself", failed.Peer)
+			}
+			for _, secret := range [][]byte{s.secrets.seed.Reveal(), otherSeed.Reveal()} {
+				if leaked := formOf([]byte(err.Error()), secret); leaked != "" {
+					t.Errorf("the error holds a seed, in %s: %v", leaked, err)
+				}
+			}
+		})
+	}
+	t.Run("nothing that is wrong", func(t *testing.T) {
+		got, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: s})).fromPeers(r.ctx(), loaded)
+		if err != nil || got.mesh.KeyID() != s.meshKey || !got.secrets.seed.Equal(s.secrets.seed) || got.peer != "coordinator-3" {
+			t.Errorf("the honest peer is refused: %v", err)
+		}
+	})
+	t.Run("the coordinator's own address", func(t *testing.T) {
+		_, err := r.c.withPeers(servePeer(t, &liar{key: r.key, state: s})).fromPeers(r.ctx(), loaded)
+		if err == nil || len(err.Error()) == 0 {
+			t.Errorf("it recovered from itself: %v", err)
+		}
+	})
+	r.awaitState("the reason", func(s *state) bool {
+		return s.phase == phaseRecovery && strings.Contains(s.reason, addr) && strings.Contains(s.reason, "step 2 (proof)")
+	})
+	if n := gathered(t, r, "fealty_peer_recoveries_total", "outcome", "mesh"); n < 7 {
+		t.Errorf("the metric counts %v failures at step mesh", n)
+	}
+}
+
+// withPeers returns c as it is, with other peers.
+func (c *Coordinator) withPeers(addrs ...string) *Coordinator {
+	cfg := c.cfg
+	cfg.Peers = addrs
+	other := &Coordinator{cfg: cfg, log: c.log, now: c.now, store: c.store, history: c.history, fs: c.fs, faults: c.faults, enrolment: c.enrolment,
+		metrics: c.metrics, failures: c.failures, refusals: c.refusals, headKick: make(chan struct{}, 1)}
+	other.state.Store(c.state.Load())
+	return other
+}
+
+func newTestKey(t testing.TB) ed25519.PrivateKey {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// gathered returns the value of a metric with a label.
+func gathered(t testing.TB, f *fleet, name, label, value string) float64 {
+	t.Helper()
+	families, err := f.c.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := 0.0
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == label && l.GetValue() == value {
+					total += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return total
+}
+
+// A store that shows a history that is not whole, or not signed by the seed of who
+// gives, gets nobody to adopt it.
+func TestLyingStore(t *testing.T) {
+	f, rs := peerFleet(t, 2, nil)
+	for range 2 {
+		if err := f.setPeople(""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, evil := rs[0], rs[1]
+	s := f.c.state.Load()
+	honest := servePeer(t, &liar{key: evil.key, state: s})
+	r.link.lie(hideReplicas)
+	r.config = func(c *Config) { c.Peers = []string{"127.0.0.1:1"} }
+	r.start()
+	whole := f.loaded()
+	alter := func(change func(h *history.History)) *history.History {
+		h := *whole
+		h.Links, h.Manifests = slices.Clone(whole.Links), maps.Clone(whole.Manifests)
+		change(&h)
+		return &h
+	}
+	others, err := manifest.Parse(bytes.Replace(s.manifest.Bytes(), []byte("max_members: 2"), []byte("max_members: 3"), 1))
+	wantOnly(t, "parse", err, "")
+	for _, tc := range []struct {
+		name string
+		step peerStep
+		h    *history.History
+	}{
+		{"no transitions", stepLoad, alter(func(h *history.History) { h.Links = nil })},
+		{"a head that is garbage", stepLoad, alter(func(h *history.History) { h.Links[2] = []byte("{}") })},
+		{"the manifest is missing", stepLoad, alter(func(h *history.History) { h.Manifests = nil })},
+		{"other bytes under the manifest's name", stepLoad, alter(func(h *history.History) { h.Manifests[s.manifest.Hash()] = others.Bytes() })},
+		{"a link is missing", stepHistory, alter(func(h *history.History) { h.Links = slices.Delete(h.Links, 1, 2) })},
+		{"two links are swapped", stepHistory, alter(func(h *history.History) { h.Links[0], h.Links[1] = h.Links[1], h.Links[0] })},
+		{"a link was altered", stepHistory, alter(func(h *history.History) { h.Links[1] = bytes.Replace(h.Links[1], []byte("test"), []byte("tset"), 1) })},
+		{"a head record that is not signed", stepHistory, alter(func(h *history.History) { h.Head = slices.Clone(h.Head); h.Head[len(h.Head)-3] ^= 1 })},
+		{"the version of another write", stepMesh, alter(func(h *history.History) { h.Version++ })},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := r.c.withPeers(honest).fromPeers(r.ctx(), tc.h)
+			wantStep(t, err, tc.step, "")
+		})
+	}
+	if _, err := r.c.withPeers(honest).fromPeers(r.ctx(), whole); err != nil {
+		t.Errorf("the true history is refused: %v", err)
+	}
+}
+
+// A store that shows an older head, alone and together with a peer that gives its
+// secrets: who has seen the newer one does not go back.
+func TestStoreAndPeerGoBackTogether(t *testing.T) {
+	f, rs := peerFleet(t, 2, nil)
+	r, evil := rs[0], rs[1]
+	old := f.c.state.Load()
+	oldHead, err := f.store.Get(t.Context(), history.HeadKey)
+	wantOnly(t, "head", err, "")
+	if err := f.setPeople(moreCoordinators(t)); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	r.awaitHead(f)
+	r.stop()
+	back := func(e store.Entry) store.Entry {
+		if e.Key == history.HeadKey {
+			return oldHead
+		}
+		return hideReplicas(e)
+	}
+	r.link.lie(back)
+	r.config = func(c *Config) { c.Peers = []string{f.addr} }
+	r.start()
+	loaded, err := r.c.history.Load(t.Context())
+	wantOnly(t, "load", err, "")
+	// An honest peer does not give what is older.
+	_, err = r.c.fromPeers(r.ctx(), loaded)
+	failed := wantStep(t, err, stepAnswer, f.addr)
+	if !errors.Is(failed.Err, explain.PeerBehind) {
+		t.Errorf("the honest peer answers %v", failed.Err)
+	}
+	// One that does is no use: the mark stands against both.
+	_, err = r.c.withPeers(servePeer(t, &liar{key: evil.key, state: old})).fromPeers(r.ctx(), loaded)
+	failed = wantStep(t, err, stepHistory, "coordinator-3")
+	if !errors.Is(failed.Err, history.ErrRollback) {
+		t.Errorf("going back failed for another reason: %v", failed.Err)
+	}
+	if got := r.c.state.Load(); got.phase != phaseRecovery {
+		t.Errorf("it is %s", got.phase)
+	}
+	// The lie ends: it comes back by itself.
+	r.link.lie(nil)
+	r.awaitHead(f)
+}
+
+// moreCoordinators is an entry that moves authority: another epoch, and mesh CA key.
+func moreCoordinators(t testing.TB) string {
+	return "  - {name: more, kind: coordinator, match: [\"key:" + proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"
+}
+
+// A store under somebody's control shows a cluster of his own, whose manifest names
+// this coordinator, and his peers give the seed of it: all of it verifies. A mark of the
+// true history refuses it, and so does the pin of a blank coordinator.
+func TestStoreAndPeersOfAnotherCluster(t *testing.T) {
+	f, rs := peerFleet(t, 1, nil)
+	r := rs[0]
+	g := newFleet(t, nil)
+	g.people = newPeople(t, "mallory")
+	if err := g.setPeople("  - {name: coordinator-2, kind: coordinator, match: [\"key:" + r.enrolment + "\"]}\n"); err != nil {
+		t.Fatal(err)
+	}
+	g.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	pin := f.pin()
+	theirs := func(t *testing.T, config func(*Config)) *fleet {
+		one := &fleet{t: t, dir: r.dir, addr: "127.0.0.1:0", faults: r.faults, signer: g.signer, config: config, first: g, link: new(storeLink), stopC: func() {}}
+		one.start()
+		t.Cleanup(func() { one.stop() })
+		return one
+	}
+	t.Run("a blank one with a pin", func(t *testing.T) {
+		one := theirs(t, func(c *Config) { c.Pin = pin })
+		_, err := one.askOnce(g.loaded())
+		failed := wantStep(t, err, stepMesh, "coordinator-1")
+		if !errors.Is(failed.Err, explain.RootNotPinned) {
+			t.Errorf("refused for another reason: %v", failed.Err)
+		}
+		if phase, why := one.c.Phase(); phase != "recovery" {
+			t.Errorf("it is %s: %s", phase, why)
+		}
+	})
+	t.Run("one that has seen the true history", func(t *testing.T) {
+		r.start()
+		r.awaitHead(f)
+		r.stop()
+		one := theirs(t, nil)
+		_, err := one.askOnce(g.loaded())
+		failed := wantStep(t, err, stepHistory, "coordinator-1")
+		if !errors.Is(failed.Err, history.ErrFork) && !errors.Is(failed.Err, history.ErrRollback) {
+			t.Errorf("refused for another reason: %v", failed.Err)
+		}
+	})
+	// The pin of the true cluster refuses nothing there.
+	r.config = func(c *Config) { c.Pin = pin }
+	r.start()
+	r.awaitHead(f)
+}
+
+// A coordinator that pins a root sets no first manifest, whose root would be another.
+func TestPinAndFirstSet(t *testing.T) {
+	f := newFleet(t, func(c *Config) { c.Pin[0] = 1 })
+	wantCode(t, f.set(f.manifest("")), explain.RootNotPinned)
+	if got := f.keys("history/"); len(got) > 0 {
+		t.Errorf("the history holds %v", got)
+	}
+}
+
+// Somebody in the middle passes all messages on, each over a connection of its own.
+func TestRelayedRecovery(t *testing.T) {
+	f, rs := peerFleet(t, 1, nil)
+	r := rs[0]
+	mitm := &peerRelay{to: f.addr, passed: make(chan string, 16)}
+	at := servePeer(t, mitm)
+	r.link.lie(hideReplicas)
+	r.config = func(c *Config) { c.Peers = []string{at} }
+	r.start()
+	_, err := r.askOnce(r.loaded())
+	failed := wantStep(t, err, stepProof, at)
+	if !errors.Is(failed.Err, proof.ErrRefused) {
+		t.Errorf("refused for another reason: %v", failed.Err)
+	}
+	if len(mitm.passed) > 0 {
+		t.Errorf("through the relay went the %s", <-mitm.passed)
+	}
+	if got := f.audited("seed.given"); len(got) > 0 {
+		t.Errorf("the seed was given: %v", got)
+	}
+	// Somebody in the middle who asks himself, with the asker's hello: without its key
+	// he has no proof.
+	_, err = askAs(f, r, newTestKey(t), func(a *asking) {
+		a.c.enrolment = append(ed25519.PrivateKey{}, a.c.enrolment...)
+		copy(a.c.enrolment[32:], r.key[32:])
+	})
+	wantStep(t, &peerError{"x", stepProof, err}, stepProof, "x")
+	if !errors.Is(err, explain.PeerRefused) {
+		t.Errorf("a proof without the key: %v", err)
+	}
+}
+
+// askAs asks f for the secrets of its head with another key than r's.
+func askAs(f, r *fleet, key ed25519.PrivateKey, alter func(*asking)) (*received, error) {
+	f.t.Helper()
+	c := r.c.withPeers()
+	c.enrolment = key
+	s := f.c.state.Load()
+	a := &asking{c: c, head: &claimedHead{f.loaded(), s.head, s.manifest}, peer: f.addr}
+	if alter != nil {
+		alter(a)
+	}
+	return a.ask(f.ctx())
+}
+
+// The giver decides by its own manifest, at the newest head, and writes it down first.
+func TestWhoIsGivenNothing(t *testing.T) {
+	f, rs := peerFleet(t, 2, nil)
+	r := rs[0]
+	r.link.lie(hideReplicas)
+	r.config = func(c *Config) { c.Peers = []string{"127.0.0.1:1"} }
+	r.start()
+	s := f.c.state.Load()
+	nothing := func(t *testing.T, err error, code explain.Code) {
+		t.Helper()
+		if !errors.Is(err, code) {
+			t.Errorf("answered %v, want %s", err, code)
+		}
+		if got := f.audited("seed.given"); len(got) > 0 {
+			t.Errorf("the seed was given: %v", got)
+		}
+	}
+	settled := func(t *testing.T) { // it has followed what the test did to the head
+		t.Helper()
+		e, err := f.store.Get(f.ctx(), history.HeadKey)
+		wantOnly(t, "head", err, "")
+		f.awaitState("the head again", func(s *state) bool { return s.phase == phaseReady && s.headVersion == e.Version })
+	}
+	t.Run("without an entry", func(t *testing.T) {
+		_, err := askAs(f, r, newTestKey(t), nil)
+		nothing(t, err, explain.PeerRefused)
+	})
+	t.Run("of another cluster", func(t *testing.T) {
+		_, err := askAs(f, r, r.key, func(a *asking) { m := *a.head.manifest; m.Cluster = "other.example"; a.head.manifest = &m })
+		nothing(t, err, explain.PeerRefused)
+	})
+	t.Run("at another head", func(t *testing.T) {
+		_, err := askAs(f, r, r.key, func(a *asking) { a.head.link.Hash[0] ^= 1 })
+		nothing(t, err, explain.PeerBehind)
+	})
+	t.Run("to another purpose", func(t *testing.T) {
+		mv := &move{from: s, manifest: s.manifest, link: s.head, mesh: s.issuer.Load().MeshCA()}
+		nothing(t, explain.Of((&preparing{c: r.c.withPeers(), mv: mv}).bring(r.ctx(), f.addr)), explain.PeerRefused)
+	})
+	t.Run("while the head moves", func(t *testing.T) {
+		moved := false
+		f.faults.Arm("peer.before-reread", func() error {
+			if !moved {
+				moved = true
+				e, err := f.store.Get(f.ctx(), history.HeadKey)
+				if err != nil {
+					return err
+				}
+				_, err = f.store.CompareAndSwap(f.ctx(), history.HeadKey, e.Version, e.Value) // the version alone says so
+				return err
+			}
+			return nil
+		})
+		_, err := askAs(f, r, r.key, nil)
+		nothing(t, err, explain.PeerBehind)
+		f.faults.Arm("peer.before-reread", func() error { return nil })
+		settled(t)
+	})
+	t.Run("between the look and the audit entry", func(t *testing.T) {
+		f.faults.Arm("peer.before-audit", func() error {
+			e, err := f.store.Get(f.ctx(), history.HeadKey)
+			if err == nil {
+				_, err = f.store.CompareAndSwap(f.ctx(), history.HeadKey, e.Version, e.Value)
+			}
+			return err
+		})
+		_, err := askAs(f, r, r.key, nil)
+		nothing(t, err, explain.PeerBehind)
+		f.faults.Arm("peer.before-audit", func() error { return nil })
+		settled(t)
+	})
+	t.Run("if it cannot be written down", func(t *testing.T) {
+		f.faults.Arm("peer.before-audit", func() error { f.link.cut(errors.New("the store is gone")); return nil })
+		_, err := askAs(f, r, r.key, nil)
+		f.link.cut(nil)
+		f.faults.Arm("peer.before-audit", func() error { return nil })
+		nothing(t, err, explain.StoreUnreachable)
+	})
+	t.Run("by one that is not ready", func(t *testing.T) {
+		_, err := askAs(f, rs[0], rs[1].key, func(a *asking) { a.peer = r.addr })
+		nothing(t, err, explain.RecoveryMode)
+	})
+	t.Run("too often", func(t *testing.T) {
+		var err error
+		for range peerBurst + 10 {
+			if _, err = askAs(f, r, newTestKey(t), nil); errors.Is(err, explain.RateLimited) {
+				break
+			}
+		}
+		nothing(t, err, explain.RateLimited)
+	})
+	if n := gathered(t, f, "fealty_peer_requests_total", "outcome", string(explain.PeerRefused)); n < 3 {
+		t.Errorf("the metric counts %v refusals", n)
+	}
+}
+
+// Who was dismissed is given nothing, whatever the store that it looks at says.
+func TestDismissedCoordinator(t *testing.T) {
+	f, rs := peerFleet(t, 1, nil)
+	r := rs[0]
+	r.start()
+	r.awaitHead(f)
+	old, err := f.store.Get(t.Context(), history.HeadKey)
+	wantOnly(t, "head", err, "")
+	r.stop()
+	f.replicas = nil // the next manifest does not name it
+	if err := f.setPeople(""); err != nil {
+		t.Fatal(err)
+	}
+	f.replicas = rs
+	given := len(f.audited("seed.given"))
+
+	// By what the store says: it asks nobody.
+	r.start()
+	_, err = r.askOnce(r.loaded())
+	if failed := wantStep(t, err, stepLoad, ""); !errors.Is(failed.Err, explain.ManifestLeavesOut) {
+		t.Errorf("refused for another reason: %v", failed.Err)
+	}
+	r.awaitState("the reason", func(s *state) bool { return strings.Contains(s.reason, "step 1 (load)") })
+	r.stop()
+	// A store that shows it the manifest of before.
+	r.link.lie(func(e store.Entry) store.Entry {
+		if e.Key == history.HeadKey {
+			return old
+		}
+		return e
+	})
+	r.start()
+	loaded, err := r.c.history.Load(t.Context())
+	wantOnly(t, "load", err, "")
+	_, err = r.askOnce(loaded)
+	if failed := wantStep(t, err, stepProof, f.addr); !errors.Is(failed.Err, explain.PeerRefused) {
+		t.Errorf("refused for another reason: %v", failed.Err)
+	}
+	if got := len(f.audited("seed.given")); got != given {
+		t.Errorf("the seed was given to who was dismissed")
+	}
+}
