@@ -440,7 +440,7 @@ func testStory(t *testing.T, store string) {
 	if !ok {
 		t.Error("the story did not end well")
 	}
-	for _, id := range []string{"first-set", "join", "x509-join", "rejoin", "wrong-cluster", "stranger", "kind-mismatch", "name-taken", "spent-token", "relay", "renewal", "drain", "route-change", "increment", "config-key-rotation", "stolen-key", "ban", "leader-killed", "late-write", "restart", "owner-recovery", "degraded", "forbidden-in-degraded", "expiry-stops", "reconnect"} {
+	for _, id := range []string{"first-set", "join", "x509-join", "rejoin", "wrong-cluster", "stranger", "kind-mismatch", "name-taken", "spent-token", "relay", "renewal", "drain", "route-change", "increment", "config-key-rotation", "stolen-key", "ban", "leader-killed", "late-write", "peer-recovery", "mesh-epoch", "restart", "owner-recovery", "degraded", "forbidden-in-degraded", "expiry-stops", "reconnect"} {
 		if !seen[id] {
 			t.Errorf("step %s is not in the story", id)
 		}

@@ -96,6 +96,11 @@ proofs:
     roots_pem: |
       %s
 `, strings.ReplaceAll(root, "\n", "\n      "))
+	return c.setManifest(ctx, text, "machines with certificates of the operator's own PKI")
+}
+
+// setManifest signs and sets a manifest, and keeps it.
+func (c *Cluster) setManifest(ctx context.Context, text []byte, reason string) error {
 	st, err := c.Status(ctx)
 	if err != nil {
 		return err
@@ -104,7 +109,7 @@ proofs:
 	if err != nil {
 		return err
 	}
-	req.Reason = "machines with certificates of the operator's own PKI"
+	req.Reason = reason
 	err = c.withAdmin(func(conn *grpc.ClientConn) error {
 		_, err := fealtyv1.NewManifestServiceClient(conn).SetManifest(ctx, req)
 		return err
@@ -112,7 +117,7 @@ proofs:
 	if err != nil {
 		return err
 	}
-	return durable.OS().WriteFile(file, text)
+	return durable.OS().WriteFile(filepath.Join(c.dir, manifestFile), text)
 }
 
 // joinByFiles makes name a member by the certificate in files.
