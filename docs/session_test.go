@@ -31,6 +31,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
 
@@ -42,6 +43,8 @@ import (
 //	<!-- setup: database -->             first: a PostgreSQL server on db.example:5432,
 //	                                     with its root in /etc/fealty, whose superuser
 //	                                     postgres needs no password
+//	<!-- setup: etcd -->                 first: an etcd server on etcd.example:2379, with
+//	                                     its root and a client's certificate in /etc/fealty
 //	<!-- also on PostgreSQL -->          the page is run twice: with SQLite, and with
 //	                                     FEALTY_STORE as the address of a database
 //	<!-- run -->                         the block below is run, and succeeds
@@ -78,6 +81,7 @@ var (
 
 const (
 	databaseLine = "setup: database"
+	etcdLine     = "setup: etcd"
 	bothLine     = "<!-- also on PostgreSQL -->"
 )
 
@@ -369,6 +373,9 @@ func (s *session) steps() []step {
 		if m[1] == databaseLine {
 			add(i+1, s.database)
 		}
+		if m[1] == etcdLine {
+			add(i+1, s.etcd)
+		}
 		if v := startLine.FindStringSubmatch(m[1]); v != nil {
 			add(i+1, func() { s.start(v[1], v[3], v[2]) })
 		}
@@ -645,6 +652,26 @@ func (s *session) database() {
 		s.fatal("%v", err)
 	}
 	s.run(fmt.Sprintf("PATH=\"$PATH:%s\"\n", server.Bin()), 0)
+}
+
+// etcd starts an etcd server that asks for a client's certificate.
+func (s *session) etcd() {
+	s.t.Helper()
+	server := etcdtest.New(s.t, etcdtest.Options{TLS: true})
+	_, port, err := net.SplitHostPort(server.Addrs())
+	if err != nil {
+		s.fatal("%v", err)
+	}
+	s.ports["2379"] = port
+	for from, to := range map[string]string{server.RootFile: "etcd-ca.pem", server.CertFile: "etcd-client.pem", server.KeyFile: "etcd-client.key"} {
+		data, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(s.place("/etc/fealty/"+to), data, 0o600)
+		}
+		if err != nil {
+			s.fatal("%v", err)
+		}
+	}
 }
 
 // compare holds what the last block printed against what the page shows.

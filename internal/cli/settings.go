@@ -131,7 +131,7 @@ func settings() []*setting {
 		{key: "store", groups: []group{ofCoordinator, ofRestore}, form: storeForm,
 			help: "the cluster's durable store, sqlite:PATH, postgres://HOST/DATABASE or etcd://HOST:PORT/PREFIX",
 			zero: "sqlite:DATA/store/fealty.db",
-			more: "sqlite keeps a file on a local disk. postgres is a database of PostgreSQL 13 or later; its URL takes the parameters of libpq, such as sslmode=verify-full and sslrootcert. A password belongs into PGPASSFILE or into this variable: a flag shows it to every user of the machine. It is printed nowhere. etcd is version 3.4 or later; its URL takes ca, cert and key, files for TLS, server-name, tls=off, password-file for the user in it, and compaction=everything."},
+			more: "sqlite keeps a file on a local disk. postgres is a database of PostgreSQL 13 or later; its URL takes the parameters of libpq, such as sslmode=verify-full and sslrootcert. A password belongs into PGPASSFILE or into this variable: a flag shows it to every user of the machine. It is printed nowhere. etcd is version 3.4 or later; its URL takes ca, cert and key, files for TLS, server-name, tls=off, password-file for the user in it (or the password stands in FEALTY_ETCD_PASSWORD), and compaction=everything."},
 		{key: "listen", groups: []group{ofCoordinator}, form: addressForm, init: ":7443",
 			help: "serve members, people and joins on this address",
 			zero: ":7443, on every address of this machine"},
