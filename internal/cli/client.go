@@ -38,6 +38,7 @@ type services struct {
 	line     *line
 	backup   fealtyv1.BackupServiceClient
 	config   fealtyv1.ConfigServiceClient
+	leader   fealtyv1.LeaderServiceClient
 	manifest fealtyv1.ManifestServiceClient
 	members  fealtyv1.MemberServiceClient
 	reseed   fealtyv1.ReseedServiceClient
@@ -61,6 +62,7 @@ func (c *CLI) asking(cfg *config, f func(*services) error) error {
 		line:     l,
 		backup:   fealtyv1.NewBackupServiceClient(l),
 		config:   fealtyv1.NewConfigServiceClient(l),
+		leader:   fealtyv1.NewLeaderServiceClient(l),
 		manifest: fealtyv1.NewManifestServiceClient(l),
 		members:  fealtyv1.NewMemberServiceClient(l),
 		reseed:   fealtyv1.NewReseedServiceClient(l),

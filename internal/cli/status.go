@@ -292,6 +292,7 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) facts {
 		f.add("root pin", hex.EncodeToString(st.GetRootPin()))
 		f.add("mesh CA", hex.EncodeToString(st.GetMeshCaKey()))
 	}
+	addLeader(&f, st.GetLeader(), now)
 	if b := st.GetBaseline(); b != nil {
 		met := painted(green, "met")
 		if !b.GetMet() {

@@ -62,11 +62,11 @@ type lead struct {
 	c      *Coordinator
 	origin time.Time // of the core's clock, which is monotonic
 
-	view      atomic.Pointer[leadView] // what the loop knows; never nil
-	over      atomic.Uint64            // a term of which the store said that it is over
-	news      news                     // this coordinator leads, or does no more
-	kick      chan struct{}            // asks the loop to look now; capacity 1
-	transfers chan transfer
+	view atomic.Pointer[leadView] // what the loop knows; never nil
+	over atomic.Uint64            // a term of which the store said that it is over
+	news news                     // this coordinator leads, or does no more
+	seen news                     // somebody else does, or nobody
+	kick chan struct{}            // asks the loop to look now; capacity 1
 
 	core     *leadership.Core
 	state    *state       // that the core knows of
@@ -89,19 +89,12 @@ type leadView struct {
 	low      bool // terms are not above the floor: nobody may lead
 }
 
-// transfer asks the leader to step down in favour of a coordinator. done gets whether
-// it led.
-type transfer struct {
-	to   string // its enrolment key; empty: anyone else
-	done chan bool
-}
-
 func newLead(c *Coordinator) (*lead, error) {
 	core, err := leadership.New(leadership.Config{Replica: c.EnrolmentKey(), Lease: c.cfg.Lease, Beat: c.cfg.Beat, Nonce: randomID})
 	if err != nil {
 		return nil, err
 	}
-	l := &lead{c: c, origin: time.Now(), core: core, kick: make(chan struct{}, 1), transfers: make(chan transfer)}
+	l := &lead{c: c, origin: time.Now(), core: core, kick: make(chan struct{}, 1)}
 	l.view.Store(&leadView{})
 	return l, nil
 }
@@ -192,10 +185,6 @@ func (c *Coordinator) followLeadership(ctx context.Context) error {
 		case <-changed:
 		case <-l.kick:
 			l.run(ctx, leadership.Noticed{})
-		case t := <-l.transfers:
-			term, _, _ := l.core.Leading(l.now())
-			l.run(ctx, leadership.Transfer{To: t.to})
-			t.done <- term != 0
 		case <-ctx.Done():
 		}
 		wake.Stop()
@@ -268,8 +257,11 @@ func (l *lead) publish(ctx context.Context) {
 		v.seen = l.record
 	}
 	l.view.Store(v)
-	if v.seen.Nonce != was.seen.Nonce && v.seen.Nonce != "" {
+	if v.seen.Nonce != was.seen.Nonce && v.seen.Nonce != "" && !v.seen.HandedOver {
 		l.c.metrics.transitions.Inc()
+	}
+	if v.seenTerm != was.seenTerm {
+		l.seen.tell()
 	}
 	if v.low && !was.low {
 		l.c.log.LogAttrs(ctx, slog.LevelError, "nobody leads: the store gives terms that are not above those of before, as one does that was restored and not raised",
@@ -422,7 +414,7 @@ func (l *lead) stepDown(ctx context.Context, e leadership.StepDown) leadership.E
 		return leadership.Failed{}
 	}
 	record := l.record
-	record.Nonce, record.HandedOver, record.For = e.Nonce, true, e.For
+	record.Nonce, record.HandedOver, record.For = e.Nonce, true, ""
 	ch := l.change(s.records, e.IfTerm)
 	ch.write(leaderTermKey, record)
 	return l.commit(ctx, "hand over", ch, func() { l.record = record })

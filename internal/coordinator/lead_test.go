@@ -1,41 +1,500 @@
+//go:build linux
+
 package coordinator
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/postgres"
+	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
 
-// awaitLeader waits until one of these leads, and returns it.
-func awaitLeader(t testing.TB, cs ...*Coordinator) *Coordinator {
+// TestLeadership runs three coordinators on a store of each engine.
+func TestLeadership(t *testing.T) {
+	tests := []struct {
+		name string
+		run  func(t *testing.T, open func() store.Store)
+	}{
+		{"another leads after a kill", testAnotherLeadsAfterAKill},
+		{"a leader that stops hands over at once", testStoppedLeaderHandsOverAtOnce},
+		{"the late write of a paused leader fails in the store", testLateWriteOfAPausedLeader},
+		{"transfer", testTransfer},
+		{"outage", testNobodyLeadsInAnOutage},
+	}
+	for _, test := range tests {
+		t.Run("sqlite/"+test.name, func(t *testing.T) { test.run(t, nil) })
+	}
+	server, err := pgtest.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	for _, test := range tests {
+		t.Run("postgres/"+test.name, func(t *testing.T) {
+			url := server.URL(server.Database(t))
+			test.run(t, func() store.Store {
+				st, err := postgres.Open(context.Background(), url, postgres.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return st
+			})
+		})
+	}
+}
+
+// coordinators returns three that are ready, the first of which leads.
+func coordinators(t testing.TB, open func() store.Store) []*fleet {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for time.Now().Before(deadline) {
-		for _, c := range cs {
-			if _, _, ok := c.leading(); ok {
-				return c
+	f := newFleetOn(t, open, func(cfg *Config) { cfg.Lease, cfg.Beat = DefaultLease/2, DefaultBeat/2 })
+	newReplica(t, f)
+	newReplica(t, f)
+	if err := f.set(f.manifest("")); err != nil {
+		t.Fatalf("first set: %v", err)
+	}
+	all := append([]*fleet{f}, f.replicas...)
+	for _, r := range f.replicas {
+		r.start()
+		r.await(phaseReady)
+	}
+	awaitLeader(t, all...)
+	for _, r := range all {
+		r.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() != 0 })
+	}
+	return all
+}
+
+// awaitLeader waits until one of these leads, and returns it, its term, and the others.
+func awaitLeader(t testing.TB, fs ...*fleet) (leader *fleet, term uint64, others []*fleet) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for _, f := range fs {
+			if term, _, ok := f.c.leading(); ok {
+				return f, term, slices.DeleteFunc(slices.Clone(fs), func(o *fleet) bool { return o == f })
 			}
 		}
-		time.Sleep(2 * time.Millisecond)
 	}
 	t.Fatal("nobody leads")
+	return nil, 0, nil
+}
+
+// awaitSeen waits until f knows this of who leads.
+func (f *fleet) awaitSeen(want func(*fealtyv1.Leader) bool) *fealtyv1.Leader {
+	f.t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if l := f.c.leaderMessage(); want(l) {
+			return l
+		}
+	}
+	f.t.Fatalf("what it knows of the leader is %v", f.c.leaderMessage())
 	return nil
 }
 
-func TestFirstStartLeadsAtOnce(t *testing.T) {
+func (f *fleet) leaderClient() fealtyv1.LeaderServiceClient {
+	return fealtyv1.NewLeaderServiceClient(f.localConn())
+}
+
+// awaitTold waits until the members of f are told something of this member.
+func (f *fleet) awaitTold(member string) {
+	f.t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if p := f.c.publication.Load(); p.serves() {
+			if _, ok := p.find(runtimePath(member)); ok {
+				return
+			}
+		}
+	}
+	f.t.Fatalf("nothing is published for %s", member)
+}
+
+func TestFirstStartAndRestartLeadAtOnce(t *testing.T) {
 	f := readyFleet(t, nil)
-	started := time.Now()
-	awaitLeader(t, f.c)
-	if took := time.Since(started); took > DefaultLease/2 {
-		t.Errorf("it led after %v", took)
+	began := time.Now()
+	_, first, _ := awaitLeader(t, f)
+	for _, how := range []struct {
+		name string
+		end  func()
+	}{{"stopped", f.stop}, {"killed", f.kill}} {
+		if took := time.Since(began); took > DefaultLease/2 {
+			t.Errorf("it led after %v", took)
+		}
+		how.end()
+		f.start()
+		began = time.Now()
+		_, term, _ := awaitLeader(t, f)
+		if term <= first {
+			t.Errorf("%s: term %d comes after %d", how.name, term, first)
+		}
+		first = term
 	}
-	first, _, _ := f.c.leading()
-	f.restart()
-	started = time.Now()
-	awaitLeader(t, f.c)
-	if took := time.Since(started); took > DefaultLease/2 {
-		t.Errorf("after a restart it led after %v", took)
+	if took := time.Since(began); took > DefaultLease/2 {
+		t.Errorf("after it was killed it led after %v", took)
 	}
-	if term, _, _ := f.c.leading(); term <= first {
-		t.Errorf("term %d comes after %d", term, first)
+}
+
+// Whoever leads publishes, the others follow, and after a kill the next one goes on,
+// while joins are served all the time.
+func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
+	all := coordinators(t, open)
+	leader, term, others := awaitLeader(t, all...)
+	leader.member("n1")
+	for _, f := range all {
+		f.awaitTold("data/n1")
+	}
+	leader.kill()
+	others[0].member("n2") // nobody has to lead for that
+	next, nextTerm, _ := awaitLeader(t, others...)
+	if nextTerm <= term {
+		t.Errorf("term %d comes after %d", nextTerm, term)
+	}
+	for _, f := range others {
+		f.awaitTold("data/n2")
+		f.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == nextTerm && l.GetSelf() == (f == next) })
+	}
+	leader.start()
+	leader.await(phaseReady)
+	leader.awaitTold("data/n2")
+	leader.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == nextTerm })
+	if _, _, ok := leader.c.leading(); ok {
+		t.Error("who was killed leads beside another one")
+	}
+	// Members are told of all of them, wherever they are told.
+	for _, f := range all {
+		if told := f.c.publication.Load().state.value.addresses(); len(told) != 3 || !slices.Contains(told, leader.addr) {
+			t.Errorf("members are told of %v", told)
+		}
+	}
+}
+
+// A leader that stops hands over: nobody waits for its lease.
+func testStoppedLeaderHandsOverAtOnce(t *testing.T, open func() store.Store) {
+	all := coordinators(t, open)
+	leader, term, others := awaitLeader(t, all...)
+	began := time.Now()
+	ended := make(chan struct{})
+	go func() { leader.stop(); close(ended) }()
+	_, next, _ := awaitLeader(t, others...)
+	if took := time.Since(began); took > DefaultLease/2 {
+		t.Errorf("another one led after %v", took)
+	}
+	if next <= term {
+		t.Errorf("term %d comes after %d", next, term)
+	}
+	<-ended
+}
+
+// The write of a leader that was paused, and whose process knows nothing of it, fails
+// in the store.
+func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
+	all := coordinators(t, open)
+	leader, term, others := awaitLeader(t, all...)
+	caught, release := make(chan store.Tx), make(chan struct{})
+	var once sync.Once
+	leader.link.hold(func(tx store.Tx) error {
+		publishes := slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == publicationStateKey })
+		if publishes {
+			once.Do(func() { caught <- tx; <-release })
+			return nil // late, on its way to the store
+		}
+		return store.ErrUnknownOutcome
+	})
+	others[0].member("late")
+	var late store.Tx
+	select {
+	case late = <-caught:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the leader published nothing")
+	}
+	if !slices.Contains(late.If, store.Condition{Key: leaderTermKey, Version: store.Revision(term)}) {
+		t.Fatalf("the conditions of a publication are %v", late.If)
+	}
+	_, next, _ := awaitLeader(t, others...)
+	if next <= term {
+		t.Fatalf("term %d comes after %d", next, term)
+	}
+	// Whatever else it stands on is as it was: the term alone refuses it.
+	late.If = []store.Condition{{Key: leaderTermKey, Version: store.Revision(term)}}
+	late.ID = store.NewTxID()
+	_, err := leader.store.Commit(context.Background(), late)
+	if conflict, ok := errors.AsType[*store.ConflictError](err); !ok || conflict.Key != leaderTermKey {
+		t.Errorf("the late write: %v, want a conflict with the term", err)
+	}
+	close(release)
+	leader.link.hold(nil)
+	leader.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() >= next && !l.GetSelf() })
+	leader.awaitTold("data/late")
+}
+
+// Every write that only a leader makes is on the condition that it leads.
+func TestLeaderWritesNeedTheTerm(t *testing.T) {
+	d := readyDesk(t, poolEntries)
+	d.joined("n1")
+	d.follow(d.c)
+	s := d.state()
+	term, condition, ok := d.c.leading()
+	if !ok || condition != (store.Condition{Key: leaderTermKey, Version: store.Revision(term)}) {
+		t.Fatalf("it leads: %t, under %d, on %v", ok, term, condition)
+	}
+	gather := func() { d.store.write(recoveryPrefix+"a/b", []byte("share")) }
+	writes := map[string]func(ctx context.Context) error{
+		"publication": func(ctx context.Context) error {
+			_, err := d.c.publish(ctx, s, newPublisher())
+			return err
+		},
+		"end of a rotation": func(ctx context.Context) error { return d.c.followRotation(ctx, s) },
+		"gathered shares":   func(ctx context.Context) error { gather(); return d.c.dropGathered(ctx, s) },
+	}
+	wantOnly(t, "rotate", func() error { d.rotate(time.Hour); return nil }(), "")
+	d.follow(d.c)
+	for name, write := range writes {
+		t.Run(name, func(t *testing.T) {
+			seen := 0
+			d.store.intercept(func(tx store.Tx) {
+				rollout := slices.ContainsFunc(tx.Put, func(w store.Write) bool { return strings.HasPrefix(w.Key, rolloutPrefix) })
+				if rollout {
+					return // what it heard itself
+				}
+				if seen++; !slices.Contains(tx.If, condition) {
+					t.Errorf("it is written on %v", tx.If)
+				}
+			})
+			defer d.store.intercept(nil)
+			if err := write(t.Context()); err != nil && !errors.Is(err, store.ErrConflict) {
+				t.Fatal(err)
+			}
+			if name != "end of a rotation" && seen == 0 {
+				t.Error("nothing was written")
+			}
+		})
+	}
+	// Whoever leads no more writes nothing of the kind.
+	d.c.lead.deposed(store.Revision(term))
+	for name, write := range writes {
+		d.store.intercept(func(tx store.Tx) {
+			if !slices.ContainsFunc(tx.Put, func(w store.Write) bool { return strings.HasPrefix(w.Key, rolloutPrefix) }) {
+				t.Errorf("%s: it wrote %v", name, tx.Put)
+			}
+		})
+		if err := write(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		d.store.intercept(nil)
+	}
+	for name, ch := range map[string]*change{"pruning": d.c.newLeaderChange(s)} {
+		if _, err := ch.commit(t.Context()); !errors.Is(err, errNotLeading) {
+			t.Errorf("%s: %v, want that it does not lead", name, err)
+		}
+	}
+}
+
+func testTransfer(t *testing.T, open func() store.Store) {
+	all := coordinators(t, open)
+	leader, term, others := awaitLeader(t, all...)
+	asked, heir := others[0], others[1]
+	name := func(f *fleet) string {
+		entry, err := f.c.admits(f.c.state.Load().manifest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return entry.Name
+	}
+	for _, f := range all {
+		f.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	}
+	// A dry run changes nothing.
+	resp, err := asked.leaderClient().TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{To: name(heir), DryRun: true})
+	if err != nil || resp.GetBefore().GetTerm() != term || resp.GetLeader().GetTerm() != term || resp.GetTo() != name(heir) {
+		t.Fatalf("dry run: %v, %v", resp, err)
+	}
+	// Who does not lead can be asked too.
+	resp, err = asked.leaderClient().TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{To: name(heir), Reason: "maintenance"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.GetBefore().GetName() != name(leader) || resp.GetLeader().GetName() != name(heir) || resp.GetLeader().GetTerm() <= term {
+		t.Errorf("after the transfer: %v", resp)
+	}
+	now, _, _ := awaitLeader(t, all...)
+	if now != heir {
+		t.Errorf("%s leads", name(now))
+	}
+	leader.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetName() == name(heir) })
+	l, err := heir.store.List(t.Context(), auditPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(l.Entries, func(e store.Entry) bool {
+		var a auditEntry
+		return json.Unmarshal(e.Value, &a) == nil && a.Action == "leader.transfer" && a.Target == name(leader) && a.Reason == "maintenance" &&
+			a.Fields["to"] == name(heir) && a.Fields["term"] == fmt.Sprint(term) && a.Actor != ""
+	}) {
+		t.Error("the audit log does not tell of the transfer")
+	}
+	// To anyone: not to the one that led.
+	if resp, err = heir.leaderClient().TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := resp.GetLeader().GetName(); got == "" || got == name(heir) {
+		t.Errorf("%q leads after %s handed over to anyone", got, name(heir))
+	}
+	for _, c := range []struct {
+		to   string
+		code explain.Code
+	}{{"nobody", explain.LeaderUnfit}} {
+		_, err = asked.leaderClient().TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{To: c.to})
+		wantCode(t, err, c.code)
+	}
+}
+
+// While no coordinator reaches the store nobody leads; later exactly one does.
+func testNobodyLeadsInAnOutage(t *testing.T, open func() store.Store) {
+	all := coordinators(t, open)
+	_, term, _ := awaitLeader(t, all...)
+	for _, f := range all {
+		f.link.cut(errors.New("no route to the store"))
+	}
+	end := time.Now().Add(20 * time.Second)
+	for _, f := range all {
+		for _, _, ok := f.c.leading(); ok; _, _, ok = f.c.leading() {
+			if time.Now().After(end) {
+				t.Fatal("it still leads")
+			}
+			time.Sleep(time.Millisecond)
+		}
+		f.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
+	}
+	for _, f := range all {
+		f.link.cut(nil)
+	}
+	leader, next, others := awaitLeader(t, all...)
+	if next < term {
+		t.Errorf("term %d comes after %d", next, term)
+	}
+	leader.member("after")
+	for _, f := range all {
+		f.awaitTold("data/after")
+	}
+	for _, f := range others {
+		if _, _, ok := f.c.leading(); ok {
+			t.Error("two lead")
+		}
+	}
+}
+
+// Somebody who writes the store makes no leader, and keeps nobody from leading.
+func TestForgedLeader(t *testing.T) {
+	all := coordinators(t, nil)
+	leader, term, _ := awaitLeader(t, all...)
+	old, err := leader.store.Get(t.Context(), leaderTermKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		tx     store.Tx
+		forged bool
+	}{
+		{"another leader", store.Tx{Put: []store.Write{{Key: leaderTermKey, Value: []byte(`{"replica":"me","nonce":"x"}`)}}}, true},
+		{"another beat", store.Tx{Put: []store.Write{{Key: leaderBeatKey, Value: []byte("x")}}}, true},
+		{"no leader", store.Tx{Delete: []string{leaderTermKey, leaderBeatKey}}, false},
+		{"the leader of before", store.Tx{Put: []store.Write{{Key: leaderTermKey, Value: old.Value}}}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			forged := func() (n float64) {
+				for _, f := range all {
+					n += testutil.ToFloat64(f.c.metrics.forged)
+				}
+				return n
+			}
+			before := forged()
+			at, err := leader.store.Commit(t.Context(), c.tx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next := uint64(0)
+			for end := time.Now().Add(20 * time.Second); next <= uint64(at); time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("nobody leads any more")
+				}
+				_, next, _ = awaitLeader(t, all...)
+			}
+			if next <= term {
+				t.Errorf("term %d comes after %d", next, term)
+			}
+			term = next
+			if got := forged() - before; (got > 0) != c.forged {
+				t.Errorf("%v forged records were reported, want some: %t", got, c.forged)
+			}
+		})
+	}
+}
+
+// A coordinator that is not ready hands over, and one that is again may lead.
+func TestLosingReadinessHandsOver(t *testing.T) {
+	all := coordinators(t, nil)
+	leader, term, others := awaitLeader(t, all...)
+	began := time.Now()
+	s := leader.c.state.Load()
+	leader.c.state.Store(recovering(s, errors.New("test")))
+	leader.c.stateNews.tell()
+	if _, _, ok := leader.c.leading(); ok {
+		t.Error("it leads in recovery mode")
+	}
+	_, next, _ := awaitLeader(t, others...)
+	if took := time.Since(began); took > DefaultLease/2 || next <= term {
+		t.Errorf("another one led after %v, under %d after %d", took, next, term)
+	}
+	leader.await(phaseReady)
+	leader.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == next })
+}
+
+// A reseed moves the entry under the key of the new seed: who led leads on.
+func TestLeaderAfterAReseed(t *testing.T) {
+	f := readyFleet(t, nil)
+	f.member("n1")
+	_, term, _ := awaitLeader(t, f)
+	f.reseed()
+	f.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() > term && l.GetSelf() })
+	if n := testutil.ToFloat64(f.c.metrics.forged); n != 0 {
+		t.Errorf("%v forged records were reported", n)
+	}
+	f.member("n2")
+	f.awaitTold("data/n2")
+}
+
+// Nobody having led for a while is worth a look, and a change of the leader is not.
+func TestNobodyLeadsIsAFinding(t *testing.T) {
+	d := readyDesk(t, "")
+	c := d.c
+	if got := c.leaderFindings(); got != nil {
+		t.Errorf("findings while somebody leads: %v", got)
+	}
+	for _, v := range []struct {
+		view *leadView
+		want string // of the finding; empty: none
+	}{
+		{&leadView{ledUntil: c.lead.now() - nobodyLeadsAfter + time.Second}, ""},
+		{&leadView{ledUntil: c.lead.now() - nobodyLeadsAfter - time.Second}, "none that is ready can reach the store"},
+		{&leadView{ledUntil: c.lead.now() - nobodyLeadsAfter - time.Second, low: true}, "its revisions were not raised"},
+		{&leadView{ledUntil: c.lead.now() + time.Second, seen: leaderRecord{Replica: "another"}, seenTerm: 9}, ""},
+	} {
+		c.lead.view.Store(v.view)
+		got := c.leaderFindings()
+		if len(got) == 0 != (v.want == "") || len(got) > 0 && (got[0].GetCode() != string(explain.NobodyLeads) || !strings.Contains(got[0].GetSummary(), v.want)) {
+			t.Errorf("%+v: %v, want %q", v.view, got, v.want)
+		}
 	}
 }

@@ -58,6 +58,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		return out, nil
 	}
 	out.ClusterId = s.manifest.Cluster
+	out.Leader = c.leaderMessage()
 	out.AuthorityEpoch = s.head.AuthorityEpoch
 	out.HistoryIndex = s.head.Index
 	out.Head = s.head.Hash[:]
@@ -103,6 +104,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	if req.GetPageToken() == "" {
 		out.Baseline = baseline(all)
 		out.Findings = append(c.keeperFindings(s.manifest), findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
+		out.Findings = append(out.Findings, c.leaderFindings()...)
 		out.Findings = append(out.Findings, c.outlet.findings()...)
 		out.Findings = append(out.Findings, c.compileFindings()...)
 	}

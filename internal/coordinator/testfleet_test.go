@@ -55,6 +55,9 @@ type fleet struct {
 	replicas []*fleet // of the first: the others, in the order in which they were made
 	people   *people  // who own the seed, of a fleet that peerFleet made
 	link     *storeLink
+	// open opens a handle of the store, one for each coordinator; nil: all share one of
+	// SQLite.
+	open func() store.Store
 	// enrolment is the key of a replica, "ed25519:…", which it has before it starts.
 	enrolment string
 	key       ed25519.PrivateKey // its private half
@@ -79,11 +82,17 @@ func (f *fleet) advance(d time.Duration) {
 // newFleet starts a coordinator that has no manifest yet.
 func newFleet(t testing.TB, config func(*Config)) *fleet {
 	t.Helper()
+	return newFleetOn(t, nil, config)
+}
+
+// newFleetOn is newFleet on the store that open opens; nil for SQLite.
+func newFleetOn(t testing.TB, open func() store.Store, config func(*Config)) *fleet {
+	t.Helper()
 	_, signer, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{t: t, dir: t.TempDir(), signer: signer, faults: new(fault.Points), config: config, addr: "127.0.0.1:0", link: new(storeLink)}
+	f := &fleet{t: t, dir: t.TempDir(), signer: signer, faults: new(fault.Points), config: config, addr: "127.0.0.1:0", link: new(storeLink), open: open}
 	f.start()
 	t.Cleanup(f.stop)
 	return f
@@ -143,6 +152,14 @@ func (f *fleet) stop() { f.stopC() }
 // ends: one that is alone on it closes it, and opens the files again.
 func (f *fleet) openStore() (store.Store, func()) {
 	f.t.Helper()
+	if f.open != nil {
+		st := f.open()
+		return st, func() {
+			if err := st.Close(); err != nil {
+				f.t.Errorf("close the store: %v", err)
+			}
+		}
+	}
 	if first := f.first; first != nil {
 		return first.store, func() {}
 	}

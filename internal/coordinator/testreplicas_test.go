@@ -35,7 +35,7 @@ func newReplica(t testing.TB, f *fleet) *fleet {
 	name := fmt.Sprintf("replica-%d", len(f.replicas)+2)
 	r := &fleet{
 		t: t, dir: filepath.Join(f.dir, name), addr: "127.0.0.1:0", faults: new(fault.Points), signer: f.signer, config: f.config,
-		first: f, link: new(storeLink), stopC: func() {},
+		first: f, link: new(storeLink), open: f.open, stopC: func() {},
 	}
 	made := &Coordinator{cfg: Config{DataDir: filepath.Join(r.dir, "coordinator")}, fs: durable.OS()}
 	if err := made.fs.MkdirAll(made.cfg.DataDir); err != nil {
@@ -107,6 +107,7 @@ type storeLink struct {
 	mu   sync.Mutex
 	down error                         // guarded by mu
 	get  func(store.Entry) store.Entry // guarded by mu
+	way  func(store.Tx) error          // guarded by mu
 	news chan struct{}                 // closed when down is set; guarded by mu
 }
 
@@ -131,6 +132,20 @@ func (l *storeLink) cut(err error) {
 
 // deafen makes watches tell nothing, or lets them tell again.
 func (l *storeLink) deafen(deaf bool) { l.deaf.Store(deaf) }
+
+// hold calls f with every commit before it goes on its way, for as long as f likes;
+// an error of f is what comes back instead. Nil ends that for what comes then.
+func (l *storeLink) hold(f func(store.Tx) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.way = f
+}
+
+func (l *storeLink) held() func(store.Tx) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.way
+}
 
 // lie passes what is read through f, until it is given nil.
 func (l *storeLink) lie(f func(store.Entry) store.Entry) {
@@ -190,6 +205,11 @@ func (l linked) CompareAndSwap(ctx context.Context, key string, old store.Revisi
 func (l linked) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
 	if down, _, _ := l.link.state(); down != nil {
 		return 0, down
+	}
+	if hold := l.link.held(); hold != nil {
+		if err := hold(tx); err != nil {
+			return 0, err
+		}
 	}
 	return l.Store.Commit(ctx, tx)
 }

@@ -80,6 +80,7 @@ func Areas() []Area {
 		{'H', "history and manifest"},
 		{'J', "join"},
 		{'K', "keys and keepers"},
+		{'L', "leadership"},
 		{'M', "membership"},
 		{'N', "node and agent"},
 		{'R', "recovery"},

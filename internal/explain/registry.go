@@ -94,6 +94,12 @@ const (
 	KeyFileLocked   Code = "FE-K105"
 )
 
+// Leadership.
+const (
+	NobodyLeads Code = "FE-L101"
+	LeaderUnfit Code = "FE-L102"
+)
+
 // Membership.
 const (
 	RenewEntryGone    Code = "FE-M101"
@@ -930,6 +936,30 @@ owner alone; ` + "`/dev/fd/N`" + ` works too. A passphrase is no argument and no
 see those. Nothing was sent.`,
 	},
 
+	{
+		Code:  NobodyLeads,
+		Title: "no coordinator leads",
+		What:  "no coordinator leads, for {since|more than 10s}",
+		Why:   "{problem|none that is ready can reach the store and write there, or somebody keeps altering leader/term from outside}",
+		Do:    "{remedy|look at the coordinators and their logs: fealty status; what members were told stays in force, and nothing new is compiled until one leads}",
+		Exit:  ExitUnhealthy, GRPC: codes.Unavailable,
+		Page: `
+One coordinator leads: it compiles what members are told, ends rotations and prunes. The others take over by themselves
+when they have not heard of it for a lease, which takes a second or two. If nobody does for longer, then no coordinator
+that is ready can write the store. Joins, renewals and changes of config are served by every coordinator that is ready,
+whoever leads; members learn of changes once somebody leads again.`,
+	},
+	{
+		Code:  LeaderUnfit,
+		Title: "leadership was not handed over",
+		What:  "leadership was not handed over to {name|another coordinator}",
+		Why:   "{problem|nobody else can lead}",
+		Do:    "see which coordinators are ready: fealty status; then name one of them with --to, or none for any",
+		Exit:  ExitConflict, GRPC: codes.FailedPrecondition,
+		Page: `
+A leader hands over to a coordinator that is ready and was heard of within the last minutes. One that stops hands over by
+itself, so that a transfer is for moving work, as before maintenance of a machine.`,
+	},
 	{
 		Code:  RenewEntryGone,
 		Title: "no entry admits this member any more",

@@ -24,7 +24,9 @@
 //     courtesy which saves refused writes; nothing rests on it.
 //   - The outcome of a takeover that is not known is settled by reading: the nonce
 //     tells whose it is, also if it arrives later.
-//   - Who steps down hands over: the next need not wait.
+//   - Who steps down hands over: the next need not wait. Whoever may ask for another
+//     leader writes the same in its place, which ends the term in the store; who led
+//     then holds back for a lease, as do all others if it is in favour of one.
 //
 // Left to the caller: that entries are authentic ([Entry.Believed]), that the store
 // checks all conditions of a write and applies it in one step, and that a process
@@ -88,7 +90,7 @@ type Entry struct {
 	Lease   time.Duration // that its leader keeps
 	Number  uint64        // of the beat, if that is authentic and of this takeover; else 0
 
-	// HandedOver: its leader stepped down. In favour of For, or of anyone if that is
+	// HandedOver: its leader leads no more. In favour of For, or of anyone if that is
 	// empty.
 	HandedOver bool
 	For        string
@@ -119,9 +121,6 @@ type (
 	Noticed struct{}
 	// Tick: time has passed.
 	Tick struct{}
-	// Transfer: somebody wants another leader: To, or anyone else if that is empty. It
-	// does nothing in a process that does not lead.
-	Transfer struct{ To string }
 	// Stop: the process ends.
 	Stop struct{}
 )
@@ -136,7 +135,6 @@ func (Failed) event()     {}
 func (Unknown) event()    {}
 func (Noticed) event()    {}
 func (Tick) event()       {}
-func (Transfer) event()   {}
 func (Stop) event()       {}
 
 // Key is a key on which a write is conditional.
@@ -170,11 +168,10 @@ type (
 		Number         uint64
 		IfTerm, IfBeat uint64
 	}
-	// StepDown: write the entry of this nonce as handed over, to For or to anyone, if it
-	// is still at IfTerm.
+	// StepDown: write the entry of this nonce as handed over to anyone, if it is still at
+	// IfTerm.
 	StepDown struct {
 		Nonce  string
-		For    string
 		IfTerm uint64
 	}
 )
@@ -201,7 +198,7 @@ type Core struct {
 	readDue  time.Duration // when to look again
 	pause    time.Duration // nothing is taken before: the last try failed
 
-	yielded string // nonce of the entry that was given to others
+	yielded string // nonce of an entry that was ours, and is for others
 	try     *try
 	held    *held
 }
@@ -230,8 +227,7 @@ type held struct {
 	start  time.Duration // when that one was sent first
 
 	leaving bool // it is to be handed over, and leads no more
-	to      string
-	tries   int // to hand it over
+	tries   int  // to hand it over
 }
 
 // handOverTries bounds the tries to hand over: without it others wait for the lease.
@@ -299,10 +295,6 @@ func (c *Core) Step(now time.Duration, e Event) Effect {
 	case Stop:
 		c.stopped = true
 		c.leave(now)
-	case Transfer:
-		if _, _, ok := c.Leading(now); ok {
-			c.yield(now, e.To)
-		}
 	case Noticed:
 		c.readDue = min(c.readDue, now)
 	case Read:
@@ -354,7 +346,7 @@ func (c *Core) keep(now time.Duration) Effect {
 	h := c.held
 	switch {
 	case h.leaving && now >= h.due:
-		return StepDown{Nonce: h.nonce, For: h.to, IfTerm: h.term}
+		return StepDown{Nonce: h.nonce, IfTerm: h.term}
 	case h.leaving:
 		return nil
 	case now >= c.readDue:
@@ -432,6 +424,9 @@ func (c *Core) read(now time.Duration, e Entry) {
 	if e.Term != h.term {
 		if !e.of(h.nonce) {
 			c.held = nil // somebody else leads, or may
+			if e.Nonce == h.nonce {
+				c.yielded = h.nonce // somebody wants another leader
+			}
 			return
 		}
 		// Somebody wrote it again as it was: the caller, under another key. It is another
@@ -470,12 +465,6 @@ func (c *Core) leave(now time.Duration) {
 		h.leaving, h.due = true, now
 		c.ledUntil = min(c.ledUntil, now)
 	}
-}
-
-// yield leaves it to others.
-func (c *Core) yield(now time.Duration, to string) {
-	c.leave(now)
-	c.held.to, c.yielded = to, c.held.nonce
 }
 
 // took takes the outcome of a takeover.
@@ -522,7 +511,8 @@ func (c *Core) renewed(now time.Duration, e Event) {
 		case KeyBeat:
 			// Another process beats under this very entry: the memory of one was copied.
 			// The term ends for both, and the next begins with another nonce.
-			c.yield(now, "")
+			c.yielded = h.nonce
+			c.leave(now)
 		}
 	}
 	if h.leaving {
@@ -535,7 +525,7 @@ func (c *Core) steppedDown(now time.Duration, e Event) {
 	h := c.held
 	if e, ok := e.(Written); ok {
 		c.held, c.readDue = nil, now
-		c.seen.HandedOver, c.seen.For, c.seen.Term, c.seenAt = true, h.to, e.Version, now
+		c.seen.HandedOver, c.seen.For, c.seen.Term, c.seenAt = true, "", e.Version, now
 		return
 	}
 	h.due = now + c.cfg.Beat/4

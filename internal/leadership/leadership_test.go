@@ -183,20 +183,21 @@ func TestHandedOver(t *testing.T) {
 	}
 }
 
-// Who gives leadership away holds back for a lease, and takes it if nobody did.
+// Who led when somebody wanted another leader holds back for a lease, and takes it if
+// nobody did.
 func TestTransferHoldsBack(t *testing.T) {
 	l := leader(t)
-	l.step(100*time.Millisecond, Transfer{}, StepDown{Nonce: "me1", IfTerm: 10})
-	l.leads(0)
-	l.step(0, Written{12}, ReadEntry{})
+	l.step(100*time.Millisecond, Noticed{}, ReadEntry{})
 	e := of("me", "me1", 12, 10)
 	e.HandedOver = true
 	l.step(0, Read{e}, nil)
+	l.leads(0)
 	if got := l.core.takeAt(); got != l.now+testLease {
 		t.Fatalf("it waits until %v, want %v", got, l.now+testLease)
 	}
-	// A transfer asked of who does not lead changes nothing.
-	l.step(0, Transfer{To: "other"}, nil)
+	e.Term, e.For = 13, "me" // somebody wants it back
+	l.step(testBeat, Tick{}, ReadEntry{})
+	l.step(0, Read{e}, TakeOver{Nonce: "me2", IfTerm: 13, IfBeat: 10})
 }
 
 // Who became unfit takes again at once what nobody else took.
@@ -263,10 +264,13 @@ func TestLostTakeoverIsForgotten(t *testing.T) {
 	l.leads(0)
 }
 
-// What was handed over is not ours any more, though the nonce is.
+// What was handed over is not ours any more, though the nonce is: also if the
+// takeover was of unknown outcome then.
 func TestHandedOverIsNotResumed(t *testing.T) {
-	l := leader(t)
-	l.step(0, Noticed{}, ReadEntry{})
+	l := newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	l.step(0, Read{}, TakeOver{Nonce: "me1"})
+	l.step(0, Unknown{}, ReadEntry{})
 	e := of("me", "me1", 12, 10)
 	e.HandedOver = true
 	l.step(0, Read{e}, TakeOver{Nonce: "me2", IfTerm: 12, IfBeat: 10})

@@ -121,6 +121,9 @@ type GetStatusResponse struct {
 	HeadConfirmedAt *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=head_confirmed_at,json=headConfirmedAt,proto3" json:"head_confirmed_at,omitempty"`
 	// Which seed is in force: 1 for the first, one more for each reseed.
 	SeedEpoch uint64 `protobuf:"varint,30,opt,name=seed_epoch,json=seedEpoch,proto3" json:"seed_epoch,omitempty"`
+	// Who leads, as far as the coordinator asked can tell. Not set by one that is not
+	// ready.
+	Leader *Leader `protobuf:"bytes,31,opt,name=leader,proto3" json:"leader,omitempty"`
 	// The coordinators that the manifest in force admits, as each of them said of
 	// itself last; sorted by name. On the first page alone.
 	Replicas      []*Replica `protobuf:"bytes,32,rep,name=replicas,proto3" json:"replicas,omitempty"`
@@ -331,6 +334,13 @@ func (x *GetStatusResponse) GetSeedEpoch() uint64 {
 		return x.SeedEpoch
 	}
 	return 0
+}
+
+func (x *GetStatusResponse) GetLeader() *Leader {
+	if x != nil {
+		return x.Leader
+	}
+	return nil
 }
 
 func (x *GetStatusResponse) GetReplicas() []*Replica {
@@ -618,11 +628,11 @@ var File_fealty_v1_status_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_status_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/status.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/member.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
+	"\x16fealty/v1/status.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/leader.proto\x1a\x16fealty/v1/member.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
 	"\x10GetStatusRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\xad\b\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xd8\b\n" +
 	"\x11GetStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
@@ -653,7 +663,8 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\rstore_latency\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\fstoreLatency\x12F\n" +
 	"\x11head_confirmed_at\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\x0fheadConfirmedAt\x12\x1d\n" +
 	"\n" +
-	"seed_epoch\x18\x1e \x01(\x04R\tseedEpoch\x12.\n" +
+	"seed_epoch\x18\x1e \x01(\x04R\tseedEpoch\x12)\n" +
+	"\x06leader\x18\x1f \x01(\v2\x11.fealty.v1.LeaderR\x06leader\x12.\n" +
 	"\breplicas\x18  \x03(\v2\x12.fealty.v1.ReplicaR\breplicas\"\xcf\x02\n" +
 	"\aReplica\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
@@ -706,6 +717,7 @@ var file_fealty_v1_status_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
 	(*Member)(nil),                // 6: fealty.v1.Member
 	(*durationpb.Duration)(nil),   // 7: google.protobuf.Duration
+	(*Leader)(nil),                // 8: fealty.v1.Leader
 }
 var file_fealty_v1_status_proto_depIdxs = []int32{
 	5,  // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
@@ -717,16 +729,17 @@ var file_fealty_v1_status_proto_depIdxs = []int32{
 	5,  // 6: fealty.v1.GetStatusResponse.root_not_after:type_name -> google.protobuf.Timestamp
 	7,  // 7: fealty.v1.GetStatusResponse.store_latency:type_name -> google.protobuf.Duration
 	5,  // 8: fealty.v1.GetStatusResponse.head_confirmed_at:type_name -> google.protobuf.Timestamp
-	2,  // 9: fealty.v1.GetStatusResponse.replicas:type_name -> fealty.v1.Replica
-	5,  // 10: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
-	5,  // 11: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
-	0,  // 12: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
-	1,  // 13: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
-	13, // [13:14] is the sub-list for method output_type
-	12, // [12:13] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	8,  // 9: fealty.v1.GetStatusResponse.leader:type_name -> fealty.v1.Leader
+	2,  // 10: fealty.v1.GetStatusResponse.replicas:type_name -> fealty.v1.Replica
+	5,  // 11: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
+	5,  // 12: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
+	0,  // 13: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
+	1,  // 14: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
+	14, // [14:15] is the sub-list for method output_type
+	13, // [13:14] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_status_proto_init() }
@@ -735,6 +748,7 @@ func file_fealty_v1_status_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
+	file_fealty_v1_leader_proto_init()
 	file_fealty_v1_member_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

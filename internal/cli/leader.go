@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+func (c *CLI) leaderCommand() *cobra.Command {
+	return noun("leader", "show and change which coordinator leads", c.leaderShow(), c.leaderTransfer())
+}
+
+func (c *CLI) leaderShow() *cobra.Command {
+	var wait waiting
+	cmd := c.command(spec{
+		use: "show", short: "show which coordinator leads, under which term, and since when",
+		long: `Show which coordinator leads, as far as the one that is asked can tell. The leader compiles what members are told,
+ends rotations and prunes; everything else is served by every coordinator that is ready.`,
+		sample: `  fealty leader show
+  fealty leader show --wait=30s -o json`,
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			return c.asking(cfg, func(s *services) error {
+				pause := time.Second / 20
+				resp, err := until(ctx, wait, "a leader", func(ctx context.Context) (*fealtyv1.GetLeaderResponse, bool, error) {
+					resp, err := s.leader.GetLeader(ctx, &fealtyv1.GetLeaderRequest{})
+					if err != nil {
+						return nil, !mayPass(explain.Of(err)), err
+					}
+					return resp, resp.GetLeader().GetTerm() != 0, nil
+				}, &pause)
+				if err != nil {
+					return err
+				}
+				return c.print(c.leaderResult(ofMessage(resp), resp.GetLeader()))
+			})
+		},
+	})
+	wait.flag(cmd, "wait until a coordinator leads")
+	return cmd
+}
+
+// leaderResult shows who leads.
+func (c *CLI) leaderResult(data object, l *fealtyv1.Leader) result {
+	now := c.env.Now()
+	return result{data, func(p *page) error {
+		var f facts
+		addLeader(&f, l, now)
+		if l.GetTerm() != 0 {
+			f.add("enrolment key", l.GetEnrolmentKey())
+		}
+		return p.facts(f)
+	}}
+}
+
+// addLeader adds who leads to the facts of a cluster.
+func addLeader(f *facts, l *fealtyv1.Leader, now time.Time) {
+	switch {
+	case l == nil: // an older coordinator does not say
+	case l.GetTerm() == 0:
+		f.paint("leader", amber, "nobody, for "+span(l.GetNobodyFor().AsDuration()))
+	default:
+		answers := ""
+		if l.GetSelf() {
+			answers = " (answers)"
+		}
+		f.add("leader", fmt.Sprintf("%s%s, term %d, since %s, %s", l.GetName(), answers, l.GetTerm(), when(l.GetSince()), relative(l.GetSince().AsTime(), now)))
+	}
+}
+
+func (c *CLI) leaderTransfer() *cobra.Command {
+	var to, reason string
+	var dry bool
+	cmd := c.command(spec{
+		use: "transfer", short: "have another coordinator lead",
+		long: `End the term of the coordinator that leads, in favour of another one that is ready. From the moment that this is
+stored the store refuses what the old leader writes; the next one takes over within a fraction of a second, the one
+that --to names before all others. If that one does not, any other does after the lease.
+
+A coordinator that is stopped hands over by itself. Nothing is lost by a transfer, and no member notices.`,
+		sample: `  fealty leader transfer
+  fealty leader transfer --to coordinator-2 --reason "maintenance of host 1"`,
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			return c.asking(cfg, func(s *services) error {
+				resp, err := s.leader.TransferLeader(ctx, &fealtyv1.TransferLeaderRequest{To: to, Reason: reason, DryRun: dry})
+				if err != nil {
+					return err
+				}
+				before, now := resp.GetBefore(), resp.GetLeader()
+				if dry {
+					next := resp.GetTo()
+					if next == "" {
+						next = "another coordinator that is ready"
+					}
+					c.planned(fmt.Sprintf("%s, which leads under term %d, would hand over to %s", before.GetName(), before.GetTerm(), next))
+				}
+				if err := c.print(c.leaderResult(ofMessage(resp), now)); err != nil || dry {
+					return err
+				}
+				switch {
+				case now.GetTerm() == before.GetTerm():
+					c.talk("%s leads already; nothing was changed", now.GetName())
+				case now.GetTerm() == 0:
+					c.talk("%s leads no more, and nobody has taken over yet: fealty leader show", before.GetName())
+				case to != "" && now.GetName() != to:
+					c.talk("%s leads no more; %s did not take over in time, and %s did", before.GetName(), to, now.GetName())
+				default:
+					c.talk("%s leads no more", before.GetName())
+				}
+				return nil
+			})
+		},
+	})
+	f := cmd.Flags()
+	f.StringVar(&to, "to", "", "the name of the coordinator that is to lead (default any other that is ready)")
+	f.StringVar(&reason, "reason", "", "why, for the audit log")
+	dryRun(cmd, &dry)
+	return cmd
+}

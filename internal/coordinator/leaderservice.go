@@ -1,0 +1,174 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// nobodyLeadsAfter is how long nobody may lead before that is worth a look: a change
+// of the leader takes less.
+const nobodyLeadsAfter = 10 * time.Second
+
+// leaderServer serves LeaderService.
+type leaderServer struct {
+	fealtyv1.UnimplementedLeaderServiceServer
+	c *Coordinator
+}
+
+func (l leaderServer) GetLeader(context.Context, *fealtyv1.GetLeaderRequest) (*fealtyv1.GetLeaderResponse, error) {
+	if _, err := l.c.ready(); err != nil {
+		return nil, err
+	}
+	return &fealtyv1.GetLeaderResponse{Leader: l.c.leaderMessage()}, nil
+}
+
+func (c *Coordinator) leaderMessage() *fealtyv1.Leader {
+	r, term, nobody := c.leader()
+	if term == 0 {
+		return &fealtyv1.Leader{NobodyFor: durationpb.New(nobody)}
+	}
+	return &fealtyv1.Leader{
+		Name: r.Name, EnrolmentKey: r.Replica, Term: term, Since: timestamppb.New(r.Since), Self: r.Replica == c.EnrolmentKey(),
+	}
+}
+
+// leaderFindings says when nobody leads.
+func (c *Coordinator) leaderFindings() []*fealtyv1.Finding {
+	_, term, nobody := c.leader()
+	switch low := c.lead.view.Load().low; {
+	case term != 0 || nobody < nobodyLeadsAfter:
+		return nil
+	case low:
+		return []*fealtyv1.Finding{finding(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
+			"problem", "the store gives terms that are not above those of before: it was restored, and its revisions were not raised",
+			"remedy", "restore it again with fealty backup restore")}
+	}
+	return []*fealtyv1.Finding{finding(explain.NobodyLeads, "since", nobody.Round(time.Second).String())}
+}
+
+// TransferLeader writes that the entry in force is handed over. That ends the term in
+// the store, whatever its leader does; so any coordinator can do it.
+func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.TransferLeaderRequest) (*fealtyv1.TransferLeaderResponse, error) {
+	c := l.c
+	if err := checkReason(req.GetReason(), false); err != nil {
+		return nil, err
+	}
+	for range commitTries {
+		s, err := c.ready()
+		if err != nil {
+			return nil, err
+		}
+		out, done, err := c.transferLeader(ctx, s, req)
+		switch {
+		case err == nil && done != 0:
+			out.Leader = c.awaitLeaderAfter(ctx, done)
+			return out, nil
+		case err == nil || !c.conflicts(ctx, err):
+			return out, err
+		}
+	}
+	return nil, errBusy("hand over leadership")
+}
+
+// transferLeader hands over once, and returns the revision at which it did; 0 if there
+// was nothing to do.
+func (c *Coordinator) transferLeader(ctx context.Context, s *state, req *fealtyv1.TransferLeaderRequest) (*fealtyv1.TransferLeaderResponse, store.Revision, error) {
+	const what = "hand over leadership"
+	now, err := get[leaderRecord](ctx, s.records, leaderTermKey)
+	if err != nil {
+		return nil, 0, c.storeError(what, err)
+	}
+	if !now.exists() || now.value.HandedOver {
+		return nil, 0, explain.New(explain.LeaderUnfit, "problem", "nobody leads now: whoever is ready takes over by itself")
+	}
+	was := now.value
+	out := &fealtyv1.TransferLeaderResponse{To: req.GetTo(), Before: &fealtyv1.Leader{
+		Name: was.Name, EnrolmentKey: was.Replica, Term: uint64(now.version), Since: timestamppb.New(was.Since), Self: was.Replica == c.EnrolmentKey(),
+	}}
+	out.Leader = out.Before
+	if to := req.GetTo(); to != "" && to == was.Name {
+		return out, 0, nil
+	}
+	heir, err := c.heir(ctx, s, was.Replica, req.GetTo())
+	if err != nil || req.GetDryRun() {
+		return out, 0, err
+	}
+	next := was
+	next.HandedOver, next.For = true, heir
+	ch := s.records.newChange(s.headVersion)
+	ch.put(leaderTermKey, now.version, next)
+	ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "leader.transfer", Target: was.Name, Reason: req.GetReason(),
+		Fields: map[string]string{"term": fmt.Sprint(now.version), "to": req.GetTo()}})
+	if err := c.faults.Hit("lead.transfer"); err != nil {
+		return nil, 0, err
+	}
+	done, err := ch.commit(ctx)
+	if err != nil {
+		if errors.Is(err, store.ErrConflict) {
+			return nil, 0, err
+		}
+		return nil, 0, c.storeError(what, err)
+	}
+	c.log.LogAttrs(ctx, slog.LevelInfo, "the leader was asked to hand over", slog.String("from", was.Name), slog.String("to", req.GetTo()), slog.String("by", actor(ctx)))
+	c.lead.look()
+	return out, done, nil
+}
+
+// heir returns the key of the coordinator named to that can lead after who has the
+// key from; empty for anyone, where there is one.
+func (c *Coordinator) heir(ctx context.Context, s *state, from, to string) (key string, err error) {
+	all, err := c.replicas(ctx, s.manifest)
+	if err != nil {
+		return "", c.storeError("read the coordinators", err)
+	}
+	problem := "no other coordinator is ready"
+	if to != "" {
+		problem = "no coordinator has that name, or it never said a word"
+	}
+	for _, r := range all {
+		switch {
+		case r.Key == from || to != "" && r.Name != to:
+		case r.Phase != phaseReady.String():
+			if to != "" {
+				problem = "it is in phase " + r.Phase
+			}
+		case c.now().Sub(r.At) > 3*replicaPause:
+			if to != "" {
+				problem = "it was not heard of since " + r.At.UTC().Format(time.RFC3339)
+			}
+		case to == "":
+			return "", nil
+		default:
+			return r.Key, nil
+		}
+	}
+	return "", explain.New(explain.LeaderUnfit, "name", to, "problem", problem)
+}
+
+// awaitLeaderAfter waits until somebody leads whose term began after a revision, for
+// a little longer than it takes if who was asked does not.
+func (c *Coordinator) awaitLeaderAfter(ctx context.Context, after store.Revision) *fealtyv1.Leader {
+	ctx, cancel := context.WithTimeout(ctx, min(2*c.cfg.Lease, 10*time.Second))
+	defer cancel()
+	for {
+		seen := c.lead.seen.wait()
+		if m := c.leaderMessage(); m.GetTerm() > uint64(after) {
+			return m
+		}
+		select {
+		case <-seen:
+		case <-ctx.Done():
+			return &fealtyv1.Leader{NobodyFor: c.leaderMessage().GetNobodyFor()}
+		}
+	}
+}
