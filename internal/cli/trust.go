@@ -101,6 +101,10 @@ func trustFacts(t *fealtyv1.Trust, now time.Time) facts {
 		}
 		f.add("mesh key", text)
 	}
+	if r := t.GetMeshRollout(); r.GetRenewed() < r.GetMembers() {
+		f.paint("certified under it", amber, fmt.Sprintf("%d of %s", r.GetRenewed(), plural(r.GetMembers(), "member", "members")))
+		f.paint("to renew", amber, named(r.GetMissing(), int(r.GetMembers()-r.GetRenewed())))
+	}
 	f.add("config root key", t.GetConfigRootKey())
 	if r := t.GetRotation(); r != nil {
 		f.paint("rotation", amber, fmt.Sprintf("key %s is replacing the one before, since %s: %d of %s hold everything under it", r.GetKeyId(),
@@ -138,21 +142,31 @@ func named(names []string, n int) string {
 func (c *CLI) trustRotate() *cobra.Command {
 	var deadline lifetime
 	var stolen, reason string
-	var dry, yes bool
+	var dry, yes, mesh bool
 	var wait waiting
 	cmd := c.command(spec{
-		use: "rotate", short: "replace the key that signs config",
+		use: "rotate", short: "replace the key that signs config, or the mesh CA key",
 		long: `Replace the config signing key. The next key is introduced in the trust bundle, and both sign. The old key leaves
 when every member whose certificate is in date reported that it holds everything under the new key, or at the deadline;
 members that had not are named then, and are told when they come back. No member is without config at any time.
 
 With --compromised the named key is revoked at once, for good, and another one signs alone: what the stolen key signs
-counts for nothing at every member that has the bundle. fealty trust show names the keys.`,
+counts for nothing at every member that has the bundle. fealty trust show names the keys.
+
+With --mesh the mesh CA key is replaced instead, which certifies members: the next authority epoch begins, with the
+same manifest. Members renew by themselves, and certificates under the old key are accepted until they end.`,
 		sample: `  fealty trust rotate
+  fealty trust rotate --mesh --wait
   fealty trust rotate --compromised 3f0c8a52b1d94e77 --reason "a backup was stolen"`,
 		groups: []group{client},
 		run: func(ctx context.Context, cfg *config, _ []string) error {
 			switch {
+			case mesh && stolen != "":
+				return conflictingFlags("--mesh", "given together with --compromised", "one of them: they replace different keys")
+			case mesh && deadline.d > 0:
+				return conflictingFlags("--mesh", "given together with --deadline", "one of them: certificates under the old mesh CA key are accepted until they end")
+			case mesh:
+				return c.rotateMesh(ctx, cfg, reason, dry, wait)
 			case stolen != "" && deadline.d > 0:
 				return conflictingFlags("--deadline", "given together with --compromised", "one of them: a stolen key leaves at once")
 			case stolen != "" && reason == "":
@@ -193,11 +207,47 @@ counts for nothing at every member that has the bundle. fealty trust show names 
 	f := cmd.Flags()
 	f.Var(&deadline, "deadline", "when the old key leaves at the latest (default 72h)")
 	f.StringVar(&stolen, "compromised", "", "the id of a key that somebody else may hold: revoke it at once")
+	f.BoolVar(&mesh, "mesh", false, "replace the mesh CA key")
 	f.StringVar(&reason, "reason", "", "why, for the audit log")
-	wait.flag(cmd, "wait until the old key has left")
+	wait.flag(cmd, "wait until the old key has left, with --mesh until every member renewed")
 	dryRun(cmd, &dry)
 	f.BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
+}
+
+// rotateMesh replaces the mesh CA key.
+func (c *CLI) rotateMesh(ctx context.Context, cfg *config, reason string, dry bool, wait waiting) error {
+	return c.asking(cfg, func(s *services) error {
+		resp, err := s.trust.RotateMeshKey(ctx, &fealtyv1.RotateMeshKeyRequest{Reason: reason, DryRun: dry})
+		if err != nil {
+			return err
+		}
+		if dry {
+			c.planned("authority epoch " + itoa(int64(resp.GetAuthorityEpoch())) + " would begin, with a new mesh CA key")
+			return c.print(c.trustResult(ofMessage(resp), resp.GetTrust()))
+		}
+		c.talk("authority epoch %d began, with mesh CA key %s; members renew by themselves", resp.GetAuthorityEpoch(), resp.GetMeshKeyId())
+		if wait.d == 0 {
+			return c.print(c.trustResult(ofMessage(resp), resp.GetTrust()))
+		}
+		said, pause := "", time.Second/4
+		shown, err := until(ctx, wait, "the members to renew", func(ctx context.Context) (*fealtyv1.GetTrustResponse, bool, error) {
+			now, err := s.trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
+			if err != nil {
+				return nil, !mayPass(explain.Of(err)), err
+			}
+			r := now.GetTrust().GetMeshRollout()
+			if text := fmt.Sprintf("%d of %s are certified under it", r.GetRenewed(), plural(r.GetMembers(), "member", "members")); text != said {
+				c.talk("%s", text)
+				said = text
+			}
+			return now, r.GetRenewed() == r.GetMembers(), nil
+		}, &pause)
+		if err != nil {
+			return err
+		}
+		return c.print(c.trustResult(ofMessage(shown), shown.GetTrust()))
+	})
 }
 
 // revokedKinds are the kinds of what is revoked by name.

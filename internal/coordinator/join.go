@@ -299,6 +299,7 @@ func (c *Coordinator) admitOnce(ctx context.Context, s *state, cand candidate, p
 			return nil, err
 		}
 	}
+	adm.record.MeshKey = s.meshKey
 	change := s.records.newChange(s.headVersion)
 	change.put(memberKey(m.id.Kind(), m.id.Name()), v.member.version, adm.record)
 	change.require(banIDKey(m.id.Kind(), m.id.Name()), 0)

@@ -432,6 +432,17 @@ func (x *memberIndex) remove(path string, version store.Revision) {
 	}
 }
 
+// all returns the records of all members, sorted by path.
+func (x *memberIndex) all() []memberRecord {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := make([]memberRecord, 0, len(x.sorted))
+	for _, path := range x.sorted {
+		out = append(out, x.members[path].record)
+	}
+	return out
+}
+
 func (x *memberIndex) get(path string) (memberRecord, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

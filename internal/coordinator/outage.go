@@ -171,8 +171,8 @@ func recertified(m *manifest.Manifest, rec memberRecord, id identity.ID, present
 // knownMembers returns the members below prefix as they were last known.
 func (c *Coordinator) knownMembers(s *state, prefix string) []*fealtyv1.Member {
 	var out []*fealtyv1.Member
-	for _, path := range c.members.paths() {
-		if r, ok := c.members.get(path); ok && strings.HasPrefix(memberPrefix+path, prefix) {
+	for _, r := range c.members.all() {
+		if strings.HasPrefix(memberPrefix+r.path(), prefix) {
 			out = append(out, c.memberMessage(s, r, c.knownBan(s, r)))
 		}
 	}

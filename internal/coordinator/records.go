@@ -107,6 +107,9 @@ type memberRecord struct {
 	Key      identity.KeyID `json:"key"`
 	Older    []olderKey     `json:"older,omitempty"` // earlier keys, newest first
 	NotAfter time.Time      `json:"not_after"`       // end of the last SVID
+	// MeshKey is the mesh CA key that the last certificate is under; zero in a record
+	// of an earlier release.
+	MeshKey identity.KeyID `json:"mesh_key,omitzero"`
 	// Drain is set from drain to undrain. It stays with the record: a member that
 	// comes back, also as another machine, goes on draining.
 	Drain drainMark `json:"drain,omitzero"`

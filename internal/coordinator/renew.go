@@ -85,6 +85,7 @@ func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r r
 		if c.believesBan(id, next) || c.believesBan(id, peer.Key) {
 			return nil, explain.New(explain.JoinBanned, "identity", id.String())
 		}
+		after.MeshKey = s.meshKey
 		change := s.records.newChange(s.headVersion)
 		change.put(memberKey(id.Kind(), id.Name()), rec.version, after)
 		if err := c.recount(ctx, s, change, rec.value.Entry, entry.Name); err != nil {

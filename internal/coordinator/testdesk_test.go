@@ -235,6 +235,7 @@ type machine struct {
 	key   *ecdsa.PrivateKey
 	id    identity.ID
 	leaf  *x509.Certificate
+	mesh  *x509.Certificate // that signed leaf
 	older []*ecdsa.PrivateKey
 	// claims is the member that it says it is already; "" for none.
 	claims string
@@ -311,6 +312,9 @@ func (m *machine) rejoin() error {
 func (m *machine) adopt(chain [][]byte) error {
 	leaf, err := x509.ParseCertificate(chain[0])
 	if err != nil {
+		return err
+	}
+	if m.mesh, err = x509.ParseCertificate(chain[1]); err != nil {
 		return err
 	}
 	m.leaf, m.leaves = leaf, append(m.leaves, leaf)

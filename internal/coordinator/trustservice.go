@@ -223,7 +223,65 @@ func (c *Coordinator) trustMessage(ctx context.Context, s *state, in trustInput)
 	if t != nil {
 		out.Rollout = c.live.rollout(t)
 	}
+	out.MeshRollout = meshRollout(c.members.all(), s.meshKey, now)
 	return out, nil
+}
+
+// meshRollout says which of the members are certified under key.
+func meshRollout(members []memberRecord, key identity.KeyID, now time.Time) *fealtyv1.MeshRollout {
+	out := &fealtyv1.MeshRollout{}
+	for _, m := range members {
+		switch {
+		case !m.held() || !now.Before(m.NotAfter) || sessionKind(m.Kind):
+			continue // whoever comes back gets a new certificate anyway
+		case m.MeshKey == key:
+			out.Renewed++
+		case len(out.Missing) < maxNamedMembers:
+			out.Missing = append(out.Missing, m.path())
+		}
+		out.Members++
+	}
+	return out
+}
+
+// RotateMeshKey writes a rekey transition: every coordinator and member follows it.
+func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMeshKeyRequest) (*fealtyv1.RotateMeshKeyResponse, error) {
+	c := t.c
+	if _, err := c.ready(); err != nil {
+		return nil, err
+	}
+	if err := checkReason(req.GetReason(), false); err != nil {
+		return nil, err
+	}
+	release, err := c.settingTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	s, err := c.ready()
+	if err != nil {
+		return nil, err
+	}
+	out := &fealtyv1.RotateMeshKeyResponse{AuthorityEpoch: s.head.AuthorityEpoch + 1}
+	if !req.GetDryRun() {
+		reason := "the mesh CA key is rotated"
+		if req.GetReason() != "" {
+			reason += ": " + req.GetReason()
+		}
+		// Who hangs up now must not leave a head behind whose key is in no memory.
+		changing, cancel := context.WithTimeout(context.WithoutCancel(ctx), recoverTimeout)
+		defer cancel()
+		if s, err = c.rekey(changing, s, reason, actor(ctx)); err != nil {
+			return nil, err
+		}
+		out.AuthorityEpoch, out.MeshKeyId = s.head.AuthorityEpoch, s.meshKey.String()
+	}
+	in, err := c.readTrust(ctx, s)
+	if err != nil {
+		return nil, c.storeError("read the trust state", err)
+	}
+	out.Trust, err = c.trustMessage(ctx, s, in)
+	return out, err
 }
 
 func rotationMessage(s *state, r rotation) *fealtyv1.ConfigKeyRotation {

@@ -44,6 +44,7 @@ type Trust struct {
 	BannedIds     uint32              `protobuf:"varint,13,opt,name=banned_ids,json=bannedIds,proto3" json:"banned_ids,omitempty"`
 	BannedKeys    uint32              `protobuf:"varint,14,opt,name=banned_keys,json=bannedKeys,proto3" json:"banned_keys,omitempty"`
 	Rollout       *TrustRollout       `protobuf:"bytes,15,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	MeshRollout   *MeshRollout        `protobuf:"bytes,16,opt,name=mesh_rollout,json=meshRollout,proto3" json:"mesh_rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -183,6 +184,77 @@ func (x *Trust) GetRollout() *TrustRollout {
 	return nil
 }
 
+func (x *Trust) GetMeshRollout() *MeshRollout {
+	if x != nil {
+		return x.MeshRollout
+	}
+	return nil
+}
+
+// MeshRollout says which members are certified under the mesh CA key in force.
+type MeshRollout struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Members whose certificates are in date.
+	Members uint32 `protobuf:"varint,1,opt,name=members,proto3" json:"members,omitempty"`
+	// Of these, whose last certificate is under the key in force.
+	Renewed uint32 `protobuf:"varint,2,opt,name=renewed,proto3" json:"renewed,omitempty"`
+	// The others, as KIND/NAME; at most 64.
+	Missing       []string `protobuf:"bytes,3,rep,name=missing,proto3" json:"missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MeshRollout) Reset() {
+	*x = MeshRollout{}
+	mi := &file_fealty_v1_trust_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MeshRollout) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MeshRollout) ProtoMessage() {}
+
+func (x *MeshRollout) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_trust_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MeshRollout.ProtoReflect.Descriptor instead.
+func (*MeshRollout) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *MeshRollout) GetMembers() uint32 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+func (x *MeshRollout) GetRenewed() uint32 {
+	if x != nil {
+		return x.Renewed
+	}
+	return 0
+}
+
+func (x *MeshRollout) GetMissing() []string {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
 // TrustRoot is a root CA certificate.
 type TrustRoot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -198,7 +270,7 @@ type TrustRoot struct {
 
 func (x *TrustRoot) Reset() {
 	*x = TrustRoot{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[1]
+	mi := &file_fealty_v1_trust_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -210,7 +282,7 @@ func (x *TrustRoot) String() string {
 func (*TrustRoot) ProtoMessage() {}
 
 func (x *TrustRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[1]
+	mi := &file_fealty_v1_trust_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -223,7 +295,7 @@ func (x *TrustRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrustRoot.ProtoReflect.Descriptor instead.
 func (*TrustRoot) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{1}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *TrustRoot) GetKeyId() string {
@@ -267,7 +339,7 @@ type TrustMeshKey struct {
 
 func (x *TrustMeshKey) Reset() {
 	*x = TrustMeshKey{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[2]
+	mi := &file_fealty_v1_trust_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -279,7 +351,7 @@ func (x *TrustMeshKey) String() string {
 func (*TrustMeshKey) ProtoMessage() {}
 
 func (x *TrustMeshKey) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[2]
+	mi := &file_fealty_v1_trust_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -292,7 +364,7 @@ func (x *TrustMeshKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrustMeshKey.ProtoReflect.Descriptor instead.
 func (*TrustMeshKey) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *TrustMeshKey) GetKeyId() string {
@@ -338,7 +410,7 @@ type TrustConfigKey struct {
 
 func (x *TrustConfigKey) Reset() {
 	*x = TrustConfigKey{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[3]
+	mi := &file_fealty_v1_trust_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -350,7 +422,7 @@ func (x *TrustConfigKey) String() string {
 func (*TrustConfigKey) ProtoMessage() {}
 
 func (x *TrustConfigKey) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[3]
+	mi := &file_fealty_v1_trust_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -363,7 +435,7 @@ func (x *TrustConfigKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrustConfigKey.ProtoReflect.Descriptor instead.
 func (*TrustConfigKey) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TrustConfigKey) GetNumber() uint32 {
@@ -454,7 +526,7 @@ type ConfigKeyRotation struct {
 
 func (x *ConfigKeyRotation) Reset() {
 	*x = ConfigKeyRotation{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[4]
+	mi := &file_fealty_v1_trust_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -466,7 +538,7 @@ func (x *ConfigKeyRotation) String() string {
 func (*ConfigKeyRotation) ProtoMessage() {}
 
 func (x *ConfigKeyRotation) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[4]
+	mi := &file_fealty_v1_trust_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -479,7 +551,7 @@ func (x *ConfigKeyRotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigKeyRotation.ProtoReflect.Descriptor instead.
 func (*ConfigKeyRotation) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ConfigKeyRotation) GetNumber() uint32 {
@@ -573,7 +645,7 @@ type RevokedThing struct {
 
 func (x *RevokedThing) Reset() {
 	*x = RevokedThing{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[5]
+	mi := &file_fealty_v1_trust_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +657,7 @@ func (x *RevokedThing) String() string {
 func (*RevokedThing) ProtoMessage() {}
 
 func (x *RevokedThing) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[5]
+	mi := &file_fealty_v1_trust_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +670,7 @@ func (x *RevokedThing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokedThing.ProtoReflect.Descriptor instead.
 func (*RevokedThing) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RevokedThing) GetKind() string {
@@ -651,7 +723,7 @@ type AppliedEmergency struct {
 
 func (x *AppliedEmergency) Reset() {
 	*x = AppliedEmergency{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[6]
+	mi := &file_fealty_v1_trust_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -663,7 +735,7 @@ func (x *AppliedEmergency) String() string {
 func (*AppliedEmergency) ProtoMessage() {}
 
 func (x *AppliedEmergency) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[6]
+	mi := &file_fealty_v1_trust_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -676,7 +748,7 @@ func (x *AppliedEmergency) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedEmergency.ProtoReflect.Descriptor instead.
 func (*AppliedEmergency) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{6}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *AppliedEmergency) GetNumber() uint64 {
@@ -728,7 +800,7 @@ type TrustRollout struct {
 
 func (x *TrustRollout) Reset() {
 	*x = TrustRollout{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[7]
+	mi := &file_fealty_v1_trust_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -740,7 +812,7 @@ func (x *TrustRollout) String() string {
 func (*TrustRollout) ProtoMessage() {}
 
 func (x *TrustRollout) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[7]
+	mi := &file_fealty_v1_trust_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -753,7 +825,7 @@ func (x *TrustRollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrustRollout.ProtoReflect.Descriptor instead.
 func (*TrustRollout) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{7}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TrustRollout) GetConnected() uint32 {
@@ -785,7 +857,7 @@ type GetTrustRequest struct {
 
 func (x *GetTrustRequest) Reset() {
 	*x = GetTrustRequest{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[8]
+	mi := &file_fealty_v1_trust_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -797,7 +869,7 @@ func (x *GetTrustRequest) String() string {
 func (*GetTrustRequest) ProtoMessage() {}
 
 func (x *GetTrustRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[8]
+	mi := &file_fealty_v1_trust_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -810,7 +882,7 @@ func (x *GetTrustRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTrustRequest.ProtoReflect.Descriptor instead.
 func (*GetTrustRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{8}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{9}
 }
 
 type GetTrustResponse struct {
@@ -822,7 +894,7 @@ type GetTrustResponse struct {
 
 func (x *GetTrustResponse) Reset() {
 	*x = GetTrustResponse{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[9]
+	mi := &file_fealty_v1_trust_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -834,7 +906,7 @@ func (x *GetTrustResponse) String() string {
 func (*GetTrustResponse) ProtoMessage() {}
 
 func (x *GetTrustResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[9]
+	mi := &file_fealty_v1_trust_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -847,7 +919,7 @@ func (x *GetTrustResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTrustResponse.ProtoReflect.Descriptor instead.
 func (*GetTrustResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{9}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetTrustResponse) GetTrust() *Trust {
@@ -873,7 +945,7 @@ type RotateConfigKeyRequest struct {
 
 func (x *RotateConfigKeyRequest) Reset() {
 	*x = RotateConfigKeyRequest{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[10]
+	mi := &file_fealty_v1_trust_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -885,7 +957,7 @@ func (x *RotateConfigKeyRequest) String() string {
 func (*RotateConfigKeyRequest) ProtoMessage() {}
 
 func (x *RotateConfigKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[10]
+	mi := &file_fealty_v1_trust_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -898,7 +970,7 @@ func (x *RotateConfigKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateConfigKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateConfigKeyRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{10}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RotateConfigKeyRequest) GetDeadline() *durationpb.Duration {
@@ -942,7 +1014,7 @@ type RotateConfigKeyResponse struct {
 
 func (x *RotateConfigKeyResponse) Reset() {
 	*x = RotateConfigKeyResponse{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[11]
+	mi := &file_fealty_v1_trust_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -954,7 +1026,7 @@ func (x *RotateConfigKeyResponse) String() string {
 func (*RotateConfigKeyResponse) ProtoMessage() {}
 
 func (x *RotateConfigKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[11]
+	mi := &file_fealty_v1_trust_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -967,7 +1039,7 @@ func (x *RotateConfigKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateConfigKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateConfigKeyResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{11}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RotateConfigKeyResponse) GetTrust() *Trust {
@@ -991,6 +1063,122 @@ func (x *RotateConfigKeyResponse) GetKeyId() string {
 	return ""
 }
 
+type RotateMeshKeyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// For the audit log and the history. At most 256 bytes.
+	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	DryRun        bool   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateMeshKeyRequest) Reset() {
+	*x = RotateMeshKeyRequest{}
+	mi := &file_fealty_v1_trust_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateMeshKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateMeshKeyRequest) ProtoMessage() {}
+
+func (x *RotateMeshKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_trust_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateMeshKeyRequest.ProtoReflect.Descriptor instead.
+func (*RotateMeshKeyRequest) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RotateMeshKeyRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RotateMeshKeyRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type RotateMeshKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it is now.
+	Trust *Trust `protobuf:"bytes,1,opt,name=trust,proto3" json:"trust,omitempty"`
+	// The authority epoch that began, or with dry_run would begin.
+	AuthorityEpoch uint64 `protobuf:"varint,2,opt,name=authority_epoch,json=authorityEpoch,proto3" json:"authority_epoch,omitempty"`
+	// The new mesh CA key: its id. Empty with dry_run.
+	MeshKeyId     string `protobuf:"bytes,3,opt,name=mesh_key_id,json=meshKeyId,proto3" json:"mesh_key_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateMeshKeyResponse) Reset() {
+	*x = RotateMeshKeyResponse{}
+	mi := &file_fealty_v1_trust_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateMeshKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateMeshKeyResponse) ProtoMessage() {}
+
+func (x *RotateMeshKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_trust_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateMeshKeyResponse.ProtoReflect.Descriptor instead.
+func (*RotateMeshKeyResponse) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *RotateMeshKeyResponse) GetTrust() *Trust {
+	if x != nil {
+		return x.Trust
+	}
+	return nil
+}
+
+func (x *RotateMeshKeyResponse) GetAuthorityEpoch() uint64 {
+	if x != nil {
+		return x.AuthorityEpoch
+	}
+	return 0
+}
+
+func (x *RotateMeshKeyResponse) GetMeshKeyId() string {
+	if x != nil {
+		return x.MeshKeyId
+	}
+	return ""
+}
+
 type RevokeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "role", "service", "peer", "storage", "coordinator" or "permission".
@@ -1005,7 +1193,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[12]
+	mi := &file_fealty_v1_trust_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1205,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[12]
+	mi := &file_fealty_v1_trust_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1218,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{12}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RevokeRequest) GetKind() string {
@@ -1072,7 +1260,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[13]
+	mi := &file_fealty_v1_trust_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1084,7 +1272,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[13]
+	mi := &file_fealty_v1_trust_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1097,7 +1285,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{13}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RevokeResponse) GetChanged() bool {
@@ -1125,7 +1313,7 @@ type ApplyEmergencyRequest struct {
 
 func (x *ApplyEmergencyRequest) Reset() {
 	*x = ApplyEmergencyRequest{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[14]
+	mi := &file_fealty_v1_trust_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1325,7 @@ func (x *ApplyEmergencyRequest) String() string {
 func (*ApplyEmergencyRequest) ProtoMessage() {}
 
 func (x *ApplyEmergencyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[14]
+	mi := &file_fealty_v1_trust_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1338,7 @@ func (x *ApplyEmergencyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyEmergencyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyEmergencyRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{14}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ApplyEmergencyRequest) GetStatement() []byte {
@@ -1179,7 +1367,7 @@ type ApplyEmergencyResponse struct {
 
 func (x *ApplyEmergencyResponse) Reset() {
 	*x = ApplyEmergencyResponse{}
-	mi := &file_fealty_v1_trust_proto_msgTypes[15]
+	mi := &file_fealty_v1_trust_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1191,7 +1379,7 @@ func (x *ApplyEmergencyResponse) String() string {
 func (*ApplyEmergencyResponse) ProtoMessage() {}
 
 func (x *ApplyEmergencyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_trust_proto_msgTypes[15]
+	mi := &file_fealty_v1_trust_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1204,7 +1392,7 @@ func (x *ApplyEmergencyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyEmergencyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyEmergencyResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{15}
+	return file_fealty_v1_trust_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ApplyEmergencyResponse) GetChanged() bool {
@@ -1225,7 +1413,7 @@ var File_fealty_v1_trust_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_trust_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/trust.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf3\x05\n" +
+	"\x15fealty/v1/trust.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xae\x06\n" +
 	"\x05Trust\x12'\n" +
 	"\x0fauthority_epoch\x18\x01 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
 	"\x0econfig_version\x18\x02 \x01(\x04R\rconfigVersion\x127\n" +
@@ -1246,7 +1434,12 @@ const file_fealty_v1_trust_proto_rawDesc = "" +
 	"banned_ids\x18\r \x01(\rR\tbannedIds\x12\x1f\n" +
 	"\vbanned_keys\x18\x0e \x01(\rR\n" +
 	"bannedKeys\x121\n" +
-	"\arollout\x18\x0f \x01(\v2\x17.fealty.v1.TrustRolloutR\arollout\"\xb4\x01\n" +
+	"\arollout\x18\x0f \x01(\v2\x17.fealty.v1.TrustRolloutR\arollout\x129\n" +
+	"\fmesh_rollout\x18\x10 \x01(\v2\x16.fealty.v1.MeshRolloutR\vmeshRollout\"[\n" +
+	"\vMeshRollout\x12\x18\n" +
+	"\amembers\x18\x01 \x01(\rR\amembers\x12\x18\n" +
+	"\arenewed\x18\x02 \x01(\rR\arenewed\x12\x18\n" +
+	"\amissing\x18\x03 \x03(\tR\amissing\"\xb4\x01\n" +
 	"\tTrustRoot\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x127\n" +
 	"\tnot_after\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12\x18\n" +
@@ -1311,7 +1504,14 @@ const file_fealty_v1_trust_proto_rawDesc = "" +
 	"\x17RotateConfigKeyResponse\x12&\n" +
 	"\x05trust\x18\x01 \x01(\v2\x10.fealty.v1.TrustR\x05trust\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\rR\x06number\x12\x15\n" +
-	"\x06key_id\x18\x03 \x01(\tR\x05keyId\"h\n" +
+	"\x06key_id\x18\x03 \x01(\tR\x05keyId\"G\n" +
+	"\x14RotateMeshKeyRequest\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\x88\x01\n" +
+	"\x15RotateMeshKeyResponse\x12&\n" +
+	"\x05trust\x18\x01 \x01(\v2\x10.fealty.v1.TrustR\x05trust\x12'\n" +
+	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12\x1e\n" +
+	"\vmesh_key_id\x18\x03 \x01(\tR\tmeshKeyId\"h\n" +
 	"\rRevokeRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -1325,13 +1525,15 @@ const file_fealty_v1_trust_proto_rawDesc = "" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"a\n" +
 	"\x16ApplyEmergencyResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12-\n" +
-	"\x12connections_closed\x18\x02 \x01(\rR\x11connectionsClosed2\xc4\x04\n" +
+	"\x12connections_closed\x18\x02 \x01(\rR\x11connectionsClosed2\xe9\x05\n" +
 	"\fTrustService\x12\x83\x01\n" +
 	"\bGetTrust\x12\x1a.fealty.v1.GetTrustRequest\x1a\x1b.fealty.v1.GetTrustResponse\">\xea\xe0\x18:\n" +
 	"\x05admin\n" +
 	"\breadonly \x01*%people read what the cluster believes\x12\x97\x01\n" +
 	"\x0fRotateConfigKey\x12!.fealty.v1.RotateConfigKeyRequest\x1a\".fealty.v1.RotateConfigKeyResponse\"=\xea\xe0\x189\n" +
-	"\x05admin \x01*.replacing a signing key is an admin's decision\x12m\n" +
+	"\x05admin \x01*.replacing a signing key is an admin's decision\x12\xa2\x01\n" +
+	"\rRotateMeshKey\x12\x1f.fealty.v1.RotateMeshKeyRequest\x1a .fealty.v1.RotateMeshKeyResponse\"N\xea\xe0\x18J\n" +
+	"\x05admin \x01*?replacing the key that certifies members is an admin's decision\x12m\n" +
 	"\x06Revoke\x12\x18.fealty.v1.RevokeRequest\x1a\x19.fealty.v1.RevokeResponse\".\xea\xe0\x18*\n" +
 	"\x05admin \x01*\x1frevoking is an admin's decision\x12\xa4\x01\n" +
 	"\x0eApplyEmergency\x12 .fealty.v1.ApplyEmergencyRequest\x1a!.fealty.v1.ApplyEmergencyResponse\"M\xea\xe0\x18I\n" +
@@ -1349,66 +1551,73 @@ func file_fealty_v1_trust_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_trust_proto_rawDescData
 }
 
-var file_fealty_v1_trust_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_fealty_v1_trust_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_fealty_v1_trust_proto_goTypes = []any{
 	(*Trust)(nil),                   // 0: fealty.v1.Trust
-	(*TrustRoot)(nil),               // 1: fealty.v1.TrustRoot
-	(*TrustMeshKey)(nil),            // 2: fealty.v1.TrustMeshKey
-	(*TrustConfigKey)(nil),          // 3: fealty.v1.TrustConfigKey
-	(*ConfigKeyRotation)(nil),       // 4: fealty.v1.ConfigKeyRotation
-	(*RevokedThing)(nil),            // 5: fealty.v1.RevokedThing
-	(*AppliedEmergency)(nil),        // 6: fealty.v1.AppliedEmergency
-	(*TrustRollout)(nil),            // 7: fealty.v1.TrustRollout
-	(*GetTrustRequest)(nil),         // 8: fealty.v1.GetTrustRequest
-	(*GetTrustResponse)(nil),        // 9: fealty.v1.GetTrustResponse
-	(*RotateConfigKeyRequest)(nil),  // 10: fealty.v1.RotateConfigKeyRequest
-	(*RotateConfigKeyResponse)(nil), // 11: fealty.v1.RotateConfigKeyResponse
-	(*RevokeRequest)(nil),           // 12: fealty.v1.RevokeRequest
-	(*RevokeResponse)(nil),          // 13: fealty.v1.RevokeResponse
-	(*ApplyEmergencyRequest)(nil),   // 14: fealty.v1.ApplyEmergencyRequest
-	(*ApplyEmergencyResponse)(nil),  // 15: fealty.v1.ApplyEmergencyResponse
-	(*timestamppb.Timestamp)(nil),   // 16: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 17: google.protobuf.Duration
+	(*MeshRollout)(nil),             // 1: fealty.v1.MeshRollout
+	(*TrustRoot)(nil),               // 2: fealty.v1.TrustRoot
+	(*TrustMeshKey)(nil),            // 3: fealty.v1.TrustMeshKey
+	(*TrustConfigKey)(nil),          // 4: fealty.v1.TrustConfigKey
+	(*ConfigKeyRotation)(nil),       // 5: fealty.v1.ConfigKeyRotation
+	(*RevokedThing)(nil),            // 6: fealty.v1.RevokedThing
+	(*AppliedEmergency)(nil),        // 7: fealty.v1.AppliedEmergency
+	(*TrustRollout)(nil),            // 8: fealty.v1.TrustRollout
+	(*GetTrustRequest)(nil),         // 9: fealty.v1.GetTrustRequest
+	(*GetTrustResponse)(nil),        // 10: fealty.v1.GetTrustResponse
+	(*RotateConfigKeyRequest)(nil),  // 11: fealty.v1.RotateConfigKeyRequest
+	(*RotateConfigKeyResponse)(nil), // 12: fealty.v1.RotateConfigKeyResponse
+	(*RotateMeshKeyRequest)(nil),    // 13: fealty.v1.RotateMeshKeyRequest
+	(*RotateMeshKeyResponse)(nil),   // 14: fealty.v1.RotateMeshKeyResponse
+	(*RevokeRequest)(nil),           // 15: fealty.v1.RevokeRequest
+	(*RevokeResponse)(nil),          // 16: fealty.v1.RevokeResponse
+	(*ApplyEmergencyRequest)(nil),   // 17: fealty.v1.ApplyEmergencyRequest
+	(*ApplyEmergencyResponse)(nil),  // 18: fealty.v1.ApplyEmergencyResponse
+	(*timestamppb.Timestamp)(nil),   // 19: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 20: google.protobuf.Duration
 }
 var file_fealty_v1_trust_proto_depIdxs = []int32{
-	16, // 0: fealty.v1.Trust.issued_at:type_name -> google.protobuf.Timestamp
-	16, // 1: fealty.v1.Trust.expires_at:type_name -> google.protobuf.Timestamp
-	1,  // 2: fealty.v1.Trust.roots:type_name -> fealty.v1.TrustRoot
-	2,  // 3: fealty.v1.Trust.mesh_keys:type_name -> fealty.v1.TrustMeshKey
-	3,  // 4: fealty.v1.Trust.config_keys:type_name -> fealty.v1.TrustConfigKey
-	4,  // 5: fealty.v1.Trust.rotation:type_name -> fealty.v1.ConfigKeyRotation
-	4,  // 6: fealty.v1.Trust.last_rotation:type_name -> fealty.v1.ConfigKeyRotation
-	5,  // 7: fealty.v1.Trust.revoked:type_name -> fealty.v1.RevokedThing
-	6,  // 8: fealty.v1.Trust.emergencies:type_name -> fealty.v1.AppliedEmergency
-	7,  // 9: fealty.v1.Trust.rollout:type_name -> fealty.v1.TrustRollout
-	16, // 10: fealty.v1.TrustRoot.not_after:type_name -> google.protobuf.Timestamp
-	16, // 11: fealty.v1.TrustRoot.accept_until:type_name -> google.protobuf.Timestamp
-	16, // 12: fealty.v1.TrustMeshKey.accept_until:type_name -> google.protobuf.Timestamp
-	16, // 13: fealty.v1.TrustConfigKey.not_before:type_name -> google.protobuf.Timestamp
-	16, // 14: fealty.v1.TrustConfigKey.not_after:type_name -> google.protobuf.Timestamp
-	16, // 15: fealty.v1.TrustConfigKey.revoked_at:type_name -> google.protobuf.Timestamp
-	16, // 16: fealty.v1.ConfigKeyRotation.started_at:type_name -> google.protobuf.Timestamp
-	16, // 17: fealty.v1.ConfigKeyRotation.deadline:type_name -> google.protobuf.Timestamp
-	16, // 18: fealty.v1.ConfigKeyRotation.ended_at:type_name -> google.protobuf.Timestamp
-	16, // 19: fealty.v1.RevokedThing.at:type_name -> google.protobuf.Timestamp
-	16, // 20: fealty.v1.AppliedEmergency.applied_at:type_name -> google.protobuf.Timestamp
-	0,  // 21: fealty.v1.GetTrustResponse.trust:type_name -> fealty.v1.Trust
-	17, // 22: fealty.v1.RotateConfigKeyRequest.deadline:type_name -> google.protobuf.Duration
-	0,  // 23: fealty.v1.RotateConfigKeyResponse.trust:type_name -> fealty.v1.Trust
-	0,  // 24: fealty.v1.RevokeResponse.trust:type_name -> fealty.v1.Trust
-	8,  // 25: fealty.v1.TrustService.GetTrust:input_type -> fealty.v1.GetTrustRequest
-	10, // 26: fealty.v1.TrustService.RotateConfigKey:input_type -> fealty.v1.RotateConfigKeyRequest
-	12, // 27: fealty.v1.TrustService.Revoke:input_type -> fealty.v1.RevokeRequest
-	14, // 28: fealty.v1.TrustService.ApplyEmergency:input_type -> fealty.v1.ApplyEmergencyRequest
-	9,  // 29: fealty.v1.TrustService.GetTrust:output_type -> fealty.v1.GetTrustResponse
-	11, // 30: fealty.v1.TrustService.RotateConfigKey:output_type -> fealty.v1.RotateConfigKeyResponse
-	13, // 31: fealty.v1.TrustService.Revoke:output_type -> fealty.v1.RevokeResponse
-	15, // 32: fealty.v1.TrustService.ApplyEmergency:output_type -> fealty.v1.ApplyEmergencyResponse
-	29, // [29:33] is the sub-list for method output_type
-	25, // [25:29] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	19, // 0: fealty.v1.Trust.issued_at:type_name -> google.protobuf.Timestamp
+	19, // 1: fealty.v1.Trust.expires_at:type_name -> google.protobuf.Timestamp
+	2,  // 2: fealty.v1.Trust.roots:type_name -> fealty.v1.TrustRoot
+	3,  // 3: fealty.v1.Trust.mesh_keys:type_name -> fealty.v1.TrustMeshKey
+	4,  // 4: fealty.v1.Trust.config_keys:type_name -> fealty.v1.TrustConfigKey
+	5,  // 5: fealty.v1.Trust.rotation:type_name -> fealty.v1.ConfigKeyRotation
+	5,  // 6: fealty.v1.Trust.last_rotation:type_name -> fealty.v1.ConfigKeyRotation
+	6,  // 7: fealty.v1.Trust.revoked:type_name -> fealty.v1.RevokedThing
+	7,  // 8: fealty.v1.Trust.emergencies:type_name -> fealty.v1.AppliedEmergency
+	8,  // 9: fealty.v1.Trust.rollout:type_name -> fealty.v1.TrustRollout
+	1,  // 10: fealty.v1.Trust.mesh_rollout:type_name -> fealty.v1.MeshRollout
+	19, // 11: fealty.v1.TrustRoot.not_after:type_name -> google.protobuf.Timestamp
+	19, // 12: fealty.v1.TrustRoot.accept_until:type_name -> google.protobuf.Timestamp
+	19, // 13: fealty.v1.TrustMeshKey.accept_until:type_name -> google.protobuf.Timestamp
+	19, // 14: fealty.v1.TrustConfigKey.not_before:type_name -> google.protobuf.Timestamp
+	19, // 15: fealty.v1.TrustConfigKey.not_after:type_name -> google.protobuf.Timestamp
+	19, // 16: fealty.v1.TrustConfigKey.revoked_at:type_name -> google.protobuf.Timestamp
+	19, // 17: fealty.v1.ConfigKeyRotation.started_at:type_name -> google.protobuf.Timestamp
+	19, // 18: fealty.v1.ConfigKeyRotation.deadline:type_name -> google.protobuf.Timestamp
+	19, // 19: fealty.v1.ConfigKeyRotation.ended_at:type_name -> google.protobuf.Timestamp
+	19, // 20: fealty.v1.RevokedThing.at:type_name -> google.protobuf.Timestamp
+	19, // 21: fealty.v1.AppliedEmergency.applied_at:type_name -> google.protobuf.Timestamp
+	0,  // 22: fealty.v1.GetTrustResponse.trust:type_name -> fealty.v1.Trust
+	20, // 23: fealty.v1.RotateConfigKeyRequest.deadline:type_name -> google.protobuf.Duration
+	0,  // 24: fealty.v1.RotateConfigKeyResponse.trust:type_name -> fealty.v1.Trust
+	0,  // 25: fealty.v1.RotateMeshKeyResponse.trust:type_name -> fealty.v1.Trust
+	0,  // 26: fealty.v1.RevokeResponse.trust:type_name -> fealty.v1.Trust
+	9,  // 27: fealty.v1.TrustService.GetTrust:input_type -> fealty.v1.GetTrustRequest
+	11, // 28: fealty.v1.TrustService.RotateConfigKey:input_type -> fealty.v1.RotateConfigKeyRequest
+	13, // 29: fealty.v1.TrustService.RotateMeshKey:input_type -> fealty.v1.RotateMeshKeyRequest
+	15, // 30: fealty.v1.TrustService.Revoke:input_type -> fealty.v1.RevokeRequest
+	17, // 31: fealty.v1.TrustService.ApplyEmergency:input_type -> fealty.v1.ApplyEmergencyRequest
+	10, // 32: fealty.v1.TrustService.GetTrust:output_type -> fealty.v1.GetTrustResponse
+	12, // 33: fealty.v1.TrustService.RotateConfigKey:output_type -> fealty.v1.RotateConfigKeyResponse
+	14, // 34: fealty.v1.TrustService.RotateMeshKey:output_type -> fealty.v1.RotateMeshKeyResponse
+	16, // 35: fealty.v1.TrustService.Revoke:output_type -> fealty.v1.RevokeResponse
+	18, // 36: fealty.v1.TrustService.ApplyEmergency:output_type -> fealty.v1.ApplyEmergencyResponse
+	32, // [32:37] is the sub-list for method output_type
+	27, // [27:32] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_trust_proto_init() }
@@ -1423,7 +1632,7 @@ func file_fealty_v1_trust_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_trust_proto_rawDesc), len(file_fealty_v1_trust_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	TrustService_GetTrust_FullMethodName        = "/fealty.v1.TrustService/GetTrust"
 	TrustService_RotateConfigKey_FullMethodName = "/fealty.v1.TrustService/RotateConfigKey"
+	TrustService_RotateMeshKey_FullMethodName   = "/fealty.v1.TrustService/RotateMeshKey"
 	TrustService_Revoke_FullMethodName          = "/fealty.v1.TrustService/Revoke"
 	TrustService_ApplyEmergency_FullMethodName  = "/fealty.v1.TrustService/ApplyEmergency"
 )
@@ -36,6 +37,9 @@ type TrustServiceClient interface {
 	// RotateConfigKey replaces the config signing key: by and by, or at once when
 	// somebody else may hold it.
 	RotateConfigKey(ctx context.Context, in *RotateConfigKeyRequest, opts ...grpc.CallOption) (*RotateConfigKeyResponse, error)
+	// RotateMeshKey makes a new mesh CA key: a rekey transition, with the manifest in
+	// force and the next authority epoch. Members renew by themselves.
+	RotateMeshKey(ctx context.Context, in *RotateMeshKeyRequest, opts ...grpc.CallOption) (*RotateMeshKeyResponse, error)
 	// Revoke takes something away from every member by its name, for good.
 	Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error)
 	// ApplyEmergency brings a statement of the signers into the trust bundle.
@@ -64,6 +68,16 @@ func (c *trustServiceClient) RotateConfigKey(ctx context.Context, in *RotateConf
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RotateConfigKeyResponse)
 	err := c.cc.Invoke(ctx, TrustService_RotateConfigKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *trustServiceClient) RotateMeshKey(ctx context.Context, in *RotateMeshKeyRequest, opts ...grpc.CallOption) (*RotateMeshKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotateMeshKeyResponse)
+	err := c.cc.Invoke(ctx, TrustService_RotateMeshKey_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -101,6 +115,9 @@ type TrustServiceServer interface {
 	// RotateConfigKey replaces the config signing key: by and by, or at once when
 	// somebody else may hold it.
 	RotateConfigKey(context.Context, *RotateConfigKeyRequest) (*RotateConfigKeyResponse, error)
+	// RotateMeshKey makes a new mesh CA key: a rekey transition, with the manifest in
+	// force and the next authority epoch. Members renew by themselves.
+	RotateMeshKey(context.Context, *RotateMeshKeyRequest) (*RotateMeshKeyResponse, error)
 	// Revoke takes something away from every member by its name, for good.
 	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
 	// ApplyEmergency brings a statement of the signers into the trust bundle.
@@ -120,6 +137,9 @@ func (UnimplementedTrustServiceServer) GetTrust(context.Context, *GetTrustReques
 }
 func (UnimplementedTrustServiceServer) RotateConfigKey(context.Context, *RotateConfigKeyRequest) (*RotateConfigKeyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RotateConfigKey not implemented")
+}
+func (UnimplementedTrustServiceServer) RotateMeshKey(context.Context, *RotateMeshKeyRequest) (*RotateMeshKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateMeshKey not implemented")
 }
 func (UnimplementedTrustServiceServer) Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Revoke not implemented")
@@ -184,6 +204,24 @@ func _TrustService_RotateConfigKey_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TrustService_RotateMeshKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateMeshKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrustServiceServer).RotateMeshKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TrustService_RotateMeshKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrustServiceServer).RotateMeshKey(ctx, req.(*RotateMeshKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _TrustService_Revoke_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RevokeRequest)
 	if err := dec(in); err != nil {
@@ -234,6 +272,10 @@ var TrustService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RotateConfigKey",
 			Handler:    _TrustService_RotateConfigKey_Handler,
+		},
+		{
+			MethodName: "RotateMeshKey",
+			Handler:    _TrustService_RotateMeshKey_Handler,
 		},
 		{
 			MethodName: "Revoke",
