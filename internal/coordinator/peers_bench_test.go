@@ -1,0 +1,34 @@
+package coordinator
+
+import (
+	"io"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+)
+
+// From the start of a coordinator with nothing in memory until it is ready by what a
+// peer gave: the store and the peer are on this machine.
+func BenchmarkPeerRecovery(b *testing.B) {
+	quiet := func(c *Config) { c.Log = slog.New(slog.NewTextHandler(io.Discard, nil)) }
+	f, rs := peerFleet(b, 1, quiet)
+	f.c.peerCalls.limiter = newKeyedLimiter(1e6, 1e6, maxSources) // more often than anybody starts
+	r := rs[0]
+	var took []time.Duration
+	for b.Loop() {
+		begin := time.Now()
+		r.start()
+		r.await(phaseReady)
+		took = append(took, time.Since(begin))
+		b.StopTimer()
+		r.stop()
+		b.StartTimer()
+	}
+	slices.Sort(took)
+	at := func(q float64) float64 {
+		return took[min(int(q*float64(len(took))), len(took)-1)].Seconds() * 1e3
+	}
+	b.ReportMetric(at(0.5), "p50-ms")
+	b.ReportMetric(at(0.99), "p99-ms")
+}
