@@ -30,6 +30,7 @@ COORDINATOR_KILLS ?= 100
 SCHEDULES ?= 5000000
 soak:
 	FEALTY_TEST_SCHEDULES=$(SCHEDULES) go test -run '^TestSchedules$$' -timeout 2h -v ./internal/replica
+	FEALTY_TEST_REPLICA_SCHEDULES=500 go test -run '^TestReplicaSchedules$$' -timeout 2h ./internal/coordinator
 	FEALTY_TEST_KILLS=$(KILLS) go test -run '^TestKilledActivation$$' -timeout 2h -v ./internal/agent
 	FEALTY_TEST_KILLS=$(COORDINATOR_KILLS) go test -run '^TestKilledCoordinators$$' -timeout 2h -v ./cmd/fealty
 	FEALTY_TEST_EVERY_BYTE=1 go test -run '^(TestEveryFileDamaged|TestDamaged.*)$$' -timeout 2h -v ./internal/agent

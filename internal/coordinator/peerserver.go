@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
+	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
@@ -153,17 +154,20 @@ func (g *greeted) proven(ctx context.Context, c *Coordinator, evidence []byte) e
 	if _, err := proof.VerifyPeer(proof.Asker, g.t, evidence); err != nil {
 		return refusedPeer(err.Error())
 	}
-	if string(g.t.Head) != string(g.s.head.Hash[:]) {
-		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.s.head.Hash.String()[:16], g.s.head.Index))
-	}
 	if err := c.faults.Hit("peer.before-reread"); err != nil {
 		return err
 	}
 	head, version, err := c.history.Head(ctx)
-	switch {
-	case err != nil:
+	if err != nil {
 		return c.storeError("read the head of the history", err)
-	case c.state.Load() != g.s || head.Hash != g.s.head.Hash || version != g.s.headVersion:
+	}
+	_, admitted := g.s.manifest.Match(identity.Coordinator, []string{"key:" + g.key})
+	switch answer := decide.Give(memory{c, g.s}, head.Hash, history.Hash(g.t.Head), admitted); {
+	case answer == decide.Stranger:
+		return refusedPeer("no entry of kind coordinator names its key in the manifest in force there")
+	case answer == decide.OtherHead:
+		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.s.head.Hash.String()[:16], g.s.head.Index))
+	case answer != decide.Given, c.state.Load() != g.s, version != g.s.headVersion:
 		return c.behind(g, fmt.Sprintf("the history moved on to index %d, and that one has not followed yet", head.Index))
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
+	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -170,13 +171,12 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 	}); err != nil {
 		return err
 	}
-	for _, m := range []*manifest.Manifest{from.manifest, p.mv.manifest} {
-		found, ok := m.Match(identity.Coordinator, []string{x.selector})
-		if !ok {
-			return fmt.Errorf("it proved %s, which is no coordinator both before and after the change", clip(x.selector, maxShownBytes))
-		}
-		p.name = found.Name
+	_, now := from.manifest.Match(identity.Coordinator, []string{x.selector})
+	found, then := p.mv.manifest.Match(identity.Coordinator, []string{x.selector})
+	if !decide.Prepares(now, then) {
+		return fmt.Errorf("it proved %s, which is no coordinator both before and after the change", clip(x.selector, maxShownBytes))
 	}
+	p.name = found.Name
 	evidence, err := proof.ProvePeer(p.c.enrolment, proof.Asker, x.t)
 	if err != nil {
 		return err
@@ -263,6 +263,10 @@ func (c *Coordinator) takeKey(g *greeted, p *fealtyv1.PeerCandidate, recipient *
 		return takenKey{}, err
 	}
 	link := *next.Current()
+	_, admitted := g.s.manifest.Match(identity.Coordinator, []string{"key:" + g.key})
+	if answer := decide.Take(memory{c, g.s}, decide.HeadOf(&link), admitted); answer != decide.Given {
+		return takenKey{}, fmt.Errorf("it is no move of the head that is in force here: %v", answer)
+	}
 	switch _, err := c.admits(m); {
 	case err != nil:
 		return takenKey{}, err

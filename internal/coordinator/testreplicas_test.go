@@ -14,6 +14,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -108,6 +109,7 @@ type storeLink struct {
 	down error                         // guarded by mu
 	get  func(store.Entry) store.Entry // guarded by mu
 	way  func(store.Tx) error          // guarded by mu
+	lost lostAnswer                    // of the next swap of the head; guarded by mu
 	news chan struct{}                 // closed when down is set; guarded by mu
 }
 
@@ -152,6 +154,23 @@ func (l *storeLink) lie(f func(store.Entry) store.Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.get = f
+}
+
+// lose makes the answer of the next swap of the head get lost. With lostForGood and
+// lostForGoodN the link is cut too, so that reading does not settle what happened.
+func (l *storeLink) lose(how lostAnswer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = how
+}
+
+// takeLost returns what happens to a swap, once.
+func (l *storeLink) takeLost() lostAnswer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	how := l.lost
+	l.lost = answered
+	return how
 }
 
 func (l *storeLink) state() (down error, lie func(store.Entry) store.Entry, cut <-chan struct{}) {
@@ -199,7 +218,22 @@ func (l linked) CompareAndSwap(ctx context.Context, key string, old store.Revisi
 	if down, _, _ := l.link.state(); down != nil {
 		return 0, down
 	}
-	return l.Store.CompareAndSwap(ctx, key, old, value)
+	if key != history.HeadKey {
+		return l.Store.CompareAndSwap(ctx, key, old, value)
+	}
+	how := l.link.takeLost()
+	var version store.Revision
+	var err error
+	if how == answered || how == lostApplied || how == lostForGood {
+		version, err = l.Store.CompareAndSwap(ctx, key, old, value)
+	}
+	switch {
+	case how == answered:
+		return version, err
+	case how == lostForGood, how == lostForGoodN:
+		l.link.cut(errKilled)
+	}
+	return 0, fmt.Errorf("%w: the answer was lost", store.ErrUnknownOutcome)
 }
 
 func (l linked) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {

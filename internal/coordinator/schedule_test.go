@@ -1,0 +1,315 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/history"
+)
+
+// Real coordinators on one store, with real connections and keys, through random
+// schedules of changes, crashes at their failure points, lost answers of the swap, and
+// stops: what package replica promises holds for what they did, as store, history and
+// audit log show it and as their states were seen; and at the end each of them is at
+// the head.
+//
+// FEALTY_TEST_REPLICA_SCHEDULES says how many; FEALTY_TEST_REPLICA_SCHEDULE runs one.
+func TestReplicaSchedules(t *testing.T) {
+	number := func(name string, def int) (int, bool) {
+		text, ok := os.LookupEnv(name)
+		if !ok {
+			return def, false
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		return n, true
+	}
+	from, to := 0, 0
+	if one, ok := number("FEALTY_TEST_REPLICA_SCHEDULE", 0); ok {
+		from, to = one, one+1
+	} else {
+		to, _ = number("FEALTY_TEST_REPLICA_SCHEDULES", 20)
+	}
+	for seed := from; seed < to; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { newReplicaSchedule(t, uint64(seed)).run() })
+	}
+}
+
+// replicaSchedule is one run of a fleet.
+type replicaSchedule struct {
+	t      *testing.T
+	rng    *rand.Rand
+	all    []*fleet
+	up     []bool
+	keeper bool
+
+	mu    sync.Mutex
+	seen  []seenState // guarded by mu
+	stops []func()    // end who watches a coordinator, by its number
+}
+
+// seenState is what a coordinator served at one time.
+type seenState struct {
+	who   int
+	head  history.Link
+	chain history.Hash // of the head before
+	mesh  identity.KeyID
+}
+
+func newReplicaSchedule(t *testing.T, seed uint64) *replicaSchedule {
+	x := &replicaSchedule{t: t, rng: rand.New(rand.NewPCG(seed, 11))}
+	x.keeper = x.rng.IntN(3) == 0
+	f := newFleet(t, func(cfg *Config) {
+		cfg.SelfHealAfter = 300 * time.Millisecond
+		cfg.Log = slog.New(slog.DiscardHandler)
+	})
+	x.all = []*fleet{f}
+	for range 2 {
+		x.all = append(x.all, newReplica(t, f))
+	}
+	f.people = newPeople(t, "alice")
+	x.up, x.stops = make([]bool, len(x.all)), make([]func(), len(x.all))
+	x.up[0] = true
+	x.watch(0)
+	if err := x.set(0, ""); err != nil {
+		t.Fatal(err)
+	}
+	for i := range x.all[1:] {
+		x.start(i + 1)
+	}
+	return x
+}
+
+// set asks coordinator i to set a manifest.
+func (x *replicaSchedule) set(i int, extra string) error {
+	r := x.all[i]
+	m := r.manifest(extra)
+	if !x.keeper {
+		m = withSeed(m, x.all[0].people.seed(1, ""))
+	}
+	return r.set(m)
+}
+
+// watch notes every state of coordinator i, until it is stopped.
+func (x *replicaSchedule) watch(i int) {
+	c := x.all[i].c
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			changed := c.stateNews.wait()
+			if s := c.state.Load(); s.phase == phaseReady {
+				x.mu.Lock()
+				x.seen = append(x.seen, seenState{i, s.head, s.head.Previous, s.issuer.Load().MeshCA().KeyID()})
+				x.mu.Unlock()
+			}
+			select {
+			case <-changed:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	x.stops[i] = func() { close(stop); <-done }
+}
+
+func (x *replicaSchedule) start(i int) {
+	x.all[i].start()
+	x.up[i] = true
+	x.watch(i)
+}
+
+// kill ends coordinator i, unless it is the last one with a seed and no keeper has it.
+func (x *replicaSchedule) kill(i int) {
+	others := x.keeper
+	for j := range x.all {
+		others = others || j != i && x.up[j] && x.all[j].c.state.Load().ready() != nil
+	}
+	if !x.up[i] || !others {
+		return
+	}
+	x.stops[i]()
+	x.all[i].kill()
+	x.up[i] = false
+}
+
+func (x *replicaSchedule) step() {
+	i := x.rng.IntN(len(x.all))
+	r := x.all[i]
+	if !x.up[i] {
+		x.start(i)
+		return
+	}
+	switch x.rng.IntN(12) {
+	case 0, 1:
+		_ = x.set(i, "") // perhaps the same manifest again
+	case 2:
+		_ = x.set(i, coordinatorEntry(x.t, 9)) // authority moves
+	case 3:
+		_ = x.rekey(i)
+	case 4: // two at once
+		var g sync.WaitGroup
+		for j := range x.all {
+			if x.up[j] {
+				g.Go(func() { _ = x.rekey(j) })
+			}
+		}
+		g.Wait()
+	case 5, 6, 7: // one that dies at a failure point
+		points := []string{"set.before-swap", "set.after-swap", "rekey.before-swap", "adopt.begin", "adopt.before-identity", "peer.before-reread", "peer.before-audit"}
+		point := points[x.rng.IntN(len(points))]
+		r.faults.FailNext(point, 1+x.rng.IntN(2), errTestCrash)
+		_ = x.rekey(i)
+		if x.rng.IntN(2) == 0 {
+			x.kill(i)
+		}
+		r.faults.Disarm(point)
+	case 8, 9: // the answer of the swap is lost
+		r.link.lose([]lostAnswer{lostApplied, lostDropped, lostForGood, lostForGoodN}[x.rng.IntN(4)])
+		_ = x.rekey(i)
+		if x.rng.IntN(2) == 0 {
+			x.kill(i)
+		}
+		r.link.lose(answered)
+		r.link.cut(nil)
+	case 10:
+		x.kill(i)
+	default:
+		time.Sleep(time.Duration(x.rng.IntN(30)) * time.Millisecond) // let the loops do something
+	}
+}
+
+// rekey makes a new mesh CA key at coordinator i, if it is ready.
+func (x *replicaSchedule) rekey(i int) error {
+	c := x.all[i].c
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	release, err := c.settingTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	s, err := c.ready()
+	if err != nil {
+		return err
+	}
+	_, err = c.rekey(ctx, s, "test", "test")
+	return err
+}
+
+func (x *replicaSchedule) run() {
+	for range 14 {
+		x.step()
+	}
+	for i, r := range x.all {
+		r.link.lose(answered)
+		r.link.cut(nil)
+		if !x.up[i] {
+			x.start(i)
+		}
+	}
+	// They come to one head, which no human helps them to.
+	for _, r := range x.all {
+		r.await(phaseReady)
+	}
+	x.settle()
+	for _, stop := range x.stops {
+		stop()
+	}
+	x.check()
+}
+
+// settle waits until all are ready at the head that the store shows.
+func (x *replicaSchedule) settle() {
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		head, _, err := x.all[0].c.history.Head(context.Background())
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		same := true
+		for _, r := range x.all {
+			s := r.c.state.Load()
+			same = same && s.phase == phaseReady && s.head.Hash == head.Hash
+		}
+		if same {
+			return
+		}
+		if time.Now().After(deadline) {
+			for i, r := range x.all {
+				phase, why := r.c.Phase()
+				x.t.Errorf("coordinator %d is %s at index %d, and the head is %d: %s", i, phase, r.c.state.Load().head.Index, head.Index, why)
+			}
+			x.t.FailNow()
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// check looks at everything that they left.
+func (x *replicaSchedule) check() {
+	t, c := x.t, x.all[0].c
+	v, _, err := c.verifiedHistory(context.Background(), c.state.Load())
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := make(map[history.Hash]history.Link)
+	for _, l := range v.Links() {
+		links[l.Hash] = l
+	}
+	// I9, I10: what was served is in the history, with the key that it names.
+	keys, epochs := make(map[uint64]identity.KeyID), make(map[identity.KeyID]uint64)
+	for _, s := range x.seen {
+		l, ok := links[s.head.Hash]
+		if !ok {
+			t.Errorf("coordinator %d served index %d (%v), which is not in the history", s.who, s.head.Index, s.head.Hash)
+			continue
+		}
+		if s.mesh != l.MeshCAKey {
+			t.Errorf("coordinator %d served index %d with key %v, which names %v", s.who, l.Index, s.mesh, l.MeshCAKey)
+		}
+		if k, ok := keys[l.AuthorityEpoch]; ok && k != s.mesh {
+			t.Errorf("epoch %d was served with two keys", l.AuthorityEpoch)
+		}
+		if e, ok := epochs[s.mesh]; ok && e != l.AuthorityEpoch {
+			t.Errorf("key %v was served under epochs %d and %d", s.mesh, e, l.AuthorityEpoch)
+		}
+		keys[l.AuthorityEpoch], epochs[s.mesh] = s.mesh, l.AuthorityEpoch
+	}
+	// I8: secrets went to coordinators, and what came from one was given by one.
+	admitted := make(map[string]bool)
+	for _, r := range x.all {
+		admitted[r.c.EnrolmentKey()] = true
+	}
+	given := make(map[string]bool)
+	for _, e := range x.all[0].audited("seed.given") {
+		if !admitted[e.Fields["key"]] {
+			t.Errorf("the secrets were given to %s", e.Fields["key"])
+		}
+		given[e.Fields["head"]] = true
+	}
+	for _, e := range x.all[0].audited(actionSeedReceived, actionMeshReceived) {
+		if e.Fields["via"] == "peer" && (!given[e.Fields["head"]] || !admitted[e.Fields["key"]]) {
+			t.Errorf("%s received what nobody gave: %v", e.Actor, e.Fields)
+		}
+		if e.Fields["via"] == "keeper" && !x.keeper {
+			t.Errorf("%s received from a keeper, and there is none", e.Actor)
+		}
+	}
+	for _, e := range x.all[0].audited("seed.created") {
+		if !strings.HasSuffix(e.Actor, "/coordinator-1") {
+			t.Errorf("%s made a seed", e.Actor)
+		}
+	}
+}
