@@ -35,6 +35,7 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
+			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config")) // marks
 			for name, data := range files {
 				if err := os.WriteFile(filepath.Join(env.WorkDir, name), data, 0o600); err != nil {
 					return err

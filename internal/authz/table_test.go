@@ -100,6 +100,7 @@ func TestTableOfTheAPI(t *testing.T) {
 		fealtyv1.PeerService_Prepare_FullMethodName, fealtyv1.PeerService_Recover_FullMethodName, // two coordinators prove themselves to each other
 		fealtyv1.RecoveryService_Recover_FullMethodName,      // an owner proves it by the share; the coordinator proves itself
 		fealtyv1.ReseedService_GetRootChanges_FullMethodName, // public, and signed: for who knows no root any more
+		fealtyv1.VerifyService_Verify_FullMethodName,         // the coordinator proves itself, to who has no identity yet
 	}; !slices.Equal(open, want) {
 		t.Errorf("open to strangers: %v, want %v", open, want)
 	}

@@ -29,7 +29,7 @@ var hashFields = []protoreflect.FullName{
 	"fealty.v1.HeldSnapshot.content_hash", "fealty.v1.GetContentRequest.content_hash",
 	"fealty.v1.SetManifestRequest.current_transition",
 	"fealty.v1.RecoverRequest.attempt",
-	"fealty.v1.RecoveryOffer.attempt",
+	"fealty.v1.RecoveryOffer.attempt", "fealty.v1.VerifyClaim.head",
 	"fealty.v1.RecoveryProgress.head",
 	"fealty.v1.Replica.head",
 	"fealty.v1.PeerHello.head",

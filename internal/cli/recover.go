@@ -35,8 +35,9 @@ type recoverFlags struct {
 	shares, keys   []string
 	passphraseFile string
 	manifest, pin  string
-	history        string
+	history, marks string
 	drill, dry     bool
+	force          bool
 	wait           waiting
 }
 
@@ -48,7 +49,11 @@ func (c *CLI) recoverCommand() *cobra.Command {
 
 Before anything is sent, this machine verifies the whole history under the key in the share file, that who asks
 for the share is a coordinator which that history admits, over this very connection, and that the share is the
-one that the history commits to. --manifest and --pin say what else has to hold.
+one that the history commits to. --manifest and --pin say what else has to hold, and the mark of the cluster, that
+the history did not go back since this machine saw it last.
+
+Owners may reach different coordinators: each passes on what it takes. Once there are enough shares the coordinator
+asks ready ones first, and where one is, nothing is written. --force overrides that; two keys there are never.
 
 Running it again is harmless: the same share counts once. With --wait the share is brought again and again
 until the coordinator is ready, also to one that restarts meanwhile.
@@ -71,6 +76,8 @@ secret leaves this machine, and nothing of a share is shown.`,
 	f.StringVar(&in.pin, "pin", "", "send nothing unless this is the SHA-256 of the cluster's root key")
 	f.StringVar(&in.history, "history", "", "with --drill: compare with the history that fealty manifest history -o json wrote to this file")
 	f.BoolVar(&in.drill, "drill", false, "compare shares with the history, and send nothing")
+	f.BoolVar(&in.force, "force", false, "have the coordinator make the seed of the shares without asking ready ones once more")
+	marksFlag(cmd, &in.marks)
 	dryRun(cmd, &in.dry)
 	in.wait.flag(cmd, "bring the share until the coordinator is ready, for so long at most")
 	return cmd
@@ -86,7 +93,7 @@ func (c *CLI) recover(ctx context.Context, cfg *config, in recoverFlags) error {
 	for _, x := range []struct {
 		set  bool
 		name string
-	}{{in.dry, "--dry-run"}, {in.wait.d > 0, "--wait"}, {in.manifest != "", "--manifest"}, {in.pin != "", "--pin"}} {
+	}{{in.dry, "--dry-run"}, {in.wait.d > 0, "--wait"}, {in.manifest != "", "--manifest"}, {in.pin != "", "--pin"}, {in.force, "--force"}} {
 		if in.drill && x.set {
 			return explain.New(explain.BadValue, "name", x.name, "value", "given together with --drill", "problem", "a drill brings nothing anywhere", "want", "one of them")
 		}
@@ -293,10 +300,15 @@ type broughtOne struct {
 // bringShares brings each share, until all are taken or, with --wait, the
 // coordinator is ready.
 func (c *CLI) bringShares(ctx context.Context, cfg *config, in recoverFlags, files []keyring.ShareFile, expect recovery.Expect, addrs []string) error {
+	kept := c.marksIn(cfg, in.marks)
 	var last *broughtOne
 	told := "" // the progress that was told last
 	round := func(ctx context.Context) (*broughtOne, bool, error) {
 		for _, f := range files {
+			var err error
+			if expect.Seen, err = kept.read(f.Cluster); err != nil {
+				return nil, true, err
+			}
 			b, err := c.bringShare(ctx, cfg, in, f, expect, addrs, last == nil)
 			switch {
 			case err != nil && errors.Is(explain.Of(err), explain.RecoveryNotNeeded) && last != nil && last.sent:
@@ -366,9 +378,12 @@ func (c *CLI) bringAt(ctx context.Context, cfg *config, in recoverFlags, file ke
 	ctx, cancel := context.WithTimeout(ctx, cfg.duration("timeout"))
 	defer cancel()
 	b.progress, err = recovery.Bring(ctx, conn, file, recovery.Options{
-		Expect: expect, Endpoint: addr, DryRun: in.dry,
+		Expect: expect, Endpoint: addr, DryRun: in.dry, Force: in.force,
 		Verified: func(v recovery.Verified) {
 			b.seen, b.sent = v, !in.dry
+			if !in.dry {
+				c.keepSeen(c.marksIn(cfg, in.marks), expect.Seen, v.History, file.RootPin)
+			}
 			if !tell {
 				return
 			}
@@ -453,6 +468,7 @@ func (c *CLI) drill(ctx context.Context, cfg *config, in recoverFlags, files []k
 		return err
 	}
 	h := historyOf(resp)
+	kept := c.marksIn(cfg, in.marks)
 	var head *recovery.Head
 	var found []drilled
 	good := make(map[string]bool)
@@ -465,8 +481,17 @@ func (c *CLI) drill(ctx context.Context, cfg *config, in recoverFlags, files []k
 		case v.Manifest().Cluster != f.Cluster:
 			err = explain.New(explain.ShareForeign, "owner", f.Owner, "share", f.Cluster, "cluster", v.Manifest().Cluster)
 		default:
+			var seen recovery.Mark
+			if seen, err = kept.read(f.Cluster); err == nil {
+				_, err = seen.Check(v, "that was given")
+			}
+			if err != nil {
+				break
+			}
 			head = recovery.NewHead(v.Links(), v.Manifest())
-			err = head.Check(f.Owner, f.Share)
+			if err = head.Check(f.Owner, f.Share); err == nil {
+				c.keepSeen(kept, seen, v, f.RootPin)
+			}
 		}
 		if err != nil {
 			d.err = explain.Of(err)

@@ -218,6 +218,9 @@ type Coordinator struct {
 	audits     auditQueue
 	withdrawn  withdrawals
 	recoveries *recoveries
+	verifiers  *strangers
+	showing    chan struct{} // held by who looks what history there is to show; capacity 1
+	shown      *shown        // owned by who holds showing
 	gatherKick chan struct{} // asks who follows the open attempt to look now; capacity 1
 	peerCalls  *peerCalls
 	taken      takenKeys // of heads that may come
@@ -284,6 +287,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		registry:  cfg.Registry,
 		trustKick: make(chan struct{}, 1), confirmKick: make(chan struct{}, 1),
 		headKick: make(chan struct{}, 1), gatherKick: make(chan struct{}, 1),
+		verifiers: newStrangers(verifiersAtOnce, verifiersPerSource), showing: make(chan struct{}, 1),
 		setting:   make(chan struct{}, 1),
 		backingUp: make(chan struct{}, 1),
 		limiter:   newJoinLimiter(cfg.Rates),

@@ -57,8 +57,9 @@ type gathering struct {
 	history   *history.History            // read only: as the store holds it, unverified
 
 	openedAt store.Revision // at which the others were told first; read only
-	toldAt   store.Revision // and last; owned by who holds setting, like toldEnd
+	toldAt   store.Revision // and last; owned by who holds setting, like those below
 	toldEnd  time.Time
+	force    bool // an owner whose share is in said not to ask peers once more
 }
 
 // recoveries is what a coordinator holds of recoveries by owners: at most one
@@ -68,38 +69,17 @@ type recoveries struct {
 
 	news news // an attempt was opened
 
-	mu      sync.Mutex
-	now     *gathering     // nil: none is open; guarded by mu
-	streams int            // of owners; guarded by mu
-	sources map[string]int // streams by source; guarded by mu
+	mu  sync.Mutex
+	now *gathering // nil: none is open; guarded by mu
+
+	owners *strangers // who have a stream
 
 	keepersMu sync.Mutex
 	keepers   map[string]string // keepers that did not seal, and why; guarded by keepersMu
 }
 
 func newRecoveries() *recoveries {
-	return &recoveries{opening: make(chan struct{}, 1), keepers: make(map[string]string), sources: make(map[string]int)}
-}
-
-// enter takes a place for a stream from source. Who got one leaves it.
-func (r *recoveries) enter(source string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.streams >= recoveriesAtOnce || r.sources[source] >= recoveriesPerSource {
-		return false
-	}
-	r.streams++
-	r.sources[source]++
-	return true
-}
-
-func (r *recoveries) leave(source string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.streams--
-	if r.sources[source]--; r.sources[source] == 0 {
-		delete(r.sources, source)
-	}
+	return &recoveries{opening: make(chan struct{}, 1), keepers: make(map[string]string), owners: newStrangers(recoveriesAtOnce, recoveriesPerSource)}
 }
 
 // end ends the attempt that is open, if it is g; nil ends any. What was gathered
@@ -196,10 +176,10 @@ func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) e
 		return explain.New(explain.RateLimited, "what", "recoveries from "+sourceOf(peer.Addr), "limit", fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
 	}
 	source := sourceOf(peer.Addr)
-	if !c.recoveries.enter(source) {
+	if !c.recoveries.owners.enter(source) {
 		return explain.New(explain.RateLimited, "what", "recoveries from "+source, "limit", fmt.Sprintf("%d at once, and %d from everybody", recoveriesPerSource, recoveriesAtOnce))
 	}
-	defer c.recoveries.leave(source)
+	defer c.recoveries.owners.leave(source)
 	ch, err := openChannel(ctx)
 	if err != nil {
 		return err
@@ -215,7 +195,9 @@ func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) e
 	if err := stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Offer{Offer: offer}}); err != nil {
 		return err
 	}
-	if err := sendHistory(g.history, stream.Send); err != nil {
+	if err := sendHistory(g.history, func(page *fealtyv1.RecoveryHistory) error {
+		return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_History{History: page}})
+	}); err != nil {
 		return err
 	}
 	req, err := receive(ctx, c, stream.Recv)
@@ -382,10 +364,10 @@ func (c *Coordinator) offer(g *gathering, ch channel) (*fealtyv1.RecoveryOffer, 
 }
 
 // sendHistory sends h in pages that any client takes.
-func sendHistory(h *history.History, send func(*fealtyv1.RecoverResponse) error) error {
+func sendHistory(h *history.History, send func(*fealtyv1.RecoveryHistory) error) error {
 	page, size := &fealtyv1.RecoveryHistory{}, 0
 	flush := func() error {
-		err := send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_History{History: page}})
+		err := send(page)
 		page, size = &fealtyv1.RecoveryHistory{}, 0
 		return err
 	}
@@ -451,6 +433,7 @@ func (c *Coordinator) bring(ctx context.Context, req *fealtyv1.RecoverRequest) (
 	if err := c.faults.Hit("recover.after-store"); err != nil {
 		return nil, err
 	}
+	g.force = g.force || req.GetForce()
 	return c.gather(ctx, g)
 }
 
@@ -490,9 +473,9 @@ func (g *gathering) open(owner string, data []byte) (keyring.Share, error) {
 // gathered reads the shares of the attempt from the store: those that it took, and
 // those that others passed on. What does not open, or is not what the head commits
 // to, was put there by somebody else. It is removed, to make room for a good one from
-// who has it. The caller wipes the shares.
+// who has it. owners are sorted, and each has one of shares, which the caller wipes.
 func (c *Coordinator) gathered(ctx context.Context, g *gathering) (owners []string, shares []keyring.Share, err error) {
-	for _, owner := range g.head.Owners() {
+	for _, owner := range slices.Sorted(slices.Values(g.head.Owners())) {
 		e, err := c.store.Get(ctx, recoveryKey(g.id, owner))
 		switch {
 		case errors.Is(err, store.ErrNotFound):
@@ -519,7 +502,6 @@ func (c *Coordinator) gathered(ctx context.Context, g *gathering) (owners []stri
 		}
 		owners, shares = append(owners, owner), append(shares, share)
 	}
-	slices.Sort(owners)
 	return owners, shares, nil
 }
 
@@ -531,6 +513,9 @@ func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []st
 	// An owner who hangs up now must not undo what the others brought.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recoverTimeout)
 	defer cancel()
+	if s := c.readyAtPeer(ctx, g); s != nil {
+		return s, nil
+	}
 	if err := c.faults.Hit("recover.before-combine"); err != nil {
 		return nil, err
 	}
@@ -565,6 +550,30 @@ func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []st
 	c.log.LogAttrs(ctx, slog.LevelWarn, "the seed was recovered by its owners", slog.Any("owners", owners), slog.String("attempt", g.id.String()),
 		slog.Uint64("authority_epoch", s.head.AuthorityEpoch))
 	return s, nil
+}
+
+// readyAtPeer asks the peers once more before a new mesh CA key is made: one that is
+// ready has the key of the head, and then nothing has to be written. That is good
+// advice and no more, since of two rekeys one wins: an owner may override it. It
+// returns nil if nobody helps.
+func (c *Coordinator) readyAtPeer(ctx context.Context, g *gathering) *state {
+	if g.force {
+		return nil
+	}
+	w, _, err := c.read(ctx, c.state.Load().ready())
+	if err != nil || w == nil || w.claimed.Hash != g.head.Hash || w.restore != nil {
+		return nil
+	}
+	s, _, err := c.askPeers(ctx, w)
+	if err == nil {
+		err = c.adopt(ctx, s)
+	}
+	if now := c.state.Load(); err == nil && now.phase == phaseReady {
+		c.dropShares(ctx, g)
+		c.log.LogAttrs(ctx, slog.LevelInfo, "another coordinator was ready: the shares were not needed", slog.String("attempt", g.id.String()))
+		return now
+	}
+	return nil
 }
 
 // verifyRecovered derives the keys of seed and replays the history with them.

@@ -58,7 +58,9 @@ func (s *thief) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
 	if err := stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Offer{Offer: offer}}); err != nil {
 		return err
 	}
-	if err := sendHistory(h, stream.Send); err != nil {
+	if err := sendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
+		return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_History{History: page}})
+	}); err != nil {
 		return err
 	}
 	req, err := stream.Recv()
@@ -257,7 +259,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 	f, p := ownedFleet(t, nil)
 	alice := p.shareFile(f.store, "alice")
 	f.loseKeeper()
-	r := f.c.recoveries
+	r := f.c.recoveries.owners
 	for name, sources := range map[string][]string{"one source": {"127.0.0.1"}, "everybody": {"a", "b", "c", "d", "e", "f", "g", "h"}} {
 		held := make(map[string]int)
 		for _, s := range sources {

@@ -127,6 +127,7 @@ func Services() []string {
 		fealtyv1.StatusService_ServiceDesc.ServiceName,
 		fealtyv1.TokenService_ServiceDesc.ServiceName,
 		fealtyv1.TrustService_ServiceDesc.ServiceName,
+		fealtyv1.VerifyService_ServiceDesc.ServiceName,
 	}
 }
 
@@ -163,6 +164,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer) (*grpc.Server, error) {
 	fealtyv1.RegisterStatusServiceServer(services, statusServer{c: c})
 	fealtyv1.RegisterTokenServiceServer(services, tokenServer{c: c})
 	fealtyv1.RegisterTrustServiceServer(services, trustServer{c: c})
+	fealtyv1.RegisterVerifyServiceServer(services, verifyServer{c: c})
 	return server, gate.Table().CheckServer(server)
 }
 

@@ -164,6 +164,17 @@ const (
 	RestoreClock      Code = "FE-R137"
 )
 
+// Verification of a cluster, and what was seen of it.
+const (
+	VerifyUnproven  Code = "FE-R141"
+	VerifyHistory   Code = "FE-R142"
+	VerifyManifest  Code = "FE-R143"
+	VerifyAuthority Code = "FE-R144"
+	HistoryWentBack Code = "FE-R145"
+	HistoryForked   Code = "FE-R146"
+	MarkUnusable    Code = "FE-R147"
+)
+
 // Store.
 const (
 	StoreLocked         Code = "FE-S101"
@@ -1503,6 +1514,87 @@ an empty store has written to it already: stop it, and take another one.`,
 		Page: `
 Nodes and coordinators remember the newest clocks that they saw. A restore whose clocks were below them would be
 refused by all of them as a rollback.`,
+	},
+	{
+		Code:  VerifyUnproven,
+		Title: "who answered is not a coordinator of the expected manifest",
+		What:  "the cluster was not verified: {endpoint|what answered} did not prove that it is a coordinator of cluster {cluster|of the manifest}",
+		Why:   "{problem|its proof is not by a key that the expected manifest admits as a coordinator, over this connection}",
+		Do:    "check the address, and that no proxy terminates TLS in between; believe nothing that it says",
+		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
+		Page: `
+The coordinator signs, with the enrolment key by which the expected manifest admits it, all that it claims
+together with the connection and a number that was chosen for it. Somebody in between has another connection on
+each of the two sides, and the proof of one is none on the other.`,
+	},
+	{
+		Code:  VerifyHistory,
+		Title: "the history that was shown does not verify",
+		What:  "the cluster was not verified: the history that {endpoint|the coordinator} shows was refused",
+		Why:   "{problem|it is not signed by the key that signed it when it was seen last}",
+		Do:    "find out who wrote that store; compare with a copy of the history: fealty manifest verify-history --file FILE",
+		Exit:  ExitRefused, GRPC: codes.DataLoss,
+		Page: `
+The whole history is replayed, from its first transition to the head, as coordinators do. The key under which it
+has to be signed is the one that the mark of this cluster holds; of a cluster that was never seen before it is the
+one that the coordinator proved.`,
+	},
+	{
+		Code:  VerifyManifest,
+		Title: "another manifest is in force",
+		What:  "the cluster was not verified: the manifest in force at index {index|of the head} is not the expected one",
+		Why:   "expected {expected|another}, found {found|this one}: {when|it was never in force}",
+		Do:    "look at what changed (fealty manifest diff), and give --manifest the one that you agree with",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+The manifest says who holds authority over the cluster. It is compared to the byte: nothing of it is of no matter.
+If it was in force before, the history says which transition ended that.`,
+	},
+	{
+		Code:  VerifyAuthority,
+		Title: "root or mesh CA are not those of the history",
+		What:  "the cluster was not verified: the certificates that {endpoint|the coordinator} shows were refused",
+		Why:   "{problem|the mesh CA key is not the one that the head of the history names}",
+		Do:    "believe no certificate of that cluster before its operators say what happened",
+		Exit:  ExitRefused, GRPC: codes.DataLoss,
+		Page: `
+The head of the history names the one mesh CA key of its authority epoch, a reseed names the root key, and the mark
+keeps the root key that was seen. A coordinator that shows others does not hold the secrets of that history.`,
+	},
+	{
+		Code:  HistoryWentBack,
+		Title: "the history went back",
+		What:  "the history that {endpoint|the coordinator} shows was refused: it ends before what this machine has seen of cluster {cluster|it is of}",
+		Why:   "seen: {seen|a newer head}; shown: {shown|an older one}",
+		Do:    "ask the operators whether the store was restored without fealty backup restore, or replaced; do not remove the mark before that is clear",
+		Exit:  ExitRefused, GRPC: codes.DataLoss,
+		Page: `
+An older head is signed as well as the newest: only who remembers can tell. Each tool of an owner keeps a mark of the
+newest head that it verified, in the folder that ` + "`--marks`" + ` names. A restore that was signed leads on from an older
+head by a link of its own, and passes.`,
+	},
+	{
+		Code:  HistoryForked,
+		Title: "the history was forked",
+		What:  "the history that {endpoint|the coordinator} shows was refused: it does not lead through what this machine has seen of cluster {cluster|it is of}",
+		Why:   "seen: {seen|one head}; shown: {shown|another one that does not follow it}",
+		Do:    "somebody signs two histories with one seed: treat the seed as stolen until the operators explain it",
+		Exit:  ExitRefused, GRPC: codes.DataLoss,
+		Page: `
+The head moves only to its child, so that of two heads that were ever in force one leads to the other. The mark names
+the head that was seen last; a history without it is another one, however well it is signed. Only a restore that the
+signers signed may take its place.`,
+	},
+	{
+		Code:  MarkUnusable,
+		Title: "a mark cannot be used",
+		What:  "the mark of what was seen of cluster {cluster|here} cannot be {verb|used}: {file|its file}",
+		Why:   "{problem|it is damaged}",
+		Do:    "{do|name a folder for marks that can be read and written: --marks DIR}",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+A tool that forgets what it has seen can be shown an older history. So a mark that is damaged is not overwritten:
+give it back from a backup, or remove it and take the next look at that cluster as the first.`,
 	},
 
 	{

@@ -28,6 +28,8 @@ type Expect struct {
 	Pin identity.KeyID
 	// Manifest is the hash of the manifest that is in force.
 	Manifest manifest.Hash
+	// Seen is the newest head that the owner's tool saw of the cluster.
+	Seen Mark
 }
 
 // Options change what [Bring] does.
@@ -39,6 +41,9 @@ type Options struct {
 
 	// DryRun stops it before the share is sent.
 	DryRun bool
+
+	// Force has the coordinator not ask its peers once more.
+	Force bool
 
 	// Verified is told what was verified, before anything is sent. Nil: nobody is.
 	Verified func(Verified)
@@ -69,10 +74,10 @@ type Progress struct {
 // share of file if all of that holds, encrypted to this attempt alone.
 //
 // What it does not notice by itself is a history that was rolled back: an older
-// head is signed as well as the newest. Expect.Manifest is for that.
+// head is signed as well as the newest. Expect.Seen and Expect.Manifest are for that.
 //
-// Errors, before anything was sent: ShareForeign, RecoveryHistory,
-// RecoveryUnproven, RecoveryUnexpected, ShareNoOwner, ShareOld, ShareWrong of
+// Errors, before anything was sent: ShareForeign, RecoveryHistory, HistoryWentBack,
+// HistoryForked, RecoveryUnproven, RecoveryUnexpected, ShareNoOwner, ShareOld, ShareWrong of
 // package explain; later and earlier those of the coordinator, and of the
 // connection.
 func Bring(ctx context.Context, conn grpc.ClientConnInterface, file keyring.ShareFile, opts Options) (Progress, error) {
@@ -99,7 +104,11 @@ func Bring(ctx context.Context, conn grpc.ClientConnInterface, file keyring.Shar
 	if err := c.offered(); err != nil {
 		return Progress{}, err
 	}
-	if c.history, err = receiveHistory(stream.Recv); err != nil {
+	c.history, err = receiveHistory(func() (*fealtyv1.RecoveryHistory, error) {
+		msg, err := stream.Recv()
+		return msg.GetHistory(), err
+	})
+	if err != nil {
 		if _, ok := explain.FromStatus(err); ok || !errors.Is(err, errBadHistory) {
 			return Progress{}, err
 		}
@@ -126,7 +135,7 @@ func Bring(ctx context.Context, conn grpc.ClientConnInterface, file keyring.Shar
 	if err != nil {
 		return progress, explain.Wrap(err, explain.RecoveryUnproven, "endpoint", opts.Endpoint, "cluster", file.Cluster, "problem", "its recipient cannot be encrypted to")
 	}
-	req := &fealtyv1.RecoverRequest{Attempt: c.offer.GetAttempt(), Owner: file.Owner, Share: sent}
+	req := &fealtyv1.RecoverRequest{Attempt: c.offer.GetAttempt(), Owner: file.Owner, Share: sent, Force: opts.Force}
 	if err := stream.Send(req); err != nil && stream.Context().Err() != nil {
 		return progress, err // otherwise the answer says why
 	}
@@ -212,6 +221,10 @@ var ownerChecks = [...]struct {
 		c.coordinator = found.Name
 		return nil
 	}},
+	{Check{"mark", "a store that was rolled back shows an older head, which is signed as well, and under which others were coordinators"}, func(c *checks) error {
+		_, err := c.opts.Expect.Seen.Check(c.verified, c.opts.Endpoint)
+		return err
+	}},
 	{Check{"root pin", "an owner who knows the cluster by its root key would help another one"}, func(c *checks) error {
 		if want, got := c.opts.Expect.Pin, identity.KeyID(c.file.RootPin); !want.IsZero() && want != got {
 			return explain.New(explain.RecoveryUnexpected, "what", "the root key of the share file", "expected", want, "found", got)
@@ -262,15 +275,14 @@ var errBadHistory = errors.New("the history is not sent as it should be")
 
 // receiveHistory gathers the pages of a history. Its bounds are those of any
 // history: whoever sends it may be anybody.
-func receiveHistory(recv func() (*fealtyv1.RecoverResponse, error)) (*history.History, error) {
+func receiveHistory(recv func() (*fealtyv1.RecoveryHistory, error)) (*history.History, error) {
 	h := &history.History{Manifests: make(map[manifest.Hash][]byte)}
 	total := 0
 	for {
-		msg, err := recv()
+		page, err := recv()
 		if err != nil {
 			return nil, err
 		}
-		page := msg.GetHistory()
 		if page == nil || len(page.GetTransitions()) == 0 && len(page.GetHead()) == 0 {
 			return nil, fmt.Errorf("%w: a page holds nothing", errBadHistory)
 		}

@@ -1,21 +1,27 @@
 // Package recovery is what the owners of a seed and a coordinator without one
 // agree on: which shares an attempt takes, and what an owner's tool verifies
-// before it sends one.
+// before it sends one. The tool of who owns data verifies nearly the same.
 //
 // What is promised:
 //
 //   - A share is compared with the commitment in the head of the history before
 //     anything is made of it, so that a bad one is refused by the name of its owner.
+//
 //   - [Bring] sends nothing before it has verified the whole history under the key
 //     in the share file, and that who asks is a coordinator that this history
 //     admits, over this very connection.
+//
 //   - An [Attempt] decides without I/O: which shares it takes, when it ends, and
 //     when there are enough.
+//
 //   - [ReadOpen] tells the attempt of another coordinator of the same head from
 //     whatever else a store may show: only to such a one is a share passed on.
 //
-// [Head], [Attempt] and [Open] decide; [Bring] acts for the owner; what the
-// coordinator does is in its own package.
+//   - [Verify] believes a coordinator no more than the manifest that a data owner
+//     expects, the signed history, and the [Mark] of what was seen before.
+//
+// [Head], [Attempt], [Open] and [Mark] decide; [Bring] acts for the owner of a share,
+// [Verify] for the owner of data; what the coordinator does is in its own package.
 package recovery
 
 import (

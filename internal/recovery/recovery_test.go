@@ -140,14 +140,11 @@ func TestReceiveHistoryIsBounded(t *testing.T) {
 	for name, p := range map[string]*fealtyv1.RecoveryHistory{"many links": page(10_000, 0), "large links": page(8, 4<<20), "nothing": {}, "no page": nil, "manifests alone": {Manifests: [][]byte{{1}}}} {
 		t.Run(name, func(t *testing.T) {
 			pages := 0
-			_, err := receiveHistory(func() (*fealtyv1.RecoverResponse, error) {
+			_, err := receiveHistory(func() (*fealtyv1.RecoveryHistory, error) {
 				if pages++; pages > 1000 {
 					return nil, errors.New("it never ends")
 				}
-				if p == nil {
-					return &fealtyv1.RecoverResponse{}, nil
-				}
-				return &fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_History{History: p}}, nil
+				return p, nil
 			})
 			if !errors.Is(err, errBadHistory) {
 				t.Fatalf("after %d pages: %v", pages, err)
@@ -180,12 +177,12 @@ func FuzzOffer(f *testing.F) {
 			return
 		}
 		sent := false
-		h, err := receiveHistory(func() (*fealtyv1.RecoverResponse, error) {
+		h, err := receiveHistory(func() (*fealtyv1.RecoveryHistory, error) {
 			if sent {
 				return nil, io.EOF
 			}
 			sent = true
-			return &fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_History{History: &p}}, nil
+			return &p, nil
 		})
 		if err != nil {
 			return

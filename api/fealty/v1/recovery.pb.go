@@ -31,7 +31,10 @@ type RecoverRequest struct {
 	Owner string `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
 	// The share, encrypted to the offer's recipient together with attempt, cluster
 	// and owner. At most 4 KiB.
-	Share         []byte `protobuf:"bytes,3,opt,name=share,proto3" json:"share,omitempty"`
+	Share []byte `protobuf:"bytes,3,opt,name=share,proto3" json:"share,omitempty"`
+	// With this share, do not ask other coordinators once more before the history
+	// gets a new mesh CA key.
+	Force         bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -85,6 +88,13 @@ func (x *RecoverRequest) GetShare() []byte {
 		return x.Share
 	}
 	return nil
+}
+
+func (x *RecoverRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
 }
 
 // RecoverResponse is one of the coordinator's messages: an offer, then pages of
@@ -439,11 +449,12 @@ var File_fealty_v1_recovery_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_recovery_proto_rawDesc = "" +
 	"\n" +
-	"\x18fealty/v1/recovery.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"V\n" +
+	"\x18fealty/v1/recovery.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"l\n" +
 	"\x0eRecoverRequest\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\fR\aattempt\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x14\n" +
-	"\x05share\x18\x03 \x01(\fR\x05share\"\xbe\x01\n" +
+	"\x05share\x18\x03 \x01(\fR\x05share\x12\x14\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\"\xbe\x01\n" +
 	"\x0fRecoverResponse\x120\n" +
 	"\x05offer\x18\x01 \x01(\v2\x18.fealty.v1.RecoveryOfferH\x00R\x05offer\x126\n" +
 	"\ahistory\x18\x02 \x01(\v2\x1a.fealty.v1.RecoveryHistoryH\x00R\ahistory\x129\n" +

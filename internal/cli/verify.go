@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// Names of the trust anchors that verify writes.
+const (
+	rootAnchor = "root-ca.pem"
+	meshAnchor = "mesh-ca.pem"
+)
+
+// verifyFlags are what verify is told.
+type verifyFlags struct {
+	manifest, pin string
+	out, marks    string
+	dry           bool
+}
+
+func (c *CLI) verifyCommand() *cobra.Command {
+	var in verifyFlags
+	cmd := c.command(spec{
+		use: "verify", short: "verify a cluster before trusting it with data",
+		long: `Verify that a cluster is what its manifest says, before data is entrusted to it. No login is needed.
+
+The coordinator proves, over this very connection, the key by which the expected manifest admits it. Its signed
+history is replayed from the first transition to the head, the manifest in force is compared to the byte, and the
+mesh CA key with the one that the head names. With --out the certificates of root and mesh CA are written, for use
+as trust anchors. The mesh CA alone is one where the manifest says "trust: mesh": then it changes with every
+manifest.
+
+The newest head that was seen of a cluster is kept in a mark. A history that went back, or is another one, is
+refused by that, and so is another root.`,
+		sample: `  fealty verify --manifest expected.yaml --coordinator c1.example:7443 --out anchors
+  fealty verify --manifest expected.yaml --coordinator c1.example:7443 --pin 7e7fbb2a… -o json`,
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			return c.verify(ctx, cfg, in)
+		},
+	})
+	f := cmd.Flags()
+	f.StringVar(&in.manifest, "manifest", "", "the manifest that has to be in force; - reads it from standard input")
+	f.StringVar(&in.pin, "pin", "", "the SHA-256 of the cluster's root key, where it is known")
+	f.StringVar(&in.out, "out", "", "write "+rootAnchor+" and "+meshAnchor+" into this folder")
+	marksFlag(cmd, &in.marks)
+	dryRun(cmd, &in.dry)
+	return cmd
+}
+
+func (c *CLI) verify(ctx context.Context, cfg *config, in verifyFlags) error {
+	if in.manifest == "" {
+		return missing("--manifest", "a cluster is verified against what its owners agreed on", "--manifest FILE, as it was reviewed and not as the cluster shows it")
+	}
+	want := recovery.Expected{}
+	if in.pin != "" {
+		pin, err := identity.ParseKeyID(in.pin)
+		if err != nil {
+			return explain.Wrap(err, explain.BadValue, "name", "--pin", "value", in.pin, "problem", "it is not 64 lower-case hex digits", "want", "the root pin, as fealty status showed it")
+		}
+		want.Pin = pin
+	}
+	_, m, err := c.readManifest(cfg, in.manifest)
+	if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
+		return invalidManifest(in.manifest, problems)
+	}
+	if err != nil {
+		return err
+	}
+	want.Manifest = m
+	kept := c.marksIn(cfg, in.marks)
+	if want.Seen, err = kept.read(m.Cluster); err != nil {
+		return err
+	}
+	addrs, err := c.recovering(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	found, addr, err := c.verifyAny(ctx, cfg, want, addrs)
+	if err != nil {
+		return err
+	}
+	out := cfg.within(in.out)
+	switch {
+	case in.dry:
+		c.planned("the mark of " + m.Cluster + " and the trust anchors would be written")
+	default:
+		// The mark first: who has the anchors was told what they stand on.
+		if err := kept.keep(want.Seen, found.Mark()); err != nil {
+			return err
+		}
+		if in.out == "" {
+			break
+		}
+		if err := writeAnchors(out, found); err != nil {
+			return explain.Wrap(err, explain.BadValue, "name", "--out", "value", in.out, "problem", bare(err).Error(), "want", "a folder that can be written")
+		}
+	}
+	if found.Restored {
+		c.talk("a restore that the signers signed stands for the head that was seen before: what came after its backup is gone")
+	}
+	return c.print(verified(found, addr, want.Seen.IsZero(), in))
+}
+
+// verifyAny verifies the first coordinator that is reached and ready. One that proved
+// itself and is refused ends the search: another one's word does not mend that.
+func (c *CLI) verifyAny(ctx context.Context, cfg *config, want recovery.Expected, addrs []string) (*recovery.Cluster, string, error) {
+	var first error
+	for _, addr := range addrs {
+		found, err := c.verifyAt(ctx, cfg, want, addr)
+		if err == nil {
+			return found, addr, nil
+		}
+		err = overNetwork(err, addr, "Verify", false, false, cfg.text("timeout"))
+		if first == nil || errors.Is(explain.Of(first), explain.Unreachable) {
+			first = err
+		}
+		e := explain.Of(err)
+		if ctx.Err() != nil || !errors.Is(e, explain.Unreachable) && !errors.Is(e, explain.RecoveryMode) {
+			return nil, "", err
+		}
+	}
+	return nil, "", first
+}
+
+func (c *CLI) verifyAt(ctx context.Context, cfg *config, want recovery.Expected, addr string) (*recovery.Cluster, error) {
+	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{Now: c.env.Now})
+	if err != nil {
+		return nil, explain.Wrap(err, explain.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, cfg.duration("timeout"))
+	defer cancel()
+	now := time.Now
+	if c.env.Now != nil {
+		now = c.env.Now
+	}
+	return recovery.Verify(ctx, conn, want, addr, now())
+}
+
+// writeAnchors writes the certificates into dir. They are no secret: whoever is to use
+// them reads them.
+func writeAnchors(dir string, found *recovery.Cluster) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for name, cert := range map[string]*x509.Certificate{rootAnchor: found.Root, meshAnchor: found.MeshCA} {
+		var b bytes.Buffer
+		if err := pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}); err != nil {
+			return err
+		}
+		if err := durable.Shared().WriteFile(filepath.Join(dir, name), b.Bytes()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verified says what was verified.
+func verified(found *recovery.Cluster, addr string, first bool, in verifyFlags) result {
+	v := found.History
+	m, head := v.Manifest(), v.Head()
+	root, meshCA := identity.KeyOf(found.Root), identity.KeyOf(found.MeshCA)
+	written := in.out != "" && !in.dry
+	data := object{
+		{"verified", true}, {"cluster", m.Cluster}, {"coordinator", found.Coordinator}, {"endpoint", addr}, {"transitions", len(v.Links())},
+		{"head", object{{"hash", head.Hash.String()}, {"index", head.Index}, {"authority_epoch", head.AuthorityEpoch}}},
+		{"manifest_hash", m.Hash().String()}, {"trust", string(m.Trust)}, {"root_key", root.String()}, {"mesh_ca_key", meshCA.String()},
+		{"first_look", first}, {"restored", found.Restored}, {"written", written},
+	}
+	return result{data, func(p *page) error {
+		var f facts
+		f.paint("cluster", green, "● verified: "+m.Cluster)
+		f.add("coordinator", fmt.Sprintf("%s at %s, admitted by the expected manifest", found.Coordinator, addr))
+		f.add("manifest", m.Hash().String()+", in force")
+		f.add("history", fmt.Sprintf("%s, head %s at index %d, authority epoch %d", plural(len(v.Links()), "transition", "transitions"), short(head.Hash.String()), head.Index, head.AuthorityEpoch))
+		if first && in.pin == "" {
+			f.paint("root key", amber, root.String()+" ▲ as it was shown on this first look: compare it with what you know, and give it with --pin")
+		} else {
+			f.add("root key", root.String())
+		}
+		f.add("mesh CA key", fmt.Sprintf("%s, until %s", meshCA, found.MeshCA.NotAfter.UTC().Format(time.RFC3339)))
+		if m.Trust == manifest.TrustMesh {
+			f.add("trust", "mesh: the mesh CA alone may be an anchor; every manifest has its own")
+		} else {
+			f.add("trust", "root: the root is the anchor; a mesh CA key may serve several manifests")
+		}
+		if written {
+			f.add("written", filepath.Join(in.out, rootAnchor)+", "+filepath.Join(in.out, meshAnchor))
+		}
+		return p.facts(f)
+	}}
+}

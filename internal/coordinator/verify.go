@@ -1,0 +1,121 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"fmt"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/proof"
+)
+
+// Bounds on strangers who verify this coordinator. Each is sent the whole history.
+const (
+	verifiersAtOnce    = 32
+	verifiersPerSource = 4
+)
+
+// verifyServer serves VerifyService.
+type verifyServer struct {
+	fealtyv1.UnimplementedVerifyServiceServer
+	c *Coordinator
+}
+
+// shown is a history as the store claims it, with what a coordinator says of it.
+// It is read again when the head moves, not for each stranger who asks.
+type shown struct {
+	head    history.Hash
+	cluster string
+	history *history.History
+}
+
+// Verify proves to a stranger who this is, and shows the history. It decides nothing
+// and reads no more than the head, unless that moved.
+func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.VerifyService_VerifyServer) error {
+	c := v.c
+	ctx, cancel := context.WithTimeout(stream.Context(), recoverTimeout)
+	defer cancel()
+	peer := identity.FromContext(ctx)
+	source := sourceOf(peer.Addr)
+	if !c.limiter.allow(peer.Addr, c.now()) {
+		return explain.New(explain.RateLimited, "what", "verifications from "+source, "limit", fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
+	}
+	if !c.verifiers.enter(source) {
+		return explain.New(explain.RateLimited, "what", "verifications from "+source, "limit", fmt.Sprintf("%d at once, and %d from everybody", verifiersPerSource, verifiersAtOnce))
+	}
+	defer c.verifiers.leave(source)
+	if len(req.GetNonce()) != proof.NonceBytes {
+		return explain.New(explain.RequestField, "field", "nonce", "problem", fmt.Sprintf("it has %d bytes, want %d", len(req.GetNonce()), proof.NonceBytes))
+	}
+	ch, err := openChannel(ctx)
+	if err != nil {
+		return err
+	}
+	claim, h, err := c.verifyClaim(ctx, req.GetNonce(), ch.binding)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_Claim{Claim: claim}}); err != nil {
+		return err
+	}
+	return sendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
+		return stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_History{History: page}})
+	})
+}
+
+// verifyClaim says what this coordinator is at the head that the store shows, proven
+// over a connection.
+func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
+	s := c.state.Load()
+	if s.phase == phaseUninitialized {
+		return nil, nil, explain.New(explain.HistoryUninitialized)
+	}
+	sh, err := c.showHistory(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	t := proof.VerifyTranscript{Cluster: sh.cluster, Nonce: nonce, Binding: binding, Head: sh.head[:]}
+	// One whose state is not that head shows no authority: it is behind.
+	if s.phase == phaseReady && s.head.Hash == sh.head {
+		issuer, err := s.freshIssuer(c.now())
+		if err != nil {
+			return nil, nil, err
+		}
+		t.Ready, t.Root, t.MeshCA = true, s.root.Raw, issuer.MeshCA().Certificate().Raw
+		t.TransactionKey = s.secrets.keys.Transaction().Public().(ed25519.PublicKey)
+	}
+	key, evidence, err := proof.ProveVerify(c.enrolment, t)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &fealtyv1.VerifyClaim{
+		Cluster: t.Cluster, Ready: t.Ready, Head: t.Head, Root: t.Root, MeshCa: t.MeshCA, TransactionKey: t.TransactionKey,
+		Key: key, Evidence: evidence,
+	}, sh.history, nil
+}
+
+// showHistory returns the history at the head that the store shows.
+func (c *Coordinator) showHistory(ctx context.Context) (*shown, error) {
+	select {
+	case c.showing <- struct{}{}:
+		defer func() { <-c.showing }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	head, _, err := c.history.Head(ctx)
+	if err != nil {
+		return nil, c.claimedHistoryError(err)
+	}
+	if c.shown != nil && c.shown.head == head.Hash {
+		return c.shown, nil
+	}
+	h, links, m, err := c.claimedHistory(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.shown = &shown{head: links[len(links)-1].Hash, cluster: m.Cluster, history: h}
+	return c.shown, nil
+}
