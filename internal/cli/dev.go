@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,7 +30,7 @@ that join with tokens. Everything in it is real; it listens on loopback only, an
 With --data the cluster is kept, and starting again finds the same one. Without, it is gone afterwards.
 
 --story shows, step by step on a cluster of its own, what Fealty promises: who is let in, who is not, and what
-happens to the cluster when something goes wrong. With --exit it ends after the last step, and fails if one
+happens to the cluster when something goes wrong. fealty dev break does harm to a cluster that runs. With --exit it ends after the last step, and fails if one
 was not as expected.`,
 		sample: `  fealty dev --data .fealty-dev
   fealty dev --story --exit -o json`,
@@ -44,6 +45,7 @@ was not as expected.`,
 			return c.dev(ctx, cfg)
 		},
 	})
+	cmd.AddCommand(c.breakCommand(), c.healCommand())
 	cmd.Flags().BoolVar(&story, "story", false, "tell the product's story live, on a cluster of its own")
 	cmd.Flags().BoolVar(&exit, "exit", false, "with --story: end after the last step, and fail if one failed")
 	return cmd
@@ -145,8 +147,13 @@ func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, starte
 		"fealty token create --entry pool --name node-x",
 		"fealty member ban data/node-c --reason 'trying it out' --yes",
 		"fealty manifest history",
+		"fealty dev break leader",
 	} {
-		fmt.Fprintf(out, "  ./bin/%s%s\n", line, flag)
+		at := flag
+		if strings.HasPrefix(line, "fealty dev ") && flag != "" {
+			at = " --data " + cluster.Dir()
+		}
+		fmt.Fprintf(out, "  ./bin/%s%s\n", line, at)
 	}
 	fmt.Fprintf(out, "  ./bin/fealty dev --story --exit\n\nCtrl-C ends all of it.\n")
 	return nil

@@ -13,3 +13,26 @@ func (m *movedClock) now() time.Time { return time.Now().Add(time.Duration(m.by.
 
 // pass lets d pass at once.
 func (m *movedClock) pass(d time.Duration) { m.by.Add(int64(d)) }
+
+// partClock is the clock of one part, which may be set wrong.
+type partClock struct {
+	cluster *movedClock
+	skew    atomic.Int64 // nanoseconds
+}
+
+func (p *partClock) now() time.Time { return p.cluster.now().Add(time.Duration(p.skew.Load())) }
+
+// set makes it wrong by d; 0 makes it right.
+func (p *partClock) set(d time.Duration) { p.skew.Store(int64(d)) }
+
+// clockOf returns the clock of a coordinator or member, which outlives its process.
+func (c *Cluster) clockOf(name string) *partClock {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.clocks[name]
+	if p == nil {
+		p = &partClock{cluster: &c.clock}
+		c.clocks[name] = p
+	}
+	return p
+}

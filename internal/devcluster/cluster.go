@@ -103,8 +103,10 @@ type Cluster struct {
 	coordinators []*replica // as many as there are, in order; what runs of them is guarded by mu
 
 	mu       sync.Mutex
-	members  map[string]*part    // guarded by mu
-	networks map[string]*network // of the members; guarded by mu
+	members  map[string]*part      // guarded by mu
+	networks map[string]*network   // of the members; guarded by mu
+	clocks   map[string]*partClock // of all parts; guarded by mu
+	harming  chan struct{}         // held by who does harm; capacity 1
 }
 
 // part is one coordinator or member that runs.
@@ -145,7 +147,7 @@ func Prepare(ctx context.Context, opts Options) (*Cluster, error) {
 	if opts.Coordinators == 0 {
 		opts.Coordinators = defaultCoordinators
 	}
-	c := &Cluster{opts: opts, dir: opts.DataDir, members: make(map[string]*part), networks: make(map[string]*network), started: time.Now()}
+	c := &Cluster{opts: opts, dir: opts.DataDir, members: make(map[string]*part), networks: make(map[string]*network), clocks: make(map[string]*partClock), harming: make(chan struct{}, 1), started: time.Now()}
 	for _, name := range coordinatorNames(opts.Coordinators) {
 		c.coordinators = append(c.coordinators, &replica{name: name})
 	}
@@ -184,7 +186,10 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	if c.store, c.storeName, err = c.openStore(ctx); err != nil {
 		return err
 	}
-	return c.StartCoordinators(ctx)
+	if err := c.StartCoordinators(ctx); err != nil {
+		return err
+	}
+	return c.control()
 }
 
 // Start is Prepare, the first set if there was none, and the members.
@@ -461,7 +466,7 @@ func (c *Cluster) RunMember(ctx context.Context, name string) error {
 	}
 	a, err := agent.Open(ctx, agent.Config{
 		DataDir: c.MemberDir(name), Dial: c.networkOf(name).dial, Metrics: l,
-		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Now: c.clock.now,
+		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Now: c.clockOf(name).now,
 	})
 	if err != nil {
 		return errors.Join(err, l.Close())

@@ -58,6 +58,12 @@ func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return conn, nil
 }
 
+func (n *network) isDown() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.down
+}
+
 // setDown ends what is open, and has nobody be reached until it is up again.
 func (n *network) setDown(down bool) {
 	n.mu.Lock()

@@ -186,7 +186,7 @@ func (c *Cluster) StartCoordinator(ctx context.Context, name string) error {
 	w := newWire(l, c.store)
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: c.coordinatorDir(r), Store: w, StoreName: c.storeName, Listener: w, Metrics: metrics,
-		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Rates: c.opts.Rates, Now: c.clock.now,
+		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Rates: c.opts.Rates, Now: c.clockOf(name).now,
 	})
 	if err != nil {
 		return errors.Join(fmt.Errorf("%s: %w", name, err), l.Close(), metrics.Close())

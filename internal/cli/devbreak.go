@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fealty-io/fealty/internal/devcluster"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+// breakCommand is fealty dev break, which does harm to a dev cluster that runs.
+func (c *CLI) breakCommand() *cobra.Command {
+	leader := c.harmCommand(spec{
+		use: "leader", short: "kill the coordinator that leads",
+		long: `Kill the coordinator that leads, as kill -9 would: it takes no leave, and what it had in memory is gone. Another
+one leads in about a second, in a later term. What the killed one had sent to the store, and arrives later,
+fails there.`,
+		sample: `  fealty dev break leader`,
+	}, func([]string) devcluster.Harm { return devcluster.Harm{Kind: devcluster.BreakLeader} })
+	coordinator := c.harmCommand(spec{
+		use: "coordinator NAME", short: "kill one coordinator",
+		long: `Kill one coordinator, as kill -9 would. The others serve, and its members go to them. When it is started again
+it gets its secrets back from another one.`,
+		sample: `  fealty dev break coordinator coordinator-2`,
+		args:   exactly("NAME"),
+	}, func(args []string) devcluster.Harm {
+		return devcluster.Harm{Kind: devcluster.BreakCoordinator, Name: args[0]}
+	})
+	var member string
+	network := c.harmCommand(spec{
+		use: "network", short: "cut a member off from all coordinators",
+		long: `Cut a member off from all coordinators. It goes on by what it holds, within the manifest's policy for that, and
+comes back by itself when the network does.`,
+		sample: `  fealty dev break network --member node-a`,
+	}, func([]string) devcluster.Harm {
+		return devcluster.Harm{Kind: devcluster.BreakNetwork, Name: member}
+	})
+	network.Flags().StringVar(&member, "member", "", "the member, such as node-a")
+	var by time.Duration
+	clock := c.harmCommand(spec{
+		use: "clock NAME", short: "set the clock of a coordinator or member wrong",
+		long:   `Set the clock of one coordinator or one member, by --by from what is right: ahead, or behind if that is negative.`,
+		sample: `  fealty dev break clock node-a --by 20m`,
+		args:   exactly("NAME"),
+	}, func(args []string) devcluster.Harm {
+		return devcluster.Harm{Kind: devcluster.BreakClock, Name: args[0], By: by}
+	})
+	clock.Flags().DurationVar(&by, "by", time.Hour, "how far, such as 20m or -1h")
+	return noun("break", "do harm to a dev cluster that runs, to see what happens", leader, coordinator, network, clock)
+}
+
+func (c *CLI) healCommand() *cobra.Command {
+	return c.harmCommand(spec{
+		use: "heal", short: "undo all harm that was done to a dev cluster",
+		long: `Undo all that fealty dev break did: coordinators that were killed start again, networks are whole, and clocks
+are right. It returns when every coordinator is ready.`,
+		sample: `  fealty dev heal`,
+	}, func([]string) devcluster.Harm { return devcluster.Harm{Kind: devcluster.Heal} })
+}
+
+// harmCommand is a command that has a dev cluster do what harm says.
+func (c *CLI) harmCommand(s spec, harm func(args []string) devcluster.Harm) *cobra.Command {
+	var dry bool
+	s.long += `
+
+The cluster is the one in --data, by default that in ./.fealty-dev, and runs in another terminal. Only the user who
+runs it can do that.`
+	s.groups = []group{ofDev}
+	s.run = func(ctx context.Context, cfg *config, args []string) error {
+		dir := cfg.path("data")
+		if dir == "" {
+			dir = cfg.within(devFolder)
+		}
+		h := harm(args)
+		h.Dry = dry
+		socket := devcluster.ControlSocket(dir)
+		done, err := devcluster.Ask(ctx, socket, h)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return explain.Wrap(err, explain.Unreachable, "endpoint", "the dev cluster in "+dir, "problem", network(err))
+		case done.Problem != "":
+			return explain.Wrap(errors.New(done.Problem), explain.BadValue, "name", "the harm", "value", h.Kind, "problem", done.Problem, "want", "what fealty dev break --help says, of what runs")
+		}
+		if dry {
+			c.planned("it would be said: " + done.Did)
+		}
+		return c.print(result{object{{"did", done.Did}, {"watch", texts(done.Watch)}, {"dry_run", dry}}, func(p *page) error {
+			p.line("%s", done.Did)
+			for _, w := range done.Watch {
+				p.line("watch  %s", w)
+			}
+			return nil
+		}})
+	}
+	cmd := c.command(s)
+	dryRun(cmd, &dry)
+	return cmd
+}

@@ -1,0 +1,237 @@
+package devcluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// Kinds of harm that can be done to a dev cluster, and how to undo it.
+const (
+	BreakLeader      = "leader"
+	BreakCoordinator = "coordinator"
+	BreakNetwork     = "network"
+	BreakClock       = "clock"
+	Heal             = "heal"
+)
+
+// Harm is what to do to a running dev cluster.
+type Harm struct {
+	Kind string        `json:"kind"`
+	Name string        `json:"name,omitempty"` // of a coordinator, or of a member
+	By   time.Duration `json:"by,omitempty"`   // how far to set a clock on
+	Dry  bool          `json:"dry,omitempty"`  // only say what would be done
+}
+
+// Harmed is what was done, and what to watch: texts for a person.
+type Harmed struct {
+	Did     string   `json:"did"`
+	Watch   []string `json:"watch"`
+	Problem string   `json:"problem,omitempty"` // why nothing was done
+}
+
+// Bounds of the control socket.
+const (
+	controlName     = "dev.sock"
+	maxControlBytes = 16 << 10
+	controlTimeout  = 2 * awaitLimit
+	maxSetOn        = 48 * time.Hour
+)
+
+// ControlSocket is where the cluster in dir takes harm from its own user.
+func ControlSocket(dir string) string { return filepath.Join(dir, controlName) }
+
+// Ask has the cluster behind a control socket do h.
+func Ask(ctx context.Context, socket string, h Harm) (Harmed, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return Harmed{}, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if err := json.NewEncoder(conn).Encode(h); err != nil {
+		return Harmed{}, err
+	}
+	var out Harmed
+	err = json.NewDecoder(io.LimitReader(conn, maxControlBytes)).Decode(&out)
+	return out, err
+}
+
+// control serves the control socket until the cluster ends. It has mode 0600: only the
+// user who runs the cluster gets at it.
+func (c *Cluster) control() error {
+	l, err := mesh.ListenLocal(ControlSocket(c.dir))
+	if err != nil {
+		return err
+	}
+	c.group.Go(func() error {
+		var serving sync.WaitGroup
+		defer serving.Wait()
+		defer context.AfterFunc(c.ctx, func() { l.Close() })()
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return nil // closed, as the cluster ends
+			}
+			serving.Go(func() { c.obey(conn) })
+		}
+	})
+	return nil
+}
+
+// obey does what one caller asks for.
+func (c *Cluster) obey(conn net.Conn) {
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(c.ctx, controlTimeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	var h Harm
+	if err := json.NewDecoder(io.LimitReader(conn, maxControlBytes)).Decode(&h); err != nil {
+		return
+	}
+	done, err := c.Do(ctx, h)
+	if err != nil {
+		done.Problem = err.Error()
+	}
+	_ = json.NewEncoder(conn).Encode(done) // who asked may be gone
+}
+
+// Do does harm on purpose, one at a time, or undoes it.
+func (c *Cluster) Do(ctx context.Context, h Harm) (Harmed, error) {
+	select {
+	case c.harming <- struct{}{}:
+		defer func() { <-c.harming }()
+	case <-ctx.Done():
+		return Harmed{}, ctx.Err()
+	}
+	switch h.Kind {
+	case BreakLeader:
+		name, term, err := c.Leader(ctx)
+		if err != nil {
+			return Harmed{}, err
+		}
+		return c.harmCoordinator(name, fmt.Sprintf("killed %s, which led in term %d: no leave was taken, its memory is gone", name, term), h.Dry,
+			"fealty leader show: in about a second another coordinator leads, in a later term",
+			"fealty status: the members of "+name+" are connected elsewhere")
+	case BreakCoordinator:
+		return c.harmCoordinator(h.Name, fmt.Sprintf("killed %s: no leave was taken, its memory is gone", h.Name), h.Dry,
+			"fealty status: the others serve, and its members are connected to them",
+			"fealty dev heal: it comes back, and gets its secrets from another one")
+	case BreakNetwork:
+		if !c.isMember(h.Name) {
+			return Harmed{}, fmt.Errorf("no member %q runs here: there are %s", h.Name, strings.Join(c.memberNames(), ", "))
+		}
+		if !h.Dry {
+			c.networkOf(h.Name).setDown(true)
+		}
+		return Harmed{Did: fmt.Sprintf("cut the network of %s: no coordinator is in its reach", h.Name), Watch: []string{
+			"fealty status --data " + c.MemberDir(h.Name) + ": it works on its own, and says for how long it can",
+			"fealty status: it is away, which becomes a finding after two minutes",
+		}}, nil
+	case BreakClock:
+		return c.harmClock(h)
+	case Heal:
+		return c.heal(ctx, h.Dry)
+	}
+	return Harmed{}, fmt.Errorf("no harm of kind %q is known", h.Kind)
+}
+
+func (c *Cluster) harmCoordinator(name, did string, dry bool, watch ...string) (Harmed, error) {
+	if _, err := c.wireOf(name); err != nil {
+		return Harmed{}, err
+	}
+	if !dry {
+		if err := c.KillCoordinator(name); err != nil {
+			return Harmed{}, err
+		}
+	}
+	return Harmed{Did: did, Watch: watch}, nil
+}
+
+func (c *Cluster) harmClock(h Harm) (Harmed, error) {
+	if h.By == 0 || h.By.Abs() > maxSetOn {
+		return Harmed{}, fmt.Errorf("a clock is set by more than nothing and at most %v, not by %v", maxSetOn, h.By)
+	}
+	if _, err := c.replica(h.Name); err != nil && !c.isMember(h.Name) {
+		return Harmed{}, fmt.Errorf("nobody is called %q here: there are %s", h.Name, strings.Join(slices.Concat(c.CoordinatorNames(), c.memberNames()), ", "))
+	}
+	if !h.Dry {
+		c.clockOf(h.Name).set(h.By)
+	}
+	watch := "fealty status --data " + c.MemberDir(h.Name) + ": what it holds, and whether that is fresh by its clock"
+	if !c.isMember(h.Name) {
+		watch = "fealty status: who leads does not change, for no clock decides that; certificates that it issues may not be in date elsewhere"
+	}
+	return Harmed{Did: fmt.Sprintf("set the clock of %s by %v", h.Name, h.By), Watch: []string{watch}}, nil
+}
+
+// heal undoes all harm.
+func (c *Cluster) heal(ctx context.Context, dry bool) (Harmed, error) {
+	var done []string
+	c.mu.Lock()
+	for _, r := range c.coordinators {
+		if r.run == nil {
+			done = append(done, r.name+" runs again")
+		}
+	}
+	for _, name := range c.memberNamesLocked() {
+		if n := c.networks[name]; n != nil && n.isDown() {
+			done = append(done, name+" reaches the coordinators again")
+		}
+	}
+	for name, clock := range c.clocks {
+		if clock.skew.Load() != 0 {
+			done = append(done, "the clock of "+name+" is right again")
+		}
+	}
+	networks, clocks := c.networks, c.clocks
+	if !dry {
+		for _, n := range networks {
+			n.setDown(false)
+		}
+		for _, clock := range clocks {
+			clock.set(0)
+		}
+	}
+	c.mu.Unlock()
+	slices.Sort(done)
+	if len(done) == 0 {
+		return Harmed{Did: "nothing was broken"}, nil
+	}
+	if !dry {
+		if err := c.StartCoordinators(ctx); err != nil {
+			return Harmed{}, err
+		}
+		if err := c.AwaitReady(ctx); err != nil {
+			return Harmed{}, err
+		}
+	}
+	return Harmed{Did: strings.Join(done, "; "), Watch: []string{"fealty status: nothing needs attention, in a while"}}, nil
+}
+
+func (c *Cluster) isMember(name string) bool { return slices.Contains(c.memberNames(), name) }
+
+// memberNames are the members that run, sorted.
+func (c *Cluster) memberNames() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.memberNamesLocked()
+}
+
+func (c *Cluster) memberNamesLocked() []string {
+	var out []string
+	for name := range c.members {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
