@@ -123,9 +123,8 @@ func (c *Coordinator) prepare(ctx context.Context, mv *move) []string {
 	return took
 }
 
-// preparable returns where the peers are that may take the key of mv: those that are
-// configured, who have to prove it, and those that said that they are ready at its
-// parent.
+// preparable returns where the peers are that may take the key of mv: those that said
+// that they are ready at its parent. They have to prove it.
 func (c *Coordinator) preparable(ctx context.Context, mv *move) []string {
 	others, err := c.replicas(ctx, mv.from.manifest)
 	if err != nil {

@@ -1,0 +1,298 @@
+package coordinator
+
+import (
+	"crypto/ed25519"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// candidate returns a move of f to a manifest with more coordinators, signed, that was
+// not written.
+func (f *fleet) candidate(extra string, alter func(*history.Transition)) *move {
+	f.t.Helper()
+	s := f.c.state.Load()
+	m, err := manifest.Parse(withSeed(f.manifest(extra), f.people.seed(1, "")))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	mv := &move{from: s, manifest: m, secrets: s.secrets, root: s.root, mesh: s.issuer.Load().MeshCA()}
+	t, moves := s.chain.Next(history.KindSet, m)
+	t.Reason = "test"
+	if moves {
+		if err := f.c.newMesh(mv, t); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	key, err := manifest.NewKey(f.signer.Public().(ed25519.PublicKey))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	t.Signatures = []history.Signature{{Key: key, Signature: [64]byte(ed25519.Sign(f.signer, history.SetStatement(m.Hash(), s.head.Hash)))}}
+	if alter != nil {
+		alter(t)
+	}
+	if err := mv.seal(t); err != nil {
+		f.t.Fatal(err)
+	}
+	return mv
+}
+
+// A coordinator takes no mesh CA key but that of a transition which would be the next
+// link of its history, by the signers' will, from a coordinator; and never many.
+func TestWhatIsNotTaken(t *testing.T) {
+	f, rs := peerFleet(t, 2, nil)
+	r := rs[0]
+	r.start()
+	r.awaitHead(f)
+	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	seed := keyring.NewSeed()
+	keys, err := seed.Derive(make([]byte, keyring.SaltBytes))
+	wantOnly(t, "derive", err, "")
+	otherRoot, err := ca.Root(keys.RootCA(), testCluster, f.clock().Add(-time.Hour))
+	wantOnly(t, "root", err, "")
+	others, err := ca.NewMeshCA(otherRoot, keys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: 2, Validity: time.Hour}, f.clock())
+	wantOnly(t, "mesh", err, "")
+	bring := func(mv *move) error {
+		c := f.c.withPeers()
+		err := (&preparing{c: c, mv: mv}).bring(f.ctx(), r.addr)
+		if err != nil {
+			return explain.Of(err)
+		}
+		return nil
+	}
+	more := moreCoordinators(t)
+	for _, tc := range []struct {
+		name string
+		mv   func() *move
+	}{
+		{"another link before it", func() *move {
+			return f.candidate(more, func(t *history.Transition) { t.Previous[0] ^= 1 })
+		}},
+		{"a link is left out", func() *move { return f.candidate(more, func(t *history.Transition) { t.Index++ }) }},
+		{"no signature of the signers", func() *move { return f.candidate(more, func(t *history.Transition) { t.Signatures = nil }) }},
+		{"a signature over something else", func() *move {
+			return f.candidate(more, func(t *history.Transition) { t.Signatures[0].Signature[5] ^= 1 })
+		}},
+		{"the mesh CA key of another transition", func() *move {
+			return f.candidate(more, func(t *history.Transition) { t.MeshCAKey[0] ^= 1 })
+		}},
+		{"the mesh CA key of before", func() *move { return f.candidate("", nil) }},
+		{"the certificate of another root", func() *move {
+			mv := f.candidate(more, func(t *history.Transition) { t.MeshCAKey = others.KeyID() })
+			mv.mesh = others
+			return mv
+		}},
+		{"a manifest without it", func() *move {
+			f.replicas = rs[1:]
+			defer func() { f.replicas = rs }()
+			mv := f.candidate(more, nil)
+			return mv
+		}},
+		{"an epoch of its own making", func() *move { return f.candidate(more, func(t *history.Transition) { t.AuthorityEpoch += 7 }) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if err := bring(tc.mv()); err == nil {
+				t.Error("it was taken")
+			}
+			r.c.taken.mu.Lock()
+			defer r.c.taken.mu.Unlock()
+			if n := len(r.c.taken.keys); n > 0 {
+				t.Errorf("%d keys are kept", n)
+			}
+		})
+	}
+	t.Run("from who is no coordinator", func(t *testing.T) {
+		c := f.c.withPeers()
+		c.enrolment = newTestKey(t)
+		if err := explain.Of((&preparing{c: c, mv: f.candidate(more, nil)}).bring(f.ctx(), r.addr)); err.Code != explain.PeerRefused {
+			t.Errorf("answered %v", err)
+		}
+	})
+	t.Run("by who is a coordinator before or after alone", func(t *testing.T) {
+		f.replicas = rs[1:]
+		mv := f.candidate(more, nil)
+		f.replicas = rs
+		p := &preparing{c: f.c.withPeers(), mv: mv}
+		if err := p.bring(f.ctx(), r.addr); err == nil || !strings.Contains(err.Error(), "both before and after") {
+			t.Errorf("the key is brought to who is dismissed: %v", err)
+		}
+		if got := f.c.prepare(f.ctx(), mv); len(got) > 0 {
+			t.Errorf("prepared %v", got)
+		}
+	})
+	if got := r.audited("mesh.prepared"); len(got) > 0 {
+		t.Errorf("the audit log says that keys were taken: %v", got)
+	}
+	// What is in order is taken, up to a bound; the oldest goes.
+	var brought []*move
+	for range maxTaken + 2 {
+		mv := f.candidate(moreCoordinators(t), nil)
+		if err := bring(mv); err != nil {
+			t.Fatal(err)
+		}
+		brought = append(brought, mv)
+	}
+	for i, mv := range brought {
+		if have := r.c.taken.mesh(mv.mesh.KeyID()) != nil; have != (i >= 2) {
+			t.Errorf("key %d is kept: %v", i, have)
+		}
+	}
+	// The head shows which of them counts; the others are forgotten.
+	if err := f.setPeople(more); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitHead(f)
+	r.c.taken.mu.Lock()
+	defer r.c.taken.mu.Unlock()
+	if n := len(r.c.taken.keys); n > 0 {
+		t.Errorf("%d keys are kept after the head", n)
+	}
+}
+
+// Nothing of what passes between coordinators, or is written, logged, counted or
+// answered about it, holds a secret in a form that can be read.
+func TestPeerRecoveryTellsNoSecret(t *testing.T) {
+	var log syncBuffer
+	f, rs := peerFleet(t, 2, func(c *Config) {
+		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	s := f.c.state.Load()
+	var said strings.Builder
+	bad := servePeer(t, &liar{key: rs[1].key, state: s, secrets: func(m *fealtyv1.PeerSecrets) {
+		raw, err := proto.Marshal(m)
+		wantOnly(t, "marshal", err, "")
+		said.Write(raw)
+		fmt.Fprintf(&said, "%v %+v", m, m)
+		m.MeshCa = nil
+	}})
+	config := f.config
+	rs[0].config = func(c *Config) { config(c); c.Peers = []string{bad} }
+	rs[0].start()
+	rs[0].awaitHead(f)
+	rs[0].link.lie(hideReplicas)
+	_, err := rs[0].c.withPeers(bad).fromPeers(f.ctx(), rs[0].loaded())
+	rs[0].link.lie(nil)
+	wantStep(t, err, stepMesh, bad)
+	fmt.Fprintf(&said, "%v %+v", err, err)
+	if err := f.setPeople(moreCoordinators(t)); err != nil {
+		t.Fatal(err)
+	}
+	rs[0].awaitHead(f)
+	next := f.c.state.Load()
+
+	secrets := map[string][]byte{"seed": s.secrets.seed.Reveal(), "record MAC key": s.secrets.keys.RecordMAC(), "store key": s.secrets.keys.StoreSeal()}
+	for what, st := range map[string]*state{"mesh CA key": s, "next mesh CA key": next} {
+		raw, err := st.issuer.Load().MeshCA().Key().Bytes()
+		wantOnly(t, "mesh key", err, "")
+		secrets[what] = raw
+	}
+	places := map[string][]byte{"log": log.Bytes(), "messages and errors": []byte(said.String())}
+	l, err := f.store.List(t.Context(), "")
+	wantOnly(t, "list", err, "")
+	for _, e := range l.Entries {
+		places["store "+e.Key] = e.Value
+	}
+	for _, x := range []*fleet{f, rs[0]} {
+		families, err := x.c.registry.Gather()
+		wantOnly(t, "gather", err, "")
+		places["metrics"] = append(places["metrics"], fmt.Sprint(families)...)
+	}
+	if text := string(places["log"]); !strings.Contains(text, "secrets were handed over between coordinators") || !strings.Contains(text, "peer recovery failed") {
+		t.Error("the log says nothing of the recovery: this test looks at nothing")
+	}
+	for where, text := range places {
+		for what, secret := range secrets {
+			if leaked := formOf(text, secret); leaked != "" {
+				t.Errorf("%s holds the %s in %s", where, what, leaked)
+			}
+		}
+	}
+}
+
+// What a peer sends is refused or right, and never a panic: the secrets that it gives.
+func FuzzPeerSecrets(f *testing.F) {
+	d := newDesk(f)
+	if err := d.set(""); err != nil {
+		f.Fatal(err)
+	}
+	s := d.state()
+	mesh := s.issuer.Load().MeshCA()
+	loaded, err := d.c.history.Load(f.Context())
+	if err != nil {
+		f.Fatal(err)
+	}
+	d.c.state.Store(&state{phase: phaseRecovery})
+	head := &claimedHead{loaded, s.head, s.manifest}
+	f.Add(s.root.Raw, mesh.Certificate().Raw, s.manifest.Bytes())
+	f.Add([]byte{}, []byte{}, []byte{})
+	f.Add(mesh.Certificate().Raw, s.root.Raw, s.manifest.Bytes())
+	f.Add(s.root.Raw, []byte("0"), s.manifest.Bytes())
+	f.Fuzz(func(t *testing.T, root, meshCA, m []byte) {
+		a := &asking{c: d.c, head: head}
+		r := &received{secrets: &secrets{seed: s.secrets.seed}}
+		err := a.verify(t.Context(), r, keyring.Handed{Seed: s.secrets.seed, Mesh: mesh.Key()}, &fealtyv1.PeerSecrets{Root: root, MeshCa: meshCA, Manifest: m})
+		if err == nil && (string(m) != string(s.manifest.Bytes()) || r.mesh.KeyID() != s.meshKey || !r.root.Equal(s.root)) {
+			t.Fatal("something else was accepted")
+		}
+		if err != nil && (a.step < stepManifest || a.step > stepMesh) {
+			t.Fatalf("failed at step %d: %v", a.step, err)
+		}
+	})
+}
+
+// And what it brings to prepare.
+func FuzzPeerCandidate(f *testing.F) {
+	d := newDesk(f)
+	if err := d.set(""); err != nil {
+		f.Fatal(err)
+	}
+	s := d.state()
+	mesh := s.issuer.Load().MeshCA()
+	recipient, err := keyring.NewEphemeral()
+	if err != nil {
+		f.Fatal(err)
+	}
+	tr, _ := s.chain.Next(history.KindRekey, s.manifest)
+	tr.Reason = "x"
+	mv := &move{from: s, manifest: s.manifest, secrets: s.secrets, root: s.root}
+	if err := d.c.newMesh(mv, tr); err != nil {
+		f.Fatal(err)
+	}
+	if err := mv.seal(tr); err != nil {
+		f.Fatal(err)
+	}
+	raw, err := mv.link.Encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	g := &greeted{s: s, key: "ed25519:peer", t: proof.PeerTranscript{Cluster: s.manifest.Cluster}}
+	sealed, err := keyring.HandOver(recipient.Public(), keyring.Handover{Purpose: string(proof.Prepare), Cluster: s.manifest.Cluster, From: g.key, To: d.c.EnrolmentKey(), Head: mv.link.Hash}, keyring.Handed{Mesh: mv.mesh.Key()})
+	if err != nil {
+		f.Fatal(err)
+	}
+	if k, err := d.c.takeKey(g, &fealtyv1.PeerCandidate{Transition: raw, Sealed: sealed, MeshCa: mv.mesh.Certificate().Raw}, recipient); err != nil || k.link.Hash != mv.link.Hash {
+		f.Fatalf("what is right is refused: %v", err)
+	}
+	f.Add(raw, s.manifest.Bytes(), sealed, mv.mesh.Certificate().Raw)
+	f.Add(raw, []byte{}, sealed, mesh.Certificate().Raw)
+	f.Add([]byte("{}"), []byte{}, []byte{}, []byte{})
+	f.Fuzz(func(t *testing.T, transition, m, sealed, cert []byte) {
+		k, err := d.c.takeKey(g, &fealtyv1.PeerCandidate{Transition: transition, Manifest: m, Sealed: sealed, MeshCa: cert}, recipient)
+		if err == nil && (k.link.Hash != mv.link.Hash || k.mesh.KeyID() != mv.mesh.KeyID()) {
+			t.Fatalf("took %x", transition)
+		}
+	})
+}
