@@ -208,7 +208,11 @@ func (c *Coordinator) fromMemory(ctx context.Context, w *way) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.newState(verified, secrets, root, mesh)
+	s, err := c.newState(verified, secrets, root, mesh)
+	if mv := c.candidates[w.claimed.Hash]; mv != nil && err == nil {
+		s.origin = mv.origin(s) // it came into force after all
+	}
+	return s, err
 }
 
 // fromKeepers comes back with what the manifest's keepers open: the seed, and the mesh
@@ -381,6 +385,27 @@ func (c *Coordinator) heal(ctx context.Context, w *way) (*state, error) {
 		c.auditOrigin(ctx, s, []auditEntry{originOf(s, actionSeedReceived, viaKeeper(o.by))})
 	}
 	return s, err
+}
+
+// watchPeers has peers asked as soon as one of them says that it is ready, until ctx
+// ends. It is a hint: they are asked again anyway.
+func (c *Coordinator) watchPeers(ctx context.Context) error {
+	l, err := c.store.List(ctx, replicaPrefix)
+	if err != nil {
+		return err
+	}
+	for change, err := range c.store.Changes(ctx, replicaPrefix, l.Revision) {
+		if err != nil {
+			return err
+		}
+		for _, e := range change.Put {
+			if r, err := openReplica(e); err == nil && r.Key != c.EnrolmentKey() && r.Phase == phaseReady.String() {
+				c.pushed.Store(true)
+				c.kickHead()
+			}
+		}
+	}
+	return nil
 }
 
 // olderHead says that the store shows a head that was in force before ours. It is a

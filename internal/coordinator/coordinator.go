@@ -185,6 +185,7 @@ type Coordinator struct {
 	setting         chan struct{}                  // held by the one SetManifest under way; capacity 1
 	candidates      map[history.Hash]*move         // moves of unknown outcome; owned by who holds setting
 	search          decide.Search                  // the way back to the head; owned by who holds setting
+	pushed          atomic.Bool                    // a peer may be at the head: look for it now
 	opened          *opened                        // a seed for the way back; owned by who holds setting
 	older           atomic.Pointer[history.Record] // the head that the store shows, if it is one of before
 	elapsed         func() time.Duration           // on a clock that only goes forward
@@ -509,6 +510,7 @@ func (c *Coordinator) followState(ctx context.Context) error {
 			}
 		}
 		if s.phase == phaseRecovery {
+			g.Go(func() error { return c.forever(run, "peers", func() error { return c.watchPeers(run) }) })
 			g.Go(func() error { return c.forever(run, "recovery", func() error { return c.followGathering(run) }) })
 			g.Go(func() error { return c.forever(run, "gathered shares", func() error { return c.watchGathering(run) }) })
 		}

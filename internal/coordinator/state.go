@@ -567,6 +567,9 @@ func (c *Coordinator) checkHead(ctx context.Context) (pause time.Duration) {
 	if !c.unsettled.Load() && c.headHolds(ctx) {
 		return pause
 	}
+	if c.pushed.Swap(false) {
+		c.search.Push(c.elapsed())
+	}
 	next, wait, err := c.load(ctx, c.state.Load().ready())
 	if err != nil {
 		if ctx.Err() == nil {

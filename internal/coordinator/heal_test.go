@@ -1,0 +1,58 @@
+package coordinator
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/history"
+)
+
+// The coordinator that moved the head dies before anybody has the new mesh CA key. The
+// others hold the seed: one of them makes a new key, all meet at that head, and no human
+// is asked.
+func TestOthersHealWhenTheSetterDies(t *testing.T) {
+	f, rs := peerFleet(t, 2, func(c *Config) {
+		c.SelfHealAfter = 2 * time.Second
+		c.Log = slog.New(slog.DiscardHandler)
+	})
+	for _, r := range rs {
+		r.start()
+		r.awaitHead(f)
+	}
+	before := f.c.state.Load().head
+	// Nobody can be prepared, and it dies right after the swap.
+	for _, r := range rs {
+		r.faults.Fail("peer.before-reread", errTestCrash)
+	}
+	f.faults.FailNext("set.after-swap", 1, errTestCrash)
+	release, err := f.c.settingTurn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.c.rekey(t.Context(), f.c.state.Load(), "test", "test")
+	f.link.cut(errKilled) // before its loop finds the head among its candidates
+	release()
+	if err == nil {
+		t.Fatal("it did not die")
+	}
+	f.stop()
+	for _, r := range rs {
+		r.faults.Disarm("peer.before-reread")
+		r.awaitState("a head after the lost one", func(s *state) bool { return s.phase == phaseReady && s.head.Index >= before.Index+2 })
+	}
+	// On a machine that is slow the second one may heal after the first, so soon as it
+	// is configured here.
+	rs[0].awaitHead(rs[1])
+	s := rs[0].c.state.Load()
+	if s.head.Kind != history.KindRekey || s.head.AuthorityEpoch < before.AuthorityEpoch+2 || s.meshKey != s.head.MeshCAKey {
+		t.Errorf("they met at %+v", s.head)
+	}
+	if n := len(rs[0].audited("seed.created")); n != 1 {
+		t.Errorf("%d seeds were made", n)
+	}
+	// The one that died comes back to them, from a peer.
+	f.link.cut(nil)
+	f.start()
+	f.awaitHead(rs[0])
+}
