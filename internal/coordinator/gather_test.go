@@ -39,7 +39,7 @@ func gatheredIn(t rapidTB, st store.Store) []string {
 // three owners it takes, after all of them stopped: d.c and the others hold nothing.
 func lostDesk(t rapidTB) (d *desk, p *people, others []*Coordinator) {
 	t.Helper()
-	d, p = newDesk(t), newPeople(t, "alice", "bob", "carol")
+	d, p = newDesk(t), newPeople(t, "carol", "alice", "bob") // not sorted, as in any manifest
 	d.seed = p.seed(2, "")
 	entries := poolEntries
 	for _, dir := range []string{"two", "three"} {

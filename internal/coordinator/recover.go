@@ -546,6 +546,7 @@ func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []st
 	if err != nil {
 		return nil, err
 	}
+	c.auditOrigin(ctx, s, []auditEntry{originOf(s, actionSeedReceived, map[string]string{"via": "owners", "from": strings.Join(owners, ", "), "attempt": g.id.String()})})
 	c.dropShares(ctx, g)
 	c.log.LogAttrs(ctx, slog.LevelWarn, "the seed was recovered by its owners", slog.Any("owners", owners), slog.String("attempt", g.id.String()),
 		slog.Uint64("authority_epoch", s.head.AuthorityEpoch))
