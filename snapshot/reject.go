@@ -36,6 +36,9 @@ const (
 	// ReasonBase: a patch to another version than the active one, so that there is a
 	// gap, or to one of another subject or epoch. The whole is to be asked for.
 	ReasonBase Reason = "base_mismatch"
+	// ReasonHistory: a trust bundle whose head does not lead on from the one of the
+	// bundle before: of a history that was rolled back or forked.
+	ReasonHistory Reason = "history"
 	// ReasonUnrecorded: at start-up, bytes that the marks do not know.
 	ReasonUnrecorded Reason = "unrecorded"
 )

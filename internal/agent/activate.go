@@ -13,6 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -98,6 +99,9 @@ type beliefs struct {
 
 	// contact is what connections are verified by.
 	contact *identity.Bundle
+
+	// links are the newest transitions of the history that were heard of, unverified.
+	links [][]byte
 
 	// arriving: the marks are those of what is put in place right now. Until it is,
 	// what it overtakes is as good as it was.
@@ -262,6 +266,8 @@ type decision struct {
 	renewal bool
 	// barred is true for what is accepted and not used: its content failed a trial.
 	barred bool
+	// restored is true for a trust bundle of a history that was restored from a backup.
+	restored bool
 }
 
 // after returns b with what d decided.
@@ -287,6 +293,10 @@ func decide(me self, b *beliefs, s *snapshot.Signed, now time.Time) (decision, e
 	if err == nil {
 		err = given(b, v.Header())
 	}
+	restored := false
+	if err == nil {
+		restored, err = b.leadsOn(v)
+	}
 	if err == nil {
 		marks, err := snapshot.Accept(b.marks, v)
 		if err != nil {
@@ -294,7 +304,7 @@ func decide(me self, b *beliefs, s *snapshot.Signed, now time.Time) (decision, e
 		}
 		next := b.ledger.confirmed(v.Header().ScopeType).knowing(v)
 		next.marks = marks
-		return decision{v: v, ledger: next, raised: true, news: true, renewal: b.inUse(v)}, nil
+		return decision{v: v, ledger: next, raised: true, news: true, renewal: b.inUse(v), restored: restored}, nil
 	}
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshot.ReasonUnchanged {
 		return decision{}, err
@@ -395,12 +405,28 @@ func (a *Agent) take(ctx context.Context, scope string, raw []byte) error {
 // Of several the marks are written once, if the order allows it: what says what the
 // others are judged by is in use before them.
 func (a *Agent) takeAll(ctx context.Context, from origin, offers ...offer) error {
+	lost, before, err := a.takeOnce(ctx, from, offers)
+	if err == nil && lost && a.askForLinks(ctx) {
+		_, before, err = a.takeOnce(ctx, from, offers)
+	}
+	if before != nil {
+		a.show(ctx, before)
+	}
+	return err
+}
+
+// takeOnce is takeAll with what is here. It reports whether links of the history are
+// missing, and the trust bundle that one of a restored history took the place of.
+func (a *Agent) takeOnce(ctx context.Context, from origin, offers []offer) (lost bool, before *held, err error) {
 	release, err := a.activation.acquire(ctx)
 	if err != nil {
-		return err
+		return false, nil, err
 	}
 	defer release()
-	return a.takeHeld(ctx, from, offers)
+	err = a.takeHeld(ctx, from, offers)
+	lost, before = a.lost, a.overtaken
+	a.lost, a.overtaken = false, nil
+	return lost, before, err
 }
 
 // takeHeld is takeAll for who holds a.activation.
@@ -425,6 +451,7 @@ func (a *Agent) takeHeld(ctx context.Context, from origin, offers []offer) error
 			if a.trustAhead(o.raw) {
 				continue // of the root that the node is on its way to
 			}
+			a.lost = a.lost || errors.Is(err, history.ErrNoTrail)
 			a.refuse(ctx, refusalOf(o.scope, err, a.now()), err, early{from, o})
 			continue
 		}
@@ -616,6 +643,10 @@ func (a *Agent) place(ctx context.Context, t taken) ([]snapshot.Scope, error) {
 		next, gone = next.pruned()
 	}
 	a.beliefs.Store(next)
+	if t.restored {
+		a.overtaken = b.held[scope]
+		a.log.LogAttrs(ctx, slog.LevelWarn, "the signers of the cluster restored it from a backup; this node goes on with it", slog.Uint64("authority_epoch", header.AuthorityEpoch))
+	}
 	if scope == snapshot.ScopeTrustBundle {
 		a.behind.Store(false) // whoever is ahead of this one too will show again
 	}

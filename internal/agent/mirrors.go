@@ -234,6 +234,9 @@ func (m *mirrorSource) read(ctx context.Context, f *found, b *beliefs) ([]notice
 	if h := b.held[snapshot.ScopeTrustBundle]; f.has(snapshot.ScopeTrustBundle) && (h == nil || snapshot.DigestOf(h.raw).String() != f.tree.TrustBundleHash()) {
 		raw, err := f.tree.TrustBundle(ctx)
 		if err == nil && newerBundle(h, raw) {
+			links, missing := f.tree.Links(ctx)
+			a.hearLinks(ctx, links)
+			problems = append(problems, missing)
 			out = append(out, notice{string(snapshot.ScopeTrustBundle), raw})
 		}
 		problems = append(problems, err)

@@ -238,6 +238,8 @@ func (s *coordinatorSource) News(ctx context.Context, have []*fealtyv1.HeldSnaps
 			s.a.hearRenew(news.RenewNow)
 		case *fealtyv1.PollResponse_RootChanges:
 			s.a.hearRoots(ctx, news.RootChanges)
+		case *fealtyv1.PollResponse_HistoryLinks:
+			s.a.hearLinks(ctx, news.HistoryLinks.GetLinks())
 		}
 	}
 }

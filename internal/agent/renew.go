@@ -483,6 +483,9 @@ func (a *Agent) rejoinAt(ctx context.Context, address string, h handshake, moved
 	if err != nil {
 		return err
 	}
+	if moved == nil {
+		_ = a.linksAt(ctx, address) // how the history went on meanwhile; without it, the grant says why
+	}
 	release, err := a.activation.acquire(ctx)
 	if err != nil {
 		return err

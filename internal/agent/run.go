@@ -111,6 +111,8 @@ type Agent struct {
 	trialSince map[snapshot.Scope]time.Time        // monotonic; guarded by activation
 
 	activation semaphore        // held by who changes beliefs or source
+	lost       bool             // a trust bundle waits for links of the history; guarded by activation
+	overtaken  *held            // the trust bundle of before a restore, to be shown; guarded by activation
 	marksDirty bool             // the marks in memory are not known to be durable; guarded by activation
 	early      map[string]early // by scope: what may verify under what comes next; guarded by activation
 	next       *pendingKey      // the key that may be certified without our knowing; owned by keepCertified

@@ -92,6 +92,8 @@ func (a *Agent) follow(ctx context.Context) error {
 		wait := pause.next()
 		level := slog.LevelInfo
 		if end.unwelcome {
+			// A coordinator that was restored from before the certificate does not know it.
+			a.show(ctx, a.beliefs.Load().held[snapshot.ScopeTrustBundle])
 			poke(a.rejected) // a rejoin gets a certificate, or the reason
 		}
 		if strangeRoot(end.err) {
@@ -355,6 +357,8 @@ func (a *Agent) hear(ctx context.Context, in *intake, m *fealtyv1.ConnectRespons
 		return in.take(ctx, notice{news.Snapshot.GetScope(), news.Snapshot.GetEnvelope()})
 	case *fealtyv1.ConnectResponse_RootChanges:
 		a.hearRoots(ctx, news.RootChanges)
+	case *fealtyv1.ConnectResponse_HistoryLinks:
+		a.hearLinks(ctx, news.HistoryLinks.GetLinks())
 	case *fealtyv1.ConnectResponse_RenewNow:
 		a.hearRenew(news.RenewNow)
 	case *fealtyv1.ConnectResponse_Standing:

@@ -34,6 +34,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -223,12 +224,42 @@ func (f *fleet) content() *snapshot.TrustBundle {
 			Scopes: slices.DeleteFunc(snapshot.Scopes(), func(s snapshot.Scope) bool { return s == snapshot.ScopeTrustBundle }),
 		}},
 		Signers: snapshot.Signers{Threshold: 1, Keys: []snapshot.SignerKey{{Name: "alice", Key: f.signer.Public().(ed25519.PublicKey)}}},
-		Head:    snapshot.Head{Index: f.version, Hash: snapshot.Digest{byte(f.version)}},
+		Head:    headOf(f.links()),
 	}
 	compare := func(a, b identity.KeyID) int { return bytes.Compare(a[:], b[:]) }
 	slices.SortFunc(b.MeshKeys, compare)
 	slices.SortFunc(b.BannedKeys, compare)
 	return b
+}
+
+// links are those of the fleet's history: one for each authority epoch.
+func (f *fleet) links() [][]byte {
+	var out [][]byte
+	var previous history.Hash
+	for epoch := uint64(1); epoch <= f.epoch; epoch++ {
+		t := history.Transition{Index: epoch, AuthorityEpoch: epoch, Previous: previous, Kind: history.KindRekey, MeshCAKey: identity.KeyID{byte(epoch)}}
+		raw, err := t.Encode()
+		f.must(err)
+		out, previous = append(out, raw), history.Hash(snapshot.DigestOf(raw))
+	}
+	return out
+}
+
+func headOf(links [][]byte) snapshot.Head {
+	return snapshot.Head{Index: uint64(len(links)), Hash: snapshot.DigestOf(links[len(links)-1])}
+}
+
+// restores serves what nodes ask when they do not know a head.
+type restores struct {
+	fealtyv1.UnimplementedRestoreServiceServer
+	f *fleet
+}
+
+func (r restores) GetLinks(_ *fealtyv1.GetLinksRequest, stream fealtyv1.RestoreService_GetLinksServer) error {
+	r.f.mu.Lock()
+	links := r.f.links()
+	r.f.mu.Unlock()
+	return stream.Send(&fealtyv1.GetLinksResponse{Links: links})
 }
 
 func (f *fleet) revocations() snapshot.Digest {
@@ -369,7 +400,7 @@ func (f *fleet) rootStatement() []byte {
 }
 
 func (f *fleet) serve(addresses []string) {
-	services, err := authz.Services(fealtyv1.AdmissionService_ServiceDesc.ServiceName, fealtyv1.AgentService_ServiceDesc.ServiceName, fealtyv1.SnapshotService_ServiceDesc.ServiceName)
+	services, err := authz.Services(fealtyv1.AdmissionService_ServiceDesc.ServiceName, fealtyv1.AgentService_ServiceDesc.ServiceName, fealtyv1.RestoreService_ServiceDesc.ServiceName, fealtyv1.SnapshotService_ServiceDesc.ServiceName)
 	f.must(err)
 	table, err := authz.NewTable(services...)
 	f.must(err)
@@ -383,6 +414,7 @@ func (f *fleet) serve(addresses []string) {
 	fealtyv1.RegisterAdmissionServiceServer(server, admission{f: f})
 	fealtyv1.RegisterAgentServiceServer(server, delivery{f: f})
 	fealtyv1.RegisterSnapshotServiceServer(server, snapshots{f: f})
+	fealtyv1.RegisterRestoreServiceServer(server, restores{f: f})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = f.guard.Run(ctx) })

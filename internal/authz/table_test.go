@@ -100,6 +100,8 @@ func TestTableOfTheAPI(t *testing.T) {
 		fealtyv1.PeerService_Prepare_FullMethodName, fealtyv1.PeerService_Recover_FullMethodName, // two coordinators prove themselves to each other
 		fealtyv1.RecoveryService_Recover_FullMethodName,      // an owner proves it by the share; the coordinator proves itself
 		fealtyv1.ReseedService_GetRootChanges_FullMethodName, // public, and signed: for who knows no root any more
+		fealtyv1.RestoreService_GetLinks_FullMethodName,      // public, and linked by hashes: for who knows another head
+		fealtyv1.RestoreService_PresentTrust_FullMethodName,  // the cluster's own signature is what counts, and it only takes away
 		fealtyv1.VerifyService_Verify_FullMethodName,         // the coordinator proves itself, to who has no identity yet
 	}; !slices.Equal(open, want) {
 		t.Errorf("open to strangers: %v, want %v", open, want)

@@ -98,6 +98,10 @@ func (d *delivery) sendTrust() error {
 		}
 	}
 	if d.trust != nil || !t.heldAs(held) {
+		// How the history came to its head, for the member to verify.
+		if err := d.to.Send(t.linksMessage()); err != nil {
+			return err
+		}
 		if err := d.send(t.message()); err != nil {
 			return err
 		}

@@ -103,7 +103,7 @@ func (c *Coordinator) writeOutlet(ctx context.Context, s *state) error {
 	}
 	out := mirror.Publication{
 		Cluster: s.manifest.Cluster, AuthorityEpoch: v.AuthorityEpoch, Generation: v.Generation, Root: root,
-		Signed: snapshot.Publication{Record: v.Record, Signatures: v.Signatures}, TrustBundle: t.signed, RootChanges: t.rootChanges,
+		Signed: snapshot.Publication{Record: v.Record, Signatures: v.Signatures}, TrustBundle: t.signed, RootChanges: t.rootChanges, Links: t.links,
 		Headers: make([]mirror.Header, len(p.headers)),
 		Content: func(hash snapshot.Digest) []byte { return p.contents[hash.String()] },
 	}

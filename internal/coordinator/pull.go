@@ -169,6 +169,8 @@ func (p poller) Send(m *fealtyv1.ConnectResponse) error {
 		out.News = &fealtyv1.PollResponse_RenewNow{RenewNow: news.RenewNow}
 	case *fealtyv1.ConnectResponse_RootChanges:
 		out.News = &fealtyv1.PollResponse_RootChanges{RootChanges: news.RootChanges}
+	case *fealtyv1.ConnectResponse_HistoryLinks:
+		out.News = &fealtyv1.PollResponse_HistoryLinks{HistoryLinks: news.HistoryLinks}
 	default:
 		return nil // of no use to who does not listen
 	}

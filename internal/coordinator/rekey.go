@@ -76,9 +76,6 @@ func (c *Coordinator) rekey(ctx context.Context, before *state, reason, by strin
 	if s.phase != phaseReady || s.head.Hash != mv.link.Hash {
 		return nil, explain.New(explain.RecoveryMode, "method", "the fleet", "reason", "the new mesh CA key is made, and what follows from it is not in force yet; that is tried again by itself")
 	}
-	if restore {
-		c.restored(ctx, s)
-	}
 	return s, nil
 }
 

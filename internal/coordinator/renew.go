@@ -72,6 +72,7 @@ func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r r
 			return nil, errBusy("the renewal")
 		}
 		now := c.now()
+		s.catchUp(&rec.value, peer.Leaf, now)
 		after, entry, err := renewal(s.manifest, rec, id, peer.Key, next, r.csr, now)
 		if err != nil {
 			if errors.Is(err, explain.RenewOlderKey) {

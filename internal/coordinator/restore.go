@@ -180,29 +180,74 @@ func (c *Coordinator) passesMark(before *history.Verified, t *history.Transition
 	return nil
 }
 
-// endRestore removes an intent that was carried out. Who fails here tries again when it
-// loads next.
-func (c *Coordinator) endRestore(ctx context.Context, version store.Revision) {
-	err := c.faults.Hit("restore.before-end")
-	if err == nil {
-		_, err = c.store.Commit(ctx, store.Tx{If: []store.Condition{{Key: backup.IntentKey, Version: version}}, Delete: []string{backup.IntentKey}})
-	}
-	if err != nil && !errors.Is(err, store.ErrConflict) {
-		c.log.LogAttrs(ctx, slog.LevelWarn, "what a restore left is not removed yet; the next start tries again", slog.Any("err", err))
-	}
+// restoreGapKey holds what is known of the time between a backup and the restore of it.
+const restoreGapKey = "restore/gap"
+
+// restoreGap is that time: it began at the backup, and what was revoked in it is known
+// by its members alone. It is under the record MAC.
+type restoreGap struct {
+	// Index is that of the restore transition.
+	Index uint64 `json:"index,string"`
+	// AuthorityEpoch and Version are those of the newest trust bundle that is known: of
+	// the backup, then of one that a member presented.
+	AuthorityEpoch uint64         `json:"authority_epoch,string"`
+	Version        store.Revision `json:"version,string"`
+	BackupAt       time.Time      `json:"backup_at"`
 }
 
-// restored looks after a restore that was carried out just now.
-func (c *Coordinator) restored(ctx context.Context, s *state) {
-	c.log.LogAttrs(ctx, slog.LevelWarn, "the cluster goes on from a backup", slog.Uint64("index", s.head.Index), slog.Uint64("authority_epoch", s.head.AuthorityEpoch))
-	if intent, version, err := c.pendingRestore(ctx); err == nil && intent != nil && carries(s.chain, intent) {
-		c.endRestore(ctx, version)
+// settleRestore ends a restore that was carried out, and has s know of it. It is done
+// again by whoever adopts the head next, until it is done.
+func (c *Coordinator) settleRestore(ctx context.Context, s *state) error {
+	last := s.lastRestore()
+	if last == nil {
+		return nil
 	}
+	intent, version, err := c.pendingRestore(ctx)
+	if err != nil {
+		return err
+	}
+	if intent != nil && carries(s.chain, intent) && intent.Index == last.Index {
+		if err := c.faults.Hit("restore.before-end"); err != nil {
+			return err
+		}
+		head, err := intent.Head()
+		if err != nil {
+			return err
+		}
+		old, err := get[restoreGap](ctx, s.records, restoreGapKey)
+		if err != nil && !errors.Is(err, store.ErrForged) {
+			return err
+		}
+		if !old.exists() || old.value.Index != last.Index {
+			ch := s.records.newChange(s.headVersion)
+			ch.write(restoreGapKey, restoreGap{last.Index, head.AuthorityEpoch, intent.Header.Revision, intent.Header.CreatedAt.UTC()})
+			ch.delete(backup.IntentKey, version)
+			ch.audit(c.now(), auditEntry{Actor: "restore", Action: "backup.restored", Target: last.Hash.String(), Reason: last.Reason,
+				Fields: map[string]string{"backup_at": intent.Header.CreatedAt.UTC().Format(time.RFC3339), "index": fmt.Sprint(last.Index)}})
+			if _, err := ch.commit(ctx); err != nil {
+				return fmt.Errorf("end the restore: %w", err)
+			}
+			c.log.LogAttrs(ctx, slog.LevelWarn, "the cluster goes on from a backup", slog.Uint64("index", last.Index), slog.Time("backup_at", intent.Header.CreatedAt))
+		}
+	}
+	gap, err := get[restoreGap](ctx, s.records, restoreGapKey)
+	switch {
+	case errors.Is(err, store.ErrForged):
+		c.forged(ctx, restoreGapKey, err)
+	case err != nil:
+		return err
+	case gap.exists() && gap.value.Index == last.Index:
+		s.gap = &gap.value
+	}
+	return nil
 }
 
 // lastRestore returns the newest restore transition of the history; nil if it was
 // never restored.
 func (s *state) lastRestore() *history.Link {
+	if s.chain == nil {
+		return nil
+	}
 	links := s.chain.Links()
 	for i := len(links) - 1; i >= 0; i-- {
 		if links[i].Kind == history.KindRestore {

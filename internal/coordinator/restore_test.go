@@ -40,13 +40,19 @@ func (f *fleet) save(owners *people) *saved {
 		f.t.Fatal(err)
 	}
 	b := &saved{f: f, file: file, ids: []age.Identity{owners.keys["alice"]}}
-	found, err := backup.Check(bytes.NewReader(file), b.ids)
+	return b.planned()
+}
+
+// planned plans the restore for now.
+func (b *saved) planned() *saved {
+	b.f.t.Helper()
+	found, err := backup.Check(bytes.NewReader(b.file), b.ids)
 	if err != nil {
-		f.t.Fatal(err)
+		b.f.t.Fatal(err)
 	}
 	b.v = found.History
-	if b.plan, err = backup.Plan(found, f.clock(), "test"); err != nil {
-		f.t.Fatal(err)
+	if b.plan, err = backup.Plan(found, b.f.clock(), "test"); err != nil {
+		b.f.t.Fatal(err)
 	}
 	return b
 }

@@ -123,6 +123,7 @@ func Services() []string {
 		fealtyv1.PeerService_ServiceDesc.ServiceName,
 		fealtyv1.RecoveryService_ServiceDesc.ServiceName,
 		fealtyv1.ReseedService_ServiceDesc.ServiceName,
+		fealtyv1.RestoreService_ServiceDesc.ServiceName,
 		fealtyv1.SnapshotService_ServiceDesc.ServiceName,
 		fealtyv1.StatusService_ServiceDesc.ServiceName,
 		fealtyv1.TokenService_ServiceDesc.ServiceName,
@@ -160,6 +161,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer) (*grpc.Server, error) {
 	fealtyv1.RegisterPeerServiceServer(services, peerServer{c: c})
 	fealtyv1.RegisterRecoveryServiceServer(services, recoveryServer{c: c})
 	fealtyv1.RegisterReseedServiceServer(services, reseedServer{c: c})
+	fealtyv1.RegisterRestoreServiceServer(services, restoreServer{c: c})
 	fealtyv1.RegisterSnapshotServiceServer(services, snapshotServer{c: c})
 	fealtyv1.RegisterStatusServiceServer(services, statusServer{c: c})
 	fealtyv1.RegisterTokenServiceServer(services, tokenServer{c: c})

@@ -66,6 +66,8 @@ type state struct {
 
 	rootChanges [][]byte // the changes of root that led here, oldest first, as signed
 	rootEpoch   uint64   // the authority epoch that the last of them began; 0: none
+
+	gap *restoreGap // what is not known since the last restore; nil: there was none
 }
 
 // secrets never leave this process but sealed by a keeper.
@@ -159,7 +161,7 @@ func (c *Coordinator) read(ctx context.Context, last *state) (*way, *state, erro
 	if last != nil {
 		seen = seenOf(last)
 	}
-	intent, version, err := c.pendingRestore(ctx)
+	intent, _, err := c.pendingRestore(ctx)
 	switch {
 	case explain.CodeOf(err) != "":
 		return nil, recovering(last, err), nil
@@ -185,11 +187,9 @@ func (c *Coordinator) read(ctx context.Context, last *state) (*way, *state, erro
 	if err != nil {
 		return nil, recovering(last, err), nil
 	}
-	if intent != nil && carriedOut(intent, loaded) {
-		c.endRestore(ctx, version)
-		return w, nil, nil
+	if intent != nil && !carriedOut(intent, loaded) {
+		w.restore = intent
 	}
-	w.restore = intent
 	return w, nil, nil
 }
 
@@ -390,6 +390,9 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 	}
 	if err := c.moveRecords(ctx, s); err != nil {
 		return fmt.Errorf("bring the records under the seed of the head: %w", err)
+	}
+	if err := c.settleRestore(ctx, s); err != nil {
+		return err
 	}
 	in, err := c.ensureTrust(ctx, s)
 	if err != nil {

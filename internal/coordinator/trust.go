@@ -47,12 +47,17 @@ type trustView struct {
 	signed      []byte // encoding of snapshot.Signed
 	issuedAt    time.Time
 
+	links       [][]byte // the newest transitions of the history
 	rootChanges [][]byte // the changes of root that led to it
 	rootEpoch   uint64   // the authority epoch that the last of them began; 0: none
 }
 
 func (t *trustView) changesMessage() *fealtyv1.ConnectResponse {
 	return &fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RootChanges{RootChanges: &fealtyv1.RootChanges{Changes: t.rootChanges}}}
+}
+
+func (t *trustView) linksMessage() *fealtyv1.ConnectResponse {
+	return &fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_HistoryLinks{HistoryLinks: &fealtyv1.HistoryLinks{Links: t.links}}}
 }
 
 func (t *trustView) message() *fealtyv1.SignedSnapshot {
@@ -264,7 +269,7 @@ func signTrust(s *state, in trustInput, now time.Time) (*trustView, error) {
 	return &trustView{
 		version: uint64(in.state.version), epoch: s.head.AuthorityEpoch, meshKey: s.meshKey,
 		contentHash: draft.Header().ContentHash, size: draft.Header().ContentSize, revocations: revocations, revoked: snapshot.RevocationsIn(content), configKeys: slices.Clone(in.state.value.ConfigKeys), rotation: in.state.value.Rotation,
-		bundle: bundle, signed: raw, issuedAt: issued, rootChanges: s.rootChanges, rootEpoch: s.rootEpoch,
+		bundle: bundle, signed: raw, issuedAt: issued, links: s.recent(), rootChanges: s.rootChanges, rootEpoch: s.rootEpoch,
 	}, nil
 }
 

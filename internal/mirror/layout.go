@@ -56,6 +56,7 @@ const (
 	MaxGeneration = 64 << 10
 	MaxBucket     = 1 << 20
 	MaxKeys       = 1 << 20
+	MaxLinks      = 256 << 10
 	MaxChanges    = snapshot.MaxRootChanges * (snapshot.MaxSignedRootChange*4/3 + 8)
 	// MaxBundle bounds a trust bundle with its envelope.
 	MaxBundle = snapshot.DefaultContent + snapshot.MaxHeader + 4<<10
@@ -134,6 +135,7 @@ type generation struct {
 
 	TrustBundle ref  `json:"trust_bundle"`
 	RootChanges *ref `json:"root_changes,omitempty"`
+	Links       *ref `json:"history_links,omitempty"`
 
 	// Bits is how many bits of SHA-256(scope, subject) are the number of its bucket,
 	// and Pages are the hashes of the pages of buckets.

@@ -98,6 +98,23 @@ func (t *Tree) RootChanges(ctx context.Context) ([][]byte, error) {
 	return out, nil
 }
 
+// Links returns the newest transitions of the history, oldest first, unverified: how it
+// came to the head of the trust bundle.
+func (t *Tree) Links(ctx context.Context) ([][]byte, error) {
+	if t.g.Links == nil {
+		return nil, nil
+	}
+	raw, err := t.object(ctx, *t.g.Links, "the links of the history", MaxLinks)
+	if err != nil {
+		return nil, err
+	}
+	var out [][]byte
+	if err := strict(raw, &out); err != nil {
+		return nil, malformed("the links of the history", err.Error())
+	}
+	return out, nil
+}
+
 // Header returns the header of (scope, subject) with its proof under the record, and
 // without its content. An error with reason Absent says that the generation has none.
 func (t *Tree) Header(ctx context.Context, scope snapshot.Scope, subject string) (*snapshot.Signed, error) {

@@ -29,7 +29,7 @@ func subjectOf(i int) string { return fmt.Sprintf("node:spiffe://%s/data/n%06d#x
 // versions[i], and is left out below 0.
 func publicationOf(t tb, generation uint64, versions []int) Publication {
 	t.Helper()
-	p := Publication{Cluster: testCluster, AuthorityEpoch: 1, Generation: generation, TrustBundle: fmt.Appendf(nil, "bundle %d", generation/3), RootChanges: [][]byte{[]byte("change")}}
+	p := Publication{Cluster: testCluster, AuthorityEpoch: 1, Generation: generation, TrustBundle: fmt.Appendf(nil, "bundle %d", generation/3), RootChanges: [][]byte{[]byte("change")}, Links: [][]byte{[]byte("link")}}
 	contents := make(map[snapshot.Digest][]byte)
 	var leaves []snapshot.Digest
 	for i, v := range versions {

@@ -37,6 +37,7 @@ type Publication struct {
 	Headers        []Header // the leaves of the tree
 	TrustBundle    []byte   // encoded
 	RootChanges    [][]byte
+	Links          [][]byte // the newest transitions of the history, oldest first
 
 	// Content returns the content with a hash, nil if there is none.
 	Content func(snapshot.Digest) []byte
@@ -143,6 +144,14 @@ func (w *Writer) Write(ctx context.Context, p Publication) (bool, error) {
 			return false, err
 		}
 		g.RootChanges = &ref{changes.String(), len(data)}
+	}
+	if len(p.Links) > 0 {
+		data := encode(p.Links)
+		links, err := w.object(data, MaxLinks, refs)
+		if err != nil {
+			return false, err
+		}
+		g.Links = &ref{links.String(), len(data)}
 	}
 	data := encode(g)
 	object, err := w.object(data, MaxGeneration, refs)

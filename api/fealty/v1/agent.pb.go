@@ -458,6 +458,7 @@ type ConnectResponse struct {
 	//	*ConnectResponse_RenewNow
 	//	*ConnectResponse_Standing
 	//	*ConnectResponse_RootChanges
+	//	*ConnectResponse_HistoryLinks
 	News          isConnectResponse_News `protobuf_oneof:"news"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -536,6 +537,15 @@ func (x *ConnectResponse) GetRootChanges() *RootChanges {
 	return nil
 }
 
+func (x *ConnectResponse) GetHistoryLinks() *HistoryLinks {
+	if x != nil {
+		if x, ok := x.News.(*ConnectResponse_HistoryLinks); ok {
+			return x.HistoryLinks
+		}
+	}
+	return nil
+}
+
 type isConnectResponse_News interface {
 	isConnectResponse_News()
 }
@@ -559,6 +569,11 @@ type ConnectResponse_RootChanges struct {
 	RootChanges *RootChanges `protobuf:"bytes,10,opt,name=root_changes,json=rootChanges,proto3,oneof"`
 }
 
+type ConnectResponse_HistoryLinks struct {
+	// How the history came to the head of the trust bundle that follows.
+	HistoryLinks *HistoryLinks `protobuf:"bytes,14,opt,name=history_links,json=historyLinks,proto3,oneof"`
+}
+
 func (*ConnectResponse_Snapshot) isConnectResponse_News() {}
 
 func (*ConnectResponse_RenewNow) isConnectResponse_News() {}
@@ -566,6 +581,55 @@ func (*ConnectResponse_RenewNow) isConnectResponse_News() {}
 func (*ConnectResponse_Standing) isConnectResponse_News() {}
 
 func (*ConnectResponse_RootChanges) isConnectResponse_News() {}
+
+func (*ConnectResponse_HistoryLinks) isConnectResponse_News() {}
+
+// HistoryLinks are the newest transitions of the history, oldest first, in their
+// canonical bytes. By them a node verifies that a head leads on from the one that it
+// knows, or was restored by the signers that it knows.
+type HistoryLinks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Links         [][]byte               `protobuf:"bytes,1,rep,name=links,proto3" json:"links,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistoryLinks) Reset() {
+	*x = HistoryLinks{}
+	mi := &file_fealty_v1_agent_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistoryLinks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistoryLinks) ProtoMessage() {}
+
+func (x *HistoryLinks) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_agent_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistoryLinks.ProtoReflect.Descriptor instead.
+func (*HistoryLinks) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *HistoryLinks) GetLinks() [][]byte {
+	if x != nil {
+		return x.Links
+	}
+	return nil
+}
 
 // Standing tells a member what its record says of it, for people to see. It
 // decides nothing on the node.
@@ -579,7 +643,7 @@ type Standing struct {
 
 func (x *Standing) Reset() {
 	*x = Standing{}
-	mi := &file_fealty_v1_agent_proto_msgTypes[6]
+	mi := &file_fealty_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -591,7 +655,7 @@ func (x *Standing) String() string {
 func (*Standing) ProtoMessage() {}
 
 func (x *Standing) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_agent_proto_msgTypes[6]
+	mi := &file_fealty_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -604,7 +668,7 @@ func (x *Standing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standing.ProtoReflect.Descriptor instead.
 func (*Standing) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{6}
+	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Standing) GetState() string {
@@ -624,7 +688,7 @@ type RenewNow struct {
 
 func (x *RenewNow) Reset() {
 	*x = RenewNow{}
-	mi := &file_fealty_v1_agent_proto_msgTypes[7]
+	mi := &file_fealty_v1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +700,7 @@ func (x *RenewNow) String() string {
 func (*RenewNow) ProtoMessage() {}
 
 func (x *RenewNow) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_agent_proto_msgTypes[7]
+	mi := &file_fealty_v1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +713,7 @@ func (x *RenewNow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewNow.ProtoReflect.Descriptor instead.
 func (*RenewNow) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{7}
+	return file_fealty_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RenewNow) GetReason() string {
@@ -697,14 +761,17 @@ const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\aRefusal\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06detail\x18\x03 \x01(\tR\x06detail\"\xf6\x01\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\"\xb6\x02\n" +
 	"\x0fConnectResponse\x127\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\x19.fealty.v1.SignedSnapshotH\x00R\bsnapshot\x122\n" +
 	"\trenew_now\x18\x02 \x01(\v2\x13.fealty.v1.RenewNowH\x00R\brenewNow\x121\n" +
 	"\bstanding\x18\x03 \x01(\v2\x13.fealty.v1.StandingH\x00R\bstanding\x12;\n" +
 	"\froot_changes\x18\n" +
-	" \x01(\v2\x16.fealty.v1.RootChangesH\x00R\vrootChangesB\x06\n" +
-	"\x04news\" \n" +
+	" \x01(\v2\x16.fealty.v1.RootChangesH\x00R\vrootChanges\x12>\n" +
+	"\rhistory_links\x18\x0e \x01(\v2\x17.fealty.v1.HistoryLinksH\x00R\fhistoryLinksB\x06\n" +
+	"\x04news\"$\n" +
+	"\fHistoryLinks\x12\x14\n" +
+	"\x05links\x18\x01 \x03(\fR\x05links\" \n" +
 	"\bStanding\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\"\"\n" +
 	"\bRenewNow\x12\x16\n" +
@@ -729,7 +796,7 @@ func file_fealty_v1_agent_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_agent_proto_rawDescData
 }
 
-var file_fealty_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_fealty_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_fealty_v1_agent_proto_goTypes = []any{
 	(*ConnectRequest)(nil),        // 0: fealty.v1.ConnectRequest
 	(*DegradedPeriod)(nil),        // 1: fealty.v1.DegradedPeriod
@@ -737,33 +804,35 @@ var file_fealty_v1_agent_proto_goTypes = []any{
 	(*HeldSnapshot)(nil),          // 3: fealty.v1.HeldSnapshot
 	(*Refusal)(nil),               // 4: fealty.v1.Refusal
 	(*ConnectResponse)(nil),       // 5: fealty.v1.ConnectResponse
-	(*Standing)(nil),              // 6: fealty.v1.Standing
-	(*RenewNow)(nil),              // 7: fealty.v1.RenewNow
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
-	(*SignedSnapshot)(nil),        // 9: fealty.v1.SignedSnapshot
-	(*RootChanges)(nil),           // 10: fealty.v1.RootChanges
+	(*HistoryLinks)(nil),          // 6: fealty.v1.HistoryLinks
+	(*Standing)(nil),              // 7: fealty.v1.Standing
+	(*RenewNow)(nil),              // 8: fealty.v1.RenewNow
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*SignedSnapshot)(nil),        // 10: fealty.v1.SignedSnapshot
+	(*RootChanges)(nil),           // 11: fealty.v1.RootChanges
 }
 var file_fealty_v1_agent_proto_depIdxs = []int32{
 	3,  // 0: fealty.v1.ConnectRequest.held:type_name -> fealty.v1.HeldSnapshot
-	8,  // 1: fealty.v1.ConnectRequest.svid_not_after:type_name -> google.protobuf.Timestamp
+	9,  // 1: fealty.v1.ConnectRequest.svid_not_after:type_name -> google.protobuf.Timestamp
 	4,  // 2: fealty.v1.ConnectRequest.refusals:type_name -> fealty.v1.Refusal
-	8,  // 3: fealty.v1.ConnectRequest.autonomous_until:type_name -> google.protobuf.Timestamp
+	9,  // 3: fealty.v1.ConnectRequest.autonomous_until:type_name -> google.protobuf.Timestamp
 	1,  // 4: fealty.v1.ConnectRequest.degraded_periods:type_name -> fealty.v1.DegradedPeriod
-	8,  // 5: fealty.v1.DegradedPeriod.since:type_name -> google.protobuf.Timestamp
-	8,  // 6: fealty.v1.DegradedPeriod.until:type_name -> google.protobuf.Timestamp
-	8,  // 7: fealty.v1.DegradedPeriod.over_at:type_name -> google.protobuf.Timestamp
+	9,  // 5: fealty.v1.DegradedPeriod.since:type_name -> google.protobuf.Timestamp
+	9,  // 6: fealty.v1.DegradedPeriod.until:type_name -> google.protobuf.Timestamp
+	9,  // 7: fealty.v1.DegradedPeriod.over_at:type_name -> google.protobuf.Timestamp
 	2,  // 8: fealty.v1.DegradedPeriod.actions:type_name -> fealty.v1.ActionTally
-	9,  // 9: fealty.v1.ConnectResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
-	7,  // 10: fealty.v1.ConnectResponse.renew_now:type_name -> fealty.v1.RenewNow
-	6,  // 11: fealty.v1.ConnectResponse.standing:type_name -> fealty.v1.Standing
-	10, // 12: fealty.v1.ConnectResponse.root_changes:type_name -> fealty.v1.RootChanges
-	0,  // 13: fealty.v1.AgentService.Connect:input_type -> fealty.v1.ConnectRequest
-	5,  // 14: fealty.v1.AgentService.Connect:output_type -> fealty.v1.ConnectResponse
-	14, // [14:15] is the sub-list for method output_type
-	13, // [13:14] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	10, // 9: fealty.v1.ConnectResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
+	8,  // 10: fealty.v1.ConnectResponse.renew_now:type_name -> fealty.v1.RenewNow
+	7,  // 11: fealty.v1.ConnectResponse.standing:type_name -> fealty.v1.Standing
+	11, // 12: fealty.v1.ConnectResponse.root_changes:type_name -> fealty.v1.RootChanges
+	6,  // 13: fealty.v1.ConnectResponse.history_links:type_name -> fealty.v1.HistoryLinks
+	0,  // 14: fealty.v1.AgentService.Connect:input_type -> fealty.v1.ConnectRequest
+	5,  // 15: fealty.v1.AgentService.Connect:output_type -> fealty.v1.ConnectResponse
+	15, // [15:16] is the sub-list for method output_type
+	14, // [14:15] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_agent_proto_init() }
@@ -778,6 +847,7 @@ func file_fealty_v1_agent_proto_init() {
 		(*ConnectResponse_RenewNow)(nil),
 		(*ConnectResponse_Standing)(nil),
 		(*ConnectResponse_RootChanges)(nil),
+		(*ConnectResponse_HistoryLinks)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -785,7 +855,7 @@ func file_fealty_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_agent_proto_rawDesc), len(file_fealty_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -183,6 +183,7 @@ type PollResponse struct {
 	//	*PollResponse_Snapshot
 	//	*PollResponse_RenewNow
 	//	*PollResponse_RootChanges
+	//	*PollResponse_HistoryLinks
 	News          isPollResponse_News `protobuf_oneof:"news"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -252,6 +253,15 @@ func (x *PollResponse) GetRootChanges() *RootChanges {
 	return nil
 }
 
+func (x *PollResponse) GetHistoryLinks() *HistoryLinks {
+	if x != nil {
+		if x, ok := x.News.(*PollResponse_HistoryLinks); ok {
+			return x.HistoryLinks
+		}
+	}
+	return nil
+}
+
 type isPollResponse_News interface {
 	isPollResponse_News()
 }
@@ -270,11 +280,18 @@ type PollResponse_RootChanges struct {
 	RootChanges *RootChanges `protobuf:"bytes,10,opt,name=root_changes,json=rootChanges,proto3,oneof"`
 }
 
+type PollResponse_HistoryLinks struct {
+	// As in ConnectResponse.
+	HistoryLinks *HistoryLinks `protobuf:"bytes,14,opt,name=history_links,json=historyLinks,proto3,oneof"`
+}
+
 func (*PollResponse_Snapshot) isPollResponse_News() {}
 
 func (*PollResponse_RenewNow) isPollResponse_News() {}
 
 func (*PollResponse_RootChanges) isPollResponse_News() {}
+
+func (*PollResponse_HistoryLinks) isPollResponse_News() {}
 
 type GetSnapshotRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -394,12 +411,13 @@ const file_fealty_v1_snapshot_service_proto_rawDesc = "" +
 	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"N\n" +
 	"\vPollRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
-	"\x04held\x18\x02 \x03(\v2\x17.fealty.v1.HeldSnapshotR\x04held\"\xc0\x01\n" +
+	"\x04held\x18\x02 \x03(\v2\x17.fealty.v1.HeldSnapshotR\x04held\"\x80\x02\n" +
 	"\fPollResponse\x127\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\x19.fealty.v1.SignedSnapshotH\x00R\bsnapshot\x122\n" +
 	"\trenew_now\x18\x02 \x01(\v2\x13.fealty.v1.RenewNowH\x00R\brenewNow\x12;\n" +
 	"\froot_changes\x18\n" +
-	" \x01(\v2\x16.fealty.v1.RootChangesH\x00R\vrootChangesB\x06\n" +
+	" \x01(\v2\x16.fealty.v1.RootChangesH\x00R\vrootChanges\x12>\n" +
+	"\rhistory_links\x18\x0e \x01(\v2\x17.fealty.v1.HistoryLinksH\x00R\fhistoryLinksB\x06\n" +
 	"\x04news\"R\n" +
 	"\x12GetSnapshotRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
@@ -449,24 +467,26 @@ var file_fealty_v1_snapshot_service_proto_goTypes = []any{
 	(*SignedSnapshot)(nil),      // 7: fealty.v1.SignedSnapshot
 	(*RenewNow)(nil),            // 8: fealty.v1.RenewNow
 	(*RootChanges)(nil),         // 9: fealty.v1.RootChanges
+	(*HistoryLinks)(nil),        // 10: fealty.v1.HistoryLinks
 }
 var file_fealty_v1_snapshot_service_proto_depIdxs = []int32{
-	6, // 0: fealty.v1.PollRequest.held:type_name -> fealty.v1.HeldSnapshot
-	7, // 1: fealty.v1.PollResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
-	8, // 2: fealty.v1.PollResponse.renew_now:type_name -> fealty.v1.RenewNow
-	9, // 3: fealty.v1.PollResponse.root_changes:type_name -> fealty.v1.RootChanges
-	7, // 4: fealty.v1.GetSnapshotResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
-	0, // 5: fealty.v1.SnapshotService.GetContent:input_type -> fealty.v1.GetContentRequest
-	2, // 6: fealty.v1.SnapshotService.Poll:input_type -> fealty.v1.PollRequest
-	4, // 7: fealty.v1.SnapshotService.GetSnapshot:input_type -> fealty.v1.GetSnapshotRequest
-	1, // 8: fealty.v1.SnapshotService.GetContent:output_type -> fealty.v1.GetContentResponse
-	3, // 9: fealty.v1.SnapshotService.Poll:output_type -> fealty.v1.PollResponse
-	5, // 10: fealty.v1.SnapshotService.GetSnapshot:output_type -> fealty.v1.GetSnapshotResponse
-	8, // [8:11] is the sub-list for method output_type
-	5, // [5:8] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	6,  // 0: fealty.v1.PollRequest.held:type_name -> fealty.v1.HeldSnapshot
+	7,  // 1: fealty.v1.PollResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
+	8,  // 2: fealty.v1.PollResponse.renew_now:type_name -> fealty.v1.RenewNow
+	9,  // 3: fealty.v1.PollResponse.root_changes:type_name -> fealty.v1.RootChanges
+	10, // 4: fealty.v1.PollResponse.history_links:type_name -> fealty.v1.HistoryLinks
+	7,  // 5: fealty.v1.GetSnapshotResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
+	0,  // 6: fealty.v1.SnapshotService.GetContent:input_type -> fealty.v1.GetContentRequest
+	2,  // 7: fealty.v1.SnapshotService.Poll:input_type -> fealty.v1.PollRequest
+	4,  // 8: fealty.v1.SnapshotService.GetSnapshot:input_type -> fealty.v1.GetSnapshotRequest
+	1,  // 9: fealty.v1.SnapshotService.GetContent:output_type -> fealty.v1.GetContentResponse
+	3,  // 10: fealty.v1.SnapshotService.Poll:output_type -> fealty.v1.PollResponse
+	5,  // 11: fealty.v1.SnapshotService.GetSnapshot:output_type -> fealty.v1.GetSnapshotResponse
+	9,  // [9:12] is the sub-list for method output_type
+	6,  // [6:9] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_snapshot_service_proto_init() }
@@ -481,6 +501,7 @@ func file_fealty_v1_snapshot_service_proto_init() {
 		(*PollResponse_Snapshot)(nil),
 		(*PollResponse_RenewNow)(nil),
 		(*PollResponse_RootChanges)(nil),
+		(*PollResponse_HistoryLinks)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

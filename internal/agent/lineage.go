@@ -1,0 +1,216 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+
+	"google.golang.org/grpc"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// A node keeps to one history. Its trust bundle names a head, and a newer bundle is
+// accepted only if its head leads on from there: by the links of the history, which
+// come with the bundle, or are asked for. A head that is lower is a rollback, another
+// one at the same place a fork; both are refused, and so is a newer one that nobody
+// can show the way to. A history that was restored from a backup is a fork that the
+// signers whom the node knows have signed: it is followed, and what was revoked in the
+// time that the backup does not know is shown to the coordinator.
+
+// Limits on links, which are not signed.
+const (
+	maxLinks     = 8192
+	maxLinkBytes = 8 << 20
+)
+
+// leadsOn decides whether the head of the trust bundle v may take the place of the one
+// that is known, and reports whether by a restore. A node that knows none takes any.
+func (b *beliefs) leadsOn(v *snapshot.Verified) (restored bool, err error) {
+	next, ok := v.TrustBundle()
+	was := b.bundle()
+	if !ok || was == nil {
+		return false, nil
+	}
+	known, _ := was.TrustBundle()
+	seen, head := headMark(was.Header(), known), headMark(v.Header(), next)
+	if seen == head {
+		return false, nil
+	}
+	trail := history.NewTrail(seen, signersOfBundle(known))
+	for _, raw := range b.links {
+		if err := trail.Add(raw); err != nil {
+			return false, offTrail(err)
+		}
+	}
+	restored, err = trail.LeadsTo(head)
+	if err != nil {
+		return false, offTrail(err)
+	}
+	return restored, nil
+}
+
+func headMark(h snapshot.Header, b snapshot.TrustBundle) history.Mark {
+	return history.Mark{AuthorityEpoch: h.AuthorityEpoch, Index: b.Head.Index, Hash: history.Hash(b.Head.Hash)}
+}
+
+func signersOfBundle(b snapshot.TrustBundle) manifest.Signers {
+	out := manifest.Signers{Threshold: b.Signers.Threshold}
+	for _, s := range b.Signers.Keys {
+		key, err := manifest.NewKey(s.Key)
+		if err != nil {
+			continue // nobody signs with it
+		}
+		out.Keys = append(out.Keys, manifest.Signer{Name: s.Name, Key: key})
+	}
+	return out
+}
+
+// trailError is a refusal for want of links: they may follow.
+type trailError struct {
+	*snapshot.RejectedError
+	cause error
+}
+
+func (e *trailError) Unwrap() []error { return []error{e.RejectedError, e.cause} }
+
+func offTrail(err error) error {
+	return &trailError{&snapshot.RejectedError{Scope: snapshot.ScopeTrustBundle, Check: 8, Reason: snapshot.ReasonHistory, Detail: err.Error()}, err}
+}
+
+// hearLinks keeps the newest links that somebody sent, for the bundle that follows.
+func (a *Agent) hearLinks(ctx context.Context, links [][]byte) {
+	size := 0
+	for _, raw := range links {
+		size += len(raw)
+	}
+	if len(links) == 0 || len(links) > maxLinks || size > maxLinkBytes {
+		return
+	}
+	release, err := a.activation.acquire(ctx)
+	if err != nil {
+		return
+	}
+	defer release()
+	next := *a.beliefs.Load()
+	next.links = slices.Clone(links)
+	a.beliefs.Store(&next)
+}
+
+// askForLinks asks the coordinators how the history went on from the head that the
+// node knows, and reports whether one said so.
+func (a *Agent) askForLinks(ctx context.Context) bool {
+	for _, address := range a.addresses() {
+		if a.linksAt(ctx, address) == nil {
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+	}
+	return false
+}
+
+func (a *Agent) linksAt(ctx context.Context, address string) error {
+	b := a.beliefs.Load().bundle()
+	if b == nil {
+		return errors.New("no head is known")
+	}
+	content, _ := b.TrustBundle()
+	err := a.unproven(ctx, address, func(ctx context.Context, client fealtyv1.RestoreServiceClient) error {
+		stream, err := client.GetLinks(ctx, &fealtyv1.GetLinksRequest{Known: content.Head.Hash[:]})
+		if err != nil {
+			return err
+		}
+		var links [][]byte
+		size := 0
+		for {
+			m, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			for _, raw := range m.GetLinks() {
+				size += len(raw)
+			}
+			if links = append(links, m.GetLinks()...); len(links) > maxLinks || size > maxLinkBytes {
+				return fmt.Errorf("more than %d links or %d bytes", maxLinks, maxLinkBytes)
+			}
+		}
+		a.hearLinks(ctx, links)
+		return nil
+	})
+	if err != nil {
+		a.log.LogAttrs(ctx, slog.LevelDebug, "no links of the history from this address", slog.String("coordinator", address), slog.String("reason", oneLine(err)))
+	}
+	return err
+}
+
+// unproven calls a coordinator without an identity, on either side: what is said is
+// signed.
+func (a *Agent) unproven(ctx context.Context, address string, call func(context.Context, fealtyv1.RestoreServiceClient) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	conn, err := mesh.DialPinned(target(address), credential.Unproven(), mesh.Options{
+		Dialer: dialer(a.dial), Now: a.now, OnFailure: a.handshakeFailed,
+		GRPC: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(4 << 20))},
+	})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := call(ctx, fealtyv1.NewRestoreServiceClient(conn)); err != nil {
+		return word(address, err)
+	}
+	return nil
+}
+
+// show presents a trust bundle to the coordinators that were restored from before it.
+// What it revokes is in force there from then on. Only a coordinator that wants it is
+// sent one.
+func (a *Agent) show(ctx context.Context, bundle *held) {
+	if bundle == nil {
+		return
+	}
+	h := bundle.v.Header()
+	for _, address := range a.addresses() {
+		var first, done *fealtyv1.PresentTrustResponse
+		err := a.unproven(ctx, address, func(ctx context.Context, client fealtyv1.RestoreServiceClient) error {
+			stream, err := client.PresentTrust(ctx)
+			if err != nil {
+				return err
+			}
+			if first, err = stream.Recv(); err != nil || !wants(first, h) {
+				return errors.Join(err, stream.CloseSend())
+			}
+			if err := stream.Send(&fealtyv1.PresentTrustRequest{Bundle: &fealtyv1.SignedSnapshot{Scope: string(snapshot.ScopeTrustBundle), Envelope: bundle.raw}}); err != nil && !errors.Is(err, io.EOF) {
+				return err
+			}
+			done, err = stream.Recv()
+			return err
+		})
+		if err != nil {
+			a.log.LogAttrs(ctx, slog.LevelDebug, "the trust bundle was not shown", slog.String("coordinator", address), slog.String("reason", oneLine(err)))
+			continue
+		}
+		if done != nil {
+			a.log.LogAttrs(ctx, slog.LevelWarn, "the cluster was restored from a backup, and took what this node knew to be revoked", slog.String("coordinator", address), slog.Uint64("new", uint64(done.GetTaken())))
+		}
+		return // the others read it from the store
+	}
+}
+
+// wants reports whether a bundle with this header is news to a coordinator.
+func wants(m *fealtyv1.PresentTrustResponse, h snapshot.Header) bool {
+	return m.GetRestored() && (h.AuthorityEpoch > m.GetAuthorityEpoch() || h.AuthorityEpoch == m.GetAuthorityEpoch() && h.ConfigVersion > m.GetConfigVersion())
+}

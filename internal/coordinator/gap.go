@@ -1,0 +1,345 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// What happened between a backup and its restore is in no store. What the fleet holds
+// of it are trust bundles, which this cluster signed then: they say what was banned and
+// revoked, and which mesh CA keys signed. A member that has a newer one than the
+// backup shows it, and it is believed for its signature and not for who shows it; so
+// a member need not be known yet. Bans and revocations are added, none is lifted.
+
+const (
+	// recentLinks and recentLinkBytes bound the transitions that go before each trust
+	// bundle. Who missed more asks for them.
+	recentLinks     = 16
+	recentLinkBytes = 128 << 10
+	// linkPage bounds a page of transitions, and configKeysAhead how many numbers of
+	// config keys are looked for that were used after a backup.
+	linkPage        = 1 << 20
+	configKeysAhead = 256
+	// mergeBatch bounds the bans that one transaction adds.
+	mergeBatch = 200
+)
+
+// recent returns the newest transitions of the history, oldest first.
+func (s *state) recent() [][]byte {
+	if s.chain == nil {
+		return nil // of a head that is not in force yet
+	}
+	links, size := s.chain.Links(), 0
+	var out [][]byte
+	for i := len(links) - 1; i >= 0 && len(out) < recentLinks; i-- {
+		raw, err := links[i].Encode()
+		if err != nil {
+			break // it was decoded
+		}
+		if size += len(raw); size > recentLinkBytes && len(out) > 0 {
+			break
+		}
+		out = append(out, raw)
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// restoreServer serves RestoreService.
+type restoreServer struct {
+	fealtyv1.UnimplementedRestoreServiceServer
+	c *Coordinator
+}
+
+func (r restoreServer) GetLinks(req *fealtyv1.GetLinksRequest, stream fealtyv1.RestoreService_GetLinksServer) error {
+	s, err := r.c.ready()
+	if err != nil {
+		return err
+	}
+	addr := identity.FromContext(stream.Context()).Addr
+	if !r.c.limiter.allow(addr, r.c.now()) {
+		return explain.New(explain.RateLimited, "what", "calls from "+sourceOf(addr), "limit", fmt.Sprintf("%v per second", r.c.limiter.rates.PerSource))
+	}
+	links, from := s.chain.Links(), 0
+	for i, l := range links {
+		if string(l.Hash[:]) == string(req.GetKnown()) {
+			from = i + 1
+			break
+		}
+		if last := s.lastRestore(); last != nil && l.Hash == last.Hash {
+			from = i
+		}
+	}
+	page, size := &fealtyv1.GetLinksResponse{}, 0
+	for _, l := range links[from:] {
+		raw, err := l.Encode()
+		if err != nil {
+			return err
+		}
+		if size += len(raw); size > linkPage && len(page.Links) > 0 {
+			if err := stream.Send(page); err != nil {
+				return err
+			}
+			page, size = &fealtyv1.GetLinksResponse{}, len(raw)
+		}
+		page.Links = append(page.Links, raw)
+	}
+	return stream.Send(page)
+}
+
+func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustServer) error {
+	c := r.c
+	ctx, cancel := context.WithTimeout(stream.Context(), joinTimeout)
+	defer cancel()
+	addr := identity.FromContext(ctx).Addr
+	if !c.limiter.allow(addr, c.now()) {
+		return explain.New(explain.RateLimited, "what", "calls from "+sourceOf(addr), "limit", fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
+	}
+	s, err := c.ready()
+	if err != nil {
+		return err
+	}
+	first := &fealtyv1.PresentTrustResponse{}
+	if gap, err := c.gapOf(ctx, s); err != nil {
+		return err
+	} else if gap.exists() {
+		first.Restored, first.AuthorityEpoch, first.ConfigVersion = true, gap.value.AuthorityEpoch, uint64(gap.value.Version)
+	}
+	if err := stream.Send(first); err != nil || !first.Restored {
+		return err
+	}
+	waiting, stop := context.WithTimeout(ctx, answerTimeout)
+	defer stop()
+	req, err := receive(waiting, c, stream.Recv)
+	if err != nil {
+		return err
+	}
+	n, err := c.takePresented(ctx, req.GetBundle().GetEnvelope())
+	if err != nil {
+		c.refusals.log(ctx, c.log, slog.LevelWarn, "a trust bundle of before the restore is not believed", slog.String("remote", addr), slog.String("reason", err.Error()))
+		return err
+	}
+	return stream.Send(&fealtyv1.PresentTrustResponse{Restored: true, Taken: uint32(n)})
+}
+
+// gapOf reads the gap of the last restore; it does not exist if there was none.
+func (c *Coordinator) gapOf(ctx context.Context, s *state) (versioned[restoreGap], error) {
+	last := s.lastRestore()
+	if last == nil {
+		return versioned[restoreGap]{}, nil
+	}
+	gap, err := get[restoreGap](ctx, s.records, restoreGapKey)
+	if err != nil {
+		return gap, c.storeError("read what a restore left", err)
+	}
+	if gap.value.Index != last.Index {
+		return versioned[restoreGap]{}, nil
+	}
+	return gap, nil
+}
+
+// takePresented takes in what a trust bundle of the gap revokes, and returns how much
+// of it was new.
+func (c *Coordinator) takePresented(ctx context.Context, raw []byte) (int, error) {
+	// One at a time: each is compared with what those before it brought.
+	release, err := c.refreshing.lock(ctx, "presented")
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	s, err := c.ready()
+	if err != nil {
+		return 0, err
+	}
+	gap, err := c.gapOf(ctx, s)
+	if err != nil {
+		return 0, err
+	}
+	bundle, header, err := s.presented(raw, gap)
+	if err != nil {
+		return 0, explain.Wrap(err, explain.RequestField, "field", "bundle", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
+	}
+	total := 0
+	for ctx.Err() == nil {
+		n, more, err := c.mergeOnce(ctx, bundle, header)
+		if err != nil && c.conflicts(ctx, err) {
+			continue
+		}
+		if err != nil {
+			return total, c.storeError("take in what was revoked before the restore", bundleFull("what was revoked before the restore", err))
+		}
+		if total += n; !more {
+			break
+		}
+	}
+	if ctx.Err() != nil {
+		return total, ctx.Err()
+	}
+	c.log.LogAttrs(ctx, slog.LevelWarn, "a member showed what was revoked after the backup", slog.Uint64("authority_epoch", header.AuthorityEpoch),
+		slog.Uint64("config_version", header.ConfigVersion), slog.Int("new", total))
+	return total, c.trustChanged(ctx)
+}
+
+// presented verifies a trust bundle of the gap. When it was valid is of no matter: it
+// takes away, and gives nothing.
+func (s *state) presented(raw []byte, gap versioned[restoreGap]) (*snapshot.TrustBundle, snapshot.Header, error) {
+	last := s.lastRestore()
+	if !gap.exists() || last == nil {
+		return nil, snapshot.Header{}, errors.New("this cluster was not restored")
+	}
+	signed, err := snapshot.Unmarshal(raw)
+	if err != nil {
+		return nil, snapshot.Header{}, err
+	}
+	claims, err := snapshot.ReadClaims(signed)
+	if err != nil {
+		return nil, snapshot.Header{}, err
+	}
+	me, err := identity.New(s.manifest.Cluster, identity.Coordinator, "restored")
+	if err != nil {
+		return nil, snapshot.Header{}, err
+	}
+	v, err := snapshot.Verify(signed, snapshot.Trust{Me: me, Incarnation: s.rootPin, ConfigRoot: s.configRoot()}, snapshot.Marks{}, claims.Header.IssuedAt)
+	if err != nil {
+		return nil, snapshot.Header{}, err
+	}
+	bundle, ok := v.TrustBundle()
+	h := v.Header()
+	switch {
+	case !ok:
+		return nil, h, fmt.Errorf("a %s is no trust bundle", h.ScopeType)
+	case h.AuthorityEpoch >= last.AuthorityEpoch:
+		return nil, h, fmt.Errorf("authority epoch %d is not of before the restore, which began %d", h.AuthorityEpoch, last.AuthorityEpoch)
+	case h.AuthorityEpoch < gap.value.AuthorityEpoch, h.AuthorityEpoch == gap.value.AuthorityEpoch && h.ConfigVersion <= uint64(gap.value.Version):
+		return nil, h, fmt.Errorf("version %d of epoch %d is no newer than what is known, %d of %d", h.ConfigVersion, h.AuthorityEpoch, gap.value.Version, gap.value.AuthorityEpoch)
+	}
+	return &bundle, h, nil
+}
+
+// mergeOnce adds a part of what bundle takes away. The last part moves the gap.
+func (c *Coordinator) mergeOnce(ctx context.Context, bundle *snapshot.TrustBundle, h snapshot.Header) (n int, more bool, err error) {
+	s, err := c.ready()
+	if err != nil {
+		return 0, false, err
+	}
+	gap, err := c.gapOf(ctx, s)
+	if err != nil || !gap.exists() {
+		return 0, false, err
+	}
+	in, err := c.readTrust(ctx, s)
+	if err != nil {
+		return 0, false, err
+	}
+	now, by := c.now().UTC().Truncate(time.Second), fmt.Sprintf("trust bundle %d of epoch %d", h.ConfigVersion, h.AuthorityEpoch)
+	ban := banRecord{Reason: "in force before the restore", By: by, At: now}
+	ch := s.records.newChange(s.headVersion)
+	var d trustDelta
+	for _, id := range bundle.BannedIDs {
+		if slices.Contains(in.bannedI, id) {
+			continue
+		}
+		if n == mergeBatch {
+			more = true
+			break
+		}
+		ch.put(banIDKey(id.Kind(), id.Name()), 0, ban)
+		d.ban, n = append(d.ban, id), n+1
+	}
+	listed := in.listed()
+	for _, key := range bundle.BannedKeys {
+		if slices.Contains(listed, key) || key == s.meshKey {
+			continue
+		}
+		if n == mergeBatch {
+			more = true
+			break
+		}
+		old, err := get[banRecord](ctx, s.records, banKeyKey(key))
+		if err != nil {
+			return 0, false, err
+		}
+		next := ban
+		next.CertEnd = later(now.Add(s.manifest.LongestSVIDTTL()+certMargin), old.value.CertEnd)
+		next.Until = later(later(now.Add(keyMemory(s.manifest)), next.CertEnd), old.value.Until)
+		ch.put(banKeyKey(key), old.version, next)
+		d.keys, n = append(d.keys, keyBan{key: key, certEnd: next.CertEnd}), n+1
+	}
+	if !more {
+		d.edit = func(t *trustState, _ store.Revision) error { return t.catchUp(s, bundle, h, now, by, &n) }
+		ch.put(restoreGapKey, gap.version, restoreGap{gap.value.Index, h.AuthorityEpoch, store.Revision(h.ConfigVersion), gap.value.BackupAt})
+	}
+	if err := c.touchTrust(ctx, s, ch, d, roomForBans); err != nil {
+		return 0, false, err
+	}
+	ch.audit(c.now(), auditEntry{Actor: "restore", Action: "trust.presented", Target: by, Fields: map[string]string{"bans": fmt.Sprint(len(d.ban)), "keys": fmt.Sprint(len(d.keys))}})
+	_, err = ch.commit(ctx)
+	return n, more, err
+}
+
+// catchUp adds what bundle revokes, and the mesh CA keys that signed SVIDs which are
+// still valid, and passes over the config keys that were used.
+func (t *trustState) catchUp(s *state, bundle *snapshot.TrustBundle, h snapshot.Header, now time.Time, by string, n *int) error {
+	before := len(t.Revoked)
+	if _, err := t.revoke(now, by, "in force before the restore", roomForBans, bundle.Revoked...); err != nil {
+		return err
+	}
+	*n += len(t.Revoked) - before
+	keys := make(map[string]uint32) // their numbers
+	for number := range t.LastConfigKey + configKeysAhead {
+		keys[string(s.configKey(number+1))] = number + 1
+	}
+	for _, k := range bundle.ConfigKeys {
+		t.LastConfigKey = max(t.LastConfigKey, keys[string(k.Key)])
+	}
+	for _, k := range bundle.ConfigKeys {
+		if !k.Revoked {
+			continue
+		}
+		news, err := t.revokeKey(s, func(key ed25519.PublicKey) bool { return string(key) == string(k.Key) }, now, by, "revoked before the restore", roomForBans)
+		if err != nil && !errors.Is(err, errNoSuchKey) { // one that is not listed signs nothing
+			return err
+		}
+		if news {
+			*n++
+		}
+	}
+	mesh := slices.Clone(t.MeshKeys)
+	for _, key := range bundle.MeshKeys {
+		if slices.ContainsFunc(mesh, func(k meshKey) bool { return k.Key == key }) || slices.Contains(bundle.BannedKeys, key) {
+			continue
+		}
+		// What it signed last ends no later than this.
+		ttl := s.manifest.LongestSVIDTTL()
+		mesh = append(mesh, meshKey{Key: key, AuthorityEpoch: h.AuthorityEpoch, AcceptUntil: now.Add(ttl), LongestTTL: ttl})
+	}
+	t.MeshKeys = mesh
+	return nil
+}
+
+// catchUp has the record of a member know the certificate that it presents, if that is
+// of the gap: the record is of before. That it is genuine was verified, and that it is
+// not banned too.
+func (s *state) catchUp(rec *memberRecord, leaf *x509.Certificate, now time.Time) {
+	if s.gap == nil || leaf == nil || !rec.held() {
+		return
+	}
+	key, issued := identity.KeyOf(leaf), leaf.NotBefore.Add(ca.Backdate)
+	if key == rec.Key || rec.wasKey(key) || issued.Before(s.gap.BackupAt.Add(-snapshot.ClockTolerance)) || issued.After(s.restoredAt()) {
+		return
+	}
+	rec.rekey(key, leaf.NotAfter, now)
+}

@@ -1,0 +1,179 @@
+package coordinator
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+func (f *fleet) restoreClient() fealtyv1.RestoreServiceClient {
+	f.t.Helper()
+	conn, err := mesh.DialPinned(f.addr, credential.Unproven(), mesh.Options{Now: f.clock})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { conn.Close() })
+	return fealtyv1.NewRestoreServiceClient(conn)
+}
+
+// present shows a trust bundle as a stranger.
+func (f *fleet) present(raw []byte) (first, done *fealtyv1.PresentTrustResponse, err error) {
+	f.t.Helper()
+	stream, err := f.restoreClient().PresentTrust(f.ctx())
+	if err != nil {
+		return nil, nil, err
+	}
+	if first, err = stream.Recv(); err != nil || !first.GetRestored() {
+		return first, nil, err
+	}
+	if err := stream.Send(&fealtyv1.PresentTrustRequest{Bundle: &fealtyv1.SignedSnapshot{Scope: "trust_bundle", Envelope: raw}}); err != nil && !errors.Is(err, io.EOF) {
+		return first, nil, err
+	}
+	done, err = stream.Recv()
+	return first, done, err
+}
+
+func (f *fleet) ban(n *node) {
+	f.t.Helper()
+	if _, err := f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: string(n.id.Kind()), Name: n.id.Name(), Reason: "test"}); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// What was banned after the backup is in force again when a member shows the bundle
+// that says so; who shows it is of no matter, and nothing else is believed.
+func TestPresented(t *testing.T) {
+	f, owners := ownedFleet(t, nil)
+	a, lost := f.member("a"), f.member("b")
+	atBackup := f.c.trust.Load().signed
+	b := f.save(owners).signed(f.signer)
+	f.ban(lost)
+	banned := f.c.trust.Load().signed
+	first, _, err := f.present(banned)
+	if err != nil || first.GetRestored() {
+		t.Errorf("a cluster that was not restored wants %v, %v", first, err)
+	}
+	b.restore()
+	f.start()
+	f.awaitPhase(phaseReady)
+	if f.c.believesBan(lost.id, identity.KeyOf(lost.chain[0])) {
+		t.Fatal("the restored cluster knows of the ban by itself")
+	}
+	other, _ := ownedFleet(t, nil)
+	for name, raw := range map[string][]byte{
+		"nothing": nil, "no bundle": []byte("x"), "altered": append(bytes.Clone(banned[:len(banned)-1]), banned[len(banned)-1]^1),
+		"of before the backup": atBackup, "of after the restore": f.c.trust.Load().signed, "of another cluster": other.c.trust.Load().signed,
+	} {
+		if _, done, err := f.present(raw); err == nil {
+			t.Errorf("%s: %v", name, done)
+		}
+	}
+	first, done, err := f.present(banned)
+	if err != nil || done.GetTaken() < 2 {
+		t.Fatalf("presented: %v, %v, %v", first, done, err)
+	}
+	if !f.c.believesBan(lost.id, identity.KeyOf(lost.chain[0])) {
+		t.Error("the ban is not in force")
+	}
+	if f.c.believesBan(a.id, identity.KeyOf(a.chain[0])) {
+		t.Error("somebody else is banned")
+	}
+	if _, _, err := f.present(banned); err == nil {
+		t.Error("the same again is news")
+	}
+	// It stays, and a person can lift it.
+	f.restart()
+	f.awaitPhase(phaseReady)
+	if !f.c.believesBan(lost.id, identity.KeyOf(lost.chain[0])) {
+		t.Error("the ban is not in force after another start")
+	}
+	if _, err := f.local().member.UnbanMember(f.ctx(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A member that renewed after the backup renews again: the certificate that it has is
+// the cluster's own, though its record is of before.
+func TestRenewAfterRestore(t *testing.T) {
+	f, owners := ownedFleet(t, nil)
+	a := f.member("a")
+	b := f.save(owners)
+	f.advance(time.Minute)
+	if err := a.renew(true); err != nil {
+		t.Fatal(err)
+	}
+	f.advance(time.Minute)
+	b.planned().signed(f.signer).restore()
+	f.start()
+	f.awaitPhase(phaseReady)
+	f.advance(time.Minute)
+	if err := a.renew(true); err != nil {
+		t.Errorf("after the restore: %v", err)
+	}
+}
+
+// A node follows the restore by the links that the coordinator gives for what it knows.
+func TestLinks(t *testing.T) {
+	f, owners := ownedFleet(t, nil)
+	b := f.save(owners).signed(f.signer)
+	start := f.c.state.Load()
+	if err := f.set(start.manifest.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	before := f.c.state.Load()
+	links := func(known history.Hash) [][]byte {
+		stream, err := f.restoreClient().GetLinks(f.ctx(), &fealtyv1.GetLinksRequest{Known: known[:]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out [][]byte
+		for {
+			m, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return out
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, m.GetLinks()...)
+		}
+	}
+	follow := func(from *state, signers manifest.Signers, links [][]byte) (bool, error) {
+		trail := history.NewTrail(from.chain.Mark(), signers)
+		for _, raw := range links {
+			if err := trail.Add(raw); err != nil {
+				return false, err
+			}
+		}
+		return trail.LeadsTo(f.c.state.Load().chain.Mark())
+	}
+	if got := links(start.head.Hash); len(got) != 1 {
+		t.Fatalf("%d links of one set", len(got))
+	} else if restored, err := follow(start, start.manifest.Signers, got); err != nil || restored {
+		t.Errorf("a set: %v, %v", restored, err)
+	}
+	b.restore()
+	f.start()
+	f.awaitPhase(phaseReady)
+	got := links(before.head.Hash)
+	if restored, err := follow(before, before.manifest.Signers, got); err != nil || !restored {
+		t.Errorf("a restore: %v, %v", restored, err)
+	}
+	if _, err := follow(before, manifest.Signers{Threshold: 1, Keys: []manifest.Signer{{Key: manifest.Key(f.c.enrolment.Public().(ed25519.PublicKey))}}}, got); !errors.Is(err, history.ErrNoTrail) {
+		t.Errorf("a restore that other signers signed: %v", err)
+	}
+	// What goes along with the bundle does as well.
+	if restored, err := follow(before, before.manifest.Signers, f.c.trust.Load().links); err != nil || !restored {
+		t.Errorf("the links with the bundle: %v, %v", restored, err)
+	}
+}
