@@ -99,6 +99,7 @@ type Cluster struct {
 	ctx       context.Context
 	started   time.Time
 	clock     movedClock
+	madeToken func(proof.JoinToken) // is told each join token; nil outside tests
 
 	coordinators []*replica // as many as there are, in order; what runs of them is guarded by mu
 
@@ -417,7 +418,9 @@ func (c *Cluster) Token(ctx context.Context, req *fealtyv1.CreateTokenRequest) (
 		if err != nil {
 			return err
 		}
-		tok, err = proof.ParseJoinToken(resp.GetLine())
+		if tok, err = proof.ParseJoinToken(resp.GetLine()); err == nil && c.madeToken != nil {
+			c.madeToken(tok)
+		}
 		return err
 	})
 	return tok, err

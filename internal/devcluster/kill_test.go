@@ -422,21 +422,32 @@ func chainTrust(t *testing.T, chains [][][]byte) (int, *identity.Bundle) {
 func TestStory(t *testing.T) { testStory(t, "") }
 
 func testStory(t *testing.T, store string) {
-	c, err := Prepare(t.Context(), Options{Store: store, Release: "test", Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))})
+	watch := newSecrecy(t)
+	c, err := Prepare(t.Context(), Options{Store: store, Release: "test", Log: slog.New(slog.NewMultiHandler(
+		slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}),
+		slog.NewTextHandler(&watch.log, &slog.HandlerOptions{Level: slog.LevelDebug}),
+	))})
 	if err != nil {
 		t.Fatal(err)
 	}
+	watch.c, c.madeToken = c, watch.token
+	watch.look(t.Context())
 	dir := c.Dir()
 	seen := make(map[string]bool)
 	ok := c.Story(t.Context(), func(r StepResult) {
 		seen[r.Step] = true
+		watch.seen["step "+r.Step] = []byte(r.Seen)
+		watch.look(t.Context())
 		if !r.OK {
 			t.Errorf("%s: expected %s; seen %s", r.Step, r.Expected, r.Seen)
 		}
 	})
+	watch.changes(t.Context())
+	watch.files()
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
+	watch.check()
 	if !ok {
 		t.Error("the story did not end well")
 	}
