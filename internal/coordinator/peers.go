@@ -150,9 +150,6 @@ func (e peersError) Unwrap() []error {
 // errNoPeers says that there is nobody to ask.
 var errNoPeers = errors.New("no peer is known: none is configured, and no other coordinator said where it is")
 
-// errSelf is the answer of a connection that led back here.
-var errSelf = errors.New("it is this coordinator itself")
-
 // received is what a peer gave, verified: see fromPeers.
 type received struct {
 	verified *history.Verified
@@ -235,9 +232,6 @@ func (c *Coordinator) fromPeers(ctx context.Context, loaded *history.History) (*
 			c.metrics.peers.WithLabelValues("received").Inc()
 			c.log.LogAttrs(ctx, slog.LevelInfo, "a peer gave the secrets of the head", slog.String("peer", a.peer), slog.Uint64("index", head.link.Index), slog.String("head", head.link.Hash.String()))
 			return r, nil
-		}
-		if errors.Is(err, errSelf) {
-			continue
 		}
 		f := &peerError{Peer: a.peer, Step: a.step, Err: err}
 		c.peerFailed(ctx, f)
@@ -542,7 +536,7 @@ func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHel
 		return err
 	}
 	if key.Equal(x.t.AskerKey) {
-		return errSelf
+		return errors.New("it shows the key of this coordinator itself")
 	}
 	x.t.GiverKey, x.t.GiverNonce = key, ch.GetNonce()
 	if x.t.Purpose == proof.Prepare {

@@ -104,10 +104,8 @@ func (c *Coordinator) prepare(ctx context.Context, mv *move) []string {
 		g.Go(func() error {
 			p := &preparing{c: c, mv: mv}
 			if err := p.bring(ctx, addr); err != nil {
-				if !errors.Is(err, errSelf) {
-					c.failures.log(ctx, c.log, slog.LevelWarn, "a peer was not prepared for the next head; it asks for its key when the head appears",
-						slog.String("peer", addr), slog.String("reason", clip(bare(err), maxPeerError)))
-				}
+				c.failures.log(ctx, c.log, slog.LevelWarn, "a peer was not prepared for the next head; it asks for its key when the head appears",
+					slog.String("peer", addr), slog.String("reason", clip(bare(err), maxPeerError)))
 				return nil
 			}
 			mu.Lock()
