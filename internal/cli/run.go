@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/lmittmann/tint"
 	"github.com/spf13/cobra"
@@ -71,12 +72,17 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 	if metrics != nil {
 		defer metrics.Close()
 	}
+	lease, beat, err := leaseOf(cfg, name)
+	if err != nil {
+		return err
+	}
 	harden(log)
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: data, Store: st, StoreName: name, Listener: listener, Metrics: metrics,
 		Advertise: advertised(cfg.list("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
 		PublishDir: cfg.path("publish_dir"), Peers: cfg.list("peer"), Pin: pin,
 		MaxHeadAge: cfg.duration("max_head_age"), LivenessStore: cfg.text("liveness_store") == "true",
+		Lease: lease, Beat: beat,
 		Log: log, Now: c.env.Now, Release: c.env.Release,
 	})
 	if err != nil {
@@ -91,6 +97,29 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 		c.talk("the coordinator is not ready: %s", reason)
 	}
 	return stopped(ctx, co.Run(ctx))
+}
+
+// aloneLease is the lease on a store that one process has for itself: it leads again
+// at once after a restart, and an idle cluster need not write its disk all the time.
+const aloneLease = 30 * time.Second
+
+// leaseOf returns lease and beat of a coordinator on this store.
+func leaseOf(cfg *config, name string) (lease, beat time.Duration, err error) {
+	lease = coordinator.DefaultLease
+	if strings.HasPrefix(name, sqliteScheme) {
+		lease = aloneLease
+	}
+	if cfg.text("lease") != "" {
+		lease = cfg.duration("lease")
+	}
+	beat = lease / 4
+	if cfg.text("beat") != "" {
+		beat = cfg.duration("beat")
+	}
+	if beat > lease/3 {
+		return 0, 0, conflictingFlags("--beat", beat.String(), "at most a third of the lease, which is "+lease.String())
+	}
+	return lease, beat, nil
 }
 
 // harden keeps the secrets of this process to itself, before there are any, and

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/leadership"
 )
 
 // group is a set of commands that a setting is for.
@@ -155,6 +156,14 @@ func settings() []*setting {
 			help: "go on for so long without the store",
 			zero: "1h",
 			more: "It counts from when the store last confirmed the head of the history. Until then the coordinator is ready, serves reads, and certifies the recorded keys of members again; it admits nobody and changes nothing. From 1m to 4h."},
+		{key: "lease", groups: []group{ofCoordinator}, form: durationForm, least: leadership.MinLease, most: leadership.MaxLease,
+			help: "lead for so long without a word to the store",
+			zero: "1.2s; with sqlite 30s, as nobody else is there to lead",
+			more: "A leader that was killed or cut off is followed by another one after its lease; one that stops hands over at once. What a leader writes is refused by the store when another one has taken over, however long or short this is."},
+		{key: "beat", groups: []group{ofCoordinator}, form: durationForm, least: 10 * time.Millisecond, most: leadership.MaxLease / 3,
+			help: "tell the store in this pause that this coordinator leads",
+			zero: "a quarter of the lease",
+			more: "At most a third of the lease. Each is one small write of the store. Who does not lead looks in the same pause."},
 		{key: "liveness_store", groups: []group{ofCoordinator}, form: switchForm, init: "false",
 			help: "fail the liveness probe while the store cannot be read",
 			zero: "an outage of the store does not count for liveness",

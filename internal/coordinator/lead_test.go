@@ -59,7 +59,12 @@ func TestLeadership(t *testing.T) {
 // coordinators returns three that are ready, the first of which leads.
 func coordinators(t testing.TB, open func() store.Store) []*fleet {
 	t.Helper()
-	f := newFleetOn(t, open, func(cfg *Config) { cfg.Lease, cfg.Beat = DefaultLease/2, DefaultBeat/2 })
+	return coordinatorsWith(t, open, func(cfg *Config) { cfg.Lease, cfg.Beat = DefaultLease/2, DefaultBeat/2 })
+}
+
+func coordinatorsWith(t testing.TB, open func() store.Store, config func(*Config)) []*fleet {
+	t.Helper()
+	f := newFleetOn(t, open, config)
 	newReplica(t, f)
 	newReplica(t, f)
 	if err := f.set(f.manifest("")); err != nil {
