@@ -105,16 +105,12 @@ const aloneLease = 30 * time.Second
 
 // leaseOf returns lease and beat of a coordinator on this store.
 func leaseOf(cfg *config, name string) (lease, beat time.Duration, err error) {
-	lease = coordinator.DefaultLease
-	if strings.HasPrefix(name, sqliteScheme) {
+	lease, beat = cfg.duration("lease"), cfg.duration("beat")
+	if cfg.find("lease").rank == fromDefault && strings.HasPrefix(name, sqliteScheme) {
 		lease = aloneLease
 	}
-	if cfg.text("lease") != "" {
-		lease = cfg.duration("lease")
-	}
-	beat = lease / 4
-	if cfg.text("beat") != "" {
-		beat = cfg.duration("beat")
+	if cfg.find("beat").rank == fromDefault {
+		beat = lease / 4
 	}
 	if beat > lease/3 {
 		return 0, 0, conflictingFlags("--beat", beat.String(), "at most a third of the lease, which is "+lease.String())

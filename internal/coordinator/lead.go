@@ -34,6 +34,9 @@ const (
 	// DefaultLease and DefaultBeat are those of [Config] where it names none.
 	DefaultLease = 1200 * time.Millisecond
 	DefaultBeat  = 300 * time.Millisecond
+	// leadCallTime bounds one call of the store, if that is less than half a lease: one
+	// that hangs must not cost the lease, nor hold up who stops.
+	leadCallTime = time.Second
 	// handOverTime bounds how long a coordinator that stops tries to hand over.
 	handOverTime = time.Second
 )
@@ -199,7 +202,7 @@ func (c *Coordinator) followLeadership(ctx context.Context) error {
 func (l *lead) stop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handOverTime)
 	defer cancel()
-	for l.run(ctx, leadership.Stop{}); ; l.run(ctx, leadership.Tick{}) {
+	for l.run(ctx, leadership.Stop{}); ctx.Err() == nil; l.run(ctx, leadership.Tick{}) {
 		pause := l.core.Next(l.now()) - l.now()
 		if pause > handOverTime || sleep(ctx, pause) != nil {
 			return
@@ -230,8 +233,9 @@ func (l *lead) run(ctx context.Context, e leadership.Event) {
 		if effect == nil {
 			return
 		}
-		// One call that hangs must not cost the lease.
-		call, cancel := context.WithTimeout(ctx, l.c.cfg.Lease/2)
+		// Not ended with ctx: who stops needs the answer before it hands over, and a
+		// connection that is cut off needs longer.
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(l.c.cfg.Lease/2, leadCallTime))
 		switch effect := effect.(type) {
 		case leadership.ReadEntry:
 			e = l.read(call)
