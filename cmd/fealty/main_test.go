@@ -18,6 +18,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
 
@@ -44,6 +45,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"etcd":     startEtcd,
 			"exits":    exits,
 			"pki":      newOperators(t).issue,
 			"postgres": new(servers).command,
@@ -109,6 +111,18 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("it never succeeded: %v", err)
 		}
 	}
+}
+
+// startEtcd is etcd start: a private server of the script, which finds it in the
+// variable ETCDURL.
+func startEtcd(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 || args[0] != "start" {
+		ts.Fatalf("usage: etcd start")
+	}
+	server, err := etcdtest.Start(etcdtest.Options{})
+	ts.Check(err)
+	ts.Defer(func() { ts.Check(server.Close()) })
+	ts.Setenv("ETCDURL", server.URL("/prod"))
 }
 
 // servers are the PostgreSQL servers of the scripts that asked for one.

@@ -112,7 +112,7 @@ func (c *CLI) site(ctx context.Context, cfg *config) *site {
 		s.now = c.env.Now()
 		return st, err
 	})
-	s.server = sync.OnceValues(func() (serverReport, error) { return inspectServer(ctx, s.store, timeout) })
+	s.server = sync.OnceValues(func() (serverReport, error) { return c.inspectServer(ctx, s.store, timeout) })
 	s.node = sync.OnceValues(func() (*fealtyv1.GetNodeResponse, error) {
 		if s.data == "" {
 			return nil, errNotAsked

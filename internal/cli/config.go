@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store/etcd"
 )
 
 // maxConfigBytes bounds a configuration file.
@@ -160,7 +161,7 @@ var serviceLinks = regexp.MustCompile(`^FEALTY(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVI
 
 // checkEnvironment refuses variables that look like settings and are none.
 func (c *CLI) checkEnvironment() error {
-	var names []string
+	names := []string{etcd.PasswordVariable}
 	for _, s := range settings() {
 		names = append(names, s.env())
 	}

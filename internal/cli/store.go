@@ -63,35 +63,39 @@ func shownStore(text string) string {
 // openStore opens the store that is configured, and returns its name for people.
 func (c *CLI) openStore(ctx context.Context, cfg *config, log *slog.Logger) (store.Store, string, error) {
 	v := cfg.find("store")
+	if v.text == "" {
+		v.text = sqliteScheme + filepath.Join(cfg.path("data"), "store", "fealty.db")
+	}
+	return c.openStoreAt(ctx, cfg, v, log, 0)
+}
+
+// openStoreAt opens the store at v. It keeps the changes of about retain commits; 0
+// means the engine's default.
+func (c *CLI) openStoreAt(ctx context.Context, cfg *config, v value, log *slog.Logger, retain int) (store.Store, string, error) {
+	if text, ok := strings.CutPrefix(v.text, sqliteScheme); ok {
+		file := cfg.within(text)
+		st, err := sqlite.Open(ctx, file, sqlite.Options{Log: log, RetainCommits: retain})
+		if err != nil {
+			v.text = sqliteScheme + file
+			return nil, "", storeError(v, err)
+		}
+		return st, sqliteScheme + file, nil
+	}
 	if strings.HasPrefix(v.text, etcdScheme) {
-		st, err := etcd.Open(ctx, v.text, etcd.Options{Log: log})
+		st, err := etcd.Open(ctx, v.text, etcd.Options{Log: log, RetainCommits: retain, Password: c.getenv(etcd.PasswordVariable)})
 		if err != nil {
 			return nil, "", storeError(v, err)
 		}
 		return st, st.Name(), nil
 	}
-	if v.text != "" && !strings.HasPrefix(v.text, sqliteScheme) {
-		if v.rank == fromFlag && postgres.HasPassword(v.text) {
-			c.talk("the password of the database stands in the command line, where every user of this machine can read it: use FEALTY_STORE, or PGPASSFILE, instead")
-		}
-		st, err := postgres.Open(ctx, v.text, postgres.Options{Log: log})
-		if err != nil {
-			return nil, "", storeError(v, err)
-		}
-		return st, st.Name(), nil
+	if v.rank == fromFlag && postgres.HasPassword(v.text) {
+		c.talk("the password of the database stands in the command line, where every user of this machine can read it: use FEALTY_STORE, or PGPASSFILE, instead")
 	}
-	var file string
-	if v.text != "" {
-		file = cfg.within(v.text[len(sqliteScheme):])
-	} else {
-		file = filepath.Join(cfg.path("data"), "store", "fealty.db")
-	}
-	st, err := sqlite.Open(ctx, file, sqlite.Options{Log: log})
+	st, err := postgres.Open(ctx, v.text, postgres.Options{Log: log, RetainCommits: retain})
 	if err != nil {
-		v.text = sqliteScheme + file
 		return nil, "", storeError(v, err)
 	}
-	return st, sqliteScheme + file, nil
+	return st, st.Name(), nil
 }
 
 // storeError words why the store at v was not opened.
@@ -154,7 +158,7 @@ var errSchema = errors.New("schema of a newer release")
 
 // inspectServer looks at the servers of a store and changes nothing; errNotAsked if
 // it has none.
-func inspectServer(ctx context.Context, text string, timeout time.Duration) (serverReport, error) {
+func (c *CLI) inspectServer(ctx context.Context, text string, timeout time.Duration) (serverReport, error) {
 	var out serverReport
 	var err error
 	switch scheme, _, _ := strings.Cut(text, ":"); scheme {
@@ -167,7 +171,7 @@ func inspectServer(ctx context.Context, text string, timeout time.Duration) (ser
 		}
 	case "etcd":
 		var r etcd.Report
-		r, err = etcd.Inspect(ctx, text, etcd.Options{Timeout: timeout})
+		r, err = etcd.Inspect(ctx, text, etcd.Options{Timeout: timeout, Password: c.getenv(etcd.PasswordVariable)})
 		out = serverReport{Name: r.Name, Known: strconv.Itoa(r.Known)}
 		if r.Schema > 0 {
 			out.Schema = strconv.Itoa(r.Schema)

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store/etcd"
+	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
@@ -203,5 +205,31 @@ func TestStoreAway(t *testing.T) {
 	probe("readiness", 200, `"store":"ok"`)
 	if exit, _ := fealty(ctx, "member", "list", "--socket", socket); exit != 0 {
 		t.Errorf("member list ended with %d", exit)
+	}
+}
+
+// TestEtcdNotOpened: what is wrong with an etcd store has its code, and its password
+// comes from the environment and shows nowhere.
+func TestEtcdNotOpened(t *testing.T) {
+	server := etcdtest.New(t, etcdtest.Options{})
+	const secret = "hunter2"
+	for _, tt := range []struct {
+		store string
+		exit  int
+		says  []string
+	}{
+		{"etcd://fealty@127.0.0.1:1/x?tls=off", 4, []string{"error FE-S103: opening etcd://127.0.0.1:1/x failed", "connection refused"}},
+		{"etcd://fealty@" + server.Addrs() + "/x?tls=off", 3, []string{"error FE-S109", "authentication switched off"}},
+		{"etcd://" + server.Addrs() + "/x?ca=/nowhere/ca.pem", 3, []string{"error FE-U113", "/nowhere/ca.pem"}},
+		{"etcd://fealty:" + secret + "@" + server.Addrs() + "/x", 3, []string{"error FE-U113", "holds a password", "FEALTY_ETCD_PASSWORD"}},
+	} {
+		dir := t.TempDir()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		got := fixture{env: []string{"FEALTY_STORE=" + tt.store, etcd.PasswordVariable + "=" + secret}, dir: dir}.run(ctx, "coordinator", "--data", "c", "--listen", "127.0.0.1:0")
+		got.want(t, tt.exit, append(tt.says, "fealty:   why: ", "fealty:   do:  ")...)
+		if shown := got.stderr + got.stdout; strings.Contains(shown, secret) {
+			t.Errorf("the password is shown:\n%s", shown)
+		}
 	}
 }

@@ -187,6 +187,7 @@ const (
 	StoreLoginRefused   Code = "FE-S108"
 	StoreUnsuitable     Code = "FE-S109"
 	PublishDirFailed    Code = "FE-S110"
+	StoreOccupied       Code = "FE-S111"
 )
 
 // Token.
@@ -1699,6 +1700,17 @@ The server was reached and let the coordinator in, but cannot keep what a cluste
 there, its tables belong to another program, the user may not make any, the server is a replica or read-only or
 too old, or a pooler in between drops LISTEN. Of etcd: the prefix holds keys of something else or stands in another
 store's, or the servers were told to take less than etcd does by default. Nothing was written.`,
+	},
+	{
+		Code:  StoreOccupied,
+		Title: "the store is not empty",
+		What:  "nothing was tested on {store|the store}: it holds something",
+		Why:   "the tests write and delete, and are run on an empty store alone",
+		Do:    "name an empty database, a new file, or a prefix that nobody uses",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+` + "`fealty conformance store`" + ` never touches what it finds. Test the servers of a cluster beside its store: in another
+database, or under another prefix.`,
 	},
 	{
 		Code:  PublishDirFailed,

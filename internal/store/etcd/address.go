@@ -22,8 +22,8 @@ const (
 	// Form is what a URL looks like.
 	Form = "etcd://[USER@]HOST:PORT[,HOST:PORT…]/PREFIX"
 
-	// PasswordVariable is the environment variable that holds the password, where
-	// the URL names no file.
+	// PasswordVariable is the environment variable from which whoever opens a store
+	// takes Options.Password. The engine itself reads no environment.
 	PasswordVariable = "FEALTY_ETCD_PASSWORD"
 
 	defaultPrefix = "/fealty"
@@ -56,8 +56,9 @@ type address struct {
 	ca, cert, key  string
 	serverName     string
 	passwordFile   string
-	compact        bool // compact all of etcd
-	onlyThisDevice bool // all endpoints are this machine's
+	given          string // password, where there is no file
+	compact        bool   // compact all of etcd
+	onlyThisDevice bool   // all endpoints are this machine's
 }
 
 // CheckURL returns an *[AddressError] if raw is not the URL of a store. It looks
@@ -212,8 +213,8 @@ func (a *address) tlsConfig(endpoint string) (*tls.Config, error) {
 // password returns that of the user.
 func (a *address) password() (string, error) {
 	if a.passwordFile == "" {
-		if p := os.Getenv(PasswordVariable); p != "" {
-			return p, nil
+		if a.given != "" {
+			return a.given, nil
 		}
 		return "", badAddress("names a user, and there is no password: name its file with password-file=FILE, or set %s", PasswordVariable)
 	}

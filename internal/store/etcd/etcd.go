@@ -84,6 +84,9 @@ type Options struct {
 	// seconds.
 	Heartbeat time.Duration
 
+	// Password is that of the user in the URL, where it names no password-file.
+	Password string
+
 	// Log gets what is wrong with the servers, and failures of background work. Nil
 	// means slog.Default().
 	Log *slog.Logger
@@ -155,8 +158,8 @@ var (
 //
 // The prefix tells several stores in one etcd apart; without one it is /fealty.
 // Connections are TLS, verified with the system's roots or those in ca, unless the
-// URL says tls=off. A user's password is in the file password-file, or in the
-// environment variable [PasswordVariable], and never in the URL.
+// URL says tls=off. A user's password is in the file password-file, or in
+// Options.Password, and never in the URL.
 //
 // Errors: *[AddressError] if url cannot be used; otherwise an *[OpenError], which
 // wraps a *[ServerError] if the servers cannot hold a store or the prefix holds
@@ -183,6 +186,7 @@ func prepare(url string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	addr.given, opts.Password = opts.Password, ""
 	if _, err := addr.tlsConfig(addr.endpoints[0]); err != nil {
 		return nil, err
 	}

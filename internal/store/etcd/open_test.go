@@ -21,12 +21,17 @@ import (
 
 func refused(t testing.TB, url string) error {
 	t.Helper()
-	s, err := etcd.Open(context.Background(), url, impatient)
+	return refusedWith(t, url, impatient)
+}
+
+func refusedWith(t testing.TB, url string, o etcd.Options) error {
+	t.Helper()
+	s, err := etcd.Open(context.Background(), url, o)
 	if err == nil {
 		s.Close()
 		t.Fatalf("%s was opened", url)
 	}
-	if _, inspected := etcd.Inspect(context.Background(), url, impatient); inspected == nil {
+	if _, inspected := etcd.Inspect(context.Background(), url, o); inspected == nil {
 		t.Fatalf("%s was opened with %v, and nothing is wrong when it is inspected", url, err)
 	}
 	return err
@@ -184,16 +189,17 @@ func TestLogin(t *testing.T) {
 	mustCommit(t, s, put("k", "1"))
 	mustCommit(t, s, put("large", strings.Repeat("x", 3<<20)))
 
-	t.Setenv(etcd.PasswordVariable, password)
-	openAt(t, "etcd://fealty@"+c.Addrs()+"/mine/a?tls=off", impatient).Close()
-	t.Setenv(etcd.PasswordVariable, "wrong")
+	with := impatient
+	with.Password = password
+	openAt(t, "etcd://fealty@"+c.Addrs()+"/mine/a?tls=off", with).Close()
+	with.Password = "wrong"
 	for name, url := range map[string]string{
 		"wrong password": "etcd://fealty@" + c.Addrs() + "/mine/a?tls=off",
 		"no such user":   as("nobody", "/mine/a"),
 		"no user":        "etcd://" + c.Addrs() + "/mine/a?tls=off",
 		"no permission":  as("guest", "/mine/a"),
 	} {
-		err := refused(t, url)
+		err := refusedWith(t, url, with)
 		if _, ok := errors.AsType[*etcd.LoginError](err); !ok || strings.Contains(err.Error(), password) {
 			t.Errorf("%s: %v, want a LoginError", name, err)
 		}

@@ -345,6 +345,10 @@ func (w *writer) attempt(ctx context.Context, group []*job) (*plan, []*job, erro
 		p.head.By, p.head.Pending = randomName(), nil
 		if !large {
 			p.head.Compacted = w.keep.Next(snap.head.Compacted, len(group))
+			if p.head.Compacted != snap.head.Compacted {
+				// Telling less costs nothing here; what is deleted for it is swept in steps.
+				p.head.Compacted = w.keep.Skip(p.head.Compacted, store.MaxRevision)
+			}
 		}
 		if !p.writes() && p.head.Compacted == snap.head.Compacted {
 			w.keep.Committed(now, p.head.Revision, p.head.Compacted, p.head.Logged) // others may have written and pruned

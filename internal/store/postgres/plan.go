@@ -11,6 +11,7 @@ import (
 // row is locked.
 type state struct {
 	revision, compacted store.Revision
+	oldest              store.Revision            // of what is kept of changes and outcomes; known if some of it is due to go
 	logged              int64                     // bytes ever written to the log
 	versions            map[string]store.Revision // of the keys that conditions and deletes name; 0 or missing: absent
 	outcomes            map[string]outcome        // of the transaction IDs that jobs name

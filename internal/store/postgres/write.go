@@ -145,6 +145,7 @@ var statements = []struct{ name, text string }{
 	{"fealty_lock", "select revision, compacted, logged from fealty_revision where only_row for update"},
 	{"fealty_versions", "select key, version from fealty_kv where key = any($1::text[])"},
 	{"fealty_outcomes", "select id, revision, digest from fealty_outcome where id = any($1::text[])"},
+	{"fealty_oldest", "select least((select min(seq) / 1024 from fealty_log), (select min(revision) from fealty_outcome))"},
 	{"fealty_some", "select exists (select from fealty_kv)"},
 	{"fealty_advance", "update fealty_revision set revision = $1, compacted = $2, logged = $3 where only_row"},
 	{"fealty_log", "insert into fealty_log (seq, key, value) select * from unnest($1::bigint[], $2::text[], $3::bytea[])"},
@@ -448,6 +449,9 @@ func (w *writer) attempt(group []*job) (*plan, error) {
 	}
 	p := decide(st, jobs, w.s.name)
 	pruneTo := w.keep.Next(st.compacted, len(group))
+	if pruneTo != st.compacted {
+		pruneTo = w.keep.Skip(pruneTo, st.oldest)
+	}
 	if !p.writes() && pruneTo == st.compacted && !w.unsettled {
 		w.abort()
 		w.keep.Committed(time.Now(), p.revision, st.compacted, p.logged) // others may have written and pruned
@@ -554,10 +558,22 @@ func (w *writer) begin(ctx context.Context, conn *pgx.Conn, group []*job) (state
 			return err
 		})
 	}
+	st.oldest = store.MaxRevision
+	if w.keep.Due() {
+		batch.Queue("fealty_oldest").QueryRow(func(row pgx.Row) error {
+			var oldest *int64
+			err := row.Scan(&oldest)
+			if oldest != nil {
+				st.oldest = store.Revision(*oldest)
+			}
+			return err
+		})
+	}
 	if raise {
 		batch.Queue("fealty_some").QueryRow(func(row pgx.Row) error { return row.Scan(&st.some) })
 	}
-	return st, conn.SendBatch(ctx, batch).Close()
+	err := conn.SendBatch(ctx, batch).Close()
+	return st, err
 }
 
 // finish writes p and commits, in one round trip. An error that does not match

@@ -127,3 +127,10 @@ func (r *retention) next(compacted store.Revision, jobs int) store.Revision {
 	}
 	return min(r.target, compacted+batch)
 }
+
+// skip returns up to where pruning may go that would go up to to, where nothing is older
+// than oldest: revisions that a store was raised over hold nothing, and there may be
+// more of them than can be counted through.
+func (r *retention) skip(to, oldest store.Revision) store.Revision {
+	return max(to, min(r.target, oldest-1))
+}

@@ -129,12 +129,12 @@ type writer struct {
 	s    *Store
 	conn *sql.Conn
 
-	begin, commit, rollback              *sql.Stmt
-	getMeta, setMeta                     *sql.Stmt
-	getVersion, put, del, addChange      *sql.Stmt
-	getOutcome, addOutcome               *sql.Stmt
-	pruneChanges, pruneOutcomes, anEntry *sql.Stmt
-	statements                           []*sql.Stmt // all of these
+	begin, commit, rollback                      *sql.Stmt
+	getMeta, setMeta                             *sql.Stmt
+	getVersion, put, del, addChange              *sql.Stmt
+	getOutcome, addOutcome                       *sql.Stmt
+	pruneChanges, pruneOutcomes, anEntry, oldest *sql.Stmt
+	statements                                   []*sql.Stmt // all of these
 
 	// unsettled: the last SQLite transaction failed in its commit, so that its
 	// pages may lie in the log, complete, although nobody sees them. They would
@@ -180,6 +180,7 @@ func newWriter(ctx context.Context, s *Store, conn *sql.Conn) (_ *writer, err er
 		{&w.getOutcome, "select revision, digest from outcomes where id = ?"},
 		{&w.addOutcome, "insert into outcomes (revision, id, digest) values (?, ?, ?)"},
 		{&w.pruneChanges, "delete from changes where seq < ?"},
+		{&w.oldest, "select min(coalesce((select min(seq) / 1024 from changes), ?1), coalesce((select min(revision) from outcomes), ?1))"},
 		{&w.pruneOutcomes, "delete from outcomes where revision <= ?"},
 		{&w.anEntry, "select exists (select 1 from entries)"},
 	} {
@@ -582,6 +583,11 @@ func (w *writer) pruneSome(ctx context.Context, compacted store.Revision, jobs i
 	if to == compacted {
 		return compacted, nil
 	}
+	var oldest int64
+	if err := w.oldest.QueryRowContext(ctx, int64(store.MaxRevision)).Scan(&oldest); err != nil {
+		return 0, err
+	}
+	to = w.keep.skip(to, store.Revision(oldest))
 	if _, err := w.pruneChanges.ExecContext(ctx, (int64(to)+1)*store.MaxTxOps); err != nil {
 		return 0, err
 	}

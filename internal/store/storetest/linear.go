@@ -13,6 +13,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/conformance"
 )
 
 // The model of a store over a few keys. A commit is known by a number of its
@@ -234,7 +235,7 @@ func (c *linearClient) step(ctx context.Context) error {
 }
 
 func ignoreLost(err error) error {
-	if errors.Is(err, ErrLost) {
+	if errors.Is(err, conformance.ErrLost) {
 		return nil
 	}
 	return err
@@ -249,7 +250,7 @@ const linearClients = 5
 func testLinearizable(t *testing.T, e Engine) {
 	const rounds, clients, steps = 25, linearClients, 14
 	rng := random(t)
-	all := handles(t, e.New(t, 0), clients)
+	all := handles(t, e, clients)
 	unknown, total := 0, 0
 	for round := range rounds {
 		var mu sync.Mutex

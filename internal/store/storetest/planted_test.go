@@ -408,6 +408,12 @@ var planted = []struct {
 		}
 		return nil
 	}}},
+	{"a raised store keeps all changes", "RaisedForgets", broken{hangs: true, raise: func(h *memoryHandle, ctx context.Context, floor store.Revision) error {
+		h.m.mu.Lock()
+		h.m.retain = 1 << 40
+		h.m.mu.Unlock()
+		return h.Raise(ctx, floor)
+	}}},
 	{"raising lowers, too", "Raise", broken{raise: func(h *memoryHandle, ctx context.Context, floor store.Revision) error {
 		err := h.Raise(ctx, floor)
 		if err == nil {
@@ -436,7 +442,7 @@ func TestPlanted(t *testing.T) {
 	for _, p := range planted {
 		covered[p.found] = true
 	}
-	for _, c := range cases {
+	for _, c := range cases() {
 		if !covered[c.name] {
 			t.Errorf("no planted defect shows that case %s can fail", c.name)
 		}

@@ -1,4 +1,4 @@
-package storetest
+package conformance
 
 import (
 	"context"
@@ -6,16 +6,14 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-func testCancel(t *testing.T, e Engine) {
+func testCancel(t T, e Engine) {
 	s := open(t, e)
-	base := mustCommit(t, s, put("k", "1"))
+	base := MustCommit(t, s, Put("k", "1"))
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	expired, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
@@ -26,7 +24,7 @@ func testCancel(t *testing.T, e Engine) {
 		ctx  context.Context
 		want error
 	}{{ended, context.Canceled}, {expired, context.DeadlineExceeded}} {
-		tx := put("k", "never")
+		tx := Put("k", "never")
 		tx.ID = store.NewTxID()
 		for name, call := range map[string]func() error{
 			"Get":            func() error { _, err := s.Get(c.ctx, "k"); return err },
@@ -37,17 +35,17 @@ func testCancel(t *testing.T, e Engine) {
 			"Watch":          func() error { return only(s.Watch(c.ctx, "k")) },
 			"Changes":        func() error { return only(s.Changes(c.ctx, "", base-1)) },
 		} {
-			wantError(t, name+" with an ended context", call(), c.want)
+			WantError(t, name+" with an ended context", call(), c.want)
 		}
 		wantEntry(t, s, "k", "1", base)
 		// An Outcome that was not asked has voided nothing.
-		mustCommit(t, s, tx)
-		base = mustCommit(t, s, put("k", "1"))
+		MustCommit(t, s, tx)
+		base = MustCommit(t, s, Put("k", "1"))
 	}
 
 	// Somewhere in the middle: the answer is right, whatever it is.
 	var unknown, known, applied atomic.Int32
-	rng := random(t)
+	rng := Random(t)
 	var wg sync.WaitGroup
 	for w := range 8 {
 		delays := make([]time.Duration, 60)
@@ -56,12 +54,12 @@ func testCancel(t *testing.T, e Engine) {
 		}
 		wg.Go(func() {
 			for i, delay := range delays {
-				tx := put(fmt.Sprintf("cancel/%d", w), fmt.Sprint(i))
+				tx := Put(fmt.Sprintf("cancel/%d", w), fmt.Sprint(i))
 				tx.ID = store.NewTxID()
-				ctx, cancel := context.WithTimeout(limited(t), delay)
+				ctx, cancel := context.WithTimeout(Limited(t), delay)
 				r, err := s.Commit(ctx, tx)
 				cancel()
-				got, outcome := s.Outcome(limited(t), tx.ID)
+				got, outcome := s.Outcome(Limited(t), tx.ID)
 				switch {
 				case outcome != nil && !errors.Is(outcome, store.ErrNotFound):
 					t.Errorf("Outcome: %v", outcome)
@@ -98,7 +96,7 @@ func testCancel(t *testing.T, e Engine) {
 			return nil
 		},
 		"Changes": func(ctx context.Context, waiting chan<- struct{}) error {
-			l := mustList(t, s, "")
+			l := MustList(t, s, "")
 			for _, err := range s.Changes(ctx, "", l.Revision-1) {
 				if err != nil {
 					return err
@@ -108,14 +106,14 @@ func testCancel(t *testing.T, e Engine) {
 			return nil
 		},
 	} {
-		mustCommit(t, s, put("last", "x"))
-		ctx, cancel := context.WithCancel(limited(t))
+		MustCommit(t, s, Put("last", "x"))
+		ctx, cancel := context.WithCancel(Limited(t))
 		waiting := make(chan struct{})
 		end := make(chan error, 1)
 		go func() { end <- run(ctx, waiting) }()
 		<-waiting
 		cancel()
-		wantError(t, name+", cancelled while it waits", <-end, context.Canceled)
+		WantError(t, name+", cancelled while it waits", <-end, context.Canceled)
 	}
 }
 
@@ -128,7 +126,7 @@ type ledger struct {
 
 // write commits new keys through s from many sides until it fails or the team
 // is stopped; a commit that was begun is waited for.
-func (l *ledger) write(t testing.TB, s store.Store, writers int) *team {
+func (l *ledger) write(t T, s store.Store, writers int) *team {
 	team := newTeam(t)
 	for range writers {
 		team.run(func(stopped context.Context) {
@@ -137,7 +135,7 @@ func (l *ledger) write(t testing.TB, s store.Store, writers int) *team {
 				l.tried++
 				key := fmt.Sprintf("ledger/%06d", l.tried)
 				l.mu.Unlock()
-				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				ctx, cancel := context.WithTimeout(context.Background(), Patience)
 				r, err := s.CompareAndSwap(ctx, key, 0, []byte(key))
 				cancel()
 				if err != nil {
@@ -160,11 +158,11 @@ func (l *ledger) count() int {
 
 // check fails unless s holds all that was acknowledged, and nothing that was
 // not tried.
-func (l *ledger) check(t *testing.T, s store.Store) {
+func (l *ledger) check(t T, s store.Store) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	listed := mustList(t, s, "ledger/")
+	listed := MustList(t, s, "ledger/")
 	have := map[string]store.Entry{}
 	versions := map[store.Revision]string{}
 	for _, e := range listed.Entries {
@@ -192,25 +190,25 @@ func (l *ledger) check(t *testing.T, s store.Store) {
 		for v := range versions {
 			least, most = min(least, v), max(most, v)
 		}
-		for _, c := range follow(t, s, "ledger/", least-1, most) {
+		for _, c := range Follow(t, s, "ledger/", least-1, most) {
 			r.apply(t, c)
 		}
 		r.wantEqual(t, listed)
 	}
 }
 
-func testRestart(t *testing.T, e Engine) {
+func testRestart(t T, e Engine) {
 	db := e.New(t, 0)
 	s := db.Open(t)
 	l := &ledger{acked: map[string]store.Revision{}}
 	for range 4 {
 		target := l.count() + 50
 		writers := l.write(t, s, 8)
-		waitFor(t, func() bool { return l.count() >= target })
+		WaitFor(t, func() bool { return l.count() >= target })
 		writers.stop()
-		before := mustList(t, s, "")
+		before := MustList(t, s, "")
 		s = restart(t, db, s)
-		if after := mustList(t, s, ""); after.Revision != before.Revision {
+		if after := MustList(t, s, ""); after.Revision != before.Revision {
 			t.Fatalf("revision %d before a restart, %d after", before.Revision, after.Revision)
 		}
 		l.check(t, s)
@@ -220,7 +218,7 @@ func testRestart(t *testing.T, e Engine) {
 	}
 }
 
-func testKill(t *testing.T, e Engine) {
+func testKill(t T, e Engine) {
 	db := e.New(t, 0)
 	if db.Kill == nil {
 		t.Log("left to the engine's own tests: it cannot be killed from here")
@@ -231,7 +229,7 @@ func testKill(t *testing.T, e Engine) {
 	for range 6 {
 		target := l.count() + 40
 		writers := l.write(t, s, 8)
-		waitFor(t, func() bool { return l.count() >= target })
+		WaitFor(t, func() bool { return l.count() >= target })
 		s = db.Kill(t, s)
 		writers.stop()
 		l.check(t, s)
@@ -241,10 +239,10 @@ func testKill(t *testing.T, e Engine) {
 	}
 }
 
-// waitFor polls where there is nothing to wait on.
-func waitFor(t testing.TB, done func() bool) {
+// WaitFor polls where there is nothing to wait on.
+func WaitFor(t T, done func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(Patience)
 	for !done() {
 		if time.Now().After(deadline) {
 			t.Fatal("what should happen did not")
@@ -253,52 +251,10 @@ func waitFor(t testing.TB, done func() bool) {
 	}
 }
 
-// testClock opens one database by turns at today's date and in a synctest
-// bubble, where it is the year 2000 and days pass at once.
-func testClock(t *testing.T, e Engine) {
-	db := e.New(t, 0)
-	last, n := store.Revision(0), 0
-	first := store.Revision(0)
-	session := func(t *testing.T, passes time.Duration) {
-		s := db.Open(t)
-		defer func() {
-			if err := s.Close(); err != nil {
-				t.Errorf("Close: %v", err)
-			}
-		}()
-		for range 3 {
-			n++
-			tx := put(fmt.Sprintf("clock/%d", n), "x")
-			tx.ID = fmt.Sprintf("clock/%d", n)
-			r := mustCommit(t, s, tx)
-			if r <= last {
-				t.Fatalf("revision %d after %d", r, last)
-			}
-			last = r
-			if first == 0 {
-				first = r
-			}
-			time.Sleep(passes / 3)
-		}
-		if got := follow(t, s, "clock/", first-1, last); len(got) != n {
-			t.Fatalf("%d of %d changes told", len(got), n)
-		}
-		for i := range n {
-			if _, err := s.Outcome(limited(t), fmt.Sprintf("clock/%d", i+1)); err != nil {
-				t.Fatalf("Outcome of transaction %d: %v", i+1, err)
-			}
-		}
-	}
-	for range 3 {
-		session(t, 0)
-		synctest.Test(t, func(t *testing.T) { session(t, 40*time.Minute) })
-	}
-}
-
-func testClose(t *testing.T, e Engine) {
+func testClose(t T, e Engine) {
 	db := e.New(t, 0)
 	s := db.Open(t)
-	mustCommit(t, s, put("k", "1"))
+	MustCommit(t, s, Put("k", "1"))
 
 	// Watches that wait, and commits on their way.
 	ends := make(chan error, 2)
@@ -314,7 +270,7 @@ func testClose(t *testing.T, e Engine) {
 			waiting.Done()
 		}
 	})
-	after := mustList(t, s, "").Revision - 1
+	after := MustList(t, s, "").Revision - 1
 	team.run(func(ctx context.Context) {
 		for _, err := range s.Changes(ctx, "k", after) {
 			if err != nil {
@@ -332,26 +288,26 @@ func testClose(t *testing.T, e Engine) {
 		}
 		busy(t, team, s, l, fmt.Sprintf("ledger/%d", round))
 		target := l.count() + 20
-		waitFor(t, func() bool { return l.count() >= target })
+		WaitFor(t, func() bool { return l.count() >= target })
 		if err := s.Close(); err != nil {
 			t.Fatalf("Close: %v", err)
 		}
 		team.wait()
 	}
 	for range 2 {
-		wantError(t, "end of an iterator", <-ends, store.ErrClosed)
+		WantError(t, "end of an iterator", <-ends, store.ErrClosed)
 	}
-	ctx := limited(t)
+	ctx := Limited(t)
 	for name, call := range map[string]func() error{
 		"Get":            func() error { _, err := s.Get(ctx, "k"); return err },
 		"List":           func() error { _, err := s.List(ctx, ""); return err },
 		"CompareAndSwap": func() error { _, err := s.CompareAndSwap(ctx, "k", 0, nil); return err },
-		"Commit":         func() error { return commitError(s, ctx, put("k", "2")) },
+		"Commit":         func() error { return commitError(s, ctx, Put("k", "2")) },
 		"Outcome":        func() error { _, err := s.Outcome(ctx, "k"); return err },
 		"Watch":          func() error { return only(s.Watch(ctx, "k")) },
 		"Changes":        func() error { return only(s.Changes(ctx, "", 0)) },
 	} {
-		wantError(t, name+" after Close", call(), store.ErrClosed)
+		WantError(t, name+" after Close", call(), store.ErrClosed)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatalf("second Close: %v", err)
@@ -364,7 +320,7 @@ func testClose(t *testing.T, e Engine) {
 
 // busy keeps s under load until it is closed, and fails if anything but that
 // ends a call. A call that was under way is answered or fails as a whole.
-func busy(t *testing.T, team *team, s store.Store, l *ledger, prefix string) {
+func busy(t T, team *team, s store.Store, l *ledger, prefix string) {
 	for w := range 6 {
 		team.run(func(ctx context.Context) {
 			for i := 0; ; i++ {
@@ -413,7 +369,7 @@ func busy(t *testing.T, team *team, s store.Store, l *ledger, prefix string) {
 	}
 }
 
-func testRaise(t *testing.T, e Engine) {
+func testRaise(t T, e Engine) {
 	db := e.New(t, 0)
 	s := db.Open(t)
 	defer func() { s.Close() }()
@@ -422,24 +378,52 @@ func testRaise(t *testing.T, e Engine) {
 		t.Log("not a Raiser")
 		return
 	}
-	const floor = 1_800_000_000 // a Unix time, as a restore takes it
+	// A Unix time, as a restore takes it; or above what there is.
+	floor := max(1_800_000_000, MustList(t, s, "").Revision+1000)
 	for _, f := range []store.Revision{floor, 5, floor} {
-		if err := r.Raise(limited(t), f); err != nil {
+		if err := r.Raise(Limited(t), f); err != nil {
 			t.Fatalf("Raise(%d): %v", f, err)
 		}
-		if at := mustList(t, s, "").Revision; at < floor {
+		if at := MustList(t, s, "").Revision; at < floor {
 			t.Fatalf("revision %d after raising above %d and then %d", at, floor, f)
 		}
 	}
-	wantError(t, "Raise too far", r.Raise(limited(t), store.MaxRevision/2+1), store.ErrInvalid)
+	WantError(t, "Raise too far", r.Raise(Limited(t), store.MaxRevision/2+1), store.ErrInvalid)
 	s = restart(t, db, s)
-	at := mustCommit(t, s, put("k", "1"))
+	at := MustCommit(t, s, Put("k", "1"))
 	if at <= floor {
 		t.Fatalf("revision %d after raising above %d", at, floor)
 	}
-	if c := follow(t, s, "", floor, at); len(c) != 1 || c[0].Revision != at {
+	if c := Follow(t, s, "", floor, at); len(c) != 1 || c[0].Revision != at {
 		t.Fatalf("changes after raising: %+v", c)
 	}
-	wantError(t, "Raise of a store that is not empty", s.(store.Raiser).Raise(limited(t), floor), store.ErrNotEmpty)
+	WantError(t, "Raise of a store that is not empty", s.(store.Raiser).Raise(Limited(t), floor), store.ErrNotEmpty)
 	wantEntry(t, s, "k", "1", at)
+}
+
+// testRaisedForgets: the revisions that a store was raised over hold nothing, and
+// must not be counted through before the first change after them is forgotten.
+func testRaisedForgets(t T, e Engine) {
+	const retain = 32
+	s := e.New(t, retain).Open(t)
+	defer func() { s.Close() }()
+	r, ok := s.(store.Raiser)
+	if !ok {
+		t.Log("not a Raiser")
+		return
+	}
+	early := MustCommit(t, s, store.Tx{Delete: []string{"nothing"}})
+	floor := max(1_800_000_000, 2*early)
+	if err := r.Raise(Limited(t), floor); err != nil {
+		t.Fatalf("Raise(%d): %v", floor, err)
+	}
+	for i := range 8 * retain {
+		MustCommit(t, s, Put("k", fmt.Sprint(i)))
+	}
+	WaitFor(t, func() bool {
+		ctx, cancel := context.WithTimeout(Limited(t), 100*time.Millisecond) // while they are kept it would wait for more
+		defer cancel()
+		compacted, _ := errors.AsType[*store.CompactedError](only(s.Changes(ctx, "none/", early)))
+		return compacted != nil && compacted.Oldest > floor
+	})
 }

@@ -1,4 +1,4 @@
-package storetest
+package conformance
 
 import (
 	"context"
@@ -7,19 +7,17 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"testing"
-	"testing/synctest"
 
 	"github.com/fealty-io/fealty/internal/store"
 )
 
 // testRevisionOrder commits from many sides while one follows, then compares
 // what was acknowledged with what was told.
-func testRevisionOrder(t *testing.T, e Engine) {
+func testRevisionOrder(t T, e Engine) {
 	const writers, commits = 8, 40
-	all := handles(t, e.New(t, 0), writers+1)
+	all := Handles(t, e.New(t, 0), writers+1)
 	follower := all[writers]
-	start := mustList(t, follower, "").Revision
+	start := MustList(t, follower, "").Revision
 
 	var mu sync.Mutex
 	acked := map[store.Revision]string{} // revision → value; guarded by mu
@@ -34,7 +32,7 @@ func testRevisionOrder(t *testing.T, e Engine) {
 				if i%2 == 0 {
 					key = fmt.Sprintf("order/%d", w)
 				}
-				r, err := s.Commit(ctx, put(key, value))
+				r, err := s.Commit(ctx, Put(key, value))
 				if err != nil {
 					t.Errorf("Commit: %v", err)
 					return
@@ -63,7 +61,7 @@ func testRevisionOrder(t *testing.T, e Engine) {
 	told := map[store.Revision]string{}
 	last := store.Revision(0)
 	r := replica{}
-	for c, err := range follower.Changes(limited(t), "order/", start) {
+	for c, err := range follower.Changes(Limited(t), "order/", start) {
 		if err != nil {
 			t.Errorf("Changes: %v", err)
 			break
@@ -82,28 +80,28 @@ func testRevisionOrder(t *testing.T, e Engine) {
 	if !maps.Equal(acked, told) {
 		t.Fatalf("%d commits acknowledged, %d told, and they differ", len(acked), len(told))
 	}
-	r.wantEqual(t, mustList(t, follower, "order/"))
+	r.wantEqual(t, MustList(t, follower, "order/"))
 }
 
-func testNeverBack(t *testing.T, e Engine) {
+func testNeverBack(t T, e Engine) {
 	db := e.New(t, 4)
 	s := db.Open(t)
 	defer func() { s.Close() }()
 	seen := map[store.Revision]bool{}
 	var stale []store.Revision
 	for round := range 30 {
-		r := mustCommit(t, s, put("k", "same"))
+		r := MustCommit(t, s, Put("k", "same"))
 		if seen[r] {
 			t.Fatalf("round %d: version %d again", round, r)
 		}
 		seen[r] = true
 		for _, old := range stale {
-			_, err := s.CompareAndSwap(limited(t), "k", old, []byte("stale"))
-			wantError(t, fmt.Sprintf("swap of version %d in round %d", old, round), err, store.ErrConflict)
+			_, err := s.CompareAndSwap(Limited(t), "k", old, []byte("stale"))
+			WantError(t, fmt.Sprintf("swap of version %d in round %d", old, round), err, store.ErrConflict)
 		}
 		stale = append(stale, r)
 		if round%2 == 0 {
-			mustCommit(t, s, store.Tx{If: []store.Condition{{Key: "k", Version: r}}, Delete: []string{"k"}})
+			MustCommit(t, s, store.Tx{If: []store.Condition{{Key: "k", Version: r}}, Delete: []string{"k"}})
 			wantEntry(t, s, "k", "", 0)
 		}
 		if round%10 == 9 {
@@ -114,12 +112,12 @@ func testNeverBack(t *testing.T, e Engine) {
 
 // testChanges follows with interruptions: each time the reader stops somewhere,
 // and goes on after the last revision it saw.
-func testChanges(t *testing.T, e Engine) {
-	rng := random(t)
+func testChanges(t T, e Engine) {
+	rng := Random(t)
 	db := e.New(t, 0)
-	all := handles(t, db, 2)
+	all := Handles(t, db, 2)
 	s, reader := all[0], all[1]
-	start := mustList(t, s, "").Revision
+	start := MustList(t, s, "").Revision
 	var expect []store.Revision // of changes under a/
 	write := func(n int) {
 		for range n {
@@ -129,7 +127,7 @@ func testChanges(t *testing.T, e Engine) {
 				key := fmt.Sprintf("%c/%d", 'a'+rune(rng.IntN(2)), k)
 				if rng.IntN(3) == 0 {
 					tx.Delete = append(tx.Delete, key)
-					e, err := s.Get(limited(t), key)
+					e, err := s.Get(Limited(t), key)
 					inside = inside || key[0] == 'a' && e.Version != 0
 					if err != nil && !errors.Is(err, store.ErrNotFound) {
 						t.Fatal(err)
@@ -139,7 +137,7 @@ func testChanges(t *testing.T, e Engine) {
 					inside = inside || key[0] == 'a'
 				}
 			}
-			r := mustCommit(t, s, tx)
+			r := MustCommit(t, s, tx)
 			if inside {
 				expect = append(expect, r)
 			}
@@ -155,7 +153,7 @@ func testChanges(t *testing.T, e Engine) {
 			continue
 		}
 		stop := rng.IntN(40) + 1
-		for c, err := range reader.Changes(limited(t), "a/", after) {
+		for c, err := range reader.Changes(Limited(t), "a/", after) {
 			if err != nil {
 				t.Fatalf("Changes(a/, %d): %v", after, err)
 			}
@@ -175,24 +173,24 @@ func testChanges(t *testing.T, e Engine) {
 	if !slices.Equal(told, expect) {
 		t.Fatalf("told %d changes, want %d: %v, %v", len(told), len(expect), told, expect)
 	}
-	r.wantEqual(t, mustList(t, s, "a/"))
+	r.wantEqual(t, MustList(t, s, "a/"))
 
 	// A listing joins its changes without gap or overlap, while others write.
 	writer := newTeam(t)
 	writer.run(func(ctx context.Context) {
 		for i := 0; ctx.Err() == nil; i++ {
-			if _, err := s.Commit(context.WithoutCancel(ctx), put(fmt.Sprintf("a/%d", i%10), fmt.Sprint(i))); err != nil {
+			if _, err := s.Commit(context.WithoutCancel(ctx), Put(fmt.Sprintf("a/%d", i%10), fmt.Sprint(i))); err != nil {
 				t.Errorf("Commit: %v", err)
 				return
 			}
 		}
 	})
 	for range 10 {
-		l := mustList(t, reader, "a/")
+		l := MustList(t, reader, "a/")
 		r := replica{}
 		r.reset(l)
 		n, last := 0, l.Revision
-		for c, err := range reader.Changes(limited(t), "a/", l.Revision) {
+		for c, err := range reader.Changes(Limited(t), "a/", l.Revision) {
 			if err != nil {
 				t.Fatalf("Changes: %v", err)
 			}
@@ -205,8 +203,8 @@ func testChanges(t *testing.T, e Engine) {
 			if n++; n < 20 {
 				continue
 			}
-			l := mustList(t, reader, "a/")
-			for _, c := range follow(t, reader, "a/", last, newest(l)) {
+			l := MustList(t, reader, "a/")
+			for _, c := range Follow(t, reader, "a/", last, newest(l)) {
 				r.apply(t, c)
 			}
 			r.wantEqual(t, l)
@@ -225,14 +223,14 @@ func newest(l store.Listing) store.Revision {
 	return v
 }
 
-func testCompaction(t *testing.T, e Engine) {
+func testCompaction(t T, e Engine) {
 	const retain = 32
 	db := e.New(t, retain)
 	s := db.Open(t)
 	defer func() { s.Close() }()
 
 	r := replica{}
-	early := mustCommit(t, s, put("k/0", "0"))
+	early := MustCommit(t, s, Put("k/0", "0"))
 	told := []store.Revision{early} // what changes should tell, from the first on
 	// Write until the first changes are gone; how lazy an engine is, it decides.
 	var compacted *store.CompactedError
@@ -240,13 +238,13 @@ func testCompaction(t *testing.T, e Engine) {
 		if i > 1_000_000 {
 			t.Fatalf("%d commits, and changes after %d are still kept", i, early)
 		}
-		tx := put(fmt.Sprintf("k/%d", i%4), fmt.Sprint(i))
+		tx := Put(fmt.Sprintf("k/%d", i%4), fmt.Sprint(i))
 		if i%4 == 1 {
 			tx = store.Tx{Delete: []string{"k/0"}} // which the one before wrote
 		}
-		last := mustCommit(t, s, tx)
+		last := MustCommit(t, s, tx)
 		told = append(told, last)
-		for _, err := range s.Changes(limited(t), "k/", early) {
+		for _, err := range s.Changes(Limited(t), "k/", early) {
 			if err == nil {
 				break
 			}
@@ -263,20 +261,20 @@ func testCompaction(t *testing.T, e Engine) {
 		}
 	}
 	// What the error advises works: list, and follow from there.
-	l := mustList(t, s, "k/")
+	l := MustList(t, s, "k/")
 	r.reset(l)
-	last := mustCommit(t, s, put("k/more", "x"))
+	last := MustCommit(t, s, Put("k/more", "x"))
 	told = append(told, last)
-	for _, c := range follow(t, s, "k/", l.Revision, last) {
+	for _, c := range Follow(t, s, "k/", l.Revision, last) {
 		r.apply(t, c)
 	}
-	r.wantEqual(t, mustList(t, s, "k/"))
+	r.wantEqual(t, MustList(t, s, "k/"))
 	// The oldest that it names can be followed from, without a gap, and nothing
 	// before it. An engine that prunes meanwhile names another.
 	for oldest := compacted.Oldest; ; {
 		var got []store.Revision
 		var moved *store.CompactedError
-		for c, err := range s.Changes(limited(t), "k/", oldest) {
+		for c, err := range s.Changes(Limited(t), "k/", oldest) {
 			if err != nil {
 				moved, _ = errors.AsType[*store.CompactedError](err)
 				if moved == nil || moved.Oldest <= oldest {
@@ -296,58 +294,23 @@ func testCompaction(t *testing.T, e Engine) {
 		if !slices.Equal(got, told[first:]) {
 			t.Fatalf("changes after %d are %v, want %v", oldest, got, told[first:])
 		}
-		err := only(s.Changes(limited(t), "k/", oldest-1))
-		wantError(t, fmt.Sprintf("Changes after %d, one before the oldest", oldest-1), err, store.ErrCompacted)
+		err := only(s.Changes(Limited(t), "k/", oldest-1))
+		WantError(t, fmt.Sprintf("Changes after %d, one before the oldest", oldest-1), err, store.ErrCompacted)
 		break
 	}
 
 	// Compaction outlives a restart, and the future is no place to follow from:
 	// the database was restored, and waiting there would be silence.
 	s = restart(t, db, s)
-	for _, after := range []store.Revision{early, mustList(t, s, "").Revision + 1, 1 << 60, 1<<64 - 1} {
-		for _, err := range s.Changes(limited(t), "", after) {
-			wantError(t, fmt.Sprintf("Changes after %d", after), err, store.ErrCompacted)
+	for _, after := range []store.Revision{early, MustList(t, s, "").Revision + 1, 1 << 60, 1<<64 - 1} {
+		for _, err := range s.Changes(Limited(t), "", after) {
+			WantError(t, fmt.Sprintf("Changes after %d", after), err, store.ErrCompacted)
 		}
 	}
 }
 
-// testQuietReader: a reader who keeps up is never told that it is late, though
-// nothing under its prefix changes and everything else is forgotten.
-func testQuietReader(t *testing.T, e Engine) {
-	const retain = 32
-	synctest.Test(t, func(t *testing.T) {
-		s := e.New(t, retain).Open(t)
-		defer s.Close()
-		early := mustCommit(t, s, put("quiet/then", ""))
-		told := make(chan error, 1)
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for _, err := range s.Changes(limited(t), "quiet/", early) {
-				told <- err
-				return
-			}
-		})
-		for i := range 8 * retain {
-			mustCommit(t, s, put("loud", fmt.Sprint(i)))
-			if i%(retain/4) == 0 {
-				synctest.Wait() // until the reader has read, and waits again
-			}
-		}
-		mustCommit(t, s, put("quiet/now", ""))
-		if err := <-told; err != nil {
-			t.Errorf("Changes: %v", err)
-		}
-		wg.Wait()
-		// Otherwise this has tested nothing.
-		for _, err := range s.Changes(limited(t), "quiet/", early) {
-			wantError(t, "Changes from the start", err, store.ErrCompacted)
-			break
-		}
-	})
-}
-
-func testWatch(t *testing.T, e Engine) {
-	all := handles(t, e.New(t, 0), 2)
+func testWatch(t T, e Engine) {
+	all := Handles(t, e.New(t, 0), 2)
 	s, watcher := all[0], all[1]
 	watch := newTeam(t)
 	type seen struct {
@@ -391,23 +354,23 @@ func testWatch(t *testing.T, e Engine) {
 		t.Fatalf("Watch ended")
 	}
 	until(0, "") // absent is a state, and the first to be told
-	mustCommit(t, s, put("other", "x"))
-	until(mustCommit(t, s, put("w", "1")), "1")
+	MustCommit(t, s, Put("other", "x"))
+	until(MustCommit(t, s, Put("w", "1")), "1")
 
 	// A burst may be told as one, but its end is told.
 	for i := range 100 {
-		last := mustCommit(t, s, put("w", fmt.Sprint(i)))
+		last := MustCommit(t, s, Put("w", fmt.Sprint(i)))
 		if i == 99 {
 			until(last, "99")
 		}
 	}
-	mustCommit(t, s, store.Tx{Delete: []string{"w"}})
+	MustCommit(t, s, store.Tx{Delete: []string{"w"}})
 	until(0, "")
-	r := mustCommit(t, s, put("w", "back"))
+	r := MustCommit(t, s, Put("w", "back"))
 	until(r, "back")
 
 	// The current entry comes first.
-	for e, err := range watcher.Watch(limited(t), "w") {
+	for e, err := range watcher.Watch(Limited(t), "w") {
 		if err != nil || e.Version != r || string(e.Value) != "back" {
 			t.Fatalf("Watch begins with %q at %d, %v, want the current entry at %d", e.Value, e.Version, err, r)
 		}
@@ -420,7 +383,7 @@ func testWatch(t *testing.T, e Engine) {
 		end = x.err
 	}
 	watch.wait()
-	wantError(t, "end of Watch", end, context.Canceled)
+	WantError(t, "end of Watch", end, context.Canceled)
 
 	// Many watch many keys, and each hears of its own.
 	const watchers, keys = 24, 4
@@ -454,10 +417,10 @@ func testWatch(t *testing.T, e Engine) {
 		<-ready
 	}
 	for i := range 40 {
-		mustCommit(t, s, put(fmt.Sprintf("many/%d", i%keys), fmt.Sprint(i)))
+		MustCommit(t, s, Put(fmt.Sprintf("many/%d", i%keys), fmt.Sprint(i)))
 	}
 	for k := range keys {
-		mustCommit(t, s, put(fmt.Sprintf("many/%d", k), "final"))
+		MustCommit(t, s, Put(fmt.Sprintf("many/%d", k), "final"))
 	}
 	crowd.wait()
 	if len(final) != keys {

@@ -1,4 +1,4 @@
-package storetest
+package conformance
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
@@ -176,7 +175,7 @@ func (w *Wrapper) Close() error { return w.inner.Close() }
 
 // testLostAnswers loses each call, before and after it reached the store, and
 // resolves it as a caller has to.
-func testLostAnswers(t *testing.T, e Engine) {
+func testLostAnswers(t T, e Engine) {
 	db := e.New(t, 0)
 	var s Lossy
 	if db.Lossy != nil {
@@ -191,7 +190,7 @@ func testLostAnswers(t *testing.T, e Engine) {
 		t.Helper()
 		s.SetFate(f)
 		defer s.SetFate(Pass)
-		ctx, cancel := context.WithTimeout(limited(t), time.Second)
+		ctx, cancel := context.WithTimeout(Limited(t), time.Second)
 		defer cancel()
 		err := call(ctx)
 		if err == nil {
@@ -201,51 +200,51 @@ func testLostAnswers(t *testing.T, e Engine) {
 	}
 
 	for _, fate := range []Fate{LoseAnswer, LoseRequest} {
-		t.Run(fate.String(), func(t *testing.T) {
+		t.Run(fate.String(), func(t T) {
 			key := "lost/" + fate.String()
-			mustCommit(t, s, put("warm", "x"))
+			MustCommit(t, s, Put("warm", "x"))
 
 			// Commit: resolved by Outcome.
-			tx := put(key, "1")
+			tx := Put(key, "1")
 			tx.ID = store.NewTxID()
 			tx.If = []store.Condition{{Key: key}}
 			err := lose(fate, func(ctx context.Context) error { return commitError(s, ctx, tx) })
-			wantError(t, "lost Commit", err, store.ErrUnknownOutcome)
-			r, err := s.Outcome(limited(t), tx.ID)
+			WantError(t, "lost Commit", err, store.ErrUnknownOutcome)
+			r, err := s.Outcome(Limited(t), tx.ID)
 			if fate == LoseAnswer {
 				if err != nil {
 					t.Fatalf("Outcome of a Tx that was applied: %v", err)
 				}
-				if again := mustCommit(t, s, tx); again != r {
+				if again := MustCommit(t, s, tx); again != r {
 					t.Fatalf("committed again at %d, first at %d", again, r)
 				}
 			} else {
-				wantError(t, "Outcome of a Tx that was not applied", err, store.ErrNotFound)
+				WantError(t, "Outcome of a Tx that was not applied", err, store.ErrNotFound)
 				wantEntry(t, s, key, "", 0)
-				wantError(t, "Commit after that", commitError(s, limited(t), tx), store.ErrVoided)
+				WantError(t, "Commit after that", commitError(s, Limited(t), tx), store.ErrVoided)
 				tx.ID = store.NewTxID()
-				r = mustCommit(t, s, tx)
+				r = MustCommit(t, s, tx)
 			}
 			wantEntry(t, s, key, "1", r)
 
 			// Commit: resolved by committing again.
-			tx = put(key, "2")
+			tx = Put(key, "2")
 			tx.ID = store.NewTxID()
 			tx.If = []store.Condition{{Key: key, Version: r}}
 			err = lose(fate, func(ctx context.Context) error { return commitError(s, ctx, tx) })
-			wantError(t, "lost Commit", err, store.ErrUnknownOutcome)
-			r = mustCommit(t, s, tx)
+			WantError(t, "lost Commit", err, store.ErrUnknownOutcome)
+			r = MustCommit(t, s, tx)
 			wantEntry(t, s, key, "2", r)
 
 			// A conflict that was lost: the same error as for what was applied, and
 			// Outcome knows better.
-			tx = put(key, "never")
+			tx = Put(key, "never")
 			tx.ID = store.NewTxID()
 			tx.If = []store.Condition{{Key: key}}
 			err = lose(fate, func(ctx context.Context) error { return commitError(s, ctx, tx) })
-			wantError(t, "lost conflict", err, store.ErrUnknownOutcome)
-			_, err = s.Outcome(limited(t), tx.ID)
-			wantError(t, "Outcome of a conflict", err, store.ErrNotFound)
+			WantError(t, "lost conflict", err, store.ErrUnknownOutcome)
+			_, err = s.Outcome(Limited(t), tx.ID)
+			WantError(t, "Outcome of a conflict", err, store.ErrNotFound)
 			wantEntry(t, s, key, "2", r)
 
 			// CompareAndSwap: resolved by Get.
@@ -253,8 +252,8 @@ func testLostAnswers(t *testing.T, e Engine) {
 				_, err := s.CompareAndSwap(ctx, key, r, []byte("3"))
 				return err
 			})
-			wantError(t, "lost CompareAndSwap", err, store.ErrUnknownOutcome)
-			e, err := s.Get(limited(t), key)
+			WantError(t, "lost CompareAndSwap", err, store.ErrUnknownOutcome)
+			e, err := s.Get(Limited(t), key)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -275,9 +274,9 @@ func testLostAnswers(t *testing.T, e Engine) {
 			wantEntry(t, s, key, string(e.Value), e.Version)
 
 			// Outcome: ask again, the answer does not change.
-			tx = put(key+"/outcome", "4")
+			tx = Put(key+"/outcome", "4")
 			tx.ID = store.NewTxID()
-			r = mustCommit(t, s, tx)
+			r = MustCommit(t, s, tx)
 			void := store.NewTxID()
 			for range 2 {
 				for _, id := range []string{tx.ID, void} {
@@ -286,18 +285,18 @@ func testLostAnswers(t *testing.T, e Engine) {
 						t.Fatalf("lost Outcome: %v", err)
 					}
 				}
-				if got, err := s.Outcome(limited(t), tx.ID); err != nil || got != r {
+				if got, err := s.Outcome(Limited(t), tx.ID); err != nil || got != r {
 					t.Fatalf("Outcome = %d, %v, want %d", got, err, r)
 				}
 			}
-			_, err = s.Outcome(limited(t), void)
-			wantError(t, "Outcome", err, store.ErrNotFound)
+			_, err = s.Outcome(Limited(t), void)
+			WantError(t, "Outcome", err, store.ErrNotFound)
 
 			// Iterators: begin again, with what was last seen.
-			start := mustList(t, s, "").Revision
+			start := MustList(t, s, "").Revision
 			last := start
 			for i := range 5 {
-				last = mustCommit(t, s, put(key+"/stream", fmt.Sprint(i)))
+				last = MustCommit(t, s, Put(key+"/stream", fmt.Sprint(i)))
 			}
 			var told []store.Revision
 			for after := start; after < last; {
@@ -314,7 +313,7 @@ func testLostAnswers(t *testing.T, e Engine) {
 						return nil
 					})
 				}
-				for _, c := range follow(t, s, key+"/stream", after, min(after+1, last)) {
+				for _, c := range Follow(t, s, key+"/stream", after, min(after+1, last)) {
 					told = append(told, c.Revision)
 					after = c.Revision
 				}
@@ -335,7 +334,7 @@ func testLostAnswers(t *testing.T, e Engine) {
 				}
 				return nil
 			})
-			for e, err := range s.Watch(limited(t), key+"/stream") {
+			for e, err := range s.Watch(Limited(t), key+"/stream") {
 				if err != nil || e.Version != last {
 					t.Fatalf("Watch after a lost one: version %d, %v, want %d", e.Version, err, last)
 				}
@@ -344,7 +343,7 @@ func testLostAnswers(t *testing.T, e Engine) {
 		})
 	}
 
-	t.Run(Delay.String(), func(t *testing.T) {
+	t.Run(Delay.String(), func(t T) {
 		var inner store.Store
 		if db.Lossy == nil {
 			inner = s
@@ -353,22 +352,22 @@ func testLostAnswers(t *testing.T, e Engine) {
 			closeLater(t, inner)
 		}
 		w := NewLossy(inner)
-		asked, unasked := put("late/asked", "1"), put("late/unasked", "1")
+		asked, unasked := Put("late/asked", "1"), Put("late/unasked", "1")
 		asked.ID, unasked.ID = store.NewTxID(), store.NewTxID()
 		w.SetFate(Delay)
 		for _, tx := range []store.Tx{asked, unasked} {
-			wantError(t, "delayed Commit", commitError(w, limited(t), tx), store.ErrUnknownOutcome)
+			WantError(t, "delayed Commit", commitError(w, Limited(t), tx), store.ErrUnknownOutcome)
 		}
 		w.SetFate(Pass)
-		_, err := w.Outcome(limited(t), asked.ID)
-		wantError(t, "Outcome before the Commit arrives", err, store.ErrNotFound)
-		answers := w.Deliver(limited(t))
-		wantError(t, "Commit that arrives after its Outcome", answers[0], store.ErrVoided)
+		_, err := w.Outcome(Limited(t), asked.ID)
+		WantError(t, "Outcome before the Commit arrives", err, store.ErrNotFound)
+		answers := w.Deliver(Limited(t))
+		WantError(t, "Commit that arrives after its Outcome", answers[0], store.ErrVoided)
 		wantEntry(t, w, "late/asked", "", 0)
 		if answers[1] != nil {
 			t.Fatalf("Commit that arrives late: %v", answers[1])
 		}
-		r, err := w.Outcome(limited(t), unasked.ID)
+		r, err := w.Outcome(Limited(t), unasked.ID)
 		if err != nil {
 			t.Fatalf("Outcome: %v", err)
 		}

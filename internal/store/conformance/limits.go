@@ -1,4 +1,4 @@
-package storetest
+package conformance
 
 import (
 	"bytes"
@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"testing"
 
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -24,19 +23,19 @@ func pattern(n int, seed byte) []byte {
 	return b
 }
 
-func testLargeValues(t *testing.T, e Engine) {
+func testLargeValues(t T, e Engine) {
 	db := e.New(t, 0)
 	s := db.Open(t)
 	defer func() { s.Close() }()
 	key := strings.Repeat("k", store.MaxKeyBytes)
 	value := pattern(store.MaxValueBytes, 1)
-	r := mustCommit(t, s, store.Tx{Put: []store.Write{{Key: key, Value: value}}})
+	r := MustCommit(t, s, store.Tx{Put: []store.Write{{Key: key, Value: value}}})
 	wantEntry(t, s, key, string(value), r)
-	if c := follow(t, s, key, r-1, r); !bytes.Equal(c[0].Put[0].Value, value) {
+	if c := Follow(t, s, key, r-1, r); !bytes.Equal(c[0].Put[0].Value, value) {
 		t.Fatal("the change of a large value does not hold it")
 	}
 
-	_, err := s.CompareAndSwap(limited(t), key, r, append(value, 0))
+	_, err := s.CompareAndSwap(Limited(t), key, r, append(value, 0))
 	wantLimit(t, "a value one byte too long", err, store.MaxValueBytes)
 	wantEntry(t, s, key, string(value), r)
 
@@ -49,14 +48,14 @@ func testLargeValues(t *testing.T, e Engine) {
 	for _, w := range tx.Put {
 		last.Value = last.Value[:len(last.Value)-len(w.Key)]
 	}
-	full := mustCommit(t, s, tx)
+	full := MustCommit(t, s, tx)
 	last.Value = last.Value[:len(last.Value)+1]
-	_, err = s.Commit(limited(t), tx)
+	_, err = s.Commit(Limited(t), tx)
 	wantLimit(t, "a transaction one byte too long", err, store.MaxTxBytes)
 	last.Value = last.Value[:len(last.Value)-1]
 	check := func() {
 		t.Helper()
-		l := mustList(t, s, "full/")
+		l := MustList(t, s, "full/")
 		if len(l.Entries) != len(tx.Put) {
 			t.Fatalf("%d of %d large values listed", len(l.Entries), len(tx.Put))
 		}
@@ -73,12 +72,12 @@ func testLargeValues(t *testing.T, e Engine) {
 	for i := range store.MaxTxOps {
 		many.Put = append(many.Put, store.Write{Key: fmt.Sprintf("many/%04d", i), Value: fmt.Append(nil, i)})
 	}
-	at := mustCommit(t, s, many)
-	if l := mustList(t, s, "many/"); len(l.Entries) != store.MaxTxOps {
+	at := MustCommit(t, s, many)
+	if l := MustList(t, s, "many/"); len(l.Entries) != store.MaxTxOps {
 		t.Fatalf("%d of %d puts listed", len(l.Entries), store.MaxTxOps)
 	}
-	next := mustCommit(t, s, put("many/next", ""))
-	c := follow(t, s, "many/", at-1, next)
+	next := MustCommit(t, s, Put("many/next", ""))
+	c := Follow(t, s, "many/", at-1, next)
 	if len(c) != 2 || c[0].Revision != at || len(c[0].Put) != store.MaxTxOps || len(c[1].Put) != 1 {
 		t.Fatalf("%d changes told of a large commit and a small one", len(c))
 	}
@@ -88,7 +87,7 @@ func testLargeValues(t *testing.T, e Engine) {
 		}
 	}
 	many.If = []store.Condition{{Key: "absent"}}
-	_, err = s.Commit(limited(t), many)
+	_, err = s.Commit(Limited(t), many)
 	wantLimit(t, "one operation too many", err, store.MaxTxOps)
 
 	s = restart(t, db, s)
@@ -96,19 +95,19 @@ func testLargeValues(t *testing.T, e Engine) {
 	check()
 }
 
-func wantLimit(t *testing.T, what string, err error, limit int) {
+func wantLimit(t T, what string, err error, limit int) {
 	t.Helper()
-	wantError(t, what, err, store.ErrInvalid)
+	WantError(t, what, err, store.ErrInvalid)
 	if e, ok := errors.AsType[*store.LimitError](err); !ok || e.Max != limit || e.Got != limit+1 {
 		t.Fatalf("%s: %v, want a limit of %d passed by one", what, err, limit)
 	}
 }
 
-func testBadKeys(t *testing.T, e Engine) {
+func testBadKeys(t T, e Engine) {
 	s := open(t, e)
-	mustCommit(t, s, put("good", "1"))
-	before := mustList(t, s, "")
-	ctx := limited(t)
+	MustCommit(t, s, Put("good", "1"))
+	before := MustList(t, s, "")
+	ctx := Limited(t)
 	for _, key := range []string{
 		"", "\x00", "a\x00", "a\nb", "\x1f", "\x7f", "a\x80", "\xff\xfe", "ключ", "a\u202eb",
 		strings.Repeat("k", store.MaxKeyBytes+1), strings.Repeat("k", 1<<20),
@@ -133,7 +132,7 @@ func testBadKeys(t *testing.T, e Engine) {
 				continue // there, it means all or none
 			}
 			err := call()
-			wantError(t, fmt.Sprintf("%s of %.20q", name, key), err, store.ErrInvalid)
+			WantError(t, fmt.Sprintf("%s of %.20q", name, key), err, store.ErrInvalid)
 			if bad, ok := errors.AsType[*store.KeyError](err); !ok || bad.Key != key {
 				t.Fatalf("%s of %.20q: %v, want a KeyError", name, key, err)
 			}
@@ -142,7 +141,7 @@ func testBadKeys(t *testing.T, e Engine) {
 			}
 		}
 	}
-	if after := mustList(t, s, ""); after.Revision != before.Revision || len(after.Entries) != 1 {
+	if after := MustList(t, s, ""); after.Revision != before.Revision || len(after.Entries) != 1 {
 		t.Fatalf("refused keys moved the store from revision %d to %d", before.Revision, after.Revision)
 	}
 }
@@ -158,26 +157,26 @@ func only[V any](seq func(func(V, error) bool)) error {
 	return errors.New("yields nothing at all, not even an error")
 }
 
-func testOwnership(t *testing.T, e Engine) {
+func testOwnership(t T, e Engine) {
 	s := open(t, e)
 	value := []byte("value")
 	tx := store.Tx{ID: store.NewTxID(), Put: []store.Write{{Key: "k", Value: value}}, If: []store.Condition{{Key: "k"}}}
-	r := mustCommit(t, s, tx)
+	r := MustCommit(t, s, tx)
 	copy(value, "XXXXX")
 	tx.Put[0].Key = "other"
 	for range 2 {
 		wantEntry(t, s, "k", "value", r)
 		// What was returned may be changed, too.
-		e, _ := s.Get(limited(t), "k")
+		e, _ := s.Get(Limited(t), "k")
 		copy(e.Value, "YYYYY")
-		l := mustList(t, s, "k")
+		l := MustList(t, s, "k")
 		copy(l.Entries[0].Value, "YYYYY")
-		c := follow(t, s, "k", r-1, r)
+		c := Follow(t, s, "k", r-1, r)
 		if string(c[0].Put[0].Value) != "value" {
 			t.Fatalf("change holds %q", c[0].Put[0].Value)
 		}
 		copy(c[0].Put[0].Value, "YYYYY")
-		for e, err := range s.Watch(limited(t), "k") {
+		for e, err := range s.Watch(Limited(t), "k") {
 			if err != nil || string(e.Value) != "value" {
 				t.Fatalf("Watch: %q, %v", e.Value, err)
 			}
@@ -189,7 +188,7 @@ func testOwnership(t *testing.T, e Engine) {
 	// After a call that was given up, the bytes are the caller's all the same; the
 	// race detector watches.
 	for i := range 200 {
-		ctx, cancel := context.WithCancel(limited(t))
+		ctx, cancel := context.WithCancel(Limited(t))
 		value := fmt.Appendf(nil, "value %d", i)
 		tx := store.Tx{Put: []store.Write{{Key: fmt.Sprintf("given-up/%d", i), Value: value}}}
 		done := make(chan struct{})
@@ -204,12 +203,12 @@ func testOwnership(t *testing.T, e Engine) {
 			t.Errorf("Commit: %v", err)
 		}()
 		if i%2 == 0 {
-			s.Get(limited(t), "k") // some time, so that the commit gets further
+			s.Get(Limited(t), "k") // some time, so that the commit gets further
 		}
 		cancel()
 		<-done
 	}
-	for _, e := range mustList(t, s, "given-up/").Entries {
+	for _, e := range MustList(t, s, "given-up/").Entries {
 		if want := "value " + strings.TrimPrefix(e.Key, "given-up/"); string(e.Value) != want {
 			t.Fatalf("%s holds %q, want %q", e.Key, e.Value, want)
 		}

@@ -1,24 +1,23 @@
-package storetest
+package conformance
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"sync"
-	"testing"
 
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-func testReadWrite(t *testing.T, e Engine) {
+func testReadWrite(t T, e Engine) {
 	s := open(t, e)
-	if l := mustList(t, s, ""); len(l.Entries) != 0 {
+	if l := MustList(t, s, ""); len(l.Entries) != 0 {
 		t.Fatalf("a new store lists %d entries", len(l.Entries))
 	}
 	wantEntry(t, s, "a", "", 0)
-	a := mustCommit(t, s, put("a", "1"))
+	a := MustCommit(t, s, Put("a", "1"))
 	wantEntry(t, s, "a", "1", a)
-	b, err := s.CompareAndSwap(limited(t), "b/x", 0, []byte("2"))
+	b, err := s.CompareAndSwap(Limited(t), "b/x", 0, []byte("2"))
 	if err != nil || b <= a {
 		t.Fatalf("CompareAndSwap = %d, %v, want a revision above %d", b, err, a)
 	}
@@ -27,9 +26,9 @@ func testReadWrite(t *testing.T, e Engine) {
 
 	// Neighbours of the prefix b/ in byte order.
 	for _, k := range []string{"b", "b.", "b0", "c", "b/~", "b/ "} {
-		mustCommit(t, s, put(k, k))
+		MustCommit(t, s, Put(k, k))
 	}
-	l := mustList(t, s, "b/")
+	l := MustList(t, s, "b/")
 	var got []string
 	for _, e := range l.Entries {
 		got = append(got, e.Key)
@@ -37,15 +36,15 @@ func testReadWrite(t *testing.T, e Engine) {
 	if want := fmt.Sprint([]string{"b/ ", "b/x", "b/~"}); fmt.Sprint(got) != want {
 		t.Fatalf("List(b/) = %q, want %q", got, want)
 	}
-	if all := mustList(t, s, ""); len(all.Entries) != 8 || all.Revision != l.Revision {
+	if all := MustList(t, s, ""); len(all.Entries) != 8 || all.Revision != l.Revision {
 		t.Fatalf("List of all: %d entries at %d, want 8 at %d", len(all.Entries), all.Revision, l.Revision)
 	}
 
 	// No value is an empty value, and an empty value exists.
 	for _, value := range [][]byte{nil, {}} {
-		r := mustCommit(t, s, store.Tx{Put: []store.Write{{Key: "empty", Value: value}}})
+		r := MustCommit(t, s, store.Tx{Put: []store.Write{{Key: "empty", Value: value}}})
 		wantEntry(t, s, "empty", "", r)
-		if c := follow(t, s, "empty", r-1, r); len(c) != 1 || len(c[0].Put) != 1 || len(c[0].Delete) != 0 {
+		if c := Follow(t, s, "empty", r-1, r); len(c) != 1 || len(c[0].Put) != 1 || len(c[0].Delete) != 0 {
 			t.Fatalf("an empty value is told as %+v, want one put", c)
 		}
 	}
@@ -54,27 +53,27 @@ func testReadWrite(t *testing.T, e Engine) {
 	for b := range 256 {
 		every = append(every, byte(b))
 	}
-	r := mustCommit(t, s, put("every", string(every)))
+	r := MustCommit(t, s, Put("every", string(every)))
 	wantEntry(t, s, "every", string(every), r)
 
-	mustCommit(t, s, store.Tx{Delete: []string{"a"}})
+	MustCommit(t, s, store.Tx{Delete: []string{"a"}})
 	wantEntry(t, s, "a", "", 0)
-	before := mustList(t, s, "")
-	gone := mustCommit(t, s, store.Tx{Delete: []string{"a", "never"}})
-	if after := mustList(t, s, ""); len(after.Entries) != len(before.Entries) {
+	before := MustList(t, s, "")
+	gone := MustCommit(t, s, store.Tx{Delete: []string{"a", "never"}})
+	if after := MustList(t, s, ""); len(after.Entries) != len(before.Entries) {
 		t.Fatalf("deleting what is not there changed %d entries to %d", len(before.Entries), len(after.Entries))
 	}
-	last := mustCommit(t, s, put("a", "again"))
-	if c := follow(t, s, "", before.Revision, last); len(c) != 1 || c[0].Revision != last || last <= gone {
+	last := MustCommit(t, s, Put("a", "again"))
+	if c := Follow(t, s, "", before.Revision, last); len(c) != 1 || c[0].Revision != last || last <= gone {
 		t.Fatalf("deleting what is not there was told as a change: %+v", c)
 	}
 	wantEntry(t, s, "a", "again", last)
 
-	wantError(t, "Commit of nothing", commitError(s, limited(t), store.Tx{ID: "x"}), store.ErrInvalid)
-	wantError(t, "Commit of conditions alone", commitError(s, limited(t), store.Tx{If: []store.Condition{{Key: "a"}}}), store.ErrInvalid)
-	wantError(t, "two puts of a key", commitError(s, limited(t), store.Tx{Put: []store.Write{{Key: "a"}, {Key: "b"}, {Key: "a"}}}), store.ErrInvalid)
-	wantError(t, "put and delete of a key", commitError(s, limited(t), store.Tx{Put: []store.Write{{Key: "a"}}, Delete: []string{"a"}}), store.ErrInvalid)
-	wantError(t, "two conditions on a key", commitError(s, limited(t),
+	WantError(t, "Commit of nothing", commitError(s, Limited(t), store.Tx{ID: "x"}), store.ErrInvalid)
+	WantError(t, "Commit of conditions alone", commitError(s, Limited(t), store.Tx{If: []store.Condition{{Key: "a"}}}), store.ErrInvalid)
+	WantError(t, "two puts of a key", commitError(s, Limited(t), store.Tx{Put: []store.Write{{Key: "a"}, {Key: "b"}, {Key: "a"}}}), store.ErrInvalid)
+	WantError(t, "put and delete of a key", commitError(s, Limited(t), store.Tx{Put: []store.Write{{Key: "a"}}, Delete: []string{"a"}}), store.ErrInvalid)
+	WantError(t, "two conditions on a key", commitError(s, Limited(t),
 		store.Tx{If: []store.Condition{{Key: "a"}, {Key: "a"}}, Delete: []string{"a"}}), store.ErrInvalid)
 }
 
@@ -85,20 +84,20 @@ func commitError(s store.Store, ctx context.Context, tx store.Tx) error {
 
 // testAtomic commits to two keys at once while others look, and again with a
 // last condition that fails.
-func testAtomic(t *testing.T, e Engine) {
+func testAtomic(t T, e Engine) {
 	db := e.New(t, 0)
-	all := handles(t, db, 3)
+	all := Handles(t, db, 3)
 	writer := all[0]
 	pair := func(v string) store.Tx {
 		return store.Tx{Put: []store.Write{{Key: "pair/a", Value: []byte(v)}, {Key: "pair/z", Value: []byte(v)}}}
 	}
-	first := mustCommit(t, writer, pair("start"))
+	first := MustCommit(t, writer, pair("start"))
 
 	readers := newTeam(t)
 	for _, s := range all[1:] {
 		readers.run(func(ctx context.Context) {
 			for ctx.Err() == nil {
-				l, err := s.List(limited(t), "pair/")
+				l, err := s.List(Limited(t), "pair/")
 				if err != nil {
 					t.Errorf("List: %v", err)
 					return
@@ -114,20 +113,20 @@ func testAtomic(t *testing.T, e Engine) {
 	const commits = 100
 	last := first
 	for i := range commits {
-		last = mustCommit(t, writer, pair(fmt.Sprint(i)))
+		last = MustCommit(t, writer, pair(fmt.Sprint(i)))
 		bad := pair("never")
 		bad.Put = append(bad.Put, store.Write{Key: "pair/never"})
 		bad.Delete = []string{"pair/gone"}
 		bad.If = []store.Condition{{Key: "pair/a", Version: last}, {Key: "pair/z", Version: first}}
-		_, err := writer.Commit(limited(t), bad)
-		wantError(t, "Commit with a failing condition", err, store.ErrConflict)
+		_, err := writer.Commit(Limited(t), bad)
+		WantError(t, "Commit with a failing condition", err, store.ErrConflict)
 		conflict, ok := errors.AsType[*store.ConflictError](err)
 		if want := (store.ConflictError{Key: "pair/z", Want: first, Got: last}); !ok || *conflict != want {
 			t.Fatalf("conflict is %+v, want %+v", conflict, want)
 		}
 	}
 	readers.stop()
-	changes := follow(t, writer, "pair/", first-1, last)
+	changes := Follow(t, writer, "pair/", first-1, last)
 	if len(changes) != commits+1 {
 		t.Fatalf("%d changes of %d commits", len(changes), commits+1)
 	}
@@ -138,12 +137,12 @@ func testAtomic(t *testing.T, e Engine) {
 	}
 }
 
-func testConditions(t *testing.T, e Engine) {
+func testConditions(t T, e Engine) {
 	s := open(t, e)
-	v1 := mustCommit(t, s, put("k", "1"))
-	other := mustCommit(t, s, put("other", "1"))
-	deleted := mustCommit(t, s, put("gone", "1"))
-	mustCommit(t, s, store.Tx{Delete: []string{"gone"}})
+	v1 := MustCommit(t, s, Put("k", "1"))
+	other := MustCommit(t, s, Put("other", "1"))
+	deleted := MustCommit(t, s, Put("gone", "1"))
+	MustCommit(t, s, store.Tx{Delete: []string{"gone"}})
 
 	for _, c := range []struct {
 		name string
@@ -162,16 +161,16 @@ func testConditions(t *testing.T, e Engine) {
 		{"absent at a version", store.Condition{Key: "absent", Version: v1}, false},
 		{"huge version", store.Condition{Key: "k", Version: 1<<64 - 1}, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			before := mustList(t, s, "")
+		t.Run(c.name, func(t T) {
+			before := MustList(t, s, "")
 			// A write to a third key, so that the condition's own stays as it is.
-			r, err := s.Commit(limited(t), store.Tx{If: []store.Condition{c.cond}, Put: []store.Write{{Key: "target", Value: []byte(c.name)}}})
+			r, err := s.Commit(Limited(t), store.Tx{If: []store.Condition{c.cond}, Put: []store.Write{{Key: "target", Value: []byte(c.name)}}})
 			if !c.hold {
-				wantError(t, "Commit", err, store.ErrConflict)
+				WantError(t, "Commit", err, store.ErrConflict)
 				if r != 0 {
 					t.Fatalf("a conflict returned revision %d", r)
 				}
-				if after := mustList(t, s, ""); after.Revision != before.Revision {
+				if after := MustList(t, s, ""); after.Revision != before.Revision {
 					t.Fatalf("a conflict moved the revision from %d to %d", before.Revision, after.Revision)
 				}
 				return
@@ -184,7 +183,7 @@ func testConditions(t *testing.T, e Engine) {
 	}
 
 	// Conditions look at the state before the Tx's own writes.
-	r := mustCommit(t, s, store.Tx{
+	r := MustCommit(t, s, store.Tx{
 		If:     []store.Condition{{Key: "k", Version: v1}, {Key: "new"}, {Key: "other", Version: other}},
 		Put:    []store.Write{{Key: "k", Value: []byte("2")}, {Key: "new", Value: []byte("2")}},
 		Delete: []string{"other"},
@@ -194,16 +193,16 @@ func testConditions(t *testing.T, e Engine) {
 	wantEntry(t, s, "other", "", 0)
 
 	// The same bytes written again are a new version: values come back, versions do not.
-	again := mustCommit(t, s, put("k", "2"))
-	_, err := s.CompareAndSwap(limited(t), "k", r, []byte("3"))
-	wantError(t, "CompareAndSwap on a value that came back", err, store.ErrConflict)
+	again := MustCommit(t, s, Put("k", "2"))
+	_, err := s.CompareAndSwap(Limited(t), "k", r, []byte("3"))
+	WantError(t, "CompareAndSwap on a value that came back", err, store.ErrConflict)
 	wantEntry(t, s, "k", "2", again)
 }
 
 // testRace lets many swap the same version, round after round.
-func testRace(t *testing.T, e Engine) {
+func testRace(t T, e Engine) {
 	const racers, rounds = 16, 20
-	all := handles(t, e.New(t, 0), racers)
+	all := Handles(t, e.New(t, 0), racers)
 	version := store.Revision(0)
 	for round := range rounds {
 		type answer struct {
@@ -217,7 +216,7 @@ func testRace(t *testing.T, e Engine) {
 			wg.Go(func() {
 				<-start
 				value := fmt.Appendf(nil, "round %d racer %d", round, i)
-				answers[i].revision, answers[i].err = s.CompareAndSwap(limited(t), "prize", version, value)
+				answers[i].revision, answers[i].err = s.CompareAndSwap(Limited(t), "prize", version, value)
 			})
 		}
 		close(start)
@@ -253,20 +252,20 @@ func testRace(t *testing.T, e Engine) {
 	}
 }
 
-func testTxID(t *testing.T, e Engine) {
+func testTxID(t T, e Engine) {
 	db := e.New(t, 0)
-	all := handles(t, db, 8)
+	all := Handles(t, db, 8)
 	s := all[0]
-	tx := put("k", "1")
+	tx := Put("k", "1")
 	tx.ID = store.NewTxID()
 	tx.If = []store.Condition{{Key: "k"}}
-	r := mustCommit(t, s, tx)
+	r := MustCommit(t, s, tx)
 
 	// Its own conditions do not hold any more, and still it is the same Tx.
-	if again := mustCommit(t, s, tx); again != r {
+	if again := MustCommit(t, s, tx); again != r {
 		t.Fatalf("committed again at %d, first at %d", again, r)
 	}
-	if got, err := s.Outcome(limited(t), tx.ID); err != nil || got != r {
+	if got, err := s.Outcome(Limited(t), tx.ID); err != nil || got != r {
 		t.Fatalf("Outcome = %d, %v, want %d", got, err, r)
 	}
 	wantEntry(t, s, "k", "1", r)
@@ -281,8 +280,8 @@ func testTxID(t *testing.T, e Engine) {
 	} {
 		other := tx
 		change(&other)
-		_, err := s.Commit(limited(t), other)
-		wantError(t, "reused ID with another "+name, err, store.ErrInvalid)
+		_, err := s.Commit(Limited(t), other)
+		WantError(t, "reused ID with another "+name, err, store.ErrInvalid)
 		if reused, ok := errors.AsType[*store.ReusedError](err); !ok || reused.ID != tx.ID || reused.Applied != r {
 			t.Fatalf("reused ID with another %s: %v", name, err)
 		}
@@ -290,34 +289,34 @@ func testTxID(t *testing.T, e Engine) {
 	wantEntry(t, s, "k", "1", r)
 
 	// A conflict leaves the ID free: nothing was applied under it.
-	late := put("k", "3")
+	late := Put("k", "3")
 	late.ID = store.NewTxID()
 	late.If = []store.Condition{{Key: "gate"}, {Key: "k", Version: r}}
-	gate := mustCommit(t, s, put("gate", ""))
-	wantError(t, "Commit", commitError(s, limited(t), late), store.ErrConflict)
-	mustCommit(t, s, store.Tx{If: []store.Condition{{Key: "gate", Version: gate}}, Delete: []string{"gate"}})
-	lateAt := mustCommit(t, s, late)
+	gate := MustCommit(t, s, Put("gate", ""))
+	WantError(t, "Commit", commitError(s, Limited(t), late), store.ErrConflict)
+	MustCommit(t, s, store.Tx{If: []store.Condition{{Key: "gate", Version: gate}}, Delete: []string{"gate"}})
+	lateAt := MustCommit(t, s, late)
 	wantEntry(t, s, "k", "3", lateAt)
 
 	// Not found is final, however often it is asked.
-	void := put("k", "4")
+	void := Put("k", "4")
 	void.ID = store.NewTxID()
 	for range 2 {
-		_, err := s.Outcome(limited(t), void.ID)
-		wantError(t, "Outcome of an unknown ID", err, store.ErrNotFound)
+		_, err := s.Outcome(Limited(t), void.ID)
+		WantError(t, "Outcome of an unknown ID", err, store.ErrNotFound)
 	}
 	for range 2 {
-		wantError(t, "Commit under a voided ID", commitError(s, limited(t), void), store.ErrVoided)
+		WantError(t, "Commit under a voided ID", commitError(s, Limited(t), void), store.ErrVoided)
 	}
-	_, err := s.Outcome(limited(t), void.ID)
-	wantError(t, "Outcome of a voided ID", err, store.ErrNotFound)
+	_, err := s.Outcome(Limited(t), void.ID)
+	WantError(t, "Outcome of a voided ID", err, store.ErrNotFound)
 	wantEntry(t, s, "k", "3", lateAt)
 	void.ID = store.NewTxID()
-	mustCommit(t, s, void)
+	MustCommit(t, s, void)
 
 	// Many commit the same Tx while others ask: one decision, and all hear it.
 	for round := range 20 {
-		tx := put(fmt.Sprintf("once/%d", round), "x")
+		tx := Put(fmt.Sprintf("once/%d", round), "x")
 		tx.ID = store.NewTxID()
 		revisions := make([]store.Revision, len(all))
 		errs := make([]error, len(all))
@@ -325,10 +324,10 @@ func testTxID(t *testing.T, e Engine) {
 		for i, s := range all {
 			wg.Go(func() {
 				if i == len(all)-1 {
-					revisions[i], errs[i] = s.Outcome(limited(t), tx.ID)
+					revisions[i], errs[i] = s.Outcome(Limited(t), tx.ID)
 					return
 				}
-				revisions[i], errs[i] = s.Commit(limited(t), tx)
+				revisions[i], errs[i] = s.Commit(Limited(t), tx)
 			})
 		}
 		wg.Wait()
@@ -336,9 +335,9 @@ func testTxID(t *testing.T, e Engine) {
 		for i := range all {
 			switch {
 			case want == 0 && i == len(all)-1:
-				wantError(t, "Outcome that came first", errs[i], store.ErrNotFound)
+				WantError(t, "Outcome that came first", errs[i], store.ErrNotFound)
 			case want == 0:
-				wantError(t, "Commit after its Outcome", errs[i], store.ErrVoided)
+				WantError(t, "Commit after its Outcome", errs[i], store.ErrVoided)
 			case errs[i] != nil || revisions[i] != want:
 				t.Fatalf("round %d: call %d answered %d, %v and call 0 answered %d", round, i, revisions[i], errs[i], want)
 			}
@@ -349,7 +348,7 @@ func testTxID(t *testing.T, e Engine) {
 	// Outcomes outlive the process.
 	s = restart(t, db, s)
 	closeLater(t, s)
-	if got, err := s.Outcome(limited(t), tx.ID); err != nil || got != r {
+	if got, err := s.Outcome(Limited(t), tx.ID); err != nil || got != r {
 		t.Fatalf("Outcome after a restart = %d, %v, want %d", got, err, r)
 	}
 }

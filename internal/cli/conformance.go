@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/conformance"
+	"github.com/fealty-io/fealty/internal/store/postgres"
+)
+
+func (c *CLI) conformanceCommand() *cobra.Command {
+	return noun("conformance", "does what a cluster relies on keep its promises", c.conformanceStore())
+}
+
+func (c *CLI) conformanceStore() *cobra.Command {
+	return c.command(spec{
+		use: "store URL", short: "hold a live, empty store to the promises that a cluster relies on",
+		long: `Run the tests that every kind of store has to pass, against the very servers that are to keep a cluster: atomic
+transactions, one order of revisions, versions that never come back, changes that are neither lost nor told twice, and
+what is said about a write when its answer is lost. It takes a minute or two, and some tens of megabytes.
+
+The store has to be empty; one that holds a cluster, or anything else, is refused and not touched. What the tests
+wrote is deleted. What cannot be tested from here is what the servers do when they are killed.
+
+The URL is as for --store. One without a password is best: the command line shows to every user of the machine. The
+exit status is 10 if a promise was not kept.`,
+		sample: `  fealty conformance store sqlite:/var/lib/fealty/new.db
+  fealty conformance store etcd://c1:2379,c2:2379/fealty -o json`,
+		args: exactly("URL"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			if problem := checkStore(args[0]); problem != "" {
+				return explain.New(explain.BadValue, "name", "the URL", "value", "…", "problem", problem, "want", (&setting{form: storeForm}).want())
+			}
+			return c.checkConformance(ctx, cfg, args[0])
+		},
+	})
+}
+
+func (c *CLI) checkConformance(ctx context.Context, cfg *config, text string) error {
+	name := shownStore(text)
+	v := value{setting: &setting{key: "store"}, from: "the URL", rank: fromEnvironment, text: text}
+	if !strings.HasPrefix(text, sqliteScheme) && !strings.HasPrefix(text, etcdScheme) && postgres.HasPassword(text) {
+		c.talk("the password of the database stands in the command line, where every user of this machine can read it: use PGPASSFILE instead")
+	}
+	target := conformance.Target{
+		Shared: !strings.HasPrefix(text, sqliteScheme),
+		Open: func(ctx context.Context, retain int) (store.Store, error) {
+			st, _, err := c.openStoreAt(ctx, cfg, v, slog.New(slog.DiscardHandler), retain)
+			return st, err
+		},
+	}
+	var results []conformance.Result
+	exit := explain.ExitOK
+	err := conformance.Check(ctx, target, func(r conformance.Result) {
+		results = append(results, r)
+		if !r.Kept {
+			exit = explain.ExitUnhealthy
+		}
+		c.talk("%s %s", map[bool]string{true: "ok    ", false: "FAILED"}[r.Kept], r.Name)
+	})
+	if errors.Is(err, conformance.ErrOccupied) {
+		return explain.Wrap(err, explain.StoreOccupied, "store", name)
+	}
+	if len(results) > 0 {
+		if err := c.print(conformanceResult(name, results)); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if exit != explain.ExitOK {
+		return exitError{exit}
+	}
+	return nil
+}
+
+func conformanceResult(name string, results []conformance.Result) result {
+	items := list{}
+	t := &table{columns: []column{{title: "RESULT"}, {title: "CASE"}, {title: "TOOK"}, {title: "PROMISE", least: 30}}}
+	kept := 0
+	for _, r := range results {
+		outcome := checkOK
+		if r.Kept {
+			kept++
+		} else {
+			outcome = checkFailed
+		}
+		took := r.Took.Round(time.Millisecond)
+		items = append(items, object{{"case", r.Name}, {"promise", r.Promise}, {"result", string(outcome)}, {"took_ms", took.Milliseconds()}, {"log", texts(r.Log)}})
+		t.add(shapeOf(outcome).cell(), txt(r.Name), txt(took.String()), txt(r.Promise))
+	}
+	return result{object{{"store", name}, {"kept", kept}, {"failed", len(results) - kept}, {"cases", items}}, func(p *page) error {
+		if err := p.table(t); err != nil {
+			return err
+		}
+		for _, r := range results {
+			if r.Kept {
+				continue
+			}
+			p.heading(r.Name)
+			for _, line := range r.Log {
+				p.line("%s", line)
+			}
+		}
+		return nil
+	}}
+}
