@@ -1702,17 +1702,6 @@ too old, or a pooler in between drops LISTEN. Of etcd: the prefix holds keys of 
 store's, or the servers were told to take less than etcd does by default. Nothing was written.`,
 	},
 	{
-		Code:  StoreOccupied,
-		Title: "the store is not empty",
-		What:  "nothing was tested on {store|the store}: it holds something",
-		Why:   "the tests write and delete, and are run on an empty store alone",
-		Do:    "name an empty database, a new file, or a prefix that nobody uses",
-		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
-		Page: `
-` + "`fealty conformance store`" + ` never touches what it finds. Test the servers of a cluster beside its store: in another
-database, or under another prefix.`,
-	},
-	{
 		Code:  PublishDirFailed,
 		Title: "the publish directory is not written",
 		What:  "what is published was not written to {dir|the publish directory}",
@@ -1723,6 +1712,17 @@ database, or under another prefix.`,
 What was written before stays whole, and grows old: a node that reads nothing else is stale, then degraded. Members
 that hear the coordinators over their streams notice nothing. A directory that has the publication of another
 cluster is left alone; give each cluster its own.`,
+	},
+	{
+		Code:  StoreOccupied,
+		Title: "the store is not empty",
+		What:  "nothing was tested on {store|the store}: it holds something",
+		Why:   "the tests write and delete, and are run on an empty store alone",
+		Do:    "name an empty database, a new file, or a prefix that nobody uses",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+` + "`fealty conformance store`" + ` never touches what it finds. Test the servers of a cluster beside its store: in another
+database, or under another prefix.`,
 	},
 
 	{
