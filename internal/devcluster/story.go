@@ -98,6 +98,7 @@ func storySteps() []step {
 		{"late-write", "what a killed leader had sent arrives late, and fails in the store by name: " + leaderKey, storyLateWrite},
 		{"peer-recovery", "a coordinator that lost everything but its enrolment key becomes ready from a peer, without a human and without a keeper", storyPeerRecovery},
 		{"mesh-epoch", "under trust: mesh the mesh CA key changes with every set, and with the epoch; members renew by themselves, and no epoch has two keys", storyMeshEpoch},
+		{"restore", "the cluster goes back to a backup while its members run: they follow by themselves, every clock is above those of before, a ban that they know of is in force again, tokens are void", storyRestore},
 		{"restart", "all coordinators stop and come back as the same cluster at the same epoch, and members return by themselves", storyRestart},
 		{"owner-recovery", "all coordinators stop and lose their keeper; two of three shares, brought to different ones, bring all back; a wrong one is refused by its owner's name; members renew by themselves", storyOwnerRecovery},
 		{"degraded", "all coordinators stop, and the nodes go on by their snapshots and the policy", storyDegraded},

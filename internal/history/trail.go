@@ -51,16 +51,17 @@ func (t *Trail) Add(raw []byte) error {
 	case t.begun:
 		return fmt.Errorf("history: a gap after index %d: %w", t.at.Index, ErrNoTrail)
 	case l.Kind == KindRestore && l.AuthorityEpoch > t.seen.AuthorityEpoch && len(t.signers.Keys) > 0 && l.signedBy(t.signers):
-		t.restored = true
 	default:
 		return nil // of before
 	}
 	t.begun, t.at, t.signed = true, next, t.signed || l.Kind.signed()
+	t.restored = t.restored || l.Kind == KindRestore
 	return nil
 }
 
-// LeadsTo reports whether the links that were added lead to head, and whether a
-// restore took the place of what was seen. Errors: a [*MarkError] for a head that is
+// LeadsTo reports whether the links that were added lead to head, and whether the
+// history was restored on the way: what was done under the head that was seen may be
+// gone. Errors: a [*MarkError] for a head that is
 // below, or beside, the one that is known; else [ErrNoTrail].
 func (t *Trail) LeadsTo(head Mark) (restored bool, err error) {
 	switch {
