@@ -45,7 +45,7 @@ func (m *machine) again() error {
 func (d *desk) runs(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context) error{d.c.followState, d.c.followAudit, d.c.pulse} {
+	for _, loop := range []func(context.Context) error{d.c.followState, d.c.followHead, d.c.followAudit, d.c.pulse} {
 		loops.Go(func() {
 			if err := loop(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("a loop ended with %v", err)

@@ -534,8 +534,6 @@ func (c *Coordinator) followHead(ctx context.Context) error {
 			t.Stop()
 		case <-c.headKick:
 			t.Stop()
-		case <-changed:
-			t.Stop()
 		case <-ctx.Done():
 			t.Stop()
 			return ctx.Err()
