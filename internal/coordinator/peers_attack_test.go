@@ -440,6 +440,17 @@ func TestWhoIsGivenNothing(t *testing.T) {
 	t.Run("without an entry", func(t *testing.T) {
 		_, err := askAs(f, r, newTestKey(t), nil)
 		nothing(t, err, explain.PeerRefused)
+		// It is not even told who answers.
+		conn, err := r.c.dialPeer(f.addr)
+		wantOnly(t, "dial", err, "")
+		defer conn.Close()
+		stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.ctx())
+		wantOnly(t, "call", err, "")
+		hello := &fealtyv1.PeerHello{Cluster: testCluster, Head: s.head.Hash[:], Nonce: make([]byte, 32), Key: proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)), Recipient: "age1x"}
+		wantOnly(t, "hello", stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: hello}}), "")
+		if first, err := stream.Recv(); err == nil {
+			t.Errorf("a stranger got %v", first)
+		}
 	})
 	t.Run("of another cluster", func(t *testing.T) {
 		_, err := askAs(f, r, r.key, func(a *asking) { m := *a.head.manifest; m.Cluster = "other.example"; a.head.manifest = &m })

@@ -278,7 +278,7 @@ func FuzzPeerCandidate(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	g := &greeted{s: s, key: "ed25519:peer", t: proof.PeerTranscript{Cluster: s.manifest.Cluster}}
+	g := &greeted{s: s, key: d.c.EnrolmentKey(), t: proof.PeerTranscript{Cluster: s.manifest.Cluster}}
 	sealed, err := keyring.HandOver(recipient.Public(), keyring.Handover{Purpose: string(proof.Prepare), Cluster: s.manifest.Cluster, From: g.key, To: d.c.EnrolmentKey(), Head: mv.link.Hash}, keyring.Handed{Mesh: mv.mesh.Key()})
 	if err != nil {
 		f.Fatal(err)

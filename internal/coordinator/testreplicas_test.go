@@ -173,17 +173,17 @@ func (l *storeLink) takeLost() lostAnswer {
 	return how
 }
 
-func (l *storeLink) state() (down error, lie func(store.Entry) store.Entry, cut <-chan struct{}) {
+func (l *storeLink) state() (lie func(store.Entry) store.Entry, cut <-chan struct{}, down error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.news == nil {
 		l.news = make(chan struct{})
 	}
-	return l.down, l.get, l.news
+	return l.get, l.news, l.down
 }
 
 func (l linked) Get(ctx context.Context, key string) (store.Entry, error) {
-	down, lie, _ := l.link.state()
+	lie, _, down := l.link.state()
 	if down != nil {
 		return store.Entry{}, down
 	}
@@ -197,7 +197,7 @@ func (l linked) Get(ctx context.Context, key string) (store.Entry, error) {
 }
 
 func (l linked) List(ctx context.Context, prefix string) (store.Listing, error) {
-	down, lie, _ := l.link.state()
+	lie, _, down := l.link.state()
 	if down != nil {
 		return store.Listing{}, down
 	}
@@ -215,7 +215,7 @@ func (l linked) List(ctx context.Context, prefix string) (store.Listing, error) 
 }
 
 func (l linked) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision, error) {
-	if down, _, _ := l.link.state(); down != nil {
+	if _, _, down := l.link.state(); down != nil {
 		return 0, down
 	}
 	if key != history.HeadKey {
@@ -237,7 +237,7 @@ func (l linked) CompareAndSwap(ctx context.Context, key string, old store.Revisi
 }
 
 func (l linked) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
-	if down, _, _ := l.link.state(); down != nil {
+	if _, _, down := l.link.state(); down != nil {
 		return 0, down
 	}
 	if hold := l.link.held(); hold != nil {
@@ -249,7 +249,7 @@ func (l linked) Commit(ctx context.Context, tx store.Tx) (store.Revision, error)
 }
 
 func (l linked) Outcome(ctx context.Context, id string) (store.Revision, error) {
-	if down, _, _ := l.link.state(); down != nil {
+	if _, _, down := l.link.state(); down != nil {
 		return 0, down
 	}
 	return l.Store.Outcome(ctx, id)
@@ -268,7 +268,7 @@ func overLink[T any](ctx context.Context, link *storeLink, watch func(context.Co
 	return func(yield func(T, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
-		down, _, cut := link.state()
+		_, cut, down := link.state()
 		if down != nil {
 			var none T
 			yield(none, down)
@@ -279,7 +279,7 @@ func overLink[T any](ctx context.Context, link *storeLink, watch func(context.Co
 		go func() {
 			select {
 			case <-cut:
-				down, _, _ := link.state()
+				_, _, down := link.state()
 				cancel(down)
 			case <-stop:
 			}
