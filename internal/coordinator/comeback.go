@@ -199,6 +199,9 @@ func (c *Coordinator) verify(ctx context.Context, w *way, secrets *secrets) (*hi
 
 // fromMemory comes back with what is here.
 func (c *Coordinator) fromMemory(ctx context.Context, w *way) (*state, error) {
+	if w.restore != nil { // no mark vouches for this head, and the signers have not yet
+		return nil, errors.New("the store says that it was restored: the transition of that comes first")
+	}
 	m := c.memory()
 	secrets, mesh := m.secrets(w.claimed.Salt), m.mesh(w.claimed.MeshCAKey)
 	if secrets == nil || mesh == nil {

@@ -45,18 +45,16 @@ func (c *Coordinator) rekey(ctx context.Context, before *state, reason, by strin
 	if err != nil {
 		return nil, err
 	}
-	restore := t != nil
-	if !restore {
+	if t == nil {
 		t, _ = before.chain.Next(history.KindRekey, before.manifest)
 		t.Reason = clip(reason, history.MaxReasonBytes)
 	}
 	if err := c.newMesh(mv, t); err != nil {
 		return nil, err
 	}
-	if restore {
-		if err := c.passesMark(before.chain, t); err != nil {
-			return nil, err
-		}
+	// What the store says of a restore may differ from when before was read.
+	if err := c.passesMark(before.chain, t); err != nil {
+		return nil, err
 	}
 	if err := mv.seal(t); err != nil {
 		return nil, err

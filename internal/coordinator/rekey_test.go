@@ -56,7 +56,7 @@ func TestRekeyAfterAnOldHead(t *testing.T) {
 	wantOnly(t, "turn", err, "")
 	_, err = d.c.rekey(t.Context(), old, "test", "test")
 	release()
-	wantOnly(t, "rekey", err, explain.ManifestStale)
+	wantOnly(t, "rekey", err, explain.HistoryInvalid)
 	d.c.checkHead(t.Context())
 	if d.state() != now {
 		t.Error("the state is another one")

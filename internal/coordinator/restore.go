@@ -160,8 +160,8 @@ func (c *Coordinator) restoreAuthorized(m *manifest.Manifest, t *history.Transit
 	return explain.Wrap(err, explain.RestoreUnsigned, "have", fmt.Sprint(u.Have), "need", fmt.Sprint(u.Need), "missing", strings.Join(missing, ", "))
 }
 
-// passesMark reports whether the history with its restore transition may take the
-// place of the newest head that this coordinator has seen.
+// passesMark reports whether the history before, with t after it, may take the place of
+// the newest head that this coordinator has seen.
 func (c *Coordinator) passesMark(before *history.Verified, t *history.Transition) error {
 	seen, err := c.seen()
 	if err != nil {
