@@ -50,9 +50,10 @@ const (
 // certificates and signatures. What it leaves out is policy: who asks properly is
 // admitted. Its switches make it fail as networks and enemies do.
 type fleet struct {
-	tb    testing.TB
-	clock func() time.Time // everybody's
-	shift atomic.Int64     // of the clock, ahead of time.Now
+	history [][]byte // its links; nil: one for each authority epoch
+	tb      testing.TB
+	clock   func() time.Time // everybody's
+	shift   atomic.Int64     // of the clock, ahead of time.Now
 
 	rootKey    *ecdsa.PrivateKey
 	root       *x509.Certificate
@@ -234,6 +235,9 @@ func (f *fleet) content() *snapshot.TrustBundle {
 
 // links are those of the fleet's history: one for each authority epoch.
 func (f *fleet) links() [][]byte {
+	if f.history != nil {
+		return f.history
+	}
 	var out [][]byte
 	var previous history.Hash
 	for epoch := uint64(1); epoch <= f.epoch; epoch++ {
@@ -246,7 +250,12 @@ func (f *fleet) links() [][]byte {
 }
 
 func headOf(links [][]byte) snapshot.Head {
-	return snapshot.Head{Index: uint64(len(links)), Hash: snapshot.DigestOf(links[len(links)-1])}
+	last := links[len(links)-1]
+	t, err := history.Decode(last)
+	if err != nil {
+		panic("the fleet made it: " + err.Error())
+	}
+	return snapshot.Head{Index: t.Index, Hash: snapshot.DigestOf(last)}
 }
 
 // restores serves what nodes ask when they do not know a head.
