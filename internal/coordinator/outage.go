@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -192,45 +190,66 @@ func (c *Coordinator) knownBan(s *state, r memberRecord) versioned[banRecord] {
 // withdrawals are the members that a transaction of this coordinator banned or removed,
 // as far as is known, until the trust bundle says so: the outage may begin in between.
 type withdrawals struct {
-	mu    sync.Mutex
-	last  uint64            // guarded by mu
-	paths map[uint64]string // of the member, by transaction; guarded by mu
+	mu   sync.Mutex
+	last uint64                // guarded by mu
+	txs  map[uint64]withdrawal // by transaction; guarded by mu
+}
+
+type withdrawal struct {
+	path    string // of the member
+	settled bool   // its commit is over: what is read from now on shows it, or it was not made
 }
 
 func (w *withdrawals) add(path string) (tx uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.paths == nil {
-		w.paths = make(map[uint64]string)
+	if w.txs == nil {
+		w.txs = make(map[uint64]withdrawal)
 	}
 	w.last++
-	w.paths[w.last] = path
+	w.txs[w.last] = withdrawal{path: path}
 	return w.last
 }
 
 func (w *withdrawals) has(path string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, p := range w.paths {
-		if p == path {
+	for _, tx := range w.txs {
+		if tx.path == path {
 			return true
 		}
 	}
 	return false
 }
 
-// all returns the transactions there are.
-func (w *withdrawals) all() []uint64 {
+// settle notes that the commit of a transaction is over.
+func (w *withdrawals) settle(tx uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Collect(maps.Keys(w.paths))
+	if known, ok := w.txs[tx]; ok {
+		known.settled = true
+		w.txs[tx] = known
+	}
+}
+
+// settled returns the transactions whose commit is over.
+func (w *withdrawals) settled() []uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []uint64
+	for tx, known := range w.txs {
+		if known.settled {
+			out = append(out, tx)
+		}
+	}
+	return out
 }
 
 func (w *withdrawals) forget(txs ...uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, tx := range txs {
-		delete(w.paths, tx)
+		delete(w.txs, tx)
 	}
 }
 
@@ -242,6 +261,7 @@ func (c *Coordinator) commitWithdrawal(ctx context.Context, ch *change) error {
 		return err
 	}
 	tx := c.withdrawn.add(ch.withdraws)
+	defer c.withdrawn.settle(tx)
 	_, err := ch.commit(ctx)
 	if err != nil && !errors.Is(err, store.ErrUnknownOutcome) {
 		c.withdrawn.forget(tx) // nothing was written

@@ -526,7 +526,7 @@ func (c *Coordinator) refreshTrust(ctx context.Context, s *state, renew bool) (e
 		return err
 	}
 	defer release()
-	withdrawn := c.withdrawn.all()
+	withdrawn := c.withdrawn.settled()
 	in, err := c.ensureTrust(ctx, s)
 	if err != nil {
 		return err
