@@ -242,7 +242,10 @@ func (c *Coordinator) inContact(m *fealtyv1.Member) string {
 	case now.Sub(c.hearsSince()) < silentAfter:
 		return "this coordinator has been ready for less than " + silentAfter.String() + " and does not know yet whether it is away"
 	}
-	if quiet := c.others.quiet(); len(quiet) > 0 {
+	switch quiet, lost := c.others.quiet(); {
+	case lost:
+		return "it may be connected to another coordinator, and the store does not say now which there are"
+	case len(quiet) > 0:
 		return strings.Join(quiet, ", ") + ", to which it may be connected, does not answer now"
 	}
 	return ""

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -39,12 +38,17 @@ type others struct {
 	at     time.Time                 // of the last answers, monotonic; guarded by mu
 	live   map[string]*fealtyv1.Live // by "<kind>/<name>"; guarded by mu
 	silent []string                  // coordinators that did not answer, sorted; guarded by mu
+	lost   bool                      // nobody could say which others there are; guarded by mu
 
-	conns map[string]*mesh.Conn // by address; owned by who holds asking
+	conns map[place]*mesh.Conn // owned by who holds asking
 }
 
+// place is where a coordinator is to be. Another one that is found there, as behind an
+// address that several share, has not said what this one hears.
+type place struct{ name, addr string }
+
 func newOthers() *others {
-	return &others{asking: make(chan struct{}, 1), conns: make(map[string]*mesh.Conn)}
+	return &others{asking: make(chan struct{}, 1), conns: make(map[place]*mesh.Conn)}
 }
 
 // close ends the connections, when nobody asks any more.
@@ -64,11 +68,19 @@ func (e *others) of(path string) *fealtyv1.Live {
 	return e.live[path]
 }
 
-// quiet returns the coordinators that did not say what they hear.
-func (e *others) quiet() []string {
+// quiet returns the coordinators that did not say what they hear, and whether nobody
+// could tell who they are.
+func (e *others) quiet() (silent []string, lost bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.silent
+	return e.silent, e.lost
+}
+
+// lose notes that nobody could say which others there are.
+func (e *others) lose() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.at, e.lost = time.Time{}, true
 }
 
 func (e *others) fresh() bool {
@@ -97,36 +109,31 @@ func (c *Coordinator) hearOthers(ctx context.Context, s *state) {
 	defer cancel()
 	known, err := c.replicas(ctx, s.manifest)
 	if err != nil {
-		return // the store's word on members will be missing too, and that is said
+		e.lose()
+		return
 	}
 	all := slices.DeleteFunc(known, func(r replica) bool {
 		return r.Key == c.EnrolmentKey() || c.now().Sub(r.At).Abs() >= silentAfter
 	})
 	answers := make([]map[string]*fealtyv1.Live, len(all))
 	var asked sync.WaitGroup
-	used := make(map[string]bool)
+	used := make(map[place]bool)
 	for i, r := range all {
 		var conns []*mesh.Conn
 		for _, addr := range r.Addresses {
-			if conn := e.conn(c, addr); conn != nil {
-				used[addr] = true
+			at := place{r.Name, addr}
+			if conn := e.conn(c, s, at); conn != nil {
+				used[at] = true
 				conns = append(conns, conn)
 			}
 		}
-		asked.Go(func() {
-			for _, conn := range conns {
-				if live, err := askLive(ctx, conn, ""); err == nil {
-					answers[i] = live
-					return
-				}
-			}
-		})
+		asked.Go(func() { answers[i] = askAny(ctx, conns) })
 	}
 	asked.Wait()
-	for addr, conn := range e.conns {
-		if !used[addr] {
+	for at, conn := range e.conns {
+		if !used[at] {
 			conn.Close()
-			delete(e.conns, addr)
+			delete(e.conns, at)
 		}
 	}
 	live, silent := make(map[string]*fealtyv1.Live), []string(nil)
@@ -140,21 +147,50 @@ func (c *Coordinator) hearOthers(ctx context.Context, s *state) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.at, e.live, e.silent = time.Now(), live, silent
+	e.at, e.live, e.silent, e.lost = time.Now(), live, silent, false
 }
 
-// conn returns the connection to a coordinator, which has to prove that it is one. The
-// caller holds asking.
-func (e *others) conn(c *Coordinator, addr string) *mesh.Conn {
-	if conn := e.conns[addr]; conn != nil {
+// conn returns the connection to a coordinator, which has to prove that it is this one.
+// The caller holds asking.
+func (e *others) conn(c *Coordinator, s *state, at place) *mesh.Conn {
+	if conn := e.conns[at]; conn != nil {
 		return conn
 	}
-	conn, err := mesh.Dial("passthrough:///"+addr, c.source, credential.AnyOfKind(identity.Coordinator), mesh.Options{Now: c.now})
+	id, err := identity.New(s.manifest.Cluster, identity.Coordinator, at.name)
 	if err != nil {
 		return nil
 	}
-	e.conns[addr] = conn
+	conn, err := mesh.Dial("passthrough:///"+at.addr, c.source, credential.ExactID(id), mesh.Options{Now: c.now})
+	if err != nil {
+		return nil
+	}
+	e.conns[at] = conn
 	return conn
+}
+
+// askAny asks one coordinator what it hears, at all of its addresses at once: one where
+// nobody answers must not cost the time of the others. Nil: it does not say.
+func askAny(ctx context.Context, conns []*mesh.Conn) map[string]*fealtyv1.Live {
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan map[string]*fealtyv1.Live, len(conns))
+	for _, conn := range conns {
+		asked.Go(func() {
+			live, err := askLive(ctx, conn, "")
+			if err != nil {
+				live = nil
+			}
+			answers <- live
+		})
+	}
+	for range conns {
+		if live := <-answers; live != nil {
+			return live
+		}
+	}
+	return nil
 }
 
 // askLive asks one coordinator what it hears: of one member, or of all.
@@ -216,10 +252,19 @@ func (c *Coordinator) degradedPeriods(ctx context.Context, s *state, id identity
 	ctx, cancel := context.WithTimeout(ctx, askOthers)
 	defer cancel()
 	best := other
-	for _, addr := range slices.Sorted(maps.Keys(e.conns)) {
-		if live, err := askLive(ctx, e.conns[addr], path); err == nil {
-			best = newerLive(live[path], best)
-		}
+	var asked sync.WaitGroup
+	answers := make(chan map[string]*fealtyv1.Live, len(e.conns))
+	for _, conn := range e.conns {
+		asked.Go(func() {
+			if live, err := askLive(ctx, conn, path); err == nil {
+				answers <- live
+			}
+		})
+	}
+	asked.Wait()
+	close(answers)
+	for live := range answers {
+		best = newerLive(live[path], best)
 	}
 	return best.GetDegradedPeriods()
 }

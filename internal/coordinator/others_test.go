@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -79,6 +80,77 @@ func TestOthersAreHeard(t *testing.T) {
 	time.Sleep(othersFresh)
 	if _, err = r.local().member.RemoveMember(r.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-a"}); err != nil {
 		t.Errorf("a removal long after: %v", err)
+	}
+}
+
+// A coordinator has more than one address, and at the first nobody ever answers.
+func TestOthersAreHeardAtAnyAddress(t *testing.T) {
+	hole, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hole.Close()
+	f := readyFleet(t, nil)
+	r := newReplica(t, f)
+	r.config = func(cfg *Config) { cfg.Advertise = []string{hole.Addr().String(), cfg.Listener.Addr().String()} }
+	if err := f.set(f.manifest("")); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	r.awaitHead(f)
+	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	f.c.hearOthers(f.ctx(), f.c.state.Load())
+	if quiet, lost := f.c.others.quiet(); lost || len(quiet) > 0 {
+		t.Errorf("%v did not say what it hears", quiet)
+	}
+}
+
+// Two coordinators advertise one address, where only one of them answers: what the
+// other one hears is not known.
+func TestOthersAreHeardThemselves(t *testing.T) {
+	f := readyFleet(t, nil)
+	r, shared := newReplica(t, f), newReplica(t, f)
+	if err := f.set(f.manifest("")); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	r.awaitHead(f)
+	shared.config = func(cfg *Config) { cfg.Advertise = []string{r.c.Addr()} }
+	shared.start()
+	shared.awaitHead(f)
+	for _, r := range []*fleet{r, shared} {
+		r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	}
+	f.c.hearOthers(f.ctx(), f.c.state.Load())
+	if quiet, _ := f.c.others.quiet(); !slices.Equal(quiet, []string{"coordinator-3"}) {
+		t.Errorf("%v did not say what it hears, want coordinator-3", quiet)
+	}
+}
+
+// Nobody is removed while nobody can say which coordinators there are.
+func TestOthersAreNotKnown(t *testing.T) {
+	d := testDesk(t)
+	a := d.joined("a")
+	d.c.hears.Store(0)
+	rec, ok := d.c.members.get("data/a")
+	if !ok {
+		t.Fatal("it is not known")
+	}
+	m := d.c.memberMessage(d.state(), rec, versioned[banRecord]{})
+	d.c.hearOthers(t.Context(), d.state())
+	if why := d.c.inContact(m); why != "" {
+		t.Fatalf("%v is alive, because %s", a.id, why)
+	}
+	time.Sleep(othersFresh)
+	d.store.setDown(errDown)
+	d.c.hearOthers(t.Context(), d.state())
+	if why := d.c.inContact(m); !strings.Contains(why, "may be connected") {
+		t.Errorf("while the others are not known it can be removed: %q", why)
+	}
+	d.store.setDown(nil)
+	d.c.hearOthers(t.Context(), d.state())
+	if why := d.c.inContact(m); why != "" {
+		t.Errorf("%v is alive, because %s", a.id, why)
 	}
 }
 
