@@ -217,7 +217,7 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 		a.tokenUse = &tokenUse{Member: a.record.path(), At: now.UTC()}
 	}
 	a.record.cover(m.entry)
-	if !a.record.rekey(c.key, now.Add(m.entry.SVIDTTL), now) {
+	if !a.record.rekey(c.key, now.Add(m.entry.SVIDTTL), now, stretchOf(m.entry.SVIDTTL)) {
 		return admission{}, renewedTooOften(m.id)
 	}
 	return a, nil
@@ -314,7 +314,7 @@ func renewal(m *manifest.Manifest, rec versioned[memberRecord], id identity.ID, 
 	if next != old.Key && old.wasKey(next) {
 		return memberRecord{}, nil, explain.New(explain.RenewOlderKey, "identity", id.String(), "key", next.String()[:16])
 	}
-	if !rec.value.rekey(next, now.Add(found.Entry.SVIDTTL), now) {
+	if !rec.value.rekey(next, now.Add(found.Entry.SVIDTTL), now, stretchOf(found.Entry.SVIDTTL)) {
 		return memberRecord{}, nil, renewedTooOften(id)
 	}
 	rec.value.cover(found.Entry)

@@ -341,5 +341,5 @@ func (s *state) catchUp(rec *memberRecord, leaf *x509.Certificate, now time.Time
 	if key == rec.Key || rec.wasKey(key) || issued.Before(s.gap.BackupAt.Add(-snapshot.ClockTolerance)) || issued.After(s.restoredAt()) {
 		return
 	}
-	rec.rekey(key, leaf.NotAfter, now)
+	rec.rekey(key, leaf.NotAfter, now, outageStretch)
 }

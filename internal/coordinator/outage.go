@@ -34,6 +34,9 @@ const (
 	// A member whose certificate was valid when the outage began stays certified until
 	// the coordinator itself gives up.
 	outageStretch = MaxMaxHeadAge
+	// outageTTLs is likewise, in times of svid_ttl: a record remembers every key over
+	// which a certificate can be valid, and members with short ones have many.
+	outageTTLs = 40
 
 	// storePatience bounds how long a call waits for the store that need not wait for
 	// it, and storeImpatience the same while the store is known to be out of reach.
@@ -137,6 +140,10 @@ func (c *Coordinator) renewAlone(ctx context.Context, peer identity.Peer, r rene
 // this coordinator knows the record.
 var errNotRecorded = errors.New("the key is not the last one that was recorded")
 
+// stretchOf is how much longer than its record says a member can be certified whose
+// certificates last for ttl.
+func stretchOf(ttl time.Duration) time.Duration { return min(outageStretch, outageTTLs*ttl) }
+
 // recertified decides on a renewal by the record as it was last known. It returns
 // until when the key may be certified again: as long as ever, but no longer than
 // stretch after the record says.
@@ -157,7 +164,7 @@ func recertified(m *manifest.Manifest, rec memberRecord, id identity.ID, present
 		return time.Time{}, nil, errNotRecorded
 	}
 	until := now.Add(entry.SVIDTTL)
-	if last := rec.NotAfter.Add(min(stretch, outageStretch)); last.Before(until) {
+	if last := rec.NotAfter.Add(min(stretch, stretchOf(entry.SVIDTTL))); last.Before(until) {
 		until = last
 	}
 	if until.Sub(now) < time.Second {

@@ -300,6 +300,37 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 	}
 }
 
+// A coordinator that is cut off certifies the key that it knows. The member renews
+// elsewhere meanwhile, as often as it may, so that its record forgets that key, and is
+// removed: the key is banned for as long as that certificate can be valid.
+func TestOutageCertificateIsNotForgotten(t *testing.T) {
+	d := readyDesk(t, "  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n")
+	a := d.joined("a")
+	stale, ok := d.c.members.get("data/a")
+	if !ok {
+		t.Fatal("it is not known")
+	}
+	until, _, err := recertified(d.state().manifest, stale, a.id, stale.Key, stale.Key, stale.NotAfter.Add(-time.Minute), defaultMaxHeadAge)
+	wantOnlyNil(t, err)
+	refused := 0
+	for d.advance(time.Minute); d.clock().Before(until.Add(-2 * time.Minute)); d.advance(time.Minute) {
+		switch err := a.renew(); {
+		case errors.Is(err, explain.RateLimited):
+			refused++
+		case err != nil:
+			t.Fatal(err)
+		}
+	}
+	if refused == 0 {
+		t.Error("it may renew as often as it likes")
+	}
+	d.remove(t, identity.Data, "a")
+	ban, err := get[banRecord](t.Context(), d.state().records, banKeyKey(stale.Key))
+	if err != nil || ban.value.CertEnd.Before(until) {
+		t.Errorf("the key is listed until %v, and a certificate over it ends at %v: %v", ban.value.CertEnd, until, err)
+	}
+}
+
 // The answer to a renewal is lost, and the store is back when the member asks with its
 // key of before: no second machine is suspected, and the next renewal goes through.
 func TestRecordedKeyAfterLostAnswer(t *testing.T) {

@@ -41,15 +41,18 @@ func TestRecordRemembersEveryValidKey(t *testing.T) {
 				key := testKey(rapid.IntRange(0, 150).Draw(t, "key"))
 				ttl := time.Duration(rapid.IntRange(1, 72).Draw(t, "ttl")) * time.Hour
 				after := m
-				if !after.rekey(key, now.Add(ttl), now) {
-					live := 0
+				if !after.rekey(key, now.Add(ttl), now, outageStretch) {
+					live, held := 0, 0
 					for k, end := range ends {
 						if k != key && now.Before(end) {
 							live++
 						}
+						if k != key && now.Before(end.Add(outageStretch)) {
+							held++
+						}
 					}
-					if live <= maxLiveKeys {
-						t.Fatalf("refused with %d valid certificates beside the new one, the limit is %d", live, maxLiveKeys)
+					if live <= maxLiveKeys && held <= maxOlderKeys {
+						t.Fatalf("refused with %d valid certificates beside the new one and %d that may be, the limits are %d and %d", live, held, maxLiveKeys, maxOlderKeys)
 					}
 					return
 				}
@@ -68,8 +71,8 @@ func TestRecordRemembersEveryValidKey(t *testing.T) {
 					t.Fatalf("%d older keys, the limit is %d", len(m.Older), maxOlderKeys)
 				}
 				for k, end := range ends {
-					if now.Before(end) && !known[k].Equal(end) {
-						t.Fatalf("a certificate over %v is valid until %v, and the record says %v", k, end, known[k])
+					if now.Before(end.Add(outageStretch)) && !known[k].Equal(end) {
+						t.Fatalf("a certificate over %v is valid until %v, or longer by an outage, and the record says %v", k, end, known[k])
 					}
 				}
 			},
@@ -78,13 +81,16 @@ func TestRecordRemembersEveryValidKey(t *testing.T) {
 }
 
 func TestRenewEvery(t *testing.T) {
-	for _, ttl := range []time.Duration{manifest.MinSVIDTTL, time.Hour, 8 * time.Hour, 25 * time.Hour, 72 * time.Hour, manifest.MaxSVIDTTL} {
+	for _, ttl := range []time.Duration{manifest.MinSVIDTTL, 6 * time.Minute, time.Hour, 8 * time.Hour, 25 * time.Hour, 72 * time.Hour, manifest.MaxSVIDTTL} {
 		every := renewEvery(ttl)
 		if every <= 0 || every > ttl/2 {
 			t.Errorf("svid_ttl %v renews every %v, want at most half of it", ttl, every)
 		}
 		if n := ttl / every; n > maxLiveKeys {
 			t.Errorf("svid_ttl %v renews every %v: %d certificates are valid at once, and a record remembers %d", ttl, every, n, maxLiveKeys)
+		}
+		if n := (ttl + stretchOf(ttl)) / every; n > maxOlderKeys-8 {
+			t.Errorf("svid_ttl %v renews every %v: over %d keys a certificate may be valid at once, and a record remembers %d", ttl, every, n, maxOlderKeys)
 		}
 	}
 	if got := renewEvery(25 * time.Hour); got != 30*time.Minute {

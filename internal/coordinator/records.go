@@ -76,10 +76,11 @@ const (
 	stateReplacing = "replacing"
 )
 
-// Bounds on the earlier keys of a member. All whose certificates are still valid
-// are remembered, so that banning a member bans every certificate it holds; a
-// member that renews faster than that allows is told to wait. Expired ones are
-// kept while there is room, so that an old key is told from a foreign one.
+// Bounds on the earlier keys of a member. All over which a certificate can be valid are
+// remembered, one that an outage made among them, so that banning a member bans every
+// certificate it holds; a member that renews faster than that allows is told to wait.
+// The others are kept while there is room, so that an old key is told from a foreign
+// one.
 const (
 	maxLiveKeys  = 64
 	maxOlderKeys = 96
@@ -142,11 +143,12 @@ type olderKey struct {
 }
 
 // rekey makes key the last certified one, in a certificate that ends at
-// notAfter. It reports false if too many earlier certificates are still valid.
+// notAfter. It reports false if too many earlier certificates are still valid, or may
+// be, as a coordinator that does not know of this yet can stretch each by stretch.
 //
 // A key that is certified again keeps the later end: its longer certificate is
 // still out there.
-func (m *memberRecord) rekey(key identity.KeyID, notAfter, now time.Time) bool {
+func (m *memberRecord) rekey(key identity.KeyID, notAfter, now time.Time, stretch time.Duration) bool {
 	older := make([]olderKey, 0, len(m.Older)+1)
 	switch {
 	case m.Key == key:
@@ -154,28 +156,32 @@ func (m *memberRecord) rekey(key identity.KeyID, notAfter, now time.Time) bool {
 	case !m.Key.IsZero():
 		older = append(older, olderKey{m.Key, m.NotAfter})
 	}
-	live := 0
+	live, held := 0, 0 // held: of which a certificate may be valid, live ones among them
 	for _, o := range append(older, m.Older...) {
-		if now.Before(o.NotAfter) && o.Key != key {
-			live++
+		switch {
+		case o.Key == key:
+		case now.Before(o.NotAfter):
+			live, held = live+1, held+1
+		case now.Before(o.NotAfter.Add(stretch)):
+			held++
 		}
 	}
-	// A valid one is never the one that is dropped, even if shorter certificates
+	// One of these is never the one that is dropped, even if shorter certificates
 	// came after it.
-	expired := 0
+	over := 0
 	for _, o := range m.Older {
 		switch {
 		case o.Key == key:
 			notAfter = later(notAfter, o.NotAfter)
-		case now.Before(o.NotAfter):
+		case now.Before(o.NotAfter.Add(stretch)):
 			older = append(older, o)
-		case live+expired < maxOlderKeys:
-			expired++
+		case held+over < maxOlderKeys:
+			over++
 			older = append(older, o)
 		}
 	}
 	m.Older, m.Key, m.NotAfter = older, key, notAfter.UTC()
-	return live <= maxLiveKeys
+	return live <= maxLiveKeys && held <= maxOlderKeys
 }
 
 func later(a, b time.Time) time.Time {
