@@ -194,23 +194,30 @@ func TestSilentMember(t *testing.T) {
 					}
 				}
 			})
-			if got := <-entries; got != "before" {
-				t.Fatalf("Watch begins with %q", got)
+			hear := func(want string) {
+				t.Helper()
+				for _, from := range []chan string{entries, changes} {
+					for got := ""; got != want; {
+						select {
+						case got = <-from:
+						case <-ctx.Done():
+							t.Fatalf("%q was not heard", want)
+						}
+					}
+				}
 			}
+			// Now both wait, and nothing else is under way: nobody but the follower can
+			// notice.
+			mustCommit(t, other, put("k", "heard"))
+			hear("heard")
+			// A read of theirs would notice, too.
+			waitFor(t, "them to wait", func() bool { return silence.via[:len(p.Addr())] != p.Addr() || p.Quiet() > 50*time.Millisecond })
 			if err := silence.on(); err != nil {
 				t.Fatal(err)
 			}
 			waitFor(t, "a commit past the silent member", func() bool { _, err := other.Commit(ctx, put("k", "after")); return err == nil })
 			begun := time.Now()
-			for _, from := range []chan string{entries, changes} {
-				for got := ""; got != "after"; {
-					select {
-					case got = <-from:
-					case <-ctx.Done():
-						t.Fatal("nothing was heard")
-					}
-				}
-			}
+			hear("after")
 			// A beat, the timeout of one answer, and a new connection; a slow machine.
 			if took := time.Since(begun); took > 10*time.Second {
 				t.Errorf("it took %v", took)
@@ -234,7 +241,8 @@ func mustList(t testing.TB, s store.Store) store.Revision {
 // TestCompacted: somebody compacts etcd all the time, up to its newest revision.
 // Nobody notices.
 func TestCompacted(t *testing.T) {
-	url := server.URL(server.Prefix())
+	prefix := server.Prefix()
+	url := server.URL(prefix)
 	kv := pb.NewKVClient(server.Conn(t))
 	open := func(t testing.TB) store.Store { return openAt(t, url, etcd.Options{}) }
 	storetest.LinearizableWhileBroken(t, open, func(int) error {
@@ -248,8 +256,39 @@ func TestCompacted(t *testing.T) {
 		}
 		return nil
 	})
-	// The log is the store's own.
+	// A listing of several pages, and its values that stand apart, are of one moment.
 	s := openAt(t, url, etcd.Options{})
+	for i := range 3 {
+		tx := store.Tx{}
+		for k := range 250 {
+			tx.Put = append(tx.Put, store.Write{Key: fmt.Sprintf("page/%d/%03d", i, k), Value: bytes.Repeat([]byte("x"), 5<<10)})
+		}
+		mustCommit(t, s, tx)
+	}
+	p := proxytest.New(t, server.Members[0].Addr())
+	via := openAt(t, server.URLVia(p.Addr(), prefix), etcd.Options{})
+	p.When(0, []byte("page/0/199\x00"), proxytest.Hold) // where the second page begins
+	listed := make(chan error, 1)
+	go func() {
+		l, err := via.List(t.Context(), "page/")
+		if err == nil && len(l.Entries) != 750 {
+			err = fmt.Errorf("%d entries", len(l.Entries))
+		}
+		listed <- err
+	}()
+	waitFor(t, "the second page", func() bool { return !p.Pending() })
+	now, err := kv.Put(t.Context(), &pb.PutRequest{Key: []byte("elsewhere")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.Compact(t.Context(), &pb.CompactionRequest{Revision: now.Header.Revision}); err != nil {
+		t.Fatal(err)
+	}
+	p.Release()
+	if err := <-listed; err != nil {
+		t.Fatalf("List: %v", err)
+	}
+	// The log is the store's own.
 	last := mustList(t, s)
 	for c, err := range s.Changes(t.Context(), "", 0) {
 		if err != nil {
@@ -492,6 +531,71 @@ func TestFull(t *testing.T) {
 		return err == nil
 	})
 	check()
+}
+
+// TestFullAtOnce: of many who write when the last space is used up, some are told so
+// although etcd did what they asked for: its members look at the space before and
+// after. Nobody is told that nothing was written when something was.
+func TestFullAtOnce(t *testing.T) {
+	c := etcdtest.New(t, etcdtest.Options{Args: []string{"--quota-backend-bytes=16777216"}})
+	var all []*etcd.Store
+	for range 12 {
+		all = append(all, openAt(t, c.URL(c.Prefix()), etcd.Options{Log: slog.New(slog.DiscardHandler)}))
+	}
+	var wg sync.WaitGroup
+	for _, s := range all {
+		wg.Go(func() {
+			for i := range 1000 {
+				key := fmt.Sprintf("k%d", i)
+				_, err := s.Commit(t.Context(), put(key, strings.Repeat("x", 300<<10)))
+				if err == nil {
+					continue
+				}
+				_, there := s.Get(t.Context(), key)
+				if !errors.Is(err, store.ErrFull) || errors.Is(err, store.ErrUnknownOutcome) || !errors.Is(there, store.ErrNotFound) {
+					t.Errorf("Commit: %v, Get: %v", err, there)
+				}
+				return
+			}
+			t.Error("it does not get full")
+		})
+	}
+	wg.Wait()
+}
+
+// TestLateRequest: a commit is on its way for long, longer than anyone waits for it.
+// Who was told that nothing was written will not see it arrive.
+func TestLateRequest(t *testing.T) {
+	prefix := server.Prefix()
+	first, second := proxytest.New(t, server.Members[0].Addr()), proxytest.New(t, server.Members[0].Addr())
+	s := openAt(t, server.URLVia(first.Addr()+","+second.Addr(), prefix), impatient)
+	direct := openAt(t, server.URL(prefix), etcd.Options{})
+	mustCommit(t, s, put("k", "before"))
+	first.When(0, []byte("late"), proxytest.Hold)
+	// The second member tells that nothing happened yet. When the commit is decided
+	// anew, nobody tells anything any more, and so it fails.
+	second.When(0, []byte(prefix+"/e/k"), proxytest.LoseBoth)
+	c := s.Begin(t.Context(), put("k", "late"))
+	waitFor(t, "the request", func() bool { return !first.Pending() })
+	first.BlackHole()
+	waitFor(t, "the answer of the second", func() bool { return !second.Pending() })
+	second.BlackHole()
+	_, err := c.Wait()
+	if err == nil || errors.Is(err, store.ErrUnknownOutcome) {
+		t.Fatalf("Commit: %v, though it was known that nothing was written", err)
+	}
+	first.Release()
+	// What arrives late arrives before this, or has come to nothing by it.
+	deadline := time.Now().Add(time.Second)
+	for arrived := false; !arrived && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		e, read := direct.Get(t.Context(), "k")
+		arrived = string(e.Value) == "late"
+		if read != nil || arrived {
+			t.Fatalf("Commit: %v, and then it is there: %q, %v", err, e.Value, read)
+		}
+	}
+	first.Heal()
+	second.Heal()
 }
 
 // TestReplaced: another store under the same prefix is not taken for the one that

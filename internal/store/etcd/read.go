@@ -110,6 +110,7 @@ func (s *Store) under(prefix string) *pb.RangeRequest {
 func (s *Store) pending(ctx context.Context, x *session, snap *snapshot) (*change, error) {
 	p := snap.head.Pending
 	if p == nil {
+		s.forget()
 		return nil, nil
 	}
 	s.mu.Lock()

@@ -119,7 +119,14 @@ func (w *writer) move(ctx context.Context, snap *snapshot) error {
 	var c *change
 	before := map[string]meta{}
 	err := w.s.dialer.ask(ctx, func(ctx context.Context, x *session) (err error) {
-		if c, err = w.s.pending(ctx, x, snap); err != nil {
+		now, _, err := w.s.look(ctx, x)
+		if err != nil {
+			return err
+		}
+		if now.mod != snap.mod {
+			return errMoved
+		}
+		if c, err = w.s.pending(ctx, x, now); err != nil {
 			return err
 		}
 		var keys []string
@@ -131,12 +138,9 @@ func (w *writer) move(ctx context.Context, snap *snapshot) error {
 		for _, k := range keys {
 			gets = append(gets, &pb.RangeRequest{Key: w.s.key(entryPrefix + k)})
 		}
-		now, found, err := w.s.look(ctx, x, gets...)
+		_, found, err := w.s.look(ctx, x, gets...)
 		if err != nil {
 			return err
-		}
-		if now.mod != snap.mod {
-			return errMoved
 		}
 		for i, k := range keys {
 			if len(found[i].Kvs) > 0 {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Fate is what a proxy does to a connection once it sees its trigger.
@@ -20,6 +21,7 @@ const (
 	LoseBoth         // what either says, the trigger included
 	CutAfter         // the connection, once the request went through
 	CutBefore        // the connection, with the request
+	Hold             // nothing yet: what the client says, the trigger included, waits for Release; answers are lost
 )
 
 // Proxy passes connections on to a server. A connection that loses something
@@ -36,6 +38,9 @@ type Proxy struct {
 	spare   int                                   // times that the trigger is to be overlooked; guarded by mu
 	filter  func(data []byte) (keep, rest []byte) // of what servers say; guarded by mu
 	hole    bool                                  // new connections lose everything; guarded by mu
+	said    time.Time                             // when a client last said something; guarded by mu
+	held    *pair                                 // whose request waits; guarded by mu
+	wait    []byte                                // that request; guarded by mu
 }
 
 type pair struct {
@@ -79,6 +84,26 @@ func (p *Proxy) Pending() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.fate != Pass
+}
+
+// Release lets the request pass that was held, and the connection from then on.
+// Whoever made it may be gone.
+func (p *Proxy) Release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held == nil {
+		return
+	}
+	p.held.pass(true, true)
+	p.held.server.Write(p.wait) // it may be too late for that
+	p.held, p.wait = nil, nil
+}
+
+// Quiet returns for how long no client has said anything.
+func (p *Proxy) Quiet() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Since(p.said)
 }
 
 // Filter takes parts out of what servers say from now on. It gets what was said
@@ -178,6 +203,7 @@ func (p *Proxy) requests(c *pair) {
 		}
 		tail = append(tail, buf[:n]...)
 		p.mu.Lock()
+		p.said = time.Now()
 		f := Pass
 		if p.fate != Pass && bytes.Contains(tail, p.trigger) {
 			if p.spare--; p.spare < 0 {
@@ -195,10 +221,24 @@ func (p *Proxy) requests(c *pair) {
 			c.pass(true, false)
 		case LoseBoth:
 			c.pass(false, false)
+		case Hold:
+			c.pass(false, false)
+			p.mu.Lock()
+			p.held, p.wait = c, bytes.Clone(buf[:n])
+			p.mu.Unlock()
 		case CutBefore:
 			c.client.Close()
 			c.server.Close()
 			return
+		}
+		p.mu.Lock()
+		waits := p.held == c
+		if waits && f != Hold {
+			p.wait = append(p.wait, buf[:n]...)
+		}
+		p.mu.Unlock()
+		if waits {
+			continue
 		}
 		if to, _ := c.passes(); to {
 			if _, err := c.server.Write(buf[:n]); err != nil {
