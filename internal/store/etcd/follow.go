@@ -49,7 +49,7 @@ func (s *Store) watchHead(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() {
-		if err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && !ours(err) {
 			s.dialer.giveUp(x)
 		}
 	}()
@@ -132,6 +132,13 @@ func (s *Store) watchHead(ctx context.Context) (err error) {
 			return ctx.Err()
 		}
 	}
+}
+
+// ours reports whether err is about the store under the prefix, and not about the
+// member that was asked.
+func ours(err error) bool {
+	_, server := errors.AsType[*ServerError](err)
+	return server || errors.Is(err, ErrSchema)
 }
 
 // tell wakes those whom h concerns. newest means that h was read just now, and did

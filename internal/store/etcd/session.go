@@ -30,7 +30,6 @@ var (
 	errTooMany          = rpctypes.ErrGRPCRequestTooManyRequests
 	errNoSpace          = rpctypes.ErrGRPCNoSpace
 	errCompacted        = rpctypes.ErrGRPCCompacted
-	errFutureRevision   = rpctypes.ErrGRPCFutureRev
 	errCorrupt          = rpctypes.ErrGRPCCorrupt
 )
 
@@ -231,7 +230,7 @@ func elsewhere(err error) bool {
 // may be done twice. Each member gets at least one try.
 func (d *dialer) ask(ctx context.Context, f func(context.Context, *session) error) error {
 	var last error
-	moved := 0
+	moved, closed := 0, 0
 	for tries := 0; tries <= len(d.address.endpoints); tries++ {
 		x, err := d.session(ctx)
 		if err == nil {
@@ -253,6 +252,11 @@ func (d *dialer) ask(ctx context.Context, f func(context.Context, *session) erro
 			tries--
 		case !elsewhere(err):
 			return typed(err)
+		case x != nil && status.Code(err) == codes.Canceled && closed < maxMoved:
+			// Someone else gave the session up: that says nothing about the next.
+			closed++
+			tries--
+			d.giveUp(x)
 		case x != nil:
 			d.giveUp(x)
 		}
@@ -264,7 +268,7 @@ func (d *dialer) ask(ctx context.Context, f func(context.Context, *session) erro
 }
 
 // maxMoved is how often a read begins anew because what it read was compacted
-// meanwhile.
+// meanwhile, or its connection closed by somebody else.
 const maxMoved = 3
 
 // withLeader makes a server end a watch when it loses its leader, as a member
