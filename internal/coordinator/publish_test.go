@@ -853,8 +853,8 @@ func TestRuntimeWaitsForItsBundle(t *testing.T) {
 	if err := dl.sendTrust(); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // and once
-		if err := dl.sendPublished(t.Context()); err != nil || len(stream.sent) != 2+poolScopes || stream.sent[1].GetSnapshot().GetScope() != string(snapshot.ScopeNodeRuntime) {
+	for range 2 { // and once, after the links of the history that the bundle names
+		if err := dl.sendPublished(t.Context()); err != nil || len(stream.sent) != 3+poolScopes || stream.sent[2].GetSnapshot().GetScope() != string(snapshot.ScopeNodeRuntime) {
 			t.Fatalf("sent %v (%v)", stream.sent, err)
 		}
 	}

@@ -47,6 +47,9 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 		return explain.New(explain.RateLimited, "what", "verifications from "+source, "limit", fmt.Sprintf("%d at once, and %d from everybody", verifiersPerSource, verifiersAtOnce))
 	}
 	defer c.verifiers.leave(source)
+	if c.state.Load().phase == phaseUninitialized {
+		return explain.New(explain.HistoryUninitialized)
+	}
 	if len(req.GetNonce()) != proof.NonceBytes {
 		return explain.New(explain.RequestField, "field", "nonce", "problem", fmt.Sprintf("it has %d bytes, want %d", len(req.GetNonce()), proof.NonceBytes))
 	}
