@@ -63,7 +63,7 @@ func (m marks) read(cluster string) (recovery.Mark, error) {
 
 // keep writes down what was seen, if it is not what is there.
 func (m marks) keep(before, now recovery.Mark) error {
-	if now.Mark == before.Mark && string(now.TransactionKey) == string(before.TransactionKey) && (now.Root == before.Root || now.Root.IsZero()) {
+	if now.Mark == before.Mark && before.Signers != nil && string(now.TransactionKey) == string(before.TransactionKey) && (now.Root == before.Root || now.Root.IsZero()) {
 		return nil
 	}
 	if now.Root.IsZero() && string(now.TransactionKey) == string(before.TransactionKey) {
@@ -91,7 +91,7 @@ func (m marks) keep(before, now recovery.Mark) error {
 // keepSeen keeps a mark of a history whose share was verified. A person who brings
 // the cluster back is not held up by a full disk: it is said, and no more.
 func (c *CLI) keepSeen(m marks, before recovery.Mark, v *history.Verified, root [32]byte) {
-	now := recovery.Mark{Cluster: v.Manifest().Cluster, Mark: v.Mark(), TransactionKey: v.TransactionKey()}
+	now := recovery.Mark{Cluster: v.Manifest().Cluster, SeenHead: v.Seen(), TransactionKey: v.TransactionKey()}
 	if len(v.Reseeds()) == 0 {
 		now.Root = root
 	}

@@ -28,14 +28,14 @@ type way struct {
 	loaded   *history.History
 	claimed  history.Link
 	manifest *manifest.Manifest // that of claimed
-	seen     seenHead           // what the history must lead through (I11)
+	seen     history.SeenHead   // what the history must lead through (I11)
 	last     *state             // the last ready state; nil if there was none
 	admitted bool               // manifest admits this coordinator
 	restore  *backup.Intent     // what is to follow claimed: the store was restored; nil: it was not
 }
 
 // wayTo returns the way to the head of loaded.
-func (c *Coordinator) wayTo(loaded *history.History, seen seenHead, last *state) (*way, error) {
+func (c *Coordinator) wayTo(loaded *history.History, seen history.SeenHead, last *state) (*way, error) {
 	raw := loaded.Links[len(loaded.Links)-1]
 	t, err := history.Decode(raw)
 	if err != nil {
@@ -188,7 +188,7 @@ func (c *Coordinator) comeBack(ctx context.Context, w *way) (s *state, wait time
 func (c *Coordinator) verify(ctx context.Context, w *way, secrets *secrets) (*history.Verified, *x509.Certificate, error) {
 	verified, err := history.Verify(w.loaded, secrets.keys.Transaction().Public().(ed25519.PublicKey))
 	if err == nil && w.restore == nil { // of a restored history it is the transition to come that has to
-		err = w.seen.accepts(verified)
+		_, err = w.seen.Accepts(verified)
 	}
 	if err != nil {
 		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
@@ -212,10 +212,13 @@ func (c *Coordinator) fromMemory(ctx context.Context, w *way) (*state, error) {
 		return nil, err
 	}
 	s, err := c.newState(verified, secrets, root, mesh)
-	if mv := c.candidates[w.claimed.Hash]; mv != nil && err == nil {
-		s.origin = mv.origin(s) // it came into force after all
+	if err != nil {
+		return nil, err
 	}
-	return s, err
+	if mv := c.candidates[w.claimed.Hash]; mv != nil && (w.last == nil || w.last.head.Hash != w.claimed.Hash) {
+		s.origin = mv.audit(s) // it came into force after all
+	}
+	return s, nil
 }
 
 // fromKeepers comes back with what the manifest's keepers open: the seed, and the mesh
@@ -248,22 +251,23 @@ func (c *Coordinator) fromKeepers(ctx context.Context, w *way) (*state, error) {
 		}
 		return nil, err
 	}
-	if o := c.opened; by == "" && o != nil && o.secrets == secrets {
-		by = o.by
+	if from := c.openedBy(secrets, by); from != nil {
+		s.origin = append(s.origin, originOf(s, actionSeedReceived, from))
 	}
-	if by != "" {
-		s.origin = append(s.origin, originOf(s, actionSeedReceived, viaKeeper(by)))
-	}
-	s.origin = append(s.origin, originOf(s, actionMeshReceived, viaKeeper("")))
+	s.origin = append(s.origin, originOf(s, actionMeshReceived, map[string]string{"via": "keeper"}))
 	return s, nil
 }
 
-// viaKeeper says that a keeper gave a secret; name may be that of any.
-func viaKeeper(name string) map[string]string {
-	if name == "" {
-		return map[string]string{"via": "keeper"}
+// openedBy says for the audit log which keeper opened a seed: the one with this name, or
+// the one that did before. It returns nil for a seed that was here in another way.
+func (c *Coordinator) openedBy(secrets *secrets, keeper string) map[string]string {
+	if o := c.opened; keeper == "" && o != nil && o.secrets == secrets {
+		keeper = o.by
 	}
-	return map[string]string{"via": "keeper", "from": name}
+	if keeper == "" {
+		return nil
+	}
+	return map[string]string{"via": "keeper", "from": keeper}
 }
 
 // Where the secrets of a coordinator come from is in the audit log, so that anybody
@@ -382,12 +386,7 @@ func (c *Coordinator) heal(ctx context.Context, w *way) (*state, error) {
 		return nil, err
 	}
 	c.log.LogAttrs(ctx, slog.LevelWarn, "no coordinator was found that has the mesh CA key of the head; a new one is made", slog.String("head", w.claimed.Hash.String()))
-	o := c.opened
-	s, err := c.rekey(ctx, before, "no coordinator had the mesh CA key of index "+fmt.Sprint(w.claimed.Index), string(identity.Coordinator)+"/"+me.Name)
-	if err == nil && o != nil && o.secrets == secrets {
-		c.auditOrigin(ctx, s, []auditEntry{originOf(s, actionSeedReceived, viaKeeper(o.by))})
-	}
-	return s, err
+	return c.rekey(ctx, before, "no coordinator had the mesh CA key of index "+fmt.Sprint(w.claimed.Index), string(identity.Coordinator)+"/"+me.Name, c.openedBy(secrets, ""))
 }
 
 // watchPeers has peers asked as soon as one of them says that it is ready, until ctx

@@ -30,7 +30,7 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.c.rekey(t.Context(), f.c.state.Load(), "test", "test")
+	_, err = f.c.rekey(t.Context(), f.c.state.Load(), "test", "test", nil)
 	f.link.cut(errKilled) // before its loop finds the head among its candidates
 	release()
 	if err == nil {

@@ -3,69 +3,161 @@ package coordinator
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/recovery"
 )
 
 // wantOrigins shows from audit entries and history alone that every coordinator with a
-// name made the seed, or received it from owners of the manifest, or from a coordinator
-// that held it (manifest.md, "Seed share owner security"); and that each mesh CA key in
-// the history was made once, by one of them.
+// name made the seed, or received it from owners or a keeper of the manifest, or from a
+// coordinator that held it (manifest.md, "Seed share owner security"); that each mesh CA
+// key in the history was made once, by one that held the seed of its head; and that each
+// coordinator with a name made that of the newest head, or received it.
 func wantOrigins(t *testing.T, f *fleet, names ...string) {
 	t.Helper()
 	s := f.c.state.Load()
 	v, _, err := f.c.verifiedHistory(t.Context(), s)
 	wantOnly(t, "history", err, "")
-	people := make(map[string]bool)
+	seedOf := make(map[string]history.Salt) // by head
+	for _, l := range v.Links() {
+		seedOf[l.Hash.String()] = l.Salt
+	}
+	people, keepers := make(map[string]bool), make(map[string]bool)
 	for _, o := range s.manifest.Seed.People() {
 		people[o.Name] = true
+	}
+	for _, o := range s.manifest.Seed.Keepers() {
+		keepers[o.Name] = true
 	}
 	nameOf := func(key string) string {
 		found, _ := s.manifest.Match(identity.Coordinator, []string{"key:" + key})
 		return found.Name
 	}
-	holds := make(map[string]bool)
+	by := func(e auditEntry) string { return e.Actor[strings.LastIndexByte(e.Actor, '/')+1:] }
+	type held struct {
+		name string
+		seed history.Salt
+	}
+	holds := make(map[held]bool)
+	created := make(map[history.Salt]bool)
 	for _, e := range f.audited(actionSeedCreated, actionSeedReceived) {
-		// Who made it may be known by the transition alone: it had no identity yet.
-		name := e.Actor[strings.LastIndexByte(e.Actor, '/')+1:]
+		h := held{by(e), seedOf[e.Fields["head"]]}
+		if h.seed == (history.Salt{}) {
+			t.Errorf("an origin at no head of the history: %+v", e)
+		}
+		if e.Action == actionSeedCreated {
+			if created[h.seed] {
+				t.Errorf("a seed was made twice: %+v", e)
+			}
+			created[h.seed], holds[h] = true, true
+			continue
+		}
+		if !created[h.seed] {
+			t.Errorf("a seed was received that nobody made: %+v", e)
+		}
 		switch via := e.Fields["via"]; {
-		case e.Action == actionSeedCreated:
-			holds["coordinator-1"] = true // which the tests have set the first manifest
 		case via == "owners":
 			from := strings.Split(e.Fields["from"], ", ")
 			if len(from) < s.manifest.Seed.Threshold || slices.ContainsFunc(from, func(o string) bool { return !people[o] }) {
-				t.Errorf("%s received the seed from %v", name, from)
+				t.Errorf("%s received the seed from %v", h.name, from)
 			}
-			holds[name] = true
 		case via == "peer":
-			if giver := nameOf(e.Fields["key"]); !holds[giver] {
-				t.Errorf("%s received the seed from %q, who did not hold it: %+v", name, giver, e)
+			if giver := nameOf(e.Fields["key"]); !holds[held{giver, h.seed}] {
+				t.Errorf("%s received the seed from %q, who did not hold it: %+v", h.name, giver, e)
 			}
-			holds[name] = true
+		case via == "keeper" && keepers[e.Fields["from"]]:
 		default:
 			t.Errorf("an origin that is none: %+v", e)
 		}
+		holds[h] = true
 	}
 	for _, name := range names {
-		if !holds[name] {
+		if !holds[held{name, s.head.Salt}] {
 			t.Errorf("nothing shows where %s has the seed from", name)
 		}
 	}
-	made := make(map[string]int)
-	for _, e := range f.audited(actionMeshMade) {
-		made[e.Fields["mesh_ca_key"]]++
+	made, has := make(map[string]int), make(map[string]bool)
+	for _, e := range f.audited(actionMeshMade, actionMeshReceived, "mesh.prepared") {
+		key := e.Fields["mesh_ca_key"]
+		if e.Action == actionMeshMade {
+			if made[key]++; !holds[held{by(e), seedOf[e.Fields["head"]]}] {
+				t.Errorf("a mesh CA key by who did not hold the seed: %+v", e)
+			}
+		}
+		if giver := nameOf(e.Fields["key"]); e.Fields["via"] == "peer" && giver == "" {
+			t.Errorf("a mesh CA key from who is no coordinator: %+v", e)
+		}
+		if key == s.meshKey.String() {
+			has[by(e)] = true
+		}
 	}
 	for _, k := range v.MeshCAKeys() {
 		if made[k.Key.String()] != 1 {
 			t.Errorf("the mesh CA key of epoch %d was made %d times", k.AuthorityEpoch, made[k.Key.String()])
 		}
+	}
+	for _, name := range names {
+		if !has[name] {
+			t.Errorf("nothing shows where %s has the mesh CA key from", name)
+		}
+	}
+}
+
+// The second coordinator sets the first manifest, all start anew with their keeper, the
+// mesh CA key is rotated, and the seed replaced: after each the audit log shows whence
+// every secret is.
+func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
+	f := newFleet(t, nil)
+	r := newReplica(t, f)
+	r.start()
+	owners := newPeople(t, "alice", "bob")
+	if err := r.set(withSeed(f.manifest(""), owners.seed(1, "file:"+filepath.Join(f.dir, "keeper.key")))); err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"coordinator-1", "coordinator-2"}
+	f.awaitHead(r)
+	wantOrigins(t, f, names...)
+	if e := f.audited(actionSeedCreated); len(e) != 1 || !strings.HasSuffix(e[0].Actor, "/coordinator-2") {
+		t.Errorf("the seed was made by %+v", e)
+	}
+
+	f.kill()
+	r.kill()
+	f.start()
+	f.await(phaseReady)
+	r.start()
+	r.awaitHead(f)
+	wantOrigins(t, f, names...)
+	if !slices.ContainsFunc(f.audited(actionSeedReceived), func(e auditEntry) bool {
+		return e.Fields["via"] == "keeper" && e.Fields["from"] == "host" && strings.HasSuffix(e.Actor, "/coordinator-1")
+	}) {
+		t.Error("nothing shows that the keeper opened the seed")
+	}
+
+	before := f.c.state.Load().meshKey
+	if _, err := (trustServer{c: f.c}).RotateMeshKey(f.ctx(), &fealtyv1.RotateMeshKeyRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitHead(f)
+	wantOrigins(t, f, names...)
+	if f.c.state.Load().meshKey == before {
+		t.Error("the mesh CA key is the one of before")
+	}
+
+	f.reseed()
+	r.awaitHead(f)
+	wantOrigins(t, f, names...)
+	if e := f.audited(actionSeedCreated); len(e) != 2 || !strings.HasSuffix(e[1].Actor, "/coordinator-1") {
+		t.Errorf("the seeds were made by %+v", e)
 	}
 }
 

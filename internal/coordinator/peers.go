@@ -177,19 +177,23 @@ func (r *received) audit() []auditEntry {
 	}
 }
 
-// auditOrigin writes down where the secrets of s came from, now that it is ready. The
-// entry of who gave them was written before they left.
-func (c *Coordinator) auditOrigin(ctx context.Context, s *state, entries []auditEntry) {
-	if len(entries) == 0 {
+// auditOrigin writes down what brought s about and where its secrets came from, now
+// that it is ready. Of secrets that were given, who gave them wrote it down before they
+// left; of a move the history is the record that counts.
+func (c *Coordinator) auditOrigin(ctx context.Context, s *state) {
+	if len(s.origin) == 0 {
 		return
 	}
 	ch := s.records.newChange(s.headVersion)
-	for _, e := range entries {
-		e.Actor = c.ownID(s)
+	for _, e := range s.origin {
+		if e.Actor == "" {
+			e.Actor = c.ownID(s)
+		}
 		ch.audit(c.now(), e)
 	}
+	s.origin = nil
 	if _, err := ch.commit(ctx); err != nil {
-		c.log.LogAttrs(ctx, slog.LevelWarn, "where the secrets came from was not written to the audit log; who gave them wrote it down before", slog.Any("err", err))
+		c.log.LogAttrs(ctx, slog.LevelWarn, "where the secrets came from was not written to the audit log; the history has the transition, and who gave secrets wrote it down before", slog.Any("err", err))
 	}
 }
 
@@ -458,11 +462,11 @@ func (a *asking) verify(ctx context.Context, r *received, handed keyring.Handed,
 	if err != nil {
 		return err
 	}
-	if err := seen.accepts(r.verified); err != nil {
+	if _, err := seen.Accepts(r.verified); err != nil {
 		return err
 	}
 	if last := a.c.state.Load().ready(); last != nil {
-		if err := seenOf(last).accepts(r.verified); err != nil {
+		if _, err := last.chain.Seen().Accepts(r.verified); err != nil {
 			return err
 		}
 	}

@@ -538,7 +538,8 @@ func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []st
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.rekey(ctx, before, "recovered by "+strings.Join(owners, ", "), "owners "+strings.Join(owners, ", "))
+	s, err := c.rekey(ctx, before, "recovered by "+strings.Join(owners, ", "), "owners "+strings.Join(owners, ", "),
+		map[string]string{"via": "owners", "from": strings.Join(owners, ", "), "attempt": g.id.String()})
 	if errors.Is(err, explain.ManifestStale) {
 		c.recoveries.end(g)
 		return nil, explain.Wrap(err, explain.RecoveryOver, "attempt", g.id.String()[:8], "problem", "the history moved on meanwhile: somebody else brought the cluster back")
@@ -546,7 +547,6 @@ func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []st
 	if err != nil {
 		return nil, err
 	}
-	c.auditOrigin(ctx, s, []auditEntry{originOf(s, actionSeedReceived, map[string]string{"via": "owners", "from": strings.Join(owners, ", "), "attempt": g.id.String()})})
 	c.dropShares(ctx, g)
 	c.log.LogAttrs(ctx, slog.LevelWarn, "the seed was recovered by its owners", slog.Any("owners", owners), slog.String("attempt", g.id.String()),
 		slog.Uint64("authority_epoch", s.head.AuthorityEpoch))
@@ -603,7 +603,7 @@ func (c *Coordinator) verifyRecovered(ctx context.Context, g *gathering, seed ke
 	}
 	seen, err := c.seen()
 	if err == nil {
-		err = seen.accepts(verified)
+		_, err = seen.Accepts(verified)
 	}
 	if errors.Is(err, history.ErrRollback) || errors.Is(err, history.ErrFork) {
 		// Of a restored history it is the restore transition that has to: see restoration.

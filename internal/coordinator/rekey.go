@@ -19,7 +19,8 @@ const keeperTimeout = 10 * time.Second
 
 // rekey makes a new mesh CA key after before, whose manifest stays in force: the
 // next authority epoch begins. It is the one way to write a rekey transition, whoever
-// asks for it. by is who, for the audit log. The caller holds c.setting.
+// asks for it. by is who, for the audit log, and received where the seed came from, nil
+// if it was here. The caller holds c.setting.
 //
 // before is the head as its history was verified, with the secrets of its seed; it
 // need not be the state of this coordinator. On an error its secrets stay the
@@ -31,7 +32,7 @@ const keeperTimeout = 10 * time.Second
 // crash is a rekey that did not happen. After that the next start finds a head whose
 // mesh CA key a keeper opens or, without one, nobody has: then the next rekey writes
 // one more. No mesh CA key ever signed under the epoch in between (I9).
-func (c *Coordinator) rekey(ctx context.Context, before *state, reason, by string) (*state, error) {
+func (c *Coordinator) rekey(ctx context.Context, before *state, reason, by string, received map[string]string) (*state, error) {
 	if _, err := c.admits(before.manifest); err != nil {
 		return nil, err
 	}
@@ -40,7 +41,7 @@ func (c *Coordinator) rekey(ctx context.Context, before *state, reason, by strin
 	if err := c.moveRecords(ctx, before); err != nil {
 		return nil, c.storeError("bring the records under the seed of the head", err)
 	}
-	mv := &move{from: before, manifest: before.manifest, secrets: before.secrets, root: before.root, actor: by}
+	mv := &move{from: before, manifest: before.manifest, secrets: before.secrets, root: before.root, actor: by, received: received}
 	t, err := c.restoration(ctx, before)
 	if err != nil {
 		return nil, err

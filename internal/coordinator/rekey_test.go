@@ -18,7 +18,7 @@ func (d *desk) rekey() (*state, error) {
 		d.t.Fatal(err)
 	}
 	defer release()
-	return d.c.rekey(context.Background(), d.state(), "test", "test")
+	return d.c.rekey(context.Background(), d.state(), "test", "test", nil)
 }
 
 func TestRekey(t *testing.T) {
@@ -54,7 +54,7 @@ func TestRekeyAfterAnOldHead(t *testing.T) {
 	now := d.state()
 	release, err := d.c.settingTurn(t.Context())
 	wantOnly(t, "turn", err, "")
-	_, err = d.c.rekey(t.Context(), old, "test", "test")
+	_, err = d.c.rekey(t.Context(), old, "test", "test", nil)
 	release()
 	wantOnly(t, "rekey", err, explain.HistoryInvalid)
 	d.c.checkHead(t.Context())
@@ -113,9 +113,41 @@ func TestRekeyWantsAdmission(t *testing.T) {
 	stranger, err := d.another("stranger")
 	wantOnly(t, "start", err, "")
 	defer stranger.Close()
-	if _, err := stranger.rekey(t.Context(), d.state(), "test", "test"); err == nil || errors.Is(err, explain.ManifestStale) {
+	if _, err := stranger.rekey(t.Context(), d.state(), "test", "test", nil); err == nil || errors.Is(err, explain.ManifestStale) {
 		t.Fatalf("a stranger's rekey: %v", err)
 	}
 	d.c.checkHead(t.Context())
 	d.wantPhase("ready", "")
+}
+
+// A head that was written, and could not be adopted, keeps its mesh CA key until it can,
+// however often the reason stays the same; and the audit log is told of all of them then.
+func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
+	d, _ := ownedDesk(t, "")
+	d.faults.Fail("adopt.begin", errTestCrash)
+	var last history.Record
+	for range 3 {
+		release, err := d.c.settingTurn(t.Context())
+		wantOnly(t, "turn", err, "")
+		_, err = d.c.rekey(t.Context(), d.state().ready(), "test", "test", nil)
+		release()
+		wantOnly(t, "rekey", err, explain.RecoveryMode)
+		last = mustHead(t, d)
+		d.lookAgain()
+	}
+	d.faults.Disarm("adopt.begin")
+	d.lookAgain()
+	d.wantPhase("ready", "")
+	if s := d.state(); s.head.Hash != last.Hash || s.head.Index != 4 {
+		t.Errorf("it came back at index %d by %q, after index %d", s.head.Index, s.head.Reason, last.Index)
+	}
+	for _, action := range []string{"manifest.rekey", actionMeshMade} {
+		want := 3
+		if action == actionMeshMade {
+			want++ // that of the first set
+		}
+		if found, _ := d.audits(action); len(found) != want {
+			t.Errorf("%d entries of %s, want %d", len(found), action, want)
+		}
+	}
 }

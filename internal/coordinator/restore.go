@@ -63,7 +63,7 @@ func (c *Coordinator) goOn(ctx context.Context, w *way) (*state, error) {
 	}
 	var s *state
 	if err == nil {
-		s, err = c.rekey(ctx, before, "", "restore")
+		s, err = c.rekey(ctx, before, "", "restore", c.openedBy(secrets, by))
 	}
 	if err != nil {
 		if by != "" {
@@ -168,11 +168,11 @@ func (c *Coordinator) passesMark(before *history.Verified, t *history.Transition
 		return err
 	}
 	if last := c.state.Load().ready(); last != nil {
-		seen = seenOf(last)
+		seen = last.chain.Seen()
 	}
 	after, err := before.With(t, before.Manifest())
 	if err == nil {
-		err = seen.accepts(after)
+		_, err = seen.Accepts(after)
 	}
 	if err != nil {
 		return explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())

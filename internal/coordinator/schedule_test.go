@@ -204,7 +204,7 @@ func (x *replicaSchedule) rekey(i int) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.rekey(ctx, s, "test", "test")
+	_, err = c.rekey(ctx, s, "test", "test", nil)
 	return err
 }
 

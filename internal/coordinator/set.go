@@ -99,6 +99,9 @@ type move struct {
 
 	// actor is who brought it about, for the audit log; empty: who called.
 	actor string
+	// received says for the audit log where the seed came from, if it was in no state of
+	// this coordinator before; nil: it was, or newSeed.
+	received map[string]string
 }
 
 // keeper is a keeper of the seed and its name among the owners.
@@ -497,6 +500,9 @@ func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error
 	if err := c.checkPin(mv.root); err != nil {
 		return false, err
 	}
+	if mv.actor == "" {
+		mv.actor = actor(ctx)
+	}
 	var order decide.Move
 	var verified *history.Verified
 	for {
@@ -521,8 +527,9 @@ func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error
 			if s, failed := c.newState(verified, mv.secrets, mv.root, mv.mesh); failed != nil {
 				c.log.LogAttrs(ctx, slog.LevelError, "the new head was not adopted", slog.Any("err", failed))
 				result = decide.Failed
-			} else if ctx := context.WithoutCancel(ctx); c.adopt(ctx, s) == nil {
-				c.auditMove(ctx, s, mv)
+			} else {
+				s.origin = mv.audit(s)
+				_ = c.adopt(context.WithoutCancel(ctx), s) // logged there, and tried again
 			}
 		case decide.Keep:
 			inUse = c.keepCandidate(mv)
@@ -647,27 +654,15 @@ func manifestProblems(err error) error {
 	return explain.Wrap(err, explain.ManifestInvalid, "count", fmt.Sprint(len(invalid.Problems)), "problem", invalid.Problems[0].Error())
 }
 
-// auditMove records a move. It follows the swap, because the head is its own
-// transaction; the history itself is the record that counts.
-func (c *Coordinator) auditMove(ctx context.Context, s *state, mv *move) {
-	t, by := &mv.link.Transition, mv.actor
-	if by == "" {
-		by = actor(ctx)
+// audit is what the audit log is told of a move that brought s about: the transition,
+// and which of its secrets were made for it.
+func (mv *move) audit(s *state) []auditEntry {
+	t := &mv.link.Transition
+	out := []auditEntry{{Actor: mv.actor, Action: "manifest." + string(t.Kind), Target: s.head.Hash.String(), Reason: t.Reason,
+		Fields: map[string]string{"index": fmt.Sprint(t.Index), "authority_epoch": fmt.Sprint(t.AuthorityEpoch)}}}
+	if mv.received != nil {
+		out = append(out, originOf(s, actionSeedReceived, mv.received))
 	}
-	ch := s.records.newChange(s.headVersion)
-	ch.audit(c.now(), auditEntry{Actor: by, Action: "manifest." + string(t.Kind), Target: s.head.Hash.String(), Reason: t.Reason,
-		Fields: map[string]string{"index": fmt.Sprint(t.Index), "authority_epoch": fmt.Sprint(t.AuthorityEpoch)}})
-	for _, e := range mv.origin(s) {
-		e.Actor = c.ownID(s)
-		ch.audit(c.now(), e)
-	}
-	if _, err := ch.commit(ctx); err != nil {
-		c.log.LogAttrs(ctx, slog.LevelWarn, "the audit entry of a transition was not written; the history has it", slog.Any("err", err))
-	}
-}
-
-// origin says which secrets of s were made for the move, which brought it about.
-func (mv *move) origin(s *state) (out []auditEntry) {
 	if mv.newSeed {
 		out = append(out, originOf(s, actionSeedCreated, nil))
 	}

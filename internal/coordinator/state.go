@@ -59,7 +59,9 @@ type state struct {
 	meshKey     identity.KeyID
 	issuer      atomic.Pointer[ca.Issuer]
 	x509Roots   *identity.OperatorRoots // of the manifest's x509 proof; nil: it takes none
-	// origin says where its secrets came from, for the audit log; nil: from this memory.
+	// origin is what the audit log is told once it is adopted: where its secrets came
+	// from, and the move that made it; nil: nothing that it was not told. Owned by who
+	// holds setting.
 	origin []auditEntry
 	// rootStatement introduces the config root key to who pins the root.
 	rootStatement []byte
@@ -159,7 +161,7 @@ func (c *Coordinator) read(ctx context.Context, last *state) (*way, *state, erro
 		return nil, nil, fmt.Errorf("end what a reseed left: %w", err)
 	}
 	if last != nil {
-		seen = seenOf(last)
+		seen = last.chain.Seen()
 	}
 	intent, _, err := c.pendingRestore(ctx)
 	switch {
@@ -341,21 +343,29 @@ func (c *Coordinator) loadRoot(ctx context.Context, v *history.Verified, keys ke
 // that ended instead would take its copy of the seed with it.
 func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 	var failed error
+	old := c.state.Load()
+	before := old.ready()
 	if s.phase == phaseReady {
+		if before != nil && before != s { // what a state that was not adopted had to tell
+			s.origin, before.origin = append(before.origin, s.origin...), nil
+		}
 		if failed = c.becomeReady(ctx, s); failed != nil {
 			c.log.LogAttrs(ctx, slog.LevelError, "the head of the history was not adopted", slog.String("head", s.head.Hash.String()), slog.Any("err", failed))
 			s = recovering(s, failed)
 		} else {
-			c.recordSeen(ctx, seenOf(s))
-			c.auditOrigin(ctx, s, s.origin)
+			c.recordSeen(ctx, s.chain.Seen())
+			c.auditOrigin(ctx, s)
 		}
 	}
-	old := c.state.Load()
-	if old.phase == s.phase && old.reason == s.reason && s.phase != phaseReady {
-		return failed // nothing that anybody could see changed
+	after := s.ready()
+	if old.phase == s.phase && old.reason == s.reason && s.phase != phaseReady && (after == nil || before != nil && before.head.Hash == after.head.Hash) {
+		if after != nil {
+			before.origin = after.origin
+		}
+		return failed // nothing that anybody could see changed, and it holds no key more
 	}
-	if last := old.ready(); last != nil && s.phase == phaseReady && last.head.Salt != s.head.Salt {
-		c.former = append(c.former, last.secrets)
+	if before != nil && after != nil && before.head.Salt != after.head.Salt {
+		c.former = append(c.former, before.secrets)
 	}
 	if s.phase == phaseReady && old.phase != phaseReady {
 		c.hears.Store(c.now().UnixNano())
@@ -644,44 +654,10 @@ func (c *Coordinator) headHolds(ctx context.Context) bool {
 	return false
 }
 
-// seenHead is the newest head that this coordinator ever adopted, and who its signers
-// were: no other head takes its place but one that goes on from it, or one that they
-// restored.
-type seenHead struct {
-	history.Mark
-	Signers *seenSigners `json:"signers,omitempty"` // nil: written by an earlier release
-}
-
-type seenSigners struct {
-	Threshold int            `json:"threshold"`
-	Keys      []manifest.Key `json:"keys"`
-}
-
-func seenOf(s *state) seenHead {
-	signers := &seenSigners{Threshold: s.manifest.Signers.Threshold}
-	for _, k := range s.manifest.Signers.Keys {
-		signers.Keys = append(signers.Keys, k.Key)
-	}
-	return seenHead{s.chain.Mark(), signers}
-}
-
-// accepts reports whether v may take the place of what was seen.
-func (h seenHead) accepts(v *history.Verified) error {
-	var signers manifest.Signers
-	if h.Signers != nil {
-		signers.Threshold = h.Signers.Threshold
-		for _, k := range h.Signers.Keys {
-			signers.Keys = append(signers.Keys, manifest.Signer{Key: k})
-		}
-	}
-	_, err := v.CheckMarkBy(h.Mark, signers)
-	return err
-}
-
 // seen returns what is written of the newest head in the data directory; the zero
 // value if there is nothing.
-func (c *Coordinator) seen() (seenHead, error) {
-	var m seenHead
+func (c *Coordinator) seen() (history.SeenHead, error) {
+	var m history.SeenHead
 	raw, err := c.fs.ReadFile(c.path(markFile), maxMarkFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, nil
@@ -697,7 +673,7 @@ func (c *Coordinator) seen() (seenHead, error) {
 
 // recordSeen writes down the newest head. It is a second line of defence against
 // a store that is rolled back, so that a full disk here stops nothing.
-func (c *Coordinator) recordSeen(ctx context.Context, h seenHead) {
+func (c *Coordinator) recordSeen(ctx context.Context, h history.SeenHead) {
 	raw, err := json.Marshal(h)
 	if err == nil {
 		err = c.fs.WriteFile(c.path(markFile), raw)

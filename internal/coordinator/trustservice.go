@@ -271,7 +271,7 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 		// Who hangs up now must not leave a head behind whose key is in no memory.
 		changing, cancel := context.WithTimeout(context.WithoutCancel(ctx), recoverTimeout)
 		defer cancel()
-		if s, err = c.rekey(changing, s, reason, actor(ctx)); err != nil {
+		if s, err = c.rekey(changing, s, reason, actor(ctx), nil); err != nil {
 			return nil, err
 		}
 		out.AuthorityEpoch, out.MeshKeyId = s.head.AuthorityEpoch, s.meshKey.String()

@@ -1,10 +1,14 @@
 package coordinator
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/json"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -254,4 +258,56 @@ func TestVerifiersAreBounded(t *testing.T) {
 	wantOnly(t, "verify", err, "")
 	_, err = verifyAt(t, f.addr, want)
 	wantCode(t, err, explain.RateLimited)
+}
+
+// A restore takes the place of what was seen only with the signatures of the signers of
+// then: a backup may be of before a change of signers, who were dismissed for a reason.
+func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
+	f, owners := ownedFleet(t, nil)
+	look := func(seen recovery.Mark) (*recovery.Cluster, error) {
+		return verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.state.Load().manifest, Seen: seen})
+	}
+	mark := func() recovery.Mark {
+		t.Helper()
+		found, err := look(recovery.Mark{})
+		wantOnly(t, "look", err, "")
+		raw, err := json.Marshal(found.Mark())
+		wantOnly(t, "encode", err, "")
+		m, err := recovery.ParseMark(raw, testCluster)
+		wantOnly(t, "parse", err, "")
+		return m
+	}
+	b := f.save(owners).signed(f.signer)
+	seed := owners.seed(2, "file:"+filepath.Join(f.dir, "keeper.key"))
+	if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), seed)); err != nil {
+		t.Fatal(err)
+	}
+	same := mark()
+	was, err := manifest.NewKey(f.signer.Public().(ed25519.PublicKey))
+	wantOnly(t, "key", err, "")
+	public, _, err := ed25519.GenerateKey(rand.Reader)
+	wantOnly(t, "key", err, "")
+	next, err := manifest.NewKey(public)
+	wantOnly(t, "key", err, "")
+	if err := f.set(bytes.Replace(f.c.state.Load().manifest.Bytes(), []byte(was.String()), []byte(next.String()), 1)); err != nil {
+		t.Fatal(err)
+	}
+	other := mark()
+	b.restore()
+	// Its coordinator forgot what it saw, or helps.
+	if err := os.Remove(filepath.Join(f.dir, "coordinator", markFile)); err != nil {
+		t.Fatal(err)
+	}
+	f.start()
+	f.await(phaseReady)
+	found, err := look(same)
+	wantOnly(t, "seen under the same signers", err, "")
+	if !found.Restored {
+		t.Error("it does not say that a restore took the place of what was seen")
+	}
+	_, err = look(other)
+	wantCode(t, err, explain.HistoryForked)
+	other.Signers = nil // of an earlier release, which did not know them
+	_, err = look(other)
+	wantOnly(t, "seen without signers", err, "")
 }

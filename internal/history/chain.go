@@ -408,6 +408,41 @@ func (v *Verified) CheckMarkBy(seen Mark, signers manifest.Signers) (restored bo
 	return false, &MarkError{Seen: seen, Shown: v.Mark(), cause: ErrFork}
 }
 
+// A SeenHead is a mark, and who the signers were at it: no other head takes its place
+// but one that goes on from it, or one that they restored.
+type SeenHead struct {
+	Mark
+	Signers *SeenSigners `json:"signers,omitempty"` // nil: written by an earlier release
+}
+
+// SeenSigners are the signers at a mark.
+type SeenSigners struct {
+	Threshold int            `json:"threshold"`
+	Keys      []manifest.Key `json:"keys"`
+}
+
+// Seen returns v's head with its signers.
+func (v *Verified) Seen() SeenHead {
+	signers := &SeenSigners{Threshold: v.manifest.Signers.Threshold}
+	for _, k := range v.manifest.Signers.Keys {
+		signers.Keys = append(signers.Keys, k.Key)
+	}
+	return SeenHead{v.Mark(), signers}
+}
+
+// Accepts reports whether v may take the place of what was seen, as
+// [Verified.CheckMarkBy] says.
+func (h SeenHead) Accepts(v *Verified) (restored bool, err error) {
+	var signers manifest.Signers
+	if h.Signers != nil {
+		signers.Threshold = h.Signers.Threshold
+		for _, k := range h.Signers.Keys {
+			signers.Keys = append(signers.Keys, manifest.Signer{Key: k})
+		}
+	}
+	return v.CheckMarkBy(h.Mark, signers)
+}
+
 // signedBy reports whether the threshold of signers signed t; signatures by others are
 // of no matter.
 func (t *Transition) signedBy(signers manifest.Signers) bool {

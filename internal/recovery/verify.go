@@ -26,13 +26,13 @@ import (
 )
 
 // MaxMarkBytes bounds a mark on disk.
-const MaxMarkBytes = 4 << 10
+const MaxMarkBytes = 16 << 10
 
 // A Mark is the newest that a tool saw of a cluster. It is kept on disk: a history
 // that does not lead through it went back, or is another one.
 type Mark struct {
 	Cluster string `json:"cluster"`
-	history.Mark
+	history.SeenHead
 	// TransactionKey signed that head, or one before it. Empty: nobody said.
 	TransactionKey []byte `json:"transaction_key,omitempty"`
 	// Root is the hash of the root CA's key. Zero: nobody said.
@@ -55,6 +55,8 @@ func ParseMark(raw []byte, cluster string) (Mark, error) {
 		return Mark{}, fmt.Errorf("it is of cluster %s, not of %s", clip(m.Cluster), cluster)
 	case m.Index == 0 || m.Hash.IsZero():
 		return Mark{}, errors.New("it names no head")
+	case m.Signers != nil && (m.Signers.Threshold < 1 || len(m.Signers.Keys) < m.Signers.Threshold):
+		return Mark{}, errors.New("its signers are none")
 	case len(m.TransactionKey) != 0 && len(m.TransactionKey) != ed25519.PublicKeySize:
 		return Mark{}, errors.New("its transaction key is none")
 	}
@@ -64,10 +66,12 @@ func ParseMark(raw []byte, cluster string) (Mark, error) {
 // IsZero reports whether m has seen nothing.
 func (m Mark) IsZero() bool { return m.Mark == (history.Mark{}) }
 
-// Check reports whether v leads through the head of m. Errors, of package explain:
+// Check reports whether v leads through the head of m, or through a restore that the
+// signers of m's head signed: those of a backup may be others, who were dismissed since.
+// Errors, of package explain:
 // HistoryWentBack, HistoryForked.
 func (m Mark) Check(v *history.Verified, endpoint string) (restored bool, err error) {
-	restored, err = v.CheckMark(m.Mark)
+	restored, err = m.Accepts(v)
 	if err == nil {
 		return restored, nil
 	}
@@ -105,7 +109,7 @@ type Cluster struct {
 
 // Mark returns the mark to keep.
 func (c *Cluster) Mark() Mark {
-	return Mark{Cluster: c.History.Manifest().Cluster, Mark: c.History.Mark(), TransactionKey: c.History.TransactionKey(), Root: identity.KeyOf(c.Root)}
+	return Mark{Cluster: c.History.Manifest().Cluster, SeenHead: c.History.Seen(), TransactionKey: c.History.TransactionKey(), Root: identity.KeyOf(c.Root)}
 }
 
 // Verify asks the coordinator at conn, whom nobody vouches for yet

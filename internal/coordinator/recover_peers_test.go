@@ -1,0 +1,103 @@
+package coordinator
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/recovery"
+)
+
+// An owner whose share is the last one finds a coordinator that is ready at that very
+// head: it wins, and nothing is written. With --force it is not asked: a new mesh CA key
+// is made, in the next epoch, and the ready one follows to it.
+func TestReadyPeerWinsOverOwners(t *testing.T) {
+	for name, force := range map[string]bool{"asked": false, "overridden": true} {
+		t.Run(name, func(t *testing.T) {
+			f, rs := peerFleet(t, 1, nil)
+			r := rs[0]
+			before := f.c.state.Load().head
+			f.faults.Fail("peer.before-reread", errTestCrash) // it gives nothing yet
+			r.start()
+			r.await(phaseRecovery)
+			// From here on it would. What looks for peers by itself waits for the share.
+			r.faults.Arm("recover.after-store", func() error {
+				f.faults.Disarm("peer.before-reread")
+				return nil
+			})
+			got, err := bringTo(t, r.addr, f.people.shareFile(f.store, "alice"), recovery.Options{Force: force})
+			wantOnly(t, "bring", err, "")
+			s := r.c.state.Load()
+			if !got.Recovered || s.phase != phaseReady || got.Head != s.head.Hash {
+				t.Fatalf("%+v, and it is %v", got, s.phase)
+			}
+			via := func(how string) int {
+				return len(slices.DeleteFunc(f.audited(actionSeedReceived), func(e auditEntry) bool { return e.Fields["via"] != how }))
+			}
+			given := len(f.audited("seed.given"))
+			if !force && (s.head.Hash != before.Hash || given != 1 || via("peer") != 1 || via("owners") != 0) {
+				t.Errorf("the head is %d by %s, the seed was given %d times, and came %d times from a peer and %d times from owners", s.head.Index, s.head.Kind, given, via("peer"), via("owners"))
+			}
+			if force && (s.head.Previous != before.Hash || s.head.Kind != history.KindRekey || s.head.AuthorityEpoch != before.AuthorityEpoch+1 || given != 0 || via("owners") != 1) {
+				t.Errorf("the head is %d by %s, the seed was given %d times, and came %d times from owners", s.head.Index, s.head.Kind, given, via("owners"))
+			}
+			f.awaitHead(r)
+			if a := f.c.state.Load(); a.meshKey != s.meshKey || a.meshKey != s.head.MeshCAKey {
+				t.Errorf("mesh CA keys %s and %s, the head names %s", a.meshKey, s.meshKey, s.head.MeshCAKey)
+			}
+			wantOrigins(t, f, "coordinator-1", "coordinator-2")
+		})
+	}
+}
+
+// Shares of the owners of before a reshare are refused by their names, whichever of
+// several coordinators they are brought to and whoever put them into the store; those of
+// now, brought to different ones, bring the seed back.
+func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
+	d, p, others := lostDesk(t)
+	old := make(map[string]keyring.ShareFile)
+	for _, n := range p.names {
+		old[n] = p.shareFile(d.store, n)
+	}
+	bringBoth(t, d, old["alice"], old["bob"])
+	next := newPeople(t, "alice", "bob", "dave")
+	if _, err := d.reshare(next.seed(2, "")); err != nil {
+		t.Fatal(err)
+	}
+	epoch := d.state().head.AuthorityEpoch
+	d.restart()
+	for i, c := range others {
+		others[i] = d.again(c)
+	}
+	for _, c := range append([]*Coordinator{d.c}, others...) {
+		for owner, want := range map[string]explain.Code{"alice": explain.ShareOld, "bob": explain.ShareOld, "carol": explain.ShareNoOwner} {
+			_, err := bringAt(t, c, old[owner])
+			wantOnly(t, owner, err, want)
+			if got := explain.Of(err).Fields["owner"]; got != owner {
+				t.Errorf("%s refused the share of %q, which was that of %s", c.cfg.DataDir, got, owner)
+			}
+		}
+	}
+	// Whoever writes the store encrypts an old share to the attempt itself.
+	two := others[0]
+	g := two.recoveries.current()
+	d.store.write(recoveryKey(g.id, "bob"), sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", old["bob"].Share))
+	if got, err := bringAt(t, d.c, next.shareFile(d.store, "alice")); err != nil || got.GetRecovered() {
+		t.Fatalf("alice: %v, %v", got, err)
+	}
+	wantOnly(t, "go on", two.goOnGathering(t.Context()), "")
+	wantPhaseOf(t, two, "recovery")
+	if got := two.recoveries.current().attempt.Brought(); !slices.Equal(got, []string{"alice"}) {
+		t.Errorf("after an old share was put beside it: %v", got)
+	}
+	if got, err := bringAt(t, two, next.shareFile(d.store, "dave")); err != nil || !got.GetRecovered() {
+		t.Fatalf("dave: %v, %v", got, err)
+	}
+	d.c = two
+	if got := d.state().head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, dave" {
+		t.Errorf("the head is %+v", got)
+	}
+	wantOneKeyPerEpoch(t, d)
+}
