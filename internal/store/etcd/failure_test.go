@@ -378,6 +378,52 @@ func TestHalfMoved(t *testing.T) {
 	direct.Get(t.Context(), "back")
 }
 
+// TestHalfMovedLeavesNothing: the writer is cut off right before or after the step that
+// replaces an entry whose value stands apart, and of which there is no log any more.
+// That value goes all the same.
+func TestHalfMovedLeavesNothing(t *testing.T) {
+	prefix := server.Prefix()
+	o := impatient
+	o.RetainCommits = 8
+	p := proxytest.New(t, server.Members[0].Addr())
+	s := openAt(t, server.URLVia(p.Addr(), prefix), o)
+	direct := openAt(t, server.URL(prefix), o)
+	for _, last := range []bool{false, true} {
+		old := mustCommit(t, direct, store.Tx{Put: []store.Write{{Key: "x", Value: bytes.Repeat([]byte("o"), 10<<10)}}})
+		waitFor(t, "its log to go", func() bool {
+			mustCommit(t, direct, put("tick", "tock"))
+			return readAll(t, prefix)[fmt.Sprintf("l/%016x/0000", uint64(old))] == ""
+		})
+		var large store.Tx
+		n := 118 // and the two that are about x end the first step
+		if last {
+			n++ // the second of them begins the next one
+		}
+		for i := range n {
+			large.Put = append(large.Put, store.Write{Key: fmt.Sprintf("m/%03d", i)})
+		}
+		large.Put = append(large.Put, store.Write{Key: "x", Value: []byte("new")})
+		p.When(0, fmt.Appendf(nil, "%s/l/%016x/0000", prefix, uint64(mustList(t, direct))+1), proxytest.CutBefore)
+		c := s.Begin(t.Context(), large)
+		waitFor(t, "the last step", func() bool { return !p.Pending() })
+		p.BlackHole()
+		if _, err := c.Wait(); err != nil {
+			t.Fatalf("Commit: %v, though it was decided", err)
+		}
+		if raw := readAll(t, prefix); !strings.Contains(raw["head"], `"pending"`) || raw["e/m/000"] == "" {
+			t.Fatalf("it is not in the middle: head %s", raw["head"])
+		}
+		mustCommit(t, direct, put("tick", "tock")) // which moves the rest
+		for k := range readAll(t, prefix) {
+			if strings.HasPrefix(k, "b/") {
+				t.Errorf("cut after all but %v: %s is still there", last, k)
+			}
+		}
+		p.Heal()
+		waitFor(t, "the first writer", func() bool { _, err := s.Commit(t.Context(), put("back", "x")); return err == nil })
+	}
+}
+
 // readAll reads what is in etcd under a prefix.
 func readAll(t testing.TB, prefix string) map[string]string {
 	t.Helper()

@@ -155,6 +155,8 @@ func (w *writer) move(ctx context.Context, snap *snapshot) error {
 		return err
 	}
 	t := &steps{w: w, snap: snap}
+	// The value of the entry before goes first: while the entry tells of it, who goes on
+	// with this move knows that it is to go. Nobody reads either of them now.
 	replaced := func(key string) error {
 		if old := before[key]; old.Chunks > 0 && old.Version != c.revision && old.Version <= snap.head.Compacted {
 			return t.add(ctx, w.s.deleteBlob(old.Version, old.Put))
@@ -167,18 +169,18 @@ func (w *writer) move(ctx context.Context, snap *snapshot) error {
 				return err
 			}
 		}
-		if err := t.add(ctx, putOp(w.s.key(entryPrefix+p.Key), encodeEntry(c.revision, i, p.Value))); err != nil {
+		if err := replaced(p.Key); err != nil {
 			return err
 		}
-		if err := replaced(p.Key); err != nil {
+		if err := t.add(ctx, putOp(w.s.key(entryPrefix+p.Key), encodeEntry(c.revision, i, p.Value))); err != nil {
 			return err
 		}
 	}
 	for _, k := range c.deletes {
-		if err := t.add(ctx, deleteOp(w.s.key(entryPrefix+k), nil)); err != nil {
+		if err := replaced(k); err != nil {
 			return err
 		}
-		if err := replaced(k); err != nil {
+		if err := t.add(ctx, deleteOp(w.s.key(entryPrefix+k), nil)); err != nil {
 			return err
 		}
 	}
