@@ -37,6 +37,9 @@ const (
 	// leadCallTime bounds one call of the store, if that is less than half a lease: one
 	// that hangs must not cost the lease, nor hold up who stops.
 	leadCallTime = time.Second
+	// leadFailurePause is how often it is said that the store does not tell who leads: it
+	// is asked with every beat.
+	leadFailurePause = 10 * time.Second
 	// handOverTime bounds how long a coordinator that stops tries to hand over.
 	handOverTime = time.Second
 )
@@ -77,6 +80,7 @@ type lead struct {
 	renewal  leadership.Renew
 	renewTx  store.Tx       // of renewal
 	reported store.Revision // what was reported as forged last
+	quiet    time.Duration  // until then no failure of the store is reported
 }
 
 // leadView is what can be known of leadership. It is immutable.
@@ -272,6 +276,9 @@ func (l *lead) publish(ctx context.Context) {
 			slog.Uint64("term", seen.Term), slog.Uint64("floor", l.state.head.AuthorityEpoch))
 	}
 	if v.term == was.term {
+		if v.term != 0 && now >= was.until {
+			l.news.tell() // the beat came late: who looked meanwhile took it for over
+		}
 		return
 	}
 	switch {
@@ -300,7 +307,10 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 	case errors.Is(err, store.ErrConflict):
 		return leadership.Conflict{}
 	}
-	l.c.failures.log(ctx, l.c.log, slog.LevelWarn, "the store did not take or tell who leads", slog.String("what", what), slog.Any("err", err))
+	if now := l.now(); now >= l.quiet {
+		l.quiet = now + leadFailurePause
+		l.c.failures.log(ctx, l.c.log, slog.LevelWarn, "the store did not take or tell who leads", slog.String("what", what), slog.Any("err", err))
+	}
 	if errors.Is(err, store.ErrUnknownOutcome) {
 		return leadership.Unknown{}
 	}

@@ -3,10 +3,12 @@
 package coordinator
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +19,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/leadership"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
@@ -123,6 +126,65 @@ func (f *fleet) awaitTold(member string) {
 		}
 	}
 	f.t.Fatalf("nothing is published for %s", member)
+}
+
+// A beat arrives after the lease of the one before: who found meanwhile that nobody leads
+// here, and waits for news, hears that it does. And an outage of the store is told now and
+// then, not with every beat.
+func TestLateBeatIsNews(t *testing.T) {
+	d := newDesk(t)
+	var log bytes.Buffer
+	d.c.log = slog.New(slog.NewTextHandler(&log, nil))
+	if err := d.set(poolEntries); err != nil {
+		t.Fatal(err)
+	}
+	ctx, l := t.Context(), d.c.lead
+	l.fit(ctx)
+	for l.run(ctx, leadership.Tick{}); d.c.lead.view.Load().term == 0; l.run(ctx, leadership.Tick{}) {
+		time.Sleep(time.Millisecond)
+	}
+	d.store.setDown(errDown)
+	lapsed := *l.view.Load()
+	for l.now() < lapsed.until-50*time.Millisecond {
+		time.Sleep(10 * time.Millisecond)
+		l.run(ctx, leadership.Tick{})
+	}
+	if n := strings.Count(log.String(), "did not take or tell"); n != 1 {
+		t.Errorf("the log says %d times that the store does not answer: %s", n, log.String())
+	}
+	d.store.setDown(nil)
+	time.Sleep(lapsed.until - l.now())
+	if _, _, ok := d.c.leading(); ok {
+		t.Fatal("it leads beyond its lease")
+	}
+	news := l.news.wait()
+	d.beatArrives(t)
+	if term, _, ok := d.c.leading(); !ok || term != lapsed.term {
+		t.Fatalf("it leads under %d: %v, want %d", term, ok, lapsed.term)
+	}
+	select {
+	case <-news:
+	default:
+		t.Error("nobody hears that it leads again")
+	}
+}
+
+// beatArrives lets the core know of a beat as of one that took long.
+func (d *desk) beatArrives(t *testing.T) {
+	t.Helper()
+	l := d.c.lead
+	for leads := false; !leads; _, _, leads = l.core.Leading(l.now()) {
+		time.Sleep(time.Millisecond)
+		effect := l.core.Step(l.now(), leadership.Tick{})
+		for effect != nil {
+			renew, ok := effect.(leadership.Renew)
+			if !ok {
+				t.Fatalf("it does %T", effect)
+			}
+			effect = l.core.Step(l.now(), l.renew(t.Context(), renew))
+		}
+	}
+	l.publish(t.Context())
 }
 
 func TestFirstStartAndRestartLeadAtOnce(t *testing.T) {
