@@ -18,7 +18,7 @@ import (
 // contentFields are the bytes fields that are not compared by people. A field that
 // is in neither table was added without deciding how it is shown.
 var contentFields = []protoreflect.FullName{
-	"fealty.v1.CreateBackupResponse.chunk",
+	"fealty.v1.CreateBackupResponse.chunk", "fealty.v1.HistoryLinks.links", "fealty.v1.GetLinksResponse.links",
 	"fealty.v1.ConfigRecord.record", "fealty.v1.ConfigChange.before", "fealty.v1.ConfigChange.after", "fealty.v1.PutConfigRequest.records",
 	"fealty.v1.ScopeContent.content",
 	"fealty.v1.RootChanges.changes", "fealty.v1.ApplyEmergencyRequest.statement", "fealty.v1.ApplyNodeEmergencyRequest.statement",
