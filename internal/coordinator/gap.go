@@ -129,6 +129,9 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 		return err
 	}
 	n, err := c.takePresented(ctx, req.GetBundle().GetEnvelope())
+	if err == nil {
+		err = c.trustChanged(ctx)
+	}
 	if err != nil {
 		c.refusals.log(ctx, c.log, slog.LevelWarn, "a trust bundle of before the restore is not believed", slog.String("remote", addr), slog.String("reason", err.Error()))
 		return err
@@ -153,7 +156,7 @@ func (c *Coordinator) gapOf(ctx context.Context, s *state) (versioned[restoreGap
 }
 
 // takePresented takes in what a trust bundle of the gap revokes, and returns how much
-// of it was new.
+// of it was new. The caller puts it into force: that takes one of the same locks.
 func (c *Coordinator) takePresented(ctx context.Context, raw []byte) (int, error) {
 	// One at a time: each is compared with what those before it brought.
 	release, err := c.refreshing.lock(ctx, "presented")
@@ -161,6 +164,11 @@ func (c *Coordinator) takePresented(ctx context.Context, raw []byte) (int, error
 		return 0, err
 	}
 	defer release()
+	return c.mergePresented(ctx, raw)
+}
+
+// mergePresented is takePresented for who holds its lock.
+func (c *Coordinator) mergePresented(ctx context.Context, raw []byte) (int, error) {
 	s, err := c.ready()
 	if err != nil {
 		return 0, err
@@ -191,7 +199,7 @@ func (c *Coordinator) takePresented(ctx context.Context, raw []byte) (int, error
 	}
 	c.log.LogAttrs(ctx, slog.LevelWarn, "a member showed what was revoked after the backup", slog.Uint64("authority_epoch", header.AuthorityEpoch),
 		slog.Uint64("config_version", header.ConfigVersion), slog.Int("new", total))
-	return total, c.trustChanged(ctx)
+	return total, nil
 }
 
 // presented verifies a trust bundle of the gap. When it was valid is of no matter: it
