@@ -406,8 +406,14 @@ func (a *Agent) take(ctx context.Context, scope string, raw []byte) error {
 // others are judged by is in use before them.
 func (a *Agent) takeAll(ctx context.Context, from origin, offers ...offer) error {
 	lost, before, err := a.takeOnce(ctx, from, offers)
-	if err == nil && lost && a.askForLinks(ctx) {
-		_, before, err = a.takeOnce(ctx, from, offers)
+	// One that is behind, or lies, has links too: the next may have those that are missing.
+	for _, address := range a.addresses() {
+		if err != nil || !lost || ctx.Err() != nil {
+			break
+		}
+		if a.linksAt(ctx, address) == nil {
+			lost, before, err = a.takeOnce(ctx, from, offers)
+		}
 	}
 	if before != nil {
 		a.show(ctx, before)

@@ -105,20 +105,8 @@ func (a *Agent) hearLinks(ctx context.Context, links [][]byte) {
 	a.beliefs.Store(&next)
 }
 
-// askForLinks asks the coordinators how the history went on from the head that the
-// node knows, and reports whether one said so.
-func (a *Agent) askForLinks(ctx context.Context) bool {
-	for _, address := range a.addresses() {
-		if a.linksAt(ctx, address) == nil {
-			return true
-		}
-		if ctx.Err() != nil {
-			return false
-		}
-	}
-	return false
-}
-
+// linksAt asks the coordinator at address how the history went on from the head that
+// the node knows.
 func (a *Agent) linksAt(ctx context.Context, address string) error {
 	b := a.beliefs.Load().bundle()
 	if b == nil {
@@ -177,7 +165,7 @@ func (a *Agent) unproven(ctx context.Context, address string, call func(context.
 
 // show presents a trust bundle to the coordinators that were restored from before it.
 // What it revokes is in force there from then on. Only a coordinator that wants it is
-// sent one.
+// sent one; nobody proves here that it is a coordinator, so each is asked.
 func (a *Agent) show(ctx context.Context, bundle *held) {
 	if bundle == nil {
 		return
@@ -206,7 +194,6 @@ func (a *Agent) show(ctx context.Context, bundle *held) {
 		if done != nil {
 			a.log.LogAttrs(ctx, slog.LevelWarn, "the cluster was restored from a backup, and took what this node knew to be revoked", slog.String("coordinator", address), slog.Uint64("new", uint64(done.GetTaken())))
 		}
-		return // the others read it from the store
 	}
 }
 

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"bytes"
+	"context"
 	"crypto/ed25519"
 	"slices"
 	"testing"
@@ -82,4 +84,28 @@ func TestHistoryKept(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who answers for a coordinator without a word to say, because it is behind or lies,
+// keeps a node neither from the history nor from showing what it knows to be revoked.
+func TestAsksTheNextAboutTheHistory(t *testing.T) {
+	f := newFleet(t, "a.example:1", "b.example:2")
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	defer a.Close()
+	before := a.beliefs.Load().held[snapshot.ScopeTrustBundle]
+	f.trustChanged(func() { f.epoch += 2 })
+	f.do(func() { f.ignorant = 1 })
+	f.must(n.take(a, f.trustBundle()))
+	if got := a.beliefs.Load().held[snapshot.ScopeTrustBundle].v.Header(); got.AuthorityEpoch != 3 {
+		t.Errorf("the trust bundle in use is of epoch %d, refusals %v", got.AuthorityEpoch, a.status.refusals())
+	}
+	f.do(func() { f.ignorant = 1 })
+	a.show(context.Background(), before)
+	f.do(func() {
+		if len(f.shown) != 1 || !bytes.Equal(f.shown[0], before.raw) {
+			t.Errorf("%d bundles were shown", len(f.shown))
+		}
+	})
 }

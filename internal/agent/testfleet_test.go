@@ -77,6 +77,8 @@ type fleet struct {
 	banned   []identity.KeyID
 	changed  chan struct{} // closed at the next change of what streams deliver
 	extra    []*fealtyv1.ConnectResponse
+	ignorant int      // how many that are asked about a restore know nothing
+	shown    [][]byte // trust bundles that were presented
 	dialed   map[string]int
 	joins    int
 	renewals int
@@ -267,8 +269,28 @@ type restores struct {
 func (r restores) GetLinks(_ *fealtyv1.GetLinksRequest, stream fealtyv1.RestoreService_GetLinksServer) error {
 	r.f.mu.Lock()
 	links := r.f.links()
+	if r.f.ignorant > 0 {
+		r.f.ignorant--
+		links = links[:1]
+	}
 	r.f.mu.Unlock()
 	return stream.Send(&fealtyv1.GetLinksResponse{Links: links})
+}
+
+func (r restores) PresentTrust(stream fealtyv1.RestoreService_PresentTrustServer) error {
+	r.f.mu.Lock()
+	ignorant := r.f.ignorant > 0
+	r.f.ignorant--
+	r.f.mu.Unlock()
+	if err := stream.Send(&fealtyv1.PresentTrustResponse{Restored: !ignorant}); err != nil || ignorant {
+		return err
+	}
+	m, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	r.f.do(func() { r.f.shown = append(r.f.shown, m.GetBundle().GetEnvelope()) })
+	return stream.Send(&fealtyv1.PresentTrustResponse{Restored: true, Taken: 1})
 }
 
 func (f *fleet) revocations() snapshot.Digest {

@@ -19,9 +19,9 @@
 //	H  the header: JSON, see Header
 //	E  an entry: the length of the key in two bytes, the key, the value; sorted by key
 //	T  the end: the number of entries in eight bytes, the SHA-256 of all payload before
-//	   this record, the SHA-256 of the E records of [Bound] entries alone, and an
-//	   Ed25519 signature by the transaction key over
-//	   "fealty backup v1" 0x00 | entries (8) | SHA-256 (32) | SHA-256 (32)
+//	   this record, the SHA-256 of the E records of [Bound] entries alone, the SHA-256
+//	   of the header, and an Ed25519 signature by the transaction key over
+//	   "fealty backup v1" 0x00 | entries (8) | SHA-256 (32) | SHA-256 (32) | SHA-256 (32)
 //
 // Nothing follows the end.
 package backup
@@ -59,6 +59,7 @@ const (
 	MaxBytes   = 64 << 30 // of the payload
 
 	maxHeaderBytes = 4 << 10
+	maxFamilies    = 256
 	maxEntryBytes  = 2 + store.MaxKeyBytes + store.MaxValueBytes
 )
 
@@ -77,7 +78,7 @@ const (
 	recordEnd    = 'T'
 )
 
-const trailerBytes = 8 + 2*sha256.Size + ed25519.SignatureSize
+const trailerBytes = 8 + 3*sha256.Size + ed25519.SignatureSize
 
 // What is wrong with a file: an error of this package matches one of them.
 var (
@@ -224,7 +225,8 @@ func (h Header) fault() string {
 // A Writer makes a backup. Close makes it whole.
 type Writer struct {
 	out     io.WriteCloser // to the recipients
-	sum     hash.Hash      // of the payload
+	header  [sha256.Size]byte
+	sum     hash.Hash // of the payload
 	bound   *Sum
 	last    string // key
 	entries uint64
@@ -245,7 +247,7 @@ func NewWriter(w io.Writer, h Header, recipients ...string) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Writer{out: out, sum: sha256.New(), bound: NewSum()}
+	b := &Writer{out: out, header: sha256.Sum256(raw), sum: sha256.New(), bound: NewSum()}
 	b.record(recordHeader, raw)
 	return b, b.err
 }
@@ -286,7 +288,7 @@ func (b *Writer) Close(key crypto.Signer) (Trailer, error) {
 	if b.err != nil {
 		return Trailer{}, b.err
 	}
-	t := Trailer{Entries: b.entries, Digest: [sha256.Size]byte(b.sum.Sum(nil)), Bound: b.bound.Digest()}
+	t := Trailer{Entries: b.entries, Digest: [sha256.Size]byte(b.sum.Sum(nil)), Bound: b.bound.Digest(), Header: b.header}
 	signature, err := key.Sign(rand.Reader, t.signed(), crypto.Hash(0))
 	if err != nil {
 		return Trailer{}, fmt.Errorf("backup: signing: %w", err)
@@ -304,12 +306,13 @@ type Trailer struct {
 	Entries   uint64
 	Digest    [sha256.Size]byte // of all before it
 	Bound     [sha256.Size]byte // of the entries that a restored store must have; see [Bound]
+	Header    [sha256.Size]byte // of the header, for who has that and not the rest
 	Signature [ed25519.SignatureSize]byte
 }
 
 func (t Trailer) body() []byte {
 	b := binary.BigEndian.AppendUint64(nil, t.Entries)
-	return append(append(b, t.Digest[:]...), t.Bound[:]...)
+	return append(append(append(b, t.Digest[:]...), t.Bound[:]...), t.Header[:]...)
 }
 
 func (t Trailer) signed() []byte { return append([]byte(signedName), t.body()...) }
@@ -326,8 +329,15 @@ func DecodeTrailer(raw []byte) (Trailer, error) {
 	rest := raw[8:]
 	copy(t.Digest[:], rest)
 	copy(t.Bound[:], rest[sha256.Size:])
-	copy(t.Signature[:], rest[2*sha256.Size:])
+	copy(t.Header[:], rest[2*sha256.Size:])
+	copy(t.Signature[:], rest[3*sha256.Size:])
 	return t, nil
+}
+
+// of reports whether t ends a backup that begins with h.
+func (t Trailer) of(h Header) bool {
+	raw, err := h.encode()
+	return err == nil && t.Header == sha256.Sum256(raw)
 }
 
 // SignedBy reports whether the transaction key signed the backup that t ends.
@@ -500,7 +510,7 @@ func (b *Reader) end(body []byte) error {
 	if err != nil {
 		return err
 	}
-	if t.Entries != b.entries || !bytes.Equal(t.Digest[:], b.sum.Sum(nil)) || t.Bound != b.bound.Digest() {
+	if t.Entries != b.entries || !bytes.Equal(t.Digest[:], b.sum.Sum(nil)) || t.Bound != b.bound.Digest() || !t.of(b.Header) {
 		return fmt.Errorf("backup: its end is that of another one: %w", ErrAltered)
 	}
 	// age says here whether the file is whole.
@@ -550,11 +560,13 @@ func Check(r io.Reader, identities []age.Identity) (*Contents, error) {
 			return nil, err
 		}
 		first, _, _ := strings.Cut(e.Key, "/")
-		c.Families[first]++
+		if c.Families[first]++; len(c.Families) > maxFamilies {
+			return nil, fmt.Errorf("backup: entries of more than %d families: %w", maxFamilies, ErrAltered)
+		}
 		if first != "history" {
 			continue
 		}
-		if size += len(e.Value); size > history.MaxHistoryBytes {
+		if size += len(e.Key) + len(e.Value); size > history.MaxHistoryBytes {
 			return nil, fmt.Errorf("backup: a history of more than %d bytes: %w", history.MaxHistoryBytes, ErrAltered)
 		}
 		blobs[e.Key] = e.Value

@@ -101,6 +101,9 @@ func DecodeIntent(raw []byte) (*Intent, error) {
 	if i.Trailer, err = DecodeTrailer(w.Trailer); err != nil {
 		return nil, err
 	}
+	if !i.Trailer.of(i.Header) {
+		return nil, fmt.Errorf("backup: the intent has the header of one backup and the end of another: %w", ErrAltered)
+	}
 	if len(w.Signatures) > manifest.MaxSigners || len(i.Reason) > history.MaxReasonBytes {
 		return nil, fmt.Errorf("backup: the intent has more than it may: %w", ErrAltered)
 	}
@@ -120,7 +123,7 @@ func (i *Intent) Head() (history.Record, error) { return history.DecodeRecord(i.
 // caller's to fill in.
 func (i *Intent) Transition(v *history.Verified) *history.Transition {
 	t, _ := v.Next(history.KindRestore, v.Manifest())
-	t.Index, t.AuthorityEpoch, t.Reason = i.Index, i.AuthorityEpoch, i.Reason
+	t.Index, t.AuthorityEpoch, t.Reason, t.Backup = i.Index, i.AuthorityEpoch, i.Reason, history.Hash(i.Trailer.Digest)
 	t.Signatures = slices.Clone(i.Signatures)
 	return t
 }
@@ -151,13 +154,19 @@ func Plan(c *Contents, now time.Time, reason string) (*Intent, error) {
 	if now.Before(c.Header.CreatedAt.Add(-clockTolerance)) {
 		return nil, fmt.Errorf("backup: it is %s here, and the backup was made at %s: %w", now.UTC().Format(time.RFC3339), c.Header.CreatedAt.UTC().Format(time.RFC3339), ErrClockBehind)
 	}
-	t := c.History.Restore(now)
+	t := c.History.Restore(now, history.Hash(c.Trailer.Digest))
 	since := uint64(max(now.Sub(c.Header.CreatedAt), 0)/time.Second) + 3600
 	floor := max(uint64(now.Unix()), uint64(c.Header.Revision)+since*commitRate, t.AuthorityEpoch)
 	return &Intent{
 		Header: c.Header, Trailer: c.Trailer, Index: t.Index, AuthorityEpoch: t.AuthorityEpoch,
 		Floor: store.Revision(floor), At: now.UTC().Truncate(time.Second), Reason: reason,
 	}, nil
+}
+
+// Ahead reports whether a clock of i is above that of plan, which is of now. Who begins
+// a restore has no such intent: clocks that run away are never caught again.
+func (i *Intent) Ahead(plan *Intent) bool {
+	return i.Index > plan.Index || i.AuthorityEpoch > plan.AuthorityEpoch || i.Floor > plan.Floor
 }
 
 // sameBackup reports whether both are of one backup.

@@ -66,6 +66,9 @@ func (w *restoring) begin(ctx context.Context, plan *Intent) error {
 		if !have.sameBackup(plan) {
 			return fmt.Errorf("backup: a backup of cluster %s of %s was restored into it: %w", have.Header.Cluster, have.Header.CreatedAt.UTC().Format("2006-01-02T15:04:05Z"), ErrOtherRestore)
 		}
+		if len(plan.Signatures) > 0 && (have.Index != plan.Index || have.AuthorityEpoch != plan.AuthorityEpoch) {
+			return fmt.Errorf("backup: the restore of this backup was begun in it meanwhile, with other clocks than these signatures are for: begin again with that: %w", ErrOtherRestore)
+		}
 		w.intent, w.version = have, version
 		return nil
 	}

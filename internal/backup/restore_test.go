@@ -200,6 +200,18 @@ func TestRestoreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	later := begun(c, "restore.after-batch")
+	plan, err := backup.Plan(found, restoredAt.Add(time.Second), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan.Signatures = []history.Signature{{Key: manifest.Key(c.header.TransactionKey)}}
+	if _, err := backup.Restore(ctx, later, plan, c.open(t, file), nil); !errors.Is(err, backup.ErrOtherRestore) {
+		t.Errorf("signatures for other clocks than the restore was begun with: %v", err)
+	}
+	if have, _, err := backup.ReadIntent(ctx, later); err != nil || len(have.Signatures) > 0 || have.Ahead(plan) || !plan.Ahead(have) {
+		t.Errorf("they are in the store: %+v, %v", have, err)
+	}
 	if _, err := backup.Plan(found, c.header.CreatedAt.Add(-time.Hour), ""); !errors.Is(err, backup.ErrClockBehind) {
 		t.Errorf("with a clock that is behind: %v", err)
 	}
@@ -254,10 +266,23 @@ func TestIntentForm(t *testing.T) {
 	}
 	for name, bad := range map[string][]byte{
 		"newer": bytes.Replace(raw, []byte("restore/v1"), []byte("restore/v2"), 1), "more": bytes.Replace(raw, []byte(`{"schema"`), []byte(`{"x":1,"schema"`), 1),
+		"of another header": altered(t, plan, func(i *backup.Intent) { i.Header.Revision++ }), "of another end": altered(t, plan, func(i *backup.Intent) { i.Trailer.Header[0]++ }),
 		"cut": raw[:len(raw)-2], "huge": []byte(strings.Repeat(" ", 1<<17)),
 	} {
 		if _, err := backup.DecodeIntent(bad); err == nil || !named(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// altered returns the bytes of i after a change.
+func altered(t *testing.T, i *backup.Intent, change func(i *backup.Intent)) []byte {
+	t.Helper()
+	o := *i
+	change(&o)
+	raw, err := o.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
 }

@@ -127,6 +127,10 @@ func restorePlan(ctx context.Context, st store.Store, name, file string, found *
 		return nil, restoreFailed(name, file, err)
 	}
 	if have != nil && have.Trailer == plan.Trailer {
+		if have.Ahead(plan) {
+			return nil, restoreFailed(name, file, fmt.Errorf("backup: a restore of this backup was begun in it with clocks that are ahead of this machine's (index %d, epoch %d, revisions above %d): set the clock right, or empty the store: %w",
+				have.Index, have.AuthorityEpoch, have.Floor, backup.ErrOtherRestore))
+		}
 		return have, nil
 	}
 	return plan, nil
@@ -249,8 +253,9 @@ func (c *CLI) backupSign() *cobra.Command {
 		use: "sign REQUEST", short: "sign a restore where the key is",
 		long: `Sign a restore on the machine that has the signer's key. REQUEST is the file that fealty backup restore wrote with
 --request-out. What comes out is one line that the restore takes with --signature, on standard output or in the file
-of --out. It covers the head that the history goes on from and the clocks that it goes on with, so that it works for
-this restore alone.`,
+of --out. It covers the backup, the head that the history goes on from and the clocks that it goes on with, so that
+it works for this restore alone. The digest that it prints is that of the backup: compare it with what fealty backup
+check says of the one you mean.`,
 		sample: "  fealty backup sign restore.json --key alice.key --out alice.sig",
 		args:   exactly("REQUEST"),
 		run: func(_ context.Context, cfg *config, args []string) error {
@@ -281,7 +286,7 @@ this restore alone.`,
 			if err != nil {
 				return err
 			}
-			c.talk("signed as %s: cluster %s goes back to head %s, and on with index %d and epoch %d", f.Signature.Key, request.Cluster, request.Current, request.Index, request.AuthorityEpoch)
+			c.talk("signed as %s: cluster %s goes back to the backup with digest %s, at head %s, and on with index %d and epoch %d", f.Signature.Key, request.Cluster, request.Backup, request.Current, request.Index, request.AuthorityEpoch)
 			return nil
 		},
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -74,14 +75,13 @@ func (r restoreServer) GetLinks(req *fealtyv1.GetLinksRequest, stream fealtyv1.R
 	if !r.c.limiter.allow(addr, r.c.now()) {
 		return explain.New(explain.RateLimited, "what", "calls from "+sourceOf(addr), "limit", fmt.Sprintf("%v per second", r.c.limiter.rates.PerSource))
 	}
-	links, from := s.chain.Links(), 0
-	for i, l := range links {
-		if string(l.Hash[:]) == string(req.GetKnown()) {
-			from = i + 1
-			break
-		}
-		if last := s.lastRestore(); last != nil && l.Hash == last.Hash {
-			from = i
+	// From a head that is not in this history a restore alone leads on. It may be the
+	// first of several: who signed a later one need not have been a signer then.
+	links := s.chain.Links()
+	from := slices.IndexFunc(links, func(l history.Link) bool { return string(l.Hash[:]) == string(req.GetKnown()) }) + 1
+	if from == 0 {
+		if from = slices.IndexFunc(links, func(l history.Link) bool { return l.Kind == history.KindRestore }); from < 0 {
+			from = len(links)
 		}
 	}
 	page, size := &fealtyv1.GetLinksResponse{}, 0

@@ -162,6 +162,9 @@ func TestLinks(t *testing.T) {
 	} else if restored, err := follow(start, start.manifest.Signers, got); err != nil || restored {
 		t.Errorf("a set: %v, %v", restored, err)
 	}
+	if got := links(history.Hash{1}); len(got) != 0 {
+		t.Errorf("%d links for who knows another history", len(got))
+	}
 	b.restore()
 	f.start()
 	f.awaitPhase(phaseReady)
@@ -171,6 +174,17 @@ func TestLinks(t *testing.T) {
 	}
 	if _, err := follow(before, manifest.Signers{Threshold: 1, Keys: []manifest.Signer{{Key: manifest.Key(f.c.enrolment.Public().(ed25519.PublicKey))}}}, got); !errors.Is(err, history.ErrNoTrail) {
 		t.Errorf("a restore that other signers signed: %v", err)
+	}
+	// After another restore, too, who knows a head of before the first has to see both.
+	first := f.c.state.Load()
+	again := f.save(owners).signed(f.signer)
+	f.advance(time.Minute)
+	again.planned().signed(f.signer).restore()
+	f.start()
+	f.awaitPhase(phaseReady)
+	got = links(before.head.Hash)
+	if t1, err := history.Decode(got[0]); err != nil || t1.Index != first.head.Index || len(got) != 2 {
+		t.Errorf("%d links from another than the first restore: %v", len(got), err)
 	}
 	// What goes along with the bundle does as well.
 	if restored, err := follow(before, before.manifest.Signers, f.c.trust.Load().links); err != nil || !restored {

@@ -77,19 +77,23 @@ func (c *Coordinator) goOn(ctx context.Context, w *way) (*state, error) {
 // carriedOut reports whether the transition that intent asks for is in the history, as
 // the store claims it to be: only who verifies it acts on that.
 func carriedOut(intent *backup.Intent, h *history.History) bool {
-	head, err := intent.Head()
-	return err == nil && slices.ContainsFunc(h.Links, func(raw []byte) bool {
+	return slices.ContainsFunc(h.Links, func(raw []byte) bool {
 		t, err := history.Decode(raw)
-		return err == nil && t.Kind == history.KindRestore && t.Previous == head.Hash && t.Index == intent.Index
+		return err == nil && madeOf(t, intent)
 	})
 }
 
-// carries is carriedOut of a history that is verified.
+// carries is carriedOut of a history that is verified, for an intent whose every word
+// on the backup is the cluster's own.
 func carries(v *history.Verified, intent *backup.Intent) bool {
+	return slices.ContainsFunc(v.TransactionKeys(), intent.Trailer.SignedBy) &&
+		slices.ContainsFunc(v.Links(), func(l history.Link) bool { return madeOf(&l.Transition, intent) })
+}
+
+// madeOf reports whether t is the transition that intent asks for.
+func madeOf(t *history.Transition, intent *backup.Intent) bool {
 	head, err := intent.Head()
-	return err == nil && slices.ContainsFunc(v.Links(), func(l history.Link) bool {
-		return l.Kind == history.KindRestore && l.Previous == head.Hash && l.Index == intent.Index
-	})
+	return err == nil && t.Kind == history.KindRestore && t.Previous == head.Hash && t.Index == intent.Index && t.Backup == history.Hash(intent.Trailer.Digest)
 }
 
 // restoration returns the restore transition that is to follow before, and nil if

@@ -188,6 +188,22 @@ func TestRestoreWaits(t *testing.T) {
 		{"nobody signed", func(t *testing.T, f *fleet, b *saved) { b.restore() }, explain.RestoreUnsigned},
 		{"a stranger signed", func(t *testing.T, f *fleet, b *saved) { b.signed(stranger).restore() }, explain.SignatureForeign},
 		{"signed for other clocks", func(t *testing.T, f *fleet, b *saved) { b.signed(f.signer).plan.Index++; b.restore() }, explain.ManifestMissigned},
+		{"a later revision is claimed for the backup", func(t *testing.T, f *fleet, b *saved) {
+			b.signed(f.signer).restore()
+			f.inStore(func(st *sqlite.Store) error {
+				intent, version, err := backup.ReadIntent(f.ctx(), st)
+				if err != nil {
+					return err
+				}
+				intent.Header.Revision++
+				raw, err := intent.Encode()
+				if err != nil {
+					return err
+				}
+				_, err = st.CompareAndSwap(f.ctx(), backup.IntentKey, version, raw)
+				return err
+			})
+		}, explain.RestoreUnfit},
 		{"cut off", func(t *testing.T, f *fleet, b *saved) {
 			b.signed(f.signer).restore()
 			f.inStore(func(st *sqlite.Store) error {
@@ -261,6 +277,25 @@ func TestRestoreWaits(t *testing.T) {
 				t.Errorf("the head moved: %v", err)
 			}
 		})
+	}
+}
+
+// The signers consent to one backup: an older one at the same head, which lacks a ban,
+// cannot take its place.
+func TestRestoreOfOlderBackup(t *testing.T) {
+	f, owners := ownedFleet(t, nil)
+	a := f.member("a")
+	older := f.save(owners)
+	f.ban(a)
+	newer := f.save(owners).signed(f.signer)
+	if older.v.Current().Hash != newer.v.Current().Hash {
+		t.Fatal("the backups are of different heads")
+	}
+	older.plan.Index, older.plan.AuthorityEpoch, older.plan.Signatures = newer.plan.Index, newer.plan.AuthorityEpoch, newer.plan.Signatures
+	older.restore()
+	f.start()
+	if s := f.c.state.Load(); s.phase != phaseRecovery || !strings.Contains(s.reason, string(explain.ManifestMissigned)) {
+		t.Errorf("phase %v: %s", s.phase, s.reason)
 	}
 }
 

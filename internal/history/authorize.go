@@ -49,12 +49,13 @@ func StatementOf(kind Kind, next manifest.Hash, current Hash) []byte {
 // authorize t:
 //
 //	"fealty history statement v1" 0x00 | len(kind) (1) | kind |
-//	manifest (32) | previous (32) | index (8) | authority epoch (8)
+//	manifest (32) | previous (32) | index (8) | authority epoch (8) | backup (32)
 //
 // with numbers big endian. It names the link before, so that it authorizes
 // nothing at another head, and the kind, so that consent to one is not consent
 // to another. Index and epoch are 0 but for restore, where they are the choice
-// of the signers; elsewhere they follow from the link before.
+// of the signers; elsewhere they follow from the link before. The backup is there
+// for a restore alone: backups at one head differ in what is banned.
 //
 // A reseed has another statement, [snapshot.RootChange]: it names the new keys too,
 // and nodes that do not read the history verify it for themselves. It is nil for a
@@ -76,7 +77,11 @@ func (t *Transition) Statement() []byte {
 		index, epoch = t.Index, t.AuthorityEpoch
 	}
 	b = binary.BigEndian.AppendUint64(b, index)
-	return binary.BigEndian.AppendUint64(b, epoch)
+	b = binary.BigEndian.AppendUint64(b, epoch)
+	if t.Kind == KindRestore {
+		b = append(b, t.Backup[:]...)
+	}
+	return b
 }
 
 // RootChange returns what the signers of a reseed sign; the zero value for the

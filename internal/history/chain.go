@@ -293,11 +293,12 @@ func (v *Verified) ReseedTo(previous identity.KeyID, next SeedKeys) *Reseed {
 	return r
 }
 
-// Restore returns the transition that goes on from v after a restore at now: its
+// Restore returns the transition that goes on from v after the restore of a backup at now: its
 // index and epoch are above every mark made until then. The caller fills in
 // MeshCAKey, Reason and Signatures.
-func (v *Verified) Restore(now time.Time) *Transition {
+func (v *Verified) Restore(now time.Time, backup Hash) *Transition {
 	t, _ := v.Next(KindRestore, v.Manifest())
+	t.Backup = backup
 	floor := max(uint64(max(now.Unix(), 0)), restoreFloor)
 	t.Index = max(t.Index, floor)
 	t.AuthorityEpoch = max(t.AuthorityEpoch, floor)

@@ -31,7 +31,7 @@ func TestVerifyAccepts(t *testing.T) {
 	c.add(history.KindReshare, other)
 	c.add(history.KindSet, base) // owners change back, by a set
 	c.add(history.KindReseed, base)
-	restore := c.verified().Restore(time.Unix(1_800_000_000, 0))
+	restore := c.verified().Restore(time.Unix(1_800_000_000, 0), history.Hash{1})
 	c.fill(restore, base, true)
 	c.links, c.manifests = append(c.links, restore), append(c.manifests, c.manifests[0])
 	c.add(history.KindSet, more)
@@ -184,12 +184,16 @@ func spoiledHistories() []spoiled {
 		{"same-manifest", "rekey changes policy", set(history.KindRekey, moreNodes, func(*chain, *history.Transition) {})},
 		{"same-manifest", "restore changes policy", func(c *chain) *history.History {
 			m := c.k.manifest(c.t, moreNodes)
-			t := c.verified().Restore(time.Unix(history.RestoreFloor, 0))
+			t := c.verified().Restore(time.Unix(history.RestoreFloor, 0), history.Hash{1})
 			t.Manifest = m.Hash()
 			c.fill(t, base, true)
 			c.links, c.manifests = append(c.links, t), append(c.manifests, m)
 			return c.history()
 		}},
+		{"restore-backup", "none is named", set(history.KindRestore, base, func(_ *chain, t *history.Transition) {
+			t.Index, t.AuthorityEpoch, t.Backup = history.RestoreFloor, history.RestoreFloor, history.Hash{}
+		})},
+		{"restore-backup", "a set names one", set(history.KindSet, moreNodes, func(_ *chain, t *history.Transition) { t.Backup[0]++ })},
 		{"reshare-seed-only", "coordinator", set(history.KindReshare, moved, func(*chain, *history.Transition) {})},
 		{"seed-epoch", "set moves it", func(c *chain) *history.History {
 			t := c.add(history.KindSet, moreNodes)
@@ -306,9 +310,16 @@ func spoiledHistories() []spoiled {
 			return c.history()
 		}},
 		{"signatures", "restore at another index", func(c *chain) *history.History {
-			t := c.verified().Restore(time.Unix(history.RestoreFloor, 0))
+			t := c.verified().Restore(time.Unix(history.RestoreFloor, 0), history.Hash{1})
 			c.fill(t, base, true)
 			t.Index++
+			c.links, c.manifests = append(c.links, t), append(c.manifests, c.manifests[0])
+			return c.history()
+		}},
+		{"signatures", "restore of another backup", func(c *chain) *history.History {
+			t := c.verified().Restore(time.Unix(history.RestoreFloor, 0), history.Hash{1})
+			c.fill(t, base, true)
+			t.Backup[0]++
 			c.links, c.manifests = append(c.links, t), append(c.manifests, c.manifests[0])
 			return c.history()
 		}},
@@ -342,7 +353,7 @@ func spoiledHistories() []spoiled {
 			return c.history()
 		}},
 		{"signers-threshold", "none, for a restore", func(c *chain) *history.History {
-			t := c.verified().Restore(time.Unix(history.RestoreFloor, 0))
+			t := c.verified().Restore(time.Unix(history.RestoreFloor, 0), history.Hash{1})
 			c.fill(t, base, true)
 			t.Signatures = nil
 			c.links, c.manifests = append(c.links, t), append(c.manifests, c.manifests[0])
@@ -458,6 +469,7 @@ func TestStatementsDiffer(t *testing.T) {
 	}
 	add("restore at an index", history.Transition{Kind: history.KindRestore, Index: 1})
 	add("restore in an epoch", history.Transition{Kind: history.KindRestore, AuthorityEpoch: 1})
+	add("restore of a backup", history.Transition{Kind: history.KindRestore, Backup: history.Hash{1}})
 
 	if s := (&history.Transition{Kind: history.KindReseed, Manifest: manifest.Hash{1}, Previous: history.Hash{1}}).Statement(); s != nil {
 		t.Errorf("a reseed without keys has the statement %q", s)
@@ -550,7 +562,7 @@ func TestCheckMark(t *testing.T) {
 	forked := fork.verified()
 
 	restored := &chain{t: t, k: k, links: c.links[:1:1], manifests: c.manifests[:1:1]}
-	r := first.Restore(time.Unix(history.RestoreFloor+7, 0))
+	r := first.Restore(time.Unix(history.RestoreFloor+7, 0), history.Hash{1})
 	restored.fill(r, base, true)
 	restored.links, restored.manifests = append(restored.links, r), append(restored.manifests, c.manifests[0])
 	after := restored.verified()

@@ -299,6 +299,12 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
+	{Rule{"restore-backup", "of two backups at one head the older one lacks bans: signers consent to one of them", "storage.md, Restore"}, func(s *step) string {
+		if (s.link.Kind == KindRestore) == s.link.Backup.IsZero() {
+			return fmt.Sprintf("kind %s names backup %v: a restore, and it alone, names the backup", s.link.Kind, s.link.Backup)
+		}
+		return ""
+	}},
 	{Rule{"reseed-keys", "the keys of a new seed count by the signers' word, and hang together with those before", "manifest.md, History"}, checkReseed},
 	{Rule{"threshold", "owners would learn at a loss that it takes more of them", "manifest.md, Manifest"}, func(s *step) string {
 		if want := s.manifest.Seed.Threshold; s.link.Threshold != want {

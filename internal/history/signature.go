@@ -28,8 +28,9 @@ type SignatureFile struct {
 	Current   Hash // the transition that it follows
 	Signature Signature
 
-	// Index and AuthorityEpoch are those of a restore; 0 for the others.
+	// Index, AuthorityEpoch and Backup are those of a restore; zero for the others.
 	Index, AuthorityEpoch uint64
+	Backup                Hash
 }
 
 type wireSignatureFile struct {
@@ -43,6 +44,7 @@ type wireSignatureFile struct {
 
 	Index          uint64 `json:"index,string,omitzero"`
 	AuthorityEpoch uint64 `json:"authority_epoch,string,omitzero"`
+	Backup         Hash   `json:"backup,omitzero"`
 }
 
 const (
@@ -58,6 +60,7 @@ type RestoreRequest struct {
 	Manifest              manifest.Hash
 	Current               Hash // the head that the history goes on from
 	Index, AuthorityEpoch uint64
+	Backup                Hash // the digest of the backup
 }
 
 type wireRestoreRequest struct {
@@ -67,16 +70,17 @@ type wireRestoreRequest struct {
 	Current        Hash   `json:"current"`
 	Index          uint64 `json:"index,string"`
 	AuthorityEpoch uint64 `json:"authority_epoch,string"`
+	Backup         Hash   `json:"backup"`
 }
 
 // RequestRestore returns what signers of m sign for the restore t.
 func RequestRestore(t *Transition, m *manifest.Manifest) RestoreRequest {
-	return RestoreRequest{m.Cluster, m.Hash(), t.Previous, t.Index, t.AuthorityEpoch}
+	return RestoreRequest{m.Cluster, m.Hash(), t.Previous, t.Index, t.AuthorityEpoch, t.Backup}
 }
 
 // Encode returns the bytes of the request: JSON, one line.
 func (r RestoreRequest) Encode() []byte {
-	data, err := canonical(wireRestoreRequest{requestSchema, r.Cluster, Hash(r.Manifest), r.Current, r.Index, r.AuthorityEpoch}, MaxRestoreRequestBytes)
+	data, err := canonical(wireRestoreRequest{requestSchema, r.Cluster, Hash(r.Manifest), r.Current, r.Index, r.AuthorityEpoch, r.Backup}, MaxRestoreRequestBytes)
 	if err != nil {
 		panic("history: a request always fits: " + err.Error()) // its fields have bounds of their own
 	}
@@ -93,11 +97,11 @@ func DecodeRestoreRequest(data []byte) (RestoreRequest, error) {
 	if w.Schema != requestSchema || len(w.Cluster) > 255 {
 		return RestoreRequest{}, fmt.Errorf("%w: schema %.64q, want %q: it was written by another release, or is no request", ErrEncoding, w.Schema, requestSchema)
 	}
-	return RestoreRequest{w.Cluster, manifest.Hash(w.Manifest), w.Current, w.Index, w.AuthorityEpoch}, nil
+	return RestoreRequest{w.Cluster, manifest.Hash(w.Manifest), w.Current, w.Index, w.AuthorityEpoch, w.Backup}, nil
 }
 
 func (r RestoreRequest) statement() []byte {
-	return (&Transition{Kind: KindRestore, Manifest: r.Manifest, Previous: r.Current, Index: r.Index, AuthorityEpoch: r.AuthorityEpoch}).Statement()
+	return (&Transition{Kind: KindRestore, Manifest: r.Manifest, Previous: r.Current, Index: r.Index, AuthorityEpoch: r.AuthorityEpoch, Backup: r.Backup}).Statement()
 }
 
 // Sign consents to the restore, and to nothing else.
@@ -106,7 +110,7 @@ func (r RestoreRequest) Sign(key ed25519.PrivateKey) (SignatureFile, error) {
 	if err != nil {
 		return SignatureFile{}, err
 	}
-	f := SignatureFile{Cluster: r.Cluster, Kind: KindRestore, Manifest: r.Manifest, Current: r.Current, Signature: Signature{Key: public}, Index: r.Index, AuthorityEpoch: r.AuthorityEpoch}
+	f := SignatureFile{Cluster: r.Cluster, Kind: KindRestore, Manifest: r.Manifest, Current: r.Current, Signature: Signature{Key: public}, Index: r.Index, AuthorityEpoch: r.AuthorityEpoch, Backup: r.Backup}
 	copy(f.Signature.Signature[:], ed25519.Sign(key, r.statement()))
 	return f, nil
 }
@@ -122,6 +126,8 @@ func CheckRestoreSignature(f SignatureFile, r RestoreRequest, inForce *manifest.
 		return &SignatureError{key, fmt.Sprintf("it goes on from head %v, and this backup ends at %v", f.Current, r.Current), ErrOtherHead}
 	case f.Index != r.Index || f.AuthorityEpoch != r.AuthorityEpoch:
 		return &SignatureError{key, fmt.Sprintf("it is for index %d and epoch %d, and this restore was planned with %d and %d", f.Index, f.AuthorityEpoch, r.Index, r.AuthorityEpoch), ErrOtherHead}
+	case f.Backup != r.Backup:
+		return &SignatureError{key, fmt.Sprintf("it is for the backup with digest %v, and this one has %v", f.Backup, r.Backup), ErrOtherHead}
 	case !ed25519.Verify(key.Public(), r.statement(), f.Signature.Signature[:]):
 		return &SignatureError{key, "the file was changed, or its key is not the one that signed", ErrBadSignature}
 	case !slices.ContainsFunc(inForce.Signers.Keys, func(s manifest.Signer) bool { return s.Key == key }):
@@ -145,7 +151,7 @@ func SignChange(kind Kind, m *manifest.Manifest, current Hash, key ed25519.Priva
 // Encode returns the bytes of the file: JSON, one line.
 func (f SignatureFile) Encode() []byte {
 	data, err := canonical(wireSignatureFile{signatureSchema, f.Cluster, f.Kind, Hash(f.Manifest), f.Current, f.Signature.Key,
-		base64.StdEncoding.EncodeToString(f.Signature.Signature[:]), f.Index, f.AuthorityEpoch}, MaxSignatureFileBytes)
+		base64.StdEncoding.EncodeToString(f.Signature.Signature[:]), f.Index, f.AuthorityEpoch, f.Backup}, MaxSignatureFileBytes)
 	if err != nil {
 		panic("history: a signature file always fits: " + err.Error()) // its fields have bounds of their own
 	}
@@ -162,14 +168,14 @@ func DecodeSignatureFile(data []byte) (SignatureFile, error) {
 	if w.Schema != signatureSchema {
 		return SignatureFile{}, fmt.Errorf("%w: schema %.64q, want %q: it was written by another release, or is no signature", ErrEncoding, w.Schema, signatureSchema)
 	}
-	if restore := w.Kind == KindRestore; !slices.Contains(Kinds(), w.Kind) || !w.Kind.signed() || restore != (w.Index != 0) || restore != (w.AuthorityEpoch != 0) {
+	if restore := w.Kind == KindRestore; !slices.Contains(Kinds(), w.Kind) || !w.Kind.signed() || restore != (w.Index != 0) || restore != (w.AuthorityEpoch != 0) || restore == w.Backup.IsZero() {
 		return SignatureFile{}, fmt.Errorf("%w: kind %.32q is none that signers consent to, or has clocks that are not its", ErrEncoding, w.Kind)
 	}
 	raw, err := base64.StdEncoding.Strict().DecodeString(w.Signature)
 	if err != nil || len(raw) != ed25519.SignatureSize || len(w.Cluster) > 255 {
 		return SignatureFile{}, fmt.Errorf("%w: the signature is not 64 bytes in base64, or the cluster's name is too long", ErrEncoding)
 	}
-	return SignatureFile{w.Cluster, w.Kind, manifest.Hash(w.Manifest), w.Current, Signature{w.Key, [64]byte(raw)}, w.Index, w.AuthorityEpoch}, nil
+	return SignatureFile{w.Cluster, w.Kind, manifest.Hash(w.Manifest), w.Current, Signature{w.Key, [64]byte(raw)}, w.Index, w.AuthorityEpoch, w.Backup}, nil
 }
 
 // What is wrong with a signature file: a [*SignatureError] matches one of them.

@@ -195,6 +195,9 @@ func (c *chain) fill(t *history.Transition, p policy, moves bool) {
 	if (t.Salt == history.Salt{}) {
 		t.Salt = history.Salt{byte(t.Index)}
 	}
+	if t.Kind == history.KindRestore && t.Backup.IsZero() {
+		t.Backup = history.Hash{1}
+	}
 	if t.Kind == history.KindReseed {
 		t.Reseed = c.verified().ReseedTo(rootOf(t.SeedEpoch-1), history.SeedKeys{
 			Root: rootOf(t.SeedEpoch), ConfigRoot: c.k.seedKey("config root", t.SeedEpoch).Public().(ed25519.PublicKey),

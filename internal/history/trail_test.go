@@ -91,7 +91,7 @@ func TestTrail(t *testing.T) {
 func TestRestoreRequest(t *testing.T) {
 	k := newTesters(t)
 	m := k.manifest(t, base)
-	r := history.RestoreRequest{Cluster: m.Cluster, Manifest: m.Hash(), Current: history.Hash{1}, Index: 1_800_000_000, AuthorityEpoch: 1_800_000_000}
+	r := history.RestoreRequest{Cluster: m.Cluster, Manifest: m.Hash(), Current: history.Hash{1}, Index: 1_800_000_000, AuthorityEpoch: 1_800_000_000, Backup: history.Hash{2}}
 	again, err := history.DecodeRestoreRequest(r.Encode())
 	if err != nil || again != r {
 		t.Fatalf("%+v, %v", again, err)
@@ -126,19 +126,21 @@ func TestRestoreRequest(t *testing.T) {
 		of   history.RestoreRequest
 		want error
 	}{
-		"for another head":  {f, with(func(r *history.RestoreRequest) { r.Current[0]++ }), history.ErrOtherHead},
-		"for another index": {f, with(func(r *history.RestoreRequest) { r.Index++ }), history.ErrOtherHead},
-		"for another epoch": {f, with(func(r *history.RestoreRequest) { r.AuthorityEpoch++ }), history.ErrOtherHead},
-		"for a set":         {set, r, history.ErrOtherChange},
-		"broken":            {broken, r, history.ErrBadSignature},
-		"by a stranger":     {stranger, r, history.ErrNoSigner},
+		"for another head":   {f, with(func(r *history.RestoreRequest) { r.Current[0]++ }), history.ErrOtherHead},
+		"for another index":  {f, with(func(r *history.RestoreRequest) { r.Index++ }), history.ErrOtherHead},
+		"for another epoch":  {f, with(func(r *history.RestoreRequest) { r.AuthorityEpoch++ }), history.ErrOtherHead},
+		"for another backup": {f, with(func(r *history.RestoreRequest) { r.Backup[0]++ }), history.ErrOtherHead},
+		"for a set":          {set, r, history.ErrOtherChange},
+		"broken":             {broken, r, history.ErrBadSignature},
+		"by a stranger":      {stranger, r, history.ErrNoSigner},
 	} {
 		if err := history.CheckRestoreSignature(row.file, row.of, m); !errors.Is(err, row.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for _, bad := range []history.SignatureFile{
-		{Cluster: "x", Kind: history.KindRestore, Signature: f.Signature}, {Cluster: "x", Kind: history.KindSet, Signature: f.Signature, Index: 1, AuthorityEpoch: 1},
+		{Cluster: "x", Kind: history.KindRestore, Signature: f.Signature}, {Cluster: "x", Kind: history.KindRestore, Signature: f.Signature, Index: 1, AuthorityEpoch: 1},
+		{Cluster: "x", Kind: history.KindSet, Signature: f.Signature, Backup: history.Hash{1}}, {Cluster: "x", Kind: history.KindSet, Signature: f.Signature, Index: 1, AuthorityEpoch: 1},
 	} {
 		if _, err := history.DecodeSignatureFile(bad.Encode()); !errors.Is(err, history.ErrEncoding) {
 			t.Errorf("%+v: %v", bad, err)

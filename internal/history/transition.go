@@ -147,6 +147,7 @@ type Transition struct {
 	Salt             Salt
 	Reason           string  // for people; printable, at most MaxReasonBytes
 	Reseed           *Reseed // of kind reseed; nil for the others. Not to be written to
+	Backup           Hash    // of kind restore: the digest of the backup that is restored; zero for the others
 	Signatures       []Signature
 }
 
@@ -183,6 +184,7 @@ type wire struct {
 	Salt             Salt             `json:"salt"`
 	Reason           string           `json:"reason"`
 	Reseed           *wireReseed      `json:"reseed,omitzero"`
+	Backup           Hash             `json:"backup,omitzero"`
 	Signatures       []wireSignature  `json:"signatures"`
 }
 
@@ -259,7 +261,7 @@ func (t *Transition) Encode() ([]byte, error) {
 	w := wire{
 		Schema: transitionSchema, Index: t.Index, Previous: t.Previous, AuthorityEpoch: t.AuthorityEpoch, Kind: t.Kind,
 		Manifest: Hash(t.Manifest), MeshCAKey: Hash(t.MeshCAKey), SeedEpoch: t.SeedEpoch,
-		ShareCommitments: []wireCommitment{}, Threshold: t.Threshold, Salt: t.Salt, Reason: t.Reason, Reseed: t.Reseed.wire(), Signatures: []wireSignature{},
+		ShareCommitments: []wireCommitment{}, Threshold: t.Threshold, Salt: t.Salt, Reason: t.Reason, Reseed: t.Reseed.wire(), Backup: t.Backup, Signatures: []wireSignature{},
 	}
 	for _, c := range t.ShareCommitments {
 		w.ShareCommitments = append(w.ShareCommitments, wireCommitment(c))
@@ -286,7 +288,7 @@ func Decode(data []byte) (*Transition, error) {
 	}
 	t := &Transition{
 		Index: w.Index, Previous: w.Previous, AuthorityEpoch: w.AuthorityEpoch, Kind: w.Kind, Manifest: manifest.Hash(w.Manifest),
-		MeshCAKey: identity.KeyID(w.MeshCAKey), SeedEpoch: w.SeedEpoch, Threshold: w.Threshold, Salt: w.Salt, Reason: w.Reason,
+		MeshCAKey: identity.KeyID(w.MeshCAKey), SeedEpoch: w.SeedEpoch, Threshold: w.Threshold, Salt: w.Salt, Reason: w.Reason, Backup: w.Backup,
 	}
 	var err error
 	if t.Reseed, err = w.Reseed.reseed(); err != nil {
