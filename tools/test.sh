@@ -2,7 +2,7 @@
 # Runs every test. What go test prints is passed on as it is: the last line of
 # each package is the result, and the exit status is go test's own.
 #
-#   TEST_TIMEOUT  longest time for one package's tests (default 15m)
+#   TEST_TIMEOUT  longest time for one package's tests (default 20m)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,4 +16,4 @@ fi
 tools/postgres.sh || echo "test: going on without PostgreSQL; its tests will fail" >&2
 # So do those of the etcd store; the server is built from source.
 tools/etcd.sh || echo "test: going on without an etcd server; its tests will fail" >&2
-exec go test $race -timeout "${TEST_TIMEOUT:-15m}" ./...
+exec go test $race -timeout "${TEST_TIMEOUT:-20m}" ./...
