@@ -1,7 +1,12 @@
 package coordinator
 
 import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"io"
 	"testing"
+
+	"filippo.io/age"
 
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -14,9 +19,18 @@ func (d *desk) claimRestore(t *testing.T) {
 	t.Helper()
 	head, err := d.store.Get(t.Context(), history.HeadKey)
 	wantOnly(t, "head", err, "")
+	public, key, err := ed25519.GenerateKey(rand.Reader) // one's own
+	wantOnly(t, "key", err, "")
+	reader, err := age.GenerateX25519Identity()
+	wantOnly(t, "recipient", err, "")
+	header := backup.Header{Cluster: testCluster, CreatedAt: d.clock(), Revision: 1, Head: head.Value, TransactionKey: public}
+	w, err := backup.NewWriter(io.Discard, header, reader.Recipient().String())
+	wantOnly(t, "begin a backup", err, "")
+	end, err := w.Close(key)
+	wantOnly(t, "end the backup", err, "")
 	intent := backup.Intent{
-		Header: backup.Header{Cluster: testCluster, CreatedAt: d.clock(), Revision: 1, Head: head.Value, TransactionKey: make([]byte, 32)},
-		Index:  uint64(d.clock().Unix()), AuthorityEpoch: uint64(d.clock().Unix()), Floor: 1, At: d.clock(), Whole: true,
+		Header: header, Trailer: end,
+		Index: uint64(d.clock().Unix()), AuthorityEpoch: uint64(d.clock().Unix()), Floor: 1, At: d.clock(), Whole: true,
 	}
 	raw, err := intent.Encode()
 	wantOnly(t, "encode", err, "")
