@@ -40,6 +40,11 @@ type period struct {
 	Over    time.Time         `json:"over"`
 	Limit   string            `json:"limit,omitempty"`
 	Actions map[string]*tally `json:"actions,omitempty"` // by label, of which there are as many as rows of the table, and one more
+
+	// until and limit are those of the last look: news may come before the next one,
+	// as to a machine that slept.
+	until time.Time
+	limit string
 }
 
 // periods are those that the node remembers, the oldest first.
@@ -71,16 +76,25 @@ func (p *periods) began(from time.Time) bool {
 	return true
 }
 
-// over notes that the time to work alone was over at at, and reports whether that is
-// news.
-func (p *periods) over(at time.Time, limit string) bool {
+// bounded notes until when the node works alone, by which limit, and reports whether
+// that is over at now and was not before.
+func (p *periods) bounded(until time.Time, limit string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := p.open()
 	if o == nil || !o.Over.IsZero() {
 		return false
 	}
-	o.Over, o.Limit, p.dirty = at.UTC(), limit, true
+	o.until, o.limit = until, limit
+	return p.over(o, now)
+}
+
+// over notes that the time of o was over, if it is at now. The caller holds mu.
+func (p *periods) over(o *period, now time.Time) bool {
+	if !o.Over.IsZero() || o.until.IsZero() || now.Before(o.until) {
+		return false
+	}
+	o.Over, o.Limit, p.dirty = o.until.UTC(), o.limit, true
 	return true
 }
 
@@ -93,6 +107,7 @@ func (p *periods) ended(to time.Time) *period {
 	if o == nil {
 		return nil
 	}
+	p.over(o, to)
 	o.To, p.dirty = to.UTC(), true
 	return o
 }
@@ -237,7 +252,7 @@ func (a *Agent) lookDegraded(ctx context.Context) time.Duration {
 			a.log.LogAttrs(ctx, slog.LevelWarn, "degraded mode: no news for too long, going on by its policy alone", slog.Time("since", from), slog.Time("newest_word", f.word),
 				slog.String("partition", string(f.partition(now))), slog.Any("allow", policy.allow), slog.Duration("max", policy.max))
 		}
-		if until, limit := f.alone(); !now.Before(until) && a.degraded.over(until, limit) {
+		if until, limit := f.alone(); a.degraded.bounded(until, limit, now) {
 			a.log.LogAttrs(ctx, slog.LevelError, "the time to work alone is over: services and routes are not given any more", slog.Time("since", until), slog.String("limit", limit))
 		}
 	} else if p := a.degraded.ended(now); p != nil {

@@ -306,3 +306,30 @@ func TestPolicyOfANode(t *testing.T) {
 		t.Errorf("peers are judged without the newest revocations: %v", err)
 	}
 }
+
+// News may come before the node looked at the clock again, as to a machine that slept:
+// what was over by then is told all the same.
+func TestOverIsToldAfterASleep(t *testing.T) {
+	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	until := start.Add(24 * time.Hour)
+	for _, tc := range []struct {
+		name string
+		end  time.Time
+		over time.Time
+	}{
+		{"in time", until.Add(-time.Second), time.Time{}},
+		{"at the end", until, until},
+		{"later", until.Add(time.Hour), until},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var p periods
+			if !p.began(start) || p.bounded(until, "degraded.max", start.Add(time.Hour)) {
+				t.Fatal("it is over an hour after it began")
+			}
+			o := p.ended(tc.end)
+			if !o.Over.Equal(tc.over) || (o.Limit != "") != (!tc.over.IsZero()) {
+				t.Errorf("over at %v by %q, want %v", o.Over, o.Limit, tc.over)
+			}
+		})
+	}
+}
