@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -15,14 +14,10 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// Where a restore leaves what follows from it. No MAC is possible without the seed:
-// what is there is a claim, and the signatures in it are what counts.
-const (
-	// IntentKey holds the [Intent] until a coordinator has carried it out.
-	IntentKey = "restore/intent"
-	// FloorKey holds the number that the clocks of the store are above since; see [Floor].
-	FloorKey = "restore/floor"
-)
+// IntentKey is where a restore leaves its [Intent], until a coordinator has carried it
+// out. No MAC is possible without the seed: what is there is a claim, and the signatures
+// in it are what counts.
+const IntentKey = "restore/intent"
 
 const (
 	intentSchema = "fealty.restore/v1"
@@ -39,7 +34,8 @@ type Intent struct {
 
 	// Index and AuthorityEpoch are those of the restore transition.
 	Index, AuthorityEpoch uint64
-	// Floor is what the revisions of the store are above.
+	// Floor is what the revisions of the store are above. No record of it stays: the engine
+	// counts on from there, and the signed epoch of the transition is a floor of its own.
 	Floor store.Revision
 	// At is when the restore began, by the clock of who restores, and Reason why.
 	At     time.Time
@@ -193,23 +189,3 @@ func ReadIntent(ctx context.Context, kv store.KV) (*Intent, store.Revision, erro
 	i, err := DecodeIntent(e.Value)
 	return i, e.Version, err
 }
-
-// ReadFloor returns the number that all clocks of a restored cluster start above, 0 of
-// one that was never restored: revisions do, and whoever counts something up in the
-// store that the field remembers begins there.
-func ReadFloor(ctx context.Context, kv store.KV) (store.Revision, error) {
-	e, err := kv.Get(ctx, FloorKey)
-	if errors.Is(err, store.ErrNotFound) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.ParseUint(string(e.Value), 10, 64)
-	if err != nil || store.Revision(n) > store.MaxRevision/2 {
-		return 0, fmt.Errorf("backup: %s is %.40q, which is no floor: %w", FloorKey, e.Value, ErrAltered)
-	}
-	return store.Revision(n), nil
-}
-
-func encodeFloor(floor store.Revision) []byte { return strconv.AppendUint(nil, uint64(floor), 10) }

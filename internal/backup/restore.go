@@ -56,28 +56,41 @@ type restoring struct {
 	size    int
 }
 
+// Begun returns the restore of plan's backup that was begun in st, with the version of
+// its intent; nil if st is empty. Errors: [ErrOccupied], [ErrOtherRestore], those of
+// [DecodeIntent], those of the store.
+func Begun(ctx context.Context, st store.Store, plan *Intent) (*Intent, store.Revision, error) {
+	have, version, err := ReadIntent(ctx, st)
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case have != nil && !have.sameBackup(plan):
+		return nil, 0, fmt.Errorf("backup: a backup of cluster %s of %s was restored into it: %w", have.Header.Cluster, have.Header.CreatedAt.UTC().Format("2006-01-02T15:04:05Z"), ErrOtherRestore)
+	case have != nil:
+		return have, version, nil
+	}
+	l, err := st.List(ctx, "")
+	if err != nil {
+		return nil, 0, err
+	}
+	if n := len(l.Entries); n > 0 {
+		return nil, 0, fmt.Errorf("backup: it holds %d entries, such as %q: %w", n, l.Entries[0].Key, ErrOccupied)
+	}
+	return nil, 0, nil
+}
+
 // begin takes the store.
 func (w *restoring) begin(ctx context.Context, plan *Intent) error {
-	have, version, err := ReadIntent(ctx, w.st)
+	have, version, err := Begun(ctx, w.st, plan)
 	if err != nil {
 		return err
 	}
 	if have != nil {
-		if !have.sameBackup(plan) {
-			return fmt.Errorf("backup: a backup of cluster %s of %s was restored into it: %w", have.Header.Cluster, have.Header.CreatedAt.UTC().Format("2006-01-02T15:04:05Z"), ErrOtherRestore)
-		}
 		if len(plan.Signatures) > 0 && (have.Index != plan.Index || have.AuthorityEpoch != plan.AuthorityEpoch) {
 			return fmt.Errorf("backup: the restore of this backup was begun in it meanwhile, with other clocks than these signatures are for: begin again with that: %w", ErrOtherRestore)
 		}
 		w.intent, w.version = have, version
 		return nil
-	}
-	l, err := w.st.List(ctx, "")
-	if err != nil {
-		return err
-	}
-	if n := len(l.Entries); n > 0 {
-		return fmt.Errorf("backup: it holds %d entries, such as %q: %w", n, l.Entries[0].Key, ErrOccupied)
 	}
 	raiser, ok := w.st.(store.Raiser)
 	if !ok {
@@ -101,7 +114,7 @@ func (w *restoring) begin(ctx context.Context, plan *Intent) error {
 	w.intent = &first
 	w.version, err = w.commit(ctx, store.Tx{
 		If:  []store.Condition{{Key: IntentKey}, {Key: history.HeadKey}},
-		Put: []store.Write{{Key: IntentKey, Value: raw}, {Key: FloorKey, Value: encodeFloor(first.Floor)}},
+		Put: []store.Write{{Key: IntentKey, Value: raw}},
 	})
 	if err != nil {
 		return err

@@ -69,11 +69,16 @@ func (c *CLI) restoreBackup(ctx context.Context, cfg *config, file string, in re
 	if err != nil {
 		return err
 	}
-	st, name, err := c.openStore(ctx, cfg, slog.New(slog.DiscardHandler))
+	log := slog.New(slog.DiscardHandler)
+	st, name, err := c.openStoreThere(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
-	defer st.Close()
+	defer func() {
+		if st != nil {
+			st.Close()
+		}
+	}()
 	plan, err := restorePlan(ctx, st, name, file, found, c.env.Now(), in.reason)
 	if err != nil {
 		return err
@@ -82,7 +87,7 @@ func (c *CLI) restoreBackup(ctx context.Context, cfg *config, file string, in re
 	if err := c.signRestore(cfg, in, found, request, plan); err != nil {
 		return err
 	}
-	if in.requestOut != "" {
+	if in.requestOut != "" && !in.dry { // the clocks of another plan are others
 		if err := createFile(cfg.within(in.requestOut), request.Encode(), 0o644, "a request to sign"); err != nil {
 			return err
 		}
@@ -105,6 +110,11 @@ func (c *CLI) restoreBackup(ctx context.Context, cfg *config, file string, in re
 	if err != nil {
 		return ofBackup(file, err)
 	}
+	if st == nil {
+		if st, name, err = c.openStore(ctx, cfg, log); err != nil {
+			return err
+		}
+	}
 	if plan, err = backup.Restore(ctx, st, plan, r, nil); err != nil {
 		return restoreFailed(name, file, err)
 	}
@@ -116,24 +126,23 @@ func (c *CLI) restoreBackup(ctx context.Context, cfg *config, file string, in re
 }
 
 // restorePlan returns the plan for a store: the one that was begun there, if there is
-// one, else a new one.
+// one, else a new one. Nil stands for a store that is yet to be made.
 func restorePlan(ctx context.Context, st store.Store, name, file string, found *backup.Contents, now time.Time, reason string) (*backup.Intent, error) {
 	plan, err := backup.Plan(found, now, reason)
-	if err != nil {
+	if err != nil || st == nil {
+		return plan, restoreFailed(name, file, err)
+	}
+	have, _, err := backup.Begun(ctx, st, plan)
+	switch {
+	case err != nil:
 		return nil, restoreFailed(name, file, err)
+	case have == nil:
+		return plan, nil
+	case have.Ahead(plan):
+		return nil, restoreFailed(name, file, fmt.Errorf("backup: a restore of this backup was begun in it with clocks that are ahead of this machine's (index %d, epoch %d, revisions above %d): set the clock right, or empty the store: %w",
+			have.Index, have.AuthorityEpoch, have.Floor, backup.ErrOtherRestore))
 	}
-	have, _, err := backup.ReadIntent(ctx, st)
-	if err != nil {
-		return nil, restoreFailed(name, file, err)
-	}
-	if have != nil && have.Trailer == plan.Trailer {
-		if have.Ahead(plan) {
-			return nil, restoreFailed(name, file, fmt.Errorf("backup: a restore of this backup was begun in it with clocks that are ahead of this machine's (index %d, epoch %d, revisions above %d): set the clock right, or empty the store: %w",
-				have.Index, have.AuthorityEpoch, have.Floor, backup.ErrOtherRestore))
-		}
-		return have, nil
-	}
-	return plan, nil
+	return have, nil
 }
 
 // signRestore adds the signatures that are given to the plan.
@@ -177,6 +186,9 @@ func (c *CLI) signRestore(cfg *config, in restoreFlags, found *backup.Contents, 
 
 // restoreFailed words why a backup was not restored into the store called name.
 func restoreFailed(name, file string, err error) error {
+	if err == nil {
+		return nil
+	}
 	problem := strings.TrimPrefix(err.Error(), "backup: ")
 	for _, target := range []error{backup.ErrOccupied, backup.ErrOtherRestore, backup.ErrNoFloor} {
 		if errors.Is(err, target) {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -67,6 +69,28 @@ func (c *CLI) openStore(ctx context.Context, cfg *config, log *slog.Logger) (sto
 		v.text = sqliteScheme + filepath.Join(cfg.path("data"), "store", "fealty.db")
 	}
 	return c.openStoreAt(ctx, cfg, v, log, 0)
+}
+
+// openStoreThere is openStore if there is a store, and makes none: where there is
+// none it returns nil, and the name that it will have.
+func (c *CLI) openStoreThere(ctx context.Context, cfg *config, log *slog.Logger) (store.Store, string, error) {
+	v := cfg.find("store")
+	if text, ok := strings.CutPrefix(v.text, sqliteScheme); ok {
+		file := cfg.within(text)
+		switch info, err := os.Stat(file); {
+		case errors.Is(err, fs.ErrNotExist), err == nil && info.Mode().IsRegular() && info.Size() == 0:
+			return nil, sqliteScheme + file, nil
+		}
+		return c.openStore(ctx, cfg, log) // which says what is wrong with it
+	}
+	r, err := c.inspectServer(ctx, v.text, 0)
+	if err != nil {
+		return nil, "", storeError(v, err)
+	}
+	if r.Schema == "" {
+		return nil, r.Name, nil
+	}
+	return c.openStore(ctx, cfg, log)
 }
 
 // openStoreAt opens the store at v. It keeps the changes of about retain commits; 0
