@@ -66,6 +66,10 @@ type Options struct {
 	// cluster's store. Empty means SQLite, in the data directory.
 	Store string
 
+	// EmptyStore is the URL of another one, which holds nothing: a restore goes there,
+	// and the cluster with it. Where Store is empty the SQLite file is replaced instead.
+	EmptyStore string
+
 	// Coordinators is how many there are. Zero means three.
 	Coordinators int
 

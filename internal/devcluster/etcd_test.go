@@ -9,7 +9,13 @@ import (
 // TestStoryOnEtcd: whatever coordinators do works on this engine too.
 func TestStoryOnEtcd(t *testing.T) {
 	server := etcdtest.New(t, etcdtest.Options{})
-	testStory(t, server.URL("/fealty"))
+	testStory(t, Options{Store: server.URL("/fealty"), EmptyStore: server.URL("/restored")})
+}
+
+// TestRestoreOnEtcd: a restore goes under an empty prefix.
+func TestRestoreOnEtcd(t *testing.T) {
+	server := etcdtest.New(t, etcdtest.Options{})
+	testRestore(t, Options{Store: server.URL("/fealty"), EmptyStore: server.URL("/restored")})
 }
 
 // TestStartAgainOnEtcd: the cluster is in the servers, not in the process.

@@ -419,14 +419,15 @@ func chainTrust(t *testing.T, chains [][][]byte) (int, *identity.Bundle) {
 }
 
 // The story is a test too: every step on real listeners.
-func TestStory(t *testing.T) { testStory(t, "") }
+func TestStory(t *testing.T) { testStory(t, Options{}) }
 
-func testStory(t *testing.T, store string) {
+func testStory(t *testing.T, opts Options) {
 	watch := newSecrecy(t)
-	c, err := Prepare(t.Context(), Options{Store: store, Release: "test", Log: slog.New(slog.NewMultiHandler(
+	opts.Release, opts.Log = "test", slog.New(slog.NewMultiHandler(
 		slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}),
 		slog.NewTextHandler(&watch.log, &slog.HandlerOptions{Level: slog.LevelDebug}),
-	))})
+	))
+	c, err := Prepare(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -451,7 +452,7 @@ func testStory(t *testing.T, store string) {
 	if !ok {
 		t.Error("the story did not end well")
 	}
-	for _, id := range []string{"first-set", "join", "x509-join", "rejoin", "wrong-cluster", "stranger", "kind-mismatch", "name-taken", "spent-token", "relay", "renewal", "drain", "route-change", "increment", "config-key-rotation", "stolen-key", "ban", "leader-killed", "late-write", "peer-recovery", "mesh-epoch", "restart", "owner-recovery", "degraded", "forbidden-in-degraded", "expiry-stops", "reconnect"} {
+	for _, id := range []string{"first-set", "join", "x509-join", "rejoin", "wrong-cluster", "stranger", "kind-mismatch", "name-taken", "spent-token", "relay", "renewal", "drain", "route-change", "increment", "config-key-rotation", "stolen-key", "ban", "leader-killed", "late-write", "peer-recovery", "mesh-epoch", "restore", "restart", "owner-recovery", "degraded", "forbidden-in-degraded", "expiry-stops", "reconnect"} {
 		if !seen[id] {
 			t.Errorf("step %s is not in the story", id)
 		}

@@ -22,7 +22,13 @@ import (
 // TestStoryOnPostgres: whatever a coordinator does works on both engines.
 func TestStoryOnPostgres(t *testing.T) {
 	server := pgtest.New(t)
-	testStory(t, server.URL(server.Database(t)))
+	testStory(t, Options{Store: server.URL(server.Database(t)), EmptyStore: server.URL(server.Database(t))})
+}
+
+// TestRestoreOnPostgres: a restore goes into an empty database.
+func TestRestoreOnPostgres(t *testing.T) {
+	server := pgtest.New(t)
+	testRestore(t, Options{Store: server.URL(server.Database(t)), EmptyStore: server.URL(server.Database(t))})
 }
 
 // TestStartAgainOnPostgres: the cluster is in the database, not in the process.

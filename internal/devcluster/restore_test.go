@@ -9,10 +9,13 @@ import (
 
 // A restore of an old backup under a running fleet: see storyRestore. Then the fleet
 // goes on: another start, another set of tokens.
-func TestRestore(t *testing.T) {
+func TestRestore(t *testing.T) { testRestore(t, Options{}) }
+
+func testRestore(t *testing.T, opts Options) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	c, err := Start(ctx, Options{Release: "test", Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	opts.Release, opts.Log = "test", slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	c, err := Start(ctx, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,12 +45,10 @@ func (c *Cluster) Backup(ctx context.Context) (file []byte, err error) {
 	return file, err
 }
 
-// Restore stops every coordinator, throws the store away, restores a backup into a new
-// one, with the signature of the cluster's signer, and starts the coordinators again.
+// Restore stops every coordinator, leaves the store for a new one, restores a backup
+// into that, with the signature of the cluster's signer, and starts the coordinators
+// again.
 func (c *Cluster) Restore(ctx context.Context, file []byte) error {
-	if c.opts.Store != "" {
-		return errors.New("a dev cluster restores into its own SQLite alone")
-	}
 	key, err := os.ReadFile(c.OwnerKey("alice"))
 	if err != nil {
 		return err
@@ -79,8 +77,12 @@ func (c *Cluster) Restore(ctx context.Context, file []byte) error {
 	if err := c.store.Close(); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(filepath.Dir(filepath.Join(c.dir, storeFile))); err != nil {
-		return err
+	if c.opts.Store == "" {
+		if err := os.RemoveAll(filepath.Dir(filepath.Join(c.dir, storeFile))); err != nil {
+			return err
+		}
+	} else if c.opts.Store, c.opts.EmptyStore = c.opts.EmptyStore, ""; c.opts.Store == "" {
+		return errors.New("no empty store is named to restore into")
 	}
 	if c.store, c.storeName, err = c.openStore(ctx); err != nil {
 		return err
@@ -101,9 +103,6 @@ func (c *Cluster) Restore(ctx context.Context, file []byte) error {
 // storyRestore goes back to a backup under a running fleet: its members follow, what
 // they know to be banned is banned, and no clock of theirs went back.
 func storyRestore(ctx context.Context, c *Cluster) (string, error) {
-	if c.opts.Store != "" {
-		return "a dev cluster restores into its own SQLite alone; fealty backup restore takes every store", nil
-	}
 	if _, err := c.Join(ctx, "node-r"); err != nil {
 		return "", err
 	}
