@@ -39,6 +39,7 @@ type caller struct {
 	kind     identity.Kind // empty: nobody
 	bound    string        // the name in its certificate
 	noAnswer bool          // it does not get as far as a call
+	past     bool          // the authorizer of a coordinator that is not ready
 }
 
 // certified makes a certificate with these URI SANs by the fleet's own mesh CA,

@@ -1,0 +1,220 @@
+package coordinator
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// inRecovery says what the methods that answer in recovery mode say there to an empty
+// request: a code, or "" for an answer. Every other method of every service says that
+// it is in recovery mode.
+var inRecovery = map[string]struct{ far, local explain.Code }{
+	// Shows the phase, and why.
+	"StatusService.GetStatus": {"", ""},
+	// Says what is wrong with the manifest first; see below for one that is right.
+	"ManifestService.SetManifest": {explain.ManifestInvalid, explain.ManifestInvalid},
+	// Asks for the proof first; see below for what follows it.
+	"ManifestService.FirstSet": {"", explain.JoinNoBinding},
+	// Only the owners can open them, and they need them to bring the seed back.
+	"ManifestService.GetSeedShares": {explain.RecoveryMode, ""},
+	// It is how owners bring it back.
+	"RecoveryService.Recover": {"", explain.JoinNoBinding},
+	// It proves itself and shows the history, and no authority.
+	"VerifyService.Verify": {explain.RequestField, explain.RequestField},
+}
+
+// In recovery mode a coordinator serves its last state to nobody: each method of each
+// service says so to whoever may call it at all, but for those that bring it back or
+// tell why. That holds for one that never was ready, and for one that was; and each
+// method looks for itself, behind an authorizer that knows the caller.
+func TestEveryMethodInRecoveryMode(t *testing.T) {
+	services, err := authz.Services(Services()...)
+	wantOnly(t, "services", err, "")
+	for name := range inRecovery {
+		service, method, _ := strings.Cut(name, ".")
+		if !slices.ContainsFunc(services, func(s protoreflect.ServiceDescriptor) bool {
+			return string(s.Name()) == service && s.Methods().ByName(protoreflect.Name(method)) != nil
+		}) {
+			t.Errorf("there is no method %s", name)
+		}
+	}
+	walk := func(t *testing.T, f *fleet, callers []caller, headReads bool) {
+		t.Helper()
+		before := decided(t, f.store)
+		served := 0
+		for _, svc := range services {
+			for i := range svc.Methods().Len() {
+				m := svc.Methods().Get(i)
+				rule := proto.GetExtension(m.Options(), fealtyv1.E_Authorization).(*fealtyv1.Authorization)
+				name := fmt.Sprintf("%s.%s", svc.Name(), m.Name())
+				exception, answers := inRecovery[name]
+				for _, cl := range callers {
+					local := cl.name == "local"
+					want := explain.RecoveryMode
+					switch {
+					case cl.noAnswer, cl.past && rule.GetOpen(): // nobody, or the same as before
+						continue
+					case answers && local:
+						want = exception.local
+					case answers:
+						want = exception.far
+					}
+					if name == "RecoveryService.Recover" && !local && !headReads {
+						want = explain.HistoryInvalid // there is nothing to bring a share for
+					}
+					if name == "ManifestService.GetSeedShares" && local && !headReads {
+						want = explain.HistoryInvalid
+					}
+					err := call(f.ctx(), cl.conn, m, rule.GetBind(), cl.bound)
+					if may := rule.GetOpen() || local && rule.GetLocal() || cl.kind != "" && slices.Contains(rule.GetKinds(), string(cl.kind)); !may {
+						if err == nil || !refusedByAuthz(err) && explain.Of(err).Code != explain.RecoveryMode {
+							t.Errorf("%s as %s, who may not: %v", name, cl.name, err)
+						}
+						continue
+					}
+					got := explain.Code("")
+					if err != nil {
+						got = explain.Of(err).Code
+					}
+					if cl.kind != "" && !cl.past && !rule.GetOpen() {
+						want = explain.RecoveryMode // it is not known of which cluster an identity is
+					}
+					if got != want {
+						t.Errorf("%s as %s: %q (%v), want %q", name, cl.name, got, err, want)
+					}
+					if got == "" {
+						served++
+					}
+				}
+			}
+		}
+		if served == 0 {
+			t.Error("nothing was served: the walk proves nothing")
+		}
+		wantExchanges(t, f)
+		if after := decided(t, f.store); after != before {
+			t.Errorf("the store was changed in recovery mode:\n%s\nbefore:\n%s", after, before)
+		}
+	}
+
+	t.Run("never ready", func(t *testing.T) {
+		f, _ := ownedFleet(t, nil)
+		f.loseKeeper()
+		stranger, err := f.c.dialPeer(f.addr)
+		wantOnly(t, "dial", err, "")
+		defer stranger.Close()
+		walk(t, f, []caller{{name: "no client certificate", conn: stranger}, {name: "local", conn: f.localConn()}}, true)
+	})
+	t.Run("was ready", func(t *testing.T) {
+		f, _ := ownedFleet(t, nil)
+		callers := append(f.callers(), caller{name: "local", conn: f.localConn()})
+		// One server more, behind an authorizer that takes every identity of the cluster.
+		table, err := authz.NewTable(services...)
+		wantOnly(t, "table", err, "")
+		gate, err := authz.New(table, authz.Options{Logger: f.c.log, ClusterID: func() string { return testCluster }})
+		wantOnly(t, "gate", err, "")
+		server, err := f.c.grpcServer(gate)
+		wantOnly(t, "server", err, "")
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		wantOnly(t, "listen", err, "")
+		done := make(chan error, 1)
+		go func() { done <- server.Serve(l) }()
+		defer func() { server.Stop(); <-done }()
+		behind := make([]caller, 0, len(callers))
+		for _, cl := range callers {
+			if cl.kind == "" {
+				continue
+			}
+			chain, key := f.certified("spiffe://" + testCluster + "/" + string(cl.kind) + "/" + cl.bound)
+			cert := tls.Certificate{PrivateKey: key}
+			for _, c := range chain {
+				cert.Certificate = append(cert.Certificate, c.Raw)
+			}
+			conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+				Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
+			})))
+			wantOnly(t, "dial", err, "")
+			defer conn.Close()
+			behind = append(behind, caller{name: cl.name + " past the authorizer", conn: conn, kind: cl.kind, bound: cl.bound, past: true})
+		}
+		spoilt := func(e store.Entry) store.Entry {
+			if e.Key == history.HeadKey {
+				e.Value = []byte("{}")
+			}
+			return e
+		}
+		f.link.lie(spoilt)
+		f.c.kickHead()
+		f.await(phaseRecovery)
+		walk(t, f, callers, false)
+		walk(t, f, behind, false)
+		// What it held is served again when the store is mended.
+		f.link.lie(nil)
+		f.c.kickHead()
+		f.await(phaseReady)
+	})
+}
+
+// wantExchanges shows what the methods that answer first go on to say.
+func wantExchanges(t *testing.T, f *fleet) {
+	t.Helper()
+	st, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
+	wantOnly(t, "status", err, "")
+	if st.GetPhase() != "recovery" || st.GetPhaseReason() == "" || st.GetClusterId() != "" || len(st.GetMembers()) > 0 || len(st.GetRootPin()) > 0 {
+		t.Errorf("status says %+v", st)
+	}
+	_, err = f.local().manifest.SetManifest(f.ctx(), &fealtyv1.SetManifestRequest{Manifest: f.manifest("")})
+	wantCode(t, err, explain.RecoveryMode)
+
+	conn, err := f.c.dialPeer(f.addr)
+	wantOnly(t, "dial", err, "")
+	defer conn.Close()
+	first, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.ctx())
+	wantOnly(t, "first set", err, "")
+	_, err = first.Recv()
+	wantOnly(t, "first set", err, "")
+	wantOnly(t, "first set", first.Send(&fealtyv1.FirstSetRequest{Set: &fealtyv1.SetManifestRequest{Manifest: f.manifest("")}}), "")
+	_, err = first.Recv()
+	wantCode(t, err, explain.HistoryInitialized)
+
+	shown, err := fealtyv1.NewVerifyServiceClient(conn).Verify(f.ctx(), &fealtyv1.VerifyRequest{Nonce: make([]byte, proof.NonceBytes)})
+	wantOnly(t, "verify", err, "")
+	if answer, err := shown.Recv(); err == nil {
+		if c := answer.GetClaim(); c.GetReady() || len(c.GetRoot()) > 0 || len(c.GetMeshCa()) > 0 || len(c.GetTransactionKey()) > 0 {
+			t.Errorf("it claims authority: %+v", c)
+		}
+	} else {
+		wantCode(t, err, explain.HistoryInvalid) // the head does not read
+	}
+}
+
+// decided is all that a store holds of what calls decide. What a leader writes by
+// itself, and what was under way when the coordinator left its head, is not.
+func decided(t *testing.T, s store.Store) string {
+	t.Helper()
+	var b strings.Builder
+	for _, prefix := range []string{"history/", memberPrefix, tokenPrefix, tokenUsePrefix, countPrefix, trustPrefix, sealedPrefix, configPrefix, "seed/", reseedPrefix, rolloutPrefix} {
+		l, err := s.List(t.Context(), prefix)
+		wantOnly(t, "list", err, "")
+		for _, e := range l.Entries {
+			fmt.Fprintf(&b, "%s %d\n", e.Key, e.Version)
+		}
+	}
+	return b.String()
+}
