@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/recovery"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -458,6 +459,11 @@ func (c *Coordinator) judgeHead(ctx context.Context, s *state, e store.Entry) de
 func (c *Coordinator) askPeers(ctx context.Context, w *way) (*state, decide.Found, error) {
 	r, err := c.fromPeers(ctx, w.loaded)
 	if errors.Is(err, errNoPeers) {
+		// A backup holds no word of where coordinators are: whoever wrote this very head
+		// says so soon.
+		if w.claimed.Kind == history.KindRestore && len(recovery.Coordinators(w.manifest)) > 1 {
+			return nil, decide.Nothing, err
+		}
 		return nil, decide.Nobody, err
 	}
 	if err != nil {

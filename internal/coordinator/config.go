@@ -66,6 +66,8 @@ func (st configState) fits(set *config.Set) bool {
 type configView struct {
 	state versioned[configState]
 	set   *config.Set
+	// restored is the index of the restore that it was read after; 0 if there was none.
+	restored uint64
 }
 
 // beginConfig adds an empty config to the change that first says in the trust state
@@ -103,6 +105,9 @@ func (c *Coordinator) readConfig(ctx context.Context, s *state) (*configView, er
 		return nil, err
 	}
 	v := &configView{}
+	if r := s.lastRestore(); r != nil {
+		v.restored = r.Index
+	}
 	var recs []config.Record
 	for _, e := range l.Entries {
 		if e.Key == configStateKey {
@@ -150,14 +155,25 @@ func (c *Coordinator) currentConfig(ctx context.Context, s *state, whole bool) (
 	if err != nil {
 		return nil, err
 	}
-	// Also one that is put back as it was in a write of its own, which has a version
-	// above. A reseed writes the very same one anew.
-	if have != nil && (v.state.version < have.state.version || v.state.value.Change < have.state.value.Change ||
-		v.state.value.Change == have.state.value.Change && v.state.value != have.state.value) {
+	if have != nil && !v.follows(have) {
 		return nil, fmt.Errorf("the config state is of version %d after %d changes, and was of %d after %d: %w",
 			v.state.version, v.state.value.Change, have.state.version, have.state.value.Change, store.ErrForged)
 	}
 	return c.believeConfig(ctx, v), nil
+}
+
+// follows reports whether v can be what became of have. What is put back as it was is
+// not, also in a write of its own, which has a version above; but a restore that the
+// signers wanted leads to fewer changes. A reseed writes the very same config anew.
+func (v *configView) follows(have *configView) bool {
+	is, was := v.state.value, have.state.value
+	switch {
+	case v.state.version < have.state.version:
+		return false
+	case v.restored > have.restored:
+		return true
+	}
+	return is.Change > was.Change || is == was
 }
 
 // believeConfig puts v into force here, unless a newer one is already, and returns
@@ -167,6 +183,9 @@ func (c *Coordinator) believeConfig(ctx context.Context, v *configView) *configV
 		have := c.config.Load()
 		if have != nil && have.state.version >= v.state.version {
 			return have
+		}
+		if have != nil {
+			v.restored = max(v.restored, have.restored)
 		}
 		if c.config.CompareAndSwap(have, v) {
 			c.configNews.tell()
@@ -189,6 +208,8 @@ func (c *Coordinator) followConfig(ctx context.Context, s *state) error {
 	for {
 		_, err := c.currentConfig(ctx, s, whole)
 		switch {
+		case errors.Is(err, store.ErrForged) && !c.headHolds(ctx):
+			c.kickHead() // under another head there may be another seed, or less config
 		case errors.Is(err, store.ErrForged):
 			c.forged(ctx, "the config", err)
 		case err != nil:
@@ -344,7 +365,7 @@ func (c *Coordinator) tryWriteConfig(ctx context.Context, s *state, w configWrit
 	if version, err = ch.commit(ctx); err != nil {
 		return nil, 0, err
 	}
-	c.believeConfig(ctx, &configView{versioned[configState]{state, version}, next})
+	c.believeConfig(ctx, &configView{versioned[configState]{state, version}, next, have.restored})
 	return changes, version, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/store"
 )
 
 // wantOrigins shows from audit entries and history alone that every coordinator with a
@@ -216,5 +217,38 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 			t.Fatalf("round %d: epoch %d after %d: %s", round, s.head.AuthorityEpoch, epoch, s.head.Reason)
 		}
 		wantOrigins(t, f, names...)
+	}
+}
+
+// Where the seed came from is written down also if the store is away, or somebody moves
+// the head, in the very moment of the adoption.
+func TestOriginsWaitForTheStore(t *testing.T) {
+	for name, harm := range map[string]func(d *desk){
+		"the store is away":  func(d *desk) { d.store.setDown(errDown) },
+		"the head is moving": func(d *desk) { d.store.write(history.HeadKey, d.store.snapshot()[history.HeadKey].Value) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t)
+			done := false
+			d.store.intercept(func(tx store.Tx) {
+				if !done && slices.ContainsFunc(tx.Put, func(w store.Write) bool { return strings.Contains(string(w.Value), actionSeedCreated) }) {
+					done = true
+					harm(d)
+				}
+			})
+			_ = d.set("") // whose answer says what it knows
+			if !done {
+				t.Fatal("nothing was to be written")
+			}
+			d.store.setDown(nil)
+			d.lookAgain()
+			d.wantPhase("ready", "")
+			wantOnly(t, "write what waits", d.c.writeAudit(t.Context()), "")
+			for _, action := range []string{actionSeedCreated, actionMeshMade} {
+				if found, _ := d.audits(action); len(found) != 1 || found[0].Fields["head"] != d.state().head.Hash.String() || found[0].Actor == "" || found[0].At.IsZero() {
+					t.Errorf("%s: %+v", action, found)
+				}
+			}
+		})
 	}
 }

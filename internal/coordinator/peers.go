@@ -178,23 +178,27 @@ func (r *received) audit() []auditEntry {
 }
 
 // auditOrigin writes down what brought s about and where its secrets came from, now
-// that it is ready. Of secrets that were given, who gave them wrote it down before they
-// left; of a move the history is the record that counts.
+// that it is ready. What the store does not take, or not while another one moves the
+// head, waits until it does: nobody else wrote down what owners or a keeper brought.
 func (c *Coordinator) auditOrigin(ctx context.Context, s *state) {
 	if len(s.origin) == 0 {
 		return
 	}
-	ch := s.records.newChange(s.headVersion)
-	for _, e := range s.origin {
-		if e.Actor == "" {
-			e.Actor = c.ownID(s)
+	ch, now := s.records.newChange(s.headVersion), c.now()
+	for i := range s.origin {
+		if s.origin[i].Actor == "" {
+			s.origin[i].Actor = c.ownID(s)
 		}
-		ch.audit(c.now(), e)
+		ch.audit(now, s.origin[i])
+	}
+	if _, err := ch.commit(ctx); err != nil {
+		c.log.LogAttrs(ctx, slog.LevelWarn, "where the secrets came from is not in the audit log yet", slog.Any("err", err))
+		for _, e := range s.origin {
+			e.At = now.UTC()
+			c.queueAudit(e)
+		}
 	}
 	s.origin = nil
-	if _, err := ch.commit(ctx); err != nil {
-		c.log.LogAttrs(ctx, slog.LevelWarn, "where the secrets came from was not written to the audit log; the history has the transition, and who gave secrets wrote it down before", slog.Any("err", err))
-	}
 }
 
 // claimedHead is the head of a history that nobody vouches for.

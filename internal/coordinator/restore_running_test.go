@@ -1,0 +1,222 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"iter"
+	"strings"
+	"sync"
+	"testing"
+
+	"filippo.io/age"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/storetest"
+)
+
+// movable is an address under which one database stands, and later another one: what a
+// server is whose database is thrown away and made anew under those who use it.
+type movable struct {
+	mu    sync.Mutex
+	st    store.Store   // guarded by mu
+	moved chan struct{} // closed when st is another one; guarded by mu
+}
+
+func newMovable(st store.Store) *movable { return &movable{st: st, moved: make(chan struct{})} }
+
+func (m *movable) at() (store.Store, <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.st, m.moved
+}
+
+// to makes st the database; who watches the one of before is cut off.
+func (m *movable) to(st store.Store) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.st = st
+	close(m.moved)
+	m.moved = make(chan struct{})
+}
+
+func (m *movable) Get(ctx context.Context, key string) (store.Entry, error) {
+	st, _ := m.at()
+	return st.Get(ctx, key)
+}
+
+func (m *movable) List(ctx context.Context, prefix string) (store.Listing, error) {
+	st, _ := m.at()
+	return st.List(ctx, prefix)
+}
+
+func (m *movable) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision, error) {
+	st, _ := m.at()
+	return st.CompareAndSwap(ctx, key, old, value)
+}
+
+func (m *movable) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
+	st, _ := m.at()
+	return st.Commit(ctx, tx)
+}
+
+func (m *movable) Outcome(ctx context.Context, id string) (store.Revision, error) {
+	st, _ := m.at()
+	return st.Outcome(ctx, id)
+}
+
+func (m *movable) Watch(ctx context.Context, key string) iter.Seq2[store.Entry, error] {
+	return overMove(ctx, m, func(ctx context.Context, st store.Store) iter.Seq2[store.Entry, error] { return st.Watch(ctx, key) })
+}
+
+func (m *movable) Changes(ctx context.Context, prefix string, after store.Revision) iter.Seq2[store.Change, error] {
+	return overMove(ctx, m, func(ctx context.Context, st store.Store) iter.Seq2[store.Change, error] {
+		return st.Changes(ctx, prefix, after)
+	})
+}
+
+func (m *movable) Close() error { return nil }
+
+var errMoved = errors.New("the connection to the database is gone")
+
+// overMove ends what watches when the database is another one.
+func overMove[T any](ctx context.Context, m *movable, watch func(context.Context, store.Store) iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		st, moved := m.at()
+		stop := make(chan struct{})
+		defer close(stop)
+		go func() {
+			select {
+			case <-moved:
+				cancel(errMoved)
+			case <-stop:
+			}
+		}()
+		for v, err := range watch(ctx, st) {
+			if err != nil && context.Cause(ctx) != nil {
+				err = context.Cause(ctx)
+			}
+			if !yield(v, err) {
+				return
+			}
+		}
+	}
+}
+
+// A database server is emptied and restored while three coordinators run, and never
+// stop: each follows the restore, by whoever is first, forgets what it knew of the
+// time since the backup, and does all its work on what was restored.
+func TestRestoreUnderRunningCoordinators(t *testing.T) {
+	old, next := storetest.NewMemory(0).Open(), storetest.NewMemory(0).Open()
+	base := newMovable(old)
+	owners := newPeople(t, "alice")
+	f := newFleetOn(t, func() store.Store { return base }, func(c *Config) { c.Lease, c.Beat = DefaultLease/2, DefaultBeat/2 })
+	all := []*fleet{f, newReplica(t, f), newReplica(t, f)}
+	if err := f.set(withSeed(f.manifest(""), owners.seed(1, ""))); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range all[1:] {
+		r.start()
+		r.awaitHead(f)
+	}
+	put := func(f *fleet, text string) error {
+		_, err := fealtyv1.NewConfigServiceClient(f.localConn()).PutConfig(f.ctx(), putRequest(text))
+		return err
+	}
+	f.member("kept")
+	wantOnly(t, "put", put(f, "kind: qos\nname: a\npriority: 1\n"), "")
+	b := f.save(owners).signed(f.signer)
+
+	// What the backup does not know: config, a member, a ban, a head.
+	for _, name := range []string{"b", "c", "d"} {
+		wantOnly(t, "put", put(f, "kind: qos\nname: "+name+"\npriority: 1\n"), "")
+	}
+	f.member("lost")
+	f.ban(f.member("banned"))
+	if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), owners.seed(1, ""))); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range all[1:] {
+		r.awaitHead(f)
+	}
+	for _, r := range all {
+		r.awaitTold("data/lost")
+	}
+	leader, term, _ := awaitLeader(t, all...)
+	before, was := leader.c.state.Load(), leader.c.publication.Load()
+	l, err := old.List(t.Context(), "")
+	wantOnly(t, "list", err, "")
+
+	b.planned().signed(f.signer)
+	r, err := backup.Open(bytes.NewReader(b.file), []age.Identity{owners.keys["alice"]})
+	wantOnly(t, "open", err, "")
+	_, err = backup.Restore(t.Context(), next, b.plan, r, nil)
+	wantOnly(t, "restore", err, "")
+	// Where the others are nobody knows then, and for a moment nobody says so.
+	for _, r := range all {
+		r.link.lie(hideReplicas)
+	}
+	base.to(next)
+	for _, r := range all {
+		r.awaitState("the restore, or that nobody has it", func(s *state) bool {
+			return s.phase == phaseReady && s.lastRestore() != nil || strings.Contains(s.reason, errNoPeers.Error())
+		})
+	}
+	for _, r := range all {
+		r.link.lie(nil)
+	}
+	for _, r := range all {
+		r.awaitState("the restore", func(s *state) bool { return s.phase == phaseReady && s.lastRestore() != nil })
+	}
+	s := f.c.state.Load()
+	for _, r := range all[1:] {
+		r.awaitHead(f)
+	}
+	if s.head.Index <= before.head.Index || s.head.AuthorityEpoch <= before.head.AuthorityEpoch || s.headVersion <= l.Revision || s.meshKey == before.meshKey {
+		t.Errorf("after index %d of epoch %d at %d it is at index %d of epoch %d at %d", before.head.Index, before.head.AuthorityEpoch, before.headVersion,
+			s.head.Index, s.head.AuthorityEpoch, s.headVersion)
+	}
+	// One wrote the transition, and the others have its secrets from it: nobody made
+	// another mesh CA key because the backup holds no word of where the others are.
+	if s.head.Previous != b.v.Current().Hash || s.head.Kind != history.KindRestore {
+		t.Errorf("after the backup comes %s at index %d, %s", s.head.Kind, s.head.Index, s.head.Reason)
+	}
+	_, again, _ := awaitLeader(t, all...)
+	if again <= term {
+		t.Errorf("term %d comes after %d", again, term)
+	}
+	// All of them compile of what was restored, and take what is new.
+	for i, name := range []string{"e", "g", "h"} {
+		wantOnly(t, "put after the restore", put(all[i], "kind: qos\nname: "+name+"\npriority: 1\n"), "")
+	}
+	f.member("new")
+	for _, r := range all {
+		r.awaitTold("data/new")
+		r.awaitTold("data/kept")
+		p := r.c.publication.Load()
+		if _, ok := p.find(runtimePath("data/lost")); ok {
+			t.Error("members are told of one that the backup does not know")
+		}
+		if p.state.value.Generation <= was.state.value.Generation {
+			t.Errorf("generation %d comes after %d", p.state.value.Generation, was.state.value.Generation)
+		}
+		set, version, ok := r.c.configured()
+		e, err := next.Get(t.Context(), configStateKey)
+		wantOnly(t, "config", err, "")
+		if !ok || version != e.Version || set.Len() != 4 {
+			t.Errorf("its config is of version %d and has %d records; the store has version %d", version, set.Len(), e.Version)
+		}
+		if n := testutil.ToFloat64(r.c.metrics.forged); n != 0 {
+			t.Errorf("it says of %v records that somebody altered them", n)
+		}
+		if r.c.trust.Load().version <= uint64(b.plan.Floor) {
+			t.Errorf("its trust bundle is of version %d", r.c.trust.Load().version)
+		}
+	}
+}
