@@ -11,7 +11,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +21,8 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/leadership"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/etcd"
+	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
@@ -37,33 +39,62 @@ func TestLeadership(t *testing.T) {
 		{"transfer", testTransfer},
 		{"outage", testNobodyLeadsInAnOutage},
 	}
-	for _, test := range tests {
-		t.Run("sqlite/"+test.name, func(t *testing.T) { test.run(t, nil) })
-	}
-	server, err := pgtest.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { server.Close() })
-	for _, test := range tests {
-		t.Run("postgres/"+test.name, func(t *testing.T) {
-			url := server.URL(server.Database(t))
-			test.run(t, func() store.Store {
-				st, err := postgres.Open(context.Background(), url, postgres.Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return st
-			})
+	for _, engine := range []string{"sqlite", "postgres", "etcd"} {
+		t.Run(engine, func(t *testing.T) {
+			database := openOn(t, engine)
+			for _, test := range tests {
+				t.Run(test.name, func(t *testing.T) { test.run(t, database(t)) })
+			}
 		})
 	}
 }
 
-// coordinators returns three that are ready, the first of which leads.
+// openOn starts a server of an engine, and returns what makes a new database there, and
+// that what opens it; nil for SQLite.
+func openOn(t testing.TB, engine string) (database func(testing.TB) func() store.Store) {
+	t.Helper()
+	opens := func(t testing.TB, open func(context.Context) (store.Store, error)) func() store.Store {
+		return func() store.Store {
+			st, err := open(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st
+		}
+	}
+	switch engine {
+	case "sqlite":
+		return func(testing.TB) func() store.Store { return nil }
+	case "postgres":
+		server := pgtest.New(t)
+		return func(t testing.TB) func() store.Store {
+			url := server.URL(server.Database(t))
+			return opens(t, func(ctx context.Context) (store.Store, error) { return postgres.Open(ctx, url, postgres.Options{}) })
+		}
+	case "etcd":
+		server := etcdtest.New(t, etcdtest.Options{})
+		return func(t testing.TB) func() store.Store {
+			url := server.URL(server.Prefix())
+			return opens(t, func(ctx context.Context) (store.Store, error) { return etcd.Open(ctx, url, etcd.Options{}) })
+		}
+	}
+	t.Fatalf("no engine %s", engine)
+	return nil
+}
+
+// leadPatience is how long tests wait for what is to happen, on a machine as busy as it
+// may be.
+const leadPatience = time.Minute
+
+// coordinators returns three that are ready, one of which leads.
 func coordinators(t testing.TB, open func() store.Store) []*fleet {
 	t.Helper()
 	return coordinatorsWith(t, open, func(cfg *Config) { cfg.Lease, cfg.Beat = DefaultLease/2, DefaultBeat/2 })
 }
+
+// longLease is for what must not wait for the end of a lease: within leadPatience no
+// lease ends.
+func longLease(cfg *Config) { cfg.Lease, cfg.Beat = leadership.MaxLease, DefaultBeat/2 }
 
 func coordinatorsWith(t testing.TB, open func() store.Store, config func(*Config)) []*fleet {
 	t.Helper()
@@ -88,7 +119,7 @@ func coordinatorsWith(t testing.TB, open func() store.Store, config func(*Config
 // awaitLeader waits until one of these leads, and returns it, its term, and the others.
 func awaitLeader(t testing.TB, fs ...*fleet) (leader *fleet, term uint64, others []*fleet) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		for _, f := range fs {
 			if term, _, ok := f.c.leading(); ok {
 				return f, term, slices.DeleteFunc(slices.Clone(fs), func(o *fleet) bool { return o == f })
@@ -102,13 +133,51 @@ func awaitLeader(t testing.TB, fs ...*fleet) (leader *fleet, term uint64, others
 // awaitSeen waits until f knows this of who leads.
 func (f *fleet) awaitSeen(want func(*fealtyv1.Leader) bool) *fealtyv1.Leader {
 	f.t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if l := f.c.leaderMessage(); want(l) {
 			return l
 		}
 	}
 	f.t.Fatalf("what it knows of the leader is %v", f.c.leaderMessage())
 	return nil
+}
+
+// awaitAgreed waits until all of these know that the same one of them leads, under a term
+// that comes after this one.
+func awaitAgreed(t testing.TB, after uint64, fs ...*fleet) {
+	t.Helper()
+	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		terms, selves := make(map[uint64]bool), 0
+		for _, f := range fs {
+			l := f.c.leaderMessage()
+			terms[l.GetTerm()] = true
+			if l.GetSelf() && l.GetTerm() > after {
+				selves++
+			}
+		}
+		if len(terms) == 1 && selves == 1 {
+			return
+		}
+	}
+	for _, f := range fs {
+		t.Logf("%s knows that %v leads", f.addr, f.c.leaderMessage())
+	}
+	t.Fatal("they do not agree on who leads")
+}
+
+// wantOneLeader fails if two of these lead at one moment.
+func wantOneLeader(t testing.TB, fs ...*fleet) {
+	t.Helper()
+	for _, a := range fs {
+		for _, b := range fs {
+			before, _, first := a.c.leading()
+			_, _, second := b.c.leading()
+			after, _, still := a.c.leading()
+			if a != b && first && second && still && before == after {
+				t.Error("two lead at one moment")
+			}
+		}
+	}
 }
 
 func (f *fleet) leaderClient() fealtyv1.LeaderServiceClient {
@@ -118,7 +187,7 @@ func (f *fleet) leaderClient() fealtyv1.LeaderServiceClient {
 // awaitTold waits until the members of f are told something of this member.
 func (f *fleet) awaitTold(member string) {
 	f.t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if p := f.c.publication.Load(); p.serves() {
 			if _, ok := p.find(runtimePath(member)); ok {
 				return
@@ -187,28 +256,21 @@ func (d *desk) beatArrives(t *testing.T) {
 	l.publish(t.Context())
 }
 
+// Nobody waits for a lease where there was no leader, nor for the one of an earlier life.
 func TestFirstStartAndRestartLeadAtOnce(t *testing.T) {
-	f := readyFleet(t, nil)
-	began := time.Now()
+	f := readyFleet(t, longLease)
 	_, first, _ := awaitLeader(t, f)
 	for _, how := range []struct {
 		name string
 		end  func()
 	}{{"stopped", f.stop}, {"killed", f.kill}} {
-		if took := time.Since(began); took > DefaultLease/2 {
-			t.Errorf("it led after %v", took)
-		}
 		how.end()
 		f.start()
-		began = time.Now()
 		_, term, _ := awaitLeader(t, f)
 		if term <= first {
 			t.Errorf("%s: term %d comes after %d", how.name, term, first)
 		}
 		first = term
-	}
-	if took := time.Since(began); took > DefaultLease/2 {
-		t.Errorf("after it was killed it led after %v", took)
 	}
 }
 
@@ -223,21 +285,15 @@ func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
 	}
 	leader.kill()
 	others[0].member("n2") // nobody has to lead for that
-	next, nextTerm, _ := awaitLeader(t, others...)
-	if nextTerm <= term {
-		t.Errorf("term %d comes after %d", nextTerm, term)
-	}
+	awaitAgreed(t, term, others...)
 	for _, f := range others {
 		f.awaitTold("data/n2")
-		f.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == nextTerm && l.GetSelf() == (f == next) })
 	}
 	leader.start()
 	leader.await(phaseReady)
 	leader.awaitTold("data/n2")
-	leader.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == nextTerm })
-	if _, _, ok := leader.c.leading(); ok {
-		t.Error("who was killed leads beside another one")
-	}
+	awaitAgreed(t, term, all...)
+	wantOneLeader(t, all...)
 	// Members are told of all of them, wherever they are told.
 	for _, f := range all {
 		if told := f.c.publication.Load().state.value.addresses(); len(told) != 3 || !slices.Contains(told, leader.addr) {
@@ -248,15 +304,11 @@ func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
 
 // A leader that stops hands over: nobody waits for its lease.
 func testStoppedLeaderHandsOverAtOnce(t *testing.T, open func() store.Store) {
-	all := coordinators(t, open)
+	all := coordinatorsWith(t, open, longLease)
 	leader, term, others := awaitLeader(t, all...)
-	began := time.Now()
 	ended := make(chan struct{})
 	go func() { leader.stop(); close(ended) }()
 	_, next, _ := awaitLeader(t, others...)
-	if took := time.Since(began); took > DefaultLease/2 {
-		t.Errorf("another one led after %v", took)
-	}
 	if next <= term {
 		t.Errorf("term %d comes after %d", next, term)
 	}
@@ -269,20 +321,23 @@ func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
 	all := coordinators(t, open)
 	leader, term, others := awaitLeader(t, all...)
 	caught, release := make(chan store.Tx), make(chan struct{})
-	var once sync.Once
+	var paused atomic.Bool
 	leader.link.hold(func(tx store.Tx) error {
 		publishes := slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == publicationStateKey })
-		if publishes {
-			once.Do(func() { caught <- tx; <-release })
-			return nil // late, on its way to the store
+		switch {
+		case publishes && paused.CompareAndSwap(false, true):
+			caught <- tx
+			<-release // late, on its way to the store
+		case paused.Load() && !publishes:
+			return store.ErrUnknownOutcome // it does not beat any more
 		}
-		return store.ErrUnknownOutcome
+		return nil
 	})
 	others[0].member("late")
 	var late store.Tx
 	select {
 	case late = <-caught:
-	case <-time.After(20 * time.Second):
+	case <-time.After(leadPatience):
 		t.Fatal("the leader published nothing")
 	}
 	if !slices.Contains(late.If, store.Condition{Key: leaderTermKey, Version: store.Revision(term)}) {
@@ -301,7 +356,7 @@ func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
 	}
 	close(release)
 	leader.link.hold(nil)
-	leader.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() >= next && !l.GetSelf() })
+	leader.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() >= next })
 	leader.awaitTold("data/late")
 }
 
@@ -368,7 +423,7 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 }
 
 func testTransfer(t *testing.T, open func() store.Store) {
-	all := coordinators(t, open)
+	all := coordinatorsWith(t, open, longLease)
 	leader, term, others := awaitLeader(t, all...)
 	asked, heir := others[0], others[1]
 	name := func(f *fleet) string {
@@ -433,7 +488,7 @@ func testNobodyLeadsInAnOutage(t *testing.T, open func() store.Store) {
 	for _, f := range all {
 		f.link.cut(errors.New("no route to the store"))
 	}
-	end := time.Now().Add(20 * time.Second)
+	end := time.Now().Add(leadPatience)
 	for _, f := range all {
 		for _, _, ok := f.c.leading(); ok; _, _, ok = f.c.leading() {
 			if time.Now().After(end) {
@@ -446,7 +501,7 @@ func testNobodyLeadsInAnOutage(t *testing.T, open func() store.Store) {
 	for _, f := range all {
 		f.link.cut(nil)
 	}
-	leader, next, others := awaitLeader(t, all...)
+	leader, next, _ := awaitLeader(t, all...)
 	if next < term {
 		t.Errorf("term %d comes after %d", next, term)
 	}
@@ -454,11 +509,7 @@ func testNobodyLeadsInAnOutage(t *testing.T, open func() store.Store) {
 	for _, f := range all {
 		f.awaitTold("data/after")
 	}
-	for _, f := range others {
-		if _, _, ok := f.c.leading(); ok {
-			t.Error("two lead")
-		}
-	}
+	wantOneLeader(t, all...)
 }
 
 // Somebody who writes the store makes no leader, and keeps nobody from leading.
@@ -492,7 +543,7 @@ func TestForgedLeader(t *testing.T) {
 				t.Fatal(err)
 			}
 			next := uint64(0)
-			for end := time.Now().Add(20 * time.Second); next <= uint64(at); time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(leadPatience); next <= uint64(at); time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {
 					t.Fatal("nobody leads any more")
 				}
@@ -511,9 +562,8 @@ func TestForgedLeader(t *testing.T) {
 
 // A coordinator that is not ready hands over, and one that is again may lead.
 func TestLosingReadinessHandsOver(t *testing.T) {
-	all := coordinators(t, nil)
+	all := coordinatorsWith(t, nil, longLease)
 	leader, term, others := awaitLeader(t, all...)
-	began := time.Now()
 	s := leader.c.state.Load()
 	leader.c.state.Store(recovering(s, errors.New("test")))
 	leader.c.stateNews.tell()
@@ -521,8 +571,8 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 		t.Error("it leads in recovery mode")
 	}
 	_, next, _ := awaitLeader(t, others...)
-	if took := time.Since(began); took > DefaultLease/2 || next <= term {
-		t.Errorf("another one led after %v, under %d after %d", took, next, term)
+	if next <= term {
+		t.Errorf("term %d comes after %d", next, term)
 	}
 	leader.await(phaseReady)
 	leader.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == next })

@@ -35,13 +35,16 @@ func (n *news) tell() {
 }
 
 // sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
+func sleep(ctx context.Context, d time.Duration) error { return sleepUntil(ctx, d, nil) }
+
+// sleepUntil waits for d, until event is closed, or until ctx ends.
+func sleepUntil(ctx context.Context, d time.Duration, event <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return ctx.Err() // both may be ready
+	case <-event:
 	case <-ctx.Done():
-		return ctx.Err()
 	}
+	return ctx.Err() // several may be ready
 }

@@ -125,7 +125,8 @@ func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
 			case <-tick.C:
 			}
 		}
-		if err := sleep(ctx, pause); err != nil {
+		// Who leads from now on does not wait for more: what is to be told waited already.
+		if err := sleepUntil(ctx, pause, led); err != nil {
 			return err
 		}
 	}

@@ -879,3 +879,36 @@ func TestHeadMovesUnderTheTrustLoop(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// Whoever leads from now on publishes at once, also while its loop waits for more to
+// gather: what is to be told waited for a leader already.
+func TestWhoLeadsPublishesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := testDesk(t)
+		d.mustPublish(newPublisher())
+		d.joined("n1")
+		d.follow(d.c)
+		d.c.lead.view.Store(&leadView{}) // it leads no more
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- d.c.followPublication(ctx, d.state()) }()
+		synctest.Wait()
+		d.c.configNews.tell() // the loop waits for more
+		synctest.Wait()
+		if _, told := d.c.publication.Load().find(runtimePath("data/n1")); told {
+			t.Fatal("it publishes, and does not lead")
+		}
+		began := time.Now()
+		d.lead(d.c)
+		d.c.lead.news.tell()
+		synctest.Wait()
+		if _, told := d.c.publication.Load().find(runtimePath("data/n1")); !told {
+			t.Errorf("nothing was published by %v after it led", time.Since(began))
+		}
+		cancel()
+		synctest.Wait()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
