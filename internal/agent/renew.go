@@ -249,7 +249,7 @@ func (a *Agent) nextKey() (keyPair, error) {
 }
 
 // renew has a new key certified by the identity that the node holds. Coordinators
-// that cannot record one, because their store is out of reach, are asked for the
+// that cannot record one, because their store is out of reach or full, are asked for the
 // recorded key at once: then the error is an [outageError].
 func (a *Agent) renew(ctx context.Context) error {
 	key, err := a.nextKey()
@@ -260,13 +260,13 @@ func (a *Agent) renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var cannot []string // who has no store
+	var cannot []string // whose store took nothing
 	err = a.ask(ctx, func(ctx context.Context, address string, conn grpc.ClientConnInterface) error {
 		resp, err := fealtyv1.NewAdmissionServiceClient(conn).Renew(ctx, &fealtyv1.RenewRequest{Name: a.me.ID.Name(), Csr: csr})
 		if err == nil {
 			return a.adoptRenewed(ctx, key, resp.GetChain())
 		}
-		if e, ok := explained(err); ok && (e.Code == explain.StoreUnreachable || e.Code == explain.StoreOutcomeUnknown) {
+		if e, ok := explained(err); ok && (e.Code == explain.StoreUnreachable || e.Code == explain.StoreOutcomeUnknown || e.Code == explain.StoreFull) {
 			cannot = append(cannot, address)
 		}
 		return err

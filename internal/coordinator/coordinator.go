@@ -193,6 +193,7 @@ type Coordinator struct {
 	former          []*secrets                     // of seeds that were replaced, which calls may still use; owned by who holds setting
 	unsettled       atomic.Bool                    // a reseed may have left the records frozen
 	headConfirmed   moment                         // when the store was last asked and showed our head
+	full            fullness                       // whether the store takes writes
 	tried           atomic.Bool                    // to bring the keys back, or to find that there are none
 	pulsed          moment                         // the last self-check that came through
 	serving         atomic.Bool
@@ -282,7 +283,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		cfg.Registry = prometheus.NewRegistry()
 	}
 	c := &Coordinator{
-		cfg: cfg, log: cfg.Log, now: cfg.Now, store: cfg.Store, history: history.New(cfg.Store), fs: cfg.FS, faults: cfg.Faults,
+		cfg: cfg, log: cfg.Log, now: cfg.Now, fs: cfg.FS, faults: cfg.Faults,
 		startedAt: cfg.Now(), elapsed: sinceNow(),
 		search:    decide.Search{HealAfter: cfg.SelfHealAfter, Random: mathrand.Float64},
 		registry:  cfg.Registry,
@@ -305,6 +306,8 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		others: newOthers(),
 		live:   liveMembers{members: make(map[identity.ID]*liveMember)},
 	}
+	c.store = observedStore{cfg.Store, c}
+	c.history = history.New(c.store)
 	c.pulsed.set(cfg.Now())
 	c.metrics = newMetrics(cfg.Registry, c)
 	if cfg.PublishDir != "" {

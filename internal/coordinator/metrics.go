@@ -45,7 +45,7 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 		}),
 		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_renewals_total",
-			Help: "Renewals by outcome: renewed, recertified for a recorded key while the store was out of reach, or the code of the refusal.",
+			Help: "Renewals by outcome: renewed, recertified for a recorded key while the store was out of reach or full, or the code of the refusal.",
 		}, []string{"outcome"}),
 		renewSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "fealty_renewal_seconds",
@@ -111,6 +111,9 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares, m.peers, m.peerCalls, m.uncompiled, m.removed, m.outlet, m.sent, m.transitions,
 		gauge("fealty_coordinator_ready", "1 while a manifest is in force and this coordinator holds its keys.", func() float64 {
 			return truth(c.state.Load().phase == phaseReady)
+		}),
+		gauge("fealty_store_full", "1 while the store refuses writes, because it has no space left or was made read-only.", func() float64 {
+			return truth(!c.full.fullSince(c.now()).IsZero())
 		}),
 		gauge("fealty_coordinator_recovery_mode", "1 while the state in memory is not the head of the persisted history.", func() float64 {
 			return truth(c.state.Load().phase == phaseRecovery)

@@ -98,11 +98,17 @@ func (c *Coordinator) renewAlone(ctx context.Context, peer identity.Peer, r rene
 	if err != nil {
 		return nil, err
 	}
-	id := peer.ID
-	rec, ok := c.members.get(string(id.Kind()) + "/" + id.Name())
+	rec, ok := c.members.get(string(peer.ID.Kind()) + "/" + peer.ID.Name())
 	if !ok {
 		return nil, cause // it may have joined since: only the store knows
 	}
+	return c.recertify(ctx, s, peer, r, rec, c.cfg.MaxHeadAge, turn, cause)
+}
+
+// recertify certifies the key that rec says again, and records nothing. cause is why
+// nothing can be recorded. The certificate ends at most stretch after what rec says.
+func (c *Coordinator) recertify(ctx context.Context, s *state, peer identity.Peer, r renewRequest, rec memberRecord, stretch time.Duration, turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
+	id := peer.ID
 	if c.withdrawn.has(rec.path()) {
 		return nil, cause // as far as is known it is banned, and the bundle does not say so yet
 	}
@@ -110,7 +116,7 @@ func (c *Coordinator) renewAlone(ctx context.Context, peer identity.Peer, r rene
 		return nil, explain.New(explain.JoinBanned, "identity", id.String())
 	}
 	now := c.now()
-	until, entry, err := recertified(s.manifest, rec, id, peer.Key, r.key, now, c.cfg.MaxHeadAge)
+	until, entry, err := recertified(s.manifest, rec, id, peer.Key, r.key, now, stretch)
 	switch {
 	case errors.Is(err, errNotRecorded):
 		return nil, cause
@@ -129,10 +135,10 @@ func (c *Coordinator) renewAlone(ctx context.Context, peer identity.Peer, r rene
 	}
 	c.queueAudit(auditEntry{
 		At: now.UTC(), Actor: id.String(), Action: "member.renew.outage", Target: rec.path(),
-		Fields: map[string]string{"key": r.key.String(), "not_after": until.UTC().Format(time.RFC3339), "entry": entry.Name},
+		Fields: map[string]string{"key": r.key.String(), "not_after": until.UTC().Format(time.RFC3339), "entry": entry.Name, "cause": explain.CodeOf(cause)},
 	})
-	c.refusals.log(ctx, c.log, slog.LevelWarn, "the store is out of reach, a recorded key is certified again",
-		slog.String("member", id.String()), slog.Time("not_after", until))
+	c.refusals.log(ctx, c.log, slog.LevelWarn, "nothing can be recorded, a recorded key is certified again",
+		slog.String("member", id.String()), slog.Time("not_after", until), slog.String("code", explain.CodeOf(cause)))
 	return chain, nil
 }
 

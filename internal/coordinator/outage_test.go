@@ -56,16 +56,32 @@ func (d *desk) runs(t *testing.T) (stop func()) {
 }
 
 // An outage of the store for ten minutes loses no seed, stops no renewal of a known
-// member, admits nobody and changes nothing; whether the store fails or answers nobody.
+// member, admits nobody and changes nothing; whether the store fails, answers nobody, or
+// answers and takes no writes.
 func TestOutage(t *testing.T) {
-	for _, hangs := range []bool{false, true} {
-		t.Run(map[bool]string{false: "fails", true: "hangs"}[hangs], func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testOutage(t, hangs) })
+	for name, o := range map[string]storeOutage{
+		"fails": {begin: func(m *memStore) { m.setDown(errDown) }, end: func(m *memStore) { m.setDown(nil) }, code: explain.StoreUnreachable, store: "degraded", members: 6, removed: explain.JoinBanned, older: explain.RenewOlderKey},
+		"hangs": {begin: func(m *memStore) { m.setHanging(true); m.setDown(errDown) }, end: func(m *memStore) { m.setDown(nil) }, code: explain.StoreUnreachable, store: "degraded", members: 6, removed: explain.JoinBanned, older: explain.RenewOlderKey},
+		"full":  {begin: func(m *memStore) { m.setFull(true) }, end: func(m *memStore) { m.setFull(false) }, code: explain.StoreFull, store: "full", members: 5, removed: explain.RenewEntryGone, older: explain.StoreBusy, read: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testOutage(t, o) })
 		})
 	}
 }
 
-func testOutage(t *testing.T, hangs bool) {
+// storeOutage is a way in which a store fails, and how it is told.
+type storeOutage struct {
+	begin, end func(*memStore)
+	code       explain.Code
+	store      string       // in the answer of readiness
+	members    int          // that are shown
+	removed    explain.Code // of a member that was removed
+	older      explain.Code // of the key before the last one; see renewRecorded
+	read       bool         // what is read is what is so
+}
+
+func testOutage(t *testing.T, o storeOutage) {
 	d := newDesk(t)
 	d.mu.Lock()
 	d.now = time.Time{} // the bubble's
@@ -88,11 +104,10 @@ func testOutage(t *testing.T, hangs bool) {
 
 	before, head := d.store.snapshot(), d.state().head.Hash
 	began := time.Now()
-	d.store.setHanging(hangs)
-	d.store.setDown(errDown)
+	o.begin(d.store)
 	for time.Since(began) < 10*time.Minute {
 		for _, m := range known {
-			code(t, m.id.Name()+" with a new key", m.renew(), explain.StoreUnreachable)
+			code(t, m.id.Name()+" with a new key", m.renew(), o.code)
 			if err := m.again(); err != nil {
 				t.Fatalf("%v into the outage, %s: %v", time.Since(began), m.id.Name(), err)
 			}
@@ -103,19 +118,19 @@ func testOutage(t *testing.T, hangs bool) {
 		wantCut(t, "a banned member", banned.again())
 		wantOnly(t, "a banned member past the guard", d.past(banned), explain.JoinBanned)
 		wantCut(t, "a removed member", removed.again())
-		wantOnly(t, "a removed member past the guard", d.past(removed), explain.JoinBanned)
-		wantOnly(t, "an older key", copied.again(), explain.RenewOlderKey)
-		code(t, "a join", d.machine().join(identity.Data, proof.NewTokenProver(spare)), explain.StoreUnreachable)
-		code(t, "a return", known[0].rejoin(), explain.StoreUnreachable)
-		code(t, "a manifest", d.set(poolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"), explain.StoreUnreachable)
+		wantOnly(t, "a removed member past the guard", d.past(removed), o.removed)
+		wantOnly(t, "an older key", copied.again(), o.older)
+		code(t, "a join", d.machine().join(identity.Data, proof.NewTokenProver(spare)), o.code)
+		code(t, "a return", known[0].rejoin(), o.code)
+		code(t, "a manifest", d.set(poolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"), o.code)
 		_, err := d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"})
-		code(t, "a ban", err, explain.StoreUnreachable)
+		code(t, "a ban", err, o.code)
 		time.Sleep(time.Minute)
 	}
 	if d.state().phase != phaseReady || d.state().head.Hash != head {
 		t.Fatalf("after the outage it is %v at %v", d.state().phase, d.state().head.Hash)
 	}
-	if a := d.c.health().readiness(); !a.OK || a.Store != "degraded" {
+	if a := d.c.health().readiness(); !a.OK || a.Store != o.store {
 		t.Errorf("readiness in the outage: %+v", a)
 	}
 	if a := d.c.health().liveness(); !a.OK {
@@ -127,7 +142,7 @@ func testOutage(t *testing.T, hangs bool) {
 		}
 	}
 	list, err := d.members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{})
-	if err != nil || len(list.GetMembers()) != 6 || list.GetKnownAt().AsTime().After(began) || list.GetKnownAt() == nil {
+	if err != nil || len(list.GetMembers()) != o.members || (list.GetKnownAt() == nil) != o.read || list.GetKnownAt().AsTime().After(began) {
 		t.Errorf("members in the outage: %d known at %v, %v", len(list.GetMembers()), list.GetKnownAt(), err)
 	}
 	for _, m := range list.GetMembers() {
@@ -135,20 +150,22 @@ func testOutage(t *testing.T, hangs bool) {
 			t.Errorf("%s is banned: %v", m.GetName(), m.GetBanned())
 		}
 	}
-	if got, err := d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"}); err != nil || got.GetKnownAt() == nil || got.GetMember().GetKeyId() != keyOf(t, known[0].key).String() {
+	if got, err := d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"}); err != nil || (got.GetKnownAt() == nil) != o.read || got.GetMember().GetKeyId() != keyOf(t, known[0].key).String() {
 		t.Errorf("a member in the outage: %v, %v", got, err)
 	}
 	_, err = d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "nobody"})
-	code(t, "a member that is not known", err, explain.StoreUnreachable)
+	if !o.read {
+		code(t, "a member that is not known", err, o.code)
+	}
 	st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
-	if err != nil || len(st.GetMembers()) != 6 || st.GetStoreLatency() != nil || !slices.ContainsFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreUnreachable) }) {
+	if err != nil || len(st.GetMembers()) != o.members || (st.GetStoreLatency() != nil) != o.read || !slices.ContainsFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool { return f.GetCode() == string(o.code) }) {
 		t.Errorf("status in the outage: %d members, %v, %v", len(st.GetMembers()), st.GetFindings(), err)
 	}
 	if _, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{}); err != nil {
 		t.Errorf("config in the outage: %v", err)
 	}
 
-	d.store.setDown(nil)
+	o.end(d.store)
 	time.Sleep(time.Minute)
 	if a := d.c.health().readiness(); !a.OK || a.Store != "ok" {
 		t.Errorf("readiness after the outage: %+v", a)

@@ -29,7 +29,7 @@ type probeAnswer struct {
 	OK     bool   `json:"ok"`
 	Phase  string `json:"phase"`
 	Reason string `json:"reason,omitempty"`
-	Store  string `json:"store,omitempty"` // "ok" or "degraded"
+	Store  string `json:"store,omitempty"` // "ok", "degraded" or "full"
 }
 
 // health is all that the probes are answered from.
@@ -40,6 +40,7 @@ type health struct {
 	reason     string        // why it is not ready
 	headAge    time.Duration // since the store showed our head
 	maxHeadAge time.Duration
+	full       string        // how the store takes no writes; empty if it does
 	pulseAge   time.Duration // since the self-check last came through
 	strict     bool          // the store counts for liveness
 }
@@ -60,7 +61,7 @@ func (h health) startup() probeAnswer {
 }
 
 // readiness: a manifest is in force, the state in memory is the head of the history,
-// and the store said so within maxHeadAge.
+// and the store said so within maxHeadAge. One that takes no writes says so too.
 func (h health) readiness() probeAnswer {
 	if h.phase != phaseReady {
 		a := h.answer(h.reason)
@@ -69,6 +70,10 @@ func (h health) readiness() probeAnswer {
 	}
 	a := h.answer("")
 	a.Store = "ok"
+	if h.full != "" {
+		// What needs no write goes on, and restarting it makes no space.
+		a.Store, a.Reason = "full", h.full
+	}
 	if h.headAge > headDegradedAfter {
 		a.Store = "degraded"
 		a.Reason = "the head of the history was last confirmed " + h.headAge.Round(time.Second).String() + " ago"
@@ -94,7 +99,7 @@ func (c *Coordinator) health() health {
 	s, now := c.state.Load(), c.now()
 	return health{
 		serving: c.serving.Load(), tried: c.tried.Load(), phase: s.phase, reason: s.reason,
-		headAge: c.headConfirmed.age(now), maxHeadAge: c.cfg.MaxHeadAge,
+		headAge: c.headConfirmed.age(now), maxHeadAge: c.cfg.MaxHeadAge, full: c.fullReason(),
 		pulseAge: c.pulsed.age(now), strict: c.cfg.LivenessStore,
 	}
 }

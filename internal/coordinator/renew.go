@@ -40,36 +40,36 @@ func (a admissionServer) Renew(ctx context.Context, req *fealtyv1.RenewRequest) 
 	return &fealtyv1.RenewResponse{Chain: chain}, nil
 }
 
-// renew certifies what r asks for. It reports whether that was done without the store,
+// renew certifies what r asks for. It reports whether that was done without a record,
 // which certifies again what is recorded, and nothing else.
 func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, r renewRequest) (chain [][]byte, alone bool, err error) {
 	turn := c.oneTurn()
 	asking, cancel := c.patience(ctx)
 	defer cancel()
-	chain, err = c.renewRecorded(asking, peer, r, turn)
+	chain, alone, err = c.renewRecorded(asking, peer, r, turn)
 	if !outOfReach(ctx, asking, err) {
-		return chain, false, err
+		return chain, alone, err
 	}
 	chain, err = c.renewAlone(ctx, peer, r, turn, err)
 	return chain, err == nil, err
 }
 
-func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r renewRequest, turn func(identity.Kind, string) error) ([][]byte, error) {
+func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r renewRequest, turn func(identity.Kind, string) error) (chain [][]byte, alone bool, err error) {
 	next := r.key
 	for range commitTries {
 		s, err := c.ready()
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		id := peer.ID
 		rec, err := get[memberRecord](ctx, s.records, memberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.storeError("read the member", err)
+			return nil, false, c.storeError("read the member", err)
 		}
 		if r.again && next != rec.value.Key && len(rec.value.Older) > 0 && next == rec.value.Older[0].Key && next == peer.Key {
 			// The outage swallowed the answer to a renewal: the member holds that newer key
 			// too, and asks with it once more. This one shows no second machine.
-			return nil, errBusy("the renewal")
+			return nil, false, errBusy("the renewal")
 		}
 		now := c.now()
 		s.catchUp(&rec.value, peer.Leaf, now)
@@ -78,45 +78,50 @@ func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r r
 			if errors.Is(err, explain.RenewOlderKey) {
 				c.cloneAlarm(ctx, err.Error())
 			}
-			return nil, err
+			return nil, false, err
 		}
 		if err := turn(id.Kind(), id.Name()); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if c.believesBan(id, next) || c.believesBan(id, peer.Key) {
-			return nil, explain.New(explain.JoinBanned, "identity", id.String())
+			return nil, false, explain.New(explain.JoinBanned, "identity", id.String())
 		}
 		after.MeshKey = s.meshKey
 		change := s.records.newChange(s.headVersion)
 		change.put(memberKey(id.Kind(), id.Name()), rec.version, after)
 		if err := c.recount(ctx, s, change, rec.value.Entry, entry.Name); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		change.require(banIDKey(id.Kind(), id.Name()), 0)
 		change.require(banKeyKey(next), 0)
 		rev, err := change.commit(ctx)
 		if errors.Is(err, store.ErrConflict) {
 			if err := c.bannedNow(ctx, s, id, next); err != nil {
-				return nil, err
+				return nil, false, err
 			}
 			if c.conflicts(ctx, err) {
 				continue
 			}
 		}
 		if err != nil {
-			return nil, c.storeError("record the renewal", err)
+			err = c.storeError("record the renewal", err)
+			if errors.Is(err, explain.StoreFull) {
+				chain, err = c.renewFull(ctx, s, peer, r, rec.value, turn, err)
+				return chain, err == nil, err
+			}
+			return nil, false, err
 		}
 		if err := c.faults.Hit("renew.after-commit"); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		c.members.put(after, rev)
 		chain, err := s.issue(r.publicKey, id, entry, after.NotAfter, now)
 		if err != nil {
-			return nil, fmt.Errorf("certify %s: %w", id, err)
+			return nil, false, fmt.Errorf("certify %s: %w", id, err)
 		}
-		return chain, nil
+		return chain, false, nil
 	}
-	return nil, errBusy("the renewal")
+	return nil, false, errBusy("the renewal")
 }
 
 // bannedNow says so if the conflict of a transaction is a ban.

@@ -103,7 +103,8 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Bans, out.BansLimit = uint32(trust.value.Bans.Count), uint32(c.maxListed)
 	if req.GetPageToken() == "" {
 		out.Baseline = baseline(all)
-		out.Findings = append(c.keeperFindings(s.manifest), findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
+		out.Findings = append(c.fullFindings(), c.keeperFindings(s.manifest)...)
+		out.Findings = append(out.Findings, findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
 		out.Findings = append(out.Findings, c.leaderFindings()...)
 		out.Findings = append(out.Findings, c.outlet.findings()...)
 		out.Findings = append(out.Findings, c.compileFindings()...)

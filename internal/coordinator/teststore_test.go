@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -26,6 +27,25 @@ type memStore struct {
 	before  func(store.Tx)            // called before each commit, without the lock; guarded by mu
 	answers int                       // how many more calls are answered before it is down with errDown; -1: all; guarded by mu
 	hangs   bool                      // what is down answers nobody, instead of failing; guarded by mu
+	full    bool                      // no write finds space, and reads go on; guarded by mu
+	onFull  func()                    // called after each write that found none, without the lock; guarded by mu
+}
+
+// errFull is how a store refuses a write for which it has no space.
+var errFull = fmt.Errorf("no room in /secret/path: %w", store.ErrFull)
+
+// setFull lets no write find space, or every one.
+func (m *memStore) setFull(full bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.full = full
+}
+
+// whenFull has f called after each write that finds no space.
+func (m *memStore) whenFull(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.onFull = f
 }
 
 // hangFor is how long an engine waits for a server that does not answer.
@@ -217,8 +237,16 @@ func (m *memStore) Commit(ctx context.Context, tx store.Tx) (store.Revision, err
 	if before != nil {
 		before(tx)
 	}
+	rev, told, err := m.commit(ctx, tx)
+	if told != nil {
+		told()
+	}
+	return rev, err
+}
+
+func (m *memStore) commit(ctx context.Context, tx store.Tx) (rev store.Revision, told func(), err error) {
 	if err := m.enter(ctx); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	defer m.mu.Unlock()
 	how := answered
@@ -226,16 +254,19 @@ func (m *memStore) Commit(ctx context.Context, tx store.Tx) (store.Revision, err
 		how, m.lost = m.lost[0], m.lost[1:]
 	}
 	if how == lostDropped || how == lostForGoodN {
-		return 0, store.ErrUnknownOutcome
+		return 0, nil, store.ErrUnknownOutcome
 	}
 	if rev, ok := m.done[tx.ID]; ok && tx.ID != "" {
 		if rev == 0 {
-			return 0, store.ErrVoided
+			return 0, nil, store.ErrVoided
 		}
-		return rev, nil
+		return rev, nil, nil
 	}
 	if err := tx.Conflict(func(key string) (store.Revision, error) { return m.entries[key].Version, nil }); err != nil {
-		return 0, err
+		return 0, nil, err
+	}
+	if m.full {
+		return 0, m.onFull, errFull
 	}
 	m.rev++
 	for _, w := range tx.Put {
@@ -248,9 +279,9 @@ func (m *memStore) Commit(ctx context.Context, tx store.Tx) (store.Revision, err
 		m.done[tx.ID] = m.rev
 	}
 	if how == lostApplied || how == lostForGood {
-		return 0, store.ErrUnknownOutcome
+		return 0, nil, store.ErrUnknownOutcome
 	}
-	return m.rev, nil
+	return m.rev, nil, nil
 }
 
 func (m *memStore) Outcome(ctx context.Context, id string) (store.Revision, error) {
@@ -263,6 +294,9 @@ func (m *memStore) Outcome(ctx context.Context, id string) (store.Revision, erro
 		return 0, errors.New("no answer")
 	}
 	rev, ok := m.done[id]
+	if !ok && m.full {
+		return 0, errFull // that it never will be has to be written
+	}
 	if !ok || rev == 0 {
 		m.done[id] = 0
 		return 0, store.ErrNotFound

@@ -1613,11 +1613,15 @@ its process, so that there is never a stale one to delete.`,
 		Code:  StoreFull,
 		Title: "the store has no space left",
 		What:  "{what|the write} was refused: the store is full",
-		Why:   "the disk that it is on, or its quota, has no space left",
+		Why:   "the disk that it is on, or its quota, has no space left, or it was made read-only",
 		Do:    "free or add space; nothing was lost, and calls work again by themselves",
 		Exit:  ExitFailed, GRPC: codes.ResourceExhausted,
 		Page: `
-Nothing is acknowledged that is not on disk. Reads go on, writes fail until there is space.`,
+Nothing is acknowledged that is not on disk. Reads go on, writes fail until there is space: a full disk, etcd's quota,
+or a PostgreSQL that was made read-only, as hosted ones do when their disk fills up. Meanwhile a coordinator is ready
+and certifies the recorded keys of members again, until 4 hours after the recorded end; members ask for that by
+themselves. Nobody is admitted or banned, nobody leads, and nothing changes. Do not restart coordinators for this: one
+that starts gets no secrets from its peers, because that is to be audited first.`,
 	},
 	{
 		Code:  StoreUnreachable,

@@ -252,6 +252,9 @@ func (l *Log) putBlob(ctx context.Context, blob []byte) error {
 			return readErr
 		}
 	}
+	if errors.Is(err, store.ErrFull) {
+		return fmt.Errorf("history: writing blob %v: nothing has changed: %w", hash, err)
+	}
 	// The head was not touched, so an unknown outcome of a blob is a failure like
 	// any other: it must not match store.ErrUnknownOutcome.
 	return fmt.Errorf("history: writing blob %v: %v: try again, nothing has changed", hash, err)

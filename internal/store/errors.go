@@ -31,8 +31,9 @@ var (
 	// ErrClosed: the store was closed before the call began, or while it waited.
 	ErrClosed = errors.New("store is closed")
 
-	// ErrFull: the database has no space left. Nothing was written, and reads go on.
-	ErrFull = errors.New("the store has no space left")
+	// ErrFull: the database takes no writes, because it has no space left or was made
+	// read-only. Nothing was written, and reads go on.
+	ErrFull = errors.New("the store has no space left, or was made read-only")
 
 	// ErrNotEmpty: only an empty store can be raised.
 	ErrNotEmpty = errors.New("store is not empty")

@@ -1,0 +1,203 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// seal is the write of a record, as another coordinator makes it.
+func (d *desk) seal(t *testing.T, key string, value any) store.Write {
+	t.Helper()
+	w, err := d.state().records.put(key, value)
+	wantOnlyNil(t, err)
+	return w
+}
+
+// What a full store shows decides, though this coordinator heard nothing of it: who was
+// banned, removed or renewed elsewhere, and under which head.
+func TestFullStoreIsObeyed(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(t *testing.T, d *desk, m *machine)
+		want   explain.Code
+	}{
+		{"its identity is banned", func(t *testing.T, d *desk, m *machine) {
+			w := d.seal(t, banIDKey(identity.Data, "a"), banRecord{Reason: "x", By: "y", At: d.clock()})
+			d.store.write(w.Key, w.Value)
+		}, explain.JoinBanned},
+		{"its key is banned", func(t *testing.T, d *desk, m *machine) {
+			w := d.seal(t, banKeyKey(keyOf(t, m.key)), banRecord{Reason: "x", By: "y", At: d.clock()})
+			d.store.write(w.Key, w.Value)
+		}, explain.JoinBanned},
+		{"it was removed", func(t *testing.T, d *desk, m *machine) {
+			d.store.alter(memberKey(identity.Data, "a"), func([]byte) []byte { return nil })
+		}, explain.RenewEntryGone},
+		{"it was renewed elsewhere", func(t *testing.T, d *desk, m *machine) {
+			rec := d.record(identity.Data, "a").value
+			next, err := newKey()
+			wantOnlyNil(t, err)
+			rec.rekey(keyOf(t, next), d.clock().Add(time.Hour), d.clock(), time.Hour)
+			w := d.seal(t, memberKey(identity.Data, "a"), rec)
+			d.store.write(w.Key, w.Value)
+		}, explain.StoreBusy}, // the newer key may be its own; see renewRecorded
+		{"its record is altered", func(t *testing.T, d *desk, m *machine) {
+			d.store.alter(memberKey(identity.Data, "a"), func(b []byte) []byte { b[len(b)-2] ^= 1; return b })
+		}, explain.StoreForged},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := testDesk(t)
+			m := d.joined("a")
+			d.store.setFull(true)
+			wantOnlyNil(t, m.again())
+			tt.change(t, d, m)
+			wantOnly(t, "its recorded key", d.past(m), tt.want)
+		})
+	}
+}
+
+// Between the look at the record and the attempt to write it, something happens that the
+// refused transaction would have met: it is looked for after the refusal.
+func TestFullStoreIsLookedAtLast(t *testing.T) {
+	ban := banRecord{Reason: "x", By: "y"}
+	for name, tt := range map[string]struct {
+		key   func(m *machine) string
+		value any // nil: what is there, under another version
+		want  explain.Code
+	}{
+		"its identity is banned":   {func(*machine) string { return banIDKey(identity.Data, "a") }, ban, explain.JoinBanned},
+		"its key is banned":        {func(m *machine) string { return banKeyKey(keyOf(m.d.t, m.key)) }, ban, explain.JoinBanned},
+		"another head is in force": {func(*machine) string { return history.HeadKey }, nil, explain.StoreBusy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := testDesk(t)
+			m := d.joined("a")
+			key := tt.key(m)
+			value := d.store.snapshot()[key].Value
+			if tt.value != nil {
+				value = d.seal(t, key, tt.value).Value
+			}
+			d.store.setFull(true)
+			d.store.whenFull(func() { d.store.write(key, value) })
+			wantOnly(t, "its recorded key", d.past(m), tt.want)
+		})
+	}
+}
+
+// However long the store is full, a certificate ends within the stretch that bans count
+// in; and the head that the store shows is enough for being ready.
+func TestFullStoreLasts(t *testing.T) {
+	d := testDesk(t)
+	m := d.joined("a")
+	end := d.recordedEnd(m)
+	d.store.setFull(true)
+	for d.clock().Before(end.Add(outageStretch - time.Minute)) {
+		d.advance(30 * time.Minute)
+		d.c.checkHead(t.Context())
+		if !d.clock().Before(end.Add(outageStretch)) {
+			break
+		}
+		if err := m.again(); err != nil {
+			t.Fatalf("%v after its record ends: %v", d.clock().Sub(end), err)
+		}
+		if m.leaf.NotAfter.After(end.Add(outageStretch)) {
+			t.Fatalf("certified until %v, and its record ends at %v", m.leaf.NotAfter, end)
+		}
+		if a := d.c.health().readiness(); !a.OK || a.Store != "full" {
+			t.Fatalf("readiness: %+v", a)
+		}
+	}
+	if m.leaf.NotAfter.Before(end.Add(outageStretch - time.Minute)) {
+		t.Errorf("certified until %v alone, and its record ends at %v", m.leaf.NotAfter, end)
+	}
+	d.advance(end.Add(outageStretch - time.Second/2).Sub(d.clock()))
+	d.c.checkHead(t.Context())
+	wantOnly(t, "for longer than that", d.past(m), explain.StoreFull)
+}
+
+// That the store is full is told by status, readiness, a metric and the log, and is over
+// when it took a write; what nobody wrote for is no news.
+func TestFullStoreIsTold(t *testing.T) {
+	d := testDesk(t)
+	m := d.joined("a")
+	told := func(what string, want bool) {
+		t.Helper()
+		d.c.pulsed.set(d.clock())
+		metric := "# HELP fealty_store_full 1 while the store refuses writes, because it has no space left or was made read-only.\n# TYPE fealty_store_full gauge\nfealty_store_full " + map[bool]string{false: "0", true: "1"}[want] + "\n"
+		if err := testutil.GatherAndCompare(d.c.registry, strings.NewReader(metric), "fealty_store_full"); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if got := len(d.findings(t, explain.StoreFull)) == 1; got != want {
+			t.Errorf("%s: a finding: %v", what, got)
+		}
+		a := d.c.health().readiness()
+		if !a.OK || (a.Store == "full") != want || (a.Reason != "") != want || strings.Contains(a.Reason, "secret") {
+			t.Errorf("%s: readiness %+v", what, a)
+		}
+		if !d.c.health().liveness().OK {
+			t.Errorf("%s: it is not alive", what)
+		}
+	}
+	told("before", false)
+	d.store.setFull(true)
+	told("before anybody wrote", false)
+	wantOnly(t, "a new key", m.renew(), explain.StoreFull)
+	told("after a write", true)
+	d.advance(time.Hour)
+	d.c.checkHead(t.Context())
+	told("an hour later, when nobody wrote since", true)
+	d.store.setFull(false)
+	wantOnlyNil(t, m.renew())
+	told("after one that was taken", false)
+
+	// A store with space for little: beats are taken, and what is large is not.
+	d.store.setFull(true)
+	wantOnly(t, "a new key", m.renew(), explain.StoreFull)
+	d.store.setFull(false)
+	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+	told("while large writes are refused", true)
+	d.advance(fullFor + time.Second)
+	d.c.checkHead(t.Context())
+	told("when none was refused for long", false)
+}
+
+// While the store is full nothing is half applied: a manifest, a token, a config and a
+// rotation are refused by name and leave all as it was, or are done.
+func TestFullStoreAppliesNothing(t *testing.T) {
+	d := testDesk(t)
+	d.joined("a")
+	before, head := d.store.snapshot(), d.state().head.Hash
+	d.store.setFull(true)
+	_, put := d.put(qosRecord)
+	_, token := tokenServer{c: d.c}.CreateToken(context.Background(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+	_, rotate := d.trustService().RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{})
+	_, rekey := d.rekey()
+	for what, err := range map[string]error{
+		"a manifest": d.set(poolEntries + "  - {name: more, kind: witness, match: [\"token:more\"]}\n"),
+		"a token":    token, "a rotation": rotate, "another mesh CA": rekey, "a config": put,
+	} {
+		if !errors.Is(err, explain.StoreFull) && !errors.Is(err, store.ErrFull) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for key, e := range d.store.snapshot() {
+		if old, ok := before[key]; !ok || string(old.Value) != string(e.Value) {
+			t.Errorf("%s was written", key)
+		}
+	}
+	if s := d.state(); s.phase != phaseReady || s.head.Hash != head {
+		t.Errorf("it is %v at %v", s.phase, s.head.Hash)
+	}
+	d.store.setFull(false)
+	wantOnlyNil(t, d.set(poolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"))
+}
