@@ -187,6 +187,7 @@ func TestElsewhere(t *testing.T) {
 		{"not reached", false, true, explain.New(explain.Unreachable), true},
 		{"not trusted", false, true, explain.New(explain.PeerUntrusted), true},
 		{"recovering", true, true, explain.New(explain.RecoveryMode), true},
+		{"done before it was recovering", true, true, explain.New(explain.DoneNotInForce), false},
 		{"refused", true, false, explain.New(explain.Denied), false},
 		{"unknown", true, true, explain.New(explain.OutcomeUnknown), false},
 		{"a change that was lost", true, true, explain.New(explain.Unreachable), false},
@@ -195,6 +196,52 @@ func TestElsewhere(t *testing.T) {
 		if got := (&line{}).elsewhere(tt.sent, tt.changes, tt.err); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
+	}
+	// A change that was sent is made again after one answer alone: that of a coordinator
+	// which did nothing.
+	for _, code := range explain.Codes() {
+		if got := (&line{}).elsewhere(true, true, explain.New(code)); got != (code == explain.RecoveryMode) {
+			t.Errorf("after %s a change is made again elsewhere: %v", code, got)
+		}
+	}
+}
+
+// A change that one coordinator made, and could not tell all of, is made once.
+func TestChangeIsMadeOnce(t *testing.T) {
+	rotated := 0
+	answer := func(err error) *answering {
+		return &answering{status: &fealtyv1.GetStatusResponse{Phase: "ready"}, hook: func(_ context.Context, method string, _ any) error {
+			if method != "RotateMeshKey" {
+				return nil
+			}
+			rotated++
+			return err
+		}}
+	}
+	for _, tt := range []struct {
+		name  string
+		first error
+		calls int
+	}{
+		{"recovering", explain.New(explain.RecoveryMode), 2},
+		{"done, and recovering since", explain.New(explain.DoneNotInForce), 1},
+		{"unknown", explain.New(explain.StoreOutcomeUnknown), 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			second := errors.New("asked a second time")
+			for i, to := range []string{answer(tt.first).listen(t), answer(second).listen(t)} {
+				coordinator := filepath.Join(dir, ".fealty-dev", fmt.Sprintf("coordinator-%d", i+1))
+				if err := errors.Join(os.MkdirAll(coordinator, 0o700), os.Symlink(to, filepath.Join(coordinator, "admin.sock"))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			rotated = 0
+			r := fixture{dir: dir}.run(t.Context(), "trust", "rotate", "--mesh", "--yes")
+			if rotated != tt.calls {
+				t.Errorf("it was asked for %d times, want %d: %s", rotated, tt.calls, r.stderr)
+			}
+		})
 	}
 }
 

@@ -20,6 +20,7 @@ type answering struct {
 	fealtyv1.UnimplementedStatusServiceServer
 	fealtyv1.UnimplementedManifestServiceServer
 	fealtyv1.UnimplementedNodeServiceServer
+	fealtyv1.UnimplementedTrustServiceServer
 
 	members *fealtyv1.ListMembersResponse
 	member  *fealtyv1.GetMemberResponse
@@ -82,6 +83,7 @@ func (c *answering) listen(t testing.TB) string {
 	fealtyv1.RegisterStatusServiceServer(srv, c)
 	fealtyv1.RegisterManifestServiceServer(srv, c)
 	fealtyv1.RegisterNodeServiceServer(srv, c)
+	fealtyv1.RegisterTrustServiceServer(srv, c)
 	c.srv = srv
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(l) }()

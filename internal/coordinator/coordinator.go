@@ -597,6 +597,17 @@ func (c *Coordinator) storeError(what string, err error) error {
 	return explain.New(code, "what", what, "cause", "the coordinator's log says how")
 }
 
+// made words err, which came after a change was in the store. It must not be one that
+// has clients make the change again at another coordinator, as recovery mode does: that
+// would be a second one.
+func (c *Coordinator) made(ctx context.Context, what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	c.log.LogAttrs(ctx, slog.LevelWarn, "a change was made, and is not in force here yet", slog.String("what", what), slog.Any("err", err))
+	return explain.New(explain.DoneNotInForce, "what", what)
+}
+
 // forged tells people that a record was altered outside of Fealty.
 func (c *Coordinator) forged(ctx context.Context, what string, err error) {
 	c.metrics.forged.Inc()

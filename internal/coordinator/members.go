@@ -347,7 +347,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		ch.withdraws = string(id.Kind()) + "/" + id.Name()
 		switch err := c.commitWithdrawal(ctx, ch); {
 		case err == nil:
-			err = c.trustChanged(ctx)
+			err = c.made(ctx, "the ban", c.trustChanged(ctx))
 			out.ConnectionsClosed = uint32(c.cuts.Load() - cuts)
 			return out, err
 		case !c.conflicts(ctx, err):
@@ -400,7 +400,7 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "member.unban", Target: id.String()})
 		switch _, err := ch.commit(ctx); {
 		case err == nil:
-			return out, c.trustChanged(ctx)
+			return out, c.made(ctx, "the end of the ban", c.trustChanged(ctx))
 		case !c.conflicts(ctx, err):
 			return nil, c.storeError("lift the ban", err)
 		}
@@ -411,10 +411,18 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 // changeMember is changeMemberLater with the trust bundle that follows in force
 // before it returns.
 func (c *Coordinator) changeMember(ctx context.Context, kind, name, what string, f func(*state, versioned[memberRecord], *change) (bool, error)) error {
-	if err := c.changeMemberLater(ctx, kind, name, what, f); err != nil {
+	done := false
+	err := c.changeMemberLater(ctx, kind, name, what, func(s *state, rec versioned[memberRecord], ch *change) (_ bool, err error) {
+		done, err = f(s, rec, ch)
+		return done, err
+	})
+	if err != nil {
 		return err
 	}
-	return c.trustChanged(ctx)
+	if err = c.trustChanged(ctx); done {
+		err = c.made(ctx, "the change of the member", err)
+	}
+	return err
 }
 
 // changeMemberLater reads the member, lets f fill a transaction, and commits it,

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -73,7 +74,7 @@ func (c *Coordinator) rekey(ctx context.Context, before *state, reason, by strin
 	}
 	s := c.state.Load()
 	if s.phase != phaseReady || s.head.Hash != mv.link.Hash {
-		return nil, explain.New(explain.RecoveryMode, "method", "the fleet", "reason", "the new mesh CA key is made, and what follows from it is not in force yet; that is tried again by itself")
+		return nil, c.made(ctx, "the new mesh CA key", errors.New("the head moved, and the coordinator is not ready at it"))
 	}
 	return s, nil
 }

@@ -131,7 +131,7 @@ func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
 		wantOnly(t, "turn", err, "")
 		_, err = d.c.rekey(t.Context(), d.state().ready(), "test", "test", nil)
 		release()
-		wantOnly(t, "rekey", err, explain.RecoveryMode)
+		wantOnly(t, "rekey", err, explain.DoneNotInForce)
 		last = mustHead(t, d)
 		d.lookAgain()
 	}

@@ -79,6 +79,9 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 		return nil, err
 	}
 	out.Trust, err = c.trustMessage(ctx, s, in)
+	if out.Changed && !req.GetDryRun() {
+		err = c.made(ctx, "the revocation", err)
+	}
 	return out, err
 }
 
@@ -134,7 +137,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 			if err := c.faults.Hit("emergency.after-commit"); err != nil {
 				return nil, err
 			}
-			err = c.trustChanged(ctx)
+			err = c.made(ctx, "the emergency statement", c.trustChanged(ctx))
 			out.ConnectionsClosed = uint32(c.cuts.Load() - cuts)
 			return out, err
 		case !c.conflicts(ctx, err):

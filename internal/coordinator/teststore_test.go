@@ -25,6 +25,7 @@ type memStore struct {
 	down    error                     // what every call returns; guarded by mu
 	lost    []lostAnswer              // of the next commits; guarded by mu
 	before  func(store.Tx)            // called before each commit, without the lock; guarded by mu
+	after   func(store.Tx)            // called after each commit that was applied, without the lock; guarded by mu
 	answers int                       // how many more calls are answered before it is down with errDown; -1: all; guarded by mu
 	hangs   bool                      // what is down answers nobody, instead of failing; guarded by mu
 	full    bool                      // no write finds space, and reads go on; guarded by mu
@@ -136,6 +137,14 @@ func (m *memStore) intercept(f func(store.Tx)) {
 	m.before = f
 }
 
+// follow calls f after each commit that was applied, before its answer, until it is
+// given nil.
+func (m *memStore) follow(f func(store.Tx)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.after = f
+}
+
 // snapshot returns a copy of all entries.
 func (m *memStore) snapshot() map[string]store.Entry {
 	m.mu.Lock()
@@ -232,7 +241,7 @@ func (m *memStore) Commit(ctx context.Context, tx store.Tx) (store.Revision, err
 		return 0, err
 	}
 	m.mu.Lock()
-	before := m.before
+	before, after := m.before, m.after
 	m.mu.Unlock()
 	if before != nil {
 		before(tx)
@@ -240,6 +249,9 @@ func (m *memStore) Commit(ctx context.Context, tx store.Tx) (store.Revision, err
 	rev, told, err := m.commit(ctx, tx)
 	if told != nil {
 		told()
+	}
+	if err == nil && after != nil {
+		after(tx)
 	}
 	return rev, err
 }

@@ -73,10 +73,10 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 		action, point = "trust.rotate.compromised", "rotate.compromised"
 	}
 	var number uint32
+	changed := false
 	s, in, err := c.changeTrust(ctx, req.GetDryRun(), point, func(s *state, st *trustState, was store.Revision, now time.Time) (auditEntry, bool, error) {
-		changed := true
 		var err error
-		if stolen == "" {
+		if changed = true; stolen == "" {
 			err = st.rotate(s, was, rotation{StartedAt: now, Deadline: now.Add(deadline), By: actor(ctx), Reason: req.GetReason()})
 		} else {
 			changed, err = st.revokeKey(s, func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, actor(ctx), req.GetReason(), roomForOthers)
@@ -100,6 +100,9 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 		return nil, err
 	}
 	msg, err := c.trustMessage(ctx, s, in)
+	if changed && !req.GetDryRun() {
+		err = c.made(ctx, "the change of trust", err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -149,13 +152,10 @@ func (c *Coordinator) changeTrust(ctx context.Context, dry bool, point string, e
 		if err := c.faults.Hit(point + ".after-commit"); err != nil {
 			return nil, in, err
 		}
-		if err := c.trustChanged(ctx); err != nil {
-			return nil, in, err
+		if err = c.trustChanged(ctx); err == nil {
+			in, err = c.readTrust(ctx, s)
 		}
-		if in, err = c.readTrust(ctx, s); err != nil {
-			err = c.storeError("read the trust state", err)
-		}
-		return s, in, err
+		return s, in, c.made(ctx, "the change of trust", err)
 	}
 	return nil, trustInput{}, errBusy("the trust state")
 }
@@ -277,11 +277,16 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 		out.AuthorityEpoch, out.MeshKeyId = s.head.AuthorityEpoch, s.meshKey.String()
 	}
 	in, err := c.readTrust(ctx, s)
+	if err == nil {
+		out.Trust, err = c.trustMessage(ctx, s, in)
+	}
+	if err != nil && !req.GetDryRun() {
+		return nil, c.made(ctx, "the new mesh CA key", err)
+	}
 	if err != nil {
 		return nil, c.storeError("read the trust state", err)
 	}
-	out.Trust, err = c.trustMessage(ctx, s, in)
-	return out, err
+	return out, nil
 }
 
 func rotationMessage(s *state, r rotation) *fealtyv1.ConfigKeyRotation {

@@ -149,6 +149,7 @@ const (
 	RecoveryUnexpected  Code = "FE-R111"
 	RecoverySeedRefused Code = "FE-R112"
 	RecoveryNoShares    Code = "FE-R113"
+	DoneNotInForce      Code = "FE-R114"
 	PeerRefused         Code = "FE-R120"
 	PeerBehind          Code = "FE-R121"
 	RootNotPinned       Code = "FE-R122"
@@ -1389,6 +1390,19 @@ head is genuine. With the seed it replays the whole history, and adopts nothing 
 		Page: `
 Shares are held by people. A cluster whose manifest names keepers alone comes back through one of them, and is
 lost with all of them: add people to ` + "`seed.owners`" + ` with a reshare.`,
+	},
+	{
+		Code:  DoneNotInForce,
+		Title: "it was done, and is not in force at this coordinator yet",
+		What:  "{what|the change} was made, and this coordinator could not bring it into force or tell all of it",
+		Why:   "{reason|it lost its readiness, or the store, right after the change was in the store}",
+		Do:    "do not repeat it: coordinators bring it into force by themselves; fealty status says when they are ready",
+		Exit:  ExitOutcomeUnknown, GRPC: codes.Unknown,
+		Page: `
+The change is in the store, and stays there. What follows from it, such as a new trust bundle or a new mesh CA key, is
+brought into force by whichever coordinator sees it. So that a change is not made twice, no client repeats one that was
+answered like this at another coordinator; a recovery mode that came before the change is answered with FE-R101, and
+that is repeated.`,
 	},
 	{
 		Code:  PeerRefused,

@@ -1,0 +1,263 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// Clients make a change again at the next coordinator when one says that it is in
+// recovery mode. So that has to mean that nothing was done, whatever is called: one
+// that lost its readiness when the change was in the store already says something else.
+//
+// Each row is a call that can change something. What a second one would do says why
+// that matters, or why it does not.
+func TestNoChangeIsMadeTwice(t *testing.T) {
+	ctx := context.Background()
+	const gone = "nothing: it ends with its stream, and streams go to one coordinator"
+	const agents = "asked of an agent, on its own socket"
+	prepared := func(d *desk) *fealtyv1.CommitReseedRequest {
+		p, err := reseedServer{c: d.c}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
+		wantOnly(t, "prepare", err, "")
+		key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
+		wantOnly(t, "key", err, "")
+		return &fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: []*fealtyv1.ManifestSignature{
+			{Key: key.String(), Signature: ed25519.Sign(d.signer, snapshot.PAE(snapshot.TypeRootChange, testCluster, p.GetChange()))},
+		}}
+	}
+	const gold = "kind: qos\nname: gold\npriority: 1\n"
+	rows := []struct {
+		method string
+		twice  string                     // what a second one would do
+		first  func(d *desk) func() error // prepares the first one; nil: clients never make it again elsewhere
+	}{
+		{"ManifestService.SetManifest", "refused: it names the head that it follows", func(d *desk) func() error {
+			return func() error {
+				_, err := d.c.set(ctx, d.request(d.manifest(poolEntries+coordinatorEntry(t, 2))), true)
+				return err
+			}
+		}},
+		{"ManifestService.FirstSet", "refused: there is a history by then", nil},
+		{"ManifestService.PreviewManifest", "nothing, as the first", nil},
+		{"ReseedService.PrepareReseed", "one seed more that waits in a memory, for an hour", func(d *desk) func() error {
+			return func() error {
+				_, err := reseedServer{c: d.c}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
+				return err
+			}
+		}},
+		{"ReseedService.CommitReseed", "refused: the seed is in the memory of one coordinator, and follows one head", func(d *desk) func() error {
+			req := prepared(d)
+			return func() error { _, err := reseedServer{c: d.c}.CommitReseed(ctx, req); return err }
+		}},
+		{"TrustService.RotateMeshKey", "one authority epoch more, in which all members renew", func(d *desk) func() error {
+			return func() error {
+				_, err := d.trustService().RotateMeshKey(ctx, &fealtyv1.RotateMeshKeyRequest{})
+				return err
+			}
+		}},
+		{"TrustService.RotateConfigKey", "refused while the first goes on, and one key more after it", func(d *desk) func() error {
+			return func() error {
+				_, err := d.trustService().RotateConfigKey(ctx, &fealtyv1.RotateConfigKeyRequest{Reason: "test"})
+				return err
+			}
+		}},
+		{"TrustService.Revoke", "nothing: it is revoked for good", func(d *desk) func() error {
+			return func() error {
+				_, err := d.trustService().Revoke(ctx, &fealtyv1.RevokeRequest{Kind: string(snapshot.RevokedRole), Name: "data/a/ingress", Reason: "test"})
+				return err
+			}
+		}},
+		{"TrustService.ApplyEmergency", "nothing: it is in force", func(d *desk) func() error {
+			raw := d.statement(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} })
+			return func() error { _, err := d.apply(raw, false); return err }
+		}},
+		{"LeaderService.TransferLeader", "the next leader is sent away too", func(d *desk) func() error {
+			d.ledByAnother()
+			return func() error {
+				soon, cancel := context.WithTimeout(ctx, time.Second) // nobody takes over here
+				defer cancel()
+				_, err := leaderServer{c: d.c}.TransferLeader(soon, &fealtyv1.TransferLeaderRequest{})
+				return err
+			}
+		}},
+		{"TokenService.CreateToken", "another token, and the first one nobody knows", func(d *desk) func() error {
+			return func() error {
+				_, err := tokenServer{c: d.c}.CreateToken(ctx, &fealtyv1.CreateTokenRequest{Entry: "pool"})
+				return err
+			}
+		}},
+		{"TokenService.RevokeToken", "nothing: it is revoked for good", func(d *desk) func() error {
+			id := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}).ID
+			return func() error {
+				_, err := tokenServer{c: d.c}.RevokeToken(ctx, &fealtyv1.RevokeTokenRequest{Id: id})
+				return err
+			}
+		}},
+		{"ConfigService.PutConfig", "nothing, or what somebody put since is undone", func(d *desk) func() error {
+			return func() error { _, err := d.put(gold); return err }
+		}},
+		{"ConfigService.DeleteConfig", "not found, or what somebody put since goes too", func(d *desk) func() error {
+			d.mustPut(gold)
+			return func() error {
+				_, err := d.config().DeleteConfig(ctx, &fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "gold"}}})
+				return err
+			}
+		}},
+		{"MemberService.DrainMember", "nothing, or it drains although somebody ended that since", func(d *desk) func() error {
+			d.joined("a")
+			return func() error {
+				_, err := d.members().DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: "a"})
+				return err
+			}
+		}},
+		{"MemberService.UndrainMember", "nothing, or a drain that somebody asked for since ends", func(d *desk) func() error {
+			d.joined("a")
+			d.drain(t, "a")
+			return func() error {
+				_, err := d.members().UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
+				return err
+			}
+		}},
+		{"MemberService.RemoveMember", "not found, or who joined under the name since is removed", func(d *desk) func() error {
+			d.joined("a")
+			return func() error {
+				_, err := d.members().RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: "test"})
+				return err
+			}
+		}},
+		{"MemberService.ReplaceMember", "nothing, or who took the place since is replaced", func(d *desk) func() error {
+			d.joined("a")
+			return func() error {
+				_, err := d.members().ReplaceMember(ctx, &fealtyv1.ReplaceMemberRequest{Kind: "data", Name: "a"})
+				return err
+			}
+		}},
+		{"MemberService.BanMember", "the same ban, or again one that somebody lifted since", func(d *desk) func() error {
+			d.joined("a")
+			return func() error {
+				_, err := d.members().BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "test"})
+				return err
+			}
+		}},
+		{"MemberService.UnbanMember", "not found, or a ban that somebody made since is lifted", func(d *desk) func() error {
+			d.joined("a")
+			d.ban(t, identity.Data, "a")
+			return func() error {
+				_, err := d.members().UnbanMember(ctx, &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "a"})
+				return err
+			}
+		}},
+		{"AdmissionService.Join", "the same member: it proves the same key", func(d *desk) func() error {
+			tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "a"})
+			return func() error { return d.machine().join(identity.Data, proof.NewTokenProver(tok)) }
+		}},
+		{"AdmissionService.Renew", "another certificate over the same key", func(d *desk) func() error {
+			m := d.joined("a")
+			return m.renew
+		}},
+		{"AdmissionService.Leave", "not found", func(d *desk) func() error {
+			m := d.joined("a")
+			peer := identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)}
+			return func() error {
+				_, err := admissionServer{c: d.c}.Leave(identity.NewContext(ctx, peer), &fealtyv1.LeaveRequest{})
+				return err
+			}
+		}},
+		{"RecoveryService.Recover", "refused once it is in force, one epoch more before that: fealty recover stops at this answer", nil},
+		{"BackupService.CreateBackup", "another backup", nil},
+		{"RestoreService.PresentTrust", "nothing: what it says is in force", nil},
+		{"VerifyService.Verify", "nothing, as the first", nil},
+		{"PeerService.Recover", gone, nil},
+		{"PeerService.Prepare", gone, nil},
+		{"AgentService.Connect", gone, nil},
+		{"SnapshotService.Poll", gone, nil},
+		{"NodeService.LeaveCluster", agents, nil},
+		{"NodeService.ApplyNodeEmergency", agents, nil},
+		{"NodeService.RenewIdentity", agents, nil},
+		{"LocalConfigService.WatchScope", agents, nil},
+		{"LocalConfigService.ReportVerdict", agents, nil},
+		{"LocalConfigService.PermitAction", agents, nil},
+	}
+	var listed []string
+	for _, row := range rows {
+		listed = append(listed, row.method)
+		if row.twice == "" {
+			t.Errorf("%s: nobody said what a second one would do", row.method)
+		}
+		if row.first == nil {
+			continue
+		}
+		t.Run(row.method, func(t *testing.T) {
+			d := testDesk(t)
+			call := row.first(d)
+			lost := d.loseAfterChange()
+			err := call()
+			switch {
+			case !*lost:
+				t.Fatalf("nothing was written, so nothing is shown: %v", err)
+			case err != nil && !errors.Is(err, explain.DoneNotInForce):
+				t.Errorf("the change is in the store, and the answer does not say so: %v", err)
+			case errors.Is(err, explain.RecoveryMode):
+				t.Errorf("an answer with two codes: %v", err)
+			}
+		})
+	}
+	// Whatever the API has that can change something has a row.
+	services, err := authz.Services(authz.APIServices()...)
+	wantOnly(t, "services", err, "")
+	for _, s := range services {
+		for i := range s.Methods().Len() {
+			name := string(s.Methods().Get(i).Name())
+			if strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") {
+				continue // as clients take it
+			}
+			if row := string(s.Name()) + "." + name; !slices.Contains(listed, row) {
+				t.Errorf("%s has no row", row)
+			}
+		}
+	}
+}
+
+// loseAfterChange has the coordinator lose its readiness between its next change, when
+// that is in the store, and the answer. It tells whether that was so.
+func (d *desk) loseAfterChange() *bool {
+	lost := new(bool)
+	d.store.follow(func(tx store.Tx) {
+		if *lost || !slices.ContainsFunc(tx.Put, func(w store.Write) bool {
+			return w.Key == history.HeadKey || strings.HasPrefix(w.Key, auditPrefix) || strings.HasPrefix(w.Key, memberPrefix)
+		}) {
+			return
+		}
+		*lost = true
+		d.faults.Fail("adopt.begin", errTestCrash)
+		d.c.state.Store(recovering(d.state(), errTestCrash))
+	})
+	return lost
+}
+
+// ledByAnother has somebody else lead, who can hand over to the desk's coordinator.
+func (d *desk) ledByAnother() {
+	d.t.Helper()
+	w, err := d.state().records.put(leaderTermKey, leaderRecord{Replica: "ed25519:other", Name: "coordinator-9", Nonce: randomID()})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.store.write(leaderTermKey, w.Value)
+	if err := d.c.announce(context.Background()); err != nil {
+		d.t.Fatal(err)
+	}
+}
