@@ -55,6 +55,11 @@ type Database struct {
 	// engine's own tests can do that.
 	Kill func(t T, s store.Store) store.Store
 
+	// Full ends the handle and opens a new one: of the database with little space left,
+	// or made read-only, or with space again. Nil means that only the engine's own tests
+	// can do that.
+	Full func(t T, s store.Store, full bool) store.Store
+
 	// Lossy opens a handle whose connection can lose requests and answers for
 	// real, through a proxy. Nil means to wrap a handle with NewLossy.
 	Lossy func(t T) Lossy
@@ -68,6 +73,9 @@ type Case struct {
 
 	// Kills: it takes a Database that can be killed, and has nothing to say of others.
 	Kills bool
+
+	// Fills: it takes a Database whose space can be used up, likewise.
+	Fills bool
 }
 
 // Cases returns all of them.
@@ -89,6 +97,7 @@ func Cases() []Case {
 		{Name: "Cancel", Promise: "an error without ErrUnknownOutcome means that nothing was written", Run: testCancel},
 		{Name: "Restart", Promise: "what was acknowledged survives a restart", Run: testRestart},
 		{Name: "Kill", Promise: "what was acknowledged survives a kill while writing", Run: testKill, Kills: true},
+		{Name: "Full", Promise: "what finds no space is refused by name and not written, and reads go on", Run: testFull, Fills: true},
 		{Name: "LostAnswers", Promise: "a call whose answer was lost can be resolved", Run: testLostAnswers},
 		{Name: "Close", Promise: "a closed store answers ErrClosed, and closes after calls under way", Run: testClose},
 		{Name: "Raise", Promise: "an empty store can be raised above a floor", Run: testRaise},

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
@@ -107,3 +109,39 @@ func conformance(c *etcdtest.Cluster) storetest.Engine {
 }
 
 func TestConformance(t *testing.T) { storetest.Run(t, conformance(server)) }
+
+// TestConformanceFull is the case Full on servers of its own, whose quota is used up and
+// then raised.
+func TestConformanceFull(t *testing.T) {
+	c := etcdtest.New(t, etcdtest.Options{Args: []string{"--quota-backend-bytes=16777216"}})
+	e := conformance(c)
+	inner := e.New
+	e.New = func(t testing.TB, retain int) storetest.Database {
+		db := inner(t, retain)
+		db.Full = func(t testing.TB, s store.Store, full bool) store.Store {
+			if !full {
+				raiseQuota(t, c)
+			}
+			return s
+		}
+		return db
+	}
+	storetest.RunCase(t, e, "Full")
+}
+
+// raiseQuota gives the one member of c space again, as an operator does.
+func raiseQuota(t testing.TB, c *etcdtest.Cluster) {
+	t.Helper()
+	c.Raise("--quota-backend-bytes=1073741824")
+	again(t, c, c.Stop)
+	maintenance := pb.NewMaintenanceClient(c.Conn(t))
+	alarms, err := maintenance.Alarm(context.Background(), &pb.AlarmRequest{Action: pb.AlarmRequest_GET})
+	if err != nil || len(alarms.Alarms) == 0 {
+		t.Fatalf("%v, %v", alarms, err)
+	}
+	for _, a := range alarms.Alarms {
+		if _, err := maintenance.Alarm(context.Background(), &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, MemberID: a.MemberID, Alarm: a.Alarm}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

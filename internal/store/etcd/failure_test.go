@@ -553,24 +553,7 @@ func TestFull(t *testing.T) {
 		t.Fatalf("large Commit: %v, want ErrFull", err)
 	}
 	check()
-	m := c.Members[0]
-	if err := m.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	c.Raise("--quota-backend-bytes=1073741824")
-	if err := m.Start(); err != nil {
-		t.Fatal(err)
-	}
-	maintenance := pb.NewMaintenanceClient(c.Conn(t))
-	alarms, err := maintenance.Alarm(t.Context(), &pb.AlarmRequest{Action: pb.AlarmRequest_GET})
-	if err != nil || len(alarms.Alarms) == 0 {
-		t.Fatalf("%v, %v", alarms, err)
-	}
-	for _, a := range alarms.Alarms {
-		if _, err := maintenance.Alarm(t.Context(), &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, MemberID: a.MemberID, Alarm: a.Alarm}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	raiseQuota(t, c)
 	waitFor(t, "space", func() bool {
 		r, err := s.Commit(t.Context(), put(last, "x"))
 		acked[last] = r

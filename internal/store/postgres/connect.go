@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,20 +18,33 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fealty-io/fealty/internal/store"
 )
 
 // ErrServer is matched by every *ServerError.
 var ErrServer = errors.New("server cannot hold a store")
 
 // ServerError says why a server that answers cannot hold a store. It matches
-// [ErrServer].
+// [ErrServer], and [store.ErrFull] if the server is read-only.
 type ServerError struct {
 	Problem string // continues "the server"
 	Do      string
 }
 
-func (e *ServerError) Error() string        { return "the server " + e.Problem + ": " + e.Do }
-func (e *ServerError) Is(target error) bool { return target == ErrServer }
+func (e *ServerError) Error() string { return "the server " + e.Problem + ": " + e.Do }
+func (e *ServerError) Is(target error) bool {
+	return target == ErrServer || e.Problem == isReadOnly && target == store.ErrFull
+}
+
+// readOnlyServer is the error of a server that answers reads alone. Hosted ones become
+// so when their disk fills up.
+func readOnlyServer() error {
+	return &ServerError{isReadOnly, "make space on its disk if that is full; otherwise find out who set it and why, or name another server"}
+}
+
+// isReadOnly is the problem of such a server.
+const isReadOnly = "is read-only (transaction_read_only is on)"
 
 // minVersion is the oldest server that is known to work, as server_version_num.
 const minVersion = 130000
@@ -111,7 +125,17 @@ func validate(ctx context.Context, conn *pgconn.PgConn) error {
 	case string(row[0]) != "f":
 		return &ServerError{"is a replica, which takes no writes", "name the primary, or all hosts separated by commas"}
 	case string(row[1]) != "off":
-		return &ServerError{"is read-only (transaction_read_only is on)", "find out who set it and why, or name another server"}
+		return readOnlyServer()
+	}
+	return nil
+}
+
+// validateReading is validate for connections that only read, where the URL names one
+// server: it is the primary, whether it takes writes now or not. Of several, one that
+// is read-only may be a primary of before that is kept from writing.
+func validateReading(ctx context.Context, conn *pgconn.PgConn) error {
+	if err := validate(ctx, conn); !errors.Is(err, store.ErrFull) {
+		return err
 	}
 	return nil
 }
@@ -170,6 +194,9 @@ func (s *Store) connectReaders(ctx context.Context) (*pgxpool.Pool, error) {
 		return nil, errors.New("the environment sets something for PostgreSQL that its driver does not understand: look for variables that begin with PG")
 	}
 	config.ConnConfig = s.config.Copy()
+	if oneServer(s.config) {
+		config.ConnConfig.ValidateConnect = validateReading
+	}
 	dial := config.ConnConfig.DialFunc
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
@@ -192,6 +219,13 @@ func (s *Store) connectReaders(ctx context.Context) (*pgxpool.Pool, error) {
 	}
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { return s.settle(ctx, conn, reading) }
 	return pgxpool.NewWithConfig(ctx, config)
+}
+
+// oneServer reports whether config names one server.
+func oneServer(config *pgx.ConnConfig) bool {
+	return !slices.ContainsFunc(config.Fallbacks, func(f *pgconn.FallbackConfig) bool {
+		return f.Host != config.Host || f.Port != config.Port // the driver lists a host once for each way to try TLS
+	})
 }
 
 // keepAlive makes the kernel notice a dead peer in seconds, not hours.
@@ -276,6 +310,9 @@ func (e *connectError) Unwrap() error { return e.err }
 
 // plain returns err without the driver's connection error.
 func plain(err error) error {
+	if errors.Is(err, store.ErrFull) {
+		return readOnlyServer() // of several, the one that says most
+	}
 	if e, ok := errors.AsType[*ServerError](err); ok {
 		return e
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os/exec"
 	"strings"
 	"sync"
@@ -723,5 +724,65 @@ func TestLinearizableWhileKilled(t *testing.T) {
 			stop = server.Stop
 		}
 		return errors.Join(stop(), server.Start())
+	})
+}
+
+// TestReadOnly: a server that becomes read-only, as hosted ones do whose disk fills up,
+// is read on connections of before and on new ones, and says by name that it takes no
+// writes; when it takes them again, so does the store.
+func TestReadOnly(t *testing.T) {
+	server := pgtest.New(t)
+	database := server.Database(t)
+	s := openAt(t, server.URL(database), postgres.Options{Log: slog.New(slog.DiscardHandler)})
+	base := mustCommit(t, s, put("k", "base"))
+	none, err := net.Listen("tcp", "127.0.0.1:0") // a server that is gone
+	if err != nil {
+		t.Fatal(err)
+	}
+	none.Close()
+	several := openAt(t, server.URLVia(none.Addr().String()+","+server.Addr(), database), postgres.Options{Log: slog.New(slog.DiscardHandler)})
+	set := func(value string) {
+		server.Exec(t, database, "set default_transaction_read_only = off", "alter system set default_transaction_read_only = "+value, "select pg_reload_conf()")
+	}
+	wantFull := func(when string) {
+		t.Helper()
+		tx := put("k", "refused")
+		tx.ID = store.NewTxID()
+		if _, err := s.Commit(t.Context(), tx); !errors.Is(err, store.ErrFull) || errors.Is(err, store.ErrUnknownOutcome) {
+			t.Fatalf("%s: Commit: %v, want ErrFull", when, err)
+		}
+		if _, err := s.Outcome(t.Context(), tx.ID); !errors.Is(err, store.ErrFull) {
+			t.Fatalf("%s: Outcome: %v, want ErrFull", when, err)
+		}
+		if e, err := s.Get(t.Context(), "k"); err != nil || e.Version != base {
+			t.Fatalf("%s: Get: %+v, %v", when, e, err)
+		}
+		if l, err := s.List(t.Context(), ""); err != nil || len(l.Entries) != 1 {
+			t.Fatalf("%s: List: %v, %v", when, l, err)
+		}
+	}
+	set("on")
+	waitFor(t, "the server to be read-only", func() bool {
+		r, err := s.Commit(t.Context(), put("k", "base"))
+		if err == nil {
+			base = r
+		}
+		return err != nil
+	})
+	wantFull("on connections of before")
+	server.Exec(t, database, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
+	wantFull("on new connections")
+	if _, err := postgres.Open(t.Context(), server.URL(database), postgres.Options{}); !errors.Is(err, postgres.ErrServer) || !errors.Is(err, store.ErrFull) {
+		t.Errorf("Open: %v, want a ServerError that matches ErrFull", err)
+	}
+	// Of several servers the one that takes writes is meant: another one may be a primary
+	// of before, which is kept from writing.
+	if _, err := several.Get(t.Context(), "k"); !errors.Is(err, postgres.ErrServer) {
+		t.Errorf("Get from one of several: %v, want a ServerError", err)
+	}
+	set("off")
+	waitFor(t, "the server to take writes", func() bool {
+		_, err := s.Commit(t.Context(), put("k", "again"))
+		return err == nil
 	})
 }

@@ -24,6 +24,10 @@
 // server cannot forget such a transaction halfway: it holds the revision row
 // until it ended, so that [Store.Outcome] waits for it and its answer is final.
 //
+// A server that answers reads and takes no writes is full ([store.ErrFull]), for want of
+// space or because it was made read-only. The only one that the URL names is read all the
+// same; of several, another one may be the primary by now.
+//
 // A connection that was found dead is replaced at once where nothing was written.
 // A server that cannot be reached makes calls fail with the reason.
 //

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
@@ -76,7 +78,8 @@ func again(t testing.TB, stop func() error) {
 
 func TestConformance(t *testing.T) {
 	storetest.Run(t, storetest.Engine{OutsideClock: true, New: func(t testing.TB, retain int) storetest.Database {
-		url := server.URL(server.Database(t))
+		database := server.Database(t)
+		url := server.URL(database)
 		open := func(t testing.TB) store.Store {
 			t.Helper()
 			s, err := postgres.Open(context.Background(), url, postgres.Options{RetainCommits: retain})
@@ -101,6 +104,13 @@ func TestConformance(t *testing.T) {
 					t.Fatal(err)
 				}
 				return open(t)
+			},
+			// As hosted servers do whose disk fills up. Connections of before are ended.
+			Full: func(t testing.TB, s store.Store, full bool) store.Store {
+				server.Exec(t, database, "set default_transaction_read_only = off",
+					fmt.Sprintf("alter database %s set default_transaction_read_only = %v", pgx.Identifier{database}.Sanitize(), full),
+					"select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
+				return s
 			},
 		}
 	}})

@@ -330,7 +330,7 @@ func (w *writer) serve(group []*job) {
 			w.serve([]*job{j})
 		}
 	default:
-		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == diskFull {
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (pg.Code == diskFull || pg.Code == readOnlyTransaction) {
 			err = fmt.Errorf("%w: %w", store.ErrFull, err)
 		}
 		for _, j := range group {
@@ -429,6 +429,9 @@ func (w *writer) attempt(group []*job) (*plan, error) {
 	if err != nil {
 		w.abort()
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && severity(pg) == "ERROR" {
+			if pg.Code == readOnlyTransaction {
+				w.drop() // another server of the URL may take writes
+			}
 			if pg.Code == lockNotAvailable {
 				return nil, fmt.Errorf("the commit of another process has been under way for %v, nothing was written: %w", w.s.opts.Timeout/2, err)
 			}

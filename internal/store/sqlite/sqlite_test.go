@@ -59,9 +59,10 @@ func raw(t testing.TB, path string) *sql.DB {
 func TestConformance(t *testing.T) {
 	storetest.Run(t, storetest.Engine{New: func(t testing.TB, retain int) storetest.Database {
 		path := filepath.Join(t.TempDir(), "store.db")
+		maxBytes := int64(0)
 		open := func(t testing.TB) store.Store {
 			t.Helper()
-			s, err := sqlite.Open(context.Background(), path, sqlite.Options{RetainCommits: retain})
+			s, err := sqlite.Open(context.Background(), path, sqlite.Options{RetainCommits: retain, MaxBytes: maxBytes})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,6 +79,14 @@ func TestConformance(t *testing.T) {
 				t.Fatal(err)
 			}
 			path = image
+			return open(t)
+		}, Full: func(t testing.TB, s store.Store, full bool) store.Store {
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if maxBytes = 0; full {
+				maxBytes = 2 << 20 // of SQLite's own max_page_count
+			}
 			return open(t)
 		}}
 	}})

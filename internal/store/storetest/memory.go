@@ -27,6 +27,7 @@ type Memory struct {
 	log       []store.Change // of revisions above compacted
 	outcomes  map[string]memoryOutcome
 	waiters   map[chan struct{}]struct{} // closed at the next commit
+	full      bool                       // writes are refused
 }
 
 type memoryOutcome struct {
@@ -51,6 +52,13 @@ func NewMemory(retain int) *Memory {
 // Open returns a new handle. Any number may be open at a time.
 func (m *Memory) Open() store.Store {
 	return &memoryHandle{m: m, closed: make(chan struct{})}
+}
+
+// SetFull makes writes find no space, or has them find it again.
+func (m *Memory) SetFull(full bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.full = full
 }
 
 type memoryHandle struct {
@@ -162,6 +170,9 @@ func (h *memoryHandle) Commit(ctx context.Context, tx store.Tx) (store.Revision,
 	}
 	if err := tx.Conflict(func(key string) (store.Revision, error) { return m.entries[key].Version, nil }); err != nil {
 		return 0, err
+	}
+	if m.full {
+		return 0, fmt.Errorf("store: nothing was written: %w", store.ErrFull)
 	}
 	m.revision++
 	change := store.Change{Revision: m.revision}

@@ -16,6 +16,10 @@ func memoryEngine() Engine {
 				s.Close()
 				return m.Open()
 			},
+			Full: func(t testing.TB, s store.Store, full bool) store.Store {
+				m.SetFull(full)
+				return s
+			},
 		}
 	}}
 }

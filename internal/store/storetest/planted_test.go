@@ -351,6 +351,38 @@ var planted = []struct {
 	}}},
 	{"a restart loses the last commit", "Restart", broken{restart: forget}},
 	{"a kill loses the last commit", "Kill", broken{restart: forget}},
+	{"a full store does not say so", "Full", broken{commit: func(h *memoryHandle, ctx context.Context, tx store.Tx) (store.Revision, error) {
+		r, err := h.Commit(ctx, tx)
+		if errors.Is(err, store.ErrFull) {
+			err = errors.New("refused")
+		}
+		return r, err
+	}}},
+	{"a full store leaves it in doubt what happened", "Full", broken{commit: func(h *memoryHandle, ctx context.Context, tx store.Tx) (store.Revision, error) {
+		r, err := h.Commit(ctx, tx)
+		if errors.Is(err, store.ErrFull) {
+			err = errors.Join(err, store.ErrUnknownOutcome)
+		}
+		return r, err
+	}}},
+	{"a full store writes what is small", "Full", broken{commit: func(h *memoryHandle, ctx context.Context, tx store.Tx) (store.Revision, error) {
+		r, err := h.Commit(ctx, tx)
+		if errors.Is(err, store.ErrFull) && len(tx.Put) > 1 {
+			h.m.SetFull(false)
+			h.Commit(ctx, store.Tx{Put: tx.Put[1:]})
+			h.m.SetFull(true)
+		}
+		return r, err
+	}}},
+	{"a full store answers no reads", "Full", broken{list: func(h *memoryHandle, ctx context.Context, prefix string) (store.Listing, error) {
+		h.m.mu.Lock()
+		full := h.m.full
+		h.m.mu.Unlock()
+		if full {
+			return store.Listing{}, store.ErrFull
+		}
+		return h.List(ctx, prefix)
+	}}},
 	{"revisions come from the wall clock", "Clock", broken{commit: func(h *memoryHandle, ctx context.Context, tx store.Tx) (store.Revision, error) {
 		h.m.mu.Lock()
 		// Careful about two in one millisecond, but not about steps.
@@ -489,6 +521,9 @@ func brokenEngine(b broken) Engine {
 			}
 			return open(t)
 		}
-		return Database{Shared: true, Open: open, Restart: again, Kill: again}
+		return Database{Shared: true, Open: open, Restart: again, Kill: again, Full: func(_ testing.TB, s store.Store, full bool) store.Store {
+			m.SetFull(full)
+			return s
+		}}
 	}}
 }

@@ -32,6 +32,7 @@ type Database struct {
 	Shared  bool
 	Restart func(t testing.TB, s store.Store) store.Store
 	Kill    func(t testing.TB, s store.Store) store.Store
+	Full    func(t testing.TB, s store.Store, full bool) store.Store
 	Lossy   func(t testing.TB) Lossy
 }
 
@@ -72,6 +73,9 @@ func (e Engine) inner() conformance.Engine {
 		if db.Kill != nil {
 			out.Kill = func(t conformance.T, s store.Store) store.Store { return db.Kill(of(t), s) }
 		}
+		if db.Full != nil {
+			out.Full = func(t conformance.T, s store.Store, full bool) store.Store { return db.Full(of(t), s, full) }
+		}
 		if db.Lossy != nil {
 			out.Lossy = func(t conformance.T) Lossy { return db.Lossy(of(t)) }
 		}
@@ -105,6 +109,18 @@ func Run(t *testing.T, e Engine) {
 			c.run(t, e)
 		})
 	}
+}
+
+// RunCase holds the engine to one promise, by the name of its case.
+func RunCase(t *testing.T, e Engine, name string) {
+	for _, c := range cases() {
+		if c.name == name {
+			t.Logf("promise: %s", c.promise)
+			c.run(t, e)
+			return
+		}
+	}
+	t.Fatalf("there is no case %s", name)
 }
 
 // inProcess leaves an engine out that cannot be opened in a synctest bubble.
