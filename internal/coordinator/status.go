@@ -44,12 +44,13 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		out.Replicas = c.replicaMessages(reading, s)
 		cancel()
 	}
-	older := c.olderHeadError()
-	if older != nil {
+	var first []*fealtyv1.Finding // what is said whatever else is found
+	if older := c.olderHeadError(); older != nil {
 		e := explain.Of(older)
-		out.Findings = append(out.Findings, finding(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index", e.Fields["index"], "problem", e.Fields["problem"]))
+		first = append(first, finding(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index", e.Fields["index"], "problem", e.Fields["problem"]))
 	}
 	if s.phase != phaseReady {
+		out.Findings = first
 		if s.phase == phaseUninitialized {
 			out.Findings = append(out.Findings, finding(explain.HistoryUninitialized))
 		} else {
@@ -84,7 +85,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	case err != nil && req.GetPageToken() == "" && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, explain.StoreUnreachable)):
 		// Now is when people look. Without a baseline the members are not known.
 		out.StoreLatency = nil
-		out.Findings = append(c.keeperFindings(s.manifest), finding(explain.StoreUnreachable, "what", "read the members", "cause", "the coordinator's log says how"))
+		out.Findings = append(append(first, c.keeperFindings(s.manifest)...), finding(explain.StoreUnreachable, "what", "read the members", "cause", "the coordinator's log says how"))
 		if _, err := c.alone("read the members", err); err != nil {
 			return out, nil
 		}
@@ -103,7 +104,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Bans, out.BansLimit = uint32(trust.value.Bans.Count), uint32(c.maxListed)
 	if req.GetPageToken() == "" {
 		out.Baseline = baseline(all)
-		out.Findings = append(c.fullFindings(), c.keeperFindings(s.manifest)...)
+		out.Findings = append(append(first, c.fullFindings()...), c.keeperFindings(s.manifest)...)
 		out.Findings = append(out.Findings, findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
 		out.Findings = append(out.Findings, c.leaderFindings()...)
 		out.Findings = append(out.Findings, c.outlet.findings()...)

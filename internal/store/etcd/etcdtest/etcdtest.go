@@ -27,6 +27,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -208,6 +209,10 @@ func freeAddr() (string, error) {
 // Addr is where the member serves clients, as HOST:PORT. It stays the same.
 func (m *Member) Addr() string { return m.client }
 
+// Data is the folder of the member's data: its files are only ever touched while it is
+// down.
+func (m *Member) Data() string { return filepath.Join(m.dir(), "data") }
+
 func (m *Member) dir() string { return filepath.Join(m.c.dir, m.name) }
 
 // launch starts the server and does not wait for it.
@@ -229,7 +234,7 @@ func (m *Member) launch() error {
 		cluster = append(cluster, other.name+"=http://"+other.peer)
 	}
 	args := []string{
-		"--name=" + m.name, "--data-dir=" + filepath.Join(m.dir(), "data"),
+		"--name=" + m.name, "--data-dir=" + m.Data(),
 		"--listen-client-urls=" + scheme + m.client, "--advertise-client-urls=" + scheme + m.client,
 		"--listen-peer-urls=http://" + m.peer, "--initial-advertise-peer-urls=http://" + m.peer,
 		"--initial-cluster=" + strings.Join(cluster, ","), "--initial-cluster-state=new",
@@ -497,3 +502,30 @@ func (c *Cluster) certificates() error {
 // Raise adds a flag for the servers that are started from now on; it takes the place
 // of one of the same name.
 func (c *Cluster) Raise(flag string) { c.args = append(c.args, flag) }
+
+// Keep notes the keys below prefix, which ends in a slash, and returns what puts them
+// back as they are now and removes those that came later.
+func (c *Cluster) Keep(tb testing.TB, prefix string) (back func()) {
+	tb.Helper()
+	kv := pb.NewKVClient(c.Conn(tb))
+	key, end := []byte(prefix), []byte(strings.TrimSuffix(prefix, "/")+"0") // which follows the slash
+	was, err := kv.Range(tb.Context(), &pb.RangeRequest{Key: key, RangeEnd: end})
+	if err != nil || len(was.Kvs) == 0 {
+		tb.Fatalf("%d keys below %s: %v", len(was.GetKvs()), prefix, err)
+	}
+	return func() {
+		tb.Helper()
+		if _, err := kv.DeleteRange(tb.Context(), &pb.DeleteRangeRequest{Key: key, RangeEnd: end}); err != nil {
+			tb.Fatal(err)
+		}
+		for part := range slices.Chunk(was.Kvs, 100) { // a transaction takes 128
+			var puts []*pb.RequestOp
+			for _, e := range part {
+				puts = append(puts, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: e.Key, Value: e.Value}}})
+			}
+			if _, err := kv.Txn(tb.Context(), &pb.TxnRequest{Success: puts}); err != nil {
+				tb.Fatal(err)
+			}
+		}
+	}
+}

@@ -114,7 +114,7 @@ func Start(settings ...string) (_ *Server, err error) {
 			return nil, fmt.Errorf("pgtest: %w", err)
 		}
 	}
-	out, err := s.command("initdb", "-D", s.data(), "-U", User, "--pwfile", pwfile, "--auth-local=trust", "--auth-host=scram-sha-256",
+	out, err := s.command("initdb", "-D", s.Data(), "-U", User, "--pwfile", pwfile, "--auth-local=trust", "--auth-host=scram-sha-256",
 		"--encoding=UTF8", "--locale=C", "--no-sync").CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("pgtest: initdb: %w\n%s", err, out)
@@ -127,7 +127,7 @@ func Start(settings ...string) (_ *Server, err error) {
 		name, value, _ := strings.Cut(set, "=")
 		fmt.Fprintf(&conf, "%s = '%s'\n", name, strings.ReplaceAll(value, "'", "''"))
 	}
-	if err := appendFile(filepath.Join(s.data(), "postgresql.conf"), conf.String()); err != nil {
+	if err := appendFile(filepath.Join(s.Data(), "postgresql.conf"), conf.String()); err != nil {
 		return nil, err
 	}
 	// Whoever else takes the port between here and there makes the start fail.
@@ -216,7 +216,9 @@ func (s *Server) watch() error {
 	return nil
 }
 
-func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+// Data is the folder of the server's data: its files are only ever touched while it is
+// down.
+func (s *Server) Data() string { return filepath.Join(s.dir, "data") }
 
 // Command returns a command of PostgreSQL, such as pg_dump, to be run as the
 // server's user.
@@ -363,7 +365,7 @@ func (s *Server) Start() error {
 		return fmt.Errorf("pgtest: %w", err)
 	}
 	defer log.Close()
-	cmd := s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.port))
+	cmd := s.command("postgres", "-D", s.Data(), "-p", strconv.Itoa(s.port))
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("pgtest: %w", err)
