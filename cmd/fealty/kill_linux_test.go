@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -57,10 +58,74 @@ func TestKilledCoordinators(t *testing.T) {
 
 // fleet is coordinators that are processes of this machine.
 type fleet struct {
-	t     *testing.T
-	dir   string
-	store string
-	runs  map[string]*exec.Cmd // by name; nil: killed
+	t       *testing.T
+	dir     string
+	store   string
+	runs    map[string]*exec.Cmd // by name; nil: killed
+	listens map[string]string    // by name
+	log     string               // the level; empty: warn
+}
+
+// three are the coordinators that startThree starts.
+var three = []string{"coordinator-1", "coordinator-2", "coordinator-3"}
+
+// startThree starts three coordinators that are ready, on the store at url; on stores
+// are those that reach it by another one. They end with the test. They have an owner
+// and no keeper: with every memory empty, nothing but people would help.
+func startThree(t *testing.T, url, log string, stores map[string]string) *fleet {
+	t.Helper()
+	f := &fleet{t: t, dir: t.TempDir(), store: url, runs: map[string]*exec.Cmd{}, listens: map[string]string{}, log: log}
+	t.Cleanup(func() {
+		for name, cmd := range f.runs {
+			if cmd != nil {
+				f.kill(name)
+			}
+		}
+	})
+	owner, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest := []string{"manifest", "init", "--cluster", "prod.example", "--owner", "alice=" + owner.Recipient().String(),
+		"--signer-key-out", "alice.key", "--out", "m.yaml"}
+	key := regexp.MustCompile(`ed25519:[A-Za-z0-9+/=_-]{40,}`)
+	for _, name := range three {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.listens[name] = l.Addr().String()
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		f.store = cmp.Or(stores[name], url)
+		f.start(name)
+		f.store = url
+		var found string
+		f.until(name+" answers", func(out string) bool { found = key.FindString(out); return found != "" }, "status", "-o", "json", "--socket", f.socket(name))
+		manifest = append(manifest, "--coordinator-key", name+"="+found)
+	}
+	f.must(manifest...)
+	f.must("manifest", "set", "m.yaml", "--socket", f.socket(three[0]))
+	for _, name := range three {
+		f.ready(name)
+	}
+	return f
+}
+
+func (f *fleet) ready(name string) {
+	f.t.Helper()
+	f.until(name+" is ready", func(out string) bool { return strings.Contains(out, `"phase": "ready"`) }, "status", "-o", "json", "--socket", f.socket(name))
+}
+
+// await waits until what is to happen did.
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * patience); !done(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("still waiting for %s", what)
+		}
+	}
 }
 
 // fealty returns the program itself, to be run with arguments.
@@ -114,9 +179,10 @@ func (f *fleet) until(what string, wanted func(out string) bool, args ...string)
 
 func (f *fleet) socket(name string) string { return filepath.Join(name, "admin.sock") }
 
-func (f *fleet) start(name, listen string) {
+func (f *fleet) start(name string) {
 	f.t.Helper()
-	cmd := f.fealty(context.WithoutCancel(f.t.Context()), "coordinator", "--data", name, "--listen", listen, "--advertise", listen, "--metrics", "127.0.0.1:0", "--log-level", "warn")
+	listen := f.listens[name]
+	cmd := f.fealty(context.WithoutCancel(f.t.Context()), "coordinator", "--data", name, "--listen", listen, "--advertise", listen, "--metrics", "127.0.0.1:0", "--log-level", cmp.Or(f.log, "warn"))
 	log, err := os.OpenFile(filepath.Join(f.dir, name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		f.t.Fatal(err)
@@ -165,47 +231,7 @@ func leads(t *testing.T, st store.Store) (name string, term store.Revision) {
 }
 
 func killCoordinators(t *testing.T, url string, open func(context.Context) (store.Store, error), kills int) {
-	f := &fleet{t: t, dir: t.TempDir(), store: url, runs: map[string]*exec.Cmd{}}
-	defer func() {
-		for name, cmd := range f.runs {
-			if cmd != nil {
-				f.kill(name)
-			}
-		}
-	}()
-	ready := func(name string) {
-		t.Helper()
-		f.until(name+" is ready", func(out string) bool { return strings.Contains(out, `"phase": "ready"`) }, "status", "-o", "json", "--socket", f.socket(name))
-	}
-	names := []string{"coordinator-1", "coordinator-2", "coordinator-3"}
-	listens := map[string]string{}
-	owner, err := age.GenerateX25519Identity()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// An owner and no keeper: with every memory empty, nothing but people would help.
-	manifest := []string{"manifest", "init", "--cluster", "prod.example", "--owner", "alice=" + owner.Recipient().String(),
-		"--signer-key-out", "alice.key", "--out", "m.yaml"}
-	key := regexp.MustCompile(`ed25519:[A-Za-z0-9+/=_-]{40,}`)
-	for _, name := range names {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		listens[name] = l.Addr().String()
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-		f.start(name, listens[name])
-		var found string
-		f.until(name+" answers", func(out string) bool { found = key.FindString(out); return found != "" }, "status", "-o", "json", "--socket", f.socket(name))
-		manifest = append(manifest, "--coordinator-key", name+"="+found)
-	}
-	f.must(manifest...)
-	f.must("manifest", "set", "m.yaml", "--socket", f.socket(names[0]))
-	for _, name := range names {
-		ready(name)
-	}
+	f := startThree(t, url, "", nil)
 	st, err := open(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +249,7 @@ func killCoordinators(t *testing.T, url string, open func(context.Context) (stor
 		writers.Go(func() {
 			for i := 0; busy.Err() == nil; i++ {
 				id := fmt.Sprintf("node-%d-%d", w, i)
-				token, err := f.run("token", "create", "--entry", "nodes", "--name", id, "--socket", f.socket(names[(w+i)%len(names)]))
+				token, err := f.run("token", "create", "--entry", "nodes", "--name", id, "--socket", f.socket(three[(w+i)%len(three)]))
 				if err != nil {
 					continue // it may have happened, and nobody was told so
 				}
@@ -244,37 +270,29 @@ func killCoordinators(t *testing.T, url string, open func(context.Context) (stor
 		defer mu.Unlock()
 		return len(members)
 	}
-	await := func(what string, done func() bool) {
-		t.Helper()
-		for end := time.Now().Add(2 * patience); !done(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("still waiting for %s", what)
-			}
-		}
-	}
 	var took []time.Duration
 	for range kills {
 		before := progress()
-		await("a join", func() bool { return progress() > before })
+		await(t, "a join", func() bool { return progress() > before })
 		var leader string
 		var term store.Revision
-		await("a leader", func() bool { leader, term = leads(t, st); return leader != "" })
+		await(t, "a leader", func() bool { leader, term = leads(t, st); return leader != "" })
 		f.kill(leader)
 		killed := time.Now()
-		await("another leader", func() bool { now, at := leads(t, st); return at > term && now != "" && now != leader })
+		await(t, "another leader", func() bool { now, at := leads(t, st); return at > term && now != "" && now != leader })
 		took = append(took, time.Since(killed).Round(time.Millisecond))
 		before = progress()
-		await("a join without the killed one", func() bool { return progress() > before })
-		f.start(leader, listens[leader])
-		ready(leader)
+		await(t, "a join without the killed one", func() bool { return progress() > before })
+		f.start(leader)
+		f.ready(leader)
 	}
 	stop()
 	writers.Wait()
 	t.Logf("another led after %v; %d tokens, %d members", took, len(tokens), len(members))
 
 	// Each coordinator shows all that anyone acknowledged.
-	for _, name := range names {
-		ready(name)
+	for _, name := range three {
+		f.ready(name)
 		listed := f.must("token", "list", "-o", "json", "--socket", f.socket(name))
 		joined := f.must("member", "list", "-o", "json", "--socket", f.socket(name))
 		for _, id := range tokens {
