@@ -47,6 +47,7 @@ func TestMain(m *testing.M) {
 
 var children = map[string]func(path string) error{
 	"write": childWrite,
+	"serve": childServe,
 	"hold":  childHold,
 	"limit": childLimit,
 }
