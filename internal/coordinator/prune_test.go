@@ -1,0 +1,165 @@
+package coordinator
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// prunable returns a desk, and for each family of records one that is over at the desk's
+// time and one that is not yet, by a moment.
+func prunable(t *testing.T) (d *desk, over, kept map[string]string) {
+	t.Helper()
+	d = readyDesk(t, poolEntries)
+	over, kept = map[string]string{}, map[string]string{}
+	at := d.clock().Add(120 * 24 * time.Hour) // what time it will be
+	until := func(end time.Time) {
+		t.Helper()
+		d.advance(end.Sub(d.clock()))
+	}
+
+	// A banned key is forgotten when no certificate over it can be valid.
+	m := d.joined("lost")
+	d.remove(t, identity.Data, "lost")
+	over["banned key"] = banKeyKey(keyOf(t, m.key))
+
+	// A session is over when its certificate has ended, and what clocks may differ.
+	login := func(name string) string {
+		t.Helper()
+		m := d.machine()
+		wantOnly(t, "log in", m.join(identity.Admin, proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: "ops", Name: name}))), "")
+		return memberKey(identity.Admin, name)
+	}
+	over["session"] = login("old")
+
+	// A token answers "expired" for a week after its end.
+	token := func(end time.Duration) string {
+		t.Helper()
+		tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 2, Ttl: durationpb.New(time.Hour)})
+		wantOnly(t, "join", d.machine().join(identity.Data, proof.NewTokenProver(tok)), "")
+		until(at.Add(end))
+		return tok.ID
+	}
+	until(at.Add(-tokenRetention - time.Hour - time.Second))
+	id := token(-tokenRetention - time.Hour + time.Second)
+	over["token"], over["use of a token"] = tokenKey(id), d.store.keys(tokenUsePrefix + id + "/")[0]
+	id = token(-time.Minute)
+	kept["token"], kept["use of a token"] = tokenKey(id), d.store.keys(tokenUsePrefix + id + "/")[0]
+	kept["session"] = login("new")
+	m = d.joined("lost-2")
+	d.remove(t, identity.Data, "lost-2")
+	kept["banned key"] = banKeyKey(keyOf(t, m.key))
+	until(at)
+
+	audit := func(age time.Duration) string {
+		key := fmt.Sprintf("%s%020d-x", auditPrefix, at.Add(-age).UnixNano())
+		d.store.write(key, []byte("{}"))
+		return key
+	}
+	over["audit entry"], over["audit entry of a year ago"] = audit(auditRetention+time.Second), audit(365*24*time.Hour)
+	kept["audit entry"] = audit(auditRetention - time.Second)
+	over["coordinator's word of itself"] = replicaPrefix + "rubbish"
+	d.store.write(over["coordinator's word of itself"], []byte("rubbish"))
+	over["gathered share"] = recoveryPrefix + "a/b"
+	d.store.write(over["gathered share"], []byte("share"))
+	return d, over, kept
+}
+
+// Each family of records is kept as long as it says and no longer, and each deletion is
+// on the condition that this coordinator leads.
+func TestPruning(t *testing.T) {
+	d, over, kept := prunable(t)
+	has := func(key string) bool { return slices.Contains(d.store.keys(""), key) }
+	for name, key := range over {
+		if !has(key) {
+			t.Fatalf("%s: %s is not there", name, key)
+		}
+	}
+	wantOnly(t, "bundle", d.c.refreshTrust(t.Context(), d.state(), true), "")
+	term, condition, ok := d.c.leading()
+	if !ok {
+		t.Fatal("it does not lead")
+	}
+
+	// Who was deposed, and does not know, deletes nothing: the store refuses it.
+	e := d.store.snapshot()[leaderTermKey]
+	d.store.write(leaderTermKey, e.Value)
+	wantOnly(t, "prune when deposed", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
+	// Who knows does not ask the store.
+	d.c.lead.deposed(store.Revision(term))
+	d.store.intercept(func(tx store.Tx) { t.Errorf("it writes %v, and deletes %v", tx.Put, tx.Delete) })
+	wantOnly(t, "prune when not leading", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
+	d.store.intercept(nil)
+	for name, key := range over {
+		if !has(key) {
+			t.Errorf("%s: gone by the hand of who does not lead", name)
+		}
+	}
+
+	d.c.lead.over.Store(0)
+	d.lead(d.c)
+	if _, condition, ok = d.c.leading(); !ok {
+		t.Fatal("it does not lead again")
+	}
+	d.store.intercept(func(tx store.Tx) {
+		if !slices.Contains(tx.If, condition) {
+			t.Errorf("%v is deleted on the conditions %v", tx.Delete, tx.If)
+		}
+	})
+	wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
+	d.store.intercept(nil)
+	for name, key := range over {
+		if has(key) {
+			t.Errorf("%s: %s is still there", name, key)
+		}
+	}
+	for name, key := range kept {
+		if !has(key) {
+			t.Errorf("%s: %s is gone", name, key)
+		}
+	}
+}
+
+// A leader prunes each hour, and not while its clock jumps: what a wrong clock forgets
+// is forgotten for good.
+func TestPruningWaitsForTheClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, over, _ := prunable(t)
+		gone := func() bool { return !slices.Contains(d.store.keys(""), over["token"]) }
+		var jump time.Duration
+		origin, began := d.clock(), time.Now()
+		d.c.now = func() time.Time { return origin.Add(time.Since(began) + jump) }
+		done := make(chan struct{})
+		ended := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = d.c.pruneWhileLeading(t.Context(), d.state(), ended)
+		}()
+		for _, by := range []time.Duration{48 * time.Hour, -24 * time.Hour, -24 * time.Hour} {
+			synctest.Wait()
+			jump += by
+			time.Sleep(sweepPause)
+			synctest.Wait()
+			if gone() {
+				t.Fatalf("it pruned right after its clock jumped by %v", by)
+			}
+		}
+		jump += time.Minute // a step that any clock may make
+		time.Sleep(sweepPause)
+		synctest.Wait()
+		if !gone() {
+			t.Error("it does not prune after an hour of a steady clock")
+		}
+		close(ended)
+		<-done
+	})
+}
