@@ -560,6 +560,38 @@ func TestForgedLeader(t *testing.T) {
 	}
 }
 
+// Wall clocks make no leader and end no term: not that of the leader, which is set on and
+// back, nor those of the others, which are days apart. A kill is noticed all the same.
+func TestWallClocksElectNobody(t *testing.T) {
+	all := coordinators(t, nil)
+	leader, term, others := awaitLeader(t, all...)
+	stands := func(when string) {
+		t.Helper()
+		for end := time.Now().Add(DefaultLease); time.Now().Before(end); time.Sleep(DefaultBeat / 10) {
+			if now, _, ok := leader.c.leading(); !ok || now != term {
+				t.Fatalf("%s: it leads under %d (%v), after %d", when, now, ok, term)
+			}
+			for _, f := range others {
+				if _, _, ok := f.c.leading(); ok {
+					t.Fatalf("%s: another one leads", when)
+				}
+			}
+		}
+	}
+	others[0].advance(48 * time.Hour)
+	others[1].advance(-48 * time.Hour)
+	stands("the clocks of the others jump")
+	leader.advance(48 * time.Hour)
+	stands("its clock jumps ahead")
+	leader.advance(-96 * time.Hour)
+	stands("its clock jumps back")
+	others[0].advance(-72 * time.Hour)
+	leader.kill()
+	if _, next, _ := awaitLeader(t, others...); next <= term {
+		t.Errorf("term %d comes after %d", next, term)
+	}
+}
+
 // A coordinator that is not ready hands over, and one that is again may lead.
 func TestLosingReadinessHandsOver(t *testing.T) {
 	all := coordinatorsWith(t, nil, longLease)
