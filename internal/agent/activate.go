@@ -654,7 +654,7 @@ func (a *Agent) place(ctx context.Context, t taken) ([]snapshot.Scope, error) {
 		a.log.LogAttrs(ctx, slog.LevelWarn, "the signers of the cluster restored it from a backup; this node goes on with it", slog.Uint64("authority_epoch", header.AuthorityEpoch))
 	}
 	if scope == snapshot.ScopeTrustBundle {
-		a.behind.Store(false) // whoever is ahead of this one too will show again
+		a.behind.Store(new(false)) // whoever is ahead of this one too will show again
 	}
 	if trial, ok := next.onTrial(scope); ok && trial.Header == t.v.HeaderDigest().String() {
 		a.trialSince[scope] = time.Now()

@@ -76,7 +76,8 @@ func (f facts) entry(scopes []snapshot.Scope) time.Time {
 // facts are what the guard decides by now.
 func (a *Agent) facts() facts { return a.factsOf(a.beliefs.Load()) }
 
-// factsOf are those of a node that believes b.
+// factsOf are those of a node that believes b. What they come from is decisive, but for
+// contact, which does not make a node degraded.
 func (a *Agent) factsOf(b *beliefs) facts {
 	known := a.known.Load()
 	if known == nil || known.of != b {
@@ -85,7 +86,7 @@ func (a *Agent) factsOf(b *beliefs) facts {
 	}
 	svid, f := a.svid.Load(), known.facts
 	leaf := svid.leaf()
-	f.contact, f.behind, f.svidEnd = a.status.view().connected, a.behind.Load(), leaf.NotAfter
+	f.contact, f.behind, f.svidEnd = a.status.view().connected, *a.behind.Load(), leaf.NotAfter
 	if b.contact.Banned(a.me.ID, svid.key.id) {
 		f.withdrawn = limitIdentity
 	}

@@ -34,9 +34,10 @@ func (f behindFile) covers(bundle *snapshot.Verified) bool {
 // fallBehind notes that the authority epoch moved on without this node. The caller
 // holds a.activation.
 func (a *Agent) fallBehind(ctx context.Context) {
-	if a.behind.Swap(true) {
+	if *a.behind.Load() {
 		return
 	}
+	a.behind.Store(new(true))
 	bundle := a.beliefs.Load().bundle()
 	if bundle == nil {
 		return // nothing is permitted

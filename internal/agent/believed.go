@@ -5,18 +5,31 @@ import (
 	"sync/atomic"
 )
 
-// believed holds the beliefs in use, and wakes who waits for others.
-type believed struct {
-	current atomic.Pointer[beliefs]
-	changed bell
+// decisive is a value that the guard of degraded mode decides by, beside the time; see
+// [Agent.factsOf]. Another one takes its place by Store alone, so that none does before
+// it is noted what the old one came to: a machine that slept may hear news before it
+// looks at the clock again, and after them nobody can tell how long it was alone.
+type decisive[T any] struct {
+	current       atomic.Pointer[T]
+	before, after func() // are called around each change, under a.activation; nil: nobody minds yet
 }
 
-func (b *believed) Load() *beliefs { return b.current.Load() }
+// Load returns the value in use, which nobody changes; nil before the first Store.
+func (d *decisive[T]) Load() *T { return d.current.Load() }
 
-func (b *believed) Store(next *beliefs) {
-	b.current.Store(next)
-	b.changed.ring()
+// Store puts next in the place of the value in use. The caller holds a.activation.
+func (d *decisive[T]) Store(next *T) {
+	if d.before != nil {
+		d.before()
+	}
+	d.current.Store(next)
+	if d.after != nil {
+		d.after()
+	}
 }
+
+// tend has before and after called around each change from now on.
+func (d *decisive[T]) tend(before, after func()) { d.before, d.after = before, after }
 
 // bell wakes all who wait for it. The zero value is ready.
 type bell struct {

@@ -183,7 +183,7 @@ func (s configServer) WatchScope(req *fealtyv1.WatchScopeRequest, stream grpc.Se
 	}
 	var last *fealtyv1.WatchScopeResponse
 	for {
-		changed := a.beliefs.changed.wait()
+		changed := a.news.wait()
 		// The newest, whatever came between: who reads slowly misses that alone.
 		if next := a.newsOf(snapshot.Scope(req.GetScope())); !sameNews(last, next) {
 			if err := stream.Send(next); err != nil {

@@ -162,7 +162,7 @@ func TestWatchScope(t *testing.T) {
 	// Time passes without news: the routes are over, and the watcher hears it without
 	// a question.
 	f.shift.Store(int64(2 * time.Hour))
-	a.beliefs.changed.ring()
+	a.news.ring()
 	got := next()
 	if got.GetOver().GetReason() != string(boundOver) || got.GetOver().GetBound() != string(routeBound) {
 		t.Errorf("over: %v", got)

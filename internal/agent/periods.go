@@ -40,11 +40,6 @@ type period struct {
 	Over    time.Time         `json:"over"`
 	Limit   string            `json:"limit,omitempty"`
 	Actions map[string]*tally `json:"actions,omitempty"` // by label, of which there are as many as rows of the table, and one more
-
-	// until and limit are those of the last look: news may come before the next one,
-	// as to a machine that slept.
-	until time.Time
-	limit string
 }
 
 // periods are those that the node remembers, the oldest first.
@@ -76,25 +71,16 @@ func (p *periods) began(from time.Time) bool {
 	return true
 }
 
-// bounded notes until when the node works alone, by which limit, and reports whether
-// that is over at now and was not before.
-func (p *periods) bounded(until time.Time, limit string, now time.Time) bool {
+// over notes that what runs had to stop at at, by limit, and reports whether that is
+// news.
+func (p *periods) over(at time.Time, limit string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := p.open()
 	if o == nil || !o.Over.IsZero() {
 		return false
 	}
-	o.until, o.limit = until, limit
-	return p.over(o, now)
-}
-
-// over notes that the time of o was over, if it is at now. The caller holds mu.
-func (p *periods) over(o *period, now time.Time) bool {
-	if !o.Over.IsZero() || o.until.IsZero() || now.Before(o.until) {
-		return false
-	}
-	o.Over, o.Limit, p.dirty = o.until.UTC(), o.limit, true
+	o.Over, o.Limit, p.dirty = at.UTC(), limit, true
 	return true
 }
 
@@ -107,7 +93,6 @@ func (p *periods) ended(to time.Time) *period {
 	if o == nil {
 		return nil
 	}
-	p.over(o, to)
 	o.To, p.dirty = to.UTC(), true
 	return o
 }
@@ -221,7 +206,7 @@ func (a *Agent) keepPeriods(ctx context.Context) {
 // alone is over, and wakes who lives by what then ends.
 func (a *Agent) watchDegraded(ctx context.Context) error {
 	for {
-		changed := a.beliefs.changed.wait()
+		changed := a.news.wait()
 		wait := a.lookDegraded(ctx)
 		t := time.NewTimer(min(wait, clockLook)) // a timer does not see a clock that is set
 		select {
@@ -231,33 +216,45 @@ func (a *Agent) watchDegraded(ctx context.Context) error {
 			return ctx.Err()
 		case <-changed:
 		case <-t.C:
-			a.beliefs.changed.ring()
+			a.news.ring()
 			poke(a.trialKick) // the files that others read, too
 		}
 		t.Stop()
 	}
 }
 
+// noteDegraded notes in memory what the facts in use come to by now: that degraded mode
+// began, and that the time to work alone is over. So it is done before each change of
+// them, and not only when the node looks at the clock.
+func (a *Agent) noteDegraded() {
+	ctx, f, now := context.Background(), a.facts(), a.now()
+	if !f.degraded(now) {
+		return
+	}
+	from := f.entry(terms())
+	if from.IsZero() || from.After(now) {
+		from = now // it holds nothing, or is behind
+	}
+	if a.degraded.began(from) {
+		a.metrics.entries.Inc()
+		policy := f.policyAt(now)
+		a.log.LogAttrs(ctx, slog.LevelWarn, "degraded mode: no news for too long, going on by its policy alone", slog.Time("since", from), slog.Time("newest_word", f.word),
+			slog.String("partition", string(f.partition(now))), slog.Any("allow", policy.allow), slog.Duration("max", policy.max))
+	}
+	if until, limit := f.alone(); !now.Before(until) && a.degraded.over(until, limit) {
+		a.log.LogAttrs(ctx, slog.LevelError, "the time to work alone is over: services and routes are not given any more", slog.Time("since", until), slog.String("limit", limit))
+	}
+}
+
 // lookDegraded looks once, and returns when something ends next.
 func (a *Agent) lookDegraded(ctx context.Context) time.Duration {
+	a.noteDegraded()
 	f, now := a.facts(), a.now()
-	if f.degraded(now) {
-		from := f.entry(terms())
-		if f.behind || from.IsZero() || from.After(now) {
-			from = now
+	if !f.degraded(now) {
+		if p := a.degraded.ended(now); p != nil {
+			a.log.LogAttrs(ctx, slog.LevelInfo, "degraded mode is over: there is news", slog.Time("since", p.From))
+			a.kickReport()
 		}
-		if a.degraded.began(from) {
-			a.metrics.entries.Inc()
-			policy := f.policyAt(now)
-			a.log.LogAttrs(ctx, slog.LevelWarn, "degraded mode: no news for too long, going on by its policy alone", slog.Time("since", from), slog.Time("newest_word", f.word),
-				slog.String("partition", string(f.partition(now))), slog.Any("allow", policy.allow), slog.Duration("max", policy.max))
-		}
-		if until, limit := f.alone(); a.degraded.bounded(until, limit, now) {
-			a.log.LogAttrs(ctx, slog.LevelError, "the time to work alone is over: services and routes are not given any more", slog.Time("since", until), slog.String("limit", limit))
-		}
-	} else if p := a.degraded.ended(now); p != nil {
-		a.log.LogAttrs(ctx, slog.LevelInfo, "degraded mode is over: there is news", slog.Time("since", p.From))
-		a.kickReport()
 	}
 	a.keepPeriods(ctx)
 	next := clockLook

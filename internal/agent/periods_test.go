@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -307,29 +308,108 @@ func TestPolicyOfANode(t *testing.T) {
 	}
 }
 
-// News may come before the node looked at the clock again, as to a machine that slept:
-// what was over by then is told all the same.
-func TestOverIsToldAfterASleep(t *testing.T) {
-	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	until := start.Add(24 * time.Hour)
+// News may come before the node looked at the clock again, as to a machine that slept.
+// Whatever they are, the time before them is told as it was.
+func TestNewsAfterASleep(t *testing.T) {
+	const slept = 24*time.Hour + 30*time.Minute // longer than the policy lets it work alone, and its certificate is good
+	type world struct {
+		f *fleet
+		n *node
+		a *Agent
+		m memberState
+	}
 	for _, tc := range []struct {
 		name string
-		end  time.Time
-		over time.Time
+		news func(t *testing.T, w world)
 	}{
-		{"in time", until.Add(-time.Second), time.Time{}},
-		{"at the end", until, until},
-		{"later", until.Add(time.Hour), until},
+		{"its certificate is renewed", func(t *testing.T, w world) { w.f.must(w.a.renew(t.Context())) }},
+		{"the key that it holds is certified again", func(t *testing.T, w world) {
+			key := w.a.svid.Load().key
+			var ders [][]byte
+			for _, c := range w.f.issue(key.Signer().Public(), w.a.me.ID, w.f.svidTTL) {
+				ders = append(ders, c.Raw)
+			}
+			w.f.must(w.a.checkRenewed(t.Context(), key, ders, w.a.present))
+		}},
+		{"it joins again", func(t *testing.T, w world) { w.f.must(w.a.rejoin(t.Context())) }},
+		{"a trust bundle", func(t *testing.T, w world) {
+			w.f.must(w.n.take(w.a, w.f.bundleWith(func(*snapshot.TrustBundle) {})))
+		}},
+		{"a node_runtime", func(t *testing.T, w world) { w.f.must(w.n.take(w.a, w.f.runtime(&w.m, allAllowed))) }},
+		{"a newer authority epoch shows", func(t *testing.T, w world) {
+			w.f.epoch++
+			w.f.must(w.n.take(w.a, w.f.runtime(&w.m)))
+			w.f.epoch--
+			if !w.a.facts().behind {
+				t.Fatal("it does not know that it is behind")
+			}
+		}},
+		{"the next of three news", func(t *testing.T, w world) {
+			w.f.must(w.a.renew(t.Context()))
+			w.a.lookDegraded(t.Context())
+			w.f.must(w.n.take(w.a, w.f.bundleWith(func(*snapshot.TrustBundle) {})))
+			w.a.lookDegraded(t.Context())
+			w.f.must(w.n.take(w.a, w.f.runtime(&w.m, allAllowed)))
+		}},
+		{"news before a restart", func(t *testing.T, w world) {
+			w.f.must(w.a.renew(t.Context()))
+			w.a.keepPeriods(t.Context())
+		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			var p periods
-			if !p.began(start) || p.bounded(until, "degraded.max", start.Add(time.Hour)) {
-				t.Fatal("it is over an hour after it began")
+			f := newFleet(t)
+			f.bundleLife = 300 * time.Hour
+			n, m := policyNode(f)
+			a := n.mustOpen()
+			a.lookDegraded(t.Context())
+			entry := a.facts().entry(terms())
+			until, limit := a.alone()
+			f.shift.Store(int64(slept))
+			tc.news(t, world{f, n, a, m})
+			if !strings.Contains(tc.name, "restart") {
+				a.lookDegraded(t.Context())
+			} else {
+				f.must(a.Close())
+				a = n.mustOpen()
 			}
-			o := p.ended(tc.end)
-			if !o.Over.Equal(tc.over) || (o.Limit != "") != (!tc.over.IsZero()) {
-				t.Errorf("over at %v by %q, want %v", o.Over, o.Limit, tc.over)
+			defer a.Close()
+			got := a.degraded.all()
+			if len(got) != 1 || !got[0].From.Equal(entry) || !got[0].Over.Equal(until) || got[0].Limit != limit {
+				t.Fatalf("it remembers %+v, want one from %v on, over at %v by %s", got, entry, until, limit)
+			}
+			fresh := a.facts().overall(a.now()) == snapshot.Fresh
+			if ended := !got[0].To.IsZero(); ended != fresh {
+				t.Errorf("it ended: %v, the node is fresh: %v", ended, fresh)
 			}
 		})
+	}
+}
+
+// What the guard decides by changed: who waits for that looks at once, not a minute
+// later.
+func TestEveryChangeOfFactsIsTold(t *testing.T) {
+	f := newFleet(t)
+	n, m := policyNode(f)
+	a := n.mustOpen()
+	defer a.Close()
+	for _, tc := range []struct {
+		name string
+		do   func() error
+	}{
+		{"another certificate", func() error { return a.renew(t.Context()) }},
+		{"a newer authority epoch", func() error {
+			f.epoch++
+			defer func() { f.epoch-- }()
+			return n.take(a, f.runtime(&m))
+		}},
+		{"another trust bundle", func() error { return n.take(a, f.bundleWith(func(*snapshot.TrustBundle) {})) }},
+	} {
+		rang := a.news.wait()
+		f.must(tc.do())
+		select {
+		case <-rang:
+		default:
+			t.Errorf("%s: nobody is told", tc.name)
+		}
 	}
 }

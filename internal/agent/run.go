@@ -93,9 +93,10 @@ type Agent struct {
 	source   *credential.Issued
 	enrolled atomic.Pointer[self]                // stored under activation
 	moved    atomic.Pointer[snapshot.RootChange] // the change of root that is to be followed; nil: none
-	svid     atomic.Pointer[svid]
-	beliefs  believed
-	behind   atomic.Bool                    // a trusted key signed under a newer authority epoch than the trust bundle's
+	svid     decisive[svid]
+	beliefs  decisive[beliefs]
+	behind   decisive[bool]                 // a trusted key signed under a newer authority epoch than the trust bundle's
+	news     bell                           // rings when the guard may decide otherwise than before
 	known    atomic.Pointer[factsOfBeliefs] // of the beliefs that were asked for last
 	status   condition
 	degraded periods
@@ -230,7 +231,7 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 	if err != nil {
 		l.notes = append(l.notes, err)
 	}
-	a.behind.Store(behind)
+	a.behind.Store(&behind)
 	if l.next != nil && l.next.key.id == l.svid.key.id {
 		// The renewal was finished, and its last step cut off.
 		if err := store.remove(nextName); err != nil {
@@ -248,6 +249,10 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 		l.notes = append(l.notes, err)
 	}
 	a.degraded.resume(kept)
+	// From here on, what takes the place of another is news.
+	a.svid.tend(a.noteDegraded, a.news.ring)
+	a.beliefs.tend(a.noteDegraded, a.news.ring)
+	a.behind.tend(a.noteDegraded, a.news.ring)
 	if err := store.stamp(cfg.Release); err != nil {
 		l.notes = append(l.notes, err)
 	}

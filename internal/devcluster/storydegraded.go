@@ -209,10 +209,13 @@ func storyReconnect(ctx context.Context, c *Cluster) (string, error) {
 			if err != nil {
 				return false, err
 			}
+			// A node that was told of a stolen key had nothing to act on for a moment, too.
 			periods := live.GetDegradedPeriods()
-			i := slices.IndexFunc(periods, func(p *fealtyv1.DegradedPeriod) bool { return p.GetUntil().IsValid() && p.GetOverAt().IsValid() })
+			i := slices.IndexFunc(periods, func(p *fealtyv1.DegradedPeriod) bool {
+				return p.GetUntil().IsValid() && p.GetOverAt().IsValid() && timeAlone(p) >= devDegradedMax-outageDegraded
+			})
 			if i < 0 {
-				return false, fmt.Errorf("it told of %d periods, and none is over", len(periods))
+				return false, fmt.Errorf("it told of %v, and not of the outage, with the time alone over and then at its end", periods)
 			}
 			told = periods[i]
 			return true, nil
@@ -221,10 +224,18 @@ func storyReconnect(ctx context.Context, c *Cluster) (string, error) {
 			return "", err
 		}
 	}
-	alone := told.GetUntil().AsTime().Sub(told.GetSince().AsTime()).Round(time.Minute)
+	if told.GetLimit() != "degraded.max" {
+		return "", fmt.Errorf("it told that its time alone was over by %s, want degraded.max", told.GetLimit())
+	}
+	alone := timeAlone(told).Round(time.Minute)
 	refused := uint64(0)
 	for _, a := range told.GetActions() {
 		refused += a.GetRefused()
 	}
 	return fmt.Sprintf("three members are fresh again, and told of their time alone: %s of it degraded, over by %s, %d refusals", alone, told.GetLimit(), refused), nil
+}
+
+// timeAlone is how long a node was in degraded mode.
+func timeAlone(p *fealtyv1.DegradedPeriod) time.Duration {
+	return p.GetUntil().AsTime().Sub(p.GetSince().AsTime())
 }
