@@ -439,6 +439,7 @@ func testStory(t *testing.T, opts Options) {
 		seen[r.Step] = true
 		watch.seen["step "+r.Step] = []byte(r.Seen)
 		watch.look(t.Context())
+		t.Logf("%s: %.1f s", r.Step, r.Seconds)
 		if !r.OK {
 			t.Errorf("%s: expected %s; seen %s", r.Step, r.Expected, r.Seen)
 		}

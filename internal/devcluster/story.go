@@ -521,13 +521,10 @@ func storyDrain(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if err := c.remove(ctx, "node-e"); err != nil {
+		return "", err
+	}
 	err = members(func(m fealtyv1.MemberServiceClient) error {
-		if _, err := m.DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: "node-e"}); err != nil {
-			return err
-		}
-		if _, err := m.RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-e"}); err != nil {
-			return err
-		}
 		_, err := m.GetMember(ctx, &fealtyv1.GetMemberRequest{Kind: "data", Name: "node-e"})
 		switch {
 		case err == nil:
@@ -541,6 +538,18 @@ func storyDrain(ctx context.Context, c *Cluster) (string, error) {
 		return "", err
 	}
 	return fmt.Sprintf("%d data members counted, %d while node-d drained, %d after; at work it was %s; node-e was drained and removed", had, had-1, had, seen), nil
+}
+
+// remove drains a member that is not at work, and removes it.
+func (c *Cluster) remove(ctx context.Context, name string) error {
+	return c.withAdmin(func(conn *grpc.ClientConn) error {
+		m := fealtyv1.NewMemberServiceClient(conn)
+		if _, err := m.DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: name}); err != nil {
+			return err
+		}
+		_, err := m.RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: "data", Name: name})
+		return err
+	})
 }
 
 func storyBan(ctx context.Context, c *Cluster) (string, error) {
