@@ -30,8 +30,10 @@ that join with tokens. Everything in it is real; it listens on loopback only, an
 With --data the cluster is kept, and starting again finds the same one. Without, it is gone afterwards.
 
 --story shows, step by step on a cluster of its own, what Fealty promises: who is let in, who is not, and what
-happens to the cluster when something goes wrong. fealty dev break does harm to a cluster that runs. With --exit it ends after the last step, and fails if one
-was not as expected.`,
+happens to the cluster when something goes wrong. With --exit it ends after the last step, and fails if one was
+not as expected.
+
+fealty dev break does harm to a cluster that runs, and fealty dev heal undoes it.`,
 		sample: `  fealty dev --data .fealty-dev
   fealty dev --story --exit -o json`,
 		groups: []group{ofDev},

@@ -83,14 +83,18 @@ runs it can do that.`
 			return ctx.Err()
 		case err != nil:
 			return explain.Wrap(err, explain.Unreachable, "endpoint", "the dev cluster in "+dir, "problem", network(err))
+		case done.Name != "":
+			return explain.Wrap(errors.New(done.Problem), explain.BadValue, "name", done.Name, "value", done.Value, "problem", done.Problem, "want", "what runs, as fealty dev break --help says")
 		case done.Problem != "":
-			return explain.Wrap(errors.New(done.Problem), explain.BadValue, "name", "the harm", "value", h.Kind, "problem", done.Problem, "want", "what fealty dev break --help says, of what runs")
+			return explain.Wrap(errors.New(done.Problem), explain.WaitRanOut, "what", waited(h), "problem", done.Problem)
 		}
+		did := done.Did
 		if dry {
-			c.planned("it would be said: " + done.Did)
+			c.planned("no harm is done or undone")
+			did = "would say: " + did
 		}
 		return c.print(result{object{{"did", done.Did}, {"watch", texts(done.Watch)}, {"dry_run", dry}}, func(p *page) error {
-			p.line("%s", done.Did)
+			p.line("%s", did)
 			for _, w := range done.Watch {
 				p.line("watch  %s", w)
 			}
@@ -100,4 +104,12 @@ runs it can do that.`
 	cmd := c.command(s)
 	dryRun(cmd, &dry)
 	return cmd
+}
+
+// waited is what a dev cluster waits for to do h.
+func waited(h devcluster.Harm) string {
+	if h.Kind == devcluster.Heal {
+		return "that every coordinator is ready"
+	}
+	return "that a coordinator leads"
 }

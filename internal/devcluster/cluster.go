@@ -140,6 +140,22 @@ func (p *part) stop() error {
 // Prepare makes a cluster whose coordinators run and have no manifest, unless the
 // data directory holds one. Close it.
 func Prepare(ctx context.Context, opts Options) (*Cluster, error) {
+	return begin(ctx, opts, func(c *Cluster) error { return c.prepare(ctx) })
+}
+
+// Start is Prepare, the first set if there was none, and the members. No harm is done
+// before all of them are there.
+func Start(ctx context.Context, opts Options) (*Cluster, error) {
+	return begin(ctx, opts, func(c *Cluster) error {
+		if err := c.prepare(ctx); err != nil {
+			return err
+		}
+		return c.bringUp(ctx)
+	})
+}
+
+// begin makes a cluster, has up start what runs, and takes harm from then on.
+func begin(ctx context.Context, opts Options, up func(*Cluster) error) (*Cluster, error) {
 	if opts.Log == nil {
 		return nil, errors.New("devcluster: Options.Log is missing")
 	}
@@ -171,7 +187,10 @@ func Prepare(ctx context.Context, opts Options) (*Cluster, error) {
 	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c.cancel = cancel
 	c.group, c.ctx = errgroup.WithContext(runCtx)
-	if err := c.prepare(ctx); err != nil {
+	if err := up(c); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	if err := c.control(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
@@ -191,22 +210,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	if c.store, c.storeName, err = c.openStore(ctx); err != nil {
 		return err
 	}
-	if err := c.StartCoordinators(ctx); err != nil {
-		return err
-	}
-	return c.control()
-}
-
-// Start is Prepare, the first set if there was none, and the members.
-func Start(ctx context.Context, opts Options) (*Cluster, error) {
-	c, err := Prepare(ctx, opts)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.bringUp(ctx); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	return c, nil
+	return c.StartCoordinators(ctx)
 }
 
 func (c *Cluster) bringUp(ctx context.Context) error {

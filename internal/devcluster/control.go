@@ -1,8 +1,10 @@
 package devcluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -36,8 +38,16 @@ type Harm struct {
 type Harmed struct {
 	Did     string   `json:"did"`
 	Watch   []string `json:"watch"`
-	Problem string   `json:"problem,omitempty"` // why nothing was done
+	Problem string   `json:"problem,omitempty"` // why it was not done, or not to its end
+	// Name and Value are what of the harm asked for is no harm that can be done.
+	Name  string `json:"name,omitempty"`
+	Value string `json:"value,omitempty"`
 }
+
+// noHarmError says that what was asked for cannot be done.
+type noHarmError struct{ name, value, problem string }
+
+func (e *noHarmError) Error() string { return e.problem }
 
 // Bounds of the control socket.
 const (
@@ -101,6 +111,9 @@ func (c *Cluster) obey(conn net.Conn) {
 	done, err := c.Do(ctx, h)
 	if err != nil {
 		done.Problem = err.Error()
+		if no, ok := errors.AsType[*noHarmError](err); ok {
+			done.Name, done.Value = no.name, no.value
+		}
 	}
 	_ = json.NewEncoder(conn).Encode(done) // who asked may be gone
 }
@@ -115,6 +128,9 @@ func (c *Cluster) Do(ctx context.Context, h Harm) (Harmed, error) {
 	}
 	switch h.Kind {
 	case BreakLeader:
+		if len(c.running()) == 0 {
+			return Harmed{}, &noHarmError{"what to break", "the leader", "no coordinator runs: fealty dev heal starts them again"}
+		}
 		name, term, err := c.Leader(ctx)
 		if err != nil {
 			return Harmed{}, err
@@ -128,7 +144,7 @@ func (c *Cluster) Do(ctx context.Context, h Harm) (Harmed, error) {
 			"fealty dev heal: it comes back, and gets its secrets from another one")
 	case BreakNetwork:
 		if !c.isMember(h.Name) {
-			return Harmed{}, fmt.Errorf("no member %q runs here: there are %s", h.Name, strings.Join(c.memberNames(), ", "))
+			return Harmed{}, &noHarmError{"--member", cmp.Or(h.Name, "left out"), "the members that run are " + cmp.Or(strings.Join(c.memberNames(), ", "), "none")}
 		}
 		if !h.Dry {
 			c.networkOf(h.Name).setDown(true)
@@ -142,12 +158,23 @@ func (c *Cluster) Do(ctx context.Context, h Harm) (Harmed, error) {
 	case Heal:
 		return c.heal(ctx, h.Dry)
 	}
-	return Harmed{}, fmt.Errorf("no harm of kind %q is known", h.Kind)
+	return Harmed{}, &noHarmError{"what to break", h.Kind, "no such harm is known"}
 }
 
 func (c *Cluster) harmCoordinator(name, did string, dry bool, watch ...string) (Harmed, error) {
-	if _, err := c.wireOf(name); err != nil {
-		return Harmed{}, err
+	running := c.running()
+	if !slices.ContainsFunc(running, func(r *replica) bool { return r.name == name }) {
+		problem := "it does not run: fealty dev heal starts it again"
+		if _, err := c.replica(name); err != nil {
+			problem = err.Error()
+		}
+		return Harmed{}, &noHarmError{"NAME", name, problem}
+	}
+	if len(running) == 1 {
+		watch = []string{
+			"fealty status --data " + filepath.Join(c.dir, "members", "NAME") + ": no coordinator is left, each member works on its own",
+			"fealty dev heal: all come back, and get their secrets from the keeper",
+		}
 	}
 	if !dry {
 		if err := c.KillCoordinator(name); err != nil {
@@ -159,10 +186,10 @@ func (c *Cluster) harmCoordinator(name, did string, dry bool, watch ...string) (
 
 func (c *Cluster) harmClock(h Harm) (Harmed, error) {
 	if h.By == 0 || h.By.Abs() > maxSetOn {
-		return Harmed{}, fmt.Errorf("a clock is set by more than nothing and at most %v, not by %v", maxSetOn, h.By)
+		return Harmed{}, &noHarmError{"--by", h.By.String(), fmt.Sprintf("a clock is set by more than nothing and at most %v", maxSetOn)}
 	}
 	if _, err := c.replica(h.Name); err != nil && !c.isMember(h.Name) {
-		return Harmed{}, fmt.Errorf("nobody is called %q here: there are %s", h.Name, strings.Join(slices.Concat(c.CoordinatorNames(), c.memberNames()), ", "))
+		return Harmed{}, &noHarmError{"NAME", h.Name, "there are " + strings.Join(slices.Concat(c.CoordinatorNames(), c.memberNames()), ", ")}
 	}
 	if !h.Dry {
 		c.clockOf(h.Name).set(h.By)
