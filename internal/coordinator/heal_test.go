@@ -43,8 +43,7 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 	}
 	// On a machine that is slow the second one may heal after the first, so soon as it
 	// is configured here.
-	rs[0].awaitHead(rs[1])
-	s := rs[0].c.state.Load()
+	s := awaitSameHead(t, rs[0], rs[1])
 	if s.head.Kind != history.KindRekey || s.head.AuthorityEpoch < before.AuthorityEpoch+2 || s.meshKey != s.head.MeshCAKey {
 		t.Errorf("they met at %+v", s.head)
 	}

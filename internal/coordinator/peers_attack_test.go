@@ -58,6 +58,9 @@ func TestLyingPeer(t *testing.T) {
 	sameRootMesh, err := ca.NewMeshCA(s.root, s.secrets.keys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: s.head.AuthorityEpoch, Validity: time.Hour}, f.clock())
 	wantOnly(t, "mesh", err, "")
 	stranger := newTestKey(t)
+	// The key of the head, certified by the root of another seed.
+	underOther, err := ca.RenewMeshCA(otherRoot, otherKeys.RootCA(), s.issuer.Load().MeshCA(), testCluster, time.Hour, f.clock())
+	wantOnly(t, "mesh", err, "")
 
 	hang := func(stream fealtyv1.PeerService_RecoverServer) error { <-stream.Context().Done(); return nil }
 	for _, tc := range []struct {
@@ -81,6 +84,7 @@ func TestLyingPeer(t *testing.T) {
 		{"the key of who asks: a reflection", stepProof, func(l *liar) {
 			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.c.EnrolmentKey() }
 		}},
+		{"the coordinator itself", stepProof, func(l *liar) { l.key = r.key }},
 		{"a key of low order", stepProof, func(l *liar) {
 			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = proof.KeyClaim(make([]byte, 32)) }
 		}},
@@ -123,6 +127,9 @@ func TestLyingPeer(t *testing.T) {
 		}},
 		{"a root that is garbage", stepMesh, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { rand.Read(s.Root) } }},
 		{"the root of another seed", stepMesh, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Root = otherRoot.Raw } }},
+		{"the mesh CA key of the head under the root of another seed", stepMesh, func(l *liar) {
+			l.secrets = func(s *fealtyv1.PeerSecrets) { s.Root, s.MeshCa = otherRoot.Raw, underOther.Certificate().Raw }
+		}},
 		{"another mesh CA key", stepMesh, func(l *liar) { l.handed = func(h *keyring.Handed) { h.Mesh = otherKey } }},
 		{"a certificate that the root did not sign", stepMesh, func(l *liar) {
 			l.handed = func(h *keyring.Handed) { h.Mesh = otherMesh.Key() }

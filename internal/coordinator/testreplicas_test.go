@@ -81,6 +81,27 @@ func (f *fleet) awaitHead(g *fleet) {
 	f.awaitState(fmt.Sprintf("head %d", want.Index), func(s *state) bool { return s.phase == phaseReady && s.head.Hash == want.Hash })
 }
 
+// awaitSameHead waits until both are ready at one head, whichever that is, and returns
+// the state of the first.
+func awaitSameHead(t testing.TB, a, b *fleet) *state {
+	t.Helper()
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	for {
+		newsA, newsB := a.c.stateNews.wait(), b.c.stateNews.wait()
+		x, y := a.c.state.Load(), b.c.state.Load()
+		if x.phase == phaseReady && y.phase == phaseReady && x.head.Hash == y.head.Hash {
+			return x
+		}
+		select {
+		case <-newsA:
+		case <-newsB:
+		case <-deadline.C:
+			t.Fatalf("they do not meet: one is in phase %s at index %d, the other in phase %s at index %d", x.phase, x.head.Index, y.phase, y.head.Index)
+		}
+	}
+}
+
 func (f *fleet) awaitState(what string, want func(*state) bool) {
 	f.t.Helper()
 	deadline := time.NewTimer(20 * time.Second)

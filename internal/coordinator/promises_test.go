@@ -1,0 +1,262 @@
+package coordinator
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// The answer of the swap is lost, and the store cannot be read either. Once it can, its
+// head says what happened: what came into force is adopted with the very key and seed
+// that were made for it, and no transition more; what did not leaves all as it was.
+func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		for name, how := range map[string]lostAnswer{"it happened": lostForGood, "it did not": lostForGoodN} {
+			t.Run(map[bool]string{true: "first set, ", false: "set, "}[first]+name, func(t *testing.T) {
+				f := newFleet(t, func(c *Config) { c.Log = slog.New(slog.DiscardHandler) })
+				f.people = newPeople(t, "alice", "bob")
+				before := f.c.state.Load()
+				if !first {
+					wantOnly(t, "first set", f.setPeople(""), "")
+					before = f.c.state.Load()
+				}
+				f.link.lose(how)
+				wantCode(t, f.setPeople(moreCoordinators(t)), explain.StoreOutcomeUnknown)
+				if got := f.c.state.Load(); got != before {
+					t.Fatalf("before anybody could tell it went to phase %s, index %d", got.phase, got.head.Index)
+				}
+				f.link.cut(nil)
+				f.c.kickHead()
+				if how == lostForGoodN {
+					// Nothing came, and the next set goes on from where it was.
+					f.awaitState("the head of before", func(s *state) bool { return s.phase == before.phase && s.head.Hash == before.head.Hash })
+					wantOnly(t, "set again", f.setPeople(moreCoordinators(t)), "")
+				}
+				f.await(phaseReady)
+				f.awaitState("the head", func(s *state) bool { return s.phase == phaseReady && s.head.Index == before.head.Index+1 })
+				s := f.c.state.Load()
+				if s.head.Kind == history.KindRekey || s.meshKey != s.head.MeshCAKey || s.head.Previous != before.head.Hash {
+					t.Errorf("it is at index %d by %s, with mesh CA key %s", s.head.Index, s.head.Kind, s.meshKey)
+				}
+				f.member("after")
+				wantOrigins(t, f, "coordinator-1")
+				if got := len(f.loaded().Links); got != int(s.head.Index) {
+					t.Errorf("the history has %d transitions", got)
+				}
+			})
+		}
+	}
+}
+
+// A move whose swap may yet come keeps its keys while the head before it is adopted
+// again; when another head takes its place they are forgotten, and a seed that was made
+// for it is wiped.
+func TestCandidatesWaitForTheirHead(t *testing.T) {
+	f, _ := peerFleet(t, 1, nil)
+	release, err := f.c.settingTurn(f.ctx())
+	wantOnly(t, "turn", err, "")
+	defer release()
+	s := f.c.state.Load()
+	mv := f.candidate(moreCoordinators(t), nil)
+	seed := keyring.NewSeed()
+	mv.newSeed, mv.secrets, mv.link.Salt = true, &secrets{seed: seed}, history.Salt{1}
+	f.c.keepCandidate(mv)
+	f.c.settleCandidates(s.head)
+	if m := f.c.memory(); m.mesh(mv.link.MeshCAKey) == nil || m.secrets(mv.link.Salt) == nil || !mv.secrets.seed.Equal(seed) {
+		t.Error("the keys of a head that may come are gone")
+	}
+	other := mv.link
+	other.Hash[0] ^= 1
+	other.Salt = s.head.Salt
+	f.c.settleCandidates(other)
+	if m := f.c.memory(); m.mesh(mv.link.MeshCAKey) != nil || m.secrets(mv.link.Salt) != nil || !mv.secrets.seed.IsZero() {
+		t.Error("the keys of a head that cannot come any more are kept")
+	}
+}
+
+// A keeper opens the seed, and what it sealed of the mesh CA key is gone, of another head
+// or damaged: the coordinator makes a new key, in the next epoch, and asks no human.
+func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
+	for name, harm := range map[string]func(store.Entry) store.Entry{
+		"gone": func(e store.Entry) store.Entry { e.Value = nil; return e },
+		"damaged": func(e store.Entry) store.Entry {
+			e.Value = bytes.Clone(e.Value)
+			e.Value[len(e.Value)-5] ^= 1
+			return e
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := readyFleet(t, nil)
+			before := f.c.state.Load()
+			f.stop()
+			f.link.lie(func(e store.Entry) store.Entry {
+				if e.Key == sealedMeshKey(before.head.Hash, "host") {
+					return harm(e)
+				}
+				return e
+			})
+			f.start()
+			f.await(phaseReady)
+			s := f.c.state.Load()
+			if s.head.Kind != history.KindRekey || s.head.Previous != before.head.Hash || s.head.AuthorityEpoch != before.head.AuthorityEpoch+1 ||
+				s.meshKey == before.meshKey || s.meshKey != s.head.MeshCAKey || s.rootPin != before.rootPin {
+				t.Errorf("it came back at index %d by %s, epoch %d", s.head.Index, s.head.Kind, s.head.AuthorityEpoch)
+			}
+			wantOrigins(t, f, "coordinator-1")
+			f.member("after")
+			// What was sealed with the new head brings it back without a transition.
+			f.restart()
+			f.awaitState("the same head", func(now *state) bool { return now.phase == phaseReady && now.head.Hash == s.head.Hash })
+		})
+	}
+}
+
+// Who is on the way to another head serves nothing of the one before meanwhile, however
+// long its peers take to answer; and it proves no authority to who verifies it.
+func TestOnTheWayNothingIsServed(t *testing.T) {
+	f, rs := peerFleet(t, 1, nil)
+	r := rs[0]
+	r.start()
+	r.awaitHead(f)
+	before := r.c.state.Load()
+	seen, err := verifyAt(t, r.addr, recovery.Expected{Manifest: before.manifest})
+	wantOnly(t, "verify", err, "")
+	asked, answer := make(chan struct{}, 64), make(chan struct{})
+	f.faults.Arm("peer.before-reread", func() error {
+		asked <- struct{}{}
+		<-answer
+		return nil
+	})
+	r.faults.Fail("peer.before-reread", errTestCrash) // it is not prepared
+
+	// As long as it cannot even look, it says that it is behind to who verifies it.
+	release, err := r.c.settingTurn(r.ctx())
+	wantOnly(t, "turn", err, "")
+	wantOnly(t, "set", f.setPeople(moreCoordinators(t)), "")
+	if s := r.c.state.Load(); s != before {
+		t.Fatalf("it is at index %d", s.head.Index)
+	}
+	want := recovery.Expected{Manifest: f.c.state.Load().manifest, Seen: seen.Mark()}
+	_, err = verifyAt(t, r.addr, want)
+	wantCode(t, err, explain.RecoveryMode)
+	if claim, _, err := r.c.verifyClaim(r.ctx(), make([]byte, proof.NonceBytes), make([]byte, 32)); err != nil || claim.GetReady() || len(claim.GetMeshCa()) > 0 {
+		t.Errorf("behind the head it claims %v, %v", claim, err)
+	}
+	release()
+
+	<-asked
+	if s := r.c.state.Load(); s.phase != phaseRecovery || !strings.Contains(s.reason, "moved on to index 2") {
+		t.Errorf("while it asks its peers it is in phase %s: %s", s.phase, s.reason)
+	}
+	if _, err := r.c.ready(); !errors.Is(err, explain.RecoveryMode) {
+		t.Errorf("a call is decided on %v", err)
+	}
+	if ok, phase := r.c.health().readiness().OK, r.c.health().phase; ok || phase != phaseRecovery {
+		t.Error("it says that it is ready")
+	}
+	close(answer)
+	r.awaitHead(f)
+}
+
+// A store that went back, and owners who do not know: their shares bring back no history
+// that this coordinator has seen more of, and the head stays where it is.
+func TestOwnersBringNoOlderHistoryBack(t *testing.T) {
+	d, p := ownedDesk(t, "")
+	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
+	old := d.store.snapshot()
+	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
+	newest := d.store.snapshot()
+	d.store.revert(old)
+	d.restart()
+	d.wantPhase("recovery", "")
+	head := mustHead(t, d)
+	if _, err := d.bring(alice); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.bring(bob)
+	wantOnly(t, "bring", err, explain.HistoryInvalid)
+	if !errors.Is(err, history.ErrRollback) {
+		t.Errorf("refused for another reason: %v", err)
+	}
+	d.wantPhase("recovery", "")
+	if now := mustHead(t, d); now.Hash != head.Hash {
+		t.Errorf("the head moved to index %d", now.Index)
+	}
+	// The store shows the newest again: the same owners bring it back.
+	d.store.revert(newest)
+	d.lookAgain()
+	bringBoth(t, d, alice, bob)
+	wantOneKeyPerEpoch(t, d)
+}
+
+// The mark in memory refuses what went back where the one on disk is lost.
+func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
+	f, rs := peerFleet(t, 2, nil)
+	r, evil := rs[0], rs[1]
+	old, loaded := f.c.state.Load(), f.loaded()
+	wantOnly(t, "set", f.setPeople(moreCoordinators(t)), "")
+	r.start()
+	r.awaitHead(f)
+	wantOnly(t, "remove", os.Remove(filepath.Join(r.dir, "coordinator", markFile)), "")
+	_, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: old})).fromPeers(r.ctx(), loaded)
+	if failed := wantStep(t, err, stepHistory, "coordinator-3"); !errors.Is(failed.Err, history.ErrRollback) {
+		t.Errorf("going back failed for another reason: %v", failed.Err)
+	}
+}
+
+// A coordinator that is not admitted by the manifest of the head gathers no shares.
+func TestDismissedCoordinatorGathersNoShares(t *testing.T) {
+	f, rs := peerFleet(t, 1, nil)
+	r := rs[0]
+	f.replicas = nil
+	wantOnly(t, "set", f.setPeople(""), "")
+	f.replicas = rs
+	r.start()
+	r.await(phaseRecovery)
+	_, err := r.c.openGathering(r.ctx())
+	wantOnly(t, "open", err, explain.ManifestLeavesOut)
+	if got := f.keys(recoveryPrefix); len(got) > 0 {
+		t.Errorf("an attempt is open: %v", got)
+	}
+}
+
+// A mesh CA key that a peer brings is kept only once the audit log has the hand-over.
+func TestPreparedKeyIsAuditedFirst(t *testing.T) {
+	f, rs := peerFleet(t, 1, nil)
+	r := rs[0]
+	r.start()
+	r.awaitHead(f)
+	bring := func(mv *move) error { return (&preparing{c: f.c.withPeers(), mv: mv}).bring(f.ctx(), r.addr) }
+	mv := f.candidate(moreCoordinators(t), nil)
+	r.link.hold(func(tx store.Tx) error {
+		for _, w := range tx.Put {
+			if strings.HasPrefix(w.Key, auditPrefix) {
+				return errors.New("no space for it")
+			}
+		}
+		return nil
+	})
+	if err := bring(mv); err == nil {
+		t.Error("it was taken")
+	}
+	if r.c.taken.mesh(mv.mesh.KeyID()) != nil {
+		t.Error("a key is kept of which the audit log knows nothing")
+	}
+	r.link.hold(nil)
+	wantOnly(t, "bring", bring(f.candidate(moreCoordinators(t), nil)), "")
+	if got := r.audited("mesh.prepared"); len(got) != 1 || got[0].Fields["key"] != proof.KeyClaim(f.c.enrolment.Public().(ed25519.PublicKey)) {
+		t.Errorf("the audit log says %+v", got)
+	}
+}
