@@ -9,21 +9,16 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Limits on what is fetched. The exact size of a content is known before any of it
 // is: it is signed.
 const (
-	// A content has to be there after fetchGrace and the time that its bytes take at
-	// fetchRate. It comes in lumps: each fetchWindow has to bring half of that.
-	fetchGrace  = 5 * time.Second
-	fetchRate   = 8 << 10 // bytes in a second
-	fetchWindow = 10 * time.Second
 	// cycleTime and maxCycleBytes bound one round of asking sources, whatever they
 	// have; maxNotices what one of them says in it.
 	cycleTime     = 10 * time.Minute
@@ -74,7 +69,7 @@ type fetchReason string
 const (
 	fetchTruncated   fetchReason = "truncated"   // it ended before its size
 	fetchOversized   fetchReason = "oversized"   // it went on after its size
-	fetchSlow        fetchReason = "slow"        // it came at less than fetchRate
+	fetchSlow        fetchReason = "slow"        // see package pace
 	fetchAltered     fetchReason = "altered"     // it is not of the hash
 	fetchUnavailable fetchReason = "unavailable" // nobody had it
 )
@@ -89,42 +84,29 @@ type fetchError struct {
 func (e *fetchError) Error() string { return e.Source + ": " + e.Err.Error() }
 func (e *fetchError) Unwrap() error { return e.Err }
 
-// errSlow ends a transfer.
-var errSlow = fmt.Errorf("less than %d KiB a second", fetchRate>>10)
-
-// objectTime is how long the transfer of a content may take.
-func objectTime(size int) time.Duration {
-	return fetchGrace + time.Duration(size)*time.Second/fetchRate
-}
-
 // fetch gets one content from s, exactly: another size, another hash and a transfer
 // that crawls are errors, all of them a [*fetchError].
 func fetch(ctx context.Context, s source, scope snapshot.Scope, hash snapshot.Digest, size int) ([]byte, error) {
 	fail := func(reason fetchReason, err error) ([]byte, error) { return nil, &fetchError{s.Name(), reason, err} }
 	caller := ctx
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	deadline := time.AfterFunc(objectTime(size), func() { cancel(errSlow) })
-	defer deadline.Stop()
+	ctx, transfer := pace.Begin(ctx, int64(size))
+	defer transfer.End()
 	r, err := s.Content(ctx, scope, hash, size)
 	if err != nil {
-		if caller.Err() == nil && errors.Is(context.Cause(ctx), errSlow) {
-			return fail(fetchSlow, errSlow)
+		if caller.Err() == nil && transfer.Slow() {
+			return fail(fetchSlow, pace.ErrSlow)
 		}
 		return fail(fetchUnavailable, err)
 	}
 	defer r.Close()
-	p := &pace{r: r, cancel: cancel}
-	p.watch()
-	defer p.stop()
 	// One byte more than there are tells who has more from who has enough. What is
 	// kept grows with what comes.
-	content, err := io.ReadAll(io.LimitReader(p, int64(size)+1))
+	content, err := io.ReadAll(io.LimitReader(transfer.Reader(r), int64(size)+1))
 	switch {
 	case caller.Err() != nil:
 		return fail(fetchUnavailable, caller.Err())
-	case errors.Is(context.Cause(ctx), errSlow):
-		return fail(fetchSlow, fmt.Errorf("%w: %d bytes of %d came", errSlow, len(content), size))
+	case transfer.Slow():
+		return fail(fetchSlow, fmt.Errorf("%w: %d bytes of %d came", pace.ErrSlow, len(content), size))
 	case len(content) > size:
 		return fail(fetchOversized, fmt.Errorf("more than the %d bytes that are signed", size))
 	case err != nil && len(content) == 0:
@@ -137,53 +119,6 @@ func fetch(ctx context.Context, s source, scope snapshot.Scope, hash snapshot.Di
 		return fail(fetchAltered, errors.New("it is not the content that is signed"))
 	}
 	return content, nil
-}
-
-// pace ends a transfer that brings too little in a window.
-type pace struct {
-	r      io.Reader
-	cancel context.CancelCauseFunc
-	came   atomic.Int64
-
-	mu    sync.Mutex
-	timer *time.Timer // nil: stopped; guarded by mu
-	seen  int64       // when the window began; guarded by mu
-}
-
-func (p *pace) Read(b []byte) (int, error) {
-	n, err := p.r.Read(b)
-	p.came.Add(int64(n))
-	return n, err
-}
-
-func (p *pace) watch() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.timer = time.AfterFunc(fetchWindow, p.look)
-}
-
-// look is called at the end of each window.
-func (p *pace) look() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	came := p.came.Load()
-	switch {
-	case p.timer == nil:
-	case came-p.seen < int64(fetchRate*fetchWindow/time.Second/2):
-		p.cancel(errSlow)
-	default:
-		p.seen = came
-		p.timer.Reset(fetchWindow)
-	}
-}
-
-func (p *pace) stop() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.timer != nil {
-		p.timer.Stop()
-		p.timer = nil
-	}
 }
 
 // form says how the node came to a content. It is a metric label.

@@ -17,6 +17,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -85,8 +86,8 @@ func TestFetchIsExact(t *testing.T) {
 	}{
 		{"exact", holding(content), "", 0},
 		{"as slow as allowed", func(ctx context.Context) (io.Reader, error) {
-			return &slowly{ctx, bytes.NewReader(content), fetchRate * 11 / 10}, nil
-		}, "", objectTime(len(content))},
+			return &slowly{ctx, bytes.NewReader(content), pace.Rate * 11 / 10}, nil
+		}, "", pace.Time(int64(len(content)))},
 		{"one byte short", holding(content[:len(content)-1]), fetchTruncated, 0},
 		{"nothing", holding(nil), fetchTruncated, 0},
 		{"broken off", func(context.Context) (io.Reader, error) {
@@ -96,12 +97,12 @@ func TestFetchIsExact(t *testing.T) {
 		{"one byte more", holding(append(bytes.Clone(content), 0)), fetchOversized, 0},
 		{"endless", dripping(0, content), fetchOversized, 0},
 		{"altered", holding(other), fetchAltered, 0},
-		{"a byte a second", dripping(time.Second, []byte{1}), fetchSlow, fetchWindow},
-		{"empty reads", dripping(time.Millisecond, nil), fetchSlow, fetchWindow},
+		{"a byte a second", dripping(time.Second, []byte{1}), fetchSlow, pace.Window},
+		{"empty reads", dripping(time.Millisecond, nil), fetchSlow, pace.Window},
 		{"fast at first, then silent", func(ctx context.Context) (io.Reader, error) {
 			return io.MultiReader(bytes.NewReader(content[:90<<10]), &drip{ctx, []byte{1}, time.Hour}), nil
-		}, fetchSlow, 2 * fetchWindow},
-		{"never opens", func(ctx context.Context) (io.Reader, error) { <-ctx.Done(); return nil, ctx.Err() }, fetchSlow, objectTime(len(content))},
+		}, fetchSlow, 2 * pace.Window},
+		{"never opens", func(ctx context.Context) (io.Reader, error) { <-ctx.Done(); return nil, ctx.Err() }, fetchSlow, pace.Time(int64(len(content)))},
 		{"not there", nil, fetchUnavailable, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -25,10 +26,6 @@ const (
 	// chunkBytes is how much of a content one message holds: little, so that who reads
 	// slowly sees that it comes.
 	chunkBytes = 16 << 10
-	// A pull ends after pullGrace and the time that its bytes take at pullRate: who
-	// reads slower than that gives its place up.
-	pullGrace = 5 * time.Second
-	pullRate  = 8 << 10 // bytes in a second
 )
 
 // pullLimiter bounds what members pull, for each of them.
@@ -63,11 +60,6 @@ func (l *pullLimiter) start(member string, now time.Time) (end func(), err error
 	}, nil
 }
 
-// pullTime is how long who pulls size bytes may take.
-func pullTime(size int) time.Duration {
-	return pullGrace + time.Duration(size)*time.Second/pullRate
-}
-
 // snapshotServer serves SnapshotService.
 type snapshotServer struct {
 	fealtyv1.UnimplementedSnapshotServiceServer
@@ -96,7 +88,7 @@ func (s snapshotServer) GetContent(req *fealtyv1.GetContentRequest, stream fealt
 		// The same for what others have and for what nobody has.
 		return explain.New(explain.NotFound, "what", "content", "name", hash.String())
 	}
-	ctx, cancel := context.WithTimeout(stream.Context(), pullTime(len(content)))
+	ctx, cancel := context.WithTimeout(stream.Context(), pace.Time(int64(len(content))))
 	defer cancel()
 	for chunk := range slices.Chunk(content, chunkBytes) {
 		if err := inTime(ctx, c, func() error { return stream.Send(&fealtyv1.GetContentResponse{Chunk: chunk}) }); err != nil {

@@ -29,6 +29,7 @@ var levels = []struct {
 	{"internal/durable", 0, "files"},
 	{"internal/document", 0, "plain YAML and JSON, with places"},
 	{"internal/fault", 0, "a seam"},
+	{"internal/pace", 0, "time and bytes"},
 	{"internal/explain", 0, "texts and their gRPC form"},
 	{"api", 0, "generated messages, which decide nothing"},
 

@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -242,8 +243,8 @@ func TestHTTPSRate(t *testing.T) {
 	for _, tc := range []struct {
 		rate int // bytes in a second
 		want Reason
-	}{{2 * minRate, ""}, {minRate / 2, Slow}} {
-		const size = 60 * minRate
+	}{{2 * pace.Rate, ""}, {pace.Rate / 3, Slow}} {
+		const size = 60 * pace.Rate
 		overHTTPS(t, func(w http.ResponseWriter, r *http.Request) {
 			for sent := 0; sent < size; sent += tc.rate {
 				if _, err := w.Write(make([]byte, min(tc.rate, size-sent))); err != nil {
@@ -262,7 +263,7 @@ func TestHTTPSRate(t *testing.T) {
 			if tc.want == "" && err != nil || tc.want != "" && ReasonOf(err) != tc.want {
 				t.Errorf("at %d bytes a second: %v", tc.rate, err)
 			}
-			if took := time.Since(begin); tc.want == Slow && took > rateWindow+2*time.Second {
+			if took := time.Since(begin); tc.want == Slow && took > pace.Window+2*time.Second {
 				t.Errorf("at %d bytes a second: given up after %v", tc.rate, took)
 			}
 		})

@@ -11,18 +11,13 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync/atomic"
 	"time"
+
+	"github.com/fealty-io/fealty/internal/pace"
 )
 
 // Limits of transfers.
 const (
-	// objectGrace is what a file may take in any case, and minRate the bytes in a second
-	// below which it is given up: over each rateWindow, and on the whole.
-	objectGrace = 5 * time.Second
-	minRate     = 8 << 10
-	rateWindow  = 10 * time.Second
-
 	maxRedirects   = 3
 	maxHeaderBytes = 32 << 10
 )
@@ -81,14 +76,14 @@ func NewHTTPS(cfg HTTPSConfig) (*HTTPS, error) {
 	}
 	dial := cfg.Dial
 	if dial == nil {
-		dial = (&net.Dialer{Timeout: objectGrace}).DialContext
+		dial = (&net.Dialer{Timeout: pace.Grace}).DialContext
 	}
 	return &HTTPS{base: base, client: &http.Client{
 		Transport: &http.Transport{
 			DialContext:            dial,
 			TLSClientConfig:        &tls.Config{RootCAs: cfg.CA, MinVersion: tls.VersionTLS12},
-			TLSHandshakeTimeout:    objectGrace,
-			ResponseHeaderTimeout:  objectGrace,
+			TLSHandshakeTimeout:    pace.Grace,
+			ResponseHeaderTimeout:  pace.Grace,
 			MaxResponseHeaderBytes: maxHeaderBytes,
 			DisableCompression:     true, // a small answer must not become a large one
 			MaxConnsPerHost:        2,
@@ -114,15 +109,10 @@ func (s *HTTPS) Close() error {
 
 func (s *HTTPS) String() string { return s.base.String() }
 
-// errSlow is the cause of giving up a transfer.
-var errSlow = errors.New("it comes slower than is waited for")
-
 // Get implements [Source].
 func (s *HTTPS) Get(ctx context.Context, name string, limit int64) ([]byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, objectGrace+time.Duration(limit)*time.Second/minRate, errSlow)
-	defer cancel()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
+	ctx, transfer := pace.Begin(ctx, limit)
+	defer transfer.End()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base.String()+name, nil)
 	if err != nil {
 		return nil, &Error{Reason: Malformed, Name: name, Detail: "it cannot be asked for", Err: err}
@@ -130,8 +120,8 @@ func (s *HTTPS) Get(ctx context.Context, name string, limit int64) ([]byte, erro
 	req.Header.Set("Accept-Encoding", "identity")
 	failed := func(err error) error {
 		timeout, ok := errors.AsType[net.Error](err)
-		if errors.Is(context.Cause(ctx), errSlow) || ok && timeout.Timeout() {
-			return &Error{Reason: Slow, Name: name, Detail: errSlow.Error()}
+		if transfer.Slow() || ok && timeout.Timeout() {
+			return &Error{Reason: Slow, Name: name, Detail: pace.ErrSlow.Error()}
 		}
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err
@@ -151,10 +141,7 @@ func (s *HTTPS) Get(ctx context.Context, name string, limit int64) ([]byte, erro
 	case resp.ContentLength > limit:
 		return nil, tooLarge(name, limit)
 	}
-	var got atomic.Int64
-	watch := newWatch(&got, func() { stop(errSlow) })
-	defer watch.Stop()
-	data, err := io.ReadAll(io.LimitReader(&counted{resp.Body, &got}, limit+1))
+	data, err := io.ReadAll(io.LimitReader(transfer.Reader(resp.Body), limit+1))
 	if err == nil {
 		err = ctx.Err() // a server that notices that it was given up may end as if that were all
 	}
@@ -165,34 +152,4 @@ func (s *HTTPS) Get(ctx context.Context, name string, limit int64) ([]byte, erro
 		return nil, tooLarge(name, limit)
 	}
 	return data, nil
-}
-
-// newWatch calls slow when a window had fewer bytes than the least rate gives.
-func newWatch(got *atomic.Int64, slow func()) *time.Timer {
-	var seen int64
-	var t *time.Timer
-	ready := make(chan struct{})
-	t = time.AfterFunc(rateWindow, func() {
-		<-ready
-		n := got.Load()
-		if n-seen < int64(rateWindow/time.Second)*minRate {
-			slow()
-			return
-		}
-		seen = n
-		t.Reset(rateWindow)
-	})
-	close(ready)
-	return t
-}
-
-type counted struct {
-	r io.Reader
-	n *atomic.Int64
-}
-
-func (c *counted) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	c.n.Add(int64(n))
-	return n, err
 }
