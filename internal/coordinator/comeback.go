@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
@@ -158,13 +159,14 @@ func (c *Coordinator) comeBack(ctx context.Context, w *way) (s *state, wait time
 			}
 		}
 		found := decide.Nothing
+		asking, asked := c.yields.begin(ctx)
 		switch step {
 		case decide.FromMemory:
 			s, err = c.fromMemory(ctx, w)
 		case decide.AskPeers:
-			s, found, err = c.askPeers(ctx, w)
+			s, found, err = c.askPeers(asking, w)
 		case decide.AskKeepers:
-			s, err = c.fromKeepers(ctx, w)
+			s, err = c.fromKeepers(asking, w)
 		case decide.Rekey:
 			s, err = c.heal(ctx, w)
 		case decide.Wait:
@@ -173,15 +175,69 @@ func (c *Coordinator) comeBack(ctx context.Context, w *way) (s *state, wait time
 			}
 			return recovering(w.last, errors.Join(failed...)), wait, nil
 		}
+		asked()
 		switch {
 		case err == nil:
 			return s, 0, nil
 		case ctx.Err() != nil:
 			return nil, 0, ctx.Err() // whoever looks next does it again
+		case asking.Err() != nil:
+			return c.state.Load(), yieldPause, nil // and then goes on with this very step
 		}
 		failed = append(failed, err)
 		c.search.Ended(c.elapsed(), step, found)
 	}
+}
+
+// yieldPause is how long a search that yielded to an owner waits for its turn.
+const yieldPause = 100 * time.Millisecond
+
+// yields is how a search for the secrets of the head, which holds setting while it asks
+// others, gives way to owners who bring theirs. An owner has proven itself before it
+// waits: strangers end no search.
+type yields struct {
+	mu      sync.Mutex
+	waiting int                // owners that wait for setting; guarded by mu
+	end     context.CancelFunc // of what is asked now; nil: nothing; guarded by mu
+}
+
+// begin returns a context for asking others, which ends when an owner comes, and what
+// is to be called after it.
+func (y *yields) begin(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.waiting > 0 {
+		cancel()
+	}
+	y.end = cancel
+	return ctx, func() {
+		y.mu.Lock()
+		defer y.mu.Unlock()
+		y.end = nil
+	}
+}
+
+// wait counts an owner that waits until the returned function is called.
+func (y *yields) wait() (over func()) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.waiting++
+	if y.end != nil {
+		y.end()
+	}
+	return func() {
+		y.mu.Lock()
+		defer y.mu.Unlock()
+		y.waiting--
+	}
+}
+
+// ownersTurn takes setting for an owner that has proven itself. A search that asks
+// others meanwhile ends.
+func (c *Coordinator) ownersTurn(ctx context.Context) (release func(), err error) {
+	defer c.yields.wait()()
+	return c.settingTurn(ctx)
 }
 
 // verify replays the history of w under the keys of a seed, and returns the head that

@@ -208,7 +208,7 @@ type Coordinator struct {
 	perMember    *keyedLimiter // renewals and rejoins, by identity
 	pulls        *pullLimiter
 	patches      *patchCache
-	joinsWaiting chan struct{} // held by each join from challenge to answer
+	joinsWaiting *places       // of joins from challenge to answer
 	joinSlots    chan struct{} // held by each join that is decided
 	stripes      *stripes
 	refreshing   *stripes // held by who refreshes the trust bundle; apart, as an admission that holds one of the others may wait for it
@@ -220,13 +220,15 @@ type Coordinator struct {
 	audits     auditQueue
 	withdrawn  withdrawals
 	recoveries *recoveries
-	verifiers  *strangers
+	verifiers  *places
 	showing    chan struct{} // held by who looks what history there is to show; capacity 1
 	shown      *shown        // owned by who holds showing
 	gatherKick chan struct{} // asks who follows the open attempt to look now; capacity 1
-	peerCalls  *peerCalls
-	taken      takenKeys // of heads that may come
-	outlet     *outlet   // nil without a PublishDir
+	peerCalls  *places
+	taken      takenKeys                       // of heads that may come
+	silent     atomic.Pointer[map[string]bool] // peers by address: what they proved nothing when they were asked last
+	yields     yields                          // of the search to owners
+	outlet     *outlet                         // nil without a PublishDir
 
 	lock     io.Closer // of the data directory
 	setup    atomic.Pointer[setupSecret]
@@ -289,13 +291,13 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		registry:  cfg.Registry,
 		trustKick: make(chan struct{}, 1), confirmKick: make(chan struct{}, 1),
 		headKick: make(chan struct{}, 1), gatherKick: make(chan struct{}, 1),
-		verifiers: newStrangers(verifiersAtOnce, verifiersPerSource), showing: make(chan struct{}, 1),
+		verifiers: newVerifiers(), showing: make(chan struct{}, 1),
 		setting:   make(chan struct{}, 1),
 		backingUp: make(chan struct{}, 1),
 		limiter:   newJoinLimiter(cfg.Rates),
 		perMember: newMemberLimiter(cfg.Rates),
 		pulls:     newPullLimiter(), patches: newPatchCache(),
-		joinsWaiting: make(chan struct{}, joinsPending), joinSlots: make(chan struct{}, joinsAtOnce),
+		joinsWaiting: newJoinsWaiting(), joinSlots: make(chan struct{}, joinsAtOnce),
 		stripes:    newStripes(),
 		refreshing: newStripes(),
 		refusals:   newLogGate(),

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -91,6 +90,12 @@ func receive[T any](ctx context.Context, c *Coordinator, recv func() (T, error))
 	}
 }
 
+// newJoinsWaiting are the places of candidates that were challenged. The rate at which
+// they come has its own settings: see [Rates].
+func newJoinsWaiting() *places {
+	return newPlaces(placeLimits{what: "joins", most: joinsPending, perSource: joinsPerSource, patience: answerTimeout})
+}
+
 // Join runs the handshake of admission.md on one stream: challenge, proof, grant.
 func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error {
 	c := a.c
@@ -106,13 +111,11 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 		if !c.limiter.allow(peer.Addr, c.now()) {
 			return nil, explain.New(explain.RateLimited, "what", "joins from "+sourceOf(peer.Addr), "limit", fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
 		}
-		select {
-		case c.joinsWaiting <- struct{}{}:
-		default:
-			return nil, explain.New(explain.RateLimited, "what", "joins", "limit", fmt.Sprintf("%d at once", joinsPending))
+		place, err := c.joinsWaiting.enter(ctx, peer.Addr, c.now())
+		if err != nil {
+			return nil, err
 		}
-		answered := sync.OnceFunc(func() { <-c.joinsWaiting })
-		defer answered()
+		defer place.leave()
 		ch, err := openChannel(ctx)
 		if err != nil {
 			return nil, err
@@ -123,16 +126,14 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 		if err != nil {
 			return nil, err
 		}
-		waiting, stop := context.WithTimeout(ctx, answerTimeout)
-		defer stop()
-		req, err := receive(waiting, c, stream.Recv)
+		req, err := receive(place.ctx, c, stream.Recv)
 		if err != nil {
-			return nil, err
+			return nil, place.worded(err)
 		}
 		if n := proto.Size(req); n > maxJoinBytes {
 			return nil, explain.New(explain.RequestField, "field", "join request", "problem", fmt.Sprintf("it has %d bytes, at most %d are allowed", n, maxJoinBytes))
 		}
-		answered()
+		place.leave()
 		if err := ch.stale(); err != nil {
 			return nil, err
 		}

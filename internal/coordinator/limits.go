@@ -22,11 +22,13 @@ const (
 	// maxMessageBytes bounds a received gRPC message: a manifest (1 MiB) with its
 	// signatures is the largest.
 	maxMessageBytes = 1<<20 + 64<<10
-	// joinsAtOnce bounds the joins that are decided at once, and joinsPending those
-	// that wait for their candidate's answer, which costs little. Renewals have no
-	// part in these queues, so a flood of bad joins does not slow them.
-	joinsAtOnce  = 32
-	joinsPending = 4096
+	// joinsAtOnce bounds the joins that are decided at once, joinsPending those
+	// that wait for their candidate's answer, which costs little, and joinsPerSource
+	// those of them from one address. Renewals have no part in these queues, so a flood
+	// of bad joins does not slow them.
+	joinsAtOnce    = 32
+	joinsPending   = 4096
+	joinsPerSource = 512
 	// maxJoinBytes bounds the answer of a candidate, which is kept while it waits to
 	// be decided: a proof and a request for a certificate are far smaller.
 	maxJoinBytes = 64 << 10

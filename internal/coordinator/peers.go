@@ -15,8 +15,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
@@ -36,14 +38,20 @@ import (
 const (
 	// maxPeers bounds the peers that are asked in one round.
 	maxPeers = 64
-	// peerTimeout bounds one exchange with one peer, and peerGreeting the part of it
-	// until the peer has proven itself: one that is gone must not hold up the next.
+	// peerTimeout bounds one exchange with one peer, as the peer that is asked sees it.
+	// Who asks gives it peerGreeting, from the dialing on, to prove itself, and
+	// peerAnswer then: one that is gone must not hold up the next. peersDialed are
+	// greeted at once.
 	peerTimeout  = 5 * time.Second
 	peerGreeting = 2 * time.Second
+	peerAnswer   = 3 * time.Second
+	peersDialed  = 16
 	// resolveTimeout bounds the look-up of all names of peers.
 	resolveTimeout = 2 * time.Second
-	// peerRound bounds a round with all of them.
+	// peerRound bounds a round with all of them, and lastLook the one that a person
+	// waits for.
 	peerRound = 20 * time.Second
+	lastLook  = 3 * time.Second
 	// maxPeerError is how much of a peer's error is shown.
 	maxPeerError = 300
 )
@@ -208,9 +216,11 @@ type claimedHead struct {
 	manifest *manifest.Manifest
 }
 
-// fromPeers asks peers in turn for the secrets of the head that loaded claims: peer
-// recovery of manifest.md but for the swap. All that it returns was verified, and is
-// the caller's.
+// fromPeers asks peers for the secrets of the head that loaded claims: peer recovery of
+// manifest.md but for the swap. All that it returns was verified, and is the caller's.
+//
+// Several are greeted at once, since some may be gone without a trace. But one at a time
+// is asked for secrets: no more of them leave a coordinator than are needed.
 //
 // Who may give is read from a manifest that nothing vouches for yet. A store that lies
 // can so name its own coordinators, whose seed then vouches for its own history; what
@@ -229,26 +239,94 @@ func (c *Coordinator) fromPeers(ctx context.Context, loaded *history.History) (*
 	for _, f := range failed {
 		c.peerFailed(ctx, f)
 	}
-	for _, addr := range peers {
-		if ctx.Err() != nil {
-			failed = append(failed, &peerError{Peer: addr, Step: stepProof, Err: ctx.Err()})
-			break
+	turn := make(chan struct{}, 1)
+	results, found := firstOf(ctx, peersDialed, peers, func(round context.Context, addr string) (asked, bool) {
+		a := &asking{c: c, head: head, peer: addr, turn: turn}
+		r, err := a.ask(round)
+		return asked{addr, a, r, err, round.Err() != nil}, err == nil
+	})
+	if found < 0 && errors.Is(ctx.Err(), context.Canceled) {
+		return nil, ctx.Err()
+	}
+	silent := make(map[string]bool)
+	if before := c.silent.Load(); before != nil {
+		for _, addr := range peers {
+			silent[addr] = (*before)[addr]
 		}
-		a := &asking{c: c, head: head, peer: addr}
-		r, err := a.ask(ctx)
-		if err == nil {
-			c.metrics.peers.WithLabelValues("received").Inc()
-			c.log.LogAttrs(ctx, slog.LevelInfo, "a peer gave the secrets of the head", slog.String("peer", a.peer), slog.Uint64("index", head.link.Index), slog.String("head", head.link.Hash.String()))
-			return r, nil
+	}
+	for _, x := range results {
+		if !x.cut {
+			silent[x.addr] = x.err != nil && x.step == stepProof
 		}
-		f := &peerError{Peer: a.peer, Step: a.step, Err: err}
+		if x.err == nil || x.cut && found >= 0 {
+			continue
+		}
+		f := &peerError{Peer: x.peer, Step: x.step, Err: x.err}
 		c.peerFailed(ctx, f)
 		failed = append(failed, f)
 	}
-	if len(failed) == 0 {
+	c.silent.Store(&silent)
+	switch {
+	case found >= 0:
+		x := results[found]
+		c.metrics.peers.WithLabelValues("received").Inc()
+		c.log.LogAttrs(ctx, slog.LevelInfo, "a peer gave the secrets of the head", slog.String("peer", x.peer), slog.Uint64("index", head.link.Index), slog.String("head", head.link.Hash.String()))
+		return x.received, nil
+	case len(failed) == 0:
 		return nil, errNoPeers
 	}
 	return nil, failed
+}
+
+// asked is what came of one peer.
+type asked struct {
+	addr string
+	*asking
+	received *received
+	err      error
+	cut      bool // the round was over: another one was first, or it took too long
+}
+
+// firstOf calls do with each of all, in order and atOnce of them at a time, until one
+// call succeeds; the others are cancelled then, and no more begin. It returns when all
+// that began have ended: their results, in order, and the place of the one that
+// succeeded first among them, or -1.
+func firstOf[A, R any](ctx context.Context, atOnce int, all []A, do func(context.Context, A) (R, bool)) (results []R, found int) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var mu sync.Mutex
+	done := make([]*R, len(all))
+	first := -1
+	var g errgroup.Group
+	g.SetLimit(atOnce)
+	for i, x := range all {
+		g.Go(func() error {
+			if ctx.Err() != nil {
+				return nil
+			}
+			r, ok := do(ctx, x)
+			mu.Lock()
+			defer mu.Unlock()
+			done[i] = &r
+			if ok && first < 0 {
+				first = i
+				cancel()
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+	found = -1
+	for i, r := range done {
+		if r == nil {
+			continue
+		}
+		if i == first {
+			found = len(results)
+		}
+		results = append(results, *r)
+	}
+	return results, found
 }
 
 // peerFailed counts and logs what came of one peer.
@@ -282,38 +360,22 @@ func (c *Coordinator) claim(loaded *history.History) (*claimedHead, error) {
 	return &claimedHead{loaded, history.Link{Transition: *t, Hash: sha256Sum(raw)}, m}, nil
 }
 
-// peers returns whom to ask, each once, without this coordinator: those that are
-// configured, then those that said where they are, the ready ones first. What could not
+// peers returns whom to ask, each once, without this coordinator: those that said that
+// they are ready, then those that are configured, then the others that said where they
+// are; and after all of these who proved nothing when it was asked last. What could not
 // be resolved is a failure of its own.
 func (c *Coordinator) peers(ctx context.Context, m *manifest.Manifest) (out []string, failed peersError) {
 	own := append(c.advertised(), c.Addr())
 	add := func(addr string) {
-		if len(out) < maxPeers && !slices.Contains(out, addr) && !slices.Contains(own, addr) {
+		if len(out) < 2*maxPeers && !slices.Contains(out, addr) && !slices.Contains(own, addr) {
 			out = append(out, addr)
-		}
-	}
-	resolving, cancel := context.WithTimeout(ctx, resolveTimeout)
-	defer cancel()
-	for _, p := range c.cfg.Peers {
-		name, dns := strings.CutPrefix(p, dnsPeers)
-		if !dns {
-			add(p)
-			continue
-		}
-		addrs, err := c.resolve(resolving, name)
-		if err != nil {
-			failed = append(failed, &peerError{Peer: p, Step: stepProof, Err: err})
-			continue
-		}
-		for _, a := range addrs {
-			add(a)
 		}
 	}
 	others, err := c.replicas(ctx, m)
 	if err != nil {
 		failed = append(failed, &peerError{Step: stepLoad, Err: fmt.Errorf("read the replica records: %w", err)})
 	}
-	for _, ready := range []bool{true, false} {
+	announced := func(ready bool) {
 		for _, r := range others {
 			if r.Key != c.EnrolmentKey() && (r.Phase == phaseReady.String()) == ready {
 				for _, a := range r.Addresses {
@@ -322,7 +384,54 @@ func (c *Coordinator) peers(ctx context.Context, m *manifest.Manifest) (out []st
 			}
 		}
 	}
-	return out, failed
+	announced(true)
+	resolving, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	found := make([]peerAddrs, len(c.cfg.Peers))
+	var g errgroup.Group
+	for i, p := range c.cfg.Peers {
+		g.Go(func() error { // a name that nobody answers for holds up no other
+			found[i] = c.addressesOf(resolving, p)
+			return nil
+		})
+	}
+	_ = g.Wait()
+	for i, p := range c.cfg.Peers {
+		if err := found[i].err; err != nil {
+			failed = append(failed, &peerError{Peer: p, Step: stepProof, Err: err})
+		}
+		for _, a := range found[i].addrs {
+			add(a)
+		}
+	}
+	announced(false)
+	if silent := c.silent.Load(); silent != nil {
+		slices.SortStableFunc(out, func(a, b string) int {
+			switch {
+			case (*silent)[a] == (*silent)[b]:
+				return 0
+			case (*silent)[b]:
+				return -1
+			}
+			return 1
+		})
+	}
+	return out[:min(len(out), maxPeers)], failed
+}
+
+// peerAddrs is where an element of [Config.Peers] leads.
+type peerAddrs struct {
+	addrs []string
+	err   error
+}
+
+func (c *Coordinator) addressesOf(ctx context.Context, peer string) peerAddrs {
+	name, dns := strings.CutPrefix(peer, dnsPeers)
+	if !dns {
+		return peerAddrs{addrs: []string{peer}}
+	}
+	addrs, err := c.resolve(ctx, name)
+	return peerAddrs{addrs, err}
 }
 
 // resolve returns all addresses of NAME:PORT, sorted.
@@ -347,8 +456,9 @@ func (c *Coordinator) resolve(ctx context.Context, name string) ([]string, error
 type asking struct {
 	c    *Coordinator
 	head *claimedHead
-	peer string   // its address, then with the name that it proved
-	step peerStep // that is under way
+	peer string        // its address, then with the name that it proved
+	step peerStep      // that is under way
+	turn chan struct{} // held by who asks for secrets; capacity 1
 }
 
 // dialPeer returns a connection to whoever answers at addr, who proves himself later.
@@ -377,9 +487,24 @@ func (a *asking) ask(ctx context.Context) (*received, error) {
 }
 
 func (a *asking) exchange(ctx context.Context) (*received, error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	// It may have proven itself, and stop there: each part has its own time.
+	timer := time.AfterFunc(peerGreeting, func() { end(errNoAnswer) })
+	defer timer.Stop()
+	r, err := a.steps(ctx, timer)
+	if err != nil && errors.Is(context.Cause(ctx), errNoAnswer) {
+		return nil, errNoAnswer
+	}
+	return r, err
+}
+
+// errNoAnswer says that a peer took too long.
+var errNoAnswer = fmt.Errorf("no answer within %v, or %v after it proved itself: %w", peerGreeting, peerAnswer, context.DeadlineExceeded)
+
+// steps runs them; timer ends the part that is under way.
+func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error) {
 	a.step = stepProof
-	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
-	defer cancel()
 	conn, err := a.c.dialPeer(a.peer)
 	if err != nil {
 		return nil, err
@@ -398,7 +523,7 @@ func (a *asking) exchange(ctx context.Context) (*received, error) {
 	if err := x.open(stream.Context, func(h *fealtyv1.PeerHello) error {
 		return stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: h}})
 	}, func() (*fealtyv1.PeerChallenge, error) {
-		m, err := inGreeting(ctx, cancel, stream.Recv)
+		m, err := stream.Recv()
 		return m.GetChallenge(), err
 	}); err != nil {
 		return nil, err
@@ -413,6 +538,22 @@ func (a *asking) exchange(ctx context.Context) (*received, error) {
 		return nil, err
 	}
 	a.step = stepAnswer
+	timer.Reset(peerTimeout)
+	select {
+	case a.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	timer.Reset(peerAnswer)
+	r, err := a.askSecrets(ctx, stream, x, recipient, found.Name, evidence)
+	if err != nil {
+		<-a.turn // who got them leaves nothing to ask for
+	}
+	return r, err
+}
+
+// askSecrets shows the proof of this side, and takes what comes for it.
+func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_RecoverClient, x *exchange, recipient *keyring.EphemeralRecipient, peer string, evidence []byte) (*received, error) {
 	if err := stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Evidence{Evidence: evidence}}); err != nil && stream.Context().Err() != nil {
 		return nil, err // otherwise the answer says why
 	}
@@ -434,7 +575,7 @@ func (a *asking) exchange(ctx context.Context) (*received, error) {
 		keyring.WipeKey(handed.Mesh)
 		return nil, err
 	}
-	r := &received{secrets: &secrets{seed: handed.Seed}, peer: found.Name, key: proof.KeyClaim(x.t.GiverKey)}
+	r := &received{secrets: &secrets{seed: handed.Seed}, peer: peer, key: proof.KeyClaim(x.t.GiverKey)}
 	if err := a.verify(ctx, r, handed, given); err != nil {
 		handed.Wipe()
 		r.secrets.keys.Wipe()
@@ -552,17 +693,6 @@ func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHel
 	}
 	x.selector, err = proof.VerifyPeer(proof.Giver, x.t, ch.GetEvidence())
 	return err
-}
-
-// inGreeting receives one message within peerGreeting, or cancels the call.
-func inGreeting[T any](ctx context.Context, cancel context.CancelFunc, recv func() (T, error)) (T, error) {
-	t := time.AfterFunc(peerGreeting, cancel)
-	m, err := recv()
-	if !t.Stop() && err != nil {
-		var none T
-		return none, fmt.Errorf("no answer within %v: %w", peerGreeting, context.DeadlineExceeded)
-	}
-	return m, err
 }
 
 // checkPin refuses a root that is not the one that is pinned.

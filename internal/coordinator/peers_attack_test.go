@@ -414,7 +414,7 @@ func askAs(f, r *fleet, key ed25519.PrivateKey, alter func(*asking)) (*received,
 	c := r.c.withPeers()
 	c.enrolment = key
 	s := f.c.state.Load()
-	a := &asking{c: c, head: &claimedHead{f.loaded(), s.head, s.manifest}, peer: f.addr}
+	a := &asking{c: c, head: &claimedHead{f.loaded(), s.head, s.manifest}, peer: f.addr, turn: make(chan struct{}, 1)}
 	if alter != nil {
 		alter(a)
 	}

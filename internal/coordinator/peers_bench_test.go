@@ -13,7 +13,7 @@ import (
 func BenchmarkPeerRecovery(b *testing.B) {
 	quiet := func(c *Config) { c.Log = slog.New(slog.NewTextHandler(io.Discard, nil)) }
 	f, rs := peerFleet(b, 1, quiet)
-	f.c.peerCalls.limiter = newKeyedLimiter(1e6, 1e6, maxSources) // more often than anybody starts
+	f.c.peerCalls.rates = newKeyedLimiter(1e6, 1e6, maxSources) // more often than anybody starts
 	r := rs[0]
 	var took []time.Duration
 	for b.Loop() {

@@ -115,11 +115,13 @@ func TestReplicasRecoverTogether(t *testing.T) {
 // failure of the first is in the log and in the metric.
 func TestSecondPeerAfterTheFirst(t *testing.T) {
 	f, rs := peerFleet(t, 2, nil)
-	bad := servePeer(t, &liar{key: rs[1].key, state: f.c.state.Load(), secrets: func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil }})
+	given := make(chan struct{}) // by the first one
+	good := laterTo(t, f.addr, given)
+	bad := servePeer(t, &liar{key: rs[1].key, state: f.c.state.Load(), secrets: func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil; close(given) }})
 	var log syncBuffer
 	rs[0].link.lie(hideReplicas)
 	rs[0].config = func(c *Config) {
-		c.Peers = []string{bad, "dns:peers.example:" + portOf(f.addr)}
+		c.Peers = []string{bad, "dns:peers.example:" + portOf(good)}
 		c.LookupHost = func(_ context.Context, name string) ([]string, error) {
 			if name != "peers.example" {
 				return nil, errors.New("no such name")
@@ -139,9 +141,9 @@ func TestSecondPeerAfterTheFirst(t *testing.T) {
 	if text := string(log.Bytes()); !strings.Contains(text, "peer recovery failed") || !strings.Contains(text, "step=6") || !strings.Contains(text, bad) {
 		t.Errorf("the log does not say that the first peer failed: %s", text)
 	}
-	given := f.audited("seed.received")
-	if len(given) != 1 || given[0].Fields["from"] != "coordinator-1" {
-		t.Errorf("it recovered from %+v", given)
+	took := f.audited("seed.received")
+	if len(took) != 1 || took[0].Fields["from"] != "coordinator-1" {
+		t.Errorf("it recovered from %+v", took)
 	}
 }
 

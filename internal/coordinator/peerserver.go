@@ -8,9 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"sync"
-	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
@@ -26,91 +23,22 @@ import (
 
 // Bounds on what strangers can make a coordinator do as a peer.
 const (
-	// peersAtOnce bounds the exchanges that are answered at once, and peersPerSource
-	// those with one address.
-	peersAtOnce    = 32
+	// peersAtOnce bounds the exchanges under way with who has proven nothing yet,
+	// peersPerSource those with one address, and peersPerKey those with one coordinator.
+	peersAtOnce    = 512
 	peersPerSource = 8
+	peersPerKey    = 4
 	// peerRate and peerBurst bound the exchanges that one address begins, per second.
-	peerRate  = 5
+	peerRate  = 2
 	peerBurst = 40
 )
 
-// peerCalls is what is under way with peers.
-type peerCalls struct {
-	limiter *keyedLimiter
-
-	mu      sync.Mutex
-	calls   []*peerCall    // oldest first; guarded by mu
-	sources map[string]int // calls by source; guarded by mu
-}
-
-// peerCall is one exchange, from its beginning.
-type peerCall struct {
-	source string
-	proven bool // who asks is a coordinator; guarded by peerCalls.mu
-	end    context.CancelCauseFunc
-}
-
-// errGaveWay ends an exchange whose place somebody else got.
-var errGaveWay = errors.New("the exchange gave way to a newer one")
-
-func newPeerCalls() *peerCalls {
-	return &peerCalls{limiter: newKeyedLimiter(peerRate, peerBurst, maxSources), sources: make(map[string]int)}
-}
-
-// enter takes a place for a call from source, under the context that it returns. Who got
-// one leaves it; nil is none.
-//
-// If all are taken, the oldest call gives way that has proven nothing yet. Strangers who
-// come from many addresses could hold every place for as long as a call may last, by no
-// more than the name of a coordinator; a coordinator proves itself at once.
-func (p *peerCalls) enter(ctx context.Context, source string, now time.Time) (context.Context, *peerCall) {
-	if !p.limiter.allow(source, now) {
-		return ctx, nil
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.sources[source] >= peersPerSource {
-		return ctx, nil
-	}
-	if len(p.calls) >= peersAtOnce {
-		i := slices.IndexFunc(p.calls, func(c *peerCall) bool { return !c.proven })
-		if i < 0 {
-			return ctx, nil
-		}
-		p.calls[i].end(errGaveWay)
-		p.drop(i)
-	}
-	call := &peerCall{source: source}
-	ctx, call.end = context.WithCancelCause(ctx)
-	p.calls = append(p.calls, call)
-	p.sources[source]++
-	return ctx, call
-}
-
-// proves notes that who asks is a coordinator: its call gives way to nobody.
-func (p *peerCalls) proves(call *peerCall) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	call.proven = true
-}
-
-func (p *peerCalls) leave(call *peerCall) {
-	call.end(nil)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if i := slices.Index(p.calls, call); i >= 0 {
-		p.drop(i)
-	}
-}
-
-// drop removes the call at i. The caller holds mu.
-func (p *peerCalls) drop(i int) {
-	source := p.calls[i].source
-	p.calls = slices.Delete(p.calls, i, i+1)
-	if p.sources[source]--; p.sources[source] == 0 {
-		delete(p.sources, source)
-	}
+// newPeerCalls are the places of coordinators that ask.
+func newPeerCalls() *places {
+	return newPlaces(placeLimits{
+		what: "calls of coordinators", perSecond: peerRate, burst: peerBurst,
+		most: peersAtOnce, perSource: peersPerSource, patience: peerTimeout, perHolder: peersPerKey,
+	})
 }
 
 // peerServer serves PeerService.
@@ -217,25 +145,19 @@ func (g *greeted) proven(ctx context.Context, c *Coordinator, evidence []byte) e
 
 // admit runs serve in a place of its own, for a bounded time, and counts and logs what
 // came of it.
-func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose, serve func(context.Context, *peerCall) (*greeted, error)) error {
+func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose, serve func(context.Context, *visit) (*greeted, error)) error {
 	c := p.c
 	addr := identity.FromContext(ctx).Addr
-	source := sourceOf(addr)
-	limited := func() error {
-		return explain.New(explain.RateLimited, "what", "calls of coordinators from "+source, "limit", fmt.Sprintf("%d at once, %d from everybody, and %d per second", peersPerSource, peersAtOnce, peerRate))
-	}
-	ctx, call := c.peerCalls.enter(ctx, source, c.now())
-	if call == nil {
-		c.metrics.peerCalls.WithLabelValues(string(purpose), string(explain.RateLimited)).Inc()
-		return limited()
-	}
-	defer c.peerCalls.leave(call)
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	g, err := serve(ctx, call)
-	if err != nil && errors.Is(context.Cause(ctx), errGaveWay) {
-		err = limited()
+	place, err := c.peerCalls.enter(ctx, addr, c.now())
+	if err != nil {
+		c.metrics.peerCalls.WithLabelValues(string(purpose), explain.CodeOf(err)).Inc()
+		return err
 	}
+	defer place.leave()
+	g, err := serve(place.ctx, place)
+	err = place.worded(err)
 	label := "given"
 	switch {
 	case err != nil && explain.CodeOf(err) != "":
@@ -261,7 +183,7 @@ func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose, serve 
 // Recover gives seed and mesh CA key of the head to a coordinator that the manifest in
 // force here names.
 func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
-	return p.admit(stream.Context(), proof.Recover, func(ctx context.Context, call *peerCall) (*greeted, error) {
+	return p.admit(stream.Context(), proof.Recover, func(ctx context.Context, place *visit) (*greeted, error) {
 		c := p.c
 		req, err := receive(ctx, c, stream.Recv)
 		if err != nil {
@@ -280,7 +202,9 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 		if err := g.proven(ctx, c, req.GetEvidence()); err != nil {
 			return g, err
 		}
-		c.peerCalls.proves(call)
+		if err := place.proves(g.key); err != nil {
+			return g, err
+		}
 		secrets, err := c.give(ctx, g, req.GetEvidence())
 		if err != nil {
 			return g, err

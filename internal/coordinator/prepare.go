@@ -202,7 +202,7 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 
 // Prepare takes the mesh CA key of a transition that a peer is about to write.
 func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
-	return p.admit(stream.Context(), proof.Prepare, func(ctx context.Context, call *peerCall) (*greeted, error) {
+	return p.admit(stream.Context(), proof.Prepare, func(ctx context.Context, place *visit) (*greeted, error) {
 		c := p.c
 		req, err := receive(ctx, c, stream.Recv)
 		if err != nil {
@@ -227,7 +227,9 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 		if err := g.proven(ctx, c, candidate.GetEvidence()); err != nil {
 			return g, err
 		}
-		c.peerCalls.proves(call)
+		if err := place.proves(g.key); err != nil {
+			return g, err
+		}
 		k, err := c.takeKey(g, candidate, recipient)
 		if err != nil {
 			return g, refusedPeer(err.Error())

@@ -28,14 +28,21 @@ import (
 
 // Bounds on what strangers can make a recovering coordinator do.
 const (
-	// recoveriesAtOnce bounds the streams of owners, and recoveriesPerSource those
-	// from one address, so that one stranger cannot take all of them. Each sends the
-	// whole history.
-	recoveriesAtOnce    = 32
+	// recoveriesAtOnce bounds the streams that have brought no share of the seed yet,
+	// recoveriesPerSource those from one address, and recoveriesPerOwner the streams of
+	// one owner whose share is good.
+	recoveriesAtOnce    = 512
 	recoveriesPerSource = 4
+	recoveriesPerOwner  = 4
+	// recoveryRate and recoveryBurst bound the streams that one address begins, per
+	// second.
+	recoveryRate  = 1
+	recoveryBurst = 50
 	// recoverTimeout bounds one stream, from offer to answer: a long history takes
-	// its receiver a while.
-	recoverTimeout = 2 * time.Minute
+	// its receiver a while. historyPatience bounds one page of it, and then the wait for
+	// the share.
+	recoverTimeout  = 2 * time.Minute
+	historyPatience = 30 * time.Second
 )
 
 // recoveryPrefix is where shares gather, each encrypted to a key that is in this
@@ -72,14 +79,17 @@ type recoveries struct {
 	mu  sync.Mutex
 	now *gathering // nil: none is open; guarded by mu
 
-	owners *strangers // who have a stream
+	owners *places // of their streams; who brought a share has proven itself
 
 	keepersMu sync.Mutex
 	keepers   map[string]string // keepers that did not seal, and why; guarded by keepersMu
 }
 
 func newRecoveries() *recoveries {
-	return &recoveries{opening: make(chan struct{}, 1), keepers: make(map[string]string), owners: newStrangers(recoveriesAtOnce, recoveriesPerSource)}
+	return &recoveries{opening: make(chan struct{}, 1), keepers: make(map[string]string), owners: newPlaces(placeLimits{
+		what: "recoveries", perSecond: recoveryRate, burst: recoveryBurst,
+		most: recoveriesAtOnce, perSource: recoveriesPerSource, patience: historyPatience, perHolder: recoveriesPerOwner,
+	})}
 }
 
 // end ends the attempt that is open, if it is g; nil ends any. What was gathered
@@ -168,18 +178,18 @@ type recoveryServer struct {
 // answer. Strangers may call it, and learn the history and the manifests: these
 // are not secret, and without them an owner could not know who asks.
 func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
-	c := r.c
 	ctx, cancel := context.WithTimeout(stream.Context(), recoverTimeout)
 	defer cancel()
-	peer := identity.FromContext(ctx)
-	if !c.limiter.allow(peer.Addr, c.now()) {
-		return explain.New(explain.RateLimited, "what", "recoveries from "+sourceOf(peer.Addr), "limit", fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
+	place, err := r.c.recoveries.owners.enter(ctx, identity.FromContext(ctx).Addr, r.c.now())
+	if err != nil {
+		return err
 	}
-	source := sourceOf(peer.Addr)
-	if !c.recoveries.owners.enter(source) {
-		return explain.New(explain.RateLimited, "what", "recoveries from "+source, "limit", fmt.Sprintf("%d at once, and %d from everybody", recoveriesPerSource, recoveriesAtOnce))
-	}
-	defer c.recoveries.owners.leave(source)
+	defer place.leave()
+	return place.worded(r.recover(place, stream))
+}
+
+func (r recoveryServer) recover(place *visit, stream fealtyv1.RecoveryService_RecoverServer) error {
+	c, ctx := r.c, place.ctx
 	ch, err := openChannel(ctx)
 	if err != nil {
 		return err
@@ -195,7 +205,7 @@ func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) e
 	if err := stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Offer{Offer: offer}}); err != nil {
 		return err
 	}
-	if err := sendHistory(g.history, func(page *fealtyv1.RecoveryHistory) error {
+	if err := c.sendHistory(place, g.history, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_History{History: page}})
 	}); err != nil {
 		return err
@@ -204,15 +214,15 @@ func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) e
 	if err != nil {
 		return err
 	}
-	owner := clip(req.GetOwner(), maxShownBytes)
-	progress, err := c.bring(ctx, req)
+	addr, owner := identity.FromContext(ctx).Addr, clip(req.GetOwner(), maxShownBytes)
+	progress, err := c.bring(ctx, req, place.proves)
 	c.metrics.shares.WithLabelValues(shareLabel(progress, err)).Inc()
 	if err != nil {
-		c.refusals.log(ctx, c.log, slog.LevelWarn, "a share of the seed was not taken", slog.String("remote", peer.Addr), slog.String("owner", owner),
+		c.refusals.log(ctx, c.log, slog.LevelWarn, "a share of the seed was not taken", slog.String("remote", addr), slog.String("owner", owner),
 			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
 		return err
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "a share of the seed was taken", slog.String("remote", peer.Addr), slog.String("owner", owner),
+	c.log.LogAttrs(ctx, slog.LevelInfo, "a share of the seed was taken", slog.String("remote", addr), slog.String("owner", owner),
 		slog.Any("brought", progress.GetBrought()), slog.Uint64("needed", uint64(progress.GetNeeded())), slog.Bool("recovered", progress.GetRecovered()))
 	return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Progress{Progress: progress}})
 }
@@ -347,6 +357,15 @@ func (c *Coordinator) claimedHistoryError(err error) error {
 	return c.storeError("read the history", err)
 }
 
+// sendHistory sends h to who has a place. A page that is not taken in time ends that:
+// the stream does not see by itself that nobody reads.
+func (c *Coordinator) sendHistory(place *visit, h *history.History, send func(*fealtyv1.RecoveryHistory) error) error {
+	return sendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
+		defer place.moves()
+		return inTime(place.ctx, c, func() error { return send(page) })
+	})
+}
+
 // offer makes the first message of a stream, proven over its channel.
 func (c *Coordinator) offer(g *gathering, ch channel) (*fealtyv1.RecoveryOffer, error) {
 	key, evidence, err := proof.ProveRecovery(c.enrolment, proof.RecoveryTranscript{
@@ -398,20 +417,45 @@ func sendHistory(h *history.History, send func(*fealtyv1.RecoveryHistory) error)
 }
 
 // bring takes one share: it is opened and compared with its commitment, then kept
-// in the store, encrypted as it came. With enough of them the seed stands.
-func (c *Coordinator) bring(ctx context.Context, req *fealtyv1.RecoverRequest) (*fealtyv1.RecoveryProgress, error) {
+// in the store, encrypted as it came. With enough of them the seed stands. A share that
+// is good proves its owner, and who has proven nothing waits for nobody here.
+func (c *Coordinator) bring(ctx context.Context, req *fealtyv1.RecoverRequest, proves func(owner string) error) (*fealtyv1.RecoveryProgress, error) {
 	owner := clip(req.GetOwner(), maxShownBytes)
 	if len(req.GetShare()) > recovery.MaxSentBytes {
 		return nil, tooLong("share", recovery.MaxSentBytes)
 	}
+	if _, err := c.takes(req, owner); err != nil {
+		return nil, err
+	}
+	if err := proves(owner); err != nil {
+		return nil, err
+	}
 	// One at a time, like every change of the head: of two owners that come at once
 	// the second one finds the share of the first.
-	select {
-	case c.setting <- struct{}{}:
-		defer func() { <-c.setting }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	release, err := c.ownersTurn(ctx)
+	if err != nil {
+		return nil, err
 	}
+	defer release()
+	g, err := c.takes(req, owner) // still
+	if err != nil {
+		return nil, err
+	}
+	if err := c.faults.Hit("recover.before-store"); err != nil {
+		return nil, err
+	}
+	if err := c.writeSealed(ctx, recoveryKey(g.id, owner), req.GetShare()); err != nil {
+		return nil, err
+	}
+	if err := c.faults.Hit("recover.after-store"); err != nil {
+		return nil, err
+	}
+	g.force = g.force || req.GetForce()
+	return c.gather(ctx, g)
+}
+
+// takes returns the open attempt, if the share that owner brought is one for it.
+func (c *Coordinator) takes(req *fealtyv1.RecoverRequest, owner string) (*gathering, error) {
 	if err := c.recoverable(); err != nil {
 		return nil, err
 	}
@@ -424,17 +468,7 @@ func (c *Coordinator) bring(ctx context.Context, req *fealtyv1.RecoverRequest) (
 		return nil, err
 	}
 	share.Wipe() // it is read again from the store, with the others
-	if err := c.faults.Hit("recover.before-store"); err != nil {
-		return nil, err
-	}
-	if err := c.writeSealed(ctx, recoveryKey(g.id, owner), req.GetShare()); err != nil {
-		return nil, err
-	}
-	if err := c.faults.Hit("recover.after-store"); err != nil {
-		return nil, err
-	}
-	g.force = g.force || req.GetForce()
-	return c.gather(ctx, g)
+	return g, nil
 }
 
 // taking returns the open attempt, if it takes a share of owner for attempt id.
@@ -565,7 +599,9 @@ func (c *Coordinator) readyAtPeer(ctx context.Context, g *gathering) *state {
 	if err != nil || w == nil || w.claimed.Hash != g.head.Hash || w.restore != nil {
 		return nil
 	}
-	s, _, err := c.askPeers(ctx, w)
+	looking, cancel := context.WithTimeout(ctx, lastLook) // a person waits
+	defer cancel()
+	s, _, err := c.askPeers(looking, w)
 	if err == nil {
 		err = c.adopt(ctx, s)
 	}

@@ -364,7 +364,7 @@ func TestRecoveryGivesWayToTheKeeper(t *testing.T) {
 	_, err = d.bring(bob)
 	wantOnly(t, "bring", err, explain.RecoveryNotNeeded)
 	sent := sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", bob.Share)
-	_, err = d.c.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.id[:], Owner: "bob", Share: sent})
+	_, err = d.c.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.id[:], Owner: "bob", Share: sent}, anyOwner)
 	wantOnly(t, "bring late", err, explain.RecoveryNotNeeded)
 	if _, err := g.open("bob", sent); !errors.Is(err, explain.RecoveryOver) {
 		t.Errorf("the key of the attempt still opens: %v", err)
@@ -477,7 +477,7 @@ func TestRecoveryAttemptEnds(t *testing.T) {
 		t.Error("an attempt with a share ended early")
 	}
 	d.advance(1)
-	_, err = d.c.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.id[:], Owner: "bob", Share: sentShare(t, second.recipient.Public(), second.id[:], testCluster, "bob", bob.Share)})
+	_, err = d.c.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.id[:], Owner: "bob", Share: sentShare(t, second.recipient.Public(), second.id[:], testCluster, "bob", bob.Share)}, anyOwner)
 	wantOnly(t, "bring", err, explain.RecoveryOver)
 	progress, err := d.bring(bob)
 	if err != nil || !slices.Equal(progress.GetBrought(), []string{"bob"}) {

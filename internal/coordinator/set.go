@@ -161,12 +161,14 @@ func (c *Coordinator) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	if len(req.GetReason()) > maxReasonBytes {
 		return nil, tooLong("reason", maxReasonBytes)
 	}
-	select {
-	case c.setting <- struct{}{}:
-		defer func() { <-c.setting }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if s := c.state.Load(); s.phase == phaseRecovery { // it need not wait for who looks for the keys
+		return nil, explain.New(explain.RecoveryMode, "reason", s.reason)
 	}
+	release, err := c.settingTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	next, err := manifest.Parse(req.GetManifest())
 	if err != nil {
 		return nil, manifestProblems(err)

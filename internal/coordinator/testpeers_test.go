@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -212,4 +213,43 @@ func wantStep(t testing.TB, err error, step peerStep, peer string) *peerError {
 		t.Fatalf("failed at step %d (%s) with peer %q: %v; want step %d with %q", failed.Step, failed.Step, failed.Peer, failed.Err, step, peer)
 	}
 	return failed
+}
+
+// laterTo returns an address whose connections are passed on to addr once begin is
+// closed.
+func laterTo(t testing.TB, addr string, begin <-chan struct{}) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			down, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer down.Close()
+				select {
+				case <-begin:
+				case <-t.Context().Done():
+					return
+				}
+				up, err := net.Dial("tcp", addr)
+				if err != nil {
+					return
+				}
+				defer up.Close()
+				wg.Go(func() {
+					defer up.Close()
+					_, _ = io.Copy(up, down)
+				})
+				_, _ = io.Copy(down, up)
+			})
+		}
+	})
+	t.Cleanup(func() { l.Close(); wg.Wait() })
+	return l.Addr().String()
 }

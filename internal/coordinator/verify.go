@@ -15,9 +15,21 @@ import (
 
 // Bounds on strangers who verify this coordinator. Each is sent the whole history.
 const (
-	verifiersAtOnce    = 32
+	verifiersAtOnce    = 512
 	verifiersPerSource = 4
+	// verifyRate and verifyBurst bound the verifications that one address begins, per
+	// second.
+	verifyRate  = 1
+	verifyBurst = 50
 )
+
+// newVerifiers are the places of who verifies, who never proves anything.
+func newVerifiers() *places {
+	return newPlaces(placeLimits{
+		what: "verifications", perSecond: verifyRate, burst: verifyBurst,
+		most: verifiersAtOnce, perSource: verifiersPerSource, patience: historyPatience,
+	})
+}
 
 // verifyServer serves VerifyService.
 type verifyServer struct {
@@ -36,18 +48,18 @@ type shown struct {
 // Verify proves to a stranger who this is, and shows the history. It decides nothing
 // and reads no more than the head, unless that moved.
 func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.VerifyService_VerifyServer) error {
-	c := v.c
 	ctx, cancel := context.WithTimeout(stream.Context(), recoverTimeout)
 	defer cancel()
-	peer := identity.FromContext(ctx)
-	source := sourceOf(peer.Addr)
-	if !c.limiter.allow(peer.Addr, c.now()) {
-		return explain.New(explain.RateLimited, "what", "verifications from "+source, "limit", fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
+	place, err := v.c.verifiers.enter(ctx, identity.FromContext(ctx).Addr, v.c.now())
+	if err != nil {
+		return err
 	}
-	if !c.verifiers.enter(source) {
-		return explain.New(explain.RateLimited, "what", "verifications from "+source, "limit", fmt.Sprintf("%d at once, and %d from everybody", verifiersPerSource, verifiersAtOnce))
-	}
-	defer c.verifiers.leave(source)
+	defer place.leave()
+	return place.worded(v.verify(place, req, stream))
+}
+
+func (v verifyServer) verify(place *visit, req *fealtyv1.VerifyRequest, stream fealtyv1.VerifyService_VerifyServer) error {
+	c, ctx := v.c, place.ctx
 	if c.state.Load().phase == phaseUninitialized {
 		return explain.New(explain.HistoryUninitialized)
 	}
@@ -65,7 +77,7 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 	if err := stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_Claim{Claim: claim}}); err != nil {
 		return err
 	}
-	return sendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
+	return c.sendHistory(place, h, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_History{History: page}})
 	})
 }

@@ -1,0 +1,172 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/recovery"
+)
+
+// blackHoles returns n addresses that take a connection and then swallow all that is
+// said, and what is sent on for each connection.
+func blackHoles(t testing.TB, n int) (addrs []string, reached <-chan struct{}) {
+	t.Helper()
+	seen := make(chan struct{}, 1024)
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var conns []net.Conn
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				conns = append(conns, c)
+				select {
+				case seen <- struct{}{}:
+				default:
+				}
+			}
+		})
+		t.Cleanup(func() {
+			l.Close()
+			wg.Wait()
+			for _, c := range conns {
+				c.Close()
+			}
+		})
+		addrs = append(addrs, l.Addr().String())
+	}
+	return addrs, seen
+}
+
+// A ready peer behind many that swallow everything is reached, wherever it stands among
+// them; and the next round reaches it first.
+func TestReadyPeerBehindBlackHoles(t *testing.T) {
+	f, rs := peerFleet(t, 1, nil)
+	r := rs[0]
+	holes, _ := blackHoles(t, 20)
+	r.link.lie(hideReplicas) // it is known by configuration alone
+	r.config = func(c *Config) { c.Peers = append(holes, f.addr) }
+	began := time.Now()
+	r.start()
+	r.awaitHead(f)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	peers, failed := r.c.peers(t.Context(), f.c.state.Load().manifest)
+	if len(failed) > 0 || len(peers) != 21 || peers[0] == holes[0] || slices.Index(peers, f.addr) > 20-peersDialed {
+		t.Errorf("next time it would ask %v (%v)", peers, failed)
+	}
+	if n := len(f.audited("seed.given")); n != 1 {
+		t.Errorf("the seed was given %d times", n)
+	}
+}
+
+// Who said that it is ready is asked before those that are configured and swallow
+// everything.
+func TestReadyPeerIsAskedFirst(t *testing.T) {
+	f, rs := peerFleet(t, 1, nil)
+	r := rs[0]
+	holes, _ := blackHoles(t, 1)
+	r.config = func(c *Config) { c.Peers = holes }
+	r.start()
+	r.awaitHead(f)
+	peers, _ := r.c.peers(t.Context(), f.c.state.Load().manifest)
+	if !slices.Equal(peers, []string{f.addr, holes[0]}) {
+		t.Errorf("it asks %v", peers)
+	}
+}
+
+// An owner who brings the share that is missing does not wait until a round of asking
+// peers, all of which swallow everything, is over.
+func TestOwnersDoNotWaitForPeers(t *testing.T) {
+	f, rs := peerFleet(t, 1, nil)
+	r := rs[0]
+	file := f.people.shareFile(f.store, "alice")
+	holes, reached := blackHoles(t, maxPeers)
+	r.link.lie(hideReplicas)
+	r.config = func(c *Config) { c.Peers = holes }
+	f.stop()
+	r.start()
+	<-reached // a round has begun
+	began := time.Now()
+	got, err := bringTo(t, r.addr, file, recovery.Options{})
+	wantOnly(t, "bring", err, "")
+	if took := time.Since(began); !got.Recovered || took > lastLook+3*time.Second {
+		t.Errorf("recovered is %v, after %v", got.Recovered, took)
+	}
+}
+
+// Several are asked at once, and no more than that; the first that succeeds ends the
+// others; those that hang cost no more than their time, however many there are.
+func TestFirstOf(t *testing.T) {
+	type answer struct {
+		who int
+		err error
+	}
+	const hangs = 2 * time.Second
+	run := func(t *testing.T, n, good int) (results []answer, found int, took time.Duration) {
+		t.Helper()
+		all := make([]int, n)
+		for i := range all {
+			all[i] = i
+		}
+		var mu sync.Mutex
+		now, most := 0, 0
+		count := func(d int) {
+			mu.Lock()
+			defer mu.Unlock()
+			now += d
+			most = max(most, now)
+		}
+		began := time.Now()
+		results, found = firstOf(t.Context(), 4, all, func(ctx context.Context, who int) (answer, bool) {
+			count(1)
+			defer count(-1)
+			if who == good {
+				return answer{who, nil}, true
+			}
+			ctx, cancel := context.WithTimeout(ctx, hangs)
+			defer cancel()
+			<-ctx.Done()
+			return answer{who, ctx.Err()}, false
+		})
+		if most > 4 || now != 0 {
+			t.Errorf("%d at once, and %d are left", most, now)
+		}
+		return results, found, time.Since(began)
+	}
+	for _, tc := range []struct {
+		n, good int
+		want    time.Duration
+	}{{0, -1, 0}, {1, 0, 0}, {4, 3, 0}, {5, 4, hangs}, {64, 63, 15 * hangs}, {64, -1, 16 * hangs}} {
+		t.Run(fmt.Sprint(tc), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				results, found, took := run(t, tc.n, tc.good)
+				if took != tc.want {
+					t.Errorf("it took %v, want %v", took, tc.want)
+				}
+				if (found >= 0) != (tc.good >= 0) || found >= 0 && results[found].who != tc.good || len(results) > tc.n {
+					t.Fatalf("found %d of %v", found, results)
+				}
+				for i, r := range results {
+					if i != found && !errors.Is(r.err, context.Canceled) && !errors.Is(r.err, context.DeadlineExceeded) {
+						t.Errorf("%d: %v", r.who, r.err)
+					}
+				}
+			})
+		})
+	}
+}

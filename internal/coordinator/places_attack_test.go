@@ -1,0 +1,148 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// strangerFrom returns a connection to f from the i-th of many addresses, each of which
+// is in a network of its own.
+func strangerFrom(f *fleet, i int) *mesh.Conn {
+	f.t.Helper()
+	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(1+i/250), byte(i%250), 1)}}
+	conn, err := mesh.DialPinned(f.addr, credential.Unproven(), mesh.Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
+		return d.DialContext(ctx, "tcp", addr)
+	}})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// crowds of strangers: from how many addresses they come, how many calls each of these
+// begins, and how many places there are.
+var crowds = map[string]struct{ addresses, calls, most int }{
+	"8 addresses":                      {8, recoveriesPerSource + 1, recoveriesAtOnce},
+	"64 addresses":                     {64, 1, recoveriesAtOnce},
+	"64 addresses that take all there": {64, 1, 24},
+}
+
+// Strangers who begin recoveries and bring no share hold up no owner.
+func TestStrangersHoldUpNoOwner(t *testing.T) {
+	for name, crowd := range crowds {
+		t.Run(name, func(t *testing.T) {
+			f, p := ownedFleet(t, nil)
+			alice := p.shareFile(f.store, "alice")
+			f.loseKeeper()
+			f.c.recoveries.owners.limits.most = crowd.most
+			for i := range crowd.addresses {
+				client := fealtyv1.NewRecoveryServiceClient(strangerFrom(f, i))
+				for range crowd.calls {
+					stream, err := client.Recover(f.ctx())
+					if err == nil {
+						_, _ = stream.Recv() // the offer, or a refusal; and then nothing more
+					}
+				}
+			}
+			_, err := f.bring(alice, recovery.Options{})
+			wantOnly(t, "an owner among strangers", err, "")
+		})
+	}
+}
+
+// Strangers who verify, and take the history no further than they have to, hold up
+// nobody who verifies; and they lose their places.
+func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
+	f := readyFleet(t, nil)
+	for i := range 4 { // more than one page
+		long := string(f.manifest("")) + strings.Repeat(fmt.Sprintf("#%d%s\n", i, strings.Repeat("x", 997)), 1000)
+		if err := f.set([]byte(long)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.c.verifiers.limits.patience = 2 * time.Second
+	want := recovery.Expected{Manifest: f.c.state.Load().manifest}
+	var held []fealtyv1.VerifyService_VerifyClient
+	for i := range 8 {
+		client := fealtyv1.NewVerifyServiceClient(strangerFrom(f, i))
+		for range verifiersPerSource {
+			stream, err := client.Verify(f.ctx(), &fealtyv1.VerifyRequest{Nonce: make([]byte, proof.NonceBytes)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stream.Recv(); err != nil { // the claim; the history stays where it is
+				t.Fatal(err)
+			}
+			held = append(held, stream)
+		}
+	}
+	_, err := verifyAt(t, f.addr, want)
+	wantOnly(t, "a data owner among strangers", err, "")
+	v := f.c.verifiers
+	none := func() bool {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		return len(v.strangers) == 0
+	}
+	for deadline := time.Now().Add(20 * time.Second); !none(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d streams that take nothing hold their places for ever", len(held))
+		}
+	}
+}
+
+// Strangers who say that they are a coordinator, by its name, and then nothing more,
+// hold up no coordinator that comes back.
+func TestStrangersHoldUpNoCoordinator(t *testing.T) {
+	for name, crowd := range crowds {
+		t.Run(name, func(t *testing.T) {
+			f, rs := peerFleet(t, 1, nil)
+			f.c.peerCalls.limits.most = crowd.most
+			r := rs[0]
+			for i := range crowd.addresses {
+				client := fealtyv1.NewPeerServiceClient(strangerFrom(f, i))
+				for range crowd.calls {
+					stream, err := client.Recover(f.ctx())
+					if err != nil {
+						continue
+					}
+					_ = stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: &fealtyv1.PeerHello{
+						Cluster: testCluster, Head: make([]byte, 32), Nonce: make([]byte, proof.NonceBytes), Key: r.enrolment, Recipient: "age1",
+					}}})
+				}
+			}
+			r.start()
+			r.awaitHead(f)
+		})
+	}
+}
+
+// Strangers who begin to join and do not answer their challenge keep no member out.
+func TestStrangersHoldUpNoJoin(t *testing.T) {
+	f := newFleet(t, nil)
+	f.c.joinsWaiting = newPlaces(placeLimits{what: "joins", most: 48, perSource: 8, patience: answerTimeout})
+	if err := f.set(f.manifest("")); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 64 {
+		stream, err := fealtyv1.NewAdmissionServiceClient(strangerFrom(f, i)).Join(f.ctx())
+		if err == nil {
+			_, err = stream.Recv() // the challenge
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.member("node-a")
+}
