@@ -16,11 +16,11 @@ import (
 // hashFields are the bytes fields of the API that people compare: they are shown
 // in hex. All others hold content and are shown in base64.
 var hashFields = []protoreflect.FullName{
-	"fealty.v1.GetLinksRequest.known",
 	"fealty.v1.ScopeContent.content_hash",
 	"fealty.v1.GetStatusResponse.head",
 	"fealty.v1.GetStatusResponse.root_pin",
 	"fealty.v1.GetStatusResponse.mesh_ca_key",
+	"fealty.v1.GetLinksRequest.known",
 	"fealty.v1.BackupHead.head", "fealty.v1.BackupEnd.sha256", "fealty.v1.BackupEnd.digest",
 	"fealty.v1.CommitReseedResponse.root_key",
 	"fealty.v1.CommitReseedResponse.transaction_key",
