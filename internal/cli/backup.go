@@ -15,6 +15,8 @@ import (
 	"filippo.io/age"
 	"github.com/spf13/cobra"
 
+	"google.golang.org/grpc"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/backup"
@@ -55,14 +57,13 @@ func (c *CLI) createBackup(ctx context.Context, cfg *config, s *services, file s
 	if _, err := os.Lstat(path); err == nil {
 		return explain.New(explain.FileExists, "file", file, "purpose", "a backup")
 	}
-	stream, err := s.backup.CreateBackup(ctx, &fealtyv1.CreateBackupRequest{Recipients: recipients, DryRun: dry})
+	stream, first, end, err := firstOf(ctx, s.line, "CreateBackup", func(ctx context.Context) (grpc.ServerStreamingClient[fealtyv1.CreateBackupResponse], error) {
+		return s.backup.CreateBackup(ctx, &fealtyv1.CreateBackupRequest{Recipients: recipients, DryRun: dry})
+	})
 	if err != nil {
-		return s.line.ofStream(ctx, err, "CreateBackup")
+		return err
 	}
-	first, err := stream.Recv()
-	if err != nil {
-		return s.line.ofStream(ctx, err, "CreateBackup")
-	}
+	defer end()
 	head := first.GetHead()
 	if head == nil {
 		return explain.New(explain.PeerProtocol, "problem", "it does not say what the backup is of")
@@ -71,7 +72,7 @@ func (c *CLI) createBackup(ctx context.Context, cfg *config, s *services, file s
 		c.planned("a backup of cluster " + head.GetClusterId() + " would be written to " + file)
 		return c.print(backupResult(file, head, nil))
 	}
-	var end *fealtyv1.BackupEnd
+	var last *fealtyv1.BackupEnd
 	err = createStream(path, 0o600, "a backup", func(w io.Writer) error {
 		sum, n := sha256.New(), uint64(0)
 		for {
@@ -79,7 +80,7 @@ func (c *CLI) createBackup(ctx context.Context, cfg *config, s *services, file s
 			if err != nil {
 				return s.line.ofStream(ctx, err, "CreateBackup")
 			}
-			if end = part.GetEnd(); end != nil {
+			if last = part.GetEnd(); last != nil {
 				break
 			}
 			n += uint64(len(part.GetChunk()))
@@ -88,15 +89,15 @@ func (c *CLI) createBackup(ctx context.Context, cfg *config, s *services, file s
 				return err
 			}
 		}
-		if n != end.GetBytes() || !bytes.Equal(sum.Sum(nil), end.GetSha256()) {
-			return explain.New(explain.PeerProtocol, "problem", fmt.Sprintf("%d bytes came, and the backup has %d", n, end.GetBytes()))
+		if n != last.GetBytes() || !bytes.Equal(sum.Sum(nil), last.GetSha256()) {
+			return explain.New(explain.PeerProtocol, "problem", fmt.Sprintf("%d bytes came, and the backup has %d", n, last.GetBytes()))
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if err := c.print(backupResult(file, head, end)); err != nil {
+	if err := c.print(backupResult(file, head, last)); err != nil {
 		return err
 	}
 	c.talk("next: fealty backup check %s --share-key KEY, with the key of %s", file, readersOf(head))

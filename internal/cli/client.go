@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -250,7 +251,7 @@ func (l *line) Invoke(ctx context.Context, method string, args, reply any, opts 
 // at this one, or nothing that counts.
 func (l *line) elsewhere(sent, changes bool, err error) bool {
 	e := explain.Of(err)
-	return !sent || errors.Is(e, explain.RecoveryMode) || !changes && errors.Is(e, explain.Unreachable)
+	return !sent || errors.Is(e, explain.RecoveryMode) || !changes && (errors.Is(e, explain.Unreachable) || errors.Is(e, explain.StoreUnreachable))
 }
 
 func (l *line) call(ctx context.Context, e *endpoint, method string, args, reply any, opts []grpc.CallOption) (sent bool, err error) {
@@ -271,19 +272,55 @@ func (l *line) call(ctx context.Context, e *endpoint, method string, args, reply
 	return sent, overNetwork(err, e.name, shortMethod(method), sent, changes(method, args), l.timeout.String())
 }
 
-// NewStream opens a stream on the endpoint that answered last.
+// NewStream opens a stream on the endpoint that answered last; see firstOf.
 func (l *line) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	return l.inTurn()[0].conn.NewStream(ctx, desc, method, opts...)
 }
 
-// ofStream words what ended a stream of the first endpoint.
+// firstOf opens a stream that changes nothing, and returns it with its first message:
+// from the first endpoint that sends one, each within the time of a call. The caller
+// calls end when it is done with the stream.
+func firstOf[T any](ctx context.Context, l *line, method string, open func(context.Context) (grpc.ServerStreamingClient[T], error)) (_ grpc.ServerStreamingClient[T], _ *T, end context.CancelFunc, _ error) {
+	var worded error
+	for range l.endpoints {
+		within, cancel := context.WithCancel(ctx)
+		late := time.AfterFunc(l.timeout, cancel)
+		stream, err := open(within)
+		var first *T
+		if err == nil {
+			first, err = stream.Recv()
+		}
+		intime := late.Stop()
+		if err == nil && intime {
+			return stream, first, cancel, nil
+		}
+		cancel()
+		if !intime {
+			err = status.FromContextError(context.DeadlineExceeded).Err()
+		}
+		err = l.ofStream(ctx, err, method)
+		if worded == nil {
+			worded = err
+		}
+		if ctx.Err() != nil || !l.elsewhere(true, false, err) {
+			return nil, nil, nil, err
+		}
+		l.answered.Store((l.answered.Load() + 1) % int64(len(l.endpoints)))
+	}
+	return nil, nil, nil, worded
+}
+
+// ofStream words what ended a stream of the endpoint that answered last.
 func (l *line) ofStream(ctx context.Context, err error, method string) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	e := l.endpoints[0]
+	e := l.inTurn()[0]
 	if dial := e.lastFailure(); dial != nil {
 		return explain.Wrap(err, explain.Unreachable, "endpoint", e.name, "problem", network(dial))
+	}
+	if e, ok := explain.FromStatus(err); ok {
+		return e // the other side says what happened
 	}
 	return overNetwork(err, e.name, method, true, false, l.timeout.String())
 }

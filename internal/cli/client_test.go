@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -150,6 +151,54 @@ func TestDevClusterIsFound(t *testing.T) {
 	}
 	fixture{dir: dir, env: []string{"FEALTY_SOCKET=" + filepath.Join(dir, "none")}}.run(t.Context(), "member", "list").want(t, int(explain.ExitUnreachable))
 	fixture{dir: dir}.run(t.Context(), "member", "list", "--identity", filepath.Join(dir, "nobody")).want(t, int(explain.ExitConfig), "FE-C104")
+}
+
+// A stream is begun at the next coordinator where the first is not reached, not ready,
+// or silent, and what ends it later names the one that it came from.
+func TestStreamElsewhere(t *testing.T) {
+	dir := shortDir(t)
+	dev := func(sockets ...string) fixture {
+		t.Helper()
+		dir := t.TempDir()
+		for i, to := range sockets {
+			coordinator := filepath.Join(dir, ".fealty-dev", fmt.Sprintf("coordinator-%d", i+1))
+			if err := errors.Join(os.MkdirAll(coordinator, 0o700), os.Symlink(to, filepath.Join(coordinator, "admin.sock"))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return fixture{dir: dir}
+	}
+	type stream = grpc.ServerStreamingServer[fealtyv1.CreateBackupResponse]
+	head := &fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_Head{Head: &fealtyv1.BackupHead{ClusterId: "third"}}}
+	sum := sha256.Sum256(nil)
+	serving := &answering{backup: func(s stream) error {
+		return errors.Join(s.Send(head), s.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_End{End: &fealtyv1.BackupEnd{Sha256: sum[:]}}}))
+	}}
+	recovering := &answering{backup: func(stream) error { return explain.New(explain.RecoveryMode) }}
+	silent := &answering{backup: func(s stream) error { <-s.Context().Done(); return s.Context().Err() }}
+	refusing := &answering{backup: func(stream) error { return explain.New(explain.Denied) }}
+	breaking := &answering{backup: func(s stream) error {
+		return errors.Join(s.Send(head), explain.New(explain.StoreUnreachable, "what", "the backup"))
+	}}
+	good := serving.listen(t)
+	began := time.Now()
+	r := dev(filepath.Join(dir, "nobody"), recovering.listen(t), silent.listen(t), good).run(t.Context(), "backup", "create", "x.backup", "--timeout=1s").want(t, 0)
+	if !strings.Contains(r.stdout, "third") || time.Since(began) > 10*time.Second {
+		t.Errorf("after %v:\n%s", time.Since(began), r.stdout)
+	}
+	dev(refusing.listen(t), good).run(t.Context(), "backup", "create", "x.backup").want(t, int(explain.ExitDenied))
+	dev(breaking.listen(t), good).run(t.Context(), "backup", "create", "x.backup").want(t, int(explain.ExitUnreachable), "FE-S103")
+	dev(recovering.listen(t), filepath.Join(dir, "nobody")).run(t.Context(), "backup", "create", "x.backup").want(t, int(explain.ExitUnreachable))
+}
+
+// What is asked of a coordinator that cannot read its store is asked of the next; what is
+// to be changed is not tried twice.
+func TestStoreElsewhere(t *testing.T) {
+	for _, changes := range []bool{false, true} {
+		if got := (&line{}).elsewhere(true, changes, explain.New(explain.StoreUnreachable)); got == changes {
+			t.Errorf("changes %v: %v", changes, got)
+		}
+	}
 }
 
 func TestWhichCoordinator(t *testing.T) {
@@ -491,6 +540,58 @@ func TestWaitEnds(t *testing.T) {
 	never := &answering{hook: func(context.Context, string, any) error { return explain.New(explain.NotFound) }}
 	run(t, "member", "wait", "data/a", "--wait=200ms", "--socket", never.listen(t)).want(t, int(explain.ExitWaitRanOut), "FE-U110")
 	run(t, "member", "wait", "data/a", "--for", "gone", "--wait=60s", "--socket", never.listen(t)).want(t, 0)
+}
+
+// trust rotate --mesh --wait ends when every member is certified under the new key, and
+// not by what a coordinator says that has not heard of the new epoch.
+func TestRotateMeshWaits(t *testing.T) {
+	key := strings.Repeat("ab", 32)
+	at := func(epoch uint64, renewed uint32, missing ...string) *fealtyv1.Trust {
+		return &fealtyv1.Trust{AuthorityEpoch: epoch, ConfigVersion: 7, MeshKeys: []*fealtyv1.TrustMeshKey{{KeyId: key, AuthorityEpoch: epoch}},
+			MeshRollout: &fealtyv1.MeshRollout{Members: 2, Renewed: renewed, Missing: missing}}
+	}
+	behind := &fealtyv1.Trust{AuthorityEpoch: 1, ConfigVersion: 6, MeshKeys: []*fealtyv1.TrustMeshKey{{KeyId: "before", AuthorityEpoch: 1}}}
+	c := &answering{trust: []*fealtyv1.Trust{at(2, 0, "data/a", "data/b"), behind, at(2, 1, "data/b"), at(2, 1, "data/b"), at(2, 2)}}
+	asked := 0
+	c.hook = func(_ context.Context, method string, _ any) error {
+		if asked++; asked == 3 {
+			return explain.New(explain.RecoveryMode)
+		}
+		return nil
+	}
+	r := run(t, "trust", "rotate", "--mesh", "--wait=60s", "--socket", c.listen(t))
+	r.want(t, 0, "authority epoch 2 began, with mesh CA key "+key, "1 of 2 members are certified under it",
+		"2 of 2 members are certified under it")
+	if !strings.Contains(r.stdout, "of authority epoch 2") || strings.Contains(r.stdout, "to renew") {
+		t.Errorf("it shows\n%s", r.stdout)
+	}
+	if n := strings.Count(r.stderr, "1 of 2 members"); n != 1 || len(c.trust) != 1 {
+		t.Errorf("it said %d times that one renewed, and %d answers were not awaited:\n%s", n, len(c.trust)-1, r.stderr)
+	}
+
+	// Nobody to wait for.
+	alone := &answering{trust: []*fealtyv1.Trust{{AuthorityEpoch: 2, MeshKeys: []*fealtyv1.TrustMeshKey{{KeyId: key, AuthorityEpoch: 2}}, MeshRollout: &fealtyv1.MeshRollout{}}}}
+	run(t, "trust", "rotate", "--mesh", "--wait=60s", "--socket", alone.listen(t)).want(t, 0, "0 of 0 members are certified under it")
+
+	never := &answering{trust: []*fealtyv1.Trust{at(2, 1, "data/b")}}
+	run(t, "trust", "rotate", "--mesh", "--wait=300ms", "--socket", never.listen(t)).want(t, int(explain.ExitWaitRanOut), "FE-U110", "1 of 2 members")
+}
+
+// trust rotate --wait is not over by what a coordinator says that has not heard of it.
+func TestRotateWaits(t *testing.T) {
+	at := func(version uint64, confirmed int) *fealtyv1.Trust {
+		tr := &fealtyv1.Trust{AuthorityEpoch: 1, ConfigVersion: version}
+		if confirmed >= 0 {
+			tr.Rotation = &fealtyv1.ConfigKeyRotation{Members: 1, Confirmed: uint32(confirmed)}
+		}
+		return tr
+	}
+	c := &answering{trust: []*fealtyv1.Trust{at(7, 0), at(6, -1), at(8, 1), at(9, -1)}}
+	r := run(t, "trust", "rotate", "--wait=60s", "--socket", c.listen(t))
+	r.want(t, 0, "1 of 1 member hold everything under the new key")
+	if len(c.trust) != 1 {
+		t.Errorf("%d answers were not awaited", len(c.trust)-1)
+	}
 }
 
 // The whole line of a token stands for its id, and is neither sent nor shown.

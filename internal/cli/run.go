@@ -82,7 +82,7 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 		Advertise: advertised(cfg.list("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
 		PublishDir: cfg.path("publish_dir"), Peers: cfg.list("peer"), Pin: pin,
 		MaxHeadAge: cfg.duration("max_head_age"), LivenessStore: cfg.text("liveness_store") == "true",
-		Lease: lease, Beat: beat,
+		Lease: lease, Beat: beat, SelfHealAfter: cfg.duration("self_heal_after"),
 		Log: log, Now: c.env.Now, Release: c.env.Release,
 	})
 	if err != nil {

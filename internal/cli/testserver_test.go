@@ -21,15 +21,20 @@ type answering struct {
 	fealtyv1.UnimplementedManifestServiceServer
 	fealtyv1.UnimplementedNodeServiceServer
 	fealtyv1.UnimplementedTrustServiceServer
+	fealtyv1.UnimplementedBackupServiceServer
 
 	members *fealtyv1.ListMembersResponse
 	member  *fealtyv1.GetMemberResponse
 	status  *fealtyv1.GetStatusResponse
 	node    *fealtyv1.GetNodeResponse
 	get     *fealtyv1.GetManifestResponse
+	trust   []*fealtyv1.Trust // one for each time that it is asked for; the last one stays
 	// hook is called before every answer with the method's name and the request; its
 	// error is the answer.
 	hook func(ctx context.Context, method string, req any) error
+
+	// backup answers CreateBackup.
+	backup func(grpc.ServerStreamingServer[fealtyv1.CreateBackupResponse]) error
 
 	srv *grpc.Server
 }
@@ -58,6 +63,31 @@ func (c *answering) GetManifest(context.Context, *fealtyv1.GetManifestRequest) (
 	return c.get, nil
 }
 
+func (c *answering) GetTrust(context.Context, *fealtyv1.GetTrustRequest) (*fealtyv1.GetTrustResponse, error) {
+	return &fealtyv1.GetTrustResponse{Trust: c.nextTrust()}, nil
+}
+
+func (c *answering) nextTrust() *fealtyv1.Trust {
+	now := c.trust[0]
+	if len(c.trust) > 1 {
+		c.trust = c.trust[1:]
+	}
+	return now
+}
+
+func (c *answering) RotateMeshKey(context.Context, *fealtyv1.RotateMeshKeyRequest) (*fealtyv1.RotateMeshKeyResponse, error) {
+	t := c.nextTrust()
+	return &fealtyv1.RotateMeshKeyResponse{AuthorityEpoch: t.GetAuthorityEpoch(), MeshKeyId: t.GetMeshKeys()[0].GetKeyId(), Trust: t}, nil
+}
+
+func (c *answering) RotateConfigKey(context.Context, *fealtyv1.RotateConfigKeyRequest) (*fealtyv1.RotateConfigKeyResponse, error) {
+	return &fealtyv1.RotateConfigKeyResponse{KeyId: "new", Trust: c.nextTrust()}, nil
+}
+
+func (c *answering) CreateBackup(_ *fealtyv1.CreateBackupRequest, stream grpc.ServerStreamingServer[fealtyv1.CreateBackupResponse]) error {
+	return c.backup(stream)
+}
+
 func (c *answering) GetNode(context.Context, *fealtyv1.GetNodeRequest) (*fealtyv1.GetNodeResponse, error) {
 	return c.node, nil
 }
@@ -84,6 +114,7 @@ func (c *answering) listen(t testing.TB) string {
 	fealtyv1.RegisterManifestServiceServer(srv, c)
 	fealtyv1.RegisterNodeServiceServer(srv, c)
 	fealtyv1.RegisterTrustServiceServer(srv, c)
+	fealtyv1.RegisterBackupServiceServer(srv, c)
 	c.srv = srv
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(l) }()

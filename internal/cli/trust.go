@@ -190,7 +190,7 @@ same manifest. Members renew by themselves, and certificates under the old key a
 					c.planned("config would be signed by key number " + itoa(int64(resp.GetNumber())))
 				}
 				if !dry && wait.d > 0 {
-					return c.waitForRotation(ctx, s, wait)
+					return c.waitForRotation(ctx, s, resp.GetTrust(), wait)
 				}
 				if err := c.print(c.trustResult(ofMessage(resp), resp.GetTrust())); err != nil || dry {
 					return err
@@ -235,6 +235,9 @@ func (c *CLI) rotateMesh(ctx context.Context, cfg *config, reason string, dry bo
 			now, err := s.trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
 			if err != nil {
 				return nil, !mayPass(explain.Of(err)), err
+			}
+			if now.GetTrust().GetAuthorityEpoch() < resp.GetAuthorityEpoch() {
+				return nil, false, nil // of a coordinator that has not heard of it
 			}
 			r := now.GetTrust().GetMeshRollout()
 			if text := fmt.Sprintf("%d of %s are certified under it", r.GetRenewed(), plural(r.GetMembers(), "member", "members")); text != said {
@@ -323,14 +326,18 @@ revoked for good; what is to come back comes back under another name.
 	return cmd
 }
 
-// waitForRotation asks until no rotation runs, and says when another member confirmed.
-func (c *CLI) waitForRotation(ctx context.Context, s *services, wait waiting) error {
+// waitForRotation asks until no rotation runs that begun is of, and says when another
+// member confirmed.
+func (c *CLI) waitForRotation(ctx context.Context, s *services, begun *fealtyv1.Trust, wait waiting) error {
 	said := ""
 	pause := time.Second / 4
 	resp, err := until(ctx, wait, "the end of the rotation", func(ctx context.Context) (*fealtyv1.GetTrustResponse, bool, error) {
 		resp, err := s.trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
 		if err != nil {
 			return nil, !mayPass(explain.Of(err)), err
+		}
+		if t := resp.GetTrust(); t.GetAuthorityEpoch() == begun.GetAuthorityEpoch() && t.GetConfigVersion() < begun.GetConfigVersion() {
+			return nil, false, nil // of a coordinator that has not heard of it
 		}
 		r := resp.GetTrust().GetRotation()
 		if text := fmt.Sprintf("%d of %s hold everything under the new key", r.GetConfirmed(), plural(r.GetMembers(), "member", "members")); r != nil && text != said {

@@ -68,6 +68,14 @@ const (
 	adminSocketDefault = "admin.sock"
 )
 
+// Bounds of self_heal_after, and what it is where it is not given. Sooner than that no
+// peer was asked twice.
+const (
+	MinSelfHealAfter     = time.Second
+	DefaultSelfHealAfter = decide.HealAfter
+	MaxSelfHealAfter     = time.Hour
+)
+
 // Config is what a coordinator is made of.
 type Config struct {
 	// DataDir holds the enrolment key, the setup token and the admin socket. It is
@@ -133,7 +141,7 @@ type Config struct {
 
 	// SelfHealAfter is how long it looks for another coordinator that has the mesh CA
 	// key of the head, before it makes a new one with the seed that it holds. Zero
-	// means 10 seconds.
+	// means DefaultSelfHealAfter.
 	SelfHealAfter time.Duration
 
 	// Registry takes its metrics. Nil means one of its own.
@@ -256,6 +264,9 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	}
 	if cfg.MaxHeadAge < MinMaxHeadAge || cfg.MaxHeadAge > MaxMaxHeadAge {
 		return nil, fmt.Errorf("coordinator: Config.MaxHeadAge is %v, want from %v to %v", cfg.MaxHeadAge, MinMaxHeadAge, MaxMaxHeadAge)
+	}
+	if cfg.SelfHealAfter < 0 || cfg.SelfHealAfter > MaxSelfHealAfter {
+		return nil, fmt.Errorf("coordinator: Config.SelfHealAfter is %v, want at most %v", cfg.SelfHealAfter, MaxSelfHealAfter)
 	}
 	if len(cfg.Peers) > maxPeers {
 		return nil, fmt.Errorf("coordinator: Config.Peers has %d elements, at most %d are asked", len(cfg.Peers), maxPeers)
