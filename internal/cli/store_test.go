@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -230,6 +231,44 @@ func TestEtcdNotOpened(t *testing.T) {
 		got.want(t, tt.exit, append(tt.says, "fealty:   why: ", "fealty:   do:  ")...)
 		if shown := got.stderr + got.stdout; strings.Contains(shown, secret) {
 			t.Errorf("the password is shown:\n%s", shown)
+		}
+	}
+}
+
+// TestNewerSchema: a store that a newer release wrote is refused by the same code on
+// every engine, and stays as it is.
+func TestNewerSchema(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "fealty.db")
+	c := New(Env{Stdout: io.Discard, Stderr: io.Discard, Now: time.Now})
+	st, _, err := c.openStoreAt(ctx, nil, value{text: sqliteScheme + file}, slog.New(slog.DiscardHandler), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := bytes.Replace(raw, []byte("0001_"), []byte("9001_"), 1)
+	if err := os.WriteFile(file, newer, 0o600); err != nil || bytes.Equal(raw, newer) {
+		t.Fatalf("the name of its schema is not in the file, %v", err)
+	}
+	fixture{env: []string{"FEALTY_STORE=sqlite:" + file}, dir: dir}.run(ctx, "coordinator", "--data", "c", "--listen", "127.0.0.1:0").
+		want(t, 3, "error FE-S106: store "+file+" cannot be opened", "version 9001_", "up to 0001_", "do:  run the newer release")
+	if after, err := os.ReadFile(file); err != nil || !bytes.Equal(after, newer) {
+		t.Errorf("it was changed, %v", err)
+	}
+	for _, err := range []error{
+		&etcd.OpenError{Name: "etcd://c1/x", Err: &etcd.SchemaError{Store: "etcd://c1/x", Found: 9, Known: 1}},
+		&postgres.OpenError{Name: "postgres://c1/x", Err: &postgres.SchemaError{Database: "postgres://c1/x", Found: "9", Known: "1"}},
+	} {
+		if got := storeError(value{}, err); explain.CodeOf(got) != string(explain.StoreNewerSchema) || explain.Of(got).Fields["found"] != "9" {
+			t.Errorf("%T: %v", err, got)
 		}
 	}
 }
