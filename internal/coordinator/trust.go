@@ -582,13 +582,18 @@ func (c *Coordinator) watchKey(ctx context.Context, key string) (changed <-chan 
 	done := make(chan struct{})
 	go func() { // ends with watch, and is waited for by stop
 		defer close(done)
-		for _, err := range c.store.Watch(watch, key) {
-			if err != nil {
-				return // the poll goes on
+		for {
+			for _, err := range c.store.Watch(watch, key) {
+				if err != nil {
+					break // meanwhile the poll goes on
+				}
+				select {
+				case tokens <- struct{}{}:
+				default:
+				}
 			}
-			select {
-			case tokens <- struct{}{}:
-			default:
+			if sleep(watch, retryPause) != nil {
+				return
 			}
 		}
 	}()

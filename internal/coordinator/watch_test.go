@@ -1,0 +1,44 @@
+package coordinator
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// A watch that ended with the connection goes on when the store is back, and tells what
+// changed meanwhile: who depends on it does not wait for its next poll for ever after.
+func TestWatchResumes(t *testing.T) {
+	f := newFleet(t, nil)
+	const key = "watched/key"
+	changed, stop := f.c.watchKey(t.Context(), key)
+	defer stop()
+	told := func(what string) {
+		t.Helper()
+		select {
+		case <-changed:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("nothing is told of %s", what)
+		}
+	}
+	told("the key as it is at first")
+	version := store.Revision(0)
+	write := func(value string) {
+		t.Helper()
+		var err error
+		if version, err = f.store.CompareAndSwap(t.Context(), key, version, []byte(value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 3 {
+		write(fmt.Sprint("with a connection ", i))
+		told("a change")
+		f.link.cut(errors.New("the connection is gone"))
+		write(fmt.Sprint("without one ", i))
+		f.link.cut(nil)
+		told("the change while there was no connection")
+	}
+}
