@@ -399,8 +399,9 @@ func (c *Core) read(now time.Duration, e Entry) {
 	if changed {
 		c.seenAt = now
 		switch {
-		case first && e.Believed && e.Replica == c.cfg.Replica:
-			// It is of an earlier life of this coordinator, which is over.
+		case first && e.Believed && e.Replica == c.cfg.Replica && !e.HandedOver:
+			// It is of an earlier life of this coordinator, which is over. One that was handed
+			// over in favour of another coordinator is that one's to take.
 			c.seenAt = now - e.lease(c.cfg)
 			c.ledUntil = min(c.ledUntil, now)
 		case e.Believed && !e.HandedOver:

@@ -158,6 +158,22 @@ func TestTakesOverFromItsOwnEarlierLife(t *testing.T) {
 	}
 }
 
+// What was handed over in favour of another is that one's, also if who led starts anew.
+func TestTransferOutlivesARestart(t *testing.T) {
+	for to, want := range map[string]Effect{"": TakeOver{Nonce: "me1", IfTerm: 12, IfBeat: 11}, "other": nil, "me": TakeOver{Nonce: "me1", IfTerm: 12, IfBeat: 11}} {
+		l := newLife(t, "me")
+		l.step(0, Fit{}, ReadEntry{})
+		e := of("me", "before", 12, 11)
+		e.HandedOver, e.For = true, to
+		l.step(0, Read{e}, want)
+		if want != nil {
+			continue
+		}
+		l.step(testLease, Tick{}, ReadEntry{}) // it is not there
+		l.step(0, Read{e}, TakeOver{Nonce: "me1", IfTerm: 12, IfBeat: 11})
+	}
+}
+
 func TestHandedOver(t *testing.T) {
 	for name, c := range map[string]struct {
 		to   string

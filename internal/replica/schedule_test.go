@@ -26,8 +26,33 @@ func envNumber(t *testing.T, name string, def uint64) (n uint64, set bool) {
 	return n, true
 }
 
-// Whatever fails whenever, in worlds of three to five coordinators: I8, I9 and I10
-// hold after each step, and nobody ends stuck while a seed is in a memory.
+// Whatever fails whenever, in worlds of three to five coordinators: I4, I8, I9 and I10
+// hold after each step, nobody ends stuck while a seed is in a memory, and somebody who
+// is ready leads. What decides is the code of this package and of package leadership.
+//
+// A schedule is 150 steps, each of them one of these (world.step), drawn from the seed;
+// then all faults end (world.heal). Between steps every process takes its turn in
+// leadership, and its calls of the store travel (world.leadTurns).
+//
+//	set                        rep.set begins a move: a manifest that adds a node, or lets
+//	                           coordinators come and go, or a new seed; rep.goOn does the
+//	                           next stage of it
+//	the same manifest twice    rep.set with the manifest in force and a new key
+//	forced recovery            rep.ownersCome with force: peers are not asked
+//	crash at every step        rep.goOn crashes before each stage of a move; rep.crash and
+//	                           rep.start at any other time
+//	lost answer of the swap    rep.swap: it happened, or did not, or does later (swapLate)
+//	lagging peer               rep.read shows an older head, of which a giver says that it
+//	                           is behind; replies to requests of before come later
+//	late and lost notices      rep.notice of any head that ever was; a notice that is lost
+//	                           is none: rep.look finds the head, when its turn comes
+//	late and lost messages     world.deliver in any order, twice, or not at all
+//	a store out of reach       rep.cut, and keeperDown for keepers
+//	paused coordinators        rep.stopped has the clock go on, rep.asleep has not
+//	takeovers, step-downs      by the cores, on clocks that run at 0.5 to 2 times the rate;
+//	forced takeovers           rep.transfer hands over what another leads; rep.end stops one
+//
+// That each of them came about is counted, and printed with -v.
 //
 // FEALTY_TEST_SCHEDULES says how many schedules; FEALTY_TEST_SCHEDULE runs one of them
 // again and prints what happened.
@@ -143,6 +168,15 @@ func TestSchedulesNoticeBugs(t *testing.T) {
 		}},
 		{"the head is swapped without a look at it", "I10", func(r *rules) { r.blind = true }},
 		{"nobody heals", "stuck", func(r *rules) { r.noHealing = true }},
+		{"a write of a leader does not want its term", "I4", func(r *rules) { r.leadBlind = true }},
+		{"a leader writes on after its lease, and does not want its term", "I4", func(r *rules) { r.leadsOn = true }},
+		{"a write of a leader does not want its head", "I10", func(r *rules) { r.leadAnyHead = true }},
+		{"who takes over does not wait for the lease", "gave a sign of life", func(r *rules) { r.noLease = true }},
+		{"a takeover wants the entry alone", "gave a sign of life", func(r *rules) { r.termOnly = true }},
+		{"a takeover wants the beat alone", "gave a sign of life", func(r *rules) { r.beatOnly = true }},
+		{"a beat wants nothing", "beats under the term", func(r *rules) { r.blindBeat = true }},
+		{"a step-down does not want the entry", "ends the term", func(r *rules) { r.blindStepDown = true }},
+		{"nobody takes over from who is gone", "nobody leads", func(r *rules) { r.nobodyTakes = true }},
 		{"a prepared head is served before it is in force", "not in the history", func(r *rules) { r.early = true }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

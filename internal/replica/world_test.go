@@ -10,6 +10,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/leadership"
 )
 
 // A world is a few coordinators on one store, with a network, a keeper and owners, in
@@ -41,6 +42,7 @@ type world struct {
 	calm        bool         // no faults any more
 	meshOfEpoch map[int]int
 	epochOfMesh map[int]int
+	lead        leaderStore
 	broken      string // what was violated first
 	saw         [things]int
 }
@@ -61,12 +63,36 @@ const (
 	answeredBehind
 	sawOlder
 	heldSeedAtEnd
-	things
+	tookOver
+	tookHandedOver
+	ledAgain
+	steppedDown
+	transferred
+	resealed
+	leaderWrite
+	lateLeaderWrite
+	leaderBehind
+	stoodStill
+	ledAtEnd
+	sameAgain
+	forced
+	lostMessage
+	twice
+	lateNotice
+	crashedAt // a stage: Make, and those after it
 )
 
+const things = crashedAt + thing(Done) + 1
+
 func (t thing) String() string {
+	if t >= crashedAt {
+		return "crashes before " + Stage(t-crashedAt).String()
+	}
 	return [...]string{"moves of the head", "swaps that lost", "swaps without an answer", "swaps that came late", "adoptions of what was prepared",
-		"recoveries from a peer", "from a keeper", "healings", "recoveries by owners", "answers behind", "looks at an older head", "ends with a seed in a memory"}[t]
+		"recoveries from a peer", "from a keeper", "healings", "recoveries by owners", "answers behind", "looks at an older head", "ends with a seed in a memory",
+		"takeovers after a lease", "takeovers of what was handed over", "takeovers after a restart", "step-downs", "transfers", "terms under a new seed",
+		"writes of a leader", "writes of a leader that came late", "writes of a leader at an older head", "processes that stood still", "ends with a leader",
+		"moves to the same manifest", "recoveries by force", "messages that were lost", "messages that came twice", "notices that came late"}[t]
 }
 
 // trans is a transition, in the history or not.
@@ -81,6 +107,7 @@ type trans struct {
 
 // rep is one coordinator: what is in its memory, and what is on its disk.
 type rep struct {
+	part
 	w    *world
 	n    int
 	seen int // on disk: the newest head that it adopted; -1: none
@@ -149,6 +176,16 @@ type rules struct {
 	blind     bool                                                   // the swap does not compare the head
 	noHealing bool
 	early     bool // a prepared head is served before it is in force
+
+	leadBlind     bool // a leader's write does not want its term
+	leadsOn       bool // nor its lease
+	leadAnyHead   bool // nor its head
+	noLease       bool // who takes over does not wait for the lease
+	termOnly      bool // a takeover does not want the beat that was read
+	beatOnly      bool // nor the entry
+	blindBeat     bool // a beat wants neither
+	blindStepDown bool // a step-down does not want the entry
+	nobodyTakes   bool // nobody takes over who was not first
 }
 
 var sound = rules{
@@ -183,14 +220,22 @@ func newWorld(seed uint64, r rules) *world {
 	}
 	n := 3 + rng.IntN(3)
 	w.manifests = []uint16{1<<n - 1}
+	w.lead.owner = map[uint64]int{}
+	steady := rng.IntN(2) == 0
 	for i := range n {
-		w.reps = append(w.reps, &rep{w: w, n: i, seen: -1, at: -1, up: true})
+		r := &rep{w: w, n: i, seen: -1, at: -1, up: true}
+		if r.rate = 0.5 + 1.5*rng.Float64(); steady {
+			r.rate = 0.96 + 0.08*rng.Float64()
+		}
+		r.clock = time.Duration(rng.IntN(1e9))
+		w.reps = append(w.reps, r)
 	}
 	// One set the first manifest; the others start.
 	w.log = append(w.log, trans{prev: -1, epoch: 1, mesh: 1, seed: 1, head: Head{Hash: hashOf(0), Index: 1, Seed: saltOf(1), Mesh: keyOf(1)}})
 	w.heads = []int{0}
 	w.sealedMesh[0], w.sealedSeed[1] = w.keeper, w.keeper
 	w.reps[0].opened = 1
+	w.reps[0].boot()
 	w.reps[0].adopt(0, 1)
 	for _, r := range w.reps[1:] {
 		r.start()
@@ -258,7 +303,8 @@ func (r *rep) meshHeld(key int) int {
 // What it does.
 
 func (r *rep) start() {
-	*r = rep{w: r.w, n: r.n, seen: r.seen, up: true, phase: Recovery, at: -1, cut: r.cut}
+	*r = rep{part: r.part, w: r.w, n: r.n, seen: r.seen, up: true, phase: Recovery, at: -1, cut: r.cut}
+	r.boot()
 	if seed := r.w.rng.Uint64(); !r.w.calm {
 		r.search.Random = rand.New(rand.NewPCG(seed, 1)).Float64
 	}
@@ -266,7 +312,8 @@ func (r *rep) start() {
 
 func (r *rep) crash() {
 	r.w.say("%d crashes", r.n)
-	*r = rep{w: r.w, n: r.n, seen: r.seen, at: -1, cut: r.cut}
+	*r = rep{part: r.part, w: r.w, n: r.n, seen: r.seen, at: -1, cut: r.cut}
+	r.core, r.stopped, r.asleep = nil, false, false
 }
 
 // adopt puts t into force with a mesh CA key, unless its manifest does not admit r.
@@ -293,6 +340,9 @@ func (r *rep) adopt(t, mesh int) bool {
 		w.violated("I9: key %d is served under epochs %d and %d", mesh, other, epoch)
 	}
 	w.meshOfEpoch[epoch], w.epochOfMesh[mesh] = mesh, epoch
+	if t == w.latest {
+		w.reseal(w.log[t].seed)
+	}
 	r.phase, r.at, r.mesh, r.seen, r.opened, r.owners, r.asking = Ready, t, mesh, t, 0, false, 0
 	r.search = Search{Random: r.search.Random}
 	r.candidates = slices.DeleteFunc(r.candidates, func(c candidate) bool { return Decided(w.log[c.trans].head, w.log[t].head) })
@@ -313,7 +363,7 @@ func (r *rep) read() (t int, ok bool) {
 
 // look is one turn of the loop that follows the head.
 func (r *rep) look() {
-	if !r.up || r.op != nil { // who moves the head looks when it is done
+	if !r.up || r.still() || r.op != nil { // who moves the head looks when it is done
 		return
 	}
 	seen, ok := r.read()
@@ -326,7 +376,7 @@ func (r *rep) look() {
 // notice is what it does about a head that it was shown.
 func (r *rep) notice(seen int) {
 	w := r.w
-	if !r.up || r.op != nil {
+	if !r.up || r.still() || r.op != nil {
 		return
 	}
 	older := r.phase == Ready && r.at != seen && w.leads(r.at, seen)
@@ -405,13 +455,14 @@ func (r *rep) askedPeers(f Found) {
 func (r *rep) ownersCome(force bool) {
 	w := r.w
 	seen, ok := r.read()
-	if !r.up || r.op != nil || r.phase == Ready || r.asking > 0 || !ok || r.seen >= 0 && !w.leads(seen, r.seen) || !w.admits(w.log[seen].manifest, r.n) {
+	if !r.up || r.still() || r.op != nil || r.phase == Ready || r.asking > 0 || !ok || r.seen >= 0 && !w.leads(seen, r.seen) || !w.admits(w.log[seen].manifest, r.n) {
 		return
 	}
 	w.say("owners bring the seed of %d to %d, force %v", seen, r.n, force)
 	r.opened = w.log[seen].seed
 	w.saw[byOwners]++
 	if force {
+		w.saw[forced]++
 		r.rekey(seen)
 		return
 	}
@@ -440,7 +491,7 @@ func (r *rep) rekey(seen int) {
 // set starts a change of the manifest, of one kind or another.
 func (r *rep) set() {
 	w := r.w
-	if !r.up || r.phase != Ready || r.op != nil {
+	if !r.up || r.still() || r.phase != Ready || r.op != nil {
 		return
 	}
 	o := &op{base: r.at, kind: history.KindSet, next: w.log[r.at].manifest, seed: w.log[r.at].seed}
@@ -470,14 +521,15 @@ func (o *op) moves(w *world) bool {
 // goOn does the next stage of the move under way.
 func (r *rep) goOn() {
 	o, w := r.op, r.w
-	if !r.up || o == nil {
-		return
-	}
-	if w.chance(25) {
-		r.crash()
+	if !r.up || r.still() || o == nil {
 		return
 	}
 	stage := o.move.Stage()
+	if w.chance(25) {
+		w.saw[crashedAt+thing(stage)]++
+		r.crash()
+		return
+	}
 	w.say("%d moves the head from %d: %v", r.n, o.base, stage)
 	switch stage {
 	case Make:
@@ -568,13 +620,21 @@ func (w *world) moveHead(r *rep, base, t int) {
 	}
 	w.say("the head is %d now, by %d", t, r.n)
 	w.saw[movedHead]++
+	if w.log[t].manifest == w.log[base].manifest {
+		w.saw[sameAgain]++
+	}
 	w.latest = t
+	w.lead.revision++
 	w.heads = append(w.heads, t)
 }
 
 // deliver brings a message to where it goes, or not.
 func (w *world) deliver(m msg) {
 	r := w.reps[m.to]
+	if r.still() && m.kind != swapLate {
+		w.msgs = append(w.msgs, m) // until it wakes
+		return
+	}
 	switch m.kind {
 	case swapLate:
 		if w.latest == w.log[m.trans].prev {
@@ -642,9 +702,10 @@ func (w *world) deliver(m msg) {
 
 // step lets one thing happen.
 func (w *world) step() {
-	w.now += time.Duration(w.rng.IntN(800)) * time.Millisecond
+	w.pass(time.Duration(w.rng.IntN(800)) * time.Millisecond)
+	w.leadTurns()
 	r := w.reps[w.rng.IntN(len(w.reps))]
-	switch k := w.rng.IntN(100); {
+	switch k := w.rng.IntN(108); {
 	case k < 10:
 		r.set()
 	case k < 40:
@@ -660,15 +721,22 @@ func (w *world) step() {
 	case k < 82 && len(w.msgs) > 0:
 		i := w.rng.IntN(len(w.msgs))
 		m := w.msgs[i]
-		if !w.chance(10) { // else it comes once more
+		if w.chance(10) { // it comes once more
+			w.saw[twice]++
+		} else {
 			w.msgs = slices.Delete(w.msgs, i, i+1)
 		}
 		if w.chance(8) && m.kind != swapLate {
-			return // lost
+			w.saw[lostMessage]++
+			return
 		}
 		w.deliver(m)
 	case k < 86:
-		r.notice(w.heads[w.rng.IntN(len(w.heads))])
+		head := w.heads[w.rng.IntN(len(w.heads))]
+		if head != w.latest {
+			w.saw[lateNotice]++
+		}
+		r.notice(head)
 	case k < 87:
 		r.crash()
 	case k < 93:
@@ -680,8 +748,26 @@ func (w *world) step() {
 		r.cut = !r.cut
 	case k < 97:
 		w.keeperDown = !w.keeperDown
-	default:
+	case k < 100:
 		r.ownersCome(w.rng.IntN(2) == 0)
+	case k < 102:
+		if r.up && !r.still() {
+			r.stopped, r.asleep = w.rng.IntN(2) == 0, true
+			if r.stopped {
+				r.asleep = false
+			}
+			w.saw[stoodStill]++
+		}
+	case k < 105:
+		r.stopped, r.asleep = false, false
+	case k < 106:
+		r.transfer()
+	case k < 107:
+		r.end()
+	default:
+		if r.core != nil && !r.still() {
+			r.stepLead(leadership.Noticed{})
+		}
 	}
 }
 
@@ -690,7 +776,7 @@ func (w *world) heal() {
 	w.say("all is well from here on")
 	w.calm = true
 	for _, r := range w.reps {
-		r.cut = false
+		r.cut, r.stopped, r.asleep = false, false, false
 		if !r.up {
 			r.start()
 		}
@@ -722,6 +808,7 @@ func (w *world) heal() {
 	if w.log[w.latest].head.Hash != head.head.Hash {
 		w.violated("the head moves on from %d to %d without a reason", transOf(head.head.Hash), w.latest)
 	}
+	w.soonLed()
 }
 
 // settled reports whether everybody who is admitted serves the head.
@@ -736,7 +823,11 @@ func (w *world) settled() bool {
 
 // fair gives everybody a turn, and delivers everything.
 func (w *world) fair() {
-	w.now += time.Second
+	w.pass(time.Second)
+	w.leadTurns()
+	for n := 0; len(w.lead.calls) > 0 && n < 3; n++ { // their answers, and what follows from them
+		w.leadTurns()
+	}
 	for _, r := range w.reps {
 		for r.op != nil {
 			r.goOn()
