@@ -115,7 +115,13 @@ func startThree(t *testing.T, url, log string, stores map[string]string) *fleet 
 
 func (f *fleet) ready(name string) {
 	f.t.Helper()
-	f.until(name+" is ready", func(out string) bool { return strings.Contains(out, `"phase": "ready"`) }, "status", "-o", "json", "--socket", f.socket(name))
+	// It tells of others, too, who may be ready before.
+	f.until(name+" is ready", func(out string) bool {
+		var status struct {
+			Phase string `json:"phase"`
+		}
+		return json.Unmarshal([]byte(out), &status) == nil && status.Phase == "ready"
+	}, "status", "-o", "json", "--socket", f.socket(name))
 }
 
 // await waits until what is to happen did.

@@ -24,18 +24,23 @@ import (
 // runs again, which knows nothing of all that: the store takes neither that nor anything
 // else that it does as the leader of before, and it goes on under the new one.
 func TestPausedCoordinator(t *testing.T) {
-	t.Run("postgres", func(t *testing.T) {
-		server := pgtest.New(t)
-		database := server.Database(t)
-		way := pgtest.NewProxy(t, server.Addr())
-		st, err := postgres.Open(t.Context(), server.URL(database), postgres.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer st.Close()
-		// It holds the lock of all commits, and what it writes is on its way.
-		pauseLeader(t, st, server.URL(database), server.URLVia(way.Addr(), database), way.Proxy, func() { way.When("fealty_advance", proxytest.Hold) })
-	})
+	for name, statement := range map[string]string{
+		"postgres, before it may write": "fealty_begin",
+		// The server ends a transaction in which nothing is said, and the lock with it.
+		"postgres, with the lock of all commits": "fealty_advance",
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := pgtest.New(t)
+			database := server.Database(t)
+			way := pgtest.NewProxy(t, server.Addr())
+			st, err := postgres.Open(t.Context(), server.URL(database), postgres.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer st.Close()
+			pauseLeader(t, st, server.URL(database), server.URLVia(way.Addr(), database), way.Proxy, func() { way.When(statement, proxytest.Hold) })
+		})
+	}
 	t.Run("etcd", func(t *testing.T) {
 		server := etcdtest.New(t, etcdtest.Options{})
 		way := proxytest.New(t, server.Members[0].Addr())
