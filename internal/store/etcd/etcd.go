@@ -90,6 +90,8 @@ type Options struct {
 	// Log gets what is wrong with the servers, and failures of background work. Nil
 	// means slog.Default().
 	Log *slog.Logger
+
+	history time.Duration // that etcd keeps of its own old revisions, with compaction=everything
 }
 
 func (o Options) filled() (Options, error) {
@@ -113,6 +115,9 @@ func (o Options) filled() (Options, error) {
 	}
 	if o.Heartbeat == 0 {
 		o.Heartbeat = 2 * time.Second
+	}
+	if o.history == 0 {
+		o.history = 5 * time.Minute
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()

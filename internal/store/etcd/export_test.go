@@ -2,9 +2,17 @@ package etcd
 
 import (
 	"context"
+	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
 )
+
+// CompactAfter returns o for a store that gives up what etcd keeps of its revisions, with
+// compaction=everything, after d.
+func (o Options) CompactAfter(d time.Duration) Options {
+	o.history = d
+	return o
+}
 
 // Queued returns how many writes wait that the writer has not taken.
 func (s *Store) Queued() int { return len(s.queue) }

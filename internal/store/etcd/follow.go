@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -102,6 +103,9 @@ func (s *Store) watchHead(ctx context.Context) (err error) {
 				return fmt.Errorf("the server ended the watch: %s", r.CancelReason)
 			}
 			for _, e := range r.Events {
+				if e.Kv == nil || !bytes.Equal(e.Kv.Key, s.key(headKey)) {
+					return lies("an event that was not asked for")
+				}
 				watched = max(watched, e.Kv.ModRevision)
 			}
 			if n := len(r.Events); n > 0 {

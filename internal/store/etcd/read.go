@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -42,15 +43,22 @@ func (s *Store) look(ctx context.Context, x *session, gets ...*pb.RangeRequest) 
 	if err != nil {
 		return nil, nil, err
 	}
-	found, err := ranges(answer, 1+first)
+	found, err := ranges(request, answer)
 	if err != nil {
 		return nil, nil, err
+	}
+	at := answer.Header.GetRevision()
+	if at < 1 {
+		return nil, nil, lies("a read at no revision")
 	}
 	if len(found[0].Kvs) == 0 {
 		return nil, nil, errGone
 	}
 	kv := found[0].Kvs[0]
-	snap := &snapshot{raw: kv.Value, mod: kv.ModRevision, at: answer.Header.Revision}
+	if kv.ModRevision < 1 || kv.ModRevision > at {
+		return nil, nil, lies(fmt.Sprintf("a record of revision %d, read at %d", kv.ModRevision, at))
+	}
+	snap := &snapshot{raw: kv.Value, mod: kv.ModRevision, at: at}
 	if snap.head, err = decodeHead(s.Name(), kv.Value); err != nil {
 		return nil, nil, err
 	}
@@ -80,25 +88,56 @@ func (s *Store) reads(ctx context.Context, x *session, at int64, gets []*pb.Rang
 	if err != nil {
 		return nil, err
 	}
-	return ranges(answer, len(gets))
+	return ranges(request, answer)
 }
 
 func rangeOp(r *pb.RangeRequest) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: r}}
 }
 
-// ranges returns the answers to n reads.
-func ranges(answer *pb.TxnResponse, n int) ([]*pb.RangeResponse, error) {
-	if len(answer.Responses) != n {
-		return nil, fmt.Errorf("the server answers %d of %d reads", len(answer.Responses), n)
+// ranges returns the answers to the reads of request.
+func ranges(request *pb.TxnRequest, answer *pb.TxnResponse) ([]*pb.RangeResponse, error) {
+	if n := len(request.Success); len(answer.Responses) != n {
+		return nil, lies(fmt.Sprintf("%d of %d reads", len(answer.Responses), n))
 	}
-	all := make([]*pb.RangeResponse, n)
+	all := make([]*pb.RangeResponse, len(answer.Responses))
 	for i, r := range answer.Responses {
 		if all[i] = r.GetResponseRange(); all[i] == nil {
-			return nil, errors.New("the server answers a read with something else")
+			return nil, lies("a read with something else")
+		}
+		if err := answers(request.Success[i].GetRequestRange(), all[i]); err != nil {
+			return nil, err
 		}
 	}
 	return all, nil
+}
+
+// answers checks that found can be an answer to asked: callers take the last key as
+// where to go on, and the first for the one that they named.
+func answers(asked *pb.RangeRequest, found *pb.RangeResponse) error {
+	if asked.Limit > 0 && int64(len(found.Kvs)) > asked.Limit {
+		return lies(fmt.Sprintf("%d records where %d were asked for", len(found.Kvs), asked.Limit))
+	}
+	if found.More && len(found.Kvs) == 0 {
+		return lies("that there is more than nothing")
+	}
+	var last []byte
+	for i, kv := range found.Kvs {
+		switch {
+		case len(asked.RangeEnd) == 0 && !bytes.Equal(kv.Key, asked.Key),
+			len(asked.RangeEnd) > 0 && (bytes.Compare(kv.Key, asked.Key) < 0 || bytes.Compare(kv.Key, asked.RangeEnd) >= 0):
+			return lies("a record that was not asked for")
+		case i > 0 && bytes.Compare(kv.Key, last) <= 0:
+			return lies("records out of order")
+		}
+		last = kv.Key
+	}
+	return nil
+}
+
+// lies is the error of an answer that no etcd server gives.
+func lies(what string) error {
+	return &ServerError{"answers what etcd does not: " + what, "find out what stands between here and the servers"}
 }
 
 // under returns a read of all keys that begin with prefix.
@@ -128,7 +167,11 @@ func (s *Store) pending(ctx context.Context, x *session, snap *snapshot) (*chang
 		if len(found[0].Kvs) != 1 {
 			return nil, damaged(stagePrefix+p.Stage, errors.New("a chunk is missing"))
 		}
-		data = append(data, found[0].Kvs[0].Value...)
+		chunk := found[0].Kvs[0].Value
+		if len(chunk) > chunkBytes {
+			return nil, damaged(stagePrefix+p.Stage, errors.New("a chunk is too long"))
+		}
+		data = append(data, chunk...)
 	}
 	c, err := decodeStage(snap.head, data)
 	if err != nil {
@@ -252,6 +295,9 @@ func (s *Store) get(ctx context.Context, key string) (e store.Entry, err error) 
 		if err != nil {
 			return err
 		}
+		if m.Version > snap.head.Revision {
+			return damaged(entryPrefix+key, errors.New("it is newer than the head"))
+		}
 		e.Version, e.Value = m.Version, value
 		if m.Chunks == 0 {
 			return nil
@@ -295,8 +341,14 @@ func (s *Store) list(ctx context.Context, x *session, prefix string, l *store.Li
 		for _, kv := range found[0].Kvs {
 			key := strings.TrimPrefix(string(kv.Key), s.addr.prefix+entryPrefix)
 			m, value, err := decodeEntry(key, kv.Value)
+			if err == nil {
+				err = store.CheckKey(key)
+			}
 			if err != nil {
 				return err
+			}
+			if m.Version > snap.head.Revision {
+				return damaged(entryPrefix+key, errors.New("it is newer than the head"))
 			}
 			all = append(all, item{store.Entry{Key: key, Value: value, Version: m.Version}, m})
 		}
@@ -424,6 +476,9 @@ func (s *Store) readChanges(ctx context.Context, prefix string, after store.Revi
 			if err != nil {
 				return err
 			}
+			if p.Revision > snap.head.Revision {
+				return damaged(logKey(p.Revision, 0), errors.New("it is newer than the head"))
+			}
 			if c != nil && p.Revision >= c.revision {
 				break // told from the stage
 			}
@@ -463,6 +518,9 @@ func (s *Store) readChanges(ctx context.Context, prefix string, after store.Revi
 			changes = append(changes, now)
 		}
 		if found[0].More {
+			if seen == after {
+				return damaged(logKey(now.Revision, 0), errors.New("its commit has no end"))
+			}
 			more = true
 		} else {
 			seen = max(seen, snap.head.Revision)

@@ -277,6 +277,9 @@ func decodePart(key string, data []byte) (part, [][]byte, error) {
 	if err != nil || p.Revision == 0 || p.Revision > store.MaxRevision || len(p.Put)+len(p.Delete) > store.MaxTxOps {
 		return part{}, nil, damaged(key, err)
 	}
+	if !strings.HasPrefix(key, strings.TrimSuffix(logKey(p.Revision, 0), "0000")) {
+		return part{}, nil, damaged(key, errors.New("it is of another revision"))
+	}
 	values := make([][]byte, len(p.Put))
 	for i, w := range p.Put {
 		switch {

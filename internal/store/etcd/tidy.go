@@ -11,9 +11,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store/retain"
 )
 
-// history is how long etcd keeps its own old revisions with compaction=everything.
-const history = 5 * time.Minute
-
 // sweepParts is how many records of the log are deleted at once.
 const sweepParts = 16
 
@@ -157,7 +154,7 @@ func (w *writer) compact(ctx context.Context) error {
 	now := time.Now()
 	w.old = append(w.old, moment{now, snap.at})
 	var upTo int64
-	for len(w.old) > 0 && now.Sub(w.old[0].at) >= history {
+	for len(w.old) > 0 && now.Sub(w.old[0].at) >= w.s.opts.history {
 		upTo = w.old[0].revision
 		w.old = w.old[1:]
 	}
@@ -257,6 +254,9 @@ func (s *Store) touched(ctx context.Context, x *session, after, until store.Revi
 	page.Key, page.RangeEnd = s.key(logKey(after+1, 0)), s.key(logKey(until+1, 0))
 	page.Limit = logMore
 	answer, err := call(ctx, x, func(ctx context.Context) (*pb.RangeResponse, error) { return x.kv.Range(ctx, page) })
+	if err == nil {
+		err = answers(page, answer)
+	}
 	if err != nil {
 		return nil, false, err
 	}
