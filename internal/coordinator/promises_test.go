@@ -9,7 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -259,4 +262,65 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 	if got := r.audited("mesh.prepared"); len(got) != 1 || got[0].Fields["key"] != proof.KeyClaim(f.c.enrolment.Public().(ed25519.PublicKey)) {
 		t.Errorf("the audit log says %+v", got)
 	}
+}
+
+// A data owner who saw a cluster before its seed was replaced goes on from there by the
+// signers' word alone: the root of before is refused, whoever shows it, and so is the
+// history of before once the new one was seen.
+func TestVerifyFollowsAReseed(t *testing.T) {
+	f := readyFleet(t, nil)
+	old := f.c.state.Load()
+	former, oldHistory := f.keep(), f.loaded()
+	found, err := verifyAt(t, f.addr, recovery.Expected{Manifest: old.manifest})
+	wantOnly(t, "verify", err, "")
+	f.reseed()
+	f.awaitState("the new seed", func(s *state) bool { return s.phase == phaseReady && s.rootPin != old.rootPin })
+	s := f.c.state.Load()
+	seen := recovery.Expected{Manifest: s.manifest, Seen: found.Mark()}
+	now, err := verifyAt(t, f.addr, seen)
+	wantOnly(t, "verify after the reseed", err, "")
+	if got := now.Mark(); got.Root != s.rootPin || string(got.TransactionKey) == string(seen.Seen.TransactionKey) {
+		t.Errorf("the mark is %+v", got)
+	}
+	// claim is what the coordinator's own key vouches for, as altered.
+	claim := func(h *history.History, alter func(*proof.VerifyTranscript)) string {
+		return (&impostor{answer: func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
+			tr := proof.VerifyTranscript{
+				Cluster: testCluster, Nonce: nonce, Binding: binding, Head: s.head.Hash[:], Ready: true,
+				Root: s.root.Raw, MeshCA: s.issuer.Load().MeshCA().Certificate().Raw, TransactionKey: s.secrets.keys.Transaction().Public().(ed25519.PublicKey),
+			}
+			alter(&tr)
+			key, evidence, err := proof.ProveVerify(f.c.enrolment, tr)
+			return &fealtyv1.VerifyClaim{
+				Cluster: tr.Cluster, Ready: tr.Ready, Head: tr.Head, Root: tr.Root, MeshCa: tr.MeshCA, TransactionKey: tr.TransactionKey, Key: key, Evidence: evidence,
+			}, h, err
+		}}).serve(t)
+	}
+	underOld, err := ca.RenewMeshCA(old.root, former.keys.RootCA(), s.issuer.Load().MeshCA(), testCluster, time.Hour, f.clock())
+	wantOnly(t, "certify", err, "")
+	oldRoot := claim(f.loaded(), func(tr *proof.VerifyTranscript) { tr.Root, tr.MeshCA = old.root.Raw, underOld.Certificate().Raw })
+	for name, want := range map[string]recovery.Expected{
+		"never seen": {Manifest: s.manifest}, "seen before the reseed": seen, "seen after it": {Manifest: s.manifest, Seen: now.Mark()},
+	} {
+		_, err := verifyAt(t, oldRoot, want)
+		if err == nil || explain.Of(err).Code != explain.VerifyAuthority {
+			t.Errorf("the root of before, %s: %v", name, err)
+		}
+	}
+	oldKey := claim(f.loaded(), func(tr *proof.VerifyTranscript) {
+		tr.TransactionKey = former.keys.Transaction().Public().(ed25519.PublicKey)
+	})
+	_, err = verifyAt(t, oldKey, seen)
+	wantCode(t, err, explain.VerifyHistory)
+	back := claim(oldHistory, func(tr *proof.VerifyTranscript) {
+		tr.Head, tr.Root, tr.MeshCA = old.head.Hash[:], old.root.Raw, old.issuer.Load().MeshCA().Certificate().Raw
+		tr.TransactionKey = former.keys.Transaction().Public().(ed25519.PublicKey)
+	})
+	// Under the key that was seen its head does not verify any more.
+	_, err = verifyAt(t, back, recovery.Expected{Manifest: s.manifest, Seen: now.Mark()})
+	wantCode(t, err, explain.VerifyHistory)
+	_, err = verifyAt(t, back, recovery.Expected{Manifest: s.manifest, Seen: found.Mark()})
+	wantOnly(t, "who saw no more", err, "")
+	_, err = verifyAt(t, claim(f.loaded(), func(*proof.VerifyTranscript) {}), seen)
+	wantOnly(t, "the truth", err, "")
 }
