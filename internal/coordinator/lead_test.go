@@ -283,11 +283,15 @@ func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
 	for _, f := range all {
 		f.awaitTold("data/n1")
 	}
+	killed := time.Now()
 	leader.kill()
 	others[0].member("n2") // nobody has to lead for that
 	awaitAgreed(t, term, others...)
 	for _, f := range others {
 		f.awaitTold("data/n2")
+		if since := f.c.leaderMessage().GetSince().AsTime(); since.Before(killed) || since.After(time.Now()) {
+			t.Errorf("somebody leads since %v, and the one of before was killed at %v", since, killed)
+		}
 	}
 	leader.start()
 	leader.await(phaseReady)
