@@ -205,6 +205,6 @@ func writeStep(w io.Writer, r devcluster.StepResult, asLine bool) error {
 	if !r.OK {
 		word = "FAILED"
 	}
-	_, err := fmt.Fprintf(w, "%-6s %-13s %s\n       %-13s %s (%.2f s)\n", word, r.Step, r.Expected, "", sanitize(r.Seen), r.Seconds)
+	_, err := fmt.Fprintf(w, "%-6s %-21s %s\n       %-21s %s (%.2f s)\n", word, r.Step, r.Expected, "", sanitize(r.Seen), r.Seconds)
 	return err
 }

@@ -62,7 +62,7 @@ func (c *Cluster) Story(ctx context.Context, report func(StepResult)) bool {
 	all := true
 	for _, s := range storySteps() {
 		started := time.Now()
-		stepCtx, cancel := context.WithTimeout(ctx, 2*awaitLimit)
+		stepCtx, cancel := context.WithTimeout(ctx, stepLimit)
 		seen, err := s.run(stepCtx, c)
 		cancel()
 		r := StepResult{Step: s.id, Expected: s.expected, Seen: seen, OK: err == nil, Seconds: time.Since(started).Seconds()}
@@ -74,6 +74,9 @@ func (c *Cluster) Story(ctx context.Context, report func(StepResult)) bool {
 	}
 	return all
 }
+
+// stepLimit bounds one step, which waits several times: each wait has its own bound.
+const stepLimit = 4 * awaitLimit
 
 func storySteps() []step {
 	return []step{
