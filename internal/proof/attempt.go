@@ -55,11 +55,7 @@ func (t AttemptTranscript) Digest() ([64]byte, error) {
 // ProveAttempt signs t with a coordinator's enrolment key. The claim is the key as
 // a manifest names it. It fails with a [*TranscriptError].
 func ProveAttempt(key ed25519.PrivateKey, t AttemptTranscript) (claim string, evidence []byte, err error) {
-	d, err := t.Digest()
-	if err != nil {
-		return "", nil, err
-	}
-	return KeyClaim(key.Public().(ed25519.PublicKey)), ed25519.Sign(key, d[:]), nil
+	return proveBy(key, t)
 }
 
 // errAttemptRefused is the answer to a wrong signature.
@@ -72,19 +68,5 @@ var errAttemptRefused = &refusal{"the signature is not by the claimed key over t
 // Errors: [*TranscriptError] if t is incomplete; [*FormatError] for a malformed
 // claim; otherwise one that matches [ErrRefused].
 func VerifyAttempt(t AttemptTranscript, claim string, evidence []byte) (selector string, err error) {
-	d, err := t.Digest()
-	if err != nil {
-		return "", err
-	}
-	if len(claim) > MaxClaimBytes {
-		return "", &FormatError{TypeKey, "claim", "it is too long"}
-	}
-	key, err := ParseKeyClaim(claim)
-	if err != nil {
-		return "", err
-	}
-	if len(evidence) != ed25519.SignatureSize || !ed25519.Verify(key, d[:], evidence) {
-		return "", errAttemptRefused
-	}
-	return "key:" + claim, nil
+	return checkBy(t, claim, evidence, errAttemptRefused)
 }

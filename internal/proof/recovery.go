@@ -62,11 +62,7 @@ func (t RecoveryTranscript) Digest() ([64]byte, error) {
 // ProveRecovery signs t with a coordinator's enrolment key. The claim is the key
 // as a manifest names it. It fails with a [*TranscriptError].
 func ProveRecovery(key ed25519.PrivateKey, t RecoveryTranscript) (claim string, evidence []byte, err error) {
-	d, err := t.Digest()
-	if err != nil {
-		return "", nil, err
-	}
-	return KeyClaim(key.Public().(ed25519.PublicKey)), ed25519.Sign(key, d[:]), nil
+	return proveBy(key, t)
 }
 
 // errRecoveryRefused is the answer to a wrong signature.
@@ -80,19 +76,5 @@ var errRecoveryRefused = &refusal{"the coordinator's proof is not a signature by
 // Errors: [*TranscriptError] if t is incomplete; [*FormatError] for a malformed
 // claim; otherwise one that matches [ErrRefused].
 func VerifyRecovery(t RecoveryTranscript, claim string, evidence []byte) (selector string, err error) {
-	d, err := t.Digest()
-	if err != nil {
-		return "", err
-	}
-	if len(claim) > MaxClaimBytes {
-		return "", &FormatError{TypeKey, "claim", "it is too long"}
-	}
-	key, err := ParseKeyClaim(claim)
-	if err != nil {
-		return "", err
-	}
-	if len(evidence) != ed25519.SignatureSize || !ed25519.Verify(key, d[:], evidence) {
-		return "", errRecoveryRefused
-	}
-	return "key:" + claim, nil
+	return checkBy(t, claim, evidence, errRecoveryRefused)
 }

@@ -62,11 +62,7 @@ func (t VerifyTranscript) Digest() ([64]byte, error) {
 // ProveVerify signs t with a coordinator's enrolment key. The claim is the key as a
 // manifest names it. It fails with a [*TranscriptError].
 func ProveVerify(key ed25519.PrivateKey, t VerifyTranscript) (claim string, evidence []byte, err error) {
-	d, err := t.Digest()
-	if err != nil {
-		return "", nil, err
-	}
-	return KeyClaim(key.Public().(ed25519.PublicKey)), ed25519.Sign(key, d[:]), nil
+	return proveBy(key, t)
 }
 
 // errVerifyRefused is the answer to a wrong signature.
@@ -80,19 +76,5 @@ var errVerifyRefused = &refusal{"the coordinator's proof is not a signature by t
 // Errors: [*TranscriptError] if t is incomplete; [*FormatError] for a malformed
 // claim; otherwise one that matches [ErrRefused].
 func CheckVerify(t VerifyTranscript, claim string, evidence []byte) (selector string, err error) {
-	d, err := t.Digest()
-	if err != nil {
-		return "", err
-	}
-	if len(claim) > MaxClaimBytes {
-		return "", &FormatError{TypeKey, "claim", "it is too long"}
-	}
-	key, err := ParseKeyClaim(claim)
-	if err != nil {
-		return "", err
-	}
-	if len(evidence) != ed25519.SignatureSize || !ed25519.Verify(key, d[:], evidence) {
-		return "", errVerifyRefused
-	}
-	return "key:" + claim, nil
+	return checkBy(t, claim, evidence, errVerifyRefused)
 }
