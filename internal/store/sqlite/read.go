@@ -98,7 +98,7 @@ func (s *Store) Watch(ctx context.Context, key string) iter.Seq2[store.Entry, er
 			yield(store.Entry{}, err)
 			return
 		}
-		changed, stop := s.hub.subscribe(key) // before the first read, or a change between is missed
+		changed, stop := s.hub.Subscribe(key) // before the first read, or a change between is missed
 		defer stop()
 		for first, seen := true, store.Revision(0); ; first = false {
 			e, err := s.get(ctx, key)
@@ -145,7 +145,7 @@ func (s *Store) Changes(ctx context.Context, prefix string, after store.Revision
 			return
 		}
 		for {
-			commit := s.hub.next() // before the read, or a commit between is missed
+			commit := s.hub.Next() // before the read, or a commit between is missed
 			changes, seen, more, err := s.readChanges(ctx, prefix, after)
 			if err != nil {
 				yield(store.Change{}, err)

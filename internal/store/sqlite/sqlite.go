@@ -39,6 +39,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/wake"
 )
 
 // Bounds that no option changes.
@@ -108,7 +109,7 @@ type Store struct {
 
 	queue   chan *job     // to the writer; closed by Close after the last caller left
 	closing chan struct{} // closed when Close begins
-	hub     hub
+	hub     *wake.Hub
 	running sync.WaitGroup // the writer and the checkpointer
 
 	mu      sync.Mutex
@@ -150,7 +151,7 @@ func Open(ctx context.Context, path string, opts Options) (_ *Store, err error) 
 		lock:    lock,
 		queue:   make(chan *job, opts.Queue),
 		closing: make(chan struct{}),
-		hub:     newHub(),
+		hub:     wake.NewHub(),
 	}
 	defer func() {
 		if err != nil {

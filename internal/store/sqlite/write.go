@@ -13,6 +13,7 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/retain"
 )
 
 // job is one call that only the writer can serve.
@@ -142,7 +143,8 @@ type writer struct {
 	// until one has, no answer is given that was not committed itself.
 	unsettled bool
 
-	keep retention
+	keep   retain.Window
+	logged int64 // bytes of changes ever counted, those at the start included
 
 	// What was written since the checkpointer was woken.
 	sinceJobs, sinceBytes int
@@ -197,7 +199,11 @@ func newWriter(ctx context.Context, s *Store, conn *sql.Conn) (_ *writer, err er
 	if err != nil {
 		return nil, err
 	}
-	w.keep = newRetention(s.opts, time.Now(), compacted, revision, kept)
+	for _, p := range kept {
+		w.logged += p.Bytes
+	}
+	limits := retain.Limits{Age: s.opts.Retention, Commits: s.opts.RetainCommits, Bytes: s.opts.RetainBytes}
+	w.keep = retain.New(limits, time.Now(), compacted, revision, w.logged, kept)
 	return w, nil
 }
 
@@ -211,21 +217,21 @@ func (w *writer) close() {
 }
 
 // keptChanges measures the changes from earlier runs, in as many parts as
-// retention tells apart.
-func keptChanges(ctx context.Context, conn *sql.Conn, compacted, revision store.Revision) ([]part, error) {
-	width := int64(revision-compacted)/marksPerWindow + 1
+// the window of what is kept tells apart.
+func keptChanges(ctx context.Context, conn *sql.Conn, compacted, revision store.Revision) ([]retain.Part, error) {
+	width := int64(revision-compacted)/retain.MarksPerWindow + 1
 	rows, err := conn.QueryContext(ctx, "select max(seq), sum(length(key) + coalesce(length(value), 0)) from changes group by seq / ? order by 1", width*store.MaxTxOps)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var parts []part
+	var parts []retain.Part
 	for rows.Next() {
 		var seq, bytes int64
 		if err := rows.Scan(&seq, &bytes); err != nil {
 			return nil, err
 		}
-		parts = append(parts, part{store.Revision(seq / store.MaxTxOps), bytes})
+		parts = append(parts, retain.Part{Revision: store.Revision(seq / store.MaxTxOps), Bytes: bytes})
 	}
 	return parts, rows.Err()
 }
@@ -238,18 +244,18 @@ func (w *writer) meta(ctx context.Context) (revision, compacted store.Revision, 
 // run serves the queue until it is closed.
 func (w *writer) run() {
 	defer w.close()
-	tick := time.NewTicker(w.keep.interval())
+	tick := time.NewTicker(w.keep.Interval())
 	defer tick.Stop()
 	group := make([]*job, 0, maxGroup)
 	for open := true; open; {
 		group = group[:0]
 		var j *job
-		if w.keep.due() {
+		if w.keep.Due() {
 			// Old changes go when nobody waits; under load they go along with groups.
 			// Other work must not starve meanwhile.
 			select {
 			case <-tick.C:
-				w.keep.tick(time.Now())
+				w.keep.Tick(time.Now(), 0, 0)
 			case <-w.walLong:
 				w.checkpointNow()
 			default:
@@ -263,7 +269,7 @@ func (w *writer) run() {
 			select {
 			case j, open = <-w.s.queue:
 			case <-tick.C:
-				w.keep.tick(time.Now())
+				w.keep.Tick(time.Now(), 0, 0)
 			case <-w.walLong:
 				w.checkpointNow()
 			}
@@ -300,9 +306,9 @@ func (w *writer) serve(group []*job) {
 		return
 	}
 	results, err := w.attempt(group)
-	if err != nil && w.keep.due() && !errors.Is(err, store.ErrUnknownOutcome) {
+	if err != nil && w.keep.Due() && !errors.Is(err, store.ErrUnknownOutcome) {
 		// Pruning is no reason for a commit to fail.
-		w.keep.postpone()
+		w.keep.Postpone()
 		results, err = w.attempt(group)
 	}
 	if err == nil {
@@ -345,16 +351,16 @@ func (w *writer) answer(group []*job, results []result) {
 		w.sinceBytes += r.bytes
 	}
 	if wrote {
-		w.s.hub.committed(keys)
+		w.s.hub.Committed(0, 0, 0, keys) // nobody else writes: where it is the database says
 	}
 	w.sinceJobs += len(group)
 	if w.sinceJobs >= checkpointJobs || w.sinceBytes >= checkpointBytes {
 		w.sinceJobs, w.sinceBytes = 0, 0
-		wake(w.checkpoint)
+		rouse(w.checkpoint)
 	}
 }
 
-func wake(c chan struct{}) {
+func rouse(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -424,11 +430,10 @@ func (w *writer) attempt(group []*job) ([]result, error) {
 	}
 	committed = true
 	w.unsettled = false
-	bytes := 0
 	for _, r := range results {
-		bytes += r.bytes
+		w.logged += int64(r.bytes)
 	}
-	w.keep.committed(time.Now(), revision, pruneTo, bytes)
+	w.keep.Committed(time.Now(), revision, pruneTo, w.logged)
 	return results, nil
 }
 
@@ -579,7 +584,7 @@ func (w *writer) raise(ctx context.Context, floor, revision store.Revision) (res
 // pruneSome deletes some of the changes and outcomes that are no longer kept,
 // within the open transaction, and returns the new compacted revision.
 func (w *writer) pruneSome(ctx context.Context, compacted store.Revision, jobs int) (store.Revision, error) {
-	to := w.keep.next(compacted, jobs)
+	to := w.keep.Next(compacted, jobs)
 	if to == compacted {
 		return compacted, nil
 	}
@@ -587,7 +592,7 @@ func (w *writer) pruneSome(ctx context.Context, compacted store.Revision, jobs i
 	if err := w.oldest.QueryRowContext(ctx, int64(store.MaxRevision)).Scan(&oldest); err != nil {
 		return 0, err
 	}
-	to = w.keep.skip(to, store.Revision(oldest))
+	to = w.keep.Skip(to, store.Revision(oldest))
 	if _, err := w.pruneChanges.ExecContext(ctx, (int64(to)+1)*store.MaxTxOps); err != nil {
 		return 0, err
 	}
@@ -601,7 +606,7 @@ func (w *writer) pruneSome(ctx context.Context, compacted store.Revision, jobs i
 // after the next tick.
 func (w *writer) prune() {
 	if _, err := w.attempt(nil); err != nil {
-		w.keep.postpone()
+		w.keep.Postpone()
 		w.s.opts.Log.Error("old changes could not be pruned, trying again later", "store", w.s.path, "err", err)
 	}
 }
