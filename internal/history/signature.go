@@ -175,6 +175,9 @@ func DecodeSignatureFile(data []byte) (SignatureFile, error) {
 	if err != nil || len(raw) != ed25519.SignatureSize || len(w.Cluster) > 255 {
 		return SignatureFile{}, fmt.Errorf("%w: the signature is not 64 bytes in base64, or the cluster's name is too long", ErrEncoding)
 	}
+	if w.Key.IsZero() {
+		return SignatureFile{}, fmt.Errorf("%w: it does not say whose signature it is", ErrEncoding)
+	}
 	return SignatureFile{w.Cluster, w.Kind, manifest.Hash(w.Manifest), w.Current, Signature{w.Key, [64]byte(raw)}, w.Index, w.AuthorityEpoch, w.Backup}, nil
 }
 
