@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -188,5 +190,32 @@ func TestMoment(t *testing.T) {
 	// The machine slept: the wall clock alone moved.
 	if got := m.age(now.Round(0).Add(time.Hour)); got != time.Hour {
 		t.Errorf("after a sleep: %v", got)
+	}
+}
+
+// The probes that the manifests for Kubernetes name are served, and no others are.
+func TestKubernetesProbesAreServed(t *testing.T) {
+	raw, err := os.ReadFile("../../deploy/kubernetes/coordinator.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(`httpGet: \{path: ([^,]+), port: metrics\}`).FindAllStringSubmatch(string(raw), -1)
+	if len(named) != 3 || strings.Count(string(raw), "httpGet") != 3 {
+		t.Fatalf("the manifest names %v", named)
+	}
+	d := testDesk(t)
+	d.c.serving.Store(true)
+	serves := func(path string) int {
+		w := httptest.NewRecorder()
+		d.c.metricsHandler(d.c.registry).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		return w.Code
+	}
+	for _, n := range named {
+		if code := serves(n[1]); code != http.StatusOK {
+			t.Errorf("%s of a coordinator that is ready: %d", n[1], code)
+		}
+	}
+	if code := serves("/probe/other"); code != http.StatusNotFound {
+		t.Errorf("another path: %d", code)
 	}
 }
