@@ -118,6 +118,14 @@ func (mv *move) wipe() {
 	}
 }
 
+// wipeMesh overwrites the mesh CA key that was made for the move, once it is known that
+// no head will ever name it.
+func (mv *move) wipeMesh() {
+	if mv.mesh != nil && (mv.from == nil || mv.mesh.KeyID() != mv.from.meshKey) {
+		keyring.WipeKey(mv.mesh.Key())
+	}
+}
+
 // maxCandidates bounds the moves whose outcome is unknown at one time. Who loses
 // more answers than that needs a keeper, or the owners, for the oldest.
 const maxCandidates = 8
@@ -144,6 +152,9 @@ func (c *Coordinator) settleCandidates(head history.Link) {
 		}
 		if mv.link.Salt != head.Salt {
 			mv.wipe()
+		}
+		if mv.link.MeshCAKey != head.MeshCAKey {
+			mv.wipeMesh()
 		}
 		delete(c.candidates, hash)
 	}
@@ -537,6 +548,7 @@ func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error
 			inUse = c.keepCandidate(mv)
 			c.kickHead()
 		case decide.Drop:
+			mv.wipeMesh()
 			c.kickHead()
 		case decide.Done:
 			return inUse, err

@@ -1,0 +1,62 @@
+package coordinator
+
+import (
+	"testing"
+
+	"github.com/fealty-io/fealty/internal/history"
+)
+
+// A mesh CA key whose head can never come is nobody's: it does not stay in the memory.
+func TestMeshKeyOfALostMoveIsWiped(t *testing.T) {
+	rekeyed := func(d *desk) *move {
+		s := d.state()
+		mv := &move{from: s, manifest: s.manifest, secrets: s.secrets, root: s.root, actor: "test"}
+		next, _ := s.chain.Next(history.KindRekey, s.manifest)
+		wantOnly(t, "mesh", d.c.newMesh(mv, next), "")
+		wantOnly(t, "seal", mv.seal(next), "")
+		return mv
+	}
+	gone := func(mv *move) bool {
+		//lint:ignore SA1019 What is looked at is whether the secret is there.
+		return mv.mesh.Key().D.Sign() == 0
+	}
+	t.Run("not swapped", func(t *testing.T) {
+		d := testDesk(t)
+		mv := rekeyed(d)
+		d.faults.FailNext("set.before-swap", 1, errTestCrash)
+		if _, err := d.c.swap(t.Context(), mv); err == nil || !gone(mv) {
+			t.Errorf("%v, and the key is gone: %v", err, gone(mv))
+		}
+	})
+	t.Run("swapped", func(t *testing.T) {
+		d := testDesk(t)
+		lost, mv := rekeyed(d), rekeyed(d)
+		if inUse, err := d.c.swap(t.Context(), mv); err != nil || !inUse || gone(mv) {
+			t.Errorf("%v, and the key in force is gone: %v", err, gone(mv))
+		}
+		if _, err := d.c.swap(t.Context(), lost); err == nil || !gone(lost) || gone(mv) {
+			t.Errorf("of two moves the one that lost keeps its key: %v", err)
+		}
+	})
+	t.Run("decided later", func(t *testing.T) {
+		d := testDesk(t)
+		won, lost := rekeyed(d), rekeyed(d)
+		d.c.keepCandidate(won)
+		d.c.keepCandidate(lost)
+		if gone(won) || gone(lost) {
+			t.Fatal("a key is gone whose head may come")
+		}
+		d.c.settleCandidates(won.link)
+		if gone(won) || !gone(lost) {
+			t.Errorf("after one came: its key is gone %v, the other's %v", gone(won), gone(lost))
+		}
+	})
+	t.Run("the same key", func(t *testing.T) { // of a set that begins no epoch
+		d := testDesk(t)
+		d.faults.FailNext("set.before-swap", 1, errTestCrash)
+		if err := d.set(poolEntries + "  - {name: more, kind: data, match: [\"token:more\"]}\n"); err == nil {
+			t.Fatal("the fault did not show")
+		}
+		d.joined("a") // the key in force signs
+	})
+}
