@@ -35,6 +35,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -87,6 +88,8 @@ type Options struct {
 
 	// Progress is told each thing that happened, for a person. Nil means nobody.
 	Progress func(text string)
+
+	published string // where each coordinator publishes, in a folder of its own; empty outside tests
 }
 
 // Cluster is a running cluster.
@@ -103,7 +106,8 @@ type Cluster struct {
 	ctx       context.Context
 	started   time.Time
 	clock     movedClock
-	madeToken func(proof.JoinToken) // is told each join token; nil outside tests
+	madeToken func(proof.JoinToken)          // is told each join token; nil outside tests
+	heard     func(what string, data []byte) // is told what people are told: errors, backups; nil outside tests
 
 	coordinators []*replica // as many as there are, in order; what runs of them is guarded by mu
 
@@ -517,7 +521,15 @@ func (c *Cluster) withNode(name string, f func(fealtyv1.NodeServiceClient) error
 		return err
 	}
 	defer conn.Close()
-	return f(fealtyv1.NewNodeServiceClient(conn))
+	return c.tell(f(fealtyv1.NewNodeServiceClient(conn)))
+}
+
+// tell makes known what somebody is told, and returns it.
+func (c *Cluster) tell(err error) error {
+	if e := explain.Of(err); e != nil && c.heard != nil {
+		c.heard("error", fmt.Appendf(nil, "%v; %s; %s; %s; %v", err, e.What, e.Why, e.Do, e.Fields))
+	}
+	return err
 }
 
 // AwaitConnected waits until some coordinator has a stream of each member.

@@ -9,7 +9,13 @@ import (
 // TestStoryOnEtcd: whatever coordinators do works on this engine too.
 func TestStoryOnEtcd(t *testing.T) {
 	server := etcdtest.New(t, etcdtest.Options{})
-	testStory(t, Options{Store: server.URL("/fealty"), EmptyStore: server.URL("/restored")})
+	testStory(t, Options{Store: server.URL("/fealty"), EmptyStore: server.URL("/restored")}, func(see func(string, []byte)) {
+		// Its database has every revision of every key, and its log every request.
+		if err := server.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		seeDisk(t, server.Members[0].Data(), see)
+	})
 }
 
 // TestRestoreOnEtcd: a restore goes under an empty prefix.

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"crypto/x509"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/grpclog"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
@@ -39,10 +41,30 @@ const (
 	addressVariable = "FEALTY_TEST_ADDRESS"
 )
 
+// grpcTo is where gRPC logs to, at the level that its debugging takes.
+var grpcTo atomic.Pointer[lockedBuffer]
+
+type grpcWriter struct{}
+
+func (grpcWriter) Write(p []byte) (int, error) {
+	if b := grpcTo.Load(); b != nil {
+		return b.Write(p)
+	}
+	return len(p), nil
+}
+
+// logGRPC has gRPC log to b, until the function that it returns is called.
+func logGRPC(b *lockedBuffer) (end func()) {
+	grpcTo.Store(b)
+	return func() { grpcTo.Store(nil) }
+}
+
 func TestMain(m *testing.M) {
 	var err error
 	switch os.Getenv(roleVariable) {
 	case "":
+		// It has to be said before anything speaks gRPC.
+		grpclog.SetLoggerV2(grpclog.NewLoggerV2WithVerbosity(grpcWriter{}, grpcWriter{}, grpcWriter{}, 2))
 		os.Exit(m.Run())
 	case "coordinator":
 		err = coordinatorProcess(os.Getenv(dirVariable), os.Getenv(addressVariable))
@@ -419,27 +441,38 @@ func chainTrust(t *testing.T, chains [][][]byte) (int, *identity.Bundle) {
 }
 
 // The story is a test too: every step on real listeners.
-func TestStory(t *testing.T) { testStory(t, Options{}) }
+func TestStory(t *testing.T) { testStory(t, Options{}, nil) }
 
-func testStory(t *testing.T, opts Options) {
+// testStory tells the story, and looks for secrets in all that it leaves behind: on
+// the disk of the store's server too, by disk, which is called when the cluster ended.
+func testStory(t *testing.T, opts Options, disk func(see func(where string, data []byte)), engine ...string) {
 	watch := newSecrecy(t)
-	opts.Release, opts.Log = "test", slog.New(slog.NewMultiHandler(
+	opts.Release, opts.published = watch.release(), t.TempDir()
+	opts.Log = slog.New(slog.NewMultiHandler(
 		slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}),
 		slog.NewTextHandler(&watch.log, &slog.HandlerOptions{Level: slog.LevelDebug}),
 	))
+	defer logGRPC(&watch.log)()
 	c, err := Prepare(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	watch.c, c.madeToken = c, watch.token
+	watch.c, c.madeToken, c.heard = c, watch.joinToken, watch.see
 	watch.look(t.Context())
 	dir := c.Dir()
 	seen := make(map[string]bool)
 	ok := c.Story(t.Context(), func(r StepResult) {
 		seen[r.Step] = true
-		watch.seen["step "+r.Step] = []byte(r.Seen)
+		watch.see("step "+r.Step, []byte(r.Seen))
+		if r.Step == "first-set" {
+			watch.plant(t.Context())
+		}
 		watch.look(t.Context())
 		t.Logf("%s: %.1f s", r.Step, r.Seconds)
+		if r.Step == "mesh-epoch" { // the last before the restore, which leaves the store behind
+			watch.changes(t.Context())
+			watch.files()
+		}
 		if !r.OK {
 			t.Errorf("%s: expected %s; seen %s", r.Step, r.Expected, r.Seen)
 		}
@@ -449,7 +482,10 @@ func testStory(t *testing.T, opts Options) {
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	watch.check()
+	if disk != nil {
+		disk(watch.see)
+	}
+	watch.check(engine...)
 	if !ok {
 		t.Error("the story did not end well")
 	}

@@ -102,7 +102,8 @@ func (c *Cluster) Bring(ctx context.Context, coordinator string, file keyring.Sh
 		return recovery.Progress{}, err
 	}
 	defer conn.Close()
-	return recovery.Bring(ctx, conn, file, recovery.Options{Endpoint: addr})
+	progress, err := recovery.Bring(ctx, conn, file, recovery.Options{Endpoint: addr})
+	return progress, c.tell(err)
 }
 
 // LoseKeeper stops all coordinators, removes the file of their keeper, and starts them

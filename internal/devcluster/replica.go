@@ -184,9 +184,13 @@ func (c *Cluster) StartCoordinator(ctx context.Context, name string) error {
 		return errors.Join(err, l.Close())
 	}
 	w := newWire(l, c.store)
+	publish := ""
+	if c.opts.published != "" {
+		publish = filepath.Join(c.opts.published, name)
+	}
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: c.coordinatorDir(r), Store: w, StoreName: c.storeName, Listener: w, Metrics: metrics,
-		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Rates: c.opts.Rates, Now: c.clockOf(name).now,
+		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Rates: c.opts.Rates, Now: c.clockOf(name).now, PublishDir: publish,
 	})
 	if err != nil {
 		return errors.Join(fmt.Errorf("%s: %w", name, err), l.Close(), metrics.Close())
@@ -346,7 +350,7 @@ func (c *Cluster) oldLayout() error {
 // withAdmin calls f with a connection to the local socket of a coordinator: of one that
 // is ready, if any is.
 func (c *Cluster) withAdmin(f func(*grpc.ClientConn) error) error {
-	return withSocket(c.AdminSocket(), f)
+	return c.tell(withSocket(c.AdminSocket(), f))
 }
 
 func withSocket(path string, f func(*grpc.ClientConn) error) error {
@@ -368,7 +372,7 @@ func (c *Cluster) StatusOf(ctx context.Context, name string) (st *fealtyv1.GetSt
 		st, err = fealtyv1.NewStatusServiceClient(conn).GetStatus(ctx, &fealtyv1.GetStatusRequest{})
 		return err
 	})
-	return st, err
+	return st, c.tell(err)
 }
 
 // Status is that of a coordinator which is ready, if any is.

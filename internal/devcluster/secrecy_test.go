@@ -7,19 +7,23 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/hkdf"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,23 +35,69 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // secrecy watches a story (I8): after each step it collects the secrets that exist, and
 // all that others than coordinators and owners can see. In the end none of the former
 // is in the latter, in whatever form.
+//
+// Which secrets: the seed and all that derives from it (root CA key, transaction key,
+// config root and signing keys, record MAC, store seal), each mesh CA key that a head
+// named, shares, owners' keys, the keeper's, the signer's, coordinators' enrolment keys,
+// members' keys, keys of the operator's PKI, join and setup tokens with what derives
+// from these. Not known to it is what lives in the memory of a coordinator alone and is
+// never handed to anything that writes: keys of its own certificates, and the key that
+// shares are encrypted to on their way. There are no bearer tokens: people have
+// certificates.
+//
+// Where: the store as it is listed, its changes, a dump, and every byte of its files on
+// the disk; the log down to debug, that of gRPC included; metrics and probes; answers and
+// errors of coordinators and agents; what is published; backups; and every file of the
+// cluster's folder. The few that hold a secret are in mayHold, and each holds its own
+// alone. There are no traces: nothing imports a tracer, gRPC's own is off, and left out
+// of the binary by the tag grpcnotrace; and no listener has profiles or dumps. The story
+// runs no commands: those of its commands that show secrets are tested in cmd/fealty.
+//
+// That all of this looks somewhere is shown by a canary: it is no secret, was put where
+// everybody sees it, and has to be found in each place.
 type secrecy struct {
 	t       *testing.T
 	c       *Cluster
 	log     lockedBuffer
+	canary  []byte
 	secrets map[string][]byte // by what they are and where they were found
-	seen    map[string][]byte // by where: entries of the store, metrics, answers
-	keepers map[string]bool   // contents of key files that the keeper had
+	homes   map[string]string // by secret: the one folder whose files may hold it
+	meshes  map[identity.KeyID]bool
+	named   map[identity.KeyID]bool // mesh CA keys that a status named
+	keepers map[string]bool         // contents of key files that the keeper had
+
+	mu   sync.Mutex
+	seen map[string][]byte // by where: entries of the store, metrics, answers; guarded by mu
+}
+
+// mayHold are the files of the cluster's folder that hold secrets, and of which kind.
+// Everything else there holds none. What is being written has another name for a while.
+func mayHold() map[string]*regexp.Regexp {
+	of := func(file string) *regexp.Regexp {
+		dir, name := path.Split(file)
+		return regexp.MustCompile(`^` + dir + `\.?` + name + `(\.tmp-[0-9a-f]+)?$`)
+	}
+	return map[string]*regexp.Regexp{
+		"keeper's key":   of(`keeper\.key`),
+		"signer":         of(`signer\.key`),
+		"owner's key":    of(`owners/[a-z]+\.key`),
+		"enrolment":      of(`coordinator-[1-3]/enrolment\.key`),
+		"setup secret":   of(`coordinator-[1-3]/setup-token`),
+		"member's key":   of(`members/[a-z0-9-]+/identity/(svid\.pem|next\.key)`),
+		"operator's key": of(`pki/[a-z-]+/tls\.key`),
+	}
 }
 
 type lockedBuffer struct {
@@ -61,6 +111,12 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 	return b.buf.Write(p)
 }
 
+func (b *lockedBuffer) len() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Len()
+}
+
 func (b *lockedBuffer) bytes() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -68,46 +124,69 @@ func (b *lockedBuffer) bytes() []byte {
 }
 
 func newSecrecy(t *testing.T) *secrecy {
-	return &secrecy{t: t, secrets: make(map[string][]byte), seen: make(map[string][]byte), keepers: make(map[string]bool)}
+	canary := make([]byte, 16)
+	rand.Read(canary)
+	return &secrecy{
+		t: t, canary: canary, secrets: make(map[string][]byte), homes: make(map[string]string), seen: make(map[string][]byte), keepers: make(map[string]bool),
+		meshes: make(map[identity.KeyID]bool), named: make(map[identity.KeyID]bool),
+	}
+}
+
+// release is the canary as everybody sees it: in answers, metrics, logs, records.
+func (s *secrecy) release() string { return "test-" + hex.EncodeToString(s.canary) }
+
+// see notes something that others can see. Its place is the first word of where.
+func (s *secrecy) see(where string, data []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen[fmt.Sprintf("%s #%x", where, sha256.Sum256(data))[:len(where)+10]] = bytes.Clone(data)
 }
 
 // secret notes a secret. Less than 16 bytes are none.
-func (s *secrecy) secret(what string, b []byte) {
+func (s *secrecy) secret(what string, b []byte) string {
 	if len(b) < 16 {
 		s.t.Errorf("%s has %d bytes", what, len(b))
-		return
+		return ""
 	}
-	s.secrets[fmt.Sprintf("%s/%x", what, sha256.Sum256(b))[:len(what)+9]] = bytes.Clone(b)
+	name := fmt.Sprintf("%s/%x", what, sha256.Sum256(b))[:len(what)+9]
+	s.secrets[name] = bytes.Clone(b)
+	return name
 }
 
-// tokenLine notes the secret in the line of a token.
-func (s *secrecy) tokenLine(what, line string) {
+// token notes the secret in the line of a token, and the key that derives from it.
+func (s *secrecy) tokenLine(what, line, info string) string {
 	line = strings.TrimSpace(line)
 	for i := range len(line) { // the prefix has characters of the encoding
 		raw, err := base64.RawURLEncoding.DecodeString(line[i:])
 		if err == nil && len(raw) > 36 {
-			s.secret(what, raw[len(raw)-36:len(raw)-4]) // before the checksum
-			return
+			secret := raw[len(raw)-36 : len(raw)-4] // before the checksum
+			key, err := hkdf.Key(sha256.New, secret, nil, info, ed25519.SeedSize)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			s.secret(what+" key", key)
+			return s.secret(what, secret)
 		}
 	}
 	s.t.Errorf("%s: no secret in its line", what)
+	return ""
 }
 
 // privateKey notes a private key, and its number apart: another encoding holds that too.
-func (s *secrecy) privateKey(what string, key any) {
+func (s *secrecy) privateKey(what string, key any) string {
 	switch k := key.(type) {
 	case *ecdsa.PrivateKey:
 		d, err := k.Bytes()
 		if err != nil {
 			s.t.Error(err)
-			return
+			return ""
 		}
-		s.secret(what, d)
+		return s.secret(what, d)
 	case ed25519.PrivateKey:
-		s.secret(what, k.Seed())
-	default:
-		s.t.Errorf("%s is a %T", what, key)
+		return s.secret(what, k.Seed())
 	}
+	s.t.Errorf("%s is a %T", what, key)
+	return ""
 }
 
 // keyFile notes the private keys of a PEM file, if it is there.
@@ -125,8 +204,31 @@ func (s *secrecy) keyFile(what, path string) {
 			s.t.Errorf("%s: %v", path, err)
 			continue
 		}
-		s.privateKey(what, key)
+		s.homes[s.privateKey(what, key)] = filepath.Dir(path)
 	}
+}
+
+// identity notes the key of an owner, which age writes in Bech32: five bits in each
+// character, the last six of which are a checksum.
+func (s *secrecy) identity(what, path string) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return
+	}
+	text := strings.ToLower(strings.TrimSpace(string(raw)))
+	text = text[strings.LastIndexByte(text, '1')+1:]
+	var out []byte
+	bits, n := 0, 0
+	for _, c := range text[:len(text)-6] {
+		bits, n = bits<<5|strings.IndexRune("qpzry9x8gf2tvdw0s3jn54khce6mua7l", c), n+5
+		if n >= 8 {
+			n -= 8
+			out = append(out, byte(bits>>n))
+			bits &= 1<<n - 1
+		}
+	}
+	s.homes[s.secret(what, out)] = filepath.Dir(path)
+	s.homes[s.secret(what, []byte(strings.ToUpper(text)))] = filepath.Dir(path)
 }
 
 // seed notes a seed, and all that derives from it, as package keyring documents that.
@@ -163,12 +265,15 @@ func (s *secrecy) look(ctx context.Context) {
 	// What only some may know.
 	if raw, err := os.ReadFile(filepath.Join(c.dir, keeperFile)); err == nil {
 		s.keepers[string(raw)] = true
+		key, err := base64.StdEncoding.DecodeString(string(bytes.Fields(raw)[1]))
+		if err != nil {
+			s.t.Error(err)
+		}
+		s.homes[s.secret("keeper's key", key)] = c.dir
 	}
 	s.keyFile("signer", filepath.Join(c.dir, signerFile))
 	for _, name := range owners() {
-		if raw, err := os.ReadFile(c.OwnerKey(name)); err == nil {
-			s.secret("owner's key", bytes.TrimSpace(raw))
-		}
+		s.identity("owner's key", c.OwnerKey(name))
 		if f, err := c.OpenShare(name); err == nil {
 			s.secret("share", f.Share.Reveal())
 		}
@@ -176,12 +281,20 @@ func (s *secrecy) look(ctx context.Context) {
 	for _, r := range c.coordinators {
 		s.keyFile("enrolment", filepath.Join(c.coordinatorDir(r), "enrolment.key"))
 		if raw, err := os.ReadFile(filepath.Join(c.coordinatorDir(r), "setup-token")); err == nil {
-			s.tokenLine("setup secret", string(raw))
+			if tok, err := proof.ParseSetupToken(string(raw)); err != nil {
+				s.t.Error(err)
+			} else {
+				s.homes[s.tokenLine("setup secret", string(raw), "fealty-setup-token-v1/"+tok.KeyHash.String())] = c.coordinatorDir(r)
+			}
 		}
 	}
 	members, _ := filepath.Glob(filepath.Join(c.dir, membersDir, "*", "identity", "*"))
 	for _, file := range members {
 		s.keyFile("member's key", file)
+	}
+	hosts, _ := filepath.Glob(filepath.Join(c.dir, "pki", "*", "tls.key"))
+	for _, file := range hosts {
+		s.keyFile("operator's key", file)
 	}
 	// What everybody can see who reads the store, the metrics, or an answer.
 	l, err := c.store.List(ctx, "")
@@ -189,9 +302,11 @@ func (s *secrecy) look(ctx context.Context) {
 		s.t.Errorf("list the store: %v", err)
 	}
 	for _, e := range l.Entries {
-		s.seen[fmt.Sprintf("store %s at %d", e.Key, e.Version)] = e.Value
+		s.see("store "+e.Key, e.Value)
 		s.unseal(ctx, e.Key, e.Value)
 	}
+	s.folder()
+	s.agents(ctx)
 	for _, r := range c.running() {
 		c.mu.Lock()
 		addresses := []string{r.metrics}
@@ -202,6 +317,13 @@ func (s *secrecy) look(ctx context.Context) {
 		for _, addr := range addresses {
 			for _, path := range []string{"/metrics", "/probe/startup", "/probe/readiness", "/probe/liveness"} {
 				s.get(addr, path)
+			}
+			for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=2", "/debug/requests", "/debug/events", "/debug/vars", "/trace"} {
+				if resp, err := http.Get("http://" + addr + path); err == nil {
+					if resp.Body.Close(); resp.StatusCode != http.StatusNotFound {
+						s.t.Errorf("%s answers at %s", addr, path)
+					}
+				}
 			}
 		}
 		conn, err := mesh.DialLocal(filepath.Join(c.coordinatorDir(r), "admin.sock"))
@@ -224,19 +346,23 @@ func (s *secrecy) get(addr, path string) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err == nil {
-		s.seen[fmt.Sprintf("%s%s %d", addr, path, len(s.seen))] = body
+		place, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+		s.see(place+" "+path+" of "+addr, body)
 	}
 }
 
 // answers collects what a coordinator tells people.
 func (s *secrecy) answers(ctx context.Context, name string, conn *grpc.ClientConn) {
 	keep := func(what string, m interface{ String() string }, err error) {
-		s.seen[fmt.Sprintf("%s of %s %d", what, name, len(s.seen))] = fmt.Append(nil, m.String(), err)
+		s.see(what+" of "+name, fmt.Append(nil, m.String(), err))
 	}
 	st, err := fealtyv1.NewStatusServiceClient(conn).GetStatus(ctx, &fealtyv1.GetStatusRequest{})
 	keep("status", st, err)
 	if raw, err := protojson.Marshal(st); err == nil {
-		s.seen[fmt.Sprintf("status in JSON of %s %d", name, len(s.seen))] = raw
+		s.see("status in JSON of "+name, raw)
+	}
+	if key := st.GetMeshCaKey(); len(key) == len(identity.KeyID{}) {
+		s.named[identity.KeyID(key)] = true
 	}
 	trust, err := fealtyv1.NewTrustServiceClient(conn).GetTrust(ctx, &fealtyv1.GetTrustRequest{})
 	keep("trust", trust, err)
@@ -277,128 +403,99 @@ func (s *secrecy) unseal(ctx context.Context, key string, value []byte) {
 			for place.SeedEpoch = 1; place.SeedEpoch < 4; place.SeedEpoch++ {
 				if key, _, err := keyring.OpenMesh(ctx, k, place, value); err == nil {
 					s.privateKey("mesh CA key", key)
-				}
-			}
-		}
-	}
-}
-
-// check fails for every secret that is in something that was seen.
-func (s *secrecy) check() {
-	s.t.Helper()
-	s.seen["log"] = s.log.bytes()
-	kinds := make(map[string]int)
-	for what := range s.secrets {
-		kinds[strings.SplitN(what, "/", 2)[0]]++
-	}
-	for kind, least := range map[string]int{
-		"seed": 1, "prk": 1, "root-ca": 1, "transaction": 1, "config-root": 1, "record-mac": 1, "store-seal": 1, "config-signing": 4, "root CA key": 1,
-		"mesh CA key": 2, "share": 2, "owner's key": 3, "signer": 1, "enrolment": 3, "setup secret": 1, "member's key": 8, "join token": 4,
-	} {
-		if kinds[kind] < least {
-			s.t.Errorf("%d secrets of kind %s were found, want %d: this shows nothing of them", kinds[kind], kind, least)
-		}
-	}
-	if len(s.seen) < 100 || len(s.seen["log"]) < 10_000 {
-		s.t.Errorf("%d things were seen, and %d bytes of the log: this looks at nothing", len(s.seen), len(s.seen["log"]))
-	}
-	for _, leak := range leaks(s.secrets, s.seen) {
-		s.t.Error(leak)
-	}
-}
-
-// leaks returns which secrets are in what was seen, in which form: raw, in hex, in
-// Base64 of both alphabets at each of three alignments, and in PEM, which is the same
-// with line ends in between.
-func leaks(secrets, seen map[string][]byte) []string {
-	type pattern struct {
-		what, form string
-		text       []byte
-	}
-	byStart := make(map[uint64][]pattern) // by the first eight bytes
-	for what, secret := range secrets {
-		add := func(form string, text []byte) {
-			k := binary.BigEndian.Uint64(text)
-			byStart[k] = append(byStart[k], pattern{what, form, text})
-		}
-		add("raw", secret)
-		add("hex", []byte(hex.EncodeToString(secret)))
-		add("upper hex", bytes.ToUpper([]byte(hex.EncodeToString(secret))))
-		for align := range 3 {
-			// Characters at the ends hold bits of what stands beside the secret too.
-			padded := append(make([]byte, align), secret...)
-			for form, enc := range map[string]*base64.Encoding{"Base64": base64.RawStdEncoding, "URL Base64": base64.RawURLEncoding} {
-				text := enc.EncodeToString(padded)
-				from, to := (align*8+5)/6, len(padded)*8/6
-				add(form, []byte(text[from:to]))
-			}
-		}
-	}
-	var out []string
-	for where, data := range seen {
-		for _, form := range [][]byte{data, unfolded(data)} {
-			var k uint64
-			for i, b := range form {
-				if k = k<<8 | uint64(b); i < 7 {
-					continue
-				}
-				for _, p := range byStart[k] {
-					if bytes.HasPrefix(form[i-7:], p.text) {
-						out = append(out, fmt.Sprintf("%s is in %s, as %s", p.what, where, p.form))
+					spki, err := x509.MarshalPKIXPublicKey(key.Public())
+					if err != nil {
+						s.t.Fatal(err)
 					}
+					s.meshes[identity.KeyID(sha256.Sum256(spki))] = true
 				}
 			}
 		}
 	}
-	return out
 }
 
-// unfolded returns data without line ends, as they are and as logs and JSON write them.
-func unfolded(data []byte) []byte {
-	return []byte(strings.NewReplacer("\r", "", "\n", "", `\r`, "", `\n`, "").Replace(string(data)))
+// folder collects every file of the cluster's folder but the store's.
+func (s *secrecy) folder() {
+	for dir, place := range map[string]string{s.c.dir: "file", s.c.opts.published: "published"} {
+		s.walk(dir, func(rel string, raw []byte) {
+			if !strings.HasPrefix(rel, "store/") {
+				s.see(place+" "+rel, raw)
+			}
+		})
+	}
 }
 
-// The scan finds a secret in every form that it says it looks for.
-func TestLeaksAreSeen(t *testing.T) {
-	_, key, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret := key.Seed()
-	block := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: append(der, make([]byte, 64)...)})
-	for name, text := range map[string]string{
-		"raw": string(secret), "hex": hex.EncodeToString(secret), "upper hex": strings.ToUpper(hex.EncodeToString(secret)),
-		"Base64": base64.StdEncoding.EncodeToString(secret), "unpadded": base64.RawStdEncoding.EncodeToString(secret),
-		"URL": base64.URLEncoding.EncodeToString(secret), "after one byte": base64.StdEncoding.EncodeToString(append([]byte{7}, append(secret, 9)...)),
-		"after two": base64.RawURLEncoding.EncodeToString(append([]byte{7, 8}, append(secret, 9)...)),
-		"PEM":       string(block), "PEM in a log": fmt.Sprintf("%q", block), "DER": string(der), "%v": strings.Trim(fmt.Sprintf("%x", secret), "[]"),
-	} {
-		if got := leaks(map[string][]byte{"it": secret}, map[string][]byte{"there": []byte("before " + text + " after")}); len(got) == 0 {
-			t.Errorf("%s is not seen", name)
+// walk calls f with every file below dir.
+func (s *secrecy) walk(dir string, f func(rel string, raw []byte)) {
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // it was there a moment ago
 		}
-	}
-	if got := leaks(map[string][]byte{"it": secret}, map[string][]byte{"there": key.Public().(ed25519.PublicKey)}); len(got) != 0 {
-		t.Errorf("the public key is a leak: %v", got)
-	}
-}
-
-// files adds the files of an embedded store, its log of writes included.
-func (s *secrecy) files() {
-	err := filepath.WalkDir(filepath.Join(s.c.dir, "store"), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
 		raw, err := os.ReadFile(path)
-		s.seen["file "+path] = raw
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		f(filepath.ToSlash(rel), raw)
 		return err
 	})
-	if err != nil && !os.IsNotExist(err) {
+	if err != nil {
 		s.t.Error(err)
 	}
+}
+
+// agents collects what agents tell people and services of their machine.
+func (s *secrecy) agents(ctx context.Context) {
+	s.c.mu.Lock()
+	names := slices.Collect(maps.Keys(s.c.members))
+	s.c.mu.Unlock()
+	for _, name := range names {
+		if n, err := s.c.Node(ctx, name); err == nil {
+			s.see("node "+name, []byte(n.String()))
+		}
+		for _, scope := range snapshot.Scopes() {
+			// What is refused is heard as an error.
+			_ = s.c.local(name, func(l fealtyv1.LocalConfigServiceClient) error {
+				got, err := l.GetScope(ctx, &fealtyv1.GetScopeRequest{Scope: string(scope)})
+				if err == nil {
+					s.see("local "+name+" "+string(scope), fmt.Appendf(nil, "%v %s", got, got.GetContent()))
+				}
+				return err
+			})
+		}
+	}
+}
+
+// plant puts the canary where nothing shows the release.
+func (s *secrecy) plant(ctx context.Context) {
+	for _, file := range []string{filepath.Join(s.c.dir, "coordinator-1", "canary"), filepath.Join(s.c.opts.published, "canary")} {
+		if err := os.WriteFile(file, fmt.Appendf(nil, "%v", s.canary), 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	// A value that was replaced is in the files and among the changes alone.
+	version, err := s.c.store.CompareAndSwap(ctx, "audit/canary", 0, s.canary)
+	if err == nil {
+		_, err = s.c.store.Commit(ctx, store.Tx{If: []store.Condition{{Key: "audit/canary", Version: version}}, Delete: []string{"audit/canary"}})
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := s.c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: hex.EncodeToString(s.canary)}); err == nil {
+		s.t.Error("an entry of the name of the canary")
+	}
+	s.see("step canary", fmt.Appendf(nil, "%q", s.canary))
+}
+
+// files adds the files of an embedded store, its log of writes included.
+func (s *secrecy) files() {
+	s.walk(filepath.Join(s.c.dir, "store"), func(rel string, raw []byte) { s.see("disk "+rel, raw) })
 }
 
 // changes adds every commit that the store still tells of: values that were replaced.
@@ -419,7 +516,7 @@ func (s *secrecy) changes(ctx context.Context) {
 			return
 		}
 		for _, e := range ch.Put {
-			s.seen[fmt.Sprintf("store %s at %d", e.Key, e.Version)] = e.Value
+			s.see("change "+e.Key, e.Value)
 		}
 		if ch.Revision >= l.Revision {
 			return
@@ -427,5 +524,90 @@ func (s *secrecy) changes(ctx context.Context) {
 	}
 }
 
-// token notes the secret of a join token that was made.
-func (s *secrecy) token(tok proof.JoinToken) { s.tokenLine("join token", tok.Line()) }
+// joinToken notes the secret of a join token that was made.
+func (s *secrecy) joinToken(tok proof.JoinToken) {
+	s.tokenLine("join token", tok.Line(), "fealty-join-token-v1/"+tok.ID)
+}
+
+// check fails for every secret that is in something that was seen.
+func (s *secrecy) check(engine ...string) {
+	s.t.Helper()
+	s.see("log", s.log.bytes())
+	kinds := make(map[string]int)
+	for what := range s.secrets {
+		kinds[kindOf(what)]++
+	}
+	for kind, least := range map[string]int{
+		"seed": 1, "prk": 1, "root-ca": 1, "transaction": 1, "config-root": 1, "record-mac": 1, "store-seal": 1, "config-signing": 4, "root CA key": 1, "workload-secret": 1,
+		"mesh CA key": 2, "share": 2, "owner's key": 6, "keeper's key": 2, "signer": 1, "enrolment": 3, "setup secret": 1, "setup secret key": 1, "member's key": 8,
+		"join token": 4, "join token key": 4, "operator's key": 2,
+	} {
+		if kinds[kind] < least {
+			s.t.Errorf("%d secrets of kind %s were found, want %d: this shows nothing of them", kinds[kind], kind, least)
+		}
+	}
+	for key := range s.named {
+		if !s.meshes[key] {
+			s.t.Errorf("mesh CA key %s was in force, and this does not know it", key)
+		}
+	}
+	s.secrets["canary"] = s.canary
+	scan, allowed := newScanner(s.secrets), mayHold()
+	size, began := 0, time.Now()
+	places, held, sung := make(map[string]int), make(map[string]bool), make(map[string]bool)
+	for where, data := range s.seen {
+		place, rest, _ := strings.Cut(where[:strings.LastIndex(where, " #")], " ")
+		places[place]++
+		size += len(data)
+		for what, form := range scan.find(data) {
+			if what == "canary" {
+				sung[place] = true
+				continue
+			}
+			if file := allowed[kindOf(what)]; place == "file" && file != nil && file.MatchString(rest) && s.homes[what] == filepath.Dir(filepath.Join(s.c.dir, rest)) {
+				held[kindOf(what)] = true
+				continue
+			}
+			s.t.Errorf("%s is in %s, as %s", what, where, form)
+		}
+	}
+	for kind, file := range allowed {
+		if !held[kind] {
+			s.t.Errorf("no file had what %s may hold, %s", file, kind)
+		}
+	}
+	for _, place := range append([]string{"store", "change", "disk", "log", "status", "node", "file", "published", "error", "step"}, engine...) {
+		if !sung[place] {
+			s.t.Errorf("the canary is not found in %s: a secret would not be either", place)
+		}
+	}
+	// In the other places nothing shows the release: what is found there is shown by
+	// putting each secret beside what was seen.
+	for where, data := range s.seen {
+		place, _, _ := strings.Cut(where, " ")
+		if places[place] == 0 {
+			continue
+		}
+		places[place] = 0 // once each
+		data = data[:min(len(data), 1<<10)]
+		for what, secret := range s.secrets {
+			for form, text := range map[string][]byte{"raw": secret, "hex": hex.AppendEncode(nil, secret), "Base64": base64.StdEncoding.AppendEncode(nil, secret), "PEM": pem.EncodeToMemory(&pem.Block{Type: "SECRET", Bytes: secret})} {
+				if scan.find(slices.Concat(data, []byte(" "), text))[what] == "" {
+					s.t.Errorf("%s as %s would not be seen in %s", what, form, where)
+				}
+			}
+		}
+	}
+	for _, place := range []string{"metrics", "probe", "trust", "members", "tokens", "manifest", "local", "backup"} {
+		if _, ok := places[place]; !ok {
+			s.t.Errorf("nothing was seen of %s", place)
+		}
+	}
+	s.t.Logf("looked for %d secrets in %d things of %d MiB in all, %d of them the log, in %v", len(s.secrets), len(s.seen), size>>20, s.log.len()>>20, time.Since(began))
+	if len(s.seen) < 100 || s.log.len() < 10_000 {
+		s.t.Errorf("%d things were seen, and %d bytes of the log: this looks at nothing", len(s.seen), s.log.len())
+	}
+}
+
+// kindOf returns the kind of a secret.
+func kindOf(what string) string { return strings.SplitN(what, "/", 2)[0] }

@@ -262,7 +262,7 @@ func withUnchangedCatalog(ctx context.Context, c *Cluster, f func() (string, err
 // refusal runs a join that must be refused with want, and leave the catalog alone.
 func refusal(ctx context.Context, c *Cluster, want explain.Code, join func() error) (string, error) {
 	return withUnchangedCatalog(ctx, c, func() (string, error) {
-		err := join()
+		err := c.tell(join())
 		if err == nil {
 			return "", errors.New("it was admitted")
 		}

@@ -37,7 +37,7 @@ func (c *Cluster) local(member string, f func(fealtyv1.LocalConfigServiceClient)
 		return err
 	}
 	defer conn.Close()
-	return f(fealtyv1.NewLocalConfigServiceClient(conn))
+	return c.tell(f(fealtyv1.NewLocalConfigServiceClient(conn)))
 }
 
 // permit asks a member's guard as a local service does, and returns the code of its

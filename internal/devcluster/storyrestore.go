@@ -34,6 +34,9 @@ func (c *Cluster) Backup(ctx context.Context) (file []byte, err error) {
 		for {
 			part, err := stream.Recv()
 			if errors.Is(err, io.EOF) {
+				if c.heard != nil {
+					c.heard("backup", file)
+				}
 				return nil
 			}
 			if err != nil {
