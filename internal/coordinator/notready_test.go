@@ -27,8 +27,6 @@ import (
 var inRecovery = map[string]struct{ far, local explain.Code }{
 	// Shows the phase, and why.
 	"StatusService.GetStatus": {"", ""},
-	// Says what is wrong with the manifest first; see below for one that is right.
-	"ManifestService.SetManifest": {explain.ManifestInvalid, explain.ManifestInvalid},
 	// Asks for the proof first; see below for what follows it.
 	"ManifestService.FirstSet": {"", explain.JoinNoBinding},
 	// Only the owners can open them, and they need them to bring the seed back.

@@ -212,6 +212,7 @@ func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
 	wantOnly(t, "set", f.setPeople(moreCoordinators(t)), "")
 	r.start()
 	r.awaitHead(f)
+	r.link.lie(hideReplicas) // it is the liar alone that is asked
 	wantOnly(t, "remove", os.Remove(filepath.Join(r.dir, "coordinator", markFile)), "")
 	_, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: old})).fromPeers(r.ctx(), loaded)
 	if failed := wantStep(t, err, stepHistory, "coordinator-3"); !errors.Is(failed.Err, history.ErrRollback) {
