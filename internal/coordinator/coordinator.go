@@ -68,12 +68,10 @@ const (
 	adminSocketDefault = "admin.sock"
 )
 
-// Bounds of self_heal_after, and what it is where it is not given. Sooner than that no
-// peer was asked twice.
+// Bounds of self_heal_after. Sooner than that no peer was asked twice.
 const (
-	MinSelfHealAfter     = time.Second
-	DefaultSelfHealAfter = decide.HealAfter
-	MaxSelfHealAfter     = time.Hour
+	MinSelfHealAfter = time.Second
+	MaxSelfHealAfter = time.Hour
 )
 
 // Config is what a coordinator is made of.
@@ -141,7 +139,7 @@ type Config struct {
 
 	// SelfHealAfter is how long it looks for another coordinator that has the mesh CA
 	// key of the head, before it makes a new one with the seed that it holds. Zero
-	// means DefaultSelfHealAfter.
+	// means 10 seconds.
 	SelfHealAfter time.Duration
 
 	// Registry takes its metrics. Nil means one of its own.
