@@ -158,6 +158,12 @@ func (c *Coordinator) comeBack(ctx context.Context, w *way) (s *state, wait time
 				return nil, 0, err
 			}
 		}
+		if step == decide.Wait {
+			if len(failed) == 0 {
+				return c.state.Load(), wait, nil // nothing was tried, so nothing is new
+			}
+			return recovering(w.last, errors.Join(failed...)), wait, nil
+		}
 		found := decide.Nothing
 		asking, asked := c.yields.begin(ctx)
 		switch step {
@@ -169,19 +175,15 @@ func (c *Coordinator) comeBack(ctx context.Context, w *way) (s *state, wait time
 			s, err = c.fromKeepers(asking, w)
 		case decide.Rekey:
 			s, err = c.heal(ctx, w)
-		case decide.Wait:
-			if len(failed) == 0 {
-				return c.state.Load(), wait, nil // nothing was tried, so nothing is new
-			}
-			return recovering(w.last, errors.Join(failed...)), wait, nil
 		}
+		yielded := asking.Err() != nil
 		asked()
 		switch {
 		case err == nil:
 			return s, 0, nil
 		case ctx.Err() != nil:
 			return nil, 0, ctx.Err() // whoever looks next does it again
-		case asking.Err() != nil:
+		case yielded:
 			return c.state.Load(), yieldPause, nil // and then goes on with this very step
 		}
 		failed = append(failed, err)
@@ -215,6 +217,7 @@ func (y *yields) begin(ctx context.Context) (context.Context, context.CancelFunc
 		y.mu.Lock()
 		defer y.mu.Unlock()
 		y.end = nil
+		cancel()
 	}
 }
 

@@ -101,7 +101,8 @@ func (c *Coordinator) noteWrite(err error) {
 }
 
 // renewFull certifies the recorded key of a member again whose renewal found no space.
-// rec is what the store shows of the member, and cause how it refused.
+// rec is what the store shows of the member, and cause how it refused. A key of the gap
+// of a restore is in no record that can be shown, so it is not certified.
 func (c *Coordinator) renewFull(ctx context.Context, s *state, peer identity.Peer, r renewRequest, rec memberRecord, turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	id := peer.ID
 	head, err := s.records.store.Get(ctx, history.HeadKey)

@@ -11,7 +11,10 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -119,6 +122,42 @@ func TestRenewAfterRestore(t *testing.T) {
 	f.advance(time.Minute)
 	if err := a.renew(true); err != nil {
 		t.Errorf("after the restore: %v", err)
+	}
+}
+
+// A certificate of the gap is in no record before a renewal is written. While the store is
+// full none over its key is signed: nobody who removes the member would know of it, and
+// the member could not renew by it.
+func TestRenewAfterRestoreInFullStore(t *testing.T) {
+	f, owners := ownedFleet(t, nil)
+	a := f.member("a")
+	b := f.save(owners)
+	f.advance(time.Minute)
+	if err := a.renew(true); err != nil {
+		t.Fatal(err)
+	}
+	f.advance(time.Minute)
+	b.planned().signed(f.signer).restore()
+	f.start()
+	f.awaitPhase(phaseReady)
+	f.advance(time.Minute)
+	f.link.hold(func(store.Tx) error { return store.ErrFull })
+	csr, err := ca.NewCSR(a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := &fealtyv1.RenewRequest{Name: a.id.Name(), Csr: csr, RecordedKey: true}
+	if resp, err := newClients(a.conn()).admission.Renew(f.ctx(), again); err == nil {
+		t.Error("while nothing can be written, a key is certified that no record has")
+		if err := a.adopt(resp.GetChain()); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		wantCode(t, err, explain.StoreFull)
+	}
+	f.link.hold(nil)
+	if err := a.renew(true); err != nil {
+		t.Errorf("once there is space: %v", err)
 	}
 }
 

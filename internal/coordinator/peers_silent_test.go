@@ -170,3 +170,17 @@ func TestFirstOf(t *testing.T) {
 		})
 	}
 }
+
+// What was asked under is over with the asking: a search goes on for as long as the
+// coordinator is in recovery mode, and must not gather a context for each step.
+func TestAskingEnds(t *testing.T) {
+	y := new(yields)
+	asking, asked := y.begin(t.Context())
+	if asking.Err() != nil {
+		t.Fatal("it ended before an owner came")
+	}
+	asked()
+	if asking.Err() == nil {
+		t.Error("what was asked under goes on after it")
+	}
+}

@@ -71,7 +71,7 @@ func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r r
 			// too, and asks with it once more. This one shows no second machine.
 			return nil, false, errBusy("the renewal")
 		}
-		now := c.now()
+		now, stored := c.now(), rec.value
 		s.catchUp(&rec.value, peer.Leaf, now)
 		after, entry, err := renewal(s.manifest, rec, id, peer.Key, next, r.csr, now)
 		if err != nil {
@@ -106,7 +106,7 @@ func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r r
 		if err != nil {
 			err = c.storeError("record the renewal", err)
 			if errors.Is(err, explain.StoreFull) {
-				chain, err = c.renewFull(ctx, s, peer, r, rec.value, turn, err)
+				chain, err = c.renewFull(ctx, s, peer, r, stored, turn, err)
 				return chain, err == nil, err
 			}
 			return nil, false, err
