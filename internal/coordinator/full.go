@@ -103,22 +103,24 @@ func (c *Coordinator) noteWrite(err error) {
 // renewFull certifies the recorded key of a member again whose renewal found no space.
 // rec is what the store shows of the member, and cause how it refused. A key of the gap
 // of a restore is in no record that can be shown, so it is not certified.
-func (c *Coordinator) renewFull(ctx context.Context, s *state, peer identity.Peer, r renewRequest, rec memberRecord, turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
+func (c *Coordinator) renewFull(ctx context.Context, s *state, peer identity.Peer, r renewRequest, rec versioned[memberRecord], turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	id := peer.ID
-	head, err := s.records.store.Get(ctx, history.HeadKey)
-	switch {
-	case err != nil:
-		return nil, c.storeError("read the head of the history", err)
-	case head.Version != s.headVersion:
-		c.kickHead()
-		return nil, errBusy("the renewal")
+	for _, want := range []store.Condition{{Key: history.HeadKey, Version: s.headVersion}, {Key: memberKey(id.Kind(), id.Name()), Version: rec.version}} {
+		e, err := s.records.store.Get(ctx, want.Key)
+		switch {
+		case err != nil && !errors.Is(err, store.ErrNotFound):
+			return nil, c.storeError("read what the renewal depends on", err)
+		case e.Version != want.Version:
+			c.kickHead()
+			return nil, errBusy("the renewal")
+		}
 	}
 	for _, key := range []identity.KeyID{r.key, peer.Key} {
 		if err := c.bannedNow(ctx, s, id, key); err != nil {
 			return nil, err
 		}
 	}
-	return c.recertify(ctx, s, peer, r, rec, outageStretch, turn, cause)
+	return c.recertify(ctx, s, peer, r, rec.value, outageStretch, turn, cause)
 }
 
 // fullFindings says that the store is full, if it is.

@@ -75,9 +75,10 @@ func TestFullStoreIsLookedAtLast(t *testing.T) {
 		value any // nil: what is there, under another version
 		want  explain.Code
 	}{
-		"its identity is banned":   {func(*machine) string { return banIDKey(identity.Data, "a") }, ban, explain.JoinBanned},
-		"its key is banned":        {func(m *machine) string { return banKeyKey(keyOf(m.d.t, m.key)) }, ban, explain.JoinBanned},
-		"another head is in force": {func(*machine) string { return history.HeadKey }, nil, explain.StoreBusy},
+		"its identity is banned":    {func(*machine) string { return banIDKey(identity.Data, "a") }, ban, explain.JoinBanned},
+		"its key is banned":         {func(m *machine) string { return banKeyKey(keyOf(m.d.t, m.key)) }, ban, explain.JoinBanned},
+		"another head is in force":  {func(*machine) string { return history.HeadKey }, nil, explain.StoreBusy},
+		"its record is another one": {func(*machine) string { return memberKey(identity.Data, "a") }, nil, explain.StoreBusy},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := testDesk(t)

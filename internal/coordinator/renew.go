@@ -71,7 +71,7 @@ func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r r
 			// too, and asks with it once more. This one shows no second machine.
 			return nil, false, errBusy("the renewal")
 		}
-		now, stored := c.now(), rec.value
+		now, stored := c.now(), rec
 		s.catchUp(&rec.value, peer.Leaf, now)
 		after, entry, err := renewal(s.manifest, rec, id, peer.Key, next, r.csr, now)
 		if err != nil {
