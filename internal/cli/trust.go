@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -336,7 +337,8 @@ func (c *CLI) waitForRotation(ctx context.Context, s *services, begun *fealtyv1.
 		if err != nil {
 			return nil, !mayPass(explain.Of(err)), err
 		}
-		if t := resp.GetTrust(); t.GetAuthorityEpoch() == begun.GetAuthorityEpoch() && t.GetConfigVersion() < begun.GetConfigVersion() {
+		t := resp.GetTrust()
+		if cmp.Or(cmp.Compare(t.GetAuthorityEpoch(), begun.GetAuthorityEpoch()), cmp.Compare(t.GetConfigVersion(), begun.GetConfigVersion())) < 0 {
 			return nil, false, nil // of a coordinator that has not heard of it
 		}
 		r := resp.GetTrust().GetRotation()

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -48,11 +47,8 @@ func TestRolledBackSQLite(t *testing.T) {
 			// Over the very files that are open: what else could the OS allow.
 			for _, f := range []string{"", "-wal", "-shm"} {
 				raw, err := os.ReadFile(was + f)
-				if errors.Is(err, fs.ErrNotExist) {
-					continue
-				}
 				if err == nil {
-					err = os.WriteFile(file+f, raw, 0o600)
+					err = overwrite(file+f, raw, f != "-shm")
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -74,6 +70,21 @@ func copySQLite(t *testing.T, from, to string) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// overwrite puts content in the place of that of a file, and cuts what is longer. What
+// is mapped into memory must not be cut, not for a moment either: who reads it then is
+// killed for it.
+func overwrite(path string, content []byte, cut bool) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(content, 0)
+	if err == nil && cut {
+		err = f.Truncate(int64(len(content)))
+	}
+	return errors.Join(err, f.Close())
 }
 
 // A dump of before is loaded over the tables, as the manual of PostgreSQL says.
