@@ -575,28 +575,44 @@ func TestRestartUnnoticed(t *testing.T) {
 
 // TestDown: without a server every call fails with the reason, in time.
 func TestDown(t *testing.T) {
-	s := openAt(t, server.URL(server.Database(t)), impatient)
-	mustCommit(t, s, put("k", "1"))
-	if err := server.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := server.Start(); err != nil {
-			t.Fatal(err)
-		}
-		mustCommit(t, s, put("k", "2"))
-	}()
-	for name, call := range map[string]func() error{
-		"Get":     func() error { _, err := s.Get(t.Context(), "k"); return err },
-		"List":    func() error { _, err := s.List(t.Context(), ""); return err },
-		"Commit":  func() error { _, err := s.Commit(t.Context(), put("k", "lost")); return err },
-		"Outcome": func() error { _, err := s.Outcome(t.Context(), "id"); return err },
+	way := pgtest.NewProxy(t, server.Addr())
+	for _, c := range []struct {
+		name     string
+		addr     string
+		down, up func() error
+	}{
+		{"stopped", server.Addr(), server.Stop, server.Start},
+		// Nobody is told: neither of connections there are, nor of those to come.
+		{"swallowed", way.Addr(), func() error { way.BlackHole(); return nil }, func() error { way.Heal(); return nil }},
 	} {
-		err := call()
-		if err == nil || errors.Is(err, store.ErrUnknownOutcome) || errors.Is(err, store.ErrNotFound) || errors.Is(err, context.DeadlineExceeded) ||
-			strings.Contains(err.Error(), server.Password()) || !strings.Contains(err.Error(), server.Addr()) {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			s := openAt(t, server.URLVia(c.addr, server.Database(t)), impatient)
+			mustCommit(t, s, put("k", "1"))
+			if err := c.down(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := c.up(); err != nil {
+					t.Fatal(err)
+				}
+				mustCommit(t, s, put("k", "2"))
+			}()
+			calls := map[string]func() error{
+				"Get":     func() error { _, err := s.Get(t.Context(), "k"); return err },
+				"List":    func() error { _, err := s.List(t.Context(), ""); return err },
+				"Commit":  func() error { _, err := s.Commit(t.Context(), put("k", "lost")); return err },
+				"Outcome": func() error { _, err := s.Outcome(t.Context(), "id"); return err },
+			}
+			for range 2 { // on connections there were, and without any
+				for name, call := range calls {
+					err := call()
+					if err == nil || errors.Is(err, store.ErrUnknownOutcome) || errors.Is(err, store.ErrNotFound) || errors.Is(err, context.DeadlineExceeded) ||
+						strings.Contains(err.Error(), server.Password()) || !strings.Contains(err.Error(), c.addr) {
+						t.Errorf("%s: %v", name, err)
+					}
+				}
+			}
+		})
 	}
 }
 

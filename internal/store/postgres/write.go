@@ -421,7 +421,7 @@ func (w *writer) attempt(group []*job) (*plan, error) {
 	defer cancel()
 	conn, err := w.connection(ctx)
 	if err != nil {
-		return nil, err
+		return nil, noAnswer(err, 2*w.s.opts.Timeout)
 	}
 	begin, stop := context.WithTimeout(context.Background(), w.s.opts.Timeout)
 	defer stop()
@@ -439,7 +439,7 @@ func (w *writer) attempt(group []*job) (*plan, error) {
 		}
 		w.drop()
 		if conn != before || begin.Err() != nil {
-			return nil, fmt.Errorf("nothing was written: %w", w.noAnswer(err))
+			return nil, fmt.Errorf("nothing was written: %w", noAnswer(err, w.s.opts.Timeout))
 		}
 		return nil, &lostError{err}
 	}
@@ -491,9 +491,9 @@ func (w *writer) attempt(group []*job) (*plan, error) {
 }
 
 // noAnswer replaces a deadline of our own, which a caller would take for theirs.
-func (w *writer) noAnswer(err error) error {
+func noAnswer(err error, within time.Duration) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("the server did not answer within %v", w.s.opts.Timeout)
+		return fmt.Errorf("the server did not answer within %v", within)
 	}
 	return err
 }
@@ -621,7 +621,7 @@ func (w *writer) finish(ctx context.Context, conn *pgx.Conn, p *plan, compacted,
 			case ok && (i < before || severity(pg) == "ERROR"), pgconn.SafeToRetry(err):
 				return err
 			}
-			return &unknownError{w.noAnswer(err)}
+			return &unknownError{noAnswer(err, w.s.opts.Timeout)}
 		}
 		if i == before && tag.String() != "COMMIT" {
 			sent.Close()

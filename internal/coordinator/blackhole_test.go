@@ -1,0 +1,344 @@
+//go:build linux
+
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/postgres"
+	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
+)
+
+// swallowedPatience bounds each call, on a machine as busy as it may be. The longest
+// asks the store more than once, and waits a few of its timeouts each time.
+const swallowedPatience = 20 * time.Second
+
+// renewalPatience is how long an agent waits for a renewal.
+const renewalPatience = 15 * time.Second
+
+// The network to PostgreSQL swallows what is said, on connections there are and on those
+// to come, and nobody is told: under running coordinators, one of which leads. Every call
+// ends by name in bounded time, known members are certified on, nobody is admitted,
+// nothing changes, readiness says so, and no seed is lost. When the network is back the
+// same processes lead and admit again.
+func TestNetworkSwallowsPostgres(t *testing.T) {
+	server := pgtest.New(t)
+	database := server.Database(t)
+	way := pgtest.NewProxy(t, server.Addr())
+	direct, err := postgres.Open(t.Context(), server.URL(database), postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { wantOnlyNil(t, direct.Close()) }()
+	open := func() store.Store {
+		st, err := postgres.Open(context.Background(), server.URLVia(way.Addr(), database), postgres.Options{Timeout: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	all := coordinatorsWith(t, open, func(cfg *Config) {
+		cfg.Lease, cfg.Beat, cfg.MaxHeadAge = DefaultLease/2, DefaultBeat/2, 5*time.Minute
+	})
+	t.Cleanup(way.Heal) // so that a test that failed ends
+
+	_, term, _ := awaitLeader(t, all...)
+	var known []*swallowed
+	for i, f := range all {
+		known = append(known, newSwallowed(f, string(rune('a'+i))))
+	}
+	for _, f := range all {
+		for _, k := range known {
+			f.awaitTold("data/" + k.name)
+		}
+	}
+	head := all[0].c.state.Load().head
+
+	way.BlackHole()
+	before := withoutBeats(t, direct)
+	for _, f := range all {
+		f.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
+		if _, _, ok := f.c.leading(); ok {
+			t.Error("it leads, and reaches no store")
+		}
+	}
+	// At first nobody knows how long that lasts.
+	everywhere(known, func(k *swallowed) { k.calls(t); k.wantProbe(t, true, "ok", "degraded") })
+	for _, f := range all {
+		f.advance(headDegradedAfter)
+	}
+	everywhere(known, func(k *swallowed) { k.calls(t); k.wantProbe(t, true, "degraded") })
+	for _, f := range all {
+		f.advance(5 * time.Minute)
+	}
+	everywhere(known, func(k *swallowed) {
+		k.wantProbe(t, false, "degraded")
+		k.named(t, "a renewal of the recorded key, too late", explain.StoreUnreachable, k.again)
+	})
+	if after := withoutBeats(t, direct); !slices.EqualFunc(before, after, func(a, b store.Entry) bool {
+		return a.Key == b.Key && a.Version == b.Version && bytes.Equal(a.Value, b.Value)
+	}) {
+		t.Errorf("the store was written: %d entries, and %d before", len(after), len(before))
+	}
+
+	way.Heal()
+	leader, next, _ := awaitLeader(t, all...)
+	if next < term {
+		t.Errorf("term %d comes after %d", next, term)
+	}
+	for _, k := range known {
+		k.awaitProbe(t)
+		if s := k.n.f.c.state.Load(); s.phase != phaseReady || s.secrets == nil || s.head.Hash != head.Hash {
+			t.Errorf("after the outage it is %v at %d, and was at %d: %s", s.phase, s.head.Index, head.Index, s.reason)
+		}
+		if err := k.n.renew(true); err != nil {
+			t.Errorf("a renewal after the outage: %v", err)
+		}
+		if err := k.n.f.node().join(identity.Data, k.prover); err != nil {
+			t.Errorf("a join after the outage, by the token that was refused in it: %v", err)
+		}
+	}
+	leader.member("after")
+	for _, f := range all {
+		f.awaitTold("data/after")
+	}
+	awaitAgreed(t, 0, all...)
+	wantOneLeader(t, all...)
+	for _, k := range known {
+		k.awaitAudit(t, direct)
+	}
+}
+
+// withoutBeats returns what is written of members, bans, tokens and the history.
+func withoutBeats(t *testing.T, st store.Store) (out []store.Entry) {
+	t.Helper()
+	all, err := st.List(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all.Entries {
+		if slices.ContainsFunc([]string{memberPrefix, trustPrefix, tokenPrefix, tokenUsePrefix, countPrefix, sealedPrefix, configPrefix, "history/"}, func(p string) bool { return strings.HasPrefix(e.Key, p) }) {
+			out = append(out, e)
+		}
+	}
+	if len(out) == 0 {
+		t.Fatal("nothing is written")
+	}
+	return out
+}
+
+// swallowed is a coordinator in the outage, a member that it knows, and those who ask
+// it. What they ask over was opened before: who asks needs no store.
+type swallowed struct {
+	name   string // of the member
+	n      *node
+	prover proof.Prover // of somebody who is not a member
+	people *clients
+	member *clients
+	leads  fealtyv1.LeaderServiceClient
+	signed *fealtyv1.SetManifestRequest
+}
+
+func newSwallowed(f *fleet, name string) *swallowed {
+	f.t.Helper()
+	k := &swallowed{name: name, n: f.member(name), people: f.local(), leads: f.leaderClient()}
+	k.member = newClients(k.n.conn())
+	k.prover = proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))
+	k.signed = &fealtyv1.SetManifestRequest{Manifest: f.manifest("  - {name: more, kind: witness, match: [\"token:more\"]}\n"), Reason: "test"}
+	f.sign(k.signed, f.c.state.Load().head.Hash)
+	return k
+}
+
+func everywhere(all []*swallowed, do func(*swallowed)) {
+	var running sync.WaitGroup
+	for _, k := range all {
+		running.Go(func() { do(k) })
+	}
+	running.Wait()
+}
+
+// again renews the key that is recorded, as an agent does that was told that a new one
+// cannot be recorded.
+func (k *swallowed) again(ctx context.Context) error {
+	csr, err := ca.NewCSR(k.n.key)
+	if err != nil {
+		return err
+	}
+	resp, err := k.member.admission.Renew(ctx, &fealtyv1.RenewRequest{Name: k.name, Csr: csr, RecordedKey: true})
+	if err != nil {
+		return err
+	}
+	return k.n.adopt(resp.GetChain())
+}
+
+// calls makes one call of each kind, all at once.
+func (k *swallowed) calls(t *testing.T) {
+	t.Helper()
+	name := k.name
+	var running sync.WaitGroup
+	refused := map[string]func(context.Context) error{
+		"a renewal with a new key": func(ctx context.Context) error {
+			key, err := newKey()
+			if err != nil {
+				return err
+			}
+			csr, err := ca.NewCSR(key)
+			if err != nil {
+				return err
+			}
+			_, err = k.member.admission.Renew(ctx, &fealtyv1.RenewRequest{Name: name, Csr: csr})
+			return err
+		},
+		"leaving": func(ctx context.Context) error {
+			_, err := k.member.admission.Leave(ctx, &fealtyv1.LeaveRequest{Name: name})
+			return err
+		},
+		"a join": func(context.Context) error { return k.n.f.node().join(identity.Data, k.prover) },
+		"a manifest": func(ctx context.Context) error {
+			_, err := k.people.manifest.SetManifest(ctx, k.signed)
+			return err
+		},
+		"a ban": func(ctx context.Context) error {
+			_, err := k.people.member.BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: "data", Name: name, Reason: "x"})
+			return err
+		},
+		"a drain": func(ctx context.Context) error {
+			_, err := k.people.member.DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: name})
+			return err
+		},
+		"a removal": func(ctx context.Context) error {
+			_, err := k.people.member.RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: "data", Name: name, Force: true, Reason: "x"})
+			return err
+		},
+		"a token": func(ctx context.Context) error {
+			_, err := k.people.token.CreateToken(ctx, &fealtyv1.CreateTokenRequest{Entry: "pool"})
+			return err
+		},
+		"the tokens": func(ctx context.Context) error {
+			_, err := k.people.token.ListTokens(ctx, &fealtyv1.ListTokensRequest{})
+			return err
+		},
+		"a transfer": func(ctx context.Context) error {
+			_, err := k.leads.TransferLeader(ctx, &fealtyv1.TransferLeaderRequest{})
+			return err
+		},
+	}
+	for what, call := range refused {
+		running.Go(func() { k.named(t, what, explain.StoreUnreachable, call) })
+	}
+	for what, call := range map[string]func(context.Context) error{
+		"a renewal of the recorded key": func(ctx context.Context) error {
+			began := time.Now()
+			err := k.again(ctx)
+			if took := time.Since(began); took > renewalPatience {
+				t.Errorf("the renewal took %v", took)
+			}
+			return err
+		},
+		"the members": func(ctx context.Context) error {
+			list, err := k.people.member.ListMembers(ctx, &fealtyv1.ListMembersRequest{})
+			if err == nil && (len(list.GetMembers()) == 0 || list.GetKnownAt() == nil) {
+				t.Errorf("%d members, known at %v", len(list.GetMembers()), list.GetKnownAt())
+			}
+			return err
+		},
+		"status": func(ctx context.Context) error {
+			st, err := k.people.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
+			if err == nil && !slices.ContainsFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreUnreachable) }) {
+				t.Errorf("status finds %v", st.GetFindings())
+			}
+			return err
+		},
+	} {
+		running.Go(func() { k.named(t, what, "", call) })
+	}
+	running.Wait()
+}
+
+// named fails unless the call ends within swallowedPatience, with this code.
+func (k *swallowed) named(t *testing.T, what string, want explain.Code, call func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), swallowedPatience)
+	defer cancel()
+	began := time.Now()
+	err := call(ctx)
+	took := time.Since(began)
+	if ctx.Err() != nil || took > swallowedPatience {
+		t.Errorf("%s at the coordinator of %s took %v: %v", what, k.name, took, err)
+		return
+	}
+	if got := explain.Of(err); err != nil && got.Code != want || err == nil && want != "" {
+		t.Errorf("%s at the coordinator of %s: %v, want %q", what, k.name, err, want)
+	}
+}
+
+// wantProbe fails unless readiness is as told, and the coordinator lives and has its keys.
+func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
+	t.Helper()
+	h := k.n.f.c.health()
+	if a := h.readiness(); a.OK != ok || !slices.Contains(stores, a.Store) {
+		t.Errorf("readiness: %+v, want %v and the store %v", a, ok, stores)
+	}
+	// A clock that was moved counts as a stuck one until the next pulse.
+	for end := time.Now().Add(leadPatience); !k.n.f.c.health().liveness().OK; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Errorf("liveness: %+v", k.n.f.c.health().liveness())
+			return
+		}
+	}
+	if s := k.n.f.c.state.Load(); s.phase != phaseReady || s.secrets == nil {
+		t.Errorf("it is %v: %s", s.phase, s.reason)
+	}
+}
+
+// awaitProbe waits until readiness says that all is well.
+func (k *swallowed) awaitProbe(t *testing.T) {
+	t.Helper()
+	var a probeAnswer
+	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if a = k.n.f.c.health().readiness(); a.OK && a.Store == "ok" {
+			return
+		}
+	}
+	t.Fatalf("readiness: %+v", a)
+}
+
+// awaitAudit waits until the store has what was certified without it.
+func (k *swallowed) awaitAudit(t *testing.T, st store.Store) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), leadPatience)
+	defer cancel()
+	for ctx.Err() == nil {
+		now, err := st.List(ctx, auditPrefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.ContainsFunc(now.Entries, func(e store.Entry) bool {
+			var a auditEntry
+			return json.Unmarshal(e.Value, &a) == nil && a.Action == "member.renew.outage" && a.Actor == k.n.id.String() && a.Fields["cause"] == string(explain.StoreUnreachable)
+		}) {
+			return
+		}
+		for _, err := range st.Changes(ctx, auditPrefix, now.Revision) {
+			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	t.Errorf("the audit log does not tell what was certified for %s", k.n.id)
+}
