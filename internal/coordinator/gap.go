@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -85,20 +86,25 @@ func (r restoreServer) GetLinks(req *fealtyv1.GetLinksRequest, stream fealtyv1.R
 		}
 	}
 	page, size := &fealtyv1.GetLinksResponse{}, 0
+	send := func() error {
+		ctx, cancel := context.WithTimeout(stream.Context(), pace.Time(linkPage))
+		defer cancel()
+		return inTime(ctx, r.c, func() error { return stream.Send(page) })
+	}
 	for _, l := range links[from:] {
 		raw, err := l.Encode()
 		if err != nil {
 			return err
 		}
 		if size += len(raw); size > linkPage && len(page.Links) > 0 {
-			if err := stream.Send(page); err != nil {
+			if err := send(); err != nil {
 				return err
 			}
 			page, size = &fealtyv1.GetLinksResponse{}, len(raw)
 		}
 		page.Links = append(page.Links, raw)
 	}
-	return stream.Send(page)
+	return send()
 }
 
 func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustServer) error {

@@ -2,11 +2,15 @@ package coordinator
 
 import (
 	"bytes"
+	"context"
 	"crypto/ed25519"
 	"errors"
 	"io"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
@@ -14,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
@@ -229,4 +234,42 @@ func TestLinks(t *testing.T) {
 	if restored, err := follow(before, before.manifest.Signers, f.c.trust.Load().links); err != nil || !restored {
 		t.Errorf("the links with the bundle: %v, %v", restored, err)
 	}
+}
+
+// stalledLinks takes no page before taken is closed.
+type stalledLinks struct {
+	grpc.ServerStream
+	ctx   context.Context
+	taken chan struct{}
+}
+
+func (s stalledLinks) Context() context.Context { return s.ctx }
+
+func (s stalledLinks) Send(*fealtyv1.GetLinksResponse) error {
+	<-s.taken
+	return nil
+}
+
+// A stranger who asks for the links of the history and takes none does not hold the call
+// for ever.
+func TestLinksAreTakenInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := testDesk(t)
+		stream := stalledLinks{ctx: identity.NewContext(t.Context(), identity.Peer{Addr: "192.0.2.1:9"}), taken: make(chan struct{})}
+		ended := make(chan error, 1)
+		go func() {
+			ended <- restoreServer{c: d.c}.GetLinks(&fealtyv1.GetLinksRequest{Known: make([]byte, 32)}, stream)
+		}()
+		time.Sleep(pace.Time(linkPage))
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("it ended with %v", err)
+			}
+		default:
+			t.Error("it waits still")
+		}
+		close(stream.taken)
+	})
 }
