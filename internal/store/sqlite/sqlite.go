@@ -15,8 +15,9 @@
 // When the disk is full or fails, the commits concerned fail, the state stays
 // as it was, and the store can be used again once the cause is gone. A commit
 // whose own sync failed is reported as [store.ErrUnknownOutcome]: it is not
-// visible, but a crash right then could bring it back. What is trusted: that
-// the disk keeps what it confirmed to have synced.
+// visible, but a crash right then could bring it back. The same goes for a file
+// that was moved or replaced: nothing is written to one without its name. What is
+// trusted: that the disk keeps what it confirmed to have synced.
 package sqlite
 
 import (
@@ -100,6 +101,7 @@ func (o Options) filled() (Options, error) {
 // Store is an open database. It is safe for concurrent use.
 type Store struct {
 	path string
+	file fs.FileInfo // of path, when it was opened
 	opts Options
 	lock io.Closer
 
@@ -166,6 +168,9 @@ func Open(ctx context.Context, path string, opts Options) (_ *Store, err error) 
 		}
 	}()
 	if err := protectFile(path); err != nil {
+		return nil, err
+	}
+	if s.file, err = os.Stat(path); err != nil {
 		return nil, err
 	}
 	if s.writes, err = s.connect(2, nil); err != nil {
@@ -321,6 +326,22 @@ func protectFile(path string) error {
 		}
 	}
 	return f.Chmod(0o600)
+}
+
+// inPlace returns an error unless the file that is open still has its name. Writes to
+// one that lost it would be acknowledged, and gone with this process.
+//
+// It asks by name and opens nothing: see [preparePath].
+func (s *Store) inPlace() error {
+	switch info, err := os.Stat(s.path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return errors.New("the file was moved or removed while it was open: put it back under its name, or restart to begin with what is there")
+	case err != nil:
+		return err
+	case !os.SameFile(s.file, info):
+		return errors.New("the file was replaced while it was open: put back the one that was there, or restart to open the other one")
+	}
+	return nil
 }
 
 // Path returns the absolute path of the database.

@@ -36,6 +36,13 @@ func put(key, value string) store.Tx {
 	return store.Tx{Put: []store.Write{{Key: key, Value: []byte(value)}}}
 }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func mustCommit(t testing.TB, s store.Store, tx store.Tx) store.Revision {
 	t.Helper()
 	r, err := s.Commit(t.Context(), tx)
@@ -491,6 +498,47 @@ func TestGroup(t *testing.T) {
 }
 
 // TestDiskFull fills a database up to its bound and frees it again.
+// A file that was moved, removed or replaced while it is open takes no writes: they
+// would be acknowledged, and gone with the process. Under its name again, it does.
+func TestFileMoved(t *testing.T) {
+	for name, harm := range map[string]func(t *testing.T, path, aside string){
+		"moved":   func(*testing.T, string, string) {},
+		"removed": func(t *testing.T, _, aside string) { must(t, os.Remove(aside)) },
+		"replaced": func(t *testing.T, path, _ string) {
+			must(t, os.WriteFile(path, nil, 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "store.db")
+			s := openAt(t, path, sqlite.Options{})
+			mustCommit(t, s, put("before", "x"))
+			aside := path + ".aside"
+			must(t, os.Rename(path, aside))
+			harm(t, path, aside)
+			for range 2 {
+				if _, err := s.Commit(t.Context(), put("meanwhile", "x")); err == nil || errors.Is(err, store.ErrUnknownOutcome) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "while it was open") {
+					t.Fatalf("Commit: %v", err)
+				}
+			}
+			if _, err := s.Get(t.Context(), "meanwhile"); !errors.Is(err, store.ErrNotFound) {
+				t.Errorf("Get: %v", err)
+			}
+			if name == "removed" {
+				return
+			}
+			must(t, os.Rename(aside, path))
+			mustCommit(t, s, put("after", "x"))
+			s.Close()
+			s = openAt(t, path, sqlite.Options{})
+			for _, key := range []string{"before", "after"} {
+				if _, err := s.Get(t.Context(), key); err != nil {
+					t.Errorf("Get %s: %v", key, err)
+				}
+			}
+		})
+	}
+}
+
 func TestDiskFull(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	s := openAt(t, path, sqlite.Options{MaxBytes: 4 << 20, RetainCommits: 1})

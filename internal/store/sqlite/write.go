@@ -368,8 +368,8 @@ func rouse(c chan struct{}) {
 }
 
 // attempt applies group in one SQLite transaction, along with some pruning, and
-// commits it. With an error nothing of it is visible; the error matches
-// store.ErrUnknownOutcome if a crash could bring it back.
+// commits it. With an error nothing of it is visible, or the error matches
+// store.ErrUnknownOutcome: a crash, or whoever puts the file back, could bring it back.
 //
 // The transaction is not bound to any caller's context: it is short, and one
 // caller's leaving must not fail the others.
@@ -421,6 +421,9 @@ func (w *writer) attempt(group []*job) ([]result, error) {
 	if _, err := w.setMeta.ExecContext(ctx, int64(revision), int64(pruneTo)); err != nil {
 		return nil, err
 	}
+	if err := w.s.inPlace(); err != nil {
+		return nil, err
+	}
 	if _, err := w.commit.ExecContext(ctx); err != nil {
 		if leftNothing(err) {
 			return nil, err
@@ -434,6 +437,12 @@ func (w *writer) attempt(group []*job) ([]result, error) {
 		w.logged += int64(r.bytes)
 	}
 	w.keep.Committed(time.Now(), revision, pruneTo, w.logged)
+	// Once more, because it may have been moved meanwhile: then the group is in that
+	// file, and whether it comes back is for people to decide.
+	if err := w.s.inPlace(); err != nil {
+		w.unsettled = true
+		return nil, fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err)
+	}
 	return results, nil
 }
 
