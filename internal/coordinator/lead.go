@@ -93,7 +93,7 @@ type leadView struct {
 	seen     leaderRecord
 	seenTerm uint64
 	ledUntil time.Duration
-	low      bool // terms are not above the floor: nobody may lead
+	low      bool // terms are not above those of before: nobody may lead
 }
 
 func newLead(c *Coordinator) (*lead, error) {
@@ -272,7 +272,7 @@ func (l *lead) publish(ctx context.Context) {
 		l.seen.tell()
 	}
 	if v.low && !was.low {
-		l.c.log.LogAttrs(ctx, slog.LevelError, "nobody leads: the store gives terms that are not above those of before, as one does that was restored and not raised",
+		l.c.log.LogAttrs(ctx, slog.LevelError, "this coordinator does not lead: the store gives terms that are not above those of before, as one does that went back, or was restored and not raised",
 			slog.Uint64("term", seen.Term), slog.Uint64("floor", l.state.head.AuthorityEpoch))
 	}
 	if v.term == was.term {

@@ -453,6 +453,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 	if resp.GetBefore().GetName() != name(leader) || resp.GetLeader().GetName() != name(heir) || resp.GetLeader().GetTerm() <= term {
 		t.Errorf("after the transfer: %v", resp)
 	}
+	awaitAgreed(t, term, all...) // who led learns of it a moment later
 	now, _, _ := awaitLeader(t, all...)
 	if now != heir {
 		t.Errorf("%s leads", name(now))

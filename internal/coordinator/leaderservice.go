@@ -50,8 +50,8 @@ func (c *Coordinator) leaderFindings() []*fealtyv1.Finding {
 		return nil
 	case low:
 		return []*fealtyv1.Finding{finding(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
-			"problem", "the store gives terms that are not above those of before: it was restored, and its revisions were not raised",
-			"remedy", "restore it again with fealty backup restore")}
+			"problem", "the store gives terms that are not above those of before: it went back, or was restored and its revisions were not raised",
+			"remedy", "restore it with fealty backup restore; what went back a little leads again by itself, once its revisions are above those of before")}
 	}
 	return []*fealtyv1.Finding{finding(explain.NobodyLeads, "since", nobody.Round(time.Second).String())}
 }

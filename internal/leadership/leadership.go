@@ -14,7 +14,8 @@
 //     clocks do; one that comes late fails in the store, not by luck (I4).
 //   - Terms grow, and none comes twice, as revisions do: also if somebody puts an old
 //     entry back, or removes it. Over a restore, where the store has to begin above all
-//     revisions of before, the floor checks that it did.
+//     revisions of before, the floor checks that it did. In a store that went back
+//     nobody leads under a revision that is not above all that it saw before.
 //   - No clocks are compared. Who does not lead takes over when entry and beat are
 //     unchanged for a lease on its own monotonic clock, counted from when it had read
 //     them, and only if they are still unchanged in the store. A beat that its leader
@@ -187,7 +188,8 @@ type Core struct {
 	fit     bool
 	stopped bool
 	floor   uint64
-	low     bool // the store gave a term that is not above the floor
+	newest  uint64 // revision of a leader entry or beat that this process saw
+	low     bool   // the store gave a term that is not above floor and newest
 
 	asked Effect // that is not answered yet; nil: none
 
@@ -251,8 +253,9 @@ func (c *Core) Leading(now time.Duration) (term uint64, until time.Duration, ok 
 	return h.term, h.until, true
 }
 
-// BelowFloor reports that the store gave a term that is not above the floor, under
-// which nobody may lead: it was restored, and not raised.
+// BelowFloor reports that the store gave a term that is not above the floor, or not
+// above one that this process saw before, under which nobody may lead: it was restored
+// and not raised, or went back.
 func (c *Core) BelowFloor() bool { return c.low }
 
 // Seen returns the entry that was read or written last. led reports whether its
@@ -396,6 +399,7 @@ func (c *Core) read(now time.Duration, e Entry) {
 	}
 	changed := first || e.Believed != c.seen.Believed || e.Believed && (e.Term != c.seen.Term || e.Number != c.seen.Number)
 	c.seen, c.known, c.readDue = e, true, now+c.cfg.Beat
+	c.newest = max(c.newest, e.Term, e.Beat)
 	if changed {
 		c.seenAt = now
 		switch {
@@ -433,6 +437,7 @@ func (c *Core) read(now time.Duration, e Entry) {
 		// Somebody wrote it again as it was: the caller, under another key. It is another
 		// term of the same leader.
 		h.term, h.beat, h.open = e.Term, e.Beat, false
+		c.judge(now)
 	}
 	c.readDue = never // beats tell
 }
@@ -445,7 +450,12 @@ func (c *Core) hold(now time.Duration, term, beat uint64) {
 	t := c.try
 	c.try, c.readDue = nil, never
 	c.held = &held{term: term, nonce: t.Nonce, beat: beat, until: c.leaseFrom(t.start), due: t.start + c.cfg.Beat}
-	c.low = term <= c.floor
+	c.judge(now)
+}
+
+// judge leaves a term of ours under which this process may not lead.
+func (c *Core) judge(now time.Duration) {
+	c.low = c.held.term <= c.floor || c.held.term < c.newest
 	if c.low {
 		c.pause = now + c.cfg.Lease
 	}
@@ -502,6 +512,7 @@ func (c *Core) renewed(now time.Duration, e Event) {
 	case Written:
 		h.beat, h.until, h.due = e.Version, max(h.until, c.leaseFrom(h.start)), h.start+c.cfg.Beat
 		c.seen.Beat, c.seen.Number, c.seenAt = e.Version, h.number, now
+		c.newest = max(c.newest, e.Version)
 		if !h.leaving {
 			c.ledUntil = now + c.cfg.Lease
 		}
@@ -527,6 +538,7 @@ func (c *Core) steppedDown(now time.Duration, e Event) {
 	if e, ok := e.(Written); ok {
 		c.held, c.readDue = nil, now
 		c.seen.HandedOver, c.seen.For, c.seen.Term, c.seenAt = true, "", e.Version, now
+		c.newest = max(c.newest, e.Version)
 		return
 	}
 	h.due = now + c.cfg.Beat/4

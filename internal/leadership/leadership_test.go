@@ -369,6 +369,35 @@ func TestTermBelowTheFloorIsGivenBack(t *testing.T) {
 	}
 }
 
+// A store that went back gives revisions again that it gave before: a leader that slept
+// may hold one of them, so that nobody leads under one that is not above all it saw.
+func TestStoreThatWentBackRepeatsNoTerm(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	l.step(0, Read{Entry{Term: 100, Beat: 100, Believed: true, Replica: "you", Nonce: "you1"}}, nil)
+	l.step(testBeat, Tick{}, ReadEntry{})
+	l.step(0, Read{Entry{Term: 100, Beat: 120, Number: 1, Believed: true, Replica: "you", Nonce: "you1"}}, nil)
+	// Back to before that term, and what the store gives next was given already.
+	l.step(testLease, Tick{}, ReadEntry{})
+	l.step(0, Read{}, TakeOver{Nonce: "me1"})
+	l.step(0, Written{100}, StepDown{Nonce: "me1", IfTerm: 100})
+	l.leads(0)
+	if !l.core.BelowFloor() {
+		t.Fatal("it does not say so")
+	}
+	l.step(0, Written{101}, ReadEntry{})
+	e := of("me", "me1", 101, 100)
+	e.HandedOver = true
+	l.step(0, Read{e}, nil)
+	l.step(testLease, Tick{}, ReadEntry{})
+	l.step(0, Read{e}, TakeOver{Nonce: "me2", IfTerm: 101, IfBeat: 100})
+	l.step(0, Written{121}, nil)
+	l.leads(121)
+	if l.core.BelowFloor() {
+		t.Fatal("it still says so")
+	}
+}
+
 func TestFailedTakeoverIsTriedAgainAfterAPause(t *testing.T) {
 	for _, e := range []Event{Failed{}, Conflict{KeyOther}} {
 		l := newLife(t, "me")
