@@ -3,6 +3,7 @@ package coordinator
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -135,9 +136,9 @@ func TestPruningWaitsForTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, over, _ := prunable(t)
 		gone := func() bool { return !slices.Contains(d.store.keys(""), over["token"]) }
-		var jump time.Duration
+		var jump atomic.Int64
 		origin, began := d.clock(), time.Now()
-		d.c.now = func() time.Time { return origin.Add(time.Since(began) + jump) }
+		d.c.now = func() time.Time { return origin.Add(time.Since(began) + time.Duration(jump.Load())) }
 		done := make(chan struct{})
 		ended := make(chan struct{})
 		go func() {
@@ -146,14 +147,14 @@ func TestPruningWaitsForTheClock(t *testing.T) {
 		}()
 		for _, by := range []time.Duration{48 * time.Hour, -24 * time.Hour, -24 * time.Hour} {
 			synctest.Wait()
-			jump += by
+			jump.Add(int64(by))
 			time.Sleep(sweepPause)
 			synctest.Wait()
 			if gone() {
 				t.Fatalf("it pruned right after its clock jumped by %v", by)
 			}
 		}
-		jump += time.Minute // a step that any clock may make
+		jump.Add(int64(time.Minute)) // a step that any clock may make
 		time.Sleep(sweepPause)
 		synctest.Wait()
 		if !gone() {
