@@ -198,9 +198,18 @@ func TestLostNotices(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), "select from fealty_revision for update"); err != nil {
 			t.Fatal(err)
 		}
-		ended := 0
-		if err := conn.QueryRow(t.Context(), "select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and query like '%pg_listening_channels%'").Scan(&ended); err != nil || ended == 0 {
-			t.Fatalf("%d listeners ended, %v", ended, err)
+		// What it asked last is whether it listens, or for the keys that were written. It may
+		// still be on its way back from the last round; while the commit waits it tries.
+		for end := time.Now().Add(10 * time.Second); ; {
+			ended := 0
+			err := conn.QueryRow(t.Context(), `select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+				and (query like '%pg_listening_channels%' or query like 'select key from fealty_log where seq%')`).Scan(&ended)
+			if err == nil && ended > 0 {
+				break
+			}
+			if err != nil || time.Now().After(end) {
+				t.Fatalf("%d listeners ended, %v", ended, err)
+			}
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
