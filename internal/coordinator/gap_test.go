@@ -110,9 +110,10 @@ func TestPresented(t *testing.T) {
 	}
 }
 
-// A member that renewed after the backup renews again: the certificate that it has is
-// the cluster's own, though its record is of before.
-func TestRenewAfterRestore(t *testing.T) {
+// renewedInGap returns a fleet that was restored, and a member of it that had renewed
+// between the backup and the restore.
+func renewedInGap(t *testing.T) (*fleet, *node) {
+	t.Helper()
 	f, owners := ownedFleet(t, nil)
 	a := f.member("a")
 	b := f.save(owners)
@@ -125,6 +126,13 @@ func TestRenewAfterRestore(t *testing.T) {
 	f.start()
 	f.awaitPhase(phaseReady)
 	f.advance(time.Minute)
+	return f, a
+}
+
+// A member that renewed after the backup renews again: the certificate that it has is
+// the cluster's own, though its record is of before.
+func TestRenewAfterRestore(t *testing.T) {
+	_, a := renewedInGap(t)
 	if err := a.renew(true); err != nil {
 		t.Errorf("after the restore: %v", err)
 	}
@@ -134,18 +142,7 @@ func TestRenewAfterRestore(t *testing.T) {
 // full none over its key is signed: nobody who removes the member would know of it, and
 // the member could not renew by it.
 func TestRenewAfterRestoreInFullStore(t *testing.T) {
-	f, owners := ownedFleet(t, nil)
-	a := f.member("a")
-	b := f.save(owners)
-	f.advance(time.Minute)
-	if err := a.renew(true); err != nil {
-		t.Fatal(err)
-	}
-	f.advance(time.Minute)
-	b.planned().signed(f.signer).restore()
-	f.start()
-	f.awaitPhase(phaseReady)
-	f.advance(time.Minute)
+	f, a := renewedInGap(t)
 	f.link.hold(func(store.Tx) error { return store.ErrFull })
 	csr, err := ca.NewCSR(a.key)
 	if err != nil {

@@ -225,6 +225,7 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 func TestOriginsWaitForTheStore(t *testing.T) {
 	for name, harm := range map[string]func(d *desk){
 		"the store is away":  func(d *desk) { d.store.setDown(errDown) },
+		"the answer is lost": func(d *desk) { d.store.lose(lostForGood, answered, answered, answered) },
 		"the head is moving": func(d *desk) { d.store.write(history.HeadKey, d.store.snapshot()[history.HeadKey].Value) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -241,6 +242,7 @@ func TestOriginsWaitForTheStore(t *testing.T) {
 				t.Fatal("nothing was to be written")
 			}
 			d.store.setDown(nil)
+			d.store.lose()
 			d.lookAgain()
 			d.wantPhase("ready", "")
 			wantOnly(t, "write what waits", d.c.writeAudit(t.Context()), "")

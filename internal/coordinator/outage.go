@@ -293,13 +293,26 @@ type auditQueue struct {
 func (c *Coordinator) queueAudit(e auditEntry) {
 	c.log.LogAttrs(context.Background(), slog.LevelInfo, "audit entry waits for the store", slog.String("action", e.Action), slog.String("target", e.Target))
 	w, err := e.write()
-	c.audits.mu.Lock()
-	defer c.audits.mu.Unlock()
-	if err != nil || len(c.audits.entries) >= maxQueuedAudit {
+	if err != nil {
+		c.audits.mu.Lock()
 		c.audits.dropped++
+		c.audits.mu.Unlock()
 		return
 	}
-	c.audits.entries = append(c.audits.entries, w)
+	c.audits.add(w)
+}
+
+// add queues entries as they are, under their keys.
+func (q *auditQueue) add(entries ...store.Write) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, w := range entries {
+		if len(q.entries) >= maxQueuedAudit {
+			q.dropped++
+			continue
+		}
+		q.entries = append(q.entries, w)
+	}
 }
 
 // followAudit writes queued audit entries whenever the store takes them.

@@ -192,19 +192,16 @@ func (c *Coordinator) auditOrigin(ctx context.Context, s *state) {
 	if len(s.origin) == 0 {
 		return
 	}
-	ch, now := s.records.newChange(s.headVersion), c.now()
+	ch := s.records.newChange(s.headVersion)
 	for i := range s.origin {
 		if s.origin[i].Actor == "" {
 			s.origin[i].Actor = c.ownID(s)
 		}
-		ch.audit(now, s.origin[i])
+		ch.audit(c.now(), s.origin[i])
 	}
 	if _, err := ch.commit(ctx); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "where the secrets came from is not in the audit log yet", slog.Any("err", err))
-		for _, e := range s.origin {
-			e.At = now.UTC()
-			c.queueAudit(e)
-		}
+		c.audits.add(ch.tx.Put...) // under the same keys: they may be there already
 	}
 	s.origin = nil
 }

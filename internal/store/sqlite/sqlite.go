@@ -15,9 +15,11 @@
 // When the disk is full or fails, the commits concerned fail, the state stays
 // as it was, and the store can be used again once the cause is gone. A commit
 // whose own sync failed is reported as [store.ErrUnknownOutcome]: it is not
-// visible, but a crash right then could bring it back. The same goes for a file
-// that was moved or replaced: nothing is written to one without its name. What is
-// trusted: that the disk keeps what it confirmed to have synced.
+// visible, but a crash right then could bring it back. What is trusted: that
+// the disk keeps what it confirmed to have synced.
+//
+// Commits to a file that was moved, removed or replaced while it is open fail until
+// it has its name again. The outcome of one that met this right then is unknown.
 package sqlite
 
 import (
