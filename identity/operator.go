@@ -7,8 +7,10 @@ import (
 	"crypto/elliptic"
 	"crypto/rsa"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 )
@@ -88,6 +90,20 @@ func NewOperatorBundle(cluster string, roots []*x509.Certificate) (*Bundle, erro
 type operatorPath struct {
 	chain  []*x509.Certificate
 	usages []x509.ExtKeyUsage
+	roots  *OperatorRoots
+}
+
+// issued returns the certificates of the chain that somebody else vouches for. What is
+// in a trust anchor but its name and key says nothing (RFC 5280 §6.1.1), and roots of
+// old PKIs have what no CA issues today.
+func (p *operatorPath) issued() iter.Seq2[int, *x509.Certificate] {
+	return func(yield func(int, *x509.Certificate) bool) {
+		for i, c := range p.chain {
+			if !slices.ContainsFunc(p.roots.certs, c.Equal) && !yield(i, c) {
+				return
+			}
+		}
+	}
 }
 
 // operatorRule is a rule about a chain. check returns "" or what is wrong.
@@ -125,6 +141,46 @@ var operatorRules = []operatorRule{
 		for i, c := range p.chain {
 			if detail := parsed(c, time.Time{}); detail != "" {
 				return fmt.Sprintf("certificate %d: %s", i+1, detail)
+			}
+		}
+		return ""
+	}},
+	{Rule{"serial-number", "RFC 5280 §4.1.2.2"}, "chain", func(p *operatorPath) string {
+		for i, c := range p.issued() {
+			if detail := serialNumber(c, time.Time{}); detail != "" {
+				return fmt.Sprintf("certificate %d: %s", i+1, detail)
+			}
+		}
+		return ""
+	}},
+	{Rule{"names", "RFC 5280 §4.1.2.4"}, "chain", func(p *operatorPath) string {
+		for i, c := range p.issued() {
+			if emptyName(c.RawIssuer) {
+				return fmt.Sprintf("certificate %d does not say who issued it", i+1)
+			}
+			if i > 0 && emptyName(c.RawSubject) { // §4.1.2.6
+				return fmt.Sprintf("certificate %d is of a CA without a name", i+1)
+			}
+		}
+		return ""
+	}},
+	{Rule{"name-constraints", "RFC 5280 §4.2.1.10"}, "chain", func(p *operatorPath) string {
+		for i, c := range p.issued() {
+			at := slices.IndexFunc(c.Extensions, func(e pkix.Extension) bool { return e.Id.Equal(oidNameConstraints) })
+			switch {
+			case at < 0:
+			case i == 0:
+				return "the leaf has name constraints, which only a CA can have"
+			case !c.Extensions[at].Critical:
+				return fmt.Sprintf("the name constraints of certificate %d are not critical: some would pass over them", i+1)
+			}
+		}
+		return ""
+	}},
+	{Rule{"critical-usages", "RFC 5280 §4.2"}, "chain", func(p *operatorPath) string {
+		for i, c := range p.issued() {
+			if len(c.UnknownExtKeyUsage) > 0 && slices.ContainsFunc(c.Extensions, func(e pkix.Extension) bool { return e.Critical && e.Id.Equal(oidExtKeyUsage) }) {
+				return fmt.Sprintf("the extended key usages of certificate %d are critical, and %v among them is not known here", i+1, c.UnknownExtKeyUsage[0])
 			}
 		}
 		return ""
@@ -174,6 +230,9 @@ var operatorRules = []operatorRule{
 	}},
 }
 
+// emptyName reports whether a name in DER is the empty sequence.
+func emptyName(raw []byte) bool { return bytes.Equal(raw, []byte{0x30, 0}) }
+
 // sameHolder reports whether two certificates are for one name and key.
 func sameHolder(a, b *x509.Certificate) bool {
 	return bytes.Equal(a.RawSubject, b.RawSubject) && bytes.Equal(a.RawSubjectPublicKeyInfo, b.RawSubjectPublicKeyInfo)
@@ -214,7 +273,7 @@ func (r *OperatorRoots) Verify(chain []*x509.Certificate, now time.Time, usages 
 	if r == nil {
 		return &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Detail: "there are no roots", Reason: ReasonUntrusted}
 	}
-	p := &operatorPath{chain: chain, usages: usages}
+	p := &operatorPath{chain, usages, r}
 	for _, rule := range operatorRules {
 		if detail := rule.check(p); detail != "" {
 			return &ChainError{Certificate: rule.certificate, Rule: rule.Name, Section: rule.Section, Detail: detail, Reason: ReasonProfile}

@@ -8,7 +8,9 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"errors"
+	"math/big"
 	"net/url"
 	"slices"
 	"testing"
@@ -55,7 +57,33 @@ func TestOperatorRules(t *testing.T) {
 	template := *pki.Intermediate.Cert
 	template.SerialNumber = identitytest.NewSerial(t)
 	again := identitytest.Sign(t, &template, pki.Intermediate.Cert, pki.Intermediate.Key.Public(), pki.Intermediate.Key) // by itself
-	roots, err := identity.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert})
+	// forge edits a certificate that by signed in a way in which no template can.
+	forge := func(c *x509.Certificate, by identitytest.CA, edit func(*forged)) *x509.Certificate {
+		f := takeApart(t, c, by.Key)
+		edit(f)
+		out, err := x509.ParseCertificate(f.sign(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	forgedLeaf := func(edit func(*forged)) []*x509.Certificate {
+		return []*x509.Certificate{forge(leaf(nil)[0], pki.Intermediate, edit), pki.Intermediate.Cert}
+	}
+	forgedCA := func(edit func(*forged)) []*x509.Certificate {
+		ca := pki.CA(t, "odd", &pki.Root, nil)
+		ca.Cert = forge(ca.Cert, pki.Root, edit)
+		return pki.IssueBy(t, ca, key, nil)
+	}
+	noName := asn1.RawValue{FullBytes: []byte{0x30, 0}}
+	constraints := []byte{0x30, 0x0a, 0xa0, 0x08, 0x30, 0x06, 0x82, 0x04, 'c', 'o', 'r', 'p'} // permitted: DNS corp
+	usages, err := asn1.Marshal([]asn1.ObjectIdentifier{{1, 3, 6, 1, 5, 5, 7, 3, 1}, {1, 3, 6, 1, 5, 5, 7, 3, 2}, {1, 2, 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nameless := pki.Root
+	nameless.Cert = forge(pki.Root.Cert, pki.Root, func(f *forged) { f.Subject, f.Issuer, f.Serial = noName, noName, new(big.Int) })
+	roots, err := identity.NewOperatorRoots([]*x509.Certificate{pki.Root.Cert, nameless.Cert})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,6 +100,19 @@ func TestOperatorRules(t *testing.T) {
 		{"as long as allowed", long(identity.MaxOperatorChain), "", 0},
 		{"another type of key", pki.Issue(t, rsa2048, nil), "", 0},
 		{"within the name constraint", pki.IssueBy(t, limited, key, func(c *x509.Certificate) { c.DNSNames = []string{"a.corp.example"} }), "", 0},
+		{"without key identifiers", []*x509.Certificate{forge(leaf(nil)[0], pki.Intermediate, func(f *forged) {
+			f.drop(oidSKI)
+			f.drop(oidAKI)
+		}), pki.Intermediate.Cert}, "", 0},
+		{"a usage of somebody's", forgedLeaf(func(f *forged) { f.set(oidEKU, false, usages...) }), "", 0},
+		{"serial number 0", forgedLeaf(func(f *forged) { f.Serial = new(big.Int) }), "serial-number", identity.ReasonProfile},
+		{"serial number of 21 bytes", forgedLeaf(func(f *forged) { f.Serial = new(big.Int).Lsh(big.NewInt(1), 160) }), "serial-number", identity.ReasonProfile},
+		{"serial number of a CA", forgedCA(func(f *forged) { f.Serial = new(big.Int) }), "serial-number", identity.ReasonProfile},
+		{"no issuer", []*x509.Certificate{forge(leaf(nil)[0], nameless, func(f *forged) { f.Issuer = noName })}, "names", identity.ReasonProfile},
+		{"a CA without a name", forgedCA(func(f *forged) { f.Subject = noName }), "names", identity.ReasonProfile},
+		{"name constraints of a leaf", forgedLeaf(func(f *forged) { f.set(oidNC, true, constraints...) }), "name-constraints", identity.ReasonProfile},
+		{"name constraints that are not critical", forgedCA(func(f *forged) { f.set(oidNC, false, constraints...) }), "name-constraints", identity.ReasonProfile},
+		{"an unknown usage that is critical", forgedLeaf(func(f *forged) { f.set(oidEKU, true, usages...) }), "critical-usages", identity.ReasonProfile},
 		{"nothing", nil, "chain-length", identity.ReasonProfile},
 		{"too long", long(identity.MaxOperatorChain + 1), "chain-length", identity.ReasonProfile},
 		{"too large", leaf(func(c *x509.Certificate) {

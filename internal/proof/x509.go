@@ -19,6 +19,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/document"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -324,7 +325,7 @@ func x509Selectors(leaf *x509.Certificate) []string {
 
 // plainName reports whether a common name reads the same to everybody.
 func plainName(s string) bool {
-	return utf8.ValidString(s) && !strings.ContainsAny(s, `,+"\<>;=`) && !strings.HasPrefix(s, "#") &&
+	return utf8.ValidString(s) && !document.Invisible(s) && !strings.ContainsAny(s, `,+"\<>;=`) && !strings.HasPrefix(s, "#") &&
 		!strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError })
 }
 

@@ -104,6 +104,7 @@ func TestX509Selectors(t *testing.T) {
 		{"escape", subject("node\x1b[2J"), nil},
 		{"bidirectional override", subject("node\u202ec"), nil},
 		{"zero width", subject("node\u200bc"), nil},
+		{"a Hangul filler", subject("node\u3164"), nil},
 		{"no-break space", subject("node\u00a0c"), nil},
 		{"replacement character", subject("node\ufffdc"), nil},
 		{"space at the end", subject("node-c "), nil},
