@@ -17,7 +17,8 @@ const (
 	MaxListItems = 256   // of any other list
 	MaxMembers   = 1_000_000
 
-	maxFields         = 64 // of an object; none has more than 10
+	maxFields         = 64      // of an object; none has more than 10
+	maxMarks          = 250_000 // characters that begin or end a token; MaxEntries entries of one line each have 200,000
 	maxSelectorBytes  = 512
 	maxRecipientBytes = 4096
 	maxRootsPEMBytes  = 256 << 10

@@ -41,10 +41,12 @@ type Manifest struct {
 	Degraded    Degraded
 	RejoinGrace time.Duration // 0: an expired SVID never rejoins by its old key
 
-	raw   []byte
-	hash  Hash
-	exact map[string]patternRef // by canonical selector; unique in a manifest
-	globs []patternRef          // in document order
+	raw  []byte
+	hash Hash
+	// findings are what Parse refuses and ParseAccepted takes.
+	findings []*Problem
+	exact    map[string]patternRef // by canonical selector; unique in a manifest
+	globs    []patternRef          // in document order
 }
 
 // Hash is the SHA-256 of the exact bytes of a manifest.
@@ -201,11 +203,46 @@ func Parse(data []byte) (*Manifest, error) {
 	if problems != nil {
 		return nil, invalid(problems)
 	}
+	m, err := decodeManifest(data, roots[0])
+	if err != nil {
+		return nil, err
+	}
+	if m.findings != nil {
+		return nil, &InvalidError{Problems: m.findings}
+	}
+	return m, nil
+}
+
+// ParseAccepted reads a manifest that is in force or was, so that a signed history
+// stands behind it. Rules that came after a release that accepted it refuse nothing
+// here: what breaks them is in [Manifest.Findings]. Otherwise a stricter release would
+// take a running cluster's authority away. What is new goes through [Parse].
+func ParseAccepted(data []byte) (*Manifest, error) {
+	f := format()
+	roots, problems := f.ReadAccepted(data)
+	if problems != nil {
+		return nil, invalid(problems)
+	}
+	m, err := decodeManifest(data, roots[0])
+	if err != nil {
+		return nil, err
+	}
+	if hidden := f.Hidden(data, roots); hidden != nil {
+		m.findings = append(invalid(hidden).Problems, m.findings...)
+	}
+	return m, nil
+}
+
+// decodeManifest reads root, the document that data holds.
+func decodeManifest(data []byte, root *node) (*Manifest, error) {
 	d := &decoder{document.NewDecoder(4 * MaxProblems)}
-	m := d.manifest(roots[0])
-	d.check(m)
+	m := d.manifest(root)
+	d.check(m, checks[:])
 	if d.Problems != nil {
 		return nil, invalid(d.Problems)
+	}
+	if d.check(m, newerChecks[:]); d.Problems != nil {
+		m.findings = invalid(d.Problems).Problems
 	}
 	m.raw = slices.Clone(data)
 	m.hash = sha256.Sum256(data)
@@ -213,11 +250,15 @@ func Parse(data []byte) (*Manifest, error) {
 	return m, nil
 }
 
+// Findings returns what [Parse] refuses in a manifest that [ParseAccepted] took; the
+// next manifest has to mend it.
+func (m *Manifest) Findings() []*Problem { return slices.Clone(m.findings) }
+
 // format bounds the document of a manifest.
 func format() *document.Format {
 	return &document.Format{
 		Noun: "a manifest", Start: "start from the output of: fealty manifest init", TooLong: "use patterns in place of single entries",
-		Bytes: MaxBytes, Documents: 1, Depth: MaxDepth, Fields: maxFields, Items: MaxEntries, Problems: MaxProblems,
+		Bytes: MaxBytes, Documents: 1, Depth: MaxDepth, Fields: maxFields, Items: MaxEntries, Marks: maxMarks, Problems: MaxProblems,
 	}
 }
 

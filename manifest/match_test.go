@@ -24,7 +24,7 @@ func TestMatch(t *testing.T) {
   - {name: keyed, kind: shard, match: ["key:ed25519:` + hex.EncodeToString(key[:]) + `"]}
   - {name: pods, kind: data, match: ["k8s:sa:prod/agent-*"]}
 `
-	m := mustParse(t, d.String())
+	m := mustAccept(t, d.String())
 	for _, tc := range []struct {
 		name        string
 		kind        identity.Kind

@@ -2,6 +2,8 @@ package manifest
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
@@ -50,6 +52,9 @@ func Rules() []Rule {
 	for _, c := range checks {
 		rules = append(rules, c.Rule)
 	}
+	for _, c := range newerChecks {
+		rules = append(rules, c.Rule)
+	}
 	return rules
 }
 
@@ -89,7 +94,14 @@ var checks = [...]check{
 		[]string{"degraded"}, checkRouteTTL},
 }
 
-func (d *decoder) check(m *Manifest) {
+// newerChecks are rules that came after releases which accepted what they refuse: they
+// bind [Parse], and are findings of [ParseAccepted].
+var newerChecks = [...]check{
+	{Rule{"selector-unproven", "an entry that nothing can prove admits nobody, and misleads", "admission.md, Proof over a channel binding"},
+		[]string{"admit"}, checkProvable},
+}
+
+func (d *decoder) check(m *Manifest, checks []check) {
 	for _, c := range checks {
 		if c.find == nil {
 			continue
@@ -213,6 +225,19 @@ func checkCoordinatorSelectors(d *decoder, m *Manifest) {
 			}
 		default:
 			d.Fault("coordinator-selector", path, fmt.Sprintf("a coordinator cannot be admitted by %s", p.Family()), "use key, x509, tpm or sevsnp")
+		}
+	})
+}
+
+// provable are the selector families that this release has a proof for. The others are
+// read, so that a manifest which names one is refused by its name.
+var provable = [...]string{FamilyToken, FamilyKey, FamilyX509}
+
+func checkProvable(d *decoder, m *Manifest) {
+	eachPattern(m, func(_ *Entry, _ int, p Pattern, path string) {
+		if !slices.Contains(provable[:], p.Family()) {
+			d.Fault("selector-unproven", path, fmt.Sprintf("this release has no proof of %s selectors, so that %s admits nobody", p.Family(), document.Shown(p.text)),
+				"use "+strings.Join(provable[:], ", ")+" until a release proves it")
 		}
 	})
 }

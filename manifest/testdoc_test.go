@@ -91,6 +91,16 @@ func newDoc(t testing.TB) doc {
 	}
 }
 
+// mustAccept reads a manifest that holds what is refused since.
+func mustAccept(t testing.TB, text string) *manifest.Manifest {
+	t.Helper()
+	m, err := manifest.ParseAccepted([]byte(text))
+	if err != nil {
+		t.Fatalf("ParseAccepted: %v\n%s", err, text)
+	}
+	return m
+}
+
 func mustParse(t testing.TB, text string) *manifest.Manifest {
 	t.Helper()
 	m, err := manifest.Parse([]byte(text))

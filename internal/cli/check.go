@@ -58,7 +58,7 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 				if manifestFile == "" {
 					return nil, errNotAsked
 				}
-				_, m, err := c.readManifest(cfg, manifestFile)
+				_, m, err := c.readManifest(cfg, manifestFile, manifest.Parse)
 				if e, ok := errors.AsType[*manifest.InvalidError](err); ok {
 					err = invalidManifest(manifestFile, e)
 				}

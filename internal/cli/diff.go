@@ -53,19 +53,19 @@ diff; then nothing is on standard error, as it is for an error.`,
 }
 
 func (c *CLI) diffManifest(ctx context.Context, cfg *config, args []string) (*effect, error) {
-	read := func(file string) (*manifest.Manifest, error) {
-		_, m, err := c.readManifest(cfg, file)
+	read := func(file string, parse func([]byte) (*manifest.Manifest, error)) (*manifest.Manifest, error) {
+		_, m, err := c.readManifest(cfg, file, parse)
 		if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 			return nil, invalidManifest(file, problems)
 		}
 		return m, err
 	}
-	next, err := read(args[len(args)-1])
+	next, err := read(args[len(args)-1], manifest.Parse)
 	if err != nil {
 		return nil, err
 	}
 	if len(args) == 2 {
-		old, err := read(args[0])
+		old, err := read(args[0], manifest.ParseAccepted)
 		if err != nil {
 			return nil, err
 		}
@@ -92,7 +92,7 @@ func (c *CLI) preview(ctx context.Context, s *services, next *manifest.Manifest)
 	if err != nil {
 		return nil, err
 	}
-	old, err := manifest.Parse(resp.GetManifest())
+	old, err := manifest.ParseAccepted(resp.GetManifest())
 	if err != nil {
 		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", "what was sent as the manifest in force is none")
 	}

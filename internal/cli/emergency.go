@@ -235,7 +235,7 @@ signers are, and whether they are enough. Several files of one statement count a
 			}
 			var m *manifest.Manifest
 			if file != "" {
-				if _, m, err = c.readManifest(cfg, file); err != nil {
+				if _, m, err = c.readManifest(cfg, file, manifest.ParseAccepted); err != nil {
 					return wordManifest(file, err)
 				}
 			}

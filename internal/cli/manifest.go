@@ -195,7 +195,7 @@ func (c *CLI) manifestVerify() *cobra.Command {
 		sample: "  fealty manifest verify manifest.yaml",
 		args:   exactly("FILE"),
 		run: func(_ context.Context, cfg *config, args []string) error {
-			_, m, err := c.readManifest(cfg, args[0])
+			_, m, err := c.readManifest(cfg, args[0], manifest.Parse)
 			if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 				if err := c.print(problemList(args[0], problems)); err != nil {
 					return err
@@ -215,7 +215,7 @@ func (c *CLI) manifestVerify() *cobra.Command {
 }
 
 // readManifest reads and parses a manifest; FILE may be - for standard input.
-func (c *CLI) readManifest(cfg *config, file string) ([]byte, *manifest.Manifest, error) {
+func (c *CLI) readManifest(cfg *config, file string, parse func([]byte) (*manifest.Manifest, error)) ([]byte, *manifest.Manifest, error) {
 	var data []byte
 	var err error
 	if file == "-" {
@@ -226,7 +226,7 @@ func (c *CLI) readManifest(cfg *config, file string) ([]byte, *manifest.Manifest
 	if err != nil {
 		return nil, nil, explain.Wrap(err, explain.FileMissing, "purpose", "manifest", "file", file)
 	}
-	m, err := manifest.Parse(data)
+	m, err := parse(data)
 	return data, m, err
 }
 
@@ -366,7 +366,7 @@ reshare does not take it back.`,
 
 // changeManifest brings the manifest in file into force by a transition of kind.
 func (c *CLI) changeManifest(ctx context.Context, cfg *config, file string, kind history.Kind, in changeFlags) error {
-	data, m, err := c.readManifest(cfg, file)
+	data, m, err := c.readManifest(cfg, file, manifest.Parse)
 	if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 		for _, p := range problems.Problems {
 			c.talk("%s", problemLine(file, p))
@@ -599,7 +599,7 @@ func (c *CLI) manifestGet() *cobra.Command {
 				}
 				// What is going to be signed, or shown on a terminal, is what the history
 				// names, and a manifest, whoever sent it.
-				m, err := manifest.Parse(resp.GetManifest())
+				m, err := manifest.ParseAccepted(resp.GetManifest())
 				if err != nil {
 					return explain.Wrap(err, explain.HistoryInvalid, "problem", "what was sent is not a manifest")
 				}

@@ -248,7 +248,7 @@ func (in recoverFlags) expect(c *CLI, cfg *config) (recovery.Expect, error) {
 		out.Pin = pin
 	}
 	if in.manifest != "" {
-		_, m, err := c.readManifest(cfg, in.manifest)
+		_, m, err := c.readManifest(cfg, in.manifest, manifest.ParseAccepted)
 		if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 			return out, invalidManifest(in.manifest, problems)
 		}

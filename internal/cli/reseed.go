@@ -80,7 +80,7 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *config, in reseedFlags, ar
 	}
 	var set []byte
 	if len(args) > 0 {
-		data, _, err := c.readManifest(cfg, args[0])
+		data, _, err := c.readManifest(cfg, args[0], manifest.ParseAccepted)
 		if err != nil {
 			return wordManifest(args[0], err)
 		}

@@ -48,7 +48,7 @@ func (c *CLI) signManifest(cfg *config, file, current, keyFile string, kind hist
 	if err := head.UnmarshalText([]byte(current)); err != nil {
 		return explain.Wrap(err, explain.BadValue, "name", "--current", "value", shownArg(current), "problem", "it is not 64 hex digits", "want", "the hash of the transition in force")
 	}
-	_, m, err := c.readManifest(cfg, file)
+	_, m, err := c.readManifest(cfg, file, manifest.Parse)
 	if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 		return invalidManifest(file, problems)
 	}

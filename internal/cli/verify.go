@@ -77,7 +77,7 @@ func (c *CLI) verify(ctx context.Context, cfg *config, in verifyFlags) error {
 		}
 		want.Pin = pin
 	}
-	_, m, err := c.readManifest(cfg, in.manifest)
+	_, m, err := c.readManifest(cfg, in.manifest, manifest.ParseAccepted)
 	if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 		return invalidManifest(in.manifest, problems)
 	}

@@ -78,7 +78,7 @@ func Decode(data []byte) ([]*Document, error) {
 func format() *document.Format {
 	return &document.Format{
 		Noun: "a config record", Start: "see the fields of a kind with fealty explain KIND, such as: fealty explain route", TooLong: "put the records in several steps",
-		Bytes: MaxText, Documents: MaxBatch, Depth: maxDepth, Fields: maxFields, Items: MaxBatch, Problems: MaxProblems,
+		Bytes: MaxText, Documents: MaxBatch, Depth: maxDepth, Fields: maxFields, Items: MaxBatch, Marks: maxMarks, Problems: MaxProblems,
 	}
 }
 

@@ -25,6 +25,7 @@ const (
 
 	maxDepth  = 12
 	maxFields = 128
+	maxMarks  = 200_000 // characters that begin or end a token, in one text: it costs under a second to read
 )
 
 // Bounds of what a number or a duration can be.

@@ -39,6 +39,11 @@ func TestDecodeRefuses(t *testing.T) {
 		{"size", "", "", "# " + long(config.MaxText)},
 		{"size", "", "1:1", large},
 		{"characters", "", "1:8", "kind: q\u200bos\n"},
+		{"characters", "", "2:8", "kind: qos\nname: q\u3164\n"},
+		{"characters", "", "2:7", `kind: qos
+name: "q\u3164"
+`},
+		{"too-many", "", "", "# " + strings.Repeat("]", 200_001)},
 		{"syntax", "", "", ""},
 		{"syntax", "", "", "---\n---\n"},
 		{"syntax", "", "1:1", "{kind: qos"},

@@ -43,7 +43,7 @@ func (c *Coordinator) wayTo(loaded *history.History, seen history.SeenHead, last
 	if err != nil {
 		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
 	}
-	m, err := manifest.Parse(loaded.Manifests[t.Manifest])
+	m, err := manifest.ParseAccepted(loaded.Manifests[t.Manifest])
 	if err != nil {
 		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
 	}

@@ -182,27 +182,30 @@ type Coordinator struct {
 	trustNews       news
 	publication     atomic.Pointer[publication] // what members are told; nil before it was read
 	publicationNews news
-	compileReport   atomic.Pointer[compileReport]  // nil before the first compile
-	headKick        chan struct{}                  // asks the head loop to look now; capacity 1
-	maxListed       int                            // banned keys in a bundle
-	trustKick       chan struct{}                  // asks the trust loop to look now; capacity 1
-	confirmKick     chan struct{}                  // asks it to look soon: a member may have confirmed a key; capacity 1
-	backingUp       chan struct{}                  // held by the one backup under way; capacity 1
-	setting         chan struct{}                  // held by the one SetManifest under way; capacity 1
-	candidates      map[history.Hash]*move         // moves of unknown outcome; owned by who holds setting
-	search          decide.Search                  // the way back to the head; owned by who holds setting
-	pushed          atomic.Bool                    // a peer may be at the head: look for it now
-	opened          *opened                        // a seed for the way back; owned by who holds setting
-	older           atomic.Pointer[history.Record] // the head that the store shows, if it is one of before
-	elapsed         func() time.Duration           // on a clock that only goes forward
-	prepared        *prepared                      // a seed that waits for its signatures; owned by who holds setting
-	former          []*secrets                     // of seeds that were replaced, which calls may still use; owned by who holds setting
-	unsettled       atomic.Bool                    // a reseed may have left the records frozen
-	headConfirmed   moment                         // when the store was last asked and showed our head
-	full            fullness                       // whether the store takes writes
-	tried           atomic.Bool                    // to bring the keys back, or to find that there are none
-	pulsed          moment                         // the last self-check that came through
-	serving         atomic.Bool
+	compileReport   atomic.Pointer[compileReport] // nil before the first compile
+	headKick        chan struct{}                 // asks the head loop to look now; capacity 1
+	maxListed       int                           // banned keys in a bundle
+	// parse reads a manifest that is to be set: manifest.Parse, but where a test plays
+	// the release that set what a later one refuses.
+	parse         func([]byte) (*manifest.Manifest, error)
+	trustKick     chan struct{}                  // asks the trust loop to look now; capacity 1
+	confirmKick   chan struct{}                  // asks it to look soon: a member may have confirmed a key; capacity 1
+	backingUp     chan struct{}                  // held by the one backup under way; capacity 1
+	setting       chan struct{}                  // held by the one SetManifest under way; capacity 1
+	candidates    map[history.Hash]*move         // moves of unknown outcome; owned by who holds setting
+	search        decide.Search                  // the way back to the head; owned by who holds setting
+	pushed        atomic.Bool                    // a peer may be at the head: look for it now
+	opened        *opened                        // a seed for the way back; owned by who holds setting
+	older         atomic.Pointer[history.Record] // the head that the store shows, if it is one of before
+	elapsed       func() time.Duration           // on a clock that only goes forward
+	prepared      *prepared                      // a seed that waits for its signatures; owned by who holds setting
+	former        []*secrets                     // of seeds that were replaced, which calls may still use; owned by who holds setting
+	unsettled     atomic.Bool                    // a reseed may have left the records frozen
+	headConfirmed moment                         // when the store was last asked and showed our head
+	full          fullness                       // whether the store takes writes
+	tried         atomic.Bool                    // to bring the keys back, or to find that there are none
+	pulsed        moment                         // the last self-check that came through
+	serving       atomic.Bool
 
 	source  *credential.Issued // what our listener presents and believes
 	guard   *mesh.Guard
@@ -313,7 +316,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		failures:   newLogGate(),
 		stopping:   make(chan struct{}),
 		members:    newMemberIndex(),
-		maxListed:  snapshot.MaxBans, recoveries: newRecoveries(), peerCalls: newPeerCalls(),
+		maxListed:  snapshot.MaxBans, parse: manifest.Parse, recoveries: newRecoveries(), peerCalls: newPeerCalls(),
 		others: newOthers(),
 		live:   liveMembers{members: make(map[identity.ID]*liveMember)},
 	}

@@ -344,7 +344,7 @@ func (c *Coordinator) claim(loaded *history.History) (*claimedHead, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := manifest.Parse(loaded.Manifests[t.Manifest])
+	m, err := manifest.ParseAccepted(loaded.Manifests[t.Manifest])
 	if err != nil {
 		return nil, err
 	}

@@ -254,7 +254,7 @@ func (c *Coordinator) takeKey(g *greeted, p *fealtyv1.PeerCandidate, recipient *
 	}
 	m := g.s.manifest
 	if t.Manifest != m.Hash() {
-		if m, err = manifest.Parse(p.GetManifest()); err != nil {
+		if m, err = manifest.ParseAccepted(p.GetManifest()); err != nil {
 			return takenKey{}, err
 		}
 	}

@@ -18,9 +18,9 @@ func (m manifestServer) PreviewManifest(ctx context.Context, req *fealtyv1.Previ
 	if err != nil {
 		return nil, err
 	}
-	next, err := manifest.Parse(req.GetManifest())
+	next, err := c.proposed(s, req.GetManifest())
 	if err != nil {
-		return nil, manifestProblems(err)
+		return nil, err
 	}
 	out := &fealtyv1.PreviewManifestResponse{Manifest: s.manifest.Bytes(), Transition: transitionMessage(s.head)}
 	recs, err := list[memberRecord](ctx, s.records, memberPrefix)

@@ -338,7 +338,7 @@ func (c *Coordinator) claimedHistory(ctx context.Context) (*history.History, []h
 		}
 		links = append(links, history.Link{Transition: *t, Hash: sha256Sum(raw)})
 	}
-	m, err := manifest.Parse(h.Manifests[links[len(links)-1].Manifest])
+	m, err := manifest.ParseAccepted(h.Manifests[links[len(links)-1].Manifest])
 	if err != nil {
 		return nil, nil, nil, explain.Wrap(err, explain.HistoryInvalid, "problem", "the manifest of its head does not parse")
 	}

@@ -24,7 +24,6 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -84,8 +83,8 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 	}
 	next := s.manifest
 	if len(req.GetManifest()) > 0 {
-		if next, err = manifest.Parse(req.GetManifest()); err != nil {
-			return nil, manifestProblems(err)
+		if next, err = c.proposed(s, req.GetManifest()); err != nil {
+			return nil, err
 		}
 	}
 	if next.Cluster != s.manifest.Cluster {

@@ -109,9 +109,19 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		out.Findings = append(out.Findings, c.leaderFindings()...)
 		out.Findings = append(out.Findings, c.outlet.findings()...)
 		out.Findings = append(out.Findings, c.compileFindings()...)
+		out.Findings = append(out.Findings, manifestFindings(s.manifest)...)
 	}
 	out.Members, out.NextPageToken, err = pageOf(all, req.GetPageSize(), req.GetPageToken())
 	return out, err
+}
+
+// manifestFindings says what of the manifest in force could not be set today.
+func manifestFindings(m *manifest.Manifest) []*fealtyv1.Finding {
+	problems := m.Findings()
+	if problems == nil {
+		return nil
+	}
+	return []*fealtyv1.Finding{finding(explain.ManifestOutdated, "count", fmt.Sprint(len(problems)), "problem", problems[0].Error())}
 }
 
 // maxDrainingNamed is how many draining members a baseline names.

@@ -193,7 +193,7 @@ func (d *desk) request(m []byte) *fealtyv1.SetManifestRequest {
 	if s.phase != phaseReady {
 		return req
 	}
-	parsed, err := manifest.Parse(m)
+	parsed, err := manifest.ParseAccepted(m)
 	if err != nil {
 		d.t.Fatal(err)
 	}

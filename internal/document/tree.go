@@ -58,6 +58,7 @@ type Format struct {
 	Depth     int    // of nested objects and lists
 	Fields    int    // of one object
 	Items     int    // of one list
+	Marks     int    // characters that begin or end a token, see [Format.checkMarks]
 	Problems  int    // that are worth knowing at a time
 }
 
@@ -65,6 +66,22 @@ type Format struct {
 // problems, never both. A document without any content is an error where a text is
 // one document, and passed over where it may have several.
 func (f *Format) Read(data []byte) ([]*Node, []*Problem) {
+	if p := f.checkMarks(data); p != nil {
+		return nil, []*Problem{p}
+	}
+	roots, problems := f.ReadAccepted(data)
+	if problems != nil {
+		return nil, problems
+	}
+	if problems := f.Hidden(data, roots); problems != nil {
+		return nil, problems
+	}
+	return roots, nil
+}
+
+// ReadAccepted reads data that an earlier release accepted, as [Format.Read] does but
+// without the rules that came since: those of [Format.Hidden], and Marks.
+func (f *Format) ReadAccepted(data []byte) ([]*Node, []*Problem) {
 	if p := f.checkBytes(data); p != nil {
 		return nil, []*Problem{p}
 	}
@@ -142,6 +159,25 @@ func (f *Format) checkBytes(data []byte) *Problem {
 func hidesText(r rune) bool {
 	return r == 0x061c || r >= 0x200b && r <= 0x200f || r >= 0x2028 && r <= 0x202e ||
 		r >= 0x2060 && r <= 0x2069 || r == 0xfeff
+}
+
+// checkMarks refuses a text with more tokens than any document of its kind has, before
+// one is made: each costs about a microsecond and 200 bytes, so that a megabyte of
+// brackets would keep a processor busy for seconds. There are at most twice as many
+// tokens as characters that can begin or end one, and one more.
+func (f *Format) checkMarks(data []byte) *Problem {
+	marks := 0
+	for _, b := range data {
+		switch b {
+		case '[', ']', '{', '}', ',', ':', '-', '?', '&', '*', '!', '|', '>', '%', '@', '`', '"', '\'', '#', '\n':
+			marks++
+		}
+	}
+	if marks <= f.Marks {
+		return nil
+	}
+	return &Problem{Rule: "too-many", What: fmt.Sprintf("the document has %d brackets, quotes, line ends and other marks", marks),
+		Do: fmt.Sprintf("keep it to %d: %s", f.Marks, f.TooLong)}
 }
 
 // tokenize and parseTokens turn a panic of the YAML library into a problem: a

@@ -58,6 +58,7 @@ const (
 	SignatureTwice       Code = "FE-H114"
 	SignatureFileBad     Code = "FE-H115"
 	ReseedUnprepared     Code = "FE-H120"
+	ManifestOutdated     Code = "FE-H121"
 	TrustRotating        Code = "FE-H130"
 	TrustFull            Code = "FE-H131"
 	EmergencyRefused     Code = "FE-H132"
@@ -653,6 +654,19 @@ keys that derive from it. It is dropped after an hour, when the coordinator stop
 prepared. Nothing is lost by that: what was signed for it authorizes nothing else.`,
 	},
 
+	{
+		Code:  ManifestOutdated,
+		Title: "the manifest in force holds what would be refused today",
+		What:  "the manifest in force has {count|some} places that could not be set today",
+		Why:   "the first is: {problem|a rule came after it was set}",
+		Do:    "mend it: fealty manifest get > manifest.yaml, fealty manifest verify manifest.yaml names each place; then set it again",
+		Exit:  ExitDegraded, GRPC: codes.FailedPrecondition,
+		Page: `
+A release became stricter after this manifest was set. A rule binds what is new: the cluster goes on under the
+manifest that its signers signed, and the next one has to be without these places. Two kinds are told so: characters
+that nobody sees, behind which two names look like one, and selectors that this release has no proof for, so that
+their entry admits nobody (` + "`k8s:`, `tpm:`, `sevsnp:`" + `).`,
+	},
 	{
 		Code:  TrustRotating,
 		Title: "a config signing key is being replaced",

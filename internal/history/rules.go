@@ -170,7 +170,7 @@ var linkRules = [...]struct {
 		if got := manifest.Hash(hashOf(data)); got != want {
 			return fmt.Sprintf("the bytes under the name of manifest %v have the hash %v", want, got)
 		}
-		m, err := manifest.Parse(data)
+		m, err := manifest.ParseAccepted(data)
 		if err != nil {
 			return fmt.Sprintf("manifest %v: %v", want, err)
 		}
