@@ -158,18 +158,19 @@ func Verify(h *History, transactionKey ed25519.PublicKey) (*Verified, error) {
 	if err := r.checkHead(); err != nil {
 		return nil, err
 	}
-	return replayLinks(&Verified{seen: make(meshKeys), trusted: transactionKey}, h, r.record)
+	return replayLinks(&Verified{seen: make(meshKeys), trusted: transactionKey}, h, r.record, nil)
 }
 
 // replayLinks checks the links of h one after the other on top of v, which it
 // changes, and then that they lead to the head.
-func replayLinks(v *Verified, h *History, head Record) (*Verified, error) {
+func replayLinks(v *Verified, h *History, head Record, o *outlining) (*Verified, error) {
 	for _, raw := range h.Links {
-		s := &step{raw: raw, before: v, manifests: h.Manifests}
+		s := &step{raw: raw, before: v, manifests: h.Manifests, outline: o}
 		if err := s.check(uint64(len(v.links) + 1)); err != nil {
 			return nil, err
 		}
 		v.add(s)
+		o.passed(&s.link)
 	}
 	v.record, v.version = head, h.Version
 	if len(v.keys) == 0 {
@@ -434,14 +435,19 @@ func (v *Verified) Seen() SeenHead {
 // Accepts reports whether v may take the place of what was seen, as
 // [Verified.CheckMarkBy] says.
 func (h SeenHead) Accepts(v *Verified) (restored bool, err error) {
-	var signers manifest.Signers
+	return v.CheckMarkBy(h.Mark, h.signers())
+}
+
+// signers returns who they were, or none.
+func (h SeenHead) signers() manifest.Signers {
+	var out manifest.Signers
 	if h.Signers != nil {
-		signers.Threshold = h.Signers.Threshold
+		out.Threshold = h.Signers.Threshold
 		for _, k := range h.Signers.Keys {
-			signers.Keys = append(signers.Keys, manifest.Signer{Key: k})
+			out.Keys = append(out.Keys, manifest.Signer{Key: k})
 		}
 	}
-	return v.CheckMarkBy(h.Mark, signers)
+	return out
 }
 
 // signedBy reports whether the threshold of signers signed t; signatures by others are

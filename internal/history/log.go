@@ -109,7 +109,7 @@ func (l *Log) Follow(ctx context.Context, known *Verified, transactionKey ed2551
 	}
 	next := known.clone()
 	next.trusted = transactionKey
-	return replayLinks(next, h, r.record)
+	return replayLinks(next, h, r.record, nil)
 }
 
 // follows reports whether the encoded link names previous as the one before.

@@ -114,7 +114,47 @@ type step struct {
 
 	prev     *Link              // nil for the first
 	link     Link               // set by encoding
-	manifest *manifest.Manifest // set by manifest-blob
+	manifest *manifest.Manifest // set by manifest-blob; nil: not known, in an outline
+	outline  *outlining         // nil: every manifest has to be there
+}
+
+// has reports whether the manifests that a rule reads are known. They all are but in
+// an outline.
+func (s *step) has(needs manifestNeed) bool {
+	return s.outline == nil || needs == 0 ||
+		(needs&thisManifest == 0 || s.manifest != nil) && (needs&manifestBefore == 0 || s.genesis() || s.before.manifest != nil)
+}
+
+// manifestNeed is which manifests a rule reads.
+type manifestNeed int
+
+const (
+	thisManifest   manifestNeed = 1 << iota // that the link names
+	manifestBefore                          // that the link before names
+	bothManifests  = thisManifest | manifestBefore
+)
+
+// moved says which parts of authority the manifests move, if they are known.
+func (s *step) moved() string {
+	if !s.has(bothManifests) {
+		return ""
+	}
+	return fmt.Sprintf(": %v", manifest.AuthorityMoves(s.before.manifest, s.manifest))
+}
+
+// inForce returns the manifest whose signers sign the link. In an outline it may be
+// known by its signers alone, or not at all: nil.
+func (s *step) inForce() *manifest.Manifest {
+	m, hash := s.manifest, s.link.Manifest
+	if !s.genesis() {
+		m, hash = s.before.manifest, s.prev.Manifest
+	}
+	if m == nil && s.outline != nil {
+		if signers, ok := s.outline.signers[hash]; ok {
+			return &manifest.Manifest{Signers: signers}
+		}
+	}
+	return m
 }
 
 func (s *step) check(position uint64) error {
@@ -122,6 +162,9 @@ func (s *step) check(position uint64) error {
 		s.prev = &s.before.links[n-1]
 	}
 	for _, rule := range linkRules {
+		if !s.has(rule.needs) {
+			continue
+		}
 		if detail := rule.find(s); detail != "" {
 			index := s.link.Index
 			if index == 0 {
@@ -138,12 +181,13 @@ func (s *step) check(position uint64) error {
 func (s *step) genesis() bool { return s.prev == nil }
 
 // linkRules are checked in order for every link. encoding and manifest-blob
-// read what the others look at.
+// read what the others look at. An outline leaves out those whose manifests it lacks.
 var linkRules = [...]struct {
 	Rule
-	find func(s *step) string
+	needs manifestNeed
+	find  func(s *step) string
 }{
-	{Rule{"encoding", "one transition has one name", "RFC 8785; manifest.md, History"}, func(s *step) string {
+	{Rule{"encoding", "one transition has one name", "RFC 8785; manifest.md, History"}, 0, func(s *step) string {
 		t, err := Decode(s.raw)
 		if err != nil {
 			return err.Error()
@@ -151,19 +195,22 @@ var linkRules = [...]struct {
 		s.link.Transition, s.link.Hash = *t, hashOf(s.raw)
 		return ""
 	}},
-	{Rule{"kind", "an unknown kind might change what we do not check", "manifest.md, History"}, func(s *step) string {
+	{Rule{"kind", "an unknown kind might change what we do not check", "manifest.md, History"}, 0, func(s *step) string {
 		if !slices.Contains(Kinds(), s.link.Kind) {
 			return fmt.Sprintf("kind %.32q is not known: it was written by a newer release", s.link.Kind)
 		}
 		return ""
 	}},
-	{Rule{"manifest-blob", "the signed hash names exact bytes, and they must be a manifest", "manifest.md, Manifest"}, func(s *step) string {
+	{Rule{"manifest-blob", "the signed hash names exact bytes, and they must be a manifest", "manifest.md, Manifest"}, 0, func(s *step) string {
 		want := s.link.Manifest
 		if s.prev != nil && s.prev.Manifest == want {
 			s.manifest = s.before.manifest
 			return ""
 		}
 		data, ok := s.manifests[want]
+		if !ok && s.outline != nil {
+			return ""
+		}
 		if !ok {
 			return fmt.Sprintf("manifest %v is missing", want)
 		}
@@ -177,7 +224,7 @@ var linkRules = [...]struct {
 		s.manifest = m
 		return ""
 	}},
-	{Rule{"genesis-shape", "a chain has one beginning, known to all", "manifest.md, History"}, func(s *step) string {
+	{Rule{"genesis-shape", "a chain has one beginning, known to all", "manifest.md, History"}, 0, func(s *step) string {
 		t := &s.link.Transition
 		switch {
 		case s.genesis() != (t.Kind == KindGenesis):
@@ -189,13 +236,13 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"previous", "the chain is what the head's signature covers (I10)", "manifest.md, History"}, func(s *step) string {
+	{Rule{"previous", "the chain is what the head's signature covers (I10)", "manifest.md, History"}, 0, func(s *step) string {
 		if !s.genesis() && s.link.Previous != s.prev.Hash {
 			return fmt.Sprintf("it names %v as the link before, which is %v", s.link.Previous, s.prev.Hash)
 		}
 		return ""
 	}},
-	{Rule{"index", "a reader orders heads by it; only a restore may jump, and must pass every mark", "manifest.md, History; storage.md, Restore"}, func(s *step) string {
+	{Rule{"index", "a reader orders heads by it; only a restore may jump, and must pass every mark", "manifest.md, History; storage.md, Restore"}, 0, func(s *step) string {
 		switch {
 		case s.genesis():
 		case s.link.Kind == KindRestore:
@@ -207,36 +254,42 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"epoch-not-lower", "receivers refuse a lower authority epoch, so going back would cut them off", "README.md, The four clocks"}, func(s *step) string {
+	{Rule{"epoch-not-lower", "receivers refuse a lower authority epoch, so going back would cut them off", "README.md, The four clocks"}, 0, func(s *step) string {
 		if !s.genesis() && s.link.AuthorityEpoch < s.prev.AuthorityEpoch {
 			return fmt.Sprintf("authority epoch %d follows %d", s.link.AuthorityEpoch, s.prev.AuthorityEpoch)
 		}
 		return ""
 	}},
-	{Rule{"epoch-with-authority", "who lost authority keeps it until the epoch moves; a needless move re-issues every identity", "manifest.md, History"}, func(s *step) string {
+	{Rule{"epoch-with-authority", "who lost authority keeps it until the epoch moves; a needless move re-issues every identity", "manifest.md, History"}, 0, func(s *step) string {
 		if s.genesis() {
 			return ""
 		}
 		got, was := s.link.AuthorityEpoch, s.prev.AuthorityEpoch
+		if !s.has(bothManifests) && (s.link.Kind == KindSet || s.link.Kind == KindReshare) {
+			if got > was+1 {
+				return fmt.Sprintf("the epoch goes from %d to %d, want one more at most", was, got)
+			}
+			return "" // whether authority moves stands in the manifests
+		}
 		switch moves := authorityMoves(s.link.Kind, s.before.manifest, s.manifest); {
 		case s.link.Kind == KindRestore:
 			if got <= was || got < restoreFloor {
 				return fmt.Sprintf("a restore after authority epoch %d has %d, want more, and at least the Unix time", was, got)
 			}
 		case moves && got != was+1:
-			return fmt.Sprintf("authority moves (%s: %v) and the epoch goes from %d to %d, want %d", s.link.Kind, manifest.AuthorityMoves(s.before.manifest, s.manifest), was, got, was+1)
+			return fmt.Sprintf("authority moves (%s%s) and the epoch goes from %d to %d, want %d", s.link.Kind, s.moved(), was, got, was+1)
 		case !moves && got != was:
 			return fmt.Sprintf("authority does not move and the epoch goes from %d to %d", was, got)
 		}
 		return ""
 	}},
-	{Rule{"mesh-key-named", "comparing manifests alone cannot tell two mesh keys apart", "manifest.md, History"}, func(s *step) string {
+	{Rule{"mesh-key-named", "comparing manifests alone cannot tell two mesh keys apart", "manifest.md, History"}, 0, func(s *step) string {
 		if s.link.MeshCAKey.IsZero() {
 			return "no mesh CA key is named"
 		}
 		return ""
 	}},
-	{Rule{"mesh-key-with-epoch", "one mesh key, one epoch (I9)", "README.md, Invariants"}, func(s *step) string {
+	{Rule{"mesh-key-with-epoch", "one mesh key, one epoch (I9)", "README.md, Invariants"}, 0, func(s *step) string {
 		if s.genesis() {
 			return ""
 		}
@@ -245,25 +298,25 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"mesh-key-once", "a key that comes back signs under two epochs (I9)", "README.md, Invariants"}, func(s *step) string {
+	{Rule{"mesh-key-once", "a key that comes back signs under two epochs (I9)", "README.md, Invariants"}, 0, func(s *step) string {
 		if epoch, seen := s.before.seen[s.link.MeshCAKey]; seen && epoch != s.link.AuthorityEpoch {
 			return fmt.Sprintf("mesh CA key %v of epoch %d was that of epoch %d already", s.link.MeshCAKey, s.link.AuthorityEpoch, epoch)
 		}
 		return ""
 	}},
-	{Rule{"same-cluster", "identities of another trust domain would all change", "manifest.md, Manifest"}, func(s *step) string {
+	{Rule{"same-cluster", "identities of another trust domain would all change", "manifest.md, Manifest"}, bothManifests, func(s *step) string {
 		if !s.genesis() && s.manifest.Cluster != s.before.manifest.Cluster {
 			return fmt.Sprintf("cluster %s follows %s", s.manifest.Cluster, s.before.manifest.Cluster)
 		}
 		return ""
 	}},
-	{Rule{"same-manifest", "the transaction key alone, or a backup, must not change policy", "manifest.md, History"}, func(s *step) string {
+	{Rule{"same-manifest", "the transaction key alone, or a backup, must not change policy", "manifest.md, History"}, 0, func(s *step) string {
 		if (s.link.Kind == KindRekey || s.link.Kind == KindRestore) && s.link.Manifest != s.prev.Manifest {
 			return fmt.Sprintf("%s changes the manifest from %v to %v", s.link.Kind, s.prev.Manifest, s.link.Manifest)
 		}
 		return ""
 	}},
-	{Rule{"reshare-seed-only", "signers consented to other owners, not to another authority", "manifest.md, Keys"}, func(s *step) string {
+	{Rule{"reshare-seed-only", "signers consented to other owners, not to another authority", "manifest.md, Keys"}, bothManifests, func(s *step) string {
 		if s.link.Kind != KindReshare {
 			return ""
 		}
@@ -274,7 +327,7 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"seed-epoch", "shares of one seed must not be taken for those of another", "manifest.md, Keys"}, func(s *step) string {
+	{Rule{"seed-epoch", "shares of one seed must not be taken for those of another", "manifest.md, Keys"}, 0, func(s *step) string {
 		if s.genesis() {
 			return ""
 		}
@@ -287,7 +340,7 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"salt", "keys derive from seed and salt: the salt is fixed for a seed epoch and fresh for the next", "manifest.md, Keys"}, func(s *step) string {
+	{Rule{"salt", "keys derive from seed and salt: the salt is fixed for a seed epoch and fresh for the next", "manifest.md, Keys"}, 0, func(s *step) string {
 		switch {
 		case s.link.Salt == Salt{}:
 			return "no salt"
@@ -299,26 +352,32 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"restore-backup", "of two backups at one head the older one lacks bans: signers consent to one of them", "storage.md, Restore"}, func(s *step) string {
+	{Rule{"restore-backup", "of two backups at one head the older one lacks bans: signers consent to one of them", "storage.md, Restore"}, 0, func(s *step) string {
 		if (s.link.Kind == KindRestore) == s.link.Backup.IsZero() {
 			return fmt.Sprintf("kind %s names backup %v: a restore, and it alone, names the backup", s.link.Kind, s.link.Backup)
 		}
 		return ""
 	}},
-	{Rule{"reseed-keys", "the keys of a new seed count by the signers' word, and hang together with those before", "manifest.md, History"}, checkReseed},
-	{Rule{"threshold", "owners would learn at a loss that it takes more of them", "manifest.md, Manifest"}, func(s *step) string {
+	{Rule{"reseed-keys", "the keys of a new seed count by the signers' word, and hang together with those before", "manifest.md, History"}, 0, checkReseed},
+	{Rule{"threshold", "owners would learn at a loss that it takes more of them", "manifest.md, Manifest"}, thisManifest, func(s *step) string {
 		if want := s.manifest.Seed.Threshold; s.link.Threshold != want {
 			return fmt.Sprintf("threshold %d, and the manifest says %d", s.link.Threshold, want)
 		}
 		return ""
 	}},
-	{Rule{"shares-of-owners", "a bad share is refused by the name of its owner", "manifest.md, Keys"}, checkShares},
-	{Rule{"shares-with-seed", "a share must not change behind the backs of owners and signers", "manifest.md, Keys"}, func(s *step) string {
+	{Rule{"shares-of-owners", "a bad share is refused by the name of its owner", "manifest.md, Keys"}, thisManifest, checkShares},
+	{Rule{"shares-with-seed", "a share must not change behind the backs of owners and signers", "manifest.md, Keys"}, 0, func(s *step) string {
 		if s.genesis() {
 			return ""
 		}
 		same := slices.Equal(s.link.ShareCommitments, s.prev.ShareCommitments)
-		change := sharesChange(s.link.Kind, s.before.manifest, s.manifest)
+		if !s.has(bothManifests) && s.link.Kind == KindSet {
+			return "" // whether owners change stands in the manifests
+		}
+		change := s.link.Kind == KindReshare || s.link.Kind == KindReseed
+		if s.link.Kind == KindSet {
+			change = sharesChange(KindSet, s.before.manifest, s.manifest)
+		}
 		if change && same && len(s.link.ShareCommitments) > 0 {
 			return fmt.Sprintf("%s changes the seed, its owners or their threshold and keeps the old shares", s.link.Kind)
 		}
@@ -327,7 +386,7 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"signatures", "a signature that does not verify is a mistake or an attempt", "manifest.md, History"}, func(s *step) string {
+	{Rule{"signatures", "a signature that does not verify is a mistake or an attempt", "manifest.md, History"}, 0, func(s *step) string {
 		if len(s.link.Signatures) == 0 {
 			return ""
 		}
@@ -335,20 +394,25 @@ var linkRules = [...]struct {
 			return "rekey is signed by the head alone and carries none"
 		}
 		// The signers of the manifest in force; of a genesis, its own.
-		inForce := s.manifest
-		if !s.genesis() {
-			inForce = s.before.manifest
+		inForce := s.inForce()
+		if inForce == nil {
+			return ""
 		}
 		if _, err := countSigners(inForce, s.link.Statement(), s.link.Signatures); err != nil {
 			return err.Error()
 		}
 		return ""
 	}},
-	{Rule{"signers-threshold", "a coordinator, or who kept the seed, must not change policy alone", "manifest.md, History"}, func(s *step) string {
+	{Rule{"signers-threshold", "a coordinator, or who kept the seed, must not change policy alone", "manifest.md, History"}, 0, func(s *step) string {
 		if s.genesis() || !s.link.Kind.signed() {
 			return ""
 		}
-		if err := Authorize(s.before.manifest, s.link.Statement(), s.link.Signatures); err != nil {
+		inForce := s.inForce()
+		if inForce == nil {
+			s.outline.unsigned++
+			return ""
+		}
+		if err := Authorize(inForce, s.link.Statement(), s.link.Signatures); err != nil {
 			return err.Error()
 		}
 		return ""
@@ -365,7 +429,7 @@ func checkReseed(s *step) string {
 	if r == nil {
 		return ""
 	}
-	if r.Cluster != s.manifest.Cluster {
+	if s.manifest != nil && r.Cluster != s.manifest.Cluster {
 		return fmt.Sprintf("the change of root is of cluster %.80q, the manifest of %s", r.Cluster, s.manifest.Cluster)
 	}
 	if _, err := s.link.RootChange().Encode(); err != nil {
