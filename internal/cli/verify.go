@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
@@ -32,7 +34,7 @@ const (
 type verifyFlags struct {
 	manifest, pin string
 	out, marks    string
-	dry           bool
+	dry, full     bool
 }
 
 func (c *CLI) verifyCommand() *cobra.Command {
@@ -41,9 +43,10 @@ func (c *CLI) verifyCommand() *cobra.Command {
 		use: "verify", short: "verify a cluster before trusting it with data",
 		long: `Verify that a cluster is what its manifest says, before data is entrusted to it. No login is needed.
 
-The coordinator proves, over this very connection, the key by which the expected manifest admits it. Its signed
-history is replayed from the first transition to the head, the manifest in force is compared to the byte, and the
-mesh CA key with the one that the head names. With --out the certificates of root and mesh CA are written, for use
+The coordinator proves, over this very connection, the key by which the expected manifest admits it. The links of its
+signed history are replayed from the first one to the head, the head has to name the hash of the expected manifest, and
+the mesh CA key has to be the one that the head names. Coordinators show manifests to nobody without a login: whether
+signers consented to a link is checked where they are known, and --full replays the history with all manifests. With --out the certificates of root and mesh CA are written, for use
 as trust anchors. The mesh CA alone is one where the manifest says "trust: mesh": then it changes with every
 manifest.
 
@@ -60,6 +63,7 @@ refused by that, and so is another root.`,
 	f.StringVar(&in.manifest, "manifest", "", "the manifest that has to be in force; - reads it from standard input")
 	f.StringVar(&in.pin, "pin", "", "the SHA-256 of the cluster's root key, where it is known")
 	f.StringVar(&in.out, "out", "", "write "+rootAnchor+" and "+meshAnchor+" into this folder")
+	f.BoolVar(&in.full, "full", false, "replay the history with every manifest too, which takes a login")
 	marksFlag(cmd, &in.marks)
 	dryRun(cmd, &in.dry)
 	return cmd
@@ -96,6 +100,11 @@ func (c *CLI) verify(ctx context.Context, cfg *config, in verifyFlags) error {
 	found, addr, err := c.verifyAny(ctx, cfg, want, addrs)
 	if err != nil {
 		return err
+	}
+	if in.full {
+		if err := c.asking(cfg, func(s *services) error { return verifyFull(ctx, s, found) }); err != nil {
+			return err
+		}
 	}
 	out := cfg.within(in.out)
 	switch {
@@ -155,6 +164,23 @@ func (c *CLI) verifyAt(ctx context.Context, cfg *config, want recovery.Expected,
 	return recovery.Verify(ctx, conn, want, addr, now())
 }
 
+// verifyFull replays the whole history with its manifests, which a coordinator shows
+// after a login. It has to lead through what was found.
+func verifyFull(ctx context.Context, s *services, found *recovery.Cluster) error {
+	resp, err := wholeHistory(ctx, s)
+	if err != nil {
+		return err
+	}
+	v, err := history.Verify(historyOf(resp), found.History.TransactionKey())
+	if err == nil {
+		_, err = v.CheckMark(found.History.Mark())
+	}
+	if err != nil {
+		return explain.Wrap(err, explain.HistoryInvalid, "problem", "with its manifests: "+strings.TrimPrefix(err.Error(), "history: "))
+	}
+	return nil
+}
+
 // writeAnchors writes the certificates into dir. They are no secret: whoever is to use
 // them reads them.
 func writeAnchors(dir string, found *recovery.Cluster) error {
@@ -176,14 +202,14 @@ func writeAnchors(dir string, found *recovery.Cluster) error {
 // verified says what was verified.
 func verified(found *recovery.Cluster, addr string, first bool, in verifyFlags) result {
 	v := found.History
-	m, head := v.Manifest(), v.Head()
+	m, head := found.Manifest, v.Head()
 	root, meshCA := identity.KeyOf(found.Root), identity.KeyOf(found.MeshCA)
 	written := in.out != "" && !in.dry
 	data := object{
 		{"verified", true}, {"cluster", m.Cluster}, {"coordinator", found.Coordinator}, {"endpoint", addr}, {"transitions", len(v.Links())},
 		{"head", object{{"hash", head.Hash.String()}, {"index", head.Index}, {"authority_epoch", head.AuthorityEpoch}}},
 		{"manifest_hash", m.Hash().String()}, {"trust", string(m.Trust)}, {"root_key", root.String()}, {"mesh_ca_key", meshCA.String()},
-		{"first_look", first}, {"restored", found.Restored}, {"written", written},
+		{"first_look", first}, {"restored", found.Restored}, {"full", in.full}, {"consent_unchecked", v.Unsigned()}, {"written", written},
 	}
 	return result{data, func(p *page) error {
 		var f facts
@@ -191,6 +217,12 @@ func verified(found *recovery.Cluster, addr string, first bool, in verifyFlags) 
 		f.add("coordinator", fmt.Sprintf("%s at %s, admitted by the expected manifest", found.Coordinator, addr))
 		f.add("manifest", m.Hash().String()+", in force")
 		f.add("history", fmt.Sprintf("%s, head %s at index %d, authority epoch %d", plural(len(v.Links()), "transition", "transitions"), short(head.Hash.String()), head.Index, head.AuthorityEpoch))
+		switch n := v.Unsigned(); {
+		case in.full:
+			f.add("consent", "checked: the signers in force signed each link that takes it")
+		case n > 0:
+			f.paint("consent", amber, fmt.Sprintf("▲ of the signers to %s was not checked: their manifests are shown after a login, with --full", plural(n, "link", "links")))
+		}
 		if first && in.pin == "" {
 			f.paint("root key", amber, root.String()+" ▲ as it was shown on this first look: compare it with what you know, and give it with --pin")
 		} else {

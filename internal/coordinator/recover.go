@@ -397,6 +397,9 @@ func sendHistory(h *history.History, send func(*fealtyv1.RecoveryHistory) error)
 			return err // it was decoded when the attempt was opened
 		}
 		more := len(raw)
+		if h.Manifests == nil {
+			sent[t.Manifest] = true // it is shown without
+		}
 		if !sent[t.Manifest] {
 			more += len(h.Manifests[t.Manifest])
 		}

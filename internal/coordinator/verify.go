@@ -13,7 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
-// Bounds on strangers who verify this coordinator. Each is sent the whole history.
+// Bounds on strangers who verify this coordinator. Each is sent all links of the history.
 const (
 	verifiersAtOnce    = 512
 	verifiersPerSource = 4
@@ -37,7 +37,8 @@ type verifyServer struct {
 	c *Coordinator
 }
 
-// shown is a history as the store claims it, with what a coordinator says of it.
+// shown is a history as the store claims it, without its manifests, and what a
+// coordinator says of it.
 // It is read again when the head moves, not for each stranger who asks.
 type shown struct {
 	head    history.Hash
@@ -45,7 +46,7 @@ type shown struct {
 	history *history.History
 }
 
-// Verify proves to a stranger who this is, and shows the history. It decides nothing
+// Verify proves to a stranger who this is, and shows the links of the history. It decides nothing
 // and reads no more than the head, unless that moved.
 func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.VerifyService_VerifyServer) error {
 	ctx, cancel := context.WithTimeout(stream.Context(), recoverTimeout)
@@ -133,6 +134,10 @@ func (c *Coordinator) showHistory(ctx context.Context) (*shown, error) {
 	if err != nil {
 		return nil, err
 	}
+	// No manifests: who verifies has the one that was agreed on, and links name hashes.
+	// What a manifest holds, who may join by what and who holds the seed, is for people
+	// who have logged in.
+	h = &history.History{Head: h.Head, Links: h.Links}
 	c.shown = &shown{head: links[len(links)-1].Hash, cluster: m.Cluster, history: h}
 	return c.shown, nil
 }

@@ -6,6 +6,8 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/json"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	goproto "google.golang.org/protobuf/proto"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
@@ -91,6 +94,89 @@ func TestVerify(t *testing.T) {
 	wantCode(t, err, explain.VerifyManifest)
 	if when := explain.Of(err).Fields["when"]; when != "it was never in force" {
 		t.Errorf("when: %q", when)
+	}
+}
+
+// What a stranger is shown of a ready cluster holds nothing of its manifests: neither of
+// the one in force nor of one before.
+func TestStrangersSeeNoManifest(t *testing.T) {
+	t.Parallel()
+	f := readyFleet(t, nil)
+	for _, name := range []string{"confidential-one", "confidential-two"} {
+		if err := f.set(f.manifest("  - {name: " + name + ", kind: data, match: [\"token:" + name + "\"]}\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := mesh.DialPinned(f.addr, credential.Unproven(), mesh.Options{})
+	wantOnly(t, "dial", err, "")
+	defer conn.Close()
+	stream, err := fealtyv1.NewVerifyServiceClient(conn).Verify(t.Context(), &fealtyv1.VerifyRequest{Nonce: make([]byte, proof.NonceBytes)})
+	wantOnly(t, "verify", err, "")
+	links := 0
+	for {
+		m, err := stream.Recv()
+		if err == io.EOF {
+			break
+		}
+		wantOnly(t, "receive", err, "")
+		raw, err := goproto.Marshal(m)
+		wantOnly(t, "encode", err, "")
+		if n := len(m.GetHistory().GetManifests()); n > 0 || bytes.Contains(raw, []byte("confidential")) {
+			t.Errorf("a stranger is shown %d manifests in %d bytes", n, len(raw))
+		}
+		links += len(m.GetHistory().GetTransitions())
+	}
+	if links != 3 {
+		t.Errorf("%d links were shown, want 3", links)
+	}
+	for name, call := range map[string]func() error{
+		"GetManifest": func() error {
+			_, err := fealtyv1.NewManifestServiceClient(conn).GetManifest(t.Context(), &fealtyv1.GetManifestRequest{})
+			return err
+		},
+		"GetHistory": func() error {
+			_, err := fealtyv1.NewManifestServiceClient(conn).GetHistory(t.Context(), &fealtyv1.GetHistoryRequest{})
+			return err
+		},
+		"Recover": func() error {
+			r, err := fealtyv1.NewRecoveryServiceClient(conn).Recover(t.Context())
+			if err == nil {
+				_, err = r.Recv()
+			}
+			return err
+		},
+	} {
+		if err := call(); err == nil {
+			t.Errorf("%s answers a stranger at a ready coordinator", name)
+		}
+	}
+}
+
+// The data owner's looks: the first one takes what the coordinator shows, the second one
+// goes on from there over three sets and asks the signers that it remembers.
+func TestVerifyAfterSets(t *testing.T) {
+	t.Parallel()
+	f := readyFleet(t, nil)
+	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.state.Load().manifest})
+	wantOnly(t, "the first look", err, "")
+	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.c.state.Load().manifest.Hash() {
+		t.Errorf("the first look found %d unchecked links", got.History.Unsigned())
+	}
+	first := got.Mark()
+	for i := range 3 {
+		if err := f.set(f.manifest(fmt.Sprintf("  - {name: more-%d, kind: data, match: [\"token:more-%d\"]}\n", i, i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err = verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.state.Load().manifest, Seen: first})
+	wantOnly(t, "the second look", err, "")
+	// The first set has the signers of the mark; the third follows a manifest that nobody
+	// showed, as the second does.
+	if got.History.Unsigned() != 2 || len(got.History.Links()) != 4 || got.Restored {
+		t.Errorf("the second look: %d links, %d unchecked", len(got.History.Links()), got.History.Unsigned())
+	}
+	if m := got.Mark(); m.Index != 4 || m.Signers == nil {
+		t.Errorf("its mark: %+v", m)
 	}
 }
 
@@ -205,7 +291,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 		{"history", "damaged", explain.VerifyHistory, func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
 			c, h, err := by(f.c.enrolment, nothing)(nonce, binding)
 			cut := *h
-			cut.Manifests = nil
+			cut.Links = cut.Links[1:]
 			return c, &cut, err
 		}},
 		{"root", "of another cluster", explain.VerifyAuthority, by(f.c.enrolment, func(tr *proof.VerifyTranscript) { tr.Root = tr.MeshCA })},

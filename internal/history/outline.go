@@ -58,6 +58,17 @@ func (o *Outline) Reseeds() []Link { return o.v.Reseeds() }
 // signers were not known. The transaction key signed the head that covers them.
 func (o *Outline) Unsigned() int { return o.unsigned }
 
+// Seen returns o's head, with its signers if its manifest is known.
+func (o *Outline) Seen() SeenHead {
+	if o.v.manifest == nil {
+		return SeenHead{Mark: o.v.Mark()}
+	}
+	return o.v.Seen()
+}
+
+// Mark returns the mark of o's head.
+func (o *Outline) Mark() Mark { return o.v.Mark() }
+
 // Accepts reports whether o may take the place of what was seen, as
 // [Verified.CheckMarkBy] says of a chain.
 func (o *Outline) Accepts(seen SeenHead) (restored bool, err error) { return seen.Accepts(o.v) }

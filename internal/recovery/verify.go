@@ -72,19 +72,29 @@ func (m Mark) IsZero() bool { return m.Mark == (history.Mark{}) }
 // HistoryWentBack, HistoryForked.
 func (m Mark) Check(v *history.Verified, endpoint string) (restored bool, err error) {
 	restored, err = m.Accepts(v)
+	return restored, m.refused(err, v.Mark(), endpoint)
+}
+
+// checkOutline is Check for who is shown no manifests.
+func (m Mark) checkOutline(o *history.Outline, endpoint string) (restored bool, err error) {
+	restored, err = o.Accepts(m.SeenHead)
+	return restored, m.refused(err, o.Mark(), endpoint)
+}
+
+// refused words err, by which the head that was shown does not take the place of m.
+func (m Mark) refused(err error, shown history.Mark, endpoint string) error {
 	if err == nil {
-		return restored, nil
+		return nil
 	}
-	shown := v.Mark()
 	pairs := []any{
-		"endpoint", endpoint, "cluster", v.Manifest().Cluster,
+		"endpoint", endpoint, "cluster", m.Cluster,
 		"seen", fmt.Sprintf("index %d of authority epoch %d, %.16s", m.Index, m.AuthorityEpoch, m.Hash.String()),
 		"shown", fmt.Sprintf("index %d of authority epoch %d, %.16s", shown.Index, shown.AuthorityEpoch, shown.Hash.String()),
 	}
 	if errors.Is(err, history.ErrRollback) {
-		return false, explain.Wrap(err, explain.HistoryWentBack, pairs...)
+		return explain.Wrap(err, explain.HistoryWentBack, pairs...)
 	}
-	return false, explain.Wrap(err, explain.HistoryForked, pairs...)
+	return explain.Wrap(err, explain.HistoryForked, pairs...)
 }
 
 // Expected is what a data owner expects of a cluster.
@@ -101,15 +111,20 @@ type Expected struct {
 type Cluster struct {
 	Coordinator string // the name that the expected manifest gives to who proved itself
 	Key         string // its enrolment key, "ed25519:<base64>"
-	History     *history.Verified
-	Root        *x509.Certificate
-	MeshCA      *x509.Certificate
-	Restored    bool // a restore link stands for the head that was seen
+	// History is what the coordinator showed without a login: its links. The manifest in
+	// force is the expected one.
+	History  *history.Outline
+	Root     *x509.Certificate
+	MeshCA   *x509.Certificate
+	Restored bool // a restore link stands for the head that was seen
+
+	// Manifest is the one that was expected, and is in force.
+	Manifest *manifest.Manifest
 }
 
 // Mark returns the mark to keep.
 func (c *Cluster) Mark() Mark {
-	return Mark{Cluster: c.History.Manifest().Cluster, SeenHead: c.History.Seen(), TransactionKey: c.History.TransactionKey(), Root: identity.KeyOf(c.Root)}
+	return Mark{Cluster: c.Manifest.Cluster, SeenHead: c.History.Seen(), TransactionKey: c.History.TransactionKey(), Root: identity.KeyOf(c.Root)}
 }
 
 // Verify asks the coordinator at conn, whom nobody vouches for yet
@@ -155,6 +170,9 @@ func Verify(ctx context.Context, conn grpc.ClientConnInterface, want Expected, e
 			case err != nil:
 				return nil, err
 			}
+			// What is known of the manifests is what the caller has: a coordinator shows
+			// none to who has not logged in.
+			c.history.Manifests[want.Manifest.Hash()] = want.Manifest.Bytes()
 		}
 		if err := check.find(c); err != nil {
 			return nil, err
@@ -222,12 +240,10 @@ var verifyChecks = [...]struct {
 		if len(key) == 0 {
 			key = c.claim.GetTransactionKey()
 		}
-		v, err := history.Verify(c.history, key)
+		v, err := history.VerifyOutline(c.history, key, c.want.Seen.SeenHead)
 		switch {
 		case err != nil:
 			return c.badHistory(err)
-		case v.Manifest().Cluster != c.want.Manifest.Cluster:
-			return c.badHistory(fmt.Errorf("it is of cluster %s", clip(v.Manifest().Cluster)))
 		case !bytes.Equal(c.claim.GetHead(), v.Current().Hash[:]):
 			return c.badHistory(errors.New("its head is not the one that the coordinator proved"))
 		case c.claim.GetReady() && !bytes.Equal(c.claim.GetTransactionKey(), v.TransactionKey()):
@@ -237,12 +253,13 @@ var verifyChecks = [...]struct {
 		return nil
 	}},
 	{Check{"mark", "an older head is signed as well as the newest, and so is one of two that follow the same"}, true, func(c *verifying) (err error) {
-		c.found.Restored, err = c.want.Seen.Check(c.found.History, c.endpoint)
+		c.found.Restored, err = c.want.Seen.checkOutline(c.found.History, c.endpoint)
 		return err
 	}},
 	{Check{"manifest", "another policy than the one that was agreed on would be in force"}, true, func(c *verifying) error {
 		v := c.found.History
-		if bytes.Equal(v.Manifest().Bytes(), c.want.Manifest.Bytes()) {
+		if v.Current().Manifest == c.want.Manifest.Hash() { // of the exact bytes
+			c.found.Manifest = c.want.Manifest
 			return nil
 		}
 		when := "it was never in force"
@@ -253,8 +270,8 @@ var verifyChecks = [...]struct {
 				break
 			}
 		}
-		return explain.New(explain.VerifyManifest, "endpoint", c.endpoint, "cluster", v.Manifest().Cluster, "expected", c.want.Manifest.Hash(),
-			"found", v.Manifest().Hash(), "index", v.Current().Index, "when", when)
+		return explain.New(explain.VerifyManifest, "endpoint", c.endpoint, "cluster", c.want.Manifest.Cluster, "expected", c.want.Manifest.Hash(),
+			"found", v.Current().Manifest, "index", v.Current().Index, "when", when)
 	}},
 	{Check{"ready", "without its secrets a coordinator has no authority to show"}, true, func(c *verifying) error {
 		if !c.claim.GetReady() {

@@ -68,7 +68,7 @@ func (x *VerifyRequest) GetNonce() []byte {
 }
 
 // VerifyResponse is one of the coordinator's messages: what it claims, then pages of
-// the history up to the last one.
+// the history up to the last one, which hold no manifests.
 type VerifyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Step:
@@ -279,9 +279,9 @@ const file_fealty_v1_verify_proto_rawDesc = "" +
 	"\amesh_ca\x18\x05 \x01(\fR\x06meshCa\x12'\n" +
 	"\x0ftransaction_key\x18\x06 \x01(\fR\x0etransactionKey\x12\x10\n" +
 	"\x03key\x18\a \x01(\tR\x03key\x12\x1a\n" +
-	"\bevidence\x18\b \x01(\fR\bevidence2\xc7\x01\n" +
-	"\rVerifyService\x12\xb5\x01\n" +
-	"\x06Verify\x12\x18.fealty.v1.VerifyRequest\x1a\x19.fealty.v1.VerifyResponse\"t\xea\xe0\x18p\x18\x01*lwho verifies a cluster has no identity in it yet; the coordinator proves itself, and what it shows is public0\x01B4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
+	"\bevidence\x18\b \x01(\fR\bevidence2\xdb\x01\n" +
+	"\rVerifyService\x12\xc9\x01\n" +
+	"\x06Verify\x12\x18.fealty.v1.VerifyRequest\x1a\x19.fealty.v1.VerifyResponse\"\x87\x01\xea\xe0\x18\x82\x01\x18\x01*~who verifies a cluster has no identity in it yet; the coordinator proves itself, and shows links that hold hashes, no manifest0\x01B4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
 var (
 	file_fealty_v1_verify_proto_rawDescOnce sync.Once

@@ -29,8 +29,9 @@ const (
 // VerifyService shows data owners what they trust before they trust it.
 type VerifyServiceClient interface {
 	// Verify has the coordinator prove itself over this very channel, and show the
-	// whole signed history with the certificates that follow from it. It changes
-	// nothing, and answers in recovery mode too.
+	// signed links of its history with the certificates that follow from them, and no
+	// manifest: links name the hashes of theirs. It changes nothing, and answers in
+	// recovery mode too.
 	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifyResponse], error)
 }
 
@@ -68,8 +69,9 @@ type VerifyService_VerifyClient = grpc.ServerStreamingClient[VerifyResponse]
 // VerifyService shows data owners what they trust before they trust it.
 type VerifyServiceServer interface {
 	// Verify has the coordinator prove itself over this very channel, and show the
-	// whole signed history with the certificates that follow from it. It changes
-	// nothing, and answers in recovery mode too.
+	// signed links of its history with the certificates that follow from them, and no
+	// manifest: links name the hashes of theirs. It changes nothing, and answers in
+	// recovery mode too.
 	Verify(*VerifyRequest, grpc.ServerStreamingServer[VerifyResponse]) error
 	mustEmbedUnimplementedVerifyServiceServer()
 }
