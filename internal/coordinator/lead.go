@@ -34,7 +34,7 @@ const (
 	// DefaultLease and DefaultBeat are those of [Config] where it names none.
 	DefaultLease = 1200 * time.Millisecond
 	DefaultBeat  = 300 * time.Millisecond
-	// leadCallTime bounds one call of the store, if that is less than half a lease: one
+	// leadCallTime bounds one call of the store, if that is less than half the lease in force: one
 	// that hangs must not cost the lease, nor hold up who stops.
 	leadCallTime = time.Second
 	// leadFailurePause is how often it is said that the store does not tell who leads: it
@@ -60,6 +60,8 @@ type leaderRecord struct {
 type beatRecord struct {
 	Nonce  string `json:"nonce"` // of the takeover that it is of
 	Number uint64 `json:"number"`
+	// Lease that begins with it. An earlier release names none: it is that of leader/term.
+	Lease int64 `json:"lease_ms,omitempty"`
 }
 
 // lead is a coordinator's part in leadership. The core and what is below it belong to
@@ -239,7 +241,7 @@ func (l *lead) run(ctx context.Context, e leadership.Event) {
 		}
 		// Not ended with ctx: who stops needs the answer before it hands over, and a
 		// connection that is cut off needs longer.
-		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(l.c.cfg.Lease/2, leadCallTime))
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(l.core.Lease()/2, leadCallTime))
 		switch effect := effect.(type) {
 		case leadership.ReadEntry:
 			e = l.read(call)
@@ -285,7 +287,7 @@ func (l *lead) publish(ctx context.Context) {
 	case v.term != 0:
 		l.c.log.LogAttrs(ctx, slog.LevelInfo, "this coordinator leads", slog.Uint64("term", v.term))
 	default:
-		l.c.log.LogAttrs(ctx, slog.LevelInfo, "this coordinator leads no more", slog.Uint64("term", was.term), slog.Bool("in_time", now < was.until))
+		l.c.log.LogAttrs(ctx, slog.LevelInfo, "this coordinator leads no more", slog.Uint64("term", was.term), slog.Bool("in_time", now < was.until), slog.Duration("lease", l.core.Lease()))
 	}
 	l.news.tell()
 }
@@ -357,12 +359,18 @@ func (l *lead) read(ctx context.Context) leadership.Event {
 	l.record = record.value
 	if r := record.value; r.Nonce != "" && r.Replica != "" {
 		e.Believed, e.Replica, e.Nonce, e.HandedOver, e.For = true, r.Replica, r.Nonce, r.HandedOver, r.For
-		e.Lease = time.Duration(min(max(r.Lease, 1), int64(leadership.MaxLease/time.Millisecond))) * time.Millisecond
-		if beat.value.Nonce == r.Nonce {
+		b := beat.value
+		e.Lease = leadership.LeaseOf(leaseOf(r.Lease), leaseOf(b.Lease), b.Nonce == r.Nonce)
+		if b.Nonce == r.Nonce {
 			e.Number = beat.value.Number
 		}
 	}
 	return leadership.Read{Entry: e}
+}
+
+// leaseOf reads a lease of a record; 0: there is none.
+func leaseOf(ms int64) time.Duration {
+	return time.Duration(min(max(ms, 0), int64(leadership.MaxLease/time.Millisecond))) * time.Millisecond
 }
 
 // change begins a write of leadership: it holds at entry and beat as they were, unless
@@ -385,11 +393,11 @@ func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.E
 	if err != nil {
 		return leadership.Failed{}
 	}
-	record := leaderRecord{Replica: l.c.EnrolmentKey(), Name: entry.Name, Nonce: e.Nonce, Lease: l.c.cfg.Lease.Milliseconds(), Since: l.c.now().UTC()}
+	record := leaderRecord{Replica: l.c.EnrolmentKey(), Name: entry.Name, Nonce: e.Nonce, Lease: e.Lease.Milliseconds(), Since: l.c.now().UTC()}
 	ch := l.change(s.records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
 	ch.require(history.HeadKey, s.headVersion)
 	ch.write(leaderTermKey, record)
-	ch.write(leaderBeatKey, beatRecord{Nonce: e.Nonce})
+	ch.write(leaderBeatKey, beatRecord{Nonce: e.Nonce, Lease: e.Lease.Milliseconds()})
 	return l.commit(ctx, "take over", ch, func() { l.record = record })
 }
 
@@ -402,7 +410,7 @@ func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 		}
 		ch := l.change(s.records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
 		ch.require(history.HeadKey, s.headVersion)
-		ch.write(leaderBeatKey, beatRecord{Nonce: e.Nonce, Number: e.Number})
+		ch.write(leaderBeatKey, beatRecord{Nonce: e.Nonce, Number: e.Number, Lease: e.Lease.Milliseconds()})
 		if ch.err != nil {
 			return l.failed(ctx, "beat", ch.err)
 		}

@@ -25,6 +25,11 @@
 //     courtesy which saves refused writes; nothing rests on it.
 //   - The outcome of a takeover that is not known is settled by reading: the nonce
 //     tells whose it is, also if it arrives later.
+//   - The lease adapts. A leader that lost its lease in time, because its machine was
+//     starved or its store slow, doubles the one that it keeps, up to [MaxStretch]
+//     times that of [Config]; whoever takes over from it keeps that one. It halves with
+//     every [CalmAfter] without such a loss. A beat says the lease that it begins, so
+//     that a change needs no other term.
 //   - Who steps down hands over: the next need not wait. Whoever may ask for another
 //     leader writes the same in its place, which ends the term in the store; who led
 //     then holds back for a lease, as do all others if it is in favour of one.
@@ -47,6 +52,14 @@ import (
 const (
 	MinLease = 200 * time.Millisecond
 	MaxLease = 5 * time.Minute
+)
+
+// How the lease adapts to machines on which it is lost without a fault.
+const (
+	// MaxStretch bounds the lease, as a multiple of Config.Lease.
+	MaxStretch = 4
+	// CalmAfter is how long no lease may be lost in time before it is halved again.
+	CalmAfter = 5 * time.Minute
 )
 
 // Config is what a core is made of.
@@ -88,13 +101,26 @@ type Entry struct {
 
 	Replica string        // who wrote it
 	Nonce   string        // of the takeover
-	Lease   time.Duration // that its leader keeps
+	Lease   time.Duration // that its leader keeps: see [LeaseOf]
 	Number  uint64        // of the beat, if that is authentic and of this takeover; else 0
 
 	// HandedOver: its leader leads no more. In favour of For, or of anyone if that is
 	// empty.
 	HandedOver bool
 	For        string
+}
+
+// LeaseOf returns the lease of an entry that was written with lease, and whose last beat
+// began that of beat. Without a beat of its takeover, as after a reseed, the leader may
+// keep the longest.
+func LeaseOf(lease, beat time.Duration, beats bool) time.Duration {
+	switch {
+	case !beats:
+		return min(MaxStretch*lease, MaxLease)
+	case beat <= 0:
+		return lease // of an earlier release
+	}
+	return beat
 }
 
 // An Event is something that happened.
@@ -155,18 +181,20 @@ type Effect interface{ effect() }
 type (
 	// ReadEntry: read entry and beat, at one revision, and answer Read or ReadFailed.
 	ReadEntry struct{}
-	// TakeOver: write an entry of this nonce and a beat in one transaction, if entry and
-	// beat are still at IfTerm and IfBeat.
+	// TakeOver: write an entry of this nonce and lease, and a beat, in one transaction, if
+	// entry and beat are still at IfTerm and IfBeat.
 	TakeOver struct {
 		Nonce          string
+		Lease          time.Duration
 		IfTerm, IfBeat uint64
 	}
-	// Renew: write the beat of this nonce and number, if entry and beat are still at IfTerm and IfBeat. One
+	// Renew: write the beat of this nonce, number and lease, if entry and beat are still at IfTerm and IfBeat. One
 	// that is equal to the last is the same write again, of which the outcome is not
 	// known: commit the very same transaction.
 	Renew struct {
 		Nonce          string
 		Number         uint64
+		Lease          time.Duration
 		IfTerm, IfBeat uint64
 	}
 	// StepDown: write the entry of this nonce as handed over to anyone, if it is still at
@@ -190,6 +218,9 @@ type Core struct {
 	floor   uint64
 	newest  uint64 // revision of a leader entry or beat that this process saw
 	low     bool   // the store gave a term that is not above floor and newest
+
+	stretch int           // the lease to keep, in leases of cfg
+	calm    time.Duration // since when none was lost in time, or stretch was halved
 
 	asked Effect // that is not answered yet; nil: none
 
@@ -224,6 +255,9 @@ type held struct {
 	until time.Duration // it leads no longer, unless a beat arrives
 	due   time.Duration // when to write next: a beat, or that it is handed over
 
+	lease  time.Duration // that the last beat that was sent names
+	lapsed bool          // it was lost in time, and stretch tells
+
 	number uint64        // of the last beat that was sent
 	open   bool          // nobody knows whether that one arrived
 	start  time.Duration // when that one was sent first
@@ -240,7 +274,33 @@ func New(cfg Config) (*Core, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
-	return &Core{cfg: cfg}, nil
+	return &Core{cfg: cfg, stretch: 1}, nil
+}
+
+// Lease returns the lease that this process keeps if it leads: between one and
+// [MaxStretch] times that of its [Config], at most [MaxLease].
+func (c *Core) Lease() time.Duration {
+	return min(time.Duration(c.stretch)*c.cfg.Lease, max(MaxLease, c.cfg.Lease))
+}
+
+// adapt notes at now a lease that was lost in time, and when there was none for long.
+func (c *Core) adapt(now time.Duration) {
+	h := c.held
+	switch {
+	case h != nil && !h.leaving && !h.lapsed && now >= h.until:
+		h.lapsed = true
+		c.stretch, c.calm = min(2*c.stretch, MaxStretch), now
+	case c.stretch > 1 && now-c.calm >= CalmAfter:
+		c.stretch, c.calm = c.stretch/2, now
+	}
+}
+
+// inherit keeps at least the lease of an entry that is taken over: what made its leader
+// lose it in time concerns the next one as well.
+func (c *Core) inherit(e Entry, now time.Duration) {
+	for c.stretch < MaxStretch && e.Believed && c.Lease() < e.lease(c.cfg) {
+		c.stretch, c.calm = 2*c.stretch, now
+	}
 }
 
 // Leading returns the term under which this process leads at now, and when that ends
@@ -289,6 +349,7 @@ func (c *Core) Next(now time.Duration) time.Duration {
 
 // Step takes what happened, and returns what to do; nil for nothing.
 func (c *Core) Step(now time.Duration, e Event) Effect {
+	c.adapt(now)
 	switch e := e.(type) {
 	case Fit:
 		c.fit, c.floor = true, max(c.floor, e.Floor)
@@ -339,7 +400,8 @@ func (c *Core) decide(now time.Duration) Effect {
 	case now < c.takeAt():
 		return nil
 	case c.try == nil:
-		c.try = &try{start: now, TakeOver: TakeOver{Nonce: c.cfg.Nonce(), IfTerm: c.seen.Term, IfBeat: c.seen.Beat}}
+		c.inherit(c.seen, now)
+		c.try = &try{start: now, TakeOver: TakeOver{Nonce: c.cfg.Nonce(), Lease: c.Lease(), IfTerm: c.seen.Term, IfBeat: c.seen.Beat}}
 	}
 	return c.try.TakeOver
 }
@@ -359,8 +421,13 @@ func (c *Core) keep(now time.Duration) Effect {
 	case !h.open:
 		h.number++
 		h.start = now
+		if h.lease > c.Lease() {
+			// From when this beat is in the store, the others wait for the shorter one.
+			h.until = min(h.until, leaseFrom(now, c.Lease()))
+		}
+		h.lease = c.Lease()
 	}
-	return Renew{Nonce: h.nonce, Number: h.number, IfTerm: h.term, IfBeat: h.beat}
+	return Renew{Nonce: h.nonce, Number: h.number, Lease: h.lease, IfTerm: h.term, IfBeat: h.beat}
 }
 
 // takeAt is from when on the entry seen may be taken over.
@@ -449,7 +516,7 @@ func (e Entry) of(nonce string) bool { return e.Believed && e.Nonce == nonce && 
 func (c *Core) hold(now time.Duration, term, beat uint64) {
 	t := c.try
 	c.try, c.readDue = nil, never
-	c.held = &held{term: term, nonce: t.Nonce, beat: beat, until: c.leaseFrom(t.start), due: t.start + c.cfg.Beat}
+	c.held = &held{term: term, nonce: t.Nonce, beat: beat, lease: t.Lease, until: leaseFrom(t.start, t.Lease), due: t.start + c.cfg.Beat}
 	c.judge(now)
 }
 
@@ -464,11 +531,10 @@ func (c *Core) judge(now time.Duration) {
 	}
 }
 
-// leaseFrom is when a leader stops who was last known in the store at start: before
-// the others may take over, also if its clock is slower than theirs by some percent.
-func (c *Core) leaseFrom(start time.Duration) time.Duration {
-	return start + c.cfg.Lease - c.cfg.Lease/10
-}
+// leaseFrom is when a leader stops who was last known in the store at start, with this
+// lease: before the others may take over, also if its clock is slower than theirs by
+// some percent.
+func leaseFrom(start, lease time.Duration) time.Duration { return start + lease - lease/10 }
 
 // leave stops leading at once, and hands over.
 func (c *Core) leave(now time.Duration) {
@@ -483,8 +549,8 @@ func (c *Core) took(now time.Duration, e Event) {
 	t := c.try
 	switch e := e.(type) {
 	case Written:
-		c.seen = Entry{Term: e.Version, Beat: e.Version, Believed: true, Replica: c.cfg.Replica, Nonce: t.Nonce, Lease: c.cfg.Lease}
-		c.seenAt, c.ledUntil = now, now+c.cfg.Lease
+		c.seen = Entry{Term: e.Version, Beat: e.Version, Believed: true, Replica: c.cfg.Replica, Nonce: t.Nonce, Lease: t.Lease}
+		c.seenAt, c.ledUntil = now, now+t.Lease
 		c.hold(now, e.Version, e.Version)
 		return
 	case Unknown:
@@ -510,11 +576,12 @@ func (c *Core) renewed(now time.Duration, e Event) {
 	h.due = now + c.cfg.Beat/4
 	switch e := e.(type) {
 	case Written:
-		h.beat, h.until, h.due = e.Version, max(h.until, c.leaseFrom(h.start)), h.start+c.cfg.Beat
-		c.seen.Beat, c.seen.Number, c.seenAt = e.Version, h.number, now
+		h.beat, h.until, h.due = e.Version, max(h.until, leaseFrom(h.start, h.lease)), h.start+c.cfg.Beat
+		h.lapsed = h.lapsed && now >= h.until
+		c.seen.Beat, c.seen.Number, c.seen.Lease, c.seenAt = e.Version, h.number, h.lease, now
 		c.newest = max(c.newest, e.Version)
 		if !h.leaving {
-			c.ledUntil = now + c.cfg.Lease
+			c.ledUntil = now + h.lease
 		}
 	case Conflict:
 		switch e.Key {

@@ -43,7 +43,7 @@ func leader(t *testing.T) *life {
 	t.Helper()
 	l := newLife(t, "me")
 	l.step(0, Fit{}, ReadEntry{})
-	l.step(0, Read{}, TakeOver{Nonce: "me1"})
+	l.step(0, Read{}, TakeOver{Nonce: "me1", Lease: testLease})
 	l.step(0, Written{10}, nil)
 	l.leads(10)
 	return l
@@ -58,29 +58,116 @@ func TestFirstLeadsAtOnceAndBeats(t *testing.T) {
 	if got := l.core.Next(l.now); got != testBeat {
 		t.Fatalf("the first beat is due at %v", got)
 	}
-	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, Lease: testLease, IfTerm: 10, IfBeat: 10})
 	l.step(100*time.Millisecond, Written{12}, nil)
-	l.step(testBeat-100*time.Millisecond, Tick{}, Renew{Nonce: "me1", Number: 2, IfTerm: 10, IfBeat: 12})
+	l.step(testBeat-100*time.Millisecond, Tick{}, Renew{Nonce: "me1", Number: 2, Lease: testLease, IfTerm: 10, IfBeat: 12})
 }
 
 // The lease counts from the start of the last beat that arrived, and ends by a tenth
 // before the others'.
 func TestStopsBeforeItsLeaseEnds(t *testing.T) {
 	l := leader(t)
-	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
-	l.step(400*time.Millisecond, Written{12}, Renew{Nonce: "me1", Number: 2, IfTerm: 10, IfBeat: 12})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, Lease: testLease, IfTerm: 10, IfBeat: 10})
+	l.step(400*time.Millisecond, Written{12}, Renew{Nonce: "me1", Number: 2, Lease: testLease, IfTerm: 10, IfBeat: 12})
 	l.now = testBeat + testLease - testLease/10 - 1
 	l.leads(10)
 	l.now++
 	l.leads(0)
 	// It was only out of reach: the next beat that arrives makes it lead on.
 	l.step(0, Unknown{}, nil)
-	l.step(2*testBeat, Tick{}, Renew{Nonce: "me1", Number: 2, IfTerm: 10, IfBeat: 12})
+	l.step(2*testBeat, Tick{}, Renew{Nonce: "me1", Number: 2, Lease: testLease, IfTerm: 10, IfBeat: 12})
 	l.leads(0)
-	l.step(0, Written{15}, Renew{Nonce: "me1", Number: 3, IfTerm: 10, IfBeat: 15})
+	l.step(0, Written{15}, Renew{Nonce: "me1", Number: 3, Lease: 2 * testLease, IfTerm: 10, IfBeat: 15})
 	l.leads(0) // that beat was first sent long ago
 	l.step(0, Written{16}, nil)
 	l.leads(10)
+}
+
+// A lease that was lost in time doubles the next one, once for each loss and up to four
+// times, and five minutes without one halve it again. Who takes over keeps the lease of
+// the entry: what starved its leader starves the next one as well.
+func TestLeaseAdapts(t *testing.T) {
+	l := leader(t)
+	beat := uint64(10)
+	renew := func(number uint64, lease time.Duration) Renew {
+		return Renew{Nonce: "me1", Number: number, Lease: lease, IfTerm: 10, IfBeat: beat}
+	}
+	number := uint64(0)
+	lapse := func(lease, next time.Duration) { // a beat that comes after its lease
+		t.Helper()
+		number++
+		l.step(testBeat, Tick{}, renew(number, lease))
+		l.step(lease, Tick{}, nil)
+		l.leads(0)
+		l.step(lease, Tick{}, nil) // one loss, however long
+		beat++
+		number++
+		l.step(0, Written{beat}, renew(number, next))
+		beat++
+		l.step(0, Written{beat}, nil)
+		l.leads(10)
+		if got := l.core.Lease(); got != next {
+			t.Fatalf("the lease is %v, want %v", got, next)
+		}
+	}
+	lapse(testLease, 2*testLease)
+	lapse(2*testLease, 4*testLease)
+	lapse(4*testLease, 4*testLease)
+	_, until, _ := l.core.Leading(l.now)
+	if want := l.now + 4*testLease - 4*testLease/10; until != want {
+		t.Errorf("it leads until %v, want %v", until, want)
+	}
+
+	// The shorter lease holds from the beat that begins it, as others read it then.
+	calm := func(lease time.Duration) {
+		t.Helper()
+		for l.now+testBeat-l.core.calm < CalmAfter {
+			number++
+			l.step(testBeat, Tick{}, renew(number, l.core.Lease()))
+			beat++
+			l.step(0, Written{beat}, nil)
+		}
+		number++
+		l.step(testBeat, Tick{}, renew(number, lease))
+		_, until, _ := l.core.Leading(l.now)
+		if want := l.now + lease - lease/10; until > want {
+			t.Errorf("it leads until %v, beyond the lease that others read: %v", until, want)
+		}
+		beat++
+		l.step(0, Written{beat}, nil)
+	}
+	calm(2 * testLease)
+	calm(testLease)
+	if got := l.core.Lease(); got != testLease {
+		t.Errorf("the lease is %v after ten calm minutes, want %v", got, testLease)
+	}
+
+	n := newLife(t, "next")
+	e := of("other", "o", 7, 7)
+	e.Lease = 4 * testLease
+	n.step(0, Fit{}, ReadEntry{})
+	n.step(0, Read{e}, nil)
+	n.step(4*testLease-testBeat, Tick{}, ReadEntry{})
+	n.step(0, Read{e}, nil)
+	n.step(testBeat, Tick{}, ReadEntry{})
+	n.step(0, Read{e}, TakeOver{Nonce: "next1", Lease: 4 * testLease, IfTerm: 7, IfBeat: 7})
+}
+
+func TestLeaseOf(t *testing.T) {
+	for _, tc := range []struct {
+		name              string
+		lease, beat, want time.Duration
+		beats             bool
+	}{
+		{"the beat's", testLease, 2 * testLease, 2 * testLease, true},
+		{"of an earlier release", testLease, 0, testLease, true},
+		{"without a beat", testLease, 0, MaxStretch * testLease, false},
+		{"without a beat, at the bound", MaxLease, 0, MaxLease, false},
+	} {
+		if got := LeaseOf(tc.lease, tc.beat, tc.beats); got != tc.want {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
+	}
 }
 
 func TestTakesOverWhatIsUnchangedForALease(t *testing.T) {
@@ -101,7 +188,7 @@ func TestTakesOverWhatIsUnchangedForALease(t *testing.T) {
 		t.Fatalf("next at %v, want %v", got, seen+testLease)
 	}
 	l.step(testBeat, Tick{}, ReadEntry{})
-	l.step(0, Read{of("other", "o", 7, 9)}, TakeOver{Nonce: "me1", IfTerm: 7, IfBeat: 9})
+	l.step(0, Read{of("other", "o", 7, 9)}, TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 7, IfBeat: 9})
 	if _, led, since := l.core.Seen(l.now); led || since != seen+testLease {
 		t.Fatalf("led %t since %v, want nobody since %v", led, since, seen+testLease)
 	}
@@ -122,13 +209,13 @@ func TestForgedBeatsAreNoSignOfLife(t *testing.T) {
 	l.step(testBeat, Tick{}, ReadEntry{})
 	e := of("other", "o", 7, 30)
 	e.Number = 0
-	l.step(0, Read{e}, TakeOver{Nonce: "me1", IfTerm: 7, IfBeat: 30})
+	l.step(0, Read{e}, TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 7, IfBeat: 30})
 
 	l = newLife(t, "me")
 	l.step(0, Fit{}, ReadEntry{})
 	l.step(0, Read{Entry{Term: 30}}, nil)
 	l.step(testLease, Tick{}, ReadEntry{})
-	l.step(0, Read{Entry{Term: 40}}, TakeOver{Nonce: "me1", IfTerm: 40})
+	l.step(0, Read{Entry{Term: 40}}, TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 40})
 }
 
 func TestWaitsAsLongAsTheLeaderSays(t *testing.T) {
@@ -149,7 +236,7 @@ func TestWaitsAsLongAsTheLeaderSays(t *testing.T) {
 func TestTakesOverFromItsOwnEarlierLife(t *testing.T) {
 	l := newLife(t, "me")
 	l.step(0, Fit{}, ReadEntry{})
-	l.step(0, Read{of("me", "before", 7, 8)}, TakeOver{Nonce: "me1", IfTerm: 7, IfBeat: 8})
+	l.step(0, Read{of("me", "before", 7, 8)}, TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 7, IfBeat: 8})
 	// Once: two that run with one key do not take turns.
 	l.step(0, Conflict{KeyTerm}, ReadEntry{})
 	l.step(0, Read{of("me", "copy", 9, 9)}, nil)
@@ -160,7 +247,7 @@ func TestTakesOverFromItsOwnEarlierLife(t *testing.T) {
 
 // What was handed over in favour of another is that one's, also if who led starts anew.
 func TestTransferOutlivesARestart(t *testing.T) {
-	for to, want := range map[string]Effect{"": TakeOver{Nonce: "me1", IfTerm: 12, IfBeat: 11}, "other": nil, "me": TakeOver{Nonce: "me1", IfTerm: 12, IfBeat: 11}} {
+	for to, want := range map[string]Effect{"": TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 12, IfBeat: 11}, "other": nil, "me": TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 12, IfBeat: 11}} {
 		l := newLife(t, "me")
 		l.step(0, Fit{}, ReadEntry{})
 		e := of("me", "before", 12, 11)
@@ -170,7 +257,7 @@ func TestTransferOutlivesARestart(t *testing.T) {
 			continue
 		}
 		l.step(testLease, Tick{}, ReadEntry{}) // it is not there
-		l.step(0, Read{e}, TakeOver{Nonce: "me1", IfTerm: 12, IfBeat: 11})
+		l.step(0, Read{e}, TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 12, IfBeat: 11})
 	}
 }
 
@@ -186,7 +273,7 @@ func TestHandedOver(t *testing.T) {
 			e.HandedOver, e.For = true, c.to
 			var want Effect
 			if c.wait == 0 {
-				want = TakeOver{Nonce: "me1", IfTerm: 7, IfBeat: 8}
+				want = TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 7, IfBeat: 8}
 			}
 			l.step(0, Read{e}, want)
 			if got := l.core.takeAt(); got != c.wait {
@@ -213,7 +300,7 @@ func TestTransferHoldsBack(t *testing.T) {
 	}
 	e.Term, e.For = 13, "me" // somebody wants it back
 	l.step(testBeat, Tick{}, ReadEntry{})
-	l.step(0, Read{e}, TakeOver{Nonce: "me2", IfTerm: 13, IfBeat: 10})
+	l.step(0, Read{e}, TakeOver{Nonce: "me2", Lease: testLease, IfTerm: 13, IfBeat: 10})
 }
 
 // Who became unfit takes again at once what nobody else took.
@@ -225,7 +312,7 @@ func TestUnfitStepsDownAndComesBack(t *testing.T) {
 	l.step(0, Fit{}, ReadEntry{})
 	e := of("me", "me1", 12, 10)
 	e.HandedOver = true
-	l.step(0, Read{e}, TakeOver{Nonce: "me2", IfTerm: 12, IfBeat: 10})
+	l.step(0, Read{e}, TakeOver{Nonce: "me2", Lease: testLease, IfTerm: 12, IfBeat: 10})
 	// Unfit while it is under way: it leads at no time.
 	l.step(0, Unfit{}, nil)
 	l.step(0, Written{14}, StepDown{Nonce: "me2", IfTerm: 14})
@@ -255,13 +342,13 @@ func TestStopHandsOverWithinAFewTries(t *testing.T) {
 func TestUnknownTakeoverIsSettledByReading(t *testing.T) {
 	l := newLife(t, "me")
 	l.step(0, Fit{}, ReadEntry{})
-	l.step(0, Read{}, TakeOver{Nonce: "me1"})
+	l.step(0, Read{}, TakeOver{Nonce: "me1", Lease: testLease})
 	l.step(100*time.Millisecond, Unknown{}, ReadEntry{})
 	l.step(0, Read{}, nil) // it is not there, and may yet arrive
 	l.step(testBeat, Tick{}, ReadEntry{})
-	l.step(0, Read{}, TakeOver{Nonce: "me1"})
+	l.step(0, Read{}, TakeOver{Nonce: "me1", Lease: testLease})
 	l.step(0, Conflict{KeyTerm}, ReadEntry{}) // with itself
-	l.step(0, Read{of("me", "me1", 10, 10)}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(0, Read{of("me", "me1", 10, 10)}, Renew{Nonce: "me1", Number: 1, Lease: testLease, IfTerm: 10, IfBeat: 10})
 	l.leads(10)
 	if _, until, _ := l.core.Leading(l.now); until != testLease-testLease/10 {
 		t.Fatalf("it leads until %v: the lease counts from the first try", until)
@@ -271,7 +358,7 @@ func TestUnknownTakeoverIsSettledByReading(t *testing.T) {
 func TestLostTakeoverIsForgotten(t *testing.T) {
 	l := newLife(t, "me")
 	l.step(0, Fit{}, ReadEntry{})
-	l.step(0, Read{}, TakeOver{Nonce: "me1"})
+	l.step(0, Read{}, TakeOver{Nonce: "me1", Lease: testLease})
 	l.step(0, Unknown{}, ReadEntry{})
 	l.step(0, Read{of("other", "o", 10, 10)}, nil)
 	// Nobody puts it back and makes it lead.
@@ -285,17 +372,17 @@ func TestLostTakeoverIsForgotten(t *testing.T) {
 func TestHandedOverIsNotResumed(t *testing.T) {
 	l := newLife(t, "me")
 	l.step(0, Fit{}, ReadEntry{})
-	l.step(0, Read{}, TakeOver{Nonce: "me1"})
+	l.step(0, Read{}, TakeOver{Nonce: "me1", Lease: testLease})
 	l.step(0, Unknown{}, ReadEntry{})
 	e := of("me", "me1", 12, 10)
 	e.HandedOver = true
-	l.step(0, Read{e}, TakeOver{Nonce: "me2", IfTerm: 12, IfBeat: 10})
+	l.step(0, Read{e}, TakeOver{Nonce: "me2", Lease: testLease, IfTerm: 12, IfBeat: 10})
 	l.leads(0)
 }
 
 func TestLoserStopsAsSoonAsItReads(t *testing.T) {
 	l := leader(t)
-	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, Lease: testLease, IfTerm: 10, IfBeat: 10})
 	l.step(0, Conflict{KeyTerm}, ReadEntry{})
 	l.step(0, Read{of("other", "o", 11, 11)}, nil)
 	l.leads(0)
@@ -305,18 +392,18 @@ func TestLoserStopsAsSoonAsItReads(t *testing.T) {
 // same leader.
 func TestResealedEntryLeadsOn(t *testing.T) {
 	l := leader(t)
-	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, Lease: testLease, IfTerm: 10, IfBeat: 10})
 	l.step(0, Unknown{}, nil) // as of 20 it can arrive no more
 	l.step(0, Noticed{}, ReadEntry{})
 	l.step(0, Read{of("me", "me1", 20, 0)}, nil)
 	l.leads(20)
-	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 2, IfTerm: 20, IfBeat: 0})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 2, Lease: testLease, IfTerm: 20, IfBeat: 0})
 }
 
 // Of two processes with one memory each finds the other's beat, and both begin anew.
 func TestCopiedMemoryEndsTheTerm(t *testing.T) {
 	l := leader(t)
-	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, Lease: testLease, IfTerm: 10, IfBeat: 10})
 	l.step(0, Conflict{KeyBeat}, StepDown{Nonce: "me1", IfTerm: 10})
 	l.leads(0)
 	l.step(0, Written{13}, ReadEntry{})
@@ -327,11 +414,11 @@ func TestCopiedMemoryEndsTheTerm(t *testing.T) {
 
 func TestBeatOfUnknownOutcomeIsSentAgainAsItWas(t *testing.T) {
 	l := leader(t)
-	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, Lease: testLease, IfTerm: 10, IfBeat: 10})
 	l.step(0, Unknown{}, nil)
-	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, IfTerm: 10, IfBeat: 10})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, Lease: testLease, IfTerm: 10, IfBeat: 10})
 	l.step(0, Conflict{KeyOther}, nil) // it can arrive no more
-	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 2, IfTerm: 10, IfBeat: 10})
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 2, Lease: testLease, IfTerm: 10, IfBeat: 10})
 }
 
 func TestForgedEntryIsTakenOverInTime(t *testing.T) {
@@ -342,7 +429,7 @@ func TestForgedEntryIsTakenOverInTime(t *testing.T) {
 		t.Fatal("somebody is said to lead under a forged entry")
 	}
 	l.step(testLease, Tick{}, ReadEntry{})
-	l.step(0, Read{Entry{Term: 30, Beat: 9}}, TakeOver{Nonce: "me1", IfTerm: 30, IfBeat: 9})
+	l.step(0, Read{Entry{Term: 30, Beat: 9}}, TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 30, IfBeat: 9})
 }
 
 // A store that was restored and not raised gives terms that the field refuses: nobody
@@ -350,7 +437,7 @@ func TestForgedEntryIsTakenOverInTime(t *testing.T) {
 func TestTermBelowTheFloorIsGivenBack(t *testing.T) {
 	l := newLife(t, "me")
 	l.step(0, Fit{Floor: 1000}, ReadEntry{})
-	l.step(0, Read{}, TakeOver{Nonce: "me1"})
+	l.step(0, Read{}, TakeOver{Nonce: "me1", Lease: testLease})
 	l.step(0, Written{1000}, StepDown{Nonce: "me1", IfTerm: 1000})
 	l.leads(0)
 	if !l.core.BelowFloor() {
@@ -361,7 +448,7 @@ func TestTermBelowTheFloorIsGivenBack(t *testing.T) {
 	e.HandedOver = true
 	l.step(0, Read{e}, nil) // not as fast as it can
 	l.step(testLease, Tick{}, ReadEntry{})
-	l.step(0, Read{e}, TakeOver{Nonce: "me2", IfTerm: 1001, IfBeat: 1000})
+	l.step(0, Read{e}, TakeOver{Nonce: "me2", Lease: testLease, IfTerm: 1001, IfBeat: 1000})
 	l.step(0, Written{5000}, nil)
 	l.leads(5000)
 	if l.core.BelowFloor() {
@@ -379,7 +466,7 @@ func TestStoreThatWentBackRepeatsNoTerm(t *testing.T) {
 	l.step(0, Read{Entry{Term: 100, Beat: 120, Number: 1, Believed: true, Replica: "you", Nonce: "you1"}}, nil)
 	// Back to before that term, and what the store gives next was given already.
 	l.step(testLease, Tick{}, ReadEntry{})
-	l.step(0, Read{}, TakeOver{Nonce: "me1"})
+	l.step(0, Read{}, TakeOver{Nonce: "me1", Lease: testLease})
 	l.step(0, Written{100}, StepDown{Nonce: "me1", IfTerm: 100})
 	l.leads(0)
 	if !l.core.BelowFloor() {
@@ -390,7 +477,7 @@ func TestStoreThatWentBackRepeatsNoTerm(t *testing.T) {
 	e.HandedOver = true
 	l.step(0, Read{e}, nil)
 	l.step(testLease, Tick{}, ReadEntry{})
-	l.step(0, Read{e}, TakeOver{Nonce: "me2", IfTerm: 101, IfBeat: 100})
+	l.step(0, Read{e}, TakeOver{Nonce: "me2", Lease: testLease, IfTerm: 101, IfBeat: 100})
 	l.step(0, Written{121}, nil)
 	l.leads(121)
 	if l.core.BelowFloor() {
@@ -402,11 +489,11 @@ func TestFailedTakeoverIsTriedAgainAfterAPause(t *testing.T) {
 	for _, e := range []Event{Failed{}, Conflict{KeyOther}} {
 		l := newLife(t, "me")
 		l.step(0, Fit{}, ReadEntry{})
-		l.step(0, Read{}, TakeOver{Nonce: "me1"})
+		l.step(0, Read{}, TakeOver{Nonce: "me1", Lease: testLease})
 		l.step(0, e, ReadEntry{})
 		l.step(0, Read{}, nil)
 		l.step(testBeat, Tick{}, ReadEntry{})
-		l.step(0, Read{}, TakeOver{Nonce: "me2"})
+		l.step(0, Read{}, TakeOver{Nonce: "me2", Lease: testLease})
 	}
 }
 
@@ -440,4 +527,47 @@ func TestCheck(t *testing.T) {
 			t.Errorf("lease %v, beat %v: %v", c.lease, c.beat, err)
 		}
 	}
+}
+
+// Who waits for an answer wakes when its lease ends: it must not be taken for a leader
+// until somebody asks.
+func TestWakesWhenItsLeaseEnds(t *testing.T) {
+	l := leader(t)
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, Lease: testLease, IfTerm: 10, IfBeat: 10})
+	end := testLease - testLease/10
+	l.step(end-l.now-time.Millisecond, Unknown{}, nil)
+	if got := l.core.Next(l.now); got != end {
+		t.Errorf("it wakes at %v, want %v, when its lease ends", got, end)
+	}
+}
+
+// What is read first is new, whatever it is: also what nobody can have written.
+func TestFirstReadIsNews(t *testing.T) {
+	l := newLife(t, "me")
+	l.now = time.Hour
+	forged := Entry{Term: 5, Beat: 5}
+	l.step(0, Fit{}, ReadEntry{})
+	l.step(0, Read{forged}, nil)
+	l.step(testLease-1, Tick{}, ReadEntry{})
+	l.step(0, Read{forged}, nil)
+	l.step(1, Tick{}, TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 5, IfBeat: 5})
+}
+
+// Who handed over looks at once: nobody may want to lead but itself. Who cannot hand
+// over gives up after a few tries, and at once if somebody else leads already.
+func TestHandingOverEnds(t *testing.T) {
+	copied := func() *life {
+		l := leader(t)
+		l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, Lease: testLease, IfTerm: 10, IfBeat: 10})
+		l.step(0, Conflict{KeyBeat}, StepDown{Nonce: "me1", IfTerm: 10})
+		return l
+	}
+	copied().step(0, Written{11}, ReadEntry{})
+	copied().step(0, Conflict{KeyTerm}, ReadEntry{})
+	l := copied()
+	for range handOverTries - 1 {
+		l.step(0, Conflict{KeyOther}, nil)
+		l.step(testBeat/4, Tick{}, StepDown{Nonce: "me1", IfTerm: 10})
+	}
+	l.step(0, Conflict{KeyOther}, ReadEntry{})
 }

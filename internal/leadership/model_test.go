@@ -41,6 +41,7 @@ type stored struct {
 	forged     bool
 	replica    string
 	nonce      string
+	lease      time.Duration
 	handedOver bool
 	to         string
 }
@@ -50,6 +51,7 @@ type beat struct {
 	version uint64
 	nonce   string // "": forged
 	number  uint64
+	lease   time.Duration
 }
 
 // led is one write of a leader that is in the store.
@@ -137,7 +139,7 @@ func (w *world) arrive(q *request) {
 		s := w.entry
 		entry := Entry{Term: s.version, Beat: w.beat.version}
 		if s.version != 0 && !s.forged {
-			entry.Believed, entry.Replica, entry.Nonce, entry.Lease, entry.HandedOver, entry.For = true, s.replica, s.nonce, testLease, s.handedOver, s.to
+			entry.Believed, entry.Replica, entry.Nonce, entry.Lease, entry.HandedOver, entry.For = true, s.replica, s.nonce, LeaseOf(s.lease, w.beat.lease, w.beat.nonce == s.nonce), s.handedOver, s.to
 			if w.beat.nonce == s.nonce {
 				entry.Number = w.beat.number
 			}
@@ -145,17 +147,17 @@ func (w *world) arrive(q *request) {
 		q.answer = Read{entry}
 	case TakeOver:
 		q.answer = write(q, e.IfTerm, e.IfBeat, true, func(version uint64) {
-			w.put(stored{version: version, replica: q.from.name, nonce: e.Nonce})
-			w.beat = beat{version: version, nonce: e.Nonce}
+			w.put(stored{version: version, replica: q.from.name, nonce: e.Nonce, lease: e.Lease})
+			w.beat = beat{version: version, nonce: e.Nonce, lease: e.Lease}
 		})
 	case Renew:
 		q.answer = write(q, e.IfTerm, e.IfBeat, true, func(version uint64) {
 			w.oldBeats = append(w.oldBeats, w.beat)
-			w.beat = beat{version, e.Nonce, e.Number}
+			w.beat = beat{version, e.Nonce, e.Number, e.Lease}
 		})
 	case StepDown:
 		q.answer = write(q, e.IfTerm, 0, false, func(version uint64) {
-			w.put(stored{version: version, replica: q.from.name, nonce: e.Nonce, handedOver: true})
+			w.put(stored{version: version, replica: q.from.name, nonce: e.Nonce, lease: w.entry.lease, handedOver: true})
 		})
 	case nil: // what a leader writes
 		if q.term == w.entry.version && !w.frozen {
@@ -278,6 +280,7 @@ func TestOneLeads(t *testing.T) {
 			// The store answers most of the time, or nothing would come about.
 			"pass": pass, "prompt": prompt, "prompt again": prompt, "prompt more": prompt,
 			"long": func(t *rapid.T) { w.pass(testLease * 2) },
+			"calm": func(t *rapid.T) { w.pass(CalmAfter) },
 			"arrives": func(t *rapid.T) {
 				if q := flying(t); !q.arrived && !w.down {
 					w.arrive(q)
@@ -381,7 +384,7 @@ func TestOneLeads(t *testing.T) {
 		for _, q := range slices.Clone(w.flying) {
 			deliver(q)
 		}
-		limit := w.now + time.Duration(float64(testLease+6*testBeat)/slowest)
+		limit := w.now + time.Duration(float64(MaxStretch*testLease+6*testBeat)/slowest)
 		for {
 			w.sweep()
 			w.check(t)

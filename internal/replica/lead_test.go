@@ -29,6 +29,7 @@ type leaderEntry struct {
 	seed       int    // under whose key it is
 	rep, life  int    // of who took over
 	nonce      string
+	lease      time.Duration
 	handedOver bool
 	to         string
 }
@@ -37,6 +38,7 @@ type leaderBeat struct {
 	version uint64
 	nonce   string
 	number  uint64
+	lease   time.Duration
 }
 
 // leaderStore is what the store has of leadership, and what is known of it from outside.
@@ -287,8 +289,8 @@ func (w *world) arrive(q *leadCall) {
 		default:
 			w.takenOver(r, q.life)
 			version := w.wrote()
-			l.entry = leaderEntry{version: version, seed: q.seed, rep: r.n, life: q.life, nonce: e.Nonce}
-			l.beat = leaderBeat{version: version, nonce: e.Nonce}
+			l.entry = leaderEntry{version: version, seed: q.seed, rep: r.n, life: q.life, nonce: e.Nonce, lease: e.Lease}
+			l.beat = leaderBeat{version: version, nonce: e.Nonce, lease: e.Lease}
 			q.answer = leadership.Written{Version: version}
 			w.say("%d takes over under term %d", r.n, version)
 		}
@@ -308,7 +310,7 @@ func (w *world) arrive(q *leadCall) {
 				w.violated("I4: %d beats under the term of %d", r.n, l.entry.rep)
 			}
 			version := w.wrote()
-			l.beat = leaderBeat{version, e.Nonce, e.Number}
+			l.beat = leaderBeat{version, e.Nonce, e.Number, e.Lease}
 			if same {
 				r.applied = version
 			}
@@ -377,7 +379,7 @@ func (w *world) takenOver(r *rep, life int) {
 		w.saw[ledAgain]++
 	case e.handedOver && (e.to == "" || e.to == repName(r.n)):
 		w.saw[tookHandedOver]++
-	case r.clock-l.changed[r.n] < worldLease:
+	case r.clock-l.changed[r.n] < leadership.LeaseOf(e.lease, l.beat.lease, l.beat.nonce == e.nonce):
 		w.violated("I4: %d takes over from %d, which gave a sign of life %v ago", r.n, e.rep, r.clock-l.changed[r.n])
 	default:
 		w.saw[tookOver]++
@@ -396,7 +398,7 @@ func (w *world) readEntry(q *leadCall) leadership.Event {
 	}
 	e := leadership.Entry{Term: v.entry.version, Beat: v.beat.version}
 	if v.entry.version != 0 {
-		e.Believed, e.Replica, e.Nonce, e.Lease, e.HandedOver, e.For = true, repName(v.entry.rep), v.entry.nonce, worldLease, v.entry.handedOver, v.entry.to
+		e.Believed, e.Replica, e.Nonce, e.Lease, e.HandedOver, e.For = true, repName(v.entry.rep), v.entry.nonce, leadership.LeaseOf(v.entry.lease, v.beat.lease, v.beat.nonce == v.entry.nonce), v.entry.handedOver, v.entry.to
 		if v.beat.nonce == v.entry.nonce {
 			e.Number = v.beat.number
 		}
