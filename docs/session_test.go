@@ -207,6 +207,10 @@ var (
 	binErr  error
 )
 
+// product is the build that tools/lint.sh makes too, with CGO_ENABLED=0: what one of
+// them compiled, the others find in Go's build cache.
+var product = []string{"build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace"}
+
 // programs builds fealty once, and returns the folder to put first in PATH.
 func programs(t *testing.T) string {
 	t.Helper()
@@ -215,7 +219,7 @@ func programs(t *testing.T) string {
 		if binDir, binErr = os.MkdirTemp("", "fealty-docs-bin-"); binErr != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-buildvcs=false", "-tags", "grpcnotrace", "-o", filepath.Join(binDir, "fealty"), "./cmd/fealty")
+		build := exec.Command("go", append(slices.Clone(product), "-o", filepath.Join(binDir, "fealty"), "./cmd/fealty")...)
 		build.Dir = root
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
@@ -613,8 +617,9 @@ func (s *session) build(name, text string) {
 	if err != nil {
 		s.fatal("%v", err)
 	}
-	build := exec.CommandContext(s.t.Context(), "go", "build", "-buildvcs=false", "-overlay", source+".json", "-o", filepath.Join(s.dir, name), "./docs/program/"+name)
+	build := exec.CommandContext(s.t.Context(), "go", append(slices.Clone(product), "-overlay", source+".json", "-o", filepath.Join(s.dir, name), "./docs/program/"+name)...)
 	build.Dir = module
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		s.fatal("build the program: %v\n%s", err, out)
 	}

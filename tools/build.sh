@@ -16,5 +16,6 @@ fi
 echo "tools: building into bin/tools (once for each version)" >&2
 mkdir -p bin/tools
 find bin/tools -type f ! -name '*etcd*' -delete # which tools/etcd.sh keeps
-CGO_ENABLED=0 go build -modfile=tools/go.mod -o bin/tools/ tool
+# With the settings of the product's build, so that they share what is compiled.
+CGO_ENABLED=0 go build -trimpath -modfile=tools/go.mod -o bin/tools/ tool
 echo "$want" >"$stamp"

@@ -8,6 +8,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# Everything below compiles the product as it is shipped, so that what one check
+# compiled the next finds in Go's build cache; tools/build.sh, tools/etcd.sh and the
+# tests that need a binary build with the same settings. The race detector's build in
+# tools/test.sh is the only other one.
+export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -trimpath -tags=grpcnotrace"
+
 failed=()
 check() { # NAME COMMAND…
   local name=$1
@@ -71,7 +77,7 @@ documented() { # each direct dependency and tool has its reason in the docs
 budget() {
   local status=0 out bytes modules
   out=$(mktemp -d)
-  CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags='-s -w' -o "$out/fealty" ./cmd/fealty || { rm -rf "$out"; return 1; }
+  go build -ldflags='-s -w' -o "$out/fealty" ./cmd/fealty || { rm -rf "$out"; return 1; }
   bytes=$(wc -c <"$out/fealty")
   modules=$(go version -m "$out/fealty" | grep -c -P '^\tdep\t')
   rm -rf "$out"
@@ -87,7 +93,7 @@ tools/build.sh
 check "gofmt" formatted
 check "go vet" go vet ./...
 check "staticcheck" bin/tools/staticcheck ./...
-check "build without cgo" env CGO_ENABLED=0 go build -tags grpcnotrace ./...
+check "build without cgo" go build ./...
 check "licences" eval 'tools/licences.sh >/dev/null'
 check "dependencies documented" documented
 if [ -d cmd/fealty ]; then
@@ -119,7 +125,7 @@ else
 fi
 
 if [ "${GOVULNCHECK:-}" = 1 ]; then
-  check "govulncheck" bin/tools/govulncheck -tags grpcnotrace ./...
+  check "govulncheck" bin/tools/govulncheck ./...
 else
   skip "govulncheck" "GOVULNCHECK=1 runs it where its database can be reached"
 fi

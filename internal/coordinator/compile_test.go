@@ -305,6 +305,7 @@ func TestConfigChangesWhatItChanges(t *testing.T) {
 // content is kept for as long: also after a restart and a renewal, and not across
 // epochs.
 func TestBases(t *testing.T) {
+	t.Parallel()
 	d := tenants(t)
 	d.mustPublish(newPublisher())
 	at := func() (*publication, snapshot.Header) {
@@ -536,6 +537,7 @@ func TestForgedConfigKeepsTheLast(t *testing.T) {
 
 // A kill before or after the commit leaves what was or what is, whole.
 func TestCrashWhilePublishing(t *testing.T) {
+	t.Parallel()
 	for _, at := range []string{"publish.before-commit", "publish.after-commit"} {
 		t.Run(at, func(t *testing.T) {
 			d := tenants(t)
@@ -854,6 +856,7 @@ func TestCompanions(t *testing.T) {
 
 // A content that is too large is cut to what fits, and that is said.
 func TestTooLargeContent(t *testing.T) {
+	t.Parallel()
 	d := tenants(t)
 	b := newPublisher()
 	long := strings.Repeat("x", 1000)
@@ -886,6 +889,7 @@ func TestTooLargeContent(t *testing.T) {
 // What the bundle revokes by name is in no content any more, at once, and that is
 // said; who has no role left is assigned nothing.
 func TestRevokedIsLeftOut(t *testing.T) {
+	t.Parallel()
 	d := tenants(t)
 	b := newPublisher()
 	d.mustPublish(b)
@@ -949,49 +953,4 @@ func TestRevokedIsLeftOut(t *testing.T) {
 	if d.mustPublish(newPublisher()).state.version != version {
 		t.Error("it is compiled in another way")
 	}
-}
-
-// A generation takes as much as one transaction of the store does: what is left goes
-// with the next, and a content that no store takes is cut.
-func TestMuchContent(t *testing.T) {
-	d := tenants(t)
-	b := newPublisher()
-	d.mustPublish(b)
-	long := strings.Repeat("x", 55)
-	addresses := make([]string, 60)
-	for i := range addresses {
-		addresses[i] = fmt.Sprintf("%q", fmt.Sprintf("h%d-%s.%s.%s.example:1", i, long, long, long))
-	}
-	for i := range 2 {
-		var records []string
-		for j := range 220 {
-			records = append(records, fmt.Sprintf("kind: peer\nname: zig-%d-%d\nmember: data/both\naddresses: [%s]\nclass: bootstrap", i, j, strings.Join(addresses, ", ")))
-		}
-		d.mustPut(strings.Join(records, "\n---\n"))
-	}
-	most := 0
-	d.store.intercept(func(tx store.Tx) {
-		large := 0
-		for _, w := range tx.Put {
-			if len(w.Value) > store.MaxValueBytes/2 {
-				large++
-			}
-		}
-		most = max(most, large)
-	})
-	p := d.mustPublish(b)
-	if most < 1 || most > 2 {
-		t.Errorf("%d large contents in one transaction", most)
-	}
-	raw := p.contents[p.given(t, d, "acme")[snapshot.ScopePeerDirectory].ContentHash.String()]
-	if len(raw) < store.MaxValueBytes*9/10 || len(raw) > store.MaxValueBytes {
-		t.Fatalf("%d bytes", len(raw))
-	}
-	if f := d.findings(t, explain.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
-		t.Fatalf("findings %v", f)
-	}
-	d.wantWhole(t, p)
-	// The next one has it as its base.
-	d.mustPut("kind: peer\nname: zig-0-0\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
-	d.wantWhole(t, d.mustPublish(b))
 }

@@ -60,16 +60,22 @@ func entriesOf(pool bool) string {
 `
 }
 
-// TestAdmissionModel lets machines, thieves and admins do what they like, with
-// answers of the store that get lost, restarts and time that passes.
-func TestAdmissionModel(t *testing.T) {
-	// Each check is a cluster of its own. Give -rapid.checks for more of them.
+// fewerChecks has rapid check only so often in this test, unless -rapid.checks says how
+// often. The flag is the process's: a test that calls this is not in parallel.
+func fewerChecks(t *testing.T, checks string) {
+	t.Helper()
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
 		t.Cleanup(func() { _ = f.Value.Set(f.DefValue) })
-		if err := f.Value.Set("30"); err != nil {
+		if err := f.Value.Set(checks); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestAdmissionModel lets machines, thieves and admins do what they like, with
+// answers of the store that get lost, restarts and time that passes.
+func TestAdmissionModel(t *testing.T) {
+	fewerChecks(t, "30") // each is a cluster of its own
 	rapid.Check(t, func(r *rapid.T) {
 		w := &world{desk: readyDesk(r, entriesOf(true)), r: r, holder: make(map[string]*machine), vacant: make(map[string]bool), banned: make(map[string]bool),
 			dead: make(map[identity.KeyID]time.Time), domains: make(map[string]bool), drained: make(map[string]bool), contact: make(map[string]bool), withPool: true}

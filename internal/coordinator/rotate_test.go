@@ -236,6 +236,7 @@ func TestRotation(t *testing.T) {
 // A key that somebody else may hold signs nothing more, at once: what it signed
 // before and later is refused by who has the bundle, and everything is signed again.
 func TestCompromisedKey(t *testing.T) {
+	t.Parallel()
 	d := testDesk(t)
 	m := d.keeping("a")
 	b := newPublisher()
@@ -343,6 +344,7 @@ func TestCompromisedKey(t *testing.T) {
 // What a crash leaves at each step is what the next start, or another replica, goes
 // on from.
 func TestRotationCrashes(t *testing.T) {
+	t.Parallel()
 	for _, point := range []string{"rotate.introduce.before-commit", "rotate.introduce.after-commit", "rotate.before-end", "rotate.after-end", "publish.before-commit", "publish.after-commit"} {
 		t.Run(point, func(t *testing.T) {
 			d := testDesk(t)
@@ -466,6 +468,9 @@ func TestRotationWaitsForTheMembers(t *testing.T) {
 // stands under the bundle that it has, and when it hears from a coordinator it reads
 // what is published.
 func TestRotationLosesNoConfig(t *testing.T) {
+	if raceDetector {
+		fewerChecks(t, "10")
+	}
 	rapid.Check(t, func(rt *rapid.T) {
 		d := readyDesk(rt, "")
 		d.t = rt

@@ -54,7 +54,8 @@ func envNumber(t *testing.T, name string, def uint64) (n uint64, set bool) {
 //
 // That each of them came about is counted, and printed with -v.
 //
-// FEALTY_TEST_SCHEDULES says how many schedules; FEALTY_TEST_SCHEDULE runs one of them
+// FEALTY_TEST_SCHEDULES says how many schedules: 100,000 without it, and 1,000 of them
+// under the race detector (race_test.go). FEALTY_TEST_SCHEDULE runs one of them
 // again and prints what happened.
 func TestSchedules(t *testing.T) {
 	if seed, ok := envNumber(t, "FEALTY_TEST_SCHEDULE", 0); ok {
@@ -66,7 +67,12 @@ func TestSchedules(t *testing.T) {
 		}
 		return
 	}
-	n, _ := envNumber(t, "FEALTY_TEST_SCHEDULES", 100_000)
+	usual := uint64(100_000)
+	if raceDetector {
+		usual = 1_000
+	}
+	n, _ := envNumber(t, "FEALTY_TEST_SCHEDULES", usual)
+	t.Logf("%d schedules", n)
 	seed, broken, saw := firstBroken(n, sound)
 	if broken != "" {
 		var trace strings.Builder

@@ -1,0 +1,60 @@
+//go:build !race
+
+package coordinator
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+const raceDetector = false
+
+// A generation takes as much as one transaction of the store does: what is left goes
+// with the next, and a content that no store takes is cut.
+func TestMuchContent(t *testing.T) {
+	d := tenants(t)
+	b := newPublisher()
+	d.mustPublish(b)
+	long := strings.Repeat("x", 55)
+	addresses := make([]string, 60)
+	for i := range addresses {
+		addresses[i] = fmt.Sprintf("%q", fmt.Sprintf("h%d-%s.%s.%s.example:1", i, long, long, long))
+	}
+	for i := range 2 {
+		var records []string
+		for j := range 220 {
+			records = append(records, fmt.Sprintf("kind: peer\nname: zig-%d-%d\nmember: data/both\naddresses: [%s]\nclass: bootstrap", i, j, strings.Join(addresses, ", ")))
+		}
+		d.mustPut(strings.Join(records, "\n---\n"))
+	}
+	most := 0
+	d.store.intercept(func(tx store.Tx) {
+		large := 0
+		for _, w := range tx.Put {
+			if len(w.Value) > store.MaxValueBytes/2 {
+				large++
+			}
+		}
+		most = max(most, large)
+	})
+	p := d.mustPublish(b)
+	if most < 1 || most > 2 {
+		t.Errorf("%d large contents in one transaction", most)
+	}
+	raw := p.contents[p.given(t, d, "acme")[snapshot.ScopePeerDirectory].ContentHash.String()]
+	if len(raw) < store.MaxValueBytes*9/10 || len(raw) > store.MaxValueBytes {
+		t.Fatalf("%d bytes", len(raw))
+	}
+	if f := d.findings(t, explain.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
+		t.Fatalf("findings %v", f)
+	}
+	d.wantWhole(t, p)
+	// The next one has it as its base.
+	d.mustPut("kind: peer\nname: zig-0-0\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
+	d.wantWhole(t, d.mustPublish(b))
+}
