@@ -72,6 +72,7 @@ func (d *desk) byToken(m *machine, req *fealtyv1.CreateTokenRequest) error {
 // let go. Each case runs on a cluster of its own; a refusal must leave every
 // record of the store but the audit log as it was.
 func TestAdmissionCases(t *testing.T) {
+	t.Parallel()
 	type step = func(t *testing.T, d *desk) error
 	named := &fealtyv1.CreateTokenRequest{Entry: "pool", Name: "a"}
 	for _, tc := range []struct {
@@ -410,6 +411,7 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 // Whoever deletes records of the store, which needs no seed, lifts no ban: the
 // bundle in force goes on, no other one is made, and none after a restart.
 func TestDeletedRecordsLiftNoBan(t *testing.T) {
+	t.Parallel()
 	for _, prefix := range []string{"trust/ban/", banIDPrefix, banKeyPrefix, trustStateKey, trustPrefix} {
 		t.Run(prefix, func(t *testing.T) {
 			d := testDesk(t)
@@ -466,6 +468,7 @@ func TestNameGivenToAnotherKey(t *testing.T) {
 // A ban that is committed between the look at the records and the transaction
 // wins: nothing is certified after it.
 func TestBanWinsTheRace(t *testing.T) {
+	t.Parallel()
 	for _, what := range []string{"identity", "key"} {
 		for _, act := range []string{"join", "rejoin", "renew"} {
 			t.Run(act+", ban of the "+what, func(t *testing.T) {
@@ -573,6 +576,7 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 
 // No bundle changes without a version, and no version has two contents.
 func TestBundleVersions(t *testing.T) {
+	t.Parallel()
 	d := testDesk(t)
 	seen := make(map[[2]uint64]snapshot.Digest)
 	look := func(what string) {

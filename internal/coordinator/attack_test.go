@@ -179,6 +179,7 @@ func (r *relay) Join(victim fealtyv1.AdmissionService_JoinServer) error {
 // What a candidate may not do to its own request: every alteration is refused,
 // and the catalog stays as it was.
 func TestBadJoinRequests(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	f.member("node-a")
 	spent := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "spent"})
@@ -314,6 +315,7 @@ func TestBadJoinRequests(t *testing.T) {
 // 100 candidates race with one token of 10 uses: exactly 10 are admitted, and the
 // others are told that it is spent.
 func TestConcurrentJoinsUseATokenUp(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 10})
 	errs := make(chan error, 100)
@@ -352,6 +354,7 @@ func TestConcurrentJoinsUseATokenUp(t *testing.T) {
 // A grant that was lost: the same key with the same one-use token is the same
 // member, and uses nothing up; another key gets nothing.
 func TestLostGrantIsAskedForAgain(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	n := f.node()
@@ -403,6 +406,7 @@ func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 }
 
 func TestBadSets(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	head := f.c.state.Load().head
 	_, foreign, err := ed25519.GenerateKey(rand.Reader)
@@ -468,6 +472,7 @@ func TestBadSets(t *testing.T) {
 // reason, its connection is closed, and neither a new connection nor a TLS ticket
 // brings it back.
 func TestBanEndsOpenConnections(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	n := f.member("node-a")
 	before := n.bundle()
@@ -525,6 +530,7 @@ func TestBanEndsOpenConnections(t *testing.T) {
 // Whoever writes the store, and has no seed, can make neither a member nor a
 // token of it.
 func TestForgedRecordsAreRefused(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	n := f.member("node-a")
 	tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 2})
@@ -564,6 +570,7 @@ func TestForgedRecordsAreRefused(t *testing.T) {
 // A set whose answer was lost between the swap and its adoption: the loop that
 // follows the head brings the coordinator to it, with the key that was sealed.
 func TestSetThatDiedAfterTheSwap(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	n := f.member("node-a")
 	f.faults.FailNext("set.after-swap", 1, errors.New("crash"))
@@ -594,6 +601,7 @@ func TestSetThatDiedAfterTheSwap(t *testing.T) {
 
 // A conflict that never ends is an answer, not a hang.
 func TestEndlessConflictIsReported(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	f.faults.Fail("join.before-commit", &store.ConflictError{Key: history.HeadKey})
 	tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})

@@ -47,6 +47,7 @@ func (f *fleet) backUp(req *fealtyv1.CreateBackupRequest) (*fealtyv1.BackupHead,
 }
 
 func TestBackup(t *testing.T) {
+	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	f.member("data")
 	f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 5})
@@ -111,6 +112,7 @@ func TestBackup(t *testing.T) {
 
 // TestBackupRefused walks when no backup is made.
 func TestBackupRefused(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil) // with a keeper alone
 	if _, _, err := f.backUp(&fealtyv1.CreateBackupRequest{}); !errors.Is(explain.Of(err), explain.BackupNoReader) {
 		t.Errorf("without a reader: %v", err)

@@ -36,6 +36,7 @@ const renewalPatience = 15 * time.Second
 // nothing changes, readiness says so, and no seed is lost. When the network is back the
 // same processes lead and admit again.
 func TestNetworkSwallowsPostgres(t *testing.T) {
+	t.Parallel()
 	server := pgtest.New(t)
 	database := server.Database(t)
 	way := pgtest.NewProxy(t, server.Addr())
@@ -45,7 +46,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	}
 	defer func() { wantOnlyNil(t, direct.Close()) }()
 	open := func() store.Store {
-		st, err := postgres.Open(context.Background(), server.URLVia(way.Addr(), database), postgres.Options{Timeout: time.Second})
+		st, err := postgres.Open(context.Background(), server.URLVia(way.Addr(), database), postgres.Options{Timeout: 2 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

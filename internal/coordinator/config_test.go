@@ -303,6 +303,7 @@ func TestConfigWriteInBetween(t *testing.T) {
 
 // A write whose answer is lost is looked up, and what stays unknown says so.
 func TestConfigUnknownOutcome(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		lost []lostAnswer
 		code explain.Code
@@ -329,6 +330,7 @@ func TestConfigUnknownOutcome(t *testing.T) {
 // config in force stays, nothing is written on what is there, and after a start there
 // is none.
 func TestConfigAltered(t *testing.T) {
+	t.Parallel()
 	record := func(kind config.Kind, name string) string { return configKeyOf(config.Key{Kind: kind, Name: name}) }
 	gone := func([]byte) []byte { return nil }
 	for name, alter := range map[string]func(d *desk, before map[string]store.Entry){

@@ -134,6 +134,7 @@ func TestDeliveryResync(t *testing.T) {
 
 // A member that does not read what it is sent holds up nobody.
 func TestSlowMemberHoldsUpNobody(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	slow, other := f.member("node-a"), f.member("node-b")
 	ctx, cancel := context.WithCancel(f.ctx())
@@ -276,6 +277,7 @@ func (a *acting) take(t *testing.T, scope snapshot.Scope, signed *snapshot.Signe
 // need, and nothing of the other; what they hold in the end is what is published, to the
 // byte. Nobody pulls what is not its own (I12).
 func TestDeliveryToTenants(t *testing.T) {
+	t.Parallel()
 	d := tenants(t)
 	b := newPublisher()
 	d.mustPublish(b)
@@ -373,6 +375,7 @@ func TestDeliveryToTenants(t *testing.T) {
 
 // What is large is pulled, and a change of it is patched.
 func TestDeliveryOfMuch(t *testing.T) {
+	t.Parallel()
 	d := tenants(t)
 	b := newPublisher()
 	d.mustPublish(b)

@@ -136,6 +136,7 @@ func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
 
 // Others are told of a draining member, by what is signed for them.
 func TestBootstrapShowsWhoDrains(t *testing.T) {
+	t.Parallel()
 	d := testDesk(t)
 	d.joined("a")
 	d.drain(t, "a")
@@ -152,6 +153,7 @@ func TestBootstrapShowsWhoDrains(t *testing.T) {
 
 // Removing by a slip takes a second step; what is not at work goes at once.
 func TestRemoveOfAMemberAtWork(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name    string
 		prepare func(t *testing.T, d *desk, a *machine)
@@ -325,6 +327,7 @@ func lifeCalls() []lifeCall {
 // its decision and its commit. Both answers and the record that is left must be
 // those of the two calls one after the other, in one order or the other.
 func TestRacesOverAMember(t *testing.T) {
+	t.Parallel()
 	for _, first := range lifeCalls() {
 		for _, second := range lifeCalls() {
 			if first.name == "rejoin" && second.name == "rejoin" {

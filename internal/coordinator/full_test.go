@@ -98,6 +98,7 @@ func TestFullStoreIsLookedAtLast(t *testing.T) {
 // However long the store is full, a certificate ends within the stretch that bans count
 // in; and the head that the store shows is enough for being ready.
 func TestFullStoreLasts(t *testing.T) {
+	t.Parallel()
 	d := testDesk(t)
 	m := d.joined("a")
 	end := d.recordedEnd(m)

@@ -61,6 +61,7 @@ func (f *fleet) ban(n *node) {
 // What was banned after the backup is in force again when a member shows the bundle
 // that says so; who shows it is of no matter, and nothing else is believed.
 func TestPresented(t *testing.T) {
+	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	a, lost := f.member("a"), f.member("b")
 	atBackup := f.c.trust.Load().signed
@@ -132,6 +133,7 @@ func renewedInGap(t *testing.T) (*fleet, *node) {
 // A member that renewed after the backup renews again: the certificate that it has is
 // the cluster's own, though its record is of before.
 func TestRenewAfterRestore(t *testing.T) {
+	t.Parallel()
 	_, a := renewedInGap(t)
 	if err := a.renew(true); err != nil {
 		t.Errorf("after the restore: %v", err)
@@ -142,6 +144,7 @@ func TestRenewAfterRestore(t *testing.T) {
 // full none over its key is signed: nobody who removes the member would know of it, and
 // the member could not renew by it.
 func TestRenewAfterRestoreInFullStore(t *testing.T) {
+	t.Parallel()
 	f, a := renewedInGap(t)
 	f.link.hold(func(store.Tx) error { return store.ErrFull })
 	csr, err := ca.NewCSR(a.key)
@@ -165,6 +168,7 @@ func TestRenewAfterRestoreInFullStore(t *testing.T) {
 
 // A node follows the restore by the links that the coordinator gives for what it knows.
 func TestLinks(t *testing.T) {
+	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	b := f.save(owners).signed(f.signer)
 	start := f.c.state.Load()

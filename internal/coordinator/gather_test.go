@@ -83,6 +83,7 @@ func wantPhaseOf(t rapidTB, c *Coordinator, want string) {
 // Owners that reach different coordinators bring the seed back together: what each
 // takes is passed on to all, and one rekey is written.
 func TestSharesGatherOverReplicas(t *testing.T) {
+	t.Parallel()
 	d, p, others := lostDesk(t)
 	two, three := others[0], others[1]
 	epoch := mustHead(t, d).AuthorityEpoch
@@ -168,6 +169,7 @@ func TestTwoFinishAtOnce(t *testing.T) {
 // took it costs it; wherever a gathering is cut off it goes on, and the epoch goes up
 // once for each head that was written.
 func TestGatheringCutOff(t *testing.T) {
+	t.Parallel()
 	for _, point := range []string{
 		"recover.before-tell", "recover.after-tell", "recover.before-store", "recover.after-store",
 		"recover.before-pass-on", "recover.after-pass-on", "recover.before-combine", "rekey.before-swap",
@@ -284,6 +286,7 @@ func TestSwappedGatheredShares(t *testing.T) {
 // Nobody but a coordinator that the manifest of the head admits, and that signed its
 // attempt itself, is passed a share, whatever the store shows.
 func TestForgedAttemptsGetNoShare(t *testing.T) {
+	t.Parallel()
 	d, p, others := lostDesk(t)
 	two := others[0]
 	_, thief, err := ed25519.GenerateKey(rand.Reader)
@@ -379,6 +382,7 @@ func keyOfClaim(key ed25519.PrivateKey) string {
 
 // A ready coordinator removes what ended, and leaves what others have open.
 func TestOpenAttemptsOfOthersStay(t *testing.T) {
+	t.Parallel()
 	d, p, others := lostDesk(t)
 	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
 	bringBoth(t, d, alice, bob)

@@ -12,6 +12,7 @@ import (
 // others hold the seed: one of them makes a new key, all meet at that head, and no human
 // is asked.
 func TestOthersHealWhenTheSetterDies(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 2, func(c *Config) {
 		c.SelfHealAfter = 2 * time.Second
 		c.Log = slog.New(slog.DiscardHandler)

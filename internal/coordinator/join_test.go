@@ -22,6 +22,7 @@ type grpcConn = grpc.ClientConnInterface
 // cluster of two data members, and node-c that may join.
 
 func TestJoinAdmitsAuthorizedDataMember(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	f.member("node-a")
 	f.member("node-b")
@@ -59,6 +60,7 @@ func TestJoinedMemberOwnsNothing(t *testing.T) {
 }
 
 func TestStrangerIsRefused(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	f.member("node-a")
 	before := f.catalog()
@@ -73,6 +75,7 @@ func TestStrangerIsRefused(t *testing.T) {
 }
 
 func TestJoinOfAnotherClusterIsRefused(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	before := f.catalog()
 	n := f.node()
@@ -143,6 +146,7 @@ func TestOnlyMembersAreSeen(t *testing.T) {
 }
 
 func TestRenewBanAndRestart(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	n := f.member("node-a")
 	if err := n.renew(true); err != nil {

@@ -42,6 +42,7 @@ func (f *fleet) stranger() grpcConn {
 // Nothing of a stranger's request is waited for: it is refused by its headers, or
 // else it could park a request in memory for as long as it likes.
 func TestStrangersAreRefusedBeforeTheirRequestIsRead(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	conn := f.stranger()
 	services, err := authz.Services(Services()...)
@@ -82,6 +83,7 @@ func TestRequestsThatNeverEndAreGivenUp(t *testing.T) {
 }
 
 func TestHeadersAreBounded(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	ctx := metadata.AppendToOutgoingContext(f.ctx(), "x", strings.Repeat("x", 2*maxHeaderBytes))
 	_, err := newClients(f.member("node-a").conn()).status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
@@ -92,6 +94,7 @@ func TestHeadersAreBounded(t *testing.T) {
 
 // Each renewal and each rejoin by the last key is a write and a certificate.
 func TestCertificatesAreLimitedByMember(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, func(c *Config) { c.Rates.PerMember, c.Rates.MemberBurst = 0.01, 4 })
 	n, other := f.member("node-a"), f.member("node-b")
 	old := *n
@@ -121,6 +124,7 @@ func TestCertificatesAreLimitedByMember(t *testing.T) {
 
 // So is each rejoin by another proof, also of a key that is certified already.
 func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
+	t.Parallel()
 	pki := identitytest.NewPKI(t, "corp", nil)
 	f := newFleet(t, func(c *Config) { c.Rates.PerMember, c.Rates.MemberBurst = 0.01, 4 })
 	if err := f.set(f.manifest(corpEntries(pki))); err != nil {

@@ -13,6 +13,7 @@ import (
 // A data directory belongs to one process: a second coordinator on it does not
 // start, and the first goes on.
 func TestSecondCoordinatorOnOneDirectory(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

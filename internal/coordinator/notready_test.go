@@ -42,6 +42,7 @@ var inRecovery = map[string]struct{ far, local explain.Code }{
 // tell why. That holds for one that never was ready, and for one that was; and each
 // method looks for itself, behind an authorizer that knows the caller.
 func TestEveryMethodInRecoveryMode(t *testing.T) {
+	t.Parallel()
 	services, err := authz.Services(Services()...)
 	wantOnly(t, "services", err, "")
 	for name := range inRecovery {

@@ -116,6 +116,7 @@ func wantOrigins(t *testing.T, f *fleet, names ...string) {
 // mesh CA key is rotated, and the seed replaced: after each the audit log shows whence
 // every secret is.
 func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, nil)
 	r := newReplica(t, f)
 	r.start()
@@ -167,6 +168,7 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 // ones bring all of them back, one epoch further, once, and the audit log shows of each
 // where it has the seed from.
 func TestOwnersBringAllReplicasBack(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, nil)
 	p := newPeople(t, "carol", "alice", "bob")
 	all := []*fleet{f, newReplica(t, f), newReplica(t, f)}

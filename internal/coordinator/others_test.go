@@ -22,6 +22,7 @@ import (
 // for silent that talks to another one, and lets nobody remove it for that. What one of
 // them does not say counts as not known.
 func TestOthersAreHeard(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	r := newReplica(t, f)
 	if err := f.set(f.manifest("")); err != nil {
@@ -85,6 +86,7 @@ func TestOthersAreHeard(t *testing.T) {
 
 // A coordinator has more than one address, and at the first nobody ever answers.
 func TestOthersAreHeardAtAnyAddress(t *testing.T) {
+	t.Parallel()
 	hole, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
 	if err != nil {
 		t.Fatal(err)
@@ -108,6 +110,7 @@ func TestOthersAreHeardAtAnyAddress(t *testing.T) {
 // Two coordinators advertise one address, where only one of them answers: what the
 // other one hears is not known.
 func TestOthersAreHeardThemselves(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	r, shared := newReplica(t, f), newReplica(t, f)
 	if err := f.set(f.manifest("")); err != nil {
@@ -129,6 +132,7 @@ func TestOthersAreHeardThemselves(t *testing.T) {
 
 // Nobody is removed while nobody can say which coordinators there are.
 func TestOthersAreNotKnown(t *testing.T) {
+	t.Parallel()
 	d := testDesk(t)
 	a := d.joined("a")
 	d.c.hears.Store(0)
@@ -156,6 +160,7 @@ func TestOthersAreNotKnown(t *testing.T) {
 
 // Members are not told of one another by a coordinator.
 func TestLiveIsForCoordinators(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	n := f.member("node-a")
 	stream, err := fealtyv1.NewLiveServiceClient(n.conn()).ListLive(f.ctx(), &fealtyv1.ListLiveRequest{})

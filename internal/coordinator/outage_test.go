@@ -59,6 +59,7 @@ func (d *desk) runs(t *testing.T) (stop func()) {
 // member, admits nobody and changes nothing; whether the store fails, answers nobody, or
 // answers and takes no writes.
 func TestOutage(t *testing.T) {
+	t.Parallel()
 	for name, o := range map[string]storeOutage{
 		"fails": {begin: func(m *memStore) { m.setDown(errDown) }, end: func(m *memStore) { m.setDown(nil) }, code: explain.StoreUnreachable, store: "degraded", members: 6, removed: explain.JoinBanned, older: explain.RenewOlderKey},
 		"hangs": {begin: func(m *memStore) { m.setHanging(true); m.setDown(errDown) }, end: func(m *memStore) { m.setDown(nil) }, code: explain.StoreUnreachable, store: "degraded", members: 6, removed: explain.JoinBanned, older: explain.RenewOlderKey},
@@ -99,6 +100,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	wantOnlyNil(t, clone.renew())
 	d.ban(t, identity.Data, "banned")
 	d.remove(t, identity.Data, "removed")
+	wantOnlyNil(t, d.c.refreshTrust(t.Context(), d.state(), false)) // as the trust loop goes on trying
 	spare := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	time.Sleep(time.Minute)
 
@@ -321,6 +323,7 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 // elsewhere meanwhile, as often as it may, so that its record forgets that key, and is
 // removed: the key is banned for as long as that certificate can be valid.
 func TestOutageCertificateIsNotForgotten(t *testing.T) {
+	t.Parallel()
 	d := readyDesk(t, "  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n")
 	a := d.joined("a")
 	stale, ok := d.c.members.get("data/a")
@@ -387,6 +390,7 @@ func counted(t *testing.T, d *desk, name string) float64 {
 // store. Whatever became of the call: the keys are there, a member that it was not
 // about is certified on, and when the store is back everything works.
 func TestOutageInTheMiddle(t *testing.T) {
+	t.Parallel()
 	type call struct {
 		name string
 		run  func(t *testing.T, d *desk, m *machine, tok proof.JoinToken) error
@@ -473,6 +477,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 // A removal or a ban that is durable counts at once, though the store goes away before
 // the bundle says so. One that was not written counts for nothing.
 func TestOutageBehindABan(t *testing.T) {
+	t.Parallel()
 	for _, remove := range []bool{false, true} {
 		d := testDesk(t)
 		a, b := d.joined("a"), d.joined("b")
@@ -530,6 +535,7 @@ func TestOutageBehindABanUnderWay(t *testing.T) {
 
 // Audit entries that do not fit are counted, and the count is written.
 func TestAuditQueueIsBounded(t *testing.T) {
+	t.Parallel()
 	d := testDesk(t)
 	d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	for i := range maxQueuedAudit + 7 {

@@ -49,6 +49,7 @@ func paths(members []*fealtyv1.Member) []string {
 
 // More members than a page has: all come, once, in order, over both calls.
 func TestMembersComeInPages(t *testing.T) {
+	t.Parallel()
 	d := testDesk(t)
 	var want []string
 	for i := range 230 {

@@ -27,6 +27,7 @@ import (
 // and the failure says at which step, and with whom. The liar holds a key that the
 // manifest names as a coordinator's: all that an admitted one can do.
 func TestLyingPeer(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	old := f.c.state.Load()
 	oldMesh := old.issuer.Load().MeshCA()
@@ -224,6 +225,7 @@ func gathered(t testing.TB, f *fleet, name, label, value string) float64 {
 // A store that shows a history that is not whole, or not signed by the seed of who
 // gives, gets nobody to adopt it.
 func TestLyingStore(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	for range 2 {
 		if err := f.setPeople(""); err != nil {
@@ -273,6 +275,7 @@ func TestLyingStore(t *testing.T) {
 // A store that shows an older head, alone and together with a peer that gives its
 // secrets: who has seen the newer one does not go back.
 func TestStoreAndPeerGoBackTogether(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
 	old := f.c.state.Load()
@@ -324,6 +327,7 @@ func moreCoordinators(t testing.TB) string {
 // this coordinator, and his peers give the seed of it: all of it verifies. A mark of the
 // true history refuses it, and so does the pin of a blank coordinator.
 func TestStoreAndPeersOfAnotherCluster(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	g := newFleet(t, nil)
@@ -378,6 +382,7 @@ func TestPinAndFirstSet(t *testing.T) {
 
 // Somebody in the middle passes all messages on, each over a connection of its own.
 func TestRelayedRecovery(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	mitm := &peerRelay{to: f.addr, passed: make(chan string, 16)}
@@ -423,6 +428,7 @@ func askAs(f, r *fleet, key ed25519.PrivateKey, alter func(*asking)) (*received,
 
 // The giver decides by its own manifest, at the newest head, and writes it down first.
 func TestWhoIsGivenNothing(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r := rs[0]
 	r.link.lie(hideReplicas)
@@ -530,6 +536,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 
 // Who was dismissed is given nothing, whatever the store that it looks at says.
 func TestDismissedCoordinator(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	r.start()

@@ -1,5 +1,7 @@
 package coordinator
 
+// Tests of this file are not in parallel where they measure how long something took.
+
 import (
 	"context"
 	"errors"

@@ -70,6 +70,7 @@ func (f *fleet) audited(actions ...string) []auditEntry {
 // An empty replica becomes ready from a peer, without a human and without a transition,
 // and the audit log shows who gave what to whom, by which proof.
 func TestEmptyReplicaRecoversFromAPeer(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	r.start()
@@ -96,6 +97,7 @@ func TestEmptyReplicaRecoversFromAPeer(t *testing.T) {
 // Several replicas that start at once are all ready, and so is each after a restart
 // while another one runs.
 func TestReplicasRecoverTogether(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 3, nil)
 	for _, r := range rs {
 		r.start()
@@ -114,6 +116,7 @@ func TestReplicasRecoverTogether(t *testing.T) {
 // Of two peers the first of which fails, the second one's secrets count; and the
 // failure of the first is in the log and in the metric.
 func TestSecondPeerAfterTheFirst(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	given := make(chan struct{}) // by the first one
 	good := laterTo(t, f.addr, given)
@@ -150,6 +153,7 @@ func TestSecondPeerAfterTheFirst(t *testing.T) {
 // A name that does not resolve is a failure with its own name, and keeps nobody from
 // being asked.
 func TestPeerNameThatDoesNotResolve(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	r.config = func(c *Config) {
@@ -167,6 +171,7 @@ func TestPeerNameThatDoesNotResolve(t *testing.T) {
 // The store goes out of reach in the middle of a recovery: nothing is adopted, and once
 // it is back the coordinator is ready by itself.
 func TestStoreOutOfReachDuringPeerRecovery(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	cut := make(chan struct{})
@@ -185,6 +190,7 @@ func TestStoreOutOfReachDuringPeerRecovery(t *testing.T) {
 // A head that appears while a coordinator runs, and whose mesh CA key it has not: it
 // asks for it, without a human, by the watch and by a call that finds out first.
 func TestPeerRecoveryOfARunningCoordinator(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	r.start()
@@ -218,6 +224,7 @@ func TestPeerRecoveryOfARunningCoordinator(t *testing.T) {
 // The setter gives the new mesh CA key to a ready peer before the head moves, so that
 // its crash right after the swap costs nothing: the peer adopts the head by itself.
 func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r := rs[0]
 	r.start()
@@ -250,6 +257,7 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 // For every coordinator that holds the seed the audit log shows where from, and who
 // gave it proved whom it gave it to: manifest.md, "Seed share owner security".
 func TestAuditShowsWhereEverySeedCameFrom(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 3, nil)
 	rs[0].start()
 	rs[0].awaitHead(f)

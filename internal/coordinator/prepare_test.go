@@ -53,6 +53,7 @@ func (f *fleet) candidate(extra string, alter func(*history.Transition)) *move {
 // A coordinator takes no mesh CA key but that of a transition which would be the next
 // link of its history, by the signers' will, from a coordinator; and never many.
 func TestWhatIsNotTaken(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r := rs[0]
 	r.start()
@@ -170,6 +171,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 // Nothing of what passes between coordinators, or is written, logged, counted or
 // answered about it, holds a secret in a form that can be read.
 func TestPeerRecoveryTellsNoSecret(t *testing.T) {
+	t.Parallel()
 	var log syncBuffer
 	f, rs := peerFleet(t, 2, func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))

@@ -169,6 +169,7 @@ func TestStuck(t *testing.T) {
 
 // A coordinator that runs checks itself.
 func TestPulse(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	for range 2 {
 		for before := f.c.pulsed.get(); f.c.pulsed.get().Equal(before); time.Sleep(time.Millisecond) {

@@ -25,6 +25,7 @@ import (
 // head says what happened: what came into force is adopted with the very key and seed
 // that were made for it, and no transition more; what did not leaves all as it was.
 func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
+	t.Parallel()
 	for _, first := range []bool{true, false} {
 		for name, how := range map[string]lostAnswer{"it happened": lostForGood, "it did not": lostForGoodN} {
 			t.Run(map[bool]string{true: "first set, ", false: "set, "}[first]+name, func(t *testing.T) {
@@ -67,6 +68,7 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 // again; when another head takes its place they are forgotten, and a seed that was made
 // for it is wiped.
 func TestCandidatesWaitForTheirHead(t *testing.T) {
+	t.Parallel()
 	f, _ := peerFleet(t, 1, nil)
 	release, err := f.c.settingTurn(f.ctx())
 	wantOnly(t, "turn", err, "")
@@ -92,6 +94,7 @@ func TestCandidatesWaitForTheirHead(t *testing.T) {
 // A keeper opens the seed, and what it sealed of the mesh CA key is gone, of another head
 // or damaged: the coordinator makes a new key, in the next epoch, and asks no human.
 func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
+	t.Parallel()
 	for name, harm := range map[string]func(store.Entry) store.Entry{
 		"gone": func(e store.Entry) store.Entry { e.Value = nil; return e },
 		"damaged": func(e store.Entry) store.Entry {
@@ -129,6 +132,7 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 // Who is on the way to another head serves nothing of the one before meanwhile, however
 // long its peers take to answer; and it proves no authority to who verifies it.
 func TestOnTheWayNothingIsServed(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	r.start()
@@ -176,6 +180,7 @@ func TestOnTheWayNothingIsServed(t *testing.T) {
 // A store that went back, and owners who do not know: their shares bring back no history
 // that this coordinator has seen more of, and the head stays where it is.
 func TestOwnersBringNoOlderHistoryBack(t *testing.T) {
+	t.Parallel()
 	d, p := ownedDesk(t, "")
 	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
 	old := d.store.snapshot()
@@ -206,6 +211,7 @@ func TestOwnersBringNoOlderHistoryBack(t *testing.T) {
 
 // The mark in memory refuses what went back where the one on disk is lost.
 func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
 	old, loaded := f.c.state.Load(), f.loaded()
@@ -222,6 +228,7 @@ func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
 
 // A coordinator that is not admitted by the manifest of the head gathers no shares.
 func TestDismissedCoordinatorGathersNoShares(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	f.replicas = nil
@@ -238,6 +245,7 @@ func TestDismissedCoordinatorGathersNoShares(t *testing.T) {
 
 // A mesh CA key that a peer brings is kept only once the audit log has the hand-over.
 func TestPreparedKeyIsAuditedFirst(t *testing.T) {
+	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	r.start()
@@ -269,6 +277,7 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 // signers' word alone: the root of before is refused, whoever shows it, and so is the
 // history of before once the new one was seen.
 func TestVerifyFollowsAReseed(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	old := f.c.state.Load()
 	former, oldHistory := f.keep(), f.loaded()

@@ -288,6 +288,7 @@ func TestPublicationIsLoaded(t *testing.T) {
 
 // What somebody else does to the records is noticed, not served, and made again.
 func TestPublicationIsRepaired(t *testing.T) {
+	t.Parallel()
 	flip := func(b []byte) []byte { b[len(b)-1] ^= 1; return b }
 	gone := func([]byte) []byte { return nil }
 	for _, tc := range []struct {
@@ -510,6 +511,7 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 // A repair that takes several generations comes to its end though coordinators make
 // them in turn, and each reads what the other left.
 func TestRepairInTurn(t *testing.T) {
+	t.Parallel()
 	d := testDesk(t)
 	other, err := d.another("other")
 	if err != nil {
@@ -567,6 +569,7 @@ func (d *desk) crowd(n int) {
 // One generation changes a bounded number of headers, however many members there
 // are; each generation is whole.
 func TestPublicationIsBounded(t *testing.T) {
+	t.Parallel()
 	// Of each header: itself, the condition on its member, a content that is new, and
 	// two that nobody uses any more, its own and its base; and beside them head, state,
 	// freeze, config, trust state, and strays.
@@ -682,6 +685,7 @@ func TestRecordSigners(t *testing.T) {
 // Of two replicas one commits a generation; a commit that is late, and one whose
 // answer is lost, make no second root for a generation.
 func TestPublicationsRace(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		d := newDesk(rt)
 		other, err := d.another("other")

@@ -84,6 +84,7 @@ func getContent(ctx context.Context, conn grpcConn, name string, hash []byte) ([
 // A member gets what its own headers name. What others are told, what it was told
 // before, and what nobody is told are the same to it.
 func TestPullsItsOwnContentAlone(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	a := f.member("node-a")
 	b := f.node()
@@ -238,6 +239,7 @@ func poll(t *testing.T, n *node, held ...*fealtyv1.HeldSnapshot) (scopes []strin
 
 // A poll brings what the stream would, once, and nothing to who holds it.
 func TestPollBringsWhatIsNews(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	n := f.member("node-a")
 	if _, err := n.verifyGrant(); err != nil {
@@ -275,6 +277,7 @@ func TestPollBringsWhatIsNews(t *testing.T) {
 
 // People see what a member is told, exactly as it is signed.
 func TestGetSnapshot(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	f.member("node-a")
 	for !func() bool { p := f.c.publication.Load(); return p.serves() && f.ctx().Err() == nil }() {

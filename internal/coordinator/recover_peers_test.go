@@ -14,6 +14,7 @@ import (
 // head: it wins, and nothing is written. With --force it is not asked: a new mesh CA key
 // is made, in the next epoch, and the ready one follows to it.
 func TestReadyPeerWinsOverOwners(t *testing.T) {
+	t.Parallel()
 	for name, force := range map[string]bool{"asked": false, "overridden": true} {
 		t.Run(name, func(t *testing.T) {
 			f, rs := peerFleet(t, 1, nil)
@@ -56,6 +57,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 // several coordinators they are brought to and whoever put them into the store; those of
 // now, brought to different ones, bring the seed back.
 func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
+	t.Parallel()
 	d, p, others := lostDesk(t)
 	old := make(map[string]keyring.ShareFile)
 	for _, n := range p.names {

@@ -59,6 +59,7 @@ func otherShare(t rapidTB, share keyring.Share) keyring.Share {
 // 2-of-3 recovery brings back a coordinator whose keeper is gone; each single bad
 // share is named, by the owner's tool and, if it is careless, by the coordinator.
 func TestOwnersBringTheSeedBack(t *testing.T) {
+	t.Parallel()
 	f, p := ownedFleet(t, nil)
 	m := f.member("a")
 	before := f.c.state.Load()
@@ -202,6 +203,7 @@ var errTestCrash = errors.New("crash")
 // Wherever a recovery is cut off, the next one works, nothing is doubled, and no
 // authority epoch ever has two mesh CA keys in use (I9).
 func TestRecoveryCutOff(t *testing.T) {
+	t.Parallel()
 	for _, keeper := range []string{"", "file:/keeper/key"} {
 		for _, point := range []string{
 			"recover.before-store", "recover.after-store", "recover.before-combine", "rekey.before-swap",
@@ -301,6 +303,7 @@ func wantOneKeyPerEpoch(t testing.TB, d *desk) {
 // The store loses the answer of the swap of the head, once, often, or for good, of
 // one that happened and of one that did not.
 func TestRecoveryWithLostAnswers(t *testing.T) {
+	t.Parallel()
 	for name, how := range map[string][]lostAnswer{
 		"happened":              {lostApplied},
 		"did not happen":        {lostDropped},
@@ -529,6 +532,7 @@ func TestForgedGatheredShares(t *testing.T) {
 // A keeper that is gone for good does not hold a recovery up: it is shown, until it
 // seals again with the next set.
 func TestKeeperThatStaysGone(t *testing.T) {
+	t.Parallel()
 	d, p := ownedDesk(t, "file:/keeper/key")
 	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
 	d.disk.Put("/keeper/key", []byte("garbage"))
@@ -584,6 +588,7 @@ func TestLeftSharesArePruned(t *testing.T) {
 // After a total loss the shares are had from the store, on the machine alone, and
 // one that was exchanged there is refused by the tool of its owner.
 func TestSharesInRecovery(t *testing.T) {
+	t.Parallel()
 	f, p := ownedFleet(t, nil)
 	before, err := f.local().manifest.GetSeedShares(f.ctx(), &fealtyv1.GetSeedSharesRequest{})
 	if err != nil || before.GetUnverified() || len(before.GetShares()) != 3 {

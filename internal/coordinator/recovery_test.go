@@ -67,6 +67,7 @@ func TestRestartWithKeeper(t *testing.T) {
 // What stands between a coordinator and its keys or its history is recovery mode
 // with a reason. It serves nothing then, and goes on by itself when it is mended.
 func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
+	t.Parallel()
 	key := func(d *desk, prefix string) string {
 		t.Helper()
 		keys := d.store.keys(prefix)
@@ -265,6 +266,7 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 // A set that dies anywhere leaves the old head or the new one, and a coordinator
 // that comes up ready with the mesh CA key of that head.
 func TestSetDiesAnywhere(t *testing.T) {
+	t.Parallel()
 	crash := errors.New("crash")
 	points := []string{"set.after-seed", "set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity"}
 	for _, first := range []bool{true, false} {
@@ -370,6 +372,7 @@ func (d *desk) afterCrash(t *testing.T, first, moved bool) {
 // it sealed is the one that is found after a restart: the other one's never
 // overwrites it, whatever the order of their writes.
 func TestTwoFirstSets(t *testing.T) {
+	t.Parallel()
 	for stop := range 6 {
 		t.Run(fmt.Sprintf("the other comes after write %d", stop), func(t *testing.T) {
 			d := newDesk(t)

@@ -65,6 +65,7 @@ func TestRekeyAfterAnOldHead(t *testing.T) {
 // Wherever a rekey dies, the head is the old one or the new one, and the keeper opens
 // its mesh CA key.
 func TestRekeyDiesAnywhere(t *testing.T) {
+	t.Parallel()
 	for _, point := range []string{"rekey.before-swap", "set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity"} {
 		t.Run(point, func(t *testing.T) {
 			d := testDesk(t)
@@ -121,6 +122,7 @@ func TestRekeyWantsAdmission(t *testing.T) {
 // A head that was written, and could not be adopted, keeps its mesh CA key until it can,
 // however often the reason stays the same; and the audit log is told of all of them then.
 func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
+	t.Parallel()
 	d, _ := ownedDesk(t, "")
 	d.faults.Fail("adopt.begin", errTestCrash)
 	var last history.Record

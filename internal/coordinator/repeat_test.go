@@ -27,6 +27,7 @@ import (
 // Each row is a call that can change something. What a second one would do says why
 // that matters, or why it does not.
 func TestNoChangeIsMadeTwice(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	const gone = "nothing: it ends with its stream, and streams go to one coordinator"
 	const agents = "asked of an agent, on its own socket"

@@ -24,7 +24,7 @@ func (f *fleet) awaitReplica(want func(replica) bool) replica {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	st := f.store
 	if f.first != nil {
@@ -60,6 +60,7 @@ func (f *fleet) getStatus() *fealtyv1.GetStatusResponse {
 
 // Every coordinator says at every change what it is; all of them show all of them.
 func TestReplicasTellEachOther(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	r := newReplica(t, f)
 	if err := f.set(f.manifest("")); err != nil {
@@ -102,6 +103,7 @@ func TestReplicasTellEachOther(t *testing.T) {
 
 // A record is believed by nobody unless the holder of an admitted key signed it.
 func TestReplicaRecordsAreSigned(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	r := newReplica(t, f)
 	if err := f.set(f.manifest("")); err != nil {
@@ -208,6 +210,7 @@ func (f *fleet) keys(prefix string) []string {
 
 // Without a manifest there is nothing to be a replica of.
 func TestNoReplicaRecordBeforeAManifest(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, nil)
 	if err := f.c.announce(t.Context()); err != nil {
 		t.Fatal(err)

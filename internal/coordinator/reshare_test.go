@@ -53,6 +53,7 @@ func (d *desk) committed(share keyring.Share) bool {
 
 // Other people, another threshold and another keeper of the same seed.
 func TestReshare(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	before, after := newOwners(t, "alice", "bob"), newOwners(t, "carol", "alice", "dave")
 	after[1] = before[0]
@@ -166,6 +167,7 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 // A reshare that dies anywhere leaves the old owners or the new ones, each with
 // shares that fit, and a keeper that brings the seed back.
 func TestReshareDiesAnywhere(t *testing.T) {
+	t.Parallel()
 	crash := errors.New("crash")
 	before, after := newOwners(t, "alice", "bob"), newOwners(t, "bob", "carol", "dave")
 	start := func(t *testing.T) (d *desk, from history.Hash) {

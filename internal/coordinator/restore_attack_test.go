@@ -41,6 +41,7 @@ func (d *desk) claimRestore(t *testing.T) {
 // not one that runs and holds what the older head needs, by whichever call it finds
 // out, and not one that starts.
 func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
+	t.Parallel()
 	back := func(t *testing.T) (d *desk, m *machine, seen history.Link) {
 		d = testDesk(t)
 		m = d.joined("a")

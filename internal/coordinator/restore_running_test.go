@@ -113,6 +113,7 @@ func overMove[T any](ctx context.Context, m *movable, watch func(context.Context
 // stop: each follows the restore, by whoever is first, forgets what it knew of the
 // time since the backup, and does all its work on what was restored.
 func TestRestoreUnderRunningCoordinators(t *testing.T) {
+	t.Parallel()
 	old, next := storetest.NewMemory(0).Open(), storetest.NewMemory(0).Open()
 	base := newMovable(old)
 	owners := newPeople(t, "alice")

@@ -109,6 +109,7 @@ func (b *saved) again() {
 // sent it back to, under clocks above all of before; what was made since is gone, and
 // tokens are void.
 func TestRestored(t *testing.T) {
+	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	a := f.member("a")
 	old := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 5})
@@ -176,6 +177,7 @@ func TestRestored(t *testing.T) {
 
 // TestRestoreWaits walks what a coordinator does not go on from.
 func TestRestoreWaits(t *testing.T) {
+	t.Parallel()
 	_, stranger, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -283,6 +285,7 @@ func TestRestoreWaits(t *testing.T) {
 // The signers consent to one backup: an older one at the same head, which lacks a ban,
 // cannot take its place.
 func TestRestoreOfOlderBackup(t *testing.T) {
+	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	a := f.member("a")
 	older := f.save(owners)
@@ -301,6 +304,7 @@ func TestRestoreOfOlderBackup(t *testing.T) {
 
 // A signature that comes later is enough: the coordinator goes on by itself.
 func TestRestoreSignedLater(t *testing.T) {
+	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	b := f.save(owners)
 	b.restore()
@@ -315,6 +319,7 @@ func TestRestoreSignedLater(t *testing.T) {
 // Without its keeper a restored cluster comes back by its owners: what they write is
 // the restore, and no rekey.
 func TestRestoreByOwners(t *testing.T) {
+	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	f.member("a")
 	b := f.save(owners).signed(f.signer)
@@ -342,6 +347,7 @@ func TestRestoreByOwners(t *testing.T) {
 // TestRestoreCrash stops the coordinator at each step of going on from a backup: the
 // next start makes it whole, with one restore transition.
 func TestRestoreCrash(t *testing.T) {
+	t.Parallel()
 	for _, point := range []string{"rekey.before-swap", "set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity", "restore.before-end"} {
 		t.Run(point, func(t *testing.T) {
 			f, owners := ownedFleet(t, nil)

@@ -33,6 +33,7 @@ func (d *desk) bundle() snapshot.TrustBundle {
 
 // What is revoked by name is in the bundle, for good, and in the digest of the record.
 func TestRevoke(t *testing.T) {
+	t.Parallel()
 	d := testDesk(t)
 	d.joined("a")
 	b := newPublisher()
@@ -240,6 +241,7 @@ func TestApplyEmergencyRefused(t *testing.T) {
 // What is banned and revoked leaves room in the bundle for what comes by a manifest or
 // a change of authority: else no bundle could follow, and the cluster had none.
 func TestBundleKeepsRoomForManifests(t *testing.T) {
+	t.Parallel()
 	d := testDesk(t)
 	in, err := d.c.readTrust(t.Context(), d.state())
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 //
 // FEALTY_TEST_REPLICA_SCHEDULES says how many; FEALTY_TEST_REPLICA_SCHEDULE runs one.
 func TestReplicaSchedules(t *testing.T) {
+	t.Parallel()
 	number := func(name string, def int) (int, bool) {
 		text, ok := os.LookupEnv(name)
 		if !ok {
@@ -42,7 +43,10 @@ func TestReplicaSchedules(t *testing.T) {
 		to, _ = number("FEALTY_TEST_REPLICA_SCHEDULES", 20)
 	}
 	for seed := from; seed < to; seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { newReplicaSchedule(t, uint64(seed)).run() })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			newReplicaSchedule(t, uint64(seed)).run()
+		})
 	}
 }
 

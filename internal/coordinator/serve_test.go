@@ -101,6 +101,7 @@ func (f *fleet) firstSet(tok proof.SetupToken, m []byte, alter func(*fealtyv1.Fi
 }
 
 func TestFirstSetFromElsewhere(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, nil)
 	tok, _ := f.setupToken()
 	m := f.manifest("")
@@ -165,6 +166,7 @@ func TestFirstSetFromElsewhere(t *testing.T) {
 
 // Before the first manifest every RPC but those that lead to it says so.
 func TestBeforeTheFirstManifest(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, nil)
 	services, err := authz.Services(Services()...)
 	if err != nil {
@@ -231,6 +233,7 @@ func probe(t *testing.T, addr, path string) (int, string) {
 }
 
 func TestProbesAndMetrics(t *testing.T) {
+	t.Parallel()
 	var metrics string
 	f := newFleet(t, func(c *Config) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -283,6 +286,7 @@ func TestProbesAndMetrics(t *testing.T) {
 // Strangers that hold as many joins as they can, and say nothing or nonsense, stop
 // neither renewals nor the joins of others.
 func TestFloodOfJoins(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	n := f.member("node-a")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -332,6 +336,7 @@ func TestFloodOfJoins(t *testing.T) {
 }
 
 func TestJoinsAreLimitedBySource(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, func(c *Config) { c.Rates = Rates{PerSource: 0.001, SourceBurst: 3} })
 	n := f.member("node-a")
 	refused := 0
@@ -353,6 +358,7 @@ func TestJoinsAreLimitedBySource(t *testing.T) {
 // An expired SVID does not renew, one of the epoch before does, and within grace
 // the last key brings its member back, over real connections.
 func TestExpiryAndGrace(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	n, late := f.member("node-a"), f.member("node-b")
 	if err := f.set(f.manifest(coordinatorEntry(t, 2))); err != nil {
@@ -410,6 +416,7 @@ func until(t *testing.T, stream fealtyv1.AgentService_ConnectClient, scope snaps
 // A bootstrap that is sent again has another version, and comes after the trust
 // bundle that it needs.
 func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	n := f.member("node-a")
 	f.member("node-b")
@@ -443,6 +450,7 @@ func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
 // A node_runtime comes after the trust bundle, again when the manifest changes, and
 // not to who holds it.
 func TestConnectDeliversTheRuntime(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	n := f.member("node-a")
 	bundle, err := n.verifyGrant()
@@ -508,6 +516,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 // A member that was away for long holds the bundle in force, and it is not fresh: it is
 // sent one that was signed since. Who holds a fresh one is sent none.
 func TestConnectRenewsTheBundle(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	trust := f.c.trust.Load()
 	for freshness, sent := range map[snapshot.Freshness]bool{"": false, snapshot.Fresh: false, snapshot.Stale: true, snapshot.Degraded: true, snapshot.Expired: true} {
@@ -574,6 +583,7 @@ func (s fakeStream) Context() context.Context { return s.ctx }
 
 // Every goroutine that a coordinator starts is gone when Run returns.
 func TestNothingIsLeftRunning(t *testing.T) {
+	// Not in parallel: it looks at every goroutine of the process.
 	ignore := goleak.IgnoreCurrent()
 	func() {
 		f := readyFleet(t, nil)
@@ -642,6 +652,7 @@ func (w lockedWriter) Write(p []byte) (int, error) {
 // After a life with everything in it, no secret is in the store, in a log, in a
 // metric, in an error or in the data directory, in any spelling (I8).
 func TestSecretsStayInside(t *testing.T) {
+	t.Parallel()
 	var out logs
 	var metrics string
 	f := newFleet(t, func(c *Config) {

@@ -113,6 +113,7 @@ func (d *desk) storedShares(t testing.TB) []*fealtyv1.SeedShare {
 // A first manifest with people: each gets a share that they alone can open, in the
 // answer and from the store, and a dry run gives nobody anything.
 func TestFirstSetWithPeople(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		threshold, people int
 		keepers           []string
@@ -157,6 +158,7 @@ func TestFirstSetWithPeople(t *testing.T) {
 // The answer of a set that moves the mesh CA key is lost, and no keeper could open
 // it again: the process still holds it, and goes on.
 func TestLostAnswerWithoutAKeeper(t *testing.T) {
+	t.Parallel()
 	for _, first := range []bool{true, false} {
 		for n := range 12 {
 			for _, how := range []lostAnswer{lostApplied, lostDropped, lostForGood, lostForGoodN} {

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -112,6 +113,12 @@ func (f *fleet) start() {
 	f.t.Helper()
 	st, closeStore := f.openStore()
 	l, err := net.Listen("tcp", f.addr)
+	// Another test may have been given the port while this coordinator was down.
+	end := time.Now().Add(time.Minute)
+	for errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end) {
+		time.Sleep(10 * time.Millisecond)
+		l, err = net.Listen("tcp", f.addr)
+	}
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -260,7 +267,7 @@ func (f *fleet) sign(req *fealtyv1.SetManifestRequest, head history.Hash) {
 }
 
 func (f *fleet) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	f.t.Cleanup(cancel)
 	return ctx
 }

@@ -90,7 +90,7 @@ func bringTo(t rapidTB, addr string, file keyring.ShareFile, opts recovery.Optio
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return recovery.Bring(ctx, conn, file, opts)
 }

@@ -85,7 +85,7 @@ func (f *fleet) awaitHead(g *fleet) {
 // the state of the first.
 func awaitSameHead(t testing.TB, a, b *fleet) *state {
 	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
 		newsA, newsB := a.c.stateNews.wait(), b.c.stateNews.wait()
@@ -104,7 +104,7 @@ func awaitSameHead(t testing.TB, a, b *fleet) *state {
 
 func (f *fleet) awaitState(what string, want func(*state) bool) {
 	f.t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
 		changed := f.c.stateNews.wait()

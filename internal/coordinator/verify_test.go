@@ -36,7 +36,7 @@ func verifyAt(t testing.TB, addr string, want recovery.Expected) (*recovery.Clus
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return recovery.Verify(ctx, conn, want, addr, time.Now())
 }
@@ -44,6 +44,7 @@ func verifyAt(t testing.TB, addr string, want recovery.Expected) (*recovery.Clus
 // A data owner verifies a ready coordinator, follows it over its changes, and is told
 // by name what is not as expected.
 func TestVerify(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	s := f.c.state.Load()
 	want := recovery.Expected{Manifest: s.manifest, Pin: s.rootPin}
@@ -182,6 +183,7 @@ func TestVerifyAfterSets(t *testing.T) {
 
 // In recovery mode it proves itself and shows its history, and no authority.
 func TestVerifyInRecoveryMode(t *testing.T) {
+	t.Parallel()
 	f, _ := ownedFleet(t, nil)
 	want := recovery.Expected{Manifest: f.c.state.Load().manifest}
 	got, err := verifyAt(t, f.addr, want)
@@ -239,6 +241,7 @@ func (l *impostor) serve(t *testing.T) string {
 
 // Each thing that is verified has somebody who lies about it alone.
 func TestVerifyRefusesLiars(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	s := f.c.state.Load()
 	want := recovery.Expected{Manifest: s.manifest}
@@ -321,6 +324,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 // Strangers who verify are bounded, and cost the store no more than a look at the
 // head.
 func TestVerifiersAreBounded(t *testing.T) {
+	t.Parallel()
 	f := readyFleet(t, nil)
 	want := recovery.Expected{Manifest: f.c.state.Load().manifest}
 	var place *visit
@@ -351,6 +355,7 @@ func TestVerifiersAreBounded(t *testing.T) {
 // A restore takes the place of what was seen only with the signatures of the signers of
 // then: a backup may be of before a change of signers, who were dismissed for a reason.
 func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
+	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	look := func(seen recovery.Mark) (*recovery.Cluster, error) {
 		return verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.state.Load().manifest, Seen: seen})

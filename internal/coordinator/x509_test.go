@@ -60,6 +60,7 @@ func uriNames(uris ...string) func(*x509.Certificate) {
 // A machine with a certificate of the operator's PKI joins over the wire, under the
 // name that its certificate shows.
 func TestX509JoinAdmitsByPattern(t *testing.T) {
+	t.Parallel()
 	pki := identitytest.NewPKI(t, "corp", nil)
 	f := newFleet(t, nil)
 	if err := f.set(f.manifest(corpEntries(pki))); err != nil {
@@ -284,6 +285,7 @@ func TestX509BannedForGood(t *testing.T) {
 // Whoever holds a certificate and its key is whom the manifest admits. What takes an
 // identity away leaves that; what the how-to names as the remedy does not.
 func TestX509WhatKeepsACertificateOut(t *testing.T) {
+	t.Parallel()
 	pki := identitytest.NewPKI(t, "corp", nil)
 	for _, tc := range []struct {
 		name string
@@ -354,6 +356,7 @@ func TestX509NeedsRootsInTheManifest(t *testing.T) {
 
 // What a relay passes on is bound to the candidate's session with the relay.
 func TestRelayedX509ProofIsRefused(t *testing.T) {
+	t.Parallel()
 	pki := identitytest.NewPKI(t, "corp", nil)
 	f := newFleet(t, nil)
 	if err := f.set(f.manifest(corpEntries(pki))); err != nil {

@@ -23,6 +23,7 @@ import (
 	"io"
 	"math"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -197,13 +198,17 @@ func (c *Cluster) watch() error {
 	return nil
 }
 
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("etcdtest: %w", err)
+// freeAddr returns an address with a port that the kernel gives to nobody who asks for
+// any, so that it is still free when a server that was killed is started again.
+func freeAddr() (addr string, err error) {
+	for range 20 {
+		addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(10_000+mathrand.IntN(20_000)))
+		var l net.Listener
+		if l, err = net.Listen("tcp", addr); err == nil {
+			return addr, l.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return "", fmt.Errorf("etcdtest: %w", err)
 }
 
 // Addr is where the member serves clients, as HOST:PORT. It stays the same.

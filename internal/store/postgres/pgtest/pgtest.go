@@ -27,6 +27,7 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -237,13 +238,17 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("pgtest: %w", err)
+// freePort returns a port that the kernel gives to nobody who asks for any, so that it is
+// still free when a server that was killed is started again.
+func freePort() (port int, err error) {
+	for range 20 {
+		port = 10_000 + mathrand.IntN(20_000)
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, fmt.Errorf("pgtest: %w", err)
 }
 
 // Bin is the folder of PostgreSQL's programs.
