@@ -13,6 +13,9 @@ const (
 	// lastingPause is the middle of the pauses after an answer that only a person
 	// can change.
 	lastingPause = 5 * time.Minute
+	// firstLasting is the middle of the first of them, and each is twice the one before:
+	// one wrong answer, as of a store that is being put back, is soon over.
+	firstLasting = 15 * time.Second
 )
 
 // backoff gives the pauses between tries: exponential with full jitter, so that a
@@ -38,6 +41,17 @@ func (b *backoff) next() time.Duration {
 }
 
 func (b *backoff) reset() { b.tries = 0 }
+
+// seldom gives the pauses after answers that only a person can change.
+type seldom struct{ tries int }
+
+func (s *seldom) next() time.Duration {
+	d := min(firstLasting<<s.tries, lastingPause)
+	s.tries = min(s.tries+1, 16)
+	return around(d, 0.2)
+}
+
+func (s *seldom) reset() { s.tries = 0 }
 
 // around returns d give or take the part of it.
 func around(d time.Duration, part float64) time.Duration {

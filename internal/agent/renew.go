@@ -28,7 +28,8 @@ const (
 	demandSpread      = 10 * time.Second // nor do those that are told to
 	clockLook         = time.Minute      // a timer does not see a clock that is set, or a machine that slept
 	callTimeout       = 15 * time.Second
-	outagePause       = 5 * time.Minute // before a new key is tried again that coordinators cannot record
+	leastCall         = 5 * time.Second // of a certificate that ends soon
+	outagePause       = 5 * time.Minute // before a new key is tried again that could not be recorded, or kept
 )
 
 // renewEvery is the interval that the node is told, by its node_runtime or, until
@@ -45,87 +46,31 @@ func renewEvery(b *beliefs) time.Duration {
 	return defaultRenewEvery
 }
 
-// action is what an identity needs.
-type action int
-
-const (
-	renewing  action = iota // over mTLS, by the identity itself
-	rejoining               // by a proof of its key, because the identity is not accepted
-)
-
-func (a action) String() string {
-	if a == rejoining {
-		return "rejoin"
-	}
-	return "renewal"
-}
-
-// schedule is all that decides when a node renews.
-type schedule struct {
-	notBefore, notAfter time.Time // of the certificate
-	every               time.Duration
-	spread              float64   // drawn once for each certificate, within ±renewSpread
-	start               time.Time // nothing before it that is not urgent
-	pending             bool      // a key may be certified without our knowing
-	demanded            time.Time // a coordinator asks for a renewal at this time; zero: no
-	asked               bool      // a person asks
-	unwelcome           bool      // the last answer was that the certificate is not accepted
-	retry               time.Time // not before, after a failure; a person's wish does not wait
-}
-
-// next returns what is to be done, and when. It is pure.
-func (s schedule) next(now time.Time) (action, time.Time) {
-	act, at := renewing, s.due()
-	switch {
-	case s.unwelcome || now.Before(s.notBefore) || !now.Before(s.notAfter):
-		act, at = rejoining, now
-	case s.pending:
-		at = now
-	case !s.demanded.IsZero() && s.demanded.Before(at):
-		at = s.demanded
-	}
-	if act == renewing && at.Before(s.start) && !s.pending {
-		at = s.start
-	}
-	if at.Before(s.retry) {
-		at = s.retry
-	}
-	if s.asked {
-		at = now
-	}
-	if act == renewing && at.After(s.notAfter) {
-		at = s.notAfter // to rejoin then
-	}
-	return act, at
-}
-
-// due is when the certificate is renewed if nothing else happens: after the
-// interval, and in any case with a third of its life left.
-func (s schedule) due() time.Time {
-	every := time.Duration(float64(s.every) * (1 + s.spread))
-	return s.notBefore.Add(min(every, s.notAfter.Sub(s.notBefore)*2/3))
-}
-
 // keepCertified renews until ctx ends. It never gives up: the working credential
 // stays in use whatever happens, and the reason of a failure is kept.
 func (a *Agent) keepCertified(ctx context.Context) error {
 	var (
 		pause   backoff
+		refused seldom
 		waiting []chan<- error
 		s       = schedule{
-			start: a.now().Add(upTo(startSpread)), spread: renewSpread * (2*rand.Float64() - 1),
+			spread:    renewSpread * (2*rand.Float64() - 1),
 			unwelcome: !a.presentable(ctx), // our own bundle does not accept it
 		}
-		stuck bool      // the last failure is a lasting one
-		done  time.Time // of the last success
+		stuck  bool      // the last failure is a lasting one
+		done   time.Time // of the last success
+		looked time.Time // at a disk that takes nothing
 
 		rotated = a.operatorChanged() // kept until it fires: no change is missed
 	)
+	s = s.of(a)
+	s.start = a.now().Add(s.within(a.now(), upTo(startSpread), rand.Float64()))
 	for {
-		leaf := a.svid.Load().leaf()
-		s.notBefore, s.notAfter = leaf.NotBefore, leaf.NotAfter
-		s.every, s.pending = renewEvery(a.beliefs.Load()), a.next != nil
+		s = s.of(a)
 		now := a.now()
+		if s.start.Sub(now) > startSpread {
+			s.start = time.Time{} // the clock was ahead when it was set
+		}
 		act, at := s.next(now)
 		a.status.renewsAt(at)
 		if wait := at.Sub(now); wait > 0 {
@@ -138,11 +83,11 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 			case reason := <-a.renewNow:
 				a.log.LogAttrs(ctx, slog.LevelInfo, "a coordinator asks for a renewal", slog.String("reason", reason))
 				if s.demanded.IsZero() {
-					s.demanded = now.Add(upTo(demandSpread))
+					s.demanded = now.Add(s.within(now, upTo(demandSpread), rand.Float64()))
 				}
 			case <-a.rejected:
 				// Right after a success it is the coordinator that is behind.
-				if done.IsZero() || now.Sub(done) > lastingPause {
+				if done.IsZero() || now.Sub(done).Abs() > lastingPause {
 					s.unwelcome = true
 				}
 			case <-rotated:
@@ -164,6 +109,12 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
+			if a.unkept != nil && a.now().Sub(looked).Abs() >= clockLook {
+				looked = a.now()
+				if _, err := a.nextKey(); err == nil { // which is renewed to at once
+					s.retry = time.Time{}
+				}
+			}
 			continue
 		}
 		err := a.certify(ctx, act)
@@ -176,29 +127,31 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 		waiting, s.asked = nil, false
 		a.status.renewed(err)
 		a.metrics.renewals.WithLabelValues(act.String(), outcome(err)).Inc()
-		now = a.now()
-		outage, _ := errors.AsType[*outageError](err)
+		s, now = s.of(a), a.now()
+		again, _ := errors.AsType[*againError](err)
 		switch stuck = err != nil && lasting(err); {
-		case outage != nil:
+		case again != nil:
 			pause.reset()
-			// The new certificate makes a new connection, which is no news of the store.
-			done, stuck = now, true
-			s.unwelcome, s.retry, s.demanded = false, now.Add(around(outagePause, 0.2)), time.Time{}
-			a.log.LogAttrs(ctx, slog.LevelWarn, "the coordinators' store is out of reach: they certified the recorded key again",
-				slog.Time("svid_not_after", outage.until), slog.String("reason", oneLine(outage.err)), slog.Time("retry", s.retry))
+			refused.reset()
+			// The new certificate makes a new connection, which is no news of what kept the
+			// key from being changed.
+			done, stuck, looked = now, true, now
+			s = s.renewed(s.spread).fail(now, around(outagePause, 0.2), rand.Float64())
+			a.log.LogAttrs(ctx, slog.LevelWarn, "certified, and the key is not changed as it should be", slog.Time("svid_not_after", again.until),
+				slog.String("code", explain.CodeOf(err)), slog.String("reason", oneLine(again.err)), slog.Time("retry", s.retry))
 			continue
 		case err == nil:
 			pause.reset()
+			refused.reset()
 			done = now
-			s.unwelcome, s.retry, s.demanded = false, time.Time{}, time.Time{}
-			s.spread = renewSpread * (2*rand.Float64() - 1)
+			s = s.renewed(renewSpread * (2*rand.Float64() - 1))
 			continue
 		case stuck:
-			s.retry = now.Add(around(lastingPause, 0.2))
+			s = s.fail(now, refused.next(), rand.Float64())
 			a.log.LogAttrs(ctx, slog.LevelError, "incident: the cluster does not certify this node, which stays up", slog.String("action", act.String()),
 				slog.String("code", explain.CodeOf(err)), slog.String("reason", oneLine(err)), slog.Time("svid_not_after", s.notAfter), slog.Time("retry", s.retry))
 		default:
-			s.retry = now.Add(pause.next())
+			s = s.fail(now, pause.next(), rand.Float64())
 			a.log.LogAttrs(ctx, slog.LevelWarn, "not certified, the working credential stays", slog.String("action", act.String()),
 				slog.String("code", explain.CodeOf(err)), slog.String("reason", oneLine(err)), slog.Time("svid_not_after", s.notAfter), slog.Time("retry", s.retry))
 		}
@@ -210,6 +163,14 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 			pause.reset()
 		}
 	}
+}
+
+// of returns s for the identity that the node holds now.
+func (s schedule) of(a *Agent) schedule {
+	held := a.svid.Load()
+	s.notBefore, s.notAfter = held.leaf().NotBefore, held.leaf().NotAfter
+	s.every, s.pending = renewEvery(a.beliefs.Load()), a.next != nil && a.next.key.id != held.key.id
+	return s
 }
 
 // outcome is a metric label.
@@ -231,10 +192,30 @@ func (a *Agent) certify(ctx context.Context, act action) error {
 }
 
 // nextKey returns the key to have certified, which is durable: the one whose
-// answer may have been lost, or a new one. Owned by keepCertified.
+// answer may have been lost, or a new one. If the disk takes none, unkept says so.
+// Owned by keepCertified.
 func (a *Agent) nextKey() (keyPair, error) {
-	if a.next != nil {
+	held := a.svid.Load()
+	if a.next != nil && a.next.key.id != held.key.id {
+		a.unkept = nil
 		return a.next.key, nil
+	}
+	key, err := a.newNext(held)
+	a.unkept = err
+	return key, err
+}
+
+// newNext makes the next key durable. Until the certificate in use is on disk, its key
+// may be there as the next one alone, so that comes first.
+func (a *Agent) newNext(held *svid) (keyPair, error) {
+	unkept := func(name string, err error) (keyPair, error) {
+		return keyPair{}, explain.Wrap(err, explain.NodeDiskRefuses, "file", a.store.path(name), "problem", err.Error())
+	}
+	if a.unsaved {
+		if err := a.store.writeSVID(*held); err != nil {
+			return unkept(SVIDName, err)
+		}
+		a.unsaved = false
 	}
 	key, err := newKeyPair()
 	if err != nil {
@@ -242,26 +223,34 @@ func (a *Agent) nextKey() (keyPair, error) {
 	}
 	k := pendingKey{key, purposeRenew}
 	if err := a.store.writeNext(k); err != nil {
-		return keyPair{}, fmt.Errorf("keep the key before asking: %w", err)
+		return unkept(nextName, err)
 	}
 	a.next = &k
 	return key, nil
 }
 
-// renew has a new key certified by the identity that the node holds. Coordinators
-// that cannot record one, because their store is out of reach or full, are asked for the
-// recorded key at once: then the error is an [outageError].
+// renew has a new key certified by the identity that the node holds. Where none can be
+// recorded, because the coordinators' store is out of reach or full, or kept, because the
+// node's own disk takes nothing, it has the recorded key certified again: then the error
+// is an [againError].
 func (a *Agent) renew(ctx context.Context) error {
 	key, err := a.nextKey()
 	if err != nil {
-		return err
+		return a.certifiedAgain(err, a.ask(ctx, a.recertify))
 	}
 	csr, err := ca.NewCSR(key.Signer())
 	if err != nil {
 		return err
 	}
+	// Of a certificate that ends soon not all of the rest goes into hoping for another
+	// coordinator's store.
+	now := a.now()
+	enough := now.Add(a.svid.Load().leaf().NotAfter.Sub(now) / pausePart)
 	var cannot []string // whose store took nothing
 	err = a.ask(ctx, func(ctx context.Context, address string, conn grpc.ClientConnInterface) error {
+		if len(cannot) > 0 && a.now().After(enough) {
+			return errEnough
+		}
 		resp, err := fealtyv1.NewAdmissionServiceClient(conn).Renew(ctx, &fealtyv1.RenewRequest{Name: a.me.ID.Name(), Csr: csr})
 		if err == nil {
 			return a.adoptRenewed(ctx, key, resp.GetChain())
@@ -271,7 +260,10 @@ func (a *Agent) renew(ctx context.Context) error {
 		}
 		return err
 	})
-	if err == nil || ctx.Err() != nil {
+	if err == nil {
+		return a.certifiedAgain(a.unkept, nil)
+	}
+	if ctx.Err() != nil {
 		return err
 	}
 	for _, address := range cannot {
@@ -280,7 +272,7 @@ func (a *Agent) renew(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if again == nil {
-			return &outageError{until: a.svid.Load().leaf().NotAfter, err: err}
+			return a.certifiedAgain(err, nil)
 		}
 		if e, ok := verdict(again); ok {
 			return e
@@ -290,17 +282,34 @@ func (a *Agent) renew(ctx context.Context) error {
 	return err
 }
 
-// outageError says that no coordinator could record a new key, and that one
-// certified the recorded one again.
-type outageError struct {
+// errEnough: the rest of the certificate is too short to ask one more coordinator.
+var errEnough = errors.New("it was not asked, since the certificate ends soon")
+
+// againError says why the key was not changed, or is not on disk, although the node is
+// certified anew.
+type againError struct {
 	until time.Time // it is certified
-	err   error     // how the new key could not be recorded
+	err   error     // how it went otherwise
 }
 
-func (e *outageError) Error() string {
-	return fmt.Sprintf("%v; the key before it is certified until %s", e.err, e.until.UTC().Format(time.RFC3339))
+func (e *againError) Error() string {
+	return fmt.Sprintf("%v; the present key is certified until %s", e.err, e.until.UTC().Format(time.RFC3339))
 }
-func (e *outageError) Unwrap() error { return e.err }
+func (e *againError) Unwrap() error { return e.err }
+
+// certifiedAgain returns how a renewal ended that could not go as it should because of why, nil
+// for nothing, and whose certificate came with failed.
+func (a *Agent) certifiedAgain(why, failed error) error {
+	switch {
+	case failed != nil && why != nil:
+		return errors.Join(failed, why)
+	case failed != nil:
+		return failed
+	case why != nil:
+		return &againError{until: a.svid.Load().leaf().NotAfter, err: why}
+	}
+	return nil
+}
 
 // recertify has the key certified again that the node holds. The one under way stays
 // under way: it may have been recorded.
@@ -340,13 +349,25 @@ func (a *Agent) ask(ctx context.Context, f func(ctx context.Context, address str
 		if unwelcome(err) {
 			return word(address, err)
 		}
+		if errors.Is(err, errEnough) {
+			break
+		}
 		failures = append(failures, &AddressError{address, err})
 	}
 	return summarize(a.me.Cluster, failures)
 }
 
+// askingTime bounds a call to one coordinator: who hangs must not use up what is left of
+// the certificate.
+func (a *Agent) askingTime() time.Duration {
+	if left := a.svid.Load().leaf().NotAfter.Sub(a.now()); left > 0 {
+		return min(callTimeout, max(leastCall, left/2))
+	}
+	return callTimeout
+}
+
 func (a *Agent) askOne(ctx context.Context, address string, f func(ctx context.Context, address string, conn grpc.ClientConnInterface) error) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.askingTime())
 	defer cancel()
 	conn, err := mesh.Dial(target(address), a.source, credential.AnyOfKind(identity.Coordinator), a.meshOptions())
 	if err != nil {
@@ -396,6 +417,9 @@ func (a *Agent) adopt(ctx context.Context, s svid, m *credential.Material) error
 	if err := a.present(ctx, s, m); err != nil {
 		return err
 	}
+	if a.unsaved {
+		return nil // the next key stays on disk: it is the one in use
+	}
 	a.next = nil
 	if err := a.store.remove(nextName); err != nil {
 		// The next start sees that it is the key of the identity.
@@ -406,12 +430,19 @@ func (a *Agent) adopt(ctx context.Context, s svid, m *credential.Material) error
 
 // present makes an identity durable, then uses it. The caller holds a.activation and
 // verified both.
+//
+// Its key is durable already. So a disk that does not take the certificate is no reason
+// to let the one before run out: the next start finds the key, and asks for another one.
 func (a *Agent) present(ctx context.Context, s svid, m *credential.Material) error {
-	if err := a.store.writeSVID(s); err != nil {
-		return fmt.Errorf("keep the new identity: %w", err)
-	}
-	if err := a.faults.Hit("adopt.after-svid"); err != nil {
-		return err
+	switch err := a.store.writeSVID(s); {
+	case err == nil:
+		a.unsaved = false
+		if err := a.faults.Hit("adopt.after-svid"); err != nil {
+			return err
+		}
+	default:
+		a.unsaved = true
+		a.unkept = explain.Wrap(err, explain.NodeDiskRefuses, "file", a.store.path(SVIDName), "problem", err.Error())
 	}
 	if err := a.source.Adopt(m); err != nil {
 		return fmt.Errorf("use the new identity: %w", err)
@@ -427,14 +458,16 @@ func (a *Agent) present(ctx context.Context, s svid, m *credential.Material) err
 // the one under way: it goes first, because the key before it would raise the
 // alarm of a clone.
 func (a *Agent) rejoin(ctx context.Context) error {
-	provers := []keyPair{a.svid.Load().key}
-	if a.next != nil {
-		provers = []keyPair{a.next.key, a.svid.Load().key}
+	held := a.svid.Load().key
+	provers := []keyPair{held}
+	if a.next != nil && a.next.key.id != held.id {
+		provers = []keyPair{a.next.key, held}
 	}
-	key, err := a.nextKey()
-	if err != nil {
-		return err
+	key, unkept := a.nextKey()
+	if unkept != nil {
+		key = held // it has the one certified again that it holds
 	}
+	var err error
 	for i, prover := range provers {
 		err = a.rejoinWith(ctx, proof.NewSVIDProver(a.me.Kind, a.me.ID.Name(), prover.Signer()), a.me.ID.Name(), key)
 		if i < len(provers)-1 && errors.Is(err, explain.JoinUnauthorized) {
@@ -442,10 +475,10 @@ func (a *Agent) rejoin(ctx context.Context) error {
 		}
 		break
 	}
-	if a.operator != nil && errors.Is(err, explain.RejoinGraceOver) {
+	if unkept == nil && a.operator != nil && errors.Is(err, explain.RejoinGraceOver) {
 		return a.reenrol(ctx, key, err)
 	}
-	return err
+	return a.certifiedAgain(a.unkept, err)
 }
 
 // rejoinWith asks for key to be certified for the member that this node is, and for no
@@ -514,7 +547,10 @@ func (a *Agent) rejoinAt(ctx context.Context, address string, h handshake, moved
 		return nil
 	}
 	if err := a.activate(ctx, byGrant, got.took); err != nil {
-		return fmt.Errorf("%w: %w", errStorage, err)
+		// What came with the certificate is taken again when the disk takes it. The
+		// certificate itself brings the connections back, by the bundle that came too.
+		a.log.LogAttrs(ctx, slog.LevelError, "snapshots of a rejoin not kept, the ones in use stay", slog.Any("err", err))
+		a.unkept = explain.Wrap(err, explain.NodeDiskRefuses, "file", a.store.path("snapshots"), "problem", err.Error())
 	}
 	return a.adopt(ctx, got.svid, got.material)
 }

@@ -18,44 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
-func TestSchedule(t *testing.T) {
-	at := func(d time.Duration) time.Time { return time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC).Add(d) }
-	base := schedule{notBefore: at(0), notAfter: at(24 * time.Hour), every: 30 * time.Minute, start: at(0)}
-	for _, c := range []struct {
-		name string
-		edit func(*schedule)
-		now  time.Duration
-		want action
-		at   time.Duration
-	}{
-		{"fresh", func(*schedule) {}, time.Minute, renewing, 30 * time.Minute},
-		{"spread", func(s *schedule) { s.spread = 0.1 }, time.Minute, renewing, 33 * time.Minute},
-		{"overdue", func(*schedule) {}, time.Hour, renewing, 30 * time.Minute},
-		{"overdue at start", func(s *schedule) { s.start = at(61 * time.Minute) }, time.Hour, renewing, 61 * time.Minute},
-		{"an interval beyond the life", func(s *schedule) { s.every = 48 * time.Hour }, time.Minute, renewing, 16 * time.Hour},
-		{"an answer was lost", func(s *schedule) { s.pending = true }, time.Minute, renewing, time.Minute},
-		{"an answer was lost, at start", func(s *schedule) { s.pending, s.start = true, at(time.Hour) }, time.Minute, renewing, time.Minute},
-		{"demanded", func(s *schedule) { s.demanded = at(5 * time.Minute) }, time.Minute, renewing, 5 * time.Minute},
-		{"demanded too late", func(s *schedule) { s.demanded = at(time.Hour) }, time.Minute, renewing, 30 * time.Minute},
-		{"asked", func(s *schedule) { s.asked = true }, time.Minute, renewing, time.Minute},
-		{"failed", func(s *schedule) { s.retry = at(40 * time.Minute) }, 35 * time.Minute, renewing, 40 * time.Minute},
-		{"failed, demanded", func(s *schedule) { s.retry, s.demanded = at(40*time.Minute), at(36*time.Minute) }, 35 * time.Minute, renewing, 40 * time.Minute},
-		{"failed, asked", func(s *schedule) { s.retry, s.asked = at(40*time.Minute), true }, 35 * time.Minute, renewing, 35 * time.Minute},
-		{"ended", func(*schedule) {}, 24 * time.Hour, rejoining, 24 * time.Hour},
-		{"ended, failed", func(s *schedule) { s.retry = at(25 * time.Hour) }, 24 * time.Hour, rejoining, 25 * time.Hour},
-		{"a pause beyond the end", func(s *schedule) { s.retry = at(25 * time.Hour) }, 23 * time.Hour, renewing, 24 * time.Hour},
-		{"before its time", func(*schedule) {}, -time.Hour, rejoining, -time.Hour},
-		{"not accepted", func(s *schedule) { s.unwelcome = true }, time.Minute, rejoining, time.Minute},
-		{"not accepted, failed", func(s *schedule) { s.unwelcome, s.retry = true, at(time.Hour) }, time.Minute, rejoining, time.Hour},
-	} {
-		s := base
-		c.edit(&s)
-		if act, when := s.next(at(c.now)); act != c.want || !when.Equal(at(c.at)) {
-			t.Errorf("%s: %v at %v, want %v at %v", c.name, act, when.Sub(at(0)), c.want, c.at)
-		}
-	}
-}
-
 func TestRenew(t *testing.T) {
 	f := newFleet(t)
 	n := newNode(f)
@@ -394,7 +356,7 @@ func TestRenewWithoutStore(t *testing.T) {
 		held := a.svid.Load()
 		f.do(func() { f.noStore, f.svidTTL = code, f.svidTTL+time.Hour })
 		err := a.renew(t.Context())
-		outage, ok := errors.AsType[*outageError](err)
+		outage, ok := errors.AsType[*againError](err)
 		if !ok || !errors.Is(err, code) {
 			t.Fatalf("%s: %v", code, err)
 		}

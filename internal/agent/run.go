@@ -116,7 +116,9 @@ type Agent struct {
 	overtaken  *held            // the trust bundle of before a restore, to be shown; guarded by activation
 	marksDirty bool             // the marks in memory are not known to be durable; guarded by activation
 	early      map[string]early // by scope: what may verify under what comes next; guarded by activation
-	next       *pendingKey      // the key that may be certified without our knowing; owned by keepCertified
+	next       *pendingKey      // the key that may be certified without our knowing, or in use and not on disk otherwise; owned by keepCertified
+	unkept     error            // why the disk took no key, or no certificate, of late; nil: it did; owned by keepCertified
+	unsaved    bool             // the certificate in use is not on disk, and its key is; owned by keepCertified
 
 	renewAsk    chan chan<- error // a person asks for a renewal
 	renewNow    chan string       // a coordinator does

@@ -69,6 +69,7 @@ func (a *Agent) handshakeFailed(e *mesh.HandshakeError) {
 // on trying; nothing else of the agent waits for it (I16).
 func (a *Agent) follow(ctx context.Context) error {
 	var pause backoff
+	var refused seldom
 	for ctx.Err() == nil {
 		changed := a.source.Changed()
 		if !a.presentable(ctx) {
@@ -88,6 +89,7 @@ func (a *Agent) follow(ctx context.Context) error {
 		}
 		if end.stood {
 			pause.reset()
+			refused.reset()
 		}
 		wait := pause.next()
 		level := slog.LevelInfo
@@ -100,7 +102,7 @@ func (a *Agent) follow(ctx context.Context) error {
 			poke(a.strange) // the cluster may have another root
 		}
 		if lasting(end.err) || end.unwelcome && lasting(a.status.view().renewal) {
-			wait, level = around(lastingPause, 0.2), slog.LevelError
+			wait, level = refused.next(), slog.LevelError
 		}
 		a.log.LogAttrs(ctx, level, "no stream to a coordinator, going on alone", slog.String("reason", oneLine(end.err)), slog.String("code", explain.CodeOf(end.err)), slog.Duration("retry_in", wait))
 		_ = sleep(ctx, wait, changed)

@@ -128,7 +128,8 @@ const (
 	ActionNotAllowed   Code = "FE-N109"
 	ActionBoundOver    Code = "FE-N110"
 
-	NodeStateNewer Code = "FE-N111"
+	NodeStateNewer  Code = "FE-N111"
+	NodeDiskRefuses Code = "FE-N112"
 
 	SnapshotUnreadable Code = "FE-N120"
 	SnapshotNone       Code = "FE-N121"
@@ -1222,6 +1223,20 @@ them. The agent stops giving what has ended to local services; these have to sto
 		Page: `
 A data directory names the form that it has in store.json, and the release that wrote it last. A release that
 does not know the form leaves everything as it is. To go back to an older release, join again in another folder.`,
+	}, {
+		Code:  NodeDiskRefuses,
+		Title: "a node's disk takes no key",
+		What:  "{file|a file of the identity} was not written",
+		Why:   "{problem|the disk has no space left, or was made read-only}",
+		Do:    "free space or make the data directory writable; until then the node has its present key certified again",
+		Exit:  ExitFailed, GRPC: codes.ResourceExhausted,
+		Page: `
+A renewal has a new key certified, and the key is on disk before anybody is asked: a node that forgot it would come
+back with an older one, as a copy does. While the disk takes nothing, the node asks for its present key instead, and
+so stays certified for as long as that goes on. It looks at the disk every minute, and renews with a new key at once
+when it takes one. A certificate that could not be written is in memory alone: a node that is started again meanwhile
+finds its key, and comes back by it. What is larger than a key fails longer: new snapshots are not used before they
+are kept.`,
 	}, {
 		Code:  SnapshotUnreadable,
 		Title: "a file is no snapshot",
