@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -448,6 +449,206 @@ func TestLongOutage(t *testing.T) {
 		}
 		_ = stop()
 	})
+}
+
+// A node with a short certificate loses it to no outage that ends before it does:
+// whether coordinators have no store, are wrong for a while, or cannot be reached.
+func TestShortCertificatesOutlastOutages(t *testing.T) {
+	t.Parallel()
+	gone := explain.New(explain.RenewEntryGone, "identity", "the node")
+	for name, of := range map[string]struct {
+		lasts      time.Duration
+		begin, end func(*fleet)
+	}{
+		"no store":          {23 * time.Second, func(f *fleet) { f.noStore = explain.StoreUnreachable }, func(f *fleet) { f.noStore = "" }},
+		"no store for long": {3 * time.Minute, func(f *fleet) { f.noStore = explain.StoreUnreachable }, func(f *fleet) { f.noStore = "" }},
+		"one wrong answer":  {12 * time.Second, func(f *fleet) { f.refuseRenew = gone }, func(f *fleet) { f.refuseRenew = nil }},
+		"unreachable":       {20 * time.Second, func(f *fleet) { f.down["all"] = true }, func(f *fleet) { delete(f.down, "all") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t)
+				f.do(func() { f.svidTTL, f.renewEvery = time.Minute, 30*time.Second })
+				n := newNode(f)
+				n.mustJoin()
+				a := n.mustOpen()
+				stop := n.run(a)
+				time.Sleep(45 * time.Second)
+				f.do(func() { of.begin(f) })
+				f.cut()
+				f.do(func() { f.renewals = 0 })
+				var asked int
+				for at := time.Duration(0); at < of.lasts+75*time.Second; at += time.Second {
+					if at == of.lasts {
+						asked = f.count(&f.renewals)
+						f.do(func() { of.end(f) })
+					}
+					if !a.now().Before(a.svid.Load().leaf().NotAfter) {
+						t.Fatalf("%v after the outage began its certificate ended", at)
+					}
+					time.Sleep(time.Second)
+				}
+				if most := int(of.lasts/(5*time.Second)) + 8; asked > most {
+					t.Errorf("asked %d times in %v, want at most %d", asked, of.lasts, most)
+				}
+				if v := a.status.view(); v.renewal != nil || f.count(&f.joins) != 1 || f.count(&f.clones) != 0 {
+					t.Errorf("in the end: %v, %d joins, %d alarms", v.renewal, f.count(&f.joins), f.count(&f.clones))
+				}
+				_ = stop()
+			})
+		})
+	}
+}
+
+// A node that ran out meanwhile is back soon after there is a coordinator, whatever pause
+// its last failure set.
+func TestBackSoonAfterExpiry(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		f.do(func() { f.svidTTL = 2 * time.Hour })
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		stop := n.run(a)
+		time.Sleep(time.Minute)
+		f.do(func() { f.refuseRenew = explain.New(explain.RenewEntryGone, "identity", a.me.ID) })
+		time.Sleep(time.Hour)
+		for a.status.view().nextRenewal.Sub(a.now()) < 3*time.Minute {
+			time.Sleep(time.Second)
+		}
+		f.shift.Add(int64(2 * time.Hour)) // the machine slept
+		f.do(func() { f.refuseRenew = nil })
+		time.Sleep(clockLook + 10*time.Second)
+		if reason := a.unready(); reason != "" || !a.presentable(t.Context()) || f.count(&f.clones) != 0 {
+			t.Errorf("after a minute: %q, presentable: %v, %d alarms", reason, a.presentable(t.Context()), f.count(&f.clones))
+		}
+		_ = stop()
+	})
+}
+
+// A node whose disk takes nothing stays certified by the key that it has, says so, and
+// changes its key as soon as the disk takes one.
+func TestRenewOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	for _, full := range []error{syscall.ENOSPC, syscall.EROFS, syscall.EDQUOT, syscall.EIO} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t)
+			f.do(func() { f.svidTTL = time.Hour })
+			n := newNode(f)
+			n.mustJoin()
+			a := n.mustOpen()
+			stop := n.run(a)
+			time.Sleep(time.Minute)
+			key := a.svid.Load().key.id
+			n.disk.Refuse(full)
+			for range 5 * 60 {
+				time.Sleep(time.Minute)
+				if !a.now().Before(a.svid.Load().leaf().NotAfter) {
+					t.Fatalf("%v: its certificate ended", full)
+				}
+			}
+			if v := a.status.view(); a.svid.Load().key.id != key || f.member(a.me.ID).key != key || !errors.Is(v.renewal, explain.NodeDiskRefuses) {
+				t.Errorf("%v: another key, or it shows %v", full, v.renewal)
+			}
+			if asked := f.count(&f.renewals); asked > 5*60/20 {
+				t.Errorf("%v: asked %d times in five hours", full, asked)
+			}
+			n.disk.Refuse(nil)
+			time.Sleep(2 * clockLook)
+			if v := a.status.view(); v.renewal != nil || a.svid.Load().key.id == key || n.has(nextName) {
+				t.Errorf("%v: two minutes after there was space it shows %v", full, v.renewal)
+			}
+			if c, j := f.count(&f.clones), f.count(&f.joins); c != 0 || j != 1 {
+				t.Errorf("%v: %d alarms, %d joins", full, c, j)
+			}
+			_ = stop()
+			a = n.mustOpen()
+			defer a.Close()
+			if a.svid.Load().key.id != f.member(a.me.ID).key {
+				t.Errorf("%v: after a restart it holds another key", full)
+			}
+		})
+	}
+}
+
+// A disk that fills up between a key and its certificate costs neither: the certificate is
+// used, and the next start has the key.
+func TestDiskFillsUpAmidARenewal(t *testing.T) {
+	t.Parallel()
+	for _, way := range []string{"kill", "free", "renew, kill", "outage, kill"} {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		a := n.mustOpen()
+		old := a.svid.Load().key.id
+		fill := func() { f.editRenewal = func(*fealtyv1.RenewResponse) { n.disk.Refuse(syscall.ENOSPC) } }
+		f.do(fill)
+		again := func(what string, err error, want explain.Code) {
+			if _, ok := errors.AsType[*againError](err); !ok || !errors.Is(err, want) {
+				t.Fatalf("%s: %s: %v", way, what, err)
+			}
+		}
+		again("the renewal", a.renew(t.Context()), explain.NodeDiskRefuses)
+		key := a.svid.Load().key.id
+		if m, err := a.source.Current(t.Context()); key == old || err != nil || m.Pin() != key || f.member(a.me.ID).key != key {
+			t.Fatalf("%s: the new certificate is not in use: %v", way, err)
+		}
+		switch way {
+		case "free":
+			n.disk.Refuse(nil)
+			f.do(func() { f.editRenewal = nil })
+			f.must(a.renew(t.Context()))
+			key = a.svid.Load().key.id
+			if n.has(nextName) {
+				t.Errorf("%s: a key is left", way)
+			}
+		case "renew, kill":
+			f.do(func() { f.svidTTL += time.Hour })
+			again("one more", a.renew(t.Context()), explain.NodeDiskRefuses)
+		case "outage, kill":
+			// A key is under way, and the certificate over the present one is in memory alone.
+			n.disk.Refuse(nil)
+			f.do(func() { f.noStore, f.svidTTL = explain.StoreUnreachable, f.svidTTL+time.Hour; fill() })
+			again("in an outage", a.renew(t.Context()), explain.StoreUnreachable)
+			if !a.unsaved || a.next == nil || a.next.key.id == key || a.svid.Load().key.id != key {
+				t.Fatal("the outage left something else")
+			}
+			f.do(func() { f.noStore = "" })
+		}
+		n.disk.Restart(durabletest.Synced)
+		f.do(func() { f.editRenewal = nil })
+		a = n.mustOpen()
+		f.must(a.renew(t.Context()))
+		if got := f.member(a.me.ID).key; got != a.svid.Load().key.id || f.count(&f.clones) != 0 || n.has(nextName) {
+			t.Errorf("%s: node and cluster differ in the key, or %d alarms", way, f.count(&f.clones))
+		}
+		a.Close()
+	}
+}
+
+// So it comes back from its grace, too.
+func TestRejoinOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	n := newNode(f)
+	n.mustJoin()
+	a := n.mustOpen()
+	defer a.Close()
+	key := a.svid.Load().key.id
+	f.shift.Store(int64(30 * time.Hour))
+	n.disk.Refuse(syscall.ENOSPC)
+	f.trustChanged(func() {})
+	err := a.rejoin(t.Context())
+	if _, ok := errors.AsType[*againError](err); !ok || !errors.Is(err, explain.NodeDiskRefuses) || !a.presentable(t.Context()) || a.svid.Load().key.id != key {
+		t.Fatalf("%v, presentable: %v", err, a.presentable(t.Context()))
+	}
+	n.disk.Refuse(nil)
+	f.must(a.renew(t.Context()))
+	if f.count(&f.clones) != 0 || f.member(a.me.ID).key != a.svid.Load().key.id {
+		t.Errorf("%d alarms", f.count(&f.clones))
+	}
 }
 
 // A refusal that only a person can end is asked about seldom, is shown, and ends

@@ -77,6 +77,7 @@ type Disk struct {
 	fault  error
 	failed bool
 	dead   bool
+	refuse error // of every mutating call; nil: they succeed
 }
 
 // node is a file or a directory with its two halves.
@@ -108,6 +109,14 @@ func (d *Disk) FailAt(n int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls, d.failAt, d.fault, d.failed = 0, n, err, false
+}
+
+// Refuse makes every mutating call fail with err from now on, without effect, as those of
+// a disk that is full or was made read-only; nil ends that. What can be read still can.
+func (d *Disk) Refuse(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.refuse = err
 }
 
 // Failed reports whether the call armed with FailAt came.
@@ -161,7 +170,7 @@ func (d *Disk) Restart(after After) {
 	defer d.mu.Unlock()
 	d.life++
 	d.locks = map[string]int{}
-	d.calls, d.failAt, d.fault, d.failed, d.dead = 0, 0, nil, false, false
+	d.calls, d.failAt, d.fault, d.failed, d.dead, d.refuse = 0, 0, nil, false, false, nil
 	if after != Killed {
 		d.root = survivor(d.root, after)
 	}
@@ -194,6 +203,9 @@ func (d *Disk) mutate(op, name string) error {
 		return &fs.PathError{Op: op, Path: name, Err: ErrPowerCut}
 	}
 	d.calls++
+	if d.refuse != nil {
+		return &fs.PathError{Op: op, Path: name, Err: d.refuse}
+	}
 	if d.calls != d.failAt {
 		return nil
 	}
