@@ -11,6 +11,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/recall"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -76,6 +77,13 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 	}
 	var bootstrap <-chan time.Time // when the node_bootstrap is due; nil: never
 	var leave <-chan time.Time     // when the member is sent elsewhere; nil: not now
+	// An outage ends for a member when its certificate stands in a record again.
+	var back *recall.Call
+	defer func() { c.recalls.Remove(back) }()
+	leaf := identity.FromContext(ctx).Leaf
+	if c.unrecorded(path, leaf) {
+		back = c.recalls.Add(leaf.NotAfter)
+	}
 	trustChanged, publicationChanged, moved := c.trustNews.wait(), c.publicationNews.wait(), c.members.wait(path)
 	stateChanged := c.stateNews.wait()
 	for first := true; ; first = false {
@@ -144,6 +152,14 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		case <-publicationChanged:
 			publicationChanged = c.publicationNews.wait()
 		case <-d.wanted:
+		case <-back.Now():
+			if !c.unrecorded(path, leaf) {
+				c.recalls.Remove(back)
+				continue
+			}
+			if err := stream.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{RenewNow: &fealtyv1.RenewNow{Reason: backReason}}}); err != nil {
+				return err
+			}
 		}
 	}
 }

@@ -42,6 +42,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/recall"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -203,6 +204,8 @@ type Coordinator struct {
 	unsettled     atomic.Bool                    // a reseed may have left the records frozen
 	headConfirmed moment                         // when the store was last asked and showed our head
 	full          fullness                       // whether the store takes writes
+	storeFailed   moment                         // when a call last ended because the store did not answer
+	recalls       recall.List                    // of streams whose members hold certificates that stand in no record
 	tried         atomic.Bool                    // to bring the keys back, or to find that there are none
 	pulsed        moment                         // the last self-check that came through
 	serving       atomic.Bool
@@ -420,6 +423,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.forever(ctx, "replica", func() error { return c.followReplica(ctx) }) })
 	g.Go(func() error { return c.pulse(ctx) })
 	g.Go(func() error { return c.followAudit(ctx) })
+	g.Go(func() error { return c.followRecalls(ctx) })
 	if err := c.serve(ctx, g); err != nil {
 		g.Go(func() error { return err })
 	}

@@ -53,7 +53,7 @@ const (
 // patience returns ctx with a bound on the wait for the store.
 func (c *Coordinator) patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	wait := storePatience
-	if c.headConfirmed.age(c.now()) > headDegradedAfter {
+	if c.headConfirmed.age(c.now()) > headDegradedAfter || !c.storeAnswers() {
 		wait = storeImpatience
 	}
 	return context.WithTimeout(ctx, wait)

@@ -50,6 +50,7 @@ func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, r renewRequ
 	if !outOfReach(ctx, asking, err) {
 		return chain, alone, err
 	}
+	c.storeFailed.set(c.now())
 	chain, err = c.renewAlone(ctx, peer, r, turn, err)
 	return chain, err == nil, err
 }

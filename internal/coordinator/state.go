@@ -633,7 +633,10 @@ func (c *Coordinator) leaveHead(ctx context.Context) {
 // nobody can tell now.
 func (c *Coordinator) headHolds(ctx context.Context) bool {
 	s, asked := c.state.Load(), c.now()
-	e, err := c.store.Get(ctx, history.HeadKey)
+	// A call that hangs from before the store was back must not keep it from being seen.
+	asking, cancel := context.WithTimeout(ctx, storePatience)
+	defer cancel()
+	e, err := c.store.Get(asking, history.HeadKey)
 	switch {
 	case ctx.Err() != nil:
 		return true
@@ -641,6 +644,7 @@ func (c *Coordinator) headHolds(ctx context.Context) bool {
 		return s.phase == phaseUninitialized
 	case err != nil:
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
+		c.storeFailed.set(c.now())
 		return true
 	}
 	switch c.judgeHead(ctx, s, e) {

@@ -1,0 +1,66 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/x509"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+)
+
+// What a coordinator does once its store is whole again for those who were certified
+// without it: it asks them to renew, which puts their certificates on record and changes
+// the keys that could not be changed. They would come by themselves, but not soon.
+
+const (
+	// recallsAtOnce are asked in one recallPause. A renewal is a transaction, and several
+	// coordinators ask at once: this is a small part of what a store bears, so that
+	// renewals that are due find their place.
+	recallsAtOnce = 50
+	recallPause   = time.Second
+	// recallAgain is how long nobody is asked again: a renewal may fail once more.
+	recallAgain = time.Minute
+)
+
+// backReason is what the members are told.
+const backReason = "the store is back: the present certificate stands in no record"
+
+// unrecorded reports whether a member's certificate is one that an outage or a full store
+// kept out of the records, as far as is known: over the key that its record says, and for
+// longer.
+func (c *Coordinator) unrecorded(path string, leaf *x509.Certificate) bool {
+	rec, ok := c.members.get(path)
+	return ok && leaf != nil && identity.KeyOf(leaf) == rec.Key && leaf.NotAfter.After(rec.NotAfter)
+}
+
+// storeAnswers reports whether the store showed our head since a call last failed for it.
+// A failure that lies ahead, because the clock was wrong, says nothing.
+func (c *Coordinator) storeAnswers() bool {
+	failed := c.storeFailed.get()
+	return !c.headConfirmed.get().Before(failed) || failed.After(c.now())
+}
+
+// whole reports whether a renewal should succeed now.
+func (c *Coordinator) whole() bool {
+	_, err := c.ready()
+	return err == nil && c.storeAnswers() && c.headConfirmed.age(c.now()) <= headDegradedAfter && !c.full.blocks()
+}
+
+// blocks reports whether no write succeeded since the last one that found no space.
+func (f *fullness) blocks() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.since.IsZero() && !f.took
+}
+
+// followRecalls asks members back until ctx ends.
+func (c *Coordinator) followRecalls(ctx context.Context) error {
+	for {
+		if err := sleep(ctx, recallPause); err != nil {
+			return err
+		}
+		if c.recalls.Len() > 0 && c.whole() {
+			c.recalls.Tell(c.now(), recallsAtOnce, recallAgain)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+// These tests are inside the package for the store that can be taken away from a
+// coordinator without a network.
+package coordinator
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// listening is a member's stream that counts when it was asked to renew.
+type listening struct {
+	fealtyv1.AgentService_ConnectServer
+	ctx   context.Context
+	hello *fealtyv1.ConnectRequest
+
+	mu    sync.Mutex
+	asked []time.Time // guarded by mu
+}
+
+func (l *listening) Context() context.Context { return l.ctx }
+
+func (l *listening) Recv() (*fealtyv1.ConnectRequest, error) {
+	l.mu.Lock()
+	hello := l.hello
+	l.hello = nil
+	l.mu.Unlock()
+	if hello != nil {
+		return hello, nil
+	}
+	<-l.ctx.Done()
+	return nil, io.EOF
+}
+
+func (l *listening) Send(m *fealtyv1.ConnectResponse) error {
+	if m.GetRenewNow() != nil {
+		l.mu.Lock()
+		l.asked = append(l.asked, time.Now())
+		l.mu.Unlock()
+	}
+	return nil
+}
+
+func (l *listening) times() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.asked)
+}
+
+// listens opens a stream of the member with a certificate, until the test ends.
+func (d *desk) listens(ctx context.Context, streams *sync.WaitGroup, m *machine, leaf *x509.Certificate) *listening {
+	l := &listening{
+		ctx: identity.NewContext(ctx, identity.Peer{ID: m.id, Leaf: leaf, Key: identity.KeyOf(leaf)}),
+		hello: &fealtyv1.ConnectRequest{Name: m.id.Name(), Held: []*fealtyv1.HeldSnapshot{
+			{Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: d.state().head.AuthorityEpoch},
+		}},
+	}
+	streams.Go(func() { _ = agentServer{c: d.c}.Connect(l) })
+	return l
+}
+
+// Members that were certified while the store took nothing are asked to renew once it is
+// whole again, and nobody else, at a bounded rate, until a record has their certificate.
+func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]struct {
+		begin, end func(*memStore)
+		code       explain.Code
+	}{
+		"down": {func(m *memStore) { m.setDown(errDown) }, func(m *memStore) { m.setDown(nil) }, explain.StoreUnreachable},
+		"full": {func(m *memStore) { m.setFull(true) }, func(m *memStore) { m.setFull(false) }, explain.StoreFull},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := newDesk(t)
+				d.mu.Lock()
+				d.now = time.Time{} // the bubble's
+				d.mu.Unlock()
+				wantOnlyNil(t, d.set(poolEntries))
+				d.c.hears.Add(-int64(silentAfter))
+				stop := d.runs(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				var streams sync.WaitGroup
+				streams.Go(func() { _ = d.c.followRecalls(ctx) })
+				defer func() { cancel(); streams.Wait(); stop(); wantOnlyNil(t, d.c.Close()) }()
+				var waiting []*machine
+				for _, name := range []string{"a", "b", "c"} {
+					waiting = append(waiting, d.joined(name))
+				}
+				other := d.joined("other")
+				time.Sleep(time.Minute)
+
+				o.begin(d.store)
+				time.Sleep(time.Minute)
+				var all []*listening
+				for _, m := range waiting {
+					code(t, "a new key", m.renew(), o.code)
+					wantOnlyNil(t, m.again())
+					all = append(all, d.listens(ctx, &streams, m, m.leaf))
+				}
+				calm := d.listens(ctx, &streams, other, other.leaf)
+				time.Sleep(5 * time.Minute)
+				for i, l := range all {
+					if l.times() != 0 {
+						t.Errorf("%s was asked in the outage", waiting[i].id.Name())
+					}
+				}
+				o.end(d.store)
+				time.Sleep(2*headPollPause + 2*recallPause)
+				for i, l := range all {
+					if l.times() != 1 {
+						t.Errorf("%s was asked %d times right after the outage", waiting[i].id.Name(), l.times())
+					}
+				}
+				wantOnlyNil(t, errors.Join(waiting[0].renew(), waiting[1].again()))
+				time.Sleep(3*recallAgain + time.Second)
+				if a, b, c := all[0].times(), all[1].times(), all[2].times(); a != 1 || b != 1 || c < 3 || c > 4 {
+					t.Errorf("asked %d and %d times after they renewed, and %d times who did not", a, b, c)
+				}
+				if calm.times() != 0 {
+					t.Errorf("who waits for nothing was asked %d times", calm.times())
+				}
+			})
+		})
+	}
+}
+
+// Whoever waits for a store that does not answer waits long once, and then not again
+// until it answers.
+func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		d.mu.Lock()
+		d.now = time.Time{}
+		d.mu.Unlock()
+		wantOnlyNil(t, d.set(poolEntries))
+		d.c.hears.Add(-int64(silentAfter))
+		stop := d.runs(t)
+		defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
+		m := d.joined("a")
+		time.Sleep(time.Minute)
+		d.store.setHanging(true)
+		d.store.setDown(errDown)
+		var waits []time.Duration
+		for range 3 {
+			began := time.Now()
+			wantOnlyNil(t, m.again())
+			waits = append(waits, time.Since(began))
+		}
+		if waits[0] > storePatience || waits[1] > storeImpatience || waits[2] > storeImpatience {
+			t.Errorf("it waited %v", waits)
+		}
+		d.store.setHanging(false)
+		d.store.setDown(nil)
+		time.Sleep(storePatience + 2*headPollPause)
+		if !d.c.storeAnswers() {
+			t.Error("it is impatient although the store answers")
+		}
+	})
+}
