@@ -31,6 +31,23 @@ func (b *beliefs) gives(h snapshot.Header) bool {
 		!slices.ContainsFunc(h.OrganizationIDs, func(o string) bool { return !slices.Contains(content.Organizations, o) })
 }
 
+// lacks returns which companions the node_runtime in use names that the node does not
+// hold, but for what failed its trial.
+func (b *beliefs) lacks() []snapshot.Scope {
+	h := b.held[snapshot.ScopeNodeRuntime]
+	if h == nil {
+		return nil
+	}
+	content, _ := h.v.NodeRuntime()
+	var out []snapshot.Scope
+	for _, scope := range content.Companions {
+		if _, failed := b.quarantined(scope); known(scope) && b.held[scope] == nil && !failed {
+			out = append(out, scope)
+		}
+	}
+	return out
+}
+
 // pruned returns b without what its node_runtime does not give, and which scopes that
 // is: a node that lost a role, an organization or an assignment stops using what came
 // with it at once. The marks stay.

@@ -31,6 +31,13 @@ const (
 	MaxMirrors = 16
 	// mirrorTime bounds how long a mirror takes to say which generation it has.
 	mirrorTime = 20 * time.Second
+	// DefaultMirrorEvery is how often mirrors are looked at while no stream is up, give or
+	// take mirrorSpread of it.
+	DefaultMirrorEvery = 30 * time.Second
+	mirrorSpread       = 0.2
+	// MinMirrorEvery and MaxMirrorEvery bound what may be set instead.
+	MinMirrorEvery = 5 * time.Second
+	MaxMirrorEvery = 15 * time.Minute
 )
 
 // byMirror: from files that anybody could have written.
@@ -53,6 +60,7 @@ func (p place) has(scope snapshot.Scope) bool {
 type survey struct {
 	a      *Agent
 	places []place
+	glance bool // what was read whole and did not move since is passed over
 	done   bool
 	found  []*found // the newest first, once it is done
 }
@@ -60,6 +68,7 @@ type survey struct {
 // found is the generation that a mirror has.
 type found struct {
 	place
+	at     mirror.Pointer
 	tree   *mirror.Tree
 	behind bool // what the node holds
 }
@@ -105,11 +114,13 @@ func (a *Agent) endpoints() []snapshot.StorageEndpoint {
 
 // mirrorSources returns a source for each mirror: the first is the one that says that
 // it is the newest, and so on.
-func (a *Agent) mirrorSources() []source {
-	s := &survey{a: a, places: a.places()}
+func (a *Agent) mirrorSources() []source { return a.surveyed(false) }
+
+func (a *Agent) surveyed(glance bool) []source {
+	s := &survey{a: a, places: a.places(), glance: glance}
 	out := make([]source, len(s.places))
 	for i := range out {
-		out[i] = &mirrorSource{s, i}
+		out[i] = &mirrorSource{survey: s, rank: i}
 	}
 	return out
 }
@@ -126,12 +137,19 @@ func (s *survey) look(ctx context.Context) {
 	var wait sync.WaitGroup
 	for i, p := range s.places {
 		wait.Go(func() {
-			tree, err := mirror.Open(ctx, p.source, s.a.me.Cluster)
+			at, err := mirror.Latest(ctx, p.source, s.a.me.Cluster)
+			if err == nil && s.glance && s.a.heard.read(p.source, at) {
+				return
+			}
+			var tree *mirror.Tree
+			if err == nil {
+				tree, err = mirror.OpenAt(ctx, p.source, at)
+			}
 			if err != nil {
 				s.a.mirrorFailed(ctx, p.source, err)
 				return
 			}
-			all[i] = &found{place: p, tree: tree}
+			all[i] = &found{place: p, at: at, tree: tree}
 		})
 	}
 	wait.Wait()
@@ -153,7 +171,11 @@ func (s *survey) look(ctx context.Context) {
 func (a *Agent) mirrorFailed(ctx context.Context, m mirror.Source, err error) {
 	reason := mirror.ReasonOf(err)
 	a.metrics.mirrors.WithLabelValues(string(reason)).Inc()
-	a.log.LogAttrs(ctx, slog.LevelInfo, "no news from a mirror", slog.String("mirror", m.String()), slog.String("reason", string(reason)), slog.String("detail", oneLine(err)))
+	level := slog.LevelDebug // they are asked again and again
+	if a.heard.failed(m, reason) {
+		level = slog.LevelInfo
+	}
+	a.log.LogAttrs(ctx, level, "no news from a mirror", slog.String("mirror", m.String()), slog.String("reason", string(reason)), slog.String("detail", oneLine(err)))
 }
 
 func compareRecords(a, b snapshot.Record) int {
@@ -175,6 +197,21 @@ func (b *beliefs) newestRecord() snapshot.Record {
 type mirrorSource struct {
 	survey *survey
 	rank   int
+	// What says which companions the node is to hold is read and taken first.
+	companions bool // they are next
+	partly     bool // something could not be read
+	whole      bool // all was read
+}
+
+// More implements continued.
+func (m *mirrorSource) More() bool { return m.companions }
+
+// Done implements continued.
+func (m *mirrorSource) Done() {
+	if m.whole && m.rank < len(m.survey.found) {
+		f := m.survey.found[m.rank]
+		m.survey.a.heard.readAll(f.source, f.at)
+	}
 }
 
 func (m *mirrorSource) From() origin { return byMirror }
@@ -202,17 +239,35 @@ func (m *mirrorSource) Close() error {
 	return errors.Join(problems...)
 }
 
-// News implements source.
+// News implements source. What the node is, and whom it trusts, comes first, and by that
+// what is to be read next.
 func (m *mirrorSource) News(ctx context.Context, _ []*fealtyv1.HeldSnapshot) ([]notice, error) {
 	m.survey.look(ctx)
 	if m.rank >= len(m.survey.found) {
+		if m.survey.glance {
+			return nil, nil
+		}
 		return nil, errors.New("it did not say what it has")
 	}
 	f, a := m.survey.found[m.rank], m.survey.a
 	if f.behind {
 		return nil, nil
 	}
-	out, err := m.read(ctx, f, a.beliefs.Load())
+	var out []notice
+	var err error
+	if !m.companions {
+		out, err = m.readFoundations(ctx, f, a.beliefs.Load())
+		m.partly = err != nil
+		m.companions = len(out) > 0
+	}
+	if len(out) == 0 {
+		var rest error
+		m.companions = false
+		out, rest = m.readScopes(ctx, f, a.beliefs.Load(), scopes[len(foundations):])
+		m.partly = m.partly || rest != nil
+		err = errors.Join(err, rest)
+		m.whole = !m.partly
+	}
 	switch {
 	case err == nil:
 		a.metrics.mirrors.WithLabelValues("ok").Inc()
@@ -225,10 +280,10 @@ func (m *mirrorSource) News(ctx context.Context, _ []*fealtyv1.HeldSnapshot) ([]
 	return out, err
 }
 
-// read returns what a generation has for the node and is not in use. The error is that
-// of what could not be read.
-func (m *mirrorSource) read(ctx context.Context, f *found, b *beliefs) ([]notice, error) {
-	a, record := m.survey.a, f.tree.Record()
+// readFoundations returns what a generation has for the node of what the companions are
+// judged by, and is not in use. The error is that of what could not be read.
+func (m *mirrorSource) readFoundations(ctx context.Context, f *found, b *beliefs) ([]notice, error) {
+	a := m.survey.a
 	var out []notice
 	var problems []error
 	if h := b.held[snapshot.ScopeTrustBundle]; f.has(snapshot.ScopeTrustBundle) && (h == nil || snapshot.DigestOf(h.raw).String() != f.tree.TrustBundleHash()) {
@@ -245,8 +300,18 @@ func (m *mirrorSource) read(ctx context.Context, f *found, b *beliefs) ([]notice
 	if problems = append(problems, err); err == nil && a.heard.news(changes) {
 		a.hearRoots(ctx, &fealtyv1.RootChanges{Changes: changes})
 	}
-	for _, scope := range scopes {
-		subject := a.subjectIn(b, scope)
+	more, err := m.readScopes(ctx, f, b, foundations)
+	return append(out, more...), errors.Join(append(problems, err)...)
+}
+
+// readScopes returns what a generation has of these scopes for a node that believes b,
+// and is not in use.
+func (m *mirrorSource) readScopes(ctx context.Context, f *found, b *beliefs, of []snapshot.Scope) ([]notice, error) {
+	record := f.tree.Record()
+	var out []notice
+	var problems []error
+	for _, scope := range of {
+		subject := m.survey.a.subjectIn(b, scope)
 		if subject.IsZero() || !f.has(scope) {
 			continue
 		}
@@ -272,6 +337,23 @@ func (m *mirrorSource) read(ctx context.Context, f *found, b *beliefs) ([]notice
 		out = append(out, notice{string(scope), raw})
 	}
 	return out, errors.Join(problems...)
+}
+
+// watchMirrors looks at the mirrors again and again while no stream is up, until ctx
+// ends: what a coordinator would tell at once, such as a revocation, is not to wait until
+// what the node holds is about to be stale.
+func (a *Agent) watchMirrors(ctx context.Context) error {
+	for {
+		if err := sleep(ctx, around(a.mirrorEvery, mirrorSpread), nil); err != nil {
+			return err
+		}
+		if a.status.view().connected {
+			continue
+		}
+		// With something lacking a mirror is read again although it did not move: what it has
+		// may have been half there.
+		a.inquireOf(ctx, a.surveyed(len(a.beliefs.Load().lacks()) == 0))
+	}
 }
 
 // subjectIn returns for whom the snapshots of a scope are that the node is to hold;
@@ -332,11 +414,47 @@ func (m *mirrorSource) Content(ctx context.Context, _ snapshot.Scope, hash snaps
 	return io.NopCloser(bytes.NewReader(data)), nil
 }
 
-// heardChanges remembers which changes of root were heard from mirrors, which repeat
-// them in every generation.
+// heardChanges remembers what was heard from mirrors, which repeat themselves.
 type heardChanges struct {
-	mu   sync.Mutex
-	last string // guarded by mu
+	mu       sync.Mutex
+	last     string                    // changes of root; guarded by mu
+	whole    map[string]mirror.Pointer // the generation that was read whole last, by the name of the mirror; guarded by mu
+	problems map[string]mirror.Reason  // why there was no news last, likewise; guarded by mu
+}
+
+// maxHeard bounds of how many mirrors something is remembered: endpoints come and go.
+const maxHeard = 4 * MaxMirrors
+
+// read reports whether what the pointer of a mirror leads to was read whole.
+func (h *heardChanges) read(m mirror.Source, at mirror.Pointer) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	was, ok := h.whole[m.String()]
+	return ok && was == at
+}
+
+// readAll notes that what the pointer of a mirror leads to was read whole.
+func (h *heardChanges) readAll(m mirror.Source, at mirror.Pointer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.whole == nil || len(h.whole) >= maxHeard {
+		h.whole = make(map[string]mirror.Pointer)
+	}
+	h.whole[m.String()] = at
+	delete(h.problems, m.String())
+}
+
+// failed notes why a mirror had no news, and reports whether that is another reason than
+// the last one.
+func (h *heardChanges) failed(m mirror.Source, reason mirror.Reason) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.problems == nil || len(h.problems) >= maxHeard {
+		h.problems = make(map[string]mirror.Reason)
+	}
+	was, ok := h.problems[m.String()]
+	h.problems[m.String()] = reason
+	return !ok || was != reason
 }
 
 // news reports whether changes are others than the last ones.

@@ -459,3 +459,208 @@ func TestStorageEndpoints(t *testing.T) {
 		})
 	}
 }
+
+// generationOf writes a generation to the mirrors in which m has this node_runtime and
+// these companions, as a coordinator does that compiled them together.
+func (f *fleet) generationOf(m *memberState, to []*replica, runtime func(*snapshot.NodeRuntime), companions ...snapshot.Content) {
+	f.tb.Helper()
+	f.do(func() {
+		f.next++
+		now := f.clock().UTC().Truncate(time.Second)
+		h := snapshot.Header{
+			ClusterID: testCluster, ConfigVersion: f.next, AuthorityEpoch: f.epoch, IssuedAt: now, ValidFrom: now,
+			ExpiresAt: now.Add(30 * 24 * time.Hour), RefreshAfter: now.Add(15 * 24 * time.Hour),
+		}
+		is := &snapshot.NodeRuntime{
+			ClusterID: testCluster, Kind: m.id.Kind(), Entry: "edge-pool", State: snapshot.MemberActive, Coordinators: f.addresses(),
+			RenewEvery: f.renewEvery, SVIDTTL: f.svidTTL, Roles: groupRoles, Organizations: groupOrganizations,
+			Degraded: &snapshot.DegradedPolicy{Allow: []string{"continue_services"}, Max: (f.svidTTL * 24 / 25).Truncate(time.Second), RouteTTL: time.Minute},
+		}
+		if runtime != nil {
+			runtime(is)
+		}
+		h.Roles, h.OrganizationIDs = is.Roles, is.Organizations
+		node, group := snapshot.NodeSubject(m.id, m.incarnation), snapshot.GroupSubject(is.Roles, is.Organizations)
+		var drafts []*snapshot.Draft
+		add := func(subject snapshot.Subject, content snapshot.Content) snapshot.Scope {
+			h.Subject = subject
+			h.ScopeType = ""
+			draft, err := snapshot.Compose(h, content)
+			f.must(err)
+			drafts = append(drafts, draft)
+			return draft.Header().ScopeType
+		}
+		for _, c := range companions {
+			subject := group
+			if _, ok := c.(*snapshot.ServiceAssignment); ok {
+				subject = node
+			}
+			is.Companions = append(is.Companions, add(subject, c))
+		}
+		slices.Sort(is.Companions)
+		add(node, is)
+
+		p := mirror.Publication{Cluster: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, TrustBundle: f.trustBundle().GetEnvelope()}
+		contents := make(map[snapshot.Digest][]byte)
+		slices.SortFunc(drafts, func(x, y *snapshot.Draft) int {
+			return strings.Compare(string(x.Header().ScopeType), string(y.Header().ScopeType))
+		})
+		var leaves []snapshot.Digest
+		for _, d := range drafts {
+			header := d.Header()
+			leaves = append(leaves, d.Leaf())
+			contents[header.ContentHash] = d.ContentBytes()
+			p.Headers = append(p.Headers, mirror.Header{Path: string(header.ScopeType) + "/x", Scope: header.ScopeType, Subject: header.Subject.String(),
+				Bytes: d.HeaderBytes(), Leaf: d.Leaf(), Content: header.ContentHash})
+		}
+		p.Content = func(h snapshot.Digest) []byte { return contents[h] }
+		tree := snapshot.NewTree(leaves)
+		record := snapshot.Record{ClusterID: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, IssuedAt: now, FreshUntil: now.Add(15 * time.Minute), Revocations: f.revocations(), Root: tree.Root(), TreeSize: tree.Size()}
+		signed, err := record.Sign(f.configKey)
+		f.must(err)
+		p.Signed, p.Root = *signed, record.Root
+		for _, r := range to {
+			if wrote, err := mirror.NewWriter(r.disk.FS(), "pub", f.clock).Write(context.Background(), p); err != nil || !wrote {
+				f.tb.Fatalf("write generation %d to %s: %v, %v", p.Generation, r.name, wrote, err)
+			}
+		}
+	})
+}
+
+// service is a service_assignment and route the route_policy beside it, which differ with n.
+func service(n int) snapshot.Content { return contentOf(snapshot.ScopeServiceAssignment, n) }
+func route(n int) snapshot.Content   { return contentOf(snapshot.ScopeRoutePolicy, n) }
+
+// One round at a mirror brings what the node is to hold by what it is now: what it was
+// given just now, and all that follows from another role or organization.
+func TestMirrorBringsWhatTheNewRuntimeGives(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		m := f.member(n.mustID())
+		r := newReplica("mirror")
+		a := n.withMirrors(r)
+		defer a.Close()
+		f.do(func() { f.down["all"] = true })
+		holds := func(what string, scopes ...snapshot.Scope) {
+			t.Helper()
+			a.inquire(t.Context())
+			b := a.beliefs.Load()
+			for _, scope := range scopes {
+				if h := b.held[scope]; h == nil || h.v.Header().ConfigVersion != f.next {
+					t.Errorf("%s: %s of this generation is not in use after one round", what, scope)
+				}
+			}
+			if lacks := b.lacks(); len(lacks) > 0 || len(a.status.refusals()) > 0 {
+				t.Errorf("%s: it lacks %v, and refused %+v", what, lacks, a.status.refusals())
+			}
+			time.Sleep(time.Minute)
+		}
+		runtime := snapshot.ScopeNodeRuntime
+		f.generationOf(&m, []*replica{r}, nil)
+		holds("nothing is assigned", runtime)
+		f.generationOf(&m, []*replica{r}, nil, service(1), route(1))
+		holds("services and routes", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
+		f.generationOf(&m, []*replica{r}, func(c *snapshot.NodeRuntime) { c.Organizations = []string{"acme", "globex"} }, service(1), route(1))
+		holds("another organization", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
+		f.generationOf(&m, []*replica{r}, func(c *snapshot.NodeRuntime) { c.Roles = nil }, service(2), route(2))
+		holds("another role", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
+		f.generationOf(&m, []*replica{r}, nil, route(2))
+		holds("no services", runtime, snapshot.ScopeRoutePolicy)
+		if a.beliefs.Load().held[snapshot.ScopeServiceAssignment] != nil {
+			t.Error("it still holds services that it has lost")
+		}
+	})
+}
+
+// A mirror that breaks off between what the node is and what goes with that brings half:
+// the next one is asked for the rest.
+func TestMirrorThatBreaksOff(t *testing.T) {
+	t.Parallel()
+	for _, second := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t)
+			n := newNode(f)
+			n.mustJoin()
+			m := f.member(n.mustID())
+			x, y := newReplica("x"), newReplica("y")
+			a := n.withMirrors(x, y)
+			defer a.Close()
+			f.do(func() { f.down["all"] = true })
+			f.generationOf(&m, []*replica{x, y}, nil, service(1))
+			broken := false
+			x.bend = func(_ context.Context, _ string, data []byte) ([]byte, error) {
+				if broken {
+					return nil, errors.New("it is gone")
+				}
+				broken = bytes.Contains(data, []byte(`"entry"`))
+				return data, nil
+			}
+			y.down = !second
+			a.inquireOf(t.Context(), a.surveyed(true))
+			if lacks := a.beliefs.Load().lacks(); len(lacks) == 0 != second || generation(a) == 0 {
+				t.Errorf("with a second mirror: %v; it lacks %v at generation %d", second, lacks, generation(a))
+			}
+			if second {
+				return
+			}
+			// It looks again, although the mirror did not move.
+			x.bend = nil
+			stop := n.run(a)
+			time.Sleep(2 * DefaultMirrorEvery)
+			if lacks := a.beliefs.Load().lacks(); len(lacks) > 0 {
+				t.Errorf("a minute later it lacks %v", lacks)
+			}
+			_ = stop()
+		})
+	}
+}
+
+// While no coordinator is heard news at a mirror are taken within a look, however fresh
+// the node is; a look without news reads the pointer alone, and beside a stream there is
+// none.
+func TestMirrorsAreLookedAt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		n := newNode(f)
+		n.mustJoin()
+		m := f.member(n.mustID())
+		r := newReplica("mirror")
+		var reads, most int
+		r.bend = func(_ context.Context, name string, data []byte) ([]byte, error) {
+			reads++
+			most = max(most, len(data))
+			return data, nil
+		}
+		a := n.withMirrors(r)
+		f.generationOf(&m, []*replica{r}, nil)
+		f.send(asNews(f.runtime(&m)))
+		stop := n.run(a)
+		time.Sleep(5 * time.Minute)
+		if reads != 0 {
+			t.Errorf("%d files were read beside a stream", reads)
+		}
+		f.do(func() { f.down["all"] = true })
+		f.cut()
+		f.generationOf(&m, []*replica{r}, nil, service(1))
+		time.Sleep(2 * DefaultMirrorEvery)
+		if a.beliefs.Load().held[snapshot.ScopeServiceAssignment] == nil {
+			t.Error("what was assigned is not there")
+		}
+		f.do(func() { f.banned = append(f.banned, identity.KeyID{7}); f.version++ })
+		f.generationOf(&m, []*replica{r}, nil, service(1))
+		time.Sleep(2 * DefaultMirrorEvery)
+		if c, err := a.source.Current(t.Context()); err != nil || !c.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
+			t.Errorf("a ban did not come: %v", err)
+		}
+		reads, most = 0, 0
+		time.Sleep(4 * time.Minute)
+		if reads < 6 || reads > 10 || most > 400 {
+			t.Errorf("%d files of up to %d bytes were read in four minutes without news", reads, most)
+		}
+		_ = stop()
+	})
+}

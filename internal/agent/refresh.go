@@ -90,13 +90,16 @@ func (a *Agent) refresh(ctx context.Context) error {
 	}
 }
 
-// inquire asks the sources, one after the other, until what the node lives by is fresh for
-// longer than it was. What one of them cannot or will not say another may.
-func (a *Agent) inquire(ctx context.Context) {
+// inquire asks all sources; see inquireOf.
+func (a *Agent) inquire(ctx context.Context) { a.inquireOf(ctx, a.sources()) }
+
+// inquireOf asks sources, one after the other, until what the node lives by is fresh for
+// longer than it was, and it has all that it is to hold. What one of them cannot or will
+// not say another may. It closes them.
+func (a *Agent) inquireOf(ctx context.Context, all []source) {
 	ctx, cancel := context.WithTimeout(ctx, cycleTime)
 	defer cancel()
 	_, before := a.beliefs.Load().freshSpan()
-	all := a.sources()
 	defer closeAll(all)
 	if !a.presentable(ctx) { // a mirror does not ask who reads it
 		all = slices.DeleteFunc(all, func(s source) bool { return s.From() == byCoordinator })
@@ -112,8 +115,9 @@ func (a *Agent) inquire(ctx context.Context) {
 			outcome = "error"
 			a.log.LogAttrs(ctx, slog.LevelDebug, "no news from a source", slog.String("source", s.Name()), slog.String("reason", oneLine(err)))
 		}
-		_, until := a.beliefs.Load().freshSpan()
-		news := until.After(before) && until.After(a.now())
+		b := a.beliefs.Load()
+		_, until := b.freshSpan()
+		news := until.After(before) && until.After(a.now()) && len(b.lacks()) == 0
 		if news {
 			outcome = "news"
 		}
@@ -130,26 +134,50 @@ func (a *Agent) inquire(ctx context.Context) {
 
 // inquireAt takes in what one source has.
 func (a *Agent) inquireAt(ctx context.Context, s source, others func() []source, left *int) error {
+	c, more := s.(continued)
+	missed, err := a.inquireOnce(ctx, s, others, left)
+	for err == nil && more && c.More() {
+		var again bool
+		again, err = a.inquireOnce(ctx, s, others, left)
+		missed = missed || again
+	}
+	if err == nil && more && !missed {
+		c.Done()
+	}
+	return err
+}
+
+// continued is a source that has more to say once what it said was taken in.
+type continued interface {
+	// More reports whether it is to be asked once more.
+	More() bool
+	// Done says that all that it said was taken in.
+	Done()
+}
+
+// inquireOnce takes in what a source says at once. It reports whether a content was not
+// got.
+func (a *Agent) inquireOnce(ctx context.Context, s source, others func() []source, left *int) (missed bool, err error) {
 	asking, cancel := context.WithTimeout(ctx, newsTime)
 	notices, err := s.News(asking, a.have())
 	cancel()
 	if err != nil {
-		return err
+		return false, err
 	}
 	if len(notices) > maxNotices {
-		return fmt.Errorf("%d notices at once, limit %d", len(notices), maxNotices)
+		return false, fmt.Errorf("%d notices at once, limit %d", len(notices), maxNotices)
 	}
 	slices.SortStableFunc(notices, func(x, y notice) int { return orderOf(x.scope) - orderOf(y.scope) })
 	in := &intake{a: a, from: s.From(), sources: others, left: left}
 	for _, n := range notices {
 		if *left -= len(n.raw); *left < 0 {
-			return fmt.Errorf("more than %d bytes in a round", maxCycleBytes)
+			return false, fmt.Errorf("more than %d bytes in a round", maxCycleBytes)
 		}
 		if err := in.take(ctx, n); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return in.missed, nil
 }
 
 // have names what is in use, without what is to come whole.

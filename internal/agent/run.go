@@ -50,6 +50,9 @@ type Config struct {
 	// OpenMirror returns the source at the URL of a storage endpoint. Nil: over HTTPS,
 	// with the roots of the system.
 	OpenMirror func(url string) (mirror.Source, error)
+	// MirrorEvery is how often mirrors are looked at while no coordinator is heard, from
+	// MinMirrorEvery to MaxMirrorEvery. Zero means DefaultMirrorEvery.
+	MirrorEvery time.Duration
 	// Release is the program's release, for reports.
 	Release string
 
@@ -129,6 +132,7 @@ type Agent struct {
 	leaveStream chan struct{}     // there is news that the stream did not bring
 	mirrors     []mirror.Source
 	openMirror  func(url string) (mirror.Source, error)
+	mirrorEvery time.Duration
 	heard       heardChanges
 	resyncs     resyncs
 	leaveAsk    chan chan<- error // a person wants to leave
@@ -155,6 +159,12 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 	}
 	if cfg.OpenMirror == nil {
 		cfg.OpenMirror = func(url string) (mirror.Source, error) { return mirror.NewHTTPS(mirror.HTTPSConfig{URL: url}) }
+	}
+	if cfg.MirrorEvery == 0 {
+		cfg.MirrorEvery = DefaultMirrorEvery
+	}
+	if every := cfg.MirrorEvery; every < MinMirrorEvery || every > MaxMirrorEvery {
+		return nil, explain.New(explain.BadValue, "name", "snapshot_source_every", "value", every.String(), "want", fmt.Sprintf("%v to %v", MinMirrorEvery, MaxMirrorEvery))
 	}
 	if n := len(cfg.Mirrors); n > MaxMirrors {
 		return nil, explain.New(explain.BadValue, "name", "snapshot_source", "value", fmt.Sprintf("%d mirrors", n), "problem", "a node asks no more than 16", "want", "fewer of them")
@@ -212,7 +222,7 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 	}
 	a := &Agent{
 		me: l.me, operator: operator, release: cfg.Release, socket: cfg.Socket, metricsListener: cfg.Metrics, store: store,
-		clock: clock, now: clock.now, dial: cfg.Dial, faults: cfg.Faults, mirrors: cfg.Mirrors, openMirror: cfg.OpenMirror,
+		clock: clock, now: clock.now, dial: cfg.Dial, faults: cfg.Faults, mirrors: cfg.Mirrors, openMirror: cfg.OpenMirror, mirrorEvery: cfg.MirrorEvery,
 		log:        cfg.Log.With(slog.String("cluster", l.me.Cluster), slog.String("member", l.me.ID.String())),
 		activation: newSemaphore(),
 		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), leaveStream: make(chan struct{}, 1), rejected: make(chan struct{}, 1), strange: make(chan struct{}, 1),
@@ -387,6 +397,7 @@ func (a *Agent) live(ctx context.Context) error {
 	g.Go(func() error { return a.follow(loops) })
 	g.Go(func() error { return a.keepCertified(loops) })
 	g.Go(func() error { return a.refresh(loops) })
+	g.Go(func() error { return a.watchMirrors(loops) })
 	g.Go(func() error { return a.watchClock(loops) })
 	g.Go(func() error { return a.watchDegraded(loops) })
 	g.Go(func() error { return a.watchTrials(loops) })

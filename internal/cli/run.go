@@ -243,7 +243,7 @@ func (c *CLI) runAgent(ctx context.Context, dir string, cfg *config) error {
 		return err
 	}
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir: dir, ConfigSocket: cfg.path("config_socket"), Consumers: consumers, Mirrors: mirrors, OpenMirror: open, Metrics: metrics, TLS: tlsPaths(cfg), OnChange: strings.Fields(cfg.text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
+		DataDir: dir, ConfigSocket: cfg.path("config_socket"), Consumers: consumers, Mirrors: mirrors, OpenMirror: open, MirrorEvery: cfg.duration("snapshot_source_every"), Metrics: metrics, TLS: tlsPaths(cfg), OnChange: strings.Fields(cfg.text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
 	})
 	if err != nil {
 		return err

@@ -33,21 +33,36 @@ type Tree struct {
 	keys    []string // read when they are first needed
 }
 
-// Open reads the generation that a source's pointer leads to, of a cluster.
-func Open(ctx context.Context, source Source, cluster string) (*Tree, error) {
+// Latest reads a source's pointer, of a cluster: the little that says whether there is
+// news.
+func Latest(ctx context.Context, source Source, cluster string) (Pointer, error) {
 	raw, err := source.Get(ctx, PointerName, MaxPointer)
 	if err != nil {
-		return nil, err
+		return Pointer{}, err
 	}
 	p, err := parsePointer(raw)
 	if err != nil {
-		return nil, err
+		return Pointer{}, err
 	}
 	if p.Cluster != cluster {
-		return nil, &Error{Reason: OtherCluster, Name: PointerName, Detail: fmt.Sprintf("it is of cluster %.80q, want %q", p.Cluster, cluster)}
+		return Pointer{}, &Error{Reason: OtherCluster, Name: PointerName, Detail: fmt.Sprintf("it is of cluster %.80q, want %q", p.Cluster, cluster)}
 	}
+	return p, nil
+}
+
+// Open reads the generation that a source's pointer leads to, of a cluster.
+func Open(ctx context.Context, source Source, cluster string) (*Tree, error) {
+	p, err := Latest(ctx, source, cluster)
+	if err != nil {
+		return nil, err
+	}
+	return OpenAt(ctx, source, p)
+}
+
+// OpenAt reads the generation that a pointer of the source leads to.
+func OpenAt(ctx context.Context, source Source, p Pointer) (*Tree, error) {
 	t := &Tree{source: source, pointer: p}
-	raw, err = t.object(ctx, ref{p.Object, p.Size}, "the generation", MaxGeneration)
+	raw, err := t.object(ctx, ref{p.Object, p.Size}, "the generation", MaxGeneration)
 	if err != nil {
 		return nil, err
 	}
