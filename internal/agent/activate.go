@@ -662,6 +662,9 @@ func (a *Agent) place(ctx context.Context, t taken) ([]snapshot.Scope, error) {
 	}
 	a.accepted(ctx, scope)
 	a.drop(ctx, gone)
+	if scope == snapshot.ScopeNodeRuntime {
+		a.forgive(ctx)
+	}
 	a.log.LogAttrs(ctx, level, "snapshot in use", slog.String("scope", string(scope)),
 		slog.Uint64("authority_epoch", header.AuthorityEpoch), slog.Uint64("config_version", header.ConfigVersion))
 	return gone, nil

@@ -61,6 +61,32 @@ func (b *beliefs) pruned() (*beliefs, []snapshot.Scope) {
 	return b, gone
 }
 
+// concerns reports whether the node minds what becomes of a scope: that is, of the
+// foundations and of what its node_runtime names.
+func (b *beliefs) concerns(scope snapshot.Scope) bool {
+	h := b.held[snapshot.ScopeNodeRuntime]
+	if h == nil || !known(scope) || slices.Contains(foundations, scope) {
+		return true
+	}
+	content, _ := h.v.NodeRuntime()
+	return slices.Contains(content.Companions, scope)
+}
+
+// forgive ends the refusals of what the node is not to hold any more: nothing will take
+// the place of what was refused. The caller holds a.activation.
+func (a *Agent) forgive(ctx context.Context) {
+	b, ended := a.beliefs.Load(), false
+	for _, r := range a.status.refusals() {
+		if !b.concerns(snapshot.Scope(r.Scope)) {
+			ended = a.status.resolved(r.Scope) || ended
+			delete(a.early, r.Scope)
+		}
+	}
+	if ended {
+		a.keepRefusals(ctx)
+	}
+}
+
 // drop notes what the node may not hold any more, for finishDrops. It is out of use
 // already. The caller holds a.activation.
 func (a *Agent) drop(ctx context.Context, gone []snapshot.Scope) {

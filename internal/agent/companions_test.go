@@ -423,3 +423,41 @@ func TestDropDiskErrors(t *testing.T) {
 		a.Close()
 	}
 }
+
+// What was refused is shown for as long as the node is to hold something in its place.
+func TestRefusalEndsWithItsGrant(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	n, m := companionNode(f)
+	a := n.mustOpen()
+	f.do(func() {
+		bad := f.ofGroup(&m, contentOf(snapshot.ScopeServiceAssignment, 9), func(h *snapshot.Header, _ *snapshot.Record) { h.RefreshAfter, h.ExpiresAt = h.IssuedAt.Add(time.Second), h.IssuedAt.Add(2*time.Second) })
+		f.shift.Add(int64(time.Hour))
+		f.must(n.take(a, bad))
+	})
+	if got := a.status.refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeServiceAssignment) {
+		t.Fatalf("refused is %+v", got)
+	}
+	a.Close()
+	a = n.mustOpen()
+	if got := a.status.refusals(); len(got) != 1 {
+		t.Fatalf("after a restart refused is %+v", got)
+	}
+	// A record over the same node_runtime ends nothing, and one that gives no services does.
+	f.do(func() { f.must(n.take(a, f.gives(&m, allCompanions))) })
+	if got := a.status.refusals(); len(got) != 1 {
+		t.Errorf("with a runtime that gives services refused is %+v", got)
+	}
+	f.do(func() {
+		f.must(n.take(a, f.gives(&m, slices.DeleteFunc(slices.Clone(allCompanions), func(s snapshot.Scope) bool { return s == snapshot.ScopeServiceAssignment }))))
+	})
+	if got := a.status.refusals(); len(got) != 0 {
+		t.Errorf("with a runtime that gives none refused is %+v", got)
+	}
+	a.Close()
+	a = n.mustOpen()
+	defer a.Close()
+	if got := a.status.refusals(); len(got) != 0 {
+		t.Errorf("after a restart refused is %+v", got)
+	}
+}

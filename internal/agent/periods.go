@@ -94,8 +94,15 @@ func (p *periods) ended(to time.Time) *period {
 		return nil
 	}
 	o.To, p.dirty = to.UTC(), true
+	if o.To.Sub(o.From) < leastPeriod && len(o.Actions) == 0 {
+		p.list = p.list[:len(p.list)-1] // between two snapshots that came together
+	}
 	return o
 }
+
+// leastPeriod is what a period lasts that is worth a person's look, unless something was
+// asked in it.
+const leastPeriod = time.Second
 
 // count counts a decision, if degraded mode is on.
 func (p *periods) count(action Action, permitted bool) {

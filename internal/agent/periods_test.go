@@ -413,3 +413,25 @@ func TestEveryChangeOfFactsIsTold(t *testing.T) {
 		}
 	}
 }
+
+// A moment between two snapshots that came together is no time in degraded mode, unless
+// something was asked in it.
+func TestMomentsAreNoPeriods(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC)
+	var p periods
+	p.began(at)
+	p.over(at, "node_runtime")
+	if p.ended(at) == nil || len(p.all()) != 0 {
+		t.Errorf("of a moment is kept %+v", p.all())
+	}
+	p.began(at)
+	p.count(Action("continue_services"), false)
+	if p.ended(at); len(p.all()) != 1 {
+		t.Error("what was refused is not kept")
+	}
+	p.began(at)
+	if p.ended(at.Add(time.Minute)); len(p.all()) != 2 {
+		t.Error("a minute is not kept")
+	}
+}

@@ -294,7 +294,9 @@ func firstSource(l *loaded, now func() time.Time) (*credential.Issued, error) {
 // resume tells what was found on disk, and finishes what was cut off.
 func (a *Agent) resume(ctx context.Context, l *loaded) {
 	for _, r := range l.earlier {
-		a.status.refused(r)
+		if a.beliefs.Load().concerns(snapshot.Scope(r.Scope)) {
+			a.status.refused(r)
+		}
 	}
 	for _, err := range l.notes {
 		a.log.LogAttrs(ctx, slog.LevelError, "damage in the data directory, going on without", slog.String("code", explain.CodeOf(err)), slog.String("reason", oneLine(err)))
