@@ -428,9 +428,12 @@ func TestDropDiskErrors(t *testing.T) {
 func TestRefusalEndsWithItsGrant(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
-	n, m := companionNode(f)
+	n := newNode(f)
+	m := f.member(n.mustJoin().ID)
 	a := n.mustOpen()
+	services := []snapshot.Scope{snapshot.ScopeServiceAssignment}
 	f.do(func() {
+		f.must(n.take(a, f.gives(&m, services)))
 		bad := f.ofGroup(&m, contentOf(snapshot.ScopeServiceAssignment, 9), func(h *snapshot.Header, _ *snapshot.Record) { h.RefreshAfter, h.ExpiresAt = h.IssuedAt.Add(time.Second), h.IssuedAt.Add(2*time.Second) })
 		f.shift.Add(int64(time.Hour))
 		f.must(n.take(a, bad))
@@ -444,13 +447,11 @@ func TestRefusalEndsWithItsGrant(t *testing.T) {
 		t.Fatalf("after a restart refused is %+v", got)
 	}
 	// A record over the same node_runtime ends nothing, and one that gives no services does.
-	f.do(func() { f.must(n.take(a, f.gives(&m, allCompanions))) })
+	f.do(func() { f.must(n.take(a, f.gives(&m, services))) })
 	if got := a.status.refusals(); len(got) != 1 {
 		t.Errorf("with a runtime that gives services refused is %+v", got)
 	}
-	f.do(func() {
-		f.must(n.take(a, f.gives(&m, slices.DeleteFunc(slices.Clone(allCompanions), func(s snapshot.Scope) bool { return s == snapshot.ScopeServiceAssignment }))))
-	})
+	f.do(func() { f.must(n.take(a, f.gives(&m, nil))) })
 	if got := a.status.refusals(); len(got) != 0 {
 		t.Errorf("with a runtime that gives none refused is %+v", got)
 	}
