@@ -434,7 +434,9 @@ func TestRefusalEndsWithItsGrant(t *testing.T) {
 	services := []snapshot.Scope{snapshot.ScopeServiceAssignment}
 	f.do(func() {
 		f.must(n.take(a, f.gives(&m, services)))
-		bad := f.ofGroup(&m, contentOf(snapshot.ScopeServiceAssignment, 9), func(h *snapshot.Header, _ *snapshot.Record) { h.RefreshAfter, h.ExpiresAt = h.IssuedAt.Add(time.Second), h.IssuedAt.Add(2*time.Second) })
+		bad := f.ofGroup(&m, contentOf(snapshot.ScopeServiceAssignment, 9), func(h *snapshot.Header, _ *snapshot.Record) {
+			h.RefreshAfter, h.ExpiresAt = h.IssuedAt.Add(time.Second), h.IssuedAt.Add(2*time.Second)
+		})
 		f.shift.Add(int64(time.Hour))
 		f.must(n.take(a, bad))
 	})

@@ -73,7 +73,9 @@ func (a *Agent) follow(ctx context.Context) error {
 	for ctx.Err() == nil {
 		changed := a.source.Changed()
 		if !a.presentable(ctx) {
-			// Without a certificate there is nothing to say; keepCertified gets one.
+			// Without a certificate there is nothing to say; keepCertified gets one. A timer
+			// of its does not see that the machine slept.
+			a.kickRenewal()
 			a.status.closed(nil)
 			if sleep(ctx, clockLook, changed) != nil {
 				break
