@@ -251,7 +251,7 @@ func (l *line) Invoke(ctx context.Context, method string, args, reply any, opts 
 // at this one, or nothing that counts.
 func (l *line) elsewhere(sent, changes bool, err error) bool {
 	e := explain.Of(err)
-	return !sent || errors.Is(e, explain.RecoveryMode) || !changes && (errors.Is(e, explain.Unreachable) || errors.Is(e, explain.StoreUnreachable))
+	return !sent || errors.Is(e, explain.RecoveryMode) || errors.Is(e, explain.HeadNotFollowed) || !changes && (errors.Is(e, explain.Unreachable) || errors.Is(e, explain.StoreUnreachable))
 }
 
 func (l *line) call(ctx context.Context, e *endpoint, method string, args, reply any, opts []grpc.CallOption) (sent bool, err error) {

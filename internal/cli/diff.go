@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 
@@ -9,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -82,6 +84,7 @@ func (c *CLI) diffManifest(ctx context.Context, cfg *config, args []string) (*ef
 // An effect is what a manifest changes, and who is there to feel it.
 type effect struct {
 	old     *manifest.Manifest // in force, or the one that was given
+	head    history.Hash       // that brought old into force; zero: no coordinator was asked
 	changes *manifest.Changes
 	preview *fealtyv1.PreviewManifestResponse // nil: no coordinator was asked
 }
@@ -96,7 +99,11 @@ func (c *CLI) preview(ctx context.Context, s *services, next *manifest.Manifest)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", "what was sent as the manifest in force is none")
 	}
-	return &effect{old, manifest.Diff(old, next), resp}, nil
+	hash := resp.GetTransition().GetHash()
+	if len(hash) != sha256.Size {
+		return nil, explain.New(explain.HistoryInvalid, "problem", "what was sent as the head of the history is none")
+	}
+	return &effect{old, history.Hash(hash), manifest.Diff(old, next), resp}, nil
 }
 
 func (e *effect) object() object {

@@ -86,7 +86,7 @@ func (c *CLI) join(ctx context.Context, wait waiting, cfg agent.JoinConfig) (age
 // the request.
 func mayPass(err error) bool {
 	for _, code := range []explain.Code{
-		explain.NodeNoCoordinator, explain.Unreachable, explain.RecoveryMode, explain.RateLimited, explain.StoreUnreachable,
+		explain.NodeNoCoordinator, explain.Unreachable, explain.RecoveryMode, explain.HeadNotFollowed, explain.RateLimited, explain.StoreUnreachable,
 		explain.HistoryUninitialized, explain.PeerRejectedUs, explain.ProofStale, explain.StoreBusy, explain.StoreFull,
 	} {
 		if errors.Is(err, code) {

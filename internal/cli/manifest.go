@@ -438,7 +438,10 @@ func (c *CLI) setManifest(ctx context.Context, s *services, req *fealtyv1.SetMan
 		if len(st.GetHead()) != sha256.Size {
 			return nil, explain.New(explain.RecoveryMode, "method", "a "+req.GetKind(), "reason", st.GetPhaseReason())
 		}
-		head := history.Hash(st.GetHead())
+		if effect, err = c.preview(ctx, s, m); err != nil {
+			return nil, err
+		}
+		head := effect.head
 		req.CurrentTransition = head[:]
 		for _, key := range keys {
 			f, err := history.SignChange(history.Kind(req.GetKind()), m, head, key)
@@ -446,9 +449,6 @@ func (c *CLI) setManifest(ctx context.Context, s *services, req *fealtyv1.SetMan
 				return nil, err
 			}
 			files = append(files, signatureFile{"--sign-with", f})
-		}
-		if effect, err = c.preview(ctx, s, m); err != nil {
-			return nil, err
 		}
 		if err := countable(files, history.Kind(req.GetKind()), m, head, effect.old); err != nil {
 			return nil, err

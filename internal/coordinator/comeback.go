@@ -275,7 +275,7 @@ func (c *Coordinator) fromMemory(ctx context.Context, w *way) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	if mv := c.candidates[w.claimed.Hash]; mv != nil && (w.last == nil || w.last.head.Hash != w.claimed.Hash) {
+	if mv := c.candidates[w.claimed.Hash]; mv != nil && !mv.told && (w.last == nil || w.last.head.Hash != w.claimed.Hash) {
 		s.origin = mv.audit(s) // it came into force after all
 	}
 	return s, nil

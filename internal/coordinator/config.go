@@ -306,7 +306,7 @@ type configWrite struct {
 // it did and the version that is in force then. What changes nothing is not written.
 func (c *Coordinator) writeConfig(ctx context.Context, w configWrite) ([]*fealtyv1.ConfigChange, store.Revision, error) {
 	for range commitTries {
-		s, err := c.ready()
+		s, err := c.inForce(ctx)
 		if err != nil {
 			return nil, 0, err
 		}

@@ -201,7 +201,7 @@ func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (
 // record is written again.
 func (c *Coordinator) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv1.SignedSnapshot, error) {
 	for range commitTries {
-		s, err := c.ready()
+		s, err := c.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -201,6 +201,8 @@ type Coordinator struct {
 	elapsed       func() time.Duration           // on a clock that only goes forward
 	prepared      *prepared                      // a seed that waits for its signatures; owned by who holds setting
 	former        []*secrets                     // of seeds that were replaced, which calls may still use; owned by who holds setting
+	lag           lag                            // the state, if the store showed a newer head
+	lost          int                            // adoptions in a row that somebody else was first with; owned by who holds setting
 	unsettled     atomic.Bool                    // a reseed may have left the records frozen
 	headConfirmed moment                         // when the store was last asked and showed our head
 	full          fullness                       // whether the store takes writes

@@ -246,7 +246,7 @@ func (s *state) presented(raw []byte, gap versioned[restoreGap]) (*snapshot.Trus
 
 // mergeOnce adds a part of what bundle takes away. The last part moves the gap.
 func (c *Coordinator) mergeOnce(ctx context.Context, bundle *snapshot.TrustBundle, h snapshot.Header) (n int, more bool, err error) {
-	s, err := c.ready()
+	s, err := c.inForce(ctx)
 	if err != nil {
 		return 0, false, err
 	}

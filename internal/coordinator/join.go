@@ -174,7 +174,7 @@ func joinLabel(g *fealtyv1.JoinGrant, err error) string {
 func (c *Coordinator) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequest) (*fealtyv1.JoinGrant, error) {
 	turn := c.oneTurn()
 	for range commitTries {
-		s, err := c.ready()
+		s, err := c.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -64,7 +64,7 @@ func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.Transfer
 		return nil, err
 	}
 	for range commitTries {
-		s, err := c.ready()
+		s, err := c.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}

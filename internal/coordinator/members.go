@@ -301,7 +301,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 	// certificates out, and lifting its ban bans the keys.
 	withKeys := true
 	for range commitTries {
-		s, err := c.ready()
+		s, err := c.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -362,7 +362,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMemberRequest) (*fealtyv1.UnbanMemberResponse, error) {
 	c := m.c
 	for range commitTries {
-		s, err := c.ready()
+		s, err := c.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -429,7 +429,7 @@ func (c *Coordinator) changeMember(ctx context.Context, kind, name, what string,
 // again from the start if somebody was first. f answers false for nothing to do.
 func (c *Coordinator) changeMemberLater(ctx context.Context, kind, name, what string, f func(*state, versioned[memberRecord], *change) (bool, error)) error {
 	for range commitTries {
-		s, err := c.ready()
+		s, err := c.inForce(ctx)
 		if err != nil {
 			return err
 		}

@@ -109,6 +109,9 @@ func (c *Coordinator) renewAlone(ctx context.Context, peer identity.Peer, r rene
 // nothing can be recorded. The certificate ends at most stretch after what rec says.
 func (c *Coordinator) recertify(ctx context.Context, s *state, peer identity.Peer, r renewRequest, rec memberRecord, stretch time.Duration, turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	id := peer.ID
+	if !c.acts(s) {
+		return nil, explain.Wrap(cause, explain.HeadNotFollowed) // the newer manifest may not admit it
+	}
 	if c.withdrawn.has(rec.path()) {
 		return nil, cause // as far as is known it is banned, and the bundle does not say so yet
 	}

@@ -71,6 +71,13 @@ func (c *Coordinator) greet(ctx context.Context, purpose proof.PeerPurpose, h *f
 	}
 	g := &greeted{s: s, key: h.GetKey()}
 	var admitted bool
+	if _, known := s.manifest.Match(identity.Coordinator, []string{"key:" + g.key}); known && string(h.GetHead()) != string(s.head.Hash[:]) {
+		// It may have seen a newer head than this one has.
+		if s, err = c.headIfFree(ctx); err != nil {
+			return nil, nil, err
+		}
+		g.s = s
+	}
 	if g.asker, admitted = s.manifest.Match(identity.Coordinator, []string{"key:" + g.key}); !admitted || h.GetCluster() != s.manifest.Cluster {
 		return nil, nil, refusedPeer("no entry of kind coordinator names its key in the manifest in force there")
 	}

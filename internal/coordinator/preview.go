@@ -14,7 +14,7 @@ const maxPreview = 1000
 // rule that decides renewals.
 func (m manifestServer) PreviewManifest(ctx context.Context, req *fealtyv1.PreviewManifestRequest) (*fealtyv1.PreviewManifestResponse, error) {
 	c := m.c
-	s, err := c.ready()
+	s, err := c.atHead(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -58,7 +58,7 @@ func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, r renewRequ
 func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r renewRequest, turn func(identity.Kind, string) error) (chain [][]byte, alone bool, err error) {
 	next := r.key
 	for range commitTries {
-		s, err := c.ready()
+		s, err := c.inForce(ctx)
 		if err != nil {
 			return nil, false, err
 		}

@@ -72,7 +72,7 @@ type reseedServer struct {
 
 func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareReseedRequest) (*fealtyv1.PrepareReseedResponse, error) {
 	c := r.c
-	release, err := c.settingTurn(ctx)
+	_, release, err := c.headTurn(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitRese
 	if len(req.GetReason()) > maxReasonBytes {
 		return nil, tooLong("reason", maxReasonBytes)
 	}
-	release, err := c.settingTurn(ctx)
+	_, release, err := c.headTurn(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -99,7 +99,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 	out := &fealtyv1.ApplyEmergencyResponse{}
 	cuts := c.cuts.Load()
 	for range commitTries {
-		s, err := c.ready()
+		s, err := c.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}

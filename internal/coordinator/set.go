@@ -100,6 +100,9 @@ type move struct {
 
 	// actor is who brought it about, for the audit log; empty: who called.
 	actor string
+	// told is set once a state that was not adopted took along what the audit log is told
+	// of the move.
+	told bool
 	// received says for the audit log where the seed came from, if it was in no state of
 	// this coordinator before; nil: it was, or newSeed.
 	received map[string]string
@@ -134,7 +137,7 @@ const maxCandidates = 8
 // keepCandidate remembers a move that may have come into force, or may yet, so
 // that its keys are at hand when its head is seen. It reports whether it did.
 func (c *Coordinator) keepCandidate(mv *move) bool {
-	if len(c.candidates) >= maxCandidates {
+	if c.candidates[mv.link.Hash] != mv && len(c.candidates) >= maxCandidates {
 		return false
 	}
 	if c.candidates == nil {
@@ -173,15 +176,11 @@ func (c *Coordinator) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	if len(req.GetReason()) > maxReasonBytes {
 		return nil, tooLong("reason", maxReasonBytes)
 	}
-	if s := c.state.Load(); s.phase == phaseRecovery { // it need not wait for who looks for the keys
-		return nil, explain.New(explain.RecoveryMode, "reason", s.reason)
-	}
-	release, err := c.settingTurn(ctx)
+	s, release, err := c.headTurn(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	s := c.state.Load()
 	if s.phase == phaseRecovery {
 		return nil, explain.New(explain.RecoveryMode, "reason", s.reason)
 	}
@@ -543,7 +542,10 @@ func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error
 				result = decide.Failed
 			} else {
 				s.origin = mv.audit(s)
-				_ = c.adopt(context.WithoutCancel(ctx), s) // logged there, and tried again
+				c.keepCandidate(mv)                               // so that its keys are here whatever the adoption comes to
+				if lost(c.adopt(context.WithoutCancel(ctx), s)) { // logged there, and tried again
+					mv.told, result = true, decide.Conflict
+				}
 			}
 		case decide.Keep:
 			inUse = c.keepCandidate(mv)
@@ -702,7 +704,7 @@ func (mv *move) audit(s *state) []auditEntry {
 }
 
 func (m manifestServer) GetManifest(ctx context.Context, req *fealtyv1.GetManifestRequest) (*fealtyv1.GetManifestResponse, error) {
-	s, err := m.c.ready()
+	s, err := m.c.atHead(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -722,7 +724,7 @@ func (m manifestServer) GetManifest(ctx context.Context, req *fealtyv1.GetManife
 }
 
 func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistoryRequest) (*fealtyv1.GetHistoryResponse, error) {
-	s, err := m.c.ready()
+	s, err := m.c.atHead(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -141,7 +141,7 @@ func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSh
 	if m.c.state.Load().phase == phaseRecovery && identity.FromContext(ctx).Local != nil {
 		return m.c.claimedShares(ctx)
 	}
-	s, err := m.c.ready()
+	s, err := m.c.atHead(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -341,6 +341,9 @@ func (c *Coordinator) loadRoot(ctx context.Context, v *history.Verified, keys ke
 // the own identity, the listeners. If that fails the state is one in recovery
 // mode that says why, and the loop that follows the head tries again: a process
 // that ended instead would take its copy of the seed with it.
+//
+// If it fails because somebody else was first, the state of before stays for reads where
+// it can, and the error says so; see [lost].
 func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 	var failed error
 	old := c.state.Load()
@@ -349,7 +352,18 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 		if before != nil && before != s { // what a state that was not adopted had to tell
 			s.origin, before.origin = append(before.origin, s.origin...), nil
 		}
-		if failed = c.becomeReady(ctx, s); failed != nil {
+		failed = c.becomeReady(ctx, s)
+		if lost(failed) {
+			c.lost++
+			if decide.Stays(memory{c, old}, decide.HeadOf(&s.head), decide.Conflict) {
+				old.origin = s.origin // it is told with the state that comes
+				c.fallBehind(old)
+				c.kickHead()
+				c.log.LogAttrs(ctx, slog.LevelInfo, "a newer head is followed: another coordinator was first", slog.String("head", s.head.Hash.String()), slog.Any("err", failed))
+				return failed
+			}
+		}
+		if failed != nil {
 			c.log.LogAttrs(ctx, slog.LevelError, "the head of the history was not adopted", slog.String("head", s.head.Hash.String()), slog.Any("err", failed))
 			s = recovering(s, failed)
 		} else {
@@ -378,6 +392,7 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 		attrs = append(attrs, slog.String("reason", s.reason))
 	}
 	if s.phase == phaseReady {
+		c.lost = 0
 		c.settleCandidates(s.head)
 		c.taken.settle(s.head)
 		c.dropOpened()
@@ -523,7 +538,7 @@ func (c *Coordinator) renewIdentity(ctx context.Context, s *state) error {
 	}
 	now := c.now()
 	age := now.Sub(leaf.NotBefore.Add(ca.Backdate))
-	if age >= -ca.Backdate && age < renewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) {
+	if age >= -ca.Backdate && age < renewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) || !c.acts(s) {
 		return nil
 	}
 	return c.presentAs(s, nil)
@@ -575,7 +590,7 @@ func (c *Coordinator) checkHead(ctx context.Context) (pause time.Duration) {
 		return pause
 	}
 	// What was read before may be an ancestor of what a set adopted meanwhile.
-	if !c.unsettled.Load() && c.headHolds(ctx) {
+	if c.followed(ctx) {
 		return pause
 	}
 	if c.pushed.Swap(false) {
@@ -591,7 +606,10 @@ func (c *Coordinator) checkHead(ctx context.Context) (pause time.Duration) {
 	c.unsettled.Store(false)
 	c.tried.Store(true)
 	if ctx.Err() == nil && next != c.state.Load() {
-		if err := c.adopt(ctx, next); err != nil { // logged there, and tried again
+		switch err := c.adopt(ctx, next); { // logged there, and tried again
+		case lost(err):
+			return lostPause(c.lost)
+		case err != nil:
 			c.search.Ended(c.elapsed(), decide.FromMemory, decide.Nothing)
 		}
 	}
@@ -610,52 +628,84 @@ func (c *Coordinator) leaveHead(ctx context.Context) {
 		return
 	}
 	defer release()
-	s := c.state.Load()
-	if s.phase != phaseReady || !c.unsettled.Load() && c.headHolds(ctx) {
-		return
-	}
-	w, next, err := c.read(ctx, s)
-	if err != nil {
-		return // the loop says why
-	}
-	if w != nil {
-		if next, err = c.fromMemory(ctx, w); err != nil {
-			next = recovering(s, err)
-			c.kickHead()
+	c.toHead(ctx)
+}
+
+// toHead is leaveHead for who holds setting.
+func (c *Coordinator) toHead(ctx context.Context) {
+	for range followTries {
+		s := c.state.Load()
+		if s.phase != phaseReady || c.followed(ctx) {
+			return
+		}
+		w, next, err := c.read(ctx, s)
+		if err != nil {
+			c.kickHead() // the loop says why
+			return
+		}
+		if w != nil {
+			if next, err = c.fromMemory(ctx, w); err != nil {
+				next = recovering(s, err)
+				c.kickHead()
+			}
+		}
+		if ctx.Err() != nil || !lost(c.adopt(ctx, next)) { // logged there, and tried again
+			return
+		}
+		if sleep(ctx, lostPause(c.lost)) != nil {
+			return
 		}
 	}
-	if ctx.Err() == nil {
-		_ = c.adopt(ctx, next) // logged there, and tried again
+}
+
+// followed reports whether there is no other head to follow than the one in force, and
+// no reseed to settle. The caller holds setting.
+func (c *Coordinator) followed(ctx context.Context) bool {
+	s := c.state.Load()
+	switch verdict, known := c.judgeStored(ctx, s); {
+	case !known:
+	case verdict == decide.Same:
+		c.caughtUp(s)
+	case verdict == decide.Another:
+		c.fallBehind(s)
+		return false
 	}
+	return !c.unsettled.Load()
 }
 
 // headHolds reports whether the head in the store is ours or one of before, or that
 // nobody can tell now.
 func (c *Coordinator) headHolds(ctx context.Context) bool {
-	s, asked := c.state.Load(), c.now()
+	verdict, known := c.judgeStored(ctx, c.state.Load())
+	return !known || verdict != decide.Another
+}
+
+// judgeStored says what the head that the store shows means for s. It is not known while
+// the store does not show it. Without a history none is the same.
+func (c *Coordinator) judgeStored(ctx context.Context, s *state) (verdict decide.Verdict, known bool) {
+	asked := c.now()
 	// A call that hangs from before the store was back must not keep it from being seen.
 	asking, cancel := context.WithTimeout(ctx, storePatience)
 	defer cancel()
 	e, err := c.store.Get(asking, history.HeadKey)
 	switch {
 	case ctx.Err() != nil:
-		return true
+		return 0, false
+	case errors.Is(err, store.ErrNotFound) && s.phase == phaseUninitialized:
+		return decide.Same, true
 	case errors.Is(err, store.ErrNotFound):
-		return s.phase == phaseUninitialized
+		return decide.Another, true
 	case err != nil:
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
 		c.storeFailed.set(c.now())
-		return true
+		return 0, false
 	}
-	switch c.judgeHead(ctx, s, e) {
-	case decide.Same:
+	verdict = c.judgeHead(ctx, s, e)
+	if verdict == decide.Same {
 		c.older.Store(nil)
 		c.headConfirmed.set(asked)
-		return true
-	case decide.Older:
-		return true
 	}
-	return false
+	return verdict, true
 }
 
 // seen returns what is written of the newest head in the data directory; the zero

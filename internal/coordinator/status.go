@@ -33,6 +33,14 @@ type statusServer struct {
 
 func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequest) (*fealtyv1.GetStatusResponse, error) {
 	c := t.c
+	if req.GetPageToken() == "" && c.state.Load().phase == phaseReady {
+		// Who sets a manifest begins with the head that is said here.
+		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
+		if !c.headHolds(reading) {
+			c.leaveHead(reading)
+		}
+		cancel()
+	}
 	s := c.state.Load()
 	out := &fealtyv1.GetStatusResponse{
 		Phase: s.phase.String(), PhaseReason: s.reason, Release: c.cfg.Release,
@@ -48,6 +56,9 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	if older := c.olderHeadError(); older != nil {
 		e := explain.Of(older)
 		first = append(first, finding(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index", e.Fields["index"], "problem", e.Fields["problem"]))
+	}
+	if since := c.lag.at.get(); !c.acts(s) && s.phase == phaseReady && c.now().Sub(since) >= followPatience {
+		first = append(first, finding(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
 	if s.phase != phaseReady {
 		out.Findings = first

@@ -34,7 +34,7 @@ type tokenServer struct {
 func (t tokenServer) CreateToken(ctx context.Context, req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse, error) {
 	c := t.c
 	for range commitTries {
-		s, err := c.ready()
+		s, err := c.atHead(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -176,7 +176,7 @@ func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest
 func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenRequest) (*fealtyv1.RevokeTokenResponse, error) {
 	c := t.c
 	for range commitTries {
-		s, err := c.ready()
+		s, err := c.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -114,7 +114,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 // It returns what is in force then, or with dry would be.
 func (c *Coordinator) changeTrust(ctx context.Context, dry bool, point string, edit func(s *state, st *trustState, was store.Revision, now time.Time) (auditEntry, bool, error)) (*state, trustInput, error) {
 	for range commitTries {
-		s, err := c.ready()
+		s, err := c.inForce(ctx)
 		if err != nil {
 			return nil, trustInput{}, err
 		}

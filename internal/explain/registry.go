@@ -152,6 +152,7 @@ const (
 	RecoverySeedRefused Code = "FE-R112"
 	RecoveryNoShares    Code = "FE-R113"
 	DoneNotInForce      Code = "FE-R114"
+	HeadNotFollowed     Code = "FE-R115"
 	PeerRefused         Code = "FE-R120"
 	PeerBehind          Code = "FE-R121"
 	RootNotPinned       Code = "FE-R122"
@@ -1432,6 +1433,18 @@ The change is in the store, and stays there. What follows from it, such as a new
 brought into force by whichever coordinator sees it. So that a change is not made twice, no client repeats one that was
 answered like this at another coordinator; a recovery mode that came before the change is answered with FE-R101, and
 that is repeated.`,
+	},
+	{
+		Code:  HeadNotFollowed,
+		Title: "a newer manifest is not in force at this coordinator yet",
+		What:  "the coordinator changes nothing and certifies nobody for now: the history moved on to a newer head",
+		Why:   "the store has shown that head since {since|a few seconds ago}, and it is not in force here",
+		Do:    "use another coordinator or try again; if it lasts, its log says what keeps it from the newer head",
+		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
+		Page: `
+After a manifest was set through another coordinator this one follows it at once, which takes milliseconds. Until then
+it goes on to serve reads, and what changes something or certifies anybody waits for the newer head. This answer comes
+when that takes longer than ten seconds. Nothing was changed, so it is safe to repeat the call here or elsewhere.`,
 	},
 	{
 		Code:  PeerRefused,

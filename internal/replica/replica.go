@@ -18,8 +18,9 @@
 //   - Nobody waits for a human while a memory holds the seed: whoever holds it, and
 //     finds nobody at the head, makes a new mesh CA key in a new epoch.
 //
-// [Judge] says what a head that was seen means, [Search] finds the way back, [Move]
-// orders a change of the head, [Give], [Prepares] and [Take] say who gets what.
+// [Judge] says what a head that was seen means, [Acts] and [Stays] what is served on the
+// way to it, [Search] finds the way back, [Move] orders a change of the head, [Give],
+// [Prepares] and [Take] say who gets what.
 package replica
 
 import (
@@ -114,6 +115,20 @@ func Judge(m Memory, seen history.Hash) Verdict {
 	}
 	return Another
 }
+
+// Stays reports whether the head in force stays for reads, after the adoption of next
+// ended so. A conflict says that another coordinator was first, with next or with a head
+// that came after it: nothing is wrong here, and the newer head is looked for at once.
+// It stays only while nothing is lost by dropping next: its secrets are in memory
+// without it, and what reads need is under the seed in force.
+func Stays(m Memory, next Head, ended Result) bool {
+	return ended == Conflict && m.Phase() == Ready && m.Head().Seed == next.Seed && m.HoldsMesh(next.Mesh)
+}
+
+// Acts reports whether something is changed, or somebody certified, under the head in
+// force, given what it last meant that the store showed its head. Once that was another
+// one only reads are served, until the head in force is that of the store again.
+func Acts(p Phase, last Verdict) bool { return p == Ready && last != Another }
 
 // Answer is what is said to a peer that asks for the secrets of a head, or offers
 // those of one to come.

@@ -62,6 +62,37 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// What stays for reads loses nothing: each of these alone is a reason to give it up.
+func TestStaysAndActs(t *testing.T) {
+	next, holds := headNumber(6), at(5)
+	holds.mesh = append(holds.mesh, next.Mesh)
+	reseeded := next
+	reseeded.Seed = history.Salt{2}
+	for name, tc := range map[string]struct {
+		m     *memory
+		next  Head
+		ended Result
+		want  bool
+	}{
+		"lost, with the next key in memory":   {holds, next, Conflict, true},
+		"failed":                              {holds, next, Failed, false},
+		"the next key is nowhere else":        {at(5), next, Conflict, false},
+		"another seed":                        {holds, reseeded, Conflict, false},
+		"it was looking for its head already": {recovering(at(6)), next, Conflict, false},
+	} {
+		if got := Stays(tc.m, tc.next, tc.ended); got != tc.want {
+			t.Errorf("%s: it stays: %v", name, got)
+		}
+	}
+	for _, phase := range []Phase{Uninitialized, Recovery, Ready} {
+		for _, last := range []Verdict{Same, Older, Another} {
+			if got := Acts(phase, last); got != (phase == Ready && last != Another) {
+				t.Errorf("phase %v, verdict %d: it acts: %v", phase, last, got)
+			}
+		}
+	}
+}
+
 func TestFits(t *testing.T) {
 	h := headNumber(3)
 	for _, tc := range []struct {

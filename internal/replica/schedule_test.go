@@ -47,6 +47,8 @@ func envNumber(t *testing.T, name string, def uint64) (n uint64, set bool) {
 //	late and lost notices      rep.notice of any head that ever was; a notice that is lost
 //	                           is none: rep.look finds the head, when its turn comes
 //	late and lost messages     world.deliver in any order, twice, or not at all
+//	a head that moves on       rep.adopt loses to who was first; what stays serves reads, and
+//	while it is adopted        rep.certify certifies nobody under it
 //	a store out of reach       rep.cut, and keeperDown for keepers
 //	paused coordinators        rep.stopped has the clock go on, rep.asleep has not
 //	takeovers, step-downs      by the cores, on clocks that run at 0.5 to 2 times the rate;
@@ -183,6 +185,12 @@ func TestSchedulesNoticeBugs(t *testing.T) {
 		{"a beat wants nothing", "beats under the term", func(r *rules) { r.blindBeat = true }},
 		{"a step-down does not want the entry", "ends the term", func(r *rules) { r.blindStepDown = true }},
 		{"nobody takes over from who is gone", "nobody leads", func(r *rules) { r.nobodyTakes = true }},
+		{"an adoption that somebody was first with leads to recovery", "stops serving", func(r *rules) {
+			r.stays = func(Memory, Head, Result) bool { return false }
+		}},
+		{"what stays for reads certifies too", "certifies under", func(r *rules) {
+			r.acts = func(p Phase, _ Verdict) bool { return p == Ready }
+		}},
 		{"a prepared head is served before it is in force", "not in the history", func(r *rules) { r.early = true }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

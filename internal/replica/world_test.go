@@ -42,6 +42,7 @@ type world struct {
 	calm        bool         // no faults any more
 	meshOfEpoch map[int]int
 	epochOfMesh map[int]int
+	trustAt     int // the transition that the trust state is fitted to
 	lead        leaderStore
 	broken      string // what was violated first
 	saw         [things]int
@@ -79,6 +80,9 @@ const (
 	lostMessage
 	twice
 	lateNotice
+	lostAdoption
+	stayed
+	certified
 	crashedAt // a stage: Make, and those after it
 )
 
@@ -92,7 +96,8 @@ func (t thing) String() string {
 		"recoveries from a peer", "from a keeper", "healings", "recoveries by owners", "answers behind", "looks at an older head", "ends with a seed in a memory",
 		"takeovers after a lease", "takeovers of what was handed over", "takeovers after a restart", "step-downs", "transfers", "terms under a new seed",
 		"writes of a leader", "writes of a leader that came late", "writes of a leader at an older head", "processes that stood still", "ends with a leader",
-		"moves to the same manifest", "recoveries by force", "messages that were lost", "messages that came twice", "notices that came late"}[t]
+		"moves to the same manifest", "recoveries by force", "messages that were lost", "messages that came twice", "notices that came late",
+		"adoptions that somebody else was first with", "states that stayed for reads", "certificates without a transaction"}[t]
 }
 
 // trans is a transition, in the history or not.
@@ -120,8 +125,10 @@ type rep struct {
 	candidates []candidate
 	opened     int // seed; 0: none
 	search     Search
-	looking    int // the head that it asks peers about
-	asking     int // answers that are to come
+	shown      int     // the head that the store showed last; -1: none
+	verdict    Verdict // what that meant
+	looking    int     // the head that it asks peers about
+	asking     int     // answers that are to come
 	asked      time.Duration
 	owners     bool // they brought the seed and wait for peers to be asked
 	op         *op
@@ -169,6 +176,8 @@ type rules struct {
 	give      func(m Memory, stored, asked history.Hash, admitted bool) Answer
 	take      func(m Memory, next Head, admitted bool) Answer
 	prepares  func(a, b bool) bool
+	stays     func(m Memory, next Head, ended Result) bool
+	acts      func(p Phase, last Verdict) bool
 	fits      func(w *world, r *rep, t, seed, mesh, theirs int) bool // theirs: the giver's head
 	meshFor   func(r *rep, key int) int                              // the key in memory that is served for key; 0: none
 	keyLate   bool                                                   // the mesh CA key is made after the swap
@@ -189,7 +198,7 @@ type rules struct {
 }
 
 var sound = rules{
-	judge: Judge, give: Give, take: Take, prepares: Prepares,
+	judge: Judge, give: Give, take: Take, prepares: Prepares, stays: Stays, acts: Acts,
 	fits: func(w *world, r *rep, t, seed, mesh, _ int) bool {
 		return w.log[t].head.Fits(saltOf(seed), keyOf(mesh))
 	},
@@ -223,7 +232,7 @@ func newWorld(seed uint64, r rules) *world {
 	w.lead.owner = map[uint64]int{}
 	steady := rng.IntN(2) == 0
 	for i := range n {
-		r := &rep{w: w, n: i, seen: -1, at: -1, up: true}
+		r := &rep{w: w, n: i, seen: -1, at: -1, shown: -1, up: true}
 		if r.rate = 0.5 + 1.5*rng.Float64(); steady {
 			r.rate = 0.96 + 0.08*rng.Float64()
 		}
@@ -303,7 +312,7 @@ func (r *rep) meshHeld(key int) int {
 // What it does.
 
 func (r *rep) start() {
-	*r = rep{part: r.part, w: r.w, n: r.n, seen: r.seen, up: true, phase: Recovery, at: -1, cut: r.cut}
+	*r = rep{part: r.part, w: r.w, n: r.n, seen: r.seen, up: true, phase: Recovery, at: -1, shown: -1, cut: r.cut}
 	r.boot()
 	if seed := r.w.rng.Uint64(); !r.w.calm {
 		r.search.Random = rand.New(rand.NewPCG(seed, 1)).Float64
@@ -312,18 +321,24 @@ func (r *rep) start() {
 
 func (r *rep) crash() {
 	r.w.say("%d crashes", r.n)
-	*r = rep{part: r.part, w: r.w, n: r.n, seen: r.seen, at: -1, cut: r.cut}
+	*r = rep{part: r.part, w: r.w, n: r.n, seen: r.seen, at: -1, shown: -1, cut: r.cut}
 	r.core, r.stopped, r.asleep = nil, false, false
 }
 
-// adopt puts t into force with a mesh CA key, unless its manifest does not admit r.
-func (r *rep) adopt(t, mesh int) bool {
+// adopt puts t into force with a mesh CA key, unless its manifest does not admit r, or
+// somebody else is first with what belongs to it. That is a write that wants t to be the
+// head, unless another coordinator made it already.
+func (r *rep) adopt(t, mesh int) Result {
 	w := r.w
 	if !w.admits(w.log[t].manifest, r.n) {
 		w.say("%d is not admitted at %d", r.n, t)
 		r.phase = Recovery
-		return false
+		return Failed
 	}
+	if (w.trustAt != t && w.latest != t || w.chance(20)) && !w.rules.early {
+		return r.lost(t, mesh)
+	}
+	w.trustAt = t
 	w.say("%d adopts %d with key %d", r.n, t, mesh)
 	if !r.holdsSeed(w.log[t].seed) {
 		w.violated("%d serves %d without its seed", r.n, t)
@@ -344,9 +359,46 @@ func (r *rep) adopt(t, mesh int) bool {
 		w.reseal(w.log[t].seed)
 	}
 	r.phase, r.at, r.mesh, r.seen, r.opened, r.owners, r.asking = Ready, t, mesh, t, 0, false, 0
+	r.shown, r.verdict = t, Same
 	r.search = Search{Random: r.search.Random}
 	r.candidates = slices.DeleteFunc(r.candidates, func(c candidate) bool { return Decided(w.log[c.trans].head, w.log[t].head) })
-	return true
+	return OK
+}
+
+// lost is the end of an adoption of t that somebody else was first with.
+func (r *rep) lost(t, mesh int) Result {
+	w := r.w
+	w.say("%d loses the adoption of %d", r.n, t)
+	w.saw[lostAdoption]++
+	r.verdict = Another
+	if w.rules.stays(r, w.log[t].head, Conflict) {
+		w.saw[stayed]++
+		return Conflict
+	}
+	if r.phase == Ready && w.log[r.at].seed == w.log[t].seed && w.log[t].mesh == r.meshHeld(w.log[t].mesh) {
+		w.violated("%d stops serving %d because somebody was first with %d", r.n, r.at, t)
+	}
+	r.phase, r.at, r.mesh = Recovery, t, mesh // what it holds it keeps
+	return Conflict
+}
+
+// certify has it certify somebody without a transaction, as in an outage of the store.
+func (r *rep) certify() {
+	w := r.w
+	if !r.up || r.still() || !w.rules.acts(r.phase, r.verdict) {
+		return
+	}
+	w.saw[certified]++
+	if r.shown != r.at && w.leads(r.shown, r.at) {
+		w.violated("%d certifies under %d, and the store showed it %d", r.n, r.at, r.shown)
+	}
+}
+
+// keep keeps the secrets of a move.
+func (r *rep) keep(o *op) {
+	if len(r.candidates) < 8 && !slices.ContainsFunc(r.candidates, func(c candidate) bool { return c.trans == o.trans && !c.taken }) {
+		r.candidates = append(r.candidates, candidate{o.trans, o.mesh, o.seed, false})
+	}
 }
 
 // read returns the head as the store shows it, which may be an older one.
@@ -383,7 +435,8 @@ func (r *rep) notice(seen int) {
 	if older {
 		w.saw[sawOlder]++
 	}
-	if verdict := w.rules.judge(r, hashOf(seen)); verdict != Another {
+	r.shown, r.verdict = seen, w.rules.judge(r, hashOf(seen))
+	if r.verdict != Another {
 		return
 	}
 	if older {
@@ -414,7 +467,7 @@ func (r *rep) notice(seen int) {
 		if slices.ContainsFunc(r.candidates, func(c candidate) bool { return c.trans == seen && c.taken }) {
 			w.saw[fromPrepared]++
 		}
-		if !r.adopt(seen, w.rules.meshFor(r, w.log[seen].mesh)) {
+		if r.adopt(seen, w.rules.meshFor(r, w.log[seen].mesh)) == Failed { // else it looks again at once
 			r.search.Ended(w.now, FromMemory, Nothing)
 		}
 	case AskPeers:
@@ -428,7 +481,7 @@ func (r *rep) notice(seen int) {
 	case AskKeepers:
 		if w.keeper && !w.keeperDown && w.sealedSeed[w.log[seen].seed] {
 			r.opened = w.log[seen].seed
-			if w.sealedMesh[seen] && r.adopt(seen, w.log[seen].mesh) {
+			if w.sealedMesh[seen] && r.adopt(seen, w.log[seen].mesh) == OK {
 				w.saw[fromKeeper]++
 				return
 			}
@@ -571,12 +624,10 @@ func (r *rep) goOn() {
 		if o.seed != 0 && !r.holdsSeed(o.seed) {
 			r.opened = o.seed
 		}
-		ok := r.adopt(o.trans, o.mesh)
-		o.move.Ended(map[bool]Result{true: OK, false: Failed}[ok])
+		r.keep(o)
+		o.move.Ended(r.adopt(o.trans, o.mesh))
 	case Keep:
-		if len(r.candidates) < 8 {
-			r.candidates = append(r.candidates, candidate{o.trans, o.mesh, o.seed, false})
-		}
+		r.keep(o)
 		o.move.Ended(OK)
 	case Drop:
 		o.move.Ended(OK)
@@ -673,7 +724,7 @@ func (w *world) deliver(m msg) {
 		if m.given && w.rules.fits(w, r, t, m.seed, m.mesh, m.trans) {
 			if again, ok := r.read(); ok && again == t {
 				r.opened = m.seed
-				if r.adopt(t, m.mesh) {
+				if r.adopt(t, m.mesh) == OK {
 					w.saw[fromPeer]++
 					return
 				}
@@ -705,7 +756,7 @@ func (w *world) step() {
 	w.pass(time.Duration(w.rng.IntN(800)) * time.Millisecond)
 	w.leadTurns()
 	r := w.reps[w.rng.IntN(len(w.reps))]
-	switch k := w.rng.IntN(108); {
+	switch k := w.rng.IntN(112); {
 	case k < 10:
 		r.set()
 	case k < 40:
@@ -764,6 +815,8 @@ func (w *world) step() {
 		r.transfer()
 	case k < 107:
 		r.end()
+	case k < 111:
+		r.certify()
 	default:
 		if r.core != nil && !r.still() {
 			r.stepLead(leadership.Noticed{})

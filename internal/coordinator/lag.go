@@ -1,0 +1,155 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	mathrand "math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/explain"
+	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// A ready coordinator that was shown another head has not fallen into recovery mode: most
+// often somebody set a manifest elsewhere, and what is in memory leads to it. Until that
+// head is in force here the state of before serves reads, and whatever changes something
+// or certifies anybody waits for it.
+
+const (
+	// followPatience is how long a call waits for the head that the store shows. After
+	// that it is refused, and status says that this coordinator does not get there.
+	followPatience = 10 * time.Second
+	// followTries is how many heads a call follows by itself, one after the other, before
+	// it leaves that to the loop that follows the head.
+	followTries = 8
+)
+
+// lag says which state is not that of the newest head that the store showed. The zero
+// value says that there is none.
+type lag struct {
+	of   atomic.Pointer[state]
+	at   moment // since when, while of is set
+	over news   // it is up with the store after all
+}
+
+// fallBehind notes that the store shows another head than that of s. The caller holds
+// setting.
+func (c *Coordinator) fallBehind(s *state) {
+	if s.phase != phaseReady || c.lag.of.Load() == s {
+		return
+	}
+	c.lag.at.set(c.now())
+	c.lag.of.Store(s)
+}
+
+// caughtUp notes that the store shows the head of s, which was read since c.setting was
+// taken: what was read before that may be older than what made s fall behind.
+func (c *Coordinator) caughtUp(s *state) {
+	if c.lag.of.CompareAndSwap(s, nil) {
+		c.lag.over.tell()
+	}
+}
+
+// acts reports whether something may be changed or certified under s.
+func (c *Coordinator) acts(s *state) bool {
+	last := decide.Same
+	if c.lag.of.Load() == s {
+		last = decide.Another
+	}
+	return decide.Acts(s.phase, last)
+}
+
+// inForce returns the state to change something under, or to certify somebody. If the
+// store showed a newer head it waits until that is in force here, for as long as ctx and
+// followPatience allow.
+func (c *Coordinator) inForce(ctx context.Context) (*state, error) {
+	deadline := time.Now().Add(followPatience)
+	for {
+		changed, over := c.stateNews.wait(), c.lag.over.wait()
+		s, err := c.ready()
+		if err != nil || c.acts(s) {
+			return s, err
+		}
+		left := time.Until(deadline)
+		if left <= 0 {
+			return nil, explain.New(explain.HeadNotFollowed)
+		}
+		t := time.NewTimer(left)
+		select {
+		case <-changed:
+		case <-over:
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// atHead is inForce for who acts on what the head of the history is: the store is asked
+// for it. While the store is out of reach that is the head in memory.
+func (c *Coordinator) atHead(ctx context.Context) (*state, error) {
+	if _, err := c.ready(); err != nil {
+		return nil, err
+	}
+	asking, cancel := c.patience(ctx)
+	defer cancel()
+	if !c.headHolds(asking) {
+		c.leaveHead(asking)
+	}
+	return c.inForce(ctx)
+}
+
+// headTurn takes setting, for a change of the head that the store shows. In recovery mode
+// it returns that state at once.
+func (c *Coordinator) headTurn(ctx context.Context) (s *state, release func(), err error) {
+	for {
+		if s := c.state.Load(); s.phase == phaseRecovery { // it need not wait for who looks for the keys
+			return s, func() {}, nil
+		}
+		if release, err = c.settingTurn(ctx); err != nil {
+			return nil, nil, err
+		}
+		c.toHead(ctx)
+		if s = c.state.Load(); s.phase != phaseReady || c.acts(s) {
+			return s, release, nil
+		}
+		release() // for who follows the head
+		if _, err := c.inForce(ctx); err != nil && !errors.Is(err, explain.RecoveryMode) {
+			return nil, nil, err
+		}
+	}
+}
+
+// lost reports whether err, with which the adoption of a head ended, says that somebody
+// else was first.
+func lost(err error) bool {
+	return errors.Is(err, store.ErrConflict) || errors.Is(err, explain.StoreBusy)
+}
+
+// lostPause is how long to wait before a head is looked at again whose adoption was lost
+// to somebody for the n-th time in a row.
+func lostPause(n int) time.Duration {
+	most := conflictPause
+	for range min(n, 16) {
+		most = min(2*most, headPollPause)
+	}
+	return mathrand.N(most)
+}
+
+// headIfFree returns the state to answer a peer with that is at another head. It does not
+// wait for setting: two coordinators that prepare each other would wait for each other.
+func (c *Coordinator) headIfFree(ctx context.Context) (*state, error) {
+	select {
+	case c.setting <- struct{}{}:
+		c.toHead(ctx)
+		<-c.setting
+	default:
+		c.kickHead()
+	}
+	return c.ready()
+}

@@ -1,0 +1,318 @@
+// Inside the package: a test looks at states, and stands in the middle of an adoption.
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// falls counts how often coordinators say that they fell into recovery mode.
+type falls struct {
+	slog.Handler
+	n      *atomic.Int64
+	reason *atomic.Value
+}
+
+func newFalls(next slog.Handler) falls { return falls{next, new(atomic.Int64), new(atomic.Value)} }
+
+func (h falls) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h falls) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == "coordinator state" {
+		recovery, reason := false, ""
+		r.Attrs(func(a slog.Attr) bool {
+			recovery = recovery || a.Key == "phase" && a.Value.String() == phaseRecovery.String()
+			if a.Key == "reason" {
+				reason = a.Value.String()
+			}
+			return true
+		})
+		if recovery {
+			h.n.Add(1)
+			h.reason.Store(reason)
+		}
+	}
+	if !h.Handler.Enabled(ctx, r.Level) {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// setAs sets a manifest through f as the command does: it takes the head from the preview,
+// signs for it, and sends.
+func (f *fleet) setAs(c *clients, m []byte) error {
+	ctx := f.ctx()
+	p, err := c.manifest.PreviewManifest(ctx, &fealtyv1.PreviewManifestRequest{Manifest: m})
+	if err != nil {
+		return err
+	}
+	req := &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test"}
+	f.sign(req, history.Hash(p.GetTransition().GetHash()))
+	_, err = c.manifest.SetManifest(ctx, req)
+	return err
+}
+
+// trio starts three coordinators on one store, ready at the first manifest.
+func trio(t *testing.T, extra string) (all []*fleet, fell falls) {
+	t.Helper()
+	fell = newFalls(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	log := slog.New(fell)
+	f := newFleet(t, func(cfg *Config) { cfg.Log = log })
+	all = []*fleet{f, newReplica(t, f), newReplica(t, f)}
+	if err := f.set(f.manifest(extra)); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range all[1:] {
+		r.start()
+		r.awaitHead(f)
+	}
+	fell.n.Store(0)
+	return all, fell
+}
+
+// Three coordinators set manifests at once, again and again: each set is acknowledged, or
+// told that another one was first, and no coordinator falls into recovery mode for it.
+func TestSetsAtOnce(t *testing.T) {
+	t.Parallel()
+	all, fell := trio(t, "")
+	for _, r := range all {
+		// A store that takes its time, now and then, so that sets come amid adoptions.
+		r.link.hold(func(tx store.Tx) error {
+			if slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == trustStateKey }) {
+				time.Sleep(time.Duration(rand.IntN(3)) * 25 * time.Millisecond)
+			}
+			return nil
+		})
+	}
+	const rounds = 6
+	var made, stale atomic.Int64
+	var g sync.WaitGroup
+	for i, r := range all {
+		c := r.local()
+		g.Go(func() {
+			for n := range rounds {
+				m := r.manifest(fmt.Sprintf("  - {name: w-%d-%d, kind: witness, match: [\"token:w-%d-%d\"]}\n", i, n, i, n))
+				switch err := r.setAs(c, m); {
+				case err == nil:
+					made.Add(1)
+				case explain.Of(err).Code == explain.ManifestStale:
+					stale.Add(1)
+				default:
+					t.Errorf("set %d through coordinator %d: %v", n, i+1, err)
+				}
+				// What is created under the newest manifest is created, whoever set it.
+				if _, err := c.token.CreateToken(r.ctx(), &fealtyv1.CreateTokenRequest{Entry: "pool"}); err != nil {
+					t.Errorf("token %d through coordinator %d: %v", n, i+1, err)
+				}
+			}
+		})
+	}
+	g.Wait()
+	for _, r := range all[1:] {
+		awaitSameHead(t, all[0], r)
+	}
+	t.Logf("%d sets were made, %d were told that another was first", made.Load(), stale.Load())
+	if n := fell.n.Load(); n > 0 {
+		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
+	}
+	if got := all[0].c.state.Load().head.Index; got != uint64(made.Load())+1 {
+		t.Errorf("the head is at index %d, and %d sets were acknowledged after the first", got, made.Load())
+	}
+}
+
+// One operator goes from coordinator to coordinator: what one set, the next one knows.
+func TestSetThroughTheNext(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, extra string }{
+		{"the epoch stays", ""},
+		{"authority moves", "trust"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			all, fell := trio(t, "")
+			var cs []*clients
+			for _, r := range all {
+				cs = append(cs, r.local())
+			}
+			for n := range 6 {
+				i := n % len(all)
+				r := all[i]
+				extra := fmt.Sprintf("  - {name: w-%d, kind: witness, match: [\"token:w-%d\"]}\n", n, n)
+				if tc.extra != "" {
+					extra += coordinatorEntry(t, 9+n)
+				}
+				m := r.manifest(extra)
+				if err := r.setAs(cs[i], m); err != nil {
+					t.Fatalf("set %d through coordinator %d: %v", n, i+1, err)
+				}
+				next := cs[(i+1)%len(cs)]
+				got, err := next.manifest.GetManifest(r.ctx(), &fealtyv1.GetManifestRequest{})
+				if err != nil {
+					t.Fatalf("get after set %d: %v", n, err)
+				}
+				if string(got.GetManifest()) != string(m) {
+					t.Errorf("set %d: the next coordinator shows the manifest at index %d", n, got.GetTransition().GetIndex())
+				}
+				st, err := cs[(i+2)%len(cs)].status.GetStatus(r.ctx(), &fealtyv1.GetStatusRequest{PageSize: 1})
+				if want := got.GetTransition().GetIndex(); err != nil || st.GetHistoryIndex() != want {
+					t.Errorf("set %d: the one after it is at index %d, want %d: %v", n, st.GetHistoryIndex(), want, err)
+				}
+			}
+			if n := fell.n.Load(); n > 0 {
+				t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
+			}
+		})
+	}
+}
+
+// stops has the next n adoptions of f stop at their beginning, where each says so, until
+// it is told to go on.
+func stops(t *testing.T, f *fleet, n int) (adopting, goOn chan struct{}) {
+	adopting, goOn = make(chan struct{}), make(chan struct{})
+	over := make(chan struct{})
+	t.Cleanup(func() { close(over) })
+	var hits atomic.Int64
+	f.faults.Arm("adopt.begin", func() error {
+		if hits.Add(1) > int64(n) {
+			return nil
+		}
+		for _, step := range []func(){
+			func() {
+				select {
+				case adopting <- struct{}{}:
+				case <-over:
+				}
+			},
+			func() {
+				select {
+				case <-goOn:
+				case <-over:
+				}
+			},
+		} {
+			step()
+		}
+		return nil
+	})
+	return adopting, goOn
+}
+
+// A head that moves on while it is adopted: the state of before serves reads, what changes
+// or certifies waits for the newer head, no longer than who called, and nothing is
+// certified under the manifest of before, not even while the store is out of reach.
+func TestHeadMovesOnWhileAdopted(t *testing.T) {
+	t.Parallel()
+	all, fell := trio(t, "")
+	a, b := all[0], all[1]
+	member := b.member("node-1")
+	before := b.c.state.Load()
+
+	adopting, goOn := stops(t, b, 2)
+	set := func(name string) {
+		t.Helper()
+		m := a.manifest(fmt.Sprintf("  - {name: %s, kind: witness, match: [\"token:%s\"]}\n", name, name))
+		if err := a.set(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("second")
+	<-adopting
+	set("third")
+	goOn <- struct{}{} // and loses to the third
+	<-adopting
+	if s := b.c.state.Load(); s != before {
+		t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.phase, s.reason)
+	}
+	local := b.local()
+	if _, err := local.member.ListMembers(b.ctx(), &fealtyv1.ListMembersRequest{}); err != nil {
+		t.Errorf("a read is refused: %v", err)
+	}
+	create := &fealtyv1.CreateTokenRequest{Entry: "third"}
+	short, cancel := context.WithTimeout(b.ctx(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := local.token.CreateToken(short, create); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("a change under the manifest of before: %v, want that it waits for as long as its caller", err)
+	}
+	b.link.cut(errKilled)
+	peer := identity.Peer{ID: member.id, Leaf: member.chain[0], Key: identity.KeyOf(member.chain[0])}
+	r := renewRequest{publicKey: member.key.Public(), key: peer.Key, again: true}
+	_, err := b.c.renewAlone(b.ctx(), peer, r, b.c.oneTurn(), explain.New(explain.StoreUnreachable))
+	wantCode(t, err, explain.HeadNotFollowed)
+	b.link.cut(nil)
+
+	created := make(chan error, 1)
+	go func() {
+		_, err := local.token.CreateToken(b.ctx(), create)
+		created <- err
+	}()
+	goOn <- struct{}{}
+	if err := <-created; err != nil {
+		t.Errorf("a change that waited for the newer head: %v", err)
+	}
+	b.awaitHead(a)
+	if n := fell.n.Load(); n > 0 {
+		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
+	}
+	// What was done is told once, by whoever did it.
+	moves := make(map[string]int)
+	for _, e := range a.audited("manifest.set") {
+		moves[e.Target]++
+	}
+	if len(moves) != 2 || moves[a.c.state.Load().head.Hash.String()] != 1 {
+		t.Errorf("the audit log tells of the sets %v", moves)
+	}
+}
+
+// The setter itself is overtaken before it is ready at its own head: it keeps the key that
+// it made, tells the audit log of it once, and goes on to the newer head.
+func TestSetterIsOvertaken(t *testing.T) {
+	t.Parallel()
+	all, fell := trio(t, "")
+	a, b := all[0], all[1]
+	adopting, goOn := stops(t, a, 1)
+	set := make(chan error, 1)
+	more := coordinatorEntry(t, 9) // with it comes a new mesh CA key
+	m, local := a.manifest(more), a.local()
+	go func() { set <- a.setAs(local, m) }()
+	<-adopting
+	// The epoch stays, and so does the key: of those that are asked only b has it too.
+	if err := b.setAs(b.local(), b.manifest(more+"  - {name: w, kind: witness, match: [\"token:w\"]}\n")); err != nil {
+		t.Fatal(err)
+	}
+	goOn <- struct{}{}
+	if err := <-set; err != nil {
+		t.Errorf("a set whose head moved on: %v", err)
+	}
+	awaitSameHead(t, a, b)
+	if n := fell.n.Load(); n > 0 {
+		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
+	}
+	targets := make(map[string]int)
+	for _, e := range a.audited("manifest.set", actionMeshMade) {
+		targets[e.Action+" "+e.Target+e.Fields["head"]]++
+	}
+	for what, n := range targets {
+		if n != 1 {
+			t.Errorf("%s is told %d times", what, n)
+		}
+	}
+	if n := len(a.audited("manifest.set")); n != 2 {
+		t.Errorf("%d sets are told of, want 2", n)
+	}
+}
