@@ -59,7 +59,7 @@ const (
 	// maxStoredContent bounds one content: what the store takes as one value. It is less
 	// than a peer_directory may have.
 	maxStoredContent = store.MaxValueBytes - store.SealBytes
-	// publishPause gathers what changes at about the same time.
+	// publishPause gathers what changes soon after a publication.
 	publishPause = 50 * time.Millisecond
 	// publishShare is how much of its time the loop may spend on compiling, as the
 	// least ratio of pause to work.

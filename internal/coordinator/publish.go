@@ -113,7 +113,8 @@ func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
 		if err != nil && !c.conflicts(ctx, err) {
 			return err
 		}
-		pause := max(publishPause, publishShare*time.Since(started))
+		ended := time.Now()
+		pause := max(publishPause, publishShare*ended.Sub(started))
 		if !more && err == nil {
 			select {
 			case <-ctx.Done():
@@ -125,8 +126,9 @@ func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
 			case <-tick.C:
 			}
 		}
-		// Who leads from now on does not wait for more: what is to be told waited already.
-		if err := sleepUntil(ctx, pause, led); err != nil {
+		// The first change after a quiet time is told at once, and those that come soon
+		// after it together. Who leads from now on waits for none: what is to be told did.
+		if err := sleepUntil(ctx, pause-time.Since(ended), led); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -914,5 +915,44 @@ func TestWhoLeadsPublishesAtOnce(t *testing.T) {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
+	})
+}
+
+// A change on an idle cluster is told at the very moment at which it is made. Changes that
+// follow soon are gathered: a storm of them costs a publication a pause, and no more.
+func TestFirstChangeIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := tenants(t)
+		var published atomic.Int64
+		d.faults.Arm("publish.after-commit", func() error { published.Add(1); return nil })
+		ctx, cancel := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer cancel()
+		go d.c.followPublication(ctx, d.state())
+		quiet := func() { time.Sleep(10*publicationPollPause + time.Second); synctest.Wait(); published.Store(0) } // between two polls
+		quiet()
+		for i := range 3 {
+			began := time.Now()
+			d.mustPut(route("acme", fmt.Sprintf("path /first-%d", i)))
+			synctest.Wait()
+			if n := published.Load(); n != 1 {
+				t.Errorf("change %d after a quiet time: %d publications after %v, want one at once", i, n, time.Since(began))
+			}
+			quiet()
+		}
+		const changes, apart = 100, 5 * time.Millisecond
+		began := time.Now()
+		for i := range changes {
+			d.mustPut(route("acme", fmt.Sprintf("path /storm-%d", i)))
+			time.Sleep(apart)
+		}
+		time.Sleep(publishPause)
+		synctest.Wait()
+		n, most := published.Load(), int64(changes*apart/publishPause)+2 // the first, and one after the last
+		if n > most || n < 2 {
+			t.Errorf("%d changes in %v made %d publications, want at most %d", changes, time.Since(began), n, most)
+		}
+		quiet()
 	})
 }
