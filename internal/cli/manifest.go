@@ -127,7 +127,7 @@ func (c *CLI) initManifest(ctx context.Context, cfg *config, in initFlags) error
 // enrolmentKey asks the coordinator that the settings name for its own key.
 func (c *CLI) enrolmentKey(ctx context.Context, cfg *config) (key string, err error) {
 	err = c.asking(cfg, func(s *services) error {
-		st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
+		st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
 		if err == nil {
 			key = st.GetEnrolmentKey()
 			c.talk("taking the enrolment key of the coordinator that was asked: %s", key)
@@ -428,7 +428,7 @@ func readKeys(cfg *config, files []string) ([]ed25519.PrivateKey, error) {
 // setManifest signs for the head that the coordinator has, adds the signatures that
 // were made elsewhere, and sends.
 func (c *CLI) setManifest(ctx context.Context, s *services, req *fealtyv1.SetManifestRequest, m *manifest.Manifest, keys []ed25519.PrivateKey, files []signatureFile) (*fealtyv1.SetManifestResponse, error) {
-	st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
+	st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
 	if err != nil {
 		return nil, err
 	}

@@ -272,7 +272,7 @@ func (c *CLI) recovering(ctx context.Context, cfg *config) ([]string, error) {
 	}
 	var addrs []string
 	err := c.asking(cfg, func(s *services) error {
-		st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
+		st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
 		addrs = st.GetAddresses()
 		for _, r := range st.GetReplicas() {
 			for _, a := range r.GetAddresses() {

@@ -443,6 +443,57 @@ func (x *memberIndex) all() []memberRecord {
 	return out
 }
 
+// holds reports whether the view holds everything that the store held at version.
+func (x *memberIndex) holds(version store.Revision) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.followed >= version
+}
+
+// page returns up to limit members below prefix that come after path after, sorted, and
+// whether there are more.
+func (x *memberIndex) page(prefix, after string, limit int) (out []memberRecord, more bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	i, found := slices.BinarySearch(x.sorted, max(prefix, after))
+	if found && after != "" {
+		i++
+	}
+	for ; i < len(x.sorted) && strings.HasPrefix(x.sorted[i], prefix); i++ {
+		if len(out) == limit {
+			return out, true
+		}
+		out = append(out, x.members[x.sorted[i]].record)
+	}
+	return out, false
+}
+
+// versions returns the versions of all records, by path.
+func (x *memberIndex) versions() map[string]store.Revision {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := make(map[string]store.Revision, len(x.members))
+	for path, m := range x.members {
+		out[path] = m.version
+	}
+	return out
+}
+
+// catchUp brings the view to what the store held at revision at: listed are the paths
+// that it held, and recs those of their records that the view did not have. A view that
+// is ahead of it stays ahead.
+func (x *memberIndex) catchUp(listed map[string]bool, recs []versioned[memberRecord], at store.Revision) {
+	for _, r := range recs {
+		x.put(r.value, r.version)
+	}
+	for _, path := range x.paths() {
+		if !listed[path] {
+			x.remove(path, at) // unless it came after at
+		}
+	}
+	x.seen(at)
+}
+
 func (x *memberIndex) get(path string) (memberRecord, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

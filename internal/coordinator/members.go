@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store"
 )
 
 const maxReasonBytes = 256
@@ -30,54 +32,86 @@ func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembers
 	if err != nil {
 		return nil, err
 	}
-	prefix := memberPrefix
+	prefix := ""
 	if k := identity.Kind(req.GetKind()); k != "" {
 		if !k.Valid() {
 			return nil, explain.New(explain.NotFound, "what", "kind", "name", string(k))
 		}
-		prefix += string(k) + "/"
+		prefix = string(k) + "/"
 	}
-	msgs, since, err := m.c.memberMessages(ctx, s, prefix)
+	from, err := readPage(req.GetPageSize(), req.GetPageToken())
 	if err != nil {
 		return nil, err
 	}
-	page, next, err := pageOf(msgs, req.GetPageSize(), req.GetPageToken())
+	msgs, next, since, err := m.c.memberPage(ctx, s, prefix, from)
 	if err != nil {
 		return nil, err
 	}
-	return &fealtyv1.ListMembersResponse{Members: page, NextPageToken: next, KnownAt: since}, nil
+	return &fealtyv1.ListMembersResponse{Members: msgs, NextPageToken: next, KnownAt: since}, nil
 }
 
 // maxPageSize is how many members a page holds at most.
 const maxPageSize = 1000
 
-// pageOf returns up to size members after token, in the order of members, and
-// the token of what follows. A token is the path of the last member that was
-// sent, so that members that come and go between pages neither hide nor double
-// those that stay. Size 0 is all of them.
-func pageOf(members []*fealtyv1.Member, size uint32, token string) (page []*fealtyv1.Member, next string, err error) {
+// A page is where a page of members begins. Its token is the path of the last member that
+// was sent, so that members that come and go between pages neither hide nor double those
+// that stay, with the revision of the store that the first page was made of: the pages
+// after it are of no earlier one, whichever coordinator makes them.
+type page struct {
+	size  int
+	after string         // path of the last member of the page before; empty: none
+	at    store.Revision // of the first page; 0: this is the first, or one of an earlier release asked before
+}
+
+func (p page) first() bool { return p.after == "" }
+
+// token returns the token of the page after one that ends with last.
+func (p page) token(last *fealtyv1.Member) string {
+	return fmt.Sprintf("%s/%s@%d", last.GetKind(), last.GetName(), p.at)
+}
+
+// readPage checks what a call asks for. Size 0 is as many as a page has at most.
+func readPage(size uint32, token string) (page, error) {
+	p := page{size: int(size)}
 	if size > maxPageSize {
-		return nil, "", explain.New(explain.RequestField, "field", "page_size", "problem", fmt.Sprintf("it is %d, and a page has at most %d", size, maxPageSize))
+		return p, explain.New(explain.RequestField, "field", "page_size", "problem", fmt.Sprintf("it is %d, and a page has at most %d", size, maxPageSize))
 	}
-	if token != "" {
-		kind, name, ok := strings.Cut(token, "/")
-		if !ok || !identity.Kind(kind).Valid() || name == "" || len(token) > identity.MaxIDBytes {
-			return nil, "", explain.New(explain.RequestField, "field", "page_token", "problem", "it is not one that this call gave out")
+	if size == 0 {
+		p.size = maxPageSize
+	}
+	if token == "" {
+		return p, nil
+	}
+	bad := explain.New(explain.RequestField, "field", "page_token", "problem", "it is not one that this call gave out")
+	path, revision, ok := strings.Cut(token, "@")
+	if ok {
+		n, err := strconv.ParseUint(revision, 10, 63)
+		if err != nil {
+			return p, bad
 		}
-		from := memberKey(identity.Kind(kind), name)
-		i, _ := slices.BinarySearchFunc(members, from, func(m *fealtyv1.Member, from string) int {
-			if memberKey(identity.Kind(m.GetKind()), m.GetName()) <= from {
-				return -1
-			}
-			return 1
-		})
-		members = members[i:]
+		p.at = store.Revision(n)
 	}
-	if size == 0 || len(members) <= int(size) {
-		return members, "", nil
+	kind, name, ok := strings.Cut(path, "/")
+	if !ok || !identity.Kind(kind).Valid() || name == "" || len(path) > identity.MaxIDBytes {
+		return p, bad
 	}
-	last := members[size-1]
-	return members[:size], last.GetKind() + "/" + last.GetName(), nil
+	p.after = path
+	return p, nil
+}
+
+// cut returns the page of members that begins at p, and the token of what follows.
+func (p page) cut(members []*fealtyv1.Member) ([]*fealtyv1.Member, string) {
+	i, _ := slices.BinarySearchFunc(members, p.after, func(m *fealtyv1.Member, after string) int {
+		if after != "" && m.GetKind()+"/"+m.GetName() <= after {
+			return -1
+		}
+		return 1
+	})
+	members = members[i:]
+	if len(members) <= p.size {
+		return members, ""
+	}
+	return members[:p.size], p.token(members[p.size-1])
 }
 
 func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequest) (*fealtyv1.GetMemberResponse, error) {
@@ -523,37 +557,95 @@ func memberID(s *state, kind, name string) (identity.ID, error) {
 	return id, nil
 }
 
-// memberMessages returns the members below prefix. While the store is out of reach
-// these are the members as they were last known, and since is when.
-func (c *Coordinator) memberMessages(ctx context.Context, s *state, prefix string) (_ []*fealtyv1.Member, since *timestamppb.Timestamp, err error) {
+// memberPage returns the page of the members below prefix that begins at from, and the
+// token of what follows. While the store is out of reach these are the members as they
+// were last known, and since is when.
+func (c *Coordinator) memberPage(ctx context.Context, s *state, prefix string, from page) (msgs []*fealtyv1.Member, next string, since *timestamppb.Timestamp, err error) {
 	asking, cancel := c.patience(ctx)
 	defer cancel()
-	all, err := c.recordedMembers(asking, s, prefix)
-	if !outOfReach(ctx, asking, err) {
-		return all, nil, err
+	ban := func(memberRecord) versioned[banRecord] { return versioned[banRecord]{} }
+	from.at, err = c.syncMembers(asking, s, from.at)
+	if err == nil {
+		ban, err = c.bans(asking, s)
 	}
-	confirmed := c.headConfirmed.get()
-	if _, err := c.alone("list members", inOutage("list members", err)); err != nil {
-		return nil, nil, err
+	if outOfReach(ctx, asking, err) {
+		confirmed := c.headConfirmed.get()
+		if _, err := c.alone("list members", inOutage("list members", err)); err != nil {
+			return nil, "", nil, err
+		}
+		since, err = timestamppb.New(confirmed), nil
+		ban = func(r memberRecord) versioned[banRecord] { return c.knownBan(s, r) }
 	}
-	return c.knownMembers(s, prefix), timestamppb.New(confirmed), nil
-}
-
-func (c *Coordinator) recordedMembers(ctx context.Context, s *state, prefix string) ([]*fealtyv1.Member, error) {
-	recs, err := list[memberRecord](ctx, s.records, prefix)
 	if err != nil {
-		return nil, c.storeError("list members", err)
-	}
-	bans, err := c.banned(ctx, s)
-	if err != nil {
-		return nil, err
+		return nil, "", nil, err
 	}
 	c.hearOthers(ctx, s)
+	recs, more := c.members.page(prefix, from.after, from.size)
+	for _, r := range recs {
+		msgs = append(msgs, c.memberMessage(s, r, ban(r)))
+	}
+	if more {
+		next = from.token(msgs[len(msgs)-1])
+	}
+	return msgs, next, since, nil
+}
+
+// syncMembers has the member index hold what the store held at revision at, which a page
+// before this one was made of, or with at 0 what it holds now. It returns the revision
+// from which on it does. What the index has already is not decoded again.
+func (c *Coordinator) syncMembers(ctx context.Context, s *state, at store.Revision) (store.Revision, error) {
+	if at != 0 && c.members.holds(at) {
+		return at, nil
+	}
+	l, err := c.store.List(ctx, memberPrefix)
+	if err != nil {
+		return 0, c.storeError("list members", err)
+	}
+	have, listed := c.members.versions(), make(map[string]bool, len(l.Entries))
+	var news []versioned[memberRecord]
+	for _, e := range l.Entries {
+		path := e.Key[len(memberPrefix):]
+		listed[path] = true
+		if have[path] == e.Version {
+			if _, err := s.records.open(e.Key, e.Value); err != nil {
+				return 0, c.storeError("list members", err)
+			}
+			continue
+		}
+		r, err := open[memberRecord](s.records, e)
+		if err != nil {
+			return 0, c.storeError("list members", err)
+		}
+		news = append(news, r)
+	}
+	c.members.catchUp(listed, news, l.Revision)
+	return max(l.Revision, 1), nil
+}
+
+// recordedMembers returns all members as the store has them, for who counts them, and the
+// revision that they are of.
+func (c *Coordinator) recordedMembers(ctx context.Context, s *state) ([]*fealtyv1.Member, store.Revision, error) {
+	at, err := c.syncMembers(ctx, s, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	ban, err := c.bans(ctx, s)
+	if err != nil {
+		return nil, 0, err
+	}
+	c.hearOthers(ctx, s)
+	recs := c.members.all()
 	out := make([]*fealtyv1.Member, 0, len(recs))
 	for _, r := range recs {
-		out = append(out, c.memberMessage(s, r.value, bans[r.value.path()]))
+		out = append(out, c.memberMessage(s, r, ban(r)))
 	}
-	return out, nil
+	return out, at, nil
+}
+
+// bans returns what says how a member is banned.
+func (c *Coordinator) bans(ctx context.Context, s *state) (func(memberRecord) versioned[banRecord], error) {
+	all, err := c.banned(ctx, s)
+	return func(r memberRecord) versioned[banRecord] { return all[r.path()] }, err
 }
 
 // banned returns the bans of identities by "<kind>/<name>".

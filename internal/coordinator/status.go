@@ -33,6 +33,10 @@ type statusServer struct {
 
 func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequest) (*fealtyv1.GetStatusResponse, error) {
 	c := t.c
+	from, err := readPage(req.GetPageSize(), req.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
 	if req.GetPageToken() == "" && c.state.Load().phase == phaseReady {
 		// Who sets a manifest begins with the head that is said here.
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
@@ -70,6 +74,10 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		return out, nil
 	}
 	out.ClusterId = s.manifest.Cluster
+	if !from.first() {
+		out.Members, out.NextPageToken, _, err = c.memberPage(ctx, s, "", from)
+		return out, err
+	}
 	out.Leader = c.leaderMessage()
 	out.AuthorityEpoch = s.head.AuthorityEpoch
 	out.HistoryIndex = s.head.Index
@@ -84,7 +92,8 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	asked := time.Now()
 	reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 	defer cancel()
-	all, err := c.recordedMembers(reading, s, memberPrefix)
+	all, at, err := c.recordedMembers(reading, s)
+	from.at = at
 	var trust versioned[trustState]
 	if err == nil {
 		out.StoreLatency = durationpb.New(time.Since(asked))
@@ -93,7 +102,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		}
 	}
 	switch {
-	case err != nil && req.GetPageToken() == "" && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, explain.StoreUnreachable)):
+	case err != nil && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, explain.StoreUnreachable)):
 		// Now is when people look. Without a baseline the members are not known.
 		out.StoreLatency = nil
 		out.Findings = append(append(first, c.keeperFindings(s.manifest)...), finding(explain.StoreUnreachable, "what", "read the members", "cause", "the coordinator's log says how"))
@@ -102,28 +111,21 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		}
 		known := c.knownMembers(s, memberPrefix)
 		out.Baseline = baseline(known)
-		out.Members, out.NextPageToken, err = pageOf(known, req.GetPageSize(), "")
-		return out, err
-	case err != nil && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, explain.StoreUnreachable)):
-		if _, err := c.alone("read the members", err); err != nil {
-			return nil, err
-		}
-		all = c.knownMembers(s, memberPrefix)
+		out.Members, out.NextPageToken = from.cut(known)
+		return out, nil
 	case err != nil:
 		return nil, err
 	}
 	out.Bans, out.BansLimit = uint32(trust.value.Bans.Count), uint32(c.maxListed)
-	if req.GetPageToken() == "" {
-		out.Baseline = baseline(all)
-		out.Findings = append(append(first, c.fullFindings()...), c.keeperFindings(s.manifest)...)
-		out.Findings = append(out.Findings, findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
-		out.Findings = append(out.Findings, c.leaderFindings()...)
-		out.Findings = append(out.Findings, c.outlet.findings()...)
-		out.Findings = append(out.Findings, c.compileFindings()...)
-		out.Findings = append(out.Findings, manifestFindings(s.manifest)...)
-	}
-	out.Members, out.NextPageToken, err = pageOf(all, req.GetPageSize(), req.GetPageToken())
-	return out, err
+	out.Baseline = baseline(all)
+	out.Findings = append(append(first, c.fullFindings()...), c.keeperFindings(s.manifest)...)
+	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
+	out.Findings = append(out.Findings, c.leaderFindings()...)
+	out.Findings = append(out.Findings, c.outlet.findings()...)
+	out.Findings = append(out.Findings, c.compileFindings()...)
+	out.Findings = append(out.Findings, manifestFindings(s.manifest)...)
+	out.Members, out.NextPageToken = from.cut(all)
+	return out, nil
 }
 
 // manifestFindings says what of the manifest in force could not be set today.

@@ -29,6 +29,8 @@ type memStore struct {
 	answers int                       // how many more calls are answered before it is down with errDown; -1: all; guarded by mu
 	hangs   bool                      // what is down answers nobody, instead of failing; guarded by mu
 	full    bool                      // no write finds space, and reads go on; guarded by mu
+	counted string                    // what of it is read is counted; guarded by mu
+	read    int                       // entries below counted that were read; guarded by mu
 	onFull  func()                    // called after each write that found none, without the lock; guarded by mu
 }
 
@@ -40,6 +42,28 @@ func (m *memStore) setFull(full bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.full = full
+}
+
+// countReads counts the entries below prefix that are read from now on.
+func (m *memStore) countReads(prefix string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.counted, m.read = prefix, 0
+}
+
+// readSince returns how many were read since it was asked last.
+func (m *memStore) readSince() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.read
+	m.read = 0
+	return n
+}
+
+func (m *memStore) countLocked(key string) {
+	if m.counted != "" && strings.HasPrefix(key, m.counted) {
+		m.read++
+	}
 }
 
 // whenFull has f called after each write that finds no space.
@@ -213,6 +237,7 @@ func (m *memStore) Get(ctx context.Context, key string) (store.Entry, error) {
 		return e, store.ErrNotFound
 	}
 	e.Value = slices.Clone(e.Value)
+	m.countLocked(key)
 	return e, nil
 }
 
@@ -229,6 +254,7 @@ func (m *memStore) List(ctx context.Context, prefix string) (store.Listing, erro
 	for k, e := range m.entries {
 		if strings.HasPrefix(k, prefix) {
 			e.Value = slices.Clone(e.Value)
+			m.countLocked(k)
 			l.Entries = append(l.Entries, e)
 		}
 	}

@@ -410,7 +410,7 @@ type ListMembersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only this kind; empty for all.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// At most this many, by kind and name; 0 for all at once. At most 1,000.
+	// At most this many, by kind and name. At most 1,000, which 0 stands for.
 	PageSize uint32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before; empty for the first one.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

@@ -25,7 +25,7 @@ const (
 
 type GetStatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most this many members, by kind and name; 0 for all at once. At most 1,000.
+	// At most this many members, by kind and name. At most 1,000, which 0 stands for.
 	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before; empty for the first one, which alone
 	// has findings and baseline.
