@@ -465,7 +465,7 @@ func (w *world) soonLed() {
 	if !slices.ContainsFunc(w.reps, func(r *rep) bool { return r.phase == Ready && r.at == w.latest }) {
 		return
 	}
-	for range 40 { // the slowest clock runs at half the rate
+	for range 100 { // the slowest clock runs at half the rate, and a lease may have grown to four times its length
 		if w.someoneLeads() || w.broken != "" {
 			w.saw[ledAtEnd]++
 			return
