@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -81,6 +83,7 @@ type Config struct {
 type Agent struct {
 	me              self // as it was opened; what an enrolment or another root changes is in enrolled
 	release         string
+	run             string // which process this is: see ConnectRequest.run
 	socket          string // blank: not served
 	configSocket    string // likewise
 	consumers       consumers
@@ -221,7 +224,7 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 		return nil, err
 	}
 	a := &Agent{
-		me: l.me, operator: operator, release: cfg.Release, socket: cfg.Socket, metricsListener: cfg.Metrics, store: store,
+		me: l.me, operator: operator, release: cfg.Release, run: newRun(), socket: cfg.Socket, metricsListener: cfg.Metrics, store: store,
 		clock: clock, now: clock.now, dial: cfg.Dial, faults: cfg.Faults, mirrors: cfg.Mirrors, openMirror: cfg.OpenMirror, mirrorEvery: cfg.MirrorEvery,
 		log:        cfg.Log.With(slog.String("cluster", l.me.Cluster), slog.String("member", l.me.ID.String())),
 		activation: newSemaphore(),
@@ -436,3 +439,10 @@ func (a *Agent) live(ctx context.Context) error {
 
 func (a *Agent) kickRenewal() { poke(a.renewKick) }
 func (a *Agent) kickReport()  { poke(a.reportKick) }
+
+// newRun names this process.
+func newRun() string {
+	id := make([]byte, 16)
+	rand.Read(id)
+	return hex.EncodeToString(id)
+}

@@ -393,7 +393,7 @@ func (a *Agent) hearRenew(m *fealtyv1.RenewNow) {
 // report sends what the node is and holds. Refusals are told once on each stream.
 func (a *Agent) report(stream fealtyv1.AgentService_ConnectClient, told *uint64) error {
 	r := &fealtyv1.ConnectRequest{
-		Name: a.me.ID.Name(), Release: a.release, Held: a.held(), SvidNotAfter: timestamppb.New(a.svid.Load().leaf().NotAfter),
+		Name: a.me.ID.Name(), Release: a.release, Held: a.held(), Run: a.run, SvidNotAfter: timestamppb.New(a.svid.Load().leaf().NotAfter),
 	}
 	until, limit := a.alone()
 	r.AutonomousUntil, r.AutonomyLimit = timestamppb.New(until), limit

@@ -54,6 +54,7 @@ var verdicts = map[explain.Code]struct{ lasting bool }{
 	explain.RenewEntryGone:    {true},
 	explain.RejoinGraceOver:   {true},
 	explain.RenewOlderKey:     {true},
+	explain.StreamReplaced:    {true},
 	explain.TokenUnknown:      {true},
 	explain.TokenSpent:        {true},
 	explain.TokenExpired:      {true},

@@ -300,9 +300,9 @@ func renewal(m *manifest.Manifest, rec versioned[memberRecord], id identity.ID, 
 	if lost.why != "" {
 		return memberRecord{}, nil, gone
 	}
-	switch {
-	case presented == old.Key:
-	case next == old.Key && len(old.Older) > 0 && presented == old.Older[0].Key:
+	switch age := old.age(presented); {
+	case age == keyRecorded:
+	case age == keyBefore && next == old.Key:
 		// The answer to the last renewal was lost: the same new key again.
 	default:
 		// An older key is in use: two machines hold this identity.
@@ -319,6 +319,29 @@ func renewal(m *manifest.Manifest, rec versioned[memberRecord], id identity.ID, 
 	}
 	rec.value.cover(found.Entry)
 	return rec.value, found.Entry, nil
+}
+
+// keyAge is where a key that a member presents stands in its record.
+type keyAge int
+
+const (
+	keyRecorded keyAge = iota // it was certified last
+	keyBefore                 // the one before: the answer to a renewal may be on its way, or lost
+	keyOlder                  // an earlier one: another machine holds the identity
+	keyUnknown                // it is in no record: of a restore's gap, or long forgotten
+)
+
+// age says where key stands among those that m was certified over.
+func (m memberRecord) age(key identity.KeyID) keyAge {
+	switch {
+	case key == m.Key:
+		return keyRecorded
+	case len(m.Older) > 0 && key == m.Older[0].Key:
+		return keyBefore
+	case m.wasKey(key):
+		return keyOlder
+	}
+	return keyUnknown
 }
 
 // A loss says why a manifest does not cover a member. The zero loss: it does.

@@ -44,12 +44,16 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 	if err != nil {
 		return err
 	}
-	c.live.opened(id)
+	if err := c.presents(ctx, identity.FromContext(ctx)); err != nil {
+		return err
+	}
 	path := string(id.Kind()) + "/" + id.Name()
+	own := c.live.opened(id, runOf(hello.GetRun()))
 	defer func() {
 		_, member := c.members.get(path)
-		c.live.closed(id, member)
+		c.live.closed(id, own, member)
 	}()
+	c.streamOpened(ctx, path, own.run)
 	c.heard(id, hello)
 
 	d := newDelivery(c, stream, id, hello.GetHeld())
@@ -152,6 +156,8 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		case <-publicationChanged:
 			publicationChanged = c.publicationNews.wait()
 		case <-d.wanted:
+		case <-own.gone:
+			return explain.New(explain.StreamReplaced, "identity", id.String())
 		case <-back.Now():
 			if !c.unrecorded(path, leaf) {
 				c.recalls.Remove(back)

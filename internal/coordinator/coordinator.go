@@ -38,6 +38,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/copies"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
@@ -207,6 +208,8 @@ type Coordinator struct {
 	headConfirmed moment                         // when the store was last asked and showed our head
 	full          fullness                       // whether the store takes writes
 	storeFailed   moment                         // when a call last ended because the store did not answer
+	copies        copies.Watch                   // which processes opened streams of members
+	openings      openings                       // streams that the other coordinators are to be told of
 	recalls       recall.List                    // of streams whose members hold certificates that stand in no record
 	tried         atomic.Bool                    // to bring the keys back, or to find that there are none
 	pulsed        moment                         // the last self-check that came through
@@ -426,6 +429,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.pulse(ctx) })
 	g.Go(func() error { return c.followAudit(ctx) })
 	g.Go(func() error { return c.followRecalls(ctx) })
+	g.Go(func() error { return c.followOpenings(ctx) })
 	if err := c.serve(ctx, g); err != nil {
 		g.Go(func() error { return err })
 	}

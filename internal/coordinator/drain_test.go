@@ -161,11 +161,11 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		want    explain.Code
 	}{
 		{"silent", func(*testing.T, *desk, *machine) {}, false, ""},
-		{"connected", func(_ *testing.T, d *desk, a *machine) { d.c.live.opened(a.id) }, false, explain.MemberInContact},
-		{"connected, forced", func(_ *testing.T, d *desk, a *machine) { d.c.live.opened(a.id) }, true, ""},
-		{"connected, draining", func(t *testing.T, d *desk, a *machine) { d.c.live.opened(a.id); d.drain(t, "a") }, false, ""},
-		{"connected, replacing", func(t *testing.T, d *desk, a *machine) { d.c.live.opened(a.id); d.replace(t, identity.Data, "a") }, false, ""},
-		{"connected, banned", func(t *testing.T, d *desk, a *machine) { d.c.live.opened(a.id); d.ban(t, identity.Data, "a") }, false, ""},
+		{"connected", func(_ *testing.T, d *desk, a *machine) { d.c.live.opened(a.id, "") }, false, explain.MemberInContact},
+		{"connected, forced", func(_ *testing.T, d *desk, a *machine) { d.c.live.opened(a.id, "") }, true, ""},
+		{"connected, draining", func(t *testing.T, d *desk, a *machine) { d.c.live.opened(a.id, ""); d.drain(t, "a") }, false, ""},
+		{"connected, replacing", func(t *testing.T, d *desk, a *machine) { d.c.live.opened(a.id, ""); d.replace(t, identity.Data, "a") }, false, ""},
+		{"connected, banned", func(t *testing.T, d *desk, a *machine) { d.c.live.opened(a.id, ""); d.ban(t, identity.Data, "a") }, false, ""},
 		{"reported lately", func(_ *testing.T, d *desk, a *machine) {
 			d.reported(a.id)
 			d.advance(silentAfter - time.Second)
@@ -241,9 +241,9 @@ func outage(t *testing.T, d *desk, lasts time.Duration) {
 
 // reported opens a stream of id, reports on it, and ends it.
 func (d *desk) reported(id identity.ID) {
-	d.c.live.opened(id)
+	d.c.live.opened(id, "")
 	d.c.live.reported(id, &fealtyv1.ConnectRequest{}, d.clock())
-	d.c.live.closed(id, true)
+	d.c.live.closed(id, nil, true)
 }
 
 // lifeState is what matters of one member to the calls that race over it.
@@ -342,7 +342,7 @@ func TestRacesOverAMember(t *testing.T) {
 						d.drain(t, "a")
 					}
 					if from.contact {
-						d.c.live.opened(m.id)
+						d.c.live.opened(m.id, "")
 					}
 					nextA, nextB := *d.machine(), *d.machine()
 					keyOwn, keyA, keyB := keyOf(t, own.key), keyOf(t, nextA.key), keyOf(t, nextB.key)

@@ -23,11 +23,25 @@ import (
 type liveMembers struct {
 	mu      sync.Mutex
 	members map[identity.ID]*liveMember // guarded by mu
+	used    map[identity.ID]keyUse      // the recorded key of each, since it was seen here; guarded by mu
+}
+
+// keyUse is a key that a member presented.
+type keyUse struct {
+	key   identity.KeyID
+	since time.Time
+}
+
+// openStream is a stream of a member.
+type openStream struct {
+	run  string        // the process that opened it; "": it did not say
+	gone chan struct{} // closed when a newer stream takes its place
 }
 
 type liveMember struct {
 	lastReport  time.Time
 	streams     int
+	newest      *openStream // of those that say which process they are; nil: none
 	release     string
 	held        []*fealtyv1.HeldVersion
 	bundle      bundleVersion // the trust bundle that it holds
@@ -53,7 +67,8 @@ const (
 	maxBootstrapWait = time.Minute
 )
 
-func (l *liveMembers) opened(id identity.ID) {
+// opened notes a stream of a member, which takes the place of the one before.
+func (l *liveMembers) opened(id identity.ID, run string) *openStream {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.members[id]
@@ -62,6 +77,46 @@ func (l *liveMembers) opened(id identity.ID) {
 		l.members[id] = m
 	}
 	m.streams++
+	s := &openStream{run: run, gone: make(chan struct{})}
+	if run == "" {
+		return s // of an earlier release: nothing tells a copy from a machine that comes back
+	}
+	if m.newest != nil {
+		close(m.newest.gone)
+	}
+	m.newest = s
+	return s
+}
+
+// openedElsewhere notes that the process run opened a stream of a member at another
+// coordinator: another process's stream here gives way.
+func (l *liveMembers) openedElsewhere(id identity.ID, run string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil && m.newest != nil && m.newest.run != run {
+		close(m.newest.gone)
+		m.newest = nil
+	}
+}
+
+// uses notes at now that a member presented the key that its record says.
+func (l *liveMembers) uses(id identity.ID, key identity.KeyID, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.used == nil {
+		l.used = make(map[identity.ID]keyUse)
+	}
+	if l.used[id].key != key {
+		l.used[id] = keyUse{key, now}
+	}
+}
+
+// usedFor returns for how long the key of a member is known to be in use at now.
+func (l *liveMembers) usedFor(id identity.ID, key identity.KeyID, now time.Time) (time.Duration, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := l.used[id]
+	return now.Sub(u.since), u.key == key
 }
 
 // bootstrapWait takes the next turn of id to be sent a node_bootstrap, and
@@ -86,11 +141,14 @@ func (l *liveMembers) bootstrapWait(id identity.ID, now time.Time) (time.Duratio
 }
 
 // closed ends a stream of id. What is known of it is kept if it still is a member.
-func (l *liveMembers) closed(id identity.ID, member bool) {
+func (l *liveMembers) closed(id identity.ID, s *openStream, member bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if m := l.members[id]; m != nil {
 		m.streams--
+		if m.newest == s {
+			m.newest = nil
+		}
 		if m.streams == 0 && !member {
 			delete(l.members, id)
 		}
@@ -213,6 +271,7 @@ func (l *liveMembers) connected() int {
 func (l *liveMembers) forget(id identity.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	delete(l.used, id)
 	if m := l.members[id]; m != nil && m.streams == 0 {
 		delete(l.members, id)
 	}
@@ -556,6 +615,7 @@ func (c *Coordinator) forgetLive(s *state, path string) {
 	if id, err := identity.New(s.manifest.Cluster, identity.Kind(kind), name); err == nil {
 		c.live.forget(id)
 	}
+	c.copies.Forget(path)
 }
 
 // followMembers keeps the index up with the store until ctx ends.

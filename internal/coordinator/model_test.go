@@ -543,9 +543,9 @@ func (w *world) stream(r *rapid.T) {
 		return
 	}
 	if w.contact[path] = !w.contact[path]; w.contact[path] {
-		w.c.live.opened(m.id)
+		w.c.live.opened(m.id, "")
 	} else {
-		w.c.live.closed(m.id, true)
+		w.c.live.closed(m.id, nil, true)
 	}
 }
 
@@ -571,7 +571,7 @@ func (w *world) gone(path string) {
 		kind, name := split(path)
 		id, err := identity.New(testCluster, identity.Kind(kind), name)
 		w.ok(err)
-		w.c.live.closed(id, false)
+		w.c.live.closed(id, nil, false)
 		delete(w.contact, path)
 	}
 }

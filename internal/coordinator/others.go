@@ -107,35 +107,17 @@ func (c *Coordinator) hearOthers(ctx context.Context, s *state) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askOthers)
 	defer cancel()
-	known, err := c.replicas(ctx, s.manifest)
+	all, conns, err := e.connect(ctx, c, s)
 	if err != nil {
 		e.lose()
 		return
 	}
-	all := slices.DeleteFunc(known, func(r replica) bool {
-		return r.Key == c.EnrolmentKey() || c.now().Sub(r.At).Abs() >= silentAfter
-	})
 	answers := make([]map[string]*fealtyv1.Live, len(all))
 	var asked sync.WaitGroup
-	used := make(map[place]bool)
-	for i, r := range all {
-		var conns []*mesh.Conn
-		for _, addr := range r.Addresses {
-			at := place{r.Name, addr}
-			if conn := e.conn(c, s, at); conn != nil {
-				used[at] = true
-				conns = append(conns, conn)
-			}
-		}
-		asked.Go(func() { answers[i] = askAny(ctx, conns) })
+	for i := range all {
+		asked.Go(func() { answers[i] = askAny(ctx, conns[i]) })
 	}
 	asked.Wait()
-	for at, conn := range e.conns {
-		if !used[at] {
-			conn.Close()
-			delete(e.conns, at)
-		}
-	}
 	live, silent := make(map[string]*fealtyv1.Live), []string(nil)
 	for i, answer := range answers {
 		if answer == nil {
@@ -148,6 +130,59 @@ func (c *Coordinator) hearOthers(ctx context.Context, s *state) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.at, e.live, e.silent, e.lost = time.Now(), live, silent, false
+}
+
+// withOthers calls tell for each other coordinator that is heard, all at once, with the
+// connections to its addresses.
+func (c *Coordinator) withOthers(ctx context.Context, s *state, tell func(context.Context, []*mesh.Conn)) {
+	e := c.others
+	select {
+	case e.asking <- struct{}{}:
+		defer func() { <-e.asking }()
+	case <-ctx.Done():
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, askOthers)
+	defer cancel()
+	all, conns, err := e.connect(ctx, c, s)
+	if err != nil {
+		return
+	}
+	var told sync.WaitGroup
+	for i := range all {
+		told.Go(func() { tell(ctx, conns[i]) })
+	}
+	told.Wait()
+}
+
+// connect returns the other coordinators that are heard, each with the connections to its
+// addresses. What no one needs any more is closed. The caller holds asking.
+func (e *others) connect(ctx context.Context, c *Coordinator, s *state) (all []replica, conns [][]*mesh.Conn, err error) {
+	known, err := c.replicas(ctx, s.manifest)
+	if err != nil {
+		return nil, nil, err
+	}
+	all = slices.DeleteFunc(known, func(r replica) bool {
+		return r.Key == c.EnrolmentKey() || c.now().Sub(r.At).Abs() >= silentAfter
+	})
+	conns = make([][]*mesh.Conn, len(all))
+	used := make(map[place]bool)
+	for i, r := range all {
+		for _, addr := range r.Addresses {
+			at := place{r.Name, addr}
+			if conn := e.conn(c, s, at); conn != nil {
+				used[at] = true
+				conns[i] = append(conns[i], conn)
+			}
+		}
+	}
+	for at, conn := range e.conns {
+		if !used[at] {
+			conn.Close()
+			delete(e.conns, at)
+		}
+	}
+	return all, conns, nil
 }
 
 // conn returns the connection to a coordinator, which has to prove that it is this one.

@@ -187,7 +187,7 @@ func TestFindingsFold(t *testing.T) {
 func TestReportsAreBounded(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
-	d.c.live.opened(a.id)
+	d.c.live.opened(a.id, "")
 	long := strings.Repeat("x", 1<<16)
 	report := &fealtyv1.ConnectRequest{Release: long, AutonomyLimit: long, AutonomousUntil: timestamppb.New(d.clock().Add(1000 * time.Hour)), SvidNotAfter: &timestamppb.Timestamp{Seconds: 1 << 62}}
 	for range 100 {
@@ -226,7 +226,7 @@ func TestReportsLeaveNothingBehind(t *testing.T) {
 	l := liveMembers{members: make(map[identity.ID]*liveMember)}
 	id, err := identity.New(testCluster, identity.Data, "a")
 	wantOnly(t, "id", err, "")
-	l.opened(id)
+	l.opened(id, "")
 	large := strings.Repeat("x", 1<<20)
 	stuffed := timestamppb.New(time.Unix(1, 0))
 	stuffed.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 99, protowire.BytesType), large))

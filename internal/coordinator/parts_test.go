@@ -317,7 +317,7 @@ func TestBootstrapTurns(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := liveMembers{members: make(map[identity.ID]*liveMember)}
-	l.opened(id)
+	l.opened(id, "")
 	for want := time.Duration(0); want <= maxBootstrapWait; want += bootstrapPause {
 		if w, err := l.bootstrapWait(id, epoch0); w != want || err != nil {
 			t.Fatalf("a turn waits %v (%v), want %v", w, err, want)
@@ -333,13 +333,13 @@ func TestBootstrapTurns(t *testing.T) {
 	if w, err := l.bootstrapWait(id, epoch0.Add(-24*time.Hour)); w != 0 || err != nil {
 		t.Fatalf("after the clock went back it waits %v (%v)", w, err)
 	}
-	l.closed(id, true)
+	l.closed(id, nil, true)
 	if l.message(id) == nil {
 		t.Fatal("a member was forgotten with its stream")
 	}
 	l.forget(id)
-	l.opened(id)
-	l.closed(id, false)
+	l.opened(id, "")
+	l.closed(id, nil, false)
 	if len(l.members) != 0 {
 		t.Fatal("who is no member is remembered after its stream")
 	}

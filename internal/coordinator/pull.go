@@ -135,6 +135,9 @@ func (s snapshotServer) Poll(req *fealtyv1.PollRequest, stream fealtyv1.Snapshot
 	defer end()
 	ctx, cancel := context.WithTimeout(stream.Context(), maxPollTime)
 	defer cancel()
+	if err := c.presents(ctx, identity.FromContext(ctx)); err != nil {
+		return err
+	}
 	d := newDelivery(c, poller{c, ctx, stream}, id, req.GetHeld())
 	if err := d.sendTrust(); err != nil {
 		return err

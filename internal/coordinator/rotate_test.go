@@ -121,7 +121,7 @@ func (k *keeping) report(d *desk, c *Coordinator) {
 	if k.v != nil {
 		held = append(held, &fealtyv1.HeldSnapshot{Scope: string(snapshot.ScopeNodeRuntime), Signers: k.v.SignerKeyIDs()})
 	}
-	c.live.opened(k.m.id)
+	c.live.opened(k.m.id, "")
 	c.live.reported(k.m.id, &fealtyv1.ConnectRequest{Held: held}, d.clock())
 }
 

@@ -124,6 +124,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Findings = append(out.Findings, c.outlet.findings()...)
 	out.Findings = append(out.Findings, c.compileFindings()...)
 	out.Findings = append(out.Findings, manifestFindings(s.manifest)...)
+	out.Findings = append(out.Findings, c.copyFindings()...)
 	out.Members, out.NextPageToken = from.cut(all)
 	return out, nil
 }

@@ -112,6 +112,8 @@ const (
 	MemberSilent      Code = "FE-M107"
 	MemberInContact   Code = "FE-M108"
 	MemberNotDraining Code = "FE-M109"
+	StreamReplaced    Code = "FE-M110"
+	MemberCopied      Code = "FE-M111"
 )
 
 // Node and agent.
@@ -1092,6 +1094,32 @@ the member it does not know.`,
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
 Nothing moves away from a member that is in service, so that waiting for it would only end with the time.`,
+	},
+	{
+		Code:  StreamReplaced,
+		Title: "another process runs as this member",
+		What:  "the stream of {identity|the member} was ended: another process runs as the same member",
+		Why:   "of two streams of one member the newer one stays",
+		Do:    "stop the other process; if this machine, its disk or its data directory was copied, run fealty member replace MEMBER for the one that is to go on",
+		Exit:  ExitConflict, GRPC: codes.Aborted,
+		Page: `
+A member is one process on one machine. When a second one connects with the same identity, the coordinator serves that
+one and ends the stream of the first, which tries again after a while. Two that go on taking the place of each other
+raise the alarm ` + "`FE-M111`" + ` within a minute. A process that was restarted takes the place of the one
+before it, and that is all.`,
+	},
+	{
+		Code:  MemberCopied,
+		Title: "two machines hold one identity",
+		What:  "two processes take the place of each other as {member|a member}: a machine or its data directory was copied",
+		Why:   "the last time was at {at|a moment ago}",
+		Do:    "find the copy and stop it, then give the machine that stays a new key: fealty member replace {name|MEMBER}; or fealty member ban {name|MEMBER}",
+		Exit:  ExitUnhealthy, GRPC: codes.Aborted,
+		Page: `
+A copy holds the same key, so that nothing in a certificate tells the two apart. What shows is that both run: each
+stream that one of them opens ends that of the other. The member is served meanwhile, by turns. As both hold its key,
+only a new one ends this: ` + "`fealty member replace`" + ` bans the key that both hold. The finding ends ten minutes after the
+two took each other's place last.`,
 	},
 
 	{

@@ -30,6 +30,7 @@ var levels = []struct {
 	{"internal/document", 0, "plain YAML and JSON, with places"},
 	{"internal/fault", 0, "a seam"},
 	{"internal/pace", 0, "time and bytes"},
+	{"internal/copies", 0, "which processes ran as a member, and when"},
 	{"internal/recall", 0, "who waits, and how long"},
 	{"internal/explain", 0, "texts and their gRPC form"},
 	{"api", 0, "generated messages, which decide nothing"},

@@ -46,8 +46,11 @@ type ConnectRequest struct {
 	Resync []string `protobuf:"bytes,8,rep,name=resync,proto3" json:"resync,omitempty"`
 	// When it was in degraded mode, the oldest first. The last one may go on.
 	DegradedPeriods []*DegradedPeriod `protobuf:"bytes,12,rep,name=degraded_periods,json=degradedPeriods,proto3" json:"degraded_periods,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Which process it is: 32 hex digits that are random for each. Of two streams of a
+	// member the newer one stays.
+	Run           string `protobuf:"bytes,13,opt,name=run,proto3" json:"run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConnectRequest) Reset() {
@@ -141,6 +144,13 @@ func (x *ConnectRequest) GetDegradedPeriods() []*DegradedPeriod {
 		return x.DegradedPeriods
 	}
 	return nil
+}
+
+func (x *ConnectRequest) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
 }
 
 // DegradedPeriod is one time in which a member had no news for too long, and went on
@@ -727,7 +737,7 @@ var File_fealty_v1_agent_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/agent.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x03\n" +
+	"\x15fealty/v1/agent.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbb\x03\n" +
 	"\x0eConnectRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\arelease\x18\x02 \x01(\tR\arelease\x12+\n" +
@@ -737,7 +747,8 @@ const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\x10autonomous_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0fautonomousUntil\x12%\n" +
 	"\x0eautonomy_limit\x18\a \x01(\tR\rautonomyLimit\x12\x16\n" +
 	"\x06resync\x18\b \x03(\tR\x06resync\x12D\n" +
-	"\x10degraded_periods\x18\f \x03(\v2\x19.fealty.v1.DegradedPeriodR\x0fdegradedPeriods\"\xf1\x01\n" +
+	"\x10degraded_periods\x18\f \x03(\v2\x19.fealty.v1.DegradedPeriodR\x0fdegradedPeriods\x12\x10\n" +
+	"\x03run\x18\r \x01(\tR\x03run\"\xf1\x01\n" +
 	"\x0eDegradedPeriod\x120\n" +
 	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x123\n" +

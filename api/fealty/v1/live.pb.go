@@ -21,6 +21,141 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// NoteStreamsRequest names at most 1,000 streams, in the order in which they were opened.
+type NoteStreamsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Streams       []*OpenedStream        `protobuf:"bytes,1,rep,name=streams,proto3" json:"streams,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NoteStreamsRequest) Reset() {
+	*x = NoteStreamsRequest{}
+	mi := &file_fealty_v1_live_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NoteStreamsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NoteStreamsRequest) ProtoMessage() {}
+
+func (x *NoteStreamsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_live_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NoteStreamsRequest.ProtoReflect.Descriptor instead.
+func (*NoteStreamsRequest) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *NoteStreamsRequest) GetStreams() []*OpenedStream {
+	if x != nil {
+		return x.Streams
+	}
+	return nil
+}
+
+type OpenedStream struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "<kind>/<name>".
+	Member string `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	// Which process opened it: see ConnectRequest.run.
+	Run           string `protobuf:"bytes,2,opt,name=run,proto3" json:"run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenedStream) Reset() {
+	*x = OpenedStream{}
+	mi := &file_fealty_v1_live_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenedStream) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenedStream) ProtoMessage() {}
+
+func (x *OpenedStream) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_live_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenedStream.ProtoReflect.Descriptor instead.
+func (*OpenedStream) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *OpenedStream) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
+}
+
+func (x *OpenedStream) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+type NoteStreamsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NoteStreamsResponse) Reset() {
+	*x = NoteStreamsResponse{}
+	mi := &file_fealty_v1_live_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NoteStreamsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NoteStreamsResponse) ProtoMessage() {}
+
+func (x *NoteStreamsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_live_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NoteStreamsResponse.ProtoReflect.Descriptor instead.
+func (*NoteStreamsResponse) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{2}
+}
+
 type ListLiveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only this member, "<kind>/<name>", with when it was in degraded mode. Empty: all,
@@ -32,7 +167,7 @@ type ListLiveRequest struct {
 
 func (x *ListLiveRequest) Reset() {
 	*x = ListLiveRequest{}
-	mi := &file_fealty_v1_live_proto_msgTypes[0]
+	mi := &file_fealty_v1_live_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -44,7 +179,7 @@ func (x *ListLiveRequest) String() string {
 func (*ListLiveRequest) ProtoMessage() {}
 
 func (x *ListLiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[0]
+	mi := &file_fealty_v1_live_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -57,7 +192,7 @@ func (x *ListLiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLiveRequest.ProtoReflect.Descriptor instead.
 func (*ListLiveRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{0}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ListLiveRequest) GetMember() string {
@@ -76,7 +211,7 @@ type ListLiveResponse struct {
 
 func (x *ListLiveResponse) Reset() {
 	*x = ListLiveResponse{}
-	mi := &file_fealty_v1_live_proto_msgTypes[1]
+	mi := &file_fealty_v1_live_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -88,7 +223,7 @@ func (x *ListLiveResponse) String() string {
 func (*ListLiveResponse) ProtoMessage() {}
 
 func (x *ListLiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[1]
+	mi := &file_fealty_v1_live_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -101,7 +236,7 @@ func (x *ListLiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLiveResponse.ProtoReflect.Descriptor instead.
 func (*ListLiveResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{1}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListLiveResponse) GetMembers() []*LiveMember {
@@ -122,7 +257,7 @@ type LiveMember struct {
 
 func (x *LiveMember) Reset() {
 	*x = LiveMember{}
-	mi := &file_fealty_v1_live_proto_msgTypes[2]
+	mi := &file_fealty_v1_live_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -134,7 +269,7 @@ func (x *LiveMember) String() string {
 func (*LiveMember) ProtoMessage() {}
 
 func (x *LiveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[2]
+	mi := &file_fealty_v1_live_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -147,7 +282,7 @@ func (x *LiveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveMember.ProtoReflect.Descriptor instead.
 func (*LiveMember) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *LiveMember) GetMember() string {
@@ -168,7 +303,13 @@ var File_fealty_v1_live_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_live_proto_rawDesc = "" +
 	"\n" +
-	"\x14fealty/v1/live.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/member.proto\")\n" +
+	"\x14fealty/v1/live.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/member.proto\"G\n" +
+	"\x12NoteStreamsRequest\x121\n" +
+	"\astreams\x18\x01 \x03(\v2\x17.fealty.v1.OpenedStreamR\astreams\"8\n" +
+	"\fOpenedStream\x12\x16\n" +
+	"\x06member\x18\x01 \x01(\tR\x06member\x12\x10\n" +
+	"\x03run\x18\x02 \x01(\tR\x03run\"\x15\n" +
+	"\x13NoteStreamsResponse\")\n" +
 	"\x0fListLiveRequest\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\"C\n" +
 	"\x10ListLiveResponse\x12/\n" +
@@ -176,10 +317,12 @@ const file_fealty_v1_live_proto_rawDesc = "" +
 	"\n" +
 	"LiveMember\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12#\n" +
-	"\x04live\x18\x02 \x01(\v2\x0f.fealty.v1.LiveR\x04live2\xb2\x01\n" +
+	"\x04live\x18\x02 \x01(\v2\x0f.fealty.v1.LiveR\x04live2\xd6\x02\n" +
 	"\vLiveService\x12\xa2\x01\n" +
 	"\bListLive\x12\x1a.fealty.v1.ListLiveRequest\x1a\x1b.fealty.v1.ListLiveResponse\"[\xea\xe0\x18W\n" +
-	"\vcoordinator*Hmembers talk to one coordinator at a time; the others show what it hears0\x01B4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
+	"\vcoordinator*Hmembers talk to one coordinator at a time; the others show what it hears0\x01\x12\xa1\x01\n" +
+	"\vNoteStreams\x12\x1d.fealty.v1.NoteStreamsRequest\x1a\x1e.fealty.v1.NoteStreamsResponse\"S\xea\xe0\x18O\n" +
+	"\vcoordinator*@two machines that hold one identity may talk to two coordinatorsB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
 var (
 	file_fealty_v1_live_proto_rawDescOnce sync.Once
@@ -193,23 +336,29 @@ func file_fealty_v1_live_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_live_proto_rawDescData
 }
 
-var file_fealty_v1_live_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_fealty_v1_live_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_fealty_v1_live_proto_goTypes = []any{
-	(*ListLiveRequest)(nil),  // 0: fealty.v1.ListLiveRequest
-	(*ListLiveResponse)(nil), // 1: fealty.v1.ListLiveResponse
-	(*LiveMember)(nil),       // 2: fealty.v1.LiveMember
-	(*Live)(nil),             // 3: fealty.v1.Live
+	(*NoteStreamsRequest)(nil),  // 0: fealty.v1.NoteStreamsRequest
+	(*OpenedStream)(nil),        // 1: fealty.v1.OpenedStream
+	(*NoteStreamsResponse)(nil), // 2: fealty.v1.NoteStreamsResponse
+	(*ListLiveRequest)(nil),     // 3: fealty.v1.ListLiveRequest
+	(*ListLiveResponse)(nil),    // 4: fealty.v1.ListLiveResponse
+	(*LiveMember)(nil),          // 5: fealty.v1.LiveMember
+	(*Live)(nil),                // 6: fealty.v1.Live
 }
 var file_fealty_v1_live_proto_depIdxs = []int32{
-	2, // 0: fealty.v1.ListLiveResponse.members:type_name -> fealty.v1.LiveMember
-	3, // 1: fealty.v1.LiveMember.live:type_name -> fealty.v1.Live
-	0, // 2: fealty.v1.LiveService.ListLive:input_type -> fealty.v1.ListLiveRequest
-	1, // 3: fealty.v1.LiveService.ListLive:output_type -> fealty.v1.ListLiveResponse
-	3, // [3:4] is the sub-list for method output_type
-	2, // [2:3] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	1, // 0: fealty.v1.NoteStreamsRequest.streams:type_name -> fealty.v1.OpenedStream
+	5, // 1: fealty.v1.ListLiveResponse.members:type_name -> fealty.v1.LiveMember
+	6, // 2: fealty.v1.LiveMember.live:type_name -> fealty.v1.Live
+	3, // 3: fealty.v1.LiveService.ListLive:input_type -> fealty.v1.ListLiveRequest
+	0, // 4: fealty.v1.LiveService.NoteStreams:input_type -> fealty.v1.NoteStreamsRequest
+	4, // 5: fealty.v1.LiveService.ListLive:output_type -> fealty.v1.ListLiveResponse
+	2, // 6: fealty.v1.LiveService.NoteStreams:output_type -> fealty.v1.NoteStreamsResponse
+	5, // [5:7] is the sub-list for method output_type
+	3, // [3:5] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_live_proto_init() }
@@ -225,7 +374,7 @@ func file_fealty_v1_live_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_live_proto_rawDesc), len(file_fealty_v1_live_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

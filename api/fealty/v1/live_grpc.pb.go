@@ -19,7 +19,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	LiveService_ListLive_FullMethodName = "/fealty.v1.LiveService/ListLive"
+	LiveService_ListLive_FullMethodName    = "/fealty.v1.LiveService/ListLive"
+	LiveService_NoteStreams_FullMethodName = "/fealty.v1.LiveService/NoteStreams"
 )
 
 // LiveServiceClient is the client API for LiveService service.
@@ -31,6 +32,9 @@ const (
 type LiveServiceClient interface {
 	// ListLive returns what this coordinator itself hears of members. It decides nothing.
 	ListLive(ctx context.Context, in *ListLiveRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListLiveResponse], error)
+	// NoteStreams tells this coordinator of streams that members opened at the caller: of
+	// two streams of one member the newer one stays, wherever it is.
+	NoteStreams(ctx context.Context, in *NoteStreamsRequest, opts ...grpc.CallOption) (*NoteStreamsResponse, error)
 }
 
 type liveServiceClient struct {
@@ -60,6 +64,16 @@ func (c *liveServiceClient) ListLive(ctx context.Context, in *ListLiveRequest, o
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type LiveService_ListLiveClient = grpc.ServerStreamingClient[ListLiveResponse]
 
+func (c *liveServiceClient) NoteStreams(ctx context.Context, in *NoteStreamsRequest, opts ...grpc.CallOption) (*NoteStreamsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(NoteStreamsResponse)
+	err := c.cc.Invoke(ctx, LiveService_NoteStreams_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LiveServiceServer is the server API for LiveService service.
 // All implementations must embed UnimplementedLiveServiceServer
 // for forward compatibility.
@@ -69,6 +83,9 @@ type LiveService_ListLiveClient = grpc.ServerStreamingClient[ListLiveResponse]
 type LiveServiceServer interface {
 	// ListLive returns what this coordinator itself hears of members. It decides nothing.
 	ListLive(*ListLiveRequest, grpc.ServerStreamingServer[ListLiveResponse]) error
+	// NoteStreams tells this coordinator of streams that members opened at the caller: of
+	// two streams of one member the newer one stays, wherever it is.
+	NoteStreams(context.Context, *NoteStreamsRequest) (*NoteStreamsResponse, error)
 	mustEmbedUnimplementedLiveServiceServer()
 }
 
@@ -81,6 +98,9 @@ type UnimplementedLiveServiceServer struct{}
 
 func (UnimplementedLiveServiceServer) ListLive(*ListLiveRequest, grpc.ServerStreamingServer[ListLiveResponse]) error {
 	return status.Error(codes.Unimplemented, "method ListLive not implemented")
+}
+func (UnimplementedLiveServiceServer) NoteStreams(context.Context, *NoteStreamsRequest) (*NoteStreamsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method NoteStreams not implemented")
 }
 func (UnimplementedLiveServiceServer) mustEmbedUnimplementedLiveServiceServer() {}
 func (UnimplementedLiveServiceServer) testEmbeddedByValue()                     {}
@@ -114,13 +134,36 @@ func _LiveService_ListLive_Handler(srv interface{}, stream grpc.ServerStream) er
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type LiveService_ListLiveServer = grpc.ServerStreamingServer[ListLiveResponse]
 
+func _LiveService_NoteStreams_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(NoteStreamsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LiveServiceServer).NoteStreams(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LiveService_NoteStreams_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LiveServiceServer).NoteStreams(ctx, req.(*NoteStreamsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // LiveService_ServiceDesc is the grpc.ServiceDesc for LiveService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var LiveService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "fealty.v1.LiveService",
 	HandlerType: (*LiveServiceServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "NoteStreams",
+			Handler:    _LiveService_NoteStreams_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "ListLive",

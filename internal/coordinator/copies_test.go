@@ -1,0 +1,216 @@
+// Inside the package, as the desk and its streams are.
+
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// processOf opens streams of a machine's process, one after the other, as an agent does:
+// a stream that was ended for another process comes back after a while.
+type processOf struct {
+	d      *desk
+	run    string
+	ctx    context.Context
+	ended  chan error
+	listen *listening
+}
+
+func (d *desk) process(ctx context.Context, m *machine, n int) *processOf {
+	p := &processOf{d: d, run: fmt.Sprintf("%032x", n), ended: make(chan error, 1)}
+	var cancel context.CancelFunc
+	p.ctx, cancel = context.WithCancel(ctx)
+	_ = cancel // it ends with ctx
+	p.listen = &listening{
+		ctx:   identity.NewContext(p.ctx, identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)}),
+		hello: &fealtyv1.ConnectRequest{Name: m.id.Name(), Run: p.run, Held: []*fealtyv1.HeldSnapshot{
+			{Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: d.state().head.AuthorityEpoch},
+		}},
+	}
+	return p
+}
+
+func (p *processOf) connect(streams *sync.WaitGroup, at *Coordinator) *processOf {
+	streams.Go(func() { p.ended <- agentServer{c: at}.Connect(p.listen) })
+	return p
+}
+
+func (d *desk) alarms() int { return int(testutil.ToFloat64(d.c.metrics.clones)) }
+
+// copyDesk runs fn with a desk in a bubble, one member a, and the streams that it opens.
+func copyDesk(t *testing.T, fn func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		d.mu.Lock()
+		d.now = time.Time{}
+		d.mu.Unlock()
+		wantOnlyNil(t, d.set(poolEntries))
+		d.c.hears.Add(-int64(silentAfter))
+		stop := d.runs(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var streams sync.WaitGroup
+		defer func() { cancel(); streams.Wait(); stop(); wantOnlyNil(t, d.c.Close()) }()
+		fn(t, d, ctx, &streams, d.joined("a"))
+	})
+}
+
+// Two machines with one folder take the place of each other: within a minute that is an
+// alarm, in status too, and the member is served all the while.
+func TestCopiedFolderAlarms(t *testing.T) {
+	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
+		began := time.Now()
+		serving := d.process(ctx, a, 1).connect(streams, d.c)
+		for n := 2; d.alarms() == 0; n++ {
+			if time.Since(began) > time.Minute {
+				t.Fatal("no alarm within a minute")
+			}
+			synctest.Wait()
+			next := d.process(ctx, a, 1+(n+1)%2).connect(streams, d.c)
+			synctest.Wait()
+			select {
+			case err := <-serving.ended:
+				if !errors.Is(err, explain.StreamReplaced) {
+					t.Fatalf("the stream before ended with %v", err)
+				}
+			default:
+				t.Fatal("two streams of one member stand")
+			}
+			serving = next
+			time.Sleep(15 * time.Second)
+		}
+		select {
+		case err := <-serving.ended:
+			t.Errorf("the member is served no more: %v", err)
+		default:
+		}
+		found := d.findings(t, explain.MemberCopied)
+		if len(found) != 1 || !strings.Contains(found[0].GetSummary(), "data/a") {
+			t.Errorf("findings %v", found)
+		}
+		time.Sleep(15 * time.Minute)
+		if found := d.findings(t, explain.MemberCopied); len(found) != 0 {
+			t.Errorf("told for ever: %v", found)
+		}
+	})
+}
+
+// One machine that comes back, rotates its key, restarts and goes to another coordinator
+// is not taken for two.
+func TestOneMachineIsNoCopy(t *testing.T) {
+	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
+		run := 1
+		for n := range 1000 {
+			switch {
+			case n%7 == 3:
+				run++ // its process was restarted
+			case n%10 == 5:
+				time.Sleep(30 * time.Minute)
+				wantOnlyNil(t, a.renew())
+			case n%11 == 6: // what another coordinator tells of it
+				_, err := liveServer{c: d.c}.NoteStreams(ctx, &fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: "data/a", Run: fmt.Sprintf("%032x", run)}}})
+				wantOnlyNil(t, err)
+			}
+			p := d.process(ctx, a, run).connect(streams, d.c)
+			synctest.Wait()
+			select {
+			case err := <-p.ended:
+				t.Fatalf("stream %d ended with %v", n, err)
+			default:
+			}
+			time.Sleep(time.Duration(n%5) * time.Second)
+		}
+		if n := d.alarms(); n != 0 || len(d.findings(t, explain.MemberCopied)) != 0 {
+			t.Errorf("%d alarms of one machine", n)
+		}
+	})
+}
+
+// A copy from before renewals is refused once the newer key was in use, and raises the
+// alarm: by a stream and by a poll. The key before the newest may be on its way.
+func TestOlderKeyIsRefused(t *testing.T) {
+	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
+		presents := func(m *machine) error {
+			return d.c.presents(ctx, identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
+		}
+		first := *a
+		wantOnlyNil(t, presents(a))
+		time.Sleep(30 * time.Minute)
+		wantOnlyNil(t, a.renew())
+		// Nobody has seen the newer key: its answer may be lost.
+		wantOnlyNil(t, presents(&first))
+		wantOnlyNil(t, presents(a))
+		wantOnlyNil(t, presents(&first)) // it was on its way
+		if d.alarms() != 0 {
+			t.Fatal("an alarm of a renewal")
+		}
+		time.Sleep(newKeySettles)
+		p := d.process(ctx, &first, 9).connect(streams, d.c)
+		if err := <-p.ended; !errors.Is(err, explain.RenewOlderKey) || d.alarms() != 1 {
+			t.Fatalf("the stream of a copy: %v, %d alarms", err, d.alarms())
+		}
+		wantOnlyNil(t, presents(a))
+
+		// Two renewals behind, at a coordinator that never saw the newer keys in use.
+		time.Sleep(30 * time.Minute)
+		wantOnlyNil(t, a.renew())
+		d.c.live.forget(a.id)
+		if err := presents(&first); !errors.Is(err, explain.RenewOlderKey) || d.alarms() != 2 {
+			t.Errorf("a key two renewals behind: %v, %d alarms", err, d.alarms())
+		}
+
+		// An outage finds nothing out: a key that this coordinator never heard of passes.
+		stranger := *a
+		stranger.leaf = first.leaf
+		d.store.setDown(errDown)
+		rec, _ := d.c.members.get("data/a")
+		rec.Key, rec.Older = identity.KeyID{1}, nil
+		d.c.members.put(rec, 1<<40)
+		wantOnlyNil(t, presents(&stranger))
+		d.store.setDown(nil)
+	})
+}
+
+// A stream gives way to one of another process at another coordinator, and to none of its
+// own.
+func TestStreamsGiveWayElsewhere(t *testing.T) {
+	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
+		note := func(member, run string) {
+			t.Helper()
+			_, err := liveServer{c: d.c}.NoteStreams(ctx, &fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: member, Run: run}}})
+			wantOnlyNil(t, err)
+			synctest.Wait()
+		}
+		p := d.process(ctx, a, 1).connect(streams, d.c)
+		synctest.Wait()
+		note("data/a", p.run)
+		note("data/a", "not a process")
+		note("data/none", fmt.Sprintf("%032x", 2))
+		select {
+		case err := <-p.ended:
+			t.Fatalf("it ended with %v", err)
+		default:
+		}
+		note("data/a", fmt.Sprintf("%032x", 2))
+		if err := <-p.ended; !errors.Is(err, explain.StreamReplaced) {
+			t.Errorf("it ended with %v", err)
+		}
+		if _, err := (liveServer{c: d.c}).NoteStreams(ctx, &fealtyv1.NoteStreamsRequest{Streams: make([]*fealtyv1.OpenedStream, openingsPage+1)}); !errors.Is(err, explain.RequestField) {
+			t.Errorf("too many at once: %v", err)
+		}
+	})
+}

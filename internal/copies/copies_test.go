@@ -1,0 +1,80 @@
+package copies_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/fealty-io/fealty/internal/copies"
+)
+
+var start = time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC)
+
+func TestOpened(t *testing.T) {
+	type opened struct {
+		run   string
+		after time.Duration
+	}
+	const s = time.Second
+	for _, tc := range []struct {
+		name  string
+		opens []opened
+		alarm bool
+	}{
+		{"one process that comes back", []opened{{"a", 0}, {"a", s}, {"a", s}, {"a", s}}, false},
+		{"restarts", []opened{{"a", 0}, {"b", s}, {"c", s}, {"d", s}, {"e", s}}, false},
+		{"a copy", []opened{{"a", 0}, {"b", 15 * s}, {"a", 15 * s}, {"b", 15 * s}}, true},
+		{"three of them", []opened{{"a", 0}, {"b", s}, {"c", s}, {"a", s}, {"b", s}}, true},
+		{"a copy that comes once", []opened{{"a", 0}, {"b", s}, {"a", s}}, false},
+		{"a copy, and each comes back twice", []opened{{"a", 0}, {"b", s}, {"b", s}, {"a", s}, {"a", s}, {"b", s}}, true},
+		{"seldom", []opened{{"a", 0}, {"b", 40 * s}, {"a", 40 * s}, {"b", 40 * s}}, false},
+		{"no word of its process", []opened{{"", 0}, {"a", s}, {"", s}, {"b", s}, {"", s}}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var w copies.Watch
+			now, alarm := start, false
+			for _, o := range tc.opens {
+				now = now.Add(o.after)
+				alarm = w.Opened("data/a", o.run, now)
+				if w.Opened("data/other", o.run, now) && !alarm {
+					t.Error("members are mixed up")
+				}
+			}
+			if alarm != tc.alarm {
+				t.Errorf("alarm %t, want %t", alarm, tc.alarm)
+			}
+			members, at := w.Alarms(now)
+			if want := tc.alarm; slices.Contains(members, "data/a") != want || (at["data/a"] == now) != want {
+				t.Errorf("standing alarms %v", at)
+			}
+			if members, _ := w.Alarms(now.Add(copies.Quiet)); len(members) != 0 {
+				t.Errorf("alarms stand for ever: %v", members)
+			}
+			w.Forget("data/a")
+			if members, _ := w.Alarms(now); slices.Contains(members, "data/a") {
+				t.Error("the alarm of who is gone stands")
+			}
+		})
+	}
+}
+
+// Whatever one machine does, there is no alarm: its process ends, and never comes back as
+// one of before.
+func TestOneMachineRaisesNoAlarm(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var w copies.Watch
+		now, process := start, 0
+		for range 1000 {
+			now = now.Add(time.Duration(rapid.IntRange(0, 5000).Draw(t, "ms")) * time.Millisecond)
+			if rapid.IntRange(0, 9).Draw(t, "restart") == 0 {
+				process++
+			}
+			if w.Opened("data/a", fmt.Sprint(process), now) {
+				t.Fatalf("an alarm at %v, in process %d", now, process)
+			}
+		}
+	})
+}
