@@ -255,7 +255,7 @@ func (a *Agent) renew(ctx context.Context) error {
 		if err == nil {
 			return a.adoptRenewed(ctx, key, resp.GetChain())
 		}
-		if e, ok := explained(err); ok && (e.Code == explain.StoreUnreachable || e.Code == explain.StoreOutcomeUnknown || e.Code == explain.StoreFull) {
+		if e, ok := explained(err); ok && (e.Code == explain.StoreUnreachable || e.Code == explain.StoreOutcomeUnknown || e.Code == explain.StoreFull || e.Code == explain.StoreRefuses) {
 			cannot = append(cannot, address)
 		}
 		return err

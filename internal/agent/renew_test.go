@@ -349,7 +349,7 @@ func TestRenewalInterval(t *testing.T) {
 // Without a store coordinators record no new key. The node has its recorded one
 // certified again, keeps the new one for later, and renews to that when they can.
 func TestRenewWithoutStore(t *testing.T) {
-	for _, code := range []explain.Code{explain.StoreUnreachable, explain.StoreOutcomeUnknown, explain.StoreFull} {
+	for _, code := range []explain.Code{explain.StoreUnreachable, explain.StoreOutcomeUnknown, explain.StoreFull, explain.StoreRefuses} {
 		f := newFleet(t)
 		n := newNode(f)
 		n.mustJoin()

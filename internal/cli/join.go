@@ -87,7 +87,7 @@ func (c *CLI) join(ctx context.Context, wait waiting, cfg agent.JoinConfig) (age
 func mayPass(err error) bool {
 	for _, code := range []explain.Code{
 		explain.NodeNoCoordinator, explain.Unreachable, explain.RecoveryMode, explain.HeadNotFollowed, explain.RateLimited, explain.StoreUnreachable,
-		explain.HistoryUninitialized, explain.PeerRejectedUs, explain.ProofStale, explain.StoreBusy, explain.StoreFull,
+		explain.HistoryUninitialized, explain.PeerRejectedUs, explain.ProofStale, explain.StoreBusy, explain.StoreFull, explain.StoreRefuses,
 	} {
 		if errors.Is(err, code) {
 			return true

@@ -345,7 +345,7 @@ func fatalToOwner(err error) bool {
 	e := explain.Of(err)
 	return !slices.ContainsFunc([]explain.Code{
 		explain.Unreachable, explain.RecoveryMode, explain.RecoveryOver, explain.OutcomeUnknown, explain.RateLimited,
-		explain.StoreUnreachable, explain.StoreOutcomeUnknown, explain.StoreBusy, explain.StoreFull,
+		explain.StoreUnreachable, explain.StoreOutcomeUnknown, explain.StoreBusy, explain.StoreFull, explain.StoreRefuses,
 	}, func(code explain.Code) bool { return errors.Is(e, code) })
 }
 

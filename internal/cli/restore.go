@@ -200,10 +200,12 @@ func restoreFailed(name, file string, err error) error {
 		return explain.Wrap(err, explain.RestoreClock, "problem", problem)
 	case errors.Is(err, backup.ErrVersion) || errors.Is(err, backup.ErrAltered) || errors.Is(err, backup.ErrCut) || errors.Is(err, backup.ErrUnsigned):
 		return ofBackup(file, err)
-	case errors.Is(err, store.ErrFull):
-		return explain.Wrap(err, explain.StoreFull, "what", "restoring the backup")
 	case errors.Is(err, store.ErrUnknownOutcome):
 		return explain.Wrap(err, explain.StoreOutcomeUnknown, "what", "restoring the backup")
+	case store.ReasonOf(err) == store.NoSpace:
+		return explain.Wrap(err, explain.StoreFull, "what", "restoring the backup")
+	case store.ReasonOf(err) != 0:
+		return explain.Wrap(err, explain.StoreRefuses, "what", "restoring the backup", "reason", store.ReasonOf(err).String())
 	}
 	if e, ok := errors.AsType[*explain.Error](err); ok {
 		return e

@@ -46,6 +46,7 @@ import (
 	"github.com/fealty-io/fealty/internal/recall"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/writable"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -206,7 +207,7 @@ type Coordinator struct {
 	lost          int                            // adoptions in a row that somebody else was first with; owned by who holds setting
 	unsettled     atomic.Bool                    // a reseed may have left the records frozen
 	headConfirmed moment                         // when the store was last asked and showed our head
-	full          fullness                       // whether the store takes writes
+	writes        writable.Record                // whether the store takes writes
 	storeFailed   moment                         // when a call last ended because the store did not answer
 	copies        copies.Watch                   // which processes opened streams of members
 	openings      openings                       // streams that the other coordinators are to be told of
@@ -601,8 +602,9 @@ func (c *Coordinator) storeError(what string, err error) error {
 		return err // worded where it happened
 	case errors.Is(err, store.ErrUnknownOutcome): // also if the caller went away
 		code = explain.StoreOutcomeUnknown
-	case errors.Is(err, store.ErrFull):
-		code = explain.StoreFull
+	case store.ReasonOf(err) != 0:
+		c.log.Error("the store failed", "what", what, "err", err)
+		return refusedWrite(what, err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case errors.Is(err, store.ErrForged):
@@ -615,10 +617,11 @@ func (c *Coordinator) storeError(what string, err error) error {
 		return errBusy(what)
 	}
 	c.log.Error("the store failed", "what", what, "err", err)
-	if code == explain.StoreFull {
-		return explain.New(code, "what", what)
+	cause := "the coordinator's log says how"
+	if reason := store.ReasonOf(err); reason != 0 {
+		cause = fmt.Sprintf("the store took no write, because %v", reason)
 	}
-	return explain.New(code, "what", what, "cause", "the coordinator's log says how")
+	return explain.New(code, "what", what, "cause", cause)
 }
 
 // made words err, which came after a change was in the store. It must not be one that

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -13,10 +12,11 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/writable"
 )
 
-// What a coordinator does while its store answers and takes no writes, because a disk
-// is full or a quota used up.
+// What a coordinator does while its store answers and takes no writes: a disk is full or
+// fails, a quota is used up, the database was made read-only, or its file is gone.
 //
 // It is ready: it serves what it reads, and it has the head of the history confirmed,
 // so that there is no end to it as there is to an outage. It admits nobody and changes
@@ -25,55 +25,7 @@ import (
 // reads from the store what the refused transaction would have been conditional on:
 // record, head and bans.
 
-// fullFor is how long after the last refused write a store counts as full that takes
-// other writes: what is small may find space where the rest does not.
-const fullFor = 30 * time.Second
-
-// fullness is what the writes of this coordinator came to.
-type fullness struct {
-	mu    sync.Mutex
-	since time.Time // of the first refusal for want of space; zero: it is not full; guarded by mu
-	last  time.Time // refusal; guarded by mu
-	took  bool      // it took a write after last; guarded by mu
-}
-
-// note takes in how a write ended, and reports what is news: that the store is full, or
-// that it is not any more.
-func (f *fullness) note(err error, now time.Time) (full, over bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	was := f.sinceLocked(now)
-	switch {
-	case errors.Is(err, store.ErrFull):
-		if was.IsZero() {
-			f.since = now
-		}
-		f.last, f.took = now, false
-	case err == nil && !f.since.IsZero():
-		f.took = true
-		if f.sinceLocked(now).IsZero() {
-			f.since = time.Time{}
-			return false, true
-		}
-	}
-	return was.IsZero() && !f.sinceLocked(now).IsZero(), false
-}
-
-// fullSince is since when the store is full; zero if it is not, as far as is known.
-func (f *fullness) fullSince(now time.Time) time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.sinceLocked(now)
-}
-
-func (f *fullness) sinceLocked(now time.Time) time.Time {
-	if f.took && now.Sub(f.last) > fullFor {
-		return time.Time{}
-	}
-	return f.since
-}
-
-// observedStore notes which writes find no space.
+// observedStore notes which writes are refused.
 type observedStore struct {
 	store.Store
 	c *Coordinator
@@ -92,15 +44,16 @@ func (o observedStore) CompareAndSwap(ctx context.Context, key string, old store
 }
 
 func (c *Coordinator) noteWrite(err error) {
-	switch full, over := c.full.note(err, c.now()); {
-	case full:
-		c.log.LogAttrs(context.Background(), slog.LevelError, "the store takes no writes: known members are certified again, nobody is admitted and nothing is changed until there is space", slog.Any("err", err))
-	case over:
+	switch now := c.now(); c.writes.Note(err, now) {
+	case writable.Refuses:
+		c.log.LogAttrs(context.Background(), slog.LevelError, "the store takes no writes: known members are certified again, nobody is admitted and nothing is changed until it does",
+			slog.String("reason", store.ReasonOf(err).String()), slog.Any("err", err))
+	case writable.Again:
 		c.log.LogAttrs(context.Background(), slog.LevelInfo, "the store takes writes again")
 	}
 }
 
-// renewFull certifies the recorded key of a member again whose renewal found no space.
+// renewFull certifies the recorded key of a member again whose renewal the store refused.
 // rec is what the store shows of the member, and cause how it refused. A key of the gap
 // of a restore is in no record that can be shown, so it is not certified.
 func (c *Coordinator) renewFull(ctx context.Context, s *state, peer identity.Peer, r renewRequest, rec versioned[memberRecord], turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
@@ -123,21 +76,61 @@ func (c *Coordinator) renewFull(ctx context.Context, s *state, peer identity.Pee
 	return c.recertify(ctx, s, peer, r, rec.value, outageStretch, turn, cause)
 }
 
-// fullFindings says that the store is full, if it is.
-func (c *Coordinator) fullFindings() []*fealtyv1.Finding {
-	since := c.full.fullSince(c.now())
-	if since.IsZero() {
+// refusedWrite words that the store refused to do what, if that is known to be why err
+// came; nil if not.
+func refusedWrite(what string, err error) error {
+	switch reason := store.ReasonOf(err); reason {
+	case 0:
 		return nil
+	case store.NoSpace:
+		return explain.New(explain.StoreFull, "what", what)
+	default:
+		return explain.New(explain.StoreRefuses, "what", what, "reason", reason.String(), "do", writableAgain[reason])
 	}
-	return []*fealtyv1.Finding{finding(explain.StoreFull, "what", "every change since "+since.UTC().Format(time.RFC3339))}
 }
 
-// fullReason says that the store is full; empty if it is not.
-func (c *Coordinator) fullReason() string {
+// writableAgain is what makes a store take writes again.
+var writableAgain = map[store.Reason]string{
+	store.ReadOnly:   "if its disk is full make space; otherwise find out who made it read-only and why, or name the server that takes writes",
+	store.Forbidden:  "give the user of the store back what it may write: the coordinator's log says what was refused",
+	store.FileGone:   "put the file back under its name, with its -wal file; or stop the coordinator, and start it with the file that is to count",
+	store.DiskFailed: "look at the disk and the system's log; move the file to a good disk while the coordinator is stopped",
+}
+
+// storeFindings says why the store takes no writes, if it does not.
+func (c *Coordinator) storeFindings() []*fealtyv1.Finding {
 	now := c.now()
-	since := c.full.fullSince(now)
-	if since.IsZero() {
-		return ""
+	s := c.writes.State(now)
+	if s.Reason == 0 {
+		return nil
 	}
-	return fmt.Sprintf("the store has taken no writes for %s, because it has no space left or was made read-only: known members are certified again, and nothing else is changed", now.Sub(since).Round(time.Second))
+	what := "every change since " + s.Since.UTC().Format(time.RFC3339)
+	if !s.Takes.IsZero() {
+		what = fmt.Sprintf("some changes from %s until %s", s.Since.UTC().Format(time.RFC3339), s.Last.UTC().Format(time.RFC3339))
+	}
+	e := explain.Of(refusedWrite(what, &store.RefusedError{Reason: s.Reason}))
+	f := &fealtyv1.Finding{Code: string(e.Code), Severity: "warning", Summary: e.What + ": " + e.Why, Remedy: e.Do}
+	if !s.Takes.IsZero() {
+		f.Summary += "; since " + s.Takes.UTC().Format(time.RFC3339) + " it takes some"
+	}
+	return []*fealtyv1.Finding{f}
+}
+
+// storeWord is what readiness calls a store that takes no writes.
+var storeWord = map[store.Reason]string{
+	store.NoSpace: "full", store.ReadOnly: "read-only", store.Forbidden: "forbidden", store.FileGone: "file-gone", store.DiskFailed: "disk-failed",
+}
+
+// refusing says in a word and in a sentence that the store takes no writes; both are
+// empty if it does.
+func (c *Coordinator) refusing() (word, reason string) {
+	now := c.now()
+	s := c.writes.State(now)
+	switch {
+	case s.Reason == 0:
+		return "", ""
+	case !s.Takes.IsZero():
+		return storeWord[s.Reason], s.Text(now)
+	}
+	return storeWord[s.Reason], s.Text(now) + ": known members are certified again, and nothing else is changed"
 }

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/writable"
 )
 
 // seal is the write of a record, as another coordinator makes it.
@@ -168,7 +170,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	d.store.setFull(false)
 	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	told("while large writes are refused", true)
-	d.advance(fullFor + time.Second)
+	d.advance(writable.Settles + time.Second)
 	d.c.checkHead(t.Context())
 	told("when none was refused for long", false)
 }
@@ -202,4 +204,85 @@ func TestFullStoreAppliesNothing(t *testing.T) {
 	}
 	d.store.setFull(false)
 	wantOnlyNil(t, d.set(poolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"))
+}
+
+// Why a store that is read takes no writes is told by readiness, by a finding, to who
+// asked for a change, and where nobody leads for it; and from when on it takes some. A
+// member has its recorded key certified again whatever the reason is.
+func TestRefusingStoreIsTold(t *testing.T) {
+	t.Parallel()
+	for _, reason := range store.Reasons() {
+		for name, err := range map[string]error{
+			"refused": refusedFor(reason),
+			"unknown": fmt.Errorf("%w: %w", store.ErrUnknownOutcome, refusedFor(reason)),
+		} {
+			t.Run(storeWord[reason]+" "+name, func(t *testing.T) { t.Parallel(); testRefusingStore(t, reason, err) })
+		}
+	}
+}
+
+func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
+	d := testDesk(t)
+	m := d.joined("a")
+	d.joined("b")
+	d.store.setRefusing(refused)
+	code := explain.StoreRefuses
+	if reason == store.NoSpace {
+		code = explain.StoreFull
+	}
+	answer := code
+	if errors.Is(refused, store.ErrUnknownOutcome) {
+		answer = explain.StoreOutcomeUnknown
+	}
+	shows := func(what, text string, err error) {
+		t.Helper()
+		told := err != nil && (strings.Contains(explain.Of(err).Why, text) || reason == store.NoSpace && strings.Contains(explain.Of(err).Why, "no space left"))
+		if !errors.Is(err, answer) || !told || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v, want %s with %q", what, err, answer, text)
+		}
+	}
+	shows("a new key", reason.String(), m.renew())
+	_, err := d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "x"})
+	shows("a ban", reason.String(), err)
+	end := d.recordedEnd(m)
+	for d.clock().Before(end.Add(time.Hour)) {
+		d.advance(20 * time.Minute)
+		d.c.checkHead(t.Context())
+		wantOnlyNil(t, m.again()) // for longer than in an outage: what is read is so
+	}
+	if m.leaf.NotAfter.Before(end.Add(defaultMaxHeadAge)) {
+		t.Errorf("it is certified until %v, and its record ends at %v", m.leaf.NotAfter, end)
+	}
+	told := func(what, word, text string) {
+		t.Helper()
+		if a := d.c.health().readiness(); !a.OK || a.Store != word || !strings.Contains(a.Reason, text) || (a.Reason == "") != (text == "") {
+			t.Errorf("%s: readiness %+v, want %q with %q", what, a, word, text)
+		}
+		for _, other := range []explain.Code{explain.StoreFull, explain.StoreRefuses} {
+			if got, want := len(d.findings(t, other)), word != "ok" && other == code; got == 1 != want || got > 1 {
+				t.Errorf("%s: %d findings %s", what, got, other)
+			}
+		}
+	}
+	told("meanwhile", storeWord[reason], "has taken no writes for")
+	told("meanwhile", storeWord[reason], reason.String())
+	found := d.findings(t, code)[0]
+	if !strings.Contains(found.GetSummary(), "every change since") || strings.Contains(found.GetRemedy(), "{") || found.GetRemedy() == "" {
+		t.Errorf("the finding: %v", found)
+	}
+	d.c.lead.view.Store(&leadView{ledUntil: d.c.lead.now() - nobodyLeadsAfter - time.Second})
+	if got := d.c.leaderFindings(); len(got) != 1 || !strings.Contains(got[0].GetSummary(), reason.String()) || strings.Contains(got[0].GetSummary(), "altering") {
+		t.Errorf("nobody leads: %v", got)
+	}
+
+	d.store.setRefusing(nil)
+	back := d.clock().UTC().Format("15:04:05")
+	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+	told("as soon as it takes one", storeWord[reason], "since "+back+" UTC the store takes some writes")
+	if text := d.findings(t, code)[0].GetSummary(); !strings.Contains(text, "some changes from") || !strings.Contains(text, "it takes some") {
+		t.Errorf("as soon as it takes one: %s", text)
+	}
+	d.advance(writable.Settles + time.Second)
+	d.c.checkHead(t.Context())
+	told("when none was refused for long", "ok", "")
 }

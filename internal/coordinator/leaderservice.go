@@ -48,6 +48,10 @@ func (c *Coordinator) leaderFindings() []*fealtyv1.Finding {
 	switch low := c.lead.view.Load().low; {
 	case term != 0 || nobody < nobodyLeadsAfter:
 		return nil
+	case c.writes.State(c.now()).Reason != 0:
+		_, refuses := c.refusing()
+		return []*fealtyv1.Finding{finding(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
+			"problem", refuses, "remedy", "have the store take writes again: that is a finding of its own")}
 	case low:
 		return []*fealtyv1.Finding{finding(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
 			"problem", "the store gives terms that are not above those of before: it went back, or was restored and its revisions were not raised",

@@ -1,6 +1,10 @@
 package coordinator
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fealty-io/fealty/internal/store"
+)
 
 // metrics are what a coordinator counts. Names begin with fealty_.
 type metrics struct {
@@ -113,7 +117,11 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 			return truth(c.state.Load().phase == phaseReady)
 		}),
 		gauge("fealty_store_full", "1 while the store refuses writes, because it has no space left or was made read-only.", func() float64 {
-			return truth(!c.full.fullSince(c.now()).IsZero())
+			r := c.writes.State(c.now()).Reason
+			return truth(r == store.NoSpace || r == store.ReadOnly)
+		}),
+		gauge("fealty_store_refuses_writes", "1 while the store is read and refuses writes, for whatever reason; fealty status says which.", func() float64 {
+			return truth(c.writes.State(c.now()).Reason != 0)
 		}),
 		gauge("fealty_coordinator_recovery_mode", "1 while the state in memory is not the head of the persisted history.", func() float64 {
 			return truth(c.state.Load().phase == phaseRecovery)

@@ -64,6 +64,7 @@ func TestOutage(t *testing.T) {
 		"fails": {begin: func(m *memStore) { m.setDown(errDown) }, end: func(m *memStore) { m.setDown(nil) }, code: explain.StoreUnreachable, store: "degraded", members: 6, removed: explain.JoinBanned, older: explain.RenewOlderKey},
 		"hangs": {begin: func(m *memStore) { m.setHanging(true); m.setDown(errDown) }, end: func(m *memStore) { m.setDown(nil) }, code: explain.StoreUnreachable, store: "degraded", members: 6, removed: explain.JoinBanned, older: explain.RenewOlderKey},
 		"full":  {begin: func(m *memStore) { m.setFull(true) }, end: func(m *memStore) { m.setFull(false) }, code: explain.StoreFull, store: "full", members: 5, removed: explain.RenewEntryGone, older: explain.StoreBusy, read: true},
+		"gone":  {begin: func(m *memStore) { m.setRefusing(refusedFor(store.FileGone)) }, end: func(m *memStore) { m.setRefusing(nil) }, code: explain.StoreRefuses, store: "file-gone", members: 5, removed: explain.RenewEntryGone, older: explain.StoreBusy, read: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { testOutage(t, o) })

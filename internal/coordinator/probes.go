@@ -29,7 +29,7 @@ type probeAnswer struct {
 	OK     bool   `json:"ok"`
 	Phase  string `json:"phase"`
 	Reason string `json:"reason,omitempty"`
-	Store  string `json:"store,omitempty"` // "ok", "degraded" or "full"
+	Store  string `json:"store,omitempty"` // "ok", "degraded", or how it takes no writes (storeWord)
 }
 
 // health is all that the probes are answered from.
@@ -40,7 +40,8 @@ type health struct {
 	reason     string        // why it is not ready
 	headAge    time.Duration // since the store showed our head
 	maxHeadAge time.Duration
-	full       string        // how the store takes no writes; empty if it does
+	store      string        // how the store takes no writes, in a word; empty if it does
+	refuses    string        // the same as a sentence
 	pulseAge   time.Duration // since the self-check last came through
 	strict     bool          // the store counts for liveness
 }
@@ -70,9 +71,9 @@ func (h health) readiness() probeAnswer {
 	}
 	a := h.answer("")
 	a.Store = "ok"
-	if h.full != "" {
-		// What needs no write goes on, and restarting it makes no space.
-		a.Store, a.Reason = "full", h.full
+	if h.store != "" {
+		// What needs no write goes on, and restarting it mends nothing.
+		a.Store, a.Reason = h.store, h.refuses
 	}
 	if h.headAge > headDegradedAfter {
 		a.Store = "degraded"
@@ -97,9 +98,10 @@ func (h health) liveness() probeAnswer {
 
 func (c *Coordinator) health() health {
 	s, now := c.state.Load(), c.now()
+	word, refuses := c.refusing()
 	return health{
 		serving: c.serving.Load(), tried: c.tried.Load(), phase: s.phase, reason: s.reason,
-		headAge: c.headConfirmed.age(now), maxHeadAge: c.cfg.MaxHeadAge, full: c.fullReason(),
+		headAge: c.headConfirmed.age(now), maxHeadAge: c.cfg.MaxHeadAge, store: word, refuses: refuses,
 		pulseAge: c.pulsed.age(now), strict: c.cfg.LivenessStore,
 	}
 }

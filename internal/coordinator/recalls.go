@@ -43,14 +43,7 @@ func (c *Coordinator) storeAnswers() bool {
 // whole reports whether a renewal should succeed now.
 func (c *Coordinator) whole() bool {
 	_, err := c.ready()
-	return err == nil && c.storeAnswers() && c.headConfirmed.age(c.now()) <= headDegradedAfter && !c.full.blocks()
-}
-
-// blocks reports whether no write succeeded since the last one that found no space.
-func (f *fullness) blocks() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return !f.since.IsZero() && !f.took
+	return err == nil && c.storeAnswers() && c.headConfirmed.age(c.now()) <= headDegradedAfter && !c.writes.State(c.now()).Blocks()
 }
 
 // followRecalls asks members back until ctx ends.

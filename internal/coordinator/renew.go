@@ -105,8 +105,9 @@ func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r r
 			}
 		}
 		if err != nil {
+			refused := store.ReasonOf(err) != 0
 			err = c.storeError("record the renewal", err)
-			if errors.Is(err, explain.StoreFull) {
+			if refused {
 				chain, err = c.renewFull(ctx, s, peer, r, stored, turn, err)
 				return chain, err == nil, err
 			}

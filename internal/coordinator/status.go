@@ -71,6 +71,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		} else {
 			out.Findings = append(out.Findings, finding(explain.RecoveryMode, "method", "the fleet", "reason", c.recoveryText(s)))
 		}
+		out.Findings = append(out.Findings, c.storeFindings()...)
 		return out, nil
 	}
 	out.ClusterId = s.manifest.Cluster
@@ -118,7 +119,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	}
 	out.Bans, out.BansLimit = uint32(trust.value.Bans.Count), uint32(c.maxListed)
 	out.Baseline = baseline(all)
-	out.Findings = append(append(first, c.fullFindings()...), c.keeperFindings(s.manifest)...)
+	out.Findings = append(append(first, c.storeFindings()...), c.keeperFindings(s.manifest)...)
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
 	out.Findings = append(out.Findings, c.leaderFindings()...)
 	out.Findings = append(out.Findings, c.outlet.findings()...)

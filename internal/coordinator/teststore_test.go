@@ -28,10 +28,10 @@ type memStore struct {
 	after   func(store.Tx)            // called after each commit that was applied, without the lock; guarded by mu
 	answers int                       // how many more calls are answered before it is down with errDown; -1: all; guarded by mu
 	hangs   bool                      // what is down answers nobody, instead of failing; guarded by mu
-	full    bool                      // no write finds space, and reads go on; guarded by mu
+	refuses error                     // what every write returns while reads go on; guarded by mu
 	counted string                    // what of it is read is counted; guarded by mu
 	read    int                       // entries below counted that were read; guarded by mu
-	onFull  func()                    // called after each write that found none, without the lock; guarded by mu
+	onFull  func()                    // called after each write that was refused, without the lock; guarded by mu
 }
 
 // errFull is how a store refuses a write for which it has no space.
@@ -39,9 +39,23 @@ var errFull = fmt.Errorf("no room in /secret/path: %w", store.ErrFull)
 
 // setFull lets no write find space, or every one.
 func (m *memStore) setFull(full bool) {
+	var err error
+	if full {
+		err = errFull
+	}
+	m.setRefusing(err)
+}
+
+// setRefusing has every write refused with err, or none.
+func (m *memStore) setRefusing(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.full = full
+	m.refuses = err
+}
+
+// refusedFor is how a store refuses a write for a reason.
+func refusedFor(r store.Reason) error {
+	return &store.RefusedError{Reason: r, Err: errors.New("of /secret/path")}
 }
 
 // countReads counts the entries below prefix that are read from now on.
@@ -303,8 +317,8 @@ func (m *memStore) commit(ctx context.Context, tx store.Tx) (rev store.Revision,
 	if err := tx.Conflict(func(key string) (store.Revision, error) { return m.entries[key].Version, nil }); err != nil {
 		return 0, nil, err
 	}
-	if m.full {
-		return 0, m.onFull, errFull
+	if m.refuses != nil {
+		return 0, m.onFull, m.refuses
 	}
 	m.rev++
 	for _, w := range tx.Put {
@@ -332,8 +346,8 @@ func (m *memStore) Outcome(ctx context.Context, id string) (store.Revision, erro
 		return 0, errors.New("no answer")
 	}
 	rev, ok := m.done[id]
-	if !ok && m.full {
-		return 0, errFull // that it never will be has to be written
+	if !ok && m.refuses != nil {
+		return 0, m.refuses // that it never will be has to be written
 	}
 	if !ok || rev == 0 {
 		m.done[id] = 0

@@ -194,6 +194,7 @@ const (
 	StoreUnsuitable     Code = "FE-S109"
 	PublishDirFailed    Code = "FE-S110"
 	StoreOccupied       Code = "FE-S111"
+	StoreRefuses        Code = "FE-S118"
 )
 
 // Token.
@@ -1697,12 +1698,13 @@ its process, so that there is never a stale one to delete.`,
 		Code:  StoreFull,
 		Title: "the store has no space left",
 		What:  "{what|the write} was refused: the store is full",
-		Why:   "the disk that it is on, or its quota, has no space left, or it was made read-only",
+		Why:   "the disk that it is on, or its quota, has no space left",
 		Do:    "free or add space; nothing was lost, and calls work again by themselves",
 		Exit:  ExitFailed, GRPC: codes.ResourceExhausted,
 		Page: `
-Nothing is acknowledged that is not on disk. Reads go on, writes fail until there is space: a full disk, etcd's quota,
-or a PostgreSQL that was made read-only, as hosted ones do when their disk fills up. Meanwhile a coordinator is ready
+Nothing is acknowledged that is not on disk. Reads go on, writes fail until there is space: a full disk, or etcd's quota.
+A PostgreSQL that was made read-only, as hosted ones are when their disk fills up, is ` + "`FE-S118`" + `. Before SQLite
+says so it has copied its log into the database and given that space back. Meanwhile a coordinator is ready
 and certifies the recorded keys of members again, until 4 hours after the recorded end; members ask for that by
 themselves. Nobody is admitted or banned, nobody leads, and nothing changes. Do not restart coordinators for this: one
 that starts gets no secrets from its peers, because that is to be audited first.`,
@@ -1811,6 +1813,27 @@ cluster is left alone; give each cluster its own.`,
 		Page: `
 ` + "`fealty conformance store`" + ` never touches what it finds. Test the servers of a cluster beside its store: in another
 database, or under another prefix.`,
+	},
+	{
+		Code:  StoreRefuses,
+		Title: "the store is read and takes no writes",
+		What:  "{what|the write} was refused: the store takes no writes",
+		Why:   "{reason|of it the coordinator's log says why}",
+		Do:    "{do|look at the store; nothing was lost, and calls work again by themselves once it takes writes}",
+		Exit:  ExitFailed, GRPC: codes.ResourceExhausted,
+		Page: `
+The store answers, so that reads go on, and it refuses to change anything for another reason than space, which is
+` + "`FE-S102`" + `:
+
+- The file of a SQLite store was moved, removed or replaced while it was open. What is written to a file without a name
+  is gone with the process, so nothing is.
+- The disk fails writes, or its file system was made read-only, as many are after an error of the disk.
+- The database server is a replica, or was made read-only.
+- The user that the coordinator writes with may not write, or not any more.
+
+What goes on meanwhile is the same as on a full disk. Nobody is admitted or banned, nobody leads, and nothing changes.
+Known members have their recorded key certified again, until 4 hours after the recorded end. The coordinator stays ready
+and alive: restarting it mends nothing.`,
 	},
 
 	{

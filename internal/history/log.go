@@ -252,7 +252,7 @@ func (l *Log) putBlob(ctx context.Context, blob []byte) error {
 			return readErr
 		}
 	}
-	if errors.Is(err, store.ErrFull) {
+	if store.ReasonOf(err) != 0 && !errors.Is(err, store.ErrUnknownOutcome) {
 		return fmt.Errorf("history: writing blob %v: nothing has changed: %w", hash, err)
 	}
 	// The head was not touched, so an unknown outcome of a blob is a failure like

@@ -31,8 +31,11 @@ var (
 	// ErrClosed: the store was closed before the call began, or while it waited.
 	ErrClosed = errors.New("store is closed")
 
-	// ErrFull: the database takes no writes, because it has no space left or was made
-	// read-only. Nothing was written, and reads go on.
+	// ErrRefused is matched by every *RefusedError.
+	ErrRefused = errors.New("the store takes no writes")
+
+	// ErrFull is matched by a *RefusedError for want of space, and by one of a database
+	// that was made read-only, as hosted ones are that run full.
 	ErrFull = errors.New("the store has no space left, or was made read-only")
 
 	// ErrNotEmpty: only an empty store can be raised.
@@ -70,6 +73,65 @@ func (e *ConflictError) Error() string {
 }
 
 func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
+
+// Reason is why a database that is read takes no writes.
+type Reason int
+
+const (
+	NoSpace    Reason = iota + 1 // its disk or quota is used up
+	ReadOnly                     // it is a replica, or it or its disk was made read-only
+	Forbidden                    // the user that writes may not, or not any more
+	FileGone                     // its file was moved, removed or replaced while it was open
+	DiskFailed                   // its disk answers writes with an error
+)
+
+// Reasons returns all of them.
+func Reasons() []Reason { return []Reason{NoSpace, ReadOnly, Forbidden, FileGone, DiskFailed} }
+
+// String says it in the words of a sentence that ends with it.
+func (r Reason) String() string {
+	switch r {
+	case NoSpace:
+		return "it has no space left"
+	case ReadOnly:
+		return "it is read-only"
+	case Forbidden:
+		return "its user may not write"
+	case FileGone:
+		return "its file was moved, removed or replaced while it was open"
+	case DiskFailed:
+		return "its disk fails writes"
+	}
+	return "of an unknown reason"
+}
+
+// RefusedError says why a database that is read did not take a write. Nothing was
+// written, unless it stands beside [ErrUnknownOutcome]. It matches [ErrRefused].
+type RefusedError struct {
+	Reason Reason
+	Err    error // of the database
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%v, because %v: %v", ErrRefused, e.Reason, e.Err)
+}
+
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+func (e *RefusedError) Is(target error) bool {
+	return target == ErrRefused || target == ErrFull && (e.Reason == NoSpace || e.Reason == ReadOnly)
+}
+
+// ReasonOf returns why a database did not take a write; 0 if err says nothing of that.
+func ReasonOf(err error) Reason {
+	if e, ok := errors.AsType[*RefusedError](err); ok {
+		return e.Reason
+	}
+	if errors.Is(err, ErrFull) {
+		return NoSpace
+	}
+	return 0
+}
 
 // CompactedError says which changes can no longer be told. It matches
 // [ErrCompacted].

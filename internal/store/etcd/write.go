@@ -407,7 +407,7 @@ func (w *writer) inTime(err error) error {
 		return err
 	}
 	if isAnswer(err, errNoSpace) {
-		return fmt.Errorf("%w: %s: raise --quota-backend-bytes on the etcd servers, or compact and defragment them, and disarm the alarm", store.ErrFull, plain(err))
+		return &store.RefusedError{Reason: store.NoSpace, Err: fmt.Errorf("%s: raise --quota-backend-bytes on the etcd servers, or compact and defragment them, and disarm the alarm", plain(err))}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("no etcd server answered within %v", w.s.patience())
@@ -585,7 +585,9 @@ func (w *writer) swap(ctx context.Context, snap *snapshot, p *plan, conditions [
 	case status.Code(err) == codes.Unauthenticated, isAnswer(err, errOldAuth):
 		w.s.dialer.giveUp(x) // log in again
 		return false, nil
-	case status.Code(err) == codes.InvalidArgument, status.Code(err) == codes.PermissionDenied, isAnswer(err, errTooMany):
+	case status.Code(err) == codes.PermissionDenied:
+		return false, &refusedError{&store.RefusedError{Reason: store.Forbidden, Err: typed(err)}}
+	case status.Code(err) == codes.InvalidArgument, isAnswer(err, errTooMany):
 		return false, &refusedError{typed(err)}
 	}
 	if !isAnswer(err, errNoSpace) {

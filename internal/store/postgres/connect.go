@@ -26,21 +26,19 @@ import (
 var ErrServer = errors.New("server cannot hold a store")
 
 // ServerError says why a server that answers cannot hold a store. It matches
-// [ErrServer], and [store.ErrFull] if the server is read-only.
+// [ErrServer].
 type ServerError struct {
 	Problem string // continues "the server"
 	Do      string
 }
 
-func (e *ServerError) Error() string { return "the server " + e.Problem + ": " + e.Do }
-func (e *ServerError) Is(target error) bool {
-	return target == ErrServer || e.Problem == isReadOnly && target == store.ErrFull
-}
+func (e *ServerError) Error() string        { return "the server " + e.Problem + ": " + e.Do }
+func (e *ServerError) Is(target error) bool { return target == ErrServer }
 
 // readOnlyServer is the error of a server that answers reads alone. Hosted ones become
 // so when their disk fills up.
 func readOnlyServer() error {
-	return &ServerError{isReadOnly, "make space on its disk if that is full; otherwise find out who set it and why, or name another server"}
+	return &store.RefusedError{Reason: store.ReadOnly, Err: &ServerError{isReadOnly, "make space on its disk if that is full; otherwise find out who set it and why, or name another server"}}
 }
 
 // isReadOnly is the problem of such a server.

@@ -382,7 +382,7 @@ func TestCommitRefused(t *testing.T) {
 	base := mustCommit(t, s, put("k", "base"))
 	fail(t, database, "53100", 1) // disk full
 	_, err := s.Commit(t.Context(), put("k", "refused"))
-	if !errors.Is(err, store.ErrFull) || errors.Is(err, store.ErrUnknownOutcome) || !strings.Contains(err.Error(), "made to fail") {
+	if store.ReasonOf(err) != store.NoSpace || errors.Is(err, store.ErrUnknownOutcome) || !strings.Contains(err.Error(), "made to fail") {
 		t.Fatalf("Commit: %v", err)
 	}
 	if e, err := s.Get(t.Context(), "k"); err != nil || e.Version != base {
@@ -773,7 +773,7 @@ func TestReadOnly(t *testing.T) {
 		t.Helper()
 		tx := put("k", "refused")
 		tx.ID = store.NewTxID()
-		if _, err := s.Commit(t.Context(), tx); !errors.Is(err, store.ErrFull) || errors.Is(err, store.ErrUnknownOutcome) {
+		if _, err := s.Commit(t.Context(), tx); store.ReasonOf(err) != store.ReadOnly || !errors.Is(err, store.ErrFull) || errors.Is(err, store.ErrUnknownOutcome) {
 			t.Fatalf("%s: Commit: %v, want ErrFull", when, err)
 		}
 		if _, err := s.Outcome(t.Context(), tx.ID); !errors.Is(err, store.ErrFull) {

@@ -131,11 +131,17 @@ const (
 	lockNotAvailable      = "55P03"
 	readOnlyTransaction   = "25006"
 	diskFull              = "53100"
+	ioError               = "58030"
 	programLimitExceeded  = "54000"
 	invalidDatabase       = "3D000"
 	invalidAuthorization  = "28" // class
 	syntaxOrAccess        = "42" // class: something is there that is not ours
 )
+
+// refusals are the codes of a server that answers reads and takes no writes.
+var refusals = map[string]store.Reason{
+	diskFull: store.NoSpace, readOnlyTransaction: store.ReadOnly, insufficientPrivilege: store.Forbidden, ioError: store.DiskFailed,
+}
 
 // The writer's statements, by the names they are prepared under.
 var statements = []struct{ name, text string }{
@@ -330,8 +336,8 @@ func (w *writer) serve(group []*job) {
 			w.serve([]*job{j})
 		}
 	default:
-		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (pg.Code == diskFull || pg.Code == readOnlyTransaction) {
-			err = fmt.Errorf("%w: %w", store.ErrFull, err)
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && refusals[pg.Code] != 0 {
+			err = &store.RefusedError{Reason: refusals[pg.Code], Err: err}
 		}
 		for _, j := range group {
 			j.err = fmt.Errorf("store: commit to %s: %w", w.s.name, err)

@@ -5,9 +5,50 @@ import (
 	"database/sql"
 )
 
-// longWAL is the length, in pages, from which on the writer pauses to let the
-// log be copied whole, so that it can start again from its beginning: 64 MiB.
-const longWAL = 64 << 20 / pageBytes
+// Bounds on the log, in pages of the database.
+const (
+	// checkpointPages is after how many more pages in the log it is copied into the
+	// database, in the background. One small change writes some ten pages.
+	checkpointPages = 512
+
+	// longLog is from which length on the writer pauses to let the log be copied whole,
+	// so that it can begin again from its start. Most of it was copied by then.
+	longLog = 2 * checkpointPages
+
+	// keptLogBytes is what a log keeps of its file when it begins again: what is written
+	// over costs less than what is added.
+	keptLogBytes = checkpointPages * pageBytes
+)
+
+// How to copy the log, and what to do with it then.
+const (
+	measureLog  = "pragma wal_checkpoint(noop)"
+	copyLog     = "pragma wal_checkpoint(passive)"  // waits for nobody
+	truncateLog = "pragma wal_checkpoint(truncate)" // waits for readers, and empties the file
+)
+
+// logState is what SQLite says of its log.
+type logState struct {
+	busy   bool // somebody kept it from being copied whole
+	pages  int
+	copied int // of pages, into the database
+}
+
+// measure asks for the length of the log.
+func measure(conn *sql.Conn) (logState, error) { return ask(conn, measureLog) }
+
+// checkpoint copies the log in one of these ways, after whoever does it now: SQLite
+// itself would not wait for that, and copy nothing.
+func (s *Store) checkpoint(conn *sql.Conn, how string) (logState, error) {
+	s.copying <- struct{}{}
+	defer func() { <-s.copying }()
+	return ask(conn, how)
+}
+
+func ask(conn *sql.Conn, how string) (s logState, err error) {
+	err = conn.QueryRowContext(context.Background(), how).Scan(&s.busy, &s.pages, &s.copied)
+	return s, err
+}
 
 // checkpointer copies the log into the database whenever it is woken, beside
 // the writer and the readers, until the store is closed. SQLite's own way does
@@ -20,17 +61,17 @@ func (s *Store) checkpointer(conn *sql.Conn, wake <-chan struct{}, long chan<- s
 			return
 		case <-wake:
 		}
-		pages, err := checkpoint(conn)
+		log, err := s.checkpoint(conn, copyLog)
+		if isFull(err) {
+			continue // the writer makes room when it needs some
+		}
 		if err != nil {
 			// The log holds everything, so nothing is lost; it grows.
 			s.opts.Log.Error("log could not be copied into the database, trying again later", "store", s.path, "err", err)
 			continue
 		}
-		if pages > longWAL {
-			select {
-			case long <- struct{}{}:
-			default:
-			}
+		if log.pages > longLog {
+			rouse(long)
 		}
 	}
 }
@@ -38,15 +79,52 @@ func (s *Store) checkpointer(conn *sql.Conn, wake <-chan struct{}, long chan<- s
 // checkpointNow copies the rest of a long log while nobody writes. Then the
 // next write starts the log anew, unless a reader still needs it.
 func (w *writer) checkpointNow() {
-	if _, err := checkpoint(w.conn); err != nil {
+	if _, err := w.s.checkpoint(w.conn, copyLog); err != nil && !isFull(err) {
 		w.s.opts.Log.Error("long log could not be copied into the database, trying again later", "store", w.s.path, "err", err)
 	}
 }
 
-// checkpoint copies what it can without waiting for anyone, and returns the
-// length of the log in pages.
-func checkpoint(conn *sql.Conn) (pages int, err error) {
-	var busy, copied int
-	err = conn.QueryRowContext(context.Background(), "pragma wal_checkpoint(passive)").Scan(&busy, &pages, &copied)
-	return pages, err
+// watchLog wakes the checkpointer when enough was written. What counts is the log's
+// own length: a change of a few bytes writes whole pages.
+func (w *writer) watchLog() {
+	log, err := measure(w.conn)
+	if err != nil {
+		rouse(w.checkpoint) // which says what is wrong
+		return
+	}
+	if log.pages < w.wokenAt {
+		w.wokenAt = 0 // it began again
+	}
+	if log.pages-w.wokenAt >= checkpointPages {
+		w.wokenAt = log.pages
+		rouse(w.checkpoint)
+	}
+}
+
+// shrinkLog copies the log into the database and gives the space of its file back. It
+// reports whether there was any to give.
+func (w *writer) shrinkLog() bool {
+	before, err := measure(w.conn)
+	if err != nil || before.pages == 0 {
+		return false
+	}
+	log, err := w.s.checkpoint(w.conn, truncateLog)
+	if isFull(err) && w.s.spare.release() == nil {
+		log, err = w.s.checkpoint(w.conn, truncateLog)
+	}
+	w.keepSpare()
+	if err != nil {
+		w.s.opts.Log.Error("log could not be copied into the database to make room", "store", w.s.path, "err", err)
+		return false
+	}
+	w.wokenAt = 0
+	return !log.busy
+}
+
+// keepSpare makes the spare if it is not there. Without one the store works as well,
+// until the disk is full.
+func (w *writer) keepSpare() {
+	if err := w.s.spare.keep(); err != nil {
+		w.s.opts.Log.Warn("no space is set aside for a full disk, which may then need to be freed by hand", "store", w.s.path, "err", err)
+	}
 }

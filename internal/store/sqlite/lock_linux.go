@@ -27,3 +27,11 @@ func checkFilesystem(dir string) error {
 	}
 	return nil
 }
+
+// readOnlyDisk reports whether the file system of dir takes no writes, as one does after
+// an error of its disk.
+func readOnlyDisk(dir string) bool {
+	const readOnly = 1 // ST_RDONLY of statfs(2)
+	var st syscall.Statfs_t
+	return syscall.Statfs(dir, &st) == nil && st.Flags&readOnly != 0
+}

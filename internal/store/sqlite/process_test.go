@@ -46,10 +46,12 @@ func TestMain(m *testing.M) {
 }
 
 var children = map[string]func(path string) error{
-	"write": childWrite,
-	"serve": childServe,
-	"hold":  childHold,
-	"limit": childLimit,
+	"write":      childWrite,
+	"serve":      childServe,
+	"hold":       childHold,
+	"limit":      childLimit,
+	"file-limit": childFileLimit,
+	"small-disk": childSmallDisk,
 }
 
 func child(t *testing.T, role, path string) *exec.Cmd {
@@ -293,8 +295,8 @@ func childLimit(path string) error {
 			return errors.New("the commit went through")
 		}
 		fmt.Println(failed)
-		if !errors.Is(failed, store.ErrUnknownOutcome) {
-			return errors.New("an I/O error in a commit leaves its outcome unknown")
+		if !errors.Is(failed, store.ErrUnknownOutcome) || store.ReasonOf(failed) != store.DiskFailed {
+			return errors.New("an I/O error in a commit leaves its outcome unknown, and is told as one of the disk")
 		}
 		if _, err := s.Get(ctx, "big"); !errors.Is(err, store.ErrNotFound) {
 			return fmt.Errorf("after a failed commit: %v, want ErrNotFound", err)

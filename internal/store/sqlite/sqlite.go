@@ -102,10 +102,11 @@ func (o Options) filled() (Options, error) {
 
 // Store is an open database. It is safe for concurrent use.
 type Store struct {
-	path string
-	file fs.FileInfo // of path, when it was opened
-	opts Options
-	lock io.Closer
+	path  string
+	file  fs.FileInfo // of path, when it was opened
+	spare spare
+	opts  Options
+	lock  io.Closer
 
 	readers  *sql.DB   // query_only connections
 	getEntry *sql.Stmt // of readers
@@ -115,6 +116,7 @@ type Store struct {
 	closing chan struct{} // closed when Close begins
 	hub     *wake.Hub
 	running sync.WaitGroup // the writer and the checkpointer
+	copying chan struct{}  // held by who copies the log; capacity 1
 
 	mu      sync.Mutex
 	closed  bool           // guarded by mu
@@ -151,11 +153,13 @@ func Open(ctx context.Context, path string, opts Options) (_ *Store, err error) 
 	}
 	s := &Store{
 		path:    path,
+		spare:   spare(path + ".spare"),
 		opts:    opts,
 		lock:    lock,
 		queue:   make(chan *job, opts.Queue),
 		closing: make(chan struct{}),
 		hub:     wake.NewHub(),
+		copying: make(chan struct{}, 1),
 	}
 	defer func() {
 		if err != nil {
@@ -173,6 +177,10 @@ func Open(ctx context.Context, path string, opts Options) (_ *Store, err error) 
 		return nil, err
 	}
 	if s.file, err = os.Stat(path); err != nil {
+		return nil, err
+	}
+	// Opening takes some space for a while, and it is to be opened on a full disk too.
+	if err := s.spare.release(); err != nil {
 		return nil, err
 	}
 	if s.writes, err = s.connect(2, nil); err != nil {
@@ -217,8 +225,10 @@ func Open(ctx context.Context, path string, opts Options) (_ *Store, err error) 
 	if err != nil {
 		return nil, err
 	}
+	w.shrinkLog() // what a process before left long, however it ended
+	w.keepSpare()
 	s.running.Go(w.run)
-	s.running.Go(func() { s.checkpointer(checkpoints, w.checkpoint, w.walLong) })
+	s.running.Go(func() { s.checkpointer(checkpoints, w.checkpoint, w.logLong) })
 	return s, nil
 }
 
@@ -235,6 +245,7 @@ func (s *Store) connect(n int, more url.Values) (*sql.DB, error) {
 			"journal_mode(wal)",
 			"synchronous(full)",
 			"wal_autocheckpoint(0)", // the checkpointer's task
+			"journal_size_limit(" + strconv.Itoa(keptLogBytes) + ")",
 			"trusted_schema(0)",
 		},
 	}
@@ -337,11 +348,11 @@ func protectFile(path string) error {
 func (s *Store) inPlace() error {
 	switch info, err := os.Stat(s.path); {
 	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("the file was moved or removed while it was open: put it back under its name, or restart to begin with what is there")
+		return &store.RefusedError{Reason: store.FileGone, Err: errors.New("the file was moved or removed while it was open: put it back under its name, or restart to begin with what is there")}
 	case err != nil:
 		return err
 	case !os.SameFile(s.file, info):
-		return errors.New("the file was replaced while it was open: put back the one that was there, or restart to open the other one")
+		return &store.RefusedError{Reason: store.FileGone, Err: errors.New("the file was replaced while it was open: put back the one that was there, or restart to open the other one")}
 	}
 	return nil
 }
@@ -372,8 +383,10 @@ func (s *Store) Close() error {
 		s.callers.Wait()
 		close(s.queue)
 		s.running.Wait()
+		// SQLite copies the log when its last connection is closed, which takes room.
+		released := s.spare.release()
 		// The lock goes last: until then nobody else may open the file.
-		s.closeErr = errors.Join(s.readers.Close(), s.writes.Close(), s.lock.Close())
+		s.closeErr = errors.Join(released, s.readers.Close(), s.writes.Close(), s.lock.Close())
 		if s.closeErr != nil {
 			s.closeErr = fmt.Errorf("store: close %s: %w", s.path, s.closeErr)
 		}

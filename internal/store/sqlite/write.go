@@ -6,11 +6,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
-	"syscall"
 	"time"
-
-	"modernc.org/sqlite"
 
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/retain"
@@ -135,6 +133,7 @@ type writer struct {
 	getVersion, put, del, addChange              *sql.Stmt
 	getOutcome, addOutcome                       *sql.Stmt
 	pruneChanges, pruneOutcomes, anEntry, oldest *sql.Stmt
+	pageCount                                    *sql.Stmt
 	statements                                   []*sql.Stmt // all of these
 
 	// unsettled: the last SQLite transaction failed in its commit, so that its
@@ -143,24 +142,19 @@ type writer struct {
 	// until one has, no answer is given that was not committed itself.
 	unsettled bool
 
+	// tight: no page may be added to the database, whose file could not grow.
+	tight bool
+
 	keep   retain.Window
 	logged int64 // bytes of changes ever counted, those at the start included
 
-	// What was written since the checkpointer was woken.
-	sinceJobs, sinceBytes int
-	checkpoint            chan struct{} // capacity 1: wakes the checkpointer
-	walLong               chan struct{} // capacity 1: the checkpointer cannot keep up alone
+	wokenAt    int           // pages in the log when the checkpointer was woken
+	checkpoint chan struct{} // capacity 1: wakes the checkpointer
+	logLong    chan struct{} // capacity 1: the checkpointer cannot keep up alone
 }
 
-// The log is copied into the database after so much was written to it, in the
-// background.
-const (
-	checkpointJobs  = 500
-	checkpointBytes = 4 << 20
-)
-
 func newWriter(ctx context.Context, s *Store, conn *sql.Conn) (_ *writer, err error) {
-	w := &writer{s: s, conn: conn, checkpoint: make(chan struct{}, 1), walLong: make(chan struct{}, 1)}
+	w := &writer{s: s, conn: conn, checkpoint: make(chan struct{}, 1), logLong: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			w.close()
@@ -184,6 +178,7 @@ func newWriter(ctx context.Context, s *Store, conn *sql.Conn) (_ *writer, err er
 		{&w.pruneChanges, "delete from changes where seq < ?"},
 		{&w.oldest, "select min(coalesce((select min(seq) / 1024 from changes), ?1), coalesce((select min(revision) from outcomes), ?1))"},
 		{&w.pruneOutcomes, "delete from outcomes where revision <= ?"},
+		{&w.pageCount, "pragma page_count"},
 		{&w.anEntry, "select exists (select 1 from entries)"},
 	} {
 		if *p.stmt, err = conn.PrepareContext(ctx, p.text); err != nil {
@@ -256,7 +251,7 @@ func (w *writer) run() {
 			select {
 			case <-tick.C:
 				w.keep.Tick(time.Now(), 0, 0)
-			case <-w.walLong:
+			case <-w.logLong:
 				w.checkpointNow()
 			default:
 			}
@@ -270,7 +265,7 @@ func (w *writer) run() {
 			case j, open = <-w.s.queue:
 			case <-tick.C:
 				w.keep.Tick(time.Now(), 0, 0)
-			case <-w.walLong:
+			case <-w.logLong:
 				w.checkpointNow()
 			}
 		}
@@ -305,20 +300,18 @@ func (w *writer) serve(group []*job) {
 	if len(group) == 0 {
 		return
 	}
-	results, err := w.attempt(group)
+	results, err := w.tryHard(group)
 	if err != nil && w.keep.Due() && !errors.Is(err, store.ErrUnknownOutcome) {
 		// Pruning is no reason for a commit to fail.
 		w.keep.Postpone()
-		results, err = w.attempt(group)
+		results, err = w.tryHard(group)
 	}
 	if err == nil {
 		w.answer(group, results)
 		return
 	}
 	if len(group) == 1 || errors.Is(err, store.ErrUnknownOutcome) {
-		if isFull(err) && !errors.Is(err, store.ErrUnknownOutcome) {
-			err = fmt.Errorf("%w: %w", store.ErrFull, err)
-		}
+		err = w.s.refusal(err)
 		for _, j := range group {
 			j.err = fmt.Errorf("store: commit to %s: %w", w.s.path, err)
 			close(j.done)
@@ -348,23 +341,56 @@ func (w *writer) answer(group []*job, results []result) {
 		close(j.done)
 		keys = append(keys, r.keys...)
 		wrote = wrote || r.bytes > 0
-		w.sinceBytes += r.bytes
 	}
 	if wrote {
 		w.s.hub.Committed(0, 0, 0, keys) // nobody else writes: where it is the database says
 	}
-	w.sinceJobs += len(group)
-	if w.sinceJobs >= checkpointJobs || w.sinceBytes >= checkpointBytes {
-		w.sinceJobs, w.sinceBytes = 0, 0
-		rouse(w.checkpoint)
-	}
+	w.watchLog()
 }
 
-func rouse(c chan struct{}) {
+func rouse(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
+}
+
+// tryHard is attempt, and once more with what the log takes given back if there is no
+// space. What fits into the database as it stands may take the spare for its log. A log
+// that cannot be written gets a chance to be again.
+func (w *writer) tryHard(group []*job) ([]result, error) {
+	results, err := w.attempt(group)
+	switch {
+	case err == nil:
+	case errors.Is(err, store.ErrUnknownOutcome):
+		if codeOf(err) == sqliteIOErr {
+			w.shrinkLog()
+		}
+	case isFull(err) && w.shrinkLog():
+		results, err = w.attempt(group)
+	}
+	if isFull(err) && w.s.spare.release() == nil {
+		w.tight = true
+		results, err = w.attempt(group)
+		w.tight = false
+		w.shrinkLog()
+		w.keepSpare()
+	}
+	return results, err
+}
+
+// fits returns an error if what the open transaction wrote takes more pages than the
+// file of the database has.
+func (w *writer) fits(ctx context.Context) error {
+	var pages int64
+	if err := w.pageCount.QueryRowContext(ctx).Scan(&pages); err != nil {
+		return err
+	}
+	info, err := os.Stat(w.s.path)
+	if err != nil || pages*pageBytes <= info.Size() {
+		return err
+	}
+	return &store.RefusedError{Reason: store.NoSpace, Err: fmt.Errorf("it takes %d bytes more", pages*pageBytes-info.Size())}
 }
 
 // attempt applies group in one SQLite transaction, along with some pruning, and
@@ -421,6 +447,11 @@ func (w *writer) attempt(group []*job) ([]result, error) {
 	if _, err := w.setMeta.ExecContext(ctx, int64(revision), int64(pruneTo)); err != nil {
 		return nil, err
 	}
+	if w.tight {
+		if err := w.fits(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if err := w.s.inPlace(); err != nil {
 		return nil, err
 	}
@@ -445,28 +476,6 @@ func (w *writer) attempt(group []*job) ([]result, error) {
 	}
 	return results, nil
 }
-
-// leftNothing reports whether a failed commit certainly did not reach the disk
-// as a whole. SQLite writes the frame that completes a transaction last, so one
-// that found no room is incomplete.
-func leftNothing(err error) bool {
-	e, ok := errors.AsType[*sqlite.Error](err)
-	return ok && (e.Code()&0xff == sqliteFull || e.Code()&0xff == sqliteBusy)
-}
-
-// isFull reports whether err is of a disk without space.
-func isFull(err error) bool {
-	if e, ok := errors.AsType[*sqlite.Error](err); ok {
-		return e.Code()&0xff == sqliteFull
-	}
-	return errors.Is(err, syscall.ENOSPC)
-}
-
-// Primary result codes, from https://sqlite.org/rescode.html.
-const (
-	sqliteBusy = 5
-	sqliteFull = 13
-)
 
 // apply writes what j asks for as revision, if its conditions hold. An error is
 // the database's; the job's own is in the result.
@@ -614,7 +623,7 @@ func (w *writer) pruneSome(ctx context.Context, compacted store.Revision, jobs i
 // prune runs a transaction that only prunes. If it fails it is tried again
 // after the next tick.
 func (w *writer) prune() {
-	if _, err := w.attempt(nil); err != nil {
+	if _, err := w.tryHard(nil); err != nil {
 		w.keep.Postpone()
 		w.s.opts.Log.Error("old changes could not be pruned, trying again later", "store", w.s.path, "err", err)
 	}

@@ -1,0 +1,97 @@
+// Package writable tells whether a store takes writes, and why not, by how those of one
+// process ended. It decides and does nothing else.
+package writable
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// Settles is how long after the last refused write a store counts as one that refuses
+// some, though it takes others: what is small may find space where the rest does not.
+const Settles = 30 * time.Second
+
+// State is what is known of a store.
+type State struct {
+	Reason store.Reason // of the last refusal; 0: it takes writes, as far as is known
+	Since  time.Time    // of the first refusal
+	Last   time.Time    // refusal
+	Takes  time.Time    // since when it takes some again; zero: none since Last
+}
+
+// Blocks reports whether no write was taken since the last that was refused.
+func (s State) Blocks() bool { return s.Reason != 0 && s.Takes.IsZero() }
+
+// Text says it for a person; empty if the store takes writes.
+func (s State) Text(now time.Time) string {
+	switch {
+	case s.Reason == 0:
+		return ""
+	case s.Takes.IsZero():
+		return fmt.Sprintf("the store has taken no writes for %s, because %v", now.Sub(s.Since).Round(time.Second), s.Reason)
+	}
+	return fmt.Sprintf("since %s the store takes some writes; it refused others until %s, because %v", clock(s.Takes), clock(s.Last), s.Reason)
+}
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05 MST") }
+
+// News is what a write changed.
+type News int
+
+const (
+	Nothing News = iota
+	Refuses      // the store refuses writes, or for another reason than before
+	Again        // it takes writes again
+)
+
+// A Record is what the writes of one process came to. The zero value knows of none.
+type Record struct {
+	mu sync.Mutex
+	s  State // guarded by mu
+}
+
+// Note takes in how a write ended. An error that says nothing of whether writes are
+// taken, such as a conflict, is none to note.
+func (r *Record) Note(err error, now time.Time) News {
+	reason := store.ReasonOf(err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.s
+	if before.over(now) {
+		before = State{}
+	}
+	switch {
+	case reason != 0:
+		r.s = State{Reason: reason, Since: before.Since, Last: now}
+		if before.Reason == 0 {
+			r.s.Since = now
+		}
+		if before.Reason != reason {
+			return Refuses
+		}
+	case err == nil && r.s.Reason != 0:
+		if r.s.Takes.IsZero() {
+			r.s.Takes = now
+		}
+		if r.s.over(now) {
+			r.s = State{}
+			return Again
+		}
+	}
+	return Nothing
+}
+
+// State returns what is known now.
+func (r *Record) State(now time.Time) State {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.s.over(now) {
+		return State{}
+	}
+	return r.s
+}
+
+func (s State) over(now time.Time) bool { return !s.Takes.IsZero() && now.Sub(s.Last) > Settles }
