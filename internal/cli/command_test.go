@@ -50,7 +50,7 @@ func TestCommandsAreDescribed(t *testing.T) {
 // What changes something can be tried without, and what takes something away asks.
 func TestChangesCanBeTried(t *testing.T) {
 	changes := []string{"fealty manifest set", "fealty manifest reshare", "fealty manifest reseed", "fealty token create", "fealty token revoke", "fealty member drain", "fealty member undrain", "fealty member remove", "fealty member replace", "fealty member ban", "fealty member unban", "fealty recover", "fealty verify", "fealty backup create", "fealty backup restore", "fealty leader transfer", "fealty trust rotate", "fealty trust revoke", "fealty trust emergency apply", "fealty config put", "fealty config delete", "fealty dev break clock", "fealty dev break coordinator", "fealty dev break leader", "fealty dev break network", "fealty dev heal"}
-	dangerous := []string{"fealty member remove", "fealty member replace", "fealty member ban", "fealty leave", "fealty trust rotate", "fealty trust revoke", "fealty trust emergency apply"}
+	dangerous := []string{"fealty member remove", "fealty member replace", "fealty member ban", "fealty leave", "fealty trust rotate", "fealty trust revoke", "fealty trust emergency apply", "fealty recover"}
 	waits := []string{"fealty join", "fealty member wait", "fealty member drain", "fealty recover", "fealty leader show", "fealty trust rotate"}
 	for _, cmd := range commands() {
 		for flag, want := range map[string][]string{"dry-run": changes, "yes": dangerous, "wait": waits} {

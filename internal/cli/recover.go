@@ -37,7 +37,7 @@ type recoverFlags struct {
 	manifest, pin  string
 	history, marks string
 	drill, dry     bool
-	force          bool
+	force, yes     bool
 	wait           waiting
 }
 
@@ -51,6 +51,10 @@ Before anything is sent, this machine verifies the whole history under the key i
 for the share is a coordinator which that history admits, over this very connection, and that the share is the
 one that the history commits to. --manifest and --pin say what else has to hold, and the mark of the cluster, that
 the history did not go back since this machine saw it last.
+
+After a restore the history may end before what this machine saw last. Then a share is sent only if the signers that
+this machine remembers signed that restore, for exactly this history: who signed, which backup, and what is lost is
+shown, and you are asked. --yes answers that you agree.
 
 Owners may reach different coordinators: each passes on what it takes. Once there are enough shares the coordinator
 asks ready ones first, and where one is, nothing is written. --force overrides that; two keys there are never.
@@ -77,6 +81,7 @@ secret leaves this machine, and nothing of a share is shown.`,
 	f.StringVar(&in.history, "history", "", "with --drill: compare with the history that fealty manifest history -o json wrote to this file")
 	f.BoolVar(&in.drill, "drill", false, "compare shares with the history, and send nothing")
 	f.BoolVar(&in.force, "force", false, "have the coordinator make the seed of the shares without asking ready ones once more")
+	f.BoolVar(&in.yes, "yes", false, "do not ask before a share for a signed restore that goes back behind what this machine saw")
 	marksFlag(cmd, &in.marks)
 	dryRun(cmd, &in.dry)
 	in.wait.flag(cmd, "bring the share until the coordinator is ready, for so long at most")
@@ -301,33 +306,35 @@ type broughtOne struct {
 // coordinator is ready.
 func (c *CLI) bringShares(ctx context.Context, cfg *config, in recoverFlags, files []keyring.ShareFile, expect recovery.Expect, addrs []string) error {
 	kept := c.marksIn(cfg, in.marks)
-	var last *broughtOne
+	var so bringing
 	told := "" // the progress that was told last
+	var agreed [sha256.Size]byte
 	round := func(ctx context.Context) (*broughtOne, bool, error) {
 		for _, f := range files {
 			var err error
 			if expect.Seen, err = kept.read(f.Cluster); err != nil {
 				return nil, true, err
 			}
-			b, err := c.bringShare(ctx, cfg, in, f, expect, addrs, last == nil)
-			switch {
-			case err != nil && errors.Is(explain.Of(err), explain.RecoveryNotNeeded) && last != nil && last.sent:
-				// Another owner's share was the last one that it took.
-				last.progress.Recovered = true
-				return last, true, nil
-			case err != nil:
+			b, err := c.bringShare(ctx, cfg, in, f, expect, addrs, agreed, so.last == nil)
+			if unagreed, ok := errors.AsType[*recovery.UnagreedError](err); ok {
+				if err := c.agree(ctx, in, f.Cluster, unagreed.Restore); err != nil {
+					return nil, true, err
+				}
+				agreed = unagreed.Restore.ID
+				b, err = c.bringShare(ctx, cfg, in, f, expect, addrs, agreed, so.last == nil)
+			}
+			if err := so.take(b, err); err != nil {
 				return nil, fatalToOwner(err), err
 			}
-			last = b
-			if text := progressText(b.progress); !in.dry && text != told {
+			if text := progressText(so.last.progress); !in.dry && text != told {
 				c.talk("%s", text)
 				told = text
 			}
-			if b.progress.Recovered {
-				return b, true, nil
+			if so.last.progress.Recovered {
+				return so.last, true, nil
 			}
 		}
-		return last, false, nil
+		return so.last, false, nil
 	}
 	pause := time.Second
 	b, err := until(ctx, in.wait, "for the coordinator to be ready", round, &pause)
@@ -340,6 +347,48 @@ func (c *CLI) bringShares(ctx context.Context, cfg *config, in recoverFlags, fil
 	return c.print(b.result())
 }
 
+// bringing is how far the shares of one owner's tool are.
+type bringing struct {
+	last *broughtOne // of which the most is known; nil: none was verified
+	sent bool        // a share was, though its answer may be lost
+}
+
+// take takes in what came of bringing one share, and returns the error that stands in
+// the way. Of a share whose answer was lost it is not known whether it was the decisive
+// one; a coordinator that is ready afterwards says that one was.
+func (b *bringing) take(one *broughtOne, err error) error {
+	if one != nil && one.sent {
+		b.last, b.sent = one, true
+	}
+	if err == nil {
+		b.last = one
+		return nil
+	}
+	if b.sent && errors.Is(explain.Of(err), explain.RecoveryNotNeeded) {
+		b.last.progress.Recovered = true
+		return nil
+	}
+	return err
+}
+
+// agree shows an owner the restore that the share is for, and asks.
+func (c *CLI) agree(ctx context.Context, in recoverFlags, cluster string, r *recovery.Restore) error {
+	at := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+	c.talk("a restore of %s waits for its seed. It goes back to the backup of %s, at index %d of authority epoch %d, head %s",
+		cluster, at(r.BackupAt), r.Back.Index, r.Back.AuthorityEpoch, short(r.Back.Hash.String()))
+	c.talk("it was signed by %s (%d needed of the signers that this machine remembers), and begun at %s",
+		strings.Join(r.Signers, ", "), r.Needed, at(r.PlannedAt))
+	if r.Reason != "" {
+		c.talk("who began it gave as the reason, which is not signed: %s", r.Reason)
+	}
+	c.talk("this machine has seen index %d of authority epoch %d: that, and whatever was joined, banned, set or put after the backup, is lost",
+		r.Seen.Index, r.Seen.AuthorityEpoch)
+	if in.dry {
+		return nil // nothing is sent
+	}
+	return c.confirm(ctx, "fealty recover", fmt.Sprintf("the share helps to bring cluster %s back as it was at %s", cluster, at(r.BackupAt)), in.yes)
+}
+
 // fatalToOwner reports whether trying again cannot help.
 func fatalToOwner(err error) bool {
 	e := explain.Of(err)
@@ -350,13 +399,16 @@ func fatalToOwner(err error) bool {
 }
 
 // bringShare brings one share to the first address that is reached.
-func (c *CLI) bringShare(ctx context.Context, cfg *config, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addrs []string, tell bool) (*broughtOne, error) {
+func (c *CLI) bringShare(ctx context.Context, cfg *config, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addrs []string, agreed [sha256.Size]byte, tell bool) (*broughtOne, error) {
 	var first error
 	for _, addr := range addrs {
 		b := &broughtOne{owner: file.Owner}
-		err := c.bringAt(ctx, cfg, in, file, expect, addr, tell, b)
+		err := c.bringAt(ctx, cfg, in, file, expect, addr, agreed, tell, b)
 		if err == nil {
 			return b, nil
+		}
+		if _, ok := errors.AsType[*recovery.UnagreedError](err); ok {
+			return nil, err
 		}
 		err = overNetwork(err, addr, "Recover", b.sent, true, cfg.text("timeout"))
 		if first == nil {
@@ -369,7 +421,7 @@ func (c *CLI) bringShare(ctx context.Context, cfg *config, in recoverFlags, file
 	return nil, first
 }
 
-func (c *CLI) bringAt(ctx context.Context, cfg *config, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addr string, tell bool, b *broughtOne) error {
+func (c *CLI) bringAt(ctx context.Context, cfg *config, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addr string, agreed [sha256.Size]byte, tell bool, b *broughtOne) error {
 	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{Now: c.env.Now})
 	if err != nil {
 		return explain.Wrap(err, explain.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
@@ -378,10 +430,11 @@ func (c *CLI) bringAt(ctx context.Context, cfg *config, in recoverFlags, file ke
 	ctx, cancel := context.WithTimeout(ctx, cfg.duration("timeout"))
 	defer cancel()
 	b.progress, err = recovery.Bring(ctx, conn, file, recovery.Options{
-		Expect: expect, Endpoint: addr, DryRun: in.dry, Force: in.force,
+		Expect: expect, Endpoint: addr, DryRun: in.dry, Force: in.force, Agreed: agreed,
 		Verified: func(v recovery.Verified) {
 			b.seen, b.sent = v, !in.dry
-			if !in.dry {
+			// What was seen stays seen until the restore is a link of the history.
+			if !in.dry && v.Restore == nil {
 				c.keepSeen(c.marksIn(cfg, in.marks), expect.Seen, v.History, file.RootPin)
 			}
 			if !tell {
@@ -398,7 +451,10 @@ func (c *CLI) bringAt(ctx context.Context, cfg *config, in recoverFlags, file ke
 
 // progressText says how far a recovery is, for a person.
 func progressText(p recovery.Progress) string {
-	if p.Recovered {
+	switch {
+	case p.Recovered && p.Epoch == 0: // it was said to the next caller
+		return "the seed is back: the coordinator is ready"
+	case p.Recovered:
 		return fmt.Sprintf("the seed is back: the coordinator is ready, authority epoch %d", p.Epoch)
 	}
 	text := fmt.Sprintf("%d of %d needed", len(p.Brought), p.Needed)
@@ -432,6 +488,10 @@ func (b *broughtOne) result() result {
 		}
 		f.add("cluster", m.Cluster)
 		f.add("coordinator", b.seen.Coordinator)
+		if b.progress.Recovered && b.progress.Head.IsZero() {
+			f.add("share", "sent; fealty status says where the history is now")
+			return p.facts(f)
+		}
 		if b.progress.Recovered {
 			f.add("authority epoch", itoa(int64(epoch)))
 			f.add("head", hash.String())

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -226,7 +227,7 @@ func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
 	case "uninitialized":
 		return "This coordinator has no cluster yet: it waits for its first manifest."
 	case "recovery":
-		return joinWords("This coordinator is recovering and changes nothing", ": ", st.GetPhaseReason()) + "."
+		return joinWords("This coordinator is recovering and changes nothing", ": ", phaseReason(st)) + "."
 	}
 	if st.GetBaseline() == nil {
 		return fmt.Sprintf("Cluster %s is ready, and cannot read its store: who its members are is not known now; %s attention.",
@@ -249,6 +250,14 @@ func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
 	default:
 		return out + "; " + plural(n, "thing needs", "things need") + " attention."
 	}
+}
+
+// phaseReason says why a coordinator is in its phase; empty where a finding says that.
+func phaseReason(st *fealtyv1.GetStatusResponse) string {
+	if slices.ContainsFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.RecoveryMode) }) {
+		return ""
+	}
+	return st.GetPhaseReason()
 }
 
 // showFinding shows what needs attention, with what to do under it.
@@ -282,7 +291,7 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) facts {
 	if st.GetPhase() != "ready" {
 		phase = amber
 	}
-	f.paint("phase", phase, joinWords(st.GetPhase(), ": ", st.GetPhaseReason()))
+	f.paint("phase", phase, joinWords(st.GetPhase(), ": ", phaseReason(st)))
 	if st.GetPhase() == "ready" {
 		f.add("authority", fmt.Sprintf("epoch %d, history index %d", st.GetAuthorityEpoch(), st.GetHistoryIndex()))
 		f.add("head", hex.EncodeToString(st.GetHead()))

@@ -371,7 +371,7 @@ func (c *Coordinator) openSeed(ctx context.Context, w *way) (s *secrets, by stri
 		return &secrets{seed, keys}, o.Name, nil
 	}
 	if len(failures) == 0 {
-		return nil, "", explain.New(explain.KeeperUnusable, "keeper", "of the seed", "problem", "the manifest in force names no keeper")
+		return nil, "", errors.New("the seed is not in this memory, and the manifest names nobody who opens it without owners")
 	}
 	return nil, "", errors.Join(failures...)
 }
@@ -403,7 +403,7 @@ func (c *Coordinator) openMesh(ctx context.Context, v *history.Verified, root *x
 		failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name, "problem", err.Error()))
 	}
 	if len(failures) == 0 {
-		return nil, explain.New(explain.KeeperUnusable, "keeper", "of the mesh CA key", "problem", "the manifest in force names no keeper")
+		return nil, errors.New("nobody but another coordinator holds the mesh CA key of the head")
 	}
 	return nil, errors.Join(failures...)
 }

@@ -99,8 +99,12 @@ func (h health) liveness() probeAnswer {
 func (c *Coordinator) health() health {
 	s, now := c.state.Load(), c.now()
 	word, refuses := c.refusing()
+	reason := s.reason
+	if s.phase == phaseRecovery {
+		reason = c.recoveryText(s)
+	}
 	return health{
-		serving: c.serving.Load(), tried: c.tried.Load(), phase: s.phase, reason: s.reason,
+		serving: c.serving.Load(), tried: c.tried.Load(), phase: s.phase, reason: reason,
 		headAge: c.headConfirmed.age(now), maxHeadAge: c.cfg.MaxHeadAge, store: word, refuses: refuses,
 		pulseAge: c.pulsed.age(now), strict: c.cfg.LivenessStore,
 	}

@@ -81,6 +81,10 @@ type recoveries struct {
 
 	owners *places // of their streams; who brought a share has proven itself
 
+	// What the head of the history in the store says of the shares of its seed.
+	needed int      // guarded by mu
+	all    []string // owners of a share, in the order of the manifest; guarded by mu
+
 	keepersMu sync.Mutex
 	keepers   map[string]string // keepers that did not seal, and why; guarded by keepersMu
 }
@@ -110,12 +114,26 @@ func (r *recoveries) current() *gathering {
 	return r.now
 }
 
-// progress says how far the open attempt is; nil if there is none.
+// expect notes whose shares would bring the seed of a head back, as the store has it.
+func (r *recoveries) expect(l *history.Link) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.needed, r.all = l.Threshold, nil
+	for _, commitment := range l.ShareCommitments {
+		r.all = append(r.all, commitment.Owner)
+	}
+}
+
+// progress says how far the open attempt is, or that no share has come; nil if nobody
+// has one.
 func (r *recoveries) progress() (p *fealtyv1.RecoveryProgress, missing []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.now == nil {
+	switch {
+	case r.now == nil && len(r.all) == 0:
 		return nil, nil
+	case r.now == nil:
+		return &fealtyv1.RecoveryProgress{Needed: uint32(r.needed)}, slices.Clone(r.all)
 	}
 	return progressOf(r.now.attempt), r.now.attempt.Missing()
 }
@@ -143,17 +161,24 @@ func (r *recoveries) lostKeepers() map[string]string {
 	return maps.Clone(r.keepers)
 }
 
+func shares(n int) string {
+	if n == 1 {
+		return "1 share"
+	}
+	return fmt.Sprintf("%d shares", n)
+}
+
 // recoveryText says why s is in recovery mode, and how far its owners are.
 func (c *Coordinator) recoveryText(s *state) string {
 	p, missing := c.recoveries.progress()
 	if p == nil {
 		return s.reason
 	}
-	brought := "none is in"
-	if len(p.GetBrought()) > 0 {
-		brought = "in are those of " + strings.Join(p.GetBrought(), ", ")
+	text := fmt.Sprintf("it waits for %s of the seed, of %s", shares(int(p.GetNeeded())), strings.Join(missing, ", "))
+	if brought := p.GetBrought(); len(brought) > 0 {
+		text = fmt.Sprintf("it has the share of %s, and waits for %d more, of %s", strings.Join(brought, ", "), max(int(p.GetNeeded())-len(brought), 0), strings.Join(missing, ", "))
 	}
-	return fmt.Sprintf("%d shares of the seed are needed; %s; missing are those of %s; without shares: %s", p.GetNeeded(), brought, strings.Join(missing, ", "), s.reason)
+	return text + "; without them: " + s.reason
 }
 
 // keeperFindings says which keepers did not seal the seed that was recovered.
@@ -202,6 +227,9 @@ func (r recoveryServer) recover(place *visit, stream fealtyv1.RecoveryService_Re
 	if err != nil {
 		return err
 	}
+	if offer.Restore, err = c.waitingRestore(ctx); err != nil {
+		return err
+	}
 	if err := stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Offer{Offer: offer}}); err != nil {
 		return err
 	}
@@ -237,6 +265,20 @@ func shareLabel(p *fealtyv1.RecoveryProgress, err error) string {
 		return "recovered"
 	}
 	return "taken"
+}
+
+// waitingRestore returns what a restore left in the store, which waits for the seed, as it
+// stands there; nil if there is none that owners could do anything for. What is signed in
+// it they check themselves.
+func (c *Coordinator) waitingRestore(ctx context.Context) ([]byte, error) {
+	intent, _, err := c.pendingRestore(ctx)
+	switch {
+	case explain.CodeOf(err) != "", err == nil && (intent == nil || !intent.Whole):
+		return nil, nil // status says what is wrong with it
+	case err != nil:
+		return nil, c.storeError("read what a restore left", err)
+	}
+	return intent.Encode()
 }
 
 // recoverable reports whether shares are of use now.

@@ -189,6 +189,7 @@ func (c *Coordinator) read(ctx context.Context, last *state) (*way, *state, erro
 	if err != nil {
 		return nil, recovering(last, err), nil
 	}
+	c.recoveries.expect(&w.claimed)
 	if intent != nil && !carriedOut(intent, loaded) {
 		w.restore = intent
 	}
@@ -401,7 +402,11 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 		c.endSetup()
 		attrs = append(attrs, slog.String("cluster", s.manifest.Cluster), slog.Uint64("authority_epoch", s.head.AuthorityEpoch), slog.Uint64("index", s.head.Index))
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator state", attrs...)
+	level := slog.LevelInfo
+	if s.phase == phaseRecovery {
+		level = slog.LevelWarn
+	}
+	c.log.LogAttrs(ctx, level, "coordinator state", attrs...)
 	return failed
 }
 

@@ -1652,12 +1652,13 @@ keeps the root key that was seen. A coordinator that shows others does not hold 
 		Title: "the history went back",
 		What:  "the history that {endpoint|the coordinator} shows was refused: it ends before what this machine has seen of cluster {cluster|it is of}",
 		Why:   "seen: {seen|a newer head}; shown: {shown|an older one}",
-		Do:    "ask the operators whether the store was restored without fealty backup restore, or replaced; do not remove the mark before that is clear",
+		Do:    "{do|ask the operators whether the store was restored without fealty backup restore, or replaced; do not remove the mark before that is clear}",
 		Exit:  ExitRefused, GRPC: codes.DataLoss,
 		Page: `
 An older head is signed as well as the newest: only who remembers can tell. Each tool of an owner keeps a mark of the
 newest head that it verified, in the folder that ` + "`--marks`" + ` names. A restore that was signed leads on from an older
-head by a link of its own, and passes.`,
+head by a link of its own, and passes. One that waits for the seed has no link yet: ` + "`fealty recover`" + ` shows an owner who
+signed it and what is lost, and asks, if the signers that this machine remembers signed it for exactly this history.`,
 	},
 	{
 		Code:  HistoryForked,

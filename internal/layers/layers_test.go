@@ -87,6 +87,7 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/recovery", "mesh", "a share goes over a connection whose server proves itself"},
 	{"internal/recovery", "internal/keyring", "shares are the keyring's"},
 	{"internal/recovery", "internal/proof", "the server's proof"},
+	{"internal/recovery", "internal/backup", "owners are shown what a restore waits for"},
 	{"internal/backup", "internal/keyring", "a backup is encrypted to the owners of the seed"},
 	{"internal/history", "snapshot", "a reseed carries the change of root that nodes verify"},
 	{"cmd/fealty", "internal/cli", "main calls it"},

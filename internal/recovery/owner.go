@@ -45,6 +45,9 @@ type Options struct {
 	// Force has the coordinator not ask its peers once more.
 	Force bool
 
+	// Agreed is the ID of the restore that the owner was shown and agreed to.
+	Agreed [sha256.Size]byte
+
 	// Verified is told what was verified, before anything is sent. Nil: nobody is.
 	Verified func(Verified)
 }
@@ -57,6 +60,7 @@ type Verified struct {
 	Attempt     string
 	Ends        time.Time // of the attempt, as the coordinator says
 	Progress    Progress  // as the coordinator says, before the share was sent
+	Restore     *Restore  // for which the share is; nil: the history leads through what was seen
 }
 
 // Progress is how far an attempt is.
@@ -75,6 +79,9 @@ type Progress struct {
 //
 // What it does not notice by itself is a history that was rolled back: an older
 // head is signed as well as the newest. Expect.Seen and Expect.Manifest are for that.
+//
+// Neither is what passes in place of what was seen: a restore that the signers signed,
+// to which Options.Agreed has to agree. Without that the error is an [*UnagreedError].
 //
 // Errors, before anything was sent: ShareForeign, RecoveryHistory, HistoryWentBack,
 // HistoryForked, RecoveryUnproven, RecoveryUnexpected, ShareNoOwner, ShareOld, ShareWrong of
@@ -119,11 +126,14 @@ func Bring(ctx context.Context, conn grpc.ClientConnInterface, file keyring.Shar
 			return Progress{}, err
 		}
 	}
+	if c.restore != nil && opts.Agreed != c.restore.ID {
+		return Progress{}, &UnagreedError{c.restore}
+	}
 	progress := c.progress(c.offer.GetProgress())
 	if opts.Verified != nil {
 		opts.Verified(Verified{
 			History: c.verified, Coordinator: c.coordinator, Key: c.offer.GetKey(),
-			Attempt: shortID(c.offer.GetAttempt()), Ends: c.offer.GetExpiresAt().AsTime(), Progress: progress,
+			Attempt: shortID(c.offer.GetAttempt()), Ends: c.offer.GetExpiresAt().AsTime(), Progress: progress, Restore: c.restore,
 		})
 	}
 	if opts.DryRun {
@@ -156,6 +166,7 @@ type checks struct {
 
 	verified    *history.Verified // set by history
 	coordinator string            // set by coordinator
+	restore     *Restore          // set by mark; nil: none is needed
 }
 
 // Check is one thing that an owner's tool verifies before it sends a share.
@@ -221,10 +232,7 @@ var ownerChecks = [...]struct {
 		c.coordinator = found.Name
 		return nil
 	}},
-	{Check{"mark", "a store that was rolled back shows an older head, which is signed as well, and under which others were coordinators"}, func(c *checks) error {
-		_, err := c.opts.Expect.Seen.Check(c.verified, c.opts.Endpoint)
-		return err
-	}},
+	{Check{"mark", "a store that was rolled back shows an older head, which is signed as well, and under which others were coordinators"}, (*checks).mark},
 	{Check{"root pin", "an owner who knows the cluster by its root key would help another one"}, func(c *checks) error {
 		if want, got := c.opts.Expect.Pin, identity.KeyID(c.file.RootPin); !want.IsZero() && want != got {
 			return explain.New(explain.RecoveryUnexpected, "what", "the root key of the share file", "expected", want, "found", got)

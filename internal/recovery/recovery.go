@@ -17,6 +17,10 @@
 //   - [ReadOpen] tells the attempt of another coordinator of the same head from
 //     whatever else a store may show: only to such a one is a share passed on.
 //
+//   - A history that ends before what an owner's tool has seen gets a share only for a
+//     restore that the signers known to that tool signed for exactly this history, and that
+//     the owner agreed to.
+//
 //   - [Verify] believes a coordinator no more than the manifest that a data owner
 //     expects, the signed history, and the [Mark] of what was seen before.
 //

@@ -214,8 +214,12 @@ type RecoveryOffer struct {
 	Progress  *RecoveryProgress      `protobuf:"bytes,5,opt,name=progress,proto3" json:"progress,omitempty"`
 	// The coordinator's enrolment key, "ed25519:<base64>", and its signature over
 	// the transcript of the channel.
-	Key           string `protobuf:"bytes,6,opt,name=key,proto3" json:"key,omitempty"`
-	Evidence      []byte `protobuf:"bytes,7,opt,name=evidence,proto3" json:"evidence,omitempty"`
+	Key      string `protobuf:"bytes,6,opt,name=key,proto3" json:"key,omitempty"`
+	Evidence []byte `protobuf:"bytes,7,opt,name=evidence,proto3" json:"evidence,omitempty"`
+	// What a restore left in the store, with the signatures of who signed it, until a
+	// coordinator has carried it out; empty if none waits. At most 64 KiB. The proof does
+	// not cover it: its signatures are what counts, and the caller checks them.
+	Restore       []byte `protobuf:"bytes,8,opt,name=restore,proto3" json:"restore,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -295,6 +299,13 @@ func (x *RecoveryOffer) GetKey() string {
 func (x *RecoveryOffer) GetEvidence() []byte {
 	if x != nil {
 		return x.Evidence
+	}
+	return nil
+}
+
+func (x *RecoveryOffer) GetRestore() []byte {
+	if x != nil {
+		return x.Restore
 	}
 	return nil
 }
@@ -459,7 +470,7 @@ const file_fealty_v1_recovery_proto_rawDesc = "" +
 	"\x05offer\x18\x01 \x01(\v2\x18.fealty.v1.RecoveryOfferH\x00R\x05offer\x126\n" +
 	"\ahistory\x18\x02 \x01(\v2\x1a.fealty.v1.RecoveryHistoryH\x00R\ahistory\x129\n" +
 	"\bprogress\x18\x03 \x01(\v2\x1b.fealty.v1.RecoveryProgressH\x00R\bprogressB\x06\n" +
-	"\x04step\"\x83\x02\n" +
+	"\x04step\"\x9d\x02\n" +
 	"\rRecoveryOffer\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\fR\aattempt\x12\x1c\n" +
@@ -468,7 +479,8 @@ const file_fealty_v1_recovery_proto_rawDesc = "" +
 	"expires_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x127\n" +
 	"\bprogress\x18\x05 \x01(\v2\x1b.fealty.v1.RecoveryProgressR\bprogress\x12\x10\n" +
 	"\x03key\x18\x06 \x01(\tR\x03key\x12\x1a\n" +
-	"\bevidence\x18\a \x01(\fR\bevidence\"e\n" +
+	"\bevidence\x18\a \x01(\fR\bevidence\x12\x18\n" +
+	"\arestore\x18\b \x01(\fR\arestore\"e\n" +
 	"\x0fRecoveryHistory\x12 \n" +
 	"\vtransitions\x18\x01 \x03(\fR\vtransitions\x12\x1c\n" +
 	"\tmanifests\x18\x02 \x03(\fR\tmanifests\x12\x12\n" +

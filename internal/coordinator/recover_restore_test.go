@@ -1,0 +1,211 @@
+package coordinator
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// seenBy is the mark of an owner's tool that looked at the head in force.
+func (f *fleet) seenBy() recovery.Mark {
+	s := f.c.state.Load()
+	return recovery.Mark{Cluster: s.manifest.Cluster, SeenHead: s.chain.Seen(), TransactionKey: s.chain.TransactionKey()}
+}
+
+// goOnFrom sets another manifest, as happens after a backup.
+func (f *fleet) goOnFrom(owners *people) {
+	f.t.Helper()
+	if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), owners.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// Owners whose tools have seen a newer head bring the seed back for a restore that the
+// signers signed, once they agreed to it, and for nothing else; the members follow.
+func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
+	t.Parallel()
+	f, owners := ownedFleet(t, nil)
+	a := f.member("a")
+	b := f.save(owners).signed(f.signer)
+	f.goOnFrom(owners)
+	seen := f.seenBy()
+	b.restore()
+	if err := os.Remove(filepath.Join(f.dir, "keeper.key")); err != nil {
+		t.Fatal(err)
+	}
+	f.start()
+
+	alice := owners.shareFile(f.store, "alice")
+	expect := recovery.Options{Expect: recovery.Expect{Seen: seen}}
+	_, err := f.bring(alice, expect)
+	unagreed, ok := errors.AsType[*recovery.UnagreedError](err)
+	if !ok {
+		t.Fatalf("without an agreement: %v", err)
+	}
+	r := unagreed.Restore
+	if r.Seen != seen.SeenHead.Mark || r.Back != b.v.Mark() || len(r.Signers) != 1 || r.Signers[0] != "alice" || r.Needed != 1 || !r.BackupAt.Equal(b.plan.Header.CreatedAt) || r.Reason != "test" || r.PlannedAt.Sub(b.plan.At).Abs() > time.Minute {
+		t.Errorf("it shows %+v", r)
+	}
+	other := expect
+	other.Agreed = [32]byte{1}
+	if _, err := f.bring(alice, other); err == nil {
+		t.Error("who agreed to another restore sends a share for this one")
+	}
+	if p, _ := f.c.recoveries.progress(); len(p.GetBrought()) != 0 {
+		t.Fatalf("in are %v", p.GetBrought())
+	}
+	var told *recovery.Restore
+	agreed := expect
+	agreed.Agreed, agreed.Verified = r.ID, func(v recovery.Verified) { told = v.Restore }
+	for _, name := range []string{"alice", "bob"} {
+		if _, err := f.bring(owners.shareFile(f.store, name), agreed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if told == nil || told.ID != r.ID {
+		t.Errorf("who keeps marks is told of %v", told)
+	}
+	f.awaitPhase(phaseReady)
+	s := f.c.state.Load()
+	if s.head.Kind != history.KindRestore {
+		t.Fatalf("the head is a %v", s.head.Kind)
+	}
+	if restored, err := seen.Accepts(s.chain); err != nil || !restored {
+		t.Errorf("the mark of before: %v, %v", restored, err)
+	}
+	if err := a.renew(false); err != nil {
+		t.Errorf("a member of before does not follow: %v", err)
+	}
+}
+
+// What a store claims of a restore takes no owner back behind the mark.
+func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
+	t.Parallel()
+	f, owners := ownedFleet(t, nil)
+	b := f.save(owners)
+	f.goOnFrom(owners)
+	later := f.save(owners).signed(f.signer)
+	seen := f.seenBy()
+	foreignFleet, foreignOwners := ownedFleet(t, nil)
+	foreign := foreignFleet.save(foreignOwners).signed(foreignFleet.signer)
+	foreignFleet.goOnFrom(foreignOwners)
+	_, stranger, err := ed25519.GenerateKey(rand.Reader)
+	wantOnlyNil(t, err)
+	strangerKey, err := manifest.NewKey(stranger.Public().(ed25519.PublicKey))
+	wantOnlyNil(t, err)
+	intentOf := func(i backup.Intent) []byte {
+		i.Whole = true
+		raw, err := i.Encode()
+		wantOnlyNil(t, err)
+		return raw
+	}
+	signed := func(key ed25519.PrivateKey) *saved {
+		c := &saved{f: f, file: b.file, ids: b.ids, v: b.v}
+		plan := *b.plan
+		plan.Signatures = nil
+		c.plan = &plan
+		if key != nil {
+			c.signed(key)
+		}
+		return c
+	}
+	good := signed(f.signer)
+	if _, err := seen.CheckRestore(b.v, intentOf(*good.plan)); err != nil {
+		t.Fatalf("the one that is signed: %v", err)
+	}
+	with := func(alter func(*recovery.Mark)) recovery.Mark {
+		m := seen
+		signers := *seen.Signers
+		m.Signers = &signers
+		alter(&m)
+		return m
+	}
+	altered := func(alter func(*backup.Intent)) []byte {
+		i := *good.plan
+		alter(&i)
+		return intentOf(i)
+	}
+	unfinished := *good.plan
+	unfinished.Whole = false
+	cut, err := unfinished.Encode()
+	wantOnlyNil(t, err)
+	for name, row := range map[string]struct {
+		mark recovery.Mark
+		v    *history.Verified
+		raw  []byte
+		why  string // of the refusal
+	}{
+		"nobody signed":     {seen, b.v, intentOf(*signed(nil).plan), "0 of 1"},
+		"a stranger signed": {seen, b.v, intentOf(*signed(stranger).plan), "0 of 1"},
+		"below the threshold": {with(func(m *recovery.Mark) {
+			m.Signers = &history.SeenSigners{Threshold: 2, Keys: append([]manifest.Key{strangerKey}, m.Signers.Keys...)}
+		}), b.v, intentOf(*good.plan), "1 of 2"},
+		"signed twice by one": {with(func(m *recovery.Mark) {
+			m.Signers = &history.SeenSigners{Threshold: 2, Keys: append([]manifest.Key{strangerKey}, m.Signers.Keys...)}
+		}), b.v, altered(func(i *backup.Intent) { i.Signatures = append(i.Signatures, i.Signatures...) }), "1 of 2"},
+		"signed by who is no signer any more": {with(func(m *recovery.Mark) {
+			m.Signers = &history.SeenSigners{Threshold: 1, Keys: []manifest.Key{strangerKey}}
+		}), b.v, intentOf(*good.plan), "0 of 1"},
+		"who were the signers is not known":          {with(func(m *recovery.Mark) { m.Signers = nil }), b.v, intentOf(*good.plan), "does not remember who the signers were"},
+		"for another head":                           {seen, b.v, intentOf(*later.plan), "goes on from head"},
+		"of another cluster":                         {seen, b.v, intentOf(*foreign.plan), "head"},
+		"shown under the history of another cluster": {seen, foreign.v, intentOf(*foreign.plan), ""},
+		"an older one, replayed":                     {with(func(m *recovery.Mark) { m.AuthorityEpoch = good.plan.AuthorityEpoch }), b.v, intentOf(*good.plan), "older than what"},
+		"under other clocks":                         {seen, b.v, altered(func(i *backup.Intent) { i.AuthorityEpoch++ }), "does not verify"},
+		"at another index":                           {seen, b.v, altered(func(i *backup.Intent) { i.Index++ }), "does not verify"},
+		"of another backup":                          {seen, b.v, altered(func(i *backup.Intent) { i.Trailer.Digest[0] ^= 1 }), ""},
+		"made at another time":                       {seen, b.v, altered(func(i *backup.Intent) { i.Header.CreatedAt = i.Header.CreatedAt.Add(time.Hour) }), ""},
+		"not at its end":                             {seen, b.v, cut, "did not come to its end"},
+		"nothing that is one":                        {seen, b.v, []byte("{}"), ""},
+		"too long":                                   {seen, b.v, bytes.Repeat([]byte(" "), 1<<20), "at most"},
+	} {
+		r, err := row.mark.CheckRestore(row.v, row.raw)
+		if err == nil || r != nil || !strings.Contains(err.Error(), row.why) {
+			t.Errorf("%s: %v, %v, want a refusal with %q", name, r, err, row.why)
+		}
+	}
+
+	// Over the wire the refusal is the one of the mark, and says what is missing.
+	signed(stranger).restore()
+	wantOnlyNil(t, os.Remove(filepath.Join(f.dir, "keeper.key")))
+	f.start()
+	_, err = f.bring(owners.shareFile(f.store, "alice"), recovery.Options{Expect: recovery.Expect{Seen: seen}})
+	if !errors.Is(err, explain.HistoryWentBack) || !strings.Contains(err.Error(), "0 of 1") || !strings.Contains(err.Error(), "fealty backup sign") {
+		t.Errorf("a restore that a stranger signed: %v", err)
+	}
+}
+
+// Before the first share has come, and without a keeper, it says whose shares it waits for,
+// and blames no keeper.
+func TestRecoveryNamesOwners(t *testing.T) {
+	t.Parallel()
+	f, p := newFleet(t, nil), newPeople(t, "alice", "bob", "carol")
+	if err := f.set(withSeed(f.manifest(""), p.seed(2, ""))); err != nil {
+		t.Fatal(err)
+	}
+	f.stop()
+	f.start()
+	for what, text := range map[string]string{"status": f.c.recoveryText(f.c.state.Load()), "readiness": f.c.health().readiness().Reason} {
+		if !strings.HasPrefix(text, "it waits for 2 shares of the seed, of alice, bob, carol; without them: ") || strings.Contains(text, "keeper") || strings.Contains(text, "FE-K") {
+			t.Errorf("%s says %q", what, text)
+		}
+	}
+	if _, err := f.bring(p.shareFile(f.store, "bob"), recovery.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if text := f.c.recoveryText(f.c.state.Load()); !strings.HasPrefix(text, "it has the share of bob, and waits for 1 more, of alice, carol; without them: ") {
+		t.Errorf("with one share it says %q", text)
+	}
+}
