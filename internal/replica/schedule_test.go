@@ -49,7 +49,9 @@ func envNumber(t *testing.T, name string, def uint64) (n uint64, set bool) {
 //	late and lost messages     world.deliver in any order, twice, or not at all
 //	a head that moves on       rep.adopt loses to who was first; what stays serves reads, and
 //	while it is adopted        rep.certify certifies nobody under it
-//	a store out of reach       rep.cut, and keeperDown for keepers
+//	a store out of reach       rep.cut
+//	keepers with a key each    rep.keyEvent: a key file is lost, restored, damaged, copied
+//	                           from another machine, or another one; rep.seal seals
 //	paused coordinators        rep.stopped has the clock go on, rep.asleep has not
 //	takeovers, step-downs      by the cores, on clocks that run at 0.5 to 2 times the rate;
 //	forced takeovers           rep.transfer hands over what another leads; rep.end stops one
@@ -190,6 +192,42 @@ func TestSchedulesNoticeBugs(t *testing.T) {
 		}},
 		{"what stays for reads certifies too", "certifies under", func(r *rules) {
 			r.acts = func(p Phase, _ Verdict) bool { return p == Ready }
+		}},
+		{"a missing key is made, and seals over what another key opens", "opened the seed in force", func(r *rules) {
+			r.oneCopy = true
+			r.act = func(k Keeper) KeeperAct {
+				switch {
+				case k.Key == KeyMissing:
+					return MakeKey
+				case k.Key == KeyBroken:
+					return RefuseMove
+				case k.Opens && !k.NewSeed:
+					return KeepCopies
+				}
+				return SealOwn
+			}
+		}},
+		{"one copy for all keys of a keeper", "opened the seed in force", func(r *rules) { r.oneCopy = true }},
+		{"a new seed is sealed under whatever key is here", "no key that opened", func(r *rules) {
+			r.act = func(k Keeper) KeeperAct {
+				switch {
+				case k.NewSeed && k.Key == KeyMissing:
+					return MakeKey
+				case k.NewSeed && k.Key == KeyUsable:
+					return SealOwn
+				}
+				return k.Act()
+			}
+		}},
+		{"who is late seals for a head of before", "a dismissed keeper", func(r *rules) { r.lateSeal = true }},
+		{"nobody sweeps", "a dismissed keeper", func(r *rules) { r.noSweep = true }},
+		{"a keeper comes into force that sealed nothing", "its keeper sealed nothing", func(r *rules) {
+			r.act = func(k Keeper) KeeperAct {
+				if act := k.Act(); act != RefuseMove {
+					return act
+				}
+				return KeepForeign
+			}
 		}},
 		{"a prepared head is served before it is in force", "not in the history", func(r *rules) { r.early = true }},
 	} {

@@ -27,7 +27,7 @@ type world struct {
 
 	now       time.Duration
 	reps      []*rep
-	manifests []uint16 // by number: which coordinators it admits
+	manifests []policy // by number
 	log       []trans  // every transition that was made; the first is genesis
 	latest    int      // the head in the store
 	heads     []int    // all that were, oldest first
@@ -35,11 +35,8 @@ type world struct {
 	nextMesh  int
 	nextSeed  int
 
-	keeper      bool // the manifests name one
-	keeperDown  bool
-	sealedMesh  map[int]bool // by transition
-	sealedSeed  map[int]bool // by seed
-	calm        bool         // no faults any more
+	keepers          // what they sealed
+	calm        bool // no faults any more
 	meshOfEpoch map[int]int
 	epochOfMesh map[int]int
 	trustAt     int // the transition that the trust state is fitted to
@@ -83,6 +80,16 @@ const (
 	lostAdoption
 	stayed
 	certified
+	keyMade
+	sealedBeside
+	keptForeign
+	refusedReseed
+	stoppedSeal
+	keyGone
+	keyBack
+	keyForgotten
+	keeperDropped
+	sweptCopies
 	crashedAt // a stage: Make, and those after it
 )
 
@@ -97,7 +104,15 @@ func (t thing) String() string {
 		"takeovers after a lease", "takeovers of what was handed over", "takeovers after a restart", "step-downs", "transfers", "terms under a new seed",
 		"writes of a leader", "writes of a leader that came late", "writes of a leader at an older head", "processes that stood still", "ends with a leader",
 		"moves to the same manifest", "recoveries by force", "messages that were lost", "messages that came twice", "notices that came late",
-		"adoptions that somebody else was first with", "states that stayed for reads", "certificates without a transaction"}[t]
+		"adoptions that somebody else was first with", "states that stayed for reads", "certificates without a transaction",
+		"keys of keepers that were made", "copies under one more key", "copies left to another machine", "reseeds without the key", "seals that came late",
+		"key files that were lost", "key files that came back", "keys that were forgotten", "keepers that were dismissed", "sweeps that found copies"}[t]
+}
+
+// policy is a manifest.
+type policy struct {
+	admits uint16 // which coordinators
+	keeper bool   // it names the keeper
 }
 
 // trans is a transition, in the history or not.
@@ -116,6 +131,7 @@ type rep struct {
 	w    *world
 	n    int
 	seen int // on disk: the newest head that it adopted; -1: none
+	disk     // of the keeper
 
 	up         bool
 	cut        bool // off the store
@@ -186,6 +202,11 @@ type rules struct {
 	noHealing bool
 	early     bool // a prepared head is served before it is in force
 
+	act      func(Keeper) KeeperAct
+	oneCopy  bool // what a keeper seals takes the place of what is there
+	lateSeal bool // it is sealed for a head that is not the one in the store any more
+	noSweep  bool // what nobody may need is left in the store
+
 	leadBlind     bool // a leader's write does not want its term
 	leadsOn       bool // nor its lease
 	leadAnyHead   bool // nor its head
@@ -203,6 +224,7 @@ var sound = rules{
 		return w.log[t].head.Fits(saltOf(seed), keyOf(mesh))
 	},
 	meshFor: (*rep).meshHeld,
+	act:     Keeper.Act,
 }
 
 func hashOf(t int) (h history.Hash) {
@@ -224,11 +246,11 @@ func meshOf(k identity.KeyID) int { return int(binary.BigEndian.Uint32(k[:])) }
 func newWorld(seed uint64, r rules) *world {
 	rng := rand.New(rand.NewPCG(seed, 5))
 	w := &world{
-		rules: r, rng: rng, nextMesh: 1, nextSeed: 1, keeper: rng.IntN(2) == 0,
-		sealedMesh: map[int]bool{}, sealedSeed: map[int]bool{}, meshOfEpoch: map[int]int{}, epochOfMesh: map[int]int{},
+		rules: r, rng: rng, nextMesh: 1, nextSeed: 1,
+		meshOfEpoch: map[int]int{}, epochOfMesh: map[int]int{},
 	}
 	n := 3 + rng.IntN(3)
-	w.manifests = []uint16{1<<n - 1}
+	w.manifests = []policy{{1<<n - 1, rng.IntN(2) == 0}}
 	w.lead.owner = map[uint64]int{}
 	steady := rng.IntN(2) == 0
 	for i := range n {
@@ -242,7 +264,7 @@ func newWorld(seed uint64, r rules) *world {
 	// One set the first manifest; the others start.
 	w.log = append(w.log, trans{prev: -1, epoch: 1, mesh: 1, seed: 1, head: Head{Hash: hashOf(0), Index: 1, Seed: saltOf(1), Mesh: keyOf(1)}})
 	w.heads = []int{0}
-	w.sealedMesh[0], w.sealedSeed[1] = w.keeper, w.keeper
+	w.firstSealed()
 	w.reps[0].opened = 1
 	w.reps[0].boot()
 	w.reps[0].adopt(0, 1)
@@ -268,7 +290,7 @@ func (w *world) violated(format string, args ...any) {
 // chance is true in one of n cases, while there are faults.
 func (w *world) chance(n int) bool { return !w.calm && w.rng.IntN(n) == 0 }
 
-func (w *world) admits(manifest, n int) bool { return w.manifests[manifest]&(1<<n) != 0 }
+func (w *world) admits(manifest, n int) bool { return w.manifests[manifest].admits&(1<<n) != 0 }
 
 // leads reports whether t goes back to old.
 func (w *world) leads(t, old int) bool {
@@ -312,7 +334,7 @@ func (r *rep) meshHeld(key int) int {
 // What it does.
 
 func (r *rep) start() {
-	*r = rep{part: r.part, w: r.w, n: r.n, seen: r.seen, up: true, phase: Recovery, at: -1, shown: -1, cut: r.cut}
+	*r = rep{part: r.part, w: r.w, n: r.n, seen: r.seen, disk: r.disk, up: true, phase: Recovery, at: -1, shown: -1, cut: r.cut}
 	r.boot()
 	if seed := r.w.rng.Uint64(); !r.w.calm {
 		r.search.Random = rand.New(rand.NewPCG(seed, 1)).Float64
@@ -321,7 +343,7 @@ func (r *rep) start() {
 
 func (r *rep) crash() {
 	r.w.say("%d crashes", r.n)
-	*r = rep{part: r.part, w: r.w, n: r.n, seen: r.seen, at: -1, shown: -1, cut: r.cut}
+	*r = rep{part: r.part, w: r.w, n: r.n, seen: r.seen, disk: r.disk, at: -1, shown: -1, cut: r.cut}
 	r.core, r.stopped, r.asleep = nil, false, false
 }
 
@@ -357,6 +379,7 @@ func (r *rep) adopt(t, mesh int) Result {
 	w.meshOfEpoch[epoch], w.epochOfMesh[mesh] = mesh, epoch
 	if t == w.latest {
 		w.reseal(w.log[t].seed)
+		r.sweep()
 	}
 	r.phase, r.at, r.mesh, r.seen, r.opened, r.owners, r.asking = Ready, t, mesh, t, 0, false, 0
 	r.shown, r.verdict = t, Same
@@ -437,6 +460,9 @@ func (r *rep) notice(seen int) {
 	}
 	r.shown, r.verdict = seen, w.rules.judge(r, hashOf(seen))
 	if r.verdict != Another {
+		if r.verdict == Same {
+			r.sweep() // in time: the leader does
+		}
 		return
 	}
 	if older {
@@ -479,9 +505,9 @@ func (r *rep) notice(seen int) {
 			}
 		}
 	case AskKeepers:
-		if w.keeper && !w.keeperDown && w.sealedSeed[w.log[seen].seed] {
+		if r.opensSeed(seen) {
 			r.opened = w.log[seen].seed
-			if w.sealedMesh[seen] && r.adopt(seen, w.log[seen].mesh) == OK {
+			if w.mesh[seen][r.key] && r.adopt(seen, w.log[seen].mesh) == OK {
 				w.saw[fromKeeper]++
 				return
 			}
@@ -548,7 +574,8 @@ func (r *rep) set() {
 		return
 	}
 	o := &op{base: r.at, kind: history.KindSet, next: w.log[r.at].manifest, seed: w.log[r.at].seed}
-	switch w.rng.IntN(6) {
+	next := w.manifests[o.next]
+	switch w.rng.IntN(7) {
 	case 0, 1: // the same manifest, with a new key
 		o.kind = history.KindRekey
 	case 2: // a new seed
@@ -556,11 +583,13 @@ func (r *rep) set() {
 		w.nextSeed++
 		o.seed = w.nextSeed
 	case 3, 4: // coordinators come and go, but not who sets
-		mask := w.manifests[o.next] ^ 1<<w.rng.IntN(len(w.reps)) | 1<<r.n
-		w.manifests = append(w.manifests, mask)
-		o.next = len(w.manifests) - 1
+		next.admits = next.admits ^ 1<<w.rng.IntN(len(w.reps)) | 1<<r.n
+	case 5: // the keeper comes or goes
+		next.keeper = !next.keeper
 	default: // a node is added: epoch and key stay
-		w.manifests = append(w.manifests, w.manifests[o.next])
+	}
+	if o.kind == history.KindSet {
+		w.manifests = append(w.manifests, next)
 		o.next = len(w.manifests) - 1
 	}
 	r.op = o
@@ -568,7 +597,7 @@ func (r *rep) set() {
 
 // moves reports whether o begins an authority epoch.
 func (o *op) moves(w *world) bool {
-	return o.kind != history.KindSet || w.manifests[o.next] != w.manifests[w.log[o.base].manifest]
+	return o.kind != history.KindSet || w.manifests[o.next].admits != w.manifests[w.log[o.base].manifest].admits
 }
 
 // goOn does the next stage of the move under way.
@@ -602,15 +631,7 @@ func (r *rep) goOn() {
 		w.log = append(w.log, t)
 		o.move.Ended(OK)
 	case Seal:
-		switch {
-		case w.keeper && !w.keeperDown:
-			w.sealedMesh[o.trans], w.sealedSeed[o.seed] = true, true
-			o.move.Ended(OK)
-		case w.keeper && o.kind != history.KindRekey:
-			o.move.Ended(Failed)
-		default:
-			o.move.Ended(OK)
-		}
+		o.move.Ended(r.seal(o))
 	case Prepare:
 		for _, p := range w.reps {
 			if p != r && w.rules.prepares(w.admits(w.log[o.base].manifest, p.n), w.admits(o.next, p.n)) {
@@ -674,6 +695,7 @@ func (w *world) moveHead(r *rep, base, t int) {
 	if w.log[t].manifest == w.log[base].manifest {
 		w.saw[sameAgain]++
 	}
+	w.checkCopies(base, t)
 	w.latest = t
 	w.lead.revision++
 	w.heads = append(w.heads, t)
@@ -798,7 +820,7 @@ func (w *world) step() {
 	case k < 95:
 		r.cut = !r.cut
 	case k < 97:
-		w.keeperDown = !w.keeperDown
+		r.keyEvent()
 	case k < 100:
 		r.ownersCome(w.rng.IntN(2) == 0)
 	case k < 102:
@@ -829,7 +851,10 @@ func (w *world) heal() {
 	w.say("all is well from here on")
 	w.calm = true
 	for _, r := range w.reps {
-		r.cut, r.stopped, r.asleep = false, false, false
+		r.cut, r.stopped, r.asleep, r.broken = false, false, false, false
+		if r.key == 0 {
+			r.key = r.backup
+		}
 		if !r.up {
 			r.start()
 		}
@@ -841,9 +866,9 @@ func (w *world) heal() {
 		}
 	}
 	head := w.log[w.latest]
-	seed := w.keeper && !w.keeperDown && w.sealedSeed[head.seed]
+	seed := false
 	for _, r := range w.reps {
-		seed = seed || w.admits(head.manifest, r.n) && r.holdsSeed(head.seed)
+		seed = seed || w.admits(head.manifest, r.n) && r.opensSeed(w.latest) || w.admits(head.manifest, r.n) && r.holdsSeed(head.seed)
 	}
 	if !seed {
 		return // the owners have to come
@@ -862,6 +887,7 @@ func (w *world) heal() {
 		w.violated("the head moves on from %d to %d without a reason", transOf(head.head.Hash), w.latest)
 	}
 	w.soonLed()
+	w.checkSwept()
 }
 
 // settled reports whether everybody who is admitted serves the head.
