@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/recovery"
 	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -376,22 +377,6 @@ func (c *Coordinator) openSeed(ctx context.Context, w *way) (s *secrets, by stri
 	return nil, "", errors.Join(failures...)
 }
 
-func (c *Coordinator) openSeedOf(ctx context.Context, cluster string, t *history.Transition, o manifest.Owner) (keyring.Seed, error) {
-	k, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
-	if err != nil {
-		return keyring.Seed{}, err
-	}
-	return c.openSeedWith(ctx, keeper{o.Name, k}, cluster, t)
-}
-
-func (c *Coordinator) openSeedWith(ctx context.Context, k keeper, cluster string, t *history.Transition) (keyring.Seed, error) {
-	e, err := c.store.Get(ctx, sealedSeedKey(t.SeedEpoch, t.Salt, k.name))
-	if err != nil {
-		return keyring.Seed{}, fmt.Errorf("read the sealed seed: %w", err)
-	}
-	return keyring.OpenSeed(ctx, k, keyring.Place{Cluster: cluster, Owner: k.name, SeedEpoch: t.SeedEpoch}, e.Value)
-}
-
 // openMesh returns the mesh CA of the head, as the first keeper opens it that can.
 func (c *Coordinator) openMesh(ctx context.Context, v *history.Verified, root *x509.Certificate) (*ca.MeshCA, error) {
 	var failures []error
@@ -409,20 +394,15 @@ func (c *Coordinator) openMesh(ctx context.Context, v *history.Verified, root *x
 }
 
 func (c *Coordinator) openMeshOf(ctx context.Context, v *history.Verified, root *x509.Certificate, o manifest.Owner) (*ca.MeshCA, error) {
-	keeper, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
-	if err != nil {
-		return nil, err
-	}
-	e, err := c.store.Get(ctx, sealedMeshKey(v.Current().Hash, o.Name))
-	if err != nil {
-		return nil, fmt.Errorf("read the sealed mesh CA key: %w", err)
-	}
-	place := keyring.Place{Cluster: v.Manifest().Cluster, Owner: o.Name, SeedEpoch: v.Current().SeedEpoch, Head: v.Current().Hash}
-	key, cert, err := keyring.OpenMesh(ctx, keeper, place, e.Value)
-	if err != nil {
-		return nil, err
-	}
-	return ca.LoadMeshCA(root, cert, key, v.Manifest().Cluster, v.Current().AuthorityEpoch)
+	head := v.Current()
+	place := keyring.Place{Cluster: v.Manifest().Cluster, Purpose: keyring.PurposeMesh, Owner: o.Name, SeedEpoch: head.SeedEpoch, Head: head.Hash}
+	return openCopy(ctx, c, o, sealed.Mesh(head.Hash), place, func(k keeper, data []byte) (*ca.MeshCA, error) {
+		key, cert, err := keyring.OpenMesh(ctx, k.box, place, data)
+		if err != nil {
+			return nil, err
+		}
+		return ca.LoadMeshCA(root, cert, key, place.Cluster, head.AuthorityEpoch)
+	})
 }
 
 // heal makes a new mesh CA key: the seed is here, and nobody was found who has the one

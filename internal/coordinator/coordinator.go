@@ -178,7 +178,9 @@ type Coordinator struct {
 
 	state           atomic.Pointer[state]
 	stateNews       news
-	trustMu         sync.Mutex // orders what trust and source are set to; no I/O under it
+	keeperViews     atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
+	keeperNews      news                        // they changed
+	trustMu         sync.Mutex                  // orders what trust and source are set to; no I/O under it
 	trust           atomic.Pointer[trustView]
 	config          atomic.Pointer[configView] // nil: not read since the start
 	configNews      news                       // the config in force is another one
@@ -427,6 +429,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.followLeadership(ctx) })
 	g.Go(func() error { return c.watchLeader(ctx) })
 	g.Go(func() error { return c.forever(ctx, "replica", func() error { return c.followReplica(ctx) }) })
+	g.Go(func() error { return c.forever(ctx, "keepers", func() error { return c.followKeepers(ctx) }) })
 	g.Go(func() error { return c.pulse(ctx) })
 	g.Go(func() error { return c.followAudit(ctx) })
 	g.Go(func() error { return c.followRecalls(ctx) })

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -108,7 +109,7 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 			before := f.c.state.Load()
 			f.stop()
 			f.link.lie(func(e store.Entry) store.Entry {
-				if e.Key == sealedMeshKey(before.head.Hash, "host") {
+				if strings.HasPrefix(e.Key, sealed.Mesh(before.head.Hash).Under()) {
 					return harm(e)
 				}
 				return e

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -31,7 +32,7 @@ import (
 //	config/…                    the desired config; see config.go
 //	publication/…               what members are told; see publication.go
 //	leader/…                    who leads; see lead.go
-//	sealed/…                    seed and mesh CA key, encrypted by a keeper
+//	sealed/…                    seed and mesh CA key, encrypted by a keeper; see package sealed
 //	seed/set/<transition>       which shares of the seed that transition made
 //	seed/share/<seed epoch>/<salt>/<set>/<owner>
 //	                            a share of the seed, encrypted to its owner
@@ -50,7 +51,7 @@ const (
 	trustStateKey  = "trust/state"
 	banIDPrefix    = "trust/ban/id/"
 	banKeyPrefix   = "trust/ban/key/"
-	sealedPrefix   = "sealed/"
+	sealedPrefix   = sealed.Prefix
 	shareSetPrefix = "seed/set/"
 	sharePrefix    = "seed/share/"
 	auditPrefix    = "audit/"

@@ -181,18 +181,6 @@ func (c *Coordinator) recoveryText(s *state) string {
 	return text + "; without them: " + s.reason
 }
 
-// keeperFindings says which keepers did not seal the seed that was recovered.
-func (c *Coordinator) keeperFindings(m *manifest.Manifest) []*fealtyv1.Finding {
-	lost := c.recoveries.lostKeepers()
-	var out []*fealtyv1.Finding
-	for _, o := range m.Seed.Keepers() {
-		if problem, ok := lost[o.Name]; ok {
-			out = append(out, finding(explain.KeeperUnusable, "keeper", o.Name, "problem", problem))
-		}
-	}
-	return out
-}
-
 // recoveryServer serves RecoveryService.
 type recoveryServer struct {
 	fealtyv1.UnimplementedRecoveryServiceServer

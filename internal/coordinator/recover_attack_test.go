@@ -319,7 +319,7 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	say(f.bring(files["carol"], recovery.Options{}))
 	gathered, err := f.store.List(t.Context(), "")
 	wantOnly(t, "list", err, "")
-	// It may be back by itself before that: the shares are in, and the keeper's file was made anew.
+	// It may be back by itself before that: the shares are in.
 	progress, err := f.bring(files["carol"], recovery.Options{})
 	say(progress, err)
 	if (err != nil || !progress.Recovered) && explain.Of(err).Code != explain.RecoveryNotNeeded {

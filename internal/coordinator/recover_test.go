@@ -174,7 +174,16 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	}
 	_, err = f.bring(files["bob"], recovery.Options{})
 	wantCode(t, err, explain.RecoveryNotNeeded)
-	// The keeper's file was made anew, so the next restart needs nobody.
+	// The keeper's key is lost, and no other one is made in its place before somebody says
+	// so: then the next set makes one, and the next restart needs nobody.
+	lost := keyIDs(t, f.c)
+	if got := keeperFinding(f.getStatus().GetFindings(), explain.KeeperUnopened); len(lost) != 1 || !strings.Contains(got, string(lost[0])) {
+		t.Fatalf("of the keys %v status says %q", lost, got)
+	}
+	_, err = f.local().manifest.ForgetKeeperKey(f.ctx(), &fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(lost[0])})
+	wantOnly(t, "forget", err, "")
+	wantOnly(t, "set", f.set(withSeed(f.manifest(""), p.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))), "")
+	after = f.c.state.Load()
 	f.restart()
 	if s := f.c.state.Load(); s.phase != phaseReady || s.head.Hash != after.head.Hash {
 		t.Errorf("after a restart it is %s (%s)", s.phase, s.reason)
@@ -239,7 +248,7 @@ func TestRecoveryCutOff(t *testing.T) {
 					wantOnly(t, "renew", m.renew(), "")
 					// A head that was written and whose key was lost is followed by one more.
 					want := uint64(1)
-					if crash && keeper == "" && slices.Contains([]string{"set.after-swap", "adopt.begin", "adopt.before-identity"}, point) {
+					if crash && slices.Contains([]string{"set.after-swap", "adopt.begin", "adopt.before-identity"}, point) {
 						want = 2
 					}
 					if got := head.AuthorityEpoch - epoch; got != want {
@@ -529,12 +538,14 @@ func TestForgedGatheredShares(t *testing.T) {
 	}
 }
 
-// A keeper that is gone for good does not hold a recovery up: it is shown, until it
-// seals again with the next set.
+// A keeper that is gone does not hold a recovery up: it is shown, until its file is
+// restored from the backup.
 func TestKeeperThatStaysGone(t *testing.T) {
 	t.Parallel()
 	d, p := ownedDesk(t, "file:/keeper/key")
 	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
+	backup, err := d.disk.FS().ReadSecret("/keeper/key", 1<<10)
+	wantOnly(t, "read", err, "")
 	d.disk.Put("/keeper/key", []byte("garbage"))
 	d.restart()
 	d.wantPhase("recovery", "keeper host")
@@ -549,12 +560,20 @@ func TestKeeperThatStaysGone(t *testing.T) {
 		}
 		return b.String()
 	}
-	if s := status(); !strings.Contains(s, string(explain.KeeperUnusable)+" keeper host") {
-		t.Errorf("status does not show the keeper:\n%s", s)
+	shown := func(problem string) {
+		t.Helper()
+		if s := status(); !strings.Contains(s, string(explain.KeeperUnopened)+" no coordinator opens what keeper host sealed") || !strings.Contains(s, problem) {
+			t.Errorf("status does not show the keeper (%s):\n%s", problem, s)
+		}
 	}
+	shown("is no key file of a keeper")
+	wantOnly(t, "set with a damaged file", d.set(poolEntries+coordinatorEntry(t, 2)), "")
 	wantOnly(t, "remove", d.disk.FS().Remove("/keeper/key"), "")
+	wantOnly(t, "set without the file", d.set(poolEntries+coordinatorEntry(t, 3)), "")
+	shown("/keeper/key is missing")
+	wantOnly(t, "restore", d.disk.FS().WriteFile("/keeper/key", backup), "")
 	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
-	if s := status(); strings.Contains(s, string(explain.KeeperUnusable)) {
+	if s := status(); strings.Contains(s, "keeper host") {
 		t.Errorf("status still shows the keeper:\n%s", s)
 	}
 	d.restart()

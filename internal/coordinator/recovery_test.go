@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -93,15 +94,15 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 		{"keeper's key file garbage", func(d *desk) { d.disk.Put("/keeper/key", []byte("garbage")) }, "no key file"},
 		{"sealed seed altered", func(d *desk) { d.store.alter(key(d, sealedPrefix+"seed/"), flip(-5)) }, "keeper host"},
 		{"sealed seed missing", func(d *desk) { d.store.alter(key(d, sealedPrefix+"seed/"), gone) }, "keeper host"},
-		{"sealed mesh CA key altered", func(d *desk) { d.store.alter(sealedMeshKey(d.state().head.Hash, "host"), flip(-5)) }, "keeper host"},
+		{"sealed mesh CA key altered", func(d *desk) { d.store.alter(key(d, sealed.Mesh(d.state().head.Hash).Under()), flip(-5)) }, "keeper host"},
 		{"sealed mesh CA key of another head", func(d *desk) {
 			old := key(d, sealedPrefix+"mesh/")
 			e, err := d.store.Get(t.Context(), old)
 			wantOnly(t, "get", err, "")
 			wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
-			d.store.alter(sealedMeshKey(d.state().head.Hash, "host"), func([]byte) []byte { return e.Value })
+			d.store.alter(key(d, sealed.Mesh(d.state().head.Hash).Under()), func([]byte) []byte { return e.Value })
 		}, "sealed for head"},
-		{"sealed mesh CA key missing", func(d *desk) { d.store.alter(sealedMeshKey(d.state().head.Hash, "host"), gone) }, "sealed mesh CA key"},
+		{"sealed mesh CA key missing", func(d *desk) { d.store.alter(key(d, sealed.Mesh(d.state().head.Hash).Under()), gone) }, "sealed mesh CA key"},
 		{"root certificate altered", func(d *desk) { d.store.alter(key(d, sealedPrefix+"root/"), flip(-1)) }, "root certificate"},
 		{"root certificate missing", func(d *desk) { d.store.alter(key(d, sealedPrefix+"root/"), gone) }, "root certificate"},
 		{"root certificate of another cluster", func(d *desk) {
@@ -485,16 +486,6 @@ func TestOlderBundleDoesNotReplaceANewerOne(t *testing.T) {
 	if got := material.NotAfter(); !got.After(d.clock().Add(24 * time.Hour)) {
 		t.Errorf("our own certificate ends at %v", got)
 	}
-}
-
-// A keeper's key file that is lost while the process lives is made good by the
-// next set, so that the cluster survives the restart after it.
-func TestLostKeeperFileIsMadeGood(t *testing.T) {
-	d := testDesk(t)
-	wantOnly(t, "remove", d.disk.FS().Remove("/keeper/key"), "")
-	wantOnly(t, "set", d.set(entriesOf(false)), "")
-	d.restart()
-	d.wantPhase("ready", "")
 }
 
 func TestSetsThatWouldStopTheCluster(t *testing.T) {

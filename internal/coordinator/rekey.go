@@ -4,19 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"time"
 
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/manifest"
 )
-
-// keeperTimeout bounds one keeper while the seed is sealed again: one that is gone
-// must not hold a recovery up.
-const keeperTimeout = 10 * time.Second
 
 // rekey makes a new mesh CA key after before, whose manifest stays in force: the
 // next authority epoch begins. It is the one way to write a rekey transition, whoever
@@ -106,33 +98,4 @@ func (c *Coordinator) keeps(secrets *secrets) bool {
 	}
 	s := c.state.Load().ready()
 	return s != nil && s.secrets == secrets
-}
-
-// sealAgain has the keepers seal the seed, if they cannot open it, and the new mesh
-// CA key. One that is gone may be why this is done: it is logged and shown by status,
-// and stops nothing.
-func (c *Coordinator) sealAgain(ctx context.Context, mv *move) {
-	for _, o := range mv.manifest.Seed.Keepers() {
-		err := c.sealAgainWith(ctx, o, mv)
-		c.recoveries.keeperSealed(o.Name, err)
-		if err != nil {
-			c.log.LogAttrs(ctx, slog.LevelError, "a keeper does not seal the seed and the new mesh CA key: a restart of all coordinators needs the owners, until it is mended and a manifest is set",
-				slog.String("keeper", o.Name), slog.Any("err", err))
-		}
-	}
-}
-
-func (c *Coordinator) sealAgainWith(ctx context.Context, o manifest.Owner, mv *move) error {
-	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
-	defer cancel()
-	k, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
-	if err != nil {
-		return err
-	}
-	one := *mv
-	one.keepers = []keeper{{o.Name, k}}
-	if err := c.writeSecrets(ctx, &one); err != nil {
-		return err
-	}
-	return c.sealMesh(ctx, &one)
 }

@@ -55,6 +55,9 @@ type replica struct {
 	StartedAt time.Time    `json:"started_at"`
 	At        time.Time    `json:"at"` // by its own clock
 	Release   string       `json:"release,omitempty"`
+	// Keepers says what the keepers of its machine are worth to it. A release before
+	// this says nothing, and leaves it alone when it reads.
+	Keepers []keeperView `json:"keepers,omitempty"`
 }
 
 // signedReplica is how a record stands in the store: the exact bytes of a replica,
@@ -116,7 +119,7 @@ func (r replica) check() error {
 	if !slices.Contains([]string{phaseReady.String(), phaseRecovery.String()}, r.Phase) || len(r.Release) > maxShownBytes {
 		return errors.New("it has a field that is not acceptable")
 	}
-	return nil
+	return checkKeeperViews(r.Keepers)
 }
 
 // replicas returns what the coordinators that m admits say of themselves, sorted by
@@ -151,7 +154,7 @@ func (c *Coordinator) replicas(ctx context.Context, m *manifest.Manifest) ([]rep
 // and each minute, until ctx ends.
 func (c *Coordinator) followReplica(ctx context.Context) error {
 	for {
-		changed := c.stateNews.wait()
+		changed, keepers := c.stateNews.wait(), c.keeperNews.wait()
 		if err := c.announce(ctx); err != nil {
 			return err
 		}
@@ -159,6 +162,8 @@ func (c *Coordinator) followReplica(ctx context.Context) error {
 		select {
 		case <-t.C:
 		case <-changed:
+			t.Stop()
+		case <-keepers:
 			t.Stop()
 		case <-ctx.Done():
 			t.Stop()
@@ -183,7 +188,7 @@ func (c *Coordinator) announce(ctx context.Context) error {
 		StartedAt: c.startedAt.UTC(), At: c.now().UTC(), Release: clip(c.cfg.Release, maxShownBytes),
 	}
 	if s.phase == phaseReady {
-		r.Index, r.Head = s.head.Index, s.head.Hash
+		r.Index, r.Head, r.Keepers = s.head.Index, s.head.Hash, c.told(s)
 	}
 	if last := s.ready(); last != nil {
 		if found, err := c.admits(last.manifest); err == nil {
@@ -260,6 +265,9 @@ func (c *Coordinator) replicaMessages(ctx context.Context, s *state) []*fealtyv1
 		}
 		if !r.Head.IsZero() {
 			msg.Head = bytes.Clone(r.Head[:])
+		}
+		for _, k := range r.Keepers {
+			msg.Keepers = append(msg.Keepers, &fealtyv1.ReplicaKeeper{Name: k.Name, KeyId: string(k.KeyID), Opens: k.Opens})
 		}
 		out = append(out, msg)
 	}

@@ -13,7 +13,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -93,7 +92,12 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 	if err := c.staysAdmitted(s, next); err != nil {
 		return nil, err
 	}
-	if _, err := c.keepers(next); err != nil {
+	keepers, err := c.keepers(next)
+	if err != nil {
+		return nil, err
+	}
+	// Signers should not sign what cannot be sealed.
+	if err := c.lookAtKeepers(ctx, &move{from: s, manifest: next, newSeed: true}, keepers); err != nil {
 		return nil, err
 	}
 	out, err := c.reseedCosts(ctx, s)
@@ -180,6 +184,13 @@ func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitRese
 	if err != nil {
 		return nil, err
 	}
+	keepers, err := c.keepers(mv.manifest)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.lookAtKeepers(ctx, mv, keepers); err != nil {
+		return nil, err
+	}
 	if err := c.moveFits(ctx, mv); err != nil {
 		return nil, err
 	}
@@ -206,6 +217,7 @@ func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitRese
 		thaw()
 		return nil, err
 	}
+	out.KeysMade = mv.madeKeys
 	inUse, err := c.swap(ctx, mv)
 	if inUse {
 		c.prepared = nil // the seed is the cluster's now, or may be
@@ -223,10 +235,6 @@ func (c *Coordinator) composeReseed(req *fealtyv1.CommitReseedRequest, s *state,
 	mv, t := *p.move, p.transition
 	mv.from = s // the head is that of then; who wrote it last may be another
 	if err := authorize(&fealtyv1.SetManifestRequest{Reason: req.GetReason(), Signatures: req.GetSignatures()}, s, &t); err != nil {
-		return nil, err
-	}
-	var err error
-	if mv.keepers, err = c.keepers(mv.manifest); err != nil {
 		return nil, err
 	}
 	if err := mv.splitSeed(&t); err != nil {
@@ -578,37 +586,36 @@ func (c *change) reseal(e store.Entry) {
 	c.tx.Put = append(c.tx.Put, store.Write{Key: e.Key, Value: c.r.auth.Seal(e.Key, plain)})
 }
 
-// sweepReseeds removes what a reseed leaves behind: ledgers, and what is sealed of
-// seeds and mesh CA keys that were replaced. Whoever holds them holds them; it is
-// not ours to keep.
+// sweepReseeds removes what a move leaves behind: ledgers, what is sealed of seeds and
+// mesh CA keys that were replaced, and for keepers that were dismissed, and shares of
+// seeds of before. Whoever holds them holds them; it is not ours to keep.
+//
+// It runs after the head has moved, whoever moved it, and again at each start: a crash
+// in between leaves them to the next one.
 func (c *Coordinator) sweepReseeds(ctx context.Context, s *state) error {
-	former := make(map[string]bool) // prefixes and keys of what is gone
-	prefixes := []string{ledgerPrefix, sealedPrefix}
+	gone, err := c.goneSealed(ctx, s)
+	if err != nil {
+		return err
+	}
+	former := make(map[string]bool) // share sets of seeds that are gone
+	prefixes := []string{ledgerPrefix}
 	for i, links := 0, s.chain.Links(); links[i].SeedEpoch < s.head.SeedEpoch; i++ {
 		l := links[i]
-		former[sealedMeshKey(l.Hash, "")] = true
 		former[shareSetKey(l.Hash)] = true
 		if i == 0 || l.Salt != links[i-1].Salt {
-			former[sealedSeedKey(l.SeedEpoch, l.Salt, "")] = true
-			former[rootKey(l.SeedEpoch, l.Salt)] = true
 			prefixes = append(prefixes, sharesPrefix(l.SeedEpoch, l.Salt))
 		}
 	}
 	if s.head.SeedEpoch > 1 {
 		prefixes = append(prefixes, shareSetPrefix)
 	}
-	var gone []store.Entry
 	for _, prefix := range prefixes {
 		l, err := c.store.List(ctx, prefix)
 		if err != nil {
 			return err
 		}
 		for _, e := range l.Entries {
-			at := e.Key
-			if i := strings.LastIndexByte(at, '/'); !former[at] {
-				at = at[:i+1]
-			}
-			if prefix != sealedPrefix && prefix != shareSetPrefix || former[at] {
+			if prefix != shareSetPrefix || former[e.Key] {
 				gone = append(gone, e)
 			}
 		}
@@ -618,7 +625,8 @@ func (c *Coordinator) sweepReseeds(ctx context.Context, s *state) error {
 		for _, e := range batch {
 			ch.delete(e.Key, e.Version)
 		}
-		if _, err := ch.commit(ctx); err != nil {
+		// Who was faster is another coordinator at the same work.
+		if _, err := ch.commit(ctx); ignoreConflict(err) != nil {
 			return err
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
 	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -91,8 +92,12 @@ type move struct {
 	secrets  *secrets
 	root     *x509.Certificate
 	mesh     *ca.MeshCA
-	keepers  []keeper
+	keepers  []found  // of manifest, as they were found here
 	shares   shareSet // made by it; empty if it makes none
+
+	// madeKeys are the keys of keepers that were made for it on this machine. They stay,
+	// whatever becomes of it.
+	madeKeys []*fealtyv1.KeeperKey
 
 	// newSeed says that the seed was made for this move: its root is written, and
 	// it is wiped if the move does not come into force.
@@ -106,12 +111,6 @@ type move struct {
 	// received says for the audit log where the seed came from, if it was in no state of
 	// this coordinator before; nil: it was, or newSeed.
 	received map[string]string
-}
-
-// keeper is a keeper of the seed and its name among the owners.
-type keeper struct {
-	name string
-	keyring.Keeper
 }
 
 // wipe overwrites the secrets that were made for the move, if nobody uses them. A
@@ -205,7 +204,9 @@ func (c *Coordinator) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	if err != nil {
 		return nil, err
 	}
-	mv.keepers = keepers
+	if err := c.lookAtKeepers(ctx, mv, keepers); err != nil {
+		return nil, err
+	}
 	if err := c.moveFits(ctx, mv); err != nil {
 		return nil, err
 	}
@@ -218,7 +219,7 @@ func (c *Coordinator) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	if inUse, err = c.swap(ctx, mv); err != nil {
 		return nil, err
 	}
-	return &fealtyv1.SetManifestResponse{Transition: transitionMessage(mv.link), Shares: mv.shares.message()}, nil
+	return &fealtyv1.SetManifestResponse{Transition: transitionMessage(mv.link), Shares: mv.shares.message(), KeysMade: mv.madeKeys}, nil
 }
 
 // staysAdmitted reports whether next admits this coordinator, and under the name
@@ -412,26 +413,13 @@ func (c *Coordinator) moveFits(ctx context.Context, mv *move) error {
 // writeSecrets writes what must be found by who comes up at the new head: the
 // seed, sealed by each keeper, its shares, encrypted to their owners, and the root.
 func (c *Coordinator) writeSecrets(ctx context.Context, mv *move) error {
-	t := &mv.link.Transition
-	for _, k := range mv.keepers {
-		if !mv.newSeed {
-			// A key file that was lost or replaced while this process held the seed is
-			// made good now, while it still does.
-			have, err := c.openSeedWith(ctx, k, mv.manifest.Cluster, t)
-			if err == nil && have.Equal(mv.secrets.seed) {
-				have.Wipe()
-				continue
-			}
-			if !errors.Is(err, store.ErrNotFound) { // a new keeper has nothing yet
-				c.log.LogAttrs(ctx, slog.LevelWarn, "a keeper does not open the seed any more; it is sealed again", slog.String("keeper", k.name))
-			}
-		}
-		if err := c.sealSeed(ctx, k, mv.manifest.Cluster, t, mv.secrets.seed); err != nil {
+	for i := range mv.keepers {
+		if err := c.sealSeed(ctx, &mv.keepers[i], mv); err != nil {
 			return err
 		}
 	}
 	if mv.newSeed {
-		if err := c.writeSealed(ctx, rootKey(t.SeedEpoch, t.Salt), mv.root.Raw); err != nil {
+		if err := c.writeSealed(ctx, sealed.RootKey(&mv.link.Transition), mv.root.Raw); err != nil {
 			return err
 		}
 		if err := c.faults.Hit("set.after-seed"); err != nil {
@@ -452,15 +440,6 @@ func (c *Coordinator) bundleFits(after *state, in trustInput) error {
 		return explain.Wrap(err, explain.RequestField, "field", "manifest", "problem", "no trust bundle can be made of it: "+err.Error())
 	}
 	return nil
-}
-
-// sealSeed has a keeper seal the seed that t names, and stores that.
-func (c *Coordinator) sealSeed(ctx context.Context, k keeper, cluster string, t *history.Transition, seed keyring.Seed) error {
-	sealed, err := keyring.SealSeed(ctx, k, keyring.Place{Cluster: cluster, Owner: k.name, SeedEpoch: t.SeedEpoch}, seed)
-	if err != nil {
-		return explain.Wrap(err, explain.KeeperUnusable, "keeper", k.name, "problem", err.Error())
-	}
-	return c.writeSealed(ctx, sealedSeedKey(t.SeedEpoch, t.Salt, k.name), sealed)
 }
 
 // linkOf names t by its hash, which is known before anything is written.
@@ -484,22 +463,6 @@ func transitionMessage(l history.Link) *fealtyv1.Transition {
 		Record: raw, Hash: l.Hash[:], Index: l.Index, AuthorityEpoch: l.AuthorityEpoch, Kind: string(l.Kind), Reason: l.Reason,
 		ManifestHash: l.Manifest[:], MeshCaKey: l.MeshCAKey[:],
 	}
-}
-
-// sealMesh has each keeper seal the mesh CA key for the new head.
-func (c *Coordinator) sealMesh(ctx context.Context, mv *move) error {
-	for _, k := range mv.keepers {
-		place := keyring.Place{Cluster: mv.manifest.Cluster, Owner: k.name, SeedEpoch: mv.link.SeedEpoch, Head: mv.link.Hash}
-		sealed, err := keyring.SealMesh(ctx, k, place, mv.mesh.Key(), mv.mesh.Certificate().Raw)
-		if err != nil {
-			return explain.Wrap(err, explain.KeeperUnusable, "keeper", k.name, "problem", err.Error())
-		}
-		if err := c.writeSealed(ctx, sealedMeshKey(mv.link.Hash, k.name), sealed); err != nil {
-			return err
-		}
-		c.recoveries.keeperSealed(k.name, nil)
-	}
-	return nil
 }
 
 // swap brings mv into force, in the order that package replica gives: the mesh CA key
@@ -622,20 +585,6 @@ func (c *Coordinator) overwrite(ctx context.Context, key string, value []byte) (
 	return 0, errBusy("the sealed secret")
 }
 
-// keepers returns the keepers of m, ready to seal. A manifest may have none: then
-// its people bring the seed back.
-func (c *Coordinator) keepers(m *manifest.Manifest) ([]keeper, error) {
-	var out []keeper
-	for _, o := range m.Seed.Keepers() {
-		k, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
-		if err != nil {
-			return nil, explain.Wrap(err, explain.KeeperUnusable, "keeper", o.Name, "problem", err.Error())
-		}
-		out = append(out, keeper{o.Name, k})
-	}
-	return out, nil
-}
-
 func sameOwners(a, b manifest.Seed) bool {
 	if a.Threshold != b.Threshold || len(a.Owners) != len(b.Owners) {
 		return false
@@ -699,6 +648,9 @@ func (mv *move) audit(s *state) []auditEntry {
 	}
 	if mv.from == nil || mv.from.head.MeshCAKey != mv.link.MeshCAKey {
 		out = append(out, originOf(s, actionMeshMade, nil))
+	}
+	for _, k := range mv.madeKeys {
+		out = append(out, auditEntry{Actor: mv.actor, Action: "keeper.key.made", Target: k.GetKeeper(), Fields: map[string]string{"key": k.GetKeyId(), "coordinator": k.GetCoordinator()}})
 	}
 	return out
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -240,12 +241,11 @@ func (c *Coordinator) readShare(ctx context.Context, made history.Link, rec shar
 // keepers, and shares, that are older than the head and that the manifest in force
 // does not name. What is newer belongs to a move that is under way.
 func (c *Coordinator) dropSecrets(ctx context.Context, s *state) error {
-	keep := make(map[string]bool)
-	for _, o := range s.manifest.Seed.Keepers() {
-		keep[sealedSeedKey(s.head.SeedEpoch, s.head.Salt, o.Name)] = true
-		keep[sealedMeshKey(s.head.Hash, o.Name)] = true
+	over, err := c.goneSealed(ctx, s)
+	if err != nil {
+		return err
 	}
-	prefixes := []string{sealedSeedPrefix(s.head.SeedEpoch, s.head.Salt), sealedMeshPrefix, sharesPrefix(s.head.SeedEpoch, s.head.Salt), shareSetPrefix}
+	keep := make(map[string]bool)
 	if people := s.manifest.Seed.People(); len(people) > 0 {
 		made := s.sharesMade()
 		rec, err := get[shareSetRecord](ctx, s.records, shareSetKey(made.Hash))
@@ -257,21 +257,36 @@ func (c *Coordinator) dropSecrets(ctx context.Context, s *state) error {
 			keep[shareKey(made.SeedEpoch, made.Salt, rec.value.Set, o.Name)] = true
 		}
 	}
-	for _, prefix := range prefixes {
+	for _, prefix := range []string{sharesPrefix(s.head.SeedEpoch, s.head.Salt), shareSetPrefix} {
 		l, err := c.store.List(ctx, prefix)
 		if err != nil {
 			return err
 		}
 		for _, e := range l.Entries {
-			if keep[e.Key] || e.Version >= s.headVersion {
-				continue
-			}
-			ch := c.newLeaderChange(s)
-			ch.delete(e.Key, e.Version)
-			if _, err := ch.commit(ctx); ignoreConflict(err) != nil {
-				return err
+			if !keep[e.Key] && e.Version < s.headVersion {
+				over = append(over, e)
 			}
 		}
 	}
+	for _, e := range over {
+		ch := c.newLeaderChange(s)
+		ch.delete(e.Key, e.Version)
+		if _, err := ch.commit(ctx); ignoreConflict(err) != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// goneSealed returns what keepers sealed and nobody may need any more.
+func (c *Coordinator) goneSealed(ctx context.Context, s *state) ([]store.Entry, error) {
+	l, err := c.store.List(ctx, sealed.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	var keepers []string
+	for _, o := range s.manifest.Seed.Keepers() {
+		keepers = append(keepers, o.Name)
+	}
+	return sealed.Gone(l.Entries, &s.head, s.headVersion, keepers), nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -122,29 +123,6 @@ func (s *state) issue(publicKey any, id identity.ID, entry *manifest.Entry, notA
 		return nil, err
 	}
 	return [][]byte{leaf.Raw, issuer.MeshCA().Certificate().Raw, s.root.Raw}, nil
-}
-
-// Where sealed secrets and the root certificate are kept. They need no MAC: a
-// keeper authenticates what it sealed, and the root certificate its own key.
-//
-// Seed and root are named by the salt, which is random for each seed and stands
-// in the transition that brings it into force. So of two first sets that race,
-// or one that is tried again after an answer was lost, none can overwrite the
-// seed of the other: that would lose the cluster.
-func sealedSeedPrefix(epoch uint64, salt history.Salt) string {
-	return fmt.Sprintf("%sseed/%d/%x/", sealedPrefix, epoch, salt[:])
-}
-func sealedSeedKey(epoch uint64, salt history.Salt, owner string) string {
-	return sealedSeedPrefix(epoch, salt) + owner
-}
-
-const sealedMeshPrefix = sealedPrefix + "mesh/"
-
-func sealedMeshKey(head history.Hash, owner string) string {
-	return fmt.Sprintf("%s%s/%s", sealedMeshPrefix, head, owner)
-}
-func rootKey(epoch uint64, salt history.Salt) string {
-	return fmt.Sprintf("%sroot/%d/%x", sealedPrefix, epoch, salt[:])
 }
 
 // read reads the history, and returns the way to its head or, without one, the state
@@ -320,7 +298,7 @@ func freshMesh(s *state, mesh *ca.MeshCA, now time.Time) (*ca.MeshCA, error) {
 // loadRoot reads the root certificate, which was stored beside the first sealed
 // seed, and compares it with the key that the seed gives.
 func (c *Coordinator) loadRoot(ctx context.Context, v *history.Verified, keys keyring.Keys) (*x509.Certificate, error) {
-	e, err := c.store.Get(ctx, rootKey(v.Current().SeedEpoch, v.Current().Salt))
+	e, err := c.store.Get(ctx, sealed.RootKey(&v.Current().Transition))
 	if err != nil {
 		return nil, fmt.Errorf("read the root certificate: %w", err)
 	}

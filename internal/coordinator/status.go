@@ -106,7 +106,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	case err != nil && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, explain.StoreUnreachable)):
 		// Now is when people look. Without a baseline the members are not known.
 		out.StoreLatency = nil
-		out.Findings = append(append(first, c.keeperFindings(s.manifest)...), finding(explain.StoreUnreachable, "what", "read the members", "cause", "the coordinator's log says how"))
+		out.Findings = append(append(first, c.keeperFindings(reading, s)...), finding(explain.StoreUnreachable, "what", "read the members", "cause", "the coordinator's log says how"))
 		if _, err := c.alone("read the members", err); err != nil {
 			return out, nil
 		}
@@ -119,7 +119,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	}
 	out.Bans, out.BansLimit = uint32(trust.value.Bans.Count), uint32(c.maxListed)
 	out.Baseline = baseline(all)
-	out.Findings = append(append(first, c.storeFindings()...), c.keeperFindings(s.manifest)...)
+	out.Findings = append(append(first, c.storeFindings()...), c.keeperFindings(reading, s)...)
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
 	out.Findings = append(out.Findings, c.leaderFindings()...)
 	out.Findings = append(out.Findings, c.outlet.findings()...)

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"filippo.io/age"
+	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
@@ -118,8 +119,49 @@ func (c *Cluster) LoseKeeper(ctx context.Context) error {
 	return c.StartCoordinators(ctx)
 }
 
+// ReplaceKeeperKey says that the keeper's key is lost, and sets the manifest once more,
+// which makes another one. No coordinator does that by itself: there may be a backup.
+func (c *Cluster) ReplaceKeeperKey(ctx context.Context, keeper, lost string) error {
+	forget := &fealtyv1.ForgetKeeperKeyRequest{Keeper: keeper, KeyId: lost, Reason: "its file is gone"}
+	// Until all coordinators have looked, one of them may still open what it sealed.
+	err := c.await(ctx, "the coordinators to say that nobody opens what the lost key sealed", func(ctx context.Context) (bool, error) {
+		err := c.withAdmin(func(conn *grpc.ClientConn) error {
+			_, err := fealtyv1.NewManifestServiceClient(conn).ForgetKeeperKey(ctx, forget)
+			return err
+		})
+		return err == nil, err
+	})
+	if err != nil {
+		return err
+	}
+	text, err := durable.OS().ReadFile(filepath.Join(c.dir, manifestFile), 1<<20)
+	if err != nil {
+		return err
+	}
+	return c.setManifest(ctx, text, "the keeper seals again")
+}
+
+// keeperKey returns the name of the keeper, and of its key that opens the seed.
+func keeperKey(st *fealtyv1.GetStatusResponse) (keeper, key string, err error) {
+	for _, r := range st.GetReplicas() {
+		for _, k := range r.GetKeepers() {
+			if k.GetOpens() {
+				return k.GetName(), k.GetKeyId(), nil
+			}
+		}
+	}
+	return "", "", errors.New("no coordinator says that its keeper opens the seed")
+}
+
 func storyOwnerRecovery(ctx context.Context, c *Cluster) (string, error) {
-	before, err := c.Status(ctx)
+	var before *fealtyv1.GetStatusResponse
+	var keeper, lost string
+	err := c.await(ctx, "a coordinator to say that its keeper opens the seed", func(ctx context.Context) (ok bool, err error) {
+		if before, err = c.Status(ctx); err == nil {
+			keeper, lost, err = keeperKey(before)
+		}
+		return err == nil, err
+	})
 	if err != nil {
 		return "", err
 	}
@@ -200,5 +242,8 @@ func storyOwnerRecovery(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("alice alone, at %s: 1 of 2; a wrong share of bob is refused by his name; with his own, at %s, the seed is back: same root, epoch %d at all coordinators, three members renewed", atAlice, atBob, after.GetAuthorityEpoch()), nil
+	if err := c.ReplaceKeeperKey(ctx, keeper, lost); err != nil {
+		return "", fmt.Errorf("replace the lost key of the keeper: %w", err)
+	}
+	return fmt.Sprintf("alice alone, at %s: 1 of 2; a wrong share of bob is refused by his name; with his own, at %s, the seed is back: same root, epoch %d at all coordinators, three members renewed; the lost key of the keeper is forgotten, and the next set makes one", atAlice, atBob, after.GetAuthorityEpoch()), nil
 }

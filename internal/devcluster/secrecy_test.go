@@ -39,6 +39,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -376,8 +377,8 @@ func (s *secrecy) answers(ctx context.Context, name string, conn *grpc.ClientCon
 
 // unseal opens what a keeper sealed, and notes what was in it.
 func (s *secrecy) unseal(ctx context.Context, key string, value []byte) {
-	parts := strings.Split(key, "/")
-	if parts[0] != "sealed" || len(parts) < 4 {
+	sealedBy, of, ok := sealed.Parse(store.Entry{Key: key, Value: value})
+	if !ok {
 		return
 	}
 	for content := range s.keepers {
@@ -385,30 +386,25 @@ func (s *secrecy) unseal(ctx context.Context, key string, value []byte) {
 		if err := durable.OS().WriteFile(file, []byte(content)); err != nil {
 			s.t.Fatal(err)
 		}
-		k, err := keyring.KeeperOf(keyring.Owner{Name: parts[len(parts)-1], Keeper: "file:" + file}, durable.OS())
+		k, err := keyring.KeeperOf(keyring.Owner{Name: sealedBy.Keeper, Keeper: "file:" + file}, durable.OS())
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		place := keyring.Place{Cluster: s.c.ID(), Owner: parts[len(parts)-1]}
-		switch parts[1] {
-		case "seed":
-			place.SeedEpoch, _ = strconv.ParseUint(parts[2], 10, 64)
-			salt, _ := hex.DecodeString(parts[3])
+		place := keyring.Place{Cluster: s.c.ID(), Owner: sealedBy.Keeper, SeedEpoch: of.SeedEpoch, Head: of.Head}
+		if of.SeedEpoch != 0 {
 			if seed, err := keyring.OpenSeed(ctx, k, place, value); err == nil {
-				s.seed(seed.Reveal(), salt)
+				s.seed(seed.Reveal(), of.Salt[:])
 			}
-		case "mesh":
-			head, _ := hex.DecodeString(parts[2])
-			copy(place.Head[:], head)
-			for place.SeedEpoch = 1; place.SeedEpoch < 4; place.SeedEpoch++ {
-				if key, _, err := keyring.OpenMesh(ctx, k, place, value); err == nil {
-					s.privateKey("mesh CA key", key)
-					spki, err := x509.MarshalPKIXPublicKey(key.Public())
-					if err != nil {
-						s.t.Fatal(err)
-					}
-					s.meshes[identity.KeyID(sha256.Sum256(spki))] = true
+			continue
+		}
+		for place.SeedEpoch = 1; place.SeedEpoch < 4; place.SeedEpoch++ {
+			if key, _, err := keyring.OpenMesh(ctx, k, place, value); err == nil {
+				s.privateKey("mesh CA key", key)
+				spki, err := x509.MarshalPKIXPublicKey(key.Public())
+				if err != nil {
+					s.t.Fatal(err)
 				}
+				s.meshes[identity.KeyID(sha256.Sum256(spki))] = true
 			}
 		}
 	}

@@ -2,12 +2,9 @@ package devcluster
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -107,8 +105,7 @@ func (c *Cluster) StealConfigKey(ctx context.Context, number uint32) (keyring.Si
 
 // stealKeys returns all keys of the seed in force.
 func (c *Cluster) stealKeys(ctx context.Context) (keyring.Keys, error) {
-	const prefix = "sealed/seed/" // <seed epoch>/<salt>/<owner>
-	l, err := c.store.List(ctx, prefix)
+	l, err := c.store.List(ctx, sealed.SeedPrefix)
 	if err != nil {
 		return keyring.Keys{}, err
 	}
@@ -116,21 +113,19 @@ func (c *Cluster) stealKeys(ctx context.Context) (keyring.Keys, error) {
 		return keyring.Keys{}, errors.New("the store holds no sealed seed")
 	}
 	e := l.Entries[len(l.Entries)-1]
-	parts := strings.Split(strings.TrimPrefix(e.Key, prefix), "/")
-	if len(parts) != 3 {
+	sealedBy, of, ok := sealed.Parse(e)
+	if !ok {
 		return keyring.Keys{}, fmt.Errorf("%s names no seed", e.Key)
 	}
-	epoch, err1 := strconv.ParseUint(parts[0], 10, 64)
-	salt, err2 := hex.DecodeString(parts[1])
-	keeper, err3 := keyring.KeeperOf(keyring.Owner{Name: parts[2], Keeper: "file:" + filepath.Join(c.dir, keeperFile)}, durable.OS())
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return keyring.Keys{}, err
-	}
-	seed, err := keyring.OpenSeed(ctx, keeper, keyring.Place{Cluster: c.ID(), Owner: parts[2], SeedEpoch: epoch}, e.Value)
+	keeper, err := keyring.KeeperOf(keyring.Owner{Name: sealedBy.Keeper, Keeper: "file:" + filepath.Join(c.dir, keeperFile)}, durable.OS())
 	if err != nil {
 		return keyring.Keys{}, err
 	}
-	return seed.Derive(salt)
+	seed, err := keyring.OpenSeed(ctx, keeper, keyring.Place{Cluster: c.ID(), Owner: sealedBy.Keeper, SeedEpoch: of.SeedEpoch}, e.Value)
+	if err != nil {
+		return keyring.Keys{}, err
+	}
+	return seed.Derive(of.Salt[:])
 }
 
 // Forge signs the node_runtime that a member holds once more, with the given key and as

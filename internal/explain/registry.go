@@ -93,6 +93,10 @@ const (
 	KeeperCannot    Code = "FE-K102"
 	KeyFileUnusable Code = "FE-K104"
 	KeyFileLocked   Code = "FE-K105"
+	KeeperElsewhere Code = "FE-K106"
+	KeeperUnopened  Code = "FE-K107"
+	KeeperNotHere   Code = "FE-K108"
+	KeeperLastCopy  Code = "FE-K109"
 )
 
 // Leadership.
@@ -966,6 +970,66 @@ The passphrase of an owner's private key is asked for on the terminal, where it 
 ` + "`--passphrase-file`" + `: its one line, of which the line end does not count. The file must be readable by its
 owner alone; ` + "`/dev/fd/N`" + ` works too. A passphrase is no argument and no variable: others on the machine could
 see those. Nothing was sent.`,
+	},
+	{
+		Code:  KeeperElsewhere,
+		Title: "a coordinator has no key that opens the seed",
+		What:  "{coordinator|a coordinator} does not open the seed by itself",
+		Why:   "{keepers|no keeper on its machine opens it}",
+		Do:    "bring that key to this machine: copy the key file of a coordinator that has it, mode 0600, or name a keeper of its own in the manifest",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+Each coordinator looks each minute whether a keeper on its own machine opens the seed that is in force, and says
+so in the status of all. This one goes on working, and is back after a restart while another coordinator runs.
+When all of them are down it waits for one whose keeper opens the seed, or for the owners.
+
+A keeper ` + "`file:PATH`" + ` is one in the manifest and a file on each machine. The key is made once, on the machine that
+first sealed, and no other one is made in its place: two machines with one ` + "`file:`" + ` keeper need the same file. If
+a file was restored from a backup, compare its key with the one that is named here: a file of an older cluster has
+another one. A machine that has another key seals a copy under that key as well when a manifest is set there, and
+no copy of another key is replaced.`,
+	},
+	{
+		Code:  KeeperUnopened,
+		Title: "no coordinator opens what a keeper sealed",
+		What:  "no coordinator opens what keeper {keeper|of the seed} sealed under key {keys|that was lost}",
+		Why:   "{problem|its key is on none of their machines}",
+		Do:    "restore its key file from the backup; if it is lost for good: fealty manifest keeper forget {keeper|NAME} KEYID, then set a manifest, which seals again",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+The seed is in the memory of the coordinators that run, and with this keeper alone in nothing else that opens: mend
+it before the last of them stops. Other keepers, and people with shares, are not touched by it.
+
+A key that was lost is not replaced by itself. A new key in the same place would make the backup of the old one
+worthless without a word, and an operator who then restores the backup would lose the new one. So say that it is
+lost: with the last sealed copy forgotten, the next manifest that is set makes a key, and its answer names it.`,
+	},
+	{
+		Code:  KeeperNotHere,
+		Title: "a new seed needs the key of a keeper",
+		What:  "this coordinator cannot seal a new seed by keeper {keeper|of the seed}",
+		Why:   "it {here|has no key of it}, and the seed in force is sealed under key {keys|of another machine}: {who|another coordinator can}",
+		Do:    "reseed at a coordinator that has this key, or copy {file|its key file} from there; a manifest without this keeper can be reseeded here too",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+The sealed copies of the old seed go with it. If the new seed were sealed under a key that this machine makes, the
+keys on the other machines, and those in backups, would open nothing any more. So a reseed seals with the key that
+opens the seed in force, on the machine that has it.
+
+With a keeper for each machine no coordinator has the keys of all. Give the reseed a manifest with the keepers of
+the machine where it is made, and bring the others back afterwards, each by a ` + "`fealty manifest reshare`" + ` at its own
+coordinator.`,
+	},
+	{
+		Code:  KeeperLastCopy,
+		Title: "this copy is the last that opens",
+		What:  "what keeper {keeper|of the seed} sealed under key {key|KEYID} is not forgotten",
+		Why:   "a coordinator opens it, or did not say that it does not, and no other copy is known to open",
+		Do:    "look at keepers in fealty status -o json; have another key seal first: restore its file, or name another keeper, and set a manifest",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+Without this copy no coordinator would be back by itself after all of them stopped. A coordinator of an earlier
+release does not say which copies it opens, and counts as one that may open this one.`,
 	},
 
 	{

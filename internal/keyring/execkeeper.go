@@ -46,8 +46,10 @@ var ErrKeeperProgram = errors.New("keeper's program cannot be used")
 //
 //	PROGRAM seal    the data key on stdin, any 1 to [MaxWrappedKeyBytes] bytes on stdout
 //	PROGRAM open    those bytes on stdin, the data key on stdout
+//	PROGRAM id      nothing on stdin, the [KeyID] of its key and a line break on stdout
 //
-// and succeeds by the exit status 0. Its environment is PATH=/usr/local/sbin:…:/bin,
+// and succeeds by the exit status 0. One that knows no id fails, or writes nothing:
+// its key is called [ProgramKey] then, on every machine. Its environment is PATH=/usr/local/sbin:…:/bin,
 // LANG=C, FEALTY_KEEPER_VERSION=1, and the place as FEALTY_KEEPER_CLUSTER, _PURPOSE
 // (seed or mesh-ca), _OWNER, _SEED_EPOCH and _HEAD (hexadecimal; empty for a
 // seed); its folder is /. It has [ExecKeeperTimeout]. Then it is killed. What it
@@ -67,6 +69,30 @@ const sealedExecVersion = 2
 
 // Name returns the path of the program.
 func (k *ExecKeeper) Name() string { return k.name }
+
+// KeyID implements [Keeper]: it is what the program prints, or [ProgramKey].
+//
+// Errors match [ErrKeeperProgram]: it cannot be run, or does not end.
+func (k *ExecKeeper) KeyID(ctx context.Context, place Place) (KeyID, error) {
+	if err := place.check(); err != nil {
+		return "", err
+	}
+	out, err := k.run(ctx, "id", place, nil, maxProgramWords)
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit) && exit.Exited():
+		return ProgramKey, nil
+	case err != nil:
+		return "", err
+	}
+	if id := KeyID(strings.TrimSuffix(string(out), "\n")); id.Valid() {
+		return id, nil
+	}
+	return ProgramKey, nil
+}
+
+// MakeKey implements [Keeper]. It does nothing: a program has its key.
+func (k *ExecKeeper) MakeKey(context.Context) (bool, error) { return false, nil }
 
 // Seal implements [Keeper]. What the program made of the data key it must open
 // again at once: one that seals and cannot open would be found when the seed is
@@ -197,10 +223,18 @@ func (k *ExecKeeper) run(ctx context.Context, verb string, place Place, stdin []
 	case errors.Is(err, exec.ErrWaitDelay):
 		return nil, k.failed(verb, "it ended, and something that it started kept its output open")
 	case errors.As(err, &exit):
-		return nil, k.failed(verb, fmt.Sprintf("it ended with %v%s", exit, firstLine(words.data)))
+		return nil, &programExit{k.failed(verb, fmt.Sprintf("it ended with %v%s", exit, firstLine(words.data))), exit}
 	}
 	return nil, fmt.Errorf("keyring: %s %s: %w: %w", k.name, verb, ErrKeeperProgram, err)
 }
+
+// programExit is an error whose text says already what exit says.
+type programExit struct {
+	error
+	exit *exec.ExitError
+}
+
+func (e *programExit) Unwrap() []error { return []error{e.error, e.exit} }
 
 var errProgramTime = errors.New("the program took too long")
 

@@ -128,6 +128,36 @@ func TestExecKeeperBindsPlaceAndBytes(t *testing.T) {
 	}
 }
 
+// A program prints the id of its key, or knows none: one that was written before ids
+// were asked for goes on as it is. One that cannot be run has none.
+func TestExecKeeperKeyID(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, script string
+		want         keyring.KeyID
+	}{
+		{"prints it", `[ $1 = id ] && echo tpm-81000001`, "tpm-81000001"},
+		{"prints it without a line break", `[ $1 = id ] && printf %s A.b_c-9`, "A.b_c-9"},
+		{"knows no id", `case $1 in seal|open) ` + flips + `;; *) echo usage >&2; exit 2;; esac`, keyring.ProgramKey},
+		{"takes every other word for open", flips, keyring.ProgramKey},
+		{"prints what is no id", `echo no id/../..`, keyring.ProgramKey},
+	} {
+		k, _ := program(t, 20*time.Second, test.script)
+		if id, err := k.KeyID(t.Context(), seedPlace); id != test.want || err != nil {
+			t.Errorf("%s: %q, %v, want %q", test.name, id, err, test.want)
+		}
+	}
+	for _, script := range []string{"kill -9 $$", "cat /dev/zero"} {
+		k, _ := program(t, 20*time.Second, script)
+		if id, err := k.KeyID(t.Context(), seedPlace); id != "" || !errors.Is(err, keyring.ErrKeeperProgram) {
+			t.Errorf("%s: %q, %v", script, id, err)
+		}
+	}
+	if _, err := keyring.ExecKeeperOf("/no/such/program", time.Second).KeyID(t.Context(), seedPlace); !errors.Is(err, keyring.ErrKeeperProgram) {
+		t.Errorf("no program: %v", err)
+	}
+}
+
 func TestExecKeeperProgramsThatFail(t *testing.T) {
 	for _, test := range []struct{ name, script, says string }{
 		{"fails and says why", "echo the HSM is away >&2; echo more >&2; exit 3", `exit status 3 and said "the HSM is away"`},

@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -54,10 +55,41 @@ var ErrKeyFile = errors.New("keeper's key file cannot be used")
 // Name returns the path of the key file.
 func (k *FileKeeper) Name() string { return k.name }
 
-// Seal implements [Keeper]. If the key file is missing it is made, durably, before
-// anything is sealed under it. Making it is guarded by a lock beside it: of two
-// processes that seal for the first time, both use the key of one.
-func (k *FileKeeper) Seal(ctx context.Context, place Place, plaintext []byte) ([]byte, error) {
+// KeyID implements [Keeper]: it is the hash of the key, in hexadecimal.
+func (k *FileKeeper) KeyID(context.Context, Place) (KeyID, error) {
+	key, err := k.read()
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", k.missing()
+	}
+	if err != nil {
+		return "", err
+	}
+	defer Wipe(key)
+	return fileKeyID(keyID(key)), nil
+}
+
+// fileKeyID spells the id that stands in what a [FileKeeper] sealed.
+func fileKeyID(id []byte) KeyID { return KeyID(hex.EncodeToString(id)) }
+
+// MakeKey implements [Keeper]: it makes the key file, durably. That is guarded by a lock
+// beside it: of two processes that make it at once, both use the key of one.
+func (k *FileKeeper) MakeKey(ctx context.Context) (made bool, err error) {
+	key, err := k.read()
+	if errors.Is(err, fs.ErrNotExist) {
+		key, made, err = k.create(ctx)
+	}
+	Wipe(key)
+	return made, err
+}
+
+// missing says that there is no key file. It is never made by who seals or opens: a new
+// one opens nothing of what was sealed before.
+func (k *FileKeeper) missing() error {
+	return fmt.Errorf("keyring: %s is missing on this machine: %w: %w", k.name, ErrKeyFile, ErrNoKey)
+}
+
+// Seal implements [Keeper].
+func (k *FileKeeper) Seal(_ context.Context, place Place, plaintext []byte) ([]byte, error) {
 	if err := place.check(); err != nil {
 		return nil, err
 	}
@@ -66,7 +98,7 @@ func (k *FileKeeper) Seal(ctx context.Context, place Place, plaintext []byte) ([
 	}
 	key, err := k.read()
 	if errors.Is(err, fs.ErrNotExist) {
-		key, err = k.create(ctx)
+		return nil, k.missing()
 	}
 	if err != nil {
 		return nil, err
@@ -90,7 +122,7 @@ func (k *FileKeeper) Open(_ context.Context, place Place, sealed []byte) ([]byte
 	}
 	key, err := k.read()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("keyring: %s is missing, and the secret was sealed under the key in it: restore the file from its backup, or recover with the shares of other owners: %w: %w", k.name, ErrKeyFile, fs.ErrNotExist)
+		return nil, fmt.Errorf("keyring: %s is missing, and the secret was sealed under the key in it: restore the file from its backup, or recover with the shares of other owners: %w: %w", k.name, ErrKeyFile, ErrNoKey)
 	}
 	if err != nil {
 		return nil, err
@@ -160,27 +192,27 @@ func (k *FileKeeper) malformed() error {
 }
 
 // create makes the key file, or returns the key of who was faster.
-func (k *FileKeeper) create(ctx context.Context) ([]byte, error) {
+func (k *FileKeeper) create(ctx context.Context) (key []byte, made bool, err error) {
 	if err := k.fsys.MkdirAll(filepath.Dir(k.name)); err != nil {
-		return nil, fmt.Errorf("keyring: making the directory of %s: %w: %w", k.name, ErrKeyFile, err)
+		return nil, false, fmt.Errorf("keyring: making the directory of %s: %w: %w", k.name, ErrKeyFile, err)
 	}
 	lock, err := k.lock(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("keyring: making %s: %w: %w", k.name, ErrKeyFile, err)
+		return nil, false, fmt.Errorf("keyring: making %s: %w: %w", k.name, ErrKeyFile, err)
 	}
 	defer lock.Close()
 	if key, err := k.read(); !errors.Is(err, fs.ErrNotExist) {
-		return key, err
+		return key, false, err
 	}
-	key := make([]byte, 32)
+	key = make([]byte, 32)
 	rand.Read(key)
 	data := encodeKey(key)
 	defer Wipe(data)
 	if err := k.fsys.WriteFile(k.name, data); err != nil {
 		Wipe(key)
-		return nil, fmt.Errorf("keyring: making %s: %w: %w", k.name, ErrKeyFile, err)
+		return nil, false, fmt.Errorf("keyring: making %s: %w: %w", k.name, ErrKeyFile, err)
 	}
-	return key, nil
+	return key, true, nil
 }
 
 // lock waits for the lock beside the key file. Others hold it for one write.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"strings"
 
@@ -14,14 +15,44 @@ import (
 // Keeper seals secrets so that a coordinator can open them again after a restart,
 // without a human. Implementations may be called concurrently.
 type Keeper interface {
+	// KeyID names the key that is here without revealing it. place says whom a program
+	// is asked for. Errors match [ErrNoKey] if there is none yet.
+	KeyID(ctx context.Context, place Place) (KeyID, error)
+
+	// MakeKey makes a key if there is none, and says whether it did. Only who knows that
+	// nothing is sealed under another one may ask for that. A program's key is the
+	// program's business: there is always one.
+	MakeKey(ctx context.Context) (made bool, err error)
+
 	// Seal encrypts plaintext, at most [MaxPlaintextBytes], so that it opens only
-	// in the same place. The caller keeps plaintext, and wipes it.
+	// in the same place. The caller keeps plaintext, and wipes it. It makes no key:
+	// errors match [ErrNoKey] if there is none.
 	Seal(ctx context.Context, place Place, plaintext []byte) ([]byte, error)
 
 	// Open returns the plaintext of what Seal made for the same place; the caller
 	// wipes it. Errors match [ErrNotOpened] if sealed is no such thing, and
 	// [ErrOtherKey] if it was sealed under another key.
 	Open(ctx context.Context, place Place, sealed []byte) ([]byte, error)
+}
+
+// KeyID names a key of a keeper: 1 to [MaxKeyIDBytes] letters, digits, '.', '_' and
+// '-', the first a letter or a digit.
+type KeyID string
+
+// MaxKeyIDBytes bounds the name of a keeper's key.
+const MaxKeyIDBytes = 64
+
+// ProgramKey is the name of the key of a program that prints none.
+const ProgramKey KeyID = "exec"
+
+// Valid reports whether id has the form of a KeyID.
+func (id KeyID) Valid() bool {
+	if id == "" || len(id) > MaxKeyIDBytes || strings.ContainsRune("._-", rune(id[0])) {
+		return false
+	}
+	return !strings.ContainsFunc(string(id), func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("._-", r))
+	})
 }
 
 // MaxPlaintextBytes bounds what a keeper seals.
@@ -52,6 +83,10 @@ var (
 	// ErrOtherKey is matched when sealed bytes were sealed under another key than
 	// the keeper has.
 	ErrOtherKey = errors.New("sealed under another key")
+
+	// ErrNoKey is matched when a keeper has no key on this machine. It matches
+	// fs.ErrNotExist too.
+	ErrNoKey = fmt.Errorf("keeper has no key here: %w", fs.ErrNotExist)
 
 	// ErrNoKeeper is matched when the owner of a share has no keeper that this
 	// program can ask: every [*NoKeeperError].

@@ -42,9 +42,27 @@ func fileKeeper(t testing.TB, fsys durable.FS) keyring.Keeper {
 	return k
 }
 
+// keyedKeeper returns a keeper with a key.
+func keyedKeeper(t testing.TB) keyring.Keeper {
+	t.Helper()
+	k := fileKeeper(t, durabletest.NewDisk().FS())
+	if _, err := k.MakeKey(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// sealFirst seals as a first set does: it makes the key if there is none.
+func sealFirst(ctx context.Context, k keyring.Keeper, place keyring.Place, plaintext []byte) ([]byte, error) {
+	if _, err := k.MakeKey(ctx); err != nil {
+		return nil, err
+	}
+	return k.Seal(ctx, place, plaintext)
+}
+
 func seal(t testing.TB, k keyring.Keeper, place keyring.Place, plaintext []byte) []byte {
 	t.Helper()
-	sealed, err := k.Seal(t.Context(), place, plaintext)
+	sealed, err := sealFirst(t.Context(), k, place, plaintext)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,12 +227,60 @@ func TestFileKeeperMissingAndOther(t *testing.T) {
 	if !errors.Is(err, keyring.ErrKeyFile) || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), keyFile) || !strings.Contains(err.Error(), "restore") {
 		t.Errorf("missing: %v", err)
 	}
+	if _, err := k.Seal(t.Context(), seedPlace, []byte("secret")); !errors.Is(err, keyring.ErrNoKey) || !errors.Is(err, keyring.ErrKeyFile) {
+		t.Errorf("seal without a key: %v", err)
+	}
+	if _, err := k.KeyID(t.Context(), seedPlace); !errors.Is(err, keyring.ErrNoKey) {
+		t.Errorf("the id of no key: %v", err)
+	}
 	if names, _ := disk.FS().ReadDir(filepath.Dir(keyFile)); slices.Contains(names, "seed.key") {
-		t.Error("Open made a key file, which can open nothing")
+		t.Error("who opens or seals made a key file, which can open nothing")
 	}
 	seal(t, k, seedPlace, []byte("other secret")) // under a new key
 	if _, err := k.Open(t.Context(), seedPlace, sealed); !errors.Is(err, keyring.ErrOtherKey) || errors.Is(err, keyring.ErrNotOpened) {
 		t.Errorf("another key: %v", err)
+	}
+}
+
+// The id of a key is what stands in all that is sealed under it, and says nothing of the
+// key; making a key that is there changes nothing.
+func TestFileKeeperKeyID(t *testing.T) {
+	t.Parallel()
+	disk := durabletest.NewDisk()
+	k := fileKeeper(t, disk.FS())
+	made, err := k.MakeKey(t.Context())
+	if err != nil || !made {
+		t.Fatalf("made %v, %v", made, err)
+	}
+	id, err := k.KeyID(t.Context(), seedPlace)
+	if err != nil || !id.Valid() || len(id) != 16 {
+		t.Fatalf("id %q, %v", id, err)
+	}
+	line, err := disk.FS().ReadFile(keyFile, 1<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := base64.StdEncoding.DecodeString(strings.Fields(string(line))[1])
+	if err != nil || strings.Contains(fmt.Sprintf("%x", key), string(id)) {
+		t.Errorf("the id shows the key: %v", err)
+	}
+	data, err := keyring.SealSeed(t.Context(), k, seedPlace, keyring.NewSeed())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if under, err := keyring.SealedUnder(data); under != id || err != nil {
+		t.Errorf("sealed under %q, %v, want %q", under, err, id)
+	}
+	if made, err = k.MakeKey(t.Context()); err != nil || made {
+		t.Errorf("made again: %v, %v", made, err)
+	}
+	if again, err := k.KeyID(t.Context(), seedPlace); again != id || err != nil {
+		t.Errorf("the id became %q, %v", again, err)
+	}
+	for _, bad := range []keyring.KeyID{"", ".", "-a", "a/b", "a b", "ä", keyring.KeyID(strings.Repeat("a", keyring.MaxKeyIDBytes+1))} {
+		if bad.Valid() {
+			t.Errorf("%q passes as an id", bad)
+		}
 	}
 }
 
@@ -224,7 +290,7 @@ func TestFileKeeperCreatesDurably(t *testing.T) {
 		for n, ended := 1, false; !ended; n++ {
 			disk := durabletest.NewDisk()
 			disk.FailAt(n, durabletest.ErrPowerCut)
-			sealed, err := fileKeeper(t, disk.FS()).Seal(t.Context(), seedPlace, []byte("secret"))
+			sealed, err := sealFirst(t.Context(), fileKeeper(t, disk.FS()), seedPlace, []byte("secret"))
 			ended = !disk.Failed()
 			if (err == nil) != ended {
 				t.Fatalf("%v at call %d: %v", after, n, err)
@@ -235,7 +301,7 @@ func TestFileKeeperCreatesDurably(t *testing.T) {
 					t.Errorf("%v: %q, %v", after, got, err)
 				}
 			}
-			if sealed, err = fileKeeper(t, disk.FS()).Seal(t.Context(), seedPlace, []byte("again")); err != nil {
+			if sealed, err = sealFirst(t.Context(), fileKeeper(t, disk.FS()), seedPlace, []byte("again")); err != nil {
 				t.Errorf("%v at call %d: the next start: %v", after, n, err)
 			} else if got, err := fileKeeper(t, disk.FS()).Open(t.Context(), seedPlace, sealed); err != nil || string(got) != "again" {
 				t.Errorf("%v at call %d: %q, %v", after, n, got, err)
@@ -244,7 +310,7 @@ func TestFileKeeperCreatesDurably(t *testing.T) {
 		for _, fault := range []error{syscall.EIO, syscall.ENOSPC, syscall.EROFS} {
 			disk := durabletest.NewDisk()
 			disk.FailAt(3, fault)
-			if _, err := fileKeeper(t, disk.FS()).Seal(t.Context(), seedPlace, nil); !errors.Is(err, fault) || !errors.Is(err, keyring.ErrKeyFile) {
+			if _, err := sealFirst(t.Context(), fileKeeper(t, disk.FS()), seedPlace, nil); !errors.Is(err, fault) || !errors.Is(err, keyring.ErrKeyFile) {
 				t.Errorf("%v: %v", fault, err)
 			}
 		}
@@ -262,7 +328,7 @@ func TestFileKeeperFirstSealRace(t *testing.T) {
 		for i := range sealed {
 			g.Go(func() {
 				var err error
-				if sealed[i], err = fileKeeper(t, &allMiss{FS: disk.FS(), missed: &missed}).Seal(t.Context(), seedPlace, []byte{byte(i)}); err != nil {
+				if sealed[i], err = sealFirst(t.Context(), fileKeeper(t, &allMiss{FS: disk.FS(), missed: &missed}), seedPlace, []byte{byte(i)}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -301,13 +367,13 @@ func TestFileKeeperLockHeld(t *testing.T) {
 		if _, err := disk.FS().Lock(keyFile + ".lock"); err != nil {
 			t.Fatal(err)
 		}
-		_, err := fileKeeper(t, disk.FS()).Seal(t.Context(), seedPlace, nil)
+		_, err := sealFirst(t.Context(), fileKeeper(t, disk.FS()), seedPlace, nil)
 		if !errors.Is(err, durable.ErrLocked) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := fileKeeper(t, disk.FS()).Seal(ctx, seedPlace, nil); !errors.Is(err, context.Canceled) {
+		if _, err := sealFirst(ctx, fileKeeper(t, disk.FS()), seedPlace, nil); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -347,7 +413,7 @@ func meshCA(t testing.TB) (*ecdsa.PrivateKey, []byte) {
 }
 
 func TestSealSeed(t *testing.T) {
-	k := fileKeeper(t, durabletest.NewDisk().FS())
+	k := keyedKeeper(t)
 	seed := keyring.NewSeed()
 	place := keyring.Place{Cluster: "prod.example", Owner: "kms", SeedEpoch: 3}
 	data, err := keyring.SealSeed(t.Context(), k, place, seed)
@@ -391,7 +457,7 @@ func TestSealSeed(t *testing.T) {
 }
 
 func TestSealMesh(t *testing.T) {
-	k := fileKeeper(t, durabletest.NewDisk().FS())
+	k := keyedKeeper(t)
 	key, cert := meshCA(t)
 	place := keyring.Place{Cluster: "prod.example", Owner: "kms", SeedEpoch: 3, Head: [32]byte{7, 7}}
 	data, err := keyring.SealMesh(t.Context(), k, place, key, cert)
@@ -438,7 +504,7 @@ func TestSealMesh(t *testing.T) {
 // TestSealedPayloads has the keeper vouch for payloads that no Seal made: whoever
 // has the key file but is wrong must not make us panic or adopt.
 func TestSealedPayloads(t *testing.T) {
-	k := fileKeeper(t, durabletest.NewDisk().FS())
+	k := keyedKeeper(t)
 	key, cert := meshCA(t)
 	_, otherCert := meshCA(t)
 	scalar, err := key.Bytes()
@@ -482,7 +548,7 @@ func TestSealedPayloads(t *testing.T) {
 }
 
 func TestSealedRecordsAreStrict(t *testing.T) {
-	k := fileKeeper(t, durabletest.NewDisk().FS())
+	k := keyedKeeper(t)
 	data, err := keyring.SealSeed(t.Context(), k, seedPlace, keyring.NewSeed())
 	if err != nil {
 		t.Fatal(err)
@@ -515,7 +581,7 @@ func TestSealedRecordsAreStrict(t *testing.T) {
 }
 
 func FuzzOpenSealed(f *testing.F) {
-	k := fileKeeper(f, durabletest.NewDisk().FS())
+	k := keyedKeeper(f)
 	data, err := keyring.SealSeed(f.Context(), k, seedPlace, keyring.NewSeed())
 	if err != nil {
 		f.Fatal(err)

@@ -193,6 +193,24 @@ func openRecord(ctx context.Context, k Keeper, place Place, data []byte) ([]byte
 	return k.Open(ctx, place, r.Sealed)
 }
 
+// SealedUnder returns the id of the key that data, which [SealSeed] or [SealMesh]
+// returned, says it was sealed under; for what a program sealed that is [ProgramKey]. It
+// is a claim until it was opened.
+//
+// Errors: [ErrMalformed].
+func SealedUnder(data []byte) (KeyID, error) {
+	r, err := parseRecord(data)
+	switch {
+	case err != nil:
+		return "", err
+	case len(r.Sealed) >= sealedOverhead && r.Sealed[0] == sealedVersion:
+		return fileKeyID(r.Sealed[1 : 1+keyIDBytes]), nil
+	case len(r.Sealed) > 0 && r.Sealed[0] == sealedExecVersion:
+		return ProgramKey, nil
+	}
+	return "", fmt.Errorf("keyring: a sealed secret names no key: %w", ErrMalformed)
+}
+
 func parseRecord(data []byte) (*record, error) {
 	if len(data) > MaxSealedBytes {
 		return nil, fmt.Errorf("keyring: a sealed secret has %d bytes, the limit is %d: %w", len(data), MaxSealedBytes, ErrMalformed)

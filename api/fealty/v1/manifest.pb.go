@@ -173,7 +173,9 @@ type SetManifestResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Transition *Transition            `protobuf:"bytes,1,opt,name=transition,proto3" json:"transition,omitempty"`
 	// The shares of the seed that it made, one for each owner with a recipient.
-	Shares        []*SeedShare `protobuf:"bytes,2,rep,name=shares,proto3" json:"shares,omitempty"`
+	Shares []*SeedShare `protobuf:"bytes,2,rep,name=shares,proto3" json:"shares,omitempty"`
+	// The keys of keepers that it made: their files are to be backed up now.
+	KeysMade      []*KeeperKey `protobuf:"bytes,3,rep,name=keys_made,json=keysMade,proto3" json:"keys_made,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -222,6 +224,213 @@ func (x *SetManifestResponse) GetShares() []*SeedShare {
 	return nil
 }
 
+func (x *SetManifestResponse) GetKeysMade() []*KeeperKey {
+	if x != nil {
+		return x.KeysMade
+	}
+	return nil
+}
+
+// KeeperKey is a key of a keeper of the seed, on one machine.
+type KeeperKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The keeper's name in the manifest.
+	Keeper string `protobuf:"bytes,1,opt,name=keeper,proto3" json:"keeper,omitempty"`
+	// The name of the coordinator on whose machine it is.
+	Coordinator string `protobuf:"bytes,2,opt,name=coordinator,proto3" json:"coordinator,omitempty"`
+	// The key file there.
+	File string `protobuf:"bytes,3,opt,name=file,proto3" json:"file,omitempty"`
+	// Names the key without revealing it.
+	KeyId         string `protobuf:"bytes,4,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeeperKey) Reset() {
+	*x = KeeperKey{}
+	mi := &file_fealty_v1_manifest_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeeperKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeeperKey) ProtoMessage() {}
+
+func (x *KeeperKey) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_manifest_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeeperKey.ProtoReflect.Descriptor instead.
+func (*KeeperKey) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *KeeperKey) GetKeeper() string {
+	if x != nil {
+		return x.Keeper
+	}
+	return ""
+}
+
+func (x *KeeperKey) GetCoordinator() string {
+	if x != nil {
+		return x.Coordinator
+	}
+	return ""
+}
+
+func (x *KeeperKey) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *KeeperKey) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+// ForgetKeeperKeyRequest names a keeper of the manifest in force, and the key whose
+// sealed copies nobody needs any more.
+type ForgetKeeperKeyRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Keeper string                 `protobuf:"bytes,1,opt,name=keeper,proto3" json:"keeper,omitempty"`
+	KeyId  string                 `protobuf:"bytes,2,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// For the audit log.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Say what it would do, and change nothing.
+	DryRun        bool `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetKeeperKeyRequest) Reset() {
+	*x = ForgetKeeperKeyRequest{}
+	mi := &file_fealty_v1_manifest_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetKeeperKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetKeeperKeyRequest) ProtoMessage() {}
+
+func (x *ForgetKeeperKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_manifest_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetKeeperKeyRequest.ProtoReflect.Descriptor instead.
+func (*ForgetKeeperKeyRequest) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ForgetKeeperKeyRequest) GetKeeper() string {
+	if x != nil {
+		return x.Keeper
+	}
+	return ""
+}
+
+func (x *ForgetKeeperKeyRequest) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *ForgetKeeperKeyRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ForgetKeeperKeyRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// ForgetKeeperKeyResponse says what is left.
+type ForgetKeeperKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sealed copies that were removed: of the seed, and of the mesh CA key.
+	Removed uint32 `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"`
+	// The other keys under which this keeper has the seed sealed.
+	KeyIds        []string `protobuf:"bytes,2,rep,name=key_ids,json=keyIds,proto3" json:"key_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetKeeperKeyResponse) Reset() {
+	*x = ForgetKeeperKeyResponse{}
+	mi := &file_fealty_v1_manifest_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetKeeperKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetKeeperKeyResponse) ProtoMessage() {}
+
+func (x *ForgetKeeperKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_manifest_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetKeeperKeyResponse.ProtoReflect.Descriptor instead.
+func (*ForgetKeeperKeyResponse) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ForgetKeeperKeyResponse) GetRemoved() uint32 {
+	if x != nil {
+		return x.Removed
+	}
+	return 0
+}
+
+func (x *ForgetKeeperKeyResponse) GetKeyIds() []string {
+	if x != nil {
+		return x.KeyIds
+	}
+	return nil
+}
+
 // PreviewManifestRequest carries a manifest, at most 1 MiB.
 type PreviewManifestRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -232,7 +441,7 @@ type PreviewManifestRequest struct {
 
 func (x *PreviewManifestRequest) Reset() {
 	*x = PreviewManifestRequest{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[3]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -244,7 +453,7 @@ func (x *PreviewManifestRequest) String() string {
 func (*PreviewManifestRequest) ProtoMessage() {}
 
 func (x *PreviewManifestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[3]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -257,7 +466,7 @@ func (x *PreviewManifestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewManifestRequest.ProtoReflect.Descriptor instead.
 func (*PreviewManifestRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PreviewManifestRequest) GetManifest() []byte {
@@ -286,7 +495,7 @@ type PreviewManifestResponse struct {
 
 func (x *PreviewManifestResponse) Reset() {
 	*x = PreviewManifestResponse{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[4]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -298,7 +507,7 @@ func (x *PreviewManifestResponse) String() string {
 func (*PreviewManifestResponse) ProtoMessage() {}
 
 func (x *PreviewManifestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[4]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -311,7 +520,7 @@ func (x *PreviewManifestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewManifestResponse.ProtoReflect.Descriptor instead.
 func (*PreviewManifestResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PreviewManifestResponse) GetManifest() []byte {
@@ -371,7 +580,7 @@ type LosingMember struct {
 
 func (x *LosingMember) Reset() {
 	*x = LosingMember{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[5]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -383,7 +592,7 @@ func (x *LosingMember) String() string {
 func (*LosingMember) ProtoMessage() {}
 
 func (x *LosingMember) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[5]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -396,7 +605,7 @@ func (x *LosingMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LosingMember.ProtoReflect.Descriptor instead.
 func (*LosingMember) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LosingMember) GetKind() string {
@@ -438,7 +647,7 @@ type LosingToken struct {
 
 func (x *LosingToken) Reset() {
 	*x = LosingToken{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[6]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -450,7 +659,7 @@ func (x *LosingToken) String() string {
 func (*LosingToken) ProtoMessage() {}
 
 func (x *LosingToken) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[6]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -463,7 +672,7 @@ func (x *LosingToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LosingToken.ProtoReflect.Descriptor instead.
 func (*LosingToken) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{6}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LosingToken) GetId() string {
@@ -493,7 +702,7 @@ type SeedShare struct {
 
 func (x *SeedShare) Reset() {
 	*x = SeedShare{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[7]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -505,7 +714,7 @@ func (x *SeedShare) String() string {
 func (*SeedShare) ProtoMessage() {}
 
 func (x *SeedShare) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[7]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -518,7 +727,7 @@ func (x *SeedShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedShare.ProtoReflect.Descriptor instead.
 func (*SeedShare) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{7}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SeedShare) GetOwner() string {
@@ -544,7 +753,7 @@ type GetSeedSharesRequest struct {
 
 func (x *GetSeedSharesRequest) Reset() {
 	*x = GetSeedSharesRequest{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[8]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -556,7 +765,7 @@ func (x *GetSeedSharesRequest) String() string {
 func (*GetSeedSharesRequest) ProtoMessage() {}
 
 func (x *GetSeedSharesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[8]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -569,7 +778,7 @@ func (x *GetSeedSharesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSeedSharesRequest.ProtoReflect.Descriptor instead.
 func (*GetSeedSharesRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{8}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{11}
 }
 
 // GetSeedSharesResponse holds the shares in the order of the manifest.
@@ -589,7 +798,7 @@ type GetSeedSharesResponse struct {
 
 func (x *GetSeedSharesResponse) Reset() {
 	*x = GetSeedSharesResponse{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[9]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -601,7 +810,7 @@ func (x *GetSeedSharesResponse) String() string {
 func (*GetSeedSharesResponse) ProtoMessage() {}
 
 func (x *GetSeedSharesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[9]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -614,7 +823,7 @@ func (x *GetSeedSharesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSeedSharesResponse.ProtoReflect.Descriptor instead.
 func (*GetSeedSharesResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{9}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetSeedSharesResponse) GetTransition() *Transition {
@@ -657,7 +866,7 @@ type FirstSetRequest struct {
 
 func (x *FirstSetRequest) Reset() {
 	*x = FirstSetRequest{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[10]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +878,7 @@ func (x *FirstSetRequest) String() string {
 func (*FirstSetRequest) ProtoMessage() {}
 
 func (x *FirstSetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[10]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +891,7 @@ func (x *FirstSetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FirstSetRequest.ProtoReflect.Descriptor instead.
 func (*FirstSetRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{10}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *FirstSetRequest) GetSet() *SetManifestRequest {
@@ -713,7 +922,7 @@ type FirstSetResponse struct {
 
 func (x *FirstSetResponse) Reset() {
 	*x = FirstSetResponse{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[11]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -725,7 +934,7 @@ func (x *FirstSetResponse) String() string {
 func (*FirstSetResponse) ProtoMessage() {}
 
 func (x *FirstSetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[11]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -738,7 +947,7 @@ func (x *FirstSetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FirstSetResponse.ProtoReflect.Descriptor instead.
 func (*FirstSetResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{11}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *FirstSetResponse) GetStep() isFirstSetResponse_Step {
@@ -794,7 +1003,7 @@ type GetManifestRequest struct {
 
 func (x *GetManifestRequest) Reset() {
 	*x = GetManifestRequest{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[12]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +1015,7 @@ func (x *GetManifestRequest) String() string {
 func (*GetManifestRequest) ProtoMessage() {}
 
 func (x *GetManifestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[12]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +1028,7 @@ func (x *GetManifestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetManifestRequest.ProtoReflect.Descriptor instead.
 func (*GetManifestRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{12}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetManifestRequest) GetIndex() uint64 {
@@ -840,7 +1049,7 @@ type GetManifestResponse struct {
 
 func (x *GetManifestResponse) Reset() {
 	*x = GetManifestResponse{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[13]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +1061,7 @@ func (x *GetManifestResponse) String() string {
 func (*GetManifestResponse) ProtoMessage() {}
 
 func (x *GetManifestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[13]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +1074,7 @@ func (x *GetManifestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetManifestResponse.ProtoReflect.Descriptor instead.
 func (*GetManifestResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{13}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetManifestResponse) GetManifest() []byte {
@@ -893,7 +1102,7 @@ type GetHistoryRequest struct {
 
 func (x *GetHistoryRequest) Reset() {
 	*x = GetHistoryRequest{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[14]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -905,7 +1114,7 @@ func (x *GetHistoryRequest) String() string {
 func (*GetHistoryRequest) ProtoMessage() {}
 
 func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[14]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -918,7 +1127,7 @@ func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{14}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetHistoryRequest) GetFrom() uint64 {
@@ -944,7 +1153,7 @@ type GetHistoryResponse struct {
 
 func (x *GetHistoryResponse) Reset() {
 	*x = GetHistoryResponse{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[15]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -956,7 +1165,7 @@ func (x *GetHistoryResponse) String() string {
 func (*GetHistoryResponse) ProtoMessage() {}
 
 func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[15]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -969,7 +1178,7 @@ func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{15}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetHistoryResponse) GetTransitions() []*Transition {
@@ -1020,7 +1229,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_fealty_v1_manifest_proto_msgTypes[16]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1241,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_manifest_proto_msgTypes[16]
+	mi := &file_fealty_v1_manifest_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1254,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{16}
+	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Transition) GetRecord() []byte {
@@ -1127,12 +1336,26 @@ const file_fealty_v1_manifest_proto_rawDesc = "" +
 	"signatures\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x17\n" +
 	"\adry_run\x18\x05 \x01(\bR\x06dryRun\x12\x12\n" +
-	"\x04kind\x18\x06 \x01(\tR\x04kind\"z\n" +
+	"\x04kind\x18\x06 \x01(\tR\x04kind\"\xad\x01\n" +
 	"\x13SetManifestResponse\x125\n" +
 	"\n" +
 	"transition\x18\x01 \x01(\v2\x15.fealty.v1.TransitionR\n" +
 	"transition\x12,\n" +
-	"\x06shares\x18\x02 \x03(\v2\x14.fealty.v1.SeedShareR\x06shares\"4\n" +
+	"\x06shares\x18\x02 \x03(\v2\x14.fealty.v1.SeedShareR\x06shares\x121\n" +
+	"\tkeys_made\x18\x03 \x03(\v2\x14.fealty.v1.KeeperKeyR\bkeysMade\"p\n" +
+	"\tKeeperKey\x12\x16\n" +
+	"\x06keeper\x18\x01 \x01(\tR\x06keeper\x12 \n" +
+	"\vcoordinator\x18\x02 \x01(\tR\vcoordinator\x12\x12\n" +
+	"\x04file\x18\x03 \x01(\tR\x04file\x12\x15\n" +
+	"\x06key_id\x18\x04 \x01(\tR\x05keyId\"x\n" +
+	"\x16ForgetKeeperKeyRequest\x12\x16\n" +
+	"\x06keeper\x18\x01 \x01(\tR\x06keeper\x12\x15\n" +
+	"\x06key_id\x18\x02 \x01(\tR\x05keyId\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"L\n" +
+	"\x17ForgetKeeperKeyResponse\x12\x18\n" +
+	"\aremoved\x18\x01 \x01(\rR\aremoved\x12\x17\n" +
+	"\akey_ids\x18\x02 \x03(\tR\x06keyIds\"4\n" +
 	"\x16PreviewManifestRequest\x12\x1a\n" +
 	"\bmanifest\x18\x01 \x01(\fR\bmanifest\"\x97\x02\n" +
 	"\x17PreviewManifestResponse\x12\x1a\n" +
@@ -1197,7 +1420,7 @@ const file_fealty_v1_manifest_proto_rawDesc = "" +
 	"\rmanifest_hash\x18\a \x01(\fR\fmanifestHash\x12\x1e\n" +
 	"\vmesh_ca_key\x18\b \x01(\fR\tmeshCaKey\x12;\n" +
 	"\vrecorded_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"recordedAt2\xe0\a\n" +
+	"recordedAt2\xae\t\n" +
 	"\x0fManifestService\x12\xa0\x01\n" +
 	"\vSetManifest\x12\x1d.fealty.v1.SetManifestRequest\x1a\x1e.fealty.v1.SetManifestResponse\"R\xea\xe0\x18N\n" +
 	"\x05admin \x01*Can admin carries the manifest; the signers' signatures authorize it\x12\x94\x01\n" +
@@ -1209,7 +1432,9 @@ const file_fealty_v1_manifest_proto_rawDesc = "" +
 	"\x05admin\n" +
 	"\breadonly \x01*5people see what a change would do before it is signed\x12\xa8\x01\n" +
 	"\rGetSeedShares\x12\x1f.fealty.v1.GetSeedSharesRequest\x1a .fealty.v1.GetSeedSharesResponse\"T\xea\xe0\x18P\n" +
-	"\x05admin \x01*Ean admin hands the shares to their owners, whose keys alone open them\x12\xa5\x01\n" +
+	"\x05admin \x01*Ean admin hands the shares to their owners, whose keys alone open them\x12\xcb\x01\n" +
+	"\x0fForgetKeeperKey\x12!.fealty.v1.ForgetKeeperKeyRequest\x1a\".fealty.v1.ForgetKeeperKeyResponse\"q\xea\xe0\x18m\n" +
+	"\x05admin \x01*ban admin who runs the keepers' machines knows which key was lost; the last copy that opens is kept\x12\xa5\x01\n" +
 	"\n" +
 	"GetHistory\x12\x1c.fealty.v1.GetHistoryRequest\x1a\x1d.fealty.v1.GetHistoryResponse\"Z\xea\xe0\x18V\n" +
 	"\x05admin\n" +
@@ -1227,58 +1452,64 @@ func file_fealty_v1_manifest_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_manifest_proto_rawDescData
 }
 
-var file_fealty_v1_manifest_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_fealty_v1_manifest_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_fealty_v1_manifest_proto_goTypes = []any{
 	(*ManifestSignature)(nil),       // 0: fealty.v1.ManifestSignature
 	(*SetManifestRequest)(nil),      // 1: fealty.v1.SetManifestRequest
 	(*SetManifestResponse)(nil),     // 2: fealty.v1.SetManifestResponse
-	(*PreviewManifestRequest)(nil),  // 3: fealty.v1.PreviewManifestRequest
-	(*PreviewManifestResponse)(nil), // 4: fealty.v1.PreviewManifestResponse
-	(*LosingMember)(nil),            // 5: fealty.v1.LosingMember
-	(*LosingToken)(nil),             // 6: fealty.v1.LosingToken
-	(*SeedShare)(nil),               // 7: fealty.v1.SeedShare
-	(*GetSeedSharesRequest)(nil),    // 8: fealty.v1.GetSeedSharesRequest
-	(*GetSeedSharesResponse)(nil),   // 9: fealty.v1.GetSeedSharesResponse
-	(*FirstSetRequest)(nil),         // 10: fealty.v1.FirstSetRequest
-	(*FirstSetResponse)(nil),        // 11: fealty.v1.FirstSetResponse
-	(*GetManifestRequest)(nil),      // 12: fealty.v1.GetManifestRequest
-	(*GetManifestResponse)(nil),     // 13: fealty.v1.GetManifestResponse
-	(*GetHistoryRequest)(nil),       // 14: fealty.v1.GetHistoryRequest
-	(*GetHistoryResponse)(nil),      // 15: fealty.v1.GetHistoryResponse
-	(*Transition)(nil),              // 16: fealty.v1.Transition
-	(*timestamppb.Timestamp)(nil),   // 17: google.protobuf.Timestamp
+	(*KeeperKey)(nil),               // 3: fealty.v1.KeeperKey
+	(*ForgetKeeperKeyRequest)(nil),  // 4: fealty.v1.ForgetKeeperKeyRequest
+	(*ForgetKeeperKeyResponse)(nil), // 5: fealty.v1.ForgetKeeperKeyResponse
+	(*PreviewManifestRequest)(nil),  // 6: fealty.v1.PreviewManifestRequest
+	(*PreviewManifestResponse)(nil), // 7: fealty.v1.PreviewManifestResponse
+	(*LosingMember)(nil),            // 8: fealty.v1.LosingMember
+	(*LosingToken)(nil),             // 9: fealty.v1.LosingToken
+	(*SeedShare)(nil),               // 10: fealty.v1.SeedShare
+	(*GetSeedSharesRequest)(nil),    // 11: fealty.v1.GetSeedSharesRequest
+	(*GetSeedSharesResponse)(nil),   // 12: fealty.v1.GetSeedSharesResponse
+	(*FirstSetRequest)(nil),         // 13: fealty.v1.FirstSetRequest
+	(*FirstSetResponse)(nil),        // 14: fealty.v1.FirstSetResponse
+	(*GetManifestRequest)(nil),      // 15: fealty.v1.GetManifestRequest
+	(*GetManifestResponse)(nil),     // 16: fealty.v1.GetManifestResponse
+	(*GetHistoryRequest)(nil),       // 17: fealty.v1.GetHistoryRequest
+	(*GetHistoryResponse)(nil),      // 18: fealty.v1.GetHistoryResponse
+	(*Transition)(nil),              // 19: fealty.v1.Transition
+	(*timestamppb.Timestamp)(nil),   // 20: google.protobuf.Timestamp
 }
 var file_fealty_v1_manifest_proto_depIdxs = []int32{
 	0,  // 0: fealty.v1.SetManifestRequest.signatures:type_name -> fealty.v1.ManifestSignature
-	16, // 1: fealty.v1.SetManifestResponse.transition:type_name -> fealty.v1.Transition
-	7,  // 2: fealty.v1.SetManifestResponse.shares:type_name -> fealty.v1.SeedShare
-	16, // 3: fealty.v1.PreviewManifestResponse.transition:type_name -> fealty.v1.Transition
-	5,  // 4: fealty.v1.PreviewManifestResponse.members:type_name -> fealty.v1.LosingMember
-	6,  // 5: fealty.v1.PreviewManifestResponse.tokens:type_name -> fealty.v1.LosingToken
-	16, // 6: fealty.v1.GetSeedSharesResponse.transition:type_name -> fealty.v1.Transition
-	7,  // 7: fealty.v1.GetSeedSharesResponse.shares:type_name -> fealty.v1.SeedShare
-	1,  // 8: fealty.v1.FirstSetRequest.set:type_name -> fealty.v1.SetManifestRequest
-	2,  // 9: fealty.v1.FirstSetResponse.done:type_name -> fealty.v1.SetManifestResponse
-	16, // 10: fealty.v1.GetManifestResponse.transition:type_name -> fealty.v1.Transition
-	16, // 11: fealty.v1.GetHistoryResponse.transitions:type_name -> fealty.v1.Transition
-	17, // 12: fealty.v1.Transition.recorded_at:type_name -> google.protobuf.Timestamp
-	1,  // 13: fealty.v1.ManifestService.SetManifest:input_type -> fealty.v1.SetManifestRequest
-	10, // 14: fealty.v1.ManifestService.FirstSet:input_type -> fealty.v1.FirstSetRequest
-	12, // 15: fealty.v1.ManifestService.GetManifest:input_type -> fealty.v1.GetManifestRequest
-	3,  // 16: fealty.v1.ManifestService.PreviewManifest:input_type -> fealty.v1.PreviewManifestRequest
-	8,  // 17: fealty.v1.ManifestService.GetSeedShares:input_type -> fealty.v1.GetSeedSharesRequest
-	14, // 18: fealty.v1.ManifestService.GetHistory:input_type -> fealty.v1.GetHistoryRequest
-	2,  // 19: fealty.v1.ManifestService.SetManifest:output_type -> fealty.v1.SetManifestResponse
-	11, // 20: fealty.v1.ManifestService.FirstSet:output_type -> fealty.v1.FirstSetResponse
-	13, // 21: fealty.v1.ManifestService.GetManifest:output_type -> fealty.v1.GetManifestResponse
-	4,  // 22: fealty.v1.ManifestService.PreviewManifest:output_type -> fealty.v1.PreviewManifestResponse
-	9,  // 23: fealty.v1.ManifestService.GetSeedShares:output_type -> fealty.v1.GetSeedSharesResponse
-	15, // 24: fealty.v1.ManifestService.GetHistory:output_type -> fealty.v1.GetHistoryResponse
-	19, // [19:25] is the sub-list for method output_type
-	13, // [13:19] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	19, // 1: fealty.v1.SetManifestResponse.transition:type_name -> fealty.v1.Transition
+	10, // 2: fealty.v1.SetManifestResponse.shares:type_name -> fealty.v1.SeedShare
+	3,  // 3: fealty.v1.SetManifestResponse.keys_made:type_name -> fealty.v1.KeeperKey
+	19, // 4: fealty.v1.PreviewManifestResponse.transition:type_name -> fealty.v1.Transition
+	8,  // 5: fealty.v1.PreviewManifestResponse.members:type_name -> fealty.v1.LosingMember
+	9,  // 6: fealty.v1.PreviewManifestResponse.tokens:type_name -> fealty.v1.LosingToken
+	19, // 7: fealty.v1.GetSeedSharesResponse.transition:type_name -> fealty.v1.Transition
+	10, // 8: fealty.v1.GetSeedSharesResponse.shares:type_name -> fealty.v1.SeedShare
+	1,  // 9: fealty.v1.FirstSetRequest.set:type_name -> fealty.v1.SetManifestRequest
+	2,  // 10: fealty.v1.FirstSetResponse.done:type_name -> fealty.v1.SetManifestResponse
+	19, // 11: fealty.v1.GetManifestResponse.transition:type_name -> fealty.v1.Transition
+	19, // 12: fealty.v1.GetHistoryResponse.transitions:type_name -> fealty.v1.Transition
+	20, // 13: fealty.v1.Transition.recorded_at:type_name -> google.protobuf.Timestamp
+	1,  // 14: fealty.v1.ManifestService.SetManifest:input_type -> fealty.v1.SetManifestRequest
+	13, // 15: fealty.v1.ManifestService.FirstSet:input_type -> fealty.v1.FirstSetRequest
+	15, // 16: fealty.v1.ManifestService.GetManifest:input_type -> fealty.v1.GetManifestRequest
+	6,  // 17: fealty.v1.ManifestService.PreviewManifest:input_type -> fealty.v1.PreviewManifestRequest
+	11, // 18: fealty.v1.ManifestService.GetSeedShares:input_type -> fealty.v1.GetSeedSharesRequest
+	4,  // 19: fealty.v1.ManifestService.ForgetKeeperKey:input_type -> fealty.v1.ForgetKeeperKeyRequest
+	17, // 20: fealty.v1.ManifestService.GetHistory:input_type -> fealty.v1.GetHistoryRequest
+	2,  // 21: fealty.v1.ManifestService.SetManifest:output_type -> fealty.v1.SetManifestResponse
+	14, // 22: fealty.v1.ManifestService.FirstSet:output_type -> fealty.v1.FirstSetResponse
+	16, // 23: fealty.v1.ManifestService.GetManifest:output_type -> fealty.v1.GetManifestResponse
+	7,  // 24: fealty.v1.ManifestService.PreviewManifest:output_type -> fealty.v1.PreviewManifestResponse
+	12, // 25: fealty.v1.ManifestService.GetSeedShares:output_type -> fealty.v1.GetSeedSharesResponse
+	5,  // 26: fealty.v1.ManifestService.ForgetKeeperKey:output_type -> fealty.v1.ForgetKeeperKeyResponse
+	18, // 27: fealty.v1.ManifestService.GetHistory:output_type -> fealty.v1.GetHistoryResponse
+	21, // [21:28] is the sub-list for method output_type
+	14, // [14:21] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_manifest_proto_init() }
@@ -1287,7 +1518,7 @@ func file_fealty_v1_manifest_proto_init() {
 		return
 	}
 	file_fealty_v1_authorization_proto_init()
-	file_fealty_v1_manifest_proto_msgTypes[11].OneofWrappers = []any{
+	file_fealty_v1_manifest_proto_msgTypes[14].OneofWrappers = []any{
 		(*FirstSetResponse_Nonce)(nil),
 		(*FirstSetResponse_Done)(nil),
 	}
@@ -1297,7 +1528,7 @@ func file_fealty_v1_manifest_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_manifest_proto_rawDesc), len(file_fealty_v1_manifest_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

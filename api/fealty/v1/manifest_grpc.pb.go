@@ -24,6 +24,7 @@ const (
 	ManifestService_GetManifest_FullMethodName     = "/fealty.v1.ManifestService/GetManifest"
 	ManifestService_PreviewManifest_FullMethodName = "/fealty.v1.ManifestService/PreviewManifest"
 	ManifestService_GetSeedShares_FullMethodName   = "/fealty.v1.ManifestService/GetSeedShares"
+	ManifestService_ForgetKeeperKey_FullMethodName = "/fealty.v1.ManifestService/ForgetKeeperKey"
 	ManifestService_GetHistory_FullMethodName      = "/fealty.v1.ManifestService/GetHistory"
 )
 
@@ -48,6 +49,9 @@ type ManifestServiceClient interface {
 	// GetSeedShares returns the encrypted shares of the seed that belong to the
 	// manifest in force. On the local socket it is served in recovery mode as well.
 	GetSeedShares(ctx context.Context, in *GetSeedSharesRequest, opts ...grpc.CallOption) (*GetSeedSharesResponse, error)
+	// ForgetKeeperKey removes what a keeper sealed under one key, which was lost. The last
+	// copy that a coordinator opens stays.
+	ForgetKeeperKey(ctx context.Context, in *ForgetKeeperKeyRequest, opts ...grpc.CallOption) (*ForgetKeeperKeyResponse, error)
 	// GetHistory returns the signed chain, for reading and for verifying.
 	GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error)
 }
@@ -113,6 +117,16 @@ func (c *manifestServiceClient) GetSeedShares(ctx context.Context, in *GetSeedSh
 	return out, nil
 }
 
+func (c *manifestServiceClient) ForgetKeeperKey(ctx context.Context, in *ForgetKeeperKeyRequest, opts ...grpc.CallOption) (*ForgetKeeperKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ForgetKeeperKeyResponse)
+	err := c.cc.Invoke(ctx, ManifestService_ForgetKeeperKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *manifestServiceClient) GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetHistoryResponse)
@@ -144,6 +158,9 @@ type ManifestServiceServer interface {
 	// GetSeedShares returns the encrypted shares of the seed that belong to the
 	// manifest in force. On the local socket it is served in recovery mode as well.
 	GetSeedShares(context.Context, *GetSeedSharesRequest) (*GetSeedSharesResponse, error)
+	// ForgetKeeperKey removes what a keeper sealed under one key, which was lost. The last
+	// copy that a coordinator opens stays.
+	ForgetKeeperKey(context.Context, *ForgetKeeperKeyRequest) (*ForgetKeeperKeyResponse, error)
 	// GetHistory returns the signed chain, for reading and for verifying.
 	GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error)
 	mustEmbedUnimplementedManifestServiceServer()
@@ -170,6 +187,9 @@ func (UnimplementedManifestServiceServer) PreviewManifest(context.Context, *Prev
 }
 func (UnimplementedManifestServiceServer) GetSeedShares(context.Context, *GetSeedSharesRequest) (*GetSeedSharesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetSeedShares not implemented")
+}
+func (UnimplementedManifestServiceServer) ForgetKeeperKey(context.Context, *ForgetKeeperKeyRequest) (*ForgetKeeperKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ForgetKeeperKey not implemented")
 }
 func (UnimplementedManifestServiceServer) GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetHistory not implemented")
@@ -274,6 +294,24 @@ func _ManifestService_GetSeedShares_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ManifestService_ForgetKeeperKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ForgetKeeperKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManifestServiceServer).ForgetKeeperKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ManifestService_ForgetKeeperKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManifestServiceServer).ForgetKeeperKey(ctx, req.(*ForgetKeeperKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ManifestService_GetHistory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetHistoryRequest)
 	if err := dec(in); err != nil {
@@ -314,6 +352,10 @@ var ManifestService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetSeedShares",
 			Handler:    _ManifestService_GetSeedShares_Handler,
+		},
+		{
+			MethodName: "ForgetKeeperKey",
+			Handler:    _ManifestService_ForgetKeeperKey_Handler,
 		},
 		{
 			MethodName: "GetHistory",

@@ -236,7 +236,9 @@ type CommitReseedResponse struct {
 	Members        uint64 `protobuf:"varint,5,opt,name=members,proto3" json:"members,omitempty"`
 	TokensVoided   uint64 `protobuf:"varint,6,opt,name=tokens_voided,json=tokensVoided,proto3" json:"tokens_voided,omitempty"`
 	// The shares of the new seed, one for each owner with a recipient.
-	Shares        []*SeedShare `protobuf:"bytes,7,rep,name=shares,proto3" json:"shares,omitempty"`
+	Shares []*SeedShare `protobuf:"bytes,7,rep,name=shares,proto3" json:"shares,omitempty"`
+	// The keys of keepers that it made: their files are to be backed up now.
+	KeysMade      []*KeeperKey `protobuf:"bytes,8,rep,name=keys_made,json=keysMade,proto3" json:"keys_made,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -316,6 +318,13 @@ func (x *CommitReseedResponse) GetTokensVoided() uint64 {
 func (x *CommitReseedResponse) GetShares() []*SeedShare {
 	if x != nil {
 		return x.Shares
+	}
+	return nil
+}
+
+func (x *CommitReseedResponse) GetKeysMade() []*KeeperKey {
+	if x != nil {
+		return x.KeysMade
 	}
 	return nil
 }
@@ -422,7 +431,7 @@ const file_fealty_v1_reseed_proto_rawDesc = "" +
 	"signatures\x18\x02 \x03(\v2\x1c.fealty.v1.ManifestSignatureR\n" +
 	"signatures\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
-	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\x9d\x02\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\xd0\x02\n" +
 	"\x14CommitReseedResponse\x125\n" +
 	"\n" +
 	"transition\x18\x01 \x01(\v2\x15.fealty.v1.TransitionR\n" +
@@ -433,7 +442,8 @@ const file_fealty_v1_reseed_proto_rawDesc = "" +
 	"\x0ftransaction_key\x18\x04 \x01(\fR\x0etransactionKey\x12\x18\n" +
 	"\amembers\x18\x05 \x01(\x04R\amembers\x12#\n" +
 	"\rtokens_voided\x18\x06 \x01(\x04R\ftokensVoided\x12,\n" +
-	"\x06shares\x18\a \x03(\v2\x14.fealty.v1.SeedShareR\x06shares\"\x17\n" +
+	"\x06shares\x18\a \x03(\v2\x14.fealty.v1.SeedShareR\x06shares\x121\n" +
+	"\tkeys_made\x18\b \x03(\v2\x14.fealty.v1.KeeperKeyR\bkeysMade\"\x17\n" +
 	"\x15GetRootChangesRequest\"J\n" +
 	"\x16GetRootChangesResponse\x120\n" +
 	"\achanges\x18\x01 \x01(\v2\x16.fealty.v1.RootChangesR\achanges2\xc7\x04\n" +
@@ -468,25 +478,27 @@ var file_fealty_v1_reseed_proto_goTypes = []any{
 	(*ManifestSignature)(nil),      // 7: fealty.v1.ManifestSignature
 	(*Transition)(nil),             // 8: fealty.v1.Transition
 	(*SeedShare)(nil),              // 9: fealty.v1.SeedShare
-	(*RootChanges)(nil),            // 10: fealty.v1.RootChanges
+	(*KeeperKey)(nil),              // 10: fealty.v1.KeeperKey
+	(*RootChanges)(nil),            // 11: fealty.v1.RootChanges
 }
 var file_fealty_v1_reseed_proto_depIdxs = []int32{
 	6,  // 0: fealty.v1.PrepareReseedResponse.expires_at:type_name -> google.protobuf.Timestamp
 	7,  // 1: fealty.v1.CommitReseedRequest.signatures:type_name -> fealty.v1.ManifestSignature
 	8,  // 2: fealty.v1.CommitReseedResponse.transition:type_name -> fealty.v1.Transition
 	9,  // 3: fealty.v1.CommitReseedResponse.shares:type_name -> fealty.v1.SeedShare
-	10, // 4: fealty.v1.GetRootChangesResponse.changes:type_name -> fealty.v1.RootChanges
-	0,  // 5: fealty.v1.ReseedService.PrepareReseed:input_type -> fealty.v1.PrepareReseedRequest
-	2,  // 6: fealty.v1.ReseedService.CommitReseed:input_type -> fealty.v1.CommitReseedRequest
-	4,  // 7: fealty.v1.ReseedService.GetRootChanges:input_type -> fealty.v1.GetRootChangesRequest
-	1,  // 8: fealty.v1.ReseedService.PrepareReseed:output_type -> fealty.v1.PrepareReseedResponse
-	3,  // 9: fealty.v1.ReseedService.CommitReseed:output_type -> fealty.v1.CommitReseedResponse
-	5,  // 10: fealty.v1.ReseedService.GetRootChanges:output_type -> fealty.v1.GetRootChangesResponse
-	8,  // [8:11] is the sub-list for method output_type
-	5,  // [5:8] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	10, // 4: fealty.v1.CommitReseedResponse.keys_made:type_name -> fealty.v1.KeeperKey
+	11, // 5: fealty.v1.GetRootChangesResponse.changes:type_name -> fealty.v1.RootChanges
+	0,  // 6: fealty.v1.ReseedService.PrepareReseed:input_type -> fealty.v1.PrepareReseedRequest
+	2,  // 7: fealty.v1.ReseedService.CommitReseed:input_type -> fealty.v1.CommitReseedRequest
+	4,  // 8: fealty.v1.ReseedService.GetRootChanges:input_type -> fealty.v1.GetRootChangesRequest
+	1,  // 9: fealty.v1.ReseedService.PrepareReseed:output_type -> fealty.v1.PrepareReseedResponse
+	3,  // 10: fealty.v1.ReseedService.CommitReseed:output_type -> fealty.v1.CommitReseedResponse
+	5,  // 11: fealty.v1.ReseedService.GetRootChanges:output_type -> fealty.v1.GetRootChangesResponse
+	9,  // [9:12] is the sub-list for method output_type
+	6,  // [6:9] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_reseed_proto_init() }

@@ -368,7 +368,11 @@ type Replica struct {
 	HeardAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=heard_at,json=heardAt,proto3" json:"heard_at,omitempty"`
 	Release string                 `protobuf:"bytes,9,opt,name=release,proto3" json:"release,omitempty"`
 	// It is the one that answers.
-	Self          bool `protobuf:"varint,10,opt,name=self,proto3" json:"self,omitempty"`
+	Self bool `protobuf:"varint,10,opt,name=self,proto3" json:"self,omitempty"`
+	// What the keepers of the seed are worth on its machine, in the order of the manifest,
+	// the first 16 of them. Empty as well if it has not said: it is not ready, or of a
+	// release before this.
+	Keepers       []*ReplicaKeeper `protobuf:"bytes,21,rep,name=keepers,proto3" json:"keepers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -473,6 +477,78 @@ func (x *Replica) GetSelf() bool {
 	return false
 }
 
+func (x *Replica) GetKeepers() []*ReplicaKeeper {
+	if x != nil {
+		return x.Keepers
+	}
+	return nil
+}
+
+// ReplicaKeeper is a keeper of the seed, as one coordinator finds it on its machine.
+type ReplicaKeeper struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The keeper's name in the manifest.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Of the copy that it opens or, if it opens none, of the key on this machine; empty if
+	// there is none that can be used.
+	KeyId string `protobuf:"bytes,2,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// It opens the seed in force.
+	Opens         bool `protobuf:"varint,3,opt,name=opens,proto3" json:"opens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaKeeper) Reset() {
+	*x = ReplicaKeeper{}
+	mi := &file_fealty_v1_status_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaKeeper) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaKeeper) ProtoMessage() {}
+
+func (x *ReplicaKeeper) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_status_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaKeeper.ProtoReflect.Descriptor instead.
+func (*ReplicaKeeper) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ReplicaKeeper) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReplicaKeeper) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *ReplicaKeeper) GetOpens() bool {
+	if x != nil {
+		return x.Opens
+	}
+	return false
+}
+
 // Baseline is the resilience baseline: data members against the number needed.
 type Baseline struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -489,7 +565,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_fealty_v1_status_proto_msgTypes[3]
+	mi := &file_fealty_v1_status_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -501,7 +577,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[3]
+	mi := &file_fealty_v1_status_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -514,7 +590,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Baseline) GetDataMembers() uint32 {
@@ -568,7 +644,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_fealty_v1_status_proto_msgTypes[4]
+	mi := &file_fealty_v1_status_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -580,7 +656,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[4]
+	mi := &file_fealty_v1_status_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -593,7 +669,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Finding) GetCode() string {
@@ -665,7 +741,7 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"seed_epoch\x18\x1e \x01(\x04R\tseedEpoch\x12)\n" +
 	"\x06leader\x18\x1f \x01(\v2\x11.fealty.v1.LeaderR\x06leader\x12.\n" +
-	"\breplicas\x18  \x03(\v2\x12.fealty.v1.ReplicaR\breplicas\"\xcf\x02\n" +
+	"\breplicas\x18  \x03(\v2\x12.fealty.v1.ReplicaR\breplicas\"\x83\x03\n" +
 	"\aReplica\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\renrolment_key\x18\x02 \x01(\tR\fenrolmentKey\x12\x1c\n" +
@@ -678,7 +754,12 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\bheard_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aheardAt\x12\x18\n" +
 	"\arelease\x18\t \x01(\tR\arelease\x12\x12\n" +
 	"\x04self\x18\n" +
-	" \x01(\bR\x04self\"\x9a\x01\n" +
+	" \x01(\bR\x04self\x122\n" +
+	"\akeepers\x18\x15 \x03(\v2\x18.fealty.v1.ReplicaKeeperR\akeepers\"P\n" +
+	"\rReplicaKeeper\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x15\n" +
+	"\x06key_id\x18\x02 \x01(\tR\x05keyId\x12\x14\n" +
+	"\x05opens\x18\x03 \x01(\bR\x05opens\"\x9a\x01\n" +
 	"\bBaseline\x12!\n" +
 	"\fdata_members\x18\x01 \x01(\rR\vdataMembers\x12\x16\n" +
 	"\x06needed\x18\x02 \x01(\rR\x06needed\x12\x10\n" +
@@ -707,39 +788,41 @@ func file_fealty_v1_status_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_status_proto_rawDescData
 }
 
-var file_fealty_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_fealty_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_fealty_v1_status_proto_goTypes = []any{
 	(*GetStatusRequest)(nil),      // 0: fealty.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),     // 1: fealty.v1.GetStatusResponse
 	(*Replica)(nil),               // 2: fealty.v1.Replica
-	(*Baseline)(nil),              // 3: fealty.v1.Baseline
-	(*Finding)(nil),               // 4: fealty.v1.Finding
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
-	(*Member)(nil),                // 6: fealty.v1.Member
-	(*durationpb.Duration)(nil),   // 7: google.protobuf.Duration
-	(*Leader)(nil),                // 8: fealty.v1.Leader
+	(*ReplicaKeeper)(nil),         // 3: fealty.v1.ReplicaKeeper
+	(*Baseline)(nil),              // 4: fealty.v1.Baseline
+	(*Finding)(nil),               // 5: fealty.v1.Finding
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*Member)(nil),                // 7: fealty.v1.Member
+	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
+	(*Leader)(nil),                // 9: fealty.v1.Leader
 }
 var file_fealty_v1_status_proto_depIdxs = []int32{
-	5,  // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
-	5,  // 1: fealty.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	6,  // 2: fealty.v1.GetStatusResponse.members:type_name -> fealty.v1.Member
-	3,  // 3: fealty.v1.GetStatusResponse.baseline:type_name -> fealty.v1.Baseline
-	4,  // 4: fealty.v1.GetStatusResponse.findings:type_name -> fealty.v1.Finding
-	5,  // 5: fealty.v1.GetStatusResponse.mesh_ca_not_after:type_name -> google.protobuf.Timestamp
-	5,  // 6: fealty.v1.GetStatusResponse.root_not_after:type_name -> google.protobuf.Timestamp
-	7,  // 7: fealty.v1.GetStatusResponse.store_latency:type_name -> google.protobuf.Duration
-	5,  // 8: fealty.v1.GetStatusResponse.head_confirmed_at:type_name -> google.protobuf.Timestamp
-	8,  // 9: fealty.v1.GetStatusResponse.leader:type_name -> fealty.v1.Leader
+	6,  // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
+	6,  // 1: fealty.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	7,  // 2: fealty.v1.GetStatusResponse.members:type_name -> fealty.v1.Member
+	4,  // 3: fealty.v1.GetStatusResponse.baseline:type_name -> fealty.v1.Baseline
+	5,  // 4: fealty.v1.GetStatusResponse.findings:type_name -> fealty.v1.Finding
+	6,  // 5: fealty.v1.GetStatusResponse.mesh_ca_not_after:type_name -> google.protobuf.Timestamp
+	6,  // 6: fealty.v1.GetStatusResponse.root_not_after:type_name -> google.protobuf.Timestamp
+	8,  // 7: fealty.v1.GetStatusResponse.store_latency:type_name -> google.protobuf.Duration
+	6,  // 8: fealty.v1.GetStatusResponse.head_confirmed_at:type_name -> google.protobuf.Timestamp
+	9,  // 9: fealty.v1.GetStatusResponse.leader:type_name -> fealty.v1.Leader
 	2,  // 10: fealty.v1.GetStatusResponse.replicas:type_name -> fealty.v1.Replica
-	5,  // 11: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
-	5,  // 12: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
-	0,  // 13: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
-	1,  // 14: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
-	14, // [14:15] is the sub-list for method output_type
-	13, // [13:14] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	6,  // 11: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
+	6,  // 12: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
+	3,  // 13: fealty.v1.Replica.keepers:type_name -> fealty.v1.ReplicaKeeper
+	0,  // 14: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
+	1,  // 15: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
+	15, // [15:16] is the sub-list for method output_type
+	14, // [14:15] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_status_proto_init() }
@@ -756,7 +839,7 @@ func file_fealty_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_status_proto_rawDesc), len(file_fealty_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,427 @@
+// Inside the package because its desks and fleets, and their stores, are.
+
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/sealed"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+func keeperFinding(findings []*fealtyv1.Finding, code explain.Code) string {
+	for _, f := range findings {
+		if f.GetCode() == string(code) {
+			return f.GetSummary() + " | " + f.GetRemedy()
+		}
+	}
+	return ""
+}
+
+// keyIDs returns the ids of the keys under which the keeper host has the seed in force.
+func keyIDs(t testing.TB, c *Coordinator) []keyring.KeyID {
+	t.Helper()
+	copies, err := sealed.Copies(context.Background(), c.store, sealed.Seed(&c.state.Load().head.Transition), "host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sealed.IDs(copies)
+}
+
+// A machine without the key that opens the seed is shown by every coordinator, with the
+// key that would, until the file is there. Its own key seals a copy of its own when a
+// manifest is set, and takes no other one's place.
+func TestStatusOfMachinesWithoutTheKey(t *testing.T) {
+	t.Parallel()
+	f, r := twoMachines(t)
+	ids := keyIDs(t, f.c)
+	if len(ids) != 1 {
+		t.Fatalf("sealed under %v", ids)
+	}
+	told := func(x *fleet, opens bool) {
+		t.Helper()
+		x.awaitReplica(func(rec replica) bool { return len(rec.Keepers) == 1 && rec.Keepers[0].Opens == opens })
+	}
+	told(f, true)
+	told(r, false)
+	for _, x := range []*fleet{f, r} {
+		got := keeperFinding(x.getStatus().GetFindings(), explain.KeeperElsewhere)
+		if !strings.Contains(got, "coordinator-2 does not open") || !strings.Contains(got, string(ids[0])) || !strings.Contains(got, "has no key") {
+			t.Errorf("shown is %q", got)
+		}
+		if got := keeperFinding(x.getStatus().GetFindings(), explain.KeeperUnopened); got != "" {
+			t.Errorf("shown is %q, and coordinator-1 opens it", got)
+		}
+	}
+	if k := r.getStatus().GetReplicas()[0].GetKeepers(); len(k) != 1 || !k[0].GetOpens() || k[0].GetKeyId() != string(ids[0]) {
+		t.Errorf("of coordinator-1 is shown %v", k)
+	}
+	// The file of another cluster is none that helps, and is told from none.
+	r.putKeyFile([]byte("fealty-keeper-key-v1 " + strings.Repeat("A", 43) + "=\n"))
+	if got := keeperFinding(r.getStatus().GetFindings(), explain.KeeperElsewhere); !strings.Contains(got, "has key ") {
+		t.Errorf("shown is %q", got)
+	}
+	// What it seals under that key stands beside the other copy.
+	wantOnly(t, "set", r.set(r.machineManifest(someEntry)), "")
+	if now := keyIDs(t, f.c); len(now) != 2 || !slices.Contains(now, ids[0]) {
+		t.Errorf("sealed under %v, it was %v", now, ids)
+	}
+	if got := keeperFinding(r.getStatus().GetFindings(), explain.KeeperElsewhere); got != "" {
+		t.Errorf("it opens its own copy, and shown is %q", got)
+	}
+	r.putKeyFile(f.readKeyFile())
+	if got := keeperFinding(r.getStatus().GetFindings(), explain.KeeperElsewhere); got != "" {
+		t.Errorf("with the file there, shown is %q", got)
+	}
+}
+
+// A new seed is sealed by who has the key of the old one. After two of them nothing of an
+// old one is in the store, of no key, and not where releases before key ids wrote it.
+func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
+	t.Parallel()
+	f, r := twoMachines(t)
+	f.awaitReplica(func(rec replica) bool { return len(rec.Keepers) == 1 && rec.Keepers[0].Opens })
+	id := keyIDs(t, f.c)[0]
+	for what, key := range map[string]string{"no key": "", "another key": "fealty-keeper-key-v1 " + strings.Repeat("A", 43) + "=\n"} {
+		if key != "" {
+			r.putKeyFile([]byte(key))
+		}
+		_, err := r.reseedClient().PrepareReseed(r.ctx(), &fealtyv1.PrepareReseedRequest{})
+		wantCode(t, err, explain.KeeperNotHere)
+		if text := explain.Of(err).Error(); !strings.Contains(text, "coordinator-1") || !strings.Contains(text, string(id)) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if key == "" {
+			if _, err := os.Stat(r.keyFile()); err == nil {
+				t.Error("a reseed that was refused made a key file")
+			}
+		}
+	}
+	var olds []history.Salt
+	for n := range 2 {
+		// A copy of each machine, and one in the old place.
+		wantOnly(t, "set on the second machine", r.set(r.machineManifest(fmt.Sprintf("  - {name: more-%d, kind: data, match: [\"token:more-%d\"]}\n", n, n))), "")
+		f.awaitHead(r)
+		s := f.c.state.Load()
+		olds = append(olds, s.head.Salt)
+		of := sealed.Seed(&s.head.Transition)
+		e, err := f.store.Get(t.Context(), of.Key("host", id))
+		wantOnly(t, "read a copy", err, "")
+		_, err = f.store.CompareAndSwap(t.Context(), of.FormerKey("host"), 0, e.Value)
+		wantOnly(t, "write it in the old place", err, "")
+		f.reseed()
+		r.awaitHead(f)
+		if now := keyIDs(t, f.c); !slices.Equal(now, []keyring.KeyID{id}) {
+			t.Errorf("the new seed is sealed under %v, want %v", now, id)
+		}
+	}
+	l, err := f.store.List(t.Context(), sealedPrefix)
+	wantOnly(t, "list", err, "")
+	for _, e := range l.Entries {
+		for _, salt := range olds {
+			if strings.Contains(e.Key, fmt.Sprintf("%x", salt[:])) {
+				t.Errorf("%s is left", e.Key)
+			}
+		}
+	}
+	r.kill()
+	f.restart()
+	f.await(phaseReady)
+}
+
+// reseedDesk gives the desk a new seed under the manifest m; nil: the one in force.
+func (d *desk) reseed(m []byte) error {
+	d.t.Helper()
+	ctx := context.Background()
+	p, err := reseedServer{c: d.c}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{Manifest: m})
+	if err != nil {
+		return err
+	}
+	key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	_, err = reseedServer{c: d.c}.CommitReseed(ctx, &fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: []*fealtyv1.ManifestSignature{
+		{Key: key.String(), Signature: ed25519.Sign(d.signer, snapshot.PAE(snapshot.TypeRootChange, testCluster, p.GetChange()))},
+	}})
+	return err
+}
+
+// opensAnything reports what of the store the key file of a keeper opens.
+func (d *desk) opensAnything(owner, file string) (opened []string) {
+	d.t.Helper()
+	k, err := keyring.KeeperOf(keyring.Owner{Name: owner, Keeper: "file:" + file}, d.disk.FS())
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for _, key := range d.store.keys(sealed.SeedPrefix) {
+		e, err := d.store.Get(context.Background(), key)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		_, of, _ := sealed.Parse(e)
+		for name := range strings.SplitSeq("host "+owner, " ") {
+			if _, err := keyring.OpenSeed(context.Background(), k, keyring.Place{Cluster: testCluster, Owner: name, SeedEpoch: of.SeedEpoch}, e.Value); err == nil {
+				opened = append(opened, key)
+			}
+		}
+	}
+	return opened
+}
+
+// A keeper that a new seed dismisses finds no copy of it, and after the head has moved
+// none of the old one, wherever the reseed was cut off.
+func TestDismissedKeeperFindsNoCopy(t *testing.T) {
+	t.Parallel()
+	for _, point := range []string{"", "set.after-seed", "reseed.after-freeze", "reseed.after-ledger", "set.before-swap", "set.after-swap", "adopt.begin", "reseed.after-batch", "reseed.after-move", "adopt.before-identity"} {
+		t.Run("cut off at "+point, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			d.seed = seedOf(1, nil, "host", "leaves")
+			wantOnly(t, "first set", d.set(poolEntries), "")
+			if opened := d.opensAnything("leaves", "/leaves/key"); len(opened) != 1 {
+				t.Fatalf("before, it opens %v", opened)
+			}
+			old := d.state().head
+			if point != "" {
+				d.faults.FailNext(point, 1, errTestCrash)
+			}
+			d.seed = seedOf(1, nil, "host")
+			err := d.reseed(d.manifest(poolEntries))
+			if point == "" {
+				wantOnly(t, "reseed", err, "")
+			} else {
+				d.faults.Disarm(point)
+				d.restart()
+				d.lookAgain()
+				d.wantPhase("ready", "")
+			}
+			moved := d.state().head.SeedEpoch > old.SeedEpoch
+			for _, key := range d.opensAnything("leaves", "/leaves/key") {
+				if strings.HasPrefix(key, sealed.SeedPrefix+"2/") {
+					t.Errorf("it opens %s, which is of the new seed", key)
+				}
+				if moved {
+					t.Errorf("it opens %s after the head has moved", key)
+				}
+			}
+			if moved && len(d.store.keys(sealed.Seed(&old.Transition).Under())) > 0 {
+				t.Error("the store holds copies of the old seed")
+			}
+			if !moved && len(d.opensAnything("host", "/host/key")) == 0 {
+				t.Error("nothing opens the seed in force")
+			}
+		})
+	}
+}
+
+// formerLayout writes what the desk's store holds as releases before key ids wrote it.
+func (d *desk) formerLayout() (moved []string) {
+	d.t.Helper()
+	for _, key := range d.store.keys(sealedPrefix) {
+		e, err := d.store.Get(context.Background(), key)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		if c, of, ok := sealed.Parse(e); ok {
+			d.store.alter(key, func([]byte) []byte { return nil })
+			d.store.write(of.FormerKey(c.Keeper), e.Value)
+			moved = append(moved, of.FormerKey(c.Keeper))
+		}
+	}
+	return moved
+}
+
+// A store of a release before key ids opens, gets copies by key id with the next set, and
+// loses what it had to nothing but what loses the others.
+func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
+	t.Parallel()
+	d := testDesk(t)
+	id := keyIDs(t, d.c)[0]
+	former := d.formerLayout()
+	if len(former) != 2 {
+		t.Fatalf("of the former layout are %v", former)
+	}
+	head := d.state().head
+	d.restart()
+	d.wantPhase("ready", "")
+	if d.state().head.Hash != head.Hash {
+		t.Error("the mesh CA key did not open: a transition was written")
+	}
+	if ids := keyIDs(t, d.c); !slices.Equal(ids, []keyring.KeyID{id}) {
+		t.Errorf("the former copy is of %v, want %v", ids, id)
+	}
+	wantOnly(t, "set", d.set(entriesOf(false)), "")
+	of := sealed.Seed(&d.state().head.Transition)
+	if keys := d.store.keys(of.Under()); !slices.Equal(keys, []string{of.FormerKey("host"), of.Key("host", id)}) {
+		t.Errorf("after a set there are %v", keys)
+	}
+	for _, lost := range d.store.keys(of.Under()) { // either of the two is enough
+		before := d.store.snapshot()
+		d.store.alter(lost, func([]byte) []byte { return nil })
+		d.restart()
+		d.wantPhase("ready", "")
+		d.store.revert(before)
+	}
+	// Another key on the machine takes the place of neither.
+	key, err := d.disk.FS().ReadSecret("/keeper/key", 1<<10)
+	wantOnly(t, "read", err, "")
+	d.disk.Put("/keeper/key", []byte("fealty-keeper-key-v1 "+strings.Repeat("A", 43)+"=\n"))
+	d.disk.Chmod("/keeper/key", 0o600)
+	wantOnly(t, "set with another key", d.set(poolEntries), "")
+	if keys := d.store.keys(of.Under()); len(keys) != 3 {
+		t.Errorf("with another key there are %v", keys)
+	}
+	wantOnly(t, "put back", d.disk.FS().WriteFile("/keeper/key", key), "")
+	d.restart()
+	d.lookAgain() // the mesh CA key is sealed under the other key, which costs a rekey
+	d.lead(d.c)
+	d.wantPhase("ready", "")
+	// With the keeper they all go.
+	d.seed = seedOf(1, nil, "else")
+	_, err = d.reshare(d.seed)
+	wantOnly(t, "reshare", err, "")
+	d.lead(d.c)
+	wantOnly(t, "drop", d.c.dropSecrets(t.Context(), d.state()), "")
+	for _, k := range d.store.keys(sealedPrefix) {
+		if strings.Contains(k, "/host") {
+			t.Errorf("%s is left of the keeper that was dismissed", k)
+		}
+	}
+}
+
+// A key that is lost for good is forgotten by an admin, and the next set makes one; the
+// last copy that a coordinator opens is never forgotten.
+func TestForgetAKeyThatIsLost(t *testing.T) {
+	t.Parallel()
+	d := testDesk(t)
+	id := keyIDs(t, d.c)[0]
+	forget := func(id keyring.KeyID, dry bool) (*fealtyv1.ForgetKeeperKeyResponse, error) {
+		return manifestServer{c: d.c}.ForgetKeeperKey(t.Context(), &fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(id), DryRun: dry})
+	}
+	_, err := forget(id, false)
+	wantOnly(t, "forget the last copy", err, explain.KeeperLastCopy)
+	_, err = forget("0123", false)
+	wantOnly(t, "forget a key that sealed nothing", err, explain.NotFound)
+	_, err = manifestServer{c: d.c}.ForgetKeeperKey(t.Context(), &fealtyv1.ForgetKeeperKeyRequest{Keeper: "nobody", KeyId: string(id)})
+	wantOnly(t, "forget a keeper that is none", err, explain.NotFound)
+
+	wantOnly(t, "remove", d.disk.FS().Remove("/keeper/key"), "")
+	wantOnly(t, "set without the key", d.set(entriesOf(false)), "")
+	if _, err := d.disk.FS().ReadFile("/keeper/key", 1<<10); err == nil {
+		t.Error("a set made another key in the place of one that was backed up")
+	}
+	status := func() string {
+		st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		wantOnly(t, "status", err, "")
+		return keeperFinding(st.GetFindings(), explain.KeeperUnopened)
+	}
+	if got := status(); !strings.Contains(got, "keeper host") || !strings.Contains(got, string(id)) || !strings.Contains(got, "/keeper/key is missing") || !strings.Contains(got, "fealty manifest keeper forget host") {
+		t.Errorf("shown is %q", got)
+	}
+	_, err = forget(id, true)
+	wantOnly(t, "dry run", err, "")
+	if ids := keyIDs(t, d.c); len(ids) != 1 {
+		t.Errorf("a dry run left %v", ids)
+	}
+	out, err := forget(id, false)
+	wantOnly(t, "forget", err, "")
+	if out.GetRemoved() == 0 || len(out.GetKeyIds()) != 0 || len(keyIDs(t, d.c)) != 0 {
+		t.Errorf("%v is left, and the answer is %v", keyIDs(t, d.c), out)
+	}
+	resp, err := d.c.set(t.Context(), d.request(d.manifest(poolEntries)), true)
+	wantOnly(t, "set", err, "")
+	made := resp.GetKeysMade()
+	if len(made) != 1 || made[0].GetKeeper() != "host" || made[0].GetFile() != "/keeper/key" || made[0].GetCoordinator() != "coordinator-1" || made[0].GetKeyId() == string(id) {
+		t.Fatalf("made was %v", made)
+	}
+	if ids := keyIDs(t, d.c); !slices.Equal(ids, []keyring.KeyID{keyring.KeyID(made[0].GetKeyId())}) {
+		t.Errorf("sealed under %v, and made was %v", ids, made)
+	}
+	if got := status(); got != "" {
+		t.Errorf("shown is %q", got)
+	}
+	if entries, _ := d.audits("keeper.forget"); len(entries) != 1 {
+		t.Errorf("%d audit entries", len(entries))
+	}
+	d.restart()
+	d.wantPhase("ready", "")
+}
+
+// Who is late seals nothing any more: what the head dismissed meanwhile stays away.
+func TestLateSealIsRefused(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.seed = seedOf(1, nil, "host", "leaves")
+	wantOnly(t, "first set", d.set(poolEntries), "")
+	old := d.state()
+	d.seed = seedOf(1, nil, "host")
+	_, err := d.reshare(d.seed)
+	wantOnly(t, "reshare", err, "")
+	d.lead(d.c)
+	wantOnly(t, "drop", d.c.dropSecrets(t.Context(), d.state()), "")
+	if opened := d.opensAnything("leaves", "/leaves/key"); len(opened) != 0 {
+		t.Fatalf("it opens %v", opened)
+	}
+	mv := &move{from: old, manifest: old.manifest, link: old.head, secrets: old.secrets}
+	keepers, err := d.c.keepers(old.manifest)
+	wantOnly(t, "keepers", err, "")
+	wantOnly(t, "look", d.c.lookAtKeepers(t.Context(), mv, keepers), "")
+	wantOnly(t, "seal for a head of before", d.c.writeSecrets(t.Context(), mv), explain.ManifestStale)
+	if opened := d.opensAnything("leaves", "/leaves/key"); len(opened) != 0 {
+		t.Errorf("it opens %v", opened)
+	}
+}
+
+// Two machines whose programs print no id and have other keys: what one sealed is not
+// sealed over by the other.
+func TestProgramsWithoutAnID(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, ownMachine)
+	r := newReplica(t, f)
+	program := t.TempDir() + "/keeper"
+	// The key is in the folder of the machine, which the test exchanges: it is one program
+	// on both.
+	script := "#!/bin/sh\ncase $1 in seal) exec openssl enc -e -aes-256-cbc -pbkdf2 -pass file:" + program + ".key;; open) exec openssl enc -d -aes-256-cbc -pbkdf2 -pass file:" + program + ".key;; esac; exit 2\n"
+	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	key := func(text string) {
+		if err := durable.OS().WriteFile(program+".key", []byte(text+"\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := func(extra string) []byte {
+		return withSeed(f.manifest(extra), fmt.Sprintf("seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"exec:%s\"}]\n", program))
+	}
+	key("of the first machine")
+	wantOnly(t, "first set", f.set(m("")), "")
+	r.start()
+	r.awaitHead(f)
+	of := sealed.Seed(&f.c.state.Load().head.Transition)
+	sealedBy, err := f.store.Get(t.Context(), of.Key("host", keyring.ProgramKey))
+	wantOnly(t, "read", err, "")
+	key("of the second machine")
+	wantOnly(t, "set on the second machine", r.set(m(someEntry)), "")
+	now, err := f.store.Get(t.Context(), of.Key("host", keyring.ProgramKey))
+	if err != nil || now.Version != sealedBy.Version {
+		t.Errorf("the copy of the first machine was written again, at %d: %v", now.Version, err)
+	}
+	r.kill()
+	f.stop()
+	key("of the first machine")
+	f.start()
+	f.await(phaseReady)
+}

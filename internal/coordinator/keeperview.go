@@ -1,0 +1,359 @@
+package coordinator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/sealed"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// Each coordinator looks whether the keepers of its own machine would bring the seed
+// back, and tells the others in its replica record: a key file that is missing is found
+// while the seed is still in a memory.
+const (
+	keeperPause    = time.Minute      // between two looks
+	programPause   = 15 * time.Minute // between two looks at a program that opened the seed
+	maxKeeperViews = 16               // that are told of, so that a replica record stays small
+)
+
+// keeperView is what a keeper is worth on one machine, as its coordinator says.
+type keeperView struct {
+	Name string `json:"name"`
+	// KeyID names the copy that opens or, if none does, the key that is there; empty: no
+	// key that can be used.
+	KeyID keyring.KeyID `json:"key_id,omitempty"`
+	Opens bool          `json:"opens"` // it opens the seed in force
+}
+
+// keeperViews are those of this machine, for one seed.
+type keeperViews struct {
+	salt     history.Salt
+	views    []keeperView
+	problems []string // why one does not open, by the place in views; for this machine's log and status
+	at       time.Time
+}
+
+// keptBy are the views of this machine for the seed of s; nil if it did not look yet.
+func (c *Coordinator) keptBy(s *state) *keeperViews {
+	if v := c.keeperViews.Load(); v != nil && v.salt == s.head.Salt {
+		return v
+	}
+	return nil
+}
+
+// whichPrograms says which programs of keepers are asked once more. Files always are.
+type whichPrograms int
+
+const (
+	noPrograms     whichPrograms = iota // none that was asked: whoever reads status starts none
+	failedPrograms                      // those that did not open
+	allPrograms
+)
+
+// lookAtOwnKeepers looks at the keepers of this machine for the seed of s, which it holds.
+// It changes nothing in the store.
+func (c *Coordinator) lookAtOwnKeepers(ctx context.Context, s *state, programs whichPrograms) error {
+	before := c.keptBy(s)
+	now := &keeperViews{salt: s.head.Salt, at: c.now()}
+	if before != nil && programs != allPrograms {
+		now.at = before.at
+	}
+	for _, o := range s.manifest.Seed.Keepers() {
+		if len(now.views) == maxKeeperViews {
+			break
+		}
+		i := -1
+		if before != nil && programs != allPrograms && !strings.HasPrefix(o.Keeper, "file:") {
+			i = slices.IndexFunc(before.views, func(v keeperView) bool { return v.Name == o.Name && (v.Opens || programs == noPrograms) })
+		}
+		if i >= 0 {
+			now.views, now.problems = append(now.views, before.views[i]), append(now.problems, before.problems[i])
+			continue
+		}
+		view, problem := keeperView{Name: o.Name}, ""
+		k, err := c.keeperOf(o)
+		if err != nil {
+			problem = err.Error()
+		} else {
+			asking, cancel := context.WithTimeout(ctx, keeperTimeout)
+			f, err := c.lookAtKeeper(asking, k, s)
+			cancel()
+			if err = cmp.Or(err, ctx.Err()); err != nil {
+				return err
+			}
+			view.KeyID, view.Opens = cmp.Or(f.by, f.id), f.Opens
+			if !f.Opens {
+				problem = problemText(f.problem)
+			}
+		}
+		now.views, now.problems = append(now.views, view), append(now.problems, problem)
+	}
+	if c.keeperViews.Swap(now); before == nil || !slices.Equal(before.views, now.views) {
+		c.keeperNews.tell()
+		for i, v := range now.views {
+			if !v.Opens {
+				c.log.LogAttrs(ctx, slog.LevelWarn, "a keeper of this machine does not open the seed", slog.String("keeper", v.Name), slog.String("problem", now.problems[i]))
+			}
+		}
+	}
+	return nil
+}
+
+// followKeepers looks at the keepers of this machine at every head and each minute,
+// until ctx ends.
+func (c *Coordinator) followKeepers(ctx context.Context) error {
+	for {
+		changed := c.stateNews.wait()
+		if s := c.state.Load(); s.phase == phaseReady {
+			programs := failedPrograms
+			if v := c.keptBy(s); v == nil || c.now().Sub(v.at).Abs() >= programPause {
+				programs = allPrograms
+			}
+			if err := c.lookAtOwnKeepers(ctx, s, programs); err != nil {
+				return err
+			}
+		}
+		if err := sleepUntil(ctx, keeperPause, changed); err != nil {
+			return err
+		}
+	}
+}
+
+// told returns what this machine's replica record says of its keepers.
+func (c *Coordinator) told(s *state) []keeperView {
+	if s.phase != phaseReady {
+		return nil
+	}
+	if v := c.keptBy(s); v != nil {
+		return v.views
+	}
+	return nil
+}
+
+// checkKeeperViews refuses what nobody could show.
+func checkKeeperViews(views []keeperView) error {
+	if len(views) > maxKeeperViews {
+		return fmt.Errorf("it has %d keepers, at most %d are read", len(views), maxKeeperViews)
+	}
+	for _, v := range views {
+		if !manifest.IsName(v.Name) || v.KeyID != "" && !v.KeyID.Valid() || v.Opens && v.KeyID == "" {
+			return errors.New("it has a keeper that is not acceptable")
+		}
+	}
+	return nil
+}
+
+// keeperTold returns what the coordinators that s admits say of themselves; this one with
+// what it saw just now.
+func (c *Coordinator) keeperTold(ctx context.Context, s *state) []replica {
+	all, err := c.replicas(ctx, s.manifest)
+	if err != nil {
+		c.failures.log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
+	}
+	me := slices.IndexFunc(all, func(r replica) bool { return r.Key == c.EnrolmentKey() })
+	if me < 0 {
+		me = len(all)
+		all = append(all, replica{Name: c.nameIn(s.manifest), Key: c.EnrolmentKey()})
+	}
+	all[me].Keepers = c.told(s)
+	return all
+}
+
+// holders names the coordinators that say that their key of a keeper opens the seed.
+func (c *Coordinator) holders(ctx context.Context, s *state, name string) (names []string) {
+	for _, r := range c.keeperTold(ctx, s) {
+		for _, v := range r.Keepers {
+			if v.Name == name && v.Opens {
+				names = append(names, fmt.Sprintf("%s, by key %s,", r.Name, v.KeyID))
+			}
+		}
+	}
+	return names
+}
+
+// keeperFindings says which keepers did not seal, which nobody opens, and which
+// coordinators would not be back by a keeper of theirs.
+func (c *Coordinator) keeperFindings(ctx context.Context, s *state) []*fealtyv1.Finding {
+	keepers := s.manifest.Seed.Keepers()
+	if len(keepers) == 0 {
+		return nil
+	}
+	lost := c.recoveries.lostKeepers()
+	var out []*fealtyv1.Finding
+	for _, o := range keepers {
+		if problem, ok := lost[o.Name]; ok {
+			out = append(out, finding(explain.KeeperUnusable, "keeper", o.Name, "problem", problem))
+		}
+	}
+	if err := c.lookAtOwnKeepers(ctx, s, noPrograms); err != nil {
+		return out // the store is away, which is said elsewhere
+	}
+	all := c.keeperTold(ctx, s)
+	opens, unknown := make(map[string]bool), false
+	for _, r := range all {
+		unknown = unknown || len(r.Keepers) == 0
+		for _, v := range r.Keepers {
+			opens[v.Name] = opens[v.Name] || v.Opens
+		}
+	}
+	keys := make(map[string]string)
+	for i, o := range keepers {
+		copies, err := sealed.Copies(ctx, c.store, sealed.Seed(&s.head.Transition), o.Name)
+		if err != nil {
+			return out
+		}
+		keys[o.Name] = idText(sealed.IDs(copies))
+		if len(copies) == 0 {
+			keys[o.Name] = "of nobody: the next manifest that is set seals it"
+		}
+		if opens[o.Name] || unknown || i >= maxKeeperViews || lost[o.Name] != "" {
+			continue
+		}
+		out = append(out, finding(explain.KeeperUnopened, "keeper", o.Name, "keys", keys[o.Name], "problem", c.ownProblem(s, o.Name)))
+	}
+	for _, r := range all {
+		if len(r.Keepers) == 0 || len(opens) == 0 || slices.ContainsFunc(r.Keepers, func(v keeperView) bool { return v.Opens }) {
+			continue
+		}
+		// What nobody opens is said above. Of the others, it is this machine that lacks a key.
+		var lacks []string
+		for _, v := range r.Keepers {
+			if !opens[v.Name] {
+				continue
+			}
+			has := "has no key that can be used"
+			if v.KeyID != "" {
+				has = "has key " + string(v.KeyID)
+			}
+			lacks = append(lacks, fmt.Sprintf("keeper %s %s, and the seed is sealed under key %s", v.Name, has, keys[v.Name]))
+		}
+		if len(lacks) > 0 {
+			out = append(out, finding(explain.KeeperElsewhere, "coordinator", r.Name, "keepers", strings.Join(lacks, "; ")))
+		}
+	}
+	return out
+}
+
+// ownProblem says why a keeper of this machine does not open the seed.
+func (c *Coordinator) ownProblem(s *state, name string) string {
+	if v := c.keptBy(s); v != nil {
+		for i := range v.views {
+			if v.views[i].Name == name {
+				return v.problems[i]
+			}
+		}
+	}
+	return "no coordinator has its key"
+}
+
+// ForgetKeeperKey removes what a keeper sealed under one key. Which copies open, the
+// coordinators say: of those that count for the answer each must still stand when the
+// others go, so that two who forget at once cannot remove the last two.
+func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.ForgetKeeperKeyRequest) (*fealtyv1.ForgetKeeperKeyResponse, error) {
+	c, name, id := m.c, req.GetKeeper(), keyring.KeyID(req.GetKeyId())
+	if len(req.GetReason()) > maxReasonBytes {
+		return nil, tooLong("reason", maxReasonBytes)
+	}
+	release, err := c.settingTurn(ctx) // no set of ours seals meanwhile
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	s, err := c.ready()
+	if err != nil {
+		return nil, err
+	}
+	keepers := s.manifest.Seed.Keepers()
+	named := false
+	for _, o := range keepers {
+		named = named || o.Name == name
+	}
+	if !named {
+		return nil, explain.New(explain.NotFound, "what", "keeper", "name", clip(name, maxShownBytes))
+	}
+	if err := c.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
+		return nil, err
+	}
+	of := sealed.Seed(&s.head.Transition)
+	ch := s.records.newChange(s.headVersion)
+	out := &fealtyv1.ForgetKeeperKeyResponse{}
+	all := c.keeperTold(ctx, s)
+	var opens, spare, found bool // the copy that goes; another one that stays
+	for _, o := range keepers {
+		copies, err := sealed.Copies(ctx, c.store, of, o.Name)
+		if err != nil {
+			return nil, c.storeError("read what keepers sealed", err)
+		}
+		for _, x := range copies {
+			goes := o.Name == name && x.ID == id
+			known, maybe := openedBy(all, o.Name, x)
+			switch {
+			case goes:
+				found, opens = true, opens || known || maybe
+				ch.delete(x.Entry.Key, x.Entry.Version)
+				out.Removed++
+			case o.Name == name && x.ID != "" && !slices.Contains(out.KeyIds, string(x.ID)):
+				out.KeyIds = append(out.KeyIds, string(x.ID))
+			}
+			if !goes && known && !spare {
+				spare = true
+				ch.require(x.Entry.Key, x.Entry.Version)
+			}
+		}
+	}
+	switch {
+	case !found:
+		return nil, explain.New(explain.NotFound, "what", "copy of the seed by keeper "+name+" under key", "name", clip(string(id), maxShownBytes))
+	case opens && !spare:
+		return nil, explain.New(explain.KeeperLastCopy, "keeper", name, "key", string(id))
+	case req.GetDryRun():
+		return out, nil
+	}
+	mesh, err := sealed.Copies(ctx, c.store, sealed.Mesh(s.head.Hash), name)
+	if err != nil {
+		return nil, c.storeError("read what keepers sealed", err)
+	}
+	for _, x := range mesh {
+		if x.ID == id {
+			ch.delete(x.Entry.Key, x.Entry.Version)
+			out.Removed++
+		}
+	}
+	ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "keeper.forget", Target: name, Reason: req.GetReason(), Fields: map[string]string{"key": string(id)}})
+	if _, err := ch.commit(ctx); err != nil {
+		if errors.Is(err, store.ErrConflict) {
+			return nil, errBusy("the sealed seed")
+		}
+		return nil, c.storeError("forget a key of a keeper", err)
+	}
+	if err := c.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
+		c.log.LogAttrs(ctx, slog.LevelWarn, "the keepers were not looked at", slog.Any("err", err))
+	}
+	return out, nil
+}
+
+// openedBy reports whether a coordinator says that it opens a copy, and whether one may
+// that did not say.
+func openedBy(all []replica, keeper string, x sealed.Copy) (known, maybe bool) {
+	for _, r := range all {
+		if len(r.Keepers) == 0 {
+			maybe = true
+		}
+		for _, v := range r.Keepers {
+			known = known || v.Name == keeper && v.Opens && v.KeyID == x.ID
+		}
+	}
+	return known, maybe
+}

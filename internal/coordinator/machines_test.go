@@ -1,0 +1,130 @@
+// Inside the package because its fleets and their stores are.
+
+package coordinator
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/durable"
+)
+
+// machineFS is the disk of one machine: what the manifest calls /machine/… is a folder of
+// its own.
+type machineFS struct {
+	durable.FS
+	dir string
+}
+
+// machineOf is that of the coordinator with this data directory.
+func machineOf(dataDir string) machineFS {
+	return machineFS{durable.OS(), filepath.Join(filepath.Dir(dataDir), "machine")}
+}
+
+// ownMachine gives each coordinator of a fleet a machine of its own.
+func ownMachine(cfg *Config) {
+	cfg.FS = machineOf(cfg.DataDir)
+	cfg.SelfHealAfter = 100 * time.Millisecond
+}
+
+func (m machineFS) at(name string) string {
+	if rest, ok := strings.CutPrefix(name, "/machine"); ok {
+		return m.dir + rest
+	}
+	return name
+}
+
+func (m machineFS) ReadFile(name string, limit int64) ([]byte, error) {
+	return m.FS.ReadFile(m.at(name), limit)
+}
+func (m machineFS) ReadSecret(name string, limit int64) ([]byte, error) {
+	return m.FS.ReadSecret(m.at(name), limit)
+}
+func (m machineFS) WriteFile(name string, data []byte) error {
+	return m.FS.WriteFile(m.at(name), data)
+}
+func (m machineFS) Remove(name string) error             { return m.FS.Remove(m.at(name)) }
+func (m machineFS) MkdirAll(dir string) error            { return m.FS.MkdirAll(m.at(dir)) }
+func (m machineFS) ReadDir(dir string) ([]string, error) { return m.FS.ReadDir(m.at(dir)) }
+func (m machineFS) Lock(name string) (io.Closer, error)  { return m.FS.Lock(m.at(name)) }
+func (m machineFS) Settle(dir string) error              { return m.FS.Settle(m.at(dir)) }
+func (m machineFS) keyFile() string                      { return m.at("/machine/seed.key") }
+func (f *fleet) keyFile() string                         { return machineOf(filepath.Join(f.dir, "coordinator")).keyFile() }
+func (f *fleet) ownKeeper() string {
+	return "seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"file:/machine/seed.key\"}]\n"
+}
+func (f *fleet) machineManifest(extra string) []byte {
+	return withSeed(f.manifest(extra), f.ownKeeper())
+}
+
+// twoMachines returns two ready coordinators on one store, each with a disk of its own,
+// and one keeper in the manifest that the first one sealed with.
+func twoMachines(t *testing.T) (f, r *fleet) {
+	t.Helper()
+	f = newFleet(t, ownMachine)
+	r = newReplica(t, f)
+	wantOnly(t, "first set", f.set(f.machineManifest("")), "")
+	r.start()
+	r.awaitHead(f)
+	return f, r
+}
+
+// readKeyFile returns what the key file of f's machine holds.
+func (f *fleet) readKeyFile() []byte {
+	f.t.Helper()
+	key, err := os.ReadFile(f.keyFile())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return key
+}
+
+// putKeyFile puts a key file back.
+func (f *fleet) putKeyFile(key []byte) {
+	f.t.Helper()
+	m := machineOf(filepath.Join(f.dir, "coordinator"))
+	if err := errors.Join(m.MkdirAll("/machine"), m.WriteFile("/machine/seed.key", key)); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+const someEntry = "  - {name: more, kind: data, match: [\"token:more\"]}\n"
+
+// The key file of the first machine was backed up. A manifest that is set on the second,
+// which has none, makes no other one, and the backup is worth what it was.
+func TestSetOnAMachineWithoutTheKeyFile(t *testing.T) {
+	t.Parallel()
+	f, r := twoMachines(t)
+	key := f.readKeyFile()
+	wantOnly(t, "set on the second machine", r.set(r.machineManifest(someEntry)), "")
+	f.awaitHead(r)
+	r.kill()
+	f.stop()
+	if _, err := os.Stat(r.keyFile()); err == nil {
+		t.Error("the second machine has a key file, which nobody was told of")
+	}
+	wantOnly(t, "the first machine's disk", os.Remove(f.keyFile()), "")
+	f.putKeyFile(key)
+	f.start()
+	f.await(phaseReady)
+}
+
+// A key file that was away while a manifest was set, and is restored from its backup,
+// opens the seed as before.
+func TestKeyFileAwayWhileAManifestIsSet(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, ownMachine)
+	wantOnly(t, "first set", f.set(f.machineManifest("")), "")
+	key := f.readKeyFile()
+	wantOnly(t, "remove", os.Remove(f.keyFile()), "")
+	wantOnly(t, "set", f.set(f.machineManifest(someEntry)), "")
+	f.stop()
+	f.putKeyFile(key)
+	f.start()
+	f.await(phaseReady)
+}
