@@ -117,7 +117,7 @@ func checks() []check {
 		{"coordinator.reach", "a coordinator answers", "A coordinator that the settings name answers.", nil, lookReach},
 		{"coordinator.phase", "the coordinator is ready", "The coordinator has a manifest in force and its secrets in memory. In recovery it waits for the seed: from a keeper, or from its owners.", []string{"coordinator.reach"}, lookPhase},
 		{"coordinator.head", "the store confirms the head", "How long ago the store last showed that the head of the history, and so the manifest in force, is the newest. It is asked every few seconds. A coordinator that cannot ask works under what it knows, and decides nothing new.", []string{"coordinator.phase"}, lookHead},
-		{"coordinator.keepers", "all keepers sealed the seed", "No keeper failed to seal the seed that owners or another coordinator gave back. One that did does not bring the coordinator back after its next restart.", []string{"coordinator.phase"}, lookKeepers},
+		{"coordinator.keepers", "the keepers open the seed", "Each keeper of the manifest opens the seed on the machine of a coordinator, each coordinator has one that does, and none failed to seal. A coordinator without one is not back by itself after all of them stopped.", []string{"coordinator.phase"}, lookKeepers},
 		{"coordinator.root", "the root certificate lasts", "The root certificate does not end soon. It lives for decades unless the seed is changed.", []string{"coordinator.phase"}, lookRoot},
 		{"coordinator.mesh-ca", "the mesh CA certificate lasts", "The certificate that signs identities is renewed by the coordinator long before it ends.", []string{"coordinator.phase"}, lookMesh},
 		{"coordinator.baseline", "the resilience baseline is met", "There are three data members that are active and do not drain.", []string{"coordinator.phase"}, lookBaseline},
@@ -511,7 +511,7 @@ func lookHead(s *site) seen {
 }
 
 func lookKeepers(s *site) seen {
-	return foundAs(s, "nothing is known against any", explain.KeeperUnusable)
+	return foundAs(s, "nothing is known against any", explain.KeeperUnopened, explain.KeeperUnusable, explain.KeeperElsewhere)
 }
 
 func lookRoot(s *site) seen {

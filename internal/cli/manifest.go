@@ -25,7 +25,7 @@ import (
 func (c *CLI) manifestCommand() *cobra.Command {
 	return noun("manifest", "write, check, set and read the trust policy",
 		c.manifestInit(), c.manifestVerify(), c.manifestDiff(), c.manifestSign(), c.manifestSet(), c.manifestReshare(), c.manifestShares(), c.manifestGet(), c.manifestHistory(), c.manifestVerifyHistory(),
-		c.manifestReseed(), c.manifestSignReseed())
+		c.manifestReseed(), c.manifestSignReseed(), c.manifestKeeper())
 }
 
 // initFlags are what manifest init is told.
@@ -394,6 +394,7 @@ func (c *CLI) changeManifest(ctx context.Context, cfg *config, file string, kind
 		if err := c.wasSet(resp, m, in.dry, true, nil); err != nil {
 			return err
 		}
+		c.tellOfKeys(resp.GetKeysMade())
 		return c.tellOfShares(cfg, in.sharesOut, resp.GetShares())
 	}
 	keys, err := readKeys(cfg, in.keys)
@@ -409,6 +410,7 @@ func (c *CLI) changeManifest(ctx context.Context, cfg *config, file string, kind
 		if err != nil {
 			return err
 		}
+		c.tellOfKeys(resp.GetKeysMade())
 		return c.tellOfShares(cfg, in.sharesOut, resp.GetShares())
 	})
 }

@@ -156,6 +156,7 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *config, in reseedFlags, ar
 		}
 		c.talk("the old seed signs nothing that counts any more; members follow by themselves, and fealty status shows who is connected")
 		c.talk("join tokens are void: make new ones. People log in again with --pin %x", resp.GetRootKey())
+		c.tellOfKeys(resp.GetKeysMade())
 		return c.tellOfShares(cfg, "", resp.GetShares())
 	})
 }

@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+)
+
+func (c *CLI) manifestKeeper() *cobra.Command {
+	return noun("keeper", "look after the keys of the seed's keepers", c.manifestKeeperForget())
+}
+
+func (c *CLI) manifestKeeperForget() *cobra.Command {
+	var reason string
+	var dry, yes bool
+	cmd := c.command(spec{
+		use: "forget NAME KEYID", short: "say that a key of a keeper is lost for good",
+		long: `Remove what the keeper NAME of the manifest in force sealed under the key KEYID, which is lost for good: its
+file, and its backup. fealty status names the keys of keepers that open nothing.
+
+No coordinator makes a key in the place of one that is missing, because a backup of it may exist. With the last
+sealed copy of a keeper forgotten the next manifest that is set makes a new key, and says where.
+
+The last copy that a coordinator opens is kept.`,
+		sample: `  fealty manifest keeper forget host 9d6e7f12d9fd22fe --reason "its disk burned, and there was no backup"
+  fealty manifest keeper forget host 9d6e7f12d9fd22fe --dry-run`,
+		groups: []group{client}, args: exactly("NAME", "KEYID"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			return c.asking(cfg, func(s *services) error {
+				if !dry {
+					risk := fmt.Sprintf("what keeper %s sealed under key %s opens for nobody any more, also if its file is found", args[0], args[1])
+					if err := c.confirm(ctx, "fealty manifest keeper forget", risk, yes); err != nil {
+						return err
+					}
+				}
+				resp, err := s.manifest.ForgetKeeperKey(ctx, &fealtyv1.ForgetKeeperKeyRequest{Keeper: args[0], KeyId: args[1], Reason: reason, DryRun: dry})
+				if err != nil {
+					return err
+				}
+				if dry {
+					c.planned(fmt.Sprintf("what keeper %s sealed under key %s would be removed", args[0], args[1]))
+				}
+				if err := c.print(result{ofMessage(resp), func(p *page) error { return nil }}); err != nil || dry {
+					return err
+				}
+				if len(resp.GetKeyIds()) > 0 {
+					c.talk("forgotten; keeper %s has the seed sealed under key %s still", args[0], strings.Join(resp.GetKeyIds(), ", "))
+					return nil
+				}
+				c.talk("forgotten; keeper %s has nothing sealed now: fealty manifest set seals with the key that is there, or with one that it makes", args[0])
+				return nil
+			})
+		},
+	})
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	dryRun(cmd, &dry)
+	return cmd
+}
+
+// tellOfKeys says which keys of keepers were made, and where: now is the time for a backup.
+func (c *CLI) tellOfKeys(made []*fealtyv1.KeeperKey) {
+	for _, k := range made {
+		c.talk("made key %s of keeper %s: the file %s on the machine of %s. Back it up now, and copy it to each machine that is to have this keeper",
+			k.GetKeyId(), k.GetKeeper(), k.GetFile(), k.GetCoordinator())
+	}
+}
