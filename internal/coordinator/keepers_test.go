@@ -94,14 +94,16 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 	f, r := twoMachines(t)
 	f.awaitReplica(func(rec replica) bool { return len(rec.Keepers) == 1 && rec.Keepers[0].Opens })
 	id := keyIDs(t, f.c)[0]
-	for what, key := range map[string]string{"no key": "", "another key": "fealty-keeper-key-v1 " + strings.Repeat("A", 43) + "=\n"} {
+	for _, key := range []string{"", "fealty-keeper-key-v1 " + strings.Repeat("A", 43) + "=\n"} {
+		what := "no key"
 		if key != "" {
+			what = "another key"
 			r.putKeyFile([]byte(key))
 		}
 		_, err := r.reseedClient().PrepareReseed(r.ctx(), &fealtyv1.PrepareReseedRequest{})
 		wantCode(t, err, explain.KeeperNotHere)
 		if text := explain.Of(err).Error(); !strings.Contains(text, "coordinator-1") || !strings.Contains(text, string(id)) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("a reseed with %s: %v", what, err)
 		}
 		if key == "" {
 			if _, err := os.Stat(r.keyFile()); err == nil {
