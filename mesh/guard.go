@@ -215,6 +215,9 @@ func (c guardCredentials) ClientHandshake(context.Context, string, net.Conn) (ne
 // goroutine of its own for each connection.
 func (c guardCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	g := c.g
+	if s, ok := raw.(*shaken); ok { // of a Gate
+		return s.info.conn, s.info, nil
+	}
 	var (
 		info *Info
 		free func()
@@ -246,7 +249,9 @@ func (g *Guard) shake(raw net.Conn) (*Info, error) {
 		return nil, err
 	}
 	defer free()
-	return g.secure(raw)
+	ctx, cancel := context.WithTimeout(context.Background(), g.cfg.HandshakeTimeout)
+	defer cancel()
+	return g.secure(ctx, raw)
 }
 
 // admit takes a place for a connection that p made; free gives it back.
@@ -270,7 +275,16 @@ func (g *Guard) refused(err error) error {
 	return err
 }
 
-func (g *Guard) secure(raw net.Conn) (*Info, error) {
+// failed tells about a handshake that failed, and returns why.
+func (g *Guard) failed(err *HandshakeError) error {
+	if g.cfg.OnFailure != nil {
+		g.cfg.OnFailure(err)
+	}
+	return err
+}
+
+// secure shakes hands until ctx ends. It closes raw if that comes to nothing.
+func (g *Guard) secure(ctx context.Context, raw net.Conn) (*Info, error) {
 	addr := raw.RemoteAddr().String()
 	var (
 		verified identity.Verified
@@ -282,8 +296,6 @@ func (g *Guard) secure(raw net.Conn) (*Info, error) {
 		NextProtos: nextProtos,
 		OnVerified: func(m *credential.Material, v identity.Verified) { under, verified = m, v },
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), g.cfg.HandshakeTimeout)
-	defer cancel()
 	conn := tls.Server(raw, cfg)
 	err := conn.HandshakeContext(ctx)
 	state := conn.ConnectionState()
@@ -293,9 +305,7 @@ func (g *Guard) secure(raw net.Conn) (*Info, error) {
 	if err != nil {
 		err = classify(err, serverSide, addr, "")
 		if failed, ok := errors.AsType[*HandshakeError](err); ok {
-			if g.cfg.OnFailure != nil {
-				g.cfg.OnFailure(failed)
-			}
+			g.failed(failed)
 			linger(raw)
 		}
 		raw.Close()

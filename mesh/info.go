@@ -49,6 +49,24 @@ func (i *Info) Expires() time.Time { return i.expires }
 // nil, which blocks for ever, on a server.
 func (i *Info) Superseded() <-chan struct{} { return i.superseded }
 
+// Keep has the connection of a client without a certificate stand from now on while
+// others of its kind give way: its client has shown what is worth looking at. It is false
+// if the connection gave way already, or if as many are kept as may be; release ends it.
+// Of all other connections it is true.
+func (i *Info) Keep() (release func(), ok bool) {
+	if i.conn == nil || i.conn.place == nil {
+		return func() {}, true
+	}
+	return i.conn.place.Release, i.conn.place.Keep()
+}
+
+// Grant allows a client without a certificate to send n bytes more on this connection.
+func (i *Info) Grant(n int64) {
+	if i.conn != nil {
+		i.conn.allowance.Add(n)
+	}
+}
+
 // FromContext returns what is known about the connection of a call: in a
 // server's handler, or with the context of a client's stream.
 func FromContext(ctx context.Context) (*Info, bool) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/crowd"
+	"golang.org/x/time/rate"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -78,6 +81,13 @@ type liveConn struct {
 	since    time.Time         // of registration; set by liveSet.add
 	read     atomic.Bool       // gRPC has taken the connection over
 
+	// Of a connection that came through a Gate; else nil.
+	frames    *frames       // owned by who reads
+	resets    *rate.Limiter // calls that it gives up
+	place     *crowd.Place  // of a stranger
+	allowance atomic.Int64  // what a stranger may have sent of calls that are open
+	heard     atomic.Int64  // what it did send
+
 	mu      sync.Mutex
 	cut     *CutError              // set once; guarded by mu
 	closeAt time.Time              // when a cut connection is closed; guarded by mu
@@ -94,7 +104,44 @@ func (c *liveConn) Read(p []byte) (int, error) {
 	if !c.read.Load() {
 		c.read.Store(true)
 	}
-	return c.Conn.Read(p)
+	n, err := c.Conn.Read(p)
+	if n > 0 && c.frames != nil {
+		if over := c.count(p[:n]); over != nil {
+			c.sever()
+			return 0, over
+		}
+	}
+	return n, err
+}
+
+// Calls that a client gives up, in a second and at once. Each costs it next to nothing,
+// and a server the beginning and the end of a call. One that is answered early counts
+// too, if its client had more to say.
+const (
+	memberResets       = 100
+	memberResetBurst   = 1000
+	strangerResets     = 10
+	strangerResetBurst = 100
+)
+
+var (
+	errResets  = errors.New("mesh: the client gives up too many calls")
+	errTooMuch = errors.New("mesh: the client sends more than a client without a certificate may")
+)
+
+// count counts what was read. It returns why the connection is to end.
+func (c *liveConn) count(p []byte) error {
+	held, resets := c.frames.read(p)
+	if resets > 0 && !c.resets.AllowN(time.Now(), resets) {
+		return errResets
+	}
+	if c.place == nil || held == 0 {
+		return nil
+	}
+	if c.heard.Add(held) > c.allowance.Load() || !c.place.Hold(held) {
+		return errTooMuch
+	}
+	return nil
 }
 
 // Close forgets the connection and closes it.
@@ -165,6 +212,9 @@ func (c *liveConn) end(call *liveCall, now time.Time) {
 	defer c.mu.Unlock()
 	delete(c.calls, call)
 	c.rested = now
+	if len(c.calls) == 0 && c.place != nil {
+		c.place.Hold(-c.heard.Swap(0))
+	}
 }
 
 // errRetired is for a call that meets the closing of an idle connection.

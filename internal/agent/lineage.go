@@ -181,8 +181,12 @@ func (a *Agent) show(ctx context.Context, bundle *held) {
 			if first, err = stream.Recv(); err != nil || !wants(first, h) {
 				return errors.Join(err, stream.CloseSend())
 			}
-			if err := stream.Send(&fealtyv1.PresentTrustRequest{Bundle: &fealtyv1.SignedSnapshot{Scope: string(snapshot.ScopeTrustBundle), Envelope: bundle.raw}}); err != nil && !errors.Is(err, io.EOF) {
-				return err
+			for _, part := range trustParts(bundle.raw, int(first.GetPartBytes())) {
+				if err := stream.Send(part); errors.Is(err, io.EOF) {
+					break // there is an answer
+				} else if err != nil {
+					return err
+				}
 			}
 			done, err = stream.Recv()
 			return err
@@ -195,6 +199,24 @@ func (a *Agent) show(ctx context.Context, bundle *held) {
 			a.log.LogAttrs(ctx, slog.LevelWarn, "the cluster was restored from a backup, and took what this node knew to be revoked", slog.String("coordinator", address), slog.Uint64("new", uint64(done.GetTaken())))
 		}
 	}
+}
+
+// trustParts are the messages that bring an envelope to a coordinator that takes those of
+// at most so many bytes in one; 0: any.
+func trustParts(envelope []byte, most int) []*fealtyv1.PresentTrustRequest {
+	if most <= 0 || len(envelope) <= most {
+		most = max(1, len(envelope))
+	}
+	var out []*fealtyv1.PresentTrustRequest
+	for part := range slices.Chunk(envelope, most) {
+		if len(out) == 0 {
+			out = append(out, &fealtyv1.PresentTrustRequest{Bundle: &fealtyv1.SignedSnapshot{Scope: string(snapshot.ScopeTrustBundle), Envelope: part}})
+			continue
+		}
+		out[len(out)-1].More = true
+		out = append(out, &fealtyv1.PresentTrustRequest{Part: part})
+	}
+	return out
 }
 
 // wants reports whether a bundle with this header is news to a coordinator.

@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
@@ -576,14 +578,37 @@ func (c *CLI) firstSetAt(ctx context.Context, addr string, token proof.SetupToke
 		return nil, explain.Wrap(err, explain.PeerProtocol, "endpoint", addr, "problem", "its challenge is malformed")
 	}
 	*sent = true
-	if err := stream.Send(&fealtyv1.FirstSetRequest{Set: req, Evidence: evidence}); err != nil && stream.Context().Err() != nil {
-		return nil, err
+	// An error of Send says only that there is an answer.
+	for _, part := range firstSetParts(req, evidence, int(challenge.GetPartBytes())) {
+		if err := stream.Send(part); err != nil {
+			if stream.Context().Err() != nil {
+				return nil, err
+			}
+			break
+		}
 	}
 	answer, err := stream.Recv()
 	if err != nil {
 		return nil, err
 	}
 	return answer.GetDone(), nil
+}
+
+// firstSetParts are the messages of a first set at a coordinator that takes manifests of
+// at most so many bytes in one; 0: any.
+func firstSetParts(req *fealtyv1.SetManifestRequest, evidence []byte, most int) []*fealtyv1.FirstSetRequest {
+	text := req.GetManifest()
+	if most <= 0 || len(text) <= most {
+		return []*fealtyv1.FirstSetRequest{{Set: req, Evidence: evidence}}
+	}
+	rest := proto.Clone(req).(*fealtyv1.SetManifestRequest)
+	rest.Manifest = nil
+	hash := sha256.Sum256(text)
+	out := []*fealtyv1.FirstSetRequest{{Set: rest, Evidence: evidence, ManifestBytes: uint32(len(text)), ManifestHash: hash[:]}}
+	for part := range slices.Chunk(text, most) {
+		out = append(out, &fealtyv1.FirstSetRequest{Part: part})
+	}
+	return out
 }
 
 func (c *CLI) manifestGet() *cobra.Command {

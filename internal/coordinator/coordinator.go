@@ -137,6 +137,10 @@ type Config struct {
 	// Rates limit joins and renewals. Its zero fields mean defaults.
 	Rates Rates
 
+	// Gate bounds what connections to Listener cost before anybody proved anything.
+	// Its zero fields mean defaults.
+	Gate mesh.GateConfig
+
 	// Log is where it says what happens. Nil means slog.Default().
 	Log *slog.Logger
 
@@ -241,6 +245,8 @@ type Coordinator struct {
 	withdrawn  withdrawals
 	recoveries *recoveries
 	verifiers  *places
+	firstSets  *places
+	presenters *places       // of trust bundles of before a restore
 	showing    chan struct{} // held by who looks what history there is to show; capacity 1
 	shown      *shown        // owned by who holds showing
 	gatherKick chan struct{} // asks who follows the open attempt to look now; capacity 1
@@ -314,7 +320,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		registry:  cfg.Registry,
 		trustKick: make(chan struct{}, 1), confirmKick: make(chan struct{}, 1),
 		headKick: make(chan struct{}, 1), gatherKick: make(chan struct{}, 1),
-		verifiers: newVerifiers(), showing: make(chan struct{}, 1),
+		verifiers: newVerifiers(), firstSets: newFirstSets(), presenters: newPresenters(), showing: make(chan struct{}, 1),
 		setting:   make(chan struct{}, 1),
 		backingUp: make(chan struct{}, 1),
 		limiter:   newJoinLimiter(cfg.Rates),

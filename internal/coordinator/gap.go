@@ -72,10 +72,6 @@ func (r restoreServer) GetLinks(req *fealtyv1.GetLinksRequest, stream fealtyv1.R
 	if err != nil {
 		return err
 	}
-	addr := identity.FromContext(stream.Context()).Addr
-	if !r.c.limiter.allow(addr, r.c.now()) {
-		return explain.New(explain.RateLimited, "what", "calls from "+sourceOf(addr), "limit", fmt.Sprintf("%v per second", r.c.limiter.rates.PerSource))
-	}
 	// From a head that is not in this history a restore alone leads on. It may be the
 	// first of several: who signed a later one need not have been a signer then.
 	links := s.chain.Links()
@@ -125,16 +121,20 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 	} else if gap.exists() {
 		first.Restored, first.AuthorityEpoch, first.ConfigVersion = true, gap.value.AuthorityEpoch, uint64(gap.value.Version)
 	}
+	first.PartBytes = partBytes
 	if err := stream.Send(first); err != nil || !first.Restored {
 		return err
 	}
-	waiting, stop := context.WithTimeout(ctx, answerTimeout)
-	defer stop()
-	req, err := receive(waiting, c, stream.Recv)
+	place, err := c.presenters.enter(ctx, addr, c.now())
 	if err != nil {
 		return err
 	}
-	n, err := c.takePresented(ctx, req.GetBundle().GetEnvelope())
+	defer place.leave()
+	envelope, err := c.bundleParts(place.ctx, stream)
+	if err != nil {
+		return place.worded(err)
+	}
+	n, err := c.takePresented(ctx, envelope)
 	if err == nil {
 		err = c.trustChanged(ctx)
 	}
@@ -143,6 +143,19 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 		return err
 	}
 	return stream.Send(&fealtyv1.PresentTrustResponse{Restored: true, Taken: uint32(n)})
+}
+
+// bundleParts receives the envelope of a trust bundle. What it is shows when it is whole,
+// so that few are received at a time.
+func (c *Coordinator) bundleParts(ctx context.Context, stream fealtyv1.RestoreService_PresentTrustServer) ([]byte, error) {
+	req, err := receive(ctx, c, stream.Recv)
+	if err != nil || !req.GetMore() {
+		return req.GetBundle().GetEnvelope(), err
+	}
+	return receiveParts(ctx, c, req.GetBundle().GetEnvelope(), maxMessageBytes, func() ([]byte, bool, error) {
+		m, err := stream.Recv()
+		return m.GetPart(), m.GetMore(), err
+	})
 }
 
 // gapOf reads the gap of the last restore; it does not exist if there was none.

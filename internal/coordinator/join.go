@@ -134,6 +134,11 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 			return nil, explain.New(explain.RequestField, "field", "join request", "problem", fmt.Sprintf("it has %d bytes, at most %d are allowed", n, maxJoinBytes))
 		}
 		place.leave()
+		release, err := keepConnection(ctx, "joins", 0)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
 		if err := ch.stale(); err != nil {
 			return nil, err
 		}

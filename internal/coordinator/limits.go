@@ -49,6 +49,21 @@ const (
 	maxHeaderBytes = 16 << 10
 	// maxStreams bounds the streams on one connection.
 	maxStreams = 64
+	// maxStrangerStreams bounds those on one without a certificate, and
+	// maxStrangerBytes a message on it; a larger request comes in parts of partBytes.
+	// strangerWindow is what may be under way to such a call, and to all those of a
+	// connection, before anybody reads: the least that HTTP/2 knows of.
+	maxStrangerStreams = 4
+	maxStrangerBytes   = 64 << 10
+	partBytes          = 32 << 10
+	strangerWindow     = 64 << 10
+	// firstSetsAtOnce and presentersAtOnce bound who brings a first manifest, and a
+	// trust bundle of before a restore, and the second pair those from one address.
+	// What they bring is large.
+	firstSetsAtOnce     = 32
+	presentersAtOnce    = 4
+	firstSetsPerSource  = 8
+	presentersPerSource = 2
 )
 
 // Rates are the limits on joins and renewals; a zero field means the default.

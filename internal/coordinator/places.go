@@ -70,6 +70,7 @@ type visit struct {
 	end             context.CancelCauseFunc
 	timer           *time.Timer // ends a stranger that does not get on
 	source, network *crowd
+	release         func() // of its connection, which it keeps once it has proven itself; nil: not yet; guarded by of.mu
 	holder          string // who has proven itself; empty: a stranger; guarded by of.mu
 	left            bool   // guarded by of.mu
 }
@@ -176,8 +177,12 @@ func (pl *visit) proves(holder string) error {
 	case p.holders[holder] >= p.limits.perHolder:
 		return explain.New(explain.RateLimited, "what", p.limits.what+" of "+clip(holder, maxShownBytes), "limit", fmt.Sprintf("%d at once", p.limits.perHolder))
 	}
+	release, err := keepConnection(pl.ctx, p.limits.what, 0)
+	if err != nil {
+		return err
+	}
 	p.drop(pl)
-	pl.left, pl.holder = false, holder
+	pl.left, pl.holder, pl.release = false, holder, release
 	p.holders[holder]++
 	return nil
 }
@@ -188,6 +193,9 @@ func (pl *visit) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	pl.end(nil)
+	if pl.release != nil {
+		pl.release()
+	}
 	switch {
 	case pl.left:
 	case pl.holder == "":

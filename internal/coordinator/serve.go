@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -39,23 +40,40 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return err
 	}
-	server, err := c.grpcServer(gate)
+	members, strangers, err := c.grpcServers(gate)
 	if err != nil {
 		local.Close()
 		return fmt.Errorf("refusing to serve: %w", err)
 	}
-	for _, l := range []net.Listener{c.cfg.Listener, local} {
+	entrance, err := c.guard.NewGate(c.cfg.Listener, c.cfg.Gate)
+	if err != nil {
+		local.Close()
+		return err
+	}
+	for _, s := range []struct {
+		server *grpc.Server
+		l      net.Listener
+	}{{members, entrance.Members()}, {members, local}, {strangers, entrance.Strangers()}} {
 		g.Go(func() error {
-			if err := server.Serve(l); err != nil && ctx.Err() == nil {
-				return fmt.Errorf("serve on %s: %w", l.Addr(), err)
+			if err := s.server.Serve(s.l); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("serve on %s: %w", s.l.Addr(), err)
 			}
 			return nil
 		})
 	}
 	g.Go(func() error {
+		if err := entrance.Run(ctx); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("accept on %s: %w", c.cfg.Listener.Addr(), err)
+		}
+		return nil
+	})
+	g.Go(func() error {
 		<-ctx.Done()
 		close(c.stopping) // agents' streams end: the agents have others to go to
-		stop(server)
+		var both sync.WaitGroup
+		both.Go(func() { stop(strangers) })
+		stop(members)
+		both.Wait()
 		return nil
 	})
 	if c.cfg.Metrics != nil {
@@ -132,23 +150,33 @@ func Services() []string {
 	}
 }
 
-// grpcServer fails if it has a method that the table of gate has not (I3).
-func (c *Coordinator) grpcServer(gate *authz.Authorizer) (*grpc.Server, error) {
-	server := grpc.NewServer(
+// grpcServers returns the server of connections with an accepted certificate and of the
+// local socket, and that of strangers. Both have all services, and refuse alike: what
+// differs is how much a call may cost. It fails if one has a method that the table of
+// gate has not (I3).
+func (c *Coordinator) grpcServers(gate *authz.Authorizer) (members, strangers *grpc.Server, err error) {
+	if members, err = c.grpcServer(gate, grpc.MaxRecvMsgSize(maxMessageBytes), grpc.MaxConcurrentStreams(maxStreams)); err != nil {
+		return nil, nil, err
+	}
+	strangers, err = c.grpcServer(gate, grpc.MaxRecvMsgSize(maxStrangerBytes), grpc.MaxConcurrentStreams(maxStrangerStreams),
+		grpc.StaticStreamWindowSize(strangerWindow), grpc.StaticConnWindowSize(strangerWindow), grpc.SharedWriteBuffer(true))
+	return members, strangers, err
+}
+
+func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOption) (*grpc.Server, error) {
+	server := grpc.NewServer(append(opts,
 		grpc.Creds(c.guard.Credentials()),
 		// Unary methods are in no chain: admitFirst applies the same three.
 		grpc.StreamInterceptor(c.streamInterceptor(gate)),
 		grpc.UnknownServiceHandler(gate.UnknownService),
-		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.WaitForHandlers(true),
 		// Small buffers: most connections are agents' that say little.
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(4096),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
-	)
+	)...)
 	services := admitFirst{ServiceRegistrar: server, c: c, gate: gate}
 	fealtyv1.RegisterAdmissionServiceServer(services, admissionServer{c: c})
 	fealtyv1.RegisterAgentServiceServer(services, agentServer{c: c})
@@ -179,10 +207,15 @@ func (c *Coordinator) streamInterceptor(gate *authz.Authorizer) grpc.StreamServe
 		}
 		return c.wordStream(srv, stream, info, func(srv any, stream grpc.ServerStream) error {
 			return c.guard.Stream(srv, stream, info, func(srv any, stream grpc.ServerStream) error {
-				if !info.IsClientStream {
-					stream = oneRequest{stream, c}
+				if info.IsClientStream {
+					return c.unlessNotReady(stream.Context(), authorize(srv, stream, info, handler))
 				}
-				return c.unlessNotReady(stream.Context(), authorize(srv, stream, info, handler))
+				ctx, leave, err := c.beforeRequest(stream.Context(), info.FullMethod)
+				if err != nil {
+					return err
+				}
+				stream = placedStream{oneRequest{stream, c}, ctx}
+				return leave(c.unlessNotReady(ctx, authorize(srv, stream, info, handler)))
 			})
 		})
 	}

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -47,19 +48,31 @@ func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer)
 	c := m.c
 	ctx, cancel := context.WithTimeout(stream.Context(), joinTimeout)
 	defer cancel()
-	if !c.limiter.allow(identity.FromContext(ctx).Addr, c.now()) {
+	if c.setup.Load() == nil { // before anything is read
+		return explain.New(explain.HistoryInitialized)
+	}
+	addr := identity.FromContext(ctx).Addr
+	if !c.limiter.allow(addr, c.now()) {
 		return explain.New(explain.RateLimited, "what", "first sets", "limit", fmt.Sprint(c.limiter.rates.PerSource))
 	}
+	place, err := c.firstSets.enter(ctx, addr, c.now())
+	if err != nil {
+		return err
+	}
+	defer place.leave()
+	return place.worded(m.firstSet(place, stream))
+}
+
+func (m manifestServer) firstSet(place *visit, stream fealtyv1.ManifestService_FirstSetServer) error {
+	c, ctx := m.c, place.ctx
 	ch, err := openChannel(ctx)
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(&fealtyv1.FirstSetResponse{Step: &fealtyv1.FirstSetResponse_Nonce{Nonce: ch.nonce}}); err != nil {
+	if err := stream.Send(&fealtyv1.FirstSetResponse{Step: &fealtyv1.FirstSetResponse_Nonce{Nonce: ch.nonce}, PartBytes: partBytes}); err != nil {
 		return err
 	}
-	waiting, stop := context.WithTimeout(ctx, answerTimeout)
-	defer stop()
-	req, err := receive(waiting, c, stream.Recv)
+	req, err := receive(ctx, c, stream.Recv)
 	if err != nil {
 		return err
 	}
@@ -70,16 +83,46 @@ func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer)
 	if setup == nil {
 		return explain.New(explain.HistoryInitialized)
 	}
-	t := proof.SetupTranscript{Nonce: ch.nonce, Binding: ch.binding, Manifest: req.GetSet().GetManifest()}
+	t := proof.SetupTranscript{Nonce: ch.nonce, Binding: ch.binding, Manifest: req.GetSet().GetManifest(), Hash: req.GetManifestHash()}
 	if err := proof.VerifySetup(setup.public, t, req.GetEvidence()); err != nil {
 		c.refusals.log(ctx, c.log, slog.LevelWarn, "first set refused", slog.String("remote", identity.FromContext(ctx).Addr), slog.Any("err", err))
 		return explain.Wrap(err, explain.SetupRefused)
+	}
+	if err := place.proves("the setup token"); err != nil {
+		return err
+	}
+	if len(req.GetManifestHash()) > 0 {
+		if req.Set == nil {
+			req.Set = &fealtyv1.SetManifestRequest{}
+		}
+		if req.Set.Manifest, err = c.manifestParts(ctx, req, stream); err != nil {
+			return err
+		}
 	}
 	done, err := c.set(ctx, req.GetSet(), true)
 	if err != nil {
 		return err
 	}
 	return stream.Send(&fealtyv1.FirstSetResponse{Step: &fealtyv1.FirstSetResponse_Done{Done: done}})
+}
+
+// manifestParts receives the manifest whose hash was proven.
+func (c *Coordinator) manifestParts(ctx context.Context, req *fealtyv1.FirstSetRequest, stream fealtyv1.ManifestService_FirstSetServer) ([]byte, error) {
+	size := int(req.GetManifestBytes())
+	if size == 0 || size > manifest.MaxBytes {
+		return nil, explain.New(explain.RequestField, "field", "manifest_bytes", "problem", fmt.Sprintf("it is %d, want from 1 to %d", size, manifest.MaxBytes))
+	}
+	whole, err := receiveParts(ctx, c, nil, size, func() ([]byte, bool, error) {
+		m, err := stream.Recv()
+		return m.GetPart(), true, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if sum := sha256Sum(whole); !bytes.Equal(sum[:], req.GetManifestHash()) {
+		return nil, explain.New(explain.RequestField, "field", "part", "problem", "the manifest is not the one that was proven")
+	}
+	return whole, nil
 }
 
 // A move is one transition on its way into force, and what the state after it

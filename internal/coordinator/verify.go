@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -49,17 +48,10 @@ type shown struct {
 // Verify proves to a stranger who this is, and shows the links of the history. It decides nothing
 // and reads no more than the head, unless that moved.
 func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.VerifyService_VerifyServer) error {
-	ctx, cancel := context.WithTimeout(stream.Context(), recoverTimeout)
-	defer cancel()
-	place, err := v.c.verifiers.enter(ctx, identity.FromContext(ctx).Addr, v.c.now())
+	place, err := visitOf(stream.Context())
 	if err != nil {
 		return err
 	}
-	defer place.leave()
-	return place.worded(v.verify(place, req, stream))
-}
-
-func (v verifyServer) verify(place *visit, req *fealtyv1.VerifyRequest, stream fealtyv1.VerifyService_VerifyServer) error {
 	c, ctx := v.c, place.ctx
 	if c.state.Load().phase == phaseUninitialized {
 		return explain.New(explain.HistoryUninitialized)

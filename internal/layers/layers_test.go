@@ -32,6 +32,7 @@ var levels = []struct {
 	{"internal/pace", 0, "time and bytes"},
 	{"internal/copies", 0, "which processes ran as a member, and when"},
 	{"internal/recall", 0, "who waits, and how long"},
+	{"internal/crowd", 0, "a decision about addresses"},
 	{"internal/explain", 0, "texts and their gRPC form"},
 	{"api", 0, "generated messages, which decide nothing"},
 
@@ -113,7 +114,7 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "ma
 
 // publicMay are the internal packages that public ones are made of. Nothing of
 // them shows in a public name.
-var publicMay = []string{"internal/durable", "internal/document"}
+var publicMay = []string{"internal/durable", "internal/document", "internal/crowd"}
 
 // roots meet over the API alone, so that an agent goes on without coordinators
 // and no hot path can come to call one.

@@ -142,6 +142,8 @@ type SetupTranscript struct {
 	// Manifest holds the exact bytes that are to be set. They are part of what is
 	// signed, so that a proof authorizes this manifest and no other.
 	Manifest []byte
+	// Hash is their SHA-256, for who has not got them yet. Then Manifest is empty.
+	Hash []byte
 }
 
 // Digest returns what is signed: SHA-512 over the parts
@@ -154,10 +156,17 @@ func (t SetupTranscript) Digest() ([64]byte, error) {
 	if err := checkChannel(t.Nonce, t.Binding); err != nil {
 		return [64]byte{}, err
 	}
-	if len(t.Manifest) == 0 {
-		return [64]byte{}, &TranscriptError{"manifest", "is empty"}
-	}
 	manifest := sha256.Sum256(t.Manifest)
+	switch {
+	case len(t.Manifest) == 0 && len(t.Hash) == 0:
+		return [64]byte{}, &TranscriptError{"manifest", "is empty"}
+	case len(t.Manifest) == 0 && len(t.Hash) != sha256.Size:
+		return [64]byte{}, &TranscriptError{"hash", fmt.Sprintf("has %d bytes, want %d", len(t.Hash), sha256.Size)}
+	case len(t.Manifest) == 0:
+		manifest = [sha256.Size]byte(t.Hash)
+	case len(t.Hash) != 0:
+		return [64]byte{}, &TranscriptError{"hash", "is there, and the manifest too"}
+	}
 	return digest([]byte(SetupTranscriptLabel), []byte(Candidate), t.Nonce, t.Binding, manifest[:]), nil
 }
 

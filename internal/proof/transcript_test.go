@@ -35,7 +35,7 @@ func TestGoldenDigests(t *testing.T) {
 	if want := "a15fa331606bebb353eaa2b5b97433db7a9e8f8daf69035dad61d5eaa60d6a6dd6bd0aa9545a7bf70aa28636dd5aa65840ef8e3488be45d91418b76700ee7520"; err != nil || hex.EncodeToString(d[:]) != want {
 		t.Errorf("Transcript: %x, %v; want %s", d, err, want)
 	}
-	d, err = SetupTranscript{sequence(0, 32), sequence(32, 32), []byte("cluster: prod.example\n")}.Digest()
+	d, err = SetupTranscript{sequence(0, 32), sequence(32, 32), []byte("cluster: prod.example\n"), nil}.Digest()
 	if want := "4f1f3c2464b66695fe1eb2dff35d1b6bee03055737fed6914d3e68b476b2a879d9fcce83a885971dddf7a86ea185ff4b0d8c13d89f6d31371755e56e3b79acb6"; err != nil || hex.EncodeToString(d[:]) != want {
 		t.Errorf("SetupTranscript: %x, %v; want %s", d, err, want)
 	}
@@ -313,7 +313,7 @@ func TestBinding(t *testing.T) {
 
 func newSetupTranscript(t testing.TB) SetupTranscript {
 	t.Helper()
-	return SetupTranscript{random32(t), random32(t), []byte("cluster: prod.example\n")}
+	return SetupTranscript{random32(t), random32(t), []byte("cluster: prod.example\n"), nil}
 }
 
 func TestSetupProof(t *testing.T) {

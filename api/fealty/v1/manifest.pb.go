@@ -854,12 +854,21 @@ func (x *GetSeedSharesResponse) GetMissing() []string {
 	return nil
 }
 
-// FirstSetRequest is the caller's only message on a FirstSet stream.
+// FirstSetRequest is what the caller sends on a FirstSet stream: one message, or with a
+// manifest that is larger than part_bytes one without it, and then its parts.
 type FirstSetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Set   *SetManifestRequest    `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
-	// Signature of the setup token's key over the transcript of the channel.
-	Evidence      []byte `protobuf:"bytes,2,opt,name=evidence,proto3" json:"evidence,omitempty"`
+	// In the first message alone.
+	Set *SetManifestRequest `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
+	// Signature of the setup token's key over the transcript of the channel. In the first
+	// message alone.
+	Evidence []byte `protobuf:"bytes,2,opt,name=evidence,proto3" json:"evidence,omitempty"`
+	// Of a manifest in parts, in the first message: how many bytes it has, and their
+	// SHA-256.
+	ManifestBytes uint32 `protobuf:"varint,3,opt,name=manifest_bytes,json=manifestBytes,proto3" json:"manifest_bytes,omitempty"`
+	ManifestHash  []byte `protobuf:"bytes,4,opt,name=manifest_hash,json=manifestHash,proto3" json:"manifest_hash,omitempty"`
+	// What follows of the manifest, at most part_bytes. In all messages but the first.
+	Part          []byte `protobuf:"bytes,5,opt,name=part,proto3" json:"part,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -908,9 +917,33 @@ func (x *FirstSetRequest) GetEvidence() []byte {
 	return nil
 }
 
+func (x *FirstSetRequest) GetManifestBytes() uint32 {
+	if x != nil {
+		return x.ManifestBytes
+	}
+	return 0
+}
+
+func (x *FirstSetRequest) GetManifestHash() []byte {
+	if x != nil {
+		return x.ManifestHash
+	}
+	return nil
+}
+
+func (x *FirstSetRequest) GetPart() []byte {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
 // FirstSetResponse is either of the coordinator's two messages.
 type FirstSetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
+	// With the nonce: the largest manifest that it takes in one message, and part of a
+	// larger one. 0: it takes any in one.
+	PartBytes uint32 `protobuf:"varint,3,opt,name=part_bytes,json=partBytes,proto3" json:"part_bytes,omitempty"`
 	// Types that are valid to be assigned to Step:
 	//
 	//	*FirstSetResponse_Nonce
@@ -948,6 +981,13 @@ func (x *FirstSetResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use FirstSetResponse.ProtoReflect.Descriptor instead.
 func (*FirstSetResponse) Descriptor() ([]byte, []int) {
 	return file_fealty_v1_manifest_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *FirstSetResponse) GetPartBytes() uint32 {
+	if x != nil {
+		return x.PartBytes
+	}
+	return 0
 }
 
 func (x *FirstSetResponse) GetStep() isFirstSetResponse_Step {
@@ -1387,11 +1427,16 @@ const file_fealty_v1_manifest_proto_rawDesc = "" +
 	"\n" +
 	"unverified\x18\x03 \x01(\bR\n" +
 	"unverified\x12\x18\n" +
-	"\amissing\x18\x04 \x03(\tR\amissing\"^\n" +
+	"\amissing\x18\x04 \x03(\tR\amissing\"\xbe\x01\n" +
 	"\x0fFirstSetRequest\x12/\n" +
 	"\x03set\x18\x01 \x01(\v2\x1d.fealty.v1.SetManifestRequestR\x03set\x12\x1a\n" +
-	"\bevidence\x18\x02 \x01(\fR\bevidence\"h\n" +
-	"\x10FirstSetResponse\x12\x16\n" +
+	"\bevidence\x18\x02 \x01(\fR\bevidence\x12%\n" +
+	"\x0emanifest_bytes\x18\x03 \x01(\rR\rmanifestBytes\x12#\n" +
+	"\rmanifest_hash\x18\x04 \x01(\fR\fmanifestHash\x12\x12\n" +
+	"\x04part\x18\x05 \x01(\fR\x04part\"\x87\x01\n" +
+	"\x10FirstSetResponse\x12\x1d\n" +
+	"\n" +
+	"part_bytes\x18\x03 \x01(\rR\tpartBytes\x12\x16\n" +
 	"\x05nonce\x18\x01 \x01(\fH\x00R\x05nonce\x124\n" +
 	"\x04done\x18\x02 \x01(\v2\x1e.fealty.v1.SetManifestResponseH\x00R\x04doneB\x06\n" +
 	"\x04step\"*\n" +

@@ -115,8 +115,12 @@ func (x *GetLinksResponse) GetLinks() [][]byte {
 // PresentTrustRequest is the caller's only message.
 type PresentTrustRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Scope trust_bundle.
-	Bundle        *SignedSnapshot `protobuf:"bytes,1,opt,name=bundle,proto3" json:"bundle,omitempty"`
+	// Scope trust_bundle. In parts: of its envelope only the first one.
+	Bundle *SignedSnapshot `protobuf:"bytes,1,opt,name=bundle,proto3" json:"bundle,omitempty"`
+	// What follows of the envelope, in all messages but the first.
+	Part []byte `protobuf:"bytes,2,opt,name=part,proto3" json:"part,omitempty"`
+	// Another part follows.
+	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -158,6 +162,20 @@ func (x *PresentTrustRequest) GetBundle() *SignedSnapshot {
 	return nil
 }
 
+func (x *PresentTrustRequest) GetPart() []byte {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *PresentTrustRequest) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 // PresentTrustResponse is either of the coordinator's two messages.
 type PresentTrustResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -167,7 +185,10 @@ type PresentTrustResponse struct {
 	AuthorityEpoch uint64 `protobuf:"varint,2,opt,name=authority_epoch,json=authorityEpoch,proto3" json:"authority_epoch,omitempty"`
 	ConfigVersion  uint64 `protobuf:"varint,3,opt,name=config_version,json=configVersion,proto3" json:"config_version,omitempty"`
 	// Second: how many bans and revocations were new.
-	Taken         uint32 `protobuf:"varint,4,opt,name=taken,proto3" json:"taken,omitempty"`
+	Taken uint32 `protobuf:"varint,4,opt,name=taken,proto3" json:"taken,omitempty"`
+	// First: the largest envelope that it takes in one message, and part of a larger one.
+	// 0: it takes any in one.
+	PartBytes     uint32 `protobuf:"varint,5,opt,name=part_bytes,json=partBytes,proto3" json:"part_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -230,6 +251,13 @@ func (x *PresentTrustResponse) GetTaken() uint32 {
 	return 0
 }
 
+func (x *PresentTrustResponse) GetPartBytes() uint32 {
+	if x != nil {
+		return x.PartBytes
+	}
+	return 0
+}
+
 var File_fealty_v1_restore_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_restore_proto_rawDesc = "" +
@@ -238,14 +266,18 @@ const file_fealty_v1_restore_proto_rawDesc = "" +
 	"\x0fGetLinksRequest\x12\x14\n" +
 	"\x05known\x18\x01 \x01(\fR\x05known\"(\n" +
 	"\x10GetLinksResponse\x12\x14\n" +
-	"\x05links\x18\x01 \x03(\fR\x05links\"H\n" +
+	"\x05links\x18\x01 \x03(\fR\x05links\"p\n" +
 	"\x13PresentTrustRequest\x121\n" +
-	"\x06bundle\x18\x01 \x01(\v2\x19.fealty.v1.SignedSnapshotR\x06bundle\"\x98\x01\n" +
+	"\x06bundle\x18\x01 \x01(\v2\x19.fealty.v1.SignedSnapshotR\x06bundle\x12\x12\n" +
+	"\x04part\x18\x02 \x01(\fR\x04part\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\xb7\x01\n" +
 	"\x14PresentTrustResponse\x12\x1a\n" +
 	"\brestored\x18\x01 \x01(\bR\brestored\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
 	"\x0econfig_version\x18\x03 \x01(\x04R\rconfigVersion\x12\x14\n" +
-	"\x05taken\x18\x04 \x01(\rR\x05taken2\xa4\x03\n" +
+	"\x05taken\x18\x04 \x01(\rR\x05taken\x12\x1d\n" +
+	"\n" +
+	"part_bytes\x18\x05 \x01(\rR\tpartBytes2\xa4\x03\n" +
 	"\x0eRestoreService\x12\xc3\x01\n" +
 	"\bGetLinks\x12\x1a.fealty.v1.GetLinksRequest\x1a\x1b.fealty.v1.GetLinksResponse\"|\xea\xe0\x18x\x18\x01*twho knows another head cannot verify this server yet; what it sends is public, and verifies by hashes and signatures0\x01\x12\xcb\x01\n" +
 	"\fPresentTrust\x12\x1e.fealty.v1.PresentTrustRequest\x1a\x1f.fealty.v1.PresentTrustResponse\"v\xea\xe0\x18r\x18\x01*na member certified after the backup cannot be verified yet; the bundle verifies by the cluster's own signature(\x010\x01B4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"

@@ -1,0 +1,431 @@
+package mesh
+
+import (
+	"bufio"
+	"cmp"
+	"container/list"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/fealty-io/fealty/internal/crowd"
+)
+
+// Limits that a [GateConfig] leaves at zero.
+const (
+	DefaultMaxSockets        = 1024
+	DefaultMaxHellos         = 1024
+	DefaultGateHandshakes    = 256
+	DefaultHandshakeRate     = 500
+	DefaultHandshakeBurst    = 1000
+	DefaultGateStrangers     = 256
+	DefaultStrangerBytes     = 96 << 10
+	DefaultAllStrangersBytes = 8 << 20
+)
+
+// Times and bounds of a gate.
+const (
+	// helloTime bounds the header of a proxy and the first message of a handshake
+	// together, turnTime the wait for the handshake to begin, and flightTime the rest.
+	helloTime  = 2 * time.Second
+	turnTime   = 3 * time.Second
+	flightTime = 3 * time.Second
+	// maxNetworks bounds the networks whose rate is remembered.
+	maxNetworks = 4096
+	// fileShare is the part of the files that a process may have open which sockets
+	// take that said nothing yet.
+	fileShare = 4
+)
+
+// GateConfig bounds what clients cost before they proved who they are. Where there is no
+// room for one more, one of the network with the most connections gives way: an IPv4 /24
+// or an IPv6 /48.
+type GateConfig struct {
+	// MaxSockets bounds the connections whose first message is not whole; it is at most
+	// a quarter of the files that the process may have open. MaxHellos bounds those
+	// that wait for their handshake to begin, and MaxHandshakes the handshakes under
+	// way. Zero means DefaultMaxSockets, DefaultMaxHellos and DefaultGateHandshakes.
+	MaxSockets, MaxHellos, MaxHandshakes int
+
+	// HandshakeRate is the handshakes per second that clients of one network begin, and
+	// HandshakeBurst how many at once. Zero means DefaultHandshakeRate and
+	// DefaultHandshakeBurst.
+	HandshakeRate, HandshakeBurst int
+
+	// MaxStrangers bounds the connections that stand without a verified client
+	// certificate. Zero means DefaultGateStrangers.
+	MaxStrangers int
+
+	// StrangerBytes bounds the headers and data of calls that one of them sends while a
+	// call of it is open, and AllStrangersBytes those of all of them. Zero means
+	// DefaultStrangerBytes and DefaultAllStrangersBytes.
+	StrangerBytes, AllStrangersBytes int64
+
+	// Proxies are who has to say, by version 2 of the PROXY protocol, for whom it opens
+	// a connection. From everybody else that is an error of the protocol.
+	Proxies []netip.Prefix
+}
+
+// Gate makes the handshakes of a listener before any server sees its connections, and
+// hands those with an accepted certificate to one server, and those of strangers to
+// another, which can be given limits of its own. Both servers use the guard's
+// [Guard.Credentials], and stand behind its interceptors.
+type Gate struct {
+	guard    *Guard
+	listener net.Listener
+	cfg      GateConfig
+
+	sockets, hellos, handshakes, strangers *crowd.Line
+
+	begins  *begins
+	turns   chan struct{} // held by handshakes that compute
+	members *handed
+	others  *handed
+}
+
+// NewGate returns a gate before l. It starts nothing.
+func (g *Guard) NewGate(l net.Listener, cfg GateConfig) (*Gate, error) {
+	if min(int64(min(cfg.MaxSockets, cfg.MaxHellos, cfg.MaxHandshakes, cfg.HandshakeRate, cfg.HandshakeBurst, cfg.MaxStrangers)),
+		cfg.StrangerBytes, cfg.AllStrangersBytes) < 0 {
+		return nil, errors.New("mesh: a limit of GateConfig is negative; leave it at zero for the default")
+	}
+	cfg.MaxSockets = cmp.Or(cfg.MaxSockets, DefaultMaxSockets)
+	if files := maxFiles(); files > 0 {
+		cfg.MaxSockets = max(1, min(cfg.MaxSockets, files/fileShare))
+	}
+	cfg.MaxHellos = cmp.Or(cfg.MaxHellos, DefaultMaxHellos)
+	cfg.MaxHandshakes = cmp.Or(cfg.MaxHandshakes, DefaultGateHandshakes)
+	cfg.MaxStrangers = cmp.Or(cfg.MaxStrangers, DefaultGateStrangers)
+	cfg.StrangerBytes = cmp.Or(cfg.StrangerBytes, DefaultStrangerBytes)
+	return &Gate{
+		guard: g, listener: l, cfg: cfg,
+		sockets:    crowd.NewLine(crowd.Limits{Places: cfg.MaxSockets}),
+		hellos:     crowd.NewLine(crowd.Limits{Places: cfg.MaxHellos, Newest: true}),
+		handshakes: crowd.NewLine(crowd.Limits{Places: cfg.MaxHandshakes}),
+		strangers:  crowd.NewLine(crowd.Limits{Places: cfg.MaxStrangers, Bytes: cmp.Or(cfg.AllStrangersBytes, DefaultAllStrangersBytes)}),
+		begins:     newBegins(cmp.Or(cfg.HandshakeRate, DefaultHandshakeRate), cmp.Or(cfg.HandshakeBurst, DefaultHandshakeBurst)),
+		turns:      make(chan struct{}, 4*runtime.GOMAXPROCS(0)),
+		members:    newHanded(l.Addr()), others: newHanded(l.Addr()),
+	}, nil
+}
+
+// Members returns the listener of connections with an accepted certificate.
+func (g *Gate) Members() net.Listener { return g.members }
+
+// Strangers returns the listener of all other connections.
+func (g *Gate) Strangers() net.Listener { return g.others }
+
+// Run takes connections until ctx ends or the listener fails. It closes the listener, and
+// the connections that were handed to no server.
+func (g *Gate) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	defer g.members.Close()
+	defer g.others.Close()
+	stop := context.AfterFunc(ctx, func() { g.listener.Close() })
+	defer stop()
+	defer g.listener.Close()
+	var pause time.Duration
+	for {
+		raw, err := g.listener.Accept()
+		var temporary interface{ Temporary() bool } // such as too many open files
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				raw.Close()
+			}
+			return ctx.Err()
+		case errors.As(err, &temporary) && temporary.Temporary():
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		pause = 0
+		c := &coming{gate: g, raw: raw, from: raw.RemoteAddr(), gone: make(chan struct{})}
+		if err := c.enter(g.sockets, g.cfg.MaxSockets, true); err != nil {
+			g.guard.refused(err)
+			raw.Close()
+			continue
+		}
+		all.Go(func() { c.serve(ctx) })
+	}
+}
+
+// coming is a connection on its way through the gate. It stands in one line at a time.
+type coming struct {
+	gate  *Gate
+	raw   net.Conn
+	from  net.Addr // who the client is
+	place *crowd.Place
+	gone  chan struct{} // closed when it gave way
+	full  *FullError    // why; written once, before gone is closed
+	once  sync.Once
+}
+
+// enter leaves the line in which the connection stands for another one.
+func (c *coming) enter(l *crowd.Line, limit int, handshakes bool) error {
+	full := &FullError{Limit: limit, Handshakes: handshakes, Strangers: !handshakes}
+	place, ok := l.Enter(crowd.Address(c.from.String()), func() {
+		c.once.Do(func() {
+			c.full = full
+			close(c.gone)
+		})
+		c.raw.Close()
+	})
+	c.leave()
+	if !ok {
+		return full
+	}
+	c.place = place
+	return nil
+}
+
+func (c *coming) leave() {
+	if c.place != nil {
+		c.place.Leave()
+		c.place = nil
+	}
+}
+
+// serve brings the connection to a server, or closes it.
+func (c *coming) serve(ctx context.Context) {
+	stop := context.AfterFunc(ctx, func() { c.raw.Close() })
+	conn, err := c.secure(ctx)
+	if err == nil {
+		to := c.gate.others
+		if conn.info.Peer.Leaf != nil {
+			to = c.gate.members
+		}
+		if stop() && to.hand(ctx, conn) {
+			return
+		}
+		conn.info.conn.sever()
+		return
+	}
+	stop()
+	c.leave()
+	c.raw.Close()
+	select {
+	case <-c.gone:
+		err = c.full
+	default:
+	}
+	c.gate.guard.refused(err)
+}
+
+// secure reads who the client is and what it says first, waits for its turn, and shakes
+// hands.
+func (c *coming) secure(ctx context.Context) (*shaken, error) {
+	g := c.gate
+	head, err := c.hello()
+	if err != nil {
+		if isNetwork(err) {
+			return nil, err
+		}
+		return nil, g.guard.failed(&HandshakeError{Reason: Protocol, Endpoint: c.from.String()})
+	}
+	done, err := c.turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	begun := &begunConn{Conn: c.raw, from: c.from, head: head, waits: done, left: maxFlightBytes}
+	defer done()
+	if err := c.raw.SetReadDeadline(time.Time{}); err != nil {
+		return nil, err
+	}
+	shaking, cancel := context.WithTimeout(ctx, min(g.guard.cfg.HandshakeTimeout, flightTime))
+	defer cancel()
+	info, err := g.guard.secure(shaking, begun)
+	if err != nil {
+		return nil, err
+	}
+	begun.settled = true
+	conn := info.conn
+	conn.frames = new(frames)
+	if info.Peer.Leaf != nil {
+		free, err := g.guard.admit(info.Peer, begun)
+		if err != nil {
+			return nil, err
+		}
+		c.leave()
+		conn.free, conn.resets = free, rate.NewLimiter(memberResets, memberResetBurst)
+	} else {
+		if err := c.enter(g.strangers, g.cfg.MaxStrangers, false); err != nil {
+			return nil, err
+		}
+		conn.place, conn.resets = c.place, rate.NewLimiter(strangerResets, strangerResetBurst)
+		conn.allowance.Store(g.cfg.StrangerBytes)
+		conn.free, c.place = c.place.Leave, nil
+	}
+	keepAlive(c.raw)
+	g.guard.live.add(conn, g.guard.cfg.Now())
+	return &shaken{conn, info}, nil
+}
+
+// hello reads what the client says first, after what a proxy says for it.
+func (c *coming) hello() ([]byte, error) {
+	if err := c.raw.SetReadDeadline(time.Now().Add(helloTime)); err != nil {
+		return nil, err
+	}
+	var r io.Reader = c.raw
+	var buffered *bufio.Reader
+	if isProxy(c.gate.cfg.Proxies, c.from) {
+		buffered = bufio.NewReaderSize(c.raw, 512)
+		r = buffered
+		from, err := proxied(buffered)
+		if err != nil {
+			return nil, err
+		}
+		if from != nil {
+			c.from = from
+			if err := c.enter(c.gate.sockets, c.gate.cfg.MaxSockets, true); err != nil {
+				return nil, err
+			}
+		}
+	}
+	head, err := readHello(r, c.place.Spoke)
+	if err == nil && buffered != nil && buffered.Buffered() > 0 {
+		rest, _ := buffered.Peek(buffered.Buffered()) // it is there
+		head = append(head, rest...)
+	}
+	return head, err
+}
+
+// turn waits until the handshake may begin. done says that it computes no more, and may
+// be called more than once.
+func (c *coming) turn(ctx context.Context) (done func(), err error) {
+	g := c.gate
+	if err := c.enter(g.hellos, g.cfg.MaxHellos, true); err != nil {
+		return nil, err
+	}
+	c.place.Spoke()
+	network := crowd.Network(crowd.Address(c.from.String()))
+	now := time.Now()
+	wait := g.begins.reserve(network, now)
+	if !wait.OK() || wait.DelayFrom(now) > turnTime {
+		wait.CancelAt(now)
+		return nil, &FullError{Limit: g.begins.burst, Handshakes: true, Of: network}
+	}
+	timer := time.NewTimer(wait.DelayFrom(now))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.gone:
+		wait.Cancel()
+		return nil, c.full
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	late := time.NewTimer(turnTime)
+	defer late.Stop()
+	select {
+	case g.turns <- struct{}{}:
+	case <-late.C:
+		return nil, &FullError{Limit: cap(g.turns), Handshakes: true}
+	case <-c.gone:
+		return nil, c.full
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	done = sync.OnceFunc(func() { <-g.turns })
+	if err := c.enter(g.handshakes, g.cfg.MaxHandshakes, true); err != nil {
+		done()
+		return nil, err
+	}
+	return done, nil
+}
+
+// shaken is a connection whose handshake was made before a server took it.
+type shaken struct {
+	net.Conn
+	info *Info
+}
+
+// handed is a listener of connections that come from the gate.
+type handed struct {
+	addr   net.Addr
+	conns  chan net.Conn
+	closed chan struct{}
+	close  func()
+}
+
+func newHanded(addr net.Addr) *handed {
+	h := &handed{addr: addr, conns: make(chan net.Conn), closed: make(chan struct{})}
+	h.close = sync.OnceFunc(func() { close(h.closed) })
+	return h
+}
+
+// hand gives conn to who accepts next, and reports whether somebody did.
+func (h *handed) hand(ctx context.Context, conn net.Conn) bool {
+	select {
+	case h.conns <- conn:
+		return true
+	case <-h.closed:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func (h *handed) Accept() (net.Conn, error) {
+	select {
+	case conn := <-h.conns:
+		return conn, nil
+	case <-h.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (h *handed) Close() error   { h.close(); return nil }
+func (h *handed) Addr() net.Addr { return h.addr }
+
+// begins limits by network how many handshakes begin. It remembers a bounded number of
+// networks.
+type begins struct {
+	rate  rate.Limit
+	burst int
+
+	mu    sync.Mutex
+	by    map[string]*list.Element // of *network; guarded by mu
+	order *list.List               // least recent first; guarded by mu
+}
+
+type network struct {
+	name    string
+	limiter *rate.Limiter
+}
+
+func newBegins(perSecond, burst int) *begins {
+	return &begins{rate: rate.Limit(perSecond), burst: burst, by: make(map[string]*list.Element), order: list.New()}
+}
+
+func (b *begins) reserve(name string, now time.Time) *rate.Reservation {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	el, ok := b.by[name]
+	if ok {
+		b.order.MoveToBack(el)
+	} else {
+		if b.order.Len() >= maxNetworks {
+			oldest := b.order.Front()
+			delete(b.by, oldest.Value.(*network).name)
+			b.order.Remove(oldest)
+		}
+		el = b.order.PushBack(&network{name, rate.NewLimiter(b.rate, b.burst)})
+		b.by[name] = el
+	}
+	return el.Value.(*network).limiter.ReserveN(now, 1)
+}
