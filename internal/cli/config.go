@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -91,6 +92,15 @@ func (c *config) duration(key string) time.Duration {
 		panic("cli: setting " + key + " was not checked: " + err.Error())
 	}
 	return d
+}
+
+// number returns a value that was checked to be one.
+func (c *config) number(key string) int {
+	n, err := strconv.Atoi(c.text(key))
+	if err != nil {
+		panic("cli: setting " + key + " was not checked: " + err.Error())
+	}
+	return n
 }
 
 // load finds the settings of groups: flags before the environment, that before

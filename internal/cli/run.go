@@ -13,6 +13,7 @@ import (
 
 	"github.com/lmittmann/tint"
 	"github.com/spf13/cobra"
+	"golang.org/x/time/rate"
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
@@ -76,6 +77,10 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 	if err != nil {
 		return err
 	}
+	proxies, problem := parseNetworks(cfg.list("proxy"))
+	if problem != "" {
+		panic("cli: proxy was not checked: " + problem)
+	}
 	harden(log)
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: data, Store: st, StoreName: name, Listener: listener, Metrics: metrics,
@@ -83,7 +88,9 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 		PublishDir: cfg.path("publish_dir"), Peers: cfg.list("peer"), Pin: pin,
 		MaxHeadAge: cfg.duration("max_head_age"), LivenessStore: cfg.text("liveness_store") == "true",
 		Lease: lease, Beat: beat, SelfHealAfter: cfg.duration("self_heal_after"),
-		Log: log, Now: c.env.Now, Release: c.env.Release,
+		Rates: coordinator.Rates{PerSource: rate.Limit(cfg.number("join_rate")), SourceBurst: cfg.number("join_burst")},
+		Gate:  mesh.GateConfig{Proxies: proxies, HandshakeRate: cfg.number("handshake_rate"), HandshakeBurst: cfg.number("handshake_burst")},
+		Log:   log, Now: c.env.Now, Release: c.env.Release,
 	})
 	if err != nil {
 		return err

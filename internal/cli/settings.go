@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,6 +59,8 @@ const (
 	secretForm    form = "secret"
 	mirrorsForm   form = "list of folders and https URLs"
 	peersForm     form = "list of host:port and dns:name:port"
+	networksForm  form = "list of addresses and networks"
+	numberForm    form = "number"
 	switchForm    form = "true or false"
 )
 
@@ -88,7 +91,7 @@ func (s *setting) env() string  { return "FEALTY_" + strings.ToUpper(s.key) }
 func (s *setting) hasFlag() bool { return !s.envOnly && !s.flagless }
 func (s *setting) inFile() bool  { return !s.envOnly && !s.fileless }
 func (s *setting) list() bool {
-	return s.form == addressesForm || s.form == mirrorsForm || s.form == consumersForm || s.form == peersForm
+	return s.form == addressesForm || s.form == mirrorsForm || s.form == consumersForm || s.form == peersForm || s.form == networksForm
 }
 
 func (s *setting) of(groups []group) bool {
@@ -143,6 +146,26 @@ func settings() []*setting {
 			help: "ask these coordinators too for the cluster's secrets; dns:NAME:PORT is every address of NAME",
 			zero: "those that said in the store where they are",
 			more: "Several are separated by commas; at most 64. Coordinators find each other through the store: this is for those that cannot be reached at the address that they advertise. Where a peer is says nothing about who it is: it has to prove a key that the manifest names."},
+		{key: "proxy", groups: []group{ofCoordinator}, form: networksForm,
+			help: "who says by the PROXY protocol, version 2, for whom it opens a connection",
+			zero: "nobody does: an address is that of who connects",
+			more: "Addresses and networks such as 10.0.0.0/24, separated by commas: those of a load balancer that passes TCP through. From these addresses the header is required, from all others it is an error. Without it all who come through one balancer are one source, and share its limits. Name nobody else: who is named here can claim every address."},
+		{key: "join_rate", groups: []group{ofCoordinator}, form: numberForm, init: "10",
+			help: "the joins that one source address begins in a second",
+			zero: "10",
+			more: "A source is an IPv4 address or a /64 of IPv6. Many machines behind one NAT are one source: raise it, with join_burst, before they all join at once. From 1 to 1000000; above 1000 it is also what everybody together may begin."},
+		{key: "join_burst", groups: []group{ofCoordinator}, form: numberForm, init: "50",
+			help: "the joins that one source address may begin at once",
+			zero: "50",
+			more: "From 1 to 1000000; above 2000 it is also what everybody together may begin at once."},
+		{key: "handshake_rate", groups: []group{ofCoordinator}, form: numberForm, init: "500",
+			help: "the TLS handshakes that one network begins in a second",
+			zero: "500",
+			more: "A network is an IPv4 /24 or a /48 of IPv6, members and strangers together. Who comes beyond it waits for its turn, for up to 3 s. It has to be above join_rate: a join is a connection. From 1 to 1000000."},
+		{key: "handshake_burst", groups: []group{ofCoordinator}, form: numberForm, init: "1000",
+			help: "the TLS handshakes that one network may begin at once",
+			zero: "1000",
+			more: "From 1 to 1000000."},
 		{key: "root_pin", groups: []group{ofCoordinator}, form: hexForm,
 			help: "refuse every cluster but the one with this SHA-256 of the root key",
 			zero: "the store says which cluster this is",
@@ -306,7 +329,7 @@ func (v *flagValue) String() string {
 func (v *flagValue) Type() string {
 	return map[form]string{
 		textForm: "text", pathForm: "path", addressForm: "host:port", addressesForm: "addresses", consumersForm: "consumers", durationForm: "duration",
-		choiceForm: "word", storeForm: "address", hexForm: "hex", secretForm: "text", mirrorsForm: "place", peersForm: "addresses", switchForm: "bool",
+		choiceForm: "word", storeForm: "address", hexForm: "hex", secretForm: "text", mirrorsForm: "place", peersForm: "addresses", switchForm: "bool", networksForm: "networks", numberForm: "number",
 	}[v.setting.form]
 }
 
@@ -350,6 +373,10 @@ func (s *setting) want() string {
 		return "host:port or dns:name:port, several of them separated by commas"
 	case mirrorsForm:
 		return "https://HOST/PATH or a folder, several of them separated by commas"
+	case networksForm:
+		return "an address or a network, such as 10.0.0.1 or 10.0.0.0/24; several of them separated by commas"
+	case numberForm:
+		return "a number"
 	case pathForm:
 		return "a path"
 	case switchForm:
@@ -393,6 +420,13 @@ func (s *setting) check(text string) string {
 		case s.most > 0 && d > s.most:
 			return "it is above " + s.most.String()
 		}
+	case numberForm:
+		if n, err := strconv.ParseUint(text, 10, 32); err != nil || n < 1 || n > maxNumber {
+			return fmt.Sprintf("it is not a number from 1 to %d", maxNumber)
+		}
+	case networksForm:
+		_, problem := parseNetworks(strings.Split(text, ","))
+		return problem
 	case switchForm:
 		if text != "true" && text != "false" {
 			return "it is neither true nor false"
@@ -453,6 +487,30 @@ func checkAddress(text string, listener bool) string {
 		return fmt.Sprintf("port %q is not a number from 1 to 65535", port)
 	}
 	return ""
+}
+
+// maxNumber is the highest number that a setting takes.
+const maxNumber = 1_000_000
+
+// parseNetworks reads addresses and networks, and says what is wrong with one, or "".
+func parseNetworks(texts []string) (networks []netip.Prefix, problem string) {
+	for _, text := range texts {
+		text = strings.TrimSpace(text)
+		if ip, err := netip.ParseAddr(text); err == nil && ip.Zone() == "" {
+			ip = ip.Unmap()
+			networks = append(networks, netip.PrefixFrom(ip, ip.BitLen()))
+			continue
+		}
+		network, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil || network.Addr().Is4In6():
+			return nil, fmt.Sprintf("%.64q is neither an address nor a network", text)
+		case network != network.Masked():
+			return nil, fmt.Sprintf("%.64q is an address with the length of a network: write %s", text, network.Masked())
+		}
+		networks = append(networks, network)
+	}
+	return networks, ""
 }
 
 // parseDuration reads what time.ParseDuration reads, and days: 7d, 1d12h.

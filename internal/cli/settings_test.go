@@ -28,7 +28,7 @@ func TestSettingsTable(t *testing.T) {
 				t.Errorf("%s: the default %s is refused: %s", s.key, s.init, problem)
 			}
 		}
-		if s.init == "" && (s.form == choiceForm || s.form == durationForm || s.form == switchForm) {
+		if s.init == "" && (s.form == choiceForm || s.form == durationForm || s.form == switchForm || s.form == numberForm) {
 			t.Errorf("%s: a value that is read without a look whether it is set needs a default", s.key)
 		}
 		if s.form == secretForm && !s.envOnly {
@@ -50,6 +50,8 @@ func TestCheckValues(t *testing.T) {
 		{storeForm, []string{"sqlite:x", "sqlite:/var/x", "postgres://x", "postgresql://u:p@x:5432/db?sslmode=require", "etcd://x:2379", "etcd://u@x:1,y:2/a/b?ca=f"},
 			[]string{"", "sqlite", "sqlite:", "postgres:x", "postgres", "postgres://u:p@q@x", "host=x dbname=y", "mysql://x", "etcd://x", "etcd:x:1", "etcd://u:p@x:1/a", "x"}},
 		{hexForm, []string{strings.Repeat("0a", 32)}, []string{"", "0a", strings.Repeat("0A", 32), strings.Repeat("zz", 32)}},
+		{networksForm, []string{"10.0.0.1", "10.0.0.0/24, ::1", "fd00::/8"}, []string{"", "lb.example", "10.0.0.1/24", "10.0.0.0/33", "10.0.0.1,", "::ffff:10.0.0.0/120", "fe80::1%eth0"}},
+		{numberForm, []string{"1", "10", "1000000"}, []string{"", "0", "-1", "1.5", "1e3", "1000001", "many"}},
 		{switchForm, []string{"true", "false"}, []string{"", "yes", "1", "True"}},
 		{pathForm, []string{"x", "/x", "-"}, []string{"", " "}},
 		{textForm, []string{"x"}, []string{"", "\t"}},

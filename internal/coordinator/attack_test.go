@@ -226,7 +226,7 @@ func TestBadJoinRequests(t *testing.T) {
 		want  explain.Code
 	}{
 		{name: "no proof", alter: func(r *fealtyv1.JoinRequest) { r.Proof = nil }, want: explain.ProofUnknownType},
-		{name: "as large as a message may be", alter: func(r *fealtyv1.JoinRequest) { r.Member = strings.Repeat("x", 1<<20) }, want: explain.RequestField},
+		{name: "larger than a message of strangers may be", alter: func(r *fealtyv1.JoinRequest) { r.Member = strings.Repeat("x", maxStrangerBytes) }, want: explain.MessageTooLarge},
 		{name: "unknown type of proof", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Type = "telepathy" }, want: explain.ProofUnknownType},
 		{name: "forged signature", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Evidence[0] ^= 1 }, want: explain.TokenUnknown},
 		{name: "unknown token", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Claim = strings.Repeat("a", 16) }, want: explain.TokenUnknown},

@@ -72,9 +72,11 @@ type Rates struct {
 	PerSource rate.Limit
 	// SourceBurst is how many it may start at once. Zero means 50.
 	SourceBurst int
-	// Overall is the joins per second from everybody. Zero means 1000.
+	// Overall is the joins per second from everybody. Zero means 1000, or PerSource if
+	// that is more.
 	Overall rate.Limit
-	// OverallBurst is how many may start at once. Zero means 2000.
+	// OverallBurst is how many may start at once. Zero means 2000, or SourceBurst if
+	// that is more.
 	OverallBurst int
 	// PerMember is the renewals per second of one member, its rejoins included, by
 	// whatever proof: each is a write. Zero means 0.1.
@@ -91,10 +93,10 @@ func (r Rates) withDefaults() Rates {
 		r.SourceBurst = 50
 	}
 	if r.Overall == 0 {
-		r.Overall = 1000
+		r.Overall = max(1000, r.PerSource)
 	}
 	if r.OverallBurst == 0 {
-		r.OverallBurst = 2000
+		r.OverallBurst = max(2000, r.SourceBurst)
 	}
 	if r.PerMember == 0 {
 		r.PerMember = 0.1

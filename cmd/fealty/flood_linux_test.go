@@ -1,0 +1,483 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"filippo.io/age"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"golang.org/x/sys/unix"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/devcluster"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// The floods: strangers at addresses of their own do to the program, as it is built for
+// use and with little memory, what the network lets them do. Members, owners and
+// newcomers are at 127.0.0.1, and strangers in other networks of 127.0.0.0/16.
+
+// floodMemory is what the program may have of memory, and floodGrowth what strangers may
+// make it take.
+const (
+	floodMemory = 512 << 20
+	floodGrowth = 64 << 20
+)
+
+// program builds the program as it is built for use: without the race detector.
+var program = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "fealty-flood")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "fealty")
+	if os.Getenv("W2S") != "" {
+		return os.Getenv("W2S"), nil
+	}
+	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", path, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the program: %w\n%s", err, said)
+	}
+	return path, nil
+})
+
+// flooded is one coordinator on a store of its own.
+type flooded struct {
+	t      *testing.T
+	exe    string
+	dir    string
+	addr   string
+	args   []string // of the coordinator, beside those that it always has
+	cmd    *exec.Cmd
+	token  proof.JoinToken // admits everybody
+	member *devcluster.Candidate
+	chain  [][]byte // its certificates
+}
+
+func startFlooded(t *testing.T, args ...string) *flooded {
+	t.Helper()
+	exe, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &flooded{t: t, exe: exe, dir: t.TempDir(), addr: l.Addr().String(), args: args}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if f.cmd != nil {
+			f.kill()
+		}
+	})
+	owner, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(f.dir, "alice.age"), []byte(owner.String()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.start()
+	key := regexp.MustCompile(`ed25519:[A-Za-z0-9+/=_-]{40,}`).FindString(f.must("status", "-o", "json"))
+	f.must("manifest", "init", "--cluster", "prod.example", "--owner", "alice="+owner.Recipient().String(), "--coordinator-key", key,
+		"--signer-key-out", "alice.key", "--out", "m.yaml")
+	f.must("manifest", "set", "m.yaml")
+	if f.token, err = proof.ParseJoinToken(strings.TrimSpace(f.must("token", "create", "--entry", "nodes", "--uses", "100000"))); err != nil {
+		t.Fatal(err)
+	}
+	if f.member, f.chain, err = f.join("127.0.0.1"); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// run runs the program with arguments, as the coordinator's own user.
+func (f *flooded) run(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
+	defer cancel()
+	cmd := f.fealty(ctx, args...)
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("fealty %s: %w\n%s", strings.Join(args, " "), err, &said)
+	}
+	return out.String(), nil
+}
+
+func (f *flooded) fealty(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, f.exe, args...)
+	cmd.Dir = f.dir
+	cmd.Env = []string{"HOME=" + f.dir, "TMPDIR=" + f.dir, "PATH=" + os.Getenv("PATH"), "FEALTY_SOCKET=c/admin.sock"}
+	return cmd
+}
+
+func (f *flooded) must(args ...string) string {
+	f.t.Helper()
+	out, err := f.run(args...)
+	if err != nil {
+		f.t.Fatal(err, f.log())
+	}
+	return out
+}
+
+// start starts the coordinator, with little memory, and waits until it answers.
+func (f *flooded) start() {
+	f.t.Helper()
+	f.cmd = f.fealty(context.WithoutCancel(f.t.Context()), append([]string{"coordinator", "--data", "c", "--listen", f.addr, "--log-level", "error"}, f.args...)...)
+	log, err := os.OpenFile(filepath.Join(f.dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer log.Close()
+	f.cmd.Stdout, f.cmd.Stderr = log, log
+	f.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := f.cmd.Start(); err != nil {
+		f.t.Fatal(err)
+	}
+	limit := unix.Rlimit{Cur: floodMemory, Max: floodMemory}
+	if err := unix.Prlimit(f.cmd.Process.Pid, unix.RLIMIT_DATA, &limit, nil); err != nil {
+		f.t.Fatal(err)
+	}
+	await(f.t, "the coordinator", func() bool {
+		_, err := f.run("status", "-o", "json")
+		return err == nil
+	})
+}
+
+func (f *flooded) kill() {
+	_ = f.cmd.Process.Kill()
+	_ = f.cmd.Wait() // that it was killed is known
+	f.cmd = nil
+}
+
+// lives fails if the coordinator died.
+func (f *flooded) lives() {
+	f.t.Helper()
+	if err := f.cmd.Process.Signal(syscall.Signal(0)); err != nil {
+		f.t.Fatal("the coordinator died: ", err, f.log())
+	}
+}
+
+func (f *flooded) log() string {
+	log, _ := os.ReadFile(filepath.Join(f.dir, "log"))
+	return "\n" + string(log[max(0, len(log)-3000):])
+}
+
+// peak returns the most memory that the coordinator had since it started, or since
+// resetPeak.
+func (f *flooded) peak() int64 {
+	f.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", f.cmd.Process.Pid))
+	if err != nil {
+		f.t.Fatal(err, f.log())
+	}
+	found := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(text)
+	if found == nil {
+		f.t.Fatalf("no peak in:\n%s%s", text, f.log())
+	}
+	kb, err := strconv.ParseInt(string(found[1]), 10, 64)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return kb << 10
+}
+
+// from returns a dialer at an address.
+func from(address string) func(ctx context.Context, addr string) (net.Conn, error) {
+	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	return func(ctx context.Context, addr string) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }
+}
+
+// join has a machine at an address join, which tries again for as long as an agent that
+// is in a hurry.
+func (f *flooded) join(address string) (*devcluster.Candidate, [][]byte, error) {
+	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
+	defer cancel()
+	for {
+		n, err := devcluster.NewCandidate(f.token)
+		if err != nil {
+			return nil, nil, err
+		}
+		chain, err := f.joinOnce(ctx, n, address)
+		if err == nil || ctx.Err() != nil {
+			return n, chain, err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (f *flooded) joinOnce(ctx context.Context, n *devcluster.Candidate, address string) ([][]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	conn, err := mesh.DialPinned(f.addr, credential.RootPin(f.token.Cluster, f.token.Pin), mesh.Options{Dialer: from(address)})
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	grant, err := n.JoinOver(ctx, conn, identity.Data, proof.NewTokenProver(f.token))
+	return grant.GetChain(), err
+}
+
+// calls has the member make one call over a new connection from an address.
+func (f *flooded) calls(address string) error {
+	ctx, cancel := context.WithTimeout(f.t.Context(), 10*time.Second)
+	defer cancel()
+	var chain []*x509.Certificate
+	for _, der := range f.chain {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return err
+		}
+		chain = append(chain, cert)
+	}
+	bundle, err := identity.NewBundle(identity.BundleConfig{Cluster: f.token.Cluster, Roots: chain[2:], MeshKeys: []identity.KeyID{identity.KeyOf(chain[1])}})
+	if err != nil {
+		return err
+	}
+	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: chain[:2], Key: f.member.Key, Bundle: bundle})
+	if err != nil {
+		return err
+	}
+	conn, err := mesh.Dial(f.addr, credential.Static(m), credential.AnyOfKind(identity.Coordinator), mesh.Options{Dialer: from(address)})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stream, err := fealtyv1.NewAgentServiceClient(conn).Connect(ctx)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&fealtyv1.ConnectRequest{Name: m.ID().Name()}); err != nil {
+		return err
+	}
+	_, err = stream.Recv()
+	return err
+}
+
+// tries has the member make one call from an address, with so many tries.
+func (f *flooded) tries(address string, tries int) (err error) {
+	for range tries {
+		if err = f.calls(address); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// A stranger speaks HTTP/2 over a connection of its own, by hand.
+type stranger struct {
+	conn   *tls.Conn
+	framer *http2.Framer
+	head   bytes.Buffer
+	enc    *hpack.Encoder
+	addr   string
+	next   uint32
+	ended  atomic.Bool // the other end said that it is over
+}
+
+// newStranger connects from an address.
+func newStranger(ctx context.Context, address, addr string) (*stranger, error) {
+	raw, err := from(address)(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	s := &stranger{conn: tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13}), addr: addr, next: 1}
+	if err := s.conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		return nil, err
+	}
+	if err := s.conn.HandshakeContext(ctx); err != nil {
+		raw.Close()
+		return nil, err
+	}
+	s.framer = http2.NewFramer(bufio.NewWriterSize(s.conn, 64<<10), s.conn)
+	s.enc = hpack.NewEncoder(&s.head)
+	s.framer = http2.NewFramer(s.conn, bufio.NewReader(s.conn))
+	if _, err := s.conn.Write([]byte(http2.ClientPreface)); err != nil {
+		return nil, errors.Join(err, raw.Close())
+	}
+	if err := s.framer.WriteSettings(); err != nil {
+		return nil, errors.Join(err, raw.Close())
+	}
+	go func() { // what the other end says is of no interest but for its end
+		for {
+			if _, err := s.framer.ReadFrame(); err != nil {
+				s.ended.Store(true)
+				raw.Close()
+				return
+			}
+		}
+	}()
+	return s, nil
+}
+
+// begin begins a call, and returns its stream.
+func (s *stranger) begin(method string) (uint32, error) {
+	s.head.Reset()
+	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", s.addr}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
+		if err := s.enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
+			return 0, err
+		}
+	}
+	id := s.next
+	s.next += 2
+	return id, s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: s.head.Bytes(), EndHeaders: true})
+}
+
+const (
+	verifyMethod = "/fealty.v1.VerifyService/Verify"
+	joinMethod   = "/fealty.v1.AdmissionService/Join"
+	linksMethod  = "/fealty.v1.RestoreService/GetLinks"
+	setMethod    = "/fealty.v1.ManifestService/FirstSet"
+)
+
+// fill begins as many calls as it may and sends each a request that never ends.
+func (s *stranger) fill(ctx context.Context, method string, streams int) {
+	chunk := make([]byte, 16<<10)
+	var ids []uint32
+	for range streams {
+		id, err := s.begin(method)
+		if err != nil {
+			return
+		}
+		ids = append(ids, id)
+		// A message of a megabyte, of which the last byte does not come.
+		if s.framer.WriteData(id, false, []byte{0, 0, 15, 255, 255}) != nil {
+			return
+		}
+	}
+	for range 60 { // a megabyte each; the windows of this hand are not looked at
+		for _, id := range ids {
+			if ctx.Err() != nil || s.framer.WriteData(id, false, chunk) != nil {
+				return
+			}
+		}
+	}
+}
+
+// flood has strangers from addresses do something over connections of theirs, again and
+// again, until the test says stop. It waits until each has connected, or could not.
+func (f *flooded) flood(addresses, connections int, do func(ctx context.Context, address string)) (stop func()) {
+	ctx, cancel := context.WithTimeout(f.t.Context(), 20*time.Second)
+	var all sync.WaitGroup
+	for a := range addresses {
+		for range connections {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					do(ctx, fmt.Sprintf("127.0.%d.1", a+1))
+					select { // a stranger has to breathe too, on a machine with two cores
+					case <-time.After(300 * time.Millisecond):
+					case <-ctx.Done():
+					}
+				}
+			})
+		}
+	}
+	return func() { cancel(); all.Wait() }
+}
+
+// filling is a stranger that fills memory.
+func (f *flooded) filling(method string) func(context.Context, string) {
+	return func(ctx context.Context, address string) {
+		s, err := newStranger(ctx, address, f.addr)
+		if err != nil {
+			return
+		}
+		stop := context.AfterFunc(ctx, func() { s.conn.NetConn().Close() })
+		defer stop()
+		s.fill(ctx, method, 64)
+		for range 20 { // it holds what it has
+			if s.ended.Load() || ctx.Err() != nil {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		s.conn.NetConn().Close()
+	}
+}
+
+// saying is a stranger that says something, and then nothing more.
+func (f *flooded) saying(text []byte) func(context.Context, string) {
+	return func(ctx context.Context, address string) {
+		conn, err := from(address)(ctx, f.addr)
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		stop := context.AfterFunc(ctx, func() { conn.Close() })
+		defer stop()
+		if _, err := conn.Write(text); err != nil {
+			return
+		}
+		_, _ = conn.Read(make([]byte, 1)) // until the other end has had enough
+	}
+}
+
+// served fails unless a member and a newcomer are served, and the owners' tool answered.
+func (f *flooded) served(what string) {
+	f.t.Helper()
+	f.lives()
+	// On a machine with other work a call may run out of its time. Nobody is kept out by that.
+	if err := f.tries("127.0.0.1", 3); err != nil {
+		f.t.Errorf("%s: a member is not served: %v", what, err)
+	}
+	began := time.Now()
+	if _, _, err := f.join("127.0.0.1"); err != nil {
+		f.t.Errorf("%s: a newcomer does not get in: %v", what, err)
+	}
+	f.t.Logf("%s: a newcomer was in after %v", what, time.Since(began).Round(time.Millisecond))
+}
+
+// Strangers make the program take little memory, whatever they send: one address, and 16.
+func TestStrangersFillNoMemory(t *testing.T) {
+	f := startFlooded(t)
+	f.served("without strangers")
+	for _, method := range []string{verifyMethod} {
+		for _, addresses := range []int{1, 16} {
+			what := fmt.Sprintf("%s from %d addresses", method, addresses)
+			before := f.peak()
+			stop := f.flood(addresses, 64, f.filling(method))
+			end := time.Now().Add(2 * time.Second)
+			for time.Now().Before(end) {
+				f.served(what)
+			}
+			stop()
+			f.lives()
+			grew := f.peak() - before
+			t.Logf("%s: %d KiB before, %d KiB more at the peak", what, before>>10, grew>>10)
+			if grew >= floodGrowth {
+				t.Errorf("%s: it took %d MiB more, want less than %d", what, grew>>20, floodGrowth>>20)
+			}
+		}
+	}
+}
+
+var _ = json.Valid
