@@ -37,6 +37,8 @@ const (
 	helloTime  = 2 * time.Second
 	turnTime   = 3 * time.Second
 	flightTime = 3 * time.Second
+	// turnsPerCPU is how many handshakes compute at once.
+	turnsPerCPU = 4
 	// maxNetworks bounds the networks whose rate is remembered.
 	maxNetworks = 4096
 	// fileShare is the part of the files that a process may have open which sockets
@@ -85,7 +87,7 @@ type Gate struct {
 	sockets, hellos, handshakes, strangers *crowd.Line
 
 	begins  *begins
-	turns   chan struct{} // held by handshakes that compute
+	turns   *turns
 	members *handed
 	others  *handed
 }
@@ -111,7 +113,7 @@ func (g *Guard) NewGate(l net.Listener, cfg GateConfig) (*Gate, error) {
 		handshakes: crowd.NewLine(crowd.Limits{Places: cfg.MaxHandshakes}),
 		strangers:  crowd.NewLine(crowd.Limits{Places: cfg.MaxStrangers, Bytes: cmp.Or(cfg.AllStrangersBytes, DefaultAllStrangersBytes)}),
 		begins:     newBegins(cmp.Or(cfg.HandshakeRate, DefaultHandshakeRate), cmp.Or(cfg.HandshakeBurst, DefaultHandshakeBurst)),
-		turns:      make(chan struct{}, 4*runtime.GOMAXPROCS(0)),
+		turns:      newTurns(turnsPerCPU * runtime.GOMAXPROCS(0)),
 		members:    newHanded(l.Addr()), others: newHanded(l.Addr()),
 	}, nil
 }
@@ -332,16 +334,21 @@ func (c *coming) turn(ctx context.Context) (done func(), err error) {
 	}
 	late := time.NewTimer(turnTime)
 	defer late.Stop()
+	turn := g.turns.ask(network)
 	select {
-	case g.turns <- struct{}{}:
+	case <-turn:
 	case <-late.C:
-		return nil, &FullError{Limit: cap(g.turns), Handshakes: true}
+		err = &FullError{Limit: g.cfg.MaxHellos, Handshakes: true}
 	case <-c.gone:
-		return nil, c.full
+		err = c.full
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		err = ctx.Err()
 	}
-	done = sync.OnceFunc(func() { <-g.turns })
+	if err != nil {
+		g.turns.withdraw(network, turn)
+		return nil, err
+	}
+	done = sync.OnceFunc(g.turns.giveBack)
 	if err := c.enter(g.handshakes, g.cfg.MaxHandshakes, true); err != nil {
 		done()
 		return nil, err

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -72,6 +71,7 @@ type flooded struct {
 	addr   string
 	args   []string // of the coordinator, beside those that it always has
 	cmd    *exec.Cmd
+	ended  chan struct{}   // closed when cmd ended
 	token  proof.JoinToken // admits everybody
 	member *devcluster.Candidate
 	chain  [][]byte // its certificates
@@ -107,7 +107,7 @@ func startFlooded(t *testing.T, args ...string) *flooded {
 	key := regexp.MustCompile(`ed25519:[A-Za-z0-9+/=_-]{40,}`).FindString(f.must("status", "-o", "json"))
 	f.must("manifest", "init", "--cluster", "prod.example", "--owner", "alice="+owner.Recipient().String(), "--coordinator-key", key,
 		"--signer-key-out", "alice.key", "--out", "m.yaml")
-	f.must("manifest", "set", "m.yaml")
+	f.must("manifest", "set", "m.yaml", "--shares-out", "shares")
 	if f.token, err = proof.ParseJoinToken(strings.TrimSpace(f.must("token", "create", "--entry", "nodes", "--uses", "100000"))); err != nil {
 		t.Fatal(err)
 	}
@@ -160,6 +160,12 @@ func (f *flooded) start() {
 	if err := f.cmd.Start(); err != nil {
 		f.t.Fatal(err)
 	}
+	cmd, ended := f.cmd, make(chan struct{})
+	f.ended = ended
+	go func() {
+		_ = cmd.Wait() // that it ended is what counts
+		close(ended)
+	}()
 	limit := unix.Rlimit{Cur: floodMemory, Max: floodMemory}
 	if err := unix.Prlimit(f.cmd.Process.Pid, unix.RLIMIT_DATA, &limit, nil); err != nil {
 		f.t.Fatal(err)
@@ -171,16 +177,18 @@ func (f *flooded) start() {
 }
 
 func (f *flooded) kill() {
-	_ = f.cmd.Process.Kill()
-	_ = f.cmd.Wait() // that it was killed is known
+	_ = f.cmd.Process.Kill() // it may have ended
+	<-f.ended
 	f.cmd = nil
 }
 
 // lives fails if the coordinator died.
 func (f *flooded) lives() {
 	f.t.Helper()
-	if err := f.cmd.Process.Signal(syscall.Signal(0)); err != nil {
-		f.t.Fatal("the coordinator died: ", err, f.log())
+	select {
+	case <-f.ended:
+		f.t.Fatal("the coordinator died", f.log())
+	default:
 	}
 }
 
@@ -230,6 +238,8 @@ func (f *flooded) join(address string) (*devcluster.Candidate, [][]byte, error) 
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
+		case <-f.ended:
+			return nil, nil, errors.New("the coordinator died")
 		case <-ctx.Done():
 		}
 	}
@@ -304,6 +314,9 @@ type stranger struct {
 	ended  atomic.Bool // the other end said that it is over
 }
 
+// computing is held by strangers that shake hands.
+var computing = make(chan struct{}, 32)
+
 // newStranger connects from an address.
 func newStranger(ctx context.Context, address, addr string) (*stranger, error) {
 	raw, err := from(address)(ctx, addr)
@@ -314,11 +327,14 @@ func newStranger(ctx context.Context, address, addr string) (*stranger, error) {
 	if err := s.conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		return nil, err
 	}
-	if err := s.conn.HandshakeContext(ctx); err != nil {
+	// Strangers have processors of their own, and members of this process too.
+	computing <- struct{}{}
+	err = s.conn.HandshakeContext(ctx)
+	<-computing
+	if err != nil {
 		raw.Close()
 		return nil, err
 	}
-	s.framer = http2.NewFramer(bufio.NewWriterSize(s.conn, 64<<10), s.conn)
 	s.enc = hpack.NewEncoder(&s.head)
 	s.framer = http2.NewFramer(s.conn, bufio.NewReader(s.conn))
 	if _, err := s.conn.Write([]byte(http2.ClientPreface)); err != nil {
@@ -480,4 +496,145 @@ func TestStrangersFillNoMemory(t *testing.T) {
 	}
 }
 
-var _ = json.Valid
+// helloOf is what a client of TLS says first.
+func helloOf(t *testing.T) []byte {
+	t.Helper()
+	near, far := net.Pipe()
+	go func() {
+		_ = tls.Client(near, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13}).Handshake() // it has no answer
+	}()
+	defer near.Close()
+	hello := make([]byte, 16<<10)
+	n, err := far.Read(hello)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hello[:n]
+}
+
+// 1,024 connections on which no handshake comes to its end, from 16 addresses, keep out
+// nobody of another network, and at most half of the members of an address of their own.
+func TestHalfOpenConnectionsKeepNobodyOut(t *testing.T) {
+	f := startFlooded(t)
+	hello := helloOf(t)
+	for what, text := range map[string][]byte{"nothing": nil, "the beginning of a hello": hello[:5], "a whole hello": hello} {
+		before := f.peak()
+		stop := f.flood(16, 64, f.saying(text))
+		f.served("among those who say " + what)
+		in := 0
+		const members = 10
+		for range members {
+			if err := f.tries("127.0.1.1", 3); err == nil {
+				in++
+			}
+		}
+		stop()
+		f.lives()
+		t.Logf("among those who say %s: %d of %d members at an address of theirs are in; %d KiB more at the peak", what, in, members, (f.peak()-before)>>10)
+		if in < members/2 {
+			t.Errorf("among those who say %s only %d of %d members at an address of theirs are in", what, in, members)
+		}
+	}
+}
+
+// An owner whose coordinator has lost the seed brings it back among strangers.
+func TestOwnersGetInAmongStrangers(t *testing.T) {
+	f := startFlooded(t)
+	share := filepath.Join("shares", "alice.share")
+	f.kill()
+	f.start()
+	if out := f.must("status", "-o", "json"); !strings.Contains(out, "recovery") {
+		t.Fatalf("it is not in recovery mode: %s", out)
+	}
+	halfOpen := f.flood(16, 32, f.saying(nil))
+	filling := f.flood(8, 8, f.filling("/fealty.v1.RecoveryService/Recover"))
+	out, err := f.run("recover", "--coordinator", f.addr, "--share", share, "--share-key", "alice.age")
+	if err != nil {
+		t.Error(err)
+	}
+	halfOpen()
+	filling()
+	f.lives()
+	t.Log(out)
+	f.served("after the recovery")
+}
+
+// A client that gives up call after call is cut off before it costs much.
+func TestRapidResetsAreCutOff(t *testing.T) {
+	f := startFlooded(t)
+	const connections, calls = 4, 20000
+	var all sync.WaitGroup
+	var begun atomic.Int64
+	var stands atomic.Int64
+	for i := range connections {
+		s, err := newStranger(t.Context(), fmt.Sprintf("127.0.%d.1", i+1), f.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			defer s.conn.NetConn().Close()
+			for range calls {
+				id, err := s.begin(verifyMethod)
+				if err == nil {
+					err = s.framer.WriteRSTStream(id, http2.ErrCodeCancel)
+				}
+				if err != nil {
+					return
+				}
+				begun.Add(1)
+			}
+			stands.Add(1)
+		})
+	}
+	if err := f.tries("127.0.0.1", 3); err != nil {
+		t.Errorf("a member is not served: %v", err)
+	}
+	all.Wait()
+	f.lives()
+	t.Logf("%d of %d calls could be begun", begun.Load(), connections*calls)
+	if n := stands.Load(); n > 0 {
+		t.Errorf("%d of %d connections stand after %d calls that were given up", n, connections, calls)
+	}
+}
+
+// Many machines behind one address, with its rate set for that, join at once, among
+// others of the same address that only begin to.
+//
+// FEALTY_TEST_JOINS says how many; make soak sets it.
+func TestJoinsAtOnceFromOneAddress(t *testing.T) {
+	joins := 200
+	if text := os.Getenv("FEALTY_TEST_JOINS"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		joins = n
+	}
+	f := startFlooded(t, "--join-rate", "100000", "--join-burst", "100000", "--handshake-rate", "100000", "--handshake-burst", "100000")
+	for _, what := range []string{"alone", "beside a flood"} {
+		stop := func() {}
+		if what != "alone" {
+			stop = f.flood(1, 256, f.saying(nil))
+		}
+		began := time.Now()
+		var all sync.WaitGroup
+		var lost atomic.Int64
+		for range joins {
+			all.Go(func() {
+				if _, _, err := f.join("127.0.1.1"); err != nil {
+					lost.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		stop()
+		f.lives()
+		t.Logf("%d joins at once, %s: all answered after %v", joins, what, time.Since(began).Round(time.Millisecond))
+		if n := lost.Load(); n > 0 {
+			t.Errorf("%d of %d joins came to nothing, %s", n, joins, what)
+		}
+	}
+	if got, want := strings.Count(f.must("member", "list", "-o", "json"), `"spiffe_id"`), 2*joins+1; got != want {
+		t.Errorf("%d members, want %d", got, want)
+	}
+}
