@@ -53,7 +53,7 @@ const (
 	// maxStrangerBytes a message on it; a larger request comes in parts of partBytes.
 	// strangerWindow is what may be under way to such a call, and to all those of a
 	// connection, before anybody reads: the least that HTTP/2 knows of.
-	maxStrangerStreams = 4
+	maxStrangerStreams = 8
 	maxStrangerBytes   = 64 << 10
 	partBytes          = 32 << 10
 	strangerWindow     = 64 << 10

@@ -412,6 +412,10 @@ func (c *Coordinator) offer(g *gathering, ch channel) (*fealtyv1.RecoveryOffer, 
 	}, nil
 }
 
+// maxShownPage bounds a page of the history that strangers are sent, unless one manifest is
+// larger: who does not take it has it kept.
+const maxShownPage = 256 << 10
+
 // sendHistory sends h in pages that any client takes.
 func sendHistory(h *history.History, send func(*fealtyv1.RecoveryHistory) error) error {
 	page, size := &fealtyv1.RecoveryHistory{}, 0
@@ -433,7 +437,7 @@ func sendHistory(h *history.History, send func(*fealtyv1.RecoveryHistory) error)
 		if !sent[t.Manifest] {
 			more += len(h.Manifests[t.Manifest])
 		}
-		if size+more > maxHistoryPage && size > 0 {
+		if size+more > maxShownPage && size > 0 {
 			if err := flush(); err != nil {
 				return err
 			}

@@ -1,0 +1,112 @@
+// Inside the package, for the harness of its fleet and its limits.
+package coordinator
+
+import (
+	"crypto/sha256"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// A first manifest that is larger than what a stranger may send at once comes in parts,
+// after the proof; a part that is not what was proven changes nothing.
+func TestFirstSetInParts(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, nil)
+	tok, _ := f.setupToken()
+	m := []byte(string(f.manifest("")) + strings.Repeat("# "+strings.Repeat("x", 97)+"\n", 3000)) // 300 KB
+	wantCode(t, f.firstSet(tok, m, nil), explain.MessageTooLarge)
+	send := func(alter func(parts []*fealtyv1.FirstSetRequest) []*fealtyv1.FirstSetRequest) error {
+		conn, err := mesh.DialPinned(f.addr, credential.LeafPin(tok.KeyHash), mesh.Options{Now: f.clock})
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		stream, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.ctx())
+		if err != nil {
+			return err
+		}
+		first, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		cs, _ := mesh.ConnectionState(stream.Context())
+		binding, err := proof.Binding(cs)
+		if err != nil {
+			return err
+		}
+		evidence, err := tok.Prove(proof.SetupTranscript{Nonce: first.GetNonce(), Binding: binding, Manifest: m})
+		if err != nil {
+			return err
+		}
+		hash := sha256.Sum256(m)
+		parts := []*fealtyv1.FirstSetRequest{{Set: &fealtyv1.SetManifestRequest{Reason: "first"}, Evidence: evidence, ManifestBytes: uint32(len(m)), ManifestHash: hash[:]}}
+		for part := range slices.Chunk(m, int(first.GetPartBytes())) {
+			parts = append(parts, &fealtyv1.FirstSetRequest{Part: part})
+		}
+		for _, p := range alter(parts) {
+			if err := stream.Send(p); err != nil && !errors.Is(err, io.EOF) {
+				return err
+			}
+		}
+		_, err = stream.Recv()
+		return err
+	}
+	type requests = []*fealtyv1.FirstSetRequest
+	for what, tc := range map[string]struct {
+		alter func(requests) requests
+		want  explain.Code
+	}{
+		"another manifest": {func(r requests) requests {
+			r[2].Part = slices.Clone(r[2].Part)
+			r[2].Part[0] ^= 1
+			return r
+		}, explain.RequestField},
+		"more than was announced": {func(r requests) requests { r[0].ManifestBytes--; return r }, explain.RequestField},
+		"more than a manifest":    {func(r requests) requests { r[0].ManifestBytes = 1 << 30; return r }, explain.RequestField},
+		"no proof":                {func(r requests) requests { r[0].Evidence = nil; return r[:1] }, explain.SetupRefused},
+		"another hash":            {func(r requests) requests { r[0].ManifestHash = make([]byte, 32); return r[:1] }, explain.SetupRefused},
+		"half a hash":             {func(r requests) requests { r[0].ManifestHash = r[0].ManifestHash[:16]; return r[:1] }, explain.SetupRefused},
+		"an empty part":           {func(r requests) requests { r[1].Part = nil; return r[:2] }, explain.RequestField},
+	} {
+		t.Run(what, func(t *testing.T) {
+			wantCode(t, send(tc.alter), tc.want)
+			if phase, _ := f.c.Phase(); phase != "uninitialized" {
+				t.Fatalf("phase %s", phase)
+			}
+		})
+	}
+	if err := send(func(r requests) requests { return r }); err != nil {
+		t.Fatal(err)
+	}
+	if phase, reason := f.c.Phase(); phase != "ready" {
+		t.Fatalf("phase %s: %s", phase, reason)
+	}
+	if got := len(f.c.state.Load().manifest.Bytes()); got != len(m) {
+		t.Errorf("a manifest of %d bytes is in force, want %d", got, len(m))
+	}
+}
+
+// A call of a stranger that finds no place is ended before its request is received.
+func TestVerifyTakesItsPlaceBeforeItsRequest(t *testing.T) {
+	t.Parallel()
+	f := readyFleet(t, nil)
+	answers := make(chan error, verifiersPerSource+1)
+	for range verifiersPerSource + 1 {
+		stream, err := f.stranger().NewStream(f.ctx(), &fealtyv1.VerifyService_ServiceDesc.Streams[0], fealtyv1.VerifyService_Verify_FullMethodName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Nothing is sent.
+		go func() { answers <- stream.RecvMsg(new(fealtyv1.VerifyResponse)) }()
+	}
+	wantCode(t, <-answers, explain.RateLimited)
+}
