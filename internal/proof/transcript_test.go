@@ -3,6 +3,7 @@ package proof
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/binary"
@@ -359,7 +360,20 @@ func TestSetupProof(t *testing.T) {
 			t.Errorf("%s: %v, want the one refusal", name, err)
 		}
 	}
+	hash := sha256.Sum256(tr.Manifest)
+	byHash := SetupTranscript{Nonce: tr.Nonce, Binding: tr.Binding, Hash: hash[:]}
+	if err := VerifySetup(key, byHash, evidence); err != nil {
+		t.Errorf("the hash does not stand for the manifest: %v", err)
+	}
+	for _, bad := range []SetupTranscript{{tr.Nonce, tr.Binding, tr.Manifest, hash[:]}, {tr.Nonce, tr.Binding, nil, hash[:31]}} {
+		if err := VerifySetup(key, bad, evidence); !errors.As(err, new(*TranscriptError)) {
+			t.Errorf("verified a manifest of %d bytes with a hash of %d: %v", len(bad.Manifest), len(bad.Hash), err)
+		}
+	}
 	for i := range reflect.TypeFor[SetupTranscript]().NumField() {
+		if i == 3 {
+			continue // the hash, which the manifest stands for
+		}
 		bad := tr
 		reflect.ValueOf(&bad).Elem().Field(i).SetZero()
 		if _, err := token.Prove(bad); !errors.As(err, new(*TranscriptError)) {
