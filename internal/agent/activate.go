@@ -459,6 +459,9 @@ func (a *Agent) takeHeld(ctx context.Context, from origin, offers []offer) error
 			}
 			a.lost = a.lost || errors.Is(err, history.ErrNoTrail)
 			a.refuse(ctx, refusalOf(o.scope, err, a.now()), err, early{from, o})
+			if r, ok := errors.AsType[*snapshot.RejectedError](err); ok && from == byCoordinator && o.scope == string(snapshot.ScopeTrustBundle) && r.Reason == snapshot.ReasonVersion {
+				a.overtaken = b.held[snapshot.ScopeTrustBundle] // who gives an older one is shown this one
+			}
 			continue
 		}
 		if !d.news {

@@ -163,8 +163,8 @@ func (a *Agent) unproven(ctx context.Context, address string, call func(context.
 	return nil
 }
 
-// show presents a trust bundle to the coordinators that were restored from before it.
-// What it revokes is in force there from then on. Only a coordinator that wants it is
+// show presents a trust bundle to the coordinators that were restored from before it, or
+// whose store went back to before it. What it revokes is in force there from then on. Only a coordinator that wants it is
 // sent one; nobody proves here that it is a coordinator, so each is asked.
 func (a *Agent) show(ctx context.Context, bundle *held) {
 	if bundle == nil {
@@ -195,7 +195,7 @@ func (a *Agent) show(ctx context.Context, bundle *held) {
 			a.log.LogAttrs(ctx, slog.LevelDebug, "the trust bundle was not shown", slog.String("coordinator", address), slog.String("reason", oneLine(err)))
 			continue
 		}
-		if done != nil {
+		if done.GetRestored() {
 			a.log.LogAttrs(ctx, slog.LevelWarn, "the cluster was restored from a backup, and took what this node knew to be revoked", slog.String("coordinator", address), slog.Uint64("new", uint64(done.GetTaken())))
 		}
 	}
@@ -221,5 +221,5 @@ func trustParts(envelope []byte, most int) []*fealtyv1.PresentTrustRequest {
 
 // wants reports whether a bundle with this header is news to a coordinator.
 func wants(m *fealtyv1.PresentTrustResponse, h snapshot.Header) bool {
-	return m.GetRestored() && (h.AuthorityEpoch > m.GetAuthorityEpoch() || h.AuthorityEpoch == m.GetAuthorityEpoch() && h.ConfigVersion > m.GetConfigVersion())
+	return (m.GetRestored() || m.GetCompares()) && (h.AuthorityEpoch > m.GetAuthorityEpoch() || h.AuthorityEpoch == m.GetAuthorityEpoch() && h.ConfigVersion > m.GetConfigVersion())
 }

@@ -119,7 +119,7 @@ type Agent struct {
 
 	activation semaphore        // held by who changes beliefs or source
 	lost       bool             // a trust bundle waits for links of the history; guarded by activation
-	overtaken  *held            // the trust bundle of before a restore, to be shown; guarded by activation
+	overtaken  *held            // a trust bundle to be shown to who has an older one; guarded by activation
 	marksDirty bool             // the marks in memory are not known to be durable; guarded by activation
 	early      map[string]early // by scope: what may verify under what comes next; guarded by activation
 	next       *pendingKey      // the key that may be certified without our knowing, or in use and not on disk otherwise; owned by keepCertified

@@ -40,6 +40,8 @@ type Intent struct {
 	// At is when the restore began, by the clock of who restores, and Reason why.
 	At     time.Time
 	Reason string
+	// InPlace says that no backup was restored: the store goes on from what it holds.
+	InPlace bool
 	// Whole says that every entry of the backup is in the store.
 	Whole bool
 	// Signatures are the signers' over [Intent.Transition], as far as they are there.
@@ -55,6 +57,7 @@ type wireIntent struct {
 	Floor          store.Revision  `json:"floor,string"`
 	At             time.Time       `json:"at"`
 	Reason         string          `json:"reason"`
+	InPlace        bool            `json:"in_place,omitzero"`
 	Whole          bool            `json:"whole"`
 	Signatures     []wireSignature `json:"signatures"`
 }
@@ -70,7 +73,7 @@ func (i *Intent) Encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := wireIntent{intentSchema, header, i.Trailer.Encode(), i.Index, i.AuthorityEpoch, i.Floor, i.At.UTC().Truncate(time.Second), i.Reason, i.Whole, []wireSignature{}}
+	w := wireIntent{intentSchema, header, i.Trailer.Encode(), i.Index, i.AuthorityEpoch, i.Floor, i.At.UTC().Truncate(time.Second), i.Reason, i.InPlace, i.Whole, []wireSignature{}}
 	for _, s := range i.Signatures {
 		w.Signatures = append(w.Signatures, wireSignature{s.Key, s.Signature[:]})
 	}
@@ -89,7 +92,7 @@ func DecodeIntent(raw []byte) (*Intent, error) {
 	if w.Schema != intentSchema {
 		return nil, fmt.Errorf("backup: an intent of schema %.64q, and this release reads %q: %w", w.Schema, intentSchema, ErrVersion)
 	}
-	i := &Intent{Index: w.Index, AuthorityEpoch: w.AuthorityEpoch, Floor: w.Floor, At: w.At, Reason: w.Reason, Whole: w.Whole}
+	i := &Intent{Index: w.Index, AuthorityEpoch: w.AuthorityEpoch, Floor: w.Floor, At: w.At, Reason: w.Reason, InPlace: w.InPlace, Whole: w.Whole}
 	var err error
 	if i.Header, err = decodeHeader(w.Header); err != nil {
 		return nil, fmt.Errorf("backup: the intent: %w", err)

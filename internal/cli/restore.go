@@ -12,9 +12,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
 )
 
 // restoreFlags are what a restore is told.
@@ -22,13 +24,13 @@ type restoreFlags struct {
 	backupFlags
 	signWith, signatures []string
 	reason, requestOut   string
-	dry                  bool
+	dry, inPlace         bool
 }
 
 func (c *CLI) backupRestore() *cobra.Command {
 	var in restoreFlags
 	cmd := c.command(spec{
-		use: "restore FILE", short: "restore a backup into an empty store",
+		use: "restore [FILE]", short: "restore a backup into an empty store, or have a store that went back go on",
 		long: `Restore a backup into an empty store, with every coordinator of the cluster stopped. The backup is verified first, all
 of it. The store's revisions, and the index and authority epoch that the history goes on with, start above the Unix
 time, so that nothing that the fleet remembers is above them.
@@ -39,12 +41,25 @@ command again with the same backup adds signatures, and goes on with a restore t
 
 The first coordinator that starts on the store and gets the seed back, by a keeper or its owners, writes the restore
 into the history with a new mesh CA key. Join tokens are void then. What happened after the backup is not in it: the
-command prints what that can be.`,
+command prints what that can be.
+
+With --in-place no backup is read: the cluster goes on from what the store holds, after an older copy was put in its
+place or it failed over to a server that lagged. All else is the same: every coordinator is stopped, the signers sign,
+and members that hold newer bans show them when the coordinators are back.`,
 		sample: `  fealty backup restore prod.backup --store postgres://db.example/fealty --share-key alice.key --sign-with signer.key
   fealty backup restore prod.backup --store sqlite:/var/lib/fealty/coordinator/store/fealty.db --share-key alice.key --request-out restore.json
-  fealty backup restore prod.backup --store sqlite:/var/lib/fealty/coordinator/store/fealty.db --share-key alice.key --signature bob.sig`,
-		groups: []group{ofRestore}, args: exactly("FILE"),
+  fealty backup restore prod.backup --store sqlite:/var/lib/fealty/coordinator/store/fealty.db --share-key alice.key --signature bob.sig
+  fealty backup restore --in-place --store postgres://db.example/fealty --sign-with signer.key`,
+		groups: []group{ofRestore}, args: atMostOne("FILE"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
+			switch {
+			case in.inPlace && len(args) > 0:
+				return explain.New(explain.BadValue, "name", "--in-place", "value", args[0], "problem", "nothing is read from a backup in place", "want", "no FILE, or no --in-place")
+			case in.inPlace:
+				return c.restoreInPlace(ctx, cfg, in)
+			case len(args) == 0:
+				return missing("FILE", "a restore reads a backup", "the file that fealty backup create wrote, or --in-place for a store that went back")
+			}
 			return c.restoreBackup(ctx, cfg, args[0], in)
 		},
 	})
@@ -53,6 +68,7 @@ command prints what that can be.`,
 	f.StringArrayVar(&in.signWith, "sign-with", nil, "sign the restore with the signer's key in this PEM file; once for each")
 	f.StringArrayVar(&in.signatures, "signature", nil, "a file that a signer made with fealty backup sign; once for each")
 	f.StringVar(&in.reason, "reason", "", "why, for the history; at most 256 bytes")
+	f.BoolVar(&in.inPlace, "in-place", false, "read no backup: have the cluster go on from what the store holds, after it went back")
 	f.StringVar(&in.requestOut, "request-out", "", "write what signers sign elsewhere to this new file")
 	dryRun(cmd, &in.dry)
 	return cmd
@@ -84,7 +100,7 @@ func (c *CLI) restoreBackup(ctx context.Context, cfg *config, file string, in re
 		return err
 	}
 	request := history.RequestRestore(plan.Transition(found.History), found.History.Manifest())
-	if err := c.signRestore(cfg, in, found, request, plan); err != nil {
+	if err := c.signRestore(cfg, in, found.History.Manifest(), request, plan); err != nil {
 		return err
 	}
 	if in.requestOut != "" && !in.dry { // the clocks of another plan are others
@@ -146,7 +162,7 @@ func restorePlan(ctx context.Context, st store.Store, name, file string, found *
 }
 
 // signRestore adds the signatures that are given to the plan.
-func (c *CLI) signRestore(cfg *config, in restoreFlags, found *backup.Contents, request history.RestoreRequest, plan *backup.Intent) error {
+func (c *CLI) signRestore(cfg *config, in restoreFlags, m *manifest.Manifest, request history.RestoreRequest, plan *backup.Intent) error {
 	keys, err := readKeys(cfg, in.signWith)
 	if err != nil {
 		return err
@@ -162,7 +178,6 @@ func (c *CLI) signRestore(cfg *config, in restoreFlags, found *backup.Contents, 
 		}
 		files = append(files, signatureFile{"--sign-with", f})
 	}
-	m := found.History.Manifest()
 	for _, f := range files {
 		err := history.CheckRestoreSignature(f.SignatureFile, request, m)
 		e, ok := errors.AsType[*history.SignatureError](err)
@@ -184,12 +199,106 @@ func (c *CLI) signRestore(cfg *config, in restoreFlags, found *backup.Contents, 
 	return nil
 }
 
+// restoreInPlace has the cluster of a store go on from what that holds.
+func (c *CLI) restoreInPlace(ctx context.Context, cfg *config, in restoreFlags) error {
+	switch {
+	case cfg.find("store").text == "":
+		return missing("--store", "a store goes on in place", "--store URL of the store that went back")
+	case len(in.keys) > 0 || in.passphraseFile != "" || in.transactionKey != "":
+		return explain.New(explain.BadValue, "name", "--share-key, --passphrase-file and --transaction-key", "value", "given", "problem", "nothing is read from a backup in place", "want", "none of them with --in-place")
+	case len(in.reason) > history.MaxReasonBytes:
+		return explain.New(explain.BadValue, "name", "--reason", "value", "given", "problem", fmt.Sprintf("it has more than %d bytes", history.MaxReasonBytes), "want", "a shorter one")
+	}
+	st, name, err := c.openStoreThere(ctx, cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	if st == nil {
+		return restoreFailed(name, "", backup.ErrNoCluster)
+	}
+	defer st.Close()
+	found, err := backup.PlanInPlace(ctx, st, c.env.Now(), func(m *manifest.Manifest) (store.Revision, error) { return coordinator.SeenIn(ctx, st, m) }, in.reason, c.env.Release)
+	if err != nil {
+		return restoreFailed(name, "", err)
+	}
+	request, err := found.Intent.Request(found.Manifest)
+	if err != nil {
+		return restoreFailed(name, "", err)
+	}
+	if err := c.signRestore(cfg, in, found.Manifest, request, found.Intent); err != nil {
+		return err
+	}
+	if in.requestOut != "" && !in.dry {
+		if err := createFile(cfg.within(in.requestOut), request.Encode(), 0o644, "a request to sign"); err != nil {
+			return err
+		}
+		c.talk("signers sign %s where their keys are: fealty backup sign %s --key KEY", in.requestOut, in.requestOut)
+	}
+	if in.dry {
+		c.planned("the cluster would go on from what " + name + " holds")
+		return c.print(inPlaceResult(name, found))
+	}
+	if err := backup.RestoreInPlace(ctx, st, found, nil); err != nil {
+		return restoreFailed(name, "", err)
+	}
+	if err := c.print(inPlaceResult(name, found)); err != nil {
+		return err
+	}
+	c.talk("not in it is what the store lost: members that joined or left since, changes of the config, and bans, but for those that members still know; every join token is void")
+	if have := len(found.Intent.Signatures); have < found.Manifest.Signers.Threshold {
+		c.talk("no coordinator goes on from it before %d more of the signers sign: run it again with --sign-with or --signature", found.Manifest.Signers.Threshold-have)
+		return nil
+	}
+	c.talk("next: start the coordinators on this store; without a keeper the owners bring the seed: fealty recover")
+	return nil
+}
+
+// signed returns who of the signers of m signed the plan, and who did not.
+func signed(m *manifest.Manifest, plan *backup.Intent) (signed, missing []string) {
+	for _, s := range m.Signers.Keys {
+		if slices.ContainsFunc(plan.Signatures, func(h history.Signature) bool { return h.Key == s.Key }) {
+			signed = append(signed, s.Name)
+		} else {
+			missing = append(missing, s.Name)
+		}
+	}
+	return signed, missing
+}
+
+func inPlaceResult(name string, found *backup.Standing) result {
+	m, plan := found.Manifest, found.Intent
+	signed, missing := signed(m, plan)
+	data := object{
+		{"store", name}, {"cluster", m.Cluster}, {"in_place", true}, {"entries", number(found.Entries)},
+		{"resumes", object{{"hash", found.Hash.String()}, {"index", number(found.Head.Index)}, {"authority_epoch", number(found.Head.AuthorityEpoch)}}},
+		{"index", number(plan.Index)}, {"authority_epoch", number(plan.AuthorityEpoch)}, {"floor", number(uint64(plan.Floor))},
+		{"signed", texts(signed)}, {"not_signed", texts(missing)}, {"signatures_needed", m.Signers.Threshold}, {"whole", true},
+	}
+	return result{data, func(p *page) error {
+		var f facts
+		f.add("store", name)
+		f.add("cluster", m.Cluster)
+		f.add("holds", plural(int(found.Entries), "entry", "entries"))
+		f.add("goes on from", fmt.Sprintf("%s, index %d, epoch %d", short(found.Hash.String()), found.Head.Index, found.Head.AuthorityEpoch))
+		f.add("with", fmt.Sprintf("index %d, epoch %d, revisions above %d", plan.Index, plan.AuthorityEpoch, plan.Floor))
+		have := fmt.Sprintf("%d of %d", len(signed), m.Signers.Threshold)
+		if len(signed) > 0 {
+			have += ": " + strings.Join(signed, ", ")
+		}
+		f.add("signatures", have)
+		return p.facts(f)
+	}}
+}
+
 // restoreFailed words why a backup was not restored into the store called name.
 func restoreFailed(name, file string, err error) error {
 	if err == nil {
 		return nil
 	}
 	problem := strings.TrimPrefix(err.Error(), "backup: ")
+	if errors.Is(err, backup.ErrNoCluster) {
+		return explain.Wrap(err, explain.RestoreOccupied, "store", name, "problem", problem, "do", "name the store of the cluster with --store; into an empty one a backup is restored: fealty backup restore FILE")
+	}
 	for _, target := range []error{backup.ErrOccupied, backup.ErrOtherRestore, backup.ErrNoFloor} {
 		if errors.Is(err, target) {
 			return explain.Wrap(err, explain.RestoreOccupied, "store", name, "problem", problem)
@@ -218,14 +327,7 @@ func restoreFailed(name, file string, err error) error {
 
 func restoreResult(name string, found *backup.Contents, plan *backup.Intent) result {
 	m, head := found.History.Manifest(), found.History.Current()
-	var signed, missing []string
-	for _, s := range m.Signers.Keys {
-		if slices.ContainsFunc(plan.Signatures, func(h history.Signature) bool { return h.Key == s.Key }) {
-			signed = append(signed, s.Name)
-		} else {
-			missing = append(missing, s.Name)
-		}
-	}
+	signed, missing := signed(m, plan)
 	data := object{
 		{"store", name}, {"cluster", found.Header.Cluster}, {"backup_of", stamp(found.Header.CreatedAt)}, {"entries", number(found.Trailer.Entries)},
 		{"resumes", object{{"hash", head.Hash.String()}, {"index", number(head.Index)}, {"authority_epoch", number(head.AuthorityEpoch)}}},

@@ -206,6 +206,9 @@ func (c *Coordinator) followConfig(ctx context.Context, s *state) error {
 	checked := c.now()
 	whole := false
 	for {
+		if err := c.untilWhole(ctx); err != nil {
+			return err
+		}
 		_, err := c.currentConfig(ctx, s, whole)
 		switch {
 		case errors.Is(err, store.ErrForged) && !c.headHolds(ctx):

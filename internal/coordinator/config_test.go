@@ -435,6 +435,7 @@ func TestConfigBegins(t *testing.T) {
 		t.Fatal(err)
 	}
 	in.state.value.Config = false
+	in.state.value.Change++
 	ch := d.state().records.newChange(d.state().headVersion)
 	ch.put(trustStateKey, in.state.version, in.state.value)
 	ch.delete(configStateKey, d.store.snapshot()[configStateKey].Version)

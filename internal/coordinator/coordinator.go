@@ -21,6 +21,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -36,6 +37,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/copies"
@@ -44,6 +46,7 @@ import (
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/recall"
+	"github.com/fealty-io/fealty/internal/regress"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/writable"
@@ -240,6 +243,12 @@ type Coordinator struct {
 	failures     logGate  // of failures and clone alarms, which strangers must not drown
 	readers      sync.WaitGroup
 
+	kept       regress.Keeper                      // what was seen of the store
+	keptFault  error                               // why it cannot be told what was seen of it before
+	peersClaim atomic.Pointer[[]*fealtyv1.Finding] // what others say that they saw of it, and cannot prove
+	keeping    sync.Mutex                          // held by who writes down what was seen
+	written    [2][sha256.Size]byte                // digests of what was written; guarded by keeping
+
 	lead       *lead
 	audits     auditQueue
 	withdrawn  withdrawals
@@ -369,6 +378,7 @@ func (c *Coordinator) open(ctx context.Context) error {
 	if c.enrolment, err = c.loadEnrolmentKey(); err != nil {
 		return err
 	}
+	c.keptFault = c.loadKept()
 	if c.lead, err = newLead(c); err != nil {
 		return err
 	}
@@ -401,6 +411,7 @@ func (c *Coordinator) open(ctx context.Context) error {
 
 // Close gives back what [New] took, for a coordinator that was never run.
 func (c *Coordinator) Close() error {
+	c.keepSeen(context.Background())
 	c.wipe()
 	return c.lock.Close()
 }
@@ -440,6 +451,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.followAudit(ctx) })
 	g.Go(func() error { return c.followRecalls(ctx) })
 	g.Go(func() error { return c.followOpenings(ctx) })
+	g.Go(func() error { return c.followKept(ctx) })
 	if err := c.serve(ctx, g); err != nil {
 		g.Go(func() error { return err })
 	}
@@ -542,6 +554,7 @@ func (c *Coordinator) followState(ctx context.Context) error {
 			})
 			g.Go(func() error { return c.forever(run, "identity", func() error { return c.keepIdentity(run, s) }) })
 			g.Go(func() error { return c.forever(run, "pruning", func() error { return c.prune(run, s) }) })
+			g.Go(func() error { return c.forever(run, "seen", func() error { return c.followPeersSeen(run, s) }) })
 			if c.outlet != nil {
 				g.Go(func() error { return c.followOutlet(run, s) })
 			}

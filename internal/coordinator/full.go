@@ -25,24 +25,6 @@ import (
 // reads from the store what the refused transaction would have been conditional on:
 // record, head and bans.
 
-// observedStore notes which writes are refused.
-type observedStore struct {
-	store.Store
-	c *Coordinator
-}
-
-func (o observedStore) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
-	rev, err := o.Store.Commit(ctx, tx)
-	o.c.noteWrite(err)
-	return rev, err
-}
-
-func (o observedStore) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision, error) {
-	rev, err := o.Store.CompareAndSwap(ctx, key, old, value)
-	o.c.noteWrite(err)
-	return rev, err
-}
-
 func (c *Coordinator) noteWrite(err error) {
 	switch now := c.now(); c.writes.Note(err, now) {
 	case writable.Refuses:

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -120,9 +121,11 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 		return err
 	} else if gap.exists() {
 		first.Restored, first.AuthorityEpoch, first.ConfigVersion = true, gap.value.AuthorityEpoch, uint64(gap.value.Version)
+	} else if t := c.trust.Load(); t != nil {
+		first.Compares, first.AuthorityEpoch, first.ConfigVersion = true, t.epoch, t.version
 	}
 	first.PartBytes = partBytes
-	if err := stream.Send(first); err != nil || !first.Restored {
+	if err := stream.Send(first); err != nil {
 		return err
 	}
 	place, err := c.presenters.enter(ctx, addr, c.now())
@@ -130,19 +133,38 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 		return err
 	}
 	defer place.leave()
-	envelope, err := c.bundleParts(place.ctx, stream)
+	waiting, stop := context.WithTimeout(place.ctx, answerTimeout)
+	defer stop()
+	raw, err := c.bundleParts(waiting, stream)
+	if errors.Is(err, io.EOF) {
+		return nil // it has none that is news
+	}
 	if err != nil {
 		return place.worded(err)
 	}
-	n, err := c.takePresented(ctx, envelope)
-	if err == nil {
+	n, err := 0, error(nil)
+	if first.Compares || c.aheadOf(s, raw) {
+		err = c.proven(ctx, addr, raw)
+	} else if n, err = c.takePresented(ctx, raw); err == nil {
 		err = c.trustChanged(ctx)
 	}
 	if err != nil {
 		c.refusals.log(ctx, c.log, slog.LevelWarn, "a trust bundle of before the restore is not believed", slog.String("remote", addr), slog.String("reason", err.Error()))
 		return err
 	}
-	return stream.Send(&fealtyv1.PresentTrustResponse{Restored: true, Taken: uint32(n)})
+	return stream.Send(&fealtyv1.PresentTrustResponse{Restored: first.Restored, Taken: uint32(n)})
+}
+
+// aheadOf reports whether a bundle says that it is newer than the one in force, and of its
+// authority epoch: what it revokes is of after every restore.
+func (c *Coordinator) aheadOf(s *state, raw []byte) bool {
+	signed, err := snapshot.Unmarshal(raw)
+	if err != nil {
+		return false
+	}
+	claims, err := snapshot.ReadClaims(signed)
+	t := c.trust.Load()
+	return err == nil && t != nil && claims.Header.AuthorityEpoch == s.head.AuthorityEpoch && claims.Header.ConfigVersion > t.version
 }
 
 // bundleParts receives the envelope of a trust bundle. What it is shows when it is whole,
@@ -228,33 +250,16 @@ func (s *state) presented(raw []byte, gap versioned[restoreGap]) (*snapshot.Trus
 	if !gap.exists() || last == nil {
 		return nil, snapshot.Header{}, errors.New("this cluster was not restored")
 	}
-	signed, err := snapshot.Unmarshal(raw)
-	if err != nil {
-		return nil, snapshot.Header{}, err
-	}
-	claims, err := snapshot.ReadClaims(signed)
-	if err != nil {
-		return nil, snapshot.Header{}, err
-	}
-	me, err := identity.New(s.manifest.Cluster, identity.Coordinator, "restored")
-	if err != nil {
-		return nil, snapshot.Header{}, err
-	}
-	v, err := snapshot.Verify(signed, snapshot.Trust{Me: me, Incarnation: s.rootPin, ConfigRoot: s.configRoot()}, snapshot.Marks{}, claims.Header.IssuedAt)
-	if err != nil {
-		return nil, snapshot.Header{}, err
-	}
-	bundle, ok := v.TrustBundle()
-	h := v.Header()
+	bundle, h, err := s.ownBundle(raw)
 	switch {
-	case !ok:
-		return nil, h, fmt.Errorf("a %s is no trust bundle", h.ScopeType)
+	case err != nil:
+		return nil, h, err
 	case h.AuthorityEpoch >= last.AuthorityEpoch:
 		return nil, h, fmt.Errorf("authority epoch %d is not of before the restore, which began %d", h.AuthorityEpoch, last.AuthorityEpoch)
 	case h.AuthorityEpoch < gap.value.AuthorityEpoch, h.AuthorityEpoch == gap.value.AuthorityEpoch && h.ConfigVersion <= uint64(gap.value.Version):
 		return nil, h, fmt.Errorf("version %d of epoch %d is no newer than what is known, %d of %d", h.ConfigVersion, h.AuthorityEpoch, gap.value.Version, gap.value.AuthorityEpoch)
 	}
-	return &bundle, h, nil
+	return bundle, h, nil
 }
 
 // mergeOnce adds a part of what bundle takes away. The last part moves the gap.
@@ -283,8 +288,13 @@ func (c *Coordinator) mergeOnce(ctx context.Context, bundle *snapshot.TrustBundl
 			more = true
 			break
 		}
-		ch.put(banIDKey(id.Kind(), id.Name()), 0, ban)
 		d.ban, n = append(d.ban, id), n+1
+	}
+	d.write = func(counter uint64) {
+		ban.Counter = counter
+		for _, id := range d.ban {
+			ch.put(banIDKey(id.Kind(), id.Name()), 0, ban)
+		}
 	}
 	listed := in.listed()
 	for _, key := range bundle.BannedKeys {

@@ -41,7 +41,7 @@ func (f *fleet) present(raw []byte) (first, done *fealtyv1.PresentTrustResponse,
 	if err != nil {
 		return nil, nil, err
 	}
-	if first, err = stream.Recv(); err != nil || !first.GetRestored() {
+	if first, err = stream.Recv(); err != nil || !first.GetRestored() && !first.GetCompares() {
 		return first, nil, err
 	}
 	if err := stream.Send(&fealtyv1.PresentTrustRequest{Bundle: &fealtyv1.SignedSnapshot{Scope: "trust_bundle", Envelope: raw}}); err != nil && !errors.Is(err, io.EOF) {

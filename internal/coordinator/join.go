@@ -183,6 +183,9 @@ func (c *Coordinator) join(ctx context.Context, ch channel, req *fealtyv1.JoinRe
 		if err != nil {
 			return nil, err
 		}
+		if lost := c.lostError(); lost != nil {
+			return nil, lost
+		}
 		cand, publicKey, csrErr, err := c.prove(ctx, s, ch, req)
 		if err != nil {
 			return nil, err

@@ -78,6 +78,7 @@ type lead struct {
 
 	core     *leadership.Core
 	state    *state       // that the core knows of
+	lost     bool         // that the store lost something, as the core knows
 	record   leaderRecord // as it was read or written last
 	renewal  leadership.Renew
 	renewTx  store.Tx       // of renewal
@@ -116,7 +117,7 @@ func (l *lead) now() time.Duration { return time.Since(l.origin) }
 // That it does is a guess, by its own clock; the condition is what decides (I4).
 func (c *Coordinator) leading() (term uint64, condition store.Condition, ok bool) {
 	v := c.lead.view.Load()
-	if v.term == 0 || c.lead.now() >= v.until || c.lead.over.Load() == v.term || c.state.Load().phase != phaseReady {
+	if v.term == 0 || c.kept.Lost() != nil || c.lead.now() >= v.until || c.lead.over.Load() == v.term || c.state.Load().phase != phaseReady {
 		return 0, store.Condition{}, false
 	}
 	return v.term, store.Condition{Key: leaderTermKey, Version: store.Revision(v.term)}, true
@@ -218,12 +219,12 @@ func (l *lead) stop(ctx context.Context) {
 
 // fit tells the core whether this coordinator can lead.
 func (l *lead) fit(ctx context.Context) {
-	s := l.c.state.Load()
-	if s == l.state {
+	s, lost := l.c.state.Load(), l.c.kept.Lost() != nil
+	if s == l.state && lost == l.lost {
 		return
 	}
-	l.state = s
-	if s.phase != phaseReady {
+	l.state, l.lost = s, lost
+	if s.phase != phaseReady || lost {
 		l.run(ctx, leadership.Unfit{})
 		return
 	}

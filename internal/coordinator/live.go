@@ -625,6 +625,9 @@ func (c *Coordinator) followMembers(ctx context.Context, s *state) error {
 		if err != nil {
 			return err
 		}
+		if err := c.untilWhole(ctx); err != nil {
+			return err
+		}
 		var recs []versioned[memberRecord]
 		for _, e := range l.Entries {
 			r, err := open[memberRecord](s.records, e)

@@ -363,14 +363,16 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 			return out, nil
 		}
 		ch := s.records.newChange(s.headVersion)
-		ch.put(banIDKey(id.Kind(), id.Name()), old.version, ban)
 		// The record does not change, but what is banned must be what it says.
 		ch.require(memberKey(id.Kind(), id.Name()), rec.version)
 		banned := rec.value
 		if !withKeys {
 			banned = memberRecord{}
 		}
-		switch err := c.banKeys(ctx, s, ch, banned, ban, trustDelta{ban: []identity.ID{id}}, roomForBans); {
+		switch err := c.banKeys(ctx, s, ch, banned, ban, trustDelta{ban: []identity.ID{id}, write: func(counter uint64) {
+			ban.Counter = counter
+			ch.put(banIDKey(id.Kind(), id.Name()), old.version, ban)
+		}}, roomForBans); {
 		case errors.Is(err, errBundleFull) && withKeys:
 			withKeys = false
 			continue
@@ -421,6 +423,7 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		}
 		ch := s.records.newChange(s.headVersion)
 		ch.delete(banIDKey(id.Kind(), id.Name()), ban.version)
+		ch.write(unbanKey(id.Kind(), id.Name()), unbanRecord{Counter: ban.value.Counter, By: actor(ctx), At: c.now().UTC()})
 		kept := banRecord{Reason: ban.value.Reason, By: ban.value.By, At: c.now().UTC()}
 		if err := c.banKeys(ctx, s, ch, rec.value, kept, trustDelta{unban: []identity.ID{id}}, roomForBans); err != nil {
 			return nil, bundleFull("lifting the ban, which bans the member's keys instead,", err)

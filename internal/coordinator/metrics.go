@@ -123,6 +123,9 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 		gauge("fealty_store_refuses_writes", "1 while the store is read and refuses writes, for whatever reason; fealty status says which.", func() float64 {
 			return truth(c.writes.State(c.now()).Reason != 0)
 		}),
+		gauge("fealty_store_went_back", "1 while the store is known to have gone back: nothing is changed before the signers restore it.", func() float64 {
+			return truth(c.kept.Lost() != nil)
+		}),
 		gauge("fealty_coordinator_recovery_mode", "1 while the state in memory is not the head of the persisted history.", func() float64 {
 			return truth(c.state.Load().phase == phaseRecovery)
 		}),

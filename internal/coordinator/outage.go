@@ -71,7 +71,7 @@ func outOfReach(ctx, asking context.Context, err error) bool {
 
 // inOutage words err, with which the store kept a call from being done.
 func inOutage(what string, err error) error {
-	if errors.Is(err, explain.StoreOutcomeUnknown) {
+	if errors.Is(err, explain.StoreOutcomeUnknown) || errors.Is(err, explain.StoreWentBack) {
 		return err
 	}
 	return explain.Wrap(err, explain.StoreUnreachable, "what", what, "cause", "the coordinator's log says how")

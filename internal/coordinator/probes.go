@@ -29,7 +29,7 @@ type probeAnswer struct {
 	OK     bool   `json:"ok"`
 	Phase  string `json:"phase"`
 	Reason string `json:"reason,omitempty"`
-	Store  string `json:"store,omitempty"` // "ok", "degraded", or how it takes no writes (storeWord)
+	Store  string `json:"store,omitempty"` // "ok", "degraded", "went back", or how it takes no writes (storeWord)
 }
 
 // health is all that the probes are answered from.
@@ -42,6 +42,7 @@ type health struct {
 	maxHeadAge time.Duration
 	store      string        // how the store takes no writes, in a word; empty if it does
 	refuses    string        // the same as a sentence
+	lost       string        // how the store went back; empty if it did not
 	pulseAge   time.Duration // since the self-check last came through
 	strict     bool          // the store counts for liveness
 }
@@ -75,6 +76,10 @@ func (h health) readiness() probeAnswer {
 		// What needs no write goes on, and restarting it mends nothing.
 		a.Store, a.Reason = h.store, h.refuses
 	}
+	if h.lost != "" {
+		// What needs no write goes on, and restarting it brings nothing back.
+		a.Store, a.Reason = "went back", h.lost
+	}
 	if h.headAge > headDegradedAfter {
 		a.Store = "degraded"
 		a.Reason = "the head of the history was last confirmed " + h.headAge.Round(time.Second).String() + " ago"
@@ -105,7 +110,7 @@ func (c *Coordinator) health() health {
 	}
 	return health{
 		serving: c.serving.Load(), tried: c.tried.Load(), phase: s.phase, reason: reason,
-		headAge: c.headConfirmed.age(now), maxHeadAge: c.cfg.MaxHeadAge, store: word, refuses: refuses,
+		headAge: c.headConfirmed.age(now), maxHeadAge: c.cfg.MaxHeadAge, store: word, refuses: refuses, lost: c.lostReason(),
 		pulseAge: c.pulsed.age(now), strict: c.cfg.LivenessStore,
 	}
 }

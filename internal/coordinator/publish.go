@@ -108,6 +108,9 @@ func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
 	b := newPublisher()
 	for {
 		trust, configured, led := c.trustNews.wait(), c.configNews.wait(), c.lead.news.wait()
+		if err := c.untilWhole(ctx); err != nil {
+			return err
+		}
 		started := time.Now()
 		more, err := c.publish(ctx, s, b)
 		if err != nil && !c.conflicts(ctx, err) {

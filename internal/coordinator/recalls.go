@@ -43,7 +43,7 @@ func (c *Coordinator) storeAnswers() bool {
 // whole reports whether a renewal should succeed now.
 func (c *Coordinator) whole() bool {
 	_, err := c.ready()
-	return err == nil && c.storeAnswers() && c.headConfirmed.age(c.now()) <= headDegradedAfter && !c.writes.State(c.now()).Blocks()
+	return err == nil && c.kept.Lost() == nil && c.storeAnswers() && c.headConfirmed.age(c.now()) <= headDegradedAfter && !c.writes.State(c.now()).Blocks()
 }
 
 // followRecalls asks members back until ctx ends.

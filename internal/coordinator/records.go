@@ -26,6 +26,8 @@ import (
 //	count/<entry>               members under an entry with max_members
 //	trust/state                 what the trust bundle is compiled from, but bans
 //	trust/ban/id/<kind>/<name>  a banned identity; kept until lifted
+//	trust/unban/id/<kind>/<name>
+//	                            that the ban of an identity was lifted, and which one; kept
 //	trust/ban/key/<key id>      a banned key; kept for svid_ttl + rejoin_grace,
 //	                            in the bundle while a certificate can be valid
 //	rollout/<coordinator>       whom a coordinator heard confirm a config key; see rotate.go
@@ -51,6 +53,7 @@ const (
 	trustStateKey  = "trust/state"
 	banIDPrefix    = "trust/ban/id/"
 	banKeyPrefix   = "trust/ban/key/"
+	unbanPrefix    = "trust/unban/id/"
 	sealedPrefix   = sealed.Prefix
 	shareSetPrefix = "seed/set/"
 	sharePrefix    = "seed/share/"
@@ -66,6 +69,7 @@ func tokenUseKey(id string, key identity.KeyID) string {
 }
 func countKey(entry string) string                    { return countPrefix + entry }
 func banIDKey(kind identity.Kind, name string) string { return banIDPrefix + string(kind) + "/" + name }
+func unbanKey(kind identity.Kind, name string) string { return unbanPrefix + string(kind) + "/" + name }
 func banKeyKey(key identity.KeyID) string             { return banKeyPrefix + key.String() }
 
 // States of a member.
@@ -270,13 +274,25 @@ type banRecord struct {
 	// CertEnd is when the last certificate over a banned key has ended everywhere:
 	// until then the bundle lists the key.
 	CertEnd time.Time `json:"cert_end,omitzero"`
+	// Counter is that of the trust state under which an identity was banned; 0 in a record
+	// of an earlier release. Zero for keys.
+	Counter uint64 `json:"counter,omitempty"`
+}
+
+// unbanRecord says that a person lifted the ban of an identity. One that is gone
+// without it is in force still, for whoever saw it.
+type unbanRecord struct {
+	Counter uint64    `json:"counter"` // of the ban: of a later one it says nothing
+	By      string    `json:"by"`
+	At      time.Time `json:"at"`
 }
 
 // trustState is what the trust bundle is compiled from, besides bans and the
 // history. Every transaction that changes an input of the bundle writes it, so
 // that its version orders bundles.
 type trustState struct {
-	// Change numbers the writes, so that each makes a new value.
+	// Change numbers the writes, so that each makes a new value. It is the counter that
+	// coordinators remember: a lower one is of a store that went back.
 	Change uint64 `json:"change"`
 	// MeshKeys are the mesh CA keys that verifiers still accept, newest first.
 	MeshKeys []meshKey `json:"mesh_keys"`
@@ -301,6 +317,9 @@ type trustState struct {
 	Head history.Hash `json:"head"`
 	// Config says that config/state exists: a record that is absent has no MAC.
 	Config bool `json:"config,omitempty"`
+	// UnbansFrom is the version from which on a ban that ended has a record which says so;
+	// 0: an earlier release, which keeps none, wrote this.
+	UnbansFrom store.Revision `json:"unbans_from,omitempty"`
 	// Bans are the bans that there are: a record that is absent has no MAC.
 	Bans banSum `json:"bans"`
 	// AsOf is the time that bans of keys are compared with, so that what a version

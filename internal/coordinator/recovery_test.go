@@ -140,8 +140,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			// The same disk, less its memory of the head, makes another child.
 			seen, err := d.disk.FS().ReadFile("/coordinator/"+markFile, maxMarkFile)
 			wantOnly(t, "read", err, "")
-			wantOnly(t, "remove", d.disk.FS().Remove("/coordinator/"+markFile), "")
-			d.restart()
+			d.forgets(markFile, storeSeenFile, trustSeenFile)
 			wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 3)), "")
 			d.disk.Put("/coordinator/"+markFile, seen)
 		}, "history was forked"},
@@ -504,6 +503,7 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 		for i := range identity.MaxMeshKeys - 1 {
 			rec.value.MeshKeys = append(rec.value.MeshKeys, meshKey{Key: testKey(i), AuthorityEpoch: 1, AcceptUntil: d.clock().Add(time.Hour)})
 		}
+		rec.value.Change++
 		ch := d.state().records.newChange(d.state().headVersion)
 		ch.put(trustStateKey, rec.version, rec.value)
 		if _, err := ch.commit(t.Context()); err != nil {

@@ -39,7 +39,9 @@ func (c *Coordinator) rekey(ctx context.Context, before *state, reason, by strin
 	if err != nil {
 		return nil, err
 	}
-	if t == nil {
+	if t != nil {
+		ctx = asRestore(ctx)
+	} else {
 		t, _ = before.chain.Next(history.KindRekey, before.manifest)
 		t.Reason = clip(reason, history.MaxReasonBytes)
 	}

@@ -44,6 +44,12 @@ func (a admissionServer) Renew(ctx context.Context, req *fealtyv1.RenewRequest) 
 // which certifies again what is recorded, and nothing else.
 func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, r renewRequest) (chain [][]byte, alone bool, err error) {
 	turn := c.oneTurn()
+	if lost := c.lostError(); lost != nil {
+		// What the store shows of the member may be of before: it is renewed by what is known
+		// here, as without the store.
+		chain, err = c.renewAlone(ctx, peer, r, turn, explain.Wrap(lost, explain.StoreUnreachable, "what", "the renewal", "cause", "the store went back (FE-S112)"))
+		return chain, err == nil, err
+	}
 	asking, cancel := c.patience(ctx)
 	defer cancel()
 	chain, alone, err = c.renewRecorded(asking, peer, r, turn)

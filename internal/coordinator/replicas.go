@@ -58,6 +58,8 @@ type replica struct {
 	// Keepers says what the keepers of its machine are worth to it. A release before
 	// this says nothing, and leaves it alone when it reads.
 	Keepers []keeperView `json:"keepers,omitempty"`
+	// Seen is the newest revision that it saw of a store which lost some.
+	Seen store.Revision `json:"seen,omitempty"`
 }
 
 // signedReplica is how a record stands in the store: the exact bytes of a replica,
@@ -150,11 +152,31 @@ func (c *Coordinator) replicas(ctx context.Context, m *manifest.Manifest) ([]rep
 	return out[:min(len(out), maxReplicas)], nil
 }
 
+// SeenIn returns the newest revision that a coordinator which m admits says that it saw
+// of a store, in the record that it signed; 0 if none says so.
+func SeenIn(ctx context.Context, st store.Store, m *manifest.Manifest) (store.Revision, error) {
+	l, err := st.List(ctx, replicaPrefix)
+	if err != nil {
+		return 0, err
+	}
+	var newest store.Revision
+	for _, e := range l.Entries {
+		r, err := openReplica(e)
+		if err != nil {
+			continue
+		}
+		if _, ok := m.Match(identity.Coordinator, []string{"key:" + r.Key}); ok {
+			newest = max(newest, r.Seen)
+		}
+	}
+	return newest, nil
+}
+
 // followReplica writes this coordinator's record at once, when its state changes,
 // and each minute, until ctx ends.
 func (c *Coordinator) followReplica(ctx context.Context) error {
 	for {
-		changed, keepers := c.stateNews.wait(), c.keeperNews.wait()
+		changed, keepers, lost := c.stateNews.wait(), c.keeperNews.wait(), c.kept.Changed()
 		if err := c.announce(ctx); err != nil {
 			return err
 		}
@@ -164,6 +186,7 @@ func (c *Coordinator) followReplica(ctx context.Context) error {
 		case <-changed:
 			t.Stop()
 		case <-keepers:
+		case <-lost:
 			t.Stop()
 		case <-ctx.Done():
 			t.Stop()
@@ -189,6 +212,9 @@ func (c *Coordinator) announce(ctx context.Context) error {
 	}
 	if s.phase == phaseReady {
 		r.Index, r.Head, r.Keepers = s.head.Index, s.head.Hash, c.told(s)
+	}
+	if c.kept.Lost() != nil {
+		r.Seen = store.Revision(min(c.kept.Revision(), uint64(store.MaxRevision)))
 	}
 	if last := s.ready(); last != nil {
 		if found, err := c.admits(last.manifest); err == nil {

@@ -86,7 +86,7 @@ func carriedOut(intent *backup.Intent, h *history.History) bool {
 // carries is carriedOut of a history that is verified, for an intent whose every word
 // on the backup is the cluster's own.
 func carries(v *history.Verified, intent *backup.Intent) bool {
-	return slices.ContainsFunc(v.TransactionKeys(), intent.Trailer.SignedBy) &&
+	return slices.ContainsFunc(v.TransactionKeys(), intent.VouchedBy) &&
 		slices.ContainsFunc(v.Links(), func(l history.Link) bool { return madeOf(&l.Transition, intent) })
 }
 
@@ -118,7 +118,7 @@ func (c *Coordinator) restoration(ctx context.Context, before *state) (*history.
 		return nil, unfit(err, "the head that it names does not parse")
 	case head.Hash != before.head.Hash:
 		return nil, unfit(nil, "it goes on from head %s, and the history is at %s", head.Hash.String()[:16], before.head.Hash.String()[:16])
-	case !intent.Trailer.SignedBy(ed25519Public(before.secrets.keys.Transaction())):
+	case !intent.VouchedBy(ed25519Public(before.secrets.keys.Transaction())):
 		return nil, unfit(nil, "no coordinator of this cluster made the backup that it names")
 	}
 	t := intent.Transition(before.chain)
@@ -223,15 +223,25 @@ func (c *Coordinator) settleRestore(ctx context.Context, s *state) error {
 			return err
 		}
 		if !old.exists() || old.value.Index != last.Index {
+			gap := restoreGap{last.Index, head.AuthorityEpoch, intent.Header.Revision, intent.Header.CreatedAt.UTC()}
+			if intent.InPlace {
+				// It holds what it held when the trust state was written last. Since when it lacks
+				// something nobody knows.
+				known, err := get[trustState](ctx, s.records, trustStateKey)
+				if err != nil {
+					return fmt.Errorf("read the trust state: %w", err)
+				}
+				gap.Version, gap.BackupAt = known.version, time.Time{}
+			}
 			ch := s.records.newChange(s.headVersion)
-			ch.write(restoreGapKey, restoreGap{last.Index, head.AuthorityEpoch, intent.Header.Revision, intent.Header.CreatedAt.UTC()})
+			ch.write(restoreGapKey, gap)
 			ch.delete(backup.IntentKey, version)
 			ch.audit(c.now(), auditEntry{Actor: "restore", Action: "backup.restored", Target: last.Hash.String(), Reason: last.Reason,
 				Fields: map[string]string{"backup_at": intent.Header.CreatedAt.UTC().Format(time.RFC3339), "index": fmt.Sprint(last.Index)}})
 			if _, err := ch.commit(ctx); err != nil {
 				return fmt.Errorf("end the restore: %w", err)
 			}
-			c.log.LogAttrs(ctx, slog.LevelWarn, "the cluster goes on from a backup", slog.Uint64("index", last.Index), slog.Time("backup_at", intent.Header.CreatedAt))
+			c.log.LogAttrs(ctx, slog.LevelWarn, "the cluster goes on from a backup", slog.Uint64("index", last.Index), slog.Time("backup_at", intent.Header.CreatedAt), slog.Bool("in_place", intent.InPlace))
 		}
 	}
 	gap, err := get[restoreGap](ctx, s.records, restoreGapKey)

@@ -173,8 +173,13 @@ func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in trustInp
 		if slices.Contains(in.bannedI, id) {
 			continue
 		}
-		ch.put(banIDKey(id.Kind(), id.Name()), 0, ban)
 		d.ban = append(d.ban, id)
+	}
+	d.write = func(counter uint64) {
+		ban.Counter = counter
+		for _, id := range d.ban {
+			ch.put(banIDKey(id.Kind(), id.Name()), 0, ban)
+		}
 	}
 	for _, key := range e.Keys {
 		old, err := get[banRecord](ctx, s.records, banKeyKey(key))

@@ -393,6 +393,10 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 	if err := c.faults.Hit("adopt.begin"); err != nil {
 		return err
 	}
+	if c.keptFault != nil {
+		return c.keptFault
+	}
+	c.kept.Restored(s.restoredEpoch())
 	if old := c.state.Load().ready(); old != nil && old.head.Salt != s.head.Salt {
 		old.records.next.Store(&s.records)
 	}
@@ -402,18 +406,7 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 	if err := c.settleRestore(ctx, s); err != nil {
 		return err
 	}
-	in, err := c.ensureTrust(ctx, s)
-	if err != nil {
-		return fmt.Errorf("fit the trust state to the head: %w", err)
-	}
-	// Config that was altered keeps nobody from being ready: what was published stays.
-	switch _, err := c.currentConfig(ctx, s, true); {
-	case errors.Is(err, store.ErrForged):
-		c.forged(ctx, "the config", err)
-	case err != nil:
-		return fmt.Errorf("read the config: %w", err)
-	}
-	t, err := signTrust(s, in, c.now())
+	t, err := c.firstTrust(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -444,6 +437,30 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 	return nil
 }
 
+// firstTrust returns the bundle to begin with at s, with the config in force. While the
+// store is known to have lost something both are what they were.
+func (c *Coordinator) firstTrust(ctx context.Context, s *state) (*trustView, error) {
+	in, err := c.ensureTrust(ctx, s)
+	if lost := c.lostError(); lost != nil {
+		t, err := c.keptTrust(s)
+		if err != nil {
+			return nil, fmt.Errorf("%w (%w)", lost, err)
+		}
+		return t, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("fit the trust state to the head: %w", err)
+	}
+	// Config that was altered keeps nobody from being ready: what was published stays.
+	switch _, err := c.currentConfig(ctx, s, true); {
+	case errors.Is(err, store.ErrForged):
+		c.forged(ctx, "the config", err)
+	case err != nil:
+		return nil, fmt.Errorf("read the config: %w", err)
+	}
+	return signTrust(s, in, c.now())
+}
+
 // presentAs certifies this coordinator anew and presents it. t is the bundle to
 // believe from now on; nil keeps the current one.
 func (c *Coordinator) presentAs(s *state, t *trustView) error {
@@ -461,6 +478,7 @@ func (c *Coordinator) presentAs(s *state, t *trustView) error {
 		return fmt.Errorf("adopt this coordinator's own certificate: %w", err)
 	}
 	c.trust.Store(t)
+	c.kept.SawBundle(t.signed)
 	return nil
 }
 

@@ -64,6 +64,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	if since := c.lag.at.get(); !c.acts(s) && s.phase == phaseReady && c.now().Sub(since) >= followPatience {
 		first = append(first, finding(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
+	first = append(first, c.lostFindings()...)
 	if s.phase != phaseReady {
 		out.Findings = first
 		if s.phase == phaseUninitialized {
@@ -121,6 +122,8 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Baseline = baseline(all)
 	out.Findings = append(append(first, c.storeFindings()...), c.keeperFindings(reading, s)...)
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
+	out.Findings = append(out.Findings, c.claims(reading, s, all)...)
+	out.Findings = append(out.Findings, c.peersFindings()...)
 	out.Findings = append(out.Findings, c.leaderFindings()...)
 	out.Findings = append(out.Findings, c.outlet.findings()...)
 	out.Findings = append(out.Findings, c.compileFindings()...)

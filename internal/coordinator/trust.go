@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -84,6 +85,11 @@ type trustInput struct {
 	state   versioned[trustState]
 	bannedI []identity.ID
 	bannedK []keyBan
+
+	revision store.Revision    // that it was read at
+	digest   regress.Digest    // of the state, as the store has it
+	since    map[string]uint64 // the counter under which each of bannedI was banned, by "<kind>/<name>"
+	unbans   map[string]uint64 // the counter of each ban that was lifted, likewise
 }
 
 // keyBan is a banned key, and when the last certificate over it has ended.
@@ -124,21 +130,35 @@ func (in trustInput) listed() []identity.KeyID {
 // the trust state says there are, or the trust state is gone, the error matches
 // [store.ErrForged]: no bundle is made of what somebody else left.
 func (c *Coordinator) readTrust(ctx context.Context, s *state) (trustInput, error) {
+	began := c.kept.Begin()
 	l, err := c.store.List(ctx, trustPrefix)
 	if err != nil {
 		return trustInput{}, err
 	}
-	var in trustInput
+	in := trustInput{revision: l.Revision, since: make(map[string]uint64), unbans: make(map[string]uint64)}
 	for _, e := range l.Entries {
 		switch {
 		case e.Key == trustStateKey:
 			if in.state, err = open[trustState](s.records, e); err != nil {
 				return in, err
 			}
-		case strings.HasPrefix(e.Key, banIDPrefix):
-			if _, err := open[banRecord](s.records, e); err != nil {
+			plain, err := s.records.open(e.Key, e.Value)
+			if err != nil {
 				return in, err
 			}
+			in.digest = sha256Sum(plain)
+		case strings.HasPrefix(e.Key, unbanPrefix):
+			unban, err := open[unbanRecord](s.records, e)
+			if err != nil {
+				return in, err
+			}
+			in.unbans[e.Key[len(unbanPrefix):]] = unban.value.Counter
+		case strings.HasPrefix(e.Key, banIDPrefix):
+			ban, err := open[banRecord](s.records, e)
+			if err != nil {
+				return in, err
+			}
+			in.since[e.Key[len(banIDPrefix):]] = ban.value.Counter
 			kind, name, _ := strings.Cut(e.Key[len(banIDPrefix):], "/")
 			id, err := identity.New(s.manifest.Cluster, identity.Kind(kind), name)
 			if err != nil {
@@ -158,6 +178,10 @@ func (c *Coordinator) readTrust(ctx context.Context, s *state) (trustInput, erro
 		}
 	}
 	if in.state.exists() {
+		// First whether all of it is of before: whoever put it back put back the sum too.
+		if err := c.checkTrust(ctx, s, began, in); err != nil {
+			return in, err
+		}
 		if want, got := in.state.value.Bans, in.sum(); got != want {
 			return in, fmt.Errorf("the trust state says %d bans, and %d others are there: %w", want.Count, got.Count, store.ErrForged)
 		}
@@ -170,7 +194,7 @@ func (c *Coordinator) readTrust(ctx context.Context, s *state) (trustInput, erro
 	if n := len(in.bannedI) + len(in.bannedK) + len(members.Entries); n > 0 {
 		return in, fmt.Errorf("there is no trust state, and %d bans and members: %w", n, store.ErrForged)
 	}
-	return in, nil
+	return in, c.checkTrust(ctx, s, began, in)
 }
 
 // compileTrust makes the content of the trust bundle. It is a function of the
@@ -365,6 +389,9 @@ func nextTrustState(in trustInput, s *state, now time.Time) (trustState, bool) {
 	if !t.Config {
 		t.Config, changed = true, true
 	}
+	if t.UnbansFrom == 0 {
+		t.UnbansFrom, changed = in.state.version+1, true
+	}
 	if t.Head != s.head.Hash {
 		t.Head, changed = s.head.Hash, true
 	}
@@ -395,6 +422,8 @@ type trustDelta struct {
 	ban, unban []identity.ID
 	keys       []keyBan // banned, or banned for longer
 	forget     []identity.KeyID
+	// write adds to the change what says under which counter it is made. Nil: nothing does.
+	write func(counter uint64)
 	// edit changes the state itself, which was read at version was. Nil: it does not.
 	edit func(t *trustState, was store.Revision) error
 }
@@ -457,6 +486,9 @@ func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *change, d tr
 		return fmt.Errorf("%d bytes, of which %d are kept for the next manifest: %w", t.size, bundleReserve, errBundleFull)
 	}
 	ch.put(trustStateKey, was, next)
+	if d.write != nil {
+		d.write(next.Change)
+	}
 	return nil
 }
 
@@ -570,6 +602,7 @@ func (c *Coordinator) believe(t *trustView) error {
 		return fmt.Errorf("believe the new trust bundle: %w", err)
 	}
 	c.trust.Store(t)
+	c.kept.SawBundle(t.signed)
 	return nil
 }
 
@@ -608,6 +641,9 @@ func (c *Coordinator) followTrust(ctx context.Context, s *state) error {
 	tick := time.NewTicker(trustPollPause)
 	defer tick.Stop()
 	for {
+		if err := c.untilWhole(ctx); err != nil {
+			return err
+		}
 		// A head that moved ends this state, and with it ctx.
 		err := c.refreshTrust(ctx, s, true)
 		if err == nil {

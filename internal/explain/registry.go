@@ -198,6 +198,8 @@ const (
 	StoreUnsuitable     Code = "FE-S109"
 	PublishDirFailed    Code = "FE-S110"
 	StoreOccupied       Code = "FE-S111"
+	StoreWentBack       Code = "FE-S112"
+	StoreClaimed        Code = "FE-S113"
 	StoreRefuses        Code = "FE-S118"
 )
 
@@ -1648,7 +1650,7 @@ that this release knows.`,
 		Title: "the store takes no restore",
 		What:  "nothing was restored into {store|the store}: {problem|it is not empty}",
 		Why:   "a restore mixed with something else would be the state of no cluster",
-		Do:    "name a new, empty store with --store, with all coordinators of it stopped",
+		Do:    "{do|name a new, empty store with --store, with all coordinators of it stopped}",
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
 A restore goes into an empty store, or on in one where the same backup was begun. A coordinator that was started on
@@ -1878,6 +1880,37 @@ cluster is left alone; give each cluster its own.`,
 		Page: `
 ` + "`fealty conformance store`" + ` never touches what it finds. Test the servers of a cluster beside its store: in another
 database, or under another prefix.`,
+	},
+	{
+		Code:  StoreWentBack,
+		Title: "the store went back",
+		What:  "nothing was changed: the store {problem|shows less than was seen of it}",
+		Why:   "somebody put an older copy of it in place, or it failed over to a server that lagged: what was acknowledged since is not in it",
+		Do:    "put the newest copy back or go on from this one: stop all coordinators, fealty backup restore --in-place --store {store|URL} --sign-with SIGNER.key, and start them",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+Each coordinator remembers the newest revision of its store and the counter of the trust state, in
+` + "`store-seen.json` and `trust-seen.json`" + ` of its data directory, and believes what another one or a member shows
+with the cluster's own signature. A store that holds less lost what was acknowledged: bans, members, config.
+
+Nothing is changed from then on, nobody leads, and no trust bundle is signed, so that no ban ends by it. Coordinators
+serve what they know, and certify the recorded keys of members again. It stays so whatever the store shows later: only the
+signers say that the cluster goes on from less. A restore in place is that: it moves every clock above what the fleet
+remembers, members show the bans that they know of, and those are in force again. Join tokens are void then.
+
+While the newest copy is still at hand, stop the coordinators, put that one in place, and restore it in place as well.`,
+	},
+	{
+		Code:  StoreClaimed,
+		Title: "somebody says that it holds more than the store gave",
+		What:  "{member|a member} says that it holds {claim|a version that the store did not give}",
+		Why:   "its report is wrong, or the store went back and nobody who can prove that was asked yet",
+		Do:    "compare it with what the others say: fealty status, fealty member list; if several say so, the store went back: fealty explain FE-S112",
+		Exit:  ExitDegraded, GRPC: codes.FailedPrecondition,
+		Page: `
+A number in a report is what its sender says. It is shown with the sender's name, and holds up nobody: a member that says
+that it holds the highest version there can be would stop all others else. What counts as proof is what the cluster itself
+signed, and what a coordinator saw.`,
 	},
 	{
 		Code:  StoreRefuses,

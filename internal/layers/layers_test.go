@@ -45,6 +45,7 @@ var levels = []struct {
 	{"internal/history", 1, "a chain of manifests over the interface"},
 	{"internal/replica", 1, "what a coordinator does about a head of the history"},
 	{"internal/leadership", 1, "a decision, not a service"},
+	{"internal/regress", 1, "what a store lost: a decision"},
 	{"internal/authz", 1, "a table from the API, and interceptors"},
 
 	{"mesh", 2, "connections made with credentials"},
@@ -141,6 +142,8 @@ var pure = []struct{ path, not string }{
 	{"manifest", "os"},
 	{"internal/document", "net"},
 	{"internal/document", "os"},
+	{"internal/regress", "net"},
+	{"internal/regress", "os"},
 	{"internal/config", "net/http"},
 	{"internal/config", "os"},
 }

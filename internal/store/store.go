@@ -157,3 +157,13 @@ type Raiser interface {
 	// [ErrInvalid] above half of MaxRevision.
 	Raise(ctx context.Context, floor Revision) error
 }
+
+// Lifter is implemented by engines that raise a store over what it holds, too: after it
+// went back, the versions that were given since must not come again.
+type Lifter interface {
+	Raiser
+
+	// Lift is Raise, whatever the store holds: entries keep their versions, and the next
+	// commit takes a revision above floor. Errors: [ErrInvalid], as of Raise.
+	Lift(ctx context.Context, floor Revision) error
+}

@@ -21,6 +21,131 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type GetSeenRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The trust bundle that the caller has: it is sent one that is newer.
+	AuthorityEpoch uint64 `protobuf:"varint,1,opt,name=authority_epoch,json=authorityEpoch,proto3" json:"authority_epoch,omitempty"`
+	ConfigVersion  uint64 `protobuf:"varint,2,opt,name=config_version,json=configVersion,proto3" json:"config_version,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *GetSeenRequest) Reset() {
+	*x = GetSeenRequest{}
+	mi := &file_fealty_v1_live_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSeenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSeenRequest) ProtoMessage() {}
+
+func (x *GetSeenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_live_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSeenRequest.ProtoReflect.Descriptor instead.
+func (*GetSeenRequest) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *GetSeenRequest) GetAuthorityEpoch() uint64 {
+	if x != nil {
+		return x.AuthorityEpoch
+	}
+	return 0
+}
+
+func (x *GetSeenRequest) GetConfigVersion() uint64 {
+	if x != nil {
+		return x.ConfigVersion
+	}
+	return 0
+}
+
+type GetSeenResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The authority epoch of the last restore that the rest counts from; 0: there was none.
+	Restored uint64 `protobuf:"varint,1,opt,name=restored,proto3" json:"restored,omitempty"`
+	// The newest revision of the store that it saw. It is a number, and proves nothing.
+	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// It knows that the store lost something since.
+	Lost bool `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`
+	// Scope trust_bundle: the one in force there, if it is newer. It is signed, and a proof.
+	TrustBundle   *SignedSnapshot `protobuf:"bytes,4,opt,name=trust_bundle,json=trustBundle,proto3" json:"trust_bundle,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSeenResponse) Reset() {
+	*x = GetSeenResponse{}
+	mi := &file_fealty_v1_live_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSeenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSeenResponse) ProtoMessage() {}
+
+func (x *GetSeenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_live_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSeenResponse.ProtoReflect.Descriptor instead.
+func (*GetSeenResponse) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *GetSeenResponse) GetRestored() uint64 {
+	if x != nil {
+		return x.Restored
+	}
+	return 0
+}
+
+func (x *GetSeenResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *GetSeenResponse) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
+}
+
+func (x *GetSeenResponse) GetTrustBundle() *SignedSnapshot {
+	if x != nil {
+		return x.TrustBundle
+	}
+	return nil
+}
+
 // NoteStreamsRequest names at most 1,000 streams, in the order in which they were opened.
 type NoteStreamsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -31,7 +156,7 @@ type NoteStreamsRequest struct {
 
 func (x *NoteStreamsRequest) Reset() {
 	*x = NoteStreamsRequest{}
-	mi := &file_fealty_v1_live_proto_msgTypes[0]
+	mi := &file_fealty_v1_live_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -43,7 +168,7 @@ func (x *NoteStreamsRequest) String() string {
 func (*NoteStreamsRequest) ProtoMessage() {}
 
 func (x *NoteStreamsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[0]
+	mi := &file_fealty_v1_live_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -56,7 +181,7 @@ func (x *NoteStreamsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NoteStreamsRequest.ProtoReflect.Descriptor instead.
 func (*NoteStreamsRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{0}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *NoteStreamsRequest) GetStreams() []*OpenedStream {
@@ -78,7 +203,7 @@ type OpenedStream struct {
 
 func (x *OpenedStream) Reset() {
 	*x = OpenedStream{}
-	mi := &file_fealty_v1_live_proto_msgTypes[1]
+	mi := &file_fealty_v1_live_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -90,7 +215,7 @@ func (x *OpenedStream) String() string {
 func (*OpenedStream) ProtoMessage() {}
 
 func (x *OpenedStream) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[1]
+	mi := &file_fealty_v1_live_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -103,7 +228,7 @@ func (x *OpenedStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenedStream.ProtoReflect.Descriptor instead.
 func (*OpenedStream) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{1}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *OpenedStream) GetMember() string {
@@ -128,7 +253,7 @@ type NoteStreamsResponse struct {
 
 func (x *NoteStreamsResponse) Reset() {
 	*x = NoteStreamsResponse{}
-	mi := &file_fealty_v1_live_proto_msgTypes[2]
+	mi := &file_fealty_v1_live_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -140,7 +265,7 @@ func (x *NoteStreamsResponse) String() string {
 func (*NoteStreamsResponse) ProtoMessage() {}
 
 func (x *NoteStreamsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[2]
+	mi := &file_fealty_v1_live_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -153,7 +278,7 @@ func (x *NoteStreamsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NoteStreamsResponse.ProtoReflect.Descriptor instead.
 func (*NoteStreamsResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{4}
 }
 
 type ListLiveRequest struct {
@@ -167,7 +292,7 @@ type ListLiveRequest struct {
 
 func (x *ListLiveRequest) Reset() {
 	*x = ListLiveRequest{}
-	mi := &file_fealty_v1_live_proto_msgTypes[3]
+	mi := &file_fealty_v1_live_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -179,7 +304,7 @@ func (x *ListLiveRequest) String() string {
 func (*ListLiveRequest) ProtoMessage() {}
 
 func (x *ListLiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[3]
+	mi := &file_fealty_v1_live_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -192,7 +317,7 @@ func (x *ListLiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLiveRequest.ProtoReflect.Descriptor instead.
 func (*ListLiveRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListLiveRequest) GetMember() string {
@@ -211,7 +336,7 @@ type ListLiveResponse struct {
 
 func (x *ListLiveResponse) Reset() {
 	*x = ListLiveResponse{}
-	mi := &file_fealty_v1_live_proto_msgTypes[4]
+	mi := &file_fealty_v1_live_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -223,7 +348,7 @@ func (x *ListLiveResponse) String() string {
 func (*ListLiveResponse) ProtoMessage() {}
 
 func (x *ListLiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[4]
+	mi := &file_fealty_v1_live_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -236,7 +361,7 @@ func (x *ListLiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLiveResponse.ProtoReflect.Descriptor instead.
 func (*ListLiveResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListLiveResponse) GetMembers() []*LiveMember {
@@ -257,7 +382,7 @@ type LiveMember struct {
 
 func (x *LiveMember) Reset() {
 	*x = LiveMember{}
-	mi := &file_fealty_v1_live_proto_msgTypes[5]
+	mi := &file_fealty_v1_live_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -269,7 +394,7 @@ func (x *LiveMember) String() string {
 func (*LiveMember) ProtoMessage() {}
 
 func (x *LiveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[5]
+	mi := &file_fealty_v1_live_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -282,7 +407,7 @@ func (x *LiveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveMember.ProtoReflect.Descriptor instead.
 func (*LiveMember) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *LiveMember) GetMember() string {
@@ -303,7 +428,15 @@ var File_fealty_v1_live_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_live_proto_rawDesc = "" +
 	"\n" +
-	"\x14fealty/v1/live.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/member.proto\"G\n" +
+	"\x14fealty/v1/live.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/member.proto\x1a\x18fealty/v1/snapshot.proto\"`\n" +
+	"\x0eGetSeenRequest\x12'\n" +
+	"\x0fauthority_epoch\x18\x01 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
+	"\x0econfig_version\x18\x02 \x01(\x04R\rconfigVersion\"\x9b\x01\n" +
+	"\x0fGetSeenResponse\x12\x1a\n" +
+	"\brestored\x18\x01 \x01(\x04R\brestored\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x12\n" +
+	"\x04lost\x18\x03 \x01(\bR\x04lost\x12<\n" +
+	"\ftrust_bundle\x18\x04 \x01(\v2\x19.fealty.v1.SignedSnapshotR\vtrustBundle\"G\n" +
 	"\x12NoteStreamsRequest\x121\n" +
 	"\astreams\x18\x01 \x03(\v2\x17.fealty.v1.OpenedStreamR\astreams\"8\n" +
 	"\fOpenedStream\x12\x16\n" +
@@ -317,12 +450,14 @@ const file_fealty_v1_live_proto_rawDesc = "" +
 	"\n" +
 	"LiveMember\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12#\n" +
-	"\x04live\x18\x02 \x01(\v2\x0f.fealty.v1.LiveR\x04live2\xd6\x02\n" +
+	"\x04live\x18\x02 \x01(\v2\x0f.fealty.v1.LiveR\x04live2\xe5\x03\n" +
 	"\vLiveService\x12\xa2\x01\n" +
 	"\bListLive\x12\x1a.fealty.v1.ListLiveRequest\x1a\x1b.fealty.v1.ListLiveResponse\"[\xea\xe0\x18W\n" +
 	"\vcoordinator*Hmembers talk to one coordinator at a time; the others show what it hears0\x01\x12\xa1\x01\n" +
 	"\vNoteStreams\x12\x1d.fealty.v1.NoteStreamsRequest\x1a\x1e.fealty.v1.NoteStreamsResponse\"S\xea\xe0\x18O\n" +
-	"\vcoordinator*@two machines that hold one identity may talk to two coordinatorsB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
+	"\vcoordinator*@two machines that hold one identity may talk to two coordinators\x12\x8c\x01\n" +
+	"\aGetSeen\x12\x19.fealty.v1.GetSeenRequest\x1a\x1a.fealty.v1.GetSeenResponse\"J\xea\xe0\x18F\n" +
+	"\vcoordinator*7coordinators tell each other what the store showed themB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
 var (
 	file_fealty_v1_live_proto_rawDescOnce sync.Once
@@ -336,29 +471,35 @@ func file_fealty_v1_live_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_live_proto_rawDescData
 }
 
-var file_fealty_v1_live_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_fealty_v1_live_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_fealty_v1_live_proto_goTypes = []any{
-	(*NoteStreamsRequest)(nil),  // 0: fealty.v1.NoteStreamsRequest
-	(*OpenedStream)(nil),        // 1: fealty.v1.OpenedStream
-	(*NoteStreamsResponse)(nil), // 2: fealty.v1.NoteStreamsResponse
-	(*ListLiveRequest)(nil),     // 3: fealty.v1.ListLiveRequest
-	(*ListLiveResponse)(nil),    // 4: fealty.v1.ListLiveResponse
-	(*LiveMember)(nil),          // 5: fealty.v1.LiveMember
-	(*Live)(nil),                // 6: fealty.v1.Live
+	(*GetSeenRequest)(nil),      // 0: fealty.v1.GetSeenRequest
+	(*GetSeenResponse)(nil),     // 1: fealty.v1.GetSeenResponse
+	(*NoteStreamsRequest)(nil),  // 2: fealty.v1.NoteStreamsRequest
+	(*OpenedStream)(nil),        // 3: fealty.v1.OpenedStream
+	(*NoteStreamsResponse)(nil), // 4: fealty.v1.NoteStreamsResponse
+	(*ListLiveRequest)(nil),     // 5: fealty.v1.ListLiveRequest
+	(*ListLiveResponse)(nil),    // 6: fealty.v1.ListLiveResponse
+	(*LiveMember)(nil),          // 7: fealty.v1.LiveMember
+	(*SignedSnapshot)(nil),      // 8: fealty.v1.SignedSnapshot
+	(*Live)(nil),                // 9: fealty.v1.Live
 }
 var file_fealty_v1_live_proto_depIdxs = []int32{
-	1, // 0: fealty.v1.NoteStreamsRequest.streams:type_name -> fealty.v1.OpenedStream
-	5, // 1: fealty.v1.ListLiveResponse.members:type_name -> fealty.v1.LiveMember
-	6, // 2: fealty.v1.LiveMember.live:type_name -> fealty.v1.Live
-	3, // 3: fealty.v1.LiveService.ListLive:input_type -> fealty.v1.ListLiveRequest
-	0, // 4: fealty.v1.LiveService.NoteStreams:input_type -> fealty.v1.NoteStreamsRequest
-	4, // 5: fealty.v1.LiveService.ListLive:output_type -> fealty.v1.ListLiveResponse
-	2, // 6: fealty.v1.LiveService.NoteStreams:output_type -> fealty.v1.NoteStreamsResponse
-	5, // [5:7] is the sub-list for method output_type
-	3, // [3:5] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	8, // 0: fealty.v1.GetSeenResponse.trust_bundle:type_name -> fealty.v1.SignedSnapshot
+	3, // 1: fealty.v1.NoteStreamsRequest.streams:type_name -> fealty.v1.OpenedStream
+	7, // 2: fealty.v1.ListLiveResponse.members:type_name -> fealty.v1.LiveMember
+	9, // 3: fealty.v1.LiveMember.live:type_name -> fealty.v1.Live
+	5, // 4: fealty.v1.LiveService.ListLive:input_type -> fealty.v1.ListLiveRequest
+	2, // 5: fealty.v1.LiveService.NoteStreams:input_type -> fealty.v1.NoteStreamsRequest
+	0, // 6: fealty.v1.LiveService.GetSeen:input_type -> fealty.v1.GetSeenRequest
+	6, // 7: fealty.v1.LiveService.ListLive:output_type -> fealty.v1.ListLiveResponse
+	4, // 8: fealty.v1.LiveService.NoteStreams:output_type -> fealty.v1.NoteStreamsResponse
+	1, // 9: fealty.v1.LiveService.GetSeen:output_type -> fealty.v1.GetSeenResponse
+	7, // [7:10] is the sub-list for method output_type
+	4, // [4:7] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_live_proto_init() }
@@ -368,13 +509,14 @@ func file_fealty_v1_live_proto_init() {
 	}
 	file_fealty_v1_authorization_proto_init()
 	file_fealty_v1_member_proto_init()
+	file_fealty_v1_snapshot_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_live_proto_rawDesc), len(file_fealty_v1_live_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	LiveService_ListLive_FullMethodName    = "/fealty.v1.LiveService/ListLive"
 	LiveService_NoteStreams_FullMethodName = "/fealty.v1.LiveService/NoteStreams"
+	LiveService_GetSeen_FullMethodName     = "/fealty.v1.LiveService/GetSeen"
 )
 
 // LiveServiceClient is the client API for LiveService service.
@@ -35,6 +36,9 @@ type LiveServiceClient interface {
 	// NoteStreams tells this coordinator of streams that members opened at the caller: of
 	// two streams of one member the newer one stays, wherever it is.
 	NoteStreams(ctx context.Context, in *NoteStreamsRequest, opts ...grpc.CallOption) (*NoteStreamsResponse, error)
+	// GetSeen returns what this coordinator saw of the store, so that one that went back is
+	// noticed by who did not see more of it.
+	GetSeen(ctx context.Context, in *GetSeenRequest, opts ...grpc.CallOption) (*GetSeenResponse, error)
 }
 
 type liveServiceClient struct {
@@ -74,6 +78,16 @@ func (c *liveServiceClient) NoteStreams(ctx context.Context, in *NoteStreamsRequ
 	return out, nil
 }
 
+func (c *liveServiceClient) GetSeen(ctx context.Context, in *GetSeenRequest, opts ...grpc.CallOption) (*GetSeenResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetSeenResponse)
+	err := c.cc.Invoke(ctx, LiveService_GetSeen_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LiveServiceServer is the server API for LiveService service.
 // All implementations must embed UnimplementedLiveServiceServer
 // for forward compatibility.
@@ -86,6 +100,9 @@ type LiveServiceServer interface {
 	// NoteStreams tells this coordinator of streams that members opened at the caller: of
 	// two streams of one member the newer one stays, wherever it is.
 	NoteStreams(context.Context, *NoteStreamsRequest) (*NoteStreamsResponse, error)
+	// GetSeen returns what this coordinator saw of the store, so that one that went back is
+	// noticed by who did not see more of it.
+	GetSeen(context.Context, *GetSeenRequest) (*GetSeenResponse, error)
 	mustEmbedUnimplementedLiveServiceServer()
 }
 
@@ -101,6 +118,9 @@ func (UnimplementedLiveServiceServer) ListLive(*ListLiveRequest, grpc.ServerStre
 }
 func (UnimplementedLiveServiceServer) NoteStreams(context.Context, *NoteStreamsRequest) (*NoteStreamsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method NoteStreams not implemented")
+}
+func (UnimplementedLiveServiceServer) GetSeen(context.Context, *GetSeenRequest) (*GetSeenResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetSeen not implemented")
 }
 func (UnimplementedLiveServiceServer) mustEmbedUnimplementedLiveServiceServer() {}
 func (UnimplementedLiveServiceServer) testEmbeddedByValue()                     {}
@@ -152,6 +172,24 @@ func _LiveService_NoteStreams_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LiveService_GetSeen_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetSeenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LiveServiceServer).GetSeen(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LiveService_GetSeen_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LiveServiceServer).GetSeen(ctx, req.(*GetSeenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // LiveService_ServiceDesc is the grpc.ServiceDesc for LiveService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -162,6 +200,10 @@ var LiveService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "NoteStreams",
 			Handler:    _LiveService_NoteStreams_Handler,
+		},
+		{
+			MethodName: "GetSeen",
+			Handler:    _LiveService_GetSeen_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

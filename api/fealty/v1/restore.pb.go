@@ -180,7 +180,7 @@ func (x *PresentTrustRequest) GetMore() bool {
 type PresentTrustResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First: whether it was restored, and the newest bundle of before that it knows of.
-	// One that is newer is news.
+	// One that is newer is news. Where compares is set, it is the bundle in force.
 	Restored       bool   `protobuf:"varint,1,opt,name=restored,proto3" json:"restored,omitempty"`
 	AuthorityEpoch uint64 `protobuf:"varint,2,opt,name=authority_epoch,json=authorityEpoch,proto3" json:"authority_epoch,omitempty"`
 	ConfigVersion  uint64 `protobuf:"varint,3,opt,name=config_version,json=configVersion,proto3" json:"config_version,omitempty"`
@@ -188,7 +188,9 @@ type PresentTrustResponse struct {
 	Taken uint32 `protobuf:"varint,4,opt,name=taken,proto3" json:"taken,omitempty"`
 	// First: the largest envelope that it takes in one message, and part of a larger one.
 	// 0: it takes any in one.
-	PartBytes     uint32 `protobuf:"varint,5,opt,name=part_bytes,json=partBytes,proto3" json:"part_bytes,omitempty"`
+	PartBytes uint32 `protobuf:"varint,5,opt,name=part_bytes,json=partBytes,proto3" json:"part_bytes,omitempty"`
+	// First: it was not restored, and takes a newer one as proof that its store went back.
+	Compares      bool `protobuf:"varint,6,opt,name=compares,proto3" json:"compares,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -258,6 +260,13 @@ func (x *PresentTrustResponse) GetPartBytes() uint32 {
 	return 0
 }
 
+func (x *PresentTrustResponse) GetCompares() bool {
+	if x != nil {
+		return x.Compares
+	}
+	return false
+}
+
 var File_fealty_v1_restore_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_restore_proto_rawDesc = "" +
@@ -270,14 +279,15 @@ const file_fealty_v1_restore_proto_rawDesc = "" +
 	"\x13PresentTrustRequest\x121\n" +
 	"\x06bundle\x18\x01 \x01(\v2\x19.fealty.v1.SignedSnapshotR\x06bundle\x12\x12\n" +
 	"\x04part\x18\x02 \x01(\fR\x04part\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"\xb7\x01\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\xd3\x01\n" +
 	"\x14PresentTrustResponse\x12\x1a\n" +
 	"\brestored\x18\x01 \x01(\bR\brestored\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
 	"\x0econfig_version\x18\x03 \x01(\x04R\rconfigVersion\x12\x14\n" +
 	"\x05taken\x18\x04 \x01(\rR\x05taken\x12\x1d\n" +
 	"\n" +
-	"part_bytes\x18\x05 \x01(\rR\tpartBytes2\xa4\x03\n" +
+	"part_bytes\x18\x05 \x01(\rR\tpartBytes\x12\x1a\n" +
+	"\bcompares\x18\x06 \x01(\bR\bcompares2\xa4\x03\n" +
 	"\x0eRestoreService\x12\xc3\x01\n" +
 	"\bGetLinks\x12\x1a.fealty.v1.GetLinksRequest\x1a\x1b.fealty.v1.GetLinksResponse\"|\xea\xe0\x18x\x18\x01*twho knows another head cannot verify this server yet; what it sends is public, and verifies by hashes and signatures0\x01\x12\xcb\x01\n" +
 	"\fPresentTrust\x12\x1e.fealty.v1.PresentTrustRequest\x1a\x1f.fealty.v1.PresentTrustResponse\"v\xea\xe0\x18r\x18\x01*na member certified after the backup cannot be verified yet; the bundle verifies by the cluster's own signature(\x010\x01B4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"

@@ -35,7 +35,8 @@ type RestoreServiceClient interface {
 	// on.
 	GetLinks(ctx context.Context, in *GetLinksRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetLinksResponse], error)
 	// PresentTrust takes a trust bundle that is newer than what this coordinator was
-	// restored from, for the bans and revocations in it. The coordinator speaks first,
+	// restored from, for the bans and revocations in it; or than the one that is in force,
+	// which proves that its store went back. The coordinator speaks first,
 	// and says which one is news to it. The caller sends one, or hangs up.
 	PresentTrust(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PresentTrustRequest, PresentTrustResponse], error)
 }
@@ -92,7 +93,8 @@ type RestoreServiceServer interface {
 	// on.
 	GetLinks(*GetLinksRequest, grpc.ServerStreamingServer[GetLinksResponse]) error
 	// PresentTrust takes a trust bundle that is newer than what this coordinator was
-	// restored from, for the bans and revocations in it. The coordinator speaks first,
+	// restored from, for the bans and revocations in it; or than the one that is in force,
+	// which proves that its store went back. The coordinator speaks first,
 	// and says which one is news to it. The caller sends one, or hangs up.
 	PresentTrust(grpc.BidiStreamingServer[PresentTrustRequest, PresentTrustResponse]) error
 	mustEmbedUnimplementedRestoreServiceServer()

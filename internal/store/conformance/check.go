@@ -92,6 +92,12 @@ type written struct {
 // of returns s, whose writes are noted.
 func (w *written) of(s store.Store) store.Store {
 	n := noting{s, w}
+	if l, ok := s.(store.Lifter); ok {
+		return struct {
+			noting
+			store.Lifter
+		}{n, l}
+	}
 	if r, ok := s.(store.Raiser); ok {
 		return struct {
 			noting

@@ -401,6 +401,54 @@ func testRaise(t T, e Engine) {
 	wantEntry(t, s, "k", "1", at)
 }
 
+// testLift: what was there is there under its versions, conditions on it hold, and who
+// followed the changes goes on over the gap or is told to list again.
+func testLift(t T, e Engine) {
+	db := e.New(t, 0)
+	s := db.Open(t)
+	defer func() { s.Close() }()
+	l, ok := s.(store.Lifter)
+	if !ok {
+		t.Log("not a Lifter")
+		return
+	}
+	was := MustCommit(t, s, Put("k", "1"))
+	gone := MustCommit(t, s, Put("gone", "1"))
+	MustCommit(t, s, store.Tx{Delete: []string{"gone"}})
+	floor := max(1_800_000_000, MustList(t, s, "").Revision+1000)
+	for _, f := range []store.Revision{floor, 5, floor} {
+		if err := l.Lift(Limited(t), f); err != nil {
+			t.Fatalf("Lift(%d): %v", f, err)
+		}
+		if at := MustList(t, s, "").Revision; at < floor {
+			t.Fatalf("revision %d after lifting above %d and then %d", at, floor, f)
+		}
+	}
+	WantError(t, "Lift too far", l.Lift(Limited(t), store.MaxRevision/2+1), store.ErrInvalid)
+	wantEntry(t, s, "k", "1", was)
+	s = restart(t, db, s)
+	wantEntry(t, s, "k", "1", was)
+	at := MustCommit(t, s, store.Tx{If: []store.Condition{{Key: "k", Version: was}, {Key: "gone"}}, Put: []store.Write{{Key: "k", Value: []byte("2")}}})
+	if at <= floor {
+		t.Fatalf("revision %d after lifting above %d", at, floor)
+	}
+	wantEntry(t, s, "k", "2", at)
+	if c := Follow(t, s, "", floor, at); len(c) != 1 || c[0].Revision != at {
+		t.Fatalf("changes after lifting: %+v", c)
+	}
+	for c, err := range s.Changes(Limited(t), "", gone) {
+		if err != nil {
+			if !errors.Is(err, store.ErrCompacted) {
+				t.Fatalf("changes over the gap: %v", err)
+			}
+			break
+		}
+		if c.Revision >= at {
+			break
+		}
+	}
+}
+
 // testRaisedForgets: the revisions that a store was raised over hold nothing, and
 // must not be counted through before the first change after them is forgotten.
 func testRaisedForgets(t T, e Engine) {

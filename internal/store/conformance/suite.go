@@ -101,6 +101,7 @@ func Cases() []Case {
 		{Name: "LostAnswers", Promise: "a call whose answer was lost can be resolved", Run: testLostAnswers},
 		{Name: "Close", Promise: "a closed store answers ErrClosed, and closes after calls under way", Run: testClose},
 		{Name: "Raise", Promise: "an empty store can be raised above a floor", Run: testRaise},
+		{Name: "Lift", Promise: "a store that holds entries can be raised above a floor, and keeps them", Run: testLift},
 		{Name: "RaisedForgets", Promise: "a raised store forgets old changes as any other", Run: testRaisedForgets},
 	}
 }

@@ -153,7 +153,7 @@ type staged struct {
 
 var (
 	_ store.Store  = (*Store)(nil)
-	_ store.Raiser = (*Store)(nil)
+	_ store.Lifter = (*Store)(nil)
 )
 
 // Open opens the store that url names, and makes it if there is nothing under the

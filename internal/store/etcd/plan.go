@@ -56,7 +56,7 @@ func decide(s state, jobs []*job, place string) *plan {
 		case jobOutcome:
 			p.results[i] = p.outcome(&s, j.id, touched)
 		case jobRaise:
-			p.results[i] = p.raise(&s, j.floor, place)
+			p.results[i] = p.raise(&s, j.floor, j.over, place)
 		}
 	}
 	return p
@@ -139,8 +139,8 @@ func (p *plan) outcome(s *state, id string, touched map[string]bool) result {
 	return result{revision: known.revision, certain: !touched[id]}
 }
 
-func (p *plan) raise(s *state, floor store.Revision, place string) result {
-	if s.some {
+func (p *plan) raise(s *state, floor store.Revision, over bool, place string) result {
+	if s.some && !over {
 		return result{err: fmt.Errorf("store: revisions of %s cannot be raised: %w: restore under a new prefix", place, store.ErrNotEmpty), certain: !p.writes()}
 	}
 	p.head.Revision = max(floor, p.head.Revision)

@@ -158,7 +158,7 @@ type Store struct {
 
 var (
 	_ store.Store  = (*Store)(nil)
-	_ store.Raiser = (*Store)(nil)
+	_ store.Lifter = (*Store)(nil)
 )
 
 // Open opens the database that url names, and creates what it needs there if it

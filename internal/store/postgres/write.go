@@ -22,6 +22,7 @@ type job struct {
 	id     string         // of jobOutcome
 	digest []byte         // of a jobCommit with an ID
 	floor  store.Revision // of jobRaise
+	over   bool           // of jobRaise: over what the store holds
 
 	// waiting, then taken by the writer when it is about to be written, or
 	// abandoned by the caller; waiting again if nothing was written.
@@ -84,10 +85,19 @@ func (s *Store) Outcome(ctx context.Context, txID string) (store.Revision, error
 
 // Raise implements [store.Raiser].
 func (s *Store) Raise(ctx context.Context, floor store.Revision) error {
+	return s.raise(ctx, floor, false)
+}
+
+// Lift implements [store.Lifter].
+func (s *Store) Lift(ctx context.Context, floor store.Revision) error {
+	return s.raise(ctx, floor, true)
+}
+
+func (s *Store) raise(ctx context.Context, floor store.Revision, over bool) error {
 	if floor > store.MaxRevision/2 {
 		return fmt.Errorf("store: raise to %d: %w: at most %d, so that there is room to go on", floor, store.ErrInvalid, store.MaxRevision/2)
 	}
-	_, err := s.hand(ctx, &job{kind: jobRaise, floor: floor, done: make(chan struct{})})
+	_, err := s.hand(ctx, &job{kind: jobRaise, floor: floor, over: over, done: make(chan struct{})})
 	return err
 }
 

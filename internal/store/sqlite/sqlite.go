@@ -128,7 +128,7 @@ type Store struct {
 
 var (
 	_ store.Store  = (*Store)(nil)
-	_ store.Raiser = (*Store)(nil)
+	_ store.Lifter = (*Store)(nil)
 )
 
 // Open opens the database at path, and creates it, with mode 0600 in a

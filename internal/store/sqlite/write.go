@@ -21,6 +21,7 @@ type job struct {
 	id     string         // of jobOutcome
 	digest []byte         // of a jobCommit with an ID
 	floor  store.Revision // of jobRaise
+	over   bool           // of jobRaise: over what the store holds
 
 	state atomic.Int32 // waiting, then taken by the writer or abandoned by the caller
 
@@ -81,10 +82,19 @@ func (s *Store) Outcome(ctx context.Context, txID string) (store.Revision, error
 
 // Raise implements [store.Raiser].
 func (s *Store) Raise(ctx context.Context, floor store.Revision) error {
+	return s.raise(ctx, floor, false)
+}
+
+// Lift implements [store.Lifter].
+func (s *Store) Lift(ctx context.Context, floor store.Revision) error {
+	return s.raise(ctx, floor, true)
+}
+
+func (s *Store) raise(ctx context.Context, floor store.Revision, over bool) error {
 	if floor > store.MaxRevision/2 {
 		return fmt.Errorf("%w: floor %d is above %d, which would leave too few revisions", store.ErrInvalid, floor, store.MaxRevision/2)
 	}
-	_, err := s.hand(ctx, &job{kind: jobRaise, floor: floor, done: make(chan struct{})})
+	_, err := s.hand(ctx, &job{kind: jobRaise, floor: floor, over: over, done: make(chan struct{})})
 	return err
 }
 
@@ -427,7 +437,7 @@ func (w *writer) attempt(group []*job) ([]result, error) {
 		case jobOutcome:
 			results[i], err = w.outcome(ctx, j.id, revision+1)
 		case jobRaise:
-			results[i], err = w.raise(ctx, j.floor, revision)
+			results[i], err = w.raise(ctx, j.floor, j.over, revision)
 		}
 		if err != nil {
 			return nil, err
@@ -588,12 +598,12 @@ func (w *writer) outcome(ctx context.Context, id string, revision store.Revision
 	return result{voided: revision, err: notApplied}, nil
 }
 
-func (w *writer) raise(ctx context.Context, floor, revision store.Revision) (result, error) {
+func (w *writer) raise(ctx context.Context, floor store.Revision, over bool, revision store.Revision) (result, error) {
 	var some bool
 	if err := w.anEntry.QueryRowContext(ctx).Scan(&some); err != nil {
 		return result{}, err
 	}
-	if some {
+	if some && !over {
 		return result{err: fmt.Errorf("store: revisions of %s cannot be raised: %w: restore into a new database", w.s.path, store.ErrNotEmpty)}, nil
 	}
 	return result{revision: max(floor, revision)}, nil

@@ -67,7 +67,7 @@ type memoryHandle struct {
 	closed chan struct{}
 }
 
-var _ store.Raiser = (*memoryHandle)(nil)
+var _ store.Lifter = (*memoryHandle)(nil)
 
 // begin locks the database for one call, unless ctx or the handle ended.
 func (h *memoryHandle) begin(ctx context.Context) error {
@@ -220,6 +220,14 @@ func (h *memoryHandle) Outcome(ctx context.Context, id string) (store.Revision, 
 }
 
 func (h *memoryHandle) Raise(ctx context.Context, floor store.Revision) error {
+	return h.lift(ctx, floor, false)
+}
+
+func (h *memoryHandle) Lift(ctx context.Context, floor store.Revision) error {
+	return h.lift(ctx, floor, true)
+}
+
+func (h *memoryHandle) lift(ctx context.Context, floor store.Revision, over bool) error {
 	if floor > store.MaxRevision/2 {
 		return fmt.Errorf("%w: floor %d is above %d", store.ErrInvalid, floor, store.MaxRevision/2)
 	}
@@ -227,7 +235,7 @@ func (h *memoryHandle) Raise(ctx context.Context, floor store.Revision) error {
 		return err
 	}
 	defer h.end()
-	if len(h.m.entries) > 0 {
+	if len(h.m.entries) > 0 && !over {
 		return store.ErrNotEmpty
 	}
 	h.m.revision = max(h.m.revision, floor)

@@ -26,6 +26,7 @@ type broken struct {
 	watch   func(inner *memoryHandle, ctx context.Context, key string) iter.Seq2[store.Entry, error]
 	changes func(inner *memoryHandle, ctx context.Context, prefix string, after store.Revision) iter.Seq2[store.Change, error]
 	raise   func(inner *memoryHandle, ctx context.Context, floor store.Revision) error
+	lift    func(inner *memoryHandle, ctx context.Context, floor store.Revision) error
 	close   func(inner *memoryHandle) error
 
 	restart func(m *Memory) // what a restart or a kill does to the database
@@ -86,6 +87,13 @@ func (b *broken) Raise(ctx context.Context, floor store.Revision) error {
 		return b.raise(b.memoryHandle, ctx, floor)
 	}
 	return b.memoryHandle.Raise(ctx, floor)
+}
+
+func (b *broken) Lift(ctx context.Context, floor store.Revision) error {
+	if b.lift != nil {
+		return b.lift(b.memoryHandle, ctx, floor)
+	}
+	return b.memoryHandle.Lift(ctx, floor)
 }
 
 func (b *broken) Close() error {
@@ -445,6 +453,13 @@ var planted = []struct {
 		h.m.retain = 1 << 40
 		h.m.mu.Unlock()
 		return h.Raise(ctx, floor)
+	}}},
+	{"a store is lifted only while it is empty", "Lift", broken{lift: func(h *memoryHandle, ctx context.Context, floor store.Revision) error {
+		err := h.Raise(ctx, floor)
+		if errors.Is(err, store.ErrNotEmpty) {
+			return nil
+		}
+		return err
 	}}},
 	{"raising lowers, too", "Raise", broken{raise: func(h *memoryHandle, ctx context.Context, floor store.Revision) error {
 		err := h.Raise(ctx, floor)

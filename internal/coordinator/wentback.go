@@ -1,0 +1,562 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/regress"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// A store can go back under the same head: a dump, a disk image, a failover to a copy
+// that lagged. Package regress decides whether it did; this file reads, writes and asks
+// for it, and is what a coordinator does then.
+//
+// It goes on as in an outage: it serves what it knew, and certifies recorded keys again.
+// It changes nothing, nobody leads, and no trust bundle is signed, so that no ban ends by
+// it. It stays so over restarts, whatever the store shows later: what was acknowledged in
+// between may be gone. The way out is a restore that the signers want.
+
+// What a coordinator saw of its store, in its data directory. The second file moves with
+// the trust state alone.
+const (
+	storeSeenFile = "store-seen.json"
+	trustSeenFile = "trust-seen.json"
+
+	// keepPause is how often they are written at most.
+	keepPause = time.Second
+)
+
+// loadKept reads what was seen of the store before.
+func (c *Coordinator) loadKept() error {
+	var parts [2]regress.Record
+	for i, name := range []string{storeSeenFile, trustSeenFile} {
+		raw, err := c.fs.ReadFile(c.path(name), regress.MaxRecordBytes)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			parts[i], err = regress.Decode(raw)
+		}
+		if err != nil {
+			return fmt.Errorf("read %s, which says what this coordinator has seen of the store: %w: restore it, or remove it to believe the store", c.path(name), err)
+		}
+	}
+	c.kept.Resume(regress.Join(parts[0], parts[1]))
+	if loss := c.kept.Lost(); loss != nil {
+		c.log.LogAttrs(context.Background(), slog.LevelError, "the store went back, and was not restored since", slog.String("lost", loss.String()))
+	}
+	return nil
+}
+
+// keepSeen writes down what was seen of the store, as far as that is news. It is a
+// second line of defence, so that a full disk here stops nothing.
+func (c *Coordinator) keepSeen(ctx context.Context) {
+	c.keeping.Lock()
+	defer c.keeping.Unlock()
+	if c.keptFault != nil {
+		return // it would be overwritten
+	}
+	small, trust := c.kept.Record().Split()
+	for i, part := range []regress.Record{trust, small} {
+		raw, err := part.Encode()
+		sum := sha256.Sum256(raw)
+		if err == nil && c.written[i] != sum {
+			if err = c.fs.WriteFile(c.path([]string{trustSeenFile, storeSeenFile}[i]), raw); err == nil {
+				c.written[i] = sum
+			}
+		}
+		if err != nil {
+			c.failures.log(ctx, c.log, slog.LevelError, "what was seen of the store is not written down: one that goes back would not be noticed after a restart", slog.Any("err", err))
+			return
+		}
+	}
+}
+
+// followKept writes down what was seen of the store until ctx ends, and then once more.
+func (c *Coordinator) followKept(ctx context.Context) error {
+	defer c.keepSeen(context.WithoutCancel(ctx))
+	for {
+		lost := c.kept.Changed()
+		c.keepSeen(ctx)
+		pause := time.NewTimer(keepPause)
+		select {
+		case <-pause.C:
+			continue
+		case <-lost:
+			pause.Stop()
+		case <-ctx.Done():
+			pause.Stop()
+			return ctx.Err()
+		}
+		if loss := c.kept.Lost(); loss != nil {
+			c.log.LogAttrs(ctx, slog.LevelError, "the store went back: nothing is changed before the signers restore it; see fealty explain FE-S112", slog.String("lost", loss.String()))
+			c.lead.look()
+		}
+	}
+}
+
+// lostError says why nothing can change while the store lost something; nil if it did
+// not.
+func (c *Coordinator) lostError() error {
+	loss := c.kept.Lost()
+	if loss == nil {
+		return nil
+	}
+	if older := c.olderHeadError(); older != nil {
+		return older // that is news to whoever knows no revisions
+	}
+	return explain.New(explain.StoreWentBack, "problem", loss.String(), "store", c.storeFlag())
+}
+
+// storeFlag is the store as a command takes it, as far as that may be shown.
+func (c *Coordinator) storeFlag() string {
+	if name := c.cfg.StoreName; name != "" && !strings.ContainsAny(name, " \t\n") {
+		return name
+	}
+	return "URL"
+}
+
+// lostReason is lostError for who reads a sentence; empty if nothing is lost.
+func (c *Coordinator) lostReason() string {
+	if loss := c.kept.Lost(); loss != nil {
+		return "the store went back: it " + loss.String() + "; nothing is changed before the signers restore it"
+	}
+	return ""
+}
+
+// lostFindings says that the store went back.
+func (c *Coordinator) lostFindings() []*fealtyv1.Finding {
+	if err := c.lostError(); err != nil && errors.Is(err, explain.StoreWentBack) {
+		e := explain.Of(err)
+		return []*fealtyv1.Finding{finding(explain.StoreWentBack, "problem", e.Fields["problem"], "store", e.Fields["store"])}
+	}
+	return nil
+}
+
+// untilWhole waits until the store is not known to have lost something. A restore leads to
+// another state, so that who follows this one waits until that is over.
+func (c *Coordinator) untilWhole(ctx context.Context) error {
+	if c.kept.Lost() == nil {
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+type ofRestore struct{}
+
+// asRestore returns ctx for the change that brings a restore into force: it is what a
+// store that lost something waits for.
+func asRestore(ctx context.Context) context.Context { return context.WithValue(ctx, ofRestore{}, true) }
+
+func isRestore(ctx context.Context) bool { return ctx.Value(ofRestore{}) != nil }
+
+// unguarded are the families that are written to whatever the store lost: they tell of
+// coordinators, or authenticate themselves, and decide nothing by being there.
+var unguarded = []string{replicaPrefix, auditPrefix, sealedPrefix, sharePrefix, shareSetPrefix, "recovery/", "history/blob/"}
+
+func guarded(key string) bool {
+	for _, prefix := range unguarded {
+		if strings.HasPrefix(key, prefix) {
+			return false
+		}
+	}
+	return true
+}
+
+// mayWrite refuses a transaction that changes something while the store is known to have
+// lost something.
+func (c *Coordinator) mayWrite(ctx context.Context, tx store.Tx) error {
+	if c.kept.Lost() == nil || isRestore(ctx) {
+		return nil
+	}
+	for _, w := range tx.Put {
+		if guarded(w.Key) {
+			return c.lostError()
+		}
+	}
+	for _, key := range tx.Delete {
+		if guarded(key) {
+			return c.lostError()
+		}
+	}
+	return nil
+}
+
+// observedStore notes which writes are refused, and what the store shows.
+type observedStore struct {
+	store.Store
+	c *Coordinator
+}
+
+func (o observedStore) List(ctx context.Context, prefix string) (store.Listing, error) {
+	began := o.c.kept.Revision()
+	l, err := o.Store.List(ctx, prefix)
+	if err == nil {
+		o.c.atRevision(ctx, began, l.Revision)
+	}
+	return l, err
+}
+
+func (o observedStore) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
+	if err := o.c.mayWrite(ctx, tx); err != nil {
+		return 0, err
+	}
+	began := o.c.kept.Revision()
+	if len(tx.Put) == 1 && tx.Put[0].Key == leaderBeatKey {
+		began = 0 // a beat that was written already has the revision of then
+	}
+	rev, err := o.Store.Commit(ctx, tx)
+	return o.wrote(ctx, began, rev, err)
+}
+
+func (o observedStore) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision, error) {
+	if err := o.c.mayWrite(ctx, store.SwapTx(key, old, value)); err != nil {
+		return 0, err
+	}
+	rev, err := o.Store.CompareAndSwap(ctx, key, old, value)
+	return o.wrote(ctx, 0, rev, err)
+}
+
+func (o observedStore) wrote(ctx context.Context, began uint64, rev store.Revision, err error) (store.Revision, error) {
+	o.c.noteWrite(err)
+	if err == nil {
+		o.c.atRevision(ctx, began, rev)
+	}
+	return rev, err
+}
+
+// atRevision notes a revision that the store showed to a call that began at began.
+func (c *Coordinator) atRevision(ctx context.Context, began uint64, revision store.Revision) {
+	loss := c.kept.AtRevision(began, uint64(revision), c.now())
+	// Who is not ready compares all of it on the way there.
+	if s := c.state.Load(); loss != nil && s.phase == phaseReady {
+		c.missed(context.WithoutCancel(ctx), s, loss)
+	}
+}
+
+// missed notes that the store lost something under the head of s. If it shows another
+// head that is what is to be looked at: an older one may be a notice that is late.
+func (c *Coordinator) missed(ctx context.Context, s *state, loss *regress.Loss) (lost bool) {
+	if c.kept.Lost() != nil {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, storePatience)
+	defer cancel()
+	e, err := c.cfg.Store.Get(ctx, history.HeadKey)
+	if err != nil || e.Version != s.headVersion || string(e.Value) != string(s.headRecord) {
+		c.kickHead()
+		return false
+	}
+	c.kept.Lose(loss)
+	return true
+}
+
+// restoredEpoch is the authority epoch of the last restore of the history; 0 if there
+// was none.
+func (s *state) restoredEpoch() uint64 {
+	if last := s.lastRestore(); last != nil {
+		return last.AuthorityEpoch
+	}
+	return 0
+}
+
+// seen is what in shows of the store, for who compares it.
+func (in trustInput) seen(s *state) regress.Seen {
+	t := in.state.value
+	out := &regress.Trust{
+		Counter: t.Change, Version: uint64(in.state.version), Digest: in.digest, UnbansFrom: uint64(t.UnbansFrom),
+		Bans: make(map[string]uint64, len(in.bannedI)), Keys: make(map[string]time.Time, len(in.bannedK)), Unbans: in.unbans,
+	}
+	for _, id := range in.bannedI {
+		path := string(id.Kind()) + "/" + id.Name()
+		out.Bans[path] = in.since[path]
+	}
+	for _, b := range in.bannedK {
+		out.Keys[b.key.String()] = b.until
+	}
+	return regress.Seen{Restored: s.restoredEpoch(), Revision: uint64(in.revision), Trust: out}
+}
+
+// checkTrust compares what was read with what was seen before. The error says that the
+// store went back.
+func (c *Coordinator) checkTrust(ctx context.Context, s *state, began regress.Seen, in trustInput) error {
+	if isRestore(ctx) {
+		return nil
+	}
+	loss := c.kept.Read(began, in.seen(s), c.now())
+	switch {
+	case loss == nil:
+		return nil
+	case c.missed(ctx, s, loss):
+		return c.lostError()
+	}
+	return &store.ConflictError{Key: history.HeadKey, Want: s.headVersion}
+}
+
+// keptTrust is the trust bundle that goes on in force while the store cannot say which
+// is: the one in memory or, after a restart, on disk.
+func (c *Coordinator) keptTrust(s *state) (*trustView, error) {
+	if have := c.trust.Load(); have != nil && have.epoch == s.head.AuthorityEpoch {
+		return have, nil
+	}
+	raw := c.kept.Bundle()
+	if raw == nil {
+		return nil, errors.New("no trust bundle is kept here")
+	}
+	bundle, header, err := s.ownBundle(raw)
+	if err != nil {
+		return nil, fmt.Errorf("the trust bundle that is kept here: %w", err)
+	}
+	if header.AuthorityEpoch != s.head.AuthorityEpoch {
+		return nil, fmt.Errorf("the trust bundle that is kept here is of authority epoch %d, not %d", header.AuthorityEpoch, s.head.AuthorityEpoch)
+	}
+	believed, err := bundle.Identity()
+	if err != nil {
+		return nil, err
+	}
+	revocations, err := bundle.Revocations()
+	if err != nil {
+		return nil, err
+	}
+	return &trustView{
+		version: header.ConfigVersion, epoch: header.AuthorityEpoch, meshKey: s.meshKey,
+		contentHash: header.ContentHash, size: header.ContentSize, revocations: revocations, revoked: snapshot.RevocationsIn(*bundle),
+		bundle: believed, signed: raw, issuedAt: header.IssuedAt, links: s.recent(), rootChanges: s.rootChanges, rootEpoch: s.rootEpoch,
+	}, nil
+}
+
+// ownBundle verifies a trust bundle that this cluster is to have signed. When it was
+// valid is of no matter.
+func (s *state) ownBundle(raw []byte) (*snapshot.TrustBundle, snapshot.Header, error) {
+	signed, err := snapshot.Unmarshal(raw)
+	if err != nil {
+		return nil, snapshot.Header{}, err
+	}
+	claims, err := snapshot.ReadClaims(signed)
+	if err != nil {
+		return nil, snapshot.Header{}, err
+	}
+	me, err := identity.New(s.manifest.Cluster, identity.Coordinator, "restored")
+	if err != nil {
+		return nil, snapshot.Header{}, err
+	}
+	v, err := snapshot.Verify(signed, snapshot.Trust{Me: me, Incarnation: s.rootPin, ConfigRoot: s.configRoot()}, snapshot.Marks{}, claims.Header.IssuedAt)
+	if err != nil {
+		return nil, snapshot.Header{}, err
+	}
+	bundle, ok := v.TrustBundle()
+	if !ok {
+		return nil, v.Header(), fmt.Errorf("a %s is no trust bundle", v.Header().ScopeType)
+	}
+	return &bundle, v.Header(), nil
+}
+
+// proven takes a trust bundle that somebody shows. If this cluster signed it in the
+// authority epoch that is in force, it is compared with what the store shows from now on.
+func (c *Coordinator) proven(ctx context.Context, from string, raw []byte) error {
+	s, err := c.ready()
+	if err != nil {
+		return err
+	}
+	bundle, header, err := s.ownBundle(raw)
+	if err != nil {
+		return explain.Wrap(err, explain.RequestField, "field", "bundle", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
+	}
+	if header.AuthorityEpoch != s.head.AuthorityEpoch || bundle.Head.Hash != snapshot.Digest(s.head.Hash) {
+		return nil
+	}
+	// Whoever shows what is known costs no look at the store.
+	shown, news := regress.Proof{From: from, Version: header.ConfigVersion}, false
+	have := c.trust.Load()
+	for _, id := range bundle.BannedIDs {
+		shown.Bans = append(shown.Bans, string(id.Kind())+"/"+id.Name())
+		news = news || !have.bundle.Banned(id, identity.KeyID{})
+	}
+	if !news && header.ConfigVersion <= have.version {
+		return nil
+	}
+	in, err := c.readTrust(ctx, s)
+	if err != nil {
+		return c.storeError("read the trust state", err)
+	}
+	if loss := shown.Lost(in.seen(s).Trust, c.now()); loss != nil && c.state.Load() == s {
+		c.missed(ctx, s, loss)
+	}
+	return nil
+}
+
+// claims names the members that say that they hold more than the store can have given
+// them. It is what they say, and holds up nobody else.
+func (c *Coordinator) claims(ctx context.Context, s *state, members []*fealtyv1.Member) []*fealtyv1.Finding {
+	// What one of them holds may be newer than what was seen of the store here, and is not
+	// newer than what it shows from now on.
+	if len(claimsAbove(members, s.head.AuthorityEpoch, c.kept.Revision())) == 0 {
+		return nil
+	}
+	l, err := c.store.List(ctx, trustStateKey)
+	if err != nil {
+		return nil // status says that the store does not answer
+	}
+	return fold(explain.StoreClaimed, "claim", claimsAbove(members, s.head.AuthorityEpoch, uint64(l.Revision)))
+}
+
+func claimsAbove(members []*fealtyv1.Member, epoch, revision uint64) (above []troubled) {
+	for _, m := range members {
+		path := m.GetKind() + "/" + m.GetName()
+		for _, h := range m.GetLive().GetHeld() {
+			said := regress.Claim{From: path, What: h.GetScope(), Epoch: h.GetAuthorityEpoch(), Value: max(h.GetConfigVersion(), h.GetGeneration())}
+			if !m.GetBanned() && said.Above(epoch, revision) {
+				above = append(above, troubled{path, fmt.Sprintf("version %d of epoch %d in %s, and the store is at %d of epoch %d", said.Value, said.Epoch, said.What, revision, epoch)})
+				break
+			}
+		}
+	}
+	return above
+}
+
+// seenPause is how often the other coordinators are asked what they saw of the store.
+const seenPause = 10 * time.Second
+
+func (l liveServer) GetSeen(_ context.Context, req *fealtyv1.GetSeenRequest) (*fealtyv1.GetSeenResponse, error) {
+	c := l.c
+	s, err := c.ready()
+	if err != nil {
+		return nil, err
+	}
+	out := &fealtyv1.GetSeenResponse{Restored: s.restoredEpoch(), Revision: c.kept.Revision(), Lost: c.kept.Lost() != nil}
+	if t := c.trust.Load(); t != nil && t.newer(&trustView{epoch: req.GetAuthorityEpoch(), version: req.GetConfigVersion()}) {
+		out.TrustBundle = t.message()
+	}
+	return out, nil
+}
+
+// followPeersSeen asks the other coordinators what they saw of the store, until ctx ends.
+// What the cluster signed is proof; the rest is told to people.
+func (c *Coordinator) followPeersSeen(ctx context.Context, s *state) error {
+	conns := make(map[place]*mesh.Conn)
+	defer func() {
+		for _, conn := range conns {
+			conn.Close()
+		}
+		c.peersClaim.Store(nil)
+	}()
+	for {
+		if err := c.askPeersSeen(ctx, s, conns); err != nil {
+			return err
+		}
+		if err := sleep(ctx, seenPause); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *Coordinator) askPeersSeen(ctx context.Context, s *state, conns map[place]*mesh.Conn) error {
+	all, err := c.replicas(ctx, s.manifest)
+	if err != nil {
+		return err
+	}
+	used := make(map[place]bool)
+	var findings []*fealtyv1.Finding
+	for _, r := range all {
+		if r.Key == c.EnrolmentKey() || r.Phase != phaseReady.String() || c.now().Sub(r.At).Abs() >= silentAfter {
+			continue
+		}
+		for _, addr := range r.Addresses {
+			at := place{r.Name, addr}
+			used[at] = true
+			seen, err := c.seenAt(ctx, s, conns, at)
+			if err != nil {
+				continue // of an earlier release, or away
+			}
+			claim, err := c.compareSeen(ctx, s, r.Name, seen)
+			if err != nil {
+				return err
+			}
+			if claim != "" {
+				findings = append(findings, finding(explain.StoreClaimed, "member", "coordinator "+r.Name, "claim", claim))
+			}
+			break
+		}
+	}
+	for at, conn := range conns {
+		if !used[at] {
+			conn.Close()
+			delete(conns, at)
+		}
+	}
+	c.peersClaim.Store(&findings)
+	return nil
+}
+
+// seenAt asks one coordinator.
+func (c *Coordinator) seenAt(ctx context.Context, s *state, conns map[place]*mesh.Conn, at place) (*fealtyv1.GetSeenResponse, error) {
+	if conns[at] == nil {
+		id, err := identity.New(s.manifest.Cluster, identity.Coordinator, at.name)
+		if err != nil {
+			return nil, err
+		}
+		if conns[at], err = mesh.Dial("passthrough:///"+at.addr, c.source, credential.ExactID(id), mesh.Options{Now: c.now}); err != nil {
+			delete(conns, at)
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, askOthers)
+	defer cancel()
+	req := &fealtyv1.GetSeenRequest{AuthorityEpoch: s.head.AuthorityEpoch}
+	if t := c.trust.Load(); t != nil {
+		req.AuthorityEpoch, req.ConfigVersion = t.epoch, t.version
+	}
+	return fealtyv1.NewLiveServiceClient(conns[at]).GetSeen(ctx, req)
+}
+
+// compareSeen compares the store with what another coordinator says of it, and returns
+// what of that is no proof; empty if there is nothing to tell.
+func (c *Coordinator) compareSeen(ctx context.Context, s *state, name string, seen *fealtyv1.GetSeenResponse) (claim string, err error) {
+	if seen.GetRestored() != s.restoredEpoch() {
+		return "", nil // one of both does not know of a restore yet
+	}
+	if raw := seen.GetTrustBundle().GetEnvelope(); raw != nil {
+		if err := c.proven(ctx, "coordinator "+name, raw); err != nil && explain.CodeOf(err) != string(explain.RequestField) {
+			return "", err
+		}
+	}
+	if c.kept.Lost() != nil {
+		return "", nil // it is known
+	}
+	if said := (regress.Claim{Epoch: s.head.AuthorityEpoch, Value: seen.GetRevision()}); said.Above(s.head.AuthorityEpoch, c.kept.Revision()) {
+		l, err := c.store.List(ctx, trustStateKey)
+		if err != nil {
+			return "", err
+		}
+		if said.Above(s.head.AuthorityEpoch, uint64(l.Revision)) {
+			return fmt.Sprintf("revision %d, and the store is at %d", said.Value, l.Revision), nil
+		}
+	}
+	if seen.GetLost() {
+		return "more than the store has now: it went back, it says", nil
+	}
+	return "", nil
+}
+
+// peersFindings names the other coordinators that say that they saw more of the store.
+func (c *Coordinator) peersFindings() []*fealtyv1.Finding {
+	if found := c.peersClaim.Load(); found != nil && c.kept.Lost() == nil {
+		return *found
+	}
+	return nil
+}

@@ -1,0 +1,276 @@
+package regress_test
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/fealty-io/fealty/internal/regress"
+)
+
+var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+
+func digest(n byte) regress.Digest { return regress.Digest{n} }
+
+// A store lost what was seen of it and is not there, and nothing else.
+func TestLost(t *testing.T) {
+	trust := func(edit func(*regress.Trust)) *regress.Trust {
+		out := &regress.Trust{Counter: 7, Version: 139, Digest: digest(7), UnbansFrom: 100,
+			Bans: map[string]uint64{"data/a": 5}, Keys: map[string]time.Time{"k": noon.Add(10 * time.Hour)}}
+		if edit != nil {
+			edit(out)
+		}
+		return out
+	}
+	next := func(edit func(*regress.Trust)) regress.Seen {
+		return regress.Seen{Revision: 150, Trust: trust(func(x *regress.Trust) {
+			x.Counter, x.Version, x.Digest = 8, 145, digest(8)
+			edit(x)
+		})}
+	}
+	was := regress.Seen{Revision: 140, Trust: trust(nil)}
+	for name, c := range map[string]struct {
+		was, now regress.Seen
+		want     regress.Kind
+	}{
+		"nothing was seen":                   {regress.Seen{}, was, ""},
+		"the same":                           {was, was, ""},
+		"more":                               {was, next(func(*regress.Trust) {}), ""},
+		"commits":                            {was, regress.Seen{Revision: 139, Trust: trust(nil)}, regress.Revision},
+		"all commits":                        {was, regress.Seen{}, regress.Revision},
+		"a trust state":                      {was, regress.Seen{Revision: 150, Trust: trust(func(x *regress.Trust) { x.Counter, x.Version = 6, 149 })}, regress.Counter},
+		"a trust state for another one":      {was, regress.Seen{Revision: 150, Trust: trust(func(x *regress.Trust) { x.Digest, x.Version = digest(9), 149 })}, regress.Counter},
+		"written anew, as a reseed does":     {was, regress.Seen{Revision: 150, Trust: trust(func(x *regress.Trust) { x.Version = 149 })}, ""},
+		"overtaken on what was before":       {was, next(func(x *regress.Trust) { x.Version = 139 }), regress.Counter},
+		"a ban":                              {was, next(func(x *regress.Trust) { x.Bans = nil }), regress.Ban},
+		"a ban that was lifted":              {was, next(func(x *regress.Trust) { x.Bans, x.Unbans = nil, map[string]uint64{"data/a": 5} }), ""},
+		"a ban, and an older one was lifted": {was, next(func(x *regress.Trust) { x.Bans, x.Unbans = nil, map[string]uint64{"data/a": 4} }), regress.Ban},
+		"a ban, by a release without unbans": {was, next(func(x *regress.Trust) { x.Bans, x.UnbansFrom = nil, 0 }), ""},
+		"a ban of before unbans were kept":   {was, next(func(x *regress.Trust) { x.Bans, x.UnbansFrom = nil, 140 }), ""},
+		"a banned key":                       {was, next(func(x *regress.Trust) { x.Keys = nil }), regress.Ban},
+		"a key whose time is over":           {regress.Seen{Trust: trust(func(x *regress.Trust) { x.Keys["k"] = noon })}, next(func(x *regress.Trust) { x.Keys = nil }), ""},
+		"no trust state to compare with":     {regress.Seen{Revision: 1}, was, ""},
+	} {
+		loss := c.was.Lost(c.now, noon)
+		if got := kindOf(loss); got != c.want {
+			t.Errorf("%s: %q (%v), want %q", name, got, loss, c.want)
+		}
+	}
+}
+
+func kindOf(l *regress.Loss) regress.Kind {
+	if l == nil {
+		return ""
+	}
+	return l.Kind
+}
+
+// What the cluster signed is evidence against the store, whoever shows it.
+func TestProof(t *testing.T) {
+	now := &regress.Trust{Counter: 6, Version: 131, UnbansFrom: 100, Bans: map[string]uint64{"data/a": 1}, Unbans: map[string]uint64{"data/b": 2}}
+	old := &regress.Trust{Counter: 6, Version: 131}
+	for name, c := range map[string]struct {
+		proof regress.Proof
+		now   *regress.Trust
+		want  regress.Kind
+	}{
+		"of before":                        {regress.Proof{Version: 130, Bans: []string{"data/a", "data/b"}}, now, ""},
+		"the same":                         {regress.Proof{Version: 131, Bans: []string{"data/a"}}, now, ""},
+		"newer":                            {regress.Proof{Version: 132}, now, regress.Signed},
+		"a ban that nobody lifted":         {regress.Proof{Version: 130, Bans: []string{"data/c"}}, now, regress.Ban},
+		"a ban of before unbans were kept": {regress.Proof{Version: 99, Bans: []string{"data/c"}}, now, ""},
+		"a ban, in a store of earlier":     {regress.Proof{Version: 130, Bans: []string{"data/c"}}, old, ""},
+	} {
+		if got := kindOf(c.proof.Lost(c.now, noon)); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// What somebody says is told when it cannot be, and is no loss: there is no way from a
+// claim to one.
+func TestClaim(t *testing.T) {
+	for _, c := range []struct {
+		epoch, value uint64
+		want         bool
+	}{{3, 100, false}, {3, 101, true}, {2, 1<<53 - 1, false}, {4, 1, true}, {3, 1<<53 - 1, true}} {
+		if got := (regress.Claim{Epoch: c.epoch, Value: c.value}).Above(3, 100); got != c.want {
+			t.Errorf("version %d of epoch %d: %v, want %v", c.value, c.epoch, got, c.want)
+		}
+	}
+}
+
+// world is a store as the coordinators of one release write it.
+type world struct {
+	revision uint64
+	trust    regress.Trust
+}
+
+func (w *world) seen() regress.Seen {
+	trust := w.trust
+	trust.Bans, trust.Unbans, trust.Keys = maps.Clone(trust.Bans), maps.Clone(trust.Unbans), maps.Clone(trust.Keys)
+	return regress.Seen{Revision: w.revision, Trust: &trust}
+}
+
+func (w *world) step(t *rapid.T, now time.Time) {
+	w.revision++
+	who := fmt.Sprintf("data/%d", rapid.IntRange(0, 3).Draw(t, "who"))
+	commit := func() {
+		w.trust.Counter, w.trust.Version = w.trust.Counter+1, w.revision
+		w.trust.Digest = regress.Digest([]byte(fmt.Sprintf("%032d", w.revision)))
+	}
+	switch rapid.SampledFrom([]string{"other", "ban", "unban", "key", "prune"}).Draw(t, "what") {
+	case "ban":
+		commit()
+		w.trust.Bans[who] = w.trust.Counter
+	case "unban":
+		if counter, ok := w.trust.Bans[who]; ok {
+			commit()
+			delete(w.trust.Bans, who)
+			w.trust.Unbans[who] = counter
+		}
+	case "key":
+		commit()
+		w.trust.Keys[who] = now.Add(time.Duration(rapid.IntRange(0, 5).Draw(t, "hours")) * time.Hour)
+	case "prune":
+		commit()
+		for key, until := range w.trust.Keys {
+			if now.After(until) {
+				delete(w.trust.Keys, key)
+			}
+		}
+	}
+}
+
+func newWorld() *world {
+	return &world{revision: 1, trust: regress.Trust{Counter: 1, Version: 1, UnbansFrom: 1, Bans: map[string]uint64{}, Unbans: map[string]uint64{}, Keys: map[string]time.Time{}}}
+}
+
+// A store that only goes on is never taken for one that went back, whoever looks how
+// seldom; and one that goes back to before what was acknowledged always is: at once, or,
+// if somebody who did not know wrote on, as soon as a trust state or a ban is missing.
+func TestGoesOnOrBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w, now := newWorld(), noon
+		var kept regress.Seen
+		look := func() *regress.Loss {
+			is := w.seen()
+			loss := kept.Lost(is, now)
+			kept = kept.After(is)
+			return loss
+		}
+		for range rapid.IntRange(0, 30).Draw(t, "before") {
+			w.step(t, now)
+			now = now.Add(time.Duration(rapid.IntRange(0, 90).Draw(t, "minutes")) * time.Minute)
+			if rapid.Bool().Draw(t, "look") {
+				if loss := look(); loss != nil {
+					t.Fatalf("a store that went on: it %v", loss)
+				}
+			}
+		}
+		copied := w.seen()
+		for range rapid.IntRange(1, 10).Draw(t, "after") {
+			w.step(t, now)
+		}
+		if loss := look(); loss != nil {
+			t.Fatalf("a store that went on: it %v", loss)
+		}
+		acked := w.seen()
+		w = &world{copied.Revision, *copied.Trust}
+		for range rapid.IntRange(0, 10).Draw(t, "unaware") {
+			w.step(t, now)
+			// By somebody else: not the bytes that were there.
+			w.trust.Digest[0] ^= 0x80
+		}
+		is := w.seen()
+		missing := is.Revision < acked.Revision || is.Trust.Counter < acked.Trust.Counter
+		for who, counter := range acked.Trust.Bans {
+			_, banned := is.Trust.Bans[who]
+			missing = missing || !banned && is.Trust.Counter > acked.Trust.Counter && is.Trust.Unbans[who] < counter
+		}
+		if loss := kept.Lost(is, now); missing && loss == nil {
+			t.Fatalf("%+v was acknowledged and %+v is there, and nothing is missed", acked.Trust, is.Trust)
+		}
+	})
+}
+
+// Of two reads at once the later one may be told first: that is no loss.
+func TestReadsCross(t *testing.T) {
+	var k regress.Keeper
+	w := newWorld()
+	early, begun := w.seen(), k.Begin()
+	w.revision, w.trust.Counter, w.trust.Version, w.trust.Digest = 2, 2, 2, digest(2)
+	if loss := k.Read(k.Begin(), w.seen(), noon); loss != nil {
+		t.Fatal(loss)
+	}
+	k.AtRevision(0, 2, noon)
+	if loss := k.Read(begun, early, noon); loss != nil || k.AtRevision(0, 1, noon) != nil {
+		t.Errorf("a read of before: %v", loss)
+	}
+	if loss := k.Read(k.Begin(), early, noon); kindOf(loss) != regress.Revision {
+		t.Errorf("a read of after: %v", loss)
+	}
+}
+
+// What is lost stays lost over restarts, whatever the store shows then, until a restore;
+// and what was written down in two files is read as one, or as the newer half.
+func TestKept(t *testing.T) {
+	var k regress.Keeper
+	w := newWorld()
+	w.revision = 9
+	w.trust.Bans["data/a"] = 1
+	k.Read(k.Begin(), w.seen(), noon)
+	k.AtRevision(0, 9, noon)
+	k.SawBundle([]byte("bundle"))
+	changed := k.Changed()
+	k.Lose(k.AtRevision(9, 8, noon))
+	k.Lose(&regress.Loss{Kind: regress.Ban})
+	if k.Lost() == nil || k.Lost().Kind != regress.Revision {
+		t.Fatal("a revision that is gone is not missed")
+	}
+	select {
+	case <-changed:
+	default:
+		t.Error("nobody is told")
+	}
+	small, trust := k.Record().Split()
+	again := reread(t, small, trust)
+	var after regress.Keeper
+	after.Resume(again)
+	after.AtRevision(0, 50, noon)
+	if l := after.Lost(); l == nil || *l != *k.Lost() || string(after.Bundle()) != "bundle" || !reflect.DeepEqual(after.Begin().Trust.Bans, w.trust.Bans) {
+		t.Errorf("after a restart %v, %q, %+v", l, after.Bundle(), after.Begin().Trust)
+	}
+	if after.Restored(0) || !after.Restored(1_800_000_000) || after.Restored(1_800_000_000) || after.Lost() != nil {
+		t.Error("a restore ends it, once")
+	}
+	if after.AtRevision(0, 3, noon) != nil || after.Read(after.Begin(), regress.Seen{Restored: 1_800_000_000, Revision: 3}, noon) != nil {
+		t.Error("what is there after a restore is compared with what was before")
+	}
+	// The process ended between the two files.
+	fresh, _ := after.Record().Split()
+	if r := reread(t, fresh, trust); r.Lost != nil || r.Seen.Trust != nil || r.Bundle != nil || r.Seen.Restored != 1_800_000_000 {
+		t.Errorf("half of it of before the restore: %+v", r)
+	}
+}
+
+func reread(t *testing.T, parts ...regress.Record) regress.Record {
+	t.Helper()
+	for i, p := range parts {
+		raw, err := p.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if parts[i], err = regress.Decode(raw); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := regress.Decode(append(raw, 'x')); err == nil {
+			t.Error("what follows a record is read over")
+		}
+	}
+	return regress.Join(parts[0], parts[1])
+}
