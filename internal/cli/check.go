@@ -220,7 +220,7 @@ func checkResult(results []lookedAt) result {
 				p.heading("what to do")
 				first = false
 			}
-			p.line("%s: %s", r.id, r.do)
+			p.advise("%s: %s", r.id, r.do)
 		}
 		return nil
 	}}

@@ -23,6 +23,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -62,12 +63,18 @@ type Env struct {
 
 	// Release is the release of the program. Empty: from the build.
 	Release string
+
+	// Program is the name under which it was called, for the commands that it prints.
+	// Empty: fealty.
+	Program string
 }
 
 // CLI is one invocation. Make it with [New], run it once with [CLI.Run].
 type CLI struct {
 	env    Env
 	format format // of data and errors; known as soon as it can be
+
+	commands *regexp.Regexp // finds those of this program in a text; nil: they stand as they are
 
 	watchEvery time.Duration // between two looks of status --watch
 }
@@ -95,6 +102,9 @@ func New(env Env) *CLI {
 	if env.Release == "" {
 		env.Release = release()
 	}
+	if env.Program == "" {
+		env.Program = programName
+	}
 	return &CLI{env: env, watchEvery: watchPause}
 }
 
@@ -107,7 +117,7 @@ func Main() int {
 	context.AfterFunc(ctx, stop)
 	env := Env{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Args: os.Args[1:], Environ: os.Environ(),
+		Args: os.Args[1:], Environ: os.Environ(), Program: calledAs(os.Args[0]),
 		IsTerminal: func(stream any) bool {
 			f, ok := stream.(*os.File)
 			return ok && term.IsTerminal(int(f.Fd()))
@@ -128,6 +138,9 @@ func Main() int {
 func (c *CLI) Run(ctx context.Context) int {
 	c.format = c.formatOf(c.env.Args)
 	root := c.root()
+	if c.env.Program != programName {
+		c.commands = commandsIn(names(root))
+	}
 	root.SetContext(ctx)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
@@ -177,12 +190,21 @@ node may do, and what happens when the control plane is gone.`,
 	add("fleet", c.statusCommand(), c.checkCommand(), c.manifestCommand(), c.configCommand(), c.tokenCommand(), c.memberCommand(), c.trustCommand(), c.leaderCommand(), c.recoverCommand(), c.verifyCommand(), c.backupCommand(), c.conformanceCommand())
 	add("read", c.certCommand(), c.snapshotCommand(), c.authzCommand(), c.explainCommand(), c.completionCommand(), c.versionCommand())
 	root.SetHelpCommand(helpCommand())
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		var b strings.Builder
+		out := cmd.OutOrStdout()
+		cmd.SetOut(&b)
+		help(cmd, args)
+		cmd.SetOut(out)
+		_, _ = io.WriteString(out, c.called(b.String()))
+	})
 	return root
 }
 
 // talk prints one line for a person.
 func (c *CLI) talk(text string, args ...any) {
-	fmt.Fprintf(c.env.Stderr, "fealty: %s\n", sanitize(fmt.Sprintf(text, args...)))
+	fmt.Fprintf(c.env.Stderr, "fealty: %s\n", sanitize(c.called(fmt.Sprintf(text, args...))))
 }
 
 // getenv returns a variable of the environment; the last one of a name counts.

@@ -27,7 +27,8 @@ func (c *CLI) devCommand() *cobra.Command {
 that join with tokens. Everything in it is real; it listens on loopback only, and its cluster id begins with
 "dev.", so that nothing it signs verifies elsewhere. Ctrl-C ends all of it.
 
-With --data the cluster is kept, and starting again finds the same one. Without, it is gone afterwards.
+With --data the cluster is kept, and starting again finds the same one; whoever wants to start afresh removes the
+folder. Without, it is gone afterwards. A member that was banned, removed or drained is not waited for.
 
 --story shows, step by step on a cluster of its own, what Fealty promises: who is let in, who is not, and what
 happens to the cluster when something goes wrong. With --exit it ends after the last step, and fails if one was
@@ -56,7 +57,10 @@ fealty dev break does harm to a cluster that runs, and fealty dev heal undoes it
 // dev runs the cluster until ctx ends.
 func (c *CLI) dev(ctx context.Context, cfg *config) (err error) {
 	started := time.Now()
-	opts := devcluster.Options{DataDir: cfg.path("data"), Release: c.env.Release, Log: slog.New(slog.DiscardHandler)}
+	opts := devcluster.Options{
+		DataDir: cfg.path("data"), Release: c.env.Release, Log: slog.New(slog.DiscardHandler),
+		Progress: func(text string) { c.talk("%s", text) },
+	}
 	logFile := ""
 	if opts.DataDir != "" {
 		if err := durable.OS().MkdirAll(opts.DataDir); err != nil {
@@ -140,7 +144,7 @@ func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, starte
 		fmt.Fprintf(out, "; the log is %s", logFile)
 	}
 	fmt.Fprint(out, "\n\nIn a second terminal:\n\n")
-	flag := " --socket " + cluster.AdminSocket()
+	flag := " --socket " + shellWord(cluster.AdminSocket())
 	if found, err := filepath.Abs(filepath.Join(c.env.Dir, devFolder)); err == nil && found == cluster.Dir() {
 		flag = "" // found by itself from this folder
 	}
@@ -153,11 +157,16 @@ func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, starte
 	} {
 		at := flag
 		if strings.HasPrefix(line, "fealty dev ") && flag != "" {
-			at = " --data " + cluster.Dir()
+			at = " --data " + shellWord(cluster.Dir())
 		}
-		fmt.Fprintf(out, "  ./bin/%s%s\n", line, at)
+		fmt.Fprintln(out, "  "+c.called(line+at))
 	}
-	fmt.Fprintf(out, "  ./bin/fealty dev --story --exit\n\nCtrl-C ends all of it.\n")
+	fmt.Fprintln(out, "  "+c.called("fealty dev --story --exit"))
+	if logFile == "" {
+		fmt.Fprintf(out, "\nCtrl-C ends all of it, and nothing is kept.\n")
+		return nil
+	}
+	fmt.Fprintf(out, "\nCtrl-C ends all of it. It is kept in %[1]s; to start afresh: rm -r %[1]s\n", shellWord(shownDir(c.env.Dir, cluster.Dir())))
 	return nil
 }
 
@@ -207,4 +216,18 @@ func writeStep(w io.Writer, r devcluster.StepResult, asLine bool) error {
 	}
 	_, err := fmt.Fprintf(w, "%-6s %-21s %s\n       %-21s %s (%.2f s)\n", word, r.Step, r.Expected, "", sanitize(r.Seen), r.Seconds)
 	return err
+}
+
+// shownDir is a folder as somebody in from would type it: below from without what
+// leads there.
+func shownDir(from, dir string) string {
+	if from == "" {
+		from = "."
+	}
+	if abs, err := filepath.Abs(from); err == nil {
+		if rel, err := filepath.Rel(abs, dir); err == nil && filepath.IsLocal(rel) {
+			return rel
+		}
+	}
+	return dir
 }

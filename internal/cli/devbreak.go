@@ -94,9 +94,9 @@ runs it can do that.`
 			did = "would say: " + did
 		}
 		return c.print(result{object{{"did", done.Did}, {"watch", texts(done.Watch)}, {"dry_run", dry}}, func(p *page) error {
-			p.line("%s", did)
+			p.advise("%s", did)
 			for _, w := range done.Watch {
-				p.line("watch  %s", w)
+				p.advise("watch  %s", w)
 			}
 			return nil
 		}})

@@ -21,7 +21,7 @@ func (c *CLI) confirm(ctx context.Context, command, risk string, yes bool) error
 	if !c.env.IsTerminal(c.env.Stdin) {
 		return refuse("there is no terminal to ask on")
 	}
-	fmt.Fprintf(c.env.Stderr, "fealty: %s\nfealty: go on? [y/N] ", sanitize(risk))
+	fmt.Fprintf(c.env.Stderr, "fealty: %s\nfealty: go on? [y/N] ", sanitize(c.called(risk)))
 	answer := make(chan string, 1)
 	// The read ends with the process: a terminal cannot be told to stop waiting.
 	go func() {

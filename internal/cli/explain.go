@@ -164,7 +164,7 @@ func codeTexts() []string {
 func pageOf(data object, text string) result {
 	return result{data, func(p *page) error {
 		for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
-			p.line("%s", line)
+			p.advise("%s", line)
 		}
 		return nil
 	}}
@@ -179,14 +179,14 @@ func explainAll() result {
 		t.add(txt(x.name), txt(first))
 		words = append(words, x.name)
 	}
-	t.add(txt("config"), txt("The settings: fealty explain config lists them."))
-	t.add(txt("check"), txt("What fealty check looks at: fealty explain check lists it."))
 	words = append(words, "config", "check")
 	for _, code := range explain.Codes() {
 		e, _ := explain.Lookup(code)
 		codes = append(codes, object{{"code", string(code)}, {"title", e.Title}, {"exit", int(e.Exit)}})
 	}
 	return result{object{{"words", words}, {"codes", codes}}, func(p *page) error {
+		t.add(txt("config"), txt(p.called("The settings: fealty explain config lists them.")))
+		t.add(txt("check"), txt(p.called("What fealty check looks at: fealty explain check lists it.")))
 		if err := p.table(t); err != nil {
 			return err
 		}

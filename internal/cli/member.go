@@ -408,7 +408,7 @@ func (c *CLI) memberChange(m memberChange) *cobra.Command {
 						}
 						return nil
 					}
-					p.line("%s", joinText(path+" is "+m.done, more))
+					p.advise("%s", joinText(path+" is "+m.done, more))
 					return nil
 				}})
 			})

@@ -63,10 +63,18 @@ type page struct {
 	wide   bool
 	colour bool
 	width  int // 0: no limit
+
+	called func(string) string // puts the name of the program into the commands of a text
 }
 
 func (p *page) line(format string, args ...any) {
 	fmt.Fprintln(p.w, sanitize(fmt.Sprintf(format, args...)))
+}
+
+// advise writes a line of our own words, in which commands are to be pasted. Values
+// that somebody else wrote go through line, which changes nothing in them.
+func (p *page) advise(format string, args ...any) {
+	fmt.Fprintln(p.w, sanitize(p.called(fmt.Sprintf(format, args...))))
 }
 
 func (p *page) table(t *table) error { return t.write(p.w, p.wide, p.colour, p.width) }
@@ -87,7 +95,7 @@ func (c *CLI) print(r result) error {
 	case asYAML:
 		err = writeYAML(w, stamped(r.data))
 	default:
-		err = r.show(&page{w: w, wide: c.format == asWide, colour: c.coloured(c.env.Stdout), width: c.width()})
+		err = r.show(&page{w: w, wide: c.format == asWide, colour: c.coloured(c.env.Stdout), width: c.width(), called: c.called})
 	}
 	if err == nil {
 		err = w.Flush()
@@ -127,7 +135,7 @@ func (c *CLI) printError(e *explain.Error) {
 			if i == 0 {
 				p = red
 			}
-			fmt.Fprintln(c.env.Stderr, "fealty: "+p.on(sanitize(line), colour))
+			fmt.Fprintln(c.env.Stderr, "fealty: "+p.on(sanitize(c.called(line)), colour))
 		}
 	}
 }

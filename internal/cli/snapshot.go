@@ -369,7 +369,7 @@ func (r *reading) contentMatches() bool {
 func (r *reading) show(p *page, parts []section, problem string, now time.Time) error {
 	h := r.header()
 	var f facts
-	f.paint("not verified", amber, "▲ this is what the file says of itself: fealty snapshot verify says whether it is true")
+	f.paint("not verified", amber, p.called("▲ this is what the file says of itself: fealty snapshot verify says whether it is true"))
 	f.add("scope", string(h.ScopeType))
 	f.add("subject", h.Subject.String())
 	f.add("cluster", h.ClusterID)

@@ -275,13 +275,13 @@ func showFinding(p *page, f *fealtyv1.Finding) {
 	}
 	// Severity is a word too: colour and shape only repeat it.
 	head := sanitize(shape + " " + f.GetCode())
-	for i, line := range wrap(sanitize(f.GetSeverity()+": "+f.GetSummary()), room) {
+	for i, line := range wrap(sanitize(p.called(f.GetSeverity()+": "+f.GetSummary())), room) {
 		if i > 0 {
 			head = ""
 		}
 		fmt.Fprintf(p.w, "  %s %s\n", colour.on(padded(head, 9), p.colour), line)
 	}
-	fmt.Fprintf(p.w, "  %s do: %s\n", padded("", 9), sanitize(f.GetRemedy()))
+	fmt.Fprintf(p.w, "  %s do: %s\n", padded("", 9), sanitize(p.called(f.GetRemedy())))
 }
 
 func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) facts {

@@ -26,6 +26,7 @@ type fixture struct {
 	dir       string
 	terminals []any // of "stdin", "stdout", "stderr"
 	width     int
+	program   string // as it was called
 }
 
 // run runs a command as the program would.
@@ -33,7 +34,7 @@ func (f fixture) run(ctx context.Context, args ...string) ran {
 	var out, errs bytes.Buffer
 	env := Env{
 		Stdin: f.stdin, Stdout: &out, Stderr: &errs, Args: args, Environ: f.env, Dir: f.dir,
-		Now: func() time.Time { return testNow }, Release: "1.2.3",
+		Now: func() time.Time { return testNow }, Release: "1.2.3", Program: f.program,
 		Width: func() int { return f.width },
 	}
 	env.IsTerminal = func(stream any) bool {

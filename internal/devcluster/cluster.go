@@ -221,11 +221,27 @@ func (c *Cluster) bringUp(ctx context.Context) error {
 	if err := c.SetFirstManifest(ctx); err != nil {
 		return err
 	}
+	st, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	var wanted []string
 	g, joining := errgroup.WithContext(ctx)
 	for _, name := range c.opts.Members {
+		out, err := c.leftOut(st, name)
+		if err != nil {
+			return err
+		}
+		if out != "" {
+			c.opts.Progress(name + " " + out + ": it is not waited for")
+		} else {
+			wanted = append(wanted, name)
+		}
 		g.Go(func() error {
-			if _, err := c.Join(joining, name); err != nil {
+			if _, err := c.Join(joining, name); err != nil && out == "" {
 				return fmt.Errorf("member %s: %w", name, err)
+			} else if err != nil {
+				return nil // whom an admin keeps out does not keep the cluster from starting
 			}
 			if err := c.RunMember(joining, name); err != nil {
 				return fmt.Errorf("member %s: %w", name, err)
@@ -236,7 +252,7 @@ func (c *Cluster) bringUp(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return c.AwaitConnected(ctx, c.opts.Members...)
+	return c.gather(ctx, wanted)
 }
 
 // Dir is where the cluster keeps its state.
@@ -444,10 +460,7 @@ func (c *Cluster) MemberDir(name string) string { return filepath.Join(c.dir, me
 // Join makes name a data member by a token of one use, unless its directory holds
 // an identity already. It reports whether it joined now.
 func (c *Cluster) Join(ctx context.Context, name string) (joined bool, err error) {
-	switch _, err := os.Stat(filepath.Join(c.MemberDir(name), "identity", "anchor.json")); {
-	case err == nil:
-		return false, nil
-	case !errors.Is(err, fs.ErrNotExist):
+	if joined, err := c.hasIdentity(name); joined || err != nil {
 		return false, err
 	}
 	tok, err := c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: poolEntry, Name: name, Organizations: organizationsOf(name)})
@@ -535,24 +548,8 @@ func (c *Cluster) tell(err error) error {
 // AwaitConnected waits until some coordinator has a stream of each member.
 func (c *Cluster) AwaitConnected(ctx context.Context, names ...string) error {
 	return c.await(ctx, "members to connect", func(ctx context.Context) (bool, error) {
-		st, err := c.Status(ctx)
-		if err != nil {
-			return false, err
-		}
-		connected := make(map[string]bool)
-		for _, m := range st.GetMembers() {
-			connected[m.GetName()] = m.GetLive().GetConnected()
-		}
-		for _, n := range names {
-			if !connected[n] {
-				return false, fmt.Errorf("%s is not connected", n)
-			}
-			// A coordinator may not have noticed yet that another one is gone.
-			if node, err := c.Node(ctx, n); err != nil || !node.GetConnected() {
-				return false, fmt.Errorf("%s itself says that it is not connected (%v)", n, err)
-			}
-		}
-		return true, nil
+		missing, err := c.unconnected(ctx, names)
+		return err == nil && len(missing) == 0, errors.Join(err, notConnected(missing))
 	})
 }
 
@@ -564,6 +561,8 @@ func (c *Cluster) await(ctx context.Context, what string, ok func(context.Contex
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.ctx, func() { cancel(fmt.Errorf("a part of the cluster ended: %w", context.Cause(c.ctx))) })()
+	late := time.AfterFunc(silence, func() { c.opts.Progress("waiting for " + what + " …") })
+	defer late.Stop()
 	return await(ctx, what, ok)
 }
 

@@ -1,0 +1,62 @@
+// In the package, because which file is called is a parameter here.
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestCalledAs(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"fealty", "fealty-2"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir)
+	for argv0, want := range map[string]string{
+		"":                                 "fealty",
+		"fealty":                           "fealty",
+		"./bin/fealty":                     "./bin/fealty",
+		"../it's here/fealty":              `'../it'\''s here/fealty'`,
+		filepath.Join(dir, "fealty"):       "fealty",
+		filepath.Join(dir, "fealty-2"):     "fealty-2",
+		filepath.Join(dir, "nowhere", "f"): filepath.Join(dir, "nowhere", "f"),
+	} {
+		if got := calledAs(argv0); got != want {
+			t.Errorf("called as %q: %q, want %q", argv0, got, want)
+		}
+	}
+}
+
+// Commands are printed under the name by which the program was called, wherever a
+// person may paste them from; what programs read does not depend on it.
+func TestPrintedCommands(t *testing.T) {
+	f := fixture{program: "./bin/fealty", dir: t.TempDir()}
+	for _, c := range []struct {
+		args string
+		want string
+	}{
+		{"mumble", "see them all with ./bin/fealty --help"},
+		{"explain FE-U108", "./bin/fealty member list, ./bin/fealty token list"},
+		{"explain", "./bin/fealty explain config lists them"},
+		{"token create --help", "\n  ./bin/fealty token create --entry nodes\n"},
+		{"agent --data d", "join it with ./bin/fealty join TOKEN"},
+	} {
+		r := f.run(t.Context(), strings.Fields(c.args)...)
+		if got := r.stdout + r.stderr; !strings.Contains(got, c.want) {
+			t.Errorf("fealty %s does not say %q:\n%s", c.args, c.want, got)
+		}
+	}
+	if r := f.run(t.Context(), "agent", "--data", "d", "-o", "json"); !strings.Contains(r.stderr, "join it with fealty join TOKEN") {
+		t.Errorf("in JSON:\n%s", r.stderr)
+	}
+	c := New(Env{Program: "/a b/$1", Args: []string{"version"}})
+	c.Run(t.Context())
+	const text = "fealty status; /usr/bin/fealty status; fealty statues; a fealty of mine; fealty --version"
+	if got, want := c.called(text), "/a b/$1 status; /usr/bin/fealty status; fealty statues; a fealty of mine; /a b/$1 --version"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
