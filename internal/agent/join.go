@@ -48,6 +48,7 @@ type Proof struct {
 	prover    proof.Prover
 	token     bool
 	expires   time.Time // of a token
+	placed    string    // what named the addresses instead of the token; blank: nothing did
 }
 
 // ByToken proves with a join token, which also says where to go and whom to
@@ -119,6 +120,17 @@ func checkPlace(cluster string, addresses []string, pin identity.KeyID) error {
 		}
 	}
 	return nil
+}
+
+// At returns the proof for coordinators at other addresses than those that it came
+// with: behind a NAT or a load balancer, or after a move. by names who says so, such as
+// "--coordinator". Whom to believe there does not change: the pin decides.
+func (p Proof) At(addresses []string, by string) (Proof, error) {
+	if err := checkPlace(p.cluster, addresses, p.pin); err != nil {
+		return Proof{}, err
+	}
+	p.addresses, p.placed = slices.Clone(addresses), by
+	return p, nil
 }
 
 // Cluster is the cluster that the proof is for.
@@ -371,6 +383,11 @@ func (j *joiner) pursue(ctx context.Context, w wanted) (*admitted, string, error
 		}
 		j.Log.LogAttrs(ctx, slog.LevelInfo, "no join at this address", slog.String("coordinator", address), slog.String("reason", err.Error()))
 		failures = append(failures, &AddressError{address, err})
+	}
+	if p.token && p.placed != "" && allPins(failures) {
+		return nil, "", explain.Wrap(errors.Join(failures...), explain.TokenForeign, "presented", p.cluster,
+			"reason", "no coordinator that "+p.placed+" names holds the root key that the token pins",
+			"do", "name a coordinator of that cluster with "+p.placed+", or leave it away for the addresses in the token")
 	}
 	if p.token && allPins(failures) {
 		return nil, "", explain.Wrap(errors.Join(failures...), explain.TokenForeign, "presented", p.cluster)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -217,6 +218,33 @@ func TestJoinTriesEachAddress(t *testing.T) {
 	}
 	if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" {
 		t.Errorf("the network's error is not in %v", err)
+	}
+}
+
+// A token is good at addresses that it does not name, and the node goes on there. The
+// pin in it still says whom to believe.
+func TestJoinElsewhere(t *testing.T) {
+	f := newFleet(t, "old.example:1", "nat.example:2")
+	f.down["old.example:1"] = true
+	p, err := ByToken(f.token("old.example:1")).At([]string{"nat.example:2"}, "--coordinator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(f)
+	r, err := n.join(p)
+	if err != nil || r.Coordinator != "nat.example:2" || !slices.Contains(r.Coordinators, "nat.example:2") {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	other := newFleet(t, "nat.example:2") // another cluster there
+	other.tokens = f.tokens
+	_, err = newNode(other).join(p)
+	if e := explain.Of(err); !errors.Is(err, explain.TokenForeign) || !strings.Contains(e.Why+e.Do, "--coordinator") {
+		t.Errorf("a coordinator with another root: %v", err)
+	}
+	for _, bad := range [][]string{nil, {"nat.example"}} {
+		if _, err := ByToken(f.token()).At(bad, "--coordinator"); !errors.Is(err, explain.BadValue) {
+			t.Errorf("addresses %q: %v", bad, err)
+		}
 	}
 }
 

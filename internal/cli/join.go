@@ -28,8 +28,9 @@ func (c *CLI) joinCommand() *cobra.Command {
 certificate of your own PKI, verify what is granted, and store it.
 
 The token is the argument, or - for standard input, or in --token-file, or in FEALTY_JOIN_TOKEN. It names
-the cluster, its coordinators and the key to believe. Each step is shown as it happens. Joining again after
-a failure repeats the same request, whatever was lost.`,
+the cluster, its coordinators and the key to believe. Where those are reached at other addresses, name them with
+--coordinator: the key to believe stays that of the token. Each step is shown as it happens. Joining again after a
+failure repeats the same request, whatever was lost.`,
 		sample: `  fealty join fealty1_…
   fealty join --token-file /run/credentials/fealty.service/token --run
   fealty join --key node.key --cluster prod.example --pin HEX --coordinator c1.example:7443 --kind witness
@@ -174,7 +175,11 @@ func (c *CLI) proof(ctx context.Context, cfg *config, args []string) (agent.Proo
 	if err != nil {
 		return agent.Proof{}, translate(err)
 	}
-	return agent.ByToken(t), nil
+	p := agent.ByToken(t)
+	if named := cfg.find("coordinator"); named.text != "" {
+		return p.At(cfg.list("coordinator"), named.from)
+	}
+	return p, nil
 }
 
 // tlsFiles follows the three files of an operator's PKI; nil if none is named. Some

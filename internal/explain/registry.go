@@ -1972,7 +1972,7 @@ The coordinator's clock decides. If the times above look wrong to you, check tha
 		Title: "the token is for another cluster",
 		What:  "the join token was refused: it is for cluster {presented|of another name}",
 		Why:   "{reason|the coordinator that answered does not hold the root key that the token pins}",
-		Do:    "ask an admin of the cluster that you want to join for a token",
+		Do:    "{do|ask an admin of the cluster that you want to join for a token}",
 		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
 		Page: `
 A token holds the hash of its cluster's root key, so that it also tells whether the right coordinator
