@@ -74,7 +74,7 @@ func (s *localStore) load(c *clock) (*loaded, error) {
 		if wrong, ok := errors.AsType[*wrongNodeError](err); ok {
 			return nil, explain.Wrap(err, explain.NodeWrong, "dir", s.dir, "owner", l.me.ID, "identity", "in its certificate is "+wrong.got)
 		}
-		return nil, s.corrupt(SVIDName, err)
+		return nil, s.unusableIdentity(SVIDName, err)
 	}
 	s.pin = l.me.Pin
 	next, err := s.readNext()

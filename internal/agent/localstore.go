@@ -94,6 +94,7 @@ func snapshotName(scope snapshot.Scope, place string) string {
 type localStore struct {
 	fs   durable.FS
 	dir  string
+	flag string // that names dir
 	lock io.Closer
 
 	next     string         // name of the file of the pending key
@@ -107,7 +108,7 @@ func openStore(files durable.FS, dir string) (*localStore, error) {
 	if dir == "" {
 		return nil, explain.New(explain.BadValue, "name", "the data directory", "value", "blank", "want", "a folder of the agent's own")
 	}
-	s := &localStore{fs: files, dir: dir, next: nextName}
+	s := &localStore{fs: files, dir: dir, next: nextName, flag: "--data"}
 	if err := s.checkFormat(); err != nil {
 		return nil, err
 	}
@@ -118,7 +119,7 @@ func openStore(files durable.FS, dir string) (*localStore, error) {
 func (s *localStore) own(parts ...string) error {
 	for _, sub := range append([]string{""}, parts...) {
 		if err := s.fs.MkdirAll(s.path(sub)); err != nil {
-			return fmt.Errorf("make the data directory %s: %w", s.path(sub), err)
+			return s.unusable(err)
 		}
 	}
 	lock, err := s.fs.Lock(s.path(lockName))
@@ -126,7 +127,7 @@ func (s *localStore) own(parts ...string) error {
 		if held, ok := errors.AsType[*durable.LockedError](err); ok {
 			return explain.Wrap(err, explain.NodeLocked, "dir", s.dir, "pid", held.PID)
 		}
-		return fmt.Errorf("lock the data directory %s: %w", s.dir, err)
+		return s.unusable(err)
 	}
 	s.lock = lock
 	// What is found there is acted on: a key is certified, a mark is believed. It must
@@ -137,6 +138,15 @@ func (s *localStore) own(parts ...string) error {
 		}
 	}
 	return nil
+}
+
+// unusable words why nothing can be kept in the directory.
+func (s *localStore) unusable(err error) error {
+	cause := err.Error()
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		cause = p.Path + ": " + p.Err.Error()
+	}
+	return explain.Wrap(err, explain.FolderUnusable, "dir", s.dir, "cause", cause, "flag", s.flag)
 }
 
 func (s *localStore) Close() error { return s.lock.Close() }
@@ -301,11 +311,11 @@ func (s *localStore) writeSVID(v svid) error {
 func (s *localStore) readSVID() (svid, error) {
 	data, err := s.fs.ReadSecret(s.path(SVIDName), maxSVIDBytes)
 	if err != nil {
-		return svid{}, s.corrupt(SVIDName, err)
+		return svid{}, s.unusableIdentity(SVIDName, err)
 	}
 	v, _, err := parseSVID(data)
 	if err != nil {
-		return svid{}, s.corrupt(SVIDName, err)
+		return svid{}, s.unusableIdentity(SVIDName, err)
 	}
 	return v, nil
 }
@@ -322,7 +332,7 @@ func (s *localStore) readAnchor(now time.Time) (self, error) {
 		me, err = a.verify(now)
 	}
 	if err != nil {
-		return self{}, s.corrupt(anchorName, err)
+		return self{}, s.unusableIdentity(anchorName, err)
 	}
 	return me, nil
 }

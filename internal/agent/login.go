@@ -68,7 +68,7 @@ func Login(ctx context.Context, cfg LoginConfig) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	store := &localStore{fs: j.FS, dir: cfg.Dir, next: loginNextName}
+	store := &localStore{fs: j.FS, dir: cfg.Dir, next: loginNextName, flag: "--identity"}
 	if err := store.own(); err != nil {
 		return Result{}, err
 	}

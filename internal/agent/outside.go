@@ -28,7 +28,7 @@ func ReadOutlook(files durable.FS, dir string, now time.Time) (Outlook, error) {
 	s := &localStore{fs: files, dir: dir}
 	switch _, err := s.read(anchorName, maxAnchorBytes); {
 	case errors.Is(err, fs.ErrNotExist):
-		return Outlook{}, explain.Wrap(err, explain.NodeNotJoined, "dir", dir)
+		return Outlook{}, s.notJoined()
 	case errors.Is(err, fs.ErrPermission):
 		return Outlook{}, explain.Wrap(err, explain.FileMissing, "purpose", "the node's identity", "file", s.path(anchorName), "cause", "permission denied")
 	}

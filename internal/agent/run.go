@@ -188,7 +188,7 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 		}
 	}
 	if !joined(cfg.FS, cfg.DataDir) {
-		return nil, explain.New(explain.NodeNotJoined, "dir", cfg.DataDir)
+		return nil, (&localStore{fs: cfg.FS, dir: cfg.DataDir}).notJoined()
 	}
 	store, err := openStore(cfg.FS, cfg.DataDir)
 	if err != nil {
@@ -218,7 +218,7 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 	clock := newClock(cfg.Now, cfg.Elapsed)
 	l, err := store.load(clock)
 	if errors.Is(err, errNoMember) {
-		return nil, explain.New(explain.NodeNotJoined, "dir", cfg.DataDir)
+		return nil, store.notJoined()
 	}
 	if err != nil {
 		return nil, err

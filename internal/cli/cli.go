@@ -159,12 +159,14 @@ func (c *CLI) root() *cobra.Command {
 node may do, and what happens when the control plane is gone.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Version:       c.env.Release,
 		Args:          oneOfCommands,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		CompletionOptions: cobra.CompletionOptions{
 			DisableDefaultCmd: true, // completion.go has our own
 		},
 	}
+	root.SetVersionTemplate("fealty {{.Version}}\n")
 	root.SetArgs(c.env.Args)
 	root.SetIn(c.env.Stdin)
 	root.SetOut(c.env.Stdout)
@@ -172,6 +174,7 @@ node may do, and what happens when the control plane is gone.`,
 	root.SetFlagErrorFunc(c.flagError)
 	root.PersistentFlags().SortFlags = false
 	c.addSettings(root.PersistentFlags(), everywhere)
+	c.completeSettings(root, everywhere)
 	root.PersistentFlags().Bool("print-config", false, "print the settings in force and where each is from, and do nothing")
 	root.AddGroup(
 		&cobra.Group{ID: "processes", Title: "Processes:"},
@@ -186,7 +189,7 @@ node may do, and what happens when the control plane is gone.`,
 		}
 	}
 	add("processes", c.devCommand(), c.coordinatorCommand(), c.agentCommand())
-	add("node", c.joinCommand(), c.leaveCommand(), c.loginCommand())
+	add("node", c.joinCommand(), c.leaveCommand(), c.loginCommand(), c.whoamiCommand(), c.contextCommand())
 	add("fleet", c.statusCommand(), c.checkCommand(), c.manifestCommand(), c.configCommand(), c.tokenCommand(), c.memberCommand(), c.trustCommand(), c.leaderCommand(), c.recoverCommand(), c.verifyCommand(), c.backupCommand(), c.conformanceCommand())
 	add("read", c.certCommand(), c.snapshotCommand(), c.authzCommand(), c.explainCommand(), c.completionCommand(), c.versionCommand())
 	root.SetHelpCommand(helpCommand())

@@ -20,6 +20,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -75,25 +76,34 @@ func (c *CLI) asking(cfg *config, f func(*services) error) error {
 	})
 }
 
-// dial opens the way to the coordinators that the settings name. It connects on
-// the first call.
+// dial opens the way to the coordinators that the settings name, or else to those of
+// the current context. It connects on the first call.
 func (c *CLI) dial(cfg *config) (_ *line, local bool, err error) {
-	socket, coordinators, person := cfg.find("socket"), cfg.find("coordinator"), cfg.find("identity")
-	remote := max(coordinators.rank, person.rank)
+	socket, coordinators, who := cfg.find("socket"), cfg.find("coordinator"), max2(cfg.find("identity"), cfg.find("context"))
+	remote := max(coordinators.rank, who.rank)
 	timeout := cfg.duration("timeout")
 	switch {
 	case socket.text != "" && socket.rank == remote:
-		return nil, false, explain.New(explain.BadValue, "name", "--socket", "value", "given together with "+max2(coordinators, person).from,
+		return nil, false, explain.New(explain.BadValue, "name", "--socket", "value", "given together with "+max2(coordinators, who).from,
 			"problem", "they name two ways to a coordinator", "want", "one of them")
 	case socket.text != "" && socket.rank > remote:
 		l, err := dialSocket(cfg.path("socket"), timeout)
 		return l, true, err
-	case remote > fromDefault:
-		l, err := c.dialRemote(cfg, timeout)
-		return l, false, err
+	}
+	p, err := c.person(cfg)
+	if err != nil {
+		return nil, false, err
 	}
 	// The pattern is a good one; what it finds is sorted.
-	if found, _ := filepath.Glob(cfg.within(devSockets)); len(found) > 0 {
+	found, _ := filepath.Glob(cfg.within(devSockets))
+	switch {
+	case p.dir != "" || remote > fromDefault:
+		if p.rank == fromDefault && remote == fromDefault && len(found) > 0 {
+			c.talk("asking with the login of context %s; for the local cluster in %s name its socket, --socket %s", p.context, devFolder, shellWord(found[0]))
+		}
+		l, err := c.dialRemote(cfg, p, timeout)
+		return l, false, err
+	case len(found) > 0:
 		c.talk("no coordinator is named: asking the local cluster in %s", devFolder)
 		l, err := dialSocket(found[0], timeout)
 		for _, path := range found[1:] {
@@ -108,9 +118,9 @@ func (c *CLI) dial(cfg *config) (_ *line, local bool, err error) {
 		return l, true, err
 	}
 	return nil, false, explain.New(explain.NoCoordinatorConfigured,
-		"looked", "flags, environment, configuration file and ./.fealty-dev",
-		"ways", "on a coordinator's machine --socket PATH; elsewhere --identity DIR from fealty login, with --coordinator HOST:PORT for another address; "+
-			"or FEALTY_SOCKET, FEALTY_IDENTITY, FEALTY_COORDINATOR, or a file with --config")
+		"looked", "flags, environment, configuration file, logins of this user and ./.fealty-dev",
+		"ways", "on a coordinator's machine --socket PATH; elsewhere fealty login --token-file FILE once, or --identity DIR of such a login, with --coordinator HOST:PORT for another address; "+
+			"or FEALTY_SOCKET, FEALTY_CONTEXT, FEALTY_IDENTITY, FEALTY_COORDINATOR, or a file with --config")
 }
 
 func max2(a, b value) value {
@@ -145,20 +155,20 @@ func answerSize() grpc.DialOption {
 }
 
 // dialRemote opens the way to coordinators elsewhere, as the person that logged in.
-func (c *CLI) dialRemote(cfg *config, timeout time.Duration) (*line, error) {
-	dir := cfg.path("identity")
-	if dir == "" {
+func (c *CLI) dialRemote(cfg *config, p person, timeout time.Duration) (*line, error) {
+	if p.dir == "" {
 		return nil, explain.New(explain.BadValue, "name", "--coordinator", "value", "given alone",
-			"problem", "a coordinator elsewhere has to know who asks", "want", "--identity DIR too, as fealty login wrote it")
+			"problem", "a coordinator elsewhere has to know who asks", "want", "a login too: fealty login --token-file FILE, or --identity DIR of one")
 	}
-	source, addresses, err := loadLogin(dir, c.env.Now)
+	login, err := p.load(c)
 	if err != nil {
 		return nil, err
 	}
+	source, addresses := login.Source, login.Addresses
 	if named := cfg.list("coordinator"); len(named) > 0 {
 		addresses = named
 	}
-	l := &line{timeout: timeout}
+	l := &line{timeout: timeout, login: &login}
 	for _, addr := range addresses {
 		conn, err := mesh.Dial(addr, source, credential.AnyOfKind(identity.Coordinator), mesh.Options{Now: c.env.Now, GRPC: []grpc.DialOption{answerSize()}})
 		if err != nil {
@@ -168,7 +178,7 @@ func (c *CLI) dialRemote(cfg *config, timeout time.Duration) (*line, error) {
 		l.endpoints = append(l.endpoints, &endpoint{name: addr, conn: conn, close: conn.Close})
 	}
 	if len(l.endpoints) == 0 {
-		return nil, explain.New(explain.NoCoordinatorConfigured, "looked", "the identity in "+dir)
+		return nil, explain.New(explain.NoCoordinatorConfigured, "looked", "the identity in "+p.dir)
 	}
 	return l, nil
 }
@@ -179,6 +189,20 @@ type line struct {
 	endpoints []*endpoint
 	timeout   time.Duration // of one call
 	answered  atomic.Int64  // index of the endpoint that answered last
+
+	login *agent.LoginIdentity // who asks; nil over a socket
+}
+
+// refused gives a certificate that a coordinator did not accept, which it does not
+// explain, the words that a person needs: it was valid here when it was loaded.
+func (l *line) refused(err error) error {
+	e, ok := errors.AsType[*explain.Error](err)
+	if !ok || e.Code != explain.PeerRejectedUs || l.login == nil {
+		return err
+	}
+	id := l.login.ID
+	return explain.Wrap(err, explain.LoginRefused, "endpoint", e.Fields["endpoint"], "identity", id,
+		"until", l.login.NotAfter, "member", string(id.Kind())+"/"+id.Name())
 }
 
 // inTurn returns the endpoints in the order in which they are asked.
@@ -269,7 +293,7 @@ func (l *line) call(ctx context.Context, e *endpoint, method string, args, reply
 	if dial := e.lastFailure(); dial != nil && !sent {
 		return false, explain.Wrap(err, explain.Unreachable, "endpoint", e.name, "problem", network(dial))
 	}
-	return sent, overNetwork(err, e.name, shortMethod(method), sent, changes(method, args), l.timeout.String())
+	return sent, l.refused(overNetwork(err, e.name, shortMethod(method), sent, changes(method, args), l.timeout.String()))
 }
 
 // NewStream opens a stream on the endpoint that answered last; see firstOf.
@@ -322,7 +346,7 @@ func (l *line) ofStream(ctx context.Context, err error, method string) error {
 	if e, ok := explain.FromStatus(err); ok {
 		return e // the other side says what happened
 	}
-	return overNetwork(err, e.name, method, true, false, l.timeout.String())
+	return l.refused(overNetwork(err, e.name, method, true, false, l.timeout.String()))
 }
 
 // changes reports whether a call can change something.

@@ -21,7 +21,12 @@ type spec struct {
 	groups []group
 	args   cobra.PositionalArgs // nil: none
 	words  []string             // for completion of the first argument
-	run    func(ctx context.Context, cfg *config, args []string) error
+	names  bool                 // it lists things with names, for -o name
+
+	// complete returns what the first argument can be, as somebody presses TAB. Nil:
+	// words are all.
+	complete func(ctx context.Context, cfg *config) []string
+	run      func(ctx context.Context, cfg *config, args []string) error
 }
 
 // command makes the command of s, with the settings of its groups as flags.
@@ -36,11 +41,21 @@ func (c *CLI) command(s spec) *cobra.Command {
 	if s.long == "" {
 		cmd.Long = strings.ToUpper(s.short[:1]) + s.short[1:] + "."
 	}
-	if len(s.words) == 0 {
+	switch {
+	case s.complete != nil:
+		once := c.completion(s.complete, s.groups...)
+		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return once(cmd, args, typed)
+		}
+	case len(s.words) == 0:
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
 	cmd.Flags().SortFlags = false
 	c.addSettings(cmd.Flags(), s.groups...)
+	c.completeSettings(cmd, s.groups...)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg, err := c.load(cmd, s.groups...)
 		if err != nil {
@@ -48,6 +63,9 @@ func (c *CLI) command(s spec) *cobra.Command {
 		}
 		if show, err := cmd.Flags().GetBool("print-config"); err != nil || show {
 			return errors.Join(err, c.printConfig(cfg))
+		}
+		if c.format == asName && !s.names {
+			return explain.New(explain.BadValue, "name", "-o", "value", string(asName), "problem", cmd.CommandPath()+" does not list things by name", "want", "table, wide, json or yaml")
 		}
 		return s.run(cmd.Context(), cfg, args)
 	}
@@ -107,7 +125,9 @@ func oneOfCommands(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	pairs := []any{"command", cmd.CommandPath() + " " + shownArg(args[0])}
-	if g := guess(args[0], names(cmd)); g != "" {
+	if g := meant(cmd, args[0]); g != "" {
+		pairs = append(pairs, "guess", g)
+	} else if g := guess(args[0], names(cmd)); g != "" {
 		pairs = append(pairs, "guess", g)
 	} else if cmd.HasParent() {
 		pairs = append(pairs, "guess", "there are "+strings.Join(names(cmd), ", "))

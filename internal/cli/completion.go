@@ -2,11 +2,92 @@ package cli
 
 import (
 	"context"
+	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/manifest"
 )
+
+// completionTime is how long somebody who pressed TAB waits for a coordinator.
+const completionTime = 2 * time.Second
+
+// completion makes a function that a shell asks. It says nothing of its failures: what
+// cannot be found out is not offered.
+func (c *CLI) completion(f func(context.Context, *config) []string, groups ...group) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		c.env.Stderr = io.Discard
+		cfg, err := c.load(cmd, groups...)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
+		defer cancel()
+		return f(ctx, cfg), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeFlag has a shell ask f what a flag can be.
+func completeFlag(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
+		panic("cli: " + err.Error())
+	}
+}
+
+// completeSettings has a shell know the words that settings can be.
+func (c *CLI) completeSettings(cmd *cobra.Command, groups ...group) {
+	for _, s := range settingsOf(groups...) {
+		switch {
+		case !s.hasFlag():
+		case s.form == choiceForm:
+			completeFlag(cmd, s.flag(), cobra.FixedCompletions(s.choice, cobra.ShellCompDirectiveNoFileComp))
+		case s.key == "context":
+			completeFlag(cmd, s.flag(), c.completion(func(context.Context, *config) []string {
+				names, _ := c.loginNames() // as everything here: what is not known is not offered
+				return names
+			}, groups...))
+		}
+	}
+}
+
+// memberNames are the members, as KIND/NAME.
+func (c *CLI) memberNames(ctx context.Context, cfg *config) (out []string) {
+	_ = c.asking(cfg, func(s *services) error {
+		resp, err := listMembers(ctx, s.members, &fealtyv1.ListMembersRequest{PageSize: pageSize})
+		for _, m := range resp.GetMembers() {
+			out = append(out, m.GetKind()+"/"+m.GetName())
+		}
+		return err
+	})
+	return out
+}
+
+// entryNames are the entries of the manifest in force.
+func (c *CLI) entryNames(ctx context.Context, cfg *config) (out []string) {
+	_ = c.asking(cfg, func(s *services) (err error) {
+		out, err = entriesOf(ctx, s)
+		return err
+	})
+	return out
+}
+
+func entriesOf(ctx context.Context, s *services) (out []string, err error) {
+	resp, err := s.manifest.GetManifest(ctx, &fealtyv1.GetManifestRequest{})
+	if err != nil {
+		return nil, err
+	}
+	m, err := manifest.Parse(resp.GetManifest())
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range m.Admit {
+		out = append(out, e.Name)
+	}
+	return out, nil
+}
 
 func (c *CLI) completionCommand() *cobra.Command {
 	shells := []string{"bash", "zsh", "fish"}

@@ -118,7 +118,7 @@ func (c *CLI) configList() *cobra.Command {
 		use: "list [KIND]", short: "list the records of the desired config",
 		sample: `  fealty config list
   fealty config list service`,
-		groups: []group{client}, args: atMostOne("KIND"), words: kindWords(),
+		groups: []group{client}, args: atMostOne("KIND"), words: kindWords(), names: true,
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			req := &fealtyv1.ListConfigRequest{}
 			if len(args) == 1 {
@@ -132,6 +132,7 @@ func (c *CLI) configList() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				var recordNames []string
 				items := list{}
 				t := &table{columns: []column{{title: "KIND"}, {title: "NAME", least: 8}, {title: "ORGANIZATION"}, {title: "ROLES"}, {title: "SHA-256", wide: true}}}
 				for _, m := range records {
@@ -140,10 +141,11 @@ func (c *CLI) configList() *cobra.Command {
 						return err
 					}
 					items = append(items, nodeValue(desired.Node(r)))
+					recordNames = append(recordNames, m.GetKind()+"/"+m.GetName())
 					base := r.Base()
 					t.add(txt(m.GetKind()), txt(m.GetName()), txt(dash(base.Organization)), txt(dash(strings.Join(base.Roles, ","))), txt(sum(m.GetRecord())))
 				}
-				return c.print(result{object{{"version", version}, {"records", items}}, func(p *page) error {
+				return c.printList(recordNames, result{object{{"version", version}, {"records", items}}, func(p *page) error {
 					if err := p.table(t); err != nil {
 						return err
 					}
@@ -230,10 +232,7 @@ func checkKind(kind string) error {
 		return nil
 	}
 	want := "one of " + strings.Join(kindWords(), ", ")
-	if g := guess(kind, kindWords()); g != "" {
-		want = g + " There are " + strings.Join(kindWords(), ", ")
-	}
-	return explain.New(explain.BadValue, "name", "KIND", "value", shownArg(kind), "problem", "it is no kind of record", "want", want)
+	return explain.New(explain.BadValue, "name", "KIND", "value", shownArg(kind), "problem", joinText("it is no kind of record", guess(kind, kindWords())), "want", want)
 }
 
 // A sourceRecord is a record with the file that it stands in.

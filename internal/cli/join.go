@@ -31,7 +31,7 @@ The token is the argument, or - for standard input, or in --token-file, or in FE
 the cluster, its coordinators and the key to believe. Where those are reached at other addresses, name them with
 --coordinator: the key to believe stays that of the token. Each step is shown as it happens. Joining again after a
 failure repeats the same request, whatever was lost.`,
-		sample: `  fealty join fealty1_…
+		sample: `  fealty join --token-file node.token
   fealty join --token-file /run/credentials/fealty.service/token --run
   fealty join --key node.key --cluster prod.example --pin HEX --coordinator c1.example:7443 --kind witness
   fealty join --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --cluster prod.example --pin HEX --coordinator c1.example:7443`,
@@ -109,7 +109,11 @@ func joined(r agent.Result, dir string) result {
 		var f facts
 		f.add("identity", r.ID.String())
 		f.add("outcome", map[string]string{"admitted": "admitted as a new member", "already_member": "a member already; it keeps its record"}[outcome])
-		f.add("valid until", r.NotAfter.UTC().Format(time.RFC3339)+", unless renewed")
+		renewed := ", unless renewed"
+		if k := r.ID.Kind(); k == identity.Admin || k == identity.Readonly {
+			renewed = "; then log in again"
+		}
+		f.add("valid until", r.NotAfter.UTC().Format(time.RFC3339)+renewed)
 		f.add("coordinator", r.Coordinator)
 		f.add("stored in", dir)
 		return p.facts(f)
@@ -272,32 +276,44 @@ func (c *CLI) readLine(r io.Reader, from string) (string, error) {
 func (c *CLI) loginCommand() *cobra.Command {
 	cmd := c.command(spec{
 		use: "login [TOKEN]", short: "get a short-lived identity for a person or a tool",
-		long: `Get a short-lived identity for a person or a tool, and write it to the folder of --identity, which commands
-then take. It is not renewed: whoever still may, logs in again.`,
-		sample: `  fealty login fealty1_… --identity ~/.fealty/prod
-  fealty status --identity ~/.fealty/prod`,
+		long: `Get a short-lived identity for a person or a tool, and keep it where commands find it: under --context NAME, by
+default the cluster's id, in this user's configuration folder. It is the current context then: commands that name
+nothing else ask with it. With --identity it is written to a folder of your own instead, which commands take with
+the same flag. It is not renewed: whoever still may, logs in again.`,
+		sample: `  fealty login --token-file alice.token
+  fealty login --token-file alice.token --context prod
+  fealty login --token-file ci.token --identity ci && fealty status --identity ci`,
 		groups: []group{candidate, certified, ofLogin, addresses, identities},
 		args:   atMostOne("TOKEN"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
-			dir := cfg.path("identity")
-			if dir == "" {
-				return explain.New(explain.BadValue, "name", "--identity", "value", "missing", "problem", "the identity has to be kept somewhere", "want", "--identity DIR, a folder of your own")
-			}
 			p, err := c.proof(ctx, cfg, args)
 			if err != nil {
 				return err
 			}
+			place, err := c.loginPlace(cfg, p.Cluster())
+			if err != nil {
+				return err
+			}
 			got, err := agent.Login(ctx, agent.LoginConfig{
-				Dir: dir, Proof: p, Kind: identity.Kind(cfg.text("kind")), Now: c.env.Now, Progress: c.step,
+				Dir: place.dir, Proof: p, Kind: identity.Kind(cfg.text("kind")), Now: c.env.Now, Progress: c.step,
 				Log: slog.New(c.logHandler(c.env.Stderr, "text", slog.LevelError)),
 			})
 			if err != nil {
 				return err
 			}
-			if err := c.print(joined(got, filepath.Join(dir, agent.LoginName))); err != nil {
+			if place.context != "" {
+				if err := c.logins().Use(place.context); err != nil {
+					return err
+				}
+			}
+			if err := c.print(joined(got, filepath.Join(place.dir, agent.LoginName))); err != nil {
 				return err
 			}
-			c.talk("next: fealty status --identity %s, or export FEALTY_IDENTITY=%s", dir, dir)
+			if place.context != "" {
+				c.talk("next: fealty status; fealty whoami says as whom")
+				return nil
+			}
+			c.talk("next: fealty status --identity %[1]s, or export FEALTY_IDENTITY=%[1]s", shellWord(place.dir))
 			return nil
 		},
 	})
@@ -341,12 +357,3 @@ identity and snapshots. The agent has to run, and ends.`,
 
 // agentSocket is where the agent with this folder serves its local API.
 func agentSocket(dir string) string { return filepath.Join(dir, agent.SocketName) }
-
-// loadLogin reads what fealty login wrote.
-func loadLogin(dir string, now func() time.Time) (credential.Source, []string, error) {
-	l, err := agent.LoadLogin(nil, dir, now)
-	if err != nil {
-		return nil, nil, err
-	}
-	return l.Source, l.Addresses, nil
-}

@@ -27,13 +27,11 @@ type marks struct {
 // marksIn returns the folder that the flag names or, without it, that of the user:
 // below XDG_CONFIG_HOME, else .config in HOME.
 func (c *CLI) marksIn(cfg *config, named string) marks {
-	switch config, home := c.getenv("XDG_CONFIG_HOME"), c.getenv("HOME"); {
-	case named != "":
+	if named != "" {
 		return marks{cfg.within(named)}
-	case filepath.IsAbs(config):
-		return marks{filepath.Join(config, "fealty", "marks")}
-	case filepath.IsAbs(home):
-		return marks{filepath.Join(home, ".config", "fealty", "marks")}
+	}
+	if dir := c.userFolder(); dir != "" {
+		return marks{filepath.Join(dir, "marks")}
 	}
 	return marks{}
 }

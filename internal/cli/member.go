@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
@@ -31,11 +32,7 @@ func memberArg(arg string) (kind, name string, err error) {
 		problem := "it is not KIND/NAME"
 		if ok && name != "" {
 			problem = "there is no kind " + kind
-			var kinds []string
-			for _, k := range identity.Kinds() {
-				kinds = append(kinds, string(k))
-			}
-			if g := guess(kind, kinds); g != "" {
+			if g := guess(kind, memberKinds()); g != "" {
 				problem += "; " + g
 			}
 		}
@@ -44,14 +41,24 @@ func memberArg(arg string) (kind, name string, err error) {
 	return kind, name, nil
 }
 
+// memberKinds are the kinds of members.
+func memberKinds() (out []string) {
+	for _, k := range identity.Kinds() {
+		out = append(out, string(k))
+	}
+	return out
+}
+
 // pageSize is how many members are asked for at once.
 const pageSize = 500
 
-// listMembers returns all members, which it asks for page by page.
-func listMembers(ctx context.Context, members fealtyv1.MemberServiceClient, kind string, size uint32) (*fealtyv1.ListMembersResponse, error) {
+// listMembers returns all members that req is about, which it asks for page by page.
+func listMembers(ctx context.Context, members fealtyv1.MemberServiceClient, req *fealtyv1.ListMembersRequest) (*fealtyv1.ListMembersResponse, error) {
 	all := &fealtyv1.ListMembersResponse{}
 	for token := ""; ; {
-		resp, err := members.ListMembers(ctx, &fealtyv1.ListMembersRequest{Kind: kind, PageSize: size, PageToken: token})
+		page := proto.CloneOf(req)
+		page.PageToken = token
+		resp, err := members.ListMembers(ctx, page)
 		if err != nil {
 			return nil, err
 		}
@@ -69,25 +76,30 @@ func (c *CLI) memberList() *cobra.Command {
 	var kind string
 	cmd := c.command(spec{
 		use: "list", short: "list the members",
-		groups: []group{client},
+		groups: []group{client}, names: true,
 		run: func(ctx context.Context, cfg *config, _ []string) error {
 			if kind != "" && !identity.Kind(kind).Valid() {
 				_, _, err := memberArg(kind + "/x")
 				return err
 			}
 			return c.asking(cfg, func(s *services) error {
-				resp, err := listMembers(ctx, s.members, kind, pageSize)
+				resp, err := listMembers(ctx, s.members, &fealtyv1.ListMembersRequest{Kind: kind, PageSize: pageSize})
 				if err != nil {
 					return err
 				}
 				if at := resp.GetKnownAt(); at != nil {
 					c.talk("the coordinator's store is out of reach: these are the members as it knew them %s", relative(at.AsTime(), c.env.Now()))
 				}
-				return c.print(result{ofMessage(resp), func(p *page) error { return p.table(memberTable(resp.GetMembers(), c.env.Now())) }})
+				var names []string
+				for _, m := range resp.GetMembers() {
+					names = append(names, m.GetKind()+"/"+m.GetName())
+				}
+				return c.printList(names, result{ofMessage(resp), func(p *page) error { return p.table(memberTable(resp.GetMembers(), c.env.Now())) }})
 			})
 		},
 	})
 	cmd.Flags().StringVar(&kind, "kind", "", "only members of this kind")
+	completeFlag(cmd, "kind", cobra.FixedCompletions(memberKinds(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -254,7 +266,7 @@ func (c *CLI) memberShow() *cobra.Command {
 	return c.command(spec{
 		use: "show MEMBER", short: "show a member, named as KIND/NAME",
 		sample: "  fealty member show data/node-c",
-		groups: []group{client}, args: exactly("MEMBER"),
+		groups: []group{client}, args: exactly("MEMBER"), complete: c.memberNames,
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			kind, name, err := memberArg(args[0])
 			if err != nil {
@@ -279,7 +291,7 @@ func (c *CLI) memberWait() *cobra.Command {
 		use: "wait MEMBER", short: "wait until a member joined, is connected, is drained, or is gone",
 		sample: `  fealty member wait data/node-c --wait=2m
   fealty member wait data/node-c --for gone`,
-		groups: []group{client}, args: exactly("MEMBER"),
+		groups: []group{client}, args: exactly("MEMBER"), complete: c.memberNames,
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			kind, name, err := memberArg(args[0])
 			if err != nil {
@@ -294,6 +306,7 @@ func (c *CLI) memberWait() *cobra.Command {
 		},
 	})
 	cmd.Flags().StringVar(&what, "for", "connected", "what to wait for: "+strings.Join(states, ", "))
+	completeFlag(cmd, "for", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
 	wait.flag(cmd, "how long to wait")
 	return cmd
 }
@@ -371,7 +384,7 @@ func (c *CLI) memberChange(m memberChange) *cobra.Command {
 	var reason string
 	var wait waiting
 	cmd := c.command(spec{
-		use: m.use, short: m.short, long: m.long, groups: []group{client}, args: exactly("MEMBER"),
+		use: m.use, short: m.short, long: m.long, groups: []group{client}, args: exactly("MEMBER"), complete: c.memberNames,
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			kind, name, err := memberArg(args[0])
 			if err != nil {

@@ -20,10 +20,11 @@ const (
 	asWide  format = "wide"
 	asJSON  format = "json"
 	asYAML  format = "yaml"
+	asName  format = "name" // what a command lists, one name a line
 )
 
 func formats() []string {
-	return []string{string(asTable), string(asWide), string(asJSON), string(asYAML)}
+	return []string{string(asTable), string(asWide), string(asJSON), string(asYAML), string(asName)}
 }
 
 // formatOf finds the format in arguments that nobody has parsed yet, so that an
@@ -101,6 +102,18 @@ func (c *CLI) print(r result) error {
 		err = w.Flush()
 	}
 	return err
+}
+
+// printList is print for a command that lists things with names.
+func (c *CLI) printList(names []string, r result) error {
+	if c.format != asName {
+		return c.print(r)
+	}
+	w := bufio.NewWriter(c.env.Stdout)
+	for _, name := range names {
+		fmt.Fprintln(w, sanitize(name))
+	}
+	return w.Flush()
 }
 
 func stamped(o object) object { return append(object{{"schema", schema}}, o...) }

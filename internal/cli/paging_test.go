@@ -50,7 +50,7 @@ func TestMembersAreAskedForInPages(t *testing.T) {
 	for i := range 23 {
 		p.members = append(p.members, &fealtyv1.Member{Kind: "data", Name: fmt.Sprint(i)})
 	}
-	list, err := listMembers(t.Context(), p, "", 5)
+	list, err := listMembers(t.Context(), p, &fealtyv1.ListMembersRequest{PageSize: 5})
 	if err != nil || len(list.GetMembers()) != 23 || p.calls != 5 || list.GetMembers()[22].GetName() != "22" {
 		t.Fatalf("%d members in %d calls, %v", len(list.GetMembers()), p.calls, err)
 	}

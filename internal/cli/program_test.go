@@ -43,14 +43,14 @@ func TestPrintedCommands(t *testing.T) {
 		{"explain FE-U108", "./bin/fealty member list, ./bin/fealty token list"},
 		{"explain", "./bin/fealty explain config lists them"},
 		{"token create --help", "\n  ./bin/fealty token create --entry nodes\n"},
-		{"agent --data d", "join it with ./bin/fealty join TOKEN"},
+		{"agent --data d", "join it with ./bin/fealty join --token-file FILE"},
 	} {
 		r := f.run(t.Context(), strings.Fields(c.args)...)
 		if got := r.stdout + r.stderr; !strings.Contains(got, c.want) {
 			t.Errorf("fealty %s does not say %q:\n%s", c.args, c.want, got)
 		}
 	}
-	if r := f.run(t.Context(), "agent", "--data", "d", "-o", "json"); !strings.Contains(r.stderr, "join it with fealty join TOKEN") {
+	if r := f.run(t.Context(), "agent", "--data", "d", "-o", "json"); !strings.Contains(r.stderr, "join it with fealty join --token-file FILE") {
 		t.Errorf("in JSON:\n%s", r.stderr)
 	}
 	c := New(Env{Program: "/a b/$1", Args: []string{"version"}})

@@ -271,9 +271,12 @@ func (c *CLI) recovering(ctx context.Context, cfg *config) ([]string, error) {
 	if named := cfg.list("coordinator"); len(named) > 0 {
 		return named, nil
 	}
-	if dir := cfg.path("identity"); dir != "" {
-		_, addrs, err := loadLogin(dir, c.env.Now)
-		return addrs, err
+	switch p, err := c.person(cfg); {
+	case err != nil:
+		return nil, err
+	case p.rank > fromDefault:
+		login, err := p.load(c)
+		return login.Addresses, err
 	}
 	var addrs []string
 	err := c.asking(cfg, func(s *services) error {

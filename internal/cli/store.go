@@ -143,6 +143,9 @@ func storeError(v value, err error) error {
 		if e, ok := errors.AsType[*etcd.AddressError](err); ok {
 			problem = "the URL " + e.Problem
 		}
+		if e := folderOfStore(v, err); e != nil {
+			return e
+		}
 		from := v.from
 		if v.rank == fromDefault {
 			from = v.text
@@ -161,7 +164,22 @@ func storeError(v value, err error) error {
 	if e, ok := errors.AsType[*etcd.LoginError](err); ok {
 		return explain.Wrap(err, explain.StoreLoginRefused, "store", name, "problem", e.Problem)
 	}
-	return explain.Wrap(err, explain.StoreUnreachable, "what", "opening "+name, "cause", network(why))
+	return explain.Wrap(err, explain.StoreUnreachable, "what", "opening "+name, "cause", network(why),
+		"do", "check it and the way to it with fealty check store --store URL, and start this again when it answers; coordinators that run go on by themselves")
+}
+
+// folderOfStore words that the folder of an SQLite file cannot be written; nil if that
+// is not what err says.
+func folderOfStore(v value, err error) error {
+	p, ok := errors.AsType[*fs.PathError](err)
+	if !ok || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	dir, flag := filepath.Dir(strings.TrimPrefix(v.text, sqliteScheme)), "--store"
+	if v.rank == fromDefault {
+		dir, flag = filepath.Dir(dir), "--data"
+	}
+	return explain.Wrap(err, explain.FolderUnusable, "dir", dir, "cause", p.Path+": "+p.Err.Error(), "flag", flag)
 }
 
 // serverReport is what [inspectServer] saw of the servers of a store.

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 )
@@ -29,7 +30,7 @@ func (c *CLI) tokenCreate() *cobra.Command {
 where it ever is. Who loses it makes another.`,
 		sample: `  fealty token create --entry nodes
   fealty token create --entry nodes --name node-c --ttl 10m
-  fealty join "$(fealty token create --entry nodes)"`,
+  fealty token create --entry nodes | fealty join -`,
 		groups: []group{client},
 		run: func(ctx context.Context, cfg *config, _ []string) error {
 			if entry == "" {
@@ -45,7 +46,7 @@ where it ever is. Who loses it makes another.`,
 			return c.asking(cfg, func(s *services) error {
 				resp, err := s.tokens.CreateToken(ctx, req)
 				if err != nil {
-					return err
+					return guessEntry(ctx, s, err, entry)
 				}
 				t := resp.GetToken()
 				if dry {
@@ -57,7 +58,7 @@ where it ever is. Who loses it makes another.`,
 					}
 					p.line("%s", resp.GetLine())
 					c.talk("token %s admits %s under entry %s until %s", t.GetId(), plural(t.GetUses(), "machine", "machines"), t.GetEntry(), when(t.GetExpiresAt()))
-					c.talk("on the machine: fealty join TOKEN")
+					c.talk("%s, with the line in it", useOf(t))
 					return nil
 				}})
 			})
@@ -65,6 +66,7 @@ where it ever is. Who loses it makes another.`,
 	})
 	f := cmd.Flags()
 	f.StringVar(&entry, "entry", "", "the entry of the manifest that admits")
+	completeFlag(cmd, "entry", c.completion(c.entryNames, client))
 	f.StringVar(&name, "name", "", "the name of the one member that it admits; without it the seed makes one up")
 	f.StringSliceVar(&orgs, "organization", nil, "narrow the entry to these organizations")
 	f.Var(&ttl, "ttl", "how long it is good, at most 30d (default 1h)")
@@ -73,17 +75,47 @@ where it ever is. Who loses it makes another.`,
 	return cmd
 }
 
+// useOf is the command that takes a token.
+func useOf(t *fealtyv1.Token) string {
+	switch k := identity.Kind(t.GetKind()); k {
+	case identity.Admin, identity.Readonly:
+		return "where they work: fealty login --token-file FILE --kind " + string(k)
+	case "", identity.Data:
+		return "on the machine: fealty join --token-file FILE"
+	default:
+		return "on the machine: fealty join --token-file FILE --kind " + string(k)
+	}
+}
+
+// guessEntry adds to the answer that there is no such entry the one that was meant.
+func guessEntry(ctx context.Context, s *services, err error, entry string) error {
+	e, ok := explain.FromStatus(err)
+	if !ok || e.Code != explain.NotFound || e.Fields["name"] != entry {
+		return err
+	}
+	entries, unknown := entriesOf(ctx, s)
+	if unknown != nil {
+		return err
+	}
+	do := "the entries of the manifest are " + strings.Join(entries[:min(len(entries), 12)], ", ")
+	return explain.Wrap(err, explain.NotFound, "what", e.Fields["what"], "name", entry, "do", joinText(guess(entry, entries), do))
+}
+
 func (c *CLI) tokenList() *cobra.Command {
 	return c.command(spec{
 		use: "list", short: "list the tokens that are kept",
-		groups: []group{client},
+		groups: []group{client}, names: true,
 		run: func(ctx context.Context, cfg *config, _ []string) error {
 			return c.asking(cfg, func(s *services) error {
 				resp, err := s.tokens.ListTokens(ctx, &fealtyv1.ListTokensRequest{})
 				if err != nil {
 					return err
 				}
-				return c.print(result{ofMessage(resp), func(p *page) error {
+				var ids []string
+				for _, t := range resp.GetTokens() {
+					ids = append(ids, t.GetId())
+				}
+				return c.printList(ids, result{ofMessage(resp), func(p *page) error {
 					return p.table(tokenTable(resp.GetTokens(), c.env.Now()))
 				}})
 			})

@@ -67,6 +67,7 @@ checksum. The cluster keeps no secret of it: who loses the line makes another to
 			{"created_by", "Who made it."},
 			{"revoked", "Whether an admin ended it."},
 			{"admitted", "Whom it admitted, as KIND/NAME."},
+			{"kind", "What it admits as: the kind of its entry."},
 			{"state", "usable, spent, expired, revoked, or no entry (the manifest has none of that name any more)."},
 		}},
 		{"manifest", `The trust policy of a cluster: who may join as what, and who may change that.
@@ -112,6 +113,15 @@ fealty manifest init writes one to start from, fealty manifest verify checks one
 			{"degraded.route_ttl", "For how long routes are kept, at most degraded.max."},
 			{"rejoin_grace", "How long after its certificate ended a member may come back by its last key. 0: never."},
 		}},
+		{"epoch", `The authority epoch: how often authority has changed or was recovered.
+It moves when the mesh CA key or the seed is replaced, and after a recovery that could not get the key back: then all
+members renew by themselves. A node never goes back to a lower one. fealty trust show tells it.`, nil},
+		{"term", `How often leadership has changed: each coordinator that begins to lead has a higher one.
+Instructions carry it, and whoever has seen a higher one refuses what is older: a coordinator that led once and does not
+know that it is over changes nothing any more. fealty leader show tells it.`, nil},
+		{"baseline", `How many data members the fleet has to have, so that it survives the loss of one.
+Witnesses do not count, and neither does a member that drains. fealty status says whether it is met, and FE-M105 what to
+do if it is not.`, nil},
 		{"history", `The signed chain of transitions that says how the manifest came about.
 Each names the one before by its hash; the head is signed with a key that derives from the seed. fealty manifest
 verify-history replays it on your machine.`, nil},

@@ -132,7 +132,17 @@ func nameable(id identity.ID) error {
 }
 
 func kindMismatch(who string, allowed, requested identity.Kind) error {
-	return explain.New(explain.JoinKindMismatch, "identity", who, "allowed", string(allowed), "requested", string(requested))
+	do := "join with --kind " + string(allowed) + ", or have an admin change the entry with fealty manifest set"
+	person := func(k identity.Kind) bool { return k == identity.Admin || k == identity.Readonly }
+	switch {
+	case allowed == identity.Coordinator:
+		do = "start a coordinator with it: fealty coordinator"
+	case person(allowed):
+		do = "it is for a person or a tool, and not for a machine: fealty login --kind " + string(allowed) + ", with the same proof"
+	case person(requested):
+		do = "it is for a machine, and not for a person: fealty join --kind " + string(allowed) + ", with the same proof"
+	}
+	return explain.New(explain.JoinKindMismatch, "identity", who, "allowed", string(allowed), "requested", string(requested), "do", do)
 }
 
 // admissionView is what one admission is decided on. The versions in it are the

@@ -26,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"net"
@@ -354,7 +355,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		c.outlet = newOutlet(outside, cfg.PublishDir, cfg.Now)
 	}
 	if err := c.fs.MkdirAll(cfg.DataDir); err != nil {
-		return nil, fmt.Errorf("make the data directory %s: %w", cfg.DataDir, err)
+		return nil, folderUnusable(cfg.DataDir, err)
 	}
 	lock, err := c.fs.Lock(c.path(lockFile))
 	if err != nil {
@@ -362,7 +363,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		if errors.As(err, &held) {
 			return nil, explain.Wrap(err, explain.StoreLocked, "path", cfg.DataDir, "pid", fmt.Sprint(held.PID))
 		}
-		return nil, fmt.Errorf("lock the data directory %s: %w", cfg.DataDir, err)
+		return nil, folderUnusable(cfg.DataDir, err)
 	}
 	c.lock = lock
 	if err := c.open(ctx); err != nil {
@@ -370,6 +371,15 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// folderUnusable words why nothing can be kept in the coordinator's folder.
+func folderUnusable(dir string, err error) error {
+	cause := err.Error()
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		cause = p.Path + ": " + p.Err.Error()
+	}
+	return explain.Wrap(err, explain.FolderUnusable, "dir", dir, "cause", cause)
 }
 
 // open does the part of New that must give the lock back if it fails.

@@ -227,6 +227,9 @@ func (c *Coordinator) tokenMessage(s *state, r tokenRecord, uses []versioned[tok
 		m.Admitted = append(m.Admitted, u.value.Member)
 	}
 	entry, ok := s.manifest.EntryByName(r.Entry)
+	if ok {
+		m.Kind = string(entry.Kind)
+	}
 	switch {
 	case r.Revoked:
 		m.State = "revoked"

@@ -131,6 +131,12 @@ func (e Entry) Text() string {
 	for _, name := range e.fieldNames() {
 		shown[name] = "<" + name + ">"
 	}
+	// What to do may be decided case by case: the page has what is said in most.
+	for _, p := range parse(e.Do) {
+		if p.words != "" && slices.Contains([]string{"do", "remedy", "ways", "look"}, p.name) {
+			shown[p.name] = p.words
+		}
+	}
 	lines := (&Error{Code: e.Code, What: fill(e.What, shown), Why: fill(e.Why, shown), Do: fill(e.Do, shown)}).Lines()
 	return fmt.Sprintf("# %s: %s\n\n```\n%s\n```\n\n%s\n\nExit status of a command: %d (%s). Status of an RPC: %s.\n",
 		e.Code, e.Title, strings.Join(lines[:], "\n"), strings.TrimSpace(e.Page), int(e.Exit), e.Exit, e.GRPC)

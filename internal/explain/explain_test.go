@@ -138,7 +138,7 @@ func TestErrorText(t *testing.T) {
 			[3]string{
 				"error FE-S103: listing members failed: the store cannot be reached",
 				"  why: disk on fire",
-				"  do:  check it and the way to it with fealty check store; coordinators go on by themselves when it is back",
+				"  do:  check it and the way to it with fealty check store; coordinators that run go on by themselves when it is back",
 			},
 		},
 		{

@@ -234,6 +234,8 @@ const (
 	FileExists              Code = "FE-U115"
 	FileNotWritten          Code = "FE-U116"
 	StoryFailed             Code = "FE-U117"
+	FolderUnusable          Code = "FE-U118"
+	LoginRefused            Code = "FE-U119"
 )
 
 // Transport.
@@ -377,7 +379,7 @@ whether a mesh CA key is still accepted or an identity is banned; trust bundles 
 		Title: "there is no login to use",
 		What:  "there is no identity to use in {dir|the identity folder}",
 		Why:   "{problem|nobody logged in there}",
-		Do:    "log in: fealty login TOKEN --identity {dir|DIR}",
+		Do:    "{do|log in: fealty login --token-file FILE --identity DIR}",
 		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
 		Page: `
 A person's identity lasts for hours and is not renewed: whoever still may log in does so again. On the machine
@@ -743,7 +745,7 @@ selectors above with the ` + "`match`" + ` lists; a star in a selector stands fo
 		Title: "the entry allows another kind",
 		What:  "{identity|the candidate} was not admitted as {requested|that kind}",
 		Why:   "its entry allows {allowed|another kind}",
-		Do:    "join with --kind {allowed|KIND}, or have an admin change the entry with fealty manifest set",
+		Do:    "{do|ask for the kind that it allows with --kind, or have an admin change the entry with fealty manifest set}",
 		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
 		Page: `
 An identity has one kind. A member whose entry was changed to another kind gets this answer when it joins
@@ -1074,7 +1076,7 @@ Each renewal asks the manifest in force again. The certificate that the member h
 		Title: "the member was away for too long",
 		What:  "{identity|the member} was not renewed: its certificate has expired",
 		Why:   "it ended at {not_after|a time that has passed}, and the grace of {grace|rejoin_grace} is over or switched off",
-		Do:    "join again with a proof as at first: fealty join TOKEN, after fealty member replace if it used a token",
+		Do:    "join again with a proof as at first: fealty join --token-file FILE, after fealty member replace if it used a token",
 		Exit:  ExitDenied, GRPC: codes.Unauthenticated,
 		Page: `
 An expired certificate cannot be renewed. Within ` + "`rejoin_grace`" + ` the agent comes back by itself with
@@ -1194,7 +1196,7 @@ two took each other's place last.`,
 		Title: "this machine is not a member",
 		What:  "there is no identity in {dir|the data directory}",
 		Why:   "this machine has not joined a cluster, or its data directory is another one",
-		Do:    "join it with fealty join TOKEN, or name the right folder with --data",
+		Do:    "join it with fealty join --token-file FILE, or name the right folder with --data",
 		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
 		Page: `
 The agent does not make up an identity. A token for the join is made by an admin with
@@ -1205,7 +1207,7 @@ The agent does not make up an identity. A token for the join is made by an admin
 		Title: "the state on disk is damaged",
 		What:  "{file|a file of the node's state} cannot be used",
 		Why:   "{problem|its content does not pass its checks}",
-		Do:    "keep a copy of the folder for diagnosis, look at the disk, and join again with fealty join TOKEN",
+		Do:    "{do|keep a copy of the folder for diagnosis, look at the disk, and join again with fealty join --token-file FILE}",
 		Exit:  ExitUnhealthy, GRPC: codes.DataLoss,
 		Page: `
 Everything on disk is verified again at start, and what fails is not used. Damaged snapshots mend themselves
@@ -1228,7 +1230,7 @@ degraded mode's limit is reached; ` + "`fealty status`" + ` on the node shows ho
 		Title: "the state belongs to another node",
 		What:  "the state in {dir|the data directory} belongs to {owner|another node}",
 		Why:   "its parts name different nodes: there {identity|it is another one}, so the folder was put together from two",
-		Do:    "give this machine an empty data directory and a token of its own: fealty join TOKEN --data DIR",
+		Do:    "give this machine an empty data directory and a token of its own: fealty join --token-file FILE --data DIR",
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
 The parts of a data directory name one node each, and have to agree. A whole copy agrees with itself, so that
@@ -1781,7 +1783,7 @@ that starts gets no secrets from its peers, because that is to be audited first.
 		Title: "the store does not answer",
 		What:  "{what|the call} failed: the store cannot be reached",
 		Why:   "{cause|it does not answer}",
-		Do:    "check it and the way to it with fealty check store; coordinators go on by themselves when it is back",
+		Do:    "{do|check it and the way to it with fealty check store; coordinators that run go on by themselves when it is back}",
 		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
 		Page: `
 Nothing was changed. A coordinator that is ready serves reads, and certifies the recorded keys of members again,
@@ -1794,7 +1796,7 @@ holds the seed.`,
 		Title: "it is not known whether the write happened",
 		What:  "{what|the write}: its answer was lost",
 		Why:   "{cause|the store stopped answering after the write was sent}",
-		Do:    "look before you try again: fealty audit shows request {request|ids} if it was done",
+		Do:    "look before you try again: {look|fealty status, fealty member list}",
 		Exit:  ExitOutcomeUnknown, GRPC: codes.Unknown,
 		Page: `
 Between sending a write and reading its answer anything can fail, and then both are possible. Fealty does not
@@ -2109,7 +2111,7 @@ The coordinator checks what a command has checked before it, since others call i
 		Title: "there is no such thing",
 		What:  "there is no {what|such thing} {name|of that name}",
 		Why:   "nothing of that name exists, or it was removed",
-		Do:    "check the spelling: fealty member list, fealty token list, fealty config list and fealty manifest get show the names there are",
+		Do:    "{do|check the spelling: fealty member list, fealty token list, fealty config list and fealty manifest get show the names there are}",
 		Exit:  ExitNotFound, GRPC: codes.NotFound,
 		Page: `
 Only callers who may list these things get this answer; others get FE-A102 whether or not it exists.`,
@@ -2208,6 +2210,30 @@ Files are written whole or not at all, so that there is no half of one to clean 
 		Page: `
 The story runs the whole product on real listeners on this machine. A step that fails on an idle machine is a
 defect of Fealty. On a machine that is very busy a wait may run out; the step then says what it waited for.`,
+	},
+	{
+		Code:  FolderUnusable,
+		Title: "a folder cannot be written",
+		What:  "nothing can be kept in {dir|the folder}",
+		Why:   "{cause|the system does not let this user write there}",
+		Do:    "run it as a user who may write there, as root with sudo, or name another folder with {flag|--data}",
+		Exit:  ExitConfig, GRPC: codes.FailedPrecondition,
+		Page: `
+The folder, or one above it, belongs to another user, is on a disk that is read-only, or has a file in its place. It
+is made with mode 0700 if it is missing. The default folders are below ` + "`/var/lib`" + `, where root alone may
+make one. Nothing was sent and nothing was changed.`,
+	},
+	{
+		Code:  LoginRefused,
+		Title: "the coordinator refused this login",
+		What:  "{endpoint|the coordinator} refused the login of {identity|this person}",
+		Why:   "it ended the handshake without a reason; by the clock here the login is good until {until|a later time}, so it was banned, or the cluster has another root now",
+		Do:    "log in again: fealty login --token-file FILE; if that is refused too, an admin sees why: fealty member show {member|MEMBER}",
+		Exit:  ExitDenied, GRPC: codes.Unavailable,
+		Page: `
+A ban ends a login at once, everywhere, and so does a new seed, which has a new root. Whoever is banned is told no
+more than that in the handshake; an admin sees the reason of a ban, and lifts it with ` + "`fealty member unban`" + `.
+A login that has ended by its own time has a code of its own, FE-C104.`,
 	},
 
 	{
@@ -2320,7 +2346,7 @@ Plain HTTP, an older TLS, or a port of another service.`,
 		Title: "an unexpected failure",
 		What:  "{what|the call} failed",
 		Why:   "{cause|the reason is in the log of the process that failed}",
-		Do:    "look in its log; fealty debug bundle collects what a report needs",
+		Do:    "look in the log of the process; report it with what fealty version -o wide and fealty check print",
 		Exit:  ExitFailed, GRPC: codes.Internal,
 		Page: `
 A failure without a code of its own. If you can make it happen again, please report it.`,

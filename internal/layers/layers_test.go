@@ -41,6 +41,7 @@ var levels = []struct {
 	{"snapshot", 1, "signed content for an identity"},
 	{"manifest", 1, "who may become an identity"},
 	{"internal/config", 1, "what snapshots are made of"},
+	{"internal/logins", 1, "files of a person, by names"},
 	{"internal/store", 1, "the interface"},
 	{"internal/history", 1, "a chain of manifests over the interface"},
 	{"internal/replica", 1, "what a coordinator does about a head of the history"},

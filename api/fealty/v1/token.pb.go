@@ -41,7 +41,9 @@ type Token struct {
 	// The members that it admitted, as "<kind>/<name>".
 	Admitted []string `protobuf:"bytes,11,rep,name=admitted,proto3" json:"admitted,omitempty"`
 	// "usable", "spent", "expired", "revoked" or "no entry".
-	State         string `protobuf:"bytes,12,opt,name=state,proto3" json:"state,omitempty"`
+	State string `protobuf:"bytes,12,opt,name=state,proto3" json:"state,omitempty"`
+	// What it admits as: the kind of its entry. Empty without that entry.
+	Kind          string `protobuf:"bytes,13,opt,name=kind,proto3" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -156,6 +158,13 @@ func (x *Token) GetAdmitted() []string {
 func (x *Token) GetState() string {
 	if x != nil {
 		return x.State
+	}
+	return ""
+}
+
+func (x *Token) GetKind() string {
+	if x != nil {
+		return x.Kind
 	}
 	return ""
 }
@@ -567,7 +576,7 @@ var File_fealty_v1_token_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_token_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/token.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf0\x02\n" +
+	"\x15fealty/v1/token.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x84\x03\n" +
 	"\x05Token\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05entry\x18\x02 \x01(\tR\x05entry\x12\x12\n" +
@@ -584,7 +593,8 @@ const file_fealty_v1_token_proto_rawDesc = "" +
 	"\arevoked\x18\n" +
 	" \x01(\bR\arevoked\x12\x1a\n" +
 	"\badmitted\x18\v \x03(\tR\badmitted\x12\x14\n" +
-	"\x05state\x18\f \x01(\tR\x05state\"\xbe\x01\n" +
+	"\x05state\x18\f \x01(\tR\x05state\x12\x12\n" +
+	"\x04kind\x18\r \x01(\tR\x04kind\"\xbe\x01\n" +
 	"\x12CreateTokenRequest\x12\x14\n" +
 	"\x05entry\x18\x01 \x01(\tR\x05entry\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12$\n" +

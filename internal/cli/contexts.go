@@ -1,0 +1,238 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/logins"
+)
+
+// userFolder returns this program's folder in the user's configuration folder: below
+// XDG_CONFIG_HOME, else .config in HOME; "" if neither is there.
+func (c *CLI) userFolder() string {
+	switch config, home := c.getenv("XDG_CONFIG_HOME"), c.getenv("HOME"); {
+	case filepath.IsAbs(config):
+		return filepath.Join(config, "fealty")
+	case filepath.IsAbs(home):
+		return filepath.Join(home, ".config", "fealty")
+	}
+	return ""
+}
+
+// logins are the logins of this user.
+func (c *CLI) logins() logins.Logins {
+	if dir := c.userFolder(); dir != "" {
+		return logins.In(durable.OS(), filepath.Join(dir, "logins"))
+	}
+	return logins.Logins{}
+}
+
+// loginNames are the names of this user's logins. One that was begun and never granted
+// left a folder, and is none.
+func (c *CLI) loginNames() ([]string, error) {
+	names, err := c.logins().Names()
+	return slices.DeleteFunc(names, func(name string) bool {
+		dir, err := c.logins().Dir(name)
+		if err == nil {
+			_, err = os.Stat(filepath.Join(dir, agent.LoginName))
+		}
+		return errors.Is(err, fs.ErrNotExist)
+	}), err
+}
+
+// person is the identity that a command asks with.
+type person struct {
+	dir     string // "": nobody logged in
+	context string // its name; "" for a folder that was named itself
+	from    string // what named it
+	rank    rank
+}
+
+// person finds the identity to ask with: the folder or the context that a setting
+// names, else the context that is current.
+func (c *CLI) person(cfg *config) (person, error) {
+	dir, named := cfg.find("identity"), cfg.find("context")
+	switch {
+	case dir.text != "" && named.text != "" && dir.rank == named.rank:
+		return person{}, explain.New(explain.BadValue, "name", named.from, "value", "given together with "+dir.from, "problem", "they name two identities", "want", "one of them")
+	case dir.rank > named.rank:
+		return person{cfg.path("identity"), "", dir.from, dir.rank}, nil
+	case named.text != "":
+		at, err := c.logins().Dir(named.text)
+		if err != nil {
+			return person{}, explain.Wrap(err, explain.BadValue, "name", named.from, "value", named.text, "problem", err.Error(), "want", "a name that fealty context list shows")
+		}
+		return person{at, named.text, named.from, named.rank}, nil
+	}
+	name, err := c.logins().Current()
+	if errors.Is(err, logins.ErrNone) {
+		return person{}, nil
+	}
+	var at string
+	if err == nil {
+		at, err = c.logins().Dir(name)
+	}
+	if err != nil {
+		return person{}, explain.Wrap(err, explain.LoginNeeded, "dir", c.userFolder(), "problem", err.Error(), "do", "name the login with --context, as fealty context list shows them")
+	}
+	return person{at, name, "the current context", fromDefault}, nil
+}
+
+// load reads the identity. Its errors are those of [agent.LoadLogin], with the way to
+// log in again under the same name.
+func (p person) load(c *CLI) (agent.LoginIdentity, error) {
+	login, err := agent.LoadLogin(nil, p.dir, c.env.Now)
+	if e, ok := errors.AsType[*explain.Error](err); ok {
+		where := " --identity " + shellWord(p.dir)
+		if p.context != "" {
+			where = " --context " + p.context
+		}
+		pairs := []any{"do", "log in: fealty login --token-file FILE" + where}
+		for _, name := range sortedKeys(e.Fields) {
+			pairs = append(pairs, name, e.Fields[name])
+		}
+		return login, explain.Wrap(err, e.Code, pairs...)
+	}
+	return login, err
+}
+
+// loginPlace decides where a new login goes: the folder of --identity, else a context
+// by the name of --context, else by that of the cluster.
+func (c *CLI) loginPlace(cfg *config, cluster string) (person, error) {
+	dir, named := cfg.find("identity"), cfg.find("context")
+	name := named.text
+	if dir.text != "" || name != "" {
+		p, err := c.person(cfg)
+		if err != nil || p.context == "" {
+			return p, err
+		}
+	} else {
+		name = cluster
+	}
+	at, err := c.logins().Dir(name)
+	if err != nil {
+		return person{}, explain.Wrap(err, explain.BadValue, "name", "--identity", "value", "missing", "problem", err.Error(), "want", "--identity DIR, a folder of your own")
+	}
+	// A context is one cluster's: a slip must not end the login to another one.
+	if before, err := agent.LoadLogin(nil, at, c.env.Now); err == nil && before.ID.Cluster() != cluster {
+		return person{}, explain.New(explain.BadValue, "name", "--context", "value", name, "problem", "it holds a login to cluster "+before.ID.Cluster()+", which would be lost", "want", "another name for the login to "+cluster)
+	}
+	return person{at, name, named.from, named.rank}, nil
+}
+
+func (c *CLI) whoamiCommand() *cobra.Command {
+	return c.command(spec{
+		use: "whoami", short: "say as whom commands ask, and whom",
+		long: `Say as whom commands ask here: identity, cluster, until when the login is good, and the coordinators that it
+remembers. Nobody is asked for it.`,
+		groups: []group{addresses, identities},
+		run: func(_ context.Context, cfg *config, _ []string) error {
+			p, err := c.person(cfg)
+			if err != nil {
+				return err
+			}
+			if p.dir == "" {
+				return explain.New(explain.LoginNeeded, "dir", c.userFolder(), "problem", "nobody has logged in", "do", "log in: fealty login --token-file FILE; on a coordinator's machine --socket PATH works without")
+			}
+			login, err := p.load(c)
+			if err != nil {
+				return err
+			}
+			asked := login.Addresses
+			if named := cfg.list("coordinator"); len(named) > 0 {
+				asked = named
+			}
+			id := login.ID
+			data := object{
+				{"spiffe_id", id.String()}, {"cluster", id.Cluster()}, {"kind", string(id.Kind())}, {"name", id.Name()},
+				{"svid_not_after", stamp(login.NotAfter)}, {"coordinators", texts(asked)}, {"context", p.context}, {"dir", p.dir}, {"from", p.from},
+			}
+			return c.print(result{data, func(pg *page) error {
+				var f facts
+				f.add("identity", id.String())
+				f.add("valid until", login.NotAfter.UTC().Format("2006-01-02T15:04:05Z07:00")+", "+relative(login.NotAfter, c.env.Now()))
+				f.add("coordinators", strings.Join(asked, ", "))
+				f.add("context", p.context)
+				f.add("kept in", p.dir)
+				f.add("named by", p.from)
+				return pg.facts(f)
+			}})
+		},
+	})
+}
+
+func (c *CLI) contextCommand() *cobra.Command {
+	return noun("context", "show and choose among your logins", c.contextList(), c.contextUse())
+}
+
+func (c *CLI) contextList() *cobra.Command {
+	return c.command(spec{
+		use: "list", short: "list your logins, and which one commands take",
+		names: true,
+		run: func(context.Context, *config, []string) error {
+			names, err := c.loginNames()
+			if err != nil {
+				return err
+			}
+			current, err := c.logins().Current()
+			if err != nil && !errors.Is(err, logins.ErrNone) {
+				return err
+			}
+			items := list{}
+			t := &table{columns: []column{{title: "CURRENT"}, {title: "CONTEXT"}, {title: "IDENTITY", least: 20}, {title: "VALID"}}}
+			for _, name := range names {
+				dir, err := c.logins().Dir(name)
+				if err != nil {
+					return err
+				}
+				mark, id, until := "", "-", "no"
+				if name == current {
+					mark = "●"
+				}
+				o := object{{"context", name}, {"current", name == current}, {"dir", dir}}
+				if login, err := agent.LoadLogin(nil, dir, c.env.Now); err == nil {
+					id, until = login.ID.String(), relative(login.NotAfter, c.env.Now())
+					o = o.with("spiffe_id", id).with("svid_not_after", stamp(login.NotAfter))
+				} else {
+					o = o.with("spiffe_id", "").with("svid_not_after", nil)
+				}
+				items = append(items, o)
+				t.add(txt(mark), txt(name), txt(id), txt(until))
+			}
+			return c.printList(names, result{object{{"contexts", items}}, func(p *page) error { return p.table(t) }})
+		},
+	})
+}
+
+func (c *CLI) contextUse() *cobra.Command {
+	return c.command(spec{
+		use: "use NAME", short: "take this login where nothing else is named",
+		args: exactly("NAME"), complete: func(context.Context, *config) []string {
+			names, _ := c.loginNames() // completion says nothing of its failures
+			return names
+		},
+		run: func(_ context.Context, _ *config, args []string) error {
+			names, err := c.loginNames()
+			if err != nil {
+				return err
+			}
+			if g := guess(args[0], names); !slices.Contains(names, args[0]) {
+				return explain.New(explain.BadValue, "name", "NAME", "value", args[0], "problem", joinText("there is no such login", g), "want", "a name that fealty context list shows")
+			}
+			if err := c.logins().Use(args[0]); err != nil {
+				return err
+			}
+			return c.print(result{object{{"context", args[0]}}, func(p *page) error { p.line("%s is the current context", args[0]); return nil }})
+		},
+	})
+}
