@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/hostinfo"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -560,7 +561,7 @@ func (h handshake) run(ctx context.Context, address string) (*fealtyv1.JoinGrant
 		return nil, err
 	}
 	err = stream.Send(&fealtyv1.JoinRequest{
-		ClusterId: h.cluster, Kind: string(h.kind), Csr: csr, Member: h.member,
+		ClusterId: h.cluster, Kind: string(h.kind), Csr: csr, Member: h.member, Machine: machineOf(h.kind),
 		Proof: &fealtyv1.Proof{Type: evidence.Type, Claim: evidence.Claim, Evidence: evidence.Evidence, PublicKey: evidence.PublicKey},
 	})
 	if err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv has the reason
@@ -615,4 +616,14 @@ func tellOnce(dial func(context.Context, string) (net.Conn, error), reached func
 		}
 		return conn, err
 	}
+}
+
+// machineOf is what this machine says of itself as it joins. Where a person works is
+// nobody's business.
+func machineOf(kind identity.Kind) *fealtyv1.Machine {
+	if kind == identity.Admin || kind == identity.Readonly {
+		return nil
+	}
+	f := hostinfo.Here()
+	return &fealtyv1.Machine{Host: f.Host, Os: f.OS, Addresses: f.Addresses}
 }

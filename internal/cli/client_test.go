@@ -305,10 +305,13 @@ func someMembers() []*fealtyv1.Member {
 	}
 	report := func(connected bool) *fealtyv1.Live {
 		return &fealtyv1.Live{LastReport: timestamppb.New(testNow.Add(-90 * time.Second)), Connected: connected, Release: "1.2.3",
-			Held: []*fealtyv1.HeldVersion{{Scope: "trust_bundle", AuthorityEpoch: 1, ConfigVersion: 4}}}
+			Held: []*fealtyv1.HeldVersion{{Scope: "trust_bundle", AuthorityEpoch: 1, ConfigVersion: 4, Freshness: "fresh"}, {Scope: "route_policy", AuthorityEpoch: 1, ConfigVersion: 2, Freshness: "stale"}}}
 	}
 	return []*fealtyv1.Member{
-		m("data", "a", func(x *fealtyv1.Member) { x.Live = report(true) }),
+		m("data", "a", func(x *fealtyv1.Member) {
+			x.Live = report(true)
+			x.ReportedHost, x.ReportedOs, x.ReportedAddresses, x.SeenAddress, x.Labels = "web-7", "linux/amd64", []string{"10.0.0.7"}, "192.0.2.1", []string{"rack=r2"}
+		}),
 		m("data", "b", func(x *fealtyv1.Member) { x.Live = report(false) }),
 		m("data", "c", func(*fealtyv1.Member) {}),
 		m("data", "d", func(x *fealtyv1.Member) { x.SvidNotAfter = before; x.Live = report(true) }),
@@ -322,16 +325,29 @@ func TestMemberListGolden(t *testing.T) {
 	c := &answering{members: &fealtyv1.ListMembersResponse{Members: someMembers()}}
 	socket := c.listen(t)
 	r := run(t, "member", "list", "--socket", socket).want(t, 0)
-	if want := `STATE        MEMBER       SVID      REPORT      VERSIONS
-● connected  data/a       in 1d 1h  1m 30s ago  trust_bundle 1.4
-▲ away       data/b       in 1d 1h  1m 30s ago  trust_bundle 1.4
-? unknown    data/c       in 1d 1h  -           -
-✖ expired    data/d       1h ago    1m 30s ago  trust_bundle 1.4
-◌ replacing  data/e       in 1d 1h  -           -
-✖ banned     data/f       1h ago    -           -
-● certified  admin/alice  in 1d 1h  -           -
+	if want := `STATE        MEMBER       SVID      REPORT      SCOPES       HOST
+● connected  data/a       in 1d 1h  1m 30s ago  1/2 current  web-7
+▲ away       data/b       in 1d 1h  1m 30s ago  -            -
+? unknown    data/c       in 1d 1h  -           -            -
+✖ expired    data/d       1h ago    1m 30s ago  1/2 current  -
+◌ replacing  data/e       in 1d 1h  -           -            -
+✖ banned     data/f       1h ago    -           -            -
+● certified  admin/alice  in 1d 1h  -           -            -
 `; r.stdout != want {
 		t.Errorf("\n%s\nwant\n%s", r.stdout, want)
+	}
+	r = run(t, "member", "list", "--socket", socket, "-o", "wide", "--host", "WEB-7", "--label", "rack=r2").want(t, 0)
+	for _, want := range []string{"192.0.2.1", "linux/amd64", "rack=r2", "trust_bundle 1.4, route_policy 1.2"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("-o wide does not show %s:\n%s", want, r.stdout)
+		}
+	}
+	c.member = &fealtyv1.GetMemberResponse{Member: someMembers()[0]}
+	r = run(t, "member", "show", "data/a", "--socket", socket).want(t, 0)
+	for _, want := range []string{"reported host       web-7, linux/amd64", "reported addresses  10.0.0.7", "joined from         192.0.2.1", "labels              rack=r2"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("member show does not say %q:\n%s", want, r.stdout)
+		}
 	}
 	c.member = &fealtyv1.GetMemberResponse{Member: someMembers()[5]}
 	r = run(t, "member", "show", "data/f", "--socket", socket).want(t, 0)
@@ -371,9 +387,9 @@ store          sqlite:/x
 enrolment key  ed25519:x
 
 members
-STATE        MEMBER  SVID      REPORT      VERSIONS
-● connected  data/a  in 1d 1h  1m 30s ago  trust_bundle 1.4
-▲ away       data/b  in 1d 1h  1m 30s ago  trust_bundle 1.4
+STATE        MEMBER  SVID      REPORT      SCOPES       HOST
+● connected  data/a  in 1d 1h  1m 30s ago  1/2 current  web-7
+▲ away       data/b  in 1d 1h  1m 30s ago  -            -
 `
 	c := &answering{status: st}
 	socket := c.listen(t)

@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 func (c *CLI) memberCommand() *cobra.Command {
@@ -73,9 +74,15 @@ func listMembers(ctx context.Context, members fealtyv1.MemberServiceClient, req 
 }
 
 func (c *CLI) memberList() *cobra.Command {
-	var kind string
+	var kind, host string
+	var labels []string
 	cmd := c.command(spec{
 		use: "list", short: "list the members",
+		long: `List the members. HOST is what a machine said of itself when it joined, FROM where that join came from, and SCOPES
+how much of what a member holds is the newest that there is, by its own word: -o wide shows the versions.`,
+		sample: `  fealty member list --kind data
+  fealty member list --host web-7.example
+  fealty member list --label rack=r2 --label row=b -o name`,
 		groups: []group{client}, names: true,
 		run: func(ctx context.Context, cfg *config, _ []string) error {
 			if kind != "" && !identity.Kind(kind).Valid() {
@@ -83,7 +90,7 @@ func (c *CLI) memberList() *cobra.Command {
 				return err
 			}
 			return c.asking(cfg, func(s *services) error {
-				resp, err := listMembers(ctx, s.members, &fealtyv1.ListMembersRequest{Kind: kind, PageSize: pageSize})
+				resp, err := listMembers(ctx, s.members, &fealtyv1.ListMembersRequest{Kind: kind, Host: host, Labels: labels, PageSize: pageSize})
 				if err != nil {
 					return err
 				}
@@ -99,6 +106,8 @@ func (c *CLI) memberList() *cobra.Command {
 		},
 	})
 	cmd.Flags().StringVar(&kind, "kind", "", "only members of this kind")
+	cmd.Flags().StringVar(&host, "host", "", "only members whose machine reported this host name")
+	cmd.Flags().StringSliceVar(&labels, "label", nil, "only members with this label, KEY=VALUE")
 	completeFlag(cmd, "kind", cobra.FixedCompletions(memberKinds(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -161,7 +170,8 @@ func conditionOf(m *fealtyv1.Member, now time.Time) condition {
 
 func memberTable(members []*fealtyv1.Member, now time.Time) *table {
 	t := &table{columns: []column{
-		{title: "STATE"}, {title: "MEMBER"}, {title: "SVID"}, {title: "REPORT"}, {title: "VERSIONS", least: 12},
+		{title: "STATE"}, {title: "MEMBER"}, {title: "SVID"}, {title: "REPORT"}, {title: "SCOPES"}, {title: "HOST", least: 8},
+		{title: "FROM", wide: true}, {title: "OS", wide: true}, {title: "LABELS", wide: true}, {title: "VERSIONS", wide: true, least: 12},
 		{title: "ALONE", wide: true}, {title: "RELEASE", wide: true, least: 8}, {title: "ENTRY", wide: true}, {title: "JOINED BY", wide: true, least: 12},
 		{title: "ROLES", wide: true}, {title: "ORGANIZATIONS", wide: true}, {title: "DOMAINS", wide: true, right: true}, {title: "KEY", wide: true},
 	}}
@@ -176,11 +186,36 @@ func memberTable(members []*fealtyv1.Member, now time.Time) *table {
 			alone = relative(at.AsTime(), now)
 		}
 		t.add(conditionOf(m, now).cell(), txt(m.GetKind()+"/"+m.GetName()), txt(relative(m.GetSvidNotAfter().AsTime(), now)), txt(report),
+			currentOf(live), txt(dash(m.GetReportedHost())), txt(dash(m.GetSeenAddress())), txt(dash(m.GetReportedOs())), txt(dash(strings.Join(m.GetLabels(), ","))),
 			txt(dash(versions(live.GetHeld()))), txt(alone), txt(dash(live.GetRelease())), txt(m.GetEntry()), txt(m.GetJoinedBy()),
 			txt(dash(strings.Join(m.GetRoles(), ","))), txt(dash(strings.Join(m.GetOrganizations(), ","))),
 			txt(itoa(int64(len(m.GetDomains())))), txt(short(m.GetKeyId())))
 	}
 	return t
+}
+
+// currentOf says how much of what a member holds is the newest that there is: it is
+// fresh by the member's own word. What has no freshness is not counted: a bootstrap that
+// the runtime took the place of. Of a member that is not connected nobody knows.
+func currentOf(live *fealtyv1.Live) cell {
+	held, fresh := 0, 0
+	for _, h := range live.GetHeld() {
+		switch h.GetFreshness() {
+		case "":
+			continue
+		case string(snapshot.Fresh):
+			fresh++
+		}
+		held++
+	}
+	switch text := fmt.Sprintf("%d/%d current", fresh, held); {
+	case !live.GetConnected() || held == 0:
+		return txt("-")
+	case fresh < held:
+		return painted(amber, text)
+	default:
+		return txt(text)
+	}
 }
 
 // versions shows what a member holds as scope and epoch.version.
@@ -210,6 +245,10 @@ func memberFacts(m *fealtyv1.Member, now time.Time) facts {
 	f.add("key", m.GetKeyId())
 	f.add("joined", joinWords(when(m.GetJoinedAt()), " by ", m.GetJoinedBy()))
 	f.add("entry", m.GetEntry())
+	f.add("labels", strings.Join(m.GetLabels(), ", "))
+	f.add("reported host", joinWords(m.GetReportedHost(), ", ", m.GetReportedOs()))
+	f.add("reported addresses", strings.Join(m.GetReportedAddresses(), ", "))
+	f.add("joined from", m.GetSeenAddress())
 	f.add("roles", strings.Join(m.GetRoles(), ", "))
 	f.add("organizations", strings.Join(m.GetOrganizations(), ", "))
 	f.add("domains", strings.Join(m.GetDomains(), ", "))
@@ -226,6 +265,9 @@ func memberFacts(m *fealtyv1.Member, now time.Time) facts {
 		f.paint("degraded", amber, periodWords(p, now))
 	}
 	f.add("release", live.GetRelease())
+	if c := currentOf(live); c.text != "-" {
+		f.paint("current", c.paint, c.text)
+	}
 	f.add("holds", versions(live.GetHeld()))
 	f.paint("refused", amber, live.GetLastRefusal())
 	return f

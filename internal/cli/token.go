@@ -20,7 +20,7 @@ func (c *CLI) tokenCommand() *cobra.Command {
 
 func (c *CLI) tokenCreate() *cobra.Command {
 	var entry, name string
-	var orgs []string
+	var orgs, labels []string
 	var ttl lifetime
 	var uses uint32
 	var dry bool
@@ -39,7 +39,7 @@ where it ever is. Who loses it makes another.`,
 			if uses == 0 {
 				return explain.New(explain.BadValue, "name", "--uses", "value", "0", "problem", "such a token admits nobody", "want", "how many machines it admits, 1 or more")
 			}
-			req := &fealtyv1.CreateTokenRequest{Entry: entry, Name: name, Organizations: orgs, Uses: uses, DryRun: dry}
+			req := &fealtyv1.CreateTokenRequest{Entry: entry, Name: name, Organizations: orgs, Uses: uses, Labels: labels, DryRun: dry}
 			if ttl.d > 0 {
 				req.Ttl = durationpb.New(ttl.d)
 			}
@@ -69,6 +69,7 @@ where it ever is. Who loses it makes another.`,
 	completeFlag(cmd, "entry", c.completion(c.entryNames, client))
 	f.StringVar(&name, "name", "", "the name of the one member that it admits; without it the seed makes one up")
 	f.StringSliceVar(&orgs, "organization", nil, "narrow the entry to these organizations")
+	f.StringSliceVar(&labels, "label", nil, "a label of those that it admits, KEY=VALUE; it decides nothing")
 	f.Var(&ttl, "ttl", "how long it is good, at most 30d (default 1h)")
 	f.Uint32Var(&uses, "uses", 1, "how many machines it admits")
 	dryRun(cmd, &dry)
@@ -152,6 +153,7 @@ func tokenFacts(t *fealtyv1.Token, now time.Time) facts {
 	f.add("entry", t.GetEntry())
 	f.add("name", t.GetName())
 	f.add("organizations", strings.Join(t.GetOrganizations(), ", "))
+	f.add("labels", strings.Join(t.GetLabels(), ", "))
 	f.add("used", itoa(int64(t.GetUsed()))+" of "+itoa(int64(t.GetUses())))
 	f.add("expires", when(t.GetExpiresAt())+", "+relative(t.GetExpiresAt().AsTime(), now))
 	f.add("created", joinWords(when(t.GetCreatedAt()), " by ", t.GetCreatedBy()))

@@ -49,6 +49,11 @@ connected or not); replacing (its name waits for a new machine); banned. People 
 			{"draining_since", "When it was marked to go, if it was. The mark stays when it restarts, rejoins or is replaced."},
 			{"drained_by", "Who marked it."},
 			{"drain_reason", "Why."},
+			{"reported_host", "The host name that its machine said when it joined last. Nobody checked it, and it decides nothing."},
+			{"reported_os", "Operating system and architecture, as its machine said."},
+			{"reported_addresses", "The addresses that its machine said it has."},
+			{"seen_address", "The address that its last join came from, which may be one of a NAT or a proxy."},
+			{"labels", "KEY=VALUE of its token. They help to find it, and decide nothing."},
 			{"live", "What this coordinator saw of it lately: never stored, and unset since a restart until it is heard of."},
 		}},
 		{"witness", `A member that holds no user data and never owns a domain.
@@ -68,6 +73,7 @@ checksum. The cluster keeps no secret of it: who loses the line makes another to
 			{"revoked", "Whether an admin ended it."},
 			{"admitted", "Whom it admitted, as KIND/NAME."},
 			{"kind", "What it admits as: the kind of its entry."},
+			{"labels", "KEY=VALUE that the members it admits have."},
 			{"state", "usable, spent, expired, revoked, or no entry (the manifest has none of that name any more)."},
 		}},
 		{"manifest", `The trust policy of a cluster: who may join as what, and who may change that.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/hostinfo"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -25,6 +26,9 @@ type candidate struct {
 	key    identity.KeyID  // the key to certify
 	token  *versionedToken // set for a token proof
 	member string          // the name of the member that it says it is already; "" for none
+
+	machine hostinfo.Facts // as it said, within bounds; it decides nothing, as seen does
+	seen    string         // the address that it came from
 }
 
 // provingKey returns the key that made the proof, if it is a machine's own and
@@ -195,9 +199,11 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 		ProofType:   c.proven.Type(),
 		Selectors:   c.proven.Selectors(),
 		Incarnation: c.key,
+		Machine:     c.machine,
+		SeenAddress: c.seen,
 	}}
 	if c.token != nil {
-		a.record.Token, a.record.NarrowTo = c.token.value.ID, c.token.value.Organizations
+		a.record.Token, a.record.NarrowTo, a.record.Labels = c.token.value.ID, c.token.value.Organizations, c.token.value.Labels
 	}
 	if v.member.exists() {
 		if err := rejoins(m, c, v.member.value, now); err != nil {
@@ -213,7 +219,10 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 		if c.proven.Type() == proof.TypeSVID {
 			// It is the same enrolment, under the proof that first admitted it.
 			a.record.ProofType, a.record.Selectors = old.ProofType, old.Selectors
-			a.record.Incarnation, a.record.Token, a.record.NarrowTo = old.Incarnation, old.Token, old.NarrowTo
+			a.record.Incarnation, a.record.Token, a.record.NarrowTo, a.record.Labels = old.Incarnation, old.Token, old.NarrowTo, old.Labels
+			if c.machine.IsZero() {
+				a.record.Machine = old.Machine // an agent of an earlier release, which says nothing
+			}
 		}
 	} else if m.entry.MaxMembers > 0 {
 		if v.members >= m.entry.MaxMembers {

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/hostinfo"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -236,7 +237,12 @@ func (c *Coordinator) prove(ctx context.Context, s *state, ch channel, req *feal
 	if !joinable(kind) {
 		return cand, nil, nil, kindMismatch(fmt.Sprint(proven.Selectors()), "", identity.Kind(clip(string(kind), maxShownBytes)))
 	}
-	cand = candidate{kind: kind, proven: proven, key: keyIDOf(spki), member: req.GetMember()}
+	said := req.GetMachine()
+	cand = candidate{
+		kind: kind, proven: proven, key: keyIDOf(spki), member: req.GetMember(),
+		machine: hostinfo.Clean(hostinfo.Facts{Host: said.GetHost(), OS: said.GetOs(), Addresses: said.GetAddresses()}),
+		seen:    hostinfo.Source(identity.FromContext(ctx).Addr),
+	}
 	if csrErr != nil {
 		csrErr = csrRejection(csrErr)
 	}
@@ -361,7 +367,8 @@ func (c *Coordinator) admitOnce(ctx context.Context, s *state, cand candidate, p
 		}
 	}
 	c.log.LogAttrs(ctx, slog.LevelInfo, "member admitted", slog.String("member", m.id.String()), slog.String("outcome", outcome.String()),
-		slog.String("entry", m.entry.Name), slog.String("proof", adm.record.ProofType))
+		slog.String("entry", m.entry.Name), slog.String("proof", adm.record.ProofType),
+		slog.String("remote", adm.record.SeenAddress), slog.String("reported_host", adm.record.Machine.Host))
 	return grant, nil
 }
 

@@ -509,9 +509,9 @@ func (x *memberIndex) holds(version store.Revision) bool {
 	return x.followed >= version
 }
 
-// page returns up to limit members below prefix that come after path after, sorted, and
-// whether there are more.
-func (x *memberIndex) page(prefix, after string, limit int) (out []memberRecord, more bool) {
+// page returns up to limit members below prefix that come after path after, sorted, of
+// those that keep takes, and whether there are more. Nil keeps all.
+func (x *memberIndex) page(prefix, after string, limit int, keep func(memberRecord) bool) (out []memberRecord, more bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	i, found := slices.BinarySearch(x.sorted, max(prefix, after))
@@ -519,10 +519,14 @@ func (x *memberIndex) page(prefix, after string, limit int) (out []memberRecord,
 		i++
 	}
 	for ; i < len(x.sorted) && strings.HasPrefix(x.sorted[i], prefix); i++ {
+		r := x.members[x.sorted[i]].record
+		if keep != nil && !keep(r) {
+			continue
+		}
 		if len(out) == limit {
 			return out, true
 		}
-		out = append(out, x.members[x.sorted[i]].record)
+		out = append(out, r)
 	}
 	return out, false
 }

@@ -43,7 +43,11 @@ func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembers
 	if err != nil {
 		return nil, err
 	}
-	msgs, next, since, err := m.c.memberPage(ctx, s, prefix, from)
+	keep, err := matching(req)
+	if err != nil {
+		return nil, err
+	}
+	msgs, next, since, err := m.c.memberPage(ctx, s, prefix, from, keep)
 	if err != nil {
 		return nil, err
 	}
@@ -560,10 +564,11 @@ func memberID(s *state, kind, name string) (identity.ID, error) {
 	return id, nil
 }
 
-// memberPage returns the page of the members below prefix that begins at from, and the
+// memberPage returns the page of the members below prefix that begins at from, of those
+// that keep takes, or nil of all, and the
 // token of what follows. While the store is out of reach these are the members as they
 // were last known, and since is when.
-func (c *Coordinator) memberPage(ctx context.Context, s *state, prefix string, from page) (msgs []*fealtyv1.Member, next string, since *timestamppb.Timestamp, err error) {
+func (c *Coordinator) memberPage(ctx context.Context, s *state, prefix string, from page, keep func(memberRecord) bool) (msgs []*fealtyv1.Member, next string, since *timestamppb.Timestamp, err error) {
 	asking, cancel := c.patience(ctx)
 	defer cancel()
 	ban := func(memberRecord) versioned[banRecord] { return versioned[banRecord]{} }
@@ -583,7 +588,7 @@ func (c *Coordinator) memberPage(ctx context.Context, s *state, prefix string, f
 		return nil, "", nil, err
 	}
 	c.hearOthers(ctx, s)
-	recs, more := c.members.page(prefix, from.after, from.size)
+	recs, more := c.members.page(prefix, from.after, from.size, keep)
 	for _, r := range recs {
 		msgs = append(msgs, c.memberMessage(s, r, ban(r)))
 	}
@@ -679,6 +684,7 @@ func (c *Coordinator) memberMessage(s *state, r memberRecord, ban versioned[banR
 		JoinedAt: timestamppb.New(r.JoinedAt), Entry: r.Entry, KeyId: r.Key.String(),
 		SvidNotAfter: timestamppb.New(r.NotAfter),
 		Banned:       ban.exists(), BanReason: ban.value.Reason,
+		ReportedHost: r.Machine.Host, ReportedOs: r.Machine.OS, ReportedAddresses: r.Machine.Addresses, SeenAddress: r.SeenAddress, Labels: r.Labels,
 		Live: newerLive(c.live.message(id), proto.CloneOf(c.others.of(r.path()))),
 	}
 	if l := m.Live; l.GetAutonomousUntil() != nil && l.GetAutonomousUntil().AsTime().After(r.NotAfter) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/hostinfo"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -119,6 +120,12 @@ type memberRecord struct {
 	// Drain is set from drain to undrain. It stays with the record: a member that
 	// comes back, also as another machine, goes on draining.
 	Drain drainMark `json:"drain,omitzero"`
+	// Machine is what its machine said of itself when it joined last, and SeenAddress
+	// where that join came from: for people, and for no decision.
+	Machine     hostinfo.Facts `json:"machine,omitzero"`
+	SeenAddress string         `json:"seen_address,omitempty"`
+	// Labels are those of its token, sorted. They decide nothing.
+	Labels []string `json:"labels,omitempty"`
 }
 
 // drainMark says since when a member drains, and who wanted it why.
@@ -246,6 +253,7 @@ type tokenRecord struct {
 	CreatedBy     string    `json:"created_by"`
 	ExpiresAt     time.Time `json:"expires_at"`
 	Revoked       bool      `json:"revoked,omitempty"`
+	Labels        []string  `json:"labels,omitempty"` // of those that it admits, sorted
 }
 
 // tokenUse binds one use of a token to the key that it admitted, so that a

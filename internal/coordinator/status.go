@@ -77,7 +77,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	}
 	out.ClusterId = s.manifest.Cluster
 	if !from.first() {
-		out.Members, out.NextPageToken, _, err = c.memberPage(ctx, s, "", from)
+		out.Members, out.NextPageToken, _, err = c.memberPage(ctx, s, "", from, nil)
 		return out, err
 	}
 	out.Leader = c.leaderMessage()

@@ -135,6 +135,11 @@ func (c *Coordinator) newTokenRecord(s *state, req *fealtyv1.CreateTokenRequest,
 	if s.voids(rec) { // it is made in the very second of a restore
 		rec.CreatedAt = s.restoredAt().Add(time.Nanosecond).UTC()
 	}
+	labels, problem := sortedLabels(req.GetLabels())
+	if problem != "" {
+		return tokenRecord{}, bad("labels", problem)
+	}
+	rec.Labels = labels
 	if len(orgs) > 0 {
 		rec.Organizations = slices.Clone(orgs)
 	}
@@ -219,7 +224,7 @@ func (c *Coordinator) token(ctx context.Context, s *state, id string) (versioned
 func (c *Coordinator) tokenMessage(s *state, r tokenRecord, uses []versioned[tokenUse]) *fealtyv1.Token {
 	m := &fealtyv1.Token{
 		Id: r.ID, Entry: r.Entry, Name: r.Name, Organizations: r.Organizations,
-		Uses: r.Uses, Used: r.Used, CreatedBy: r.CreatedBy, Revoked: r.Revoked,
+		Uses: r.Uses, Used: r.Used, CreatedBy: r.CreatedBy, Revoked: r.Revoked, Labels: r.Labels,
 		CreatedAt: timestamppb.New(r.CreatedAt), ExpiresAt: timestamppb.New(r.ExpiresAt),
 		State: "usable",
 	}

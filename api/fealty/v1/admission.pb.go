@@ -166,7 +166,10 @@ type JoinRequest struct {
 	// The name of the member that the candidate is already; blank if it is none. With
 	// it nobody is admitted anew or under another name: it can only narrow what the
 	// proof gives.
-	Member        string `protobuf:"bytes,5,opt,name=member,proto3" json:"member,omitempty"`
+	Member string `protobuf:"bytes,5,opt,name=member,proto3" json:"member,omitempty"`
+	// What the machine says of itself. It is kept as said and decides nothing; what of it
+	// is not of the form is left out.
+	Machine       *Machine `protobuf:"bytes,6,opt,name=machine,proto3" json:"machine,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -236,6 +239,77 @@ func (x *JoinRequest) GetMember() string {
 	return ""
 }
 
+func (x *JoinRequest) GetMachine() *Machine {
+	if x != nil {
+		return x.Machine
+	}
+	return nil
+}
+
+// Machine is what a machine says of itself.
+type Machine struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 253 letters, digits, dots, dashes and underscores.
+	Host string `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
+	// At most 64 characters of printable ASCII.
+	Os string `protobuf:"bytes,2,opt,name=os,proto3" json:"os,omitempty"`
+	// At most 8 IP addresses.
+	Addresses     []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Machine) Reset() {
+	*x = Machine{}
+	mi := &file_fealty_v1_admission_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Machine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Machine) ProtoMessage() {}
+
+func (x *Machine) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_admission_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Machine.ProtoReflect.Descriptor instead.
+func (*Machine) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_admission_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Machine) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *Machine) GetOs() string {
+	if x != nil {
+		return x.Os
+	}
+	return ""
+}
+
+func (x *Machine) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
 // JoinResponse is either of the seed's two messages on a Join stream.
 type JoinResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -250,7 +324,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_fealty_v1_admission_proto_msgTypes[2]
+	mi := &file_fealty_v1_admission_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -262,7 +336,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_admission_proto_msgTypes[2]
+	mi := &file_fealty_v1_admission_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -275,7 +349,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_admission_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_admission_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *JoinResponse) GetStep() isJoinResponse_Step {
@@ -332,7 +406,7 @@ type JoinChallenge struct {
 
 func (x *JoinChallenge) Reset() {
 	*x = JoinChallenge{}
-	mi := &file_fealty_v1_admission_proto_msgTypes[3]
+	mi := &file_fealty_v1_admission_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -344,7 +418,7 @@ func (x *JoinChallenge) String() string {
 func (*JoinChallenge) ProtoMessage() {}
 
 func (x *JoinChallenge) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_admission_proto_msgTypes[3]
+	mi := &file_fealty_v1_admission_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -357,7 +431,7 @@ func (x *JoinChallenge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinChallenge.ProtoReflect.Descriptor instead.
 func (*JoinChallenge) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_admission_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_admission_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *JoinChallenge) GetNonce() []byte {
@@ -390,7 +464,7 @@ type JoinGrant struct {
 
 func (x *JoinGrant) Reset() {
 	*x = JoinGrant{}
-	mi := &file_fealty_v1_admission_proto_msgTypes[4]
+	mi := &file_fealty_v1_admission_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -402,7 +476,7 @@ func (x *JoinGrant) String() string {
 func (*JoinGrant) ProtoMessage() {}
 
 func (x *JoinGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_admission_proto_msgTypes[4]
+	mi := &file_fealty_v1_admission_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -415,7 +489,7 @@ func (x *JoinGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinGrant.ProtoReflect.Descriptor instead.
 func (*JoinGrant) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_admission_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_admission_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *JoinGrant) GetOutcome() JoinOutcome {
@@ -469,7 +543,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_fealty_v1_admission_proto_msgTypes[5]
+	mi := &file_fealty_v1_admission_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -481,7 +555,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_admission_proto_msgTypes[5]
+	mi := &file_fealty_v1_admission_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -494,7 +568,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_admission_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_admission_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RenewRequest) GetName() string {
@@ -529,7 +603,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_fealty_v1_admission_proto_msgTypes[6]
+	mi := &file_fealty_v1_admission_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -541,7 +615,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_admission_proto_msgTypes[6]
+	mi := &file_fealty_v1_admission_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -554,7 +628,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_admission_proto_rawDescGZIP(), []int{6}
+	return file_fealty_v1_admission_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RenewResponse) GetChain() [][]byte {
@@ -574,7 +648,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_fealty_v1_admission_proto_msgTypes[7]
+	mi := &file_fealty_v1_admission_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +660,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_admission_proto_msgTypes[7]
+	mi := &file_fealty_v1_admission_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +673,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_admission_proto_rawDescGZIP(), []int{7}
+	return file_fealty_v1_admission_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LeaveRequest) GetName() string {
@@ -618,7 +692,7 @@ type LeaveResponse struct {
 
 func (x *LeaveResponse) Reset() {
 	*x = LeaveResponse{}
-	mi := &file_fealty_v1_admission_proto_msgTypes[8]
+	mi := &file_fealty_v1_admission_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -630,7 +704,7 @@ func (x *LeaveResponse) String() string {
 func (*LeaveResponse) ProtoMessage() {}
 
 func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_admission_proto_msgTypes[8]
+	mi := &file_fealty_v1_admission_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -643,7 +717,7 @@ func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveResponse.ProtoReflect.Descriptor instead.
 func (*LeaveResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_admission_proto_rawDescGZIP(), []int{8}
+	return file_fealty_v1_admission_proto_rawDescGZIP(), []int{9}
 }
 
 var File_fealty_v1_admission_proto protoreflect.FileDescriptor
@@ -656,14 +730,19 @@ const file_fealty_v1_admission_proto_rawDesc = "" +
 	"\x05claim\x18\x02 \x01(\tR\x05claim\x12\x1a\n" +
 	"\bevidence\x18\x03 \x01(\fR\bevidence\x12\x1d\n" +
 	"\n" +
-	"public_key\x18\x04 \x01(\fR\tpublicKey\"\x92\x01\n" +
+	"public_key\x18\x04 \x01(\fR\tpublicKey\"\xc0\x01\n" +
 	"\vJoinRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12&\n" +
 	"\x05proof\x18\x03 \x01(\v2\x10.fealty.v1.ProofR\x05proof\x12\x10\n" +
 	"\x03csr\x18\x04 \x01(\fR\x03csr\x12\x16\n" +
-	"\x06member\x18\x05 \x01(\tR\x06member\"~\n" +
+	"\x06member\x18\x05 \x01(\tR\x06member\x12,\n" +
+	"\amachine\x18\x06 \x01(\v2\x12.fealty.v1.MachineR\amachine\"K\n" +
+	"\aMachine\x12\x12\n" +
+	"\x04host\x18\x01 \x01(\tR\x04host\x12\x0e\n" +
+	"\x02os\x18\x02 \x01(\tR\x02os\x12\x1c\n" +
+	"\taddresses\x18\x03 \x03(\tR\taddresses\"~\n" +
 	"\fJoinResponse\x128\n" +
 	"\tchallenge\x18\x01 \x01(\v2\x18.fealty.v1.JoinChallengeH\x00R\tchallenge\x12,\n" +
 	"\x05grant\x18\x02 \x01(\v2\x14.fealty.v1.JoinGrantH\x00R\x05grantB\x06\n" +
@@ -719,40 +798,42 @@ func file_fealty_v1_admission_proto_rawDescGZIP() []byte {
 }
 
 var file_fealty_v1_admission_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_fealty_v1_admission_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_fealty_v1_admission_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_fealty_v1_admission_proto_goTypes = []any{
 	(JoinOutcome)(0),              // 0: fealty.v1.JoinOutcome
 	(*Proof)(nil),                 // 1: fealty.v1.Proof
 	(*JoinRequest)(nil),           // 2: fealty.v1.JoinRequest
-	(*JoinResponse)(nil),          // 3: fealty.v1.JoinResponse
-	(*JoinChallenge)(nil),         // 4: fealty.v1.JoinChallenge
-	(*JoinGrant)(nil),             // 5: fealty.v1.JoinGrant
-	(*RenewRequest)(nil),          // 6: fealty.v1.RenewRequest
-	(*RenewResponse)(nil),         // 7: fealty.v1.RenewResponse
-	(*LeaveRequest)(nil),          // 8: fealty.v1.LeaveRequest
-	(*LeaveResponse)(nil),         // 9: fealty.v1.LeaveResponse
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
-	(*SignedSnapshot)(nil),        // 11: fealty.v1.SignedSnapshot
+	(*Machine)(nil),               // 3: fealty.v1.Machine
+	(*JoinResponse)(nil),          // 4: fealty.v1.JoinResponse
+	(*JoinChallenge)(nil),         // 5: fealty.v1.JoinChallenge
+	(*JoinGrant)(nil),             // 6: fealty.v1.JoinGrant
+	(*RenewRequest)(nil),          // 7: fealty.v1.RenewRequest
+	(*RenewResponse)(nil),         // 8: fealty.v1.RenewResponse
+	(*LeaveRequest)(nil),          // 9: fealty.v1.LeaveRequest
+	(*LeaveResponse)(nil),         // 10: fealty.v1.LeaveResponse
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*SignedSnapshot)(nil),        // 12: fealty.v1.SignedSnapshot
 }
 var file_fealty_v1_admission_proto_depIdxs = []int32{
 	1,  // 0: fealty.v1.JoinRequest.proof:type_name -> fealty.v1.Proof
-	4,  // 1: fealty.v1.JoinResponse.challenge:type_name -> fealty.v1.JoinChallenge
-	5,  // 2: fealty.v1.JoinResponse.grant:type_name -> fealty.v1.JoinGrant
-	10, // 3: fealty.v1.JoinChallenge.server_time:type_name -> google.protobuf.Timestamp
-	0,  // 4: fealty.v1.JoinGrant.outcome:type_name -> fealty.v1.JoinOutcome
-	11, // 5: fealty.v1.JoinGrant.trust_bundle:type_name -> fealty.v1.SignedSnapshot
-	11, // 6: fealty.v1.JoinGrant.node_bootstrap:type_name -> fealty.v1.SignedSnapshot
-	2,  // 7: fealty.v1.AdmissionService.Join:input_type -> fealty.v1.JoinRequest
-	6,  // 8: fealty.v1.AdmissionService.Renew:input_type -> fealty.v1.RenewRequest
-	8,  // 9: fealty.v1.AdmissionService.Leave:input_type -> fealty.v1.LeaveRequest
-	3,  // 10: fealty.v1.AdmissionService.Join:output_type -> fealty.v1.JoinResponse
-	7,  // 11: fealty.v1.AdmissionService.Renew:output_type -> fealty.v1.RenewResponse
-	9,  // 12: fealty.v1.AdmissionService.Leave:output_type -> fealty.v1.LeaveResponse
-	10, // [10:13] is the sub-list for method output_type
-	7,  // [7:10] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	3,  // 1: fealty.v1.JoinRequest.machine:type_name -> fealty.v1.Machine
+	5,  // 2: fealty.v1.JoinResponse.challenge:type_name -> fealty.v1.JoinChallenge
+	6,  // 3: fealty.v1.JoinResponse.grant:type_name -> fealty.v1.JoinGrant
+	11, // 4: fealty.v1.JoinChallenge.server_time:type_name -> google.protobuf.Timestamp
+	0,  // 5: fealty.v1.JoinGrant.outcome:type_name -> fealty.v1.JoinOutcome
+	12, // 6: fealty.v1.JoinGrant.trust_bundle:type_name -> fealty.v1.SignedSnapshot
+	12, // 7: fealty.v1.JoinGrant.node_bootstrap:type_name -> fealty.v1.SignedSnapshot
+	2,  // 8: fealty.v1.AdmissionService.Join:input_type -> fealty.v1.JoinRequest
+	7,  // 9: fealty.v1.AdmissionService.Renew:input_type -> fealty.v1.RenewRequest
+	9,  // 10: fealty.v1.AdmissionService.Leave:input_type -> fealty.v1.LeaveRequest
+	4,  // 11: fealty.v1.AdmissionService.Join:output_type -> fealty.v1.JoinResponse
+	8,  // 12: fealty.v1.AdmissionService.Renew:output_type -> fealty.v1.RenewResponse
+	10, // 13: fealty.v1.AdmissionService.Leave:output_type -> fealty.v1.LeaveResponse
+	11, // [11:14] is the sub-list for method output_type
+	8,  // [8:11] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_admission_proto_init() }
@@ -762,7 +843,7 @@ func file_fealty_v1_admission_proto_init() {
 	}
 	file_fealty_v1_authorization_proto_init()
 	file_fealty_v1_snapshot_proto_init()
-	file_fealty_v1_admission_proto_msgTypes[2].OneofWrappers = []any{
+	file_fealty_v1_admission_proto_msgTypes[3].OneofWrappers = []any{
 		(*JoinResponse_Challenge)(nil),
 		(*JoinResponse_Grant)(nil),
 	}
@@ -772,7 +853,7 @@ func file_fealty_v1_admission_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_admission_proto_rawDesc), len(file_fealty_v1_admission_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -52,6 +52,15 @@ type Member struct {
 	DrainingSince *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=draining_since,json=drainingSince,proto3" json:"draining_since,omitempty"`
 	DrainedBy     string                 `protobuf:"bytes,17,opt,name=drained_by,json=drainedBy,proto3" json:"drained_by,omitempty"`
 	DrainReason   string                 `protobuf:"bytes,18,opt,name=drain_reason,json=drainReason,proto3" json:"drain_reason,omitempty"`
+	// What its machine said of itself when it joined last, and where that join came from.
+	// Nobody checked the one, and a proxy may stand behind the other: they help to find
+	// the machine and decide nothing.
+	ReportedHost      string   `protobuf:"bytes,19,opt,name=reported_host,json=reportedHost,proto3" json:"reported_host,omitempty"`
+	ReportedOs        string   `protobuf:"bytes,20,opt,name=reported_os,json=reportedOs,proto3" json:"reported_os,omitempty"`
+	ReportedAddresses []string `protobuf:"bytes,21,rep,name=reported_addresses,json=reportedAddresses,proto3" json:"reported_addresses,omitempty"`
+	SeenAddress       string   `protobuf:"bytes,22,opt,name=seen_address,json=seenAddress,proto3" json:"seen_address,omitempty"`
+	// KEY=VALUE of its token, sorted. They decide nothing.
+	Labels        []string `protobuf:"bytes,23,rep,name=labels,proto3" json:"labels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -210,6 +219,41 @@ func (x *Member) GetDrainReason() string {
 		return x.DrainReason
 	}
 	return ""
+}
+
+func (x *Member) GetReportedHost() string {
+	if x != nil {
+		return x.ReportedHost
+	}
+	return ""
+}
+
+func (x *Member) GetReportedOs() string {
+	if x != nil {
+		return x.ReportedOs
+	}
+	return ""
+}
+
+func (x *Member) GetReportedAddresses() []string {
+	if x != nil {
+		return x.ReportedAddresses
+	}
+	return nil
+}
+
+func (x *Member) GetSeenAddress() string {
+	if x != nil {
+		return x.SeenAddress
+	}
+	return ""
+}
+
+func (x *Member) GetLabels() []string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
 }
 
 // Live is what a coordinator saw of a member lately; never stored.
@@ -413,7 +457,11 @@ type ListMembersRequest struct {
 	// At most this many, by kind and name. At most 1,000, which 0 stands for.
 	PageSize uint32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before; empty for the first one.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only members whose machine reported this host name, in any case.
+	Host string `protobuf:"bytes,4,opt,name=host,proto3" json:"host,omitempty"`
+	// Only members with each of these labels, KEY=VALUE. At most 16.
+	Labels        []string `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -467,6 +515,20 @@ func (x *ListMembersRequest) GetPageToken() string {
 		return x.PageToken
 	}
 	return ""
+}
+
+func (x *ListMembersRequest) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *ListMembersRequest) GetLabels() []string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
 }
 
 type ListMembersResponse struct {
@@ -1339,7 +1401,7 @@ var File_fealty_v1_member_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_member_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/member.proto\x12\tfealty.v1\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdf\x04\n" +
+	"\x16fealty/v1/member.proto\x12\tfealty.v1\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8f\x06\n" +
 	"\x06Member\x12\x1b\n" +
 	"\tspiffe_id\x18\x01 \x01(\tR\bspiffeId\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
@@ -1361,7 +1423,13 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\x0edraining_since\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\rdrainingSince\x12\x1d\n" +
 	"\n" +
 	"drained_by\x18\x11 \x01(\tR\tdrainedBy\x12!\n" +
-	"\fdrain_reason\x18\x12 \x01(\tR\vdrainReason\"\xc0\x03\n" +
+	"\fdrain_reason\x18\x12 \x01(\tR\vdrainReason\x12#\n" +
+	"\rreported_host\x18\x13 \x01(\tR\freportedHost\x12\x1f\n" +
+	"\vreported_os\x18\x14 \x01(\tR\n" +
+	"reportedOs\x12-\n" +
+	"\x12reported_addresses\x18\x15 \x03(\tR\x11reportedAddresses\x12!\n" +
+	"\fseen_address\x18\x16 \x01(\tR\vseenAddress\x12\x16\n" +
+	"\x06labels\x18\x17 \x03(\tR\x06labels\"\xc0\x03\n" +
 	"\x04Live\x12;\n" +
 	"\vlast_report\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastReport\x12\x1c\n" +
@@ -1380,12 +1448,14 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
 	"generation\x12\x1c\n" +
-	"\tfreshness\x18\x05 \x01(\tR\tfreshness\"d\n" +
+	"\tfreshness\x18\x05 \x01(\tR\tfreshness\"\x90\x01\n" +
 	"\x12ListMembersRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\xa1\x01\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x12\n" +
+	"\x04host\x18\x04 \x01(\tR\x04host\x12\x16\n" +
+	"\x06labels\x18\x05 \x03(\tR\x06labels\"\xa1\x01\n" +
 	"\x13ListMembersResponse\x12+\n" +
 	"\amembers\x18\x01 \x03(\v2\x11.fealty.v1.MemberR\amembers\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x125\n" +

@@ -43,7 +43,9 @@ type Token struct {
 	// "usable", "spent", "expired", "revoked" or "no entry".
 	State string `protobuf:"bytes,12,opt,name=state,proto3" json:"state,omitempty"`
 	// What it admits as: the kind of its entry. Empty without that entry.
-	Kind          string `protobuf:"bytes,13,opt,name=kind,proto3" json:"kind,omitempty"`
+	Kind string `protobuf:"bytes,13,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Labels of the members that it admits, KEY=VALUE, sorted. They decide nothing.
+	Labels        []string `protobuf:"bytes,14,rep,name=labels,proto3" json:"labels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -169,6 +171,13 @@ func (x *Token) GetKind() string {
 	return ""
 }
 
+func (x *Token) GetLabels() []string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 type CreateTokenRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Entry         string                 `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
@@ -177,8 +186,11 @@ type CreateTokenRequest struct {
 	// At most 30 days. Unset: 1 h.
 	Ttl *durationpb.Duration `protobuf:"bytes,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// At most 100,000. 0: 1.
-	Uses          uint32 `protobuf:"varint,5,opt,name=uses,proto3" json:"uses,omitempty"`
-	DryRun        bool   `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	Uses   uint32 `protobuf:"varint,5,opt,name=uses,proto3" json:"uses,omitempty"`
+	DryRun bool   `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// At most 16, KEY=VALUE: letters, digits, dots, dashes and underscores, at most 63 on
+	// each side, and no key twice.
+	Labels        []string `protobuf:"bytes,7,rep,name=labels,proto3" json:"labels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -253,6 +265,13 @@ func (x *CreateTokenRequest) GetDryRun() bool {
 		return x.DryRun
 	}
 	return false
+}
+
+func (x *CreateTokenRequest) GetLabels() []string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
 }
 
 type CreateTokenResponse struct {
@@ -576,7 +595,7 @@ var File_fealty_v1_token_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_token_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/token.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x84\x03\n" +
+	"\x15fealty/v1/token.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9c\x03\n" +
 	"\x05Token\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05entry\x18\x02 \x01(\tR\x05entry\x12\x12\n" +
@@ -594,14 +613,16 @@ const file_fealty_v1_token_proto_rawDesc = "" +
 	" \x01(\bR\arevoked\x12\x1a\n" +
 	"\badmitted\x18\v \x03(\tR\badmitted\x12\x14\n" +
 	"\x05state\x18\f \x01(\tR\x05state\x12\x12\n" +
-	"\x04kind\x18\r \x01(\tR\x04kind\"\xbe\x01\n" +
+	"\x04kind\x18\r \x01(\tR\x04kind\x12\x16\n" +
+	"\x06labels\x18\x0e \x03(\tR\x06labels\"\xd6\x01\n" +
 	"\x12CreateTokenRequest\x12\x14\n" +
 	"\x05entry\x18\x01 \x01(\tR\x05entry\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12$\n" +
 	"\rorganizations\x18\x03 \x03(\tR\rorganizations\x12+\n" +
 	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x12\n" +
 	"\x04uses\x18\x05 \x01(\rR\x04uses\x12\x17\n" +
-	"\adry_run\x18\x06 \x01(\bR\x06dryRun\"Q\n" +
+	"\adry_run\x18\x06 \x01(\bR\x06dryRun\x12\x16\n" +
+	"\x06labels\x18\a \x03(\tR\x06labels\"Q\n" +
 	"\x13CreateTokenResponse\x12&\n" +
 	"\x05token\x18\x01 \x01(\v2\x10.fealty.v1.TokenR\x05token\x12\x12\n" +
 	"\x04line\x18\x02 \x01(\tR\x04line\"\x13\n" +
