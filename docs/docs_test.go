@@ -272,7 +272,7 @@ func TestCommands(t *testing.T) {
 }
 
 // tokenArgument finds a token among the arguments of a command.
-var tokenArgument = regexp.MustCompile(`^ ?(?:join|login) .*(?:"?\$\(|"?\$[A-Z]*TOKEN|fealty1_|\bTOKEN\b)`)
+var tokenArgument = regexp.MustCompile(`^ ?(?:join|login) .*(?:"?\$\(|"?\$[A-Z]*TOKEN|fealty1_| TOKEN\b)`)
 
 // checkCommand asks the command for its help with the same flags, and says what
 // is wrong with it.
