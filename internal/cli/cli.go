@@ -159,14 +159,13 @@ func (c *CLI) root() *cobra.Command {
 node may do, and what happens when the control plane is gone.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Version:       c.env.Release,
+		Version:       c.env.Release, // without a template of our own: text/template would keep every method in the binary
 		Args:          oneOfCommands,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		CompletionOptions: cobra.CompletionOptions{
 			DisableDefaultCmd: true, // completion.go has our own
 		},
 	}
-	root.SetVersionTemplate("fealty {{.Version}}\n")
 	root.SetArgs(c.env.Args)
 	root.SetIn(c.env.Stdin)
 	root.SetOut(c.env.Stdout)
