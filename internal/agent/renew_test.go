@@ -600,7 +600,6 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 			n.disk.Refuse(nil)
 			f.do(func() { f.editRenewal = nil })
 			f.must(a.renew(t.Context()))
-			key = a.svid.Load().key.id
 			if n.has(nextName) {
 				t.Errorf("%s: a key is left", way)
 			}

@@ -159,7 +159,7 @@ func (c *Coordinator) grpcServers(gate *authz.Authorizer) (members, strangers *g
 		return nil, nil, err
 	}
 	strangers, err = c.grpcServer(gate, grpc.MaxRecvMsgSize(maxStrangerBytes), grpc.MaxConcurrentStreams(maxStrangerStreams),
-		grpc.StaticStreamWindowSize(strangerWindow), grpc.StaticConnWindowSize(strangerWindow), grpc.SharedWriteBuffer(true))
+		grpc.StaticStreamWindowSize(strangerWindow), grpc.StaticConnWindowSize(strangerWindow))
 	return members, strangers, err
 }
 
