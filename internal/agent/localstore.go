@@ -29,6 +29,7 @@ const (
 	lockName     = "lock"
 	nextName     = "identity/next.key"
 	anchorName   = "identity/anchor.json"
+	leftName     = "identity/left" // while a node that leaves removes its files
 	journalName  = "identity/joined.json"
 	marksAName   = "marks.a"
 	marksBName   = "marks.b"
@@ -520,8 +521,10 @@ func (s *localStore) finishJoin() (finished bool, problem, err error) {
 }
 
 // wipe removes all that makes this machine a member. The anchor goes first: from
-// then on it is none, whatever else is left.
+// then on it is none, whatever else is left. That it left is noted before, so that an
+// identity of which it left a part is not taken for one that lost a file.
 func (s *localStore) wipe() error {
+	noted := s.write(leftName, []byte("this node left its cluster\n"))
 	names := []string{journalName, anchorName, SVIDName, nextName}
 	for _, scope := range scopes {
 		for _, place := range []string{active, pending, previous, refused} {
@@ -529,5 +532,9 @@ func (s *localStore) wipe() error {
 		}
 		names = append(names, currentName(scope))
 	}
-	return s.remove(append(names, marksAName, marksBName, refusalsName, clockName, behindName, degradedName, stateName, storeName, emergencyAName, emergencyBName)...)
+	err := s.remove(append(names, marksAName, marksBName, refusalsName, clockName, behindName, degradedName, stateName, storeName, emergencyAName, emergencyBName)...)
+	if err != nil || noted != nil {
+		return err // a full disk keeps nobody from leaving
+	}
+	return s.remove(leftName)
 }

@@ -55,7 +55,8 @@ func afterSlash(path string) string {
 // notJoined says that dir holds no identity, or that it lost the file which says of
 // which cluster.
 func (s *localStore) notJoined() error {
-	if _, err := s.read(SVIDName, maxSVIDBytes); err == nil {
+	_, leaving := s.read(leftName, maxAnchorBytes)
+	if _, err := s.read(SVIDName, maxSVIDBytes); err == nil && errors.Is(leaving, fs.ErrNotExist) {
 		return s.unusableIdentity(anchorName, fs.ErrNotExist)
 	}
 	return explain.New(explain.NodeNotJoined, "dir", s.dir)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -629,10 +630,10 @@ func TestMirrorsAreLookedAt(t *testing.T) {
 		n.mustJoin()
 		m := f.member(n.mustID())
 		r := newReplica("mirror")
-		var reads, most int
+		var reads, most atomic.Int64
 		r.bend = func(_ context.Context, name string, data []byte) ([]byte, error) {
-			reads++
-			most = max(most, len(data))
+			reads.Add(1)
+			most.Store(max(most.Load(), int64(len(data))))
 			return data, nil
 		}
 		a := n.withMirrors(r)
@@ -640,8 +641,8 @@ func TestMirrorsAreLookedAt(t *testing.T) {
 		f.send(asNews(f.runtime(&m)))
 		stop := n.run(a)
 		time.Sleep(5 * time.Minute)
-		if reads != 0 {
-			t.Errorf("%d files were read beside a stream", reads)
+		if n := reads.Load(); n != 0 {
+			t.Errorf("%d files were read beside a stream", n)
 		}
 		f.do(func() { f.down["all"] = true })
 		f.cut()
@@ -656,10 +657,11 @@ func TestMirrorsAreLookedAt(t *testing.T) {
 		if c, err := a.source.Current(t.Context()); err != nil || !c.Bundle().Banned(identity.ID{}, identity.KeyID{7}) {
 			t.Errorf("a ban did not come: %v", err)
 		}
-		reads, most = 0, 0
+		reads.Store(0)
+		most.Store(0)
 		time.Sleep(4 * time.Minute)
-		if reads < 6 || reads > 10 || most > 400 {
-			t.Errorf("%d files of up to %d bytes were read in four minutes without news", reads, most)
+		if n := reads.Load(); n < 6 || n > 10 || most.Load() > 400 {
+			t.Errorf("%d files of up to %d bytes were read in four minutes without news", n, most.Load())
 		}
 		_ = stop()
 	})

@@ -21,7 +21,7 @@ import (
 // restore: clocks above all that the field remembers, a new mesh CA key, a gap that
 // members fill.
 
-const inPlaceName = "fealty restore in place v1\x00"
+const inPlaceName = "fealty-restore-in-place-v1\x00"
 
 // inPlace returns what a [Trailer] has as Digest if no backup was made: it covers what
 // the store holds and the header, and no backup has it.

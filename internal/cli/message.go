@@ -16,6 +16,7 @@ import (
 // hashFields are the bytes fields of the API that people compare: they are shown
 // in hex. All others hold content and are shown in base64.
 var hashFields = []protoreflect.FullName{
+	"fealty.v1.FirstSetRequest.manifest_hash",
 	"fealty.v1.ScopeContent.content_hash",
 	"fealty.v1.GetStatusResponse.head",
 	"fealty.v1.GetStatusResponse.root_pin",

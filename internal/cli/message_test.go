@@ -18,6 +18,7 @@ import (
 // contentFields are the bytes fields that are not compared by people. A field that
 // is in neither table was added without deciding how it is shown.
 var contentFields = []protoreflect.FullName{
+	"fealty.v1.FirstSetRequest.part", "fealty.v1.PresentTrustRequest.part", "fealty.v1.RecoveryOffer.restore",
 	"fealty.v1.CreateBackupResponse.chunk", "fealty.v1.HistoryLinks.links", "fealty.v1.GetLinksResponse.links",
 	"fealty.v1.ConfigRecord.record", "fealty.v1.ConfigChange.before", "fealty.v1.ConfigChange.after", "fealty.v1.PutConfigRequest.records",
 	"fealty.v1.ScopeContent.content",
@@ -109,6 +110,11 @@ live:
   degraded_periods: []
 drained_by: ""
 drain_reason: ""
+reported_host: ""
+reported_os: ""
+reported_addresses: []
+seen_address: ""
+labels: []
 `},
 		{"hash and content", &fealtyv1.Transition{Record: []byte{1, 2}, Hash: []byte{0xab, 0xcd}}, `record: "AQI="
 hash: abcd
