@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -176,6 +177,8 @@ type coming struct {
 	gone  chan struct{} // closed when it gave way
 	full  *FullError    // why; written once, before gone is closed
 	once  sync.Once
+	// handed says that a server has it: then nobody else tells that it gave way.
+	handed atomic.Bool
 }
 
 // enter leaves the line in which the connection stands for another one.
@@ -185,6 +188,9 @@ func (c *coming) enter(l *crowd.Line, limit int, handshakes bool) error {
 		c.once.Do(func() {
 			c.full = full
 			close(c.gone)
+			if c.handed.Load() {
+				c.gate.guard.refused(full)
+			}
 		})
 		c.raw.Close()
 	})
@@ -212,6 +218,7 @@ func (c *coming) serve(ctx context.Context) {
 		if conn.info.Peer.Leaf != nil {
 			to = c.gate.members
 		}
+		c.handed.Store(true)
 		if stop() && to.hand(ctx, conn) {
 			return
 		}

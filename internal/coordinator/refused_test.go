@@ -10,11 +10,11 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-// Strangers beyond their source's share are refused, and an operator can see it.
+// Strangers beyond the room for them give way, and an operator can see it.
 func TestRefusedConnectionsAreCounted(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	for range mesh.DefaultStrangersPerSource + 1 {
+	for range mesh.DefaultGateStrangers + 1 {
 		conn, err := tls.Dial("tcp", f.addr, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}})
 		if err == nil {
 			defer conn.Close()

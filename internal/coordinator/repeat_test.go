@@ -185,6 +185,8 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"PeerService.Recover", gone, nil},
 		{"PeerService.Prepare", gone, nil},
 		{"AgentService.Connect", gone, nil},
+		{"LiveService.NoteStreams", "nothing: the same processes are the newest", nil},
+		{"ManifestService.ForgetKeeperKey", "not found: no copy of that key is left", nil},
 		{"SnapshotService.Poll", gone, nil},
 		{"NodeService.LeaveCluster", agents, nil},
 		{"NodeService.ApplyNodeEmergency", agents, nil},

@@ -149,7 +149,7 @@ func TestFirstSetWithPeople(t *testing.T) {
 				d.wantPhase("ready", "")
 				d.wantShares(t, people, d.storedShares(t))
 			} else {
-				d.wantPhase("recovery", "no keeper")
+				d.wantPhase("recovery", "nobody who opens it without owners")
 			}
 		})
 	}
