@@ -15,12 +15,17 @@ import (
 type persistent struct{ store.Store }
 
 func (p persistent) again(ctx context.Context, err error) bool {
-	if err == nil || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrUnknownOutcome) ||
-		errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrVoided) || ctx.Err() != nil {
+	if answered(err) || ctx.Err() != nil {
 		return false
 	}
 	time.Sleep(5 * time.Millisecond) // the server is down, and comes back
 	return true
+}
+
+// answered reports whether err says what became of a call.
+func answered(err error) bool {
+	return err == nil || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrUnknownOutcome) ||
+		errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrVoided)
 }
 
 func (p persistent) Get(ctx context.Context, key string) (store.Entry, error) {
@@ -41,9 +46,15 @@ func (p persistent) List(ctx context.Context, prefix string) (store.Listing, err
 
 func (p persistent) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
 	for {
-		if r, err := p.Store.Commit(ctx, tx); !p.again(ctx, err) {
-			return r, err
+		r, err := p.Store.Commit(ctx, tx)
+		if p.again(ctx, err) {
+			continue
 		}
+		if !answered(err) {
+			// The caller's time was over while the server was away, and nothing was written.
+			err = errors.Join(ctx.Err(), err)
+		}
+		return r, err
 	}
 }
 
