@@ -1,7 +1,9 @@
 package coordinator
 
 import (
+	"context"
 	"crypto/tls"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,11 +16,23 @@ import (
 func TestRefusedConnectionsAreCounted(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	for range mesh.DefaultGateStrangers + 1 {
-		conn, err := tls.Dial("tcp", f.addr, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}})
-		if err == nil {
-			defer conn.Close()
-		}
+	// All at once, so that all stand at a time: who is silent is cut after a while.
+	var dials sync.WaitGroup
+	defer dials.Wait()
+	ctx, cancel := context.WithCancel(f.ctx())
+	defer cancel()
+	stranger := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}}}
+	for range 8 {
+		dials.Go(func() {
+			for range mesh.DefaultGateStrangers {
+				if ctx.Err() != nil {
+					return
+				}
+				if conn, err := stranger.DialContext(ctx, "tcp", f.addr); err == nil {
+					defer conn.Close()
+				}
+			}
+		})
 	}
 	for deadline := time.Now().Add(time.Minute); testutil.ToFloat64(f.c.metrics.refused) == 0; {
 		if time.Now().After(deadline) {
