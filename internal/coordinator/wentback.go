@@ -216,12 +216,10 @@ func (o observedStore) Commit(ctx context.Context, tx store.Tx) (store.Revision,
 	if err := o.c.mayWrite(ctx, tx); err != nil {
 		return 0, err
 	}
-	began := o.c.kept.Revision()
-	if len(tx.Put) == 1 && tx.Put[0].Key == leaderBeatKey {
-		began = 0 // a beat that was written already has the revision of then
-	}
+	// A transaction is applied once under its ID: when it is sent again because its answer
+	// was lost, the revision is that of then. So a low one is no evidence; reads find it.
 	rev, err := o.Store.Commit(ctx, tx)
-	return o.wrote(ctx, began, rev, err)
+	return o.wrote(ctx, rev, err)
 }
 
 func (o observedStore) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision, error) {
@@ -229,13 +227,13 @@ func (o observedStore) CompareAndSwap(ctx context.Context, key string, old store
 		return 0, err
 	}
 	rev, err := o.Store.CompareAndSwap(ctx, key, old, value)
-	return o.wrote(ctx, 0, rev, err)
+	return o.wrote(ctx, rev, err)
 }
 
-func (o observedStore) wrote(ctx context.Context, began uint64, rev store.Revision, err error) (store.Revision, error) {
+func (o observedStore) wrote(ctx context.Context, rev store.Revision, err error) (store.Revision, error) {
 	o.c.noteWrite(err)
 	if err == nil {
-		o.c.atRevision(ctx, began, rev)
+		o.c.atRevision(ctx, 0, rev)
 	}
 	return rev, err
 }
@@ -383,6 +381,9 @@ func (c *Coordinator) proven(ctx context.Context, from string, raw []byte) error
 	// Whoever shows what is known costs no look at the store.
 	shown, news := regress.Proof{From: from, Version: header.ConfigVersion}, false
 	have := c.trust.Load()
+	if have == nil {
+		return nil // there is nothing to compare with yet
+	}
 	for _, id := range bundle.BannedIDs {
 		shown.Bans = append(shown.Bans, string(id.Kind())+"/"+id.Name())
 		news = news || !have.bundle.Banned(id, identity.KeyID{})

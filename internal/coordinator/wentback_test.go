@@ -555,3 +555,24 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 		t.Errorf("it ended with %v, and %v is lost", err, d.c.kept.Lost())
 	}
 }
+
+// A transaction that is sent again, because its answer was lost, has the revision at which
+// it was applied: that is no store that went back, whatever was written in between.
+func TestTransactionSentAgainIsNoLoss(t *testing.T) {
+	t.Parallel()
+	d := testDesk(t)
+	again := store.Tx{ID: store.NewTxID(), Put: []store.Write{{Key: auditPrefix + "again", Value: []byte("{}")}}}
+	first, err := d.c.store.Commit(t.Context(), again)
+	wantOnlyNil(t, err)
+	d.joined("a")
+	_, err = d.c.store.List(t.Context(), memberPrefix) // what was seen is newer now
+	wantOnlyNil(t, err)
+	if seen := d.c.kept.Revision(); seen <= uint64(first) {
+		t.Fatalf("revision %d was seen, and the transaction is of %d: the test shows nothing", seen, first)
+	}
+	second, err := d.c.store.Commit(t.Context(), again)
+	wantOnlyNil(t, err)
+	if loss := d.c.kept.Lost(); second != first || loss != nil {
+		t.Errorf("revision %d, first %d, taken for lost: %v", second, first, loss)
+	}
+}
