@@ -23,9 +23,13 @@ import (
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
 
-// swallowedPatience bounds each call, on a machine as busy as it may be. The longest
-// asks the store more than once, and waits a few of its timeouts each time.
-const swallowedPatience = 20 * time.Second
+// swallowedPatience bounds each call, on a machine as busy as it may be: clients wait no
+// longer. Each may wait for storePatience, whatever swallowedTimeout is, which bounds an
+// answer of this store, and of a list six times that.
+const (
+	swallowedPatience = 20 * time.Second
+	swallowedTimeout  = 4 * time.Second
+)
 
 // renewalPatience is how long an agent waits for a renewal.
 const renewalPatience = 15 * time.Second
@@ -49,7 +53,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 		// A machine that is busy with other tests may take longer to connect than a call of
 		// this store may.
 		for deadline := time.Now().Add(time.Minute); ; {
-			st, err := postgres.Open(context.Background(), server.URLVia(way.Addr(), database), postgres.Options{Timeout: 2 * time.Second})
+			st, err := postgres.Open(context.Background(), server.URLVia(way.Addr(), database), postgres.Options{Timeout: swallowedTimeout})
 			if err == nil {
 				return st
 			}

@@ -50,6 +50,7 @@ import (
 	"github.com/fealty-io/fealty/internal/regress"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/internal/store/writable"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
@@ -347,7 +348,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		others: newOthers(),
 		live:   liveMembers{members: make(map[identity.ID]*liveMember)},
 	}
-	c.store = observedStore{cfg.Store, c}
+	c.store = observedStore{patience.Store(cfg.Store), c}
 	c.history = history.New(c.store)
 	c.pulsed.set(cfg.Now())
 	c.metrics = newMetrics(cfg.Registry, c)

@@ -100,7 +100,7 @@ func newJoinsWaiting() *places {
 // Join runs the handshake of admission.md on one stream: challenge, proof, grant.
 func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error {
 	c := a.c
-	ctx, cancel := context.WithTimeout(stream.Context(), joinTimeout)
+	ctx, cancel := context.WithTimeout(granted(stream.Context()), joinTimeout)
 	defer cancel()
 	peer := identity.FromContext(ctx)
 	started := time.Now()

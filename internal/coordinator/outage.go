@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -38,10 +39,14 @@ const (
 	// which a certificate can be valid, and members with short ones have many.
 	outageTTLs = 40
 
-	// storePatience bounds how long a call waits for the store that need not wait for
-	// it, and storeImpatience the same while the store is known to be out of reach.
+	// storePatience bounds how long a request waits for a store that does not answer, in
+	// all its calls, so that it ends by name before its client gives up: see package
+	// patience. It is also how long a call waits that need not wait for the store, and
+	// storeImpatience the same while the store is known to be out of reach.
 	storePatience   = 10 * time.Second
 	storeImpatience = 2 * time.Second
+	// outcomePatience is for the question what became of a write, after that.
+	outcomePatience = 5 * time.Second
 
 	// maxQueuedAudit bounds the audit entries that wait for the store, and auditBatch
 	// those that are written at once.
@@ -53,10 +58,21 @@ const (
 // patience returns ctx with a bound on the wait for the store.
 func (c *Coordinator) patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	wait := storePatience
-	if c.headConfirmed.age(c.now()) > headDegradedAfter || !c.storeAnswers() {
+	if c.storeSilent() {
 		wait = storeImpatience
 	}
 	return context.WithTimeout(ctx, wait)
+}
+
+// storeSilent reports whether the store is known to be out of reach.
+func (c *Coordinator) storeSilent() bool {
+	return c.headConfirmed.age(c.now()) > headDegradedAfter || !c.storeAnswers()
+}
+
+// granted returns ctx for a request: it waits for the store for so long in all, however
+// many calls it takes.
+func granted(ctx context.Context) context.Context {
+	return patience.Grant(ctx, storePatience)
 }
 
 // outOfReach reports whether err means that the store did not answer a call that was
@@ -65,7 +81,7 @@ func outOfReach(ctx, asking context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false // nobody waits any more
 	}
-	return errors.Is(err, explain.StoreUnreachable) || errors.Is(err, explain.StoreOutcomeUnknown) ||
+	return errors.Is(err, patience.ErrOver) || errors.Is(err, explain.StoreUnreachable) || errors.Is(err, explain.StoreOutcomeUnknown) ||
 		asking.Err() != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled))
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/hostinfo"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -531,7 +532,7 @@ func (c *change) commit(ctx context.Context) (store.Revision, error) {
 	rev, err := c.r.store.Commit(ctx, c.tx)
 	if errors.Is(err, store.ErrUnknownOutcome) {
 		// The caller's context may be what ended; the question is short.
-		ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		ask, cancel := context.WithTimeout(patience.Beyond(ctx), outcomePatience)
 		defer cancel()
 		found, outcomeErr := c.r.store.Outcome(ask, c.tx.ID)
 		switch {

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -582,7 +583,7 @@ func (c *Coordinator) gathered(ctx context.Context, g *gathering) (owners []stri
 // did not happen, or one that the next goes on from; see rekey.
 func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []string, shares []keyring.Share) (*state, error) {
 	// An owner who hangs up now must not undo what the others brought.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recoverTimeout)
+	ctx, cancel := context.WithTimeout(patience.Beyond(ctx), recoverTimeout)
 	defer cancel()
 	if s := c.readyAtPeer(ctx, g); s != nil {
 		return s, nil

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -248,11 +249,29 @@ func (c *Coordinator) composeReseed(req *fealtyv1.CommitReseedRequest, s *state,
 
 // settingTurn waits until no other set is under way.
 func (c *Coordinator) settingTurn(ctx context.Context) (release func(), err error) {
-	select {
-	case c.setting <- struct{}{}:
-		return func() { <-c.setting }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	began := time.Now()
+	for {
+		left, granted := patience.Left(ctx)
+		if !granted {
+			left = storePatience
+		}
+		// What it waits for may wait for the store itself.
+		t := time.NewTimer(max(left-time.Since(began), time.Second))
+		select {
+		case c.setting <- struct{}{}:
+			t.Stop()
+			if c.storeSilent() {
+				patience.Spend(ctx, time.Since(began))
+			}
+			return func() { <-c.setting }, nil
+		case <-ctx.Done():
+			t.Stop()
+			return nil, ctx.Err()
+		case <-t.C:
+			if granted && c.storeSilent() {
+				return nil, inOutage("the wait for another change of the manifest", patience.ErrOver)
+			}
+		}
 	}
 }
 
@@ -309,7 +328,7 @@ func (c *Coordinator) freeze(ctx context.Context, s *state, salt history.Salt) (
 		return f, nil, err
 	}
 	return f, func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
+		ctx, cancel := context.WithTimeout(patience.Beyond(ctx), thawTimeout)
 		defer cancel()
 		tx := store.Tx{If: []store.Condition{{Key: freezeKey, Version: version}}, Delete: []string{freezeKey}}
 		if _, err := c.store.Commit(ctx, tx); err != nil {

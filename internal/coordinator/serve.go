@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -271,7 +272,7 @@ func (a admitFirst) call(stream grpc.ServerStream, info *grpc.UnaryServerInfo, h
 			if err := a.gate.Admits(ctx, info.FullMethod); err != nil {
 				return nil, a.c.unlessNotReady(ctx, err)
 			}
-			return handler(ctx, func(req any) error {
+			return handler(granted(ctx), func(req any) error {
 				reading, cancel := context.WithTimeout(ctx, requestTimeout)
 				defer cancel()
 				_, err := receive(reading, a.c, func() (any, error) { return nil, stream.RecvMsg(req) })
@@ -347,6 +348,8 @@ func (c *Coordinator) word(ctx context.Context, method string, err error) error 
 	switch ended := ctx.Err(); {
 	case ended != nil:
 		return status.FromContextError(ended).Err()
+	case errors.Is(err, patience.ErrOver):
+		return c.storeError("the call", err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
 	case errors.Is(err, io.EOF):

@@ -25,6 +25,7 @@ import (
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -548,8 +549,8 @@ func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error
 				result = decide.Failed
 			} else {
 				s.origin = mv.audit(s)
-				c.keepCandidate(mv)                               // so that its keys are here whatever the adoption comes to
-				if lost(c.adopt(context.WithoutCancel(ctx), s)) { // logged there, and tried again
+				c.keepCandidate(mv)                         // so that its keys are here whatever the adoption comes to
+				if lost(c.adopt(patience.Beyond(ctx), s)) { // logged there, and tried again
 					mv.told, result = true, decide.Conflict
 				}
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -269,7 +270,7 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 			reason += ": " + req.GetReason()
 		}
 		// Who hangs up now must not leave a head behind whose key is in no memory.
-		changing, cancel := context.WithTimeout(context.WithoutCancel(ctx), recoverTimeout)
+		changing, cancel := context.WithTimeout(patience.Beyond(ctx), recoverTimeout)
 		defer cancel()
 		if s, err = c.rekey(changing, s, reason, actor(ctx), nil); err != nil {
 			return nil, err

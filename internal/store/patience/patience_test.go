@@ -1,0 +1,142 @@
+package patience_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
+)
+
+// slow is a store that takes its time for each call, and may never answer.
+type slow struct {
+	store.Store // nil: nothing else is called
+	takes  time.Duration
+	silent bool
+	taken  bool // a write that it does not answer may have been made
+	calls  int
+}
+
+func (s *slow) wait(ctx context.Context) error {
+	s.calls++
+	if s.silent {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	time.Sleep(s.takes)
+	return nil
+}
+
+func (s *slow) Get(ctx context.Context, key string) (store.Entry, error) {
+	if err := s.wait(ctx); err != nil {
+		return store.Entry{}, err
+	}
+	return store.Entry{}, store.ErrNotFound
+}
+
+func (s *slow) List(ctx context.Context, prefix string) (store.Listing, error) {
+	if err := s.wait(ctx); err != nil {
+		return store.Listing{}, err
+	}
+	return store.Listing{}, nil
+}
+
+func (s *slow) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
+	if err := s.wait(ctx); err != nil {
+		if s.taken {
+			err = errors.Join(store.ErrUnknownOutcome, err)
+		}
+		return 0, err
+	}
+	if len(tx.If) > 0 {
+		return 0, &store.ConflictError{Key: tx.If[0].Key}
+	}
+	return 1, nil
+}
+
+var put = store.Tx{ID: "tx-1", Put: []store.Write{{Key: "a", Value: []byte("x")}}}
+
+// A request waits no longer than it may, however many calls it makes, and the errors say
+// that it was the store, because whoever asked still waits.
+func TestSilentStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		under := &slow{silent: true}
+		st := patience.Store(under)
+		began := time.Now()
+		ctx := patience.Grant(t.Context(), 10*time.Second)
+		short, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		if _, err := st.Get(short, "a"); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, patience.ErrOver) {
+			t.Errorf("a call with an end of its own: %v", err)
+		}
+		if left, ok := patience.Left(ctx); left != 8*time.Second || !ok {
+			t.Errorf("%v is left, %v", left, ok)
+		}
+		_, list := st.List(ctx, "a")
+		_, commit := st.Commit(ctx, put)
+		_, get := st.Get(ctx, "a")
+		_, swap := st.CompareAndSwap(ctx, "a", 0, nil)
+		_, outcome := st.Outcome(ctx, "tx-1")
+		for what, err := range map[string]error{"list": list, "commit": commit, "get": get, "swap": swap, "outcome": outcome} {
+			if !errors.Is(err, patience.ErrOver) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, store.ErrUnknownOutcome) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if took := time.Since(began); took != 10*time.Second || under.calls != 2 {
+			t.Errorf("it took %v and %d calls", took, under.calls)
+		}
+	})
+}
+
+// Nobody knows what became of a write that was under way when the patience ended.
+func TestWriteUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := patience.Store(&slow{silent: true, taken: true})
+		_, err := st.Commit(patience.Grant(t.Context(), time.Second), put)
+		if !errors.Is(err, store.ErrUnknownOutcome) || !errors.Is(err, patience.ErrOver) || errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	})
+}
+
+// A store that answers is waited for as often as a request needs it, also if it answers
+// with a refusal.
+func TestSlowStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := patience.Store(&slow{takes: 9 * time.Second})
+		ctx := patience.Grant(t.Context(), 10*time.Second)
+		for range 5 {
+			if _, err := st.Get(ctx, "a"); !errors.Is(err, store.ErrNotFound) {
+				t.Fatal(err)
+			}
+			if _, err := st.Commit(ctx, store.SwapTx("b", 7, nil)); !errors.Is(err, store.ErrConflict) {
+				t.Fatal(err)
+			}
+			if _, err := st.List(ctx, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if left, _ := patience.Left(ctx); left != 10*time.Second {
+			t.Errorf("%v is left", left)
+		}
+	})
+}
+
+// What must be done though nobody waits any more is not bound by who asked for it.
+func TestBeyond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked, cancel := context.WithCancel(patience.Grant(t.Context(), time.Second))
+		patience.Spend(asked, time.Hour)
+		cancel()
+		st := patience.Store(&slow{takes: time.Minute})
+		if _, err := st.Commit(patience.Beyond(asked), put); err != nil {
+			t.Error(err)
+		}
+		if _, ok := patience.Left(patience.Beyond(asked)); ok {
+			t.Error("it has a grant")
+		}
+	})
+}
