@@ -93,8 +93,9 @@ type GuardConfig struct {
 //
 // New calls of such a peer are refused at once. Calls that run are ended, and
 // the connection closed, while [Guard.Run] runs: within a second of the end of a
-// certificate, and as soon as the source has a bundle with the ban. Other
-// rotation ends nothing (I18).
+// certificate, and as soon as the source has a bundle with the ban. What a call came
+// to just before that still arrives, and so does the answer of a unary call when it is
+// the root of its caller that was replaced. Other rotation ends nothing (I18).
 //
 // Members, strangers and handshakes have separate places, so that none of them
 // takes those of another. Run also closes the connections of strangers that do
@@ -360,7 +361,7 @@ func linger(raw net.Conn) {
 
 // Unary is the interceptor of unary calls.
 func (g *Guard) Unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	ctx, done, err := g.enter(ctx)
+	ctx, done, err := g.enter(ctx, true)
 	if err != nil {
 		return nil, err
 	}
@@ -371,7 +372,7 @@ func (g *Guard) Unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, han
 
 // Stream is the interceptor of streams.
 func (g *Guard) Stream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	ctx, done, err := g.enter(ss.Context())
+	ctx, done, err := g.enter(ss.Context(), false)
 	if err != nil {
 		return err
 	}
@@ -385,7 +386,7 @@ func (g *Guard) Stream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, 
 
 // enter decides about one call and registers it. The context it returns carries
 // the peer and ends when the connection is cut.
-func (g *Guard) enter(ctx context.Context) (context.Context, func(), error) {
+func (g *Guard) enter(ctx context.Context, unary bool) (context.Context, func(), error) {
 	info, ok := FromContext(ctx)
 	if !ok || info.conn == nil {
 		p := identity.Peer{}
@@ -401,7 +402,7 @@ func (g *Guard) enter(ctx context.Context) (context.Context, func(), error) {
 		return nil, nil, why
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	call := &liveCall{cancel}
+	call := &liveCall{cancel, unary}
 	if err := c.begin(call); err != nil {
 		cancel(nil)
 		return nil, nil, err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -449,6 +450,139 @@ func TestFoundOutByACall(t *testing.T) {
 			t.Fatalf("closed after %v, want the grace", took)
 		}
 	})
+}
+
+// replaced is the bundle after another root took the place of a's, which vouches for
+// members alone from then on.
+func replaced(tb testing.TB, a *identitytest.Authority) *identity.Bundle {
+	next := identitytest.NewAuthority(tb, cluster)
+	return a.Bundle(func(c *identity.BundleConfig) {
+		c.RetiredRoots, c.Roots = c.Roots, []*x509.Certificate{next.Root().Cert}
+		c.MeshKeys = append(c.MeshKeys, next.MeshCA().KeyID())
+	})
+}
+
+// A call that changes the root of its own caller is answered, however long it takes from
+// there. Nothing else is: no stream, and no other call. The connection ends with the
+// answer, and without one when the time for it is over.
+func TestRootRetiredByACall(t *testing.T) {
+	for name, tc := range map[string]struct {
+		takes, stands time.Duration
+		answered      bool
+	}{
+		"in time": {3 * time.Second, 3*time.Second + mesh.DefaultGrace, true},
+		"never":   {time.Minute, 10 * time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := identitytest.NewAuthority(t, cluster)
+				ln, opts := inMemory()
+				src := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
+				s := serve(t, ln, mesh.GuardConfig{Source: src})
+				s.onWho = func(context.Context) {
+					if err := src.Trust(replaced(t, a)); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(tc.takes)
+				}
+				c := dial(t, "passthrough:///c1", credential.Static(material(t, a, identity.Admin, "me")), credential.AnyOfKind(identity.Coordinator), opts)
+				deaf, _, err := talk(t, c, deafMethod)
+				if err != nil {
+					t.Fatal(err)
+				}
+				start := time.Now()
+				asked := make(chan error, 1)
+				go func() { _, err := who(t, c); asked <- err }()
+				synctest.Wait()
+				if cut := receive(t, s.cuts, "the cut"); cut.Reason != mesh.RootRetired {
+					t.Fatal(cut)
+				}
+				if _, err := who(t, c); status.Code(err) != codes.Unauthenticated {
+					t.Errorf("another call: %v", err)
+				}
+				if err := <-asked; (err == nil) != tc.answered {
+					t.Errorf("the call that did it: %v", err)
+				}
+				if err := deaf.RecvMsg(&wrapperspb.BytesValue{}); err == nil {
+					t.Error("the stream goes on")
+				}
+				if took := time.Since(start); took < tc.stands || took > tc.stands+time.Millisecond {
+					t.Errorf("the connection stood for %v, want %v", took, tc.stands)
+				}
+				time.Sleep(tc.takes) // the handler ends
+			})
+		})
+	}
+}
+
+// heldConn is a connection whose writes wait for hold, if there is one.
+type heldConn struct {
+	net.Conn
+	hold *atomic.Pointer[chan struct{}]
+}
+
+func (c heldConn) Write(p []byte) (int, error) {
+	if hold := c.hold.Load(); hold != nil {
+		<-*hold
+	}
+	return c.Conn.Write(p)
+}
+
+type heldListener struct {
+	net.Listener
+	hold atomic.Pointer[chan struct{}]
+}
+
+func (l *heldListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return heldConn{c, &l.hold}, nil
+}
+
+// An answer that is on its way when the connection is cut arrives: the call is over, and
+// what it came to is not written yet.
+func TestAnswerOnItsWay(t *testing.T) {
+	for name, bundle := range map[string]func(testing.TB, *identitytest.Authority) *identity.Bundle{
+		"root": replaced,
+		"ban": func(tb testing.TB, a *identitytest.Authority) *identity.Bundle {
+			return banning(a, a.ID(tb, identity.Admin, "me"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := identitytest.NewAuthority(t, cluster)
+				ln, opts := inMemory()
+				held := &heldListener{Listener: ln}
+				src := credential.NewIssued(material(t, a, identity.Coordinator, "c1"))
+				s := serveUnswept(t, held, mesh.GuardConfig{Source: src})
+				hold := make(chan struct{})
+				c := dial(t, "passthrough:///c1", credential.Static(material(t, a, identity.Admin, "me")), credential.AnyOfKind(identity.Coordinator), opts)
+				if _, err := who(t, c); err != nil {
+					t.Fatal(err)
+				}
+				s.onWho = func(context.Context) { held.hold.Store(&hold) }
+				asked := make(chan error, 1)
+				go func() { _, err := who(t, c); asked <- err }()
+				synctest.Wait()
+				if err := src.Trust(bundle(t, a)); err != nil {
+					t.Fatal(err)
+				}
+				s.guard.Sweep(t.Context())
+				held.hold.Store(nil)
+				close(hold)
+				if err := <-asked; err != nil {
+					t.Error(err)
+				}
+				time.Sleep(2 * mesh.DefaultGrace)
+				s.guard.Sweep(t.Context())
+				if _, err := who(t, c); err == nil {
+					t.Error("the connection stands")
+				}
+			})
+		})
+	}
 }
 
 // While the source fails, the last bans it gave stay in force.

@@ -91,13 +91,22 @@ type liveConn struct {
 	mu      sync.Mutex
 	cut     *CutError              // set once; guarded by mu
 	closeAt time.Time              // when a cut connection is closed; guarded by mu
+	answers time.Duration          // how long it stands after the last answer that it waits for; zero: for none; guarded by mu
 	calls   map[*liveCall]struct{} // guarded by mu
 	rested  time.Time              // when the last call ended; guarded by mu
 	retired bool                   // closed for having been idle; guarded by mu
 }
 
 // liveCall is one call; cancel ends its context.
-type liveCall struct{ cancel context.CancelCauseFunc }
+type liveCall struct {
+	cancel context.CancelCauseFunc
+	unary  bool // it has one answer, which is yet to come
+}
+
+// answerTime is how long a connection whose root was retired stands for the answers of
+// unary calls: one of them may be what retired it, and whoever made it is to learn that
+// it is done. The calls were let in under the root of before; no other is.
+const answerTime = 10 * time.Second
 
 // Read notes that gRPC reads.
 func (c *liveConn) Read(p []byte) (int, error) {
@@ -209,12 +218,30 @@ func (c *liveConn) begin(call *liveCall) error {
 
 func (c *liveConn) end(call *liveCall, now time.Time) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	delete(c.calls, call)
 	c.rested = now
 	if len(c.calls) == 0 && c.place != nil {
 		c.place.Hold(-c.heard.Swap(0))
 	}
+	var due time.Time
+	if c.answers > 0 && !c.answering() {
+		c.closeAt = sooner(c.closeAt, now.Add(c.answers))
+		due = c.closeAt
+	}
+	c.mu.Unlock()
+	if !due.IsZero() {
+		c.set.due(due)
+	}
+}
+
+// answering reports whether a unary call runs. The caller holds mu.
+func (c *liveConn) answering() bool {
+	for call := range c.calls {
+		if call.unary {
+			return true
+		}
+	}
+	return false
 }
 
 // errRetired is for a call that meets the closing of an idle connection.
@@ -242,7 +269,8 @@ func (c *liveConn) retire(now time.Time) (retired bool, due time.Time) {
 
 // strike marks c cut for why and cancels its calls. It reports whether this was
 // the first time. The connection is to be closed at the later of now and, if
-// calls were running, now+grace: they may still say why.
+// calls were running, now+grace: they may still say why. If the last one ended just
+// before, its answer may not be written yet, and has as long.
 func (c *liveConn) strike(why *CutError, now time.Time, grace time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,8 +278,13 @@ func (c *liveConn) strike(why *CutError, now time.Time, grace time.Duration) boo
 		return false
 	}
 	c.cut, c.closeAt = why, now
-	if len(c.calls) > 0 {
+	switch last := c.rested.Add(grace); {
+	case len(c.calls) > 0 && why.Reason == RootRetired && c.answering():
+		c.closeAt, c.answers = now.Add(max(grace, answerTime)), grace
+	case len(c.calls) > 0:
 		c.closeAt = now.Add(grace)
+	case !c.rested.IsZero() && last.After(now):
+		c.closeAt = sooner(last, now.Add(grace)) // the clock may have been put back
 	}
 	for call := range c.calls {
 		call.cancel(why)
@@ -313,6 +346,11 @@ func (s *liveSet) settle(c *liveConn, at time.Time) {
 	}
 	at = c.closeAt
 	c.mu.Unlock()
+	s.due(at)
+}
+
+// due has a sweep at the given time at the latest.
+func (s *liveSet) due(at time.Time) {
 	s.mu.Lock()
 	s.next = sooner(s.next, at)
 	s.mu.Unlock()

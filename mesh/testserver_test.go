@@ -40,6 +40,7 @@ type service struct {
 	mu    sync.Mutex
 	peers []identity.Peer // of each call, in order; guarded by mu
 
+	onWho   func(context.Context)        // what Who does before it answers; nil: nothing
 	onTalk  func(context.Context) []byte // what Talk says first; nil: "hello"
 	block   chan struct{}                // closed by unblock
 	unblock func()
@@ -111,6 +112,9 @@ var desc = grpc.ServiceDesc{
 				return nil, status.Error(codes.Unavailable, string(in.GetValue()))
 			}
 			p := srv.(*service).saw(ctx)
+			if do := srv.(*service).onWho; do != nil {
+				do(ctx)
+			}
 			return wrapperspb.Bytes([]byte(p.ID.String())), nil
 		}
 		if chain == nil {
