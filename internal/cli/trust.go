@@ -97,6 +97,9 @@ func trustFacts(t *fealtyv1.Trust, now time.Time) facts {
 	}
 	for _, k := range t.GetMeshKeys() {
 		text := fmt.Sprintf("%s of epoch %d", k.GetKeyId(), k.GetAuthorityEpoch())
+		if k.GetAuthorityEpoch() == 0 {
+			text = k.GetKeyId() + " of before the restore"
+		}
 		if k.GetAcceptUntil() != nil {
 			text += ", accepted until " + when(k.GetAcceptUntil())
 		}

@@ -355,13 +355,19 @@ func (t *trustState) catchUp(s *state, bundle *snapshot.TrustBundle, h snapshot.
 		}
 	}
 	mesh := slices.Clone(t.MeshKeys)
+	// A bundle lists its mesh CA keys in order of their hashes and without their epochs:
+	// only of a single one is it known that it is of the bundle's own.
+	epoch := uint64(0)
+	if len(bundle.MeshKeys) == 1 {
+		epoch = h.AuthorityEpoch
+	}
 	for _, key := range bundle.MeshKeys {
 		if slices.ContainsFunc(mesh, func(k meshKey) bool { return k.Key == key }) || slices.Contains(bundle.BannedKeys, key) {
 			continue
 		}
 		// What it signed last ends no later than this.
 		ttl := s.manifest.LongestSVIDTTL()
-		mesh = append(mesh, meshKey{Key: key, AuthorityEpoch: h.AuthorityEpoch, AcceptUntil: now.Add(ttl), LongestTTL: ttl})
+		mesh = append(mesh, meshKey{Key: key, AuthorityEpoch: epoch, AcceptUntil: now.Add(ttl), LongestTTL: ttl})
 	}
 	t.MeshKeys = mesh
 	return nil

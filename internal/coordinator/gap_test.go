@@ -111,6 +111,40 @@ func TestPresented(t *testing.T) {
 	}
 }
 
+// The mesh CA keys of several authority epochs between the backup and the restore are
+// accepted again, and none is said to be of the epoch of the bundle that names them all (I9).
+func TestPresentedMeshKeys(t *testing.T) {
+	t.Parallel()
+	f, owners := ownedFleet(t, nil)
+	f.member("a")
+	b := f.save(owners).signed(f.signer)
+	for range 2 {
+		if _, err := (trustServer{c: f.c}).RotateMeshKey(f.ctx(), &fealtyv1.RotateMeshKeyRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shown := f.c.trust.Load().signed
+	b.restore()
+	f.start()
+	f.awaitPhase(phaseReady)
+	if _, done, err := f.present(shown); err != nil {
+		t.Fatalf("presented: %v, %v", done, err)
+	}
+	tr, err := (trustServer{c: f.c}).GetTrust(f.ctx(), &fealtyv1.GetTrustRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	epochs := make(map[uint64]int)
+	for _, k := range tr.GetTrust().GetMeshKeys() {
+		if epochs[k.GetAuthorityEpoch()]++; epochs[k.GetAuthorityEpoch()] > 1 && k.GetAuthorityEpoch() != 0 {
+			t.Errorf("two mesh CA keys are of epoch %d", k.GetAuthorityEpoch())
+		}
+	}
+	if epochs[0] == 0 {
+		t.Errorf("the keys of the gap are of epochs %v", epochs)
+	}
+}
+
 // renewedInGap returns a fleet that was restored, and a member of it that had renewed
 // between the backup and the restore.
 func renewedInGap(t *testing.T) (*fleet, *node) {

@@ -352,8 +352,10 @@ type rootState struct {
 
 // meshKey is one mesh CA key under one authority epoch (I9).
 type meshKey struct {
-	Key            identity.KeyID `json:"key"`
-	AuthorityEpoch uint64         `json:"authority_epoch"`
+	Key identity.KeyID `json:"key"`
+	// AuthorityEpoch is 0 where it is not known: of a key of between a backup and the
+	// restore, which only a trust bundle of then names.
+	AuthorityEpoch uint64 `json:"authority_epoch"`
 	// AcceptUntil is set when a newer key takes over: the end of the last SVID
 	// that this one can have signed.
 	AcceptUntil time.Time `json:"accept_until,omitzero"`

@@ -328,9 +328,11 @@ func (x *TrustRoot) GetAcceptUntil() *timestamppb.Timestamp {
 
 // TrustMeshKey is the key of a mesh CA that is accepted.
 type TrustMeshKey struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	KeyId          string                 `protobuf:"bytes,1,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	AuthorityEpoch uint64                 `protobuf:"varint,2,opt,name=authority_epoch,json=authorityEpoch,proto3" json:"authority_epoch,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	KeyId string                 `protobuf:"bytes,1,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// The authority epoch in which it signs. 0 of a key of between a backup and the restore:
+	// the trust bundle that a member showed names the key, and not its epoch.
+	AuthorityEpoch uint64 `protobuf:"varint,2,opt,name=authority_epoch,json=authorityEpoch,proto3" json:"authority_epoch,omitempty"`
 	// Set once another took its place.
 	AcceptUntil   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=accept_until,json=acceptUntil,proto3" json:"accept_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
