@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -107,6 +108,7 @@ type GuardConfig struct {
 type Guard struct {
 	cfg        GuardConfig
 	live       *liveSet
+	cutting    sync.Mutex                      // held from a cut until OnCut was told of it
 	bundle     atomic.Pointer[identity.Bundle] // the last that the source gave
 	handshakes *places                         // under way, by source
 	conns      *places                         // standing, of members by identity, and local ones
@@ -164,8 +166,10 @@ func (g *Guard) Run(ctx context.Context) error {
 
 // Sweep looks at each connection once: it cuts those that may not be served any
 // more, and closes those that were cut and had their grace and those of
-// strangers that do not call.
+// strangers that do not call. When it returns OnCut was told of all that is cut.
 func (g *Guard) Sweep(ctx context.Context) {
+	g.cutting.Lock()
+	defer g.cutting.Unlock()
 	g.told(g.live.sweep(g.cfg.Now(), g.beliefs(ctx), g.cfg.Grace))
 }
 
@@ -412,6 +416,8 @@ func (g *Guard) enter(ctx context.Context, unary bool) (context.Context, func(),
 
 // strike cuts a connection that was found out between sweeps.
 func (g *Guard) strike(c *liveConn, why *CutError, now time.Time) {
+	g.cutting.Lock()
+	defer g.cutting.Unlock()
 	// The call that found it out still has to return: grace, even without others.
 	if c.strike(why, now, g.cfg.Grace) {
 		g.live.settle(c, now.Add(g.cfg.Grace))

@@ -197,6 +197,23 @@ func TestJoinRefusals(t *testing.T) {
 	}
 }
 
+// A clock that is ahead by up to two minutes, or behind by up to 30 seconds, keeps no node
+// out. That certificates begin as early as the latter needs is for package ca to show.
+func TestJoinWithAClockThatIsOff(t *testing.T) {
+	for name, skew := range map[string]time.Duration{ // of the cluster, as this node sees it
+		"ahead by 110 s": -110 * time.Second,
+		"behind by 29 s": 29 * time.Second,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t)
+			f.skew = skew
+			if _, err := newNode(f).join(ByToken(f.token())); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // Each address is tried in turn, and its failure is kept.
 func TestJoinTriesEachAddress(t *testing.T) {
 	f := newFleet(t, "a.example:1", "b.example:2", "c.example:3")

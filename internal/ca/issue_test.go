@@ -378,6 +378,34 @@ func TestIssueTimes(t *testing.T) {
 	})
 }
 
+// A leaf and its mesh CA are in date for a receiver whose clock is behind by up to 30
+// seconds, and not for one that is behind by more.
+func TestIssueIsBackdated(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	mesh, root := newMesh(t, now)
+	issuer, err := ca.NewIssuer(mesh, cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := ca.Request{PublicKey: p256(t).Public(), ID: mustID(t, identity.Data, "a"), TTL: time.Hour}
+	leaf, err := issuer.Issue(asked, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle, err := identity.NewBundle(identity.BundleConfig{
+		Cluster: cluster, Roots: []*x509.Certificate{root}, MeshKeys: []identity.KeyID{identity.KeyOf(mesh.Certificate())},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for behind, good := range map[time.Duration]bool{0: true, 30 * time.Second: true, 31 * time.Second: false} {
+		_, err := bundle.Verify([]*x509.Certificate{leaf, mesh.Certificate()}, now.Add(-behind))
+		if good && err != nil || !good && !errors.Is(err, identity.ErrExpired) {
+			t.Errorf("for a clock that is behind by %v: %v", behind, err)
+		}
+	}
+}
+
 func TestIssueRefuses(t *testing.T) {
 	now := time.Now()
 	issuer := newIssuer(t)

@@ -509,6 +509,32 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
+// A ban tells at which coordinator it ended what, and what nobody knows.
+func TestMemberBanTellsWhereItEnded(t *testing.T) {
+	at := func(name string, n uint32) *fealtyv1.EndedConnections {
+		return &fealtyv1.EndedConnections{Coordinator: name, Answered: true, Connections: n}
+	}
+	silent := &fealtyv1.EndedConnections{Coordinator: "c3"}
+	for _, tt := range []struct {
+		ended []*fealtyv1.EndedConnections
+		want  string
+	}{
+		{nil, "the coordinator that was asked ended 2 connections of it"},
+		{[]*fealtyv1.EndedConnections{at("c1", 1)}, "1 connection of it ended at c1"},
+		{[]*fealtyv1.EndedConnections{at("c1", 0), at("c2", 2)}, "2 connections of it ended at c2; none at c1"},
+		{[]*fealtyv1.EndedConnections{at("c1", 0), at("c2", 0)}, "it had no connection at c1, c2"},
+		{[]*fealtyv1.EndedConnections{at("c1", 0), silent}, "it had no connection at c1; not known of c3, which did not answer"},
+		{[]*fealtyv1.EndedConnections{at("c1", 1), at("c2", 2), silent},
+			"1 connection of it ended at c1; 2 connections of it ended at c2; not known of c3, which did not answer"},
+	} {
+		c := &answering{ended: tt.ended}
+		r := run(t, "member", "ban", "data/a", "--reason", "r", "--yes", "--socket", c.listen(t)).want(t, 0)
+		if want := "data/a is banned: " + tt.want + "\n"; r.stdout != want {
+			t.Errorf("it prints %q, want %q", r.stdout, want)
+		}
+	}
+}
+
 // A manifest that is not the one that its transition names is not passed on.
 func TestManifestGetVerifies(t *testing.T) {
 	text := []byte(validManifestText)

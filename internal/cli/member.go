@@ -561,9 +561,37 @@ func (c *CLI) memberBan() *cobra.Command {
 			if err == nil && resp.GetMember() == nil {
 				c.talk("no member %s/%s is known: check the name; banning it keeps it from joining", a.kind, a.name)
 			}
-			return ofMessage(resp), resp.GetMember(), plural(resp.GetConnectionsClosed(), "connection", "connections") + " of it ended", err
+			return ofMessage(resp), resp.GetMember(), endedWhere(resp), err
 		},
 	})
+}
+
+// endedWhere says what a ban ended at which coordinator. What was not heard is not 0.
+func endedWhere(resp *fealtyv1.BanMemberResponse) string {
+	if len(resp.GetEnded()) == 0 { // a coordinator of an earlier release counts its own
+		return "the coordinator that was asked ended " + plural(resp.GetConnectionsClosed(), "connection", "connections") + " of it"
+	}
+	var parts, none, silent []string
+	for _, at := range resp.GetEnded() {
+		switch {
+		case !at.GetAnswered():
+			silent = append(silent, at.GetCoordinator())
+		case at.GetConnections() == 0:
+			none = append(none, at.GetCoordinator())
+		default:
+			parts = append(parts, plural(at.GetConnections(), "connection", "connections")+" of it ended at "+at.GetCoordinator())
+		}
+	}
+	switch {
+	case len(none) > 0 && len(parts) > 0:
+		parts = append(parts, "none at "+strings.Join(none, ", "))
+	case len(none) > 0:
+		parts = append(parts, "it had no connection at "+strings.Join(none, ", "))
+	}
+	if len(silent) > 0 {
+		parts = append(parts, "not known of "+strings.Join(silent, ", ")+", which did not answer")
+	}
+	return strings.Join(parts, "; ")
 }
 
 func (c *CLI) memberUnban() *cobra.Command {

@@ -33,6 +33,9 @@ type answering struct {
 	// error is the answer.
 	hook func(ctx context.Context, method string, req any) error
 
+	// ended is what BanMember says of each coordinator.
+	ended []*fealtyv1.EndedConnections
+
 	// backup answers CreateBackup.
 	backup func(grpc.ServerStreamingServer[fealtyv1.CreateBackupResponse]) error
 
@@ -48,7 +51,7 @@ func (c *answering) GetMember(context.Context, *fealtyv1.GetMemberRequest) (*fea
 }
 
 func (c *answering) BanMember(_ context.Context, req *fealtyv1.BanMemberRequest) (*fealtyv1.BanMemberResponse, error) {
-	return &fealtyv1.BanMemberResponse{ConnectionsClosed: 2}, nil
+	return &fealtyv1.BanMemberResponse{ConnectionsClosed: 2, Ended: c.ended}, nil
 }
 
 func (c *answering) CreateToken(_ context.Context, req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse, error) {

@@ -43,6 +43,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/copies"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/ended"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
@@ -271,6 +272,7 @@ type Coordinator struct {
 	setup    atomic.Pointer[setupSecret]
 	stopping chan struct{} // closed when Run's context ended
 	cuts     atomic.Int64  // connections that the guard cut
+	ended    ended.Log     // those of them that a ban ended
 }
 
 // New prepares a coordinator: it takes the data directory, makes or reads the
@@ -531,6 +533,9 @@ func (c *Coordinator) connectionRefused(err error) {
 // expired or was banned.
 func (c *Coordinator) connectionCut(p identity.Peer, err *mesh.CutError) {
 	c.cuts.Add(1)
+	if err.Reason == mesh.PeerBanned {
+		c.ended.Add(string(p.ID.Kind())+"/"+p.ID.Name(), c.now())
+	}
 	c.metrics.cuts.WithLabelValues(string(err.Reason)).Inc()
 	c.log.Warn("a connection was cut", "reason", string(err.Reason), "peer", p)
 }

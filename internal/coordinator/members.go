@@ -334,7 +334,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 	}
 	out := &fealtyv1.BanMemberResponse{}
 	// Counted from before the commit: the loop that follows the store may be first.
-	cuts := c.cuts.Load()
+	mark := c.ended.Mark()
 	// A ban must not fail for want of room: the identity alone keeps its
 	// certificates out, and lifting its ban bans the keys.
 	withKeys := true
@@ -387,9 +387,14 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		ch.withdraws = string(id.Kind()) + "/" + id.Name()
 		switch err := c.commitWithdrawal(ctx, ch); {
 		case err == nil:
-			err = c.made(ctx, "the ban", c.trustChanged(ctx))
-			out.ConnectionsClosed = uint32(c.cuts.Load() - cuts)
-			return out, err
+			if err := c.made(ctx, "the ban", c.trustChanged(ctx)); err != nil {
+				return out, err
+			}
+			out.Ended = c.endedEverywhere(ctx, s, id, mark)
+			for _, at := range out.Ended {
+				out.ConnectionsClosed += at.GetConnections()
+			}
+			return out, nil
 		case !c.conflicts(ctx, err):
 			return nil, c.storeError("ban the member", err)
 		}

@@ -21,6 +21,113 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type GetEndedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "<kind>/<name>".
+	Member string `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	// The trust bundle that bans it: one that is older here is no answer.
+	AuthorityEpoch uint64 `protobuf:"varint,2,opt,name=authority_epoch,json=authorityEpoch,proto3" json:"authority_epoch,omitempty"`
+	ConfigVersion  uint64 `protobuf:"varint,3,opt,name=config_version,json=configVersion,proto3" json:"config_version,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *GetEndedRequest) Reset() {
+	*x = GetEndedRequest{}
+	mi := &file_fealty_v1_live_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetEndedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetEndedRequest) ProtoMessage() {}
+
+func (x *GetEndedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_live_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetEndedRequest.ProtoReflect.Descriptor instead.
+func (*GetEndedRequest) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *GetEndedRequest) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
+}
+
+func (x *GetEndedRequest) GetAuthorityEpoch() uint64 {
+	if x != nil {
+		return x.AuthorityEpoch
+	}
+	return 0
+}
+
+func (x *GetEndedRequest) GetConfigVersion() uint64 {
+	if x != nil {
+		return x.ConfigVersion
+	}
+	return 0
+}
+
+type GetEndedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of that member, ended within the last ten seconds because it is banned.
+	Connections   uint32 `protobuf:"varint,1,opt,name=connections,proto3" json:"connections,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetEndedResponse) Reset() {
+	*x = GetEndedResponse{}
+	mi := &file_fealty_v1_live_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetEndedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetEndedResponse) ProtoMessage() {}
+
+func (x *GetEndedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_live_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetEndedResponse.ProtoReflect.Descriptor instead.
+func (*GetEndedResponse) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *GetEndedResponse) GetConnections() uint32 {
+	if x != nil {
+		return x.Connections
+	}
+	return 0
+}
+
 type GetSeenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The trust bundle that the caller has: it is sent one that is newer.
@@ -32,7 +139,7 @@ type GetSeenRequest struct {
 
 func (x *GetSeenRequest) Reset() {
 	*x = GetSeenRequest{}
-	mi := &file_fealty_v1_live_proto_msgTypes[0]
+	mi := &file_fealty_v1_live_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -44,7 +151,7 @@ func (x *GetSeenRequest) String() string {
 func (*GetSeenRequest) ProtoMessage() {}
 
 func (x *GetSeenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[0]
+	mi := &file_fealty_v1_live_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -57,7 +164,7 @@ func (x *GetSeenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSeenRequest.ProtoReflect.Descriptor instead.
 func (*GetSeenRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{0}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *GetSeenRequest) GetAuthorityEpoch() uint64 {
@@ -90,7 +197,7 @@ type GetSeenResponse struct {
 
 func (x *GetSeenResponse) Reset() {
 	*x = GetSeenResponse{}
-	mi := &file_fealty_v1_live_proto_msgTypes[1]
+	mi := &file_fealty_v1_live_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -102,7 +209,7 @@ func (x *GetSeenResponse) String() string {
 func (*GetSeenResponse) ProtoMessage() {}
 
 func (x *GetSeenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[1]
+	mi := &file_fealty_v1_live_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -115,7 +222,7 @@ func (x *GetSeenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSeenResponse.ProtoReflect.Descriptor instead.
 func (*GetSeenResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{1}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GetSeenResponse) GetRestored() uint64 {
@@ -156,7 +263,7 @@ type NoteStreamsRequest struct {
 
 func (x *NoteStreamsRequest) Reset() {
 	*x = NoteStreamsRequest{}
-	mi := &file_fealty_v1_live_proto_msgTypes[2]
+	mi := &file_fealty_v1_live_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -168,7 +275,7 @@ func (x *NoteStreamsRequest) String() string {
 func (*NoteStreamsRequest) ProtoMessage() {}
 
 func (x *NoteStreamsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[2]
+	mi := &file_fealty_v1_live_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -181,7 +288,7 @@ func (x *NoteStreamsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NoteStreamsRequest.ProtoReflect.Descriptor instead.
 func (*NoteStreamsRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *NoteStreamsRequest) GetStreams() []*OpenedStream {
@@ -203,7 +310,7 @@ type OpenedStream struct {
 
 func (x *OpenedStream) Reset() {
 	*x = OpenedStream{}
-	mi := &file_fealty_v1_live_proto_msgTypes[3]
+	mi := &file_fealty_v1_live_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -215,7 +322,7 @@ func (x *OpenedStream) String() string {
 func (*OpenedStream) ProtoMessage() {}
 
 func (x *OpenedStream) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[3]
+	mi := &file_fealty_v1_live_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -228,7 +335,7 @@ func (x *OpenedStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenedStream.ProtoReflect.Descriptor instead.
 func (*OpenedStream) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *OpenedStream) GetMember() string {
@@ -253,7 +360,7 @@ type NoteStreamsResponse struct {
 
 func (x *NoteStreamsResponse) Reset() {
 	*x = NoteStreamsResponse{}
-	mi := &file_fealty_v1_live_proto_msgTypes[4]
+	mi := &file_fealty_v1_live_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -265,7 +372,7 @@ func (x *NoteStreamsResponse) String() string {
 func (*NoteStreamsResponse) ProtoMessage() {}
 
 func (x *NoteStreamsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[4]
+	mi := &file_fealty_v1_live_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -278,7 +385,7 @@ func (x *NoteStreamsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NoteStreamsResponse.ProtoReflect.Descriptor instead.
 func (*NoteStreamsResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{6}
 }
 
 type ListLiveRequest struct {
@@ -292,7 +399,7 @@ type ListLiveRequest struct {
 
 func (x *ListLiveRequest) Reset() {
 	*x = ListLiveRequest{}
-	mi := &file_fealty_v1_live_proto_msgTypes[5]
+	mi := &file_fealty_v1_live_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -304,7 +411,7 @@ func (x *ListLiveRequest) String() string {
 func (*ListLiveRequest) ProtoMessage() {}
 
 func (x *ListLiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[5]
+	mi := &file_fealty_v1_live_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -317,7 +424,7 @@ func (x *ListLiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLiveRequest.ProtoReflect.Descriptor instead.
 func (*ListLiveRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListLiveRequest) GetMember() string {
@@ -336,7 +443,7 @@ type ListLiveResponse struct {
 
 func (x *ListLiveResponse) Reset() {
 	*x = ListLiveResponse{}
-	mi := &file_fealty_v1_live_proto_msgTypes[6]
+	mi := &file_fealty_v1_live_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -348,7 +455,7 @@ func (x *ListLiveResponse) String() string {
 func (*ListLiveResponse) ProtoMessage() {}
 
 func (x *ListLiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[6]
+	mi := &file_fealty_v1_live_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -361,7 +468,7 @@ func (x *ListLiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLiveResponse.ProtoReflect.Descriptor instead.
 func (*ListLiveResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{6}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListLiveResponse) GetMembers() []*LiveMember {
@@ -382,7 +489,7 @@ type LiveMember struct {
 
 func (x *LiveMember) Reset() {
 	*x = LiveMember{}
-	mi := &file_fealty_v1_live_proto_msgTypes[7]
+	mi := &file_fealty_v1_live_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -394,7 +501,7 @@ func (x *LiveMember) String() string {
 func (*LiveMember) ProtoMessage() {}
 
 func (x *LiveMember) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_live_proto_msgTypes[7]
+	mi := &file_fealty_v1_live_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -407,7 +514,7 @@ func (x *LiveMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveMember.ProtoReflect.Descriptor instead.
 func (*LiveMember) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_live_proto_rawDescGZIP(), []int{7}
+	return file_fealty_v1_live_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LiveMember) GetMember() string {
@@ -428,7 +535,13 @@ var File_fealty_v1_live_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_live_proto_rawDesc = "" +
 	"\n" +
-	"\x14fealty/v1/live.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/member.proto\x1a\x18fealty/v1/snapshot.proto\"`\n" +
+	"\x14fealty/v1/live.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/member.proto\x1a\x18fealty/v1/snapshot.proto\"y\n" +
+	"\x0fGetEndedRequest\x12\x16\n" +
+	"\x06member\x18\x01 \x01(\tR\x06member\x12'\n" +
+	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
+	"\x0econfig_version\x18\x03 \x01(\x04R\rconfigVersion\"4\n" +
+	"\x10GetEndedResponse\x12 \n" +
+	"\vconnections\x18\x01 \x01(\rR\vconnections\"`\n" +
 	"\x0eGetSeenRequest\x12'\n" +
 	"\x0fauthority_epoch\x18\x01 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
 	"\x0econfig_version\x18\x02 \x01(\x04R\rconfigVersion\"\x9b\x01\n" +
@@ -450,12 +563,14 @@ const file_fealty_v1_live_proto_rawDesc = "" +
 	"\n" +
 	"LiveMember\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12#\n" +
-	"\x04live\x18\x02 \x01(\v2\x0f.fealty.v1.LiveR\x04live2\xe5\x03\n" +
+	"\x04live\x18\x02 \x01(\v2\x0f.fealty.v1.LiveR\x04live2\xfd\x04\n" +
 	"\vLiveService\x12\xa2\x01\n" +
 	"\bListLive\x12\x1a.fealty.v1.ListLiveRequest\x1a\x1b.fealty.v1.ListLiveResponse\"[\xea\xe0\x18W\n" +
 	"\vcoordinator*Hmembers talk to one coordinator at a time; the others show what it hears0\x01\x12\xa1\x01\n" +
 	"\vNoteStreams\x12\x1d.fealty.v1.NoteStreamsRequest\x1a\x1e.fealty.v1.NoteStreamsResponse\"S\xea\xe0\x18O\n" +
-	"\vcoordinator*@two machines that hold one identity may talk to two coordinators\x12\x8c\x01\n" +
+	"\vcoordinator*@two machines that hold one identity may talk to two coordinators\x12\x95\x01\n" +
+	"\bGetEnded\x12\x1a.fealty.v1.GetEndedRequest\x1a\x1b.fealty.v1.GetEndedResponse\"P\xea\xe0\x18L\n" +
+	"\vcoordinator*=who bans a member is told what that ended at each coordinator\x12\x8c\x01\n" +
 	"\aGetSeen\x12\x19.fealty.v1.GetSeenRequest\x1a\x1a.fealty.v1.GetSeenResponse\"J\xea\xe0\x18F\n" +
 	"\vcoordinator*7coordinators tell each other what the store showed themB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
@@ -471,35 +586,39 @@ func file_fealty_v1_live_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_live_proto_rawDescData
 }
 
-var file_fealty_v1_live_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_fealty_v1_live_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_fealty_v1_live_proto_goTypes = []any{
-	(*GetSeenRequest)(nil),      // 0: fealty.v1.GetSeenRequest
-	(*GetSeenResponse)(nil),     // 1: fealty.v1.GetSeenResponse
-	(*NoteStreamsRequest)(nil),  // 2: fealty.v1.NoteStreamsRequest
-	(*OpenedStream)(nil),        // 3: fealty.v1.OpenedStream
-	(*NoteStreamsResponse)(nil), // 4: fealty.v1.NoteStreamsResponse
-	(*ListLiveRequest)(nil),     // 5: fealty.v1.ListLiveRequest
-	(*ListLiveResponse)(nil),    // 6: fealty.v1.ListLiveResponse
-	(*LiveMember)(nil),          // 7: fealty.v1.LiveMember
-	(*SignedSnapshot)(nil),      // 8: fealty.v1.SignedSnapshot
-	(*Live)(nil),                // 9: fealty.v1.Live
+	(*GetEndedRequest)(nil),     // 0: fealty.v1.GetEndedRequest
+	(*GetEndedResponse)(nil),    // 1: fealty.v1.GetEndedResponse
+	(*GetSeenRequest)(nil),      // 2: fealty.v1.GetSeenRequest
+	(*GetSeenResponse)(nil),     // 3: fealty.v1.GetSeenResponse
+	(*NoteStreamsRequest)(nil),  // 4: fealty.v1.NoteStreamsRequest
+	(*OpenedStream)(nil),        // 5: fealty.v1.OpenedStream
+	(*NoteStreamsResponse)(nil), // 6: fealty.v1.NoteStreamsResponse
+	(*ListLiveRequest)(nil),     // 7: fealty.v1.ListLiveRequest
+	(*ListLiveResponse)(nil),    // 8: fealty.v1.ListLiveResponse
+	(*LiveMember)(nil),          // 9: fealty.v1.LiveMember
+	(*SignedSnapshot)(nil),      // 10: fealty.v1.SignedSnapshot
+	(*Live)(nil),                // 11: fealty.v1.Live
 }
 var file_fealty_v1_live_proto_depIdxs = []int32{
-	8, // 0: fealty.v1.GetSeenResponse.trust_bundle:type_name -> fealty.v1.SignedSnapshot
-	3, // 1: fealty.v1.NoteStreamsRequest.streams:type_name -> fealty.v1.OpenedStream
-	7, // 2: fealty.v1.ListLiveResponse.members:type_name -> fealty.v1.LiveMember
-	9, // 3: fealty.v1.LiveMember.live:type_name -> fealty.v1.Live
-	5, // 4: fealty.v1.LiveService.ListLive:input_type -> fealty.v1.ListLiveRequest
-	2, // 5: fealty.v1.LiveService.NoteStreams:input_type -> fealty.v1.NoteStreamsRequest
-	0, // 6: fealty.v1.LiveService.GetSeen:input_type -> fealty.v1.GetSeenRequest
-	6, // 7: fealty.v1.LiveService.ListLive:output_type -> fealty.v1.ListLiveResponse
-	4, // 8: fealty.v1.LiveService.NoteStreams:output_type -> fealty.v1.NoteStreamsResponse
-	1, // 9: fealty.v1.LiveService.GetSeen:output_type -> fealty.v1.GetSeenResponse
-	7, // [7:10] is the sub-list for method output_type
-	4, // [4:7] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	10, // 0: fealty.v1.GetSeenResponse.trust_bundle:type_name -> fealty.v1.SignedSnapshot
+	5,  // 1: fealty.v1.NoteStreamsRequest.streams:type_name -> fealty.v1.OpenedStream
+	9,  // 2: fealty.v1.ListLiveResponse.members:type_name -> fealty.v1.LiveMember
+	11, // 3: fealty.v1.LiveMember.live:type_name -> fealty.v1.Live
+	7,  // 4: fealty.v1.LiveService.ListLive:input_type -> fealty.v1.ListLiveRequest
+	4,  // 5: fealty.v1.LiveService.NoteStreams:input_type -> fealty.v1.NoteStreamsRequest
+	0,  // 6: fealty.v1.LiveService.GetEnded:input_type -> fealty.v1.GetEndedRequest
+	2,  // 7: fealty.v1.LiveService.GetSeen:input_type -> fealty.v1.GetSeenRequest
+	8,  // 8: fealty.v1.LiveService.ListLive:output_type -> fealty.v1.ListLiveResponse
+	6,  // 9: fealty.v1.LiveService.NoteStreams:output_type -> fealty.v1.NoteStreamsResponse
+	1,  // 10: fealty.v1.LiveService.GetEnded:output_type -> fealty.v1.GetEndedResponse
+	3,  // 11: fealty.v1.LiveService.GetSeen:output_type -> fealty.v1.GetSeenResponse
+	8,  // [8:12] is the sub-list for method output_type
+	4,  // [4:8] is the sub-list for method input_type
+	4,  // [4:4] is the sub-list for extension type_name
+	4,  // [4:4] is the sub-list for extension extendee
+	0,  // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_live_proto_init() }
@@ -516,7 +635,7 @@ func file_fealty_v1_live_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_live_proto_rawDesc), len(file_fealty_v1_live_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

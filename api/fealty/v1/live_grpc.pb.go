@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	LiveService_ListLive_FullMethodName    = "/fealty.v1.LiveService/ListLive"
 	LiveService_NoteStreams_FullMethodName = "/fealty.v1.LiveService/NoteStreams"
+	LiveService_GetEnded_FullMethodName    = "/fealty.v1.LiveService/GetEnded"
 	LiveService_GetSeen_FullMethodName     = "/fealty.v1.LiveService/GetSeen"
 )
 
@@ -36,6 +37,9 @@ type LiveServiceClient interface {
 	// NoteStreams tells this coordinator of streams that members opened at the caller: of
 	// two streams of one member the newer one stays, wherever it is.
 	NoteStreams(ctx context.Context, in *NoteStreamsRequest, opts ...grpc.CallOption) (*NoteStreamsResponse, error)
+	// GetEnded puts the newest trust bundle into force here, and returns how many connections
+	// of a member that ended.
+	GetEnded(ctx context.Context, in *GetEndedRequest, opts ...grpc.CallOption) (*GetEndedResponse, error)
 	// GetSeen returns what this coordinator saw of the store, so that one that went back is
 	// noticed by who did not see more of it.
 	GetSeen(ctx context.Context, in *GetSeenRequest, opts ...grpc.CallOption) (*GetSeenResponse, error)
@@ -78,6 +82,16 @@ func (c *liveServiceClient) NoteStreams(ctx context.Context, in *NoteStreamsRequ
 	return out, nil
 }
 
+func (c *liveServiceClient) GetEnded(ctx context.Context, in *GetEndedRequest, opts ...grpc.CallOption) (*GetEndedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetEndedResponse)
+	err := c.cc.Invoke(ctx, LiveService_GetEnded_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *liveServiceClient) GetSeen(ctx context.Context, in *GetSeenRequest, opts ...grpc.CallOption) (*GetSeenResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetSeenResponse)
@@ -100,6 +114,9 @@ type LiveServiceServer interface {
 	// NoteStreams tells this coordinator of streams that members opened at the caller: of
 	// two streams of one member the newer one stays, wherever it is.
 	NoteStreams(context.Context, *NoteStreamsRequest) (*NoteStreamsResponse, error)
+	// GetEnded puts the newest trust bundle into force here, and returns how many connections
+	// of a member that ended.
+	GetEnded(context.Context, *GetEndedRequest) (*GetEndedResponse, error)
 	// GetSeen returns what this coordinator saw of the store, so that one that went back is
 	// noticed by who did not see more of it.
 	GetSeen(context.Context, *GetSeenRequest) (*GetSeenResponse, error)
@@ -118,6 +135,9 @@ func (UnimplementedLiveServiceServer) ListLive(*ListLiveRequest, grpc.ServerStre
 }
 func (UnimplementedLiveServiceServer) NoteStreams(context.Context, *NoteStreamsRequest) (*NoteStreamsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method NoteStreams not implemented")
+}
+func (UnimplementedLiveServiceServer) GetEnded(context.Context, *GetEndedRequest) (*GetEndedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetEnded not implemented")
 }
 func (UnimplementedLiveServiceServer) GetSeen(context.Context, *GetSeenRequest) (*GetSeenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetSeen not implemented")
@@ -172,6 +192,24 @@ func _LiveService_NoteStreams_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LiveService_GetEnded_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetEndedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LiveServiceServer).GetEnded(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LiveService_GetEnded_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LiveServiceServer).GetEnded(ctx, req.(*GetEndedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _LiveService_GetSeen_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetSeenRequest)
 	if err := dec(in); err != nil {
@@ -200,6 +238,10 @@ var LiveService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "NoteStreams",
 			Handler:    _LiveService_NoteStreams_Handler,
+		},
+		{
+			MethodName: "GetEnded",
+			Handler:    _LiveService_GetEnded_Handler,
 		},
 		{
 			MethodName: "GetSeen",

@@ -1242,10 +1242,13 @@ type BanMemberResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Unset if nobody of that name is a member: the name is banned all the same.
 	Member *Member `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
-	// Connections that ended with the ban.
+	// Connections that ended with the ban, at the coordinators that answered.
 	ConnectionsClosed uint32 `protobuf:"varint,2,opt,name=connections_closed,json=connectionsClosed,proto3" json:"connections_closed,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// What each coordinator ended, by name: the one that was asked, and the others that are
+	// known. Those that connect later are refused.
+	Ended         []*EndedConnections `protobuf:"bytes,3,rep,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BanMemberResponse) Reset() {
@@ -1292,6 +1295,74 @@ func (x *BanMemberResponse) GetConnectionsClosed() uint32 {
 	return 0
 }
 
+func (x *BanMemberResponse) GetEnded() []*EndedConnections {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+type EndedConnections struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Coordinator string                 `protobuf:"bytes,1,opt,name=coordinator,proto3" json:"coordinator,omitempty"`
+	// It said so within a second. Otherwise what it ended is not known.
+	Answered      bool   `protobuf:"varint,2,opt,name=answered,proto3" json:"answered,omitempty"`
+	Connections   uint32 `protobuf:"varint,3,opt,name=connections,proto3" json:"connections,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndedConnections) Reset() {
+	*x = EndedConnections{}
+	mi := &file_fealty_v1_member_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndedConnections) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndedConnections) ProtoMessage() {}
+
+func (x *EndedConnections) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_member_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndedConnections.ProtoReflect.Descriptor instead.
+func (*EndedConnections) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *EndedConnections) GetCoordinator() string {
+	if x != nil {
+		return x.Coordinator
+	}
+	return ""
+}
+
+func (x *EndedConnections) GetAnswered() bool {
+	if x != nil {
+		return x.Answered
+	}
+	return false
+}
+
+func (x *EndedConnections) GetConnections() uint32 {
+	if x != nil {
+		return x.Connections
+	}
+	return 0
+}
+
 type UnbanMemberRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -1303,7 +1374,7 @@ type UnbanMemberRequest struct {
 
 func (x *UnbanMemberRequest) Reset() {
 	*x = UnbanMemberRequest{}
-	mi := &file_fealty_v1_member_proto_msgTypes[17]
+	mi := &file_fealty_v1_member_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1386,7 @@ func (x *UnbanMemberRequest) String() string {
 func (*UnbanMemberRequest) ProtoMessage() {}
 
 func (x *UnbanMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[17]
+	mi := &file_fealty_v1_member_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1399,7 @@ func (x *UnbanMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnbanMemberRequest.ProtoReflect.Descriptor instead.
 func (*UnbanMemberRequest) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{17}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UnbanMemberRequest) GetKind() string {
@@ -1362,7 +1433,7 @@ type UnbanMemberResponse struct {
 
 func (x *UnbanMemberResponse) Reset() {
 	*x = UnbanMemberResponse{}
-	mi := &file_fealty_v1_member_proto_msgTypes[18]
+	mi := &file_fealty_v1_member_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +1445,7 @@ func (x *UnbanMemberResponse) String() string {
 func (*UnbanMemberResponse) ProtoMessage() {}
 
 func (x *UnbanMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_member_proto_msgTypes[18]
+	mi := &file_fealty_v1_member_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +1458,7 @@ func (x *UnbanMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnbanMemberResponse.ProtoReflect.Descriptor instead.
 func (*UnbanMemberResponse) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_member_proto_rawDescGZIP(), []int{18}
+	return file_fealty_v1_member_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *UnbanMemberResponse) GetKeysBannedFor() *durationpb.Duration {
@@ -1500,10 +1571,15 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
-	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"m\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\xa0\x01\n" +
 	"\x11BanMemberResponse\x12)\n" +
 	"\x06member\x18\x01 \x01(\v2\x11.fealty.v1.MemberR\x06member\x12-\n" +
-	"\x12connections_closed\x18\x02 \x01(\rR\x11connectionsClosed\"U\n" +
+	"\x12connections_closed\x18\x02 \x01(\rR\x11connectionsClosed\x121\n" +
+	"\x05ended\x18\x03 \x03(\v2\x1b.fealty.v1.EndedConnectionsR\x05ended\"r\n" +
+	"\x10EndedConnections\x12 \n" +
+	"\vcoordinator\x18\x01 \x01(\tR\vcoordinator\x12\x1a\n" +
+	"\banswered\x18\x02 \x01(\bR\banswered\x12 \n" +
+	"\vconnections\x18\x03 \x01(\rR\vconnections\"U\n" +
 	"\x12UnbanMemberRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x17\n" +
@@ -1542,7 +1618,7 @@ func file_fealty_v1_member_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_member_proto_rawDescData
 }
 
-var file_fealty_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_fealty_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_fealty_v1_member_proto_goTypes = []any{
 	(*Member)(nil),                // 0: fealty.v1.Member
 	(*Live)(nil),                  // 1: fealty.v1.Live
@@ -1561,53 +1637,55 @@ var file_fealty_v1_member_proto_goTypes = []any{
 	(*ReplaceMemberResponse)(nil), // 14: fealty.v1.ReplaceMemberResponse
 	(*BanMemberRequest)(nil),      // 15: fealty.v1.BanMemberRequest
 	(*BanMemberResponse)(nil),     // 16: fealty.v1.BanMemberResponse
-	(*UnbanMemberRequest)(nil),    // 17: fealty.v1.UnbanMemberRequest
-	(*UnbanMemberResponse)(nil),   // 18: fealty.v1.UnbanMemberResponse
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
-	(*DegradedPeriod)(nil),        // 20: fealty.v1.DegradedPeriod
-	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(*EndedConnections)(nil),      // 17: fealty.v1.EndedConnections
+	(*UnbanMemberRequest)(nil),    // 18: fealty.v1.UnbanMemberRequest
+	(*UnbanMemberResponse)(nil),   // 19: fealty.v1.UnbanMemberResponse
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*DegradedPeriod)(nil),        // 21: fealty.v1.DegradedPeriod
+	(*durationpb.Duration)(nil),   // 22: google.protobuf.Duration
 }
 var file_fealty_v1_member_proto_depIdxs = []int32{
-	19, // 0: fealty.v1.Member.joined_at:type_name -> google.protobuf.Timestamp
-	19, // 1: fealty.v1.Member.svid_not_after:type_name -> google.protobuf.Timestamp
+	20, // 0: fealty.v1.Member.joined_at:type_name -> google.protobuf.Timestamp
+	20, // 1: fealty.v1.Member.svid_not_after:type_name -> google.protobuf.Timestamp
 	1,  // 2: fealty.v1.Member.live:type_name -> fealty.v1.Live
-	19, // 3: fealty.v1.Member.draining_since:type_name -> google.protobuf.Timestamp
-	19, // 4: fealty.v1.Live.last_report:type_name -> google.protobuf.Timestamp
+	20, // 3: fealty.v1.Member.draining_since:type_name -> google.protobuf.Timestamp
+	20, // 4: fealty.v1.Live.last_report:type_name -> google.protobuf.Timestamp
 	2,  // 5: fealty.v1.Live.held:type_name -> fealty.v1.HeldVersion
-	19, // 6: fealty.v1.Live.svid_not_after:type_name -> google.protobuf.Timestamp
-	19, // 7: fealty.v1.Live.autonomous_until:type_name -> google.protobuf.Timestamp
-	20, // 8: fealty.v1.Live.degraded_periods:type_name -> fealty.v1.DegradedPeriod
+	20, // 6: fealty.v1.Live.svid_not_after:type_name -> google.protobuf.Timestamp
+	20, // 7: fealty.v1.Live.autonomous_until:type_name -> google.protobuf.Timestamp
+	21, // 8: fealty.v1.Live.degraded_periods:type_name -> fealty.v1.DegradedPeriod
 	0,  // 9: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
-	19, // 10: fealty.v1.ListMembersResponse.known_at:type_name -> google.protobuf.Timestamp
+	20, // 10: fealty.v1.ListMembersResponse.known_at:type_name -> google.protobuf.Timestamp
 	0,  // 11: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
-	19, // 12: fealty.v1.GetMemberResponse.known_at:type_name -> google.protobuf.Timestamp
+	20, // 12: fealty.v1.GetMemberResponse.known_at:type_name -> google.protobuf.Timestamp
 	0,  // 13: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
 	0,  // 14: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
 	0,  // 15: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
 	0,  // 16: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
 	0,  // 17: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
-	21, // 18: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
-	3,  // 19: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
-	5,  // 20: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
-	7,  // 21: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
-	9,  // 22: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
-	11, // 23: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
-	13, // 24: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
-	15, // 25: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
-	17, // 26: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
-	4,  // 27: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
-	6,  // 28: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
-	8,  // 29: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
-	10, // 30: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
-	12, // 31: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
-	14, // 32: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
-	16, // 33: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
-	18, // 34: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
-	27, // [27:35] is the sub-list for method output_type
-	19, // [19:27] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	17, // 18: fealty.v1.BanMemberResponse.ended:type_name -> fealty.v1.EndedConnections
+	22, // 19: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
+	3,  // 20: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
+	5,  // 21: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
+	7,  // 22: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
+	9,  // 23: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
+	11, // 24: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
+	13, // 25: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
+	15, // 26: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
+	18, // 27: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
+	4,  // 28: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
+	6,  // 29: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
+	8,  // 30: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
+	10, // 31: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
+	12, // 32: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
+	14, // 33: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
+	16, // 34: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
+	19, // 35: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
+	28, // [28:36] is the sub-list for method output_type
+	20, // [20:28] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_member_proto_init() }
@@ -1623,7 +1701,7 @@ func file_fealty_v1_member_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_member_proto_rawDesc), len(file_fealty_v1_member_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,118 @@
+package coordinator
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// endedLately is for how long a coordinator tells what a ban ended: it may have heard of
+// the ban from the store before it is asked.
+const endedLately = 10 * time.Second
+
+// endedEverywhere returns what the ban of id, which is in force here, ended at each
+// coordinator: here after mark, and elsewhere as each says. Who does not answer in time,
+// or was silent before, has ended nobody knows what.
+func (c *Coordinator) endedEverywhere(ctx context.Context, s *state, id identity.ID, mark uint64) []*fealtyv1.EndedConnections {
+	member := string(id.Kind()) + "/" + id.Name()
+	own := &fealtyv1.EndedConnections{Coordinator: ownName(c, s), Answered: true, Connections: c.ended.After(member, mark)}
+	out := []*fealtyv1.EndedConnections{own}
+	req := &fealtyv1.GetEndedRequest{Member: member}
+	if t := c.trust.Load(); t != nil {
+		req.AuthorityEpoch, req.ConfigVersion = t.epoch, t.version
+	}
+	ctx, cancel := context.WithTimeout(ctx, askOthers)
+	defer cancel()
+	known, err := c.replicas(ctx, s.manifest)
+	if err != nil {
+		// Nobody says who runs; the manifest says who may.
+		for _, e := range s.manifest.Admit {
+			if e.Kind == identity.Coordinator && e.Name != own.Coordinator {
+				out = append(out, &fealtyv1.EndedConnections{Coordinator: e.Name})
+			}
+		}
+		return out
+	}
+	conns := c.othersAt(ctx, s)
+	var asked sync.WaitGroup
+	for _, r := range known {
+		if r.Key == c.EnrolmentKey() {
+			continue
+		}
+		there := &fealtyv1.EndedConnections{Coordinator: r.Name}
+		out = append(out, there)
+		asked.Go(func() {
+			if n, ok := askEnded(ctx, conns[r.Key], req); ok {
+				there.Answered, there.Connections = true, n
+			}
+		})
+	}
+	asked.Wait()
+	slices.SortStableFunc(out, func(a, b *fealtyv1.EndedConnections) int { return strings.Compare(a.Coordinator, b.Coordinator) })
+	return out
+}
+
+// othersAt returns the connections to each other coordinator that is heard, by its
+// enrolment key.
+func (c *Coordinator) othersAt(ctx context.Context, s *state) map[string][]*mesh.Conn {
+	e := c.others
+	select {
+	case e.asking <- struct{}{}:
+		defer func() { <-e.asking }()
+	case <-ctx.Done():
+		return nil
+	}
+	all, conns, err := e.connect(ctx, c, s)
+	if err != nil {
+		return nil
+	}
+	out := make(map[string][]*mesh.Conn, len(all))
+	for i, r := range all {
+		out[r.Key] = conns[i]
+	}
+	return out
+}
+
+// askEnded asks one coordinator at all of its addresses at once.
+func askEnded(ctx context.Context, conns []*mesh.Conn, req *fealtyv1.GetEndedRequest) (uint32, bool) {
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan *fealtyv1.GetEndedResponse, len(conns))
+	for _, conn := range conns {
+		asked.Go(func() {
+			resp, err := fealtyv1.NewLiveServiceClient(conn).GetEnded(ctx, req)
+			if err != nil {
+				resp = nil
+			}
+			answers <- resp
+		})
+	}
+	for range conns {
+		if resp := <-answers; resp != nil {
+			return resp.GetConnections(), true
+		}
+	}
+	return 0, false
+}
+
+// GetEnded brings the bans in force here up to those of the store, and counts what ended.
+func (l liveServer) GetEnded(ctx context.Context, req *fealtyv1.GetEndedRequest) (*fealtyv1.GetEndedResponse, error) {
+	c := l.c
+	if err := c.trustChanged(ctx); err != nil {
+		return nil, err
+	}
+	asked := &trustView{epoch: req.GetAuthorityEpoch(), version: req.GetConfigVersion()}
+	if t := c.trust.Load(); t == nil || asked.newer(t) {
+		return nil, errBusy("trust bundle")
+	}
+	c.guard.Sweep(ctx) // another one may have brought the bundle, and be about to
+	return &fealtyv1.GetEndedResponse{Connections: c.ended.Since(req.GetMember(), c.now().Add(-endedLately))}, nil
+}

@@ -1,0 +1,70 @@
+// Package ended remembers of whom connections were ended lately, so that whoever bans
+// somebody is told what that ended.
+package ended
+
+import (
+	"sync"
+	"time"
+)
+
+// Kept is how many connections are remembered. What is counted of more is too little.
+const Kept = 4096
+
+// Log holds the connections that were ended last. Its zero value is ready; its methods
+// may be called by several goroutines at once.
+type Log struct {
+	mu   sync.Mutex
+	last []connection // the one with number n stands at n % Kept; guarded by mu
+	next uint64       // the number of the next one; guarded by mu
+}
+
+type connection struct {
+	of string
+	at time.Time
+}
+
+// Add notes at now that a connection of somebody was ended.
+func (l *Log) Add(of string, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := connection{of, now}
+	if len(l.last) < Kept {
+		l.last = append(l.last, c)
+	} else {
+		l.last[l.next%Kept] = c
+	}
+	l.next++
+}
+
+// Mark returns a number for [Log.After]: what is noted from here on comes after it.
+func (l *Log) Mark() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.next
+}
+
+// After counts the connections of somebody that were ended after a mark.
+func (l *Log) After(of string, mark uint64) uint32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count(of, mark, time.Time{})
+}
+
+// Since counts the connections of somebody that were ended at a time or after it.
+func (l *Log) Since(of string, at time.Time) uint32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count(of, 0, at)
+}
+
+// count is called with mu held.
+func (l *Log) count(of string, mark uint64, at time.Time) uint32 {
+	oldest := l.next - uint64(len(l.last))
+	n := uint32(0)
+	for i := max(mark, oldest); i < l.next; i++ {
+		if c := l.last[i%Kept]; c.of == of && !c.at.Before(at) {
+			n++
+		}
+	}
+	return n
+}
