@@ -22,6 +22,10 @@ const (
 	// MaxLeafLifetime bounds a leaf's validity (CA/Browser Forum BR §6.3.2).
 	MaxLeafLifetime = 398 * 24 * time.Hour
 
+	// Backdate is how long before it was made a certificate begins, for receivers whose
+	// clock is behind.
+	Backdate = 30 * time.Second
+
 	// MaxMeshCALifetime bounds a mesh CA's validity: twice that of the longest leaf,
 	// and a few days for backdating.
 	MaxMeshCALifetime = 800 * 24 * time.Hour

@@ -1,6 +1,10 @@
 package agent
 
-import "time"
+import (
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+)
 
 // Bounds on the pauses after a renewal that failed.
 const (
@@ -80,10 +84,13 @@ func (s schedule) rests(now time.Time) bool {
 }
 
 // due is when the certificate is renewed if nothing else happens: after the
-// interval, and in any case with a third of its life left.
+// interval, and in any case with a third of its life left. Both count from when it was
+// made: a short certificate begins so long before that, for its size, that it would be
+// due at once, and so would be the next.
 func (s schedule) due() time.Time {
 	every := time.Duration(float64(s.every) * (1 + s.spread))
-	return s.notBefore.Add(min(every, s.notAfter.Sub(s.notBefore)*2/3))
+	made := s.notBefore.Add(min(identity.Backdate, s.notAfter.Sub(s.notBefore)/3))
+	return made.Add(min(every, s.notAfter.Sub(made)*2/3))
 }
 
 // fail returns s after an attempt that failed at now, which is to be left alone for

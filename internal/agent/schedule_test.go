@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/fealty-io/fealty/identity"
 )
 
 func TestSchedule(t *testing.T) {
 	at := func(d time.Duration) time.Time { return time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC).Add(d) }
-	base := schedule{notBefore: at(0), notAfter: at(24 * time.Hour), every: 30 * time.Minute, start: at(0)}
+	base := schedule{notBefore: at(-identity.Backdate), notAfter: at(24 * time.Hour), every: 30 * time.Minute, start: at(0)}
 	for _, c := range []struct {
 		name string
 		edit func(*schedule)
@@ -45,6 +47,21 @@ func TestSchedule(t *testing.T) {
 		c.edit(&s)
 		if act, when := s.next(at(c.now)); act != c.want || !when.Equal(at(c.at)) {
 			t.Errorf("%s: %v at %v, want %v at %v", c.name, act, when.Sub(at(0)), c.want, c.at)
+		}
+	}
+}
+
+// A certificate that was just made is not due, however short it is: it begins before it
+// was made, and that counts for nothing.
+func TestShortCertificatesAreNotDueAtOnce(t *testing.T) {
+	made := time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC)
+	for _, ttl := range []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, time.Hour, 25 * time.Hour} {
+		for _, spread := range []float64{-renewSpread, 0, renewSpread} {
+			s := schedule{notBefore: made.Add(-identity.Backdate), notAfter: made.Add(ttl), every: min(30*time.Minute, ttl/2), spread: spread}
+			_, at := s.next(made)
+			if least, most := ttl/3, ttl*2/3; at.Sub(made) > most || at.Sub(made) < min(least, 25*time.Minute) {
+				t.Errorf("one of %v is renewed after %v", ttl, at.Sub(made))
+			}
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 const (
 	// Backdate is how long before now a certificate begins, for receivers whose
 	// clock is behind.
-	Backdate = 30 * time.Second
+	Backdate = identity.Backdate
 
 	// RootLifetime is how long a root is valid: as long as its cluster lives.
 	RootLifetime = identity.MaxRootLifetime
