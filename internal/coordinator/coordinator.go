@@ -121,6 +121,13 @@ type Config struct {
 	// in DataDir.
 	AdminSocket string
 
+	// Local serves the local operator in place of a unix socket at AdminSocket, for whole
+	// coordinators in memory. Nil outside tests.
+	Local net.Listener
+
+	// Dial opens a connection to another coordinator, at "HOST:PORT". Nil means TCP.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+
 	// MaxHeadAge is how long after the store last showed the head of the history this
 	// coordinator is ready, and serves what needs no new fact: from a minute to four
 	// hours. Zero means an hour.

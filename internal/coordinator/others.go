@@ -195,7 +195,7 @@ func (e *others) conn(c *Coordinator, s *state, at place) *mesh.Conn {
 	if err != nil {
 		return nil
 	}
-	conn, err := mesh.Dial("passthrough:///"+at.addr, c.source, credential.ExactID(id), mesh.Options{Now: c.now})
+	conn, err := mesh.Dial("passthrough:///"+at.addr, c.source, credential.ExactID(id), mesh.Options{Dialer: c.cfg.Dial, Now: c.now})
 	if err != nil {
 		return nil
 	}

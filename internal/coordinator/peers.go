@@ -461,7 +461,7 @@ type asking struct {
 // dialPeer returns a connection to whoever answers at addr, who proves himself later.
 func (c *Coordinator) dialPeer(addr string) (*mesh.Conn, error) {
 	// Not a name for gRPC to interpret: a record in the store may say anything.
-	return mesh.DialPinned("passthrough:///"+addr, credential.Unproven(), mesh.Options{Now: c.now, GRPC: []grpc.DialOption{
+	return mesh.DialPinned("passthrough:///"+addr, credential.Unproven(), mesh.Options{Dialer: c.cfg.Dial, Now: c.now, GRPC: []grpc.DialOption{
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)), grpc.WithMaxHeaderListSize(maxHeaderBytes),
 	}})
 }

@@ -37,9 +37,11 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return fmt.Errorf("refusing to serve: %w", err)
 	}
-	local, err := mesh.ListenLocal(c.AdminSocket())
-	if err != nil {
-		return err
+	local := c.cfg.Local
+	if local == nil {
+		if local, err = mesh.ListenLocal(c.AdminSocket()); err != nil {
+			return err
+		}
 	}
 	members, strangers, err := c.grpcServers(gate)
 	if err != nil {

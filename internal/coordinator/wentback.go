@@ -511,7 +511,7 @@ func (c *Coordinator) seenAt(ctx context.Context, s *state, conns map[place]*mes
 		if err != nil {
 			return nil, err
 		}
-		if conns[at], err = mesh.Dial("passthrough:///"+at.addr, c.source, credential.ExactID(id), mesh.Options{Now: c.now}); err != nil {
+		if conns[at], err = mesh.Dial("passthrough:///"+at.addr, c.source, credential.ExactID(id), mesh.Options{Dialer: c.cfg.Dial, Now: c.now}); err != nil {
 			delete(conns, at)
 			return nil, err
 		}

@@ -78,6 +78,14 @@ func (k *Keeper) Read(began, now Seen, at time.Time) *Loss {
 		return nil
 	}
 	loss := began.Lost(now, at)
+	// A read that took long may be told after the store went back and another read of what
+	// it shows since then. Of two reads the one with the lower counter was there first. How
+	// long keys are banned is left to reads that began after that was seen.
+	if loss == nil && k.trust != nil && now.Trust != nil && now.Trust.Counter >= k.trust.Counter {
+		first := *k.trust
+		first.Keys = nil
+		loss = first.lost(now.Trust, at)
+	}
 	if loss == nil {
 		k.trust = k.seenLocked().After(now).Trust
 	}

@@ -274,3 +274,28 @@ func reread(t *testing.T, parts ...regress.Record) regress.Record {
 	}
 	return regress.Join(parts[0], parts[1])
 }
+
+// A read of before the store went back that is told after one of what it shows since then
+// puts nothing in the place of what that one showed.
+func TestLateReadOfBefore(t *testing.T) {
+	var k regress.Keeper
+	state := func(version uint64, ban string) regress.Seen {
+		return regress.Seen{Revision: version, Trust: &regress.Trust{Counter: 2, Version: version, Digest: digest(ban[0]), UnbansFrom: 1, Bans: map[string]uint64{ban: 2}}}
+	}
+	began, later := k.Begin(), k.Begin()
+	if loss := k.Read(later, state(17, "c"), noon); loss != nil {
+		t.Fatal(loss)
+	}
+	if loss := k.Read(began, state(20, "d"), noon); kindOf(loss) != regress.Counter {
+		t.Errorf("two states under one counter: %v", loss)
+	}
+	if got := k.Record().Seen.Trust; got.Version != 17 {
+		t.Errorf("it keeps what was read of version %d", got.Version)
+	}
+	// One that began before and is only older shows nothing.
+	older := state(15, "c")
+	older.Trust.Counter, older.Trust.Bans = 1, nil
+	if loss := k.Read(began, older, noon); loss != nil {
+		t.Error(loss)
+	}
+}

@@ -61,6 +61,37 @@ func (m *Memory) SetFull(full bool) {
 	m.full = full
 }
 
+// A Dump is what a Memory held at one time.
+type Dump struct{ of *Memory }
+
+// Dump returns what the database holds now.
+func (m *Memory) Dump() Dump {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return Dump{m.copyLocked()}
+}
+
+// copyLocked returns a database that holds the same. Values are never written to.
+func (m *Memory) copyLocked() *Memory {
+	return &Memory{
+		retain: m.retain, revision: m.revision, compacted: m.compacted,
+		entries: maps.Clone(m.entries), log: slices.Clone(m.log), outcomes: maps.Clone(m.outcomes),
+	}
+}
+
+// GoBack has the database hold what d says, revision and all, as one does whose disk is
+// put back. It is the one way in which a Memory breaks a promise of package store.
+func (m *Memory) GoBack(d Dump) {
+	c := d.of.copyLocked() // nobody else has d.of
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.revision, m.compacted, m.entries, m.log, m.outcomes = c.revision, c.compacted, c.entries, c.log, c.outcomes
+	for c := range m.waiters {
+		close(c)
+	}
+	clear(m.waiters)
+}
+
 type memoryHandle struct {
 	m      *Memory
 	once   sync.Once

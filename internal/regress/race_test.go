@@ -1,0 +1,5 @@
+//go:build race
+
+package regress_test
+
+const raceDetector = true

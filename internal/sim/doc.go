@@ -1,0 +1,11 @@
+// Package sim holds the test that runs whole coordinators through schedules of faults.
+//
+// The coordinators are those of the product, with a folder each, TLS between them and one
+// store: everything that a program has but its sockets and its disk, which are in memory,
+// so that time is virtual. A schedule is a bounded series of operations and faults that a
+// number decides. After it the test compares what the coordinators show with what they
+// acknowledged.
+//
+// What only decides is driven by the million in packages replica and regress; here runs
+// what acts on those decisions.
+package sim
