@@ -37,7 +37,8 @@ type LiveServiceClient interface {
 	// two streams of one member the newer one stays, wherever it is.
 	NoteStreams(ctx context.Context, in *NoteStreamsRequest, opts ...grpc.CallOption) (*NoteStreamsResponse, error)
 	// GetSeen returns what this coordinator saw of the store, so that one that went back is
-	// noticed by who did not see more of it.
+	// noticed by who did not see more of it, and what it finds by itself. Others ask every
+	// few seconds: that it answers shows that it is there.
 	GetSeen(ctx context.Context, in *GetSeenRequest, opts ...grpc.CallOption) (*GetSeenResponse, error)
 }
 
@@ -101,7 +102,8 @@ type LiveServiceServer interface {
 	// two streams of one member the newer one stays, wherever it is.
 	NoteStreams(context.Context, *NoteStreamsRequest) (*NoteStreamsResponse, error)
 	// GetSeen returns what this coordinator saw of the store, so that one that went back is
-	// noticed by who did not see more of it.
+	// noticed by who did not see more of it, and what it finds by itself. Others ask every
+	// few seconds: that it answers shows that it is there.
 	GetSeen(context.Context, *GetSeenRequest) (*GetSeenResponse, error)
 	mustEmbedUnimplementedLiveServiceServer()
 }
