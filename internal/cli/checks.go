@@ -117,11 +117,14 @@ func checks() []check {
 		{"coordinator.reach", "a coordinator answers", "A coordinator that the settings name answers.", nil, lookReach},
 		{"coordinator.phase", "the coordinator is ready", "The coordinator has a manifest in force and its secrets in memory. In recovery it waits for the seed: from a keeper, or from its owners.", []string{"coordinator.reach"}, lookPhase},
 		{"coordinator.head", "the store confirms the head", "How long ago the store last showed that the head of the history, and so the manifest in force, is the newest. It is asked every few seconds. A coordinator that cannot ask works under what it knows, and decides nothing new.", []string{"coordinator.phase"}, lookHead},
+		{"coordinator.leader", "a coordinator leads", "One coordinator compiles what members are told. A change of the leader takes less than ten seconds.", []string{"coordinator.phase"}, lookLeader},
+		{"coordinator.peers", "the other coordinators answer", "Every coordinator asks the others every few seconds. One that does not answer for ten seconds is missed, unless it was stopped in order or an admin said that it is gone for good.", []string{"coordinator.phase"}, lookPeers},
 		{"coordinator.keepers", "the keepers open the seed", "Each keeper of the manifest opens the seed on the machine of a coordinator, each coordinator has one that does, and none failed to seal. A coordinator without one is not back by itself after all of them stopped.", []string{"coordinator.phase"}, lookKeepers},
 		{"coordinator.root", "the root certificate lasts", "The root certificate does not end soon. It lives for decades unless the seed is changed.", []string{"coordinator.phase"}, lookRoot},
 		{"coordinator.mesh-ca", "the mesh CA certificate lasts", "The certificate that signs identities is renewed by the coordinator long before it ends.", []string{"coordinator.phase"}, lookMesh},
 		{"coordinator.baseline", "the resilience baseline is met", "There are three data members that are active and do not drain.", []string{"coordinator.phase"}, lookBaseline},
 		{"coordinator.members", "all members report and have certificates", "No member has an expired certificate or has been silent for two minutes. A coordinator that just started waits that long.", []string{"coordinator.phase"}, lookMembers},
+		{"coordinator.findings", "nothing else needs attention", "What fealty status names under *needs attention* and no other check looks for. Every coordinator tells what any of them can find.", []string{"coordinator.phase"}, lookFindings},
 		{"coordinator.bans", "the list of bans has room", "The trust bundle lists banned keys while a certificate over them can be valid. When it is nearly full removals are put off, so that bans still fit.", []string{"coordinator.phase"}, lookBans},
 
 		{"store.server", "the server of the store is fit for it", "The server of --store, or of FEALTY_STORE, lets this user in and takes writes. PostgreSQL is no replica; of several hosts one is a primary. The members of etcd agree on a leader, and take transactions as large as etcd's defaults; the prefix holds a store, or nothing.", nil, lookServer},
@@ -130,6 +133,7 @@ func checks() []check {
 		{"store.lock", "the SQLite file is held by its coordinator", "One process has the file of an embedded store open, and holds a lock beside it. A coordinator that runs and does not hold it does not keep another one out.", nil, lookLock},
 		{"store.file-system", "the SQLite file is on a local disk", "On a network file system locks and shared memory do not hold, and SQLite loses data.", nil, lookFileSystem},
 		{"store.latency", "the store answers fast", "How long the coordinator's store takes to list the members. Every join and renewal waits for the store several times.", []string{"coordinator.phase"}, lookLatency},
+		{"store.writes", "the store takes writes", "The store of the coordinators takes what they write, and holds what was acknowledged: it is not full, read-only or without its file, and did not go back.", []string{"coordinator.phase"}, lookWrites},
 		{"store.space", "the store's disk has room", "Free space where the embedded store is, if it is on this machine.", nil, lookStoreSpace},
 	}
 }
@@ -510,8 +514,65 @@ func lookHead(s *site) seen {
 	return fine("%s", text)
 }
 
-func lookKeepers(s *site) seen {
-	return foundAs(s, "nothing is known against any", explain.KeeperUnopened, explain.KeeperUnusable, explain.KeeperElsewhere)
+// What the checks that look for findings look for. What is of none of them is that of
+// coordinator.findings.
+var (
+	leaderCodes   = []explain.Code{explain.NobodyLeads}
+	peerCodes     = []explain.Code{explain.CoordinatorUnheard, explain.CoordinatorRecovering}
+	keeperCodes   = []explain.Code{explain.KeeperUnopened, explain.KeeperUnusable, explain.KeeperElsewhere}
+	baselineCodes = []explain.Code{explain.MemberBaseline}
+	memberCodes   = []explain.Code{explain.MemberExpired, explain.MemberSilent}
+	writeCodes    = []explain.Code{explain.StoreFull, explain.StoreRefuses, explain.StoreWentBack, explain.StoreUnreachable}
+)
+
+func lookKeepers(s *site) seen { return foundAs(s, "nothing is known against any", keeperCodes...) }
+
+func lookLeader(s *site) seen {
+	l := statusOf(s).GetLeader()
+	if l.GetTerm() == 0 {
+		return foundAs(s, "nobody for "+span(l.GetNobodyFor().AsDuration())+", which a change of the leader takes", leaderCodes...)
+	}
+	return foundAs(s, fmt.Sprintf("%s, term %d", l.GetName(), l.GetTerm()), leaderCodes...)
+}
+
+func lookPeers(s *site) seen {
+	answer, stopped := 0, 0
+	for _, r := range statusOf(s).GetReplicas() {
+		switch {
+		case r.GetStopped():
+			stopped++
+		case !r.GetSelf():
+			answer++
+		}
+	}
+	text := "there is no other one"
+	if answer > 0 {
+		text = plural(answer, "other one", "other ones")
+	}
+	if stopped > 0 {
+		text += fmt.Sprintf("; %d stopped in order", stopped)
+	}
+	return foundAs(s, text, peerCodes...)
+}
+
+func lookWrites(s *site) seen { return foundAs(s, "nothing is known against it", writeCodes...) }
+
+func lookFindings(s *site) seen {
+	elsewhere := slices.Concat(leaderCodes, peerCodes, keeperCodes, baselineCodes, memberCodes, writeCodes)
+	var rest []*fealtyv1.Finding
+	for _, f := range statusOf(s).GetFindings() {
+		if !slices.Contains(elsewhere, explain.Code(f.GetCode())) {
+			rest = append(rest, f)
+		}
+	}
+	if len(rest) == 0 {
+		return fine("nothing")
+	}
+	more := ""
+	if n := len(rest) - 1; n > 0 {
+		more = fmt.Sprintf(" (and %d more: fealty status)", n)
+	}
+	return seen{checkWarning, rest[0].GetCode() + ": " + foundBy(rest[0]) + rest[0].GetSummary() + more, rest[0].GetRemedy()}
 }
 
 func lookRoot(s *site) seen {
@@ -537,7 +598,7 @@ func lookBaseline(s *site) seen {
 	if storeUnread(s) {
 		return seen{checkUnknown, unreadText, unreadDo}
 	}
-	return foundAs(s, "", explain.MemberBaseline)
+	return foundAs(s, "", baselineCodes...)
 }
 
 // storeUnread reports that the coordinator could not read its store just now: of
@@ -553,7 +614,7 @@ func lookMembers(s *site) seen {
 	if storeUnread(s) {
 		return seen{checkUnknown, unreadText, unreadDo}
 	}
-	return foundAs(s, "nobody is missing", explain.MemberExpired, explain.MemberSilent)
+	return foundAs(s, "nobody is missing", memberCodes...)
 }
 
 // foundAs is what the coordinator found under these codes.
@@ -561,7 +622,7 @@ func foundAs(s *site, good string, codes ...explain.Code) seen {
 	st := statusOf(s)
 	for _, f := range st.GetFindings() {
 		if slices.Contains(codes, explain.Code(f.GetCode())) {
-			return seen{checkWarning, f.GetCode() + ": " + f.GetSummary(), f.GetRemedy()}
+			return seen{checkWarning, f.GetCode() + ": " + foundBy(f) + f.GetSummary(), f.GetRemedy()}
 		}
 	}
 	if good == "" {

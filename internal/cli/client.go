@@ -41,6 +41,7 @@ type services struct {
 	backup   fealtyv1.BackupServiceClient
 	config   fealtyv1.ConfigServiceClient
 	leader   fealtyv1.LeaderServiceClient
+	peers    fealtyv1.CoordinatorServiceClient
 	manifest fealtyv1.ManifestServiceClient
 	members  fealtyv1.MemberServiceClient
 	reseed   fealtyv1.ReseedServiceClient
@@ -65,6 +66,7 @@ func (c *CLI) asking(cfg *config, f func(*services) error) error {
 		backup:   fealtyv1.NewBackupServiceClient(l),
 		config:   fealtyv1.NewConfigServiceClient(l),
 		leader:   fealtyv1.NewLeaderServiceClient(l),
+		peers:    fealtyv1.NewCoordinatorServiceClient(l),
 		manifest: fealtyv1.NewManifestServiceClient(l),
 		members:  fealtyv1.NewMemberServiceClient(l),
 		reseed:   fealtyv1.NewReseedServiceClient(l),

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/time/rate"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator"
@@ -24,7 +25,7 @@ import (
 )
 
 func (c *CLI) coordinatorCommand() *cobra.Command {
-	return c.command(spec{
+	cmd := c.command(spec{
 		use: "coordinator", short: "run a coordinator",
 		long: `Run a coordinator, until it gets SIGINT or SIGTERM.
 
@@ -38,6 +39,52 @@ cluster's secrets in memory; its folder holds the key by which it enrols and its
 			return c.runCoordinator(ctx, cfg)
 		},
 	})
+	cmd.AddCommand(c.coordinatorForget())
+	return cmd
+}
+
+func (c *CLI) coordinatorForget() *cobra.Command {
+	var reason string
+	var dry, yes bool
+	cmd := c.command(spec{
+		use: "forget NAME", short: "say that a coordinator is gone for good",
+		long: `End the finding on a coordinator that died and does not come back: what it said of itself is removed, and nobody
+misses it. One that was stopped by SIGINT or SIGTERM is not missed, and needs no such word.
+
+It takes nothing from that coordinator. Who may be one is the manifest's to say: where the machine was lost or
+stolen, set a manifest that does not admit its key. One that runs after all says so again within a minute; one that
+answers is not forgotten.`,
+		sample: `  fealty coordinator forget coordinator-3 --reason "its machine was scrapped"
+  fealty coordinator forget coordinator-3 --dry-run`,
+		groups: []group{client}, args: exactly("NAME"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			return c.asking(cfg, func(s *services) error {
+				if !dry {
+					risk := "coordinator " + args[0] + " is not missed any more: nobody is told that it is down"
+					if err := c.confirm(ctx, "fealty coordinator forget", risk, yes); err != nil {
+						return err
+					}
+				}
+				resp, err := s.peers.ForgetCoordinator(ctx, &fealtyv1.ForgetCoordinatorRequest{Name: args[0], Reason: reason, DryRun: dry})
+				if err != nil {
+					return err
+				}
+				if dry {
+					c.planned("coordinator " + args[0] + " would be forgotten")
+				}
+				now := c.env.Now()
+				if err := c.print(result{ofMessage(resp), func(p *page) error { return p.table(replicaTable(resp.GetForgotten(), now)) }}); err != nil || dry {
+					return err
+				}
+				c.talk("forgotten; the manifest admits it still, until one is set that does not")
+				return nil
+			})
+		},
+	})
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	dryRun(cmd, &dry)
+	return cmd
 }
 
 func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {

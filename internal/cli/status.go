@@ -194,10 +194,14 @@ func showStatus(p *page, st *fealtyv1.GetStatusResponse) error {
 	return p.table(memberTable(st.GetMembers(), now))
 }
 
-// replicaQuiet is from when on a coordinator is quiet: it speaks each minute.
-const replicaQuiet = 3 * time.Minute
+// replicaQuiet is from when on a coordinator is quiet that nobody asked: it writes each
+// minute. replicaUnheard is from when on one is that does not answer when it is asked.
+const (
+	replicaQuiet   = 3 * time.Minute
+	replicaUnheard = 10 * time.Second
+)
 
-// replicaTable shows the coordinators as they say of themselves.
+// replicaTable shows the coordinators as they say of themselves, and whether they answer.
 func replicaTable(replicas []*fealtyv1.Replica, now time.Time) *table {
 	t := &table{columns: []column{{title: "NAME"}, {title: "PHASE"}, {title: "INDEX", right: true}, {title: "HEARD"}, {title: "ADDRESSES", least: 16}, {title: "RELEASE", wide: true}, {title: "ENROLMENT KEY", wide: true}}}
 	for _, r := range replicas {
@@ -206,8 +210,16 @@ func replicaTable(replicas []*fealtyv1.Replica, now time.Time) *table {
 			name += " (answers)"
 		}
 		phase, heard := painted(green, "● "+r.GetPhase()), r.GetHeardAt().AsTime()
+		asked := r.GetUnheardFor() != nil
+		if asked {
+			heard = now.Add(-r.GetUnheardFor().AsDuration())
+		}
 		switch {
-		case now.Sub(heard) > replicaQuiet:
+		case r.GetStopped():
+			phase = painted(dim, "◌ stopped")
+		case asked && r.GetUnheardFor().AsDuration() >= replicaUnheard:
+			phase = painted(amber, "▲ not heard, was "+r.GetPhase())
+		case !asked && now.Sub(heard) > replicaQuiet:
 			phase = painted(amber, "▲ quiet, was "+r.GetPhase())
 		case r.GetPhase() != "ready":
 			phase = painted(amber, "▲ "+r.GetPhase())
@@ -275,13 +287,21 @@ func showFinding(p *page, f *fealtyv1.Finding) {
 	}
 	// Severity is a word too: colour and shape only repeat it.
 	head := sanitize(shape + " " + f.GetCode())
-	for i, line := range wrap(sanitize(p.called(f.GetSeverity()+": "+f.GetSummary())), room) {
+	for i, line := range wrap(sanitize(p.called(f.GetSeverity()+": "+foundBy(f)+f.GetSummary())), room) {
 		if i > 0 {
 			head = ""
 		}
 		fmt.Fprintf(p.w, "  %s %s\n", colour.on(padded(head, 9), p.colour), line)
 	}
 	fmt.Fprintf(p.w, "  %s do: %s\n", padded("", 9), sanitize(p.called(f.GetRemedy())))
+}
+
+// foundBy says which coordinator a finding is of, if it is another one than was asked.
+func foundBy(f *fealtyv1.Finding) string {
+	if f.GetCoordinator() == "" {
+		return ""
+	}
+	return "coordinator " + f.GetCoordinator() + " finds: "
 }
 
 func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) facts {

@@ -144,6 +144,7 @@ Versions are shown as authority epoch and config version, such as trust_bundle 1
 It clears itself when its cause is gone.`, []topicField{
 			{"code", "A stable code: fealty explain CODE has its page."},
 			{"severity", "info, warning or critical."},
+			{"coordinator", "Which coordinator found it, where that is another one than was asked."},
 			{"summary", "What was found, and why it counts."},
 			{"remedy", "A command to paste, or what a person can do."},
 		}},

@@ -38,7 +38,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/copies"
@@ -47,6 +46,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/recall"
 	"github.com/fealty-io/fealty/internal/regress"
 	decide "github.com/fealty-io/fealty/internal/replica"
@@ -168,6 +168,10 @@ type Config struct {
 	// Now is its clock for expiry. Nil means time.Now.
 	Now func() time.Time
 
+	// Elapsed is its clock that only goes forward, by which it judges whether others are
+	// heard. Nil means that of the machine.
+	Elapsed func() time.Duration
+
 	// FS is its file system. Nil means the operating system's.
 	FS durable.FS
 
@@ -241,6 +245,8 @@ type Coordinator struct {
 	live    liveMembers
 	others  *others // what other coordinators hear
 
+	presence presence.Watch // which other coordinators are heard
+
 	limiter      *joinLimiter
 	perMember    *keyedLimiter // renewals and rejoins, by identity
 	pulls        *pullLimiter
@@ -253,11 +259,10 @@ type Coordinator struct {
 	failures     logGate  // of failures and clone alarms, which strangers must not drown
 	readers      sync.WaitGroup
 
-	kept       regress.Keeper                      // what was seen of the store
-	keptFault  error                               // why it cannot be told what was seen of it before
-	peersClaim atomic.Pointer[[]*fealtyv1.Finding] // what others say that they saw of it, and cannot prove
-	keeping    sync.Mutex                          // held by who writes down what was seen
-	written    [2][sha256.Size]byte                // digests of what was written; guarded by keeping
+	kept      regress.Keeper       // what was seen of the store
+	keptFault error                // why it cannot be told what was seen of it before
+	keeping   sync.Mutex           // held by who writes down what was seen
+	written   [2][sha256.Size]byte // digests of what was written; guarded by keeping
 
 	lead       *lead
 	audits     auditQueue
@@ -323,6 +328,9 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.Elapsed == nil {
+		cfg.Elapsed = sinceNow()
+	}
 	outside := cfg.FS // of what others read
 	if cfg.FS == nil {
 		cfg.FS, outside = durable.OS(), durable.Shared()
@@ -335,7 +343,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	}
 	c := &Coordinator{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, fs: cfg.FS, faults: cfg.Faults,
-		startedAt: cfg.Now(), elapsed: sinceNow(),
+		startedAt: cfg.Now(), elapsed: cfg.Elapsed,
 		search:    decide.Search{HealAfter: cfg.SelfHealAfter, Random: mathrand.Float64},
 		registry:  cfg.Registry,
 		trustKick: make(chan struct{}, 1), confirmKick: make(chan struct{}, 1),
@@ -458,6 +466,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	if c.cfg.Metrics != nil {
 		defer c.cfg.Metrics.Close()
 	}
+	stop := ctx // ends when it is to stop, and not when a part fails
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.guard.Run(ctx) })
 	g.Go(func() error { return c.followState(ctx) })
@@ -465,7 +474,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.forever(ctx, "head", func() error { return c.followHead(ctx) }) })
 	g.Go(func() error { return c.followLeadership(ctx) })
 	g.Go(func() error { return c.watchLeader(ctx) })
-	g.Go(func() error { return c.forever(ctx, "replica", func() error { return c.followReplica(ctx) }) })
+	g.Go(func() error { return c.forever(ctx, "replica", func() error { return c.followReplica(ctx, stop) }) })
 	g.Go(func() error { return c.forever(ctx, "keepers", func() error { return c.followKeepers(ctx) }) })
 	g.Go(func() error { return c.pulse(ctx) })
 	g.Go(func() error { return c.followAudit(ctx) })
@@ -577,7 +586,9 @@ func (c *Coordinator) followState(ctx context.Context) error {
 			})
 			g.Go(func() error { return c.forever(run, "identity", func() error { return c.keepIdentity(run, s) }) })
 			g.Go(func() error { return c.forever(run, "pruning", func() error { return c.prune(run, s) }) })
-			g.Go(func() error { return c.forever(run, "seen", func() error { return c.followPeersSeen(run, s) }) })
+			g.Go(func() error {
+				return c.forever(run, "other coordinators", func() error { return c.followPeers(run, s) })
+			})
 			if c.outlet != nil {
 				g.Go(func() error { return c.followOutlet(run, s) })
 			}

@@ -142,6 +142,10 @@ func (c *Coordinator) heir(ctx context.Context, s *state, from, to string) (key 
 	for _, r := range all {
 		switch {
 		case r.Key == from || to != "" && r.Name != to:
+		case r.Stopped:
+			if to != "" {
+				problem = "it was stopped"
+			}
 		case r.Phase != phaseReady.String():
 			if to != "" {
 				problem = "it is in phase " + r.Phase

@@ -280,13 +280,26 @@ func (c *Coordinator) inContact(m *fealtyv1.Member) string {
 	case now.Sub(c.hearsSince()) < silentAfter:
 		return "this coordinator has been ready for less than " + silentAfter.String() + " and does not know yet whether it is away"
 	}
-	switch quiet, lost := c.others.quiet(); {
+	switch quiet, lost := c.quietOthers(); {
 	case lost:
 		return "it may be connected to another coordinator, and the store does not say now which there are"
 	case len(quiet) > 0:
 		return strings.Join(quiet, ", ") + ", to which it may be connected, does not answer now"
 	}
 	return ""
+}
+
+// quietOthers names the coordinators to which a member may be connected without saying so
+// here: they do not answer, and did a short while ago. It reports true if nobody could say
+// which others there are.
+func (c *Coordinator) quietOthers() (names []string, lost bool) {
+	silent, lost := c.others.quiet()
+	for _, r := range silent {
+		if since, expected := c.presence.Silent(r.Key, c.elapsed()); expected && since < silentAfter {
+			names = append(names, r.Name)
+		}
+	}
+	return names, lost
 }
 
 // hearsSince is since when members can report to this coordinator.

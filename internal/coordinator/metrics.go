@@ -129,6 +129,9 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 		gauge("fealty_coordinator_recovery_mode", "1 while the state in memory is not the head of the persisted history.", func() float64 {
 			return truth(c.state.Load().phase == phaseRecovery)
 		}),
+		gauge("fealty_coordinators_unheard", "Other coordinators that this one misses: they did not stop in order, and have not answered for ten seconds.", func() float64 {
+			return float64(len(c.presence.Missed(c.elapsed())))
+		}),
 		gauge("fealty_leader", "1 while this coordinator leads.", func() float64 {
 			_, _, ok := c.leading()
 			return truth(ok)

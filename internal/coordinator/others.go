@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -37,10 +38,13 @@ type others struct {
 	mu     sync.Mutex
 	at     time.Time                 // of the last answers, monotonic; guarded by mu
 	live   map[string]*fealtyv1.Live // by "<kind>/<name>"; guarded by mu
-	silent []string                  // coordinators that did not answer, sorted; guarded by mu
+	silent []replica                 // coordinators that did not answer, sorted; guarded by mu
 	lost   bool                      // nobody could say which others there are; guarded by mu
+	known  []replica                 // as the store named them last; guarded by mu
+	conns  map[place]*mesh.Conn      // guarded by mu
+	told   map[string]told           // what each said of the store and finds, by its key; guarded by mu
 
-	conns map[place]*mesh.Conn // owned by who holds asking
+	hearing chan struct{} // held by who asks for that; capacity 1
 }
 
 // place is where a coordinator is to be. Another one that is found there, as behind an
@@ -48,17 +52,17 @@ type others struct {
 type place struct{ name, addr string }
 
 func newOthers() *others {
-	return &others{asking: make(chan struct{}, 1), conns: make(map[place]*mesh.Conn)}
+	return &others{asking: make(chan struct{}, 1), hearing: make(chan struct{}, 1), conns: make(map[place]*mesh.Conn)}
 }
 
 // close ends the connections, when nobody asks any more.
 func (e *others) close() {
-	e.asking <- struct{}{}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for _, conn := range e.conns {
 		conn.Close()
 	}
 	clear(e.conns)
-	<-e.asking
 }
 
 // of returns what the others hear of a member; nil if nothing.
@@ -70,7 +74,7 @@ func (e *others) of(path string) *fealtyv1.Live {
 
 // quiet returns the coordinators that did not say what they hear, and whether nobody
 // could tell who they are.
-func (e *others) quiet() (silent []string, lost bool) {
+func (e *others) quiet() (silent []replica, lost bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.silent, e.lost
@@ -90,7 +94,7 @@ func (e *others) fresh() bool {
 }
 
 // hearOthers asks the other coordinators what they hear of members, unless they just
-// said. Who does not answer in time is left out.
+// said. Who does not answer in time is left out, and who is gone is not waited for.
 func (c *Coordinator) hearOthers(ctx context.Context, s *state) {
 	e := c.others
 	if e.fresh() {
@@ -115,13 +119,17 @@ func (c *Coordinator) hearOthers(ctx context.Context, s *state) {
 	answers := make([]map[string]*fealtyv1.Live, len(all))
 	var asked sync.WaitGroup
 	for i := range all {
-		asked.Go(func() { answers[i] = askAny(ctx, conns[i]) })
+		if !c.presence.Gone(all[i].Key, c.elapsed()) {
+			asked.Go(func() { answers[i] = askAny(ctx, conns[i]) })
+		}
 	}
 	asked.Wait()
-	live, silent := make(map[string]*fealtyv1.Live), []string(nil)
+	live, silent := make(map[string]*fealtyv1.Live), []replica(nil)
 	for i, answer := range answers {
 		if answer == nil {
-			silent = append(silent, all[i].Name)
+			silent = append(silent, all[i])
+		} else {
+			c.presence.Heard(all[i].Key, c.elapsed())
 		}
 		for path, l := range answer {
 			live[path] = newerLive(l, live[path])
@@ -132,45 +140,49 @@ func (c *Coordinator) hearOthers(ctx context.Context, s *state) {
 	e.at, e.live, e.silent, e.lost = time.Now(), live, silent, false
 }
 
-// withOthers calls tell for each other coordinator that is heard, all at once, with the
+// withOthers calls tell for each other coordinator that is not gone, all at once, with the
 // connections to its addresses.
 func (c *Coordinator) withOthers(ctx context.Context, s *state, tell func(context.Context, []*mesh.Conn)) {
-	e := c.others
-	select {
-	case e.asking <- struct{}{}:
-		defer func() { <-e.asking }()
-	case <-ctx.Done():
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, askOthers)
 	defer cancel()
-	all, conns, err := e.connect(ctx, c, s)
+	all, conns, err := c.others.connect(ctx, c, s)
 	if err != nil {
 		return
 	}
 	var told sync.WaitGroup
 	for i := range all {
-		told.Go(func() { tell(ctx, conns[i]) })
+		if !c.presence.Gone(all[i].Key, c.elapsed()) {
+			told.Go(func() { tell(ctx, conns[i]) })
+		}
 	}
 	told.Wait()
 }
 
-// connect returns the other coordinators that are heard, each with the connections to its
-// addresses. What no one needs any more is closed. The caller holds asking.
+// connect returns the other coordinators that there are to be, as the store names them,
+// each with the connections to its addresses. Who said that it stops is none of them.
 func (e *others) connect(ctx context.Context, c *Coordinator, s *state) (all []replica, conns [][]*mesh.Conn, err error) {
-	known, err := c.replicas(ctx, s.manifest)
+	all, err = c.replicas(ctx, s.manifest)
 	if err != nil {
 		return nil, nil, err
 	}
-	all = slices.DeleteFunc(known, func(r replica) bool {
-		return r.Key == c.EnrolmentKey() || c.now().Sub(r.At).Abs() >= silentAfter
-	})
-	conns = make([][]*mesh.Conn, len(all))
+	all = slices.DeleteFunc(all, func(r replica) bool { return r.Key == c.EnrolmentKey() })
+	c.presence.Expect(expected(all), c.elapsed())
+	all = slices.DeleteFunc(all, func(r replica) bool { return r.Stopped })
+	return all, e.connectTo(c, s, all), nil
+}
+
+// connectTo returns the connections to the addresses of each of all. What no one needs
+// any more is closed.
+func (e *others) connectTo(c *Coordinator, s *state, all []replica) [][]*mesh.Conn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.known = all
+	conns := make([][]*mesh.Conn, len(all))
 	used := make(map[place]bool)
 	for i, r := range all {
 		for _, addr := range r.Addresses {
 			at := place{r.Name, addr}
-			if conn := e.conn(c, s, at); conn != nil {
+			if conn := e.connLocked(c, s, at); conn != nil {
 				used[at] = true
 				conns[i] = append(conns[i], conn)
 			}
@@ -182,12 +194,12 @@ func (e *others) connect(ctx context.Context, c *Coordinator, s *state) (all []r
 			delete(e.conns, at)
 		}
 	}
-	return all, conns, nil
+	return conns
 }
 
-// conn returns the connection to a coordinator, which has to prove that it is this one.
-// The caller holds asking.
-func (e *others) conn(c *Coordinator, s *state, at place) *mesh.Conn {
+// connLocked returns the connection to a coordinator, which has to prove that it is this
+// one. It does not wait for it.
+func (e *others) connLocked(c *Coordinator, s *state, at place) *mesh.Conn {
 	if conn := e.conns[at]; conn != nil {
 		return conn
 	}
@@ -203,30 +215,52 @@ func (e *others) conn(c *Coordinator, s *state, at place) *mesh.Conn {
 	return conn
 }
 
-// askAny asks one coordinator what it hears, at all of its addresses at once: one where
-// nobody answers must not cost the time of the others. Nil: it does not say.
+// askAny asks one coordinator what it hears. Nil: it does not say.
 func askAny(ctx context.Context, conns []*mesh.Conn) map[string]*fealtyv1.Live {
+	live, err := firstAnswer(ctx, conns, func(ctx context.Context, conn *mesh.Conn) (map[string]*fealtyv1.Live, error) {
+		return askLive(ctx, conn, "")
+	})
+	if err != nil {
+		return nil
+	}
+	return live
+}
+
+// connections returns those that there are.
+func (e *others) connections() []*mesh.Conn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Collect(maps.Values(e.conns))
+}
+
+// firstAnswer asks one coordinator at all of its addresses at once, and returns the first
+// answer: one where nobody answers must not cost the time of the others.
+func firstAnswer[T any](ctx context.Context, conns []*mesh.Conn, ask func(context.Context, *mesh.Conn) (T, error)) (T, error) {
 	var asked sync.WaitGroup
 	defer asked.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answers := make(chan map[string]*fealtyv1.Live, len(conns))
+	type answer struct {
+		said T
+		err  error
+	}
+	answers := make(chan answer, len(conns))
 	for _, conn := range conns {
 		asked.Go(func() {
-			live, err := askLive(ctx, conn, "")
-			if err != nil {
-				live = nil
-			}
-			answers <- live
+			said, err := ask(ctx, conn)
+			answers <- answer{said, err}
 		})
 	}
+	last := answer{err: errNoAddress}
 	for range conns {
-		if live := <-answers; live != nil {
-			return live
+		if last = <-answers; last.err == nil {
+			break
 		}
 	}
-	return nil
+	return last.said, last.err
 }
+
+var errNoAddress = errors.New("it says no address")
 
 // askLive asks one coordinator what it hears: of one member, or of all.
 func askLive(ctx context.Context, conn *mesh.Conn, member string) (map[string]*fealtyv1.Live, error) {
@@ -277,19 +311,13 @@ func (c *Coordinator) degradedPeriods(ctx context.Context, s *state, id identity
 	if other == nil || newerLive(own, other) == own {
 		return c.live.degradedPeriods(id)
 	}
-	e := c.others
-	select {
-	case e.asking <- struct{}{}:
-		defer func() { <-e.asking }()
-	case <-ctx.Done():
-		return nil
-	}
+	conns := c.others.connections()
 	ctx, cancel := context.WithTimeout(ctx, askOthers)
 	defer cancel()
 	best := other
 	var asked sync.WaitGroup
-	answers := make(chan map[string]*fealtyv1.Live, len(e.conns))
-	for _, conn := range e.conns {
+	answers := make(chan map[string]*fealtyv1.Live, len(conns))
+	for _, conn := range conns {
 		asked.Go(func() {
 			if live, err := askLive(ctx, conn, path); err == nil {
 				answers <- live

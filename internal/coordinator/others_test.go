@@ -23,15 +23,8 @@ import (
 // them does not say counts as not known.
 func TestOthersAreHeard(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	r := newReplica(t, f)
-	if err := f.set(f.manifest("")); err != nil {
-		t.Fatal(err)
-	}
-	r.start()
-	r.awaitHead(f)
-	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
-	f.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	x := newTogether(t, 2)
+	f, r := x.all[0], x.all[1]
 	n := f.member("node-a")
 	ctx, cancel := context.WithCancel(f.ctx())
 	defer cancel()
@@ -78,6 +71,7 @@ func TestOthersAreHeard(t *testing.T) {
 		t.Errorf("a removal while a coordinator does not answer: %v", err)
 	}
 	r.advance(silentAfter + time.Second) // and now it is not coming back
+	x.pass(silentAfter)
 	time.Sleep(othersFresh)
 	if _, err = r.local().member.RemoveMember(r.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-a"}); err != nil {
 		t.Errorf("a removal long after: %v", err)
@@ -125,7 +119,7 @@ func TestOthersAreHeardThemselves(t *testing.T) {
 		r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
 	}
 	f.c.hearOthers(f.ctx(), f.c.state.Load())
-	if quiet, _ := f.c.others.quiet(); !slices.Equal(quiet, []string{"coordinator-3"}) {
+	if quiet, _ := f.c.quietOthers(); !slices.Equal(quiet, []string{"coordinator-3"}) {
 		t.Errorf("%v did not say what it hears, want coordinator-3", quiet)
 	}
 }

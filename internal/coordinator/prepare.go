@@ -132,7 +132,7 @@ func (c *Coordinator) preparable(ctx context.Context, mv *move) []string {
 	var out []string
 	for _, r := range others {
 		_, stays := mv.manifest.Match(identity.Coordinator, []string{"key:" + r.Key})
-		if r.Key != c.EnrolmentKey() && stays && r.Phase == phaseReady.String() && r.Head == mv.from.head.Hash && len(r.Addresses) > 0 {
+		if r.Key != c.EnrolmentKey() && stays && !r.Stopped && r.Phase == phaseReady.String() && r.Head == mv.from.head.Hash && len(r.Addresses) > 0 {
 			out = append(out, r.Addresses[0])
 		}
 	}

@@ -186,6 +186,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"PeerService.Prepare", gone, nil},
 		{"AgentService.Connect", gone, nil},
 		{"LiveService.NoteStreams", "nothing: the same processes are the newest", nil},
+		{"CoordinatorService.ForgetCoordinator", "not found: it said nothing since", nil},
 		{"ManifestService.ForgetKeeperKey", "not found: no copy of that key is left", nil},
 		{"SnapshotService.Poll", gone, nil},
 		{"NodeService.LeaveCluster", agents, nil},
@@ -260,7 +261,7 @@ func (d *desk) ledByAnother() {
 		d.t.Fatal(err)
 	}
 	d.store.write(leaderTermKey, w.Value)
-	if err := d.c.announce(context.Background()); err != nil {
+	if err := d.c.announce(context.Background(), false); err != nil {
 		d.t.Fatal(err)
 	}
 }

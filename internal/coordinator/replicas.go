@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -30,7 +31,8 @@ const replicaPrefix = "replica/"
 // Bounds and times of replica records.
 const (
 	replicaPause     = time.Minute        // between two records of one coordinator, if nothing changes
-	replicaRetention = 7 * 24 * time.Hour // after the last one
+	replicaRetention = 7 * 24 * time.Hour // after the last one, of a coordinator that stopped
+	leaveTime        = 2 * time.Second    // to say that it stops
 	maxReplicaBytes  = 8 << 10
 	maxReplicaAddrs  = 8
 	// maxReplicaAddrBytes is a host name of the longest with its port.
@@ -60,6 +62,10 @@ type replica struct {
 	Keepers []keeperView `json:"keepers,omitempty"`
 	// Seen is the newest revision that it saw of a store which lost some.
 	Seen store.Revision `json:"seen,omitempty"`
+	// Stopped says that it was stopped in order: nobody misses it.
+	Stopped bool `json:"stopped,omitempty"`
+
+	version store.Revision // of the record, as it was read
 }
 
 // signedReplica is how a record stands in the store: the exact bytes of a replica,
@@ -143,7 +149,7 @@ func (c *Coordinator) replicas(ctx context.Context, m *manifest.Manifest) ([]rep
 		if !ok {
 			continue // one that was dismissed, or is not admitted yet
 		}
-		r.Name = found.Name
+		r.Name, r.version = found.Name, e.Version
 		out = append(out, r)
 	}
 	slices.SortFunc(out, func(a, b replica) int {
@@ -173,11 +179,22 @@ func SeenIn(ctx context.Context, st store.Store, m *manifest.Manifest) (store.Re
 }
 
 // followReplica writes this coordinator's record at once, when its state changes,
-// and each minute, until ctx ends.
-func (c *Coordinator) followReplica(ctx context.Context) error {
+// and each minute, until ctx ends. If that is because stop did, it writes that it was
+// stopped in order.
+func (c *Coordinator) followReplica(ctx, stop context.Context) error {
+	defer func() {
+		if stop.Err() == nil {
+			return // it fails, or starts again
+		}
+		leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+		defer cancel()
+		if err := c.announce(leaving, true); err != nil {
+			c.log.LogAttrs(leaving, slog.LevelWarn, "the others were not told that this coordinator stops: they will miss it", slog.Any("err", err))
+		}
+	}()
 	for {
 		changed, keepers, lost := c.stateNews.wait(), c.keeperNews.wait(), c.kept.Changed()
-		if err := c.announce(ctx); err != nil {
+		if err := c.announce(ctx, false); err != nil {
 			return err
 		}
 		t := time.NewTimer(replicaPause)
@@ -200,7 +217,7 @@ func (c *Coordinator) followReplica(ctx context.Context) error {
 //
 // It is conditional on no head: who is in recovery mode has none, and is who others
 // look for.
-func (c *Coordinator) announce(ctx context.Context) error {
+func (c *Coordinator) announce(ctx context.Context, stopped bool) error {
 	s := c.state.Load()
 	if s.phase == phaseUninitialized {
 		return nil
@@ -208,7 +225,7 @@ func (c *Coordinator) announce(ctx context.Context) error {
 	addrs := c.advertised()
 	r := replica{
 		Key: c.EnrolmentKey(), Addresses: addrs[:min(len(addrs), maxReplicaAddrs)], Phase: s.phase.String(),
-		StartedAt: c.startedAt.UTC(), At: c.now().UTC(), Release: clip(c.cfg.Release, maxShownBytes),
+		StartedAt: c.startedAt.UTC(), At: c.now().UTC(), Release: clip(c.cfg.Release, maxShownBytes), Stopped: stopped,
 	}
 	if s.phase == phaseReady {
 		r.Index, r.Head, r.Keepers = s.head.Index, s.head.Hash, c.told(s)
@@ -244,8 +261,8 @@ func (c *Coordinator) announce(ctx context.Context) error {
 	return nil
 }
 
-// dropReplicas removes the records of coordinators that were not heard of for a
-// week, or that the manifest does not admit.
+// dropReplicas removes the records of coordinators that the manifest does not admit, or
+// that were stopped a week ago. One that died is missed until somebody forgets it.
 func (c *Coordinator) dropReplicas(ctx context.Context, s *state, now time.Time) error {
 	l, err := c.store.List(ctx, replicaPrefix)
 	if err != nil {
@@ -256,7 +273,7 @@ func (c *Coordinator) dropReplicas(ctx context.Context, s *state, now time.Time)
 		r, err := openReplica(e)
 		if err == nil {
 			_, ok := s.manifest.Match(identity.Coordinator, []string{"key:" + r.Key})
-			if ok && now.Sub(r.At) <= replicaRetention {
+			if ok && (!r.Stopped || now.Sub(r.At) <= replicaRetention) {
 				continue
 			}
 		}
@@ -284,18 +301,27 @@ func (c *Coordinator) replicaMessages(ctx context.Context, s *state) []*fealtyv1
 	}
 	out := make([]*fealtyv1.Replica, 0, len(all))
 	for _, r := range all {
-		msg := &fealtyv1.Replica{
-			Name: r.Name, EnrolmentKey: r.Key, Addresses: r.Addresses, Phase: r.Phase, HistoryIndex: r.Index,
-			StartedAt: timestamppb.New(r.StartedAt), HeardAt: timestamppb.New(r.At), Release: r.Release,
-			Self: r.Key == c.EnrolmentKey(),
-		}
-		if !r.Head.IsZero() {
-			msg.Head = bytes.Clone(r.Head[:])
-		}
-		for _, k := range r.Keepers {
-			msg.Keepers = append(msg.Keepers, &fealtyv1.ReplicaKeeper{Name: k.Name, KeyId: string(k.KeyID), Opens: k.Opens})
+		msg := c.replicaMessage(r)
+		if silent, expected := c.presence.Silent(r.Key, c.elapsed()); expected && s.phase == phaseReady {
+			msg.UnheardFor = durationpb.New(silent)
 		}
 		out = append(out, msg)
 	}
 	return out
+}
+
+// replicaMessage is what r says of itself.
+func (c *Coordinator) replicaMessage(r replica) *fealtyv1.Replica {
+	msg := &fealtyv1.Replica{
+		Name: r.Name, EnrolmentKey: r.Key, Addresses: r.Addresses, Phase: r.Phase, HistoryIndex: r.Index,
+		StartedAt: timestamppb.New(r.StartedAt), HeardAt: timestamppb.New(r.At), Release: r.Release,
+		Self: r.Key == c.EnrolmentKey(), Stopped: r.Stopped,
+	}
+	if !r.Head.IsZero() {
+		msg.Head = bytes.Clone(r.Head[:])
+	}
+	for _, k := range r.Keepers {
+		msg.Keepers = append(msg.Keepers, &fealtyv1.ReplicaKeeper{Name: k.Name, KeyId: string(k.KeyID), Opens: k.Opens})
+	}
+	return msg
 }

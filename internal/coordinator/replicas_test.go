@@ -189,9 +189,15 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	if got := f.keys(replicaPrefix); !slices.Equal(got, slices.Sorted(slices.Values([]string{mine, its}))) {
 		t.Errorf("left are %v", got)
 	}
-	wantOnly(t, "prune", f.c.dropReplicas(t.Context(), s, f.clock().Add(replicaRetention+time.Hour)), "")
-	if got := f.keys(replicaPrefix); len(got) > 0 {
-		t.Errorf("after a week without a word %v are left", got)
+	week := f.clock().Add(replicaRetention + time.Hour)
+	wantOnly(t, "prune", f.c.dropReplicas(t.Context(), s, week), "")
+	if got := f.keys(replicaPrefix); len(got) != 2 {
+		t.Errorf("of those that died a week ago %v are left", got)
+	}
+	put(its, again(func(r *replica) { r.Stopped = true }, r.c.enrolment))
+	wantOnly(t, "prune", f.c.dropReplicas(t.Context(), s, week), "")
+	if got := f.keys(replicaPrefix); !slices.Equal(got, []string{mine}) {
+		t.Errorf("a week after one stopped %v are left", got)
 	}
 }
 
@@ -212,7 +218,7 @@ func (f *fleet) keys(prefix string) []string {
 func TestNoReplicaRecordBeforeAManifest(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil)
-	if err := f.c.announce(t.Context()); err != nil {
+	if err := f.c.announce(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.keys(""); len(got) > 0 {

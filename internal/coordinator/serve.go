@@ -137,6 +137,7 @@ func Services() []string {
 		fealtyv1.AgentService_ServiceDesc.ServiceName,
 		fealtyv1.BackupService_ServiceDesc.ServiceName,
 		fealtyv1.ConfigService_ServiceDesc.ServiceName,
+		fealtyv1.CoordinatorService_ServiceDesc.ServiceName,
 		fealtyv1.LeaderService_ServiceDesc.ServiceName,
 		fealtyv1.LiveService_ServiceDesc.ServiceName,
 		fealtyv1.ManifestService_ServiceDesc.ServiceName,
@@ -185,6 +186,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 	fealtyv1.RegisterAgentServiceServer(services, agentServer{c: c})
 	fealtyv1.RegisterBackupServiceServer(services, backupServer{c: c})
 	fealtyv1.RegisterConfigServiceServer(services, configServer{c: c})
+	fealtyv1.RegisterCoordinatorServiceServer(services, coordinatorServer{c: c})
 	fealtyv1.RegisterLeaderServiceServer(services, leaderServer{c: c})
 	fealtyv1.RegisterLiveServiceServer(services, liveServer{c: c})
 	fealtyv1.RegisterManifestServiceServer(services, manifestServer{c: c})

@@ -362,6 +362,7 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 	}
 	if s.phase == phaseReady && old.phase != phaseReady {
 		c.hears.Store(c.now().UnixNano())
+		c.presence.Listen(c.elapsed())
 	}
 	c.state.Store(s)
 	c.headConfirmed.set(c.now())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -56,15 +57,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		out.Replicas = c.replicaMessages(reading, s)
 		cancel()
 	}
-	var first []*fealtyv1.Finding // what is said whatever else is found
-	if older := c.olderHeadError(); older != nil {
-		e := explain.Of(older)
-		first = append(first, finding(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index", e.Fields["index"], "problem", e.Fields["problem"]))
-	}
-	if since := c.lag.at.get(); !c.acts(s) && s.phase == phaseReady && c.now().Sub(since) >= followPatience {
-		first = append(first, finding(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
-	}
-	first = append(first, c.lostFindings()...)
+	first := c.headFindings(s) // said whatever else is found
 	if s.phase != phaseReady {
 		out.Findings = first
 		if s.phase == phaseUninitialized {
@@ -90,7 +83,10 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.MeshCaKey = s.meshKey[:]
 	out.MeshCaNotAfter = timestamppb.New(s.issuer.Load().MeshCA().Certificate().NotAfter)
 	out.RootNotAfter = timestamppb.New(s.root.NotAfter)
+	var asks sync.WaitGroup
+	asks.Go(func() { c.hearPeers(ctx, s) })
 	c.hearOthers(ctx, s)
+	asks.Wait()
 	asked := time.Now()
 	reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 	defer cancel()
@@ -108,6 +104,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		// Now is when people look. Without a baseline the members are not known.
 		out.StoreLatency = nil
 		out.Findings = append(append(first, c.keeperFindings(reading, s)...), finding(explain.StoreUnreachable, "what", "read the members", "cause", "the coordinator's log says how"))
+		out.Findings = c.withTold(append(out.Findings, c.missedFindings()...))
 		if _, err := c.alone("read the members", err); err != nil {
 			return out, nil
 		}
@@ -123,14 +120,27 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Findings = append(append(first, c.storeFindings()...), c.keeperFindings(reading, s)...)
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
 	out.Findings = append(out.Findings, c.claims(reading, s, all)...)
-	out.Findings = append(out.Findings, c.peersFindings()...)
 	out.Findings = append(out.Findings, c.leaderFindings()...)
 	out.Findings = append(out.Findings, c.outlet.findings()...)
 	out.Findings = append(out.Findings, c.compileFindings()...)
 	out.Findings = append(out.Findings, manifestFindings(s.manifest)...)
 	out.Findings = append(out.Findings, c.copyFindings()...)
+	out.Findings = append(out.Findings, c.missedFindings()...)
+	out.Findings = c.withTold(out.Findings)
 	out.Members, out.NextPageToken = from.cut(all)
 	return out, nil
+}
+
+// headFindings says what is wrong about the head of the history, and with it about all.
+func (c *Coordinator) headFindings(s *state) (out []*fealtyv1.Finding) {
+	if older := c.olderHeadError(); older != nil {
+		e := explain.Of(older)
+		out = append(out, finding(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index", e.Fields["index"], "problem", e.Fields["problem"]))
+	}
+	if since := c.lag.at.get(); !c.acts(s) && s.phase == phaseReady && c.now().Sub(since) >= followPatience {
+		out = append(out, finding(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
+	}
+	return append(out, c.lostFindings()...)
 }
 
 // manifestFindings says what of the manifest in force could not be set today.

@@ -11,13 +11,11 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -430,99 +428,17 @@ func claimsAbove(members []*fealtyv1.Member, epoch, revision uint64) (above []tr
 	return above
 }
 
-// seenPause is how often the other coordinators are asked what they saw of the store.
-const seenPause = 10 * time.Second
-
 func (l liveServer) GetSeen(_ context.Context, req *fealtyv1.GetSeenRequest) (*fealtyv1.GetSeenResponse, error) {
 	c := l.c
 	s, err := c.ready()
 	if err != nil {
 		return nil, err
 	}
-	out := &fealtyv1.GetSeenResponse{Restored: s.restoredEpoch(), Revision: c.kept.Revision(), Lost: c.kept.Lost() != nil}
+	out := &fealtyv1.GetSeenResponse{Restored: s.restoredEpoch(), Revision: c.kept.Revision(), Lost: c.kept.Lost() != nil, Findings: c.foundHere(s)}
 	if t := c.trust.Load(); t != nil && t.newer(&trustView{epoch: req.GetAuthorityEpoch(), version: req.GetConfigVersion()}) {
 		out.TrustBundle = t.message()
 	}
 	return out, nil
-}
-
-// followPeersSeen asks the other coordinators what they saw of the store, until ctx ends.
-// What the cluster signed is proof; the rest is told to people.
-func (c *Coordinator) followPeersSeen(ctx context.Context, s *state) error {
-	conns := make(map[place]*mesh.Conn)
-	defer func() {
-		for _, conn := range conns {
-			conn.Close()
-		}
-		c.peersClaim.Store(nil)
-	}()
-	for {
-		if err := c.askPeersSeen(ctx, s, conns); err != nil {
-			return err
-		}
-		if err := sleep(ctx, seenPause); err != nil {
-			return err
-		}
-	}
-}
-
-func (c *Coordinator) askPeersSeen(ctx context.Context, s *state, conns map[place]*mesh.Conn) error {
-	all, err := c.replicas(ctx, s.manifest)
-	if err != nil {
-		return err
-	}
-	used := make(map[place]bool)
-	var findings []*fealtyv1.Finding
-	for _, r := range all {
-		if r.Key == c.EnrolmentKey() || r.Phase != phaseReady.String() || c.now().Sub(r.At).Abs() >= silentAfter {
-			continue
-		}
-		for _, addr := range r.Addresses {
-			at := place{r.Name, addr}
-			used[at] = true
-			seen, err := c.seenAt(ctx, s, conns, at)
-			if err != nil {
-				continue // of an earlier release, or away
-			}
-			claim, err := c.compareSeen(ctx, s, r.Name, seen)
-			if err != nil {
-				return err
-			}
-			if claim != "" {
-				findings = append(findings, finding(explain.StoreClaimed, "member", "coordinator "+r.Name, "claim", claim))
-			}
-			break
-		}
-	}
-	for at, conn := range conns {
-		if !used[at] {
-			conn.Close()
-			delete(conns, at)
-		}
-	}
-	c.peersClaim.Store(&findings)
-	return nil
-}
-
-// seenAt asks one coordinator.
-func (c *Coordinator) seenAt(ctx context.Context, s *state, conns map[place]*mesh.Conn, at place) (*fealtyv1.GetSeenResponse, error) {
-	if conns[at] == nil {
-		id, err := identity.New(s.manifest.Cluster, identity.Coordinator, at.name)
-		if err != nil {
-			return nil, err
-		}
-		if conns[at], err = mesh.Dial("passthrough:///"+at.addr, c.source, credential.ExactID(id), mesh.Options{Dialer: c.cfg.Dial, Now: c.now}); err != nil {
-			delete(conns, at)
-			return nil, err
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, askOthers)
-	defer cancel()
-	req := &fealtyv1.GetSeenRequest{AuthorityEpoch: s.head.AuthorityEpoch}
-	if t := c.trust.Load(); t != nil {
-		req.AuthorityEpoch, req.ConfigVersion = t.epoch, t.version
-	}
-	return fealtyv1.NewLiveServiceClient(conns[at]).GetSeen(ctx, req)
 }
 
 // compareSeen compares the store with what another coordinator says of it, and returns
@@ -552,12 +468,4 @@ func (c *Coordinator) compareSeen(ctx context.Context, s *state, name string, se
 		return "more than the store has now: it went back, it says", nil
 	}
 	return "", nil
-}
-
-// peersFindings names the other coordinators that say that they saw more of the store.
-func (c *Coordinator) peersFindings() []*fealtyv1.Finding {
-	if found := c.peersClaim.Load(); found != nil && c.kept.Lost() == nil {
-		return *found
-	}
-	return nil
 }

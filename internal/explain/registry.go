@@ -159,9 +159,14 @@ const (
 	RecoveryNoShares    Code = "FE-R113"
 	DoneNotInForce      Code = "FE-R114"
 	HeadNotFollowed     Code = "FE-R115"
-	PeerRefused         Code = "FE-R120"
-	PeerBehind          Code = "FE-R121"
-	RootNotPinned       Code = "FE-R122"
+
+	CoordinatorUnheard    Code = "FE-R116"
+	CoordinatorRecovering Code = "FE-R117"
+	CoordinatorHeard      Code = "FE-R118"
+
+	PeerRefused   Code = "FE-R120"
+	PeerBehind    Code = "FE-R121"
+	RootNotPinned Code = "FE-R122"
 
 	BackupUnusable  Code = "FE-R130"
 	BackupNoReader  Code = "FE-R131"
@@ -1542,6 +1547,47 @@ that is repeated.`,
 After a manifest was set through another coordinator this one follows it at once, which takes milliseconds. Until then
 it goes on to serve reads, and what changes something or certifies anybody waits for the newer head. This answer comes
 when that takes longer than ten seconds. Nothing was changed, so it is safe to repeat the call here or elsewhere.`,
+	},
+	{
+		Code:  CoordinatorUnheard,
+		Title: "a coordinator is not heard",
+		What:  "coordinator {name|of the manifest} is not heard",
+		Why:   "it has not answered for {since|10 seconds} at {addresses|its addresses}; {note|it may be down, or out of reach}",
+		Do:    "see whether its process and its machine run, and start it; if it runs, mend the network between the two; if it is gone for good: fealty coordinator forget {name|NAME}",
+		Exit:  ExitDegraded, GRPC: codes.Unavailable,
+		Page: `
+Every coordinator that is ready asks the others every few seconds, over a connection on which they prove who they
+are. One that does not answer for ten seconds is missed, by a clock of the one that asks; what stands in the store
+counts for nothing. The finding ends when it answers again.
+
+One that was stopped by SIGINT or SIGTERM said so in the store, and is not missed; neither is one that the manifest
+admits no more. One that died is missed until it is back or somebody says that it is gone for good. A coordinator
+that just became ready misses nobody for a minute.
+
+While it is not heard nobody can tell which members are connected to it alone: those that no other coordinator hears
+are *unknown*, and counts say *at least*.`,
+	},
+	{
+		Code:  CoordinatorRecovering,
+		Title: "a coordinator is in recovery mode",
+		What:  "coordinator {name|of the manifest} is in recovery mode",
+		Why:   "it says so in the store, and serves nobody at {addresses|its addresses}",
+		Do:    "look there what it waits for: fealty status on its machine",
+		Exit:  ExitDegraded, GRPC: codes.Unavailable,
+		Page: `
+It has not got the secrets of the head of the history, from another coordinator, a keeper or the owners of the seed,
+or could not read the history. Its own status and its log say which.`,
+	},
+	{
+		Code:  CoordinatorHeard,
+		Title: "a coordinator that may run is not forgotten",
+		What:  "coordinator {name|of that name} was not forgotten",
+		Why:   "{problem|it answers}",
+		Do:    "stop it first; for good, with a manifest that does not admit it; if it does not run, wait ten seconds and try again",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+Forgetting ends the finding on a coordinator that is gone for good. One that runs would say again what it is within a
+minute. Which coordinators there can be, and who holds the seed, the manifest says alone.`,
 	},
 	{
 		Code:  PeerRefused,

@@ -33,6 +33,7 @@ var levels = []struct {
 	{"internal/copies", 0, "which processes ran as a member, and when"},
 	{"internal/ended", 0, "whose connections ended, and when"},
 	{"internal/recall", 0, "who waits, and how long"},
+	{"internal/presence", 0, "who was heard, and when: a decision"},
 	{"internal/crowd", 0, "a decision about addresses"},
 	{"internal/hostinfo", 0, "what a machine says of itself"},
 	{"internal/explain", 0, "texts and their gRPC form"},

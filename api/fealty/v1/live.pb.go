@@ -190,7 +190,10 @@ type GetSeenResponse struct {
 	// It knows that the store lost something since.
 	Lost bool `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`
 	// Scope trust_bundle: the one in force there, if it is newer. It is signed, and a proof.
-	TrustBundle   *SignedSnapshot `protobuf:"bytes,4,opt,name=trust_bundle,json=trustBundle,proto3" json:"trust_bundle,omitempty"`
+	TrustBundle *SignedSnapshot `protobuf:"bytes,4,opt,name=trust_bundle,json=trustBundle,proto3" json:"trust_bundle,omitempty"`
+	// What it alone can find, so that every coordinator can tell of it: of its machine, and
+	// of what it compiles while it leads. At most 64.
+	Findings      []*Finding `protobuf:"bytes,5,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -249,6 +252,13 @@ func (x *GetSeenResponse) GetLost() bool {
 func (x *GetSeenResponse) GetTrustBundle() *SignedSnapshot {
 	if x != nil {
 		return x.TrustBundle
+	}
+	return nil
+}
+
+func (x *GetSeenResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
 	}
 	return nil
 }
@@ -535,7 +545,7 @@ var File_fealty_v1_live_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_live_proto_rawDesc = "" +
 	"\n" +
-	"\x14fealty/v1/live.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/member.proto\x1a\x18fealty/v1/snapshot.proto\"y\n" +
+	"\x14fealty/v1/live.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/member.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x16fealty/v1/status.proto\"y\n" +
 	"\x0fGetEndedRequest\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
@@ -544,12 +554,13 @@ const file_fealty_v1_live_proto_rawDesc = "" +
 	"\vconnections\x18\x01 \x01(\rR\vconnections\"`\n" +
 	"\x0eGetSeenRequest\x12'\n" +
 	"\x0fauthority_epoch\x18\x01 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
-	"\x0econfig_version\x18\x02 \x01(\x04R\rconfigVersion\"\x9b\x01\n" +
+	"\x0econfig_version\x18\x02 \x01(\x04R\rconfigVersion\"\xcb\x01\n" +
 	"\x0fGetSeenResponse\x12\x1a\n" +
 	"\brestored\x18\x01 \x01(\x04R\brestored\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04lost\x18\x03 \x01(\bR\x04lost\x12<\n" +
-	"\ftrust_bundle\x18\x04 \x01(\v2\x19.fealty.v1.SignedSnapshotR\vtrustBundle\"G\n" +
+	"\ftrust_bundle\x18\x04 \x01(\v2\x19.fealty.v1.SignedSnapshotR\vtrustBundle\x12.\n" +
+	"\bfindings\x18\x05 \x03(\v2\x12.fealty.v1.FindingR\bfindings\"G\n" +
 	"\x12NoteStreamsRequest\x121\n" +
 	"\astreams\x18\x01 \x03(\v2\x17.fealty.v1.OpenedStreamR\astreams\"8\n" +
 	"\fOpenedStream\x12\x16\n" +
@@ -563,16 +574,16 @@ const file_fealty_v1_live_proto_rawDesc = "" +
 	"\n" +
 	"LiveMember\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12#\n" +
-	"\x04live\x18\x02 \x01(\v2\x0f.fealty.v1.LiveR\x04live2\xfd\x04\n" +
+	"\x04live\x18\x02 \x01(\v2\x0f.fealty.v1.LiveR\x04live2\x91\x05\n" +
 	"\vLiveService\x12\xa2\x01\n" +
 	"\bListLive\x12\x1a.fealty.v1.ListLiveRequest\x1a\x1b.fealty.v1.ListLiveResponse\"[\xea\xe0\x18W\n" +
 	"\vcoordinator*Hmembers talk to one coordinator at a time; the others show what it hears0\x01\x12\xa1\x01\n" +
 	"\vNoteStreams\x12\x1d.fealty.v1.NoteStreamsRequest\x1a\x1e.fealty.v1.NoteStreamsResponse\"S\xea\xe0\x18O\n" +
 	"\vcoordinator*@two machines that hold one identity may talk to two coordinators\x12\x95\x01\n" +
 	"\bGetEnded\x12\x1a.fealty.v1.GetEndedRequest\x1a\x1b.fealty.v1.GetEndedResponse\"P\xea\xe0\x18L\n" +
-	"\vcoordinator*=who bans a member is told what that ended at each coordinator\x12\x8c\x01\n" +
-	"\aGetSeen\x12\x19.fealty.v1.GetSeenRequest\x1a\x1a.fealty.v1.GetSeenResponse\"J\xea\xe0\x18F\n" +
-	"\vcoordinator*7coordinators tell each other what the store showed themB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
+	"\vcoordinator*=who bans a member is told what that ended at each coordinator\x12\xa0\x01\n" +
+	"\aGetSeen\x12\x19.fealty.v1.GetSeenRequest\x1a\x1a.fealty.v1.GetSeenResponse\"^\xea\xe0\x18Z\n" +
+	"\vcoordinator*Kcoordinators tell each other what the store showed them, and what they findB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
 var (
 	file_fealty_v1_live_proto_rawDescOnce sync.Once
@@ -599,26 +610,28 @@ var file_fealty_v1_live_proto_goTypes = []any{
 	(*ListLiveResponse)(nil),    // 8: fealty.v1.ListLiveResponse
 	(*LiveMember)(nil),          // 9: fealty.v1.LiveMember
 	(*SignedSnapshot)(nil),      // 10: fealty.v1.SignedSnapshot
-	(*Live)(nil),                // 11: fealty.v1.Live
+	(*Finding)(nil),             // 11: fealty.v1.Finding
+	(*Live)(nil),                // 12: fealty.v1.Live
 }
 var file_fealty_v1_live_proto_depIdxs = []int32{
 	10, // 0: fealty.v1.GetSeenResponse.trust_bundle:type_name -> fealty.v1.SignedSnapshot
-	5,  // 1: fealty.v1.NoteStreamsRequest.streams:type_name -> fealty.v1.OpenedStream
-	9,  // 2: fealty.v1.ListLiveResponse.members:type_name -> fealty.v1.LiveMember
-	11, // 3: fealty.v1.LiveMember.live:type_name -> fealty.v1.Live
-	7,  // 4: fealty.v1.LiveService.ListLive:input_type -> fealty.v1.ListLiveRequest
-	4,  // 5: fealty.v1.LiveService.NoteStreams:input_type -> fealty.v1.NoteStreamsRequest
-	0,  // 6: fealty.v1.LiveService.GetEnded:input_type -> fealty.v1.GetEndedRequest
-	2,  // 7: fealty.v1.LiveService.GetSeen:input_type -> fealty.v1.GetSeenRequest
-	8,  // 8: fealty.v1.LiveService.ListLive:output_type -> fealty.v1.ListLiveResponse
-	6,  // 9: fealty.v1.LiveService.NoteStreams:output_type -> fealty.v1.NoteStreamsResponse
-	1,  // 10: fealty.v1.LiveService.GetEnded:output_type -> fealty.v1.GetEndedResponse
-	3,  // 11: fealty.v1.LiveService.GetSeen:output_type -> fealty.v1.GetSeenResponse
-	8,  // [8:12] is the sub-list for method output_type
-	4,  // [4:8] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	11, // 1: fealty.v1.GetSeenResponse.findings:type_name -> fealty.v1.Finding
+	5,  // 2: fealty.v1.NoteStreamsRequest.streams:type_name -> fealty.v1.OpenedStream
+	9,  // 3: fealty.v1.ListLiveResponse.members:type_name -> fealty.v1.LiveMember
+	12, // 4: fealty.v1.LiveMember.live:type_name -> fealty.v1.Live
+	7,  // 5: fealty.v1.LiveService.ListLive:input_type -> fealty.v1.ListLiveRequest
+	4,  // 6: fealty.v1.LiveService.NoteStreams:input_type -> fealty.v1.NoteStreamsRequest
+	0,  // 7: fealty.v1.LiveService.GetEnded:input_type -> fealty.v1.GetEndedRequest
+	2,  // 8: fealty.v1.LiveService.GetSeen:input_type -> fealty.v1.GetSeenRequest
+	8,  // 9: fealty.v1.LiveService.ListLive:output_type -> fealty.v1.ListLiveResponse
+	6,  // 10: fealty.v1.LiveService.NoteStreams:output_type -> fealty.v1.NoteStreamsResponse
+	1,  // 11: fealty.v1.LiveService.GetEnded:output_type -> fealty.v1.GetEndedResponse
+	3,  // 12: fealty.v1.LiveService.GetSeen:output_type -> fealty.v1.GetSeenResponse
+	9,  // [9:13] is the sub-list for method output_type
+	5,  // [5:9] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_live_proto_init() }
@@ -629,6 +642,7 @@ func file_fealty_v1_live_proto_init() {
 	file_fealty_v1_authorization_proto_init()
 	file_fealty_v1_member_proto_init()
 	file_fealty_v1_snapshot_proto_init()
+	file_fealty_v1_status_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -41,7 +41,8 @@ type LiveServiceClient interface {
 	// of a member that ended.
 	GetEnded(ctx context.Context, in *GetEndedRequest, opts ...grpc.CallOption) (*GetEndedResponse, error)
 	// GetSeen returns what this coordinator saw of the store, so that one that went back is
-	// noticed by who did not see more of it.
+	// noticed by who did not see more of it, and what it finds by itself. Others ask every
+	// few seconds: that it answers shows that it is there.
 	GetSeen(ctx context.Context, in *GetSeenRequest, opts ...grpc.CallOption) (*GetSeenResponse, error)
 }
 
@@ -118,7 +119,8 @@ type LiveServiceServer interface {
 	// of a member that ended.
 	GetEnded(context.Context, *GetEndedRequest) (*GetEndedResponse, error)
 	// GetSeen returns what this coordinator saw of the store, so that one that went back is
-	// noticed by who did not see more of it.
+	// noticed by who did not see more of it, and what it finds by itself. Others ask every
+	// few seconds: that it answers shows that it is there.
 	GetSeen(context.Context, *GetSeenRequest) (*GetSeenResponse, error)
 	mustEmbedUnimplementedLiveServiceServer()
 }

@@ -372,7 +372,12 @@ type Replica struct {
 	// What the keepers of the seed are worth on its machine, in the order of the manifest,
 	// the first 16 of them. Empty as well if it has not said: it is not ready, or of a
 	// release before this.
-	Keepers       []*ReplicaKeeper `protobuf:"bytes,21,rep,name=keepers,proto3" json:"keepers,omitempty"`
+	Keepers []*ReplicaKeeper `protobuf:"bytes,21,rep,name=keepers,proto3" json:"keepers,omitempty"`
+	// It said that it stops: it is not missed.
+	Stopped bool `protobuf:"varint,22,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	// For how long the coordinator that answers has not heard it, by a clock of its own. Not
+	// set of itself, of one that stopped, and by one that is not ready: it hears nobody.
+	UnheardFor    *durationpb.Duration `protobuf:"bytes,23,opt,name=unheard_for,json=unheardFor,proto3" json:"unheard_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -480,6 +485,20 @@ func (x *Replica) GetSelf() bool {
 func (x *Replica) GetKeepers() []*ReplicaKeeper {
 	if x != nil {
 		return x.Keepers
+	}
+	return nil
+}
+
+func (x *Replica) GetStopped() bool {
+	if x != nil {
+		return x.Stopped
+	}
+	return false
+}
+
+func (x *Replica) GetUnheardFor() *durationpb.Duration {
+	if x != nil {
+		return x.UnheardFor
 	}
 	return nil
 }
@@ -637,7 +656,10 @@ type Finding struct {
 	Severity string `protobuf:"bytes,2,opt,name=severity,proto3" json:"severity,omitempty"`
 	Summary  string `protobuf:"bytes,3,opt,name=summary,proto3" json:"summary,omitempty"`
 	// A command to paste, or what a person can do.
-	Remedy        string `protobuf:"bytes,4,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	Remedy string `protobuf:"bytes,4,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	// The name of the coordinator that found it, where that is another one than the one that
+	// answers.
+	Coordinator   string `protobuf:"bytes,5,opt,name=coordinator,proto3" json:"coordinator,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -700,6 +722,13 @@ func (x *Finding) GetRemedy() string {
 	return ""
 }
 
+func (x *Finding) GetCoordinator() string {
+	if x != nil {
+		return x.Coordinator
+	}
+	return ""
+}
+
 var File_fealty_v1_status_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_status_proto_rawDesc = "" +
@@ -741,7 +770,7 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"seed_epoch\x18\x1e \x01(\x04R\tseedEpoch\x12)\n" +
 	"\x06leader\x18\x1f \x01(\v2\x11.fealty.v1.LeaderR\x06leader\x12.\n" +
-	"\breplicas\x18  \x03(\v2\x12.fealty.v1.ReplicaR\breplicas\"\x83\x03\n" +
+	"\breplicas\x18  \x03(\v2\x12.fealty.v1.ReplicaR\breplicas\"\xd9\x03\n" +
 	"\aReplica\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\renrolment_key\x18\x02 \x01(\tR\fenrolmentKey\x12\x1c\n" +
@@ -755,7 +784,10 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\arelease\x18\t \x01(\tR\arelease\x12\x12\n" +
 	"\x04self\x18\n" +
 	" \x01(\bR\x04self\x122\n" +
-	"\akeepers\x18\x15 \x03(\v2\x18.fealty.v1.ReplicaKeeperR\akeepers\"P\n" +
+	"\akeepers\x18\x15 \x03(\v2\x18.fealty.v1.ReplicaKeeperR\akeepers\x12\x18\n" +
+	"\astopped\x18\x16 \x01(\bR\astopped\x12:\n" +
+	"\vunheard_for\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"unheardFor\"P\n" +
 	"\rReplicaKeeper\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x15\n" +
 	"\x06key_id\x18\x02 \x01(\tR\x05keyId\x12\x14\n" +
@@ -765,12 +797,13 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\x06needed\x18\x02 \x01(\rR\x06needed\x12\x10\n" +
 	"\x03met\x18\x03 \x01(\bR\x03met\x12\x1a\n" +
 	"\bdraining\x18\x04 \x03(\tR\bdraining\x12%\n" +
-	"\x0edraining_count\x18\x05 \x01(\rR\rdrainingCount\"k\n" +
+	"\x0edraining_count\x18\x05 \x01(\rR\rdrainingCount\"\x8d\x01\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x1a\n" +
 	"\bseverity\x18\x02 \x01(\tR\bseverity\x12\x18\n" +
 	"\asummary\x18\x03 \x01(\tR\asummary\x12\x16\n" +
-	"\x06remedy\x18\x04 \x01(\tR\x06remedy2\x95\x01\n" +
+	"\x06remedy\x18\x04 \x01(\tR\x06remedy\x12 \n" +
+	"\vcoordinator\x18\x05 \x01(\tR\vcoordinator2\x95\x01\n" +
 	"\rStatusService\x12\x83\x01\n" +
 	"\tGetStatus\x12\x1b.fealty.v1.GetStatusRequest\x1a\x1c.fealty.v1.GetStatusResponse\";\xea\xe0\x187\n" +
 	"\x05admin\n" +
@@ -816,13 +849,14 @@ var file_fealty_v1_status_proto_depIdxs = []int32{
 	6,  // 11: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
 	6,  // 12: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
 	3,  // 13: fealty.v1.Replica.keepers:type_name -> fealty.v1.ReplicaKeeper
-	0,  // 14: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
-	1,  // 15: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
-	15, // [15:16] is the sub-list for method output_type
-	14, // [14:15] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	8,  // 14: fealty.v1.Replica.unheard_for:type_name -> google.protobuf.Duration
+	0,  // 15: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
+	1,  // 16: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
+	16, // [16:17] is the sub-list for method output_type
+	15, // [15:16] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_status_proto_init() }

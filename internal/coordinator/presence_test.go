@@ -1,0 +1,231 @@
+package coordinator
+
+// This test is inside the package for the fleet that its tests share, and to ask now what a
+// coordinator asks every few seconds.
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/presence"
+)
+
+// together is a fleet of coordinators that share the clock by which they hear each other.
+type together struct {
+	t     *testing.T
+	all   []*fleet
+	since time.Time
+	moved atomic.Int64
+}
+
+func newTogether(t *testing.T, n int) *together {
+	t.Helper()
+	x := &together{t: t, since: time.Now()}
+	f := readyFleet(t, func(cfg *Config) { cfg.Elapsed = x.elapsed })
+	x.all = []*fleet{f}
+	for range n - 1 {
+		x.all = append(x.all, newReplica(t, f))
+	}
+	if err := f.set(f.manifest("")); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range x.all[1:] {
+		r.start()
+		r.awaitHead(f)
+	}
+	for _, r := range x.all {
+		r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	}
+	x.ask(x.all...) // they know each other
+	x.pass(presence.Settle)
+	return x
+}
+
+func (x *together) elapsed() time.Duration {
+	return time.Since(x.since) + time.Duration(x.moved.Load())
+}
+
+func (x *together) pass(d time.Duration) { x.moved.Add(int64(d)) }
+
+// ask has each of some ask the others once.
+func (x *together) ask(some ...*fleet) {
+	for _, f := range some {
+		f.c.askOthers(f.ctx(), f.c.state.Load(), hearTimeout)
+	}
+}
+
+// unheard lets the time pass after which some miss who does not answer them.
+func (x *together) unheard(some ...*fleet) {
+	for range presence.Asks {
+		x.ask(some...)
+	}
+	x.pass(presence.After)
+	x.ask(some...)
+}
+
+// finds wants exactly these findings with a code that has the prefix: each is the code,
+// and a part of the summary.
+func finds(t *testing.T, f *fleet, prefix string, want ...[2]string) {
+	t.Helper()
+	var got []string
+	for _, x := range f.getStatus().GetFindings() {
+		if strings.HasPrefix(x.GetCode(), prefix) {
+			got = append(got, x.GetCode()+" "+x.GetSummary())
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%s finds %q; want %q", f.c.nameIn(f.c.state.Load().manifest), got, want)
+		return
+	}
+	for i, w := range want {
+		if !strings.HasPrefix(got[i], w[0]) || !strings.Contains(got[i], w[1]) {
+			t.Errorf("%s finds %q; want %q", f.c.nameIn(f.c.state.Load().manifest), got[i], w)
+		}
+	}
+}
+
+const ofCoordinators = "FE-R11"
+
+// missing is the finding that a coordinator is not heard.
+func missing(name string) [2]string {
+	return [2]string{string(explain.CoordinatorUnheard), "coordinator " + name + " is not heard"}
+}
+
+// A coordinator that died is found on every other one, whether it led or not, until it is
+// back. One that stopped in order is missed by nobody.
+func TestDeadCoordinatorIsFound(t *testing.T) {
+	t.Parallel()
+	x := newTogether(t, 3)
+	first, second, third := x.all[0], x.all[1], x.all[2]
+	for _, f := range x.all {
+		finds(t, f, ofCoordinators)
+	}
+
+	first.kill() // it led
+	x.unheard(second, third)
+	finds(t, second, ofCoordinators, missing("coordinator-1"))
+	finds(t, third, ofCoordinators, missing("coordinator-1"))
+	if got := second.getStatus().GetReplicas(); got[0].GetUnheardFor().AsDuration() < presence.After || got[1].GetUnheardFor() != nil || got[2].GetUnheardFor().AsDuration() >= presence.After {
+		t.Errorf("the coordinators are shown as %v", got)
+	}
+
+	first.start()
+	first.await(phaseReady)
+	first.awaitReplica(func(r replica) bool { return r.Phase == "ready" && !r.Stopped })
+	until := time.Now().Add(time.Minute)
+	for x.ask(second, third); second.c.presence.Gone(first.enrolmentKey(), x.elapsed()) && time.Now().Before(until); x.ask(second, third) {
+		time.Sleep(20 * time.Millisecond) // the pause of a connection that failed
+	}
+	finds(t, second, ofCoordinators)
+
+	third.stop()
+	x.unheard(first, second)
+	x.pass(time.Hour)
+	finds(t, second, ofCoordinators)
+	if r := second.getStatus().GetReplicas()[2]; !r.GetStopped() || r.GetUnheardFor() != nil {
+		t.Errorf("who stopped is shown as %v", r)
+	}
+}
+
+func (f *fleet) enrolmentKey() string { return f.c.EnrolmentKey() }
+
+// Who just became ready misses nobody; a coordinator that is dismissed is missed no more.
+func TestWhoIsNotMissed(t *testing.T) {
+	t.Parallel()
+	x := newTogether(t, 2)
+	first, second := x.all[0], x.all[1]
+	second.kill()
+	first.c.presence.Listen(x.elapsed())
+	x.unheard(first)
+	finds(t, first, ofCoordinators)
+	x.pass(presence.Settle)
+	finds(t, first, ofCoordinators, missing("coordinator-2"))
+
+	replicas := first.replicas
+	first.replicas = nil // the manifest of one coordinator
+	if err := first.set(first.manifest("")); err != nil {
+		t.Fatal(err)
+	}
+	first.replicas = replicas
+	x.ask(first)
+	finds(t, first, ofCoordinators)
+}
+
+// One that is gone for good is forgotten by an admin. One that may run is not, and what
+// runs after all says so again.
+func TestForgetCoordinator(t *testing.T) {
+	t.Parallel()
+	x := newTogether(t, 3)
+	first, second, third := x.all[0], x.all[1], x.all[2]
+	forget := func(f *fleet, name string, dry bool) (*fealtyv1.ForgetCoordinatorResponse, error) {
+		return fealtyv1.NewCoordinatorServiceClient(f.localConn()).ForgetCoordinator(f.ctx(), &fealtyv1.ForgetCoordinatorRequest{Name: name, Reason: "its machine burned", DryRun: dry})
+	}
+	for name, want := range map[string]explain.Code{
+		"coordinator-1": explain.CoordinatorHeard, "coordinator-2": explain.CoordinatorHeard, "nobody": explain.NotFound,
+	} {
+		if _, err := forget(first, name, false); !errors.Is(explain.Of(err), want) {
+			t.Errorf("forget %s: %v; want %s", name, err, want)
+		}
+	}
+
+	second.kill()
+	x.unheard(first, third)
+	if out, err := forget(third, "coordinator-2", true); err != nil || len(out.GetForgotten()) != 1 {
+		t.Errorf("a dry run: %v, %v", out, err)
+	}
+	finds(t, first, ofCoordinators, missing("coordinator-2"))
+	out, err := forget(third, "coordinator-2", false)
+	if err != nil || len(out.GetForgotten()) != 1 || out.GetForgotten()[0].GetName() != "coordinator-2" {
+		t.Fatalf("forget: %v, %v", out, err)
+	}
+	finds(t, first, ofCoordinators)
+	finds(t, third, ofCoordinators)
+	if got := first.audited("coordinator.forget"); len(got) != 1 || got[0].Target != "coordinator-2" || got[0].Reason != "its machine burned" {
+		t.Errorf("the audit log has %v", got)
+	}
+
+	second.start()
+	second.await(phaseReady)
+	second.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	second.kill()
+	x.ask(first)
+	x.unheard(first)
+	finds(t, first, ofCoordinators, missing("coordinator-2"))
+}
+
+// What one coordinator alone can find is told by all: what the leader cannot compile,
+// and what fails on one machine.
+func TestFindingsOfOthersAreTold(t *testing.T) {
+	t.Parallel()
+	x := newTogether(t, 2)
+	leader, other := x.all[0], x.all[1]
+	const lost = "kind: peer\nname: lost\nmember: data/nobody\naddresses: [\"h:1\"]\nclass: bootstrap"
+	leader.member("node-a")
+	if _, err := fealtyv1.NewConfigServiceClient(leader.localConn()).PutConfig(leader.ctx(), putRequest(lost)); err != nil {
+		t.Fatal(err)
+	}
+	found := func(f *fleet) []*fealtyv1.Finding {
+		return slices.DeleteFunc(f.getStatus().GetFindings(), func(x *fealtyv1.Finding) bool { return x.GetCode() != string(explain.ConfigNotGiven) })
+	}
+	until := time.Now().Add(time.Minute)
+	for len(found(leader)) == 0 && time.Now().Before(until) {
+		time.Sleep(20 * time.Millisecond)
+	}
+	own, told := found(leader), found(other)
+	if len(own) != 1 || len(told) != 1 || told[0].GetSummary() != own[0].GetSummary() || told[0].GetRemedy() != own[0].GetRemedy() || told[0].GetCoordinator() != "coordinator-1" || own[0].GetCoordinator() != "" {
+		t.Errorf("the leader finds %v, the other one %v", own, told)
+	}
+
+	// What the one that told it says last is no finding of its own once it is gone.
+	leader.kill()
+	x.unheard(other)
+	if told := found(other); len(told) > 0 {
+		t.Errorf("of a coordinator that is gone it tells %v", told)
+	}
+}
