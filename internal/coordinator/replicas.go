@@ -29,9 +29,9 @@ const replicaPrefix = "replica/"
 
 // Bounds and times of replica records.
 const (
-	replicaPause     = time.Minute        // between two records of one coordinator, if nothing changes
-	replicaRetention = 7 * 24 * time.Hour // after the last one
-	maxReplicaBytes  = 8 << 10
+	replicaPause     = time.Minute                      // between two records of one coordinator, if nothing changes
+	replicaRetention = 7 * 24 * time.Hour               // after the last one
+	maxReplicaBytes  = 8<<10 + 2*proof.MaxEvidenceBytes // with certificates, in base64
 	maxReplicaAddrs  = 8
 	// maxReplicaAddrBytes is a host name of the longest with its port.
 	maxReplicaAddrBytes = 260
@@ -60,6 +60,20 @@ type replica struct {
 	Keepers []keeperView `json:"keepers,omitempty"`
 	// Seen is the newest revision that it saw of a store which lost some.
 	Seen store.Revision `json:"seen,omitempty"`
+
+	shown proof.Coordinator // what the record shows; set by openReplica
+}
+
+// entryIn returns the entry of m that admits who signed the record, with a certificate
+// that was in date when the record was made: one that says nothing any more is not
+// forgotten for that. A record that is dated back says of itself that it is old.
+func (r *replica) entryIn(m *manifest.Manifest, now time.Time) (manifest.Match, bool) {
+	at := r.At
+	if at.After(now) {
+		at = now
+	}
+	found, err := r.shown.Match(m, at)
+	return found, err == nil
 }
 
 // signedReplica is how a record stands in the store: the exact bytes of a replica,
@@ -67,6 +81,9 @@ type replica struct {
 type signedReplica struct {
 	Record    json.RawMessage `json:"record"`
 	Signature []byte          `json:"signature"`
+	// X509 is what the certificate's key signs of the same, for one that has any; a
+	// release before this leaves it alone.
+	X509 []byte `json:"x509,omitempty"`
 }
 
 // replicaKey is the key of the record of who holds an enrolment key.
@@ -104,6 +121,9 @@ func openReplica(e store.Entry) (replica, error) {
 	case !proof.VerifyReplica(key, signed.Record, signed.Signature):
 		return replica{}, errors.New("it is not signed by the key that it names")
 	}
+	if r.shown, err = proof.ProvenCoordinator("key:"+r.Key, proof.ReplicaDigest(signed.Record), signed.X509); err != nil {
+		return replica{}, err
+	}
 	return r, r.check()
 }
 
@@ -139,7 +159,7 @@ func (c *Coordinator) replicas(ctx context.Context, m *manifest.Manifest) ([]rep
 			c.failures.log(ctx, c.log, slog.LevelWarn, "a replica record is left alone", slog.String("record", e.Key), slog.Any("err", err))
 			continue
 		}
-		found, ok := m.Match(identity.Coordinator, []string{"key:" + r.Key})
+		found, ok := r.entryIn(m, c.now())
 		if !ok {
 			continue // one that was dismissed, or is not admitted yet
 		}
@@ -165,7 +185,7 @@ func SeenIn(ctx context.Context, st store.Store, m *manifest.Manifest) (store.Re
 		if err != nil {
 			continue
 		}
-		if _, ok := m.Match(identity.Coordinator, []string{"key:" + r.Key}); ok {
+		if _, ok := r.entryIn(m, time.Now()); ok {
 			newest = max(newest, r.Seen)
 		}
 	}
@@ -176,7 +196,7 @@ func SeenIn(ctx context.Context, st store.Store, m *manifest.Manifest) (store.Re
 // and each minute, until ctx ends.
 func (c *Coordinator) followReplica(ctx context.Context) error {
 	for {
-		changed, keepers, lost := c.stateNews.wait(), c.keeperNews.wait(), c.kept.Changed()
+		changed, keepers, lost, certificate := c.stateNews.wait(), c.keeperNews.wait(), c.kept.Changed(), c.certificateNews.wait()
 		if err := c.announce(ctx); err != nil {
 			return err
 		}
@@ -186,6 +206,8 @@ func (c *Coordinator) followReplica(ctx context.Context) error {
 		case <-changed:
 			t.Stop()
 		case <-keepers:
+		case <-certificate:
+			t.Stop()
 		case <-lost:
 			t.Stop()
 		case <-ctx.Done():
@@ -225,7 +247,11 @@ func (c *Coordinator) announce(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode the replica record: %w", err)
 	}
-	value, err := json.Marshal(signedReplica{record, proof.SignReplica(c.enrolment, record)})
+	vouch, err := c.vouch(proof.ReplicaDigest(record))
+	if err != nil {
+		return fmt.Errorf("vouch for the replica record: %w", err)
+	}
+	value, err := json.Marshal(signedReplica{record, proof.SignReplica(c.enrolment, record), vouch})
 	if err != nil {
 		return fmt.Errorf("encode the replica record: %w", err)
 	}
@@ -255,7 +281,7 @@ func (c *Coordinator) dropReplicas(ctx context.Context, s *state, now time.Time)
 	for _, e := range l.Entries {
 		r, err := openReplica(e)
 		if err == nil {
-			_, ok := s.manifest.Match(identity.Coordinator, []string{"key:" + r.Key})
+			_, ok := r.entryIn(s.manifest, now)
 			if ok && now.Sub(r.At) <= replicaRetention {
 				continue
 			}

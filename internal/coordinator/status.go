@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -50,6 +51,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		Phase: s.phase.String(), PhaseReason: s.reason, Release: c.cfg.Release,
 		Now: timestamppb.New(c.now()), StartedAt: timestamppb.New(c.startedAt),
 		Store: c.cfg.StoreName, Addresses: c.advertised(), EnrolmentKey: c.EnrolmentKey(),
+		OperatorCertificate: tlsfiles.Tell(ctx, c.certificate.Files()),
 	}
 	if req.GetPageToken() == "" && s.phase != phaseUninitialized {
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
@@ -65,6 +67,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		first = append(first, finding(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
 	first = append(first, c.lostFindings()...)
+	first = append(first, c.certificateFindings()...)
 	if s.phase != phaseReady {
 		out.Findings = first
 		if s.phase == phaseUninitialized {
