@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -28,19 +29,11 @@ type metrics struct {
 	entries    prometheus.Counter
 }
 
-// newReloadFailures makes the count that starts before the agent does.
-func newReloadFailures() *prometheus.CounterVec {
-	return prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "fealty_credential_reload_failures_total",
-		Help: "Changes of certificate, key and CA files that were refused, by reason; the last good ones stay in use.",
-	}, []string{"reason"})
-}
-
 // Metrics returns a collector that describes all that an agent counts, for the
 // documentation. Nothing can be collected from it.
 func Metrics() (prometheus.Collector, error) {
 	a := &Agent{operator: new(credential.Files)}
-	a.metrics = newMetrics(a, newReloadFailures())
+	a.metrics = newMetrics(a, tlsfiles.NewFailures())
 	_, _, err := a.authorizer()
 	return a.metrics.registry, err
 }
@@ -88,7 +81,7 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 	}
 	if a.operator != nil {
 		m.registry.MustRegister(gauge("fealty_operator_certificate_not_after_seconds", "When the certificate of the operator's PKI in use ends, in seconds since 1970.", func() float64 {
-			return operatorNotAfter(a.operator)
+			return tlsfiles.NotAfter(a.operator)
 		}))
 	}
 	m.registry.MustRegister(m.rejected, m.received, m.asked, m.mirrors, m.renewals, m.handshakes, m.refused, m.entries, m.hookRuns, reloads,

@@ -4,63 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
-	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-// TLSFiles follows the files that prove a process, and words what is wrong with
-// them: TLSFilesIncomplete for some of the three; CredentialMismatch,
-// CredentialExpired, CredentialForeign or CredentialUnusable for material that is of
-// no use.
-func TLSFiles(cfg credential.FilesConfig) (*credential.Files, error) {
-	if missing := cfg.Paths.Missing(); len(missing) > 0 {
-		return nil, explain.New(explain.TLSFilesIncomplete, "missing", strings.Join(missing, " and "))
-	}
-	cfg.Use = credential.FilesProof
-	f, err := credential.NewFiles(cfg)
-	if err != nil {
-		return nil, wordFiles(cfg.Paths, err)
-	}
-	return f, nil
-}
-
-// wordFiles words why files are not used.
-func wordFiles(p credential.FilePaths, err error) *explain.Error {
-	material, ok := errors.AsType[*credential.MaterialError](err)
-	if !ok {
-		return explain.Wrap(err, explain.CredentialUnusable, "source", p.Cert+", "+p.Key+" and "+p.CA, "problem", err.Error())
-	}
-	chain, _ := errors.AsType[*identity.ChainError](err)
-	problem := material.Detail
-	if chain != nil {
-		// Not the error's whole text: what it says to do is about a cluster's own
-		// certificates.
-		problem = chain.Detail
-	}
-	switch material.Reason {
-	case credential.KeyMismatch:
-		return explain.Wrap(err, explain.CredentialMismatch, "certificate", p.Cert, "key", p.Key)
-	case credential.Expired:
-		return explain.Wrap(err, explain.CredentialExpired, "certificate", p.Cert, "problem", problem)
-	case credential.Untrusted:
-		return explain.Wrap(err, explain.CredentialForeign, "certificate", p.Cert, "ca", p.CA, "problem", problem)
-	}
-	if material.Err != nil && chain == nil {
-		problem += ": " + material.Err.Error()
-	}
-	return explain.Wrap(err, explain.CredentialUnusable, "source", p.Cert+", "+p.Key+" and "+p.CA, "problem", problem)
-}
 
 // proverOf proves with what source holds at the time of each proof.
 func proverOf(source credential.Source) proof.Prover {
@@ -145,40 +95,6 @@ func (a *Agent) enrolAnew(ctx context.Context, got *admitted) error {
 	a.changed(scopes[:]...)
 	a.log.LogAttrs(ctx, slog.LevelInfo, "enrolled anew", slog.String("key", got.svid.key.id.String()), slog.Time("svid_not_after", got.material.NotAfter()))
 	return nil
-}
-
-// operatorCertificate tells of the operator's files; nil without any.
-func (a *Agent) operatorCertificate(ctx context.Context) *fealtyv1.OperatorCertificate {
-	if a.operator == nil {
-		return nil
-	}
-	m, err := a.operator.Current(ctx)
-	if err != nil || len(m.Chain()) == 0 {
-		return nil // files never are without material
-	}
-	leaf := m.Chain()[0]
-	out := &fealtyv1.OperatorCertificate{
-		File: a.operator.Paths().Cert, Subject: clip(leaf.Subject.String(), maxDetailBytes),
-		NotBefore: timestamppb.New(leaf.NotBefore), NotAfter: timestamppb.New(leaf.NotAfter),
-	}
-	if err := a.operator.Failure(); err != nil {
-		out.Reason = string(credential.Unreadable)
-		if e, ok := errors.AsType[*credential.MaterialError](err); ok {
-			out.Reason = string(e.Reason)
-		}
-		out.Problem = oneLine(wordFiles(a.operator.Paths(), err))
-	}
-	return out
-}
-
-// operatorNotAfter is when the operator's certificate in use ends, in seconds since
-// 1970.
-func operatorNotAfter(f *credential.Files) float64 {
-	m, err := f.Current(context.Background())
-	if err != nil || len(m.Chain()) == 0 {
-		return 0
-	}
-	return float64(m.Chain()[0].NotAfter.Unix())
 }
 
 // subjectOf names what a certificate is for: the same for each certificate that takes

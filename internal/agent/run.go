@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -177,10 +178,10 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 	}
 	// First of all: a flag that was forgotten is told whatever else there is.
 	var operator *credential.Files
-	reloads := newReloadFailures()
+	reloads := tlsfiles.NewFailures()
 	if !cfg.TLS.IsZero() {
 		var err error
-		operator, err = TLSFiles(credential.FilesConfig{Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log, OnFailure: func(r credential.Reason) {
+		operator, err = tlsfiles.Open(credential.FilesConfig{Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log, OnFailure: func(r credential.Reason) {
 			reloads.WithLabelValues(string(r)).Inc()
 		}})
 		if err != nil {

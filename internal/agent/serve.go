@@ -21,6 +21,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -168,7 +169,7 @@ func (n nodeServer) GetNode(ctx context.Context, _ *fealtyv1.GetNodeRequest) (*f
 		SvidNotBefore: timestamppb.New(s.leaf().NotBefore), SvidNotAfter: timestamppb.New(s.leaf().NotAfter), KeyId: s.key.id.String(),
 		Connected: v.connected, Coordinator: v.coordinator, LastError: v.lastError(),
 		Held: a.held(), Refusals: refusalMessages(a.status.refusals()), Release: a.release,
-		MemberState: v.standing, OperatorCertificate: a.operatorCertificate(ctx),
+		MemberState: v.standing, OperatorCertificate: tlsfiles.Tell(ctx, a.operator),
 	}
 	until, limit := a.alone()
 	resp.AutonomousUntil, resp.AutonomyLimit = timestamppb.New(until), limit

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
 
 // tlsFiles are the three files of a machine with a certificate of the operator's PKI.
@@ -52,7 +53,7 @@ func TestJoinByCertificateFiles(t *testing.T) {
 	f.pki = identitytest.NewPKI(t, "corp", f.clock)
 	paths, write := tlsFiles(t, f.pki)
 	write("node-k")
-	files, err := TLSFiles(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
+	files, err := tlsfiles.Open(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
 	f.must(err)
 	n := newNode(f)
 	r, err := n.join(f.byX509(files))
@@ -89,7 +90,7 @@ func TestCertificatePurpose(t *testing.T) {
 	var got []string
 	for _, name := range []string{"node-k", "node-k", "node-l"} {
 		write(name)
-		files, err := TLSFiles(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
+		files, err := tlsfiles.Open(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
 		f.must(err)
 		got = append(got, f.byX509(files).purpose(identity.Data))
 	}
@@ -103,7 +104,7 @@ func TestJoinByAForeignCertificate(t *testing.T) {
 	f.pki = identitytest.NewPKI(t, "corp", f.clock)
 	paths, write := tlsFiles(t, identitytest.NewPKI(t, "corp", f.clock))
 	write("node-k")
-	files, err := TLSFiles(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
+	files, err := tlsfiles.Open(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
 	f.must(err)
 	if _, err := newNode(f).join(f.byX509(files)); !errors.Is(err, explain.JoinUnauthorized) {
 		t.Errorf("join: %v", err)
@@ -115,7 +116,7 @@ func TestByX509Values(t *testing.T) {
 	f.pki = identitytest.NewPKI(t, "corp", f.clock)
 	paths, write := tlsFiles(t, f.pki)
 	write("node-k")
-	files, err := TLSFiles(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
+	files, err := tlsfiles.Open(credential.FilesConfig{Paths: paths, Now: f.clock, Log: quiet()})
 	f.must(err)
 	trust, err := credential.NewMaterial(credential.MaterialConfig{Bundle: f.bundleLocked(), Now: f.clock})
 	f.must(err)
@@ -154,7 +155,7 @@ func TestTLSFiles(t *testing.T) {
 		{credential.FilePaths{}, explain.CredentialUnusable, ""},
 		{credential.FilePaths{Cert: "/nowhere/a", Key: "/nowhere/b", CA: "/nowhere/c"}, explain.CredentialUnusable, "/nowhere/a is missing"},
 	} {
-		_, err := TLSFiles(credential.FilesConfig{Paths: tc.paths})
+		_, err := tlsfiles.Open(credential.FilesConfig{Paths: tc.paths})
 		if !errors.Is(err, tc.code) || !strings.Contains(err.Error(), tc.missing) {
 			t.Errorf("%+v: %v", tc.paths, err)
 		}
@@ -178,7 +179,7 @@ func newOperatorNode(f *fleet) *operatorNode {
 	n := &operatorNode{node: newNode(f)}
 	n.paths, n.write = tlsFiles(t, f.pki)
 	n.write("node-k")
-	files, err := TLSFiles(credential.FilesConfig{Paths: n.paths, Now: f.clock, Log: quiet()})
+	files, err := tlsfiles.Open(credential.FilesConfig{Paths: n.paths, Now: f.clock, Log: quiet()})
 	f.must(err)
 	r, err := n.join(f.byX509(files))
 	f.must(err)
@@ -294,7 +295,7 @@ func TestReenrolProperty(t *testing.T) {
 		f.do(func() { clear(f.members); f.loseJoins = 0 })
 		n.node = newNode(f)
 		n.write("node-k")
-		files, err := TLSFiles(credential.FilesConfig{Paths: n.paths, Now: f.clock, Log: quiet()})
+		files, err := tlsfiles.Open(credential.FilesConfig{Paths: n.paths, Now: f.clock, Log: quiet()})
 		f.must(err)
 		_, err = n.join(f.byX509(files))
 		f.must(err)
@@ -495,7 +496,7 @@ func TestFilesRotate(t *testing.T) {
 			time.Sleep(17 * time.Second)
 			good, err := a.operator.Current(t.Context())
 			f.must(err)
-			if c := a.operatorCertificate(t.Context()); c.GetProblem() != "" || c.GetFile() != n.paths.Cert || c.GetSubject() != "CN=node-k" {
+			if c := tlsfiles.Tell(t.Context(), a.operator); c.GetProblem() != "" || c.GetFile() != n.paths.Cert || c.GetSubject() != "CN=node-k" {
 				t.Fatalf("%s: good files show %v", tc.name, c)
 			}
 			counter := a.metrics.reloads.WithLabelValues(string(tc.reason))
@@ -505,7 +506,7 @@ func TestFilesRotate(t *testing.T) {
 			if got := testutil.ToFloat64(counter) - before; got != 1 {
 				t.Errorf("%s: counted %v times as %s, want once", tc.name, got, tc.reason)
 			}
-			c := a.operatorCertificate(t.Context())
+			c := tlsfiles.Tell(t.Context(), a.operator)
 			if c.GetReason() != string(tc.reason) || !strings.HasPrefix(c.GetProblem(), string(tc.code)+": ") {
 				t.Errorf("%s: shows %q, %q; want %s, %s", tc.name, c.GetReason(), c.GetProblem(), tc.reason, tc.code)
 			}

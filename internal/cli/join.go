@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
 
 func (c *CLI) joinCommand() *cobra.Command {
@@ -193,7 +194,7 @@ func (c *CLI) tlsFiles(cfg *config) (*credential.Files, error) {
 	if paths.IsZero() {
 		return nil, nil
 	}
-	return agent.TLSFiles(credential.FilesConfig{
+	return tlsfiles.Open(credential.FilesConfig{
 		Paths: paths, Now: c.env.Now, Log: slog.New(c.logHandler(c.env.Stderr, "text", slog.LevelError)),
 	})
 }

@@ -36,6 +36,8 @@ var contentFields = []protoreflect.FullName{
 	"fealty.v1.RecoveryHistory.head", "fealty.v1.GetContentResponse.chunk",
 	"fealty.v1.VerifyRequest.nonce", "fealty.v1.VerifyClaim.root", "fealty.v1.VerifyClaim.mesh_ca", "fealty.v1.VerifyClaim.evidence", "fealty.v1.VerifyClaim.transaction_key",
 	"fealty.v1.PeerHello.nonce", "fealty.v1.PeerChallenge.nonce", "fealty.v1.PeerChallenge.evidence", "fealty.v1.PeerServiceRecoverRequest.evidence",
+	"fealty.v1.PeerHello.certificates", "fealty.v1.PeerChallenge.x509", "fealty.v1.PeerServiceRecoverRequest.x509", "fealty.v1.PeerCandidate.x509",
+	"fealty.v1.RecoveryOffer.x509", "fealty.v1.VerifyClaim.x509",
 	"fealty.v1.PeerSecrets.sealed", "fealty.v1.PeerSecrets.root", "fealty.v1.PeerSecrets.mesh_ca", "fealty.v1.PeerSecrets.manifest",
 	"fealty.v1.PeerCandidate.evidence", "fealty.v1.PeerCandidate.transition", "fealty.v1.PeerCandidate.manifest", "fealty.v1.PeerCandidate.sealed", "fealty.v1.PeerCandidate.mesh_ca",
 }

@@ -433,7 +433,7 @@ func (c *CLI) bringAt(ctx context.Context, cfg *config, in recoverFlags, file ke
 	ctx, cancel := context.WithTimeout(ctx, cfg.duration("timeout"))
 	defer cancel()
 	b.progress, err = recovery.Bring(ctx, conn, file, recovery.Options{
-		Expect: expect, Endpoint: addr, DryRun: in.dry, Force: in.force, Agreed: agreed,
+		Expect: expect, Endpoint: addr, DryRun: in.dry, Force: in.force, Agreed: agreed, Now: c.env.Now,
 		Verified: func(v recovery.Verified) {
 			b.seen, b.sent = v, !in.dry
 			// What was seen stays seen until the restore is a link of the history.

@@ -33,7 +33,8 @@ A coordinator that starts for the first time has no manifest, and says how to gi
 cluster's secrets in memory; its folder holds the key by which it enrols and its admin socket.`,
 		sample: `  fealty coordinator --data /var/lib/fealty/coordinator --listen :7443 --advertise c1.example:7443
   fealty coordinator --config /etc/fealty/coordinator.yaml --print-config
-  fealty coordinator --store 'postgres://fealty@db.example/fealty?sslmode=verify-full'`,
+  fealty coordinator --store 'postgres://fealty@db.example/fealty?sslmode=verify-full'
+  fealty coordinator --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`,
 		groups: []group{ofCoordinator, process},
 		run: func(ctx context.Context, cfg *config, _ []string) error {
 			return c.runCoordinator(ctx, cfg)
@@ -134,6 +135,7 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 		Advertise: advertised(cfg.list("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
 		PublishDir: cfg.path("publish_dir"), Peers: cfg.list("peer"), Pin: pin,
 		MaxHeadAge: cfg.duration("max_head_age"), LivenessStore: cfg.text("liveness_store") == "true",
+		TLS:   tlsPaths(cfg),
 		Lease: lease, Beat: beat, SelfHealAfter: cfg.duration("self_heal_after"),
 		Rates: coordinator.Rates{PerSource: rate.Limit(cfg.number("join_rate")), SourceBurst: cfg.number("join_burst")},
 		Gate:  mesh.GateConfig{Proxies: proxies, HandshakeRate: cfg.number("handshake_rate"), HandshakeBurst: cfg.number("handshake_burst")},

@@ -338,6 +338,10 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) facts {
 	f.add("addresses", strings.Join(st.GetAddresses(), ", "))
 	f.add("store", st.GetStore())
 	f.add("enrolment key", st.GetEnrolmentKey())
+	if c := st.GetOperatorCertificate(); c != nil {
+		f.add("own PKI", ownPKI(c, now))
+		f.paint("PKI problem", amber, operatorProblem(c, now))
+	}
 	return f
 }
 
@@ -396,6 +400,11 @@ func operatorProblem(c *fealtyv1.OperatorCertificate, now time.Time) string {
 	return ""
 }
 
+// ownPKI says which certificate of an operator's PKI is in use.
+func ownPKI(c *fealtyv1.OperatorCertificate, now time.Time) string {
+	return fmt.Sprintf("%s in %s, ends %s", cmp.Or(c.GetSubject(), "no subject"), c.GetFile(), relative(c.GetNotAfter().AsTime(), now))
+}
+
 // permittedWords lists what the guard of a node permits.
 func permittedWords(all []*fealtyv1.ActionPermission) string {
 	var out []string
@@ -443,7 +452,7 @@ func showNode(p *page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	f.add("coordinator", n.GetCoordinator())
 	f.paint("last error", amber, n.GetLastError())
 	if c := n.GetOperatorCertificate(); c != nil {
-		f.add("own PKI", fmt.Sprintf("%s in %s, ends %s", cmp.Or(c.GetSubject(), "no subject"), c.GetFile(), relative(c.GetNotAfter().AsTime(), now)))
+		f.add("own PKI", ownPKI(c, now))
 		f.paint("PKI problem", amber, operatorProblem(c, now))
 	}
 	f.add("authority", fmt.Sprintf("epoch %d", n.GetAuthorityEpoch()))

@@ -43,6 +43,7 @@ import (
 	"github.com/fealty-io/fealty/internal/copies"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/ended"
+	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
@@ -53,6 +54,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/internal/store/writable"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -105,6 +107,10 @@ type Config struct {
 
 	// LookupHost resolves the names of Peers. Nil means net.DefaultResolver.
 	LookupHost func(ctx context.Context, name string) ([]string, error)
+
+	// TLS are the files of a certificate of the operator's PKI, by which it proves itself
+	// beside its enrolment key. It follows them. Empty: it has none.
+	TLS credential.FilePaths
 
 	// Pin is the root key that the cluster must have. Zero means any: then the store
 	// says which cluster this is.
@@ -192,10 +198,13 @@ type Coordinator struct {
 	fs        durable.FS
 	faults    *fault.Points
 	enrolment ed25519.PrivateKey
-	startedAt time.Time
-	hears     atomic.Int64 // Unix nanoseconds: when it became ready, after it was not
-	metrics   *metrics
-	registry  *prometheus.Registry
+	// certificate is shown beside the enrolment key; nil: this coordinator has none.
+	certificate     *enrolment.Certificate
+	certificateNews news // it is another one
+	startedAt       time.Time
+	hears           atomic.Int64 // Unix nanoseconds: when it became ready, after it was not
+	metrics         *metrics
+	registry        *prometheus.Registry
 
 	state           atomic.Pointer[state]
 	stateNews       news
@@ -365,10 +374,22 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		others: newOthers(),
 		live:   liveMembers{members: make(map[identity.ID]*liveMember)},
 	}
+	reloads := tlsfiles.NewFailures()
+	if !cfg.TLS.IsZero() { // first: a flag that was forgotten is told whatever else there is
+		files, err := tlsfiles.Open(credential.FilesConfig{Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log, OnFailure: func(r credential.Reason) {
+			reloads.WithLabelValues(string(r)).Inc()
+		}})
+		if err != nil {
+			return nil, err
+		}
+		if c.certificate, err = enrolment.New(ctx, files); err != nil {
+			return nil, err
+		}
+	}
 	c.store = observedStore{patience.Store(cfg.Store), c}
 	c.history = history.New(c.store)
 	c.pulsed.set(cfg.Now())
-	c.metrics = newMetrics(cfg.Registry, c)
+	c.metrics = newMetrics(cfg.Registry, c, reloads)
 	if cfg.PublishDir != "" {
 		c.outlet = newOutlet(outside, cfg.PublishDir, cfg.Now)
 	}
@@ -472,6 +493,10 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.followState(ctx) })
 	// Also without a manifest: another replica may set the first.
 	g.Go(func() error { return c.forever(ctx, "head", func() error { return c.followHead(ctx) }) })
+	if files := c.certificate.Files(); files != nil {
+		g.Go(func() error { return files.Run(ctx) })
+		g.Go(func() error { return c.followCertificate(ctx) })
+	}
 	g.Go(func() error { return c.followLeadership(ctx) })
 	g.Go(func() error { return c.watchLeader(ctx) })
 	g.Go(func() error { return c.forever(ctx, "replica", func() error { return c.followReplica(ctx, stop) }) })

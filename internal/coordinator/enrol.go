@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
@@ -8,10 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
+	"time"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -62,15 +67,79 @@ func (c *Coordinator) makeEnrolmentKey(path string) (ed25519.PrivateKey, error) 
 	return key, nil
 }
 
-// admits returns the entry of m that admits this coordinator by its enrolment
-// key, and the name that it gets.
+// admits returns the entry of m that admits this coordinator by its enrolment key or its
+// certificate, and the name that it gets.
 func (c *Coordinator) admits(m *manifest.Manifest) (manifest.Match, error) {
-	selector := "key:" + c.EnrolmentKey()
-	found, ok := m.Match(identity.Coordinator, []string{selector})
-	if !ok {
-		return found, explain.New(explain.ManifestLeavesOut, "key", c.EnrolmentKey())
+	return c.certificate.Admits(c.EnrolmentKey(), m, c.now())
+}
+
+// vouch signs what the enrolment key signs with the key of the certificate; nil without
+// one.
+func (c *Coordinator) vouch(said [64]byte) ([]byte, error) {
+	return c.certificate.Vouch(c.EnrolmentKey(), said)
+}
+
+// vouchFor is vouch for what the enrolment key signs of t.
+func (c *Coordinator) vouchFor(t interface{ Digest() ([64]byte, error) }) ([]byte, error) {
+	said, err := t.Digest()
+	if err != nil {
+		return nil, err
 	}
-	return found, nil
+	return c.vouch(said)
+}
+
+// followCertificate takes what is new in the files of the certificate, until ctx ends. A
+// state that comes is looked at too: a manifest may admit what the one before did not.
+func (c *Coordinator) followCertificate(ctx context.Context) error {
+	for {
+		changed, state := c.certificate.Changed(), c.stateNews.wait()
+		c.takeCertificate(ctx)
+		select {
+		case <-changed:
+		case <-state:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// takeCertificate looks at the files once.
+func (c *Coordinator) takeCertificate(ctx context.Context) {
+	var in *manifest.Manifest
+	if s := c.state.Load(); s.phase == phaseReady {
+		in = s.manifest
+	}
+	taken, refused := c.certificate.Take(ctx, c.EnrolmentKey(), in, c.now())
+	switch {
+	case refused != nil:
+		c.log.LogAttrs(ctx, slog.LevelWarn, "the new certificate is not used", slog.String("code", explain.CodeOf(refused)), slog.Any("err", refused))
+	case taken:
+		c.certificateNews.tell()
+		c.pushed.Store(true)
+		c.kickHead() // what kept it from being admitted may be over
+	}
+}
+
+// certificateFindings says what is wrong with the certificate that this coordinator shows.
+func (c *Coordinator) certificateFindings() []*fealtyv1.Finding {
+	var out []*fealtyv1.Finding
+	add := func(e *explain.Error) {
+		out = append(out, &fealtyv1.Finding{Code: string(e.Code), Severity: "warning", Summary: e.What + ": " + e.Why, Remedy: e.Do})
+	}
+	files := c.certificate.Files()
+	if files == nil {
+		return nil
+	}
+	if ended := c.certificate.Ended(c.now()); !ended.IsZero() {
+		add(explain.New(explain.CredentialExpired, "certificate", files.Paths().Cert, "problem",
+			"it ended at "+ended.UTC().Format(time.RFC3339)+", and other coordinators take nothing from this one and give it nothing"))
+	} else if err := files.Failure(); err != nil {
+		add(tlsfiles.Word(files.Paths(), err))
+	}
+	if e := c.certificate.Refused(); e != nil {
+		add(e)
+	}
+	return out
 }
 
 // setupSecret is what remains of the setup token: its public key, until the

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
 )
 
 // Owners may reach different replicas. Each replica that was asked has an attempt of
@@ -63,7 +65,7 @@ func (c *Coordinator) tellAttempt(ctx context.Context, g *gathering) error {
 	if err != nil {
 		return err
 	}
-	raw, err := recovery.Open{Attempt: g.id, Cluster: g.head.Cluster, Head: g.head.Hash, Recipient: g.recipient.Public(), Ends: ends}.Sign(c.enrolment)
+	raw, err := recovery.Open{Attempt: g.id, Cluster: g.head.Cluster, Head: g.head.Hash, Recipient: g.recipient.Public(), Ends: ends}.Sign(c.enrolment, c.vouch)
 	if err != nil {
 		return err
 	}
@@ -117,7 +119,11 @@ func (c *Coordinator) gather(ctx context.Context, g *gathering) (*fealtyv1.Recov
 // that lacks them.
 func (c *Coordinator) passOn(ctx context.Context, g *gathering, owners []string, shares []keyring.Share) error {
 	var failed []error
-	for _, key := range recovery.Coordinators(g.manifest) {
+	keys, err := c.mayGather(ctx, g.manifest)
+	if err != nil {
+		failed = append(failed, err)
+	}
+	for _, key := range keys {
 		if key == c.EnrolmentKey() || len(shares) == 0 {
 			continue
 		}
@@ -134,6 +140,20 @@ func (c *Coordinator) passOn(ctx context.Context, g *gathering, owners []string,
 		}
 	}
 	return errors.Join(failed...)
+}
+
+// mayGather returns the enrolment keys of those that may have an attempt open: what m
+// names, and who showed in its replica record a certificate that m admits. The records
+// only say where to look: each attempt proves itself.
+func (c *Coordinator) mayGather(ctx context.Context, m *manifest.Manifest) ([]string, error) {
+	keys := recovery.Coordinators(m)
+	known, err := c.replicas(ctx, m)
+	for _, r := range known {
+		if !slices.Contains(keys, r.Key) {
+			keys = append(keys, r.Key)
+		}
+	}
+	return keys, err
 }
 
 // openAttemptOf returns the attempt that the coordinator with an enrolment key has
@@ -326,7 +346,11 @@ func (c *Coordinator) dropGathered(ctx context.Context, s *state) error {
 	}
 	want := recovery.Claimed{Head: recovery.NewHead(s.chain.Links(), s.manifest), Manifest: s.manifest}
 	keep := make(map[string]bool) // by the prefix of an attempt's shares, or key
-	for _, key := range recovery.Coordinators(s.manifest) {
+	keys, err := c.mayGather(ctx, s.manifest)
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
 		at, err := openKey(key)
 		if err != nil || key == c.EnrolmentKey() {
 			continue // a coordinator that is ready has none open

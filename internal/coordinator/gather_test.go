@@ -308,7 +308,7 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		wantOnly(t, "put", err, "")
 	}
 	signed := func(o recovery.Open, by ed25519.PrivateKey) []byte {
-		raw, err := o.Sign(by)
+		raw, err := o.Sign(by, nil)
 		wantOnly(t, "sign", err, "")
 		return raw
 	}

@@ -3,7 +3,9 @@ package coordinator
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
 
 // metrics are what a coordinator counts. Names begin with fealty_.
@@ -30,13 +32,13 @@ type metrics struct {
 // Metrics returns a collector that describes all that a coordinator counts, for the
 // documentation. Nothing can be collected from it.
 func Metrics() (prometheus.Collector, error) {
-	c := &Coordinator{registry: prometheus.NewRegistry()}
-	c.metrics = newMetrics(c.registry, c)
+	c := &Coordinator{registry: prometheus.NewRegistry(), certificate: new(enrolment.Certificate)}
+	c.metrics = newMetrics(c.registry, c, tlsfiles.NewFailures())
 	_, err := c.authorizer()
 	return c.registry, err
 }
 
-func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
+func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Collector) *metrics {
 	m := &metrics{
 		joins: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_joins_total",
@@ -111,6 +113,11 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator) *metrics {
 	})
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
+	}
+	if c.certificate != nil {
+		reg.MustRegister(reloads, gauge("fealty_operator_certificate_not_after_seconds", "When the certificate of the operator's PKI in use ends, in seconds since 1970.", func() float64 {
+			return tlsfiles.NotAfter(c.certificate.Files())
+		}))
 	}
 	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares, m.peers, m.peerCalls, m.uncompiled, m.removed, m.outlet, m.sent, m.transitions,
 		gauge("fealty_coordinator_ready", "1 while a manifest is in force and this coordinator holds its keys.", func() float64 {

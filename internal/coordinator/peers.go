@@ -525,12 +525,12 @@ func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error
 	}); err != nil {
 		return nil, err
 	}
-	found, ok := a.head.manifest.Match(identity.Coordinator, []string{x.selector})
-	if !ok {
-		return nil, fmt.Errorf("it proved %s, which no entry of kind coordinator names in the manifest of the head", clip(x.selector, maxShownBytes))
+	found, err := x.giver.Match(a.head.manifest, a.c.now())
+	if err != nil {
+		return nil, fmt.Errorf("what it proved is not in the manifest of the head: %w", err)
 	}
 	a.peer = fmt.Sprintf("%s (%s)", found.Name, a.peer)
-	evidence, err := proof.ProvePeer(a.c.enrolment, proof.Asker, x.t)
+	evidence, vouch, err := a.c.provePeer(proof.Asker, x.t)
 	if err != nil {
 		return nil, err
 	}
@@ -542,7 +542,7 @@ func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error
 		return nil, ctx.Err()
 	}
 	timer.Reset(peerAnswer)
-	r, err := a.askSecrets(ctx, stream, x, recipient, found.Name, evidence)
+	r, err := a.askSecrets(ctx, stream, x, recipient, found.Name, evidence, vouch)
 	if err != nil {
 		<-a.turn // who got them leaves nothing to ask for
 	}
@@ -550,8 +550,8 @@ func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error
 }
 
 // askSecrets shows the proof of this side, and takes what comes for it.
-func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_RecoverClient, x *exchange, recipient *keyring.EphemeralRecipient, peer string, evidence []byte) (*received, error) {
-	if err := stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Evidence{Evidence: evidence}}); err != nil && stream.Context().Err() != nil {
+func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_RecoverClient, x *exchange, recipient *keyring.EphemeralRecipient, peer string, evidence, vouch []byte) (*received, error) {
+	if err := stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Evidence{Evidence: evidence}, X509: vouch}); err != nil && stream.Context().Err() != nil {
 		return nil, err // otherwise the answer says why
 	}
 	answer, err := stream.Recv()
@@ -648,9 +648,9 @@ func (a *asking) verify(ctx context.Context, r *received, handed keyring.Handed,
 
 // exchange is the proof of both sides, as the asker sees it.
 type exchange struct {
-	c        *Coordinator
-	t        proof.PeerTranscript
-	selector string // that the giver proved
+	c     *Coordinator
+	t     proof.PeerTranscript
+	giver proof.Coordinator // who proved itself
 }
 
 // open says hello and verifies the challenge: after it the giver is proven to hold
@@ -659,7 +659,8 @@ func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHel
 	x.t.AskerNonce = make([]byte, proof.NonceBytes)
 	rand.Read(x.t.AskerNonce)
 	x.t.AskerKey = x.c.enrolment.Public().(ed25519.PublicKey)
-	h := &fealtyv1.PeerHello{Cluster: x.t.Cluster, Head: x.t.Head, Nonce: x.t.AskerNonce, Key: x.c.EnrolmentKey(), Recipient: x.t.Recipient}
+	h := &fealtyv1.PeerHello{Cluster: x.t.Cluster, Head: x.t.Head, Nonce: x.t.AskerNonce, Key: x.c.EnrolmentKey(), Recipient: x.t.Recipient,
+		Certificates: x.c.certificate.Certificates(x.c.EnrolmentKey())}
 	if err := hello(h); err != nil && ctx().Err() != nil {
 		return err // otherwise the answer says why
 	}
@@ -688,8 +689,35 @@ func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHel
 	if x.t.Purpose == proof.Prepare {
 		x.t.Recipient = ch.GetRecipient()
 	}
-	x.selector, err = proof.VerifyPeer(proof.Giver, x.t, ch.GetEvidence())
+	x.giver, err = provenPeer(proof.Giver, x.t, ch.GetEvidence(), ch.GetX509())
 	return err
+}
+
+// provePeer signs t in role, with the enrolment key and with the certificate's, if there
+// is one.
+func (c *Coordinator) provePeer(role proof.PeerRole, t proof.PeerTranscript) (evidence, vouch []byte, err error) {
+	if evidence, err = proof.ProvePeer(c.enrolment, role, t); err != nil {
+		return nil, nil, err
+	}
+	said, err := t.Digest(role)
+	if err != nil {
+		return nil, nil, err
+	}
+	vouch, err = c.vouch(said)
+	return evidence, vouch, err
+}
+
+// provenPeer is who made evidence and vouch in role over t.
+func provenPeer(role proof.PeerRole, t proof.PeerTranscript, evidence, vouch []byte) (proof.Coordinator, error) {
+	selector, err := proof.VerifyPeer(role, t, evidence)
+	if err != nil {
+		return proof.Coordinator{}, err
+	}
+	said, err := t.Digest(role)
+	if err != nil {
+		return proof.Coordinator{}, err
+	}
+	return proof.ProvenCoordinator(selector, said, vouch)
 }
 
 // checkPin refuses a root that is not the one that is pinned.

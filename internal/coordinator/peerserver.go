@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
@@ -51,8 +52,9 @@ type peerServer struct {
 type greeted struct {
 	s     *state // that it is decided on
 	t     proof.PeerTranscript
-	asker manifest.Match // its entry in the manifest in force here
-	key   string         // the enrolment key that it claims
+	asker manifest.Match    // its entry in the manifest in force here, by what it claims
+	key   string            // the enrolment key that it claims
+	shown proof.Coordinator // what it claims; what it proved, after proven
 }
 
 func (g *greeted) name() string { return string(identity.Coordinator) + "/" + g.asker.Name }
@@ -70,16 +72,21 @@ func (c *Coordinator) greet(ctx context.Context, purpose proof.PeerPurpose, h *f
 		return nil, nil, refusedPeer(err.Error())
 	}
 	g := &greeted{s: s, key: h.GetKey()}
-	var admitted bool
-	if _, known := s.manifest.Match(identity.Coordinator, []string{"key:" + g.key}); known && string(h.GetHead()) != string(s.head.Hash[:]) {
+	if g.shown, err = proof.ClaimedCoordinator(g.key, h.GetCertificates()); err != nil {
+		return nil, nil, refusedPeer(err.Error())
+	}
+	if _, unknown := g.shown.Match(s.manifest, c.now()); unknown == nil && string(h.GetHead()) != string(s.head.Hash[:]) {
 		// It may have seen a newer head than this one has.
 		if s, err = c.headIfFree(ctx); err != nil {
 			return nil, nil, err
 		}
 		g.s = s
 	}
-	if g.asker, admitted = s.manifest.Match(identity.Coordinator, []string{"key:" + g.key}); !admitted || h.GetCluster() != s.manifest.Cluster {
-		return nil, nil, refusedPeer("no entry of kind coordinator names its key in the manifest in force there")
+	if h.GetCluster() != s.manifest.Cluster {
+		return nil, nil, refusedPeer(strangerThere)
+	}
+	if g.asker, err = g.shown.Match(s.manifest, c.now()); err != nil {
+		return nil, nil, refusedPeer(err.Error())
 	}
 	cs, ok := mesh.ConnectionState(ctx)
 	if !ok {
@@ -98,12 +105,15 @@ func (c *Coordinator) greet(ctx context.Context, purpose proof.PeerPurpose, h *f
 		Purpose: purpose, Cluster: s.manifest.Cluster, Head: h.GetHead(), AskerNonce: h.GetNonce(), GiverNonce: nonce,
 		Binding: binding, Recipient: recipient, AskerKey: key, GiverKey: c.enrolment.Public().(ed25519.PublicKey),
 	}
-	evidence, err := proof.ProvePeer(c.enrolment, proof.Giver, g.t)
+	evidence, vouch, err := c.provePeer(proof.Giver, g.t)
 	if err != nil {
 		return nil, nil, refusedPeer(err.Error()) // of what it sent
 	}
-	return g, &fealtyv1.PeerChallenge{Nonce: nonce, Key: c.EnrolmentKey(), Recipient: recipient, Evidence: evidence}, nil
+	return g, &fealtyv1.PeerChallenge{Nonce: nonce, Key: c.EnrolmentKey(), Recipient: recipient, Evidence: evidence, X509: vouch}, nil
 }
+
+// strangerThere is all that a stranger is told.
+const strangerThere = "no entry of kind coordinator names its key in the manifest in force there"
 
 func refusedPeer(problem string) error {
 	return explain.New(explain.PeerRefused, "problem", problem)
@@ -127,10 +137,15 @@ func ownName(c *Coordinator, s *state) string {
 // proven verifies the asker's half of the proof, and then that the head is the one that
 // was asked for, the one that is served here, and the newest: who lags must not give
 // what is older.
-func (g *greeted) proven(ctx context.Context, c *Coordinator, evidence []byte) error {
-	if _, err := proof.VerifyPeer(proof.Asker, g.t, evidence); err != nil {
+//
+// What it proves may be less than it claimed, and another certificate: what it proved is
+// matched.
+func (g *greeted) proven(ctx context.Context, c *Coordinator, evidence, vouch []byte) error {
+	shown, err := provenPeer(proof.Asker, g.t, evidence, vouch)
+	if err != nil {
 		return refusedPeer(err.Error())
 	}
+	g.shown = shown
 	if err := c.faults.Hit("peer.before-reread"); err != nil {
 		return err
 	}
@@ -138,10 +153,11 @@ func (g *greeted) proven(ctx context.Context, c *Coordinator, evidence []byte) e
 	if err != nil {
 		return c.storeError("read the head of the history", err)
 	}
-	_, admitted := g.s.manifest.Match(identity.Coordinator, []string{"key:" + g.key})
-	switch answer := decide.Give(memory{c, g.s}, head.Hash, history.Hash(g.t.Head), admitted); {
+	asker, stranger := g.shown.Match(g.s.manifest, c.now())
+	g.asker = asker
+	switch answer := decide.Give(memory{c, g.s}, head.Hash, history.Hash(g.t.Head), stranger == nil); {
 	case answer == decide.Stranger:
-		return refusedPeer("no entry of kind coordinator names its key in the manifest in force there")
+		return refusedPeer(stranger.Error())
 	case answer == decide.OtherHead:
 		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.s.head.Hash.String()[:16], g.s.head.Index))
 	case answer != decide.Given, c.state.Load() != g.s, version != g.s.headVersion:
@@ -206,13 +222,13 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 		if req, err = receive(ctx, c, stream.Recv); err != nil {
 			return g, err
 		}
-		if err := g.proven(ctx, c, req.GetEvidence()); err != nil {
+		if err := g.proven(ctx, c, req.GetEvidence(), req.GetX509()); err != nil {
 			return g, err
 		}
 		if err := place.proves(g.key); err != nil {
 			return g, err
 		}
-		secrets, err := c.give(ctx, g, req.GetEvidence())
+		secrets, err := c.give(ctx, g, req.GetEvidence(), req.GetX509())
 		if err != nil {
 			return g, err
 		}
@@ -222,7 +238,7 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 
 // give seals the secrets of the state for who proved itself. The audit entry is durable
 // before they leave; that it is written says too that the head is still the one.
-func (c *Coordinator) give(ctx context.Context, g *greeted, evidence []byte) (*fealtyv1.PeerSecrets, error) {
+func (c *Coordinator) give(ctx context.Context, g *greeted, evidence, vouch []byte) (*fealtyv1.PeerSecrets, error) {
 	issuer, err := g.s.freshIssuer(c.now())
 	if err != nil {
 		return nil, err
@@ -237,7 +253,7 @@ func (c *Coordinator) give(ctx context.Context, g *greeted, evidence []byte) (*f
 	if err := c.faults.Hit("peer.before-audit"); err != nil {
 		return nil, err
 	}
-	if err := c.auditHandover(ctx, g, evidence, auditEntry{Action: "seed.given", Target: g.name(), Fields: map[string]string{
+	if err := c.auditHandover(ctx, g, evidence, vouch, auditEntry{Action: "seed.given", Target: g.name(), Fields: map[string]string{
 		"to": g.asker.Name, "mesh_ca_key": mesh.KeyID().String(), "head": g.s.head.Hash.String(), "index": fmt.Sprint(g.s.head.Index),
 	}}); err != nil {
 		return nil, err
@@ -247,7 +263,7 @@ func (c *Coordinator) give(ctx context.Context, g *greeted, evidence []byte) (*f
 
 // auditHandover writes down what is handed over with the proof for it: the key, its
 // signature, and the digest that was signed. It fails if the head moved.
-func (c *Coordinator) auditHandover(ctx context.Context, g *greeted, evidence []byte, e auditEntry) error {
+func (c *Coordinator) auditHandover(ctx context.Context, g *greeted, evidence, vouch []byte, e auditEntry) error {
 	digest, err := g.t.Digest(proof.Asker)
 	if err != nil {
 		return err
@@ -255,6 +271,9 @@ func (c *Coordinator) auditHandover(ctx context.Context, g *greeted, evidence []
 	e.Actor = c.ownID(g.s)
 	e.Fields["key"], e.Fields["proof"] = g.key, base64.StdEncoding.EncodeToString(evidence)
 	e.Fields["transcript"] = base64.StdEncoding.EncodeToString(digest[:])
+	if g.asker.Entry != nil && !strings.HasPrefix(g.asker.Selector, "key:") {
+		e.Fields["shown"], e.Fields["x509"] = g.asker.Selector, base64.StdEncoding.EncodeToString(vouch)
+	}
 	ch := g.s.records.newChange(g.s.headVersion)
 	ch.audit(c.now(), e)
 	if _, err := ch.commit(ctx); err != nil {

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -131,7 +132,7 @@ func (c *Coordinator) preparable(ctx context.Context, mv *move) []string {
 	}
 	var out []string
 	for _, r := range others {
-		_, stays := mv.manifest.Match(identity.Coordinator, []string{"key:" + r.Key})
+		_, stays := r.entryIn(mv.manifest, c.now())
 		if r.Key != c.EnrolmentKey() && stays && !r.Stopped && r.Phase == phaseReady.String() && r.Head == mv.from.head.Hash && len(r.Addresses) > 0 {
 			out = append(out, r.Addresses[0])
 		}
@@ -168,13 +169,13 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 	}); err != nil {
 		return err
 	}
-	_, now := from.manifest.Match(identity.Coordinator, []string{x.selector})
-	found, then := p.mv.manifest.Match(identity.Coordinator, []string{x.selector})
-	if !decide.Prepares(now, then) {
-		return fmt.Errorf("it proved %s, which is no coordinator both before and after the change", clip(x.selector, maxShownBytes))
+	_, before := x.giver.Match(from.manifest, p.c.now())
+	found, after := x.giver.Match(p.mv.manifest, p.c.now())
+	if !decide.Prepares(before == nil, after == nil) {
+		return fmt.Errorf("it is no coordinator both before and after the change: %w", cmp.Or(before, after))
 	}
 	p.name = found.Name
-	evidence, err := proof.ProvePeer(p.c.enrolment, proof.Asker, x.t)
+	evidence, vouch, err := p.c.provePeer(proof.Asker, x.t)
 	if err != nil {
 		return err
 	}
@@ -189,7 +190,7 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 		return err
 	}
 	if err := stream.Send(&fealtyv1.PeerServicePrepareRequest{Step: &fealtyv1.PeerServicePrepareRequest_Candidate{Candidate: &fealtyv1.PeerCandidate{
-		Evidence: evidence, Transition: raw, Manifest: p.mv.manifest.Bytes(), Sealed: sealed, MeshCa: p.mv.mesh.Certificate().Raw,
+		Evidence: evidence, Transition: raw, Manifest: p.mv.manifest.Bytes(), Sealed: sealed, MeshCa: p.mv.mesh.Certificate().Raw, X509: vouch,
 	}}}); err != nil && stream.Context().Err() != nil {
 		return err
 	}
@@ -224,7 +225,7 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 			return g, err
 		}
 		candidate := req.GetCandidate()
-		if err := g.proven(ctx, c, candidate.GetEvidence()); err != nil {
+		if err := g.proven(ctx, c, candidate.GetEvidence(), candidate.GetX509()); err != nil {
 			return g, err
 		}
 		if err := place.proves(g.key); err != nil {
@@ -234,7 +235,7 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 		if err != nil {
 			return g, refusedPeer(err.Error())
 		}
-		if err := c.auditHandover(ctx, g, candidate.GetEvidence(), auditEntry{Action: "mesh.prepared", Target: k.link.Hash.String(), Fields: map[string]string{
+		if err := c.auditHandover(ctx, g, candidate.GetEvidence(), candidate.GetX509(), auditEntry{Action: "mesh.prepared", Target: k.link.Hash.String(), Fields: map[string]string{
 			"from": g.asker.Name, "mesh_ca_key": k.mesh.KeyID().String(), "head": g.s.head.Hash.String(), "index": fmt.Sprint(k.link.Index),
 		}}); err != nil {
 			keyring.WipeKey(k.mesh.Key())
@@ -263,8 +264,8 @@ func (c *Coordinator) takeKey(g *greeted, p *fealtyv1.PeerCandidate, recipient *
 		return takenKey{}, err
 	}
 	link := *next.Current()
-	_, admitted := g.s.manifest.Match(identity.Coordinator, []string{"key:" + g.key})
-	if answer := decide.Take(memory{c, g.s}, decide.HeadOf(&link), admitted); answer != decide.Given {
+	_, stranger := g.shown.Match(g.s.manifest, c.now())
+	if answer := decide.Take(memory{c, g.s}, decide.HeadOf(&link), stranger == nil); answer != decide.Given {
 		return takenKey{}, fmt.Errorf("it is no move of the head that is in force here: %v", answer)
 	}
 	switch _, err := c.admits(m); {

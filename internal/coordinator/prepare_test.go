@@ -285,7 +285,11 @@ func FuzzPeerCandidate(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	g := &greeted{s: s, key: d.c.EnrolmentKey(), t: proof.PeerTranscript{Cluster: s.manifest.Cluster}}
+	shown, err := proof.OwnCoordinator(d.c.EnrolmentKey(), nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	g := &greeted{s: s, key: d.c.EnrolmentKey(), shown: shown, t: proof.PeerTranscript{Cluster: s.manifest.Cluster}}
 	sealed, err := keyring.HandOver(recipient.Public(), keyring.Handover{Purpose: string(proof.Prepare), Cluster: s.manifest.Cluster, From: g.key, To: d.c.EnrolmentKey(), Head: mv.link.Hash}, keyring.Handed{Mesh: mv.mesh.Key()})
 	if err != nil {
 		f.Fatal(err)

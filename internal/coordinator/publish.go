@@ -285,7 +285,9 @@ func (c *Coordinator) nextPublicationState(ctx context.Context, s *state, b *pub
 	}
 	told := make(map[string][]string)
 	for key, addresses := range p.state.value.Coordinators {
-		if _, ok := s.manifest.Match(identity.Coordinator, []string{"key:" + key}); ok {
+		// By its key or, for one that a certificate admits, by the record that holds it.
+		_, named := s.manifest.Match(identity.Coordinator, []string{"key:" + key})
+		if named || slices.ContainsFunc(all, func(r replica) bool { return r.Key == key }) {
 			told[key] = addresses
 		}
 	}

@@ -399,9 +399,14 @@ func (c *Coordinator) sendHistory(place *visit, h *history.History, send func(*f
 
 // offer makes the first message of a stream, proven over its channel.
 func (c *Coordinator) offer(g *gathering, ch channel) (*fealtyv1.RecoveryOffer, error) {
-	key, evidence, err := proof.ProveRecovery(c.enrolment, proof.RecoveryTranscript{
+	t := proof.RecoveryTranscript{
 		Cluster: g.head.Cluster, Attempt: g.id[:], Binding: ch.binding, Recipient: g.recipient.Public(), Head: g.head.Hash[:],
-	})
+	}
+	key, evidence, err := proof.ProveRecovery(c.enrolment, t)
+	if err != nil {
+		return nil, err
+	}
+	vouch, err := c.vouchFor(t)
 	if err != nil {
 		return nil, err
 	}
@@ -409,7 +414,7 @@ func (c *Coordinator) offer(g *gathering, ch channel) (*fealtyv1.RecoveryOffer, 
 	defer c.recoveries.mu.Unlock()
 	return &fealtyv1.RecoveryOffer{
 		Cluster: g.head.Cluster, Attempt: g.id[:], Recipient: g.recipient.Public(),
-		ExpiresAt: timestamppb.New(g.attempt.Ends()), Progress: progressOf(g.attempt), Key: key, Evidence: evidence,
+		ExpiresAt: timestamppb.New(g.attempt.Ends()), Progress: progressOf(g.attempt), Key: key, Evidence: evidence, X509: vouch,
 	}, nil
 }
 

@@ -30,10 +30,10 @@ const replicaPrefix = "replica/"
 
 // Bounds and times of replica records.
 const (
-	replicaPause     = time.Minute        // between two records of one coordinator, if nothing changes
-	replicaRetention = 7 * 24 * time.Hour // after the last one, of a coordinator that stopped
-	leaveTime        = 2 * time.Second    // to say that it stops
-	maxReplicaBytes  = 8 << 10
+	replicaPause     = time.Minute                      // between two records of one coordinator, if nothing changes
+	replicaRetention = 7 * 24 * time.Hour               // after the last one, of a coordinator that stopped
+	leaveTime        = 2 * time.Second                  // to say that it stops
+	maxReplicaBytes  = 8<<10 + 2*proof.MaxEvidenceBytes // with certificates, in base64
 	maxReplicaAddrs  = 8
 	// maxReplicaAddrBytes is a host name of the longest with its port.
 	maxReplicaAddrBytes = 260
@@ -65,7 +65,20 @@ type replica struct {
 	// Stopped says that it was stopped in order: nobody misses it.
 	Stopped bool `json:"stopped,omitempty"`
 
-	version store.Revision // of the record, as it was read
+	version store.Revision    // of the record, as it was read
+	shown   proof.Coordinator // what the record shows; set by openReplica
+}
+
+// entryIn returns the entry of m that admits who signed the record, with a certificate
+// that was in date when the record was made: one that says nothing any more is not
+// forgotten for that. A record that is dated back says of itself that it is old.
+func (r *replica) entryIn(m *manifest.Manifest, now time.Time) (manifest.Match, bool) {
+	at := r.At
+	if at.After(now) {
+		at = now
+	}
+	found, err := r.shown.Match(m, at)
+	return found, err == nil
 }
 
 // signedReplica is how a record stands in the store: the exact bytes of a replica,
@@ -73,6 +86,9 @@ type replica struct {
 type signedReplica struct {
 	Record    json.RawMessage `json:"record"`
 	Signature []byte          `json:"signature"`
+	// X509 is what the certificate's key signs of the same, for one that has any; a
+	// release before this leaves it alone.
+	X509 []byte `json:"x509,omitempty"`
 }
 
 // replicaKey is the key of the record of who holds an enrolment key.
@@ -110,6 +126,9 @@ func openReplica(e store.Entry) (replica, error) {
 	case !proof.VerifyReplica(key, signed.Record, signed.Signature):
 		return replica{}, errors.New("it is not signed by the key that it names")
 	}
+	if r.shown, err = proof.ProvenCoordinator("key:"+r.Key, proof.ReplicaDigest(signed.Record), signed.X509); err != nil {
+		return replica{}, err
+	}
 	return r, r.check()
 }
 
@@ -145,7 +164,7 @@ func (c *Coordinator) replicas(ctx context.Context, m *manifest.Manifest) ([]rep
 			c.failures.log(ctx, c.log, slog.LevelWarn, "a replica record is left alone", slog.String("record", e.Key), slog.Any("err", err))
 			continue
 		}
-		found, ok := m.Match(identity.Coordinator, []string{"key:" + r.Key})
+		found, ok := r.entryIn(m, c.now())
 		if !ok {
 			continue // one that was dismissed, or is not admitted yet
 		}
@@ -171,7 +190,7 @@ func SeenIn(ctx context.Context, st store.Store, m *manifest.Manifest) (store.Re
 		if err != nil {
 			continue
 		}
-		if _, ok := m.Match(identity.Coordinator, []string{"key:" + r.Key}); ok {
+		if _, ok := r.entryIn(m, time.Now()); ok {
 			newest = max(newest, r.Seen)
 		}
 	}
@@ -193,7 +212,7 @@ func (c *Coordinator) followReplica(ctx, stop context.Context) error {
 		}
 	}()
 	for {
-		changed, keepers, lost := c.stateNews.wait(), c.keeperNews.wait(), c.kept.Changed()
+		changed, keepers, lost, certificate := c.stateNews.wait(), c.keeperNews.wait(), c.kept.Changed(), c.certificateNews.wait()
 		if err := c.announce(ctx, false); err != nil {
 			return err
 		}
@@ -203,6 +222,8 @@ func (c *Coordinator) followReplica(ctx, stop context.Context) error {
 		case <-changed:
 			t.Stop()
 		case <-keepers:
+		case <-certificate:
+			t.Stop()
 		case <-lost:
 			t.Stop()
 		case <-ctx.Done():
@@ -242,7 +263,11 @@ func (c *Coordinator) announce(ctx context.Context, stopped bool) error {
 	if err != nil {
 		return fmt.Errorf("encode the replica record: %w", err)
 	}
-	value, err := json.Marshal(signedReplica{record, proof.SignReplica(c.enrolment, record)})
+	vouch, err := c.vouch(proof.ReplicaDigest(record))
+	if err != nil {
+		return fmt.Errorf("vouch for the replica record: %w", err)
+	}
+	value, err := json.Marshal(signedReplica{record, proof.SignReplica(c.enrolment, record), vouch})
 	if err != nil {
 		return fmt.Errorf("encode the replica record: %w", err)
 	}
@@ -272,7 +297,7 @@ func (c *Coordinator) dropReplicas(ctx context.Context, s *state, now time.Time)
 	for _, e := range l.Entries {
 		r, err := openReplica(e)
 		if err == nil {
-			_, ok := s.manifest.Match(identity.Coordinator, []string{"key:" + r.Key})
+			_, ok := r.entryIn(s.manifest, now)
 			if ok && (!r.Stopped || now.Sub(r.At) <= replicaRetention) {
 				continue
 			}

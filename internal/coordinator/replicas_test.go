@@ -132,7 +132,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		change(&rec)
 		raw, err := json.Marshal(rec)
 		wantOnly(t, "encode", err, "")
-		out, err := json.Marshal(signedReplica{raw, proof.SignReplica(key, raw)})
+		out, err := json.Marshal(signedReplica{Record: raw, Signature: proof.SignReplica(key, raw)})
 		wantOnly(t, "encode", err, "")
 		return out
 	}

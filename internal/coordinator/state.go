@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/proof"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
@@ -245,7 +246,7 @@ func (c *Coordinator) newState(v *history.Verified, secrets *secrets, root *x509
 		return nil, err
 	}
 	s.issuer.Store(issuer)
-	if s.x509Roots, err = x509Roots(s.manifest); err != nil {
+	if s.x509Roots, err = proof.OperatorRoots(s.manifest); err != nil {
 		// It was parsed and set with them. One proof less is no reason to serve nobody.
 		c.log.LogAttrs(context.Background(), slog.LevelError, "proof x509 is not accepted: the roots of the manifest cannot be used", slog.Any("err", err))
 	}
@@ -260,22 +261,6 @@ func (c *Coordinator) newState(v *history.Verified, secrets *secrets, root *x509
 		return nil, fmt.Errorf("encode the root statement: %w", err)
 	}
 	return s, nil
-}
-
-// x509Roots returns the roots of the manifest's x509 proof; nil if it has none.
-func x509Roots(m *manifest.Manifest) (*identity.OperatorRoots, error) {
-	if m.Proofs.X509 == nil {
-		return nil, nil
-	}
-	var certs []*x509.Certificate
-	for _, der := range m.Proofs.X509.RootsDER {
-		c, err := x509.ParseCertificate(der)
-		if err != nil {
-			return nil, err
-		}
-		certs = append(certs, c)
-	}
-	return identity.NewOperatorRoots(certs)
 }
 
 // meshLife is how long a mesh CA's certificate is valid: twice the longest SVID,

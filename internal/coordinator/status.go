@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -51,6 +52,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		Phase: s.phase.String(), PhaseReason: s.reason, Release: c.cfg.Release,
 		Now: timestamppb.New(c.now()), StartedAt: timestamppb.New(c.startedAt),
 		Store: c.cfg.StoreName, Addresses: c.advertised(), EnrolmentKey: c.EnrolmentKey(),
+		OperatorCertificate: tlsfiles.Tell(ctx, c.certificate.Files()),
 	}
 	if req.GetPageToken() == "" && s.phase != phaseUninitialized {
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
@@ -140,7 +142,7 @@ func (c *Coordinator) headFindings(s *state) (out []*fealtyv1.Finding) {
 	if since := c.lag.at.get(); !c.acts(s) && s.phase == phaseReady && c.now().Sub(since) >= followPatience {
 		out = append(out, finding(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
-	return append(out, c.lostFindings()...)
+	return append(append(out, c.lostFindings()...), c.certificateFindings()...)
 }
 
 // manifestFindings says what of the manifest in force could not be set today.

@@ -100,9 +100,13 @@ func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*
 	if err != nil {
 		return nil, nil, err
 	}
+	vouch, err := c.vouchFor(t)
+	if err != nil {
+		return nil, nil, err
+	}
 	return &fealtyv1.VerifyClaim{
 		Cluster: t.Cluster, Ready: t.Ready, Head: t.Head, Root: t.Root, MeshCa: t.MeshCA, TransactionKey: t.TransactionKey,
-		Key: key, Evidence: evidence,
+		Key: key, Evidence: evidence, X509: vouch,
 	}, sh.history, nil
 }
 

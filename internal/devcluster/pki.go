@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
 
 // pki is an operator's own, as small as one can be: a root that signs leaves. It lives
@@ -130,7 +131,7 @@ func (c *Cluster) joinByFiles(ctx context.Context, name string, paths credential
 		return agent.Result{}, errors.New("the cluster has no root yet")
 	}
 	log := c.opts.Log.With("part", name)
-	files, err := agent.TLSFiles(credential.FilesConfig{Paths: paths, Log: log})
+	files, err := tlsfiles.Open(credential.FilesConfig{Paths: paths, Log: log})
 	if err != nil {
 		return agent.Result{}, err
 	}

@@ -59,6 +59,11 @@ const (
 	SignatureFileBad     Code = "FE-H115"
 	ReseedUnprepared     Code = "FE-H120"
 	ManifestOutdated     Code = "FE-H121"
+
+	CoordinatorWithoutCertificate Code = "FE-H122"
+	CoordinatorCertificateForeign Code = "FE-H123"
+	CoordinatorCertificateOther   Code = "FE-H124"
+	CoordinatorCertificateRenames Code = "FE-H125"
 	TrustRotating        Code = "FE-H130"
 	TrustFull            Code = "FE-H131"
 	EmergencyRefused     Code = "FE-H132"
@@ -684,6 +689,50 @@ A release became stricter after this manifest was set. A rule binds what is new:
 manifest that its signers signed, and the next one has to be without these places. Two kinds are told so: characters
 that nobody sees, behind which two names look like one, and selectors that this release has no proof for, so that
 their entry admits nobody (` + "`k8s:`, `tpm:`, `sevsnp:`" + `).`,
+	},
+	{
+		Code:  CoordinatorWithoutCertificate,
+		Title: "the manifest wants a certificate of this coordinator",
+		What:  "the manifest does not admit this coordinator, which was given no certificate",
+		Why:   "no entry of kind coordinator names its enrolment key, and those that admit by x509 are {entry|others}",
+		Do:    "start it with --tls-cert, --tls-key and --tls-ca, or add match: [\"key:{key|ENROLMENT KEY}\"] to an entry of kind coordinator",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+A coordinator proves its enrolment key, which is in its folder, and beside it a certificate of the operator's PKI
+if it was given one. An entry ` + "`x509:…`" + ` of kind coordinator admits by the certificate alone.`,
+	},
+	{
+		Code:  CoordinatorCertificateForeign,
+		Title: "the manifest's roots do not vouch for this coordinator's certificate",
+		What:  "the certificate in {certificate|--tls-cert} does not admit this coordinator",
+		Why:   "entry {entry|of kind coordinator} wants one that leads to a root of the manifest, and this one does not: {problem|its issuer is none of them}",
+		Do:    "have a CA issue it whose root stands in proofs.x509.roots_pem, or add that root to the manifest and set it at a coordinator that is ready",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+` + "`--tls-ca`" + ` says which CA the files come from, and the manifest says which CAs count. The coordinator follows the
+files: it need not be started again when they are mended.`,
+	},
+	{
+		Code:  CoordinatorCertificateOther,
+		Title: "no entry matches this coordinator's certificate",
+		What:  "the certificate in {certificate|--tls-cert} does not admit this coordinator",
+		Why:   "it shows {shows|other names}, and the entries of kind coordinator that admit by x509 are {entry|others}",
+		Do:    "give it a certificate of a name that an entry matches, or add match: [\"key:{key|ENROLMENT KEY}\"] to an entry of kind coordinator and set the manifest",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+The certificate is good, and the manifest names others. The coordinator follows the files: it need not be started
+again when they are mended.`,
+	},
+	{
+		Code:  CoordinatorCertificateRenames,
+		Title: "the new certificate is that of another coordinator",
+		What:  "the certificate in {certificate|--tls-cert} is not used: it makes another coordinator of this one",
+		Why:   "this coordinator is {is|another one}, and entry {entry|of the manifest} gives the new certificate the name {shows|of another}; the one before stays in use",
+		Do:    "put a certificate of the old name into the files, or stop the coordinator and start it with the new one",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+A process keeps its identity. Files that belong to another coordinator are in the wrong place more often than they are
+meant.`,
 	},
 	{
 		Code:  TrustRotating,

@@ -256,20 +256,12 @@ func (v *x509Verifier) Verify(_ context.Context, t Transcript, e Evidence) (Prov
 		return Proven{}, err
 	}
 	leaf := chain[0]
-	if err := v.roots.Verify(chain, v.now(), x509.ExtKeyUsageClientAuth); err != nil {
-		refused, ok := errors.AsType[*identity.ChainError](err)
-		if !ok {
-			return Proven{}, err
-		}
-		return Proven{}, &CertificateError{refused, chain[len(chain)-1].Issuer.String()}
+	selectors, err := provenNames(v.roots, chain, v.now())
+	if err != nil {
+		return Proven{}, err
 	}
 	if t.Role != Candidate || !operatorKeys(leaf.PublicKey) || !verifyDigest(leaf.PublicKey, d, sig) {
 		return Proven{}, errX509Refused
-	}
-	selectors := x509Selectors(leaf)
-	if len(selectors) > MaxX509Selectors {
-		return Proven{}, &CertificateError{Issuer: leaf.Issuer.String(), Err: &identity.ChainError{Certificate: "leaf", Rule: "names", Section: "RFC 5280 §4.2.1.6", Reason: identity.ReasonProfile,
-			Detail: fmt.Sprintf("it has %d names, at most %d are looked at", len(selectors), MaxX509Selectors)}}
 	}
 	return newProven(t, TypeX509, identity.KeyOf(leaf), selectors...), nil
 }

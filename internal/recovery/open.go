@@ -18,7 +18,7 @@ import (
 )
 
 // MaxOpenBytes bounds what a replica says of its open attempt.
-const MaxOpenBytes = 1 << 10
+const MaxOpenBytes = 1<<10 + 2*proof.MaxEvidenceBytes // with certificates, in base64
 
 // maxAhead bounds how long an attempt of another replica may go on yet: it is never
 // longer than Life, and clocks differ.
@@ -45,21 +45,34 @@ type openJSON struct {
 	Ends      int64  `json:"ends,string"`
 	Key       string `json:"key"`
 	Evidence  []byte `json:"evidence"`
+	X509      []byte `json:"x509,omitempty"` // by the key of its certificate, if it has one
 }
 
 func (o *Open) transcript() proof.AttemptTranscript {
 	return proof.AttemptTranscript{Cluster: o.Cluster, Attempt: o.Attempt[:], Recipient: o.Recipient, Head: o.Head[:], Ends: o.Ends.Unix()}
 }
 
-// Sign returns o as it is stored, signed by the enrolment key that it names.
-func (o Open) Sign(key ed25519.PrivateKey) ([]byte, error) {
-	claim, evidence, err := proof.ProveAttempt(key, o.transcript())
+// Sign returns o as it is stored, signed by the enrolment key that it names, and with
+// what vouch makes of the same; nil for a coordinator without a certificate.
+func (o Open) Sign(key ed25519.PrivateKey, vouch func(said [64]byte) ([]byte, error)) ([]byte, error) {
+	t := o.transcript()
+	claim, evidence, err := proof.ProveAttempt(key, t)
 	if err != nil {
 		return nil, err
 	}
+	said, err := t.Digest()
+	if err != nil {
+		return nil, err
+	}
+	var x509 []byte
+	if vouch != nil {
+		if x509, err = vouch(said); err != nil {
+			return nil, err
+		}
+	}
 	return json.Marshal(openJSON{
 		Attempt: o.Attempt.String(), Cluster: o.Cluster, Head: o.Head.String(), Recipient: o.Recipient, Ends: o.Ends.Unix(),
-		Key: claim, Evidence: evidence,
+		Key: claim, Evidence: evidence, X509: x509,
 	})
 }
 
@@ -86,8 +99,9 @@ type openCheck struct {
 	key  string // whose place it was found in
 	now  time.Time
 
-	stored openJSON // set by encoding
-	open   *Open    // set by encoding
+	stored openJSON          // set by encoding
+	open   *Open             // set by encoding
+	shown  proof.Coordinator // set by signature
 }
 
 // Claimed is a head and the manifest that it names. An owner who was shown both, and
@@ -155,14 +169,23 @@ var openRules = [...]struct {
 		return ""
 	}},
 	{Check{"signature", "whoever writes the store could name a recipient of his own"}, func(c *openCheck) string {
-		if _, err := proof.VerifyAttempt(c.open.transcript(), c.open.Key, c.stored.Evidence); err != nil {
+		t := c.open.transcript()
+		selector, err := proof.VerifyAttempt(t, c.open.Key, c.stored.Evidence)
+		if err != nil {
+			return err.Error()
+		}
+		said, err := t.Digest()
+		if err == nil {
+			c.shown, err = proof.ProvenCoordinator(selector, said, c.stored.X509)
+		}
+		if err != nil {
 			return err.Error()
 		}
 		return ""
 	}},
 	{Check{"admitted", "a machine that is no coordinator, or was dismissed, would be given the shares"}, func(c *openCheck) string {
-		if _, ok := c.want.Manifest.Match(identity.Coordinator, []string{"key:" + c.open.Key}); !ok {
-			return fmt.Sprintf("no entry of kind coordinator names key %s in the manifest of head %v", c.open.Key, c.want.Head.Hash)
+		if _, err := c.shown.Match(c.want.Manifest, c.now); err != nil {
+			return fmt.Sprintf("%v, which is that of head %v", err, c.want.Head.Hash)
 		}
 		return ""
 	}},
@@ -189,9 +212,9 @@ func ReadOpen(raw []byte, want Claimed, key string, now time.Time) (*Open, error
 	return c.open, nil
 }
 
-// Coordinators returns the enrolment keys, "ed25519:<base64>", that m admits as
-// coordinators, in its order. They are all that can have an attempt open, however
-// much a store shows.
+// Coordinators returns the enrolment keys, "ed25519:<base64>", that m names as
+// coordinators, in its order. They and the coordinators that m admits by x509 are all
+// that can have an attempt open, however much a store shows.
 func Coordinators(m *manifest.Manifest) []string {
 	var keys []string
 	for i := range m.Admit {

@@ -57,7 +57,7 @@ func TestReadOpen(t *testing.T) {
 		if change != nil {
 			change(&o)
 		}
-		raw, err := o.Sign(by)
+		raw, err := o.Sign(by, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +128,7 @@ func FuzzReadOpen(f *testing.F) {
 	now := time.Unix(1_800_000_000, 0)
 	want := Claimed{Head: &Head{Hash: history.Hash{1}, Cluster: testCluster}, Manifest: m}
 	good := Open{Attempt: ID{1}, Cluster: testCluster, Head: want.Head.Hash, Recipient: "age1test", Ends: now.Add(Life), Key: claimOf(keys[0])}
-	raw, err := good.Sign(keys[0])
+	raw, err := good.Sign(keys[0], nil)
 	if err != nil {
 		f.Fatal(err)
 	}

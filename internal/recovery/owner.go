@@ -48,6 +48,10 @@ type Options struct {
 	// Agreed is the ID of the restore that the owner was shown and agreed to.
 	Agreed [sha256.Size]byte
 
+	// Now is the clock that the certificate of a coordinator is in date by. Nil means
+	// time.Now.
+	Now func() time.Time
+
 	// Verified is told what was verified, before anything is sent. Nil: nobody is.
 	Verified func(Verified)
 }
@@ -218,16 +222,21 @@ var ownerChecks = [...]struct {
 	}},
 	{Check{"coordinator", "somebody in between, or a machine that was dismissed, would be given the share"}, func(c *checks) error {
 		head := c.verified.Current().Hash
-		selector, err := proof.VerifyRecovery(proof.RecoveryTranscript{
+		t := proof.RecoveryTranscript{
 			Cluster: c.file.Cluster, Attempt: c.offer.GetAttempt(), Binding: c.binding,
 			Recipient: c.offer.GetRecipient(), Head: head[:],
-		}, c.offer.GetKey(), c.offer.GetEvidence())
+		}
+		selector, err := proof.VerifyRecovery(t, c.offer.GetKey(), c.offer.GetEvidence())
 		if err != nil {
 			return c.unproven(err, err.Error())
 		}
-		found, ok := c.verified.Manifest().Match(identity.Coordinator, []string{selector})
-		if !ok {
-			return c.unproven(nil, fmt.Sprintf("it proved key %s, which no entry of kind coordinator names in the manifest in force at index %d", clip(c.offer.GetKey()), c.verified.Current().Index))
+		shown, err := shownBy(t, selector, c.offer.GetX509())
+		if err != nil {
+			return c.unproven(err, err.Error())
+		}
+		found, err := shown.Match(c.verified.Manifest(), c.now())
+		if err != nil {
+			return c.unproven(err, fmt.Sprintf("%v in force at index %d", err, c.verified.Current().Index))
 		}
 		c.coordinator = found.Name
 		return nil
@@ -248,6 +257,23 @@ var ownerChecks = [...]struct {
 	{Check{"share", "a share that was replaced by a reshare would be sent for nothing"}, func(c *checks) error {
 		return NewHead(c.verified.Links(), c.verified.Manifest()).Check(c.file.Owner, c.file.Share)
 	}},
+}
+
+// shownBy is the coordinator that proved selector over t, with what it showed of a
+// certificate.
+func shownBy(t interface{ Digest() ([64]byte, error) }, selector string, x509 []byte) (proof.Coordinator, error) {
+	said, err := t.Digest()
+	if err != nil {
+		return proof.Coordinator{}, err
+	}
+	return proof.ProvenCoordinator(selector, said, x509)
+}
+
+func (c *checks) now() time.Time {
+	if c.opts.Now != nil {
+		return c.opts.Now()
+	}
+	return time.Now()
 }
 
 func (c *checks) unproven(cause error, problem string) error {

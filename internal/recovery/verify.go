@@ -215,16 +215,21 @@ var verifyChecks = [...]struct {
 		if o.GetCluster() != c.want.Manifest.Cluster {
 			return c.unproven(nil, fmt.Sprintf("it says that its cluster is %s", clip(o.GetCluster())))
 		}
-		selector, err := proof.CheckVerify(proof.VerifyTranscript{
+		t := proof.VerifyTranscript{
 			Cluster: o.GetCluster(), Nonce: c.nonce, Binding: c.binding, Head: o.GetHead(), Ready: o.GetReady(),
 			Root: o.GetRoot(), MeshCA: o.GetMeshCa(), TransactionKey: o.GetTransactionKey(),
-		}, o.GetKey(), o.GetEvidence())
+		}
+		selector, err := proof.CheckVerify(t, o.GetKey(), o.GetEvidence())
 		if err != nil {
 			return c.unproven(err, err.Error())
 		}
-		found, ok := c.want.Manifest.Match(identity.Coordinator, []string{selector})
-		if !ok {
-			return c.unproven(nil, fmt.Sprintf("it proved key %s, which no entry of kind coordinator names in the expected manifest", clip(o.GetKey())))
+		shown, err := shownBy(t, selector, o.GetX509())
+		if err != nil {
+			return c.unproven(err, err.Error())
+		}
+		found, err := shown.Match(c.want.Manifest, c.now)
+		if err != nil {
+			return c.unproven(err, fmt.Sprintf("%v that is expected", err))
 		}
 		c.found.Coordinator, c.found.Key = found.Name, o.GetKey()
 		return nil

@@ -32,7 +32,10 @@ type PeerHello struct {
 	// The enrolment key of who opens, "ed25519:<base64>".
 	Key string `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
 	// To recover: the age recipient that the secrets are to be sealed to.
-	Recipient     string `protobuf:"bytes,5,opt,name=recipient,proto3" json:"recipient,omitempty"`
+	Recipient string `protobuf:"bytes,5,opt,name=recipient,proto3" json:"recipient,omitempty"`
+	// The certificates that it will prove beside its key, DER, leaf first and without
+	// the root: at most 5. None: its key is what the manifest names.
+	Certificates  [][]byte `protobuf:"bytes,6,rep,name=certificates,proto3" json:"certificates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -102,6 +105,13 @@ func (x *PeerHello) GetRecipient() string {
 	return ""
 }
 
+func (x *PeerHello) GetCertificates() [][]byte {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
 // PeerChallenge is the answer, and the proof of who answers.
 type PeerChallenge struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -110,7 +120,10 @@ type PeerChallenge struct {
 	// To prepare: the age recipient that the secrets are to be sealed to.
 	Recipient string `protobuf:"bytes,3,opt,name=recipient,proto3" json:"recipient,omitempty"`
 	// Signature over the transcript of the exchange, as giver: 64 bytes.
-	Evidence      []byte `protobuf:"bytes,4,opt,name=evidence,proto3" json:"evidence,omitempty"`
+	Evidence []byte `protobuf:"bytes,4,opt,name=evidence,proto3" json:"evidence,omitempty"`
+	// The certificates of an operator's PKI that it has, and their key's signature over
+	// the same and the enrolment key, encoded as in a Proof of type "x509". At most 16 KiB.
+	X509          []byte `protobuf:"bytes,5,opt,name=x509,proto3" json:"x509,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -173,13 +186,22 @@ func (x *PeerChallenge) GetEvidence() []byte {
 	return nil
 }
 
+func (x *PeerChallenge) GetX509() []byte {
+	if x != nil {
+		return x.X509
+	}
+	return nil
+}
+
 type PeerServiceRecoverRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Step:
 	//
 	//	*PeerServiceRecoverRequest_Hello
 	//	*PeerServiceRecoverRequest_Evidence
-	Step          isPeerServiceRecoverRequest_Step `protobuf_oneof:"step"`
+	Step isPeerServiceRecoverRequest_Step `protobuf_oneof:"step"`
+	// With evidence: as in PeerChallenge.
+	X509          []byte `protobuf:"bytes,3,opt,name=x509,proto3" json:"x509,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -235,6 +257,13 @@ func (x *PeerServiceRecoverRequest) GetEvidence() []byte {
 		if x, ok := x.Step.(*PeerServiceRecoverRequest_Evidence); ok {
 			return x.Evidence
 		}
+	}
+	return nil
+}
+
+func (x *PeerServiceRecoverRequest) GetX509() []byte {
+	if x != nil {
+		return x.X509
 	}
 	return nil
 }
@@ -504,7 +533,9 @@ type PeerCandidate struct {
 	// Mesh CA key, sealed to the recipient for this exchange. At most 4 KiB.
 	Sealed []byte `protobuf:"bytes,4,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	// Certificate of the mesh CA, DER.
-	MeshCa        []byte `protobuf:"bytes,5,opt,name=mesh_ca,json=meshCa,proto3" json:"mesh_ca,omitempty"`
+	MeshCa []byte `protobuf:"bytes,5,opt,name=mesh_ca,json=meshCa,proto3" json:"mesh_ca,omitempty"`
+	// As in PeerChallenge.
+	X509          []byte `protobuf:"bytes,6,opt,name=x509,proto3" json:"x509,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -570,6 +601,13 @@ func (x *PeerCandidate) GetSealed() []byte {
 func (x *PeerCandidate) GetMeshCa() []byte {
 	if x != nil {
 		return x.MeshCa
+	}
+	return nil
+}
+
+func (x *PeerCandidate) GetX509() []byte {
+	if x != nil {
+		return x.X509
 	}
 	return nil
 }
@@ -697,21 +735,24 @@ var File_fealty_v1_peer_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x14fealty/v1/peer.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\"\x7f\n" +
+	"\x14fealty/v1/peer.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\"\xa3\x01\n" +
 	"\tPeerHello\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04head\x18\x02 \x01(\fR\x04head\x12\x14\n" +
 	"\x05nonce\x18\x03 \x01(\fR\x05nonce\x12\x10\n" +
 	"\x03key\x18\x04 \x01(\tR\x03key\x12\x1c\n" +
-	"\trecipient\x18\x05 \x01(\tR\trecipient\"q\n" +
+	"\trecipient\x18\x05 \x01(\tR\trecipient\x12\"\n" +
+	"\fcertificates\x18\x06 \x03(\fR\fcertificates\"\x85\x01\n" +
 	"\rPeerChallenge\x12\x14\n" +
 	"\x05nonce\x18\x01 \x01(\fR\x05nonce\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
 	"\trecipient\x18\x03 \x01(\tR\trecipient\x12\x1a\n" +
-	"\bevidence\x18\x04 \x01(\fR\bevidence\"o\n" +
+	"\bevidence\x18\x04 \x01(\fR\bevidence\x12\x12\n" +
+	"\x04x509\x18\x05 \x01(\fR\x04x509\"\x83\x01\n" +
 	"\x19PeerServiceRecoverRequest\x12,\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.fealty.v1.PeerHelloH\x00R\x05hello\x12\x1c\n" +
-	"\bevidence\x18\x02 \x01(\fH\x00R\bevidenceB\x06\n" +
+	"\bevidence\x18\x02 \x01(\fH\x00R\bevidence\x12\x12\n" +
+	"\x04x509\x18\x03 \x01(\fR\x04x509B\x06\n" +
 	"\x04step\"\x92\x01\n" +
 	"\x1aPeerServiceRecoverResponse\x128\n" +
 	"\tchallenge\x18\x01 \x01(\v2\x18.fealty.v1.PeerChallengeH\x00R\tchallenge\x122\n" +
@@ -725,7 +766,7 @@ const file_fealty_v1_peer_proto_rawDesc = "" +
 	"\x19PeerServicePrepareRequest\x12,\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.fealty.v1.PeerHelloH\x00R\x05hello\x128\n" +
 	"\tcandidate\x18\x02 \x01(\v2\x18.fealty.v1.PeerCandidateH\x00R\tcandidateB\x06\n" +
-	"\x04step\"\x98\x01\n" +
+	"\x04step\"\xac\x01\n" +
 	"\rPeerCandidate\x12\x1a\n" +
 	"\bevidence\x18\x01 \x01(\fR\bevidence\x12\x1e\n" +
 	"\n" +
@@ -733,15 +774,16 @@ const file_fealty_v1_peer_proto_rawDesc = "" +
 	"transition\x12\x1a\n" +
 	"\bmanifest\x18\x03 \x01(\fR\bmanifest\x12\x16\n" +
 	"\x06sealed\x18\x04 \x01(\fR\x06sealed\x12\x17\n" +
-	"\amesh_ca\x18\x05 \x01(\fR\x06meshCa\"\x8c\x01\n" +
+	"\amesh_ca\x18\x05 \x01(\fR\x06meshCa\x12\x12\n" +
+	"\x04x509\x18\x06 \x01(\fR\x04x509\"\x8c\x01\n" +
 	"\x1aPeerServicePrepareResponse\x128\n" +
 	"\tchallenge\x18\x01 \x01(\v2\x18.fealty.v1.PeerChallengeH\x00R\tchallenge\x12,\n" +
 	"\x05taken\x18\x02 \x01(\v2\x14.fealty.v1.PeerTakenH\x00R\x05takenB\x06\n" +
 	"\x04step\"\v\n" +
-	"\tPeerTaken2\x8b\x03\n" +
-	"\vPeerService\x12\xc0\x01\n" +
-	"\aRecover\x12$.fealty.v1.PeerServiceRecoverRequest\x1a%.fealty.v1.PeerServiceRecoverResponse\"d\xea\xe0\x18`\x18\x01*\\who recovers has no identity; both prove the enrolment keys that the manifest in force names(\x010\x01\x12\xb8\x01\n" +
-	"\aPrepare\x12$.fealty.v1.PeerServicePrepareRequest\x1a%.fealty.v1.PeerServicePrepareResponse\"\\\xea\xe0\x18X\x18\x01*Tthe same two keys prove themselves as in Recover, whatever identity they have by now(\x010\x01B4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
+	"\tPeerTaken2\x90\x03\n" +
+	"\vPeerService\x12\xca\x01\n" +
+	"\aRecover\x12$.fealty.v1.PeerServiceRecoverRequest\x1a%.fealty.v1.PeerServiceRecoverResponse\"n\xea\xe0\x18j\x18\x01*fwho recovers has no identity; both prove the keys or the certificates that the manifest in force names(\x010\x01\x12\xb3\x01\n" +
+	"\aPrepare\x12$.fealty.v1.PeerServicePrepareRequest\x1a%.fealty.v1.PeerServicePrepareResponse\"W\xea\xe0\x18S\x18\x01*Othe same two prove themselves as in Recover, whatever identity they have by now(\x010\x01B4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
 var (
 	file_fealty_v1_peer_proto_rawDescOnce sync.Once

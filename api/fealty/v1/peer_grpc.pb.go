@@ -27,10 +27,10 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// PeerService is what coordinators ask of each other. Both prove their enrolment keys
-// over this very channel, for one purpose at one head of the history, before a secret
-// is sent; and secrets are sealed to a key that the proof covers. Whoever answers
-// proves first.
+// PeerService is what coordinators ask of each other. Both prove their enrolment keys,
+// and the certificates of an operator's PKI if they have any, over this very channel, for
+// one purpose at one head of the history, before a secret is sent; and secrets are sealed
+// to a key that the proof covers. Whoever answers proves first.
 type PeerServiceClient interface {
 	// Recover gives the secrets of the head in force to a coordinator that has lost
 	// them, or never had them: seed and mesh CA key.
@@ -78,10 +78,10 @@ type PeerService_PrepareClient = grpc.BidiStreamingClient[PeerServicePrepareRequ
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
 //
-// PeerService is what coordinators ask of each other. Both prove their enrolment keys
-// over this very channel, for one purpose at one head of the history, before a secret
-// is sent; and secrets are sealed to a key that the proof covers. Whoever answers
-// proves first.
+// PeerService is what coordinators ask of each other. Both prove their enrolment keys,
+// and the certificates of an operator's PKI if they have any, over this very channel, for
+// one purpose at one head of the history, before a secret is sent; and secrets are sealed
+// to a key that the proof covers. Whoever answers proves first.
 type PeerServiceServer interface {
 	// Recover gives the secrets of the head in force to a coordinator that has lost
 	// them, or never had them: seed and mesh CA key.

@@ -219,7 +219,11 @@ type RecoveryOffer struct {
 	// What a restore left in the store, with the signatures of who signed it, until a
 	// coordinator has carried it out; empty if none waits. At most 64 KiB. The proof does
 	// not cover it: its signatures are what counts, and the caller checks them.
-	Restore       []byte `protobuf:"bytes,8,opt,name=restore,proto3" json:"restore,omitempty"`
+	Restore []byte `protobuf:"bytes,8,opt,name=restore,proto3" json:"restore,omitempty"`
+	// The certificates of an operator's PKI that the coordinator has, and their key's
+	// signature over the same transcript and the enrolment key, encoded as in a Proof of
+	// type "x509"; empty without any. At most 16 KiB.
+	X509          []byte `protobuf:"bytes,9,opt,name=x509,proto3" json:"x509,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -306,6 +310,13 @@ func (x *RecoveryOffer) GetEvidence() []byte {
 func (x *RecoveryOffer) GetRestore() []byte {
 	if x != nil {
 		return x.Restore
+	}
+	return nil
+}
+
+func (x *RecoveryOffer) GetX509() []byte {
+	if x != nil {
+		return x.X509
 	}
 	return nil
 }
@@ -470,7 +481,7 @@ const file_fealty_v1_recovery_proto_rawDesc = "" +
 	"\x05offer\x18\x01 \x01(\v2\x18.fealty.v1.RecoveryOfferH\x00R\x05offer\x126\n" +
 	"\ahistory\x18\x02 \x01(\v2\x1a.fealty.v1.RecoveryHistoryH\x00R\ahistory\x129\n" +
 	"\bprogress\x18\x03 \x01(\v2\x1b.fealty.v1.RecoveryProgressH\x00R\bprogressB\x06\n" +
-	"\x04step\"\x9d\x02\n" +
+	"\x04step\"\xb1\x02\n" +
 	"\rRecoveryOffer\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\fR\aattempt\x12\x1c\n" +
@@ -480,7 +491,8 @@ const file_fealty_v1_recovery_proto_rawDesc = "" +
 	"\bprogress\x18\x05 \x01(\v2\x1b.fealty.v1.RecoveryProgressR\bprogress\x12\x10\n" +
 	"\x03key\x18\x06 \x01(\tR\x03key\x12\x1a\n" +
 	"\bevidence\x18\a \x01(\fR\bevidence\x12\x18\n" +
-	"\arestore\x18\b \x01(\fR\arestore\"e\n" +
+	"\arestore\x18\b \x01(\fR\arestore\x12\x12\n" +
+	"\x04x509\x18\t \x01(\fR\x04x509\"e\n" +
 	"\x0fRecoveryHistory\x12 \n" +
 	"\vtransitions\x18\x01 \x03(\fR\vtransitions\x12\x1c\n" +
 	"\tmanifests\x18\x02 \x03(\fR\tmanifests\x12\x12\n" +

@@ -126,9 +126,12 @@ type GetStatusResponse struct {
 	Leader *Leader `protobuf:"bytes,31,opt,name=leader,proto3" json:"leader,omitempty"`
 	// The coordinators that the manifest in force admits, as each of them said of
 	// itself last; sorted by name. On the first page alone.
-	Replicas      []*Replica `protobuf:"bytes,32,rep,name=replicas,proto3" json:"replicas,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Replicas []*Replica `protobuf:"bytes,32,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// The certificate of an operator's PKI by which this coordinator proves itself; not
+	// set without one.
+	OperatorCertificate *OperatorCertificate `protobuf:"bytes,40,opt,name=operator_certificate,json=operatorCertificate,proto3" json:"operator_certificate,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
@@ -346,6 +349,13 @@ func (x *GetStatusResponse) GetLeader() *Leader {
 func (x *GetStatusResponse) GetReplicas() []*Replica {
 	if x != nil {
 		return x.Replicas
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetOperatorCertificate() *OperatorCertificate {
+	if x != nil {
+		return x.OperatorCertificate
 	}
 	return nil
 }
@@ -733,11 +743,11 @@ var File_fealty_v1_status_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_status_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/status.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/leader.proto\x1a\x16fealty/v1/member.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
+	"\x16fealty/v1/status.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x16fealty/v1/leader.proto\x1a\x15fealty/v1/local.proto\x1a\x16fealty/v1/member.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
 	"\x10GetStatusRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\xd8\b\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xab\t\n" +
 	"\x11GetStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
@@ -770,7 +780,8 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"seed_epoch\x18\x1e \x01(\x04R\tseedEpoch\x12)\n" +
 	"\x06leader\x18\x1f \x01(\v2\x11.fealty.v1.LeaderR\x06leader\x12.\n" +
-	"\breplicas\x18  \x03(\v2\x12.fealty.v1.ReplicaR\breplicas\"\xd9\x03\n" +
+	"\breplicas\x18  \x03(\v2\x12.fealty.v1.ReplicaR\breplicas\x12Q\n" +
+	"\x14operator_certificate\x18( \x01(\v2\x1e.fealty.v1.OperatorCertificateR\x13operatorCertificate\"\xd9\x03\n" +
 	"\aReplica\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\renrolment_key\x18\x02 \x01(\tR\fenrolmentKey\x12\x1c\n" +
@@ -833,6 +844,7 @@ var file_fealty_v1_status_proto_goTypes = []any{
 	(*Member)(nil),                // 7: fealty.v1.Member
 	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
 	(*Leader)(nil),                // 9: fealty.v1.Leader
+	(*OperatorCertificate)(nil),   // 10: fealty.v1.OperatorCertificate
 }
 var file_fealty_v1_status_proto_depIdxs = []int32{
 	6,  // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
@@ -846,17 +858,18 @@ var file_fealty_v1_status_proto_depIdxs = []int32{
 	6,  // 8: fealty.v1.GetStatusResponse.head_confirmed_at:type_name -> google.protobuf.Timestamp
 	9,  // 9: fealty.v1.GetStatusResponse.leader:type_name -> fealty.v1.Leader
 	2,  // 10: fealty.v1.GetStatusResponse.replicas:type_name -> fealty.v1.Replica
-	6,  // 11: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
-	6,  // 12: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
-	3,  // 13: fealty.v1.Replica.keepers:type_name -> fealty.v1.ReplicaKeeper
-	8,  // 14: fealty.v1.Replica.unheard_for:type_name -> google.protobuf.Duration
-	0,  // 15: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
-	1,  // 16: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
-	16, // [16:17] is the sub-list for method output_type
-	15, // [15:16] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	10, // 11: fealty.v1.GetStatusResponse.operator_certificate:type_name -> fealty.v1.OperatorCertificate
+	6,  // 12: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
+	6,  // 13: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
+	3,  // 14: fealty.v1.Replica.keepers:type_name -> fealty.v1.ReplicaKeeper
+	8,  // 15: fealty.v1.Replica.unheard_for:type_name -> google.protobuf.Duration
+	0,  // 16: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
+	1,  // 17: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
+	17, // [17:18] is the sub-list for method output_type
+	16, // [16:17] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_status_proto_init() }
@@ -866,6 +879,7 @@ func file_fealty_v1_status_proto_init() {
 	}
 	file_fealty_v1_authorization_proto_init()
 	file_fealty_v1_leader_proto_init()
+	file_fealty_v1_local_proto_init()
 	file_fealty_v1_member_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

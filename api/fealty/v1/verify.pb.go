@@ -168,8 +168,12 @@ type VerifyClaim struct {
 	TransactionKey []byte `protobuf:"bytes,6,opt,name=transaction_key,json=transactionKey,proto3" json:"transaction_key,omitempty"`
 	// The coordinator's enrolment key, "ed25519:<base64>", and its signature over the
 	// transcript of the channel.
-	Key           string `protobuf:"bytes,7,opt,name=key,proto3" json:"key,omitempty"`
-	Evidence      []byte `protobuf:"bytes,8,opt,name=evidence,proto3" json:"evidence,omitempty"`
+	Key      string `protobuf:"bytes,7,opt,name=key,proto3" json:"key,omitempty"`
+	Evidence []byte `protobuf:"bytes,8,opt,name=evidence,proto3" json:"evidence,omitempty"`
+	// The certificates of an operator's PKI that the coordinator has, and their key's
+	// signature over the same transcript and the enrolment key, encoded as in a Proof of
+	// type "x509"; empty without any. At most 16 KiB.
+	X509          []byte `protobuf:"bytes,9,opt,name=x509,proto3" json:"x509,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -260,6 +264,13 @@ func (x *VerifyClaim) GetEvidence() []byte {
 	return nil
 }
 
+func (x *VerifyClaim) GetX509() []byte {
+	if x != nil {
+		return x.X509
+	}
+	return nil
+}
+
 var File_fealty_v1_verify_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_verify_proto_rawDesc = "" +
@@ -270,7 +281,7 @@ const file_fealty_v1_verify_proto_rawDesc = "" +
 	"\x0eVerifyResponse\x12.\n" +
 	"\x05claim\x18\x01 \x01(\v2\x16.fealty.v1.VerifyClaimH\x00R\x05claim\x126\n" +
 	"\ahistory\x18\x02 \x01(\v2\x1a.fealty.v1.RecoveryHistoryH\x00R\ahistoryB\x06\n" +
-	"\x04step\"\xd5\x01\n" +
+	"\x04step\"\xe9\x01\n" +
 	"\vVerifyClaim\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\bR\x05ready\x12\x12\n" +
@@ -279,7 +290,8 @@ const file_fealty_v1_verify_proto_rawDesc = "" +
 	"\amesh_ca\x18\x05 \x01(\fR\x06meshCa\x12'\n" +
 	"\x0ftransaction_key\x18\x06 \x01(\fR\x0etransactionKey\x12\x10\n" +
 	"\x03key\x18\a \x01(\tR\x03key\x12\x1a\n" +
-	"\bevidence\x18\b \x01(\fR\bevidence2\xdb\x01\n" +
+	"\bevidence\x18\b \x01(\fR\bevidence\x12\x12\n" +
+	"\x04x509\x18\t \x01(\fR\x04x5092\xdb\x01\n" +
 	"\rVerifyService\x12\xc9\x01\n" +
 	"\x06Verify\x12\x18.fealty.v1.VerifyRequest\x1a\x19.fealty.v1.VerifyResponse\"\x87\x01\xea\xe0\x18\x82\x01\x18\x01*~who verifies a cluster has no identity in it yet; the coordinator proves itself, and shows links that hold hashes, no manifest0\x01B4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"
 
