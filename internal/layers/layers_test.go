@@ -31,6 +31,7 @@ var levels = []struct {
 	{"internal/fault", 0, "a seam"},
 	{"internal/pace", 0, "time and bytes"},
 	{"internal/copies", 0, "which processes ran as a member, and when"},
+	{"internal/batch", 0, "who goes together"},
 	{"internal/recall", 0, "who waits, and how long"},
 	{"internal/crowd", 0, "a decision about addresses"},
 	{"internal/hostinfo", 0, "what a machine says of itself"},
