@@ -396,13 +396,16 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 	owner := d.joined("a")
 	ch := channel{nonce: make([]byte, 32), binding: make([]byte, 32), opened: time.Now()}
 	req := joinRequest(t, ch, owner.key, identity.Data, proof.NewSVIDProver(identity.Data, "a", owner.key))
-	cand, publicKey, csrErr, err := d.c.prove(t.Context(), d.state(), ch, req)
-	if err != nil || csrErr != nil {
-		t.Fatal(err, csrErr)
+	j, err := d.c.prove(t.Context(), d.state(), ch, req)
+	if err != nil || j.csrErr != nil {
+		t.Fatal(err, j)
 	}
+	j.turn = d.c.oneTurn()
 	wantOnly(t, "renew", owner.renew(), "")
-	_, err = d.c.admitOnce(t.Context(), d.state(), cand, publicKey, csrErr, d.c.oneTurn())
-	wantOnly(t, "the proof of before", err, explain.JoinClone)
+	if err := d.c.joins.Do(t.Context(), d.c.lineOf(j), j); !errors.Is(err, errLookAgain) {
+		t.Fatalf("the proof of before: %v, want that the store is asked", err)
+	}
+	wantOnly(t, "the proof of before", d.c.look(t.Context(), j), explain.JoinClone)
 	if rec := d.record(identity.Data, "a"); rec.value.Key != keyOf(t, owner.key) {
 		t.Fatal("the record is not that of the owner")
 	}

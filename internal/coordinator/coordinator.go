@@ -40,6 +40,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/batch"
 	"github.com/fealty-io/fealty/internal/copies"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/ended"
@@ -262,8 +263,9 @@ type Coordinator struct {
 	patches      *patchCache
 	joinsWaiting *places       // of joins from challenge to answer
 	joinSlots    chan struct{} // held by each join that is decided
-	stripes      *stripes
-	refreshing   *stripes // held by who refreshes the trust bundle; apart, as an admission that holds one of the others may wait for it
+	joins        *batch.Desk[joinLine, *joiner]
+	known        *known
+	refreshing   *stripes // held by who refreshes the trust bundle
 	refusals     logGate  // of the log lines that strangers can cause
 	failures     logGate  // of failures and clone alarms, which strangers must not drown
 	readers      sync.WaitGroup
@@ -364,7 +366,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		perMember: newMemberLimiter(cfg.Rates),
 		pulls:     newPullLimiter(), patches: newPatchCache(),
 		joinsWaiting: newJoinsWaiting(), joinSlots: make(chan struct{}, joinsAtOnce),
-		stripes:    newStripes(),
+		known:      newKnown(),
 		refreshing: newStripes(),
 		refusals:   newLogGate(),
 		failures:   newLogGate(),
@@ -386,6 +388,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 			return nil, err
 		}
 	}
+	c.joins = batch.New(joinsAtOnce, c.readers.Go, c.admitTogether)
 	c.store = observedStore{patience.Store(cfg.Store), c}
 	c.history = history.New(c.store)
 	c.pulsed.set(cfg.Now())

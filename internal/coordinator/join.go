@@ -16,6 +16,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/batch"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/hostinfo"
@@ -179,6 +180,7 @@ func joinLabel(g *fealtyv1.JoinGrant, err error) string {
 // unchanged, except after an unknown outcome of the store (I1).
 func (c *Coordinator) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequest) (*fealtyv1.JoinGrant, error) {
 	turn := c.oneTurn()
+	var j *joiner
 	for range commitTries {
 		s, err := c.inForce(ctx)
 		if err != nil {
@@ -187,28 +189,40 @@ func (c *Coordinator) join(ctx context.Context, ch channel, req *fealtyv1.JoinRe
 		if lost := c.lostError(); lost != nil {
 			return nil, lost
 		}
-		cand, publicKey, csrErr, err := c.prove(ctx, s, ch, req)
-		if err != nil {
-			return nil, err
-		}
-		grant, err := c.admitOnce(ctx, s, cand, publicKey, csrErr, turn)
-		if err == nil || !c.conflicts(ctx, err) {
-			if errors.Is(err, store.ErrConflict) {
-				err = c.storeError("admit the member", err) // the call ended before it was decided again
+		first := j == nil
+		if first || j.s != s {
+			if j, err = c.prove(ctx, s, ch, req); err != nil {
+				return nil, err
 			}
-			return grant, err
+			j.turn = turn
+		}
+		if !first {
+			// Nobody is refused on what memory says, and who lost to somebody looks again.
+			if err := c.look(ctx, j); err != nil {
+				return nil, err
+			}
+		}
+		err = c.joins.Do(ctx, c.lineOf(j), j)
+		switch {
+		case err == nil:
+			return c.grant(ctx, j)
+		case errors.Is(err, errLookAgain):
+		case errors.Is(err, batch.ErrUnderWay):
+			return nil, c.storeError("admit the member", fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err))
+		case !c.conflicts(ctx, err):
+			return nil, c.storeError("admit the member", err) // with a conflict: the call ended before it was decided again
 		}
 	}
 	return nil, errBusy("the join")
 }
 
 // prove runs the checks that come before the catalog is looked at: cluster, and
-// proof. csrErr is what is wrong with the CSR; it is reported after the bans.
-func (c *Coordinator) prove(ctx context.Context, s *state, ch channel, req *fealtyv1.JoinRequest) (cand candidate, publicKey any, csrErr, err error) {
+// proof. What is wrong with the CSR is reported after the bans.
+func (c *Coordinator) prove(ctx context.Context, s *state, ch channel, req *fealtyv1.JoinRequest) (*joiner, error) {
 	kind := identity.Kind(req.GetKind())
 	// The transcript holds the key to certify, so the CSR is opened before the
 	// proof. A CSR that cannot be opened has no key that a proof could cover.
-	publicKey, csrErr = ca.ParseCSR(req.GetCsr())
+	publicKey, csrErr := ca.ParseCSR(req.GetCsr())
 	spki, err := csrKey(req.GetCsr())
 	if err != nil {
 		spki, csrErr = nil, err
@@ -226,19 +240,19 @@ func (c *Coordinator) prove(ctx context.Context, s *state, ch channel, req *feal
 			// Only who is known here learns which cluster this is.
 			fields = append(fields, "cluster", s.manifest.Cluster)
 		}
-		return cand, nil, nil, explain.New(explain.JoinWrongCluster, fields...)
+		return nil, explain.New(explain.JoinWrongCluster, fields...)
 	}
 	if spki == nil {
-		return cand, nil, nil, csrRejection(csrErr)
+		return nil, csrRejection(csrErr)
 	}
 	if proofErr != nil {
-		return cand, nil, nil, c.proofRejection(ctx, e, proofErr)
+		return nil, c.proofRejection(ctx, e, proofErr)
 	}
 	if !joinable(kind) {
-		return cand, nil, nil, kindMismatch(fmt.Sprint(proven.Selectors()), "", identity.Kind(clip(string(kind), maxShownBytes)))
+		return nil, kindMismatch(fmt.Sprint(proven.Selectors()), "", identity.Kind(clip(string(kind), maxShownBytes)))
 	}
 	said := req.GetMachine()
-	cand = candidate{
+	cand := candidate{
 		kind: kind, proven: proven, key: keyIDOf(spki), member: req.GetMember(),
 		machine: hostinfo.Clean(hostinfo.Facts{Host: said.GetHost(), OS: said.GetOs(), Addresses: said.GetAddresses()}),
 		seen:    hostinfo.Source(identity.FromContext(ctx).Addr),
@@ -246,7 +260,7 @@ func (c *Coordinator) prove(ctx context.Context, s *state, ch channel, req *feal
 	if csrErr != nil {
 		csrErr = csrRejection(csrErr)
 	}
-	return cand, publicKey, csrErr, nil
+	return &joiner{s: s, cand: cand, publicKey: publicKey, csrErr: csrErr}, nil
 }
 
 // joinable reports whether Join admits kind: coordinators get in by recovery,
@@ -257,152 +271,6 @@ func joinable(k identity.Kind) bool {
 		return true
 	}
 	return false
-}
-
-// admitOnce decides on what the store holds now, commits, and signs. Who is a
-// member already takes a turn of that member.
-func (c *Coordinator) admitOnce(ctx context.Context, s *state, cand candidate, publicKey any, csrErr error, turn func(identity.Kind, string) error) (*fealtyv1.JoinGrant, error) {
-	// Admissions under one token or by one member wait for one another here
-	// rather than conflict in the store.
-	kind, name := cand.proven.Member()
-	release, err := c.stripes.lock(ctx, cand.proven.TokenID()+string(kind)+"/"+name)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	if id := cand.proven.TokenID(); id != "" {
-		tok, err := get[tokenRecord](ctx, s.records, tokenKey(id))
-		if err != nil {
-			return nil, c.storeError("read the token", err)
-		}
-		if !tok.exists() || s.voids(tok.value) {
-			return nil, unknownToken()
-		}
-		use, err := get[tokenUse](ctx, s.records, tokenUseKey(id, cand.key))
-		if err != nil {
-			return nil, c.storeError("read the use of the token", err)
-		}
-		cand.token = &versionedToken{versioned: tok, use: use}
-	}
-	now := c.now()
-	var proven versioned[memberRecord]
-	if cand.proven.Type() == proof.TypeSVID {
-		if proven, err = get[memberRecord](ctx, s.records, memberKey(kind, name)); err != nil {
-			return nil, c.storeError("read the member", err)
-		}
-		if err := inGrace(s, proven.value, now); err != nil {
-			return nil, err
-		}
-	}
-	m, err := identify(s.manifest, cand, proven, generatedName(cand))
-	if err != nil {
-		return nil, err
-	}
-	v, count, err := c.admissionView(ctx, s, m, cand)
-	if err != nil {
-		return nil, err
-	}
-	adm, err := admit(m, cand, v, csrErr, now)
-	if err != nil {
-		if errors.Is(err, explain.JoinClone) {
-			c.cloneAlarm(ctx, err.Error())
-		}
-		return nil, err
-	}
-	if adm.already {
-		if err := turn(m.id.Kind(), m.id.Name()); err != nil {
-			return nil, err
-		}
-	}
-	adm.record.MeshKey = s.meshKey
-	change := s.records.newChange(s.headVersion)
-	change.put(memberKey(m.id.Kind(), m.id.Name()), v.member.version, adm.record)
-	change.require(banIDKey(m.id.Kind(), m.id.Name()), 0)
-	change.require(banKeyKey(cand.key), 0)
-	if key, ok := cand.provingKey(); ok {
-		change.require(banKeyKey(key), 0)
-	}
-	if adm.token != nil {
-		change.put(tokenKey(adm.token.ID), cand.token.version, *adm.token)
-		change.put(tokenUseKey(adm.token.ID, cand.key), 0, *adm.tokenUse)
-	}
-	switch {
-	case adm.already:
-		if err := c.recount(ctx, s, change, adm.from, m.entry.Name); err != nil {
-			return nil, err
-		}
-	case m.entry.MaxMembers > 0:
-		change.put(countKey(m.entry.Name), count.version, entryCount{Members: v.members + 1, Head: s.head.Hash})
-	}
-	outcome, action := fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED, "member.admit"
-	if adm.already {
-		outcome, action = fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER, "member.rejoin"
-	}
-	change.audit(now, auditEntry{Actor: m.id.String(), Action: action, Target: m.id.String(),
-		Fields: map[string]string{"proof": adm.record.ProofType, "selector": m.selector, "entry": m.entry.Name, "key": cand.key.String()}})
-	if err := c.faults.Hit("join.before-commit"); err != nil {
-		return nil, err
-	}
-	rev, err := change.commit(ctx)
-	if err != nil {
-		if errors.Is(err, store.ErrConflict) {
-			return nil, err // the caller decides again
-		}
-		return nil, c.storeError("admit the member", err)
-	}
-	// From here on the record exists; the certificate follows the record, never
-	// the other way round. Whoever loses the grant asks again with the same key.
-	if err := c.faults.Hit("join.after-commit"); err != nil {
-		return nil, err
-	}
-	c.members.put(adm.record, rev)
-	chain, err := s.issue(publicKey, m.id, m.entry, adm.record.NotAfter, now)
-	if err != nil {
-		return nil, fmt.Errorf("certify %s: %w", m.id, err)
-	}
-	grant := &fealtyv1.JoinGrant{Outcome: outcome, Chain: chain, RootStatement: s.rootStatement, TrustBundle: c.trust.Load().message()}
-	if !sessionKind(m.id.Kind()) {
-		if grant.NodeBootstrap, err = c.bootstrap(s, adm.record, rev, now); err != nil {
-			return nil, fmt.Errorf("sign the node_bootstrap of %s: %w", m.id, err)
-		}
-	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "member admitted", slog.String("member", m.id.String()), slog.String("outcome", outcome.String()),
-		slog.String("entry", m.entry.Name), slog.String("proof", adm.record.ProofType),
-		slog.String("remote", adm.record.SeenAddress), slog.String("reported_host", adm.record.Machine.Host))
-	return grant, nil
-}
-
-// admissionView reads what one admission is decided on. count is the record that
-// v.members comes from.
-func (c *Coordinator) admissionView(ctx context.Context, s *state, m match, cand candidate) (v admissionView, count versioned[entryCount], err error) {
-	if v.member, err = get[memberRecord](ctx, s.records, memberKey(m.id.Kind(), m.id.Name())); err != nil {
-		return v, count, c.storeError("read the member", err)
-	}
-	if v.bannedID, err = get[banRecord](ctx, s.records, banIDKey(m.id.Kind(), m.id.Name())); err != nil {
-		return v, count, c.storeError("read a ban", err)
-	}
-	if v.bannedKey, err = get[banRecord](ctx, s.records, banKeyKey(cand.key)); err != nil {
-		return v, count, c.storeError("read a ban", err)
-	}
-	v.believed = c.believesBan(m.id, cand.key)
-	if key, ok := cand.provingKey(); ok {
-		if v.bannedProof, err = get[banRecord](ctx, s.records, banKeyKey(key)); err != nil {
-			return v, count, c.storeError("read a ban", err)
-		}
-		v.believed = v.believed || c.believesBan(m.id, key)
-	}
-	if m.entry.MaxMembers == 0 || v.member.exists() {
-		return v, count, nil
-	}
-	if count, err = get[entryCount](ctx, s.records, countKey(m.entry.Name)); err != nil {
-		return v, count, c.storeError("read the count of an entry", err)
-	}
-	if v.members = count.value.Members; !count.exists() || count.value.Head != s.head.Hash {
-		if v.members, err = c.countMembers(ctx, s, m.entry); err != nil {
-			return v, count, c.storeError("count the members under an entry", err)
-		}
-	}
-	return v, count, nil
 }
 
 // believesBan reports whether the bundle in force bans id or key, whatever the
@@ -472,13 +340,10 @@ func inGrace(s *state, rec memberRecord, now time.Time) error {
 
 // generatedName makes up the name that a token without one gives. It holds 40
 // random bits, and the store's condition that the record is new decides.
-func generatedName(c candidate) string {
-	if c.token == nil {
-		return ""
-	}
+func generatedName(tok tokenRecord) string {
 	b := make([]byte, 5)
 	rand.Read(b)
-	return c.token.value.Entry + "-" + hex.EncodeToString(b)
+	return tok.Entry + "-" + hex.EncodeToString(b)
 }
 
 // proofs returns the verifiers, over the records of s.
@@ -489,7 +354,7 @@ func (c *Coordinator) proofs(s *state) *proof.Registry {
 			if !validTokenID(id) {
 				return nil, "", proof.ErrNotFound
 			}
-			rec, err := get[tokenRecord](ctx, s.records, tokenKey(id))
+			rec, err := c.known.token(ctx, s.records, id)
 			if err == nil && (!rec.exists() || s.voids(rec.value)) {
 				err = proof.ErrNotFound
 			}

@@ -379,6 +379,12 @@ func (x *memberIndex) at(path string) indexed {
 	return x.members[path]
 }
 
+// recorded is at as a record that was read.
+func (x *memberIndex) recorded(path string) versioned[memberRecord] {
+	m := x.at(path)
+	return versioned[memberRecord]{m.record, m.version}
+}
+
 // pathsAt returns all members, sorted, and until where the store was seen.
 func (x *memberIndex) pathsAt() ([]string, store.Revision) {
 	x.mu.Lock()

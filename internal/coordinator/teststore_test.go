@@ -31,6 +31,7 @@ type memStore struct {
 	refuses error                     // what every write returns while reads go on; guarded by mu
 	counted string                    // what of it is read is counted; guarded by mu
 	read    int                       // entries below counted that were read; guarded by mu
+	called  int                       // how many calls there were; guarded by mu
 	onFull  func()                    // called after each write that was refused, without the lock; guarded by mu
 }
 
@@ -72,6 +73,13 @@ func (m *memStore) readSince() int {
 	n := m.read
 	m.read = 0
 	return n
+}
+
+// calls returns how many calls there were: each is a round trip.
+func (m *memStore) calls() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.called
 }
 
 func (m *memStore) countLocked(key string) {
@@ -132,6 +140,7 @@ func (m *memStore) setHanging(hangs bool) {
 // enter takes the lock for one call, unless the store is down.
 func (m *memStore) enter(ctx context.Context) error {
 	m.mu.Lock()
+	m.called++
 	switch {
 	case m.answers == 0 && m.down == nil:
 		m.down = errDown

@@ -32,6 +32,7 @@ var levels = []struct {
 	{"internal/pace", 0, "time and bytes"},
 	{"internal/copies", 0, "which processes ran as a member, and when"},
 	{"internal/ended", 0, "whose connections ended, and when"},
+	{"internal/batch", 0, "who goes together"},
 	{"internal/recall", 0, "who waits, and how long"},
 	{"internal/presence", 0, "who was heard, and when: a decision"},
 	{"internal/crowd", 0, "a decision about addresses"},

@@ -1,0 +1,621 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"sync"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/batch"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// Joins at rate: joins that wait for one entry are decided on what memory says and
+// committed together, in one transaction whose conditions hold memory to the store.
+// Who fails there, or is refused, leaves the others and is decided by what the store
+// holds. Keys are signed afterwards, by each join for itself.
+
+const (
+	// maxJoinOps is how many operations a transaction has that admits several: what
+	// every engine commits in one request.
+	maxJoinOps = 96
+	// fixedJoinOps are those that it has whoever is admitted: the head of the history
+	// and the freeze, with room for what the audit log may ask for as a whole.
+	fixedJoinOps = 4
+	// maxKnown bounds the tokens and the counts that are kept in memory.
+	maxKnown = 1024
+)
+
+// A joiner is a candidate on its way into the catalog: first what it showed, then what
+// was read for it, then what it was admitted as.
+type joiner struct {
+	s         *state
+	cand      candidate
+	publicKey any   // to certify
+	csrErr    error // what is wrong with its request for a certificate
+	turn      func(identity.Kind, string) error
+
+	own  *ownRecords // what the store held; nil: what memory says
+	lost int         // how often another coordinator was first with what it shares
+
+	match match
+	adm   admission
+	now   time.Time
+	rev   store.Revision // of the transaction that admitted it
+}
+
+// ownRecords are what a join is decided on and shares with no other.
+type ownRecords struct {
+	use    versioned[tokenUse]
+	proven versioned[memberRecord] // that an svid proof speaks for
+	view   admissionView           // without members
+	name   string                  // that was generated for it
+}
+
+// errLookAgain says that memory refuses a join: the store is asked before anybody is
+// told so.
+var errLookAgain = errors.New("decide the join by what the store holds")
+
+// A joinLine is of joins that are decided together.
+type joinLine struct {
+	s     *state
+	entry string
+}
+
+// lineOf returns the line in which a join waits: most often that of its entry. The
+// store's conditions, not the lines, decide who wins.
+func (c *Coordinator) lineOf(j *joiner) joinLine {
+	if j.cand.proven.Type() == proof.TypeSVID {
+		kind, name := j.cand.proven.Member()
+		return joinLine{j.s, c.members.at(string(kind) + "/" + name).record.Entry}
+	}
+	if found, ok := j.s.manifest.Match(j.cand.kind, j.cand.proven.Selectors()); ok {
+		return joinLine{j.s, found.Entry.Name}
+	}
+	return joinLine{s: j.s}
+}
+
+// known are records that many joins share, as this coordinator read or wrote them last.
+// Whatever is decided on one has its version as a condition.
+type known struct {
+	mu     sync.Mutex
+	tokens map[string]versioned[tokenRecord] // by id; guarded by mu
+	counts map[string]versioned[entryCount]  // by entry; guarded by mu
+}
+
+func newKnown() *known {
+	return &known{tokens: make(map[string]versioned[tokenRecord]), counts: make(map[string]versioned[entryCount])}
+}
+
+// token returns a token, from the store if it is not known. One that does not exist has
+// version 0 and no error.
+func (k *known) token(ctx context.Context, r records, id string) (versioned[tokenRecord], error) {
+	k.mu.Lock()
+	tok, ok := k.tokens[id]
+	k.mu.Unlock()
+	if ok {
+		return tok, nil
+	}
+	return k.readToken(ctx, r, id)
+}
+
+// readToken is token by what the store holds now.
+func (k *known) readToken(ctx context.Context, r records, id string) (versioned[tokenRecord], error) {
+	tok, err := get[tokenRecord](ctx, r, tokenKey(id))
+	if err == nil {
+		learn(k, k.tokens, id, tok)
+	}
+	return tok, err
+}
+
+// count returns the count of an entry, as token does.
+func (k *known) count(ctx context.Context, r records, entry string) (versioned[entryCount], error) {
+	k.mu.Lock()
+	n, ok := k.counts[entry]
+	k.mu.Unlock()
+	if ok {
+		return n, nil
+	}
+	return k.readCount(ctx, r, entry)
+}
+
+func (k *known) readCount(ctx context.Context, r records, entry string) (versioned[entryCount], error) {
+	n, err := get[entryCount](ctx, r, countKey(entry))
+	if err == nil {
+		learn(k, k.counts, entry, n)
+	}
+	return n, err
+}
+
+// learn keeps a record of a map of k, unless a newer one is known. One that is not
+// there is known to nobody.
+func learn[T any](k *known, m map[string]versioned[T], name string, v versioned[T]) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	old, ok := m[name]
+	switch {
+	case !v.exists():
+		delete(m, name)
+		return
+	case ok && old.version > v.version:
+		return
+	case !ok && len(m) >= maxKnown:
+		clear(m)
+	}
+	m[name] = v
+}
+
+// forget drops what is known of a token and of an entry's count.
+func (k *known) forget(token, entry string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.tokens, token)
+	delete(k.counts, entry)
+}
+
+// look reads what j is decided on from the store, and says why it is refused if it is.
+func (c *Coordinator) look(ctx context.Context, j *joiner) error {
+	s, cand := j.s, j.cand
+	own := &ownRecords{}
+	var err error
+	if id := cand.proven.TokenID(); id != "" {
+		tok, err := c.known.readToken(ctx, s.records, id)
+		if err != nil {
+			return c.storeError("read the token", err)
+		}
+		if !tok.exists() || s.voids(tok.value) {
+			return unknownToken()
+		}
+		if own.use, err = get[tokenUse](ctx, s.records, tokenUseKey(id, cand.key)); err != nil {
+			return c.storeError("read the use of the token", err)
+		}
+		cand.token = &versionedToken{versioned: tok, use: own.use}
+		own.name = generatedName(tok.value)
+	}
+	now := c.now()
+	if cand.proven.Type() == proof.TypeSVID {
+		kind, name := cand.proven.Member()
+		if own.proven, err = get[memberRecord](ctx, s.records, memberKey(kind, name)); err != nil {
+			return c.storeError("read the member", err)
+		}
+		if err := inGrace(s, own.proven.value, now); err != nil {
+			return err
+		}
+	}
+	m, err := identify(s.manifest, cand, own.proven, own.name)
+	if err != nil {
+		return err
+	}
+	if own.view, err = c.ownView(ctx, s, m, cand); err != nil {
+		return err
+	}
+	v := own.view
+	if m.entry.MaxMembers > 0 && !v.member.exists() {
+		count, err := c.known.readCount(ctx, s.records, m.entry.Name)
+		if err != nil {
+			return c.storeError("read the count of an entry", err)
+		}
+		if v.members, err = c.counted(ctx, s, m.entry, count); err != nil {
+			return err
+		}
+	}
+	if _, err := admit(m, cand, v, j.csrErr, now); err != nil {
+		if errors.Is(err, explain.JoinClone) {
+			c.cloneAlarm(ctx, err.Error())
+		}
+		return err
+	}
+	j.own = own
+	return nil
+}
+
+// ownView reads what the store holds of one candidate alone.
+func (c *Coordinator) ownView(ctx context.Context, s *state, m match, cand candidate) (v admissionView, err error) {
+	if v.member, err = get[memberRecord](ctx, s.records, memberKey(m.id.Kind(), m.id.Name())); err != nil {
+		return v, c.storeError("read the member", err)
+	}
+	if v.bannedID, err = get[banRecord](ctx, s.records, banIDKey(m.id.Kind(), m.id.Name())); err != nil {
+		return v, c.storeError("read a ban", err)
+	}
+	if v.bannedKey, err = get[banRecord](ctx, s.records, banKeyKey(cand.key)); err != nil {
+		return v, c.storeError("read a ban", err)
+	}
+	if key, ok := cand.provingKey(); ok {
+		if v.bannedProof, err = get[banRecord](ctx, s.records, banKeyKey(key)); err != nil {
+			return v, c.storeError("read a ban", err)
+		}
+	}
+	v.believed = c.believes(m, cand)
+	return v, nil
+}
+
+// believes reports whether the bundle in force bans the name or a key of cand.
+func (c *Coordinator) believes(m match, cand candidate) bool {
+	key, ok := cand.provingKey()
+	return c.believesBan(m.id, cand.key) || ok && c.believesBan(m.id, key)
+}
+
+// counted returns the members under an entry: those of its count, if that is of the
+// head in force.
+func (c *Coordinator) counted(ctx context.Context, s *state, entry *manifest.Entry, count versioned[entryCount]) (int, error) {
+	if count.exists() && count.value.Head == s.head.Hash {
+		return count.value.Members, nil
+	}
+	n, err := c.countMembers(ctx, s, entry)
+	if err != nil {
+		return 0, c.storeError("count the members under an entry", err)
+	}
+	return n, nil
+}
+
+// A roll is a transaction that admits several. It counts the uses of tokens and the
+// members under its entry as they are with those that are on it.
+type roll struct {
+	c      *Coordinator
+	s      *state
+	now    time.Time
+	change *change
+	room   *batch.Room
+	on     int
+	alone  bool // whoever is on it shares it with nobody
+
+	tokens map[string]*versioned[tokenRecord]
+	used   map[string]bool // of which a use is new
+	counts map[string]*rollCount
+	// recounted are the entries whose counts it writes for one that moves between them.
+	recounted []string
+}
+
+type rollCount struct {
+	versioned[entryCount]
+	members int
+	grew    bool
+}
+
+func (c *Coordinator) newRoll(s *state) *roll {
+	return &roll{
+		c: c, s: s, now: c.now(), change: s.records.newChange(s.headVersion), room: batch.NewRoom(maxJoinOps - fixedJoinOps),
+		tokens: make(map[string]*versioned[tokenRecord]), used: make(map[string]bool), counts: make(map[string]*rollCount),
+	}
+}
+
+// errNoRoom says that a join goes with a later roll.
+var errNoRoom = errors.New("no room on this roll")
+
+// add decides j and enters it. The error matches errNoRoom, or errLookAgain for who is
+// refused, or is the answer.
+func (r *roll) add(ctx context.Context, j *joiner) error {
+	if r.alone {
+		return errNoRoom
+	}
+	s, cand, own := r.s, j.cand, j.own
+	if own == nil {
+		own = &ownRecords{}
+	}
+	var tok *versioned[tokenRecord]
+	id := cand.proven.TokenID()
+	if id != "" {
+		var err error
+		if tok, err = r.token(ctx, id); err != nil {
+			return err
+		}
+		if !tok.exists() || s.voids(tok.value) {
+			return errLookAgain
+		}
+		cand.token = &versionedToken{versioned: *tok, use: own.use}
+		if own.name == "" {
+			own.name = generatedName(tok.value)
+		}
+	}
+	proven := own.proven
+	if j.own == nil && cand.proven.Type() == proof.TypeSVID {
+		kind, name := cand.proven.Member()
+		proven = r.c.members.recorded(string(kind) + "/" + name)
+	}
+	if inGrace(s, proven.value, r.now) != nil {
+		return errLookAgain
+	}
+	m, err := identify(s.manifest, cand, proven, own.name)
+	if err != nil {
+		return errLookAgain
+	}
+	v := own.view
+	if j.own == nil {
+		v = admissionView{member: r.c.members.recorded(string(m.id.Kind()) + "/" + m.id.Name())}
+	}
+	v.believed = r.c.believes(m, cand)
+	var count *rollCount
+	if m.entry.MaxMembers > 0 && !v.member.exists() {
+		if count, err = r.count(ctx, m.entry); err != nil {
+			return err
+		}
+		v.members = count.members
+	}
+	adm, err := admit(m, cand, v, j.csrErr, r.now)
+	if err != nil {
+		return errLookAgain
+	}
+	moves := adm.already && adm.from != m.entry.Name
+	if moves && r.on > 0 {
+		return errNoRoom
+	}
+	adm.record.MeshKey = s.meshKey
+	part := r.part(cand, m, v, adm)
+	if moves {
+		if err := r.c.recount(ctx, s, part, adm.from, m.entry.Name); err != nil {
+			return err
+		}
+	}
+	if part.err != nil {
+		return part.err
+	}
+	var keys []string
+	for _, cond := range part.tx.If {
+		keys = append(keys, cond.Key)
+	}
+	ops := len(part.tx.If) + len(part.tx.Put) + 1 // the entry of the audit log
+	if id != "" && r.tokens[id] == nil {
+		ops += 2
+	}
+	if count != nil && r.counts[m.entry.Name] == nil {
+		ops += 2
+	}
+	if !r.room.Take(r.on, ops, keys) {
+		return errNoRoom
+	}
+	if adm.already {
+		if err := j.turn(m.id.Kind(), m.id.Name()); err != nil {
+			return err // what it took of the room is left empty
+		}
+	}
+	if moves {
+		r.alone, r.recounted = true, []string{adm.from, m.entry.Name}
+	}
+	r.change.tx.If = append(r.change.tx.If, part.tx.If...)
+	r.change.tx.Put = append(r.change.tx.Put, part.tx.Put...)
+	action := "member.admit"
+	if adm.already {
+		action = "member.rejoin"
+	}
+	r.change.audit(r.now, auditEntry{Actor: m.id.String(), Action: action, Target: m.id.String(),
+		Fields: map[string]string{"proof": adm.record.ProofType, "selector": m.selector, "entry": m.entry.Name, "key": cand.key.String()}})
+	if tok != nil {
+		r.tokens[id] = tok
+		if adm.token != nil {
+			tok.value, r.used[id] = *adm.token, true
+		}
+	}
+	if count != nil {
+		r.counts[m.entry.Name] = count
+		count.members, count.grew = count.members+1, true
+	}
+	j.match, j.adm, j.now = m, adm, r.now
+	r.on++
+	return nil
+}
+
+// part is what one admission writes and requires for itself alone.
+func (r *roll) part(cand candidate, m match, v admissionView, adm admission) *change {
+	part := &change{r: r.s.records}
+	part.put(memberKey(m.id.Kind(), m.id.Name()), v.member.version, adm.record)
+	part.require(banIDKey(m.id.Kind(), m.id.Name()), 0)
+	part.require(banKeyKey(cand.key), 0)
+	if key, ok := cand.provingKey(); ok {
+		part.require(banKeyKey(key), 0)
+	}
+	if adm.tokenUse != nil {
+		part.put(tokenUseKey(adm.token.ID, cand.key), 0, *adm.tokenUse)
+	}
+	return part
+}
+
+// token returns a token as it is with those that are on the roll.
+func (r *roll) token(ctx context.Context, id string) (*versioned[tokenRecord], error) {
+	if tok := r.tokens[id]; tok != nil {
+		return tok, nil
+	}
+	tok, err := r.c.known.token(ctx, r.s.records, id)
+	if err != nil {
+		return nil, r.c.storeError("read the token", err)
+	}
+	return &tok, nil
+}
+
+// count returns the members under an entry with those that are on the roll.
+func (r *roll) count(ctx context.Context, entry *manifest.Entry) (*rollCount, error) {
+	if n := r.counts[entry.Name]; n != nil {
+		return n, nil
+	}
+	count, err := r.c.known.count(ctx, r.s.records, entry.Name)
+	if err != nil {
+		return nil, r.c.storeError("read the count of an entry", err)
+	}
+	n := &rollCount{versioned: count}
+	n.members, err = r.c.counted(ctx, r.s, entry, count)
+	return n, err
+}
+
+// commit applies the roll.
+func (r *roll) commit(ctx context.Context) (store.Revision, error) {
+	for id, tok := range r.tokens {
+		if r.used[id] {
+			r.change.put(tokenKey(id), tok.version, tok.value)
+		} else {
+			r.change.require(tokenKey(id), tok.version)
+		}
+	}
+	for entry, n := range r.counts {
+		n.value = entryCount{Members: n.members, Head: r.s.head.Hash}
+		r.change.put(countKey(entry), n.version, n.value)
+	}
+	if err := r.c.faults.Hit("join.before-commit"); err != nil {
+		return 0, err
+	}
+	rev, err := r.change.commit(ctx)
+	known := r.c.known
+	if err != nil {
+		r.forget()
+		return 0, err
+	}
+	for id, tok := range r.tokens {
+		if r.used[id] {
+			learn(known, known.tokens, id, versioned[tokenRecord]{tok.value, rev})
+		}
+	}
+	for entry, n := range r.counts {
+		learn(known, known.counts, entry, versioned[entryCount]{n.value, rev})
+	}
+	for _, entry := range r.recounted {
+		known.forget("", entry)
+	}
+	return rev, nil
+}
+
+// forget has the shared records of the roll read again.
+func (r *roll) forget() {
+	for id := range r.tokens {
+		r.c.known.forget(id, "")
+	}
+	for entry := range r.counts {
+		r.c.known.forget("", entry)
+	}
+	for _, entry := range r.recounted {
+		r.c.known.forget("", entry)
+	}
+}
+
+// shares reports whether a key is of a record that those on the roll share.
+func (r *roll) shares(key string) bool {
+	for id := range r.tokens {
+		if key == tokenKey(id) {
+			return true
+		}
+	}
+	for entry := range r.counts {
+		if key == countKey(entry) {
+			return true
+		}
+	}
+	return false
+}
+
+// admitTogether decides the joins of a batch, and commits as many of them as go into
+// one transaction. It reads nothing that memory knows, and signs nothing.
+func (c *Coordinator) admitTogether(ctx context.Context, line joinLine, calls []*batch.Call[*joiner]) (again []*batch.Call[*joiner], halve bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			err := c.panicked(ctx, "admission of several", p)
+			for _, call := range calls {
+				call.Answer(err)
+			}
+			again, halve = nil, false
+		}
+	}()
+	ctx = granted(ctx) // a batch waits for a silent store no longer than one call
+	r := c.newRoll(line.s)
+	var on, refused []*batch.Call[*joiner]
+	for _, call := range calls {
+		switch err := r.add(ctx, call.Item); {
+		case err == nil:
+			on = append(on, call)
+		case errors.Is(err, errNoRoom):
+			again = append(again, call)
+		case errors.Is(err, errLookAgain):
+			refused = append(refused, call)
+		default:
+			call.Answer(err)
+		}
+	}
+	// Who is refused because of others on the roll looks once these are in the store.
+	defer func() {
+		for _, call := range refused {
+			call.Answer(errLookAgain)
+		}
+	}()
+	if len(on) == 0 {
+		return again, false
+	}
+	answer := func(err error) {
+		for _, call := range on {
+			call.Answer(err)
+		}
+	}
+	rev, err := r.commit(ctx)
+	if err == nil {
+		for _, call := range on {
+			call.Item.rev = rev
+			c.members.put(call.Item.adm.record, rev)
+		}
+		answer(nil)
+		return again, false
+	}
+	var conflict *store.ConflictError
+	if !errors.Is(err, store.ErrConflict) {
+		answer(c.storeError("admit the member", err))
+		return again, false
+	}
+	if !errors.As(err, &conflict) {
+		if len(on) == 1 {
+			answer(err)
+			return again, false
+		}
+		return append(on, again...), true
+	}
+	switch who, own := r.room.Owner(conflict.Key); {
+	case own && len(on) > 1: // the others have nothing to do with it
+		on[who].Answer(err)
+		on = append(on[:who:who], on[who+1:]...)
+		return append(on, again...), false
+	case r.shares(conflict.Key) && sleep(ctx, mathrand.N(conflictPause)) == nil:
+		// Another coordinator was first. Each of these has so many tries.
+		for _, call := range on {
+			if call.Item.lost++; call.Item.lost < commitTries {
+				again = append(again, call)
+			} else {
+				call.Answer(errBusy("the join"))
+			}
+		}
+		return again, false
+	case own, conflict.Key == history.HeadKey, conflict.Key == freezeKey, len(on) == 1:
+		answer(err)
+		return again, false
+	}
+	return append(on, again...), true
+}
+
+// grant certifies who was admitted. From here on its record exists; the certificate
+// follows the record, never the other way round. Whoever loses the grant asks again with
+// the same key.
+func (c *Coordinator) grant(ctx context.Context, j *joiner) (*fealtyv1.JoinGrant, error) {
+	if err := c.faults.Hit("join.after-commit"); err != nil {
+		return nil, err
+	}
+	s, m, adm := j.s, j.match, j.adm
+	outcome := fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED
+	if adm.already {
+		outcome = fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER
+	}
+	chain, err := s.issue(j.publicKey, m.id, m.entry, adm.record.NotAfter, j.now)
+	if err != nil {
+		return nil, fmt.Errorf("certify %s: %w", m.id, err)
+	}
+	grant := &fealtyv1.JoinGrant{Outcome: outcome, Chain: chain, RootStatement: s.rootStatement, TrustBundle: c.trust.Load().message()}
+	if !sessionKind(m.id.Kind()) {
+		if grant.NodeBootstrap, err = c.bootstrap(s, adm.record, j.rev, j.now); err != nil {
+			return nil, fmt.Errorf("sign the node_bootstrap of %s: %w", m.id, err)
+		}
+	}
+	c.log.LogAttrs(ctx, slog.LevelInfo, "member admitted", slog.String("member", m.id.String()), slog.String("outcome", outcome.String()),
+		slog.String("entry", m.entry.Name), slog.String("proof", adm.record.ProofType),
+		slog.String("remote", adm.record.SeenAddress), slog.String("reported_host", adm.record.Machine.Host))
+	return grant, nil
+}

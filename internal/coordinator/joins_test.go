@@ -1,0 +1,464 @@
+// Inside the package: joins are made past the network, as the handshake leaves them, on
+// several coordinators over one store in memory.
+
+package coordinator
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// attempt is one join that is ready to be made.
+type attempt struct {
+	c     *Coordinator
+	key   identity.KeyID
+	token proof.JoinToken
+	ch    channel
+	req   *fealtyv1.JoinRequest
+	grant *fealtyv1.JoinGrant
+	err   error
+}
+
+func (d *desk) attempt(c *Coordinator, tok proof.JoinToken) *attempt {
+	d.t.Helper()
+	m := d.machine()
+	ch := channel{nonce: make([]byte, 32), binding: make([]byte, 32), opened: time.Now()}
+	rand.Read(ch.nonce)
+	rand.Read(ch.binding)
+	return &attempt{c: c, key: keyOf(d.t, m.key), token: tok, ch: ch, req: joinRequest(d.t, ch, m.key, identity.Data, proof.NewTokenProver(tok))}
+}
+
+func (a *attempt) make() { a.grant, a.err = a.c.join(context.Background(), a.ch, a.req) }
+
+// banKey bans a key that no member has yet, in the store and in no bundle that is in
+// force.
+func (d *desk) banKey(t *testing.T, key identity.KeyID) {
+	t.Helper()
+	for {
+		s := d.state()
+		ch := s.records.newChange(s.headVersion)
+		rec := memberRecord{Key: key, NotAfter: d.clock().Add(time.Hour)}
+		if err := d.c.banKeys(t.Context(), s, ch, rec, banRecord{Reason: "test", At: d.clock()}, trustDelta{}, roomForOthers); err != nil {
+			t.Error(err)
+			return
+		}
+		_, err := ch.commit(t.Context())
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, store.ErrConflict) {
+			t.Error(err)
+			return
+		}
+	}
+}
+
+// allAtOnce makes the joins at once. The first transaction waits until all the others
+// are in lines, so that how they gather is not left to chance.
+func (d *desk) allAtOnce(t *testing.T, joins []*attempt) {
+	t.Helper()
+	lines := func() (n int) {
+		s := d.c.state.Load()
+		for _, e := range s.manifest.Admit {
+			n += d.c.joins.Waiting(joinLine{s, e.Name})
+		}
+		return n
+	}
+	var first sync.Once
+	d.store.intercept(func(store.Tx) {
+		first.Do(func() {
+			for lines() < len(joins)-1 {
+				if t.Context().Err() != nil {
+					return
+				}
+				time.Sleep(100 * time.Microsecond)
+			}
+		})
+	})
+	defer d.store.intercept(nil)
+	var all sync.WaitGroup
+	all.Go(joins[0].make)
+	for d.faults.Hits("join.before-commit") == 0 { // the first is on its way alone
+		time.Sleep(100 * time.Microsecond)
+	}
+	for _, a := range joins[1:] {
+		all.Go(a.make)
+	}
+	all.Wait()
+}
+
+// 32 machines that come at once cost a few transactions and a few round trips, with one
+// token as with 32, and each transaction is one that every engine commits.
+func TestMachinesThatComeTogetherAreCommittedTogether(t *testing.T) {
+	const machines = 32
+	cost := func(t *testing.T, entry string, tokens int) (transactions, trips int) {
+		d := readyDesk(t, poolEntries+"  - {name: large, kind: data, match: [\"token:large\"], max_members: 1000}\n")
+		defer d.c.Close()
+		var joins []*attempt
+		var tok proof.JoinToken
+		for i := range machines {
+			if i%(machines/tokens) == 0 {
+				tok = d.token(&fealtyv1.CreateTokenRequest{Entry: entry, Uses: uint32(machines / tokens)})
+			}
+			joins = append(joins, d.attempt(d.c, tok))
+		}
+		var n, most atomic.Int64
+		d.store.follow(func(tx store.Tx) {
+			n.Add(1)
+			most.Store(max(most.Load(), int64(len(tx.If)+len(tx.Put)+len(tx.Delete))))
+		})
+		before := d.store.calls()
+		d.allAtOnce(t, joins)
+		trips = d.store.calls() - before
+		d.store.follow(nil)
+		for _, a := range joins {
+			if a.err != nil {
+				t.Errorf("with %d tokens: %v", tokens, a.err)
+			}
+		}
+		if got := len(d.store.keys(memberPrefix)); got != machines {
+			t.Errorf("%d members, want %d", got, machines)
+		}
+		if most.Load() > maxJoinOps {
+			t.Errorf("a transaction of %d operations", most.Load())
+		}
+		return int(n.Load()), trips
+	}
+	for _, c := range []struct {
+		entry               string
+		tokens              int
+		transactions, trips int // at most
+	}{{"pool", 1, 4, 8}, {"large", 1, 5, 12}, {"pool", 32, 6, 6 + 32}, {"large", 32, 6, 10 + 32}} {
+		transactions, trips := cost(t, c.entry, c.tokens)
+		t.Logf("%d machines, entry %s, %d tokens: %d transactions, %d round trips", machines, c.entry, c.tokens, transactions, trips)
+		if transactions > c.transactions || trips > c.trips {
+			t.Errorf("%d machines, entry %s, %d tokens: %d transactions and %d round trips, want at most %d and %d",
+				machines, c.entry, c.tokens, transactions, trips, c.transactions, c.trips)
+		}
+	}
+}
+
+// While one machine is certified others of its token are admitted, and certified: no lock
+// is held over a signature.
+func TestNobodyWaitsForASignature(t *testing.T) {
+	t.Parallel()
+	d := testDesk(t)
+	tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 8})
+	reached, release := d.faults.Block("join.after-commit")
+	defer release()
+	held := d.attempt(d.c, tok)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer release()
+	all.Go(held.make)
+	<-reached
+	d.faults.Disarm("join.after-commit")
+	for range 7 {
+		a := d.attempt(d.c, tok)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		_, err := d.c.join(ctx, a.ch, a.req)
+		cancel()
+		wantOnly(t, "a join beside one that is certified", err, "")
+	}
+	release()
+	all.Wait()
+	wantOnly(t, "the join that was held", held.err, "")
+}
+
+// Joins of one batch that are refused are told each its own reason, and the others are
+// admitted, whatever is found where: in memory, or only when it is committed.
+func TestOneOfABatchSpoilsNoOther(t *testing.T) {
+	t.Parallel()
+	d := readyDesk(t, poolEntries+"  - {name: large, kind: data, match: [\"token:large\"], max_members: 7}\n")
+	defer d.c.Close()
+	tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "large", Uses: 100})
+	last := d.token(&fealtyv1.CreateTokenRequest{Entry: "large", Uses: 1})
+	named := func() proof.JoinToken { return d.token(&fealtyv1.CreateTokenRequest{Entry: "large", Name: "twin"}) }
+	joins := []*attempt{d.attempt(d.c, tok)}
+	want := []explain.Code{""}
+	add := func(a *attempt, code explain.Code) *attempt {
+		joins, want = append(joins, a), append(want, code)
+		return a
+	}
+	// That it is banned stands in the store alone: its own transaction would find it.
+	banned := add(d.attempt(d.c, tok), explain.JoinBanned)
+	d.banKey(t, banned.key)
+	gone := add(d.attempt(d.c, d.token(&fealtyv1.CreateTokenRequest{Entry: "large"})), explain.TokenRevoked)
+	if _, err := (tokenServer{c: d.c}).RevokeToken(t.Context(), &fealtyv1.RevokeTokenRequest{Id: gone.token.ID}); err != nil {
+		t.Fatal(err)
+	}
+	bad := add(d.attempt(d.c, tok), explain.JoinOtherMember)
+	bad.req.Member = "somebody"
+	for range 3 {
+		add(d.attempt(d.c, tok), "")
+	}
+	d.allAtOnce(t, joins)
+	for i, a := range joins {
+		wantOnly(t, fmt.Sprintf("join %d", i), a.err, want[i])
+	}
+	// Of two with one name, of two with the last use, and of more than there is room for, some
+	// win.
+	rest := map[string][]*attempt{
+		"one name": {d.attempt(d.c, named()), d.attempt(d.c, named())},
+		"one use":  {d.attempt(d.c, last), d.attempt(d.c, last)},
+	}
+	var all []*attempt
+	for _, as := range rest {
+		all = append(all, as...)
+	}
+	d.allAtOnce(t, all)
+	for what, as := range rest {
+		won := 0
+		for _, a := range as {
+			if a.err == nil {
+				won++
+			}
+		}
+		if won != 1 {
+			t.Errorf("%s: %d won: %v, %v", what, won, as[0].err, as[1].err)
+		}
+	}
+	all = nil
+	for range 6 {
+		all = append(all, d.attempt(d.c, tok))
+	}
+	d.allAtOnce(t, all)
+	won := 0
+	for _, a := range all {
+		if a.err == nil {
+			won++
+		} else {
+			wantOnly(t, "no room", a.err, explain.JoinEntryFull)
+		}
+	}
+	if won != 1 { // 4 and 2 are in
+		t.Errorf("%d got in where one had room", won)
+	}
+}
+
+// Answers of the store that get lost: who is told that it is not in is not, and who is
+// told nothing else is, once, with one use.
+func TestLostAnswerOfABatch(t *testing.T) {
+	t.Parallel()
+	for what, how := range map[string][]lostAnswer{
+		"applied": {lostApplied}, "not applied": {lostDropped}, "applied, for good": {lostForGood, answered}, "not applied, for good": {lostForGoodN, answered},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			d := testDesk(t)
+			defer d.c.Close()
+			tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 20})
+			var joins []*attempt
+			for range 10 {
+				joins = append(joins, d.attempt(d.c, tok))
+			}
+			var lose atomic.Bool
+			d.store.follow(func(store.Tx) { // of the first transaction; the next is the batch
+				if lose.CompareAndSwap(false, true) {
+					d.store.lose(how...)
+				}
+			})
+			d.allAtOnce(t, joins)
+			unknowns := 0
+			for _, a := range joins {
+				if unknown(a.err) {
+					unknowns++
+				} else {
+					wantOnly(t, "join", a.err, "")
+				}
+			}
+			if want := map[int]int{1: 0, 2: 9}[len(how)]; unknowns != want {
+				t.Errorf("%d are told that nobody knows, want %d", unknowns, want)
+			}
+			used := 10
+			if how[0] == lostForGoodN {
+				used = 1
+			}
+			rec, err := get[tokenRecord](t.Context(), d.state().records, tokenKey(tok.ID))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if members := len(d.store.keys(memberPrefix)); members != used || int(rec.value.Used) != used {
+				t.Errorf("%d members and %d uses, want %d", members, rec.value.Used, used)
+			}
+		})
+	}
+}
+
+// Several coordinators, tokens near their last use, entries near their maximum, equal
+// names, and bans and removals at the same time: uses and counts are exact, nobody is in
+// after a ban, and who is refused is refused for what is so.
+func TestUsesAndCountsAreExact(t *testing.T) {
+	t.Parallel()
+	rounds := 12
+	if raceDetector {
+		rounds = 4
+	}
+	for seed := range rounds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { exactOver(t, mathrand.New(mathrand.NewPCG(uint64(seed), 18))) })
+	}
+}
+
+func exactOver(t *testing.T, r *mathrand.Rand) {
+	limit := 3 + r.IntN(6)
+	d := readyDesk(t, poolEntries)
+	defer d.c.Close()
+	replicas := []*Coordinator{d.c}
+	entries := poolEntries + fmt.Sprintf("  - {name: few, kind: data, match: [\"token:few\"], max_members: %d}\n", limit)
+	for i := range 2 {
+		c, err := d.another(fmt.Sprint("replica-", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		replicas = append(replicas, c)
+		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2, c.EnrolmentKey())
+	}
+	wantOnly(t, "set", d.set(entries), "")
+	for _, c := range replicas {
+		c.checkHead(t.Context())
+		if phase, why := c.Phase(); phase != "ready" {
+			t.Fatal(phase, why)
+		}
+	}
+	type issued struct {
+		proof.JoinToken
+		entry, name string
+		uses        int
+		won         int
+	}
+	var tokens []*issued
+	for range 5 {
+		tok := &issued{entry: []string{"pool", "few"}[r.IntN(2)], uses: 1 + r.IntN(6)}
+		if r.IntN(4) == 0 {
+			tok.name, tok.uses = fmt.Sprint("twin-", r.IntN(2)), 1
+		}
+		tok.JoinToken = d.token(&fealtyv1.CreateTokenRequest{Entry: tok.entry, Name: tok.name, Uses: uint32(tok.uses)})
+		tokens = append(tokens, tok)
+	}
+	var joins []*attempt
+	of := make(map[*attempt]*issued)
+	for range 28 {
+		tok := tokens[r.IntN(len(tokens))]
+		a := d.attempt(replicas[r.IntN(len(replicas))], tok.JoinToken)
+		joins, of[a] = append(joins, a), tok
+	}
+	// A commit takes a while, so that others gather and conflict.
+	d.store.intercept(func(store.Tx) {
+		for range 200 {
+			runtime.Gosched()
+		}
+	})
+	var committed atomic.Int64
+	d.store.follow(func(tx store.Tx) {
+		if slices.ContainsFunc(tx.Put, func(w store.Write) bool { return strings.HasPrefix(w.Key, memberPrefix) }) {
+			committed.Add(1)
+		}
+	})
+	var all sync.WaitGroup
+	for _, a := range joins {
+		all.Go(a.make)
+		if r.IntN(9) == 0 { // a key that is banned before it is in, or at the same time
+			all.Go(func() { d.banKey(t, a.key) })
+		}
+	}
+	all.Go(func() {
+		_, err := memberServer{c: replicas[1]}.BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "twin-0", Reason: "test"})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	all.Wait()
+
+	ctx, records := t.Context(), d.state().records
+	members, err := list[memberRecord](ctx, records, memberPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byKey, under := make(map[identity.KeyID]versioned[memberRecord]), make(map[string]int)
+	for _, m := range members {
+		byKey[m.value.Key] = m
+		under[m.value.Entry]++
+	}
+	ban := func(key string) versioned[banRecord] {
+		b, err := get[banRecord](ctx, records, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	won := 0
+	for _, a := range joins {
+		m, in := byKey[a.key]
+		if in != (a.err == nil) {
+			t.Errorf("a join is told %v, and in: %v", a.err, in)
+		}
+		if in {
+			won++
+			of[a].won++
+			for _, b := range []versioned[banRecord]{ban(banKeyKey(a.key)), ban(banIDKey(m.value.Kind, m.value.Name))} {
+				if b.exists() && b.version < m.version {
+					t.Errorf("%s is in by revision %d, and was banned by %d", m.value.Name, m.version, b.version)
+				}
+			}
+		}
+	}
+	if won != len(members) {
+		t.Errorf("%d members, and %d were told so", len(members), won)
+	}
+	full := under["few"] == limit
+	for _, tok := range tokens {
+		rec, err := get[tokenRecord](ctx, records, tokenKey(tok.ID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if uses := len(d.store.keys(tokenUsePrefix + tok.ID + "/")); int(rec.value.Used) != tok.won || uses != tok.won || tok.won > tok.uses {
+			t.Errorf("a token of %d uses says %d, has records of %d, and admitted %d", tok.uses, rec.value.Used, uses, tok.won)
+		}
+	}
+	for _, a := range joins {
+		tok := of[a]
+		switch {
+		case a.err == nil:
+		case errors.Is(a.err, explain.TokenSpent) && tok.won == tok.uses:
+		case errors.Is(a.err, explain.JoinEntryFull) && full && tok.entry == "few":
+		case errors.Is(a.err, explain.JoinNameTaken) && tok.name != "" && d.record(identity.Data, tok.name).exists():
+		case errors.Is(a.err, explain.JoinBanned) && (ban(banKeyKey(a.key)).exists() || tok.name == "twin-0"):
+		default:
+			t.Errorf("a join by a token of %+v is told: %v", *tok, a.err)
+		}
+	}
+	if count, err := get[entryCount](ctx, records, countKey("few")); err != nil || under["few"] > limit || count.value.Members != under["few"] {
+		t.Errorf("entry few has %d members of at most %d, and its count is %d (%v)", under["few"], limit, count.value.Members, err)
+	}
+	told := 0
+	for _, key := range d.store.keys(auditPrefix) {
+		e, err := d.store.Get(ctx, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(e.Value), `"member.admit"`) {
+			told++
+		}
+	}
+	t.Logf("%d of %d joins admitted by %d transactions", won, len(joins), committed.Load())
+	if told != won {
+		t.Errorf("the audit log tells of %d, and %d are in", told, won)
+	}
+}
