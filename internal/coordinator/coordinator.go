@@ -41,6 +41,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/copies"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -250,21 +251,25 @@ type Coordinator struct {
 	keeping    sync.Mutex                          // held by who writes down what was seen
 	written    [2][sha256.Size]byte                // digests of what was written; guarded by keeping
 
-	lead       *lead
-	audits     auditQueue
-	withdrawn  withdrawals
-	recoveries *recoveries
-	verifiers  *places
-	firstSets  *places
-	presenters *places       // of trust bundles of before a restore
-	showing    chan struct{} // held by who looks what history there is to show; capacity 1
-	shown      *shown        // owned by who holds showing
-	gatherKick chan struct{} // asks who follows the open attempt to look now; capacity 1
-	peerCalls  *places
-	taken      takenKeys                       // of heads that may come
-	silent     atomic.Pointer[map[string]bool] // peers by address: what they proved nothing when they were asked last
-	yields     yields                          // of the search to owners
-	outlet     *outlet                         // nil without a PublishDir
+	lead   *lead
+	audits auditQueue
+	// auditWriter is the *auditlog.Writer of this process.
+	auditWriter  auditPlaces
+	auditReading chan struct{} // held by each reader of the audit log
+	vouching     vouching      // what it knows of the checkpoints of the audit log
+	withdrawn    withdrawals
+	recoveries   *recoveries
+	verifiers    *places
+	firstSets    *places
+	presenters   *places       // of trust bundles of before a restore
+	showing      chan struct{} // held by who looks what history there is to show; capacity 1
+	shown        *shown        // owned by who holds showing
+	gatherKick   chan struct{} // asks who follows the open attempt to look now; capacity 1
+	peerCalls    *places
+	taken        takenKeys                       // of heads that may come
+	silent       atomic.Pointer[map[string]bool] // peers by address: what they proved nothing when they were asked last
+	yields       yields                          // of the search to owners
+	outlet       *outlet                         // nil without a PublishDir
 
 	lock     io.Closer // of the data directory
 	setup    atomic.Pointer[setupSecret]
@@ -332,7 +337,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		headKick: make(chan struct{}, 1), gatherKick: make(chan struct{}, 1),
 		verifiers: newVerifiers(), firstSets: newFirstSets(), presenters: newPresenters(), showing: make(chan struct{}, 1),
 		setting:   make(chan struct{}, 1),
-		backingUp: make(chan struct{}, 1),
+		backingUp: make(chan struct{}, 1), auditReading: make(chan struct{}, auditReaders),
 		limiter:   newJoinLimiter(cfg.Rates),
 		perMember: newMemberLimiter(cfg.Rates),
 		pulls:     newPullLimiter(), patches: newPatchCache(),
@@ -344,8 +349,8 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		stopping:   make(chan struct{}),
 		members:    newMemberIndex(),
 		maxListed:  snapshot.MaxBans, parse: manifest.Parse, recoveries: newRecoveries(), peerCalls: newPeerCalls(),
-		others: newOthers(),
-		live:   liveMembers{members: make(map[identity.ID]*liveMember)},
+		others: newOthers(), vouching: vouching{looking: make(chan struct{}, 1), told: make(map[auditlog.Break]bool)},
+		live: liveMembers{members: make(map[identity.ID]*liveMember)},
 	}
 	c.store = observedStore{cfg.Store, c}
 	c.history = history.New(c.store)
@@ -386,6 +391,9 @@ func folderUnusable(dir string, err error) error {
 func (c *Coordinator) open(ctx context.Context) error {
 	var err error
 	if c.enrolment, err = c.loadEnrolmentKey(); err != nil {
+		return err
+	}
+	if c.auditWriter, err = auditlog.NewWriter(keyIDOf(c.enrolment.Public().(ed25519.PublicKey)).String()[:16], c.now); err != nil {
 		return err
 	}
 	c.keptFault = c.loadKept()
@@ -565,6 +573,9 @@ func (c *Coordinator) followState(ctx context.Context) error {
 			g.Go(func() error { return c.forever(run, "identity", func() error { return c.keepIdentity(run, s) }) })
 			g.Go(func() error { return c.forever(run, "pruning", func() error { return c.prune(run, s) }) })
 			g.Go(func() error { return c.forever(run, "seen", func() error { return c.followPeersSeen(run, s) }) })
+			g.Go(func() error {
+				return c.forever(run, "audit checkpoints", func() error { return c.followCheckpoints(run, s) })
+			})
 			if c.outlet != nil {
 				g.Go(func() error { return c.followOutlet(run, s) })
 			}

@@ -129,6 +129,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Findings = append(out.Findings, c.compileFindings()...)
 	out.Findings = append(out.Findings, manifestFindings(s.manifest)...)
 	out.Findings = append(out.Findings, c.copyFindings()...)
+	out.Findings = append(out.Findings, c.auditFindings()...)
 	out.Members, out.NextPageToken = from.cut(all)
 	return out, nil
 }
