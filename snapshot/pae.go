@@ -14,6 +14,8 @@ const (
 	TypeRoot        = "fealty/root/v1"        // a root statement
 	TypeRootChange  = "fealty/root-change/v1" // a change of root
 	TypeEmergency   = "fealty/emergency/v1"   // an emergency statement
+
+	TypeAuditCheckpoint = "fealty/audit-checkpoint/v1" // what vouches for the audit log
 )
 
 // PAE returns the bytes that are signed for payload: its pre-authentication

@@ -121,7 +121,7 @@ func Kept(key string) bool {
 // the restore until a coordinator is back: it compares them with the backup. The
 // others are what it writes itself on its way, and what authenticates itself.
 func Bound(key string) bool {
-	return Kept(key) && !strings.HasPrefix(key, "audit/") && !strings.HasPrefix(key, "sealed/") && !strings.HasPrefix(key, "seed/")
+	return Kept(key) && !strings.HasPrefix(key, "audit/") && !strings.HasPrefix(key, "audithead/") && !strings.HasPrefix(key, "checkpoint/") && !strings.HasPrefix(key, "sealed/") && !strings.HasPrefix(key, "seed/")
 }
 
 // A Sum is the digest of the bound entries of a store.

@@ -38,6 +38,7 @@ const maxAnswerBytes = 512 << 20
 // services are the clients of a coordinator.
 type services struct {
 	line     *line
+	audit    fealtyv1.AuditServiceClient
 	backup   fealtyv1.BackupServiceClient
 	config   fealtyv1.ConfigServiceClient
 	leader   fealtyv1.LeaderServiceClient
@@ -63,6 +64,7 @@ func (c *CLI) asking(cfg *config, f func(*services) error) error {
 	defer l.Close()
 	return f(&services{
 		line:     l,
+		audit:    fealtyv1.NewAuditServiceClient(l),
 		backup:   fealtyv1.NewBackupServiceClient(l),
 		config:   fealtyv1.NewConfigServiceClient(l),
 		leader:   fealtyv1.NewLeaderServiceClient(l),

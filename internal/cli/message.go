@@ -22,6 +22,7 @@ var hashFields = []protoreflect.FullName{
 	"fealty.v1.GetStatusResponse.root_pin",
 	"fealty.v1.GetStatusResponse.mesh_ca_key",
 	"fealty.v1.GetLinksRequest.known",
+	"fealty.v1.AuditHead.config_root_key",
 	"fealty.v1.BackupHead.head", "fealty.v1.BackupEnd.sha256", "fealty.v1.BackupEnd.digest",
 	"fealty.v1.CommitReseedResponse.root_key",
 	"fealty.v1.CommitReseedResponse.transaction_key",

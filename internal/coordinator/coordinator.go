@@ -40,6 +40,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/batch"
 	"github.com/fealty-io/fealty/internal/copies"
 	"github.com/fealty-io/fealty/internal/durable"
@@ -275,21 +276,25 @@ type Coordinator struct {
 	keeping   sync.Mutex           // held by who writes down what was seen
 	written   [2][sha256.Size]byte // digests of what was written; guarded by keeping
 
-	lead       *lead
-	audits     auditQueue
-	withdrawn  withdrawals
-	recoveries *recoveries
-	verifiers  *places
-	firstSets  *places
-	presenters *places       // of trust bundles of before a restore
-	showing    chan struct{} // held by who looks what history there is to show; capacity 1
-	shown      *shown        // owned by who holds showing
-	gatherKick chan struct{} // asks who follows the open attempt to look now; capacity 1
-	peerCalls  *places
-	taken      takenKeys                       // of heads that may come
-	silent     atomic.Pointer[map[string]bool] // peers by address: what they proved nothing when they were asked last
-	yields     yields                          // of the search to owners
-	outlet     *outlet                         // nil without a PublishDir
+	lead   *lead
+	audits auditQueue
+	// auditWriter is the *auditlog.Writer of this process.
+	auditWriter  auditPlaces
+	auditReading chan struct{} // held by each reader of the audit log
+	vouching     vouching      // what it knows of the checkpoints of the audit log
+	withdrawn    withdrawals
+	recoveries   *recoveries
+	verifiers    *places
+	firstSets    *places
+	presenters   *places       // of trust bundles of before a restore
+	showing      chan struct{} // held by who looks what history there is to show; capacity 1
+	shown        *shown        // owned by who holds showing
+	gatherKick   chan struct{} // asks who follows the open attempt to look now; capacity 1
+	peerCalls    *places
+	taken        takenKeys                       // of heads that may come
+	silent       atomic.Pointer[map[string]bool] // peers by address: what they proved nothing when they were asked last
+	yields       yields                          // of the search to owners
+	outlet       *outlet                         // nil without a PublishDir
 
 	lock     io.Closer // of the data directory
 	setup    atomic.Pointer[setupSecret]
@@ -361,7 +366,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		headKick: make(chan struct{}, 1), gatherKick: make(chan struct{}, 1),
 		verifiers: newVerifiers(), firstSets: newFirstSets(), presenters: newPresenters(), showing: make(chan struct{}, 1),
 		setting:   make(chan struct{}, 1),
-		backingUp: make(chan struct{}, 1),
+		backingUp: make(chan struct{}, 1), auditReading: make(chan struct{}, auditReaders),
 		limiter:   newJoinLimiter(cfg.Rates),
 		perMember: newMemberLimiter(cfg.Rates),
 		pulls:     newPullLimiter(), patches: newPatchCache(),
@@ -373,8 +378,8 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		stopping:   make(chan struct{}),
 		members:    newMemberIndex(),
 		maxListed:  snapshot.MaxBans, parse: manifest.Parse, recoveries: newRecoveries(), peerCalls: newPeerCalls(),
-		others: newOthers(),
-		live:   liveMembers{members: make(map[identity.ID]*liveMember)},
+		others: newOthers(), vouching: vouching{looking: make(chan struct{}, 1), told: make(map[auditlog.Break]bool)},
+		live: liveMembers{members: make(map[identity.ID]*liveMember)},
 	}
 	reloads := tlsfiles.NewFailures()
 	if !cfg.TLS.IsZero() { // first: a flag that was forgotten is told whatever else there is
@@ -428,6 +433,9 @@ func folderUnusable(dir string, err error) error {
 func (c *Coordinator) open(ctx context.Context) error {
 	var err error
 	if c.enrolment, err = c.loadEnrolmentKey(); err != nil {
+		return err
+	}
+	if c.auditWriter, err = auditlog.NewWriter(keyIDOf(c.enrolment.Public().(ed25519.PublicKey)).String()[:16], c.now); err != nil {
 		return err
 	}
 	c.keptFault = c.loadKept()
@@ -616,6 +624,9 @@ func (c *Coordinator) followState(ctx context.Context) error {
 			g.Go(func() error { return c.forever(run, "pruning", func() error { return c.prune(run, s) }) })
 			g.Go(func() error {
 				return c.forever(run, "other coordinators", func() error { return c.followPeers(run, s) })
+			})
+			g.Go(func() error {
+				return c.forever(run, "audit checkpoints", func() error { return c.followCheckpoints(run, s) })
 			})
 			if c.outlet != nil {
 				g.Go(func() error { return c.followOutlet(run, s) })

@@ -16,6 +16,7 @@ type metrics struct {
 	renewSeconds prometheus.Histogram
 	clones       prometheus.Counter
 	forged       prometheus.Counter
+	auditBreaks  prometheus.Counter
 	handshakes   *prometheus.CounterVec
 	cuts         *prometheus.CounterVec
 	refused      prometheus.Counter
@@ -61,6 +62,10 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Co
 		clones: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fealty_clone_alarms_total",
 			Help: "Uses of an earlier key of a member: two machines hold one identity.",
+		}),
+		auditBreaks: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fealty_audit_breaks_total",
+			Help: "Places at which the audit log is not what was written.",
 		}),
 		forged: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fealty_store_forged_records_total",
@@ -119,7 +124,7 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Co
 			return tlsfiles.NotAfter(c.certificate.Files())
 		}))
 	}
-	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.handshakes, m.cuts, m.refused, m.shares, m.peers, m.peerCalls, m.uncompiled, m.removed, m.outlet, m.sent, m.transitions,
+	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.auditBreaks, m.handshakes, m.cuts, m.refused, m.shares, m.peers, m.peerCalls, m.uncompiled, m.removed, m.outlet, m.sent, m.transitions,
 		gauge("fealty_coordinator_ready", "1 while a manifest is in force and this coordinator holds its keys.", func() float64 {
 			return truth(c.state.Load().phase == phaseReady)
 		}),

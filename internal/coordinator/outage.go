@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -47,12 +46,6 @@ const (
 	storeImpatience = 2 * time.Second
 	// outcomePatience is for the question what became of a write, after that.
 	outcomePatience = 5 * time.Second
-
-	// maxQueuedAudit bounds the audit entries that wait for the store, and auditBatch
-	// those that are written at once.
-	maxQueuedAudit = 10_000
-	auditBatch     = 256
-	auditPause     = 5 * time.Second
 )
 
 // patience returns ctx with a bound on the wait for the store.
@@ -299,96 +292,6 @@ func (c *Coordinator) commitWithdrawal(ctx context.Context, ch *change) error {
 		c.withdrawn.forget(tx) // nothing was written
 	}
 	return err
-}
-
-// auditQueue holds the audit entries of what was done without the store.
-type auditQueue struct {
-	mu      sync.Mutex
-	entries []store.Write // oldest first; guarded by mu
-	dropped int           // for want of room; guarded by mu
-}
-
-// queueAudit keeps an entry until the store is back. The log has it at once.
-func (c *Coordinator) queueAudit(e auditEntry) {
-	c.log.LogAttrs(context.Background(), slog.LevelInfo, "audit entry waits for the store", slog.String("action", e.Action), slog.String("target", e.Target))
-	w, err := e.write()
-	if err != nil {
-		c.audits.mu.Lock()
-		c.audits.dropped++
-		c.audits.mu.Unlock()
-		return
-	}
-	c.audits.add(w)
-}
-
-// add queues entries as they are, under their keys.
-func (q *auditQueue) add(entries ...store.Write) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, w := range entries {
-		if len(q.entries) >= maxQueuedAudit {
-			q.dropped++
-			continue
-		}
-		q.entries = append(q.entries, w)
-	}
-}
-
-// followAudit writes queued audit entries whenever the store takes them.
-func (c *Coordinator) followAudit(ctx context.Context) error {
-	for {
-		if err := sleep(ctx, auditPause); err != nil {
-			return err
-		}
-		if err := c.writeAudit(ctx); err != nil && ctx.Err() == nil {
-			c.log.LogAttrs(ctx, slog.LevelWarn, "queued audit entries are not written yet", slog.Any("err", err))
-		}
-	}
-}
-
-// writeAudit writes what is queued. Each entry has a key of its own, so that a batch
-// whose outcome is unknown is simply written again.
-func (c *Coordinator) writeAudit(ctx context.Context) error {
-	for {
-		c.audits.mu.Lock()
-		batch, dropped := c.audits.entries[:min(len(c.audits.entries), auditBatch)], c.audits.dropped
-		c.audits.mu.Unlock()
-		if len(batch) == 0 && dropped == 0 {
-			return nil
-		}
-		tx := store.Tx{ID: store.NewTxID(), Put: append([]store.Write(nil), batch...)}
-		if dropped > 0 {
-			w, err := auditEntry{At: c.now().UTC(), Actor: "coordinator", Action: "audit.dropped", Target: "queue",
-				Fields: map[string]string{"entries": fmt.Sprint(dropped)}}.write()
-			if err != nil {
-				return err
-			}
-			tx.Put = append(tx.Put, w)
-		}
-		if _, err := c.store.Commit(ctx, tx); err != nil {
-			return err
-		}
-		c.audits.mu.Lock()
-		c.audits.entries, c.audits.dropped = c.audits.entries[len(batch):], c.audits.dropped-dropped
-		if len(c.audits.entries) == 0 {
-			c.audits.entries = nil
-		}
-		c.audits.mu.Unlock()
-	}
-}
-
-// queuedAudit is how many entries wait.
-func (c *Coordinator) queuedAudit() int {
-	c.audits.mu.Lock()
-	defer c.audits.mu.Unlock()
-	return len(c.audits.entries)
-}
-
-// write returns the entry as it stands in the store.
-func (e auditEntry) write() (store.Write, error) {
-	raw, err := json.Marshal(e)
-	key := fmt.Sprintf("%s%020d-%s", auditPrefix, e.At.UnixNano(), strings.ToLower(randomID()[:8]))
-	return store.Write{Key: key, Value: raw}, err
 }
 
 // renewRequest is what a member asks to have certified.

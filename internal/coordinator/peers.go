@@ -201,7 +201,7 @@ func (c *Coordinator) auditOrigin(ctx context.Context, s *state) {
 	}
 	if _, err := ch.commit(ctx); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "where the secrets came from is not in the audit log yet", slog.Any("err", err))
-		c.audits.add(ch.tx.Put...) // under the same keys: they may be there already
+		c.audits.again(ch)
 	}
 	s.origin = nil
 }

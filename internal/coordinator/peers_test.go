@@ -64,6 +64,7 @@ func (f *fleet) audited(actions ...string) []auditEntry {
 			out = append(out, entry)
 		}
 	}
+	slices.SortStableFunc(out, func(a, b auditEntry) int { return a.At.Compare(b.At) }) // each process has chains of its own
 	return out
 }
 

@@ -3,13 +3,11 @@ package coordinator
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditstore"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -19,12 +17,6 @@ const (
 	tokenRetention = 7 * 24 * time.Hour // after its end: long enough to answer "expired"
 	pruneBatch     = 256
 	maxClockJump   = 5 * time.Minute
-
-	// Audit keys begin with 20 digits of nanoseconds; without the last 14 they name
-	// buckets of 28 hours. Those of the last year are looked at.
-	auditDigits  = 14
-	auditBucket  = 100_000_000_000_000
-	auditBuckets = 320
 )
 
 // prune removes what its family's retention no longer keeps, every hour, while this
@@ -185,27 +177,31 @@ func (c *Coordinator) dropBans(ctx context.Context, s *state, now time.Time) err
 	}
 }
 
-// dropAudit removes audit entries that are kept no longer. It reads no more of the
-// log than what is old, by the day that the keys begin with.
+// dropAudit removes audit entries that are kept no longer: those of releases before chains,
+// and then those behind checkpoints, once a newer checkpoint says that they are over.
 func (c *Coordinator) dropAudit(ctx context.Context, s *state, now time.Time) error {
-	end := now.Add(-auditRetention).UnixNano()
-	for bucket := max(end/auditBucket-auditBuckets, 0); bucket <= end/auditBucket; bucket++ {
-		l, err := c.store.List(ctx, auditPrefix+fmt.Sprintf("%020d", bucket*auditBucket)[:20-auditDigits])
-		if err != nil {
-			return err
-		}
-		var over []store.Entry
-		for _, e := range l.Entries {
-			stamp, _, _ := strings.Cut(strings.TrimPrefix(e.Key, auditPrefix), "-")
-			if nanos, err := strconv.ParseInt(stamp, 10, 64); err == nil && nanos < end {
-				over = append(over, e)
-			}
-		}
-		if err := c.dropEntries(ctx, s, over); err != nil {
-			return err
+	before := now.Add(-auditRetention)
+	err := auditstore.Old(ctx, c.store, before, func(over []store.Entry) error { return c.dropEntries(ctx, s, over) })
+	if err != nil {
+		return err
+	}
+	first, err := auditstore.FirstSince(ctx, c.store, before)
+	if err != nil {
+		return err
+	}
+	if first > 0 {
+		if err := c.checkpoint(ctx, s, first); err != nil {
+			return ignoreConflict(err)
 		}
 	}
-	return nil
+	conditions, ok := c.leaderConditions(s)
+	if !ok {
+		return nil
+	}
+	if err := auditstore.Retire(ctx, c.store, conditions); err != nil {
+		return ignoreConflict(err)
+	}
+	return ignoreConflict(auditstore.Forget(ctx, c.store, now, conditions))
 }
 
 // dropEntries deletes entries as they were read, in batches.

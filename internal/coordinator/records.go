@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/hostinfo"
 	"github.com/fealty-io/fealty/internal/sealed"
@@ -18,8 +19,8 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// The record families of the store. Every family but audit, sealed, seed/share,
-// recovery and replica is under the record MAC: whoever can write the store but holds no seed
+// The record families of the store. Every family but audit and what belongs to it, sealed,
+// seed/share, recovery and replica is under the record MAC: whoever can write the store but holds no seed
 // can neither make a member nor a token, nor lift a ban.
 //
 //	member/<kind>/<name>        a member; kept until it leaves or is removed
@@ -45,7 +46,9 @@ import (
 //	replica/<key id>            a coordinator as it says itself, signed by its
 //	                            enrolment key; kept for a week after the last word
 //	reseed/…                    while a reseed moves the records: see reseed.go
-//	audit/<time>-<random>       who did what; kept for 90 days
+//	audit/…, audithead/…, checkpoint/…
+//	                            who did what, in chains under signed checkpoints; kept for
+//	                            90 days; see package auditlog
 const (
 	memberPrefix   = "member/"
 	tokenPrefix    = "token/"
@@ -59,7 +62,7 @@ const (
 	sealedPrefix   = sealed.Prefix
 	shareSetPrefix = "seed/set/"
 	sharePrefix    = "seed/share/"
-	auditPrefix    = "audit/"
+	auditPrefix    = auditlog.Prefix
 )
 
 func memberKey(kind identity.Kind, name string) string {
@@ -377,6 +380,7 @@ func (v versioned[T]) exists() bool { return v.version != 0 }
 type records struct {
 	store store.Store
 	auth  *store.Authenticator
+	audit auditPlaces
 	// next are the records under the seed that takes over, once the head moved to
 	// it: who still reads under this one reads what is moved already. Nothing is
 	// written on what was read so, because the head moved.
@@ -445,11 +449,19 @@ func (r records) put(key string, value any) (store.Write, error) {
 	return store.Write{Key: key, Value: r.auth.Seal(key, plain)}, nil
 }
 
+// auditPlaces gives audit entries their places in the chains of this process.
+type auditPlaces interface {
+	Stamp(ctx context.Context, entries []auditEntry) (*auditlog.Stamped, error)
+}
+
 // change collects one transaction. The first error sticks.
 type change struct {
 	r   records
 	tx  store.Tx
 	err error
+	// entries get their places in the audit log when the transaction is committed: one that
+	// is not has none, and none waits for another.
+	entries []auditEntry
 	// withdraws is the path of the member whose keys the change bans; empty: none.
 	withdraws string
 }
@@ -517,12 +529,7 @@ func (c *change) delete(key string, version store.Revision) {
 // audit adds an entry that becomes durable with the change that it describes.
 func (c *change) audit(now time.Time, e auditEntry) {
 	e.At = now.UTC()
-	w, err := e.write()
-	if err != nil {
-		c.err = errors.Join(c.err, err)
-		return
-	}
-	c.tx.Put = append(c.tx.Put, w)
+	c.entries = append(c.entries, e)
 }
 
 // commit applies the change. An answer that was lost is looked up: the result
@@ -531,28 +538,43 @@ func (c *change) commit(ctx context.Context) (store.Revision, error) {
 	if c.err != nil {
 		return 0, c.err
 	}
-	rev, err := c.r.store.Commit(ctx, c.tx)
+	tx := c.tx
+	var places *auditlog.Stamped // nil: nothing to tell
+	if len(c.entries) > 0 {
+		var err error
+		if places, err = c.r.audit.Stamp(ctx, c.entries); err != nil {
+			return 0, err
+		}
+		tx.Put = slices.Clone(tx.Put)
+		for _, w := range places.Writes {
+			tx.Put = append(tx.Put, store.Write(w))
+		}
+	}
+	rev, err := c.r.store.Commit(ctx, tx)
 	if errors.Is(err, store.ErrUnknownOutcome) {
 		// The caller's context may be what ended; the question is short.
 		ask, cancel := context.WithTimeout(patience.Beyond(ctx), outcomePatience)
 		defer cancel()
-		found, outcomeErr := c.r.store.Outcome(ask, c.tx.ID)
+		found, outcomeErr := c.r.store.Outcome(ask, tx.ID)
 		switch {
 		case outcomeErr == nil:
-			return found, nil
+			rev, err = found, nil
 		case errors.Is(outcomeErr, store.ErrNotFound):
-			return 0, fmt.Errorf("%w (it was not applied)", store.ErrConflict)
+			rev, err = 0, fmt.Errorf("%w (it was not applied)", store.ErrConflict)
 		}
+	}
+	switch {
+	case places == nil:
+	case err == nil:
+		places.Applied()
+	case errors.Is(err, store.ErrUnknownOutcome):
+		places.Unknown()
+		c.tx, c.entries = tx, nil // whoever writes it again writes the very same
+	default:
+		places.Discarded()
 	}
 	return rev, err
 }
 
 // auditEntry is one line of the audit log.
-type auditEntry struct {
-	At     time.Time         `json:"at"`
-	Actor  string            `json:"actor"`
-	Action string            `json:"action"`
-	Target string            `json:"target"`
-	Reason string            `json:"reason,omitempty"`
-	Fields map[string]string `json:"fields,omitempty"`
-}
+type auditEntry = auditlog.Entry

@@ -86,7 +86,7 @@ func (c *Coordinator) stateBefore(ctx context.Context, v *history.Verified, secr
 	}
 	return &state{
 		chain: v, manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(),
-		secrets: secrets, records: records{store: c.store, auth: auth}, root: root,
+		secrets: secrets, records: records{store: c.store, auth: auth, audit: c.auditWriter}, root: root,
 	}, nil
 }
 

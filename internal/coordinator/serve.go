@@ -185,6 +185,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 	fealtyv1.RegisterAdmissionServiceServer(services, admissionServer{c: c})
 	fealtyv1.RegisterAgentServiceServer(services, agentServer{c: c})
 	fealtyv1.RegisterBackupServiceServer(services, backupServer{c: c})
+	fealtyv1.RegisterAuditServiceServer(services, auditServer{c: c})
 	fealtyv1.RegisterConfigServiceServer(services, configServer{c: c})
 	fealtyv1.RegisterCoordinatorServiceServer(services, coordinatorServer{c: c})
 	fealtyv1.RegisterLeaderServiceServer(services, leaderServer{c: c})

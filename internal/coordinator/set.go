@@ -538,6 +538,7 @@ func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error
 				c.log.LogAttrs(ctx, slog.LevelInfo, "peers have the mesh CA key of the next head", slog.Any("peers", took), slog.String("head", mv.link.Hash.String()))
 			}
 		case decide.Swap:
+			c.checkpointBefore(ctx, mv.from)
 			verified, result, err = c.moveHead(ctx, mv)
 		case decide.Adopt:
 			inUse = true

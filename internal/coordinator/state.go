@@ -231,7 +231,7 @@ func (c *Coordinator) newState(v *history.Verified, secrets *secrets, root *x509
 		chain:    v,
 		manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(), headRecord: v.Head().Encode(),
 		secrets: secrets,
-		records: records{store: c.store, auth: auth, next: new(atomic.Pointer[records])},
+		records: records{store: c.store, auth: auth, audit: c.auditWriter, next: new(atomic.Pointer[records])},
 		root:    root, rootPin: identity.KeyOf(root), meshKey: mesh.KeyID(),
 	}
 	if err := s.followReseeds(); err != nil {

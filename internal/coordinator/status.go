@@ -128,6 +128,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Findings = append(out.Findings, manifestFindings(s.manifest)...)
 	out.Findings = append(out.Findings, c.copyFindings()...)
 	out.Findings = append(out.Findings, c.missedFindings()...)
+	out.Findings = append(out.Findings, c.auditFindings()...)
 	out.Findings = c.withTold(out.Findings)
 	out.Members, out.NextPageToken = from.cut(all)
 	return out, nil

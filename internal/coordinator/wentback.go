@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/regress"
@@ -165,7 +166,7 @@ func isRestore(ctx context.Context) bool { return ctx.Value(ofRestore{}) != nil 
 
 // unguarded are the families that are written to whatever the store lost: they tell of
 // coordinators, or authenticate themselves, and decide nothing by being there.
-var unguarded = []string{replicaPrefix, auditPrefix, sealedPrefix, sharePrefix, shareSetPrefix, "recovery/", "history/blob/"}
+var unguarded = []string{replicaPrefix, auditPrefix, auditlog.NotePrefix, auditlog.CheckpointPrefix, sealedPrefix, sharePrefix, shareSetPrefix, "recovery/", "history/blob/"}
 
 func guarded(key string) bool {
 	for _, prefix := range unguarded {

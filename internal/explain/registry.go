@@ -14,6 +14,9 @@ const (
 	CallerBanned     Code = "FE-A105"
 	CallerExpired    Code = "FE-A106"
 	CallerOutlived   Code = "FE-A107"
+	AuditBroken      Code = "FE-A108"
+	AuditWrong       Code = "FE-A109"
+	AuditUnreadable  Code = "FE-A110"
 )
 
 // Credentials and certificates.
@@ -64,9 +67,9 @@ const (
 	CoordinatorCertificateForeign Code = "FE-H123"
 	CoordinatorCertificateOther   Code = "FE-H124"
 	CoordinatorCertificateRenames Code = "FE-H125"
-	TrustRotating        Code = "FE-H130"
-	TrustFull            Code = "FE-H131"
-	EmergencyRefused     Code = "FE-H132"
+	TrustRotating                 Code = "FE-H130"
+	TrustFull                     Code = "FE-H131"
+	EmergencyRefused              Code = "FE-H132"
 )
 
 // Join.
@@ -346,6 +349,56 @@ was valid. A member renews long before that; one that was offline for longer rej
 A reseed puts another root in the place of the one in force. Members keep their certificates and renew them under
 the new root; who decides for others is cut off at once, as an old seed could make such certificates. Join tokens
 that name the old root have ended too: get a new one. Take the new pin from a person, and not from the network.`,
+	},
+	{
+		Code:  AuditBroken,
+		Title: "the audit log was altered",
+		What:  "the audit log is not what the coordinators wrote",
+		Why:   "{problem|an entry of it was altered, moved or removed}; it was found at {found|the time that the log names}",
+		Do:    "see what is left of it with fealty audit verify, compare it with a backup and with the log of each coordinator, and look who can write to the database",
+		Exit:  ExitDegraded, GRPC: codes.DataLoss,
+		Page: `
+Each coordinator chains its audit entries by their hashes. Once a minute the leader signs a checkpoint of all chains,
+after it compared them with the checkpoint before, and it reads one older checkpoint and the entries behind it again.
+Every coordinator remembers the last checkpoint that it saw. What does not fit was done past Fealty: by somebody who can
+write to the store, or by a database that lost something.
+
+What was found stands in the next checkpoint, so that ` + "`fealty audit verify`" + ` goes on naming it. The finding
+ends after a week. The chain that is broken gets no more entries behind a checkpoint; coordinators begin new ones within
+the hour. ` + "`fealty_audit_breaks_total`" + ` counts, and an alert goes with it.
+
+A restore of an older backup is no break: who signed it wanted it.`,
+	},
+	{
+		Code:  AuditWrong,
+		Title: "an audit log does not verify",
+		What:  "the audit log does not verify: {count|some} problems",
+		Why:   "{problem|an entry was altered, moved or removed}",
+		Do:    "keep the file as it is, and find out who can write to the store: fealty explain FE-A108",
+		Exit:  ExitFailed, GRPC: codes.DataLoss,
+		Page: `
+` + "`fealty audit verify`" + ` compares every entry with the checkpoint that vouches for it, every checkpoint with the
+one before it, and the newest with the config signing keys of a trust bundle. Each problem is named with its rule:
+
+- ` + "`altered`" + `, ` + "`missing`" + `, ` + "`duplicate`" + `, ` + "`stray`" + `, ` + "`entry`" + `: an entry is not what was written, or not where.
+- ` + "`checkpoint`" + `, ` + "`checkpoint-order`" + `, ` + "`checkpoint-link`" + `, ` + "`line`" + `, ` + "`first-kept`" + `: a checkpoint is.
+- ` + "`signature`" + `, ` + "`cluster`" + `: a checkpoint was made by somebody else.
+- ` + "`key`" + `: the newest is under no key of the trust bundle. Right after a new seed, or with an older bundle, get the
+  bundle in force and verify again; the leader signs one under its new keys within seconds.
+- ` + "`known-checkpoint`" + `: the one that was named with ` + "`--known`" + ` is not there, so that the log was cut or made anew.
+- ` + "`break`" + `: the leader itself found something wrong when it made a checkpoint.
+- ` + "`without-checkpoint`" + `: nothing vouches for the log yet; wait a minute.`,
+	},
+	{
+		Code:  AuditUnreadable,
+		Title: "a file is no audit log",
+		What:  "{file|the file} is no audit log that can be read",
+		Why:   "{problem|it does not begin as one}",
+		Do:    "write one with: fealty audit list --export FILE",
+		Exit:  ExitUsage, GRPC: codes.InvalidArgument,
+		Page: `
+` + "`fealty audit verify FILE`" + ` reads what ` + "`fealty audit list --export FILE`" + ` writes: lines of JSON, of which the first
+names the format ` + "`fealty.audit/v1`" + ` and the cluster, and each other one key of the store and its exact value.`,
 	},
 
 	{

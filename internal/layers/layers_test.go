@@ -55,6 +55,8 @@ var levels = []struct {
 
 	{"mesh", 2, "connections made with credentials"},
 	{"provider", 2, "actuation over connections"},
+	{"internal/auditlog", 2, "whether an audit log is whole: a decision"},
+	{"internal/auditstore", 2, "the audit log in a store"},
 	{"internal/backup", 2, "the file that a cluster is restored from"},
 	{"internal/ca", 2, "certificates for identities"},
 	{"internal/compiler", 2, "contents of snapshots, from config"},
@@ -94,6 +96,7 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/replica", "internal/history", "a head of the history, by its names"},
 	{"internal/config", "snapshot", "what looks like a secret, and what scopes there are"},
 	{"internal/config", "manifest", "the names of roles, permissions and members"},
+	{"internal/auditstore", "internal/auditlog", "it keeps what that one decides"},
 	{"internal/recovery", "mesh", "a share goes over a connection whose server proves itself"},
 	{"internal/recovery", "internal/keyring", "shares are the keyring's"},
 	{"internal/recovery", "internal/proof", "the server's proof"},
@@ -152,6 +155,8 @@ var pure = []struct{ path, not string }{
 	{"internal/document", "os"},
 	{"internal/regress", "net"},
 	{"internal/regress", "os"},
+	{"internal/auditlog", "net"},
+	{"internal/auditlog", "os"},
 	{"internal/config", "net/http"},
 	{"internal/config", "os"},
 }

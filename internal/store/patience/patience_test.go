@@ -14,10 +14,10 @@ import (
 // slow is a store that takes its time for each call, and may never answer.
 type slow struct {
 	store.Store // nil: nothing else is called
-	takes  time.Duration
-	silent bool
-	taken  bool // a write that it does not answer may have been made
-	calls  int
+	takes       time.Duration
+	silent      bool
+	taken       bool // a write that it does not answer may have been made
+	calls       int
 }
 
 func (s *slow) wait(ctx context.Context) error {

@@ -1,0 +1,562 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+const (
+	// auditSchema names the format of an exported audit log.
+	auditSchema = "fealty.audit/v1"
+	// maxAuditLine bounds a line of it: a value in JSON can be six times as long.
+	maxAuditLine = 8 * auditlog.MaxEntryBytes
+	// maxAuditShown bounds the entries that audit list shows, and auditShown those that it
+	// shows if it is not told.
+	maxAuditShown = 100_000
+	auditShown    = 1000
+)
+
+func (c *CLI) auditCommand() *cobra.Command {
+	return noun("audit", "see who did what, and that nobody altered the log of it", c.auditList(), c.auditFollow(), c.auditVerify())
+}
+
+// auditWanted are the flags that say which entries are wanted.
+type auditWanted struct{ since, until, member, action string }
+
+func (w *auditWanted) flags(cmd *cobra.Command, since, usage string) {
+	f := cmd.Flags()
+	f.StringVar(&w.since, "since", since, usage)
+	f.StringVar(&w.member, "member", "", "only what this one did, or what was done to it: a KIND/NAME, or another actor or target")
+	f.StringVar(&w.action, "action", "", "only this action, such as member.ban, or all of a sort, such as member")
+}
+
+// request is what they ask for.
+func (w *auditWanted) request(now time.Time) (*fealtyv1.GetAuditRequest, error) {
+	req := &fealtyv1.GetAuditRequest{Member: w.member, Action: w.action}
+	for _, t := range []struct {
+		name, text string
+		to         **timestamppb.Timestamp
+	}{{"--since", w.since, &req.Since}, {"--until", w.until, &req.Until}} {
+		if t.text == "" {
+			continue
+		}
+		at, err := time.Parse(time.RFC3339, t.text)
+		if err != nil {
+			var ago time.Duration
+			ago, err = parseDuration(t.text)
+			at = now.Add(-ago)
+		}
+		if err != nil || at.Unix() < 0 {
+			return nil, explain.New(explain.BadValue, "name", t.name, "value", t.text, "problem", "it is neither a time nor how long ago", "want", "such as 2026-05-04T08:00:00Z, 36h or 7d")
+		}
+		*t.to = timestamppb.New(at)
+	}
+	return req, nil
+}
+
+func (c *CLI) auditList() *cobra.Command {
+	var wanted auditWanted
+	var limit int
+	var export string
+	cmd := c.command(spec{
+		use: "list", short: "list who did what",
+		long: `List entries of the audit log, oldest first: those of the last day, unless --since says otherwise. Entries are kept
+for 90 days. CHECKPOINT is the one that vouches for an entry: the leader signs one a minute, so that the newest entries
+have none yet. Entries of a release before that are marked: nothing vouches for them.
+
+--export writes all of the log to a file, with its checkpoints, as fealty audit verify reads it.`,
+		sample: `  fealty audit list --since 7d --action member.ban
+  fealty audit list --member data/node-1 -o json
+  fealty audit list --export audit.jsonl`,
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			req, err := wanted.request(c.env.Now())
+			if err != nil {
+				return err
+			}
+			if limit < 1 || limit > maxAuditShown {
+				return explain.New(explain.BadValue, "name", "--limit", "value", fmt.Sprint(limit), "problem", "it is out of range", "want", fmt.Sprintf("1 to %d", maxAuditShown))
+			}
+			return c.asking(cfg, func(s *services) error {
+				if export != "" {
+					return c.exportAudit(ctx, s, export, cfg.within(export))
+				}
+				return c.listAudit(ctx, s, req, limit)
+			})
+		},
+	})
+	wanted.flags(cmd, "24h", "a time, or how long ago the first entry was made")
+	f := cmd.Flags()
+	f.StringVar(&wanted.until, "until", "", "a time, or how long ago the last entry was made")
+	f.IntVar(&limit, "limit", auditShown, "show at most so many entries, the newest")
+	f.StringVar(&export, "export", "", "write the whole log to this new file, for fealty audit verify")
+	return cmd
+}
+
+// auditStream asks for the log, and returns what comes after whose it is.
+func (s *services) auditStream(ctx context.Context, req *fealtyv1.GetAuditRequest) (grpc.ServerStreamingClient[fealtyv1.GetAuditResponse], *fealtyv1.AuditHead, context.CancelFunc, error) {
+	stream, first, end, err := firstOf(ctx, s.line, "GetAudit", func(ctx context.Context) (grpc.ServerStreamingClient[fealtyv1.GetAuditResponse], error) {
+		return s.audit.GetAudit(ctx, req)
+	})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	head := first.GetHead()
+	if head == nil {
+		end()
+		return nil, nil, nil, explain.New(explain.PeerProtocol, "problem", "it does not say whose audit log it is")
+	}
+	return stream, head, end, nil
+}
+
+func (c *CLI) listAudit(ctx context.Context, s *services, req *fealtyv1.GetAuditRequest, limit int) error {
+	stream, _, end, err := s.auditStream(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer end()
+	var entries []*fealtyv1.AuditEntry // a ring of limit
+	n := 0
+	for {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return s.line.ofStream(ctx, err, "GetAudit")
+		}
+		if e := part.GetEntry(); e != nil {
+			if len(entries) < limit {
+				entries = append(entries, e)
+			} else {
+				entries[n%limit] = e
+			}
+			n++
+		}
+	}
+	if n > limit {
+		entries = slices.Concat(entries[n%limit:], entries[:n%limit])
+		c.talk("%d older entries are left out: name a larger --limit, or a later --since", n-limit)
+	}
+	data := make(list, 0, len(entries))
+	for _, e := range entries {
+		data = append(data, auditData(e))
+	}
+	return c.print(result{object{{"entries", data}}, func(p *page) error { return p.table(auditTable(entries)) }})
+}
+
+func auditData(e *fealtyv1.AuditEntry) object {
+	var fields object
+	for _, k := range slices.Sorted(maps.Keys(e.GetFields())) {
+		fields = fields.with(k, e.GetFields()[k])
+	}
+	out := object{{"at", stamp(e.GetAt().AsTime())}, {"actor", e.GetActor()}, {"action", e.GetAction()}, {"target", e.GetTarget()}, {"reason", e.GetReason()}, {"fields", fields}}
+	if e.GetChain() == "" {
+		return out.with("before_chains", true)
+	}
+	return out.with("chain", e.GetChain()).with("number", number(e.GetNumber())).with("checkpoint", number(e.GetCheckpoint()))
+}
+
+// checkpointOf says in one word what vouches for an entry.
+func checkpointOf(e *fealtyv1.AuditEntry) string {
+	switch {
+	case e.GetChain() == "":
+		return "before chains"
+	case e.GetCheckpoint() == 0:
+		return "none yet"
+	}
+	return number(e.GetCheckpoint())
+}
+
+func auditTable(entries []*fealtyv1.AuditEntry) *table {
+	t := &table{columns: []column{
+		{title: "AT"}, {title: "ACTOR", least: 16}, {title: "ACTION"}, {title: "TARGET", least: 16}, {title: "REASON", least: 12}, {title: "CHECKPOINT", right: true},
+		{title: "CHAIN", wide: true}, {title: "NUMBER", wide: true, right: true},
+	}}
+	for _, e := range entries {
+		t.add(cell{text: when(e.GetAt())}, cell{text: e.GetActor()}, cell{text: e.GetAction()}, cell{text: e.GetTarget()}, cell{text: e.GetReason()},
+			cell{text: checkpointOf(e)}, cell{text: e.GetChain()}, cell{text: number(e.GetNumber())})
+	}
+	return t
+}
+
+func (c *CLI) auditFollow() *cobra.Command {
+	var wanted auditWanted
+	cmd := c.command(spec{
+		use: "follow", short: "print entries as they are written, until interrupted",
+		long: `Print the entries of the audit log as they are written, one by one, until interrupted. --since begins with those that
+are there already. With -o json each is one object.`,
+		sample: `  fealty audit follow
+  fealty audit follow --since 10m --action member`,
+		groups: []group{client},
+		run: func(ctx context.Context, cfg *config, _ []string) error {
+			req, err := wanted.request(c.env.Now())
+			if err != nil {
+				return err
+			}
+			req.Follow, req.OnlyNew = true, req.Since == nil
+			return c.asking(cfg, func(s *services) error { return c.followAudit(ctx, s, req) })
+		},
+	})
+	wanted.flags(cmd, "", "begin with entries since a time, or how long ago (default with new ones)")
+	return cmd
+}
+
+func (c *CLI) followAudit(ctx context.Context, s *services, req *fealtyv1.GetAuditRequest) error {
+	stream, head, end, err := s.auditStream(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer end()
+	for {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return explain.New(explain.Unreachable, "endpoint", "the coordinator", "problem", "it ended the stream: follow again")
+		}
+		if err != nil {
+			return s.line.ofStream(ctx, err, "GetAudit")
+		}
+		if part.GetFollowing() != nil {
+			c.talk("following the audit log of cluster %s", head.GetClusterId())
+		}
+		e := part.GetEntry()
+		if e == nil {
+			continue
+		}
+		err = c.print(result{auditData(e), func(p *page) error {
+			reason := ""
+			if r := e.GetReason(); r != "" {
+				reason = " (" + r + ")"
+			}
+			p.line("%s  %s  %s  %s%s", when(e.GetAt()), e.GetActor(), e.GetAction(), e.GetTarget(), reason)
+			return nil
+		}})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// exportedRecord is a line of an exported log.
+type exportedRecord struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// exportedHead is its first line.
+type exportedHead struct {
+	Schema  string    `json:"schema"`
+	Cluster string    `json:"cluster"`
+	At      time.Time `json:"exported_at"`
+}
+
+func (c *CLI) exportAudit(ctx context.Context, s *services, file, path string) error {
+	if _, err := os.Lstat(path); err == nil {
+		return explain.New(explain.FileExists, "file", file, "purpose", "an audit log")
+	}
+	stream, head, end, err := s.auditStream(ctx, &fealtyv1.GetAuditRequest{Exact: true})
+	if err != nil {
+		return err
+	}
+	defer end()
+	n := uint64(0)
+	err = createStream(path, 0o600, "an audit log", func(w io.Writer) error {
+		out := json.NewEncoder(w)
+		if err := out.Encode(exportedHead{auditSchema, head.GetClusterId(), c.env.Now().UTC()}); err != nil {
+			return err
+		}
+		for {
+			part, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return s.line.ofStream(ctx, err, "GetAudit")
+			}
+			if r := part.GetRecord(); r != nil {
+				n++
+				if err := out.Encode(exportedRecord{r.GetKey(), string(r.GetValue())}); err != nil {
+					return err
+				}
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return c.print(result{object{{"file", file}, {"cluster", head.GetClusterId()}, {"records", number(n)}}, func(p *page) error {
+		p.line("%s of the audit log of cluster %s are in %s", plural(int(n), "record", "records"), head.GetClusterId(), file)
+		return nil
+	}})
+}
+
+// auditAnchor says whom audit verify believes.
+type auditAnchor struct{ trust, configRoot, root, statement string }
+
+func (c *CLI) auditVerify() *cobra.Command {
+	var a auditAnchor
+	var known string
+	cmd := c.command(spec{
+		use: "verify [FILE]", short: "find what was altered in the audit log, moved or removed",
+		long: `Verify the audit log: that each entry is the one that was written, that none is missing, and that each checkpoint
+follows the one before it, up to the newest, which a config signing key of the cluster has to have signed.
+
+With FILE, which fealty audit list --export wrote, no coordinator is asked. --trust names a file with a trust bundle
+of the cluster, and --config-root the config root key that has to have signed it, as 64 hex digits; or --root gives
+the pin of the cluster's root, and --root-statement the file in which the root says which config root key it has.
+Without FILE the log is read from a coordinator, and if nothing else is named, so is the bundle: that finds whoever
+altered the store, and not a coordinator that lies.
+
+What is after the last checkpoint, within a minute, is only checked to be without gaps. A log whose end was cut
+off is whole in itself: keep the number and hash of the checkpoint that verify prints, and name them with --known
+the next time.`,
+		sample: `  fealty audit verify
+  fealty audit verify audit.jsonl --trust trust_bundle.snap --config-root KEY --known 1201:HASH`,
+		groups: []group{client}, args: atMostOne("FILE"),
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			var knows []auditlog.Known
+			if known != "" {
+				k, err := knownCheckpoint(known)
+				if err != nil {
+					return err
+				}
+				knows = append(knows, k)
+			}
+			if len(args) > 0 {
+				if a.trust == "" {
+					return missing("--trust", "the log is verified with the keys of a trust bundle", "--trust FILE")
+				}
+				return c.verifyAuditFile(cfg, args[0], &a, knows)
+			}
+			return c.asking(cfg, func(s *services) error { return c.verifyAuditOf(ctx, cfg, s, &a, knows) })
+		},
+	})
+	f := cmd.Flags()
+	f.StringVar(&a.trust, "trust", "", "a file with the trust bundle to verify with")
+	f.StringVar(&a.configRoot, "config-root", "", "the config root key of the cluster, 64 hex digits")
+	f.StringVar(&a.root, "root", "", "the pin of the cluster's root, 64 hex digits; with --root-statement and --trust")
+	f.StringVar(&a.statement, "root-statement", "", "a file with the root's statement on its config root key")
+	f.StringVar(&known, "known", "", "a checkpoint that was there before, NUMBER:HASH")
+	return cmd
+}
+
+func knownCheckpoint(text string) (k auditlog.Known, err error) {
+	digits, hash, _ := strings.Cut(text, ":")
+	if k.Number, err = strconv.ParseUint(digits, 10, 64); err == nil {
+		err = k.Hash.UnmarshalText([]byte(hash))
+	}
+	if err != nil || k.Number == 0 {
+		return k, explain.New(explain.BadValue, "name", "--known", "value", text, "problem", "it is no checkpoint", "want", "NUMBER:HASH, as fealty audit verify prints it")
+	}
+	return k, nil
+}
+
+// keys returns the config signing keys of the bundle that was named, and whose it is.
+func (a *auditAnchor) keys(c *CLI, cfg *config) (cluster string, keys auditlog.Keys, err error) {
+	raw, err := c.readBounded(cfg, a.trust, "trust bundle", snapshot.MaxSigned)
+	if err != nil {
+		return "", nil, err
+	}
+	bundle, err := readingOf(a.trust, raw)
+	if err != nil {
+		return "", nil, err
+	}
+	switch {
+	case bundle.header().ScopeType != snapshot.ScopeTrustBundle:
+		return "", nil, explain.New(explain.BadValue, "name", "--trust", "value", a.trust, "problem", fmt.Sprintf("it is a snapshot of scope %s", bundle.header().ScopeType), "want", "a trust_bundle")
+	case a.configRoot == "" && a.root == "":
+		return "", nil, missing("--config-root", "a trust bundle shows nothing by itself: it has to be said whose it is", "--config-root KEY, or --root PIN with --root-statement FILE")
+	case a.configRoot == "" && a.statement == "":
+		return "", nil, missing("--root-statement", "the pin says which root, and the statement its config root key", "--root PIN --root-statement FILE")
+	}
+	key, err := c.rootKey(cfg, bundle, a.configRoot, a.root, a.statement)
+	if err != nil {
+		return "", nil, err
+	}
+	keys, err = bundleKeys(bundle, key)
+	return bundle.header().ClusterID, keys, err
+}
+
+// bundleKeys verifies a trust bundle at its own time: a log is read long after it was written.
+func bundleKeys(bundle *reading, root ed25519.PublicKey) (auditlog.Keys, error) {
+	me, err := identity.New(bundle.header().ClusterID, identity.Data, "anyone")
+	if err != nil {
+		return nil, unreadable(bundle.name, "snapshot", err)
+	}
+	v, err := snapshot.Verify(bundle.signed, snapshot.Trust{Me: me, Incarnation: identity.KeyID{1}, ConfigRoot: root}, snapshot.Marks{}, bundle.header().IssuedAt)
+	if err != nil {
+		return nil, refusedSnapshot(bundle, err)
+	}
+	content, ok := v.TrustBundle()
+	if !ok {
+		return nil, unreadable(bundle.name, "trust bundle", errors.New("it is none"))
+	}
+	return content.ConfigKeys, nil
+}
+
+func (c *CLI) verifyAuditFile(cfg *config, file string, a *auditAnchor, known []auditlog.Known) error {
+	cluster, keys, err := a.keys(c, cfg)
+	if err != nil {
+		return err
+	}
+	var in io.Reader = c.env.Stdin
+	if file != "-" {
+		f, err := os.Open(cfg.within(file))
+		if err != nil {
+			return explain.Wrap(err, explain.FileMissing, "purpose", "audit log", "file", file, "cause", plainly(err, 0))
+		}
+		defer f.Close()
+		in = f
+	}
+	v := auditlog.NewVerifier(cluster, keys, known...)
+	if problem := readExported(in, cluster, v.Add); problem != "" {
+		return explain.New(explain.AuditUnreadable, "file", file, "problem", problem)
+	}
+	return c.auditReport(v.Close(), "trust bundle "+a.trust)
+}
+
+// readExported reads an exported log line by line.
+func readExported(in io.Reader, cluster string, add func(key string, value []byte)) (problem string) {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(make([]byte, 0, 64<<10), maxAuditLine)
+	strictly := func(into any) error {
+		d := json.NewDecoder(bytes.NewReader(lines.Bytes()))
+		d.DisallowUnknownFields()
+		return d.Decode(into)
+	}
+	var head exportedHead
+	if !lines.Scan() || strictly(&head) != nil || head.Schema != auditSchema {
+		return "its first line does not say that it is of format " + auditSchema
+	}
+	if head.Cluster != cluster {
+		return fmt.Sprintf("it is of cluster %.80q, and the trust bundle of %q", head.Cluster, cluster)
+	}
+	for n := 2; lines.Scan(); n++ {
+		var r exportedRecord
+		if err := strictly(&r); err != nil {
+			return fmt.Sprintf("line %d is no record of it", n)
+		}
+		add(r.Key, []byte(r.Value))
+	}
+	if err := lines.Err(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func (c *CLI) verifyAuditOf(ctx context.Context, cfg *config, s *services, a *auditAnchor, known []auditlog.Known) error {
+	var cluster string
+	var keys auditlog.Keys
+	var err error
+	by := "the trust bundle that the coordinator gave"
+	if a.trust != "" {
+		if cluster, keys, err = a.keys(c, cfg); err != nil {
+			return err
+		}
+		by = "trust bundle " + a.trust
+	}
+	stream, head, end, err := s.auditStream(ctx, &fealtyv1.GetAuditRequest{Exact: true})
+	if err != nil {
+		return err
+	}
+	defer end()
+	if a.trust == "" {
+		bundle, err := readingOf("of the coordinator", head.GetTrustBundle())
+		if err != nil {
+			return err
+		}
+		root := head.GetConfigRootKey()
+		if a.configRoot != "" {
+			if root, err = hex.DecodeString(a.configRoot); err != nil || len(root) != ed25519.PublicKeySize {
+				return explain.New(explain.BadValue, "name", "--config-root", "value", a.configRoot, "problem", "it is not 64 hex digits", "want", "an Ed25519 public key in hex")
+			}
+		}
+		cluster = head.GetClusterId()
+		if keys, err = bundleKeys(bundle, root); err != nil {
+			return err
+		}
+	}
+	v := auditlog.NewVerifier(cluster, keys, known...)
+	for {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return c.auditReport(v.Close(), by)
+		}
+		if err != nil {
+			return s.line.ofStream(ctx, err, "GetAudit")
+		}
+		if r := part.GetRecord(); r != nil {
+			v.Add(r.GetKey(), r.GetValue())
+		}
+	}
+}
+
+// auditReport shows what a verifier found. It is an error if something is wrong.
+func (c *CLI) auditReport(r *auditlog.Report, by string) error {
+	last := ""
+	if r.Last.Number > 0 {
+		last = fmt.Sprintf("%d:%s", r.Last.Number, r.Last.Hash)
+	}
+	problems := make(list, 0, len(r.Problems))
+	for _, p := range r.Problems {
+		problems = append(problems, object{{"rule", string(p.Rule)}, {"checkpoint", number(p.Checkpoint)}, {"chain", p.Chain}, {"number", number(p.Number)}, {"problem", p.Problem}})
+	}
+	data := object{
+		{"cluster", r.Cluster}, {"verified_with", by}, {"first_checkpoint", number(r.First)}, {"last_checkpoint", last},
+		{"covered", number(r.Covered)}, {"uncovered", number(r.Uncovered)}, {"before_chains", number(r.Unchained)}, {"wrong", number(r.Wrong)}, {"problems", problems},
+	}
+	err := c.print(result{data, func(p *page) error {
+		var f facts
+		f.add("cluster", r.Cluster)
+		f.add("verified with", by)
+		f.add("vouched for", plural(int(r.Covered), "entry", "entries"))
+		f.add("behind no checkpoint yet", plural(int(r.Uncovered), "entry", "entries"))
+		if r.Unchained > 0 {
+			f.add("before chains", plural(int(r.Unchained), "entry", "entries")+", for which nothing vouches")
+		}
+		if last != "" {
+			f.add("last checkpoint", last)
+		}
+		if err := p.facts(f); err != nil {
+			return err
+		}
+		for _, problem := range r.Problems {
+			p.line("✖ %s: %s", problem.Rule, problem)
+		}
+		if more := r.Wrong - uint64(len(r.Problems)); more > 0 {
+			p.line("and %d more", more)
+		}
+		return nil
+	}})
+	if err != nil {
+		return err
+	}
+	if r.Wrong > 0 {
+		return explain.New(explain.AuditWrong, "count", fmt.Sprint(r.Wrong), "problem", r.Problems[0].String())
+	}
+	c.talk("nothing was altered; keep the last checkpoint for the next time: --known %s", last)
+	return nil
+}
