@@ -31,6 +31,7 @@ type StepResult struct {
 	Step     string  `json:"step"`
 	Expected string  `json:"expected"`
 	Seen     string  `json:"seen"`
+	How      string  `json:"how"` // what was done in the process in place of what happens to machines
 	OK       bool    `json:"ok"`
 	Seconds  float64 `json:"seconds"`
 }
@@ -62,10 +63,11 @@ func (c *Cluster) Story(ctx context.Context, report func(StepResult)) bool {
 	all := true
 	for _, s := range storySteps() {
 		started := time.Now()
+		c.means.take() // what was done before is not of this step
 		stepCtx, cancel := context.WithTimeout(ctx, stepLimit)
 		seen, err := s.run(stepCtx, c)
 		cancel()
-		r := StepResult{Step: s.id, Expected: s.expected, Seen: seen, OK: err == nil, Seconds: time.Since(started).Seconds()}
+		r := StepResult{Step: s.id, Expected: s.expected, Seen: seen, How: c.means.take(), OK: err == nil, Seconds: time.Since(started).Seconds()}
 		if err != nil {
 			r.Seen = err.Error()
 			all = false
@@ -397,6 +399,7 @@ func storyRelay(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	c.means.note("", "a relay in this process, between the machine and the coordinator")
 	middle := &relay{seed: c.Address()}
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13})))
 	fealtyv1.RegisterAdmissionServiceServer(server, middle)
