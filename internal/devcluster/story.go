@@ -574,12 +574,20 @@ func storyBan(ctx context.Context, c *Cluster) (string, error) {
 		return "", err
 	}
 	began := time.Now()
-	err = withSocket(c.socketOf(told), func(conn *grpc.ClientConn) error {
-		_, err := fealtyv1.NewMemberServiceClient(conn).BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: "data", Name: "node-d", Reason: "the story says that it was stolen"})
+	var ban *fealtyv1.BanMemberResponse
+	err = withSocket(c.socketOf(told), func(conn *grpc.ClientConn) (err error) {
+		ban, err = fealtyv1.NewMemberServiceClient(conn).BanMember(ctx, &fealtyv1.BanMemberRequest{
+			Kind: "data", Name: "node-d", Reason: "the story says that it was stolen",
+		})
 		return err
 	})
 	if err != nil {
 		return "", err
+	}
+	if !slices.ContainsFunc(ban.GetEnded(), func(e *fealtyv1.EndedConnections) bool {
+		return e.GetCoordinator() == connected.name && e.GetAnswered() && e.GetConnections() > 0
+	}) {
+		return "", fmt.Errorf("%s does not tell that a connection ended at %s: %v", told.name, connected.name, ban.GetEnded())
 	}
 	err = c.await(ctx, "node-d to be refused", func(ctx context.Context) (bool, error) {
 		n, err := c.Node(ctx, "node-d")
@@ -599,7 +607,7 @@ func storyBan(ctx context.Context, c *Cluster) (string, error) {
 	if err == nil {
 		return "", errors.New("the banned member renewed its identity")
 	}
-	return fmt.Sprintf("banned at %s; its connection to %s ended after %d ms; renewal refused", told.name, connected.name, took.Milliseconds()), nil
+	return fmt.Sprintf("banned at %s, which tells that its connection to %s ended; it noticed after %d ms; renewal refused", told.name, connected.name, took.Milliseconds()), nil
 }
 
 func storyRestart(ctx context.Context, c *Cluster) (string, error) {
