@@ -34,7 +34,7 @@ func TestStoryWithProcesses(t *testing.T) {
 	f.must("join", strings.TrimSpace(token), "--data", "node-a")
 	f.agent("node-a")
 
-	// has another one than the named coordinators lead in a later term.
+	// succeeds waits until another one than a coordinator leads, in a later term.
 	succeeds := func(before store.Revision, not string) {
 		t.Helper()
 		await(t, "another leader", func() bool { now, at := leads(t, st); return at > before && now != "" && now != not })
