@@ -188,7 +188,14 @@ func (f *fleet) socket(name string) string { return filepath.Join(name, "admin.s
 func (f *fleet) start(name string) {
 	f.t.Helper()
 	listen := f.listens[name]
-	cmd := f.fealty(context.WithoutCancel(f.t.Context()), "coordinator", "--data", name, "--listen", listen, "--advertise", listen, "--metrics", "127.0.0.1:0", "--log-level", cmp.Or(f.log, "warn"))
+	f.spawn(name, "coordinator", "--data", name, "--listen", listen, "--advertise", listen,
+		"--metrics", "127.0.0.1:0", "--log-level", cmp.Or(f.log, "warn"))
+}
+
+// spawn starts a process of the program that goes on until it is killed.
+func (f *fleet) spawn(name string, args ...string) {
+	f.t.Helper()
+	cmd := f.fealty(context.WithoutCancel(f.t.Context()), args...)
 	log, err := os.OpenFile(filepath.Join(f.dir, name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		f.t.Fatal(err)

@@ -31,8 +31,9 @@ With --data the cluster is kept, and starting again finds the same one; whoever 
 folder. Without, it is gone afterwards. A member that was banned, removed or drained is not waited for.
 
 --story shows, step by step on a cluster of its own, what Fealty promises: who is let in, who is not, and what
-happens to the cluster when something goes wrong. With --exit it ends after the last step, and fails if one was
-not as expected.
+happens to the cluster when something goes wrong. Each step says by what it shows that: all parts are in one process,
+so that a coordinator that is killed is cut off there, and hours pass by moving a clock. With --exit it ends after the
+last step, and fails if one was not as expected.
 
 fealty dev break does harm to a cluster that runs, and fealty dev heal undoes it.`,
 		sample: `  fealty dev --data .fealty-dev
@@ -214,7 +215,8 @@ func writeStep(w io.Writer, r devcluster.StepResult, asLine bool) error {
 	if !r.OK {
 		word = "FAILED"
 	}
-	_, err := fmt.Fprintf(w, "%-6s %-21s %s\n       %-21s %s (%.2f s)\n", word, r.Step, r.Expected, "", sanitize(r.Seen), r.Seconds)
+	_, err := fmt.Fprintf(w, "%-6s %-21s %s\n       %-21s %s (%.2f s)\n       %-21s shown by: %s\n",
+		word, r.Step, r.Expected, "", sanitize(r.Seen), r.Seconds, "", r.How)
 	return err
 }
 

@@ -18,7 +18,7 @@ const endedLately = 10 * time.Second
 
 // endedEverywhere returns what the ban of id, which is in force here, ended at each
 // coordinator: here after mark, and elsewhere as each says. Who does not answer in time,
-// or was silent before, has ended nobody knows what.
+// or is gone, has ended nobody knows what; who was stopped in order has no connections.
 func (c *Coordinator) endedEverywhere(ctx context.Context, s *state, id identity.ID, mark uint64) []*fealtyv1.EndedConnections {
 	member := string(id.Kind()) + "/" + id.Name()
 	own := &fealtyv1.EndedConnections{Coordinator: ownName(c, s), Answered: true, Connections: c.ended.After(member, mark)}
@@ -29,7 +29,7 @@ func (c *Coordinator) endedEverywhere(ctx context.Context, s *state, id identity
 	}
 	ctx, cancel := context.WithTimeout(ctx, askOthers)
 	defer cancel()
-	known, err := c.replicas(ctx, s.manifest)
+	all, conns, err := c.others.connect(ctx, c, s)
 	if err != nil {
 		// Nobody says who runs; the manifest says who may.
 		for _, e := range s.manifest.Admit {
@@ -39,68 +39,25 @@ func (c *Coordinator) endedEverywhere(ctx context.Context, s *state, id identity
 		}
 		return out
 	}
-	conns := c.othersAt(ctx, s)
 	var asked sync.WaitGroup
-	for _, r := range known {
-		if r.Key == c.EnrolmentKey() {
-			continue
-		}
+	for i, r := range all {
 		there := &fealtyv1.EndedConnections{Coordinator: r.Name}
 		out = append(out, there)
+		if c.presence.Gone(r.Key, c.elapsed()) {
+			continue
+		}
 		asked.Go(func() {
-			if n, ok := askEnded(ctx, conns[r.Key], req); ok {
-				there.Answered, there.Connections = true, n
+			resp, err := firstAnswer(ctx, conns[i], func(ctx context.Context, conn *mesh.Conn) (*fealtyv1.GetEndedResponse, error) {
+				return fealtyv1.NewLiveServiceClient(conn).GetEnded(ctx, req)
+			})
+			if err == nil {
+				there.Answered, there.Connections = true, resp.GetConnections()
 			}
 		})
 	}
 	asked.Wait()
 	slices.SortStableFunc(out, func(a, b *fealtyv1.EndedConnections) int { return strings.Compare(a.Coordinator, b.Coordinator) })
 	return out
-}
-
-// othersAt returns the connections to each other coordinator that is heard, by its
-// enrolment key.
-func (c *Coordinator) othersAt(ctx context.Context, s *state) map[string][]*mesh.Conn {
-	e := c.others
-	select {
-	case e.asking <- struct{}{}:
-		defer func() { <-e.asking }()
-	case <-ctx.Done():
-		return nil
-	}
-	all, conns, err := e.connect(ctx, c, s)
-	if err != nil {
-		return nil
-	}
-	out := make(map[string][]*mesh.Conn, len(all))
-	for i, r := range all {
-		out[r.Key] = conns[i]
-	}
-	return out
-}
-
-// askEnded asks one coordinator at all of its addresses at once.
-func askEnded(ctx context.Context, conns []*mesh.Conn, req *fealtyv1.GetEndedRequest) (uint32, bool) {
-	var asked sync.WaitGroup
-	defer asked.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	answers := make(chan *fealtyv1.GetEndedResponse, len(conns))
-	for _, conn := range conns {
-		asked.Go(func() {
-			resp, err := fealtyv1.NewLiveServiceClient(conn).GetEnded(ctx, req)
-			if err != nil {
-				resp = nil
-			}
-			answers <- resp
-		})
-	}
-	for range conns {
-		if resp := <-answers; resp != nil {
-			return resp.GetConnections(), true
-		}
-	}
-	return 0, false
 }
 
 // GetEnded brings the bans in force here up to those of the store, and counts what ended.

@@ -106,6 +106,7 @@ type Cluster struct {
 	ctx       context.Context
 	started   time.Time
 	clock     movedClock
+	means     means                          // of the step that the story is at
 	madeToken func(proof.JoinToken)          // is told each join token; nil outside tests
 	heard     func(what string, data []byte) // is told what people are told: errors, backups; nil outside tests
 

@@ -2,6 +2,7 @@ package devcluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -440,6 +441,21 @@ func chainTrust(t *testing.T, chains [][][]byte) (int, *identity.Bundle) {
 	return len(roots), b
 }
 
+// storyMeans is what steps of the story say of how they show a thing; of the others all
+// is as on machines.
+var storyMeans = map[string]string{
+	"relay":          "a relay in this process",
+	"stolen-key":     "the key taken from a coordinator's memory",
+	"leader-killed":  "cut in process, its memory dropped",
+	"late-write":     "a commit held back in process",
+	"peer-recovery":  "emptied of its files but its key; the keeper's file moved away",
+	"restore":        "coordinator-1, coordinator-2, coordinator-3 stopped in process; the store given up for an empty one",
+	"restart":        "coordinator-1, coordinator-2, coordinator-3 stopped in process",
+	"owner-recovery": "the keeper's file removed",
+	"degraded":       "clock moved on by 2 h",
+	"expiry-stops":   "clock moved on by 1 h 10 min; clock moved on by 21 h",
+}
+
 // The story is a test too: every step on real listeners.
 func TestStory(t *testing.T) { testStory(t, Options{}, nil) }
 
@@ -463,7 +479,10 @@ func testStory(t *testing.T, opts Options, disk func(see func(where string, data
 	seen := make(map[string]bool)
 	ok := c.Story(t.Context(), func(r StepResult) {
 		seen[r.Step] = true
-		watch.see("step "+r.Step, []byte(r.Seen))
+		watch.see("step "+r.Step, []byte(r.Seen+r.How))
+		if want := cmp.Or(storyMeans[r.Step], onWire); !strings.Contains(r.How, want) {
+			t.Errorf("%s says that it was shown by %q, want %q", r.Step, r.How, want)
+		}
 		if r.Step == "first-set" {
 			watch.plant(t.Context())
 		}

@@ -245,6 +245,7 @@ func (c *Cluster) StopCoordinator(name string) error {
 	if err != nil {
 		return err
 	}
+	c.means.note(name, "stopped in process")
 	return p.stop()
 }
 
@@ -256,6 +257,7 @@ func (c *Cluster) KillCoordinator(name string) error {
 	if err != nil {
 		return err
 	}
+	c.means.note(name, "cut in process, its memory dropped")
 	p.wire.cut()
 	return p.stop()
 }

@@ -31,6 +31,7 @@ type StepResult struct {
 	Step     string  `json:"step"`
 	Expected string  `json:"expected"`
 	Seen     string  `json:"seen"`
+	How      string  `json:"how"` // what was done in the process in place of what happens to machines
 	OK       bool    `json:"ok"`
 	Seconds  float64 `json:"seconds"`
 }
@@ -62,10 +63,11 @@ func (c *Cluster) Story(ctx context.Context, report func(StepResult)) bool {
 	all := true
 	for _, s := range storySteps() {
 		started := time.Now()
+		c.means.take() // what was done before is not of this step
 		stepCtx, cancel := context.WithTimeout(ctx, stepLimit)
 		seen, err := s.run(stepCtx, c)
 		cancel()
-		r := StepResult{Step: s.id, Expected: s.expected, Seen: seen, OK: err == nil, Seconds: time.Since(started).Seconds()}
+		r := StepResult{Step: s.id, Expected: s.expected, Seen: seen, How: c.means.take(), OK: err == nil, Seconds: time.Since(started).Seconds()}
 		if err != nil {
 			r.Seen = err.Error()
 			all = false
@@ -397,6 +399,7 @@ func storyRelay(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	c.means.note("", "a relay in this process, between the machine and the coordinator")
 	middle := &relay{seed: c.Address()}
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13})))
 	fealtyv1.RegisterAdmissionServiceServer(server, middle)
@@ -571,12 +574,20 @@ func storyBan(ctx context.Context, c *Cluster) (string, error) {
 		return "", err
 	}
 	began := time.Now()
-	err = withSocket(c.socketOf(told), func(conn *grpc.ClientConn) error {
-		_, err := fealtyv1.NewMemberServiceClient(conn).BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: "data", Name: "node-d", Reason: "the story says that it was stolen"})
+	var ban *fealtyv1.BanMemberResponse
+	err = withSocket(c.socketOf(told), func(conn *grpc.ClientConn) (err error) {
+		ban, err = fealtyv1.NewMemberServiceClient(conn).BanMember(ctx, &fealtyv1.BanMemberRequest{
+			Kind: "data", Name: "node-d", Reason: "the story says that it was stolen",
+		})
 		return err
 	})
 	if err != nil {
 		return "", err
+	}
+	if !slices.ContainsFunc(ban.GetEnded(), func(e *fealtyv1.EndedConnections) bool {
+		return e.GetCoordinator() == connected.name && e.GetAnswered() && e.GetConnections() > 0
+	}) {
+		return "", fmt.Errorf("%s does not tell that a connection ended at %s: %v", told.name, connected.name, ban.GetEnded())
 	}
 	err = c.await(ctx, "node-d to be refused", func(ctx context.Context) (bool, error) {
 		n, err := c.Node(ctx, "node-d")
@@ -596,7 +607,7 @@ func storyBan(ctx context.Context, c *Cluster) (string, error) {
 	if err == nil {
 		return "", errors.New("the banned member renewed its identity")
 	}
-	return fmt.Sprintf("banned at %s; its connection to %s ended after %d ms; renewal refused", told.name, connected.name, took.Milliseconds()), nil
+	return fmt.Sprintf("banned at %s, which tells that its connection to %s ended; it noticed after %d ms; renewal refused", told.name, connected.name, took.Milliseconds()), nil
 }
 
 func storyRestart(ctx context.Context, c *Cluster) (string, error) {

@@ -97,7 +97,7 @@ func storyDegraded(ctx context.Context, c *Cluster) (string, error) {
 	if err := c.wantPermits(ctx, map[agent.Action]explain.Code{agent.ContinueServices: "", agent.PreserveRoutes: "", agent.AdmitSessions: ""}); err != nil {
 		return "", fmt.Errorf("at the begin of the outage: %w", err)
 	}
-	c.clock.pass(outageDegraded)
+	c.pass(outageDegraded)
 	if ok, err := c.allAre(ctx, snapshot.Degraded); !ok {
 		return "", fmt.Errorf("after %v without a coordinator: %w", outageDegraded, err)
 	}
@@ -163,7 +163,7 @@ func storyForbidden(ctx context.Context, c *Cluster) (string, error) {
 }
 
 func storyExpiryStops(ctx context.Context, c *Cluster) (string, error) {
-	c.clock.pass(devRouteTTL + 10*time.Minute - outageDegraded)
+	c.pass(devRouteTTL + 10*time.Minute - outageDegraded)
 	err := c.wantPermits(ctx, map[agent.Action]explain.Code{agent.PreserveRoutes: explain.ActionBoundOver, agent.ContinueServices: ""})
 	if err != nil {
 		return "", fmt.Errorf("after %v: %w", devRouteTTL, err)
@@ -173,7 +173,7 @@ func storyExpiryStops(ctx context.Context, c *Cluster) (string, error) {
 			return "", fmt.Errorf("%s gives its routes out after their time", name)
 		}
 	}
-	c.clock.pass(outageOver - devRouteTTL - 10*time.Minute)
+	c.pass(outageOver - devRouteTTL - 10*time.Minute)
 	err = c.wantPermits(ctx, map[agent.Action]explain.Code{
 		agent.ContinueServices: explain.ActionBoundOver, agent.PreserveRoutes: explain.ActionBoundOver, agent.ReconnectPeers: "", agent.ReportLater: "",
 	})

@@ -80,6 +80,7 @@ func (c *Cluster) Restore(ctx context.Context, file []byte) error {
 	if err := c.store.Close(); err != nil {
 		return err
 	}
+	c.means.note("", "the store given up for an empty one")
 	if c.opts.Store == "" {
 		if err := os.RemoveAll(filepath.Dir(filepath.Join(c.dir, storeFile))); err != nil {
 			return err
