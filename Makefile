@@ -5,7 +5,7 @@
 
 help:
 	@echo 'make run       a whole cluster on this machine; Ctrl-C ends it'
-	@echo 'make test      every test, with the race detector'
+	@echo 'make test      every test, most of them with the race detector'
 	@echo 'make soak      kill -9 during 1,000 activations (KILLS=1000), damage of every byte on a node, and'
 	@echo '               millions of schedules of coordinators that fail (SCHEDULES=5000000), and kill -9 of the'
 	@echo '               coordinator that leads, 100 times on each store (COORDINATOR_KILLS=100)'

@@ -305,7 +305,7 @@ func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
 		t.Errorf("readiness: %+v, want %v and the store %v", a, ok, stores)
 	}
 	// A clock that was moved counts as a stuck one until the next pulse.
-	for end := time.Now().Add(leadPatience); !k.n.f.c.health().liveness().OK; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(leadPatience); !k.n.f.c.health().liveness().OK; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Errorf("liveness: %+v", k.n.f.c.health().liveness())
 			return
@@ -320,7 +320,7 @@ func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
 func (k *swallowed) awaitProbe(t *testing.T) {
 	t.Helper()
 	var a probeAnswer
-	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if a = k.n.f.c.health().readiness(); a.OK && a.Store == "ok" {
 			return
 		}

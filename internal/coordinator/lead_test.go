@@ -120,7 +120,7 @@ func coordinatorsWith(t testing.TB, open func() store.Store, config func(*Config
 // awaitLeader waits until one of these leads, and returns it, its term, and the others.
 func awaitLeader(t testing.TB, fs ...*fleet) (leader *fleet, term uint64, others []*fleet) {
 	t.Helper()
-	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		for _, f := range fs {
 			if term, _, ok := f.c.leading(); ok {
 				return f, term, slices.DeleteFunc(slices.Clone(fs), func(o *fleet) bool { return o == f })
@@ -134,7 +134,7 @@ func awaitLeader(t testing.TB, fs ...*fleet) (leader *fleet, term uint64, others
 // awaitSeen waits until f knows this of who leads.
 func (f *fleet) awaitSeen(want func(*fealtyv1.Leader) bool) *fealtyv1.Leader {
 	f.t.Helper()
-	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if l := f.c.leaderMessage(); want(l) {
 			return l
 		}
@@ -147,7 +147,7 @@ func (f *fleet) awaitSeen(want func(*fealtyv1.Leader) bool) *fealtyv1.Leader {
 // that comes after this one.
 func awaitAgreed(t testing.TB, after uint64, fs ...*fleet) {
 	t.Helper()
-	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		terms, selves := make(map[uint64]bool), 0
 		for _, f := range fs {
 			l := f.c.leaderMessage()
@@ -188,7 +188,7 @@ func (f *fleet) leaderClient() fealtyv1.LeaderServiceClient {
 // awaitTold waits until the members of f are told something of this member.
 func (f *fleet) awaitTold(member string) {
 	f.t.Helper()
-	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if p := f.c.publication.Load(); p.serves() {
 			if _, ok := p.find(runtimePath(member)); ok {
 				return
@@ -554,7 +554,7 @@ func TestForgedLeader(t *testing.T) {
 				t.Fatal(err)
 			}
 			next := uint64(0)
-			for end := time.Now().Add(leadPatience); next <= uint64(at); time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(leadPatience); next <= uint64(at); time.Sleep(5 * time.Millisecond) {
 				if time.Now().After(end) {
 					t.Fatal("nobody leads any more")
 				}

@@ -172,7 +172,7 @@ func TestPulse(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	for range 2 {
-		for before := f.c.pulsed.get(); f.c.pulsed.get().Equal(before); time.Sleep(time.Millisecond) {
+		for before := f.c.pulsed.get(); f.c.pulsed.get().Equal(before); time.Sleep(5 * time.Millisecond) {
 			if t.Context().Err() != nil {
 				t.Fatal("no self-check came through")
 			}

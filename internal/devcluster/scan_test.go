@@ -18,7 +18,9 @@ import (
 // one is found.
 const scanWindow = 12
 
-// scanner finds secrets in what others can see, in whatever form.
+// scanner finds secrets in what others can see, in whatever form. It looks at
+// each byte several times, and at copies that no other goroutine knows: the race detector
+// leaves its loops out.
 type scanner struct {
 	likely [1 << 18]uint64 // by the first three bytes of a window, one bit each: most data ends here
 	whose  map[[scanWindow]byte][]string
@@ -85,6 +87,7 @@ func (s *scanner) find(data []byte) map[string]string {
 	return found
 }
 
+//go:norace
 func (s *scanner) raw(form string, data []byte, found map[string]string) {
 	var k uint32
 	for i, b := range data {
@@ -100,15 +103,19 @@ func (s *scanner) raw(form string, data []byte, found map[string]string) {
 	}
 }
 
+//go:norace
 func isHex(b byte) bool {
 	return '0' <= b && b <= '9' || 'a' <= b && b <= 'f' || 'A' <= b && b <= 'F'
 }
 
+//go:norace
 func isBase64(b byte) bool {
 	return '0' <= b && b <= '9' || 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || b == '+' || b == '/' || b == '-' || b == '_'
 }
 
 // runs calls f with each longest run of at least so many bytes that are of a kind.
+//
+//go:norace
 func runs(data []byte, of func(byte) bool, least int, f func([]byte)) {
 	for i := 0; i < len(data); i++ {
 		start := i
@@ -123,6 +130,8 @@ func runs(data []byte, of func(byte) bool, least int, f func([]byte)) {
 
 // numbers calls f with the bytes of each list of numbers below 256, decimal or in hex
 // with or without 0x: [1,2,3], [1 2 3], 01:02:03, []byte{0x1, 0x2}.
+//
+//go:norace
 func numbers(data []byte, f func([]byte)) {
 	var decimal, inHex []byte
 	end := func(list *[]byte) {
@@ -186,6 +195,8 @@ func numbers(data []byte, f func([]byte)) {
 
 // unfolded returns data without line ends, as they are and as logs and JSON write them,
 // and without the indents that follow; nil if there are none.
+//
+//go:norace
 func unfolded(data []byte) []byte {
 	if bytes.IndexByte(data, '\n') < 0 && !bytes.Contains(data, []byte(`\n`)) {
 		return nil
@@ -209,6 +220,8 @@ func unfolded(data []byte) []byte {
 
 // unescaped returns data with \x12, \u0012, \012 and the short escapes undone; nil if
 // there are none.
+//
+//go:norace
 func unescaped(data []byte) []byte {
 	if bytes.IndexByte(data, '\\') < 0 {
 		return nil
