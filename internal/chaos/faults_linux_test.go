@@ -181,6 +181,7 @@ func (f *fleet) hurt(r *rand.Rand, until time.Time) {
 			f.supervise()
 		}
 	}
+	long := time.Until(until) > 2*time.Minute
 	for time.Now().Before(until) {
 		now := []fault{draw()}
 		if r.IntN(3) == 0 {
@@ -205,7 +206,7 @@ func (f *fleet) hurt(r *rand.Rand, until time.Time) {
 		switch d := r.IntN(10); {
 		case d < 6:
 			pause(200*time.Millisecond, 3*time.Second)
-		case d < 9:
+		case d < 9 || !long:
 			pause(3*time.Second, 9*time.Second)
 		default:
 			pause(9*time.Second, 25*time.Second)

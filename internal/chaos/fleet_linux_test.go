@@ -90,7 +90,8 @@ func newFleet(t *testing.T, s *storage, coordinators, nodes int) *fleet {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
-		p := add(name, "coordinator", "--listen", listen, "--advertise", listen, "--metrics", "127.0.0.1:0", "--log-level", "warn")
+		p := add(name, "coordinator", "--listen", listen, "--advertise", listen, "--metrics", "127.0.0.1:0", "--self-heal-after", "2s",
+			"--log-level", "warn")
 		p.args = append(p.args, "--store", s.url(p.m, i))
 		f.coords, f.listens = append(f.coords, p), append(f.listens, listen)
 		f.start(p)
@@ -383,8 +384,9 @@ func (f *fleet) down(what ...string) (up func()) {
 	}
 }
 
-// promise is what this fleet has to keep.
-var promise = chaos.Promise{Renewed: 10 * time.Second, Back: 20 * time.Second}
+// promise is what this fleet has to keep. A node that is out of reach of everybody tries
+// again after 30 s, at the latest.
+var promise = chaos.Promise{Renewed: 10 * time.Second, Back: 45 * time.Second}
 
 // judge returns all that is wrong with what was seen, and says how much that is.
 func (f *fleet) judge() {
