@@ -19,6 +19,7 @@ import (
 // and people write. The coordinators say so, bans stay in force, and the remedy that they
 // print brings everybody back. A short run does the first alone.
 func TestStorePutBack(t *testing.T) {
+	t.Parallel()
 	ways := map[string]bool{"stopped": false}
 	if os.Getenv("CHAOS_TIME") != "" {
 		ways["running"] = true
