@@ -1,7 +1,7 @@
 # Needs Go; `make test` uses the race detector where there is a C compiler.
 # What is longer than a line is a script under tools, which can be called alone.
 
-.PHONY: help build run test soak bench fuzz lint generate clean
+.PHONY: help build run test soak chaos bench fuzz lint generate clean
 
 help:
 	@echo 'make run       a whole cluster on this machine; Ctrl-C ends it'
@@ -9,6 +9,9 @@ help:
 	@echo 'make soak      kill -9 during 1,000 activations (KILLS=1000), damage of every byte on a node, and'
 	@echo '               millions of schedules of coordinators that fail (SCHEDULES=5000000), and kill -9 of the'
 	@echo '               coordinator that leads, 100 times on each store (COORDINATOR_KILLS=100)'
+	@echo 'make chaos     real processes, killed, stopped, cut off and put to sleep at random while people write, and'
+	@echo '               a check of what was promised (CHAOS_TIME=10m for each kind of store, CHAOS_SEED=N for one'
+	@echo '               schedule, CHAOS_KEEP=DIR to keep the logs)'
 	@echo 'make bench     every benchmark (BENCH=regexp, BENCHTIME=1s)'
 	@echo 'make fuzz      every fuzz target for a minute each (FUZZTIME=1m)'
 	@echo 'make lint      every check that is not a test'
@@ -34,6 +37,11 @@ soak:
 	FEALTY_TEST_KILLS=$(KILLS) go test -run '^TestKilledActivation$$' -timeout 2h -v ./internal/agent
 	FEALTY_TEST_KILLS=$(COORDINATOR_KILLS) go test -run '^TestKilledCoordinators$$' -timeout 2h -v ./cmd/fealty
 	FEALTY_TEST_EVERY_BYTE=1 go test -run '^(TestEveryFileDamaged|TestDamaged.*)$$' -timeout 2h -v ./internal/agent
+
+# A seed that is not given is chosen by each run, which prints it.
+CHAOS_TIME ?= 10m
+chaos:
+	CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -parallel 8 -timeout 24h -v ./internal/chaos
 
 BENCH ?= .
 BENCHTIME ?= 1s

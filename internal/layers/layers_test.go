@@ -30,6 +30,7 @@ var levels = []struct {
 	{"internal/document", 0, "plain YAML and JSON, with places"},
 	{"internal/fault", 0, "a seam"},
 	{"internal/pace", 0, "time and bytes"},
+	{"internal/chaos", 0, "a judgement of what was written down"},
 	{"internal/copies", 0, "which processes ran as a member, and when"},
 	{"internal/ended", 0, "whose connections ended, and when"},
 	{"internal/batch", 0, "who goes together"},
@@ -159,6 +160,8 @@ var pure = []struct{ path, not string }{
 	{"internal/auditlog", "os"},
 	{"internal/config", "net/http"},
 	{"internal/config", "os"},
+	{"internal/chaos", "net"},
+	{"internal/chaos", "os"},
 }
 
 // testOnly is what no program contains: it stands in _test.go files and in

@@ -444,6 +444,30 @@ func (s *Server) Kill() error {
 	}
 }
 
+// Pause stops all of the server's processes where they are, until [Server.Resume].
+func (s *Server) Pause() error {
+	pid := s.server.Process.Pid
+	// It first, so that it makes no more of them.
+	if err := s.server.Process.Signal(syscall.SIGSTOP); err != nil {
+		return fmt.Errorf("pgtest: pause the server: %w", err)
+	}
+	return s.toChildren(pid, syscall.SIGSTOP)
+}
+
+// Resume lets a paused server go on.
+func (s *Server) Resume() error {
+	err := s.toChildren(s.server.Process.Pid, syscall.SIGCONT)
+	return errors.Join(err, s.server.Process.Signal(syscall.SIGCONT))
+}
+
+func (s *Server) toChildren(pid int, signal syscall.Signal) error {
+	all, err := children(pid)
+	for _, child := range all {
+		_ = syscall.Kill(child, signal) // it may have ended by itself
+	}
+	return err
+}
+
 // Stop ends the server as its service manager does: connections are cut, and
 // transactions under way rolled back.
 func (s *Server) Stop() error { return s.end(os.Interrupt) }

@@ -1,0 +1,149 @@
+package chaos_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/chaos"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+// A dump of the database is put back: while all coordinators are down, and while all run
+// and people write. The coordinators say so, bans stay in force, and the remedy that they
+// print brings everybody back. A short run does the first alone.
+func TestStorePutBack(t *testing.T) {
+	t.Parallel()
+	ways := map[string]bool{"stopped": false}
+	if os.Getenv("CHAOS_TIME") != "" {
+		ways["running"] = true
+	}
+	for name, running := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(chaosSeed(t), 4))
+			f := newFleet(t, onPostgres(t, 3), 3, 3)
+			f.goneBack(r, running)
+		})
+	}
+}
+
+func (f *fleet) goneBack(r *rand.Rand, running bool) {
+	f.t.Helper()
+	f.settled()
+	stop := f.people(r)
+	defer stop()
+	f.told(time.Now(), chaos.Acknowledged, "token", "ban", "config", "set")
+	// A manifest that is newer than the copy is another matter: the head went back then, and
+	// the store is refused until it shows that head again (FE-H107).
+	f.setting.Lock()
+	copied := time.Now()
+	restore, err := f.store.dump()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.told(copied, chaos.Acknowledged, "token", "ban", "config") // and more, which the copy does not hold
+	up := f.down("store")
+	start := func() error { return nil }
+	if !running {
+		start = f.killed(f.coords...)
+	}
+	if err := restore(); err != nil {
+		f.t.Fatal(err)
+	}
+	back := time.Now()
+	if err := start(); err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Logf("%s: a copy of %s is in place", clock(), copied.Format("15:04:05.000"))
+	var remedy string
+	for _, p := range f.coords {
+		f.await(p.m.name+" to say that the store went back", func() error {
+			st, err := f.status(p)
+			if err != nil {
+				return err
+			}
+			for _, finding := range st.GetFindings() {
+				if finding.GetCode() == string(explain.StoreWentBack) {
+					remedy = inPlace.FindString(finding.GetRemedy())
+					return nil
+				}
+			}
+			return fmt.Errorf("it is in phase %q: %s", st.GetPhase(), st.GetPhaseReason())
+		})
+	}
+	f.t.Logf("%s: all say so", clock())
+	if remedy == "" {
+		f.t.Fatal("no remedy names a command")
+	}
+	alarmed := time.Now()
+	f.told(alarmed, chaos.Refused, "token", "ban", "config")
+	stopped := f.killed(f.coords...)
+	// As it is printed; the address of the database has no password there.
+	args := strings.Fields(strings.TrimPrefix(remedy, "fealty "))
+	for i, arg := range args[:len(args)-1] {
+		switch arg {
+		case "--store":
+			args[i+1] = f.store.direct
+		case "--sign-with":
+			args[i+1] = filepath.Join(f.dir, "alice.key")
+		}
+	}
+	f.must(args...)
+	restored := time.Now()
+	if err := stopped(); err != nil {
+		f.t.Fatal(err)
+	}
+	f.ready()
+	up()
+	f.settled()
+	f.setting.Unlock()
+	f.t.Logf("%s: all are back", clock())
+	f.told(time.Now(), chaos.Acknowledged, "token", "ban", "config", "set")
+	stop()
+	f.ready()
+	f.settled()
+	f.unwatch()
+	var writes []chaos.Write
+	for _, w := range chaos.GoneBack(f.written(), copied, back, func(w chaos.Write) bool { return strings.HasPrefix(w.Key, "ban/") && w.Value != "" }) {
+		if w.Outcome == chaos.Acknowledged && w.Call.After(alarmed) && w.Return.Before(restored) {
+			f.t.Errorf("of a store that went back this was acknowledged: %v", w)
+		}
+		// A restore voids the tokens of before.
+		if strings.HasPrefix(w.Key, "token/") && w.Outcome == chaos.Acknowledged && w.Call.Before(restored) {
+			w.Outcome = chaos.Unknown
+		}
+		writes = append(writes, w)
+	}
+	f.kept(writes)
+	f.judge()
+}
+
+// inPlace is the command that status prints for a store that went back.
+var inPlace = regexp.MustCompile(`fealty backup restore --in-place --store \S+ --sign-with \S+`)
+
+// told waits until people were told an outcome of something of each kind that is wanted,
+// of what they asked after a time.
+func (f *fleet) told(since time.Time, o chaos.Outcome, wanted ...string) {
+	f.t.Helper()
+	f.await("writes that are "+o.String(), func() error {
+		kinds := make(map[string]bool)
+		for _, w := range f.written() {
+			if kind, _, _ := strings.Cut(w.Key, "/"); w.Outcome == o && w.Call.After(since) {
+				kinds[kind] = true
+			}
+		}
+		for _, kind := range wanted {
+			if !kinds[kind] {
+				return errors.New("none of a " + kind)
+			}
+		}
+		return nil
+	})
+}
