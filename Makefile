@@ -8,10 +8,15 @@ help:
 	@echo 'make test      every test, most of them with the race detector'
 	@echo 'make soak      kill -9 during 1,000 activations (KILLS=1000), damage of every byte on a node, and'
 	@echo '               millions of schedules of coordinators that fail (SCHEDULES=5000000), and kill -9 of the'
+<<<<<<< HEAD
 	@echo '               coordinator that leads, 100 times on each store (COORDINATOR_KILLS=100)'
 	@echo 'make chaos     real processes, killed, stopped, cut off and put to sleep at random while people write, and'
 	@echo '               a check of what was promised (CHAOS_TIME=10m for each kind of store, CHAOS_SEED=N for one'
 	@echo '               schedule, CHAOS_KEEP=DIR to keep the logs)'
+=======
+	@echo '               coordinator that leads, 100 times on each store (COORDINATOR_KILLS=100), and machines that'
+	@echo '               join at once from one address (JOINS=2000)'
+>>>>>>> refs/heads/joins
 	@echo 'make bench     every benchmark (BENCH=regexp, BENCHTIME=1s)'
 	@echo 'make fuzz      every fuzz target for a minute each (FUZZTIME=1m)'
 	@echo 'make lint      every check that is not a test'
@@ -31,11 +36,13 @@ test:
 KILLS ?= 1000
 COORDINATOR_KILLS ?= 100
 SCHEDULES ?= 5000000
+JOINS ?= 2000
 soak:
 	FEALTY_TEST_SCHEDULES=$(SCHEDULES) go test -run '^TestSchedules$$' -timeout 2h -v ./internal/replica
 	FEALTY_TEST_REPLICA_SCHEDULES=500 go test -run '^TestReplicaSchedules$$' -timeout 2h ./internal/coordinator
 	FEALTY_TEST_KILLS=$(KILLS) go test -run '^TestKilledActivation$$' -timeout 2h -v ./internal/agent
 	FEALTY_TEST_KILLS=$(COORDINATOR_KILLS) go test -run '^TestKilledCoordinators$$' -timeout 2h -v ./cmd/fealty
+	FEALTY_TEST_JOINS=$(JOINS) go test -run '^TestJoinsAtOnceFromOneAddress$$' -timeout 2h -v ./cmd/fealty
 	FEALTY_TEST_EVERY_BYTE=1 go test -run '^(TestEveryFileDamaged|TestDamaged.*)$$' -timeout 2h -v ./internal/agent
 
 # A seed that is not given is chosen by each run, which prints it.

@@ -324,9 +324,8 @@ func (c *coming) turn(ctx context.Context) (done func(), err error) {
 	c.place.Spoke()
 	network := crowd.Network(crowd.Address(c.from.String()))
 	now := time.Now()
-	wait := g.begins.reserve(network, now)
-	if !wait.OK() || wait.DelayFrom(now) > turnTime {
-		wait.CancelAt(now)
+	wait, ok := g.begins.reserve(network, now)
+	if !ok {
 		return nil, &FullError{Limit: g.begins.burst, Handshakes: true, Of: network}
 	}
 	timer := time.NewTimer(wait.DelayFrom(now))
@@ -426,7 +425,10 @@ func newBegins(perSecond, burst int) *begins {
 	return &begins{rate: rate.Limit(perSecond), burst: burst, by: make(map[string]*list.Element), order: list.New()}
 }
 
-func (b *begins) reserve(name string, now time.Time) *rate.Reservation {
+// reserve returns when a client of a network begins, unless that is too late. Who is
+// refused takes nothing of what the network may begin: where more come than that, as many
+// as it may begin do.
+func (b *begins) reserve(name string, now time.Time) (wait *rate.Reservation, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	el, ok := b.by[name]
@@ -441,5 +443,12 @@ func (b *begins) reserve(name string, now time.Time) *rate.Reservation {
 		el = b.order.PushBack(&network{name, rate.NewLimiter(b.rate, b.burst)})
 		b.by[name] = el
 	}
-	return el.Value.(*network).limiter.ReserveN(now, 1)
+	wait = el.Value.(*network).limiter.ReserveN(now, 1)
+	if wait.OK() && wait.DelayFrom(now) <= turnTime {
+		return wait, true
+	}
+	// A reservation is given back whole for as long as none came after it: nobody else
+	// reserves until b.mu is free.
+	wait.CancelAt(now)
+	return nil, false
 }
