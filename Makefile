@@ -8,15 +8,11 @@ help:
 	@echo 'make test      every test, most of them with the race detector'
 	@echo 'make soak      kill -9 during 1,000 activations (KILLS=1000), damage of every byte on a node, and'
 	@echo '               millions of schedules of coordinators that fail (SCHEDULES=5000000), and kill -9 of the'
-<<<<<<< HEAD
-	@echo '               coordinator that leads, 100 times on each store (COORDINATOR_KILLS=100)'
+	@echo '               coordinator that leads, 100 times on each store (COORDINATOR_KILLS=100), and machines that'
+	@echo '               join at once from one address (JOINS=2000)'
 	@echo 'make chaos     real processes, killed, stopped, cut off and put to sleep at random while people write, and'
 	@echo '               a check of what was promised (CHAOS_TIME=10m for each kind of store, CHAOS_SEED=N for one'
 	@echo '               schedule, CHAOS_KEEP=DIR to keep the logs)'
-=======
-	@echo '               coordinator that leads, 100 times on each store (COORDINATOR_KILLS=100), and machines that'
-	@echo '               join at once from one address (JOINS=2000)'
->>>>>>> refs/heads/joins
 	@echo 'make bench     every benchmark (BENCH=regexp, BENCHTIME=1s)'
 	@echo 'make fuzz      every fuzz target for a minute each (FUZZTIME=1m)'
 	@echo 'make lint      every check that is not a test'

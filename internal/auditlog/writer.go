@@ -63,6 +63,10 @@ func NewWriter(who string, now func() time.Time) (*Writer, error) {
 type Stamped struct {
 	// Writes are to be put by the transaction.
 	Writes []Write
+	// Begins is a key that Writes have and the store does not, if a chain begins with them; else
+	// empty. The transaction is to be on that condition: whoever writes it again, because the
+	// answer was lost, then finds that it was applied.
+	Begins string
 
 	w      *Writer
 	lane   *lane
@@ -101,7 +105,8 @@ func (w *Writer) Stamp(ctx context.Context, entries []Entry) (*Stamped, error) {
 			s.Discarded()
 			return nil, err
 		}
-		s.Writes = append(s.Writes, Write{HeadPrefix + l.chain, head})
+		s.Begins = HeadPrefix + l.chain
+		s.Writes = append(s.Writes, Write{s.Begins, head})
 	}
 	return s, nil
 }

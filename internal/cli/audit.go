@@ -271,6 +271,9 @@ type exportedHead struct {
 	Schema  string    `json:"schema"`
 	Cluster string    `json:"cluster"`
 	At      time.Time `json:"exported_at"`
+	// TrustBundle is the one that was in force then. It is worth what the config root key that
+	// is named for it makes of it.
+	TrustBundle []byte `json:"trust_bundle"`
 }
 
 func (c *CLI) exportAudit(ctx context.Context, s *services, file, path string) error {
@@ -285,7 +288,7 @@ func (c *CLI) exportAudit(ctx context.Context, s *services, file, path string) e
 	n := uint64(0)
 	err = createStream(path, 0o600, "an audit log", func(w io.Writer) error {
 		out := json.NewEncoder(w)
-		if err := out.Encode(exportedHead{auditSchema, head.GetClusterId(), c.env.Now().UTC()}); err != nil {
+		if err := out.Encode(exportedHead{auditSchema, head.GetClusterId(), c.env.Now().UTC(), head.GetTrustBundle()}); err != nil {
 			return err
 		}
 		for {
@@ -324,17 +327,17 @@ func (c *CLI) auditVerify() *cobra.Command {
 		long: `Verify the audit log: that each entry is the one that was written, that none is missing, and that each checkpoint
 follows the one before it, up to the newest, which a config signing key of the cluster has to have signed.
 
-With FILE, which fealty audit list --export wrote, no coordinator is asked. --trust names a file with a trust bundle
-of the cluster, and --config-root the config root key that has to have signed it, as 64 hex digits; or --root gives
-the pin of the cluster's root, and --root-statement the file in which the root says which config root key it has.
-Without FILE the log is read from a coordinator, and if nothing else is named, so is the bundle: that finds whoever
-altered the store, and not a coordinator that lies.
+With FILE, which fealty audit list --export wrote, no coordinator is asked. The trust bundle is the one in the file, or
+that of --trust. --config-root names the config root key that has to have signed it, as 64 hex digits, which verify
+prints when it asks a coordinator; or --root gives the pin of the cluster's root, and --root-statement the file in which
+the root says which config root key it has. Without FILE the log is read from a coordinator, and it is believed which
+config root key the cluster has: that finds whoever altered the store, and not a coordinator that lies.
 
 What is after the last checkpoint, within a minute, is only checked to be without gaps. A log whose end was cut
 off is whole in itself: keep the number and hash of the checkpoint that verify prints, and name them with --known
 the next time.`,
 		sample: `  fealty audit verify
-  fealty audit verify audit.jsonl --trust trust_bundle.snap --config-root KEY --known 1201:HASH`,
+  fealty audit verify audit.jsonl --config-root KEY --known 1201:HASH`,
 		groups: []group{client}, args: atMostOne("FILE"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			var knows []auditlog.Known
@@ -346,9 +349,6 @@ the next time.`,
 				knows = append(knows, k)
 			}
 			if len(args) > 0 {
-				if a.trust == "" {
-					return missing("--trust", "the log is verified with the keys of a trust bundle", "--trust FILE")
-				}
 				return c.verifyAuditFile(cfg, args[0], &a, knows)
 			}
 			return c.asking(cfg, func(s *services) error { return c.verifyAuditOf(ctx, cfg, s, &a, knows) })
@@ -374,19 +374,22 @@ func knownCheckpoint(text string) (k auditlog.Known, err error) {
 	return k, nil
 }
 
-// keys returns the config signing keys of the bundle that was named, and whose it is.
-func (a *auditAnchor) keys(c *CLI, cfg *config) (cluster string, keys auditlog.Keys, err error) {
-	raw, err := c.readBounded(cfg, a.trust, "trust bundle", snapshot.MaxSigned)
-	if err != nil {
+// keys returns the config signing keys of the bundle that was named, or else of the one that
+// came with the log, and whose it is.
+func (a *auditAnchor) keys(c *CLI, cfg *config, came []byte) (cluster string, keys auditlog.Keys, err error) {
+	name, raw := a.trust, came
+	if name == "" {
+		name = "the trust bundle in the file"
+	} else if raw, err = c.readBounded(cfg, a.trust, "trust bundle", snapshot.MaxSigned); err != nil {
 		return "", nil, err
 	}
-	bundle, err := readingOf(a.trust, raw)
+	bundle, err := readingOf(name, raw)
 	if err != nil {
 		return "", nil, err
 	}
 	switch {
 	case bundle.header().ScopeType != snapshot.ScopeTrustBundle:
-		return "", nil, explain.New(explain.BadValue, "name", "--trust", "value", a.trust, "problem", fmt.Sprintf("it is a snapshot of scope %s", bundle.header().ScopeType), "want", "a trust_bundle")
+		return "", nil, explain.New(explain.BadValue, "name", "--trust", "value", name, "problem", fmt.Sprintf("it is a snapshot of scope %s", bundle.header().ScopeType), "want", "a trust_bundle")
 	case a.configRoot == "" && a.root == "":
 		return "", nil, missing("--config-root", "a trust bundle shows nothing by itself: it has to be said whose it is", "--config-root KEY, or --root PIN with --root-statement FILE")
 	case a.configRoot == "" && a.statement == "":
@@ -418,10 +421,6 @@ func bundleKeys(bundle *reading, root ed25519.PublicKey) (auditlog.Keys, error) 
 }
 
 func (c *CLI) verifyAuditFile(cfg *config, file string, a *auditAnchor, known []auditlog.Known) error {
-	cluster, keys, err := a.keys(c, cfg)
-	if err != nil {
-		return err
-	}
 	var in io.Reader = c.env.Stdin
 	if file != "-" {
 		f, err := os.Open(cfg.within(file))
@@ -431,15 +430,9 @@ func (c *CLI) verifyAuditFile(cfg *config, file string, a *auditAnchor, known []
 		defer f.Close()
 		in = f
 	}
-	v := auditlog.NewVerifier(cluster, keys, known...)
-	if problem := readExported(in, cluster, v.Add); problem != "" {
-		return explain.New(explain.AuditUnreadable, "file", file, "problem", problem)
+	unreadable := func(format string, args ...any) error {
+		return explain.New(explain.AuditUnreadable, "file", file, "problem", fmt.Sprintf(format, args...))
 	}
-	return c.auditReport(v.Close(), "trust bundle "+a.trust)
-}
-
-// readExported reads an exported log line by line.
-func readExported(in io.Reader, cluster string, add func(key string, value []byte)) (problem string) {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(make([]byte, 0, 64<<10), maxAuditLine)
 	strictly := func(into any) error {
@@ -449,22 +442,31 @@ func readExported(in io.Reader, cluster string, add func(key string, value []byt
 	}
 	var head exportedHead
 	if !lines.Scan() || strictly(&head) != nil || head.Schema != auditSchema {
-		return "its first line does not say that it is of format " + auditSchema
+		return unreadable("its first line does not say that it is of format %s", auditSchema)
+	}
+	cluster, keys, err := a.keys(c, cfg, head.TrustBundle)
+	if err != nil {
+		return err
 	}
 	if head.Cluster != cluster {
-		return fmt.Sprintf("it is of cluster %.80q, and the trust bundle of %q", head.Cluster, cluster)
+		return unreadable("it is of cluster %.80q, and the trust bundle of %q", head.Cluster, cluster)
 	}
+	v := auditlog.NewVerifier(cluster, keys, known...)
 	for n := 2; lines.Scan(); n++ {
 		var r exportedRecord
 		if err := strictly(&r); err != nil {
-			return fmt.Sprintf("line %d is no record of it", n)
+			return unreadable("line %d is no record of it", n)
 		}
-		add(r.Key, []byte(r.Value))
+		v.Add(r.Key, []byte(r.Value))
 	}
 	if err := lines.Err(); err != nil {
-		return err.Error()
+		return unreadable("%v", err)
 	}
-	return ""
+	by := "the trust bundle in the file"
+	if a.trust != "" {
+		by = "trust bundle " + a.trust
+	}
+	return c.auditReport(v.Close(), by, nil)
 }
 
 func (c *CLI) verifyAuditOf(ctx context.Context, cfg *config, s *services, a *auditAnchor, known []auditlog.Known) error {
@@ -473,7 +475,7 @@ func (c *CLI) verifyAuditOf(ctx context.Context, cfg *config, s *services, a *au
 	var err error
 	by := "the trust bundle that the coordinator gave"
 	if a.trust != "" {
-		if cluster, keys, err = a.keys(c, cfg); err != nil {
+		if cluster, keys, err = a.keys(c, cfg, nil); err != nil {
 			return err
 		}
 		by = "trust bundle " + a.trust
@@ -503,7 +505,7 @@ func (c *CLI) verifyAuditOf(ctx context.Context, cfg *config, s *services, a *au
 	for {
 		part, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return c.auditReport(v.Close(), by)
+			return c.auditReport(v.Close(), by, head.GetConfigRootKey())
 		}
 		if err != nil {
 			return s.line.ofStream(ctx, err, "GetAudit")
@@ -514,8 +516,9 @@ func (c *CLI) verifyAuditOf(ctx context.Context, cfg *config, s *services, a *au
 	}
 }
 
-// auditReport shows what a verifier found. It is an error if something is wrong.
-func (c *CLI) auditReport(r *auditlog.Report, by string) error {
+// auditReport shows what a verifier found. It is an error if something is wrong. root is the
+// config root key, where a coordinator named it.
+func (c *CLI) auditReport(r *auditlog.Report, by string, root []byte) error {
 	last := ""
 	if r.Last.Number > 0 {
 		last = fmt.Sprintf("%d:%s", r.Last.Number, r.Last.Hash)
@@ -525,13 +528,16 @@ func (c *CLI) auditReport(r *auditlog.Report, by string) error {
 		problems = append(problems, object{{"rule", string(p.Rule)}, {"checkpoint", number(p.Checkpoint)}, {"chain", p.Chain}, {"number", number(p.Number)}, {"problem", p.Problem}})
 	}
 	data := object{
-		{"cluster", r.Cluster}, {"verified_with", by}, {"first_checkpoint", number(r.First)}, {"last_checkpoint", last},
+		{"cluster", r.Cluster}, {"verified_with", by}, {"config_root_key", hex.EncodeToString(root)}, {"first_checkpoint", number(r.First)}, {"last_checkpoint", last},
 		{"covered", number(r.Covered)}, {"uncovered", number(r.Uncovered)}, {"before_chains", number(r.Unchained)}, {"wrong", number(r.Wrong)}, {"problems", problems},
 	}
 	err := c.print(result{data, func(p *page) error {
 		var f facts
 		f.add("cluster", r.Cluster)
 		f.add("verified with", by)
+		if len(root) > 0 {
+			f.add("config root key", hex.EncodeToString(root))
+		}
 		f.add("vouched for", plural(int(r.Covered), "entry", "entries"))
 		f.add("behind no checkpoint yet", plural(int(r.Uncovered), "entry", "entries"))
 		if r.Unchained > 0 {

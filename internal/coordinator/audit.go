@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,8 +44,9 @@ type auditQueue struct {
 	mu      sync.Mutex
 	entries []auditEntry // oldest first; guarded by mu
 	dropped int          // for want of room; guarded by mu
-	// placed are entries that have their places, and are there already, perhaps; guarded by mu
-	placed []store.Write
+	// placed are transactions of entries that have their places, and that are there already,
+	// perhaps; guarded by mu
+	placed []store.Tx
 
 	// sending is a batch of which it is not known whether it was written; owned by who writes
 	// the queue.
@@ -55,6 +57,7 @@ type auditQueue struct {
 type auditSending struct {
 	tx      store.Tx
 	places  *auditlog.Stamped // nil: they have theirs
+	again   bool              // its answer was lost before
 	entries int
 	placed  int
 	dropped int
@@ -85,15 +88,25 @@ func (q *auditQueue) again(ch *change) {
 		q.add(ch.entries...)
 		return
 	}
+	// What else the change did is not made again, nor is it a condition any more.
+	tx := store.Tx{ID: store.NewTxID()}
+	for _, w := range ch.tx.Put {
+		if strings.HasPrefix(w.Key, auditlog.ChainPrefix) || strings.HasPrefix(w.Key, auditlog.HeadPrefix) {
+			tx.Put = append(tx.Put, w)
+		}
+	}
+	for _, i := range ch.tx.If {
+		if strings.HasPrefix(i.Key, auditlog.HeadPrefix) {
+			tx.If = append(tx.If, i)
+		}
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, w := range ch.tx.Put {
-		if len(q.entries)+len(q.placed) >= maxQueuedAudit {
-			q.dropped++
-			continue
-		}
-		q.placed = append(q.placed, w)
+	if len(q.entries)+len(q.placed) >= maxQueuedAudit {
+		q.dropped++
+		return
 	}
+	q.placed = append(q.placed, tx)
 }
 
 // followAudit writes queued audit entries whenever the store takes them.
@@ -122,7 +135,11 @@ func (c *Coordinator) writeAudit(ctx context.Context) error {
 		s := q.sending
 		_, err := c.store.Commit(ctx, s.tx)
 		if errors.Is(err, store.ErrUnknownOutcome) {
+			s.again = true
 			return err
+		}
+		if errors.Is(err, store.ErrConflict) && (s.again || s.places == nil) {
+			err = nil // the chain that they begin is there, and so are they
 		}
 		q.sending = nil
 		switch {
@@ -148,10 +165,11 @@ func (c *Coordinator) writeAudit(ctx context.Context) error {
 func (c *Coordinator) nextAudit(ctx context.Context) (*auditSending, error) {
 	q := &c.audits
 	q.mu.Lock()
-	s := &auditSending{tx: store.Tx{ID: store.NewTxID()}, placed: min(len(q.placed), auditBatch)}
-	s.tx.Put = slices.Clone(q.placed[:s.placed])
+	s := &auditSending{tx: store.Tx{ID: store.NewTxID()}}
 	var entries []auditEntry
-	if s.placed == 0 {
+	if len(q.placed) > 0 {
+		s.tx, s.placed = q.placed[0], 1
+	} else {
 		s.entries, s.dropped = min(len(q.entries), auditBatch), q.dropped
 		entries = slices.Clone(q.entries[:s.entries])
 	}
@@ -170,9 +188,7 @@ func (c *Coordinator) nextAudit(ctx context.Context) (*auditSending, error) {
 	if s.places, err = c.auditWriter.Stamp(ctx, entries); err != nil {
 		return nil, err
 	}
-	for _, w := range s.places.Writes {
-		s.tx.Put = append(s.tx.Put, store.Write(w))
-	}
+	s.tx = withPlaces(s.tx, s.places)
 	return s, nil
 }
 

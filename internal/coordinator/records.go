@@ -545,10 +545,7 @@ func (c *change) commit(ctx context.Context) (store.Revision, error) {
 		if places, err = c.r.audit.Stamp(ctx, c.entries); err != nil {
 			return 0, err
 		}
-		tx.Put = slices.Clone(tx.Put)
-		for _, w := range places.Writes {
-			tx.Put = append(tx.Put, store.Write(w))
-		}
+		tx = withPlaces(tx, places)
 	}
 	rev, err := c.r.store.Commit(ctx, tx)
 	if errors.Is(err, store.ErrUnknownOutcome) {
@@ -574,6 +571,18 @@ func (c *change) commit(ctx context.Context) (store.Revision, error) {
 		places.Discarded()
 	}
 	return rev, err
+}
+
+// withPlaces returns tx with the entries that got places.
+func withPlaces(tx store.Tx, places *auditlog.Stamped) store.Tx {
+	tx.Put = slices.Clone(tx.Put)
+	for _, w := range places.Writes {
+		tx.Put = append(tx.Put, store.Write(w))
+	}
+	if places.Begins != "" {
+		tx.If = append(slices.Clone(tx.If), store.Condition{Key: places.Begins})
+	}
+	return tx
 }
 
 // auditEntry is one line of the audit log.

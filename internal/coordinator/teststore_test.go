@@ -231,6 +231,21 @@ func (m *memStore) write(key string, value []byte) store.Revision {
 	return m.rev
 }
 
+// forgetLost has all answers heard again.
+func (m *memStore) forgetLost() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lost = nil
+}
+
+// remove deletes an entry, as somebody does who has the database.
+func (m *memStore) remove(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.rev++
+	delete(m.entries, key)
+}
+
 func (m *memStore) version(key string) store.Revision {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,0 +1,467 @@
+package coordinator // the harness, and what a coordinator knows of its log, are inside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/auditstore"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// auditReport is what fealty audit verify finds in the log of st, under the trust bundle in
+// force at c.
+func auditReport(t rapidTB, c *Coordinator, st store.Store, known ...auditlog.Known) *auditlog.Report {
+	t.Helper()
+	s, view := c.state.Load(), c.trust.Load()
+	bundle, _, err := s.ownBundle(view.signed)
+	wantOnlyNil(t, err)
+	v := auditlog.NewVerifier(s.manifest.Cluster, bundle.ConfigKeys, known...)
+	_, err = auditstore.Read(context.Background(), st, time.Time{}, c.now(), func(i auditstore.Item) error {
+		v.Add(i.Key, i.Value)
+		return nil
+	})
+	wantOnlyNil(t, err)
+	return v.Close()
+}
+
+// checkpointed has the leader of d vouch for its log, and returns what verifies then.
+func (d *desk) checkpointed() *auditlog.Report {
+	d.t.Helper()
+	d.lead(d.c)
+	wantOnlyNil(d.t, d.c.lookAtCheckpoints(context.Background(), d.state()))
+	wantOnlyNil(d.t, d.c.checkpoint(context.Background(), d.state(), 0))
+	return auditReport(d.t, d.c, d.store)
+}
+
+// wantWhole wants nothing wrong in a log, and all of its entries behind a checkpoint.
+func wantWhole(t rapidTB, st *memStore, r *auditlog.Report) {
+	t.Helper()
+	if r.Wrong != 0 || r.Uncovered != 0 {
+		t.Fatalf("%d behind no checkpoint, %d wrong: %v", r.Uncovered, r.Wrong, r.Problems)
+	}
+	if n := len(st.keys(auditlog.ChainPrefix)); uint64(n) != r.Covered {
+		t.Fatalf("%d of %d entries are vouched for", r.Covered, n)
+	}
+}
+
+// auditDesk is a desk with a log of a few entries behind checkpoints, and the keys of these.
+func auditDesk(t *testing.T) (d *desk, entries []string) {
+	t.Helper()
+	d = testDesk(t)
+	d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	for i := range 3 {
+		d.joined(fmt.Sprint("n", i))
+		wantWhole(t, d.store, d.checkpointed())
+	}
+	return d, d.store.keys(auditlog.ChainPrefix)
+}
+
+// brokenBy are the findings of status that the audit log was altered.
+func (d *desk) brokenBy() (problems []string) {
+	for _, f := range d.c.auditFindings() {
+		problems = append(problems, f.GetSummary())
+	}
+	return problems
+}
+
+// TestAuditAltered alters the log in the store, where no coordinator sees it: verify finds it at
+// once, and the leader within as many minutes as there are checkpoints, for good.
+func TestAuditAltered(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		edit func(d *desk, entries []string)
+	}{
+		{"an entry is altered", func(d *desk, entries []string) {
+			d.store.alter(entries[1], func(v []byte) []byte {
+				return []byte(strings.Replace(string(v), `"action":"`, `"action":"x`, 1))
+			})
+		}},
+		{"an entry is removed", func(d *desk, entries []string) { d.store.remove(entries[0]) }},
+		{"two entries are exchanged", func(d *desk, entries []string) {
+			was := d.store.snapshot()
+			d.store.write(entries[0], was[entries[1]].Value)
+			d.store.write(entries[1], was[entries[0]].Value)
+		}},
+		{"an entry that is new is altered below another", func(d *desk, _ []string) {
+			d.joined("a")
+			keys := d.store.keys(auditlog.ChainPrefix)
+			d.joined("b")
+			d.store.alter(keys[len(keys)-1], func(v []byte) []byte { return []byte(strings.Replace(string(v), `"reason"`, `"season"`, 1) + " ") })
+		}},
+		{"an entry that is new is removed below another", func(d *desk, _ []string) {
+			d.joined("a")
+			keys := d.store.keys(auditlog.ChainPrefix)
+			d.joined("b")
+			d.store.remove(keys[len(keys)-1])
+		}},
+		{"a checkpoint is removed", func(d *desk, _ []string) { d.store.remove(auditlog.CheckpointKey(2)) }},
+		{"the last checkpoint is removed, and the note says so", func(d *desk, _ []string) {
+			last := d.c.vouching.last(d.state())
+			d.store.remove(auditlog.CheckpointKey(last.Number))
+			d.store.write(auditlog.LastKey, []byte(`{"number":1,"hash":"`+strings.Repeat("ab", 32)+`"}`))
+		}},
+		{"the note is removed", func(d *desk, _ []string) { d.store.remove(auditlog.LastKey) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			d, entries := auditDesk(t)
+			known := d.c.vouching.last(d.state())
+			if len(d.brokenBy()) > 0 {
+				t.Fatalf("of a whole log: %v", d.brokenBy())
+			}
+			tc.edit(d, entries)
+			if r := auditReport(t, d.c, d.store, known); r.Wrong == 0 {
+				t.Error("verify finds nothing")
+			}
+			for range 8 {
+				d.checkpointed()
+			}
+			if len(d.brokenBy()) != 1 {
+				t.Errorf("the leader found %v", d.brokenBy())
+			}
+			status, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+			if err != nil || !slices.ContainsFunc(status.GetFindings(), func(f *fealtyv1.Finding) bool {
+				return f.GetCode() == string(explain.AuditBroken)
+			}) {
+				t.Errorf("status says %v, %v", status.GetFindings(), err)
+			}
+			// It stays wrong, whatever is written after it.
+			if r := auditReport(t, d.c, d.store); r.Wrong == 0 {
+				t.Error("after new checkpoints verify finds nothing")
+			}
+		})
+	}
+}
+
+// TestAuditWhole has transactions fail, their answers lost, and coordinators end at any moment:
+// what is in the log is whole, and each entry in it once.
+func TestAuditWhole(t *testing.T) {
+	t.Parallel()
+	d := testDesk(t)
+	d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	ctx := t.Context()
+	wantOnly(t, "bundle", d.c.refreshTrust(ctx, d.state(), true), "")
+	seed := mathrand.Uint64()
+	t.Logf("seed %d", seed)
+	random := mathrand.New(mathrand.NewPCG(seed, 1))
+	sure, maybe := map[string]bool{}, map[string]bool{}
+	made := 0
+	note := func() {
+		made++
+		target := fmt.Sprint("noted ", made)
+		ch := d.state().records.newChange(d.state().headVersion)
+		for range 1 + random.IntN(2) {
+			ch.audit(d.clock(), auditEntry{Actor: "a", Action: "test.noted", Target: target})
+			target += " too"
+			switch {
+			case len(ch.entries) == 1:
+				maybe[ch.entries[0].Target] = true
+			default:
+				maybe[ch.entries[1].Target] = true
+			}
+		}
+		entries := ch.entries
+		_, err := ch.commit(ctx)
+		switch unknown := errors.Is(err, store.ErrUnknownOutcome); {
+		case unknown && random.IntN(2) == 0:
+			d.c.audits.again(ch)
+		case unknown:
+			return
+		case err != nil:
+			for _, e := range entries {
+				delete(maybe, e.Target)
+			}
+			return
+		}
+		for _, e := range entries {
+			sure[e.Target] = true
+		}
+	}
+	drain := func() {
+		for d.c.queuedAudit() > 0 {
+			wantOnly(t, "write the queue", d.c.writeAudit(ctx), "")
+		}
+	}
+	lost := [][]lostAnswer{{lostApplied}, {lostDropped}, {lostForGood, answered}, {lostForGoodN, answered}}
+	for step := range 400 {
+		switch random.IntN(12) {
+		default:
+			note()
+		case 0, 1, 2:
+			d.store.lose(lost[random.IntN(len(lost))]...)
+			note()
+			d.store.forgetLost()
+		case 3:
+			d.store.setRefusing(errFull)
+			note()
+			d.store.setRefusing(nil)
+		case 4, 5:
+			target := fmt.Sprint("queued ", step)
+			sure[target] = true
+			d.c.queueAudit(auditEntry{At: d.clock(), Actor: "a", Action: "test.noted", Target: target})
+		case 6, 7:
+			d.store.lose(lost[random.IntN(2)]...)
+			_ = d.c.writeAudit(ctx)
+			d.store.forgetLost()
+		case 8:
+			wantWhole(t, d.store, d.checkpointed())
+		case 9:
+			if random.IntN(8) == 0 {
+				drain()
+				d.restart()
+				wantOnly(t, "bundle", d.c.refreshTrust(ctx, d.state(), true), "")
+			}
+		}
+	}
+	drain()
+	wantWhole(t, d.store, d.checkpointed())
+	entries, _ := d.audits("test.noted")
+	told := map[string]int{}
+	for _, e := range entries {
+		told[e.Target]++
+		if !sure[e.Target] && !maybe[e.Target] {
+			t.Errorf("%s is told, and was not made", e.Target)
+		}
+	}
+	for target := range sure {
+		if told[target] == 0 {
+			t.Errorf("%s is not told", target)
+		}
+	}
+	for target, n := range told {
+		if n != 1 {
+			t.Errorf("%s is told %d times", target, n)
+		}
+	}
+}
+
+// TestAuditDoesNotQueue: while one transaction is under way, another one of the same process is
+// committed. So the chains cost no wait.
+func TestAuditDoesNotQueue(t *testing.T) {
+	t.Parallel()
+	d := testDesk(t)
+	held, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	d.store.intercept(func(store.Tx) {
+		first := false
+		once.Do(func() { first = true })
+		if first {
+			close(held)
+			<-release
+		}
+	})
+	done := make(chan error, 1)
+	go func() {
+		_, err := tokenServer{c: d.c}.CreateToken(context.Background(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+		done <- err
+	}()
+	<-held
+	for range 3 {
+		_, err := tokenServer{c: d.c}.CreateToken(t.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+		wantOnly(t, "a token while another one is being made", err, "")
+	}
+	close(release)
+	wantOnly(t, "the one that was held", <-done, "")
+	d.store.intercept(nil)
+	r := d.checkpointed()
+	wantWhole(t, d.store, r)
+	chains := map[string]int{}
+	for _, k := range d.store.keys(auditlog.ChainPrefix) {
+		chain, _, _ := auditlog.ParseKey(k)
+		chains[chain]++
+	}
+	if len(chains) != 2 {
+		t.Errorf("the entries of two transactions at once are in the chains %v", chains)
+	}
+}
+
+// TestAuditOverMoves: a checkpoint comes before each move of the head, and the log verifies
+// under the keys that a new seed brings.
+func TestAuditOverMoves(t *testing.T) {
+	t.Parallel()
+	f := readyFleet(t, nil)
+	last := func() auditlog.Last {
+		last, err := auditstore.Last(f.ctx(), f.store)
+		wantOnly(t, "read the last checkpoint", err, "")
+		return last
+	}
+	wantOnly(t, "set", f.set(f.manifest(coordinatorEntry(t, 2))), "")
+	before := last()
+	if before.Number == 0 {
+		t.Fatal("no checkpoint came before the head moved")
+	}
+	f.reseed()
+	s := f.c.state.Load()
+	if last := last(); last.Number <= before.Number {
+		t.Errorf("checkpoint %d is the last before and after a new seed", last.Number)
+	}
+	f.awaitState("leads under the new seed", func(*state) bool { _, _, ok := f.c.leading(); return ok && f.c.trust.Load() != nil })
+	var r *auditlog.Report
+	f.awaitState("the leader vouches under its new keys", func(*state) bool { // its own loop may be at it
+		wantOnly(t, "checkpoint", ignoreConflict(f.c.checkpoint(f.ctx(), s, 0)), "")
+		r = auditReport(t, f.c, f.store)
+		return r.Uncovered == 0 && r.Wrong == 0
+	})
+	if r.Wrong != 0 || r.Covered == 0 || r.Last.Number <= before.Number {
+		t.Errorf("after a new seed: %+v", r)
+	}
+}
+
+// TestAuditRetention: whole checkpoints and what is behind them go after 90 days, and the rest
+// verifies. A crash between two of its transactions is made good the next time.
+func TestAuditRetention(t *testing.T) {
+	t.Parallel()
+	d := testDesk(t)
+	d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	for i := range 4 {
+		d.joined(fmt.Sprint("old-", i))
+		d.checkpointed()
+	}
+	old := d.store.keys(auditlog.ChainPrefix)
+	d.advance(auditRetention - time.Hour)
+	d.restart() // as the certificates and keys are over, and chains begin anew
+	d.lead(d.c)
+	wantOnly(t, "bundle", d.c.refreshTrust(t.Context(), d.state(), true), "")
+	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+	wantWhole(t, d.store, d.checkpointed())
+	d.advance(2 * time.Hour)
+	wantOnly(t, "bundle", d.c.refreshTrust(t.Context(), d.state(), true), "")
+	d.lead(d.c)
+	for n := 1; ; n++ {
+		d.store.failAfter(n)
+		err := d.c.dropAudit(t.Context(), d.state(), d.clock())
+		d.store.failAfter(-1)
+		d.store.setDown(nil)
+		if r := auditReport(t, d.c, d.store); r.Wrong != 0 {
+			t.Fatalf("ended after %d calls: %v", n, r.Problems)
+		}
+		if err == nil {
+			break
+		}
+		d.lead(d.c)
+	}
+	for _, k := range old {
+		if slices.Contains(d.store.keys(auditlog.ChainPrefix), k) {
+			t.Errorf("%s is still there", k)
+		}
+	}
+	if r := d.checkpointed(); r.First <= 4 || r.Covered == 0 {
+		t.Errorf("kept: %+v", r)
+	}
+	if n := len(d.store.keys(auditlog.CheckpointPrefix)); n > 3 {
+		t.Errorf("%d checkpoints are kept", n)
+	}
+}
+
+// TestGetAudit reads the log over the API, as another coordinator serves it: filtered, followed,
+// and with entries of a release before chains.
+func TestGetAudit(t *testing.T) {
+	t.Parallel()
+	f := readyFleet(t, nil)
+	_, err := f.store.Commit(f.ctx(), store.Tx{Put: []store.Write{{
+		Key:   fmt.Sprintf("%s%020d-0011aabb", auditPrefix, f.clock().Add(-48*time.Hour).UnixNano()),
+		Value: fmt.Appendf(nil, `{"at":%q,"actor":"old","action":"member.ban","target":"data/old"}`, f.clock().Add(-48*time.Hour).UTC().Format(time.RFC3339)),
+	}}})
+	wantOnly(t, "write an old entry", err, "")
+	f.member("n1")
+	read := func(req *fealtyv1.GetAuditRequest) (out []*fealtyv1.AuditEntry) {
+		t.Helper()
+		stream, err := fealtyv1.NewAuditServiceClient(f.localConn()).GetAudit(f.ctx(), req)
+		wantOnly(t, "ask", err, "")
+		for {
+			part, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return out
+			}
+			wantOnly(t, "read", err, "")
+			if e := part.GetEntry(); e != nil {
+				out = append(out, e)
+			}
+		}
+	}
+	actions := func(entries []*fealtyv1.AuditEntry) (out []string) {
+		for _, e := range entries {
+			out = append(out, e.GetAction())
+		}
+		return out
+	}
+	all := read(&fealtyv1.GetAuditRequest{})
+	if len(all) < 4 || all[0].GetTarget() != "data/old" || all[0].GetChain() != "" {
+		t.Fatalf("the log: %v", all)
+	}
+	for _, e := range all[1:] {
+		if e.GetChain() == "" || e.GetNumber() == 0 {
+			t.Errorf("an entry in no chain: %v", e)
+		}
+	}
+	for _, tc := range []struct {
+		req  *fealtyv1.GetAuditRequest
+		want []string
+	}{
+		{&fealtyv1.GetAuditRequest{Member: "data/n1"}, []string{"member.join"}},
+		{&fealtyv1.GetAuditRequest{Action: "member"}, []string{"member.ban", "member.join"}},
+		{&fealtyv1.GetAuditRequest{Action: "member.join"}, []string{"member.join"}},
+		{&fealtyv1.GetAuditRequest{Action: "member", Since: timestamppb.New(f.clock().Add(-time.Hour))}, []string{"member.join"}},
+		{&fealtyv1.GetAuditRequest{Until: timestamppb.New(f.clock().Add(-time.Hour))}, []string{"member.ban"}},
+	} {
+		if got := actions(read(tc.req)); !slices.Equal(got, tc.want) {
+			t.Errorf("%v: %v, want %v", tc.req, got, tc.want)
+		}
+	}
+	for _, req := range []*fealtyv1.GetAuditRequest{
+		{Exact: true, Action: "member"}, {Since: &timestamppb.Timestamp{Seconds: -1}}, {Member: strings.Repeat("x", 1<<16)},
+	} {
+		stream, err := fealtyv1.NewAuditServiceClient(f.localConn()).GetAudit(f.ctx(), req)
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		wantCode(t, err, explain.RequestField)
+	}
+
+	// What is new comes once, in the order of the commits.
+	ctx, cancel := context.WithTimeout(f.ctx(), 20*time.Second)
+	defer cancel()
+	stream, err := fealtyv1.NewAuditServiceClient(f.localConn()).GetAudit(ctx, &fealtyv1.GetAuditRequest{Follow: true, Action: "token.create"})
+	wantOnly(t, "follow", err, "")
+	seen := 0
+	for following := false; !following; {
+		part, err := stream.Recv()
+		wantOnly(t, "read", err, "")
+		following = part.GetFollowing() != nil
+		if part.GetEntry() != nil {
+			seen++
+		}
+	}
+	if seen != 1 {
+		t.Errorf("%d tokens were told of before, want 1", seen)
+	}
+	var want, got []string
+	for range 3 {
+		want = append(want, f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}).ID)
+	}
+	for len(got) < len(want) {
+		part, err := stream.Recv()
+		wantOnly(t, "read", err, "")
+		if e := part.GetEntry(); e != nil {
+			got = append(got, e.GetTarget())
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("followed %v, want %v", got, want)
+	}
+}
