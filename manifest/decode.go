@@ -268,6 +268,7 @@ func (d *decoder) entry(n *node, path string) Entry {
 		part{Name: "svid_ttl", Required: false, Read: func(n *node, path string) { e.SVIDTTL = d.Duration(n, path, MinSVIDTTL, MaxSVIDTTL) }},
 		part{Name: "dns_names", Required: false, Read: func(n *node, path string) { e.DNSNames = document.Unique(d.Decoder, n, path, MaxListItems, d.dnsName) }},
 		part{Name: "ips", Required: false, Read: func(n *node, path string) { e.IPs = document.Unique(d.Decoder, n, path, MaxListItems, d.ip) }},
+		part{Name: "labels", Required: false, Read: func(n *node, path string) { e.Labels = d.labels(n, path) }},
 		part{Name: "platform_may_read_seed", Required: false, Read: func(n *node, path string) { e.PlatformMayReadSeed = d.Yes(n, path) }},
 	)
 	return e
@@ -285,6 +286,28 @@ func (d *decoder) pattern(n *node, path string) Pattern {
 		d.Fault("selector", path, e.What, e.Do)
 	}
 	return p
+}
+
+// labels reads labels, no two of one key.
+func (d *decoder) labels(n *node, path string) []string {
+	var out, keys []string
+	d.List(n, path, MaxLabels, func(n *node, path string) {
+		s, ok := d.Text(n, path)
+		if !ok {
+			return
+		}
+		key, problem := labelKey(s)
+		switch {
+		case problem != "":
+			d.Fault("label", path, problem, "write one such as rack=r2")
+		case slices.Contains(keys, key):
+			d.Fault("label", path, "key "+key+" stands in the list already", "remove one of them")
+		default:
+			out, keys = append(out, s), append(keys, key)
+		}
+	})
+	slices.Sort(out)
+	return out
 }
 
 // dnsName reads a host name (RFC 1123 §2.1): a wildcard would let one member

@@ -58,6 +58,7 @@ const (
 	ChangeOrganizations    = "organizations"
 	ChangeSVIDTTL          = "svid-ttl"
 	ChangeCertificateNames = "certificate-names"
+	ChangeLabels           = "labels"
 	ChangeProofs           = "proofs"
 	ChangeSigners          = "signers"
 	ChangeSignersThreshold = "signers-threshold"
@@ -211,6 +212,11 @@ var changeFinders = [...]struct {
 		d.eachPair(func(subject string, old, new *Entry) {
 			sets(d, subject+" dns_names", old.DNSNames, new.DNSNames, "in certificates from the next renewal on")
 			sets(d, subject+" ips", addrs(old.IPs), addrs(new.IPs), "in certificates from the next renewal on")
+		})
+	}},
+	{ChangeClass{ChangeLabels, "what members are found by"}, func(d *differ) {
+		d.eachPair(func(subject string, old, new *Entry) {
+			sets(d, subject, old.Labels, new.Labels, "members have it from their next renewal on; labels decide nothing")
 		})
 	}},
 	{ChangeClass{ChangeProofs, "what proofs are checked against"}, findProofs},

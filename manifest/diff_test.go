@@ -67,6 +67,7 @@ func TestDiffClasses(t *testing.T) {
 		manifest.ChangeOrganizations: {{"one more", edit(admit, "organizations: [acme]", "organizations: [globex, acme]"), "node-c", "acme", "acme, globex", true, false},
 			{"none", edit(admit, ", organizations: [acme]", ""), "node-c", "acme", "none", false, true}},
 		manifest.ChangeSVIDTTL: {{"longer", edit(admit, "svid_ttl: 72h", "svid_ttl: 7d"), "edge-pool", "3d", "7d", true, false}},
+		manifest.ChangeLabels:  {{"a label", edit(admit, "dns_names: []", "dns_names: [], labels: [rack=r2]"), "edge-pool", "none", "rack=r2", true, false}},
 		manifest.ChangeCertificateNames: {{"a DNS name", edit(admit, "dns_names: []", "dns_names: [e.example]"), "edge-pool dns_names", "none", "e.example", true, false},
 			{"an address", edit(admit, "dns_names: []", "ips: [192.0.2.1]"), "edge-pool ips", "none", "192.0.2.1", true, false}},
 		manifest.ChangeProofs: {

@@ -130,6 +130,7 @@ type Entry struct {
 	SVIDTTL       time.Duration // above degraded.max, except for people
 	DNSNames      []string      // put into the certificate, never identify
 	IPs           []netip.Addr  // likewise
+	Labels        []string      // KEY=VALUE, sorted; members are found by them, and they decide nothing
 
 	// PlatformMayReadSeed admits coordinators by a Kubernetes service account:
 	// whoever runs the cluster's API server can then obtain the seed.

@@ -45,6 +45,7 @@ func Rules() []Rule {
 		{"role", "an unknown role would hold nothing", "snapshots.md, Scopes"},
 		{"selector", "an entry that can match nothing admits nobody, and misleads", "admission.md, Proof over a channel binding"},
 		{"dns-name", "a wildcard lets one member stand for others", "RFC 1123 §2.1"},
+		{"label", "people and tools look for KEY=VALUE", "admission.md, Which machine"},
 		{"ip", "only hosts have certificates", "RFC 5280 §4.2.1.6"},
 		{"trust", "only two modes exist", "manifest.md, History"},
 		{"permission", "an unknown permission would permit nothing", "snapshots.md, Degraded mode"},

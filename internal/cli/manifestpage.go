@@ -54,6 +54,7 @@ func manifestShapes() []manifestShape {
 			"`degraded.max` and " + span(manifest.DefaultSVIDMargin) + "; kinds admin and readonly: " + span(manifest.DefaultPersonTTL)},
 		{"admit.dns_names", upTo(manifest.MaxListItems, "names"), "none"},
 		{"admit.ips", upTo(manifest.MaxListItems, "addresses"), "none"},
+		{"admit.labels", upTo(manifest.MaxLabels, "texts KEY=VALUE"), "none"},
 		{"admit.platform_may_read_seed", "true or false", "false"},
 		{"trust", "word", string(manifest.DefaultTrust)},
 		{"degraded", "object", "the defaults of its fields"},

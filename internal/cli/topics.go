@@ -53,7 +53,7 @@ connected or not); replacing (its name waits for a new machine); banned. People 
 			{"reported_os", "Operating system and architecture, as its machine said."},
 			{"reported_addresses", "The addresses that its machine said it has."},
 			{"seen_address", "The address that its last join came from, which may be one of a NAT or a proxy."},
-			{"labels", "KEY=VALUE of its token. They help to find it, and decide nothing."},
+			{"labels", "KEY=VALUE of its entry and of its token. They help to find it, and decide nothing."},
 			{"live", "What this coordinator saw of it lately: never stored, and unset since a restart until it is heard of."},
 		}},
 		{"witness", `A member that holds no user data and never owns a domain.
@@ -111,6 +111,7 @@ fealty manifest init writes one to start from, fealty manifest verify checks one
 			{"admit.svid_ttl", "How long a certificate is good. For nodes it is longer than degraded.max."},
 			{"admit.dns_names", "Names that are put into the certificate. They identify nobody."},
 			{"admit.ips", "Addresses that are put into the certificate. They identify nobody."},
+			{"admit.labels", "KEY=VALUE, by which members of the entry are found: `fealty member list --label rack=r2`. They decide nothing; of a token's label with the same key the token's counts. Members have them from their next renewal on."},
 			{"admit.platform_may_read_seed", "Admit coordinators by a Kubernetes service account, knowing that who runs that API server can then obtain the seed."},
 			{"trust", "root: people pin the root, and the mesh CA key changes when authority moves. mesh: it changes with every set."},
 			{"degraded", "What nodes may do while no coordinator is in reach. A snapshot can narrow it, never widen it."},

@@ -222,6 +222,9 @@ type Coordinator struct {
 	compileReport   atomic.Pointer[compileReport] // nil before the first compile
 	headKick        chan struct{}                 // asks the head loop to look now; capacity 1
 	maxListed       int                           // banned keys in a bundle
+	// reads are the later fields of manifests that this release reads: all of them, but
+	// where a test plays an earlier release.
+	reads []string
 	// parse reads a manifest that is to be set: manifest.Parse, but where a test plays
 	// the release that set what a later one refuses.
 	parse         func([]byte) (*manifest.Manifest, error)
@@ -377,7 +380,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		failures:   newLogGate(),
 		stopping:   make(chan struct{}),
 		members:    newMemberIndex(),
-		maxListed:  snapshot.MaxBans, parse: manifest.Parse, recoveries: newRecoveries(), peerCalls: newPeerCalls(),
+		maxListed:  snapshot.MaxBans, parse: manifest.Parse, reads: manifest.LaterFields(), recoveries: newRecoveries(), peerCalls: newPeerCalls(),
 		others: newOthers(), vouching: vouching{looking: make(chan struct{}, 1), told: make(map[auditlog.Break]bool)},
 		live: liveMembers{members: make(map[identity.ID]*liveMember)},
 	}

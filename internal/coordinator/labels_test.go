@@ -2,6 +2,7 @@
 package coordinator
 
 import (
+	"crypto/ed25519"
 	"errors"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/manifest"
 )
 
 // A member is found by what its machine said of itself and by the labels of its token,
@@ -96,7 +98,7 @@ func TestMembersShowTheirMachines(t *testing.T) {
 		}
 	}
 	tokens := f.local().token
-	for _, bad := range [][]string{{"rack"}, {"=x"}, {"a=b", "a=c"}, {"a=\x1b"}, {strings.Repeat("a", 64) + "=b"}, slices.Repeat([]string{"a=b"}, maxLabels+1)} {
+	for _, bad := range [][]string{{"rack"}, {"=x"}, {"a=b", "a=c"}, {"a=\x1b"}, {strings.Repeat("a", 64) + "=b"}, slices.Repeat([]string{"a=b"}, manifest.MaxLabels+1)} {
 		if _, err := tokens.CreateToken(f.ctx(), &fealtyv1.CreateTokenRequest{Entry: "pool", Labels: bad}); !errors.Is(explain.Of(err), explain.TokenRequest) {
 			t.Errorf("a token with labels %q: %v", bad, err)
 		}
@@ -104,4 +106,109 @@ func TestMembersShowTheirMachines(t *testing.T) {
 			t.Errorf("a question for labels %q: %v", bad, err)
 		}
 	}
+}
+
+// Members have the labels of their entry too, from their next renewal on after a change;
+// of two with one key the token's counts.
+func TestMembersHaveLabelsOfTheirEntry(t *testing.T) {
+	t.Parallel()
+	f := readyFleet(t, nil)
+	entry := func(labels string) []byte {
+		return f.manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [" + labels + "]}\n")
+	}
+	wantOnly(t, "set", f.set(entry("rack=r1, dc=west")), "")
+	a, b := f.node(), f.node()
+	wantOnly(t, "join", a.join(identity.Data, proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "racks"}))), "")
+	wantOnly(t, "join", b.join(identity.Data, proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "racks", Labels: []string{"rack=r9", "x=y"}}))), "")
+	members := f.local().member
+	labels := func(n *node) []string {
+		t.Helper()
+		resp, err := members.GetMember(f.ctx(), &fealtyv1.GetMemberRequest{Kind: "data", Name: n.id.Name()})
+		wantOnly(t, "show", err, "")
+		return resp.GetMember().GetLabels()
+	}
+	found := func(label string) (names []string) {
+		t.Helper()
+		resp, err := members.ListMembers(f.ctx(), &fealtyv1.ListMembersRequest{Labels: []string{label}})
+		wantOnly(t, "list", err, "")
+		for _, m := range resp.GetMembers() {
+			names = append(names, m.GetName())
+		}
+		return names
+	}
+	if got := labels(a); !slices.Equal(got, []string{"dc=west", "rack=r1"}) {
+		t.Errorf("of the entry: %q", got)
+	}
+	if got := labels(b); !slices.Equal(got, []string{"dc=west", "rack=r9", "x=y"}) {
+		t.Errorf("of entry and token: %q", got)
+	}
+	if got := found("rack=r1"); !slices.Equal(got, []string{a.id.Name()}) {
+		t.Errorf("rack=r1 finds %q", got)
+	}
+	if got := found("dc=west"); len(got) != 2 {
+		t.Errorf("dc=west finds %q", got)
+	}
+	wantOnly(t, "set", f.set(entry("rack=r2")), "")
+	wantOnly(t, "renew", a.renew(true), "")
+	if got := labels(a); !slices.Equal(got, []string{"rack=r2"}) {
+		t.Errorf("after the change: %q", got)
+	}
+}
+
+// A field that a coordinator of an earlier release cannot read is refused by its name
+// while that one is heard, and only where it is new.
+func TestSetWaitsForEarlierReleases(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, nil)
+	r := newReplica(t, f)
+	wantOnly(t, "set", f.set(f.manifest("")), "")
+	r.made = func(c *Coordinator) { c.reads, c.cfg.Release = nil, "0.1.0" }
+	r.start()
+	r.awaitHead(f)
+	r.awaitReplica(func(x replica) bool { return x.Phase == "ready" })
+	with := f.manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [rack=r2]}\n")
+	before := f.c.state.Load().head.Hash
+	err := f.set(with)
+	e := explain.Of(err)
+	if e == nil || e.Code != explain.ManifestFieldUnread {
+		t.Fatalf("set: %v, want %s", err, explain.ManifestFieldUnread)
+	}
+	for field, want := range map[string]string{"field": "admit.labels", "coordinator": "coordinator-2", "release": "0.1.0"} {
+		if e.Fields[field] != want {
+			t.Errorf("%s is %q, want %q", field, e.Fields[field], want)
+		}
+	}
+	if f.c.state.Load().head.Hash != before {
+		t.Error("the head moved")
+	}
+	// What it can read is set.
+	wantOnly(t, "without the field", f.set(f.manifest("  - {name: racks, kind: data, match: [\"token:racks\"]}\n")), "")
+	r.awaitHead(f)
+	dismissed := strings.Replace(string(with), "name: coordinator-2, kind: coordinator, match: [\"key:"+r.enrolment, "name: coordinator-2, kind: coordinator, match: [\""+"key:"+newClaim(t), 1)
+	if dismissed == string(with) {
+		t.Fatal("the manifest admits it still")
+	}
+	r.kill()
+	// Upgraded, it holds up nothing.
+	r.made = nil
+	r.start()
+	r.awaitHead(f)
+	r.awaitReplica(func(x replica) bool { return x.Phase == "ready" && len(x.Reads) > 0 })
+	wantOnly(t, "after the upgrade", f.set(with), "")
+	r.awaitHead(f)
+	// The field is there already: an earlier one that comes is not what a set waits for.
+	r.kill()
+	r.made = func(c *Coordinator) { c.reads = nil }
+	r.start()
+	r.awaitReplica(func(x replica) bool { return len(x.Reads) == 0 })
+	wantOnly(t, "another entry", f.set(append(with, "  - {name: more, kind: data, match: [\"token:more\"], labels: [a=b]}\n"...)), "")
+	// Without labels again, and then it is no coordinator of the manifest that has them.
+	wantOnly(t, "without again", f.set(f.manifest("")), "")
+	wantCode(t, f.set(with), explain.ManifestFieldUnread)
+	wantOnly(t, "without that coordinator", f.set([]byte(dismissed)), "")
+}
+
+func newClaim(t *testing.T) string {
+	t.Helper()
+	return proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey))
 }

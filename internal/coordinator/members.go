@@ -702,7 +702,7 @@ func (c *Coordinator) memberMessage(s *state, r memberRecord, ban versioned[banR
 		JoinedAt: timestamppb.New(r.JoinedAt), Entry: r.Entry, KeyId: r.Key.String(),
 		SvidNotAfter: timestamppb.New(r.NotAfter),
 		Banned:       ban.exists(), BanReason: ban.value.Reason,
-		ReportedHost: r.Machine.Host, ReportedOs: r.Machine.OS, ReportedAddresses: r.Machine.Addresses, SeenAddress: r.SeenAddress, Labels: r.Labels,
+		ReportedHost: r.Machine.Host, ReportedOs: r.Machine.OS, ReportedAddresses: r.Machine.Addresses, SeenAddress: r.SeenAddress, Labels: r.labels(),
 		Live: newerLive(c.live.message(id), proto.CloneOf(c.others.of(r.path()))),
 	}
 	if l := m.Live; l.GetAutonomousUntil() != nil && l.GetAutonomousUntil().AsTime().After(r.NotAfter) {

@@ -130,6 +130,8 @@ type memberRecord struct {
 	SeenAddress string         `json:"seen_address,omitempty"`
 	// Labels are those of its token, sorted. They decide nothing.
 	Labels []string `json:"labels,omitempty"`
+	// EntryLabels are those of its entry. They decide nothing either.
+	EntryLabels []string `json:"entry_labels,omitempty"`
 }
 
 // drainMark says since when a member drains, and who wanted it why.
@@ -230,6 +232,7 @@ func (m memberRecord) wasKey(key identity.KeyID) bool {
 func (m *memberRecord) cover(e *manifest.Entry) {
 	m.Entry = e.Name
 	m.Roles = slices.Clone(e.Roles)
+	m.EntryLabels = slices.Clone(e.Labels)
 	m.Organizations = slices.Clone(e.Organizations)
 	if m.NarrowTo != nil {
 		m.Organizations = slices.DeleteFunc(m.Organizations, func(o string) bool {

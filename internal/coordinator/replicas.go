@@ -44,7 +44,7 @@ const (
 
 // replica is what a coordinator says of itself. It is a hint and no more: whoever
 // can write the store can put an older one back, so it decides nothing but whom to
-// dial and what people are shown. It is no secret either.
+// dial, what people are shown, and which fields a manifest may have yet. It is no secret either.
 type replica struct {
 	// Name is that of its entry in the manifest; as read by replicas it is what the
 	// manifest says.
@@ -64,6 +64,9 @@ type replica struct {
 	Seen store.Revision `json:"seen,omitempty"`
 	// Stopped says that it was stopped in order: nobody misses it.
 	Stopped bool `json:"stopped,omitempty"`
+	// Reads are the later fields of manifests that it reads (manifest.LaterFields). A
+	// release before this says nothing, and reads none of them.
+	Reads []string `json:"reads,omitempty"`
 
 	version store.Revision    // of the record, as it was read
 	shown   proof.Coordinator // what the record shows; set by openReplica
@@ -247,6 +250,7 @@ func (c *Coordinator) announce(ctx context.Context, stopped bool) error {
 	r := replica{
 		Key: c.EnrolmentKey(), Addresses: addrs[:min(len(addrs), maxReplicaAddrs)], Phase: s.phase.String(),
 		StartedAt: c.startedAt.UTC(), At: c.now().UTC(), Release: clip(c.cfg.Release, maxShownBytes), Stopped: stopped,
+		Reads: c.reads,
 	}
 	if s.phase == phaseReady {
 		r.Index, r.Head, r.Keepers = s.head.Index, s.head.Hash, c.told(s)

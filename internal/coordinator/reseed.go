@@ -93,6 +93,9 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 	if err := c.staysAdmitted(s, next); err != nil {
 		return nil, err
 	}
+	if err := c.readByAll(ctx, s, next); err != nil {
+		return nil, err
+	}
 	keepers, err := c.keepers(next)
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -234,6 +235,9 @@ func (c *Coordinator) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	if err := c.staysAdmitted(s, next); err != nil {
 		return nil, err
 	}
+	if err := c.readByAll(ctx, s, next); err != nil {
+		return nil, err
+	}
 	keepers, err := c.keepers(next)
 	if err != nil {
 		return nil, err
@@ -276,6 +280,35 @@ func (c *Coordinator) staysAdmitted(s *state, next *manifest.Manifest) error {
 	if now, err := c.admits(s.manifest); err == nil && now.Name != entry.Name {
 		return explain.New(explain.RequestField, "field", "admit", "problem",
 			fmt.Sprintf("it renames this coordinator from %s to %s, and a process keeps its identity: keep the name, or add the other one for another enrolment key", now.Name, entry.Name))
+	}
+	return nil
+}
+
+// readByAll refuses a field that is new in next and that a coordinator which next admits,
+// and which is heard, cannot read: it would refuse the whole manifest, and be none any
+// more.
+func (c *Coordinator) readByAll(ctx context.Context, s *state, next *manifest.Manifest) error {
+	before := []string(nil)
+	if s.phase == phaseReady {
+		before = s.manifest.LaterFields()
+	}
+	added := slices.DeleteFunc(next.LaterFields(), func(f string) bool { return slices.Contains(before, f) })
+	if len(added) == 0 {
+		return nil
+	}
+	all, err := c.replicas(ctx, next)
+	if err != nil {
+		return c.storeError("read what the coordinators read", err)
+	}
+	for _, r := range all {
+		if r.Key == c.EnrolmentKey() || r.Stopped || c.now().Sub(r.At).Abs() >= silentAfter {
+			continue
+		}
+		for _, field := range added {
+			if !slices.Contains(r.Reads, field) {
+				return explain.New(explain.ManifestFieldUnread, "field", field, "coordinator", r.Name, "release", cmp.Or(r.Release, "an earlier one"))
+			}
+		}
 	}
 	return nil
 }

@@ -50,7 +50,8 @@ type fleet struct {
 	signer ed25519.PrivateKey
 	stopC  func()
 	config func(*Config)
-	dialed []io.Closer // to the admin socket
+	made   func(*Coordinator) // what a test changes of it before it runs; nil: nothing
+	dialed []io.Closer        // to the admin socket
 
 	first    *fleet   // of a replica: the one that it was made for
 	replicas []*fleet // of the first: the others, in the order in which they were made
@@ -136,6 +137,9 @@ func (f *fleet) start() {
 	c, err := New(context.Background(), cfg)
 	if err != nil {
 		f.t.Fatal(err)
+	}
+	if f.made != nil {
+		f.made(c)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

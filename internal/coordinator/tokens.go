@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
 )
 
 // Bounds and defaults of join tokens.
@@ -135,7 +136,7 @@ func (c *Coordinator) newTokenRecord(s *state, req *fealtyv1.CreateTokenRequest,
 	if s.voids(rec) { // it is made in the very second of a restore
 		rec.CreatedAt = s.restoredAt().Add(time.Nanosecond).UTC()
 	}
-	labels, problem := sortedLabels(req.GetLabels())
+	labels, problem := manifest.SortedLabels(req.GetLabels())
 	if problem != "" {
 		return tokenRecord{}, bad("labels", problem)
 	}

@@ -67,9 +67,11 @@ const (
 	CoordinatorCertificateForeign Code = "FE-H123"
 	CoordinatorCertificateOther   Code = "FE-H124"
 	CoordinatorCertificateRenames Code = "FE-H125"
-	TrustRotating                 Code = "FE-H130"
-	TrustFull                     Code = "FE-H131"
-	EmergencyRefused              Code = "FE-H132"
+
+	ManifestFieldUnread Code = "FE-H126"
+	TrustRotating       Code = "FE-H130"
+	TrustFull           Code = "FE-H131"
+	EmergencyRefused    Code = "FE-H132"
 )
 
 // Join.
@@ -786,6 +788,18 @@ again when they are mended.`,
 		Page: `
 A process keeps its identity. Files that belong to another coordinator are in the wrong place more often than they are
 meant.`,
+	},
+	{
+		Code:  ManifestFieldUnread,
+		Title: "a coordinator cannot read a field of the manifest",
+		What:  "the manifest was not set: coordinator {coordinator|of an earlier release} cannot read {field|one of its fields}",
+		Why:   "it runs release {release|an earlier one}, to which that field is unknown: it would refuse the whole manifest, and serve no more",
+		Do:    "upgrade that coordinator first; or leave the field out; or stop the coordinator, if it is to go, and set the manifest two minutes later",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+A manifest is read strictly: what is not understood is refused. Each coordinator says in the store which of the newer
+fields it reads, and a set waits for those that were heard in the last minutes. One that is not heard, or that the new
+manifest does not admit, holds up nothing: it is in recovery mode when it comes back, until it is upgraded.`,
 	},
 	{
 		Code:  TrustRotating,
