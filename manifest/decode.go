@@ -33,7 +33,7 @@ func (d *decoder) name(n *node, path string) string {
 }
 
 func (d *decoder) manifest(root *node) *Manifest {
-	m := &Manifest{Trust: DefaultTrust, RejoinGrace: DefaultRejoinGrace,
+	m := &Manifest{Trust: DefaultTrust, RejoinGrace: DefaultRejoinGrace, Baseline: Baseline{Data: DefaultBaselineData},
 		Degraded: Degraded{Allow: DefaultDegradedAllow(), Max: DefaultDegradedMax, RouteTTL: -1}}
 	d.Object(root, "",
 		part{Name: "cluster", Required: true, Read: func(n *node, path string) {
@@ -58,6 +58,10 @@ func (d *decoder) manifest(root *node) *Manifest {
 		}},
 		part{Name: "degraded", Required: false, Read: func(n *node, path string) { d.degraded(n, path, &m.Degraded) }},
 		part{Name: "rejoin_grace", Required: false, Read: func(n *node, path string) { m.RejoinGrace = d.Duration(n, path, 0, MaxRejoinGrace) }},
+		part{Name: "baseline", Required: false, Read: func(n *node, path string) {
+			m.Baseline.stated = true
+			d.Object(n, path, part{Name: "data", Required: false, Read: func(n *node, path string) { m.Baseline.Data = d.Number(n, path, 0, MaxMembers) }})
+		}},
 	)
 	fillDefaults(m)
 	return m

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -66,6 +67,7 @@ const (
 	ChangeSeedThreshold    = "seed-threshold"
 	ChangeDegraded         = "degraded"
 	ChangeRejoinGrace      = "rejoin-grace"
+	ChangeBaseline         = "baseline"
 	ChangeTrust            = "trust"
 	ChangeAuthorityEpoch   = "authority-epoch"
 )
@@ -236,6 +238,11 @@ var changeFinders = [...]struct {
 	}},
 	{ChangeClass{ChangeRejoinGrace, "how long after its end a certificate still proves its member"}, func(d *differ) {
 		d.durations("rejoin_grace", d.old.RejoinGrace, d.new.RejoinGrace, "at once")
+	}},
+	{ChangeClass{ChangeBaseline, "how many data members the fleet is to have"}, func(d *differ) {
+		if a, b := d.old.Baseline.Data, d.new.Baseline.Data; a != b {
+			d.change(Change{Subject: "baseline.data", Before: strconv.Itoa(a), After: strconv.Itoa(b), Means: "people are told while fewer are connected"})
+		}
 	}},
 	{ChangeClass{ChangeTrust, "what data owners pin"}, func(d *differ) {
 		if d.old.Trust != d.new.Trust {

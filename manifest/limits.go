@@ -42,6 +42,10 @@ const (
 	DefaultRouteTTL    = time.Hour // or degraded.max, if that is shorter
 	DefaultRejoinGrace = 7 * 24 * time.Hour
 
+	// DefaultBaselineData is the least with which one can be lost while the others still
+	// outnumber it.
+	DefaultBaselineData = 3
+
 	// DefaultSVIDMargin is how much longer than degraded.max an SVID lives, so
 	// that identity never ends degraded mode (admission.md, "Renewal").
 	DefaultSVIDMargin = time.Hour

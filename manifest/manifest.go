@@ -40,6 +40,7 @@ type Manifest struct {
 	Trust       Trust
 	Degraded    Degraded
 	RejoinGrace time.Duration // 0: an expired SVID never rejoins by its old key
+	Baseline    Baseline
 
 	raw  []byte
 	hash Hash
@@ -188,6 +189,14 @@ type Degraded struct {
 	Allow    []Permission
 	Max      time.Duration // below every svid_ttl of a node; 0: no degraded mode
 	RouteTTL time.Duration // at most Max
+}
+
+// Baseline says what a fleet has to have to be well. It decides nothing: people are told
+// when it is not so.
+type Baseline struct {
+	Data int // data members that are connected; 0: none are needed
+
+	stated bool // and not left to the default
 }
 
 // Kinds returns the kinds that an entry may have: everything that joins, and the

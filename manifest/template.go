@@ -98,6 +98,10 @@ func Template(opts TemplateOptions) ([]byte, error) {
 	write("")
 	write("# How long after its SVID expired a member may come back with its last key. 0: never.")
 	write("rejoin_grace: %s", document.FormatDuration(DefaultRejoinGrace))
+	write("")
+	write("# People are told while fewer data members than this are connected. A fleet that is to be smaller")
+	write("# says so here; 0: none are needed. Without this it is %d.", DefaultBaselineData)
+	write("# baseline: {data: 1}")
 
 	if _, err := Parse(b.Bytes()); err != nil {
 		if e, ok := errors.AsType[*InvalidError](err); ok {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
@@ -241,7 +242,7 @@ func (s *coordinatorSource) News(ctx context.Context, have []*fealtyv1.HeldSnaps
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := client.Poll(ctx, &fealtyv1.PollRequest{Name: s.a.me.ID.Name(), Held: have})
+	stream, err := client.Poll(ctx, &fealtyv1.PollRequest{Name: s.a.me.ID.Name(), Held: have, Interval: durationpb.New(maxRefreshPause)})
 	if err != nil {
 		return nil, err
 	}

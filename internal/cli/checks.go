@@ -122,7 +122,7 @@ func checks() []check {
 		{"coordinator.keepers", "the keepers open the seed", "Each keeper of the manifest opens the seed on the machine of a coordinator, each coordinator has one that does, and none failed to seal. A coordinator without one is not back by itself after all of them stopped.", []string{"coordinator.phase"}, lookKeepers},
 		{"coordinator.root", "the root certificate lasts", "The root certificate does not end soon. It lives for decades unless the seed is changed.", []string{"coordinator.phase"}, lookRoot},
 		{"coordinator.mesh-ca", "the mesh CA certificate lasts", "The certificate that signs identities is renewed by the coordinator long before it ends.", []string{"coordinator.phase"}, lookMesh},
-		{"coordinator.baseline", "the resilience baseline is met", "There are three data members that are active and do not drain.", []string{"coordinator.phase"}, lookBaseline},
+		{"coordinator.baseline", "the resilience baseline is met", "As many data members are connected, and do not drain, as the manifest asks for: baseline.data, 3 where it says nothing.", []string{"coordinator.phase"}, lookBaseline},
 		{"coordinator.members", "all members report and have certificates", "No member has an expired certificate or has been silent for two minutes. A coordinator that just started waits that long.", []string{"coordinator.phase"}, lookMembers},
 		{"coordinator.findings", "nothing else needs attention", "What fealty status names under *needs attention* and no other check looks for. Every coordinator tells what any of them can find.", []string{"coordinator.phase"}, lookFindings},
 		{"coordinator.bans", "the list of bans has room", "The trust bundle lists banned keys while a certificate over them can be valid. When it is nearly full removals are put off, so that bans still fit.", []string{"coordinator.phase"}, lookBans},
@@ -598,6 +598,9 @@ func lookBaseline(s *site) seen {
 	if storeUnread(s) {
 		return seen{checkUnknown, unreadText, unreadDo}
 	}
+	if b := statusOf(s).GetBaseline(); b.GetState() == "unknown" {
+		return seen{checkUnknown, baselineWords(b), "ask again a minute after the coordinator became ready, and see which coordinators answer: fealty status"}
+	}
 	return foundAs(s, "", baselineCodes...)
 }
 
@@ -626,7 +629,7 @@ func foundAs(s *site, good string, codes ...explain.Code) seen {
 		}
 	}
 	if good == "" {
-		good = fmt.Sprintf("%d of %d data members", st.GetBaseline().GetDataMembers(), st.GetBaseline().GetNeeded())
+		good = baselineWords(st.GetBaseline())
 	}
 	return fine("%s", good)
 }

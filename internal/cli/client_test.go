@@ -327,7 +327,7 @@ func TestMemberListGolden(t *testing.T) {
 	r := run(t, "member", "list", "--socket", socket).want(t, 0)
 	if want := `STATE        MEMBER       SVID      REPORT      SCOPES       HOST
 ● connected  data/a       in 1d 1h  1m 30s ago  1/2 current  web-7
-▲ away       data/b       in 1d 1h  1m 30s ago  -            -
+▲ not heard  data/b       in 1d 1h  1m 30s ago  -            -
 ? unknown    data/c       in 1d 1h  -           -            -
 ✖ expired    data/d       1h ago    1m 30s ago  1/2 current  -
 ◌ replacing  data/e       in 1d 1h  -           -            -
@@ -389,7 +389,7 @@ enrolment key  ed25519:x
 members
 STATE        MEMBER  SVID      REPORT      SCOPES       HOST
 ● connected  data/a  in 1d 1h  1m 30s ago  1/2 current  web-7
-▲ away       data/b  in 1d 1h  1m 30s ago  -            -
+▲ not heard  data/b  in 1d 1h  1m 30s ago  -            -
 `
 	c := &answering{status: st}
 	socket := c.listen(t)

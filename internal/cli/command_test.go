@@ -17,7 +17,7 @@ func commands() []*cobra.Command {
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		for _, sub := range cmd.Commands() {
-			if !sub.HasSubCommands() {
+			if !isNoun(sub) {
 				out = append(out, sub)
 			}
 			walk(sub)

@@ -130,7 +130,7 @@ func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, starte
 	if b.GetMet() {
 		word = "met"
 	}
-	fmt.Fprintf(out, "baseline     %s: %d data members, %d needed\n", word, b.GetDataMembers(), b.GetNeeded())
+	fmt.Fprintf(out, "baseline     %s: %d data members, %d needed\n", word, b.GetConnected(), b.GetNeeded())
 	switch err := cluster.Stranger(ctx); {
 	case err == nil:
 		return errors.New("a stranger was admitted to the dev cluster")

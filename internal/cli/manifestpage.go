@@ -62,6 +62,8 @@ func manifestShapes() []manifestShape {
 		{"degraded.max", "duration from 0 to " + span(manifest.MaxSVIDTTL-manifest.DefaultSVIDMargin), span(manifest.DefaultDegradedMax)},
 		{"degraded.route_ttl", "duration from 0 to " + span(manifest.MaxRouteTTL), span(manifest.DefaultRouteTTL) + ", or `degraded.max` if that is shorter"},
 		{"rejoin_grace", "duration from 0 to " + span(manifest.MaxRejoinGrace), span(manifest.DefaultRejoinGrace)},
+		{"baseline", "object", "the defaults of its fields"},
+		{"baseline.data", fmt.Sprintf("number from 0 to %d", manifest.MaxMembers), fmt.Sprint(manifest.DefaultBaselineData)},
 	}
 }
 
@@ -100,6 +102,9 @@ degraded:
   route_ttl: 1h
 
 rejoin_grace: 7d
+
+baseline:
+  data: 3
 `
 
 func manifestPage() string {

@@ -119,14 +119,14 @@ type condition struct {
 	paint paint
 }
 
-// The conditions of a member. Away is not failed: a member works on what it has
-// verified. Unknown is what a coordinator that just started says of all.
+// The conditions of a member. One that is not heard has not failed: it works on what it has
+// verified. Unknown is one that a coordinator may hear which did not say.
 var (
 	isBanned    = condition{"banned", "✖", red}
 	isReplacing = condition{"replacing", "◌", amber}
 	isDraining  = condition{"draining", "◐", amber}
 	isExpired   = condition{"expired", "✖", red}
-	isAway      = condition{"away", "▲", amber}
+	isUnheard   = condition{"not heard", "▲", amber}
 	isUnknown   = condition{"unknown", "?", dim}
 	isConnected = condition{"connected", "●", green}
 	isCertified = condition{"certified", "●", green} // people hold no stream
@@ -135,20 +135,24 @@ var (
 // contactOf says in words whether a coordinator hears of the member: its state may
 // hide that.
 func contactOf(m *fealtyv1.Member, now time.Time) string {
-	switch live := m.GetLive(); {
-	case live.GetConnected():
-		return "connected"
-	case live.GetLastReport() != nil:
-		return "away, heard of " + relative(live.GetLastReport().AsTime(), now)
+	last := ""
+	if at := m.GetLive().GetLastReport(); at != nil {
+		last = ", reported " + relative(at.AsTime(), now)
 	}
-	return "not heard of since this coordinator started"
+	switch conditionOfContact(m) {
+	case isConnected:
+		return "connected"
+	case isUnheard:
+		return "not heard" + last
+	}
+	return "unknown: a coordinator that may hear it did not say" + last
 }
 
 func (c condition) cell() cell { return painted(c.paint, c.shape+" "+c.word) }
 
 // conditionOf looks at a member at now.
 func conditionOf(m *fealtyv1.Member, now time.Time) condition {
-	kind, live := identity.Kind(m.GetKind()), m.GetLive()
+	kind := identity.Kind(m.GetKind())
 	switch {
 	case m.GetBanned():
 		return isBanned
@@ -160,10 +164,18 @@ func conditionOf(m *fealtyv1.Member, now time.Time) condition {
 		return isDraining
 	case kind == identity.Admin || kind == identity.Readonly || kind == identity.Coordinator:
 		return isCertified
-	case live.GetConnected():
+	}
+	return conditionOfContact(m)
+}
+
+// conditionOfContact says whether a member is heard. A coordinator of an earlier release
+// tells what it hears alone.
+func conditionOfContact(m *fealtyv1.Member) condition {
+	switch said, live := m.GetContact(), m.GetLive(); {
+	case said == isConnected.word, said == "" && live.GetConnected():
 		return isConnected
-	case live.GetLastReport() != nil:
-		return isAway
+	case said == isUnheard.word, said == "" && live.GetLastReport() != nil:
+		return isUnheard
 	}
 	return isUnknown
 }

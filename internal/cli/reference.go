@@ -110,7 +110,7 @@ func commandsPage() string {
 			if !sub.IsAvailableCommand() || sub.Name() == "help" {
 				continue
 			}
-			if sub.Runnable() && !sub.HasSubCommands() {
+			if sub.Runnable() && !isNoun(sub) {
 				writeCommand(&b, sub)
 			}
 			walk(sub)

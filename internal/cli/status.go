@@ -256,6 +256,12 @@ func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
 		nodes++
 	}
 	out := fmt.Sprintf("Cluster %s is ready: %s, %d connected", st.GetClusterId(), plural(nodes, "node", "nodes"), connected)
+	if x := st.GetContacts(); x.GetUnknown() > 0 {
+		out = fmt.Sprintf("Cluster %s is ready: %s, at least %d connected and %d unknown", st.GetClusterId(), plural(nodes, "node", "nodes"), connected, x.GetUnknown())
+		if who := x.GetUnanswered(); len(who) > 0 {
+			out += ", as " + strings.Join(who, ", ") + " did not answer"
+		}
+	}
 	switch n := len(st.GetFindings()); n {
 	case 0:
 		return out + "; nothing needs attention."
@@ -304,6 +310,21 @@ func foundBy(f *fealtyv1.Finding) string {
 	return "coordinator " + f.GetCoordinator() + " finds: "
 }
 
+// baselineWords says what of the baseline there is, and what is missing.
+func baselineWords(b *fealtyv1.Baseline) string {
+	switch {
+	case b.GetState() == "": // of an earlier release, which counts who joined
+		return fmt.Sprintf("%d of %d data members", b.GetDataMembers(), b.GetNeeded())
+	case b.GetNeeded() == 0:
+		return fmt.Sprintf("no data members are needed, %d connected", b.GetConnected())
+	case b.GetUnknown() > 0:
+		return fmt.Sprintf("at least %d of %d data members connected, %d unknown", b.GetConnected(), b.GetNeeded(), b.GetUnknown())
+	case b.GetMet():
+		return fmt.Sprintf("%d of %d data members connected", b.GetConnected(), b.GetNeeded())
+	}
+	return fmt.Sprintf("%d of %d data members connected, %d missing", b.GetConnected(), b.GetNeeded(), b.GetNeeded()-b.GetConnected())
+}
+
 func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) facts {
 	var f facts
 	f.add("cluster", st.GetClusterId())
@@ -325,13 +346,13 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) facts {
 	if b := st.GetBaseline(); b != nil {
 		met := painted(green, "met")
 		if !b.GetMet() {
-			met = painted(amber, "not met")
+			met = painted(amber, cmp.Or(b.GetState(), "not met"))
 		}
 		draining := ""
 		if n := b.GetDrainingCount(); n > 0 {
 			draining = fmt.Sprintf("; %d draining and not counted", n)
 		}
-		f.paint("baseline", met.paint, fmt.Sprintf("%s: %d of %d data members%s", met.text, b.GetDataMembers(), b.GetNeeded(), draining))
+		f.paint("baseline", met.paint, met.text+": "+baselineWords(b)+draining)
 	}
 	f.add("works alone", leastAutonomy(st.GetMembers(), now))
 	f.add("coordinator", joinWords(st.GetRelease(), ", up for ", span(now.Sub(st.GetStartedAt().AsTime()))))
@@ -419,6 +440,9 @@ func permittedWords(all []*fealtyv1.ActionPermission) string {
 	return strings.Join(out, ", ")
 }
 
+// isAlone is a node that reaches no coordinator.
+var isAlone = condition{"away", "▲", amber}
+
 // showNode draws the page of one node.
 func showNode(p *page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	end := n.GetSvidNotAfter().AsTime()
@@ -428,7 +452,7 @@ func showNode(p *page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	case !now.Before(end):
 		state, words = isExpired, "has no valid certificate: it ended "+relative(end, now)
 	case !n.GetConnected():
-		state, words = isAway, "works on its own: no coordinator is in reach"
+		state, words = isAlone, "works on its own: no coordinator is in reach"
 	}
 	fmt.Fprintf(p.w, "%s %s\n", state.paint.on(state.shape+" "+state.word, p.colour), sanitize(n.GetSpiffeId()+" "+words+"."))
 	var f facts

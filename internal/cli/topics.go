@@ -53,6 +53,7 @@ connected or not); replacing (its name waits for a new machine); banned. People 
 			{"reported_os", "Operating system and architecture, as its machine said."},
 			{"reported_addresses", "The addresses that its machine said it has."},
 			{"seen_address", "The address that its last join came from, which may be one of a NAT or a proxy."},
+			{"contact", "Whether a coordinator hears it: connected, not heard, or unknown where one that may did not say."},
 			{"labels", "KEY=VALUE of its entry and of its token. They help to find it, and decide nothing."},
 			{"live", "What this coordinator saw of it lately: never stored, and unset since a restart until it is heard of."},
 		}},
@@ -119,6 +120,8 @@ fealty manifest init writes one to start from, fealty manifest verify checks one
 			{"degraded.max", "For how long. 0: not at all."},
 			{"degraded.route_ttl", "For how long routes are kept, at most degraded.max."},
 			{"rejoin_grace", "How long after its certificate ended a member may come back by its last key. 0: never."},
+			{"baseline", "What the fleet has to have to be well. It decides nothing: people are told when it is not so."},
+			{"baseline.data", "How many data members have to be connected. Witnesses do not count. 0: none."},
 		}},
 		{"epoch", `The authority epoch: how often authority has changed or was recovered.
 It moves when the mesh CA key or the seed is replaced, and after a recovery that could not get the key back: then all
@@ -126,9 +129,9 @@ members renew by themselves. A node never goes back to a lower one. fealty trust
 		{"term", `How often leadership has changed: each coordinator that begins to lead has a higher one.
 Instructions carry it, and whoever has seen a higher one refuses what is older: a coordinator that led once and does not
 know that it is over changes nothing any more. fealty leader show tells it.`, nil},
-		{"baseline", `How many data members the fleet has to have, so that it survives the loss of one.
-Witnesses do not count, and neither does a member that drains. fealty status says whether it is met, and FE-M105 what to
-do if it is not.`, nil},
+		{"baseline", `How many data members have to be connected, so that the fleet survives the loss of one.
+The manifest says how many: baseline.data, 3 where it says nothing. Witnesses do not count, and neither does a member
+that drains. fealty status says whether it is met, and FE-M105 what to do if it is not.`, nil},
 		{"history", `The signed chain of transitions that says how the manifest came about.
 Each names the one before by its hash; the head is signed with a key that derives from the seed. fealty manifest
 verify-history replays it on your machine.`, nil},

@@ -382,7 +382,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		members:    newMemberIndex(),
 		maxListed:  snapshot.MaxBans, parse: manifest.Parse, reads: manifest.LaterFields(), recoveries: newRecoveries(), peerCalls: newPeerCalls(),
 		others: newOthers(), vouching: vouching{looking: make(chan struct{}, 1), told: make(map[auditlog.Break]bool)},
-		live: liveMembers{members: make(map[identity.ID]*liveMember)},
+		live: liveMembers{elapsed: cfg.Elapsed, members: make(map[identity.ID]*liveMember)},
 	}
 	reloads := tlsfiles.NewFailures()
 	if !cfg.TLS.IsZero() { // first: a flag that was forgotten is told whatever else there is

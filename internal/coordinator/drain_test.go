@@ -106,7 +106,7 @@ func TestDrainRefusals(t *testing.T) {
 func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
 	d := testDesk(t)
 	for _, name := range []string{"a", "b", "c"} {
-		d.joined(name)
+		d.c.live.opened(d.joined(name).id, "")
 	}
 	status := func() *fealtyv1.GetStatusResponse {
 		t.Helper()

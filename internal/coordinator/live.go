@@ -21,6 +21,8 @@ import (
 // liveMembers is what this coordinator hears of members. It is memory only, and
 // decides nothing.
 type liveMembers struct {
+	elapsed func() time.Duration // a clock that only goes forward; nil: nobody polls
+
 	mu      sync.Mutex
 	members map[identity.ID]*liveMember // guarded by mu
 	used    map[identity.ID]keyUse      // the recorded key of each, since it was seen here; guarded by mu
@@ -52,6 +54,8 @@ type liveMember struct {
 	aloneUntil  *timestamppb.Timestamp // as it said; nil: it did not
 	aloneLimit  string
 	degraded    []*fealtyv1.DegradedPeriod // as it said
+	// polled is until when it counts as heard because it asked; by elapsed.
+	polled time.Duration
 	// nextBootstrap is when the next node_bootstrap may be made for it.
 	nextBootstrap time.Time
 }
@@ -63,6 +67,7 @@ const (
 	maxDetailBytes   = 512
 	maxPeriods       = 16 // of degraded mode
 	maxTallies       = 32 // of one of them
+	maxPollInterval  = 5 * time.Minute
 	bootstrapPause   = 10 * time.Second
 	maxBootstrapWait = time.Minute
 )
@@ -86,6 +91,27 @@ func (l *liveMembers) opened(id identity.ID, run string) *openStream {
 	}
 	m.newest = s
 	return s
+}
+
+// polls notes that a member asked, and will again after interval: it counts as heard for
+// twice as long.
+func (l *liveMembers) polls(id identity.ID, interval time.Duration) {
+	if interval <= 0 {
+		return // of an earlier release: it does not say
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.members[id]
+	if m == nil {
+		m = &liveMember{}
+		l.members[id] = m
+	}
+	m.polled = l.elapsed() + 2*min(interval, maxPollInterval)
+}
+
+// heardLocked reports whether m holds a stream here, or asked lately.
+func (l *liveMembers) heardLocked(m *liveMember) bool {
+	return m.streams > 0 || m.polled > 0 && l.elapsed() < m.polled
 }
 
 // openedElsewhere notes that the process run opened a stream of a member at another
@@ -230,7 +256,7 @@ func (l *liveMembers) message(id identity.ID) *fealtyv1.Live {
 	if m == nil {
 		return nil
 	}
-	out := &fealtyv1.Live{Connected: m.streams > 0, Release: m.release, Held: slices.Clone(m.held), LastRefusal: m.lastRefusal,
+	out := &fealtyv1.Live{Connected: l.heardLocked(m), Release: m.release, Held: slices.Clone(m.held), LastRefusal: m.lastRefusal,
 		SvidNotAfter: m.svidEnd, AutonomousUntil: m.aloneUntil, AutonomyLimit: m.aloneLimit}
 	if !m.lastReport.IsZero() {
 		out.LastReport = timestamppb.New(m.lastReport)
@@ -253,6 +279,19 @@ func (l *liveMembers) all() []identity.ID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Keys(l.members))
+}
+
+// dataConnected counts the data members that are heard here.
+func (l *liveMembers) dataConnected() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for id, m := range l.members {
+		if id.Kind() == identity.Data && l.heardLocked(m) {
+			n++
+		}
+	}
+	return n
 }
 
 func (l *liveMembers) connected() int {

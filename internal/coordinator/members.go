@@ -16,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -300,6 +301,36 @@ func (c *Coordinator) quietOthers() (names []string, lost bool) {
 		}
 	}
 	return names, lost
+}
+
+// hearsAll reports whether everybody answered who may hear a member, when they were asked
+// last, and this coordinator has listened for long enough to know.
+func (c *Coordinator) hearsAll() bool {
+	silent, lost := c.others.quiet()
+	return !lost && len(silent) == 0 && c.presence.Settled(c.elapsed())
+}
+
+// contacts counts what is heard of members.
+func (c *Coordinator) contacts(members []*fealtyv1.Member) *fealtyv1.Contacts {
+	out := &fealtyv1.Contacts{}
+	for _, m := range members {
+		if m.GetBanned() || m.GetState() == stateReplacing {
+			continue
+		}
+		switch presence.Contact(m.GetContact()) {
+		case presence.Connected:
+			out.Connected++
+		case presence.NotHeard:
+			out.NotHeard++
+		case presence.Unknown:
+			out.Unknown++
+		}
+	}
+	silent, _ := c.others.quiet()
+	for _, r := range silent {
+		out.Unanswered = append(out.Unanswered, r.Name)
+	}
+	return out
 }
 
 // hearsSince is since when members can report to this coordinator.
@@ -708,6 +739,9 @@ func (c *Coordinator) memberMessage(s *state, r memberRecord, ban versioned[banR
 	if l := m.Live; l.GetAutonomousUntil() != nil && l.GetAutonomousUntil().AsTime().After(r.NotAfter) {
 		// It cannot last longer than its certificates, whatever it says.
 		l.AutonomousUntil, l.AutonomyLimit = m.SvidNotAfter, "svid"
+	}
+	if !sessionKind(r.Kind) {
+		m.Contact = string(presence.ContactOf(m.GetLive().GetConnected(), c.hearsAll()))
 	}
 	if len(r.Selectors) > 0 {
 		m.JoinedBy = r.Selectors[0]

@@ -161,6 +161,15 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Co
 		gauge("fealty_agents_connected", "Members that hold a stream to this coordinator.", func() float64 {
 			return float64(c.live.connected())
 		}),
+		gauge("fealty_data_members_connected", "Data members that hold a stream to this coordinator, or asked it lately. The sum over coordinators is what the baseline counts, but for those that drain.", func() float64 {
+			return float64(c.live.dataConnected())
+		}),
+		gauge("fealty_baseline_data", "Data members that have to be connected by the manifest in force; 0 without one.", func() float64 {
+			if s := c.state.Load().ready(); s != nil {
+				return float64(s.manifest.Baseline.Data)
+			}
+			return 0
+		}),
 		gauge("fealty_publication_generation", "Generation of the publication record that is served; 0 without one.", func() float64 {
 			if p := c.publication.Load(); p.serves() {
 				return float64(p.state.value.Generation)

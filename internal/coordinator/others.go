@@ -84,7 +84,7 @@ func (e *others) quiet() (silent []replica, lost bool) {
 func (e *others) lose() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.at, e.lost = time.Time{}, true
+	e.at, e.live, e.lost = time.Time{}, nil, true
 }
 
 func (e *others) fresh() bool {

@@ -5,15 +5,20 @@ package coordinator
 
 import (
 	"errors"
+	"io"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/presence"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // together is a fleet of coordinators that share the clock by which they hear each other.
@@ -228,4 +233,70 @@ func TestFindingsOfOthersAreTold(t *testing.T) {
 	if told := found(other); len(told) > 0 {
 		t.Errorf("of a coordinator that is gone it tells %v", told)
 	}
+}
+
+// Members are connected, not heard, or unknown: while a coordinator that may hear them
+// does not answer, nothing of it is an alarm. A poll counts for twice its interval.
+func TestContactOfMembers(t *testing.T) {
+	t.Parallel()
+	x := newTogether(t, 2)
+	first, second := x.all[0], x.all[1]
+	if err := first.set(first.manifest("baseline: {data: 2}\n")); err != nil {
+		t.Fatal(err)
+	}
+	second.awaitHead(first)
+	a, b := first.member("node-a"), first.member("node-b")
+	a.f = second
+	stream, err := newClients(a.conn()).agent.Connect(first.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "node-a"}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, stream, snapshot.ScopeNodeBootstrap)
+	first.c.hears.Store(0)
+	check := func(step, ofA, ofB, state string, want *fealtyv1.Contacts, codes ...explain.Code) {
+		t.Helper()
+		time.Sleep(othersFresh) // what was said before is not fresh any more
+		st := first.getStatus()
+		var got []string
+		for _, m := range st.GetMembers() {
+			got = append(got, m.GetContact())
+		}
+		if !slices.Equal(got, []string{ofA, ofB}) || st.GetBaseline().GetState() != state || st.GetBaseline().GetNeeded() != 2 || !proto.Equal(st.GetContacts(), want) {
+			t.Errorf("%s: members are %q, the baseline is %v, counted are %v", step, got, st.GetBaseline(), st.GetContacts())
+		}
+		var found []explain.Code
+		for _, f := range st.GetFindings() {
+			if strings.HasPrefix(f.GetCode(), "FE-M") {
+				found = append(found, explain.Code(f.GetCode()))
+			}
+		}
+		if !slices.Equal(found, codes) {
+			t.Errorf("%s: found are %q; want %q", step, found, codes)
+		}
+	}
+	first.advance(silentAfter + time.Second)
+	check("at first", "connected", "not heard", "not met", &fealtyv1.Contacts{Connected: 1, NotHeard: 1}, explain.MemberBaseline, explain.MemberSilent)
+
+	poll, err := fealtyv1.NewSnapshotServiceClient(b.conn()).Poll(first.ctx(), &fealtyv1.PollRequest{Name: "node-b", Interval: durationpb.New(time.Minute)})
+	for err == nil {
+		_, err = poll.Recv()
+	}
+	if !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	check("after a poll", "connected", "connected", "met", &fealtyv1.Contacts{Connected: 2})
+	x.pass(2*time.Minute + time.Second)
+	check("twice its interval later", "connected", "not heard", "not met", &fealtyv1.Contacts{Connected: 1, NotHeard: 1}, explain.MemberBaseline, explain.MemberSilent)
+
+	second.kill()
+	check("a coordinator does not answer", "unknown", "unknown", "unknown", &fealtyv1.Contacts{Unknown: 2, Unanswered: []string{"coordinator-2"}})
+	x.unheard(first)
+	check("it is missed", "unknown", "unknown", "unknown", &fealtyv1.Contacts{Unknown: 2, Unanswered: []string{"coordinator-2"}})
+	if _, err := fealtyv1.NewCoordinatorServiceClient(first.localConn()).ForgetCoordinator(first.ctx(), &fealtyv1.ForgetCoordinatorRequest{Name: "coordinator-2"}); err != nil {
+		t.Fatal(err)
+	}
+	check("it is forgotten", "not heard", "not heard", "not met", &fealtyv1.Contacts{NotHeard: 2}, explain.MemberBaseline, explain.MemberSilent, explain.MemberSilent)
 }

@@ -138,6 +138,9 @@ func (s snapshotServer) Poll(req *fealtyv1.PollRequest, stream fealtyv1.Snapshot
 	if err := c.presents(ctx, identity.FromContext(ctx)); err != nil {
 		return err
 	}
+	if _, ok := c.members.get(string(id.Kind()) + "/" + id.Name()); ok && req.GetInterval().CheckValid() == nil {
+		c.live.polls(id, req.GetInterval().AsDuration())
+	}
 	d := newDelivery(c, poller{c, ctx, stream}, id, req.GetHeld())
 	if err := d.sendTrust(); err != nil {
 		return err

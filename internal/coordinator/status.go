@@ -15,13 +15,10 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/manifest"
 )
-
-// baselineData is how many data members a cluster needs to lose one and go on.
-// A witness never counts: it holds no user data (admission.md, Membership).
-const baselineData = 3
 
 // statusReadTimeout bounds how long status waits for the store, before it says what
 // it knows without.
@@ -111,14 +108,14 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 			return out, nil
 		}
 		known := c.knownMembers(s, memberPrefix)
-		out.Baseline = baseline(known)
+		out.Baseline, out.Contacts = baseline(s.manifest, known), c.contacts(known)
 		out.Members, out.NextPageToken = from.cut(known)
 		return out, nil
 	case err != nil:
 		return nil, err
 	}
 	out.Bans, out.BansLimit = uint32(trust.value.Bans.Count), uint32(c.maxListed)
-	out.Baseline = baseline(all)
+	out.Baseline, out.Contacts = baseline(s.manifest, all), c.contacts(all)
 	out.Findings = append(append(first, c.storeFindings()...), c.keeperFindings(reading, s)...)
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
 	out.Findings = append(out.Findings, c.claims(reading, s, all)...)
@@ -158,22 +155,29 @@ func manifestFindings(m *manifest.Manifest) []*fealtyv1.Finding {
 // maxDrainingNamed is how many draining members a baseline names.
 const maxDrainingNamed = 8
 
-// baseline counts the data members that are active and not banned. One that
-// drains is about to go: what it holds up must stand without it.
-func baseline(members []*fealtyv1.Member) *fealtyv1.Baseline {
-	b := &fealtyv1.Baseline{Needed: baselineData}
+// baseline counts the data members that are active and not banned, and of them those that
+// are connected. One that drains is about to go: what it holds up must stand without it.
+func baseline(man *manifest.Manifest, members []*fealtyv1.Member) *fealtyv1.Baseline {
+	b := &fealtyv1.Baseline{Needed: uint32(man.Baseline.Data)}
 	for _, m := range members {
 		switch {
 		case m.GetKind() != string(identity.Data) || m.GetBanned():
 		case m.GetState() == stateActive:
 			b.DataMembers++
+			switch presence.Contact(m.GetContact()) {
+			case presence.Connected:
+				b.Connected++
+			case presence.Unknown:
+				b.Unknown++
+			}
 		case m.GetState() == stateDraining:
 			if b.DrainingCount++; len(b.Draining) < maxDrainingNamed {
 				b.Draining = append(b.Draining, m.GetKind()+"/"+m.GetName())
 			}
 		}
 	}
-	b.Met = b.DataMembers >= b.Needed
+	state := presence.Enough(b.Needed, b.Connected, b.Unknown)
+	b.State, b.Met = string(state), state == presence.Met
 	return b
 }
 
@@ -186,7 +190,7 @@ const silentAfter = 2 * time.Minute
 // since hears.
 func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry string, now, hears time.Time) []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
-	if b := st.GetBaseline(); !b.GetMet() {
+	if b := st.GetBaseline(); b.GetState() == string(presence.NotMet) {
 		out = append(out, finding(explain.MemberBaseline, baselineFields(b, entry)...))
 	}
 	var expired, silent []troubled
@@ -196,7 +200,7 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 		case m.GetBanned() || m.GetState() == stateReplacing || sessionKind(identity.Kind(m.GetKind())):
 		case !now.Before(end):
 			expired = append(expired, troubled{path, end.UTC().Format(time.RFC3339)})
-		case live.GetConnected(), now.Sub(later(hears, live.GetLastReport().AsTime())) <= silentAfter:
+		case live.GetConnected(), len(st.GetContacts().GetUnanswered()) > 0, now.Sub(later(hears, live.GetLastReport().AsTime())) <= silentAfter:
 		case live != nil:
 			silent = append(silent, troubled{path, live.GetLastReport().AsTime().UTC().Format(time.RFC3339)})
 		default:
@@ -247,7 +251,13 @@ func dataEntry(m *manifest.Manifest) string {
 // token for entry makes a data member.
 func baselineFields(b *fealtyv1.Baseline, entry string) []any {
 	create := "fealty token create --entry " + entry
-	out := []any{"have", fmt.Sprint(b.GetDataMembers()), "need", fmt.Sprint(b.GetNeeded()), "remedy", "let more nodes of kind data join: " + create}
+	out := []any{"have", fmt.Sprint(b.GetConnected()), "need", fmt.Sprint(b.GetNeeded()), "remedy", "let more nodes of kind data join: " + create}
+	if away := b.GetDataMembers() - b.GetConnected() - b.GetUnknown(); away > 0 {
+		out = append(out, "remedy", "see why those that are not heard do not connect: fealty member list --kind data")
+		if b.GetDataMembers() < b.GetNeeded() {
+			out = append(out, "remedy", "see why those that are not heard do not connect: fealty member list --kind data; and let more nodes join: "+create)
+		}
+	}
 	n := b.GetDrainingCount()
 	if n == 0 {
 		return out
@@ -261,7 +271,7 @@ func baselineFields(b *fealtyv1.Baseline, entry string) []any {
 		named += fmt.Sprintf(" and %d more", more)
 	}
 	out = append(out, "note", named+" "+verb)
-	if b.GetDataMembers()+n >= b.GetNeeded() {
+	if b.GetConnected()+n >= b.GetNeeded() {
 		out = append(out, "remedy", "let a node of kind data join first: "+create+"; or fealty member undrain "+b.GetDraining()[0])
 	}
 	return out

@@ -689,7 +689,7 @@ func (c *Coordinator) bootstrap(s *state, rec memberRecord, version store.Revisi
 		RenewEvery:   renewEvery(entry.SVIDTTL).Truncate(time.Second),
 		SVIDTTL:      entry.SVIDTTL.Truncate(time.Second),
 		Degraded:     degradedPolicy(s.manifest),
-		Resilience:   snapshot.Resilience{DataMembers: c.members.count(identity.Data), Required: baselineData},
+		Resilience:   snapshot.Resilience{DataMembers: c.members.count(identity.Data), Required: s.manifest.Baseline.Data},
 	}
 	if snapshot.MayHold(snapshot.ScopeNodeBootstrap, snapshot.SectionMembers, roles) {
 		for _, m := range c.members.visible(rec, maxBootstrapMembers) {

@@ -1230,13 +1230,17 @@ by the way.`,
 		Code:  MemberBaseline,
 		Title: "fewer data members than the baseline",
 		What:  "the cluster is below its resilience baseline",
-		Why:   "it has {have|too few} data members of {need|the number} needed; {note|witnesses do not count}",
+		Why:   "{have|too few} data members are connected, {need|more} are needed; {note|witnesses do not count}",
 		Do:    "{remedy|let more nodes of kind data join: fealty token create --entry ENTRY}",
 		Exit:  ExitDegraded, GRPC: codes.FailedPrecondition,
 		Page: `
-Three data members are the least with which one can be lost or serviced while the others still outnumber it.
-Witnesses do not count, and neither does a member that drains: it is about to go, and what it holds up must stand
-without it. The finding clears itself when enough have joined.`,
+The manifest says how many are needed: ` + "`baseline.data`" + `, 3 where it says nothing, and 0 for none. Three are the
+least with which one can be lost or serviced while the others still outnumber it. Witnesses do not count, and neither
+does a member that drains: it is about to go, and what it holds up must stand without it.
+
+What counts is who is connected, and not who has joined. While a coordinator does not answer, or the one that is asked
+became ready less than a minute ago, those that it may hear are unknown: then the baseline is unknown too, and nobody is
+alarmed. The finding clears itself when enough are connected.`,
 	},
 	{
 		Code:  MemberExpired,
@@ -1259,7 +1263,8 @@ itself when it can reach a coordinator.`,
 		Exit:  ExitDegraded, GRPC: codes.Unavailable,
 		Page: `
 Silence is not failure: the member may work on its verified snapshots without a coordinator in reach. Nothing
-is moved away from it for being silent.`,
+is moved away from it for being silent. While another coordinator does not answer, to which it may be connected, its
+contact is *unknown*, and this is not said.`,
 	},
 
 	{

@@ -1,5 +1,5 @@
-// Package presence decides which of the other coordinators are missed: those that were to
-// be there, and that this one does not hear.
+// Package presence decides which of the other coordinators are missed, those that were to
+// be there and that this one does not hear, and what can be said of members then.
 //
 // What counts is what one process heard itself, on a clock that only goes forward: what
 // a coordinator wrote about itself, and when by which clock, proves nothing here.
@@ -149,4 +149,54 @@ func (w *Watch) Silent(key string, now time.Duration) (time.Duration, bool) {
 
 func (o *other) gone(now time.Duration) bool {
 	return !o.Stopped && o.unanswered >= Asks && now-o.heard >= After
+}
+
+// Settled reports whether at now it has listened for long enough to say who is not there.
+func (w *Watch) Settled(now time.Duration) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return now-w.since >= Settle
+}
+
+// Contact is what can be said of whether a member is heard.
+type Contact string
+
+// The contacts.
+const (
+	Connected Contact = "connected"
+	NotHeard  Contact = "not heard"
+	Unknown   Contact = "unknown" // one that may hear it did not say
+)
+
+// ContactOf judges a member: connected says that somebody who answered hears it, and all
+// that everybody answered who may.
+func ContactOf(connected, all bool) Contact {
+	switch {
+	case connected:
+		return Connected
+	case all:
+		return NotHeard
+	}
+	return Unknown
+}
+
+// State is whether a number that is needed is there.
+type State string
+
+// The states.
+const (
+	Met      State = "met"
+	NotMet   State = "not met"
+	NotKnown State = "unknown" // those of whom it is not known decide
+)
+
+// Enough judges whether needed members are connected, of whom some are unknown.
+func Enough(needed, connected, unknown uint32) State {
+	switch {
+	case connected >= needed:
+		return Met
+	case connected+unknown < needed:
+		return NotMet
+	}
+	return NotKnown
 }

@@ -105,3 +105,27 @@ func TestBackAfterStop(t *testing.T) {
 		t.Errorf("%+v are missed long after its record", got)
 	}
 }
+
+// What was not asked is not known, and alarms nobody.
+func TestWhatIsNotKnown(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		connected, all bool
+		want           presence.Contact
+	}{{true, true, presence.Connected}, {true, false, presence.Connected}, {false, true, presence.NotHeard}, {false, false, presence.Unknown}} {
+		if got := presence.ContactOf(tc.connected, tc.all); got != tc.want {
+			t.Errorf("connected %v, all answered %v: %s", tc.connected, tc.all, got)
+		}
+	}
+	for _, tc := range []struct {
+		needed, connected, unknown uint32
+		want                       presence.State
+	}{
+		{3, 3, 0, presence.Met}, {3, 3, 9, presence.Met}, {3, 2, 0, presence.NotMet}, {3, 2, 1, presence.NotKnown},
+		{3, 0, 2, presence.NotMet}, {0, 0, 0, presence.Met}, {1, 0, 0, presence.NotMet},
+	} {
+		if got := presence.Enough(tc.needed, tc.connected, tc.unknown); got != tc.want {
+			t.Errorf("%d needed, %d connected, %d unknown: %s", tc.needed, tc.connected, tc.unknown, got)
+		}
+	}
+}

@@ -60,7 +60,11 @@ type Member struct {
 	ReportedAddresses []string `protobuf:"bytes,21,rep,name=reported_addresses,json=reportedAddresses,proto3" json:"reported_addresses,omitempty"`
 	SeenAddress       string   `protobuf:"bytes,22,opt,name=seen_address,json=seenAddress,proto3" json:"seen_address,omitempty"`
 	// KEY=VALUE of its token, sorted. They decide nothing.
-	Labels        []string `protobuf:"bytes,23,rep,name=labels,proto3" json:"labels,omitempty"`
+	Labels []string `protobuf:"bytes,23,rep,name=labels,proto3" json:"labels,omitempty"`
+	// "connected" if a coordinator that answered holds its stream, or heard it ask lately;
+	// "not heard" if none does; "unknown" while one that may does not answer, and for a
+	// minute after this one became ready. Empty for people, who hold no stream.
+	Contact       string `protobuf:"bytes,24,opt,name=contact,proto3" json:"contact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -254,6 +258,13 @@ func (x *Member) GetLabels() []string {
 		return x.Labels
 	}
 	return nil
+}
+
+func (x *Member) GetContact() string {
+	if x != nil {
+		return x.Contact
+	}
+	return ""
 }
 
 // Live is what a coordinator saw of a member lately; never stored.
@@ -1472,7 +1483,7 @@ var File_fealty_v1_member_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_member_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/member.proto\x12\tfealty.v1\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8f\x06\n" +
+	"\x16fealty/v1/member.proto\x12\tfealty.v1\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x06\n" +
 	"\x06Member\x12\x1b\n" +
 	"\tspiffe_id\x18\x01 \x01(\tR\bspiffeId\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
@@ -1500,7 +1511,8 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"reportedOs\x12-\n" +
 	"\x12reported_addresses\x18\x15 \x03(\tR\x11reportedAddresses\x12!\n" +
 	"\fseen_address\x18\x16 \x01(\tR\vseenAddress\x12\x16\n" +
-	"\x06labels\x18\x17 \x03(\tR\x06labels\"\xc0\x03\n" +
+	"\x06labels\x18\x17 \x03(\tR\x06labels\x12\x18\n" +
+	"\acontact\x18\x18 \x01(\tR\acontact\"\xc0\x03\n" +
 	"\x04Live\x12;\n" +
 	"\vlast_report\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastReport\x12\x1c\n" +

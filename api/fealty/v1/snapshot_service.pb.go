@@ -9,6 +9,7 @@ package fealtyv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -126,7 +127,9 @@ type PollRequest struct {
 	// The caller's own name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// What it holds, by scope.
-	Held          []*HeldSnapshot `protobuf:"bytes,2,rep,name=held,proto3" json:"held,omitempty"`
+	Held []*HeldSnapshot `protobuf:"bytes,2,rep,name=held,proto3" json:"held,omitempty"`
+	// How long it will take until it asks again if this brings it nothing, at most.
+	Interval      *durationpb.Duration `protobuf:"bytes,3,opt,name=interval,proto3" json:"interval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -171,6 +174,13 @@ func (x *PollRequest) GetName() string {
 func (x *PollRequest) GetHeld() []*HeldSnapshot {
 	if x != nil {
 		return x.Held
+	}
+	return nil
+}
+
+func (x *PollRequest) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
 	}
 	return nil
 }
@@ -403,15 +413,16 @@ var File_fealty_v1_snapshot_service_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_snapshot_service_proto_rawDesc = "" +
 	"\n" +
-	" fealty/v1/snapshot_service.proto\x12\tfealty.v1\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\"J\n" +
+	" fealty/v1/snapshot_service.proto\x12\tfealty.v1\x1a\x15fealty/v1/agent.proto\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1egoogle/protobuf/duration.proto\"J\n" +
 	"\x11GetContentRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fcontent_hash\x18\x02 \x01(\fR\vcontentHash\"*\n" +
 	"\x12GetContentResponse\x12\x14\n" +
-	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"N\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"\x85\x01\n" +
 	"\vPollRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
-	"\x04held\x18\x02 \x03(\v2\x17.fealty.v1.HeldSnapshotR\x04held\"\x80\x02\n" +
+	"\x04held\x18\x02 \x03(\v2\x17.fealty.v1.HeldSnapshotR\x04held\x125\n" +
+	"\binterval\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\binterval\"\x80\x02\n" +
 	"\fPollResponse\x127\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\x19.fealty.v1.SignedSnapshotH\x00R\bsnapshot\x122\n" +
 	"\trenew_now\x18\x02 \x01(\v2\x13.fealty.v1.RenewNowH\x00R\brenewNow\x12;\n" +
@@ -464,29 +475,31 @@ var file_fealty_v1_snapshot_service_proto_goTypes = []any{
 	(*GetSnapshotRequest)(nil),  // 4: fealty.v1.GetSnapshotRequest
 	(*GetSnapshotResponse)(nil), // 5: fealty.v1.GetSnapshotResponse
 	(*HeldSnapshot)(nil),        // 6: fealty.v1.HeldSnapshot
-	(*SignedSnapshot)(nil),      // 7: fealty.v1.SignedSnapshot
-	(*RenewNow)(nil),            // 8: fealty.v1.RenewNow
-	(*RootChanges)(nil),         // 9: fealty.v1.RootChanges
-	(*HistoryLinks)(nil),        // 10: fealty.v1.HistoryLinks
+	(*durationpb.Duration)(nil), // 7: google.protobuf.Duration
+	(*SignedSnapshot)(nil),      // 8: fealty.v1.SignedSnapshot
+	(*RenewNow)(nil),            // 9: fealty.v1.RenewNow
+	(*RootChanges)(nil),         // 10: fealty.v1.RootChanges
+	(*HistoryLinks)(nil),        // 11: fealty.v1.HistoryLinks
 }
 var file_fealty_v1_snapshot_service_proto_depIdxs = []int32{
 	6,  // 0: fealty.v1.PollRequest.held:type_name -> fealty.v1.HeldSnapshot
-	7,  // 1: fealty.v1.PollResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
-	8,  // 2: fealty.v1.PollResponse.renew_now:type_name -> fealty.v1.RenewNow
-	9,  // 3: fealty.v1.PollResponse.root_changes:type_name -> fealty.v1.RootChanges
-	10, // 4: fealty.v1.PollResponse.history_links:type_name -> fealty.v1.HistoryLinks
-	7,  // 5: fealty.v1.GetSnapshotResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
-	0,  // 6: fealty.v1.SnapshotService.GetContent:input_type -> fealty.v1.GetContentRequest
-	2,  // 7: fealty.v1.SnapshotService.Poll:input_type -> fealty.v1.PollRequest
-	4,  // 8: fealty.v1.SnapshotService.GetSnapshot:input_type -> fealty.v1.GetSnapshotRequest
-	1,  // 9: fealty.v1.SnapshotService.GetContent:output_type -> fealty.v1.GetContentResponse
-	3,  // 10: fealty.v1.SnapshotService.Poll:output_type -> fealty.v1.PollResponse
-	5,  // 11: fealty.v1.SnapshotService.GetSnapshot:output_type -> fealty.v1.GetSnapshotResponse
-	9,  // [9:12] is the sub-list for method output_type
-	6,  // [6:9] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	7,  // 1: fealty.v1.PollRequest.interval:type_name -> google.protobuf.Duration
+	8,  // 2: fealty.v1.PollResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
+	9,  // 3: fealty.v1.PollResponse.renew_now:type_name -> fealty.v1.RenewNow
+	10, // 4: fealty.v1.PollResponse.root_changes:type_name -> fealty.v1.RootChanges
+	11, // 5: fealty.v1.PollResponse.history_links:type_name -> fealty.v1.HistoryLinks
+	8,  // 6: fealty.v1.GetSnapshotResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
+	0,  // 7: fealty.v1.SnapshotService.GetContent:input_type -> fealty.v1.GetContentRequest
+	2,  // 8: fealty.v1.SnapshotService.Poll:input_type -> fealty.v1.PollRequest
+	4,  // 9: fealty.v1.SnapshotService.GetSnapshot:input_type -> fealty.v1.GetSnapshotRequest
+	1,  // 10: fealty.v1.SnapshotService.GetContent:output_type -> fealty.v1.GetContentResponse
+	3,  // 11: fealty.v1.SnapshotService.Poll:output_type -> fealty.v1.PollResponse
+	5,  // 12: fealty.v1.SnapshotService.GetSnapshot:output_type -> fealty.v1.GetSnapshotResponse
+	10, // [10:13] is the sub-list for method output_type
+	7,  // [7:10] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_snapshot_service_proto_init() }

@@ -127,6 +127,8 @@ type GetStatusResponse struct {
 	// The coordinators that the manifest in force admits, as each of them said of
 	// itself last; sorted by name. On the first page alone.
 	Replicas []*Replica `protobuf:"bytes,32,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// What is heard of the members, counted. On the first page alone.
+	Contacts *Contacts `protobuf:"bytes,33,opt,name=contacts,proto3" json:"contacts,omitempty"`
 	// The certificate of an operator's PKI by which this coordinator proves itself; not
 	// set without one.
 	OperatorCertificate *OperatorCertificate `protobuf:"bytes,40,opt,name=operator_certificate,json=operatorCertificate,proto3" json:"operator_certificate,omitempty"`
@@ -353,9 +355,88 @@ func (x *GetStatusResponse) GetReplicas() []*Replica {
 	return nil
 }
 
+func (x *GetStatusResponse) GetContacts() *Contacts {
+	if x != nil {
+		return x.Contacts
+	}
+	return nil
+}
+
 func (x *GetStatusResponse) GetOperatorCertificate() *OperatorCertificate {
 	if x != nil {
 		return x.OperatorCertificate
+	}
+	return nil
+}
+
+// Contacts counts the members that hold streams, by Member.contact. Banned ones and those
+// that are being replaced are not among them.
+type Contacts struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Connected uint32                 `protobuf:"varint,1,opt,name=connected,proto3" json:"connected,omitempty"`
+	NotHeard  uint32                 `protobuf:"varint,2,opt,name=not_heard,json=notHeard,proto3" json:"not_heard,omitempty"`
+	// May be connected: then connected is a number that there are at least.
+	Unknown uint32 `protobuf:"varint,3,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	// The coordinators that did not answer, by name.
+	Unanswered    []string `protobuf:"bytes,4,rep,name=unanswered,proto3" json:"unanswered,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Contacts) Reset() {
+	*x = Contacts{}
+	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Contacts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Contacts) ProtoMessage() {}
+
+func (x *Contacts) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Contacts.ProtoReflect.Descriptor instead.
+func (*Contacts) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Contacts) GetConnected() uint32 {
+	if x != nil {
+		return x.Connected
+	}
+	return 0
+}
+
+func (x *Contacts) GetNotHeard() uint32 {
+	if x != nil {
+		return x.NotHeard
+	}
+	return 0
+}
+
+func (x *Contacts) GetUnknown() uint32 {
+	if x != nil {
+		return x.Unknown
+	}
+	return 0
+}
+
+func (x *Contacts) GetUnanswered() []string {
+	if x != nil {
+		return x.Unanswered
 	}
 	return nil
 }
@@ -394,7 +475,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	mi := &file_fealty_v1_status_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -406,7 +487,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[2]
+	mi := &file_fealty_v1_status_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -419,7 +500,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Replica) GetName() string {
@@ -529,7 +610,7 @@ type ReplicaKeeper struct {
 
 func (x *ReplicaKeeper) Reset() {
 	*x = ReplicaKeeper{}
-	mi := &file_fealty_v1_status_proto_msgTypes[3]
+	mi := &file_fealty_v1_status_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -541,7 +622,7 @@ func (x *ReplicaKeeper) String() string {
 func (*ReplicaKeeper) ProtoMessage() {}
 
 func (x *ReplicaKeeper) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[3]
+	mi := &file_fealty_v1_status_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -554,7 +635,7 @@ func (x *ReplicaKeeper) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaKeeper.ProtoReflect.Descriptor instead.
 func (*ReplicaKeeper) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ReplicaKeeper) GetName() string {
@@ -580,21 +661,29 @@ func (x *ReplicaKeeper) GetOpens() bool {
 
 // Baseline is the resilience baseline: data members against the number needed.
 type Baseline struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	DataMembers uint32                 `protobuf:"varint,1,opt,name=data_members,json=dataMembers,proto3" json:"data_members,omitempty"`
-	Needed      uint32                 `protobuf:"varint,2,opt,name=needed,proto3" json:"needed,omitempty"`
-	Met         bool                   `protobuf:"varint,3,opt,name=met,proto3" json:"met,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Recorded, active and not banned, whether they are heard or not.
+	DataMembers uint32 `protobuf:"varint,1,opt,name=data_members,json=dataMembers,proto3" json:"data_members,omitempty"`
+	// By the manifest: baseline.data.
+	Needed uint32 `protobuf:"varint,2,opt,name=needed,proto3" json:"needed,omitempty"`
+	// So many are connected.
+	Met bool `protobuf:"varint,3,opt,name=met,proto3" json:"met,omitempty"`
 	// Data members that drain: they are about to go and do not count. The first
 	// eight, by name.
 	Draining      []string `protobuf:"bytes,4,rep,name=draining,proto3" json:"draining,omitempty"`
 	DrainingCount uint32   `protobuf:"varint,5,opt,name=draining_count,json=drainingCount,proto3" json:"draining_count,omitempty"`
+	// Those of data_members that are connected, and those of which that is not known.
+	Connected uint32 `protobuf:"varint,6,opt,name=connected,proto3" json:"connected,omitempty"`
+	Unknown   uint32 `protobuf:"varint,7,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	// "met", "not met" or "unknown": whether those of which it is not known decide it.
+	State         string `protobuf:"bytes,8,opt,name=state,proto3" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_fealty_v1_status_proto_msgTypes[4]
+	mi := &file_fealty_v1_status_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -606,7 +695,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[4]
+	mi := &file_fealty_v1_status_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -619,7 +708,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Baseline) GetDataMembers() uint32 {
@@ -657,6 +746,27 @@ func (x *Baseline) GetDrainingCount() uint32 {
 	return 0
 }
 
+func (x *Baseline) GetConnected() uint32 {
+	if x != nil {
+		return x.Connected
+	}
+	return 0
+}
+
+func (x *Baseline) GetUnknown() uint32 {
+	if x != nil {
+		return x.Unknown
+	}
+	return 0
+}
+
+func (x *Baseline) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
 // Finding is a thing that needs attention, with its remedy.
 type Finding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -676,7 +786,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_fealty_v1_status_proto_msgTypes[5]
+	mi := &file_fealty_v1_status_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -688,7 +798,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_status_proto_msgTypes[5]
+	mi := &file_fealty_v1_status_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -701,7 +811,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_status_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_status_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Finding) GetCode() string {
@@ -747,7 +857,7 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\x10GetStatusRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\xab\t\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xdc\t\n" +
 	"\x11GetStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
@@ -780,8 +890,16 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"seed_epoch\x18\x1e \x01(\x04R\tseedEpoch\x12)\n" +
 	"\x06leader\x18\x1f \x01(\v2\x11.fealty.v1.LeaderR\x06leader\x12.\n" +
-	"\breplicas\x18  \x03(\v2\x12.fealty.v1.ReplicaR\breplicas\x12Q\n" +
-	"\x14operator_certificate\x18( \x01(\v2\x1e.fealty.v1.OperatorCertificateR\x13operatorCertificate\"\xd9\x03\n" +
+	"\breplicas\x18  \x03(\v2\x12.fealty.v1.ReplicaR\breplicas\x12/\n" +
+	"\bcontacts\x18! \x01(\v2\x13.fealty.v1.ContactsR\bcontacts\x12Q\n" +
+	"\x14operator_certificate\x18( \x01(\v2\x1e.fealty.v1.OperatorCertificateR\x13operatorCertificate\"\x7f\n" +
+	"\bContacts\x12\x1c\n" +
+	"\tconnected\x18\x01 \x01(\rR\tconnected\x12\x1b\n" +
+	"\tnot_heard\x18\x02 \x01(\rR\bnotHeard\x12\x18\n" +
+	"\aunknown\x18\x03 \x01(\rR\aunknown\x12\x1e\n" +
+	"\n" +
+	"unanswered\x18\x04 \x03(\tR\n" +
+	"unanswered\"\xd9\x03\n" +
 	"\aReplica\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\renrolment_key\x18\x02 \x01(\tR\fenrolmentKey\x12\x1c\n" +
@@ -802,13 +920,16 @@ const file_fealty_v1_status_proto_rawDesc = "" +
 	"\rReplicaKeeper\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x15\n" +
 	"\x06key_id\x18\x02 \x01(\tR\x05keyId\x12\x14\n" +
-	"\x05opens\x18\x03 \x01(\bR\x05opens\"\x9a\x01\n" +
+	"\x05opens\x18\x03 \x01(\bR\x05opens\"\xe8\x01\n" +
 	"\bBaseline\x12!\n" +
 	"\fdata_members\x18\x01 \x01(\rR\vdataMembers\x12\x16\n" +
 	"\x06needed\x18\x02 \x01(\rR\x06needed\x12\x10\n" +
 	"\x03met\x18\x03 \x01(\bR\x03met\x12\x1a\n" +
 	"\bdraining\x18\x04 \x03(\tR\bdraining\x12%\n" +
-	"\x0edraining_count\x18\x05 \x01(\rR\rdrainingCount\"\x8d\x01\n" +
+	"\x0edraining_count\x18\x05 \x01(\rR\rdrainingCount\x12\x1c\n" +
+	"\tconnected\x18\x06 \x01(\rR\tconnected\x12\x18\n" +
+	"\aunknown\x18\a \x01(\rR\aunknown\x12\x14\n" +
+	"\x05state\x18\b \x01(\tR\x05state\"\x8d\x01\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x1a\n" +
 	"\bseverity\x18\x02 \x01(\tR\bseverity\x12\x18\n" +
@@ -832,44 +953,46 @@ func file_fealty_v1_status_proto_rawDescGZIP() []byte {
 	return file_fealty_v1_status_proto_rawDescData
 }
 
-var file_fealty_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_fealty_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_fealty_v1_status_proto_goTypes = []any{
 	(*GetStatusRequest)(nil),      // 0: fealty.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),     // 1: fealty.v1.GetStatusResponse
-	(*Replica)(nil),               // 2: fealty.v1.Replica
-	(*ReplicaKeeper)(nil),         // 3: fealty.v1.ReplicaKeeper
-	(*Baseline)(nil),              // 4: fealty.v1.Baseline
-	(*Finding)(nil),               // 5: fealty.v1.Finding
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
-	(*Member)(nil),                // 7: fealty.v1.Member
-	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
-	(*Leader)(nil),                // 9: fealty.v1.Leader
-	(*OperatorCertificate)(nil),   // 10: fealty.v1.OperatorCertificate
+	(*Contacts)(nil),              // 2: fealty.v1.Contacts
+	(*Replica)(nil),               // 3: fealty.v1.Replica
+	(*ReplicaKeeper)(nil),         // 4: fealty.v1.ReplicaKeeper
+	(*Baseline)(nil),              // 5: fealty.v1.Baseline
+	(*Finding)(nil),               // 6: fealty.v1.Finding
+	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*Member)(nil),                // 8: fealty.v1.Member
+	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
+	(*Leader)(nil),                // 10: fealty.v1.Leader
+	(*OperatorCertificate)(nil),   // 11: fealty.v1.OperatorCertificate
 }
 var file_fealty_v1_status_proto_depIdxs = []int32{
-	6,  // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
-	6,  // 1: fealty.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	7,  // 2: fealty.v1.GetStatusResponse.members:type_name -> fealty.v1.Member
-	4,  // 3: fealty.v1.GetStatusResponse.baseline:type_name -> fealty.v1.Baseline
-	5,  // 4: fealty.v1.GetStatusResponse.findings:type_name -> fealty.v1.Finding
-	6,  // 5: fealty.v1.GetStatusResponse.mesh_ca_not_after:type_name -> google.protobuf.Timestamp
-	6,  // 6: fealty.v1.GetStatusResponse.root_not_after:type_name -> google.protobuf.Timestamp
-	8,  // 7: fealty.v1.GetStatusResponse.store_latency:type_name -> google.protobuf.Duration
-	6,  // 8: fealty.v1.GetStatusResponse.head_confirmed_at:type_name -> google.protobuf.Timestamp
-	9,  // 9: fealty.v1.GetStatusResponse.leader:type_name -> fealty.v1.Leader
-	2,  // 10: fealty.v1.GetStatusResponse.replicas:type_name -> fealty.v1.Replica
-	10, // 11: fealty.v1.GetStatusResponse.operator_certificate:type_name -> fealty.v1.OperatorCertificate
-	6,  // 12: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
-	6,  // 13: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
-	3,  // 14: fealty.v1.Replica.keepers:type_name -> fealty.v1.ReplicaKeeper
-	8,  // 15: fealty.v1.Replica.unheard_for:type_name -> google.protobuf.Duration
-	0,  // 16: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
-	1,  // 17: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
-	17, // [17:18] is the sub-list for method output_type
-	16, // [16:17] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	7,  // 0: fealty.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
+	7,  // 1: fealty.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	8,  // 2: fealty.v1.GetStatusResponse.members:type_name -> fealty.v1.Member
+	5,  // 3: fealty.v1.GetStatusResponse.baseline:type_name -> fealty.v1.Baseline
+	6,  // 4: fealty.v1.GetStatusResponse.findings:type_name -> fealty.v1.Finding
+	7,  // 5: fealty.v1.GetStatusResponse.mesh_ca_not_after:type_name -> google.protobuf.Timestamp
+	7,  // 6: fealty.v1.GetStatusResponse.root_not_after:type_name -> google.protobuf.Timestamp
+	9,  // 7: fealty.v1.GetStatusResponse.store_latency:type_name -> google.protobuf.Duration
+	7,  // 8: fealty.v1.GetStatusResponse.head_confirmed_at:type_name -> google.protobuf.Timestamp
+	10, // 9: fealty.v1.GetStatusResponse.leader:type_name -> fealty.v1.Leader
+	3,  // 10: fealty.v1.GetStatusResponse.replicas:type_name -> fealty.v1.Replica
+	2,  // 11: fealty.v1.GetStatusResponse.contacts:type_name -> fealty.v1.Contacts
+	11, // 12: fealty.v1.GetStatusResponse.operator_certificate:type_name -> fealty.v1.OperatorCertificate
+	7,  // 13: fealty.v1.Replica.started_at:type_name -> google.protobuf.Timestamp
+	7,  // 14: fealty.v1.Replica.heard_at:type_name -> google.protobuf.Timestamp
+	4,  // 15: fealty.v1.Replica.keepers:type_name -> fealty.v1.ReplicaKeeper
+	9,  // 16: fealty.v1.Replica.unheard_for:type_name -> google.protobuf.Duration
+	0,  // 17: fealty.v1.StatusService.GetStatus:input_type -> fealty.v1.GetStatusRequest
+	1,  // 18: fealty.v1.StatusService.GetStatus:output_type -> fealty.v1.GetStatusResponse
+	18, // [18:19] is the sub-list for method output_type
+	17, // [17:18] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_status_proto_init() }
@@ -887,7 +1010,7 @@ func file_fealty_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fealty_v1_status_proto_rawDesc), len(file_fealty_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
