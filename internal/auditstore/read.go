@@ -16,12 +16,14 @@ import (
 )
 
 // Entries of a release before chains stand at 20 digits of nanoseconds. Without the last 14
-// these name buckets of 28 hours; those of the last year are looked at.
+// these name buckets of 28 hours. Those of the last year are looked at for removal, and those
+// of the 90 days for which entries are kept, and some more, by who reads.
 const (
 	oldDigits  = 20
 	oldCut     = 14
 	oldBucket  = 100_000_000_000_000
 	oldBuckets = 320
+	oldRead    = 82
 )
 
 // fewEntries are read one by one, and more with what stands beside them.
@@ -77,7 +79,7 @@ func Read(ctx context.Context, st store.Store, since, now time.Time, visit func(
 // readOld reads what no chain has.
 func readOld(ctx context.Context, st store.Store, since, now time.Time, visit func(Item) error) error {
 	end := now.UnixNano()/oldBucket + 1 // clocks differ
-	begin := max(end-oldBuckets, 0)
+	begin := max(end-oldRead, 0)
 	if !since.IsZero() {
 		begin = max(begin, since.UnixNano()/oldBucket)
 	}

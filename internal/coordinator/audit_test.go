@@ -413,10 +413,10 @@ func TestGetAudit(t *testing.T) {
 		req  *fealtyv1.GetAuditRequest
 		want []string
 	}{
-		{&fealtyv1.GetAuditRequest{Member: "data/n1"}, []string{"member.join"}},
-		{&fealtyv1.GetAuditRequest{Action: "member"}, []string{"member.ban", "member.join"}},
-		{&fealtyv1.GetAuditRequest{Action: "member.join"}, []string{"member.join"}},
-		{&fealtyv1.GetAuditRequest{Action: "member", Since: timestamppb.New(f.clock().Add(-time.Hour))}, []string{"member.join"}},
+		{&fealtyv1.GetAuditRequest{Member: "data/n1"}, []string{"member.admit"}},
+		{&fealtyv1.GetAuditRequest{Action: "member"}, []string{"member.ban", "member.admit"}},
+		{&fealtyv1.GetAuditRequest{Action: "member.admit"}, []string{"member.admit"}},
+		{&fealtyv1.GetAuditRequest{Action: "member", Since: timestamppb.New(f.clock().Add(-time.Hour))}, []string{"member.admit"}},
 		{&fealtyv1.GetAuditRequest{Until: timestamppb.New(f.clock().Add(-time.Hour))}, []string{"member.ban"}},
 	} {
 		if got := actions(read(tc.req)); !slices.Equal(got, tc.want) {
