@@ -135,6 +135,7 @@ func Services() []string {
 	return []string{
 		fealtyv1.AdmissionService_ServiceDesc.ServiceName,
 		fealtyv1.AgentService_ServiceDesc.ServiceName,
+		fealtyv1.AuditService_ServiceDesc.ServiceName,
 		fealtyv1.BackupService_ServiceDesc.ServiceName,
 		fealtyv1.ConfigService_ServiceDesc.ServiceName,
 		fealtyv1.CoordinatorService_ServiceDesc.ServiceName,
