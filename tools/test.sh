@@ -39,7 +39,7 @@ processors=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 options=(-vet=off -timeout "${TEST_TIMEOUT:-20m}" -parallel "${TEST_PARALLEL:-$((2 * processors))}")
 status=0
 
-apart=(./cmd/fealty ./docs)
+apart=(./cmd/fealty ./docs ./internal/chaos)
 rounds='TestSchedules|TestRotationLosesNoConfig|TestMuchContent|TestUsesAndCountsAreExact'
 cuts='Test(Activation|Commit|FallBack|Join|Periods|RuntimeActivation|SeveralScopes|Wipe)Crash|Test(Activation|Drop|Join|Runtime)DiskErrors'
 again='TestKill(Loop|edActivation)|Test(Story|Restore|StartAgain)On(Postgres|Etcd)|TestPostgres(Killed|AnswersLost)|TestRolledBack(Postgres|PostgresDisk|Etcd|EtcdDisk)|TestDumpPutBack|TestAsynchronousFailover'

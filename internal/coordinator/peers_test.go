@@ -119,9 +119,10 @@ func TestReplicasRecoverTogether(t *testing.T) {
 func TestSecondPeerAfterTheFirst(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
-	given := make(chan struct{}) // by the first one
+	given := make(chan struct{})                   // by the first one
+	gave := sync.OnceFunc(func() { close(given) }) // on a busy machine it may be asked again
 	good := laterTo(t, f.addr, given)
-	bad := servePeer(t, &liar{key: rs[1].key, state: f.c.state.Load(), secrets: func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil; close(given) }})
+	bad := servePeer(t, &liar{key: rs[1].key, state: f.c.state.Load(), secrets: func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil; gave() }})
 	var log syncBuffer
 	rs[0].link.lie(hideReplicas)
 	rs[0].config = func(c *Config) {
@@ -136,7 +137,7 @@ func TestSecondPeerAfterTheFirst(t *testing.T) {
 	}
 	rs[0].start()
 	rs[0].awaitHead(f)
-	if n := gathered(t, rs[0], "fealty_peer_recoveries_total", "outcome", "mesh"); n != 1 {
+	if n := gathered(t, rs[0], "fealty_peer_recoveries_total", "outcome", "mesh"); n < 1 {
 		t.Errorf("the metric counts %v failures", n)
 	}
 	if n := gathered(t, rs[0], "fealty_peer_recoveries_total", "outcome", "received"); n != 1 {
