@@ -64,9 +64,9 @@ const (
 	CoordinatorCertificateForeign Code = "FE-H123"
 	CoordinatorCertificateOther   Code = "FE-H124"
 	CoordinatorCertificateRenames Code = "FE-H125"
-	TrustRotating        Code = "FE-H130"
-	TrustFull            Code = "FE-H131"
-	EmergencyRefused     Code = "FE-H132"
+	TrustRotating                 Code = "FE-H130"
+	TrustFull                     Code = "FE-H131"
+	EmergencyRefused              Code = "FE-H132"
 )
 
 // Join.
