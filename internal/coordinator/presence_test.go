@@ -189,6 +189,7 @@ func TestForgetCoordinator(t *testing.T) {
 	if err != nil || len(out.GetForgotten()) != 1 || out.GetForgotten()[0].GetName() != "coordinator-2" {
 		t.Fatalf("forget: %v, %v", out, err)
 	}
+	x.ask(first)
 	finds(t, first, ofCoordinators)
 	finds(t, third, ofCoordinators)
 	if got := first.audited("coordinator.forget"); len(got) != 1 || got[0].Target != "coordinator-2" || got[0].Reason != "its machine burned" {
@@ -222,6 +223,7 @@ func TestFindingsOfOthersAreTold(t *testing.T) {
 	for len(found(leader)) == 0 && time.Now().Before(until) {
 		time.Sleep(20 * time.Millisecond)
 	}
+	x.ask(other)
 	own, told := found(leader), found(other)
 	if len(own) != 1 || len(told) != 1 || told[0].GetSummary() != own[0].GetSummary() || told[0].GetRemedy() != own[0].GetRemedy() || told[0].GetCoordinator() != "coordinator-1" || own[0].GetCoordinator() != "" {
 		t.Errorf("the leader finds %v, the other one %v", own, told)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -82,10 +81,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.MeshCaKey = s.meshKey[:]
 	out.MeshCaNotAfter = timestamppb.New(s.issuer.Load().MeshCA().Certificate().NotAfter)
 	out.RootNotAfter = timestamppb.New(s.root.NotAfter)
-	var asks sync.WaitGroup
-	asks.Go(func() { c.hearPeers(ctx, s) })
 	c.hearOthers(ctx, s)
-	asks.Wait()
 	asked := time.Now()
 	reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 	defer cancel()

@@ -67,11 +67,10 @@ const (
 	CoordinatorCertificateForeign Code = "FE-H123"
 	CoordinatorCertificateOther   Code = "FE-H124"
 	CoordinatorCertificateRenames Code = "FE-H125"
-
-	ManifestFieldUnread Code = "FE-H126"
-	TrustRotating       Code = "FE-H130"
-	TrustFull           Code = "FE-H131"
-	EmergencyRefused    Code = "FE-H132"
+	ManifestFieldUnread           Code = "FE-H126"
+	TrustRotating                 Code = "FE-H130"
+	TrustFull                     Code = "FE-H131"
+	EmergencyRefused              Code = "FE-H132"
 )
 
 // Join.
