@@ -7,7 +7,8 @@ help:
 	@echo 'make run       a whole cluster on this machine; Ctrl-C ends it'
 	@echo 'make test      every test, with the race detector'
 	@echo 'make soak      kill -9 during 1,000 activations (KILLS=1000), damage of every byte on a node, and'
-	@echo '               millions of schedules of coordinators that fail (SCHEDULES=5000000), and kill -9 of the'
+	@echo '               millions of schedules of coordinators that fail (SCHEDULES=5000000), schedules of whole'
+	@echo '               coordinators on a store that fails (FLEET_SCHEDULES=1000), and kill -9 of the'
 	@echo '               coordinator that leads, 100 times on each store (COORDINATOR_KILLS=100)'
 	@echo 'make bench     every benchmark (BENCH=regexp, BENCHTIME=1s)'
 	@echo 'make fuzz      every fuzz target for a minute each (FUZZTIME=1m)'
@@ -28,8 +29,11 @@ test:
 KILLS ?= 1000
 COORDINATOR_KILLS ?= 100
 SCHEDULES ?= 5000000
+FLEET_SCHEDULES ?= 1000
 soak:
 	FEALTY_TEST_SCHEDULES=$(SCHEDULES) go test -run '^TestSchedules$$' -timeout 2h -v ./internal/replica
+	FEALTY_TEST_REGRESS_SCHEDULES=$(SCHEDULES) go test -run '^TestSchedules$$' -timeout 2h -v ./internal/regress
+	FEALTY_TEST_FLEET_SCHEDULES=$(FLEET_SCHEDULES) go test -run '^TestFleetSchedules$$' -timeout 2h ./internal/sim
 	FEALTY_TEST_REPLICA_SCHEDULES=500 go test -run '^TestReplicaSchedules$$' -timeout 2h ./internal/coordinator
 	FEALTY_TEST_KILLS=$(KILLS) go test -run '^TestKilledActivation$$' -timeout 2h -v ./internal/agent
 	FEALTY_TEST_KILLS=$(COORDINATOR_KILLS) go test -run '^TestKilledCoordinators$$' -timeout 2h -v ./cmd/fealty

@@ -4,7 +4,8 @@
 #
 # With the race detector there are two runs. The first is without it, of the tests named
 # below: each of their many rounds is a single goroutine, in which there is no race to
-# find, and which is six times as long under the detector. The second is of everything,
+# find, and which is six times as long under the detector; and the fleets of
+# TestFleetSchedules, of which a few are enough to find one. The second is of everything,
 # under the detector: there the same tests do fewer rounds, by a constant raceDetector of
 # their packages, or are not compiled (race_test.go and norace_test.go). Where there is no
 # race detector, one run does all of everything.
@@ -32,8 +33,8 @@ status=0
 if [ -n "$race" ]; then
   # The build of the product, which make lint has compiled already.
   CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -trimpath -tags=grpcnotrace" go test "${options[@]}" \
-    -run '^(TestSchedules|TestRotationLosesNoConfig|TestMuchContent)$' \
-    ./internal/replica ./internal/coordinator || status=1
+    -run '^(TestSchedules|TestFleetSchedules(NoticeBugs)?|TestRotationLosesNoConfig|TestMuchContent)$' \
+    ./internal/replica ./internal/regress ./internal/sim ./internal/coordinator || status=1
 fi
 go test $race "${options[@]}" ./... || status=1
 exit $status
