@@ -33,9 +33,8 @@ type schedule struct {
 	*fleet
 	m    *model
 	dump storetest.Dump // of some time ago
-	back bool           // the store went back
 
-	names, priority int // that were given out
+	priority int // that was given out last
 }
 
 // extras are entries that a set may add to the manifest.
