@@ -7,9 +7,10 @@ help:
 	@echo 'make run       a whole cluster on this machine; Ctrl-C ends it'
 	@echo 'make test      every test, most of them with the race detector'
 	@echo 'make soak      kill -9 during 1,000 activations (KILLS=1000), damage of every byte on a node, and'
-	@echo '               millions of schedules of coordinators that fail (SCHEDULES=5000000), and kill -9 of the'
-	@echo '               coordinator that leads, 100 times on each store (COORDINATOR_KILLS=100), and machines that'
-	@echo '               join at once from one address (JOINS=2000)'
+	@echo '               millions of schedules of coordinators that fail (SCHEDULES=5000000), schedules of whole'
+	@echo '               coordinators on a store that fails (FLEET_SCHEDULES=1000), kill -9 of the coordinator that'
+	@echo '               leads, 100 times on each store (COORDINATOR_KILLS=100), and machines that join at once from'
+	@echo '               one address (JOINS=2000)'
 	@echo 'make chaos     real processes, killed, stopped, cut off and put to sleep at random while people write, and'
 	@echo '               a check of what was promised (CHAOS_TIME=10m for each kind of store, CHAOS_SEED=N for one'
 	@echo '               schedule, CHAOS_KEEP=DIR to keep the logs)'
@@ -33,8 +34,11 @@ KILLS ?= 1000
 COORDINATOR_KILLS ?= 100
 SCHEDULES ?= 5000000
 JOINS ?= 2000
+FLEET_SCHEDULES ?= 1000
 soak:
 	FEALTY_TEST_SCHEDULES=$(SCHEDULES) go test -run '^TestSchedules$$' -timeout 2h -v ./internal/replica
+	FEALTY_TEST_REGRESS_SCHEDULES=$(SCHEDULES) go test -run '^TestSchedules$$' -timeout 2h -v ./internal/regress
+	FEALTY_TEST_FLEET_SCHEDULES=$(FLEET_SCHEDULES) go test -run '^TestFleetSchedules$$' -timeout 2h ./internal/sim
 	FEALTY_TEST_REPLICA_SCHEDULES=500 go test -run '^TestReplicaSchedules$$' -timeout 2h ./internal/coordinator
 	FEALTY_TEST_KILLS=$(KILLS) go test -run '^TestKilledActivation$$' -timeout 2h -v ./internal/agent
 	FEALTY_TEST_KILLS=$(COORDINATOR_KILLS) go test -run '^TestKilledCoordinators$$' -timeout 2h -v ./cmd/fealty

@@ -7,7 +7,8 @@
 # detector finds nothing that it does not find elsewhere, and costs most:
 #   - packages that run the program as processes, as people do (apart);
 #   - tests whose many rounds are a single goroutine each (rounds): under the detector
-#     they do fewer, by a constant raceDetector of their packages, or are not compiled;
+#     they do fewer, by a constant raceDetector of their packages, or are not compiled; and
+#     whole coordinators in virtual time, of which a few schedules are enough to find a race;
 #   - tests that cut the power at each point of a sequence, in a single goroutine (cuts);
 #   - tests that kill processes, and those that do again on another store, or on a server
 #     that fails, what the same package does under the detector on SQLite (again).
@@ -40,7 +41,7 @@ options=(-vet=off -timeout "${TEST_TIMEOUT:-20m}" -parallel "${TEST_PARALLEL:-$(
 status=0
 
 apart=(./cmd/fealty ./docs ./internal/chaos)
-rounds='TestSchedules|TestRotationLosesNoConfig|TestMuchContent|TestUsesAndCountsAreExact'
+rounds='TestSchedules|TestRotationLosesNoConfig|TestMuchContent|TestUsesAndCountsAreExact|TestFleetSchedules(NoticeBugs)?'
 cuts='Test(Activation|Commit|FallBack|Join|Periods|RuntimeActivation|SeveralScopes|Wipe)Crash|Test(Activation|Drop|Join|Runtime)DiskErrors'
 again='TestKill(Loop|edActivation)|Test(Story|Restore|StartAgain)On(Postgres|Etcd)|TestPostgres(Killed|AnswersLost)|TestRolledBack(Postgres|PostgresDisk|Etcd|EtcdDisk)|TestDumpPutBack|TestAsynchronousFailover'
 outside="$cuts|$again"
@@ -56,7 +57,7 @@ fi
 product() { CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath -tags=grpcnotrace" go "$@"; }
 product test "${options[@]}" "${apart[@]}" || status=1
 product test "${options[@]}" -run "^($rounds|$outside)\$" \
-  ./internal/replica ./internal/regress ./internal/coordinator ./internal/devcluster ./internal/agent || status=1
+  ./internal/replica ./internal/regress ./internal/sim ./internal/coordinator ./internal/devcluster ./internal/agent || status=1
 for package in "${uninstrumented[@]}"; do options+=("-gcflags=$package=-race=false"); done
 mapfile -t packages < <(go list ./... | grep -vxF "$(go list "${apart[@]}")")
 go test -race "${options[@]}" -skip "^($outside)\$" "${packages[@]}" || status=1

@@ -78,18 +78,28 @@ func (k *Keeper) Read(began, now Seen, at time.Time) *Loss {
 		return nil
 	}
 	loss := began.Lost(now, at)
-	// A read that took long may be told after the store went back and another read of what
-	// it shows since then. Of two reads the one with the lower counter was there first. How
-	// long keys are banned is left to reads that began after that was seen.
-	if loss == nil && k.trust != nil && now.Trust != nil && now.Trust.Counter >= k.trust.Counter {
-		first := *k.trust
-		first.Keys = nil
-		loss = first.lost(now.Trust, at)
+	if loss == nil && k.trust != nil && now.Trust != nil {
+		loss = k.trust.beside(now.Trust, at)
 	}
 	if loss == nil {
 		k.trust = k.seenLocked().After(now).Trust
 	}
 	return loss
+}
+
+// beside returns what says that t and now, which were read in whatever order, are not of one
+// store that went on; nil if they can be. A read that took long may be told after the store
+// went back and another read of what it shows since then.
+func (t *Trust) beside(now *Trust, at time.Time) *Loss {
+	if now.Counter < t.Counter { // it was there first
+		if now.Version < t.Version {
+			return nil
+		}
+		return &Loss{Kind: Counter, Was: t.Counter, Is: now.Counter, At: at}
+	}
+	first := *t
+	first.Keys = nil // how long keys are banned is left to reads that began after that was seen
+	return first.lost(now, at)
 }
 
 // Lose notes that something is lost. It keeps the first loss: what comes after it may

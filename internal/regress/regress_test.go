@@ -289,6 +289,11 @@ func TestLateReadOfBefore(t *testing.T) {
 	if loss := k.Read(began, state(20, "d"), noon); kindOf(loss) != regress.Counter {
 		t.Errorf("two states under one counter: %v", loss)
 	}
+	fewer := state(20, "d")
+	fewer.Trust.Counter = 1
+	if loss := k.Read(began, fewer, noon); kindOf(loss) != regress.Counter {
+		t.Errorf("an earlier state that was written later: %v", loss)
+	}
 	if got := k.Record().Seen.Trust; got.Version != 17 {
 		t.Errorf("it keeps what was read of version %d", got.Version)
 	}

@@ -485,8 +485,9 @@ func (w *simulation) check() {
 		for who, of := range w.bans {
 			_, ok := x.view.bans[who]
 			switch {
-			case ok:
+			case ok && x.view.version >= of.version:
 				x.had[who] = of
+			case ok: // by an older ban
 			case w.unsure[who]:
 			case x.had[who] == of:
 				w.violated("the ban of %s was acknowledged and in force at %d, and is not any more", who, x.n)

@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"filippo.io/age"
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -30,7 +31,9 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/storetest"
 	"github.com/fealty-io/fealty/manifest"
@@ -59,6 +62,17 @@ func (c *counts) add(what string) {
 	c.of[what]++
 }
 
+func (c *counts) addAll(other *counts) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == nil {
+		c.of = make(map[string]int)
+	}
+	for what, n := range other.of {
+		c.of[what] += n
+	}
+}
+
 // fleet is a few coordinators on one store. Its methods but of checks are for one
 // goroutine, the driver's, unless they say so.
 type fleet struct {
@@ -69,8 +83,10 @@ type fleet struct {
 	net   network
 	coord []*coord
 	saw   *counts
+	bug   func(tx *store.Tx, all store.Listing) (written bool) // alters what is written; nil: none
 
 	signer, admin ed25519.PrivateKey
+	owner         *age.X25519Identity // of a share of the seed, who can bring it back alone
 
 	mu    sync.Mutex
 	log   strings.Builder // what happened; guarded by mu
@@ -92,11 +108,12 @@ type coord struct {
 	end      context.CancelFunc
 	ended    chan error
 
-	mu    sync.Mutex
-	login *mesh.Conn // of the admin, to here; nil: none; guarded by mu
-	fell  int        // how often it went from ready to recovery; guarded by mu
-	phase string     // as its log said last; guarded by mu
-	why   string     // guarded by mu
+	mu     sync.Mutex
+	login  *mesh.Conn   // of the admin, to here; nil: none; guarded by mu
+	former []*mesh.Conn // of before; guarded by mu
+	fell   int          // how often it went from ready to recovery; guarded by mu
+	phase  string       // as its log said last; guarded by mu
+	why    string       // guarded by mu
 }
 
 func (f *fleet) say(format string, args ...any) {
@@ -130,11 +147,12 @@ func need[T any](v T, err error) T {
 	return v
 }
 
-func newFleet(seed uint64, n int) *fleet {
-	f := &fleet{rng: mathrand.New(mathrand.NewPCG(seed, 17)), began: time.Now(), mem: storetest.NewMemory(0), saw: &counts{}}
+func newFleet(seed uint64, n int, bug func(*store.Tx, store.Listing) bool) *fleet {
+	f := &fleet{rng: mathrand.New(mathrand.NewPCG(seed, 17)), began: time.Now(), mem: storetest.NewMemory(0), saw: new(counts), bug: bug}
 	f.truth = f.mem.Open()
 	_, f.signer, _ = ed25519.GenerateKey(rand.Reader)
 	_, f.admin, _ = ed25519.GenerateKey(rand.Reader)
+	f.owner = need(age.GenerateX25519Identity())
 	for i := range n {
 		x := &coord{f: f, n: i, disk: durabletest.NewDisk(), faults: new(fault.Points)}
 		f.coord = append(f.coord, x)
@@ -150,7 +168,7 @@ func newFleet(seed uint64, n int) *fleet {
 func (x *coord) start() {
 	f := x.f
 	x.process = new(process)
-	x.link = &link{Store: f.mem.Open(), of: x.process, rng: mathrand.New(mathrand.NewPCG(f.rng.Uint64(), 1)), saw: f.saw}
+	x.link = &link{Store: f.mem.Open(), of: x.process, rng: mathrand.New(mathrand.NewPCG(f.rng.Uint64(), 1)), saw: f.saw, bug: f.bug}
 	x.mu.Lock()
 	x.phase = ""
 	x.mu.Unlock()
@@ -174,7 +192,7 @@ func (x *coord) stop(kill bool) {
 		return
 	}
 	x.running.Store(nil)
-	x.logout(nil)
+	x.hangUp()
 	if kill {
 		x.link.setCut(true)
 	}
@@ -249,14 +267,14 @@ func (f *fleet) manifest(extra string) []byte {
 	fmt.Fprintf(&b, `cluster: %s
 seed:
   threshold: 1
-  owners: [{name: host, keeper: "file:%s"}]
+  owners: [{name: host, keeper: "file:%s"}, {name: carol, recipient: "%s"}]
 signers:
   threshold: 1
   keys: [{name: alice, key: "%s"}]
 admit:
   - {name: ops, kind: admin, match: ["key:%s"]}
   - {name: pool, kind: data, match: ["token:pool"]}
-`, cluster, keeperFile, signer, proof.KeyClaim(f.admin.Public().(ed25519.PublicKey)))
+`, cluster, keeperFile, f.owner.Recipient(), signer, proof.KeyClaim(f.admin.Public().(ed25519.PublicKey)))
 	for _, x := range f.coord {
 		fmt.Fprintf(&b, "  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", x.n+1, x.enrolment)
 	}
@@ -402,7 +420,7 @@ func (j *joined) renews(x *coord) error {
 	return err
 }
 
-// asAdmin calls do with a connection of an admin, which it keeps until a call over it
+// asAdmin calls do with a connection of an admin, which it keeps until one of them
 // fails. Any goroutine may.
 func (x *coord) asAdmin(do func(ctx context.Context, conn grpc.ClientConnInterface) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), call)
@@ -436,17 +454,29 @@ func (x *coord) asAdmin(do func(ctx context.Context, conn grpc.ClientConnInterfa
 	return err
 }
 
-// logout ends the admin's connection, if it is conn, or whichever it is if that is nil.
+// logout has the admin log in anew, if the connection is conn still. Others may be in the
+// middle of calls over it.
 func (x *coord) logout(conn *mesh.Conn) {
 	x.mu.Lock()
-	old := x.login
-	if old == nil || conn != nil && conn != old {
-		x.mu.Unlock()
-		return
+	defer x.mu.Unlock()
+	if x.login == conn {
+		x.login = nil
 	}
-	x.login = nil
+	x.former = append(x.former, conn)
+}
+
+// hangUp closes what an admin used, when nobody is in the middle of a call.
+func (x *coord) hangUp() {
+	x.mu.Lock()
+	conns := x.former
+	if x.login != nil {
+		conns = append(conns, x.login)
+	}
+	x.login, x.former = nil, nil
 	x.mu.Unlock()
-	old.Close()
+	for _, conn := range conns {
+		conn.Close() // twice is harmless
+	}
 }
 
 var errDown = errors.New("the coordinator is down")
@@ -522,4 +552,30 @@ func (x *coord) reseed() (out *fealtyv1.CommitReseedResponse, err error) {
 		return err
 	})
 	return out, err
+}
+
+// bring brings the owner's share of the seed to the coordinator: each of those that the
+// store has for her, as one may be of a seed that never came into force.
+func (x *coord) bring() (err error) {
+	for _, e := range need(x.f.truth.List(context.Background(), "seed/share/")).Entries {
+		if !strings.HasSuffix(e.Key, "/carol") {
+			continue
+		}
+		if err = x.bringOne(need(keyring.OpenShare([]age.Identity{x.f.owner}, e.Value))); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+func (x *coord) bringOne(file keyring.ShareFile) error {
+	conn, err := mesh.DialPinned("passthrough:///"+x.addr(), credential.Unproven(), mesh.Options{Dialer: x.f.net.dial(nil)})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), call)
+	defer cancel()
+	_, err = recovery.Bring(ctx, conn, file, recovery.Options{Endpoint: x.addr()})
+	return err
 }

@@ -25,6 +25,7 @@ type link struct {
 	rates rates         // guarded by mu
 	late  sync.WaitGroup
 	saw   *counts
+	bug   func(tx *store.Tx, all store.Listing) (written bool) // alters what is written; nil: none
 }
 
 // rates are how often something goes wrong with a write, in 1,000, and how long a call is
@@ -156,7 +157,15 @@ func (l *link) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) 
 		w.Value = append([]byte{}, w.Value...)
 		own.Put = append(own.Put, w)
 	}
-	return l.write(ctx, func(ctx context.Context) (store.Revision, error) { return l.Store.Commit(ctx, own) })
+	return l.write(ctx, func(ctx context.Context) (store.Revision, error) {
+		if l.bug != nil {
+			all, err := l.Store.List(ctx, "")
+			if err != nil || !l.bug(&own, all) {
+				return all.Revision, err
+			}
+		}
+		return l.Store.Commit(ctx, own)
+	})
 }
 
 func (l *link) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision, error) {

@@ -1,0 +1,7 @@
+//go:build !race
+
+package sim_test
+
+// usualSchedules is how many run when nobody says how many. The race detector makes them
+// several times as long.
+const usualSchedules = 12
