@@ -792,7 +792,7 @@ meant.`,
 		Code:  ManifestFieldUnread,
 		Title: "a coordinator cannot read a field of the manifest",
 		What:  "the manifest was not set: coordinator {coordinator|of an earlier release} cannot read {field|one of its fields}",
-		Why:   "it runs release {release|an earlier one}, to which that field is unknown: it would refuse the whole manifest, and serve no more",
+		Why:   "it runs release {release|an earlier one}, which does not know that field: it would refuse the whole manifest, and serve no more",
 		Do:    "upgrade that coordinator first; or leave the field out; or stop the coordinator, if it is to go, and set the manifest two minutes later",
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
