@@ -17,6 +17,7 @@ var later = [...]struct {
 		return slices.ContainsFunc(m.Admit, func(e Entry) bool { return len(e.Labels) > 0 })
 	}},
 	{"baseline", func(m *Manifest) bool { return m.Baseline.stated }},
+	{"baseline.data", func(m *Manifest) bool { return m.Baseline.stated }},
 }
 
 // LaterFields returns the names of the fields that this release reads and an earlier one

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -170,8 +169,8 @@ func (c *CLI) listAudit(ctx context.Context, s *services, req *fealtyv1.GetAudit
 
 func auditData(e *fealtyv1.AuditEntry) object {
 	var fields object
-	for _, k := range slices.Sorted(maps.Keys(e.GetFields())) {
-		fields = fields.with(k, e.GetFields()[k])
+	for _, f := range e.GetFields() {
+		fields = fields.with(f.GetName(), f.GetValue())
 	}
 	out := object{{"at", stamp(e.GetAt().AsTime())}, {"actor", e.GetActor()}, {"action", e.GetAction()}, {"target", e.GetTarget()}, {"reason", e.GetReason()}, {"fields", fields}}
 	if e.GetChain() == "" {

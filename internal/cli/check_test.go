@@ -183,6 +183,21 @@ var spoils = []struct {
 	{"coordinator.members", "one has expired", func(_ *testing.T, g *ground) {
 		g.st.Findings = []*fealtyv1.Finding{{Code: string(explain.MemberExpired), Remedy: "do it"}}
 	}, checkWarning},
+	{"coordinator.leader", "nobody leads", func(_ *testing.T, g *ground) {
+		g.st.Findings = []*fealtyv1.Finding{{Code: string(explain.NobodyLeads), Remedy: "do it"}}
+	}, checkWarning},
+	{"coordinator.peers", "one is not heard", func(_ *testing.T, g *ground) {
+		g.st.Findings = []*fealtyv1.Finding{{Code: string(explain.CoordinatorUnheard), Remedy: "do it"}}
+	}, checkWarning},
+	{"coordinator.peers", "one is in recovery mode", func(_ *testing.T, g *ground) {
+		g.st.Findings = []*fealtyv1.Finding{{Code: string(explain.CoordinatorRecovering), Remedy: "do it"}}
+	}, checkWarning},
+	{"coordinator.findings", "one that no other check looks for", func(_ *testing.T, g *ground) {
+		g.st.Findings = []*fealtyv1.Finding{{Code: string(explain.ManifestOutdated), Remedy: "do it"}}
+	}, checkWarning},
+	{"store.writes", "it went back", func(_ *testing.T, g *ground) {
+		g.st.Findings = []*fealtyv1.Finding{{Code: string(explain.StoreWentBack), Remedy: "do it"}}
+	}, checkWarning},
 	{"coordinator.bans", "half full", func(_ *testing.T, g *ground) { g.st.Bans = 500 }, checkWarning},
 	{"coordinator.bans", "full", func(_ *testing.T, g *ground) { g.st.Bans = 1000 }, checkFailed},
 	{"store.server", "a replica", func(_ *testing.T, g *ground) {

@@ -118,6 +118,7 @@ reported_os: ""
 reported_addresses: []
 seen_address: ""
 labels: []
+contact: ""
 `},
 		{"hash and content", &fealtyv1.Transition{Record: []byte{1, 2}, Hash: []byte{0xab, 0xcd}}, `record: "AQI="
 hash: abcd

@@ -75,7 +75,7 @@ func TestResolve(t *testing.T) {
 		"debug bundle collects what":             false,
 		"member shew data/node-c":                false,
 		"member show data/node-c --watch":        false,
-		"audit shows request {request|ids}":      false,
+		"ledger shows request {request|ids}":     false,
 		"manifest":                               true,
 		"token create --entry ENTRY --name node": true,
 		"dev --wait":                             false,
@@ -130,7 +130,7 @@ func textsOf(file *ast.File) (out []string) {
 // labels of what is signed or encrypted.
 var noCommands = []string{
 	"of ", "is ", "called ", "wrote it",
-	"config set v1", "handover ", "history head v1", "history statement v1", "identity bundle 1", "replica v1", "seed share ",
+	"audit entry v1", "config set v1", "handover ", "history head v1", "history statement v1", "identity bundle 1", "replica v1", "seed share ",
 	"sent share ", "store migrations", "store record v1",
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -191,11 +192,8 @@ func (p *auditPage) add(i auditstore.Item) error {
 	if !e.At.IsZero() {
 		m.At = timestamppb.New(e.At)
 	}
-	for k, v := range e.Fields {
-		if m.Fields == nil {
-			m.Fields = make(map[string]string, len(e.Fields))
-		}
-		m.Fields[text(k)] = text(v)
+	for _, k := range slices.Sorted(maps.Keys(e.Fields)) {
+		m.Fields = append(m.Fields, &fealtyv1.AuditField{Name: text(k), Value: text(e.Fields[k])})
 	}
 	p.entries, p.bytes = append(p.entries, m), p.bytes+len(i.Value)
 	return nil

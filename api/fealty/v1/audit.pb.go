@@ -241,6 +241,59 @@ func (*GetAuditResponse_Following) isGetAuditResponse_Part() {}
 
 func (*GetAuditResponse_Head) isGetAuditResponse_Part() {}
 
+// AuditField is one thing more that an entry says.
+type AuditField struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditField) Reset() {
+	*x = AuditField{}
+	mi := &file_fealty_v1_audit_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditField) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditField) ProtoMessage() {}
+
+func (x *AuditField) ProtoReflect() protoreflect.Message {
+	mi := &file_fealty_v1_audit_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditField.ProtoReflect.Descriptor instead.
+func (*AuditField) Descriptor() ([]byte, []int) {
+	return file_fealty_v1_audit_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *AuditField) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AuditField) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
 // AuditEntry is who did what.
 type AuditEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -250,7 +303,8 @@ type AuditEntry struct {
 	Action string                 `protobuf:"bytes,3,opt,name=action,proto3" json:"action,omitempty"`
 	Target string                 `protobuf:"bytes,4,opt,name=target,proto3" json:"target,omitempty"`
 	Reason string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	Fields map[string]string      `protobuf:"bytes,6,rep,name=fields,proto3" json:"fields,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// More of it, in order of the names.
+	Fields []*AuditField `protobuf:"bytes,6,rep,name=fields,proto3" json:"fields,omitempty"`
 	// Where it stands: a chain of one coordinator, and the place in it. An entry of a release
 	// before chains has neither, and nothing vouches for it.
 	Chain  string `protobuf:"bytes,7,opt,name=chain,proto3" json:"chain,omitempty"`
@@ -263,7 +317,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_fealty_v1_audit_proto_msgTypes[2]
+	mi := &file_fealty_v1_audit_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -275,7 +329,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_audit_proto_msgTypes[2]
+	mi := &file_fealty_v1_audit_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -288,7 +342,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_audit_proto_rawDescGZIP(), []int{2}
+	return file_fealty_v1_audit_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *AuditEntry) GetAt() *timestamppb.Timestamp {
@@ -326,7 +380,7 @@ func (x *AuditEntry) GetReason() string {
 	return ""
 }
 
-func (x *AuditEntry) GetFields() map[string]string {
+func (x *AuditEntry) GetFields() []*AuditField {
 	if x != nil {
 		return x.Fields
 	}
@@ -365,7 +419,7 @@ type AuditRecord struct {
 
 func (x *AuditRecord) Reset() {
 	*x = AuditRecord{}
-	mi := &file_fealty_v1_audit_proto_msgTypes[3]
+	mi := &file_fealty_v1_audit_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -377,7 +431,7 @@ func (x *AuditRecord) String() string {
 func (*AuditRecord) ProtoMessage() {}
 
 func (x *AuditRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_audit_proto_msgTypes[3]
+	mi := &file_fealty_v1_audit_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -390,7 +444,7 @@ func (x *AuditRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRecord.ProtoReflect.Descriptor instead.
 func (*AuditRecord) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_audit_proto_rawDescGZIP(), []int{3}
+	return file_fealty_v1_audit_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AuditRecord) GetKey() string {
@@ -415,7 +469,7 @@ type AuditFollowing struct {
 
 func (x *AuditFollowing) Reset() {
 	*x = AuditFollowing{}
-	mi := &file_fealty_v1_audit_proto_msgTypes[4]
+	mi := &file_fealty_v1_audit_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -427,7 +481,7 @@ func (x *AuditFollowing) String() string {
 func (*AuditFollowing) ProtoMessage() {}
 
 func (x *AuditFollowing) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_audit_proto_msgTypes[4]
+	mi := &file_fealty_v1_audit_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -440,7 +494,7 @@ func (x *AuditFollowing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditFollowing.ProtoReflect.Descriptor instead.
 func (*AuditFollowing) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_audit_proto_rawDescGZIP(), []int{4}
+	return file_fealty_v1_audit_proto_rawDescGZIP(), []int{5}
 }
 
 // AuditHead says whose log it is.
@@ -457,7 +511,7 @@ type AuditHead struct {
 
 func (x *AuditHead) Reset() {
 	*x = AuditHead{}
-	mi := &file_fealty_v1_audit_proto_msgTypes[5]
+	mi := &file_fealty_v1_audit_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -469,7 +523,7 @@ func (x *AuditHead) String() string {
 func (*AuditHead) ProtoMessage() {}
 
 func (x *AuditHead) ProtoReflect() protoreflect.Message {
-	mi := &file_fealty_v1_audit_proto_msgTypes[5]
+	mi := &file_fealty_v1_audit_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -482,7 +536,7 @@ func (x *AuditHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditHead.ProtoReflect.Descriptor instead.
 func (*AuditHead) Descriptor() ([]byte, []int) {
-	return file_fealty_v1_audit_proto_rawDescGZIP(), []int{5}
+	return file_fealty_v1_audit_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AuditHead) GetClusterId() string {
@@ -524,23 +578,24 @@ const file_fealty_v1_audit_proto_rawDesc = "" +
 	"\x06record\x18\x02 \x01(\v2\x16.fealty.v1.AuditRecordH\x00R\x06record\x129\n" +
 	"\tfollowing\x18\x03 \x01(\v2\x19.fealty.v1.AuditFollowingH\x00R\tfollowing\x12*\n" +
 	"\x04head\x18\x04 \x01(\v2\x14.fealty.v1.AuditHeadH\x00R\x04headB\x06\n" +
-	"\x04part\"\xda\x02\n" +
+	"\x04part\"6\n" +
+	"\n" +
+	"AuditField\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\x93\x02\n" +
 	"\n" +
 	"AuditEntry\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x14\n" +
 	"\x05actor\x18\x02 \x01(\tR\x05actor\x12\x16\n" +
 	"\x06action\x18\x03 \x01(\tR\x06action\x12\x16\n" +
 	"\x06target\x18\x04 \x01(\tR\x06target\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\x129\n" +
-	"\x06fields\x18\x06 \x03(\v2!.fealty.v1.AuditEntry.FieldsEntryR\x06fields\x12\x14\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12-\n" +
+	"\x06fields\x18\x06 \x03(\v2\x15.fealty.v1.AuditFieldR\x06fields\x12\x14\n" +
 	"\x05chain\x18\a \x01(\tR\x05chain\x12\x16\n" +
 	"\x06number\x18\b \x01(\x04R\x06number\x12\x1e\n" +
 	"\n" +
 	"checkpoint\x18\t \x01(\x04R\n" +
-	"checkpoint\x1a9\n" +
-	"\vFieldsEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"5\n" +
+	"checkpoint\"5\n" +
 	"\vAuditRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"\x10\n" +
@@ -571,22 +626,22 @@ var file_fealty_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_fealty_v1_audit_proto_goTypes = []any{
 	(*GetAuditRequest)(nil),       // 0: fealty.v1.GetAuditRequest
 	(*GetAuditResponse)(nil),      // 1: fealty.v1.GetAuditResponse
-	(*AuditEntry)(nil),            // 2: fealty.v1.AuditEntry
-	(*AuditRecord)(nil),           // 3: fealty.v1.AuditRecord
-	(*AuditFollowing)(nil),        // 4: fealty.v1.AuditFollowing
-	(*AuditHead)(nil),             // 5: fealty.v1.AuditHead
-	nil,                           // 6: fealty.v1.AuditEntry.FieldsEntry
+	(*AuditField)(nil),            // 2: fealty.v1.AuditField
+	(*AuditEntry)(nil),            // 3: fealty.v1.AuditEntry
+	(*AuditRecord)(nil),           // 4: fealty.v1.AuditRecord
+	(*AuditFollowing)(nil),        // 5: fealty.v1.AuditFollowing
+	(*AuditHead)(nil),             // 6: fealty.v1.AuditHead
 	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
 }
 var file_fealty_v1_audit_proto_depIdxs = []int32{
 	7, // 0: fealty.v1.GetAuditRequest.since:type_name -> google.protobuf.Timestamp
 	7, // 1: fealty.v1.GetAuditRequest.until:type_name -> google.protobuf.Timestamp
-	2, // 2: fealty.v1.GetAuditResponse.entry:type_name -> fealty.v1.AuditEntry
-	3, // 3: fealty.v1.GetAuditResponse.record:type_name -> fealty.v1.AuditRecord
-	4, // 4: fealty.v1.GetAuditResponse.following:type_name -> fealty.v1.AuditFollowing
-	5, // 5: fealty.v1.GetAuditResponse.head:type_name -> fealty.v1.AuditHead
+	3, // 2: fealty.v1.GetAuditResponse.entry:type_name -> fealty.v1.AuditEntry
+	4, // 3: fealty.v1.GetAuditResponse.record:type_name -> fealty.v1.AuditRecord
+	5, // 4: fealty.v1.GetAuditResponse.following:type_name -> fealty.v1.AuditFollowing
+	6, // 5: fealty.v1.GetAuditResponse.head:type_name -> fealty.v1.AuditHead
 	7, // 6: fealty.v1.AuditEntry.at:type_name -> google.protobuf.Timestamp
-	6, // 7: fealty.v1.AuditEntry.fields:type_name -> fealty.v1.AuditEntry.FieldsEntry
+	2, // 7: fealty.v1.AuditEntry.fields:type_name -> fealty.v1.AuditField
 	0, // 8: fealty.v1.AuditService.GetAudit:input_type -> fealty.v1.GetAuditRequest
 	1, // 9: fealty.v1.AuditService.GetAudit:output_type -> fealty.v1.GetAuditResponse
 	9, // [9:10] is the sub-list for method output_type
