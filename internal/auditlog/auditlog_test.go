@@ -206,14 +206,14 @@ func TestVerify(t *testing.T) {
 			return log
 		}},
 		{"the tail behind a checkpoint is cut", auditlog.RuleMissing, nil, without(13, 17)},
-		{"an entry after the last checkpoint is altered below another", auditlog.RuleAltered, nil, func(log []record) []record {
+		{"an entry after the last checkpoint is altered below another", auditlog.RuleAltered, nil, func([]record) []record {
 			whole := three(t)
 			whole.write(0, 1)
-			log = whole.log()
+			log := whole.log()
 			log[15] = alter(log[15], "alice", "malice")
 			return log
 		}},
-		{"an entry after the last checkpoint is gone below another", auditlog.RuleMissing, nil, func(log []record) []record {
+		{"an entry after the last checkpoint is gone below another", auditlog.RuleMissing, nil, func([]record) []record {
 			whole := three(t)
 			whole.write(0, 1)
 			return slices.Delete(whole.log(), 15, 16)
