@@ -85,7 +85,7 @@ func (c *Coordinator) stateBefore(ctx context.Context, v *history.Verified, secr
 		return nil, fmt.Errorf("key the record MAC: %w", err)
 	}
 	return &state{
-		chain: v, manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(),
+		chain: v, manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(), headRecord: v.Head().Encode(),
 		secrets: secrets, records: records{store: c.store, auth: auth, audit: c.auditWriter}, root: root,
 	}, nil
 }

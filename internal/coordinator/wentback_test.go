@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -151,6 +152,51 @@ func TestStoreWentBack(t *testing.T) {
 	d.restart()
 	if s := d.state(); s.phase != phaseReady || d.c.kept.Lost() != nil || !d.c.believesBan(gone.id, key) || !d.c.believesBan(stays.id, identity.KeyID{}) {
 		t.Errorf("another start: %v, %v", s.phase, d.c.kept.Lost())
+	}
+}
+
+// Nobody has the mesh CA key of the head, and the store under it went back: who has the
+// seed makes no new key over what is missing, and says what is the matter. It does not
+// look for somebody who wrote at once for ever.
+func TestWentBackWithoutTheMeshKey(t *testing.T) {
+	d := testDesk(t)
+	gone := d.joined("a")
+	back := d.store.copyOf()
+	if err := d.banned(gone.id); err != nil {
+		t.Fatal(err)
+	}
+	d.c.keepSeen(t.Context())
+	was := d.state()
+	back()
+	for key := range d.store.snapshot() {
+		if strings.HasPrefix(key, sealed.Mesh(was.head.Hash).Under()) {
+			d.store.remove(key)
+		}
+	}
+	d.restart()
+	if s := d.state(); s.phase != phaseRecovery {
+		t.Fatalf("without the key of the head it is %v", s.phase)
+	}
+	secrets := d.c.memory().secrets(was.head.Salt)
+	if secrets == nil {
+		t.Fatal("the keeper did not open the seed")
+	}
+	before, err := d.c.stateBefore(t.Context(), was.chain, secrets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.c.rekey(t.Context(), before, "test", "test", nil); !errors.Is(err, explain.StoreWentBack) {
+		t.Errorf("a new mesh CA key: %v", err)
+	}
+	st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+	if err != nil || !slices.ContainsFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreWentBack) }) {
+		t.Errorf("status finds %v, %v", st.GetFindings(), err)
+	}
+
+	d.restoreInPlace(d.store, d.signer)
+	d.restart()
+	if s := d.state(); s.phase != phaseReady || s.head.Kind != history.KindRestore || d.c.kept.Lost() != nil {
+		t.Errorf("after the restore it is %v at a %s: %v", s.phase, s.head.Kind, d.c.kept.Lost())
 	}
 }
 
