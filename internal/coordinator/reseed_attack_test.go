@@ -92,10 +92,10 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	f.member("a")
 	records := f.recordText()
 	f.faults.Fail("set.after-swap", errTestCrash)
+	f.faults.Fail("adopt.begin", errTestCrash) // of whoever follows the head too
 	if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(nil)); err == nil {
 		t.Fatal("the crash was survived")
 	}
-	f.faults.Fail("adopt.begin", errTestCrash)
 	f.restart()
 	f.faults.Disarm("set.after-swap")
 	hidden, err := f.store.Get(t.Context(), trustStateKey)
@@ -134,10 +134,10 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 	}
 	kept := []store.Write{{Key: a.Key, Value: a.Value}}
 	f.faults.Fail("set.after-swap", errTestCrash)
+	f.faults.Fail("adopt.begin", errTestCrash) // of whoever follows the head too
 	if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(nil)); err == nil {
 		t.Fatal("the crash was survived")
 	}
-	f.faults.Fail("adopt.begin", errTestCrash)
 	f.restart()
 	l, err := f.store.List(t.Context(), reseedPrefix)
 	if err != nil || len(l.Entries) != 2 {

@@ -797,10 +797,10 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			f.member("b")
 			old := f.keep()
 			f.faults.Fail("set.after-swap", errors.New("crash"))
+			f.faults.Fail("adopt.begin", errors.New("crash")) // of whoever follows the head too
 			if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(nil)); err == nil {
 				t.Fatal("the crash was survived")
 			}
-			f.faults.Fail("adopt.begin", errors.New("crash"))
 			f.stop()
 			f.faults.Disarm("set.after-swap")
 			f.start()
