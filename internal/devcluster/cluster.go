@@ -46,6 +46,7 @@ import (
 // Names of what a dev cluster is made of.
 const (
 	membersDir   = "members"
+	tokenSuffix  = ".token" // behind the folder of a member that is joining
 	storeFile    = "store/fealty.db"
 	signerFile   = "signer.key"
 	keeperFile   = "keeper.key"
@@ -459,20 +460,66 @@ func (c *Cluster) Token(ctx context.Context, req *fealtyv1.CreateTokenRequest) (
 func (c *Cluster) MemberDir(name string) string { return filepath.Join(c.dir, membersDir, name) }
 
 // Join makes name a data member by a token of one use, unless its directory holds
-// an identity already. It reports whether it joined now.
+// an identity already. It reports whether it joined now. A join that was cut off goes on
+// with the token that it began with: it may have been admitted, and another token would
+// be that of somebody else who wants its name.
 func (c *Cluster) Join(ctx context.Context, name string) (joined bool, err error) {
 	if joined, err := c.hasIdentity(name); joined || err != nil {
 		return false, err
+	}
+	begun := c.MemberDir(name) + tokenSuffix
+	if kept, ok := keptToken(begun); ok {
+		// Another start listens at another port.
+		p, err := agent.ByToken(kept).At(c.Addresses(), "fealty dev")
+		if err == nil {
+			err = c.joinBy(ctx, name, p)
+		}
+		if err == nil || ctx.Err() != nil {
+			return err == nil, errors.Join(err, c.forgetToken(begun, err == nil))
+		}
+		c.opts.Log.LogAttrs(ctx, slog.LevelWarn, "a join that was cut off begins again", slog.String("part", name), slog.Any("err", err))
 	}
 	tok, err := c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: poolEntry, Name: name, Organizations: organizationsOf(name)})
 	if err != nil {
 		return false, err
 	}
-	_, err = agent.Join(ctx, agent.JoinConfig{
-		DataDir: c.MemberDir(name), Proof: agent.ByToken(tok), Kind: identity.Data,
+	if err := durable.OS().MkdirAll(filepath.Dir(begun)); err != nil {
+		return false, err
+	}
+	if err := durable.OS().WriteFile(begun, []byte(tok.Line())); err != nil {
+		return false, fmt.Errorf("keep the token of %s: %w", name, err)
+	}
+	err = c.joinBy(ctx, name, agent.ByToken(tok))
+	return err == nil, errors.Join(err, c.forgetToken(begun, err == nil))
+}
+
+func (c *Cluster) joinBy(ctx context.Context, name string, p agent.Proof) error {
+	_, err := agent.Join(ctx, agent.JoinConfig{
+		DataDir: c.MemberDir(name), Proof: p, Kind: identity.Data,
 		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Now: c.clock.now,
 	})
-	return err == nil, err
+	return err
+}
+
+// keptToken returns the token of a join that was cut off.
+func keptToken(path string) (proof.JoinToken, bool) {
+	raw, err := durable.OS().ReadSecret(path, 4<<10)
+	if err != nil {
+		return proof.JoinToken{}, false
+	}
+	tok, err := proof.ParseJoinToken(string(raw))
+	return tok, err == nil
+}
+
+// forgetToken removes the token of a join that is done.
+func (c *Cluster) forgetToken(path string, done bool) error {
+	if !done {
+		return nil
+	}
+	if err := durable.OS().Remove(path); err != nil {
+		return fmt.Errorf("remove a token that was used: %w", err)
+	}
+	return nil
 }
 
 // organizationsOf returns whom a member serves: node-a and node-b acme, node-c and
