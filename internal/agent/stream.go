@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -397,6 +398,9 @@ func (a *Agent) report(stream fealtyv1.AgentService_ConnectClient, told *uint64)
 	}
 	until, limit := a.alone()
 	r.AutonomousUntil, r.AutonomyLimit = timestamppb.New(until), limit
+	if d := a.clock.behind(); d > 0 {
+		r.ClockBehind = durationpb.New(d)
+	}
 	r.Resync = a.resyncs.due()
 	r.DegradedPeriods = a.reportable()
 	refusals, at := a.status.refusalsAt()

@@ -521,7 +521,7 @@ var (
 	peerCodes     = []explain.Code{explain.CoordinatorUnheard, explain.CoordinatorRecovering}
 	keeperCodes   = []explain.Code{explain.KeeperUnopened, explain.KeeperUnusable, explain.KeeperElsewhere}
 	baselineCodes = []explain.Code{explain.MemberBaseline}
-	memberCodes   = []explain.Code{explain.MemberExpired, explain.MemberSilent}
+	memberCodes   = []explain.Code{explain.MemberExpired, explain.MemberSilent, explain.MemberStale, explain.MemberClock}
 	writeCodes    = []explain.Code{explain.StoreFull, explain.StoreRefuses, explain.StoreWentBack, explain.StoreUnreachable}
 )
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -53,6 +54,8 @@ type liveMember struct {
 	svidEnd     *timestamppb.Timestamp // as it said; nil: it did not
 	aloneUntil  *timestamppb.Timestamp // as it said; nil: it did not
 	aloneLimit  string
+	staleSince  time.Time                  // since when it says of a scope that it is not fresh; zero: all are
+	clockBehind time.Duration              // as it said; 0: it is right
 	degraded    []*fealtyv1.DegradedPeriod // as it said
 	// polled is until when it counts as heard because it asked; by elapsed.
 	polled time.Duration
@@ -200,6 +203,11 @@ func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now t
 	m.bundle, m.under, m.bare = standsOn(r.GetHeld())
 	moved = m.bundle != bundle || !slices.Equal(m.under, under)
 	m.degraded = periodsOf(r.GetDegradedPeriods())
+	if d := r.GetClockBehind(); d.CheckValid() == nil && d.AsDuration() > 0 {
+		m.clockBehind = d.AsDuration()
+	} else {
+		m.clockBehind = 0
+	}
 	m.held = m.held[:0:0]
 	for i, h := range r.GetHeld() {
 		if i == maxHeldReported {
@@ -208,11 +216,23 @@ func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now t
 		m.held = append(m.held, &fealtyv1.HeldVersion{Scope: clip(h.GetScope(), maxReleaseBytes), AuthorityEpoch: h.GetAuthorityEpoch(), ConfigVersion: h.GetConfigVersion(),
 			Generation: h.GetGeneration(), Freshness: clip(h.GetFreshness(), maxReleaseBytes)})
 	}
+	switch stale := slices.ContainsFunc(m.held, notFresh); {
+	case !stale:
+		m.staleSince = time.Time{}
+	case m.staleSince.IsZero():
+		m.staleSince = now
+	}
 	if n := len(r.GetRefusals()); n > 0 {
 		f := r.GetRefusals()[n-1]
 		m.lastRefusal = clip(f.GetScope(), maxReleaseBytes) + ": " + clip(f.GetReason(), maxReleaseBytes) + ": " + clip(f.GetDetail(), maxDetailBytes)
 	}
 	return moved
+}
+
+// notFresh reports whether a member says so of what it holds. What is new to it and has no
+// state counts as fresh.
+func notFresh(h *fealtyv1.HeldVersion) bool {
+	return h.GetFreshness() != "" && h.GetFreshness() != string(snapshot.Fresh)
 }
 
 // bundleVersion names a trust bundle.
@@ -260,6 +280,12 @@ func (l *liveMembers) message(id identity.ID) *fealtyv1.Live {
 		SvidNotAfter: m.svidEnd, AutonomousUntil: m.aloneUntil, AutonomyLimit: m.aloneLimit}
 	if !m.lastReport.IsZero() {
 		out.LastReport = timestamppb.New(m.lastReport)
+	}
+	if !m.staleSince.IsZero() {
+		out.StaleSince = timestamppb.New(m.staleSince)
+	}
+	if m.clockBehind > 0 {
+		out.ClockBehind = durationpb.New(m.clockBehind)
 	}
 	return out
 }

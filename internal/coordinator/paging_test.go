@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
@@ -181,6 +182,52 @@ func TestFindingsFold(t *testing.T) {
 	if got := findings(st, []*fealtyv1.Member{{Kind: "data", Name: "a", State: stateActive, SvidNotAfter: timestamppb.New(now.Add(time.Hour))}}, "nodes", now, now); len(got) != 0 {
 		t.Errorf("just started: %v", got)
 	}
+}
+
+// A member that is connected and says for a minute that what it holds is not fresh is a
+// finding, and one whose clock is behind too; both end with the report that says otherwise.
+func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
+	d := testDesk(t)
+	a := d.joined("a")
+	s := d.c.live.opened(a.id, "")
+	found := func(want ...explain.Code) {
+		t.Helper()
+		m := &fealtyv1.Member{Kind: "data", Name: "a", State: stateActive, SvidNotAfter: timestamppb.New(d.clock().Add(time.Hour)), Live: d.c.live.message(a.id)}
+		var got []explain.Code
+		for _, f := range findings(&fealtyv1.GetStatusResponse{}, []*fealtyv1.Member{m}, "nodes", d.clock(), d.clock()) {
+			got = append(got, explain.Code(f.GetCode()))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("found %v, want %v", got, want)
+		}
+	}
+	says := func(freshness string, behind time.Duration) {
+		r := &fealtyv1.ConnectRequest{Held: []*fealtyv1.HeldSnapshot{{Scope: "node_runtime", Freshness: freshness}, {Scope: "node_bootstrap"}}}
+		if behind != 0 {
+			r.ClockBehind = durationpb.New(behind)
+		}
+		d.c.live.reported(a.id, r, d.clock())
+	}
+	says("fresh", 0)
+	found()
+	for _, freshness := range []string{"stale", "degraded", "expired"} {
+		says(freshness, 0)
+		found() // it is sent what is newer now
+		d.advance(staleAfter)
+		says(freshness, 0)
+		found(explain.MemberStale)
+		says("fresh", 0)
+		found()
+	}
+	says("fresh", 3*time.Minute)
+	found(explain.MemberClock)
+	says("fresh", -time.Minute)
+	found()
+	says("stale", 3*time.Minute)
+	d.advance(staleAfter)
+	found(explain.MemberStale, explain.MemberClock)
+	d.c.live.closed(a.id, s, true)
+	found() // what it said last is not so any more, for all that is known
 }
 
 // What a member reports is bounded, and decides nothing.

@@ -181,6 +181,10 @@ func baseline(man *manifest.Manifest, members []*fealtyv1.Member) *fealtyv1.Base
 // connected one is never silent: its stream would have ended.
 const silentAfter = 2 * time.Minute
 
+// staleAfter is how long a connected member may say that what it holds is not fresh: it is
+// sent what is newer at once.
+const staleAfter = time.Minute
+
 // findings says what needs attention, the most urgent first. What has happened to
 // many members at once is one finding: it has one cause. Members could report
 // since hears.
@@ -189,7 +193,7 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 	if b := st.GetBaseline(); b.GetState() == string(presence.NotMet) {
 		out = append(out, finding(explain.MemberBaseline, baselineFields(b, entry)...))
 	}
-	var expired, silent []troubled
+	var expired, silent, stale, clocks []troubled
 	for _, m := range members {
 		path := m.GetKind() + "/" + m.GetName()
 		switch live, end := m.GetLive(), m.GetSvidNotAfter().AsTime(); {
@@ -202,9 +206,18 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 		default:
 			silent = append(silent, troubled{path, "before this coordinator was ready"})
 		}
+		live := m.GetLive()
+		if since := live.GetStaleSince(); live.GetConnected() && since != nil && now.Sub(since.AsTime()) >= staleAfter {
+			stale = append(stale, troubled{path, since.AsTime().UTC().Format(time.RFC3339)})
+		}
+		if d := live.GetClockBehind(); live.GetConnected() && d != nil {
+			clocks = append(clocks, troubled{path, d.AsDuration().Round(time.Second).String()})
+		}
 	}
 	out = append(out, fold(explain.MemberExpired, "expired", expired)...)
 	out = append(out, fold(explain.MemberSilent, "since", silent)...)
+	out = append(out, fold(explain.MemberStale, "since", stale)...)
+	out = append(out, fold(explain.MemberClock, "behind", clocks)...)
 	slices.SortStableFunc(out, func(a, b *fealtyv1.Finding) int { return severityRank(a) - severityRank(b) })
 	return out
 }

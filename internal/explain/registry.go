@@ -127,6 +127,8 @@ const (
 	MemberNotDraining Code = "FE-M109"
 	StreamReplaced    Code = "FE-M110"
 	MemberCopied      Code = "FE-M111"
+	MemberStale       Code = "FE-M112"
+	MemberClock       Code = "FE-M113"
 )
 
 // Node and agent.
@@ -1314,6 +1316,28 @@ A copy holds the same key, so that nothing in a certificate tells the two apart.
 stream that one of them opens ends that of the other. The member is served meanwhile, by turns. As both hold its key,
 only a new one ends this: ` + "`fealty member replace`" + ` bans the key that both hold. The finding ends ten minutes after the
 two took each other's place last.`,
+	},
+	{
+		Code:  MemberStale,
+		Title: "a connected member holds what is not fresh",
+		What:  "{member|a member} is connected, and says that what it holds is not fresh",
+		Why:   "it said so first at {since|a while ago}, and is sent what is newer at once",
+		Do:    "see which scope, and what it refused: fealty member show {name|MEMBER}",
+		Exit:  ExitDegraded, GRPC: codes.Unavailable,
+		Page: `
+A node renews what it holds long before it is stale. One that is connected and holds something stale for a minute refuses
+what it is sent, or is sent nothing: the records that nobody could compile are findings of their own.`,
+	},
+	{
+		Code:  MemberClock,
+		Title: "a member's clock is behind",
+		What:  "the clock of {member|a member} is {behind|more than two minutes} behind",
+		Why:   "what was signed for it says so; it goes by the later of the two times",
+		Do:    "set the clock of that machine, and keep it right: NTP",
+		Exit:  ExitDegraded, GRPC: codes.Unavailable,
+		Page: `
+A node that reads a time that was signed, and is later than its own clock by more than clocks may differ, goes by that
+time, and says so to its coordinator. Its metric is ` + "`fealty_agent_clock_behind_seconds`" + `.`,
 	},
 
 	{

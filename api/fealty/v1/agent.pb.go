@@ -9,6 +9,7 @@ package fealtyv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -48,7 +49,10 @@ type ConnectRequest struct {
 	DegradedPeriods []*DegradedPeriod `protobuf:"bytes,12,rep,name=degraded_periods,json=degradedPeriods,proto3" json:"degraded_periods,omitempty"`
 	// Which process it is: 32 hex digits that are random for each. Of two streams of a
 	// member the newer one stays.
-	Run           string `protobuf:"bytes,13,opt,name=run,proto3" json:"run,omitempty"`
+	Run string `protobuf:"bytes,13,opt,name=run,proto3" json:"run,omitempty"`
+	// How far its clock is behind the time that was signed, if that is more than clocks may
+	// differ. Not set otherwise.
+	ClockBehind   *durationpb.Duration `protobuf:"bytes,14,opt,name=clock_behind,json=clockBehind,proto3" json:"clock_behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -151,6 +155,13 @@ func (x *ConnectRequest) GetRun() string {
 		return x.Run
 	}
 	return ""
+}
+
+func (x *ConnectRequest) GetClockBehind() *durationpb.Duration {
+	if x != nil {
+		return x.ClockBehind
+	}
+	return nil
 }
 
 // DegradedPeriod is one time in which a member had no news for too long, and went on
@@ -737,7 +748,7 @@ var File_fealty_v1_agent_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x15fealty/v1/agent.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbb\x03\n" +
+	"\x15fealty/v1/agent.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x18fealty/v1/snapshot.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf9\x03\n" +
 	"\x0eConnectRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\arelease\x18\x02 \x01(\tR\arelease\x12+\n" +
@@ -748,7 +759,8 @@ const file_fealty_v1_agent_proto_rawDesc = "" +
 	"\x0eautonomy_limit\x18\a \x01(\tR\rautonomyLimit\x12\x16\n" +
 	"\x06resync\x18\b \x03(\tR\x06resync\x12D\n" +
 	"\x10degraded_periods\x18\f \x03(\v2\x19.fealty.v1.DegradedPeriodR\x0fdegradedPeriods\x12\x10\n" +
-	"\x03run\x18\r \x01(\tR\x03run\"\xf1\x01\n" +
+	"\x03run\x18\r \x01(\tR\x03run\x12<\n" +
+	"\fclock_behind\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\vclockBehind\"\xf1\x01\n" +
 	"\x0eDegradedPeriod\x120\n" +
 	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x123\n" +
@@ -819,8 +831,9 @@ var file_fealty_v1_agent_proto_goTypes = []any{
 	(*Standing)(nil),              // 7: fealty.v1.Standing
 	(*RenewNow)(nil),              // 8: fealty.v1.RenewNow
 	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
-	(*SignedSnapshot)(nil),        // 10: fealty.v1.SignedSnapshot
-	(*RootChanges)(nil),           // 11: fealty.v1.RootChanges
+	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
+	(*SignedSnapshot)(nil),        // 11: fealty.v1.SignedSnapshot
+	(*RootChanges)(nil),           // 12: fealty.v1.RootChanges
 }
 var file_fealty_v1_agent_proto_depIdxs = []int32{
 	3,  // 0: fealty.v1.ConnectRequest.held:type_name -> fealty.v1.HeldSnapshot
@@ -828,22 +841,23 @@ var file_fealty_v1_agent_proto_depIdxs = []int32{
 	4,  // 2: fealty.v1.ConnectRequest.refusals:type_name -> fealty.v1.Refusal
 	9,  // 3: fealty.v1.ConnectRequest.autonomous_until:type_name -> google.protobuf.Timestamp
 	1,  // 4: fealty.v1.ConnectRequest.degraded_periods:type_name -> fealty.v1.DegradedPeriod
-	9,  // 5: fealty.v1.DegradedPeriod.since:type_name -> google.protobuf.Timestamp
-	9,  // 6: fealty.v1.DegradedPeriod.until:type_name -> google.protobuf.Timestamp
-	9,  // 7: fealty.v1.DegradedPeriod.over_at:type_name -> google.protobuf.Timestamp
-	2,  // 8: fealty.v1.DegradedPeriod.actions:type_name -> fealty.v1.ActionTally
-	10, // 9: fealty.v1.ConnectResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
-	8,  // 10: fealty.v1.ConnectResponse.renew_now:type_name -> fealty.v1.RenewNow
-	7,  // 11: fealty.v1.ConnectResponse.standing:type_name -> fealty.v1.Standing
-	11, // 12: fealty.v1.ConnectResponse.root_changes:type_name -> fealty.v1.RootChanges
-	6,  // 13: fealty.v1.ConnectResponse.history_links:type_name -> fealty.v1.HistoryLinks
-	0,  // 14: fealty.v1.AgentService.Connect:input_type -> fealty.v1.ConnectRequest
-	5,  // 15: fealty.v1.AgentService.Connect:output_type -> fealty.v1.ConnectResponse
-	15, // [15:16] is the sub-list for method output_type
-	14, // [14:15] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	10, // 5: fealty.v1.ConnectRequest.clock_behind:type_name -> google.protobuf.Duration
+	9,  // 6: fealty.v1.DegradedPeriod.since:type_name -> google.protobuf.Timestamp
+	9,  // 7: fealty.v1.DegradedPeriod.until:type_name -> google.protobuf.Timestamp
+	9,  // 8: fealty.v1.DegradedPeriod.over_at:type_name -> google.protobuf.Timestamp
+	2,  // 9: fealty.v1.DegradedPeriod.actions:type_name -> fealty.v1.ActionTally
+	11, // 10: fealty.v1.ConnectResponse.snapshot:type_name -> fealty.v1.SignedSnapshot
+	8,  // 11: fealty.v1.ConnectResponse.renew_now:type_name -> fealty.v1.RenewNow
+	7,  // 12: fealty.v1.ConnectResponse.standing:type_name -> fealty.v1.Standing
+	12, // 13: fealty.v1.ConnectResponse.root_changes:type_name -> fealty.v1.RootChanges
+	6,  // 14: fealty.v1.ConnectResponse.history_links:type_name -> fealty.v1.HistoryLinks
+	0,  // 15: fealty.v1.AgentService.Connect:input_type -> fealty.v1.ConnectRequest
+	5,  // 16: fealty.v1.AgentService.Connect:output_type -> fealty.v1.ConnectResponse
+	16, // [16:17] is the sub-list for method output_type
+	15, // [15:16] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_agent_proto_init() }

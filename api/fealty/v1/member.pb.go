@@ -285,8 +285,13 @@ type Live struct {
 	// When it was in degraded mode, by its own word, the oldest first. Only GetMember
 	// tells it.
 	DegradedPeriods []*DegradedPeriod `protobuf:"bytes,12,rep,name=degraded_periods,json=degradedPeriods,proto3" json:"degraded_periods,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Since when its reports say of a scope that it is not fresh. Not set: all are.
+	StaleSince *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=stale_since,json=staleSince,proto3" json:"stale_since,omitempty"`
+	// How far its clock is behind the time that was signed, by its own word, if that is more
+	// than clocks may differ. Not set otherwise.
+	ClockBehind   *durationpb.Duration `protobuf:"bytes,14,opt,name=clock_behind,json=clockBehind,proto3" json:"clock_behind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Live) Reset() {
@@ -378,6 +383,20 @@ func (x *Live) GetAutonomyLimit() string {
 func (x *Live) GetDegradedPeriods() []*DegradedPeriod {
 	if x != nil {
 		return x.DegradedPeriods
+	}
+	return nil
+}
+
+func (x *Live) GetStaleSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StaleSince
+	}
+	return nil
+}
+
+func (x *Live) GetClockBehind() *durationpb.Duration {
+	if x != nil {
+		return x.ClockBehind
 	}
 	return nil
 }
@@ -1512,7 +1531,7 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\x12reported_addresses\x18\x15 \x03(\tR\x11reportedAddresses\x12!\n" +
 	"\fseen_address\x18\x16 \x01(\tR\vseenAddress\x12\x16\n" +
 	"\x06labels\x18\x17 \x03(\tR\x06labels\x12\x18\n" +
-	"\acontact\x18\x18 \x01(\tR\acontact\"\xc0\x03\n" +
+	"\acontact\x18\x18 \x01(\tR\acontact\"\xbb\x04\n" +
 	"\x04Live\x12;\n" +
 	"\vlast_report\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastReport\x12\x1c\n" +
@@ -1523,7 +1542,10 @@ const file_fealty_v1_member_proto_rawDesc = "" +
 	"\x0esvid_not_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fsvidNotAfter\x12E\n" +
 	"\x10autonomous_until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0fautonomousUntil\x12%\n" +
 	"\x0eautonomy_limit\x18\b \x01(\tR\rautonomyLimit\x12D\n" +
-	"\x10degraded_periods\x18\f \x03(\v2\x19.fealty.v1.DegradedPeriodR\x0fdegradedPeriods\"\xb1\x01\n" +
+	"\x10degraded_periods\x18\f \x03(\v2\x19.fealty.v1.DegradedPeriodR\x0fdegradedPeriods\x12;\n" +
+	"\vstale_since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"staleSince\x12<\n" +
+	"\fclock_behind\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\vclockBehind\"\xb1\x01\n" +
 	"\vHeldVersion\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12'\n" +
 	"\x0fauthority_epoch\x18\x02 \x01(\x04R\x0eauthorityEpoch\x12%\n" +
@@ -1666,38 +1688,40 @@ var file_fealty_v1_member_proto_depIdxs = []int32{
 	20, // 6: fealty.v1.Live.svid_not_after:type_name -> google.protobuf.Timestamp
 	20, // 7: fealty.v1.Live.autonomous_until:type_name -> google.protobuf.Timestamp
 	21, // 8: fealty.v1.Live.degraded_periods:type_name -> fealty.v1.DegradedPeriod
-	0,  // 9: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
-	20, // 10: fealty.v1.ListMembersResponse.known_at:type_name -> google.protobuf.Timestamp
-	0,  // 11: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
-	20, // 12: fealty.v1.GetMemberResponse.known_at:type_name -> google.protobuf.Timestamp
-	0,  // 13: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 14: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 15: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 16: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
-	0,  // 17: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
-	17, // 18: fealty.v1.BanMemberResponse.ended:type_name -> fealty.v1.EndedConnections
-	22, // 19: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
-	3,  // 20: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
-	5,  // 21: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
-	7,  // 22: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
-	9,  // 23: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
-	11, // 24: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
-	13, // 25: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
-	15, // 26: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
-	18, // 27: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
-	4,  // 28: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
-	6,  // 29: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
-	8,  // 30: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
-	10, // 31: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
-	12, // 32: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
-	14, // 33: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
-	16, // 34: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
-	19, // 35: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
-	28, // [28:36] is the sub-list for method output_type
-	20, // [20:28] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	20, // 9: fealty.v1.Live.stale_since:type_name -> google.protobuf.Timestamp
+	22, // 10: fealty.v1.Live.clock_behind:type_name -> google.protobuf.Duration
+	0,  // 11: fealty.v1.ListMembersResponse.members:type_name -> fealty.v1.Member
+	20, // 12: fealty.v1.ListMembersResponse.known_at:type_name -> google.protobuf.Timestamp
+	0,  // 13: fealty.v1.GetMemberResponse.member:type_name -> fealty.v1.Member
+	20, // 14: fealty.v1.GetMemberResponse.known_at:type_name -> google.protobuf.Timestamp
+	0,  // 15: fealty.v1.DrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 16: fealty.v1.UndrainMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 17: fealty.v1.RemoveMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 18: fealty.v1.ReplaceMemberResponse.member:type_name -> fealty.v1.Member
+	0,  // 19: fealty.v1.BanMemberResponse.member:type_name -> fealty.v1.Member
+	17, // 20: fealty.v1.BanMemberResponse.ended:type_name -> fealty.v1.EndedConnections
+	22, // 21: fealty.v1.UnbanMemberResponse.keys_banned_for:type_name -> google.protobuf.Duration
+	3,  // 22: fealty.v1.MemberService.ListMembers:input_type -> fealty.v1.ListMembersRequest
+	5,  // 23: fealty.v1.MemberService.GetMember:input_type -> fealty.v1.GetMemberRequest
+	7,  // 24: fealty.v1.MemberService.DrainMember:input_type -> fealty.v1.DrainMemberRequest
+	9,  // 25: fealty.v1.MemberService.UndrainMember:input_type -> fealty.v1.UndrainMemberRequest
+	11, // 26: fealty.v1.MemberService.RemoveMember:input_type -> fealty.v1.RemoveMemberRequest
+	13, // 27: fealty.v1.MemberService.ReplaceMember:input_type -> fealty.v1.ReplaceMemberRequest
+	15, // 28: fealty.v1.MemberService.BanMember:input_type -> fealty.v1.BanMemberRequest
+	18, // 29: fealty.v1.MemberService.UnbanMember:input_type -> fealty.v1.UnbanMemberRequest
+	4,  // 30: fealty.v1.MemberService.ListMembers:output_type -> fealty.v1.ListMembersResponse
+	6,  // 31: fealty.v1.MemberService.GetMember:output_type -> fealty.v1.GetMemberResponse
+	8,  // 32: fealty.v1.MemberService.DrainMember:output_type -> fealty.v1.DrainMemberResponse
+	10, // 33: fealty.v1.MemberService.UndrainMember:output_type -> fealty.v1.UndrainMemberResponse
+	12, // 34: fealty.v1.MemberService.RemoveMember:output_type -> fealty.v1.RemoveMemberResponse
+	14, // 35: fealty.v1.MemberService.ReplaceMember:output_type -> fealty.v1.ReplaceMemberResponse
+	16, // 36: fealty.v1.MemberService.BanMember:output_type -> fealty.v1.BanMemberResponse
+	19, // 37: fealty.v1.MemberService.UnbanMember:output_type -> fealty.v1.UnbanMemberResponse
+	30, // [30:38] is the sub-list for method output_type
+	22, // [22:30] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_member_proto_init() }
