@@ -93,8 +93,9 @@ func (d *desk) allAtOnce(t *testing.T, joins []*attempt) {
 	})
 	defer d.store.intercept(nil)
 	var all sync.WaitGroup
+	before := d.faults.Hits("join.before-commit")
 	all.Go(joins[0].make)
-	for d.faults.Hits("join.before-commit") == 0 { // the first is on its way alone
+	for d.faults.Hits("join.before-commit") == before { // the first is on its way alone
 		time.Sleep(100 * time.Microsecond)
 	}
 	for _, a := range joins[1:] {
