@@ -10,7 +10,7 @@ help:
 	@echo '               millions of schedules of coordinators that fail (SCHEDULES=5000000), schedules of whole'
 	@echo '               coordinators on a store that fails (FLEET_SCHEDULES=1000), kill -9 of the coordinator that'
 	@echo '               leads, 100 times on each store (COORDINATOR_KILLS=100), and machines that join at once from'
-	@echo '               one address (JOINS=2000)'
+	@echo '               one address (JOINS=10000)'
 	@echo 'make chaos     real processes, killed, stopped, cut off and put to sleep at random while people write, and'
 	@echo '               a check of what was promised (CHAOS_TIME=10m for each kind of store, CHAOS_SEED=N for one'
 	@echo '               schedule, CHAOS_KEEP=DIR to keep the logs)'
@@ -33,7 +33,7 @@ test:
 KILLS ?= 1000
 COORDINATOR_KILLS ?= 100
 SCHEDULES ?= 5000000
-JOINS ?= 2000
+JOINS ?= 10000
 FLEET_SCHEDULES ?= 1000
 soak:
 	FEALTY_TEST_SCHEDULES=$(SCHEDULES) go test -run '^TestSchedules$$' -timeout 2h -v ./internal/replica
