@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -340,8 +339,8 @@ func Forget(ctx context.Context, st store.Store, now time.Time, conditions []sto
 	return nil
 }
 
-// Old returns the entries of releases before chains that are of before, as far as one bucket
-// goes from the oldest on; none if there are none.
+// Old calls visit for the entries of releases before chains that were made before a time, those
+// of one bucket at a time from the oldest on.
 func Old(ctx context.Context, st store.Store, before time.Time, visit func([]store.Entry) error) error {
 	end := before.UnixNano()
 	for bucket := max(end/oldBucket-oldBuckets, 0); bucket <= end/oldBucket; bucket++ {
@@ -352,7 +351,7 @@ func Old(ctx context.Context, st store.Store, before time.Time, visit func([]sto
 		over := slices.DeleteFunc(entries, func(e store.Entry) bool {
 			stamp, _, _ := strings.Cut(strings.TrimPrefix(e.Key, auditlog.Prefix), "-")
 			nanos, err := strconv.ParseInt(stamp, 10, 64)
-			return err != nil || nanos >= end || nanos == math.MaxInt64
+			return err != nil || nanos >= end
 		})
 		if len(over) == 0 {
 			continue

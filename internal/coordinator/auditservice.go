@@ -161,7 +161,7 @@ type auditPage struct {
 // More of them can only be behind no checkpoint, or of a release before chains.
 const (
 	maxAuditPage      = 4096
-	maxAuditPageBytes = 16 << 20
+	maxAuditPageBytes = 4 << 20
 )
 
 // add takes one record of the log.

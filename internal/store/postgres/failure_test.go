@@ -72,17 +72,19 @@ func TestLostCommit(t *testing.T) {
 			tx.ID = store.NewTxID()
 			p.When(c.statement, c.fate)
 			r, err := s.Commit(t.Context(), tx)
+			// COMMIT may be under way when the connection ends behind the answer to BEGIN: then the outcome is unknown, which is not what this row is about.
+			for n := 0; n < 4 && c.retried && c.fate == proxytest.CutAfter && errors.Is(err, store.ErrUnknownOutcome); n++ {
+				got, asked := outcome(t, direct, tx.ID)
+				if again, err := s.Commit(t.Context(), tx); (asked == nil) != (err == nil) || again != got {
+					t.Fatalf("Outcome: %d, %v; Commit again: %d, %v", got, asked, again, err)
+				}
+				tx = put(c.name, "1")
+				tx.ID = store.NewTxID()
+				p.When(c.statement, c.fate)
+				r, err = s.Commit(t.Context(), tx)
+			}
 			if p.Pending() {
 				t.Fatal("nothing was lost")
-			}
-			if c.retried && errors.Is(err, store.ErrUnknownOutcome) {
-				// The connection was seen to end only after COMMIT was sent on it: then nobody
-				// knows, until somebody asks.
-				got, err := outcome(t, direct, tx.ID)
-				if again, errAgain := s.Commit(t.Context(), tx); (err == nil) != (errAgain == nil) || again != got {
-					t.Fatalf("Outcome: %d, %v; Commit again: %d, %v", got, err, again, errAgain)
-				}
-				return
 			}
 			if errors.Is(err, store.ErrUnknownOutcome) != c.unknown || (err == nil) != c.retried {
 				t.Fatalf("Commit: %d, %v", r, err)
