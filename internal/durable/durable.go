@@ -146,16 +146,23 @@ type File interface {
 
 // On returns the FS that runs the protocol over d. Use one for each process and
 // disk: it remembers which temporary files are its own.
-func On(d Disk) FS {
-	return &protocol{disk: d, live: map[string]bool{}, swept: map[string]bool{}}
-}
+func On(d Disk) FS { return &protocol{disk: d, own: newTemporaries()} }
 
 type protocol struct {
 	disk Disk
+	own  *temporaries
+}
 
+// temporaries are the temporary files that one process writes to one disk: a sweep
+// leaves them alone.
+type temporaries struct {
 	mu    sync.Mutex
-	live  map[string]bool // temporary files being written now; guarded by mu
-	swept map[string]bool // directories swept by this value; guarded by mu
+	live  map[string]bool // those being written now; guarded by mu
+	swept map[string]bool // directories that were swept; guarded by mu
+}
+
+func newTemporaries() *temporaries {
+	return &temporaries{live: map[string]bool{}, swept: map[string]bool{}}
 }
 
 func (p *protocol) ReadFile(name string, limit int64) ([]byte, error) {
@@ -180,10 +187,7 @@ func (p *protocol) WriteFile(name string, data []byte) error {
 	if dir = filepath.Clean(dir); isTemporary(base) {
 		return fmt.Errorf("durable: %s: names that end in .tmp- and 16 hex digits are kept for temporary files", name)
 	}
-	p.mu.Lock()
-	swept := p.swept[dir]
-	p.mu.Unlock()
-	if !swept {
+	if !p.own.isSwept(dir) {
 		p.sweep(dir)
 	}
 
@@ -211,8 +215,8 @@ func (p *protocol) replace(dir, base string, data []byte) (err error) {
 	temp := filepath.Join(dir, "."+base+temporaryMark+hex.EncodeToString(suffix[:]))
 
 	// Registered before it exists: a sweep that sees it knows that it is alive.
-	p.setLive(temp, true)
-	defer p.setLive(temp, false)
+	p.own.setLive(temp, true)
+	defer p.own.setLive(temp, false)
 
 	f, err := p.disk.Create(temp)
 	if err != nil {
@@ -332,32 +336,50 @@ func (p *protocol) sweep(dir string) {
 	clean := true
 	for _, base := range names {
 		name := filepath.Join(dir, base)
-		if !isTemporary(base) || p.isLive(name) {
+		if !isTemporary(base) || p.own.isLive(name) {
 			continue
 		}
 		if err := p.disk.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			clean = false
 		}
 	}
-	p.mu.Lock()
-	p.swept[dir] = clean
-	p.mu.Unlock()
+	p.own.setSwept(dir, clean)
 }
 
-func (p *protocol) setLive(name string, live bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (t *temporaries) setSwept(dir string, swept bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.swept[absolute(dir)] = swept
+}
+
+func (t *temporaries) isSwept(dir string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.swept[absolute(dir)]
+}
+
+func (t *temporaries) setLive(name string, live bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if live {
-		p.live[name] = true
+		t.live[absolute(name)] = true
 	} else {
-		delete(p.live, name)
+		delete(t.live, absolute(name))
 	}
 }
 
-func (p *protocol) isLive(name string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.live[name]
+func (t *temporaries) isLive(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.live[absolute(name)]
+}
+
+// absolute gives a file that is named in two ways one name.
+func absolute(name string) string {
+	if abs, err := filepath.Abs(name); err == nil {
+		return abs
+	}
+	return filepath.Clean(name)
 }
 
 // temporaryMark stands between a file's name and the 16 random hex digits of the

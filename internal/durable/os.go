@@ -10,11 +10,15 @@ import (
 )
 
 // OS returns the file system of the operating system.
-func OS() FS { return On(osDisk{file: 0o600, dir: 0o700}) }
+func OS() FS { return &protocol{osDisk{file: 0o600, dir: 0o700}, ofProcess} }
 
 // Shared is OS for files that others serve: the group may read what is made, mode 0640
 // for files and 0750 for directories.
-func Shared() FS { return On(osDisk{file: 0o640, dir: 0o750}) }
+func Shared() FS { return &protocol{osDisk{file: 0o640, dir: 0o750}, ofProcess} }
+
+// ofProcess is one for all: of two that did not know of each other, one would sweep what
+// the other is writing.
+var ofProcess = newTemporaries()
 
 type osDisk struct{ file, dir fs.FileMode } // modes of what is made
 

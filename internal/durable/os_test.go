@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -244,5 +245,26 @@ func TestLockFollowsNoLink(t *testing.T) {
 	}
 	if data, err := os.ReadFile(target); err != nil || string(data) != "precious" {
 		t.Errorf("what the link leads to is %q (%v)", data, err)
+	}
+}
+
+// Parts of one process that know nothing of each other write to one directory: nobody
+// takes what another one is writing for a leftover.
+func TestOSSparesOwn(t *testing.T) {
+	for range 50 {
+		dir := t.TempDir()
+		var all sync.WaitGroup
+		for i := range 8 {
+			fsys := durable.OS()
+			if i%2 == 1 {
+				fsys = durable.Shared()
+			}
+			all.Go(func() {
+				if err := fsys.WriteFile(filepath.Join(dir, strconv.Itoa(i)), content(i)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
 	}
 }
