@@ -474,8 +474,11 @@ func (c *Cluster) Join(ctx context.Context, name string) (joined bool, err error
 		if err == nil {
 			err = c.joinBy(ctx, name, p)
 		}
-		if err == nil || ctx.Err() != nil {
-			return err == nil, errors.Join(err, c.forgetToken(begun, err == nil))
+		switch {
+		case err == nil:
+			return true, forgetToken(begun)
+		case ctx.Err() != nil:
+			return false, err
 		}
 		c.opts.Log.LogAttrs(ctx, slog.LevelWarn, "a join that was cut off begins again", slog.String("part", name), slog.Any("err", err))
 	}
@@ -483,14 +486,13 @@ func (c *Cluster) Join(ctx context.Context, name string) (joined bool, err error
 	if err != nil {
 		return false, err
 	}
-	if err := durable.OS().MkdirAll(filepath.Dir(begun)); err != nil {
+	if err := keepToken(begun, tok); err != nil {
 		return false, err
 	}
-	if err := durable.OS().WriteFile(begun, []byte(tok.Line())); err != nil {
-		return false, fmt.Errorf("keep the token of %s: %w", name, err)
+	if err := c.joinBy(ctx, name, agent.ByToken(tok)); err != nil {
+		return false, err
 	}
-	err = c.joinBy(ctx, name, agent.ByToken(tok))
-	return err == nil, errors.Join(err, c.forgetToken(begun, err == nil))
+	return true, forgetToken(begun)
 }
 
 func (c *Cluster) joinBy(ctx context.Context, name string, p agent.Proof) error {
@@ -511,11 +513,20 @@ func keptToken(path string) (proof.JoinToken, bool) {
 	return tok, err == nil
 }
 
-// forgetToken removes the token of a join that is done.
-func (c *Cluster) forgetToken(path string, done bool) error {
-	if !done {
-		return nil
+// keepToken keeps the token of a join that begins.
+func keepToken(path string, tok proof.JoinToken) error {
+	err := durable.OS().MkdirAll(filepath.Dir(path))
+	if err == nil {
+		err = durable.OS().WriteFile(path, []byte(tok.Line()))
 	}
+	if err != nil {
+		return fmt.Errorf("keep the token of a join that begins: %w", err)
+	}
+	return nil
+}
+
+// forgetToken removes the token of a join that is done.
+func forgetToken(path string) error {
 	if err := durable.OS().Remove(path); err != nil {
 		return fmt.Errorf("remove a token that was used: %w", err)
 	}
