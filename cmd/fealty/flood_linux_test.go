@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -75,7 +76,7 @@ var program = sync.OnceValues(func() (*os.File, error) {
 
 // flooded is one coordinator on a store of its own.
 type flooded struct {
-	t      *testing.T
+	t      testing.TB
 	exe    string
 	dir    string
 	addr   string
@@ -87,7 +88,7 @@ type flooded struct {
 	chain  [][]byte // its certificates
 }
 
-func startFlooded(t *testing.T, args ...string) *flooded {
+func startFlooded(t testing.TB, args ...string) *flooded {
 	t.Helper()
 	exe, err := program()
 	if err != nil {
@@ -583,14 +584,55 @@ func TestOwnersGetInAmongStrangers(t *testing.T) {
 // A client that gives up call after call is cut off before it costs much.
 func TestRapidResetsAreCutOff(t *testing.T) {
 	f := startFlooded(t)
+	wait := f.reset()
+	if err := f.tries("127.0.0.1", 3); err != nil {
+		t.Errorf("a member is not served: %v", err)
+	}
+	stand := wait()
+	f.lives()
+	if stand > 0 {
+		t.Errorf("%d connections stand after the calls that were given up", stand)
+	}
+}
+
+// BenchmarkCallBesideResets has a member make a call over a new connection, alone and
+// while strangers give up call after call. The ratio is of the median of these to that
+// of those.
+func BenchmarkCallBesideResets(b *testing.B) {
+	f := startFlooded(b)
+	call := func() time.Duration {
+		began := time.Now()
+		if err := f.tries("127.0.0.1", 3); err != nil {
+			b.Fatal(err)
+		}
+		return time.Since(began)
+	}
+	var alone, beside []time.Duration
+	for b.Loop() {
+		alone = append(alone, call())
+		wait := f.reset()
+		beside = append(beside, call())
+		wait()
+	}
+	slices.Sort(alone)
+	slices.Sort(beside)
+	b.ReportMetric(0, "ns/op") // of both
+	b.ReportMetric(float64(alone[len(alone)/2].Microseconds())/1000, "alone-ms")
+	b.ReportMetric(float64(beside[len(beside)/2].Microseconds())/1000, "beside-ms")
+	b.ReportMetric(float64(beside[len(beside)/2])/float64(alone[len(alone)/2]), "beside/alone")
+}
+
+// reset has four strangers begin 20,000 calls each, and give up each at once. Wait returns
+// how many of their connections stood until the last of them.
+func (f *flooded) reset() (wait func() (stand int64)) {
+	f.t.Helper()
 	const connections, calls = 4, 20000
 	var all sync.WaitGroup
-	var begun atomic.Int64
-	var stands atomic.Int64
+	var begun, stands atomic.Int64
 	for i := range connections {
-		s, err := newStranger(t.Context(), fmt.Sprintf("127.0.%d.1", i+1), f.addr)
+		s, err := newStranger(f.t.Context(), fmt.Sprintf("127.0.%d.1", i+1), f.addr)
 		if err != nil {
-			t.Fatal(err)
+			f.t.Fatal(err)
 		}
 		all.Go(func() {
 			defer s.conn.NetConn().Close()
@@ -607,14 +649,10 @@ func TestRapidResetsAreCutOff(t *testing.T) {
 			stands.Add(1)
 		})
 	}
-	if err := f.tries("127.0.0.1", 3); err != nil {
-		t.Errorf("a member is not served: %v", err)
-	}
-	all.Wait()
-	f.lives()
-	t.Logf("%d of %d calls could be begun", begun.Load(), connections*calls)
-	if n := stands.Load(); n > 0 {
-		t.Errorf("%d of %d connections stand after %d calls that were given up", n, connections, calls)
+	return func() int64 {
+		all.Wait()
+		f.t.Logf("%d of %d calls could be begun", begun.Load(), connections*calls)
+		return stands.Load()
 	}
 }
 

@@ -125,7 +125,7 @@ func (f *fleet) ready(name string) {
 }
 
 // await waits until what is to happen did.
-func await(t *testing.T, what string, done func() bool) {
+func await(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * patience); !done(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
