@@ -123,9 +123,14 @@ func (w *writer) set(ctx context.Context, at *process) {
 		return
 	}
 	defer w.f.setting.Unlock()
+	w.setNow(ctx, at)
+}
+
+// setNow is set by whoever holds the turn.
+func (w *writer) setNow(ctx context.Context, at *process) (acknowledged bool) {
 	text, status, _ := w.f.ask(ctx, "manifest", "get", "--socket", w.f.socket(at), "--timeout", "6s")
 	if status != 0 {
-		return
+		return false
 	}
 	value := fmt.Sprint(1000 + values.Add(1))
 	file := filepath.Join(w.f.dir, "set.yaml")
@@ -138,4 +143,5 @@ func (w *writer) set(ctx context.Context, at *process) {
 	said = at.m.name + ": " + said
 	w.note("set/"+value, there, call, status, said)
 	w.note("manifest", value, call, status, said)
+	return status == 0
 }

@@ -597,7 +597,8 @@ func (c *Coordinator) connectionCut(p identity.Peer, err *mesh.CutError) {
 
 // ready returns the state to decide on, or why there is none. Strangers are told
 // too, so why it is in recovery mode, which names files and keepers, is left to
-// status and the log.
+// status and the log. That the store went back is said: a coordinator that has to ask
+// this one for the seed cannot find it out by itself.
 func (c *Coordinator) ready() (*state, error) {
 	s := c.state.Load()
 	switch s.phase {
@@ -606,7 +607,11 @@ func (c *Coordinator) ready() (*state, error) {
 	case phaseUninitialized:
 		return nil, explain.New(explain.HistoryUninitialized)
 	}
-	return nil, explain.New(explain.RecoveryMode, "reason", "its keys or its history could not be brought back; fealty status on its machine says why")
+	reason := "its keys or its history could not be brought back"
+	if c.kept.Lost() != nil {
+		reason = "the store went back (" + string(explain.StoreWentBack) + "), and nothing is changed before the signers restore it"
+	}
+	return nil, explain.New(explain.RecoveryMode, "reason", reason+"; fealty status on its machine says why")
 }
 
 // followState runs what belongs to one state for as long as it is the state.

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -191,6 +192,10 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 	if err != nil || !slices.ContainsFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreWentBack) }) {
 		t.Errorf("status finds %v, %v", st.GetFindings(), err)
+	}
+	// Another coordinator asks for the seed, without which it knows of no loss.
+	if _, _, err := d.c.greet(t.Context(), proof.Recover, &fealtyv1.PeerHello{}, ""); !errors.Is(err, explain.RecoveryMode) || !strings.Contains(err.Error(), string(explain.StoreWentBack)) {
+		t.Errorf("who asks for the seed is told: %v", err)
 	}
 
 	d.restoreInPlace(d.store, d.signer)
