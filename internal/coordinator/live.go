@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -693,6 +694,32 @@ func (c *Coordinator) forgetLive(s *state, path string) {
 	c.copies.Forget(path)
 }
 
+// openMembers opens records of members under s. One that was altered from outside is left
+// out, and reported. They are not whole if s does not open all of them because the head
+// moved on: under another seed they have other keys.
+func (c *Coordinator) openMembers(ctx context.Context, s *state, entries []store.Entry) (recs []versioned[memberRecord], whole bool) {
+	recs = make([]versioned[memberRecord], 0, len(entries))
+	for _, e := range entries {
+		r, err := open[memberRecord](s.records, e)
+		switch {
+		case err == nil:
+			recs = append(recs, r)
+		case c.movedOn(ctx, s):
+			c.kickHead()
+			return nil, false
+		default:
+			c.forged(ctx, e.Key, err)
+		}
+	}
+	return recs, true
+}
+
+// movedOn reports whether the store shows another head than that of s.
+func (c *Coordinator) movedOn(ctx context.Context, s *state) bool {
+	e, err := c.store.Get(ctx, history.HeadKey)
+	return err == nil && e.Version != s.headVersion
+}
+
 // followMembers keeps the index up with the store until ctx ends.
 func (c *Coordinator) followMembers(ctx context.Context, s *state) error {
 	for {
@@ -703,14 +730,9 @@ func (c *Coordinator) followMembers(ctx context.Context, s *state) error {
 		if err := c.untilWhole(ctx); err != nil {
 			return err
 		}
-		var recs []versioned[memberRecord]
-		for _, e := range l.Entries {
-			r, err := open[memberRecord](s.records, e)
-			if err != nil {
-				c.forged(ctx, e.Key, err)
-				continue
-			}
-			recs = append(recs, r)
+		recs, whole := c.openMembers(ctx, s, l.Entries)
+		if !whole {
+			return &store.ConflictError{Key: history.HeadKey, Want: s.headVersion}
 		}
 		c.members.fill(recs, l.Revision)
 		for ch, err := range c.store.Changes(ctx, memberPrefix, l.Revision) {
@@ -720,12 +742,11 @@ func (c *Coordinator) followMembers(ctx context.Context, s *state) error {
 				}
 				break // compacted or disconnected: list again
 			}
-			for _, e := range ch.Put {
-				r, err := open[memberRecord](s.records, e)
-				if err != nil {
-					c.forged(ctx, e.Key, err)
-					continue
-				}
+			recs, whole := c.openMembers(ctx, s, ch.Put)
+			if !whole {
+				return &store.ConflictError{Key: history.HeadKey, Want: s.headVersion}
+			}
+			for _, r := range recs {
 				c.members.put(r.value, r.version)
 			}
 			for _, k := range ch.Delete {

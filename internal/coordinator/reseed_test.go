@@ -829,3 +829,38 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 		})
 	}
 }
+
+// A coordinator that has not followed a reseed yet takes the records of members, which
+// others moved under the new seed, for no forgeries, and for no whole list. One that was
+// altered under the head that it follows is told, and left out.
+func TestMovedRecordsAreNoForgeries(t *testing.T) {
+	d := testDesk(t)
+	d.joined("a")
+	d.joined("b")
+	before := d.state()
+	if err := d.reseed(nil); err != nil {
+		t.Fatal(err)
+	}
+	before.records.next.Store(nil) // that it is of this process: another one knows no next keys
+	list := func() []store.Entry {
+		t.Helper()
+		l, err := d.store.List(t.Context(), memberPrefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Entries
+	}
+	all := list()
+	recs, whole := d.c.openMembers(t.Context(), before, all)
+	if n := testutil.ToFloat64(d.c.metrics.forged); whole || n != 0 {
+		t.Errorf("under the head of before: %d records, whole: %v, and %v forgeries", len(recs), whole, n)
+	}
+	if _, err := d.c.ensureTrust(t.Context(), before); !lost(err) || testutil.ToFloat64(d.c.metrics.forged) != 0 {
+		t.Errorf("the trust state under the head of before: %v", err)
+	}
+	d.store.alter(all[0].Key, func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
+	recs, whole = d.c.openMembers(t.Context(), d.state(), list())
+	if n := testutil.ToFloat64(d.c.metrics.forged); !whole || n != 1 || len(recs) != len(all)-1 {
+		t.Errorf("under the head in force: %d of %d records, whole: %v, and %v forgeries", len(recs), len(all), whole, n)
+	}
+}

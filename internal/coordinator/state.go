@@ -400,14 +400,9 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 	if err != nil {
 		return fmt.Errorf("read the members: %w", err)
 	}
-	recs := make([]versioned[memberRecord], 0, len(l.Entries))
-	for _, e := range l.Entries {
-		r, err := open[memberRecord](s.records, e)
-		if err != nil {
-			c.forged(ctx, e.Key, err)
-			continue
-		}
-		recs = append(recs, r)
+	recs, whole := c.openMembers(ctx, s, l.Entries)
+	if !whole {
+		return &store.ConflictError{Key: history.HeadKey, Want: s.headVersion}
 	}
 	if err := c.faults.Hit("adopt.before-identity"); err != nil {
 		return err

@@ -304,7 +304,11 @@ func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (trustInput, er
 	for range commitTries {
 		in, err := c.readTrust(ctx, s)
 		if err != nil {
-			if errors.Is(err, store.ErrForged) {
+			switch {
+			case !errors.Is(err, store.ErrForged):
+			case c.movedOn(ctx, s):
+				return in, &store.ConflictError{Key: history.HeadKey, Want: s.headVersion}
+			default:
 				c.forged(ctx, "the trust state and the bans", err)
 			}
 			return in, err
