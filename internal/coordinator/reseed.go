@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	mathrand "math/rand/v2"
 	"slices"
 	"strconv"
 	"time"
@@ -503,14 +504,43 @@ func (c *Coordinator) readLedger(ctx context.Context, s *state, f frozen) (ledge
 // moveRecords brings the records under the seed of s, after a reseed whose head is
 // in force: those that the ledger names as they are, and nothing else. It goes on
 // where an earlier try was cut off. Without a freeze there is nothing to do.
+//
+// All coordinators do it at once, each as soon as it knows the head: what fails because
+// another one was first is looked at again.
 func (c *Coordinator) moveRecords(ctx context.Context, s *state) error {
+	for range commitTries {
+		e, err := c.store.Get(ctx, freezeKey)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			return nil
+		case err != nil:
+			return err
+		}
+		err = c.moveFrozen(ctx, s, e)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, store.ErrConflict) && !c.movedOn(ctx, s):
+		case errors.Is(err, store.ErrForged) && c.thawed(ctx, e.Version):
+		default:
+			return err
+		}
+		if err := sleep(ctx, mathrand.N(conflictPause)); err != nil {
+			return err
+		}
+	}
+	return errBusy("the records under the new seed")
+}
+
+// thawed reports whether a freeze has ended: then what was frozen is elsewhere, and not
+// missing.
+func (c *Coordinator) thawed(ctx context.Context, at store.Revision) bool {
 	e, err := c.store.Get(ctx, freezeKey)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
+	return errors.Is(err, store.ErrNotFound) || err == nil && e.Version != at
+}
+
+// moveFrozen is one try at it, under the freeze e.
+func (c *Coordinator) moveFrozen(ctx context.Context, s *state, e store.Entry) error {
 	var f frozen
 	if err := json.Unmarshal(e.Value, &f); err != nil || f.Salt != s.head.Salt {
 		c.unsettled.Store(true)
@@ -525,8 +555,10 @@ func (c *Coordinator) moveRecords(ctx context.Context, s *state) error {
 	case err == nil:
 		// It moves with the end of the freeze: somebody put the freeze back, and what it
 		// says is void.
-		c.forged(ctx, freezeKey, fmt.Errorf("the reseed that it is of has ended: %w", store.ErrForged))
 		_, err := c.store.Commit(ctx, store.Tx{If: []store.Condition{{Key: freezeKey, Version: frozenAt}}, Delete: []string{freezeKey}})
+		if !errors.Is(err, store.ErrConflict) { // it was there still
+			c.forged(ctx, freezeKey, fmt.Errorf("the reseed that it is of has ended: %w", store.ErrForged))
+		}
 		return err
 	case !errors.Is(err, store.ErrForged) && !errors.Is(err, store.ErrNotFound):
 		return err

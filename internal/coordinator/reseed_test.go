@@ -864,3 +864,39 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 		t.Errorf("under the head in force: %d of %d records, whole: %v, and %v forgeries", len(recs), len(all), whole, n)
 	}
 }
+
+// All coordinators move the records at once after a reseed. One that finds at any step that
+// another did it first goes on, and takes nothing for a forgery.
+func TestRecordsAreMovedByTwoAtOnce(t *testing.T) {
+	t.Parallel()
+	for first := 0; ; first++ {
+		d := testDesk(t)
+		d.joined("a")
+		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+		step, done := 0, false
+		d.store.intercept(func(tx store.Tx) {
+			if !slices.ContainsFunc(tx.If, func(c store.Condition) bool { return c.Key == freezeKey && c.Version != 0 }) || tx.ID == "another" {
+				return
+			}
+			if step++; step <= first || done {
+				return
+			}
+			done = true
+			tx.ID = "another"
+			if _, err := d.store.Commit(t.Context(), tx); err != nil {
+				t.Error(err)
+			}
+		})
+		err := d.reseed(nil)
+		s := d.state()
+		if n := testutil.ToFloat64(d.c.metrics.forged); err != nil || s.phase != phaseReady || s.head.Kind != history.KindReseed || n != 0 {
+			t.Fatalf("another was first at step %d: %v, %v at %s: %s; %v forgeries", first, err, s.phase, s.head.Kind, s.reason, n)
+		}
+		if !done {
+			if first < 3 {
+				t.Fatalf("%d steps were seen", first)
+			}
+			return
+		}
+	}
+}
