@@ -35,7 +35,7 @@ import (
 )
 
 // The README and the pages of the tutorial and of the how-tos are run as their readers would run
-// them, against the real program. What a page needs beside its own blocks it says in a paragraph that
+// them, against the real program. A page says what it needs beside its own blocks in a paragraph that
 // the reader sees, and that begins with "This page starts from":
 //
 //	a cluster as [run a coordinator](run-a-coordinator.md) makes it

@@ -16,8 +16,8 @@ import (
 )
 
 // TestStoryWithProcesses tells the steps of the story about high availability with
-// processes: three coordinators and an agent of the real program on etcd. What the story
-// cuts in its process is killed here with SIGKILL, or loses its network. The step about a
+// processes: three coordinators and an agent of the real program on etcd. A process that
+// the story cuts off inside its own is killed here with SIGKILL, or loses its network. The step about a
 // late write is [TestPausedCoordinator].
 func TestStoryWithProcesses(t *testing.T) {
 	t.Parallel()
