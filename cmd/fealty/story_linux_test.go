@@ -139,12 +139,14 @@ func TestStoryWithProcesses(t *testing.T) {
 	// goes on with what it holds, and follows once it reaches one.
 	step("degraded")
 	for _, way := range f.ways {
-		way.BlackHole()
-		way.CutAll()
+		way.Refuse()
 	}
-	f.until("node-a reaches nobody", func(out string) bool {
+	f.until("node-a tried all of them", func(out string) bool {
 		var node memberStatus
-		return json.Unmarshal([]byte(out), &node) == nil && !node.Connected
+		if json.Unmarshal([]byte(out), &node) != nil || node.Connected {
+			return false
+		}
+		return !slices.ContainsFunc(three, func(name string) bool { return !strings.Contains(node.LastError, f.reached(name)) })
 	}, "status", "-o", "json", "--data", "node-a")
 	put("while-the-member-is-cut-off", killed)
 	f.must("cert", "show", filepath.Join("node-a", "identity", "svid.pem"))
@@ -170,6 +172,7 @@ func TestStoryWithProcesses(t *testing.T) {
 type memberStatus struct {
 	Coordinator string `json:"coordinator"`
 	Connected   bool   `json:"connected"`
+	LastError   string `json:"last_error"`
 }
 
 // agent starts the agent of a member that joined.
