@@ -101,11 +101,11 @@ func startThree(t *testing.T, url, log string, stores map[string]string, apart b
 			t.Fatal(err)
 		}
 		f.listens[name] = l.Addr().String()
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
 		if apart {
 			f.ways[name] = proxytest.New(t, f.listens[name])
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
 		}
 		f.store = cmp.Or(stores[name], url)
 		f.start(name)
