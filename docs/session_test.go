@@ -99,6 +99,8 @@ func TestMain(m *testing.M) {
 		os.Exit(standIn(curl))
 	case "openssl":
 		os.Exit(standIn(openssl))
+	case "etcdctl":
+		os.Exit(standIn(etcdtest.Control))
 	}
 	os.Exit(m.Run())
 }
@@ -233,7 +235,7 @@ func programs(t *testing.T) string {
 			binErr = err
 			return
 		}
-		for _, tool := range []string{"curl", "openssl"} {
+		for _, tool := range []string{"curl", "openssl", "etcdctl"} {
 			if _, err := exec.LookPath(tool); err != nil {
 				binErr = errors.Join(binErr, os.Symlink(self, filepath.Join(binDir, tool)))
 			}
