@@ -2431,7 +2431,7 @@ A login that has ended by its own time has a code of its own, FE-C104.`,
 		Title: "the other side cannot be reached",
 		What:  "{endpoint|the other side} cannot be reached",
 		Why:   "{problem|there was no answer}",
-		Do:    "check address, network and firewall, and whether the process runs there",
+		Do:    "{do|check address, network and firewall, and whether the process runs there}",
 		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
 		Page: `
 A plain failure of the network: no handshake took place. If the other side answered and was not trusted, the
