@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/mod/modfile"
+
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // A claim of the two models is a row or a paragraph of one of these sections. It names a
@@ -170,5 +172,34 @@ func TestModulesArePinned(t *testing.T) {
 	}
 	if len(mod.Require) == 0 {
 		t.Error("go.mod requires nothing")
+	}
+}
+
+// The numbers that pages give of what they show, or of what the code has, are right.
+func TestPagesCountRight(t *testing.T) {
+	t.Parallel()
+	numbers := map[string]int{"five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "nineteen": 19, "twenty": 20}
+	text := make(map[string]string)
+	for _, p := range pages(t) {
+		text[p.path] = strings.Join(p.lines, "\n")
+	}
+	lines := func(path, begins string) int {
+		return len(regexp.MustCompile(`(?m)^`+begins).FindAllString(text[path], -1))
+	}
+	for _, tc := range []struct {
+		path, says string // with the number as a group
+		is         int
+	}{
+		{"README.md", `signed snapshots of (\w+) scopes`, len(snapshot.Scopes())},
+		{"README.md", `trust in (\w+) pictures`, lines("docs/explanation/trust.md", `## [0-9]\. `)},
+		{"docs/README.md", `ten minutes and (\w+) commands`, lines("docs/tutorial/first-fleet.md", `fealty [a-z]`)},
+		{"docs/how-to/use-the-library.md", `(\w+) packages are for that`, lines("docs/how-to/use-the-library.md", "\\| `[a-z/]+` \\|")},
+	} {
+		m := regexp.MustCompile(tc.says).FindStringSubmatch(text[tc.path])
+		if m == nil {
+			t.Errorf("%s says nothing like %q any more", tc.path, tc.says)
+		} else if said, ok := numbers[strings.ToLower(m[1])]; !ok || said != tc.is {
+			t.Errorf("%s says %q, and there are %d", tc.path, m[0], tc.is)
+		}
 	}
 }
