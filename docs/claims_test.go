@@ -3,10 +3,17 @@
 package docs
 
 import (
+	"io/fs"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/mod/modfile"
+
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // A claim of the two models is a row or a paragraph of one of these sections. It names a
@@ -20,15 +27,12 @@ var claims = map[string][]string{
 
 // withoutATest is what promises nothing, is assumed, or is not built yet. It only shrinks.
 var withoutATest = []string{
-	"- **What a member does with what it may do.**",
 	"- **Traffic analysis.**",
-	"- **The supply of Go, its modules and this code.**",
 	"| the coordinator's disk loses what it confirmed |",
 	"| **I5 Once** |",
 	"| **I6 Fence** |",
 	"| **I7 One owner** |",
 	"| **I17 Rails** |",
-	"Numbers are those that code and tests refer to.",
 }
 
 var testName = regexp.MustCompile("`[a-z][a-z0-9/]*\\.Test[A-Z]\\w*`|`Test[A-Z]\\w*`")
@@ -86,6 +90,116 @@ func TestClaimsNameTheirTests(t *testing.T) {
 	for _, begins := range withoutATest {
 		if !excused[begins] {
 			t.Errorf("no claim begins with %q any more: take it out of the list", begins)
+		}
+	}
+}
+
+var (
+	invariantRow = regexp.MustCompile(`^\| \*\*(I[0-9]+) `)
+	invariant    = regexp.MustCompile(`\bI[0-9]{1,2}\b`)
+)
+
+// The invariants that code and tests name by their numbers are those of the failure model.
+func TestInvariantsAreNumbered(t *testing.T) {
+	t.Parallel()
+	listed := make(map[string]bool)
+	for _, p := range pages(t) {
+		for _, line := range p.lines {
+			if m := invariantRow.FindStringSubmatch(line); m != nil && p.path == "docs/explanation/failure-model.md" {
+				if listed[m[1]] {
+					t.Errorf("%s lists %s twice", p.path, m[1])
+				}
+				listed[m[1]] = true
+			}
+		}
+	}
+	named := 0
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "bin" || strings.HasPrefix(d.Name(), ".") && path != root):
+			return filepath.SkipDir
+		case d.IsDir() || !strings.HasSuffix(path, ".go"):
+			return nil
+		}
+		raw, err := os.ReadFile(path)
+		for _, number := range invariant.FindAllString(string(raw), -1) {
+			named++
+			if !listed[number] {
+				t.Errorf("%s names %s, which is not in the failure model", path, number)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if named == 0 || len(listed) == 0 {
+		t.Errorf("%d invariants are listed and %d named: this test looks at nothing", len(listed), named)
+	}
+}
+
+// Each module is pinned by a hash of what is in it, none is put in the place of another,
+// and the page about dependencies names those that the code uses.
+func TestModulesArePinned(t *testing.T) {
+	t.Parallel()
+	read := func(name string) []byte {
+		t.Helper()
+		raw, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	mod, err := modfile.Parse("go.mod", read("go.mod"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(mod.Replace) > 0 {
+		t.Errorf("go.mod replaces %d modules", len(mod.Replace))
+	}
+	pinned := strings.Split(string(read("go.sum")), "\n")
+	page := string(read("docs/explanation/dependencies.md"))
+	for _, r := range mod.Require {
+		begins := r.Mod.Path + " " + r.Mod.Version + " h1:"
+		if !slices.ContainsFunc(pinned, func(line string) bool { return strings.HasPrefix(line, begins) }) {
+			t.Errorf("go.sum has no hash of %s", r.Mod)
+		}
+		if !r.Indirect && !strings.Contains(page, "`"+r.Mod.Path+"`") {
+			t.Errorf("the page about dependencies does not name %s", r.Mod.Path)
+		}
+	}
+	if len(mod.Require) == 0 {
+		t.Error("go.mod requires nothing")
+	}
+}
+
+// The numbers that pages give of what they show, or of what the code has, are right.
+func TestPagesCountRight(t *testing.T) {
+	t.Parallel()
+	numbers := map[string]int{"five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "nineteen": 19, "twenty": 20}
+	text := make(map[string]string)
+	for _, p := range pages(t) {
+		text[p.path] = strings.Join(p.lines, "\n")
+	}
+	lines := func(path, begins string) int {
+		return len(regexp.MustCompile(`(?m)^`+begins).FindAllString(text[path], -1))
+	}
+	for _, tc := range []struct {
+		path, says string // with the number as a group
+		is         int
+	}{
+		{"README.md", `signed snapshots of (\w+) scopes`, len(snapshot.Scopes())},
+		{"README.md", `trust in (\w+) pictures`, lines("docs/explanation/trust.md", `## [0-9]\. `)},
+		{"docs/README.md", `ten minutes and (\w+) commands`, lines("docs/tutorial/first-fleet.md", `fealty [a-z]`)},
+		{"docs/how-to/use-the-library.md", `(\w+) packages are for that`, lines("docs/how-to/use-the-library.md", "\\| `[a-z/]+` \\|")},
+	} {
+		m := regexp.MustCompile(tc.says).FindStringSubmatch(text[tc.path])
+		if m == nil {
+			t.Errorf("%s says nothing like %q any more", tc.path, tc.says)
+		} else if said, ok := numbers[strings.ToLower(m[1])]; !ok || said != tc.is {
+			t.Errorf("%s says %q, and there are %d", tc.path, m[0], tc.is)
 		}
 	}
 }

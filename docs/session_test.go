@@ -35,7 +35,7 @@ import (
 )
 
 // The README and the pages of the tutorial and of the how-tos are run as their readers would run
-// them, against the real program. What a page needs beside its own blocks it says in a paragraph that
+// them, against the real program. A page says what it needs beside its own blocks in a paragraph that
 // the reader sees, and that begins with "This page starts from":
 //
 //	a cluster as [run a coordinator](run-a-coordinator.md) makes it
@@ -99,6 +99,8 @@ func TestMain(m *testing.M) {
 		os.Exit(standIn(curl))
 	case "openssl":
 		os.Exit(standIn(openssl))
+	case "etcdctl":
+		os.Exit(standIn(etcdtest.Control))
 	}
 	os.Exit(m.Run())
 }
@@ -233,7 +235,7 @@ func programs(t *testing.T) string {
 			binErr = err
 			return
 		}
-		for _, tool := range []string{"curl", "openssl"} {
+		for _, tool := range []string{"curl", "openssl", "etcdctl"} {
 			if _, err := exec.LookPath(tool); err != nil {
 				binErr = errors.Join(binErr, os.Symlink(self, filepath.Join(binDir, tool)))
 			}

@@ -425,8 +425,8 @@ func newBegins(perSecond, burst int) *begins {
 	return &begins{rate: rate.Limit(perSecond), burst: burst, by: make(map[string]*list.Element), order: list.New()}
 }
 
-// reserve returns when a client of a network begins, unless that is too late. Who is
-// refused takes nothing of what the network may begin: where more come than that, as many
+// reserve returns when a client of a network begins, unless that is too late. A client
+// that is refused takes nothing of what the network may begin: where more come than that, as many
 // as it may begin do.
 func (b *begins) reserve(name string, now time.Time) (wait *rate.Reservation, ok bool) {
 	b.mu.Lock()

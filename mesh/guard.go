@@ -94,8 +94,8 @@ type GuardConfig struct {
 //
 // New calls of such a peer are refused at once. Calls that run are ended, and
 // the connection closed, while [Guard.Run] runs: within a second of the end of a
-// certificate, and as soon as the source has a bundle with the ban. What a call came
-// to just before that still arrives, and so does the answer of a unary call when it is
+// certificate, and as soon as the source has a bundle with the ban. The result of a
+// call just before that still arrives, and so does the answer of a unary call when it is
 // the root of its caller that was replaced. Other rotation ends nothing (I18).
 //
 // Members, strangers and handshakes have separate places, so that none of them

@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
+	"github.com/fealty-io/fealty/internal/store/proxytest"
 )
 
 // TestKilledCoordinators runs three coordinators as processes on one store, and
@@ -61,9 +62,10 @@ type fleet struct {
 	t       *testing.T
 	dir     string
 	store   string
-	runs    map[string]*exec.Cmd // by name; nil: killed
-	listens map[string]string    // by name
-	log     string               // the level; empty: warn
+	runs    map[string]*exec.Cmd        // by name; nil: killed
+	listens map[string]string           // by name
+	ways    map[string]*proxytest.Proxy // by name: on which the others and members come, where there is one
+	log     string                      // the level; empty: warn
 }
 
 // three are the coordinators that startThree starts.
@@ -71,10 +73,14 @@ var three = []string{"coordinator-1", "coordinator-2", "coordinator-3"}
 
 // startThree starts three coordinators that are ready, on the store at url; on stores
 // are those that reach it by another one. They end with the test. They have an owner
-// and no keeper: with every memory empty, nothing but people would help.
-func startThree(t *testing.T, url, log string, stores map[string]string) *fleet {
+// and no keeper: with every memory empty, nothing but people would help. With apart each
+// is reached by a way that can be cut.
+func startThree(t *testing.T, url, log string, stores map[string]string, apart bool) *fleet {
 	t.Helper()
-	f := &fleet{t: t, dir: t.TempDir(), store: url, runs: map[string]*exec.Cmd{}, listens: map[string]string{}, log: log}
+	f := &fleet{
+		t: t, dir: t.TempDir(), store: url, log: log,
+		runs: map[string]*exec.Cmd{}, listens: map[string]string{}, ways: map[string]*proxytest.Proxy{},
+	}
 	t.Cleanup(func() {
 		for name, cmd := range f.runs {
 			if cmd != nil {
@@ -95,6 +101,9 @@ func startThree(t *testing.T, url, log string, stores map[string]string) *fleet 
 			t.Fatal(err)
 		}
 		f.listens[name] = l.Addr().String()
+		if apart {
+			f.ways[name] = proxytest.New(t, f.listens[name])
+		}
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -187,9 +196,16 @@ func (f *fleet) socket(name string) string { return filepath.Join(name, "admin.s
 
 func (f *fleet) start(name string) {
 	f.t.Helper()
-	listen := f.listens[name]
-	f.spawn(name, "coordinator", "--data", name, "--listen", listen, "--advertise", listen,
+	f.spawn(name, "coordinator", "--data", name, "--listen", f.listens[name], "--advertise", f.reached(name),
 		"--metrics", "127.0.0.1:0", "--log-level", cmp.Or(f.log, "warn"))
+}
+
+// reached is the address at which a coordinator is reached.
+func (f *fleet) reached(name string) string {
+	if way := f.ways[name]; way != nil {
+		return way.Addr()
+	}
+	return f.listens[name]
 }
 
 // spawn starts a process of the program that goes on until it is killed.
@@ -244,7 +260,7 @@ func leads(t *testing.T, st store.Store) (name string, term store.Revision) {
 }
 
 func killCoordinators(t *testing.T, url string, open func(context.Context) (store.Store, error), kills int) {
-	f := startThree(t, url, "", nil)
+	f := startThree(t, url, "", nil, false)
 	st, err := open(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -59,7 +59,7 @@ func TestPausedCoordinator(t *testing.T) {
 // makes way hold its next commit.
 func pauseLeader(t *testing.T, st store.Store, url, byWay string, way *proxytest.Proxy, hold func()) {
 	first := three[0]
-	f := startThree(t, url, "info", map[string]string{first: byWay})
+	f := startThree(t, url, "info", map[string]string{first: byWay}, false)
 	f.until(first+" leads", func(string) bool { name, _ := leads(t, st); return name == first }, "leader", "transfer", "--to", first, "--reason", "test", "--socket", f.socket(first))
 	_, term := leads(t, st)
 	hold()

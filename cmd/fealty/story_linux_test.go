@@ -16,22 +16,28 @@ import (
 )
 
 // TestStoryWithProcesses tells the steps of the story about high availability with
-// processes: three coordinators and an agent of the real program on etcd. What the story
-// cuts in its process is killed here with SIGKILL, or loses its network. The step about a
-// late write is [TestPausedCoordinator].
+// processes: three coordinators and an agent of the real program on etcd. A process that
+// the story cuts off inside its own is killed here with SIGKILL, or loses its network. The
+// step about a late write is [TestPausedCoordinator].
 func TestStoryWithProcesses(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.New(t, etcdtest.Options{})
-	way := proxytest.New(t, server.Members[0].Addr())
+	ways, stores := map[string]*proxytest.Proxy{}, map[string]string{} // to the store
+	for _, name := range three {
+		ways[name] = proxytest.New(t, server.Members[0].Addr())
+		stores[name] = server.URLVia(ways[name].Addr(), "/prod")
+	}
 	st, err := etcd.Open(t.Context(), server.URL("/prod"), etcd.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	first, second := three[0], three[1] // the first reaches the store by way
-	f := startThree(t, server.URL("/prod"), "", map[string]string{first: server.URLVia(way.Addr(), "/prod")})
-	token := f.must("token", "create", "--entry", "nodes", "--name", "node-a", "--socket", f.socket(second))
-	f.must("join", strings.TrimSpace(token), "--data", "node-a")
+	f := startThree(t, server.URL("/prod"), "", stores, true)
+	token := f.must("token", "create", "--entry", "nodes", "--name", "node-a", "--socket", f.socket(three[1]))
+	if err := os.WriteFile(filepath.Join(f.dir, "token"), []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.must("join", "--token-file", "token", "--data", "node-a")
 	f.agent("node-a")
 
 	// succeeds waits until another one than a coordinator leads, in a later term.
@@ -47,12 +53,13 @@ func TestStoryWithProcesses(t *testing.T) {
 		}
 		f.must("config", "put", "-f", "qos.yaml", "--socket", f.socket(at))
 	}
+	holds := func(record string) bool {
+		content, err := os.ReadFile(filepath.Join(f.dir, "node-a", "current", "qos_policy.json"))
+		return err == nil && strings.Contains(string(content), `"`+record+`"`)
+	}
 	uses := func(record string) {
 		t.Helper()
-		await(t, "node-a to use "+record, func() bool {
-			content, err := os.ReadFile(filepath.Join(f.dir, "node-a", "current", "qos_policy.json"))
-			return err == nil && strings.Contains(string(content), `"`+record+`"`)
-		})
+		await(t, "node-a to use "+record, func() bool { return holds(record) })
 	}
 	lead := func(name string) store.Revision {
 		t.Helper()
@@ -61,6 +68,27 @@ func TestStoryWithProcesses(t *testing.T) {
 		_, term := leads(t, st)
 		return term
 	}
+	// streams waits until the member has a stream to another one than a coordinator, and
+	// returns to which.
+	streams := func(not string) (at string) {
+		t.Helper()
+		f.until("node-a has a stream to another one than "+not, func(out string) bool {
+			var node memberStatus
+			if json.Unmarshal([]byte(out), &node) != nil || !node.Connected {
+				return false
+			}
+			i := slices.IndexFunc(three, func(name string) bool { return f.reached(name) == node.Coordinator })
+			if i < 0 || three[i] == not {
+				return false
+			}
+			at = three[i]
+			return true
+		}, "status", "-o", "json", "--data", "node-a")
+		return at
+	}
+	other := func(not ...string) string {
+		return three[slices.IndexFunc(three, func(name string) bool { return !slices.Contains(not, name) })]
+	}
 	step := func(id string) {
 		t.Helper()
 		if !slices.Contains(devcluster.Steps(), id) {
@@ -68,15 +96,17 @@ func TestStoryWithProcesses(t *testing.T) {
 		}
 	}
 
-	step("leader-killed")
-	term := lead(second)
-	f.kill(second)
-	succeeds(term, second)
-	put("while-it-is-killed", first) // and who leads now publishes it
+	step("leader-killed") // and the member hears of it from no other one
+	killed := streams("")
+	term := lead(killed)
+	f.kill(killed)
+	succeeds(term, killed)
+	put("while-it-is-killed", other(killed)) // and who leads now publishes it
 	uses("while-it-is-killed")
+	streams(killed)
 
 	step("peer-recovery") // nothing is left of it but its key, and there is no keeper
-	files, err := os.ReadDir(filepath.Join(f.dir, second))
+	files, err := os.ReadDir(filepath.Join(f.dir, killed))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,46 +114,65 @@ func TestStoryWithProcesses(t *testing.T) {
 		if e.Name() == "enrolment.key" {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(f.dir, second, e.Name())); err != nil {
+		if err := os.RemoveAll(filepath.Join(f.dir, killed, e.Name())); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f.start(second)
-	f.ready(second)
+	f.store = stores[killed]
+	f.start(killed)
+	f.ready(killed)
 
 	// A partition: the leader lives, and does not reach the store.
-	term = lead(first)
-	way.BlackHole()
-	succeeds(term, first)
-	put("while-it-is-cut-off", second)
-	way.Heal()
-	f.ready(first)
+	alone := other(killed)
+	term = lead(alone)
+	ways[alone].BlackHole()
+	succeeds(term, alone)
+	put("while-it-is-cut-off", killed)
+	ways[alone].Heal()
+	f.ready(alone)
 	uses("while-it-is-cut-off")
 	if now, at := leads(t, st); at <= term || now == "" {
 		t.Errorf("after the partition %q leads in term %d, after %d", now, at, term)
 	}
 
+	// A partition: the member and all coordinators live, and it reaches none of them. It
+	// goes on with what it holds, and follows once it reaches one.
+	step("degraded")
+	for _, way := range f.ways {
+		way.Refuse()
+	}
+	f.until("node-a tried all of them", func(out string) bool {
+		var node memberStatus
+		if json.Unmarshal([]byte(out), &node) != nil || node.Connected {
+			return false
+		}
+		return !slices.ContainsFunc(three, func(name string) bool { return !strings.Contains(node.LastError, f.reached(name)) })
+	}, "status", "-o", "json", "--data", "node-a")
+	put("while-the-member-is-cut-off", killed)
+	f.must("cert", "show", filepath.Join("node-a", "identity", "svid.pem"))
+	if !holds("while-it-is-cut-off") || holds("while-the-member-is-cut-off") {
+		t.Error("without a coordinator node-a does not hold what it held")
+	}
+	step("reconnect")
+	for _, way := range f.ways {
+		way.Heal()
+	}
+	uses("while-the-member-is-cut-off")
+
 	// The member is connected to one of them, and banned at another one.
 	step("ban")
-	var node struct {
-		Coordinator string `json:"coordinator"`
-		Connected   bool   `json:"connected"`
-	}
-	f.until("node-a is connected", func(out string) bool {
-		return json.Unmarshal([]byte(out), &node) == nil && node.Connected
-	}, "status", "-o", "json", "--data", "node-a")
-	connected, asked := "", ""
-	for _, name := range three {
-		if f.listens[name] == node.Coordinator {
-			connected = name
-		} else {
-			asked = name
-		}
-	}
-	said := f.must("member", "ban", "data/node-a", "--reason", "stolen", "--yes", "--socket", f.socket(asked))
+	connected := streams("")
+	said := f.must("member", "ban", "data/node-a", "--reason", "stolen", "--yes", "--socket", f.socket(other(connected)))
 	if want := "1 connection of it ended at " + connected + "; none at "; !strings.Contains(said, want) {
-		t.Errorf("a ban at %s of a member that is connected to %s says %q, want %q", asked, connected, said, want)
+		t.Errorf("a ban at another one of a member that is connected to %s says %q, want %q", connected, said, want)
 	}
+}
+
+// memberStatus is what fealty status says of a member, on its machine.
+type memberStatus struct {
+	Coordinator string `json:"coordinator"`
+	Connected   bool   `json:"connected"`
+	LastError   string `json:"last_error"`
 }
 
 // agent starts the agent of a member that joined.

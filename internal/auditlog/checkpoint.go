@@ -15,7 +15,7 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// Limits of a checkpoint. What is more goes into the next one, at once.
+// Limits of a checkpoint. The rest goes into the next one, at once.
 const (
 	MaxLines           = 32   // chains that grew
 	MaxCovered         = 1024 // entries behind it, and not behind the one before

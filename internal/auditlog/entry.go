@@ -173,8 +173,8 @@ func isDigits(s string, n int, hex bool) bool {
 	return true
 }
 
-// Decode reads the entry that stands at key. What says that it is in a chain stands at its
-// place there.
+// Decode reads the entry that stands at key. The link that says that it is in a chain stands at
+// its place there.
 func Decode(key string, value []byte) (*Entry, error) {
 	if len(value) > MaxEntryBytes {
 		return nil, fmt.Errorf("it has %d bytes, above %d", len(value), MaxEntryBytes)

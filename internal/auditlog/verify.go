@@ -135,7 +135,7 @@ func (v *Verifier) at() uint64 {
 	return v.last.Number
 }
 
-// Add reads what stands at key. What is no part of the log is passed over.
+// Add reads what stands at key. Anything that is no part of the log is passed over.
 func (v *Verifier) Add(key string, value []byte) {
 	if number, ok := ParseCheckpointKey(key); ok {
 		v.checkpoint(number, value)

@@ -1,6 +1,6 @@
 // Package auditstore keeps the audit log of a cluster in its store: it reads it, makes
-// checkpoints of it, and removes what is kept no longer. What makes the log whole, package
-// auditlog decides.
+// checkpoints of it, and removes what is kept no longer. Package auditlog decides what makes
+// the log whole.
 package auditstore
 
 import (

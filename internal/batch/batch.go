@@ -47,7 +47,7 @@ type Desk[K comparable, T any] struct {
 // Work does a batch of a line. It answers calls, or returns them: they come first in
 // the next batch. Halve says that one of those it returned spoils what is done with it,
 // and that nobody knows which: the next batches are smaller, down to one, until that
-// one is found. Who returns a call that was alone, again and again, never ends.
+// one is found. A batch that returns a call that was alone, again and again, never ends.
 //
 // The context ends when nobody of the batch waits any more.
 type Work[K comparable, T any] func(ctx context.Context, key K, calls []*Call[T]) (again []*Call[T], halve bool)

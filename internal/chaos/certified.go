@@ -87,7 +87,7 @@ func Certified(node string, looks []Look, p Promise, up ...[]Span) []string {
 		if l.At.Before(l.NotAfter) || told {
 			continue
 		}
-		// What it held only later, it could not renew before.
+		// It could not renew a certificate before it held it.
 		due := later(held.At, l.NotBefore.Add(l.NotAfter.Sub(l.NotBefore)*2/3))
 		if held.At.After(l.NotAfter) {
 			due = l.NotAfter // it came with one that had run out

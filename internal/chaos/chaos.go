@@ -122,7 +122,7 @@ func after(writes []Write, end time.Time) (Write, bool) {
 
 // GoneBack returns the writes as they count after the store was put back, between two
 // times: who put it back knows what it held at the first, and no more of what came
-// between. What keeps names is what survives that.
+// between. The function survives names the writes that outlive that.
 func GoneBack(writes []Write, copied, back time.Time, survives func(Write) bool) []Write {
 	out := slices.Clone(writes)
 	for i, w := range out {

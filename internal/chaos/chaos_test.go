@@ -64,7 +64,7 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// Who put a store back knows what it held, and bans stay all the same.
+// The person who put a store back knows what it held, and bans stay all the same.
 func TestGoneBack(t *testing.T) {
 	writes := []chaos.Write{
 		{Key: "config", Value: "1", Call: at(1), Return: at(2), Outcome: chaos.Acknowledged},

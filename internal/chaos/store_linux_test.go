@@ -18,7 +18,7 @@ type storage struct {
 	url  func(m *machine, coordinator int) string
 	ways []*proxytest.Proxy // from each coordinator
 
-	// What is done to the store itself; none with SQLite, which is a file of the
+	// These are done to the store itself; none with SQLite, which is a file of the
 	// coordinator's machine.
 	kill, start, pause, resume func() error
 

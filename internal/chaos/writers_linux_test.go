@@ -74,7 +74,7 @@ func (w *writer) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.n++
 		at := w.f.coords[w.r.IntN(len(w.f.coords))]
-		// What is under way is told its end: a command that is cut off is one of unknown outcome.
+		// A command under way runs to its end: one that is cut off is one of unknown outcome.
 		w.one(context.WithoutCancel(ctx), at)
 		select {
 		case <-time.After(time.Duration(100+w.r.IntN(500)) * time.Millisecond):

@@ -332,7 +332,7 @@ prints when it asks a coordinator; or --root gives the pin of the cluster's root
 the root says which config root key it has. Without FILE the log is read from a coordinator, and it is believed which
 config root key the cluster has: that finds whoever altered the store, and not a coordinator that lies.
 
-What is after the last checkpoint, within a minute, is only checked to be without gaps. A log whose end was cut
+Entries after the last checkpoint, those of a minute, are only checked to be without gaps. A log whose end was cut
 off is whole in itself: keep the number and hash of the checkpoint that verify prints, and name them with --known
 the next time.`,
 		sample: `  fealty audit verify

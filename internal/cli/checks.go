@@ -124,7 +124,7 @@ func checks() []check {
 		{"coordinator.mesh-ca", "the mesh CA certificate lasts", "The certificate that signs identities is renewed by the coordinator long before it ends.", []string{"coordinator.phase"}, lookMesh},
 		{"coordinator.baseline", "the resilience baseline is met", "As many data members are connected, and do not drain, as the manifest asks for: baseline.data, 3 where it says nothing.", []string{"coordinator.phase"}, lookBaseline},
 		{"coordinator.members", "all members report and have certificates", "No member has an expired certificate or has been silent for two minutes. A coordinator that just started waits that long.", []string{"coordinator.phase"}, lookMembers},
-		{"coordinator.findings", "nothing else needs attention", "What fealty status names under *needs attention* and no other check looks for. Every coordinator tells what any of them can find.", []string{"coordinator.phase"}, lookFindings},
+		{"coordinator.findings", "nothing else needs attention", "This one looks for all that fealty status names under *needs attention* and no other check looks for. Every coordinator tells what any of them can find.", []string{"coordinator.phase"}, lookFindings},
 		{"coordinator.bans", "the list of bans has room", "The trust bundle lists banned keys while a certificate over them can be valid. When it is nearly full removals are put off, so that bans still fit.", []string{"coordinator.phase"}, lookBans},
 
 		{"store.server", "the server of the store is fit for it", "The server of --store, or of FEALTY_STORE, lets this user in and takes writes. PostgreSQL is no replica; of several hosts one is a primary. The members of etcd agree on a leader, and take transactions as large as etcd's defaults; the prefix holds a store, or nothing.", nil, lookServer},
@@ -514,8 +514,8 @@ func lookHead(s *site) seen {
 	return fine("%s", text)
 }
 
-// What the checks that look for findings look for. What is of none of them is that of
-// coordinator.findings.
+// These are the codes that the checks of findings look for. One that is in none of them
+// is for coordinator.findings.
 var (
 	leaderCodes   = []explain.Code{explain.NobodyLeads}
 	peerCodes     = []explain.Code{explain.CoordinatorUnheard, explain.CoordinatorRecovering}

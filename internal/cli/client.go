@@ -295,7 +295,7 @@ func (l *line) call(ctx context.Context, e *endpoint, method string, args, reply
 	}
 	sent = p.Addr != nil
 	if dial := e.lastFailure(); dial != nil && !sent {
-		return false, explain.Wrap(err, explain.Unreachable, "endpoint", e.name, "problem", network(dial))
+		return false, unreachable(err, e.name, dial)
 	}
 	return sent, l.refused(overNetwork(err, e.name, shortMethod(method), sent, changes(method, args), l.timeout.String()))
 }
@@ -345,7 +345,7 @@ func (l *line) ofStream(ctx context.Context, err error, method string) error {
 	}
 	e := l.inTurn()[0]
 	if dial := e.lastFailure(); dial != nil {
-		return explain.Wrap(err, explain.Unreachable, "endpoint", e.name, "problem", network(dial))
+		return unreachable(err, e.name, dial)
 	}
 	if e, ok := explain.FromStatus(err); ok {
 		return e // the other side says what happened

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -114,8 +115,27 @@ func TestUnreachable(t *testing.T) {
 		if strings.Contains(r.stderr, "FE-X102") {
 			t.Error("a change that was never sent is of unknown outcome")
 		}
+		if strings.Contains(r.stderr, "firewall") || !strings.Contains(r.stderr, "do:  start the process, or name where it is: --data DIR") {
+			t.Errorf("a socket of this machine: %s", r.stderr)
+		}
 	}
 	run(t, "status", "--socket", "/"+strings.Repeat("x", 200)).want(t, int(explain.ExitUsage), "at most 107")
+}
+
+// A socket that belongs to another user is not the network's fault; an address that a
+// firewall refuses is.
+func TestSocketOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	for kind, firewall := range map[string]bool{"unix": false, "tcp": true} {
+		dial := &net.OpError{Op: "dial", Net: kind, Err: os.NewSyscallError("connect", syscall.EACCES)}
+		said := unreachable(dial, "there", dial).Lines()
+		if got := strings.Contains(said[2], "firewall"); got != firewall {
+			t.Errorf("%s: %q", kind, said)
+		}
+		if got := strings.Contains(said[1], "this user may not open it"); got == firewall {
+			t.Errorf("%s: %q", kind, said)
+		}
+	}
 }
 
 // The dev cluster in the current folder is the one default, and it is said.

@@ -61,7 +61,7 @@ func translate(err error) *explain.Error {
 		return handshake(h)
 	}
 	if e, ok := errors.AsType[*mesh.EndpointError](err); ok {
-		return explain.Wrap(err, explain.Unreachable, "endpoint", e.Endpoint, "problem", network(e.Err))
+		return unreachable(err, e.Endpoint, e.Err)
 	}
 	if e, ok := errors.AsType[*proof.TokenFormatError](err); ok {
 		if e.Problem == proof.ProblemOtherToken {
@@ -124,6 +124,27 @@ func handshake(h *mesh.HandshakeError) *explain.Error {
 	return explain.Wrap(h, code, pairs...)
 }
 
+// unreachable is the error of an endpoint that dial could not reach. A socket of this
+// machine needs another remedy than an address does.
+func unreachable(err error, endpoint string, dial error) *explain.Error {
+	pairs := []any{"endpoint", endpoint, "problem", network(dial)}
+	if local(dial) {
+		switch {
+		case errors.Is(dial, fs.ErrNotExist), errors.Is(dial, syscall.ECONNREFUSED):
+			pairs = append(pairs, "do", "start the process, or name where it is: --data DIR for an agent, --socket FILE for a coordinator")
+		case errors.Is(dial, fs.ErrPermission):
+			pairs = append(pairs, "do", "run the same command as that user, or with sudo; people and tools get a login of their own instead: fealty login --token-file FILE")
+		}
+	}
+	return explain.Wrap(err, explain.Unreachable, pairs...)
+}
+
+// local reports whether err is of a socket of this machine.
+func local(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Net == "unix"
+}
+
 // network says what the network answered, in words of people.
 func network(err error) string {
 	var dns *net.DNSError
@@ -134,7 +155,7 @@ func network(err error) string {
 		return "nothing listens there"
 	case errors.Is(err, fs.ErrNotExist):
 		return "there is no such socket: the process does not run, or it has another folder"
-	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrPermission) && local(err):
 		return "this user may not open it: run as the user of the process, or as root"
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return "it did not answer in time"

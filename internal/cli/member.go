@@ -578,7 +578,7 @@ func (c *CLI) memberBan() *cobra.Command {
 	})
 }
 
-// endedWhere says what a ban ended at which coordinator. What was not heard is not 0.
+// endedWhere says what a ban ended at which coordinator. A coordinator that was not heard does not count as 0.
 func endedWhere(resp *fealtyv1.BanMemberResponse) string {
 	if len(resp.GetEnded()) == 0 { // a coordinator of an earlier release counts its own
 		return "the coordinator that was asked ended " + plural(resp.GetConnectionsClosed(), "connection", "connections") + " of it"

@@ -52,7 +52,7 @@ func (c *CLI) coordinatorForget() *cobra.Command {
 		long: `End the finding on a coordinator that died and does not come back: what it said of itself is removed, and nobody
 misses it. One that was stopped by SIGINT or SIGTERM is not missed, and needs no such word.
 
-It takes nothing from that coordinator. Who may be one is the manifest's to say: where the machine was lost or
+It takes nothing from that coordinator. The manifest says which coordinators may serve: where the machine was lost or
 stolen, set a manifest that does not admit its key. One that runs after all says so again within a minute; one that
 answers is not forgotten.`,
 		sample: `  fealty coordinator forget coordinator-3 --reason "its machine was scrapped"

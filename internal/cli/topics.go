@@ -120,7 +120,7 @@ fealty manifest init writes one to start from, fealty manifest verify checks one
 			{"degraded.max", "For how long. 0: not at all."},
 			{"degraded.route_ttl", "For how long routes are kept, at most degraded.max."},
 			{"rejoin_grace", "How long after its certificate ended a member may come back by its last key. 0: never."},
-			{"baseline", "What the fleet has to have to be well. It decides nothing: people are told when it is not so."},
+			{"baseline", "The members that have to be there for the fleet to be well. It decides nothing: people are told when they are not."},
 			{"baseline.data", "How many data members have to be connected. Witnesses do not count. 0: none."},
 		}},
 		{"epoch", `The authority epoch: how often authority has changed or was recovered.

@@ -88,7 +88,7 @@ func (q *auditQueue) again(ch *change) {
 		q.add(ch.entries...)
 		return
 	}
-	// What else the change did is not made again, nor is it a condition any more.
+	// The rest of the change is not made again, nor is it a condition any more.
 	tx := store.Tx{ID: store.NewTxID()}
 	for _, w := range ch.tx.Put {
 		if strings.HasPrefix(w.Key, auditlog.ChainPrefix) || strings.HasPrefix(w.Key, auditlog.HeadPrefix) {
@@ -208,7 +208,7 @@ type vouching struct {
 	broken   *auditlog.Break // what was found last; guarded by mu
 	found    time.Time       // when; guarded by mu
 
-	// What one look at a time owns: the leader's.
+	// The fields of the leader's look, of which one goes on at a time.
 	looking chan struct{}           // held by it; capacity 1
 	recheck uint64                  // the checkpoint that is read again next
 	told    map[auditlog.Break]bool // breaks that a checkpoint tells of; at most maxRechecked

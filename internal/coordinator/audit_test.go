@@ -433,7 +433,7 @@ func TestGetAudit(t *testing.T) {
 		wantCode(t, err, explain.RequestField)
 	}
 
-	// What is new comes once, in the order of the commits.
+	// New entries come once, in the order of the commits.
 	ctx, cancel := context.WithTimeout(f.ctx(), 20*time.Second)
 	defer cancel()
 	stream, err := fealtyv1.NewAuditServiceClient(f.localConn()).GetAudit(ctx, &fealtyv1.GetAuditRequest{Follow: true, Action: "token.create"})

@@ -163,8 +163,8 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	}
 }
 
-// Who shows anything else than a certificate that the manifest admits, proven over this
-// very channel, is given nothing.
+// A stranger that shows anything else than a certificate that the manifest admits, proven
+// over this very channel, is given nothing.
 func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 	t.Parallel()
 	pki, f, rs, files := corpFleet(t, 1)
@@ -182,7 +182,7 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 		_, err := askAs(f, r, newTestKey(t), func(a *asking) { a.c.certificate = c })
 		return err
 	}
-	// What a certificate of an entry gets, under a key that no manifest names.
+	// A certificate of an entry is enough, under a key that no manifest names.
 	if err := ask(certificate(pki, commonName("coordinator-z"))); err != nil {
 		t.Fatalf("with a certificate of an entry: %v", err)
 	}
@@ -349,8 +349,8 @@ func TestSeedComesFromNoOtherCertificate(t *testing.T) {
 }
 
 // A coordinator whose certificate no entry admits says so, with the entry, and is ready
-// as soon as its files are mended. What is put into the files of a ready one is taken
-// only if it stays who it is.
+// as soon as its files are mended. A ready one takes new files only if it stays
+// who it is by them.
 func TestCoordinatorFollowsItsFiles(t *testing.T) {
 	t.Parallel()
 	pki, f, rs, files := corpFleet(t, 1)

@@ -17,8 +17,8 @@ import (
 const endedLately = 10 * time.Second
 
 // endedEverywhere returns what the ban of id, which is in force here, ended at each
-// coordinator: here after mark, and elsewhere as each says. Who does not answer in time,
-// or is gone, has ended nobody knows what; who was stopped in order has no connections.
+// coordinator: here after mark, and elsewhere as each says. Nobody knows what one that
+// does not answer in time, or is gone, has ended; one stopped in order has no connections.
 func (c *Coordinator) endedEverywhere(ctx context.Context, s *state, id identity.ID, mark uint64) []*fealtyv1.EndedConnections {
 	member := string(id.Kind()) + "/" + id.Name()
 	own := &fealtyv1.EndedConnections{Coordinator: ownName(c, s), Answered: true, Connections: c.ended.After(member, mark)}

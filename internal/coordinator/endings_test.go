@@ -15,7 +15,7 @@ import (
 )
 
 // Whoever bans a member is told what that ended at each coordinator: also at another one
-// than the one that was asked. What one of them does not say is not known, and not none.
+// than the one that was asked. A number that one of them does not say is unknown, and not 0.
 func TestBanTellsWhereItEnded(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)

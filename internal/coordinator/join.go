@@ -217,7 +217,7 @@ func (c *Coordinator) join(ctx context.Context, ch channel, req *fealtyv1.JoinRe
 }
 
 // prove runs the checks that come before the catalog is looked at: cluster, and
-// proof. What is wrong with the CSR is reported after the bans.
+// proof. A fault of the CSR is reported after the bans.
 func (c *Coordinator) prove(ctx context.Context, s *state, ch channel, req *fealtyv1.JoinRequest) (*joiner, error) {
 	kind := identity.Kind(req.GetKind())
 	// The transcript holds the key to certify, so the CSR is opened before the

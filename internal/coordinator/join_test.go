@@ -42,8 +42,8 @@ func TestJoinAdmitsAuthorizedDataMember(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Who joined is not who is connected, and of that a coordinator that just started says
-	// nothing yet.
+	// Members that joined are not members that are connected, and of those a coordinator
+	// that just started says nothing yet.
 	if b := st.GetBaseline(); b.GetDataMembers() != 3 || b.GetConnected() != 0 || b.GetUnknown() != 3 || b.GetState() != "unknown" || b.GetMet() {
 		t.Fatalf("baseline: %v", b)
 	}

@@ -21,8 +21,8 @@ import (
 
 // Joins at rate: joins that wait for one entry are decided on what memory says and
 // committed together, in one transaction whose conditions hold memory to the store.
-// Who fails there, or is refused, leaves the others and is decided by what the store
-// holds. Keys are signed afterwards, by each join for itself.
+// A join that fails there, or is refused, leaves the others and is decided by what the
+// store holds. Keys are signed afterwards, by each join for itself.
 
 const (
 	// maxJoinOps is how many operations a transaction has that admits several: what
@@ -535,7 +535,7 @@ func (c *Coordinator) admitTogether(ctx context.Context, line joinLine, calls []
 			call.Answer(err)
 		}
 	}
-	// Who is refused because of others on the roll looks once these are in the store.
+	// A join that is refused because of others on the roll looks once these are in the store.
 	defer func() {
 		for _, call := range refused {
 			call.Answer(errLookAgain)

@@ -181,7 +181,7 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	if f.c.state.Load().head.Hash != before {
 		t.Error("the head moved")
 	}
-	// What it can read is set.
+	// A manifest that it can read is set.
 	wantOnly(t, "without the field", f.set(f.manifest("  - {name: racks, kind: data, match: [\"token:racks\"]}\n")), "")
 	r.awaitHead(f)
 	dismissed := strings.Replace(string(with), "name: coordinator-2, kind: coordinator, match: [\"key:"+r.enrolment, "name: coordinator-2, kind: coordinator, match: [\""+"key:"+newClaim(t), 1)

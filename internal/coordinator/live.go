@@ -230,8 +230,8 @@ func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now t
 	return moved
 }
 
-// notFresh reports whether a member says so of what it holds. What is new to it and has no
-// state counts as fresh.
+// notFresh reports whether a member says so of what it holds. A version that is new to it
+// and has no state counts as fresh.
 func notFresh(h *fealtyv1.HeldVersion) bool {
 	return h.GetFreshness() != "" && h.GetFreshness() != string(snapshot.Fresh)
 }

@@ -94,7 +94,7 @@ func (e *others) fresh() bool {
 }
 
 // hearOthers asks the other coordinators what they hear of members, unless they just
-// said. Who does not answer in time is left out, and who is gone is not waited for.
+// said. One that does not answer in time is left out, and one that is gone is not waited for.
 func (c *Coordinator) hearOthers(ctx context.Context, s *state) {
 	e := c.others
 	if e.fresh() {
@@ -159,7 +159,7 @@ func (c *Coordinator) withOthers(ctx context.Context, s *state, tell func(contex
 }
 
 // connect returns the other coordinators that there are to be, as the store names them,
-// each with the connections to its addresses. Who said that it stops is none of them.
+// each with the connections to its addresses. One that said that it stops is left out.
 func (e *others) connect(ctx context.Context, c *Coordinator, s *state) (all []replica, conns [][]*mesh.Conn, err error) {
 	all, err = c.replicas(ctx, s.manifest)
 	if err != nil {
@@ -171,8 +171,8 @@ func (e *others) connect(ctx context.Context, c *Coordinator, s *state) (all []r
 	return all, e.connectTo(c, s, all), nil
 }
 
-// connectTo returns the connections to the addresses of each of all. What no one needs
-// any more is closed.
+// connectTo returns the connections to the addresses of each of all. Connections that
+// nobody needs any more are closed.
 func (e *others) connectTo(c *Coordinator, s *state, all []replica) [][]*mesh.Conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()

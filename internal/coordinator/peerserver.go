@@ -138,7 +138,7 @@ func ownName(c *Coordinator, s *state) string {
 // was asked for, the one that is served here, and the newest: who lags must not give
 // what is older.
 //
-// What it proves may be less than it claimed, and another certificate: what it proved is
+// The peer may prove less than it claimed, and another certificate: what it proved is
 // matched.
 func (g *greeted) proven(ctx context.Context, c *Coordinator, evidence, vouch []byte) error {
 	shown, err := provenPeer(proof.Asker, g.t, evidence, vouch)

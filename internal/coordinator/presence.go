@@ -55,7 +55,7 @@ func expected(all []replica) []presence.Coordinator {
 }
 
 // followPeers asks the other coordinators what they saw of the store and what they find,
-// until ctx ends. What the cluster signed is proof; the rest is told to people.
+// until ctx ends. A statement that the cluster signed is proof; the rest is told to people.
 func (c *Coordinator) followPeers(ctx context.Context, s *state) error {
 	defer c.others.forgetTold()
 	for {
@@ -190,8 +190,8 @@ func (c *Coordinator) foundHere(s *state) []*fealtyv1.Finding {
 	return out[:min(len(out), maxToldFindings)]
 }
 
-// withTold adds to what this coordinator found what the others did. What is so of the
-// store that they share, or was told by two, is said once.
+// withTold adds to what this coordinator found what the others did. A finding of the
+// store that they share, or one that two told, is said once.
 func (c *Coordinator) withTold(own []*fealtyv1.Finding) []*fealtyv1.Finding {
 	out := own
 	for _, t := range c.toldNow() {

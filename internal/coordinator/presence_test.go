@@ -140,7 +140,7 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 
 func (f *fleet) enrolmentKey() string { return f.c.EnrolmentKey() }
 
-// Who just became ready misses nobody; a coordinator that is dismissed is missed no more.
+// A coordinator that just became ready misses nobody; one that is dismissed is missed no more.
 func TestWhoIsNotMissed(t *testing.T) {
 	t.Parallel()
 	x := newTogether(t, 2)
@@ -205,8 +205,8 @@ func TestForgetCoordinator(t *testing.T) {
 	finds(t, first, ofCoordinators, missing("coordinator-2"))
 }
 
-// What one coordinator alone can find is told by all: what the leader cannot compile,
-// and what fails on one machine.
+// All coordinators tell what one alone can find: what the leader cannot compile, and what
+// fails on one machine.
 func TestFindingsOfOthersAreTold(t *testing.T) {
 	t.Parallel()
 	x := newTogether(t, 2)
@@ -229,7 +229,7 @@ func TestFindingsOfOthersAreTold(t *testing.T) {
 		t.Errorf("the leader finds %v, the other one %v", own, told)
 	}
 
-	// What the one that told it says last is no finding of its own once it is gone.
+	// The last words of the one that told it are no finding of their own once it is gone.
 	leader.kill()
 	x.unheard(other)
 	if told := found(other); len(told) > 0 {

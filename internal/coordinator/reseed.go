@@ -259,7 +259,7 @@ func (c *Coordinator) settingTurn(ctx context.Context) (release func(), err erro
 		if !granted {
 			left = storePatience
 		}
-		// What it waits for may wait for the store itself.
+		// The change that it waits for may wait for the store itself.
 		t := time.NewTimer(max(left-time.Since(began), time.Second))
 		select {
 		case c.setting <- struct{}{}:

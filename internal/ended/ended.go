@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Kept is how many connections are remembered. What is counted of more is too little.
+// Kept is how many connections are remembered. A count of more than these is too low.
 const Kept = 4096
 
 // Log holds the connections that were ended last. Its zero value is ready; its methods

@@ -7,7 +7,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ended"
 )
 
-// What is counted is of one name, and of after the mark or the time.
+// A count is of one name, and of connections that ended after the mark or the time.
 func TestLog(t *testing.T) {
 	var l ended.Log
 	at := time.Unix(1000, 0)

@@ -363,10 +363,10 @@ that name the old root have ended too: get a new one. Take the new pin from a pe
 		Page: `
 Each coordinator chains its audit entries by their hashes. Once a minute the leader signs a checkpoint of all chains,
 after it compared them with the checkpoint before, and it reads one older checkpoint and the entries behind it again.
-Every coordinator remembers the last checkpoint that it saw. What does not fit was done past Fealty: by somebody who can
-write to the store, or by a database that lost something.
+Every coordinator remembers the last checkpoint that it saw. A log that does not fit was changed past Fealty: by
+somebody who can write to the store, or by a database that lost something.
 
-What was found stands in the next checkpoint, so that ` + "`fealty audit verify`" + ` goes on naming it. The finding
+The finding stands in the next checkpoint, so that ` + "`fealty audit verify`" + ` goes on naming it. The finding
 ends after a week. The chain that is broken gets no more entries behind a checkpoint; coordinators begin new ones within
 the hour. ` + "`fealty_audit_breaks_total`" + ` counts, and an alert goes with it.
 
@@ -1239,9 +1239,9 @@ The manifest says how many are needed: ` + "`baseline.data`" + `, 3 where it say
 least with which one can be lost or serviced while the others still outnumber it. Witnesses do not count, and neither
 does a member that drains: it is about to go, and what it holds up must stand without it.
 
-What counts is who is connected, and not who has joined. While a coordinator does not answer, or the one that is asked
-became ready less than a minute ago, those that it may hear are unknown: then the baseline is unknown too, and nobody is
-alarmed. The finding clears itself when enough are connected.`,
+The baseline counts members that are connected, and not those that have joined. While a coordinator does not answer, or
+the one that is asked became ready less than a minute ago, those that it may hear are unknown: then the baseline is
+unknown too, and nobody is alarmed. The finding clears itself when enough are connected.`,
 	},
 	{
 		Code:  MemberExpired,
@@ -2431,7 +2431,7 @@ A login that has ended by its own time has a code of its own, FE-C104.`,
 		Title: "the other side cannot be reached",
 		What:  "{endpoint|the other side} cannot be reached",
 		Why:   "{problem|there was no answer}",
-		Do:    "check address, network and firewall, and whether the process runs there",
+		Do:    "{do|check address, network and firewall, and whether the process runs there}",
 		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
 		Page: `
 A plain failure of the network: no handshake took place. If the other side answered and was not trusted, the

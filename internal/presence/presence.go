@@ -1,8 +1,8 @@
 // Package presence decides which of the other coordinators are missed, those that were to
 // be there and that this one does not hear, and what can be said of members then.
 //
-// What counts is what one process heard itself, on a clock that only goes forward: what
-// a coordinator wrote about itself, and when by which clock, proves nothing here.
+// It counts what one process heard itself, on a clock that only goes forward: what a
+// coordinator wrote about itself, and when by which clock, proves nothing here.
 package presence
 
 import (
@@ -71,8 +71,8 @@ func (w *Watch) Listen(now time.Duration) {
 	}
 }
 
-// Expect says at now which other coordinators there are to be. Who is not among them any
-// more is not missed.
+// Expect says at now which other coordinators there are to be. One that is not
+// among them any more is not missed.
 func (w *Watch) Expect(all []Coordinator, now time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -106,7 +106,7 @@ func TestBackAfterStop(t *testing.T) {
 	}
 }
 
-// What was not asked is not known, and alarms nobody.
+// A thing that nobody was asked is not known, and alarms nobody.
 func TestWhatIsNotKnown(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -231,7 +231,7 @@ func (w *simulation) judge(x *coord, c call) (ok bool) {
 			c.began, x.claimed = x.k.Begin(), false
 		}
 	}
-	// What a read of everything shows is its revision, too.
+	// A read of everything shows its revision, too.
 	loss := w.rules.at(x.k, c.began.Revision, c.db.revision, w.now)
 	if c.all && loss == nil {
 		loss = w.rules.read(x.k, c.began, c.db.seen(), w.now)

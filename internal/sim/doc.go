@@ -6,6 +6,6 @@
 // number decides. After it the test compares what the coordinators show with what they
 // acknowledged.
 //
-// What only decides is driven by the million in packages replica and regress; here runs
-// what acts on those decisions.
+// Code that only decides is driven by the million in packages replica and regress; the code
+// that acts on those decisions runs here.
 package sim

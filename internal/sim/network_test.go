@@ -77,7 +77,7 @@ func (n *network) dial(from *process) func(context.Context, string) (net.Conn, e
 	}
 }
 
-// conn is one end of a connection. What comes in waits while its process stands still.
+// conn is one end of a connection. Data that comes in waits while its process stands still.
 type conn struct {
 	net.Conn
 	of            *process

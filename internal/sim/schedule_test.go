@@ -296,7 +296,7 @@ func (s *schedule) ownersCome() {
 }
 
 // calm has all coordinators that are ready at one head do what they are asked, with
-// nothing but delays: none of them leaves what it serves, unless authority moves. Who is
+// nothing but delays: none of them leaves what it serves, unless authority moves. One that is
 // behind when that happens has to ask for the new mesh CA key.
 func (s *schedule) calm() {
 	if !s.settled() {
@@ -453,8 +453,8 @@ func (s *schedule) heal() {
 	}
 }
 
-// goBack puts an older state of the store back. What was acknowledged since is there, or
-// every coordinator says what happened; and who is banned stays out.
+// goBack puts an older state of the store back. Writes acknowledged since are there, or
+// every coordinator says what happened; and banned members stay out.
 func (s *schedule) goBack() {
 	s.saw.add("stores that went back")
 	s.say("the store goes back")
@@ -544,7 +544,7 @@ func number(t *testing.T, name string, def int) (n int, set bool) {
 //
 // FEALTY_TEST_FLEET_SCHEDULES says how many schedules: 12 without it, and two of them under
 // the race detector. FEALTY_TEST_FLEET_SCHEDULE runs one again and prints what happened.
-// What its number does not decide is the order of what happens at the same moment: it may
+// Its number does not decide the order of things that happen at the same moment: it may
 // take several tries. FEALTY_TEST_FLEET_FROM is where to begin.
 func TestFleetSchedules(t *testing.T) {
 	from, _ := number(t, "FEALTY_TEST_FLEET_FROM", 0)

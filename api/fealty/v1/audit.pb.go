@@ -27,7 +27,7 @@ type GetAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Since *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
 	Until *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
-	// Who acted, or whom or what it was done to: "data/a", or the end of another name.
+	// The one who acted, or the one it was done to: "data/a", or the end of another name.
 	Member string `protobuf:"bytes,3,opt,name=member,proto3" json:"member,omitempty"`
 	// Such as "member.ban", or "member" for all that begin with it and a dot.
 	Action string `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`

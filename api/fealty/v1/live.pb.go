@@ -191,8 +191,8 @@ type GetSeenResponse struct {
 	Lost bool `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`
 	// Scope trust_bundle: the one in force there, if it is newer. It is signed, and a proof.
 	TrustBundle *SignedSnapshot `protobuf:"bytes,4,opt,name=trust_bundle,json=trustBundle,proto3" json:"trust_bundle,omitempty"`
-	// What it alone can find, so that every coordinator can tell of it: of its machine, and
-	// of what it compiles while it leads. At most 64.
+	// Findings that it alone can make, so that every coordinator can tell of them: of its
+	// machine, and of what it compiles while it leads. At most 64.
 	Findings      []*Finding `protobuf:"bytes,5,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

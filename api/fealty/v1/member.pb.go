@@ -1274,7 +1274,7 @@ type BanMemberResponse struct {
 	Member *Member `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
 	// Connections that ended with the ban, at the coordinators that answered.
 	ConnectionsClosed uint32 `protobuf:"varint,2,opt,name=connections_closed,json=connectionsClosed,proto3" json:"connections_closed,omitempty"`
-	// What each coordinator ended, by name: the one that was asked, and the others that are
+	// The connections that each coordinator ended, by name: the one that was asked, and the others that are
 	// known. Those that connect later are refused.
 	Ended         []*EndedConnections `protobuf:"bytes,3,rep,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields

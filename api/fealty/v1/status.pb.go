@@ -127,7 +127,7 @@ type GetStatusResponse struct {
 	// The coordinators that the manifest in force admits, as each of them said of
 	// itself last; sorted by name. On the first page alone.
 	Replicas []*Replica `protobuf:"bytes,32,rep,name=replicas,proto3" json:"replicas,omitempty"`
-	// What is heard of the members, counted. On the first page alone.
+	// The members that are heard, and those that are not, counted. On the first page alone.
 	Contacts *Contacts `protobuf:"bytes,33,opt,name=contacts,proto3" json:"contacts,omitempty"`
 	// The certificate of an operator's PKI by which this coordinator proves itself; not
 	// set without one.

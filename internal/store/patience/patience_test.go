@@ -125,7 +125,7 @@ func TestSlowStore(t *testing.T) {
 	})
 }
 
-// What must be done though nobody waits any more is not bound by who asked for it.
+// Work that must be done though nobody waits any more is not bound by who asked for it.
 func TestBeyond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked, cancel := context.WithCancel(patience.Grant(t.Context(), time.Second))

@@ -38,6 +38,7 @@ type Proxy struct {
 	spare   int                                   // times that the trigger is to be overlooked; guarded by mu
 	filter  func(data []byte) (keep, rest []byte) // of what servers say; guarded by mu
 	hole    bool                                  // new connections lose everything; guarded by mu
+	closed  bool                                  // there are no new connections; guarded by mu
 	said    time.Time                             // when a client last said something; guarded by mu
 	held    *pair                                 // whose request waits; guarded by mu
 	wait    []byte                                // that request; guarded by mu
@@ -131,11 +132,20 @@ func (p *Proxy) BlackHole() {
 	p.Freeze()
 }
 
+// Refuse ends all connections there are, and those to come as soon as they are made,
+// until Heal.
+func (p *Proxy) Refuse() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.CutAll()
+}
+
 // Heal lets connections pass that are made from now on. Those that lost
 // something are cut: what they carried cannot be made good.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
-	p.hole = false
+	p.hole, p.closed = false, false
 	p.mu.Unlock()
 	p.CutAll()
 }
@@ -176,6 +186,12 @@ func (p *Proxy) accept() {
 		}
 		c := &pair{client: client, server: server}
 		p.mu.Lock()
+		if p.closed {
+			p.mu.Unlock()
+			client.Close()
+			server.Close()
+			continue
+		}
 		c.toServer, c.toClient = !p.hole, !p.hole
 		p.conns[c] = struct{}{}
 		p.mu.Unlock()
