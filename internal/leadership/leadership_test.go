@@ -337,6 +337,37 @@ func TestStopHandsOverWithinAFewTries(t *testing.T) {
 	l.step(testLease, Tick{}, nil)
 }
 
+// Who hands over leads no more as far as others are told, tries again no sooner because of
+// what happens meanwhile, and looks at nothing before that is over: its clock is set for
+// the next try alone.
+func TestHandingOverGoesOnUndisturbed(t *testing.T) {
+	l := leader(t)
+	if _, led, _ := l.core.Seen(l.now); !led {
+		t.Fatal("nobody leads before")
+	}
+	l.step(0, Unfit{}, StepDown{Nonce: "me1", IfTerm: 10})
+	if _, led, since := l.core.Seen(l.now); led || since != l.now {
+		t.Errorf("it leads on, until %v", since)
+	}
+	l.step(0, Failed{}, nil)
+	l.step(1, Noticed{}, nil)
+	l.step(0, Stop{}, nil)
+	if got, want := l.core.Next(l.now), l.now-1+testBeat/4; got != want {
+		t.Errorf("it wakes at %v, want %v", got, want)
+	}
+	l.step(testBeat/4-1, Tick{}, StepDown{Nonce: "me1", IfTerm: 10})
+}
+
+// A process that ends while its takeover is under way leads at no time, and hands over.
+func TestStopDuringATakeover(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	l.step(0, Read{}, TakeOver{Nonce: "me1", Lease: testLease})
+	l.step(0, Stop{}, nil)
+	l.step(0, Written{10}, StepDown{Nonce: "me1", IfTerm: 10})
+	l.leads(0)
+}
+
 // A takeover of unknown outcome is ours if the entry has its nonce, whenever that is
 // seen.
 func TestUnknownTakeoverIsSettledByReading(t *testing.T) {
