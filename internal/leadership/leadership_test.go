@@ -162,9 +162,11 @@ func TestLeaseOf(t *testing.T) {
 		{"the beat's", testLease, 2 * testLease, 2 * testLease, true},
 		{"of an earlier release", testLease, 0, testLease, true},
 		{"without a beat", testLease, 0, MaxStretch * testLease, false},
+		{"without a beat, and stretched", 2 * testLease, 0, MaxStretch * testLease, false},
+		{"without a beat, of one with longer times", 6 * testLease, 0, 6 * testLease, false},
 		{"without a beat, at the bound", MaxLease, 0, MaxLease, false},
 	} {
-		if got := LeaseOf(tc.lease, tc.beat, tc.beats); got != tc.want {
+		if got := LeaseOf(testLease, tc.lease, tc.beat, tc.beats); got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 	}
