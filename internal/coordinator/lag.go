@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	mathrand "math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -63,7 +65,10 @@ func (c *Coordinator) lingers(ctx context.Context, w *way) time.Duration {
 	if !decide.Lingers(memory{c, s}, decide.HeadOf(&w.claimed), w.admitted, lagged) {
 		return 0
 	}
-	if _, _, err := c.verify(ctx, w, s.secrets); err != nil {
+	verified, _, err := c.verify(ctx, w, s.secrets)
+	if err != nil || slices.ContainsFunc(verified.Links(), func(l history.Link) bool {
+		return l.Kind == history.KindRestore && l.Index > s.head.Index // what is read here is not what was restored
+	}) {
 		return 0
 	}
 	return decide.FollowFor - lagged
