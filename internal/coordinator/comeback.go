@@ -147,16 +147,23 @@ func (c *Coordinator) dropOpened() {
 // leads there or there is nothing to do but wait; wait says for how long. What stands
 // in the way is a state in recovery mode.
 //
-// Before it asks anybody it leaves the state that was in force: the history is
-// somewhere else, and nothing may be served under it meanwhile.
+// Before it asks anybody the state that was in force falls behind: the history is
+// somewhere else, and nothing is decided under it. It serves reads for as long as somebody
+// may be about to hand the secrets over; see [Coordinator.lingers].
 func (c *Coordinator) comeBack(ctx context.Context, w *way) (s *state, wait time.Duration, err error) {
 	var failed []error
 	for {
 		m := c.memory()
 		step, wait := c.search.Next(c.elapsed(), m, decide.HeadOf(&w.claimed), w.admitted)
 		if step != decide.FromMemory && m.Phase() == decide.Ready {
-			if err := c.adopt(ctx, recovering(w.last, w.notHere())); err != nil {
-				return nil, 0, err
+			left := c.lingers(ctx, w)
+			switch {
+			case left > 0 && step == decide.Wait:
+				return m.s, min(wait, left), nil
+			case left <= 0:
+				if err := c.adopt(ctx, recovering(w.last, errors.Join(append(failed, w.notHere())...))); err != nil {
+					return nil, 0, err
+				}
 			}
 		}
 		if step == decide.Wait {
@@ -520,5 +527,7 @@ func (c *Coordinator) askPeers(ctx context.Context, w *way) (*state, decide.Foun
 		return nil, decide.Nothing, err
 	}
 	s.origin = r.audit()
+	// If somebody moves the head on before this one is adopted, the key that came is here.
+	c.taken.keep(takenKey{*r.verified.Current(), r.mesh})
 	return s, decide.Nothing, nil
 }

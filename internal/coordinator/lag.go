@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	mathrand "math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -20,7 +22,7 @@ import (
 const (
 	// followPatience is how long a call waits for the head that the store shows. After
 	// that it is refused, and status says that this coordinator does not get there.
-	followPatience = 10 * time.Second
+	followPatience = decide.FollowFor
 	// followTries is how many heads a call follows by itself, one after the other, before
 	// it leaves that to the loop that follows the head.
 	followTries = 8
@@ -32,6 +34,8 @@ type lag struct {
 	of   atomic.Pointer[state]
 	at   moment // since when, while of is set
 	over news   // it is up with the store after all
+
+	began time.Duration // at, on the clock that only goes forward; owned by who holds setting
 }
 
 // fallBehind notes that the store shows another head than that of s. The caller holds
@@ -41,7 +45,33 @@ func (c *Coordinator) fallBehind(s *state) {
 		return
 	}
 	c.lag.at.set(c.now())
+	c.lag.began = c.elapsed()
 	c.lag.of.Store(s)
+}
+
+// lingers returns for how much longer the state in force stays for reads while the secrets
+// of the head that w leads to are looked for elsewhere; 0: no longer. The caller holds
+// setting.
+//
+// Nothing vouches for w but the seed in force: a history that this does not vouch for keeps
+// no state from giving way.
+func (c *Coordinator) lingers(ctx context.Context, w *way) time.Duration {
+	s := c.state.Load()
+	if s.phase != phaseReady || w.restore != nil {
+		return 0
+	}
+	c.fallBehind(s)
+	lagged := c.elapsed() - c.lag.began
+	if !decide.Lingers(memory{c, s}, decide.HeadOf(&w.claimed), w.admitted, lagged) {
+		return 0
+	}
+	verified, _, err := c.verify(ctx, w, s.secrets)
+	if err != nil || slices.ContainsFunc(verified.Links(), func(l history.Link) bool {
+		return l.Kind == history.KindRestore && l.Index > s.head.Index // what is read here is not what was restored
+	}) {
+		return 0
+	}
+	return decide.FollowFor - lagged
 }
 
 // caughtUp notes that the store shows the head of s, which was read since c.setting was

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -265,6 +266,122 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	}
 	if len(moves) != 2 || moves[a.c.state.Load().head.Hash.String()] != 1 {
 		t.Errorf("the audit log tells of the sets %v", moves)
+	}
+}
+
+// awaitsHead fails unless f still serves reads under the state before, and has a change wait.
+func (f *fleet) awaitsHead(before *state) {
+	f.t.Helper()
+	if s := f.c.state.Load(); s != before {
+		f.t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.phase, s.reason)
+	}
+	local := f.local()
+	if _, err := local.member.ListMembers(f.ctx(), &fealtyv1.ListMembersRequest{}); err != nil {
+		f.t.Errorf("a read is refused: %v", err)
+	}
+	short, cancel := context.WithTimeout(f.ctx(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := local.token.CreateToken(short, &fealtyv1.CreateTokenRequest{Entry: "pool"}); status.Code(err) != codes.DeadlineExceeded {
+		f.t.Errorf("a change under the manifest of before: %v, want that it waits for as long as its caller", err)
+	}
+}
+
+// The authority moves while a coordinator is still adopting the head before: it could not
+// take the new key in advance. It serves reads while it asks the others for it, and does
+// not fall into recovery mode.
+func TestAuthorityMovesPastWhoLags(t *testing.T) {
+	t.Parallel()
+	all, fell := trio(t, "")
+	a, b, c := all[0], all[1], all[2]
+	before := b.c.state.Load()
+	adopting, goOn := stops(t, b, 1)
+	if err := a.set(a.manifest("  - {name: second, kind: witness, match: [\"token:second\"]}\n")); err != nil {
+		t.Fatal(err)
+	}
+	<-adopting
+	if err := a.set(a.manifest(moreCoordinators(t))); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitHead(a)
+	asked, answer := make(chan struct{}, 64), make(chan struct{})
+	give := sync.OnceFunc(func() { close(answer) })
+	t.Cleanup(give)
+	for _, giver := range []*fleet{a, c} {
+		giver.faults.Arm("peer.before-reread", func() error {
+			asked <- struct{}{}
+			<-answer
+			return nil
+		})
+	}
+	goOn <- struct{}{} // and loses to the third
+	<-asked
+	b.awaitsHead(before)
+	give()
+	b.awaitHead(a)
+	if n := fell.n.Load(); n > 0 {
+		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
+	}
+}
+
+// Whoever moved the head is not ready at it yet, and gives its key to nobody: others that
+// could not be prepared serve reads until it is, however often they have to ask.
+func TestAuthorityMovesBeforeTheSetterIsReady(t *testing.T) {
+	t.Parallel()
+	fell := newFalls(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	log := slog.New(fell)
+	a, rs := peerFleet(t, 1, func(cfg *Config) { cfg.Log = log })
+	b := rs[0]
+	b.start()
+	b.awaitHead(a)
+	fell.n.Store(0)
+	before := b.c.state.Load()
+	b.faults.Fail("peer.before-reread", errTestCrash) // it is not prepared
+	asked := make(chan struct{}, 64)
+	a.faults.Arm("peer.before-reread", func() error {
+		asked <- struct{}{}
+		return nil
+	})
+	adopting, goOn := stops(t, a, 1)
+	set := make(chan error, 1)
+	go func() { set <- a.setPeople(moreCoordinators(t)) }()
+	<-adopting
+	<-asked
+	<-asked // once more: nobody had it before
+	b.awaitsHead(before)
+	goOn <- struct{}{}
+	if err := <-set; err != nil {
+		t.Error(err)
+	}
+	b.awaitHead(a)
+	if n := fell.n.Load(); n > 0 {
+		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
+	}
+}
+
+// A coordinator that did not come to say that it followed is prepared all the same: a
+// setter that dies right after the swap of a head costs nothing.
+func TestWhoDidNotSayItFollowedIsPrepared(t *testing.T) {
+	t.Parallel()
+	a, rs := peerFleet(t, 1, nil)
+	b := rs[0]
+	b.start()
+	b.awaitHead(a)
+	b.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	b.link.hold(func(tx store.Tx) error {
+		for _, w := range tx.Put {
+			if strings.HasPrefix(w.Key, replicaPrefix) {
+				return errTestCrash
+			}
+		}
+		return nil
+	})
+	if err := a.setPeople("  - {name: second, kind: witness, match: [\"token:second\"]}\n"); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitHead(a)
+	mv := a.candidate(moreCoordinators(t), nil)
+	if took := a.c.prepare(a.ctx(), mv); len(took) != 1 || b.c.taken.mesh(mv.mesh.KeyID()) == nil {
+		t.Errorf("prepared for the next head: %v", took)
 	}
 }
 

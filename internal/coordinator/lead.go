@@ -361,7 +361,7 @@ func (l *lead) read(ctx context.Context) leadership.Event {
 	if r := record.value; r.Nonce != "" && r.Replica != "" {
 		e.Believed, e.Replica, e.Nonce, e.HandedOver, e.For = true, r.Replica, r.Nonce, r.HandedOver, r.For
 		b := beat.value
-		e.Lease = leadership.LeaseOf(leaseOf(r.Lease), leaseOf(b.Lease), b.Nonce == r.Nonce)
+		e.Lease = leadership.LeaseOf(l.c.cfg.Lease, leaseOf(r.Lease), leaseOf(b.Lease), b.Nonce == r.Nonce)
 		if b.Nonce == r.Nonce {
 			e.Number = beat.value.Number
 		}

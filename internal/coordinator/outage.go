@@ -107,6 +107,11 @@ func (c *Coordinator) renewAlone(ctx context.Context, peer identity.Peer, r rene
 	if err != nil {
 		return nil, err
 	}
+	// Of a member that was removed there is no record, and the bundle bans its keys: that it
+	// is no member is known, and trying again leads nowhere.
+	if c.believesBan(peer.ID, r.key) || c.believesBan(peer.ID, peer.Key) {
+		return nil, explain.New(explain.JoinBanned, "identity", peer.ID.String())
+	}
 	rec, ok := c.members.get(string(peer.ID.Kind()) + "/" + peer.ID.Name())
 	if !ok {
 		return nil, cause // it may have joined since: only the store knows

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -94,6 +95,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	d.c.hears.Add(-int64(silentAfter))
 	stop := d.runs(t)
 	defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
+	synctest.Wait() // until it follows the members: this store tells of no change later
 	known := []*machine{d.joined("a"), d.joined("b"), d.joined("c")}
 	wantOnlyNil(t, known[1].renew())
 	banned, removed, clone := d.joined("banned"), d.joined("removed"), d.joined("cloned")
@@ -213,6 +215,21 @@ func code(t *testing.T, what string, err error, want explain.Code) {
 	if !errors.Is(err, want) && !errors.Is(err, explain.StoreOutcomeUnknown) && !errors.Is(err, errDown) && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%s: %v, want %s", what, err, want)
 	}
+}
+
+// Whoever follows the members has dropped the record of one that was removed: it is told
+// that it is banned, and not that the store cannot be reached, as if it might come back.
+func TestOutageTellsWhoWasRemoved(t *testing.T) {
+	t.Parallel()
+	d := testDesk(t)
+	removed, other := d.joined("removed"), d.joined("other")
+	d.remove(t, identity.Data, "removed")
+	for _, path := range []string{"data/removed", "data/other"} {
+		d.c.members.remove(path, d.store.version(history.HeadKey)+1<<40)
+	}
+	d.store.setDown(errDown)
+	wantOnly(t, "a removed member", d.past(removed), explain.JoinBanned)
+	wantOnly(t, "one that is not known here", d.past(other), explain.StoreUnreachable)
 }
 
 // After max_head_age nothing is certified and nothing is read, until the store is back.

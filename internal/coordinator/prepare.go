@@ -123,7 +123,8 @@ func (c *Coordinator) prepare(ctx context.Context, mv *move) []string {
 }
 
 // preparable returns where the peers are that may take the key of mv: those that said
-// that they are ready at its parent. They have to prove it.
+// that they are ready at its parent, or at the head before that. Such a one follows as soon
+// as it is greeted, or has followed and did not come to say so. They have to prove it.
 func (c *Coordinator) preparable(ctx context.Context, mv *move) []string {
 	others, err := c.replicas(ctx, mv.from.manifest)
 	if err != nil {
@@ -131,9 +132,11 @@ func (c *Coordinator) preparable(ctx context.Context, mv *move) []string {
 		return nil
 	}
 	var out []string
+	parent := mv.from.head
 	for _, r := range others {
 		_, stays := r.entryIn(mv.manifest, c.now())
-		if r.Key != c.EnrolmentKey() && stays && !r.Stopped && r.Phase == phaseReady.String() && r.Head == mv.from.head.Hash && len(r.Addresses) > 0 {
+		near := r.Head == parent.Hash || r.Head == parent.Previous
+		if r.Key != c.EnrolmentKey() && stays && !r.Stopped && r.Phase == phaseReady.String() && near && len(r.Addresses) > 0 {
 			out = append(out, r.Addresses[0])
 		}
 	}

@@ -2,12 +2,15 @@ package coordinator
 
 import (
 	"bytes"
+	"context"
 	"crypto/ed25519"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -130,22 +133,34 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 	}
 }
 
-// Who is on the way to another head serves nothing of the one before meanwhile, however
-// long its peers take to answer; and it proves no authority to who verifies it.
-func TestOnTheWayNothingIsServed(t *testing.T) {
+// Who is on the way to another head decides nothing under the one before meanwhile, however
+// long its peers take to answer; and it proves no authority to who verifies it. It serves
+// reads for as long as a call waits for the head, and is in recovery mode from then on.
+func TestOnTheWayNothingIsDecided(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
+	var later atomic.Int64
+	config, sinceStart := f.config, sinceNow()
+	r.config = func(cfg *Config) {
+		if config != nil {
+			config(cfg)
+		}
+		cfg.Elapsed = func() time.Duration { return sinceStart() + time.Duration(later.Load()) }
+		cfg.SelfHealAfter = time.Hour
+	}
 	r.start()
 	r.awaitHead(f)
 	before := r.c.state.Load()
 	seen, err := verifyAt(t, r.addr, recovery.Expected{Manifest: before.manifest})
 	wantOnly(t, "verify", err, "")
 	asked, answer := make(chan struct{}, 64), make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(answer) })
+	t.Cleanup(goOn)
 	f.faults.Arm("peer.before-reread", func() error {
 		asked <- struct{}{}
 		<-answer
-		return nil
+		return errTestCrash
 	})
 	r.faults.Fail("peer.before-reread", errTestCrash) // it is not prepared
 
@@ -165,16 +180,24 @@ func TestOnTheWayNothingIsServed(t *testing.T) {
 	release()
 
 	<-asked
-	if s := r.c.state.Load(); s.phase != phaseRecovery || !strings.Contains(s.reason, "moved on to index 2") {
+	if s := r.c.state.Load(); s != before {
 		t.Errorf("while it asks its peers it is in phase %s: %s", s.phase, s.reason)
 	}
+	short, cancel := context.WithTimeout(r.ctx(), 50*time.Millisecond)
+	defer cancel()
+	if s, err := r.c.inForce(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a call is decided on %v, %v", s, err)
+	}
+	later.Store(int64(followPatience))
+	goOn()
+	r.await(phaseRecovery)
 	if _, err := r.c.ready(); !errors.Is(err, explain.RecoveryMode) {
 		t.Errorf("a call is decided on %v", err)
 	}
 	if ok, phase := r.c.health().readiness().OK, r.c.health().phase; ok || phase != phaseRecovery {
 		t.Error("it says that it is ready")
 	}
-	close(answer)
+	f.faults.Disarm("peer.before-reread")
 	r.awaitHead(f)
 }
 

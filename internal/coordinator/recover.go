@@ -497,9 +497,22 @@ func (c *Coordinator) bring(ctx context.Context, req *fealtyv1.RecoverRequest, p
 	return c.gather(ctx, g)
 }
 
-// takes returns the open attempt, if the share that owner brought is one for it.
+// takes returns the open attempt, if the share that owner brought is one for it, and if
+// shares are of use now. A coordinator that becomes ready does so before it ends the
+// attempt: whether it is ready is looked at last, and explains why no attempt is open.
 func (c *Coordinator) takes(req *fealtyv1.RecoverRequest, owner string) (*gathering, error) {
+	g, err := c.takesNow(req, owner)
+	if ready := c.recoverable(); ready != nil {
+		return nil, ready
+	}
+	return g, err
+}
+
+func (c *Coordinator) takesNow(req *fealtyv1.RecoverRequest, owner string) (*gathering, error) {
 	if err := c.recoverable(); err != nil {
+		return nil, err
+	}
+	if err := c.faults.Hit("recover.before-taking"); err != nil {
 		return nil, err
 	}
 	g, err := c.taking(req.GetAttempt(), owner)

@@ -326,6 +326,12 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 		t.Fatalf("%+v, %v", progress, err)
 	}
 	f.await(phaseReady)
+	// Whoever brought it back says so once the shares are gone, a moment after it is ready.
+	for deadline := time.Now().Add(time.Minute); !bytes.Contains(log.Bytes(), []byte("recovered by its owners")); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the log says nothing of the recovery")
+		}
+	}
 	say(files, nil)
 
 	s := f.c.state.Load()

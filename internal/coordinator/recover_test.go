@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"filippo.io/age"
 	"google.golang.org/protobuf/proto"
@@ -44,6 +45,34 @@ func (f *fleet) loseKeeper() {
 	if phase, why := f.c.Phase(); phase != "recovery" || !strings.Contains(why, "keeper.key is missing") {
 		f.t.Fatalf("phase %s (%s), want recovery for want of the keeper", phase, why)
 	}
+}
+
+// The coordinator comes back by itself while a share is looked at: the attempt is over, and
+// the owner is told that no share is needed any more, and not to bring it once again.
+func TestShareComesAsTheCoordinatorIsBack(t *testing.T) {
+	t.Parallel()
+	f, p := ownedFleet(t, nil)
+	alice := p.shareFile(f.store, "alice")
+	file := filepath.Join(f.dir, "keeper.key")
+	key, err := os.ReadFile(file)
+	wantOnly(t, "read the keeper", err, "")
+	f.loseKeeper()
+	f.faults.Arm("recover.before-taking", func() error {
+		if err := os.WriteFile(file, key, 0o600); err != nil {
+			return err
+		}
+		for deadline := time.Now().Add(time.Minute); f.c.state.Load().phase != phaseReady || f.c.recoveries.current() != nil; {
+			if time.Now().After(deadline) {
+				return errors.New("it is not back")
+			}
+			f.c.pushed.Store(true)
+			f.c.kickHead()
+			time.Sleep(time.Millisecond)
+		}
+		return nil
+	})
+	_, err = f.bring(alice, recovery.Options{})
+	wantCode(t, err, explain.RecoveryNotNeeded)
 }
 
 // other returns a share of the same shape that nobody committed to.

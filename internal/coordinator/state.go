@@ -627,8 +627,11 @@ func (c *Coordinator) toHead(ctx context.Context) {
 		}
 		if w != nil {
 			if next, err = c.fromMemory(ctx, w); err != nil {
-				next = recovering(s, err)
 				c.kickHead()
+				if c.lingers(ctx, w) > 0 {
+					return
+				}
+				next = recovering(s, err)
 			}
 		}
 		if ctx.Err() != nil || !lost(c.adopt(ctx, next)) { // logged there, and tried again

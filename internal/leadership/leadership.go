@@ -112,11 +112,12 @@ type Entry struct {
 
 // LeaseOf returns the lease of an entry that was written with lease, and whose last beat
 // began that of beat. Without a beat of its takeover, as after a reseed, the leader may
-// keep the longest.
-func LeaseOf(lease, beat time.Duration, beats bool) time.Duration {
+// keep the longest. That is no longer than own, the lease of whoever reads, allows at most,
+// or what the entry says: an entry that names a stretched lease is stretched no further.
+func LeaseOf(own, lease, beat time.Duration, beats bool) time.Duration {
 	switch {
 	case !beats:
-		return min(MaxStretch*lease, MaxLease)
+		return min(MaxStretch*lease, max(MaxStretch*own, lease), MaxLease)
 	case beat <= 0:
 		return lease // of an earlier release
 	}

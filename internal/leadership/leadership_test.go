@@ -162,9 +162,11 @@ func TestLeaseOf(t *testing.T) {
 		{"the beat's", testLease, 2 * testLease, 2 * testLease, true},
 		{"of an earlier release", testLease, 0, testLease, true},
 		{"without a beat", testLease, 0, MaxStretch * testLease, false},
+		{"without a beat, and stretched", 2 * testLease, 0, MaxStretch * testLease, false},
+		{"without a beat, of one with longer times", 6 * testLease, 0, 6 * testLease, false},
 		{"without a beat, at the bound", MaxLease, 0, MaxLease, false},
 	} {
-		if got := LeaseOf(tc.lease, tc.beat, tc.beats); got != tc.want {
+		if got := LeaseOf(testLease, tc.lease, tc.beat, tc.beats); got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 	}
@@ -335,6 +337,37 @@ func TestStopHandsOverWithinAFewTries(t *testing.T) {
 	l.step(0, Stop{}, StepDown{Nonce: "me1", IfTerm: 10})
 	l.step(0, Conflict{KeyTerm}, nil)
 	l.step(testLease, Tick{}, nil)
+}
+
+// Who hands over leads no more as far as others are told, tries again no sooner because of
+// what happens meanwhile, and looks at nothing before that is over: its clock is set for
+// the next try alone.
+func TestHandingOverGoesOnUndisturbed(t *testing.T) {
+	l := leader(t)
+	if _, led, _ := l.core.Seen(l.now); !led {
+		t.Fatal("nobody leads before")
+	}
+	l.step(0, Unfit{}, StepDown{Nonce: "me1", IfTerm: 10})
+	if _, led, since := l.core.Seen(l.now); led || since != l.now {
+		t.Errorf("it leads on, until %v", since)
+	}
+	l.step(0, Failed{}, nil)
+	l.step(1, Noticed{}, nil)
+	l.step(0, Stop{}, nil)
+	if got, want := l.core.Next(l.now), l.now-1+testBeat/4; got != want {
+		t.Errorf("it wakes at %v, want %v", got, want)
+	}
+	l.step(testBeat/4-1, Tick{}, StepDown{Nonce: "me1", IfTerm: 10})
+}
+
+// A process that ends while its takeover is under way leads at no time, and hands over.
+func TestStopDuringATakeover(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	l.step(0, Read{}, TakeOver{Nonce: "me1", Lease: testLease})
+	l.step(0, Stop{}, nil)
+	l.step(0, Written{10}, StepDown{Nonce: "me1", IfTerm: 10})
+	l.leads(0)
 }
 
 // A takeover of unknown outcome is ours if the entry has its nonce, whenever that is

@@ -139,7 +139,7 @@ func (w *world) arrive(q *request) {
 		s := w.entry
 		entry := Entry{Term: s.version, Beat: w.beat.version}
 		if s.version != 0 && !s.forged {
-			entry.Believed, entry.Replica, entry.Nonce, entry.Lease, entry.HandedOver, entry.For = true, s.replica, s.nonce, LeaseOf(s.lease, w.beat.lease, w.beat.nonce == s.nonce), s.handedOver, s.to
+			entry.Believed, entry.Replica, entry.Nonce, entry.Lease, entry.HandedOver, entry.For = true, s.replica, s.nonce, LeaseOf(testLease, s.lease, w.beat.lease, w.beat.nonce == s.nonce), s.handedOver, s.to
 			if w.beat.nonce == s.nonce {
 				entry.Number = w.beat.number
 			}

@@ -379,7 +379,7 @@ func (w *world) takenOver(r *rep, life int) {
 		w.saw[ledAgain]++
 	case e.handedOver && (e.to == "" || e.to == repName(r.n)):
 		w.saw[tookHandedOver]++
-	case r.clock-l.changed[r.n] < leadership.LeaseOf(e.lease, l.beat.lease, l.beat.nonce == e.nonce):
+	case r.clock-l.changed[r.n] < leadership.LeaseOf(worldLease, e.lease, l.beat.lease, l.beat.nonce == e.nonce):
 		w.violated("I4: %d takes over from %d, which gave a sign of life %v ago", r.n, e.rep, r.clock-l.changed[r.n])
 	default:
 		w.saw[tookOver]++
@@ -398,7 +398,7 @@ func (w *world) readEntry(q *leadCall) leadership.Event {
 	}
 	e := leadership.Entry{Term: v.entry.version, Beat: v.beat.version}
 	if v.entry.version != 0 {
-		e.Believed, e.Replica, e.Nonce, e.Lease, e.HandedOver, e.For = true, repName(v.entry.rep), v.entry.nonce, leadership.LeaseOf(v.entry.lease, v.beat.lease, v.beat.nonce == v.entry.nonce), v.entry.handedOver, v.entry.to
+		e.Believed, e.Replica, e.Nonce, e.Lease, e.HandedOver, e.For = true, repName(v.entry.rep), v.entry.nonce, leadership.LeaseOf(worldLease, v.entry.lease, v.beat.lease, v.beat.nonce == v.entry.nonce), v.entry.handedOver, v.entry.to
 		if v.beat.nonce == v.entry.nonce {
 			e.Number = v.beat.number
 		}

@@ -18,12 +18,14 @@
 //   - Nobody waits for a human while a memory holds the seed: whoever holds it, and
 //     finds nobody at the head, makes a new mesh CA key in a new epoch.
 //
-// [Judge] says what a head that was seen means, [Acts] and [Stays] what is served on the
-// way to it, [Search] finds the way back, [Move] orders a change of the head, [Give],
+// [Judge] says what a head that was seen means, [Acts], [Stays] and [Lingers] what is served
+// on the way to it, [Search] finds the way back, [Move] orders a change of the head, [Give],
 // [Prepares] and [Take] say who gets what.
 package replica
 
 import (
+	"time"
+
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/history"
 )
@@ -123,6 +125,22 @@ func Judge(m Memory, seen history.Hash) Verdict {
 // without it, and what reads need is under the seed in force.
 func Stays(m Memory, next Head, ended Result) bool {
 	return ended == Conflict && m.Phase() == Ready && m.Head().Seed == next.Seed && m.HoldsMesh(next.Mesh)
+}
+
+// FollowFor is how long the head in force stays for reads while the secrets of the next one
+// are looked for elsewhere. What waits for that head is refused after as long.
+const FollowFor = 10 * time.Second
+
+// Lingers reports whether the head in force stays for reads while the secrets of next are
+// looked for elsewhere: whoever moved the head was about to hand them over, or is about to
+// be ready at it. next is what the history leads to, as the seed in force vouches for it;
+// admitted is whether its manifest admits this coordinator, and lagged is for how long the
+// store has shown another head than the one in force.
+//
+// Under another seed the records that reads need are not the same. What is here, and does
+// not come into force all the same, is no matter of waiting.
+func Lingers(m Memory, next Head, admitted bool, lagged time.Duration) bool {
+	return m.Phase() == Ready && admitted && m.Head().Seed == next.Seed && !m.HoldsMesh(next.Mesh) && lagged < FollowFor
 }
 
 // Acts reports whether something is changed, or somebody certified, under the head in

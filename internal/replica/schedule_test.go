@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/fealty-io/fealty/internal/history"
 )
@@ -47,6 +48,7 @@ func envNumber(t *testing.T, name string, def uint64) (n uint64, set bool) {
 //	late and lost notices      rep.notice of any head that ever was; a notice that is lost
 //	                           is none: rep.look finds the head, when its turn comes
 //	late and lost messages     world.deliver in any order, twice, or not at all
+//	a key that comes late      rep.leave: what is in force stays for reads for a while
 //	a head that moves on       rep.adopt loses to who was first; what stays serves reads, and
 //	while it is adopted        rep.certify certifies nobody under it
 //	a store out of reach       rep.cut
@@ -189,6 +191,21 @@ func TestSchedulesNoticeBugs(t *testing.T) {
 		{"nobody takes over from who is gone", "nobody leads", func(r *rules) { r.nobodyTakes = true }},
 		{"an adoption that somebody was first with leads to recovery", "stops serving", func(r *rules) {
 			r.stays = func(Memory, Head, Result) bool { return false }
+		}},
+		{"a head whose key is not here leads to recovery at once", "stops serving", func(r *rules) {
+			r.lingers = func(Memory, Head, bool, time.Duration) bool { return false }
+		}},
+		{"what stays for reads while keys are looked for stays for ever", "serves reads at", func(r *rules) {
+			r.lingers = func(m Memory, next Head, admitted bool, _ time.Duration) bool { return Lingers(m, next, admitted, 0) }
+		}},
+		{"it stays under another seed", "serves reads at", func(r *rules) {
+			r.lingers = func(m Memory, next Head, admitted bool, lagged time.Duration) bool {
+				next.Seed = m.Head().Seed
+				return Lingers(m, next, admitted, lagged)
+			}
+		}},
+		{"who is dismissed serves reads", "serves reads at", func(r *rules) {
+			r.lingers = func(m Memory, next Head, _ bool, lagged time.Duration) bool { return Lingers(m, next, true, lagged) }
 		}},
 		{"what stays for reads certifies too", "certifies under", func(r *rules) {
 			r.acts = func(p Phase, _ Verdict) bool { return p == Ready }

@@ -79,6 +79,7 @@ const (
 	lateNotice
 	lostAdoption
 	stayed
+	lingered
 	certified
 	keyMade
 	sealedBeside
@@ -104,7 +105,7 @@ func (t thing) String() string {
 		"takeovers after a lease", "takeovers of what was handed over", "takeovers after a restart", "step-downs", "transfers", "terms under a new seed",
 		"writes of a leader", "writes of a leader that came late", "writes of a leader at an older head", "processes that stood still", "ends with a leader",
 		"moves to the same manifest", "recoveries by force", "messages that were lost", "messages that came twice", "notices that came late",
-		"adoptions that somebody else was first with", "states that stayed for reads", "certificates without a transaction",
+		"adoptions that somebody else was first with", "states that stayed for reads", "states that stayed while keys were looked for", "certificates without a transaction",
 		"keys of keepers that were made", "copies under one more key", "copies left to another machine", "reseeds without the key", "seals that came late",
 		"key files that were lost", "key files that came back", "keys that were forgotten", "keepers that were dismissed", "sweeps that found copies"}[t]
 }
@@ -141,10 +142,11 @@ type rep struct {
 	candidates []candidate
 	opened     int // seed; 0: none
 	search     Search
-	shown      int     // the head that the store showed last; -1: none
-	verdict    Verdict // what that meant
-	looking    int     // the head that it asks peers about
-	asking     int     // answers that are to come
+	shown      int           // the head that the store showed last; -1: none
+	verdict    Verdict       // what that meant
+	lagging    time.Duration // since when it meant another one
+	looking    int           // the head that it asks peers about
+	asking     int           // answers that are to come
 	asked      time.Duration
 	owners     bool // they brought the seed and wait for peers to be asked
 	op         *op
@@ -193,6 +195,7 @@ type rules struct {
 	take      func(m Memory, next Head, admitted bool) Answer
 	prepares  func(a, b bool) bool
 	stays     func(m Memory, next Head, ended Result) bool
+	lingers   func(m Memory, next Head, admitted bool, lagged time.Duration) bool
 	acts      func(p Phase, last Verdict) bool
 	fits      func(w *world, r *rep, t, seed, mesh, theirs int) bool // theirs: the giver's head
 	meshFor   func(r *rep, key int) int                              // the key in memory that is served for key; 0: none
@@ -219,7 +222,7 @@ type rules struct {
 }
 
 var sound = rules{
-	judge: Judge, give: Give, take: Take, prepares: Prepares, stays: Stays, acts: Acts,
+	judge: Judge, give: Give, take: Take, prepares: Prepares, stays: Stays, lingers: Lingers, acts: Acts,
 	fits: func(w *world, r *rep, t, seed, mesh, _ int) bool {
 		return w.log[t].head.Fits(saltOf(seed), keyOf(mesh))
 	},
@@ -393,7 +396,7 @@ func (r *rep) lost(t, mesh int) Result {
 	w := r.w
 	w.say("%d loses the adoption of %d", r.n, t)
 	w.saw[lostAdoption]++
-	r.verdict = Another
+	r.showed(r.shown, Another)
 	if w.rules.stays(r, w.log[t].head, Conflict) {
 		w.saw[stayed]++
 		return Conflict
@@ -403,6 +406,36 @@ func (r *rep) lost(t, mesh int) Result {
 	}
 	r.phase, r.at, r.mesh = Recovery, t, mesh // what it holds it keeps
 	return Conflict
+}
+
+// showed notes what the store showed, and what that means.
+func (r *rep) showed(t int, means Verdict) {
+	if means == Another && r.verdict != Another {
+		r.lagging = r.w.now
+	}
+	r.shown, r.verdict = t, means
+}
+
+// leave has it give up its head while it looks elsewhere for the secrets of t, unless that
+// stays for reads.
+func (r *rep) leave(t int) {
+	w, lagged := r.w, r.w.now-r.lagging
+	if r.phase != Ready {
+		return
+	}
+	next := w.log[t]
+	admitted, sameSeed, late := w.admits(next.manifest, r.n), w.log[r.at].seed == next.seed, lagged >= FollowFor
+	if w.rules.lingers(r, next.head, admitted, lagged) {
+		w.saw[lingered]++
+		if !admitted || !sameSeed || late {
+			w.violated("%d serves reads at %d for %v after %d came: admitted %v, with the same seed %v", r.n, r.at, lagged, t, admitted, sameSeed)
+		}
+		return
+	}
+	if admitted && sameSeed && !late && r.meshHeld(next.mesh) == 0 {
+		w.violated("%d stops serving %d because the key of %d is not here yet", r.n, r.at, t)
+	}
+	r.phase = Recovery
 }
 
 // certify has it certify somebody without a transaction, as in an outage of the store.
@@ -458,7 +491,7 @@ func (r *rep) notice(seen int) {
 	if older {
 		w.saw[sawOlder]++
 	}
-	r.shown, r.verdict = seen, w.rules.judge(r, hashOf(seen))
+	r.showed(seen, w.rules.judge(r, hashOf(seen)))
 	if r.verdict != Another {
 		if r.verdict == Same {
 			r.sweep() // in time: the leader does
@@ -486,7 +519,7 @@ func (r *rep) notice(seen int) {
 		w.say("%d on its way to %d: %v", r.n, seen, step)
 	}
 	if step != FromMemory {
-		r.phase = Recovery
+		r.leave(seen)
 	}
 	switch step {
 	case FromMemory:
@@ -653,7 +686,7 @@ func (r *rep) goOn() {
 	case Drop:
 		o.move.Ended(OK)
 	case Done:
-		if o.kind == history.KindRekey && r.phase != Ready {
+		if o.kind == history.KindRekey && (r.phase != Ready || r.verdict == Another) {
 			r.search.Ended(w.now, Rekey, Nothing)
 		}
 		r.op = nil
@@ -746,6 +779,7 @@ func (w *world) deliver(m msg) {
 		if m.given && w.rules.fits(w, r, t, m.seed, m.mesh, m.trans) {
 			if again, ok := r.read(); ok && again == t {
 				r.opened = m.seed
+				r.candidates = append(r.candidates, candidate{t, m.mesh, m.seed, true})
 				if r.adopt(t, m.mesh) == OK {
 					w.saw[fromPeer]++
 					return

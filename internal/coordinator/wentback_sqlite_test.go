@@ -1,0 +1,108 @@
+// Inside the package: a test looks at what the coordinator kept, and at its trust bundle.
+package coordinator
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/regress"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/sqlite"
+)
+
+// An SQLite file is put back while the coordinator is down, and others write to it. A
+// ban that is gone is noticed however much they wrote. Config that is gone is noticed
+// while the store's revision is below what was seen, and not once it is above: that is
+// the boundary which docs/explanation/failure-model.md tells of.
+func TestPutBackAndGrown(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name  string
+		bans  bool // what is lost is a ban, else config
+		above bool // the revision grew past what was seen
+		want  regress.Kind
+	}{
+		{"config, and the revision is below", false, false, regress.Revision},
+		{"config, and the revision is above", false, true, ""},
+		{"a ban, and the revision is above", true, true, regress.Counter},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			f := readyFleet(t, nil)
+			banned := f.member("node-1").id
+			dir, kept := filepath.Join(f.dir, "store"), filepath.Join(f.dir, "kept")
+			f.stop()
+			wantOnly(t, "copy the store", os.CopyFS(kept, os.DirFS(dir)), "")
+			f.start()
+			before := configNames(t, f)
+			if tc.bans {
+				_, err := f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: string(banned.Kind()), Name: banned.Name(), Reason: "test"})
+				wantOnly(t, "ban", err, "")
+			} else {
+				_, err := configServer{c: f.c}.PutConfig(f.ctx(), putRequest(qosRecord))
+				wantOnly(t, "put", err, "")
+			}
+			// Many more, so that what a start itself writes is not what passes the revision.
+			scribble(t, f.store, 50)
+			if _, err := f.store.List(f.ctx(), "scribble/"); err != nil {
+				t.Fatal(err)
+			}
+			f.stop()
+			seen := f.c.kept.Revision()
+
+			wantOnly(t, "remove the store", os.RemoveAll(dir), "")
+			wantOnly(t, "put the store back", os.CopyFS(dir, os.DirFS(kept)), "")
+			if tc.above {
+				st, err := sqlite.Open(t.Context(), filepath.Join(dir, "db"), sqlite.Options{})
+				wantOnly(t, "open", err, "")
+				for at := scribble(t, st, 1); uint64(at) <= seen; at = scribble(t, st, 1) {
+				}
+				wantOnly(t, "close", st.Close(), "")
+			}
+			f.start()
+
+			loss := f.c.kept.Lost()
+			switch {
+			case tc.want == "" && loss != nil:
+				t.Errorf("it is noticed now that the store %v: say so in the failure model", loss)
+			case tc.want != "" && (loss == nil || loss.Kind != tc.want):
+				t.Errorf("of what is lost it says %v, want %s", loss, tc.want)
+			}
+			if tc.bans && !f.c.believesBan(banned, identity.KeyID{}) {
+				t.Error("the ban is lifted")
+			}
+			if got := configNames(t, f); !tc.bans && len(got) != len(before) {
+				t.Errorf("nothing was lost: %v, and %v before", got, before)
+			}
+			_, err := configServer{c: f.c}.PutConfig(f.ctx(), putRequest(qosRecord))
+			if want := tc.want != ""; (err != nil && explain.Of(err).Code == explain.StoreWentBack) != want {
+				t.Errorf("a change: %v", err)
+			}
+		})
+	}
+}
+
+// scribble writes n times to a family that nobody reads, and returns the newest revision.
+func scribble(t *testing.T, st store.Store, n int) (at store.Revision) {
+	t.Helper()
+	for range n {
+		var err error
+		at, err = st.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: "scribble/x", Value: []byte("x")}}})
+		wantOnly(t, "write", err, "")
+	}
+	return at
+}
+
+func configNames(t *testing.T, f *fleet) (names []string) {
+	t.Helper()
+	l, err := f.store.List(f.ctx(), configPrefix)
+	wantOnly(t, "list", err, "")
+	for _, e := range l.Entries {
+		names = append(names, e.Key)
+	}
+	return names
+}
