@@ -15,14 +15,12 @@ import (
 
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
 )
 
 // maxBursts bounds the checkpoints that are made one after the other; more entries than those
 // cover wait for the next time.
 const maxBursts = 64
-
-// outcomeTime bounds the question whether a checkpoint was written.
-const outcomeTime = 5 * time.Second
 
 // Vouch is what a checkpoint is made with.
 type Vouch struct {
@@ -299,28 +297,11 @@ func checkpointOnce(ctx context.Context, st store.Store, v Vouch) (made Made, mo
 		return made, false, err
 	}
 	tx.Put = append(tx.Put, store.Write{Key: auditlog.CheckpointKey(c.Number), Value: value}, store.Write{Key: auditlog.LastKey, Value: note})
-	if err := commit(ctx, st, tx); err != nil {
+	if _, err := patience.Commit(ctx, st, tx); err != nil {
 		return made, false, fmt.Errorf("write checkpoint %d of the audit log: %w", c.Number, err)
 	}
 	made.Last = auditlog.Known{Number: c.Number, Hash: hash}
 	return made, more, nil
-}
-
-// commit applies tx, and asks for the outcome if the answer was lost.
-func commit(ctx context.Context, st store.Store, tx store.Tx) error {
-	_, err := st.Commit(ctx, tx)
-	if !errors.Is(err, store.ErrUnknownOutcome) {
-		return err
-	}
-	ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTime)
-	defer cancel()
-	switch _, asked := st.Outcome(ask, tx.ID); {
-	case asked == nil:
-		return nil
-	case errors.Is(asked, store.ErrNotFound):
-		return fmt.Errorf("%w (it was not applied)", store.ErrConflict)
-	}
-	return err
 }
 
 // growth is what a chain has behind no checkpoint.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
 )
 
 // Entries of a release before chains stand at 20 digits of nanoseconds. Without the last 14
@@ -288,7 +289,7 @@ func Retire(ctx context.Context, st store.Store, conditions []store.Condition) e
 		if err != nil {
 			return err
 		}
-		err = commit(ctx, st, store.Tx{
+		_, err = patience.Commit(ctx, st, store.Tx{
 			ID: store.NewTxID(), If: slices.Concat(conditions, []store.Condition{{Key: auditlog.LastKey, Version: n.version}}),
 			Put: []store.Write{{Key: auditlog.LastKey, Value: note}}, Delete: []string{auditlog.CheckpointKey(number)},
 		})
@@ -307,7 +308,7 @@ func dropBehind(ctx context.Context, st store.Store, c *auditlog.Claim, conditio
 		}
 	}
 	for batch := range slices.Chunk(keys, deleteBatch) {
-		if err := commit(ctx, st, store.Tx{ID: store.NewTxID(), If: conditions, Delete: batch}); err != nil {
+		if _, err := patience.Commit(ctx, st, store.Tx{ID: store.NewTxID(), If: conditions, Delete: batch}); err != nil {
 			return err
 		}
 	}
@@ -332,7 +333,7 @@ func Forget(ctx context.Context, st store.Store, now time.Time, conditions []sto
 			tx.If = append(tx.If, store.Condition{Key: auditlog.HeadPrefix + h.chain, Version: h.version})
 			tx.Delete = append(tx.Delete, auditlog.HeadPrefix+h.chain)
 		}
-		if err := commit(ctx, st, tx); err != nil {
+		if _, err := patience.Commit(ctx, st, tx); err != nil {
 			return err
 		}
 	}

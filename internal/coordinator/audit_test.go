@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditstore"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
 )
 
 // auditReport is what fealty audit verify finds in the log of st, under the trust bundle in
@@ -320,6 +321,24 @@ func TestAuditOverMoves(t *testing.T) {
 	if r.Wrong != 0 || r.Covered == 0 || r.Last.Number <= before.Number {
 		t.Errorf("after a new seed: %+v", r)
 	}
+}
+
+// TestCheckpointOutlivesPatience: a checkpoint that is made in a request is known to be made, though
+// its answer was lost with the last of the request's patience.
+func TestCheckpointOutlivesPatience(t *testing.T) {
+	t.Parallel()
+	d, _ := auditDesk(t)
+	d.joined("late")
+	before := d.c.vouching.last(d.state())
+	ctx := patience.Grant(t.Context(), time.Hour)
+	d.store.intercept(func(store.Tx) { patience.Spend(ctx, time.Hour) })
+	d.store.lose(lostApplied)
+	d.c.checkpointBefore(ctx, d.state())
+	d.store.intercept(nil)
+	if after := d.c.vouching.last(d.state()); after.Number != before.Number+1 {
+		t.Errorf("checkpoint %d is known, and was made after %d", after.Number, before.Number)
+	}
+	wantWhole(t, d.store, auditReport(t, d.c, d.store))
 }
 
 // TestAuditRetention: whole checkpoints and what is behind them go after 90 days, and the rest
