@@ -228,7 +228,7 @@ func Recheck(ctx context.Context, st store.Store, cluster string, number uint64)
 const (
 	retireAtOnce = 1024 // checkpoints
 	deleteBatch  = 64
-	headAge      = 26 * time.Hour // after which a chain that got no entry gets none
+	headAge      = auditlog.HeadsAge + 2*time.Hour // after which a chain that got no entry gets none, and is not remembered
 )
 
 // FirstSince returns the first checkpoint that is to be kept if all of before is over: at most
@@ -315,15 +315,21 @@ func dropBehind(ctx context.Context, st store.Store, c *auditlog.Claim, conditio
 	return nil
 }
 
-// Forget removes the notes of chains that get no entry any more, and are behind a checkpoint.
-func Forget(ctx context.Context, st store.Store, now time.Time, conditions []store.Condition) error {
+// Forget removes the notes of chains that get no entry any more, and are behind a checkpoint. Time
+// is what passed between checkpoints: after a day without any, a chain may have entries that are
+// behind none.
+func Forget(ctx context.Context, st store.Store, conditions []store.Condition) error {
 	n, err := readNotes(ctx, st)
-	if err != nil {
+	if err != nil || n.last.Number == 0 {
+		return err
+	}
+	last, _, problem, err := claimOf(ctx, st, n.last.Number)
+	if err != nil || problem != "" {
 		return err
 	}
 	var old []head
 	for _, h := range n.heads {
-		if h.Number > 0 && now.Sub(h.At) > headAge {
+		if h.Number > 0 && last.At.Sub(h.At) > headAge {
 			old = append(old, h)
 		}
 	}

@@ -212,6 +212,8 @@ type vouching struct {
 	looking chan struct{}           // held by it; capacity 1
 	recheck uint64                  // the checkpoint that is read again next
 	told    map[auditlog.Break]bool // breaks that a checkpoint tells of; at most maxRechecked
+	heads   auditlog.Heads          // of the chains, as checkpoints since restore headsOf tell them
+	headsOf uint64
 }
 
 // last is the last checkpoint that was seen since the restore that s stands on.
@@ -315,7 +317,11 @@ func (c *Coordinator) checkpoint(ctx context.Context, s *state, first uint64) er
 			breaks = append(breaks, b)
 		}
 	}
-	if err := c.makeCheckpoints(ctx, s, conditions, breaks, first); err != nil {
+	if epoch := s.restoredEpoch(); v.headsOf != epoch {
+		v.headsOf = epoch
+		v.heads.Forget(time.Time{})
+	}
+	if err := c.makeCheckpoints(ctx, s, conditions, &v.heads, breaks, first); err != nil {
 		return err
 	}
 	for _, b := range breaks {
@@ -340,14 +346,14 @@ func (c *Coordinator) checkpointBefore(ctx context.Context, s *state) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, beforeMoveTime)
 	defer cancel()
-	err := c.makeCheckpoints(ctx, s, []store.Condition{{Key: history.HeadKey, Version: s.headVersion}}, nil, 0)
+	err := c.makeCheckpoints(ctx, s, []store.Condition{{Key: history.HeadKey, Version: s.headVersion}}, nil, nil, 0)
 	if ignoreConflict(err) != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "no checkpoint of the audit log was made before the head moves", slog.Any("err", err))
 	}
 }
 
-// makeCheckpoints makes checkpoints under the keys of s.
-func (c *Coordinator) makeCheckpoints(ctx context.Context, s *state, conditions []store.Condition, breaks []auditlog.Break, first uint64) error {
+// makeCheckpoints makes checkpoints under the keys of s. heads is nil at who does not look after them.
+func (c *Coordinator) makeCheckpoints(ctx context.Context, s *state, conditions []store.Condition, heads *auditlog.Heads, breaks []auditlog.Break, first uint64) error {
 	t := c.trust.Load()
 	if t == nil || t.epoch != s.head.AuthorityEpoch {
 		return nil // its keys are not read yet
@@ -358,7 +364,7 @@ func (c *Coordinator) makeCheckpoints(ctx context.Context, s *state, conditions 
 	}
 	made, err := auditstore.Checkpoint(ctx, c.store, auditstore.Vouch{
 		Cluster: s.manifest.Cluster, Now: c.now, Signers: signers, Trusted: t.auditKeys(s), If: conditions,
-		Seen: c.vouching.last(s), Breaks: breaks, First: first,
+		Seen: c.vouching.last(s), Heads: heads, Breaks: breaks, First: first,
 	})
 	if made.Last.Number > 0 {
 		c.vouching.saw(s, made.Last, made.Last, c.now())

@@ -149,6 +149,97 @@ func TestAuditAltered(t *testing.T) {
 	}
 }
 
+// TestAuditNoteAltered alters the notes of how far chains are behind a checkpoint, so that the leader would
+// no longer cover what a chain gets. It is found by the leader that was there, by one that starts
+// meanwhile and has the signed checkpoints alone, and by whoever verifies the log then; and
+// nothing stays uncovered.
+func TestAuditNoteAltered(t *testing.T) {
+	t.Parallel()
+	notes := func(d *desk) []string { return d.store.keys(auditlog.HeadPrefix) }
+	for _, tc := range []struct {
+		name string
+		edit func(d *desk, note string, before []byte)
+	}{
+		{"it is removed", func(d *desk, note string, _ []byte) { d.store.remove(note) }},
+		{"all notes are removed", func(d *desk, _ string, _ []byte) {
+			for _, k := range notes(d) {
+				d.store.remove(k)
+			}
+		}},
+		{"it goes back", func(d *desk, note string, before []byte) { d.store.write(note, before) }},
+		{"it goes ahead", func(d *desk, note string, _ []byte) {
+			d.store.write(note, []byte(`{"number":1000,"hash":"`+strings.Repeat("ab", 32)+`","at":"2026-01-02T03:04:05Z"}`))
+		}},
+		{"it names another entry", func(d *desk, note string, _ []byte) {
+			d.store.alter(note, func(v []byte) []byte { return []byte(strings.Replace(string(v), `"hash":"`, `"hash":"00`, 1)[:len(v)]) })
+		}},
+		{"it says that the chain is broken", func(d *desk, note string, _ []byte) {
+			d.store.alter(note, func(v []byte) []byte { return []byte(strings.Replace(string(v), "{", `{"broken":true,`, 1)) })
+		}},
+		{"it cannot be read", func(d *desk, note string, _ []byte) { d.store.write(note, []byte("{")) }},
+	} {
+		for _, restarts := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, and the leader starts anew %v", tc.name, restarts), func(t *testing.T) {
+				t.Parallel()
+				d := testDesk(t)
+				d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+				d.joined("a")
+				wantWhole(t, d.store, d.checkpointed())
+				note := notes(d)[0]
+				before := d.store.snapshot()[note].Value
+				d.joined("b")
+				wantWhole(t, d.store, d.checkpointed())
+				log := d.c.log
+				d.joined("c")
+				tc.edit(d, note, before)
+				if restarts {
+					d.restart()
+					d.c.log = log
+					wantOnlyNil(t, d.c.refreshTrust(t.Context(), d.state(), true))
+				}
+				r := d.checkpointed()
+				if got := d.brokenBy(); len(got) != 1 || r.Wrong == 0 || r.Problems[0].Rule != auditlog.RuleBreak {
+					t.Fatalf("the leader found %v, and verify %v", got, r.Problems)
+				}
+				if !strings.Contains(r.Problems[0].String(), strings.TrimPrefix(note, auditlog.HeadPrefix)) {
+					t.Errorf("it does not name the chain: %v", r.Problems[0])
+				}
+				// It is told once, and the chain goes on.
+				told := r.Wrong
+				d.joined("d")
+				r = d.checkpointed()
+				if n := len(d.store.keys(auditlog.ChainPrefix)); uint64(n) != r.Covered || r.Uncovered != 0 || r.Wrong != told {
+					t.Errorf("%d of %d entries are behind a checkpoint, %d are not, wrong is %v", r.Covered, n, r.Uncovered, r.Problems)
+				}
+			})
+		}
+	}
+}
+
+// TestAuditNotesForgotten: that the notes of chains are removed which are over is no break, neither for who
+// made them nor for who reads back.
+func TestAuditNotesForgotten(t *testing.T) {
+	t.Parallel()
+	d, _ := auditDesk(t)
+	for range 3 {
+		d.advance(14 * time.Hour)
+		d.restart()
+		d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+		d.lead(d.c)
+		wantOnly(t, "bundle", d.c.refreshTrust(t.Context(), d.state(), true), "")
+		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+		wantWhole(t, d.store, d.checkpointed())
+		wantOnly(t, "drop what is over", d.c.dropAudit(t.Context(), d.state(), d.clock()), "")
+		wantWhole(t, d.store, d.checkpointed())
+	}
+	if n := len(d.store.keys(auditlog.HeadPrefix)); n > 2 {
+		t.Errorf("%d notes are kept", n)
+	}
+	if got := d.brokenBy(); len(got) > 0 {
+		t.Errorf("found %v", got)
+	}
+}
+
 // TestAuditWhole has transactions fail, their answers lost, and coordinators end at any moment:
 // what is in the log is whole, and each entry in it once.
 func TestAuditWhole(t *testing.T) {
