@@ -28,11 +28,9 @@ const (
 	auditPause     = 5 * time.Second
 
 	// checkpointPause is how often the leader has a checkpoint vouch for what is new in the
-	// audit log, and firstCheckpointPause how soon after a state began, because its keys may be
-	// others. beforeMoveTime bounds the one before the head moves, which nothing waits for longer.
-	checkpointPause      = time.Minute
-	firstCheckpointPause = 2 * time.Second
-	beforeMoveTime       = 5 * time.Second
+	// audit log. beforeMoveTime bounds the one before the head moves, which nothing waits for longer.
+	checkpointPause = time.Minute
+	beforeMoveTime  = 5 * time.Second
 	// breakShown is how long a break of the audit log is a finding. It stays in the log.
 	breakShown = 7 * 24 * time.Hour
 	// maxRechecked bounds what is remembered of breaks that were told of.
@@ -255,17 +253,29 @@ func (v *vouching) broke(b auditlog.Break, at time.Time) {
 }
 
 // followCheckpoints has the leader make checkpoints of the audit log, and every coordinator
-// look at them, until ctx ends.
+// look at them, until ctx ends. The first comes as soon as this coordinator leads under the keys of
+// s, which may be others than before.
 func (c *Coordinator) followCheckpoints(ctx context.Context, s *state) error {
-	for pause := firstCheckpointPause; ; pause = checkpointPause {
-		if err := sleep(ctx, pause); err != nil {
-			return err
-		}
+	pause := time.NewTimer(checkpointPause)
+	defer pause.Stop()
+	for {
+		led, trusted := c.lead.news.wait(), c.trustNews.wait()
 		if err := c.lookAtCheckpoints(ctx, s); err != nil {
 			return err
 		}
 		if err := c.checkpoint(ctx, s, 0); ignoreConflict(err) != nil {
 			return err
+		}
+		if t := c.trust.Load(); t != nil && t.epoch == s.head.AuthorityEpoch {
+			trusted = nil // its keys are read
+		}
+		pause.Reset(checkpointPause)
+		select {
+		case <-pause.C:
+		case <-led:
+		case <-trusted:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }
