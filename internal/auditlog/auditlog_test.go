@@ -200,9 +200,8 @@ func TestVerify(t *testing.T) {
 			log[1].value, log[2].value = log[2].value, log[1].value
 			return log
 		}},
-		{"two entries are exchanged, and say so", auditlog.RuleAltered, nil, func(log []record) []record {
-			log[2], log[4] = alter(log[2], `"number":2`, `"number":3`), alter(log[4], `"number":3`, `"number":2`)
-			log[2].key, log[4].key = log[4].key, log[2].key
+		{"two entries that both follow another one are exchanged", auditlog.RuleAltered, nil, func(log []record) []record {
+			log[2].value, log[4].value = log[4].value, log[2].value
 			return log
 		}},
 		{"the tail behind a checkpoint is cut", auditlog.RuleMissing, nil, without(13, 17)},
@@ -223,6 +222,10 @@ func TestVerify(t *testing.T) {
 		{"an entry stands behind another checkpoint", auditlog.RuleStray, nil, func(log []record) []record {
 			late := log[15]
 			return slices.Insert(slices.Delete(log, 15, 16), 7, late)
+		}},
+		{"an entry says that it stands elsewhere", auditlog.RuleEntry, nil, func(log []record) []record {
+			log[2] = alter(log[2], "{", `{"number":3,"chain":"00000000000000aa/01772600767000000000-abcdefab",`)
+			return log
 		}},
 		{"an entry does not decode", auditlog.RuleEntry, nil, func(log []record) []record { log[3].value = []byte("{"); return log }},
 		{"a checkpoint is altered", auditlog.RuleSignature, nil, func(log []record) []record {

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/auditstore"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/patience"
 )
@@ -381,6 +382,118 @@ func TestAuditDoesNotQueue(t *testing.T) {
 	if len(chains) != 2 {
 		t.Errorf("the entries of two transactions at once are in the chains %v", chains)
 	}
+}
+
+// joinCost is what joins cost the store.
+type joinCost struct{ transactions, trips, operations, bytes, logBytes int }
+
+// joinsCounted has machines join at three coordinators in turn, and then some at one of them at once, and publishes what
+// they are told, with entries in chains or as a release before chains wrote them. Round trips are those of the joins.
+func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
+	t.Helper()
+	const inTurn, atOnce = 90, 32
+	d = testDesk(t)
+	entries, all := poolEntries, []*Coordinator{d.c}
+	for i := range 2 {
+		c, err := d.another(fmt.Sprint("replica-", i))
+		wantOnly(t, "another coordinator", err, "")
+		t.Cleanup(func() { c.Close() })
+		all = append(all, c)
+		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2, c.EnrolmentKey())
+	}
+	wantOnly(t, "set", d.set(entries), "")
+	for _, c := range all {
+		c.checkHead(t.Context())
+		if phase, why := c.Phase(); phase != "ready" {
+			t.Fatal(phase, why)
+		}
+		newSwitched(t, c).choose(plain)
+	}
+	var joins []*attempt
+	for i := range inTurn {
+		if i < len(all) { // so that its chain is there
+			d.attempt(all[i], d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})).make()
+		}
+	}
+	of := make([]proof.JoinToken, len(all))
+	for i := range of {
+		of[i] = d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: inTurn + atOnce})
+	}
+	for i := range inTurn {
+		joins = append(joins, d.attempt(all[i%len(all)], of[i%len(all)]))
+	}
+	var together []*attempt
+	for range atOnce {
+		together = append(together, d.attempt(d.c, of[0]))
+	}
+	var mu sync.Mutex
+	written := map[string]bool{}
+	d.store.follow(func(tx store.Tx) {
+		mu.Lock()
+		defer mu.Unlock()
+		in.transactions++
+		in.operations += len(tx.If) + len(tx.Put) + len(tx.Delete)
+		for _, w := range tx.Put {
+			in.bytes += len(w.Key) + len(w.Value)
+			switch log := strings.HasPrefix(w.Key, auditPrefix); {
+			case log && written[w.Key]:
+				t.Errorf("%s is written by two transactions", w.Key)
+			case log:
+				written[w.Key] = true
+				in.logBytes += len(w.Key) + len(w.Value)
+			case strings.HasPrefix(w.Key, auditlog.CheckpointPrefix) || w.Key == auditlog.LastKey:
+				t.Errorf("a join writes %s", w.Key)
+			}
+		}
+		for _, i := range tx.If {
+			if i.Version != 0 && (strings.HasPrefix(i.Key, auditPrefix) || strings.HasPrefix(i.Key, auditlog.NotePrefix)) {
+				t.Errorf("a join depends on %s, which somebody else may write", i.Key)
+			}
+		}
+	})
+	before := d.store.calls()
+	for _, a := range joins {
+		a.make()
+	}
+	d.allAtOnce(t, together)
+	in.trips = d.store.calls() - before
+	d.follow(d.c)
+	d.mustPublish(newPublisher())
+	d.store.follow(nil)
+	for _, a := range slices.Concat(joins, together) {
+		wantOnly(t, "join", a.err, "")
+	}
+	if len(written) != inTurn+atOnce {
+		t.Errorf("%d joins wrote %d entries", inTurn+atOnce, len(written))
+	}
+	return in, d
+}
+
+// TestChainsCostJoinsLittle counts what joins on three coordinators cost the store with chains and without: as many
+// transactions and as many round trips, none of which waits for another one's entry, and within 5%
+// of the operations, and of the bytes of all that a join has written. A checkpoint is no part of any of them, and costs a few calls.
+func TestChainsCostJoinsLittle(t *testing.T) {
+	t.Parallel()
+	without, _ := joinsCounted(t, true)
+	with, d := joinsCounted(t, false)
+	t.Logf("without chains %+v, with chains %+v", without, with)
+	if with.transactions != without.transactions || with.trips != without.trips {
+		t.Errorf("%d transactions and %d round trips with chains, %d and %d without", with.transactions, with.trips, without.transactions, without.trips)
+	}
+	if 100*with.bytes > 105*without.bytes || 100*with.operations > 105*without.operations {
+		t.Errorf("%d bytes and %d operations with chains, %d and %d without", with.bytes, with.operations, without.bytes, without.operations)
+	}
+	entries := len(d.store.keys(auditlog.ChainPrefix))
+	chains, before, made := len(d.store.keys(auditlog.HeadPrefix)), d.store.calls(), 0
+	d.store.follow(func(store.Tx) { made++ })
+	wantOnlyNil(t, d.c.checkpoint(t.Context(), d.state(), 0))
+	d.store.follow(nil)
+	calls := d.store.calls() - before
+	t.Logf("a checkpoint over %d entries in %d chains: %d calls", entries, chains, calls)
+	if most := 16 + chains + entries/auditlog.BucketSize; made != 1 || calls > most {
+		t.Errorf("a checkpoint over %d entries in %d chains took %d transactions and %d calls, want 1 and at most %d", entries, chains, made, calls, most)
+	}
+	wantWhole(t, d.store, auditReport(t, d.c, d.store))
 }
 
 // TestAuditOverMoves: a checkpoint comes before each move of the head, and the log verifies
