@@ -10,6 +10,7 @@ import (
 	mathrand "math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -172,6 +173,28 @@ func BenchmarkJoinsWithChains(b *testing.B) {
 	b.ReportMetric(float64(took.Microseconds())/1e3, "ms/checkpoint")
 	b.ReportMetric(float64(entries), "entries/checkpoint")
 	b.ReportMetric(100*took.Seconds()/checkpointPause.Seconds(), "%of-a-minute/checkpoint")
+}
+
+// BenchmarkPlaces is what a join's entry costs the processor before it is committed, with a place in a
+// chain and without.
+func BenchmarkPlaces(b *testing.B) {
+	w, err := auditlog.NewWriter("00000000000000ff", time.Now)
+	if err != nil {
+		b.Fatal(err)
+	}
+	e := auditEntry{At: time.Now().UTC(), Actor: "spiffe://test.example/data/node-1", Action: "member.admit", Target: "spiffe://test.example/data/node-1",
+		Fields: map[string]string{"proof": "token", "selector": "token:pool", "entry": "pool", "key": "ed25519:" + strings.Repeat("a", 43)}}
+	for name, places := range map[string]auditPlaces{"chain": w, "none": unchained{w}} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				s, err := places.Stamp(b.Context(), []auditEntry{e})
+				if err != nil {
+					b.Fatal(err)
+				}
+				s.Applied()
+			}
+		})
+	}
 }
 
 // spread returns the median of ratios, and the bounds of the 95% in which the median of as many others
