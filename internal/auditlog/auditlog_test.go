@@ -292,6 +292,12 @@ func TestVerify(t *testing.T) {
 			return log
 		}},
 		{"the known checkpoint is gone, with all after it", auditlog.RuleKnown, nil, func(log []record) []record { return log[:5] }},
+		{"the known checkpoint is another one, and what follows names it", auditlog.RuleKnown, nil, func(log []record) []record {
+			key, _ := signer(1)
+			log[5] = forge(decoded(log[5]), key, func(c *auditlog.Checkpoint) { c.At = c.At.Add(time.Second) })
+			log[10] = forge(decoded(log[10]), key, func(c *auditlog.Checkpoint) { c.Previous = decoded(log[5]).Hash })
+			return log
+		}},
 		{"all is gone", auditlog.RuleKnown, nil, func([]record) []record { return nil }},
 		{"a checkpoint does not decode", auditlog.RuleCheckpoint, nil, func(log []record) []record { log[5].value = []byte("{}"); return log }},
 		{"a checkpoint stands elsewhere", auditlog.RuleCheckpoint, nil, func(log []record) []record { log[5].key = auditlog.CheckpointKey(7); return log }},
@@ -361,6 +367,32 @@ func TestOldKeys(t *testing.T) {
 	log[1].value = bytes.Replace(log[1].value, []byte("alice"), []byte("malice"), 1)
 	if r := verify(log, keysOf(listed)); r.Wrong == 0 || r.Problems[0].Rule != auditlog.RuleAltered {
 		t.Errorf("altered before a change of the key: %+v", r)
+	}
+}
+
+// TestToldOnce: what stands after an entry of which a checkpoint tells that it is broken is not told again, and what
+// stands in a chain whose note alone was wrong is looked at as ever.
+func TestToldOnce(t *testing.T) {
+	t.Parallel()
+	_, listed := signer(1)
+	for _, broken := range []bool{true, false} {
+		s := three(t)
+		chain, _, _ := auditlog.ParseKey(s.waiting[0].key)
+		b := auditlog.Break{Chain: chain, Problem: "it cannot be read"}
+		if broken {
+			b.Number = s.ends[chain].To + 1
+		}
+		waiting := s.waiting
+		s.waiting, s.breaks = nil, []auditlog.Break{b}
+		s.checkpoint()
+		s.waiting = waiting
+		s.write(0, 1)
+		log := s.log()
+		i := slices.IndexFunc(log, func(r record) bool { return r.key == waiting[0].key })
+		r := verify(slices.Delete(log, i, i+1), keysOf(listed)) // the entry is gone
+		if want := map[bool]uint64{true: 1, false: 2}[broken]; r.Wrong != want {
+			t.Errorf("broken %v: %v", broken, r.Problems)
+		}
 	}
 }
 
