@@ -228,7 +228,8 @@ func Recheck(ctx context.Context, st store.Store, cluster string, number uint64)
 const (
 	retireAtOnce = 1024 // checkpoints
 	deleteBatch  = 64
-	headAge      = auditlog.HeadsAge + 2*time.Hour // after which a chain that got no entry gets none, and is not remembered
+	// headAge is after which a chain that got no entry gets none, and is remembered no more.
+	headAge = auditlog.HeadsAge + 2*time.Hour
 )
 
 // FirstSince returns the first checkpoint that is to be kept if all of before is over: at most

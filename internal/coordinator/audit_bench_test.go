@@ -81,9 +81,9 @@ func (s *switched) Stamp(ctx context.Context, entries []auditEntry) (*auditlog.S
 // BenchmarkJoinsWithChains has machines join at three coordinators at once, in rounds with and without
 // chains in turn, and reports how much longer, and how much more of the processor, those with chains take.
 //
-// The leader makes one checkpoint a minute, whoever joins. So it has none in a round; one over all
-// entries of the rounds is timed after them, and reported by itself and by the join: a storm of a minute would have one over
-// more entries, if they are up to 1,024, and the cost of it by the join be less.
+// The leader makes a checkpoint a minute, whoever joins, over up to 1,024 entries. A round has none on purpose, but the
+// leader's own may fall into any; one over what the rounds left is timed after them, and reported by itself and as a
+// share of the minute.
 func BenchmarkJoinsWithChains(b *testing.B) {
 	const batch = 24
 	f, replicas := peerFleet(b, 2, func(cfg *Config) {

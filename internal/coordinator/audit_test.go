@@ -387,8 +387,8 @@ func TestAuditDoesNotQueue(t *testing.T) {
 // joinCost is what joins cost the store.
 type joinCost struct{ transactions, trips, operations, bytes, logBytes int }
 
-// joinsCounted has machines join at three coordinators in turn, and then some at one of them at once, and publishes what
-// they are told, with entries in chains or as a release before chains wrote them. Round trips are those of the joins.
+// joinsCounted has machines join at three coordinators in turn, and then some at one of them at once, and publishes
+// what they are told, with entries in chains or as a release before chains wrote them. Round trips are those of the joins.
 func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
 	t.Helper()
 	const inTurn, atOnce = 90, 32
@@ -471,7 +471,8 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
 
 // TestChainsCostJoinsLittle counts what joins on three coordinators cost the store with chains and without: as many
 // transactions and as many round trips, none of which waits for another one's entry, and within 5%
-// of the operations, and of the bytes of all that a join has written. A checkpoint is no part of any of them, and costs a few calls.
+// of the operations, and of the bytes of all that a join has written. A checkpoint is no part of any of them,
+// and costs a few calls.
 func TestChainsCostJoinsLittle(t *testing.T) {
 	t.Parallel()
 	without, _ := joinsCounted(t, true)
