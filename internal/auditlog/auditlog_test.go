@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -200,9 +201,8 @@ func TestVerify(t *testing.T) {
 			log[1].value, log[2].value = log[2].value, log[1].value
 			return log
 		}},
-		{"two entries are exchanged, and say so", auditlog.RuleAltered, nil, func(log []record) []record {
-			log[2], log[4] = alter(log[2], `"number":2`, `"number":3`), alter(log[4], `"number":3`, `"number":2`)
-			log[2].key, log[4].key = log[4].key, log[2].key
+		{"two entries that both follow another one are exchanged", auditlog.RuleAltered, nil, func(log []record) []record {
+			log[2].value, log[4].value = log[4].value, log[2].value
 			return log
 		}},
 		{"the tail behind a checkpoint is cut", auditlog.RuleMissing, nil, without(13, 17)},
@@ -218,11 +218,35 @@ func TestVerify(t *testing.T) {
 			whole.write(0, 1)
 			return slices.Delete(whole.log(), 15, 16)
 		}},
+		{"a chain goes on from another entry than it ended with", auditlog.RuleAltered, nil, func(log []record) []record {
+			// Its entries are made anew from the first one on, and the checkpoint that covers them tells of these.
+			key, _ := signer(1)
+			c := decoded(log[10])
+			hash := auditlog.Hash{1}
+			for i := 11; i <= 14; i++ {
+				chain, _, _ := auditlog.ParseKey(log[i].key)
+				if chain != c.Lines[0].Chain {
+					continue
+				}
+				e, err := auditlog.Decode(log[i].key, log[i].value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				log[i] = alter(log[i], e.Previous.String(), hash.String())
+				hash = auditlog.HashOf(log[i].key, log[i].value)
+			}
+			log[10] = forge(c, key, func(c *auditlog.Checkpoint) { c.Lines[0].Hash = hash })
+			return log[:15]
+		}},
 		{"an entry is there twice", auditlog.RuleDuplicate, nil, func(log []record) []record { return slices.Insert(log, 3, log[2]) }},
 		{"an entry is there again later", auditlog.RuleDuplicate, nil, func(log []record) []record { return append(log, log[2]) }},
 		{"an entry stands behind another checkpoint", auditlog.RuleStray, nil, func(log []record) []record {
 			late := log[15]
 			return slices.Insert(slices.Delete(log, 15, 16), 7, late)
+		}},
+		{"an entry says that it stands elsewhere", auditlog.RuleEntry, nil, func(log []record) []record {
+			log[2] = alter(log[2], "{", `{"number":3,"chain":"00000000000000aa/01772600767000000000-abcdefab",`)
+			return log
 		}},
 		{"an entry does not decode", auditlog.RuleEntry, nil, func(log []record) []record { log[3].value = []byte("{"); return log }},
 		{"a checkpoint is altered", auditlog.RuleSignature, nil, func(log []record) []record {
@@ -250,6 +274,7 @@ func TestVerify(t *testing.T) {
 			return log
 		}},
 		{"the key is revoked", auditlog.RuleKey, keysOf(func() snapshot.ConfigKey { k := listed; k.Revoked = true; return k }()), nil},
+		{"the key was not to sign yet", auditlog.RuleKey, keysOf(func() snapshot.ConfigKey { k := listed; k.NotBefore = start.Add(time.Hour); return k }()), nil},
 		{"the key was not to sign then", auditlog.RuleKey, keysOf(func() snapshot.ConfigKey { k := listed; k.NotAfter = start.Add(-time.Hour); return k }()), nil},
 		{"a checkpoint is another one", auditlog.RuleLink, nil, func(log []record) []record {
 			key, _ := signer(1)
@@ -260,7 +285,19 @@ func TestVerify(t *testing.T) {
 		{"a checkpoint and what it covers is gone", auditlog.RuleOrder, nil, without(5, 10)},
 		{"a checkpoint is there twice", auditlog.RuleOrder, nil, func(log []record) []record { return slices.Insert(log, 5, log[0]) }},
 		{"the first checkpoint is gone, with what it covers", auditlog.RuleFirst, nil, without(0, 5)},
+		{"a checkpoint keeps what the one before it did not", auditlog.RuleFirst, nil, func(log []record) []record {
+			key, _ := signer(1)
+			log[5] = forge(decoded(log[5]), key, func(c *auditlog.Checkpoint) { c.First = 2 })
+			log[10] = forge(decoded(log[10]), key, func(c *auditlog.Checkpoint) { c.Previous, c.First = decoded(log[5]).Hash, 1 })
+			return log
+		}},
 		{"the known checkpoint is gone, with all after it", auditlog.RuleKnown, nil, func(log []record) []record { return log[:5] }},
+		{"the known checkpoint is another one, and what follows names it", auditlog.RuleKnown, nil, func(log []record) []record {
+			key, _ := signer(1)
+			log[5] = forge(decoded(log[5]), key, func(c *auditlog.Checkpoint) { c.At = c.At.Add(time.Second) })
+			log[10] = forge(decoded(log[10]), key, func(c *auditlog.Checkpoint) { c.Previous = decoded(log[5]).Hash })
+			return log
+		}},
 		{"all is gone", auditlog.RuleKnown, nil, func([]record) []record { return nil }},
 		{"a checkpoint does not decode", auditlog.RuleCheckpoint, nil, func(log []record) []record { log[5].value = []byte("{}"); return log }},
 		{"a checkpoint stands elsewhere", auditlog.RuleCheckpoint, nil, func(log []record) []record { log[5].key = auditlog.CheckpointKey(7); return log }},
@@ -333,6 +370,32 @@ func TestOldKeys(t *testing.T) {
 	}
 }
 
+// TestToldOnce: what stands after an entry of which a checkpoint tells that it is broken is not told again, and what
+// stands in a chain whose note alone was wrong is looked at as ever.
+func TestToldOnce(t *testing.T) {
+	t.Parallel()
+	_, listed := signer(1)
+	for _, broken := range []bool{true, false} {
+		s := three(t)
+		chain, _, _ := auditlog.ParseKey(s.waiting[0].key)
+		b := auditlog.Break{Chain: chain, Problem: "it cannot be read"}
+		if broken {
+			b.Number = s.ends[chain].To + 1
+		}
+		waiting := s.waiting
+		s.waiting, s.breaks = nil, []auditlog.Break{b}
+		s.checkpoint()
+		s.waiting = waiting
+		s.write(0, 1)
+		log := s.log()
+		i := slices.IndexFunc(log, func(r record) bool { return r.key == waiting[0].key })
+		r := verify(slices.Delete(log, i, i+1), keysOf(listed)) // the entry is gone
+		if want := map[bool]uint64{true: 1, false: 2}[broken]; r.Wrong != want {
+			t.Errorf("broken %v: %v", broken, r.Problems)
+		}
+	}
+}
+
 // TestRetention: what is before the first checkpoint that is kept may be gone, and no more.
 func TestRetention(t *testing.T) {
 	t.Parallel()
@@ -384,7 +447,7 @@ func TestTampered(t *testing.T) {
 			log = slices.Delete(log, i, i+1)
 		case "exchange":
 			j := rapid.IntRange(0, len(log)-1).Draw(t, "with")
-			if i == j {
+			if i == j || bytes.Equal(log[i].value, log[j].value) {
 				t.Skip("nothing is exchanged")
 			}
 			log[i].value, log[j].value = log[j].value, log[i].value
@@ -545,5 +608,136 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%q is read as %q", key, auditlog.Key(chain, number))
 		}
 		verify([]record{{key, value}, {auditlog.CheckpointKey(1), value}, {key, value}}, keysOf(listed))
+	})
+}
+
+// TestCheckpointsThatCannotBe: nobody signs a checkpoint above a limit or at odds with itself, and nobody reads one.
+func TestCheckpointsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	s := three(t)
+	line := s.last.Lines[0]
+	for _, tc := range []struct {
+		name, want string
+		edit       func(*auditlog.Checkpoint)
+	}{
+		{"no number", "follows none", func(c *auditlog.Checkpoint) { c.Number = 0 }},
+		{"the first follows another", "follows none", func(c *auditlog.Checkpoint) { c.Number = 1 }},
+		{"a later one follows none", "follows none", func(c *auditlog.Checkpoint) { c.Previous = auditlog.Hash{} }},
+		{"it keeps none", "is the first one kept", func(c *auditlog.Checkpoint) { c.First = 0 }},
+		{"it keeps later ones", "is the first one kept", func(c *auditlog.Checkpoint) { c.First = c.Number + 1 }},
+		{"too many chains", "above 32", func(c *auditlog.Checkpoint) { c.Lines = make([]auditlog.Line, auditlog.MaxLines+1) }},
+		{"too many breaks", "above 32", func(c *auditlog.Checkpoint) { c.Breaks = make([]auditlog.Break, auditlog.MaxBreaks+1) }},
+		{"a chain twice", "not sorted", func(c *auditlog.Checkpoint) { c.Lines = []auditlog.Line{line, line} }},
+		{"a chain that covers nothing", "cannot be", func(c *auditlog.Checkpoint) { l := line; l.To = l.From; c.Lines = []auditlog.Line{l} }},
+		{"a chain without a hash", "cannot be", func(c *auditlog.Checkpoint) { l := line; l.Hash = auditlog.Hash{}; c.Lines = []auditlog.Line{l} }},
+		{"too many entries", "more than 1024", func(c *auditlog.Checkpoint) { l := line; l.To = l.From + 1025; c.Lines = []auditlog.Line{l} }},
+	} {
+		c := s.last.Checkpoint
+		tc.edit(&c)
+		if _, _, err := c.Sign(s.key); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: signed, %v", tc.name, err)
+		}
+		payload, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		value, err := json.Marshal(auditlog.Signed{Payload: payload, Signatures: []auditlog.Signature{{Key: "k", Bytes: []byte("s")}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := auditlog.DecodeCheckpoint(value); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: read, %v", tc.name, err)
+		}
+	}
+	value := s.records[0].value
+	for name, v := range map[string][]byte{"more after it": append(bytes.Clone(value), "{}"...), "an unknown field": bytes.Replace(value, []byte("{"), []byte(`{"x":1,`), 1)} {
+		if _, err := auditlog.DecodeCheckpoint(v); err == nil {
+			t.Errorf("%s is read", name)
+		}
+	}
+}
+
+// TestHashOf: the hash of an entry is over its place and its value, and over nothing that can be read as
+// another place and value.
+func TestHashOf(t *testing.T) {
+	t.Parallel()
+	one := auditlog.HashOf("audit/chain/a", []byte("bc"))
+	for _, other := range []auditlog.Hash{auditlog.HashOf("audit/chain/b", []byte("bc")), auditlog.HashOf("audit/chain/a", []byte("bd")), auditlog.HashOf("audit/chain/ab", []byte("c"))} {
+		if one == other {
+			t.Errorf("%s", one)
+		}
+	}
+}
+
+// TestDecode: an entry is read at its place alone.
+func TestDecode(t *testing.T) {
+	t.Parallel()
+	r := three(t).records[1]
+	chain, _, _ := auditlog.ParseKey(r.key)
+	if e, err := auditlog.Decode(r.key, r.value); err != nil || e.Chain != chain || e.Number != 1 {
+		t.Errorf("%+v, %v", e, err)
+	}
+	for name, tc := range map[string]struct {
+		key, value, want string
+	}{
+		"of no chain, and says one": {"audit/00001772600767000000000-abcdefab", `{"chain":"x"}`, "stands in none"},
+		"of another number":         {r.key, `{"chain":"` + chain + `","number":2}`, "stands elsewhere"},
+		"the first follows another": {r.key, `{"previous":"` + strings.Repeat("ab", 32) + `"}`, "follows none"},
+		"a later one follows none":  {auditlog.Key(chain, 2), `{}`, "follows none"},
+		"too large":                 {r.key, `{"actor":"` + strings.Repeat("x", auditlog.MaxEntryBytes) + `"}`, "above 262144"},
+	} {
+		if _, err := auditlog.Decode(tc.key, []byte(tc.value)); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestWriterLimits: a chain ends an hour after its start, and a writer adds to so many at once and no more.
+func TestWriterLimits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, err := auditlog.NewWriter("00000000000000aa", time.Now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stamp := func() (chain string, s *auditlog.Stamped) {
+			t.Helper()
+			s, err := w.Stamp(t.Context(), make([]auditlog.Entry, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			chain, _, _ = auditlog.ParseKey(s.Writes[0].Key)
+			return chain, s
+		}
+		first, s := stamp()
+		s.Applied()
+		time.Sleep(auditlog.MaxChainAge - time.Second)
+		again, s := stamp()
+		s.Applied()
+		time.Sleep(time.Second)
+		later, s := stamp()
+		s.Applied()
+		if again != first || later == first {
+			t.Errorf("chains %s, %s and %s", first, again, later)
+		}
+		var under []*auditlog.Stamped
+		for range auditlog.MaxLanes {
+			_, s := stamp()
+			under = append(under, s)
+		}
+		waits := make(chan struct{})
+		go func() {
+			_, s := stamp()
+			s.Discarded()
+			close(waits)
+		}()
+		synctest.Wait()
+		select {
+		case <-waits:
+			t.Error("one more is added to")
+		default:
+		}
+		under[0].Unknown()
+		<-waits
 	})
 }

@@ -59,15 +59,19 @@ type Line struct {
 
 // Break is what whoever made a checkpoint found to be wrong.
 type Break struct {
-	// Chain and Number are the entry's; empty if it is no entry.
+	// Chain and Number are the entry's; empty if it is no entry. Without a number it is of the
+	// chain, which goes on.
 	Chain   string `json:"chain,omitempty"`
 	Number  uint64 `json:"number,omitempty"`
 	Problem string `json:"problem"`
 }
 
 func (b Break) String() string {
-	if b.Chain == "" {
+	switch {
+	case b.Chain == "":
 		return b.Problem
+	case b.Number == 0:
+		return fmt.Sprintf("chain %s: %s", b.Chain, b.Problem)
 	}
 	return fmt.Sprintf("entry %d of chain %s: %s", b.Number, b.Chain, b.Problem)
 }
@@ -104,6 +108,13 @@ type Signed struct {
 // CheckpointKey is where a checkpoint stands.
 func CheckpointKey(number uint64) string {
 	return fmt.Sprintf("%s%0*d", CheckpointPrefix, checkpointDigits, number)
+}
+
+// CheckpointBucket is the prefix of the keys of checkpoints that share all but the last digits with
+// number's: [BucketSize] of them.
+func CheckpointBucket(number uint64) string {
+	k := CheckpointKey(number)
+	return k[:len(k)-bucketDigits]
 }
 
 // ParseCheckpointKey reads what CheckpointKey makes.
@@ -158,6 +169,9 @@ type Claim struct {
 	Hash   Hash
 	signed Signed
 }
+
+// Size is how many bytes the checkpoint has.
+func (c *Claim) Size() int { return len(c.signed.Payload) }
 
 // DecodeCheckpoint reads a checkpoint. It checks no signature.
 func DecodeCheckpoint(value []byte) (*Claim, error) {

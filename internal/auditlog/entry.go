@@ -93,7 +93,8 @@ type Entry struct {
 	Fields map[string]string `json:"fields,omitempty"`
 
 	// Chain is the one that the entry is in, and Number its place there, from 1. An entry of a
-	// release before chains has neither.
+	// release before chains has neither. Both are in its key, which its hash covers, and so
+	// not in what is written of it; what says them all the same has to say what the key does.
 	Chain  string `json:"chain,omitempty"`
 	Number uint64 `json:"number,omitempty"`
 	// Previous is the hash of the entry before it in the chain; zero for the first.
@@ -185,12 +186,13 @@ func Decode(key string, value []byte) (*Entry, error) {
 	}
 	chain, number, chained := ParseKey(key)
 	switch {
-	case chained && (e.Chain != chain || e.Number != number):
+	case chained && (e.Chain != "" || e.Number != 0) && (e.Chain != chain || e.Number != number):
 		return nil, fmt.Errorf("it says that it is number %d of chain %.*q, and stands elsewhere", e.Number, MaxChainBytes, e.Chain)
 	case !chained && e.Chained():
 		return nil, errors.New("it says that it is in a chain, and stands in none")
 	case chained && (number == 1) != e.Previous.IsZero():
 		return nil, errors.New("the first entry of a chain, and no other, follows none")
 	}
+	e.Chain, e.Number = chain, number
 	return &e, nil
 }

@@ -44,7 +44,10 @@ func (p Problem) String() string {
 	if p.Checkpoint != 0 {
 		where = fmt.Sprintf("checkpoint %d", p.Checkpoint)
 	}
-	if p.Chain != "" {
+	switch {
+	case p.Chain != "" && p.Number == 0:
+		where += fmt.Sprintf(", chain %s", p.Chain)
+	case p.Chain != "":
 		where += fmt.Sprintf(", entry %d of chain %s", p.Number, p.Chain)
 	}
 	return where + ": " + p.Problem
@@ -212,7 +215,7 @@ func (v *Verifier) checkpoint(number uint64, value []byte) {
 	}
 	for _, b := range c.Breaks {
 		v.wrong(RuleBreak, number, b.Chain, b.Number, "whoever made the checkpoint found that %s", b.Problem)
-		if b.Chain != "" {
+		if b.Chain != "" && b.Number > 0 {
 			v.lost[b.Chain] = true
 		}
 	}

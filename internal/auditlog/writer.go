@@ -86,7 +86,7 @@ func (w *Writer) Stamp(ctx context.Context, entries []Entry) (*Stamped, error) {
 	s := &Stamped{w: w, lane: l, number: l.number, hash: l.hash, Writes: make([]Write, 0, len(entries)+1)}
 	for _, e := range entries {
 		s.number++
-		e.At, e.Chain, e.Number, e.Previous = e.At.UTC(), l.chain, s.number, s.hash
+		e.At, e.Chain, e.Number, e.Previous = e.At.UTC(), "", 0, s.hash
 		value, err := json.Marshal(e)
 		if err == nil && len(value) > MaxEntryBytes {
 			err = fmt.Errorf("it has %d bytes, above %d", len(value), MaxEntryBytes)

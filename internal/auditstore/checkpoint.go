@@ -15,14 +15,12 @@ import (
 
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
 )
 
 // maxBursts bounds the checkpoints that are made one after the other; more entries than those
 // cover wait for the next time.
 const maxBursts = 64
-
-// outcomeTime bounds the question whether a checkpoint was written.
-const outcomeTime = 5 * time.Second
 
 // Vouch is what a checkpoint is made with.
 type Vouch struct {
@@ -37,6 +35,9 @@ type Vouch struct {
 	If []store.Condition
 	// Seen is the last checkpoint that this process saw; zero if none.
 	Seen auditlog.Known
+	// Heads is what this process remembers of chains, which is kept up. With nil the notes in the
+	// store are taken as they are.
+	Heads *auditlog.Heads
 	// Breaks were found elsewhere, and are to be told of.
 	Breaks []auditlog.Break
 	// First is the first checkpoint that is kept from now on, if that is a later one than before.
@@ -87,7 +88,8 @@ type head struct {
 	chain   string
 	version store.Revision
 	auditlog.Head
-	unread bool
+	unread  bool
+	problem string // with its note, which is made anew
 }
 
 func readNotes(ctx context.Context, st store.Store) (notes, error) {
@@ -147,53 +149,66 @@ func claimOf(ctx context.Context, st store.Store, number uint64) (c *auditlog.Cl
 	return c, e.Value, "", nil
 }
 
+// A base is what the next checkpoint stands on.
+type base struct {
+	was    auditlog.Known   // the one that it follows
+	claim  *auditlog.Claim  // that one; nil: there is none that is to be believed
+	first  uint64           // that is kept
+	breaks []auditlog.Break // in what is there
+}
+
+func (b *base) wrong(format string, args ...any) {
+	b.breaks = append(b.breaks, auditlog.Break{Problem: fmt.Sprintf(format, args...)})
+}
+
 // before decides which checkpoint the next one follows, and what is wrong with what is there.
-func before(ctx context.Context, st store.Store, v *Vouch, n *notes) (was auditlog.Known, first uint64, breaks []auditlog.Break, err error) {
-	wrong := func(format string, args ...any) {
-		breaks = append(breaks, auditlog.Break{Problem: fmt.Sprintf(format, args...)})
-	}
-	was, first = auditlog.Known{Number: n.last.Number, Hash: n.last.Hash}, 1
+func before(ctx context.Context, st store.Store, v *Vouch, n *notes) (base, error) {
+	b := base{was: auditlog.Known{Number: n.last.Number, Hash: n.last.Hash}, first: 1}
 	switch {
 	case n.unread:
-		wrong("the note of the last checkpoint cannot be read")
-		was = v.Seen
-	case was.Number < v.Seen.Number:
-		wrong("the last checkpoint was %d, and is %d", v.Seen.Number, was.Number)
-		was = v.Seen
-	case was.Number == v.Seen.Number && was.Hash != v.Seen.Hash:
-		wrong("checkpoint %d is another one than before", was.Number)
-		was = v.Seen
+		b.wrong("the note of the last checkpoint cannot be read")
+		b.was = v.Seen
+	case b.was.Number < v.Seen.Number:
+		b.wrong("the last checkpoint was %d, and is %d", v.Seen.Number, b.was.Number)
+		b.was = v.Seen
+	case b.was.Number == v.Seen.Number && b.was.Hash != v.Seen.Hash:
+		b.wrong("checkpoint %d is another one than before", b.was.Number)
+		b.was = v.Seen
 	}
-	newer, err := newest(ctx, st, was.Number, n.version == 0 || n.unread)
+	newer, err := newest(ctx, st, b.was.Number, n.version == 0 || n.unread)
 	if err != nil {
-		return was, first, nil, err
+		return b, err
 	}
-	if newer.Number > was.Number {
-		wrong("the note of the last checkpoint names %d, and there is %d", n.last.Number, newer.Number)
-		was = newer
+	if newer.Number > b.was.Number {
+		b.wrong("the note of the last checkpoint names %d, and there is %d", n.last.Number, newer.Number)
+		b.was = newer
 	}
-	if was.Number == 0 {
-		return auditlog.Known{}, first, breaks, nil
+	if b.was.Number == 0 {
+		b.was = auditlog.Known{}
+		return b, nil
 	}
-	c, _, problem, err := claimOf(ctx, st, was.Number)
+	c, _, problem, err := claimOf(ctx, st, b.was.Number)
 	if err != nil {
-		return was, first, nil, err
+		return b, err
 	}
-	if problem == "" && (c.Hash != was.Hash || c.Cluster != v.Cluster) {
-		problem = fmt.Sprintf("checkpoint %d is another one than was noted", was.Number)
+	if problem == "" && (c.Hash != b.was.Hash || c.Cluster != v.Cluster) {
+		problem = fmt.Sprintf("checkpoint %d is another one than was noted", b.was.Number)
 	}
 	if problem != "" {
-		if len(breaks) == 0 {
-			wrong("%s", problem)
+		if len(b.breaks) == 0 {
+			b.wrong("%s", problem)
 		}
-		return was, max(was.Number, 1), breaks, nil
+		b.first = max(b.was.Number, 1)
+		return b, nil
 	}
 	vouched, forged := v.Trusted.Vouch(c)
-	if forged != nil {
-		wrong("checkpoint %d: %v", c.Number, forged)
+	if b.first = c.First; forged != nil {
+		b.wrong("checkpoint %d: %v", c.Number, forged)
+	} else {
+		b.claim = c
 	}
 	v.Again = v.Again || !vouched // so that the keys in force vouch for it
-	return was, c.First, breaks, nil
+	return b, nil
 }
 
 // newest looks whether there is a checkpoint after the one with number: nothing that is
@@ -233,30 +248,46 @@ func checkpointOnce(ctx context.Context, st store.Store, v Vouch) (made Made, mo
 	if err != nil {
 		return made, false, err
 	}
-	was, first, breaks, err := before(ctx, st, &v, &n)
+	b, err := before(ctx, st, &v, &n)
 	if err != nil {
 		return made, false, err
 	}
+	was, first := b.was, b.first
 	made.Last = was
 	c := auditlog.Checkpoint{
 		Cluster: v.Cluster, Number: was.Number + 1, At: v.Now().UTC(), Previous: was.Hash, First: min(max(first, v.First), was.Number+1),
-		Breaks: slices.Concat(v.Breaks, breaks),
+		Breaks: slices.Concat(v.Breaks, b.breaks),
+	}
+	if v.Heads != nil {
+		if err := followHeads(ctx, st, v.Heads, &b, c.At); err != nil {
+			return made, false, err
+		}
+		if n.heads, err = remembered(ctx, st, v.Heads, n.heads, c.At); err != nil {
+			return made, false, err
+		}
+		c.Breaks = append(c.Breaks, v.Heads.Breaks()...)
 	}
 	tx := store.Tx{ID: store.NewTxID(), If: slices.Concat(v.If, []store.Condition{
 		{Key: auditlog.LastKey, Version: n.version}, {Key: auditlog.CheckpointKey(c.Number)},
 	})}
 	room, bytes := auditlog.MaxCovered, auditlog.MaxCoveredBytes
 	for _, h := range n.heads {
-		if h.Broken {
+		if h.Broken && h.problem == "" {
 			continue
 		}
-		if len(c.Lines) == auditlog.MaxLines || len(c.Breaks) >= auditlog.MaxBreaks || room == 0 || bytes <= 0 {
+		// One chain has two breaks at most, and with each its note is written.
+		if len(c.Lines) == auditlog.MaxLines || len(c.Breaks) >= auditlog.MaxBreaks-1 || room == 0 || bytes <= 0 {
 			more = true
 			break
 		}
-		next, grew, err := advance(ctx, st, h, room, bytes)
-		if err != nil {
-			return made, false, err
+		if h.problem != "" {
+			c.Breaks = append(c.Breaks, auditlog.Break{Chain: h.chain, Problem: h.problem})
+		}
+		next, grew := h.Head, growth{}
+		if !h.Broken {
+			if next, grew, err = advance(ctx, st, h, room, bytes); err != nil {
+				return made, false, err
+			}
 		}
 		if grew.broken != nil {
 			c.Breaks = append(c.Breaks, *grew.broken)
@@ -266,7 +297,7 @@ func checkpointOnce(ctx context.Context, st store.Store, v Vouch) (made Made, mo
 			c.Lines = append(c.Lines, auditlog.Line{Chain: h.chain, From: h.Number, To: next.Number, Hash: next.Hash})
 			room, bytes, made.Covered = room-int(next.Number-h.Number), bytes-grew.bytes, made.Covered+int(next.Number-h.Number)
 		}
-		if next.Number == h.Number && !next.Broken {
+		if next.Number == h.Number && !next.Broken && h.problem == "" {
 			continue
 		}
 		more = more || grew.more
@@ -299,28 +330,18 @@ func checkpointOnce(ctx context.Context, st store.Store, v Vouch) (made Made, mo
 		return made, false, err
 	}
 	tx.Put = append(tx.Put, store.Write{Key: auditlog.CheckpointKey(c.Number), Value: value}, store.Write{Key: auditlog.LastKey, Value: note})
-	if err := commit(ctx, st, tx); err != nil {
+	if _, err := patience.Commit(ctx, st, tx); err != nil {
 		return made, false, fmt.Errorf("write checkpoint %d of the audit log: %w", c.Number, err)
 	}
 	made.Last = auditlog.Known{Number: c.Number, Hash: hash}
+	if v.Heads != nil {
+		claim, err := auditlog.DecodeCheckpoint(value)
+		if err != nil {
+			return made, false, fmt.Errorf("read checkpoint %d, which was made: %w", c.Number, err)
+		}
+		v.Heads.Follow(claim)
+	}
 	return made, more, nil
-}
-
-// commit applies tx, and asks for the outcome if the answer was lost.
-func commit(ctx context.Context, st store.Store, tx store.Tx) error {
-	_, err := st.Commit(ctx, tx)
-	if !errors.Is(err, store.ErrUnknownOutcome) {
-		return err
-	}
-	ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTime)
-	defer cancel()
-	switch _, asked := st.Outcome(ask, tx.ID); {
-	case asked == nil:
-		return nil
-	case errors.Is(asked, store.ErrNotFound):
-		return fmt.Errorf("%w (it was not applied)", store.ErrConflict)
-	}
-	return err
 }
 
 // growth is what a chain has behind no checkpoint.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
 )
 
 // Entries of a release before chains stand at 20 digits of nanoseconds. Without the last 14
@@ -227,7 +228,8 @@ func Recheck(ctx context.Context, st store.Store, cluster string, number uint64)
 const (
 	retireAtOnce = 1024 // checkpoints
 	deleteBatch  = 64
-	headAge      = 26 * time.Hour // after which a chain that got no entry gets none
+	// headAge is after which a chain that got no entry gets none, and is remembered no more.
+	headAge = auditlog.HeadsAge + 2*time.Hour
 )
 
 // FirstSince returns the first checkpoint that is to be kept if all of before is over: at most
@@ -288,7 +290,7 @@ func Retire(ctx context.Context, st store.Store, conditions []store.Condition) e
 		if err != nil {
 			return err
 		}
-		err = commit(ctx, st, store.Tx{
+		_, err = patience.Commit(ctx, st, store.Tx{
 			ID: store.NewTxID(), If: slices.Concat(conditions, []store.Condition{{Key: auditlog.LastKey, Version: n.version}}),
 			Put: []store.Write{{Key: auditlog.LastKey, Value: note}}, Delete: []string{auditlog.CheckpointKey(number)},
 		})
@@ -307,22 +309,28 @@ func dropBehind(ctx context.Context, st store.Store, c *auditlog.Claim, conditio
 		}
 	}
 	for batch := range slices.Chunk(keys, deleteBatch) {
-		if err := commit(ctx, st, store.Tx{ID: store.NewTxID(), If: conditions, Delete: batch}); err != nil {
+		if _, err := patience.Commit(ctx, st, store.Tx{ID: store.NewTxID(), If: conditions, Delete: batch}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Forget removes the notes of chains that get no entry any more, and are behind a checkpoint.
-func Forget(ctx context.Context, st store.Store, now time.Time, conditions []store.Condition) error {
+// Forget removes the notes of chains that get no entry any more, and are behind a checkpoint. Time
+// is what passed between checkpoints: after a day without any, a chain may have entries that are
+// behind none.
+func Forget(ctx context.Context, st store.Store, conditions []store.Condition) error {
 	n, err := readNotes(ctx, st)
-	if err != nil {
+	if err != nil || n.last.Number == 0 {
+		return err
+	}
+	last, _, problem, err := claimOf(ctx, st, n.last.Number)
+	if err != nil || problem != "" {
 		return err
 	}
 	var old []head
 	for _, h := range n.heads {
-		if h.Number > 0 && now.Sub(h.At) > headAge {
+		if h.Number > 0 && last.At.Sub(h.At) > headAge {
 			old = append(old, h)
 		}
 	}
@@ -332,7 +340,7 @@ func Forget(ctx context.Context, st store.Store, now time.Time, conditions []sto
 			tx.If = append(tx.If, store.Condition{Key: auditlog.HeadPrefix + h.chain, Version: h.version})
 			tx.Delete = append(tx.Delete, auditlog.HeadPrefix+h.chain)
 		}
-		if err := commit(ctx, st, tx); err != nil {
+		if _, err := patience.Commit(ctx, st, tx); err != nil {
 			return err
 		}
 	}

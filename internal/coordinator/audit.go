@@ -28,11 +28,9 @@ const (
 	auditPause     = 5 * time.Second
 
 	// checkpointPause is how often the leader has a checkpoint vouch for what is new in the
-	// audit log, and firstCheckpointPause how soon after a state began, because its keys may be
-	// others. beforeMoveTime bounds the one before the head moves, which nothing waits for longer.
-	checkpointPause      = time.Minute
-	firstCheckpointPause = 2 * time.Second
-	beforeMoveTime       = 5 * time.Second
+	// audit log. beforeMoveTime bounds the one before the head moves, which nothing waits for longer.
+	checkpointPause = time.Minute
+	beforeMoveTime  = 5 * time.Second
 	// breakShown is how long a break of the audit log is a finding. It stays in the log.
 	breakShown = 7 * 24 * time.Hour
 	// maxRechecked bounds what is remembered of breaks that were told of.
@@ -212,6 +210,8 @@ type vouching struct {
 	looking chan struct{}           // held by it; capacity 1
 	recheck uint64                  // the checkpoint that is read again next
 	told    map[auditlog.Break]bool // breaks that a checkpoint tells of; at most maxRechecked
+	heads   auditlog.Heads          // of the chains, as checkpoints since restore headsOf tell them
+	headsOf uint64
 }
 
 // last is the last checkpoint that was seen since the restore that s stands on.
@@ -253,17 +253,29 @@ func (v *vouching) broke(b auditlog.Break, at time.Time) {
 }
 
 // followCheckpoints has the leader make checkpoints of the audit log, and every coordinator
-// look at them, until ctx ends.
+// look at them, until ctx ends. The first comes as soon as this coordinator leads under the keys of
+// s, which may be others than before.
 func (c *Coordinator) followCheckpoints(ctx context.Context, s *state) error {
-	for pause := firstCheckpointPause; ; pause = checkpointPause {
-		if err := sleep(ctx, pause); err != nil {
-			return err
-		}
+	pause := time.NewTimer(checkpointPause)
+	defer pause.Stop()
+	for {
+		led, trusted := c.lead.news.wait(), c.trustNews.wait()
 		if err := c.lookAtCheckpoints(ctx, s); err != nil {
 			return err
 		}
 		if err := c.checkpoint(ctx, s, 0); ignoreConflict(err) != nil {
 			return err
+		}
+		if t := c.trust.Load(); t != nil && t.epoch == s.head.AuthorityEpoch {
+			trusted = nil // its keys are read
+		}
+		pause.Reset(checkpointPause)
+		select {
+		case <-pause.C:
+		case <-led:
+		case <-trusted:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }
@@ -315,7 +327,11 @@ func (c *Coordinator) checkpoint(ctx context.Context, s *state, first uint64) er
 			breaks = append(breaks, b)
 		}
 	}
-	if err := c.makeCheckpoints(ctx, s, conditions, breaks, first); err != nil {
+	if epoch := s.restoredEpoch(); v.headsOf != epoch {
+		v.headsOf = epoch
+		v.heads.Forget(time.Time{})
+	}
+	if err := c.makeCheckpoints(ctx, s, conditions, &v.heads, breaks, first); err != nil {
 		return err
 	}
 	for _, b := range breaks {
@@ -340,14 +356,14 @@ func (c *Coordinator) checkpointBefore(ctx context.Context, s *state) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, beforeMoveTime)
 	defer cancel()
-	err := c.makeCheckpoints(ctx, s, []store.Condition{{Key: history.HeadKey, Version: s.headVersion}}, nil, 0)
+	err := c.makeCheckpoints(ctx, s, []store.Condition{{Key: history.HeadKey, Version: s.headVersion}}, nil, nil, 0)
 	if ignoreConflict(err) != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "no checkpoint of the audit log was made before the head moves", slog.Any("err", err))
 	}
 }
 
-// makeCheckpoints makes checkpoints under the keys of s.
-func (c *Coordinator) makeCheckpoints(ctx context.Context, s *state, conditions []store.Condition, breaks []auditlog.Break, first uint64) error {
+// makeCheckpoints makes checkpoints under the keys of s. heads is nil at who does not look after them.
+func (c *Coordinator) makeCheckpoints(ctx context.Context, s *state, conditions []store.Condition, heads *auditlog.Heads, breaks []auditlog.Break, first uint64) error {
 	t := c.trust.Load()
 	if t == nil || t.epoch != s.head.AuthorityEpoch {
 		return nil // its keys are not read yet
@@ -358,7 +374,7 @@ func (c *Coordinator) makeCheckpoints(ctx context.Context, s *state, conditions 
 	}
 	made, err := auditstore.Checkpoint(ctx, c.store, auditstore.Vouch{
 		Cluster: s.manifest.Cluster, Now: c.now, Signers: signers, Trusted: t.auditKeys(s), If: conditions,
-		Seen: c.vouching.last(s), Breaks: breaks, First: first,
+		Seen: c.vouching.last(s), Heads: heads, Breaks: breaks, First: first,
 	})
 	if made.Last.Number > 0 {
 		c.vouching.saw(s, made.Last, made.Last, c.now())

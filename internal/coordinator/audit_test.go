@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -19,7 +20,9 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/auditstore"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
 )
 
 // auditReport is what fealty audit verify finds in the log of st, under the trust bundle in
@@ -145,6 +148,97 @@ func TestAuditAltered(t *testing.T) {
 				t.Error("after new checkpoints verify finds nothing")
 			}
 		})
+	}
+}
+
+// TestAuditNoteAltered alters the notes of how far chains are behind a checkpoint, so that the leader would
+// no longer cover what a chain gets. It is found by the leader that was there, by one that starts
+// meanwhile and has the signed checkpoints alone, and by whoever verifies the log then; and
+// nothing stays uncovered.
+func TestAuditNoteAltered(t *testing.T) {
+	t.Parallel()
+	notes := func(d *desk) []string { return d.store.keys(auditlog.HeadPrefix) }
+	for _, tc := range []struct {
+		name string
+		edit func(d *desk, note string, before []byte)
+	}{
+		{"it is removed", func(d *desk, note string, _ []byte) { d.store.remove(note) }},
+		{"all notes are removed", func(d *desk, _ string, _ []byte) {
+			for _, k := range notes(d) {
+				d.store.remove(k)
+			}
+		}},
+		{"it goes back", func(d *desk, note string, before []byte) { d.store.write(note, before) }},
+		{"it goes ahead", func(d *desk, note string, _ []byte) {
+			d.store.write(note, []byte(`{"number":1000,"hash":"`+strings.Repeat("ab", 32)+`","at":"2026-01-02T03:04:05Z"}`))
+		}},
+		{"it names another entry", func(d *desk, note string, _ []byte) {
+			d.store.alter(note, func(v []byte) []byte { return []byte(strings.Replace(string(v), `"hash":"`, `"hash":"00`, 1)[:len(v)]) })
+		}},
+		{"it says that the chain is broken", func(d *desk, note string, _ []byte) {
+			d.store.alter(note, func(v []byte) []byte { return []byte(strings.Replace(string(v), "{", `{"broken":true,`, 1)) })
+		}},
+		{"it cannot be read", func(d *desk, note string, _ []byte) { d.store.write(note, []byte("{")) }},
+	} {
+		for _, restarts := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, and the leader starts anew %v", tc.name, restarts), func(t *testing.T) {
+				t.Parallel()
+				d := testDesk(t)
+				d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+				d.joined("a")
+				wantWhole(t, d.store, d.checkpointed())
+				note := notes(d)[0]
+				before := d.store.snapshot()[note].Value
+				d.joined("b")
+				wantWhole(t, d.store, d.checkpointed())
+				log := d.c.log
+				d.joined("c")
+				tc.edit(d, note, before)
+				if restarts {
+					d.restart()
+					d.c.log = log
+					wantOnlyNil(t, d.c.refreshTrust(t.Context(), d.state(), true))
+				}
+				r := d.checkpointed()
+				if got := d.brokenBy(); len(got) != 1 || r.Wrong == 0 || r.Problems[0].Rule != auditlog.RuleBreak {
+					t.Fatalf("the leader found %v, and verify %v", got, r.Problems)
+				}
+				if !strings.Contains(r.Problems[0].String(), strings.TrimPrefix(note, auditlog.HeadPrefix)) {
+					t.Errorf("it does not name the chain: %v", r.Problems[0])
+				}
+				// It is told once, and the chain goes on.
+				told := r.Wrong
+				d.joined("d")
+				r = d.checkpointed()
+				if n := len(d.store.keys(auditlog.ChainPrefix)); uint64(n) != r.Covered || r.Uncovered != 0 || r.Wrong != told {
+					t.Errorf("%d of %d entries are behind a checkpoint, %d are not, wrong is %v", r.Covered, n, r.Uncovered, r.Problems)
+				}
+			})
+		}
+	}
+}
+
+// TestAuditNotesForgotten: that the notes of chains are removed which are over is no break, neither for who
+// made them nor for who reads back.
+func TestAuditNotesForgotten(t *testing.T) {
+	t.Parallel()
+	d, _ := auditDesk(t)
+	for range 3 {
+		d.advance(14 * time.Hour)
+		d.restart()
+		d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+		d.lead(d.c)
+		wantOnly(t, "bundle", d.c.refreshTrust(t.Context(), d.state(), true), "")
+		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+		wantWhole(t, d.store, d.checkpointed())
+		wantOnly(t, "drop what is over", d.c.dropAudit(t.Context(), d.state(), d.clock()), "")
+		wantWhole(t, d.store, d.checkpointed())
+	}
+	if n := len(d.store.keys(auditlog.HeadPrefix)); n > 2 {
+		t.Errorf("%d notes are kept", n)
+	}
+	if got := d.brokenBy(); len(got) > 0 {
+		t.Errorf("found %v", got)
 	}
 }
 
@@ -290,6 +384,119 @@ func TestAuditDoesNotQueue(t *testing.T) {
 	}
 }
 
+// joinCost is what joins cost the store.
+type joinCost struct{ transactions, trips, operations, bytes, logBytes int }
+
+// joinsCounted has machines join at three coordinators in turn, and then some at one of them at once, and publishes
+// what they are told, with entries in chains or as a release before chains wrote them. Round trips are those of the joins.
+func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
+	t.Helper()
+	const inTurn, atOnce = 90, 32
+	d = testDesk(t)
+	entries, all := poolEntries, []*Coordinator{d.c}
+	for i := range 2 {
+		c, err := d.another(fmt.Sprint("replica-", i))
+		wantOnly(t, "another coordinator", err, "")
+		t.Cleanup(func() { c.Close() })
+		all = append(all, c)
+		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2, c.EnrolmentKey())
+	}
+	wantOnly(t, "set", d.set(entries), "")
+	for _, c := range all {
+		c.checkHead(t.Context())
+		if phase, why := c.Phase(); phase != "ready" {
+			t.Fatal(phase, why)
+		}
+		newSwitched(t, c).choose(plain)
+	}
+	var joins []*attempt
+	for i := range inTurn {
+		if i < len(all) { // so that its chain is there
+			d.attempt(all[i], d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})).make()
+		}
+	}
+	of := make([]proof.JoinToken, len(all))
+	for i := range of {
+		of[i] = d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: inTurn + atOnce})
+	}
+	for i := range inTurn {
+		joins = append(joins, d.attempt(all[i%len(all)], of[i%len(all)]))
+	}
+	var together []*attempt
+	for range atOnce {
+		together = append(together, d.attempt(d.c, of[0]))
+	}
+	var mu sync.Mutex
+	written := map[string]bool{}
+	d.store.follow(func(tx store.Tx) {
+		mu.Lock()
+		defer mu.Unlock()
+		in.transactions++
+		in.operations += len(tx.If) + len(tx.Put) + len(tx.Delete)
+		for _, w := range tx.Put {
+			in.bytes += len(w.Key) + len(w.Value)
+			switch log := strings.HasPrefix(w.Key, auditPrefix); {
+			case log && written[w.Key]:
+				t.Errorf("%s is written by two transactions", w.Key)
+			case log:
+				written[w.Key] = true
+				in.logBytes += len(w.Key) + len(w.Value)
+			case strings.HasPrefix(w.Key, auditlog.CheckpointPrefix) || w.Key == auditlog.LastKey:
+				t.Errorf("a join writes %s", w.Key)
+			}
+		}
+		for _, i := range tx.If {
+			if i.Version != 0 && (strings.HasPrefix(i.Key, auditPrefix) || strings.HasPrefix(i.Key, auditlog.NotePrefix)) {
+				t.Errorf("a join depends on %s, which somebody else may write", i.Key)
+			}
+		}
+	})
+	before := d.store.calls()
+	for _, a := range joins {
+		a.make()
+	}
+	d.allAtOnce(t, together)
+	in.trips = d.store.calls() - before
+	d.follow(d.c)
+	d.mustPublish(newPublisher())
+	d.store.follow(nil)
+	for _, a := range slices.Concat(joins, together) {
+		wantOnly(t, "join", a.err, "")
+	}
+	if len(written) != inTurn+atOnce {
+		t.Errorf("%d joins wrote %d entries", inTurn+atOnce, len(written))
+	}
+	return in, d
+}
+
+// TestChainsCostJoinsLittle counts what joins on three coordinators cost the store with chains and without: as many
+// transactions and as many round trips, none of which waits for another one's entry, and within 5%
+// of the operations, and of the bytes of all that a join has written. A checkpoint is no part of any of them,
+// and costs a few calls.
+func TestChainsCostJoinsLittle(t *testing.T) {
+	t.Parallel()
+	without, _ := joinsCounted(t, true)
+	with, d := joinsCounted(t, false)
+	t.Logf("without chains %+v, with chains %+v", without, with)
+	if with.transactions != without.transactions || with.trips != without.trips {
+		t.Errorf("%d transactions and %d round trips with chains, %d and %d without", with.transactions, with.trips, without.transactions, without.trips)
+	}
+	if 100*with.bytes > 105*without.bytes || 100*with.operations > 105*without.operations {
+		t.Errorf("%d bytes and %d operations with chains, %d and %d without", with.bytes, with.operations, without.bytes, without.operations)
+	}
+	entries := len(d.store.keys(auditlog.ChainPrefix))
+	chains, before, made := len(d.store.keys(auditlog.HeadPrefix)), d.store.calls(), 0
+	d.store.follow(func(store.Tx) { made++ })
+	wantOnlyNil(t, d.c.checkpoint(t.Context(), d.state(), 0))
+	d.store.follow(nil)
+	calls := d.store.calls() - before
+	t.Logf("a checkpoint over %d entries in %d chains: %d calls", entries, chains, calls)
+	if most := 16 + chains + entries/auditlog.BucketSize; made != 1 || calls > most {
+		t.Errorf("a checkpoint over %d entries in %d chains took %d transactions and %d calls, want 1 and at most %d", entries, chains, made, calls, most)
+	}
+	wantWhole(t, d.store, auditReport(t, d.c, d.store))
+}
+
 // TestAuditOverMoves: a checkpoint comes before each move of the head, and the log verifies
 // under the keys that a new seed brings.
 func TestAuditOverMoves(t *testing.T) {
@@ -306,20 +513,79 @@ func TestAuditOverMoves(t *testing.T) {
 		t.Fatal("no checkpoint came before the head moved")
 	}
 	f.reseed()
-	s := f.c.state.Load()
 	if last := last(); last.Number <= before.Number {
 		t.Errorf("checkpoint %d is the last before and after a new seed", last.Number)
 	}
-	f.awaitState("leads under the new seed", func(*state) bool { _, _, ok := f.c.leading(); return ok && f.c.trust.Load() != nil })
+	// Its own loop vouches under its new keys.
 	var r *auditlog.Report
-	f.awaitState("the leader vouches under its new keys", func(*state) bool { // its own loop may be at it
-		wantOnly(t, "checkpoint", ignoreConflict(f.c.checkpoint(f.ctx(), s, 0)), "")
+	within(t, "the log verifies under the new keys", func() bool {
 		r = auditReport(t, f.c, f.store)
 		return r.Uncovered == 0 && r.Wrong == 0
 	})
 	if r.Wrong != 0 || r.Covered == 0 || r.Last.Number <= before.Number {
 		t.Errorf("after a new seed: %+v", r)
 	}
+}
+
+// TestFirstCheckpointComesAtOnce: a coordinator vouches for the log, under the keys of a new seed, as soon as it
+// leads and has read them, and not some time later.
+func TestFirstCheckpointComesAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := auditDesk(t)
+		wantOnlyNil(t, d.reseed(nil))
+		s, view := d.state(), d.c.trust.Load()
+		d.c.lead.view.Store(&leadView{})
+		d.c.trust.Store(nil)
+		began := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		var loop sync.WaitGroup
+		loop.Go(func() { _ = d.c.followCheckpoints(ctx, s) })
+		synctest.Wait()
+		last := func() uint64 {
+			last, err := auditstore.Last(t.Context(), d.store)
+			wantOnlyNil(t, err)
+			return last.Number
+		}
+		before := last()
+		d.lead(d.c)
+		d.c.lead.news.tell()
+		synctest.Wait()
+		if last() != before {
+			t.Error("there is a checkpoint, and the keys are not read")
+		}
+		d.c.trust.Store(view)
+		d.c.trustNews.tell()
+		synctest.Wait()
+		wantWhole(t, d.store, auditReport(t, d.c, d.store))
+		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+		d.c.lead.news.tell() // somebody else led meanwhile
+		synctest.Wait()
+		wantWhole(t, d.store, auditReport(t, d.c, d.store))
+		if took := time.Since(began); took != 0 || last() != before+2 {
+			t.Errorf("it took %v, and %d checkpoints", took, last()-before)
+		}
+		cancel()
+		loop.Wait()
+	})
+}
+
+// TestCheckpointOutlivesPatience: a checkpoint that is made in a request is known to be made, though
+// its answer was lost with the last of the request's patience.
+func TestCheckpointOutlivesPatience(t *testing.T) {
+	t.Parallel()
+	d, _ := auditDesk(t)
+	d.joined("late")
+	before := d.c.vouching.last(d.state())
+	ctx := patience.Grant(t.Context(), time.Hour)
+	d.store.intercept(func(store.Tx) { patience.Spend(ctx, time.Hour) })
+	d.store.lose(lostApplied)
+	d.c.checkpointBefore(ctx, d.state())
+	d.store.intercept(nil)
+	if after := d.c.vouching.last(d.state()); after.Number != before.Number+1 {
+		t.Errorf("checkpoint %d is known, and was made after %d", after.Number, before.Number)
+	}
+	wantWhole(t, d.store, auditReport(t, d.c, d.store))
 }
 
 // TestAuditRetention: whole checkpoints and what is behind them go after 90 days, and the rest

@@ -44,8 +44,6 @@ const (
 	// storeImpatience the same while the store is known to be out of reach.
 	storePatience   = 10 * time.Second
 	storeImpatience = 2 * time.Second
-	// outcomePatience is for the question what became of a write, after that.
-	outcomePatience = 5 * time.Second
 )
 
 // patience returns ctx with a bound on the wait for the store.

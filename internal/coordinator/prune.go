@@ -201,7 +201,7 @@ func (c *Coordinator) dropAudit(ctx context.Context, s *state, now time.Time) er
 	if err := auditstore.Retire(ctx, c.store, conditions); err != nil {
 		return ignoreConflict(err)
 	}
-	return ignoreConflict(auditstore.Forget(ctx, c.store, now, conditions))
+	return ignoreConflict(auditstore.Forget(ctx, c.store, conditions))
 }
 
 // dropEntries deletes entries as they were read, in batches.

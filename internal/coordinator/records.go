@@ -550,19 +550,7 @@ func (c *change) commit(ctx context.Context) (store.Revision, error) {
 		}
 		tx = withPlaces(tx, places)
 	}
-	rev, err := c.r.store.Commit(ctx, tx)
-	if errors.Is(err, store.ErrUnknownOutcome) {
-		// The caller's context may be what ended; the question is short.
-		ask, cancel := context.WithTimeout(patience.Beyond(ctx), outcomePatience)
-		defer cancel()
-		found, outcomeErr := c.r.store.Outcome(ask, tx.ID)
-		switch {
-		case outcomeErr == nil:
-			rev, err = found, nil
-		case errors.Is(outcomeErr, store.ErrNotFound):
-			rev, err = 0, fmt.Errorf("%w (it was not applied)", store.ErrConflict)
-		}
-	}
+	rev, err := patience.Commit(ctx, c.r.store, tx)
 	switch {
 	case places == nil:
 	case err == nil:

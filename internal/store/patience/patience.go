@@ -61,6 +61,32 @@ func Beyond(ctx context.Context) context.Context {
 	return context.WithValue(context.WithoutCancel(ctx), key{}, (*grant)(nil))
 }
 
+// outcomeTime bounds the question what became of a write whose answer was lost.
+const outcomeTime = 5 * time.Second
+
+// Commit applies tx, which has an ID, and asks what became of it if the answer was lost. It asks
+// even if whoever wanted it has given up or has no patience left, which may be why the
+// answer was lost: the question is short.
+//
+// Errors: those of the store. One that matches [store.ErrConflict] also says that tx was not
+// applied and never will be, and [store.ErrUnknownOutcome] that the question found no answer
+// either.
+func Commit(ctx context.Context, st store.Store, tx store.Tx) (store.Revision, error) {
+	rev, err := st.Commit(ctx, tx)
+	if !errors.Is(err, store.ErrUnknownOutcome) {
+		return rev, err
+	}
+	ask, cancel := context.WithTimeout(Beyond(ctx), outcomeTime)
+	defer cancel()
+	switch found, asked := st.Outcome(ask, tx.ID); {
+	case asked == nil:
+		return found, nil
+	case errors.Is(asked, store.ErrNotFound):
+		return 0, fmt.Errorf("%w (it was not applied)", store.ErrConflict)
+	}
+	return 0, err
+}
+
 // Store returns st with calls that end when the patience of their request does. Changes
 // and Watch wait by their nature, and are what they were.
 func Store(st store.Store) store.Store { return bounded{st} }

@@ -140,3 +140,48 @@ func TestBeyond(t *testing.T) {
 		}
 	})
 }
+
+// forgetful is a store that commits, and whose answers are lost once the patience is.
+type forgetful struct {
+	store.Store // nil: nothing else is called
+	spend       func()
+	outcome     error
+}
+
+func (f *forgetful) Commit(context.Context, store.Tx) (store.Revision, error) {
+	f.spend()
+	return 0, store.ErrUnknownOutcome
+}
+
+func (f *forgetful) Outcome(ctx context.Context, _ string) (store.Revision, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	return 7, f.outcome
+}
+
+// What became of a write is found out, though whoever wanted it has gone and its patience is
+// spent.
+func TestCommitAsksWhatBecameOfIt(t *testing.T) {
+	t.Parallel()
+	silent := errors.New("no answer")
+	for _, tc := range []struct {
+		name           string
+		outcome, wants error
+		at             store.Revision
+	}{
+		{"it was applied", nil, nil, 7},
+		{"it was not", store.ErrNotFound, store.ErrConflict, 0},
+		{"nobody answers", silent, store.ErrUnknownOutcome, 0},
+	} {
+		ctx, cancel := context.WithCancel(patience.Grant(t.Context(), time.Second))
+		under := &forgetful{outcome: tc.outcome, spend: func() {
+			patience.Spend(ctx, time.Hour)
+			cancel()
+		}}
+		at, err := patience.Commit(ctx, patience.Store(under), put)
+		if at != tc.at || !errors.Is(err, tc.wants) {
+			t.Errorf("%s: %d, %v", tc.name, at, err)
+		}
+	}
+}
