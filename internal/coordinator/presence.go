@@ -187,6 +187,7 @@ func (c *Coordinator) toldNow() []told {
 func (c *Coordinator) foundHere(s *state) []*fealtyv1.Finding {
 	out := append(c.headFindings(s), c.storeFindings()...)
 	out = append(append(out, c.outlet.findings()...), c.compileFindings()...)
+	out = append(out, c.olderKeyFindings()...)
 	return out[:min(len(out), maxToldFindings)]
 }
 

@@ -44,7 +44,7 @@ type agentMachine struct {
 }
 
 // copyFleet runs fn with two coordinators in a bubble and a machine that joined.
-func copyFleet(t *testing.T, fn func(s *schedule, a *agentMachine)) {
+func copyFleet(t *testing.T, fn func(t *testing.T, s *schedule, a *agentMachine)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &schedule{fleet: newFleet(1, 2, nil), m: newModel()}
@@ -68,7 +68,7 @@ func copyFleet(t *testing.T, fn func(s *schedule, a *agentMachine)) {
 		}
 		a := &agentMachine{f: s.fleet, t: t, disk: durabletest.NewDisk(), at: make(map[string]int)}
 		a.join("short", "a")
-		fn(s, a)
+		fn(t, s, a)
 	})
 }
 
@@ -224,7 +224,7 @@ func (s *schedule) alarms() (out [][]string) {
 		err := x.asAdmin(func(ctx context.Context, conn grpc.ClientConnInterface) error {
 			st, err := fealtyv1.NewStatusServiceClient(conn).GetStatus(ctx, &fealtyv1.GetStatusRequest{})
 			for _, f := range st.GetFindings() {
-				if f.GetCode() == string(explain.MemberCopied) {
+				if f.GetCode() == string(explain.MemberCopied) || f.GetCode() == string(explain.MemberOlderKey) {
 					found = append(found, f.GetCode()+" "+f.GetSummary()+" "+f.GetRemedy())
 				}
 			}
@@ -242,23 +242,77 @@ func (s *schedule) alarms() (out [][]string) {
 // coordinators tell each other of the streams that take turns, and within a minute status
 // says on both of them who was copied. The member is served all the while.
 func TestCopiedAgentAlarms(t *testing.T) {
-	copyFleet(t, func(s *schedule, a *agentMachine) {
+	copyFleet(t, func(t *testing.T, s *schedule, a *agentMachine) {
 		a.only = s.coord[0].addr()
 		a.start()
 		defer func() { a.end() }()
 		time.Sleep(10 * time.Second)
 		if got := s.alarms(); len(got[0])+len(got[1]) > 0 {
-			a.t.Fatalf("before there is a copy: %v", got)
+			t.Fatalf("before there is a copy: %v", got)
 		}
 		b := a.copied()
 		b.only = s.coord[1].addr()
 		b.start()
 		defer func() { b.end() }()
 		time.Sleep(time.Minute)
-		for i, found := range s.alarms() {
-			if len(found) != 1 || !strings.Contains(found[0], "data/a") {
-				a.t.Errorf("coordinator %d finds %q", i, found)
+		s.wantAlarm(t, explain.MemberCopied)
+		if !s.connected() {
+			t.Error("the member is served no more")
+		}
+	})
+}
+
+// wantAlarm wants every coordinator to find this of the member, and of no other.
+func (s *schedule) wantAlarm(t *testing.T, code explain.Code) {
+	t.Helper()
+	for i, found := range s.alarms() {
+		if len(found) != 1 || !strings.HasPrefix(found[0], string(code)) || !strings.Contains(found[0], "data/a") {
+			t.Errorf("coordinator %d finds %q, want %s of data/a", i, found, code)
+		}
+	}
+}
+
+// connected reports whether some coordinator has a stream of the member.
+func (s *schedule) connected() (is bool) {
+	for _, x := range s.coord {
+		need(0, x.asAdmin(func(ctx context.Context, conn grpc.ClientConnInterface) error {
+			st, err := fealtyv1.NewStatusServiceClient(conn).GetStatus(ctx, &fealtyv1.GetStatusRequest{})
+			for _, m := range st.GetMembers() {
+				is = is || m.GetName() == "a" && m.GetLive().GetConnected()
 			}
+			return err
+		}))
+	}
+	return is
+}
+
+// A copy of the data folder from before the member's last renewals is refused by the
+// coordinator that it reaches, and each of them says so within a minute. The machine that
+// renewed keeps its one stream.
+func TestOlderCopyAlarms(t *testing.T) {
+	copyFleet(t, func(t *testing.T, s *schedule, a *agentMachine) {
+		a.only = s.coord[0].addr()
+		b := a.copied()
+		b.only = s.coord[1].addr()
+		a.start()
+		defer func() { a.end() }()
+		// Twice: the one before the newest may be that of a renewal whose answer is lost.
+		for range 2 {
+			for was := a.key(); a.key() == was; {
+				time.Sleep(time.Second)
+			}
+		}
+		time.Sleep(time.Minute) // the stream under the newer key
+		if got := s.alarms(); len(got[0])+len(got[1]) > 0 {
+			t.Fatalf("before the copy runs: %v", got)
+		}
+		_, before := a.stood()
+		b.start()
+		defer func() { b.end() }()
+		time.Sleep(time.Minute)
+		s.wantAlarm(t, explain.MemberOlderKey)
+		if _, now := a.stood(); now > before+1 || !s.connected() {
+			t.Errorf("the machine that renewed opened %d streams meanwhile; connected: %v", now-before, s.connected())
 		}
 	})
 }
@@ -268,7 +322,7 @@ func TestCopiedAgentAlarms(t *testing.T) {
 // and then, is not taken for two. FEALTY_TEST_FLEET_RECONNECTS says how often they end:
 // without it 200 times, and 40 under the race detector.
 func TestOneAgentRaisesNoAlarm(t *testing.T) {
-	copyFleet(t, func(s *schedule, a *agentMachine) {
+	copyFleet(t, func(t *testing.T, s *schedule, a *agentMachine) {
 		a.start()
 		defer func() { a.end() }()
 		reconnects, _ := number(t, "FEALTY_TEST_FLEET_RECONNECTS", usualReconnects)
@@ -289,7 +343,7 @@ func TestOneAgentRaisesNoAlarm(t *testing.T) {
 					break
 				}
 				if waited > time.Minute {
-					a.t.Fatalf("no stream %d within a minute", n)
+					t.Fatalf("no stream %d within a minute", n)
 				}
 				time.Sleep(50 * time.Millisecond)
 			}
@@ -298,15 +352,15 @@ func TestOneAgentRaisesNoAlarm(t *testing.T) {
 		}
 		at, all := a.stood()
 		if len(at) != 2 || all < reconnects || len(keys) < 2+reconnects/100 {
-			a.t.Errorf("it was connected to %v, with %d keys", at, len(keys))
+			t.Errorf("it was connected to %v, with %d keys", at, len(keys))
 		}
 		for i, found := range s.alarms() {
 			if len(found) > 0 {
-				a.t.Errorf("coordinator %d finds %q", i, found)
+				t.Errorf("coordinator %d finds %q", i, found)
 			}
 		}
 		if log := s.log.String(); strings.Contains(log, "clone alarm") {
-			a.t.Errorf("an alarm of one machine:\n%s", log)
+			t.Errorf("an alarm of one machine:\n%s", log)
 		}
 	})
 }
