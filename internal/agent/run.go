@@ -187,9 +187,12 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 	reloads := tlsfiles.NewFailures()
 	if !cfg.TLS.IsZero() {
 		var err error
-		operator, err = tlsfiles.Open(credential.FilesConfig{Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log, OnFailure: func(r credential.Reason) {
-			reloads.WithLabelValues(string(r)).Inc()
-		}})
+		// A member does not need them until it was away for long: files that it started with
+		// under an earlier release keep it from nothing.
+		operator, err = tlsfiles.Open(credential.FilesConfig{
+			Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log, Accepted: joined(cfg.FS, cfg.DataDir),
+			OnFailure: func(r credential.Reason) { reloads.WithLabelValues(string(r)).Inc() },
+		})
 		if err != nil {
 			return nil, err
 		}
