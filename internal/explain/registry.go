@@ -743,9 +743,9 @@ prepared. Nothing is lost by that: what was signed for it authorizes nothing els
 		Exit:  ExitDegraded, GRPC: codes.FailedPrecondition,
 		Page: `
 A release became stricter after this manifest was set. A rule binds what is new: the cluster goes on under the
-manifest that its signers signed, and the next one has to be without these places. Two kinds are told so: characters
-that nobody sees, behind which two names look like one, and selectors that this release has no proof for, so that
-their entry admits nobody (` + "`k8s:`, `tpm:`, `sevsnp:`" + `).`,
+manifest that its signers signed, and the next one has to be without these places. Three kinds are told so: characters
+that nobody sees, behind which two names look like one; selectors that this release has no proof for, so that
+their entry admits nobody (` + "`k8s:`, `tpm:`, `sevsnp:`" + `); and more brackets, quotes and line ends than are read today.`,
 	},
 	{
 		Code:  CoordinatorWithoutCertificate,
