@@ -60,7 +60,8 @@ func copyFleet(t *testing.T, fn func(t *testing.T, s *schedule, a *agentMachine)
 		if !s.settle() {
 			t.Fatal("the coordinators are not ready")
 		}
-		if _, err := s.coord[0].set([]byte(strings.Replace(string(s.manifest(short)), "signers:", "degraded: {max: 1m}\nsigners:", 1)), s.head().Hash); err != nil {
+		next := strings.Replace(string(s.manifest(short)), "signers:", "degraded: {max: 1m}\nsigners:", 1)
+		if _, err := s.coord[0].set([]byte(next), s.head().Hash); err != nil {
 			t.Fatal(err)
 		}
 		if !s.settle() {
@@ -79,7 +80,8 @@ func (a *agentMachine) join(entry, name string) {
 	a.t.Helper()
 	var tok proof.JoinToken
 	err := a.f.coord[0].asAdmin(func(ctx context.Context, conn grpc.ClientConnInterface) error {
-		resp, err := fealtyv1.NewTokenServiceClient(conn).CreateToken(ctx, &fealtyv1.CreateTokenRequest{Entry: entry, Name: name})
+		req := &fealtyv1.CreateTokenRequest{Entry: entry, Name: name}
+		resp, err := fealtyv1.NewTokenServiceClient(conn).CreateToken(ctx, req)
 		if err == nil {
 			tok, err = proof.ParseJoinToken(resp.GetLine())
 		}
@@ -90,7 +92,9 @@ func (a *agentMachine) join(entry, name string) {
 		p, err = agent.ByToken(tok).At([]string{a.f.coord[0].addr(), a.f.coord[1].addr()}, "the test")
 	}
 	if err == nil {
-		_, err = agent.Join(context.Background(), agent.JoinConfig{DataDir: agentDir, Proof: p, Kind: identity.Data, Log: quiet(), FS: a.disk.FS(), Dial: a.dial})
+		_, err = agent.Join(context.Background(), agent.JoinConfig{
+			DataDir: agentDir, Proof: p, Kind: identity.Data, Log: quiet(), FS: a.disk.FS(), Dial: a.dial,
+		})
 	}
 	if err != nil {
 		a.t.Fatal(err)
@@ -127,7 +131,8 @@ func (a *agentMachine) start() {
 	boot, began := make([]byte, 8), time.Now()
 	rand.Read(boot)
 	p, err := agent.Open(context.Background(), agent.Config{
-		DataDir: agentDir, FS: a.disk.FS(), Dial: a.dial, Log: slog.New(streams{slog.DiscardHandler, a}), Release: "test", Local: nobody{make(chan struct{})}, LocalConfig: nobody{make(chan struct{})},
+		DataDir: agentDir, FS: a.disk.FS(), Dial: a.dial, Log: slog.New(streams{slog.DiscardHandler, a}), Release: "test",
+		Local: nobody{make(chan struct{})}, LocalConfig: nobody{make(chan struct{})},
 		Elapsed: func() (string, time.Duration) { return hex.EncodeToString(boot), time.Since(began) },
 	})
 	if err != nil {
