@@ -88,6 +88,11 @@ type FilesConfig struct {
 	// slog.Default().
 	Log *slog.Logger
 
+	// Accepted says that the files of a proof were in use before this program was started:
+	// at the start it takes what only breaks a rule that came after a release which took
+	// it, and [Files.Failure] says so. What is new is refused all the same.
+	Accepted bool
+
 	// OnFailure is told of each change that is refused, once; for the metric
 	// fealty_credential_reload_failures_total{reason}. It must not block. Nil: nobody
 	// is told.
@@ -140,6 +145,7 @@ type look struct {
 	stamps   [3]stamp
 	content  [sha256.Size]byte
 	again    time.Time // when they are read again although the stamps are the same; zero: never
+	newer    error     // what a newer rule refuses in it; only at the start
 }
 
 // stamp is what changes with a file. The zero stamp is that of a missing file.
@@ -170,6 +176,7 @@ func NewFiles(cfg FilesConfig) (*Files, error) {
 	if err != nil {
 		return nil, err
 	}
+	f.failure = found.newer
 	f.owner = found.material.ID()
 	f.seen.Store(found)
 	return f, nil
@@ -338,7 +345,7 @@ func (f *Files) open(last *look) (*look, error) {
 			found.material = last.material
 			return found, nil
 		}
-		m, err := f.parse(raw)
+		m, newer, err := f.parse(raw, last == nil && f.cfg.Accepted)
 		if err != nil {
 			found.again = sooner(found.again, time.Now().Add(retryEvery))
 			return found, err
@@ -346,7 +353,9 @@ func (f *Files) open(last *look) (*look, error) {
 		if last != nil && m.Fingerprint() == last.material.Fingerprint() {
 			m = last.material // written again, and no different
 		}
-		found.material = m
+		if found.material, found.newer = m, newer; newer != nil {
+			found.again = sooner(found.again, time.Now().Add(retryEvery))
+		}
 		return found, nil
 	}
 	return nil, &MaterialError{Reason: Unreadable, Detail: fmt.Sprintf("%s and its companions change while they are read", f.cfg.Paths.Cert)}
@@ -394,40 +403,46 @@ func unreadable(path string, err error) error {
 	return &MaterialError{Reason: Unreadable, Detail: detail, Err: err}
 }
 
-// parse validates what the files hold, as a whole.
-func (f *Files) parse(raw [3][]byte) (*Material, error) {
+// parse validates what the files hold, as a whole. newer is what is wrong with it that was
+// accepted before.
+func (f *Files) parse(raw [3][]byte, accepted bool) (m *Material, newer, err error) {
 	p := f.cfg.Paths
 	chain, err := parseCertificates(p.Cert, raw[0], true)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	roots, err := parseCertificates(p.CA, raw[2], false)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	key, err := parseKey(p.Key, raw[1])
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if f.cfg.Use == FilesProof {
-		return NewProof(ProofConfig{Chain: chain, Key: key, Roots: roots, Now: f.cfg.Now})
+	proof := ProofConfig{Chain: chain, Key: key, Roots: roots, Now: f.cfg.Now}
+	switch {
+	case f.cfg.Use == FilesProof && accepted:
+		return acceptedProof(proof)
+	case f.cfg.Use == FilesProof:
+		m, err := NewProof(proof)
+		return m, nil, err
 	}
 	id, err := identity.FromCertificate(chain[0])
 	if err != nil {
-		return nil, &MaterialError{Reason: NoIdentity, Detail: "the certificate in " + p.Cert + " must carry exactly one SPIFFE id", Err: err}
+		return nil, nil, &MaterialError{Reason: NoIdentity, Detail: "the certificate in " + p.Cert + " must carry exactly one SPIFFE id", Err: err}
 	}
 	bundle, err := identity.NewOperatorBundle(id.Cluster(), roots)
 	if err != nil {
-		return nil, &MaterialError{Reason: Incomplete, Detail: "the CA certificates in " + p.CA + " cannot be used", Err: err}
+		return nil, nil, &MaterialError{Reason: Incomplete, Detail: "the CA certificates in " + p.CA + " cannot be used", Err: err}
 	}
-	m, err := NewMaterial(MaterialConfig{Chain: chain, Key: key, Bundle: bundle, Now: f.cfg.Now})
+	m, err = NewMaterial(MaterialConfig{Chain: chain, Key: key, Bundle: bundle, Now: f.cfg.Now})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if !f.owner.IsZero() && m.ID() != f.owner {
-		return nil, &MaterialError{Reason: OtherIdentity, Detail: fmt.Sprintf("the certificate in %s identifies %s, wanted is %s; a process keeps its identity until it is restarted", p.Cert, m.ID(), f.owner)}
+		return nil, nil, &MaterialError{Reason: OtherIdentity, Detail: fmt.Sprintf("the certificate in %s identifies %s, wanted is %s; a process keeps its identity until it is restarted", p.Cert, m.ID(), f.owner)}
 	}
-	return m, nil
+	return m, nil, nil
 }
 
 // parseCertificates reads a file of certificates. A file that is cut short has a

@@ -198,27 +198,49 @@ type ProofConfig struct {
 // [ErrNoMaterial]. It fails with a [*MaterialError] unless the key is the leaf's and
 // the chain verifies now, for client authentication.
 func NewProof(cfg ProofConfig) (*Material, error) {
+	m, _, err := newProof(cfg, func(r *identity.OperatorRoots, now time.Time) (*identity.ChainError, error) {
+		return nil, r.Verify(cfg.Chain, now, x509.ExtKeyUsageClientAuth)
+	})
+	return m, err
+}
+
+// acceptedProof is NewProof for what an earlier release took. newer is why nobody has to
+// believe it any more, if that is so.
+func acceptedProof(cfg ProofConfig) (m *Material, newer, err error) {
+	return newProof(cfg, func(r *identity.OperatorRoots, now time.Time) (*identity.ChainError, error) {
+		return r.VerifyAccepted(cfg.Chain, now, x509.ExtKeyUsageClientAuth)
+	})
+}
+
+func newProof(cfg ProofConfig, verify func(*identity.OperatorRoots, time.Time) (*identity.ChainError, error)) (_ *Material, newer, err error) {
 	now := cfg.Now
 	if now == nil {
 		now = time.Now
 	}
 	if len(cfg.Chain) == 0 || cfg.Key == nil || slices.Contains(cfg.Chain, nil) {
-		return nil, &MaterialError{Reason: Incomplete, Detail: "a proof needs a certificate and its private key"}
+		return nil, nil, &MaterialError{Reason: Incomplete, Detail: "a proof needs a certificate and its private key"}
 	}
 	roots, err := identity.NewOperatorRoots(cfg.Roots)
 	if err != nil {
-		return nil, &MaterialError{Reason: Incomplete, Detail: "the CA certificates cannot be used", Err: err}
+		return nil, nil, &MaterialError{Reason: Incomplete, Detail: "the CA certificates cannot be used", Err: err}
 	}
 	if !sameKey(cfg.Key.Public(), cfg.Chain[0].PublicKey) {
-		return nil, errOtherKey()
+		return nil, nil, errOtherKey()
 	}
-	if err := roots.Verify(cfg.Chain, now(), x509.ExtKeyUsageClientAuth); err != nil {
-		return nil, &MaterialError{Reason: chainReason(err), Detail: "the chain does not verify against the CA certificates", Err: err}
+	unfit := func(err error) error {
+		return &MaterialError{Reason: chainReason(err), Detail: "the chain does not verify against the CA certificates", Err: err}
+	}
+	found, err := verify(roots, now())
+	if err != nil {
+		return nil, nil, unfit(err)
+	}
+	if found != nil {
+		newer = unfit(found)
 	}
 	key := cfg.Key
 	m := &Material{mode: proving, chain: slices.Clone(cfg.Chain), signer: func() crypto.Signer { return key }, roots: roots, now: now}
 	m.seal()
-	return m, nil
+	return m, newer, nil
 }
 
 func errOtherKey() *MaterialError {

@@ -113,6 +113,9 @@ type operatorRule struct {
 	check       func(*operatorPath) string
 }
 
+// newerRules are those that came after a release which took what they refuse.
+var newerRules = []string{"serial-number", "names", "name-constraints", "critical-usages"}
+
 // pathRule and dateRule are the rows that crypto/x509 checks.
 var (
 	pathRule = Rule{"path", "RFC 5280 §6.1"}
@@ -270,13 +273,34 @@ func usageName(u x509.ExtKeyUsage) string {
 //
 // Errors: [*ChainError], with the first rule that refused.
 func (r *OperatorRoots) Verify(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) error {
+	_, err := r.verify(chain, now, usages, false)
+	return err
+}
+
+// VerifyAccepted is [OperatorRoots.Verify] for a chain that is in use already: what
+// breaks a rule that came after a release which took such chains is returned as newer,
+// and is no error. A program that started with it yesterday starts with it today, and
+// says so; nobody else has to believe it.
+func (r *OperatorRoots) VerifyAccepted(chain []*x509.Certificate, now time.Time, usages ...x509.ExtKeyUsage) (newer *ChainError, err error) {
+	return r.verify(chain, now, usages, true)
+}
+
+func (r *OperatorRoots) verify(chain []*x509.Certificate, now time.Time, usages []x509.ExtKeyUsage, accepted bool) (newer *ChainError, err error) {
 	if r == nil {
-		return &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Detail: "there are no roots", Reason: ReasonUntrusted}
+		return nil, &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Detail: "there are no roots", Reason: ReasonUntrusted}
 	}
 	p := &operatorPath{chain, usages, r}
 	for _, rule := range operatorRules {
-		if detail := rule.check(p); detail != "" {
-			return &ChainError{Certificate: rule.certificate, Rule: rule.Name, Section: rule.Section, Detail: detail, Reason: ReasonProfile}
+		detail := rule.check(p)
+		if detail == "" {
+			continue
+		}
+		wrong := &ChainError{Certificate: rule.certificate, Rule: rule.Name, Section: rule.Section, Detail: detail, Reason: ReasonProfile}
+		if !accepted || !slices.Contains(newerRules, rule.Name) {
+			return newer, wrong
+		}
+		if newer == nil {
+			newer = wrong
 		}
 	}
 	between := x509.NewCertPool()
@@ -289,14 +313,14 @@ func (r *OperatorRoots) Verify(chain []*x509.Certificate, now time.Time, usages 
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
 	if err != nil {
-		return pathError(err, now)
+		return newer, pathError(err, now)
 	}
 	for _, path := range paths {
 		if usable(path, usages) {
-			return nil
+			return newer, nil
 		}
 	}
-	return &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Reason: ReasonProfile,
+	return newer, &ChainError{Certificate: "chain", Rule: pathRule.Name, Section: pathRule.Section, Reason: ReasonProfile,
 		Detail: "an issuer's extended key usages exclude one that is needed"}
 }
 

@@ -237,8 +237,8 @@ func ParseAccepted(data []byte) (*Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	if hidden := f.Hidden(data, roots); hidden != nil {
-		m.findings = append(invalid(hidden).Problems, m.findings...)
+	if newer := f.Newer(data, roots); newer != nil {
+		m.findings = append(invalid(newer).Problems, m.findings...)
 	}
 	return m, nil
 }

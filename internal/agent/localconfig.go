@@ -44,11 +44,13 @@ func (a *Agent) serveConfig(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return fmt.Errorf("refusing to serve: %w", err)
 	}
-	l, err := listenUnix(a.configSocket)
-	if err != nil {
-		return err
+	l := a.localConfig
+	if l == nil {
+		if l, err = listenUnix(a.configSocket); err != nil {
+			return err
+		}
 	}
-	if len(a.consumers) > 0 {
+	if len(a.consumers) > 0 && a.localConfig == nil {
 		// Who may connect is for the kernel's word on the process to say; the file has to
 		// let it.
 		if err := os.Chmod(a.configSocket, 0o666); err != nil {

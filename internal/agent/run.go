@@ -37,6 +37,10 @@ type Config struct {
 	// ConfigSocketName in DataDir, whose folder only the agent's own user and root can
 	// enter.
 	ConfigSocket string
+	// Local serves the local API in place of a unix socket at Socket, and LocalConfig config
+	// in place of one at ConfigSocket, for whole agents in memory. Run closes them. Nil
+	// outside tests.
+	Local, LocalConfig net.Listener
 	// Consumers are the users and groups that may use it beside the agent's own user and
 	// root; at most 64. Nil: nobody.
 	Consumers []Consumer
@@ -89,6 +93,8 @@ type Agent struct {
 	configSocket    string // likewise
 	consumers       consumers
 	metricsListener net.Listener
+	local           net.Listener // served in place of socket; nil: socket is
+	localConfig     net.Listener // likewise
 	store           *localStore
 	clock           *clock
 	now             func() time.Time // trustedNow
@@ -181,9 +187,12 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 	reloads := tlsfiles.NewFailures()
 	if !cfg.TLS.IsZero() {
 		var err error
-		operator, err = tlsfiles.Open(credential.FilesConfig{Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log, OnFailure: func(r credential.Reason) {
-			reloads.WithLabelValues(string(r)).Inc()
-		}})
+		// A member does not need them until it was away for long: files that it started with
+		// under an earlier release keep it from nothing.
+		operator, err = tlsfiles.Open(credential.FilesConfig{
+			Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log, Accepted: joined(cfg.FS, cfg.DataDir),
+			OnFailure: func(r credential.Reason) { reloads.WithLabelValues(string(r)).Inc() },
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -236,6 +245,7 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 	}
 	a.status.now, a.resyncs.now = clock.now, clock.now
 	a.configSocket, a.consumers = configSocketOf(cfg), cfg.Consumers
+	a.local, a.localConfig = cfg.Local, cfg.LocalConfig
 	if a.socket == "" {
 		a.socket = filepath.Join(cfg.DataDir, SocketName)
 	}

@@ -59,9 +59,11 @@ func (a *Agent) serve(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return fmt.Errorf("refusing to serve: %w", err)
 	}
-	l, err := listenUnix(a.socket)
-	if err != nil {
-		return err
+	l := a.local
+	if l == nil {
+		if l, err = listenUnix(a.socket); err != nil {
+			return err
+		}
 	}
 	g.Go(func() error {
 		if err := server.Serve(l); err != nil && ctx.Err() == nil {

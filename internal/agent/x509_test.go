@@ -2,6 +2,8 @@ package agent
 
 import (
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"errors"
 	"os"
 	"path/filepath"
@@ -519,4 +521,53 @@ func TestFilesRotate(t *testing.T) {
 		}
 		_ = stop()
 	})
+}
+
+// A member that was started under an earlier release with a certificate which this one
+// refuses starts, renews, and says what is wrong with it; when the file is mended that is
+// over. Nobody joins by such a certificate.
+func TestStartsWithACertificateOfBefore(t *testing.T) {
+	for name, edit := range map[string]func(*x509.Certificate){
+		"name constraints in the leaf": func(c *x509.Certificate) {
+			c.PermittedDNSDomains, c.PermittedDNSDomainsCritical = []string{"corp.example"}, true
+		},
+		"a critical usage that nobody knows": func(c *x509.Certificate) {
+			usages, err := asn1.Marshal([]asn1.ObjectIdentifier{{1, 3, 6, 1, 5, 5, 7, 3, 2}, {1, 3, 6, 1, 4, 1, 99999, 1}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.ExtKeyUsage = nil
+			c.ExtraExtensions = append(c.ExtraExtensions, pkix.Extension{Id: asn1.ObjectIdentifier{2, 5, 29, 37}, Critical: true, Value: usages})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t)
+				n := newOperatorNode(f)
+				key := identitytest.NewKey(t)
+				chain := f.pki.Issue(t, key, func(c *x509.Certificate) { c.Subject.CommonName = "node-k"; edit(c) })
+				for path, data := range map[string][]byte{n.paths.Cert: identitytest.PEM(chain...), n.paths.Key: identitytest.KeyPEM(t, key)} {
+					f.must(os.WriteFile(path, data, 0o600))
+				}
+				if _, err := tlsfiles.Open(credential.FilesConfig{Paths: n.paths, Now: f.clock, Log: quiet()}); !errors.Is(err, explain.CredentialForeign) {
+					t.Fatalf("a join by it: %v", err)
+				}
+				a := n.mustOpen()
+				stop := n.run(a)
+				time.Sleep(time.Hour)
+				if f.count(&f.renewals) == 0 || a.unready() != "" {
+					t.Errorf("%d renewals, unready %q", f.count(&f.renewals), a.unready())
+				}
+				if told := tlsfiles.Tell(t.Context(), a.operator); told.GetReason() != string(credential.Untrusted) || !strings.Contains(told.GetProblem(), string(explain.CredentialForeign)) {
+					t.Errorf("status says %v", told)
+				}
+				n.write("node-k")
+				time.Sleep(time.Minute) // the times of files are those of the machine, which stand still here
+				if told := tlsfiles.Tell(t.Context(), a.operator); told.GetReason() != "" {
+					t.Errorf("status says %v of what was mended", told)
+				}
+				_ = stop()
+			})
+		})
+	}
 }

@@ -152,7 +152,7 @@ func standing(ctx context.Context, st store.Store, l store.Listing) (*Standing, 
 		return nil, err
 	}
 	s.Hash = record.Hash
-	if s.Manifest, err = manifest.Parse(loaded.Manifests[s.Head.Manifest]); err != nil {
+	if s.Manifest, err = manifest.ParseAccepted(loaded.Manifests[s.Head.Manifest]); err != nil {
 		return nil, fmt.Errorf("backup: the manifest in force: %w", err)
 	}
 	s.Intent.Header = Header{Cluster: s.Manifest.Cluster, Revision: l.Revision, Head: head, TransactionKey: make([]byte, ed25519.PublicKeySize)}

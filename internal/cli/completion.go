@@ -79,7 +79,7 @@ func entriesOf(ctx context.Context, s *services) (out []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := manifest.Parse(resp.GetManifest())
+	m, err := manifest.ParseAccepted(resp.GetManifest())
 	if err != nil {
 		return nil, err
 	}

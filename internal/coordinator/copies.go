@@ -64,7 +64,7 @@ func (c *Coordinator) presents(ctx context.Context, peer identity.Peer) error {
 		}
 	}
 	err := explain.New(explain.RenewOlderKey, "identity", peer.ID.String(), "key", peer.Key.String()[:16])
-	c.cloneAlarm(ctx, err.Error())
+	c.olderKey(ctx, peer.ID.Kind(), peer.ID.Name(), err.Error())
 	return err
 }
 
@@ -82,19 +82,29 @@ func (c *Coordinator) streamOpened(ctx context.Context, path, run string) {
 		return
 	}
 	if c.copies.Opened(path, run, c.now()) {
-		c.cloneAlarm(ctx, "two processes take the place of each other as "+path)
+		c.cloneAlarm(ctx, "two processes take the place of each other", path)
 	}
 	c.openings.add(path, run)
 }
 
-// copyFindings says of whom there are copies.
+// copyFindings says whom two processes run as. Every coordinator hears of the streams.
 func (c *Coordinator) copyFindings() []*fealtyv1.Finding {
 	members, at := c.copies.Alarms(c.now())
+	return alarmFindings(explain.MemberCopied, members, at)
+}
+
+// olderKeyFindings says of whom an earlier key was presented here.
+func (c *Coordinator) olderKeyFindings() []*fealtyv1.Finding {
+	members, at := c.copies.OlderKeys(c.now())
+	return alarmFindings(explain.MemberOlderKey, members, at)
+}
+
+func alarmFindings(code explain.Code, members []string, at map[string]time.Time) []*fealtyv1.Finding {
 	var all []troubled
 	for _, m := range members {
 		all = append(all, troubled{m, at[m].UTC().Format(time.RFC3339)})
 	}
-	return fold(explain.MemberCopied, "at", all)
+	return fold(code, "at", all)
 }
 
 // openings are streams that were opened here, of which the others are not told yet.

@@ -389,7 +389,7 @@ func (c *Coordinator) proofRejection(ctx context.Context, e proof.Evidence, err 
 	var certificate *proof.CertificateError
 	switch {
 	case errors.As(err, &clone):
-		c.cloneAlarm(ctx, clone.Error())
+		c.olderKey(ctx, clone.Kind, clone.Name, clone.Error())
 		return explain.Wrap(err, explain.JoinClone, "identity", e.Claim, "key", clone.Key.String()[:16])
 	case errors.As(err, &unknown):
 		return explain.Wrap(err, explain.ProofUnknownType, "type", clip(unknown.Type, maxShownBytes), "known", fmt.Sprint(unknown.Known))
@@ -441,8 +441,14 @@ func csrKey(der []byte) ([]byte, error) {
 	return csr.RawSubjectPublicKeyInfo, nil
 }
 
+// olderKey raises the alarm that somebody proved an earlier key of a member.
+func (c *Coordinator) olderKey(ctx context.Context, kind identity.Kind, name, detail string) {
+	c.copies.OlderKey(string(kind)+"/"+name, c.now())
+	c.cloneAlarm(ctx, "an earlier key of a member is in use", detail)
+}
+
 // cloneAlarm tells people that two holders of one identity exist.
-func (c *Coordinator) cloneAlarm(ctx context.Context, detail string) {
+func (c *Coordinator) cloneAlarm(ctx context.Context, what, detail string) {
 	c.metrics.clones.Inc()
-	c.failures.log(ctx, c.log, slog.LevelError, "clone alarm: an earlier key of a member is in use", slog.String("detail", detail))
+	c.failures.log(ctx, c.log, slog.LevelError, "clone alarm: "+what, slog.String("detail", detail))
 }

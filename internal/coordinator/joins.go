@@ -210,7 +210,7 @@ func (c *Coordinator) look(ctx context.Context, j *joiner) error {
 	}
 	if _, err := admit(m, cand, v, j.csrErr, now); err != nil {
 		if errors.Is(err, explain.JoinClone) {
-			c.cloneAlarm(ctx, err.Error())
+			c.olderKey(ctx, m.id.Kind(), m.id.Name(), err.Error())
 		}
 		return err
 	}

@@ -206,6 +206,12 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	wantOnly(t, "without again", f.set(f.manifest("")), "")
 	wantCode(t, f.set(with), explain.ManifestFieldUnread)
 	wantOnly(t, "without that coordinator", f.set([]byte(dismissed)), "")
+	// One that is admitted and was stopped in order is not waited for.
+	wantOnly(t, "with it again", f.set(f.manifest("")), "")
+	r.awaitHead(f)
+	r.stop()
+	f.awaitReplica(func(x replica) bool { return x.Phase == "ready" })
+	wantOnly(t, "after it stopped", f.set(with), "")
 }
 
 func newClaim(t *testing.T) string {

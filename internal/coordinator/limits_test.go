@@ -175,7 +175,7 @@ func TestFailuresFillNoLog(t *testing.T) {
 	const each = 2 * refusalBurst
 	for range each {
 		c.word(t.Context(), "/method", errors.New("broken"))
-		c.cloneAlarm(t.Context(), "detail")
+		c.cloneAlarm(t.Context(), "what", "detail")
 	}
 	if n := strings.Count(b.String(), "\n"); n < refusalBurst || n > 3*refusalBurst/2 {
 		t.Errorf("%d lines of %d, want about %d", n, 2*each, refusalBurst)

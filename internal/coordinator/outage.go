@@ -136,7 +136,7 @@ func (c *Coordinator) recertify(ctx context.Context, s *state, peer identity.Pee
 	case errors.Is(err, errNotRecorded):
 		return nil, cause
 	case errors.Is(err, explain.RenewOlderKey):
-		c.cloneAlarm(ctx, err.Error())
+		c.olderKey(ctx, id.Kind(), id.Name(), err.Error())
 		return nil, err
 	case err != nil:
 		return nil, err

@@ -13,8 +13,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -23,11 +26,20 @@ import (
 // mends it. Nothing new of the kind is taken.
 func TestOutdatedManifest(t *testing.T) {
 	t.Parallel()
+	corp := corpEntries(identitytest.NewPKI(t, "corp", nil))
 	outdated := map[string]string{
-		"a filler in a selector": "  - {name: root, kind: admin, match: [\"key:KEY\"]} # ro\u3164ot\n",
+		"a filler in a comment":  "  - {name: root, kind: admin, match: [\"key:KEY\"]} # ro\u3164ot\n",
 		"a tag in a comment":     "  - {name: root, kind: admin, match: [\"key:KEY\"]} # \U000e0041\n",
+		"a filler in a selector": strings.Replace(corp, "CN=node-*", "CN=no\u3164de-*", 1),
+		"an escaped filler":      strings.Replace(corp, "CN=node-*", `CN=no\u3164de-*`, 1),
+		"a blank in a selector":  strings.Replace(corp, "CN=node-*", "CN=no\u2800de-*", 1),
+		"many marks":             "  - {name: root, kind: admin, match: [\"key:KEY\"]}\n" + strings.Repeat("#\n", 130_000),
 		"pods":                   "  - {name: pods, kind: data, match: [\"k8s:sa:prod/agent-*\"]}\n",
 		"TPM":                    "  - {name: metal, kind: data, match: [\"tpm:ek:" + strings.Repeat("ab", 32) + "\"]}\n",
+		"confidential machines":  "  - {name: vms, kind: data, match: [\"sevsnp:measurement:MEASURED\"]}\nproofs: {sevsnp: {measurements: [MEASURED]}}\n",
+		"a coordinator's pod":    "  - {name: other, kind: coordinator, platform_may_read_seed: true, match: [\"k8s:sa:prod/coordinator\"]}\n",
+		"a coordinator's TPM":    "  - {name: other, kind: coordinator, match: [\"tpm:ek:" + strings.Repeat("ab", 32) + "\"]}\n",
+		"a person in a pod":      "  - {name: ci, kind: readonly, match: [\"k8s:sa:prod/ci\"]}\n",
 	}
 	for name, entry := range outdated {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +53,7 @@ func TestOutdatedManifest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			entry := strings.Replace(entry, "KEY", key.String(), 1)
+			entry := strings.NewReplacer("KEY", key.String(), "MEASURED", strings.Repeat("ab", 48)).Replace(entry)
 			d.c.parse = manifest.ParseAccepted
 			pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
 			if err := d.set(pool + entry); err != nil {
@@ -54,6 +66,11 @@ func TestOutdatedManifest(t *testing.T) {
 			found := d.findings(t, explain.ManifestOutdated)
 			if len(found) != 1 {
 				t.Fatalf("findings %v, want the place that could not be set today", found)
+			}
+			// It can go on from a store that went back, too.
+			plan, err := backup.PlanInPlace(t.Context(), lifted{d.store}, d.clock(), func(*manifest.Manifest) (store.Revision, error) { return 1, nil }, "test", "test")
+			if err != nil || plan.Manifest.Hash() != d.state().manifest.Hash() {
+				t.Errorf("a restore in place is planned with %v", err)
 			}
 
 			m := d.machine()
@@ -69,7 +86,7 @@ func TestOutdatedManifest(t *testing.T) {
 				t.Errorf("a member is not renewed: %v", err)
 			}
 
-			again := d.request(d.manifest(pool + entry + "# another\n"))
+			again := d.request(d.manifest(pool + "  # another\n" + entry))
 			if _, err := d.c.set(context.Background(), again, false); !errors.Is(err, explain.ManifestInvalid) {
 				t.Fatalf("set once more = %v, want %v", err, explain.ManifestInvalid)
 			}
@@ -80,5 +97,46 @@ func TestOutdatedManifest(t *testing.T) {
 				t.Errorf("still told: %v", found)
 			}
 		})
+	}
+}
+
+// A member that an earlier release admitted by a certificate whose name hides a character
+// is renewed, also under the manifest that mends it. Nobody joins by such a certificate.
+func TestOutdatedMember(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.c.parse = manifest.ParseAccepted
+	pki := identitytest.NewPKI(t, "corp", d.clock)
+	pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
+	entry := strings.Replace(corpEntries(pki), "CN=node-*", "CN=no\u3164de-*", 1)
+	wantOnlyNil(t, d.set(pool+entry))
+	m := d.joined("a")
+	rec := d.record(identity.Data, "a")
+	rec.value.Entry, rec.value.ProofType, rec.value.Token = "racks", proof.TypeX509, ""
+	rec.value.Selectors = []string{"x509:dns:a.nodes.example", "x509:subject:CN=no\u3164de-a"}
+	ch := d.state().records.newChange(d.state().headVersion)
+	ch.put(memberKey(identity.Data, "a"), rec.version, rec.value)
+	if _, err := ch.commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.restart()
+	renew := func(when string) {
+		t.Helper()
+		d.advance(time.Minute)
+		if err := m.renew(); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	renew("after the upgrade")
+	if err := d.machine().join(identity.Data, corpProver(t, pki, commonName("no\u3164de-2"))); !errors.Is(err, explain.JoinUnauthorized) {
+		t.Errorf("a join by a name that hides a character: %v", err)
+	}
+	wantOnlyNil(t, d.set(pool+strings.Replace(entry, "no\u3164de-*", "node-*", 1)))
+	if found := d.findings(t, explain.ManifestOutdated); len(found) != 0 {
+		t.Errorf("still told: %v", found)
+	}
+	renew("under the manifest that mends it")
+	if rec := d.record(identity.Data, "a"); rec.value.Entry != "racks" {
+		t.Errorf("its entry is %s", rec.value.Entry)
 	}
 }

@@ -187,6 +187,7 @@ func (c *Coordinator) toldNow() []told {
 func (c *Coordinator) foundHere(s *state) []*fealtyv1.Finding {
 	out := append(c.headFindings(s), c.storeFindings()...)
 	out = append(append(out, c.outlet.findings()...), c.compileFindings()...)
+	out = append(out, c.olderKeyFindings()...)
 	return out[:min(len(out), maxToldFindings)]
 }
 
@@ -265,11 +266,13 @@ func (x coordinatorServer) ForgetCoordinator(ctx context.Context, req *fealtyv1.
 func (c *Coordinator) forgetCoordinator(ctx context.Context, s *state, req *fealtyv1.ForgetCoordinatorRequest) (*fealtyv1.ForgetCoordinatorResponse, error) {
 	const what = "forget a coordinator"
 	name := req.GetName()
-	all, err := c.replicas(ctx, s.manifest)
+	// Those are forgotten too that are not told of any more, a bounded number at a time.
+	all, err := c.allReplicas(ctx, s.manifest)
 	if err != nil {
 		return nil, c.storeError(what, err)
 	}
 	all = slices.DeleteFunc(all, func(r replica) bool { return r.Name != name })
+	all = all[:min(len(all), maxReplicas)]
 	if len(all) == 0 {
 		return nil, explain.New(explain.NotFound, "what", "coordinator", "name", clip(name, maxShownBytes))
 	}

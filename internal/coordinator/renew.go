@@ -83,7 +83,7 @@ func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r r
 		after, entry, err := renewal(s.manifest, rec, id, peer.Key, next, r.csr, now)
 		if err != nil {
 			if errors.Is(err, explain.RenewOlderKey) {
-				c.cloneAlarm(ctx, err.Error())
+				c.olderKey(ctx, id.Kind(), id.Name(), err.Error())
 			}
 			return nil, false, err
 		}
@@ -157,7 +157,7 @@ func (a admissionServer) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*
 		if peer.Key != rec.value.Key {
 			// Whoever holds an earlier certificate must not end the membership.
 			err := explain.New(explain.RenewOlderKey, "identity", id.String(), "key", peer.Key.String()[:16])
-			c.cloneAlarm(ctx, err.Error())
+			c.olderKey(ctx, id.Kind(), id.Name(), err.Error())
 			return false, err
 		}
 		if n := len(rec.value.Domains); n > 0 {

@@ -154,8 +154,39 @@ func (r replica) check() error {
 
 // replicas returns what the coordinators that m admits say of themselves, sorted by
 // name. Each record is by the holder of its key; see [replica] for what that is
-// worth.
+// worth. Of too many it leaves out those that said nothing for longest: the records of the
+// dead stay until somebody forgets them, and must not take the places of the living.
 func (c *Coordinator) replicas(ctx context.Context, m *manifest.Manifest) ([]replica, error) {
+	all, err := c.allReplicas(ctx, m)
+	return newestReplicas(all), err
+}
+
+// newestReplicas returns at most maxReplicas of all, sorted as they are: those that did
+// not stop before those that did, and of these the ones that the store took last. It is
+// not the time in the record that counts, which is by a clock of its own.
+func newestReplicas(all []replica) []replica {
+	if len(all) <= maxReplicas {
+		return all
+	}
+	byWord := slices.Clone(all)
+	slices.SortFunc(byWord, func(a, b replica) int {
+		switch {
+		case a.Stopped == b.Stopped:
+			return cmp.Compare(b.version, a.version)
+		case b.Stopped:
+			return -1
+		}
+		return 1
+	})
+	left := make(map[string]bool, maxReplicas)
+	for _, r := range byWord[:maxReplicas] {
+		left[r.Key] = true
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(r replica) bool { return !left[r.Key] })
+}
+
+// allReplicas is replicas without a bound.
+func (c *Coordinator) allReplicas(ctx context.Context, m *manifest.Manifest) ([]replica, error) {
 	l, err := c.store.List(ctx, replicaPrefix)
 	if err != nil {
 		return nil, err
@@ -177,7 +208,7 @@ func (c *Coordinator) replicas(ctx context.Context, m *manifest.Manifest) ([]rep
 	slices.SortFunc(out, func(a, b replica) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Key, b.Key))
 	})
-	return out[:min(len(out), maxReplicas)], nil
+	return out, nil
 }
 
 // SeenIn returns the newest revision that a coordinator which m admits says that it saw

@@ -201,6 +201,60 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	}
 }
 
+// The records of dead coordinators, which stay until somebody forgets them, take no place
+// of one that lives, whatever the names and the clocks; and each of them can be forgotten.
+func TestDeadReplicasTakeNoPlace(t *testing.T) {
+	t.Parallel()
+	keys := make([]ed25519.PrivateKey, maxReplicas+20)
+	var entries strings.Builder
+	for i := range keys {
+		_, key, err := ed25519.GenerateKey(nil)
+		wantOnly(t, "key", err, "")
+		keys[i] = key
+		fmt.Fprintf(&entries, "  - {name: other-%02d, kind: coordinator, match: [\"key:%s\"]}\n", i, proof.KeyClaim(key.Public().(ed25519.PublicKey)))
+	}
+	d := readyDesk(t, entries.String())
+	write := func(i int, stopped bool) {
+		t.Helper()
+		public := keys[i].Public().(ed25519.PublicKey)
+		raw, err := json.Marshal(replica{Key: proof.KeyClaim(public), Addresses: []string{"127.0.0.1:1"}, Phase: "ready", Stopped: stopped,
+			At: d.clock().Add(-time.Duration(i) * time.Hour)}) // the clock of the last one is the most behind
+		wantOnly(t, "encode", err, "")
+		value, err := json.Marshal(signedReplica{Record: raw, Signature: proof.SignReplica(keys[i], raw)})
+		wantOnly(t, "encode", err, "")
+		at, err := replicaKey(public)
+		wantOnly(t, "key", err, "")
+		_, err = d.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: at, Value: value}}})
+		wantOnly(t, "write", err, "")
+	}
+	for i := range keys {
+		write(i, false)
+	}
+	last := len(keys) - 1
+	write(0, true) // it stops, by the newest word of all
+	all, err := d.c.replicas(t.Context(), d.state().manifest)
+	wantOnly(t, "replicas", err, "")
+	var names []string
+	for _, r := range all {
+		names = append(names, r.Name)
+	}
+	living := fmt.Sprintf("other-%02d", last)
+	if len(names) != maxReplicas || !slices.IsSorted(names) || !slices.Contains(names, living) || slices.Contains(names, "other-00") || slices.Contains(names, "other-01") {
+		t.Errorf("told are %v, want %s among them", names, living)
+	}
+	if _, err := (coordinatorServer{c: d.c}).ForgetCoordinator(t.Context(), &fealtyv1.ForgetCoordinatorRequest{Name: "other-00"}); err != nil {
+		t.Errorf("one that is not told of any more is forgotten: %v", err)
+	}
+	for i := range last {
+		write(i, false) // all but that one
+	}
+	write(0, true)
+	write(1, true)
+	if all, _ = d.c.replicas(t.Context(), d.state().manifest); slices.ContainsFunc(all, func(r replica) bool { return r.Name == living || r.Stopped }) {
+		t.Errorf("told are those that stopped, or said nothing for longest, in the place of others: %v", all)
+	}
+}
+
 func (f *fleet) keys(prefix string) []string {
 	f.t.Helper()
 	l, err := f.store.List(context.Background(), prefix)

@@ -119,7 +119,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Findings = append(out.Findings, c.outlet.findings()...)
 	out.Findings = append(out.Findings, c.compileFindings()...)
 	out.Findings = append(out.Findings, manifestFindings(s.manifest)...)
-	out.Findings = append(out.Findings, c.copyFindings()...)
+	out.Findings = append(append(out.Findings, c.copyFindings()...), c.olderKeyFindings()...)
 	out.Findings = append(out.Findings, c.missedFindings()...)
 	out.Findings = append(out.Findings, c.auditFindings()...)
 	out.Findings = c.withTold(out.Findings)

@@ -1,5 +1,6 @@
-// Package copies tells two processes that run as one member from one process that comes
-// back: those of a copied machine take the place of each other, again and again.
+// Package copies tells two machines that hold one identity from one that comes back: those
+// of a copy take the place of each other again and again, or one presents a key that the
+// other has replaced.
 package copies
 
 import (
@@ -17,7 +18,7 @@ const (
 	// one had taken. A machine that restarts its process never comes back as one of
 	// before. Two returns are three replacements.
 	Returns = 2
-	// Quiet is how long an alarm stands after the last return.
+	// Quiet is how long an alarm stands after what raised it last.
 	Quiet = 10 * time.Minute
 
 	// maxRuns bounds the processes of a member that are remembered.
@@ -37,6 +38,7 @@ type runs struct {
 	seen    map[string]time.Time // when each process took the place of another one last
 	returns []time.Time          // the newest ones, at most Returns
 	alarm   time.Time            // of the last return that raised one; zero: none did
+	older   time.Time            // when an earlier key was presented last; zero: none was
 }
 
 // Opened notes at now that the process run of a member opened a stream. It reports
@@ -48,14 +50,7 @@ func (w *Watch) Opened(member, run string, now time.Time) (alarm bool) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.members == nil {
-		w.members = make(map[string]*runs)
-	}
-	r := w.members[member]
-	if r == nil {
-		r = &runs{seen: make(map[string]time.Time)}
-		w.members[member] = r
-	}
+	r := w.ofLocked(member)
 	if r.last == run {
 		return false
 	}
@@ -73,6 +68,26 @@ func (w *Watch) Opened(member, run string, now time.Time) (alarm bool) {
 	return true
 }
 
+// OlderKey notes at now that somebody proved an earlier key of a member, which is an alarm
+// at once.
+func (w *Watch) OlderKey(member string, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ofLocked(member).older = now
+}
+
+func (w *Watch) ofLocked(member string) *runs {
+	if w.members == nil {
+		w.members = make(map[string]*runs)
+	}
+	r := w.members[member]
+	if r == nil {
+		r = &runs{seen: make(map[string]time.Time)}
+		w.members[member] = r
+	}
+	return r
+}
+
 // forget bounds what is remembered: the processes that were replaced longest ago go.
 func (r *runs) forget() {
 	for len(r.seen) > maxRuns {
@@ -88,14 +103,24 @@ func (w *Watch) Forget(member string) {
 	delete(w.members, member)
 }
 
-// Alarms returns the members whose alarm stands at now, sorted, with its time.
+// Alarms returns the members that two processes run as and whose alarm stands at now,
+// sorted, with its time.
 func (w *Watch) Alarms(now time.Time) (members []string, at map[string]time.Time) {
+	return w.standing(now, func(r *runs) time.Time { return r.alarm })
+}
+
+// OlderKeys returns likewise the members of which somebody proved an earlier key.
+func (w *Watch) OlderKeys(now time.Time) (members []string, at map[string]time.Time) {
+	return w.standing(now, func(r *runs) time.Time { return r.older })
+}
+
+func (w *Watch) standing(now time.Time, of func(*runs) time.Time) (members []string, at map[string]time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	at = make(map[string]time.Time)
 	for member, r := range w.members {
-		if !r.alarm.IsZero() && now.Sub(r.alarm) < Quiet {
-			at[member] = r.alarm
+		if last := of(r); !last.IsZero() && now.Sub(last) < Quiet {
+			at[member] = last
 		}
 	}
 	return slices.Sorted(maps.Keys(at)), at

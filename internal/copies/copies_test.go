@@ -78,3 +78,25 @@ func TestOneMachineRaisesNoAlarm(t *testing.T) {
 		}
 	})
 }
+
+// Who presents an earlier key is a second machine at once, for as long as it goes on.
+func TestOlderKey(t *testing.T) {
+	var w copies.Watch
+	w.OlderKey("data/a", start)
+	w.OlderKey("data/a", start.Add(time.Minute))
+	w.Opened("data/b", "run", start)
+	last := start.Add(time.Minute)
+	if members, at := w.OlderKeys(last); !slices.Equal(members, []string{"data/a"}) || at["data/a"] != last {
+		t.Errorf("earlier keys of %v at %v", members, at)
+	}
+	if members, _ := w.Alarms(last); len(members) != 0 {
+		t.Errorf("two processes of %v", members)
+	}
+	if members, _ := w.OlderKeys(last.Add(copies.Quiet)); len(members) != 0 {
+		t.Errorf("told for ever: %v", members)
+	}
+	w.Forget("data/a")
+	if members, _ := w.OlderKeys(last); len(members) != 0 {
+		t.Errorf("the alarm of who is gone stands: %v", members)
+	}
+}

@@ -161,6 +161,16 @@ func hidesText(r rune) bool {
 		r >= 0x2060 && r <= 0x2069 || r == 0xfeff
 }
 
+// Newer returns what [Format.Read] refuses in data, from which roots were read, and
+// [Format.ReadAccepted] does not.
+func (f *Format) Newer(data []byte, roots []*Node) []*Problem {
+	problems := f.Hidden(data, roots)
+	if p := f.checkMarks(data); p != nil {
+		problems = append([]*Problem{p}, problems...)
+	}
+	return problems
+}
+
 // checkMarks refuses a text with more tokens than any document of its kind has, before
 // one is made: each costs about a microsecond and 200 bytes, so that a megabyte of
 // brackets would keep a processor busy for seconds. There are at most twice as many

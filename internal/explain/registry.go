@@ -129,6 +129,7 @@ const (
 	MemberCopied      Code = "FE-M111"
 	MemberStale       Code = "FE-M112"
 	MemberClock       Code = "FE-M113"
+	MemberOlderKey    Code = "FE-M114"
 )
 
 // Node and agent.
@@ -748,9 +749,9 @@ prepared. Nothing is lost by that: what was signed for it authorizes nothing els
 		Exit:  ExitDegraded, GRPC: codes.FailedPrecondition,
 		Page: `
 A release became stricter after this manifest was set. A rule binds what is new: the cluster goes on under the
-manifest that its signers signed, and the next one has to be without these places. Two kinds are told so: characters
-that nobody sees, behind which two names look like one, and selectors that this release has no proof for, so that
-their entry admits nobody (` + "`k8s:`, `tpm:`, `sevsnp:`" + `).`,
+manifest that its signers signed, and the next one has to be without these places. Three kinds are told so: characters
+that nobody sees, behind which two names look like one; selectors that this release has no proof for, so that
+their entry admits nobody (` + "`k8s:`, `tpm:`, `sevsnp:`" + `); and more brackets, quotes and line ends than are read today.`,
 	},
 	{
 		Code:  CoordinatorWithoutCertificate,
@@ -1220,7 +1221,7 @@ was given ` + "`--tls-cert`, `--tls-key` and `--tls-ca`" + ` proves that certifi
 		Exit:  ExitRefused, GRPC: codes.PermissionDenied,
 		Page: `
 Like FE-J108, met on renewal: a copied data directory or a restored image of the machine renews with a key
-that was replaced since. Nothing was changed, and an alarm was recorded.`,
+that was replaced since. Nothing was changed, and ` + "`fealty status`" + ` names the member (` + "`FE-M114`" + `).`,
 	},
 	{
 		Code:  MemberOwnsDomains,
@@ -1344,6 +1345,19 @@ what it is sent, or is sent nothing: the records that nobody could compile are f
 		Page: `
 A node that reads a time that was signed, and is later than its own clock by more than clocks may differ, goes by that
 time, and says so to its coordinator. Its metric is ` + "`fealty_agent_clock_behind_seconds`" + `.`,
+	},
+
+	{
+		Code:  MemberOlderKey,
+		Title: "an earlier key of a member is in use",
+		What:  "somebody proved an earlier key of {member|a member}, and was refused: a copy of its data directory runs, or one that was put back",
+		Why:   "the last time was at {at|a moment ago}",
+		Do:    "find the machine that is refused, and stop it; if it is the one that is to go on: fealty member replace {name|MEMBER}",
+		Exit:  ExitUnhealthy, GRPC: codes.PermissionDenied,
+		Page: `
+A member changes its key with each renewal. Of two machines with one data directory the one that renews first goes on,
+whichever that is, and the other one is refused with ` + "`FE-M103`" + ` or ` + "`FE-J108`" + `. It tries again every few minutes, and the
+finding ends ten minutes after it did so last.`,
 	},
 
 	{

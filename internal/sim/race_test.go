@@ -3,3 +3,5 @@
 package sim_test
 
 const usualSchedules = 2
+
+const usualReconnects = 40
