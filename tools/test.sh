@@ -3,14 +3,17 @@
 # each package is the result, and the exit status is 1 if anything failed.
 #
 # With the race detector there are two runs. The second is of every test, under the
-# detector. The first is without it, of tests that do one thing again and again in a single
-# goroutine (rounds), where the detector finds nothing after the first few times and makes
-# each of them six times as long:
-#   - schedules of pure code, and of whole coordinators in virtual time;
-#   - files with a byte damaged, each in its turn; power that is cut at each call; a store
-#     whose answer is lost at each commit; properties that rapid checks a hundred times.
-# Under the detector these do fewer rounds, by a constant raceDetector of their packages; a
-# few are not compiled. Where there is no detector, one run does all of everything.
+# detector. The first is without it, of tests whose rounds are many and each a single
+# goroutine, or one coordinator that is made anew (rounds). The detector finds in a few
+# rounds what it finds in all, and makes each of them up to six times as long:
+#   - schedules of pure code, and of whole coordinators in virtual time (schedules);
+#   - power that is cut, or a process killed, at each point of something (cuts), and a store
+#     whose answer is lost at each commit (lost);
+#   - files with a byte damaged, each in its turn (damaged);
+#   - what rapid checks for a hundred random courses of events (properties).
+# Under the detector these do fewer rounds, by a constant raceDetector of their packages;
+# what is in a file norace_test.go is in the first run alone. Where there is no detector,
+# one run does all of everything.
 #
 # The program that tests run as processes is built once, as the product is, without the
 # detector (FEALTY_TEST_PROGRAM); the tests that run it are under it.
