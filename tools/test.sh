@@ -12,8 +12,8 @@
 #   - files with a byte damaged, each in its turn (damaged);
 #   - what rapid checks for a hundred random courses of events (properties).
 # Under the detector these do fewer rounds, by a constant raceDetector of their packages;
-# what is in a file norace_test.go is in the first run alone. Where there is no detector,
-# one run does all of everything.
+# TestMuchContent and TestFleetSchedulesNoticeBugs are in the first run alone. Where there is
+# no detector, one run does all of everything.
 #
 # The program that tests run as processes is built once, as the product is, without the
 # detector (FEALTY_TEST_PROGRAM); the tests that run it are under it.
