@@ -5,7 +5,7 @@
 
 help:
 	@echo 'make run       a whole cluster on this machine; Ctrl-C ends it'
-	@echo 'make test      every test, most of them with the race detector'
+	@echo 'make test      every test, with the race detector where there is a C compiler'
 	@echo 'make soak      kill -9 during 1,000 activations (KILLS=1000), damage of every byte on a node, and'
 	@echo '               millions of schedules of coordinators that fail (SCHEDULES=5000000), schedules of whole'
 	@echo '               coordinators on a store that fails (FLEET_SCHEDULES=1000), kill -9 of the coordinator that'

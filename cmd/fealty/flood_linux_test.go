@@ -47,33 +47,6 @@ const (
 	floodGrowth = 64 << 20
 )
 
-// program builds the program as it is built for use: without the race detector.
-// FEALTY_TEST_PROGRAM names one that was built already.
-var program = sync.OnceValues(func() (*os.File, error) {
-	dir, err := os.MkdirTemp("", "fealty-flood")
-	if err != nil {
-		return nil, err
-	}
-	path := filepath.Join(dir, "fealty")
-	if made := os.Getenv("FEALTY_TEST_PROGRAM"); made != "" {
-		return os.Open(made)
-	}
-	// With these flags what tools/lint.sh and the tests of docs compiled is found in Go's
-	// build cache.
-	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace", "-o", path, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	said, err := build.CombinedOutput()
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("build the program: %w\n%s", err, said), os.RemoveAll(dir))
-	}
-	// It stays open for as long as this process lives, and nothing of it after that.
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	return file, os.RemoveAll(dir)
-})
-
 // flooded is one coordinator on a store of its own.
 type flooded struct {
 	t      testing.TB
@@ -94,12 +67,11 @@ func startFlooded(t testing.TB, args ...string) *flooded {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), exe.Fd())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &flooded{t: t, exe: path, dir: t.TempDir(), addr: l.Addr().String(), args: args}
+	f := &flooded{t: t, exe: exe, dir: t.TempDir(), addr: l.Addr().String(), args: args}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}

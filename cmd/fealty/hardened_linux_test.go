@@ -25,16 +25,20 @@ func TestProgramsWithSecretsAreHardened(t *testing.T) {
 		t.Run(args[0], func(t *testing.T) {
 			dir := t.TempDir()
 			fealty := filepath.Join(dir, "fealty")
-			program, err := os.Open("/proc/self/exe")
+			exe, err := program()
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer program.Close()
+			original, err := os.Open(exe)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer original.Close()
 			copied, err := os.OpenFile(fealty, os.O_CREATE|os.O_WRONLY, 0o755)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := io.Copy(copied, program); err != nil {
+			if _, err := io.Copy(copied, original); err != nil {
 				t.Fatal(err)
 			}
 			if err := copied.Close(); err != nil {

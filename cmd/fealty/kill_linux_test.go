@@ -60,6 +60,7 @@ func TestKilledCoordinators(t *testing.T) {
 // fleet is coordinators that are processes of this machine.
 type fleet struct {
 	t       *testing.T
+	exe     string
 	dir     string
 	store   string
 	runs    map[string]*exec.Cmd        // by name; nil: killed
@@ -77,8 +78,12 @@ var three = []string{"coordinator-1", "coordinator-2", "coordinator-3"}
 // is reached by a way that can be cut.
 func startThree(t *testing.T, url, log string, stores map[string]string, apart bool) *fleet {
 	t.Helper()
+	exe, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
 	f := &fleet{
-		t: t, dir: t.TempDir(), store: url, log: log,
+		t: t, exe: exe, dir: t.TempDir(), store: url, log: log,
 		runs: map[string]*exec.Cmd{}, listens: map[string]string{}, ways: map[string]*proxytest.Proxy{},
 	}
 	t.Cleanup(func() {
@@ -143,10 +148,9 @@ func await(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// fealty returns the program itself, to be run with arguments.
+// fealty returns the program, to be run with arguments.
 func (f *fleet) fealty(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
-	cmd.Args[0] = "fealty"
+	cmd := exec.CommandContext(ctx, f.exe, args...)
 	cmd.Dir = f.dir
 	cmd.Env = []string{"HOME=" + f.dir, "TMPDIR=" + f.dir, "PATH=" + os.Getenv("PATH"), "FEALTY_STORE=" + f.store}
 	return cmd

@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"os"
@@ -22,13 +23,46 @@ import (
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
 
-// The scripts run the program as people do: what a line says is what is typed, and
-// the checks below it are the manual page.
+// programDir is the folder of the program, made and named by who needs it first.
+var programDir string
+
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"fealty": main})
+	code := m.Run()
+	if programDir != "" {
+		os.RemoveAll(programDir)
+	}
+	os.Exit(code)
 }
 
+// program returns the path of the program as it is built for use: without the race
+// detector, with which these tests may be. FEALTY_TEST_PROGRAM names one that was built
+// already; it is called fealty.
+var program = sync.OnceValues(func() (string, error) {
+	if made := os.Getenv("FEALTY_TEST_PROGRAM"); made != "" {
+		return made, nil
+	}
+	var err error
+	if programDir, err = os.MkdirTemp("", "fealty-program"); err != nil {
+		return "", err
+	}
+	path := filepath.Join(programDir, "fealty")
+	// With these flags what tools/lint.sh and the tests of docs compiled is found in Go's
+	// build cache.
+	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace", "-o", path, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the program: %w\n%s", err, said)
+	}
+	return path, nil
+})
+
+// The scripts run the program as people do: what a line says is what is typed, and
+// the checks below it are the manual page.
 func TestScripts(t *testing.T) {
+	fealty, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
 	files := certificates(t)
 	maps.Copy(files, snapshots(t))
 	testscript.Run(t, testscript.Params{
@@ -37,6 +71,7 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config")) // marks
+			env.Setenv("PATH", filepath.Dir(fealty)+string(os.PathListSeparator)+env.Getenv("PATH"))
 			for name, data := range files {
 				if err := os.WriteFile(filepath.Join(env.WorkDir, name), data, 0o600); err != nil {
 					return err

@@ -12,6 +12,7 @@ import (
 func TestAutonomyRunsOutAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
+		f.svidTTL, f.renewEvery = 8*time.Hour, 10*time.Minute // and so a third of the time alone
 		n := newNode(f)
 		m := f.member(n.mustJoin().ID)
 		a := n.mustOpen()

@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
+	"flag"
 	"net"
 	"slices"
 	"strings"
@@ -514,9 +515,13 @@ func TestJoinKinds(t *testing.T) {
 }
 
 // crash runs op on a disk whose power is cut at its nth mutating call, for every n,
-// and calls check on what the disk comes back with.
+// and calls check on what the disk comes back with. Under the race detector it comes
+// back in the last of these ways alone.
 func crash(t *testing.T, afters []durabletest.After, prepare func() (disk *durabletest.Disk, op func() error), check func(t *testing.T, done bool)) {
 	t.Helper()
+	if raceDetector {
+		afters = afters[len(afters)-1:]
+	}
 	for _, after := range afters {
 		for n := 1; ; n++ {
 			disk, op := prepare()
@@ -535,6 +540,18 @@ func crash(t *testing.T, afters []durabletest.After, prepare func() (disk *durab
 				t.Logf("%v: %d calls", after, n-1)
 				break
 			}
+		}
+	}
+}
+
+// fewerChecks has rapid check only so often in this test, unless -rapid.checks says how
+// often. The flag is the process's: a test that calls this is not in parallel.
+func fewerChecks(t *testing.T, checks string) {
+	t.Helper()
+	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
+		t.Cleanup(func() { _ = f.Value.Set(f.DefValue) })
+		if err := f.Value.Set(checks); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -24,7 +24,8 @@ const (
 	activatorDir     = "FEALTY_TEST_ACTIVATOR_DIR"
 	activatorBatches = "FEALTY_TEST_ACTIVATOR_BATCHES"
 
-	// killsVariable is how many cycles there are; blank means 50.
+	// killsVariable is how many cycles there are; blank means 50, or
+	// 10 under the race detector.
 	killsVariable = "FEALTY_TEST_KILLS"
 )
 
@@ -70,6 +71,9 @@ func TestActivator(t *testing.T) {
 // new one of each scope, whole, and with nothing lost that it had activated (I13).
 func TestKilledActivation(t *testing.T) {
 	cycles := 50
+	if raceDetector {
+		cycles = 10
+	}
 	if s := os.Getenv(killsVariable); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil {

@@ -51,6 +51,7 @@ func TestAloneAndBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
 		f.bundleLife = 300 * time.Hour
+		f.svidTTL, f.renewEvery = 8*time.Hour, 10*time.Minute // and so a third of the time alone
 		n, m := policyNode(f)
 		a := n.mustOpen()
 		stop := n.run(a)

@@ -46,6 +46,9 @@ func TestRenew(t *testing.T) {
 // any order: the cluster sees one member that uses each key in its turn, and in the
 // end both hold the same one.
 func TestRenewalsProperty(t *testing.T) {
+	if raceDetector {
+		fewerChecks(t, "25")
+	}
 	f := newFleet(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		n := newNode(f)

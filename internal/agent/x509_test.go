@@ -289,6 +289,9 @@ func TestComesBackByCertificate(t *testing.T) {
 // Answers are lost, power fails, the node is away for less and for more than the grace:
 // it stays one member, in one incarnation at a time, and no alarm is raised.
 func TestReenrolProperty(t *testing.T) {
+	if raceDetector {
+		fewerChecks(t, "25")
+	}
 	f := newFleet(t)
 	n := newOperatorNode(f)
 	enrolled := 0

@@ -289,7 +289,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 		}
 		// Every write of the set, lost in each way.
 		for n := range 12 {
-			for _, how := range []lostAnswer{lostApplied, lostDropped, lostForGood, lostForGoodN} {
+			for _, how := range losses(n) {
 				t.Run(fmt.Sprintf("first %v, write %d, %d", first, n, how), func(t *testing.T) {
 					d := newDesk(t)
 					if !first {

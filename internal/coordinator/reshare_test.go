@@ -217,7 +217,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 		})
 	}
 	for n := range 14 {
-		for _, how := range []lostAnswer{lostApplied, lostDropped, lostForGood, lostForGoodN} {
+		for _, how := range losses(n) {
 			t.Run(fmt.Sprintf("write %d, %d", n, how), func(t *testing.T) {
 				d, from := start(t)
 				d.store.lose(append(slices.Repeat([]lostAnswer{answered}, n), how)...)

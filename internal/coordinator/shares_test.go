@@ -161,7 +161,7 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 	t.Parallel()
 	for _, first := range []bool{true, false} {
 		for n := range 12 {
-			for _, how := range []lostAnswer{lostApplied, lostDropped, lostForGood, lostForGoodN} {
+			for _, how := range losses(n) {
 				t.Run(fmt.Sprintf("first %v, write %d, %d", first, n, how), func(t *testing.T) {
 					d := newDesk(t)
 					people := newOwners(t, "alice", "bob")

@@ -112,6 +112,16 @@ const (
 	lostForGoodN            // the same, of one that did not happen
 )
 
+// losses returns the ways in which the answer of the nth commit of something is lost:
+// all of them, or one in its turn under the race detector.
+func losses(n int) []lostAnswer {
+	all := []lostAnswer{lostApplied, lostDropped, lostForGood, lostForGoodN}
+	if raceDetector {
+		return all[n%len(all):][:1]
+	}
+	return all
+}
+
 func newMemStore() *memStore {
 	return &memStore{entries: make(map[string]store.Entry), done: make(map[string]store.Revision), answers: -1}
 }

@@ -20,12 +20,14 @@ func TestStoryOnEtcd(t *testing.T) {
 
 // TestRestoreOnEtcd: a restore goes under an empty prefix.
 func TestRestoreOnEtcd(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.New(t, etcdtest.Options{})
 	testRestore(t, Options{Store: server.URL("/fealty"), EmptyStore: server.URL("/restored")})
 }
 
 // TestStartAgainOnEtcd: the cluster is in the servers, not in the process.
 func TestStartAgainOnEtcd(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.New(t, etcdtest.Options{})
 	testStartAgain(t, server.URL("/fealty"))
 }

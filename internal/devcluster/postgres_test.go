@@ -73,12 +73,14 @@ func seeDisk(t *testing.T, dir string, see func(where string, data []byte)) {
 
 // TestRestoreOnPostgres: a restore goes into an empty database.
 func TestRestoreOnPostgres(t *testing.T) {
+	t.Parallel()
 	server := pgtest.New(t)
 	testRestore(t, Options{Store: server.URL(server.Database(t)), EmptyStore: server.URL(server.Database(t))})
 }
 
 // TestStartAgainOnPostgres: the cluster is in the database, not in the process.
 func TestStartAgainOnPostgres(t *testing.T) {
+	t.Parallel()
 	server := pgtest.New(t)
 	testStartAgain(t, server.URL(server.Database(t)))
 }
@@ -177,6 +179,7 @@ func (b *busy) settle(t *testing.T) {
 // candidates join. The coordinator stays up, finds out about the writes whose
 // answers were lost, and goes on when the server is back.
 func TestPostgresKilled(t *testing.T) {
+	t.Parallel()
 	server := pgtest.New(t)
 	b := keepBusy(t, server.URL(server.Database(t)))
 	for range 4 {
@@ -195,6 +198,7 @@ func TestPostgresKilled(t *testing.T) {
 // commit, now before the server has it and now after: both look the same from
 // here, and of neither may a candidate be told what is not so.
 func TestPostgresAnswersLost(t *testing.T) {
+	t.Parallel()
 	server := pgtest.New(t)
 	p := pgtest.NewProxy(t, server.Addr())
 	b := keepBusy(t, server.URLVia(p.Addr(), server.Database(t)))

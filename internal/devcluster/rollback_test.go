@@ -38,6 +38,7 @@ type rollback struct {
 }
 
 func TestRolledBackSQLite(t *testing.T) {
+	t.Parallel()
 	testRolledBack(t, rollback{take: func(c *Cluster) func() {
 		file := filepath.Join(c.dir, storeFile)
 		// As a snapshot of the disk has them: with all that the log holds, at one moment.
@@ -89,6 +90,7 @@ func overwrite(path string, content []byte, cut bool) error {
 
 // A dump of before is loaded over the tables, as the manual of PostgreSQL says.
 func TestRolledBackPostgres(t *testing.T) {
+	t.Parallel()
 	server := pgtest.New(t)
 	database := server.Database(t)
 	testRolledBack(t, rollback{
@@ -118,6 +120,7 @@ func stderrOf(err error) string {
 
 // The server comes back behind its address with the disk of before.
 func TestRolledBackPostgresDisk(t *testing.T) {
+	t.Parallel()
 	server := pgtest.New(t)
 	testRolledBack(t, rollback{
 		opts: Options{Store: server.URL(server.Database(t)), EmptyStore: server.URL(server.Database(t))},
@@ -127,6 +130,7 @@ func TestRolledBackPostgresDisk(t *testing.T) {
 
 // The keys of before are put back under the prefix, and later ones removed.
 func TestRolledBackEtcd(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.New(t, etcdtest.Options{})
 	testRolledBack(t, rollback{
 		opts: Options{Store: server.URL("/fealty"), EmptyStore: server.URL("/restored")},
@@ -138,6 +142,7 @@ func TestRolledBackEtcd(t *testing.T) {
 
 // The server comes back behind its address with the disk of before.
 func TestRolledBackEtcdDisk(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.New(t, etcdtest.Options{})
 	testRolledBack(t, rollback{
 		opts: Options{Store: server.URL("/fealty"), EmptyStore: server.URL("/restored")},

@@ -34,6 +34,7 @@ var stay = []string{"node-a", "node-b"}
 
 // A dump is put back while everything is down.
 func TestDumpPutBack(t *testing.T) {
+	t.Parallel()
 	server := pgtest.New(t)
 	database := server.Database(t)
 	dump := func() []byte {
@@ -58,6 +59,7 @@ func TestDumpPutBack(t *testing.T) {
 // The primary dies, and a standby that it did not wait for is promoted behind its address,
 // under coordinators that run on.
 func TestAsynchronousFailover(t *testing.T) {
+	t.Parallel()
 	server := pgtest.New(t)
 	testWentBack(t, server.URL(server.Database(t)), true, func() func() {
 		standby := filepath.Join(filepath.Dir(server.Data()), "standby")
