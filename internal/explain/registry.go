@@ -364,14 +364,9 @@ that name the old root have ended too: get a new one. Take the new pin from a pe
 		Page: `
 Each coordinator chains its audit entries by their hashes. Once a minute the leader signs a checkpoint of all chains,
 after it compared them with the checkpoint before, and it reads one older checkpoint and the entries behind it again.
-<<<<<<< HEAD
-Every coordinator remembers the last checkpoint that it saw. A log that does not fit was changed past Fealty: by
-somebody who can write to the store, or by a database that lost something.
-=======
 Every coordinator remembers the last checkpoint that it saw, and the leader how far each chain was behind one: a note of
-that in the store which vanished or went back is told too, and made anew. What does not fit was done past Fealty: by somebody who can
-write to the store, or by a database that lost something.
->>>>>>> 2e87eec (docs: what the leader remembers of audit chains)
+that in the store which vanished or went back is told too, and made anew. A log that does not fit was changed past
+Fealty: by somebody who can write to the store, or by a database that lost something.
 
 The finding stands in the next checkpoint, so that ` + "`fealty audit verify`" + ` goes on naming it. The finding
 ends after a week. The chain that is broken gets no more entries behind a checkpoint; coordinators begin new ones within
