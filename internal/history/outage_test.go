@@ -145,3 +145,110 @@ func TestWhatIsNoSignatureFile(t *testing.T) {
 		}
 	}
 }
+
+// A transition was overtaken only if the history from the head back says so. Where that
+// does not read, nothing is known of it: the caller keeps what the transition needs.
+func TestOvertakenIsReadFromTheHistory(t *testing.T) {
+	t.Parallel()
+	k := newTesters(t)
+	// world returns a history of three links, and a transition that stands on the first.
+	world := func() (kv store.KV, first *history.Verified, try func(store.KV) error) {
+		kv = storetest.NewMemory(0).Open()
+		l, first := founded(t, kv, k)
+		last := first
+		for _, reason := range []string{"one", "two"} {
+			tr, m := candidate(t, k, last, history.KindRekey, base, reason)
+			var err error
+			if last, err = l.Append(t.Context(), last, tr, m, k.transaction); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tr, m := candidate(t, k, first, history.KindRekey, base, "late")
+		return kv, first, func(kv store.KV) error {
+			_, err := history.New(kv).Append(t.Context(), first, tr, m, k.transaction)
+			return err
+		}
+	}
+	conflict := func(err error) bool {
+		_, ok := errors.AsType[*history.ConflictError](err)
+		return ok
+	}
+	for n := 0; ; n++ {
+		kv, _, try := world()
+		failing := &failingReads{kv, n}
+		err := try(failing)
+		if failing.left >= 0 {
+			if !conflict(err) || n < 2 {
+				t.Errorf("all of %d reads succeed: %v", n, err)
+			}
+			break
+		}
+		if err == nil || conflict(err) {
+			t.Errorf("read %d fails: %v", n, err)
+		}
+	}
+
+	kv, first, try := world()
+	put := func(key string, value []byte) {
+		t.Helper()
+		e, err := kv.Get(t.Context(), key)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			t.Fatal(err)
+		}
+		if _, err := kv.CompareAndSwap(t.Context(), key, e.Version, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(history.HeadKey, []byte("no head"))
+	if err := try(kv); !errors.Is(err, store.ErrUnknownOutcome) {
+		t.Errorf("the head does not decode: %v", err)
+	}
+	junk := []byte("no transition")
+	put(history.BlobKey(history.HashOf(junk)), junk)
+	put(history.HeadKey, headBy(k.transaction, &history.Transition{Index: 9, AuthorityEpoch: 9}, junk))
+	if err := try(kv); !errors.Is(err, store.ErrUnknownOutcome) {
+		t.Errorf("the head names what is no transition: %v", err)
+	}
+	if h, err := history.New(kv).Load(t.Context()); h != nil || !errors.Is(err, history.ErrEncoding) {
+		t.Errorf("a history that ends in what is no transition: %v, %v", h, err)
+	}
+	if v, err := history.New(kv).Follow(t.Context(), first, k.public()); v != nil || !errors.Is(err, history.ErrEncoding) {
+		t.Errorf("followed to what is no transition: %v, %v", v, err)
+	}
+}
+
+// A history whose version in the store is not known, since it was verified elsewhere, is
+// extended by the version of its head, which has to read.
+func TestAppendToWhatWasVerifiedElsewhere(t *testing.T) {
+	t.Parallel()
+	k := newTesters(t)
+	kv := storetest.NewMemory(0).Open()
+	l, first := founded(t, kv, k)
+	h, err := l.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Version = 0
+	elsewhere, err := history.Verify(h, k.public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, m := candidate(t, k, first, history.KindRekey, base, "next")
+	for n := 0; ; n++ {
+		failing := &failingReads{kv, n}
+		next, err := history.New(failing).Append(t.Context(), elsewhere, tr, m, k.transaction)
+		if failing.left >= 0 {
+			if err != nil || next.Version() == 0 || n == 0 {
+				t.Errorf("all of %d reads succeed: %v", n, err)
+			}
+			break
+		}
+		if !errors.Is(err, errOutage) {
+			t.Errorf("read %d fails: %v", n, err)
+		}
+	}
+	tr.Reason = "a line\nand another"
+	if _, err := l.Append(t.Context(), load(t, l, k), tr, m, k.transaction); err == nil || !bytes.Contains([]byte(err.Error()), []byte("reason")) {
+		t.Errorf("a transition that has no bytes: %v", err)
+	}
+}
