@@ -30,6 +30,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/freeport"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
@@ -498,24 +499,17 @@ func (s *session) port(shown string) string {
 	if p, ok := s.ports[shown]; ok {
 		return p
 	}
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			s.fatal("%v", err)
-		}
-		_, p, err := net.SplitHostPort(l.Addr().String())
-		if err = errors.Join(err, l.Close()); err != nil {
-			s.fatal("%v", err)
-		}
-		if _, taken := portsGiven.LoadOrStore(p, true); !taken {
-			s.ports[shown] = p
-			return p
-		}
+	addr, err := freeport.Addr()
+	if err != nil {
+		s.fatal("%v", err)
 	}
+	_, p, err := net.SplitHostPort(addr)
+	if err != nil {
+		s.fatal("%v", err)
+	}
+	s.ports[shown] = p
+	return p
 }
-
-// portsGiven are the ports that pages have: no two that run at once get the same.
-var portsGiven sync.Map
 
 func (s *session) place(path string) string {
 	if path = s.here(path); filepath.IsAbs(path) {

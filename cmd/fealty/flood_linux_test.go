@@ -32,6 +32,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/devcluster"
+	"github.com/fealty-io/fealty/internal/freeport"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -67,14 +68,11 @@ func startFlooded(t testing.TB, args ...string) *flooded {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freeport.Addr()
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &flooded{t: t, exe: exe, dir: t.TempDir(), addr: l.Addr().String(), args: args}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	f := &flooded{t: t, exe: exe, dir: t.TempDir(), addr: addr, args: args}
 	t.Cleanup(func() {
 		if f.cmd != nil {
 			f.kill()

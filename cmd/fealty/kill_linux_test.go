@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 
 	"filippo.io/age"
 
+	"github.com/fealty-io/fealty/internal/freeport"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
@@ -101,16 +101,12 @@ func startThree(t *testing.T, url, log string, stores map[string]string, apart b
 		"--signer-key-out", "alice.key", "--out", "m.yaml"}
 	key := regexp.MustCompile(`ed25519:[A-Za-z0-9+/=_-]{40,}`)
 	for _, name := range three {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		listen, err := freeport.Addr()
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.listens[name] = l.Addr().String()
-		if apart {
-			f.ways[name] = proxytest.New(t, f.listens[name])
-		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
+		if f.listens[name] = listen; apart {
+			f.ways[name] = proxytest.New(t, listen)
 		}
 		f.store = cmp.Or(stores[name], url)
 		f.start(name)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,6 +18,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/chaos"
+	"github.com/fealty-io/fealty/internal/freeport"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -82,12 +82,8 @@ func newFleet(t *testing.T, s *storage, coordinators, nodes int) *fleet {
 	var entries strings.Builder
 	for i := range coordinators {
 		name := fmt.Sprintf("coordinator-%d", i+1)
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		listen, err := freeport.Addr()
 		if err != nil {
-			t.Fatal(err)
-		}
-		listen := l.Addr().String()
-		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
 		p := add(name, "coordinator", "--listen", listen, "--advertise", listen, "--metrics", "127.0.0.1:0", "--self-heal-after", "2s",

@@ -29,6 +29,7 @@ var levels = []struct {
 	{"internal/durable", 0, "files"},
 	{"internal/document", 0, "plain YAML and JSON, with places"},
 	{"internal/fault", 0, "a seam"},
+	{"internal/freeport", 0, "ports of this machine"},
 	{"internal/pace", 0, "time and bytes"},
 	{"internal/chaos", 0, "a judgement of what was written down"},
 	{"internal/copies", 0, "which processes ran as a member, and when"},

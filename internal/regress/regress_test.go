@@ -135,7 +135,10 @@ func (w *world) step(t *rapid.T, now time.Time) {
 		}
 	case "key":
 		commit()
-		w.trust.Keys[who] = now.Add(time.Duration(rapid.IntRange(0, 5).Draw(t, "hours")) * time.Hour)
+		// A key that is banned again is kept for no shorter than before.
+		if until := now.Add(time.Duration(rapid.IntRange(0, 5).Draw(t, "hours")) * time.Hour); until.After(w.trust.Keys[who]) {
+			w.trust.Keys[who] = until
+		}
 	case "prune":
 		commit()
 		for key, until := range w.trust.Keys {

@@ -23,7 +23,6 @@ import (
 	"io"
 	"math"
 	"math/big"
-	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -42,6 +41,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	grpcstatus "google.golang.org/grpc/status"
+
+	"github.com/fealty-io/fealty/internal/freeport"
 )
 
 // patience is how long a server may take to start or to end.
@@ -135,10 +136,10 @@ func start(bin string, o Options) (_ *Cluster, err error) {
 	}
 	for i := range max(o.Members, 1) {
 		m := &Member{c: c, name: fmt.Sprintf("member%d", i)}
-		if m.client, err = freeAddr(); err != nil {
+		if m.client, err = freeport.Addr(); err != nil {
 			return nil, err
 		}
-		if m.peer, err = freeAddr(); err != nil {
+		if m.peer, err = freeport.Addr(); err != nil {
 			return nil, err
 		}
 		c.Members = append(c.Members, m)
@@ -196,19 +197,6 @@ func (c *Cluster) watch() error {
 		return fmt.Errorf("etcdtest: %w", err)
 	}
 	return nil
-}
-
-// freeAddr returns an address with a port that the kernel gives to nobody who asks for
-// any, so that it is still free when a server that was killed is started again.
-func freeAddr() (addr string, err error) {
-	for range 20 {
-		addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(10_000+mathrand.IntN(20_000)))
-		var l net.Listener
-		if l, err = net.Listen("tcp", addr); err == nil {
-			return addr, l.Close()
-		}
-	}
-	return "", fmt.Errorf("etcdtest: %w", err)
 }
 
 // Addr is where the member serves clients, as HOST:PORT. It stays the same.

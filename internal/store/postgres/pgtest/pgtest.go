@@ -27,7 +27,6 @@ import (
 	"fmt"
 	"io"
 	"math/big"
-	mathrand "math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -43,6 +42,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fealty-io/fealty/internal/freeport"
 )
 
 // patience is how long a server may take to start or to end.
@@ -57,7 +58,7 @@ const User = "postgres"
 type Server struct {
 	bin      string // folder of the binaries
 	dir      string // all of the server's files
-	port     int
+	addr     string // HOST:PORT
 	password string
 	as       *syscall.SysProcAttr
 
@@ -133,7 +134,7 @@ func Start(settings ...string) (_ *Server, err error) {
 	}
 	// Whoever else takes the port between here and there makes the start fail.
 	for range 5 {
-		if s.port, err = freePort(); err != nil {
+		if s.addr, err = freeport.Addr(); err != nil {
 			return nil, err
 		}
 		if err = s.Start(); err == nil {
@@ -238,19 +239,6 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// freePort returns a port that the kernel gives to nobody who asks for any, so that it is
-// still free when a server that was killed is started again.
-func freePort() (port int, err error) {
-	for range 20 {
-		port = 10_000 + mathrand.IntN(20_000)
-		var l net.Listener
-		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, fmt.Errorf("pgtest: %w", err)
-}
-
 // Bin is the folder of PostgreSQL's programs.
 func (s *Server) Bin() string { return s.bin }
 
@@ -293,7 +281,9 @@ func Certificate(tb testing.TB) (cert, key []byte) {
 }
 
 // Addr is where the server listens, as HOST:PORT. It stays the same.
-func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+func (s *Server) Addr() string { return s.addr }
+
+func (s *Server) port() string { return s.addr[strings.LastIndexByte(s.addr, ':')+1:] }
 
 // Password is that of [User].
 func (s *Server) Password() string { return s.password }
@@ -309,7 +299,7 @@ func (s *Server) URLVia(addr, database string) string {
 
 // SocketURL names a database over the unix socket.
 func (s *Server) SocketURL(database string) string {
-	q := url.Values{"host": {s.dir}, "port": {strconv.Itoa(s.port)}, "user": {User}}
+	q := url.Values{"host": {s.dir}, "port": {s.port()}, "user": {User}}
 	return "postgres:///" + database + "?" + q.Encode()
 }
 
@@ -370,7 +360,7 @@ func (s *Server) Start() error {
 		return fmt.Errorf("pgtest: %w", err)
 	}
 	defer log.Close()
-	cmd := s.command("postgres", "-D", s.Data(), "-p", strconv.Itoa(s.port))
+	cmd := s.command("postgres", "-D", s.Data(), "-p", s.port())
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("pgtest: %w", err)
