@@ -233,7 +233,7 @@ func (p *Proxy) requests(c *pair) {
 		switch f {
 		case LoseRequest:
 			c.pass(false, true)
-		case LoseAnswer:
+		case LoseAnswer, CutAfter: // a server that is fast would answer before the cut
 			c.pass(true, false)
 		case LoseBoth:
 			c.pass(false, false)
@@ -262,8 +262,7 @@ func (p *Proxy) requests(c *pair) {
 			}
 		}
 		if f == CutAfter {
-			c.client.Close()
-			c.pass(true, false) // the server goes on
+			c.client.Close() // the server goes on
 			return
 		}
 	}
