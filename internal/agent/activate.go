@@ -429,14 +429,14 @@ func (a *Agent) takeOnce(ctx context.Context, from origin, offers []offer) (lost
 		return false, nil, err
 	}
 	defer release()
-	err = a.takeHeld(ctx, from, offers)
+	err = a.takeHeld(ctx, from, offers, false)
 	lost, before = a.lost, a.overtaken
 	a.lost, a.overtaken = false, nil
 	return lost, before, err
 }
 
-// takeHeld is takeAll for who holds a.activation.
-func (a *Agent) takeHeld(ctx context.Context, from origin, offers []offer) error {
+// takeHeld is takeAll for who holds a.activation, for the first time or again.
+func (a *Agent) takeHeld(ctx context.Context, from origin, offers []offer, again bool) error {
 	offers = slices.Clone(offers)
 	slices.SortStableFunc(offers, func(x, y offer) int { return cmp.Compare(orderOf(x.scope), orderOf(y.scope)) })
 	b := a.beliefs.Load()
@@ -458,7 +458,11 @@ func (a *Agent) takeHeld(ctx context.Context, from origin, offers []offer) error
 				continue // of the root that the node is on its way to
 			}
 			a.lost = a.lost || errors.Is(err, history.ErrNoTrail)
-			a.refuse(ctx, refusalOf(o.scope, err, a.now()), err, early{from, o})
+			refused := refusalOf(o.scope, err, a.now())
+			if scope := snapshot.Scope(refused.Scope); again && waits(scope, snapshot.Reason(refused.Reason)) && b.overtook(scope, signed) {
+				continue
+			}
+			a.refuse(ctx, refused, err, early{from, o})
 			if r, ok := errors.AsType[*snapshot.RejectedError](err); ok && from == byCoordinator && o.scope == string(snapshot.ScopeTrustBundle) && r.Reason == snapshot.ReasonVersion {
 				a.overtaken = b.held[snapshot.ScopeTrustBundle] // who gives an older one is shown this one
 			}
@@ -533,7 +537,7 @@ func (a *Agent) settle(ctx context.Context, from origin, batch []taken) error {
 	var err error
 	for _, scope := range slices.Sorted(maps.Keys(waiting)) {
 		e := waiting[scope]
-		if err = a.takeHeld(ctx, e.from, []offer{e.offer}); err != nil {
+		if err = a.takeHeld(ctx, e.from, []offer{e.offer}, true); err != nil {
 			break
 		}
 	}
@@ -720,6 +724,22 @@ func waits(scope snapshot.Scope, reason snapshot.Reason) bool {
 		return known(scope) && !slices.Contains(foundations, scope)
 	}
 	return false
+}
+
+// overtook reports whether what is in use of a scope is newer than s says that it is. If
+// s was refused before and is refused again, for want of what may follow, then nobody waits
+// for it any more: its refusal would be told for as long as nothing newer still comes.
+func (b *beliefs) overtook(scope snapshot.Scope, s *snapshot.Signed) bool {
+	h := b.held[scope]
+	if h == nil {
+		return false
+	}
+	claims, err := snapshot.ReadClaims(s)
+	if err != nil {
+		return false
+	}
+	is, has := claims.Header, h.v.Header()
+	return is.ScopeType == scope && (is.AuthorityEpoch < has.AuthorityEpoch || is.AuthorityEpoch == has.AuthorityEpoch && is.ConfigVersion < has.ConfigVersion)
 }
 
 // accepted ends the refusal of a scope: something newer is in use.

@@ -426,3 +426,42 @@ func TestRefusalText(t *testing.T) {
 		t.Errorf("%q is not text", r.Detail)
 	}
 }
+
+// What was refused for want of what may follow gets a second look when that came. If
+// something newer is in use by then, the refusal that ended with it is not told anew.
+func TestOlderIsNotRefusedAgain(t *testing.T) {
+	for _, way := range []string{"whole", "announced"} {
+		t.Run(way, func(t *testing.T) {
+			f := newFleet(t)
+			n := newNode(f)
+			id := n.mustJoin().ID
+			a := n.mustOpen()
+			defer a.Close()
+			m := f.member(id)
+			var old, newer *fealtyv1.SignedSnapshot
+			f.do(func() { old, newer = f.runtime(&m), f.runtime(&m) })
+			signed, err := snapshot.Unmarshal(old.GetEnvelope())
+			f.must(err)
+			signed.Publication.Signatures[0].Bytes[0] ^= 1 // by a key that may become known
+			if way == "announced" {
+				signed.Content = nil
+			}
+			raw, err := signed.Marshal()
+			f.must(err)
+			in := &intake{a: a, from: byCoordinator, sources: func() []source { return nil }}
+			f.must(in.take(t.Context(), notice{old.GetScope(), raw}))
+			if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonSignature) {
+				t.Fatalf("the older: refusals %v", got)
+			}
+			f.must(in.take(t.Context(), notice{newer.GetScope(), newer.GetEnvelope()}))
+			if got := a.status.refusals(); len(got) != 0 {
+				t.Errorf("the newer is in use, and the older is refused again: %v", got)
+			}
+			// The first time it is told, whatever is in use.
+			f.must(in.take(t.Context(), notice{old.GetScope(), raw}))
+			if got := a.status.refusals(); len(got) != 1 {
+				t.Errorf("the older comes anew: refusals %v", got)
+			}
+		})
+	}
+}

@@ -160,7 +160,7 @@ type lacking struct {
 // are recorded and are no error; the error is one of the disk, or ctx's.
 func (in *intake) take(ctx context.Context, n notice) error {
 	before := in.a.beliefs.Load()
-	if err := in.takeOne(ctx, n); err != nil {
+	if err := in.takeOne(ctx, n, false); err != nil {
 		return err
 	}
 	after := in.a.beliefs.Load()
@@ -172,7 +172,7 @@ func (in *intake) take(ctx context.Context, n notice) error {
 	in.waiting = nil
 	for _, scope := range scopes {
 		if n, ok := waiting[string(scope)]; ok {
-			if err := in.takeOne(ctx, n); err != nil {
+			if err := in.takeOne(ctx, n, true); err != nil {
 				return err
 			}
 		}
@@ -180,7 +180,8 @@ func (in *intake) take(ctx context.Context, n notice) error {
 	return nil
 }
 
-func (in *intake) takeOne(ctx context.Context, n notice) error {
+// takeOne takes a notice, for the first time or again.
+func (in *intake) takeOne(ctx context.Context, n notice, again bool) error {
 	a := in.a
 	signed, err := snapshot.Unmarshal(n.raw)
 	if err != nil || len(signed.Content) > 0 {
@@ -191,6 +192,9 @@ func (in *intake) takeOne(ctx context.Context, n notice) error {
 	if err != nil {
 		r := refusalOf(n.scope, err, a.now())
 		if waits(snapshot.Scope(r.Scope), snapshot.Reason(r.Reason)) {
+			if again && b.overtook(snapshot.Scope(r.Scope), signed) {
+				return nil
+			}
 			if in.waiting == nil {
 				in.waiting = make(map[string]notice)
 			}
