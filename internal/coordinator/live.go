@@ -695,23 +695,31 @@ func (c *Coordinator) forgetLive(s *state, path string) {
 }
 
 // openMembers opens records of members under s. One that was altered from outside is left
-// out, and reported. They are not whole if s does not open all of them because the head
-// moved on: under another seed they have other keys.
-func (c *Coordinator) openMembers(ctx context.Context, s *state, entries []store.Entry) (recs []versioned[memberRecord], whole bool) {
-	recs = make([]versioned[memberRecord], 0, len(entries))
+// out, and reported. It is a [store.ConflictError] on the head if s does not open all of
+// them because the head moved on.
+func (c *Coordinator) openMembers(ctx context.Context, s *state, entries []store.Entry) ([]versioned[memberRecord], error) {
+	recs := make([]versioned[memberRecord], 0, len(entries))
 	for _, e := range entries {
 		r, err := open[memberRecord](s.records, e)
-		switch {
-		case err == nil:
+		if err == nil {
 			recs = append(recs, r)
-		case c.movedOn(ctx, s):
-			c.kickHead()
-			return nil, false
-		default:
-			c.forged(ctx, e.Key, err)
+		} else if err := c.forgedUnder(ctx, s, e.Key, err); err != nil {
+			return nil, err
 		}
 	}
-	return recs, true
+	return recs, nil
+}
+
+// forgedUnder reports what s does not open as genuine, and returns nil. If the store shows
+// another head than that of s it reports nothing, as under another seed the records have
+// other keys, and returns a [store.ConflictError] on the head.
+func (c *Coordinator) forgedUnder(ctx context.Context, s *state, what string, err error) error {
+	if c.movedOn(ctx, s) {
+		c.kickHead()
+		return &store.ConflictError{Key: history.HeadKey, Want: s.headVersion}
+	}
+	c.forged(ctx, what, err)
+	return nil
 }
 
 // movedOn reports whether the store shows another head than that of s.
@@ -730,9 +738,9 @@ func (c *Coordinator) followMembers(ctx context.Context, s *state) error {
 		if err := c.untilWhole(ctx); err != nil {
 			return err
 		}
-		recs, whole := c.openMembers(ctx, s, l.Entries)
-		if !whole {
-			return &store.ConflictError{Key: history.HeadKey, Want: s.headVersion}
+		recs, err := c.openMembers(ctx, s, l.Entries)
+		if err != nil {
+			return err
 		}
 		c.members.fill(recs, l.Revision)
 		for ch, err := range c.store.Changes(ctx, memberPrefix, l.Revision) {
@@ -742,9 +750,9 @@ func (c *Coordinator) followMembers(ctx context.Context, s *state) error {
 				}
 				break // compacted or disconnected: list again
 			}
-			recs, whole := c.openMembers(ctx, s, ch.Put)
-			if !whole {
-				return &store.ConflictError{Key: history.HeadKey, Want: s.headVersion}
+			recs, err := c.openMembers(ctx, s, ch.Put)
+			if err != nil {
+				return err
 			}
 			for _, r := range recs {
 				c.members.put(r.value, r.version)

@@ -340,7 +340,8 @@ func (p *publication) settle() {
 }
 
 // loadPublication reads the publication as it is stored. What fails its MAC, or a
-// hash, is left out and reported: it is made again.
+// hash, is left out and reported: it is made again. It is a [store.ConflictError] on the
+// head if that is because the head moved on.
 func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publication, error) {
 	l, err := c.store.List(ctx, publicationPrefix)
 	if err != nil {
@@ -352,7 +353,9 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 		switch {
 		case e.Key == publicationStateKey:
 			if p.state, err = open[publicationRecord](s.records, e); err != nil {
-				c.forged(ctx, e.Key, err)
+				if err := c.forgedUnder(ctx, s, e.Key, err); err != nil {
+					return nil, err
+				}
 				// It is written anew over this very version.
 				p.state, p.broken = versioned[publicationRecord]{version: e.Version}, true
 			}
@@ -365,12 +368,16 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 			if err == nil {
 				err = fmt.Errorf("the content is not what its name says: %w", store.ErrForged)
 			}
-			c.forged(ctx, e.Key, err)
+			if err := c.forgedUnder(ctx, s, e.Key, err); err != nil {
+				return nil, err
+			}
 			p.strays = append(p.strays, e.Key)
 		case strings.HasPrefix(e.Key, headerPrefix):
 			h, err := open[headerRecord](s.records, e)
 			if err != nil {
-				c.forged(ctx, e.Key, err)
+				if err := c.forgedUnder(ctx, s, e.Key, err); err != nil {
+					return nil, err
+				}
 				p.strays = append(p.strays, e.Key)
 				continue
 			}

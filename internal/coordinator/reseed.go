@@ -301,21 +301,22 @@ func (c *Coordinator) dropExpired() {
 	}
 }
 
-// frozen is the value of the freeze: which seed the records wait for, since when.
+// frozen is the value of the freeze: which seed the records wait for, by whom, since when.
 type frozen struct {
 	Salt   history.Salt `json:"salt"`
 	Ledger string       `json:"ledger"` // of this try: an earlier one may have left another
+	By     string       `json:"by"`     // the enrolment key of the coordinator
 	At     time.Time    `json:"at"`
 }
 
-// freezeLimit is how long a freeze is waited for that another replica made. Moving
+// freezeLimit is how long a freeze is waited for that another coordinator made. Moving
 // the records of a large fleet takes seconds.
 const freezeLimit = time.Minute
 
 // freeze makes every change of a record fail, on every replica, until the returned
 // function is called or the records are moved. It names the seed by its salt.
 func (c *Coordinator) freeze(ctx context.Context, s *state, salt history.Salt) (f frozen, thaw func(), err error) {
-	f = frozen{salt, randomID(), c.now().UTC()}
+	f = frozen{salt, randomID(), c.EnrolmentKey(), c.now().UTC()}
 	value, err := json.Marshal(f)
 	if err != nil {
 		return f, nil, err
@@ -372,10 +373,10 @@ func (c *Coordinator) awaitThaw(ctx context.Context) {
 // breakFreeze ends a freeze that nobody will end: its coordinator stopped before the
 // head moved. Who may yet move the head under it is stopped by the same transaction,
 // which writes the head again, as it is, under another version; so ending one too
-// early costs another try, and no more. One that is young is left alone unless force
-// is set. A freeze for the seed of the head stays: the records are to be moved. The
-// caller holds c.setting, so that it is none of ours that is under way.
-func (c *Coordinator) breakFreeze(ctx context.Context, force bool) error {
+// early costs another try, and no more. One that is young is left alone, unless this
+// coordinator made it. A freeze for the seed of the head stays: the records are to be
+// moved. The caller holds c.setting, so that it is none of ours that is under way.
+func (c *Coordinator) breakFreeze(ctx context.Context) error {
 	e, err := c.store.Get(ctx, freezeKey)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
@@ -384,7 +385,7 @@ func (c *Coordinator) breakFreeze(ctx context.Context, force bool) error {
 		return err
 	}
 	var f frozen
-	if err := json.Unmarshal(e.Value, &f); err == nil && !force && c.now().Sub(f.At).Abs() <= freezeLimit {
+	if err := json.Unmarshal(e.Value, &f); err == nil && f.By != c.EnrolmentKey() && c.now().Sub(f.At).Abs() <= freezeLimit {
 		return nil
 	}
 	head, err := c.store.Get(ctx, history.HeadKey)
@@ -541,17 +542,17 @@ func (c *Coordinator) thawed(ctx context.Context, at store.Revision) bool {
 
 // moveFrozen is one try at it, under the freeze e.
 func (c *Coordinator) moveFrozen(ctx context.Context, s *state, e store.Entry) error {
-	var f frozen
-	if err := json.Unmarshal(e.Value, &f); err != nil || f.Salt != s.head.Salt {
-		c.unsettled.Store(true)
-		return errors.New("the records are frozen for another seed than that of the head")
-	}
 	frozenAt := e.Version
 	trust, err := c.store.Get(ctx, trustStateKey)
 	if err == nil {
 		_, err = s.records.auth.Open(trustStateKey, trust.Value)
 	}
-	switch {
+	var f frozen
+	switch undecoded := json.Unmarshal(e.Value, &f); {
+	case (undecoded != nil || f.Salt != s.head.Salt) && err == nil:
+		return nil // all is moved, and the freeze is of a reseed after that of s
+	case undecoded != nil || f.Salt != s.head.Salt:
+		return errors.New("the records are frozen for another seed than that of the head")
 	case err == nil:
 		// It moves with the end of the freeze: somebody put the freeze back, and what it
 		// says is void.

@@ -837,6 +837,7 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	d := testDesk(t)
 	d.joined("a")
 	d.joined("b")
+	d.mustPublish(newPublisher())
 	before := d.state()
 	if err := d.reseed(nil); err != nil {
 		t.Fatal(err)
@@ -851,17 +852,72 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 		return l.Entries
 	}
 	all := list()
-	recs, whole := d.c.openMembers(t.Context(), before, all)
-	if n := testutil.ToFloat64(d.c.metrics.forged); whole || n != 0 {
-		t.Errorf("under the head of before: %d records, whole: %v, and %v forgeries", len(recs), whole, n)
-	}
-	if _, err := d.c.ensureTrust(t.Context(), before); !lost(err) || testutil.ToFloat64(d.c.metrics.forged) != 0 {
-		t.Errorf("the trust state under the head of before: %v", err)
+	for what, read := range map[string]func() error{
+		"the members":     func() error { _, err := d.c.openMembers(t.Context(), before, all); return err },
+		"the trust state": func() error { _, err := d.c.ensureTrust(t.Context(), before); return err },
+		"the publication": func() error { _, err := d.c.loadPublication(t.Context(), before); return err },
+	} {
+		if err := read(); !lost(err) || testutil.ToFloat64(d.c.metrics.forged) != 0 {
+			t.Errorf("%s under the head of before: %v, and %v forgeries", what, err, testutil.ToFloat64(d.c.metrics.forged))
+		}
 	}
 	d.store.alter(all[0].Key, func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-	recs, whole = d.c.openMembers(t.Context(), d.state(), list())
-	if n := testutil.ToFloat64(d.c.metrics.forged); !whole || n != 1 || len(recs) != len(all)-1 {
-		t.Errorf("under the head in force: %d of %d records, whole: %v, and %v forgeries", len(recs), len(all), whole, n)
+	recs, err := d.c.openMembers(t.Context(), d.state(), list())
+	if n := testutil.ToFloat64(d.c.metrics.forged); err != nil || n != 1 || len(recs) != len(all)-1 {
+		t.Errorf("under the head in force: %d of %d records, %v, and %v forgeries", len(recs), len(all), err, n)
+	}
+}
+
+// A freeze is ended by who made it, or by anybody after a minute: its coordinator may be
+// at work, and the reseed would fail. One that lags, or starts, meanwhile is ready under
+// the seed that is in force.
+func TestFreezeOfAnotherStays(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before func(*desk) // beside the first manifest
+		after  time.Duration
+		starts string // the folder of the coordinator that starts
+		thawed bool
+	}{
+		"another one":                  {starts: "another"},
+		"another one, for a minute":    {starts: "another", after: freezeLimit},
+		"another one, after a minute":  {starts: "another", after: freezeLimit + time.Second, thawed: true},
+		"it itself":                    {starts: "coordinator", thawed: true},
+		"another one, after a reseed":  {starts: "another", before: func(d *desk) { d.mustReseed() }},
+		"it itself, after a reseed":    {starts: "coordinator", before: func(d *desk) { d.mustReseed() }, thawed: true},
+		"another one, after a restart": {starts: "another", before: func(d *desk) { d.restart() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := testDesk(t)
+			d.joined("a")
+			if tc.before != nil {
+				tc.before(d)
+			}
+			s := d.state()
+			if _, _, err := d.c.freeze(t.Context(), s, history.Salt{1}); err != nil {
+				t.Fatal(err)
+			}
+			// It follows the head that is in force, whose records are all moved.
+			if err := d.c.moveRecords(t.Context(), s); err != nil || d.store.version(freezeKey) == 0 || d.c.unsettled.Load() {
+				t.Errorf("who follows the head: %v; frozen: %v", err, d.store.version(freezeKey) != 0)
+			}
+			d.advance(tc.after)
+			if tc.starts == "coordinator" {
+				d.restart()
+				d.wantPhase(phaseReady.String(), "")
+			} else if _, err := d.another(tc.starts); err != nil {
+				t.Fatal(err)
+			}
+			if thawed := d.store.version(freezeKey) == 0; thawed != tc.thawed {
+				t.Errorf("thawed: %v, want %v", thawed, tc.thawed)
+			}
+		})
+	}
+}
+
+func (d *desk) mustReseed() {
+	d.t.Helper()
+	if err := d.reseed(nil); err != nil {
+		d.t.Fatal(err)
 	}
 }
 

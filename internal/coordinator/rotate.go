@@ -227,7 +227,9 @@ func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *rotation) 
 		rec, err := open[rolloutRecord](s.records, e)
 		if err != nil {
 			// A rotation waits longer without it, and nothing else.
-			c.forged(ctx, e.Key, err)
+			if err := c.forgedUnder(ctx, s, e.Key, err); err != nil {
+				return out, own, nil, err
+			}
 			rec = versioned[rolloutRecord]{version: e.Version}
 		}
 		if rec.value.Number == r.Number {

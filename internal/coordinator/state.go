@@ -136,7 +136,7 @@ func (c *Coordinator) read(ctx context.Context, last *state) (*way, *state, erro
 	if err != nil {
 		return nil, recovering(last, err), nil
 	}
-	if err := c.breakFreeze(ctx, last == nil || c.unsettled.Load()); err != nil {
+	if err := c.breakFreeze(ctx); err != nil {
 		return nil, nil, fmt.Errorf("end what a reseed left: %w", err)
 	}
 	if last != nil {
@@ -400,9 +400,9 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 	if err != nil {
 		return fmt.Errorf("read the members: %w", err)
 	}
-	recs, whole := c.openMembers(ctx, s, l.Entries)
-	if !whole {
-		return &store.ConflictError{Key: history.HeadKey, Want: s.headVersion}
+	recs, err := c.openMembers(ctx, s, l.Entries)
+	if err != nil {
+		return err
 	}
 	if err := c.faults.Hit("adopt.before-identity"); err != nil {
 		return err
@@ -435,7 +435,9 @@ func (c *Coordinator) firstTrust(ctx context.Context, s *state) (*trustView, err
 	// Config that was altered keeps nobody from being ready: what was published stays.
 	switch _, err := c.currentConfig(ctx, s, true); {
 	case errors.Is(err, store.ErrForged):
-		c.forged(ctx, "the config", err)
+		if err := c.forgedUnder(ctx, s, "the config", err); err != nil {
+			return nil, err
+		}
 	case err != nil:
 		return nil, fmt.Errorf("read the config: %w", err)
 	}

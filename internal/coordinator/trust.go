@@ -304,12 +304,10 @@ func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (trustInput, er
 	for range commitTries {
 		in, err := c.readTrust(ctx, s)
 		if err != nil {
-			switch {
-			case !errors.Is(err, store.ErrForged):
-			case c.movedOn(ctx, s):
-				return in, &store.ConflictError{Key: history.HeadKey, Want: s.headVersion}
-			default:
-				c.forged(ctx, "the trust state and the bans", err)
+			if errors.Is(err, store.ErrForged) {
+				if moved := c.forgedUnder(ctx, s, "the trust state and the bans", err); moved != nil {
+					return in, moved
+				}
 			}
 			return in, err
 		}

@@ -1,7 +1,6 @@
 package devcluster
 
 import (
-	"cmp"
 	"context"
 	"crypto/ed25519"
 	"fmt"
@@ -10,8 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
@@ -22,17 +19,6 @@ import (
 
 // reseed gives the cluster a new seed, and returns the key of its root.
 func (c *Cluster) reseed(ctx context.Context) (root identity.KeyID, err error) {
-	awaited := c.await(ctx, "a reseed", func(ctx context.Context) (bool, error) {
-		// Right after another one, a coordinator that follows that one still may end this one.
-		if root, err = c.tryReseed(ctx); status.Code(err) != codes.Aborted {
-			return true, nil
-		}
-		return false, err
-	})
-	return root, cmp.Or(err, awaited)
-}
-
-func (c *Cluster) tryReseed(ctx context.Context) (root identity.KeyID, err error) {
 	err = c.withAdmin(func(conn *grpc.ClientConn) error {
 		client := fealtyv1.NewReseedServiceClient(conn)
 		p, err := client.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
