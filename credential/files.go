@@ -90,7 +90,7 @@ type FilesConfig struct {
 
 	// Accepted says that the files of a proof were in use before this program was started:
 	// at the start it takes what only breaks a rule that came after a release which took
-	// it, and [Files.Failure] says so. What is new is refused all the same.
+	// it, and [Files.Failure] says so. A change that breaks the rule is refused all the same.
 	Accepted bool
 
 	// OnFailure is told of each change that is refused, once; for the metric

@@ -63,7 +63,7 @@ product build -o "$built/fealty" ./cmd/fealty
 export FEALTY_TEST_PROGRAM="$built/fealty"
 
 # Tests have little in memory and make much garbage: with more room for it a tenth of the
-# time is saved. What they start has an environment of its own.
+# time is saved. The processes that tests start have an environment of their own.
 export GOGC="${GOGC:-400}" GOMEMLIMIT="${GOMEMLIMIT:-2GiB}"
 # Most tests wait, so one package more than there are processors runs at once.
 options+=(-p $((processors + 1)))

@@ -427,8 +427,8 @@ func TestRefusalText(t *testing.T) {
 	}
 }
 
-// What was refused for want of what may follow gets a second look when that came. If
-// something newer is in use by then, the refusal that ended with it is not told anew.
+// A snapshot that was refused for want of what may follow gets a second look when that
+// came. If a newer one is in use by then, the refusal that ended with it is not told anew.
 func TestOlderIsNotRefusedAgain(t *testing.T) {
 	for _, way := range []string{"whole", "announced"} {
 		t.Run(way, func(t *testing.T) {

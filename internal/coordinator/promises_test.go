@@ -133,8 +133,8 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 	}
 }
 
-// Who is on the way to another head decides nothing under the one before meanwhile, however
-// long its peers take to answer; and it proves no authority to who verifies it. It serves
+// A coordinator on the way to another head decides nothing under the one before meanwhile,
+// however long its peers take to answer; and it proves no authority to who verifies it. It serves
 // reads for as long as a call waits for the head, and is in recovery mode from then on.
 func TestOnTheWayNothingIsDecided(t *testing.T) {
 	t.Parallel()

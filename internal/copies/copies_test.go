@@ -79,7 +79,7 @@ func TestOneMachineRaisesNoAlarm(t *testing.T) {
 	})
 }
 
-// Who presents an earlier key is a second machine at once, for as long as it goes on.
+// A process that presents an earlier key is a second machine at once, for as long as it goes on.
 func TestOlderKey(t *testing.T) {
 	var w copies.Watch
 	w.OlderKey("data/a", start)

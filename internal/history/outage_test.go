@@ -116,7 +116,7 @@ func TestSpoiledHeadIsTold(t *testing.T) {
 	}
 }
 
-// What has all the right fields and one thing more was written by somebody else: it is
+// A file that has all the right fields and one thing more was written by somebody else: it is
 // refused, as a request and as a signature.
 func TestWhatIsNoSignatureFile(t *testing.T) {
 	t.Parallel()

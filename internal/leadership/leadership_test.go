@@ -339,7 +339,7 @@ func TestStopHandsOverWithinAFewTries(t *testing.T) {
 	l.step(testLease, Tick{}, nil)
 }
 
-// Who hands over leads no more as far as others are told, tries again no sooner because of
+// A leader that hands over leads no more as far as others are told, tries again no sooner because of
 // what happens meanwhile, and looks at nothing before that is over: its clock is set for
 // the next try alone.
 func TestHandingOverGoesOnUndisturbed(t *testing.T) {

@@ -128,7 +128,7 @@ func Stays(m Memory, next Head, ended Result) bool {
 }
 
 // FollowFor is how long the head in force stays for reads while the secrets of the next one
-// are looked for elsewhere. What waits for that head is refused after as long.
+// are looked for elsewhere. A call that waits for that head is refused after as long.
 const FollowFor = 10 * time.Second
 
 // Lingers reports whether the head in force stays for reads while the secrets of next are
@@ -137,8 +137,8 @@ const FollowFor = 10 * time.Second
 // admitted is whether its manifest admits this coordinator, and lagged is for how long the
 // store has shown another head than the one in force.
 //
-// Under another seed the records that reads need are not the same. What is here, and does
-// not come into force all the same, is no matter of waiting.
+// Under another seed the records that reads need are not the same. A head whose secrets are
+// here, and which does not come into force all the same, is no matter of waiting.
 func Lingers(m Memory, next Head, admitted bool, lagged time.Duration) bool {
 	return m.Phase() == Ready && admitted && m.Head().Seed == next.Seed && !m.HoldsMesh(next.Mesh) && lagged < FollowFor
 }

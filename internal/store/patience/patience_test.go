@@ -160,7 +160,7 @@ func (f *forgetful) Outcome(ctx context.Context, _ string) (store.Revision, erro
 	return 7, f.outcome
 }
 
-// What became of a write is found out, though whoever wanted it has gone and its patience is
+// The outcome of a write is found out, though whoever wanted it has gone and its patience is
 // spent.
 func TestCommitAsksWhatBecameOfIt(t *testing.T) {
 	t.Parallel()
