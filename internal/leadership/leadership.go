@@ -217,7 +217,7 @@ type Core struct {
 	fit     bool
 	stopped bool
 	floor   uint64
-	newest  uint64 // revision of a leader entry or beat that this process saw
+	newest  uint64 // revision of a leader entry or beat that this process saw or wrote
 	low     bool   // the store gave a term that is not above floor and newest
 
 	stretch int           // the lease to keep, in leases of cfg
@@ -467,7 +467,7 @@ func (c *Core) read(now time.Duration, e Entry) {
 	}
 	changed := first || e.Believed != c.seen.Believed || e.Believed && (e.Term != c.seen.Term || e.Number != c.seen.Number)
 	c.seen, c.known, c.readDue = e, true, now+c.cfg.Beat
-	c.newest = max(c.newest, e.Term, e.Beat)
+	defer func() { c.newest = max(c.newest, e.Term, e.Beat) }() // a term is judged by what was seen before it
 	if changed {
 		c.seenAt = now
 		switch {
@@ -523,7 +523,7 @@ func (c *Core) hold(now time.Duration, term, beat uint64) {
 
 // judge leaves a term of ours under which this process may not lead.
 func (c *Core) judge(now time.Duration) {
-	c.low = c.held.term <= c.floor || c.held.term < c.newest
+	c.low = c.held.term <= max(c.floor, c.newest)
 	if c.low {
 		c.pause = now + c.cfg.Lease
 	}
@@ -553,6 +553,7 @@ func (c *Core) took(now time.Duration, e Event) {
 		c.seen = Entry{Term: e.Version, Beat: e.Version, Believed: true, Replica: c.cfg.Replica, Nonce: t.Nonce, Lease: t.Lease}
 		c.seenAt, c.ledUntil = now, now+t.Lease
 		c.hold(now, e.Version, e.Version)
+		c.newest = max(c.newest, e.Version)
 		return
 	case Unknown:
 		t.open = true

@@ -1,6 +1,7 @@
 package leadership
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -339,9 +340,9 @@ func TestStopHandsOverWithinAFewTries(t *testing.T) {
 	l.step(testLease, Tick{}, nil)
 }
 
-// A leader that hands over leads no more as far as others are told, tries again no sooner because of
-// what happens meanwhile, and looks at nothing before that is over: its clock is set for
-// the next try alone.
+// A leader that hands over leads no more as far as others are told, tries again no sooner
+// because of what happens meanwhile, and looks at nothing before that is over: its clock is
+// set for the next try alone.
 func TestHandingOverGoesOnUndisturbed(t *testing.T) {
 	l := leader(t)
 	if _, led, _ := l.core.Seen(l.now); !led {
@@ -603,4 +604,135 @@ func TestHandingOverEnds(t *testing.T) {
 		l.step(testBeat/4, Tick{}, StepDown{Nonce: "me1", IfTerm: 10})
 	}
 	l.step(0, Conflict{KeyOther}, ReadEntry{})
+}
+
+// What others are told of who leads, and until when, follows what was read and written last.
+func TestTellsWhoLeads(t *testing.T) {
+	l := newLife(t, "me")
+	tells := func(want Entry, led bool, since time.Duration) {
+		t.Helper()
+		got, is, at := l.core.Seen(l.now)
+		if got != want || is != led || at != since {
+			t.Fatalf("at %v: %+v leads: %v, until or since %v; want %+v, %v, %v", l.now, got, is, at, want, led, since)
+		}
+	}
+	l.step(time.Second, Fit{}, ReadEntry{})
+	other := of("other", "o", 5, 5)
+	l.step(0, Read{other}, nil)
+	tells(other, true, l.now+testLease)
+	// What is forged, or handed over, ends that at once, and not later again.
+	forged := Entry{Term: 6, Beat: 5, Lease: MaxLease}
+	l.step(time.Second, Noticed{}, ReadEntry{})
+	l.step(0, Read{forged}, nil)
+	tells(forged, false, l.now)
+	over := of("other", "o", 7, 5)
+	over.HandedOver = true
+	l.step(time.Second, Noticed{}, ReadEntry{})
+	l.step(0, Read{over}, TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 7, IfBeat: 5})
+	tells(over, false, l.now-time.Second)
+
+	l.step(0, Written{10}, nil)
+	mine := Entry{Term: 10, Beat: 10, Believed: true, Replica: "me", Nonce: "me1", Lease: testLease}
+	tells(mine, true, l.now+testLease)
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, Lease: testLease, IfTerm: 10, IfBeat: 10})
+	l.step(0, Written{12}, nil)
+	mine.Beat, mine.Number = 12, 1
+	tells(mine, true, l.now+testLease)
+
+	// A beat that arrives after the decision to hand over leads nobody on.
+	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 2, Lease: testLease, IfTerm: 10, IfBeat: 12})
+	l.step(0, Unfit{}, nil)
+	tells(mine, false, l.now)
+	l.step(0, Written{13}, StepDown{Nonce: "me1", IfTerm: 10})
+	mine.Beat, mine.Number = 13, 2
+	tells(mine, false, l.now)
+	l.step(time.Second, Written{14}, nil)
+	mine.Term, mine.HandedOver = 14, true
+	tells(mine, false, l.now-time.Second)
+}
+
+// A process that led before, and starts again, tells nobody that it leads.
+func TestEarlierLifeLeadsNoMore(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(testLease, Fit{}, ReadEntry{})
+	l.step(0, Read{of("me", "before", 5, 5)}, TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 5, IfBeat: 5})
+	if _, led, since := l.core.Seen(l.now); led || since != 0 {
+		t.Errorf("led: %v, since %v", led, since)
+	}
+}
+
+// How long a forged entry is waited for is not what it says of its lease.
+func TestForgedLeaseIsNotWaitedFor(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	forged := Entry{Term: 30, Beat: 9, Lease: MaxLease}
+	l.step(0, Read{forged}, nil)
+	l.step(testLease, Tick{}, ReadEntry{})
+	l.step(0, Read{forged}, TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 30, IfBeat: 9})
+}
+
+// A term that is not above all that this process wrote is of a store that went back: its
+// own takeovers and beats, and that it handed over, count as well.
+func TestTermsBelowOwnWritesAreNotLedUnder(t *testing.T) {
+	again := Entry{Term: 5, Beat: 5}
+	for name, tc := range map[string]struct {
+		newest uint64
+		write  func(l *life)
+	}{
+		"a takeover": {10, func(l *life) {
+			l.step(0, Noticed{}, ReadEntry{})
+		}},
+		"a beat": {11, func(l *life) {
+			l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, Lease: testLease, IfTerm: 10, IfBeat: 10})
+			l.step(0, Written{11}, nil)
+			l.step(0, Noticed{}, ReadEntry{})
+		}},
+		"handing over": {11, func(l *life) {
+			l.step(0, Unfit{}, StepDown{Nonce: "me1", IfTerm: 10})
+			l.step(0, Written{11}, nil)
+			l.step(0, Fit{}, ReadEntry{})
+		}},
+	} {
+		for _, term := range []uint64{tc.newest, tc.newest + 1} {
+			t.Run(fmt.Sprintf("%s, term %d", name, term), func(t *testing.T) {
+				l := leader(t)
+				tc.write(l)
+				l.step(0, Read{again}, nil)
+				l.step(testLease, Tick{}, ReadEntry{})
+				l.step(0, Read{again}, TakeOver{Nonce: "me2", Lease: testLease, IfTerm: 5, IfBeat: 5})
+				if term > tc.newest {
+					l.step(0, Written{term}, nil)
+					l.leads(term)
+				} else {
+					l.step(0, Written{term}, StepDown{Nonce: "me2", IfTerm: term})
+					l.leads(0)
+				}
+				if low := l.core.BelowFloor(); low != (term == tc.newest) {
+					t.Errorf("below what was seen: %v", low)
+				}
+			})
+		}
+	}
+}
+
+// An entry of ours that was written again, below a term that was seen, is one that went
+// back with the store.
+func TestResealedEntryBelowTheNewest(t *testing.T) {
+	l := leader(t)
+	l.step(0, Noticed{}, ReadEntry{})
+	l.step(0, Read{of("me", "me1", 8, 0)}, StepDown{Nonce: "me1", IfTerm: 8})
+	l.leads(0)
+}
+
+// A takeover that can never arrive is not sent again: somebody beat under the entry that
+// it was for.
+func TestTakeoverOfAnEntryThatBeatIsForgotten(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	over := of("other", "o", 7, 5)
+	over.HandedOver = true
+	l.step(0, Read{over}, TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 7, IfBeat: 5})
+	l.step(0, Unknown{}, ReadEntry{})
+	over.Beat = 6
+	l.step(0, Read{over}, TakeOver{Nonce: "me2", Lease: testLease, IfTerm: 7, IfBeat: 6})
 }
