@@ -76,6 +76,9 @@ func TestStopsBeforeItsLeaseEnds(t *testing.T) {
 	l.leads(0)
 	// It was only out of reach: the next beat that arrives makes it lead on.
 	l.step(0, Unknown{}, nil)
+	if got, want := l.core.Next(l.now), l.now+testBeat/4; got != want {
+		t.Errorf("it wakes at %v, want %v: nothing is due at the end of the lease", got, want)
+	}
 	l.step(2*testBeat, Tick{}, Renew{Nonce: "me1", Number: 2, Lease: testLease, IfTerm: 10, IfBeat: 12})
 	l.leads(0)
 	l.step(0, Written{15}, Renew{Nonce: "me1", Number: 3, Lease: 2 * testLease, IfTerm: 10, IfBeat: 15})
@@ -735,4 +738,32 @@ func TestTakeoverOfAnEntryThatBeatIsForgotten(t *testing.T) {
 	l.step(0, Unknown{}, ReadEntry{})
 	over.Beat = 6
 	l.step(0, Read{over}, TakeOver{Nonce: "me2", Lease: testLease, IfTerm: 7, IfBeat: 6})
+}
+
+// An entry whose lease is longer than any that this process may keep is waited for, and
+// followed by the longest that it may.
+func TestInheritsNoMoreThanTheLongestLease(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	e := of("other", "o", 5, 5)
+	e.Lease = MaxLease
+	l.step(0, Read{e}, nil)
+	l.step(MaxLease, Tick{}, ReadEntry{})
+	l.step(0, Read{e}, TakeOver{Nonce: "me1", Lease: MaxStretch * testLease, IfTerm: 5, IfBeat: 5})
+}
+
+// A process that could not read what is there looks again a beat later, and decides
+// nothing meanwhile.
+func TestFailedReadIsTriedAgainAfterABeat(t *testing.T) {
+	l := newLife(t, "me")
+	l.step(0, Fit{}, ReadEntry{})
+	if got := l.core.Next(l.now); got != never {
+		t.Errorf("it wakes at %v, before it has an answer", got)
+	}
+	l.step(0, ReadFailed{}, nil)
+	if got := l.core.Next(l.now); got != testBeat {
+		t.Errorf("it wakes at %v, want %v", got, testBeat)
+	}
+	l.step(testBeat-1, Tick{}, nil)
+	l.step(1, Tick{}, ReadEntry{})
 }
