@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -872,28 +873,40 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 // at work, and the reseed would fail. One that lags, or starts, meanwhile is ready under
 // the seed that is in force.
 func TestFreezeOfAnotherStays(t *testing.T) {
+	const one, another = "coordinator", "another"
 	for name, tc := range map[string]struct {
-		before func(*desk) // beside the first manifest
-		after  time.Duration
-		starts string // the folder of the coordinator that starts
-		thawed bool
+		reseeded   bool // before
+		by, starts string
+		after      time.Duration
+		thawed     bool
 	}{
-		"another one":                  {starts: "another"},
-		"another one, for a minute":    {starts: "another", after: freezeLimit},
-		"another one, after a minute":  {starts: "another", after: freezeLimit + time.Second, thawed: true},
-		"it itself":                    {starts: "coordinator", thawed: true},
-		"another one, after a reseed":  {starts: "another", before: func(d *desk) { d.mustReseed() }},
-		"it itself, after a reseed":    {starts: "coordinator", before: func(d *desk) { d.mustReseed() }, thawed: true},
-		"another one, after a restart": {starts: "another", before: func(d *desk) { d.restart() }},
+		"another one starts":                  {by: one, starts: another},
+		"another one that is ready starts":    {by: another, starts: one},
+		"another one, for a minute":           {by: another, starts: one, after: freezeLimit},
+		"another one, after a minute":         {by: another, starts: one, after: freezeLimit + time.Second, thawed: true},
+		"it itself":                           {by: one, starts: one, thawed: true},
+		"another one, after a reseed":         {reseeded: true, by: one, starts: another},
+		"another one, ready, after a reseed":  {reseeded: true, by: another, starts: one},
+		"it itself, after a reseed":           {reseeded: true, by: one, starts: one, thawed: true},
+		"another one, a minute, and a reseed": {reseeded: true, by: another, starts: one, after: freezeLimit + time.Second, thawed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := testDesk(t)
 			d.joined("a")
-			if tc.before != nil {
-				tc.before(d)
+			if tc.reseeded {
+				if err := d.reseed(nil); err != nil {
+					t.Fatal(err)
+				}
 			}
-			s := d.state()
-			if _, _, err := d.c.freeze(t.Context(), s, history.Salt{1}); err != nil {
+			s, by := d.state(), d.c
+			if tc.by == another {
+				c, err := d.another(another)
+				if err != nil {
+					t.Fatal(err)
+				}
+				by = c
+			}
+			if _, _, err := by.freeze(t.Context(), s, history.Salt{1}); err != nil {
 				t.Fatal(err)
 			}
 			// It follows the head that is in force, whose records are all moved.
@@ -901,10 +914,10 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 				t.Errorf("who follows the head: %v; frozen: %v", err, d.store.version(freezeKey) != 0)
 			}
 			d.advance(tc.after)
-			if tc.starts == "coordinator" {
+			if tc.starts == one {
 				d.restart()
 				d.wantPhase(phaseReady.String(), "")
-			} else if _, err := d.another(tc.starts); err != nil {
+			} else if _, err := d.another(another); err != nil {
 				t.Fatal(err)
 			}
 			if thawed := d.store.version(freezeKey) == 0; thawed != tc.thawed {
@@ -914,11 +927,29 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 	}
 }
 
-func (d *desk) mustReseed() {
-	d.t.Helper()
-	if err := d.reseed(nil); err != nil {
-		d.t.Fatal(err)
+// A freeze whose coordinator does not come back ends without anybody's call: the next write
+// of a coordinator that runs finds it.
+func TestFreezeOfOneThatIsGoneEnds(t *testing.T) {
+	t.Parallel()
+	f := readyFleet(t, nil)
+	f.member("a")
+	records := f.recordText()
+	value, err := json.Marshal(frozen{history.Salt{1}, "x", "gone", f.clock().Add(-freezeLimit - time.Second).UTC()})
+	if err != nil {
+		t.Fatal(err)
 	}
+	if _, err := f.store.CompareAndSwap(t.Context(), freezeKey, 0, value); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); !f.thawed(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the records are frozen")
+		}
+	}
+	if got := f.recordText(); got != records {
+		t.Errorf("the records are\n%s\nwant\n%s", got, records)
+	}
+	f.member("b")
 }
 
 // All coordinators move the records at once after a reseed. One that finds at any step that
