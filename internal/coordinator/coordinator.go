@@ -310,7 +310,7 @@ type Coordinator struct {
 // enrolment key, and loads what the store holds. It starts nothing.
 //
 // Errors: a data directory that another process holds, an enrolment key that
-// cannot be read, a store that cannot be read. A history that cannot be brought
+// cannot be read, a store that cannot be read ([explain.StoreUnreachable]). A history that cannot be brought
 // back is no error here: the coordinator is then in recovery mode, and says why.
 func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	switch {
@@ -460,7 +460,7 @@ func (c *Coordinator) open(ctx context.Context) error {
 	c.state.Store(&state{phase: phaseRecovery, reason: "the history was not read yet"})
 	s, err := c.loadFirst(ctx)
 	if err != nil {
-		return err
+		return unreadable(ctx, err)
 	}
 	c.tried.Store(s.phase != phaseRecovery) // else the loop that follows the head tries the other ways
 	if s.phase == phaseUninitialized {
@@ -470,6 +470,15 @@ func (c *Coordinator) open(ctx context.Context) error {
 	}
 	_ = c.adopt(ctx, s) // a failure is logged, and is the state then
 	return ctx.Err()
+}
+
+// unreadable words that the store was opened, and does not give what the start needs.
+func unreadable(ctx context.Context, err error) error {
+	if ctx.Err() != nil || explain.CodeOf(err) != "" {
+		return err
+	}
+	return explain.Wrap(err, explain.StoreUnreachable, "what", "reading the state of the cluster", "cause", err.Error(),
+		"do", "check it and the way to it with fealty check store --store URL, and start this again when it answers; coordinators that run go on by themselves")
 }
 
 // Close gives back what [New] took, for a coordinator that was never run.

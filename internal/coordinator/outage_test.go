@@ -585,3 +585,18 @@ func wantCut(t *testing.T, what string, err error) {
 		t.Errorf("%s: %v, want %v", what, err, errCut)
 	}
 }
+
+// A coordinator that starts while its store does not answer says that it is the store,
+// whatever it reads first, so that its supervisor starts it again.
+func TestStartWithoutTheStore(t *testing.T) {
+	d := testDesk(t)
+	d.store.setDown(errDown)
+	if _, err := d.another("another"); !errors.Is(err, explain.StoreUnreachable) || !errors.Is(err, errDown) {
+		t.Errorf("started without a store: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := unreadable(ctx, errDown); err != errDown {
+		t.Errorf("who was stopped: %v", err)
+	}
+}

@@ -396,17 +396,22 @@ func (c *Coordinator) breakFreeze(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// A head that cannot be followed is told by who reads the history next, and the freeze
+	// stays until there is one that can.
 	record, err := history.DecodeRecord(head.Value)
 	if err != nil {
-		return err
+		return nil
 	}
 	blob, err := c.store.Get(ctx, history.BlobKey(record.Hash))
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	t, err := history.Decode(blob.Value)
 	if err != nil {
-		return err
+		return nil
 	}
 	if f.Salt == t.Salt {
 		return nil

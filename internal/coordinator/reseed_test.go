@@ -927,6 +927,30 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 	}
 }
 
+// A freeze over a head that cannot be followed keeps no coordinator from starting: it is in
+// recovery mode, and says what is wrong with the history.
+func TestFreezeOverADamagedHead(t *testing.T) {
+	for name, damage := range map[string]func(d *desk, s *state){
+		"no record":   func(d *desk, _ *state) { d.store.write(history.HeadKey, []byte("{")) },
+		"no blob":     func(d *desk, s *state) { d.store.remove(history.BlobKey(s.head.Hash)) },
+		"a false one": func(d *desk, s *state) { d.store.write(history.BlobKey(s.head.Hash), []byte("{")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := testDesk(t)
+			s := d.state()
+			if _, _, err := d.c.freeze(t.Context(), s, history.Salt{1}); err != nil {
+				t.Fatal(err)
+			}
+			damage(d, s)
+			d.restart()
+			d.wantPhase(phaseRecovery.String(), "")
+			if d.store.version(freezeKey) == 0 {
+				t.Error("the freeze ended, and nobody knows which head it is for")
+			}
+		})
+	}
+}
+
 // A freeze whose coordinator does not come back ends without anybody's call: the next write
 // of a coordinator that runs finds it.
 func TestFreezeOfOneThatIsGoneEnds(t *testing.T) {
