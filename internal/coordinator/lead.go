@@ -305,6 +305,8 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 			return leadership.Conflict{Key: leadership.KeyBeat}
 		case history.HeadKey:
 			l.c.kickHead()
+		case freezeKey:
+			l.c.lookAtFreeze(ctx) // it may be that nobody else writes
 		}
 		return leadership.Conflict{}
 	case errors.Is(err, store.ErrConflict):

@@ -360,6 +360,11 @@ func (c *Coordinator) awaitThaw(ctx context.Context) {
 		return
 	}
 	release()
+	c.lookAtFreeze(ctx)
+}
+
+// lookAtFreeze has a freeze ended that nobody seems to end. It waits for no reseed.
+func (c *Coordinator) lookAtFreeze(ctx context.Context) {
 	e, err := c.store.Get(ctx, freezeKey)
 	if err != nil {
 		return // most likely it is over
