@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/leadership"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -924,6 +925,23 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 				t.Errorf("thawed: %v, want %v", thawed, tc.thawed)
 			}
 		})
+	}
+}
+
+// Who leads, or would, may be the only one that writes: it has a freeze looked at that its
+// write meets, and one that is young is left alone.
+func TestLeaderLooksAtTheFreeze(t *testing.T) {
+	for after, want := range map[time.Duration]bool{0: false, freezeLimit: false, freezeLimit + time.Second: true} {
+		d := testDesk(t)
+		if _, _, err := d.c.freeze(t.Context(), d.state(), history.Salt{1}); err != nil {
+			t.Fatal(err)
+		}
+		d.advance(after)
+		l := d.c.lead
+		event := l.takeOver(t.Context(), leadership.TakeOver{Nonce: "n", IfTerm: uint64(d.store.version(leaderTermKey)), IfBeat: uint64(d.store.version(leaderBeatKey))})
+		if got := d.c.unsettled.Load(); event != (leadership.Conflict{}) || got != want {
+			t.Errorf("%v after the freeze: %#v, looked at: %v, want %v", after, event, got, want)
+		}
 	}
 }
 
