@@ -726,9 +726,9 @@ func waits(scope snapshot.Scope, reason snapshot.Reason) bool {
 	return false
 }
 
-// overtook reports whether what is in use of a scope is newer than s says that it is. If
-// s was refused before and is refused again, for want of what may follow, then nobody waits
-// for it any more: its refusal would be told for as long as nothing newer still comes.
+// overtook reports whether the snapshot in use of a scope is newer than s claims to be. Then
+// nobody waits for s any more. A refusal that it met before is not told again: that one would
+// stay in the status until a still newer snapshot comes.
 func (b *beliefs) overtook(scope snapshot.Scope, s *snapshot.Signed) bool {
 	h := b.held[scope]
 	if h == nil {

@@ -48,8 +48,8 @@ func (f *fleet) goneBack(r *rand.Rand, running bool) {
 	// A manifest that is newer than the copy is another matter: the head went back then, and
 	// the store is refused until it shows that head again (FE-H107).
 	f.setting.Lock()
-	// The one that sets the last manifest makes its mesh CA key, which no other has after a
-	// restart: each of them has to be able to be that one.
+	// The coordinator that sets the last manifest makes its mesh CA key, and no other has that
+	// key after a restart. In some run each of them is that one.
 	last := f.coords[r.IntN(len(f.coords))]
 	f.await("a set through "+last.m.name, func() error {
 		if !(&writer{f: f, name: "w0", r: r}).setNow(f.t.Context(), last) {

@@ -165,7 +165,7 @@ func storeError(v value, err error) error {
 		return explain.Wrap(err, explain.StoreLoginRefused, "store", name, "problem", e.Problem)
 	}
 	return explain.Wrap(err, explain.StoreUnreachable, "what", "opening "+name, "cause", network(why),
-		"do", "check it and the way to it with fealty check store --store URL, and start this again when it answers; coordinators that run go on by themselves")
+		"do", explain.StartWhenStoreAnswers)
 }
 
 // folderOfStore words that the folder of an SQLite file cannot be written; nil if that

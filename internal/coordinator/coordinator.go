@@ -310,8 +310,9 @@ type Coordinator struct {
 // enrolment key, and loads what the store holds. It starts nothing.
 //
 // Errors: a data directory that another process holds, an enrolment key that
-// cannot be read, a store that cannot be read ([explain.StoreUnreachable]). A history that cannot be brought
-// back is no error here: the coordinator is then in recovery mode, and says why.
+// cannot be read, a store that cannot be read ([explain.StoreUnreachable]). A history
+// that cannot be brought back is no error here: the coordinator is then in recovery
+// mode, and says why.
 func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	switch {
 	case cfg.DataDir == "":
@@ -477,8 +478,7 @@ func unreadable(ctx context.Context, err error) error {
 	if ctx.Err() != nil || explain.CodeOf(err) != "" {
 		return err
 	}
-	return explain.Wrap(err, explain.StoreUnreachable, "what", "reading the state of the cluster", "cause", err.Error(),
-		"do", "check it and the way to it with fealty check store --store URL, and start this again when it answers; coordinators that run go on by themselves")
+	return explain.Wrap(err, explain.StoreUnreachable, "what", "reading the state of the cluster", "cause", err.Error(), "do", explain.StartWhenStoreAnswers)
 }
 
 // Close gives back what [New] took, for a coordinator that was never run.

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -699,26 +700,42 @@ func (c *Coordinator) forgetLive(s *state, path string) {
 // them because the head moved on.
 func (c *Coordinator) openMembers(ctx context.Context, s *state, entries []store.Entry) ([]versioned[memberRecord], error) {
 	recs := make([]versioned[memberRecord], 0, len(entries))
+	var bad []suspect
 	for _, e := range entries {
-		r, err := open[memberRecord](s.records, e)
-		if err == nil {
+		if r, err := open[memberRecord](s.records, e); err == nil {
 			recs = append(recs, r)
-		} else if err := c.forgedUnder(ctx, s, e.Key, err); err != nil {
-			return nil, err
+		} else {
+			bad = append(bad, suspect{e.Key, err})
 		}
 	}
-	return recs, nil
+	return recs, c.forgedUnder(ctx, s, bad...)
 }
 
-// forgedUnder reports what s does not open as genuine, and returns nil. If the store shows
+// suspect is what a state does not open as genuine, and why.
+type suspect struct {
+	what string
+	err  error
+}
+
+// forgedUnder reports what s did not open of one reading, and returns nil. If the store shows
 // another head than that of s it reports nothing, as under another seed the records have
-// other keys, and returns a [store.ConflictError] on the head.
-func (c *Coordinator) forgedUnder(ctx context.Context, s *state, what string, err error) error {
-	if c.movedOn(ctx, s) {
+// other keys, and returns a [store.ConflictError] on the head; nor does it if the head cannot
+// be read, which is the error then. It asks the store once, however many there are.
+func (c *Coordinator) forgedUnder(ctx context.Context, s *state, all ...suspect) error {
+	if len(all) == 0 {
+		return nil
+	}
+	head, err := c.store.Get(ctx, history.HeadKey)
+	switch {
+	case err != nil && !errors.Is(err, store.ErrNotFound):
+		return err
+	case head.Version != s.headVersion:
 		c.kickHead()
 		return &store.ConflictError{Key: history.HeadKey, Want: s.headVersion}
 	}
-	c.forged(ctx, what, err)
+	for _, one := range all {
+		c.forged(ctx, one.what, one.err)
+	}
 	return nil
 }
 

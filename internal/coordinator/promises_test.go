@@ -134,8 +134,9 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 }
 
 // A coordinator on the way to another head decides nothing under the one before meanwhile,
-// however long its peers take to answer; and it proves no authority to who verifies it. It serves
-// reads for as long as a call waits for the head, and is in recovery mode from then on.
+// however long its peers take to answer; and it proves no authority to anybody who verifies
+// it. It serves reads for as long as a call waits for the head, and is in recovery mode from
+// then on.
 func TestOnTheWayNothingIsDecided(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)

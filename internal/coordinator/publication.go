@@ -349,13 +349,12 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 	}
 	p := &publication{contents: make(map[string][]byte)}
 	var headers []published
+	var bad []suspect
 	for _, e := range l.Entries {
 		switch {
 		case e.Key == publicationStateKey:
 			if p.state, err = open[publicationRecord](s.records, e); err != nil {
-				if err := c.forgedUnder(ctx, s, e.Key, err); err != nil {
-					return nil, err
-				}
+				bad = append(bad, suspect{e.Key, err})
 				// It is written anew over this very version.
 				p.state, p.broken = versioned[publicationRecord]{version: e.Version}, true
 			}
@@ -368,16 +367,12 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 			if err == nil {
 				err = fmt.Errorf("the content is not what its name says: %w", store.ErrForged)
 			}
-			if err := c.forgedUnder(ctx, s, e.Key, err); err != nil {
-				return nil, err
-			}
+			bad = append(bad, suspect{e.Key, err})
 			p.strays = append(p.strays, e.Key)
 		case strings.HasPrefix(e.Key, headerPrefix):
 			h, err := open[headerRecord](s.records, e)
 			if err != nil {
-				if err := c.forgedUnder(ctx, s, e.Key, err); err != nil {
-					return nil, err
-				}
+				bad = append(bad, suspect{e.Key, err})
 				p.strays = append(p.strays, e.Key)
 				continue
 			}
@@ -390,6 +385,9 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 		default:
 			p.strays = append(p.strays, e.Key)
 		}
+	}
+	if err := c.forgedUnder(ctx, s, bad...); err != nil {
+		return nil, err
 	}
 	slices.SortFunc(headers, func(a, b published) int { return compareHeaders(a.headerPath, b.headerPath) })
 	used := make(map[string]bool)

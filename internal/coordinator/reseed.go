@@ -557,21 +557,24 @@ func (c *Coordinator) moveFrozen(ctx context.Context, s *state, e store.Entry) e
 	if err == nil {
 		_, err = s.records.auth.Open(trustStateKey, trust.Value)
 	}
+	if err != nil && !errors.Is(err, store.ErrForged) && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	moved := err == nil // it moves last
 	var f frozen
-	switch undecoded := json.Unmarshal(e.Value, &f); {
-	case (undecoded != nil || f.Salt != s.head.Salt) && err == nil:
-		return nil // all is moved, and the freeze is of a reseed after that of s
-	case undecoded != nil || f.Salt != s.head.Salt:
+	other := json.Unmarshal(e.Value, &f) != nil || f.Salt != s.head.Salt
+	switch {
+	case other && moved:
+		return nil // the freeze is of a reseed after that of s
+	case other:
 		return errors.New("the records are frozen for another seed than that of the head")
-	case err == nil:
+	case moved:
 		// It moves with the end of the freeze: somebody put the freeze back, and what it
 		// says is void.
 		_, err := c.store.Commit(ctx, store.Tx{If: []store.Condition{{Key: freezeKey, Version: frozenAt}}, Delete: []string{freezeKey}})
 		if !errors.Is(err, store.ErrConflict) { // it was there still
 			c.forged(ctx, freezeKey, fmt.Errorf("the reseed that it is of has ended: %w", store.ErrForged))
 		}
-		return err
-	case !errors.Is(err, store.ErrForged) && !errors.Is(err, store.ErrNotFound):
 		return err
 	}
 	book, err := c.readLedger(ctx, s, f)

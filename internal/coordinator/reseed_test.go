@@ -863,6 +863,13 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 			t.Errorf("%s under the head of before: %v, and %v forgeries", what, err, testutil.ToFloat64(d.c.metrics.forged))
 		}
 	}
+	// While nobody knows which head the store has, nothing is called a forgery either.
+	d.store.setDown(errDown)
+	err := d.c.forgedUnder(t.Context(), before, suspect{all[0].Key, store.ErrForged})
+	d.store.setDown(nil)
+	if n := testutil.ToFloat64(d.c.metrics.forged); !errors.Is(err, errDown) || n != 0 {
+		t.Errorf("without a store: %v, and %v forgeries", err, n)
+	}
 	d.store.alter(all[0].Key, func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
 	recs, err := d.c.openMembers(t.Context(), d.state(), list())
 	if n := testutil.ToFloat64(d.c.metrics.forged); err != nil || n != 1 || len(recs) != len(all)-1 {
@@ -928,8 +935,8 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 	}
 }
 
-// Who leads, or would, may be the only one that writes: it has a freeze looked at that its
-// write meets, and one that is young is left alone.
+// The leader may be the only one that writes, or a coordinator that tries to lead: each has a
+// freeze looked at that its write meets. One that is young is left alone.
 func TestLeaderLooksAtTheFreeze(t *testing.T) {
 	for after, want := range map[time.Duration]bool{0: false, freezeLimit: false, freezeLimit + time.Second: true} {
 		d := testDesk(t)

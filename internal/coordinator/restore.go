@@ -247,7 +247,7 @@ func (c *Coordinator) settleRestore(ctx context.Context, s *state) error {
 	gap, err := get[restoreGap](ctx, s.records, restoreGapKey)
 	switch {
 	case errors.Is(err, store.ErrForged):
-		return c.forgedUnder(ctx, s, restoreGapKey, err)
+		return c.forgedUnder(ctx, s, suspect{restoreGapKey, err})
 	case err != nil:
 		return err
 	case gap.exists() && gap.value.Index == last.Index:

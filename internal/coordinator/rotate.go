@@ -227,7 +227,7 @@ func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *rotation) 
 		rec, err := open[rolloutRecord](s.records, e)
 		if err != nil {
 			// A rotation waits longer without it, and nothing else.
-			if err := c.forgedUnder(ctx, s, e.Key, err); err != nil {
+			if err := c.forgedUnder(ctx, s, suspect{e.Key, err}); err != nil {
 				return out, own, nil, err
 			}
 			rec = versioned[rolloutRecord]{version: e.Version}

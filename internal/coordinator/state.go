@@ -435,7 +435,7 @@ func (c *Coordinator) firstTrust(ctx context.Context, s *state) (*trustView, err
 	// Config that was altered keeps nobody from being ready: what was published stays.
 	switch _, err := c.currentConfig(ctx, s, true); {
 	case errors.Is(err, store.ErrForged):
-		if err := c.forgedUnder(ctx, s, "the config", err); err != nil {
+		if err := c.forgedUnder(ctx, s, suspect{"the config", err}); err != nil {
 			return nil, err
 		}
 	case err != nil:

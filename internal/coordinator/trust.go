@@ -305,7 +305,7 @@ func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (trustInput, er
 		in, err := c.readTrust(ctx, s)
 		if err != nil {
 			if errors.Is(err, store.ErrForged) {
-				if moved := c.forgedUnder(ctx, s, "the trust state and the bans", err); moved != nil {
+				if moved := c.forgedUnder(ctx, s, suspect{"the trust state and the bans", err}); moved != nil {
 					return in, moved
 				}
 			}

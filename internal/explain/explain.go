@@ -70,6 +70,10 @@ type Error struct {
 // of anything else only the type is, because a struct could hold a key.
 func New(code Code, pairs ...any) *Error { return Wrap(nil, code, pairs...) }
 
+// StartWhenStoreAnswers is what to do where a program cannot start because its store does not
+// answer: the remedy of [StoreUnreachable] there.
+const StartWhenStoreAnswers = "check it and the way to it with fealty check store --store URL, and start this again when it answers; coordinators that run go on by themselves"
+
 // Wrap is New with a cause, which errors.Is and errors.As reach. Texts that name
 // {cause} show it. It is not a field: it stays in this process.
 func Wrap(cause error, code Code, pairs ...any) *Error {
