@@ -844,6 +844,11 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	if err := d.reseed(nil); err != nil {
 		t.Fatal(err)
 	}
+	ch := d.state().records.newChange(d.state().headVersion)
+	ch.write(d.c.rolloutKey(), rolloutRecord{Number: 1})
+	if _, err := ch.commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	before.records.next.Store(nil) // that it is of this process: another one knows no next keys
 	list := func() []store.Entry {
 		t.Helper()
@@ -858,6 +863,10 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 		"the members":     func() error { _, err := d.c.openMembers(t.Context(), before, all); return err },
 		"the trust state": func() error { _, err := d.c.ensureTrust(t.Context(), before); return err },
 		"the publication": func() error { _, err := d.c.loadPublication(t.Context(), before); return err },
+		"a rollout": func() error {
+			_, _, _, err := d.c.lookAtRollout(t.Context(), before, &rotation{Number: 1})
+			return err
+		},
 	} {
 		if err := read(); !lost(err) || testutil.ToFloat64(d.c.metrics.forged) != 0 {
 			t.Errorf("%s under the head of before: %v, and %v forgeries", what, err, testutil.ToFloat64(d.c.metrics.forged))
