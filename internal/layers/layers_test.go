@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -74,20 +75,41 @@ var levels = []struct {
 	{"internal/store/etcd", 2, "engine"},
 	{"internal/store/configmap", 2, "engine"},
 
-	{"internal/coordinator", 3, "root"},
-	{"internal/agent", 3, "root"},
-	{"internal/shard", 3, "root"},
-	{"internal/dashboard", 3, "a client"},
+	{"internal/watch", 2, "a value that tells when it changed, and a key of the store that is followed"},
+	{"internal/flowcontrol", 2, "how much one caller may ask of a server"},
 
-	{"internal/cli", 4, "commands"},
-	{"internal/devcluster", 4, "a whole cluster in one process"},
-	{"internal/sim", 4, "whole fleets"},
-	{"internal/layers", 4, "this test"},
-	{"cmd", 4, "commands are leaves"},
-	{"bench", 4, "load"},
-	{"examples", 4, "programs of other people"},
-	{"docs", 4, "checks of the docs"},
-	{"deploy", 4, "checks of what is deployed"},
+	// The rooms of the coordinator. Its own row is last: it wires them, and none of them
+	// imports it.
+	{"internal/coordinator/record", 3, "records in a store, sealed"},
+	{"internal/coordinator/bundle", 4, "the trust bundle, from records and a value"},
+	{"internal/coordinator/transition", 5, "the next link of the history, with the bundle that follows from it"},
+	{"internal/coordinator/authority", 6, "which head is in force, and with which keys"},
+	{"internal/coordinator/authority/internal", 6, "what authority alone may hold: the compiler keeps the others out"},
+	{"internal/coordinator/election", 7, "who leads under an authority"},
+	{"internal/coordinator/peerrecovery", 7, "secrets of the head, for an authority"},
+	{"internal/coordinator/ownerrecovery", 7, "shares of the seed, for an authority"},
+	{"internal/coordinator/membership", 7, "who is a member under an authority"},
+	{"internal/coordinator/trust", 8, "changes of what the fleet trusts: it asks who is a member"},
+	{"internal/coordinator/desired", 8, "what operators want, for members"},
+	{"internal/coordinator/admission", 8, "how one becomes a member"},
+	{"internal/coordinator/publication", 8, "what each member is told"},
+	{"internal/coordinator/delivery", 9, "what is published, streamed"},
+
+	{"internal/coordinator", 10, "root"},
+	{"internal/agent", 10, "root"},
+	{"internal/shard", 10, "root"},
+	{"internal/dashboard", 10, "a client"},
+
+	{"internal/coordinator/coordinatortest", 11, "a whole coordinator, for tests of its rooms"},
+	{"internal/cli", 11, "commands"},
+	{"internal/devcluster", 11, "a whole cluster in one process"},
+	{"internal/sim", 11, "whole fleets"},
+	{"internal/layers", 11, "this test"},
+	{"cmd", 11, "commands are leaves"},
+	{"bench", 11, "load"},
+	{"examples", 11, "programs of other people"},
+	{"docs", 11, "checks of the docs"},
+	{"deploy", 11, "checks of what is deployed"},
 }
 
 // sameLevel lists the imports within a level. They must not form a cycle, which
@@ -107,6 +129,7 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/sealed", "internal/keyring", "which key sealed a copy, the keyring reads"},
 	{"internal/backup", "internal/keyring", "a backup is encrypted to the owners of the seed"},
 	{"internal/history", "snapshot", "a reseed carries the change of root that nodes verify"},
+	{"internal/coordinator/authority", "internal/coordinator/authority/internal", "it holds its secrets there"},
 	{"cmd/fealty", "internal/cli", "main calls it"},
 	{"internal/cli", "internal/devcluster", "fealty dev runs one"},
 }
@@ -133,6 +156,21 @@ var publicMay = []string{"internal/durable", "internal/document", "internal/crow
 // roots meet over the API alone, so that an agent goes on without coordinators
 // and no hot path can come to call one.
 var roots = []string{"internal/coordinator", "internal/agent", "internal/shard"}
+
+// houses are packages that are made of rooms, which stand in folders below them. A
+// room has a level of its own, so each needs a row of its own in levels: under that
+// of its house it could import every other room.
+var houses = []string{"internal/coordinator"}
+
+// fewTests bounds how many packages below a folder have tests that import one of its
+// packages. Admission is the whole way of a node into a cluster: a room whose tests take
+// that way is tested through the house, and not by what it promises itself.
+var fewTests = []struct {
+	below, imported string
+	most            int
+}{
+	{"internal/coordinator", "internal/coordinator/admission", 4},
+}
 
 // drivers lists who alone may import a driver: its engine.
 var drivers = []struct{ module, engine string }{
@@ -204,15 +242,31 @@ func standard(p string) bool {
 	return !strings.Contains(first, ".")
 }
 
-// levelOf returns the level of the row that fits best.
-func levelOf(dir string) (int, bool) {
-	best, level := -1, 0
+// rowOf returns the path and the level of the row that fits best.
+func rowOf(dir string) (string, int, bool) {
+	best, level, ok := "", 0, false
 	for _, row := range levels {
-		if within(dir, row.path) && len(row.path) > best {
-			best, level = len(row.path), row.level
+		if within(dir, row.path) && len(row.path) > len(best) {
+			best, level, ok = row.path, row.level, true
 		}
 	}
-	return level, best >= 0
+	return best, level, ok
+}
+
+// levelOf returns the level of the row that fits best.
+func levelOf(dir string) (int, bool) {
+	_, level, ok := rowOf(dir)
+	return level, ok
+}
+
+// rootOf returns which of roots dir is or stands below, or "".
+func rootOf(dir string) string {
+	for _, root := range roots {
+		if within(dir, root) {
+			return root
+		}
+	}
+	return ""
 }
 
 // rule looks at one import of a file and says what is wrong with it, or "".
@@ -264,7 +318,7 @@ var rules = []rule{
 		return "a public package imports nothing internal but " + strings.Join(publicMay, " and ")
 	}},
 	{"roots apart", func(f file, imported string, own bool) string {
-		if !own || !withinAny(f.dir, roots) || !withinAny(imported, roots) || sameRow(f.dir, imported) {
+		if !own || rootOf(f.dir) == "" || rootOf(imported) == "" || rootOf(f.dir) == rootOf(imported) {
 			return ""
 		}
 		return "coordinator, agent and shard meet over the API, in tests too"
@@ -318,24 +372,41 @@ var rules = []rule{
 
 // sameRow reports whether both stand under the same row of levels.
 func sameRow(a, b string) bool {
-	row := func(dir string) string {
-		best := ""
-		for _, r := range levels {
-			if within(dir, r.path) && len(r.path) > len(best) {
-				best = r.path
+	first, _, ok := rowOf(a)
+	second, _, _ := rowOf(b)
+	return ok && first == second
+}
+
+// crowded returns a violation for each row of fewTests that more packages break than
+// may.
+func crowded(files []file) []string {
+	var out []string
+	for _, row := range fewTests {
+		var from []string
+		for _, f := range files {
+			if (f.test() || testPackage(f.dir)) && within(f.dir, row.below) && slices.Contains(f.imports, module+"/"+row.imported) {
+				from = append(from, f.dir)
 			}
 		}
-		return best
+		slices.Sort(from)
+		if from = slices.Compact(from); len(from) > row.most {
+			out = append(out, fmt.Sprintf("few tests: the tests of %d packages import %s, and at most %d may: %s: let one of them do without",
+				len(from), row.imported, row.most, strings.Join(from, ", ")))
+		}
 	}
-	return row(a) != "" && row(a) == row(b)
+	return out
 }
 
 // violations returns what breaks a rule, sorted.
 func violations(files []file) []string {
-	var out []string
+	out := crowded(files)
 	for _, f := range files {
-		if _, ok := levelOf(f.dir); !ok {
+		row, _, ok := rowOf(f.dir)
+		switch {
+		case !ok:
 			out = append(out, fmt.Sprintf("no level: %s has no row in levels", f.dir))
+		case row != f.dir && slices.Contains(houses, row):
+			out = append(out, fmt.Sprintf("no level: %s is a room of %s and has no row of its own in levels", f.dir, row))
 		}
 		for element := range strings.SplitSeq(f.dir, "/") {
 			if slices.Contains(badNames, element) {
@@ -435,6 +506,22 @@ func TestRules(t *testing.T) {
 		{"levels", imports("internal/cli", "a.go", m+"cmd/fealty"), imports("internal/cli", "a.go", m+"internal/agent", m+"internal/coordinator")},
 		{"levels", imports("internal/ca", "a.go", m+"internal/keyring"), imports("internal/ca", "a.go", m+"identity")},
 		{"levels", imports("internal/store", "a.go", m+"internal/store/sqlite"), imports("internal/store/sqlite/hub", "a.go", m+"internal/store/sqlite/lock")},
+		// Between the rooms of the coordinator. A test may go anywhere within its house.
+		{"levels", imports("internal/watch", "a.go", m+"internal/coordinator/record"), imports("internal/coordinator/record", "a.go", m+"internal/watch", m+"internal/store")},
+		{"levels", imports("internal/flowcontrol", "a.go", m+"internal/watch"), imports("internal/flowcontrol", "a.go", m+"internal/crowd", m+"internal/explain")},
+		{"levels", imports("internal/coordinator/record", "a.go", m+"internal/coordinator/bundle"), imports("internal/coordinator/bundle", "a.go", m+"internal/coordinator/record")},
+		{"levels", imports("internal/coordinator/record", "a.go", m+"internal/coordinator"), imports("internal/coordinator", "a.go", m+"internal/coordinator/record", m+"internal/coordinator/delivery")},
+		{"levels", imports("internal/coordinator/bundle", "a.go", m+"internal/coordinator/transition"), imports("internal/coordinator/transition", "a.go", m+"internal/coordinator/bundle")},
+		{"levels", imports("internal/coordinator/transition", "a.go", m+"internal/coordinator/authority"), imports("internal/coordinator/authority", "a.go", m+"internal/coordinator/transition")},
+		{"levels", imports("internal/coordinator/authority/internal/seed", "a.go", m+"internal/coordinator/authority"), imports("internal/coordinator/authority", "a.go", m+"internal/coordinator/authority/internal/seed")},
+		{"levels", imports("internal/coordinator/authority", "a.go", m+"internal/coordinator/election"), imports("internal/coordinator/election", "a.go", m+"internal/coordinator/authority")},
+		{"levels", imports("internal/coordinator/peerrecovery", "a.go", m+"internal/coordinator/ownerrecovery"), imports("internal/coordinator/ownerrecovery", "a.go", m+"internal/coordinator/authority")},
+		{"levels", imports("internal/coordinator/membership", "a.go", m+"internal/coordinator/trust"), imports("internal/coordinator/trust", "a.go", m+"internal/coordinator/membership")},
+		{"levels", imports("internal/coordinator/desired", "a.go", m+"internal/coordinator/publication"), imports("internal/coordinator/publication", "a.go", m+"internal/coordinator/membership", m+"internal/compiler")},
+		{"levels", imports("internal/coordinator/admission", "a.go", m+"internal/coordinator/delivery"), imports("internal/coordinator/delivery", "a.go", m+"internal/coordinator/publication")},
+		{"levels", imports("internal/coordinator/delivery", "a.go", m+"internal/coordinator"), imports("internal/coordinator/delivery", "a_test.go", m+"internal/coordinator/coordinatortest", m+"internal/coordinator")},
+		{"tests apart", imports("internal/coordinator/trust", "a.go", m+"internal/coordinator/coordinatortest"), imports("internal/coordinator/coordinatortest", "a.go", m+"internal/coordinator", m+"internal/coordinator/trust", "testing")},
+		{"no level", imports("internal/coordinator/novelty", "a.go"), imports("internal/coordinator/record/recordtest", "a.go")},
 		{"level 0 is plain", imports("fence", "a.go", "google.golang.org/grpc"), imports("api/fealty/v1", "a.pb.go", "google.golang.org/grpc/codes")},
 		{"level 0 is plain", imports("identity", "a.go", "github.com/spiffe/go-spiffe/v2/workloadapi"), imports("identity", "a.go", "github.com/spiffe/go-spiffe/v2/spiffeid", "golang.org/x/crypto/cryptobyte")},
 		{"public is public", imports("mesh", "a.go", m+"internal/explain"), imports("credential", "a.go", m+"internal/durable")},
@@ -442,6 +529,9 @@ func TestRules(t *testing.T) {
 		{"public is public", imports("identity/identitytest", "a.go", m+"internal/ca"), imports("mesh", "a_test.go", m+"internal/explain")},
 		{"roots apart", imports("internal/agent", "a.go", m+"internal/coordinator"), imports("internal/agent", "a.go", m+"api/fealty/v1")},
 		{"roots apart", imports("internal/shard", "a_test.go", m+"internal/agent"), imports("internal/shard", "a_test.go", m+"internal/shard")},
+		{"roots apart", imports("internal/agent", "a.go", m+"internal/coordinator/record"), imports("internal/coordinator/record", "a_test.go", m+"internal/coordinator/membership")},
+		{"roots apart", imports("internal/agent", "a_test.go", m+"internal/coordinator/coordinatortest"), imports("internal/sim", "a_test.go", m+"internal/coordinator/coordinatortest", m+"internal/agent")},
+		{"roots apart", imports("internal/coordinator/delivery", "a_test.go", m+"internal/agent"), imports("internal/agent", "a.go", m+"internal/watch")},
 		{"drivers", imports("internal/coordinator", "a_test.go", "modernc.org/sqlite"), imports("internal/store/sqlite", "a.go", "modernc.org/sqlite", "modernc.org/sqlite/lib")},
 		{"drivers", imports("internal/store/sqlite", "a.go", "github.com/jackc/pgx/v5"), imports("internal/store/postgres", "a.go", "github.com/jackc/pgx/v5/pgxpool")},
 		{"engines", imports("internal/coordinator", "a.go", m+"internal/store/sqlite"), imports("internal/cli", "a.go", m+"internal/store/sqlite")},
@@ -478,7 +568,26 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// docs/architecture.md is the map that people read; it has to show every package.
+// The tests of a room that need admission are counted by package, whatever the number of
+// their files, and what a room itself imports is not counted.
+func TestFewTestsImportAdmission(t *testing.T) {
+	const admission = module + "/internal/coordinator/admission"
+	test := func(dir, name string) file { return file{"internal/coordinator/" + dir, name, []string{admission}} }
+	four := []file{test("admission", "a_test.go"), test("trust", "a_test.go"), test("trust", "b_test.go"), test("delivery", "a_test.go"),
+		test("coordinatortest", "a.go"), test("delivery", "a.go"), {"internal/coordinator", "a.go", []string{admission}}}
+	if got := violations(four); len(got) > 0 {
+		t.Errorf("tests of four packages: %v", got)
+	}
+	for _, fifth := range []file{test("membership", "a_test.go"), {"internal/coordinator", "a_test.go", []string{admission}}} {
+		got := violations(append(slices.Clone(four), fifth))
+		if len(got) != 1 || !strings.HasPrefix(got[0], "few tests: ") {
+			t.Errorf("with a fifth, %s: %v", fifth.dir, got)
+		}
+	}
+}
+
+// docs/architecture.md is the map that people read; it has to show every package, and
+// none that is not there.
 func TestMapIsComplete(t *testing.T) {
 	text, err := os.ReadFile("../../docs/architecture.md")
 	if err != nil {
@@ -487,6 +596,15 @@ func TestMapIsComplete(t *testing.T) {
 	files, err := load("../..")
 	if err != nil {
 		t.Fatal(err)
+	}
+	there := make(map[string]bool)
+	for _, f := range files {
+		there[f.dir] = true
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(string(text), -1) {
+		if !there[row[1]] {
+			t.Errorf("docs/architecture.md has a row for %s, and there is no such package", row[1])
+		}
 	}
 	missing := make(map[string]bool)
 	for _, f := range files {
@@ -520,7 +638,12 @@ func TestTables(t *testing.T) {
 			t.Errorf("thirdParty: %s is not on level 0, where alone the row counts", row.from)
 		}
 	}
-	for _, list := range [][]string{public, publicMay, roots, wiring, dashboardMay} {
+	for _, row := range fewTests {
+		if _, ok := levelOf(row.imported); !ok || !within(row.imported, row.below) {
+			t.Errorf("fewTests: %s has no level, or does not stand below %s", row.imported, row.below)
+		}
+	}
+	for _, list := range [][]string{public, publicMay, roots, houses, wiring, dashboardMay} {
 		for _, p := range list {
 			if _, ok := levelOf(p); !ok {
 				t.Errorf("%s has no level", p)
