@@ -185,7 +185,7 @@ func (c *Coordinator) withPeers(addrs ...string) *Coordinator {
 	cfg := c.cfg
 	cfg.Peers = addrs
 	other := &Coordinator{cfg: cfg, log: c.log, now: c.now, store: c.store, history: c.history, fs: c.fs, faults: c.faults, enrolment: c.enrolment, certificate: c.certificate,
-		metrics: c.metrics, failures: c.failures, refusals: c.refusals, headKick: make(chan struct{}, 1)}
+		metrics: c.metrics, failures: c.failures, refusals: c.refusals}
 	other.state.Store(c.state.Load())
 	return other
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -91,19 +92,15 @@ func (c *Coordinator) followKept(ctx context.Context) error {
 	for {
 		lost := c.kept.Changed()
 		c.keepSeen(ctx)
-		pause := time.NewTimer(keepPause)
-		select {
-		case <-pause.C:
+		switch given, err := watch.Wait(ctx, keepPause, lost); {
+		case err != nil:
+			return err
+		case !given:
 			continue
-		case <-lost:
-			pause.Stop()
-		case <-ctx.Done():
-			pause.Stop()
-			return ctx.Err()
 		}
 		if loss := c.kept.Lost(); loss != nil {
 			c.log.LogAttrs(ctx, slog.LevelError, "the store went back: nothing is changed before the signers restore it; see fealty explain FE-S112", slog.String("lost", loss.String()))
-			c.lead.look()
+			c.lead.due.Notify()
 		}
 	}
 }
@@ -256,7 +253,7 @@ func (c *Coordinator) missed(ctx context.Context, s *state, loss *regress.Loss) 
 	defer cancel()
 	e, err := c.cfg.Store.Get(ctx, history.HeadKey)
 	if err != nil || e.Version != s.headVersion || string(e.Value) != string(s.headRecord) {
-		c.kickHead()
+		c.headDue.Notify()
 		return false
 	}
 	c.kept.Lose(loss)
