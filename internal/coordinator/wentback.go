@@ -234,11 +234,15 @@ func (o observedStore) wrote(ctx context.Context, rev store.Revision, err error)
 	return rev, err
 }
 
-// atRevision notes a revision that the store showed to a call that began at began.
+// atRevision notes a revision that the store showed to a call that began at began. A
+// coordinator that is not ready notes none: the store may be that of another cluster, whose
+// revisions are no evidence. On its way to being ready it compares all that it has seen.
 func (c *Coordinator) atRevision(ctx context.Context, began uint64, revision store.Revision) {
-	loss := c.kept.AtRevision(began, uint64(revision), c.now())
-	// Who is not ready compares all of it on the way there.
-	if s := c.state.Load(); loss != nil && s.phase == phaseReady {
+	s := c.state.Load()
+	if s.phase != phaseReady {
+		return
+	}
+	if loss := c.kept.AtRevision(began, uint64(revision), c.now()); loss != nil {
 		c.missed(context.WithoutCancel(ctx), s, loss)
 	}
 }
