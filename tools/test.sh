@@ -49,7 +49,7 @@ cuts='Test(Activation|Commit|FallBack|Join|Periods|RuntimeActivation|SeveralScop
 lost='Test(Set|Reshare)DiesAnywhere|TestLostAnswerWithoutAKeeper'
 damaged='TestEveryFileDamaged|TestDamaged(Identity|Snapshot|Files|Runtime)|TestPeriodsDamaged|TestSealed'
 properties='Test(Renewals|Reenrol)Property|TestNothingNeededIsRemoved'
-typed='TestRooms'
+typed='TestRooms|TestSecretsStayInTheirRooms'
 rounds="$schedules|$cuts|$lost|$damaged|$properties|$typed"
 # These take longest, so they begin first: at the end no processor waits for one of them.
 first=(./internal/devcluster ./internal/coordinator ./internal/chaos ./internal/agent ./internal/store/etcd ./cmd/fealty

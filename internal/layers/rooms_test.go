@@ -237,9 +237,6 @@ func codeLines(text []byte) int {
 		if tok == token.EOF {
 			return len(lines)
 		}
-		if tok == token.SEMICOLON && literal == "\n" {
-			continue // not in the text
-		}
 		for i, part := range strings.Split(literal, "\n") { // a literal in backquotes has several
 			if i == 0 || strings.TrimSpace(part) != "" {
 				lines[file.Line(pos)+i] = true
@@ -401,6 +398,11 @@ func TestExceptionsOnlyShrink(t *testing.T) {
 }
 
 func TestFigures(t *testing.T) {
+	other, err := check("internal/other", map[string][]byte{"a.go": []byte("package other\ntype Part struct{ A, B, C int }\n")}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := packagesOf{module + "/internal/other": other.types}
 	for _, tt := range []struct {
 		name  string
 		files map[string]string
@@ -427,6 +429,8 @@ type other struct { *other; z int }
 `}, map[measure]figure{fields: {9, "large"}}},
 		{"an alias hides no fields", map[string]string{"a.go": "package p\ntype part struct{ x, y, z int }\ntype alias = part\ntype large struct { alias; a int }\n"},
 			map[measure]figure{fields: {4, "large"}}},
+		{"a struct of another package is one field", map[string]string{"a.go": "package p\nimport \"" + module + "/internal/other\"\ntype large struct { other.Part; a int }\n"},
+			map[measure]figure{fields: {2, "large"}}},
 		{"fields of a struct in a function", map[string]string{"a.go": "package p\nfunc f() { type inner struct { a, b int }; _ = inner{} }\n"},
 			map[measure]figure{fields: {2, "inner"}}},
 		{"a function that takes a pointer is a method", map[string]string{"a.go": `package p
@@ -463,7 +467,7 @@ func (list) a() {}
 			for name, text := range tt.files {
 				texts[name] = []byte(text)
 			}
-			s, err := check("internal/p", texts, nil)
+			s, err := check("internal/p", texts, from)
 			if err != nil {
 				t.Fatal(err)
 			}

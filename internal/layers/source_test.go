@@ -42,10 +42,9 @@ type sourceFile struct {
 // check parses and type-checks the files of one package, by name.
 func check(path string, texts map[string][]byte, from types.Importer) (*source, error) {
 	s := &source{path: path, fset: token.NewFileSet(), info: &types.Info{
-		Types:      make(map[ast.Expr]types.TypeAndValue),
-		Defs:       make(map[*ast.Ident]types.Object),
-		Uses:       make(map[*ast.Ident]types.Object),
-		Selections: make(map[*ast.SelectorExpr]*types.Selection),
+		Types: make(map[ast.Expr]types.TypeAndValue),
+		Defs:  make(map[*ast.Ident]types.Object),
+		Uses:  make(map[*ast.Ident]types.Object),
 	}}
 	var syntax []*ast.File
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
