@@ -10,9 +10,10 @@
 #   - power that is cut, or a process killed, at each point of something (cuts), and a store
 #     whose answer is lost at each commit (lost);
 #   - files with a byte damaged, each in its turn (damaged);
-#   - what rapid checks for a hundred random courses of events (properties).
+#   - what rapid checks for a hundred random courses of events (properties);
+#   - what type-checks the whole module (typed).
 # Under the detector these do fewer rounds, by a constant raceDetector of their packages;
-# TestMuchContent and TestFleetSchedulesNoticeBugs are in the first run alone. Where there is
+# TestMuchContent, TestFleetSchedulesNoticeBugs and the last kind are in the first run alone. Where there is
 # no detector, one run does all of everything.
 #
 # The program that tests run as processes is built once, as the product is, without the
@@ -48,7 +49,8 @@ cuts='Test(Activation|Commit|FallBack|Join|Periods|RuntimeActivation|SeveralScop
 lost='Test(Set|Reshare)DiesAnywhere|TestLostAnswerWithoutAKeeper'
 damaged='TestEveryFileDamaged|TestDamaged(Identity|Snapshot|Files|Runtime)|TestPeriodsDamaged|TestSealed'
 properties='Test(Renewals|Reenrol)Property|TestNothingNeededIsRemoved'
-rounds="$schedules|$cuts|$lost|$damaged|$properties"
+typed='TestRooms|TestSecretsStayInTheirRooms'
+rounds="$schedules|$cuts|$lost|$damaged|$properties|$typed"
 # These take longest, so they begin first: at the end no processor waits for one of them.
 first=(./internal/devcluster ./internal/coordinator ./internal/chaos ./internal/agent ./internal/store/etcd ./cmd/fealty
   ./internal/store/postgres ./docs ./internal/mirror ./internal/sim ./internal/cli)
@@ -75,7 +77,8 @@ if [ -z "$race" ]; then
   exit $status
 fi
 product test "${options[@]}" -run "^($rounds)\$" \
-  ./internal/sim ./internal/agent ./internal/coordinator ./internal/replica ./internal/regress ./internal/mirror || status=1
+  ./internal/sim ./internal/agent ./internal/coordinator ./internal/replica ./internal/regress ./internal/mirror \
+  ./internal/layers || status=1
 for package in "${uninstrumented[@]}"; do options+=("-gcflags=$package=-race=false"); done
 go test -race "${options[@]}" "${packages[@]}" || status=1
 exit $status
