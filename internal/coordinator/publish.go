@@ -118,7 +118,8 @@ func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
 		ended := time.Now()
 		pause := max(publishPause, publishShare*ended.Sub(started))
 		if !more && err == nil {
-			if _, err := watch.Wait(ctx, publicationPollPause, c.members.changed, trust, configured, changed, led); err != nil {
+			members := c.members.changed
+			if _, err := watch.Wait(ctx, publicationPollPause, members, trust, configured, changed, led); err != nil {
 				return err
 			}
 		}

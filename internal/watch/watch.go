@@ -132,7 +132,9 @@ func Key(ctx context.Context, st Watcher, key string) (changed <-chan struct{}, 
 // Follow calls look at once, and again after each change of key in st, after each
 // notice of one of up to five signals, and when every has passed since the last look. It
 // returns the error that look ends with, or that of ctx.
-func Follow(ctx context.Context, st Watcher, key string, every time.Duration, look func(context.Context) error, on ...*Signal) error {
+func Follow(
+	ctx context.Context, st Watcher, key string, every time.Duration, look func(context.Context) error, on ...*Signal,
+) error {
 	changed, stop := Key(ctx, st, key)
 	defer stop()
 	events := make([]<-chan struct{}, 1+len(on))
