@@ -34,7 +34,7 @@ func (c *Coordinator) tokenAddresses(ctx context.Context, m *manifest.Manifest) 
 func (c *Coordinator) knownAddresses() []string {
 	out := c.advertised()
 	if p := c.publication.Load(); p != nil {
-		published := p.state.value.Coordinators
+		published := p.state.Value.Coordinators
 		for _, key := range slices.Sorted(maps.Keys(published)) {
 			out = append(out, published[key]...)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/hostinfo"
@@ -41,8 +42,8 @@ func (c candidate) provingKey() (identity.KeyID, bool) {
 
 // versionedToken is a token and, if there is one, its earlier use by this key.
 type versionedToken struct {
-	versioned[tokenRecord]
-	use versioned[tokenUse]
+	record.Versioned[tokenRecord]
+	use record.Versioned[tokenUse]
 }
 
 // match is what the manifest in force says of a candidate: the entry that covers
@@ -74,7 +75,8 @@ func tokenFault(tok tokenRecord, now time.Time) error {
 //
 // It holds steps 2 and 3 of the handshake (admission.md): an entry matches; the
 // entry allows the kind asked for.
-func identify(m *manifest.Manifest, c candidate, member versioned[memberRecord], generated string) (match, error) {
+func identify(m *manifest.Manifest, c candidate, member record.Versioned[record.Member], generated string) (match,
+	error) {
 	selectors := c.proven.Selectors()
 	unauthorized := explain.New(explain.JoinUnauthorized)
 	if len(selectors) > 0 {
@@ -83,19 +85,19 @@ func identify(m *manifest.Manifest, c candidate, member versioned[memberRecord],
 	if c.proven.Type() == proof.TypeSVID {
 		// Who is a member may come back while an entry still covers what it once
 		// showed: taking the entry away sticks.
-		if !member.exists() {
+		if !member.Exists() {
 			return match{}, unauthorized
 		}
-		if member.value.Kind != c.kind {
-			return match{}, kindMismatch(member.value.path(), member.value.Kind, c.kind)
+		if member.Value.Kind != c.kind {
+			return match{}, kindMismatch(member.Value.Path(), member.Value.Kind, c.kind)
 		}
-		selectors = member.value.Selectors
+		selectors = member.Value.Selectors
 	}
 	found, ok := m.Match(c.kind, selectors)
-	if ok && !found.Token && member.exists() && found.Name != member.value.Name {
+	if ok && !found.Token && member.Exists() && found.Name != member.Value.Name {
 		return match{}, unauthorized // the manifest gives what it showed another name
 	}
-	if c.token != nil && ok && found.Entry.Name != c.token.value.Entry {
+	if c.token != nil && ok && found.Entry.Name != c.token.Value.Entry {
 		ok = false // a token speaks for its own entry only
 	}
 	if !ok {
@@ -107,12 +109,12 @@ func identify(m *manifest.Manifest, c candidate, member versioned[memberRecord],
 	name := found.Name
 	switch {
 	case c.proven.Type() == proof.TypeSVID:
-		name = member.value.Name
-	case c.token != nil && c.token.use.exists():
+		name = member.Value.Name
+	case c.token != nil && c.token.use.Exists():
 		// The grant of an earlier use was lost: the same key gets the same name.
-		_, name, _ = strings.Cut(c.token.use.value.Member, "/")
-	case c.token != nil && c.token.value.Name != "":
-		name = c.token.value.Name
+		_, name, _ = strings.Cut(c.token.use.Value.Member, "/")
+	case c.token != nil && c.token.Value.Name != "":
+		name = c.token.Value.Name
 	case c.token != nil:
 		name = generated
 	}
@@ -153,18 +155,18 @@ func kindMismatch(who string, allowed, requested identity.Kind) error {
 // admissionView is what one admission is decided on. The versions in it are the
 // conditions of its transaction.
 type admissionView struct {
-	member    versioned[memberRecord]
-	bannedID  versioned[banRecord]
-	bannedKey versioned[banRecord]
+	member    record.Versioned[record.Member]
+	bannedID  record.Versioned[record.Ban]
+	bannedKey record.Versioned[record.Ban]
 	// bannedProof is the ban of the key that proved, which need not be the new one.
-	bannedProof versioned[banRecord]
+	bannedProof record.Versioned[record.Ban]
 	believed    bool // the bundle in force bans the name or a key
 	members     int  // under the entry; read only for one with max_members
 }
 
 // admission is what a transaction must write, and what the candidate is told.
 type admission struct {
-	record  memberRecord
+	record  record.Member
 	already bool // the member existed
 	// token is the token's record after this use, if the admission uses it up by
 	// one; tokenUse is what binds the use to the key.
@@ -177,7 +179,7 @@ type admission struct {
 // candidate proves that it is the member of that name. csr is what is wrong with
 // the candidate's request for a certificate, nil for nothing; it is step 5.
 func admit(m match, c candidate, v admissionView, csr error, now time.Time) (admission, error) {
-	if v.bannedID.exists() || v.bannedKey.exists() || v.bannedProof.exists() || v.believed {
+	if v.bannedID.Exists() || v.bannedKey.Exists() || v.bannedProof.Exists() || v.believed {
 		return admission{}, explain.New(explain.JoinBanned, "identity", m.id.String())
 	}
 	if err := stillMember(m, c, v.member); err != nil {
@@ -191,31 +193,29 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 			return admission{}, err
 		}
 	}
-	a := admission{record: memberRecord{
+	a := admission{record: record.Member{
 		Kind:        m.id.Kind(),
 		Name:        m.id.Name(),
-		State:       stateActive,
+		State:       record.Active,
 		Entry:       m.entry.Name,
 		JoinedAt:    now.UTC(),
-		ProofType:   c.proven.Type(),
-		Selectors:   c.proven.Selectors(),
+		Shown:       proof.Shown{ProofType: c.proven.Type(), Selectors: c.proven.Selectors()},
 		Incarnation: c.key,
-		Machine:     c.machine,
-		SeenAddress: c.seen,
+		Seen:        hostinfo.Seen{Machine: c.machine, SeenAddress: c.seen},
 	}}
 	if c.token != nil {
-		a.record.Token, a.record.NarrowTo, a.record.Labels = c.token.value.ID, c.token.value.Organizations, c.token.value.Labels
+		a.record.Token, a.record.NarrowTo, a.record.Labels = c.token.Value.ID, c.token.Value.Organizations, c.token.Value.Labels
 	}
-	if v.member.exists() {
-		if err := rejoins(m, c, v.member.value, now); err != nil {
+	if v.member.Exists() {
+		if err := rejoins(m, c, v.member.Value, now); err != nil {
 			return admission{}, err
 		}
-		old := v.member.value
+		old := v.member.Value
 		a.already, a.from = true, old.Entry
 		a.record.JoinedAt = old.JoinedAt
 		a.record.Domains = old.Domains
 		a.record.Drain = old.Drain
-		a.record.State = a.record.heldState()
+		a.record.State = a.record.HeldState()
 		a.record.Key, a.record.Older, a.record.NotAfter = old.Key, old.Older, old.NotAfter
 		if c.proven.Type() == proof.TypeSVID {
 			// It is the same enrolment, under the proof that first admitted it.
@@ -230,14 +230,14 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 			return admission{}, explain.New(explain.JoinEntryFull, "entry", m.entry.Name, "max", fmt.Sprint(m.entry.MaxMembers))
 		}
 	}
-	if c.token != nil && !c.token.use.exists() {
-		used := c.token.value
+	if c.token != nil && !c.token.use.Exists() {
+		used := c.token.Value
 		used.Used++
 		a.token = &used
-		a.tokenUse = &tokenUse{Member: a.record.path(), At: now.UTC()}
+		a.tokenUse = &tokenUse{Member: a.record.Path(), At: now.UTC()}
 	}
-	a.record.cover(m.entry)
-	if !a.record.rekey(c.key, now.Add(m.entry.SVIDTTL), now, stretchOf(m.entry.SVIDTTL)) {
+	a.record.Cover(m.entry)
+	if !a.record.Rekey(c.key, now.Add(m.entry.SVIDTTL), now, stretchOf(m.entry.SVIDTTL)) {
 		return admission{}, renewedTooOften(m.id)
 	}
 	return a, nil
@@ -245,7 +245,7 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 
 // stillMember refuses who says that it is a member already and is another one by its
 // proof, or none any more: it would be admitted beside what it was.
-func stillMember(m match, c candidate, member versioned[memberRecord]) error {
+func stillMember(m match, c candidate, member record.Versioned[record.Member]) error {
 	other := func(problem string) error {
 		return explain.New(explain.JoinOtherMember, "claimed", flowcontrol.Clip(c.member, flowcontrol.MaxShownBytes),
 			"problem", problem)
@@ -254,7 +254,7 @@ func stillMember(m match, c candidate, member versioned[memberRecord]) error {
 	case c.member == "":
 	case c.member != m.id.Name():
 		return other("what it shows is " + m.id.String())
-	case !member.exists() || !member.value.held():
+	case !member.Exists() || !member.Value.Held():
 		return other("that member was removed or replaced")
 	}
 	return nil
@@ -263,37 +263,37 @@ func stillMember(m match, c candidate, member versioned[memberRecord]) error {
 // tokenAdmits says why the token of c does not admit it. A key that the token
 // admitted already may ask again, as its grant may have been lost, for as long as
 // it is that member's last one; afterwards its use is spent like any other.
-func tokenAdmits(c candidate, member versioned[memberRecord], now time.Time) error {
-	tok := c.token.value
-	if !c.token.use.exists() {
+func tokenAdmits(c candidate, member record.Versioned[record.Member], now time.Time) error {
+	tok := c.token.Value
+	if !c.token.use.Exists() {
 		return tokenFault(tok, now)
 	}
-	switch m := member.value; {
+	switch m := member.Value; {
 	case tok.Revoked:
 		return tokenFault(tok, now)
-	case !member.exists() || !m.held() || m.Key != c.key || m.Token != tok.ID:
+	case !member.Exists() || !m.Held() || m.Key != c.key || m.Token != tok.ID:
 		return explain.New(explain.TokenSpent, "token", tok.ID, "uses", fmt.Sprint(tok.Uses))
 	}
 	return nil
 }
 
 // rejoins reports whether c proved that it is the member that old records.
-func rejoins(m match, c candidate, old memberRecord, now time.Time) error {
+func rejoins(m match, c candidate, old record.Member, now time.Time) error {
 	taken := explain.New(explain.JoinNameTaken, "identity", m.id.String())
 	switch {
 	case c.proven.Type() == proof.TypeSVID:
 		// The verifier compared the key with the record, but with what it was then.
-		if old.held() && c.proven.KeyID() == old.Key {
+		if old.Held() && c.proven.KeyID() == old.Key {
 			return nil
 		}
 		return explain.New(explain.JoinClone, "identity", m.id.String(), "key", c.proven.KeyID().String()[:16])
-	case old.State == stateReplacing:
+	case old.State == record.Replacing:
 		return nil
-	case c.token != nil && c.token.use.exists() && c.key == old.Key:
+	case c.token != nil && c.token.use.Exists() && c.key == old.Key:
 		return nil // its grant was lost
 	case !m.token && slices.Contains(old.Selectors, m.selector):
 		return nil
-	case sessionKind(old.Kind) && !now.Before(old.certifiedUntil()):
+	case sessionKind(old.Kind) && !now.Before(old.CertifiedUntil()):
 		return nil // a person's session that is over holds no name
 	}
 	return taken
@@ -308,61 +308,41 @@ func sessionKind(k identity.Kind) bool { return k == identity.Admin || k == iden
 //
 // presented is the key of the SVID that the caller holds; next is the key that
 // it wants certified.
-func renewal(m *manifest.Manifest, rec versioned[memberRecord], id identity.ID, presented, next identity.KeyID, csr error, now time.Time) (memberRecord, *manifest.Entry, error) {
+func renewal(m *manifest.Manifest, rec record.Versioned[record.Member], id identity.ID, presented,
+	next identity.KeyID, csr error, now time.Time) (record.Member, *manifest.Entry, error) {
 	gone := explain.New(explain.RenewEntryGone, "identity", id.String())
-	if sessionKind(id.Kind()) || !rec.exists() || !rec.value.held() {
-		return memberRecord{}, nil, gone
+	if sessionKind(id.Kind()) || !rec.Exists() || !rec.Value.Held() {
+		return record.Member{}, nil, gone
 	}
-	old := rec.value
+	old := rec.Value
 	found, lost := coveredBy(m, old)
 	if lost.kind != "" {
-		return memberRecord{}, nil, kindMismatch(id.String(), lost.kind, old.Kind)
+		return record.Member{}, nil, kindMismatch(id.String(), lost.kind, old.Kind)
 	}
 	if lost.why != "" {
-		return memberRecord{}, nil, gone
+		return record.Member{}, nil, gone
 	}
-	switch age := old.age(presented); {
-	case age == keyRecorded:
-	case age == keyBefore && next == old.Key:
+	switch age := old.Age(presented); {
+	case age == record.KeyRecorded:
+	case age == record.KeyBefore && next == old.Key:
 		// The answer to the last renewal was lost: the same new key again.
 	default:
 		// An older key is in use: two machines hold this identity.
-		return memberRecord{}, nil, explain.New(explain.RenewOlderKey, "identity", id.String(), "key", presented.String()[:16])
+		return record.Member{}, nil, explain.New(explain.RenewOlderKey, "identity", id.String(), "key",
+			presented.String()[:16])
 	}
 	if csr != nil {
-		return memberRecord{}, nil, csr
+		return record.Member{}, nil, csr
 	}
-	if next != old.Key && old.wasKey(next) {
-		return memberRecord{}, nil, explain.New(explain.RenewOlderKey, "identity", id.String(), "key", next.String()[:16])
+	if next != old.Key && old.WasKey(next) {
+		return record.Member{}, nil, explain.New(explain.RenewOlderKey, "identity", id.String(), "key",
+			next.String()[:16])
 	}
-	if !rec.value.rekey(next, now.Add(found.Entry.SVIDTTL), now, stretchOf(found.Entry.SVIDTTL)) {
-		return memberRecord{}, nil, renewedTooOften(id)
+	if !rec.Value.Rekey(next, now.Add(found.Entry.SVIDTTL), now, stretchOf(found.Entry.SVIDTTL)) {
+		return record.Member{}, nil, renewedTooOften(id)
 	}
-	rec.value.cover(found.Entry)
-	return rec.value, found.Entry, nil
-}
-
-// keyAge is where a key that a member presents stands in its record.
-type keyAge int
-
-const (
-	keyRecorded keyAge = iota // it was certified last
-	keyBefore                 // the one before: the answer to a renewal may be on its way, or lost
-	keyOlder                  // an earlier one: another machine holds the identity
-	keyUnknown                // it is in no record: of a restore's gap, or long forgotten
-)
-
-// age says where key stands among those that m was certified over.
-func (m memberRecord) age(key identity.KeyID) keyAge {
-	switch {
-	case key == m.Key:
-		return keyRecorded
-	case len(m.Older) > 0 && key == m.Older[0].Key:
-		return keyBefore
-	case m.wasKey(key):
-		return keyOlder
-	}
-	return keyUnknown
+	rec.Value.Cover(found.Entry)
+	return rec.Value, found.Entry, nil
 }
 
 // A loss says why a manifest does not cover a member. The zero loss: it does.
@@ -372,7 +352,7 @@ type loss struct {
 }
 
 // coveredBy returns the entry of m that covers a member, by what it once showed.
-func coveredBy(m *manifest.Manifest, rec memberRecord) (manifest.Match, loss) {
+func coveredBy(m *manifest.Manifest, rec record.Member) (manifest.Match, loss) {
 	found, ok := m.Match(rec.Kind, rec.Selectors)
 	switch {
 	case !ok:
@@ -387,12 +367,13 @@ func coveredBy(m *manifest.Manifest, rec memberRecord) (manifest.Match, loss) {
 }
 
 func renewedTooOften(id identity.ID) error {
-	return explain.New(explain.RateLimited, "what", "renewals of "+id.String(), "limit", fmt.Sprintf("%d valid certificates", maxLiveKeys))
+	return explain.New(explain.RateLimited, "what", "renewals of "+id.String(), "limit",
+		fmt.Sprintf("%d valid certificates", record.MaxLiveKeys))
 }
 
 // renewEvery is how often a member renews: often enough that a new key is never
 // far, seldom enough that its record can remember every valid certificate, with a
 // fifth of the room left for renewals out of turn.
 func renewEvery(ttl time.Duration) time.Duration {
-	return min(max(defaultRenewEvery, ttl*5/(maxLiveKeys*4)), ttl/2)
+	return min(max(defaultRenewEvery, ttl*5/(record.MaxLiveKeys*4)), ttl/2)
 }

@@ -17,6 +17,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -161,7 +162,7 @@ func TestAdmissionCases(t *testing.T) {
 			d.advance(10 * 24 * time.Hour)
 			wantOnly(t, "prune", d.c.refreshTrust(t.Context(), d.state(), true), "")
 			wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
-			if n := len(d.store.keys(banKeyPrefix)); n != 0 {
+			if n := len(d.store.keys(record.BanKeyPrefix)); n != 0 {
 				t.Fatalf("%d banned keys after ten days", n)
 			}
 			return func(*testing.T, *desk) error { return m.join(identity.Data, proof.NewTokenProver(tok)) }
@@ -284,7 +285,7 @@ func TestAdmissionCases(t *testing.T) {
 		}, explain.JoinBadCSR},
 		{"too many renewals", func(t *testing.T, d *desk) step {
 			m := d.joined("a")
-			for range maxLiveKeys {
+			for range record.MaxLiveKeys {
 				wantOnly(t, "renew", m.renew(), "")
 			}
 			return func(*testing.T, *desk) error { return m.renew() }
@@ -406,7 +407,7 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 		t.Fatalf("the proof of before: %v, want that the store is asked", err)
 	}
 	wantOnly(t, "the proof of before", d.c.look(t.Context(), j), explain.JoinClone)
-	if rec := d.record(identity.Data, "a"); rec.value.Key != keyOf(t, owner.key) {
+	if rec := d.record(identity.Data, "a"); rec.Value.Key != keyOf(t, owner.key) {
 		t.Fatal("the record is not that of the owner")
 	}
 }
@@ -415,7 +416,7 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 // bundle in force goes on, no other one is made, and none after a restart.
 func TestDeletedRecordsLiftNoBan(t *testing.T) {
 	t.Parallel()
-	for _, prefix := range []string{"trust/ban/", banIDPrefix, banKeyPrefix, trustStateKey, trustPrefix} {
+	for _, prefix := range []string{"trust/ban/", record.BanIDPrefix, record.BanKeyPrefix, trustStateKey, trustPrefix} {
 		t.Run(prefix, func(t *testing.T) {
 			d := testDesk(t)
 			m, other := d.joined("a"), d.joined("b")
@@ -452,14 +453,14 @@ func TestNameGivenToAnotherKey(t *testing.T) {
 	wantOnly(t, "generate", err, "")
 	k, err := manifest.NewKey(public)
 	wantOnly(t, "key", err, "")
-	rec.value.ProofType, rec.value.Selectors = proof.TypeKey, []string{"key:" + k.String()}
+	rec.Value.ProofType, rec.Value.Selectors = proof.TypeKey, []string{"key:" + k.String()}
 	named := func(name string) { // the manifest calls that key name
 		wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: %s, kind: data, match: [\"key:%s\"]}\n", name, k)), "")
 	}
 	named("a")
-	ch := d.state().records.newChange(d.state().headVersion)
-	ch.put(memberKey(identity.Data, "a"), rec.version, rec.value)
-	_, err = ch.commit(t.Context())
+	ch := d.state().records.NewChange(d.state().headVersion)
+	ch.Put(record.MemberKey(identity.Data, "a"), rec.Version, rec.Value)
+	_, err = ch.Commit(t.Context())
 	wantOnly(t, "put", err, "")
 	wantOnly(t, "rejoin", m.rejoin(), "")
 	wantOnly(t, "renew", m.renew(), "")
@@ -485,18 +486,18 @@ func TestBanWinsTheRace(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				key := banIDKey(identity.Data, "a")
+				key := record.BanIDKey(identity.Data, "a")
 				switch {
 				case what == "key" && act == "join":
-					key = banKeyKey(keyOf(t, m.key))
+					key = record.BanKeyKey(keyOf(t, m.key))
 				case what == "key":
-					key = banKeyKey(keyOf(t, next))
+					key = record.BanKeyKey(keyOf(t, next))
 				}
 				d.store.intercept(func(store.Tx) {
 					d.store.intercept(nil)
-					ch := d.state().records.newChange(d.state().headVersion)
-					ch.put(key, 0, banRecord{Reason: "test", Until: d.clock().Add(time.Hour)})
-					if _, err := ch.commit(context.Background()); err != nil {
+					ch := d.state().records.NewChange(d.state().headVersion)
+					ch.Put(key, 0, record.Ban{Reason: "test", Until: d.clock().Add(time.Hour)})
+					if _, err := ch.Commit(context.Background()); err != nil {
 						t.Error(err)
 					}
 				})
@@ -519,17 +520,17 @@ func TestReplaceKeepsDomains(t *testing.T) {
 	d := testDesk(t)
 	d.joined("a")
 	rec := d.record(identity.Data, "a")
-	rec.value.Domains = []string{"range-7"}
-	ch := d.state().records.newChange(d.state().headVersion)
-	ch.put(memberKey(identity.Data, "a"), rec.version, rec.value)
-	if _, err := ch.commit(t.Context()); err != nil {
+	rec.Value.Domains = []string{"range-7"}
+	ch := d.state().records.NewChange(d.state().headVersion)
+	ch.Put(record.MemberKey(identity.Data, "a"), rec.Version, rec.Value)
+	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "remove", err, explain.MemberOwnsDomains)
 	d.replace(t, identity.Data, "a")
 	next := d.joined("a")
-	after := d.record(identity.Data, "a").value
+	after := d.record(identity.Data, "a").Value
 	if !slices.Equal(after.Domains, []string{"range-7"}) || after.Incarnation != keyOf(t, next.key) {
 		t.Fatalf("after the replacement the record is %+v", after)
 	}
@@ -544,16 +545,16 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 	have := 0
 	fill := func(n int) {
 		t.Helper()
-		ch := d.state().records.newChange(d.state().headVersion)
+		ch := d.state().records.NewChange(d.state().headVersion)
 		var delta trustDelta
 		for ; have < n; have++ {
 			delta.keys = append(delta.keys, keyBan{key: testKey(have), certEnd: d.clock().Add(20 * time.Hour)})
-			ch.put(banKeyKey(testKey(have)), 0, banRecord{Reason: "filler", Until: d.clock().Add(1000 * time.Hour), CertEnd: d.clock().Add(20 * time.Hour)})
+			ch.Put(record.BanKeyKey(testKey(have)), 0, record.Ban{Reason: "filler", Until: d.clock().Add(1000 * time.Hour), CertEnd: d.clock().Add(20 * time.Hour)})
 		}
 		if err := d.c.touchTrust(t.Context(), d.state(), ch, delta, roomForBans); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ch.commit(t.Context()); err != nil {
+		if _, err := ch.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -619,7 +620,7 @@ func TestBundleVersions(t *testing.T) {
 	}
 	wantOnly(t, "set", d.set(entriesOf(false)), "")
 	look("set")
-	if n := len(d.store.keys(banKeyPrefix)); n != 0 {
+	if n := len(d.store.keys(record.BanKeyPrefix)); n != 0 {
 		t.Fatalf("%d banned keys are kept after ten days", n)
 	}
 }

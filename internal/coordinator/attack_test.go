@@ -28,6 +28,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -540,7 +541,7 @@ func TestForgedRecordsAreRefused(t *testing.T) {
 		call      func() error
 	}{
 		{"token", tokenKey(tok.ID), func() error { return f.node().join(identity.Data, proof.NewTokenProver(tok)) }},
-		{"member", memberKey(identity.Data, "node-a"), func() error { return n.renew(false) }},
+		{"member", record.MemberKey(identity.Data, "node-a"), func() error { return n.renew(false) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e, err := f.store.Get(ctx, tc.key)

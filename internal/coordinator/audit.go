@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/auditstore"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -41,8 +42,8 @@ const (
 // auditQueue holds the audit entries of what was done without the store.
 type auditQueue struct {
 	mu      sync.Mutex
-	entries []auditEntry // oldest first; guarded by mu
-	dropped int          // for want of room; guarded by mu
+	entries []record.AuditEntry // oldest first; guarded by mu
+	dropped int                 // for want of room; guarded by mu
 	// placed are transactions of entries that have their places, and that are there already,
 	// perhaps; guarded by mu
 	placed []store.Tx
@@ -63,12 +64,12 @@ type auditSending struct {
 }
 
 // queueAudit keeps an entry until the store is back. The log has it at once.
-func (c *Coordinator) queueAudit(e auditEntry) {
+func (c *Coordinator) queueAudit(e record.AuditEntry) {
 	c.log.LogAttrs(context.Background(), slog.LevelInfo, "audit entry waits for the store", slog.String("action", e.Action), slog.String("target", e.Target))
 	c.audits.add(e)
 }
 
-func (q *auditQueue) add(entries ...auditEntry) {
+func (q *auditQueue) add(entries ...record.AuditEntry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, e := range entries {
@@ -82,19 +83,19 @@ func (q *auditQueue) add(entries ...auditEntry) {
 
 // again queues the entries of a change that was not committed, as far as is known. Those that
 // may be there already keep their places, so that they are written once.
-func (q *auditQueue) again(ch *change) {
-	if ch.err != nil || ch.entries != nil {
-		q.add(ch.entries...)
+func (q *auditQueue) again(ch *record.Change) {
+	if ch.Err != nil || ch.Entries != nil {
+		q.add(ch.Entries...)
 		return
 	}
 	// The rest of the change is not made again, nor is it a condition any more.
 	tx := store.Tx{ID: store.NewTxID()}
-	for _, w := range ch.tx.Put {
+	for _, w := range ch.Tx.Put {
 		if strings.HasPrefix(w.Key, auditlog.ChainPrefix) || strings.HasPrefix(w.Key, auditlog.HeadPrefix) {
 			tx.Put = append(tx.Put, w)
 		}
 	}
-	for _, i := range ch.tx.If {
+	for _, i := range ch.Tx.If {
 		if strings.HasPrefix(i.Key, auditlog.HeadPrefix) {
 			tx.If = append(tx.If, i)
 		}
@@ -165,7 +166,7 @@ func (c *Coordinator) nextAudit(ctx context.Context) (*auditSending, error) {
 	q := &c.audits
 	q.mu.Lock()
 	s := &auditSending{tx: store.Tx{ID: store.NewTxID()}}
-	var entries []auditEntry
+	var entries []record.AuditEntry
 	if len(q.placed) > 0 {
 		s.tx, s.placed = q.placed[0], 1
 	} else {
@@ -174,7 +175,8 @@ func (c *Coordinator) nextAudit(ctx context.Context) (*auditSending, error) {
 	}
 	q.mu.Unlock()
 	if s.dropped > 0 {
-		entries = append(entries, auditEntry{At: c.now().UTC(), Actor: "coordinator", Action: "audit.dropped", Target: "queue",
+		entries = append(entries, record.AuditEntry{At: c.now().UTC(), Actor: "coordinator", Action: "audit.dropped",
+			Target: "queue",
 			Fields: map[string]string{"entries": fmt.Sprint(s.dropped)}})
 	}
 	if len(entries) == 0 {
@@ -187,7 +189,7 @@ func (c *Coordinator) nextAudit(ctx context.Context) (*auditSending, error) {
 	if s.places, err = c.auditWriter.Stamp(ctx, entries); err != nil {
 		return nil, err
 	}
-	s.tx = withPlaces(s.tx, s.places)
+	s.tx = record.WithPlaces(s.tx, s.places)
 	return s, nil
 }
 

@@ -19,13 +19,14 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
 // unchained gives entries places in no chain, as a release before chains did.
 type unchained struct{ real *auditlog.Writer }
 
-func (u unchained) Stamp(ctx context.Context, entries []auditEntry) (*auditlog.Stamped, error) {
+func (u unchained) Stamp(ctx context.Context, entries []record.AuditEntry) (*auditlog.Stamped, error) {
 	s, err := u.real.Stamp(ctx, nil) // so that the transaction has something to end
 	if err != nil {
 		return nil, err
@@ -47,7 +48,7 @@ func (u unchained) Stamp(ctx context.Context, entries []auditEntry) (*auditlog.S
 type switched struct {
 	mu            sync.RWMutex
 	plain         bool // guarded by mu
-	chains, plane auditPlaces
+	chains, plane record.AuditPlaces
 }
 
 // newSwitched has c choose, from chains on.
@@ -58,7 +59,7 @@ func newSwitched(t testing.TB, c *Coordinator) *switched {
 		t.Fatal(err)
 	}
 	s := &switched{chains: c.auditWriter, plane: unchained{own}}
-	c.state.Load().records.audit = s
+	c.state.Load().records.Audit = s
 	return s
 }
 
@@ -68,7 +69,7 @@ func (s *switched) choose(plain bool) {
 	s.plain = plain
 }
 
-func (s *switched) Stamp(ctx context.Context, entries []auditEntry) (*auditlog.Stamped, error) {
+func (s *switched) Stamp(ctx context.Context, entries []record.AuditEntry) (*auditlog.Stamped, error) {
 	s.mu.RLock()
 	plain := s.plain
 	s.mu.RUnlock()
@@ -182,12 +183,12 @@ func BenchmarkPlaces(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	e := auditEntry{At: time.Now().UTC(), Actor: "spiffe://test.example/data/node-1", Action: "member.admit", Target: "spiffe://test.example/data/node-1",
+	e := record.AuditEntry{At: time.Now().UTC(), Actor: "spiffe://test.example/data/node-1", Action: "member.admit", Target: "spiffe://test.example/data/node-1",
 		Fields: map[string]string{"proof": "token", "selector": "token:pool", "entry": "pool", "key": "ed25519:" + strings.Repeat("a", 43)}}
-	for name, places := range map[string]auditPlaces{"chain": w, "none": unchained{w}} {
+	for name, places := range map[string]record.AuditPlaces{"chain": w, "none": unchained{w}} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				s, err := places.Stamp(b.Context(), []auditEntry{e})
+				s, err := places.Stamp(b.Context(), []record.AuditEntry{e})
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -19,6 +19,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/auditstore"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -258,19 +259,19 @@ func TestAuditWhole(t *testing.T) {
 	note := func() {
 		made++
 		target := fmt.Sprint("noted ", made)
-		ch := d.state().records.newChange(d.state().headVersion)
+		ch := d.state().records.NewChange(d.state().headVersion)
 		for range 1 + random.IntN(2) {
-			ch.audit(d.clock(), auditEntry{Actor: "a", Action: "test.noted", Target: target})
+			ch.Audit(d.clock(), record.AuditEntry{Actor: "a", Action: "test.noted", Target: target})
 			target += " too"
 			switch {
-			case len(ch.entries) == 1:
-				maybe[ch.entries[0].Target] = true
+			case len(ch.Entries) == 1:
+				maybe[ch.Entries[0].Target] = true
 			default:
-				maybe[ch.entries[1].Target] = true
+				maybe[ch.Entries[1].Target] = true
 			}
 		}
-		entries := ch.entries
-		_, err := ch.commit(ctx)
+		entries := ch.Entries
+		_, err := ch.Commit(ctx)
 		switch unknown := errors.Is(err, store.ErrUnknownOutcome); {
 		case unknown && random.IntN(2) == 0:
 			d.c.audits.again(ch)
@@ -307,7 +308,7 @@ func TestAuditWhole(t *testing.T) {
 		case 4, 5:
 			target := fmt.Sprint("queued ", step)
 			sure[target] = true
-			d.c.queueAudit(auditEntry{At: d.clock(), Actor: "a", Action: "test.noted", Target: target})
+			d.c.queueAudit(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.noted", Target: target})
 		case 6, 7:
 			d.store.lose(lost[random.IntN(2)]...)
 			_ = d.c.writeAudit(ctx)

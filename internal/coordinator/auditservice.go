@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/auditstore"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -60,7 +61,7 @@ func newAuditFilter(req *fealtyv1.GetAuditRequest) (f auditFilter, err error) {
 }
 
 // wants reports whether e is asked for.
-func (f *auditFilter) wants(e *auditEntry) bool {
+func (f *auditFilter) wants(e *record.AuditEntry) bool {
 	named := func(s string) bool { return s == f.member || strings.HasSuffix(s, "/"+f.member) }
 	return !e.At.Before(f.since) && (f.until.IsZero() || e.At.Before(f.until)) &&
 		(f.member == "" || named(e.Actor) || named(e.Target)) &&
@@ -178,7 +179,7 @@ func (p *auditPage) add(i auditstore.Item) error {
 	e, err := auditlog.Decode(i.Key, i.Value)
 	if err != nil {
 		// It is shown as what it is: that it is wrong, verify tells.
-		e = &auditEntry{Action: "audit.unreadable", Target: i.Key, Reason: err.Error()}
+		e = &record.AuditEntry{Action: "audit.unreadable", Target: i.Key, Reason: err.Error()}
 		if chain, number, ok := auditlog.ParseKey(i.Key); ok {
 			e.Chain, e.Number = chain, number
 		}

@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -62,11 +63,12 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 	}
 	if !req.GetDryRun() {
 		// Who took it is written down before any of it leaves.
-		ch := s.records.newChange(s.headVersion)
-		ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "backup.create", Target: fmt.Sprintf("revision %d", l.Revision),
+		ch := s.records.NewChange(s.headVersion)
+		ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "backup.create",
+			Target: fmt.Sprintf("revision %d", l.Revision),
 			Fields: map[string]string{"owners": strings.Join(owners, ","),
 				"recipients": flowcontrol.Clip(strings.Join(req.GetRecipients(), ","), maxReasonBytes)}})
-		if _, err := ch.commit(ctx); err != nil {
+		if _, err := ch.Commit(ctx); err != nil {
 			return c.storeError("write the audit entry of the backup", err)
 		}
 	}
@@ -134,14 +136,14 @@ func (c *Coordinator) backupHead(s *state, l store.Listing, owners []string) (*f
 	current := false
 	for _, e := range l.Entries {
 		switch {
-		case e.Key == freezeKey:
+		case e.Key == record.FreezeKey:
 			// Half of the records would be under one seed, half under the other.
 			return nil, nil, explain.New(explain.BackupReseeding)
 		case e.Key == history.HeadKey:
 			current = e.Version == s.headVersion
-		case strings.HasPrefix(e.Key, memberPrefix):
+		case strings.HasPrefix(e.Key, record.MemberPrefix):
 			head.Members++
-		case strings.HasPrefix(e.Key, banIDPrefix), strings.HasPrefix(e.Key, banKeyPrefix):
+		case strings.HasPrefix(e.Key, record.BanIDPrefix), strings.HasPrefix(e.Key, record.BanKeyPrefix):
 			head.Bans++
 		case strings.HasPrefix(e.Key, tokenPrefix):
 			head.Tokens++

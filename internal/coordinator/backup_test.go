@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -152,11 +153,11 @@ func TestBackupRefused(t *testing.T) {
 	if _, _, err := f.c.backupHead(s, store.Listing{Entries: []store.Entry{{Key: history.HeadKey, Version: e.Version + 1}}}, nil); !errors.Is(err, explain.StoreBusy) {
 		t.Errorf("at another head: %v", err)
 	}
-	if _, _, err := f.c.backupHead(s, store.Listing{Entries: []store.Entry{{Key: freezeKey}}}, nil); !errors.Is(err, explain.BackupReseeding) {
+	if _, _, err := f.c.backupHead(s, store.Listing{Entries: []store.Entry{{Key: record.FreezeKey}}}, nil); !errors.Is(err, explain.BackupReseeding) {
 		t.Errorf("during a reseed: %v", err)
 	}
 	// Without its audit entry it does not leave.
-	if _, err := f.store.CompareAndSwap(f.ctx(), freezeKey, 0, []byte(fmt.Sprintf(`{"salt":%q,"ledger":"x","at":%q}`, strings.Repeat("0", 64), f.clock().UTC().Format("2006-01-02T15:04:05Z")))); err != nil {
+	if _, err := f.store.CompareAndSwap(f.ctx(), record.FreezeKey, 0, []byte(fmt.Sprintf(`{"salt":%q,"ledger":"x","at":%q}`, strings.Repeat("0", 64), f.clock().UTC().Format("2006-01-02T15:04:05Z")))); err != nil {
 		t.Fatal(err)
 	}
 	if _, file, err := f.backUp(&fealtyv1.CreateBackupRequest{Recipients: one}); err == nil || len(file) > 0 {

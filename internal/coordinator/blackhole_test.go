@@ -16,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -142,7 +143,7 @@ func withoutBeats(t *testing.T, st store.Store) (out []store.Entry) {
 		t.Fatal(err)
 	}
 	for _, e := range all.Entries {
-		if slices.ContainsFunc([]string{memberPrefix, trustPrefix, tokenPrefix, tokenUsePrefix, countPrefix, sealedPrefix, configPrefix, "history/"}, func(p string) bool { return strings.HasPrefix(e.Key, p) }) {
+		if slices.ContainsFunc([]string{record.MemberPrefix, trustPrefix, tokenPrefix, tokenUsePrefix, countPrefix, sealedPrefix, configPrefix, "history/"}, func(p string) bool { return strings.HasPrefix(e.Key, p) }) {
 			out = append(out, e)
 		}
 	}
@@ -339,7 +340,7 @@ func (k *swallowed) awaitAudit(t *testing.T, st store.Store) {
 			t.Fatal(err)
 		}
 		if slices.ContainsFunc(now.Entries, func(e store.Entry) bool {
-			var a auditEntry
+			var a record.AuditEntry
 			return json.Unmarshal(e.Value, &a) == nil && a.Action == "member.renew.outage" && a.Actor == k.n.id.String() && a.Fields["cause"] == string(explain.StoreUnreachable)
 		}) {
 			return

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -349,8 +350,9 @@ const (
 )
 
 // originOf is the audit entry for a secret of s that came to this coordinator.
-func originOf(s *state, action string, from map[string]string) auditEntry {
-	e := auditEntry{Action: action, Target: s.manifest.Cluster, Fields: map[string]string{"head": s.head.Hash.String()}}
+func originOf(s *state, action string, from map[string]string) record.AuditEntry {
+	e := record.AuditEntry{Action: action, Target: s.manifest.Cluster,
+		Fields: map[string]string{"head": s.head.Hash.String()}}
 	if action == actionMeshMade || action == actionMeshReceived {
 		e.Fields["mesh_ca_key"] = s.meshKey.String()
 	}

@@ -16,6 +16,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -454,14 +455,14 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 	was := d.mustPublish(b)
 	// Another replica wrote: the version moved, and what is in memory did not.
 	s := d.state()
-	state, err := get[configState](t.Context(), s.records, configStateKey)
+	state, err := record.Get[configState](t.Context(), s.records, configStateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ch := s.records.newChange(s.headVersion)
-	state.value.Change++
-	ch.put(configStateKey, state.version, state.value)
-	if _, err := ch.commit(t.Context()); err != nil {
+	ch := s.records.NewChange(s.headVersion)
+	state.Value.Change++
+	ch.Put(configStateKey, state.Version, state.Value)
+	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d.drain(t, "acme")
@@ -557,7 +558,7 @@ func TestCrashWhilePublishing(t *testing.T) {
 			}
 			d.wantWhole(t, p)
 			done := at == "publish.after-commit"
-			if moved := p.state.version != was.state.version; moved != done {
+			if moved := p.state.Version != was.state.Version; moved != done {
 				t.Errorf("the publication moved: %v", moved)
 			}
 			p = d.mustPublish(newPublisher())
@@ -606,7 +607,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 			t.Fatalf("they go on publishing: %d, %d", a, b)
 		}
 		a, b := d.c.publication.Load(), other.publication.Load()
-		if a.tree.Root() != b.tree.Root() || a.state.version != b.state.version {
+		if a.tree.Root() != b.tree.Root() || a.state.Version != b.state.Version {
 			t.Fatal("they serve different roots")
 		}
 		if h := b.given(t, d, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(b.contents[h.ContentHash.String()], fmt.Appendf(nil, "/%d", i)) {
@@ -791,7 +792,7 @@ func TestRenewalsConcernNoGroup(t *testing.T) {
 	concerned := func() []string {
 		d.follow(d.c)
 		p := d.c.publication.Load()
-		b.collect(d.c, d.state(), d.c.trust.Load(), p, p.state.value.addresses(), d.clock())
+		b.collect(d.c, d.state(), d.c.trust.Load(), p, p.state.Value.addresses(), d.clock())
 		return slices.Sorted(maps.Keys(b.pendingGroups))
 	}
 	if err := m.renew(); err != nil {
@@ -949,8 +950,8 @@ func TestRevokedIsLeftOut(t *testing.T) {
 		t.Errorf("a member of whose roles none is revoked is given %v", slices.Sorted(maps.Keys(given)))
 	}
 	// Another start comes to the same.
-	version := p.state.version
-	if d.mustPublish(newPublisher()).state.version != version {
+	version := p.state.Version
+	if d.mustPublish(newPublisher()).state.Version != version {
 		t.Error("it is compiled in another way")
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -65,7 +66,7 @@ func (st configState) fits(set *config.Set) bool {
 
 // configView is one version of the config. It is immutable.
 type configView struct {
-	state versioned[configState]
+	state record.Versioned[configState]
 	set   *config.Set
 	// restored is the index of the restore that it was read after; 0 if there was none.
 	restored uint64
@@ -73,13 +74,13 @@ type configView struct {
 
 // beginConfig adds an empty config to the change that first says in the trust state
 // that there is one: from then on its absence is somebody else's doing.
-func (c *Coordinator) beginConfig(ctx context.Context, ch *change, in trustState) error {
+func (c *Coordinator) beginConfig(ctx context.Context, ch *record.Change, in trustState) error {
 	if in.Config {
 		return nil
 	}
 	_, err := c.store.Get(ctx, configStateKey)
 	if errors.Is(err, store.ErrNotFound) {
-		ch.put(configStateKey, 0, configState{}.of(new(config.Set)))
+		ch.Put(configStateKey, 0, configState{}.of(new(config.Set)))
 		return nil
 	}
 	return err
@@ -94,7 +95,7 @@ func (c *Coordinator) configured() (set *config.Set, version store.Revision, ok 
 	if v == nil {
 		return nil, 0, false
 	}
-	return v.set, v.state.version, true
+	return v.set, v.state.Version, true
 }
 
 // readConfig reads the config. If the records are not those that config/state says
@@ -112,12 +113,12 @@ func (c *Coordinator) readConfig(ctx context.Context, s *state) (*configView, er
 	var recs []config.Record
 	for _, e := range l.Entries {
 		if e.Key == configStateKey {
-			if v.state, err = open[configState](s.records, e); err != nil {
+			if v.state, err = record.Open[configState](s.records, e); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		plain, err := s.records.open(e.Key, e.Value)
+		plain, err := s.records.Open(e.Key, e.Value)
 		if err != nil {
 			return nil, err
 		}
@@ -127,14 +128,15 @@ func (c *Coordinator) readConfig(ctx context.Context, s *state) (*configView, er
 		}
 		recs = append(recs, r)
 	}
-	if !v.state.exists() {
+	if !v.state.Exists() {
 		return nil, fmt.Errorf("there is no config state: %w", store.ErrForged)
 	}
 	if v.set, err = config.NewSet(recs...); err != nil {
 		return nil, fmt.Errorf("the config in the store: %w: %w", store.ErrForged, err)
 	}
-	if !v.state.value.fits(v.set) {
-		return nil, fmt.Errorf("the config state says %d records, and %d others are there: %w", v.state.value.Count, v.set.Len(), store.ErrForged)
+	if !v.state.Value.fits(v.set) {
+		return nil, fmt.Errorf("the config state says %d records, and %d others are there: %w", v.state.Value.Count,
+			v.set.Len(), store.ErrForged)
 	}
 	return v, nil
 }
@@ -148,7 +150,7 @@ func (c *Coordinator) currentConfig(ctx context.Context, s *state, whole bool) (
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return nil, err
 		}
-		if err == nil && e.Version == have.state.version {
+		if err == nil && e.Version == have.state.Version {
 			return have, nil
 		}
 	}
@@ -158,7 +160,7 @@ func (c *Coordinator) currentConfig(ctx context.Context, s *state, whole bool) (
 	}
 	if have != nil && !v.follows(have) {
 		return nil, fmt.Errorf("the config state is of version %d after %d changes, and was of %d after %d: %w",
-			v.state.version, v.state.value.Change, have.state.version, have.state.value.Change, store.ErrForged)
+			v.state.Version, v.state.Value.Change, have.state.Version, have.state.Value.Change, store.ErrForged)
 	}
 	return c.believeConfig(ctx, v), nil
 }
@@ -167,9 +169,9 @@ func (c *Coordinator) currentConfig(ctx context.Context, s *state, whole bool) (
 // not, also in a write of its own, which has a version above; but a restore that the
 // signers wanted leads to fewer changes. A reseed writes the very same config anew.
 func (v *configView) follows(have *configView) bool {
-	is, was := v.state.value, have.state.value
+	is, was := v.state.Value, have.state.Value
 	switch {
-	case v.state.version < have.state.version:
+	case v.state.Version < have.state.Version:
 		return false
 	case v.restored > have.restored:
 		return true
@@ -182,7 +184,7 @@ func (v *configView) follows(have *configView) bool {
 func (c *Coordinator) believeConfig(ctx context.Context, v *configView) *configView {
 	for {
 		have := c.config.Load()
-		if have != nil && have.state.version >= v.state.version {
+		if have != nil && have.state.Version >= v.state.Version {
 			return have
 		}
 		if have != nil {
@@ -190,7 +192,8 @@ func (c *Coordinator) believeConfig(ctx context.Context, v *configView) *configV
 		}
 		if c.config.CompareAndSwap(have, v) {
 			c.configChanged.Notify()
-			c.log.LogAttrs(ctx, slog.LevelInfo, "config in force", slog.Uint64("version", uint64(v.state.version)), slog.Int("records", v.set.Len()))
+			c.log.LogAttrs(ctx, slog.LevelInfo, "config in force", slog.Uint64("version", uint64(v.state.Version)),
+				slog.Int("records", v.set.Len()))
 			return v
 		}
 	}
@@ -320,7 +323,7 @@ func (c *Coordinator) tryWriteConfig(ctx context.Context, s *state, w configWrit
 	if err != nil {
 		return nil, 0, err
 	}
-	version := have.state.version
+	version := have.state.Version
 	if w.expected != 0 && w.expected != uint64(version) {
 		return nil, 0, explain.New(explain.ConfigStale, "expected", fmt.Sprint(w.expected), "version", fmt.Sprint(version))
 	}
@@ -328,7 +331,7 @@ func (c *Coordinator) tryWriteConfig(ctx context.Context, s *state, w configWrit
 	if err != nil {
 		return nil, 0, configProblems(err)
 	}
-	ch := s.records.newChange(s.headVersion)
+	ch := s.records.NewChange(s.headVersion)
 	changes := make([]*fealtyv1.ConfigChange, len(w.keys))
 	changed := false
 	for i, k := range w.keys {
@@ -345,21 +348,22 @@ func (c *Coordinator) tryWriteConfig(ctx context.Context, s *state, w configWrit
 		}
 		if exists {
 			fields["after"] = fresh.String()
-			ch.writeRaw(configKeyOf(k), after)
+			ch.WriteRaw(configKeyOf(k), after)
 		} else {
-			ch.drop(configKeyOf(k))
+			ch.Drop(configKeyOf(k))
 		}
-		ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: w.action, Target: k.String(), Fields: fields})
+		ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: w.action, Target: k.String(), Fields: fields})
 	}
 	if !changed || w.dryRun {
 		return changes, version, nil
 	}
-	state := have.state.value.of(next)
-	ch.put(configStateKey, version, state)
-	if version, err = ch.commit(ctx); err != nil {
+	state := have.state.Value.of(next)
+	ch.Put(configStateKey, version, state)
+	if version, err = ch.Commit(ctx); err != nil {
 		return nil, 0, err
 	}
-	c.believeConfig(ctx, &configView{versioned[configState]{state, version}, next, have.restored})
+	c.believeConfig(ctx, &configView{record.Versioned[configState]{Value: state, Version: version}, next,
+		have.restored})
 	return changes, version, nil
 }
 
@@ -376,7 +380,7 @@ func (r configServer) GetConfig(ctx context.Context, req *fealtyv1.GetConfigRequ
 	if !ok {
 		return nil, noConfigRecord(k)
 	}
-	return &fealtyv1.GetConfigResponse{Record: record, Version: uint64(v.state.version)}, nil
+	return &fealtyv1.GetConfigResponse{Record: record, Version: uint64(v.state.Version)}, nil
 }
 
 func (r configServer) ListConfig(ctx context.Context, req *fealtyv1.ListConfigRequest) (*fealtyv1.ListConfigResponse, error) {
@@ -407,7 +411,7 @@ func (r configServer) ListConfig(ctx context.Context, req *fealtyv1.ListConfigRe
 		}
 		keys = keys[i:]
 	}
-	out := &fealtyv1.ListConfigResponse{Version: uint64(v.state.version)}
+	out := &fealtyv1.ListConfigResponse{Version: uint64(v.state.Version)}
 	bytes := 0
 	for _, k := range keys {
 		if kind != "" && k.Kind != kind {

@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -40,13 +41,13 @@ func (d *desk) mustPut(text string) *fealtyv1.PutConfigResponse {
 }
 
 // audits returns what the audit log says of an action, in order.
-func (d *desk) audits(action string) (out []auditEntry, text string) {
+func (d *desk) audits(action string) (out []record.AuditEntry, text string) {
 	d.t.Helper()
 	for _, e := range d.store.snapshot() {
 		if !strings.HasPrefix(e.Key, auditPrefix) {
 			continue
 		}
-		var a auditEntry
+		var a record.AuditEntry
 		if err := json.Unmarshal(e.Value, &a); err != nil {
 			d.t.Fatal(err)
 		}
@@ -55,7 +56,7 @@ func (d *desk) audits(action string) (out []auditEntry, text string) {
 			text += string(e.Value)
 		}
 	}
-	slices.SortFunc(out, func(a, b auditEntry) int { return strings.Compare(a.Target, b.Target) })
+	slices.SortFunc(out, func(a, b record.AuditEntry) int { return strings.Compare(a.Target, b.Target) })
 	return out, text
 }
 
@@ -292,7 +293,7 @@ func TestConfigWriteInBetween(t *testing.T) {
 	}
 	// Who named the version that it was made from is refused instead.
 	req := putRequest("kind: qos\nname: late\n")
-	req.ExpectedVersion = uint64(v.state.version)
+	req.ExpectedVersion = uint64(v.state.Version)
 	d.store.intercept(func(store.Tx) {
 		d.store.intercept(nil)
 		d.mustPut("kind: qos\nname: again\n")
@@ -434,12 +435,12 @@ func TestConfigBegins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in.state.value.Config = false
-	in.state.value.Change++
-	ch := d.state().records.newChange(d.state().headVersion)
-	ch.put(trustStateKey, in.state.version, in.state.value)
-	ch.delete(configStateKey, d.store.snapshot()[configStateKey].Version)
-	if _, err := ch.commit(t.Context()); err != nil {
+	in.state.Value.Config = false
+	in.state.Value.Change++
+	ch := d.state().records.NewChange(d.state().headVersion)
+	ch.Put(trustStateKey, in.state.Version, in.state.Value)
+	ch.Delete(configStateKey, d.store.snapshot()[configStateKey].Version)
+	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d.restart()

@@ -10,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/recall"
 	"github.com/fealty-io/fealty/snapshot"
@@ -72,9 +73,9 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 	})
 
 	standing, known := "", false // known: what the record says was looked up since it moved
-	memberNow := func() (memberRecord, bool) {
+	memberNow := func() (record.Member, bool) {
 		if known {
-			return memberRecord{}, false
+			return record.Member{}, false
 		}
 		known = true
 		return c.members.get(path)
@@ -208,29 +209,29 @@ func (c *Coordinator) bootstrapAgain(ctx context.Context, id identity.ID) (*feal
 		if err != nil {
 			return nil, err
 		}
-		rec, err := get[memberRecord](ctx, s.records, memberKey(id.Kind(), id.Name()))
+		rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
 			return nil, c.storeError("read the member", err)
 		}
 		gone := explain.New(explain.RenewEntryGone, "identity", id.String())
-		if !rec.exists() || !rec.value.held() {
+		if !rec.Exists() || !rec.Value.Held() {
 			return nil, gone
 		}
-		found, ok := s.manifest.Match(rec.value.Kind, rec.value.Selectors)
+		found, ok := s.manifest.Match(rec.Value.Kind, rec.Value.Selectors)
 		if !ok {
 			return nil, gone
 		}
-		ch := s.records.newChange(s.headVersion)
-		if err := c.recount(ctx, s, ch, rec.value.Entry, found.Entry.Name); err != nil {
+		ch := s.records.NewChange(s.headVersion)
+		if err := c.recount(ctx, s, ch, rec.Value.Entry, found.Entry.Name); err != nil {
 			return nil, err
 		}
-		rec.value.cover(found.Entry)
-		ch.put(memberKey(id.Kind(), id.Name()), rec.version, rec.value)
-		version, err := ch.commit(ctx)
+		rec.Value.Cover(found.Entry)
+		ch.Put(record.MemberKey(id.Kind(), id.Name()), rec.Version, rec.Value)
+		version, err := ch.Commit(ctx)
 		switch {
 		case err == nil:
-			c.members.put(rec.value, version)
-			return c.bootstrap(s, rec.value, version, c.now())
+			c.members.put(rec.Value, version)
+			return c.bootstrap(s, rec.Value, version, c.now())
 		case !c.conflicts(ctx, err):
 			return nil, c.storeError("number the member's bootstrap", err)
 		}

@@ -42,6 +42,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/batch"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/copies"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/ended"
@@ -284,7 +285,7 @@ type Coordinator struct {
 	lead   *lead
 	audits auditQueue
 	// auditWriter is the *auditlog.Writer of this process.
-	auditWriter  auditPlaces
+	auditWriter  record.AuditPlaces
 	auditReading chan struct{} // held by each reader of the audit log
 	vouching     vouching      // what it knows of the checkpoints of the audit log
 	withdrawn    withdrawals
@@ -696,7 +697,7 @@ func (c *Coordinator) conflicts(ctx context.Context, err error) bool {
 		}
 	case conflict.Key == leaderTermKey:
 		c.lead.deposed(conflict.Want)
-	case conflict.Key == freezeKey:
+	case conflict.Key == record.FreezeKey:
 		c.awaitThaw(ctx)
 	case conflict.Key == trustStateKey:
 		c.trustDue.Notify() // what was decided may stand on the bundle of before

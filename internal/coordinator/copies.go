@@ -9,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/mesh"
@@ -35,11 +36,11 @@ const (
 // finds nothing out.
 func (c *Coordinator) presents(ctx context.Context, peer identity.Peer) error {
 	rec, ok := c.members.get(string(peer.ID.Kind()) + "/" + peer.ID.Name())
-	if !ok || !rec.held() {
+	if !ok || !rec.Held() {
 		return nil // of no member, or of one that is to be replaced: others say so
 	}
-	now, age := c.now(), rec.age(peer.Key)
-	if age == keyUnknown {
+	now, age := c.now(), rec.Age(peer.Key)
+	if age == record.KeyUnknown {
 		// It may be newer than what this coordinator has heard of, or of a restore's gap.
 		s, err := c.ready()
 		if err != nil {
@@ -47,19 +48,19 @@ func (c *Coordinator) presents(ctx context.Context, peer identity.Peer) error {
 		}
 		asking, cancel := c.patience(ctx)
 		defer cancel()
-		stored, err := get[memberRecord](asking, s.records, memberKey(peer.ID.Kind(), peer.ID.Name()))
-		if err != nil || !stored.exists() || !stored.value.held() {
+		stored, err := record.Get[record.Member](asking, s.records, record.MemberKey(peer.ID.Kind(), peer.ID.Name()))
+		if err != nil || !stored.Exists() || !stored.Value.Held() {
 			return nil
 		}
-		rec = stored.value
+		rec = stored.Value
 		s.catchUp(&rec, peer.Leaf, now)
-		age = rec.age(peer.Key)
+		age = rec.Age(peer.Key)
 	}
 	switch age {
-	case keyRecorded:
+	case record.KeyRecorded:
 		c.live.uses(peer.ID, peer.Key, now)
 		return nil
-	case keyBefore:
+	case record.KeyBefore:
 		if used, ok := c.live.usedFor(peer.ID, rec.Key, now); !ok || used < newKeySettles {
 			return nil
 		}

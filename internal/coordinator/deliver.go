@@ -193,7 +193,7 @@ func (h holding) isBase(is *published) bool {
 // epoch than the bundle that was sent waits for that.
 func (d *delivery) sendPublished(ctx context.Context) error {
 	p := d.c.publication.Load()
-	if p == d.seen || !p.serves() || p.state.value.AuthorityEpoch > d.trust.epoch {
+	if p == d.seen || !p.serves() || p.state.Value.AuthorityEpoch > d.trust.epoch {
 		return nil
 	}
 	mine := p.of(d.id.Kind(), d.id.Name())
@@ -217,7 +217,7 @@ func rankOf(scope snapshot.Scope) int {
 
 // sendHeader sends header i of p in the form that the member needs, if any.
 func (d *delivery) sendHeader(ctx context.Context, p *publication, i int) error {
-	is, record := &p.headers[i], &p.state.value
+	is, record := &p.headers[i], &p.state.Value
 	h, has := d.holds(is.scope)
 	form := h.form(has, is, record, len(p.contents[is.header.Content]))
 	if (form == sentWhole || form == sentDetached) && has && h.isBase(is) && d.c.patches.of(p, i) != nil {

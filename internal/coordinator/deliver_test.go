@@ -106,7 +106,7 @@ func TestDeliveryResync(t *testing.T) {
 	d.advance(publicationRenew)
 	d.mustPublish(b)
 	got := deliver()
-	if len(got) != 1 || len(got[0].Content) != 0 || bytes.Equal(got[0].Publication.Record, p.state.value.Record) {
+	if len(got) != 1 || len(got[0].Content) != 0 || bytes.Equal(got[0].Publication.Record, p.state.Value.Record) {
 		t.Fatalf("with the next record %d came", len(got))
 	}
 	dl.resync([]string{"node_runtime", "everything", "node_runtime"})

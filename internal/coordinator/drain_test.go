@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -28,20 +29,20 @@ func (d *desk) drain(t *testing.T, name string) *fealtyv1.DrainMemberResponse {
 func TestDrainIsAMarkThatStays(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
-	before := d.record(identity.Data, "a").value
+	before := d.record(identity.Data, "a").Value
 	audited := len(d.store.keys(auditPrefix))
 
 	dry, err := d.members().DrainMember(t.Context(), &fealtyv1.DrainMemberRequest{Kind: "data", Name: "a", DryRun: true})
 	wantOnly(t, "dry run", err, "")
-	if !dry.GetChanged() || dry.GetMember().GetState() != stateDraining || d.record(identity.Data, "a").value.State != stateActive {
-		t.Fatalf("a dry run answered %v and left %s", dry, d.record(identity.Data, "a").value.State)
+	if !dry.GetChanged() || dry.GetMember().GetState() != record.Draining || d.record(identity.Data, "a").Value.State != record.Active {
+		t.Fatalf("a dry run answered %v and left %s", dry, d.record(identity.Data, "a").Value.State)
 	}
 	first := d.drain(t, "a")
-	if m := first.GetMember(); !first.GetChanged() || m.GetState() != stateDraining || m.GetDrainReason() != "old rack" || m.GetDrainedBy() == "" || !m.GetDrainingSince().AsTime().Equal(d.clock()) {
+	if m := first.GetMember(); !first.GetChanged() || m.GetState() != record.Draining || m.GetDrainReason() != "old rack" || m.GetDrainedBy() == "" || !m.GetDrainingSince().AsTime().Equal(d.clock()) {
 		t.Fatalf("drain answered %v", first)
 	}
-	version := d.record(identity.Data, "a").version
-	if again := d.drain(t, "a"); again.GetChanged() || d.record(identity.Data, "a").version != version {
+	version := d.record(identity.Data, "a").Version
+	if again := d.drain(t, "a"); again.GetChanged() || d.record(identity.Data, "a").Version != version {
 		t.Fatalf("draining twice wrote something: %v", again)
 	}
 	if n := len(d.store.keys(auditPrefix)); n != audited+1 {
@@ -52,7 +53,7 @@ func TestDrainIsAMarkThatStays(t *testing.T) {
 	// another machine under its name.
 	draining := func(when string) {
 		t.Helper()
-		if rec := d.record(identity.Data, "a").value; rec.State != stateDraining || rec.Drain.Reason != "old rack" || !slices.Equal(rec.Domains, before.Domains) {
+		if rec := d.record(identity.Data, "a").Value; rec.State != record.Draining || rec.Drain.Reason != "old rack" || !slices.Equal(rec.Domains, before.Domains) {
 			t.Fatalf("%s: state %s, mark %+v, domains %v", when, rec.State, rec.Drain, rec.Domains)
 		}
 	}
@@ -63,7 +64,7 @@ func TestDrainIsAMarkThatStays(t *testing.T) {
 	d.restart()
 	draining("restarted")
 	d.replace(t, identity.Data, "a")
-	if rec := d.record(identity.Data, "a").value; rec.State != stateReplacing {
+	if rec := d.record(identity.Data, "a").Value; rec.State != record.Replacing {
 		t.Fatalf("a replaced member is %s", rec.State)
 	}
 	d.joined("a")
@@ -71,7 +72,7 @@ func TestDrainIsAMarkThatStays(t *testing.T) {
 
 	un, err := d.members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "undrain", err, "")
-	if m := un.GetMember(); !un.GetChanged() || m.GetState() != stateActive || m.GetDrainingSince() != nil {
+	if m := un.GetMember(); !un.GetChanged() || m.GetState() != record.Active || m.GetDrainingSince() != nil {
 		t.Fatalf("undrain answered %v", un)
 	}
 	if un, err = d.members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"}); err != nil || un.GetChanged() {
@@ -141,12 +142,12 @@ func TestBootstrapShowsWhoDrains(t *testing.T) {
 	d.joined("a")
 	d.drain(t, "a")
 	rec := d.record(identity.Data, "a")
-	d.c.members.put(rec.value, rec.version)
+	d.c.members.put(rec.Value, rec.Version)
 	if n := d.c.members.count(identity.Data); n != 0 {
 		t.Errorf("%d active data members, want none", n)
 	}
-	got := d.c.members.visible(rec.value, 10)
-	if len(got) != 1 || got[0].State != stateDraining {
+	got := d.c.members.visible(rec.Value, 10)
+	if len(got) != 1 || got[0].State != record.Draining {
 		t.Fatalf("visible: %+v", got)
 	}
 }
@@ -190,10 +191,10 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		}, false, ""},
 		{"owns a domain, forced", func(t *testing.T, d *desk, _ *machine) {
 			rec := d.record(identity.Data, "a")
-			rec.value.Domains = []string{"range-7"}
-			ch := d.state().records.newChange(d.state().headVersion)
-			ch.put(memberKey(identity.Data, "a"), rec.version, rec.value)
-			if _, err := ch.commit(t.Context()); err != nil {
+			rec.Value.Domains = []string{"range-7"}
+			ch := d.state().records.NewChange(d.state().headVersion)
+			ch.Put(record.MemberKey(identity.Data, "a"), rec.Version, rec.Value)
+			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}, true, explain.MemberOwnsDomains},
@@ -205,13 +206,13 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 			req := &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: tc.force, Reason: "rack burnt", DryRun: true}
 			_, err := d.members().RemoveMember(t.Context(), req)
 			wantOnly(t, "dry run", err, tc.want)
-			if !d.record(identity.Data, "a").exists() {
+			if !d.record(identity.Data, "a").Exists() {
 				t.Fatal("a dry run removed it")
 			}
 			req.DryRun = false
 			_, err = d.members().RemoveMember(t.Context(), req)
 			wantOnly(t, "remove", err, tc.want)
-			if gone := !d.record(identity.Data, "a").exists(); gone != (tc.want == "") {
+			if gone := !d.record(identity.Data, "a").Exists(); gone != (tc.want == "") {
 				t.Fatalf("the record is gone: %v", gone)
 			}
 			if tc.want == "" && !d.c.trust.Load().bundle.Banned(a.id, keyOf(t, a.key)) {
@@ -225,7 +226,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 	wantOnly(t, "force without a reason", err, explain.RequestField)
 	_, err = d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: strings.Repeat("x", maxReasonBytes+1)})
 	wantOnly(t, "force with a book of words", err, explain.RequestField)
-	if !d.record(identity.Data, "a").exists() {
+	if !d.record(identity.Data, "a").Exists() {
 		t.Fatal("a refused removal removed it")
 	}
 }
@@ -352,7 +353,7 @@ func TestRacesOverAMember(t *testing.T) {
 					var errB error
 					ran := false
 					overtake := func(tx store.Tx) {
-						if ran || !slices.ContainsFunc(tx.If, func(c store.Condition) bool { return c.Key == memberKey(identity.Data, "a") }) {
+						if ran || !slices.ContainsFunc(tx.If, func(c store.Condition) bool { return c.Key == record.MemberKey(identity.Data, "a") }) {
 							return
 						}
 						ran = true
@@ -365,11 +366,11 @@ func TestRacesOverAMember(t *testing.T) {
 						errB = second.run(d, m, own, nextB)
 					}
 					rec := d.record(identity.Data, "a")
-					ban, err := get[banRecord](t.Context(), d.state().records, banIDKey(identity.Data, "a"))
+					ban, err := record.Get[record.Ban](t.Context(), d.state().records, record.BanIDKey(identity.Data, "a"))
 					if err != nil {
 						t.Fatal(err)
 					}
-					got := lifeState{exists: rec.exists(), draining: !rec.value.Drain.At.IsZero(), vacant: rec.value.State == stateReplacing, banned: ban.exists(), contact: from.contact, key: rec.value.Key}
+					got := lifeState{exists: rec.Exists(), draining: !rec.Value.Drain.At.IsZero(), vacant: rec.Value.State == record.Replacing, banned: ban.Exists(), contact: from.contact, key: rec.Value.Key}
 					ab, okA := first.spec(from, keyOwn, keyA)
 					ab, okB := second.spec(ab, keyOwn, keyB)
 					ba, okB2 := second.spec(from, keyOwn, keyB)

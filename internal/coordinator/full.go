@@ -9,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -38,10 +39,12 @@ func (c *Coordinator) noteWrite(err error) {
 // renewFull certifies the recorded key of a member again whose renewal the store refused.
 // rec is what the store shows of the member, and cause how it refused. A key of the gap
 // of a restore is in no record that can be shown, so it is not certified.
-func (c *Coordinator) renewFull(ctx context.Context, s *state, peer identity.Peer, r renewRequest, rec versioned[memberRecord], turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
+func (c *Coordinator) renewFull(ctx context.Context, s *state, peer identity.Peer, r renewRequest,
+	rec record.Versioned[record.Member], turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	id := peer.ID
-	for _, want := range []store.Condition{{Key: history.HeadKey, Version: s.headVersion}, {Key: memberKey(id.Kind(), id.Name()), Version: rec.version}} {
-		e, err := s.records.store.Get(ctx, want.Key)
+	for _, want := range []store.Condition{{Key: history.HeadKey, Version: s.headVersion},
+		{Key: record.MemberKey(id.Kind(), id.Name()), Version: rec.Version}} {
+		e, err := s.records.Store.Get(ctx, want.Key)
 		switch {
 		case err != nil && !errors.Is(err, store.ErrNotFound):
 			return nil, c.storeError("read what the renewal depends on", err)
@@ -55,7 +58,7 @@ func (c *Coordinator) renewFull(ctx context.Context, s *state, peer identity.Pee
 			return nil, err
 		}
 	}
-	return c.recertify(ctx, s, peer, r, rec.value, outageStretch, turn, cause)
+	return c.recertify(ctx, s, peer, r, rec.Value, outageStretch, turn, cause)
 }
 
 // refusedWrite words that the store refused to do what, if that is known to be why err

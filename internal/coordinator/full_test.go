@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -21,7 +22,7 @@ import (
 // seal is the write of a record, as another coordinator makes it.
 func (d *desk) seal(t *testing.T, key string, value any) store.Write {
 	t.Helper()
-	w, err := d.state().records.put(key, value)
+	w, err := d.state().records.Seal(key, value)
 	wantOnlyNil(t, err)
 	return w
 }
@@ -35,26 +36,26 @@ func TestFullStoreIsObeyed(t *testing.T) {
 		want   explain.Code
 	}{
 		{"its identity is banned", func(t *testing.T, d *desk, m *machine) {
-			w := d.seal(t, banIDKey(identity.Data, "a"), banRecord{Reason: "x", By: "y", At: d.clock()})
+			w := d.seal(t, record.BanIDKey(identity.Data, "a"), record.Ban{Reason: "x", By: "y", At: d.clock()})
 			d.store.write(w.Key, w.Value)
 		}, explain.JoinBanned},
 		{"its key is banned", func(t *testing.T, d *desk, m *machine) {
-			w := d.seal(t, banKeyKey(keyOf(t, m.key)), banRecord{Reason: "x", By: "y", At: d.clock()})
+			w := d.seal(t, record.BanKeyKey(keyOf(t, m.key)), record.Ban{Reason: "x", By: "y", At: d.clock()})
 			d.store.write(w.Key, w.Value)
 		}, explain.JoinBanned},
 		{"it was removed", func(t *testing.T, d *desk, m *machine) {
-			d.store.alter(memberKey(identity.Data, "a"), func([]byte) []byte { return nil })
+			d.store.alter(record.MemberKey(identity.Data, "a"), func([]byte) []byte { return nil })
 		}, explain.RenewEntryGone},
 		{"it was renewed elsewhere", func(t *testing.T, d *desk, m *machine) {
-			rec := d.record(identity.Data, "a").value
+			rec := d.record(identity.Data, "a").Value
 			next, err := newKey()
 			wantOnlyNil(t, err)
-			rec.rekey(keyOf(t, next), d.clock().Add(time.Hour), d.clock(), time.Hour)
-			w := d.seal(t, memberKey(identity.Data, "a"), rec)
+			rec.Rekey(keyOf(t, next), d.clock().Add(time.Hour), d.clock(), time.Hour)
+			w := d.seal(t, record.MemberKey(identity.Data, "a"), rec)
 			d.store.write(w.Key, w.Value)
 		}, explain.StoreBusy}, // the newer key may be its own; see renewRecorded
 		{"its record is altered", func(t *testing.T, d *desk, m *machine) {
-			d.store.alter(memberKey(identity.Data, "a"), func(b []byte) []byte { b[len(b)-2] ^= 1; return b })
+			d.store.alter(record.MemberKey(identity.Data, "a"), func(b []byte) []byte { b[len(b)-2] ^= 1; return b })
 		}, explain.StoreForged},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -71,16 +72,16 @@ func TestFullStoreIsObeyed(t *testing.T) {
 // Between the look at the record and the attempt to write it, something happens that the
 // refused transaction would have met: it is looked for after the refusal.
 func TestFullStoreIsLookedAtLast(t *testing.T) {
-	ban := banRecord{Reason: "x", By: "y"}
+	ban := record.Ban{Reason: "x", By: "y"}
 	for name, tt := range map[string]struct {
 		key   func(m *machine) string
 		value any // nil: what is there, under another version
 		want  explain.Code
 	}{
-		"its identity is banned":    {func(*machine) string { return banIDKey(identity.Data, "a") }, ban, explain.JoinBanned},
-		"its key is banned":         {func(m *machine) string { return banKeyKey(keyOf(m.d.t, m.key)) }, ban, explain.JoinBanned},
+		"its identity is banned":    {func(*machine) string { return record.BanIDKey(identity.Data, "a") }, ban, explain.JoinBanned},
+		"its key is banned":         {func(m *machine) string { return record.BanKeyKey(keyOf(m.d.t, m.key)) }, ban, explain.JoinBanned},
 		"another head is in force":  {func(*machine) string { return history.HeadKey }, nil, explain.StoreBusy},
-		"its record is another one": {func(*machine) string { return memberKey(identity.Data, "a") }, nil, explain.StoreBusy},
+		"its record is another one": {func(*machine) string { return record.MemberKey(identity.Data, "a") }, nil, explain.StoreBusy},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := testDesk(t)

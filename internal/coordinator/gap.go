@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -121,8 +122,8 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 	first := &fealtyv1.PresentTrustResponse{}
 	if gap, err := c.gapOf(ctx, s); err != nil {
 		return err
-	} else if gap.exists() {
-		first.Restored, first.AuthorityEpoch, first.ConfigVersion = true, gap.value.AuthorityEpoch, uint64(gap.value.Version)
+	} else if gap.Exists() {
+		first.Restored, first.AuthorityEpoch, first.ConfigVersion = true, gap.Value.AuthorityEpoch, uint64(gap.Value.Version)
 	} else if t := c.trust.Load(); t != nil {
 		first.Compares, first.AuthorityEpoch, first.ConfigVersion = true, t.epoch, t.version
 	}
@@ -184,17 +185,17 @@ func (c *Coordinator) bundleParts(ctx context.Context, stream fealtyv1.RestoreSe
 }
 
 // gapOf reads the gap of the last restore; it does not exist if there was none.
-func (c *Coordinator) gapOf(ctx context.Context, s *state) (versioned[restoreGap], error) {
+func (c *Coordinator) gapOf(ctx context.Context, s *state) (record.Versioned[restoreGap], error) {
 	last := s.lastRestore()
 	if last == nil {
-		return versioned[restoreGap]{}, nil
+		return record.Versioned[restoreGap]{}, nil
 	}
-	gap, err := get[restoreGap](ctx, s.records, restoreGapKey)
+	gap, err := record.Get[restoreGap](ctx, s.records, restoreGapKey)
 	if err != nil {
 		return gap, c.storeError("read what a restore left", err)
 	}
-	if gap.value.Index != last.Index {
-		return versioned[restoreGap]{}, nil
+	if gap.Value.Index != last.Index {
+		return record.Versioned[restoreGap]{}, nil
 	}
 	return gap, nil
 }
@@ -248,9 +249,10 @@ func (c *Coordinator) mergePresented(ctx context.Context, raw []byte) (int, erro
 
 // presented verifies a trust bundle of the gap. When it was valid is of no matter: it
 // takes away, and gives nothing.
-func (s *state) presented(raw []byte, gap versioned[restoreGap]) (*snapshot.TrustBundle, snapshot.Header, error) {
+func (s *state) presented(raw []byte, gap record.Versioned[restoreGap]) (*snapshot.TrustBundle, snapshot.Header,
+	error) {
 	last := s.lastRestore()
-	if !gap.exists() || last == nil {
+	if !gap.Exists() || last == nil {
 		return nil, snapshot.Header{}, errors.New("this cluster was not restored")
 	}
 	bundle, h, err := s.ownBundle(raw)
@@ -259,8 +261,9 @@ func (s *state) presented(raw []byte, gap versioned[restoreGap]) (*snapshot.Trus
 		return nil, h, err
 	case h.AuthorityEpoch >= last.AuthorityEpoch:
 		return nil, h, fmt.Errorf("authority epoch %d is not of before the restore, which began %d", h.AuthorityEpoch, last.AuthorityEpoch)
-	case h.AuthorityEpoch < gap.value.AuthorityEpoch, h.AuthorityEpoch == gap.value.AuthorityEpoch && h.ConfigVersion <= uint64(gap.value.Version):
-		return nil, h, fmt.Errorf("version %d of epoch %d is no newer than what is known, %d of %d", h.ConfigVersion, h.AuthorityEpoch, gap.value.Version, gap.value.AuthorityEpoch)
+	case h.AuthorityEpoch < gap.Value.AuthorityEpoch, h.AuthorityEpoch == gap.Value.AuthorityEpoch && h.ConfigVersion <= uint64(gap.Value.Version):
+		return nil, h, fmt.Errorf("version %d of epoch %d is no newer than what is known, %d of %d", h.ConfigVersion,
+			h.AuthorityEpoch, gap.Value.Version, gap.Value.AuthorityEpoch)
 	}
 	return bundle, h, nil
 }
@@ -272,7 +275,7 @@ func (c *Coordinator) mergeOnce(ctx context.Context, bundle *snapshot.TrustBundl
 		return 0, false, err
 	}
 	gap, err := c.gapOf(ctx, s)
-	if err != nil || !gap.exists() {
+	if err != nil || !gap.Exists() {
 		return 0, false, err
 	}
 	in, err := c.readTrust(ctx, s)
@@ -280,8 +283,8 @@ func (c *Coordinator) mergeOnce(ctx context.Context, bundle *snapshot.TrustBundl
 		return 0, false, err
 	}
 	now, by := c.now().UTC().Truncate(time.Second), fmt.Sprintf("trust bundle %d of epoch %d", h.ConfigVersion, h.AuthorityEpoch)
-	ban := banRecord{Reason: "in force before the restore", By: by, At: now}
-	ch := s.records.newChange(s.headVersion)
+	ban := record.Ban{Reason: "in force before the restore", By: by, At: now}
+	ch := s.records.NewChange(s.headVersion)
 	var d trustDelta
 	for _, id := range bundle.BannedIDs {
 		if slices.Contains(in.bannedI, id) {
@@ -296,7 +299,7 @@ func (c *Coordinator) mergeOnce(ctx context.Context, bundle *snapshot.TrustBundl
 	d.write = func(counter uint64) {
 		ban.Counter = counter
 		for _, id := range d.ban {
-			ch.put(banIDKey(id.Kind(), id.Name()), 0, ban)
+			ch.Put(record.BanIDKey(id.Kind(), id.Name()), 0, ban)
 		}
 	}
 	listed := in.listed()
@@ -308,25 +311,27 @@ func (c *Coordinator) mergeOnce(ctx context.Context, bundle *snapshot.TrustBundl
 			more = true
 			break
 		}
-		old, err := get[banRecord](ctx, s.records, banKeyKey(key))
+		old, err := record.Get[record.Ban](ctx, s.records, record.BanKeyKey(key))
 		if err != nil {
 			return 0, false, err
 		}
 		next := ban
-		next.CertEnd = later(now.Add(s.manifest.LongestSVIDTTL()+certMargin), old.value.CertEnd)
-		next.Until = later(later(now.Add(keyMemory(s.manifest)), next.CertEnd), old.value.Until)
-		ch.put(banKeyKey(key), old.version, next)
+		next.CertEnd = record.Later(now.Add(s.manifest.LongestSVIDTTL()+certMargin), old.Value.CertEnd)
+		next.Until = record.Later(record.Later(now.Add(keyMemory(s.manifest)), next.CertEnd), old.Value.Until)
+		ch.Put(record.BanKeyKey(key), old.Version, next)
 		d.keys, n = append(d.keys, keyBan{key: key, certEnd: next.CertEnd}), n+1
 	}
 	if !more {
 		d.edit = func(t *trustState, _ store.Revision) error { return t.catchUp(s, bundle, h, now, by, &n) }
-		ch.put(restoreGapKey, gap.version, restoreGap{gap.value.Index, h.AuthorityEpoch, store.Revision(h.ConfigVersion), gap.value.BackupAt})
+		ch.Put(restoreGapKey, gap.Version, restoreGap{gap.Value.Index, h.AuthorityEpoch,
+			store.Revision(h.ConfigVersion), gap.Value.BackupAt})
 	}
 	if err := c.touchTrust(ctx, s, ch, d, roomForBans); err != nil {
 		return 0, false, err
 	}
-	ch.audit(c.now(), auditEntry{Actor: "restore", Action: "trust.presented", Target: by, Fields: map[string]string{"bans": fmt.Sprint(len(d.ban)), "keys": fmt.Sprint(len(d.keys))}})
-	_, err = ch.commit(ctx)
+	ch.Audit(c.now(), record.AuditEntry{Actor: "restore", Action: "trust.presented", Target: by,
+		Fields: map[string]string{"bans": fmt.Sprint(len(d.ban)), "keys": fmt.Sprint(len(d.keys))}})
+	_, err = ch.Commit(ctx)
 	return n, more, err
 }
 
@@ -379,13 +384,13 @@ func (t *trustState) catchUp(s *state, bundle *snapshot.TrustBundle, h snapshot.
 // catchUp has the record of a member know the certificate that it presents, if that is
 // of the gap: the record is of before. That it is genuine was verified, and that it is
 // not banned too.
-func (s *state) catchUp(rec *memberRecord, leaf *x509.Certificate, now time.Time) {
-	if s.gap == nil || leaf == nil || !rec.held() {
+func (s *state) catchUp(rec *record.Member, leaf *x509.Certificate, now time.Time) {
+	if s.gap == nil || leaf == nil || !rec.Held() {
 		return
 	}
 	key, issued := identity.KeyOf(leaf), leaf.NotBefore.Add(ca.Backdate)
-	if key == rec.Key || rec.wasKey(key) || issued.Before(s.gap.BackupAt.Add(-snapshot.ClockTolerance)) || issued.After(s.restoredAt()) {
+	if key == rec.Key || rec.WasKey(key) || issued.Before(s.gap.BackupAt.Add(-snapshot.ClockTolerance)) || issued.After(s.restoredAt()) {
 		return
 	}
-	rec.rekey(key, leaf.NotAfter, now, outageStretch)
+	rec.Rekey(key, leaf.NotAfter, now, outageStretch)
 }

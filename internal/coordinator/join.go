@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/batch"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/hostinfo"
@@ -285,13 +286,13 @@ func (c *Coordinator) believesBan(id identity.ID, key identity.KeyID) bool {
 // their number under this head writes the entry's count, so whoever read the
 // version of that before may rely on what is counted here.
 func (c *Coordinator) countMembers(ctx context.Context, s *state, entry *manifest.Entry) (int, error) {
-	recs, err := list[memberRecord](ctx, s.records, memberPrefix+string(entry.Kind)+"/")
+	recs, err := record.List[record.Member](ctx, s.records, record.MemberPrefix+string(entry.Kind)+"/")
 	if err != nil {
 		return 0, err
 	}
 	n := 0
 	for _, r := range recs {
-		if r.value.Entry == entry.Name {
+		if r.Value.Entry == entry.Name {
 			n++
 		}
 	}
@@ -300,7 +301,7 @@ func (c *Coordinator) countMembers(ctx context.Context, s *state, entry *manifes
 
 // recount adds to ch what keeps the counts right when a member moves from one
 // entry to another; "" is outside. Entries without a maximum are not counted.
-func (c *Coordinator) recount(ctx context.Context, s *state, ch *change, from, to string) error {
+func (c *Coordinator) recount(ctx context.Context, s *state, ch *record.Change, from, to string) error {
 	if from == to {
 		return nil
 	}
@@ -312,16 +313,16 @@ func (c *Coordinator) recount(ctx context.Context, s *state, ch *change, from, t
 		if !ok || entry.MaxMembers == 0 {
 			continue
 		}
-		count, err := get[entryCount](ctx, s.records, countKey(entry.Name))
+		count, err := record.Get[entryCount](ctx, s.records, countKey(entry.Name))
 		if err != nil {
 			return c.storeError("read the count of an entry", err)
 		}
 		// One of another head is counted anew at the next admission; it is written
 		// all the same, so that an admission that counts right now starts again.
-		if count.value.Head == s.head.Hash {
-			count.value.Members += move.by
+		if count.Value.Head == s.head.Hash {
+			count.Value.Members += move.by
 		}
-		ch.put(countKey(entry.Name), count.version, count.value)
+		ch.Put(countKey(entry.Name), count.Version, count.Value)
 	}
 	return nil
 }
@@ -329,13 +330,14 @@ func (c *Coordinator) recount(ctx context.Context, s *state, ch *change, from, t
 // inGrace reports whether a member may rejoin by its last certified key: while
 // its SVID is valid, and for the manifest's rejoin_grace after that. A person's
 // session has no grace: it ends when it ends.
-func inGrace(s *state, rec memberRecord, now time.Time) error {
+func inGrace(s *state, rec record.Member, now time.Time) error {
 	grace := s.manifest.RejoinGrace
 	if sessionKind(rec.Kind) {
 		grace = 0
 	}
 	if end := rec.NotAfter.Add(grace); rec.Name != "" && !now.Before(end) {
-		return explain.New(explain.RejoinGraceOver, "identity", rec.path(), "not_after", rec.NotAfter.UTC().Format(time.RFC3339), "grace", grace.String())
+		return explain.New(explain.RejoinGraceOver, "identity", rec.Path(), "not_after",
+			rec.NotAfter.UTC().Format(time.RFC3339), "grace", grace.String())
 	}
 	return nil
 }
@@ -357,24 +359,24 @@ func (c *Coordinator) proofs(s *state) *proof.Registry {
 				return nil, "", proof.ErrNotFound
 			}
 			rec, err := c.known.token(ctx, s.records, id)
-			if err == nil && (!rec.exists() || s.voids(rec.value)) {
+			if err == nil && (!rec.Exists() || s.voids(rec.Value)) {
 				err = proof.ErrNotFound
 			}
-			return rec.value.PublicKey, rec.value.Entry, err
+			return rec.Value.PublicKey, rec.Value.Entry, err
 		}),
 		proof.NewSVIDVerifier(func(ctx context.Context, kind identity.Kind, name string) (identity.KeyID, []identity.KeyID, error) {
-			rec, err := get[memberRecord](ctx, s.records, memberKey(kind, name))
-			if err == nil && (!rec.exists() || !rec.value.held()) {
+			rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(kind, name))
+			if err == nil && (!rec.Exists() || !rec.Value.Held()) {
 				err = proof.ErrNotFound
 			}
 			if err != nil {
 				return identity.KeyID{}, nil, err
 			}
-			older := make([]identity.KeyID, 0, len(rec.value.Older))
-			for _, o := range rec.value.Older {
+			older := make([]identity.KeyID, 0, len(rec.Value.Older))
+			for _, o := range rec.Value.Older {
 				older = append(older, o.Key)
 			}
-			return rec.value.Key, older, nil
+			return rec.Value.Key, older, nil
 		}),
 	}
 	if s.x509Roots != nil {

@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -189,7 +190,7 @@ func TestNamesThatLookLikeSecrets(t *testing.T) {
 		t.Helper()
 		s, done := d.state(), false
 		for key, e := range d.store.snapshot() {
-			plain, err := s.records.open(key, e.Value)
+			plain, err := s.records.Open(key, e.Value)
 			if !strings.HasPrefix(key, prefix) || err != nil || !bytes.Contains(plain, []byte(`"`+from+`"`)) {
 				continue
 			}
@@ -198,7 +199,7 @@ func TestNamesThatLookLikeSecrets(t *testing.T) {
 			if tx.Put[0].Key += to; tx.Put[0].Key == key+to {
 				tx.Put[0].Key = key
 			}
-			tx.Put[0].Value = s.records.auth.Seal(tx.Put[0].Key, plain)
+			tx.Put[0].Value = s.records.Auth.Seal(tx.Put[0].Key, plain)
 			if _, err := d.store.Commit(t.Context(), tx); err != nil {
 				t.Fatal(err)
 			}
@@ -210,11 +211,11 @@ func TestNamesThatLookLikeSecrets(t *testing.T) {
 	}
 	rename(tokenPrefix, "name", "other", name) // as an earlier release made it
 	wantOnly(t, "join", d.machine().join(identity.Data, proof.NewTokenProver(tok)), explain.JoinUnauthorized)
-	if _, ok := d.store.snapshot()[memberKey(identity.Data, name)]; ok {
+	if _, ok := d.store.snapshot()[record.MemberKey(identity.Data, name)]; ok {
 		t.Fatal("it is a member")
 	}
 	d.joinedAs("acme", "earlier")
-	rename(memberPrefix, "name", "earlier", name)
+	rename(record.MemberPrefix, "name", "earlier", name)
 	d.follow(d.c)
 	d.joinedAs("acme", "later")
 }

@@ -12,6 +12,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/batch"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -56,10 +57,10 @@ type joiner struct {
 
 // ownRecords are what a join is decided on and shares with no other.
 type ownRecords struct {
-	use    versioned[tokenUse]
-	proven versioned[memberRecord] // that an svid proof speaks for
-	view   admissionView           // without members
-	name   string                  // that was generated for it
+	use    record.Versioned[tokenUse]
+	proven record.Versioned[record.Member] // that an svid proof speaks for
+	view   admissionView                   // without members
+	name   string                          // that was generated for it
 }
 
 // errLookAgain says that memory refuses a join: the store is asked before anybody is
@@ -89,17 +90,18 @@ func (c *Coordinator) lineOf(j *joiner) joinLine {
 // Whatever is decided on one has its version as a condition.
 type known struct {
 	mu     sync.Mutex
-	tokens map[string]versioned[tokenRecord] // by id; guarded by mu
-	counts map[string]versioned[entryCount]  // by entry; guarded by mu
+	tokens map[string]record.Versioned[tokenRecord] // by id; guarded by mu
+	counts map[string]record.Versioned[entryCount]  // by entry; guarded by mu
 }
 
 func newKnown() *known {
-	return &known{tokens: make(map[string]versioned[tokenRecord]), counts: make(map[string]versioned[entryCount])}
+	return &known{tokens: make(map[string]record.Versioned[tokenRecord]),
+		counts: make(map[string]record.Versioned[entryCount])}
 }
 
 // token returns a token, from the store if it is not known. One that does not exist has
 // version 0 and no error.
-func (k *known) token(ctx context.Context, r records, id string) (versioned[tokenRecord], error) {
+func (k *known) token(ctx context.Context, r record.Records, id string) (record.Versioned[tokenRecord], error) {
 	k.mu.Lock()
 	tok, ok := k.tokens[id]
 	k.mu.Unlock()
@@ -110,8 +112,8 @@ func (k *known) token(ctx context.Context, r records, id string) (versioned[toke
 }
 
 // readToken is token by what the store holds now.
-func (k *known) readToken(ctx context.Context, r records, id string) (versioned[tokenRecord], error) {
-	tok, err := get[tokenRecord](ctx, r, tokenKey(id))
+func (k *known) readToken(ctx context.Context, r record.Records, id string) (record.Versioned[tokenRecord], error) {
+	tok, err := record.Get[tokenRecord](ctx, r, tokenKey(id))
 	if err == nil {
 		learn(k, k.tokens, id, tok)
 	}
@@ -119,7 +121,7 @@ func (k *known) readToken(ctx context.Context, r records, id string) (versioned[
 }
 
 // count returns the count of an entry, as token does.
-func (k *known) count(ctx context.Context, r records, entry string) (versioned[entryCount], error) {
+func (k *known) count(ctx context.Context, r record.Records, entry string) (record.Versioned[entryCount], error) {
 	k.mu.Lock()
 	n, ok := k.counts[entry]
 	k.mu.Unlock()
@@ -129,8 +131,8 @@ func (k *known) count(ctx context.Context, r records, entry string) (versioned[e
 	return k.readCount(ctx, r, entry)
 }
 
-func (k *known) readCount(ctx context.Context, r records, entry string) (versioned[entryCount], error) {
-	n, err := get[entryCount](ctx, r, countKey(entry))
+func (k *known) readCount(ctx context.Context, r record.Records, entry string) (record.Versioned[entryCount], error) {
+	n, err := record.Get[entryCount](ctx, r, countKey(entry))
 	if err == nil {
 		learn(k, k.counts, entry, n)
 	}
@@ -139,15 +141,15 @@ func (k *known) readCount(ctx context.Context, r records, entry string) (version
 
 // learn keeps a record of a map of k, unless a newer one is known. One that is not
 // there is known to nobody.
-func learn[T any](k *known, m map[string]versioned[T], name string, v versioned[T]) {
+func learn[T any](k *known, m map[string]record.Versioned[T], name string, v record.Versioned[T]) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	old, ok := m[name]
 	switch {
-	case !v.exists():
+	case !v.Exists():
 		delete(m, name)
 		return
-	case ok && old.version > v.version:
+	case ok && old.Version > v.Version:
 		return
 	case !ok && len(m) >= maxKnown:
 		clear(m)
@@ -173,22 +175,22 @@ func (c *Coordinator) look(ctx context.Context, j *joiner) error {
 		if err != nil {
 			return c.storeError("read the token", err)
 		}
-		if !tok.exists() || s.voids(tok.value) {
+		if !tok.Exists() || s.voids(tok.Value) {
 			return unknownToken()
 		}
-		if own.use, err = get[tokenUse](ctx, s.records, tokenUseKey(id, cand.key)); err != nil {
+		if own.use, err = record.Get[tokenUse](ctx, s.records, tokenUseKey(id, cand.key)); err != nil {
 			return c.storeError("read the use of the token", err)
 		}
-		cand.token = &versionedToken{versioned: tok, use: own.use}
-		own.name = generatedName(tok.value)
+		cand.token = &versionedToken{Versioned: tok, use: own.use}
+		own.name = generatedName(tok.Value)
 	}
 	now := c.now()
 	if cand.proven.Type() == proof.TypeSVID {
 		kind, name := cand.proven.Member()
-		if own.proven, err = get[memberRecord](ctx, s.records, memberKey(kind, name)); err != nil {
+		if own.proven, err = record.Get[record.Member](ctx, s.records, record.MemberKey(kind, name)); err != nil {
 			return c.storeError("read the member", err)
 		}
-		if err := inGrace(s, own.proven.value, now); err != nil {
+		if err := inGrace(s, own.proven.Value, now); err != nil {
 			return err
 		}
 	}
@@ -200,7 +202,7 @@ func (c *Coordinator) look(ctx context.Context, j *joiner) error {
 		return err
 	}
 	v := own.view
-	if m.entry.MaxMembers > 0 && !v.member.exists() {
+	if m.entry.MaxMembers > 0 && !v.member.Exists() {
 		count, err := c.known.readCount(ctx, s.records, m.entry.Name)
 		if err != nil {
 			return c.storeError("read the count of an entry", err)
@@ -221,17 +223,18 @@ func (c *Coordinator) look(ctx context.Context, j *joiner) error {
 
 // ownView reads what the store holds of one candidate alone.
 func (c *Coordinator) ownView(ctx context.Context, s *state, m match, cand candidate) (v admissionView, err error) {
-	if v.member, err = get[memberRecord](ctx, s.records, memberKey(m.id.Kind(), m.id.Name())); err != nil {
+	if v.member, err = record.Get[record.Member](ctx, s.records,
+		record.MemberKey(m.id.Kind(), m.id.Name())); err != nil {
 		return v, c.storeError("read the member", err)
 	}
-	if v.bannedID, err = get[banRecord](ctx, s.records, banIDKey(m.id.Kind(), m.id.Name())); err != nil {
+	if v.bannedID, err = record.Get[record.Ban](ctx, s.records, record.BanIDKey(m.id.Kind(), m.id.Name())); err != nil {
 		return v, c.storeError("read a ban", err)
 	}
-	if v.bannedKey, err = get[banRecord](ctx, s.records, banKeyKey(cand.key)); err != nil {
+	if v.bannedKey, err = record.Get[record.Ban](ctx, s.records, record.BanKeyKey(cand.key)); err != nil {
 		return v, c.storeError("read a ban", err)
 	}
 	if key, ok := cand.provingKey(); ok {
-		if v.bannedProof, err = get[banRecord](ctx, s.records, banKeyKey(key)); err != nil {
+		if v.bannedProof, err = record.Get[record.Ban](ctx, s.records, record.BanKeyKey(key)); err != nil {
 			return v, c.storeError("read a ban", err)
 		}
 	}
@@ -247,9 +250,10 @@ func (c *Coordinator) believes(m match, cand candidate) bool {
 
 // counted returns the members under an entry: those of its count, if that is of the
 // head in force.
-func (c *Coordinator) counted(ctx context.Context, s *state, entry *manifest.Entry, count versioned[entryCount]) (int, error) {
-	if count.exists() && count.value.Head == s.head.Hash {
-		return count.value.Members, nil
+func (c *Coordinator) counted(ctx context.Context, s *state, entry *manifest.Entry,
+	count record.Versioned[entryCount]) (int, error) {
+	if count.Exists() && count.Value.Head == s.head.Hash {
+		return count.Value.Members, nil
 	}
 	n, err := c.countMembers(ctx, s, entry)
 	if err != nil {
@@ -264,12 +268,12 @@ type roll struct {
 	c      *Coordinator
 	s      *state
 	now    time.Time
-	change *change
+	change *record.Change
 	room   *batch.Room
 	on     int
 	alone  bool // whoever is on it shares it with nobody
 
-	tokens map[string]*versioned[tokenRecord]
+	tokens map[string]*record.Versioned[tokenRecord]
 	used   map[string]bool // of which a use is new
 	counts map[string]*rollCount
 	// recounted are the entries whose counts it writes for one that moves between them.
@@ -277,15 +281,15 @@ type roll struct {
 }
 
 type rollCount struct {
-	versioned[entryCount]
+	record.Versioned[entryCount]
 	members int
 	grew    bool
 }
 
 func (c *Coordinator) newRoll(s *state) *roll {
 	return &roll{
-		c: c, s: s, now: c.now(), change: s.records.newChange(s.headVersion), room: batch.NewRoom(maxJoinOps - fixedJoinOps),
-		tokens: make(map[string]*versioned[tokenRecord]), used: make(map[string]bool), counts: make(map[string]*rollCount),
+		c: c, s: s, now: c.now(), change: s.records.NewChange(s.headVersion), room: batch.NewRoom(maxJoinOps - fixedJoinOps),
+		tokens: make(map[string]*record.Versioned[tokenRecord]), used: make(map[string]bool), counts: make(map[string]*rollCount),
 	}
 }
 
@@ -302,19 +306,19 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 	if own == nil {
 		own = &ownRecords{}
 	}
-	var tok *versioned[tokenRecord]
+	var tok *record.Versioned[tokenRecord]
 	id := cand.proven.TokenID()
 	if id != "" {
 		var err error
 		if tok, err = r.token(ctx, id); err != nil {
 			return err
 		}
-		if !tok.exists() || s.voids(tok.value) {
+		if !tok.Exists() || s.voids(tok.Value) {
 			return errLookAgain
 		}
-		cand.token = &versionedToken{versioned: *tok, use: own.use}
+		cand.token = &versionedToken{Versioned: *tok, use: own.use}
 		if own.name == "" {
-			own.name = generatedName(tok.value)
+			own.name = generatedName(tok.Value)
 		}
 	}
 	proven := own.proven
@@ -322,7 +326,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 		kind, name := cand.proven.Member()
 		proven = r.c.members.recorded(string(kind) + "/" + name)
 	}
-	if inGrace(s, proven.value, r.now) != nil {
+	if inGrace(s, proven.Value, r.now) != nil {
 		return errLookAgain
 	}
 	m, err := identify(s.manifest, cand, proven, own.name)
@@ -335,7 +339,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 	}
 	v.believed = r.c.believes(m, cand)
 	var count *rollCount
-	if m.entry.MaxMembers > 0 && !v.member.exists() {
+	if m.entry.MaxMembers > 0 && !v.member.Exists() {
 		if count, err = r.count(ctx, m.entry); err != nil {
 			return err
 		}
@@ -356,14 +360,14 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 			return err
 		}
 	}
-	if part.err != nil {
-		return part.err
+	if part.Err != nil {
+		return part.Err
 	}
 	var keys []string
-	for _, cond := range part.tx.If {
+	for _, cond := range part.Tx.If {
 		keys = append(keys, cond.Key)
 	}
-	ops := len(part.tx.If) + len(part.tx.Put) + 1 // the entry of the audit log
+	ops := len(part.Tx.If) + len(part.Tx.Put) + 1 // the entry of the audit log
 	if id != "" && r.tokens[id] == nil {
 		ops += 2
 	}
@@ -381,18 +385,18 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 	if moves {
 		r.alone, r.recounted = true, []string{adm.from, m.entry.Name}
 	}
-	r.change.tx.If = append(r.change.tx.If, part.tx.If...)
-	r.change.tx.Put = append(r.change.tx.Put, part.tx.Put...)
+	r.change.Tx.If = append(r.change.Tx.If, part.Tx.If...)
+	r.change.Tx.Put = append(r.change.Tx.Put, part.Tx.Put...)
 	action := "member.admit"
 	if adm.already {
 		action = "member.rejoin"
 	}
-	r.change.audit(r.now, auditEntry{Actor: m.id.String(), Action: action, Target: m.id.String(),
+	r.change.Audit(r.now, record.AuditEntry{Actor: m.id.String(), Action: action, Target: m.id.String(),
 		Fields: map[string]string{"proof": adm.record.ProofType, "selector": m.selector, "entry": m.entry.Name, "key": cand.key.String()}})
 	if tok != nil {
 		r.tokens[id] = tok
 		if adm.token != nil {
-			tok.value, r.used[id] = *adm.token, true
+			tok.Value, r.used[id] = *adm.token, true
 		}
 	}
 	if count != nil {
@@ -405,22 +409,22 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 }
 
 // part is what one admission writes and requires for itself alone.
-func (r *roll) part(cand candidate, m match, v admissionView, adm admission) *change {
-	part := &change{r: r.s.records}
-	part.put(memberKey(m.id.Kind(), m.id.Name()), v.member.version, adm.record)
-	part.require(banIDKey(m.id.Kind(), m.id.Name()), 0)
-	part.require(banKeyKey(cand.key), 0)
+func (r *roll) part(cand candidate, m match, v admissionView, adm admission) *record.Change {
+	part := r.s.records.Part()
+	part.Put(record.MemberKey(m.id.Kind(), m.id.Name()), v.member.Version, adm.record)
+	part.Require(record.BanIDKey(m.id.Kind(), m.id.Name()), 0)
+	part.Require(record.BanKeyKey(cand.key), 0)
 	if key, ok := cand.provingKey(); ok {
-		part.require(banKeyKey(key), 0)
+		part.Require(record.BanKeyKey(key), 0)
 	}
 	if adm.tokenUse != nil {
-		part.put(tokenUseKey(adm.token.ID, cand.key), 0, *adm.tokenUse)
+		part.Put(tokenUseKey(adm.token.ID, cand.key), 0, *adm.tokenUse)
 	}
 	return part
 }
 
 // token returns a token as it is with those that are on the roll.
-func (r *roll) token(ctx context.Context, id string) (*versioned[tokenRecord], error) {
+func (r *roll) token(ctx context.Context, id string) (*record.Versioned[tokenRecord], error) {
 	if tok := r.tokens[id]; tok != nil {
 		return tok, nil
 	}
@@ -440,7 +444,7 @@ func (r *roll) count(ctx context.Context, entry *manifest.Entry) (*rollCount, er
 	if err != nil {
 		return nil, r.c.storeError("read the count of an entry", err)
 	}
-	n := &rollCount{versioned: count}
+	n := &rollCount{Versioned: count}
 	n.members, err = r.c.counted(ctx, r.s, entry, count)
 	return n, err
 }
@@ -449,19 +453,19 @@ func (r *roll) count(ctx context.Context, entry *manifest.Entry) (*rollCount, er
 func (r *roll) commit(ctx context.Context) (store.Revision, error) {
 	for id, tok := range r.tokens {
 		if r.used[id] {
-			r.change.put(tokenKey(id), tok.version, tok.value)
+			r.change.Put(tokenKey(id), tok.Version, tok.Value)
 		} else {
-			r.change.require(tokenKey(id), tok.version)
+			r.change.Require(tokenKey(id), tok.Version)
 		}
 	}
 	for entry, n := range r.counts {
-		n.value = entryCount{Members: n.members, Head: r.s.head.Hash}
-		r.change.put(countKey(entry), n.version, n.value)
+		n.Value = entryCount{Members: n.members, Head: r.s.head.Hash}
+		r.change.Put(countKey(entry), n.Version, n.Value)
 	}
 	if err := r.c.faults.Hit("join.before-commit"); err != nil {
 		return 0, err
 	}
-	rev, err := r.change.commit(ctx)
+	rev, err := r.change.Commit(ctx)
 	known := r.c.known
 	if err != nil {
 		r.forget()
@@ -469,11 +473,11 @@ func (r *roll) commit(ctx context.Context) (store.Revision, error) {
 	}
 	for id, tok := range r.tokens {
 		if r.used[id] {
-			learn(known, known.tokens, id, versioned[tokenRecord]{tok.value, rev})
+			learn(known, known.tokens, id, record.Versioned[tokenRecord]{Value: tok.Value, Version: rev})
 		}
 	}
 	for entry, n := range r.counts {
-		learn(known, known.counts, entry, versioned[entryCount]{n.value, rev})
+		learn(known, known.counts, entry, record.Versioned[entryCount]{Value: n.Value, Version: rev})
 	}
 	for _, entry := range r.recounted {
 		known.forget("", entry)
@@ -586,7 +590,7 @@ func (c *Coordinator) admitTogether(ctx context.Context, line joinLine, calls []
 			}
 		}
 		return again, false
-	case own, conflict.Key == history.HeadKey, conflict.Key == freezeKey, len(on) == 1:
+	case own, conflict.Key == history.HeadKey, conflict.Key == record.FreezeKey, len(on) == 1:
 		answer(err)
 		return again, false
 	}

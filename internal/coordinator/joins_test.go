@@ -19,6 +19,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -52,13 +53,13 @@ func (d *desk) banKey(t *testing.T, key identity.KeyID) {
 	t.Helper()
 	for {
 		s := d.state()
-		ch := s.records.newChange(s.headVersion)
-		rec := memberRecord{Key: key, NotAfter: d.clock().Add(time.Hour)}
-		if err := d.c.banKeys(t.Context(), s, ch, rec, banRecord{Reason: "test", At: d.clock()}, trustDelta{}, roomForOthers); err != nil {
+		ch := s.records.NewChange(s.headVersion)
+		rec := record.Member{Key: key, NotAfter: d.clock().Add(time.Hour)}
+		if err := d.c.banKeys(t.Context(), s, ch, rec, record.Ban{Reason: "test", At: d.clock()}, trustDelta{}, roomForOthers); err != nil {
 			t.Error(err)
 			return
 		}
-		_, err := ch.commit(t.Context())
+		_, err := ch.Commit(t.Context())
 		if err == nil {
 			return
 		}
@@ -133,7 +134,7 @@ func TestMachinesThatComeTogetherAreCommittedTogether(t *testing.T) {
 				t.Errorf("with %d tokens: %v", tokens, a.err)
 			}
 		}
-		if got := len(d.store.keys(memberPrefix)); got != machines {
+		if got := len(d.store.keys(record.MemberPrefix)); got != machines {
 			t.Errorf("%d members, want %d", got, machines)
 		}
 		if most.Load() > maxJoinOps {
@@ -291,12 +292,12 @@ func TestLostAnswerOfABatch(t *testing.T) {
 			if how[0] == lostForGoodN {
 				used = 1
 			}
-			rec, err := get[tokenRecord](t.Context(), d.state().records, tokenKey(tok.ID))
+			rec, err := record.Get[tokenRecord](t.Context(), d.state().records, tokenKey(tok.ID))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if members := len(d.store.keys(memberPrefix)); members != used || int(rec.value.Used) != used {
-				t.Errorf("%d members and %d uses, want %d", members, rec.value.Used, used)
+			if members := len(d.store.keys(record.MemberPrefix)); members != used || int(rec.Value.Used) != used {
+				t.Errorf("%d members and %d uses, want %d", members, rec.Value.Used, used)
 			}
 		})
 	}
@@ -368,7 +369,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	})
 	var committed atomic.Int64
 	d.store.follow(func(tx store.Tx) {
-		if slices.ContainsFunc(tx.Put, func(w store.Write) bool { return strings.HasPrefix(w.Key, memberPrefix) }) {
+		if slices.ContainsFunc(tx.Put, func(w store.Write) bool { return strings.HasPrefix(w.Key, record.MemberPrefix) }) {
 			committed.Add(1)
 		}
 	})
@@ -388,17 +389,17 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	all.Wait()
 
 	ctx, records := t.Context(), d.state().records
-	members, err := list[memberRecord](ctx, records, memberPrefix)
+	members, err := record.List[record.Member](ctx, records, record.MemberPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
-	byKey, under := make(map[identity.KeyID]versioned[memberRecord]), make(map[string]int)
+	byKey, under := make(map[identity.KeyID]record.Versioned[record.Member]), make(map[string]int)
 	for _, m := range members {
-		byKey[m.value.Key] = m
-		under[m.value.Entry]++
+		byKey[m.Value.Key] = m
+		under[m.Value.Entry]++
 	}
-	ban := func(key string) versioned[banRecord] {
-		b, err := get[banRecord](ctx, records, key)
+	ban := func(key string) record.Versioned[record.Ban] {
+		b, err := record.Get[record.Ban](ctx, records, key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -413,9 +414,9 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		if in {
 			won++
 			of[a].won++
-			for _, b := range []versioned[banRecord]{ban(banKeyKey(a.key)), ban(banIDKey(m.value.Kind, m.value.Name))} {
-				if b.exists() && b.version < m.version {
-					t.Errorf("%s is in by revision %d, and was banned by %d", m.value.Name, m.version, b.version)
+			for _, b := range []record.Versioned[record.Ban]{ban(record.BanKeyKey(a.key)), ban(record.BanIDKey(m.Value.Kind, m.Value.Name))} {
+				if b.Exists() && b.Version < m.Version {
+					t.Errorf("%s is in by revision %d, and was banned by %d", m.Value.Name, m.Version, b.Version)
 				}
 			}
 		}
@@ -425,12 +426,12 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	}
 	full := under["few"] == limit
 	for _, tok := range tokens {
-		rec, err := get[tokenRecord](ctx, records, tokenKey(tok.ID))
+		rec, err := record.Get[tokenRecord](ctx, records, tokenKey(tok.ID))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if uses := len(d.store.keys(tokenUsePrefix + tok.ID + "/")); int(rec.value.Used) != tok.won || uses != tok.won || tok.won > tok.uses {
-			t.Errorf("a token of %d uses says %d, has records of %d, and admitted %d", tok.uses, rec.value.Used, uses, tok.won)
+		if uses := len(d.store.keys(tokenUsePrefix + tok.ID + "/")); int(rec.Value.Used) != tok.won || uses != tok.won || tok.won > tok.uses {
+			t.Errorf("a token of %d uses says %d, has records of %d, and admitted %d", tok.uses, rec.Value.Used, uses, tok.won)
 		}
 	}
 	for _, a := range joins {
@@ -439,14 +440,14 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		case a.err == nil:
 		case errors.Is(a.err, explain.TokenSpent) && tok.won == tok.uses:
 		case errors.Is(a.err, explain.JoinEntryFull) && full && tok.entry == "few":
-		case errors.Is(a.err, explain.JoinNameTaken) && tok.name != "" && d.record(identity.Data, tok.name).exists():
-		case errors.Is(a.err, explain.JoinBanned) && (ban(banKeyKey(a.key)).exists() || tok.name == "twin-0"):
+		case errors.Is(a.err, explain.JoinNameTaken) && tok.name != "" && d.record(identity.Data, tok.name).Exists():
+		case errors.Is(a.err, explain.JoinBanned) && (ban(record.BanKeyKey(a.key)).Exists() || tok.name == "twin-0"):
 		default:
 			t.Errorf("a join by a token of %+v is told: %v", *tok, a.err)
 		}
 	}
-	if count, err := get[entryCount](ctx, records, countKey("few")); err != nil || under["few"] > limit || count.value.Members != under["few"] {
-		t.Errorf("entry few has %d members of at most %d, and its count is %d (%v)", under["few"], limit, count.value.Members, err)
+	if count, err := record.Get[entryCount](ctx, records, countKey("few")); err != nil || under["few"] > limit || count.Value.Members != under["few"] {
+		t.Errorf("entry few has %d members of at most %d, and its count is %d (%v)", under["few"], limit, count.Value.Members, err)
 	}
 	told := 0
 	for _, key := range d.store.keys(auditPrefix) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -290,7 +291,7 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 		return nil, err
 	}
 	of := sealed.Seed(&s.head.Transition)
-	ch := s.records.newChange(s.headVersion)
+	ch := s.records.NewChange(s.headVersion)
 	out := &fealtyv1.ForgetKeeperKeyResponse{}
 	all := c.keeperTold(ctx, s)
 	var opens, spare, found bool // the copy that goes; another one that stays
@@ -305,14 +306,14 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 			switch {
 			case goes:
 				found, opens = true, opens || known || maybe
-				ch.delete(x.Entry.Key, x.Entry.Version)
+				ch.Delete(x.Entry.Key, x.Entry.Version)
 				out.Removed++
 			case o.Name == name && x.ID != "" && !slices.Contains(out.KeyIds, string(x.ID)):
 				out.KeyIds = append(out.KeyIds, string(x.ID))
 			}
 			if !goes && known && !spare {
 				spare = true
-				ch.require(x.Entry.Key, x.Entry.Version)
+				ch.Require(x.Entry.Key, x.Entry.Version)
 			}
 		}
 	}
@@ -331,12 +332,13 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 	}
 	for _, x := range mesh {
 		if x.ID == id {
-			ch.delete(x.Entry.Key, x.Entry.Version)
+			ch.Delete(x.Entry.Key, x.Entry.Version)
 			out.Removed++
 		}
 	}
-	ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "keeper.forget", Target: name, Reason: req.GetReason(), Fields: map[string]string{"key": string(id)}})
-	if _, err := ch.commit(ctx); err != nil {
+	ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "keeper.forget", Target: name,
+		Reason: req.GetReason(), Fields: map[string]string{"key": string(id)}})
+	if _, err := ch.Commit(ctx); err != nil {
 		if errors.Is(err, store.ErrConflict) {
 			return nil, errBusy("the sealed seed")
 		}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/leadership"
 	"github.com/fealty-io/fealty/internal/store"
@@ -142,14 +143,14 @@ func (c *Coordinator) leader() (l leaderRecord, term uint64, nobodyFor time.Dura
 var errNotLeading = fmt.Errorf("this coordinator does not lead: %w", store.ErrConflict)
 
 // newLeaderChange is newChange for what only the leader writes.
-func (c *Coordinator) newLeaderChange(s *state) *change {
-	ch := s.records.newChange(s.headVersion)
+func (c *Coordinator) newLeaderChange(s *state) *record.Change {
+	ch := s.records.NewChange(s.headVersion)
 	_, condition, ok := c.leading()
 	if !ok {
-		ch.err = errNotLeading
+		ch.Err = errNotLeading
 		return ch
 	}
-	ch.tx.If = append(ch.tx.If, condition)
+	ch.Tx.If = append(ch.Tx.If, condition)
 	return ch
 }
 
@@ -286,7 +287,7 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 			return leadership.Conflict{Key: leadership.KeyBeat}
 		case history.HeadKey:
 			l.c.headDue.Notify()
-		case freezeKey:
+		case record.FreezeKey:
 			l.c.lookAtFreeze(ctx) // it may be that nobody else writes
 		}
 		return leadership.Conflict{}
@@ -316,17 +317,17 @@ func (l *lead) read(ctx context.Context) leadership.Event {
 		return leadership.ReadFailed{}
 	}
 	var e leadership.Entry
-	var record versioned[leaderRecord]
-	var beat versioned[beatRecord]
+	var written record.Versioned[leaderRecord]
+	var beat record.Versioned[beatRecord]
 	for _, at := range found.Entries {
 		var err error
 		switch at.Key {
 		case leaderTermKey:
 			e.Term = uint64(at.Version)
-			record, err = open[leaderRecord](s.records, at)
+			written, err = record.Open[leaderRecord](s.records, at)
 		case leaderBeatKey:
 			e.Beat = uint64(at.Version)
-			beat, err = open[beatRecord](s.records, at)
+			beat, err = record.Open[beatRecord](s.records, at)
 		}
 		if err == nil {
 			continue
@@ -341,13 +342,13 @@ func (l *lead) read(ctx context.Context) leadership.Event {
 			l.c.forged(ctx, at.Key, err)
 		}
 	}
-	l.record = record.value
-	if r := record.value; r.Nonce != "" && r.Replica != "" {
+	l.record = written.Value
+	if r := written.Value; r.Nonce != "" && r.Replica != "" {
 		e.Believed, e.Replica, e.Nonce, e.HandedOver, e.For = true, r.Replica, r.Nonce, r.HandedOver, r.For
-		b := beat.value
+		b := beat.Value
 		e.Lease = leadership.LeaseOf(l.c.cfg.Lease, leaseOf(r.Lease), leaseOf(b.Lease), b.Nonce == r.Nonce)
 		if b.Nonce == r.Nonce {
-			e.Number = beat.value.Number
+			e.Number = beat.Value.Number
 		}
 	}
 	return leadership.Read{Entry: e}
@@ -360,11 +361,11 @@ func leaseOf(ms int64) time.Duration {
 
 // change begins a write of leadership: it holds at entry and beat as they were, unless
 // the records are frozen. They come first, so that a conflict names them.
-func (l *lead) change(r records, term uint64, keys ...store.Condition) *change {
-	ch := &change{r: r}
-	ch.require(leaderTermKey, store.Revision(term))
-	ch.tx.If = append(ch.tx.If, keys...)
-	ch.require(freezeKey, 0)
+func (l *lead) change(r record.Records, term uint64, keys ...store.Condition) *record.Change {
+	ch := r.Part()
+	ch.Require(leaderTermKey, store.Revision(term))
+	ch.Tx.If = append(ch.Tx.If, keys...)
+	ch.Require(record.FreezeKey, 0)
 	return ch
 }
 
@@ -378,12 +379,13 @@ func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.E
 	if err != nil {
 		return leadership.Failed{}
 	}
-	record := leaderRecord{Replica: l.c.EnrolmentKey(), Name: entry.Name, Nonce: e.Nonce, Lease: e.Lease.Milliseconds(), Since: l.c.now().UTC()}
+	written := leaderRecord{Replica: l.c.EnrolmentKey(), Name: entry.Name, Nonce: e.Nonce,
+		Lease: e.Lease.Milliseconds(), Since: l.c.now().UTC()}
 	ch := l.change(s.records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
-	ch.require(history.HeadKey, s.headVersion)
-	ch.write(leaderTermKey, record)
-	ch.write(leaderBeatKey, beatRecord{Nonce: e.Nonce, Lease: e.Lease.Milliseconds()})
-	return l.commit(ctx, "take over", ch, func() { l.record = record })
+	ch.Require(history.HeadKey, s.headVersion)
+	ch.Write(leaderTermKey, written)
+	ch.Write(leaderBeatKey, beatRecord{Nonce: e.Nonce, Lease: e.Lease.Milliseconds()})
+	return l.commit(ctx, "take over", ch, func() { l.record = written })
 }
 
 // renew writes the beat.
@@ -394,13 +396,13 @@ func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 			return leadership.Failed{}
 		}
 		ch := l.change(s.records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
-		ch.require(history.HeadKey, s.headVersion)
-		ch.write(leaderBeatKey, beatRecord{Nonce: e.Nonce, Number: e.Number, Lease: e.Lease.Milliseconds()})
-		if ch.err != nil {
-			return l.failed(ctx, "beat", ch.err)
+		ch.Require(history.HeadKey, s.headVersion)
+		ch.Write(leaderBeatKey, beatRecord{Nonce: e.Nonce, Number: e.Number, Lease: e.Lease.Milliseconds()})
+		if ch.Err != nil {
+			return l.failed(ctx, "beat", ch.Err)
 		}
-		ch.tx.ID = store.NewTxID()
-		l.renewal, l.renewTx = e, ch.tx
+		ch.Tx.ID = store.NewTxID()
+		l.renewal, l.renewTx = e, ch.Tx
 	}
 	if err := l.c.faults.Hit("lead.beat"); err != nil {
 		return leadership.Unknown{}
@@ -420,21 +422,21 @@ func (l *lead) stepDown(ctx context.Context, e leadership.StepDown) leadership.E
 	if s == nil {
 		return leadership.Failed{}
 	}
-	record := l.record
-	record.Nonce, record.HandedOver, record.For = e.Nonce, true, ""
+	written := l.record
+	written.Nonce, written.HandedOver, written.For = e.Nonce, true, ""
 	ch := l.change(s.records, e.IfTerm)
-	ch.write(leaderTermKey, record)
-	return l.commit(ctx, "hand over", ch, func() { l.record = record })
+	ch.Write(leaderTermKey, written)
+	return l.commit(ctx, "hand over", ch, func() { l.record = written })
 }
 
-func (l *lead) commit(ctx context.Context, what string, ch *change, done func()) leadership.Event {
-	if ch.err != nil {
-		return l.failed(ctx, what, ch.err)
+func (l *lead) commit(ctx context.Context, what string, ch *record.Change, done func()) leadership.Event {
+	if ch.Err != nil {
+		return l.failed(ctx, what, ch.Err)
 	}
 	if err := l.c.faults.Hit("lead." + what); err != nil {
 		return leadership.Failed{}
 	}
-	version, err := l.c.store.Commit(ctx, ch.tx)
+	version, err := l.c.store.Commit(ctx, ch.Tx)
 	if err != nil {
 		return l.failed(ctx, what, err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/leadership"
 	"github.com/fealty-io/fealty/internal/store"
@@ -305,7 +306,7 @@ func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
 	wantOneLeader(t, all...)
 	// Members are told of all of them, wherever they are told.
 	for _, f := range all {
-		if told := f.c.publication.Load().state.value.addresses(); len(told) != 3 || !slices.Contains(told, leader.addr) {
+		if told := f.c.publication.Load().state.Value.addresses(); len(told) != 3 || !slices.Contains(told, leader.addr) {
 			t.Errorf("members are told of %v", told)
 		}
 	}
@@ -436,8 +437,8 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		}
 		d.store.intercept(nil)
 	}
-	for name, ch := range map[string]*change{"pruning": d.c.newLeaderChange(s)} {
-		if _, err := ch.commit(t.Context()); !errors.Is(err, errNotLeading) {
+	for name, ch := range map[string]*record.Change{"pruning": d.c.newLeaderChange(s)} {
+		if _, err := ch.Commit(t.Context()); !errors.Is(err, errNotLeading) {
 			t.Errorf("%s: %v, want that it does not lead", name, err)
 		}
 	}
@@ -481,7 +482,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 		t.Fatal(err)
 	}
 	if !slices.ContainsFunc(l.Entries, func(e store.Entry) bool {
-		var a auditEntry
+		var a record.AuditEntry
 		return json.Unmarshal(e.Value, &a) == nil && a.Action == "leader.transfer" && a.Target == name(leader) && a.Reason == "maintenance" &&
 			a.Fields["to"] == name(heir) && a.Fields["term"] == fmt.Sprint(term) && a.Actor != ""
 	}) {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -88,16 +89,16 @@ func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.Transfer
 // was nothing to do.
 func (c *Coordinator) transferLeader(ctx context.Context, s *state, req *fealtyv1.TransferLeaderRequest) (*fealtyv1.TransferLeaderResponse, store.Revision, error) {
 	const what = "hand over leadership"
-	now, err := get[leaderRecord](ctx, s.records, leaderTermKey)
+	now, err := record.Get[leaderRecord](ctx, s.records, leaderTermKey)
 	if err != nil {
 		return nil, 0, c.storeError(what, err)
 	}
-	if !now.exists() || now.value.HandedOver {
+	if !now.Exists() || now.Value.HandedOver {
 		return nil, 0, explain.New(explain.LeaderUnfit, "problem", "nobody leads now: whoever is ready takes over by itself")
 	}
-	was := now.value
+	was := now.Value
 	out := &fealtyv1.TransferLeaderResponse{To: req.GetTo(), Before: &fealtyv1.Leader{
-		Name: was.Name, EnrolmentKey: was.Replica, Term: uint64(now.version), Since: timestamppb.New(was.Since), Self: was.Replica == c.EnrolmentKey(),
+		Name: was.Name, EnrolmentKey: was.Replica, Term: uint64(now.Version), Since: timestamppb.New(was.Since), Self: was.Replica == c.EnrolmentKey(),
 	}}
 	out.Leader = out.Before
 	if to := req.GetTo(); to != "" && to == was.Name {
@@ -109,14 +110,15 @@ func (c *Coordinator) transferLeader(ctx context.Context, s *state, req *fealtyv
 	}
 	next := was
 	next.HandedOver, next.For = true, heir
-	ch := s.records.newChange(s.headVersion)
-	ch.put(leaderTermKey, now.version, next)
-	ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "leader.transfer", Target: was.Name, Reason: req.GetReason(),
-		Fields: map[string]string{"term": fmt.Sprint(now.version), "to": req.GetTo()}})
+	ch := s.records.NewChange(s.headVersion)
+	ch.Put(leaderTermKey, now.Version, next)
+	ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "leader.transfer", Target: was.Name,
+		Reason: req.GetReason(),
+		Fields: map[string]string{"term": fmt.Sprint(now.Version), "to": req.GetTo()}})
 	if err := c.faults.Hit("lead.transfer"); err != nil {
 		return nil, 0, err
 	}
-	done, err := ch.commit(ctx)
+	done, err := ch.Commit(ctx)
 	if err != nil {
 		if errors.Is(err, store.ErrConflict) {
 			return nil, 0, err

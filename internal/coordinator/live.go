@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -446,9 +447,9 @@ func (x *memberIndex) at(path string) indexed {
 }
 
 // recorded is at as a record that was read.
-func (x *memberIndex) recorded(path string) versioned[memberRecord] {
+func (x *memberIndex) recorded(path string) record.Versioned[record.Member] {
 	m := x.at(path)
-	return versioned[memberRecord]{m.record, m.version}
+	return record.Versioned[record.Member]{Value: m.record, Version: m.version}
 }
 
 // pathsAt returns all members, sorted, and until where the store was seen.
@@ -487,12 +488,12 @@ func (x *memberIndex) tellLocked(path string) {
 }
 
 type indexed struct {
-	record  memberRecord
+	record  record.Member
 	version store.Revision
 }
 
 // fill replaces the view by a listing.
-func (x *memberIndex) fill(recs []versioned[memberRecord], at store.Revision) {
+func (x *memberIndex) fill(recs []record.Versioned[record.Member], at store.Revision) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for path := range x.members {
@@ -502,10 +503,10 @@ func (x *memberIndex) fill(recs []versioned[memberRecord], at store.Revision) {
 	x.sorted = x.sorted[:0]
 	clear(x.active)
 	for _, r := range recs {
-		x.members[r.value.path()] = indexed{r.value, r.version}
-		x.sorted = append(x.sorted, r.value.path())
-		x.tallyLocked(r.value, 1)
-		x.touchLocked(r.value.path())
+		x.members[r.Value.Path()] = indexed{r.Value, r.Version}
+		x.sorted = append(x.sorted, r.Value.Path())
+		x.tallyLocked(r.Value, 1)
+		x.touchLocked(r.Value.Path())
 	}
 	slices.Sort(x.sorted)
 	x.followed = at
@@ -514,8 +515,8 @@ func (x *memberIndex) fill(recs []versioned[memberRecord], at store.Revision) {
 	}
 }
 
-func (x *memberIndex) tallyLocked(r memberRecord, by int) {
-	if r.State == stateActive {
+func (x *memberIndex) tallyLocked(r record.Member, by int) {
+	if r.State == record.Active {
 		x.active[r.Kind] += by
 	}
 }
@@ -523,10 +524,10 @@ func (x *memberIndex) tallyLocked(r memberRecord, by int) {
 // put enters a record that the store held at version. One that is older than
 // what the view has seen is ignored, so notices may come late and twice, and
 // one that comes after the removal of its member does not bring it back.
-func (x *memberIndex) put(r memberRecord, version store.Revision) {
+func (x *memberIndex) put(r record.Member, version store.Revision) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	path := r.path()
+	path := r.Path()
 	old, ok := x.members[path]
 	if ok && old.version >= version || !ok && version <= x.followed {
 		return
@@ -564,10 +565,10 @@ func (x *memberIndex) remove(path string, version store.Revision) {
 }
 
 // all returns the records of all members, sorted by path.
-func (x *memberIndex) all() []memberRecord {
+func (x *memberIndex) all() []record.Member {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	out := make([]memberRecord, 0, len(x.sorted))
+	out := make([]record.Member, 0, len(x.sorted))
 	for _, path := range x.sorted {
 		out = append(out, x.members[path].record)
 	}
@@ -583,7 +584,8 @@ func (x *memberIndex) holds(version store.Revision) bool {
 
 // page returns up to limit members below prefix that come after path after, sorted, of
 // those that keep takes, and whether there are more. Nil keeps all.
-func (x *memberIndex) page(prefix, after string, limit int, keep func(memberRecord) bool) (out []memberRecord, more bool) {
+func (x *memberIndex) page(prefix, after string, limit int, keep func(record.Member) bool) (out []record.Member,
+	more bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	i, found := slices.BinarySearch(x.sorted, max(prefix, after))
@@ -617,9 +619,9 @@ func (x *memberIndex) versions() map[string]store.Revision {
 // catchUp brings the view to what the store held at revision at: listed are the paths
 // that it held, and recs those of their records that the view did not have. A view that
 // is ahead of it stays ahead.
-func (x *memberIndex) catchUp(listed map[string]bool, recs []versioned[memberRecord], at store.Revision) {
+func (x *memberIndex) catchUp(listed map[string]bool, recs []record.Versioned[record.Member], at store.Revision) {
 	for _, r := range recs {
-		x.put(r.value, r.version)
+		x.put(r.Value, r.Version)
 	}
 	for _, path := range x.paths() {
 		if !listed[path] {
@@ -629,7 +631,7 @@ func (x *memberIndex) catchUp(listed map[string]bool, recs []versioned[memberRec
 	x.seen(at)
 }
 
-func (x *memberIndex) get(path string) (memberRecord, bool) {
+func (x *memberIndex) get(path string) (record.Member, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	m, ok := x.members[path]
@@ -641,14 +643,14 @@ func (x *memberIndex) get(path string) (memberRecord, bool) {
 // none. It takes those that follow self by kind and name, around the end, so that
 // no member is shown to everybody, and looks at no more than maxVisibleScan.
 // People's sessions are not part of the fleet.
-func (x *memberIndex) visible(self memberRecord, limit int) []memberRecord {
+func (x *memberIndex) visible(self record.Member, limit int) []record.Member {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	var out []memberRecord
-	start, _ := slices.BinarySearch(x.sorted, self.path())
+	var out []record.Member
+	start, _ := slices.BinarySearch(x.sorted, self.Path())
 	for i := range min(len(x.sorted), maxVisibleScan) {
 		m := x.members[x.sorted[(start+i)%len(x.sorted)]].record
-		if sessionKind(m.Kind) || !m.held() || !sharesOrganization(self, m) {
+		if sessionKind(m.Kind) || !m.Held() || !sharesOrganization(self, m) {
 			continue
 		}
 		if out = append(out, m); len(out) == limit {
@@ -661,9 +663,9 @@ func (x *memberIndex) visible(self memberRecord, limit int) []memberRecord {
 // maxVisibleScan bounds the members that one join looks at.
 const maxVisibleScan = 4096
 
-func sharesOrganization(a, b memberRecord) bool {
-	if a.outsider() || b.outsider() {
-		return a.path() == b.path()
+func sharesOrganization(a, b record.Member) bool {
+	if a.Outsider() || b.Outsider() {
+		return a.Path() == b.Path()
 	}
 	if len(a.Organizations) == 0 || len(b.Organizations) == 0 {
 		return len(a.Organizations) == len(b.Organizations)
@@ -697,11 +699,12 @@ func (c *Coordinator) forgetLive(s *state, path string) {
 // openMembers opens records of members under s. One that was altered from outside is left
 // out, and reported. It is a [store.ConflictError] on the head if s does not open all of
 // them because the head moved on.
-func (c *Coordinator) openMembers(ctx context.Context, s *state, entries []store.Entry) ([]versioned[memberRecord], error) {
-	recs := make([]versioned[memberRecord], 0, len(entries))
+func (c *Coordinator) openMembers(ctx context.Context, s *state,
+	entries []store.Entry) ([]record.Versioned[record.Member], error) {
+	recs := make([]record.Versioned[record.Member], 0, len(entries))
 	var bad []suspect
 	for _, e := range entries {
-		if r, err := open[memberRecord](s.records, e); err == nil {
+		if r, err := record.Open[record.Member](s.records, e); err == nil {
 			recs = append(recs, r)
 		} else {
 			bad = append(bad, suspect{e.Key, err})
@@ -747,7 +750,7 @@ func (c *Coordinator) movedOn(ctx context.Context, s *state) bool {
 // followMembers keeps the index up with the store until ctx ends.
 func (c *Coordinator) followMembers(ctx context.Context, s *state) error {
 	for {
-		l, err := c.store.List(ctx, memberPrefix)
+		l, err := c.store.List(ctx, record.MemberPrefix)
 		if err != nil {
 			return err
 		}
@@ -759,7 +762,7 @@ func (c *Coordinator) followMembers(ctx context.Context, s *state) error {
 			return err
 		}
 		c.members.fill(recs, l.Revision)
-		for ch, err := range c.store.Changes(ctx, memberPrefix, l.Revision) {
+		for ch, err := range c.store.Changes(ctx, record.MemberPrefix, l.Revision) {
 			if err != nil {
 				if ctx.Err() != nil {
 					return ctx.Err()
@@ -771,10 +774,10 @@ func (c *Coordinator) followMembers(ctx context.Context, s *state) error {
 				return err
 			}
 			for _, r := range recs {
-				c.members.put(r.value, r.version)
+				c.members.put(r.Value, r.Version)
 			}
 			for _, k := range ch.Delete {
-				path := k[len(memberPrefix):]
+				path := k[len(record.MemberPrefix):]
 				c.members.remove(path, ch.Revision)
 				c.forgetLive(s, path)
 			}

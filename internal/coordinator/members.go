@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/store"
@@ -156,12 +157,12 @@ func (m memberServer) recorded(ctx context.Context, s *state, id identity.ID) (*
 	if err != nil {
 		return nil, err
 	}
-	ban, err := get[banRecord](ctx, s.records, banIDKey(rec.value.Kind, rec.value.Name))
+	ban, err := record.Get[record.Ban](ctx, s.records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 	if err != nil {
 		return nil, m.c.storeError("read the ban of a member", err)
 	}
 	m.c.hearOthers(ctx, s)
-	out := m.c.memberMessage(s, rec.value, ban)
+	out := m.c.memberMessage(s, rec.Value, ban)
 	if out.Live != nil {
 		out.Live.DegradedPeriods = m.c.degradedPeriods(ctx, s, id)
 	}
@@ -180,7 +181,7 @@ func (m memberServer) DrainMember(ctx context.Context, req *fealtyv1.DrainMember
 	if sessionKind(identity.Kind(req.GetKind())) {
 		return nil, explain.New(explain.RequestField, "field", "kind", "problem", "it is the session of a person or a tool, which never owns anything: remove or ban it")
 	}
-	mark := drainMark{At: m.c.now().UTC(), By: actor(ctx), Reason: req.GetReason()}
+	mark := record.DrainMark{At: m.c.now().UTC(), By: actor(ctx), Reason: req.GetReason()}
 	member, changed, err := m.mark(ctx, req, "drain the member", "member.drain", mark)
 	return &fealtyv1.DrainMemberResponse{Member: member, Changed: changed}, err
 }
@@ -189,7 +190,7 @@ func (m memberServer) UndrainMember(ctx context.Context, req *fealtyv1.UndrainMe
 	if _, err := m.c.ready(); err != nil {
 		return nil, err
 	}
-	member, changed, err := m.mark(ctx, req, "undrain the member", "member.undrain", drainMark{})
+	member, changed, err := m.mark(ctx, req, "undrain the member", "member.undrain", record.DrainMark{})
 	return &fealtyv1.UndrainMemberResponse{Member: member, Changed: changed}, err
 }
 
@@ -202,27 +203,30 @@ type markRequest interface {
 
 // mark gives a member the mark, the zero one for none, and reports whether that
 // is news.
-func (m memberServer) mark(ctx context.Context, req markRequest, what, action string, mark drainMark) (member *fealtyv1.Member, changed bool, err error) {
+func (m memberServer) mark(ctx context.Context, req markRequest, what, action string,
+	mark record.DrainMark) (member *fealtyv1.Member, changed bool, err error) {
 	c := m.c
-	err = c.changeMemberLater(ctx, req.GetKind(), req.GetName(), what, func(s *state, rec versioned[memberRecord], ch *change) (bool, error) {
-		ban, err := get[banRecord](ctx, s.records, banIDKey(rec.value.Kind, rec.value.Name))
-		if err != nil {
-			return false, c.storeError("read the ban of a member", err)
-		}
-		if changed = rec.value.Drain.At.IsZero() != mark.At.IsZero(); changed {
-			rec.value.Drain = mark
-			if rec.value.held() {
-				rec.value.State = rec.value.heldState()
+	err = c.changeMemberLater(ctx, req.GetKind(), req.GetName(), what,
+		func(s *state, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
+			ban, err := record.Get[record.Ban](ctx, s.records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
+			if err != nil {
+				return false, c.storeError("read the ban of a member", err)
 			}
-		}
-		member = c.memberMessage(s, rec.value, ban)
-		if !changed || req.GetDryRun() {
-			return false, nil
-		}
-		ch.put(memberKey(rec.value.Kind, rec.value.Name), rec.version, rec.value)
-		ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: action, Target: rec.value.path(), Reason: mark.Reason})
-		return true, nil
-	})
+			if changed = rec.Value.Drain.At.IsZero() != mark.At.IsZero(); changed {
+				rec.Value.Drain = mark
+				if rec.Value.Held() {
+					rec.Value.State = rec.Value.HeldState()
+				}
+			}
+			member = c.memberMessage(s, rec.Value, ban)
+			if !changed || req.GetDryRun() {
+				return false, nil
+			}
+			ch.Put(record.MemberKey(rec.Value.Kind, rec.Value.Name), rec.Version, rec.Value)
+			ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: action, Target: rec.Value.Path(),
+				Reason: mark.Reason})
+			return true, nil
+		})
 	return member, changed && err == nil, err
 }
 
@@ -244,26 +248,27 @@ func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemb
 		}
 	}
 	var out *fealtyv1.RemoveMemberResponse
-	err := m.c.changeMember(ctx, req.GetKind(), req.GetName(), "remove the member", func(s *state, rec versioned[memberRecord], ch *change) (bool, error) {
-		ban, err := get[banRecord](ctx, s.records, banIDKey(rec.value.Kind, rec.value.Name))
-		if err != nil {
-			return false, m.c.storeError("read the ban of a member", err)
-		}
-		m.c.hearOthers(ctx, s)
-		out = &fealtyv1.RemoveMemberResponse{Member: m.c.memberMessage(s, rec.value, ban)}
-		if n := len(rec.value.Domains); n > 0 {
-			return false, explain.New(explain.MemberOwnsDomains, "member", rec.value.path(), "domains", fmt.Sprint(n))
-		}
-		if rec.value.State == stateActive && !ban.exists() && !req.GetForce() {
-			if seen := m.c.inContact(out.GetMember()); seen != "" {
-				return false, explain.New(explain.MemberInContact, "member", rec.value.path(), "seen", seen)
+	err := m.c.changeMember(ctx, req.GetKind(), req.GetName(), "remove the member",
+		func(s *state, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
+			ban, err := record.Get[record.Ban](ctx, s.records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
+			if err != nil {
+				return false, m.c.storeError("read the ban of a member", err)
 			}
-		}
-		if req.GetDryRun() {
-			return false, nil
-		}
-		return true, m.c.removeRecord(ctx, s, ch, rec, actor(ctx), action, req.GetReason())
-	})
+			m.c.hearOthers(ctx, s)
+			out = &fealtyv1.RemoveMemberResponse{Member: m.c.memberMessage(s, rec.Value, ban)}
+			if n := len(rec.Value.Domains); n > 0 {
+				return false, explain.New(explain.MemberOwnsDomains, "member", rec.Value.Path(), "domains", fmt.Sprint(n))
+			}
+			if rec.Value.State == record.Active && !ban.Exists() && !req.GetForce() {
+				if seen := m.c.inContact(out.GetMember()); seen != "" {
+					return false, explain.New(explain.MemberInContact, "member", rec.Value.Path(), "seen", seen)
+				}
+			}
+			if req.GetDryRun() {
+				return false, nil
+			}
+			return true, m.c.removeRecord(ctx, s, ch, rec, actor(ctx), action, req.GetReason())
+		})
 	return out, err
 }
 
@@ -314,7 +319,7 @@ func (c *Coordinator) hearsAll() bool {
 func (c *Coordinator) contacts(members []*fealtyv1.Member) *fealtyv1.Contacts {
 	out := &fealtyv1.Contacts{}
 	for _, m := range members {
-		if m.GetBanned() || m.GetState() == stateReplacing {
+		if m.GetBanned() || m.GetState() == record.Replacing {
 			continue
 		}
 		switch presence.Contact(m.GetContact()) {
@@ -344,22 +349,25 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 		return nil, tooLong("reason", maxReasonBytes)
 	}
 	var out *fealtyv1.ReplaceMemberResponse
-	err := m.c.changeMember(ctx, req.GetKind(), req.GetName(), "replace the member", func(s *state, rec versioned[memberRecord], ch *change) (bool, error) {
-		out = &fealtyv1.ReplaceMemberResponse{Member: m.c.memberMessage(s, rec.value, versioned[banRecord]{})}
-		if req.GetDryRun() || rec.value.State == stateReplacing {
-			return false, nil
-		}
-		ch.withdraws = rec.value.path()
-		err := m.c.banKeys(ctx, s, ch, rec.value, banRecord{Reason: "replaced: " + req.GetReason(), By: actor(ctx), At: m.c.now().UTC()}, trustDelta{}, roomForOthers)
-		if err != nil {
-			return false, bundleFull("the replacement of a member", err)
-		}
-		rec.value.State = stateReplacing
-		out.Member.State = stateReplacing
-		ch.put(memberKey(rec.value.Kind, rec.value.Name), rec.version, rec.value)
-		ch.audit(m.c.now(), auditEntry{Actor: actor(ctx), Action: "member.replace", Target: rec.value.path(), Reason: req.GetReason()})
-		return true, nil
-	})
+	err := m.c.changeMember(ctx, req.GetKind(), req.GetName(), "replace the member",
+		func(s *state, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
+			out = &fealtyv1.ReplaceMemberResponse{Member: m.c.memberMessage(s, rec.Value, record.Versioned[record.Ban]{})}
+			if req.GetDryRun() || rec.Value.State == record.Replacing {
+				return false, nil
+			}
+			ch.Withdraws = rec.Value.Path()
+			err := m.c.banKeys(ctx, s, ch, rec.Value, record.Ban{Reason: "replaced: " + req.GetReason(), By: actor(ctx),
+				At: m.c.now().UTC()}, trustDelta{}, roomForOthers)
+			if err != nil {
+				return false, bundleFull("the replacement of a member", err)
+			}
+			rec.Value.State = record.Replacing
+			out.Member.State = record.Replacing
+			ch.Put(record.MemberKey(rec.Value.Kind, rec.Value.Name), rec.Version, rec.Value)
+			ch.Audit(m.c.now(), record.AuditEntry{Actor: actor(ctx), Action: "member.replace", Target: rec.Value.Path(),
+				Reason: req.GetReason()})
+			return true, nil
+		})
 	return out, err
 }
 
@@ -395,31 +403,31 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 			return nil, explain.New(explain.RequestField, "field", "kind", "problem",
 				"every process believes coordinators by the manifest, so banning one would lock everybody out: take it out of the manifest, by a set")
 		}
-		rec, err := get[memberRecord](ctx, s.records, memberKey(id.Kind(), id.Name()))
+		rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
 			return nil, c.storeError("read the member", err)
 		}
-		old, err := get[banRecord](ctx, s.records, banIDKey(id.Kind(), id.Name()))
+		old, err := record.Get[record.Ban](ctx, s.records, record.BanIDKey(id.Kind(), id.Name()))
 		if err != nil {
 			return nil, c.storeError("read the ban", err)
 		}
-		ban := banRecord{Reason: req.GetReason(), By: actor(ctx), At: c.now().UTC()}
-		if rec.exists() {
-			out.Member = c.memberMessage(s, rec.value, versioned[banRecord]{value: ban, version: 1})
+		ban := record.Ban{Reason: req.GetReason(), By: actor(ctx), At: c.now().UTC()}
+		if rec.Exists() {
+			out.Member = c.memberMessage(s, rec.Value, record.Versioned[record.Ban]{Value: ban, Version: 1})
 		}
 		if req.GetDryRun() {
 			return out, nil
 		}
-		ch := s.records.newChange(s.headVersion)
+		ch := s.records.NewChange(s.headVersion)
 		// The record does not change, but what is banned must be what it says.
-		ch.require(memberKey(id.Kind(), id.Name()), rec.version)
-		banned := rec.value
+		ch.Require(record.MemberKey(id.Kind(), id.Name()), rec.Version)
+		banned := rec.Value
 		if !withKeys {
-			banned = memberRecord{}
+			banned = record.Member{}
 		}
 		switch err := c.banKeys(ctx, s, ch, banned, ban, trustDelta{ban: []identity.ID{id}, write: func(counter uint64) {
 			ban.Counter = counter
-			ch.put(banIDKey(id.Kind(), id.Name()), old.version, ban)
+			ch.Put(record.BanIDKey(id.Kind(), id.Name()), old.Version, ban)
 		}}, roomForBans); {
 		case errors.Is(err, errBundleFull) && withKeys:
 			withKeys = false
@@ -427,8 +435,9 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		case err != nil:
 			return nil, bundleFull("the ban", err)
 		}
-		ch.audit(c.now(), auditEntry{Actor: ban.By, Action: "member.ban", Target: id.String(), Reason: ban.Reason})
-		ch.withdraws = string(id.Kind()) + "/" + id.Name()
+		ch.Audit(c.now(), record.AuditEntry{Actor: ban.By, Action: "member.ban", Target: id.String(),
+			Reason: ban.Reason})
+		ch.Withdraws = string(id.Kind()) + "/" + id.Name()
 		switch err := c.commitWithdrawal(ctx, ch); {
 		case err == nil:
 			if err := c.made(ctx, "the ban", c.trustChanged(ctx)); err != nil {
@@ -459,14 +468,14 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		if err != nil {
 			return nil, err
 		}
-		ban, err := get[banRecord](ctx, s.records, banIDKey(id.Kind(), id.Name()))
+		ban, err := record.Get[record.Ban](ctx, s.records, record.BanIDKey(id.Kind(), id.Name()))
 		if err != nil {
 			return nil, c.storeError("read the ban", err)
 		}
-		if !ban.exists() {
+		if !ban.Exists() {
 			return nil, explain.New(explain.NotFound, "what", "ban", "name", string(id.Kind())+"/"+id.Name())
 		}
-		rec, err := get[memberRecord](ctx, s.records, memberKey(id.Kind(), id.Name()))
+		rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
 			return nil, c.storeError("read the member", err)
 		}
@@ -474,21 +483,23 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		if req.GetDryRun() {
 			return out, nil
 		}
-		ch := s.records.newChange(s.headVersion)
-		ch.delete(banIDKey(id.Kind(), id.Name()), ban.version)
-		ch.write(unbanKey(id.Kind(), id.Name()), unbanRecord{Counter: ban.value.Counter, By: actor(ctx), At: c.now().UTC()})
-		kept := banRecord{Reason: ban.value.Reason, By: ban.value.By, At: c.now().UTC()}
-		if err := c.banKeys(ctx, s, ch, rec.value, kept, trustDelta{unban: []identity.ID{id}}, roomForBans); err != nil {
+		ch := s.records.NewChange(s.headVersion)
+		ch.Delete(record.BanIDKey(id.Kind(), id.Name()), ban.Version)
+		ch.Write(record.UnbanKey(id.Kind(), id.Name()), record.Unban{Counter: ban.Value.Counter, By: actor(ctx),
+			At: c.now().UTC()})
+		kept := record.Ban{Reason: ban.Value.Reason, By: ban.Value.By, At: c.now().UTC()}
+		if err := c.banKeys(ctx, s, ch, rec.Value, kept, trustDelta{unban: []identity.ID{id}},
+			roomForBans); err != nil {
 			return nil, bundleFull("lifting the ban, which bans the member's keys instead,", err)
 		}
-		if rec.exists() && rec.value.held() {
-			rec.value.State = stateReplacing
-			ch.put(memberKey(id.Kind(), id.Name()), rec.version, rec.value)
+		if rec.Exists() && rec.Value.Held() {
+			rec.Value.State = record.Replacing
+			ch.Put(record.MemberKey(id.Kind(), id.Name()), rec.Version, rec.Value)
 		} else {
-			ch.require(memberKey(id.Kind(), id.Name()), rec.version)
+			ch.Require(record.MemberKey(id.Kind(), id.Name()), rec.Version)
 		}
-		ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "member.unban", Target: id.String()})
-		switch _, err := ch.commit(ctx); {
+		ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "member.unban", Target: id.String()})
+		switch _, err := ch.Commit(ctx); {
 		case err == nil:
 			return out, c.made(ctx, "the end of the ban", c.trustChanged(ctx))
 		case !c.conflicts(ctx, err):
@@ -500,9 +511,11 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 
 // changeMember is changeMemberLater with the trust bundle that follows in force
 // before it returns.
-func (c *Coordinator) changeMember(ctx context.Context, kind, name, what string, f func(*state, versioned[memberRecord], *change) (bool, error)) error {
+func (c *Coordinator) changeMember(ctx context.Context, kind, name, what string,
+	f func(*state, record.Versioned[record.Member], *record.Change) (bool, error)) error {
 	done := false
-	err := c.changeMemberLater(ctx, kind, name, what, func(s *state, rec versioned[memberRecord], ch *change) (_ bool, err error) {
+	err := c.changeMemberLater(ctx, kind, name, what, func(s *state, rec record.Versioned[record.Member],
+		ch *record.Change) (_ bool, err error) {
 		done, err = f(s, rec, ch)
 		return done, err
 	})
@@ -517,7 +530,8 @@ func (c *Coordinator) changeMember(ctx context.Context, kind, name, what string,
 
 // changeMemberLater reads the member, lets f fill a transaction, and commits it,
 // again from the start if somebody was first. f answers false for nothing to do.
-func (c *Coordinator) changeMemberLater(ctx context.Context, kind, name, what string, f func(*state, versioned[memberRecord], *change) (bool, error)) error {
+func (c *Coordinator) changeMemberLater(ctx context.Context, kind, name, what string,
+	f func(*state, record.Versioned[record.Member], *record.Change) (bool, error)) error {
 	for range commitTries {
 		s, err := c.inForce(ctx)
 		if err != nil {
@@ -527,7 +541,7 @@ func (c *Coordinator) changeMemberLater(ctx context.Context, kind, name, what st
 		if err != nil {
 			return err
 		}
-		ch := s.records.newChange(s.headVersion)
+		ch := s.records.NewChange(s.headVersion)
 		if do, err := f(s, rec, ch); err != nil || !do {
 			return err
 		}
@@ -543,15 +557,16 @@ func (c *Coordinator) changeMemberLater(ctx context.Context, kind, name, what st
 }
 
 // removeRecord adds to ch what deletes rec and bans its keys.
-func (c *Coordinator) removeRecord(ctx context.Context, s *state, ch *change, rec versioned[memberRecord], by, action, reason string) error {
-	m := rec.value
-	ch.delete(memberKey(m.Kind, m.Name), rec.version)
-	ch.withdraws = m.path()
+func (c *Coordinator) removeRecord(ctx context.Context, s *state, ch *record.Change,
+	rec record.Versioned[record.Member], by, action, reason string) error {
+	m := rec.Value
+	ch.Delete(record.MemberKey(m.Kind, m.Name), rec.Version)
+	ch.Withdraws = m.Path()
 	if err := c.recount(ctx, s, ch, m.Entry, ""); err != nil {
 		return err
 	}
-	ch.audit(c.now(), auditEntry{Actor: by, Action: action, Target: m.path(), Reason: reason})
-	err := c.banKeys(ctx, s, ch, m, banRecord{Reason: action, By: by, At: c.now().UTC()}, trustDelta{}, roomForOthers)
+	ch.Audit(c.now(), record.AuditEntry{Actor: by, Action: action, Target: m.Path(), Reason: reason})
+	err := c.banKeys(ctx, s, ch, m, record.Ban{Reason: action, By: by, At: c.now().UTC()}, trustDelta{}, roomForOthers)
 	return bundleFull("the removal of a member", err)
 }
 
@@ -564,42 +579,44 @@ const certMargin = time.Hour + outageStretch
 // trust state that it and d lead to; the zero m has no keys. A key is refused
 // here until no holder of it can be in grace, and listed in the bundle for as long
 // as a certificate over it can be valid.
-func (c *Coordinator) banKeys(ctx context.Context, s *state, ch *change, m memberRecord, ban banRecord, d trustDelta, room banRoom) error {
-	for _, k := range m.keys() {
+func (c *Coordinator) banKeys(ctx context.Context, s *state, ch *record.Change, m record.Member, ban record.Ban,
+	d trustDelta, room banRoom) error {
+	for _, k := range m.Keys() {
 		if k.Key.IsZero() {
 			continue
 		}
-		old, err := get[banRecord](ctx, s.records, banKeyKey(k.Key))
+		old, err := record.Get[record.Ban](ctx, s.records, record.BanKeyKey(k.Key))
 		if err != nil {
 			return c.storeError("read a banned key", err)
 		}
 		next := ban
-		next.CertEnd = later(k.NotAfter.Add(certMargin), old.value.CertEnd)
+		next.CertEnd = record.Later(k.NotAfter.Add(certMargin), old.Value.CertEnd)
 		if k.Key == m.Key {
 			// A machine that came in under two names may hold this one under the other.
-			next.CertEnd = later(next.CertEnd, ban.At.Add(s.manifest.LongestSVIDTTL()+certMargin))
+			next.CertEnd = record.Later(next.CertEnd, ban.At.Add(s.manifest.LongestSVIDTTL()+certMargin))
 		}
-		next.Until = later(later(ban.At.Add(keyMemory(s.manifest)), next.CertEnd), old.value.Until)
-		if old.exists() && !next.Until.After(old.value.Until) && !next.CertEnd.After(old.value.CertEnd) {
+		next.Until = record.Later(record.Later(ban.At.Add(keyMemory(s.manifest)), next.CertEnd), old.Value.Until)
+		if old.Exists() && !next.Until.After(old.Value.Until) && !next.CertEnd.After(old.Value.CertEnd) {
 			continue
 		}
-		ch.put(banKeyKey(k.Key), old.version, next)
+		ch.Put(record.BanKeyKey(k.Key), old.Version, next)
 		d.keys = append(d.keys, keyBan{key: k.Key, certEnd: next.CertEnd})
 	}
 	return c.touchTrust(ctx, s, ch, d, room)
 }
 
 // member reads the record of the member, or says that there is none.
-func (c *Coordinator) member(ctx context.Context, s *state, kind, name string) (versioned[memberRecord], error) {
+func (c *Coordinator) member(ctx context.Context, s *state, kind, name string) (record.Versioned[record.Member],
+	error) {
 	id, err := memberID(s, kind, name)
 	if err != nil {
-		return versioned[memberRecord]{}, err
+		return record.Versioned[record.Member]{}, err
 	}
-	rec, err := get[memberRecord](ctx, s.records, memberKey(id.Kind(), id.Name()))
+	rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
 	if err != nil {
 		return rec, c.storeError("read the member", err)
 	}
-	if !rec.exists() {
+	if !rec.Exists() {
 		return rec, explain.New(explain.NotFound, "what", "member", "name", string(id.Kind())+"/"+id.Name())
 	}
 	return rec, nil
@@ -617,10 +634,11 @@ func memberID(s *state, kind, name string) (identity.ID, error) {
 // that keep takes, or nil of all, and the
 // token of what follows. While the store is out of reach these are the members as they
 // were last known, and since is when.
-func (c *Coordinator) memberPage(ctx context.Context, s *state, prefix string, from page, keep func(memberRecord) bool) (msgs []*fealtyv1.Member, next string, since *timestamppb.Timestamp, err error) {
+func (c *Coordinator) memberPage(ctx context.Context, s *state, prefix string, from page,
+	keep func(record.Member) bool) (msgs []*fealtyv1.Member, next string, since *timestamppb.Timestamp, err error) {
 	asking, cancel := c.patience(ctx)
 	defer cancel()
-	ban := func(memberRecord) versioned[banRecord] { return versioned[banRecord]{} }
+	ban := func(record.Member) record.Versioned[record.Ban] { return record.Versioned[record.Ban]{} }
 	from.at, err = c.syncMembers(asking, s, from.at)
 	if err == nil {
 		ban, err = c.bans(asking, s)
@@ -631,7 +649,7 @@ func (c *Coordinator) memberPage(ctx context.Context, s *state, prefix string, f
 			return nil, "", nil, err
 		}
 		since, err = timestamppb.New(confirmed), nil
-		ban = func(r memberRecord) versioned[banRecord] { return c.knownBan(s, r) }
+		ban = func(r record.Member) record.Versioned[record.Ban] { return c.knownBan(s, r) }
 	}
 	if err != nil {
 		return nil, "", nil, err
@@ -654,22 +672,22 @@ func (c *Coordinator) syncMembers(ctx context.Context, s *state, at store.Revisi
 	if at != 0 && c.members.holds(at) {
 		return at, nil
 	}
-	l, err := c.store.List(ctx, memberPrefix)
+	l, err := c.store.List(ctx, record.MemberPrefix)
 	if err != nil {
 		return 0, c.storeError("list members", err)
 	}
 	have, listed := c.members.versions(), make(map[string]bool, len(l.Entries))
-	var news []versioned[memberRecord]
+	var news []record.Versioned[record.Member]
 	for _, e := range l.Entries {
-		path := e.Key[len(memberPrefix):]
+		path := e.Key[len(record.MemberPrefix):]
 		listed[path] = true
 		if have[path] == e.Version {
-			if _, err := s.records.open(e.Key, e.Value); err != nil {
+			if _, err := s.records.Open(e.Key, e.Value); err != nil {
 				return 0, c.storeError("list members", err)
 			}
 			continue
 		}
-		r, err := open[memberRecord](s.records, e)
+		r, err := record.Open[record.Member](s.records, e)
 		if err != nil {
 			return 0, c.storeError("list members", err)
 		}
@@ -700,29 +718,29 @@ func (c *Coordinator) recordedMembers(ctx context.Context, s *state) ([]*fealtyv
 }
 
 // bans returns what says how a member is banned.
-func (c *Coordinator) bans(ctx context.Context, s *state) (func(memberRecord) versioned[banRecord], error) {
+func (c *Coordinator) bans(ctx context.Context, s *state) (func(record.Member) record.Versioned[record.Ban], error) {
 	all, err := c.banned(ctx, s)
-	return func(r memberRecord) versioned[banRecord] { return all[r.path()] }, err
+	return func(r record.Member) record.Versioned[record.Ban] { return all[r.Path()] }, err
 }
 
 // banned returns the bans of identities by "<kind>/<name>".
-func (c *Coordinator) banned(ctx context.Context, s *state) (map[string]versioned[banRecord], error) {
-	l, err := c.store.List(ctx, banIDPrefix)
+func (c *Coordinator) banned(ctx context.Context, s *state) (map[string]record.Versioned[record.Ban], error) {
+	l, err := c.store.List(ctx, record.BanIDPrefix)
 	if err != nil {
 		return nil, c.storeError("list bans", err)
 	}
-	out := make(map[string]versioned[banRecord], len(l.Entries))
+	out := make(map[string]record.Versioned[record.Ban], len(l.Entries))
 	for _, e := range l.Entries {
-		b, err := open[banRecord](s.records, e)
+		b, err := record.Open[record.Ban](s.records, e)
 		if err != nil {
 			return nil, c.storeError("read a ban", err)
 		}
-		out[e.Key[len(banIDPrefix):]] = b
+		out[e.Key[len(record.BanIDPrefix):]] = b
 	}
 	return out, nil
 }
 
-func (c *Coordinator) memberMessage(s *state, r memberRecord, ban versioned[banRecord]) *fealtyv1.Member {
+func (c *Coordinator) memberMessage(s *state, r record.Member, ban record.Versioned[record.Ban]) *fealtyv1.Member {
 	id, err := identity.New(s.manifest.Cluster, r.Kind, r.Name)
 	if err != nil {
 		panic("a member's record under the MAC has no identity: " + err.Error())
@@ -732,9 +750,9 @@ func (c *Coordinator) memberMessage(s *state, r memberRecord, ban versioned[banR
 		Organizations: r.Organizations, Domains: r.Domains,
 		JoinedAt: timestamppb.New(r.JoinedAt), Entry: r.Entry, KeyId: r.Key.String(),
 		SvidNotAfter: timestamppb.New(r.NotAfter),
-		Banned:       ban.exists(), BanReason: ban.value.Reason,
-		ReportedHost: r.Machine.Host, ReportedOs: r.Machine.OS, ReportedAddresses: r.Machine.Addresses, SeenAddress: r.SeenAddress, Labels: r.labels(),
-		Live: newerLive(c.live.message(id), proto.CloneOf(c.others.of(r.path()))),
+		Banned:       ban.Exists(), BanReason: ban.Value.Reason,
+		ReportedHost: r.Machine.Host, ReportedOs: r.Machine.OS, ReportedAddresses: r.Machine.Addresses, SeenAddress: r.SeenAddress, Labels: r.AllLabels(),
+		Live: newerLive(c.live.message(id), proto.CloneOf(c.others.of(r.Path()))),
 	}
 	if l := m.Live; l.GetAutonomousUntil() != nil && l.GetAutonomousUntil().AsTime().After(r.NotAfter) {
 		// It cannot last longer than its certificates, whatever it says.

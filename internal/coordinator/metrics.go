@@ -172,13 +172,13 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Co
 		}),
 		gauge("fealty_publication_generation", "Generation of the publication record that is served; 0 without one.", func() float64 {
 			if p := c.publication.Load(); p.serves() {
-				return float64(p.state.value.Generation)
+				return float64(p.state.Value.Generation)
 			}
 			return 0
 		}),
 		gauge("fealty_publication_fresh_until_seconds", "Until when the publication record that is served is fresh, in seconds since 1970; 0 without one.", func() float64 {
 			if p := c.publication.Load(); p.serves() {
-				return float64(p.state.value.FreshUntil.Unix())
+				return float64(p.state.Value.FreshUntil.Unix())
 			}
 			return 0
 		}),

@@ -17,6 +17,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 )
@@ -171,11 +172,11 @@ func (w *world) admitted(r *rapid.T, m *machine) {
 	}
 	delete(w.vacant, path)
 	rec := w.record(m.id.Kind(), m.id.Name())
-	if rec.value.Key != key || !rec.value.held() {
-		r.Fatalf("%s was certified over %v and its record says %v, %s", path, key, rec.value.Key, rec.value.State)
+	if rec.Value.Key != key || !rec.Value.Held() {
+		r.Fatalf("%s was certified over %v and its record says %v, %s", path, key, rec.Value.Key, rec.Value.State)
 	}
-	if rec.value.NotAfter.Before(m.leaf.NotAfter) {
-		r.Fatalf("%s is certified until %v and its record says %v", path, m.leaf.NotAfter, rec.value.NotAfter)
+	if rec.Value.NotAfter.Before(m.leaf.NotAfter) {
+		r.Fatalf("%s is certified until %v and its record says %v", path, m.leaf.NotAfter, rec.Value.NotAfter)
 	}
 }
 
@@ -201,9 +202,9 @@ func (w *world) joinByToken(r *rapid.T) {
 	w.store.lose()
 	if unknown(err) && mayFail {
 		// It may have happened: then the use is bound to this key.
-		use, e := get[tokenUse](context.Background(), w.state().records, tokenUseKey(tok.ID, key))
+		use, e := record.Get[tokenUse](context.Background(), w.state().records, tokenUseKey(tok.ID, key))
 		w.ok(e)
-		if !use.exists() {
+		if !use.Exists() {
 			return
 		}
 		if err = m.join(kind, proof.NewTokenProver(tok.JoinToken)); err != nil {
@@ -237,10 +238,10 @@ func (w *world) joinByToken(r *rapid.T) {
 		w.holder[was] = &copied
 	}
 	w.admitted(r, m)
-	rec := w.record(m.id.Kind(), m.id.Name()).value
+	rec := w.record(m.id.Kind(), m.id.Name()).Value
 	for _, o := range rec.Organizations {
 		if tok.orgs != nil && !slices.Contains(tok.orgs, o) {
-			r.Fatalf("%s is of organization %s, and its token was for %v", rec.path(), o, tok.orgs)
+			r.Fatalf("%s is of organization %s, and its token was for %v", rec.Path(), o, tok.orgs)
 		}
 	}
 }
@@ -263,7 +264,7 @@ func (w *world) live(r *rapid.T) (*machine, string) {
 // may reports whether the model lets the rightful holder of path go on.
 func (w *world) may(path string) bool {
 	rec := w.record(w.holder[path].id.Kind(), w.holder[path].id.Name())
-	return !w.banned[path] && !w.vacant[path] && rec.exists() && (w.withPool || rec.value.Entry != "pool")
+	return !w.banned[path] && !w.vacant[path] && rec.Exists() && (w.withPool || rec.Value.Entry != "pool")
 }
 
 func (w *world) rejoinBySVID(r *rapid.T) {
@@ -287,10 +288,10 @@ func (w *world) rejoinBySVID(r *rapid.T) {
 		w.settle(r, m, key)
 		return
 	}
-	allowed := w.may(path) && w.clock().Before(rec.value.NotAfter.Add(grace))
+	allowed := w.may(path) && w.clock().Before(rec.Value.NotAfter.Add(grace))
 	switch {
 	case err == nil && !allowed:
-		r.Fatalf("%s rejoined (banned %v, vacant %v, until %v, now %v)", path, w.banned[path], w.vacant[path], rec.value.NotAfter, w.clock())
+		r.Fatalf("%s rejoined (banned %v, vacant %v, until %v, now %v)", path, w.banned[path], w.vacant[path], rec.Value.NotAfter, w.clock())
 	case err != nil && allowed && !errors.Is(err, explain.RateLimited) && !w.shared(m):
 		r.Fatalf("%s proved its last key and was refused: %v", path, err)
 	case err == nil:
@@ -298,9 +299,9 @@ func (w *world) rejoinBySVID(r *rapid.T) {
 			r.Fatalf("the outcome of a rejoin is %v", m.grant.GetOutcome())
 		}
 		w.admitted(r, m)
-		after := w.record(m.id.Kind(), m.id.Name()).value
-		if !after.JoinedAt.Equal(rec.value.JoinedAt) || !slices.Equal(after.Domains, rec.value.Domains) || after.Drain != rec.value.Drain || after.Incarnation != rec.value.Incarnation {
-			r.Fatalf("a rejoin changed the record from %+v to %+v", rec.value, after)
+		after := w.record(m.id.Kind(), m.id.Name()).Value
+		if !after.JoinedAt.Equal(rec.Value.JoinedAt) || !slices.Equal(after.Domains, rec.Value.Domains) || after.Drain != rec.Value.Drain || after.Incarnation != rec.Value.Incarnation {
+			r.Fatalf("a rejoin changed the record from %+v to %+v", rec.Value, after)
 		}
 	}
 }
@@ -309,7 +310,7 @@ func (w *world) rejoinBySVID(r *rapid.T) {
 // answer: if it was recorded the key is its own now, and it comes back by it.
 func (w *world) settle(r *rapid.T, m *machine, key *ecdsa.PrivateKey) {
 	rec := w.record(m.id.Kind(), m.id.Name())
-	if rec.value.Key != keyOf(w.t, key) {
+	if rec.Value.Key != keyOf(w.t, key) {
 		return
 	}
 	if m.key != key {
@@ -334,7 +335,7 @@ func (w *world) renewal(r *rapid.T) {
 	chain, err := m.renewWith(m.leaf, next)
 	w.store.lose()
 	if unknown(err) && mayFail {
-		if w.record(m.id.Kind(), m.id.Name()).value.Key != keyOf(w.t, next) {
+		if w.record(m.id.Kind(), m.id.Name()).Value.Key != keyOf(w.t, next) {
 			return
 		}
 		// The same new key again, with the old certificate.
@@ -362,7 +363,7 @@ func (w *world) stolenKey(r *rapid.T) {
 	}
 	before := w.record(m.id.Kind(), m.id.Name())
 	thief := &machine{d: w.desk, key: m.older[rapid.IntRange(0, len(m.older)-1).Draw(r, "key")], id: m.id}
-	if keyOf(w.t, thief.key) == before.value.Key {
+	if keyOf(w.t, thief.key) == before.Value.Key {
 		return
 	}
 	if err := thief.rejoin(); err == nil {
@@ -378,7 +379,7 @@ func (w *world) stolenKey(r *rapid.T) {
 	if _, err := (admissionServer{c: w.c}).Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()}); err == nil {
 		r.Fatalf("an earlier key of %s ended its membership", path)
 	}
-	if after := w.record(m.id.Kind(), m.id.Name()); after.version != before.version {
+	if after := w.record(m.id.Kind(), m.id.Name()); after.Version != before.Version {
 		r.Fatalf("an earlier key of %s changed its record", path)
 	}
 }
@@ -417,7 +418,7 @@ func (w *world) ban(r *rapid.T) {
 	w.ok(err)
 	w.banned[path] = true
 	w.banOrder = append(w.banOrder, path)
-	if m := w.holder[path]; m != nil && w.record(identity.Kind(kind), name).exists() && !w.vacant[path] {
+	if m := w.holder[path]; m != nil && w.record(identity.Kind(kind), name).Exists() && !w.vacant[path] {
 		w.kill(m)
 	}
 	id, err := identity.New(testCluster, identity.Kind(kind), name)
@@ -451,7 +452,7 @@ func (w *world) replace(r *rapid.T) {
 	}
 	kind, name := split(path)
 	_, err := w.members().ReplaceMember(context.Background(), &fealtyv1.ReplaceMemberRequest{Kind: kind, Name: name, Reason: "model"})
-	if !w.record(m.id.Kind(), m.id.Name()).exists() {
+	if !w.record(m.id.Kind(), m.id.Name()).Exists() {
 		return
 	}
 	w.ok(err)
@@ -466,9 +467,9 @@ func (w *world) remove(r *rapid.T) {
 	}
 	kind, name := split(path)
 	rec := w.record(m.id.Kind(), name)
-	existed := rec.exists()
+	existed := rec.Exists()
 	req := &fealtyv1.RemoveMemberRequest{Kind: kind, Name: name, Force: rapid.Bool().Draw(r, "force"), Reason: "model"}
-	atWork := w.contact[path] && !w.vacant[path] && !w.banned[path] && !w.drained[path] && w.clock().Before(rec.value.NotAfter)
+	atWork := w.contact[path] && !w.vacant[path] && !w.banned[path] && !w.drained[path] && w.clock().Before(rec.Value.NotAfter)
 	_, err := w.members().RemoveMember(context.Background(), req)
 	switch {
 	case existed && !w.domains[path] && atWork && !req.Force:
@@ -523,7 +524,7 @@ func (w *world) mark(r *rapid.T, m *machine, path string, want bool, f func(kind
 		again = true
 		changed, err = f(kind, name)
 	}
-	if !rec.exists() {
+	if !rec.Exists() {
 		if !errors.Is(err, explain.NotFound) {
 			r.Fatalf("%s is no member, and marking it said %v", path, err)
 		}
@@ -539,7 +540,7 @@ func (w *world) mark(r *rapid.T, m *machine, path string, want bool, f func(kind
 // stream opens the stream of a member, or ends it.
 func (w *world) stream(r *rapid.T) {
 	m, path := w.live(r)
-	if m == nil || sessionKind(m.id.Kind()) || !w.record(m.id.Kind(), m.id.Name()).exists() {
+	if m == nil || sessionKind(m.id.Kind()) || !w.record(m.id.Kind(), m.id.Name()).Exists() {
 		return
 	}
 	if w.contact[path] = !w.contact[path]; w.contact[path] {
@@ -593,13 +594,13 @@ func (w *world) own(r *rapid.T) {
 		return
 	}
 	rec := w.record(m.id.Kind(), m.id.Name())
-	if !rec.exists() {
+	if !rec.Exists() {
 		return
 	}
-	rec.value.Domains = []string{"range-1"}
-	ch := w.state().records.newChange(w.state().headVersion)
-	ch.put(memberKey(m.id.Kind(), m.id.Name()), rec.version, rec.value)
-	_, err := ch.commit(context.Background())
+	rec.Value.Domains = []string{"range-1"}
+	ch := w.state().records.NewChange(w.state().headVersion)
+	ch.Put(record.MemberKey(m.id.Kind(), m.id.Name()), rec.Version, rec.Value)
+	_, err := ch.Commit(context.Background())
 	w.ok(err)
 	w.domains[path] = true
 }
@@ -611,38 +612,38 @@ func (w *world) otherManifest(*rapid.T) {
 
 // check is what always holds, of the records alone.
 func (w *world) check(r *rapid.T) {
-	recs, err := list[memberRecord](context.Background(), w.state().records, memberPrefix)
+	recs, err := record.List[record.Member](context.Background(), w.state().records, record.MemberPrefix)
 	w.ok(err)
 	small := 0
 	for _, m := range recs {
-		path := m.value.path()
-		if m.value.Entry == "small" {
+		path := m.Value.Path()
+		if m.Value.Entry == "small" {
 			small++
 		}
-		for _, o := range m.value.Organizations {
+		for _, o := range m.Value.Organizations {
 			if o != "acme" && o != "globex" {
 				r.Fatalf("%s is of organization %s", path, o)
 			}
-			if m.value.NarrowTo != nil && !slices.Contains(m.value.NarrowTo, o) {
-				r.Fatalf("%s is of %v, and was narrowed to %v", path, m.value.Organizations, m.value.NarrowTo)
+			if m.Value.NarrowTo != nil && !slices.Contains(m.Value.NarrowTo, o) {
+				r.Fatalf("%s is of %v, and was narrowed to %v", path, m.Value.Organizations, m.Value.NarrowTo)
 			}
 		}
-		want := stateActive
+		want := record.Active
 		switch {
 		case w.vacant[path]:
-			want = stateReplacing
+			want = record.Replacing
 		case w.drained[path]:
-			want = stateDraining
+			want = record.Draining
 		}
-		if m.value.State != want || m.value.Drain.At.IsZero() == w.drained[path] {
-			r.Fatalf("%s is %s with mark %+v, want %s", path, m.value.State, m.value.Drain, want)
+		if m.Value.State != want || m.Value.Drain.At.IsZero() == w.drained[path] {
+			r.Fatalf("%s is %s with mark %+v, want %s", path, m.Value.State, m.Value.Drain, want)
 		}
 	}
 	if small > 2 {
 		r.Fatalf("%d members under an entry for 2", small)
 	}
 	for path, m := range w.holder {
-		if m != nil && m.id.Kind() == identity.Data && !w.record(m.id.Kind(), m.id.Name()).exists() {
+		if m != nil && m.id.Kind() == identity.Data && !w.record(m.id.Kind(), m.id.Name()).Exists() {
 			r.Fatalf("%s has a machine and no record", path)
 		}
 	}

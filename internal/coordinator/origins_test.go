@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -43,7 +44,7 @@ func wantOrigins(t *testing.T, f *fleet, names ...string) {
 		found, _ := s.manifest.Match(identity.Coordinator, []string{"key:" + key})
 		return found.Name
 	}
-	by := func(e auditEntry) string { return e.Actor[strings.LastIndexByte(e.Actor, '/')+1:] }
+	by := func(e record.AuditEntry) string { return e.Actor[strings.LastIndexByte(e.Actor, '/')+1:] }
 	type held struct {
 		name string
 		seed history.Salt
@@ -139,7 +140,7 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	wantOrigins(t, f, names...)
-	if !slices.ContainsFunc(f.audited(actionSeedReceived), func(e auditEntry) bool {
+	if !slices.ContainsFunc(f.audited(actionSeedReceived), func(e record.AuditEntry) bool {
 		return e.Fields["via"] == "keeper" && e.Fields["from"] == "host" && strings.HasSuffix(e.Actor, "/coordinator-1")
 	}) {
 		t.Error("nothing shows that the keeper opened the seed")

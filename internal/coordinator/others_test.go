@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -134,7 +135,7 @@ func TestOthersAreNotKnown(t *testing.T) {
 	if !ok {
 		t.Fatal("it is not known")
 	}
-	m := d.c.memberMessage(d.state(), rec, versioned[banRecord]{})
+	m := d.c.memberMessage(d.state(), rec, record.Versioned[record.Ban]{})
 	d.c.hearOthers(t.Context(), d.state())
 	if why := d.c.inContact(m); why != "" {
 		t.Fatalf("%v is alive, because %s", a.id, why)

@@ -12,6 +12,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/patience"
@@ -119,12 +120,13 @@ func (c *Coordinator) renewAlone(ctx context.Context, peer identity.Peer, r rene
 
 // recertify certifies the key that rec says again, and records nothing. cause is why
 // nothing can be recorded. The certificate ends at most stretch after what rec says.
-func (c *Coordinator) recertify(ctx context.Context, s *state, peer identity.Peer, r renewRequest, rec memberRecord, stretch time.Duration, turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
+func (c *Coordinator) recertify(ctx context.Context, s *state, peer identity.Peer, r renewRequest, rec record.Member,
+	stretch time.Duration, turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	id := peer.ID
 	if !c.acts(s) {
 		return nil, explain.Wrap(cause, explain.HeadNotFollowed) // the newer manifest may not admit it
 	}
-	if c.withdrawn.has(rec.path()) {
+	if c.withdrawn.has(rec.Path()) {
 		return nil, cause // as far as is known it is banned, and the bundle does not say so yet
 	}
 	if c.believesBan(id, r.key) || c.believesBan(id, peer.Key) {
@@ -148,8 +150,8 @@ func (c *Coordinator) recertify(ctx context.Context, s *state, peer identity.Pee
 	if err != nil {
 		return nil, fmt.Errorf("certify %s: %w", id, err)
 	}
-	c.queueAudit(auditEntry{
-		At: now.UTC(), Actor: id.String(), Action: "member.renew.outage", Target: rec.path(),
+	c.queueAudit(record.AuditEntry{
+		At: now.UTC(), Actor: id.String(), Action: "member.renew.outage", Target: rec.Path(),
 		Fields: map[string]string{"key": r.key.String(), "not_after": until.UTC().Format(time.RFC3339), "entry": entry.Name, "cause": explain.CodeOf(cause)},
 	})
 	c.refusals.Log(ctx, c.log, slog.LevelWarn, "nothing can be recorded, a recorded key is certified again",
@@ -168,16 +170,17 @@ func stretchOf(ttl time.Duration) time.Duration { return min(outageStretch, outa
 // recertified decides on a renewal by the record as it was last known. It returns
 // until when the key may be certified again: as long as ever, but no longer than
 // stretch after the record says.
-func recertified(m *manifest.Manifest, rec memberRecord, id identity.ID, presented, next identity.KeyID, now time.Time, stretch time.Duration) (time.Time, *manifest.Entry, error) {
+func recertified(m *manifest.Manifest, rec record.Member, id identity.ID, presented, next identity.KeyID,
+	now time.Time, stretch time.Duration) (time.Time, *manifest.Entry, error) {
 	switch {
-	case presented != rec.Key && rec.wasKey(presented) && next != rec.Key:
+	case presented != rec.Key && rec.WasKey(presented) && next != rec.Key:
 		// Known to be an older one, whatever was recorded since: see renewal.
 	case next != rec.Key:
 		return time.Time{}, nil, errNotRecorded
-	case presented != rec.Key && !rec.wasKey(presented):
+	case presented != rec.Key && !rec.WasKey(presented):
 		return time.Time{}, nil, errNotRecorded // of a renewal that is not known here
 	}
-	_, entry, err := renewal(m, versioned[memberRecord]{rec, 1}, id, presented, next, nil, now)
+	_, entry, err := renewal(m, record.Versioned[record.Member]{Value: rec, Version: 1}, id, presented, next, nil, now)
 	if err != nil {
 		return time.Time{}, nil, err
 	}
@@ -198,7 +201,7 @@ func recertified(m *manifest.Manifest, rec memberRecord, id identity.ID, present
 func (c *Coordinator) knownMembers(s *state, prefix string) []*fealtyv1.Member {
 	var out []*fealtyv1.Member
 	for _, r := range c.members.all() {
-		if strings.HasPrefix(memberPrefix+r.path(), prefix) {
+		if strings.HasPrefix(record.MemberPrefix+r.Path(), prefix) {
 			out = append(out, c.memberMessage(s, r, c.knownBan(s, r)))
 		}
 	}
@@ -207,12 +210,12 @@ func (c *Coordinator) knownMembers(s *state, prefix string) []*fealtyv1.Member {
 
 // knownBan returns whether the bundle in force bans the identity of r. Why and by
 // whom only the store knows.
-func (c *Coordinator) knownBan(s *state, r memberRecord) versioned[banRecord] {
+func (c *Coordinator) knownBan(s *state, r record.Member) record.Versioned[record.Ban] {
 	id, err := identity.New(s.manifest.Cluster, r.Kind, r.Name)
 	if err != nil || !c.believesBan(id, identity.KeyID{}) {
-		return versioned[banRecord]{}
+		return record.Versioned[record.Ban]{}
 	}
-	return versioned[banRecord]{version: 1}
+	return record.Versioned[record.Ban]{Version: 1}
 }
 
 // withdrawals are the members that a transaction of this coordinator banned or removed,
@@ -283,14 +286,14 @@ func (w *withdrawals) forget(txs ...uint64) {
 
 // commitWithdrawal commits a change that may ban the keys of a member. From before that
 // until the bundle shows it the member is not certified without the store.
-func (c *Coordinator) commitWithdrawal(ctx context.Context, ch *change) error {
-	if ch.withdraws == "" {
-		_, err := ch.commit(ctx)
+func (c *Coordinator) commitWithdrawal(ctx context.Context, ch *record.Change) error {
+	if ch.Withdraws == "" {
+		_, err := ch.Commit(ctx)
 		return err
 	}
-	tx := c.withdrawn.add(ch.withdraws)
+	tx := c.withdrawn.add(ch.Withdraws)
 	defer c.withdrawn.settle(tx)
-	_, err := ch.commit(ctx)
+	_, err := ch.Commit(ctx)
 	if err != nil && !errors.Is(err, store.ErrUnknownOutcome) {
 		c.withdrawn.forget(tx) // nothing was written
 	}

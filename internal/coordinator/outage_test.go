@@ -17,6 +17,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -267,9 +268,9 @@ func TestRecertified(t *testing.T) {
 		keys[i] = keyOf(t, key)
 	}
 	last, older, oldest, other := keys[0], keys[1], keys[2], keys[3]
-	rec := memberRecord{Kind: identity.Data, Name: "a", State: stateActive, Selectors: []string{"token:pool"}, Entry: "pool", Key: last, NotAfter: now.Add(time.Hour),
-		Older: []olderKey{{older, now.Add(time.Minute)}, {oldest, now.Add(time.Minute)}}}
-	with := func(f func(*memberRecord)) memberRecord {
+	rec := record.Member{Kind: identity.Data, Name: "a", State: record.Active, Shown: proof.Shown{Selectors: []string{"token:pool"}}, Entry: "pool", Key: last, NotAfter: now.Add(time.Hour),
+		Older: []record.OlderKey{{Key: older, NotAfter: now.Add(time.Minute)}, {Key: oldest, NotAfter: now.Add(time.Minute)}}}
+	with := func(f func(*record.Member)) record.Member {
 		r := rec
 		f(&r)
 		return r
@@ -278,17 +279,17 @@ func TestRecertified(t *testing.T) {
 	wantOnlyNil(t, err)
 	for _, tt := range []struct {
 		name            string
-		rec             memberRecord
+		rec             record.Member
 		presented, next identity.KeyID
 		want            error
 		until           time.Duration // from now
 	}{
 		{"its recorded key", rec, last, last, nil, 2 * time.Hour},
 		{"the answer to the last renewal was lost", rec, older, last, nil, 2 * time.Hour},
-		{"a record that ends late", with(func(r *memberRecord) { r.NotAfter = now.Add(1000 * time.Hour) }), last, last, nil, 1000 * time.Hour},
-		{"certified by an outage before", with(func(r *memberRecord) { r.NotAfter = now.Add(-time.Minute) }), last, last, nil, time.Hour - time.Minute},
-		{"certified by an outage for as long as can be", with(func(r *memberRecord) { r.NotAfter = now.Add(-time.Hour) }), last, last, errNotRecorded, 0},
-		{"drains", with(func(r *memberRecord) { r.State = stateDraining }), last, last, nil, 2 * time.Hour},
+		{"a record that ends late", with(func(r *record.Member) { r.NotAfter = now.Add(1000 * time.Hour) }), last, last, nil, 1000 * time.Hour},
+		{"certified by an outage before", with(func(r *record.Member) { r.NotAfter = now.Add(-time.Minute) }), last, last, nil, time.Hour - time.Minute},
+		{"certified by an outage for as long as can be", with(func(r *record.Member) { r.NotAfter = now.Add(-time.Hour) }), last, last, errNotRecorded, 0},
+		{"drains", with(func(r *record.Member) { r.State = record.Draining }), last, last, nil, 2 * time.Hour},
 		{"a new key", rec, last, other, errNotRecorded, 0},
 		{"a key that is not known, of a later renewal", rec, other, other, errNotRecorded, 0},
 		{"a later key for the recorded one", rec, other, last, errNotRecorded, 0},
@@ -296,9 +297,9 @@ func TestRecertified(t *testing.T) {
 		{"an older key for a new one", rec, older, other, explain.RenewOlderKey, 0},
 		{"the oldest key for the recorded one", rec, oldest, last, explain.RenewOlderKey, 0},
 		{"the recorded key for an older one", rec, last, older, errNotRecorded, 0},
-		{"no member any more", with(func(r *memberRecord) { r.State = stateReplacing }), last, last, explain.RenewEntryGone, 0},
-		{"no entry admits it", with(func(r *memberRecord) { r.Selectors = []string{"token:gone"} }), last, last, explain.RenewEntryGone, 0},
-		{"its entry is of another kind", with(func(r *memberRecord) { r.Selectors = []string{"token:ops"} }), last, last, explain.JoinKindMismatch, 0},
+		{"no member any more", with(func(r *record.Member) { r.State = record.Replacing }), last, last, explain.RenewEntryGone, 0},
+		{"no entry admits it", with(func(r *record.Member) { r.Selectors = []string{"token:gone"} }), last, last, explain.RenewEntryGone, 0},
+		{"its entry is of another kind", with(func(r *record.Member) { r.Selectors = []string{"token:ops"} }), last, last, explain.JoinKindMismatch, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			until, entry, err := recertified(m, tt.rec, id, tt.presented, tt.next, now, time.Hour)
@@ -331,9 +332,9 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 	d.store.setDown(nil)
 	d.c.checkHead(t.Context())
 	d.remove(t, identity.Data, "a")
-	ban, err := get[banRecord](t.Context(), d.state().records, banKeyKey(keyOf(t, a.key)))
-	if err != nil || ban.value.CertEnd.Before(end.Add(time.Hour)) {
-		t.Errorf("the key is listed until %v, and a certificate over it ends at %v: %v", ban.value.CertEnd, end, err)
+	ban, err := record.Get[record.Ban](t.Context(), d.state().records, record.BanKeyKey(keyOf(t, a.key)))
+	if err != nil || ban.Value.CertEnd.Before(end.Add(time.Hour)) {
+		t.Errorf("the key is listed until %v, and a certificate over it ends at %v: %v", ban.Value.CertEnd, end, err)
 	}
 }
 
@@ -363,9 +364,9 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 		t.Error("it may renew as often as it likes")
 	}
 	d.remove(t, identity.Data, "a")
-	ban, err := get[banRecord](t.Context(), d.state().records, banKeyKey(stale.Key))
-	if err != nil || ban.value.CertEnd.Before(until) {
-		t.Errorf("the key is listed until %v, and a certificate over it ends at %v: %v", ban.value.CertEnd, until, err)
+	ban, err := record.Get[record.Ban](t.Context(), d.state().records, record.BanKeyKey(stale.Key))
+	if err != nil || ban.Value.CertEnd.Before(until) {
+		t.Errorf("the key is listed until %v, and a certificate over it ends at %v: %v", ban.Value.CertEnd, until, err)
 	}
 }
 
@@ -557,7 +558,7 @@ func TestAuditQueueIsBounded(t *testing.T) {
 	d := testDesk(t)
 	d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	for i := range maxQueuedAudit + 7 {
-		d.c.queueAudit(auditEntry{At: d.clock(), Actor: "a", Action: "test.queued", Target: fmt.Sprint(i)})
+		d.c.queueAudit(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.queued", Target: fmt.Sprint(i)})
 	}
 	d.store.setDown(errDown)
 	if err := d.c.writeAudit(t.Context()); err == nil || d.c.queuedAudit() != maxQueuedAudit {

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -112,11 +113,11 @@ func TestOutdatedMember(t *testing.T) {
 	wantOnlyNil(t, d.set(pool+entry))
 	m := d.joined("a")
 	rec := d.record(identity.Data, "a")
-	rec.value.Entry, rec.value.ProofType, rec.value.Token = "racks", proof.TypeX509, ""
-	rec.value.Selectors = []string{"x509:dns:a.nodes.example", "x509:subject:CN=no\u3164de-a"}
-	ch := d.state().records.newChange(d.state().headVersion)
-	ch.put(memberKey(identity.Data, "a"), rec.version, rec.value)
-	if _, err := ch.commit(t.Context()); err != nil {
+	rec.Value.Entry, rec.Value.ProofType, rec.Value.Token = "racks", proof.TypeX509, ""
+	rec.Value.Selectors = []string{"x509:dns:a.nodes.example", "x509:subject:CN=no\u3164de-a"}
+	ch := d.state().records.NewChange(d.state().headVersion)
+	ch.Put(record.MemberKey(identity.Data, "a"), rec.Version, rec.Value)
+	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d.restart()
@@ -136,7 +137,7 @@ func TestOutdatedMember(t *testing.T) {
 		t.Errorf("still told: %v", found)
 	}
 	renew("under the manifest that mends it")
-	if rec := d.record(identity.Data, "a"); rec.value.Entry != "racks" {
-		t.Errorf("its entry is %s", rec.value.Entry)
+	if rec := d.record(identity.Data, "a"); rec.Value.Entry != "racks" {
+		t.Errorf("its entry is %s", rec.Value.Entry)
 	}
 }

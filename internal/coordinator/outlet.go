@@ -98,7 +98,7 @@ func (c *Coordinator) writeOutlet(ctx context.Context, s *state) error {
 	if err := c.faults.Hit("outlet.before-write"); err != nil {
 		return err
 	}
-	v := p.state.value
+	v := p.state.Value
 	root, err := snapshot.ParseDigest(v.Root)
 	if err != nil {
 		return errors.New("the publication in force has no root")

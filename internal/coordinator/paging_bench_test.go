@@ -10,6 +10,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 )
 
 // BenchmarkMemberPages reads all pages of the members, of 1,000 and of 10,000 in turns.
@@ -26,7 +27,7 @@ func BenchmarkMemberPages(b *testing.B) {
 			paths = append(paths, fmt.Sprintf("data/n-%05d", i))
 		}
 		d.enter(paths...)
-		d.store.countReads(memberPrefix)
+		d.store.countReads(record.MemberPrefix)
 		desks = append(desks, d)
 	}
 	took := make([][]float64, len(sizes)) // seconds for one member

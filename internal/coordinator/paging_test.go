@@ -19,6 +19,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -28,12 +29,12 @@ func (d *desk) enter(paths ...string) {
 	d.t.Helper()
 	for len(paths) > 0 {
 		n := min(len(paths), 50)
-		ch := d.state().records.newChange(d.state().headVersion)
+		ch := d.state().records.NewChange(d.state().headVersion)
 		for _, path := range paths[:n] {
 			kind, name := split(path)
-			ch.put(memberKey(identity.Kind(kind), name), 0, memberRecord{Kind: identity.Kind(kind), Name: name, State: stateActive, Entry: "pool", NotAfter: d.clock().Add(time.Hour)})
+			ch.Put(record.MemberKey(identity.Kind(kind), name), 0, record.Member{Kind: identity.Kind(kind), Name: name, State: record.Active, Entry: "pool", NotAfter: d.clock().Add(time.Hour)})
 		}
-		if _, err := ch.commit(context.Background()); err != nil {
+		if _, err := ch.Commit(context.Background()); err != nil {
 			d.t.Fatal(err)
 		}
 		paths = paths[n:]
@@ -125,7 +126,7 @@ func TestPagesUnderChange(t *testing.T) {
 			for _, set := range []map[string]bool{stay, draw("come and go")} {
 				for p := range set {
 					kind, n := split(p)
-					there[memberKey(identity.Kind(kind), n)] = &fealtyv1.Member{Kind: kind, Name: n}
+					there[record.MemberKey(identity.Kind(kind), n)] = &fealtyv1.Member{Kind: kind, Name: n}
 				}
 			}
 			var members []*fealtyv1.Member
@@ -165,7 +166,7 @@ func TestFindingsFold(t *testing.T) {
 	for n := range 12 {
 		var members []*fealtyv1.Member
 		for i := range n {
-			members = append(members, &fealtyv1.Member{Kind: "data", Name: fmt.Sprintf("n-%02d", i), State: stateActive, SvidNotAfter: timestamppb.New(now.Add(time.Hour))})
+			members = append(members, &fealtyv1.Member{Kind: "data", Name: fmt.Sprintf("n-%02d", i), State: record.Active, SvidNotAfter: timestamppb.New(now.Add(time.Hour))})
 		}
 		got := findings(st, members, "nodes", now, now.Add(-time.Hour))
 		if n <= foldAbove {
@@ -179,7 +180,7 @@ func TestFindingsFold(t *testing.T) {
 		}
 	}
 	// A coordinator that just started knows nothing yet, and says nothing.
-	if got := findings(st, []*fealtyv1.Member{{Kind: "data", Name: "a", State: stateActive, SvidNotAfter: timestamppb.New(now.Add(time.Hour))}}, "nodes", now, now); len(got) != 0 {
+	if got := findings(st, []*fealtyv1.Member{{Kind: "data", Name: "a", State: record.Active, SvidNotAfter: timestamppb.New(now.Add(time.Hour))}}, "nodes", now, now); len(got) != 0 {
 		t.Errorf("just started: %v", got)
 	}
 }
@@ -192,7 +193,7 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 	s := d.c.live.opened(a.id, "")
 	found := func(want ...explain.Code) {
 		t.Helper()
-		m := &fealtyv1.Member{Kind: "data", Name: "a", State: stateActive, SvidNotAfter: timestamppb.New(d.clock().Add(time.Hour)), Live: d.c.live.message(a.id)}
+		m := &fealtyv1.Member{Kind: "data", Name: "a", State: record.Active, SvidNotAfter: timestamppb.New(d.clock().Add(time.Hour)), Live: d.c.live.message(a.id)}
 		var got []explain.Code
 		for _, f := range findings(&fealtyv1.GetStatusResponse{}, []*fealtyv1.Member{m}, "nodes", d.clock(), d.clock()) {
 			got = append(got, explain.Code(f.GetCode()))
@@ -241,7 +242,7 @@ func TestReportsAreBounded(t *testing.T) {
 		report.Held = append(report.Held, &fealtyv1.HeldSnapshot{Scope: long})
 		report.Refusals = append(report.Refusals, &fealtyv1.Refusal{Scope: long, Reason: long, Detail: long})
 	}
-	version := d.record(identity.Data, "a").version
+	version := d.record(identity.Data, "a").Version
 	d.c.live.reported(a.id, report, d.clock())
 	resp, err := d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "get", err, "")
@@ -262,7 +263,7 @@ func TestReportsAreBounded(t *testing.T) {
 	if l := resp.GetMember().GetLive(); !l.GetAutonomousUntil().AsTime().Equal(d.clock().Add(time.Hour)) || l.GetAutonomyLimit() != "degraded.max" {
 		t.Errorf("what it said within its certificate was changed: %v", l)
 	}
-	if d.record(identity.Data, "a").version != version {
+	if d.record(identity.Data, "a").Version != version {
 		t.Error("a report wrote to its record")
 	}
 }
@@ -355,7 +356,7 @@ func TestPagesReadEachRecordOnce(t *testing.T) {
 				return resp.GetMembers(), resp.GetNextPageToken()
 			},
 		} {
-			d.store.countReads(memberPrefix)
+			d.store.countReads(record.MemberPrefix)
 			got, pages, token := 0, 0, ""
 			for {
 				members, next := call(token)
@@ -379,7 +380,7 @@ func TestPagesReadEachRecordOnce(t *testing.T) {
 	wantOnly(t, "list", err, "")
 	first, _, _ := strings.Cut(resp.GetNextPageToken(), "@")
 	d.enter("witness/late")
-	late := d.store.version(memberKey(identity.Witness, "late"))
+	late := d.store.version(record.MemberKey(identity.Witness, "late"))
 	resp, err = d.members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{Kind: "witness", PageToken: fmt.Sprintf("%s@%d", first, late)})
 	wantOnly(t, "list", err, "")
 	if got := paths(resp.GetMembers()); !slices.Equal(got, []string{"witness/late"}) {

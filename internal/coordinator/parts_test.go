@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -29,7 +30,7 @@ var epoch0 = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 // certificate can be valid, once, and a bounded number of others.
 func TestRecordRemembersEveryValidKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var m memberRecord
+		var m record.Member
 		now := epoch0
 		ends := make(map[identity.KeyID]time.Time) // of the last certificate over each key
 		t.Repeat(map[string]func(*rapid.T){
@@ -40,7 +41,7 @@ func TestRecordRemembersEveryValidKey(t *testing.T) {
 				key := testKey(rapid.IntRange(0, 150).Draw(t, "key"))
 				ttl := time.Duration(rapid.IntRange(1, 72).Draw(t, "ttl")) * time.Hour
 				after := m
-				if !after.rekey(key, now.Add(ttl), now, outageStretch) {
+				if !after.Rekey(key, now.Add(ttl), now, outageStretch) {
 					live, held := 0, 0
 					for k, end := range ends {
 						if k != key && now.Before(end) {
@@ -50,24 +51,24 @@ func TestRecordRemembersEveryValidKey(t *testing.T) {
 							held++
 						}
 					}
-					if live <= maxLiveKeys && held <= maxOlderKeys {
-						t.Fatalf("refused with %d valid certificates beside the new one and %d that may be, the limits are %d and %d", live, held, maxLiveKeys, maxOlderKeys)
+					if live <= record.MaxLiveKeys && held <= record.MaxOlderKeys {
+						t.Fatalf("refused with %d valid certificates beside the new one and %d that may be, the limits are %d and %d", live, held, record.MaxLiveKeys, record.MaxOlderKeys)
 					}
 					return
 				}
 				m = after
-				ends[key] = later(ends[key], now.Add(ttl))
+				ends[key] = record.Later(ends[key], now.Add(ttl))
 			},
 			"": func(t *rapid.T) {
 				known := make(map[identity.KeyID]time.Time)
-				for _, k := range m.keys() {
+				for _, k := range m.Keys() {
 					if _, twice := known[k.Key]; twice {
 						t.Fatalf("key %v is remembered twice", k.Key)
 					}
 					known[k.Key] = k.NotAfter
 				}
-				if len(m.Older) > maxOlderKeys {
-					t.Fatalf("%d older keys, the limit is %d", len(m.Older), maxOlderKeys)
+				if len(m.Older) > record.MaxOlderKeys {
+					t.Fatalf("%d older keys, the limit is %d", len(m.Older), record.MaxOlderKeys)
 				}
 				for k, end := range ends {
 					if now.Before(end.Add(outageStretch)) && !known[k].Equal(end) {
@@ -85,11 +86,11 @@ func TestRenewEvery(t *testing.T) {
 		if every <= 0 || every > ttl/2 {
 			t.Errorf("svid_ttl %v renews every %v, want at most half of it", ttl, every)
 		}
-		if n := ttl / every; n > maxLiveKeys {
-			t.Errorf("svid_ttl %v renews every %v: %d certificates are valid at once, and a record remembers %d", ttl, every, n, maxLiveKeys)
+		if n := ttl / every; n > record.MaxLiveKeys {
+			t.Errorf("svid_ttl %v renews every %v: %d certificates are valid at once, and a record remembers %d", ttl, every, n, record.MaxLiveKeys)
 		}
-		if n := (ttl + stretchOf(ttl)) / every; n > maxOlderKeys-8 {
-			t.Errorf("svid_ttl %v renews every %v: over %d keys a certificate may be valid at once, and a record remembers %d", ttl, every, n, maxOlderKeys)
+		if n := (ttl + stretchOf(ttl)) / every; n > record.MaxOlderKeys-8 {
+			t.Errorf("svid_ttl %v renews every %v: over %d keys a certificate may be valid at once, and a record remembers %d", ttl, every, n, record.MaxOlderKeys)
 		}
 	}
 	if got := renewEvery(25 * time.Hour); got != 30*time.Minute {
@@ -97,8 +98,8 @@ func TestRenewEvery(t *testing.T) {
 	}
 }
 
-func rec(kind identity.Kind, name string, orgs ...string) memberRecord {
-	return memberRecord{Kind: kind, Name: name, State: stateActive, Organizations: orgs}
+func rec(kind identity.Kind, name string, orgs ...string) record.Member {
+	return record.Member{Kind: kind, Name: name, State: record.Active, Organizations: orgs}
 }
 
 // The index shows what the store holds, however late and often notices come.
@@ -108,19 +109,19 @@ func TestMemberIndexFollowsTheStore(t *testing.T) {
 		type event struct {
 			rev    store.Revision
 			path   string
-			record *memberRecord // nil: removed
+			record *record.Member // nil: removed
 		}
 		var log []event
-		truth := make(map[string]memberRecord)
+		truth := make(map[string]record.Member)
 		followed := 0 // events that the follower has told
 		name := rapid.SampledFrom([]string{"a", "b", "c"})
 		t.Repeat(map[string]func(*rapid.T){
 			"write": func(t *rapid.T) {
 				r := rec(rapid.SampledFrom([]identity.Kind{identity.Data, identity.Shard}).Draw(t, "kind"), name.Draw(t, "name"))
-				r.State = rapid.SampledFrom([]string{stateActive, stateDraining, stateReplacing}).Draw(t, "state")
+				r.State = rapid.SampledFrom([]string{record.Active, record.Draining, record.Replacing}).Draw(t, "state")
 				rev := store.Revision(len(log) + 1)
-				log = append(log, event{rev, r.path(), &r})
-				truth[r.path()] = r
+				log = append(log, event{rev, r.Path(), &r})
+				truth[r.Path()] = r
 				if rapid.Bool().Draw(t, "told by the handler") {
 					x.put(r, rev)
 				}
@@ -151,7 +152,7 @@ func TestMemberIndexFollowsTheStore(t *testing.T) {
 				}
 			},
 			"list again": func(*rapid.T) {
-				var recs []versioned[memberRecord]
+				var recs []record.Versioned[record.Member]
 				for path, r := range truth {
 					version := store.Revision(0)
 					for _, e := range log {
@@ -159,7 +160,7 @@ func TestMemberIndexFollowsTheStore(t *testing.T) {
 							version = e.rev
 						}
 					}
-					recs = append(recs, versioned[memberRecord]{r, version})
+					recs = append(recs, record.Versioned[record.Member]{Value: r, Version: version})
 				}
 				x.fill(recs, store.Revision(len(log)))
 				followed = len(log)
@@ -173,7 +174,7 @@ func TestMemberIndexFollowsTheStore(t *testing.T) {
 					if got, ok := x.get(path); !ok || got.State != want.State {
 						t.Fatalf("%s is %v (%v), want %v", path, got.State, ok, want.State)
 					}
-					if want.Kind == identity.Data && want.State == stateActive {
+					if want.Kind == identity.Data && want.State == record.Active {
 						active++
 					}
 				}
@@ -192,7 +193,7 @@ func TestVisibleMembers(t *testing.T) {
 	x := newMemberIndex()
 	lost := rec(identity.Data, "lost")
 	lost.NarrowTo = []string{"gone"} // its token's organization left the entry
-	all := []memberRecord{
+	all := []record.Member{
 		rec(identity.Admin, "person"), rec(identity.Data, "a", "acme"), rec(identity.Data, "ag", "acme", "globex"), rec(identity.Data, "g", "globex"),
 		rec(identity.Data, "plain"), rec(identity.Witness, "w"), lost,
 	}
@@ -200,7 +201,7 @@ func TestVisibleMembers(t *testing.T) {
 		x.put(r, store.Revision(i+1))
 	}
 	for _, tc := range []struct {
-		self memberRecord
+		self record.Member
 		want string
 	}{
 		{all[1], "data/a data/ag"},
@@ -210,10 +211,10 @@ func TestVisibleMembers(t *testing.T) {
 	} {
 		var got []string
 		for _, m := range x.visible(tc.self, 100) {
-			got = append(got, m.path())
+			got = append(got, m.Path())
 		}
 		if s := strings.Join(got, " "); s != tc.want {
-			t.Errorf("%s sees %q, want %q", tc.self.path(), s, tc.want)
+			t.Errorf("%s sees %q, want %q", tc.self.Path(), s, tc.want)
 		}
 	}
 	if n := len(x.visible(all[2], 2)); n != 2 {
@@ -327,7 +328,9 @@ func fakeState(t *testing.T, ttl time.Duration, epoch uint64, key int) *state {
 // A mesh CA key is accepted from the moment it signs until the last SVID that it
 // can have signed ends, and no longer.
 func TestMeshKeysAreAcceptedAsLongAsNeeded(t *testing.T) {
-	in := func(ts trustState) trustInput { return trustInput{state: versioned[trustState]{ts, 1}} }
+	in := func(ts trustState) trustInput {
+		return trustInput{state: record.Versioned[trustState]{Value: ts, Version: 1}}
+	}
 	one := fakeState(t, 26*time.Hour, 1, 1)
 	now := epoch0
 	ts, changed := nextTrustState(trustInput{}, one, now)
@@ -371,7 +374,7 @@ func TestRootsAreRetiredAsLongAsNeeded(t *testing.T) {
 	two := fakeState(t, 26*time.Hour, 2, 2)
 	two.root = &x509.Certificate{Raw: []byte("another root")}
 	now := epoch0.Add(time.Hour)
-	in := trustInput{state: versioned[trustState]{ts, 1}}
+	in := trustInput{state: record.Versioned[trustState]{Value: ts, Version: 1}}
 	ts, changed := nextTrustState(in, two, now)
 	if !changed || len(ts.Roots) != 2 || string(ts.Roots[0].DER) != "another root" || !ts.Roots[0].AcceptUntil.IsZero() {
 		t.Fatalf("after a reseed: %+v", ts.Roots)
@@ -380,7 +383,7 @@ func TestRootsAreRetiredAsLongAsNeeded(t *testing.T) {
 	if !ts.Roots[1].AcceptUntil.Equal(end) || !ts.MeshKeys[1].AcceptUntil.Equal(end) {
 		t.Fatalf("the old root is accepted until %v, want %v: the end of its last SVID", ts.Roots[1].AcceptUntil, end)
 	}
-	in.state.value = ts
+	in.state.Value = ts
 	if got, changed := nextTrustState(in, two, end.Add(-time.Second)); changed || len(got.Roots) != 2 {
 		t.Fatal("the old root was dropped before the last SVID under it ended")
 	}
@@ -394,14 +397,14 @@ func TestRootsAreRetiredAsLongAsNeeded(t *testing.T) {
 func TestBannedKeysAreListedAsLongAsNeeded(t *testing.T) {
 	s := fakeState(t, 26*time.Hour, 1, 1)
 	ts, _ := nextTrustState(trustInput{}, s, epoch0)
-	in := trustInput{state: versioned[trustState]{ts, 1}, bannedK: []keyBan{{key: testKey(1), certEnd: epoch0.Add(30 * time.Minute)}, {key: testKey(2), certEnd: epoch0.Add(9 * time.Hour)}}}
+	in := trustInput{state: record.Versioned[trustState]{Value: ts, Version: 1}, bannedK: []keyBan{{key: testKey(1), certEnd: epoch0.Add(30 * time.Minute)}, {key: testKey(2), certEnd: epoch0.Add(9 * time.Hour)}}}
 	step := func(now time.Time, wantChange bool, wantListed int) {
 		t.Helper()
 		next, changed := nextTrustState(in, s, now)
 		if changed != wantChange {
 			t.Fatalf("at %v changed is %v, want %v", now, changed, wantChange)
 		}
-		in.state.value = next
+		in.state.Value = next
 		if n := len(in.listed()); n != wantListed {
 			t.Fatalf("at %v %d keys are listed, want %d", now, n, wantListed)
 		}

@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -177,11 +178,11 @@ func (r *received) wipe() {
 }
 
 // audit says what was received, and from whom.
-func (r *received) audit() []auditEntry {
+func (r *received) audit() []record.AuditEntry {
 	from := map[string]string{"via": "peer", "from": r.peer, "key": r.key, "head": r.verified.Current().Hash.String()}
 	mesh := maps.Clone(from)
 	mesh["mesh_ca_key"] = r.mesh.KeyID().String()
-	return []auditEntry{
+	return []record.AuditEntry{
 		{Action: actionSeedReceived, Target: r.verified.Manifest().Cluster, Fields: from},
 		{Action: actionMeshReceived, Target: r.verified.Manifest().Cluster, Fields: mesh},
 	}
@@ -194,14 +195,14 @@ func (c *Coordinator) auditOrigin(ctx context.Context, s *state) {
 	if len(s.origin) == 0 {
 		return
 	}
-	ch := s.records.newChange(s.headVersion)
+	ch := s.records.NewChange(s.headVersion)
 	for i := range s.origin {
 		if s.origin[i].Actor == "" {
 			s.origin[i].Actor = c.ownID(s)
 		}
-		ch.audit(c.now(), s.origin[i])
+		ch.Audit(c.now(), s.origin[i])
 	}
-	if _, err := ch.commit(ctx); err != nil {
+	if _, err := ch.Commit(ctx); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "where the secrets came from is not in the audit log yet", slog.Any("err", err))
 		c.audits.again(ch)
 	}

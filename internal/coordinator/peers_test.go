@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -44,7 +45,7 @@ func (f *fleet) setPeople(extra string) error {
 }
 
 // audited returns the audit entries of these actions, oldest first.
-func (f *fleet) audited(actions ...string) []auditEntry {
+func (f *fleet) audited(actions ...string) []record.AuditEntry {
 	f.t.Helper()
 	st := f.store
 	if f.first != nil {
@@ -54,9 +55,9 @@ func (f *fleet) audited(actions ...string) []auditEntry {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	var out []auditEntry
+	var out []record.AuditEntry
 	for _, e := range l.Entries {
-		var entry auditEntry
+		var entry record.AuditEntry
 		if err := json.Unmarshal(e.Value, &entry); err != nil {
 			f.t.Fatal(err)
 		}
@@ -64,7 +65,7 @@ func (f *fleet) audited(actions ...string) []auditEntry {
 			out = append(out, entry)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b auditEntry) int { return a.At.Compare(b.At) }) // each process has chains of its own
+	slices.SortStableFunc(out, func(a, b record.AuditEntry) int { return a.At.Compare(b.At) }) // each process has chains of its own
 	return out
 }
 
@@ -286,7 +287,7 @@ func TestAuditShowsWhereEverySeedCameFrom(t *testing.T) {
 			t.Errorf("hand-over %d is not to a coordinator of the manifest in force that proved itself: %+v", i, g)
 		}
 		// Whoever gave it held it, by an entry of before.
-		j := slices.IndexFunc(received, func(e auditEntry) bool { return strings.HasSuffix(e.Actor, "/"+found.Name) })
+		j := slices.IndexFunc(received, func(e record.AuditEntry) bool { return strings.HasSuffix(e.Actor, "/"+found.Name) })
 		if j < 0 || !holds[received[j].Fields["key"]] || received[j].At.Before(g.At) {
 			t.Errorf("%s received it from nobody who held it: %+v", found.Name, received)
 		}

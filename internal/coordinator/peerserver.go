@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -257,9 +258,10 @@ func (c *Coordinator) give(ctx context.Context, g *greeted, evidence, vouch []by
 	if err := c.faults.Hit("peer.before-audit"); err != nil {
 		return nil, err
 	}
-	if err := c.auditHandover(ctx, g, evidence, vouch, auditEntry{Action: "seed.given", Target: g.name(), Fields: map[string]string{
-		"to": g.asker.Name, "mesh_ca_key": mesh.KeyID().String(), "head": g.s.head.Hash.String(), "index": fmt.Sprint(g.s.head.Index),
-	}}); err != nil {
+	if err := c.auditHandover(ctx, g, evidence, vouch, record.AuditEntry{Action: "seed.given", Target: g.name(),
+		Fields: map[string]string{
+			"to": g.asker.Name, "mesh_ca_key": mesh.KeyID().String(), "head": g.s.head.Hash.String(), "index": fmt.Sprint(g.s.head.Index),
+		}}); err != nil {
 		return nil, err
 	}
 	return &fealtyv1.PeerSecrets{Sealed: sealed, Root: g.s.root.Raw, MeshCa: mesh.Certificate().Raw, Manifest: g.s.manifest.Bytes()}, nil
@@ -267,7 +269,8 @@ func (c *Coordinator) give(ctx context.Context, g *greeted, evidence, vouch []by
 
 // auditHandover writes down what is handed over with the proof for it: the key, its
 // signature, and the digest that was signed. It fails if the head moved.
-func (c *Coordinator) auditHandover(ctx context.Context, g *greeted, evidence, vouch []byte, e auditEntry) error {
+func (c *Coordinator) auditHandover(ctx context.Context, g *greeted, evidence, vouch []byte,
+	e record.AuditEntry) error {
 	digest, err := g.t.Digest(proof.Asker)
 	if err != nil {
 		return err
@@ -278,9 +281,9 @@ func (c *Coordinator) auditHandover(ctx context.Context, g *greeted, evidence, v
 	if g.asker.Entry != nil && !strings.HasPrefix(g.asker.Selector, "key:") {
 		e.Fields["shown"], e.Fields["x509"] = g.asker.Selector, base64.StdEncoding.EncodeToString(vouch)
 	}
-	ch := g.s.records.newChange(g.s.headVersion)
-	ch.audit(c.now(), e)
-	if _, err := ch.commit(ctx); err != nil {
+	ch := g.s.records.NewChange(g.s.headVersion)
+	ch.Audit(c.now(), e)
+	if _, err := ch.Commit(ctx); err != nil {
 		var conflict *store.ConflictError
 		if errors.As(err, &conflict) && conflict.Key == history.HeadKey {
 			return c.behind(g, "the history moved on, and that one has not followed yet")

@@ -16,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -241,9 +242,10 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 		if err != nil {
 			return g, refusedPeer(err.Error())
 		}
-		if err := c.auditHandover(ctx, g, candidate.GetEvidence(), candidate.GetX509(), auditEntry{Action: "mesh.prepared", Target: k.link.Hash.String(), Fields: map[string]string{
-			"from": g.asker.Name, "mesh_ca_key": k.mesh.KeyID().String(), "head": g.s.head.Hash.String(), "index": fmt.Sprint(k.link.Index),
-		}}); err != nil {
+		if err := c.auditHandover(ctx, g, candidate.GetEvidence(), candidate.GetX509(),
+			record.AuditEntry{Action: "mesh.prepared", Target: k.link.Hash.String(), Fields: map[string]string{
+				"from": g.asker.Name, "mesh_ca_key": k.mesh.KeyID().String(), "head": g.s.head.Hash.String(), "index": fmt.Sprint(k.link.Index),
+			}}); err != nil {
 			keyring.WipeKey(k.mesh.Key())
 			return g, err
 		}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/presence"
@@ -282,7 +283,7 @@ func (c *Coordinator) forgetCoordinator(ctx context.Context, s *state, req *feal
 			flowcontrol.Clip(name, flowcontrol.MaxShownBytes))
 	}
 	out := &fealtyv1.ForgetCoordinatorResponse{}
-	ch := s.records.newChange(s.headVersion)
+	ch := s.records.NewChange(s.headVersion)
 	now, heard := c.elapsed(), ""
 	for _, r := range all {
 		switch silent, _ := c.presence.Silent(r.Key, now); {
@@ -301,7 +302,7 @@ func (c *Coordinator) forgetCoordinator(ctx context.Context, s *state, req *feal
 		if err != nil {
 			return nil, err
 		}
-		ch.delete(at, r.version)
+		ch.Delete(at, r.version)
 		out.Forgotten = append(out.Forgotten, c.replicaMessage(r))
 	}
 	if len(out.Forgotten) == 0 {
@@ -310,11 +311,12 @@ func (c *Coordinator) forgetCoordinator(ctx context.Context, s *state, req *feal
 	if req.GetDryRun() {
 		return out, nil
 	}
-	ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "coordinator.forget", Target: name, Reason: req.GetReason()})
+	ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "coordinator.forget", Target: name,
+		Reason: req.GetReason()})
 	if err := c.faults.Hit("coordinator.forget"); err != nil {
 		return nil, err
 	}
-	if _, err := ch.commit(ctx); err != nil {
+	if _, err := ch.Commit(ctx); err != nil {
 		if errors.Is(err, store.ErrConflict) {
 			return nil, err
 		}

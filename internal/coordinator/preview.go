@@ -4,6 +4,7 @@ import (
 	"context"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -23,13 +24,13 @@ func (m manifestServer) PreviewManifest(ctx context.Context, req *fealtyv1.Previ
 		return nil, err
 	}
 	out := &fealtyv1.PreviewManifestResponse{Manifest: s.manifest.Bytes(), Transition: transitionMessage(s.head)}
-	recs, err := list[memberRecord](ctx, s.records, memberPrefix)
+	recs, err := record.List[record.Member](ctx, s.records, record.MemberPrefix)
 	if err != nil {
 		return nil, c.storeError("read the members", err)
 	}
 	for _, r := range recs {
-		rec := r.value
-		if sessionKind(rec.Kind) || rec.State != stateActive {
+		rec := r.Value
+		if sessionKind(rec.Kind) || rec.State != record.Active {
 			continue // a session is not renewed, and who waits to be replaced is not either
 		}
 		if _, was := coveredBy(s.manifest, rec); was.why != "" {
@@ -43,21 +44,21 @@ func (m manifestServer) PreviewManifest(ctx context.Context, req *fealtyv1.Previ
 			out.Members = append(out.Members, &fealtyv1.LosingMember{Kind: string(rec.Kind), Name: rec.Name, Entry: rec.Entry, Why: lost.why})
 		}
 	}
-	tokens, err := list[tokenRecord](ctx, s.records, tokenPrefix)
+	tokens, err := record.List[tokenRecord](ctx, s.records, tokenPrefix)
 	if err != nil {
 		return nil, c.storeError("read the tokens", err)
 	}
 	now := c.now()
 	for _, t := range tokens {
 		admits := func(m *manifest.Manifest) bool {
-			e, ok := m.EntryByName(t.value.Entry)
+			e, ok := m.EntryByName(t.Value.Entry)
 			return ok && e.AdmitsTokens()
 		}
-		if tokenFault(t.value, now) != nil || !admits(s.manifest) || admits(next) {
+		if tokenFault(t.Value, now) != nil || !admits(s.manifest) || admits(next) {
 			continue
 		}
 		if out.TokensTotal++; out.TokensTotal <= maxPreview {
-			out.Tokens = append(out.Tokens, &fealtyv1.LosingToken{Id: t.value.ID, Entry: t.value.Entry})
+			out.Tokens = append(out.Tokens, &fealtyv1.LosingToken{Id: t.Value.ID, Entry: t.Value.Entry})
 		}
 	}
 	return out, nil

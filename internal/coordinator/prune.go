@@ -8,6 +8,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditstore"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
 )
@@ -71,12 +72,12 @@ func (c *Coordinator) pruneWhileLeading(ctx context.Context, s *state, ended <-c
 
 // pruneOnce removes what is over at now.
 func (c *Coordinator) pruneOnce(ctx context.Context, s *state, now time.Time) error {
-	tokens, err := list[tokenRecord](ctx, s.records, tokenPrefix)
+	tokens, err := record.List[tokenRecord](ctx, s.records, tokenPrefix)
 	if err != nil {
 		return err
 	}
 	for _, t := range tokens {
-		if now.Sub(t.value.ExpiresAt) > tokenRetention {
+		if now.Sub(t.Value.ExpiresAt) > tokenRetention {
 			if err := c.dropToken(ctx, s, t); err != nil {
 				return err
 			}
@@ -101,20 +102,20 @@ func (c *Coordinator) pruneOnce(ctx context.Context, s *state, now time.Time) er
 // logins do not add up.
 func (c *Coordinator) dropSessions(ctx context.Context, s *state, now time.Time) error {
 	for _, kind := range []identity.Kind{identity.Admin, identity.Readonly} {
-		recs, err := list[memberRecord](ctx, s.records, memberPrefix+string(kind)+"/")
+		recs, err := record.List[record.Member](ctx, s.records, record.MemberPrefix+string(kind)+"/")
 		if err != nil {
 			return err
 		}
 		for _, r := range recs {
-			if now.Before(r.value.certifiedUntil().Add(certMargin)) {
+			if now.Before(r.Value.CertifiedUntil().Add(certMargin)) {
 				continue
 			}
 			ch := c.newLeaderChange(s)
-			ch.delete(memberKey(kind, r.value.Name), r.version)
-			if err := c.recount(ctx, s, ch, r.value.Entry, ""); err != nil {
+			ch.Delete(record.MemberKey(kind, r.Value.Name), r.Version)
+			if err := c.recount(ctx, s, ch, r.Value.Entry, ""); err != nil {
 				return err
 			}
-			if _, err := ch.commit(ctx); ignoreConflict(err) != nil {
+			if _, err := ch.Commit(ctx); ignoreConflict(err) != nil {
 				return err
 			}
 		}
@@ -123,27 +124,27 @@ func (c *Coordinator) dropSessions(ctx context.Context, s *state, now time.Time)
 }
 
 // dropToken removes a token and what it admitted under.
-func (c *Coordinator) dropToken(ctx context.Context, s *state, t versioned[tokenRecord]) error {
-	uses, err := c.store.List(ctx, tokenUsePrefix+t.value.ID+"/")
+func (c *Coordinator) dropToken(ctx context.Context, s *state, t record.Versioned[tokenRecord]) error {
+	uses, err := c.store.List(ctx, tokenUsePrefix+t.Value.ID+"/")
 	if err != nil {
 		return err
 	}
 	for len(uses.Entries) > pruneBatch {
 		ch := c.newLeaderChange(s)
 		for _, e := range uses.Entries[:pruneBatch] {
-			ch.delete(e.Key, e.Version)
+			ch.Delete(e.Key, e.Version)
 		}
-		if _, err := ch.commit(ctx); err != nil {
+		if _, err := ch.Commit(ctx); err != nil {
 			return ignoreConflict(err)
 		}
 		uses.Entries = uses.Entries[pruneBatch:]
 	}
 	ch := c.newLeaderChange(s)
-	ch.delete(tokenKey(t.value.ID), t.version)
+	ch.Delete(tokenKey(t.Value.ID), t.Version)
 	for _, e := range uses.Entries {
-		ch.delete(e.Key, e.Version)
+		ch.Delete(e.Key, e.Version)
 	}
-	_, err = ch.commit(ctx)
+	_, err = ch.Commit(ctx)
 	return ignoreConflict(err)
 }
 
@@ -158,8 +159,8 @@ func (c *Coordinator) dropBans(ctx context.Context, s *state, now time.Time) err
 		ch := c.newLeaderChange(s)
 		var d trustDelta
 		for _, b := range in.bannedK {
-			if now.After(b.until) && !in.state.value.AsOf.Before(b.certEnd) && len(d.forget) < pruneBatch {
-				ch.delete(banKeyKey(b.key), b.version)
+			if now.After(b.until) && !in.state.Value.AsOf.Before(b.certEnd) && len(d.forget) < pruneBatch {
+				ch.Delete(record.BanKeyKey(b.key), b.version)
 				d.forget = append(d.forget, b.key)
 			}
 		}
@@ -169,7 +170,7 @@ func (c *Coordinator) dropBans(ctx context.Context, s *state, now time.Time) err
 		if err := c.touchTrust(ctx, s, ch, d, roomForBans); err != nil {
 			return err
 		}
-		if _, err := ch.commit(ctx); err != nil {
+		if _, err := ch.Commit(ctx); err != nil {
 			return ignoreConflict(err)
 		}
 		c.trustDue.Notify()
@@ -210,9 +211,9 @@ func (c *Coordinator) dropEntries(ctx context.Context, s *state, entries []store
 		entries = entries[len(batch):]
 		ch := c.newLeaderChange(s)
 		for _, e := range batch {
-			ch.delete(e.Key, e.Version)
+			ch.Delete(e.Key, e.Version)
 		}
-		if _, err := ch.commit(ctx); err != nil {
+		if _, err := ch.Commit(ctx); err != nil {
 			return ignoreConflict(err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -31,14 +32,14 @@ func prunable(t *testing.T) (d *desk, over, kept map[string]string) {
 	// A banned key is forgotten when no certificate over it can be valid.
 	m := d.joined("lost")
 	d.remove(t, identity.Data, "lost")
-	over["banned key"] = banKeyKey(keyOf(t, m.key))
+	over["banned key"] = record.BanKeyKey(keyOf(t, m.key))
 
 	// A session is over when its certificate has ended, and what clocks may differ.
 	login := func(name string) string {
 		t.Helper()
 		m := d.machine()
 		wantOnly(t, "log in", m.join(identity.Admin, proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: "ops", Name: name}))), "")
-		return memberKey(identity.Admin, name)
+		return record.MemberKey(identity.Admin, name)
 	}
 	over["session"] = login("old")
 
@@ -58,7 +59,7 @@ func prunable(t *testing.T) (d *desk, over, kept map[string]string) {
 	kept["session"] = login("new")
 	m = d.joined("lost-2")
 	d.remove(t, identity.Data, "lost-2")
-	kept["banned key"] = banKeyKey(keyOf(t, m.key))
+	kept["banned key"] = record.BanKeyKey(keyOf(t, m.key))
 	until(at)
 
 	audit := func(age time.Duration) string {

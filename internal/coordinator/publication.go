@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/compiler"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -207,7 +208,7 @@ func compareHeaders(a, b headerPath) int {
 
 // publication is one version of what is served. It is immutable.
 type publication struct {
-	state   versioned[publicationRecord]
+	state   record.Versioned[publicationRecord]
 	headers []published // sorted; the leaves of the tree, in this order
 	tree    *snapshot.Tree
 	// contents are those that headers name, by their hash; a base that was lost is
@@ -264,7 +265,8 @@ func (p *publication) signed(i int) (*snapshot.Signed, error) {
 	h := p.headers[i].header
 	return &snapshot.Signed{
 		Header: h.Header, Content: p.contents[h.Content],
-		Publication: &snapshot.Publication{Record: p.state.value.Record, Signatures: p.state.value.Signatures}, Proof: proof,
+		Publication: &snapshot.Publication{Record: p.state.Value.Record,
+			Signatures: p.state.Value.Signatures}, Proof: proof,
 	}, nil
 }
 
@@ -296,7 +298,7 @@ func (p *publication) message(i int) (*fealtyv1.SignedSnapshot, error) {
 
 // serves reports whether p has a record under which its headers can be sent.
 func (p *publication) serves() bool {
-	return p != nil && !p.broken && len(p.state.value.Record) > 0
+	return p != nil && !p.broken && len(p.state.Value.Record) > 0
 }
 
 // with returns p after a commit that put some headers and dropped others.
@@ -353,13 +355,13 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 	for _, e := range l.Entries {
 		switch {
 		case e.Key == publicationStateKey:
-			if p.state, err = open[publicationRecord](s.records, e); err != nil {
+			if p.state, err = record.Open[publicationRecord](s.records, e); err != nil {
 				bad = append(bad, suspect{e.Key, err})
 				// It is written anew over this very version.
-				p.state, p.broken = versioned[publicationRecord]{version: e.Version}, true
+				p.state, p.broken = record.Versioned[publicationRecord]{Version: e.Version}, true
 			}
 		case strings.HasPrefix(e.Key, contentPrefix):
-			raw, err := s.records.open(e.Key, e.Value)
+			raw, err := s.records.Open(e.Key, e.Value)
 			if hash := e.Key[len(contentPrefix):]; err == nil && snapshot.DigestOf(raw).String() == hash {
 				p.contents[hash] = raw
 				continue
@@ -370,7 +372,7 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 			bad = append(bad, suspect{e.Key, err})
 			p.strays = append(p.strays, e.Key)
 		case strings.HasPrefix(e.Key, headerPrefix):
-			h, err := open[headerRecord](s.records, e)
+			h, err := record.Open[headerRecord](s.records, e)
 			if err != nil {
 				bad = append(bad, suspect{e.Key, err})
 				p.strays = append(p.strays, e.Key)
@@ -381,7 +383,7 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 				p.strays = append(p.strays, e.Key)
 				continue
 			}
-			headers = append(headers, published{path, h.value, snapshot.LeafOf(s.manifest.Cluster, h.value.Header)})
+			headers = append(headers, published{path, h.Value, snapshot.LeafOf(s.manifest.Cluster, h.Value.Header)})
 		default:
 			p.strays = append(p.strays, e.Key)
 		}
@@ -392,7 +394,7 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 	slices.SortFunc(headers, func(a, b published) int { return compareHeaders(a.headerPath, b.headerPath) })
 	used := make(map[string]bool)
 	for _, h := range headers {
-		if p.contents[h.header.Content] == nil || h.header.ConfigVersion < p.state.value.Since {
+		if p.contents[h.header.Content] == nil || h.header.ConfigVersion < p.state.Value.Since {
 			p.strays = append(p.strays, headerKey(h.headerPath))
 			continue
 		}
@@ -407,7 +409,7 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 	}
 	slices.Sort(p.strays)
 	p.settle()
-	if len(p.state.value.Record)+len(p.headers) > 0 && p.tree.Root().String() != p.state.value.Root {
+	if len(p.state.Value.Record)+len(p.headers) > 0 && p.tree.Root().String() != p.state.Value.Root {
 		// Which of them somebody set back or removed cannot be told: all are made again,
 		// with new versions, so that members take them.
 		p.broken = true
@@ -430,7 +432,7 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 // nothing, because no entry covers it or its name waits for a new machine.
 //
 // Its companions are the scopes of its group; the caller adds what it is assigned.
-func compileRuntime(s *state, rec memberRecord, coordinators []string) (*snapshot.NodeRuntime, bool) {
+func compileRuntime(s *state, rec record.Member, coordinators []string) (*snapshot.NodeRuntime, bool) {
 	doing, ok := runtimeState(rec)
 	if !ok {
 		return nil, false
@@ -444,7 +446,7 @@ func compileRuntime(s *state, rec memberRecord, coordinators []string) (*snapsho
 
 // covered returns a node's record as the manifest in force has it, and the entry
 // that covers it.
-func covered(s *state, rec memberRecord) (memberRecord, *manifest.Entry, bool) {
+func covered(s *state, rec record.Member) (record.Member, *manifest.Entry, bool) {
 	if sessionKind(rec.Kind) {
 		return rec, nil, false
 	}
@@ -452,13 +454,13 @@ func covered(s *state, rec memberRecord) (memberRecord, *manifest.Entry, bool) {
 	if !ok {
 		return rec, nil, false
 	}
-	rec.cover(found.Entry)
+	rec.Cover(found.Entry)
 	return rec, found.Entry, true
 }
 
 // compiled returns a member as the compiler sees it; ok is false where the manifest
 // in force has no such member.
-func compiled(s *state, rec memberRecord) (m compiler.Member, ok bool) {
+func compiled(s *state, rec record.Member) (m compiler.Member, ok bool) {
 	rec, _, ok = covered(s, rec)
 	if !ok {
 		return m, false
@@ -468,16 +470,17 @@ func compiled(s *state, rec memberRecord) (m compiler.Member, ok bool) {
 		return m, false
 	}
 	doing, _ := runtimeState(rec)
-	return compiler.Member{ID: id, Group: groupOfRecord(rec), State: doing, Outsider: rec.outsider()}, true
+	return compiler.Member{ID: id, Group: groupOfRecord(rec), State: doing, Outsider: rec.Outsider()}, true
 }
 
 // groupOfRecord is the group of a member that its entry covers.
-func groupOfRecord(rec memberRecord) compiler.Group {
+func groupOfRecord(rec record.Member) compiler.Group {
 	return compiler.Group{Roles: roleNames(rec.Roles), Organizations: slices.Sorted(slices.Values(rec.Organizations))}
 }
 
 // runtimeContent is what a member that entry covers is told.
-func runtimeContent(s *state, rec memberRecord, doing snapshot.MemberState, entry *manifest.Entry, coordinators []string) *snapshot.NodeRuntime {
+func runtimeContent(s *state, rec record.Member, doing snapshot.MemberState, entry *manifest.Entry,
+	coordinators []string) *snapshot.NodeRuntime {
 	group := groupOfRecord(rec)
 	content := &snapshot.NodeRuntime{
 		ClusterID: s.manifest.Cluster, Kind: rec.Kind, Entry: rec.Entry, State: doing,
@@ -501,8 +504,8 @@ func (c *Coordinator) contentsFit(after *state) error {
 		if sessionKind(e.Kind) || e.Kind == identity.Coordinator {
 			continue
 		}
-		rec := memberRecord{Kind: e.Kind, Name: e.Name}
-		rec.cover(e)
+		rec := record.Member{Kind: e.Kind, Name: e.Name}
+		rec.Cover(e)
 		content := runtimeContent(after, rec, snapshot.MemberActive, e, c.advertised())
 		t, err := nodeTarget(after, snapshot.ScopeNodeRuntime, rec, groupOfRecord(rec))
 		if err == nil {
@@ -516,11 +519,11 @@ func (c *Coordinator) contentsFit(after *state) error {
 }
 
 // runtimeState is what a member is told that it is doing.
-func runtimeState(rec memberRecord) (snapshot.MemberState, bool) {
+func runtimeState(rec record.Member) (snapshot.MemberState, bool) {
 	switch rec.State {
-	case stateActive:
+	case record.Active:
 		return snapshot.MemberActive, true
-	case stateDraining:
+	case record.Draining:
 		return snapshot.MemberDraining, true
 	}
 	return "", false
@@ -562,12 +565,13 @@ func (t target) gets() string {
 }
 
 // nodeTarget is a member, in one of the scopes of its own.
-func nodeTarget(s *state, scope snapshot.Scope, rec memberRecord, g compiler.Group) (target, error) {
+func nodeTarget(s *state, scope snapshot.Scope, rec record.Member, g compiler.Group) (target, error) {
 	id, err := identity.New(s.manifest.Cluster, rec.Kind, rec.Name)
 	if err != nil {
 		return target{}, err
 	}
-	return target{headerPath: nodePath(scope, rec.path()), subject: snapshot.NodeSubject(id, rec.Incarnation), group: g}, nil
+	return target{headerPath: nodePath(scope, rec.Path()), subject: snapshot.NodeSubject(id, rec.Incarnation),
+		group: g}, nil
 }
 
 // groupTarget is a group, in one of its scopes.

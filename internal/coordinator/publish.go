@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/compiler"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -158,26 +159,26 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 	if err != nil {
 		return false, err
 	}
-	if !p.state.exists() {
+	if !p.state.Exists() {
 		// Its version numbers the first generation.
-		ch := s.records.newChange(s.headVersion)
-		ch.tx.If = append(ch.tx.If, leads)
-		ch.put(publicationStateKey, 0, next)
-		_, err := ch.commit(ctx)
+		ch := s.records.NewChange(s.headVersion)
+		ch.Tx.If = append(ch.Tx.If, leads)
+		ch.Put(publicationStateKey, 0, next)
+		_, err := ch.Commit(ctx)
 		return true, err
 	}
 	ready := b.collect(c, s, t, p, next.addresses(), now)
 	// Without config now there is more to do, if that is known again.
 	defer func(without bool) { more = more || without && err == nil }(ready && b.lostRace)
 	ready = ready && !b.lostRace
-	w := c.compile(ctx, s, b, p, next.addresses(), ready, uint64(p.state.version), now)
+	w := c.compile(ctx, s, b, p, next.addresses(), ready, uint64(p.state.Version), now)
 
-	record := p.state.value
+	vouched := p.state.Value
 	due := w.changes() || p.broken || len(p.strays) > 0 || coordinators
 	if len(p.headers) > 0 {
-		age := now.Sub(record.IssuedAt)
-		due = due || len(record.Record) == 0 || record.AuthorityEpoch != s.head.AuthorityEpoch || record.Revocations != t.revocations.String() ||
-			!record.signedBy(t.signers(s, now)) || age >= publicationRenew || age < -snapshot.ClockTolerance
+		age := now.Sub(vouched.IssuedAt)
+		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.head.AuthorityEpoch || vouched.Revocations != t.revocations.String() ||
+			!vouched.signedBy(t.signers(s, now)) || age >= publicationRenew || age < -snapshot.ClockTolerance
 	}
 	if !due {
 		b.lost, b.lostRace = false, false
@@ -185,38 +186,38 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 		return w.more, nil
 	}
 	after := p.with(w.put, w.drop, w.contents)
-	after.state.value = next
-	after.state.value.Record, after.state.value.Signatures = nil, nil
+	after.state.Value = next
+	after.state.Value.Record, after.state.Value.Signatures = nil, nil
 	if p.broken {
-		after.state.value.Since = uint64(p.state.version)
+		after.state.Value.Since = uint64(p.state.Version)
 	}
 	if len(after.headers) > 0 {
-		signed, r, err := signRecord(s, t, after, uint64(p.state.version), now)
+		signed, r, err := signRecord(s, t, after, uint64(p.state.Version), now)
 		if err != nil {
 			return false, err
 		}
-		v := &after.state.value
+		v := &after.state.Value
 		v.Record, v.Signatures = signed.Record, signed.Signatures
 		v.Generation, v.AuthorityEpoch, v.Root, v.Revocations = r.Generation, r.AuthorityEpoch, r.Root.String(), r.Revocations.String()
 		v.IssuedAt, v.FreshUntil = r.IssuedAt, r.FreshUntil
 	}
-	ch := s.records.newChange(s.headVersion)
-	ch.tx.If = append(ch.tx.If, leads)
-	ch.put(publicationStateKey, p.state.version, after.state.value)
+	ch := s.records.NewChange(s.headVersion)
+	ch.Tx.If = append(ch.Tx.If, leads)
+	ch.Put(publicationStateKey, p.state.Version, after.state.Value)
 	// Nothing is published under keys or revocations that are not in force any more,
 	// nor of peers that are banned or gone.
-	ch.require(trustStateKey, store.Revision(t.version))
+	ch.Require(trustStateKey, store.Revision(t.version))
 	w.write(ch, p, after)
 	if w.configured {
-		ch.require(configStateKey, b.configVersion)
+		ch.Require(configStateKey, b.configVersion)
 	}
 	if err := c.faults.Hit("publish.before-commit"); err != nil {
 		return false, err
 	}
-	rev, err := ch.commit(ctx)
+	rev, err := ch.Commit(ctx)
 	b.lost, b.lostRace = false, false
 	if conflict, ok := errors.AsType[*store.ConflictError](err); ok {
-		path, member := strings.CutPrefix(conflict.Key, memberPrefix)
+		path, member := strings.CutPrefix(conflict.Key, record.MemberPrefix)
 		switch {
 		case member:
 			b.contested[path], b.lost = conflict.Want, true
@@ -230,12 +231,12 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 	if err := c.faults.Hit("publish.after-commit"); err != nil {
 		return false, err
 	}
-	after.state.version = rev
+	after.state.Version = rev
 	after.strays = slices.DeleteFunc(slices.Clone(p.strays[min(len(p.strays), maxPublished):]), after.uses)
 	c.publication.Store(after)
 	c.publicationChanged.Notify()
 	c.publishedAll(ctx, b, w)
-	c.log.LogAttrs(ctx, slog.LevelDebug, "published", slog.Uint64("generation", after.state.value.Generation),
+	c.log.LogAttrs(ctx, slog.LevelDebug, "published", slog.Uint64("generation", after.state.Value.Generation),
 		slog.Int("headers", len(after.headers)), slog.Int("changed", len(w.put)), slog.Int("dropped", len(w.drop)))
 	return w.more || len(after.strays) > 0, nil
 }
@@ -248,14 +249,14 @@ func (c *Coordinator) currentPublication(ctx context.Context, s *state) (*public
 		return nil, err
 	}
 	have := c.publication.Load()
-	if have != nil && have.state.version == e.Version {
+	if have != nil && have.state.Version == e.Version {
 		return have, nil
 	}
 	p, err := c.loadPublication(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	if p.state.exists() {
+	if p.state.Exists() {
 		c.publication.Store(p)
 		c.publicationChanged.Notify()
 	}
@@ -278,7 +279,7 @@ func (c *Coordinator) nextPublicationState(ctx context.Context, s *state, b *pub
 		return publicationRecord{}, false, err
 	}
 	told := make(map[string][]string)
-	for key, addresses := range p.state.value.Coordinators {
+	for key, addresses := range p.state.Value.Coordinators {
 		// By its key or, for one that a certificate admits, by the record that holds it.
 		_, named := s.manifest.Match(identity.Coordinator, []string{"key:" + key})
 		if named || slices.ContainsFunc(all, func(r replica) bool { return r.Key == key }) {
@@ -299,10 +300,10 @@ func (c *Coordinator) nextPublicationState(ctx context.Context, s *state, b *pub
 			delete(told, key)
 		}
 	}
-	next := p.state.value
+	next := p.state.Value
 	next.Change++
 	next.Coordinators = told
-	return next, !maps.EqualFunc(told, p.state.value.Coordinators, slices.Equal), nil
+	return next, !maps.EqualFunc(told, p.state.Value.Coordinators, slices.Equal), nil
 }
 
 // collect notes which members and groups to look at. It reports whether what the
@@ -365,7 +366,7 @@ func (b *publisher) place(path string) {
 	var g compiler.Group
 	if m := b.members.at(path); m.version != 0 {
 		if _, told := runtimeState(m.record); told {
-			var rec memberRecord
+			var rec record.Member
 			if rec, _, ok = covered(b.state, m.record); ok {
 				g = groupOfRecord(rec)
 				group = groupOf(g)
@@ -533,36 +534,36 @@ func (w *work) changes() bool { return len(w.put) > 0 || len(w.drop) > 0 }
 
 // write adds the work to ch. Conditions on the members' records make it true at
 // the very revision at which it is committed.
-func (w *work) write(ch *change, p, after *publication) {
+func (w *work) write(ch *record.Change, p, after *publication) {
 	for _, h := range w.put {
-		ch.write(headerKey(h.headerPath), h.header)
+		ch.Write(headerKey(h.headerPath), h.header)
 	}
 	for path := range w.drop {
-		ch.drop(headerKey(path))
+		ch.Drop(headerKey(path))
 	}
 	for path, version := range w.require {
-		ch.require(memberPrefix+path, version)
+		ch.Require(record.MemberPrefix+path, version)
 	}
 	for hash, raw := range after.contents {
 		if p.contents[hash] == nil {
-			ch.writeRaw(contentKey(hash), raw)
+			ch.WriteRaw(contentKey(hash), raw)
 		}
 	}
 	for hash := range p.contents {
 		if after.contents[hash] == nil {
-			ch.drop(contentKey(hash))
+			ch.Drop(contentKey(hash))
 		}
 	}
 	named := make(map[string]bool) // no key can be written and deleted, or deleted twice
-	for _, w := range ch.tx.Put {
+	for _, w := range ch.Tx.Put {
 		named[w.Key] = true
 	}
-	for _, key := range ch.tx.Delete {
+	for _, key := range ch.Tx.Delete {
 		named[key] = true
 	}
 	for _, key := range p.strays[:min(len(p.strays), maxPublished)] {
 		if !named[key] {
-			ch.drop(key)
+			ch.Drop(key)
 		}
 	}
 }
@@ -732,7 +733,7 @@ func (x *compilation) member(path string, member indexed, addresses []string) {
 
 // assign makes a member's service_assignment, and reports whether there is one
 // after this generation.
-func (x *compilation) assign(path string, rec memberRecord, group compiler.Group) bool {
+func (x *compilation) assign(path string, rec record.Member, group compiler.Group) bool {
 	old := x.last(nodePath(snapshot.ScopeServiceAssignment, path))
 	t, err := nodeTarget(x.s, snapshot.ScopeServiceAssignment, rec, group)
 	if err != nil {

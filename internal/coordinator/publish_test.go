@@ -18,6 +18,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
@@ -49,13 +50,13 @@ func (d *desk) mustPublish(b *publisher) *publication {
 func (d *desk) follow(c *Coordinator) {
 	d.t.Helper()
 	s := c.state.Load()
-	l, err := c.store.List(context.Background(), memberPrefix)
+	l, err := c.store.List(context.Background(), record.MemberPrefix)
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	var recs []versioned[memberRecord]
+	var recs []record.Versioned[record.Member]
 	for _, e := range l.Entries {
-		r, err := open[memberRecord](s.records, e)
+		r, err := record.Open[record.Member](s.records, e)
 		if err != nil {
 			d.t.Fatal(err)
 		}
@@ -85,7 +86,7 @@ type reader struct {
 func (m *machine) reader() *reader {
 	m.d.t.Helper()
 	s := m.d.state()
-	r := &reader{trust: snapshot.Trust{Me: m.id, Incarnation: m.d.record(m.id.Kind(), m.id.Name()).value.Incarnation, ConfigRoot: s.configRoot()}}
+	r := &reader{trust: snapshot.Trust{Me: m.id, Incarnation: m.d.record(m.id.Kind(), m.id.Name()).Value.Incarnation, ConfigRoot: s.configRoot()}}
 	r.follow(m.d)
 	return r
 }
@@ -190,8 +191,8 @@ func TestPublish(t *testing.T) {
 		d.advance(publicationRenew)
 		p := d.mustPublish(b)
 		v := ra.mustRead(d, p)
-		if p.state.value.Generation <= was.state.value.Generation || v.HeaderDigest() != va.HeaderDigest() || v.Freshness(d.clock(), 0) != snapshot.Fresh {
-			t.Fatalf("generation %d after %d", p.state.value.Generation, was.state.value.Generation)
+		if p.state.Value.Generation <= was.state.Value.Generation || v.HeaderDigest() != va.HeaderDigest() || v.Freshness(d.clock(), 0) != snapshot.Fresh {
+			t.Fatalf("generation %d after %d", p.state.Value.Generation, was.state.Value.Generation)
 		}
 		if v.Freshness(d.clock().Add(publicationFresh), time.Minute) != snapshot.Stale {
 			t.Fatal("fresh for longer than announced")
@@ -212,7 +213,7 @@ func TestPublish(t *testing.T) {
 	t.Run("a ban makes a new record", func(t *testing.T) {
 		d.ban(t, identity.Data, "m")
 		p := d.mustPublish(b)
-		if p.state.value.Revocations != d.c.trust.Load().revocations.String() {
+		if p.state.Value.Revocations != d.c.trust.Load().revocations.String() {
 			t.Fatal("the record does not know of the ban")
 		}
 	})
@@ -319,8 +320,8 @@ func TestPublicationIsRepaired(t *testing.T) {
 			if got := testutil.ToFloat64(d.c.metrics.forged) > 0; got != tc.forged {
 				t.Errorf("alarm: %v, want %v", got, tc.forged)
 			}
-			if !p.serves() || p.state.value.Generation <= was.state.value.Generation {
-				t.Fatalf("generation %d after %d", p.state.value.Generation, was.state.value.Generation)
+			if !p.serves() || p.state.Value.Generation <= was.state.Value.Generation {
+				t.Fatalf("generation %d after %d", p.state.Value.Generation, was.state.Value.Generation)
 			}
 			a.mustRead(d, p)
 			z.mustRead(d, p)
@@ -363,10 +364,10 @@ func TestPublicationIsRepaired(t *testing.T) {
 		contents, headers := d.store.keys(contentPrefix), d.store.keys(headerPrefix)
 		for _, key := range []string{headerPrefix + "data/a", headerPrefix + "unknown/node/data/a", headerPrefix + "node_runtime/data/a", headerPrefix + "node_runtime/node/data/"} {
 			s := d.state()
-			ch := s.records.newChange(s.headVersion)
+			ch := s.records.NewChange(s.headVersion)
 			i, _ := d.c.publication.Load().find(runtimePath("data/a"))
-			ch.write(key, d.c.publication.Load().headers[i].header)
-			if _, err := ch.commit(t.Context()); err != nil {
+			ch.Write(key, d.c.publication.Load().headers[i].header)
+			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -392,9 +393,9 @@ func TestPublicationIsRepaired(t *testing.T) {
 		d := testDesk(t)
 		d.joined("a")
 		d.mustPublish(newPublisher())
-		ch := d.state().records.newChange(d.state().headVersion)
-		ch.write(publicationPrefix+"x", 1)
-		if _, err := ch.commit(t.Context()); err != nil {
+		ch := d.state().records.NewChange(d.state().headVersion)
+		ch.Write(publicationPrefix+"x", 1)
+		if _, err := ch.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		d.restart()
@@ -437,7 +438,7 @@ func TestMemberThatDoesNotCompile(t *testing.T) {
 // made, blocks nobody.
 func TestContestedMember(t *testing.T) {
 	alter := func(d *desk) {
-		if !d.store.alter(memberPrefix+"data/a", func(b []byte) []byte { b[len(b)-1] ^= 1; return b }) {
+		if !d.store.alter(record.MemberPrefix+"data/a", func(b []byte) []byte { b[len(b)-1] ^= 1; return b }) {
 			d.t.Fatal("there is no such key")
 		}
 	}
@@ -499,12 +500,12 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		generations = append(generations, d.c.publication.Load().state.value.Generation)
+		generations = append(generations, d.c.publication.Load().state.Value.Generation)
 	}
 	if generations[2] != generations[3] {
 		t.Fatalf("they go on publishing against each other: generations %v", generations)
 	}
-	if got := d.c.publication.Load().state.value.addresses(); len(got) != 2 {
+	if got := d.c.publication.Load().state.Value.addresses(); len(got) != 2 {
 		t.Fatalf("named are %v", got)
 	}
 }
@@ -557,10 +558,10 @@ func (d *desk) crowd(n int) {
 	s := d.state()
 	for i := range n {
 		r := rec(identity.Data, fmt.Sprintf("n%04d", i), "acme")
-		r.State, r.Entry, r.Selectors, r.Incarnation, r.NarrowTo = stateActive, "pool", []string{"token:pool"}, testKey(i), []string{fmt.Sprintf("none-%d", i)}
-		ch := s.records.newChange(s.headVersion)
-		ch.put(memberKey(r.Kind, r.Name), 0, r)
-		if _, err := ch.commit(context.Background()); err != nil {
+		r.State, r.Entry, r.Selectors, r.Incarnation, r.NarrowTo = record.Active, "pool", []string{"token:pool"}, testKey(i), []string{fmt.Sprintf("none-%d", i)}
+		ch := s.records.NewChange(s.headVersion)
+		ch.Put(record.MemberKey(r.Kind, r.Name), 0, r)
+		if _, err := ch.Commit(context.Background()); err != nil {
 			d.t.Fatal(err)
 		}
 	}
@@ -678,7 +679,7 @@ func TestRecordSigners(t *testing.T) {
 	view.configKeys = append(slices.Clone(view.configKeys), key(2, -time.Minute, time.Hour))
 	d.c.trust.Store(&view)
 	p := d.mustPublish(newPublisher())
-	if n := len(p.state.value.Signatures); n != 2 {
+	if n := len(p.state.Value.Signatures); n != 2 {
 		t.Fatalf("%d signatures during a rotation", n)
 	}
 }
@@ -706,7 +707,7 @@ func TestPublicationsRace(t *testing.T) {
 			if !p.serves() {
 				return
 			}
-			v := p.state.value
+			v := p.state.Value
 			if root, ok := roots[v.Generation]; ok && root != v.Root {
 				rt.Fatalf("generation %d has roots %s and %s", v.Generation, root, v.Root)
 			}
@@ -764,8 +765,8 @@ func TestPublicationsRace(t *testing.T) {
 			}
 		}
 		a, b := d.c.publication.Load(), other.publication.Load()
-		if a.state.version != b.state.version || a.tree.Root() != b.tree.Root() || len(a.headers) != joined+1+poolScopes {
-			rt.Fatalf("they serve versions %d and %d of %d headers", a.state.version, b.state.version, len(a.headers))
+		if a.state.Version != b.state.Version || a.tree.Root() != b.tree.Root() || len(a.headers) != joined+1+poolScopes {
+			rt.Fatalf("they serve versions %d and %d of %d headers", a.state.Version, b.state.Version, len(a.headers))
 		}
 		if c, _ := m.mustRead(d, a).NodeRuntime(); len(c.Coordinators) == 0 {
 			rt.Fatal("no coordinators")
@@ -802,7 +803,7 @@ func TestLatePublication(t *testing.T) {
 	if !errors.Is(err, store.ErrConflict) || d.c.publication.Load() != held {
 		t.Fatalf("the late commit: %v", err)
 	}
-	if p := d.mustPublish(b); p.state.version != other.publication.Load().state.version {
+	if p := d.mustPublish(b); p.state.Version != other.publication.Load().state.Version {
 		t.Fatal("it published again what was published")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -35,7 +36,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 				t.Fatalf("%+v, and it is %v", got, s.phase)
 			}
 			via := func(how string) int {
-				return len(slices.DeleteFunc(f.audited(actionSeedReceived), func(e auditEntry) bool { return e.Fields["via"] != how }))
+				return len(slices.DeleteFunc(f.audited(actionSeedReceived), func(e record.AuditEntry) bool { return e.Fields["via"] != how }))
 			}
 			given := len(f.audited("seed.given"))
 			if !force && (s.head.Hash != before.Hash || given != 1 || via("peer") != 1 || via("owners") != 0) {

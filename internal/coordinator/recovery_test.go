@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -126,7 +127,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 		{"transition missing", func(d *desk) { d.store.alter(history.BlobKey(d.state().head.Hash), gone) }, "is missing"},
 		{"manifest altered", func(d *desk) { d.store.alter(history.BlobKey(d.state().manifest.Hash()), flip(20)) }, "was altered"},
 		{"trust state altered", func(d *desk) { d.store.alter(trustStateKey, flip(-1)) }, "trust state"},
-		{"a ban altered", func(d *desk) { d.store.alter(key(d, banIDPrefix), flip(-1)) }, "trust state"},
+		{"a ban altered", func(d *desk) { d.store.alter(key(d, record.BanIDPrefix), flip(-1)) }, "trust state"},
 		{"its memory of the head altered", func(d *desk) { d.disk.Put("/coordinator/"+markFile, []byte("{")) }, markFile},
 		{"store rolled back by one set", func(d *desk) {
 			before := d.store.snapshot()
@@ -496,17 +497,17 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 	})
 	t.Run("more mesh CA keys than a bundle holds", func(t *testing.T) {
 		d := testDesk(t)
-		rec, err := get[trustState](t.Context(), d.state().records, trustStateKey)
+		rec, err := record.Get[trustState](t.Context(), d.state().records, trustStateKey)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range identity.MaxMeshKeys - 1 {
-			rec.value.MeshKeys = append(rec.value.MeshKeys, meshKey{Key: testKey(i), AuthorityEpoch: 1, AcceptUntil: d.clock().Add(time.Hour)})
+			rec.Value.MeshKeys = append(rec.Value.MeshKeys, meshKey{Key: testKey(i), AuthorityEpoch: 1, AcceptUntil: d.clock().Add(time.Hour)})
 		}
-		rec.value.Change++
-		ch := d.state().records.newChange(d.state().headVersion)
-		ch.put(trustStateKey, rec.version, rec.value)
-		if _, err := ch.commit(t.Context()); err != nil {
+		rec.Value.Change++
+		ch := d.state().records.NewChange(d.state().headVersion)
+		ch.Put(trustStateKey, rec.Version, rec.Value)
+		if _, err := ch.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		wantOnly(t, "a set that moves authority", d.set(poolEntries+coordinatorEntry(t, 2)), explain.RateLimited)

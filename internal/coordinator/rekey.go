@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -87,7 +88,7 @@ func (c *Coordinator) stateBefore(ctx context.Context, v *history.Verified, secr
 	}
 	return &state{
 		chain: v, manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(), headRecord: v.Head().Encode(),
-		secrets: secrets, records: records{store: c.store, auth: auth, audit: c.auditWriter}, root: root,
+		secrets: secrets, records: record.Records{Store: c.store, Auth: auth, Audit: c.auditWriter}, root: root,
 	}, nil
 }
 

@@ -9,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -69,17 +70,17 @@ func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r r
 			return nil, false, err
 		}
 		id := peer.ID
-		rec, err := get[memberRecord](ctx, s.records, memberKey(id.Kind(), id.Name()))
+		rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
 			return nil, false, c.storeError("read the member", err)
 		}
-		if r.again && next != rec.value.Key && len(rec.value.Older) > 0 && next == rec.value.Older[0].Key && next == peer.Key {
+		if r.again && next != rec.Value.Key && len(rec.Value.Older) > 0 && next == rec.Value.Older[0].Key && next == peer.Key {
 			// The outage swallowed the answer to a renewal: the member holds that newer key
 			// too, and asks with it once more. This one shows no second machine.
 			return nil, false, errBusy("the renewal")
 		}
 		now, stored := c.now(), rec
-		s.catchUp(&rec.value, peer.Leaf, now)
+		s.catchUp(&rec.Value, peer.Leaf, now)
 		after, entry, err := renewal(s.manifest, rec, id, peer.Key, next, r.csr, now)
 		if err != nil {
 			if errors.Is(err, explain.RenewOlderKey) {
@@ -94,14 +95,14 @@ func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r r
 			return nil, false, explain.New(explain.JoinBanned, "identity", id.String())
 		}
 		after.MeshKey = s.meshKey
-		change := s.records.newChange(s.headVersion)
-		change.put(memberKey(id.Kind(), id.Name()), rec.version, after)
-		if err := c.recount(ctx, s, change, rec.value.Entry, entry.Name); err != nil {
+		change := s.records.NewChange(s.headVersion)
+		change.Put(record.MemberKey(id.Kind(), id.Name()), rec.Version, after)
+		if err := c.recount(ctx, s, change, rec.Value.Entry, entry.Name); err != nil {
 			return nil, false, err
 		}
-		change.require(banIDKey(id.Kind(), id.Name()), 0)
-		change.require(banKeyKey(next), 0)
-		rev, err := change.commit(ctx)
+		change.Require(record.BanIDKey(id.Kind(), id.Name()), 0)
+		change.Require(record.BanKeyKey(next), 0)
+		rev, err := change.Commit(ctx)
 		if errors.Is(err, store.ErrConflict) {
 			if err := c.bannedNow(ctx, s, id, next); err != nil {
 				return nil, false, err
@@ -134,12 +135,12 @@ func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r r
 
 // bannedNow says so if the conflict of a transaction is a ban.
 func (c *Coordinator) bannedNow(ctx context.Context, s *state, id identity.ID, key identity.KeyID) error {
-	for _, k := range []string{banIDKey(id.Kind(), id.Name()), banKeyKey(key)} {
-		ban, err := get[banRecord](ctx, s.records, k)
+	for _, k := range []string{record.BanIDKey(id.Kind(), id.Name()), record.BanKeyKey(key)} {
+		ban, err := record.Get[record.Ban](ctx, s.records, k)
 		if err != nil {
 			return c.storeError("read a ban", err)
 		}
-		if ban.exists() {
+		if ban.Exists() {
 			return explain.New(explain.JoinBanned, "identity", id.String())
 		}
 	}
@@ -153,18 +154,19 @@ func (a admissionServer) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*
 	id := peer.ID
 	// The ban of its keys ends this very connection, so it takes effect behind the
 	// answer.
-	err := c.changeMemberLater(ctx, string(id.Kind()), id.Name(), "let the member leave", func(s *state, rec versioned[memberRecord], ch *change) (bool, error) {
-		if peer.Key != rec.value.Key {
-			// Whoever holds an earlier certificate must not end the membership.
-			err := explain.New(explain.RenewOlderKey, "identity", id.String(), "key", peer.Key.String()[:16])
-			c.olderKey(ctx, id.Kind(), id.Name(), err.Error())
-			return false, err
-		}
-		if n := len(rec.value.Domains); n > 0 {
-			return false, explain.New(explain.MemberOwnsDomains, "member", rec.value.path(), "domains", fmt.Sprint(n))
-		}
-		return true, c.removeRecord(ctx, s, ch, rec, id.String(), "member.leave", "")
-	})
+	err := c.changeMemberLater(ctx, string(id.Kind()), id.Name(), "let the member leave",
+		func(s *state, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
+			if peer.Key != rec.Value.Key {
+				// Whoever holds an earlier certificate must not end the membership.
+				err := explain.New(explain.RenewOlderKey, "identity", id.String(), "key", peer.Key.String()[:16])
+				c.olderKey(ctx, id.Kind(), id.Name(), err.Error())
+				return false, err
+			}
+			if n := len(rec.Value.Domains); n > 0 {
+				return false, explain.New(explain.MemberOwnsDomains, "member", rec.Value.Path(), "domains", fmt.Sprint(n))
+			}
+			return true, c.removeRecord(ctx, s, ch, rec, id.String(), "member.leave", "")
+		})
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -242,7 +243,7 @@ func (d *desk) loseAfterChange() *bool {
 	lost := new(bool)
 	d.store.follow(func(tx store.Tx) {
 		if *lost || !slices.ContainsFunc(tx.Put, func(w store.Write) bool {
-			return w.Key == history.HeadKey || strings.HasPrefix(w.Key, auditPrefix) || strings.HasPrefix(w.Key, memberPrefix)
+			return w.Key == history.HeadKey || strings.HasPrefix(w.Key, auditPrefix) || strings.HasPrefix(w.Key, record.MemberPrefix)
 		}) {
 			return
 		}
@@ -256,7 +257,7 @@ func (d *desk) loseAfterChange() *bool {
 // ledByAnother has somebody else lead, who can hand over to the desk's coordinator.
 func (d *desk) ledByAnother() {
 	d.t.Helper()
-	w, err := d.state().records.put(leaderTermKey, leaderRecord{Replica: "ed25519:other", Name: "coordinator-9", Nonce: randomID()})
+	w, err := d.state().records.Seal(leaderTermKey, leaderRecord{Replica: "ed25519:other", Name: "coordinator-9", Nonce: randomID()})
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -43,7 +44,6 @@ import (
 // with its records, or the new one with a ledger that the next start goes on with.
 const (
 	reseedPrefix  = "reseed/"
-	freezeKey     = "reseed/freeze" // while it exists, no record changes
 	ledgerPrefix  = "reseed/ledger/"
 	preparedLife  = time.Hour // how long signers have
 	ledgerEntries = 4096      // of one part of the ledger
@@ -52,7 +52,8 @@ const (
 
 // movedFamilies are the record families under the record MAC that a reseed keeps,
 // trust last: it is what says that the others are whole.
-var movedFamilies = []string{memberPrefix, countPrefix, configPrefix, leaderTermKey, publicationPrefix, trustPrefix}
+var movedFamilies = []string{record.MemberPrefix, countPrefix, configPrefix, leaderTermKey, publicationPrefix,
+	trustPrefix}
 
 // endedFamilies are those that end with the root: a join token pins it, so that it
 // admits nobody under another one, and all keys are other ones, so that nobody has
@@ -132,9 +133,10 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 	c.dropPrepared()
 	p := &prepared{move: mv, transition: *t, change: change, expires: c.now().Add(preparedLife)}
 	c.prepared = p
-	ch := s.records.newChange(s.headVersion)
-	ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "manifest.reseed.prepare", Target: identity.KeyOf(mv.root).String()})
-	if _, err := ch.commit(ctx); err != nil {
+	ch := s.records.NewChange(s.headVersion)
+	ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "manifest.reseed.prepare",
+		Target: identity.KeyOf(mv.root).String()})
+	if _, err := ch.Commit(ctx); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the audit entry of a prepared seed was not written", slog.Any("err", err))
 	}
 	out.ExpiresAt = timestamppb.New(p.expires)
@@ -147,7 +149,7 @@ func (c *Coordinator) reseedCosts(ctx context.Context, s *state) (*fealtyv1.Prep
 	for _, count := range []struct {
 		prefix string
 		n      *uint64
-	}{{memberPrefix, &out.Members}, {tokenPrefix, &out.TokensVoided}} {
+	}{{record.MemberPrefix, &out.Members}, {tokenPrefix, &out.TokensVoided}} {
 		l, err := c.store.List(ctx, count.prefix)
 		if err != nil {
 			return nil, c.storeError("count the records", err)
@@ -323,9 +325,9 @@ func (c *Coordinator) freeze(ctx context.Context, s *state, salt history.Salt) (
 	if err != nil {
 		return f, nil, err
 	}
-	ch := s.records.newChange(s.headVersion) // which wants that it does not exist
-	ch.tx.Put = append(ch.tx.Put, store.Write{Key: freezeKey, Value: value})
-	version, err := ch.commit(ctx)
+	ch := s.records.NewChange(s.headVersion) // which wants that it does not exist
+	ch.Tx.Put = append(ch.Tx.Put, store.Write{Key: record.FreezeKey, Value: value})
+	version, err := ch.Commit(ctx)
 	if err != nil {
 		c.unsettle() // it may be there, of this try or of an earlier one
 		return f, nil, c.storeError("freeze the records", err)
@@ -337,7 +339,8 @@ func (c *Coordinator) freeze(ctx context.Context, s *state, salt history.Salt) (
 	return f, func() {
 		ctx, cancel := context.WithTimeout(patience.Beyond(ctx), thawTimeout)
 		defer cancel()
-		tx := store.Tx{If: []store.Condition{{Key: freezeKey, Version: version}}, Delete: []string{freezeKey}}
+		tx := store.Tx{If: []store.Condition{{Key: record.FreezeKey, Version: version}},
+			Delete: []string{record.FreezeKey}}
 		if _, err := c.store.Commit(ctx, tx); err != nil {
 			c.log.LogAttrs(ctx, slog.LevelWarn, "the records are still frozen, which is tried again", slog.Any("err", err))
 			c.unsettle()
@@ -367,7 +370,7 @@ func (c *Coordinator) awaitThaw(ctx context.Context) {
 
 // lookAtFreeze has a freeze ended that nobody seems to end. It waits for no reseed.
 func (c *Coordinator) lookAtFreeze(ctx context.Context) {
-	e, err := c.store.Get(ctx, freezeKey)
+	e, err := c.store.Get(ctx, record.FreezeKey)
 	if err != nil {
 		return // most likely it is over
 	}
@@ -384,7 +387,7 @@ func (c *Coordinator) lookAtFreeze(ctx context.Context) {
 // coordinator made it. A freeze for the seed of the head stays: the records are to be
 // moved. The caller holds c.setting, so that it is none of ours that is under way.
 func (c *Coordinator) breakFreeze(ctx context.Context) error {
-	e, err := c.store.Get(ctx, freezeKey)
+	e, err := c.store.Get(ctx, record.FreezeKey)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
@@ -397,7 +400,8 @@ func (c *Coordinator) breakFreeze(ctx context.Context) error {
 	}
 	head, err := c.store.Get(ctx, history.HeadKey)
 	if errors.Is(err, store.ErrNotFound) { // nobody of ours made it
-		_, err := c.store.Commit(ctx, store.Tx{If: []store.Condition{{Key: freezeKey, Version: e.Version}}, Delete: []string{freezeKey}})
+		_, err := c.store.Commit(ctx, store.Tx{If: []store.Condition{{Key: record.FreezeKey, Version: e.Version}},
+			Delete: []string{record.FreezeKey}})
 		return err
 	}
 	if err != nil {
@@ -405,11 +409,11 @@ func (c *Coordinator) breakFreeze(ctx context.Context) error {
 	}
 	// A head that cannot be followed is told by who reads the history next, and the freeze
 	// stays until there is one that can.
-	record, err := history.DecodeRecord(head.Value)
+	shown, err := history.DecodeRecord(head.Value)
 	if err != nil {
 		return nil
 	}
-	blob, err := c.store.Get(ctx, history.BlobKey(record.Hash))
+	blob, err := c.store.Get(ctx, history.BlobKey(shown.Hash))
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
@@ -425,9 +429,10 @@ func (c *Coordinator) breakFreeze(ctx context.Context) error {
 	}
 	c.log.LogAttrs(ctx, slog.LevelWarn, "a reseed was cut off before the head moved: the records are free again, and the old seed stays")
 	_, err = c.store.Commit(ctx, store.Tx{
-		If:     []store.Condition{{Key: freezeKey, Version: e.Version}, {Key: history.HeadKey, Version: head.Version}},
+		If: []store.Condition{{Key: record.FreezeKey, Version: e.Version},
+			{Key: history.HeadKey, Version: head.Version}},
 		Put:    []store.Write{{Key: history.HeadKey, Value: head.Value}},
-		Delete: []string{freezeKey},
+		Delete: []string{record.FreezeKey},
 	})
 	return err
 }
@@ -468,7 +473,7 @@ func (c *Coordinator) writeLedger(ctx context.Context, s *state, mv *move, f fro
 			return c.storeError("read the records", err)
 		}
 		for _, e := range l.Entries {
-			if _, err := s.records.auth.Open(e.Key, e.Value); err != nil {
+			if _, err := s.records.Auth.Open(e.Key, e.Value); err != nil {
 				c.forged(ctx, e.Key, err)
 				continue
 			}
@@ -498,7 +503,7 @@ func (c *Coordinator) readLedger(ctx context.Context, s *state, f frozen) (ledge
 		if i < 0 {
 			return nil, fmt.Errorf("part %d of the ledger of the reseed is missing: %w", n, store.ErrForged)
 		}
-		raw, err := s.records.auth.Open(key, l.Entries[i].Value)
+		raw, err := s.records.Auth.Open(key, l.Entries[i].Value)
 		if err != nil {
 			return nil, err
 		}
@@ -522,7 +527,7 @@ func (c *Coordinator) readLedger(ctx context.Context, s *state, f frozen) (ledge
 // another one was first is looked at again.
 func (c *Coordinator) moveRecords(ctx context.Context, s *state) error {
 	for range commitTries {
-		e, err := c.store.Get(ctx, freezeKey)
+		e, err := c.store.Get(ctx, record.FreezeKey)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
 			return nil
@@ -548,7 +553,7 @@ func (c *Coordinator) moveRecords(ctx context.Context, s *state) error {
 // thawed reports whether a freeze has ended: then what was frozen is elsewhere, and not
 // missing.
 func (c *Coordinator) thawed(ctx context.Context, at store.Revision) bool {
-	e, err := c.store.Get(ctx, freezeKey)
+	e, err := c.store.Get(ctx, record.FreezeKey)
 	return errors.Is(err, store.ErrNotFound) || err == nil && e.Version != at
 }
 
@@ -557,7 +562,7 @@ func (c *Coordinator) moveFrozen(ctx context.Context, s *state, e store.Entry) e
 	frozenAt := e.Version
 	trust, err := c.store.Get(ctx, trustStateKey)
 	if err == nil {
-		_, err = s.records.auth.Open(trustStateKey, trust.Value)
+		_, err = s.records.Auth.Open(trustStateKey, trust.Value)
 	}
 	if err != nil && !errors.Is(err, store.ErrForged) && !errors.Is(err, store.ErrNotFound) {
 		return err
@@ -573,9 +578,10 @@ func (c *Coordinator) moveFrozen(ctx context.Context, s *state, e store.Entry) e
 	case moved:
 		// It moves with the end of the freeze: somebody put the freeze back, and what it
 		// says is void.
-		_, err := c.store.Commit(ctx, store.Tx{If: []store.Condition{{Key: freezeKey, Version: frozenAt}}, Delete: []string{freezeKey}})
+		_, err := c.store.Commit(ctx, store.Tx{If: []store.Condition{{Key: record.FreezeKey, Version: frozenAt}},
+			Delete: []string{record.FreezeKey}})
 		if !errors.Is(err, store.ErrConflict) { // it was there still
-			c.forged(ctx, freezeKey, fmt.Errorf("the reseed that it is of has ended: %w", store.ErrForged))
+			c.forged(ctx, record.FreezeKey, fmt.Errorf("the reseed that it is of has ended: %w", store.ErrForged))
 		}
 		return err
 	}
@@ -589,12 +595,12 @@ func (c *Coordinator) moveFrozen(ctx context.Context, s *state, e store.Entry) e
 			return err
 		}
 		for batch := range slices.Chunk(l.Entries, moveBatch) {
-			ch := s.records.frozenChange(s.headVersion)
-			ch.require(freezeKey, frozenAt) // what is made after the freeze stays
+			ch := s.records.FrozenChange(s.headVersion)
+			ch.Require(record.FreezeKey, frozenAt) // what is made after the freeze stays
 			for _, e := range batch {
-				ch.delete(e.Key, e.Version)
+				ch.Delete(e.Key, e.Version)
 			}
-			if _, err := ch.commit(ctx); err != nil {
+			if _, err := ch.Commit(ctx); err != nil {
 				return fmt.Errorf("end the join tokens: %w", err)
 			}
 		}
@@ -607,7 +613,7 @@ func (c *Coordinator) moveFrozen(ctx context.Context, s *state, e store.Entry) e
 		}
 		var due []store.Entry
 		for _, e := range l.Entries {
-			if _, err := s.records.auth.Open(e.Key, e.Value); err == nil {
+			if _, err := s.records.Auth.Open(e.Key, e.Value); err == nil {
 				continue // by a try before this one
 			}
 			if book[e.Key] != valueSum(e.Value) {
@@ -621,12 +627,12 @@ func (c *Coordinator) moveFrozen(ctx context.Context, s *state, e store.Entry) e
 			due = append(due, e)
 		}
 		for batch := range slices.Chunk(due, moveBatch) {
-			ch := s.records.frozenChange(s.headVersion)
-			ch.require(freezeKey, frozenAt)
+			ch := s.records.FrozenChange(s.headVersion)
+			ch.Require(record.FreezeKey, frozenAt)
 			for _, e := range batch {
-				ch.reseal(e)
+				ch.Reseal(e)
 			}
-			if _, err := ch.commit(ctx); err != nil {
+			if _, err := ch.Commit(ctx); err != nil {
 				return fmt.Errorf("move the records to the new seed: %w", err)
 			}
 			if err := c.faults.Hit("reseed.after-batch"); err != nil {
@@ -639,21 +645,14 @@ func (c *Coordinator) moveFrozen(ctx context.Context, s *state, e store.Entry) e
 	if last == nil {
 		return fmt.Errorf("the trust state is not what it was when the seed changed: %w", store.ErrForged)
 	}
-	ch := s.records.frozenChange(s.headVersion)
-	ch.reseal(*last)
-	ch.delete(freezeKey, frozenAt)
-	if _, err := ch.commit(ctx); err != nil {
+	ch := s.records.FrozenChange(s.headVersion)
+	ch.Reseal(*last)
+	ch.Delete(record.FreezeKey, frozenAt)
+	if _, err := ch.Commit(ctx); err != nil {
 		return fmt.Errorf("move the trust state to the new seed: %w", err)
 	}
 	c.log.LogAttrs(ctx, slog.LevelInfo, "the records are under the new seed", slog.Int("records", len(book)), slog.Uint64("seed_epoch", s.head.SeedEpoch))
 	return c.faults.Hit("reseed.after-move")
-}
-
-// reseal puts a record under the key of c, as it is. The caller vouches for it.
-func (c *change) reseal(e store.Entry) {
-	plain := e.Value[store.SealBytes:]
-	c.tx.If = append(c.tx.If, store.Condition{Key: e.Key, Version: e.Version})
-	c.tx.Put = append(c.tx.Put, store.Write{Key: e.Key, Value: c.r.auth.Seal(e.Key, plain)})
 }
 
 // sweepReseeds removes what a move leaves behind: ledgers, what is sealed of seeds and
@@ -691,12 +690,12 @@ func (c *Coordinator) sweepReseeds(ctx context.Context, s *state) error {
 		}
 	}
 	for batch := range slices.Chunk(gone, pruneBatch) {
-		ch := s.records.newChange(s.headVersion)
+		ch := s.records.NewChange(s.headVersion)
 		for _, e := range batch {
-			ch.delete(e.Key, e.Version)
+			ch.Delete(e.Key, e.Version)
 		}
 		// Who was faster is another coordinator at the same work.
-		if _, err := ch.commit(ctx); ignoreConflict(err) != nil {
+		if _, err := ch.Commit(ctx); ignoreConflict(err) != nil {
 			return err
 		}
 	}

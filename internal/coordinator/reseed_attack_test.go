@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
@@ -128,7 +129,7 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	f.member("a")
-	a, err := f.store.Get(t.Context(), memberKey(identity.Data, "a"))
+	a, err := f.store.Get(t.Context(), record.MemberKey(identity.Data, "a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,9 +164,9 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 	if !f.thawed() {
 		t.Error("the records are frozen")
 	}
-	rec, err := get[memberRecord](t.Context(), f.c.state.Load().records, a.Key)
+	rec, err := record.Get[record.Member](t.Context(), f.c.state.Load().records, a.Key)
 	if !errors.Is(err, store.ErrForged) {
-		t.Errorf("a member that was removed is back: %+v, %v", rec.value, err)
+		t.Errorf("a member that was removed is back: %+v, %v", rec.Value, err)
 	}
 	if err := f.node().join(identity.Data, proof.NewTokenProver(late)); err != nil {
 		t.Errorf("a token of after the reseed: %v", err)

@@ -20,6 +20,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -99,13 +100,13 @@ func (f *fleet) recordText() string {
 	f.t.Helper()
 	s := f.c.state.Load()
 	var out []string
-	for _, prefix := range []string{memberPrefix, countPrefix, configPrefix, banIDPrefix, banKeyPrefix} {
+	for _, prefix := range []string{record.MemberPrefix, countPrefix, configPrefix, record.BanIDPrefix, record.BanKeyPrefix} {
 		l, err := f.store.List(context.Background(), prefix)
 		if err != nil {
 			f.t.Fatal(err)
 		}
 		for _, e := range l.Entries {
-			plain, err := s.records.auth.Open(e.Key, e.Value)
+			plain, err := s.records.Auth.Open(e.Key, e.Value)
 			if err != nil {
 				f.t.Fatalf("%s: %v", e.Key, err)
 			}
@@ -443,8 +444,8 @@ func TestReseedInterrupted(t *testing.T) {
 					f.stop()
 				}
 				// Who has the old seed uses the gap.
-				mallory := memberRecord{Kind: identity.Data, Name: "mallory", State: stateActive, Entry: "pool"}
-				forged := records0(old).mustPut(t, memberKey(identity.Data, "mallory"), mallory)
+				mallory := record.Member{Kind: identity.Data, Name: "mallory", State: record.Active, Entry: "pool"}
+				forged := records0(old).mustPut(t, record.MemberKey(identity.Data, "mallory"), mallory)
 				f.faults.Disarm(tc.point)
 				if restart {
 					f.start()
@@ -471,7 +472,7 @@ func TestReseedInterrupted(t *testing.T) {
 					if _, err := f.store.Commit(f.ctx(), store.Tx{Put: []store.Write{forged}}); err != nil {
 						t.Fatal(err)
 					}
-					if _, err := get[memberRecord](f.ctx(), f.c.state.Load().records, forged.Key); !errors.Is(err, store.ErrForged) {
+					if _, err := record.Get[record.Member](f.ctx(), f.c.state.Load().records, forged.Key); !errors.Is(err, store.ErrForged) {
 						t.Errorf("a record of the old seed: %v", err)
 					}
 					return
@@ -489,7 +490,7 @@ func TestReseedInterrupted(t *testing.T) {
 }
 
 func (f *fleet) thawed() bool {
-	_, err := f.store.Get(context.Background(), freezeKey)
+	_, err := f.store.Get(context.Background(), record.FreezeKey)
 	return errors.Is(err, store.ErrNotFound)
 }
 
@@ -499,7 +500,7 @@ func records0(o former) recordsOf { return recordsOf{o.auth} }
 
 func (r recordsOf) mustPut(t testing.TB, key string, v any) store.Write {
 	t.Helper()
-	w, err := records{auth: r.auth}.put(key, v)
+	w, err := record.Records{Auth: r.auth}.Seal(key, v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -552,7 +553,7 @@ func TestJoinsDuringAReseed(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	if got := strings.Count(f.recordText(), memberPrefix); got != len(members) {
+	if got := strings.Count(f.recordText(), record.MemberPrefix); got != len(members) {
 		t.Errorf("%d members, want %d", got, len(members))
 	}
 	if n := testutil.ToFloat64(f.c.metrics.forged); n != 0 {
@@ -632,11 +633,11 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	}
 
 	// A record.
-	w := records0(old).mustPut(t, memberKey(identity.Data, "mallory"), memberRecord{Kind: identity.Data, Name: "mallory", State: stateActive, Entry: "pool"})
+	w := records0(old).mustPut(t, record.MemberKey(identity.Data, "mallory"), record.Member{Kind: identity.Data, Name: "mallory", State: record.Active, Entry: "pool"})
 	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{w}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := get[memberRecord](t.Context(), s.records, w.Key); !errors.Is(err, store.ErrForged) {
+	if _, err := record.Get[record.Member](t.Context(), s.records, w.Key); !errors.Is(err, store.ErrForged) {
 		t.Errorf("a record of the old seed: %v", err)
 	}
 	if _, err := f.store.Commit(t.Context(), store.Tx{Delete: []string{w.Key}}); err != nil {
@@ -756,7 +757,7 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(t *testing.T, f *fleet, old former) (lost bool){
 		"a record is altered under the old seed": func(t *testing.T, f *fleet, old former) bool {
-			w := records0(old).mustPut(t, memberKey(identity.Data, "a"), memberRecord{Kind: identity.Data, Name: "a", State: stateActive, Entry: "pool", Organizations: []string{"evil"}})
+			w := records0(old).mustPut(t, record.MemberKey(identity.Data, "a"), record.Member{Kind: identity.Data, Name: "a", State: record.Active, Entry: "pool", Organizations: []string{"evil"}})
 			_, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{w}})
 			if err != nil {
 				t.Fatal(err)
@@ -764,7 +765,7 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			return false
 		},
 		"a record is added under the old seed": func(t *testing.T, f *fleet, old former) bool {
-			w := records0(old).mustPut(t, memberKey(identity.Data, "mallory"), memberRecord{Kind: identity.Data, Name: "mallory", State: stateActive, Entry: "pool"})
+			w := records0(old).mustPut(t, record.MemberKey(identity.Data, "mallory"), record.Member{Kind: identity.Data, Name: "mallory", State: record.Active, Entry: "pool"})
 			_, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{w}})
 			if err != nil {
 				t.Fatal(err)
@@ -820,12 +821,12 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			f.awaitPhase(phaseReady)
 			s := f.c.state.Load()
 			for _, name := range []string{"a", "mallory"} {
-				rec, err := get[memberRecord](t.Context(), s.records, memberKey(identity.Data, name))
-				if err == nil && (name == "mallory" && rec.exists() || slices.Contains(rec.value.Organizations, "evil")) {
-					t.Errorf("%s is %+v", name, rec.value)
+				rec, err := record.Get[record.Member](t.Context(), s.records, record.MemberKey(identity.Data, name))
+				if err == nil && (name == "mallory" && rec.Exists() || slices.Contains(rec.Value.Organizations, "evil")) {
+					t.Errorf("%s is %+v", name, rec.Value)
 				}
 			}
-			if rec, err := get[memberRecord](t.Context(), s.records, memberKey(identity.Data, "b")); err != nil || !rec.exists() {
+			if rec, err := record.Get[record.Member](t.Context(), s.records, record.MemberKey(identity.Data, "b")); err != nil || !rec.Exists() {
 				t.Errorf("b: %v, %v", rec, err)
 			}
 		})
@@ -844,15 +845,15 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	if err := d.reseed(nil); err != nil {
 		t.Fatal(err)
 	}
-	ch := d.state().records.newChange(d.state().headVersion)
-	ch.write(d.c.rolloutKey(), rolloutRecord{Number: 1})
-	if _, err := ch.commit(t.Context()); err != nil {
+	ch := d.state().records.NewChange(d.state().headVersion)
+	ch.Write(d.c.rolloutKey(), rolloutRecord{Number: 1})
+	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	before.records.next.Store(nil) // that it is of this process: another one knows no next keys
+	before.records.Next.Store(nil) // that it is of this process: another one knows no next keys
 	list := func() []store.Entry {
 		t.Helper()
-		l, err := d.store.List(t.Context(), memberPrefix)
+		l, err := d.store.List(t.Context(), record.MemberPrefix)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -927,8 +928,8 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 				t.Fatal(err)
 			}
 			// It follows the head that is in force, whose records are all moved.
-			if err := d.c.moveRecords(t.Context(), s); err != nil || d.store.version(freezeKey) == 0 || d.c.unsettled.Load() {
-				t.Errorf("who follows the head: %v; frozen: %v", err, d.store.version(freezeKey) != 0)
+			if err := d.c.moveRecords(t.Context(), s); err != nil || d.store.version(record.FreezeKey) == 0 || d.c.unsettled.Load() {
+				t.Errorf("who follows the head: %v; frozen: %v", err, d.store.version(record.FreezeKey) != 0)
 			}
 			d.advance(tc.after)
 			if tc.starts == one {
@@ -937,7 +938,7 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 			} else if _, err := d.another(another); err != nil {
 				t.Fatal(err)
 			}
-			if thawed := d.store.version(freezeKey) == 0; thawed != tc.thawed {
+			if thawed := d.store.version(record.FreezeKey) == 0; thawed != tc.thawed {
 				t.Errorf("thawed: %v, want %v", thawed, tc.thawed)
 			}
 		})
@@ -978,7 +979,7 @@ func TestFreezeOverADamagedHead(t *testing.T) {
 			damage(d, s)
 			d.restart()
 			d.wantPhase(phaseRecovery.String(), "")
-			if d.store.version(freezeKey) == 0 {
+			if d.store.version(record.FreezeKey) == 0 {
 				t.Error("the freeze ended, and nobody knows which head it is for")
 			}
 		})
@@ -996,7 +997,7 @@ func TestFreezeOfOneThatIsGoneEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.store.CompareAndSwap(t.Context(), freezeKey, 0, value); err != nil {
+	if _, err := f.store.CompareAndSwap(t.Context(), record.FreezeKey, 0, value); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(time.Minute); !f.thawed(); time.Sleep(5 * time.Millisecond) {
@@ -1020,7 +1021,7 @@ func TestRecordsAreMovedByTwoAtOnce(t *testing.T) {
 		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		step, done := 0, false
 		d.store.intercept(func(tx store.Tx) {
-			if !slices.ContainsFunc(tx.If, func(c store.Condition) bool { return c.Key == freezeKey && c.Version != 0 }) || tx.ID == "another" {
+			if !slices.ContainsFunc(tx.If, func(c store.Condition) bool { return c.Key == record.FreezeKey && c.Version != 0 }) || tx.ID == "another" {
 				return
 			}
 			if step++; step <= first || done {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -218,40 +219,41 @@ func (c *Coordinator) settleRestore(ctx context.Context, s *state) error {
 		if err != nil {
 			return err
 		}
-		old, err := get[restoreGap](ctx, s.records, restoreGapKey)
+		old, err := record.Get[restoreGap](ctx, s.records, restoreGapKey)
 		if err != nil && !errors.Is(err, store.ErrForged) {
 			return err
 		}
-		if !old.exists() || old.value.Index != last.Index {
+		if !old.Exists() || old.Value.Index != last.Index {
 			gap := restoreGap{last.Index, head.AuthorityEpoch, intent.Header.Revision, intent.Header.CreatedAt.UTC()}
 			if intent.InPlace {
 				// It holds what it held when the trust state was written last. Since when it lacks
 				// something nobody knows.
-				known, err := get[trustState](ctx, s.records, trustStateKey)
+				known, err := record.Get[trustState](ctx, s.records, trustStateKey)
 				if err != nil {
 					return fmt.Errorf("read the trust state: %w", err)
 				}
-				gap.Version, gap.BackupAt = known.version, time.Time{}
+				gap.Version, gap.BackupAt = known.Version, time.Time{}
 			}
-			ch := s.records.newChange(s.headVersion)
-			ch.write(restoreGapKey, gap)
-			ch.delete(backup.IntentKey, version)
-			ch.audit(c.now(), auditEntry{Actor: "restore", Action: "backup.restored", Target: last.Hash.String(), Reason: last.Reason,
+			ch := s.records.NewChange(s.headVersion)
+			ch.Write(restoreGapKey, gap)
+			ch.Delete(backup.IntentKey, version)
+			ch.Audit(c.now(), record.AuditEntry{Actor: "restore", Action: "backup.restored",
+				Target: last.Hash.String(), Reason: last.Reason,
 				Fields: map[string]string{"backup_at": intent.Header.CreatedAt.UTC().Format(time.RFC3339), "index": fmt.Sprint(last.Index)}})
-			if _, err := ch.commit(ctx); err != nil {
+			if _, err := ch.Commit(ctx); err != nil {
 				return fmt.Errorf("end the restore: %w", err)
 			}
 			c.log.LogAttrs(ctx, slog.LevelWarn, "the cluster goes on from a backup", slog.Uint64("index", last.Index), slog.Time("backup_at", intent.Header.CreatedAt), slog.Bool("in_place", intent.InPlace))
 		}
 	}
-	gap, err := get[restoreGap](ctx, s.records, restoreGapKey)
+	gap, err := record.Get[restoreGap](ctx, s.records, restoreGapKey)
 	switch {
 	case errors.Is(err, store.ErrForged):
 		return c.forgedUnder(ctx, s, suspect{restoreGapKey, err})
 	case err != nil:
 		return err
-	case gap.exists() && gap.value.Index == last.Index:
-		s.gap = &gap.value
+	case gap.Exists() && gap.Value.Index == last.Index:
+		s.gap = &gap.Value
 	}
 	return nil
 }

@@ -204,8 +204,8 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		if _, ok := p.find(runtimePath("data/lost")); ok {
 			t.Error("members are told of one that the backup does not know")
 		}
-		if p.state.value.Generation <= was.state.value.Generation {
-			t.Errorf("generation %d comes after %d", p.state.value.Generation, was.state.value.Generation)
+		if p.state.Value.Generation <= was.state.Value.Generation {
+			t.Errorf("generation %d comes after %d", p.state.Value.Generation, was.state.Value.Generation)
 		}
 		set, version, ok := r.c.configured()
 		e, err := next.Get(t.Context(), configStateKey)

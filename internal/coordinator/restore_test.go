@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -144,8 +145,8 @@ func TestRestored(t *testing.T) {
 	if f.c.trust.Load().version <= uint64(b.plan.Floor) || f.c.trust.Load().epoch != s.head.AuthorityEpoch {
 		t.Errorf("the trust bundle is version %d of epoch %d", f.c.trust.Load().version, f.c.trust.Load().epoch)
 	}
-	members, err := f.store.List(f.ctx(), memberPrefix)
-	if err != nil || len(members.Entries) != 1 || members.Entries[0].Key != memberKey(a.id.Kind(), a.id.Name()) {
+	members, err := f.store.List(f.ctx(), record.MemberPrefix)
+	if err != nil || len(members.Entries) != 1 || members.Entries[0].Key != record.MemberKey(a.id.Kind(), a.id.Name()) {
 		t.Errorf("members are %v, %v", members.Entries, err)
 	}
 	if intent, _, err := backup.ReadIntent(f.ctx(), f.store); err != nil || intent != nil {
@@ -225,7 +226,7 @@ func TestRestoreWaits(t *testing.T) {
 		{"an entry is missing", func(t *testing.T, f *fleet, b *saved) {
 			b.signed(f.signer).restore()
 			f.inStore(func(st *sqlite.Store) error {
-				_, err := st.Commit(f.ctx(), store.Tx{Delete: []string{memberKey("data", "a")}})
+				_, err := st.Commit(f.ctx(), store.Tx{Delete: []string{record.MemberKey("data", "a")}})
 				return err
 			})
 		}, explain.RestoreUnfit},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/store"
@@ -71,11 +72,13 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 		return nil, explain.Wrap(err, explain.RequestField, "field", "name", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
 	out := &fealtyv1.RevokeResponse{}
-	s, in, err := c.changeTrust(ctx, req.GetDryRun(), "revoke", func(_ *state, st *trustState, _ store.Revision, now time.Time) (auditEntry, bool, error) {
-		var err error
-		out.Changed, err = st.revoke(now, actor(ctx), req.GetReason(), roomForOthers, thing)
-		return auditEntry{Actor: actor(ctx), Action: "trust.revoke", Target: thing.String(), Reason: req.GetReason()}, out.Changed, err
-	})
+	s, in, err := c.changeTrust(ctx, req.GetDryRun(), "revoke",
+		func(_ *state, st *trustState, _ store.Revision, now time.Time) (record.AuditEntry, bool, error) {
+			var err error
+			out.Changed, err = st.revoke(now, actor(ctx), req.GetReason(), roomForOthers, thing)
+			return record.AuditEntry{Actor: actor(ctx), Action: "trust.revoke", Target: thing.String(),
+				Reason: req.GetReason()}, out.Changed, err
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +119,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 		if err != nil {
 			return nil, emergencyRefused(err)
 		}
-		news, err := in.state.value.isNews(signed, e)
+		news, err := in.state.Value.isNews(signed, e)
 		if err != nil {
 			return nil, emergencyRefused(err)
 		}
@@ -126,14 +129,14 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 		if out.Changed = news; !news || req.GetDryRun() {
 			return out, nil
 		}
-		ch := s.records.newChange(s.headVersion)
+		ch := s.records.NewChange(s.headVersion)
 		if err := c.emergencyChange(ctx, s, in, ch, signed, e); err != nil {
 			return nil, bundleFull("the emergency statement", err)
 		}
 		if err := c.faults.Hit("emergency.before-commit"); err != nil {
 			return nil, err
 		}
-		switch _, err := ch.commit(ctx); {
+		switch _, err := ch.Commit(ctx); {
 		case err == nil:
 			if err := c.faults.Hit("emergency.after-commit"); err != nil {
 				return nil, err
@@ -166,9 +169,10 @@ func (t trustState) isNews(signed *snapshot.SignedEmergency, e *snapshot.Emergen
 
 // emergencyChange adds to ch what a statement does. Identities are banned without their
 // keys, which are banned when somebody lifts that.
-func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in trustInput, ch *change, signed *snapshot.SignedEmergency, e *snapshot.Emergency) error {
+func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in trustInput, ch *record.Change,
+	signed *snapshot.SignedEmergency, e *snapshot.Emergency) error {
 	now, by := c.now().UTC().Truncate(time.Second), actor(ctx)
-	ban := banRecord{Reason: flowcontrol.Clip("emergency: "+e.Reason, maxReasonBytes), By: by, At: now}
+	ban := record.Ban{Reason: flowcontrol.Clip("emergency: "+e.Reason, maxReasonBytes), By: by, At: now}
 	var d trustDelta
 	for _, id := range e.Nodes {
 		if slices.Contains(in.bannedI, id) {
@@ -179,19 +183,19 @@ func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in trustInp
 	d.write = func(counter uint64) {
 		ban.Counter = counter
 		for _, id := range d.ban {
-			ch.put(banIDKey(id.Kind(), id.Name()), 0, ban)
+			ch.Put(record.BanIDKey(id.Kind(), id.Name()), 0, ban)
 		}
 	}
 	for _, key := range e.Keys {
-		old, err := get[banRecord](ctx, s.records, banKeyKey(key))
+		old, err := record.Get[record.Ban](ctx, s.records, record.BanKeyKey(key))
 		if err != nil {
 			return c.storeError("read a banned key", err)
 		}
 		next := ban
 		// Whose it is nobody says: the last certificate over it ends no later than this.
-		next.CertEnd = later(now.Add(s.manifest.LongestSVIDTTL()+certMargin), old.value.CertEnd)
-		next.Until = later(later(now.Add(keyMemory(s.manifest)), next.CertEnd), old.value.Until)
-		ch.put(banKeyKey(key), old.version, next)
+		next.CertEnd = record.Later(now.Add(s.manifest.LongestSVIDTTL()+certMargin), old.Value.CertEnd)
+		next.Until = record.Later(record.Later(now.Add(keyMemory(s.manifest)), next.CertEnd), old.Value.Until)
+		ch.Put(record.BanKeyKey(key), old.Version, next)
 		d.keys = append(d.keys, keyBan{key: key, certEnd: next.CertEnd})
 	}
 	d.edit = func(st *trustState, _ store.Revision) error {
@@ -211,10 +215,11 @@ func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in trustInp
 	if err := c.touchTrust(ctx, s, ch, d, roomForBans); err != nil {
 		return err
 	}
-	ch.audit(c.now(), auditEntry{Actor: by, Action: "trust.emergency", Target: fmt.Sprintf("statement %d", e.Number), Reason: e.Reason, Fields: map[string]string{
-		"digest": signed.Digest().String(), "config_keys": fmt.Sprint(len(e.ConfigKeys)), "keys": fmt.Sprint(len(e.Keys)),
-		"nodes": fmt.Sprint(len(e.Nodes)), "things": fmt.Sprint(len(e.Revoked)),
-	}})
+	ch.Audit(c.now(), record.AuditEntry{Actor: by, Action: "trust.emergency",
+		Target: fmt.Sprintf("statement %d", e.Number), Reason: e.Reason, Fields: map[string]string{
+			"digest": signed.Digest().String(), "config_keys": fmt.Sprint(len(e.ConfigKeys)), "keys": fmt.Sprint(len(e.Keys)),
+			"nodes": fmt.Sprint(len(e.Nodes)), "things": fmt.Sprint(len(e.Revoked)),
+		}})
 	return nil
 }
 

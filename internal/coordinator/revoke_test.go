@@ -38,7 +38,7 @@ func TestRevoke(t *testing.T) {
 	d.joined("a")
 	b := newPublisher()
 	d.follow(d.c)
-	before := d.mustPublish(b).state.value.Revocations
+	before := d.mustPublish(b).state.Value.Revocations
 	revoke := func(kind, name, reason string, dry bool) (*fealtyv1.RevokeResponse, error) {
 		return d.trustService().Revoke(t.Context(), &fealtyv1.RevokeRequest{Kind: kind, Name: name, Reason: reason, DryRun: dry})
 	}
@@ -66,7 +66,7 @@ func TestRevoke(t *testing.T) {
 	if got := d.bundle().Revoked; !slices.Equal(got, want) {
 		t.Fatalf("revoked %v", got)
 	}
-	if after := d.mustPublish(b).state.value.Revocations; after == before || after != d.c.trust.Load().revocations.String() {
+	if after := d.mustPublish(b).state.Value.Revocations; after == before || after != d.c.trust.Load().revocations.String() {
 		t.Error("the record does not say that something was revoked")
 	}
 	d.restart()
@@ -78,7 +78,7 @@ func TestRevoke(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	full := in.state.value
+	full := in.state.Value
 	const adminsPart = snapshot.MaxRevoked * 3 / 4
 	for _, part := range []struct {
 		room banRoom
@@ -259,7 +259,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 		return delta
 	}
 	fill := func(n int) error {
-		return d.c.touchTrust(t.Context(), d.state(), d.state().records.newChange(d.state().headVersion), bans(n), roomForBans)
+		return d.c.touchTrust(t.Context(), d.state(), d.state().records.NewChange(d.state().headVersion), bans(n), roomForBans)
 	}
 	// As many as fit, by bisection: each further one is refused.
 	few, many := 0, snapshot.MaxBans
@@ -273,7 +273,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 	if err := fill(many); !errors.Is(err, errBundleFull) {
 		t.Fatalf("%d bans: %v", many, err)
 	}
-	full := in.with(bans(few), in.state.value)
+	full := in.with(bans(few), in.state.Value)
 	bigger := *d.state()
 	m := *bigger.manifest
 	m.Signers.Keys = nil

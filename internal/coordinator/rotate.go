@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
@@ -211,33 +212,34 @@ type rollout struct {
 
 // mustConfirm reports whether a rotation waits for the member: it may be at work now.
 // One whose certificate ended comes back by a proof, and is told everything anew.
-func mustConfirm(rec memberRecord, now time.Time) bool {
-	return rec.held() && !sessionKind(rec.Kind) && rec.Kind != identity.Coordinator && now.Before(rec.NotAfter)
+func mustConfirm(rec record.Member, now time.Time) bool {
+	return rec.Held() && !sessionKind(rec.Kind) && rec.Kind != identity.Coordinator && now.Before(rec.NotAfter)
 }
 
 // lookAtRollout returns how far r is, by what all coordinators heard. own is what
 // this one had noted.
-func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *rotation) (out rollout, own versioned[rolloutRecord], now map[uint64]bool, err error) {
+func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *rotation) (out rollout,
+	own record.Versioned[rolloutRecord], now map[uint64]bool, err error) {
 	l, err := c.store.List(ctx, rolloutPrefix)
 	if err != nil {
 		return out, own, nil, err
 	}
 	all, now := make(map[uint64]bool), make(map[uint64]bool)
 	for _, e := range l.Entries {
-		rec, err := open[rolloutRecord](s.records, e)
+		rec, err := record.Open[rolloutRecord](s.records, e)
 		if err != nil {
 			// A rotation waits longer without it, and nothing else.
 			if err := c.forgedUnder(ctx, s, suspect{e.Key, err}); err != nil {
 				return out, own, nil, err
 			}
-			rec = versioned[rolloutRecord]{version: e.Version}
+			rec = record.Versioned[rolloutRecord]{Version: e.Version}
 		}
-		if rec.value.Number == r.Number {
-			rec.value.sums(all)
+		if rec.Value.Number == r.Number {
+			rec.Value.sums(all)
 		}
 		if e.Key == c.rolloutKey() {
-			if own = rec; rec.value.Number == r.Number {
-				rec.value.sums(now)
+			if own = rec; rec.Value.Number == r.Number {
+				rec.Value.sums(now)
 			}
 		}
 	}
@@ -271,11 +273,11 @@ func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
 	if err != nil {
 		return err
 	}
-	if packed := packSums(confirmed); own.value.Number != r.Number || string(packed) != string(own.value.Confirmed) {
-		ch := s.records.newChange(s.headVersion)
-		ch.require(trustStateKey, store.Revision(t.version)) // the rotation may be over
-		ch.put(c.rolloutKey(), own.version, rolloutRecord{Number: r.Number, Confirmed: packed})
-		if _, err := ch.commit(ctx); err != nil {
+	if packed := packSums(confirmed); own.Value.Number != r.Number || string(packed) != string(own.Value.Confirmed) {
+		ch := s.records.NewChange(s.headVersion)
+		ch.Require(trustStateKey, store.Revision(t.version)) // the rotation may be over
+		ch.Put(c.rolloutKey(), own.Version, rolloutRecord{Number: r.Number, Confirmed: packed})
+		if _, err := ch.Commit(ctx); err != nil {
 			return err
 		}
 	}
@@ -308,9 +310,10 @@ func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
 	if err := c.dropRollout(ctx, ch); err != nil {
 		return err
 	}
-	ch.audit(c.now(), auditEntry{Actor: r.By, Action: "trust.rotate.end", Target: s.configKeyID(r.Number), Reason: r.Reason,
+	ch.Audit(c.now(), record.AuditEntry{Actor: r.By, Action: "trust.rotate.end", Target: s.configKeyID(r.Number),
+		Reason: r.Reason,
 		Fields: map[string]string{"how": how, "members": fmt.Sprint(progress.members), "missing": fmt.Sprint(len(progress.missing))}})
-	if _, err := ch.commit(ctx); err != nil {
+	if _, err := ch.Commit(ctx); err != nil {
 		return err
 	}
 	if err := c.faults.Hit("rotate.after-end"); err != nil {
@@ -327,13 +330,13 @@ func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
 }
 
 // dropRollout removes what coordinators noted during a rotation.
-func (c *Coordinator) dropRollout(ctx context.Context, ch *change) error {
+func (c *Coordinator) dropRollout(ctx context.Context, ch *record.Change) error {
 	l, err := c.store.List(ctx, rolloutPrefix)
 	if err != nil {
 		return err
 	}
 	for _, e := range l.Entries {
-		ch.drop(e.Key)
+		ch.Drop(e.Key)
 	}
 	return nil
 }

@@ -148,7 +148,7 @@ func TestRotation(t *testing.T) {
 			_, err := d.trustService().RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
 			wantOnly(t, "a second rotation", err, explain.TrustRotating)
 			// Who has the bundle of before reads what both keys sign.
-			if n := len(d.mustPublish(b).state.value.Signatures); n != 2 {
+			if n := len(d.mustPublish(b).state.Value.Signatures); n != 2 {
 				t.Fatalf("%d signatures", n)
 			}
 			for i, m := range members {
@@ -206,7 +206,7 @@ func TestRotation(t *testing.T) {
 			if keys := d.store.keys(rolloutPrefix); len(keys) != 0 {
 				t.Errorf("left over: %v", keys)
 			}
-			if n := len(d.mustPublish(b).state.value.Signatures); n != 1 {
+			if n := len(d.mustPublish(b).state.Value.Signatures); n != 1 {
 				t.Fatalf("%d signatures", n)
 			}
 			for i, m := range members {
@@ -271,7 +271,7 @@ func TestCompromisedKey(t *testing.T) {
 		t.Fatalf("twice: %v (%v)", again, err)
 	}
 	p := d.mustPublish(b)
-	if len(p.state.value.Signatures) != 1 || p.state.value.Generation == before.state.value.Generation {
+	if len(p.state.Value.Signatures) != 1 || p.state.Value.Generation == before.state.Value.Generation {
 		t.Fatal("what was published is not signed again")
 	}
 	m.follow(d)
@@ -283,7 +283,7 @@ func TestCompromisedKey(t *testing.T) {
 	}
 	// What the thief signs now: the same tree, in a generation to come.
 	r := snapshot.Record{
-		ClusterID: testCluster, AuthorityEpoch: d.state().head.AuthorityEpoch, Generation: p.state.value.Generation + 1000,
+		ClusterID: testCluster, AuthorityEpoch: d.state().head.AuthorityEpoch, Generation: p.state.Value.Generation + 1000,
 		Root: p.tree.Root(), TreeSize: p.tree.Size(), IssuedAt: d.clock(), FreshUntil: d.clock().Add(time.Hour), Revocations: d.c.trust.Load().revocations,
 	}
 	forged, err := r.Sign(d.state().secrets.keys.ConfigSigning(1))
@@ -415,7 +415,7 @@ func TestRotationOfReplicas(t *testing.T) {
 	d.rotate(time.Hour)
 	// The other one has not heard of it: what it would publish is void.
 	if err := d.publishAll(other, newPublisher()); err == nil {
-		if n := len(other.publication.Load().state.value.Signatures); n != 2 {
+		if n := len(other.publication.Load().state.Value.Signatures); n != 2 {
 			t.Fatalf("a replica that lags published under %d keys", n)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -716,9 +717,10 @@ func manifestProblems(err error) error {
 
 // audit is what the audit log is told of a move that brought s about: the transition,
 // and which of its secrets were made for it.
-func (mv *move) audit(s *state) []auditEntry {
+func (mv *move) audit(s *state) []record.AuditEntry {
 	t := &mv.link.Transition
-	out := []auditEntry{{Actor: mv.actor, Action: "manifest." + string(t.Kind), Target: s.head.Hash.String(), Reason: t.Reason,
+	out := []record.AuditEntry{{Actor: mv.actor, Action: "manifest." + string(t.Kind), Target: s.head.Hash.String(),
+		Reason: t.Reason,
 		Fields: map[string]string{"index": fmt.Sprint(t.Index), "authority_epoch": fmt.Sprint(t.AuthorityEpoch)}}}
 	if mv.received != nil {
 		out = append(out, originOf(s, actionSeedReceived, mv.received))
@@ -730,7 +732,8 @@ func (mv *move) audit(s *state) []auditEntry {
 		out = append(out, originOf(s, actionMeshMade, nil))
 	}
 	for _, k := range mv.madeKeys {
-		out = append(out, auditEntry{Actor: mv.actor, Action: "keeper.key.made", Target: k.GetKeeper(), Fields: map[string]string{"key": k.GetKeyId(), "coordinator": k.GetCoordinator()}})
+		out = append(out, record.AuditEntry{Actor: mv.actor, Action: "keeper.key.made", Target: k.GetKeeper(),
+			Fields: map[string]string{"key": k.GetKeyId(), "coordinator": k.GetCoordinator()}})
 	}
 	return out
 }

@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -113,7 +114,7 @@ func (c *Coordinator) writeShares(ctx context.Context, mv *move) error {
 			return err
 		}
 	}
-	w, err := records{store: c.store, auth: auth}.put(shareSetKey(mv.link.Hash), rec)
+	w, err := record.Records{Store: c.store, Auth: auth}.Seal(shareSetKey(mv.link.Hash), rec)
 	if err != nil {
 		return err
 	}
@@ -152,12 +153,12 @@ func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSh
 	if len(people) == 0 {
 		return out, nil
 	}
-	rec, err := get[shareSetRecord](ctx, s.records, shareSetKey(made.Hash))
+	rec, err := record.Get[shareSetRecord](ctx, s.records, shareSetKey(made.Hash))
 	if err != nil {
 		return nil, m.c.storeError("read which shares of the seed there are", err)
 	}
 	for _, o := range people {
-		file, err := m.c.readShare(ctx, made, rec.value, o)
+		file, err := m.c.readShare(ctx, made, rec.Value, o)
 		if err != nil {
 			return nil, err
 		}
@@ -248,13 +249,13 @@ func (c *Coordinator) dropSecrets(ctx context.Context, s *state) error {
 	keep := make(map[string]bool)
 	if people := s.manifest.Seed.People(); len(people) > 0 {
 		made := s.sharesMade()
-		rec, err := get[shareSetRecord](ctx, s.records, shareSetKey(made.Hash))
-		if err != nil || !rec.exists() {
+		rec, err := record.Get[shareSetRecord](ctx, s.records, shareSetKey(made.Hash))
+		if err != nil || !rec.Exists() {
 			return err
 		}
 		keep[shareSetKey(made.Hash)] = true
 		for _, o := range people {
-			keep[shareKey(made.SeedEpoch, made.Salt, rec.value.Set, o.Name)] = true
+			keep[shareKey(made.SeedEpoch, made.Salt, rec.Value.Set, o.Name)] = true
 		}
 	}
 	for _, prefix := range []string{sharesPrefix(s.head.SeedEpoch, s.head.Salt), shareSetPrefix} {
@@ -270,8 +271,8 @@ func (c *Coordinator) dropSecrets(ctx context.Context, s *state) error {
 	}
 	for _, e := range over {
 		ch := c.newLeaderChange(s)
-		ch.delete(e.Key, e.Version)
-		if _, err := ch.commit(ctx); ignoreConflict(err) != nil {
+		ch.Delete(e.Key, e.Version)
+		if _, err := ch.Commit(ctx); ignoreConflict(err) != nil {
 			return err
 		}
 	}

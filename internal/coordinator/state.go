@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -56,7 +57,7 @@ type state struct {
 	headVersion store.Revision // of the head's key: a condition of every transaction
 	headRecord  []byte         // as the store holds it
 	secrets     *secrets
-	records     records
+	records     record.Records
 	root        *x509.Certificate
 	rootPin     identity.KeyID // hash of the root's public key: what tokens pin
 	meshKey     identity.KeyID
@@ -65,7 +66,7 @@ type state struct {
 	// origin is what the audit log is told once it is adopted: where its secrets came
 	// from, and the move that made it; nil: nothing that it was not told. Owned by who
 	// holds setting.
-	origin []auditEntry
+	origin []record.AuditEntry
 	// rootStatement introduces the config root key to who pins the root.
 	rootStatement []byte
 
@@ -232,8 +233,9 @@ func (c *Coordinator) newState(v *history.Verified, secrets *secrets, root *x509
 		chain:    v,
 		manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(), headRecord: v.Head().Encode(),
 		secrets: secrets,
-		records: records{store: c.store, auth: auth, audit: c.auditWriter, next: new(atomic.Pointer[records])},
-		root:    root, rootPin: identity.KeyOf(root), meshKey: mesh.KeyID(),
+		records: record.Records{Store: c.store, Auth: auth, Audit: c.auditWriter,
+			Next: new(atomic.Pointer[record.Records])},
+		root: root, rootPin: identity.KeyOf(root), meshKey: mesh.KeyID(),
 	}
 	if err := s.followReseeds(); err != nil {
 		return nil, err
@@ -385,7 +387,7 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 	}
 	c.kept.Restored(s.restoredEpoch())
 	if old := c.state.Load().ready(); old != nil && old.head.Salt != s.head.Salt {
-		old.records.next.Store(&s.records)
+		old.records.Next.Store(&s.records)
 	}
 	if err := c.moveRecords(ctx, s); err != nil {
 		return fmt.Errorf("bring the records under the seed of the head: %w", err)
@@ -397,7 +399,7 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 	if err != nil {
 		return err
 	}
-	l, err := c.store.List(ctx, memberPrefix)
+	l, err := c.store.List(ctx, record.MemberPrefix)
 	if err != nil {
 		return fmt.Errorf("read the members: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
@@ -87,10 +88,10 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	defer cancel()
 	all, at, err := c.recordedMembers(reading, s)
 	from.at = at
-	var trust versioned[trustState]
+	var trust record.Versioned[trustState]
 	if err == nil {
 		out.StoreLatency = durationpb.New(time.Since(asked))
-		if trust, err = get[trustState](reading, s.records, trustStateKey); err != nil {
+		if trust, err = record.Get[trustState](reading, s.records, trustStateKey); err != nil {
 			err = c.storeError("read the trust state", err)
 		}
 	}
@@ -103,14 +104,14 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		if _, err := c.alone("read the members", err); err != nil {
 			return out, nil
 		}
-		known := c.knownMembers(s, memberPrefix)
+		known := c.knownMembers(s, record.MemberPrefix)
 		out.Baseline, out.Contacts = baseline(s.manifest, known), c.contacts(known)
 		out.Members, out.NextPageToken = from.cut(known)
 		return out, nil
 	case err != nil:
 		return nil, err
 	}
-	out.Bans, out.BansLimit = uint32(trust.value.Bans.Count), uint32(c.maxListed)
+	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.maxListed)
 	out.Baseline, out.Contacts = baseline(s.manifest, all), c.contacts(all)
 	out.Findings = append(append(first, c.storeFindings()...), c.keeperFindings(reading, s)...)
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
@@ -158,7 +159,7 @@ func baseline(man *manifest.Manifest, members []*fealtyv1.Member) *fealtyv1.Base
 	for _, m := range members {
 		switch {
 		case m.GetKind() != string(identity.Data) || m.GetBanned():
-		case m.GetState() == stateActive:
+		case m.GetState() == record.Active:
 			b.DataMembers++
 			switch presence.Contact(m.GetContact()) {
 			case presence.Connected:
@@ -166,7 +167,7 @@ func baseline(man *manifest.Manifest, members []*fealtyv1.Member) *fealtyv1.Base
 			case presence.Unknown:
 				b.Unknown++
 			}
-		case m.GetState() == stateDraining:
+		case m.GetState() == record.Draining:
 			if b.DrainingCount++; len(b.Draining) < maxDrainingNamed {
 				b.Draining = append(b.Draining, m.GetKind()+"/"+m.GetName())
 			}
@@ -197,10 +198,11 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 	for _, m := range members {
 		path := m.GetKind() + "/" + m.GetName()
 		switch live, end := m.GetLive(), m.GetSvidNotAfter().AsTime(); {
-		case m.GetBanned() || m.GetState() == stateReplacing || sessionKind(identity.Kind(m.GetKind())):
+		case m.GetBanned() || m.GetState() == record.Replacing || sessionKind(identity.Kind(m.GetKind())):
 		case !now.Before(end):
 			expired = append(expired, troubled{path, end.UTC().Format(time.RFC3339)})
-		case live.GetConnected(), len(st.GetContacts().GetUnanswered()) > 0, now.Sub(later(hears, live.GetLastReport().AsTime())) <= silentAfter:
+		case live.GetConnected(), len(st.GetContacts().GetUnanswered()) > 0, now.Sub(record.Later(hears,
+			live.GetLastReport().AsTime())) <= silentAfter:
 		case live != nil:
 			silent = append(silent, troubled{path, live.GetLastReport().AsTime().UTC().Format(time.RFC3339)})
 		default:

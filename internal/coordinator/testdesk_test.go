@@ -18,6 +18,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
@@ -120,7 +121,7 @@ func (d *desk) lead(c *Coordinator) {
 	if term, _, ok := c.leading(); ok && d.store.version(leaderTermKey) == store.Revision(term) {
 		return
 	}
-	w, err := s.records.put(leaderTermKey, leaderRecord{Replica: c.EnrolmentKey(), Nonce: randomID()})
+	w, err := s.records.Seal(leaderTermKey, leaderRecord{Replica: c.EnrolmentKey(), Nonce: randomID()})
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -356,9 +357,9 @@ func (m *machine) renew() error {
 }
 
 // record returns the record of a member.
-func (d *desk) record(kind identity.Kind, name string) versioned[memberRecord] {
+func (d *desk) record(kind identity.Kind, name string) record.Versioned[record.Member] {
 	d.t.Helper()
-	rec, err := get[memberRecord](context.Background(), d.state().records, memberKey(kind, name))
+	rec, err := record.Get[record.Member](context.Background(), d.state().records, record.MemberKey(kind, name))
 	if err != nil {
 		d.t.Fatal(err)
 	}

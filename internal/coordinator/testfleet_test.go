@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
@@ -474,13 +475,13 @@ func (f *fleet) member(name string) *node {
 // catalog returns all members, as one text to compare.
 func (f *fleet) catalog() string {
 	f.t.Helper()
-	recs, err := list[memberRecord](context.Background(), f.c.state.Load().records, memberPrefix)
+	recs, err := record.List[record.Member](context.Background(), f.c.state.Load().records, record.MemberPrefix)
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	var b strings.Builder
 	for _, r := range recs {
-		fmt.Fprintf(&b, "%d %+v\n", r.version, r.value)
+		fmt.Fprintf(&b, "%d %+v\n", r.Version, r.Value)
 	}
 	return b.String()
 }

@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -66,11 +67,11 @@ func (c *Coordinator) createToken(ctx context.Context, s *state, req *fealtyv1.C
 		rec.ID = ""
 		return &fealtyv1.CreateTokenResponse{Token: c.tokenMessage(s, rec, nil)}, nil
 	}
-	ch := s.records.newChange(s.headVersion)
-	ch.put(tokenKey(rec.ID), 0, rec)
-	ch.audit(c.now(), auditEntry{Actor: rec.CreatedBy, Action: "token.create", Target: rec.ID,
+	ch := s.records.NewChange(s.headVersion)
+	ch.Put(tokenKey(rec.ID), 0, rec)
+	ch.Audit(c.now(), record.AuditEntry{Actor: rec.CreatedBy, Action: "token.create", Target: rec.ID,
 		Fields: map[string]string{"entry": rec.Entry, "name": rec.Name, "uses": fmt.Sprint(rec.Uses)}})
-	if _, err := ch.commit(ctx); errors.Is(err, store.ErrConflict) {
+	if _, err := ch.Commit(ctx); errors.Is(err, store.ErrConflict) {
 		return nil, err
 	} else if err != nil {
 		return nil, c.storeError("create the token", err)
@@ -152,13 +153,13 @@ func (t tokenServer) ListTokens(ctx context.Context, _ *fealtyv1.ListTokensReque
 	if err != nil {
 		return nil, err
 	}
-	recs, err := list[tokenRecord](ctx, s.records, tokenPrefix)
+	recs, err := record.List[tokenRecord](ctx, s.records, tokenPrefix)
 	if err != nil {
 		return nil, t.c.storeError("list tokens", err)
 	}
 	resp := &fealtyv1.ListTokensResponse{}
 	for _, r := range recs {
-		resp.Tokens = append(resp.Tokens, t.c.tokenMessage(s, r.value, nil))
+		resp.Tokens = append(resp.Tokens, t.c.tokenMessage(s, r.Value, nil))
 	}
 	return resp, nil
 }
@@ -172,11 +173,11 @@ func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest
 	if err != nil {
 		return nil, err
 	}
-	uses, err := list[tokenUse](ctx, s.records, tokenUsePrefix+rec.value.ID+"/")
+	uses, err := record.List[tokenUse](ctx, s.records, tokenUsePrefix+rec.Value.ID+"/")
 	if err != nil {
 		return nil, t.c.storeError("read the uses of a token", err)
 	}
-	return &fealtyv1.GetTokenResponse{Token: t.c.tokenMessage(s, rec.value, uses)}, nil
+	return &fealtyv1.GetTokenResponse{Token: t.c.tokenMessage(s, rec.Value, uses)}, nil
 }
 
 func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenRequest) (*fealtyv1.RevokeTokenResponse, error) {
@@ -190,16 +191,16 @@ func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenR
 		if err != nil {
 			return nil, err
 		}
-		if rec.value.Revoked || req.GetDryRun() {
-			return &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.value, nil)}, nil
+		if rec.Value.Revoked || req.GetDryRun() {
+			return &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.Value, nil)}, nil
 		}
-		rec.value.Revoked = true
-		ch := s.records.newChange(s.headVersion)
-		ch.put(tokenKey(rec.value.ID), rec.version, rec.value)
-		ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "token.revoke", Target: rec.value.ID})
-		switch _, err := ch.commit(ctx); {
+		rec.Value.Revoked = true
+		ch := s.records.NewChange(s.headVersion)
+		ch.Put(tokenKey(rec.Value.ID), rec.Version, rec.Value)
+		ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "token.revoke", Target: rec.Value.ID})
+		switch _, err := ch.Commit(ctx); {
 		case err == nil:
-			return &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.value, nil)}, nil
+			return &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.Value, nil)}, nil
 		case !c.conflicts(ctx, err):
 			return nil, c.storeError("revoke the token", err)
 		}
@@ -208,21 +209,21 @@ func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenR
 }
 
 // token reads the token called id.
-func (c *Coordinator) token(ctx context.Context, s *state, id string) (versioned[tokenRecord], error) {
+func (c *Coordinator) token(ctx context.Context, s *state, id string) (record.Versioned[tokenRecord], error) {
 	if !validTokenID(id) {
-		return versioned[tokenRecord]{}, explain.New(explain.NotFound, "what", "token", "name", id)
+		return record.Versioned[tokenRecord]{}, explain.New(explain.NotFound, "what", "token", "name", id)
 	}
-	rec, err := get[tokenRecord](ctx, s.records, tokenKey(id))
+	rec, err := record.Get[tokenRecord](ctx, s.records, tokenKey(id))
 	if err != nil {
 		return rec, c.storeError("read the token", err)
 	}
-	if !rec.exists() {
+	if !rec.Exists() {
 		return rec, explain.New(explain.NotFound, "what", "token", "name", id)
 	}
 	return rec, nil
 }
 
-func (c *Coordinator) tokenMessage(s *state, r tokenRecord, uses []versioned[tokenUse]) *fealtyv1.Token {
+func (c *Coordinator) tokenMessage(s *state, r tokenRecord, uses []record.Versioned[tokenUse]) *fealtyv1.Token {
 	m := &fealtyv1.Token{
 		Id: r.ID, Entry: r.Entry, Name: r.Name, Organizations: r.Organizations,
 		Uses: r.Uses, Used: r.Used, CreatedBy: r.CreatedBy, Revoked: r.Revoked, Labels: r.Labels,
@@ -230,7 +231,7 @@ func (c *Coordinator) tokenMessage(s *state, r tokenRecord, uses []versioned[tok
 		State: "usable",
 	}
 	for _, u := range uses[:min(len(uses), maxUsesShown)] {
-		m.Admitted = append(m.Admitted, u.value.Member)
+		m.Admitted = append(m.Admitted, u.Value.Member)
 	}
 	entry, ok := s.manifest.EntryByName(r.Entry)
 	if ok {

@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/regress"
@@ -83,7 +84,7 @@ func (t *trustView) newer(o *trustView) bool {
 
 // trustInput is everything that a bundle is compiled from, read at one revision.
 type trustInput struct {
-	state   versioned[trustState]
+	state   record.Versioned[trustState]
 	bannedI []identity.ID
 	bannedK []keyBan
 
@@ -105,10 +106,10 @@ type keyBan struct {
 func (in trustInput) sum() banSum {
 	keys := make([]string, 0, len(in.bannedI)+len(in.bannedK))
 	for _, id := range in.bannedI {
-		keys = append(keys, banIDKey(id.Kind(), id.Name()))
+		keys = append(keys, record.BanIDKey(id.Kind(), id.Name()))
 	}
 	for _, b := range in.bannedK {
-		keys = append(keys, banKeyKey(b.key))
+		keys = append(keys, record.BanKeyKey(b.key))
 	}
 	slices.Sort(keys)
 	h := sha256Sum([]byte(strings.Join(keys, "\n")))
@@ -120,7 +121,7 @@ func (in trustInput) sum() banSum {
 func (in trustInput) listed() []identity.KeyID {
 	var keys []identity.KeyID
 	for _, b := range in.bannedK {
-		if in.state.value.AsOf.Before(b.certEnd) {
+		if in.state.Value.AsOf.Before(b.certEnd) {
 			keys = append(keys, b.key)
 		}
 	}
@@ -140,55 +141,55 @@ func (c *Coordinator) readTrust(ctx context.Context, s *state) (trustInput, erro
 	for _, e := range l.Entries {
 		switch {
 		case e.Key == trustStateKey:
-			if in.state, err = open[trustState](s.records, e); err != nil {
+			if in.state, err = record.Open[trustState](s.records, e); err != nil {
 				return in, err
 			}
-			plain, err := s.records.open(e.Key, e.Value)
+			plain, err := s.records.Open(e.Key, e.Value)
 			if err != nil {
 				return in, err
 			}
 			in.digest = sha256Sum(plain)
-		case strings.HasPrefix(e.Key, unbanPrefix):
-			unban, err := open[unbanRecord](s.records, e)
+		case strings.HasPrefix(e.Key, record.UnbanPrefix):
+			unban, err := record.Open[record.Unban](s.records, e)
 			if err != nil {
 				return in, err
 			}
-			in.unbans[e.Key[len(unbanPrefix):]] = unban.value.Counter
-		case strings.HasPrefix(e.Key, banIDPrefix):
-			ban, err := open[banRecord](s.records, e)
+			in.unbans[e.Key[len(record.UnbanPrefix):]] = unban.Value.Counter
+		case strings.HasPrefix(e.Key, record.BanIDPrefix):
+			ban, err := record.Open[record.Ban](s.records, e)
 			if err != nil {
 				return in, err
 			}
-			in.since[e.Key[len(banIDPrefix):]] = ban.value.Counter
-			kind, name, _ := strings.Cut(e.Key[len(banIDPrefix):], "/")
+			in.since[e.Key[len(record.BanIDPrefix):]] = ban.Value.Counter
+			kind, name, _ := strings.Cut(e.Key[len(record.BanIDPrefix):], "/")
 			id, err := identity.New(s.manifest.Cluster, identity.Kind(kind), name)
 			if err != nil {
 				return in, fmt.Errorf("the ban %s names no identity: %w", e.Key, err)
 			}
 			in.bannedI = append(in.bannedI, id)
-		case strings.HasPrefix(e.Key, banKeyPrefix):
-			ban, err := open[banRecord](s.records, e)
+		case strings.HasPrefix(e.Key, record.BanKeyPrefix):
+			ban, err := record.Open[record.Ban](s.records, e)
 			if err != nil {
 				return in, err
 			}
-			key, err := identity.ParseKeyID(e.Key[len(banKeyPrefix):])
+			key, err := identity.ParseKeyID(e.Key[len(record.BanKeyPrefix):])
 			if err != nil {
 				return in, fmt.Errorf("the ban %s names no key: %w", e.Key, err)
 			}
-			in.bannedK = append(in.bannedK, keyBan{key, ban.value.CertEnd, ban.value.Until, ban.version})
+			in.bannedK = append(in.bannedK, keyBan{key, ban.Value.CertEnd, ban.Value.Until, ban.Version})
 		}
 	}
-	if in.state.exists() {
+	if in.state.Exists() {
 		// First whether all of it is of before: whoever put it back put back the sum too.
 		if err := c.checkTrust(ctx, s, began, in); err != nil {
 			return in, err
 		}
-		if want, got := in.state.value.Bans, in.sum(); got != want {
+		if want, got := in.state.Value.Bans, in.sum(); got != want {
 			return in, fmt.Errorf("the trust state says %d bans, and %d others are there: %w", want.Count, got.Count, store.ErrForged)
 		}
 		return in, nil
 	}
-	members, err := c.store.List(ctx, memberPrefix)
+	members, err := c.store.List(ctx, record.MemberPrefix)
 	if err != nil {
 		return in, err
 	}
@@ -211,13 +212,13 @@ func compileTrust(s *state, in trustInput) (snapshot.TrustBundle, error) {
 		Head:           snapshot.Head{Index: s.head.Index, Hash: snapshot.Digest(s.head.Hash)},
 		Signers:        snapshot.Signers{Threshold: s.manifest.Signers.Threshold},
 	}
-	for _, r := range in.state.value.Revoked {
+	for _, r := range in.state.Value.Revoked {
 		b.Revoked = append(b.Revoked, r.thing())
 	}
-	for _, k := range in.state.value.MeshKeys {
+	for _, k := range in.state.Value.MeshKeys {
 		b.MeshKeys = append(b.MeshKeys, k.Key)
 	}
-	for _, k := range in.state.value.ConfigKeys {
+	for _, k := range in.state.Value.ConfigKeys {
 		b.ConfigKeys = append(b.ConfigKeys, snapshot.ConfigKey{
 			Algorithm: snapshot.AlgorithmTree,
 			Key:       s.configKey(k.Number),
@@ -228,7 +229,7 @@ func compileTrust(s *state, in trustInput) (snapshot.TrustBundle, error) {
 	for _, signer := range s.manifest.Signers.Keys {
 		b.Signers.Keys = append(b.Signers.Keys, snapshot.SignerKey{Name: signer.Name, Key: signer.Key.Public()})
 	}
-	for _, r := range in.state.value.Roots {
+	for _, r := range in.state.Value.Roots {
 		if !bytes.Equal(r.DER, s.root.Raw) {
 			b.RetiredRoots = append(b.RetiredRoots, r.DER)
 		}
@@ -274,7 +275,7 @@ func signTrust(s *state, in trustInput, now time.Time) (*trustView, error) {
 		ClusterID:      s.manifest.Cluster,
 		Subject:        snapshot.ClusterSubject(),
 		ScopeType:      snapshot.ScopeTrustBundle,
-		ConfigVersion:  uint64(in.state.version),
+		ConfigVersion:  uint64(in.state.Version),
 		AuthorityEpoch: s.head.AuthorityEpoch,
 		IssuedAt:       issued, ValidFrom: issued,
 		ExpiresAt:    issued.Add(life).Truncate(time.Second),
@@ -292,8 +293,8 @@ func signTrust(s *state, in trustInput, now time.Time) (*trustView, error) {
 		return nil, fmt.Errorf("encode the trust bundle: %w", err)
 	}
 	return &trustView{
-		version: uint64(in.state.version), epoch: s.head.AuthorityEpoch, meshKey: s.meshKey,
-		contentHash: draft.Header().ContentHash, size: draft.Header().ContentSize, revocations: revocations, revoked: snapshot.RevocationsIn(content), configKeys: slices.Clone(in.state.value.ConfigKeys), rotation: in.state.value.Rotation,
+		version: uint64(in.state.Version), epoch: s.head.AuthorityEpoch, meshKey: s.meshKey,
+		contentHash: draft.Header().ContentHash, size: draft.Header().ContentSize, revocations: revocations, revoked: snapshot.RevocationsIn(content), configKeys: slices.Clone(in.state.Value.ConfigKeys), rotation: in.state.Value.Rotation,
 		bundle: bundle, signed: raw, issuedAt: issued, links: s.recent(), rootChanges: s.rootChanges, rootEpoch: s.rootEpoch,
 	}, nil
 }
@@ -317,12 +318,12 @@ func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (trustInput, er
 		if !changed {
 			return in, nil
 		}
-		ch := s.records.newChange(s.headVersion)
-		ch.put(trustStateKey, in.state.version, next)
-		if err := c.beginConfig(ctx, ch, in.state.value); err != nil {
+		ch := s.records.NewChange(s.headVersion)
+		ch.Put(trustStateKey, in.state.Version, next)
+		if err := c.beginConfig(ctx, ch, in.state.Value); err != nil {
 			return in, err
 		}
-		_, err = ch.commit(ctx)
+		_, err = ch.Commit(ctx)
 		var conflict *store.ConflictError
 		switch {
 		case errors.As(err, &conflict) && conflict.Key == history.HeadKey:
@@ -337,7 +338,7 @@ func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (trustInput, er
 // nextTrustState returns the trust state that fits s at now, and whether it is
 // another one than that of in.
 func nextTrustState(in trustInput, s *state, now time.Time) (trustState, bool) {
-	t := in.state.value
+	t := in.state.Value
 	changed := in.outlived(now)
 	if len(t.ConfigKeys) == 0 {
 		t.ConfigKeys = []configKey{{Number: 1, NotBefore: now.Add(-10 * time.Minute), NotAfter: now.Add(configKeyLife)}}
@@ -381,7 +382,7 @@ func nextTrustState(in trustInput, s *state, now time.Time) (trustState, bool) {
 			if roots[i].AcceptUntil.IsZero() {
 				// No SVID under it outlives the mesh CA keys that signed it.
 				for _, k := range keys[1:] {
-					roots[i].AcceptUntil = later(roots[i].AcceptUntil, k.AcceptUntil)
+					roots[i].AcceptUntil = record.Later(roots[i].AcceptUntil, k.AcceptUntil)
 				}
 			}
 		}
@@ -393,7 +394,7 @@ func nextTrustState(in trustInput, s *state, now time.Time) (trustState, bool) {
 		t.Config, changed = true, true
 	}
 	if t.UnbansFrom == 0 {
-		t.UnbansFrom, changed = in.state.version+1, true
+		t.UnbansFrom, changed = in.state.Version+1, true
 	}
 	if t.Head != s.head.Hash {
 		t.Head, changed = s.head.Hash, true
@@ -411,7 +412,7 @@ func nextTrustState(in trustInput, s *state, now time.Time) (trustState, bool) {
 // lies ahead, because a clock was wrong, or some banned keys have not needed to be
 // listed for a while.
 func (in trustInput) outlived(now time.Time) bool {
-	asOf := in.state.value.AsOf
+	asOf := in.state.Value.AsOf
 	if asOf.After(now.Add(snapshot.ClockTolerance)) {
 		return true
 	}
@@ -460,12 +461,12 @@ var errBundleFull = errors.New("the trust bundle is full")
 // that ch leads to has a version of its own. What no bundle could be made of is
 // refused here, with an error that matches errBundleFull: once committed it would
 // stop every later ban.
-func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *change, d trustDelta, room banRoom) error {
+func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *record.Change, d trustDelta, room banRoom) error {
 	in, err := c.readTrust(ctx, s)
 	if err != nil {
 		return c.storeError("read the trust state", err)
 	}
-	was := in.state.version
+	was := in.state.Version
 	next, changed := nextTrustState(in, s, c.now().UTC().Truncate(time.Second))
 	if !changed {
 		next.Change++
@@ -488,7 +489,7 @@ func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *change, d tr
 	if have := c.trust.Load(); t.size > snapshot.DefaultContent-bundleReserve && have != nil && t.size > have.size {
 		return fmt.Errorf("%d bytes, of which %d are kept for the next manifest: %w", t.size, bundleReserve, errBundleFull)
 	}
-	ch.put(trustStateKey, was, next)
+	ch.Put(trustStateKey, was, next)
 	if d.write != nil {
 		d.write(next.Change)
 	}
@@ -498,7 +499,7 @@ func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *change, d tr
 // with returns in as it is after d, under state next. Its version is a stand-in:
 // the transaction's own is not known yet.
 func (in trustInput) with(d trustDelta, next trustState) trustInput {
-	out := trustInput{state: versioned[trustState]{next, max(in.state.version, 1)}}
+	out := trustInput{state: record.Versioned[trustState]{Value: next, Version: max(in.state.Version, 1)}}
 	for _, id := range append(slices.Clone(in.bannedI), d.ban...) {
 		if !slices.Contains(d.unban, id) {
 			out.bannedI = append(out.bannedI, id)
@@ -565,7 +566,7 @@ func (c *Coordinator) refreshTrust(ctx context.Context, s *state, renew bool) (e
 	}()
 	now := c.now()
 	have := c.trust.Load()
-	if have != nil && have.epoch == s.head.AuthorityEpoch && have.version >= uint64(in.state.version) {
+	if have != nil && have.epoch == s.head.AuthorityEpoch && have.version >= uint64(in.state.Version) {
 		age := now.Sub(have.issuedAt)
 		fresh := age > -snapshot.ClockTolerance && age < min(trustRefreshPause, bundleLife(s.manifest)/4)
 		if fresh || !renew {
@@ -582,7 +583,8 @@ func (c *Coordinator) refreshTrust(ctx context.Context, s *state, renew bool) (e
 	c.guard.Sweep(ctx)
 	c.bundleChanged.Notify()
 	c.log.LogAttrs(ctx, slog.LevelInfo, "trust bundle in force", slog.Uint64("config_version", t.version), slog.Uint64("authority_epoch", t.epoch),
-		slog.Int("banned", len(in.bannedI)), slog.Int("banned_keys", len(in.bannedK)), slog.Int("mesh_keys", len(in.state.value.MeshKeys)))
+		slog.Int("banned", len(in.bannedI)), slog.Int("banned_keys", len(in.bannedK)), slog.Int("mesh_keys",
+			len(in.state.Value.MeshKeys)))
 	return nil
 }
 
@@ -638,7 +640,8 @@ func (c *Coordinator) followTrust(ctx context.Context, s *state) error {
 // revision of a transaction that wrote rec for this very content, and serves as
 // the generation of its publication too. No two contents may share one: the node
 // would take the second for an equivocation.
-func (c *Coordinator) bootstrap(s *state, rec memberRecord, version store.Revision, now time.Time) (*fealtyv1.SignedSnapshot, error) {
+func (c *Coordinator) bootstrap(s *state, rec record.Member, version store.Revision,
+	now time.Time) (*fealtyv1.SignedSnapshot, error) {
 	id, err := identity.New(s.manifest.Cluster, rec.Kind, rec.Name)
 	if err != nil {
 		return nil, err
@@ -667,9 +670,9 @@ func (c *Coordinator) bootstrap(s *state, rec memberRecord, version store.Revisi
 				continue // of an earlier release
 			}
 			switch m.State {
-			case stateActive:
+			case record.Active:
 				content.Members = append(content.Members, snapshot.Member{ID: other, State: snapshot.MemberActive})
-			case stateDraining:
+			case record.Draining:
 				content.Members = append(content.Members, snapshot.Member{ID: other, State: snapshot.MemberDraining})
 			}
 		}

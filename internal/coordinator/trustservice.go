@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/store"
@@ -76,29 +77,30 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 	}
 	var number uint32
 	changed := false
-	s, in, err := c.changeTrust(ctx, req.GetDryRun(), point, func(s *state, st *trustState, was store.Revision, now time.Time) (auditEntry, bool, error) {
-		var err error
-		if changed = true; stolen == "" {
-			err = st.rotate(s, was, rotation{StartedAt: now, Deadline: now.Add(deadline), By: actor(ctx), Reason: req.GetReason()})
-		} else {
-			changed, err = st.revokeKey(s, func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, actor(ctx), req.GetReason(), roomForOthers)
-		}
-		if errors.Is(err, errNoSuchKey) {
-			err = explain.Wrap(err, explain.NotFound, "what", "config signing key", "name",
-				flowcontrol.Clip(stolen, maxReleaseBytes))
-		}
-		if err != nil {
-			return auditEntry{}, false, err
-		}
-		key, _ := st.newest(now)
-		number = key.Number
-		target := s.configKeyID(number)
-		e := auditEntry{Actor: actor(ctx), Action: action, Target: target, Reason: req.GetReason()}
-		if stolen != "" {
-			e.Target, e.Fields = stolen, map[string]string{"next": target}
-		}
-		return e, changed, nil
-	})
+	s, in, err := c.changeTrust(ctx, req.GetDryRun(), point,
+		func(s *state, st *trustState, was store.Revision, now time.Time) (record.AuditEntry, bool, error) {
+			var err error
+			if changed = true; stolen == "" {
+				err = st.rotate(s, was, rotation{StartedAt: now, Deadline: now.Add(deadline), By: actor(ctx), Reason: req.GetReason()})
+			} else {
+				changed, err = st.revokeKey(s, func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, actor(ctx), req.GetReason(), roomForOthers)
+			}
+			if errors.Is(err, errNoSuchKey) {
+				err = explain.Wrap(err, explain.NotFound, "what", "config signing key", "name",
+					flowcontrol.Clip(stolen, maxReleaseBytes))
+			}
+			if err != nil {
+				return record.AuditEntry{}, false, err
+			}
+			key, _ := st.newest(now)
+			number = key.Number
+			target := s.configKeyID(number)
+			e := record.AuditEntry{Actor: actor(ctx), Action: action, Target: target, Reason: req.GetReason()}
+			if stolen != "" {
+				e.Target, e.Fields = stolen, map[string]string{"next": target}
+			}
+			return e, changed, nil
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +117,9 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 // changeTrust changes the trust state and brings the bundle that follows into force,
 // again from the start if somebody was first. edit answers false for nothing to do.
 // It returns what is in force then, or with dry would be.
-func (c *Coordinator) changeTrust(ctx context.Context, dry bool, point string, edit func(s *state, st *trustState, was store.Revision, now time.Time) (auditEntry, bool, error)) (*state, trustInput, error) {
+func (c *Coordinator) changeTrust(ctx context.Context, dry bool, point string,
+	edit func(s *state, st *trustState, was store.Revision, now time.Time) (record.AuditEntry, bool, error)) (*state,
+	trustInput, error) {
 	for range commitTries {
 		s, err := c.inForce(ctx)
 		if err != nil {
@@ -126,12 +130,12 @@ func (c *Coordinator) changeTrust(ctx context.Context, dry bool, point string, e
 			return nil, trustInput{}, c.storeError("read the trust state", err)
 		}
 		now := c.now().UTC().Truncate(time.Second)
-		var entry auditEntry
+		var entry record.AuditEntry
 		changed := false
-		ch := s.records.newChange(s.headVersion)
+		ch := s.records.NewChange(s.headVersion)
 		err = c.touchTrust(ctx, s, ch, trustDelta{edit: func(st *trustState, was store.Revision) (err error) {
 			entry, changed, err = edit(s, st, was, now)
-			in.state.value = *st
+			in.state.Value = *st
 			return err
 		}}, roomForBans)
 		switch {
@@ -140,11 +144,11 @@ func (c *Coordinator) changeTrust(ctx context.Context, dry bool, point string, e
 		case !changed || dry:
 			return s, in, nil
 		}
-		ch.audit(c.now(), entry)
+		ch.Audit(c.now(), entry)
 		if err := c.faults.Hit(point + ".before-commit"); err != nil {
 			return nil, in, err
 		}
-		_, err = ch.commit(ctx)
+		_, err = ch.Commit(ctx)
 		switch {
 		case err == nil:
 		case c.conflicts(ctx, err):
@@ -165,9 +169,9 @@ func (c *Coordinator) changeTrust(ctx context.Context, dry bool, point string, e
 
 // trustMessage says what in means.
 func (c *Coordinator) trustMessage(ctx context.Context, s *state, in trustInput) (*fealtyv1.Trust, error) {
-	st := in.state.value
+	st := in.state.Value
 	out := &fealtyv1.Trust{
-		AuthorityEpoch: s.head.AuthorityEpoch, ConfigVersion: uint64(in.state.version), ConfigRootKey: snapshot.KeyIDOf(s.configRoot()),
+		AuthorityEpoch: s.head.AuthorityEpoch, ConfigVersion: uint64(in.state.Version), ConfigRootKey: snapshot.KeyIDOf(s.configRoot()),
 		BannedIds: uint32(len(in.bannedI)), BannedKeys: uint32(len(in.listed())),
 	}
 	t := c.trust.Load()
@@ -231,16 +235,16 @@ func (c *Coordinator) trustMessage(ctx context.Context, s *state, in trustInput)
 }
 
 // meshRollout says which of the members are certified under key.
-func meshRollout(members []memberRecord, key identity.KeyID, now time.Time) *fealtyv1.MeshRollout {
+func meshRollout(members []record.Member, key identity.KeyID, now time.Time) *fealtyv1.MeshRollout {
 	out := &fealtyv1.MeshRollout{}
 	for _, m := range members {
 		switch {
-		case !m.held() || !now.Before(m.NotAfter) || sessionKind(m.Kind):
+		case !m.Held() || !now.Before(m.NotAfter) || sessionKind(m.Kind):
 			continue // whoever comes back gets a new certificate anyway
 		case m.MeshKey == key:
 			out.Renewed++
 		case len(out.Missing) < maxNamedMembers:
-			out.Missing = append(out.Missing, m.path())
+			out.Missing = append(out.Missing, m.Path())
 		}
 		out.Members++
 	}

@@ -276,9 +276,9 @@ func (s *state) restoredEpoch() uint64 {
 
 // seen is what in shows of the store, for who compares it.
 func (in trustInput) seen(s *state) regress.Seen {
-	t := in.state.value
+	t := in.state.Value
 	out := &regress.Trust{
-		Counter: t.Change, Version: uint64(in.state.version), Digest: in.digest, UnbansFrom: uint64(t.UnbansFrom),
+		Counter: t.Change, Version: uint64(in.state.Version), Digest: in.digest, UnbansFrom: uint64(t.UnbansFrom),
 		Bans: make(map[string]uint64, len(in.bannedI)), Keys: make(map[string]time.Time, len(in.bannedK)), Unbans: in.unbans,
 	}
 	for _, id := range in.bannedI {

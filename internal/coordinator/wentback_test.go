@@ -19,6 +19,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -302,21 +303,21 @@ func TestBanWithoutUnban(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ban, err := get[banRecord](t.Context(), s.records, banIDKey("data", "b"))
-			if err != nil || ban.value.Counter == 0 {
-				t.Fatalf("the ban has counter %d, %v", ban.value.Counter, err)
+			ban, err := record.Get[record.Ban](t.Context(), s.records, record.BanIDKey("data", "b"))
+			if err != nil || ban.Value.Counter == 0 {
+				t.Fatalf("the ban has counter %d, %v", ban.Value.Counter, err)
 			}
-			ch := s.records.newChange(s.headVersion)
-			ch.delete(banIDKey("data", "b"), ban.version)
+			ch := s.records.NewChange(s.headVersion)
+			ch.Delete(record.BanIDKey("data", "b"), ban.Version)
 			if !unban {
-				ch.drop(unbanKey("data", "b"))
+				ch.Drop(record.UnbanKey("data", "b"))
 			}
-			next := in.state.value
+			next := in.state.Value
 			next.Change++
 			left := in.with(trustDelta{unban: []identity.ID{gone.id}}, next)
 			next.Bans = left.sum()
-			ch.put(trustStateKey, in.state.version, next)
-			if _, err := ch.commit(t.Context()); err != nil {
+			ch.Put(trustStateKey, in.state.Version, next)
+			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			_ = d.c.refreshTrust(t.Context(), s, true)
@@ -342,16 +343,16 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ban, err := get[banRecord](t.Context(), s.records, banIDKey("data", "b"))
+	ban, err := record.Get[record.Ban](t.Context(), s.records, record.BanIDKey("data", "b"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ban.value.Counter, in.state.value.UnbansFrom = 0, 0
-	in.state.value.Change++
-	ch := s.records.newChange(s.headVersion)
-	ch.put(banIDKey("data", "b"), ban.version, ban.value)
-	ch.put(trustStateKey, in.state.version, in.state.value)
-	if _, err := ch.commit(t.Context()); err != nil {
+	ban.Value.Counter, in.state.Value.UnbansFrom = 0, 0
+	in.state.Value.Change++
+	ch := s.records.NewChange(s.headVersion)
+	ch.Put(record.BanIDKey("data", "b"), ban.Version, ban.Value)
+	ch.Put(trustStateKey, in.state.Version, in.state.Value)
+	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d.forgets(storeSeenFile, trustSeenFile)
@@ -590,13 +591,13 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := in.state.value
+	next := in.state.Value
 	next.Change, next.UnbansFrom = next.Change+1, 0
 	next.Bans = in.with(trustDelta{unban: []identity.ID{gone.id}}, next).sum()
-	ch := s.records.newChange(s.headVersion)
-	ch.delete(banIDKey("data", "b"), d.store.version(banIDKey("data", "b")))
-	ch.put(trustStateKey, in.state.version, next)
-	if _, err := ch.commit(t.Context()); err != nil {
+	ch := s.records.NewChange(s.headVersion)
+	ch.Delete(record.BanIDKey("data", "b"), d.store.version(record.BanIDKey("data", "b")))
+	ch.Put(trustStateKey, in.state.Version, next)
+	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.c.refreshTrust(t.Context(), s, true); err != nil {
@@ -616,7 +617,7 @@ func TestTransactionSentAgainIsNoLoss(t *testing.T) {
 	first, err := d.c.store.Commit(t.Context(), again)
 	wantOnlyNil(t, err)
 	d.joined("a")
-	_, err = d.c.store.List(t.Context(), memberPrefix) // what was seen is newer now
+	_, err = d.c.store.List(t.Context(), record.MemberPrefix) // what was seen is newer now
 	wantOnlyNil(t, err)
 	if seen := d.c.kept.Revision(); seen <= uint64(first) {
 		t.Fatalf("revision %d was seen, and the transaction is of %d: the test shows nothing", seen, first)

@@ -115,8 +115,8 @@ func TestX509RejoinKeepsTheRecord(t *testing.T) {
 			t.Fatalf("outcome %v as %s, want ALREADY_MEMBER as %s", got, again.id, m.id)
 		}
 		after := d.record(identity.Data, "c")
-		if !after.value.JoinedAt.Equal(before.value.JoinedAt) || after.value.Key != keyOf(t, again.key) || after.value.Key == before.value.Key || after.value.ProofType != proof.TypeX509 {
-			t.Fatalf("record %+v, was %+v", after.value, before.value)
+		if !after.Value.JoinedAt.Equal(before.Value.JoinedAt) || after.Value.Key != keyOf(t, again.key) || after.Value.Key == before.Value.Key || after.Value.ProofType != proof.TypeX509 {
+			t.Fatalf("record %+v, was %+v", after.Value, before.Value)
 		}
 	}
 	// Long after the grace for the last key is over too: that needs no human.
@@ -237,7 +237,7 @@ func TestX509ClaimedMember(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.prepare()
 			before := d.store.snapshot()
-			was := d.record(identity.Data, tc.shows).value
+			was := d.record(identity.Data, tc.shows).Value
 			m := d.machine()
 			m.claims = tc.claims
 			err := m.join(identity.Data, corpProver(t, pki, commonName("node-"+tc.shows)))
@@ -251,7 +251,7 @@ func TestX509ClaimedMember(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			is := d.record(identity.Data, tc.shows).value
+			is := d.record(identity.Data, tc.shows).Value
 			if m.grant.GetOutcome() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER || !is.JoinedAt.Equal(was.JoinedAt) || is.Incarnation != keyOf(t, m.key) || is.Incarnation == was.Incarnation {
 				t.Errorf("outcome %v, record %+v, was %+v", m.grant.GetOutcome(), is, was)
 			}

@@ -29,6 +29,13 @@ type Facts struct {
 // IsZero reports whether nothing is said.
 func (f Facts) IsZero() bool { return f.Host == "" && f.OS == "" && len(f.Addresses) == 0 }
 
+// Seen is what a machine said of itself when it came, and from where it came. Its fields
+// stand in the record of a member.
+type Seen struct {
+	Machine     Facts  `json:"machine,omitzero"`
+	SeenAddress string `json:"seen_address,omitempty"`
+}
+
 // Here returns the facts of this machine, as far as the system tells them.
 func Here() Facts {
 	f := Facts{OS: runtime.GOOS + "/" + runtime.GOARCH}

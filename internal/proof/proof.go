@@ -116,6 +116,12 @@ type Proven struct {
 	publicKey string // of the transcript, DER; a string so that nobody can write to it
 }
 
+// Shown is what remains of a proof once it was checked. Its fields stand in the record of a member.
+type Shown struct {
+	ProofType string   `json:"proof_type"`
+	Selectors []string `json:"selectors"` // sorted
+}
+
 // IsZero reports whether p proves nothing.
 func (p Proven) IsZero() bool { return p.typ == "" }
 
