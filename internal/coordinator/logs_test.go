@@ -19,7 +19,6 @@ import (
 // with … for what only the program knows. Each has its reason.
 var madeMessages = map[string]string{
 	"clone alarm: … [ERROR]": "its callers say which of two clones they met",
-	"… […]":                  "a gate passes on what it was given",
 }
 
 // levelsByName are methods of a logger that have their level in their names.
