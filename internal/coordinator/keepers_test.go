@@ -151,14 +151,18 @@ func (d *desk) reseed(m []byte) error {
 	if err != nil {
 		return err
 	}
+	_, err = reseedServer{c: d.c}.CommitReseed(ctx, &fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: d.signChange(p.GetChange())})
+	return err
+}
+
+// signChange signs a change of root.
+func (d *desk) signChange(change []byte) []*fealtyv1.ManifestSignature {
+	d.t.Helper()
 	key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	_, err = reseedServer{c: d.c}.CommitReseed(ctx, &fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: []*fealtyv1.ManifestSignature{
-		{Key: key.String(), Signature: ed25519.Sign(d.signer, snapshot.PAE(snapshot.TypeRootChange, testCluster, p.GetChange()))},
-	}})
-	return err
+	return []*fealtyv1.ManifestSignature{{Key: key.String(), Signature: ed25519.Sign(d.signer, snapshot.PAE(snapshot.TypeRootChange, testCluster, change))}}
 }
 
 // opensAnything reports what of the store the key file of a keeper opens.

@@ -39,6 +39,7 @@ type desk struct {
 	extra  string // entries of its manifest beside the usual
 	seed   string // the seed section of its manifest; empty: one keeper
 	c      *Coordinator
+	alter  func(*Config) // what a test changes of the next coordinators; nil: nothing
 
 	mu     sync.Mutex
 	now    time.Time     // guarded by mu; zero: the time that it is
@@ -78,13 +79,19 @@ func (noListener) Addr() net.Addr            { return &net.TCPAddr{IP: net.IPv4(
 // newDesk returns a desk without a manifest.
 func newDesk(t rapidTB) *desk {
 	t.Helper()
+	d := unopenedDesk(t)
+	d.open()
+	return d
+}
+
+// unopenedDesk returns a desk whose coordinator was not opened yet.
+func unopenedDesk(t rapidTB) *desk {
+	t.Helper()
 	_, signer, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &desk{t: t, store: newMemStore(), disk: durabletest.NewDisk(), signer: signer, faults: new(fault.Points), now: time.Now().Truncate(time.Second)}
-	d.open()
-	return d
+	return &desk{t: t, store: newMemStore(), disk: durabletest.NewDisk(), signer: signer, faults: new(fault.Points), now: time.Now().Truncate(time.Second)}
 }
 
 // readyDesk returns a desk with its first manifest and these entries beside the
@@ -132,11 +139,15 @@ func (d *desk) lead(c *Coordinator) {
 // another returns one more replica on the same store, with a data directory of
 // its own, or of one that was closed.
 func (d *desk) another(dir string) (*Coordinator, error) {
-	c, err := New(context.Background(), Config{
+	cfg := Config{
 		DataDir: "/" + dir, Store: d.store, StoreName: "memory", Listener: noListener{}, Now: d.clock,
 		FS: d.disk.FS(), Faults: d.faults, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Rates: Rates{PerMember: 1e6, MemberBurst: 1e6},
-	})
+	}
+	if d.alter != nil {
+		d.alter(&cfg)
+	}
+	c, err := New(context.Background(), cfg)
 	if err == nil {
 		c.elapsed = d.elapsed
 	}

@@ -19,6 +19,7 @@ type Points struct {
 	mu    sync.Mutex
 	armed map[string]func() error // guarded by mu
 	hits  map[string]int          // guarded by mu
+	watch func(name string)       // guarded by mu
 }
 
 // Hit marks that execution passed the point. It returns what the armed function
@@ -32,8 +33,11 @@ func (p *Points) Hit(name string) error {
 		p.hits = map[string]int{}
 	}
 	p.hits[name]++
-	act := p.armed[name]
+	act, watch := p.armed[name], p.watch
 	p.mu.Unlock()
+	if watch != nil {
+		watch(name)
+	}
 	if act == nil {
 		return nil
 	}
@@ -89,6 +93,15 @@ func (p *Points) Disarm(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.armed, name)
+}
+
+// Watch makes every Hit call f with its name first, outside of any lock and in the
+// goroutine that hits, so that a test can write down in which order points are passed.
+// Nil ends that.
+func (p *Points) Watch(f func(name string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.watch = f
 }
 
 // Hits counts how often the point was hit, armed or not.

@@ -85,3 +85,18 @@ func TestBlock(t *testing.T) {
 		}
 	})
 }
+
+func TestWatch(t *testing.T) {
+	var p fault.Points
+	p.Fail("b", io.EOF)
+	var passed []string
+	p.Watch(func(name string) { passed = append(passed, name) })
+	_ = p.Hit("b")
+	_ = p.Hit("a")
+	_ = p.Hit("b")
+	p.Watch(nil)
+	_ = p.Hit("c")
+	if want := []string{"b", "a", "b"}; !slices.Equal(passed, want) {
+		t.Errorf("passed were %v, want %v", passed, want)
+	}
+}

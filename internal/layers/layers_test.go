@@ -31,6 +31,7 @@ var levels = []struct {
 	{"internal/document", 0, "plain YAML and JSON, with places"},
 	{"internal/fault", 0, "a seam"},
 	{"internal/freeport", 0, "ports of this machine"},
+	{"internal/goldentest", 0, "texts beside tests"},
 	{"internal/pace", 0, "time and bytes"},
 	{"internal/chaos", 0, "a judgement of what was written down"},
 	{"internal/copies", 0, "which processes ran as a member, and when"},

@@ -1,0 +1,624 @@
+// This test is inside the package: it drives the desk, a coordinator without loops, whose
+// parts have no other door.
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"filippo.io/age"
+	"google.golang.org/grpc"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/goldentest"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// The order in which a coordinator reads, writes and passes its fault points is what makes
+// a crash between any two of them harmless. Each file below testdata/traces has that order
+// for one thing that a coordinator does; what is random in a key has a name there, the same
+// wherever it comes again.
+func TestTraces(t *testing.T) {
+	traces := make(map[string]string)
+	all := map[string]func(*tracing){
+		"start":           traceStart,
+		"restart":         traceRestart,
+		"set":             traceSet,
+		"set-with-peer":   traceSetWithPeer,
+		"reshare":         traceReshare,
+		"rotate-mesh-key": traceRotateMeshKey,
+		"reseed":          traceReseed,
+		"recover-owners":  traceRecoverOwners,
+		"recover-peer":    traceRecoverPeer,
+		"restore":         traceRestore,
+	}
+	for name, run := range all {
+		t.Run(name, func(t *testing.T) {
+			tr := newTracing(t)
+			run(tr)
+			traces[name+".txt"] = tr.text()
+		})
+	}
+	switch {
+	case len(traces) == len(all):
+		goldentest.Folder(t, "testdata/traces", traces)
+	default: // -run chose some of them, or one failed
+		for name, text := range traces {
+			goldentest.Compare(t, "testdata/traces/"+name, text)
+		}
+	}
+}
+
+// tracing writes down what the coordinators of one test do. Each of them writes to a part
+// of its own, so that two that wait for each other make the same text however they are
+// scheduled; what one of them does is in order.
+type tracing struct {
+	*testing.T
+
+	mu    sync.Mutex
+	out   strings.Builder
+	parts []*part           // of the section under way; guarded by mu
+	names map[string]string // of what is random in keys; guarded by mu
+	count map[string]int    // of names with a prefix; guarded by mu
+
+	open    map[string]*Coordinator // that are followed; guarded by mu
+	shown   map[string]string       // what they showed last; guarded by mu
+	bundles []uint64                // versions of trust bundles that were met, in order; guarded by mu
+}
+
+// part is what one coordinator did in a section.
+type part struct {
+	who   string
+	lines []string
+	shows string // what it showed when it did the last of that
+}
+
+func newTracing(t *testing.T) *tracing {
+	return &tracing{
+		T: t, names: make(map[string]string), count: make(map[string]int),
+		open: make(map[string]*Coordinator), shown: make(map[string]string),
+	}
+}
+
+// during runs do and writes down what it makes coordinators do. Nothing is written down
+// outside of it. It fails the test if do does.
+func (tr *tracing) during(what string, do func() error) {
+	tr.Helper()
+	tr.mu.Lock()
+	tr.parts = []*part{}
+	tr.mu.Unlock()
+	if err := do(); err != nil {
+		tr.Fatalf("%s: %v", what, err)
+	}
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for _, p := range tr.parts {
+		tr.partLocked(p.who) // and what the last call made of it
+	}
+	if tr.out.Len() > 0 {
+		tr.out.WriteByte('\n')
+	}
+	fmt.Fprintf(&tr.out, "# %s\n", what)
+	for _, p := range tr.parts {
+		if len(tr.parts) > 1 {
+			fmt.Fprintf(&tr.out, "## %s\n", p.who)
+		}
+		named := make([]string, len(p.lines))
+		for i, line := range p.lines {
+			named[i] = tr.nameLocked(line)
+		}
+		sortAlike(named)
+		tr.out.WriteString(strings.Join(named, "\n") + "\n")
+	}
+	tr.parts = nil
+}
+
+func (tr *tracing) text() string { return tr.out.String() }
+
+// say writes down what somebody did, in one line or several.
+func (tr *tracing) say(who, format string, args ...any) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if tr.parts == nil {
+		return // outside of during
+	}
+	p := tr.partLocked(who)
+	p.lines = append(p.lines, strings.Split(fmt.Sprintf(format, args...), "\n")...)
+}
+
+// partLocked returns the part of who, with what others see of it if that is news.
+func (tr *tracing) partLocked(who string) *part {
+	i := slices.IndexFunc(tr.parts, func(p *part) bool { return p.who == who })
+	if i < 0 {
+		i = len(tr.parts)
+		tr.parts = append(tr.parts, &part{who: who, shows: tr.shown[who]})
+	}
+	p := tr.parts[i]
+	if c := tr.open[who]; c != nil {
+		tr.shown[who] = tr.showsLocked(c)
+	}
+	if now := tr.shown[who]; now != p.shows {
+		p.lines, p.shows = append(p.lines, "shows "+now), now
+	}
+	return p
+}
+
+// follow writes down from now on when a coordinator gets another state or trust bundle,
+// between which of its calls.
+func (tr *tracing) follow(c *Coordinator) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	who := strings.TrimPrefix(c.cfg.DataDir, "/")
+	tr.open[who], tr.shown[who] = c, tr.showsLocked(c)
+}
+
+// showsLocked says what others see of a coordinator: its state, and which of the trust
+// bundles that were met it believes.
+func (tr *tracing) showsLocked(c *Coordinator) string {
+	s := c.state.Load()
+	bundle := "no bundle"
+	if t := c.trust.Load(); t != nil {
+		if !slices.Contains(tr.bundles, t.version) {
+			tr.bundles = append(tr.bundles, t.version)
+		}
+		bundle = fmt.Sprintf("bundle %d", slices.Index(tr.bundles, t.version)+1)
+	}
+	return fmt.Sprintf("%s at index %d, %s", s.phase, s.head.Index, bundle)
+}
+
+// random matches what is random in keys of the store, or depends on the time: first the
+// names of chains of the audit log, then hashes and ids.
+var random = regexp.MustCompile(`\b[0-9]{20}-[0-9a-f]{8}\b|\b[0-9a-f]{16,}\b|\b[a-z2-7]{16}\b`)
+
+// nameLocked gives everything random in a line its name, by its form and its turn.
+// A long number that is padded with zeros is none.
+func (tr *tracing) nameLocked(line string) string {
+	return random.ReplaceAllStringFunc(line, func(s string) string {
+		if strings.HasPrefix(s, "000000") {
+			return s
+		}
+		if tr.names[s] == "" {
+			kind := "id"
+			switch {
+			case strings.Contains(s, "-"):
+				kind = "chain"
+			case len(s) == 64:
+				kind = "hash"
+			}
+			tr.count[kind]++
+			tr.names[s] = fmt.Sprintf("<%s-%d>", kind, tr.count[kind])
+		}
+		return tr.names[s]
+	})
+}
+
+// call gives what is random a name of its own, before it is met.
+func (tr *tracing) call(random, name string) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.names[random] = "<" + name + ">"
+}
+
+// sortAlike sorts lines of one transaction that follow each other and differ only in what
+// is random, which is the order of what is read by its keys and comes in no other.
+func sortAlike(lines []string) {
+	begin := func(line string) string {
+		before, _, ok := strings.Cut(line, "<")
+		if !ok || !strings.HasPrefix(line, "    ") {
+			return ""
+		}
+		return before
+	}
+	for i := 0; i < len(lines); {
+		end := i + 1
+		for end < len(lines) && begin(lines[i]) != "" && begin(lines[end]) == begin(lines[i]) {
+			end++
+		}
+		slices.Sort(lines[i:end])
+		i = end
+	}
+}
+
+// traced is a store that writes down what is asked of it.
+type traced struct {
+	store.Store
+	tr  *tracing
+	who string
+}
+
+func (s traced) Get(ctx context.Context, key string) (store.Entry, error) {
+	e, err := s.Store.Get(ctx, key)
+	s.tr.say(s.who, "get %s%s", key, outcome(err))
+	return e, err
+}
+
+func (s traced) List(ctx context.Context, prefix string) (store.Listing, error) {
+	l, err := s.Store.List(ctx, prefix)
+	s.tr.say(s.who, "list %s%s", prefix, outcome(err))
+	return l, err
+}
+
+func (s traced) CompareAndSwap(
+	ctx context.Context, key string, old store.Revision, value []byte,
+) (store.Revision, error) {
+	version, err := s.Store.CompareAndSwap(ctx, key, old, value)
+	s.tr.say(s.who, "swap %s%s%s", key, absent(old), outcome(err))
+	return version, err
+}
+
+func (s traced) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
+	version, err := s.Store.Commit(ctx, tx)
+	lines := []string{"commit" + outcome(err)}
+	for _, c := range tx.If {
+		lines = append(lines, "    if "+c.Key+absent(c.Version))
+	}
+	for _, w := range tx.Put {
+		lines = append(lines, "    put "+w.Key+action(w))
+	}
+	for _, key := range tx.Delete {
+		lines = append(lines, "    delete "+key)
+	}
+	s.tr.say(s.who, "%s", strings.Join(lines, "\n"))
+	return version, err
+}
+
+func (s traced) Outcome(ctx context.Context, id string) (store.Revision, error) {
+	version, err := s.Store.Outcome(ctx, id)
+	s.tr.say(s.who, "outcome%s", outcome(err))
+	return version, err
+}
+
+// Raise does as an engine does that begins above a floor; see [store.Raiser].
+func (s traced) Raise(_ context.Context, floor store.Revision) error {
+	s.tr.say(s.who, "raise")
+	m := s.Store.(*memStore)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.entries) > 0 {
+		return store.ErrNotEmpty
+	}
+	m.rev = max(m.rev, floor)
+	return nil
+}
+
+// absent says of a condition that it wants no such key.
+func absent(version store.Revision) string {
+	if version == 0 {
+		return " (new)"
+	}
+	return ""
+}
+
+// outcome says how a call ended that did not succeed.
+func outcome(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, store.ErrNotFound):
+		return ": none"
+	case errors.Is(err, store.ErrConflict):
+		return ": conflict"
+	}
+	return ": error"
+}
+
+// action says what an entry of the audit log is about.
+func action(w store.Write) string {
+	var e auditEntry
+	if !strings.HasPrefix(w.Key, auditPrefix) || json.Unmarshal(w.Value, &e) != nil {
+		return ""
+	}
+	return " (" + e.Action + ")"
+}
+
+// points returns fault points that are written down as those of who.
+func (tr *tracing) points(who string) *fault.Points {
+	p := new(fault.Points)
+	p.Watch(func(name string) { tr.say(who, "point %s", name) })
+	return p
+}
+
+// desk returns a desk whose coordinators are traced, before any of them is open.
+func (tr *tracing) desk() *desk {
+	tr.Helper()
+	d := unopenedDesk(tr.T)
+	d.alter = func(cfg *Config) {
+		who := strings.TrimPrefix(cfg.DataDir, "/")
+		cfg.Store, cfg.Faults = traced{cfg.Store, tr, who}, tr.points(who)
+	}
+	return d
+}
+
+// opens opens the coordinator of d while that is traced.
+func (tr *tracing) opens(d *desk, what string) {
+	tr.Helper()
+	tr.mu.Lock()
+	clear(tr.open) // the one of before is closed
+	clear(tr.shown)
+	tr.mu.Unlock()
+	tr.during(what, func() error {
+		d.open()
+		return nil
+	})
+	tr.follow(d.c)
+}
+
+func (tr *tracing) wantPhase(c *Coordinator, want phase) {
+	tr.Helper()
+	if s := c.state.Load(); s.phase != want {
+		tr.Fatalf("phase %s (%s), want %s", s.phase, s.reason, want)
+	}
+}
+
+func traceStart(tr *tracing) {
+	d := tr.desk()
+	tr.opens(d, "start on an empty store")
+	tr.wantPhase(d.c, phaseUninitialized)
+	tr.during("first set", func() error { return d.set(poolEntries) })
+	tr.wantPhase(d.c, phaseReady)
+	tr.during("a look at the head", func() error {
+		d.lookAgain()
+		return nil
+	})
+}
+
+// settled returns a traced desk after its first set, with records of several families. Of
+// those whose keys are random there is one in each, since two would come in any order.
+func (tr *tracing) settled(seed string) *desk {
+	tr.Helper()
+	d := tr.desk()
+	d.seed = seed
+	d.open()
+	wantOnly(tr.T, "first set", d.set(poolEntries), "")
+	d.mustPut("kind: qos\nname: gold\npriority: 1\n")
+	m := d.machine()
+	token := d.token(&fealtyv1.CreateTokenRequest{Entry: "small", Name: "a"})
+	wantOnly(tr.T, "join", m.join(identity.Data, proof.NewTokenProver(token)), "")
+	ban := &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "test"}
+	_, err := d.members().BanMember(context.Background(), ban)
+	wantOnly(tr.T, "ban", err, "")
+	tr.follow(d.c)
+	return d
+}
+
+func traceRestart(tr *tracing) {
+	d := tr.settled("")
+	head := d.state().head.Hash
+	tr.during("stop", d.c.Close)
+	tr.opens(d, "start with a keeper")
+	tr.wantPhase(d.c, phaseReady)
+	if d.state().head.Hash != head {
+		tr.Error("a restart changed the head")
+	}
+}
+
+func traceSet(tr *tracing) {
+	d := tr.settled("")
+	tr.during("a set of entries alone", func() error {
+		return d.set(poolEntries + "  - {name: extra, kind: witness, match: [\"token:extra\"]}\n")
+	})
+	before := d.state()
+	tr.during("a set of authority, with a new mesh CA key", func() error {
+		return d.set(poolEntries + coordinatorEntry(tr.T, 2))
+	})
+	if after := d.state(); after.meshKey == before.meshKey {
+		tr.Error("the mesh CA key is that of before")
+	}
+}
+
+func traceReshare(tr *tracing) {
+	p := newPeople(tr.T, "alice", "bob")
+	d := tr.settled(p.seed(2, "file:/keeper/key"))
+	tr.during("a reshare to other owners", func() error {
+		_, err := d.reshare(p.seed(1, "file:/keeper/key"))
+		return err
+	})
+}
+
+func traceRotateMeshKey(tr *tracing) {
+	d := tr.settled("")
+	before := d.state()
+	tr.during("rotate the mesh CA key", func() error {
+		_, err := d.trustService().RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
+		return err
+	})
+	if after := d.state(); after.meshKey == before.meshKey {
+		tr.Error("the mesh CA key is that of before")
+	}
+}
+
+func traceReseed(tr *tracing) {
+	d := tr.settled("")
+	ctx := context.Background()
+	salt := d.state().head.Salt
+	req := &fealtyv1.CommitReseedRequest{Reason: "test"}
+	tr.during("prepare", func() error {
+		p, err := reseedServer{c: d.c}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
+		req.Change = p.GetChange()
+		return err
+	})
+	req.Signatures = d.signChange(req.Change)
+	tr.during("commit", func() error {
+		_, err := reseedServer{c: d.c}.CommitReseed(ctx, req)
+		return err
+	})
+	tr.wantPhase(d.c, phaseReady)
+	if d.state().head.Salt == salt {
+		tr.Error("the seed is that of before")
+	}
+	tr.during("stop", d.c.Close)
+	tr.opens(d, "start under the new seed")
+	tr.wantPhase(d.c, phaseReady)
+}
+
+func traceRecoverOwners(tr *tracing) {
+	p := newPeople(tr.T, "alice", "bob", "carol")
+	d := tr.settled(p.seed(2, ""))
+	wantOnly(tr.T, "close", d.c.Close(), "")
+	tr.opens(d, "start without a keeper")
+	tr.wantPhase(d.c, phaseRecovery)
+	tr.during("a look at the head", func() error {
+		d.lookAgain()
+		return nil
+	})
+	for _, name := range []string{"alice", "bob"} {
+		tr.during(name+" brings a share", func() error {
+			_, err := d.bring(p.shareFile(d.store, name))
+			return err
+		})
+	}
+	tr.wantPhase(d.c, phaseReady)
+}
+
+// pair returns a traced desk whose seed people own, and the keys of a second replica that
+// its manifest admits.
+func (tr *tracing) pair() *desk {
+	tr.Helper()
+	for {
+		d := tr.desk()
+		d.seed = newPeople(tr.T, "alice", "bob").seed(1, "")
+		d.open()
+		second, err := d.another("second")
+		wantOnly(tr.T, "make the keys of the second", err, "")
+		wantOnly(tr.T, "close", second.Close(), "")
+		first, other := d.c.enrolment.Public().(ed25519.PublicKey), second.enrolment.Public().(ed25519.PublicKey)
+		if keyIDOf(first).String() > keyIDOf(other).String() {
+			continue // the audit log is read in the order of these, so they come in one order
+		}
+		const admits = "  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n"
+		entry := fmt.Sprintf(admits, second.EnrolmentKey())
+		wantOnly(tr.T, "first set", d.set(poolEntries+entry), "")
+		tr.follow(d.c)
+		return d
+	}
+}
+
+// recovers opens the second replica of d, which asks d's coordinator at addr.
+func (tr *tracing) recovers(d *desk, addr, own string) *Coordinator {
+	tr.Helper()
+	before := d.alter
+	d.alter = func(cfg *Config) {
+		before(cfg)
+		cfg.Peers = []string{addr}
+		if own != "" {
+			cfg.Advertise = []string{own}
+		}
+	}
+	var second *Coordinator
+	tr.during("the second starts", func() (err error) {
+		second, err = d.another("second")
+		return err
+	})
+	tr.wantPhase(second, phaseRecovery)
+	tr.follow(second)
+	tr.during("it asks the first", func() error {
+		second.checkHead(context.Background())
+		return nil
+	})
+	tr.wantPhase(second, phaseReady)
+	return second
+}
+
+func traceRecoverPeer(tr *tracing) {
+	d := tr.pair()
+	second := tr.recovers(d, servePeer(tr.T, peerServer{c: d.c}), "")
+	if second.state.Load().head.Hash != d.state().head.Hash {
+		tr.Error("they are at two heads")
+	}
+}
+
+// lateServer is a server of a coordinator that is made after its address is known.
+type lateServer struct {
+	fealtyv1.UnimplementedPeerServiceServer
+	c *Coordinator
+}
+
+func (l *lateServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
+	return peerServer{c: l.c}.Prepare(stream)
+}
+
+func traceSetWithPeer(tr *tracing) {
+	d := tr.pair()
+	peer := new(lateServer)
+	own := servePeer(tr.T, peer)
+	peer.c = tr.recovers(d, servePeer(tr.T, peerServer{c: d.c}), own)
+	tr.during("it says where it is", func() error { return peer.c.announce(context.Background(), false) })
+	tr.during("the first rotates the mesh CA key", func() error {
+		_, err := d.trustService().RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
+		return err
+	})
+	tr.during("the second looks at the head", func() error {
+		peer.c.checkHead(context.Background())
+		return nil
+	})
+	tr.wantPhase(peer.c, phaseReady)
+	if peer.c.state.Load().meshKey != d.state().meshKey {
+		tr.Error("they have two mesh CA keys")
+	}
+}
+
+// backupStream takes what a backup is sent as.
+type backupStream struct {
+	grpc.ServerStream
+	file bytes.Buffer
+}
+
+func (*backupStream) Context() context.Context { return context.Background() }
+
+func (b *backupStream) Send(part *fealtyv1.CreateBackupResponse) error {
+	_, err := b.file.Write(part.GetChunk())
+	return err
+}
+
+func traceRestore(tr *tracing) {
+	p := newPeople(tr.T, "alice", "bob")
+	d := tr.settled(p.seed(1, "file:/keeper/key"))
+	head := d.state().head // its two values in the store come in either order
+	tr.call(head.Hash.String(), "head")
+	tr.call(head.Manifest.String(), "manifest")
+	var saved backupStream
+	tr.during("back up", func() error {
+		return backupServer{c: d.c}.CreateBackup(&fealtyv1.CreateBackupRequest{}, &saved)
+	})
+	wantOnly(tr.T, "set", d.set(poolEntries+"  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), "")
+	wantOnly(tr.T, "close", d.c.Close(), "")
+
+	ids := []age.Identity{p.keys["alice"]}
+	found, err := backup.Check(bytes.NewReader(saved.file.Bytes()), ids)
+	wantOnly(tr.T, "check", err, "")
+	plan, err := backup.Plan(found, d.clock(), "test")
+	wantOnly(tr.T, "plan", err, "")
+	key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
+	wantOnly(tr.T, "key", err, "")
+	signed := ed25519.Sign(d.signer, plan.Transition(found.History).Statement())
+	plan.Signatures = append(plan.Signatures, history.Signature{Key: key, Signature: [64]byte(signed)})
+	d.store = newMemStore()
+	tr.during("restore into an empty store", func() error {
+		r, err := backup.Open(bytes.NewReader(saved.file.Bytes()), ids)
+		if err != nil {
+			return err
+		}
+		_, err = backup.Restore(context.Background(), traced{d.store, tr, "restore"}, plan, r, tr.points("restore"))
+		return err
+	})
+	tr.opens(d, "start on what was restored")
+	tr.wantPhase(d.c, phaseReady)
+	if s := d.state(); s.head.Kind != history.KindRestore {
+		tr.Errorf("the head is a %s", s.head.Kind)
+	}
+}
