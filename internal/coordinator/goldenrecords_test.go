@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/goldentest"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/regress"
@@ -28,7 +29,7 @@ import (
 var storedTypes = map[string]any{
 	"audit-checkpoint": auditlog.Checkpoint{},
 	"audit-entry":      auditlog.Entry{},
-	"ban":              banRecord{},
+	"ban":              record.Ban{},
 	"config-state":     configState{},
 	"entry-count":      entryCount{},
 	"freeze":           frozen{},
@@ -37,7 +38,7 @@ var storedTypes = map[string]any{
 	"leader":           leaderRecord{},
 	"leader-beat":      beatRecord{},
 	"ledger":           ledger{},
-	"member":           memberRecord{},
+	"member":           record.Member{},
 	"publication":      publicationRecord{},
 	"replica":          replica{},
 	"replica-signed":   signedReplica{},
@@ -48,7 +49,7 @@ var storedTypes = map[string]any{
 	"token":            tokenRecord{},
 	"token-use":        tokenUse{},
 	"trust-state":      trustState{},
-	"unban":            unbanRecord{},
+	"unban":            record.Unban{},
 }
 
 // Coordinators of several releases read and write one store: how a record is written

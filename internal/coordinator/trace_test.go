@@ -21,6 +21,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/goldentest"
 	"github.com/fealty-io/fealty/internal/history"
@@ -319,7 +320,7 @@ func outcome(err error) string {
 
 // action says what an entry of the audit log is about.
 func action(w store.Write) string {
-	var e auditEntry
+	var e record.AuditEntry
 	if !strings.HasPrefix(w.Key, auditPrefix) || json.Unmarshal(w.Value, &e) != nil {
 		return ""
 	}
