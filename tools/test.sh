@@ -13,11 +13,12 @@
 #     (overtaken);
 #   - files with a byte damaged, each in its turn (damaged);
 #   - what rapid checks for a hundred random courses of events (properties);
-#   - one goroutine that goes up to a bound of content, bans or entries (much).
+#   - one goroutine that goes up to a bound of content, bans or entries (much);
+#   - what type-checks the whole module (typed).
 # Under the detector these do fewer rounds, by a constant raceDetector of their packages;
-# most of much, and TestFleetSchedulesNoticeBugs, are in the first run alone. Where there is
-# no detector, one run does all of everything. A test in internal/layers holds that what does
-# less under the detector is named here.
+# most of much, TestFleetSchedulesNoticeBugs and the last kind are in the first run alone.
+# Where there is no detector, one run does all of everything. A test in internal/layers
+# holds that what does less under the detector is named here.
 #
 # The program that tests run as processes is built once, as the product is, without the
 # detector (FEALTY_TEST_PROGRAM); the tests that run it are under it.
@@ -56,7 +57,8 @@ overtaken='TestRacesOverAMember|TestOneMachineIsNoCopy'
 damaged='TestEveryFileDamaged|TestDamaged(Identity|Snapshot|Files|Runtime)|TestPeriodsDamaged|TestSealed'
 properties='Test(Renewals|Reenrol)Property|TestNothingNeededIsRemoved|TestPublicationsRace|TestAdmissionModel'
 much='Test(Much|TooLarge)Content|TestBundleKeepsRoomForManifests|TestAuditQueueIsBounded|TestRepairInTurn|TestOutdatedManifest'
-rounds="$schedules|$cuts|$lost|$overtaken|$damaged|$properties|$much"
+typed='TestRooms|TestSecretsStayInTheirRooms'
+rounds="$schedules|$cuts|$lost|$overtaken|$damaged|$properties|$much|$typed"
 # These take longest, so they begin first: at the end no processor waits for one of them.
 first=(./internal/devcluster ./internal/coordinator/... ./internal/chaos ./internal/agent ./internal/store/etcd ./cmd/fealty
   ./internal/store/postgres ./docs ./internal/mirror ./internal/sim ./internal/cli)
@@ -83,7 +85,8 @@ if [ -z "$race" ]; then
   exit $status
 fi
 product test "${options[@]}" -run "^($rounds)\$" \
-  ./internal/sim ./internal/agent ./internal/coordinator/... ./internal/replica ./internal/regress ./internal/mirror || status=1
+  ./internal/sim ./internal/agent ./internal/coordinator/... ./internal/replica ./internal/regress ./internal/mirror \
+  ./internal/layers || status=1
 for package in "${uninstrumented[@]}"; do options+=("-gcflags=$package=-race=false"); done
 go test -race "${options[@]}" "${packages[@]}" || status=1
 exit $status

@@ -32,7 +32,7 @@ func TestTokensNameAllCoordinators(t *testing.T) {
 			t.Errorf("a token made at %s leads to %v", made.at.addr, tok.Addresses)
 		}
 	}
-	for changed := f.c.publicationNews.wait(); !slices.Equal(f.c.knownAddresses(), []string{f.addr, r.addr}); changed = f.c.publicationNews.wait() {
+	for changed := f.c.publicationChanged.Wait(); !slices.Equal(f.c.knownAddresses(), []string{f.addr, r.addr}); changed = f.c.publicationChanged.Wait() {
 		select {
 		case <-changed:
 		case <-time.After(50 * time.Millisecond): // it changed before the wait was taken
@@ -73,11 +73,11 @@ func TestStreamsLeaveWhoIsNotReady(t *testing.T) {
 	ready := f.c.state.Load()
 	leave := func() {
 		f.c.state.Store(recovering(ready, errors.New("a test says so")))
-		f.c.stateNews.tell()
+		f.c.stateChanged.Notify()
 	}
 	leave()
 	f.c.state.Store(ready)
-	f.c.stateNews.tell()
+	f.c.stateChanged.Notify()
 	ended := make(chan error, 1)
 	go func() {
 		for {

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -110,7 +111,7 @@ func (q *auditQueue) again(ch *change) {
 // followAudit writes queued audit entries whenever the store takes them.
 func (c *Coordinator) followAudit(ctx context.Context) error {
 	for {
-		if err := sleep(ctx, auditPause); err != nil {
+		if err := watch.Sleep(ctx, auditPause); err != nil {
 			return err
 		}
 		if err := c.writeAudit(ctx); err != nil && ctx.Err() == nil {
@@ -256,10 +257,8 @@ func (v *vouching) broke(b auditlog.Break, at time.Time) {
 // look at them, until ctx ends. The first comes as soon as this coordinator leads under the keys of
 // s, which may be others than before.
 func (c *Coordinator) followCheckpoints(ctx context.Context, s *state) error {
-	pause := time.NewTimer(checkpointPause)
-	defer pause.Stop()
 	for {
-		led, trusted := c.lead.news.wait(), c.trustNews.wait()
+		led, trusted := c.lead.changed.Wait(), c.bundleChanged.Wait()
 		if err := c.lookAtCheckpoints(ctx, s); err != nil {
 			return err
 		}
@@ -269,13 +268,8 @@ func (c *Coordinator) followCheckpoints(ctx context.Context, s *state) error {
 		if t := c.trust.Load(); t != nil && t.epoch == s.head.AuthorityEpoch {
 			trusted = nil // its keys are read
 		}
-		pause.Reset(checkpointPause)
-		select {
-		case <-pause.C:
-		case <-led:
-		case <-trusted:
-		case <-ctx.Done():
-			return ctx.Err()
+		if _, err := watch.Wait(ctx, checkpointPause, led, trusted); err != nil {
+			return err
 		}
 	}
 }

@@ -549,17 +549,17 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 		}
 		before := last()
 		d.lead(d.c)
-		d.c.lead.news.tell()
+		d.c.lead.changed.Notify()
 		synctest.Wait()
 		if last() != before {
 			t.Error("there is a checkpoint, and the keys are not read")
 		}
 		d.c.trust.Store(view)
-		d.c.trustNews.tell()
+		d.c.bundleChanged.Notify()
 		synctest.Wait()
 		wantWhole(t, d.store, auditReport(t, d.c, d.store))
 		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-		d.c.lead.news.tell() // somebody else led meanwhile
+		d.c.lead.changed.Notify() // somebody else led meanwhile
 		synctest.Wait()
 		wantWhole(t, d.store, auditReport(t, d.c, d.store))
 		if took := time.Since(began); took != 0 || last() != before+2 {

@@ -149,7 +149,7 @@ func (c *Coordinator) backupHead(s *state, l store.Listing, owners []string) (*f
 	}
 	head.Entries = uint64(len(kept))
 	if !current {
-		c.kickHead()
+		c.headDue.Notify()
 		return nil, nil, errBusy("the backup")
 	}
 	return head, kept, nil

@@ -450,7 +450,7 @@ func (c *Coordinator) watchPeers(ctx context.Context) error {
 		for _, e := range change.Put {
 			if r, err := openReplica(e); err == nil && r.Key != c.EnrolmentKey() && r.Phase == phaseReady.String() {
 				c.pushed.Store(true)
-				c.kickHead()
+				c.headDue.Notify()
 			}
 		}
 	}

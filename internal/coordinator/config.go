@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // The desired config: records that people put, all under the record MAC.
@@ -188,7 +189,7 @@ func (c *Coordinator) believeConfig(ctx context.Context, v *configView) *configV
 			v.restored = max(v.restored, have.restored)
 		}
 		if c.config.CompareAndSwap(have, v) {
-			c.configNews.tell()
+			c.configChanged.Notify()
 			c.log.LogAttrs(ctx, slog.LevelInfo, "config in force", slog.Uint64("version", uint64(v.state.version)), slog.Int("records", v.set.Len()))
 			return v
 		}
@@ -199,35 +200,25 @@ func (c *Coordinator) believeConfig(ctx context.Context, v *configView) *configV
 // on a change, and every few seconds in case a notice was lost. What was altered
 // from outside is reported, and the config in force stays.
 func (c *Coordinator) followConfig(ctx context.Context, s *state) error {
-	changed, stop := c.watchKey(ctx, configStateKey)
-	defer stop()
-	tick := time.NewTicker(configPollPause)
-	defer tick.Stop()
 	checked := c.now()
-	whole := false
-	for {
+	return watch.Follow(ctx, c.store, configStateKey, configPollPause, func(ctx context.Context) error {
 		if err := c.untilWhole(ctx); err != nil {
 			return err
 		}
-		_, err := c.currentConfig(ctx, s, whole)
-		switch {
+		whole := c.now().Sub(checked) >= configCheckPause || c.now().Before(checked)
+		if whole {
+			checked = c.now()
+		}
+		switch _, err := c.currentConfig(ctx, s, whole); {
 		case errors.Is(err, store.ErrForged) && !c.headHolds(ctx):
-			c.kickHead() // under another head there may be another seed, or less config
+			c.headDue.Notify() // under another head there may be another seed, or less config
 		case errors.Is(err, store.ErrForged):
 			c.forged(ctx, "the config", err)
 		case err != nil:
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-changed:
-		case <-tick.C:
-		}
-		if whole = c.now().Sub(checked) >= configCheckPause || c.now().Before(checked); whole {
-			checked = c.now()
-		}
-	}
+		return nil
+	})
 }
 
 // configServer serves ConfigService.

@@ -88,8 +88,8 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 	if c.unrecorded(path, leaf) {
 		back = c.recalls.Add(leaf.NotAfter)
 	}
-	trustChanged, publicationChanged, moved := c.trustNews.wait(), c.publicationNews.wait(), c.members.wait(path)
-	stateChanged := c.stateNews.wait()
+	trustChanged, publicationChanged, moved := c.bundleChanged.Wait(), c.publicationChanged.Wait(), c.members.wait(path)
+	stateChanged := c.stateChanged.Wait()
 	for first := true; ; first = false {
 		d.forget()
 		// The trust bundle first: it has the keys of the others.
@@ -141,7 +141,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 				return err
 			}
 		case <-stateChanged:
-			stateChanged = c.stateNews.wait()
+			stateChanged = c.stateChanged.Wait()
 			// Who is not ready for a moment only, as between two heads, sends nobody away.
 			if _, err := c.ready(); err != nil && leave == nil {
 				timer := time.NewTimer(leaveAfter + mathrand.N(leaveAfter))
@@ -152,9 +152,9 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		case <-moved:
 			moved, known = c.members.wait(path), false
 		case <-trustChanged:
-			trustChanged = c.trustNews.wait()
+			trustChanged = c.bundleChanged.Wait()
 		case <-publicationChanged:
-			publicationChanged = c.publicationNews.wait()
+			publicationChanged = c.publicationChanged.Wait()
 		case <-d.wanted:
 		case <-own.gone:
 			return explain.New(explain.StreamReplaced, "identity", id.String())
@@ -173,10 +173,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 // heard notes what a member reports.
 func (c *Coordinator) heard(id identity.ID, r *fealtyv1.ConnectRequest) {
 	if c.live.reported(id, r, c.now()) {
-		select {
-		case c.confirmKick <- struct{}{}:
-		default:
-		}
+		c.keyConfirmed.Notify()
 	}
 }
 

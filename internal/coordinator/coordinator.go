@@ -57,6 +57,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/internal/store/writable"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -201,35 +202,35 @@ type Coordinator struct {
 	faults    *fault.Points
 	enrolment ed25519.PrivateKey
 	// certificate is shown beside the enrolment key; nil: this coordinator has none.
-	certificate     *enrolment.Certificate
-	certificateNews news // it is another one
-	startedAt       time.Time
-	hears           atomic.Int64 // Unix nanoseconds: when it became ready, after it was not
-	metrics         *metrics
-	registry        *prometheus.Registry
+	certificate        *enrolment.Certificate
+	certificateChanged watch.Signal // it is another one
+	startedAt          time.Time
+	hears              atomic.Int64 // Unix nanoseconds: when it became ready, after it was not
+	metrics            *metrics
+	registry           *prometheus.Registry
 
-	state           atomic.Pointer[state]
-	stateNews       news
-	keeperViews     atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
-	keeperNews      news                        // they changed
-	trustMu         sync.Mutex                  // orders what trust and source are set to; no I/O under it
-	trust           atomic.Pointer[trustView]
-	config          atomic.Pointer[configView] // nil: not read since the start
-	configNews      news                       // the config in force is another one
-	trustNews       news
-	publication     atomic.Pointer[publication] // what members are told; nil before it was read
-	publicationNews news
-	compileReport   atomic.Pointer[compileReport] // nil before the first compile
-	headKick        chan struct{}                 // asks the head loop to look now; capacity 1
-	maxListed       int                           // banned keys in a bundle
+	state              atomic.Pointer[state]
+	stateChanged       watch.Signal
+	keeperViews        atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
+	keepersChanged     watch.Signal                // they changed
+	trustMu            sync.Mutex                  // orders what trust and source are set to; no I/O under it
+	trust              atomic.Pointer[trustView]
+	config             atomic.Pointer[configView] // nil: not read since the start
+	configChanged      watch.Signal               // the config in force is another one
+	bundleChanged      watch.Signal
+	publication        atomic.Pointer[publication] // what members are told; nil before it was read
+	publicationChanged watch.Signal
+	compileReport      atomic.Pointer[compileReport] // nil before the first compile
+	headDue            watch.Signal                  // the head is to be looked at now
+	maxListed          int                           // banned keys in a bundle
 	// reads are the later fields of manifests that this release reads: all of them, but
 	// where a test plays an earlier release.
 	reads []string
 	// parse reads a manifest that is to be set: manifest.Parse, but where a test plays
 	// the release that set what a later one refuses.
 	parse         func([]byte) (*manifest.Manifest, error)
-	trustKick     chan struct{}                  // asks the trust loop to look now; capacity 1
-	confirmKick   chan struct{}                  // asks it to look soon: a member may have confirmed a key; capacity 1
+	trustDue      watch.Signal                   // the trust state is to be looked at now
+	keyConfirmed  watch.Signal                   // a member may have confirmed a config key: it is to be looked at soon
 	backingUp     chan struct{}                  // held by the one backup under way; capacity 1
 	setting       chan struct{}                  // held by the one SetManifest under way; capacity 1
 	candidates    map[history.Hash]*move         // moves of unknown outcome; owned by who holds setting
@@ -292,7 +293,7 @@ type Coordinator struct {
 	presenters   *places       // of trust bundles of before a restore
 	showing      chan struct{} // held by who looks what history there is to show; capacity 1
 	shown        *shown        // owned by who holds showing
-	gatherKick   chan struct{} // asks who follows the open attempt to look now; capacity 1
+	gatheringDue watch.Signal  // the open attempt is to be looked at now
 	peerCalls    *places
 	taken        takenKeys                       // of heads that may come
 	silent       atomic.Pointer[map[string]bool] // peers by address: what they proved nothing when they were asked last
@@ -366,8 +367,6 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		startedAt: cfg.Now(), elapsed: cfg.Elapsed,
 		search:    decide.Search{HealAfter: cfg.SelfHealAfter, Random: mathrand.Float64},
 		registry:  cfg.Registry,
-		trustKick: make(chan struct{}, 1), confirmKick: make(chan struct{}, 1),
-		headKick: make(chan struct{}, 1), gatherKick: make(chan struct{}, 1),
 		verifiers: newVerifiers(), firstSets: newFirstSets(), presenters: newPresenters(), showing: make(chan struct{}, 1),
 		setting:   make(chan struct{}, 1),
 		backingUp: make(chan struct{}, 1), auditReading: make(chan struct{}, auditReaders),
@@ -521,7 +520,6 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		g.Go(func() error { return c.followCertificate(ctx) })
 	}
 	g.Go(func() error { return c.followLeadership(ctx) })
-	g.Go(func() error { return c.watchLeader(ctx) })
 	g.Go(func() error { return c.forever(ctx, "replica", func() error { return c.followReplica(ctx, stop) }) })
 	g.Go(func() error { return c.forever(ctx, "keepers", func() error { return c.followKeepers(ctx) }) })
 	g.Go(func() error { return c.pulse(ctx) })
@@ -626,7 +624,7 @@ func (c *Coordinator) ready() (*state, error) {
 // followState runs what belongs to one state for as long as it is the state.
 func (c *Coordinator) followState(ctx context.Context) error {
 	for ctx.Err() == nil {
-		changed := c.stateNews.wait()
+		changed := c.stateChanged.Wait()
 		s := c.state.Load()
 		run, cancel := context.WithCancel(ctx)
 		g, run := errgroup.WithContext(run)
@@ -673,7 +671,7 @@ func (c *Coordinator) forever(ctx context.Context, what string, f func() error) 
 			return ctx.Err()
 		}
 		c.log.LogAttrs(ctx, slog.LevelWarn, "a loop failed and starts again", slog.String("loop", what), slog.Any("err", err))
-		if err := sleep(ctx, retryPause); err != nil {
+		if err := watch.Sleep(ctx, retryPause); err != nil {
 			return err
 		}
 	}
@@ -699,10 +697,10 @@ func (c *Coordinator) conflicts(ctx context.Context, err error) bool {
 	case conflict.Key == freezeKey:
 		c.awaitThaw(ctx)
 	case conflict.Key == trustStateKey:
-		c.kickTrust() // what was decided may stand on the bundle of before
+		c.trustDue.Notify() // what was decided may stand on the bundle of before
 	}
 	// Who lost to somebody once would lose again in step with them.
-	return sleep(ctx, mathrand.N(conflictPause)) == nil
+	return watch.Sleep(ctx, mathrand.N(conflictPause)) == nil
 }
 
 // storeError words an error of the store for who called. What failed, and how,

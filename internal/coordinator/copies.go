@@ -10,6 +10,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -111,7 +112,7 @@ func alarmFindings(code explain.Code, members []string, at map[string]time.Time)
 type openings struct {
 	mu      sync.Mutex
 	streams map[string]string // the newest process of each member; guarded by mu
-	more    news
+	more    watch.Signal
 }
 
 // add notes a stream. What does not fit is not told: a copy is found a little later.
@@ -123,7 +124,7 @@ func (o *openings) add(path, run string) {
 	}
 	if _, there := o.streams[path]; there || len(o.streams) < maxOpenings {
 		o.streams[path] = run
-		o.more.tell()
+		o.more.Notify()
 	}
 }
 
@@ -138,16 +139,13 @@ func (o *openings) take() map[string]string {
 // followOpenings tells the other coordinators of streams, until ctx ends.
 func (c *Coordinator) followOpenings(ctx context.Context) error {
 	for {
-		more := c.openings.more.wait()
+		more := c.openings.more.Wait()
 		if taken := c.openings.take(); len(taken) > 0 {
 			c.tellOpenings(ctx, taken)
-		} else {
-			select {
-			case <-more:
-			case <-ctx.Done():
-			}
+		} else if err := watch.Event(ctx, more); err != nil {
+			return err
 		}
-		if err := sleep(ctx, openingsPause); err != nil {
+		if err := watch.Sleep(ctx, openingsPause); err != nil {
 			return err
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -92,13 +93,10 @@ func (c *Coordinator) vouchFor(t interface{ Digest() ([64]byte, error) }) ([]byt
 // state that comes is looked at too: a manifest may admit what the one before did not.
 func (c *Coordinator) followCertificate(ctx context.Context) error {
 	for {
-		changed, state := c.certificate.Changed(), c.stateNews.wait()
+		changed, state := c.certificate.Changed(), c.stateChanged.Wait()
 		c.takeCertificate(ctx)
-		select {
-		case <-changed:
-		case <-state:
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := watch.Event(ctx, changed, state); err != nil {
+			return err
 		}
 	}
 }
@@ -114,9 +112,9 @@ func (c *Coordinator) takeCertificate(ctx context.Context) {
 	case refused != nil:
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the new certificate is not used", slog.String("code", explain.CodeOf(refused)), slog.Any("err", refused))
 	case taken:
-		c.certificateNews.tell()
+		c.certificateChanged.Notify()
 		c.pushed.Store(true)
-		c.kickHead() // what kept it from being admitted may be over
+		c.headDue.Notify() // what kept it from being admitted may be over
 	}
 }
 

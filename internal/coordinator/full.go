@@ -46,7 +46,7 @@ func (c *Coordinator) renewFull(ctx context.Context, s *state, peer identity.Pee
 		case err != nil && !errors.Is(err, store.ErrNotFound):
 			return nil, c.storeError("read what the renewal depends on", err)
 		case e.Version != want.Version:
-			c.kickHead()
+			c.headDue.Notify()
 			return nil, errBusy("the renewal")
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -216,28 +217,18 @@ func (c *Coordinator) passOne(ctx context.Context, open *recovery.Open, owner st
 // taken a share for it, until ctx ends.
 func (c *Coordinator) followGathering(ctx context.Context) error {
 	for {
-		opened := c.recoveries.news.wait()
+		opened, due := c.recoveries.changed.Wait(), c.gatheringDue.Wait()
 		if err := c.goOnGathering(ctx); err != nil {
 			c.log.LogAttrs(ctx, slog.LevelWarn, "the recovery attempt did not get on", slog.Any("err", err))
 		}
 		if c.recoveries.current() == nil {
-			select {
-			case <-opened:
-				continue
-			case <-ctx.Done():
-				return ctx.Err()
+			if err := watch.Event(ctx, opened); err != nil {
+				return err
 			}
+			continue
 		}
-		t := time.NewTimer(gatherPause)
-		select {
-		case <-t.C:
-		case <-opened:
-		case <-c.gatherKick:
-		case <-ctx.Done():
-		}
-		t.Stop()
-		if ctx.Err() != nil {
-			return ctx.Err()
+		if _, err := watch.Wait(ctx, gatherPause, opened, due); err != nil {
+			return err
 		}
 	}
 }
@@ -245,27 +236,22 @@ func (c *Coordinator) followGathering(ctx context.Context) error {
 // watchGathering has followGathering look as soon as something comes in.
 func (c *Coordinator) watchGathering(ctx context.Context) error {
 	for {
-		opened := c.recoveries.news.wait()
+		opened := c.recoveries.changed.Wait()
 		g := c.recoveries.current()
 		if g == nil {
-			select {
-			case <-opened:
-				continue
-			case <-ctx.Done():
-				return ctx.Err()
+			if err := watch.Event(ctx, opened); err != nil {
+				return err
 			}
+			continue
 		}
 		for _, err := range c.store.Changes(ctx, recoveryPrefix, g.openedAt) {
 			if err != nil || c.recoveries.current() != g {
 				break
 			}
-			select {
-			case c.gatherKick <- struct{}{}:
-			default:
-			}
+			c.gatheringDue.Notify()
 		}
 		// Followed from the start again: what was seen already costs a look.
-		if err := sleep(ctx, retryPause); err != nil {
+		if err := watch.Sleep(ctx, retryPause); err != nil {
 			return err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -575,7 +576,7 @@ func (c *Coordinator) admitTogether(ctx context.Context, line joinLine, calls []
 		on[who].Answer(err)
 		on = append(on[:who:who], on[who+1:]...)
 		return append(on, again...), false
-	case r.shares(conflict.Key) && sleep(ctx, mathrand.N(conflictPause)) == nil:
+	case r.shares(conflict.Key) && watch.Sleep(ctx, mathrand.N(conflictPause)) == nil:
 		// Another coordinator was first. Each of these has so many tries.
 		for _, call := range on {
 			if call.Item.lost++; call.Item.lost < commitTries {

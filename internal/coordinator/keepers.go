@@ -330,7 +330,7 @@ func (c *Coordinator) writeSealedCopy(ctx context.Context, mv *move, key string,
 	case errors.Is(err, sealed.ErrMeanwhile):
 		return errBusy("the sealed secret")
 	case errors.Is(err, store.ErrConflict):
-		c.kickHead()
+		c.headDue.Notify()
 		return explain.Wrap(err, explain.ManifestStale, "expected", "of before")
 	case err != nil:
 		return c.storeError("write a sealed secret", err)

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -101,7 +102,7 @@ func (c *Coordinator) lookAtOwnKeepers(ctx context.Context, s *state, programs w
 		now.views, now.problems = append(now.views, view), append(now.problems, problem)
 	}
 	if c.keeperViews.Swap(now); before == nil || !slices.Equal(before.views, now.views) {
-		c.keeperNews.tell()
+		c.keepersChanged.Notify()
 		for i, v := range now.views {
 			if !v.Opens {
 				c.log.LogAttrs(ctx, slog.LevelWarn, "a keeper of this machine does not open the seed", slog.String("keeper", v.Name), slog.String("problem", now.problems[i]))
@@ -115,7 +116,7 @@ func (c *Coordinator) lookAtOwnKeepers(ctx context.Context, s *state, programs w
 // until ctx ends.
 func (c *Coordinator) followKeepers(ctx context.Context) error {
 	for {
-		changed := c.stateNews.wait()
+		changed := c.stateChanged.Wait()
 		if s := c.state.Load(); s.phase == phaseReady {
 			programs := failedPrograms
 			if v := c.keptBy(s); v == nil || c.now().Sub(v.at).Abs() >= programPause {
@@ -125,7 +126,7 @@ func (c *Coordinator) followKeepers(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := sleepUntil(ctx, keeperPause, changed); err != nil {
+		if _, err := watch.Wait(ctx, keeperPause, changed); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // A ready coordinator that was shown another head has not fallen into recovery mode: most
@@ -32,8 +33,8 @@ const (
 // value says that there is none.
 type lag struct {
 	of   atomic.Pointer[state]
-	at   moment // since when, while of is set
-	over news   // it is up with the store after all
+	at   moment       // since when, while of is set
+	over watch.Signal // it is up with the store after all
 
 	began time.Duration // at, on the clock that only goes forward; owned by who holds setting
 }
@@ -78,7 +79,7 @@ func (c *Coordinator) lingers(ctx context.Context, w *way) time.Duration {
 // taken: what was read before that may be older than what made s fall behind.
 func (c *Coordinator) caughtUp(s *state) {
 	if c.lag.of.CompareAndSwap(s, nil) {
-		c.lag.over.tell()
+		c.lag.over.Notify()
 	}
 }
 
@@ -97,7 +98,7 @@ func (c *Coordinator) acts(s *state) bool {
 func (c *Coordinator) inForce(ctx context.Context) (*state, error) {
 	deadline := time.Now().Add(followPatience)
 	for {
-		changed, over := c.stateNews.wait(), c.lag.over.wait()
+		changed, over := c.stateChanged.Wait(), c.lag.over.Wait()
 		s, err := c.ready()
 		if err != nil || c.acts(s) {
 			return s, err
@@ -106,15 +107,7 @@ func (c *Coordinator) inForce(ctx context.Context) (*state, error) {
 		if left <= 0 {
 			return nil, explain.New(explain.HeadNotFollowed)
 		}
-		t := time.NewTimer(left)
-		select {
-		case <-changed:
-		case <-over:
-		case <-t.C:
-		case <-ctx.Done():
-		}
-		t.Stop()
-		if err := ctx.Err(); err != nil {
+		if _, err := watch.Wait(ctx, left, changed, over); err != nil {
 			return nil, err
 		}
 	}
@@ -179,7 +172,7 @@ func (c *Coordinator) headIfFree(ctx context.Context) (*state, error) {
 		c.toHead(ctx)
 		<-c.setting
 	default:
-		c.kickHead()
+		c.headDue.Notify()
 	}
 	return c.ready()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/leadership"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // One coordinator leads: it compiles what members are told, ends rotations, and
@@ -70,11 +71,11 @@ type lead struct {
 	c      *Coordinator
 	origin time.Time // of the core's clock, which is monotonic
 
-	view atomic.Pointer[leadView] // what the loop knows; never nil
-	over atomic.Uint64            // a term of which the store said that it is over
-	news news                     // this coordinator leads, or does no more
-	seen news                     // somebody else does, or nobody
-	kick chan struct{}            // asks the loop to look now; capacity 1
+	view    atomic.Pointer[leadView] // what the loop knows; never nil
+	over    atomic.Uint64            // a term of which the store said that it is over
+	changed watch.Signal             // this coordinator leads, or does no more
+	seen    watch.Signal             // somebody else does, or nobody
+	due     watch.Signal             // the store is to be looked at now
 
 	core     *leadership.Core
 	state    *state       // that the core knows of
@@ -104,7 +105,7 @@ func newLead(c *Coordinator) (*lead, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lead{c: c, origin: time.Now(), core: core, kick: make(chan struct{}, 1)}
+	l := &lead{c: c, origin: time.Now(), core: core}
 	l.view.Store(&leadView{})
 	return l, nil
 }
@@ -155,45 +156,25 @@ func (c *Coordinator) newLeaderChange(s *state) *change {
 // deposed notes what the store said of a term: that it is over. It stays so.
 func (l *lead) deposed(term store.Revision) {
 	l.over.Store(uint64(term))
-	l.look()
-}
-
-// look makes the loop look at the store now.
-func (l *lead) look() {
-	select {
-	case l.kick <- struct{}{}:
-	default:
-	}
-}
-
-// watchLeader tells the loop of changes of leader/term, until ctx ends. It is a hint:
-// the loop looks by itself.
-func (c *Coordinator) watchLeader(ctx context.Context) error {
-	for {
-		for _, err := range c.store.Watch(ctx, leaderTermKey) {
-			if err != nil {
-				break
-			}
-			c.lead.look()
-		}
-		if err := sleep(ctx, retryPause); err != nil {
-			return err
-		}
-	}
+	l.due.Notify()
 }
 
 // followLeadership leads when nobody else does, until ctx ends. Then it hands over.
 func (c *Coordinator) followLeadership(ctx context.Context) error {
 	l := c.lead
+	told, stop := watch.Key(ctx, c.store, leaderTermKey)
+	defer stop()
 	for {
-		changed := c.stateNews.wait()
+		changed, due := c.stateChanged.Wait(), l.due.Wait()
 		l.fit(ctx)
 		l.run(ctx, leadership.Tick{})
 		wake := time.NewTimer(l.core.Next(l.now()) - l.now())
 		select {
 		case <-wake.C:
 		case <-changed:
-		case <-l.kick:
+		case <-told:
+			l.run(ctx, leadership.Noticed{})
+		case <-due:
 			l.run(ctx, leadership.Noticed{})
 		case <-ctx.Done():
 		}
@@ -211,7 +192,7 @@ func (l *lead) stop(ctx context.Context) {
 	defer cancel()
 	for l.run(ctx, leadership.Stop{}); ctx.Err() == nil; l.run(ctx, leadership.Tick{}) {
 		pause := l.core.Next(l.now()) - l.now()
-		if pause > handOverTime || sleep(ctx, pause) != nil {
+		if pause > handOverTime || watch.Sleep(ctx, pause) != nil {
 			return
 		}
 	}
@@ -272,7 +253,7 @@ func (l *lead) publish(ctx context.Context) {
 		l.c.metrics.transitions.Inc()
 	}
 	if v.seenTerm != was.seenTerm {
-		l.seen.tell()
+		l.seen.Notify()
 	}
 	if v.low && !was.low {
 		l.c.log.LogAttrs(ctx, slog.LevelError, "this coordinator does not lead: the store gives terms that are not above those of before, as one does that went back, or was restored and not raised",
@@ -280,7 +261,7 @@ func (l *lead) publish(ctx context.Context) {
 	}
 	if v.term == was.term {
 		if v.term != 0 && now >= was.until {
-			l.news.tell() // the beat came late: who looked meanwhile took it for over
+			l.changed.Notify() // the beat came late: who looked meanwhile took it for over
 		}
 		return
 	}
@@ -290,7 +271,7 @@ func (l *lead) publish(ctx context.Context) {
 	default:
 		l.c.log.LogAttrs(ctx, slog.LevelInfo, "this coordinator leads no more", slog.Uint64("term", was.term), slog.Bool("in_time", now < was.until), slog.Duration("lease", l.core.Lease()))
 	}
-	l.news.tell()
+	l.changed.Notify()
 }
 
 // failed words the failure of a call for the core.
@@ -304,7 +285,7 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 		case leaderBeatKey:
 			return leadership.Conflict{Key: leadership.KeyBeat}
 		case history.HeadKey:
-			l.c.kickHead()
+			l.c.headDue.Notify()
 		case freezeKey:
 			l.c.lookAtFreeze(ctx) // it may be that nobody else writes
 		}
@@ -351,7 +332,7 @@ func (l *lead) read(ctx context.Context) leadership.Event {
 		}
 		// Under another head there may be another seed, and so another key.
 		if !l.c.headHolds(ctx) {
-			l.c.kickHead()
+			l.c.headDue.Notify()
 			return leadership.ReadFailed{}
 		}
 		if at.Version > l.reported {

@@ -228,7 +228,7 @@ func TestLateBeatIsNews(t *testing.T) {
 	if _, _, ok := d.c.leading(); ok {
 		t.Fatal("it leads beyond its lease")
 	}
-	news := l.news.wait()
+	news := l.changed.Wait()
 	d.beatArrives(t)
 	if term, _, ok := d.c.leading(); !ok || term != lapsed.term {
 		t.Fatalf("it leads under %d: %v, want %d", term, ok, lapsed.term)
@@ -623,7 +623,7 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 	leader, term, others := awaitLeader(t, all...)
 	s := leader.c.state.Load()
 	leader.c.state.Store(recovering(s, errors.New("test")))
-	leader.c.stateNews.tell()
+	leader.c.stateChanged.Notify()
 	if _, _, ok := leader.c.leading(); ok {
 		t.Error("it leads in recovery mode")
 	}

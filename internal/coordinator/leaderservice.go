@@ -124,7 +124,7 @@ func (c *Coordinator) transferLeader(ctx context.Context, s *state, req *fealtyv
 		return nil, 0, c.storeError(what, err)
 	}
 	c.log.LogAttrs(ctx, slog.LevelInfo, "the leader was asked to hand over", slog.String("from", was.Name), slog.String("to", req.GetTo()), slog.String("by", actor(ctx)))
-	c.lead.look()
+	c.lead.due.Notify()
 	return out, done, nil
 }
 
@@ -169,7 +169,7 @@ func (c *Coordinator) awaitLeaderAfter(ctx context.Context, after store.Revision
 	ctx, cancel := context.WithTimeout(ctx, min(2*c.cfg.Lease, 10*time.Second))
 	defer cancel()
 	for {
-		seen := c.lead.seen.wait()
+		seen := c.lead.seen.Wait()
 		if m := c.leaderMessage(); m.GetTerm() > uint64(after) {
 			return m
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -730,7 +731,7 @@ func (c *Coordinator) forgedUnder(ctx context.Context, s *state, all ...suspect)
 	case err != nil && !errors.Is(err, store.ErrNotFound):
 		return err
 	case head.Version != s.headVersion:
-		c.kickHead()
+		c.headDue.Notify()
 		return &store.ConflictError{Key: history.HeadKey, Want: s.headVersion}
 	}
 	for _, one := range all {
@@ -781,7 +782,7 @@ func (c *Coordinator) followMembers(ctx context.Context, s *state) error {
 			}
 			c.members.seen(ch.Revision)
 		}
-		if err := sleep(ctx, retryPause); err != nil {
+		if err := watch.Sleep(ctx, retryPause); err != nil {
 			return err
 		}
 	}

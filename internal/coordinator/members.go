@@ -533,7 +533,7 @@ func (c *Coordinator) changeMemberLater(ctx context.Context, kind, name, what st
 		}
 		switch err := c.commitWithdrawal(ctx, ch); {
 		case err == nil:
-			c.kickTrust()
+			c.trustDue.Notify()
 			return nil
 		case !c.conflicts(ctx, err):
 			return c.storeError(what, err)

@@ -159,13 +159,13 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			return e
 		}
 		f.link.lie(spoilt)
-		f.c.kickHead()
+		f.c.headDue.Notify()
 		f.await(phaseRecovery)
 		walk(t, f, callers, false)
 		walk(t, f, behind, false)
 		// What it held is served again when the store is mended.
 		f.link.lie(nil)
-		f.c.kickHead()
+		f.c.headDue.Notify()
 		f.await(phaseReady)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -59,30 +60,31 @@ func (o *outlet) findings() []*fealtyv1.Finding {
 // followOutlet writes what is published to the publish directory, until ctx ends.
 func (c *Coordinator) followOutlet(ctx context.Context, s *state) error {
 	for {
-		published, trust := c.publicationNews.wait(), c.trustNews.wait()
+		published, trust := c.publicationChanged.Wait(), c.bundleChanged.Wait()
 		started := time.Now()
 		err := c.writeOutlet(ctx, s)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		var again <-chan time.Time
-		if err != nil {
+		failed := err != nil
+		if failed {
 			why := err.Error()
 			if o := c.outlet.failed.Swap(&why); o == nil || *o != why {
 				c.log.LogAttrs(ctx, slog.LevelError, "what is published was not written to the publish directory", slog.String("dir", c.outlet.dir), slog.Any("err", err),
 					slog.String("code", string(explain.PublishDirFailed)))
 			}
 			c.metrics.outlet.WithLabelValues("failed").Inc()
-			again = time.After(outletRetry)
 		}
-		if err := sleep(ctx, max(outletPause, outletShare*time.Since(started))); err != nil {
+		if err := watch.Sleep(ctx, max(outletPause, outletShare*time.Since(started))); err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-		case <-published:
-		case <-trust:
-		case <-again:
+		if failed {
+			_, err = watch.Wait(ctx, outletRetry, published, trust)
+		} else {
+			err = watch.Event(ctx, published, trust)
+		}
+		if err != nil {
+			return err
 		}
 	}
 }

@@ -122,7 +122,7 @@ func refusedPeer(problem string) error {
 // behind says, to who has proven itself, that what was asked for is not the head here,
 // or here is not the head.
 func (c *Coordinator) behind(g *greeted, problem string) error {
-	c.kickHead() // one of the two is behind; it may be this one
+	c.headDue.Notify() // one of the two is behind; it may be this one
 	return explain.New(explain.PeerBehind, "peer", ownName(c, g.s), "asked", shortHex(g.t.Head), "problem", problem)
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -61,7 +62,7 @@ func (c *Coordinator) followPeers(ctx context.Context, s *state) error {
 	for {
 		began := time.Now()
 		c.askOthers(ctx, s, hearTimeout)
-		if err := sleep(ctx, max(hearPause-time.Since(began), hearPause-hearTimeout)); err != nil {
+		if err := watch.Sleep(ctx, max(hearPause-time.Since(began), hearPause-hearTimeout)); err != nil {
 			return err
 		}
 	}

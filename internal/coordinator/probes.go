@@ -9,6 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // Bounds of [Config.MaxHeadAge].
@@ -165,7 +167,7 @@ func (m *moment) age(now time.Time) time.Duration {
 func (c *Coordinator) pulse(ctx context.Context) error {
 	for {
 		c.checkSelf()
-		if err := sleep(ctx, pulsePause); err != nil {
+		if err := watch.Sleep(ctx, pulsePause); err != nil {
 			return err
 		}
 	}

@@ -46,7 +46,7 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 					t.Fatalf("before anybody could tell it went to phase %s, index %d", got.phase, got.head.Index)
 				}
 				f.link.cut(nil)
-				f.c.kickHead()
+				f.c.headDue.Notify()
 				if how == lostForGoodN {
 					// Nothing came, and the next set goes on from where it was.
 					f.awaitState("the head of before", func(s *state) bool { return s.phase == before.phase && s.head.Hash == before.head.Hash })

@@ -9,6 +9,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditstore"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // Retention of the record families.
@@ -27,17 +28,15 @@ const (
 // What the store holds of the seed for nobody goes at once with a new head, or leader.
 func (c *Coordinator) prune(ctx context.Context, s *state) error {
 	for {
-		led := c.lead.news.wait()
+		led := c.lead.changed.Wait()
 		if _, _, ok := c.leading(); ok {
 			if err := c.pruneWhileLeading(ctx, s, led); err != nil {
 				return err
 			}
 			continue
 		}
-		select {
-		case <-led:
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := watch.Event(ctx, led); err != nil {
+			return err
 		}
 	}
 }
@@ -173,7 +172,7 @@ func (c *Coordinator) dropBans(ctx context.Context, s *state, now time.Time) err
 		if _, err := ch.commit(ctx); err != nil {
 			return ignoreConflict(err)
 		}
-		c.kickTrust()
+		c.trustDue.Notify()
 	}
 }
 

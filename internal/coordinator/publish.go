@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -101,13 +102,11 @@ const sweepHeaders = time.Hour
 // followPublication keeps what members are told up with the store until ctx ends: it
 // compiles while this coordinator leads, and reads what the leader published else.
 func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
-	changed, stop := c.watchKey(ctx, publicationStateKey)
+	changed, stop := watch.Key(ctx, c.store, publicationStateKey)
 	defer stop()
-	tick := time.NewTicker(publicationPollPause)
-	defer tick.Stop()
 	b := newPublisher()
 	for {
-		trust, configured, led := c.trustNews.wait(), c.configNews.wait(), c.lead.news.wait()
+		trust, configured, led := c.bundleChanged.Wait(), c.configChanged.Wait(), c.lead.changed.Wait()
 		if err := c.untilWhole(ctx); err != nil {
 			return err
 		}
@@ -119,19 +118,14 @@ func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
 		ended := time.Now()
 		pause := max(publishPause, publishShare*ended.Sub(started))
 		if !more && err == nil {
-			select {
-			case <-ctx.Done():
-			case <-c.members.changed:
-			case <-trust:
-			case <-configured:
-			case <-changed:
-			case <-led:
-			case <-tick.C:
+			members := c.members.changed
+			if _, err := watch.Wait(ctx, publicationPollPause, members, trust, configured, changed, led); err != nil {
+				return err
 			}
 		}
 		// The first change after a quiet time is told at once, and those that come soon
 		// after it together. Who leads from now on waits for none: what is to be told did.
-		if err := sleepUntil(ctx, pause-time.Since(ended), led); err != nil {
+		if _, err := watch.Wait(ctx, pause-time.Since(ended), led); err != nil {
 			return err
 		}
 	}
@@ -239,7 +233,7 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 	after.state.version = rev
 	after.strays = slices.DeleteFunc(slices.Clone(p.strays[min(len(p.strays), maxPublished):]), after.uses)
 	c.publication.Store(after)
-	c.publicationNews.tell()
+	c.publicationChanged.Notify()
 	c.publishedAll(ctx, b, w)
 	c.log.LogAttrs(ctx, slog.LevelDebug, "published", slog.Uint64("generation", after.state.value.Generation),
 		slog.Int("headers", len(after.headers)), slog.Int("changed", len(w.put)), slog.Int("dropped", len(w.drop)))
@@ -263,7 +257,7 @@ func (c *Coordinator) currentPublication(ctx context.Context, s *state) (*public
 	}
 	if p.state.exists() {
 		c.publication.Store(p)
-		c.publicationNews.tell()
+		c.publicationChanged.Notify()
 	}
 	return p, nil
 }

@@ -901,14 +901,14 @@ func TestWhoLeadsPublishesAtOnce(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- d.c.followPublication(ctx, d.state()) }()
 		synctest.Wait()
-		d.c.configNews.tell() // the loop waits for more
+		d.c.configChanged.Notify() // the loop waits for more
 		synctest.Wait()
 		if _, told := d.c.publication.Load().find(runtimePath("data/n1")); told {
 			t.Fatal("it publishes, and does not lead")
 		}
 		began := time.Now()
 		d.lead(d.c)
-		d.c.lead.news.tell()
+		d.c.lead.changed.Notify()
 		synctest.Wait()
 		if _, told := d.c.publication.Load().find(runtimePath("data/n1")); !told {
 			t.Errorf("nothing was published by %v after it led", time.Since(began))

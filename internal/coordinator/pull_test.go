@@ -94,7 +94,7 @@ func TestPullsItsOwnContentAlone(t *testing.T) {
 	var p *publication
 	published := func(path string) ([]byte, []byte) {
 		for {
-			news := f.c.publicationNews.wait()
+			news := f.c.publicationChanged.Wait()
 			if p = f.c.publication.Load(); p.serves() {
 				if hash, content := p.contentOf(path); hash != nil {
 					return hash, content
@@ -246,7 +246,7 @@ func TestPollBringsWhatIsNews(t *testing.T) {
 		t.Fatal(err)
 	}
 	for !func() bool { p := f.c.publication.Load(); return p.serves() && f.ctx().Err() == nil }() {
-		<-f.c.publicationNews.wait()
+		<-f.c.publicationChanged.Wait()
 	}
 	scopes, out := poll(t, n)
 	if !slices.Equal(scopes, []string{string(snapshot.ScopeTrustBundle), string(snapshot.ScopeNodeRuntime), string(snapshot.ScopeDegradedModePolicy),
@@ -281,7 +281,7 @@ func TestGetSnapshot(t *testing.T) {
 	f := readyFleet(t, nil)
 	f.member("node-a")
 	for !func() bool { p := f.c.publication.Load(); return p.serves() && f.ctx().Err() == nil }() {
-		<-f.c.publicationNews.wait()
+		<-f.c.publicationChanged.Wait()
 	}
 	client := fealtyv1.NewSnapshotServiceClient(f.localConn())
 	for _, c := range []struct {

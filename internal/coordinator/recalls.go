@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // What a coordinator does once its store is whole again for those who were certified
@@ -49,7 +50,7 @@ func (c *Coordinator) whole() bool {
 // followRecalls asks members back until ctx ends.
 func (c *Coordinator) followRecalls(ctx context.Context) error {
 	for {
-		if err := sleep(ctx, recallPause); err != nil {
+		if err := watch.Sleep(ctx, recallPause); err != nil {
 			return err
 		}
 		if c.recalls.Len() > 0 && c.whole() {

@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/patience"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -75,7 +76,7 @@ type gathering struct {
 type recoveries struct {
 	opening chan struct{} // held by who looks for the attempt in the store; capacity 1
 
-	news news // an attempt was opened
+	changed watch.Signal // an attempt was opened
 
 	mu  sync.Mutex
 	now *gathering // nil: none is open; guarded by mu
@@ -325,7 +326,7 @@ func (c *Coordinator) openGathering(ctx context.Context) (*gathering, error) {
 		r.end(g)
 		return nil, err
 	}
-	r.news.tell()
+	r.changed.Notify()
 	c.log.LogAttrs(ctx, slog.LevelInfo, "a recovery attempt is open", slog.String("attempt", g.id.String()), slog.String("cluster", g.head.Cluster),
 		slog.Int("needed", g.head.Threshold), slog.Any("owners", g.head.Owners()))
 	return g, nil
@@ -681,7 +682,7 @@ func (c *Coordinator) verifyRecovered(ctx context.Context, g *gathering, seed ke
 	}
 	if got := history.Hash(sha256Sum(loaded.Links[len(loaded.Links)-1])); got != g.head.Hash {
 		c.recoveries.end(g)
-		c.kickHead()
+		c.headDue.Notify()
 		return nil, keyring.Keys{}, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem",
 			fmt.Sprintf("the history moved on to index %d meanwhile", claimed.Index))
 	}

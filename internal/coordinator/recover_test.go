@@ -66,7 +66,7 @@ func TestShareComesAsTheCoordinatorIsBack(t *testing.T) {
 				return errors.New("it is not back")
 			}
 			f.c.pushed.Store(true)
-			f.c.kickHead()
+			f.c.headDue.Notify()
 			time.Sleep(time.Millisecond)
 		}
 		return nil

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -246,23 +247,12 @@ func (c *Coordinator) followReplica(ctx, stop context.Context) error {
 		}
 	}()
 	for {
-		changed, keepers, lost, certificate := c.stateNews.wait(), c.keeperNews.wait(), c.kept.Changed(), c.certificateNews.wait()
+		changed, keepers, lost, certificate := c.stateChanged.Wait(), c.keepersChanged.Wait(), c.kept.Changed(), c.certificateChanged.Wait()
 		if err := c.announce(ctx, false); err != nil {
 			return err
 		}
-		t := time.NewTimer(replicaPause)
-		select {
-		case <-t.C:
-		case <-changed:
-			t.Stop()
-		case <-keepers:
-		case <-certificate:
-			t.Stop()
-		case <-lost:
-			t.Stop()
-		case <-ctx.Done():
-			t.Stop()
-			return ctx.Err()
+		if _, err := watch.Wait(ctx, replicaPause, changed, keepers, certificate, lost); err != nil {
+			return err
 		}
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/patience"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -349,7 +350,7 @@ const thawTimeout = 10 * time.Second
 // unsettle makes the loop that follows the head look at the freeze.
 func (c *Coordinator) unsettle() {
 	c.unsettled.Store(true)
-	c.kickHead()
+	c.headDue.Notify()
 }
 
 // awaitThaw waits for a reseed of ours to end, and has a freeze looked at that
@@ -536,7 +537,7 @@ func (c *Coordinator) moveRecords(ctx context.Context, s *state) error {
 		default:
 			return err
 		}
-		if err := sleep(ctx, mathrand.N(conflictPause)); err != nil {
+		if err := watch.Sleep(ctx, mathrand.N(conflictPause)); err != nil {
 			return err
 		}
 	}

@@ -115,7 +115,7 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: trustStateKey, Value: hidden.Value}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.c.kickHead()
+	f.c.headDue.Notify()
 	f.awaitPhase(phaseReady)
 	if got := f.recordText(); got != records {
 		t.Errorf("the records are\n%s\nwant\n%s", got, records)
@@ -148,7 +148,7 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 	}
 	f.faults.Disarm("set.after-swap")
 	f.faults.Disarm("adopt.begin")
-	f.c.kickHead()
+	f.c.headDue.Notify()
 	f.awaitPhase(phaseReady)
 	if _, err := f.local().member.RemoveMember(f.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: "test"}); err != nil {
 		t.Fatal(err)

@@ -316,7 +316,7 @@ func TestReseed(t *testing.T) {
 
 	// The old root leaves the bundle with the last SVID under it.
 	f.advance(26 * time.Hour)
-	f.c.kickTrust()
+	f.c.trustDue.Notify()
 	for deadline := time.Now().Add(time.Minute); len(f.c.trust.Load().bundle.RetiredRoots()) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the old roots stay in the bundle")
@@ -449,7 +449,7 @@ func TestReseedInterrupted(t *testing.T) {
 				if restart {
 					f.start()
 				} else {
-					f.c.kickHead()
+					f.c.headDue.Notify()
 				}
 				for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 					s := f.c.state.Load()
@@ -727,7 +727,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	if _, err := f.store.Commit(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
-	f.c.kickHead()
+	f.c.headDue.Notify()
 	f.awaitPhase(phaseRecovery)
 	f.restart()
 	if s := f.c.state.Load(); s.phase != phaseRecovery {
@@ -736,7 +736,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: history.HeadKey, Value: genuineHead.Value}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.c.kickHead()
+	f.c.headDue.Notify()
 	f.awaitPhase(phaseReady)
 }
 
@@ -808,7 +808,7 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			f.start()
 			lost := spoil(t, f, old)
 			f.faults.Disarm("adopt.begin")
-			f.c.kickHead()
+			f.c.headDue.Notify()
 			if lost {
 				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.c.state.Load().reason, "seed of the head"); time.Sleep(5 * time.Millisecond) {
 					if time.Now().After(deadline) {

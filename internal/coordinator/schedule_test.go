@@ -112,7 +112,7 @@ func (x *replicaSchedule) watch(i int) {
 	go func() {
 		defer close(done)
 		for {
-			changed := c.stateNews.wait()
+			changed := c.stateChanged.Wait()
 			if s := c.state.Load(); s.phase == phaseReady {
 				x.mu.Lock()
 				x.seen = append(x.seen, seenState{i, s.head, s.head.Previous, s.issuer.Load().MeshCA().KeyID()})

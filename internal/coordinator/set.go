@@ -590,10 +590,10 @@ func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error
 			}
 		case decide.Keep:
 			inUse = c.keepCandidate(mv)
-			c.kickHead()
+			c.headDue.Notify()
 		case decide.Drop:
 			mv.wipeMesh()
-			c.kickHead()
+			c.headDue.Notify()
 		case decide.Done:
 			return inUse, err
 		}

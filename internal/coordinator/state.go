@@ -23,6 +23,7 @@ import (
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -322,7 +323,7 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 			if decide.Stays(memory{c, old}, decide.HeadOf(&s.head), decide.Conflict) {
 				old.origin = s.origin // it is told with the state that comes
 				c.fallBehind(old)
-				c.kickHead()
+				c.headDue.Notify()
 				c.log.LogAttrs(ctx, slog.LevelInfo, "a newer head is followed: another coordinator was first", slog.String("head", s.head.Hash.String()), slog.Any("err", failed))
 				return failed
 			}
@@ -351,7 +352,7 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 	}
 	c.state.Store(s)
 	c.headConfirmed.set(c.now())
-	c.stateNews.tell()
+	c.stateChanged.Notify()
 	attrs := []slog.Attr{slog.String("phase", s.phase.String())}
 	if s.reason != "" {
 		attrs = append(attrs, slog.String("reason", s.reason))
@@ -411,7 +412,7 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 		return err
 	}
 	c.members.fill(recs, l.Revision)
-	c.trustNews.tell()
+	c.bundleChanged.Notify()
 	if err := c.sweepReseeds(ctx, s); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "what a reseed left behind is not removed yet; the next start tries again", slog.Any("err", err))
 	}
@@ -500,7 +501,7 @@ func (c *Coordinator) ownMaterial(s *state, bundle *identity.Bundle) (*credentia
 // slept wakes up with a certificate that has ended.
 func (c *Coordinator) keepIdentity(ctx context.Context, s *state) error {
 	for {
-		if err := sleep(ctx, identityPause); err != nil {
+		if err := watch.Sleep(ctx, identityPause); err != nil {
 			return err
 		}
 		if err := c.renewIdentity(ctx, s); err != nil {
@@ -531,30 +532,17 @@ func (c *Coordinator) renewIdentity(ctx context.Context, s *state) error {
 // followHead confirms every few seconds, and on every notice, that the head is
 // the one in memory; on the way back to it it looks when the search says.
 func (c *Coordinator) followHead(ctx context.Context) error {
-	changed, stop := c.watchKey(ctx, history.HeadKey)
+	changed, stop := watch.Key(ctx, c.store, history.HeadKey)
 	defer stop()
 	for {
+		due := c.headDue.Wait()
 		pause := c.checkHead(ctx)
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
+		switch given, err := watch.Wait(ctx, pause, changed, due); {
+		case err != nil:
+			return err
+		case !given:
 			c.dropExpired()
-		case <-changed:
-			t.Stop()
-		case <-c.headKick:
-			t.Stop()
-		case <-ctx.Done():
-			t.Stop()
-			return ctx.Err()
 		}
-	}
-}
-
-// kickHead makes followHead look now.
-func (c *Coordinator) kickHead() {
-	select {
-	case c.headKick <- struct{}{}:
-	default:
 	}
 }
 
@@ -624,12 +612,12 @@ func (c *Coordinator) toHead(ctx context.Context) {
 		}
 		w, next, err := c.read(ctx, s)
 		if err != nil {
-			c.kickHead() // the loop says why
+			c.headDue.Notify() // the loop says why
 			return
 		}
 		if w != nil {
 			if next, err = c.fromMemory(ctx, w); err != nil {
-				c.kickHead()
+				c.headDue.Notify()
 				if c.lingers(ctx, w) > 0 {
 					return
 				}
@@ -639,7 +627,7 @@ func (c *Coordinator) toHead(ctx context.Context) {
 		if ctx.Err() != nil || !lost(c.adopt(ctx, next)) { // logged there, and tried again
 			return
 		}
-		if sleep(ctx, lostPause(c.lost)) != nil {
+		if watch.Sleep(ctx, lostPause(c.lost)) != nil {
 			return
 		}
 	}

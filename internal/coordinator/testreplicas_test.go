@@ -88,7 +88,7 @@ func awaitSameHead(t testing.TB, a, b *fleet) *state {
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		newsA, newsB := a.c.stateNews.wait(), b.c.stateNews.wait()
+		newsA, newsB := a.c.stateChanged.Wait(), b.c.stateChanged.Wait()
 		x, y := a.c.state.Load(), b.c.state.Load()
 		if x.phase == phaseReady && y.phase == phaseReady && x.head.Hash == y.head.Hash {
 			return x
@@ -107,7 +107,7 @@ func (f *fleet) awaitState(what string, want func(*state) bool) {
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		changed := f.c.stateNews.wait()
+		changed := f.c.stateChanged.Wait()
 		s := f.c.state.Load()
 		if want(s) {
 			return

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -538,18 +539,10 @@ func (c *Coordinator) trustChanged(ctx context.Context) error {
 	}
 	if err := c.refreshTrust(ctx, s, false); err != nil {
 		// It is durable, and the trust loop goes on trying.
-		c.kickTrust()
+		c.trustDue.Notify()
 		return c.storeError("read the trust state", err)
 	}
 	return nil
-}
-
-// kickTrust makes the trust loop look now.
-func (c *Coordinator) kickTrust() {
-	select {
-	case c.trustKick <- struct{}{}:
-	default:
-	}
 }
 
 // refreshTrust compiles the bundle if its inputs or, with renew, its age ask for
@@ -587,7 +580,7 @@ func (c *Coordinator) refreshTrust(ctx context.Context, s *state, renew bool) (e
 		return err
 	}
 	c.guard.Sweep(ctx)
-	c.trustNews.tell()
+	c.bundleChanged.Notify()
 	c.log.LogAttrs(ctx, slog.LevelInfo, "trust bundle in force", slog.Uint64("config_version", t.version), slog.Uint64("authority_epoch", t.epoch),
 		slog.Int("banned", len(in.bannedI)), slog.Int("banned_keys", len(in.bannedK)), slog.Int("mesh_keys", len(in.state.value.MeshKeys)))
 	return nil
@@ -608,41 +601,13 @@ func (c *Coordinator) believe(t *trustView) error {
 	return nil
 }
 
-// watchKey returns a channel that holds a token after each change of a key in the
-// store, and a function that ends the watch and waits for it. It is a hint: whoever
-// depends on the key polls as well.
-func (c *Coordinator) watchKey(ctx context.Context, key string) (changed <-chan struct{}, stop func()) {
-	tokens := make(chan struct{}, 1)
-	watch, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() { // ends with watch, and is waited for by stop
-		defer close(done)
-		for {
-			for _, err := range c.store.Watch(watch, key) {
-				if err != nil {
-					break // meanwhile the poll goes on
-				}
-				select {
-				case tokens <- struct{}{}:
-				default:
-				}
-			}
-			if sleep(watch, retryPause) != nil {
-				return
-			}
-		}
-	}()
-	return tokens, func() { cancel(); <-done }
-}
-
 // followTrust keeps the bundle up with the store until ctx ends: at once on a
-// kick or a change, and every few seconds in case a notice was lost.
+// notice or a change, and every few seconds in case a notice was lost.
 func (c *Coordinator) followTrust(ctx context.Context, s *state) error {
-	changed, stop := c.watchKey(ctx, trustStateKey)
+	changed, stop := watch.Key(ctx, c.store, trustStateKey)
 	defer stop()
-	tick := time.NewTicker(trustPollPause)
-	defer tick.Stop()
 	for {
+		due, confirmed := c.trustDue.Wait(), c.keyConfirmed.Wait()
 		if err := c.untilWhole(ctx); err != nil {
 			return err
 		}
@@ -654,18 +619,17 @@ func (c *Coordinator) followTrust(ctx context.Context, s *state) error {
 		if err != nil && !c.conflicts(ctx, err) {
 			return err
 		}
+		if _, err := watch.Wait(ctx, trustPollPause, due, changed, confirmed); err != nil {
+			return err
+		}
 		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-c.trustKick:
-		case <-changed:
-		case <-tick.C:
-		case <-c.confirmKick:
+		case <-confirmed:
 			// What one coordinator hears, the others wait for; of many that confirm at
 			// once one look is enough.
-			if err := sleep(ctx, confirmPause); err != nil {
+			if err := watch.Sleep(ctx, confirmPause); err != nil {
 				return err
 			}
+		default:
 		}
 	}
 }

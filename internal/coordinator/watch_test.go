@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // A watch that ended with the connection goes on when the store is back, and tells what
@@ -15,7 +16,7 @@ func TestWatchResumes(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil)
 	const key = "watched/key"
-	changed, stop := f.c.watchKey(t.Context(), key)
+	changed, stop := watch.Key(t.Context(), f.c.store, key)
 	defer stop()
 	told := func(what string) {
 		t.Helper()

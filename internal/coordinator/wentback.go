@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -91,19 +92,15 @@ func (c *Coordinator) followKept(ctx context.Context) error {
 	for {
 		lost := c.kept.Changed()
 		c.keepSeen(ctx)
-		pause := time.NewTimer(keepPause)
-		select {
-		case <-pause.C:
+		switch given, err := watch.Wait(ctx, keepPause, lost); {
+		case err != nil:
+			return err
+		case !given:
 			continue
-		case <-lost:
-			pause.Stop()
-		case <-ctx.Done():
-			pause.Stop()
-			return ctx.Err()
 		}
 		if loss := c.kept.Lost(); loss != nil {
 			c.log.LogAttrs(ctx, slog.LevelError, "the store went back: nothing is changed before the signers restore it; see fealty explain FE-S112", slog.String("lost", loss.String()))
-			c.lead.look()
+			c.lead.due.Notify()
 		}
 	}
 }
@@ -237,11 +234,15 @@ func (o observedStore) wrote(ctx context.Context, rev store.Revision, err error)
 	return rev, err
 }
 
-// atRevision notes a revision that the store showed to a call that began at began.
+// atRevision notes a revision that the store showed to a call that began at began. A
+// coordinator that is not ready notes none: the store may be that of another cluster, whose
+// revisions are no evidence. On its way to being ready it compares all that it has seen.
 func (c *Coordinator) atRevision(ctx context.Context, began uint64, revision store.Revision) {
-	loss := c.kept.AtRevision(began, uint64(revision), c.now())
-	// Who is not ready compares all of it on the way there.
-	if s := c.state.Load(); loss != nil && s.phase == phaseReady {
+	s := c.state.Load()
+	if s.phase != phaseReady {
+		return
+	}
+	if loss := c.kept.AtRevision(began, uint64(revision), c.now()); loss != nil {
 		c.missed(context.WithoutCancel(ctx), s, loss)
 	}
 }
@@ -256,7 +257,7 @@ func (c *Coordinator) missed(ctx context.Context, s *state, loss *regress.Loss) 
 	defer cancel()
 	e, err := c.cfg.Store.Get(ctx, history.HeadKey)
 	if err != nil || e.Version != s.headVersion || string(e.Value) != string(s.headRecord) {
-		c.kickHead()
+		c.headDue.Notify()
 		return false
 	}
 	c.kept.Lose(loss)

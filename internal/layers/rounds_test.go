@@ -60,13 +60,15 @@ func roundsOf(t *testing.T, script []byte) (*regexp.Regexp, []string) {
 	if err != nil {
 		t.Fatalf("the rounds of %s: %v", testScript, err)
 	}
-	run := regexp.MustCompile(`(?m)^product test .*"\^\(\$rounds\)\\\$" \\\n(.*) \|\|`).FindSubmatch(script)
+	run := regexp.MustCompile(`(?s)\nproduct test [^\n]*"\^\(\$rounds\)\\\$" \\\n([^|]*) \|\|`).FindSubmatch(script)
 	if run == nil {
 		t.Fatalf("%s runs its rounds in a way that this test does not know", testScript)
 	}
 	var folders []string
 	for _, f := range strings.Fields(string(run[1])) {
-		folders = append(folders, strings.TrimPrefix(f, "./"))
+		if folder, ok := strings.CutPrefix(f, "./"); ok {
+			folders = append(folders, folder)
+		}
 	}
 	return regexp.MustCompile("^(" + strings.TrimSpace(string(all)) + ")$"), folders
 }
