@@ -8,6 +8,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/hostinfo"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/manifest"
@@ -246,7 +247,8 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 // proof, or none any more: it would be admitted beside what it was.
 func stillMember(m match, c candidate, member versioned[memberRecord]) error {
 	other := func(problem string) error {
-		return explain.New(explain.JoinOtherMember, "claimed", clip(c.member, maxShownBytes), "problem", problem)
+		return explain.New(explain.JoinOtherMember, "claimed", flowcontrol.Clip(c.member, flowcontrol.MaxShownBytes),
+			"problem", problem)
 	}
 	switch {
 	case c.member == "":

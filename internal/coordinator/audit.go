@@ -293,7 +293,8 @@ func (c *Coordinator) lookAtCheckpoints(ctx context.Context, s *state) error {
 // auditBroken tells people that the audit log is not what was written.
 func (c *Coordinator) auditBroken(ctx context.Context, b auditlog.Break) {
 	c.metrics.auditBreaks.Inc()
-	c.failures.log(ctx, c.log, slog.LevelError, "the audit log was altered: see fealty explain FE-A108", slog.String("problem", b.String()))
+	c.failures.Log(ctx, c.log, slog.LevelError, "the audit log was altered: see fealty explain FE-A108",
+		slog.String("problem", b.String()))
 }
 
 // checkpoint has the leader make a checkpoint, after which first is the first that is kept; 0:

@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/store"
@@ -63,7 +64,8 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 		// Who took it is written down before any of it leaves.
 		ch := s.records.newChange(s.headVersion)
 		ch.audit(c.now(), auditEntry{Actor: actor(ctx), Action: "backup.create", Target: fmt.Sprintf("revision %d", l.Revision),
-			Fields: map[string]string{"owners": strings.Join(owners, ","), "recipients": clip(strings.Join(req.GetRecipients(), ","), maxReasonBytes)}})
+			Fields: map[string]string{"owners": strings.Join(owners, ","),
+				"recipients": flowcontrol.Clip(strings.Join(req.GetRecipients(), ","), maxReasonBytes)}})
 		if _, err := ch.commit(ctx); err != nil {
 			return c.storeError("write the audit entry of the backup", err)
 		}
@@ -76,7 +78,8 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 	}}
 	w, err := backup.NewWriter(out, backup.Header{
 		Cluster: s.manifest.Cluster, CreatedAt: head.GetCreatedAt().AsTime(), Revision: l.Revision, Head: s.headRecord,
-		TransactionKey: ed25519Public(s.secrets.keys.Transaction()), Release: clip(c.cfg.Release, 64), Owners: owners,
+		TransactionKey: ed25519Public(s.secrets.keys.Transaction()), Release: flowcontrol.Clip(c.cfg.Release,
+			64), Owners: owners,
 	}, recipients...)
 	if err != nil {
 		return fmt.Errorf("begin the backup: %w", err)

@@ -48,6 +48,7 @@ import (
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/recall"
@@ -263,16 +264,16 @@ type Coordinator struct {
 	presence presence.Watch // which other coordinators are heard
 
 	limiter      *joinLimiter
-	perMember    *keyedLimiter // renewals and rejoins, by identity
+	perMember    *flowcontrol.PerKey // renewals and rejoins, by identity
 	pulls        *pullLimiter
 	patches      *patchCache
-	joinsWaiting *places       // of joins from challenge to answer
-	joinSlots    chan struct{} // held by each join that is decided
+	joinsWaiting *flowcontrol.Limiter // of joins from challenge to answer
+	joinSlots    chan struct{}        // held by each join that is decided
 	joins        *batch.Desk[joinLine, *joiner]
 	known        *known
-	refreshing   *stripes // held by who refreshes the trust bundle
-	refusals     logGate  // of the log lines that strangers can cause
-	failures     logGate  // of failures and clone alarms, which strangers must not drown
+	refreshing   *flowcontrol.Locks      // held by who refreshes the trust bundle
+	refusals     *flowcontrol.LogSampler // of the log lines that strangers can cause
+	failures     *flowcontrol.LogSampler // of failures and clone alarms, which strangers must not drown
 	readers      sync.WaitGroup
 
 	kept      regress.Keeper       // what was seen of the store
@@ -288,13 +289,13 @@ type Coordinator struct {
 	vouching     vouching      // what it knows of the checkpoints of the audit log
 	withdrawn    withdrawals
 	recoveries   *recoveries
-	verifiers    *places
-	firstSets    *places
-	presenters   *places       // of trust bundles of before a restore
-	showing      chan struct{} // held by who looks what history there is to show; capacity 1
-	shown        *shown        // owned by who holds showing
-	gatheringDue watch.Signal  // the open attempt is to be looked at now
-	peerCalls    *places
+	verifiers    *flowcontrol.Limiter
+	firstSets    *flowcontrol.Limiter
+	presenters   *flowcontrol.Limiter // of trust bundles of before a restore
+	showing      chan struct{}        // held by who looks what history there is to show; capacity 1
+	shown        *shown               // owned by who holds showing
+	gatheringDue watch.Signal         // the open attempt is to be looked at now
+	peerCalls    *flowcontrol.Limiter
 	taken        takenKeys                       // of heads that may come
 	silent       atomic.Pointer[map[string]bool] // peers by address: what they proved nothing when they were asked last
 	yields       yields                          // of the search to owners
@@ -375,9 +376,9 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		pulls:     newPullLimiter(), patches: newPatchCache(),
 		joinsWaiting: newJoinsWaiting(), joinSlots: make(chan struct{}, joinsAtOnce),
 		known:      newKnown(),
-		refreshing: newStripes(),
-		refusals:   newLogGate(),
-		failures:   newLogGate(),
+		refreshing: flowcontrol.NewLocks(),
+		refusals:   flowcontrol.NewLogSampler(),
+		failures:   flowcontrol.NewLogSampler(),
 		stopping:   make(chan struct{}),
 		members:    newMemberIndex(),
 		maxListed:  snapshot.MaxBans, parse: manifest.Parse, reads: manifest.LaterFields(), recoveries: newRecoveries(), peerCalls: newPeerCalls(),
@@ -581,14 +582,15 @@ func (c *Coordinator) advertised() []string {
 // handshakeFailed counts a handshake that failed, and says so.
 func (c *Coordinator) handshakeFailed(err *mesh.HandshakeError) {
 	c.metrics.handshakes.WithLabelValues(string(err.Reason)).Inc()
-	c.refusals.log(context.Background(), c.log, slog.LevelInfo, "a handshake failed", slog.String("reason", string(err.Reason)), slog.String("remote", err.Endpoint))
+	c.refusals.Log(context.Background(), c.log, slog.LevelInfo, "a handshake failed",
+		slog.String("reason", string(err.Reason)), slog.String("remote", err.Endpoint))
 }
 
 // connectionRefused counts a connection that was refused for want of a place, or
 // on the local socket for its user, and says so.
 func (c *Coordinator) connectionRefused(err error) {
 	c.metrics.refused.Inc()
-	c.refusals.log(context.Background(), c.log, slog.LevelWarn, "a connection was refused", slog.Any("err", err))
+	c.refusals.Log(context.Background(), c.log, slog.LevelWarn, "a connection was refused", slog.Any("err", err))
 }
 
 // connectionCut counts a connection that ended because its peer's certificate
@@ -780,13 +782,6 @@ func randomID() string {
 	b := make([]byte, 16)
 	rand.Read(b)
 	return hex.EncodeToString(b)
-}
-
-func hostOf(addr string) string {
-	if host, _, err := net.SplitHostPort(addr); err == nil {
-		return host
-	}
-	return addr
 }
 
 func keyIDOf(spki []byte) identity.KeyID { return identity.KeyID(sha256Sum(spki)) }

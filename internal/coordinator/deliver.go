@@ -227,7 +227,8 @@ func (d *delivery) sendHeader(ctx context.Context, p *publication, i int) error 
 		m, err := p.news(i, form, d.c.patches)
 		if err != nil {
 			// It stays as it was for this member, and is no reason to end the stream.
-			d.c.failures.log(ctx, d.c.log, slog.LevelError, "a snapshot was not sent", slog.String("scope", string(is.scope)), slog.String("member", d.id.String()), slog.Any("err", err))
+			d.c.failures.Log(ctx, d.c.log, slog.LevelError, "a snapshot was not sent",
+				slog.String("scope", string(is.scope)), slog.String("member", d.id.String()), slog.Any("err", err))
 			return nil
 		}
 		if err := d.to.Send(m); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/store"
@@ -110,7 +111,8 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 	defer cancel()
 	addr := identity.FromContext(ctx).Addr
 	if !c.limiter.allow(addr, c.now()) {
-		return explain.New(explain.RateLimited, "what", "calls from "+sourceOf(addr), "limit", fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
+		return explain.New(explain.RateLimited, "what", "calls from "+flowcontrol.Source(addr), "limit",
+			fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
 	}
 	s, err := c.ready()
 	if err != nil {
@@ -128,19 +130,19 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 	if err := stream.Send(first); err != nil {
 		return err
 	}
-	place, err := c.presenters.enter(ctx, addr, c.now())
+	place, err := c.presenters.Enter(ctx, addr, c.now())
 	if err != nil {
 		return err
 	}
-	defer place.leave()
-	waiting, stop := context.WithTimeout(place.ctx, answerTimeout)
+	defer place.Leave()
+	waiting, stop := context.WithTimeout(place.Context(), answerTimeout)
 	defer stop()
 	raw, err := c.bundleParts(waiting, stream)
 	if errors.Is(err, io.EOF) {
 		return nil // it has none that is news
 	}
 	if err != nil {
-		return place.worded(err)
+		return place.Reason(err)
 	}
 	n, err := 0, error(nil)
 	if first.Compares || c.aheadOf(s, raw) {
@@ -149,7 +151,8 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 		err = c.trustChanged(ctx)
 	}
 	if err != nil {
-		c.refusals.log(ctx, c.log, slog.LevelWarn, "a trust bundle of before the restore is not believed", slog.String("remote", addr), slog.String("reason", err.Error()))
+		c.refusals.Log(ctx, c.log, slog.LevelWarn, "a trust bundle of before the restore is not believed",
+			slog.String("remote", addr), slog.String("reason", err.Error()))
 		return err
 	}
 	return stream.Send(&fealtyv1.PresentTrustResponse{Restored: first.Restored, Taken: uint32(n)})
@@ -200,7 +203,7 @@ func (c *Coordinator) gapOf(ctx context.Context, s *state) (versioned[restoreGap
 // of it was new. The caller puts it into force: that takes one of the same locks.
 func (c *Coordinator) takePresented(ctx context.Context, raw []byte) (int, error) {
 	// One at a time: each is compared with what those before it brought.
-	release, err := c.refreshing.lock(ctx, "presented")
+	release, err := c.refreshing.Lock(ctx, "presented")
 	if err != nil {
 		return 0, err
 	}

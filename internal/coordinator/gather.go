@@ -185,7 +185,9 @@ func (c *Coordinator) notOpen(ctx context.Context, key string, err error) {
 	if e, ok := errors.AsType[*recovery.OpenError](err); ok && (e.Rule == "ends" || e.Rule == "head") {
 		return
 	}
-	c.refusals.log(ctx, c.log, slog.LevelWarn, "what the store shows as an open recovery attempt is none, and got no share", slog.String("key", key), slog.Any("err", err))
+	c.refusals.Log(ctx, c.log, slog.LevelWarn,
+		"what the store shows as an open recovery attempt is none, and got no share", slog.String("key", key),
+		slog.Any("err", err))
 }
 
 // passOne encrypts one share to an open attempt. What is there already stays: the

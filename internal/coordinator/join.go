@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/batch"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/hostinfo"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -29,9 +30,6 @@ import (
 // commitTries bounds how often a decision is made again because somebody else's
 // transaction was first.
 const commitTries = 16
-
-// maxShownBytes bounds what a peer sent and an error or a log line repeats.
-const maxShownBytes = 64
 
 // admissionServer serves AdmissionService.
 type admissionServer struct {
@@ -94,8 +92,9 @@ func receive[T any](ctx context.Context, c *Coordinator, recv func() (T, error))
 
 // newJoinsWaiting are the places of candidates that were challenged. The rate at which
 // they come has its own settings: see [Rates].
-func newJoinsWaiting() *places {
-	return newPlaces(placeLimits{what: "joins", most: joinsPending, perSource: joinsPerSource, patience: answerTimeout})
+func newJoinsWaiting() *flowcontrol.Limiter {
+	return flowcontrol.New(flowcontrol.Limits{What: "joins", Most: joinsPending, PerSource: joinsPerSource,
+		Patience: answerTimeout})
 }
 
 // Join runs the handshake of admission.md on one stream: challenge, proof, grant.
@@ -111,13 +110,14 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 			return nil, err
 		}
 		if !c.limiter.allow(peer.Addr, c.now()) {
-			return nil, explain.New(explain.RateLimited, "what", "joins from "+sourceOf(peer.Addr), "limit", fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
+			return nil, explain.New(explain.RateLimited, "what", "joins from "+flowcontrol.Source(peer.Addr), "limit",
+				fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
 		}
-		place, err := c.joinsWaiting.enter(ctx, peer.Addr, c.now())
+		place, err := c.joinsWaiting.Enter(ctx, peer.Addr, c.now())
 		if err != nil {
 			return nil, err
 		}
-		defer place.leave()
+		defer place.Leave()
 		ch, err := openChannel(ctx)
 		if err != nil {
 			return nil, err
@@ -128,15 +128,15 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 		if err != nil {
 			return nil, err
 		}
-		req, err := receive(place.ctx, c, stream.Recv)
+		req, err := receive(place.Context(), c, stream.Recv)
 		if err != nil {
-			return nil, place.worded(err)
+			return nil, place.Reason(err)
 		}
 		if n := proto.Size(req); n > maxJoinBytes {
 			return nil, explain.New(explain.RequestField, "field", "join request", "problem", fmt.Sprintf("it has %d bytes, at most %d are allowed", n, maxJoinBytes))
 		}
-		place.leave()
-		release, err := keepConnection(ctx, "joins", 0)
+		place.Leave()
+		release, err := flowcontrol.KeepConnection(ctx, "joins", 0)
 		if err != nil {
 			return nil, err
 		}
@@ -144,7 +144,7 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 		if err := ch.stale(); err != nil {
 			return nil, err
 		}
-		kind = clip(req.GetKind(), maxShownBytes)
+		kind = flowcontrol.Clip(req.GetKind(), flowcontrol.MaxShownBytes)
 		// Who is slow to answer holds none of these.
 		select {
 		case c.joinSlots <- struct{}{}:
@@ -157,7 +157,8 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 	c.metrics.joins.WithLabelValues(joinLabel(grant, err)).Inc()
 	c.metrics.joinSeconds.Observe(time.Since(started).Seconds())
 	if err != nil {
-		c.refusals.log(ctx, c.log, slog.LevelWarn, "join refused", slog.String("remote", peer.Addr), slog.String("kind", kind),
+		c.refusals.Log(ctx, c.log, slog.LevelWarn, "join refused", slog.String("remote", peer.Addr),
+			slog.String("kind", kind),
 			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
 		return err
 	}
@@ -235,7 +236,7 @@ func (c *Coordinator) prove(ctx context.Context, s *state, ch channel, req *feal
 		proven, proofErr = c.proofs(s).Verify(ctx, t, e)
 	}
 	if req.GetClusterId() != s.manifest.Cluster {
-		fields := []any{"presented", clip(req.GetClusterId(), maxShownBytes)}
+		fields := []any{"presented", flowcontrol.Clip(req.GetClusterId(), flowcontrol.MaxShownBytes)}
 		if spki != nil && proofErr == nil {
 			// Only who is known here learns which cluster this is.
 			fields = append(fields, "cluster", s.manifest.Cluster)
@@ -249,7 +250,8 @@ func (c *Coordinator) prove(ctx context.Context, s *state, ch channel, req *feal
 		return nil, c.proofRejection(ctx, e, proofErr)
 	}
 	if !joinable(kind) {
-		return nil, kindMismatch(fmt.Sprint(proven.Selectors()), "", identity.Kind(clip(string(kind), maxShownBytes)))
+		return nil, kindMismatch(fmt.Sprint(proven.Selectors()), "",
+			identity.Kind(flowcontrol.Clip(string(kind), flowcontrol.MaxShownBytes)))
 	}
 	said := req.GetMachine()
 	cand := candidate{
@@ -392,7 +394,8 @@ func (c *Coordinator) proofRejection(ctx context.Context, e proof.Evidence, err 
 		c.olderKey(ctx, clone.Kind, clone.Name, clone.Error())
 		return explain.Wrap(err, explain.JoinClone, "identity", e.Claim, "key", clone.Key.String()[:16])
 	case errors.As(err, &unknown):
-		return explain.Wrap(err, explain.ProofUnknownType, "type", clip(unknown.Type, maxShownBytes), "known", fmt.Sprint(unknown.Known))
+		return explain.Wrap(err, explain.ProofUnknownType, "type",
+			flowcontrol.Clip(unknown.Type, flowcontrol.MaxShownBytes), "known", fmt.Sprint(unknown.Known))
 	case errors.As(err, &lookup):
 		return c.storeError("look up what the proof names", lookup.Err)
 	case errors.As(err, &certificate):
@@ -404,7 +407,8 @@ func (c *Coordinator) proofRejection(ctx context.Context, e proof.Evidence, err 
 	case e.Type == proof.TypeToken:
 		return unknownToken()
 	}
-	return explain.Wrap(err, explain.JoinUnauthorized, "shown", "a "+clip(e.Type, maxShownBytes)+" proof that does not verify over this channel")
+	return explain.Wrap(err, explain.JoinUnauthorized, "shown",
+		"a "+flowcontrol.Clip(e.Type, flowcontrol.MaxShownBytes)+" proof that does not verify over this channel")
 }
 
 // certificateRejection says which rule refused a candidate's certificate. The caller
@@ -417,9 +421,11 @@ func certificateRejection(err *proof.CertificateError) error {
 		return explain.Wrap(err, explain.JoinCertificateExpired, "not_before", chain.NotBefore.UTC().Format(time.RFC3339),
 			"not_after", chain.NotAfter.UTC().Format(time.RFC3339), "now", chain.Now.UTC().Format(time.RFC3339))
 	case identity.ReasonUntrusted:
-		return explain.Wrap(err, explain.JoinCertificateForeign, "issuer", clip(err.Issuer, maxShownBytes))
+		return explain.Wrap(err, explain.JoinCertificateForeign, "issuer",
+			flowcontrol.Clip(err.Issuer, flowcontrol.MaxShownBytes))
 	}
-	return explain.Wrap(err, explain.JoinCertificateUnfit, "rule", chain.Rule, "section", chain.Section, "problem", clip(chain.Detail, 4*maxShownBytes))
+	return explain.Wrap(err, explain.JoinCertificateUnfit, "rule", chain.Rule, "section", chain.Section, "problem",
+		flowcontrol.Clip(chain.Detail, 4*flowcontrol.MaxShownBytes))
 }
 
 // unknownToken is the one answer to an unknown token and to a wrong signature.
@@ -450,5 +456,5 @@ func (c *Coordinator) olderKey(ctx context.Context, kind identity.Kind, name, de
 // cloneAlarm tells people that two holders of one identity exist.
 func (c *Coordinator) cloneAlarm(ctx context.Context, what, detail string) {
 	c.metrics.clones.Inc()
-	c.failures.log(ctx, c.log, slog.LevelError, "clone alarm: "+what, slog.String("detail", detail))
+	c.failures.Log(ctx, c.log, slog.LevelError, "clone alarm: "+what, slog.String("detail", detail))
 }

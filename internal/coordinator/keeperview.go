@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/sealed"
@@ -161,7 +162,7 @@ func checkKeeperViews(views []keeperView) error {
 func (c *Coordinator) keeperTold(ctx context.Context, s *state) []replica {
 	all, err := c.replicas(ctx, s.manifest)
 	if err != nil {
-		c.failures.log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
+		c.failures.Log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 	}
 	me := slices.IndexFunc(all, func(r replica) bool { return r.Key == c.EnrolmentKey() })
 	if me < 0 {
@@ -282,7 +283,8 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 		named = named || o.Name == name
 	}
 	if !named {
-		return nil, explain.New(explain.NotFound, "what", "keeper", "name", clip(name, maxShownBytes))
+		return nil, explain.New(explain.NotFound, "what", "keeper", "name",
+			flowcontrol.Clip(name, flowcontrol.MaxShownBytes))
 	}
 	if err := c.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
 		return nil, err
@@ -316,7 +318,8 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 	}
 	switch {
 	case !found:
-		return nil, explain.New(explain.NotFound, "what", "copy of the seed by keeper "+name+" under key", "name", clip(string(id), maxShownBytes))
+		return nil, explain.New(explain.NotFound, "what", "copy of the seed by keeper "+name+" under key", "name",
+			flowcontrol.Clip(string(id), flowcontrol.MaxShownBytes))
 	case opens && !spare:
 		return nil, explain.New(explain.KeeperLastCopy, "keeper", name, "key", string(id))
 	case req.GetDryRun():

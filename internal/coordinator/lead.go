@@ -295,7 +295,8 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 	}
 	if now := l.now(); now >= l.quiet {
 		l.quiet = now + leadFailurePause
-		l.c.failures.log(ctx, l.c.log, slog.LevelWarn, "the store did not take or tell who leads", slog.String("what", what), slog.Any("err", err))
+		l.c.failures.Log(ctx, l.c.log, slog.LevelWarn, "the store did not take or tell who leads",
+			slog.String("what", what), slog.Any("err", err))
 	}
 	if errors.Is(err, store.ErrUnknownOutcome) {
 		return leadership.Unknown{}

@@ -1,20 +1,14 @@
 package coordinator
 
 import (
-	lru "container/list"
-	"context"
 	"fmt"
-	"hash/maphash"
-	"log/slog"
-	"net/netip"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 )
 
 // Bounds on what strangers and members can make a coordinator do.
@@ -38,9 +32,6 @@ const (
 	joinTimeout   = 30 * time.Second
 	// nonceLife bounds the age of a challenge (admission.md, Limits).
 	nonceLife = 30 * time.Second
-	// maxSources bounds the sources whose rate is remembered; the one unheard of
-	// for longest is forgotten first.
-	maxSources = 4096
 	// maxMembers bounds the members whose rate is remembered.
 	maxMembers = 1 << 14
 	// requestTimeout bounds the wait for the request of a unary call.
@@ -107,51 +98,11 @@ func (r Rates) withDefaults() Rates {
 	return r
 }
 
-// keyedLimiter limits by key, and remembers a bounded number of keys.
-type keyedLimiter struct {
-	limit   rate.Limit
-	burst   int
-	maximum int
-
-	mu    sync.Mutex
-	keys  map[string]*lru.Element // of *keyed; guarded by mu
-	order *lru.List               // least recent first; guarded by mu
-}
-
-type keyed struct {
-	key     string
-	limiter *rate.Limiter
-}
-
-func newKeyedLimiter(limit rate.Limit, burst, maximum int) *keyedLimiter {
-	return &keyedLimiter{limit: limit, burst: burst, maximum: maximum, keys: make(map[string]*lru.Element), order: lru.New()}
-}
-
-// allow reports whether key may do one more thing now.
-func (l *keyedLimiter) allow(key string, now time.Time) bool {
-	l.mu.Lock()
-	el, ok := l.keys[key]
-	if ok {
-		l.order.MoveToBack(el)
-	} else {
-		if l.order.Len() >= l.maximum {
-			oldest := l.order.Front()
-			delete(l.keys, oldest.Value.(*keyed).key)
-			l.order.Remove(oldest)
-		}
-		el = l.order.PushBack(&keyed{key: key, limiter: rate.NewLimiter(l.limit, l.burst)})
-		l.keys[key] = el
-	}
-	limiter := el.Value.(*keyed).limiter
-	l.mu.Unlock()
-	return limiter.AllowN(now, 1)
-}
-
 // joinLimiter limits joins by source address and overall.
 type joinLimiter struct {
 	rates   Rates
 	overall *rate.Limiter
-	sources *keyedLimiter
+	sources *flowcontrol.PerKey
 }
 
 func newJoinLimiter(r Rates) *joinLimiter {
@@ -159,29 +110,31 @@ func newJoinLimiter(r Rates) *joinLimiter {
 	return &joinLimiter{
 		rates:   r,
 		overall: rate.NewLimiter(r.Overall, r.OverallBurst),
-		sources: newKeyedLimiter(r.PerSource, r.SourceBurst, maxSources),
+		sources: flowcontrol.NewPerKey(r.PerSource, r.SourceBurst, flowcontrol.MaxSources),
 	}
 }
 
 // allow reports whether one more join from addr may start now. The source is
 // asked first, so that one noisy address cannot use up what is everybody's.
 func (l *joinLimiter) allow(addr string, now time.Time) bool {
-	return l.sources.allow(sourceOf(addr), now) && l.overall.AllowN(now, 1)
+	return l.sources.Allow(flowcontrol.Source(addr), now) && l.overall.AllowN(now, 1)
 }
 
-func newMemberLimiter(r Rates) *keyedLimiter {
+func newMemberLimiter(r Rates) *flowcontrol.PerKey {
 	r = r.withDefaults()
-	return newKeyedLimiter(r.PerMember, r.MemberBurst, maxMembers)
+	return flowcontrol.NewPerKey(r.PerMember, r.MemberBurst, maxMembers)
 }
 
 // memberTurn takes one turn of a member's renewals and rejoins. Ask once it has
 // shown its newest key: whoever holds an earlier one must not use up its turns.
 func (c *Coordinator) memberTurn(kind identity.Kind, name string) error {
 	path := string(kind) + "/" + name
-	if c.perMember.allow(path, c.now()) {
+	if c.perMember.Allow(path, c.now()) {
 		return nil
 	}
-	return explain.New(explain.RateLimited, "what", "certificates of "+path, "limit", fmt.Sprintf("%v per second, %d at once", c.perMember.limit, c.perMember.burst))
+	perSecond, burst := c.perMember.Limit()
+	return explain.New(explain.RateLimited, "what", "certificates of "+path, "limit",
+		fmt.Sprintf("%v per second, %d at once", perSecond, burst))
 }
 
 // oneTurn is memberTurn for a call that decides again after each conflict: it takes
@@ -194,80 +147,5 @@ func (c *Coordinator) oneTurn() func(identity.Kind, string) error {
 		}
 		took = true
 		return c.memberTurn(kind, name)
-	}
-}
-
-// sourceOf returns what of a remote address counts as one source: an IPv4
-// address, or the /64 of an IPv6 address, which is what one customer has.
-func sourceOf(addr string) string {
-	host := hostOf(addr)
-	ip, err := netip.ParseAddr(host)
-	if err != nil {
-		return host
-	}
-	ip = ip.Unmap().WithZone("")
-	if ip.Is4() {
-		return ip.String()
-	}
-	p, err := ip.Prefix(64)
-	if err != nil {
-		return host
-	}
-	return p.String()
-}
-
-// logGate keeps strangers from filling the log: it passes on a few lines each
-// second, and says how many it left out.
-type logGate struct {
-	limiter *rate.Limiter
-	dropped *atomic.Int64
-}
-
-func newLogGate() logGate {
-	return logGate{limiter: rate.NewLimiter(refusalLines, refusalBurst), dropped: new(atomic.Int64)}
-}
-
-func (g logGate) log(ctx context.Context, log *slog.Logger, level slog.Level, msg string, attrs ...slog.Attr) {
-	if !g.limiter.Allow() {
-		g.dropped.Add(1)
-		return
-	}
-	if n := g.dropped.Swap(0); n > 0 {
-		attrs = append(attrs, slog.Int64("left_out_before", n))
-	}
-	log.LogAttrs(ctx, level, msg, attrs...)
-}
-
-// Log lines per second about refusals, and how many at once.
-const (
-	refusalLines = 20
-	refusalBurst = 200
-)
-
-// stripes are locks by name that may be held over I/O, because waiting for one
-// ends with the context. They keep the admissions of one token or entry from
-// conflicting in the store over and over; the store's conditions, not these,
-// decide who wins.
-type stripes struct {
-	seed  maphash.Seed
-	locks [64]chan struct{}
-}
-
-func newStripes() *stripes {
-	s := &stripes{seed: maphash.MakeSeed()}
-	for i := range s.locks {
-		s.locks[i] = make(chan struct{}, 1)
-	}
-	return s
-}
-
-// lock waits for the lock of name and returns its release.
-func (s *stripes) lock(ctx context.Context, name string) (release func(), err error) {
-	l := s.locks[maphash.String(s.seed, name)%uint64(len(s.locks))]
-	select {
-	case l <- struct{}{}:
-		return func() { <-l }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
 }

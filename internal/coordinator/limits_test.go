@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -153,32 +154,17 @@ func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
 	}
 }
 
-func TestKeyedLimiterIsBounded(t *testing.T) {
-	l := newKeyedLimiter(1, 1, 2)
-	for _, tc := range []struct {
-		key  string
-		want bool
-	}{{"a", true}, {"a", false}, {"b", true}, {"a", false}, {"c", true}, {"a", false}, {"b", true}} {
-		if got := l.allow(tc.key, epoch0); got != tc.want {
-			t.Errorf("allow(%s) = %v", tc.key, got)
-		}
-		if len(l.keys) > 2 || l.order.Len() != len(l.keys) {
-			t.Fatalf("%d keys, %d in order", len(l.keys), l.order.Len())
-		}
-	}
-}
-
 // Failures and clone alarms fill no log, whoever causes them; all alarms count.
 func TestFailuresFillNoLog(t *testing.T) {
 	var b bytes.Buffer
-	c := &Coordinator{log: slog.New(slog.NewTextHandler(&b, nil)), failures: newLogGate(), metrics: &metrics{clones: prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})}}
-	const each = 2 * refusalBurst
+	c := &Coordinator{log: slog.New(slog.NewTextHandler(&b, nil)), failures: flowcontrol.NewLogSampler(), metrics: &metrics{clones: prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})}}
+	const each = 2 * flowcontrol.LogBurst
 	for range each {
 		c.word(t.Context(), "/method", errors.New("broken"))
 		c.cloneAlarm(t.Context(), "what", "detail")
 	}
-	if n := strings.Count(b.String(), "\n"); n < refusalBurst || n > 3*refusalBurst/2 {
-		t.Errorf("%d lines of %d, want about %d", n, 2*each, refusalBurst)
+	if n := strings.Count(b.String(), "\n"); n < flowcontrol.LogBurst || n > 3*flowcontrol.LogBurst/2 {
+		t.Errorf("%d lines of %d, want about %d", n, 2*each, flowcontrol.LogBurst)
 	}
 	if n := testutil.ToFloat64(c.metrics.clones); n != each {
 		t.Errorf("%v alarms counted, want %d", n, each)

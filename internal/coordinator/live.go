@@ -16,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -197,8 +198,8 @@ func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now t
 		return false // its stream is gone
 	}
 	m.lastReport = now
-	m.release = clip(r.GetRelease(), maxReleaseBytes)
-	m.svidEnd, m.aloneUntil, m.aloneLimit = timeOf(r.GetSvidNotAfter()), timeOf(r.GetAutonomousUntil()), clip(r.GetAutonomyLimit(), maxReleaseBytes)
+	m.release = flowcontrol.Clip(r.GetRelease(), maxReleaseBytes)
+	m.svidEnd, m.aloneUntil, m.aloneLimit = timeOf(r.GetSvidNotAfter()), timeOf(r.GetAutonomousUntil()), flowcontrol.Clip(r.GetAutonomyLimit(), maxReleaseBytes)
 	if m.aloneUntil == nil {
 		m.aloneLimit = ""
 	}
@@ -216,8 +217,9 @@ func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now t
 		if i == maxHeldReported {
 			break
 		}
-		m.held = append(m.held, &fealtyv1.HeldVersion{Scope: clip(h.GetScope(), maxReleaseBytes), AuthorityEpoch: h.GetAuthorityEpoch(), ConfigVersion: h.GetConfigVersion(),
-			Generation: h.GetGeneration(), Freshness: clip(h.GetFreshness(), maxReleaseBytes)})
+		m.held = append(m.held, &fealtyv1.HeldVersion{Scope: flowcontrol.Clip(h.GetScope(), maxReleaseBytes),
+			AuthorityEpoch: h.GetAuthorityEpoch(), ConfigVersion: h.GetConfigVersion(),
+			Generation: h.GetGeneration(), Freshness: flowcontrol.Clip(h.GetFreshness(), maxReleaseBytes)})
 	}
 	switch stale := slices.ContainsFunc(m.held, notFresh); {
 	case !stale:
@@ -227,7 +229,8 @@ func (l *liveMembers) reported(id identity.ID, r *fealtyv1.ConnectRequest, now t
 	}
 	if n := len(r.GetRefusals()); n > 0 {
 		f := r.GetRefusals()[n-1]
-		m.lastRefusal = clip(f.GetScope(), maxReleaseBytes) + ": " + clip(f.GetReason(), maxReleaseBytes) + ": " + clip(f.GetDetail(), maxDetailBytes)
+		m.lastRefusal = flowcontrol.Clip(f.GetScope(), maxReleaseBytes) + ": " + flowcontrol.Clip(f.GetReason(),
+			maxReleaseBytes) + ": " + flowcontrol.Clip(f.GetDetail(), maxDetailBytes)
 	}
 	return moved
 }
@@ -262,7 +265,7 @@ func standsOn(held []*fealtyv1.HeldSnapshot) (bundle bundleVersion, under []stri
 		if bare {
 			bare = false
 			for _, id := range signers {
-				under = append(under, clip(id, maxReleaseBytes))
+				under = append(under, flowcontrol.Clip(id, maxReleaseBytes))
 			}
 			continue
 		}
@@ -359,9 +362,12 @@ func timeOf(t *timestamppb.Timestamp) *timestamppb.Timestamp {
 func periodsOf(reported []*fealtyv1.DegradedPeriod) []*fealtyv1.DegradedPeriod {
 	var out []*fealtyv1.DegradedPeriod
 	for _, p := range reported[max(0, len(reported)-maxPeriods):] {
-		c := &fealtyv1.DegradedPeriod{Since: timeOf(p.GetSince()), Until: timeOf(p.GetUntil()), OverAt: timeOf(p.GetOverAt()), Limit: clip(p.GetLimit(), maxReleaseBytes)}
+		c := &fealtyv1.DegradedPeriod{Since: timeOf(p.GetSince()), Until: timeOf(p.GetUntil()),
+			OverAt: timeOf(p.GetOverAt()), Limit: flowcontrol.Clip(p.GetLimit(), maxReleaseBytes)}
 		for _, t := range p.GetActions()[:min(len(p.GetActions()), maxTallies)] {
-			c.Actions = append(c.Actions, &fealtyv1.ActionTally{Action: clip(t.GetAction(), maxReleaseBytes), Permitted: t.GetPermitted(), Refused: t.GetRefused()})
+			c.Actions = append(c.Actions,
+				&fealtyv1.ActionTally{Action: flowcontrol.Clip(t.GetAction(), maxReleaseBytes),
+					Permitted: t.GetPermitted(), Refused: t.GetRefused()})
 		}
 		out = append(out, c)
 	}
@@ -389,14 +395,6 @@ func freshnessOf(word string) snapshot.Freshness {
 		}
 	}
 	return ""
-}
-
-// clip bounds a text. What it returns does not keep the rest of s in memory.
-func clip(s string, limit int) string {
-	if len(s) > limit {
-		s = strings.Clone(s[:limit])
-	}
-	return strings.ToValidUTF8(s, "?")
 }
 
 // memberIndex is a view of the membership in memory, by "<kind>/<name>": what a

@@ -152,7 +152,7 @@ func (c *Coordinator) recertify(ctx context.Context, s *state, peer identity.Pee
 		At: now.UTC(), Actor: id.String(), Action: "member.renew.outage", Target: rec.path(),
 		Fields: map[string]string{"key": r.key.String(), "not_after": until.UTC().Format(time.RFC3339), "entry": entry.Name, "cause": explain.CodeOf(cause)},
 	})
-	c.refusals.log(ctx, c.log, slog.LevelWarn, "nothing can be recorded, a recorded key is certified again",
+	c.refusals.Log(ctx, c.log, slog.LevelWarn, "nothing can be recorded, a recorded key is certified again",
 		slog.String("member", id.String()), slog.Time("not_after", until), slog.String("code", explain.CodeOf(cause)))
 	return chain, nil
 }

@@ -1,12 +1,10 @@
 package coordinator
 
 import (
-	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -231,7 +230,7 @@ func TestSources(t *testing.T) {
 		"[fe80::1%eth0]:5":          "fe80::/64",
 		"@":                         "@",
 	} {
-		if got := sourceOf(addr); got != want {
+		if got := flowcontrol.Source(addr); got != want {
 			t.Errorf("sourceOf(%q) = %q, want %q", addr, got, want)
 		}
 	}
@@ -270,44 +269,11 @@ func TestJoinLimiter(t *testing.T) {
 	if n := admitted("192.0.2.1:1", 100); n != 2 {
 		t.Errorf("%d joins after two seconds, want 2", n)
 	}
-	for i := range 2 * maxSources {
+	for i := range 2 * flowcontrol.MaxSources {
 		l.allow(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255), now)
 	}
-	if len(l.sources.keys) != maxSources || l.sources.order.Len() != maxSources {
-		t.Errorf("%d sources remembered (%d in order), want %d", len(l.sources.keys), l.sources.order.Len(), maxSources)
-	}
-}
-
-func TestStripes(t *testing.T) {
-	s := newStripes()
-	release, err := s.lock(t.Context(), "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := s.lock(ctx, "a"); err == nil {
-		t.Fatal("locked twice")
-	}
-	release()
-	if release, err = s.lock(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
-	release()
-}
-
-func TestLogGate(t *testing.T) {
-	var b strings.Builder
-	log := slog.New(slog.NewTextHandler(&b, nil))
-	g := newLogGate()
-	for range 10 * refusalBurst {
-		g.log(t.Context(), log, slog.LevelWarn, "refused")
-	}
-	if n := strings.Count(b.String(), "refused"); n < refusalBurst || n > 2*refusalBurst {
-		t.Fatalf("%d lines, want about %d", n, refusalBurst)
-	}
-	if g.dropped.Load() == 0 {
-		t.Fatal("nothing is said of the lines that were left out")
+	if n := l.sources.Len(); n != flowcontrol.MaxSources {
+		t.Errorf("%d sources remembered, want %d", n, flowcontrol.MaxSources)
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -120,7 +121,8 @@ func (e *peerError) Error() string {
 	if e.Peer != "" {
 		of = " with peer " + e.Peer
 	}
-	return fmt.Sprintf("peer recovery failed at step %d (%s)%s: %s", e.Step, e.Step, of, clip(bare(e.Err), maxPeerError))
+	return fmt.Sprintf("peer recovery failed at step %d (%s)%s: %s", e.Step, e.Step, of,
+		flowcontrol.Clip(bare(e.Err), maxPeerError))
 }
 
 func (e *peerError) Unwrap() error { return e.Err }
@@ -329,8 +331,9 @@ func firstOf[A, R any](ctx context.Context, atOnce int, all []A, do func(context
 // peerFailed counts and logs what came of one peer.
 func (c *Coordinator) peerFailed(ctx context.Context, f *peerError) {
 	c.metrics.peers.WithLabelValues(f.Step.String()).Inc()
-	c.failures.log(ctx, c.log, slog.LevelWarn, "peer recovery failed", slog.String("peer", f.Peer), slog.Int("step", int(f.Step)), slog.String("of", f.Step.String()),
-		slog.String("code", explain.CodeOf(f.Err)), slog.String("reason", clip(bare(f.Err), maxPeerError)))
+	c.failures.Log(ctx, c.log, slog.LevelWarn, "peer recovery failed", slog.String("peer", f.Peer),
+		slog.Int("step", int(f.Step)), slog.String("of", f.Step.String()),
+		slog.String("code", explain.CodeOf(f.Err)), slog.String("reason", flowcontrol.Clip(bare(f.Err), maxPeerError)))
 }
 
 // claim is step 1: the head's manifest as the store has it, unverified. It must admit
@@ -678,7 +681,7 @@ func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHel
 	if ch == nil {
 		return errors.New("its first message is no challenge")
 	}
-	key, err := proof.ParseKeyClaim(clip(ch.GetKey(), proof.MaxClaimBytes))
+	key, err := proof.ParseKeyClaim(flowcontrol.Clip(ch.GetKey(), proof.MaxClaimBytes))
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 )
 
 // From the start of a coordinator with nothing in memory until it is ready by what a
@@ -13,7 +15,9 @@ import (
 func BenchmarkPeerRecovery(b *testing.B) {
 	quiet := func(c *Config) { c.Log = slog.New(slog.NewTextHandler(io.Discard, nil)) }
 	f, rs := peerFleet(b, 1, quiet)
-	f.c.peerCalls.rates = newKeyedLimiter(1e6, 1e6, maxSources) // more often than anybody starts
+	limits := f.c.peerCalls.Limits()
+	limits.PerSecond, limits.Burst = 1e6, 1e6 // more often than anybody starts
+	f.c.peerCalls = flowcontrol.New(limits)
 	r := rs[0]
 	var took []time.Duration
 	for b.Loop() {

@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -35,10 +36,10 @@ const (
 )
 
 // newPeerCalls are the places of coordinators that ask.
-func newPeerCalls() *places {
-	return newPlaces(placeLimits{
-		what: "calls of coordinators", perSecond: peerRate, burst: peerBurst,
-		most: peersAtOnce, perSource: peersPerSource, patience: peerTimeout, perHolder: peersPerKey,
+func newPeerCalls() *flowcontrol.Limiter {
+	return flowcontrol.New(flowcontrol.Limits{
+		What: "calls of coordinators", PerSecond: peerRate, Burst: peerBurst,
+		Most: peersAtOnce, PerSource: peersPerSource, Patience: peerTimeout, PerHolder: peersPerKey,
 	})
 }
 
@@ -67,7 +68,7 @@ func (c *Coordinator) greet(ctx context.Context, purpose proof.PeerPurpose, h *f
 	if err != nil {
 		return nil, nil, err
 	}
-	key, err := proof.ParseKeyClaim(clip(h.GetKey(), proof.MaxClaimBytes))
+	key, err := proof.ParseKeyClaim(flowcontrol.Clip(h.GetKey(), proof.MaxClaimBytes))
 	if err != nil {
 		return nil, nil, refusedPeer(err.Error())
 	}
@@ -168,19 +169,20 @@ func (g *greeted) proven(ctx context.Context, c *Coordinator, evidence, vouch []
 
 // admit runs serve in a place of its own, for a bounded time, and counts and logs what
 // came of it.
-func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose, serve func(context.Context, *visit) (*greeted, error)) error {
+func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose,
+	serve func(context.Context, *flowcontrol.Slot) (*greeted, error)) error {
 	c := p.c
 	addr := identity.FromContext(ctx).Addr
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	place, err := c.peerCalls.enter(ctx, addr, c.now())
+	place, err := c.peerCalls.Enter(ctx, addr, c.now())
 	if err != nil {
 		c.metrics.peerCalls.WithLabelValues(string(purpose), explain.CodeOf(err)).Inc()
 		return err
 	}
-	defer place.leave()
-	g, err := serve(place.ctx, place)
-	err = place.worded(err)
+	defer place.Leave()
+	g, err := serve(place.Context(), place)
+	err = place.Reason(err)
 	label := "given"
 	switch {
 	case err != nil && explain.CodeOf(err) != "":
@@ -196,7 +198,8 @@ func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose, serve 
 		attrs = append(attrs, slog.String("peer", g.name()), slog.String("key", g.key))
 	}
 	if err != nil {
-		c.refusals.log(ctx, c.log, slog.LevelWarn, "a coordinator was refused", append(attrs, slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))...)
+		c.refusals.Log(ctx, c.log, slog.LevelWarn, "a coordinator was refused",
+			append(attrs, slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))...)
 		return err
 	}
 	c.log.LogAttrs(ctx, slog.LevelInfo, "secrets were handed over between coordinators", append(attrs, slog.String("outcome", label))...)
@@ -206,7 +209,8 @@ func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose, serve 
 // Recover gives seed and mesh CA key of the head to a coordinator that the manifest in
 // force here names.
 func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
-	return p.admit(stream.Context(), proof.Recover, func(ctx context.Context, place *visit) (*greeted, error) {
+	return p.admit(stream.Context(), proof.Recover, func(ctx context.Context, place *flowcontrol.Slot) (*greeted,
+		error) {
 		c := p.c
 		req, err := receive(ctx, c, stream.Recv)
 		if err != nil {
@@ -225,7 +229,7 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 		if err := g.proven(ctx, c, req.GetEvidence(), req.GetX509()); err != nil {
 			return g, err
 		}
-		if err := place.proves(g.key); err != nil {
+		if err := place.Prove(g.key); err != nil {
 			return g, err
 		}
 		secrets, err := c.give(ctx, g, req.GetEvidence(), req.GetX509())

@@ -10,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/mesh"
@@ -46,7 +47,7 @@ func TestStrangersHoldUpNoOwner(t *testing.T) {
 			f, p := ownedFleet(t, nil)
 			alice := p.shareFile(f.store, "alice")
 			f.loseKeeper()
-			f.c.recoveries.owners.limits.most = crowd.most
+			f.c.recoveries.owners = withMost(f.c.recoveries.owners, crowd.most)
 			for i := range crowd.addresses {
 				client := fealtyv1.NewRecoveryServiceClient(strangerFrom(f, i))
 				for range crowd.calls {
@@ -73,7 +74,9 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f.c.verifiers.limits.patience = 2 * time.Second
+	limits := f.c.verifiers.Limits()
+	limits.Patience = 2 * time.Second
+	f.c.verifiers = flowcontrol.New(limits)
 	want := recovery.Expected{Manifest: f.c.state.Load().manifest}
 	var held []fealtyv1.VerifyService_VerifyClient
 	for i := range 8 {
@@ -92,11 +95,7 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 	_, err := verifyAt(t, f.addr, want)
 	wantOnly(t, "a data owner among strangers", err, "")
 	v := f.c.verifiers
-	none := func() bool {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		return len(v.strangers) == 0
-	}
+	none := func() bool { return v.InUse() == 0 }
 	for deadline := time.Now().Add(time.Minute); !none(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d streams that take nothing hold their places for ever", len(held))
@@ -111,7 +110,7 @@ func TestStrangersHoldUpNoCoordinator(t *testing.T) {
 	for name, crowd := range crowds {
 		t.Run(name, func(t *testing.T) {
 			f, rs := peerFleet(t, 1, nil)
-			f.c.peerCalls.limits.most = crowd.most
+			f.c.peerCalls = withMost(f.c.peerCalls, crowd.most)
 			r := rs[0]
 			for i := range crowd.addresses {
 				client := fealtyv1.NewPeerServiceClient(strangerFrom(f, i))
@@ -135,7 +134,7 @@ func TestStrangersHoldUpNoCoordinator(t *testing.T) {
 func TestStrangersHoldUpNoJoin(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil)
-	f.c.joinsWaiting = newPlaces(placeLimits{what: "joins", most: 48, perSource: 8, patience: answerTimeout})
+	f.c.joinsWaiting = flowcontrol.New(flowcontrol.Limits{What: "joins", Most: 48, PerSource: 8, Patience: answerTimeout})
 	if err := f.set(f.manifest("")); err != nil {
 		t.Fatal(err)
 	}
@@ -149,4 +148,11 @@ func TestStrangersHoldUpNoJoin(t *testing.T) {
 		}
 	}
 	f.member("node-a")
+}
+
+// withMost returns a limiter like l for most calls of strangers.
+func withMost(l *flowcontrol.Limiter, most int) *flowcontrol.Limiter {
+	limits := l.Limits()
+	limits.Most = most
+	return flowcontrol.New(limits)
 }

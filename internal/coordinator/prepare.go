@@ -16,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -105,8 +106,9 @@ func (c *Coordinator) prepare(ctx context.Context, mv *move) []string {
 		g.Go(func() error {
 			p := &preparing{c: c, mv: mv}
 			if err := p.bring(ctx, addr); err != nil {
-				c.failures.log(ctx, c.log, slog.LevelWarn, "a peer was not prepared for the next head; it asks for its key when the head appears",
-					slog.String("peer", addr), slog.String("reason", clip(bare(err), maxPeerError)))
+				c.failures.Log(ctx, c.log, slog.LevelWarn,
+					"a peer was not prepared for the next head; it asks for its key when the head appears",
+					slog.String("peer", addr), slog.String("reason", flowcontrol.Clip(bare(err), maxPeerError)))
 				return nil
 			}
 			mu.Lock()
@@ -128,7 +130,7 @@ func (c *Coordinator) prepare(ctx context.Context, mv *move) []string {
 func (c *Coordinator) preparable(ctx context.Context, mv *move) []string {
 	others, err := c.replicas(ctx, mv.from.manifest)
 	if err != nil {
-		c.failures.log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
+		c.failures.Log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 		return nil
 	}
 	var out []string
@@ -206,7 +208,8 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 
 // Prepare takes the mesh CA key of a transition that a peer is about to write.
 func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
-	return p.admit(stream.Context(), proof.Prepare, func(ctx context.Context, place *visit) (*greeted, error) {
+	return p.admit(stream.Context(), proof.Prepare, func(ctx context.Context, place *flowcontrol.Slot) (*greeted,
+		error) {
 		c := p.c
 		req, err := receive(ctx, c, stream.Recv)
 		if err != nil {
@@ -231,7 +234,7 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 		if err := g.proven(ctx, c, candidate.GetEvidence(), candidate.GetX509()); err != nil {
 			return g, err
 		}
-		if err := place.proves(g.key); err != nil {
+		if err := place.Prove(g.key); err != nil {
 			return g, err
 		}
 		k, err := c.takeKey(g, candidate, recipient)

@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -129,13 +130,15 @@ func (c *Coordinator) take(ctx context.Context, s *state, r replica, seen *fealt
 	if seen != nil {
 		claim, err := c.compareSeen(ctx, s, r.Name, seen)
 		if err != nil {
-			c.failures.log(ctx, c.log, slog.LevelWarn, "what another coordinator saw of the store was not compared", slog.String("coordinator", r.Name), slog.Any("err", err))
+			c.failures.Log(ctx, c.log, slog.LevelWarn, "what another coordinator saw of the store was not compared",
+				slog.String("coordinator", r.Name), slog.Any("err", err))
 		}
 		said.claim = claim
 		for _, f := range seen.GetFindings()[:min(len(seen.GetFindings()), maxToldFindings)] {
 			said.findings = append(said.findings, &fealtyv1.Finding{
-				Code: clip(f.GetCode(), maxReleaseBytes), Severity: severityOf(f), Coordinator: r.Name,
-				Summary: clip(f.GetSummary(), maxFindingText), Remedy: clip(f.GetRemedy(), maxFindingText),
+				Code: flowcontrol.Clip(f.GetCode(), maxReleaseBytes), Severity: severityOf(f), Coordinator: r.Name,
+				Summary: flowcontrol.Clip(f.GetSummary(), maxFindingText), Remedy: flowcontrol.Clip(f.GetRemedy(),
+					maxFindingText),
 			})
 		}
 	}
@@ -259,7 +262,7 @@ func (x coordinatorServer) ForgetCoordinator(ctx context.Context, req *fealtyv1.
 			return out, err
 		}
 	}
-	return nil, errBusy("coordinator " + clip(req.GetName(), maxShownBytes))
+	return nil, errBusy("coordinator " + flowcontrol.Clip(req.GetName(), flowcontrol.MaxShownBytes))
 }
 
 // forgetCoordinator removes what the coordinators of a name said of themselves that stopped
@@ -275,7 +278,8 @@ func (c *Coordinator) forgetCoordinator(ctx context.Context, s *state, req *feal
 	all = slices.DeleteFunc(all, func(r replica) bool { return r.Name != name })
 	all = all[:min(len(all), maxReplicas)]
 	if len(all) == 0 {
-		return nil, explain.New(explain.NotFound, "what", "coordinator", "name", clip(name, maxShownBytes))
+		return nil, explain.New(explain.NotFound, "what", "coordinator", "name",
+			flowcontrol.Clip(name, flowcontrol.MaxShownBytes))
 	}
 	out := &fealtyv1.ForgetCoordinatorResponse{}
 	ch := s.records.newChange(s.headVersion)

@@ -180,12 +180,14 @@ func (c *Coordinator) checkSelf() {
 	for _, l := range c.locks() {
 		passes(l)
 	}
+	c.limiter.sources.Alive()
+	c.perMember.Alive()
 	c.pulsed.set(c.now())
 }
 
 func (c *Coordinator) locks() []sync.Locker {
 	return []sync.Locker{
-		&c.trustMu, &c.audits.mu, &c.withdrawn.mu, &c.members.mu, &c.live.mu, &c.recoveries.mu, &c.limiter.sources.mu, &c.perMember.mu, &c.pulls.mu, &c.patches.mu,
+		&c.trustMu, &c.audits.mu, &c.withdrawn.mu, &c.members.mu, &c.live.mu, &c.recoveries.mu, &c.pulls.mu, &c.patches.mu,
 	}
 }
 

@@ -676,7 +676,7 @@ func (x *compilation) fit(t target, content snapshot.Content, old *published, to
 // fail notes that a subject keeps the header that it has.
 func (x *compilation) fail(name string, scope snapshot.Scope, err error) {
 	x.b.failed[name], x.b.news = fmt.Sprintf("%s: %v", scope, err), true
-	x.c.failures.log(x.ctx, x.c.log, slog.LevelError, "a snapshot was not compiled: its subject keeps the last one",
+	x.c.failures.Log(x.ctx, x.c.log, slog.LevelError, "a snapshot was not compiled: its subject keeps the last one",
 		slog.String("scope", string(scope)), slog.String("subject", name), slog.Any("err", err))
 }
 

@@ -11,6 +11,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -30,19 +31,20 @@ const (
 
 // pullLimiter bounds what members pull, for each of them.
 type pullLimiter struct {
-	rates *keyedLimiter
+	rates *flowcontrol.PerKey
 
 	mu       sync.Mutex
 	underWay map[string]int // by member, those with any; guarded by mu
 }
 
 func newPullLimiter() *pullLimiter {
-	return &pullLimiter{rates: newKeyedLimiter(pullsPerSecond, pullBurst, maxMembers), underWay: make(map[string]int)}
+	return &pullLimiter{rates: flowcontrol.NewPerKey(pullsPerSecond, pullBurst, maxMembers),
+		underWay: make(map[string]int)}
 }
 
 // start begins a pull of the member, and returns what ends it.
 func (l *pullLimiter) start(member string, now time.Time) (end func(), err error) {
-	if !l.rates.allow(member, now) {
+	if !l.rates.Allow(member, now) {
 		return nil, explain.New(explain.RateLimited, "what", "pulls of "+member, "limit", fmt.Sprintf("%d per second, %d at once", pullsPerSecond, pullBurst))
 	}
 	l.mu.Lock()
@@ -182,7 +184,8 @@ func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshot
 	}
 	scope := snapshot.Scope(req.GetScope())
 	if !slices.Contains(snapshot.Scopes(), scope) {
-		return nil, explain.New(explain.NotFound, "what", "scope", "name", clip(req.GetScope(), maxReleaseBytes))
+		return nil, explain.New(explain.NotFound, "what", "scope", "name",
+			flowcontrol.Clip(req.GetScope(), maxReleaseBytes))
 	}
 	if scope == snapshot.ScopeTrustBundle {
 		if t := c.trust.Load(); t != nil {
@@ -201,5 +204,6 @@ func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshot
 			return &fealtyv1.GetSnapshotResponse{Snapshot: m}, nil
 		}
 	}
-	return nil, explain.New(explain.NotFound, "what", string(scope)+" of", "name", clip(req.GetKind()+"/"+req.GetName(), identity.MaxIDBytes))
+	return nil, explain.New(explain.NotFound, "what", string(scope)+" of", "name",
+		flowcontrol.Clip(req.GetKind()+"/"+req.GetName(), identity.MaxIDBytes))
 }

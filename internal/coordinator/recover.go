@@ -18,6 +18,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -81,7 +82,7 @@ type recoveries struct {
 	mu  sync.Mutex
 	now *gathering // nil: none is open; guarded by mu
 
-	owners *places // of their streams; who brought a share has proven itself
+	owners *flowcontrol.Limiter // of their streams; who brought a share has proven itself
 
 	// What the head of the history in the store says of the shares of its seed.
 	needed int      // guarded by mu
@@ -92,10 +93,11 @@ type recoveries struct {
 }
 
 func newRecoveries() *recoveries {
-	return &recoveries{opening: make(chan struct{}, 1), keepers: make(map[string]string), owners: newPlaces(placeLimits{
-		what: "recoveries", perSecond: recoveryRate, burst: recoveryBurst,
-		most: recoveriesAtOnce, perSource: recoveriesPerSource, patience: historyPatience, perHolder: recoveriesPerOwner,
-	})}
+	return &recoveries{opening: make(chan struct{}, 1), keepers: make(map[string]string),
+		owners: flowcontrol.New(flowcontrol.Limits{
+			What: "recoveries", PerSecond: recoveryRate, Burst: recoveryBurst,
+			Most: recoveriesAtOnce, PerSource: recoveriesPerSource, Patience: historyPatience, PerHolder: recoveriesPerOwner,
+		})}
 }
 
 // end ends the attempt that is open, if it is g; nil ends any. What was gathered
@@ -195,16 +197,16 @@ type recoveryServer struct {
 func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
 	ctx, cancel := context.WithTimeout(stream.Context(), recoverTimeout)
 	defer cancel()
-	place, err := r.c.recoveries.owners.enter(ctx, identity.FromContext(ctx).Addr, r.c.now())
+	place, err := r.c.recoveries.owners.Enter(ctx, identity.FromContext(ctx).Addr, r.c.now())
 	if err != nil {
 		return err
 	}
-	defer place.leave()
-	return place.worded(r.recover(place, stream))
+	defer place.Leave()
+	return place.Reason(r.recover(place, stream))
 }
 
-func (r recoveryServer) recover(place *visit, stream fealtyv1.RecoveryService_RecoverServer) error {
-	c, ctx := r.c, place.ctx
+func (r recoveryServer) recover(place *flowcontrol.Slot, stream fealtyv1.RecoveryService_RecoverServer) error {
+	c, ctx := r.c, place.Context()
 	ch, err := openChannel(ctx)
 	if err != nil {
 		return err
@@ -232,11 +234,12 @@ func (r recoveryServer) recover(place *visit, stream fealtyv1.RecoveryService_Re
 	if err != nil {
 		return err
 	}
-	addr, owner := identity.FromContext(ctx).Addr, clip(req.GetOwner(), maxShownBytes)
-	progress, err := c.bring(ctx, req, place.proves)
+	addr, owner := identity.FromContext(ctx).Addr, flowcontrol.Clip(req.GetOwner(), flowcontrol.MaxShownBytes)
+	progress, err := c.bring(ctx, req, place.Prove)
 	c.metrics.shares.WithLabelValues(shareLabel(progress, err)).Inc()
 	if err != nil {
-		c.refusals.log(ctx, c.log, slog.LevelWarn, "a share of the seed was not taken", slog.String("remote", addr), slog.String("owner", owner),
+		c.refusals.Log(ctx, c.log, slog.LevelWarn, "a share of the seed was not taken", slog.String("remote", addr),
+			slog.String("owner", owner),
 			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
 		return err
 	}
@@ -391,10 +394,11 @@ func (c *Coordinator) claimedHistoryError(err error) error {
 
 // sendHistory sends h to who has a place. A page that is not taken in time ends that:
 // the stream does not see by itself that nobody reads.
-func (c *Coordinator) sendHistory(place *visit, h *history.History, send func(*fealtyv1.RecoveryHistory) error) error {
+func (c *Coordinator) sendHistory(place *flowcontrol.Slot, h *history.History,
+	send func(*fealtyv1.RecoveryHistory) error) error {
 	return sendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
-		defer place.moves()
-		return inTime(place.ctx, c, func() error { return send(page) })
+		defer place.Progress()
+		return inTime(place.Context(), c, func() error { return send(page) })
 	})
 }
 
@@ -464,7 +468,7 @@ func sendHistory(h *history.History, send func(*fealtyv1.RecoveryHistory) error)
 // in the store, encrypted as it came. With enough of them the seed stands. A share that
 // is good proves its owner, and who has proven nothing waits for nobody here.
 func (c *Coordinator) bring(ctx context.Context, req *fealtyv1.RecoverRequest, proves func(owner string) error) (*fealtyv1.RecoveryProgress, error) {
-	owner := clip(req.GetOwner(), maxShownBytes)
+	owner := flowcontrol.Clip(req.GetOwner(), flowcontrol.MaxShownBytes)
 	if len(req.GetShare()) > recovery.MaxSentBytes {
 		return nil, tooLong("share", recovery.MaxSentBytes)
 	}
@@ -546,9 +550,11 @@ func (g *gathering) open(owner string, data []byte) (keyring.Share, error) {
 	var other *keyring.AttemptError
 	switch {
 	case errors.As(err, &other) && other.Field == "cluster":
-		return share, explain.Wrap(err, explain.ShareForeign, "owner", owner, "share", clip(other.Sent, maxShownBytes), "cluster", g.head.Cluster)
+		return share, explain.Wrap(err, explain.ShareForeign, "owner", owner, "share",
+			flowcontrol.Clip(other.Sent, flowcontrol.MaxShownBytes), "cluster", g.head.Cluster)
 	case errors.As(err, &other) && other.Field == "owner":
-		return share, explain.Wrap(err, explain.ShareWrong, "owner", owner, "problem", "it was sent as the share of "+clip(other.Sent, maxShownBytes))
+		return share, explain.Wrap(err, explain.ShareWrong, "owner", owner, "problem",
+			"it was sent as the share of "+flowcontrol.Clip(other.Sent, flowcontrol.MaxShownBytes))
 	case errors.Is(err, keyring.ErrOtherAttempt), errors.Is(err, keyring.ErrNotForYou):
 		return share, explain.Wrap(err, explain.RecoveryOver, "owner", owner, "problem", "the share was encrypted to another attempt")
 	case err != nil:

@@ -22,6 +22,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -262,25 +263,21 @@ func TestRecoveriesAreBounded(t *testing.T) {
 	alice := p.shareFile(f.store, "alice")
 	f.loseKeeper()
 	r := f.c.recoveries.owners
-	var held []*visit
+	var held []*flowcontrol.Slot
 	for range recoveriesPerSource {
-		place, err := r.enter(t.Context(), "127.0.0.1", epoch0)
+		place, err := r.Enter(t.Context(), "127.0.0.1", epoch0)
 		wantOnly(t, "enter", err, "")
 		held = append(held, place)
 	}
 	_, err := f.bring(alice, recovery.Options{})
 	wantCode(t, err, explain.RateLimited)
 	for _, place := range held {
-		place.leave()
+		place.Leave()
 	}
 	_, err = f.bring(alice, recovery.Options{})
 	wantOnly(t, "bring", err, "")
 	// A stream gives its place back a moment after its caller has the answer.
-	none := func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return len(r.strangers) == 0 && len(r.crowds) == 0 && len(r.holders) == 0
-	}
+	none := func() bool { return r.InUse() == 0 }
 	for deadline := time.Now().Add(time.Minute); !none(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("streams that ended are counted for ever")

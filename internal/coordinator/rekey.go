@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -43,7 +44,7 @@ func (c *Coordinator) rekey(ctx context.Context, before *state, reason, by strin
 		ctx = asRestore(ctx)
 	} else {
 		t, _ = before.chain.Next(history.KindRekey, before.manifest)
-		t.Reason = clip(reason, history.MaxReasonBytes)
+		t.Reason = flowcontrol.Clip(reason, history.MaxReasonBytes)
 	}
 	if err := c.newMesh(mv, t); err != nil {
 		return nil, err

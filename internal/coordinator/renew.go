@@ -29,7 +29,7 @@ func (a admissionServer) Renew(ctx context.Context, req *fealtyv1.RenewRequest) 
 		if code := explain.CodeOf(err); code != "" {
 			label = code
 		}
-		c.refusals.log(ctx, c.log, slog.LevelWarn, "renewal refused", slog.String("member", peer.ID.String()),
+		c.refusals.Log(ctx, c.log, slog.LevelWarn, "renewal refused", slog.String("member", peer.ID.String()),
 			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
 	}
 	c.metrics.renewals.WithLabelValues(label).Inc()

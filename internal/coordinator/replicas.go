@@ -19,6 +19,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -147,7 +148,8 @@ func (r replica) check() error {
 			return errors.New("it has an address that is not host:port")
 		}
 	}
-	if !slices.Contains([]string{phaseReady.String(), phaseRecovery.String()}, r.Phase) || len(r.Release) > maxShownBytes {
+	if !slices.Contains([]string{phaseReady.String(), phaseRecovery.String()},
+		r.Phase) || len(r.Release) > flowcontrol.MaxShownBytes {
 		return errors.New("it has a field that is not acceptable")
 	}
 	return checkKeeperViews(r.Keepers)
@@ -196,7 +198,8 @@ func (c *Coordinator) allReplicas(ctx context.Context, m *manifest.Manifest) ([]
 	for _, e := range l.Entries {
 		r, err := openReplica(e)
 		if err != nil {
-			c.failures.log(ctx, c.log, slog.LevelWarn, "a replica record is left alone", slog.String("record", e.Key), slog.Any("err", err))
+			c.failures.Log(ctx, c.log, slog.LevelWarn, "a replica record is left alone", slog.String("record", e.Key),
+				slog.Any("err", err))
 			continue
 		}
 		found, ok := r.entryIn(m, c.now())
@@ -270,7 +273,8 @@ func (c *Coordinator) announce(ctx context.Context, stopped bool) error {
 	addrs := c.advertised()
 	r := replica{
 		Key: c.EnrolmentKey(), Addresses: addrs[:min(len(addrs), maxReplicaAddrs)], Phase: s.phase.String(),
-		StartedAt: c.startedAt.UTC(), At: c.now().UTC(), Release: clip(c.cfg.Release, maxShownBytes), Stopped: stopped,
+		StartedAt: c.startedAt.UTC(), At: c.now().UTC(), Release: flowcontrol.Clip(c.cfg.Release,
+			flowcontrol.MaxShownBytes), Stopped: stopped,
 		Reads: c.reads,
 	}
 	if s.phase == phaseReady {
@@ -346,7 +350,7 @@ func (c *Coordinator) replicaMessages(ctx context.Context, s *state) []*fealtyv1
 	}
 	all, err := c.replicas(ctx, m)
 	if err != nil {
-		c.failures.log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
+		c.failures.Log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 		return nil
 	}
 	out := make([]*fealtyv1.Replica, 0, len(all))

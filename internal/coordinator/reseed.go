@@ -21,6 +21,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/store"
@@ -709,7 +710,8 @@ func (r reseedServer) GetRootChanges(stream fealtyv1.ReseedService_GetRootChange
 	}
 	addr := identity.FromContext(stream.Context()).Addr
 	if !r.c.limiter.allow(addr, r.c.now()) {
-		return explain.New(explain.RateLimited, "what", "calls from "+sourceOf(addr), "limit", fmt.Sprintf("%v per second", r.c.limiter.rates.PerSource))
+		return explain.New(explain.RateLimited, "what", "calls from "+flowcontrol.Source(addr), "limit",
+			fmt.Sprintf("%v per second", r.c.limiter.rates.PerSource))
 	}
 	return stream.Send(&fealtyv1.GetRootChangesResponse{Changes: &fealtyv1.RootChanges{Changes: s.rootChanges}})
 }

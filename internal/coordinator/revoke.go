@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -167,7 +168,7 @@ func (t trustState) isNews(signed *snapshot.SignedEmergency, e *snapshot.Emergen
 // keys, which are banned when somebody lifts that.
 func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in trustInput, ch *change, signed *snapshot.SignedEmergency, e *snapshot.Emergency) error {
 	now, by := c.now().UTC().Truncate(time.Second), actor(ctx)
-	ban := banRecord{Reason: clip("emergency: "+e.Reason, maxReasonBytes), By: by, At: now}
+	ban := banRecord{Reason: flowcontrol.Clip("emergency: "+e.Reason, maxReasonBytes), By: by, At: now}
 	var d trustDelta
 	for _, id := range e.Nodes {
 		if slices.Contains(in.bannedI, id) {

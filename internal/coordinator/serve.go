@@ -361,6 +361,6 @@ func (c *Coordinator) word(ctx context.Context, method string, err error) error 
 	case errors.Is(err, io.EOF):
 		return status.Error(codes.Canceled, "the caller ended the exchange before it was over")
 	}
-	c.failures.log(ctx, c.log, slog.LevelError, "a call failed", slog.String("method", method), slog.Any("err", err))
+	c.failures.Log(ctx, c.log, slog.LevelError, "a call failed", slog.String("method", method), slog.Any("err", err))
 	return explain.New(explain.Internal, "what", method)
 }

@@ -34,6 +34,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -537,7 +538,7 @@ func (f *fleet) rawConn(n *node) grpcConn {
 // that go away are not logged as failures.
 func TestErrorsAreWorded(t *testing.T) {
 	var b bytes.Buffer
-	c := &Coordinator{log: slog.New(slog.NewTextHandler(&b, nil)), failures: newLogGate()}
+	c := &Coordinator{log: slog.New(slog.NewTextHandler(&b, nil)), failures: flowcontrol.NewLogSampler()}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, tc := range []struct {

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -57,16 +58,16 @@ func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer)
 	if !c.limiter.allow(addr, c.now()) {
 		return explain.New(explain.RateLimited, "what", "first sets", "limit", fmt.Sprint(c.limiter.rates.PerSource))
 	}
-	place, err := c.firstSets.enter(ctx, addr, c.now())
+	place, err := c.firstSets.Enter(ctx, addr, c.now())
 	if err != nil {
 		return err
 	}
-	defer place.leave()
-	return place.worded(m.firstSet(place, stream))
+	defer place.Leave()
+	return place.Reason(m.firstSet(place, stream))
 }
 
-func (m manifestServer) firstSet(place *visit, stream fealtyv1.ManifestService_FirstSetServer) error {
-	c, ctx := m.c, place.ctx
+func (m manifestServer) firstSet(place *flowcontrol.Slot, stream fealtyv1.ManifestService_FirstSetServer) error {
+	c, ctx := m.c, place.Context()
 	ch, err := openChannel(ctx)
 	if err != nil {
 		return err
@@ -87,10 +88,11 @@ func (m manifestServer) firstSet(place *visit, stream fealtyv1.ManifestService_F
 	}
 	t := proof.SetupTranscript{Nonce: ch.nonce, Binding: ch.binding, Manifest: req.GetSet().GetManifest(), Hash: req.GetManifestHash()}
 	if err := proof.VerifySetup(setup.public, t, req.GetEvidence()); err != nil {
-		c.refusals.log(ctx, c.log, slog.LevelWarn, "first set refused", slog.String("remote", identity.FromContext(ctx).Addr), slog.Any("err", err))
+		c.refusals.Log(ctx, c.log, slog.LevelWarn, "first set refused",
+			slog.String("remote", identity.FromContext(ctx).Addr), slog.Any("err", err))
 		return explain.Wrap(err, explain.SetupRefused)
 	}
-	if err := place.proves("the setup token"); err != nil {
+	if err := place.Prove("the setup token"); err != nil {
 		return err
 	}
 	if len(req.GetManifestHash()) > 0 {

@@ -9,6 +9,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -19,13 +20,15 @@ import (
 
 // newFirstSets are the places of who sets the first manifest. Whoever proves the setup
 // token keeps its place.
-func newFirstSets() *places {
-	return newPlaces(placeLimits{what: "first sets", most: firstSetsAtOnce, perSource: firstSetsPerSource, patience: answerTimeout, perHolder: 1})
+func newFirstSets() *flowcontrol.Limiter {
+	return flowcontrol.New(flowcontrol.Limits{What: "first sets", Most: firstSetsAtOnce,
+		PerSource: firstSetsPerSource, Patience: answerTimeout, PerHolder: 1})
 }
 
 // newPresenters are the places of who shows a trust bundle of before a restore.
-func newPresenters() *places {
-	return newPlaces(placeLimits{what: "trust bundles", most: presentersAtOnce, perSource: presentersPerSource, patience: answerTimeout})
+func newPresenters() *flowcontrol.Limiter {
+	return flowcontrol.New(flowcontrol.Limits{What: "trust bundles", Most: presentersAtOnce,
+		PerSource: presentersPerSource, Patience: answerTimeout})
 }
 
 // visitKey is the key of a place in the context of a call.
@@ -38,27 +41,28 @@ func (c *Coordinator) beforeRequest(ctx context.Context, method string) (in cont
 	switch method {
 	case fealtyv1.VerifyService_Verify_FullMethodName:
 		ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
-		place, err := c.verifiers.enter(ctx, addr, c.now())
+		place, err := c.verifiers.Enter(ctx, addr, c.now())
 		if err != nil {
 			cancel()
 			return nil, nil, err
 		}
-		return context.WithValue(place.ctx, visitKey{}, place), func(err error) error {
+		return context.WithValue(place.Context(), visitKey{}, place), func(err error) error {
 			defer cancel()
-			defer place.leave()
-			return place.worded(err)
+			defer place.Leave()
+			return place.Reason(err)
 		}, nil
 	case fealtyv1.RestoreService_GetLinks_FullMethodName:
 		if !c.limiter.allow(addr, c.now()) {
-			return nil, nil, explain.New(explain.RateLimited, "what", "calls from "+sourceOf(addr), "limit", fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
+			return nil, nil, explain.New(explain.RateLimited, "what", "calls from "+flowcontrol.Source(addr), "limit",
+				fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
 		}
 	}
 	return ctx, func(err error) error { return err }, nil
 }
 
 // visitOf returns the place that was taken before the request was read.
-func visitOf(ctx context.Context) (*visit, error) {
-	place, ok := ctx.Value(visitKey{}).(*visit)
+func visitOf(ctx context.Context) (*flowcontrol.Slot, error) {
+	place, ok := ctx.Value(visitKey{}).(*flowcontrol.Slot)
 	if !ok {
 		return nil, explain.New(explain.Internal, "what", "a call without a place")
 	}
@@ -72,22 +76,6 @@ type placedStream struct {
 }
 
 func (s placedStream) Context() context.Context { return s.ctx }
-
-// keepConnection has the connection of a stranger stand while others give way, until
-// release: it has shown what is worth a look. grant is what it may send now beyond what
-// strangers may.
-func keepConnection(ctx context.Context, what string, grant int64) (release func(), err error) {
-	info, ok := mesh.FromContext(ctx)
-	if !ok {
-		return func() {}, nil
-	}
-	release, ok = info.Keep()
-	if !ok {
-		return nil, explain.New(explain.RateLimited, "what", what, "limit", "reached for those that wait for an answer")
-	}
-	info.Grant(grant)
-	return release, nil
-}
 
 // receiveParts receives what follows on whole until next says that it was the last, or
 // size bytes are there, which is the most that it takes.

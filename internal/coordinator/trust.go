@@ -548,7 +548,7 @@ func (c *Coordinator) trustChanged(ctx context.Context) error {
 // refreshTrust compiles the bundle if its inputs or, with renew, its age ask for
 // it, and puts it into force.
 func (c *Coordinator) refreshTrust(ctx context.Context, s *state, renew bool) (err error) {
-	release, err := c.refreshing.lock(ctx, "trust")
+	release, err := c.refreshing.Lock(ctx, "trust")
 	if err != nil {
 		return err
 	}

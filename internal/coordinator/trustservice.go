@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/snapshot"
@@ -83,7 +84,8 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 			changed, err = st.revokeKey(s, func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, actor(ctx), req.GetReason(), roomForOthers)
 		}
 		if errors.Is(err, errNoSuchKey) {
-			err = explain.Wrap(err, explain.NotFound, "what", "config signing key", "name", clip(stolen, maxReleaseBytes))
+			err = explain.Wrap(err, explain.NotFound, "what", "config signing key", "name",
+				flowcontrol.Clip(stolen, maxReleaseBytes))
 		}
 		if err != nil {
 			return auditEntry{}, false, err

@@ -8,6 +8,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 )
@@ -23,10 +24,10 @@ const (
 )
 
 // newVerifiers are the places of who verifies, who never proves anything.
-func newVerifiers() *places {
-	return newPlaces(placeLimits{
-		what: "verifications", perSecond: verifyRate, burst: verifyBurst,
-		most: verifiersAtOnce, perSource: verifiersPerSource, patience: historyPatience,
+func newVerifiers() *flowcontrol.Limiter {
+	return flowcontrol.New(flowcontrol.Limits{
+		What: "verifications", PerSecond: verifyRate, Burst: verifyBurst,
+		Most: verifiersAtOnce, PerSource: verifiersPerSource, Patience: historyPatience,
 	})
 }
 
@@ -52,7 +53,7 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 	if err != nil {
 		return err
 	}
-	c, ctx := v.c, place.ctx
+	c, ctx := v.c, place.Context()
 	if c.state.Load().phase == phaseUninitialized {
 		return explain.New(explain.HistoryUninitialized)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
@@ -327,15 +328,15 @@ func TestVerifiersAreBounded(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	want := recovery.Expected{Manifest: f.c.state.Load().manifest}
-	var place *visit
+	var place *flowcontrol.Slot
 	for range verifiersPerSource {
 		var err error
-		place, err = f.c.verifiers.enter(t.Context(), "127.0.0.1", epoch0)
+		place, err = f.c.verifiers.Enter(t.Context(), "127.0.0.1", epoch0)
 		wantOnly(t, "enter", err, "")
 	}
 	_, err := verifyAt(t, f.addr, want)
 	wantCode(t, err, explain.RateLimited)
-	place.leave()
+	place.Leave()
 	_, err = verifyAt(t, f.addr, want)
 	wantOnly(t, "verify", err, "")
 	before := f.c.shown

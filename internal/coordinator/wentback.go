@@ -80,7 +80,8 @@ func (c *Coordinator) keepSeen(ctx context.Context) {
 			}
 		}
 		if err != nil {
-			c.failures.log(ctx, c.log, slog.LevelError, "what was seen of the store is not written down: one that goes back would not be noticed after a restart", slog.Any("err", err))
+			c.failures.Log(ctx, c.log, slog.LevelError,
+				"what was seen of the store is not written down: one that goes back would not be noticed after a restart", slog.Any("err", err))
 			return
 		}
 	}

@@ -121,6 +121,7 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/config", "snapshot", "what looks like a secret, and what scopes there are"},
 	{"internal/config", "manifest", "the names of roles, permissions and members"},
 	{"internal/auditstore", "internal/auditlog", "it keeps what that one decides"},
+	{"internal/flowcontrol", "mesh", "a stranger that proves itself keeps its connection"},
 	{"internal/recovery", "mesh", "a share goes over a connection whose server proves itself"},
 	{"internal/recovery", "internal/keyring", "shares are the keyring's"},
 	{"internal/recovery", "internal/proof", "the server's proof"},

@@ -1,4 +1,7 @@
-package coordinator
+// Inside: that nothing is counted which is gone, and what is counted of each source and network,
+// shows in no name from outside.
+
+package flowcontrol
 
 import (
 	"context"
@@ -15,47 +18,63 @@ import (
 )
 
 // enterFrom takes a place for a call from addr, which must be given.
-func enterFrom(t testing.TB, p *places, addr string) *visit {
+func enterFrom(t testing.TB, p *Limiter, addr string) *Slot {
 	t.Helper()
-	v, err := p.enter(context.Background(), addr, epoch0)
+	v, err := p.Enter(context.Background(), addr, epoch)
 	if err != nil {
 		t.Fatalf("no place for %s: %v", addr, err)
 	}
 	return v
 }
 
-func wantHeld(t testing.TB, v *visit, what string) {
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func mustProve(t testing.TB, err error) {
 	t.Helper()
-	if err := v.ctx.Err(); err != nil {
-		t.Errorf("%s lost its place: %v", what, context.Cause(v.ctx))
+	if err != nil {
+		t.Fatalf("Prove: %v", err)
+	}
+}
+
+func wantCode(t testing.TB, err error, want explain.Code) {
+	t.Helper()
+	if got := explain.CodeOf(err); got != string(want) {
+		t.Fatalf("%v, want %s", err, want)
+	}
+}
+
+func wantHeld(t testing.TB, v *Slot, what string) {
+	t.Helper()
+	if err := v.Context().Err(); err != nil {
+		t.Errorf("%s lost its place: %v", what, context.Cause(v.Context()))
 	}
 }
 
 // A stranger that does not get on loses its place, and one that does keeps it.
 func TestStrangersHaveToGetOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlaces(placeLimits{what: "calls", most: 4, perSource: 4, patience: 10 * time.Second, perHolder: 1})
+		p := New(Limits{What: "calls", Most: 4, PerSource: 4, Patience: 10 * time.Second, PerHolder: 1})
 		idle, busy, owner := enterFrom(t, p, "192.0.2.1"), enterFrom(t, p, "192.0.2.2"), enterFrom(t, p, "192.0.2.3")
-		wantOnly(t, "prove", owner.proves("alice"), "")
+		mustProve(t, owner.Prove("alice"))
 		for range 10 {
 			time.Sleep(9 * time.Second)
-			busy.moves()
-			idle.worded(nil)
+			busy.Progress()
+			idle.Reason(nil)
 		}
 		synctest.Wait()
 		wantHeld(t, busy, "who gets on")
 		wantHeld(t, owner, "who has proven itself")
-		if err := idle.worded(idle.ctx.Err()); !errors.Is(err, context.DeadlineExceeded) {
+		if err := idle.Reason(idle.Context().Err()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("who did nothing was told %v", err)
 		}
-		if err := idle.proves("bob"); !errors.Is(err, context.DeadlineExceeded) {
+		if err := idle.Prove("bob"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("who proves itself too late was told %v", err)
 		}
-		for _, v := range []*visit{idle, busy, owner} {
-			v.leave()
-			v.leave() // once more is no harm
+		for _, v := range []*Slot{idle, busy, owner} {
+			v.Leave()
+			v.Leave() // once more is no harm
 		}
-		if len(p.strangers)+len(p.crowds)+len(p.holders) != 0 {
+		if len(p.strangers)+len(p.groups)+len(p.holders) != 0 {
 			t.Errorf("what is left: %+v", p)
 		}
 	})
@@ -79,75 +98,75 @@ func TestWhoGivesWay(t *testing.T) {
 		{"an IPv6 /48 is one network", []string{"2001:db8:1::1", "2001:db8:2:1::1", "2001:db8:2:2::1"}, "2001:db8:9::1", 1},
 		{"an IPv4 address in IPv6 form is that address", []string{"10.1.0.1", "10.2.0.1", "::ffff:10.2.0.1"}, "10.4.0.1", 1},
 	} {
-		p := newPlaces(placeLimits{what: "calls", most: len(tc.sources), perSource: 3, patience: time.Hour, perHolder: 1})
-		var held []*visit
+		p := New(Limits{What: "calls", Most: len(tc.sources), PerSource: 3, Patience: time.Hour, PerHolder: 1})
+		var held []*Slot
 		for _, s := range tc.sources {
 			held = append(held, enterFrom(t, p, s))
 		}
 		held = append(held, enterFrom(t, p, tc.newcomer))
 		for i, v := range held {
-			if gone := v.ctx.Err() != nil; gone != (i == tc.want) {
+			if gone := v.Context().Err() != nil; gone != (i == tc.want) {
 				t.Errorf("%s: the call %d from %s: gone is %v", tc.name, i, append(tc.sources, tc.newcomer)[i], gone)
 			}
 		}
-		wantCode(t, held[tc.want].worded(held[tc.want].ctx.Err()), explain.RateLimited)
-		wantCode(t, held[tc.want].proves("late"), explain.RateLimited)
+		wantCode(t, held[tc.want].Reason(held[tc.want].Context().Err()), explain.RateLimited)
+		wantCode(t, held[tc.want].Prove("late"), explain.RateLimited)
 		for _, v := range held {
-			v.leave()
+			v.Leave()
 		}
 	}
 }
 
 // Places are bounded for one address and for one who has proven itself; who has does not
 // compete with strangers.
-func TestPlacesAreBounded(t *testing.T) {
-	p := newPlaces(placeLimits{what: "calls", perSecond: 1, burst: 5, most: 3, perSource: 2, patience: time.Hour, perHolder: 2})
+func TestSlotsAreBounded(t *testing.T) {
+	p := New(Limits{What: "calls", PerSecond: 1, Burst: 5, Most: 3, PerSource: 2, Patience: time.Hour, PerHolder: 2})
 	defer func() {
 		for _, v := range slices.Clone(p.strangers) {
-			v.leave()
+			v.Leave()
 		}
 	}()
 	enterFrom(t, p, "10.0.0.1")
 	a := enterFrom(t, p, "10.0.0.1")
-	_, err := p.enter(t.Context(), "10.0.0.1", epoch0)
+	_, err := p.Enter(t.Context(), "10.0.0.1", epoch)
 	wantCode(t, err, explain.RateLimited)
-	a.leave()
+	a.Leave()
 	// Its places are its own from the proof on.
 	first, second := enterFrom(t, p, "10.0.0.1"), enterFrom(t, p, "10.0.0.2")
-	wantOnly(t, "prove", first.proves("alice"), "")
-	wantOnly(t, "prove", second.proves("alice"), "")
+	mustProve(t, first.Prove("alice"))
+	mustProve(t, second.Prove("alice"))
 	third := enterFrom(t, p, "10.0.0.2")
-	wantCode(t, third.proves("alice"), explain.RateLimited)
-	wantOnly(t, "prove", third.proves("bob"), "")
+	wantCode(t, third.Prove("alice"), explain.RateLimited)
+	mustProve(t, third.Prove("bob"))
 	for i := range 20 {
 		enterFrom(t, p, fmt.Sprintf("10.1.%d.1", i))
 	}
-	for i, v := range []*visit{first, second, third} {
+	for i, v := range []*Slot{first, second, third} {
 		wantHeld(t, v, fmt.Sprintf("proven %d", i))
 	}
 	// More often than an address may.
 	enterFrom(t, p, "10.0.0.1")
-	_, err = p.enter(t.Context(), "10.0.0.1", epoch0)
+	_, err = p.Enter(t.Context(), "10.0.0.1", epoch)
 	wantCode(t, err, explain.RateLimited)
-	first.leave()
+	first.Leave()
 	fourth := enterFrom(t, p, "10.0.0.2")
-	wantOnly(t, "prove", fourth.proves("alice"), "")
-	for _, v := range []*visit{second, third, fourth} {
-		v.leave()
+	mustProve(t, fourth.Prove("alice"))
+	for _, v := range []*Slot{second, third, fourth} {
+		v.Leave()
 	}
 }
 
 // Whatever strangers do, the bounds hold, nothing is counted that is gone, and who is
 // alone in its network keeps its place while another network has more.
-func TestPlacesProperties(t *testing.T) {
+func TestLimiterProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		limits := placeLimits{what: "calls", most: rapid.IntRange(1, 6).Draw(t, "most"), perSource: rapid.IntRange(1, 4).Draw(t, "perSource"), patience: time.Hour, perHolder: 2}
-		p := newPlaces(limits)
+		limits := Limits{What: "calls", Most: rapid.IntRange(1, 6).Draw(t, "most"), PerSource: rapid.IntRange(1, 4).Draw(t, "perSource"), Patience: time.Hour, PerHolder: 2}
+		p := New(limits)
 		addr := rapid.Custom(func(t *rapid.T) string {
 			return fmt.Sprintf("10.%d.0.%d", rapid.IntRange(0, 4).Draw(t, "network"), rapid.IntRange(0, 2).Draw(t, "host"))
 		})
-		network := func(v *visit) string { return v.network.name }
-		var in []*visit
+		network := func(v *Slot) string { return v.network.name }
+		var in []*Slot
 		t.Repeat(map[string]func(*rapid.T){
 			"enter": func(t *rapid.T) {
 				a := addr.Draw(t, "addr")
@@ -160,8 +179,8 @@ func TestPlacesProperties(t *testing.T) {
 						own++
 					}
 				}
-				v, err := p.enter(context.Background(), a, epoch0)
-				if (err != nil) != (own >= limits.perSource) {
+				v, err := p.Enter(context.Background(), a, epoch)
+				if (err != nil) != (own >= limits.PerSource) {
 					t.Fatalf("%s with %d places: %v", a, own, err)
 				}
 				if err != nil {
@@ -170,12 +189,12 @@ func TestPlacesProperties(t *testing.T) {
 				in = append(in, v)
 				for _, b := range before {
 					for _, n := range of {
-						if b.ctx.Err() != nil && of[network(b)] < n {
+						if b.Context().Err() != nil && of[network(b)] < n {
 							t.Fatalf("a call of %s gave way, which has %d places; another network has %d", network(b), of[network(b)], n)
 						}
 					}
 				}
-				if v.ctx.Err() != nil {
+				if v.Context().Err() != nil {
 					t.Fatal("the newcomer was not let in")
 				}
 			},
@@ -185,7 +204,7 @@ func TestPlacesProperties(t *testing.T) {
 				}
 				v := in[rapid.IntRange(0, len(in)-1).Draw(t, "who")]
 				if v.holder == "" && !v.left {
-					_ = v.proves(rapid.SampledFrom([]string{"alice", "bob"}).Draw(t, "holder"))
+					_ = v.Prove(rapid.SampledFrom([]string{"alice", "bob"}).Draw(t, "holder"))
 				}
 			},
 			"leave": func(t *rapid.T) {
@@ -193,7 +212,7 @@ func TestPlacesProperties(t *testing.T) {
 					return
 				}
 				i := rapid.IntRange(0, len(in)-1).Draw(t, "who")
-				in[i].leave()
+				in[i].Leave()
 				in = slices.Delete(in, i, i+1)
 			},
 			"": func(t *rapid.T) {
@@ -205,28 +224,28 @@ func TestPlacesProperties(t *testing.T) {
 				for _, v := range in {
 					if v.holder != "" {
 						holders[v.holder]++
-						if v.ctx.Err() != nil {
+						if v.Context().Err() != nil {
 							t.Fatal("who has proven itself lost its place")
 						}
 					}
 				}
-				if len(p.strangers) > limits.most || len(p.crowds) != len(crowds) || len(p.holders) != len(holders) {
-					t.Fatalf("%d strangers, crowds %v for %v, holders %v for %v", len(p.strangers), p.crowds, crowds, p.holders, holders)
+				if len(p.strangers) > limits.Most || len(p.groups) != len(crowds) || len(p.holders) != len(holders) {
+					t.Fatalf("%d strangers, crowds %v for %v, holders %v for %v", len(p.strangers), p.groups, crowds, p.holders, holders)
 				}
-				for name, c := range p.crowds {
+				for name, c := range p.groups {
 					if c.n != crowds[name] {
 						t.Fatalf("%s is counted %d times, and has %d", name, c.n, crowds[name])
 					}
 				}
 				for name, n := range p.holders {
-					if n != holders[name] || n > limits.perHolder {
+					if n != holders[name] || n > limits.PerHolder {
 						t.Fatalf("%s is counted %d times, and has %d", name, n, holders[name])
 					}
 				}
 			},
 		})
 		for _, v := range in {
-			v.leave()
+			v.Leave()
 		}
 	})
 }

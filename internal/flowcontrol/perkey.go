@@ -1,0 +1,71 @@
+package flowcontrol
+
+import (
+	"container/list"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// MaxSources is how many sources a limit by address remembers.
+const MaxSources = 4096
+
+// PerKey limits how often each key does something. It remembers a bounded number of keys:
+// the one unheard of for longest is forgotten first, and may do its burst again.
+type PerKey struct {
+	limit   rate.Limit
+	burst   int
+	maximum int
+
+	mu    sync.Mutex
+	keys  map[string]*list.Element // of *keyed; guarded by mu
+	order *list.List               // least recent first; guarded by mu
+}
+
+type keyed struct {
+	key     string
+	limiter *rate.Limiter
+}
+
+// NewPerKey lets each key do limit things per second, and burst at once. It remembers
+// maximum keys.
+func NewPerKey(limit rate.Limit, burst, maximum int) *PerKey {
+	return &PerKey{
+		limit: limit, burst: burst, maximum: maximum,
+		keys: make(map[string]*list.Element), order: list.New(),
+	}
+}
+
+// Limit returns what each key may do per second, and at once.
+func (l *PerKey) Limit() (perSecond rate.Limit, burst int) { return l.limit, l.burst }
+
+// Len returns how many keys are remembered.
+func (l *PerKey) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.order.Len()
+}
+
+// Alive returns once nobody holds the lock that every call takes: a watchdog calls it.
+func (l *PerKey) Alive() { l.Len() }
+
+// Allow reports whether key may do one more thing now, and counts it if so.
+func (l *PerKey) Allow(key string, now time.Time) bool {
+	l.mu.Lock()
+	el, ok := l.keys[key]
+	if ok {
+		l.order.MoveToBack(el)
+	} else {
+		if l.order.Len() >= l.maximum {
+			oldest := l.order.Front()
+			delete(l.keys, oldest.Value.(*keyed).key)
+			l.order.Remove(oldest)
+		}
+		el = l.order.PushBack(&keyed{key: key, limiter: rate.NewLimiter(l.limit, l.burst)})
+		l.keys[key] = el
+	}
+	limiter := el.Value.(*keyed).limiter
+	l.mu.Unlock()
+	return limiter.AllowN(now, 1)
+}
