@@ -8,13 +8,17 @@
 # rounds what it finds in all, and makes each of them up to six times as long:
 #   - schedules of pure code, and of whole coordinators in virtual time (schedules);
 #   - power that is cut, or a process killed, at each point of something (cuts), and a store
-#     whose answer is lost at each commit (lost);
+#     whose answer is lost at each commit, or that is gone at each call (lost);
+#   - calls that are overtaken by each other call, and a thousand connections of one machine
+#     (overtaken);
 #   - files with a byte damaged, each in its turn (damaged);
 #   - what rapid checks for a hundred random courses of events (properties);
+#   - one goroutine that goes up to a bound of content, bans or entries (much);
 #   - what type-checks the whole module (typed).
 # Under the detector these do fewer rounds, by a constant raceDetector of their packages;
-# TestMuchContent, TestFleetSchedulesNoticeBugs and the last kind are in the first run alone. Where there is
-# no detector, one run does all of everything.
+# most of much, TestFleetSchedulesNoticeBugs and the last kind are in the first run alone.
+# Where there is no detector, one run does all of everything. A test in internal/layers
+# holds that what does less under the detector is named here.
 #
 # The program that tests run as processes is built once, as the product is, without the
 # detector (FEALTY_TEST_PROGRAM); the tests that run it are under it.
@@ -44,15 +48,19 @@ processors=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 options=(-vet=off -timeout "${TEST_TIMEOUT:-20m}" -parallel "${TEST_PARALLEL:-$((2 * processors))}")
 status=0
 
-schedules='TestSchedules|TestFleetSchedules(NoticeBugs)?|TestRotationLosesNoConfig|TestUsesAndCountsAreExact|TestMuchContent'
-cuts='Test(Activation|Commit|FallBack|Join|Periods|RuntimeActivation|SeveralScopes|Wipe)Crash|TestWriteInterrupted|TestKilledActivation'
+schedules='TestSchedules|TestFleetSchedules(NoticeBugs)?|TestRotationLosesNoConfig|TestUsesAndCountsAreExact'
+cuts='Test(Activation|Commit|Emergency|FallBack|Join|Periods|RuntimeActivation|SeveralScopes|Wipe)Crash|TestWriteInterrupted|TestKilledActivation'
+cuts+='|Test(Gathering|Recovery)CutOff|TestReseedInterrupted'
 lost='Test(Set|Reshare)DiesAnywhere|TestLostAnswerWithoutAKeeper'
+lost+='|TestOutageInTheMiddle|TestAuditRetention|TestRefusingStoreIsTold'
+overtaken='TestRacesOverAMember|TestOneMachineIsNoCopy'
 damaged='TestEveryFileDamaged|TestDamaged(Identity|Snapshot|Files|Runtime)|TestPeriodsDamaged|TestSealed'
-properties='Test(Renewals|Reenrol)Property|TestNothingNeededIsRemoved'
+properties='Test(Renewals|Reenrol)Property|TestNothingNeededIsRemoved|TestPublicationsRace|TestAdmissionModel'
+much='Test(Much|TooLarge)Content|TestBundleKeepsRoomForManifests|TestAuditQueueIsBounded|TestRepairInTurn|TestOutdatedManifest'
 typed='TestRooms|TestSecretsStayInTheirRooms'
-rounds="$schedules|$cuts|$lost|$damaged|$properties|$typed"
+rounds="$schedules|$cuts|$lost|$overtaken|$damaged|$properties|$much|$typed"
 # These take longest, so they begin first: at the end no processor waits for one of them.
-first=(./internal/devcluster ./internal/coordinator ./internal/chaos ./internal/agent ./internal/store/etcd ./cmd/fealty
+first=(./internal/devcluster ./internal/coordinator/... ./internal/chaos ./internal/agent ./internal/store/etcd ./cmd/fealty
   ./internal/store/postgres ./docs ./internal/mirror ./internal/sim ./internal/cli)
 uninstrumented=(modernc.org/sqlite/lib modernc.org/libc/... modernc.org/memory crypto/internal/... math/big
   golang.org/x/crypto/...)
@@ -77,7 +85,7 @@ if [ -z "$race" ]; then
   exit $status
 fi
 product test "${options[@]}" -run "^($rounds)\$" \
-  ./internal/sim ./internal/agent ./internal/coordinator ./internal/replica ./internal/regress ./internal/mirror \
+  ./internal/sim ./internal/agent ./internal/coordinator/... ./internal/replica ./internal/regress ./internal/mirror \
   ./internal/layers || status=1
 for package in "${uninstrumented[@]}"; do options+=("-gcflags=$package=-race=false"); done
 go test -race "${options[@]}" "${packages[@]}" || status=1

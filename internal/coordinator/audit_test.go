@@ -609,7 +609,7 @@ func TestAuditRetention(t *testing.T) {
 	d.advance(2 * time.Hour)
 	wantOnly(t, "bundle", d.c.refreshTrust(t.Context(), d.state(), true), "")
 	d.lead(d.c)
-	for n := 1; ; n++ {
+	for n := 1; ; n += everyNth(5) {
 		d.store.failAfter(n)
 		err := d.c.dropAudit(t.Context(), d.state(), d.clock())
 		d.store.failAfter(-1)

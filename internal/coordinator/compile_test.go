@@ -858,6 +858,7 @@ func TestCompanions(t *testing.T) {
 // A content that is too large is cut to what fits, and that is said.
 func TestTooLargeContent(t *testing.T) {
 	t.Parallel()
+	notUnderDetector(t)
 	d := tenants(t)
 	b := newPublisher()
 	long := strings.Repeat("x", 1000)

@@ -113,16 +113,22 @@ func TestCopiedFolderAlarms(t *testing.T) {
 // is not taken for two.
 func TestOneMachineIsNoCopy(t *testing.T) {
 	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
-		run := 1
-		for n := range 1000 {
+		// With certificates of an hour it may renew every other minute.
+		wantOnlyNil(t, d.set("  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n"))
+		a = d.joined("hourly")
+		run, connects := 1, 1000
+		if raceDetector {
+			connects = 100
+		}
+		for n := range connects {
 			switch {
 			case n%7 == 3:
 				run++ // its process was restarted
 			case n%10 == 5:
-				time.Sleep(30 * time.Minute)
+				time.Sleep(2 * time.Minute)
 				wantOnlyNil(t, a.renew())
 			case n%11 == 6: // what another coordinator tells of it
-				_, err := liveServer{c: d.c}.NoteStreams(ctx, &fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: "data/a", Run: fmt.Sprintf("%032x", run)}}})
+				_, err := liveServer{c: d.c}.NoteStreams(ctx, &fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: "data/hourly", Run: fmt.Sprintf("%032x", run)}}})
 				wantOnlyNil(t, err)
 			}
 			p := d.process(ctx, a, run).connect(streams, d.c)

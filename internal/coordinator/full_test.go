@@ -212,11 +212,13 @@ func TestFullStoreAppliesNothing(t *testing.T) {
 // member has its recorded key certified again whatever the reason is.
 func TestRefusingStoreIsTold(t *testing.T) {
 	t.Parallel()
-	for _, reason := range store.Reasons() {
-		for name, err := range map[string]error{
-			"refused": refusedFor(reason),
-			"unknown": fmt.Errorf("%w: %w", store.ErrUnknownOutcome, refusedFor(reason)),
-		} {
+	for i, reason := range store.Reasons() {
+		refused := refusedFor(reason)
+		for _, err := range inTurn(i, refused, fmt.Errorf("%w: %w", store.ErrUnknownOutcome, refused)) {
+			name := "refused"
+			if errors.Is(err, store.ErrUnknownOutcome) {
+				name = "unknown"
+			}
 			t.Run(storeWord[reason]+" "+name, func(t *testing.T) { t.Parallel(); testRefusingStore(t, reason, err) })
 		}
 	}

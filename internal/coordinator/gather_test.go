@@ -170,12 +170,12 @@ func TestTwoFinishAtOnce(t *testing.T) {
 // once for each head that was written.
 func TestGatheringCutOff(t *testing.T) {
 	t.Parallel()
-	for _, point := range []string{
+	for i, point := range []string{
 		"recover.before-tell", "recover.after-tell", "recover.before-store", "recover.after-store",
 		"recover.before-pass-on", "recover.after-pass-on", "recover.before-combine", "rekey.before-swap",
 		"set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity",
 	} {
-		for _, who := range []string{"taker", "other"} {
+		for _, who := range inTurn(i, "taker", "other") {
 			t.Run(point+"/"+who, func(t *testing.T) {
 				d, p, others := lostDesk(t)
 				two := others[0]

@@ -76,7 +76,11 @@ func fewerChecks(t *testing.T, checks string) {
 // TestAdmissionModel lets machines, thieves and admins do what they like, with
 // answers of the store that get lost, restarts and time that passes.
 func TestAdmissionModel(t *testing.T) {
-	fewerChecks(t, "30") // each is a cluster of its own
+	checks := "30" // each is a cluster of its own
+	if raceDetector {
+		checks = "10"
+	}
+	fewerChecks(t, checks)
 	rapid.Check(t, func(r *rapid.T) {
 		w := &world{desk: readyDesk(r, entriesOf(true)), r: r, holder: make(map[string]*machine), vacant: make(map[string]bool), banned: make(map[string]bool),
 			dead: make(map[identity.KeyID]time.Time), domains: make(map[string]bool), drained: make(map[string]bool), contact: make(map[string]bool), withPool: true}

@@ -454,7 +454,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 		}},
 	} {
 		t.Run(call.name, func(t *testing.T) {
-			for n := 0; ; n++ {
+			for n := 0; ; n += everyNth(3) {
 				d := testDesk(t)
 				m, other := d.joined("m"), d.joined("other")
 				tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
@@ -555,6 +555,7 @@ func TestOutageBehindABanUnderWay(t *testing.T) {
 // Audit entries that do not fit are counted, and the count is written.
 func TestAuditQueueIsBounded(t *testing.T) {
 	t.Parallel()
+	notUnderDetector(t)
 	d := testDesk(t)
 	d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	for i := range maxQueuedAudit + 7 {

@@ -514,6 +514,7 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 // them in turn, and each reads what the other left.
 func TestRepairInTurn(t *testing.T) {
 	t.Parallel()
+	notUnderDetector(t)
 	d := testDesk(t)
 	other, err := d.another("other")
 	if err != nil {
@@ -687,7 +688,9 @@ func TestRecordSigners(t *testing.T) {
 // Of two replicas one commits a generation; a commit that is late, and one whose
 // answer is lost, make no second root for a generation.
 func TestPublicationsRace(t *testing.T) {
-	t.Parallel()
+	if raceDetector {
+		fewerChecks(t, "15")
+	}
 	rapid.Check(t, func(rt *rapid.T) {
 		d := newDesk(rt)
 		other, err := d.another("other")

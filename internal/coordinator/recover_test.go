@@ -242,12 +242,12 @@ var errTestCrash = errors.New("crash")
 // authority epoch ever has two mesh CA keys in use (I9).
 func TestRecoveryCutOff(t *testing.T) {
 	t.Parallel()
-	for _, keeper := range []string{"", "file:/keeper/key"} {
-		for _, point := range []string{
+	for i, keeper := range []string{"", "file:/keeper/key"} {
+		for j, point := range []string{
 			"recover.before-store", "recover.after-store", "recover.before-combine", "rekey.before-swap",
 			"set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity",
 		} {
-			for _, crash := range []bool{true, false} {
+			for _, crash := range inTurn(i+j, true, false) {
 				t.Run(strings.Join([]string{point, "keeper " + keeper, map[bool]string{true: "crash", false: "error"}[crash]}, "/"), func(t *testing.T) {
 					d, p := ownedDesk(t, keeper)
 					m := d.joined("a")

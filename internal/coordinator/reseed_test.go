@@ -413,7 +413,7 @@ func TestReseedRefusals(t *testing.T) {
 func TestReseedInterrupted(t *testing.T) {
 	t.Parallel()
 	crash := errors.New("crash")
-	for _, tc := range []struct {
+	for i, tc := range []struct {
 		point string
 		epoch uint64 // afterwards
 	}{
@@ -427,7 +427,7 @@ func TestReseedInterrupted(t *testing.T) {
 		{"reseed.after-move", 2},
 		{"adopt.before-identity", 2},
 	} {
-		for _, restart := range []bool{false, true} {
+		for _, restart := range inTurn(i, false, true) {
 			t.Run(fmt.Sprintf("%s/restart=%v", tc.point, restart), func(t *testing.T) {
 				f := readyFleet(t, nil)
 				a := f.member("a")

@@ -242,6 +242,7 @@ func TestApplyEmergencyRefused(t *testing.T) {
 // a change of authority: else no bundle could follow, and the cluster had none.
 func TestBundleKeepsRoomForManifests(t *testing.T) {
 	t.Parallel()
+	notUnderDetector(t)
 	d := testDesk(t)
 	in, err := d.c.readTrust(t.Context(), d.state())
 	if err != nil {

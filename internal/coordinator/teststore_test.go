@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
@@ -115,11 +116,36 @@ const (
 // losses returns the ways in which the answer of the nth commit of something is lost:
 // all of them, or one in its turn under the race detector.
 func losses(n int) []lostAnswer {
-	all := []lostAnswer{lostApplied, lostDropped, lostForGood, lostForGoodN}
+	return inTurn(n, lostApplied, lostDropped, lostForGood, lostForGoodN)
+}
+
+// inTurn returns in how many ways the nth row of a table is done: in all of them, or in
+// one in its turn under the race detector. Each is a cluster that is made anew. The test is
+// among the rounds of tools/test.sh, which does all of them.
+func inTurn[T any](n int, all ...T) []T {
 	if raceDetector {
 		return all[n%len(all):][:1]
 	}
 	return all
+}
+
+// everyNth returns by how much to go on with what is counted up, call by call: by one, or
+// by n under the race detector, as with inTurn.
+func everyNth(n int) int {
+	if raceDetector {
+		return n
+	}
+	return 1
+}
+
+// notUnderDetector skips a test of one goroutine that has much to do: the detector makes it
+// six times as long, and has nothing to find. The test is among the rounds of tools/test.sh,
+// which does it without.
+func notUnderDetector(t *testing.T) {
+	t.Helper()
+	if raceDetector {
+		t.Skip("one goroutine: make test runs it without the race detector")
+	}
 }
 
 func newMemStore() *memStore {

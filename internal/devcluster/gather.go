@@ -95,13 +95,12 @@ func (c *Cluster) gather(ctx context.Context, names []string) error {
 func gather(ctx context.Context, say func(string), missing func(context.Context) ([]string, error)) error {
 	within, cancel := context.WithTimeout(ctx, awaitLimit)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	late := time.NewTimer(silence)
 	defer late.Stop()
 	var last []string
 	var unknown error
 	for {
+		asked := time.Now()
 		switch out, err := missing(within); {
 		case err == nil && len(out) == 0:
 			return nil
@@ -116,7 +115,7 @@ func gather(ctx context.Context, say func(string), missing func(context.Context)
 			}
 			say("waiting for " + who + " …")
 			late.Reset(5 * silence)
-		case <-tick.C:
+		case <-time.After(untilNext(asked)):
 		case <-within.Done():
 			switch {
 			case ctx.Err() != nil:

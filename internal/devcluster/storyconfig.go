@@ -330,9 +330,8 @@ func (c *Cluster) removeIdle(ctx context.Context) error {
 // that it had, or refused what it was sent.
 func (c *Cluster) watchHeld(ctx context.Context, names ...string) error {
 	had := make(map[string]int)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	for {
+		asked := time.Now()
 		for _, name := range names {
 			n, err := c.Node(ctx, name)
 			switch {
@@ -346,7 +345,7 @@ func (c *Cluster) watchHeld(ctx context.Context, names ...string) error {
 			had[name] = len(inUse(n))
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(untilNext(asked)):
 		case <-ctx.Done():
 			return nil
 		}

@@ -324,15 +324,14 @@ func storyMeshEpoch(ctx context.Context, c *Cluster) (string, error) {
 	w := &meshWatch{keys: make(map[string]map[identity.KeyID]bool)}
 	watched, watch := make(chan error, 1), make(chan struct{})
 	go func() { // ends when watch is closed, and is waited for
-		tick := time.NewTicker(50 * time.Millisecond)
-		defer tick.Stop()
 		for {
+			asked := time.Now()
 			if err := w.look(ctx, c, members); err != nil {
 				watched <- err
 				return
 			}
 			select {
-			case <-tick.C:
+			case <-time.After(max(50*time.Millisecond, untilNext(asked))):
 			case <-watch:
 				watched <- nil
 				return

@@ -1,0 +1,184 @@
+package layers
+
+import (
+	"go/ast"
+	"go/build/constraint"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// testScript runs the rounds: what is done whole without the race detector.
+const testScript = "tools/test.sh"
+
+// TestRounds holds that what a test leaves out under the race detector is done without it:
+// the script that runs all tests names it among its rounds, with its package.
+func TestRounds(t *testing.T) {
+	root := filepath.Join("..", "..")
+	script, err := os.ReadFile(filepath.Join(root, testScript))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rounds, folders := roundsOf(t, script)
+	named := make(map[string]bool)
+	for dir, tests := range lessUnderDetector(t, root) {
+		covered := slices.ContainsFunc(folders, func(f string) bool {
+			under, tree := strings.CutSuffix(f, "/...")
+			return dir == under || tree && strings.HasPrefix(dir, under+"/")
+		})
+		for _, name := range tests {
+			named[name] = true
+			if !covered || !rounds.MatchString(name) {
+				t.Errorf("%s of %s does less under the race detector, and is not among the rounds of %s", name, dir, testScript)
+			}
+		}
+	}
+	if len(named) < 20 {
+		t.Fatalf("only %d tests do less under the race detector: this test does not find them", len(named))
+	}
+}
+
+// roundsOf returns which tests the script runs without the race detector, and the folders
+// of their packages, of which "…/..." has those below too.
+func roundsOf(t *testing.T, script []byte) (*regexp.Regexp, []string) {
+	t.Helper()
+	// The shell puts the expression together from its parts.
+	parts := regexp.MustCompile(`(?m)^[a-z]+\+?='[^']*'$|^rounds=.*$`).FindAll(script, -1)
+	var text []byte
+	for _, p := range parts {
+		text = append(append(text, p...), '\n')
+	}
+	all, err := exec.Command("bash", "-euc", string(text)+`echo "$rounds"`).Output()
+	if err != nil {
+		t.Fatalf("the rounds of %s: %v", testScript, err)
+	}
+	run := regexp.MustCompile(`(?s)\nproduct test [^\n]*"\^\(\$rounds\)\\\$" \\\n([^|]*) \|\|`).FindSubmatch(script)
+	if run == nil {
+		t.Fatalf("%s runs its rounds in a way that this test does not know", testScript)
+	}
+	var folders []string
+	for _, f := range strings.Fields(string(run[1])) {
+		if folder, ok := strings.CutPrefix(f, "./"); ok {
+			folders = append(folders, folder)
+		}
+	}
+	return regexp.MustCompile("^(" + strings.TrimSpace(string(all)) + ")$"), folders
+}
+
+// lessUnderDetector returns the tests that do less under the race detector, by folder: those
+// that are not built with it, and those that name the constant raceDetector, or a function
+// that does.
+func lessUnderDetector(t *testing.T, root string) map[string][]string {
+	t.Helper()
+	found := make(map[string][]string)
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		if path != root && strings.HasPrefix(d.Name(), ".") {
+			return filepath.SkipDir
+		}
+		rel, err := filepath.Rel(root, path)
+		if tests := lessIn(t, path); len(tests) > 0 {
+			found[filepath.ToSlash(rel)] = tests
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func lessIn(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := make(map[string][]string) // what each function names
+	less := map[string]bool{"raceDetector": true}
+	for _, path := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		notBuilt := !builtWith(file, "race")
+		for _, decl := range file.Decls {
+			f, ok := decl.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			if notBuilt && strings.HasPrefix(f.Name.Name, "Test") {
+				less[f.Name.Name] = true
+			}
+			name := f.Name.Name
+			if f.Recv != nil {
+				name = "." + name
+			}
+			names[name] = append(names[name], named(f.Body)...)
+		}
+	}
+	for grew := true; grew; {
+		grew = false
+		for f, all := range names {
+			if !less[f] && slices.ContainsFunc(all, func(n string) bool { return less[n] }) {
+				less[f], grew = true, true
+			}
+		}
+	}
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(less)), func(n string) bool { return !strings.HasPrefix(n, "Test") })
+}
+
+// named returns the functions and constants that body names, and methods with a dot
+// before them.
+func named(body *ast.BlockStmt) (all []string) {
+	var look func(n ast.Node) bool
+	look = func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.SelectorExpr:
+			all = append(all, "."+n.Sel.Name)
+			ast.Inspect(n.X, look)
+			return false
+		case *ast.KeyValueExpr:
+			if _, field := n.Key.(*ast.Ident); !field {
+				ast.Inspect(n.Key, look)
+			}
+			ast.Inspect(n.Value, look)
+			return false
+		case *ast.Ident:
+			// The parser knows what is declared in the function, by what it is.
+			if n.Obj == nil || n.Obj.Kind == ast.Fun || n.Name == "raceDetector" {
+				all = append(all, n.Name)
+			}
+		}
+		return true
+	}
+	if body != nil {
+		ast.Inspect(body, look)
+	}
+	return all
+}
+
+// builtWith reports whether a file is built where all tags are set.
+func builtWith(file *ast.File, tag string) bool {
+	for _, group := range file.Comments {
+		for _, c := range group.List {
+			if c.Pos() > file.Package || !constraint.IsGoBuild(c.Text) {
+				continue
+			}
+			if x, err := constraint.Parse(c.Text); err == nil && !x.Eval(func(t string) bool { return t == tag || t == "linux" || t == "unix" }) {
+				return false
+			}
+		}
+	}
+	return true
+}
