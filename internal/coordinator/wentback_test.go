@@ -608,6 +608,28 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 	}
 }
 
+// A store goes back just after a coordinator started on it, and before it read anything else
+// as a ready one: what it read on the way there counts.
+func TestWentBackAfterTheStart(t *testing.T) {
+	t.Parallel()
+	d := testDesk(t)
+	d.joined("a")
+	wantOnlyNil(t, d.c.Close())
+	back := d.store.copyOf()
+	d.store.write("member/data/b", nil) // of another coordinator, and gone with the store of now
+	d.store.remove("member/data/b")
+	d.open()
+	if loss := d.c.kept.Lost(); d.state().phase != phaseReady || loss != nil {
+		t.Fatalf("it is %v, and %v is lost", d.state().phase, loss)
+	}
+	back()
+	_, err := d.c.store.List(t.Context(), record.MemberPrefix)
+	wantOnlyNil(t, err)
+	if d.c.kept.Lost() == nil {
+		t.Error("nobody noticed that the store went back")
+	}
+}
+
 // A transaction that is sent again, because its answer was lost, has the revision at which
 // it was applied: that is no store that went back, whatever was written in between.
 func TestTransactionSentAgainIsNoLoss(t *testing.T) {
