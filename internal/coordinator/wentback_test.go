@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -23,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -628,6 +632,36 @@ func TestWentBackAfterTheStart(t *testing.T) {
 	if d.c.kept.Lost() == nil {
 		t.Error("nobody noticed that the store went back")
 	}
+}
+
+// A loss is told in the log, also if it is found just when it is time to write down what
+// was seen.
+func TestEveryLossIsLogged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		var log bytes.Buffer
+		d.c.log = slog.New(slog.NewTextHandler(&log, nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- d.c.followKept(ctx) }()
+		for i := range 20 { // who is first is a matter of luck
+			time.Sleep(keepPause)
+			d.c.kept.Lose(&regress.Loss{Kind: regress.Ban, What: fmt.Sprintf("data/%d.", i)})
+			time.Sleep(keepPause)
+			d.c.kept.Restored(uint64(i) + 1)
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		for i := range 20 {
+			if n := strings.Count(log.String(), fmt.Sprintf("data/%d.", i)); n != 1 {
+				t.Errorf("the log tells loss %d %d times, want once", i, n)
+			}
+		}
+		wantOnlyNil(t, d.c.Close())
+	})
 }
 
 // A transaction that is sent again, because its answer was lost, has the revision at which
