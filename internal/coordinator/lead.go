@@ -142,7 +142,7 @@ func (c *Coordinator) leader() (l leaderRecord, term uint64, nobodyFor time.Dura
 // lead. It matches store.ErrConflict: somebody else does what was to be done.
 var errNotLeading = fmt.Errorf("this coordinator does not lead: %w", store.ErrConflict)
 
-// newLeaderChange is newChange for what only the leader writes.
+// newLeaderChange is [record.Records.NewChange] for what only the leader writes.
 func (c *Coordinator) newLeaderChange(s *state) *record.Change {
 	ch := s.records.NewChange(s.headVersion)
 	_, condition, ok := c.leading()
