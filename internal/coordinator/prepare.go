@@ -209,8 +209,9 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 
 // Prepare takes the mesh CA key of a transition that a peer is about to write.
 func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
-	return p.admit(stream.Context(), proof.Prepare, func(ctx context.Context, place *flowcontrol.Slot) (*greeted,
-		error) {
+	return p.admit(stream.Context(), proof.Prepare, func(
+		ctx context.Context, slot *flowcontrol.Slot,
+	) (*greeted, error) {
 		c := p.c
 		req, err := receive(ctx, c, stream.Recv)
 		if err != nil {
@@ -235,7 +236,7 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 		if err := g.proven(ctx, c, candidate.GetEvidence(), candidate.GetX509()); err != nil {
 			return g, err
 		}
-		if err := place.Prove(g.key); err != nil {
+		if err := slot.Prove(g.key); err != nil {
 			return g, err
 		}
 		k, err := c.takeKey(g, candidate, recipient)

@@ -197,16 +197,16 @@ type recoveryServer struct {
 func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
 	ctx, cancel := context.WithTimeout(stream.Context(), recoverTimeout)
 	defer cancel()
-	place, err := r.c.recoveries.owners.Enter(ctx, identity.FromContext(ctx).Addr, r.c.now())
+	slot, err := r.c.recoveries.owners.Enter(ctx, identity.FromContext(ctx).Addr, r.c.now())
 	if err != nil {
 		return err
 	}
-	defer place.Leave()
-	return place.Reason(r.recover(place, stream))
+	defer slot.Leave()
+	return slot.Reason(r.recover(slot, stream))
 }
 
-func (r recoveryServer) recover(place *flowcontrol.Slot, stream fealtyv1.RecoveryService_RecoverServer) error {
-	c, ctx := r.c, place.Context()
+func (r recoveryServer) recover(slot *flowcontrol.Slot, stream fealtyv1.RecoveryService_RecoverServer) error {
+	c, ctx := r.c, slot.Context()
 	ch, err := openChannel(ctx)
 	if err != nil {
 		return err
@@ -225,7 +225,7 @@ func (r recoveryServer) recover(place *flowcontrol.Slot, stream fealtyv1.Recover
 	if err := stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Offer{Offer: offer}}); err != nil {
 		return err
 	}
-	if err := c.sendHistory(place, g.history, func(page *fealtyv1.RecoveryHistory) error {
+	if err := c.sendHistory(slot, g.history, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_History{History: page}})
 	}); err != nil {
 		return err
@@ -235,7 +235,7 @@ func (r recoveryServer) recover(place *flowcontrol.Slot, stream fealtyv1.Recover
 		return err
 	}
 	addr, owner := identity.FromContext(ctx).Addr, flowcontrol.Clip(req.GetOwner(), flowcontrol.MaxShownBytes)
-	progress, err := c.bring(ctx, req, place.Prove)
+	progress, err := c.bring(ctx, req, slot.Prove)
 	c.metrics.shares.WithLabelValues(shareLabel(progress, err)).Inc()
 	if err != nil {
 		c.refusals.Log(ctx, c.log, slog.LevelWarn, "a share of the seed was not taken", slog.String("remote", addr),
@@ -392,13 +392,13 @@ func (c *Coordinator) claimedHistoryError(err error) error {
 	return c.storeError("read the history", err)
 }
 
-// sendHistory sends h to who has a place. A page that is not taken in time ends that:
+// sendHistory sends h to who has a slot. A page that is not taken in time ends that:
 // the stream does not see by itself that nobody reads.
-func (c *Coordinator) sendHistory(place *flowcontrol.Slot, h *history.History,
+func (c *Coordinator) sendHistory(slot *flowcontrol.Slot, h *history.History,
 	send func(*fealtyv1.RecoveryHistory) error) error {
 	return sendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
-		defer place.Progress()
-		return inTime(place.Context(), c, func() error { return send(page) })
+		defer slot.Progress()
+		return inTime(slot.Context(), c, func() error { return send(page) })
 	})
 }
 

@@ -59,16 +59,16 @@ func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer)
 	if !c.limiter.allow(addr, c.now()) {
 		return explain.New(explain.RateLimited, "what", "first sets", "limit", fmt.Sprint(c.limiter.rates.PerSource))
 	}
-	place, err := c.firstSets.Enter(ctx, addr, c.now())
+	slot, err := c.firstSets.Enter(ctx, addr, c.now())
 	if err != nil {
 		return err
 	}
-	defer place.Leave()
-	return place.Reason(m.firstSet(place, stream))
+	defer slot.Leave()
+	return slot.Reason(m.firstSet(slot, stream))
 }
 
-func (m manifestServer) firstSet(place *flowcontrol.Slot, stream fealtyv1.ManifestService_FirstSetServer) error {
-	c, ctx := m.c, place.Context()
+func (m manifestServer) firstSet(slot *flowcontrol.Slot, stream fealtyv1.ManifestService_FirstSetServer) error {
+	c, ctx := m.c, slot.Context()
 	ch, err := openChannel(ctx)
 	if err != nil {
 		return err
@@ -93,7 +93,7 @@ func (m manifestServer) firstSet(place *flowcontrol.Slot, stream fealtyv1.Manife
 			slog.String("remote", identity.FromContext(ctx).Addr), slog.Any("err", err))
 		return explain.Wrap(err, explain.SetupRefused)
 	}
-	if err := place.Prove("the setup token"); err != nil {
+	if err := slot.Prove("the setup token"); err != nil {
 		return err
 	}
 	if len(req.GetManifestHash()) > 0 {
