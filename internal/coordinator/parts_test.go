@@ -232,7 +232,7 @@ func TestSources(t *testing.T) {
 		"@":                         "@",
 	} {
 		if got := flowcontrol.Source(addr); got != want {
-			t.Errorf("sourceOf(%q) = %q, want %q", addr, got, want)
+			t.Errorf("Source(%q) = %q, want %q", addr, got, want)
 		}
 	}
 }
