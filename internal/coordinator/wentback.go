@@ -239,7 +239,8 @@ func (o observedStore) wrote(ctx context.Context, rev store.Revision, err error)
 
 // atRevision notes a revision that the store showed to a call that began at began. A
 // coordinator that is not ready notes none: the store may be that of another cluster, whose
-// revisions are no evidence. On its way to being ready it compares all that it has seen.
+// revisions are no evidence. On its way to being ready it compares all that it has seen, and
+// notes the revision at which it read the trust state, which only its own cluster writes.
 func (c *Coordinator) atRevision(ctx context.Context, began uint64, revision store.Revision) {
 	s := c.state.Load()
 	if s.phase != phaseReady {
