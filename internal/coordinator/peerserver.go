@@ -250,9 +250,9 @@ func (c *Coordinator) give(ctx context.Context, g *greeted, evidence, vouch []by
 		return nil, err
 	}
 	mesh := issuer.MeshCA()
-	sealed, err := keyring.HandOver(g.t.Recipient, keyring.Handover{
+	sealed, err := g.s.secrets.HandOver(g.t.Recipient, keyring.Handover{
 		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.EnrolmentKey(), To: g.key, Head: g.s.head.Hash,
-	}, keyring.Handed{Seed: g.s.secrets.seed, Mesh: mesh.Key()})
+	}, mesh)
 	if err != nil {
 		return nil, refusedPeer("nothing can be sealed to its recipient")
 	}

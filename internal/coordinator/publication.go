@@ -656,7 +656,7 @@ func (t *trustView) signers(s *state, now time.Time) []crypto.Signer {
 	var out []crypto.Signer
 	for _, k := range slices.Backward(t.configKeys) {
 		if k.signing(now) && len(out) < snapshot.MaxSignatures {
-			out = append(out, s.secrets.keys.ConfigSigning(k.Number))
+			out = append(out, s.secrets.ConfigSigning(k.Number))
 		}
 	}
 	return out

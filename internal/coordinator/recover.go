@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -616,18 +616,16 @@ func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []st
 	if err := c.faults.Hit("recover.before-combine"); err != nil {
 		return nil, err
 	}
-	seed, err := keyring.Combine(g.head.Threshold, shares)
+	secrets, err := authority.Combine(g.head.Threshold, shares)
 	if err != nil {
 		return nil, c.seedRefused(ctx, g, err)
 	}
-	secrets := &secrets{seed: seed}
 	defer func() {
 		if !c.keeps(secrets) {
-			secrets.wipe()
+			secrets.Wipe()
 		}
 	}()
-	verified, keys, err := c.verifyRecovered(ctx, g, seed)
-	secrets.keys = keys
+	verified, err := c.verifyRecovered(ctx, g, secrets)
 	if err != nil {
 		return nil, err
 	}
@@ -676,29 +674,29 @@ func (c *Coordinator) readyAtPeer(ctx context.Context, g *gathering) *state {
 	return nil
 }
 
-// verifyRecovered derives the keys of seed and replays the history with them.
-func (c *Coordinator) verifyRecovered(ctx context.Context, g *gathering, seed keyring.Seed) (*history.Verified, keyring.Keys, error) {
+// verifyRecovered derives the keys of secrets and replays the history with them.
+func (c *Coordinator) verifyRecovered(ctx context.Context, g *gathering,
+	secrets *authority.Secrets) (*history.Verified, error) {
 	loaded, err := c.history.Load(ctx)
 	if err != nil {
-		return nil, keyring.Keys{}, c.claimedHistoryError(err)
+		return nil, c.claimedHistoryError(err)
 	}
 	claimed, err := history.Decode(loaded.Links[len(loaded.Links)-1])
 	if err != nil {
-		return nil, keyring.Keys{}, c.claimedHistoryError(err)
+		return nil, c.claimedHistoryError(err)
 	}
 	if got := history.Hash(sha256Sum(loaded.Links[len(loaded.Links)-1])); got != g.head.Hash {
 		c.recoveries.end(g)
 		c.headDue.Notify()
-		return nil, keyring.Keys{}, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem",
+		return nil, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem",
 			fmt.Sprintf("the history moved on to index %d meanwhile", claimed.Index))
 	}
-	keys, err := seed.Derive(claimed.Salt[:])
-	if err != nil {
-		return nil, keys, c.seedRefused(ctx, g, err)
+	if err := secrets.Derive(claimed.Salt); err != nil {
+		return nil, c.seedRefused(ctx, g, err)
 	}
-	verified, err := history.Verify(loaded, keys.Transaction().Public().(ed25519.PublicKey))
+	verified, err := history.Verify(loaded, secrets.TransactionKey())
 	if err != nil {
-		return nil, keys, c.seedRefused(ctx, g, err)
+		return nil, c.seedRefused(ctx, g, err)
 	}
 	seen, err := c.seen()
 	if err == nil {
@@ -711,9 +709,9 @@ func (c *Coordinator) verifyRecovered(ctx context.Context, g *gathering, seed ke
 		}
 	}
 	if err != nil {
-		return nil, keys, explain.Wrap(err, explain.HistoryInvalid, "cluster", g.head.Cluster, "problem", err.Error())
+		return nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", g.head.Cluster, "problem", err.Error())
 	}
-	return verified, keys, nil
+	return verified, nil
 }
 
 // seedRefused throws the attempt away with all that was gathered.

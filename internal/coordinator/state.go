@@ -16,10 +16,10 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
@@ -56,7 +56,7 @@ type state struct {
 	head        history.Link
 	headVersion store.Revision // of the head's key: a condition of every transaction
 	headRecord  []byte         // as the store holds it
-	secrets     *secrets
+	secrets     *authority.Secrets
 	records     record.Records
 	root        *x509.Certificate
 	rootPin     identity.KeyID // hash of the root's public key: what tokens pin
@@ -74,17 +74,6 @@ type state struct {
 	rootEpoch   uint64   // the authority epoch that the last of them began; 0: none
 
 	gap *restoreGap // what is not known since the last restore; nil: there was none
-}
-
-// secrets never leave this process but sealed by a keeper.
-type secrets struct {
-	seed keyring.Seed
-	keys keyring.Keys
-}
-
-func (s *secrets) wipe() {
-	s.seed.Wipe()
-	s.keys.Wipe()
 }
 
 // ready returns s, or the last ready state before it; nil if there was none.
@@ -217,16 +206,17 @@ func recovering(last *state, err error) *state {
 }
 
 // newState builds the ready state of a verified history and its secrets.
-func (c *Coordinator) newState(v *history.Verified, secrets *secrets, root *x509.Certificate, mesh *ca.MeshCA) (*state, error) {
+func (c *Coordinator) newState(v *history.Verified, secrets *authority.Secrets, root *x509.Certificate,
+	mesh *ca.MeshCA) (*state, error) {
 	if head := decide.HeadOf(v.Current()); !head.Fits(head.Seed, mesh.KeyID()) { // the seed is the one that the history verified under
 		return nil, fmt.Errorf("the mesh CA key %s is not the one of the head, %s", mesh.KeyID(), head.Mesh)
 	}
 	if err := c.checkPin(root); err != nil {
 		return nil, err
 	}
-	auth, err := store.NewAuthenticator(secrets.keys.RecordMAC())
+	auth, err := secrets.Records()
 	if err != nil {
-		return nil, fmt.Errorf("key the record MAC: %w", err)
+		return nil, err
 	}
 	s := &state{
 		phase:    phaseReady,
@@ -256,7 +246,7 @@ func (c *Coordinator) newState(v *history.Verified, secrets *secrets, root *x509
 	statement, err := snapshot.RootStatement{
 		ClusterID: s.manifest.Cluster, ConfigRoot: s.configRoot(), SeedEpoch: s.head.SeedEpoch,
 		IssuedAt: c.now().UTC().Truncate(time.Second),
-	}.Sign(secrets.keys.RootCA())
+	}.Sign(secrets.RootCA())
 	if err != nil {
 		return nil, fmt.Errorf("sign the root statement: %w", err)
 	}
@@ -276,7 +266,7 @@ func freshMesh(s *state, mesh *ca.MeshCA, now time.Time) (*ca.MeshCA, error) {
 	if mesh.Certificate().NotAfter.Sub(now) > meshLife(s.manifest)*3/4 && !now.Before(mesh.Certificate().NotBefore) {
 		return mesh, nil
 	}
-	again, err := ca.RenewMeshCA(s.root, s.secrets.keys.RootCA(), mesh, s.manifest.Cluster, meshLife(s.manifest), now)
+	again, err := ca.RenewMeshCA(s.root, s.secrets.RootCA(), mesh, s.manifest.Cluster, meshLife(s.manifest), now)
 	if err != nil {
 		return nil, fmt.Errorf("certify the mesh CA key again: %w", err)
 	}
@@ -285,7 +275,8 @@ func freshMesh(s *state, mesh *ca.MeshCA, now time.Time) (*ca.MeshCA, error) {
 
 // loadRoot reads the root certificate, which was stored beside the first sealed
 // seed, and compares it with the key that the seed gives.
-func (c *Coordinator) loadRoot(ctx context.Context, v *history.Verified, keys keyring.Keys) (*x509.Certificate, error) {
+func (c *Coordinator) loadRoot(ctx context.Context, v *history.Verified,
+	secrets *authority.Secrets) (*x509.Certificate, error) {
 	e, err := c.store.Get(ctx, sealed.RootKey(&v.Current().Transition))
 	if err != nil {
 		return nil, fmt.Errorf("read the root certificate: %w", err)
@@ -294,7 +285,7 @@ func (c *Coordinator) loadRoot(ctx context.Context, v *history.Verified, keys ke
 	if err != nil {
 		return nil, fmt.Errorf("the stored root certificate does not parse: %w", err)
 	}
-	again, err := ca.Root(keys.RootCA(), v.Manifest().Cluster, root.NotBefore)
+	again, err := ca.Root(secrets.RootCA(), v.Manifest().Cluster, root.NotBefore)
 	if err != nil {
 		return nil, err
 	}

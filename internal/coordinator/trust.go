@@ -284,7 +284,7 @@ func signTrust(s *state, in trustInput, now time.Time) (*trustView, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compose the trust bundle: %w", err)
 	}
-	signed, err := draft.Sign(s.secrets.keys.ConfigRoot())
+	signed, err := draft.Sign(s.secrets.ConfigRoot())
 	if err != nil {
 		return nil, fmt.Errorf("sign the trust bundle: %w", err)
 	}
@@ -721,9 +721,9 @@ type configKey struct {
 }
 
 func (s *state) configRoot() ed25519.PublicKey {
-	return s.secrets.keys.ConfigRoot().Public().(ed25519.PublicKey)
+	return s.secrets.ConfigRootKey()
 }
 
 func (s *state) configKey(n uint32) ed25519.PublicKey {
-	return s.secrets.keys.ConfigSigning(n).Public().(ed25519.PublicKey)
+	return s.secrets.ConfigSigningKey(n)
 }

@@ -3,7 +3,6 @@ package coordinator
 import (
 	"bytes"
 	"context"
-	"crypto/ed25519"
 	"fmt"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -95,7 +94,7 @@ func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*
 			return nil, nil, err
 		}
 		t.Ready, t.Root, t.MeshCA = true, s.root.Raw, issuer.MeshCA().Certificate().Raw
-		t.TransactionKey = s.secrets.keys.Transaction().Public().(ed25519.PublicKey)
+		t.TransactionKey = s.secrets.TransactionKey()
 	}
 	key, evidence, err := proof.ProveVerify(c.enrolment, t)
 	if err != nil {
