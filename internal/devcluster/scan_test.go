@@ -20,7 +20,8 @@ const scanWindow = 12
 
 // scanner finds secrets in what others can see, in whatever form. It looks at
 // each byte several times, and at copies that no other goroutine knows: the race detector
-// leaves its loops out.
+// leaves its loops out. So they call nothing that the detector watches, closures
+// included.
 type scanner struct {
 	likely [1 << 18]uint64 // by the first three bytes of a window, one bit each: most data ends here
 	whose  map[[scanWindow]byte][]string
@@ -53,99 +54,126 @@ func (s *scanner) find(data []byte) map[string]string {
 			continue
 		}
 		s.raw(view.form+"bytes", view.data, found)
-		runs(view.data, isHex, 2*scanWindow, func(run []byte) {
-			for shift := range 2 {
-				if text := run[shift : shift+(len(run)-shift)/2*2]; len(text) > 0 {
-					b := make([]byte, len(text)/2)
-					hex.Decode(b, text)
-					s.raw(view.form+"hex", b, found)
-				}
-			}
-		})
-		runs(view.data, isBase64, scanWindow*4/3, func(run []byte) {
-			std := bytes.Map(func(r rune) rune {
-				switch r {
-				case '-':
-					return '+'
-				case '_':
-					return '/'
-				}
-				return r
-			}, run)
-			for shift := range 4 {
-				text := std[shift:]
-				if len(text)%4 == 1 {
-					text = text[:len(text)-1]
-				}
-				b := make([]byte, base64.RawStdEncoding.DecodedLen(len(text)))
-				n, _ := base64.RawStdEncoding.Decode(b, text) // what ends it is beside the secret
-				s.raw(view.form+"Base64", b[:n], found)
-			}
-		})
-		numbers(view.data, func(b []byte) { s.raw(view.form+"numbers", b, found) })
+		s.digits(view.form+"hex", view.data, inHex, found)
+		s.digits(view.form+"Base64", view.data, inBase64, found)
+		s.numbers(view.form+"numbers", view.data, found)
 	}
 	return found
 }
+
+// note notes whose window w is.
+func (s *scanner) note(form string, w [scanWindow]byte, found map[string]string) {
+	for _, what := range s.whose[w] {
+		if _, ok := found[what]; !ok {
+			found[what] = form
+		}
+	}
+}
+
+// isLikely reports whether a window may begin with the three bytes that k is.
+//
+//go:norace
+func (s *scanner) isLikely(k uint32) bool { return s.likely[k/64]&(1<<(k%64)) != 0 }
 
 //go:norace
 func (s *scanner) raw(form string, data []byte, found map[string]string) {
 	var k uint32
 	for i, b := range data {
 		k = (k<<8 | uint32(b)) & 0xffffff
-		if s.likely[k/64]&(1<<(k%64)) == 0 || i < 2 || i-2+scanWindow > len(data) {
+		if s.isLikely(k) && i >= 2 && i-2+scanWindow <= len(data) {
+			s.note(form, [scanWindow]byte(data[i-2:]), found)
+		}
+	}
+}
+
+// digits looks at all that is written in digits, the most significant first. A window may
+// begin at any digit, and at any bit of it at which a byte can.
+//
+//go:norace
+func (s *scanner) digits(form string, data []byte, in *notation, found map[string]string) {
+	for i := 0; i < len(data); i++ {
+		start := i
+		for i < len(data) && in.value[data[i]] >= 0 {
+			i++
+		}
+		run := data[start:i]
+		if len(run)*in.size < 8*scanWindow {
 			continue
 		}
-		for _, what := range s.whose[[scanWindow]byte(data[i-2:])] {
-			if _, ok := found[what]; !ok {
-				found[what] = form
+		var bits uint32
+		for j, b := range run {
+			bits = bits<<in.size | uint32(in.value[b])
+			for after := 0; after < in.size; after += in.step {
+				// Three bytes end that many bits before the end of this digit.
+				if !s.isLikely(bits >> after & 0xffffff) {
+					continue
+				}
+				if w, ok := in.window(run, (j+1)*in.size-after-24); ok {
+					s.note(form, w, found)
+				}
 			}
 		}
 	}
 }
 
-//go:norace
-func isHex(b byte) bool {
-	return '0' <= b && b <= '9' || 'a' <= b && b <= 'f' || 'A' <= b && b <= 'F'
+// notation is a way to write bytes in digits.
+type notation struct {
+	value [256]int8 // of each character as a digit, -1 where it is none
+	size  int       // bits of a digit
+	step  int       // bytes begin at each so many bits of a digit: what divides its bits and a byte's
 }
 
-//go:norace
-func isBase64(b byte) bool {
-	return '0' <= b && b <= '9' || 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || b == '+' || b == '/' || b == '-' || b == '_'
-}
+var (
+	inHex    = newNotation(4, 4, "0123456789abcdef", "0123456789ABCDEF")
+	inBase64 = newNotation(6, 2, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+)
 
-// runs calls f with each longest run of at least so many bytes that are of a kind.
-//
-//go:norace
-func runs(data []byte, of func(byte) bool, least int, f func([]byte)) {
-	for i := 0; i < len(data); i++ {
-		start := i
-		for i < len(data) && of(data[i]) {
-			i++
-		}
-		if i-start >= least {
-			f(data[start:i])
+func newNotation(size, step int, alphabets ...string) *notation {
+	in := &notation{size: size, step: step}
+	for i := range in.value {
+		in.value[i] = -1
+	}
+	for _, a := range alphabets {
+		for i, c := range []byte(a) {
+			in.value[c] = int8(i)
 		}
 	}
+	return in
 }
 
-// numbers calls f with the bytes of each list of numbers below 256, decimal or in hex
+// window returns the window that begins at a bit of digits, if they have all of it.
+//
+//go:norace
+func (in *notation) window(digits []byte, begin int) (w [scanWindow]byte, ok bool) {
+	if begin < 0 || begin+8*scanWindow > len(digits)*in.size {
+		return w, false
+	}
+	bits, have, n := uint32(0), -(begin % in.size), 0
+	for i := begin / in.size; n < scanWindow; i++ {
+		bits, have = bits<<in.size|uint32(in.value[digits[i]]), have+in.size
+		if have >= 8 {
+			have -= 8
+			w[n], n = byte(bits>>have), n+1
+		}
+	}
+	return w, true
+}
+
+// numberList is a list of numbers as far as it was read.
+type numberList struct {
+	last [scanWindow]byte // the newest is at the end
+	n    int              // how many there were
+}
+
+// numbers looks at the bytes of each list of numbers below 256, decimal or in hex
 // with or without 0x: [1,2,3], [1 2 3], 01:02:03, []byte{0x1, 0x2}.
 //
 //go:norace
-func numbers(data []byte, f func([]byte)) {
-	var decimal, inHex []byte
-	end := func(list *[]byte) {
-		if len(*list) >= scanWindow {
-			f(*list)
-		}
-		*list = (*list)[:0]
-	}
-	flush := func() { end(&decimal); end(&inHex) }
+func (s *scanner) numbers(form string, data []byte, found map[string]string) {
+	var decimal, hexadecimal numberList
 	for i := 0; i < len(data); {
-		if !isHex(data[i]) { // as most bytes are
-			if len(decimal)+len(inHex) > 0 {
-				flush()
-			}
+		if inHex.value[data[i]] < 0 { // as most bytes are
+			decimal.n, hexadecimal.n = 0, 0
 			i++
 			continue
 		}
@@ -155,42 +183,46 @@ func numbers(data []byte, f func([]byte)) {
 		}
 		digits := i
 		n, h, dec := 0, 0, i == start
-		for ; i < len(data) && i-digits < 4 && isHex(data[i]); i++ {
-			d := 0
-			switch b := data[i]; {
-			case b <= '9':
-				d = int(b - '0')
-			default:
-				d, dec = int(b|0x20-'a')+10, false
-			}
+		for ; i < len(data) && i-digits < 4 && inHex.value[data[i]] >= 0; i++ {
+			d := int(inHex.value[data[i]])
+			dec = dec && d < 10
 			n, h = n*10+d, h*16+d
 		}
 		size := i - digits
 		if size == 0 || size > 3 {
-			flush()
+			decimal.n, hexadecimal.n = 0, 0
 			i = max(i, start+1)
 			continue
 		}
-		if dec && n < 256 {
-			decimal = append(decimal, byte(n))
-		} else {
-			end(&decimal)
-		}
-		if h < 256 {
-			inHex = append(inHex, byte(h))
-		} else {
-			end(&inHex)
-		}
+		s.number(form, &decimal, n, dec && n < 256, found)
+		s.number(form, &hexadecimal, h, h < 256, found)
 		// What stands between two of them: at most three bytes.
 		gap := i
 		for i < len(data) && i-gap < 3 && strings.IndexByte(", :\n\t;", data[i]) >= 0 {
 			i++
 		}
 		if i == gap {
-			flush()
+			decimal.n, hexadecimal.n = 0, 0
 		}
 	}
-	flush()
+}
+
+// number adds a number to a list, or ends the list where it is none of a byte, and looks
+// at the window that ends with it.
+//
+//go:norace
+func (s *scanner) number(form string, l *numberList, n int, isByte bool, found map[string]string) {
+	if !isByte {
+		l.n = 0
+		return
+	}
+	for i := range scanWindow - 1 {
+		l.last[i] = l.last[i+1]
+	}
+	l.last[scanWindow-1] = byte(n)
+	if l.n++; l.n >= scanWindow && s.isLikely(uint32(l.last[0])<<16|uint32(l.last[1])<<8|uint32(l.last[2])) {
+		s.note(form, l.last, found)
+	}
 }
 
 // unfolded returns data without line ends, as they are and as logs and JSON write them,
@@ -226,23 +258,6 @@ func unescaped(data []byte) []byte {
 	if bytes.IndexByte(data, '\\') < 0 {
 		return nil
 	}
-	digits := func(b []byte, n int, base int) (v int, ok bool) {
-		if len(b) < n {
-			return 0, false
-		}
-		for _, c := range b[:n] {
-			if !isHex(c) || base == 8 && c > '7' {
-				return 0, false
-			}
-			d := int(c - '0')
-			if c > '9' {
-				d = int(c|0x20-'a') + 10
-			}
-			v = v*base + d
-		}
-		return v, true
-	}
-	short := map[byte]byte{'n': '\n', 'r': '\r', 't': '\t', 'b': '\b', 'f': '\f', 'a': '\a', 'v': '\v', '\\': '\\', '"': '"', '\'': '\'', '/': '/'}
 	out := make([]byte, 0, len(data))
 	for i := 0; i < len(data); i++ {
 		if data[i] != '\\' || i+1 == len(data) {
@@ -250,19 +265,42 @@ func unescaped(data []byte) []byte {
 			continue
 		}
 		rest := data[i+1:]
-		if v, ok := digits(rest[1:], 2, 16); rest[0] == 'x' && ok {
+		if v, ok := escape(rest[1:], 2, 16); rest[0] == 'x' && ok {
 			out, i = append(out, byte(v)), i+3
-		} else if v, ok := digits(rest[1:], 4, 16); rest[0] == 'u' && ok && v < 256 {
+		} else if v, ok := escape(rest[1:], 4, 16); rest[0] == 'u' && ok && v < 256 {
 			out, i = append(out, byte(v)), i+5
-		} else if v, ok := digits(rest, 3, 8); ok && v < 256 {
+		} else if v, ok := escape(rest, 3, 8); ok && v < 256 {
 			out, i = append(out, byte(v)), i+3
-		} else if c, ok := short[rest[0]]; ok {
-			out, i = append(out, c), i+1
+		} else if at := strings.IndexByte(shortEscapes, rest[0]); at >= 0 {
+			out, i = append(out, shortMeanings[at]), i+1
 		} else {
 			out = append(out, data[i])
 		}
 	}
 	return out
+}
+
+// Escapes of one character, and what each means, at the same index.
+const (
+	shortEscapes  = `nrtbfav\"'/`
+	shortMeanings = "\n\r\t\b\f\a\v\\\"'/"
+)
+
+// escape returns the number in the first n digits of b, of base 8 or 16.
+//
+//go:norace
+func escape(b []byte, n int, base int) (v int, ok bool) {
+	if len(b) < n {
+		return 0, false
+	}
+	for _, c := range b[:n] {
+		d := int(inHex.value[c])
+		if d < 0 || d >= base {
+			return 0, false
+		}
+		v = v*base + d
+	}
+	return v, true
 }
 
 // The scan finds a secret in every form that it says it looks for, whole or in part,
@@ -307,7 +345,19 @@ func TestScan(t *testing.T) {
 		forms[fmt.Sprintf("in Base64 after %d bytes", align)] = base64.StdEncoding.EncodeToString(b)
 		forms[fmt.Sprintf("in URL Base64 after %d bytes", align)] = base64.RawURLEncoding.EncodeToString(b)
 	}
-	s := newScanner(map[string][]byte{"it": secret})
+	// One window alone, so that each place in a digit is tried.
+	for align := range 3 {
+		b := append(bytes.Repeat([]byte{7}, align), append(bytes.Clone(secret[4:4+scanWindow]), 9, 9)...)
+		forms[fmt.Sprintf("a window in Base64 after %d bytes", align)] = base64.StdEncoding.EncodeToString(b)
+	}
+	// The signs that the alphabets differ in.
+	signs := bytes.Repeat([]byte{0xfb, 0xef, 0xbe, 0xff, 0xff, 0xff}, 3)
+	s := newScanner(map[string][]byte{"it": secret, "signs": signs})
+	for _, text := range []string{base64.StdEncoding.EncodeToString(signs), base64.URLEncoding.EncodeToString(signs)} {
+		if s.find([]byte(text))["signs"] == "" {
+			t.Errorf("the signs are not seen in %q", text)
+		}
+	}
 	for name, text := range forms {
 		for _, data := range []string{text, "before " + text + " after", `{"k":"` + text + `"}`, "token=x" + text} {
 			if name == "raw" || name == "a part" || name == "DER" || !strings.HasPrefix(data, "token") { // what is glued to text is of its form

@@ -78,6 +78,7 @@ type secrecy struct {
 	meshes  map[identity.KeyID]bool
 	named   map[identity.KeyID]bool // mesh CA keys that a status named
 	keepers map[string]bool         // contents of key files that the keeper had
+	probed  map[string]bool         // addresses of metrics that were asked for what nobody may serve
 
 	mu   sync.Mutex
 	seen map[string][]byte // by where: entries of the store, metrics, answers; guarded by mu
@@ -128,7 +129,7 @@ func newSecrecy(t *testing.T) *secrecy {
 	canary := make([]byte, 16)
 	rand.Read(canary)
 	return &secrecy{
-		t: t, canary: canary, secrets: make(map[string][]byte), homes: make(map[string]string), seen: make(map[string][]byte), keepers: make(map[string]bool),
+		t: t, canary: canary, secrets: make(map[string][]byte), homes: make(map[string]string), seen: make(map[string][]byte), keepers: make(map[string]bool), probed: make(map[string]bool),
 		meshes: make(map[identity.KeyID]bool), named: make(map[identity.KeyID]bool),
 	}
 }
@@ -308,25 +309,23 @@ func (s *secrecy) look(ctx context.Context) {
 	}
 	s.folder()
 	s.agents(ctx)
-	for _, r := range c.running() {
-		c.mu.Lock()
-		addresses := []string{r.metrics}
-		for _, m := range c.members {
-			addresses = append(addresses, m.metrics)
+	for _, addr := range c.metricsAddresses() {
+		for _, path := range []string{"/metrics", "/probe/startup", "/probe/readiness", "/probe/liveness"} {
+			s.get(addr, path)
 		}
-		c.mu.Unlock()
-		for _, addr := range addresses {
-			for _, path := range []string{"/metrics", "/probe/startup", "/probe/readiness", "/probe/liveness"} {
-				s.get(addr, path)
-			}
-			for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=2", "/debug/requests", "/debug/events", "/debug/vars", "/trace"} {
-				if resp, err := http.Get("http://" + addr + path); err == nil {
-					if resp.Body.Close(); resp.StatusCode != http.StatusNotFound {
-						s.t.Errorf("%s answers at %s", addr, path)
-					}
+		if s.probed[addr] {
+			continue // what a listener serves is settled when it begins
+		}
+		for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=2", "/debug/requests", "/debug/events", "/debug/vars", "/trace"} {
+			if resp, err := http.Get("http://" + addr + path); err == nil {
+				if resp.Body.Close(); resp.StatusCode != http.StatusNotFound {
+					s.t.Errorf("%s answers at %s", addr, path)
 				}
+				s.probed[addr] = true
 			}
 		}
+	}
+	for _, r := range c.running() {
 		conn, err := mesh.DialLocal(filepath.Join(c.coordinatorDir(r), "admin.sock"))
 		if err != nil {
 			continue
@@ -334,6 +333,20 @@ func (s *secrecy) look(ctx context.Context) {
 		s.answers(ctx, r.name, conn)
 		conn.Close()
 	}
+}
+
+// metricsAddresses returns where what runs shows its metrics.
+func (c *Cluster) metricsAddresses() []string {
+	var out []string
+	for _, r := range c.running() {
+		out = append(out, r.metrics)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range c.members {
+		out = append(out, m.metrics)
+	}
+	return out
 }
 
 func (s *secrecy) get(addr, path string) {
@@ -455,16 +468,16 @@ func (s *secrecy) agents(ctx context.Context) {
 		if n, err := s.c.Node(ctx, name); err == nil {
 			s.see("node "+name, []byte(n.String()))
 		}
-		for _, scope := range snapshot.Scopes() {
-			// What is refused is heard as an error.
-			_ = s.c.local(name, func(l fealtyv1.LocalConfigServiceClient) error {
+		// What is refused, or not answered, is heard as an error.
+		_ = s.c.local(name, func(l fealtyv1.LocalConfigServiceClient) error {
+			for _, scope := range snapshot.Scopes() {
 				got, err := l.GetScope(ctx, &fealtyv1.GetScopeRequest{Scope: string(scope)})
-				if err == nil {
+				if s.c.tell(err) == nil {
 					s.see("local "+name+" "+string(scope), fmt.Appendf(nil, "%v %s", got, got.GetContent()))
 				}
-				return err
-			})
-		}
+			}
+			return nil
+		})
 	}
 }
 
