@@ -112,10 +112,10 @@ func TestCopiedFolderAlarms(t *testing.T) {
 // One machine that comes back, rotates its key, restarts and goes to another coordinator
 // is not taken for two.
 func TestOneMachineIsNoCopy(t *testing.T) {
-	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
+	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, _ *machine) {
 		// With certificates of an hour it may renew every other minute.
 		wantOnlyNil(t, d.set("  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n"))
-		a = d.joined("hourly")
+		a := d.joined("hourly")
 		run, connects := 1, 1000
 		if raceDetector {
 			connects = 100
