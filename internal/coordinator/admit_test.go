@@ -590,7 +590,7 @@ func TestBundleVersions(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, at := range []time.Duration{0, time.Hour, 100 * time.Hour} {
-			v, err := signTrust(d.state(), in, d.clock().Add(at))
+			v, err := d.state().bundle.sign(in, d.clock().Add(at))
 			if err != nil {
 				t.Fatal(err)
 			}

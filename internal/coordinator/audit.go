@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,7 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 const (
@@ -365,12 +363,12 @@ func (c *Coordinator) makeCheckpoints(ctx context.Context, s *state, conditions 
 	if t == nil || t.epoch != s.head.AuthorityEpoch {
 		return nil // its keys are not read yet
 	}
-	signers := t.signers(s, c.now())
+	signers := t.signers(s.bundle, c.now())
 	if len(signers) == 0 {
 		return nil // no key may sign now, which is a finding of its own
 	}
 	made, err := auditstore.Checkpoint(ctx, c.store, auditstore.Vouch{
-		Cluster: s.manifest.Cluster, Now: c.now, Signers: signers, Trusted: t.auditKeys(s), If: conditions,
+		Cluster: s.manifest.Cluster, Now: c.now, Signers: signers, Trusted: t.auditKeys(s.bundle), If: conditions,
 		Seen: c.vouching.last(s), Heads: heads, Breaks: breaks, First: first,
 	})
 	if made.Last.Number > 0 {
@@ -384,18 +382,6 @@ func (c *Coordinator) makeCheckpoints(ctx context.Context, s *state, conditions 
 		return nil // which is what has to be mended
 	}
 	return err
-}
-
-// auditKeys are the config signing keys of the bundle, as who verifies the log has them.
-func (t *trustView) auditKeys(s *state) auditlog.Keys {
-	out := make(auditlog.Keys, 0, len(t.configKeys))
-	for _, k := range t.configKeys {
-		out = append(out, snapshot.ConfigKey{
-			Algorithm: snapshot.AlgorithmTree, Key: ed25519.PublicKey(s.configKey(k.Number)),
-			NotBefore: k.NotBefore, NotAfter: k.NotAfter, Revoked: !k.RevokedAt.IsZero(),
-		})
-	}
-	return out
 }
 
 // auditFindings says that the audit log was altered.

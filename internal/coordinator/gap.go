@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"crypto/ed25519"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -31,38 +30,11 @@ import (
 // a member need not be known yet. Bans and revocations are added, none is lifted.
 
 const (
-	// recentLinks and recentLinkBytes bound the transitions that go before each trust
-	// bundle. Who missed more asks for them.
-	recentLinks     = 16
-	recentLinkBytes = 128 << 10
-	// linkPage bounds a page of transitions, and configKeysAhead how many numbers of
-	// config keys are looked for that were used after a backup.
-	linkPage        = 1 << 20
-	configKeysAhead = 256
+	// linkPage bounds a page of transitions.
+	linkPage = 1 << 20
 	// mergeBatch bounds the bans that one transaction adds.
 	mergeBatch = 200
 )
-
-// recent returns the newest transitions of the history, oldest first.
-func (s *state) recent() [][]byte {
-	if s.chain == nil {
-		return nil // of a head that is not in force yet
-	}
-	links, size := s.chain.Links(), 0
-	var out [][]byte
-	for i := len(links) - 1; i >= 0 && len(out) < recentLinks; i-- {
-		raw, err := links[i].Encode()
-		if err != nil {
-			break // it was decoded
-		}
-		if size += len(raw); size > recentLinkBytes && len(out) > 0 {
-			break
-		}
-		out = append(out, raw)
-	}
-	slices.Reverse(out)
-	return out
-}
 
 // restoreServer serves RestoreService.
 type restoreServer struct {
@@ -255,7 +227,7 @@ func (s *state) presented(raw []byte, gap record.Versioned[restoreGap]) (*snapsh
 	if !gap.Exists() || last == nil {
 		return nil, snapshot.Header{}, errors.New("this cluster was not restored")
 	}
-	bundle, h, err := s.ownBundle(raw)
+	bundle, h, err := s.bundle.open(raw)
 	switch {
 	case err != nil:
 		return nil, h, err
@@ -322,7 +294,11 @@ func (c *Coordinator) mergeOnce(ctx context.Context, bundle *snapshot.TrustBundl
 		d.keys, n = append(d.keys, keyBan{key: key, certEnd: next.CertEnd}), n+1
 	}
 	if !more {
-		d.edit = func(t *trustState, _ store.Revision) error { return t.catchUp(s, bundle, h, now, by, &n) }
+		d.edit = func(t *trustState, _ store.Revision) error {
+			news, err := t.catchUp(s.bundle, bundle, h, now, by)
+			n += news
+			return err
+		}
 		ch.Put(restoreGapKey, gap.Version, restoreGap{gap.Value.Index, h.AuthorityEpoch,
 			store.Revision(h.ConfigVersion), gap.Value.BackupAt})
 	}
@@ -333,52 +309,6 @@ func (c *Coordinator) mergeOnce(ctx context.Context, bundle *snapshot.TrustBundl
 		Fields: map[string]string{"bans": fmt.Sprint(len(d.ban)), "keys": fmt.Sprint(len(d.keys))}})
 	_, err = ch.Commit(ctx)
 	return n, more, err
-}
-
-// catchUp adds what bundle revokes, and the mesh CA keys that signed SVIDs which are
-// still valid, and passes over the config keys that were used.
-func (t *trustState) catchUp(s *state, bundle *snapshot.TrustBundle, h snapshot.Header, now time.Time, by string, n *int) error {
-	before := len(t.Revoked)
-	if _, err := t.revoke(now, by, "in force before the restore", roomForBans, bundle.Revoked...); err != nil {
-		return err
-	}
-	*n += len(t.Revoked) - before
-	keys := make(map[string]uint32) // their numbers
-	for number := range t.LastConfigKey + configKeysAhead {
-		keys[string(s.configKey(number+1))] = number + 1
-	}
-	for _, k := range bundle.ConfigKeys {
-		t.LastConfigKey = max(t.LastConfigKey, keys[string(k.Key)])
-	}
-	for _, k := range bundle.ConfigKeys {
-		if !k.Revoked {
-			continue
-		}
-		news, err := t.revokeKey(s, func(key ed25519.PublicKey) bool { return string(key) == string(k.Key) }, now, by, "revoked before the restore", roomForBans)
-		if err != nil && !errors.Is(err, errNoSuchKey) { // one that is not listed signs nothing
-			return err
-		}
-		if news {
-			*n++
-		}
-	}
-	mesh := slices.Clone(t.MeshKeys)
-	// A bundle lists its mesh CA keys in order of their hashes and without their epochs:
-	// only of a single one is it known that it is of the bundle's own.
-	epoch := uint64(0)
-	if len(bundle.MeshKeys) == 1 {
-		epoch = h.AuthorityEpoch
-	}
-	for _, key := range bundle.MeshKeys {
-		if slices.ContainsFunc(mesh, func(k meshKey) bool { return k.Key == key }) || slices.Contains(bundle.BannedKeys, key) {
-			continue
-		}
-		// What it signed last ends no later than this.
-		ttl := s.manifest.LongestSVIDTTL()
-		mesh = append(mesh, meshKey{Key: key, AuthorityEpoch: epoch, AcceptUntil: now.Add(ttl), LongestTTL: ttl})
-	}
-	t.MeshKeys = mesh
-	return nil
 }
 
 // catchUp has the record of a member know the certificate that it presents, if that is

@@ -646,20 +646,8 @@ func signRecord(s *state, t *trustView, p *publication, generation uint64, now t
 		Root: p.tree.Root(), TreeSize: p.tree.Size(),
 		IssuedAt: issued, FreshUntil: issued.Add(publicationFresh), Revocations: t.revocations,
 	}
-	signed, err := r.Sign(t.signers(s, now)...)
+	signed, err := r.Sign(t.signers(s.bundle, now)...)
 	return signed, r, err
-}
-
-// signers returns the keys that sign records at now: the newest config signing
-// key, and during a rotation the one before it too.
-func (t *trustView) signers(s *state, now time.Time) []crypto.Signer {
-	var out []crypto.Signer
-	for _, k := range slices.Backward(t.configKeys) {
-		if k.signing(now) && len(out) < snapshot.MaxSignatures {
-			out = append(out, s.secrets.keys.ConfigSigning(k.Number))
-		}
-	}
-	return out
 }
 
 // keyIDs are the ids of the keys that signed the record in force, in one text.

@@ -178,7 +178,7 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 	if len(p.headers) > 0 {
 		age := now.Sub(vouched.IssuedAt)
 		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.head.AuthorityEpoch || vouched.Revocations != t.revocations.String() ||
-			!vouched.signedBy(t.signers(s, now)) || age >= publicationRenew || age < -snapshot.ClockTolerance
+			!vouched.signedBy(t.signers(s.bundle, now)) || age >= publicationRenew || age < -snapshot.ClockTolerance
 	}
 	if !due {
 		b.lost, b.lostRace = false, false

@@ -86,7 +86,7 @@ type reader struct {
 func (m *machine) reader() *reader {
 	m.d.t.Helper()
 	s := m.d.state()
-	r := &reader{trust: snapshot.Trust{Me: m.id, Incarnation: m.d.record(m.id.Kind(), m.id.Name()).Value.Incarnation, ConfigRoot: s.configRoot()}}
+	r := &reader{trust: snapshot.Trust{Me: m.id, Incarnation: m.d.record(m.id.Kind(), m.id.Name()).Value.Incarnation, ConfigRoot: s.bundle.PublicRoot()}}
 	r.follow(m.d)
 	return r
 }
@@ -663,12 +663,12 @@ func TestRecordSigners(t *testing.T) {
 		view := *d.c.trust.Load()
 		view.configKeys = tc.keys
 		var got []string
-		for _, k := range view.signers(d.state(), now) {
+		for _, k := range view.signers(d.state().bundle, now) {
 			got = append(got, snapshot.KeyIDOf(k.Public().(ed25519.PublicKey)))
 		}
 		var want []string
 		for _, n := range tc.want {
-			want = append(want, snapshot.KeyIDOf(d.state().configKey(n)))
+			want = append(want, snapshot.KeyIDOf(d.state().bundle.PublicKey(n)))
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", tc.name, got, want)

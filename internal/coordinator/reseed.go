@@ -712,7 +712,7 @@ func (r reseedServer) GetRootChanges(stream fealtyv1.ReseedService_GetRootChange
 		return explain.New(explain.RateLimited, "what", "calls from "+flowcontrol.Source(addr), "limit",
 			fmt.Sprintf("%v per second", r.c.limiter.rates.PerSource))
 	}
-	return stream.Send(&fealtyv1.GetRootChangesResponse{Changes: &fealtyv1.RootChanges{Changes: s.rootChanges}})
+	return stream.Send(&fealtyv1.GetRootChangesResponse{Changes: &fealtyv1.RootChanges{Changes: s.bundle.RootChanges}})
 }
 
 // followReseeds fills in what s knows of changes of root, and checks that its keys
@@ -731,13 +731,13 @@ func (s *state) followReseeds() error {
 		if err != nil {
 			return err
 		}
-		s.rootChanges = append(s.rootChanges, raw)
-		s.rootEpoch = l.AuthorityEpoch
+		s.bundle.RootChanges = append(s.bundle.RootChanges, raw)
+		s.bundle.RootEpoch = l.AuthorityEpoch
 	}
 	if len(reseeds) == 0 {
 		return nil
 	}
-	if last := reseeds[len(reseeds)-1].Reseed; last.Root != s.rootPin || !bytes.Equal(last.ConfigRoot[:], s.configRoot()) {
+	if last := reseeds[len(reseeds)-1].Reseed; last.Root != s.rootPin || !bytes.Equal(last.ConfigRoot[:], s.bundle.PublicRoot()) {
 		return errors.New("root and config root key are not those that the signers authorized")
 	}
 	return nil

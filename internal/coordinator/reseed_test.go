@@ -150,7 +150,7 @@ func TestReseed(t *testing.T) {
 	}
 	unused := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
 	old := f.keep()
-	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.state.Load().configRoot())
+	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.state.Load().bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func TestReseed(t *testing.T) {
 	// The stream that stood is told, in the order in which it can verify it.
 	changes := next(func(m *fealtyv1.ConnectResponse) bool {
 		if bundle(m) {
-			if _, err := a.verified(m.GetSnapshot().GetEnvelope(), before.configRoot()); err != nil {
+			if _, err := a.verified(m.GetSnapshot().GetEnvelope(), before.bundle.PublicRoot()); err != nil {
 				t.Fatalf("a bundle that it cannot verify comes first: %v", err)
 			}
 		}
@@ -226,7 +226,7 @@ func TestReseed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if change.Root != after.rootPin || !change.ConfigRoot.Equal(after.configRoot()) {
+	if change.Root != after.rootPin || !change.ConfigRoot.Equal(after.bundle.PublicRoot()) {
 		t.Fatalf("the change of root says %+v", change)
 	}
 	v, err := a.verified(next(bundle).GetSnapshot().GetEnvelope(), change.ConfigRoot)
@@ -296,8 +296,8 @@ func TestReseed(t *testing.T) {
 
 	// And once more.
 	f.reseed()
-	if s := f.c.state.Load(); s.head.SeedEpoch != 3 || len(s.rootChanges) != 2 {
-		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.head.SeedEpoch, len(s.rootChanges))
+	if s := f.c.state.Load(); s.head.SeedEpoch != 3 || len(s.bundle.RootChanges) != 2 {
+		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.head.SeedEpoch, len(s.bundle.RootChanges))
 	}
 	if err := b.rejoin(); err != nil {
 		t.Errorf("rejoin after a second reseed: %v", err)
@@ -567,7 +567,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	a := f.member("a")
-	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.state.Load().configRoot())
+	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.state.Load().bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -624,11 +624,15 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	// A trust bundle, as it would have been, under a higher version and epoch.
 	forger := &state{manifest: before.manifest, head: before.head, secrets: &secrets{keys: old.keys}, root: old.root, meshKey: before.meshKey}
 	forger.head.AuthorityEpoch += 10
-	forgedBundle, err := signTrust(forger, input, now)
+	forger.bundle = &bundleAuthority{
+		Manifest: forger.manifest, Head: forger.head, Root: forger.root, MeshKey: forger.meshKey,
+		ConfigRoot: old.keys.ConfigRoot, ConfigKey: old.keys.ConfigSigning,
+	}
+	forgedBundle, err := forger.bundle.sign(input, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.verified(forgedBundle.signed, s.configRoot()); !errors.Is(err, snapshot.ErrRejected) {
+	if _, err := a.verified(forgedBundle.signed, s.bundle.PublicRoot()); !errors.Is(err, snapshot.ErrRejected) {
 		t.Errorf("a trust bundle of the old config root key: %v", err)
 	}
 

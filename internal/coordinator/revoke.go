@@ -17,43 +17,6 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// revokedThing is something that is revoked by its name, for good.
-type revokedThing struct {
-	Kind   snapshot.RevokedKind `json:"kind"`
-	Name   string               `json:"name"`
-	At     time.Time            `json:"at"`
-	By     string               `json:"by"`
-	Reason string               `json:"reason"`
-}
-
-func (r revokedThing) thing() snapshot.Revoked { return snapshot.Revoked{Kind: r.Kind, Name: r.Name} }
-
-// appliedEmergency is a statement of the signers that is in the bundle.
-type appliedEmergency struct {
-	Number uint64          `json:"number"`
-	Digest snapshot.Digest `json:"digest"`
-	At     time.Time       `json:"at"`
-	By     string          `json:"by"` // who handed it in
-	Reason string          `json:"reason"`
-}
-
-// revoke adds things to the state, each at most once, and reports whether one was new.
-func (t *trustState) revoke(now time.Time, by, reason string, room banRoom, things ...snapshot.Revoked) (bool, error) {
-	out := slices.Clone(t.Revoked)
-	for _, r := range things {
-		i, found := slices.BinarySearchFunc(out, r, func(a revokedThing, b snapshot.Revoked) int { return a.thing().Compare(b) })
-		if !found {
-			out = slices.Insert(out, i, revokedThing{r.Kind, r.Name, now, by, reason})
-		}
-	}
-	changed := len(out) != len(t.Revoked)
-	if limit := room.of(snapshot.MaxRevoked); changed && len(out) > limit {
-		return false, explain.New(explain.TrustFull, "what", "things that are revoked by name", "limit", fmt.Sprint(limit))
-	}
-	t.Revoked = out
-	return changed, nil
-}
-
 // Revoke takes something away by its name.
 func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*fealtyv1.RevokeResponse, error) {
 	c := t.c
@@ -111,11 +74,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 		if err != nil {
 			return nil, c.storeError("read the trust state", err)
 		}
-		content, err := compileTrust(s, in)
-		if err != nil {
-			return nil, err
-		}
-		e, err := signed.Verify(content)
+		e, err := signed.Verify(s.bundle.compile(in))
 		if err != nil {
 			return nil, emergencyRefused(err)
 		}
@@ -151,22 +110,6 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 	return nil, errBusy("the trust state")
 }
 
-// isNews reports whether a statement is not in force yet.
-func (t trustState) isNews(signed *snapshot.SignedEmergency, e *snapshot.Emergency) (bool, error) {
-	for _, a := range t.Emergencies {
-		switch {
-		case a.Digest == signed.Digest():
-			return false, nil
-		case a.Number == e.Number:
-			return false, fmt.Errorf("number %d is taken by another statement, which was applied at %s", e.Number, a.At.Format(time.RFC3339))
-		}
-	}
-	if len(t.Emergencies) >= snapshot.MaxEmergencies {
-		return false, fmt.Errorf("%d statements are in force, which is the limit: a reseed starts anew", len(t.Emergencies))
-	}
-	return true, nil
-}
-
 // emergencyChange adds to ch what a statement does. Identities are banned without their
 // keys, which are banned when somebody lifts that.
 func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in trustInput, ch *record.Change,
@@ -200,7 +143,7 @@ func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in trustInp
 	}
 	d.edit = func(st *trustState, _ store.Revision) error {
 		for _, digest := range e.ConfigKeys {
-			_, err := st.revokeKey(s, func(key ed25519.PublicKey) bool { return snapshot.DigestOf(key) == digest }, now, by, e.Reason, roomForBans)
+			_, err := st.revokeKey(s.bundle, func(key ed25519.PublicKey) bool { return snapshot.DigestOf(key) == digest }, now, by, e.Reason, roomForBans)
 			// One that is not listed signs nothing in any case, and numbers do not come again.
 			if err != nil && !errors.Is(err, errNoSuchKey) {
 				return err

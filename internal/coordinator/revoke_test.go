@@ -24,11 +24,7 @@ func (d *desk) bundle() snapshot.TrustBundle {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	b, err := compileTrust(d.state(), in)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	return b
+	return d.state().bundle.compile(in)
 }
 
 // What is revoked by name is in the bundle, for good, and in the digest of the record.
@@ -136,7 +132,7 @@ func TestApplyEmergency(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := snapshot.DigestOf(d.state().configKey(1))
+	key := snapshot.DigestOf(d.state().bundle.PublicKey(1))
 	raw := d.statement(1, func(e *snapshot.Emergency) {
 		e.ConfigKeys, e.Keys, e.Nodes = []snapshot.Digest{key, {1}}, []identity.KeyID{{7}}, []identity.ID{id}
 		e.Revoked = []snapshot.Revoked{{Kind: snapshot.RevokedService, Name: "web"}}
@@ -275,8 +271,8 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 		t.Fatalf("%d bans: %v", many, err)
 	}
 	full := in.with(bans(few), in.state.Value)
-	bigger := *d.state()
-	m := *bigger.manifest
+	bigger := *d.state().bundle
+	m := *bigger.Manifest
 	m.Signers.Keys = nil
 	for i := range snapshot.MaxSigners {
 		public, _, err := ed25519.GenerateKey(nil)
@@ -289,8 +285,8 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 		}
 		m.Signers.Keys = append(m.Signers.Keys, manifest.Signer{Name: fmt.Sprintf("signer-%050d", i), Key: key})
 	}
-	bigger.manifest = &m
-	if _, err := signTrust(&bigger, full, d.clock()); err != nil {
+	bigger.Manifest = &m
+	if _, err := bigger.sign(full, d.clock()); err != nil {
 		t.Errorf("with %d bans there is no bundle for a manifest with more signers: %v", few, err)
 	}
 }

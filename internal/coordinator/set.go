@@ -482,12 +482,16 @@ func (c *Coordinator) moveFits(ctx context.Context, mv *move) error {
 		}
 	}
 	after := &state{manifest: mv.manifest, head: mv.link, secrets: mv.secrets, root: mv.root, meshKey: mv.mesh.KeyID()}
+	after.bundle = &bundleAuthority{
+		Manifest: after.manifest, Head: after.head, Root: after.root, MeshKey: after.meshKey,
+		ConfigRoot: mv.secrets.keys.ConfigRoot, ConfigKey: mv.secrets.keys.ConfigSigning,
+	}
 	if mv.from == nil || mv.from.manifest.Hash() != mv.manifest.Hash() {
 		if err := c.contentsFit(after); err != nil {
 			return err
 		}
 	}
-	return c.bundleFits(after, in)
+	return c.bundleFits(after.bundle, in)
 }
 
 // writeSecrets writes what must be found by who comes up at the new head: the
@@ -511,12 +515,12 @@ func (c *Coordinator) writeSecrets(ctx context.Context, mv *move) error {
 
 // bundleFits reports whether a trust bundle can be made of what is in force after
 // a move, from what it is made of before.
-func (c *Coordinator) bundleFits(after *state, in trustInput) error {
-	next, _ := nextTrustState(in, after, c.now().UTC().Truncate(time.Second))
+func (c *Coordinator) bundleFits(after *bundleAuthority, in trustInput) error {
+	next, _ := after.next(in, c.now().UTC().Truncate(time.Second))
 	if n := len(next.MeshKeys); n > snapshot.MaxMeshKeys {
 		return explain.New(explain.RateLimited, "what", "the set, which makes a new mesh CA key,", "limit", fmt.Sprintf("%d mesh CA keys whose certificates are still valid", snapshot.MaxMeshKeys))
 	}
-	if _, err := signTrust(after, in.with(trustDelta{}, next), c.now()); err != nil {
+	if _, err := after.sign(in.with(trustDelta{}, next), c.now()); err != nil {
 		return explain.Wrap(err, explain.RequestField, "field", "manifest", "problem", "no trust bundle can be made of it: "+err.Error())
 	}
 	return nil

@@ -69,9 +69,7 @@ type state struct {
 	origin []record.AuditEntry
 	// rootStatement introduces the config root key to who pins the root.
 	rootStatement []byte
-
-	rootChanges [][]byte // the changes of root that led here, oldest first, as signed
-	rootEpoch   uint64   // the authority epoch that the last of them began; 0: none
+	bundle        *bundleAuthority // under which trust bundles are made
 
 	gap *restoreGap // what is not known since the last restore; nil: there was none
 }
@@ -237,6 +235,10 @@ func (c *Coordinator) newState(v *history.Verified, secrets *secrets, root *x509
 			Next: new(atomic.Pointer[record.Records])},
 		root: root, rootPin: identity.KeyOf(root), meshKey: mesh.KeyID(),
 	}
+	s.bundle = &bundleAuthority{
+		Manifest: s.manifest, Head: s.head, Root: root, MeshKey: s.meshKey, Links: recentLinks(v),
+		ConfigRoot: secrets.keys.ConfigRoot, ConfigKey: secrets.keys.ConfigSigning,
+	}
 	if err := s.followReseeds(); err != nil {
 		return nil, err
 	}
@@ -254,7 +256,7 @@ func (c *Coordinator) newState(v *history.Verified, secrets *secrets, root *x509
 		c.log.LogAttrs(context.Background(), slog.LevelError, "proof x509 is not accepted: the roots of the manifest cannot be used", slog.Any("err", err))
 	}
 	statement, err := snapshot.RootStatement{
-		ClusterID: s.manifest.Cluster, ConfigRoot: s.configRoot(), SeedEpoch: s.head.SeedEpoch,
+		ClusterID: s.manifest.Cluster, ConfigRoot: s.bundle.PublicRoot(), SeedEpoch: s.head.SeedEpoch,
 		IssuedAt: c.now().UTC().Truncate(time.Second),
 	}.Sign(secrets.keys.RootCA())
 	if err != nil {
@@ -444,7 +446,7 @@ func (c *Coordinator) firstTrust(ctx context.Context, s *state) (*trustView, err
 	case err != nil:
 		return nil, fmt.Errorf("read the config: %w", err)
 	}
-	return signTrust(s, in, c.now())
+	return s.bundle.sign(in, c.now())
 }
 
 // presentAs certifies this coordinator anew and presents it. t is the bundle to

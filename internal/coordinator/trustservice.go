@@ -81,9 +81,9 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 		func(s *state, st *trustState, was store.Revision, now time.Time) (record.AuditEntry, bool, error) {
 			var err error
 			if changed = true; stolen == "" {
-				err = st.rotate(s, was, rotation{StartedAt: now, Deadline: now.Add(deadline), By: actor(ctx), Reason: req.GetReason()})
+				err = st.rotate(s.bundle, was, rotation{StartedAt: now, Deadline: now.Add(deadline), By: actor(ctx), Reason: req.GetReason()})
 			} else {
-				changed, err = st.revokeKey(s, func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, actor(ctx), req.GetReason(), roomForOthers)
+				changed, err = st.revokeKey(s.bundle, func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, actor(ctx), req.GetReason(), roomForOthers)
 			}
 			if errors.Is(err, errNoSuchKey) {
 				err = explain.Wrap(err, explain.NotFound, "what", "config signing key", "name",
@@ -94,7 +94,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 			}
 			key, _ := st.newest(now)
 			number = key.Number
-			target := s.configKeyID(number)
+			target := s.bundle.KeyID(number)
 			e := record.AuditEntry{Actor: actor(ctx), Action: action, Target: target, Reason: req.GetReason()}
 			if stolen != "" {
 				e.Target, e.Fields = stolen, map[string]string{"next": target}
@@ -111,7 +111,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 	if err != nil {
 		return nil, err
 	}
-	return &fealtyv1.RotateConfigKeyResponse{Trust: msg, Number: number, KeyId: s.configKeyID(number)}, nil
+	return &fealtyv1.RotateConfigKeyResponse{Trust: msg, Number: number, KeyId: s.bundle.KeyID(number)}, nil
 }
 
 // changeTrust changes the trust state and brings the bundle that follows into force,
@@ -171,7 +171,7 @@ func (c *Coordinator) changeTrust(ctx context.Context, dry bool, point string,
 func (c *Coordinator) trustMessage(ctx context.Context, s *state, in trustInput) (*fealtyv1.Trust, error) {
 	st := in.state.Value
 	out := &fealtyv1.Trust{
-		AuthorityEpoch: s.head.AuthorityEpoch, ConfigVersion: uint64(in.state.Version), ConfigRootKey: snapshot.KeyIDOf(s.configRoot()),
+		AuthorityEpoch: s.head.AuthorityEpoch, ConfigVersion: uint64(in.state.Version), ConfigRootKey: snapshot.KeyIDOf(s.bundle.PublicRoot()),
 		BannedIds: uint32(len(in.bannedI)), BannedKeys: uint32(len(in.listed())),
 	}
 	t := c.trust.Load()
@@ -190,7 +190,7 @@ func (c *Coordinator) trustMessage(ctx context.Context, s *state, in trustInput)
 	}
 	now := c.now()
 	for _, k := range st.ConfigKeys {
-		public := s.configKey(k.Number)
+		public := s.bundle.PublicKey(k.Number)
 		m := &fealtyv1.TrustConfigKey{
 			Number: k.Number, KeyId: snapshot.KeyIDOf(public), Digest: snapshot.DigestOf(public).String(), State: "signing",
 			NotBefore: timestamppb.New(k.NotBefore), NotAfter: timestamppb.New(k.NotAfter),
@@ -297,7 +297,7 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 }
 
 func rotationMessage(s *state, r rotation) *fealtyv1.ConfigKeyRotation {
-	return &fealtyv1.ConfigKeyRotation{Number: r.Number, KeyId: s.configKeyID(r.Number), StartedAt: timestamppb.New(r.StartedAt), Deadline: timestamppb.New(r.Deadline), By: r.By, Reason: r.Reason}
+	return &fealtyv1.ConfigKeyRotation{Number: r.Number, KeyId: s.bundle.KeyID(r.Number), StartedAt: timestamppb.New(r.StartedAt), Deadline: timestamppb.New(r.Deadline), By: r.By, Reason: r.Reason}
 }
 
 func timeUnlessZero(t time.Time) *timestamppb.Timestamp {

@@ -274,30 +274,13 @@ func (s *state) restoredEpoch() uint64 {
 	return 0
 }
 
-// seen is what in shows of the store, for who compares it.
-func (in trustInput) seen(s *state) regress.Seen {
-	t := in.state.Value
-	out := &regress.Trust{
-		Counter: t.Change, Version: uint64(in.state.Version), Digest: in.digest, UnbansFrom: uint64(t.UnbansFrom),
-		Bans: make(map[string]uint64, len(in.bannedI)), Keys: make(map[string]time.Time, len(in.bannedK)), Unbans: in.unbans,
-	}
-	for _, id := range in.bannedI {
-		path := string(id.Kind()) + "/" + id.Name()
-		out.Bans[path] = in.since[path]
-	}
-	for _, b := range in.bannedK {
-		out.Keys[b.key.String()] = b.until
-	}
-	return regress.Seen{Restored: s.restoredEpoch(), Revision: uint64(in.revision), Trust: out}
-}
-
 // checkTrust compares what was read with what was seen before. The error says that the
 // store went back.
 func (c *Coordinator) checkTrust(ctx context.Context, s *state, began regress.Seen, in trustInput) error {
 	if isRestore(ctx) {
 		return nil
 	}
-	loss := c.kept.Read(began, in.seen(s), c.now())
+	loss := c.kept.Read(began, in.seen(s.restoredEpoch()), c.now())
 	switch {
 	case loss == nil:
 		return nil
@@ -317,52 +300,15 @@ func (c *Coordinator) keptTrust(s *state) (*trustView, error) {
 	if raw == nil {
 		return nil, errors.New("no trust bundle is kept here")
 	}
-	bundle, header, err := s.ownBundle(raw)
+	t, err := s.bundle.reopen(raw)
 	if err != nil {
 		return nil, fmt.Errorf("the trust bundle that is kept here: %w", err)
 	}
-	if header.AuthorityEpoch != s.head.AuthorityEpoch {
-		return nil, fmt.Errorf("the trust bundle that is kept here is of authority epoch %d, not %d", header.AuthorityEpoch, s.head.AuthorityEpoch)
+	if t.epoch != s.head.AuthorityEpoch {
+		return nil, fmt.Errorf("the trust bundle that is kept here is of authority epoch %d, not %d", t.epoch,
+			s.head.AuthorityEpoch)
 	}
-	believed, err := bundle.Identity()
-	if err != nil {
-		return nil, err
-	}
-	revocations, err := bundle.Revocations()
-	if err != nil {
-		return nil, err
-	}
-	return &trustView{
-		version: header.ConfigVersion, epoch: header.AuthorityEpoch, meshKey: s.meshKey,
-		contentHash: header.ContentHash, size: header.ContentSize, revocations: revocations, revoked: snapshot.RevocationsIn(*bundle),
-		bundle: believed, signed: raw, issuedAt: header.IssuedAt, links: s.recent(), rootChanges: s.rootChanges, rootEpoch: s.rootEpoch,
-	}, nil
-}
-
-// ownBundle verifies a trust bundle that this cluster is to have signed. When it was
-// valid is of no matter.
-func (s *state) ownBundle(raw []byte) (*snapshot.TrustBundle, snapshot.Header, error) {
-	signed, err := snapshot.Unmarshal(raw)
-	if err != nil {
-		return nil, snapshot.Header{}, err
-	}
-	claims, err := snapshot.ReadClaims(signed)
-	if err != nil {
-		return nil, snapshot.Header{}, err
-	}
-	me, err := identity.New(s.manifest.Cluster, identity.Coordinator, "restored")
-	if err != nil {
-		return nil, snapshot.Header{}, err
-	}
-	v, err := snapshot.Verify(signed, snapshot.Trust{Me: me, Incarnation: s.rootPin, ConfigRoot: s.configRoot()}, snapshot.Marks{}, claims.Header.IssuedAt)
-	if err != nil {
-		return nil, snapshot.Header{}, err
-	}
-	bundle, ok := v.TrustBundle()
-	if !ok {
-		return nil, v.Header(), fmt.Errorf("a %s is no trust bundle", v.Header().ScopeType)
-	}
-	return &bundle, v.Header(), nil
+	return t, nil
 }
 
 // proven takes a trust bundle that somebody shows. If this cluster signed it in the
@@ -372,7 +318,7 @@ func (c *Coordinator) proven(ctx context.Context, from string, raw []byte) error
 	if err != nil {
 		return err
 	}
-	bundle, header, err := s.ownBundle(raw)
+	bundle, header, err := s.bundle.open(raw)
 	if err != nil {
 		return explain.Wrap(err, explain.RequestField, "field", "bundle", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
@@ -396,7 +342,7 @@ func (c *Coordinator) proven(ctx context.Context, from string, raw []byte) error
 	if err != nil {
 		return c.storeError("read the trust state", err)
 	}
-	if loss := shown.Lost(in.seen(s).Trust, c.now()); loss != nil && c.state.Load() == s {
+	if loss := shown.Lost(in.seen(s.restoredEpoch()).Trust, c.now()); loss != nil && c.state.Load() == s {
 		c.missed(ctx, s, loss)
 	}
 	return nil

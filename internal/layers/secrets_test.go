@@ -131,13 +131,9 @@ var secretReaches = map[string]map[kind][]string{
 			"reseedServer.PrepareReseed",
 			"secrets",
 			"secrets.wipe",
-			"signTrust",
 			"state",
-			"state.configKey",
-			"state.configRoot",
 			"state.followReseeds",
 			"takenKeys.settle",
-			"trustView.signers",
 		},
 		shares: {
 			"Coordinator.adopt",
