@@ -265,7 +265,7 @@ func (c *Coordinator) followCheckpoints(ctx context.Context, s *state) error {
 		if err := c.checkpoint(ctx, s, 0); ignoreConflict(err) != nil {
 			return err
 		}
-		if t := c.trust.Load(); t != nil && t.epoch == s.head.AuthorityEpoch {
+		if t := c.trust.Load(); t != nil && t.Epoch == s.head.AuthorityEpoch {
 			trusted = nil // its keys are read
 		}
 		if _, err := watch.Wait(ctx, checkpointPause, led, trusted); err != nil {
@@ -360,15 +360,15 @@ func (c *Coordinator) checkpointBefore(ctx context.Context, s *state) {
 // makeCheckpoints makes checkpoints under the keys of s. heads is nil at who does not look after them.
 func (c *Coordinator) makeCheckpoints(ctx context.Context, s *state, conditions []store.Condition, heads *auditlog.Heads, breaks []auditlog.Break, first uint64) error {
 	t := c.trust.Load()
-	if t == nil || t.epoch != s.head.AuthorityEpoch {
+	if t == nil || t.Epoch != s.head.AuthorityEpoch {
 		return nil // its keys are not read yet
 	}
-	signers := t.signers(s.bundle, c.now())
+	signers := t.Signers(s.bundle, c.now())
 	if len(signers) == 0 {
 		return nil // no key may sign now, which is a finding of its own
 	}
 	made, err := auditstore.Checkpoint(ctx, c.store, auditstore.Vouch{
-		Cluster: s.manifest.Cluster, Now: c.now, Signers: signers, Trusted: t.auditKeys(s.bundle), If: conditions,
+		Cluster: s.manifest.Cluster, Now: c.now, Signers: signers, Trusted: t.AuditKeys(s.bundle), If: conditions,
 		Seen: c.vouching.last(s), Heads: heads, Breaks: breaks, First: first,
 	})
 	if made.Last.Number > 0 {

@@ -14,8 +14,6 @@ const (
 	tokenPrefix    = "token/"
 	tokenUsePrefix = "tokenuse/"
 	countPrefix    = "count/"
-	trustPrefix    = "trust/"
-	trustStateKey  = "trust/state"
 	sealedPrefix   = sealed.Prefix
 	shareSetPrefix = "seed/set/"
 	sharePrefix    = "seed/share/"

@@ -20,6 +20,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -53,7 +54,7 @@ const (
 // movedFamilies are the record families under the record MAC that a reseed keeps,
 // trust last: it is what says that the others are whole.
 var movedFamilies = []string{record.MemberPrefix, countPrefix, configPrefix, leaderTermKey, publicationPrefix,
-	trustPrefix}
+	bundle.Prefix}
 
 // endedFamilies are those that end with the root: a join token pins it, so that it
 // admits nobody under another one, and all keys are other ones, so that nobody has
@@ -560,9 +561,9 @@ func (c *Coordinator) thawed(ctx context.Context, at store.Revision) bool {
 // moveFrozen is one try at it, under the freeze e.
 func (c *Coordinator) moveFrozen(ctx context.Context, s *state, e store.Entry) error {
 	frozenAt := e.Version
-	trust, err := c.store.Get(ctx, trustStateKey)
+	trust, err := c.store.Get(ctx, bundle.StateKey)
 	if err == nil {
-		_, err = s.records.Auth.Open(trustStateKey, trust.Value)
+		_, err = s.records.Auth.Open(bundle.StateKey, trust.Value)
 	}
 	if err != nil && !errors.Is(err, store.ErrForged) && !errors.Is(err, store.ErrNotFound) {
 		return err
@@ -620,7 +621,7 @@ func (c *Coordinator) moveFrozen(ctx context.Context, s *state, e store.Entry) e
 				c.forged(ctx, e.Key, fmt.Errorf("it is not what it was when the seed changed: %w", store.ErrForged))
 				continue
 			}
-			if e.Key == trustStateKey {
+			if e.Key == bundle.StateKey {
 				last = &e
 				continue
 			}
@@ -737,7 +738,8 @@ func (s *state) followReseeds() error {
 	if len(reseeds) == 0 {
 		return nil
 	}
-	if last := reseeds[len(reseeds)-1].Reseed; last.Root != s.rootPin || !bytes.Equal(last.ConfigRoot[:], s.bundle.PublicRoot()) {
+	last := reseeds[len(reseeds)-1].Reseed
+	if last.Root != s.rootPin || !bytes.Equal(last.ConfigRoot[:], s.bundle.PublicRoot()) {
 		return errors.New("root and config root key are not those that the signers authorized")
 	}
 	return nil

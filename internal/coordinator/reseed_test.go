@@ -20,6 +20,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -92,7 +93,7 @@ func (f *fleet) keep() former {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return former{keys: keys, root: s.root, bundle: f.c.trust.Load().bundle, auth: auth, chain: s.chain}
+	return former{keys: keys, root: s.root, bundle: f.c.trust.Load().Bundle, auth: auth, chain: s.chain}
 }
 
 // records returns what every record says, whatever seed it is under.
@@ -174,10 +175,10 @@ func TestReseed(t *testing.T) {
 			}
 		}
 	}
-	bundle := func(m *fealtyv1.ConnectResponse) bool {
+	believed := func(m *fealtyv1.ConnectResponse) bool {
 		return m.GetSnapshot().GetScope() == string(snapshot.ScopeTrustBundle)
 	}
-	next(bundle)
+	next(believed)
 	records := f.recordText()
 	before := f.c.state.Load()
 
@@ -207,7 +208,7 @@ func TestReseed(t *testing.T) {
 
 	// The stream that stood is told, in the order in which it can verify it.
 	changes := next(func(m *fealtyv1.ConnectResponse) bool {
-		if bundle(m) {
+		if believed(m) {
 			if _, err := a.verified(m.GetSnapshot().GetEnvelope(), before.bundle.PublicRoot()); err != nil {
 				t.Fatalf("a bundle that it cannot verify comes first: %v", err)
 			}
@@ -229,7 +230,7 @@ func TestReseed(t *testing.T) {
 	if change.Root != after.rootPin || !change.ConfigRoot.Equal(after.bundle.PublicRoot()) {
 		t.Fatalf("the change of root says %+v", change)
 	}
-	v, err := a.verified(next(bundle).GetSnapshot().GetEnvelope(), change.ConfigRoot)
+	v, err := a.verified(next(believed).GetSnapshot().GetEnvelope(), change.ConfigRoot)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +319,7 @@ func TestReseed(t *testing.T) {
 	// The old root leaves the bundle with the last SVID under it.
 	f.advance(26 * time.Hour)
 	f.c.trustDue.Notify()
-	for deadline := time.Now().Add(time.Minute); len(f.c.trust.Load().bundle.RetiredRoots()) > 0; {
+	for deadline := time.Now().Add(time.Minute); len(f.c.trust.Load().Bundle.RetiredRoots()) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the old roots stay in the bundle")
 		}
@@ -518,7 +519,7 @@ func TestJoinsDuringAReseed(t *testing.T) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, n := range members {
-		n.believes = f.c.trust.Load().bundle
+		n.believes = f.c.trust.Load().Bundle
 		conn := n.conn()
 		wg.Go(func() {
 			for {
@@ -580,7 +581,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	f.reseed()
 	now := f.clock()
 	s := f.c.state.Load()
-	bundle := f.c.trust.Load().bundle
+	believed := f.c.trust.Load().Bundle
 
 	// A mesh CA of its own, with a coordinator and a member under it.
 	mesh, err := ca.NewMeshCA(old.root, old.keys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: 7, Validity: time.Hour * 48}, now)
@@ -605,7 +606,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, chain := range [][]*x509.Certificate{{leaf, mesh.Certificate()}, {leaf, mesh.Certificate(), old.root}} {
-			if v, err := bundle.Verify(chain, now); !errors.Is(err, identity.ErrUntrusted) {
+			if v, err := believed.Verify(chain, now); !errors.Is(err, identity.ErrUntrusted) {
 				t.Errorf("%s under a mesh CA of the old root: %v, %v", kind, v.ID, err)
 			}
 		}
@@ -615,7 +616,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := bundle.Verify([]*x509.Certificate{mine, before.issuer.Load().MeshCA().Certificate()}, now); !errors.Is(err, identity.ErrUntrusted) {
+			if _, err := believed.Verify([]*x509.Certificate{mine, before.issuer.Load().MeshCA().Certificate()}, now); !errors.Is(err, identity.ErrUntrusted) {
 				t.Errorf("a coordinator under the old mesh CA: %v", err)
 			}
 		}
@@ -624,15 +625,15 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	// A trust bundle, as it would have been, under a higher version and epoch.
 	forger := &state{manifest: before.manifest, head: before.head, secrets: &secrets{keys: old.keys}, root: old.root, meshKey: before.meshKey}
 	forger.head.AuthorityEpoch += 10
-	forger.bundle = &bundleAuthority{
+	forger.bundle = &bundle.Authority{
 		Manifest: forger.manifest, Head: forger.head, Root: forger.root, MeshKey: forger.meshKey,
 		ConfigRoot: old.keys.ConfigRoot, ConfigKey: old.keys.ConfigSigning,
 	}
-	forgedBundle, err := forger.bundle.sign(input, now)
+	forgedBundle, err := forger.bundle.Sign(input, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.verified(forgedBundle.signed, s.bundle.PublicRoot()); !errors.Is(err, snapshot.ErrRejected) {
+	if _, err := a.verified(forgedBundle.Signed, s.bundle.PublicRoot()); !errors.Is(err, snapshot.ErrRejected) {
 		t.Errorf("a trust bundle of the old config root key: %v", err)
 	}
 
@@ -869,7 +870,7 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 		"the trust state": func() error { _, err := d.c.ensureTrust(t.Context(), before); return err },
 		"the publication": func() error { _, err := d.c.loadPublication(t.Context(), before); return err },
 		"a rollout": func() error {
-			_, _, _, err := d.c.lookAtRollout(t.Context(), before, &rotation{Number: 1})
+			_, _, _, err := d.c.lookAtRollout(t.Context(), before, &bundle.Rotation{Number: 1})
 			return err
 		},
 	} {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -36,9 +37,9 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 	}
 	out := &fealtyv1.RevokeResponse{}
 	s, in, err := c.changeTrust(ctx, req.GetDryRun(), "revoke",
-		func(_ *state, st *trustState, _ store.Revision, now time.Time) (record.AuditEntry, bool, error) {
+		func(_ *state, st *bundle.State, _ store.Revision, now time.Time) (record.AuditEntry, bool, error) {
 			var err error
-			out.Changed, err = st.revoke(now, actor(ctx), req.GetReason(), roomForOthers, thing)
+			out.Changed, err = st.Revoke(now, actor(ctx), req.GetReason(), bundle.ForOthers, thing)
 			return record.AuditEntry{Actor: actor(ctx), Action: "trust.revoke", Target: thing.String(),
 				Reason: req.GetReason()}, out.Changed, err
 		})
@@ -74,11 +75,11 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 		if err != nil {
 			return nil, c.storeError("read the trust state", err)
 		}
-		e, err := signed.Verify(s.bundle.compile(in))
+		e, err := signed.Verify(s.bundle.Compile(in))
 		if err != nil {
 			return nil, emergencyRefused(err)
 		}
-		news, err := in.state.Value.isNews(signed, e)
+		news, err := in.State.Value.IsNews(signed, e)
 		if err != nil {
 			return nil, emergencyRefused(err)
 		}
@@ -112,20 +113,20 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 
 // emergencyChange adds to ch what a statement does. Identities are banned without their
 // keys, which are banned when somebody lifts that.
-func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in trustInput, ch *record.Change,
+func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in bundle.Input, ch *record.Change,
 	signed *snapshot.SignedEmergency, e *snapshot.Emergency) error {
 	now, by := c.now().UTC().Truncate(time.Second), actor(ctx)
 	ban := record.Ban{Reason: flowcontrol.Clip("emergency: "+e.Reason, maxReasonBytes), By: by, At: now}
-	var d trustDelta
+	var d bundle.Delta
 	for _, id := range e.Nodes {
-		if slices.Contains(in.bannedI, id) {
+		if slices.Contains(in.BannedIDs, id) {
 			continue
 		}
-		d.ban = append(d.ban, id)
+		d.Ban = append(d.Ban, id)
 	}
-	d.write = func(counter uint64) {
+	d.Write = func(counter uint64) {
 		ban.Counter = counter
-		for _, id := range d.ban {
+		for _, id := range d.Ban {
 			ch.Put(record.BanIDKey(id.Kind(), id.Name()), 0, ban)
 		}
 	}
@@ -139,23 +140,26 @@ func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in trustInp
 		next.CertEnd = record.Later(now.Add(s.manifest.LongestSVIDTTL()+certMargin), old.Value.CertEnd)
 		next.Until = record.Later(record.Later(now.Add(keyMemory(s.manifest)), next.CertEnd), old.Value.Until)
 		ch.Put(record.BanKeyKey(key), old.Version, next)
-		d.keys = append(d.keys, keyBan{key: key, certEnd: next.CertEnd})
+		d.Keys = append(d.Keys, bundle.KeyBan{Key: key, CertEnd: next.CertEnd})
 	}
-	d.edit = func(st *trustState, _ store.Revision) error {
+	d.Edit = func(st *bundle.State, _ store.Revision) error {
 		for _, digest := range e.ConfigKeys {
-			_, err := st.revokeKey(s.bundle, func(key ed25519.PublicKey) bool { return snapshot.DigestOf(key) == digest }, now, by, e.Reason, roomForBans)
+			_, err := st.RevokeKey(s.bundle,
+				func(key ed25519.PublicKey) bool { return snapshot.DigestOf(key) == digest }, now, by, e.Reason,
+				bundle.ForBans)
 			// One that is not listed signs nothing in any case, and numbers do not come again.
-			if err != nil && !errors.Is(err, errNoSuchKey) {
+			if err != nil && !errors.Is(err, bundle.ErrNoSuchKey) {
 				return err
 			}
 		}
-		if _, err := st.revoke(now, by, e.Reason, roomForBans, e.Revoked...); err != nil {
+		if _, err := st.Revoke(now, by, e.Reason, bundle.ForBans, e.Revoked...); err != nil {
 			return err
 		}
-		st.Emergencies = append(slices.Clone(st.Emergencies), appliedEmergency{e.Number, signed.Digest(), now, by, e.Reason})
+		st.Emergencies = append(slices.Clone(st.Emergencies),
+			bundle.Emergency{Number: e.Number, Digest: signed.Digest(), At: now, By: by, Reason: e.Reason})
 		return nil
 	}
-	if err := c.touchTrust(ctx, s, ch, d, roomForBans); err != nil {
+	if err := c.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
 		return err
 	}
 	ch.Audit(c.now(), record.AuditEntry{Actor: by, Action: "trust.emergency",

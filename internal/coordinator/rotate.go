@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -97,7 +98,7 @@ func mustConfirm(rec record.Member, now time.Time) bool {
 
 // lookAtRollout returns how far r is, by what all coordinators heard. own is what
 // this one had noted.
-func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *rotation) (out rollout,
+func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *bundle.Rotation) (out rollout,
 	own record.Versioned[rolloutRecord], now map[uint64]bool, err error) {
 	l, err := c.store.List(ctx, rolloutPrefix)
 	if err != nil {
@@ -144,17 +145,17 @@ func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *rotation) 
 // first.
 func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
 	t := c.trust.Load()
-	if t == nil || t.rotation == nil || t.epoch != s.head.AuthorityEpoch {
+	if t == nil || t.Rotation == nil || t.Epoch != s.head.AuthorityEpoch {
 		return nil
 	}
-	r := t.rotation
+	r := t.Rotation
 	progress, own, confirmed, err := c.lookAtRollout(ctx, s, r)
 	if err != nil {
 		return err
 	}
 	if packed := packSums(confirmed); own.Value.Number != r.Number || string(packed) != string(own.Value.Confirmed) {
 		ch := s.records.NewChange(s.headVersion)
-		ch.Require(trustStateKey, store.Revision(t.version)) // the rotation may be over
+		ch.Require(bundle.StateKey, store.Revision(t.Version)) // the rotation may be over
 		ch.Put(c.rolloutKey(), own.Version, rolloutRecord{Number: r.Number, Confirmed: packed})
 		if _, err := ch.Commit(ctx); err != nil {
 			return err
@@ -163,9 +164,9 @@ func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
 	how, now := "", c.now().UTC().Truncate(time.Second)
 	switch {
 	case !progress.unsettled && len(progress.missing) == 0:
-		how = endedConfirmed
+		how = bundle.EndedConfirmed
 	case !now.Before(r.Deadline):
-		how = endedDeadline
+		how = bundle.EndedDeadline
 	default:
 		return nil
 	}
@@ -176,13 +177,13 @@ func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
 		return err
 	}
 	ch := c.newLeaderChange(s)
-	err = c.touchTrust(ctx, s, ch, trustDelta{edit: func(st *trustState, _ store.Revision) error {
+	err = c.touchTrust(ctx, s, ch, bundle.Delta{Edit: func(st *bundle.State, _ store.Revision) error {
 		if st.Rotation == nil || st.Rotation.Number != r.Number {
 			return store.ErrConflict
 		}
-		st.end(how, progress.missing, now)
+		st.End(how, progress.missing, now)
 		return nil
-	}}, roomForBans)
+	}}, bundle.ForBans)
 	if err != nil {
 		return err
 	}
@@ -202,9 +203,11 @@ func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
 	if len(progress.missing) > 0 {
 		level = slog.LevelWarn
 	}
-	c.log.LogAttrs(ctx, level, "a config signing key was replaced", slog.String("key", s.bundle.KeyID(r.Number)), slog.String("how", how),
+	c.log.LogAttrs(ctx, level, "a config signing key was replaced", slog.String("key", s.bundle.KeyID(r.Number)),
+		slog.String("how", how),
 		slog.Int("members", progress.members), slog.Int("missing", len(progress.missing)),
-		slog.String("missing_members", strings.Join(progress.missing[:min(len(progress.missing), maxNamedMembers)], " ")))
+		slog.String("missing_members",
+			strings.Join(progress.missing[:min(len(progress.missing), bundle.MaxNamedMembers)], " ")))
 	return c.refreshTrust(ctx, s, false)
 }
 

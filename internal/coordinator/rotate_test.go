@@ -283,7 +283,7 @@ func TestCompromisedKey(t *testing.T) {
 	// What the thief signs now: the same tree, in a generation to come.
 	r := snapshot.Record{
 		ClusterID: testCluster, AuthorityEpoch: d.state().head.AuthorityEpoch, Generation: p.state.Value.Generation + 1000,
-		Root: p.tree.Root(), TreeSize: p.tree.Size(), IssuedAt: d.clock(), FreshUntil: d.clock().Add(time.Hour), Revocations: d.c.trust.Load().revocations,
+		Root: p.tree.Root(), TreeSize: p.tree.Size(), IssuedAt: d.clock(), FreshUntil: d.clock().Add(time.Hour), Revocations: d.c.trust.Load().Revocations,
 	}
 	forged, err := r.Sign(d.state().secrets.keys.ConfigSigning(1))
 	if err != nil {
@@ -324,14 +324,14 @@ func TestCompromisedKey(t *testing.T) {
 	}
 	// At the limit nothing is revoked by halves.
 	for range snapshot.MaxConfigKeys {
-		n, _ := d.c.trust.Load().configKeys[len(d.c.trust.Load().configKeys)-1], 0
+		n, _ := d.c.trust.Load().ConfigKeys[len(d.c.trust.Load().ConfigKeys)-1], 0
 		if _, err = compromised(d.state().bundle.KeyID(n.Number), "again", false); err != nil {
 			break
 		}
 	}
 	wantOnly(t, "a full list", err, explain.TrustFull)
 	// The signers still have room: an admin who used up his does not take theirs.
-	last := d.c.trust.Load().configKeys[len(d.c.trust.Load().configKeys)-1]
+	last := d.c.trust.Load().ConfigKeys[len(d.c.trust.Load().ConfigKeys)-1]
 	raw := d.statement(1, func(e *snapshot.Emergency) {
 		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.state().bundle.PublicKey(last.Number))}
 	})
@@ -443,7 +443,7 @@ func TestRotationOfReplicas(t *testing.T) {
 	if err := d.look(d.c); err != nil {
 		t.Fatal(err)
 	}
-	if x, y := d.c.trust.Load(), other.trust.Load(); x.version != y.version || x.contentHash != y.contentHash {
+	if x, y := d.c.trust.Load(), other.trust.Load(); x.Version != y.Version || x.ContentHash != y.ContentHash {
 		t.Error("the replicas do not agree")
 	}
 }
@@ -494,7 +494,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 				}
 			},
 			"compromised": func(rt *rapid.T) {
-				keys := d.c.trust.Load().configKeys
+				keys := d.c.trust.Load().ConfigKeys
 				k := rapid.SampledFrom(keys).Draw(rt, "key")
 				_, err := d.trustService().RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{Compromised: d.state().bundle.KeyID(k.Number), Reason: "test"})
 				if err != nil && !errors.Is(err, explain.TrustFull) {
@@ -515,8 +515,8 @@ func TestRotationLosesNoConfig(t *testing.T) {
 			"restart": func(*rapid.T) { d.restart(); d.follow(d.c); wantOnlyNil(rt, d.look(d.c)) },
 			"": func(rt *rapid.T) {
 				signing := 0
-				for _, k := range d.c.trust.Load().configKeys {
-					if k.signing(d.clock()) {
+				for _, k := range d.c.trust.Load().ConfigKeys {
+					if k.Signing(d.clock()) {
 						signing++
 					}
 				}

@@ -19,6 +19,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -474,7 +475,7 @@ func (mv *move) seal(t *history.Transition) (err error) {
 // manifest what members are told. A head that no bundle follows from would stop the
 // cluster.
 func (c *Coordinator) moveFits(ctx context.Context, mv *move) error {
-	var in trustInput
+	var in bundle.Input
 	if mv.from != nil {
 		var err error
 		if in, err = c.readTrust(ctx, mv.from); err != nil {
@@ -482,7 +483,7 @@ func (c *Coordinator) moveFits(ctx context.Context, mv *move) error {
 		}
 	}
 	after := &state{manifest: mv.manifest, head: mv.link, secrets: mv.secrets, root: mv.root, meshKey: mv.mesh.KeyID()}
-	after.bundle = &bundleAuthority{
+	after.bundle = &bundle.Authority{
 		Manifest: after.manifest, Head: after.head, Root: after.root, MeshKey: after.meshKey,
 		ConfigRoot: mv.secrets.keys.ConfigRoot, ConfigKey: mv.secrets.keys.ConfigSigning,
 	}
@@ -515,12 +516,12 @@ func (c *Coordinator) writeSecrets(ctx context.Context, mv *move) error {
 
 // bundleFits reports whether a trust bundle can be made of what is in force after
 // a move, from what it is made of before.
-func (c *Coordinator) bundleFits(after *bundleAuthority, in trustInput) error {
-	next, _ := after.next(in, c.now().UTC().Truncate(time.Second))
+func (c *Coordinator) bundleFits(after *bundle.Authority, in bundle.Input) error {
+	next, _ := after.Next(in, c.now().UTC().Truncate(time.Second))
 	if n := len(next.MeshKeys); n > snapshot.MaxMeshKeys {
 		return explain.New(explain.RateLimited, "what", "the set, which makes a new mesh CA key,", "limit", fmt.Sprintf("%d mesh CA keys whose certificates are still valid", snapshot.MaxMeshKeys))
 	}
-	if _, err := after.sign(in.with(trustDelta{}, next), c.now()); err != nil {
+	if _, err := after.Sign(in.With(bundle.Delta{}, next), c.now()); err != nil {
 		return explain.Wrap(err, explain.RequestField, "field", "manifest", "problem", "no trust bundle can be made of it: "+err.Error())
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -69,7 +70,7 @@ type state struct {
 	origin []record.AuditEntry
 	// rootStatement introduces the config root key to who pins the root.
 	rootStatement []byte
-	bundle        *bundleAuthority // under which trust bundles are made
+	bundle        *bundle.Authority // under which trust bundles are made
 
 	gap *restoreGap // what is not known since the last restore; nil: there was none
 }
@@ -235,8 +236,8 @@ func (c *Coordinator) newState(v *history.Verified, secrets *secrets, root *x509
 			Next: new(atomic.Pointer[record.Records])},
 		root: root, rootPin: identity.KeyOf(root), meshKey: mesh.KeyID(),
 	}
-	s.bundle = &bundleAuthority{
-		Manifest: s.manifest, Head: s.head, Root: root, MeshKey: s.meshKey, Links: recentLinks(v),
+	s.bundle = &bundle.Authority{
+		Manifest: s.manifest, Head: s.head, Root: root, MeshKey: s.meshKey, Links: bundle.RecentLinks(v),
 		ConfigRoot: secrets.keys.ConfigRoot, ConfigKey: secrets.keys.ConfigSigning,
 	}
 	if err := s.followReseeds(); err != nil {
@@ -425,7 +426,7 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 
 // firstTrust returns the bundle to begin with at s, with the config in force. While the
 // store is known to have lost something both are what they were.
-func (c *Coordinator) firstTrust(ctx context.Context, s *state) (*trustView, error) {
+func (c *Coordinator) firstTrust(ctx context.Context, s *state) (*bundle.View, error) {
 	in, err := c.ensureTrust(ctx, s)
 	if lost := c.lostError(); lost != nil {
 		t, err := c.keptTrust(s)
@@ -446,19 +447,19 @@ func (c *Coordinator) firstTrust(ctx context.Context, s *state) (*trustView, err
 	case err != nil:
 		return nil, fmt.Errorf("read the config: %w", err)
 	}
-	return s.bundle.sign(in, c.now())
+	return s.bundle.Sign(in, c.now())
 }
 
 // presentAs certifies this coordinator anew and presents it. t is the bundle to
 // believe from now on; nil keeps the current one.
-func (c *Coordinator) presentAs(s *state, t *trustView) error {
+func (c *Coordinator) presentAs(s *state, t *bundle.View) error {
 	// A bundle that comes in between would be lost, and its bans with it.
 	c.trustMu.Lock()
 	defer c.trustMu.Unlock()
 	if t == nil {
 		t = c.trust.Load()
 	}
-	m, err := c.ownMaterial(s, t.bundle)
+	m, err := c.ownMaterial(s, t.Bundle)
 	if err != nil {
 		return fmt.Errorf("certify this coordinator: %w", err)
 	}
@@ -466,7 +467,7 @@ func (c *Coordinator) presentAs(s *state, t *trustView) error {
 		return fmt.Errorf("adopt this coordinator's own certificate: %w", err)
 	}
 	c.trust.Store(t)
-	c.kept.SawBundle(t.signed)
+	c.kept.SawBundle(t.Signed)
 	return nil
 }
 

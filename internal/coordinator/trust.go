@@ -10,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -27,29 +28,23 @@ const maxBootstrapMembers = 32
 // readTrust reads the inputs of the trust bundle. If the bans are not those that
 // the trust state says there are, or the trust state is gone, the error matches
 // [store.ErrForged]: no bundle is made of what somebody else left.
-func (c *Coordinator) readTrust(ctx context.Context, s *state) (trustInput, error) {
+func (c *Coordinator) readTrust(ctx context.Context, s *state) (bundle.Input, error) {
 	began := c.kept.Begin()
-	in, err := readInput(ctx, s.records, s.manifest.Cluster)
+	in, err := bundle.Read(ctx, s.records, s.manifest.Cluster)
 	if err != nil {
 		return in, err
 	}
 	// First whether all of it is of before: whoever put it back put back the sum too.
-	if in.state.Exists() {
-		if err := c.checkTrust(ctx, s, began, in); err != nil {
-			return in, err
-		}
-		return in, in.whole()
-	}
-	if err := nothingKept(ctx, s.records, in); err != nil {
+	if err := c.checkTrust(ctx, s, began, in); err != nil {
 		return in, err
 	}
-	return in, c.checkTrust(ctx, s, began, in)
+	return in, in.Whole()
 }
 
 // ensureTrust makes the trust state name the mesh CA key of s, as after a first
 // set or a change of authority, and returns the inputs that are then in force. A
 // crash between the head's swap and this is healed by the next start.
-func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (trustInput, error) {
+func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (bundle.Input, error) {
 	for range commitTries {
 		in, err := c.readTrust(ctx, s)
 		if err != nil {
@@ -61,13 +56,13 @@ func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (trustInput, er
 			return in, err
 		}
 		now := c.now().UTC().Truncate(time.Second)
-		next, changed := s.bundle.next(in, now)
+		next, changed := s.bundle.Next(in, now)
 		if !changed {
 			return in, nil
 		}
 		ch := s.records.NewChange(s.headVersion)
-		ch.Put(trustStateKey, in.state.Version, next)
-		if err := c.beginConfig(ctx, ch, in.state.Value); err != nil {
+		ch.Put(bundle.StateKey, in.State.Version, next)
+		if err := c.beginConfig(ctx, ch, in.State.Value); err != nil {
 			return in, err
 		}
 		_, err = ch.Commit(ctx)
@@ -79,51 +74,53 @@ func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (trustInput, er
 			return in, err
 		}
 	}
-	return trustInput{}, errBusy("the trust state")
+	return bundle.Input{}, errBusy("the trust state")
 }
 
 // touchTrust adds to ch a new version of the trust state, so that the bundle
 // that ch leads to has a version of its own. What no bundle could be made of is
-// refused here, with an error that matches errBundleFull: once committed it would
+// refused here, with an error that matches [bundle.ErrFull]: once committed it would
 // stop every later ban.
-func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *record.Change, d trustDelta, room banRoom) error {
+func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *record.Change, d bundle.Delta,
+	room bundle.Room) error {
 	in, err := c.readTrust(ctx, s)
 	if err != nil {
 		return c.storeError("read the trust state", err)
 	}
-	was := in.state.Version
-	next, changed := s.bundle.next(in, c.now().UTC().Truncate(time.Second))
+	was := in.State.Version
+	next, changed := s.bundle.Next(in, c.now().UTC().Truncate(time.Second))
 	if !changed {
 		next.Change++
 	}
-	if d.edit != nil {
-		if err := d.edit(&next, was); err != nil {
+	if d.Edit != nil {
+		if err := d.Edit(&next, was); err != nil {
 			return err
 		}
 	}
-	in = in.with(d, next)
-	next.Bans = in.sum()
-	limit := room.of(c.maxListed)
-	if n := len(in.listed()); n > limit && len(d.keys) > 0 {
-		return fmt.Errorf("%d banned keys would be listed, the limit is %d: %w", n, limit, errBundleFull)
+	in = in.With(d, next)
+	next.Bans = in.Sum()
+	limit := room.Of(c.maxListed)
+	if n := len(in.Listed()); n > limit && len(d.Keys) > 0 {
+		return fmt.Errorf("%d banned keys would be listed, the limit is %d: %w", n, limit, bundle.ErrFull)
 	}
-	t, err := s.bundle.sign(in, c.now())
+	t, err := s.bundle.Sign(in, c.now())
 	if err != nil {
-		return fmt.Errorf("%w: %w", errBundleFull, err)
+		return fmt.Errorf("%w: %w", bundle.ErrFull, err)
 	}
-	if have := c.trust.Load(); t.size > snapshot.DefaultContent-bundleReserve && have != nil && t.size > have.size {
-		return fmt.Errorf("%d bytes, of which %d are kept for the next manifest: %w", t.size, bundleReserve, errBundleFull)
+	if have := c.trust.Load(); t.Size > snapshot.DefaultContent-bundle.Reserve && have != nil && t.Size > have.Size {
+		return fmt.Errorf("%d bytes, of which %d are kept for the next manifest: %w", t.Size, bundle.Reserve,
+			bundle.ErrFull)
 	}
-	ch.Put(trustStateKey, was, next)
-	if d.write != nil {
-		d.write(next.Change)
+	ch.Put(bundle.StateKey, was, next)
+	if d.Write != nil {
+		d.Write(next.Change)
 	}
 	return nil
 }
 
-// bundleFull words errBundleFull for who asked.
+// bundleFull words [bundle.ErrFull] for who asked.
 func bundleFull(what string, err error) error {
-	if !errors.Is(err, errBundleFull) {
+	if !errors.Is(err, bundle.ErrFull) {
 		return err
 	}
 	return explain.Wrap(err, explain.RateLimited, "what", what, "limit", fmt.Sprintf("%d banned keys whose certificates are still valid", snapshot.MaxBans))
@@ -164,14 +161,14 @@ func (c *Coordinator) refreshTrust(ctx context.Context, s *state, renew bool) (e
 	}()
 	now := c.now()
 	have := c.trust.Load()
-	if have != nil && have.epoch == s.head.AuthorityEpoch && have.version >= uint64(in.state.Version) {
-		age := now.Sub(have.issuedAt)
-		fresh := age > -snapshot.ClockTolerance && age < min(trustRefreshPause, bundleLife(s.manifest)/4)
+	if have != nil && have.Epoch == s.head.AuthorityEpoch && have.Version >= uint64(in.State.Version) {
+		age := now.Sub(have.IssuedAt)
+		fresh := age > -snapshot.ClockTolerance && age < min(bundle.RefreshPause, bundle.Life(s.manifest)/4)
 		if fresh || !renew {
 			return nil
 		}
 	}
-	t, err := s.bundle.sign(in, now)
+	t, err := s.bundle.Sign(in, now)
 	if err != nil {
 		return err
 	}
@@ -180,31 +177,32 @@ func (c *Coordinator) refreshTrust(ctx context.Context, s *state, renew bool) (e
 	}
 	c.guard.Sweep(ctx)
 	c.bundleChanged.Notify()
-	c.log.LogAttrs(ctx, slog.LevelInfo, "trust bundle in force", slog.Uint64("config_version", t.version), slog.Uint64("authority_epoch", t.epoch),
-		slog.Int("banned", len(in.bannedI)), slog.Int("banned_keys", len(in.bannedK)), slog.Int("mesh_keys",
-			len(in.state.Value.MeshKeys)))
+	c.log.LogAttrs(ctx, slog.LevelInfo, "trust bundle in force", slog.Uint64("config_version", t.Version),
+		slog.Uint64("authority_epoch", t.Epoch),
+		slog.Int("banned", len(in.BannedIDs)), slog.Int("banned_keys", len(in.BannedKeys)), slog.Int("mesh_keys",
+			len(in.State.Value.MeshKeys)))
 	return nil
 }
 
 // believe puts t into force here, unless a newer one is already.
-func (c *Coordinator) believe(t *trustView) error {
+func (c *Coordinator) believe(t *bundle.View) error {
 	c.trustMu.Lock()
 	defer c.trustMu.Unlock()
-	if have := c.trust.Load(); have != nil && have.newer(t) {
+	if have := c.trust.Load(); have != nil && have.Newer(t) {
 		return nil
 	}
-	if err := c.source.Trust(t.bundle); err != nil {
+	if err := c.source.Trust(t.Bundle); err != nil {
 		return fmt.Errorf("believe the new trust bundle: %w", err)
 	}
 	c.trust.Store(t)
-	c.kept.SawBundle(t.signed)
+	c.kept.SawBundle(t.Signed)
 	return nil
 }
 
 // followTrust keeps the bundle up with the store until ctx ends: at once on a
 // notice or a change, and every few seconds in case a notice was lost.
 func (c *Coordinator) followTrust(ctx context.Context, s *state) error {
-	changed, stop := watch.Key(ctx, c.store, trustStateKey)
+	changed, stop := watch.Key(ctx, c.store, bundle.StateKey)
 	defer stop()
 	for {
 		due, confirmed := c.trustDue.Wait(), c.keyConfirmed.Wait()
@@ -291,8 +289,8 @@ func (c *Coordinator) bootstrap(s *state, rec record.Member, version store.Revis
 	t := c.trust.Load()
 	signed, err := draft.Publish(snapshot.Record{
 		ClusterID: s.manifest.Cluster, AuthorityEpoch: s.head.AuthorityEpoch, Generation: uint64(version),
-		IssuedAt: issued, FreshUntil: issued.Add(entry.SVIDTTL).Truncate(time.Second), Revocations: t.revocations,
-	}, t.signers(s.bundle, now)...)
+		IssuedAt: issued, FreshUntil: issued.Add(entry.SVIDTTL).Truncate(time.Second), Revocations: t.Revocations,
+	}, t.Signers(s.bundle, now)...)
 	if err != nil {
 		return nil, err
 	}

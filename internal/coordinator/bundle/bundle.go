@@ -1,4 +1,19 @@
-package coordinator
+// Package bundle reads, compiles and signs the trust bundle of a cluster, for a value (I11).
+//
+// The trust bundle says whom a cluster believes: roots, mesh CA keys and config signing keys,
+// and what is banned and revoked. It is compiled of an [Input], which is the [State] and the
+// bans in the store, under an [Authority], which is one head of the history and handles of
+// the keys that sign under it; what comes out is a [View].
+//
+// The half of I11 that is kept here: every change of what a bundle says is a new version of
+// the State, and that version is the bundle's own, so that of two bundles of one authority
+// epoch the one with the higher version says what was decided later. What is compiled depends
+// on Input and head alone, so that all coordinators make equal bytes of a version. Which bundle
+// is in force is for the caller to say, by [View.Newer].
+//
+// Nothing but [Read] does I/O, and nothing here holds a secret: a handle signs and gives its
+// public key.
+package bundle
 
 import (
 	"crypto/ed25519"
@@ -12,10 +27,10 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// bundleAuthority is under what a trust bundle is made: one head of the history, and the
+// Authority is under what a trust bundle is made: one head of the history and the
 // keys that sign under it. It is made once for each head, since the links of the history
 // are encoded for it, and nobody changes it afterwards.
-type bundleAuthority struct {
+type Authority struct {
 	Manifest *manifest.Manifest // in force
 	Head     history.Link
 	Root     *x509.Certificate
@@ -33,17 +48,17 @@ type bundleAuthority struct {
 }
 
 // PublicRoot returns the public config root key.
-func (a *bundleAuthority) PublicRoot() ed25519.PublicKey {
+func (a *Authority) PublicRoot() ed25519.PublicKey {
 	return a.ConfigRoot().Public().(ed25519.PublicKey)
 }
 
 // PublicKey returns the nth public config signing key.
-func (a *bundleAuthority) PublicKey(n uint32) ed25519.PublicKey {
+func (a *Authority) PublicKey(n uint32) ed25519.PublicKey {
 	return a.ConfigKey(n).Public().(ed25519.PublicKey)
 }
 
 // KeyID returns the id of the nth config signing key.
-func (a *bundleAuthority) KeyID(n uint32) string { return snapshot.KeyIDOf(a.PublicKey(n)) }
+func (a *Authority) KeyID(n uint32) string { return snapshot.KeyIDOf(a.PublicKey(n)) }
 
 // Bounds of the transitions that go before each trust bundle. Who missed more asks for them.
 const (
@@ -51,9 +66,9 @@ const (
 	recentLinkBytes = 128 << 10
 )
 
-// recentLinks returns the newest transitions of a history, encoded, oldest first: at most
+// RecentLinks returns the newest transitions of a history, encoded, oldest first: at most
 // 16, and of 128 KiB together unless the newest alone is larger.
-func recentLinks(v *history.Verified) [][]byte {
+func RecentLinks(v *history.Verified) [][]byte {
 	links, size := v.Links(), 0
 	var out [][]byte
 	for i := len(links) - 1; i >= 0 && len(out) < maxRecentLinks; i-- {

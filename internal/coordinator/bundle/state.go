@@ -1,4 +1,4 @@
-package coordinator
+package bundle
 
 import (
 	"crypto/ed25519"
@@ -14,30 +14,30 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// trustState is what the trust bundle is compiled from, besides bans and the
+// State is what the trust bundle is compiled from, besides bans and the
 // history. Every transaction that changes an input of the bundle writes it, so
 // that its version orders bundles.
-type trustState struct {
+type State struct {
 	// Change numbers the writes, so that each makes a new value. It is the counter that
 	// coordinators remember: a lower one is of a store that went back.
 	Change uint64 `json:"change"`
 	// MeshKeys are the mesh CA keys that verifiers still accept, newest first.
-	MeshKeys []meshKey `json:"mesh_keys"`
+	MeshKeys []MeshKey `json:"mesh_keys"`
 	// Roots are the roots that verifiers still accept, newest first: the one in
 	// force, and those that it took the place of.
-	Roots []rootState `json:"roots"`
+	Roots []Root `json:"roots"`
 	// ConfigKeys are the config signing keys, by their number, with those that are
 	// revoked and not over.
-	ConfigKeys []configKey `json:"config_keys"`
+	ConfigKeys []ConfigKey `json:"config_keys"`
 	// LastConfigKey is the highest number that was ever used: none is used again.
 	LastConfigKey uint32 `json:"last_config_key,omitempty"`
-	// Rotation is the one that runs, and Rotated how the last one ended; see rotate.go.
-	Rotation *rotation `json:"rotation,omitempty"`
-	Rotated  *rotated  `json:"rotated,omitempty"`
+	// Rotation is the one that runs, and Rotated how the last one ended; see [State.Rotate].
+	Rotation *Rotation    `json:"rotation,omitempty"`
+	Rotated  *RotationEnd `json:"rotated,omitempty"`
 	// Revoked is what is revoked by its name, sorted. It only grows.
-	Revoked []revokedThing `json:"revoked,omitempty"`
+	Revoked []Revocation `json:"revoked,omitempty"`
 	// Emergencies are the statements of the signers that were applied under this seed.
-	Emergencies []appliedEmergency `json:"emergencies,omitempty"`
+	Emergencies []Emergency `json:"emergencies,omitempty"`
 	// SeedEpoch is that of the seed which the config keys derive from.
 	SeedEpoch uint64 `json:"seed_epoch,omitempty"`
 	// Head is the transition that the state was last fitted to.
@@ -48,14 +48,14 @@ type trustState struct {
 	// 0: an earlier release, which keeps none, wrote this.
 	UnbansFrom store.Revision `json:"unbans_from,omitempty"`
 	// Bans are the bans that there are: a record that is absent has no MAC.
-	Bans banSum `json:"bans"`
+	Bans BanSum `json:"bans"`
 	// AsOf is the time that bans of keys are compared with, so that what a version
 	// lists does not depend on when it is compiled.
 	AsOf time.Time `json:"as_of"`
 }
 
-// meshKey is one mesh CA key under one authority epoch (I9).
-type meshKey struct {
+// MeshKey is one mesh CA key under one authority epoch (I9).
+type MeshKey struct {
 	Key identity.KeyID `json:"key"`
 	// AuthorityEpoch is 0 where it is not known: of a key of between a backup and the
 	// restore, which only a trust bundle of then names.
@@ -68,16 +68,16 @@ type meshKey struct {
 	LongestTTL time.Duration `json:"longest_ttl"`
 }
 
-// rootState is one root CA certificate.
-type rootState struct {
+// Root is one root CA certificate.
+type Root struct {
 	DER []byte `json:"der"`
 	// AcceptUntil is set when another root takes over: the end of the last SVID
 	// under this one.
 	AcceptUntil time.Time `json:"accept_until,omitzero"`
 }
 
-// configKey is one config signing key: number n derives from the seed.
-type configKey struct {
+// ConfigKey is one config signing key: number n derives from the seed.
+type ConfigKey struct {
 	Number    uint32    `json:"number"`
 	NotBefore time.Time `json:"not_before"`
 	NotAfter  time.Time `json:"not_after"`
@@ -93,25 +93,25 @@ const configKeyLife = 10 * 365 * 24 * time.Hour
 
 // newConfigKey returns the key of a number, which signs from now on. A clock that is a
 // little behind verifies under it too.
-func newConfigKey(number uint32, now time.Time) configKey {
-	return configKey{Number: number, NotBefore: now.Add(-10 * time.Minute), NotAfter: now.Add(configKeyLife)}
+func newConfigKey(number uint32, now time.Time) ConfigKey {
+	return ConfigKey{Number: number, NotBefore: now.Add(-10 * time.Minute), NotAfter: now.Add(configKeyLife)}
 }
 
-func (k configKey) revoked() bool { return !k.RevokedAt.IsZero() }
+func (k ConfigKey) revoked() bool { return !k.RevokedAt.IsZero() }
 
-// signing reports whether the key may sign at now.
-func (k configKey) signing(now time.Time) bool {
+// Signing reports whether the key may sign at now.
+func (k ConfigKey) Signing(now time.Time) bool {
 	return !k.revoked() && !now.Before(k.NotBefore) && now.Before(k.NotAfter)
 }
 
-// banSum says which ban records exist, so that a deleted one is noticed.
-type banSum struct {
+// BanSum says which ban records exist, so that a deleted one is noticed.
+type BanSum struct {
 	Count  int    `json:"count"`
 	Digest string `json:"digest"` // SHA-256 over their keys, in hex
 }
 
-// rotation is a config signing key on its way to replace the others.
-type rotation struct {
+// Rotation is a config signing key on its way to replace the others.
+type Rotation struct {
 	Number uint32 `json:"number"`
 	// Epoch and After bound the bundles that cannot list it: up to version After of
 	// Epoch.
@@ -123,9 +123,9 @@ type rotation struct {
 	Reason    string    `json:"reason,omitempty"`
 }
 
-// rotated is how a rotation ended.
-type rotated struct {
-	rotation
+// RotationEnd is how a rotation ended.
+type RotationEnd struct {
+	Rotation
 	EndedAt time.Time `json:"ended_at"`
 	// How is one of the ways below.
 	How string `json:"how"`
@@ -135,19 +135,19 @@ type rotated struct {
 	Count   int      `json:"count,omitempty"`
 }
 
-// maxNamedMembers bounds the members that the end of a rotation names, and with it every
+// MaxNamedMembers bounds the members that the end of a rotation names, and with it every
 // answer about trust.
-const maxNamedMembers = 64
+const MaxNamedMembers = 64
 
 // Ways in which a rotation ends.
 const (
-	endedConfirmed   = "confirmed"   // every member holds everything under the new key
-	endedDeadline    = "deadline"    // some do not
+	EndedConfirmed   = "confirmed"   // every member holds everything under the new key
+	EndedDeadline    = "deadline"    // some do not
 	endedCompromised = "compromised" // a key was revoked meanwhile
 )
 
-// revokedThing is something that is revoked by its name, for good.
-type revokedThing struct {
+// Revocation is something that is revoked by its name, for good.
+type Revocation struct {
 	Kind   snapshot.RevokedKind `json:"kind"`
 	Name   string               `json:"name"`
 	At     time.Time            `json:"at"`
@@ -155,10 +155,10 @@ type revokedThing struct {
 	Reason string               `json:"reason"`
 }
 
-func (r revokedThing) thing() snapshot.Revoked { return snapshot.Revoked{Kind: r.Kind, Name: r.Name} }
+func (r Revocation) thing() snapshot.Revoked { return snapshot.Revoked{Kind: r.Kind, Name: r.Name} }
 
-// appliedEmergency is a statement of the signers that is in the bundle.
-type appliedEmergency struct {
+// Emergency is a statement of the signers that is in the bundle.
+type Emergency struct {
 	Number uint64          `json:"number"`
 	Digest snapshot.Digest `json:"digest"`
 	At     time.Time       `json:"at"`
@@ -166,30 +166,30 @@ type appliedEmergency struct {
 	Reason string          `json:"reason"`
 }
 
-// banRoom says how much of the bundle's room for banned keys a change may use.
+// Room says how much of the bundle's room for banned keys a change may use.
 // Removals and replacements, which can wait, leave a quarter of it for bans. In the same
 // way what an admin revokes, which nothing lifts, leaves a quarter for the signers.
-type banRoom bool
+type Room bool
 
 const (
-	roomForBans   banRoom = true
-	roomForOthers banRoom = false
+	ForBans   Room = true
+	ForOthers Room = false
 )
 
-// of returns how much of limit a change may use.
-func (r banRoom) of(limit int) int {
-	if r == roomForOthers {
+// Of returns how much of limit a change may use.
+func (r Room) Of(limit int) int {
+	if r == ForOthers {
 		return limit - limit/4
 	}
 	return limit
 }
 
 // introduce adds the next key to the state, and returns its number.
-func (t *trustState) introduce(now time.Time, room banRoom) (uint32, error) {
-	keys := slices.DeleteFunc(slices.Clone(t.ConfigKeys), func(k configKey) bool {
+func (t *State) introduce(now time.Time, room Room) (uint32, error) {
+	keys := slices.DeleteFunc(slices.Clone(t.ConfigKeys), func(k ConfigKey) bool {
 		return k.revoked() && !now.Before(k.NotAfter) // a bundle may leave it out now
 	})
-	if limit := room.of(snapshot.MaxConfigKeys); len(keys) >= limit {
+	if limit := room.Of(snapshot.MaxConfigKeys); len(keys) >= limit {
 		return 0, explain.New(explain.TrustFull, "what", "config signing keys, revoked ones among them",
 			"limit", fmt.Sprint(limit))
 	}
@@ -201,22 +201,22 @@ func (t *trustState) introduce(now time.Time, room banRoom) (uint32, error) {
 	return t.LastConfigKey, nil
 }
 
-// newest returns the key that signs at now: of two, the one that stays.
-func (t *trustState) newest(now time.Time) (configKey, bool) {
+// Newest returns the key that signs at now: of two, the one that stays.
+func (t *State) Newest(now time.Time) (ConfigKey, bool) {
 	for _, k := range slices.Backward(t.ConfigKeys) {
-		if k.signing(now) {
+		if k.Signing(now) {
 			return k, true
 		}
 	}
-	return configKey{}, false
+	return ConfigKey{}, false
 }
 
-// rotate begins a rotation. was is the version that the state was read at.
-func (t *trustState) rotate(a *bundleAuthority, was store.Revision, r rotation) error {
+// Rotate begins a rotation. was is the version that the state was read at.
+func (t *State) Rotate(a *Authority, was store.Revision, r Rotation) error {
 	if t.Rotation != nil {
 		return explain.New(explain.TrustRotating, "key", a.KeyID(t.Rotation.Number), "deadline", t.Rotation.Deadline)
 	}
-	n, err := t.introduce(r.StartedAt, roomForOthers)
+	n, err := t.introduce(r.StartedAt, ForOthers)
 	if err != nil {
 		return err
 	}
@@ -225,28 +225,28 @@ func (t *trustState) rotate(a *bundleAuthority, was store.Revision, r rotation) 
 	return nil
 }
 
-// end ends the rotation: no key but the new one is left to sign.
-func (t *trustState) end(how string, missing []string, now time.Time) {
-	t.Rotated = &rotated{
-		rotation: *t.Rotation, EndedAt: now, How: how,
-		Missing: missing[:min(len(missing), maxNamedMembers)], Count: len(missing),
+// End ends the rotation: no key but the new one is left to sign.
+func (t *State) End(how string, missing []string, now time.Time) {
+	t.Rotated = &RotationEnd{
+		Rotation: *t.Rotation, EndedAt: now, How: how,
+		Missing: missing[:min(len(missing), MaxNamedMembers)], Count: len(missing),
 	}
 	number := t.Rotation.Number
 	t.Rotation = nil
-	t.ConfigKeys = slices.DeleteFunc(slices.Clone(t.ConfigKeys), func(k configKey) bool {
+	t.ConfigKeys = slices.DeleteFunc(slices.Clone(t.ConfigKeys), func(k ConfigKey) bool {
 		return !k.revoked() && k.Number != number
 	})
 }
 
-// revokeKey revokes a config signing key at once. If none is left, another one is
+// RevokeKey revokes a config signing key at once. If none is left, another one is
 // introduced, which signs alone. It reports false for a key that was revoked before.
-func (t *trustState) revokeKey(a *bundleAuthority, is func(key ed25519.PublicKey) bool, now time.Time,
-	by, reason string, room banRoom) (bool, error) {
+func (t *State) RevokeKey(a *Authority, is func(key ed25519.PublicKey) bool, now time.Time,
+	by, reason string, room Room) (bool, error) {
 	keys := slices.Clone(t.ConfigKeys)
-	i := slices.IndexFunc(keys, func(k configKey) bool { return is(a.PublicKey(k.Number)) })
+	i := slices.IndexFunc(keys, func(k ConfigKey) bool { return is(a.PublicKey(k.Number)) })
 	switch {
 	case i < 0:
-		return false, errNoSuchKey
+		return false, ErrNoSuchKey
 	case keys[i].revoked():
 		return false, nil
 	}
@@ -254,10 +254,10 @@ func (t *trustState) revokeKey(a *bundleAuthority, is func(key ed25519.PublicKey
 	t.ConfigKeys = keys
 	if t.Rotation != nil {
 		// Of two one is left, be it the old or the new one: it signs alone.
-		t.Rotated = &rotated{rotation: *t.Rotation, EndedAt: now, How: endedCompromised}
+		t.Rotated = &RotationEnd{Rotation: *t.Rotation, EndedAt: now, How: endedCompromised}
 		t.Rotation = nil
 	}
-	if !slices.ContainsFunc(keys, func(k configKey) bool { return k.signing(now) }) {
+	if !slices.ContainsFunc(keys, func(k ConfigKey) bool { return k.Signing(now) }) {
 		if _, err := t.introduce(now, room); err != nil {
 			return false, err
 		}
@@ -265,23 +265,23 @@ func (t *trustState) revokeKey(a *bundleAuthority, is func(key ed25519.PublicKey
 	return true, nil
 }
 
-// errNoSuchKey is matched when no config signing key is the named one.
-var errNoSuchKey = errors.New("no such config signing key")
+// ErrNoSuchKey is matched when no config signing key is the named one.
+var ErrNoSuchKey = errors.New("no such config signing key")
 
-// revoke adds things to the state, each at most once, and reports whether one was new.
-func (t *trustState) revoke(now time.Time, by, reason string, room banRoom,
+// Revoke adds things to the state, each at most once, and reports whether one was new.
+func (t *State) Revoke(now time.Time, by, reason string, room Room,
 	things ...snapshot.Revoked) (bool, error) {
 	out := slices.Clone(t.Revoked)
 	for _, r := range things {
-		i, found := slices.BinarySearchFunc(out, r, func(a revokedThing, b snapshot.Revoked) int {
+		i, found := slices.BinarySearchFunc(out, r, func(a Revocation, b snapshot.Revoked) int {
 			return a.thing().Compare(b)
 		})
 		if !found {
-			out = slices.Insert(out, i, revokedThing{r.Kind, r.Name, now, by, reason})
+			out = slices.Insert(out, i, Revocation{r.Kind, r.Name, now, by, reason})
 		}
 	}
 	changed := len(out) != len(t.Revoked)
-	if limit := room.of(snapshot.MaxRevoked); changed && len(out) > limit {
+	if limit := room.Of(snapshot.MaxRevoked); changed && len(out) > limit {
 		return false, explain.New(explain.TrustFull, "what", "things that are revoked by name",
 			"limit", fmt.Sprint(limit))
 	}
@@ -289,8 +289,8 @@ func (t *trustState) revoke(now time.Time, by, reason string, room banRoom,
 	return changed, nil
 }
 
-// isNews reports whether a statement is not in force yet.
-func (t trustState) isNews(signed *snapshot.SignedEmergency, e *snapshot.Emergency) (bool, error) {
+// IsNews reports whether a statement is not in force yet.
+func (t State) IsNews(signed *snapshot.SignedEmergency, e *snapshot.Emergency) (bool, error) {
 	for _, a := range t.Emergencies {
 		switch {
 		case a.Digest == signed.Digest():
@@ -311,13 +311,13 @@ func (t trustState) isNews(signed *snapshot.SignedEmergency, e *snapshot.Emergen
 // a backup.
 const configKeysAhead = 256
 
-// catchUp adds what a trust bundle with header h revokes, and the mesh CA keys that signed
+// CatchUp adds what a trust bundle with header h revokes, and the mesh CA keys that signed
 // SVIDs which are still valid, and passes over the config keys that were used. It returns
 // how many revocations were news.
-func (t *trustState) catchUp(a *bundleAuthority, of *snapshot.TrustBundle, h snapshot.Header, now time.Time,
+func (t *State) CatchUp(a *Authority, of *snapshot.TrustBundle, h snapshot.Header, now time.Time,
 	by string) (news int, err error) {
 	before := len(t.Revoked)
-	if _, err = t.revoke(now, by, "in force before the restore", roomForBans, of.Revoked...); err != nil {
+	if _, err = t.Revoke(now, by, "in force before the restore", ForBans, of.Revoked...); err != nil {
 		return 0, err
 	}
 	news = len(t.Revoked) - before
@@ -332,9 +332,9 @@ func (t *trustState) catchUp(a *bundleAuthority, of *snapshot.TrustBundle, h sna
 		if !k.Revoked {
 			continue
 		}
-		revoked, err := t.revokeKey(a, func(key ed25519.PublicKey) bool { return string(key) == string(k.Key) },
-			now, by, "revoked before the restore", roomForBans)
-		if err != nil && !errors.Is(err, errNoSuchKey) { // one that is not listed signs nothing
+		revoked, err := t.RevokeKey(a, func(key ed25519.PublicKey) bool { return string(key) == string(k.Key) },
+			now, by, "revoked before the restore", ForBans)
+		if err != nil && !errors.Is(err, ErrNoSuchKey) { // one that is not listed signs nothing
 			return news, err
 		}
 		if revoked {
@@ -349,13 +349,13 @@ func (t *trustState) catchUp(a *bundleAuthority, of *snapshot.TrustBundle, h sna
 		epoch = h.AuthorityEpoch
 	}
 	for _, key := range of.MeshKeys {
-		known := slices.ContainsFunc(mesh, func(k meshKey) bool { return k.Key == key })
+		known := slices.ContainsFunc(mesh, func(k MeshKey) bool { return k.Key == key })
 		if known || slices.Contains(of.BannedKeys, key) {
 			continue
 		}
 		// What it signed last ends no later than this.
 		ttl := a.Manifest.LongestSVIDTTL()
-		mesh = append(mesh, meshKey{Key: key, AuthorityEpoch: epoch, AcceptUntil: now.Add(ttl), LongestTTL: ttl})
+		mesh = append(mesh, MeshKey{Key: key, AuthorityEpoch: epoch, AcceptUntil: now.Add(ttl), LongestTTL: ttl})
 	}
 	t.MeshKeys = mesh
 	return news, nil

@@ -1,4 +1,4 @@
-package coordinator
+package bundle
 
 import (
 	"bytes"
@@ -13,26 +13,26 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// next returns the trust state that fits a at now, and whether it is
+// Next returns the trust state that fits a at now, and whether it is
 // another one than that of in.
-func (a *bundleAuthority) next(in trustInput, now time.Time) (trustState, bool) {
-	t := in.state.Value
+func (a *Authority) Next(in Input, now time.Time) (State, bool) {
+	t := in.State.Value
 	changed := in.outlived(now)
 	if len(t.ConfigKeys) == 0 {
-		t.ConfigKeys = []configKey{newConfigKey(1, now)}
+		t.ConfigKeys = []ConfigKey{newConfigKey(1, now)}
 		t.LastConfigKey = 1
 		changed = true
 	}
 	if t.SeedEpoch != a.Head.SeedEpoch {
 		// The numbers are of other keys now: nobody holds one that is revoked.
 		if t.SeedEpoch != 0 {
-			t.ConfigKeys = slices.DeleteFunc(slices.Clone(t.ConfigKeys), configKey.revoked)
+			t.ConfigKeys = slices.DeleteFunc(slices.Clone(t.ConfigKeys), ConfigKey.revoked)
 			t.Emergencies = nil // they are of the root before; what they revoked by name stays
 		}
 		t.SeedEpoch, changed = a.Head.SeedEpoch, true
 	}
 	keys := slices.Clone(t.MeshKeys)
-	keys = slices.DeleteFunc(keys, func(k meshKey) bool {
+	keys = slices.DeleteFunc(keys, func(k MeshKey) bool {
 		gone := !k.AcceptUntil.IsZero() && !now.Before(k.AcceptUntil)
 		changed = changed || gone
 		return gone
@@ -44,13 +44,13 @@ func (a *bundleAuthority) next(in trustInput, now time.Time) (trustState, bool) 
 				keys[i].AcceptUntil = now.Add(keys[i].LongestTTL)
 			}
 		}
-		keys = slices.Insert(keys, 0, meshKey{Key: a.MeshKey, AuthorityEpoch: a.Head.AuthorityEpoch})
+		keys = slices.Insert(keys, 0, MeshKey{Key: a.MeshKey, AuthorityEpoch: a.Head.AuthorityEpoch})
 		changed = true
 	}
 	if ttl := a.Manifest.LongestSVIDTTL(); ttl > keys[0].LongestTTL {
 		keys[0].LongestTTL, changed = ttl, true
 	}
-	roots := slices.DeleteFunc(slices.Clone(t.Roots), func(r rootState) bool {
+	roots := slices.DeleteFunc(slices.Clone(t.Roots), func(r Root) bool {
 		gone := !r.AcceptUntil.IsZero() && !now.Before(r.AcceptUntil)
 		changed = changed || gone
 		return gone
@@ -64,7 +64,7 @@ func (a *bundleAuthority) next(in trustInput, now time.Time) (trustState, bool) 
 				}
 			}
 		}
-		roots = slices.Insert(roots, 0, rootState{DER: a.Root.Raw})
+		roots = slices.Insert(roots, 0, Root{DER: a.Root.Raw})
 		changed = true
 	}
 	t.Roots = roots
@@ -72,13 +72,13 @@ func (a *bundleAuthority) next(in trustInput, now time.Time) (trustState, bool) 
 		t.Config, changed = true, true
 	}
 	if t.UnbansFrom == 0 {
-		t.UnbansFrom, changed = in.state.Version+1, true
+		t.UnbansFrom, changed = in.State.Version+1, true
 	}
 	if t.Head != a.Head.Hash {
 		t.Head, changed = a.Head.Hash, true
 	}
 	t.MeshKeys = keys
-	t.Bans = in.sum()
+	t.Bans = in.Sum()
 	if changed {
 		t.Change++
 		t.AsOf = now
@@ -86,26 +86,26 @@ func (a *bundleAuthority) next(in trustInput, now time.Time) (trustState, bool) 
 	return t, changed
 }
 
-// compile makes the content of the trust bundle. It is a function of the
+// Compile makes the content of the trust bundle. It is a function of the
 // store and the history alone: two replicas compile equal bytes.
-func (a *bundleAuthority) compile(in trustInput) snapshot.TrustBundle {
+func (a *Authority) Compile(in Input) snapshot.TrustBundle {
 	b := snapshot.TrustBundle{
 		ClusterID:      a.Manifest.Cluster,
 		AuthorityEpoch: a.Head.AuthorityEpoch,
 		Roots:          [][]byte{a.Root.Raw},
-		BannedIDs:      slices.Clone(in.bannedI),
-		BannedKeys:     in.listed(),
+		BannedIDs:      slices.Clone(in.BannedIDs),
+		BannedKeys:     in.Listed(),
 		ConfigRoot:     a.PublicRoot(),
 		Head:           snapshot.Head{Index: a.Head.Index, Hash: snapshot.Digest(a.Head.Hash)},
 		Signers:        snapshot.Signers{Threshold: a.Manifest.Signers.Threshold},
 	}
-	for _, r := range in.state.Value.Revoked {
+	for _, r := range in.State.Value.Revoked {
 		b.Revoked = append(b.Revoked, r.thing())
 	}
-	for _, k := range in.state.Value.MeshKeys {
+	for _, k := range in.State.Value.MeshKeys {
 		b.MeshKeys = append(b.MeshKeys, k.Key)
 	}
-	for _, k := range in.state.Value.ConfigKeys {
+	for _, k := range in.State.Value.ConfigKeys {
 		b.ConfigKeys = append(b.ConfigKeys, snapshot.ConfigKey{
 			Algorithm: snapshot.AlgorithmTree,
 			Key:       a.PublicKey(k.Number),
@@ -116,7 +116,7 @@ func (a *bundleAuthority) compile(in trustInput) snapshot.TrustBundle {
 	for _, signer := range a.Manifest.Signers.Keys {
 		b.Signers.Keys = append(b.Signers.Keys, snapshot.SignerKey{Name: signer.Name, Key: signer.Key.Public()})
 	}
-	for _, r := range in.state.Value.Roots {
+	for _, r := range in.State.Value.Roots {
 		if !bytes.Equal(r.DER, a.Root.Raw) {
 			b.RetiredRoots = append(b.RetiredRoots, r.DER)
 		}
@@ -138,9 +138,10 @@ func configScopes() []snapshot.Scope {
 	return slices.DeleteFunc(snapshot.Scopes(), func(s snapshot.Scope) bool { return s == snapshot.ScopeTrustBundle })
 }
 
-// sign compiles and signs the bundle of in.
-func (a *bundleAuthority) sign(in trustInput, now time.Time) (*trustView, error) {
-	content := a.compile(in)
+// Sign compiles and signs the bundle of in, which is valid from now on and for [Life]. An error
+// says that no bundle can be made of it, as when it would be larger than a snapshot may be.
+func (a *Authority) Sign(in Input, now time.Time) (*View, error) {
+	content := a.Compile(in)
 	bundle, err := content.Identity()
 	if err != nil {
 		return nil, fmt.Errorf("the trust bundle trusts nobody: %w", err)
@@ -150,16 +151,16 @@ func (a *bundleAuthority) sign(in trustInput, now time.Time) (*trustView, error)
 		return nil, fmt.Errorf("digest the revocations: %w", err)
 	}
 	issued := now.UTC().Truncate(time.Second)
-	life := bundleLife(a.Manifest)
+	life := Life(a.Manifest)
 	draft, err := snapshot.Compose(snapshot.Header{
 		ClusterID:      a.Manifest.Cluster,
 		Subject:        snapshot.ClusterSubject(),
 		ScopeType:      snapshot.ScopeTrustBundle,
-		ConfigVersion:  uint64(in.state.Version),
+		ConfigVersion:  uint64(in.State.Version),
 		AuthorityEpoch: a.Head.AuthorityEpoch,
 		IssuedAt:       issued, ValidFrom: issued,
 		ExpiresAt:    issued.Add(life).Truncate(time.Second),
-		RefreshAfter: issued.Add(min(trustRefreshPause, life/2)).Truncate(time.Second),
+		RefreshAfter: issued.Add(min(RefreshPause, life/2)).Truncate(time.Second),
 	}, &content)
 	if err != nil {
 		return nil, fmt.Errorf("compose the trust bundle: %w", err)
@@ -172,23 +173,27 @@ func (a *bundleAuthority) sign(in trustInput, now time.Time) (*trustView, error)
 	if err != nil {
 		return nil, fmt.Errorf("encode the trust bundle: %w", err)
 	}
-	return &trustView{
-		version: uint64(in.state.Version), epoch: a.Head.AuthorityEpoch, meshKey: a.MeshKey,
-		contentHash: draft.Header().ContentHash, size: draft.Header().ContentSize, revocations: revocations,
-		revoked: snapshot.RevocationsIn(content), configKeys: slices.Clone(in.state.Value.ConfigKeys),
-		rotation: in.state.Value.Rotation,
-		bundle:   bundle, signed: raw, issuedAt: issued, links: a.Links,
-		rootChanges: a.RootChanges, rootEpoch: a.RootEpoch,
+	return &View{
+		Version: uint64(in.State.Version), Epoch: a.Head.AuthorityEpoch, MeshKey: a.MeshKey,
+		ContentHash: draft.Header().ContentHash, Size: draft.Header().ContentSize, Revocations: revocations,
+		Revoked: snapshot.RevocationsIn(content), ConfigKeys: slices.Clone(in.State.Value.ConfigKeys),
+		Rotation: in.State.Value.Rotation,
+		Bundle:   bundle, Signed: raw, IssuedAt: issued, Links: a.Links,
+		RootChanges: a.RootChanges, RootEpoch: a.RootEpoch,
 	}, nil
 }
 
-// bundleLife is how long a trust bundle is valid without a newer one: as long as
+// RefreshPause is how old a bundle may get before it is signed anew: that of a
+// connected member is never older.
+const RefreshPause = time.Hour
+
+// Life is how long a trust bundle is valid without a newer one: as long as
 // a mesh CA certificate, so that an identity is never cut short by its bundle.
-func bundleLife(m *manifest.Manifest) time.Duration { return 2 * m.LongestSVIDTTL() }
+func Life(m *manifest.Manifest) time.Duration { return 2 * m.LongestSVIDTTL() }
 
-// bundleReserve is what of a bundle's size is kept for what must not fail: the keys,
+// Reserve is what of a bundle's size is kept for what must not fail: the keys,
 // roots and signers that a change of the manifest or of authority adds.
-const bundleReserve = 64 << 10
+const Reserve = 64 << 10
 
-// errBundleFull is matched when a bundle could not list what it has to.
-var errBundleFull = errors.New("the trust bundle is full")
+// ErrFull is matched when a bundle could not list what it has to.
+var ErrFull = errors.New("the trust bundle is full")
