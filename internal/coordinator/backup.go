@@ -80,7 +80,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 	}}
 	w, err := backup.NewWriter(out, backup.Header{
 		Cluster: s.manifest.Cluster, CreatedAt: head.GetCreatedAt().AsTime(), Revision: l.Revision, Head: s.headRecord,
-		TransactionKey: ed25519Public(s.secrets.keys.Transaction()), Release: flowcontrol.Clip(c.cfg.Release,
+		TransactionKey: s.secrets.TransactionKey(), Release: flowcontrol.Clip(c.cfg.Release,
 			64), Owners: owners,
 	}, recipients...)
 	if err != nil {
@@ -91,7 +91,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 			return fmt.Errorf("write the backup: %w", err)
 		}
 	}
-	end, err := w.Close(s.secrets.keys.Transaction())
+	end, err := w.Close(s.secrets.Transaction())
 	if err == nil {
 		err = out.flush()
 	}

@@ -69,7 +69,7 @@ func TestBackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := f.c.state.Load()
-	if found.History.Current().Hash != s.head.Hash || uint64(found.Header.Revision) != head.GetRevision() || !found.Trailer.SignedBy(ed25519Public(s.secrets.keys.Transaction())) {
+	if found.History.Current().Hash != s.head.Hash || uint64(found.Header.Revision) != head.GetRevision() || !found.Trailer.SignedBy(s.secrets.TransactionKey()) {
 		t.Errorf("found %+v", found.Header)
 	}
 	// What is in it is what the store had, all of it that is to survive.

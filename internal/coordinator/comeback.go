@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"crypto/ed25519"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -89,7 +89,7 @@ func (m memory) HoldsMesh(key identity.KeyID) bool { return m.mesh(key) != nil }
 
 // secrets returns the seed with this salt, and the keys that derive from it; nil if it
 // is not here.
-func (m memory) secrets(salt history.Salt) *secrets {
+func (m memory) secrets(salt history.Salt) *authority.Secrets {
 	if s := m.s.ready(); s != nil && s.head.Salt == salt {
 		return s.secrets
 	}
@@ -121,12 +121,12 @@ func (m memory) mesh(key identity.KeyID) *ca.MeshCA {
 // opened did not come into force. It waits for a peer, or for a rekey.
 type opened struct {
 	salt    history.Salt
-	secrets *secrets
+	secrets *authority.Secrets
 	by      string // the keeper
 }
 
 // keepOpened remembers a seed for the way back, in place of the one before.
-func (c *Coordinator) keepOpened(salt history.Salt, secrets *secrets, by string) {
+func (c *Coordinator) keepOpened(salt history.Salt, secrets *authority.Secrets, by string) {
 	if c.opened != nil && c.opened.secrets == secrets {
 		return
 	}
@@ -140,7 +140,7 @@ func (c *Coordinator) dropOpened() {
 	o := c.opened
 	c.opened = nil
 	if o != nil && !c.keeps(o.secrets) {
-		o.secrets.wipe()
+		o.secrets.Wipe()
 	}
 }
 
@@ -254,15 +254,16 @@ func (c *Coordinator) ownersTurn(ctx context.Context) (release func(), err error
 
 // verify replays the history of w under the keys of a seed, and returns the head that
 // they vouch for. It is not adopted before its mesh CA is there.
-func (c *Coordinator) verify(ctx context.Context, w *way, secrets *secrets) (*history.Verified, *x509.Certificate, error) {
-	verified, err := history.Verify(w.loaded, secrets.keys.Transaction().Public().(ed25519.PublicKey))
+func (c *Coordinator) verify(ctx context.Context, w *way, secrets *authority.Secrets) (*history.Verified,
+	*x509.Certificate, error) {
+	verified, err := history.Verify(w.loaded, secrets.TransactionKey())
 	if err == nil && w.restore == nil { // of a restored history it is the transition to come that has to
 		_, err = w.seen.Accepts(verified)
 	}
 	if err != nil {
 		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
 	}
-	root, err := c.loadRoot(ctx, verified, secrets.keys)
+	root, err := c.loadRoot(ctx, verified, secrets)
 	return verified, root, err
 }
 
@@ -305,7 +306,7 @@ func (c *Coordinator) fromKeepers(ctx context.Context, w *way) (*state, error) {
 	verified, root, err := c.verify(ctx, w, secrets)
 	if err != nil {
 		if by != "" {
-			secrets.wipe()
+			secrets.Wipe()
 		}
 		return nil, err
 	}
@@ -329,7 +330,7 @@ func (c *Coordinator) fromKeepers(ctx context.Context, w *way) (*state, error) {
 
 // openedBy says for the audit log which keeper opened a seed: the one with this name, or
 // the one that did before. It returns nil for a seed that was here in another way.
-func (c *Coordinator) openedBy(secrets *secrets, keeper string) map[string]string {
+func (c *Coordinator) openedBy(secrets *authority.Secrets, keeper string) map[string]string {
 	if o := c.opened; keeper == "" && o != nil && o.secrets == secrets {
 		keeper = o.by
 	}
@@ -362,23 +363,18 @@ func originOf(s *state, action string, from map[string]string) record.AuditEntry
 
 // openSeed returns the seed of the head with its keys: from memory, or from the first
 // keeper that opens it, which it names.
-func (c *Coordinator) openSeed(ctx context.Context, w *way) (s *secrets, by string, err error) {
+func (c *Coordinator) openSeed(ctx context.Context, w *way) (s *authority.Secrets, by string, err error) {
 	if s := c.memory().secrets(w.claimed.Salt); s != nil {
 		return s, "", nil
 	}
 	var failures []error
 	for _, o := range w.manifest.Seed.Keepers() {
-		seed, err := c.openSeedOf(ctx, w.manifest.Cluster, &w.claimed.Transition, o)
+		s, err := c.openSeedOf(ctx, w.manifest.Cluster, &w.claimed.Transition, o)
 		if err != nil {
 			failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name, "problem", err.Error()))
 			continue
 		}
-		keys, err := seed.Derive(w.claimed.Salt[:])
-		if err != nil {
-			seed.Wipe()
-			return nil, "", err
-		}
-		return &secrets{seed, keys}, o.Name, nil
+		return s, o.Name, nil
 	}
 	if len(failures) == 0 {
 		return nil, "", errors.New("the seed is not in this memory, and the manifest names nobody who opens it without owners")
@@ -406,11 +402,11 @@ func (c *Coordinator) openMeshOf(ctx context.Context, v *history.Verified, root 
 	head := v.Current()
 	place := keyring.Place{Cluster: v.Manifest().Cluster, Purpose: keyring.PurposeMesh, Owner: o.Name, SeedEpoch: head.SeedEpoch, Head: head.Hash}
 	return openCopy(ctx, c, o, sealed.Mesh(head.Hash), place, func(k keeper, data []byte) (*ca.MeshCA, error) {
-		key, cert, err := keyring.OpenMesh(ctx, k.box, place, data)
+		key, cert, err := authority.OpenMesh(ctx, k.box, place, data)
 		if err != nil {
 			return nil, err
 		}
-		return ca.LoadMeshCA(root, cert, key, place.Cluster, head.AuthorityEpoch)
+		return key.Load(root, cert, place.Cluster, head.AuthorityEpoch)
 	})
 }
 
@@ -517,8 +513,8 @@ func (c *Coordinator) askPeers(ctx context.Context, w *way) (*state, decide.Foun
 	if err != nil {
 		return nil, decide.Nothing, err
 	}
-	if have := c.memory().secrets(w.claimed.Salt); have != nil && have.seed.Equal(r.secrets.seed) {
-		r.secrets.wipe()
+	if have := c.memory().secrets(w.claimed.Salt); have != nil && have.Same(r.secrets) {
+		r.secrets.Wipe()
 		r.secrets = have
 	}
 	s, err := c.newState(r.verified, r.secrets, r.root, r.mesh)

@@ -42,6 +42,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/batch"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/copies"
@@ -242,7 +243,7 @@ type Coordinator struct {
 	older         atomic.Pointer[history.Record] // the head that the store shows, if it is one of before
 	elapsed       func() time.Duration           // on a clock that only goes forward
 	prepared      *prepared                      // a seed that waits for its signatures; owned by who holds setting
-	former        []*secrets                     // of seeds that were replaced, which calls may still use; owned by who holds setting
+	former        []*authority.Secrets           // of seeds that were replaced, which calls may still use; owned by who holds setting
 	lag           lag                            // the state, if the store showed a newer head
 	lost          int                            // adoptions in a row that somebody else was first with; owned by who holds setting
 	unsettled     atomic.Bool                    // a reseed may have left the records frozen
@@ -495,10 +496,10 @@ func (c *Coordinator) wipe() {
 	c.dropPrepared()
 	c.dropOpened()
 	for _, former := range c.former {
-		former.wipe()
+		former.Wipe()
 	}
 	if s := c.state.Load().ready(); s != nil {
-		s.secrets.wipe()
+		s.secrets.Wipe()
 	}
 }
 

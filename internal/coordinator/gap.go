@@ -104,19 +104,19 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 	if err := stream.Send(first); err != nil {
 		return err
 	}
-	place, err := c.presenters.Enter(ctx, addr, c.now())
+	slot, err := c.presenters.Enter(ctx, addr, c.now())
 	if err != nil {
 		return err
 	}
-	defer place.Leave()
-	waiting, stop := context.WithTimeout(place.Context(), answerTimeout)
+	defer slot.Leave()
+	waiting, stop := context.WithTimeout(slot.Context(), answerTimeout)
 	defer stop()
 	raw, err := c.bundleParts(waiting, stream)
 	if errors.Is(err, io.EOF) {
 		return nil // it has none that is news
 	}
 	if err != nil {
-		return place.Reason(err)
+		return slot.Reason(err)
 	}
 	n, err := 0, error(nil)
 	if first.Compares || c.aheadOf(s, raw) {

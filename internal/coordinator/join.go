@@ -91,7 +91,7 @@ func receive[T any](ctx context.Context, c *Coordinator, recv func() (T, error))
 	}
 }
 
-// newJoinsWaiting are the places of candidates that were challenged. The rate at which
+// newJoinsWaiting bounds the candidates that were challenged. The rate at which
 // they come has its own settings: see [Rates].
 func newJoinsWaiting() *flowcontrol.Limiter {
 	return flowcontrol.New(flowcontrol.Limits{What: "joins", Most: joinsPending, PerSource: joinsPerSource,
@@ -114,11 +114,11 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 			return nil, explain.New(explain.RateLimited, "what", "joins from "+flowcontrol.Source(peer.Addr), "limit",
 				fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
 		}
-		place, err := c.joinsWaiting.Enter(ctx, peer.Addr, c.now())
+		slot, err := c.joinsWaiting.Enter(ctx, peer.Addr, c.now())
 		if err != nil {
 			return nil, err
 		}
-		defer place.Leave()
+		defer slot.Leave()
 		ch, err := openChannel(ctx)
 		if err != nil {
 			return nil, err
@@ -129,14 +129,14 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 		if err != nil {
 			return nil, err
 		}
-		req, err := receive(place.Context(), c, stream.Recv)
+		req, err := receive(slot.Context(), c, stream.Recv)
 		if err != nil {
-			return nil, place.Reason(err)
+			return nil, slot.Reason(err)
 		}
 		if n := proto.Size(req); n > maxJoinBytes {
 			return nil, explain.New(explain.RequestField, "field", "join request", "problem", fmt.Sprintf("it has %d bytes, at most %d are allowed", n, maxJoinBytes))
 		}
-		place.Leave()
+		slot.Leave()
 		release, err := flowcontrol.KeepConnection(ctx, "joins", 0)
 		if err != nil {
 			return nil, err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -90,15 +91,14 @@ func (c *Coordinator) lookAtKeeper(ctx context.Context, k keeper, s *state) (fou
 	f.Copies = len(f.copies) > 0
 	c.lookAtKey(ctx, &f, place)
 	if f.Key == decide.KeyUsable && f.Copies {
-		seed, by, err := tryCopies(ctx, k, f.id, f.copies, func(data []byte) (keyring.Seed, error) {
-			return keyring.OpenSeed(ctx, k.box, place, data)
+		same, by, err := tryCopies(ctx, k, f.id, f.copies, func(data []byte) (bool, error) {
+			return s.secrets.Opens(ctx, k.box, place, data)
 		})
-		if f.Opens = err == nil && seed.Equal(s.secrets.seed); f.Opens {
+		if f.Opens = err == nil && same; f.Opens {
 			f.by = by
 		} else {
 			f.problem = err
 		}
-		seed.Wipe()
 		f.Own = slices.ContainsFunc(f.copies, func(x sealed.Copy) bool { return !x.Former && x.ID == f.id })
 	}
 	return f, nil
@@ -301,7 +301,7 @@ func (c *Coordinator) writeCopy(ctx context.Context, f *found, mv *move) error {
 			slog.String("keeper", f.Name), slog.Int("keys", len(ids)))
 		return nil
 	}
-	data, err := keyring.SealSeed(ctx, f.box, seedPlace(mv.manifest.Cluster, f.Name, t), mv.secrets.seed)
+	data, err := mv.secrets.Seal(ctx, f.box, seedPlace(mv.manifest.Cluster, f.Name, t))
 	if err == nil {
 		err = f.checkSealed(data)
 	}
@@ -357,7 +357,7 @@ func (c *Coordinator) sealMesh(ctx context.Context, mv *move) error {
 
 func (c *Coordinator) sealMeshWith(ctx context.Context, f *found, mv *move) error {
 	place := keyring.Place{Cluster: mv.manifest.Cluster, Owner: f.Name, SeedEpoch: mv.link.SeedEpoch, Head: mv.link.Hash}
-	data, err := keyring.SealMesh(ctx, f.box, place, mv.mesh.Key(), mv.mesh.Certificate().Raw)
+	data, err := authority.SealMesh(ctx, f.box, place, mv.mesh)
 	if err == nil {
 		err = f.checkSealed(data)
 	}
@@ -405,9 +405,11 @@ func (c *Coordinator) sealAgainWith(ctx context.Context, o manifest.Owner, mv *m
 }
 
 // openSeedOf opens the seed that t names with one keeper.
-func (c *Coordinator) openSeedOf(ctx context.Context, cluster string, t *history.Transition, o manifest.Owner) (keyring.Seed, error) {
-	return openCopy(ctx, c, o, sealed.Seed(t), seedPlace(cluster, o.Name, t), func(k keeper, data []byte) (keyring.Seed, error) {
-		return keyring.OpenSeed(ctx, k.box, seedPlace(cluster, o.Name, t), data)
+func (c *Coordinator) openSeedOf(ctx context.Context, cluster string, t *history.Transition,
+	o manifest.Owner) (*authority.Secrets, error) {
+	place := seedPlace(cluster, o.Name, t)
+	return openCopy(ctx, c, o, sealed.Seed(t), place, func(k keeper, data []byte) (*authority.Secrets, error) {
+		return authority.Open(ctx, k.box, place, data, t.Salt)
 	})
 }
 

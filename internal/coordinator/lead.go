@@ -142,7 +142,7 @@ func (c *Coordinator) leader() (l leaderRecord, term uint64, nobodyFor time.Dura
 // lead. It matches store.ErrConflict: somebody else does what was to be done.
 var errNotLeading = fmt.Errorf("this coordinator does not lead: %w", store.ErrConflict)
 
-// newLeaderChange is newChange for what only the leader writes.
+// newLeaderChange is [record.Records.NewChange] for what only the leader writes.
 func (c *Coordinator) newLeaderChange(s *state) *record.Change {
 	ch := s.records.NewChange(s.headVersion)
 	_, condition, ok := c.leading()
@@ -165,19 +165,28 @@ func (c *Coordinator) followLeadership(ctx context.Context) error {
 	l := c.lead
 	told, stop := watch.Key(ctx, c.store, leaderTermKey)
 	defer stop()
-	for {
+	for noticed := false; ; {
+		// Taken before the store is read: what is told meanwhile may be newer than the answer.
 		changed, due := c.stateChanged.Wait(), l.due.Wait()
+		if noticed {
+			l.run(ctx, leadership.Noticed{})
+		}
 		l.fit(ctx)
 		l.run(ctx, leadership.Tick{})
 		wake := time.NewTimer(l.core.Next(l.now()) - l.now())
+		noticed = false
 		select {
 		case <-wake.C:
 		case <-changed:
 		case <-told:
-			l.run(ctx, leadership.Noticed{})
+			noticed = true
 		case <-due:
-			l.run(ctx, leadership.Noticed{})
 		case <-ctx.Done():
+		}
+		select {
+		case <-due: // also if something else happened at once
+			noticed = true
+		default:
 		}
 		wake.Stop()
 		if ctx.Err() != nil {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -257,6 +258,79 @@ func (d *desk) beatArrives(t *testing.T) {
 		}
 	}
 	l.publish(t.Context())
+}
+
+// seenReads is a store that calls read for each read below a prefix, before its answer.
+type seenReads struct {
+	store.Store
+	prefix string
+	read   func()
+}
+
+func (s seenReads) List(ctx context.Context, prefix string) (store.Listing, error) {
+	l, err := s.Store.List(ctx, prefix)
+	if prefix == s.prefix {
+		s.read() // l may be old by now
+	}
+	return l, err
+}
+
+// A notice to look at who leads is followed at once, whatever the loop does just then: it
+// reads the store for an earlier one, or has another state to look at as well.
+func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		busy string
+		want int64 // reads for what was told
+	}{{"reads", 2}, {"beats", 1}} {
+		t.Run(tc.busy, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := readyDesk(t, poolEntries)
+				l := d.c.lead
+				var reads atomic.Int64
+				var next atomic.Pointer[string] // what the loop is to be told at; nil: nothing
+				at := func(what string) (told bool) {
+					if p := next.Load(); p == nil || *p != what {
+						return false
+					}
+					next.Store(nil)
+					l.due.Notify()
+					return true
+				}
+				d.c.store = seenReads{d.c.store, leaderPrefix, func() { reads.Add(1); at("reads") }}
+				d.store.intercept(func(tx store.Tx) {
+					if tx.Put[0].Key == leaderBeatKey && at("beats") {
+						d.c.stateChanged.Notify()
+					}
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- d.c.followLeadership(ctx) }()
+				defer func() {
+					cancel()
+					if err := <-ended; !errors.Is(err, context.Canceled) {
+						t.Error(err)
+					}
+					wantOnlyNil(t, d.c.Close())
+				}()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				for range 20 { // what a select takes is a matter of luck
+					reads.Store(0)
+					next.Store(&tc.busy)
+					if tc.busy == "reads" {
+						l.due.Notify()
+					} else {
+						time.Sleep(3 * DefaultBeat)
+					}
+					synctest.Wait()
+					if n := reads.Load(); n != tc.want {
+						t.Fatalf("who leads was read %d times, want %d", n, tc.want)
+					}
+				}
+			})
+		})
+	}
 }
 
 // Nobody waits for a lease where there was no leader, nor for the one of an earlier life.

@@ -66,7 +66,7 @@ func (c *Coordinator) followOutlet(ctx context.Context, s *state) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		failed := err != nil
+		failed, ended := err != nil, time.Now()
 		if failed {
 			why := err.Error()
 			if o := c.outlet.failed.Swap(&why); o == nil || *o != why {
@@ -79,7 +79,7 @@ func (c *Coordinator) followOutlet(ctx context.Context, s *state) error {
 			return err
 		}
 		if failed {
-			_, err = watch.Wait(ctx, outletRetry, published, trust)
+			_, err = watch.Wait(ctx, outletRetry-time.Since(ended), published, trust)
 		} else {
 			err = watch.Event(ctx, published, trust)
 		}

@@ -24,60 +24,6 @@ func testKey(n int) identity.KeyID {
 
 var epoch0 = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Whatever a member does, its record remembers every key over which a
-// certificate can be valid, once, and a bounded number of others.
-func TestRecordRemembersEveryValidKey(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var m record.Member
-		now := epoch0
-		ends := make(map[identity.KeyID]time.Time) // of the last certificate over each key
-		t.Repeat(map[string]func(*rapid.T){
-			"wait": func(t *rapid.T) {
-				now = now.Add(time.Duration(rapid.IntRange(1, 200).Draw(t, "minutes")) * time.Minute)
-			},
-			"rekey": func(t *rapid.T) {
-				key := testKey(rapid.IntRange(0, 150).Draw(t, "key"))
-				ttl := time.Duration(rapid.IntRange(1, 72).Draw(t, "ttl")) * time.Hour
-				after := m
-				if !after.Rekey(key, now.Add(ttl), now, outageStretch) {
-					live, held := 0, 0
-					for k, end := range ends {
-						if k != key && now.Before(end) {
-							live++
-						}
-						if k != key && now.Before(end.Add(outageStretch)) {
-							held++
-						}
-					}
-					if live <= record.MaxLiveKeys && held <= record.MaxOlderKeys {
-						t.Fatalf("refused with %d valid certificates beside the new one and %d that may be, the limits are %d and %d", live, held, record.MaxLiveKeys, record.MaxOlderKeys)
-					}
-					return
-				}
-				m = after
-				ends[key] = record.Later(ends[key], now.Add(ttl))
-			},
-			"": func(t *rapid.T) {
-				known := make(map[identity.KeyID]time.Time)
-				for _, k := range m.Keys() {
-					if _, twice := known[k.Key]; twice {
-						t.Fatalf("key %v is remembered twice", k.Key)
-					}
-					known[k.Key] = k.NotAfter
-				}
-				if len(m.Older) > record.MaxOlderKeys {
-					t.Fatalf("%d older keys, the limit is %d", len(m.Older), record.MaxOlderKeys)
-				}
-				for k, end := range ends {
-					if now.Before(end.Add(outageStretch)) && !known[k].Equal(end) {
-						t.Fatalf("a certificate over %v is valid until %v, or longer by an outage, and the record says %v", k, end, known[k])
-					}
-				}
-			},
-		})
-	})
-}
-
 func TestRenewEvery(t *testing.T) {
 	for _, ttl := range []time.Duration{manifest.MinSVIDTTL, 6 * time.Minute, time.Hour, 8 * time.Hour, 25 * time.Hour, 72 * time.Hour, manifest.MaxSVIDTTL} {
 		every := renewEvery(ttl)
@@ -230,7 +176,7 @@ func TestSources(t *testing.T) {
 		"@":                         "@",
 	} {
 		if got := flowcontrol.Source(addr); got != want {
-			t.Errorf("sourceOf(%q) = %q, want %q", addr, got, want)
+			t.Errorf("Source(%q) = %q, want %q", addr, got, want)
 		}
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -164,7 +165,7 @@ var errNoPeers = errors.New("no peer is known: none is configured, and no other 
 // received is what a peer gave, verified: see fromPeers.
 type received struct {
 	verified *history.Verified
-	secrets  *secrets
+	secrets  *authority.Secrets
 	root     *x509.Certificate
 	mesh     *ca.MeshCA
 	peer     string // the name of its entry in the manifest
@@ -173,8 +174,8 @@ type received struct {
 
 // wipe overwrites the secrets, if nobody uses them.
 func (r *received) wipe() {
-	r.secrets.wipe()
-	keyring.WipeKey(r.mesh.Key())
+	r.secrets.Wipe()
+	authority.WipeMesh(r.mesh)
 }
 
 // audit says what was received, and from whom.
@@ -566,27 +567,23 @@ func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_Rec
 	if given == nil {
 		return nil, errors.New("its answer holds no secrets")
 	}
-	handed, err := recipient.TakeOver(keyring.Handover{
+	secrets, mesh, err := authority.TakeOver(recipient, keyring.Handover{
 		Purpose: string(proof.Recover), Cluster: a.head.manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey), To: a.c.EnrolmentKey(), Head: a.head.link.Hash,
 	}, given.GetSealed())
-	if err == nil && handed.Seed.IsZero() {
-		err = errors.New("its answer holds no seed")
-	}
 	if err != nil {
-		keyring.WipeKey(handed.Mesh)
 		return nil, err
 	}
-	r := &received{secrets: &secrets{seed: handed.Seed}, peer: peer, key: proof.KeyClaim(x.t.GiverKey)}
-	if err := a.verify(ctx, r, handed, given); err != nil {
-		handed.Wipe()
-		r.secrets.keys.Wipe()
+	r := &received{secrets: secrets, peer: peer, key: proof.KeyClaim(x.t.GiverKey)}
+	if err := a.verify(ctx, r, mesh, given); err != nil {
+		secrets.Wipe()
+		mesh.Wipe()
 		return nil, err
 	}
 	return r, nil
 }
 
 // verify is steps 4 to 6. It fills in r, whose secrets are the caller's to wipe.
-func (a *asking) verify(ctx context.Context, r *received, handed keyring.Handed, given *fealtyv1.PeerSecrets) error {
+func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKey, given *fealtyv1.PeerSecrets) error {
 	a.step = stepManifest
 	if !bytes.Equal(given.GetManifest(), a.head.manifest.Bytes()) {
 		return fmt.Errorf("its manifest, %.16x, is not the one that the store has for the head, %s", sha256Sum(given.GetManifest()), a.head.manifest.Hash().String()[:32])
@@ -594,10 +591,10 @@ func (a *asking) verify(ctx context.Context, r *received, handed keyring.Handed,
 
 	a.step = stepHistory
 	var err error
-	if r.secrets.keys, err = r.secrets.seed.Derive(a.head.link.Salt[:]); err != nil {
+	if err := r.secrets.Derive(a.head.link.Salt); err != nil {
 		return err
 	}
-	public := r.secrets.keys.Transaction().Public().(ed25519.PublicKey)
+	public := r.secrets.TransactionKey()
 	if r.verified, err = history.Verify(a.head.history, public); err != nil {
 		return err
 	}
@@ -621,7 +618,7 @@ func (a *asking) verify(ctx context.Context, r *received, handed keyring.Handed,
 	if r.root, err = x509.ParseCertificate(given.GetRoot()); err != nil {
 		return errors.New("its root certificate does not parse")
 	}
-	again, err := ca.Root(r.secrets.keys.RootCA(), a.head.manifest.Cluster, r.root.NotBefore)
+	again, err := ca.Root(r.secrets.RootCA(), a.head.manifest.Cluster, r.root.NotBefore)
 	if err != nil {
 		return err
 	}
@@ -631,7 +628,8 @@ func (a *asking) verify(ctx context.Context, r *received, handed keyring.Handed,
 	if err := a.c.checkPin(r.root); err != nil {
 		return err
 	}
-	if r.mesh, err = ca.LoadMeshCA(r.root, given.GetMeshCa(), handed.Mesh, a.head.manifest.Cluster, r.verified.Current().AuthorityEpoch); err != nil {
+	if r.mesh, err = mesh.Load(r.root, given.GetMeshCa(), a.head.manifest.Cluster,
+		r.verified.Current().AuthorityEpoch); err != nil {
 		return err
 	}
 	if want := r.verified.Current().MeshCAKey; r.mesh.KeyID() != want {

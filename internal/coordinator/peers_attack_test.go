@@ -57,7 +57,7 @@ func TestLyingPeer(t *testing.T) {
 	wantOnly(t, "root", err, "")
 	otherMesh, err := ca.NewMeshCA(otherRoot, otherKeys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: s.head.AuthorityEpoch, Validity: time.Hour}, f.clock())
 	wantOnly(t, "mesh", err, "")
-	sameRootMesh, err := ca.NewMeshCA(s.root, s.secrets.keys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: s.head.AuthorityEpoch, Validity: time.Hour}, f.clock())
+	sameRootMesh, err := ca.NewMeshCA(s.root, s.secrets.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: s.head.AuthorityEpoch, Validity: time.Hour}, f.clock())
 	wantOnly(t, "mesh", err, "")
 	stranger := newTestKey(t)
 	// The key of the head, certified by the root of another seed.
@@ -160,7 +160,7 @@ func TestLyingPeer(t *testing.T) {
 			if tc.step > stepProof && !strings.HasPrefix(failed.Peer, "coordinator-3 ") {
 				t.Errorf("the failure is with %q, and not with the peer that proved itself", failed.Peer)
 			}
-			for _, secret := range [][]byte{s.secrets.seed.Reveal(), otherSeed.Reveal()} {
+			for _, secret := range [][]byte{steal(s).Seed.Reveal(), otherSeed.Reveal()} {
 				if leaked := formOf([]byte(err.Error()), secret); leaked != "" {
 					t.Errorf("the error holds a seed, in %s: %v", leaked, err)
 				}
@@ -169,7 +169,7 @@ func TestLyingPeer(t *testing.T) {
 	}
 	t.Run("nothing that is wrong", func(t *testing.T) {
 		got, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: s})).fromPeers(r.ctx(), loaded)
-		if err != nil || got.mesh.KeyID() != s.meshKey || !got.secrets.seed.Equal(s.secrets.seed) || got.peer != "coordinator-3" {
+		if err != nil || got.mesh.KeyID() != s.meshKey || !got.secrets.Same(s.secrets) || got.peer != "coordinator-3" {
 			t.Errorf("the honest peer is refused: %v", err)
 		}
 	})

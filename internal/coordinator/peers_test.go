@@ -78,7 +78,7 @@ func TestEmptyReplicaRecoversFromAPeer(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	a, b := f.c.state.Load(), r.c.state.Load()
-	if !a.secrets.seed.Equal(b.secrets.seed) || a.meshKey != b.meshKey || a.rootPin != b.rootPin || a.head.Hash != b.head.Hash || b.head.Index != 1 {
+	if !a.secrets.Same(b.secrets) || a.meshKey != b.meshKey || a.rootPin != b.rootPin || a.head.Hash != b.head.Hash || b.head.Index != 1 {
 		t.Error("it is ready with other secrets, or at another head")
 	}
 	given, received := f.audited("seed.given"), f.audited("seed.received", "mesh.received")

@@ -36,7 +36,7 @@ const (
 	peerBurst = 40
 )
 
-// newPeerCalls are the places of coordinators that ask.
+// newPeerCalls bounds the coordinators that ask.
 func newPeerCalls() *flowcontrol.Limiter {
 	return flowcontrol.New(flowcontrol.Limits{
 		What: "calls of coordinators", PerSecond: peerRate, Burst: peerBurst,
@@ -168,7 +168,7 @@ func (g *greeted) proven(ctx context.Context, c *Coordinator, evidence, vouch []
 	return nil
 }
 
-// admit runs serve in a place of its own, for a bounded time, and counts and logs what
+// admit runs serve in a slot of its own, for a bounded time, and counts and logs what
 // came of it.
 func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose,
 	serve func(context.Context, *flowcontrol.Slot) (*greeted, error)) error {
@@ -176,14 +176,14 @@ func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose,
 	addr := identity.FromContext(ctx).Addr
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	place, err := c.peerCalls.Enter(ctx, addr, c.now())
+	slot, err := c.peerCalls.Enter(ctx, addr, c.now())
 	if err != nil {
 		c.metrics.peerCalls.WithLabelValues(string(purpose), explain.CodeOf(err)).Inc()
 		return err
 	}
-	defer place.Leave()
-	g, err := serve(place.Context(), place)
-	err = place.Reason(err)
+	defer slot.Leave()
+	g, err := serve(slot.Context(), slot)
+	err = slot.Reason(err)
 	label := "given"
 	switch {
 	case err != nil && explain.CodeOf(err) != "":
@@ -210,8 +210,9 @@ func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose,
 // Recover gives seed and mesh CA key of the head to a coordinator that the manifest in
 // force here names.
 func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
-	return p.admit(stream.Context(), proof.Recover, func(ctx context.Context, place *flowcontrol.Slot) (*greeted,
-		error) {
+	return p.admit(stream.Context(), proof.Recover, func(
+		ctx context.Context, slot *flowcontrol.Slot,
+	) (*greeted, error) {
 		c := p.c
 		req, err := receive(ctx, c, stream.Recv)
 		if err != nil {
@@ -230,7 +231,7 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 		if err := g.proven(ctx, c, req.GetEvidence(), req.GetX509()); err != nil {
 			return g, err
 		}
-		if err := place.Prove(g.key); err != nil {
+		if err := slot.Prove(g.key); err != nil {
 			return g, err
 		}
 		secrets, err := c.give(ctx, g, req.GetEvidence(), req.GetX509())
@@ -249,9 +250,9 @@ func (c *Coordinator) give(ctx context.Context, g *greeted, evidence, vouch []by
 		return nil, err
 	}
 	mesh := issuer.MeshCA()
-	sealed, err := keyring.HandOver(g.t.Recipient, keyring.Handover{
+	sealed, err := g.s.secrets.HandOver(g.t.Recipient, keyring.Handover{
 		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.EnrolmentKey(), To: g.key, Head: g.s.head.Hash,
-	}, keyring.Handed{Seed: g.s.secrets.seed, Mesh: mesh.Key()})
+	}, mesh)
 	if err != nil {
 		return nil, refusedPeer("nothing can be sealed to its recipient")
 	}

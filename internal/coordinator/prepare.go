@@ -3,7 +3,6 @@ package coordinator
 import (
 	"cmp"
 	"context"
-	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -76,7 +76,7 @@ func (t *takenKeys) settle(head history.Link) {
 			return false // it may come yet
 		}
 		if k.mesh.KeyID() != head.MeshCAKey {
-			keyring.WipeKey(k.mesh.Key())
+			authority.WipeMesh(k.mesh)
 		}
 		return true
 	})
@@ -185,9 +185,9 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	sealed, err := keyring.HandOver(x.t.Recipient, keyring.Handover{
+	sealed, err := authority.HandOverMesh(x.t.Recipient, keyring.Handover{
 		Purpose: string(proof.Prepare), Cluster: from.manifest.Cluster, From: p.c.EnrolmentKey(), To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.link.Hash,
-	}, keyring.Handed{Mesh: p.mv.mesh.Key()})
+	}, p.mv.mesh)
 	if err != nil {
 		return err
 	}
@@ -209,8 +209,9 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 
 // Prepare takes the mesh CA key of a transition that a peer is about to write.
 func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
-	return p.admit(stream.Context(), proof.Prepare, func(ctx context.Context, place *flowcontrol.Slot) (*greeted,
-		error) {
+	return p.admit(stream.Context(), proof.Prepare, func(
+		ctx context.Context, slot *flowcontrol.Slot,
+	) (*greeted, error) {
 		c := p.c
 		req, err := receive(ctx, c, stream.Recv)
 		if err != nil {
@@ -235,7 +236,7 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 		if err := g.proven(ctx, c, candidate.GetEvidence(), candidate.GetX509()); err != nil {
 			return g, err
 		}
-		if err := place.Prove(g.key); err != nil {
+		if err := slot.Prove(g.key); err != nil {
 			return g, err
 		}
 		k, err := c.takeKey(g, candidate, recipient)
@@ -246,7 +247,7 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 			record.AuditEntry{Action: "mesh.prepared", Target: k.link.Hash.String(), Fields: map[string]string{
 				"from": g.asker.Name, "mesh_ca_key": k.mesh.KeyID().String(), "head": g.s.head.Hash.String(), "index": fmt.Sprint(k.link.Index),
 			}}); err != nil {
-			keyring.WipeKey(k.mesh.Key())
+			authority.WipeMesh(k.mesh)
 			return g, err
 		}
 		c.taken.keep(k)
@@ -279,24 +280,23 @@ func (c *Coordinator) takeKey(g *greeted, p *fealtyv1.PeerCandidate, recipient *
 	switch _, err := c.admits(m); {
 	case err != nil:
 		return takenKey{}, err
-	case link.Salt != g.s.head.Salt || !next.TransactionKey().Equal(g.s.secrets.keys.Transaction().Public().(ed25519.PublicKey)):
+	case link.Salt != g.s.head.Salt || !next.TransactionKey().Equal(g.s.secrets.TransactionKey()):
 		return takenKey{}, errors.New("it brings another seed into force")
 	case link.MeshCAKey == g.s.meshKey:
 		return takenKey{}, errors.New("it makes no mesh CA key")
 	}
-	handed, err := recipient.TakeOver(keyring.Handover{
+	key, err := authority.TakeMesh(recipient, keyring.Handover{
 		Purpose: string(proof.Prepare), Cluster: g.t.Cluster, From: g.key, To: c.EnrolmentKey(), Head: link.Hash,
 	}, p.GetSealed())
 	if err != nil {
 		return takenKey{}, err
 	}
-	handed.Seed.Wipe() // there is none; one is no business of ours
-	mesh, err := ca.LoadMeshCA(g.s.root, p.GetMeshCa(), handed.Mesh, m.Cluster, link.AuthorityEpoch)
+	mesh, err := key.Load(g.s.root, p.GetMeshCa(), m.Cluster, link.AuthorityEpoch)
 	if err == nil && mesh.KeyID() != link.MeshCAKey {
 		err = errors.New("the mesh CA key is not the one of the transition")
 	}
 	if err != nil {
-		keyring.WipeKey(handed.Mesh)
+		key.Wipe()
 		return takenKey{}, err
 	}
 	return takenKey{link, mesh}, nil

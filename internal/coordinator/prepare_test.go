@@ -200,7 +200,8 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	rs[0].awaitHead(f)
 	next := f.c.state.Load()
 
-	secrets := map[string][]byte{"seed": s.secrets.seed.Reveal(), "record MAC key": s.secrets.keys.RecordMAC(), "store key": s.secrets.keys.StoreSeal()}
+	thief := steal(s)
+	secrets := map[string][]byte{"seed": thief.Seed.Reveal(), "record MAC key": thief.keys.RecordMAC(), "store key": thief.keys.StoreSeal()}
 	for what, st := range map[string]*state{"mesh CA key": s, "next mesh CA key": next} {
 		raw, err := st.issuer.Load().MeshCA().Key().Bytes()
 		wantOnly(t, "mesh key", err, "")
@@ -249,8 +250,9 @@ func FuzzPeerSecrets(f *testing.F) {
 	f.Add(s.root.Raw, []byte("0"), s.manifest.Bytes())
 	f.Fuzz(func(t *testing.T, root, meshCA, m []byte) {
 		a := &asking{c: d.c, head: head}
-		r := &received{secrets: &secrets{seed: s.secrets.seed}}
-		err := a.verify(t.Context(), r, keyring.Handed{Seed: s.secrets.seed, Mesh: mesh.Key()}, &fealtyv1.PeerSecrets{Root: root, MeshCa: meshCA, Manifest: m})
+		secrets, key := brought(s)
+		r := &received{secrets: secrets}
+		err := a.verify(t.Context(), r, key, &fealtyv1.PeerSecrets{Root: root, MeshCa: meshCA, Manifest: m})
 		if err == nil && (string(m) != string(s.manifest.Bytes()) || r.mesh.KeyID() != s.meshKey || !r.root.Equal(s.root)) {
 			t.Fatal("something else was accepted")
 		}

@@ -80,17 +80,17 @@ func TestCandidatesWaitForTheirHead(t *testing.T) {
 	s := f.c.state.Load()
 	mv := f.candidate(moreCoordinators(t), nil)
 	seed := keyring.NewSeed()
-	mv.newSeed, mv.secrets, mv.link.Salt = true, &secrets{seed: seed}, history.Salt{1}
+	mv.newSeed, mv.secrets, mv.link.Salt = true, secretsOf(seed, history.Salt{1}), history.Salt{1}
 	f.c.keepCandidate(mv)
 	f.c.settleCandidates(s.head)
-	if m := f.c.memory(); m.mesh(mv.link.MeshCAKey) == nil || m.secrets(mv.link.Salt) == nil || !mv.secrets.seed.Equal(seed) {
+	if m := f.c.memory(); m.mesh(mv.link.MeshCAKey) == nil || m.secrets(mv.link.Salt) == nil || !mv.secrets.Same(secretsOf(seed, history.Salt{1})) {
 		t.Error("the keys of a head that may come are gone")
 	}
 	other := mv.link
 	other.Hash[0] ^= 1
 	other.Salt = s.head.Salt
 	f.c.settleCandidates(other)
-	if m := f.c.memory(); m.mesh(mv.link.MeshCAKey) != nil || m.secrets(mv.link.Salt) != nil || !mv.secrets.seed.IsZero() {
+	if m := f.c.memory(); m.mesh(mv.link.MeshCAKey) != nil || m.secrets(mv.link.Salt) != nil || !mv.secrets.Gone() {
 		t.Error("the keys of a head that cannot come any more are kept")
 	}
 }
@@ -322,7 +322,7 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 		return (&impostor{answer: func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
 			tr := proof.VerifyTranscript{
 				Cluster: testCluster, Nonce: nonce, Binding: binding, Head: s.head.Hash[:], Ready: true,
-				Root: s.root.Raw, MeshCA: s.issuer.Load().MeshCA().Certificate().Raw, TransactionKey: s.secrets.keys.Transaction().Public().(ed25519.PublicKey),
+				Root: s.root.Raw, MeshCA: s.issuer.Load().MeshCA().Certificate().Raw, TransactionKey: s.secrets.TransactionKey(),
 			}
 			alter(&tr)
 			key, evidence, err := proof.ProveVerify(f.c.enrolment, tr)

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -197,16 +197,16 @@ type recoveryServer struct {
 func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
 	ctx, cancel := context.WithTimeout(stream.Context(), recoverTimeout)
 	defer cancel()
-	place, err := r.c.recoveries.owners.Enter(ctx, identity.FromContext(ctx).Addr, r.c.now())
+	slot, err := r.c.recoveries.owners.Enter(ctx, identity.FromContext(ctx).Addr, r.c.now())
 	if err != nil {
 		return err
 	}
-	defer place.Leave()
-	return place.Reason(r.recover(place, stream))
+	defer slot.Leave()
+	return slot.Reason(r.recover(slot, stream))
 }
 
-func (r recoveryServer) recover(place *flowcontrol.Slot, stream fealtyv1.RecoveryService_RecoverServer) error {
-	c, ctx := r.c, place.Context()
+func (r recoveryServer) recover(slot *flowcontrol.Slot, stream fealtyv1.RecoveryService_RecoverServer) error {
+	c, ctx := r.c, slot.Context()
 	ch, err := openChannel(ctx)
 	if err != nil {
 		return err
@@ -225,7 +225,7 @@ func (r recoveryServer) recover(place *flowcontrol.Slot, stream fealtyv1.Recover
 	if err := stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Offer{Offer: offer}}); err != nil {
 		return err
 	}
-	if err := c.sendHistory(place, g.history, func(page *fealtyv1.RecoveryHistory) error {
+	if err := c.sendHistory(slot, g.history, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_History{History: page}})
 	}); err != nil {
 		return err
@@ -235,7 +235,7 @@ func (r recoveryServer) recover(place *flowcontrol.Slot, stream fealtyv1.Recover
 		return err
 	}
 	addr, owner := identity.FromContext(ctx).Addr, flowcontrol.Clip(req.GetOwner(), flowcontrol.MaxShownBytes)
-	progress, err := c.bring(ctx, req, place.Prove)
+	progress, err := c.bring(ctx, req, slot.Prove)
 	c.metrics.shares.WithLabelValues(shareLabel(progress, err)).Inc()
 	if err != nil {
 		c.refusals.Log(ctx, c.log, slog.LevelWarn, "a share of the seed was not taken", slog.String("remote", addr),
@@ -392,13 +392,13 @@ func (c *Coordinator) claimedHistoryError(err error) error {
 	return c.storeError("read the history", err)
 }
 
-// sendHistory sends h to who has a place. A page that is not taken in time ends that:
+// sendHistory sends h to who has a slot. A page that is not taken in time ends that:
 // the stream does not see by itself that nobody reads.
-func (c *Coordinator) sendHistory(place *flowcontrol.Slot, h *history.History,
+func (c *Coordinator) sendHistory(slot *flowcontrol.Slot, h *history.History,
 	send func(*fealtyv1.RecoveryHistory) error) error {
 	return sendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
-		defer place.Progress()
-		return inTime(place.Context(), c, func() error { return send(page) })
+		defer slot.Progress()
+		return inTime(slot.Context(), c, func() error { return send(page) })
 	})
 }
 
@@ -616,18 +616,16 @@ func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []st
 	if err := c.faults.Hit("recover.before-combine"); err != nil {
 		return nil, err
 	}
-	seed, err := keyring.Combine(g.head.Threshold, shares)
+	secrets, err := authority.Combine(g.head.Threshold, shares)
 	if err != nil {
 		return nil, c.seedRefused(ctx, g, err)
 	}
-	secrets := &secrets{seed: seed}
 	defer func() {
 		if !c.keeps(secrets) {
-			secrets.wipe()
+			secrets.Wipe()
 		}
 	}()
-	verified, keys, err := c.verifyRecovered(ctx, g, seed)
-	secrets.keys = keys
+	verified, err := c.verifyRecovered(ctx, g, secrets)
 	if err != nil {
 		return nil, err
 	}
@@ -676,29 +674,29 @@ func (c *Coordinator) readyAtPeer(ctx context.Context, g *gathering) *state {
 	return nil
 }
 
-// verifyRecovered derives the keys of seed and replays the history with them.
-func (c *Coordinator) verifyRecovered(ctx context.Context, g *gathering, seed keyring.Seed) (*history.Verified, keyring.Keys, error) {
+// verifyRecovered derives the keys of secrets and replays the history with them.
+func (c *Coordinator) verifyRecovered(ctx context.Context, g *gathering,
+	secrets *authority.Secrets) (*history.Verified, error) {
 	loaded, err := c.history.Load(ctx)
 	if err != nil {
-		return nil, keyring.Keys{}, c.claimedHistoryError(err)
+		return nil, c.claimedHistoryError(err)
 	}
 	claimed, err := history.Decode(loaded.Links[len(loaded.Links)-1])
 	if err != nil {
-		return nil, keyring.Keys{}, c.claimedHistoryError(err)
+		return nil, c.claimedHistoryError(err)
 	}
 	if got := history.Hash(sha256Sum(loaded.Links[len(loaded.Links)-1])); got != g.head.Hash {
 		c.recoveries.end(g)
 		c.headDue.Notify()
-		return nil, keyring.Keys{}, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem",
+		return nil, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem",
 			fmt.Sprintf("the history moved on to index %d meanwhile", claimed.Index))
 	}
-	keys, err := seed.Derive(claimed.Salt[:])
-	if err != nil {
-		return nil, keys, c.seedRefused(ctx, g, err)
+	if err := secrets.Derive(claimed.Salt); err != nil {
+		return nil, c.seedRefused(ctx, g, err)
 	}
-	verified, err := history.Verify(loaded, keys.Transaction().Public().(ed25519.PublicKey))
+	verified, err := history.Verify(loaded, secrets.TransactionKey())
 	if err != nil {
-		return nil, keys, c.seedRefused(ctx, g, err)
+		return nil, c.seedRefused(ctx, g, err)
 	}
 	seen, err := c.seen()
 	if err == nil {
@@ -711,9 +709,9 @@ func (c *Coordinator) verifyRecovered(ctx context.Context, g *gathering, seed ke
 		}
 	}
 	if err != nil {
-		return nil, keys, explain.Wrap(err, explain.HistoryInvalid, "cluster", g.head.Cluster, "problem", err.Error())
+		return nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", g.head.Cluster, "problem", err.Error())
 	}
-	return verified, keys, nil
+	return verified, nil
 }
 
 // seedRefused throws the attempt away with all that was gathered.

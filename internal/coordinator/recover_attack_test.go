@@ -334,8 +334,9 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	s := f.c.state.Load()
 	mesh, err := s.issuer.Load().MeshCA().Key().Bytes()
 	wantOnly(t, "mesh key", err, "")
+	thief := steal(s)
 	secrets := map[string][]byte{
-		"seed": s.secrets.seed.Reveal(), "mesh CA key": mesh, "record MAC key": s.secrets.keys.RecordMAC(), "store key": s.secrets.keys.StoreSeal(),
+		"seed": thief.Seed.Reveal(), "mesh CA key": mesh, "record MAC key": thief.keys.RecordMAC(), "store key": thief.keys.StoreSeal(),
 		"wrong share": wrong.Share.Reveal(),
 	}
 	for n, file := range files {

@@ -3,13 +3,12 @@ package coordinator
 import (
 	"context"
 	"errors"
-	"fmt"
 
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/store"
 )
 
 // rekey makes a new mesh CA key after before, whose manifest stays in force: the
@@ -77,14 +76,15 @@ func (c *Coordinator) rekey(ctx context.Context, before *state, reason, by strin
 
 // stateBefore returns the head of v with its secrets, for a rekey to follow: of all
 // that a state has the mesh CA is missing.
-func (c *Coordinator) stateBefore(ctx context.Context, v *history.Verified, secrets *secrets) (*state, error) {
-	root, err := c.loadRoot(ctx, v, secrets.keys)
+func (c *Coordinator) stateBefore(ctx context.Context, v *history.Verified, secrets *authority.Secrets) (*state,
+	error) {
+	root, err := c.loadRoot(ctx, v, secrets)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", v.Manifest().Cluster, "problem", err.Error())
 	}
-	auth, err := store.NewAuthenticator(secrets.keys.RecordMAC())
+	auth, err := secrets.Records()
 	if err != nil {
-		return nil, fmt.Errorf("key the record MAC: %w", err)
+		return nil, err
 	}
 	return &state{
 		chain: v, manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(), headRecord: v.Head().Encode(),
@@ -94,7 +94,7 @@ func (c *Coordinator) stateBefore(ctx context.Context, v *history.Verified, secr
 
 // keeps reports whether secrets are those of the state, or of a move that may be in
 // force: then they are not the caller's to wipe. The caller holds c.setting.
-func (c *Coordinator) keeps(secrets *secrets) bool {
+func (c *Coordinator) keeps(secrets *authority.Secrets) bool {
 	for _, mv := range c.candidates {
 		if mv.secrets == secrets {
 			return true

@@ -119,7 +119,7 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 		return nil, err
 	}
 	t.Reseed = s.chain.ReseedTo(s.rootPin, history.SeedKeys{
-		Root: identity.KeyOf(mv.root), ConfigRoot: ed25519Public(mv.secrets.keys.ConfigRoot()), TransactionKey: ed25519Public(mv.secrets.keys.Transaction()),
+		Root: identity.KeyOf(mv.root), ConfigRoot: mv.secrets.ConfigRootKey(), TransactionKey: mv.secrets.TransactionKey(),
 	})
 	change, err := t.RootChange().Encode()
 	if err != nil {
@@ -204,12 +204,11 @@ func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitRese
 	if err := c.moveFits(ctx, mv); err != nil {
 		return nil, err
 	}
-	keys := mv.secrets.keys
 	out := &fealtyv1.CommitReseedResponse{
 		Transition: transitionMessage(mv.link), SeedEpoch: mv.link.SeedEpoch, RootKey: mv.link.Reseed.Root[:],
 		Members: costs.Members, TokensVoided: costs.TokensVoided, Shares: mv.shares.message(),
 	}
-	if out.TransactionKey, err = keyHash(ed25519Public(keys.Transaction())); err != nil {
+	if out.TransactionKey, err = keyHash(mv.secrets.TransactionKey()); err != nil {
 		return nil, err
 	}
 	if req.GetDryRun() {
@@ -454,7 +453,7 @@ func valueSum(value []byte) string {
 // the key of the new seed. What is not genuine under the old one is left out, and so
 // never becomes genuine.
 func (c *Coordinator) writeLedger(ctx context.Context, s *state, mv *move, f frozen) error {
-	auth, err := store.NewAuthenticator(mv.secrets.keys.RecordMAC())
+	auth, err := mv.secrets.Records()
 	if err != nil {
 		return err
 	}
@@ -719,7 +718,7 @@ func (r reseedServer) GetRootChanges(stream fealtyv1.ReseedService_GetRootChange
 // followReseeds fills in what s knows of changes of root, and checks that its keys
 // are those that the last one named: a seed that was replaced acts for nobody.
 func (s *state) followReseeds() error {
-	if !s.chain.TransactionKey().Equal(ed25519Public(s.secrets.keys.Transaction())) {
+	if !s.chain.TransactionKey().Equal(s.secrets.TransactionKey()) {
 		return errors.New("the seed in memory is not the one of the head: it was replaced by a reseed")
 	}
 	reseeds := s.chain.Reseeds()

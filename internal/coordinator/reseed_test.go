@@ -71,6 +71,7 @@ func (f *fleet) reseed() *fealtyv1.CommitReseedResponse {
 
 // former is what somebody kept who had the seed before it was changed.
 type former struct {
+	seed   keyring.Seed
 	keys   keyring.Keys
 	root   *x509.Certificate
 	bundle *identity.Bundle
@@ -81,19 +82,12 @@ type former struct {
 func (f *fleet) keep() former {
 	f.t.Helper()
 	s := f.c.state.Load()
-	seed, err := keyring.SeedFrom(s.secrets.seed.Reveal())
+	thief := steal(s)
+	auth, err := store.NewAuthenticator(thief.keys.RecordMAC())
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	keys, err := seed.Derive(s.head.Salt[:])
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	auth, err := store.NewAuthenticator(keys.RecordMAC())
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return former{keys: keys, root: s.root, bundle: f.c.trust.Load().Bundle, auth: auth, chain: s.chain}
+	return former{seed: thief.Seed, keys: thief.keys, root: s.root, bundle: f.c.trust.Load().Bundle, auth: auth, chain: s.chain}
 }
 
 // records returns what every record says, whatever seed it is under.
@@ -623,7 +617,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	}
 
 	// A trust bundle, as it would have been, under a higher version and epoch.
-	forger := &state{manifest: before.manifest, head: before.head, secrets: &secrets{keys: old.keys}, root: old.root, meshKey: before.meshKey}
+	forger := &state{manifest: before.manifest, head: before.head, secrets: secretsOf(old.seed, before.head.Salt), root: old.root, meshKey: before.meshKey}
 	forger.head.AuthorityEpoch += 10
 	forger.bundle = &bundle.Authority{
 		Manifest: forger.manifest, Head: forger.head, Root: forger.root, MeshKey: forger.meshKey,

@@ -63,7 +63,7 @@ func TestReshare(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.extra = poolEntries
-	old, seed := d.wantShares(t, before, resp.GetShares()), d.state().secrets.seed
+	old, seed := d.wantShares(t, before, resp.GetShares()), d.state().secrets
 	node := d.joined("node-a")
 
 	resp, err = d.reshare(seedOf(2, after, "stays", "new"))
@@ -71,7 +71,7 @@ func TestReshare(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := d.state()
-	if s.head.Kind != history.KindReshare || s.head.AuthorityEpoch != 2 || s.head.SeedEpoch != 1 || !s.secrets.seed.Equal(seed) {
+	if s.head.Kind != history.KindReshare || s.head.AuthorityEpoch != 2 || s.head.SeedEpoch != 1 || !s.secrets.Same(seed) {
 		t.Fatalf("%s, epoch %d, seed epoch %d: want another epoch of the same seed", s.head.Kind, s.head.AuthorityEpoch, s.head.SeedEpoch)
 	}
 	d.wantShares(t, after, resp.GetShares())

@@ -120,7 +120,7 @@ func (c *Coordinator) restoration(ctx context.Context, before *state) (*history.
 		return nil, unfit(err, "the head that it names does not parse")
 	case head.Hash != before.head.Hash:
 		return nil, unfit(nil, "it goes on from head %s, and the history is at %s", head.Hash.String()[:16], before.head.Hash.String()[:16])
-	case !intent.VouchedBy(ed25519Public(before.secrets.keys.Transaction())):
+	case !intent.VouchedBy(before.secrets.TransactionKey()):
 		return nil, unfit(nil, "no coordinator of this cluster made the backup that it names")
 	}
 	t := intent.Transition(before.chain)

@@ -285,7 +285,7 @@ func TestCompromisedKey(t *testing.T) {
 		ClusterID: testCluster, AuthorityEpoch: d.state().head.AuthorityEpoch, Generation: p.state.Value.Generation + 1000,
 		Root: p.tree.Root(), TreeSize: p.tree.Size(), IssuedAt: d.clock(), FreshUntil: d.clock().Add(time.Hour), Revocations: d.c.trust.Load().Revocations,
 	}
-	forged, err := r.Sign(d.state().secrets.keys.ConfigSigning(1))
+	forged, err := r.Sign(d.state().secrets.ConfigSigning(1))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -221,7 +221,7 @@ func (c *Coordinator) streamInterceptor(gate *authz.Authorizer) grpc.StreamServe
 				if err != nil {
 					return err
 				}
-				stream = placedStream{oneRequest{stream, c}, ctx}
+				stream = slotStream{oneRequest{stream, c}, ctx}
 				return leave(c.unlessNotReady(ctx, authorize(srv, stream, info, handler)))
 			})
 		})

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/ecdsa"
-	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
@@ -19,12 +18,12 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
@@ -60,16 +59,16 @@ func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer)
 	if !c.limiter.allow(addr, c.now()) {
 		return explain.New(explain.RateLimited, "what", "first sets", "limit", fmt.Sprint(c.limiter.rates.PerSource))
 	}
-	place, err := c.firstSets.Enter(ctx, addr, c.now())
+	slot, err := c.firstSets.Enter(ctx, addr, c.now())
 	if err != nil {
 		return err
 	}
-	defer place.Leave()
-	return place.Reason(m.firstSet(place, stream))
+	defer slot.Leave()
+	return slot.Reason(m.firstSet(slot, stream))
 }
 
-func (m manifestServer) firstSet(place *flowcontrol.Slot, stream fealtyv1.ManifestService_FirstSetServer) error {
-	c, ctx := m.c, place.Context()
+func (m manifestServer) firstSet(slot *flowcontrol.Slot, stream fealtyv1.ManifestService_FirstSetServer) error {
+	c, ctx := m.c, slot.Context()
 	ch, err := openChannel(ctx)
 	if err != nil {
 		return err
@@ -94,7 +93,7 @@ func (m manifestServer) firstSet(place *flowcontrol.Slot, stream fealtyv1.Manife
 			slog.String("remote", identity.FromContext(ctx).Addr), slog.Any("err", err))
 		return explain.Wrap(err, explain.SetupRefused)
 	}
-	if err := place.Prove("the setup token"); err != nil {
+	if err := slot.Prove("the setup token"); err != nil {
 		return err
 	}
 	if len(req.GetManifestHash()) > 0 {
@@ -138,7 +137,7 @@ type move struct {
 	from     *state // what it follows; nil for the first
 	manifest *manifest.Manifest
 	link     history.Link
-	secrets  *secrets
+	secrets  *authority.Secrets
 	root     *x509.Certificate
 	mesh     *ca.MeshCA
 	keepers  []found  // of manifest, as they were found here
@@ -166,7 +165,7 @@ type move struct {
 // nil move has none.
 func (mv *move) wipe() {
 	if mv != nil && mv.newSeed {
-		mv.secrets.wipe()
+		mv.secrets.Wipe()
 	}
 }
 
@@ -174,7 +173,7 @@ func (mv *move) wipe() {
 // no head will ever name it.
 func (mv *move) wipeMesh() {
 	if mv.mesh != nil && (mv.from == nil || mv.mesh.KeyID() != mv.from.meshKey) {
-		keyring.WipeKey(mv.mesh.Key())
+		authority.WipeMesh(mv.mesh)
 	}
 }
 
@@ -442,13 +441,12 @@ func (c *Coordinator) composeGenesis(req *fealtyv1.SetManifestRequest, m *manife
 
 // makeSeed makes a new seed, and what derives from it, for mv and its transition.
 func (c *Coordinator) makeSeed(mv *move, t *history.Transition) error {
-	seed, salt := keyring.NewSeed(), keyring.NewSalt()
-	keys, err := seed.Derive(salt)
+	secrets, salt, err := authority.Make()
 	if err != nil {
 		return err
 	}
-	mv.secrets, mv.newSeed, t.Salt = &secrets{seed, keys}, true, history.Salt(salt)
-	if mv.root, err = ca.Root(keys.RootCA(), mv.manifest.Cluster, c.now().Add(-ca.Backdate)); err != nil {
+	mv.secrets, mv.newSeed, t.Salt = secrets, true, salt
+	if mv.root, err = ca.Root(secrets.RootCA(), mv.manifest.Cluster, c.now().Add(-ca.Backdate)); err != nil {
 		return fmt.Errorf("make the root: %w", err)
 	}
 	return nil
@@ -456,7 +454,8 @@ func (c *Coordinator) makeSeed(mv *move, t *history.Transition) error {
 
 // newMesh makes the mesh CA of a new authority epoch.
 func (c *Coordinator) newMesh(mv *move, t *history.Transition) error {
-	mesh, err := ca.NewMeshCA(mv.root, mv.secrets.keys.RootCA(), ca.MeshConfig{Cluster: mv.manifest.Cluster, Epoch: t.AuthorityEpoch, Validity: meshLife(mv.manifest)}, c.now())
+	mesh, err := ca.NewMeshCA(mv.root, mv.secrets.RootCA(), ca.MeshConfig{Cluster: mv.manifest.Cluster,
+		Epoch: t.AuthorityEpoch, Validity: meshLife(mv.manifest)}, c.now())
 	if err != nil {
 		return fmt.Errorf("make the mesh CA: %w", err)
 	}
@@ -485,7 +484,7 @@ func (c *Coordinator) moveFits(ctx context.Context, mv *move) error {
 	after := &state{manifest: mv.manifest, head: mv.link, secrets: mv.secrets, root: mv.root, meshKey: mv.mesh.KeyID()}
 	after.bundle = &bundle.Authority{
 		Manifest: after.manifest, Head: after.head, Root: after.root, MeshKey: after.meshKey,
-		ConfigRoot: mv.secrets.keys.ConfigRoot, ConfigKey: mv.secrets.keys.ConfigSigning,
+		ConfigRoot: mv.secrets.ConfigRoot, ConfigKey: mv.secrets.ConfigSigning,
 	}
 	if mv.from == nil || mv.from.manifest.Hash() != mv.manifest.Hash() {
 		if err := c.contentsFit(after); err != nil {
@@ -618,7 +617,7 @@ func (c *Coordinator) moveHead(ctx context.Context, mv *move) (*history.Verified
 	if mv.from != nil {
 		from = mv.from.chain
 	}
-	verified, err := c.history.Append(ctx, from, &mv.link.Transition, mv.manifest, mv.secrets.keys.Transaction())
+	verified, err := c.history.Append(ctx, from, &mv.link.Transition, mv.manifest, mv.secrets.Transaction())
 	switch {
 	case errors.Is(err, store.ErrUnknownOutcome):
 		return nil, decide.Unknown, c.setError(err)
@@ -772,7 +771,7 @@ func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistory
 	if err != nil {
 		return nil, err
 	}
-	key, err := x509.MarshalPKIXPublicKey(s.secrets.keys.Transaction().Public())
+	key, err := x509.MarshalPKIXPublicKey(s.secrets.Transaction().Public())
 	if err != nil {
 		return nil, err
 	}
@@ -813,7 +812,7 @@ func (c *Coordinator) verifiedHistory(ctx context.Context, s *state) (*history.V
 	case err != nil:
 		return nil, nil, c.storeError("read the history", err)
 	}
-	v, err := history.Verify(h, s.secrets.keys.Transaction().Public().(ed25519.PublicKey))
+	v, err := history.Verify(h, s.secrets.TransactionKey())
 	if err != nil {
 		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", s.manifest.Cluster, "problem", err.Error())
 	}

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"crypto/ed25519"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -50,7 +49,7 @@ func (mv *move) splitSeed(t *history.Transition) error {
 	if len(people) == 0 {
 		return nil
 	}
-	shares, err := keyring.Split(mv.secrets.seed, t.Threshold, len(people))
+	shares, err := mv.secrets.Split(t.Threshold, len(people))
 	if err != nil {
 		return fmt.Errorf("split the seed: %w", err)
 	}
@@ -64,7 +63,7 @@ func (mv *move) splitSeed(t *history.Transition) error {
 		t.ShareCommitments = append(t.ShareCommitments, history.ShareCommitment{Owner: o.Name, Hash: shares[i].Commitment(mv.manifest.Cluster, t.SeedEpoch)})
 		file, err := keyring.SealShare(o.Recipient, keyring.ShareFile{
 			Cluster: mv.manifest.Cluster, Owner: o.Name, SeedEpoch: t.SeedEpoch, Threshold: t.Threshold,
-			TransactionKey: mv.secrets.keys.Transaction().Public().(ed25519.PublicKey), RootPin: identity.KeyOf(mv.root), Share: shares[i],
+			TransactionKey: mv.secrets.TransactionKey(), RootPin: identity.KeyOf(mv.root), Share: shares[i],
 		})
 		if err != nil {
 			return explain.Wrap(err, explain.RequestField, "field", "seed.owners", "problem", fmt.Sprintf("the share of %s cannot be encrypted: %v", o.Name, err))
@@ -99,9 +98,9 @@ func (c *Coordinator) writeShares(ctx context.Context, mv *move) error {
 	if len(mv.shares.shares) == 0 {
 		return nil
 	}
-	auth, err := store.NewAuthenticator(mv.secrets.keys.RecordMAC())
+	auth, err := mv.secrets.Records()
 	if err != nil {
-		return fmt.Errorf("key the record MAC: %w", err)
+		return err
 	}
 	rec := shareSetRecord{Set: hex.EncodeToString(mv.shares.id[:]), Shares: make(map[string]string)}
 	for _, x := range mv.shares.shares {

@@ -70,7 +70,7 @@ func (d *desk) openShares(t testing.TB, people []person, shares []*fealtyv1.Seed
 				t.Fatal(err)
 			}
 			if f.Cluster != testCluster || f.Owner != p.name || f.SeedEpoch != s.head.SeedEpoch || f.Threshold != s.manifest.Seed.Threshold ||
-				!f.TransactionKey.Equal(s.secrets.keys.Transaction().Public()) || f.RootPin != s.rootPin || f.Share.Index() != i+1 {
+				!f.TransactionKey.Equal(s.secrets.Transaction().Public()) || f.RootPin != s.rootPin || f.Share.Index() != i+1 {
 				t.Fatalf("the share file of %s says %+v", p.name, f)
 			}
 			if f.Share.Commitment(testCluster, f.SeedEpoch) != s.head.ShareCommitments[i].Hash {
@@ -91,7 +91,7 @@ func (d *desk) wantShares(t testing.TB, people []person, shares []*fealtyv1.Seed
 	for i := range opened {
 		some := slices.Concat(opened[i:], opened[:i])[:k]
 		seed, err := keyring.Combine(k, some)
-		if err != nil || !seed.Equal(d.state().secrets.seed) {
+		if err != nil || !seed.Equal(steal(d.state()).Seed) {
 			t.Fatalf("%d shares from %s on do not give the seed: %v", k, people[i].name, err)
 		}
 		if _, err := keyring.Combine(k, some[1:]); err == nil {

@@ -16,11 +16,11 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
@@ -57,7 +57,7 @@ type state struct {
 	head        history.Link
 	headVersion store.Revision // of the head's key: a condition of every transaction
 	headRecord  []byte         // as the store holds it
-	secrets     *secrets
+	secrets     *authority.Secrets
 	records     record.Records
 	root        *x509.Certificate
 	rootPin     identity.KeyID // hash of the root's public key: what tokens pin
@@ -73,17 +73,6 @@ type state struct {
 	bundle        *bundle.Authority // under which trust bundles are made
 
 	gap *restoreGap // what is not known since the last restore; nil: there was none
-}
-
-// secrets never leave this process but sealed by a keeper.
-type secrets struct {
-	seed keyring.Seed
-	keys keyring.Keys
-}
-
-func (s *secrets) wipe() {
-	s.seed.Wipe()
-	s.keys.Wipe()
 }
 
 // ready returns s, or the last ready state before it; nil if there was none.
@@ -216,16 +205,17 @@ func recovering(last *state, err error) *state {
 }
 
 // newState builds the ready state of a verified history and its secrets.
-func (c *Coordinator) newState(v *history.Verified, secrets *secrets, root *x509.Certificate, mesh *ca.MeshCA) (*state, error) {
+func (c *Coordinator) newState(v *history.Verified, secrets *authority.Secrets, root *x509.Certificate,
+	mesh *ca.MeshCA) (*state, error) {
 	if head := decide.HeadOf(v.Current()); !head.Fits(head.Seed, mesh.KeyID()) { // the seed is the one that the history verified under
 		return nil, fmt.Errorf("the mesh CA key %s is not the one of the head, %s", mesh.KeyID(), head.Mesh)
 	}
 	if err := c.checkPin(root); err != nil {
 		return nil, err
 	}
-	auth, err := store.NewAuthenticator(secrets.keys.RecordMAC())
+	auth, err := secrets.Records()
 	if err != nil {
-		return nil, fmt.Errorf("key the record MAC: %w", err)
+		return nil, err
 	}
 	s := &state{
 		phase:    phaseReady,
@@ -238,7 +228,7 @@ func (c *Coordinator) newState(v *history.Verified, secrets *secrets, root *x509
 	}
 	s.bundle = &bundle.Authority{
 		Manifest: s.manifest, Head: s.head, Root: root, MeshKey: s.meshKey, Links: bundle.RecentLinks(v),
-		ConfigRoot: secrets.keys.ConfigRoot, ConfigKey: secrets.keys.ConfigSigning,
+		ConfigRoot: secrets.ConfigRoot, ConfigKey: secrets.ConfigSigning,
 	}
 	if err := s.followReseeds(); err != nil {
 		return nil, err
@@ -259,7 +249,7 @@ func (c *Coordinator) newState(v *history.Verified, secrets *secrets, root *x509
 	statement, err := snapshot.RootStatement{
 		ClusterID: s.manifest.Cluster, ConfigRoot: s.bundle.PublicRoot(), SeedEpoch: s.head.SeedEpoch,
 		IssuedAt: c.now().UTC().Truncate(time.Second),
-	}.Sign(secrets.keys.RootCA())
+	}.Sign(secrets.RootCA())
 	if err != nil {
 		return nil, fmt.Errorf("sign the root statement: %w", err)
 	}
@@ -279,7 +269,7 @@ func freshMesh(s *state, mesh *ca.MeshCA, now time.Time) (*ca.MeshCA, error) {
 	if mesh.Certificate().NotAfter.Sub(now) > meshLife(s.manifest)*3/4 && !now.Before(mesh.Certificate().NotBefore) {
 		return mesh, nil
 	}
-	again, err := ca.RenewMeshCA(s.root, s.secrets.keys.RootCA(), mesh, s.manifest.Cluster, meshLife(s.manifest), now)
+	again, err := ca.RenewMeshCA(s.root, s.secrets.RootCA(), mesh, s.manifest.Cluster, meshLife(s.manifest), now)
 	if err != nil {
 		return nil, fmt.Errorf("certify the mesh CA key again: %w", err)
 	}
@@ -288,7 +278,8 @@ func freshMesh(s *state, mesh *ca.MeshCA, now time.Time) (*ca.MeshCA, error) {
 
 // loadRoot reads the root certificate, which was stored beside the first sealed
 // seed, and compares it with the key that the seed gives.
-func (c *Coordinator) loadRoot(ctx context.Context, v *history.Verified, keys keyring.Keys) (*x509.Certificate, error) {
+func (c *Coordinator) loadRoot(ctx context.Context, v *history.Verified,
+	secrets *authority.Secrets) (*x509.Certificate, error) {
 	e, err := c.store.Get(ctx, sealed.RootKey(&v.Current().Transition))
 	if err != nil {
 		return nil, fmt.Errorf("read the root certificate: %w", err)
@@ -297,7 +288,7 @@ func (c *Coordinator) loadRoot(ctx context.Context, v *history.Verified, keys ke
 	if err != nil {
 		return nil, fmt.Errorf("the stored root certificate does not parse: %w", err)
 	}
-	again, err := ca.Root(keys.RootCA(), v.Manifest().Cluster, root.NotBefore)
+	again, err := ca.Root(secrets.RootCA(), v.Manifest().Cluster, root.NotBefore)
 	if err != nil {
 		return nil, err
 	}

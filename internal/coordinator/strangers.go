@@ -15,24 +15,24 @@ import (
 
 // What clients without a certificate cost is bounded before their requests are read.
 // Their connections have a server of their own, whose windows and messages are small; a
-// call takes its place before its request is received; and what is larger comes in parts,
+// call takes its slot before its request is received; and what is larger comes in parts,
 // once there is a reason to take it.
 
 // newFirstSets are the places of who sets the first manifest. Whoever proves the setup
-// token keeps its place.
+// token keeps its slot.
 func newFirstSets() *flowcontrol.Limiter {
 	return flowcontrol.New(flowcontrol.Limits{What: "first sets", Most: firstSetsAtOnce,
 		PerSource: firstSetsPerSource, Patience: answerTimeout, PerHolder: 1})
 }
 
-// newPresenters are the places of who shows a trust bundle of before a restore.
+// newPresenters bounds the callers that show a trust bundle of before a restore.
 func newPresenters() *flowcontrol.Limiter {
 	return flowcontrol.New(flowcontrol.Limits{What: "trust bundles", Most: presentersAtOnce,
 		PerSource: presentersPerSource, Patience: answerTimeout})
 }
 
-// visitKey is the key of a place in the context of a call.
-type visitKey struct{}
+// slotKey is the key of a slot in the context of a call.
+type slotKey struct{}
 
 // beforeRequest takes what a call of method with one request needs before that is read.
 // leave gives it back.
@@ -41,15 +41,15 @@ func (c *Coordinator) beforeRequest(ctx context.Context, method string) (in cont
 	switch method {
 	case fealtyv1.VerifyService_Verify_FullMethodName:
 		ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
-		place, err := c.verifiers.Enter(ctx, addr, c.now())
+		slot, err := c.verifiers.Enter(ctx, addr, c.now())
 		if err != nil {
 			cancel()
 			return nil, nil, err
 		}
-		return context.WithValue(place.Context(), visitKey{}, place), func(err error) error {
+		return context.WithValue(slot.Context(), slotKey{}, slot), func(err error) error {
 			defer cancel()
-			defer place.Leave()
-			return place.Reason(err)
+			defer slot.Leave()
+			return slot.Reason(err)
 		}, nil
 	case fealtyv1.RestoreService_GetLinks_FullMethodName:
 		if !c.limiter.allow(addr, c.now()) {
@@ -60,22 +60,22 @@ func (c *Coordinator) beforeRequest(ctx context.Context, method string) (in cont
 	return ctx, func(err error) error { return err }, nil
 }
 
-// visitOf returns the place that was taken before the request was read.
-func visitOf(ctx context.Context) (*flowcontrol.Slot, error) {
-	place, ok := ctx.Value(visitKey{}).(*flowcontrol.Slot)
+// slotOf returns the slot that was taken before the request was read.
+func slotOf(ctx context.Context) (*flowcontrol.Slot, error) {
+	slot, ok := ctx.Value(slotKey{}).(*flowcontrol.Slot)
 	if !ok {
-		return nil, explain.New(explain.Internal, "what", "a call without a place")
+		return nil, explain.New(explain.Internal, "what", "a call without a slot")
 	}
-	return place, nil
+	return slot, nil
 }
 
-// placedStream is a stream under the context of its place.
-type placedStream struct {
+// slotStream is a stream under the context of its slot.
+type slotStream struct {
 	grpc.ServerStream
 	ctx context.Context
 }
 
-func (s placedStream) Context() context.Context { return s.ctx }
+func (s slotStream) Context() context.Context { return s.ctx }
 
 // receiveParts receives what follows on whole until next says that it was the last, or
 // size bytes are there, which is the most that it takes.

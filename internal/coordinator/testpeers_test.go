@@ -79,7 +79,7 @@ func (l *liar) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 	if l.last != nil {
 		return l.last(stream)
 	}
-	handed := keyring.Handed{Seed: l.state.secrets.seed, Mesh: l.state.issuer.Load().MeshCA().Key()}
+	handed := steal(l.state).Handed
 	if l.handed != nil {
 		l.handed(&handed)
 	}

@@ -65,7 +65,7 @@ func TestTrustMesh(t *testing.T) {
 	}
 	// A mesh CA that the very root signed, and no head ever named.
 	s := d.state()
-	other, err := ca.NewMeshCA(s.root, s.secrets.keys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: s.head.AuthorityEpoch, Validity: 100 * time.Hour}, d.clock())
+	other, err := ca.NewMeshCA(s.root, s.secrets.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: s.head.AuthorityEpoch, Validity: 100 * time.Hour}, d.clock())
 	wantOnlyNil(t, err)
 	issuer, err := ca.NewIssuer(other, testCluster)
 	wantOnlyNil(t, err)

@@ -3,7 +3,6 @@ package coordinator
 import (
 	"bytes"
 	"context"
-	"crypto/ed25519"
 	"fmt"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -23,7 +22,7 @@ const (
 	verifyBurst = 50
 )
 
-// newVerifiers are the places of who verifies, who never proves anything.
+// newVerifiers bounds the callers that verify, and never prove anything.
 func newVerifiers() *flowcontrol.Limiter {
 	return flowcontrol.New(flowcontrol.Limits{
 		What: "verifications", PerSecond: verifyRate, Burst: verifyBurst,
@@ -49,11 +48,11 @@ type shown struct {
 // Verify proves to a stranger who this is, and shows the links of the history. It decides nothing
 // and reads no more than the head, unless that moved.
 func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.VerifyService_VerifyServer) error {
-	place, err := visitOf(stream.Context())
+	slot, err := slotOf(stream.Context())
 	if err != nil {
 		return err
 	}
-	c, ctx := v.c, place.Context()
+	c, ctx := v.c, slot.Context()
 	if c.state.Load().phase == phaseUninitialized {
 		return explain.New(explain.HistoryUninitialized)
 	}
@@ -71,7 +70,7 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 	if err := stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_Claim{Claim: claim}}); err != nil {
 		return err
 	}
-	return c.sendHistory(place, h, func(page *fealtyv1.RecoveryHistory) error {
+	return c.sendHistory(slot, h, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_History{History: page}})
 	})
 }
@@ -95,7 +94,7 @@ func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*
 			return nil, nil, err
 		}
 		t.Ready, t.Root, t.MeshCA = true, s.root.Raw, issuer.MeshCA().Certificate().Raw
-		t.TransactionKey = s.secrets.keys.Transaction().Public().(ed25519.PublicKey)
+		t.TransactionKey = s.secrets.TransactionKey()
 	}
 	key, evidence, err := proof.ProveVerify(c.enrolment, t)
 	if err != nil {

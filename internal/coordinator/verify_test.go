@@ -268,7 +268,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 		}
 	}
 	nothing := func(*proof.VerifyTranscript) {}
-	otherMesh, err := ca.NewMeshCA(s.root, s.secrets.keys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: s.head.AuthorityEpoch, Validity: time.Hour}, time.Now())
+	otherMesh, err := ca.NewMeshCA(s.root, s.secrets.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: s.head.AuthorityEpoch, Validity: time.Hour}, time.Now())
 	wantOnly(t, "mesh CA", err, "")
 	other := readyFleet(t, nil)
 	met := make(map[string]bool)

@@ -91,18 +91,20 @@ func (c *Coordinator) keepSeen(ctx context.Context) {
 // followKept writes down what was seen of the store until ctx ends, and then once more.
 func (c *Coordinator) followKept(ctx context.Context) error {
 	defer c.keepSeen(context.WithoutCancel(ctx))
+	known := c.kept.Lost()
 	for {
-		lost := c.kept.Changed()
-		c.keepSeen(ctx)
-		switch given, err := watch.Wait(ctx, keepPause, lost); {
-		case err != nil:
-			return err
-		case !given:
-			continue
+		changed := c.kept.Changed()
+		if loss := c.kept.Lost(); loss != known {
+			if known = loss; loss != nil {
+				c.log.LogAttrs(ctx, slog.LevelError,
+					"the store went back: nothing is changed before the signers restore it; see fealty explain FE-S112",
+					slog.String("lost", loss.String()))
+				c.lead.due.Notify()
+			}
 		}
-		if loss := c.kept.Lost(); loss != nil {
-			c.log.LogAttrs(ctx, slog.LevelError, "the store went back: nothing is changed before the signers restore it; see fealty explain FE-S112", slog.String("lost", loss.String()))
-			c.lead.due.Notify()
+		c.keepSeen(ctx)
+		if _, err := watch.Wait(ctx, keepPause, changed); err != nil {
+			return err
 		}
 	}
 }

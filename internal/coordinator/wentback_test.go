@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -24,6 +27,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -607,6 +611,58 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 	if err := d.c.proven(t.Context(), "somebody", old.Signed); err != nil || d.c.kept.Lost() != nil || d.c.believesBan(gone.id, identity.KeyID{}) {
 		t.Errorf("it ended with %v, and %v is lost", err, d.c.kept.Lost())
 	}
+}
+
+// A store goes back just after a coordinator started on it, and before it read anything else
+// as a ready one: what it read on the way there counts.
+func TestWentBackAfterTheStart(t *testing.T) {
+	t.Parallel()
+	d := testDesk(t)
+	d.joined("a")
+	wantOnlyNil(t, d.c.Close())
+	back := d.store.copyOf()
+	d.store.write("member/data/b", nil) // of another coordinator, and gone with the store of now
+	d.store.remove("member/data/b")
+	d.open()
+	if loss := d.c.kept.Lost(); d.state().phase != phaseReady || loss != nil {
+		t.Fatalf("it is %v, and %v is lost", d.state().phase, loss)
+	}
+	back()
+	_, err := d.c.store.List(t.Context(), record.MemberPrefix)
+	wantOnlyNil(t, err)
+	if d.c.kept.Lost() == nil {
+		t.Error("nobody noticed that the store went back")
+	}
+}
+
+// A loss is told in the log, also if it is found just when it is time to write down what
+// was seen.
+func TestEveryLossIsLogged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		var log bytes.Buffer
+		d.c.log = slog.New(slog.NewTextHandler(&log, nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- d.c.followKept(ctx) }()
+		for i := range 20 { // who is first is a matter of luck
+			time.Sleep(keepPause)
+			d.c.kept.Lose(&regress.Loss{Kind: regress.Ban, What: fmt.Sprintf("data/%d.", i)})
+			time.Sleep(keepPause)
+			d.c.kept.Restored(uint64(i) + 1)
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		for i := range 20 {
+			if n := strings.Count(log.String(), fmt.Sprintf("data/%d.", i)); n != 1 {
+				t.Errorf("the log tells loss %d %d times, want once", i, n)
+			}
+		}
+		wantOnlyNil(t, d.c.Close())
+	})
 }
 
 // A transaction that is sent again, because its answer was lost, has the revision at which

@@ -189,7 +189,7 @@ func (s *Slot) Progress() {
 }
 
 // Prove makes the slot one of holder, who has proven itself. It fails if the slot was
-// lost, or if holder has too many.
+// lost, or if holder has too many. A slot is proven once.
 func (s *Slot) Prove(holder string) error {
 	p := s.of
 	p.mu.Lock()

@@ -17,12 +17,12 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
-// enterFrom takes a place for a call from addr, which must be given.
+// enterFrom takes a slot for a call from addr, which must be given.
 func enterFrom(t testing.TB, p *Limiter, addr string) *Slot {
 	t.Helper()
 	v, err := p.Enter(context.Background(), addr, epoch)
 	if err != nil {
-		t.Fatalf("no place for %s: %v", addr, err)
+		t.Fatalf("no slot for %s: %v", addr, err)
 	}
 	return v
 }
@@ -46,11 +46,11 @@ func wantCode(t testing.TB, err error, want explain.Code) {
 func wantHeld(t testing.TB, v *Slot, what string) {
 	t.Helper()
 	if err := v.Context().Err(); err != nil {
-		t.Errorf("%s lost its place: %v", what, context.Cause(v.Context()))
+		t.Errorf("%s lost its slot: %v", what, context.Cause(v.Context()))
 	}
 }
 
-// A stranger that does not get on loses its place, and one that does keeps it.
+// A stranger that does not get on loses its slot, and one that does keeps it.
 func TestStrangersHaveToGetOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(Limits{What: "calls", Most: 4, PerSource: 4, Patience: 10 * time.Second, PerHolder: 1})
@@ -80,15 +80,15 @@ func TestStrangersHaveToGetOn(t *testing.T) {
 	})
 }
 
-// Who gives way when all places are taken.
+// If all slots are taken, a stranger gives way.
 func TestWhoGivesWay(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
-		sources  []string // that hold the places, in order
+		sources  []string // that hold the slots, in order
 		newcomer string
 		want     int // the index of who gives way
 	}{
-		{"the oldest of as many addresses as places", []string{"10.1.0.1", "10.2.0.1", "10.3.0.1"}, "10.4.0.1", 0},
+		{"the oldest of as many addresses as slots", []string{"10.1.0.1", "10.2.0.1", "10.3.0.1"}, "10.4.0.1", 0},
 		{"the oldest of the address with the most", []string{"10.1.0.1", "10.2.0.1", "10.2.0.1"}, "10.4.0.1", 1},
 		{"one of the network with the most", []string{"10.1.0.1", "10.2.0.1", "10.2.0.2"}, "10.4.0.1", 1},
 		{"of that network, one of the address with the most", []string{"10.1.0.1", "10.2.0.1", "10.2.0.2", "10.2.0.2"}, "10.4.0.1", 2},
@@ -117,7 +117,7 @@ func TestWhoGivesWay(t *testing.T) {
 	}
 }
 
-// Places are bounded for one address and for one who has proven itself; who has does not
+// Slots are bounded for one address and for one who has proven itself; who has does not
 // compete with strangers.
 func TestSlotsAreBounded(t *testing.T) {
 	p := New(Limits{What: "calls", PerSecond: 1, Burst: 5, Most: 3, PerSource: 2, Patience: time.Hour, PerHolder: 2})
@@ -131,7 +131,7 @@ func TestSlotsAreBounded(t *testing.T) {
 	_, err := p.Enter(t.Context(), "10.0.0.1", epoch)
 	wantCode(t, err, explain.RateLimited)
 	a.Leave()
-	// Its places are its own from the proof on.
+	// Its slots are its own from the proof on.
 	first, second := enterFrom(t, p, "10.0.0.1"), enterFrom(t, p, "10.0.0.2")
 	mustProve(t, first.Prove("alice"))
 	mustProve(t, second.Prove("alice"))
@@ -157,7 +157,7 @@ func TestSlotsAreBounded(t *testing.T) {
 }
 
 // Whatever strangers do, the bounds hold, nothing is counted that is gone, and who is
-// alone in its network keeps its place while another network has more.
+// alone in its network keeps its slot while another network has more.
 func TestLimiterProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := Limits{What: "calls", Most: rapid.IntRange(1, 6).Draw(t, "most"), PerSource: rapid.IntRange(1, 4).Draw(t, "perSource"), Patience: time.Hour, PerHolder: 2}
@@ -181,7 +181,7 @@ func TestLimiterProperties(t *testing.T) {
 				}
 				v, err := p.Enter(context.Background(), a, epoch)
 				if (err != nil) != (own >= limits.PerSource) {
-					t.Fatalf("%s with %d places: %v", a, own, err)
+					t.Fatalf("%s with %d slots: %v", a, own, err)
 				}
 				if err != nil {
 					return
@@ -190,7 +190,7 @@ func TestLimiterProperties(t *testing.T) {
 				for _, b := range before {
 					for _, n := range of {
 						if b.Context().Err() != nil && of[network(b)] < n {
-							t.Fatalf("a call of %s gave way, which has %d places; another network has %d", network(b), of[network(b)], n)
+							t.Fatalf("a call of %s gave way, which has %d slots; another network has %d", network(b), of[network(b)], n)
 						}
 					}
 				}
@@ -225,7 +225,7 @@ func TestLimiterProperties(t *testing.T) {
 					if v.holder != "" {
 						holders[v.holder]++
 						if v.Context().Err() != nil {
-							t.Fatal("who has proven itself lost its place")
+							t.Fatal("who has proven itself lost its slot")
 						}
 					}
 				}

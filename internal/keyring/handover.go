@@ -79,7 +79,7 @@ func HandOver(recipient string, h Handover, secrets Handed) ([]byte, error) {
 	if secrets.Mesh == nil || secrets.Mesh.Curve != elliptic.P256() {
 		return nil, fmt.Errorf("keyring: handing over: a key of P-256 for the mesh CA is required: %w", ErrHandover)
 	}
-	mesh, err := secrets.Mesh.Bytes()
+	mesh, err := scalarOf(secrets.Mesh)
 	if err != nil {
 		return nil, fmt.Errorf("keyring: handing over: %w", err)
 	}

@@ -460,9 +460,17 @@ func TestSealMesh(t *testing.T) {
 	k := keyedKeeper(t)
 	key, cert := meshCA(t)
 	place := keyring.Place{Cluster: "prod.example", Owner: "kms", SeedEpoch: 3, Head: [32]byte{7, 7}}
+	inUse, err := key.Bytes() // what it signs with
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := bytes.Clone(inUse)
 	data, err := keyring.SealMesh(t.Context(), k, place, key, cert)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !bytes.Equal(inUse, before) {
+		t.Error("the key in use was overwritten")
 	}
 	gotKey, gotCert, err := keyring.OpenMesh(t.Context(), k, place, data)
 	if err != nil || !gotKey.Equal(key) || !bytes.Equal(gotCert, cert) {

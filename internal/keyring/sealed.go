@@ -96,7 +96,7 @@ func SealMesh(ctx context.Context, k Keeper, place Place, key *ecdsa.PrivateKey,
 	if err := checkMesh(key, certificate); err != nil {
 		return nil, fmt.Errorf("keyring: sealing a mesh CA: %w", err)
 	}
-	secret, err := key.Bytes()
+	secret, err := scalarOf(key)
 	if err != nil {
 		return nil, fmt.Errorf("keyring: sealing a mesh CA: %w", err)
 	}

@@ -82,7 +82,11 @@ func (k *Keeper) Read(began, now Seen, at time.Time) *Loss {
 		loss = k.trust.beside(now.Trust, at)
 	}
 	if loss == nil {
-		k.trust = k.seenLocked().After(now).Trust
+		after := k.seenLocked().After(now)
+		k.trust = after.Trust
+		if now.Trust != nil && now.Trust.Counter > 0 { // only this cluster can have written it
+			k.AtRevision(0, after.Revision, at)
+		}
 	}
 	return loss
 }

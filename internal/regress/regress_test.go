@@ -219,6 +219,26 @@ func TestReadsCross(t *testing.T) {
 	}
 }
 
+// A trust state is read before a coordinator is ready, when it notes no other revisions. A
+// store that goes back after that is noticed, although its trust state is the same.
+func TestReadNotesItsRevision(t *testing.T) {
+	var k regress.Keeper
+	w := newWorld()
+	w.revision, w.trust.Counter = 9, 1
+	if loss := k.Read(k.Begin(), w.seen(), noon); loss != nil || k.Revision() != 9 {
+		t.Fatalf("revision %d was noted, and %v", k.Revision(), loss)
+	}
+	w.revision = 8
+	if loss := k.Read(k.Begin(), w.seen(), noon); kindOf(loss) != regress.Revision || k.Revision() != 9 {
+		t.Errorf("it went back, and %v: revision %d is noted", loss, k.Revision())
+	}
+	// Without a trust state nothing says whose store it is.
+	var other regress.Keeper
+	if other.Read(other.Begin(), regress.Seen{Revision: 9}, noon); other.Revision() != 0 {
+		t.Errorf("revision %d of a store that nobody knows was noted", other.Revision())
+	}
+}
+
 // What is lost stays lost over restarts, whatever the store shows then, until a restore;
 // and what was written down in two files is read as one, or as the newer half.
 func TestKept(t *testing.T) {

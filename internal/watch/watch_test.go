@@ -154,6 +154,26 @@ func TestFollow(t *testing.T) {
 	})
 }
 
+// What changes while the loop looks has it look again, without a wait.
+func TestFollowMissesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var signal watch.Signal
+		enough := errors.New("enough")
+		looks, began := 0, time.Now()
+		never := keyed{make(chan error)}
+		err := watch.Follow(t.Context(), never, "another key", time.Hour, func(context.Context) error {
+			if looks++; looks == 3 {
+				return enough
+			}
+			signal.Notify()
+			return nil
+		}, &signal)
+		if waited := time.Since(began); !errors.Is(err, enough) || waited != 0 {
+			t.Errorf("Follow: %v after %d looks and %v", err, looks, waited)
+		}
+	})
+}
+
 // What the look returns ends the loop, and the watch with it.
 func TestFollowEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // fails if the watch goes on

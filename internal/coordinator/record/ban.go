@@ -6,7 +6,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 )
 
-// What the keys of bans begin with.
+// The keys of bans begin with these.
 const (
 	BanIDPrefix  = "trust/ban/id/"
 	BanKeyPrefix = "trust/ban/key/"

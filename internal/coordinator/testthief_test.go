@@ -1,0 +1,65 @@
+package coordinator
+
+import (
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+)
+
+// stolen are the secrets of a coordinator as a thief has them.
+type stolen struct {
+	keyring.Handed
+	keys keyring.Keys
+}
+
+// handedOver has s seal its secrets to a recipient of this process.
+func handedOver(s *state) (recipient *keyring.EphemeralRecipient, h keyring.Handover, sealed []byte) {
+	recipient, err := keyring.NewEphemeral()
+	if err == nil {
+		h = keyring.Handover{Purpose: "theft", Cluster: s.manifest.Cluster, From: "the cluster", To: "a thief", Head: s.head.Hash}
+		sealed, err = s.secrets.HandOver(recipient.Public(), h, s.issuer.Load().MeshCA())
+	}
+	if err != nil {
+		panic(err)
+	}
+	return recipient, h, sealed
+}
+
+// steal takes the secrets of s, as whoever holds one of its keepers can.
+func steal(s *state) stolen {
+	recipient, h, sealed := handedOver(s)
+	handed, err := recipient.TakeOver(h, sealed)
+	if err != nil {
+		panic(err)
+	}
+	keys, err := handed.Seed.Derive(s.head.Salt[:])
+	if err != nil {
+		panic(err)
+	}
+	return stolen{handed, keys}
+}
+
+// brought are the secrets of s as they come to another coordinator: without derived keys.
+func brought(s *state) (*authority.Secrets, *authority.MeshKey) {
+	secrets, mesh, err := authority.TakeOver(handedOver(s))
+	if err != nil {
+		panic(err)
+	}
+	return secrets, mesh
+}
+
+// secretsOf are those of a seed that a test knows.
+func secretsOf(seed keyring.Seed, salt history.Salt) *authority.Secrets {
+	shares, err := keyring.Split(seed, 2, 2)
+	if err != nil {
+		panic(err)
+	}
+	secrets, err := authority.Combine(2, shares)
+	if err == nil {
+		err = secrets.Derive(salt)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return secrets
+}
