@@ -17,6 +17,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -416,12 +417,12 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 // bundle in force goes on, no other one is made, and none after a restart.
 func TestDeletedRecordsLiftNoBan(t *testing.T) {
 	t.Parallel()
-	for _, prefix := range []string{"trust/ban/", record.BanIDPrefix, record.BanKeyPrefix, trustStateKey, trustPrefix} {
+	for _, prefix := range []string{"trust/ban/", record.BanIDPrefix, record.BanKeyPrefix, bundle.StateKey, bundle.Prefix} {
 		t.Run(prefix, func(t *testing.T) {
 			d := testDesk(t)
 			m, other := d.joined("a"), d.joined("b")
 			d.ban(t, identity.Data, "a")
-			version := d.c.trust.Load().version
+			version := d.c.trust.Load().Version
 			for _, key := range d.store.keys(prefix) {
 				d.store.alter(key, func([]byte) []byte { return nil })
 			}
@@ -433,7 +434,7 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 			if err := d.c.refreshTrust(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
 				t.Errorf("a bundle of what is left: %v", err)
 			}
-			if v := d.c.trust.Load(); v.version != version || !v.bundle.Banned(m.id, keyOf(t, m.key)) {
+			if v := d.c.trust.Load(); v.Version != version || !v.Bundle.Banned(m.id, keyOf(t, m.key)) {
 				t.Error("the bundle in force changed")
 			}
 			_, err = d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "test"})
@@ -546,12 +547,12 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 	fill := func(n int) {
 		t.Helper()
 		ch := d.state().records.NewChange(d.state().headVersion)
-		var delta trustDelta
+		var delta bundle.Delta
 		for ; have < n; have++ {
-			delta.keys = append(delta.keys, keyBan{key: testKey(have), certEnd: d.clock().Add(20 * time.Hour)})
+			delta.Keys = append(delta.Keys, bundle.KeyBan{Key: testKey(have), CertEnd: d.clock().Add(20 * time.Hour)})
 			ch.Put(record.BanKeyKey(testKey(have)), 0, record.Ban{Reason: "filler", Until: d.clock().Add(1000 * time.Hour), CertEnd: d.clock().Add(20 * time.Hour)})
 		}
-		if err := d.c.touchTrust(t.Context(), d.state(), ch, delta, roomForBans); err != nil {
+		if err := d.c.touchTrust(t.Context(), d.state(), ch, delta, bundle.ForBans); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := ch.Commit(t.Context()); err != nil {
@@ -563,7 +564,7 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 	wantOnly(t, "a removal without room", err, explain.RateLimited)
 	fill(100)
 	d.ban(t, identity.Data, "victim")
-	if !d.c.trust.Load().bundle.Banned(victim.id, keyOf(t, victim.key)) {
+	if !d.c.trust.Load().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
 		t.Fatal("the ban is not in force")
 	}
 	_, err = d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "victim"})
@@ -572,7 +573,7 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 	d.advance(21 * time.Hour)
 	wantOnly(t, "refresh", d.c.refreshTrust(t.Context(), d.state(), true), "")
 	d.unban(t, identity.Data, "victim")
-	if !d.c.trust.Load().bundle.Banned(victim.id, keyOf(t, victim.key)) {
+	if !d.c.trust.Load().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
 		t.Fatal("the key of a member whose ban was lifted is not banned")
 	}
 	d.remove(t, identity.Data, spare.id.Name())
@@ -590,15 +591,15 @@ func TestBundleVersions(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, at := range []time.Duration{0, time.Hour, 100 * time.Hour} {
-			v, err := signTrust(d.state(), in, d.clock().Add(at))
+			v, err := d.state().bundle.Sign(in, d.clock().Add(at))
 			if err != nil {
 				t.Fatal(err)
 			}
-			key := [2]uint64{v.epoch, v.version}
-			if old, ok := seen[key]; ok && old != v.contentHash {
-				t.Fatalf("%s: version %d of epoch %d has two contents", what, v.version, v.epoch)
+			key := [2]uint64{v.Epoch, v.Version}
+			if old, ok := seen[key]; ok && old != v.ContentHash {
+				t.Fatalf("%s: version %d of epoch %d has two contents", what, v.Version, v.Epoch)
 			}
-			seen[key] = v.contentHash
+			seen[key] = v.ContentHash
 		}
 	}
 	for i := range 6 {

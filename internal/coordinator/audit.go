@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,7 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 const (
@@ -267,7 +265,7 @@ func (c *Coordinator) followCheckpoints(ctx context.Context, s *state) error {
 		if err := c.checkpoint(ctx, s, 0); ignoreConflict(err) != nil {
 			return err
 		}
-		if t := c.trust.Load(); t != nil && t.epoch == s.head.AuthorityEpoch {
+		if t := c.trust.Load(); t != nil && t.Epoch == s.head.AuthorityEpoch {
 			trusted = nil // its keys are read
 		}
 		if _, err := watch.Wait(ctx, checkpointPause, led, trusted); err != nil {
@@ -362,15 +360,15 @@ func (c *Coordinator) checkpointBefore(ctx context.Context, s *state) {
 // makeCheckpoints makes checkpoints under the keys of s. heads is nil at who does not look after them.
 func (c *Coordinator) makeCheckpoints(ctx context.Context, s *state, conditions []store.Condition, heads *auditlog.Heads, breaks []auditlog.Break, first uint64) error {
 	t := c.trust.Load()
-	if t == nil || t.epoch != s.head.AuthorityEpoch {
+	if t == nil || t.Epoch != s.head.AuthorityEpoch {
 		return nil // its keys are not read yet
 	}
-	signers := t.signers(s, c.now())
+	signers := t.Signers(s.bundle, c.now())
 	if len(signers) == 0 {
 		return nil // no key may sign now, which is a finding of its own
 	}
 	made, err := auditstore.Checkpoint(ctx, c.store, auditstore.Vouch{
-		Cluster: s.manifest.Cluster, Now: c.now, Signers: signers, Trusted: t.auditKeys(s), If: conditions,
+		Cluster: s.manifest.Cluster, Now: c.now, Signers: signers, Trusted: t.AuditKeys(s.bundle), If: conditions,
 		Seen: c.vouching.last(s), Heads: heads, Breaks: breaks, First: first,
 	})
 	if made.Last.Number > 0 {
@@ -384,18 +382,6 @@ func (c *Coordinator) makeCheckpoints(ctx context.Context, s *state, conditions 
 		return nil // which is what has to be mended
 	}
 	return err
-}
-
-// auditKeys are the config signing keys of the bundle, as who verifies the log has them.
-func (t *trustView) auditKeys(s *state) auditlog.Keys {
-	out := make(auditlog.Keys, 0, len(t.configKeys))
-	for _, k := range t.configKeys {
-		out = append(out, snapshot.ConfigKey{
-			Algorithm: snapshot.AlgorithmTree, Key: ed25519.PublicKey(s.configKey(k.Number)),
-			NotBefore: k.NotBefore, NotAfter: k.NotAfter, Revoked: !k.RevokedAt.IsZero(),
-		})
-	}
-	return out
 }
 
 // auditFindings says that the audit log was altered.

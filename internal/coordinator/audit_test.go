@@ -31,7 +31,7 @@ import (
 func auditReport(t rapidTB, c *Coordinator, st store.Store, known ...auditlog.Known) *auditlog.Report {
 	t.Helper()
 	s, view := c.state.Load(), c.trust.Load()
-	bundle, _, err := s.ownBundle(view.signed)
+	bundle, _, err := s.bundle.Open(view.Signed)
 	wantOnlyNil(t, err)
 	v := auditlog.NewVerifier(s.manifest.Cluster, bundle.ConfigKeys, known...)
 	_, err = auditstore.Read(context.Background(), st, time.Time{}, c.now(), func(i auditstore.Item) error {

@@ -87,7 +87,7 @@ func (a auditServer) GetAudit(req *fealtyv1.GetAuditRequest, stream fealtyv1.Aud
 	}
 	head := &fealtyv1.AuditHead{ClusterId: s.manifest.Cluster}
 	if t := c.trust.Load(); t != nil && req.GetExact() {
-		head.TrustBundle, head.ConfigRootKey = t.signed, s.configRoot()
+		head.TrustBundle, head.ConfigRootKey = t.Signed, s.bundle.PublicRoot()
 	}
 	if err := stream.Send(&fealtyv1.GetAuditResponse{Part: &fealtyv1.GetAuditResponse_Head{Head: head}}); err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -143,7 +144,7 @@ func withoutBeats(t *testing.T, st store.Store) (out []store.Entry) {
 		t.Fatal(err)
 	}
 	for _, e := range all.Entries {
-		if slices.ContainsFunc([]string{record.MemberPrefix, trustPrefix, tokenPrefix, tokenUsePrefix, countPrefix, sealedPrefix, configPrefix, "history/"}, func(p string) bool { return strings.HasPrefix(e.Key, p) }) {
+		if slices.ContainsFunc([]string{record.MemberPrefix, bundle.Prefix, tokenPrefix, tokenUsePrefix, countPrefix, sealedPrefix, configPrefix, "history/"}, func(p string) bool { return strings.HasPrefix(e.Key, p) }) {
 			out = append(out, e)
 		}
 	}

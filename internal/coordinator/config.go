@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
@@ -74,7 +75,7 @@ type configView struct {
 
 // beginConfig adds an empty config to the change that first says in the trust state
 // that there is one: from then on its absence is somebody else's doing.
-func (c *Coordinator) beginConfig(ctx context.Context, ch *record.Change, in trustState) error {
+func (c *Coordinator) beginConfig(ctx context.Context, ch *record.Change, in bundle.State) error {
 	if in.Config {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
@@ -435,10 +436,10 @@ func TestConfigBegins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in.state.Value.Config = false
-	in.state.Value.Change++
+	in.State.Value.Config = false
+	in.State.Value.Change++
 	ch := d.state().records.NewChange(d.state().headVersion)
-	ch.Put(trustStateKey, in.state.Version, in.state.Value)
+	ch.Put(bundle.StateKey, in.State.Version, in.State.Value)
 	ch.Delete(configStateKey, d.store.snapshot()[configStateKey].Version)
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)

@@ -43,6 +43,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/batch"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/copies"
 	"github.com/fealty-io/fealty/internal/durable"
@@ -73,7 +74,6 @@ const (
 	headPollPause      = 5 * time.Second
 	trustPollPause     = 5 * time.Second
 	confirmPause       = 200 * time.Millisecond // between a report that may confirm a new key and the look at all of them
-	trustRefreshPause  = time.Hour              // a connected member's bundle is never older
 	identityPause      = 5 * time.Second
 	enrolmentKeyFile   = "enrolment.key"
 	lockFile           = "lock"
@@ -217,7 +217,7 @@ type Coordinator struct {
 	keeperViews        atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
 	keepersChanged     watch.Signal                // they changed
 	trustMu            sync.Mutex                  // orders what trust and source are set to; no I/O under it
-	trust              atomic.Pointer[trustView]
+	trust              atomic.Pointer[bundle.View]
 	config             atomic.Pointer[configView] // nil: not read since the start
 	configChanged      watch.Signal               // the config in force is another one
 	bundleChanged      watch.Signal
@@ -700,7 +700,7 @@ func (c *Coordinator) conflicts(ctx context.Context, err error) bool {
 		c.lead.deposed(conflict.Want)
 	case conflict.Key == record.FreezeKey:
 		c.awaitThaw(ctx)
-	case conflict.Key == trustStateKey:
+	case conflict.Key == bundle.StateKey:
 		c.trustDue.Notify() // what was decided may stand on the bundle of before
 	}
 	// Who lost to somebody once would lose again in step with them.

@@ -10,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -26,7 +27,7 @@ type delivery struct {
 	to    listener
 	id    identity.ID
 	held  map[string]*fealtyv1.HeldSnapshot // what the member said that it holds, by scope
-	trust *trustView                        // sent, or held
+	trust *bundle.View                      // sent, or held
 	seen  *publication                      // of which all was sent that is for the member
 	has   map[snapshot.Scope]holding        // what it has of seen's scopes
 
@@ -91,23 +92,23 @@ func (d *delivery) sendTrust() error {
 		return nil
 	}
 	held := d.held[string(snapshot.ScopeTrustBundle)]
-	if d.trust == nil && t.rootEpoch > held.GetAuthorityEpoch() || d.trust != nil && t.rootEpoch != d.trust.rootEpoch {
+	if d.trust == nil && t.RootEpoch > held.GetAuthorityEpoch() || d.trust != nil && t.RootEpoch != d.trust.RootEpoch {
 		// A member under an earlier root has to follow it before it can verify more.
-		if err := d.to.Send(t.changesMessage()); err != nil {
+		if err := d.to.Send(t.ChangesMessage()); err != nil {
 			return err
 		}
 	}
-	if d.trust != nil || !t.heldAs(held) {
+	if d.trust != nil || !t.HeldAs(held) {
 		// How the history came to its head, for the member to verify.
-		if err := d.to.Send(t.linksMessage()); err != nil {
+		if err := d.to.Send(t.LinksMessage()); err != nil {
 			return err
 		}
-		if err := d.send(t.message()); err != nil {
+		if err := d.send(t.Message()); err != nil {
 			return err
 		}
 	}
 	leaf := identity.FromContext(d.to.Context()).Leaf
-	if d.trust != nil && d.trust.meshKey != t.meshKey || d.trust == nil && d.c.outdated(leaf) {
+	if d.trust != nil && d.trust.MeshKey != t.MeshKey || d.trust == nil && d.c.outdated(leaf) {
 		// The SVID is signed by a mesh CA that is on its way out: the key changed now, or
 		// while this member was away, as in a recovery.
 		err := d.to.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{
@@ -193,7 +194,7 @@ func (h holding) isBase(is *published) bool {
 // epoch than the bundle that was sent waits for that.
 func (d *delivery) sendPublished(ctx context.Context) error {
 	p := d.c.publication.Load()
-	if p == d.seen || !p.serves() || p.state.Value.AuthorityEpoch > d.trust.epoch {
+	if p == d.seen || !p.serves() || p.state.Value.AuthorityEpoch > d.trust.Epoch {
 		return nil
 	}
 	mine := p.of(d.id.Kind(), d.id.Name())

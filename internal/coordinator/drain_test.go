@@ -215,7 +215,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 			if gone := !d.record(identity.Data, "a").Exists(); gone != (tc.want == "") {
 				t.Fatalf("the record is gone: %v", gone)
 			}
-			if tc.want == "" && !d.c.trust.Load().bundle.Banned(a.id, keyOf(t, a.key)) {
+			if tc.want == "" && !d.c.trust.Load().Bundle.Banned(a.id, keyOf(t, a.key)) {
 				t.Fatal("its key is not banned")
 			}
 		})

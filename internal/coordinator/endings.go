@@ -9,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -25,7 +26,7 @@ func (c *Coordinator) endedEverywhere(ctx context.Context, s *state, id identity
 	out := []*fealtyv1.EndedConnections{own}
 	req := &fealtyv1.GetEndedRequest{Member: member}
 	if t := c.trust.Load(); t != nil {
-		req.AuthorityEpoch, req.ConfigVersion = t.epoch, t.version
+		req.AuthorityEpoch, req.ConfigVersion = t.Epoch, t.Version
 	}
 	ctx, cancel := context.WithTimeout(ctx, askOthers)
 	defer cancel()
@@ -66,8 +67,8 @@ func (l liveServer) GetEnded(ctx context.Context, req *fealtyv1.GetEndedRequest)
 	if err := c.trustChanged(ctx); err != nil {
 		return nil, err
 	}
-	asked := &trustView{epoch: req.GetAuthorityEpoch(), version: req.GetConfigVersion()}
-	if t := c.trust.Load(); t == nil || asked.newer(t) {
+	asked := &bundle.View{Epoch: req.GetAuthorityEpoch(), Version: req.GetConfigVersion()}
+	if t := c.trust.Load(); t == nil || asked.Newer(t) {
 		return nil, errBusy("trust bundle")
 	}
 	c.guard.Sweep(ctx) // another one may have brought the bundle, and be about to

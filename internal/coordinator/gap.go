@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"crypto/ed25519"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -31,38 +31,11 @@ import (
 // a member need not be known yet. Bans and revocations are added, none is lifted.
 
 const (
-	// recentLinks and recentLinkBytes bound the transitions that go before each trust
-	// bundle. Who missed more asks for them.
-	recentLinks     = 16
-	recentLinkBytes = 128 << 10
-	// linkPage bounds a page of transitions, and configKeysAhead how many numbers of
-	// config keys are looked for that were used after a backup.
-	linkPage        = 1 << 20
-	configKeysAhead = 256
+	// linkPage bounds a page of transitions.
+	linkPage = 1 << 20
 	// mergeBatch bounds the bans that one transaction adds.
 	mergeBatch = 200
 )
-
-// recent returns the newest transitions of the history, oldest first.
-func (s *state) recent() [][]byte {
-	if s.chain == nil {
-		return nil // of a head that is not in force yet
-	}
-	links, size := s.chain.Links(), 0
-	var out [][]byte
-	for i := len(links) - 1; i >= 0 && len(out) < recentLinks; i-- {
-		raw, err := links[i].Encode()
-		if err != nil {
-			break // it was decoded
-		}
-		if size += len(raw); size > recentLinkBytes && len(out) > 0 {
-			break
-		}
-		out = append(out, raw)
-	}
-	slices.Reverse(out)
-	return out
-}
 
 // restoreServer serves RestoreService.
 type restoreServer struct {
@@ -125,7 +98,7 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 	} else if gap.Exists() {
 		first.Restored, first.AuthorityEpoch, first.ConfigVersion = true, gap.Value.AuthorityEpoch, uint64(gap.Value.Version)
 	} else if t := c.trust.Load(); t != nil {
-		first.Compares, first.AuthorityEpoch, first.ConfigVersion = true, t.epoch, t.version
+		first.Compares, first.AuthorityEpoch, first.ConfigVersion = true, t.Epoch, t.Version
 	}
 	first.PartBytes = partBytes
 	if err := stream.Send(first); err != nil {
@@ -168,7 +141,7 @@ func (c *Coordinator) aheadOf(s *state, raw []byte) bool {
 	}
 	claims, err := snapshot.ReadClaims(signed)
 	t := c.trust.Load()
-	return err == nil && t != nil && claims.Header.AuthorityEpoch == s.head.AuthorityEpoch && claims.Header.ConfigVersion > t.version
+	return err == nil && t != nil && claims.Header.AuthorityEpoch == s.head.AuthorityEpoch && claims.Header.ConfigVersion > t.Version
 }
 
 // bundleParts receives the envelope of a trust bundle. What it is shows when it is whole,
@@ -222,13 +195,13 @@ func (c *Coordinator) mergePresented(ctx context.Context, raw []byte) (int, erro
 	if err != nil {
 		return 0, err
 	}
-	bundle, header, err := s.presented(raw, gap)
+	shown, header, err := s.presented(raw, gap)
 	if err != nil {
 		return 0, explain.Wrap(err, explain.RequestField, "field", "bundle", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
 	total := 0
 	for ctx.Err() == nil {
-		n, more, err := c.mergeOnce(ctx, bundle, header)
+		n, more, err := c.mergeOnce(ctx, shown, header)
 		if err != nil && c.conflicts(ctx, err) {
 			continue
 		}
@@ -255,7 +228,7 @@ func (s *state) presented(raw []byte, gap record.Versioned[restoreGap]) (*snapsh
 	if !gap.Exists() || last == nil {
 		return nil, snapshot.Header{}, errors.New("this cluster was not restored")
 	}
-	bundle, h, err := s.ownBundle(raw)
+	shown, h, err := s.bundle.Open(raw)
 	switch {
 	case err != nil:
 		return nil, h, err
@@ -265,11 +238,12 @@ func (s *state) presented(raw []byte, gap record.Versioned[restoreGap]) (*snapsh
 		return nil, h, fmt.Errorf("version %d of epoch %d is no newer than what is known, %d of %d", h.ConfigVersion,
 			h.AuthorityEpoch, gap.Value.Version, gap.Value.AuthorityEpoch)
 	}
-	return bundle, h, nil
+	return shown, h, nil
 }
 
 // mergeOnce adds a part of what bundle takes away. The last part moves the gap.
-func (c *Coordinator) mergeOnce(ctx context.Context, bundle *snapshot.TrustBundle, h snapshot.Header) (n int, more bool, err error) {
+func (c *Coordinator) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h snapshot.Header) (
+	n int, more bool, err error) {
 	s, err := c.inForce(ctx)
 	if err != nil {
 		return 0, false, err
@@ -285,25 +259,25 @@ func (c *Coordinator) mergeOnce(ctx context.Context, bundle *snapshot.TrustBundl
 	now, by := c.now().UTC().Truncate(time.Second), fmt.Sprintf("trust bundle %d of epoch %d", h.ConfigVersion, h.AuthorityEpoch)
 	ban := record.Ban{Reason: "in force before the restore", By: by, At: now}
 	ch := s.records.NewChange(s.headVersion)
-	var d trustDelta
-	for _, id := range bundle.BannedIDs {
-		if slices.Contains(in.bannedI, id) {
+	var d bundle.Delta
+	for _, id := range shown.BannedIDs {
+		if slices.Contains(in.BannedIDs, id) {
 			continue
 		}
 		if n == mergeBatch {
 			more = true
 			break
 		}
-		d.ban, n = append(d.ban, id), n+1
+		d.Ban, n = append(d.Ban, id), n+1
 	}
-	d.write = func(counter uint64) {
+	d.Write = func(counter uint64) {
 		ban.Counter = counter
-		for _, id := range d.ban {
+		for _, id := range d.Ban {
 			ch.Put(record.BanIDKey(id.Kind(), id.Name()), 0, ban)
 		}
 	}
-	listed := in.listed()
-	for _, key := range bundle.BannedKeys {
+	listed := in.Listed()
+	for _, key := range shown.BannedKeys {
 		if slices.Contains(listed, key) || key == s.meshKey {
 			continue
 		}
@@ -319,66 +293,24 @@ func (c *Coordinator) mergeOnce(ctx context.Context, bundle *snapshot.TrustBundl
 		next.CertEnd = record.Later(now.Add(s.manifest.LongestSVIDTTL()+certMargin), old.Value.CertEnd)
 		next.Until = record.Later(record.Later(now.Add(keyMemory(s.manifest)), next.CertEnd), old.Value.Until)
 		ch.Put(record.BanKeyKey(key), old.Version, next)
-		d.keys, n = append(d.keys, keyBan{key: key, certEnd: next.CertEnd}), n+1
+		d.Keys, n = append(d.Keys, bundle.KeyBan{Key: key, CertEnd: next.CertEnd}), n+1
 	}
 	if !more {
-		d.edit = func(t *trustState, _ store.Revision) error { return t.catchUp(s, bundle, h, now, by, &n) }
+		d.Edit = func(t *bundle.State, _ store.Revision) error {
+			news, err := t.CatchUp(s.bundle, shown, h, now, by)
+			n += news
+			return err
+		}
 		ch.Put(restoreGapKey, gap.Version, restoreGap{gap.Value.Index, h.AuthorityEpoch,
 			store.Revision(h.ConfigVersion), gap.Value.BackupAt})
 	}
-	if err := c.touchTrust(ctx, s, ch, d, roomForBans); err != nil {
+	if err := c.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
 		return 0, false, err
 	}
 	ch.Audit(c.now(), record.AuditEntry{Actor: "restore", Action: "trust.presented", Target: by,
-		Fields: map[string]string{"bans": fmt.Sprint(len(d.ban)), "keys": fmt.Sprint(len(d.keys))}})
+		Fields: map[string]string{"bans": fmt.Sprint(len(d.Ban)), "keys": fmt.Sprint(len(d.Keys))}})
 	_, err = ch.Commit(ctx)
 	return n, more, err
-}
-
-// catchUp adds what bundle revokes, and the mesh CA keys that signed SVIDs which are
-// still valid, and passes over the config keys that were used.
-func (t *trustState) catchUp(s *state, bundle *snapshot.TrustBundle, h snapshot.Header, now time.Time, by string, n *int) error {
-	before := len(t.Revoked)
-	if _, err := t.revoke(now, by, "in force before the restore", roomForBans, bundle.Revoked...); err != nil {
-		return err
-	}
-	*n += len(t.Revoked) - before
-	keys := make(map[string]uint32) // their numbers
-	for number := range t.LastConfigKey + configKeysAhead {
-		keys[string(s.configKey(number+1))] = number + 1
-	}
-	for _, k := range bundle.ConfigKeys {
-		t.LastConfigKey = max(t.LastConfigKey, keys[string(k.Key)])
-	}
-	for _, k := range bundle.ConfigKeys {
-		if !k.Revoked {
-			continue
-		}
-		news, err := t.revokeKey(s, func(key ed25519.PublicKey) bool { return string(key) == string(k.Key) }, now, by, "revoked before the restore", roomForBans)
-		if err != nil && !errors.Is(err, errNoSuchKey) { // one that is not listed signs nothing
-			return err
-		}
-		if news {
-			*n++
-		}
-	}
-	mesh := slices.Clone(t.MeshKeys)
-	// A bundle lists its mesh CA keys in order of their hashes and without their epochs:
-	// only of a single one is it known that it is of the bundle's own.
-	epoch := uint64(0)
-	if len(bundle.MeshKeys) == 1 {
-		epoch = h.AuthorityEpoch
-	}
-	for _, key := range bundle.MeshKeys {
-		if slices.ContainsFunc(mesh, func(k meshKey) bool { return k.Key == key }) || slices.Contains(bundle.BannedKeys, key) {
-			continue
-		}
-		// What it signed last ends no later than this.
-		ttl := s.manifest.LongestSVIDTTL()
-		mesh = append(mesh, meshKey{Key: key, AuthorityEpoch: epoch, AcceptUntil: now.Add(ttl), LongestTTL: ttl})
-	}
-	t.MeshKeys = mesh
-	return nil
 }
 
 // catchUp has the record of a member know the certificate that it presents, if that is

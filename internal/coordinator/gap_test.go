@@ -64,10 +64,10 @@ func TestPresented(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	a, lost := f.member("a"), f.member("b")
-	atBackup := f.c.trust.Load().signed
+	atBackup := f.c.trust.Load().Signed
 	b := f.save(owners).signed(f.signer)
 	f.ban(lost)
-	banned := f.c.trust.Load().signed
+	banned := f.c.trust.Load().Signed
 	first, _, err := f.present(banned)
 	if err != nil || first.GetRestored() {
 		t.Errorf("a cluster that was not restored wants %v, %v", first, err)
@@ -81,7 +81,7 @@ func TestPresented(t *testing.T) {
 	other, _ := ownedFleet(t, nil)
 	for name, raw := range map[string][]byte{
 		"nothing": nil, "no bundle": []byte("x"), "altered": append(bytes.Clone(banned[:len(banned)-1]), banned[len(banned)-1]^1),
-		"of before the backup": atBackup, "of after the restore": f.c.trust.Load().signed, "of another cluster": other.c.trust.Load().signed,
+		"of before the backup": atBackup, "of after the restore": f.c.trust.Load().Signed, "of another cluster": other.c.trust.Load().Signed,
 	} {
 		if _, done, err := f.present(raw); err == nil {
 			t.Errorf("%s: %v", name, done)
@@ -123,7 +123,7 @@ func TestPresentedMeshKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	shown := f.c.trust.Load().signed
+	shown := f.c.trust.Load().Signed
 	b.restore()
 	f.start()
 	f.awaitPhase(phaseReady)
@@ -266,7 +266,7 @@ func TestLinks(t *testing.T) {
 		t.Errorf("%d links from another than the first restore: %v", len(got), err)
 	}
 	// What goes along with the bundle does as well.
-	if restored, err := follow(before, before.manifest.Signers, f.c.trust.Load().links); err != nil || !restored {
+	if restored, err := follow(before, before.manifest.Signers, f.c.trust.Load().Links); err != nil || !restored {
 		t.Errorf("the links with the bundle: %v, %v", restored, err)
 	}
 }

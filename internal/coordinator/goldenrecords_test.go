@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/goldentest"
 	"github.com/fealty-io/fealty/internal/history"
@@ -48,7 +49,7 @@ var storedTypes = map[string]any{
 	"store-seen":       regress.Record{},
 	"token":            tokenRecord{},
 	"token-use":        tokenUse{},
-	"trust-state":      trustState{},
+	"trust-state":      bundle.State{},
 	"unban":            record.Unban{},
 }
 

@@ -279,7 +279,7 @@ func joinable(k identity.Kind) bool {
 // believesBan reports whether the bundle in force bans id or key, whatever the
 // store says now: who can delete records lifts no ban here.
 func (c *Coordinator) believesBan(id identity.ID, key identity.KeyID) bool {
-	return c.trust.Load().bundle.Banned(id, key)
+	return c.trust.Load().Bundle.Banned(id, key)
 }
 
 // countMembers counts the members under entry. Every transaction that changes

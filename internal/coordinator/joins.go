@@ -613,7 +613,8 @@ func (c *Coordinator) grant(ctx context.Context, j *joiner) (*fealtyv1.JoinGrant
 	if err != nil {
 		return nil, fmt.Errorf("certify %s: %w", m.id, err)
 	}
-	grant := &fealtyv1.JoinGrant{Outcome: outcome, Chain: chain, RootStatement: s.rootStatement, TrustBundle: c.trust.Load().message()}
+	grant := &fealtyv1.JoinGrant{Outcome: outcome, Chain: chain, RootStatement: s.rootStatement,
+		TrustBundle: c.trust.Load().Message()}
 	if !sessionKind(m.id.Kind()) {
 		if grant.NodeBootstrap, err = c.bootstrap(s, adm.record, j.rev, j.now); err != nil {
 			return nil, fmt.Errorf("sign the node_bootstrap of %s: %w", m.id, err)

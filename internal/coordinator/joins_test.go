@@ -19,6 +19,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -55,7 +56,7 @@ func (d *desk) banKey(t *testing.T, key identity.KeyID) {
 		s := d.state()
 		ch := s.records.NewChange(s.headVersion)
 		rec := record.Member{Key: key, NotAfter: d.clock().Add(time.Hour)}
-		if err := d.c.banKeys(t.Context(), s, ch, rec, record.Ban{Reason: "test", At: d.clock()}, trustDelta{}, roomForOthers); err != nil {
+		if err := d.c.banKeys(t.Context(), s, ch, rec, record.Ban{Reason: "test", At: d.clock()}, bundle.Delta{}, bundle.ForOthers); err != nil {
 			t.Error(err)
 			return
 		}

@@ -18,6 +18,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -95,7 +96,7 @@ func TestSetsAtOnce(t *testing.T) {
 	for _, r := range all {
 		// A store that takes its time, now and then, so that sets come amid adoptions.
 		r.link.hold(func(tx store.Tx) error {
-			if slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == trustStateKey }) {
+			if slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == bundle.StateKey }) {
 				time.Sleep(time.Duration(rand.IntN(3)) * 25 * time.Millisecond)
 			}
 			return nil

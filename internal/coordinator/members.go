@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/presence"
@@ -357,7 +358,7 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 			}
 			ch.Withdraws = rec.Value.Path()
 			err := m.c.banKeys(ctx, s, ch, rec.Value, record.Ban{Reason: "replaced: " + req.GetReason(), By: actor(ctx),
-				At: m.c.now().UTC()}, trustDelta{}, roomForOthers)
+				At: m.c.now().UTC()}, bundle.Delta{}, bundle.ForOthers)
 			if err != nil {
 				return false, bundleFull("the replacement of a member", err)
 			}
@@ -425,11 +426,12 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		if !withKeys {
 			banned = record.Member{}
 		}
-		switch err := c.banKeys(ctx, s, ch, banned, ban, trustDelta{ban: []identity.ID{id}, write: func(counter uint64) {
-			ban.Counter = counter
-			ch.Put(record.BanIDKey(id.Kind(), id.Name()), old.Version, ban)
-		}}, roomForBans); {
-		case errors.Is(err, errBundleFull) && withKeys:
+		switch err := c.banKeys(ctx, s, ch, banned, ban, bundle.Delta{Ban: []identity.ID{id},
+			Write: func(counter uint64) {
+				ban.Counter = counter
+				ch.Put(record.BanIDKey(id.Kind(), id.Name()), old.Version, ban)
+			}}, bundle.ForBans); {
+		case errors.Is(err, bundle.ErrFull) && withKeys:
 			withKeys = false
 			continue
 		case err != nil:
@@ -488,8 +490,8 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		ch.Write(record.UnbanKey(id.Kind(), id.Name()), record.Unban{Counter: ban.Value.Counter, By: actor(ctx),
 			At: c.now().UTC()})
 		kept := record.Ban{Reason: ban.Value.Reason, By: ban.Value.By, At: c.now().UTC()}
-		if err := c.banKeys(ctx, s, ch, rec.Value, kept, trustDelta{unban: []identity.ID{id}},
-			roomForBans); err != nil {
+		if err := c.banKeys(ctx, s, ch, rec.Value, kept, bundle.Delta{Unban: []identity.ID{id}},
+			bundle.ForBans); err != nil {
 			return nil, bundleFull("lifting the ban, which bans the member's keys instead,", err)
 		}
 		if rec.Exists() && rec.Value.Held() {
@@ -566,7 +568,8 @@ func (c *Coordinator) removeRecord(ctx context.Context, s *state, ch *record.Cha
 		return err
 	}
 	ch.Audit(c.now(), record.AuditEntry{Actor: by, Action: action, Target: m.Path(), Reason: reason})
-	err := c.banKeys(ctx, s, ch, m, record.Ban{Reason: action, By: by, At: c.now().UTC()}, trustDelta{}, roomForOthers)
+	err := c.banKeys(ctx, s, ch, m, record.Ban{Reason: action, By: by, At: c.now().UTC()}, bundle.Delta{},
+		bundle.ForOthers)
 	return bundleFull("the removal of a member", err)
 }
 
@@ -580,7 +583,7 @@ const certMargin = time.Hour + outageStretch
 // here until no holder of it can be in grace, and listed in the bundle for as long
 // as a certificate over it can be valid.
 func (c *Coordinator) banKeys(ctx context.Context, s *state, ch *record.Change, m record.Member, ban record.Ban,
-	d trustDelta, room banRoom) error {
+	d bundle.Delta, room bundle.Room) error {
 	for _, k := range m.Keys() {
 		if k.Key.IsZero() {
 			continue
@@ -600,7 +603,7 @@ func (c *Coordinator) banKeys(ctx context.Context, s *state, ch *record.Change, 
 			continue
 		}
 		ch.Put(record.BanKeyKey(k.Key), old.Version, next)
-		d.keys = append(d.keys, keyBan{key: k.Key, certEnd: next.CertEnd})
+		d.Keys = append(d.Keys, bundle.KeyBan{Key: k.Key, CertEnd: next.CertEnd})
 	}
 	return c.touchTrust(ctx, s, ch, d, room)
 }
@@ -776,6 +779,3 @@ func (c *Coordinator) memberMessage(s *state, r record.Member, ban record.Versio
 func tooLong(field string, limit int) error {
 	return explain.New(explain.RequestField, "field", field, "problem", fmt.Sprintf("it is longer than %d bytes", limit))
 }
-
-// sweepPause is how often bans of keys and ended tokens are looked at for pruning.
-const sweepPause = time.Hour

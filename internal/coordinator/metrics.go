@@ -187,7 +187,7 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Co
 		}),
 		gauge("fealty_trust_bundle_version", "Config version of the trust bundle that is served.", func() float64 {
 			if t := c.trust.Load(); t != nil {
-				return float64(t.version)
+				return float64(t.Version)
 			}
 			return 0
 		}),

@@ -427,7 +427,7 @@ func (w *world) ban(r *rapid.T) {
 	}
 	id, err := identity.New(testCluster, identity.Kind(kind), name)
 	w.ok(err)
-	if !w.c.trust.Load().bundle.Banned(id, testKey(0)) {
+	if !w.c.trust.Load().Bundle.Banned(id, testKey(0)) {
 		r.Fatalf("%s is banned, and the bundle in force does not say so", path)
 	}
 }
@@ -652,7 +652,7 @@ func (w *world) check(r *rapid.T) {
 		}
 	}
 	// What is banned is in the bundle for as long as a certificate can be valid.
-	bundle := w.c.trust.Load().bundle
+	bundle := w.c.trust.Load().Bundle
 	for path := range w.banned {
 		kind, name := split(path)
 		id, err := identity.New(testCluster, identity.Kind(kind), name)

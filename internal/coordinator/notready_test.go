@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -206,7 +207,7 @@ func wantExchanges(t *testing.T, f *fleet) {
 func decided(t *testing.T, s store.Store) string {
 	t.Helper()
 	var b strings.Builder
-	for _, prefix := range []string{"history/", record.MemberPrefix, tokenPrefix, tokenUsePrefix, countPrefix, trustPrefix, sealedPrefix, configPrefix, "seed/", reseedPrefix, rolloutPrefix} {
+	for _, prefix := range []string{"history/", record.MemberPrefix, tokenPrefix, tokenUsePrefix, countPrefix, bundle.Prefix, sealedPrefix, configPrefix, "seed/", reseedPrefix, rolloutPrefix} {
 		l, err := s.List(t.Context(), prefix)
 		wantOnly(t, "list", err, "")
 		for _, e := range l.Entries {

@@ -28,7 +28,7 @@ import (
 // be recorded. The guard of a listener comes first.
 func (m *machine) again() error {
 	m.d.t.Helper()
-	if !m.d.clock().Before(m.leaf.NotAfter) || m.d.c.trust.Load().bundle.Banned(m.id, identity.KeyOf(m.leaf)) {
+	if !m.d.clock().Before(m.leaf.NotAfter) || m.d.c.trust.Load().Bundle.Banned(m.id, identity.KeyOf(m.leaf)) {
 		return errCut
 	}
 	csr, err := ca.NewCSR(m.key)

@@ -105,7 +105,8 @@ func (c *Coordinator) writeOutlet(ctx context.Context, s *state) error {
 	}
 	out := mirror.Publication{
 		Cluster: s.manifest.Cluster, AuthorityEpoch: v.AuthorityEpoch, Generation: v.Generation, Root: root,
-		Signed: snapshot.Publication{Record: v.Record, Signatures: v.Signatures}, TrustBundle: t.signed, RootChanges: t.rootChanges, Links: t.links,
+		Signed:      snapshot.Publication{Record: v.Record, Signatures: v.Signatures},
+		TrustBundle: t.Signed, RootChanges: t.RootChanges, Links: t.Links,
 		Headers: make([]mirror.Header, len(p.headers)),
 		Content: func(hash snapshot.Digest) []byte { return p.contents[hash.String()] },
 	}

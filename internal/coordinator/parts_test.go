@@ -3,7 +3,6 @@ package coordinator
 import (
 	"crypto/ed25519"
 	"crypto/rand"
-	"crypto/x509"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,7 +14,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -256,111 +254,6 @@ func TestBootstrapTurns(t *testing.T) {
 	if len(l.members) != 0 {
 		t.Fatal("who is no member is remembered after its stream")
 	}
-}
-
-// fakeState is what nextTrustState looks at of a state.
-func fakeState(t *testing.T, ttl time.Duration, epoch uint64, key int) *state {
-	t.Helper()
-	d := newDesk(t)
-	m, err := manifest.Parse(d.manifest(fmt.Sprintf("  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: %s}\ndegraded: {max: 10m}\n", ttl)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &state{manifest: m, meshKey: testKey(key), root: &x509.Certificate{Raw: []byte("root")}}
-	s.head.AuthorityEpoch, s.head.Hash = epoch, history.Hash(testKey(1000*int(epoch)+key))
-	return s
-}
-
-// A mesh CA key is accepted from the moment it signs until the last SVID that it
-// can have signed ends, and no longer.
-func TestMeshKeysAreAcceptedAsLongAsNeeded(t *testing.T) {
-	in := func(ts trustState) trustInput {
-		return trustInput{state: record.Versioned[trustState]{Value: ts, Version: 1}}
-	}
-	one := fakeState(t, 26*time.Hour, 1, 1)
-	now := epoch0
-	ts, changed := nextTrustState(trustInput{}, one, now)
-	if !changed || len(ts.MeshKeys) != 1 || ts.MeshKeys[0].Key != one.meshKey {
-		t.Fatalf("the first state is %+v", ts)
-	}
-	if _, changed := nextTrustState(in(ts), one, now.Add(time.Hour)); changed {
-		t.Fatal("nothing happened, and the state changed")
-	}
-	// The same key under a manifest with longer SVIDs, and then with shorter ones.
-	for _, ttl := range []time.Duration{50 * time.Hour, 26 * time.Hour} {
-		next := fakeState(t, ttl, 1, 1)
-		ts, _ = nextTrustState(in(ts), next, now)
-	}
-	now = now.Add(time.Hour)
-	two := fakeState(t, 26*time.Hour, 2, 2)
-	ts, _ = nextTrustState(in(ts), two, now)
-	if len(ts.MeshKeys) != 2 || ts.MeshKeys[0].Key != two.meshKey {
-		t.Fatalf("after a change of authority: %+v", ts.MeshKeys)
-	}
-	if want := now.Add(50 * time.Hour); !ts.MeshKeys[1].AcceptUntil.Equal(want) {
-		t.Fatalf("the old key is accepted until %v, want %v: its longest SVID", ts.MeshKeys[1].AcceptUntil, want)
-	}
-	if got, changed := nextTrustState(in(ts), two, now.Add(50*time.Hour-time.Second)); changed || len(got.MeshKeys) != 2 {
-		t.Fatal("the old key was dropped before its last SVID ended")
-	}
-	got, changed := nextTrustState(in(ts), two, now.Add(50*time.Hour))
-	if !changed || len(got.MeshKeys) != 1 || got.MeshKeys[0].Key != two.meshKey {
-		t.Fatalf("after the last SVID ended: %+v", got.MeshKeys)
-	}
-	if got.Change != ts.Change+1 {
-		t.Fatalf("change %d after %d", got.Change, ts.Change)
-	}
-}
-
-// A root that another took the place of is retired until the last SVID under it
-// ended.
-func TestRootsAreRetiredAsLongAsNeeded(t *testing.T) {
-	one := fakeState(t, 26*time.Hour, 1, 1)
-	ts, _ := nextTrustState(trustInput{}, one, epoch0)
-	two := fakeState(t, 26*time.Hour, 2, 2)
-	two.root = &x509.Certificate{Raw: []byte("another root")}
-	now := epoch0.Add(time.Hour)
-	in := trustInput{state: record.Versioned[trustState]{Value: ts, Version: 1}}
-	ts, changed := nextTrustState(in, two, now)
-	if !changed || len(ts.Roots) != 2 || string(ts.Roots[0].DER) != "another root" || !ts.Roots[0].AcceptUntil.IsZero() {
-		t.Fatalf("after a reseed: %+v", ts.Roots)
-	}
-	end := now.Add(26 * time.Hour)
-	if !ts.Roots[1].AcceptUntil.Equal(end) || !ts.MeshKeys[1].AcceptUntil.Equal(end) {
-		t.Fatalf("the old root is accepted until %v, want %v: the end of its last SVID", ts.Roots[1].AcceptUntil, end)
-	}
-	in.state.Value = ts
-	if got, changed := nextTrustState(in, two, end.Add(-time.Second)); changed || len(got.Roots) != 2 {
-		t.Fatal("the old root was dropped before the last SVID under it ended")
-	}
-	if got, changed := nextTrustState(in, two, end); !changed || len(got.Roots) != 1 || string(got.Roots[0].DER) != "another root" {
-		t.Fatalf("after the last SVID ended: %+v", got.Roots)
-	}
-}
-
-// Bans of keys leave the bundle some time after their certificates ended, and
-// come back if the clock that said so was wrong.
-func TestBannedKeysAreListedAsLongAsNeeded(t *testing.T) {
-	s := fakeState(t, 26*time.Hour, 1, 1)
-	ts, _ := nextTrustState(trustInput{}, s, epoch0)
-	in := trustInput{state: record.Versioned[trustState]{Value: ts, Version: 1}, bannedK: []keyBan{{key: testKey(1), certEnd: epoch0.Add(30 * time.Minute)}, {key: testKey(2), certEnd: epoch0.Add(9 * time.Hour)}}}
-	step := func(now time.Time, wantChange bool, wantListed int) {
-		t.Helper()
-		next, changed := nextTrustState(in, s, now)
-		if changed != wantChange {
-			t.Fatalf("at %v changed is %v, want %v", now, changed, wantChange)
-		}
-		in.state.Value = next
-		if n := len(in.listed()); n != wantListed {
-			t.Fatalf("at %v %d keys are listed, want %d", now, n, wantListed)
-		}
-	}
-	step(epoch0.Add(40*time.Minute), false, 2) // at most once an hour
-	step(epoch0.Add(sweepPause), true, 1)
-	step(epoch0.Add(sweepPause), false, 1)
-	step(epoch0.Add(365*24*time.Hour), true, 0) // a clock that jumps ahead
-	step(epoch0.Add(2*sweepPause), true, 1)     // and back
-	step(epoch0.Add(2*sweepPause), false, 1)
 }
 
 // A manifest may name its signers in any order; the bundle sorts them by key.

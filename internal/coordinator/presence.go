@@ -116,7 +116,7 @@ func (c *Coordinator) askOthers(ctx context.Context, s *state, patience time.Dur
 func (c *Coordinator) seenBy(ctx context.Context, s *state, conn *mesh.Conn) (*fealtyv1.GetSeenResponse, error) {
 	req := &fealtyv1.GetSeenRequest{AuthorityEpoch: s.head.AuthorityEpoch}
 	if t := c.trust.Load(); t != nil {
-		req.AuthorityEpoch, req.ConfigVersion = t.epoch, t.version
+		req.AuthorityEpoch, req.ConfigVersion = t.Epoch, t.Version
 	}
 	seen, err := fealtyv1.NewLiveServiceClient(conn).GetSeen(ctx, req)
 	if _, worded := explain.FromStatus(err); worded || status.Code(err) == codes.Unimplemented {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditstore"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -49,7 +50,7 @@ func (c *Coordinator) pruneWhileLeading(ctx context.Context, s *state, ended <-c
 	}
 	for {
 		wall, steady := c.now(), time.Now()
-		t := time.NewTimer(sweepPause)
+		t := time.NewTimer(bundle.SweepPause)
 		select {
 		case <-t.C:
 		case <-ended:
@@ -157,17 +158,17 @@ func (c *Coordinator) dropBans(ctx context.Context, s *state, now time.Time) err
 			return err
 		}
 		ch := c.newLeaderChange(s)
-		var d trustDelta
-		for _, b := range in.bannedK {
-			if now.After(b.until) && !in.state.Value.AsOf.Before(b.certEnd) && len(d.forget) < pruneBatch {
-				ch.Delete(record.BanKeyKey(b.key), b.version)
-				d.forget = append(d.forget, b.key)
+		var d bundle.Delta
+		for _, b := range in.BannedKeys {
+			if now.After(b.Until) && !in.State.Value.AsOf.Before(b.CertEnd) && len(d.Forget) < pruneBatch {
+				ch.Delete(record.BanKeyKey(b.Key), b.Version)
+				d.Forget = append(d.Forget, b.Key)
 			}
 		}
-		if len(d.forget) == 0 {
+		if len(d.Forget) == 0 {
 			return nil
 		}
-		if err := c.touchTrust(ctx, s, ch, d, roomForBans); err != nil {
+		if err := c.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
 			return err
 		}
 		if _, err := ch.Commit(ctx); err != nil {

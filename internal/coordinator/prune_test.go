@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -149,14 +150,14 @@ func TestPruningWaitsForTheClock(t *testing.T) {
 		for _, by := range []time.Duration{48 * time.Hour, -24 * time.Hour, -24 * time.Hour} {
 			synctest.Wait()
 			jump.Add(int64(by))
-			time.Sleep(sweepPause)
+			time.Sleep(bundle.SweepPause)
 			synctest.Wait()
 			if gone() {
 				t.Fatalf("it pruned right after its clock jumped by %v", by)
 			}
 		}
 		jump.Add(int64(time.Minute)) // a step that any clock may make
-		time.Sleep(sweepPause)
+		time.Sleep(bundle.SweepPause)
 		synctest.Wait()
 		if !gone() {
 			t.Error("it does not prune after an hour of a steady clock")

@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/compiler"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
@@ -639,27 +640,16 @@ func compileHeader(s *state, t target, content snapshot.Content, old *published,
 }
 
 // signRecord signs the record over p's tree for generation.
-func signRecord(s *state, t *trustView, p *publication, generation uint64, now time.Time) (*snapshot.Publication, snapshot.Record, error) {
+func signRecord(s *state, t *bundle.View, p *publication, generation uint64,
+	now time.Time) (*snapshot.Publication, snapshot.Record, error) {
 	issued := now.UTC().Truncate(time.Second)
 	r := snapshot.Record{
 		ClusterID: s.manifest.Cluster, AuthorityEpoch: s.head.AuthorityEpoch, Generation: generation,
 		Root: p.tree.Root(), TreeSize: p.tree.Size(),
-		IssuedAt: issued, FreshUntil: issued.Add(publicationFresh), Revocations: t.revocations,
+		IssuedAt: issued, FreshUntil: issued.Add(publicationFresh), Revocations: t.Revocations,
 	}
-	signed, err := r.Sign(t.signers(s, now)...)
+	signed, err := r.Sign(t.Signers(s.bundle, now)...)
 	return signed, r, err
-}
-
-// signers returns the keys that sign records at now: the newest config signing
-// key, and during a rotation the one before it too.
-func (t *trustView) signers(s *state, now time.Time) []crypto.Signer {
-	var out []crypto.Signer
-	for _, k := range slices.Backward(t.configKeys) {
-		if k.signing(now) && len(out) < snapshot.MaxSignatures {
-			out = append(out, s.secrets.ConfigSigning(k.Number))
-		}
-	}
-	return out
 }
 
 // keyIDs are the ids of the keys that signed the record in force, in one text.

@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/compiler"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -138,7 +139,7 @@ func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
 // nothing was published.
 func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more bool, err error) {
 	t := c.trust.Load()
-	if t == nil || t.epoch != s.head.AuthorityEpoch {
+	if t == nil || t.Epoch != s.head.AuthorityEpoch {
 		return false, nil // the bundle of this head comes first
 	}
 	p, err := c.currentPublication(ctx, s)
@@ -177,8 +178,8 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 	due := w.changes() || p.broken || len(p.strays) > 0 || coordinators
 	if len(p.headers) > 0 {
 		age := now.Sub(vouched.IssuedAt)
-		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.head.AuthorityEpoch || vouched.Revocations != t.revocations.String() ||
-			!vouched.signedBy(t.signers(s, now)) || age >= publicationRenew || age < -snapshot.ClockTolerance
+		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.head.AuthorityEpoch || vouched.Revocations != t.Revocations.String() ||
+			!vouched.signedBy(t.Signers(s.bundle, now)) || age >= publicationRenew || age < -snapshot.ClockTolerance
 	}
 	if !due {
 		b.lost, b.lostRace = false, false
@@ -206,7 +207,7 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 	ch.Put(publicationStateKey, p.state.Version, after.state.Value)
 	// Nothing is published under keys or revocations that are not in force any more,
 	// nor of peers that are banned or gone.
-	ch.Require(trustStateKey, store.Revision(t.version))
+	ch.Require(bundle.StateKey, store.Revision(t.Version))
 	w.write(ch, p, after)
 	if w.configured {
 		ch.Require(configStateKey, b.configVersion)
@@ -309,7 +310,8 @@ func (c *Coordinator) nextPublicationState(ctx context.Context, s *state, b *pub
 // collect notes which members and groups to look at. It reports whether what the
 // config says of them can be compiled: not while it is not known, or known to be
 // another one than in the store.
-func (b *publisher) collect(c *Coordinator, s *state, t *trustView, p *publication, addresses []string, now time.Time) (ready bool) {
+func (b *publisher) collect(c *Coordinator, s *state, t *bundle.View, p *publication, addresses []string,
+	now time.Time) (ready bool) {
 	b.state, b.members = s, &c.members
 	touched := c.members.takeTouched()
 	all := b.head != s.head.Hash || !slices.Equal(b.addresses, addresses) || p.broken || now.Sub(b.swept).Abs() >= sweepHeaders
@@ -429,17 +431,17 @@ func (b *publisher) seen(path string) bool {
 
 // banned notes who is banned, and looks at those of whom that is news. What is revoked
 // by name may concern everybody.
-func (b *publisher) banned(t *trustView) {
-	if b.bans != nil && b.trustVersion == t.version {
+func (b *publisher) banned(t *bundle.View) {
+	if b.bans != nil && b.trustVersion == t.Version {
 		return
 	}
-	if !slices.Equal(b.revoked.Things(), t.revoked.Things()) {
-		b.revoked, b.withdrawn = t.revoked, true
+	if !slices.Equal(b.revoked.Things(), t.Revoked.Things()) {
+		b.revoked, b.withdrawn = t.Revoked, true
 	}
 	was := b.bans
-	b.trustVersion, b.bans = t.version, make(map[identity.ID]bool)
+	b.trustVersion, b.bans = t.Version, make(map[identity.ID]bool)
 	news := make(map[identity.ID]bool)
-	for _, id := range t.bundle.BannedIDs() {
+	for _, id := range t.Bundle.BannedIDs() {
 		b.bans[id] = true
 		news[id] = !was[id]
 	}

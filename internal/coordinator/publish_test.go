@@ -3,7 +3,6 @@ package coordinator
 import (
 	"bytes"
 	"context"
-	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,6 +17,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
@@ -86,7 +86,7 @@ type reader struct {
 func (m *machine) reader() *reader {
 	m.d.t.Helper()
 	s := m.d.state()
-	r := &reader{trust: snapshot.Trust{Me: m.id, Incarnation: m.d.record(m.id.Kind(), m.id.Name()).Value.Incarnation, ConfigRoot: s.configRoot()}}
+	r := &reader{trust: snapshot.Trust{Me: m.id, Incarnation: m.d.record(m.id.Kind(), m.id.Name()).Value.Incarnation, ConfigRoot: s.bundle.PublicRoot()}}
 	r.follow(m.d)
 	return r
 }
@@ -94,7 +94,7 @@ func (m *machine) reader() *reader {
 // follow takes the trust bundle in force.
 func (r *reader) follow(d *desk) {
 	d.t.Helper()
-	signed, err := snapshot.Unmarshal(d.c.trust.Load().signed)
+	signed, err := snapshot.Unmarshal(d.c.trust.Load().Signed)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestPublish(t *testing.T) {
 		!slices.Equal(content.Organizations, []string{"acme", "globex"}) || !slices.Equal(content.Coordinators, d.c.advertised()) || content.Degraded == nil {
 		t.Fatalf("content %+v", content)
 	}
-	if record, _ := va.Record(); va.Header().ConfigVersion != record.Generation || record.TreeSize != 2+poolScopes || record.Revocations != d.c.trust.Load().revocations {
+	if record, _ := va.Record(); va.Header().ConfigVersion != record.Generation || record.TreeSize != 2+poolScopes || record.Revocations != d.c.trust.Load().Revocations {
 		t.Fatalf("version %d under %+v", va.Header().ConfigVersion, record)
 	}
 	if _, n := runtimes(first); n != 1 || len(d.store.keys(contentPrefix)) != 1+poolScopes {
@@ -213,7 +213,7 @@ func TestPublish(t *testing.T) {
 	t.Run("a ban makes a new record", func(t *testing.T) {
 		d.ban(t, identity.Data, "m")
 		p := d.mustPublish(b)
-		if p.state.Value.Revocations != d.c.trust.Load().revocations.String() {
+		if p.state.Value.Revocations != d.c.trust.Load().Revocations.String() {
 			t.Fatal("the record does not know of the ban")
 		}
 	})
@@ -642,42 +642,15 @@ func TestNamesOfEntries(t *testing.T) {
 	}
 }
 
-// During a rotation the two newest keys that are in date sign.
+// During a rotation a record carries the signatures of both keys.
 func TestRecordSigners(t *testing.T) {
 	d := testDesk(t)
-	now := d.clock()
-	key := func(n uint32, from, until time.Duration) configKey {
-		return configKey{Number: n, NotBefore: now.Add(from), NotAfter: now.Add(until)}
-	}
-	for _, tc := range []struct {
-		name string
-		keys []configKey
-		want []uint32
-	}{
-		{"one", []configKey{key(1, -time.Hour, time.Hour)}, []uint32{1}},
-		{"rotation", []configKey{key(1, -time.Hour, time.Hour), key(2, -time.Minute, time.Hour)}, []uint32{2, 1}},
-		{"not yet", []configKey{key(1, -time.Hour, time.Hour), key(2, time.Second, time.Hour)}, []uint32{1}},
-		{"over", []configKey{key(1, -time.Hour, 0), key(2, 0, time.Hour)}, []uint32{2}},
-		{"three", []configKey{key(1, -time.Hour, time.Hour), key(2, -time.Hour, time.Hour), key(3, -time.Hour, time.Hour)}, []uint32{3, 2}},
-	} {
-		view := *d.c.trust.Load()
-		view.configKeys = tc.keys
-		var got []string
-		for _, k := range view.signers(d.state(), now) {
-			got = append(got, snapshot.KeyIDOf(k.Public().(ed25519.PublicKey)))
-		}
-		var want []string
-		for _, n := range tc.want {
-			want = append(want, snapshot.KeyIDOf(d.state().configKey(n)))
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: %v, want %v", tc.name, got, want)
-		}
-	}
 	d.joined("a")
 	d.mustPublish(newPublisher())
 	view := *d.c.trust.Load()
-	view.configKeys = append(slices.Clone(view.configKeys), key(2, -time.Minute, time.Hour))
+	view.ConfigKeys = append(slices.Clone(view.ConfigKeys), bundle.ConfigKey{
+		Number: 2, NotBefore: d.clock().Add(-time.Minute), NotAfter: d.clock().Add(time.Hour),
+	})
 	d.c.trust.Store(&view)
 	p := d.mustPublish(newPublisher())
 	if n := len(p.state.Value.Signatures); n != 2 {
@@ -852,7 +825,7 @@ func TestRuntimeWaitsForItsBundle(t *testing.T) {
 	m := d.joined("a")
 	stream := &sentNews{ctx: t.Context()}
 	earlier := *d.c.trust.Load()
-	earlier.epoch--
+	earlier.Epoch--
 	d.mustPublish(newPublisher())
 	dl := newDelivery(d.c, stream, m.id, nil)
 	dl.trust = &earlier

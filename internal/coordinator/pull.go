@@ -189,7 +189,7 @@ func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshot
 	}
 	if scope == snapshot.ScopeTrustBundle {
 		if t := c.trust.Load(); t != nil {
-			return &fealtyv1.GetSnapshotResponse{Snapshot: t.message()}, nil
+			return &fealtyv1.GetSnapshotResponse{Snapshot: t.Message()}, nil
 		}
 	}
 	if p := c.publication.Load(); p.serves() {

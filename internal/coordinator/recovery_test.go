@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -51,7 +52,7 @@ func TestRestartWithKeeper(t *testing.T) {
 	m := d.joined("a")
 	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
 	before := d.state()
-	version := d.c.trust.Load().version
+	version := d.c.trust.Load().Version
 	d.restart()
 	d.wantPhase("ready", "")
 	after := d.state()
@@ -59,7 +60,7 @@ func TestRestartWithKeeper(t *testing.T) {
 		t.Fatalf("head %v, epoch %d, root %v, mesh CA %v; before %v, %d, %v, %v", after.head.Hash, after.head.AuthorityEpoch, after.rootPin, after.meshKey,
 			before.head.Hash, before.head.AuthorityEpoch, before.rootPin, before.meshKey)
 	}
-	if got := d.c.trust.Load().version; got != version {
+	if got := d.c.trust.Load().Version; got != version {
 		t.Fatalf("a restart moved the trust bundle from version %d to %d", version, got)
 	}
 	// Its SVID is of the epoch before.
@@ -126,7 +127,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 		{"transition altered", func(d *desk) { d.store.alter(history.BlobKey(d.state().head.Hash), flip(20)) }, "was altered"},
 		{"transition missing", func(d *desk) { d.store.alter(history.BlobKey(d.state().head.Hash), gone) }, "is missing"},
 		{"manifest altered", func(d *desk) { d.store.alter(history.BlobKey(d.state().manifest.Hash()), flip(20)) }, "was altered"},
-		{"trust state altered", func(d *desk) { d.store.alter(trustStateKey, flip(-1)) }, "trust state"},
+		{"trust state altered", func(d *desk) { d.store.alter(bundle.StateKey, flip(-1)) }, "trust state"},
 		{"a ban altered", func(d *desk) { d.store.alter(key(d, record.BanIDPrefix), flip(-1)) }, "trust state"},
 		{"its memory of the head altered", func(d *desk) { d.disk.Put("/coordinator/"+markFile, []byte("{")) }, markFile},
 		{"store rolled back by one set", func(d *desk) {
@@ -354,7 +355,7 @@ func (d *desk) afterCrash(t *testing.T, first, moved bool) {
 	if s := d.state(); s.issuer.Load().MeshCA().KeyID() != s.head.MeshCAKey || s.head.AuthorityEpoch != s.head.Index {
 		t.Fatalf("mesh CA %v under head %d of epoch %d", s.issuer.Load().MeshCA().KeyID(), s.head.Index, s.head.AuthorityEpoch)
 	}
-	if !slices.Contains(d.c.trust.Load().bundle.MeshKeys(), d.state().meshKey) {
+	if !slices.Contains(d.c.trust.Load().Bundle.MeshKeys(), d.state().meshKey) {
 		t.Fatal("the bundle does not accept the mesh CA key in force")
 	}
 	m := d.joined("after")
@@ -450,13 +451,13 @@ func TestTwoReplicas(t *testing.T) {
 	if err := other.refreshTrust(t.Context(), other.state.Load(), true); err != nil {
 		t.Fatal(err)
 	}
-	if !other.trust.Load().bundle.Banned(m.id, keyOf(t, m.key)) {
+	if !other.trust.Load().Bundle.Banned(m.id, keyOf(t, m.key)) {
 		t.Fatal("the other replica does not believe the ban")
 	}
 	// Both compile one content for one version.
 	a, b := d.c.trust.Load(), other.trust.Load()
-	if a.version != b.version || a.contentHash != b.contentHash {
-		t.Fatalf("versions %d and %d, content %v and %v", a.version, b.version, a.contentHash, b.contentHash)
+	if a.Version != b.Version || a.ContentHash != b.ContentHash {
+		t.Fatalf("versions %d and %d, content %v and %v", a.Version, b.Version, a.ContentHash, b.ContentHash)
 	}
 }
 
@@ -478,7 +479,7 @@ func TestOlderBundleDoesNotReplaceANewerOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, b := range map[string]*identity.Bundle{"the bundle served": d.c.trust.Load().bundle, "the bundle of our listener": material.Bundle()} {
+	for name, b := range map[string]*identity.Bundle{"the bundle served": d.c.trust.Load().Bundle, "the bundle of our listener": material.Bundle()} {
 		if !b.Banned(m.id, keyOf(t, m.key)) {
 			t.Errorf("%s does not know of the ban", name)
 		}
@@ -497,16 +498,16 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 	})
 	t.Run("more mesh CA keys than a bundle holds", func(t *testing.T) {
 		d := testDesk(t)
-		rec, err := record.Get[trustState](t.Context(), d.state().records, trustStateKey)
+		rec, err := record.Get[bundle.State](t.Context(), d.state().records, bundle.StateKey)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range identity.MaxMeshKeys - 1 {
-			rec.Value.MeshKeys = append(rec.Value.MeshKeys, meshKey{Key: testKey(i), AuthorityEpoch: 1, AcceptUntil: d.clock().Add(time.Hour)})
+			rec.Value.MeshKeys = append(rec.Value.MeshKeys, bundle.MeshKey{Key: testKey(i), AuthorityEpoch: 1, AcceptUntil: d.clock().Add(time.Hour)})
 		}
 		rec.Value.Change++
 		ch := d.state().records.NewChange(d.state().headVersion)
-		ch.Put(trustStateKey, rec.Version, rec.Value)
+		ch.Put(bundle.StateKey, rec.Version, rec.Value)
 		if _, err := ch.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -538,7 +539,7 @@ func testClockThatJumps(t *testing.T, bans bool) {
 		wantOnly(t, "trust", d.c.refreshTrust(t.Context(), d.state(), true), "")
 		wantOnly(t, "identity", d.c.renewIdentity(t.Context(), d.state()), "")
 		v := d.c.trust.Load()
-		if age := d.clock().Sub(v.issuedAt); age.Abs() > trustRefreshPause {
+		if age := d.clock().Sub(v.IssuedAt); age.Abs() > bundle.RefreshPause {
 			t.Fatalf("after a jump of %v the bundle was issued %v ago", jump, age)
 		}
 		material, err := d.c.source.Current(t.Context())
@@ -551,7 +552,7 @@ func testClockThatJumps(t *testing.T, bans bool) {
 		d.joined(fmt.Sprintf("after-%d", int(jump.Hours())))
 	}
 	for _, m := range gone {
-		if !d.c.trust.Load().bundle.Banned(m.id, keyOf(t, m.key)) {
+		if !d.c.trust.Load().Bundle.Banned(m.id, keyOf(t, m.key)) {
 			t.Errorf("%v is not banned any more", m.id)
 		}
 	}

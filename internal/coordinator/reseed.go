@@ -20,6 +20,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -53,7 +54,7 @@ const (
 // movedFamilies are the record families under the record MAC that a reseed keeps,
 // trust last: it is what says that the others are whole.
 var movedFamilies = []string{record.MemberPrefix, countPrefix, configPrefix, leaderTermKey, publicationPrefix,
-	trustPrefix}
+	bundle.Prefix}
 
 // endedFamilies are those that end with the root: a join token pins it, so that it
 // admits nobody under another one, and all keys are other ones, so that nobody has
@@ -559,9 +560,9 @@ func (c *Coordinator) thawed(ctx context.Context, at store.Revision) bool {
 // moveFrozen is one try at it, under the freeze e.
 func (c *Coordinator) moveFrozen(ctx context.Context, s *state, e store.Entry) error {
 	frozenAt := e.Version
-	trust, err := c.store.Get(ctx, trustStateKey)
+	trust, err := c.store.Get(ctx, bundle.StateKey)
 	if err == nil {
-		_, err = s.records.Auth.Open(trustStateKey, trust.Value)
+		_, err = s.records.Auth.Open(bundle.StateKey, trust.Value)
 	}
 	if err != nil && !errors.Is(err, store.ErrForged) && !errors.Is(err, store.ErrNotFound) {
 		return err
@@ -619,7 +620,7 @@ func (c *Coordinator) moveFrozen(ctx context.Context, s *state, e store.Entry) e
 				c.forged(ctx, e.Key, fmt.Errorf("it is not what it was when the seed changed: %w", store.ErrForged))
 				continue
 			}
-			if e.Key == trustStateKey {
+			if e.Key == bundle.StateKey {
 				last = &e
 				continue
 			}
@@ -711,7 +712,7 @@ func (r reseedServer) GetRootChanges(stream fealtyv1.ReseedService_GetRootChange
 		return explain.New(explain.RateLimited, "what", "calls from "+flowcontrol.Source(addr), "limit",
 			fmt.Sprintf("%v per second", r.c.limiter.rates.PerSource))
 	}
-	return stream.Send(&fealtyv1.GetRootChangesResponse{Changes: &fealtyv1.RootChanges{Changes: s.rootChanges}})
+	return stream.Send(&fealtyv1.GetRootChangesResponse{Changes: &fealtyv1.RootChanges{Changes: s.bundle.RootChanges}})
 }
 
 // followReseeds fills in what s knows of changes of root, and checks that its keys
@@ -730,13 +731,14 @@ func (s *state) followReseeds() error {
 		if err != nil {
 			return err
 		}
-		s.rootChanges = append(s.rootChanges, raw)
-		s.rootEpoch = l.AuthorityEpoch
+		s.bundle.RootChanges = append(s.bundle.RootChanges, raw)
+		s.bundle.RootEpoch = l.AuthorityEpoch
 	}
 	if len(reseeds) == 0 {
 		return nil
 	}
-	if last := reseeds[len(reseeds)-1].Reseed; last.Root != s.rootPin || !bytes.Equal(last.ConfigRoot[:], s.configRoot()) {
+	last := reseeds[len(reseeds)-1].Reseed
+	if last.Root != s.rootPin || !bytes.Equal(last.ConfigRoot[:], s.bundle.PublicRoot()) {
 		return errors.New("root and config root key are not those that the signers authorized")
 	}
 	return nil

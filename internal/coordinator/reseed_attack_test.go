@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -99,11 +100,11 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	}
 	f.restart()
 	f.faults.Disarm("set.after-swap")
-	hidden, err := f.store.Get(t.Context(), trustStateKey)
+	hidden, err := f.store.Get(t.Context(), bundle.StateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.store.Commit(t.Context(), store.Tx{Delete: []string{trustStateKey}}); err != nil {
+	if _, err := f.store.Commit(t.Context(), store.Tx{Delete: []string{bundle.StateKey}}); err != nil {
 		t.Fatal(err)
 	}
 	f.faults.Disarm("adopt.begin")
@@ -113,7 +114,7 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	if f.thawed() {
 		t.Error("the freeze ended though the trust state was not moved")
 	}
-	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: trustStateKey, Value: hidden.Value}}}); err != nil {
+	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: bundle.StateKey, Value: hidden.Value}}}); err != nil {
 		t.Fatal(err)
 	}
 	f.c.headDue.Notify()

@@ -20,6 +20,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -86,7 +87,7 @@ func (f *fleet) keep() former {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return former{seed: thief.Seed, keys: thief.keys, root: s.root, bundle: f.c.trust.Load().bundle, auth: auth, chain: s.chain}
+	return former{seed: thief.Seed, keys: thief.keys, root: s.root, bundle: f.c.trust.Load().Bundle, auth: auth, chain: s.chain}
 }
 
 // records returns what every record says, whatever seed it is under.
@@ -144,7 +145,7 @@ func TestReseed(t *testing.T) {
 	}
 	unused := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
 	old := f.keep()
-	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.state.Load().configRoot())
+	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.state.Load().bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,10 +169,10 @@ func TestReseed(t *testing.T) {
 			}
 		}
 	}
-	bundle := func(m *fealtyv1.ConnectResponse) bool {
+	believed := func(m *fealtyv1.ConnectResponse) bool {
 		return m.GetSnapshot().GetScope() == string(snapshot.ScopeTrustBundle)
 	}
-	next(bundle)
+	next(believed)
 	records := f.recordText()
 	before := f.c.state.Load()
 
@@ -201,8 +202,8 @@ func TestReseed(t *testing.T) {
 
 	// The stream that stood is told, in the order in which it can verify it.
 	changes := next(func(m *fealtyv1.ConnectResponse) bool {
-		if bundle(m) {
-			if _, err := a.verified(m.GetSnapshot().GetEnvelope(), before.configRoot()); err != nil {
+		if believed(m) {
+			if _, err := a.verified(m.GetSnapshot().GetEnvelope(), before.bundle.PublicRoot()); err != nil {
 				t.Fatalf("a bundle that it cannot verify comes first: %v", err)
 			}
 		}
@@ -220,10 +221,10 @@ func TestReseed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if change.Root != after.rootPin || !change.ConfigRoot.Equal(after.configRoot()) {
+	if change.Root != after.rootPin || !change.ConfigRoot.Equal(after.bundle.PublicRoot()) {
 		t.Fatalf("the change of root says %+v", change)
 	}
-	v, err := a.verified(next(bundle).GetSnapshot().GetEnvelope(), change.ConfigRoot)
+	v, err := a.verified(next(believed).GetSnapshot().GetEnvelope(), change.ConfigRoot)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,8 +291,8 @@ func TestReseed(t *testing.T) {
 
 	// And once more.
 	f.reseed()
-	if s := f.c.state.Load(); s.head.SeedEpoch != 3 || len(s.rootChanges) != 2 {
-		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.head.SeedEpoch, len(s.rootChanges))
+	if s := f.c.state.Load(); s.head.SeedEpoch != 3 || len(s.bundle.RootChanges) != 2 {
+		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.head.SeedEpoch, len(s.bundle.RootChanges))
 	}
 	if err := b.rejoin(); err != nil {
 		t.Errorf("rejoin after a second reseed: %v", err)
@@ -312,7 +313,7 @@ func TestReseed(t *testing.T) {
 	// The old root leaves the bundle with the last SVID under it.
 	f.advance(26 * time.Hour)
 	f.c.trustDue.Notify()
-	for deadline := time.Now().Add(time.Minute); len(f.c.trust.Load().bundle.RetiredRoots()) > 0; {
+	for deadline := time.Now().Add(time.Minute); len(f.c.trust.Load().Bundle.RetiredRoots()) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the old roots stay in the bundle")
 		}
@@ -512,7 +513,7 @@ func TestJoinsDuringAReseed(t *testing.T) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, n := range members {
-		n.believes = f.c.trust.Load().bundle
+		n.believes = f.c.trust.Load().Bundle
 		conn := n.conn()
 		wg.Go(func() {
 			for {
@@ -561,7 +562,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	a := f.member("a")
-	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.state.Load().configRoot())
+	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.state.Load().bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -574,7 +575,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	f.reseed()
 	now := f.clock()
 	s := f.c.state.Load()
-	bundle := f.c.trust.Load().bundle
+	believed := f.c.trust.Load().Bundle
 
 	// A mesh CA of its own, with a coordinator and a member under it.
 	mesh, err := ca.NewMeshCA(old.root, old.keys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: 7, Validity: time.Hour * 48}, now)
@@ -599,7 +600,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, chain := range [][]*x509.Certificate{{leaf, mesh.Certificate()}, {leaf, mesh.Certificate(), old.root}} {
-			if v, err := bundle.Verify(chain, now); !errors.Is(err, identity.ErrUntrusted) {
+			if v, err := believed.Verify(chain, now); !errors.Is(err, identity.ErrUntrusted) {
 				t.Errorf("%s under a mesh CA of the old root: %v, %v", kind, v.ID, err)
 			}
 		}
@@ -609,7 +610,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := bundle.Verify([]*x509.Certificate{mine, before.issuer.Load().MeshCA().Certificate()}, now); !errors.Is(err, identity.ErrUntrusted) {
+			if _, err := believed.Verify([]*x509.Certificate{mine, before.issuer.Load().MeshCA().Certificate()}, now); !errors.Is(err, identity.ErrUntrusted) {
 				t.Errorf("a coordinator under the old mesh CA: %v", err)
 			}
 		}
@@ -618,11 +619,15 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	// A trust bundle, as it would have been, under a higher version and epoch.
 	forger := &state{manifest: before.manifest, head: before.head, secrets: secretsOf(old.seed, before.head.Salt), root: old.root, meshKey: before.meshKey}
 	forger.head.AuthorityEpoch += 10
-	forgedBundle, err := signTrust(forger, input, now)
+	forger.bundle = &bundle.Authority{
+		Manifest: forger.manifest, Head: forger.head, Root: forger.root, MeshKey: forger.meshKey,
+		ConfigRoot: old.keys.ConfigRoot, ConfigKey: old.keys.ConfigSigning,
+	}
+	forgedBundle, err := forger.bundle.Sign(input, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.verified(forgedBundle.signed, s.configRoot()); !errors.Is(err, snapshot.ErrRejected) {
+	if _, err := a.verified(forgedBundle.Signed, s.bundle.PublicRoot()); !errors.Is(err, snapshot.ErrRejected) {
 		t.Errorf("a trust bundle of the old config root key: %v", err)
 	}
 
@@ -859,7 +864,7 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 		"the trust state": func() error { _, err := d.c.ensureTrust(t.Context(), before); return err },
 		"the publication": func() error { _, err := d.c.loadPublication(t.Context(), before); return err },
 		"a rollout": func() error {
-			_, _, _, err := d.c.lookAtRollout(t.Context(), before, &rotation{Number: 1})
+			_, _, _, err := d.c.lookAtRollout(t.Context(), before, &bundle.Rotation{Number: 1})
 			return err
 		},
 	} {

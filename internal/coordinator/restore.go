@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -228,7 +229,7 @@ func (c *Coordinator) settleRestore(ctx context.Context, s *state) error {
 			if intent.InPlace {
 				// It holds what it held when the trust state was written last. Since when it lacks
 				// something nobody knows.
-				known, err := record.Get[trustState](ctx, s.records, trustStateKey)
+				known, err := record.Get[bundle.State](ctx, s.records, bundle.StateKey)
 				if err != nil {
 					return fmt.Errorf("read the trust state: %w", err)
 				}

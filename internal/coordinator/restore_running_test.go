@@ -216,8 +216,8 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		if n := testutil.ToFloat64(r.c.metrics.forged); n != 0 {
 			t.Errorf("it says of %v records that somebody altered them", n)
 		}
-		if r.c.trust.Load().version <= uint64(b.plan.Floor) {
-			t.Errorf("its trust bundle is of version %d", r.c.trust.Load().version)
+		if r.c.trust.Load().Version <= uint64(b.plan.Floor) {
+			t.Errorf("its trust bundle is of version %d", r.c.trust.Load().Version)
 		}
 	}
 }

@@ -142,8 +142,8 @@ func TestRestored(t *testing.T) {
 	if uint64(s.headVersion) < b.plan.Index {
 		t.Errorf("revision %d is not above the floor", s.headVersion)
 	}
-	if f.c.trust.Load().version <= uint64(b.plan.Floor) || f.c.trust.Load().epoch != s.head.AuthorityEpoch {
-		t.Errorf("the trust bundle is version %d of epoch %d", f.c.trust.Load().version, f.c.trust.Load().epoch)
+	if f.c.trust.Load().Version <= uint64(b.plan.Floor) || f.c.trust.Load().Epoch != s.head.AuthorityEpoch {
+		t.Errorf("the trust bundle is version %d of epoch %d", f.c.trust.Load().Version, f.c.trust.Load().Epoch)
 	}
 	members, err := f.store.List(f.ctx(), record.MemberPrefix)
 	if err != nil || len(members.Entries) != 1 || members.Entries[0].Key != record.MemberKey(a.id.Kind(), a.id.Name()) {

@@ -10,49 +10,13 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-// revokedThing is something that is revoked by its name, for good.
-type revokedThing struct {
-	Kind   snapshot.RevokedKind `json:"kind"`
-	Name   string               `json:"name"`
-	At     time.Time            `json:"at"`
-	By     string               `json:"by"`
-	Reason string               `json:"reason"`
-}
-
-func (r revokedThing) thing() snapshot.Revoked { return snapshot.Revoked{Kind: r.Kind, Name: r.Name} }
-
-// appliedEmergency is a statement of the signers that is in the bundle.
-type appliedEmergency struct {
-	Number uint64          `json:"number"`
-	Digest snapshot.Digest `json:"digest"`
-	At     time.Time       `json:"at"`
-	By     string          `json:"by"` // who handed it in
-	Reason string          `json:"reason"`
-}
-
-// revoke adds things to the state, each at most once, and reports whether one was new.
-func (t *trustState) revoke(now time.Time, by, reason string, room banRoom, things ...snapshot.Revoked) (bool, error) {
-	out := slices.Clone(t.Revoked)
-	for _, r := range things {
-		i, found := slices.BinarySearchFunc(out, r, func(a revokedThing, b snapshot.Revoked) int { return a.thing().Compare(b) })
-		if !found {
-			out = slices.Insert(out, i, revokedThing{r.Kind, r.Name, now, by, reason})
-		}
-	}
-	changed := len(out) != len(t.Revoked)
-	if limit := room.of(snapshot.MaxRevoked); changed && len(out) > limit {
-		return false, explain.New(explain.TrustFull, "what", "things that are revoked by name", "limit", fmt.Sprint(limit))
-	}
-	t.Revoked = out
-	return changed, nil
-}
 
 // Revoke takes something away by its name.
 func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*fealtyv1.RevokeResponse, error) {
@@ -73,9 +37,9 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 	}
 	out := &fealtyv1.RevokeResponse{}
 	s, in, err := c.changeTrust(ctx, req.GetDryRun(), "revoke",
-		func(_ *state, st *trustState, _ store.Revision, now time.Time) (record.AuditEntry, bool, error) {
+		func(_ *state, st *bundle.State, _ store.Revision, now time.Time) (record.AuditEntry, bool, error) {
 			var err error
-			out.Changed, err = st.revoke(now, actor(ctx), req.GetReason(), roomForOthers, thing)
+			out.Changed, err = st.Revoke(now, actor(ctx), req.GetReason(), bundle.ForOthers, thing)
 			return record.AuditEntry{Actor: actor(ctx), Action: "trust.revoke", Target: thing.String(),
 				Reason: req.GetReason()}, out.Changed, err
 		})
@@ -111,15 +75,11 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 		if err != nil {
 			return nil, c.storeError("read the trust state", err)
 		}
-		content, err := compileTrust(s, in)
-		if err != nil {
-			return nil, err
-		}
-		e, err := signed.Verify(content)
+		e, err := signed.Verify(s.bundle.Compile(in))
 		if err != nil {
 			return nil, emergencyRefused(err)
 		}
-		news, err := in.state.Value.isNews(signed, e)
+		news, err := in.State.Value.IsNews(signed, e)
 		if err != nil {
 			return nil, emergencyRefused(err)
 		}
@@ -151,38 +111,22 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 	return nil, errBusy("the trust state")
 }
 
-// isNews reports whether a statement is not in force yet.
-func (t trustState) isNews(signed *snapshot.SignedEmergency, e *snapshot.Emergency) (bool, error) {
-	for _, a := range t.Emergencies {
-		switch {
-		case a.Digest == signed.Digest():
-			return false, nil
-		case a.Number == e.Number:
-			return false, fmt.Errorf("number %d is taken by another statement, which was applied at %s", e.Number, a.At.Format(time.RFC3339))
-		}
-	}
-	if len(t.Emergencies) >= snapshot.MaxEmergencies {
-		return false, fmt.Errorf("%d statements are in force, which is the limit: a reseed starts anew", len(t.Emergencies))
-	}
-	return true, nil
-}
-
 // emergencyChange adds to ch what a statement does. Identities are banned without their
 // keys, which are banned when somebody lifts that.
-func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in trustInput, ch *record.Change,
+func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in bundle.Input, ch *record.Change,
 	signed *snapshot.SignedEmergency, e *snapshot.Emergency) error {
 	now, by := c.now().UTC().Truncate(time.Second), actor(ctx)
 	ban := record.Ban{Reason: flowcontrol.Clip("emergency: "+e.Reason, maxReasonBytes), By: by, At: now}
-	var d trustDelta
+	var d bundle.Delta
 	for _, id := range e.Nodes {
-		if slices.Contains(in.bannedI, id) {
+		if slices.Contains(in.BannedIDs, id) {
 			continue
 		}
-		d.ban = append(d.ban, id)
+		d.Ban = append(d.Ban, id)
 	}
-	d.write = func(counter uint64) {
+	d.Write = func(counter uint64) {
 		ban.Counter = counter
-		for _, id := range d.ban {
+		for _, id := range d.Ban {
 			ch.Put(record.BanIDKey(id.Kind(), id.Name()), 0, ban)
 		}
 	}
@@ -196,23 +140,26 @@ func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in trustInp
 		next.CertEnd = record.Later(now.Add(s.manifest.LongestSVIDTTL()+certMargin), old.Value.CertEnd)
 		next.Until = record.Later(record.Later(now.Add(keyMemory(s.manifest)), next.CertEnd), old.Value.Until)
 		ch.Put(record.BanKeyKey(key), old.Version, next)
-		d.keys = append(d.keys, keyBan{key: key, certEnd: next.CertEnd})
+		d.Keys = append(d.Keys, bundle.KeyBan{Key: key, CertEnd: next.CertEnd})
 	}
-	d.edit = func(st *trustState, _ store.Revision) error {
+	d.Edit = func(st *bundle.State, _ store.Revision) error {
 		for _, digest := range e.ConfigKeys {
-			_, err := st.revokeKey(s, func(key ed25519.PublicKey) bool { return snapshot.DigestOf(key) == digest }, now, by, e.Reason, roomForBans)
+			_, err := st.RevokeKey(s.bundle,
+				func(key ed25519.PublicKey) bool { return snapshot.DigestOf(key) == digest }, now, by, e.Reason,
+				bundle.ForBans)
 			// One that is not listed signs nothing in any case, and numbers do not come again.
-			if err != nil && !errors.Is(err, errNoSuchKey) {
+			if err != nil && !errors.Is(err, bundle.ErrNoSuchKey) {
 				return err
 			}
 		}
-		if _, err := st.revoke(now, by, e.Reason, roomForBans, e.Revoked...); err != nil {
+		if _, err := st.Revoke(now, by, e.Reason, bundle.ForBans, e.Revoked...); err != nil {
 			return err
 		}
-		st.Emergencies = append(slices.Clone(st.Emergencies), appliedEmergency{e.Number, signed.Digest(), now, by, e.Reason})
+		st.Emergencies = append(slices.Clone(st.Emergencies),
+			bundle.Emergency{Number: e.Number, Digest: signed.Digest(), At: now, By: by, Reason: e.Reason})
 		return nil
 	}
-	if err := c.touchTrust(ctx, s, ch, d, roomForBans); err != nil {
+	if err := c.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
 		return err
 	}
 	ch.Audit(c.now(), record.AuditEntry{Actor: by, Action: "trust.emergency",

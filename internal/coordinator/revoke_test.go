@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -24,11 +25,7 @@ func (d *desk) bundle() snapshot.TrustBundle {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	b, err := compileTrust(d.state(), in)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	return b
+	return d.state().bundle.Compile(in)
 }
 
 // What is revoked by name is in the bundle, for good, and in the digest of the record.
@@ -55,8 +52,8 @@ func TestRevoke(t *testing.T) {
 	if resp, err := revoke("service", "web", "it leaked", false); err != nil || !resp.GetChanged() || len(resp.GetTrust().GetRevoked()) != 1 {
 		t.Fatalf("%v (%v)", resp, err)
 	}
-	version := d.c.trust.Load().version
-	if resp, err := revoke("service", "web", "again", false); err != nil || resp.GetChanged() || d.c.trust.Load().version != version {
+	version := d.c.trust.Load().Version
+	if resp, err := revoke("service", "web", "again", false); err != nil || resp.GetChanged() || d.c.trust.Load().Version != version {
 		t.Fatalf("twice: %v (%v)", resp, err)
 	}
 	if _, err := revoke("peer", "data/a", "x", false); err != nil {
@@ -66,7 +63,7 @@ func TestRevoke(t *testing.T) {
 	if got := d.bundle().Revoked; !slices.Equal(got, want) {
 		t.Fatalf("revoked %v", got)
 	}
-	if after := d.mustPublish(b).state.Value.Revocations; after == before || after != d.c.trust.Load().revocations.String() {
+	if after := d.mustPublish(b).state.Value.Revocations; after == before || after != d.c.trust.Load().Revocations.String() {
 		t.Error("the record does not say that something was revoked")
 	}
 	d.restart()
@@ -78,25 +75,25 @@ func TestRevoke(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	full := in.state.Value
+	full := in.State.Value
 	const adminsPart = snapshot.MaxRevoked * 3 / 4
 	for _, part := range []struct {
-		room banRoom
+		room bundle.Room
 		most int
-	}{{roomForOthers, adminsPart}, {roomForBans, snapshot.MaxRevoked}} { // an admin's, the signers'
+	}{{bundle.ForOthers, adminsPart}, {bundle.ForBans, snapshot.MaxRevoked}} { // an admin's, the signers'
 		for i := range part.most - len(full.Revoked) {
-			if _, err := full.revoke(d.clock(), "x", "x", part.room, snapshot.Revoked{Kind: snapshot.RevokedStorage, Name: fmt.Sprintf("s-%t-%d", part.room, i)}); err != nil {
+			if _, err := full.Revoke(d.clock(), "x", "x", part.room, snapshot.Revoked{Kind: snapshot.RevokedStorage, Name: fmt.Sprintf("s-%t-%d", part.room, i)}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		_, err = full.revoke(d.clock(), "x", "x", part.room, snapshot.Revoked{Kind: snapshot.RevokedStorage, Name: "one-more"})
+		_, err = full.Revoke(d.clock(), "x", "x", part.room, snapshot.Revoked{Kind: snapshot.RevokedStorage, Name: "one-more"})
 		wantOnly(t, "one above the limit", err, explain.TrustFull)
 		if len(full.Revoked) != part.most {
 			t.Errorf("%d are revoked", len(full.Revoked))
 		}
 	}
 	// What is there already takes no room.
-	if changed, err := full.revoke(d.clock(), "x", "x", roomForOthers, want[0]); changed || err != nil {
+	if changed, err := full.Revoke(d.clock(), "x", "x", bundle.ForOthers, want[0]); changed || err != nil {
 		t.Errorf("revoked twice: %v, %v", changed, err)
 	}
 }
@@ -136,7 +133,7 @@ func TestApplyEmergency(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := snapshot.DigestOf(d.state().configKey(1))
+	key := snapshot.DigestOf(d.state().bundle.PublicKey(1))
 	raw := d.statement(1, func(e *snapshot.Emergency) {
 		e.ConfigKeys, e.Keys, e.Nodes = []snapshot.Digest{key, {1}}, []identity.KeyID{{7}}, []identity.ID{id}
 		e.Revoked = []snapshot.Revoked{{Kind: snapshot.RevokedService, Name: "web"}}
@@ -185,7 +182,7 @@ func TestApplyEmergencyRefused(t *testing.T) {
 	if _, err := d.apply(d.statement(3, good), false); err != nil {
 		t.Fatal(err)
 	}
-	version := d.c.trust.Load().version
+	version := d.c.trust.Load().Version
 	for _, tc := range []struct {
 		name string
 		raw  func() []byte
@@ -214,7 +211,7 @@ func TestApplyEmergencyRefused(t *testing.T) {
 		_, err := d.apply(tc.raw(), false)
 		wantOnly(t, tc.name, err, explain.EmergencyRefused)
 	}
-	if d.c.trust.Load().version != version {
+	if d.c.trust.Load().Version != version {
 		t.Error("a statement that was refused made another bundle")
 	}
 	// A lower number counts: statements add up in whatever order they come.
@@ -248,19 +245,19 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bans := func(n int) (delta trustDelta) {
+	bans := func(n int) (delta bundle.Delta) {
 		for i := range n {
 			id, err := identity.New(testCluster, identity.Data, fmt.Sprintf("%058d", i))
 			if err != nil {
 				t.Fatal(err)
 			}
-			delta.ban = append(delta.ban, id)
-			delta.keys = append(delta.keys, keyBan{key: testKey(i), certEnd: d.clock().Add(time.Hour)})
+			delta.Ban = append(delta.Ban, id)
+			delta.Keys = append(delta.Keys, bundle.KeyBan{Key: testKey(i), CertEnd: d.clock().Add(time.Hour)})
 		}
 		return delta
 	}
 	fill := func(n int) error {
-		return d.c.touchTrust(t.Context(), d.state(), d.state().records.NewChange(d.state().headVersion), bans(n), roomForBans)
+		return d.c.touchTrust(t.Context(), d.state(), d.state().records.NewChange(d.state().headVersion), bans(n), bundle.ForBans)
 	}
 	// As many as fit, by bisection: each further one is refused.
 	few, many := 0, snapshot.MaxBans
@@ -271,12 +268,12 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 			many = middle
 		}
 	}
-	if err := fill(many); !errors.Is(err, errBundleFull) {
+	if err := fill(many); !errors.Is(err, bundle.ErrFull) {
 		t.Fatalf("%d bans: %v", many, err)
 	}
-	full := in.with(bans(few), in.state.Value)
-	bigger := *d.state()
-	m := *bigger.manifest
+	full := in.With(bans(few), in.State.Value)
+	bigger := *d.state().bundle
+	m := *bigger.Manifest
 	m.Signers.Keys = nil
 	for i := range snapshot.MaxSigners {
 		public, _, err := ed25519.GenerateKey(nil)
@@ -289,8 +286,8 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 		}
 		m.Signers.Keys = append(m.Signers.Keys, manifest.Signer{Name: fmt.Sprintf("signer-%050d", i), Key: key})
 	}
-	bigger.manifest = &m
-	if _, err := signTrust(&bigger, full, d.clock()); err != nil {
+	bigger.Manifest = &m
+	if _, err := bigger.Sign(full, d.clock()); err != nil {
 		t.Errorf("with %d bans there is no bundle for a manifest with more signers: %v", few, err)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -14,10 +13,9 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // A rotation replaces the config signing key. The trust state says how far it is, so
@@ -44,40 +42,6 @@ const (
 	rotationDeadline    = 72 * time.Hour
 	minRotationDeadline = time.Second
 	maxRotationDeadline = 90 * 24 * time.Hour
-	// maxNamedMembers bounds the members that an answer about trust names.
-	maxNamedMembers = 64
-)
-
-// rotation is a config signing key on its way to replace the others.
-type rotation struct {
-	Number uint32 `json:"number"`
-	// Epoch and After bound the bundles that cannot list it: up to version After of
-	// Epoch.
-	Epoch     uint64    `json:"epoch"`
-	After     uint64    `json:"after"`
-	StartedAt time.Time `json:"started_at"`
-	Deadline  time.Time `json:"deadline"`
-	By        string    `json:"by"`
-	Reason    string    `json:"reason,omitempty"`
-}
-
-// rotated is how a rotation ended.
-type rotated struct {
-	rotation
-	EndedAt time.Time `json:"ended_at"`
-	// How is one of the ways below.
-	How string `json:"how"`
-	// Missing are the members that had not confirmed, or the first of them, and Count
-	// how many those were.
-	Missing []string `json:"missing,omitempty"`
-	Count   int      `json:"count,omitempty"`
-}
-
-// Ways in which a rotation ends.
-const (
-	endedConfirmed   = "confirmed"   // every member holds everything under the new key
-	endedDeadline    = "deadline"    // some do not
-	endedCompromised = "compromised" // a key was revoked meanwhile
 )
 
 // rolloutRecord is what one coordinator heard during a rotation.
@@ -119,90 +83,6 @@ func packSums(sums map[uint64]bool) []byte {
 	return out
 }
 
-// signing reports whether the key may sign at now.
-func (k configKey) signing(now time.Time) bool {
-	return k.RevokedAt.IsZero() && !now.Before(k.NotBefore) && now.Before(k.NotAfter)
-}
-
-// introduce adds the next key to the state, and returns its number.
-func (t *trustState) introduce(now time.Time, room banRoom) (uint32, error) {
-	keys := slices.DeleteFunc(slices.Clone(t.ConfigKeys), func(k configKey) bool {
-		return !k.RevokedAt.IsZero() && !now.Before(k.NotAfter) // a bundle may leave it out now
-	})
-	if limit := room.of(snapshot.MaxConfigKeys); len(keys) >= limit {
-		return 0, explain.New(explain.TrustFull, "what", "config signing keys, revoked ones among them", "limit", fmt.Sprint(limit))
-	}
-	for _, k := range keys {
-		t.LastConfigKey = max(t.LastConfigKey, k.Number)
-	}
-	t.LastConfigKey++
-	t.ConfigKeys = append(keys, configKey{Number: t.LastConfigKey, NotBefore: now.Add(-10 * time.Minute), NotAfter: now.Add(configKeyLife)})
-	return t.LastConfigKey, nil
-}
-
-// rotate begins a rotation. was is the version that the state was read at.
-func (t *trustState) rotate(s *state, was store.Revision, r rotation) error {
-	if t.Rotation != nil {
-		return explain.New(explain.TrustRotating, "key", s.configKeyID(t.Rotation.Number), "deadline", t.Rotation.Deadline)
-	}
-	n, err := t.introduce(r.StartedAt, roomForOthers)
-	if err != nil {
-		return err
-	}
-	r.Number, r.Epoch, r.After = n, s.head.AuthorityEpoch, uint64(was)
-	t.Rotation = &r
-	return nil
-}
-
-// end ends the rotation: no key but the new one is left to sign.
-func (t *trustState) end(how string, missing []string, now time.Time) {
-	t.Rotated = &rotated{rotation: *t.Rotation, EndedAt: now, How: how, Missing: missing[:min(len(missing), maxNamedMembers)], Count: len(missing)}
-	number := t.Rotation.Number
-	t.Rotation = nil
-	t.ConfigKeys = slices.DeleteFunc(slices.Clone(t.ConfigKeys), func(k configKey) bool { return k.RevokedAt.IsZero() && k.Number != number })
-}
-
-// revokeKey revokes a config signing key at once. If none is left, another one is
-// introduced, which signs alone. It reports false for a key that was revoked before.
-func (t *trustState) revokeKey(s *state, is func(key ed25519.PublicKey) bool, now time.Time, by, reason string, room banRoom) (bool, error) {
-	keys := slices.Clone(t.ConfigKeys)
-	i := slices.IndexFunc(keys, func(k configKey) bool { return is(s.configKey(k.Number)) })
-	switch {
-	case i < 0:
-		return false, errNoSuchKey
-	case !keys[i].RevokedAt.IsZero():
-		return false, nil
-	}
-	keys[i].RevokedAt, keys[i].RevokedBy, keys[i].Reason = now, by, reason
-	t.ConfigKeys = keys
-	if t.Rotation != nil {
-		// Of two one is left, be it the old or the new one: it signs alone.
-		t.Rotated = &rotated{rotation: *t.Rotation, EndedAt: now, How: endedCompromised}
-		t.Rotation = nil
-	}
-	if !slices.ContainsFunc(keys, func(k configKey) bool { return k.signing(now) }) {
-		if _, err := t.introduce(now, room); err != nil {
-			return false, err
-		}
-	}
-	return true, nil
-}
-
-// errNoSuchKey is matched when no config signing key is the named one.
-var errNoSuchKey = errors.New("no such config signing key")
-
-// newest returns the key that signs at now: of two, the one that stays.
-func (t *trustState) newest(now time.Time) (configKey, bool) {
-	for _, k := range slices.Backward(t.ConfigKeys) {
-		if k.signing(now) {
-			return k, true
-		}
-	}
-	return configKey{}, false
-}
-
-func (s *state) configKeyID(n uint32) string { return snapshot.KeyIDOf(s.configKey(n)) }
-
 // rollout is how far a rotation is.
 type rollout struct {
 	members   int      // that have to confirm
@@ -218,7 +98,7 @@ func mustConfirm(rec record.Member, now time.Time) bool {
 
 // lookAtRollout returns how far r is, by what all coordinators heard. own is what
 // this one had noted.
-func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *rotation) (out rollout,
+func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *bundle.Rotation) (out rollout,
 	own record.Versioned[rolloutRecord], now map[uint64]bool, err error) {
 	l, err := c.store.List(ctx, rolloutPrefix)
 	if err != nil {
@@ -243,7 +123,7 @@ func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *rotation) 
 			}
 		}
 	}
-	for _, path := range c.live.confirmed(r, s.configKeyID(r.Number)) {
+	for _, path := range c.live.confirmed(r, s.bundle.KeyID(r.Number)) {
 		all[pathSum(path)], now[pathSum(path)] = true, true
 	}
 	at := c.now()
@@ -265,17 +145,17 @@ func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *rotation) 
 // first.
 func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
 	t := c.trust.Load()
-	if t == nil || t.rotation == nil || t.epoch != s.head.AuthorityEpoch {
+	if t == nil || t.Rotation == nil || t.Epoch != s.head.AuthorityEpoch {
 		return nil
 	}
-	r := t.rotation
+	r := t.Rotation
 	progress, own, confirmed, err := c.lookAtRollout(ctx, s, r)
 	if err != nil {
 		return err
 	}
 	if packed := packSums(confirmed); own.Value.Number != r.Number || string(packed) != string(own.Value.Confirmed) {
 		ch := s.records.NewChange(s.headVersion)
-		ch.Require(trustStateKey, store.Revision(t.version)) // the rotation may be over
+		ch.Require(bundle.StateKey, store.Revision(t.Version)) // the rotation may be over
 		ch.Put(c.rolloutKey(), own.Version, rolloutRecord{Number: r.Number, Confirmed: packed})
 		if _, err := ch.Commit(ctx); err != nil {
 			return err
@@ -284,9 +164,9 @@ func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
 	how, now := "", c.now().UTC().Truncate(time.Second)
 	switch {
 	case !progress.unsettled && len(progress.missing) == 0:
-		how = endedConfirmed
+		how = bundle.EndedConfirmed
 	case !now.Before(r.Deadline):
-		how = endedDeadline
+		how = bundle.EndedDeadline
 	default:
 		return nil
 	}
@@ -297,20 +177,20 @@ func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
 		return err
 	}
 	ch := c.newLeaderChange(s)
-	err = c.touchTrust(ctx, s, ch, trustDelta{edit: func(st *trustState, _ store.Revision) error {
+	err = c.touchTrust(ctx, s, ch, bundle.Delta{Edit: func(st *bundle.State, _ store.Revision) error {
 		if st.Rotation == nil || st.Rotation.Number != r.Number {
 			return store.ErrConflict
 		}
-		st.end(how, progress.missing, now)
+		st.End(how, progress.missing, now)
 		return nil
-	}}, roomForBans)
+	}}, bundle.ForBans)
 	if err != nil {
 		return err
 	}
 	if err := c.dropRollout(ctx, ch); err != nil {
 		return err
 	}
-	ch.Audit(c.now(), record.AuditEntry{Actor: r.By, Action: "trust.rotate.end", Target: s.configKeyID(r.Number),
+	ch.Audit(c.now(), record.AuditEntry{Actor: r.By, Action: "trust.rotate.end", Target: s.bundle.KeyID(r.Number),
 		Reason: r.Reason,
 		Fields: map[string]string{"how": how, "members": fmt.Sprint(progress.members), "missing": fmt.Sprint(len(progress.missing))}})
 	if _, err := ch.Commit(ctx); err != nil {
@@ -323,9 +203,11 @@ func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
 	if len(progress.missing) > 0 {
 		level = slog.LevelWarn
 	}
-	c.log.LogAttrs(ctx, level, "a config signing key was replaced", slog.String("key", s.configKeyID(r.Number)), slog.String("how", how),
+	c.log.LogAttrs(ctx, level, "a config signing key was replaced", slog.String("key", s.bundle.KeyID(r.Number)),
+		slog.String("how", how),
 		slog.Int("members", progress.members), slog.Int("missing", len(progress.missing)),
-		slog.String("missing_members", strings.Join(progress.missing[:min(len(progress.missing), maxNamedMembers)], " ")))
+		slog.String("missing_members",
+			strings.Join(progress.missing[:min(len(progress.missing), bundle.MaxNamedMembers)], " ")))
 	return c.refreshTrust(ctx, s, false)
 }
 

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"slices"
@@ -245,7 +244,7 @@ func TestCompromisedKey(t *testing.T) {
 	if err := m.fetch(d); err != nil {
 		t.Fatal(err)
 	}
-	stolen := d.state().configKeyID(1)
+	stolen := d.state().bundle.KeyID(1)
 	compromised := func(key, reason string, dry bool) (*fealtyv1.RotateConfigKeyResponse, error) {
 		return d.trustService().RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{Compromised: key, Reason: reason, DryRun: dry})
 	}
@@ -284,7 +283,7 @@ func TestCompromisedKey(t *testing.T) {
 	// What the thief signs now: the same tree, in a generation to come.
 	r := snapshot.Record{
 		ClusterID: testCluster, AuthorityEpoch: d.state().head.AuthorityEpoch, Generation: p.state.Value.Generation + 1000,
-		Root: p.tree.Root(), TreeSize: p.tree.Size(), IssuedAt: d.clock(), FreshUntil: d.clock().Add(time.Hour), Revocations: d.c.trust.Load().revocations,
+		Root: p.tree.Root(), TreeSize: p.tree.Size(), IssuedAt: d.clock(), FreshUntil: d.clock().Add(time.Hour), Revocations: d.c.trust.Load().Revocations,
 	}
 	forged, err := r.Sign(d.state().secrets.ConfigSigning(1))
 	if err != nil {
@@ -307,7 +306,7 @@ func TestCompromisedKey(t *testing.T) {
 		t.Fatalf("keys %v", got)
 	}
 	// Stolen meanwhile: of the two that sign, the other one is left, and the rotation over.
-	if _, err := d.trustService().RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{Compromised: d.state().configKeyID(2), Reason: "too"}); err != nil {
+	if _, err := d.trustService().RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{Compromised: d.state().bundle.KeyID(2), Reason: "too"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := d.keyStates(); !slices.Equal(got, []string{"1 revoked", "2 revoked", "3 signing"}) {
@@ -319,22 +318,22 @@ func TestCompromisedKey(t *testing.T) {
 		t.Fatalf("%d keys in the bundle", n)
 	}
 	for _, k := range content.ConfigKeys {
-		if k.Revoked == (slices.Equal(k.Key, ed25519.PublicKey(d.state().configKey(3)))) {
+		if k.Revoked == (slices.Equal(k.Key, d.state().bundle.PublicKey(3))) {
 			t.Errorf("key %s: revoked %v", k.ID(), k.Revoked)
 		}
 	}
 	// At the limit nothing is revoked by halves.
 	for range snapshot.MaxConfigKeys {
-		n, _ := d.c.trust.Load().configKeys[len(d.c.trust.Load().configKeys)-1], 0
-		if _, err = compromised(d.state().configKeyID(n.Number), "again", false); err != nil {
+		n, _ := d.c.trust.Load().ConfigKeys[len(d.c.trust.Load().ConfigKeys)-1], 0
+		if _, err = compromised(d.state().bundle.KeyID(n.Number), "again", false); err != nil {
 			break
 		}
 	}
 	wantOnly(t, "a full list", err, explain.TrustFull)
 	// The signers still have room: an admin who used up his does not take theirs.
-	last := d.c.trust.Load().configKeys[len(d.c.trust.Load().configKeys)-1]
+	last := d.c.trust.Load().ConfigKeys[len(d.c.trust.Load().ConfigKeys)-1]
 	raw := d.statement(1, func(e *snapshot.Emergency) {
-		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.state().configKey(last.Number))}
+		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.state().bundle.PublicKey(last.Number))}
 	})
 	if _, err := d.trustService().ApplyEmergency(t.Context(), &fealtyv1.ApplyEmergencyRequest{Statement: raw}); err != nil {
 		t.Errorf("a statement of the signers, when an admin used up the keys: %v", err)
@@ -444,7 +443,7 @@ func TestRotationOfReplicas(t *testing.T) {
 	if err := d.look(d.c); err != nil {
 		t.Fatal(err)
 	}
-	if x, y := d.c.trust.Load(), other.trust.Load(); x.version != y.version || x.contentHash != y.contentHash {
+	if x, y := d.c.trust.Load(), other.trust.Load(); x.Version != y.Version || x.ContentHash != y.ContentHash {
 		t.Error("the replicas do not agree")
 	}
 }
@@ -495,9 +494,9 @@ func TestRotationLosesNoConfig(t *testing.T) {
 				}
 			},
 			"compromised": func(rt *rapid.T) {
-				keys := d.c.trust.Load().configKeys
+				keys := d.c.trust.Load().ConfigKeys
 				k := rapid.SampledFrom(keys).Draw(rt, "key")
-				_, err := d.trustService().RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{Compromised: d.state().configKeyID(k.Number), Reason: "test"})
+				_, err := d.trustService().RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{Compromised: d.state().bundle.KeyID(k.Number), Reason: "test"})
 				if err != nil && !errors.Is(err, explain.TrustFull) {
 					rt.Fatal(err)
 				}
@@ -516,8 +515,8 @@ func TestRotationLosesNoConfig(t *testing.T) {
 			"restart": func(*rapid.T) { d.restart(); d.follow(d.c); wantOnlyNil(rt, d.look(d.c)) },
 			"": func(rt *rapid.T) {
 				signing := 0
-				for _, k := range d.c.trust.Load().configKeys {
-					if k.signing(d.clock()) {
+				for _, k := range d.c.trust.Load().ConfigKeys {
+					if k.Signing(d.clock()) {
 						signing++
 					}
 				}

@@ -515,9 +515,9 @@ func TestConnectRenewsTheBundle(t *testing.T) {
 	f := readyFleet(t, nil)
 	trust := f.c.trust.Load()
 	for freshness, sent := range map[snapshot.Freshness]bool{"": false, snapshot.Fresh: false, snapshot.Stale: true, snapshot.Degraded: true, snapshot.Expired: true} {
-		held := heldOf([]*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle), AuthorityEpoch: trust.epoch, ConfigVersion: trust.version,
-			ContentHash: trust.contentHash[:], Freshness: string(freshness)}})
-		if got := trust.heldAs(held[string(snapshot.ScopeTrustBundle)]); got == sent {
+		held := heldOf([]*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle), AuthorityEpoch: trust.Epoch, ConfigVersion: trust.Version,
+			ContentHash: trust.ContentHash[:], Freshness: string(freshness)}})
+		if got := trust.HeldAs(held[string(snapshot.ScopeTrustBundle)]); got == sent {
 			t.Errorf("%q is held: nothing new is needed: %v", freshness, got)
 		}
 	}

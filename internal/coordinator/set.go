@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -473,7 +474,7 @@ func (mv *move) seal(t *history.Transition) (err error) {
 // manifest what members are told. A head that no bundle follows from would stop the
 // cluster.
 func (c *Coordinator) moveFits(ctx context.Context, mv *move) error {
-	var in trustInput
+	var in bundle.Input
 	if mv.from != nil {
 		var err error
 		if in, err = c.readTrust(ctx, mv.from); err != nil {
@@ -481,12 +482,16 @@ func (c *Coordinator) moveFits(ctx context.Context, mv *move) error {
 		}
 	}
 	after := &state{manifest: mv.manifest, head: mv.link, secrets: mv.secrets, root: mv.root, meshKey: mv.mesh.KeyID()}
+	after.bundle = &bundle.Authority{
+		Manifest: after.manifest, Head: after.head, Root: after.root, MeshKey: after.meshKey,
+		ConfigRoot: mv.secrets.ConfigRoot, ConfigKey: mv.secrets.ConfigSigning,
+	}
 	if mv.from == nil || mv.from.manifest.Hash() != mv.manifest.Hash() {
 		if err := c.contentsFit(after); err != nil {
 			return err
 		}
 	}
-	return c.bundleFits(after, in)
+	return c.bundleFits(after.bundle, in)
 }
 
 // writeSecrets writes what must be found by who comes up at the new head: the
@@ -510,12 +515,12 @@ func (c *Coordinator) writeSecrets(ctx context.Context, mv *move) error {
 
 // bundleFits reports whether a trust bundle can be made of what is in force after
 // a move, from what it is made of before.
-func (c *Coordinator) bundleFits(after *state, in trustInput) error {
-	next, _ := nextTrustState(in, after, c.now().UTC().Truncate(time.Second))
+func (c *Coordinator) bundleFits(after *bundle.Authority, in bundle.Input) error {
+	next, _ := after.Next(in, c.now().UTC().Truncate(time.Second))
 	if n := len(next.MeshKeys); n > snapshot.MaxMeshKeys {
 		return explain.New(explain.RateLimited, "what", "the set, which makes a new mesh CA key,", "limit", fmt.Sprintf("%d mesh CA keys whose certificates are still valid", snapshot.MaxMeshKeys))
 	}
-	if _, err := signTrust(after, in.with(trustDelta{}, next), c.now()); err != nil {
+	if _, err := after.Sign(in.With(bundle.Delta{}, next), c.now()); err != nil {
 		return explain.Wrap(err, explain.RequestField, "field", "manifest", "problem", "no trust bundle can be made of it: "+err.Error())
 	}
 	return nil

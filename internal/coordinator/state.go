@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -69,9 +70,7 @@ type state struct {
 	origin []record.AuditEntry
 	// rootStatement introduces the config root key to who pins the root.
 	rootStatement []byte
-
-	rootChanges [][]byte // the changes of root that led here, oldest first, as signed
-	rootEpoch   uint64   // the authority epoch that the last of them began; 0: none
+	bundle        *bundle.Authority // under which trust bundles are made
 
 	gap *restoreGap // what is not known since the last restore; nil: there was none
 }
@@ -227,6 +226,10 @@ func (c *Coordinator) newState(v *history.Verified, secrets *authority.Secrets, 
 			Next: new(atomic.Pointer[record.Records])},
 		root: root, rootPin: identity.KeyOf(root), meshKey: mesh.KeyID(),
 	}
+	s.bundle = &bundle.Authority{
+		Manifest: s.manifest, Head: s.head, Root: root, MeshKey: s.meshKey, Links: bundle.RecentLinks(v),
+		ConfigRoot: secrets.ConfigRoot, ConfigKey: secrets.ConfigSigning,
+	}
 	if err := s.followReseeds(); err != nil {
 		return nil, err
 	}
@@ -244,7 +247,7 @@ func (c *Coordinator) newState(v *history.Verified, secrets *authority.Secrets, 
 		c.log.LogAttrs(context.Background(), slog.LevelError, "proof x509 is not accepted: the roots of the manifest cannot be used", slog.Any("err", err))
 	}
 	statement, err := snapshot.RootStatement{
-		ClusterID: s.manifest.Cluster, ConfigRoot: s.configRoot(), SeedEpoch: s.head.SeedEpoch,
+		ClusterID: s.manifest.Cluster, ConfigRoot: s.bundle.PublicRoot(), SeedEpoch: s.head.SeedEpoch,
 		IssuedAt: c.now().UTC().Truncate(time.Second),
 	}.Sign(secrets.RootCA())
 	if err != nil {
@@ -414,7 +417,7 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 
 // firstTrust returns the bundle to begin with at s, with the config in force. While the
 // store is known to have lost something both are what they were.
-func (c *Coordinator) firstTrust(ctx context.Context, s *state) (*trustView, error) {
+func (c *Coordinator) firstTrust(ctx context.Context, s *state) (*bundle.View, error) {
 	in, err := c.ensureTrust(ctx, s)
 	if lost := c.lostError(); lost != nil {
 		t, err := c.keptTrust(s)
@@ -435,19 +438,19 @@ func (c *Coordinator) firstTrust(ctx context.Context, s *state) (*trustView, err
 	case err != nil:
 		return nil, fmt.Errorf("read the config: %w", err)
 	}
-	return signTrust(s, in, c.now())
+	return s.bundle.Sign(in, c.now())
 }
 
 // presentAs certifies this coordinator anew and presents it. t is the bundle to
 // believe from now on; nil keeps the current one.
-func (c *Coordinator) presentAs(s *state, t *trustView) error {
+func (c *Coordinator) presentAs(s *state, t *bundle.View) error {
 	// A bundle that comes in between would be lost, and its bans with it.
 	c.trustMu.Lock()
 	defer c.trustMu.Unlock()
 	if t == nil {
 		t = c.trust.Load()
 	}
-	m, err := c.ownMaterial(s, t.bundle)
+	m, err := c.ownMaterial(s, t.Bundle)
 	if err != nil {
 		return fmt.Errorf("certify this coordinator: %w", err)
 	}
@@ -455,7 +458,7 @@ func (c *Coordinator) presentAs(s *state, t *trustView) error {
 		return fmt.Errorf("adopt this coordinator's own certificate: %w", err)
 	}
 	c.trust.Store(t)
-	c.kept.SawBundle(t.signed)
+	c.kept.SawBundle(t.Signed)
 	return nil
 }
 

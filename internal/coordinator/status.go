@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/presence"
@@ -88,10 +89,10 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	defer cancel()
 	all, at, err := c.recordedMembers(reading, s)
 	from.at = at
-	var trust record.Versioned[trustState]
+	var trust record.Versioned[bundle.State]
 	if err == nil {
 		out.StoreLatency = durationpb.New(time.Since(asked))
-		if trust, err = record.Get[trustState](reading, s.records, trustStateKey); err != nil {
+		if trust, err = record.Get[bundle.State](reading, s.records, bundle.StateKey); err != nil {
 			err = c.storeError("read the trust state", err)
 		}
 	}

@@ -342,7 +342,7 @@ var errCut = errors.New("the certificate is refused in the handshake")
 func (m *machine) renewWith(leaf *x509.Certificate, next *ecdsa.PrivateKey) ([][]byte, error) {
 	m.d.t.Helper()
 	key := identity.KeyOf(leaf)
-	if !m.d.clock().Before(leaf.NotAfter) || m.d.c.trust.Load().bundle.Banned(m.id, key) {
+	if !m.d.clock().Before(leaf.NotAfter) || m.d.c.trust.Load().Bundle.Banned(m.id, key) {
 		return nil, errCut
 	}
 	csr, err := ca.NewCSR(next)

@@ -425,7 +425,7 @@ func (n *node) bundle() *identity.Bundle {
 	if n.believes != nil {
 		return n.believes
 	}
-	return n.f.c.trust.Load().bundle
+	return n.f.c.trust.Load().Bundle
 }
 
 // conn dials the coordinator with the node's identity.

@@ -174,10 +174,10 @@ func (tr *tracing) showsLocked(c *Coordinator) string {
 	s := c.state.Load()
 	bundle := "no bundle"
 	if t := c.trust.Load(); t != nil {
-		if !slices.Contains(tr.bundles, t.version) {
-			tr.bundles = append(tr.bundles, t.version)
+		if !slices.Contains(tr.bundles, t.Version) {
+			tr.bundles = append(tr.bundles, t.Version)
 		}
-		bundle = fmt.Sprintf("bundle %d", slices.Index(tr.bundles, t.version)+1)
+		bundle = fmt.Sprintf("bundle %d", slices.Index(tr.bundles, t.Version)+1)
 	}
 	return fmt.Sprintf("%s at index %d, %s", s.phase, s.head.Index, bundle)
 }

@@ -21,7 +21,7 @@ const everySet = "trust: mesh\n"
 // under reports whether the bundle in force believes the newest certificate of m.
 func (d *desk) under(m *machine) error {
 	chain := []*x509.Certificate{m.leaf, m.mesh}
-	_, err := d.c.trust.Load().bundle.Verify(chain, d.clock())
+	_, err := d.c.trust.Load().Bundle.Verify(chain, d.clock())
 	return err
 }
 
@@ -71,7 +71,7 @@ func TestTrustMesh(t *testing.T) {
 	wantOnlyNil(t, err)
 	leaf, err := issuer.Issue(ca.Request{PublicKey: a.key.Public(), ID: a.id, TTL: time.Hour}, d.clock())
 	wantOnlyNil(t, err)
-	if _, err := d.c.trust.Load().bundle.Verify([]*x509.Certificate{leaf, other.Certificate()}, d.clock()); err == nil {
+	if _, err := d.c.trust.Load().Bundle.Verify([]*x509.Certificate{leaf, other.Certificate()}, d.clock()); err == nil {
 		t.Error("a chain over a mesh CA key of no head is believed")
 	}
 	// When what the old keys signed has ended, they are accepted no more.

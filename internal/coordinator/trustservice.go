@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -78,23 +79,26 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 	var number uint32
 	changed := false
 	s, in, err := c.changeTrust(ctx, req.GetDryRun(), point,
-		func(s *state, st *trustState, was store.Revision, now time.Time) (record.AuditEntry, bool, error) {
+		func(s *state, st *bundle.State, was store.Revision, now time.Time) (record.AuditEntry, bool, error) {
 			var err error
 			if changed = true; stolen == "" {
-				err = st.rotate(s, was, rotation{StartedAt: now, Deadline: now.Add(deadline), By: actor(ctx), Reason: req.GetReason()})
+				err = st.Rotate(s.bundle, was, bundle.Rotation{StartedAt: now, Deadline: now.Add(deadline),
+					By: actor(ctx), Reason: req.GetReason()})
 			} else {
-				changed, err = st.revokeKey(s, func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, actor(ctx), req.GetReason(), roomForOthers)
+				changed, err = st.RevokeKey(s.bundle,
+					func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, actor(ctx),
+					req.GetReason(), bundle.ForOthers)
 			}
-			if errors.Is(err, errNoSuchKey) {
+			if errors.Is(err, bundle.ErrNoSuchKey) {
 				err = explain.Wrap(err, explain.NotFound, "what", "config signing key", "name",
 					flowcontrol.Clip(stolen, maxReleaseBytes))
 			}
 			if err != nil {
 				return record.AuditEntry{}, false, err
 			}
-			key, _ := st.newest(now)
+			key, _ := st.Newest(now)
 			number = key.Number
-			target := s.configKeyID(number)
+			target := s.bundle.KeyID(number)
 			e := record.AuditEntry{Actor: actor(ctx), Action: action, Target: target, Reason: req.GetReason()}
 			if stolen != "" {
 				e.Target, e.Fields = stolen, map[string]string{"next": target}
@@ -111,33 +115,33 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 	if err != nil {
 		return nil, err
 	}
-	return &fealtyv1.RotateConfigKeyResponse{Trust: msg, Number: number, KeyId: s.configKeyID(number)}, nil
+	return &fealtyv1.RotateConfigKeyResponse{Trust: msg, Number: number, KeyId: s.bundle.KeyID(number)}, nil
 }
 
 // changeTrust changes the trust state and brings the bundle that follows into force,
 // again from the start if somebody was first. edit answers false for nothing to do.
 // It returns what is in force then, or with dry would be.
 func (c *Coordinator) changeTrust(ctx context.Context, dry bool, point string,
-	edit func(s *state, st *trustState, was store.Revision, now time.Time) (record.AuditEntry, bool, error)) (*state,
-	trustInput, error) {
+	edit func(s *state, st *bundle.State, was store.Revision, now time.Time) (record.AuditEntry, bool, error)) (*state,
+	bundle.Input, error) {
 	for range commitTries {
 		s, err := c.inForce(ctx)
 		if err != nil {
-			return nil, trustInput{}, err
+			return nil, bundle.Input{}, err
 		}
 		in, err := c.readTrust(ctx, s)
 		if err != nil {
-			return nil, trustInput{}, c.storeError("read the trust state", err)
+			return nil, bundle.Input{}, c.storeError("read the trust state", err)
 		}
 		now := c.now().UTC().Truncate(time.Second)
 		var entry record.AuditEntry
 		changed := false
 		ch := s.records.NewChange(s.headVersion)
-		err = c.touchTrust(ctx, s, ch, trustDelta{edit: func(st *trustState, was store.Revision) (err error) {
+		err = c.touchTrust(ctx, s, ch, bundle.Delta{Edit: func(st *bundle.State, was store.Revision) (err error) {
 			entry, changed, err = edit(s, st, was, now)
-			in.state.Value = *st
+			in.State.Value = *st
 			return err
-		}}, roomForBans)
+		}}, bundle.ForBans)
 		switch {
 		case err != nil:
 			return nil, in, bundleFull("the change", err)
@@ -164,19 +168,19 @@ func (c *Coordinator) changeTrust(ctx context.Context, dry bool, point string,
 		}
 		return s, in, c.made(ctx, "the change of trust", err)
 	}
-	return nil, trustInput{}, errBusy("the trust state")
+	return nil, bundle.Input{}, errBusy("the trust state")
 }
 
 // trustMessage says what in means.
-func (c *Coordinator) trustMessage(ctx context.Context, s *state, in trustInput) (*fealtyv1.Trust, error) {
-	st := in.state.Value
+func (c *Coordinator) trustMessage(ctx context.Context, s *state, in bundle.Input) (*fealtyv1.Trust, error) {
+	st := in.State.Value
 	out := &fealtyv1.Trust{
-		AuthorityEpoch: s.head.AuthorityEpoch, ConfigVersion: uint64(in.state.Version), ConfigRootKey: snapshot.KeyIDOf(s.configRoot()),
-		BannedIds: uint32(len(in.bannedI)), BannedKeys: uint32(len(in.listed())),
+		AuthorityEpoch: s.head.AuthorityEpoch, ConfigVersion: uint64(in.State.Version), ConfigRootKey: snapshot.KeyIDOf(s.bundle.PublicRoot()),
+		BannedIds: uint32(len(in.BannedIDs)), BannedKeys: uint32(len(in.Listed())),
 	}
 	t := c.trust.Load()
-	if t != nil && t.version == out.GetConfigVersion() && t.epoch == out.GetAuthorityEpoch() {
-		out.IssuedAt, out.ExpiresAt = timestamppb.New(t.issuedAt), timestamppb.New(t.issuedAt.Add(bundleLife(s.manifest)))
+	if t != nil && t.Version == out.GetConfigVersion() && t.Epoch == out.GetAuthorityEpoch() {
+		out.IssuedAt, out.ExpiresAt = timestamppb.New(t.IssuedAt), timestamppb.New(t.IssuedAt.Add(bundle.Life(s.manifest)))
 	}
 	for _, r := range st.Roots {
 		cert, err := x509.ParseCertificate(r.DER)
@@ -190,7 +194,7 @@ func (c *Coordinator) trustMessage(ctx context.Context, s *state, in trustInput)
 	}
 	now := c.now()
 	for _, k := range st.ConfigKeys {
-		public := s.configKey(k.Number)
+		public := s.bundle.PublicKey(k.Number)
 		m := &fealtyv1.TrustConfigKey{
 			Number: k.Number, KeyId: snapshot.KeyIDOf(public), Digest: snapshot.DigestOf(public).String(), State: "signing",
 			NotBefore: timestamppb.New(k.NotBefore), NotAfter: timestamppb.New(k.NotAfter),
@@ -199,7 +203,7 @@ func (c *Coordinator) trustMessage(ctx context.Context, s *state, in trustInput)
 		switch {
 		case !k.RevokedAt.IsZero():
 			m.State = "revoked"
-		case !k.signing(now):
+		case !k.Signing(now):
 			m.State = "expired"
 		case st.Rotation != nil && k.Number == st.Rotation.Number:
 			m.State = "introduced"
@@ -215,10 +219,10 @@ func (c *Coordinator) trustMessage(ctx context.Context, s *state, in trustInput)
 		}
 		out.Rotation = rotationMessage(s, *st.Rotation)
 		out.Rotation.Members, out.Rotation.Confirmed = uint32(progress.members), uint32(progress.members-len(progress.missing))
-		out.Rotation.Missing = progress.missing[:min(len(progress.missing), maxNamedMembers)]
+		out.Rotation.Missing = progress.missing[:min(len(progress.missing), bundle.MaxNamedMembers)]
 	}
 	if r := st.Rotated; r != nil {
-		out.LastRotation = rotationMessage(s, r.rotation)
+		out.LastRotation = rotationMessage(s, r.Rotation)
 		out.LastRotation.Ended, out.LastRotation.EndedAt, out.LastRotation.Missing = r.How, timestamppb.New(r.EndedAt), r.Missing
 	}
 	for _, r := range st.Revoked {
@@ -243,7 +247,7 @@ func meshRollout(members []record.Member, key identity.KeyID, now time.Time) *fe
 			continue // whoever comes back gets a new certificate anyway
 		case m.MeshKey == key:
 			out.Renewed++
-		case len(out.Missing) < maxNamedMembers:
+		case len(out.Missing) < bundle.MaxNamedMembers:
 			out.Missing = append(out.Missing, m.Path())
 		}
 		out.Members++
@@ -296,8 +300,9 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 	return out, nil
 }
 
-func rotationMessage(s *state, r rotation) *fealtyv1.ConfigKeyRotation {
-	return &fealtyv1.ConfigKeyRotation{Number: r.Number, KeyId: s.configKeyID(r.Number), StartedAt: timestamppb.New(r.StartedAt), Deadline: timestamppb.New(r.Deadline), By: r.By, Reason: r.Reason}
+func rotationMessage(s *state, r bundle.Rotation) *fealtyv1.ConfigKeyRotation {
+	return &fealtyv1.ConfigKeyRotation{Number: r.Number, KeyId: s.bundle.KeyID(r.Number),
+		StartedAt: timestamppb.New(r.StartedAt), Deadline: timestamppb.New(r.Deadline), By: r.By, Reason: r.Reason}
 }
 
 func timeUnlessZero(t time.Time) *timestamppb.Timestamp {
@@ -309,7 +314,7 @@ func timeUnlessZero(t time.Time) *timestamppb.Timestamp {
 
 // confirmed returns the members that hold everything under the key of r, which has
 // this id, by path.
-func (l *liveMembers) confirmed(r *rotation, keyID string) []string {
+func (l *liveMembers) confirmed(r *bundle.Rotation, keyID string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []string
@@ -323,7 +328,7 @@ func (l *liveMembers) confirmed(r *rotation, keyID string) []string {
 }
 
 // rollout returns which connected members hold the bundle t.
-func (l *liveMembers) rollout(t *trustView) *fealtyv1.TrustRollout {
+func (l *liveMembers) rollout(t *bundle.View) *fealtyv1.TrustRollout {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := &fealtyv1.TrustRollout{}
@@ -332,13 +337,13 @@ func (l *liveMembers) rollout(t *trustView) *fealtyv1.TrustRollout {
 			continue
 		}
 		out.Connected++
-		if m.bundle.epoch > t.epoch || m.bundle.epoch == t.epoch && m.bundle.version >= t.version {
+		if m.bundle.epoch > t.Epoch || m.bundle.epoch == t.Epoch && m.bundle.version >= t.Version {
 			out.Holding++
 		} else {
 			out.Lagging = append(out.Lagging, string(id.Kind())+"/"+id.Name())
 		}
 	}
 	slices.Sort(out.Lagging)
-	out.Lagging = out.Lagging[:min(len(out.Lagging), maxNamedMembers)]
+	out.Lagging = out.Lagging[:min(len(out.Lagging), bundle.MaxNamedMembers)]
 	return out
 }

@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/regress"
@@ -277,30 +278,13 @@ func (s *state) restoredEpoch() uint64 {
 	return 0
 }
 
-// seen is what in shows of the store, for who compares it.
-func (in trustInput) seen(s *state) regress.Seen {
-	t := in.state.Value
-	out := &regress.Trust{
-		Counter: t.Change, Version: uint64(in.state.Version), Digest: in.digest, UnbansFrom: uint64(t.UnbansFrom),
-		Bans: make(map[string]uint64, len(in.bannedI)), Keys: make(map[string]time.Time, len(in.bannedK)), Unbans: in.unbans,
-	}
-	for _, id := range in.bannedI {
-		path := string(id.Kind()) + "/" + id.Name()
-		out.Bans[path] = in.since[path]
-	}
-	for _, b := range in.bannedK {
-		out.Keys[b.key.String()] = b.until
-	}
-	return regress.Seen{Restored: s.restoredEpoch(), Revision: uint64(in.revision), Trust: out}
-}
-
 // checkTrust compares what was read with what was seen before. The error says that the
 // store went back.
-func (c *Coordinator) checkTrust(ctx context.Context, s *state, began regress.Seen, in trustInput) error {
+func (c *Coordinator) checkTrust(ctx context.Context, s *state, began regress.Seen, in bundle.Input) error {
 	if isRestore(ctx) {
 		return nil
 	}
-	loss := c.kept.Read(began, in.seen(s), c.now())
+	loss := c.kept.Read(began, in.Seen(s.restoredEpoch()), c.now())
 	switch {
 	case loss == nil:
 		return nil
@@ -312,60 +296,23 @@ func (c *Coordinator) checkTrust(ctx context.Context, s *state, began regress.Se
 
 // keptTrust is the trust bundle that goes on in force while the store cannot say which
 // is: the one in memory or, after a restart, on disk.
-func (c *Coordinator) keptTrust(s *state) (*trustView, error) {
-	if have := c.trust.Load(); have != nil && have.epoch == s.head.AuthorityEpoch {
+func (c *Coordinator) keptTrust(s *state) (*bundle.View, error) {
+	if have := c.trust.Load(); have != nil && have.Epoch == s.head.AuthorityEpoch {
 		return have, nil
 	}
 	raw := c.kept.Bundle()
 	if raw == nil {
 		return nil, errors.New("no trust bundle is kept here")
 	}
-	bundle, header, err := s.ownBundle(raw)
+	t, err := s.bundle.Reopen(raw)
 	if err != nil {
 		return nil, fmt.Errorf("the trust bundle that is kept here: %w", err)
 	}
-	if header.AuthorityEpoch != s.head.AuthorityEpoch {
-		return nil, fmt.Errorf("the trust bundle that is kept here is of authority epoch %d, not %d", header.AuthorityEpoch, s.head.AuthorityEpoch)
+	if t.Epoch != s.head.AuthorityEpoch {
+		return nil, fmt.Errorf("the trust bundle that is kept here is of authority epoch %d, not %d", t.Epoch,
+			s.head.AuthorityEpoch)
 	}
-	believed, err := bundle.Identity()
-	if err != nil {
-		return nil, err
-	}
-	revocations, err := bundle.Revocations()
-	if err != nil {
-		return nil, err
-	}
-	return &trustView{
-		version: header.ConfigVersion, epoch: header.AuthorityEpoch, meshKey: s.meshKey,
-		contentHash: header.ContentHash, size: header.ContentSize, revocations: revocations, revoked: snapshot.RevocationsIn(*bundle),
-		bundle: believed, signed: raw, issuedAt: header.IssuedAt, links: s.recent(), rootChanges: s.rootChanges, rootEpoch: s.rootEpoch,
-	}, nil
-}
-
-// ownBundle verifies a trust bundle that this cluster is to have signed. When it was
-// valid is of no matter.
-func (s *state) ownBundle(raw []byte) (*snapshot.TrustBundle, snapshot.Header, error) {
-	signed, err := snapshot.Unmarshal(raw)
-	if err != nil {
-		return nil, snapshot.Header{}, err
-	}
-	claims, err := snapshot.ReadClaims(signed)
-	if err != nil {
-		return nil, snapshot.Header{}, err
-	}
-	me, err := identity.New(s.manifest.Cluster, identity.Coordinator, "restored")
-	if err != nil {
-		return nil, snapshot.Header{}, err
-	}
-	v, err := snapshot.Verify(signed, snapshot.Trust{Me: me, Incarnation: s.rootPin, ConfigRoot: s.configRoot()}, snapshot.Marks{}, claims.Header.IssuedAt)
-	if err != nil {
-		return nil, snapshot.Header{}, err
-	}
-	bundle, ok := v.TrustBundle()
-	if !ok {
-		return nil, v.Header(), fmt.Errorf("a %s is no trust bundle", v.Header().ScopeType)
-	}
-	return &bundle, v.Header(), nil
+	return t, nil
 }
 
 // proven takes a trust bundle that somebody shows. If this cluster signed it in the
@@ -375,7 +322,7 @@ func (c *Coordinator) proven(ctx context.Context, from string, raw []byte) error
 	if err != nil {
 		return err
 	}
-	bundle, header, err := s.ownBundle(raw)
+	bundle, header, err := s.bundle.Open(raw)
 	if err != nil {
 		return explain.Wrap(err, explain.RequestField, "field", "bundle", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
@@ -390,16 +337,16 @@ func (c *Coordinator) proven(ctx context.Context, from string, raw []byte) error
 	}
 	for _, id := range bundle.BannedIDs {
 		shown.Bans = append(shown.Bans, string(id.Kind())+"/"+id.Name())
-		news = news || !have.bundle.Banned(id, identity.KeyID{})
+		news = news || !have.Bundle.Banned(id, identity.KeyID{})
 	}
-	if !news && header.ConfigVersion <= have.version {
+	if !news && header.ConfigVersion <= have.Version {
 		return nil
 	}
 	in, err := c.readTrust(ctx, s)
 	if err != nil {
 		return c.storeError("read the trust state", err)
 	}
-	if loss := shown.Lost(in.seen(s).Trust, c.now()); loss != nil && c.state.Load() == s {
+	if loss := shown.Lost(in.Seen(s.restoredEpoch()).Trust, c.now()); loss != nil && c.state.Load() == s {
 		c.missed(ctx, s, loss)
 	}
 	return nil
@@ -413,7 +360,7 @@ func (c *Coordinator) claims(ctx context.Context, s *state, members []*fealtyv1.
 	if len(claimsAbove(members, s.head.AuthorityEpoch, c.kept.Revision())) == 0 {
 		return nil
 	}
-	l, err := c.store.List(ctx, trustStateKey)
+	l, err := c.store.List(ctx, bundle.StateKey)
 	if err != nil {
 		return nil // status says that the store does not answer
 	}
@@ -441,8 +388,9 @@ func (l liveServer) GetSeen(_ context.Context, req *fealtyv1.GetSeenRequest) (*f
 		return nil, err
 	}
 	out := &fealtyv1.GetSeenResponse{Restored: s.restoredEpoch(), Revision: c.kept.Revision(), Lost: c.kept.Lost() != nil, Findings: c.foundHere(s)}
-	if t := c.trust.Load(); t != nil && t.newer(&trustView{epoch: req.GetAuthorityEpoch(), version: req.GetConfigVersion()}) {
-		out.TrustBundle = t.message()
+	if t := c.trust.Load(); t != nil && t.Newer(&bundle.View{Epoch: req.GetAuthorityEpoch(),
+		Version: req.GetConfigVersion()}) {
+		out.TrustBundle = t.Message()
 	}
 	return out, nil
 }
@@ -462,7 +410,7 @@ func (c *Coordinator) compareSeen(ctx context.Context, s *state, name string, se
 		return "", nil // it is known
 	}
 	if said := (regress.Claim{Epoch: s.head.AuthorityEpoch, Value: seen.GetRevision()}); said.Above(s.head.AuthorityEpoch, c.kept.Revision()) {
-		l, err := c.store.List(ctx, trustStateKey)
+		l, err := c.store.List(ctx, bundle.StateKey)
 		if err != nil {
 			return "", err
 		}

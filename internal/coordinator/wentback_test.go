@@ -22,6 +22,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -112,8 +113,8 @@ func TestStoreWentBack(t *testing.T) {
 	}
 	was := d.store.snapshot()
 	for _, when := range []string{"while it runs", "after a restart", "after another one"} {
-		if !d.c.believesBan(gone.id, key) || d.c.trust.Load().version != banned.version {
-			t.Errorf("%s: the ban is lifted, by bundle %d after %d", when, d.c.trust.Load().version, banned.version)
+		if !d.c.believesBan(gone.id, key) || d.c.trust.Load().Version != banned.Version {
+			t.Errorf("%s: the ban is lifted, by bundle %d after %d", when, d.c.trust.Load().Version, banned.Version)
 		}
 		if chain, err := stays.recertify(); err != nil || len(chain) == 0 {
 			t.Errorf("%s: a member is not certified again: %v", when, err)
@@ -142,10 +143,10 @@ func TestStoreWentBack(t *testing.T) {
 	if s := d.state(); s.phase != phaseReady || s.head.Kind != history.KindRestore {
 		t.Fatalf("after the restore it is %v at a %s: %s", s.phase, s.head.Kind, s.reason)
 	}
-	if d.c.kept.Lost() != nil || d.c.trust.Load().version <= banned.version {
-		t.Errorf("after the restore: %v, bundle %d", d.c.kept.Lost(), d.c.trust.Load().version)
+	if d.c.kept.Lost() != nil || d.c.trust.Load().Version <= banned.Version {
+		t.Errorf("after the restore: %v, bundle %d", d.c.kept.Lost(), d.c.trust.Load().Version)
 	}
-	if n, err := d.c.takePresented(t.Context(), banned.signed); err != nil || n == 0 {
+	if n, err := d.c.takePresented(t.Context(), banned.Signed); err != nil || n == 0 {
 		t.Fatalf("what a member knows of bans: %d, %v", n, err)
 	}
 	if err := d.c.trustChanged(t.Context()); err != nil || !d.c.believesBan(gone.id, key) {
@@ -261,9 +262,9 @@ func TestTrustPutBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.c.keepSeen(t.Context())
-	version := d.c.trust.Load().version
+	version := d.c.trust.Load().Version
 	for key := range d.store.snapshot() {
-		if !strings.HasPrefix(key, trustPrefix) {
+		if !strings.HasPrefix(key, bundle.Prefix) {
 			continue
 		}
 		if e, ok := before[key]; ok {
@@ -275,7 +276,7 @@ func TestTrustPutBack(t *testing.T) {
 	for range 2 {
 		_ = d.c.refreshTrust(t.Context(), d.state(), true)
 		d.wantWentBack("with trust/* put back")
-		if !d.c.believesBan(gone.id, identity.KeyOf(gone.leaf)) || d.c.trust.Load().version != version {
+		if !d.c.believesBan(gone.id, identity.KeyOf(gone.leaf)) || d.c.trust.Load().Version != version {
 			t.Fatal("the ban is lifted")
 		}
 		d.restart()
@@ -316,11 +317,11 @@ func TestBanWithoutUnban(t *testing.T) {
 			if !unban {
 				ch.Drop(record.UnbanKey("data", "b"))
 			}
-			next := in.state.Value
+			next := in.State.Value
 			next.Change++
-			left := in.with(trustDelta{unban: []identity.ID{gone.id}}, next)
-			next.Bans = left.sum()
-			ch.Put(trustStateKey, in.state.Version, next)
+			left := in.With(bundle.Delta{Unban: []identity.ID{gone.id}}, next)
+			next.Bans = left.Sum()
+			ch.Put(bundle.StateKey, in.State.Version, next)
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -351,11 +352,11 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ban.Value.Counter, in.state.Value.UnbansFrom = 0, 0
-	in.state.Value.Change++
+	ban.Value.Counter, in.State.Value.UnbansFrom = 0, 0
+	in.State.Value.Change++
 	ch := s.records.NewChange(s.headVersion)
 	ch.Put(record.BanIDKey("data", "b"), ban.Version, ban.Value)
-	ch.Put(trustStateKey, in.state.Version, in.state.Value)
+	ch.Put(bundle.StateKey, in.State.Version, in.State.Value)
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -407,7 +408,7 @@ func TestPeersProve(t *testing.T) {
 		"a number":          {&fealtyv1.GetSeenResponse{Revision: 1<<53 - 1}, "revision 9007199254740991"},
 		"that it went back": {&fealtyv1.GetSeenResponse{Lost: true}, "it went back, it says"},
 		"another restore":   {&fealtyv1.GetSeenResponse{Restored: 1_800_000_000, Revision: 1<<53 - 1, Lost: true}, ""},
-		"what it forged":    {&fealtyv1.GetSeenResponse{TrustBundle: &fealtyv1.SignedSnapshot{Envelope: append([]byte(nil), other.signed[:len(other.signed)-2]...)}}, ""},
+		"what it forged":    {&fealtyv1.GetSeenResponse{TrustBundle: &fealtyv1.SignedSnapshot{Envelope: append([]byte(nil), other.Signed[:len(other.Signed)-2]...)}}, ""},
 	} {
 		claim, err := d.c.compareSeen(t.Context(), s, "x", c.seen)
 		if err != nil || !strings.Contains(claim, c.claim) || c.claim == "" && claim != "" {
@@ -420,7 +421,7 @@ func TestPeersProve(t *testing.T) {
 	if _, err := (tokenServer{c: d.c}).CreateToken(t.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"}); err != nil {
 		t.Errorf("a token: %v", err)
 	}
-	if claim, err := d.c.compareSeen(t.Context(), s, "x", &fealtyv1.GetSeenResponse{TrustBundle: proof.message()}); err != nil || claim != "" {
+	if claim, err := d.c.compareSeen(t.Context(), s, "x", &fealtyv1.GetSeenResponse{TrustBundle: proof.Message()}); err != nil || claim != "" {
 		t.Errorf("the bundle that the cluster signed: %q, %v", claim, err)
 	}
 	d.wantWentBack("after another one proved it")
@@ -464,13 +465,13 @@ func TestMemberThatClaims(t *testing.T) {
 	until(t, lies, snapshot.ScopeTrustBundle)
 	until(t, hears, snapshot.ScopeTrustBundle)
 	f.ban(other)
-	l, err := f.store.List(f.ctx(), trustStateKey)
+	l, err := f.store.List(f.ctx(), bundle.StateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, stream := range map[string]fealtyv1.AgentService_ConnectClient{"who claims": lies, "another one": hears} {
 		sent, _ := until(t, stream, snapshot.ScopeTrustBundle)
-		bundle, h, err := f.c.state.Load().ownBundle(sent.GetEnvelope())
+		bundle, h, err := f.c.state.Load().bundle.Open(sent.GetEnvelope())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -542,7 +543,7 @@ func TestMemberProves(t *testing.T) {
 	f.start()
 	f.awaitPhase(phaseReady)
 	f.ban(gone)
-	proof := f.c.trust.Load().signed
+	proof := f.c.trust.Load().Signed
 	f.stop()
 	for _, name := range []string{file + "-wal", file + "-shm"} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -562,7 +563,7 @@ func TestMemberProves(t *testing.T) {
 	}
 	other := readyFleet(t, nil)
 	for name, raw := range map[string][]byte{
-		"altered": append(bytes.Clone(proof[:len(proof)-1]), proof[len(proof)-1]^1), "of another cluster": other.c.trust.Load().signed, "its own": f.c.trust.Load().signed,
+		"altered": append(bytes.Clone(proof[:len(proof)-1]), proof[len(proof)-1]^1), "of another cluster": other.c.trust.Load().Signed, "its own": f.c.trust.Load().Signed,
 	} {
 		if _, _, err := f.present(raw); name != "its own" && err == nil {
 			t.Errorf("a bundle that is %s is taken", name)
@@ -595,19 +596,19 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := in.state.Value
+	next := in.State.Value
 	next.Change, next.UnbansFrom = next.Change+1, 0
-	next.Bans = in.with(trustDelta{unban: []identity.ID{gone.id}}, next).sum()
+	next.Bans = in.With(bundle.Delta{Unban: []identity.ID{gone.id}}, next).Sum()
 	ch := s.records.NewChange(s.headVersion)
 	ch.Delete(record.BanIDKey("data", "b"), d.store.version(record.BanIDKey("data", "b")))
-	ch.Put(trustStateKey, in.state.Version, next)
+	ch.Put(bundle.StateKey, in.State.Version, next)
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.c.refreshTrust(t.Context(), s, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.c.proven(t.Context(), "somebody", old.signed); err != nil || d.c.kept.Lost() != nil || d.c.believesBan(gone.id, identity.KeyID{}) {
+	if err := d.c.proven(t.Context(), "somebody", old.Signed); err != nil || d.c.kept.Lost() != nil || d.c.believesBan(gone.id, identity.KeyID{}) {
 		t.Errorf("it ended with %v, and %v is lost", err, d.c.kept.Lost())
 	}
 }
