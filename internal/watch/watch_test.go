@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -120,18 +121,18 @@ func TestFollow(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		k := keyed{make(chan error)}
 		var one, two watch.Signal
-		looks := 0
+		var looks atomic.Int64
 		done := make(chan error)
 		go func() {
-			done <- watch.Follow(ctx, k, "k", time.Hour, func(context.Context) error { looks++; return nil }, &one, &two)
+			done <- watch.Follow(ctx, k, "k", time.Hour, func(context.Context) error { looks.Add(1); return nil }, &one, &two)
 		}()
 		want := func(what string, n int) {
 			t.Helper()
 			synctest.Wait()
-			if looks < 1 || looks > n {
-				t.Errorf("%s: %d looks, want at least one and at most %d", what, looks, n)
+			got := int(looks.Swap(0))
+			if got < 1 || got > n {
+				t.Errorf("%s: %d looks, want at least one and at most %d", what, got, n)
 			}
-			looks = 0
 		}
 		want("at first", 2) // once by itself, once as the watch shows the key
 		one.Notify()
