@@ -114,7 +114,7 @@ func (l *logLines) look(decl ast.Decl) {
 			if i+1 < len(call.Args) {
 				l.add(call, found, call.Args[i+1])
 			}
-			// What is last is the level of a handler, or of a logger for other code.
+			// The last case is the level of a handler, or of a logger for other code.
 		}
 		method, ok := call.Fun.(*ast.SelectorExpr)
 		if !ok {

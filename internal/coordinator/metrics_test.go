@@ -36,7 +36,7 @@ func TestMetricNames(t *testing.T) {
 			t.Errorf("a metric describes itself as %s, in another form than this test knows", d)
 			continue
 		}
-		// Who registers a second collector for a metric is told of the first.
+		// A second collector for a metric gets an error that names the first.
 		already, ok := errors.AsType[prometheus.AlreadyRegisteredError](reg.Register(describes{d}))
 		if !ok {
 			t.Errorf("%s: its collector was not found: does it collect several metrics?", m[1])

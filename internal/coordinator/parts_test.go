@@ -166,21 +166,6 @@ func TestVisibleMembers(t *testing.T) {
 	}
 }
 
-func TestSources(t *testing.T) {
-	for addr, want := range map[string]string{
-		"192.0.2.7:4711":            "192.0.2.7",
-		"[::ffff:192.0.2.7]:1":      "192.0.2.7",
-		"[2001:db8:1:2:3::4]:99":    "2001:db8:1:2::/64",
-		"[2001:db8:1:2:ffff::9]:99": "2001:db8:1:2::/64",
-		"[fe80::1%eth0]:5":          "fe80::/64",
-		"@":                         "@",
-	} {
-		if got := flowcontrol.Source(addr); got != want {
-			t.Errorf("Source(%q) = %q, want %q", addr, got, want)
-		}
-	}
-}
-
 func TestJoinLimiter(t *testing.T) {
 	l := newJoinLimiter(Rates{PerSource: 1, SourceBurst: 3, Overall: 1, OverallBurst: 10})
 	now := epoch0

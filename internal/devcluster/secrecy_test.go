@@ -468,7 +468,7 @@ func (s *secrecy) agents(ctx context.Context) {
 		if n, err := s.c.Node(ctx, name); err == nil {
 			s.see("node "+name, []byte(n.String()))
 		}
-		// What is refused, or not answered, is heard as an error.
+		// A call that is refused, or not answered, is heard as an error.
 		_ = s.c.local(name, func(l fealtyv1.LocalConfigServiceClient) error {
 			for _, scope := range snapshot.Scopes() {
 				got, err := l.GetScope(ctx, &fealtyv1.GetScopeRequest{Scope: string(scope)})

@@ -16,7 +16,7 @@ import (
 // MaxShownBytes bounds what a peer sent and an error or a log line repeats; see [Clip].
 const MaxShownBytes = 64
 
-// Clip returns the first limit bytes of s at most, as valid UTF-8. What it returns does not
+// Clip returns the first limit bytes of s at most, as valid UTF-8. The result does not
 // keep the rest of s in memory.
 func Clip(s string, limit int) string {
 	if len(s) > limit {
@@ -34,7 +34,7 @@ func Host(addr string) string {
 }
 
 // Source returns what of a remote address counts as one source: an IPv4 address, or the /64
-// of an IPv6 address, which is what one customer has (RFC 6177). What is no address counts
+// of an IPv6 address, which is what one customer has (RFC 6177). Anything else counts
 // by its text.
 func Source(addr string) string {
 	host := Host(addr)

@@ -65,7 +65,7 @@ func TestLogSampler(t *testing.T) {
 	}
 }
 
-// What is longer, or no UTF-8, is shown so far as it is text.
+// A text that is longer, or no UTF-8, is shown so far as it is text.
 func TestClip(t *testing.T) {
 	for in, want := range map[string]string{"": "", "short": "short", "12345678": "12345678", "123456789": "12345678", "1234567\u00e9": "1234567?", "\xff": "?"} {
 		if got := flowcontrol.Clip(in, 8); got != want {
@@ -81,6 +81,8 @@ func TestSource(t *testing.T) {
 		"[::ffff:192.0.2.1]:80":     "192.0.2.1",
 		"[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::/64",
 		"[fe80::1%eth0]:80":         "fe80::/64",
+		"[2001:db8:1:2:ffff::9]:99": "2001:db8:1:2::/64", // the same customer
+		"@":                         "@",
 		"a pipe":                    "a pipe",
 		"":                          "",
 	} {

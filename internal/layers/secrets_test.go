@@ -130,7 +130,7 @@ type looked struct {
 // variable that it was inferred for, a field, what a call gives. A type made of it counts,
 // as a slice or a function of it, and so does a struct with a field of it that can be
 // named there; what merely holds such a struct does not, until somebody takes it out.
-// What reads memory or fields by reflection is not seen.
+// Code that reads memory or fields by reflection is not seen.
 func (s secrets) reaches() map[string]string {
 	out := make(map[string]string)
 	for _, f := range s.files {

@@ -64,7 +64,7 @@ func check(path string, texts map[string][]byte, from types.Importer) (*source, 
 // sources returns the packages of the module that are below internal/, or build on
 // something that is.
 //
-// What they import is not type-checked again: it is read from what the compiler left in
+// Their imports are not type-checked again: it is read from what the compiler left in
 // Go's build cache. The settings are those of tools/lint.sh and of the program that is
 // shipped, so that it is there already, and what is compiled here serves them in turn.
 // The system is Linux everywhere: some files are for one system, and they are counted.

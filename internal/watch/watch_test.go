@@ -155,7 +155,7 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// What changes while the loop looks has it look again, without a wait.
+// A change while the loop looks has it look again, without a wait.
 func TestFollowMissesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var signal watch.Signal
@@ -175,7 +175,7 @@ func TestFollowMissesNothing(t *testing.T) {
 	})
 }
 
-// What the look returns ends the loop, and the watch with it.
+// An error of the look ends the loop, and the watch with it.
 func TestFollowEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // fails if the watch goes on
 		failed := errors.New("failed")

@@ -50,7 +50,10 @@ func Open(
 		return nil, err
 	}
 	s := &Secrets{seed: seed}
-	return s, s.Derive(salt)
+	if err := s.Derive(salt); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // Combine makes a seed of threshold shares or more. It has no keys before Derive. Errors are

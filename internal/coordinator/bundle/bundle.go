@@ -7,7 +7,7 @@
 //
 // The half of I11 that is kept here: every change of what a bundle says is a new version of
 // the State, and that version is the bundle's own, so that of two bundles of one authority
-// epoch the one with the higher version says what was decided later. What is compiled depends
+// epoch the one with the higher version says what was decided later. The content depends
 // on Input and head alone, so that all coordinators make equal bytes of a version. Which bundle
 // is in force is for the caller to say, by [View.Newer].
 //
@@ -60,7 +60,7 @@ func (a *Authority) PublicKey(n uint32) ed25519.PublicKey {
 // KeyID returns the id of the nth config signing key.
 func (a *Authority) KeyID(n uint32) string { return snapshot.KeyIDOf(a.PublicKey(n)) }
 
-// Bounds of the transitions that go before each trust bundle. Who missed more asks for them.
+// Bounds of the transitions that go before each trust bundle. A member that missed more asks for them.
 const (
 	maxRecentLinks  = 16
 	recentLinkBytes = 128 << 10

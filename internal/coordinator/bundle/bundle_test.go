@@ -205,7 +205,7 @@ func TestSigners(t *testing.T) {
 	}
 }
 
-// What an authority signs it opens again, and no other one does; two coordinators compile
+// An authority opens again what it signed, and no other one does; two coordinators compile
 // equal bytes, in whatever order they read the bans.
 func TestSign(t *testing.T) {
 	a, _ := authority(t, 26*time.Hour, 3, 1)

@@ -353,7 +353,7 @@ func (t *State) CatchUp(a *Authority, of *snapshot.TrustBundle, h snapshot.Heade
 		if known || slices.Contains(of.BannedKeys, key) {
 			continue
 		}
-		// What it signed last ends no later than this.
+		// The last that it signed ends no later than this.
 		ttl := a.Manifest.LongestSVIDTTL()
 		mesh = append(mesh, MeshKey{Key: key, AuthorityEpoch: epoch, AcceptUntil: now.Add(ttl), LongestTTL: ttl})
 	}

@@ -45,7 +45,7 @@ func commit(t *testing.T, c *record.Change) store.Revision {
 	return rev
 }
 
-// What was written is read, with its version; what nobody wrote is no error.
+// A record that was written is read, with its version; what nobody wrote is no error.
 func TestRead(t *testing.T) {
 	r, head := newRecords(t)
 	c := r.NewChange(head)
@@ -143,7 +143,7 @@ func TestChangeHolds(t *testing.T) {
 	}
 }
 
-// What does not encode is no change, however much of it does.
+// A value that does not encode is no change, however much of it does.
 func TestFirstErrorSticks(t *testing.T) {
 	r, head := newRecords(t)
 	c := r.NewChange(head)
