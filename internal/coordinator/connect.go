@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/recall"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -40,7 +41,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		return err
 	}
 	helloCtx, cancel := context.WithTimeout(ctx, helloTimeout)
-	hello, err := receive(helloCtx, c, stream.Recv)
+	hello, err := flowcontrol.Receive(helloCtx, c.readers, stream.Recv)
 	cancel()
 	if err != nil {
 		return err

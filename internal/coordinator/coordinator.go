@@ -276,7 +276,7 @@ type Coordinator struct {
 	refreshing   *flowcontrol.Locks      // held by who refreshes the trust bundle
 	refusals     *flowcontrol.LogSampler // of the log lines that strangers can cause
 	failures     *flowcontrol.LogSampler // of failures and clone alarms, which strangers must not drown
-	readers      sync.WaitGroup
+	readers      *flowcontrol.Readers
 
 	kept      regress.Keeper       // what was seen of the store
 	keptFault error                // why it cannot be told what was seen of it before
@@ -381,9 +381,9 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		refreshing: flowcontrol.NewLocks(),
 		refusals:   flowcontrol.NewLogSampler(),
 		failures:   flowcontrol.NewLogSampler(),
-		stopping:   make(chan struct{}),
-		members:    newMemberIndex(),
-		maxListed:  snapshot.MaxBans, parse: manifest.Parse, reads: manifest.LaterFields(), recoveries: newRecoveries(), peerCalls: newPeerCalls(),
+		stopping:   make(chan struct{}), readers: new(flowcontrol.Readers),
+		members:   newMemberIndex(),
+		maxListed: snapshot.MaxBans, parse: manifest.Parse, reads: manifest.LaterFields(), recoveries: newRecoveries(), peerCalls: newPeerCalls(),
 		others: newOthers(), vouching: vouching{looking: make(chan struct{}, 1), told: make(map[auditlog.Break]bool)},
 		live: liveMembers{elapsed: cfg.Elapsed, members: make(map[identity.ID]*liveMember)},
 	}

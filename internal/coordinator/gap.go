@@ -61,7 +61,7 @@ func (r restoreServer) GetLinks(req *fealtyv1.GetLinksRequest, stream fealtyv1.R
 	send := func() error {
 		ctx, cancel := context.WithTimeout(stream.Context(), pace.Time(linkPage))
 		defer cancel()
-		return inTime(ctx, r.c, func() error { return stream.Send(page) })
+		return r.c.readers.Do(ctx, func() error { return stream.Send(page) })
 	}
 	for _, l := range links[from:] {
 		raw, err := l.Encode()
@@ -147,11 +147,11 @@ func (c *Coordinator) aheadOf(s *state, raw []byte) bool {
 // bundleParts receives the envelope of a trust bundle. What it is shows when it is whole,
 // so that few are received at a time.
 func (c *Coordinator) bundleParts(ctx context.Context, stream fealtyv1.RestoreService_PresentTrustServer) ([]byte, error) {
-	req, err := receive(ctx, c, stream.Recv)
+	req, err := flowcontrol.Receive(ctx, c.readers, stream.Recv)
 	if err != nil || !req.GetMore() {
 		return req.GetBundle().GetEnvelope(), err
 	}
-	return receiveParts(ctx, c, req.GetBundle().GetEnvelope(), maxMessageBytes, func() ([]byte, bool, error) {
+	return receiveParts(ctx, c.readers, req.GetBundle().GetEnvelope(), maxMessageBytes, func() ([]byte, bool, error) {
 		m, err := stream.Recv()
 		return m.GetPart(), m.GetMore(), err
 	})

@@ -69,28 +69,6 @@ func (ch channel) stale() error {
 	return nil
 }
 
-// receive waits for one message, for no longer than ctx lasts. The receiving
-// goroutine ends with the stream, which ends when the handler returns; Run waits
-// for it.
-func receive[T any](ctx context.Context, c *Coordinator, recv func() (T, error)) (T, error) {
-	type result struct {
-		msg T
-		err error
-	}
-	got := make(chan result, 1)
-	c.readers.Go(func() {
-		msg, err := recv()
-		got <- result{msg, err}
-	})
-	select {
-	case r := <-got:
-		return r.msg, r.err
-	case <-ctx.Done():
-		var none T
-		return none, ctx.Err()
-	}
-}
-
 // newJoinsWaiting bounds the candidates that were challenged. The rate at which
 // they come has its own settings: see [Rates].
 func newJoinsWaiting() *flowcontrol.Limiter {
@@ -129,7 +107,7 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 		if err != nil {
 			return nil, err
 		}
-		req, err := receive(slot.Context(), c, stream.Recv)
+		req, err := flowcontrol.Receive(slot.Context(), c.readers, stream.Recv)
 		if err != nil {
 			return nil, slot.Reason(err)
 		}

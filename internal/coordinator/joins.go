@@ -518,7 +518,7 @@ func (r *roll) shares(key string) bool {
 func (c *Coordinator) admitTogether(ctx context.Context, line joinLine, calls []*batch.Call[*joiner]) (again []*batch.Call[*joiner], halve bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			err := c.panicked(ctx, "admission of several", p)
+			err := panicked(ctx, c.log, "admission of several", p)
 			for _, call := range calls {
 				call.Answer(err)
 			}

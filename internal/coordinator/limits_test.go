@@ -77,7 +77,7 @@ func TestRequestsThatNeverEndAreGivenUp(t *testing.T) {
 	c := &Coordinator{}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	_, err := receive(ctx, c, func() (any, error) { <-t.Context().Done(); return nil, nil })
+	_, err := flowcontrol.Receive(ctx, c.readers, func() (any, error) { <-t.Context().Done(); return nil, nil })
 	if got := c.word(t.Context(), "/method", err); status.Code(got) != codes.DeadlineExceeded {
 		t.Fatalf("told %v", got)
 	}

@@ -214,7 +214,7 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 		ctx context.Context, slot *flowcontrol.Slot,
 	) (*greeted, error) {
 		c := p.c
-		req, err := receive(ctx, c, stream.Recv)
+		req, err := flowcontrol.Receive(ctx, c.readers, stream.Recv)
 		if err != nil {
 			return nil, err
 		}
@@ -225,7 +225,7 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 		if err := stream.Send(&fealtyv1.PeerServiceRecoverResponse{Step: &fealtyv1.PeerServiceRecoverResponse_Challenge{Challenge: challenge}}); err != nil {
 			return g, err
 		}
-		if req, err = receive(ctx, c, stream.Recv); err != nil {
+		if req, err = flowcontrol.Receive(ctx, c.readers, stream.Recv); err != nil {
 			return g, err
 		}
 		if err := g.proven(ctx, c, req.GetEvidence(), req.GetX509()); err != nil {

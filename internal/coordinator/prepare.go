@@ -213,7 +213,7 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 		ctx context.Context, slot *flowcontrol.Slot,
 	) (*greeted, error) {
 		c := p.c
-		req, err := receive(ctx, c, stream.Recv)
+		req, err := flowcontrol.Receive(ctx, c.readers, stream.Recv)
 		if err != nil {
 			return nil, err
 		}
@@ -229,7 +229,7 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 		if err := stream.Send(&fealtyv1.PeerServicePrepareResponse{Step: &fealtyv1.PeerServicePrepareResponse_Challenge{Challenge: challenge}}); err != nil {
 			return g, err
 		}
-		if req, err = receive(ctx, c, stream.Recv); err != nil {
+		if req, err = flowcontrol.Receive(ctx, c.readers, stream.Recv); err != nil {
 			return g, err
 		}
 		candidate := req.GetCandidate()

@@ -93,17 +93,11 @@ func (s snapshotServer) GetContent(req *fealtyv1.GetContentRequest, stream fealt
 	ctx, cancel := context.WithTimeout(stream.Context(), pace.Time(int64(len(content))))
 	defer cancel()
 	for chunk := range slices.Chunk(content, chunkBytes) {
-		if err := inTime(ctx, c, func() error { return stream.Send(&fealtyv1.GetContentResponse{Chunk: chunk}) }); err != nil {
+		if err := c.readers.Do(ctx, func() error { return stream.Send(&fealtyv1.GetContentResponse{Chunk: chunk}) }); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// inTime does what may block on a peer, for no longer than ctx lasts: see receive.
-func inTime(ctx context.Context, c *Coordinator, do func() error) error {
-	_, err := receive(ctx, c, func() (struct{}, error) { return struct{}{}, do() })
-	return err
 }
 
 // contentFor returns the content with the hash if a header of the member names it,
@@ -174,7 +168,7 @@ func (p poller) Send(m *fealtyv1.ConnectResponse) error {
 	default:
 		return nil // of no use to who does not listen
 	}
-	return inTime(p.ctx, p.c, func() error { return p.stream.Send(out) })
+	return p.c.readers.Do(p.ctx, func() error { return p.stream.Send(out) })
 }
 
 func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshotRequest) (*fealtyv1.GetSnapshotResponse, error) {

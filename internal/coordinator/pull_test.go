@@ -18,6 +18,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -319,7 +320,7 @@ func (s silentStream) RecvMsg(any) error { <-s.ctx.Done(); return s.ctx.Err() }
 func TestRequestOfAStreamIsReadInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		c := &Coordinator{}
+		c := &Coordinator{readers: new(flowcontrol.Readers)}
 		if err := (oneRequest{silentStream{fakeStream{ctx: ctx}}, c}).RecvMsg(nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("ended with %v", err)
 		}

@@ -230,7 +230,7 @@ func (r recoveryServer) recover(slot *flowcontrol.Slot, stream fealtyv1.Recovery
 	}); err != nil {
 		return err
 	}
-	req, err := receive(ctx, c, stream.Recv)
+	req, err := flowcontrol.Receive(ctx, c.readers, stream.Recv)
 	if err != nil {
 		return err
 	}
@@ -398,7 +398,7 @@ func (c *Coordinator) sendHistory(slot *flowcontrol.Slot, h *history.History,
 	send func(*fealtyv1.RecoveryHistory) error) error {
 	return sendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
 		defer slot.Progress()
-		return inTime(slot.Context(), c, func() error { return send(page) })
+		return c.readers.Do(slot.Context(), func() error { return send(page) })
 	})
 }
 

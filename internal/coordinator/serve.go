@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -238,7 +239,7 @@ type oneRequest struct {
 func (r oneRequest) RecvMsg(m any) error {
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
-	return inTime(ctx, r.c, func() error { return r.ServerStream.RecvMsg(m) })
+	return r.c.readers.Do(ctx, func() error { return r.ServerStream.RecvMsg(m) })
 }
 
 // admitFirst registers unary methods so that their caller is decided on before
@@ -281,7 +282,7 @@ func (a admitFirst) call(stream grpc.ServerStream, info *grpc.UnaryServerInfo, h
 			return handler(granted(ctx), func(req any) error {
 				reading, cancel := context.WithTimeout(ctx, requestTimeout)
 				defer cancel()
-				_, err := receive(reading, a.c, func() (any, error) { return nil, stream.RecvMsg(req) })
+				_, err := flowcontrol.Receive(reading, a.c.readers, func() (any, error) { return nil, stream.RecvMsg(req) })
 				return err
 			})
 		})
@@ -317,7 +318,7 @@ func stop(server *grpc.Server) {
 func (c *Coordinator) wordUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = c.panicked(ctx, info.FullMethod, p)
+			err = panicked(ctx, c.log, info.FullMethod, p)
 		}
 		err = c.word(ctx, info.FullMethod, err)
 	}()
@@ -327,15 +328,15 @@ func (c *Coordinator) wordUnary(ctx context.Context, req any, info *grpc.UnarySe
 func (c *Coordinator) wordStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = c.panicked(stream.Context(), info.FullMethod, p)
+			err = panicked(stream.Context(), c.log, info.FullMethod, p)
 		}
 		err = c.word(stream.Context(), info.FullMethod, err)
 	}()
 	return handler(srv, stream)
 }
 
-func (c *Coordinator) panicked(ctx context.Context, method string, p any) error {
-	c.log.LogAttrs(ctx, slog.LevelError, "a handler panicked", slog.String("method", method), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+func panicked(ctx context.Context, log *slog.Logger, method string, p any) error {
+	log.LogAttrs(ctx, slog.LevelError, "a handler panicked", slog.String("method", method), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 	return explain.New(explain.Internal, "what", method)
 }
 

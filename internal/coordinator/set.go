@@ -76,7 +76,7 @@ func (m manifestServer) firstSet(slot *flowcontrol.Slot, stream fealtyv1.Manifes
 	if err := stream.Send(&fealtyv1.FirstSetResponse{Step: &fealtyv1.FirstSetResponse_Nonce{Nonce: ch.nonce}, PartBytes: partBytes}); err != nil {
 		return err
 	}
-	req, err := receive(ctx, c, stream.Recv)
+	req, err := flowcontrol.Receive(ctx, c.readers, stream.Recv)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (c *Coordinator) manifestParts(ctx context.Context, req *fealtyv1.FirstSetR
 	if size == 0 || size > manifest.MaxBytes {
 		return nil, explain.New(explain.RequestField, "field", "manifest_bytes", "problem", fmt.Sprintf("it is %d, want from 1 to %d", size, manifest.MaxBytes))
 	}
-	whole, err := receiveParts(ctx, c, nil, size, func() ([]byte, bool, error) {
+	whole, err := receiveParts(ctx, c.readers, nil, size, func() ([]byte, bool, error) {
 		m, err := stream.Recv()
 		return m.GetPart(), true, err
 	})

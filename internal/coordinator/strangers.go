@@ -79,7 +79,7 @@ func (s slotStream) Context() context.Context { return s.ctx }
 
 // receiveParts receives what follows on whole until next says that it was the last, or
 // size bytes are there, which is the most that it takes.
-func receiveParts(ctx context.Context, c *Coordinator, whole []byte, size int, next func() (part []byte, more bool, err error)) ([]byte, error) {
+func receiveParts(ctx context.Context, readers *flowcontrol.Readers, whole []byte, size int, next func() (part []byte, more bool, err error)) ([]byte, error) {
 	type got struct {
 		part []byte
 		more bool
@@ -88,7 +88,7 @@ func receiveParts(ctx context.Context, c *Coordinator, whole []byte, size int, n
 		info.Grant(int64(size) + int64(size)/partBytes*64) // with what frames the parts
 	}
 	for len(whole) < size {
-		g, err := receive(ctx, c, func() (got, error) {
+		g, err := flowcontrol.Receive(ctx, readers, func() (got, error) {
 			part, more, err := next()
 			return got{part, more}, err
 		})
