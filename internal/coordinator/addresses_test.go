@@ -32,12 +32,13 @@ func TestTokensNameAllCoordinators(t *testing.T) {
 			t.Errorf("a token made at %s leads to %v", made.at.addr, tok.Addresses)
 		}
 	}
-	for changed := f.c.publicationChanged.Wait(); !slices.Equal(f.c.knownAddresses(), []string{f.addr, r.addr}); changed = f.c.publicationChanged.Wait() {
+	for changed := f.c.publication.publicationChanged.Wait(); !slices.Equal(f.c.membership.knownAddresses(),
+		[]string{f.addr, r.addr}); changed = f.c.publication.publicationChanged.Wait() {
 		select {
 		case <-changed:
 		case <-time.After(50 * time.Millisecond): // it changed before the wait was taken
 		case <-f.ctx().Done():
-			t.Fatalf("new members are told of %v", f.c.knownAddresses())
+			t.Fatalf("new members are told of %v", f.c.membership.knownAddresses())
 		}
 	}
 	f.advance(heardLately + time.Minute)
@@ -70,14 +71,14 @@ func TestStreamsLeaveWhoIsNotReady(t *testing.T) {
 	}
 	until(t, stream, snapshot.ScopeNodeBootstrap)
 
-	ready := f.c.state.Load()
+	ready := f.c.authority.state.Load()
 	leave := func() {
-		f.c.state.Store(recovering(ready, errors.New("a test says so")))
-		f.c.stateChanged.Notify()
+		f.c.authority.state.Store(recovering(ready, errors.New("a test says so")))
+		f.c.authority.stateChanged.Notify()
 	}
 	leave()
-	f.c.state.Store(ready)
-	f.c.stateChanged.Notify()
+	f.c.authority.state.Store(ready)
+	f.c.authority.stateChanged.Notify()
 	ended := make(chan error, 1)
 	go func() {
 		for {

@@ -161,7 +161,7 @@ func TestAdmissionCases(t *testing.T) {
 			wantOnly(t, "join", m.join(identity.Data, proof.NewTokenProver(tok)), "")
 			d.remove(t, identity.Data, m.id.Name())
 			d.advance(10 * 24 * time.Hour)
-			wantOnly(t, "prune", d.c.refreshTrust(t.Context(), d.state(), true), "")
+			wantOnly(t, "prune", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
 			wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
 			if n := len(d.store.keys(record.BanKeyPrefix)); n != 0 {
 				t.Fatalf("%d banned keys after ten days", n)
@@ -172,7 +172,7 @@ func TestAdmissionCases(t *testing.T) {
 			tok := d.token(named)
 			m := d.machine()
 			wantOnly(t, "join", m.join(identity.Data, proof.NewTokenProver(tok)), "")
-			_, err := tokenServer{c: d.c}.RevokeToken(t.Context(), &fealtyv1.RevokeTokenRequest{Id: tok.ID})
+			_, err := tokenServer{c: d.c.admission}.RevokeToken(t.Context(), &fealtyv1.RevokeTokenRequest{Id: tok.ID})
 			wantOnly(t, "revoke", err, "")
 			return func(*testing.T, *desk) error { return m.join(identity.Data, proof.NewTokenProver(tok)) }
 		}, explain.TokenRevoked},
@@ -347,13 +347,14 @@ func TestAdmissionCases(t *testing.T) {
 			wantOnly(t, "renew", m.renew(), "")
 			return func(t *testing.T, d *desk) error {
 				ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.id, Leaf: leaf, Key: identity.KeyOf(leaf)})
-				_, err := admissionServer{c: d.c}.Leave(ctx, &fealtyv1.LeaveRequest{Name: "a"})
+				_, err := admissionServer{c: d.c.admission}.Leave(ctx, &fealtyv1.LeaveRequest{Name: "a"})
 				return err
 			}
 		}, explain.RenewOlderKey},
 		{"token with the name of another entry", func(t *testing.T, d *desk) step {
 			return func(t *testing.T, d *desk) error {
-				_, err := tokenServer{c: d.c}.CreateToken(t.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool", Name: "small"})
+				_, err := tokenServer{c: d.c.admission}.CreateToken(t.Context(),
+					&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "small"})
 				return err
 			}
 		}, explain.TokenRequest},
@@ -398,16 +399,16 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 	owner := d.joined("a")
 	ch := channel{nonce: make([]byte, 32), binding: make([]byte, 32), opened: time.Now()}
 	req := joinRequest(t, ch, owner.key, identity.Data, proof.NewSVIDProver(identity.Data, "a", owner.key))
-	j, err := d.c.prove(t.Context(), d.state(), ch, req)
+	j, err := d.c.admission.prove(t.Context(), d.state(), ch, req)
 	if err != nil || j.csrErr != nil {
 		t.Fatal(err, j)
 	}
-	j.turn = d.c.oneTurn()
+	j.turn = d.c.admission.oneTurn()
 	wantOnly(t, "renew", owner.renew(), "")
-	if err := d.c.joins.Do(t.Context(), d.c.lineOf(j), j); !errors.Is(err, errLookAgain) {
+	if err := d.c.admission.joins.Do(t.Context(), d.c.admission.lineOf(j), j); !errors.Is(err, errLookAgain) {
 		t.Fatalf("the proof of before: %v, want that the store is asked", err)
 	}
-	wantOnly(t, "the proof of before", d.c.look(t.Context(), j), explain.JoinClone)
+	wantOnly(t, "the proof of before", d.c.admission.look(t.Context(), j), explain.JoinClone)
 	if rec := d.record(identity.Data, "a"); rec.Value.Key != keyOf(t, owner.key) {
 		t.Fatal("the record is not that of the owner")
 	}
@@ -422,7 +423,7 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 			d := testDesk(t)
 			m, other := d.joined("a"), d.joined("b")
 			d.ban(t, identity.Data, "a")
-			version := d.c.trust.Load().Version
+			version := d.c.bundle.trust.Load().Version
 			for _, key := range d.store.keys(prefix) {
 				d.store.alter(key, func([]byte) []byte { return nil })
 			}
@@ -431,10 +432,10 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 			_, err := d.c.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
 			wantOnly(t, "renew", err, explain.JoinBanned)
 			wantOnly(t, "renewal of another member", other.renew(), "")
-			if err := d.c.refreshTrust(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+			if err := d.c.bundle.refreshTrust(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
 				t.Errorf("a bundle of what is left: %v", err)
 			}
-			if v := d.c.trust.Load(); v.Version != version || !v.Bundle.Banned(m.id, keyOf(t, m.key)) {
+			if v := d.c.bundle.trust.Load(); v.Version != version || !v.Bundle.Banned(m.id, keyOf(t, m.key)) {
 				t.Error("the bundle in force changed")
 			}
 			_, err = d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "test"})
@@ -541,7 +542,7 @@ func TestReplaceKeepsDomains(t *testing.T) {
 // still room for bans, and a ban gets through even when there is none.
 func TestBundleKeepsRoomForBans(t *testing.T) {
 	d := testDesk(t)
-	d.c.maxListed = 100
+	d.c.bundle.maxListed = 100
 	victim, spare := d.joined("victim"), d.joined("spare")
 	have := 0
 	fill := func(n int) {
@@ -552,7 +553,7 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 			delta.Keys = append(delta.Keys, bundle.KeyBan{Key: testKey(have), CertEnd: d.clock().Add(20 * time.Hour)})
 			ch.Put(record.BanKeyKey(testKey(have)), 0, record.Ban{Reason: "filler", Until: d.clock().Add(1000 * time.Hour), CertEnd: d.clock().Add(20 * time.Hour)})
 		}
-		if err := d.c.touchTrust(t.Context(), d.state(), ch, delta, bundle.ForBans); err != nil {
+		if err := d.c.bundle.touchTrust(t.Context(), d.state(), ch, delta, bundle.ForBans); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := ch.Commit(t.Context()); err != nil {
@@ -564,16 +565,16 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 	wantOnly(t, "a removal without room", err, explain.RateLimited)
 	fill(100)
 	d.ban(t, identity.Data, "victim")
-	if !d.c.trust.Load().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
+	if !d.c.bundle.trust.Load().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
 		t.Fatal("the ban is not in force")
 	}
 	_, err = d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "victim"})
 	wantOnly(t, "lifting a ban whose keys have no room", err, explain.RateLimited)
 	// A day later the fillers' certificates have ended.
 	d.advance(21 * time.Hour)
-	wantOnly(t, "refresh", d.c.refreshTrust(t.Context(), d.state(), true), "")
+	wantOnly(t, "refresh", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
 	d.unban(t, identity.Data, "victim")
-	if !d.c.trust.Load().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
+	if !d.c.bundle.trust.Load().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
 		t.Fatal("the key of a member whose ban was lifted is not banned")
 	}
 	d.remove(t, identity.Data, spare.id.Name())
@@ -586,7 +587,7 @@ func TestBundleVersions(t *testing.T) {
 	seen := make(map[[2]uint64]snapshot.Digest)
 	look := func(what string) {
 		t.Helper()
-		in, err := d.c.ensureTrust(t.Context(), d.state())
+		in, err := d.c.bundle.ensureTrust(t.Context(), d.state())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -632,12 +633,12 @@ func TestBootstrapIsNeverEquivocated(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("node-a")
 	d.joined("node-b")
-	one, err := d.c.bootstrapAgain(t.Context(), a.id)
+	one, err := d.c.delivery.bootstrapAgain(t.Context(), a.id)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.joined("node-c")
-	two, err := d.c.bootstrapAgain(t.Context(), a.id)
+	two, err := d.c.delivery.bootstrapAgain(t.Context(), a.id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -659,7 +660,7 @@ func TestBootstrapIsNeverEquivocated(t *testing.T) {
 		versions[h.Version] = true
 	}
 	wantOnly(t, "set", d.set(entriesOf(false)), "")
-	_, err = d.c.bootstrapAgain(t.Context(), a.id)
+	_, err = d.c.delivery.bootstrapAgain(t.Context(), a.id)
 	wantOnly(t, "without an entry", err, explain.RenewEntryGone)
 }
 
@@ -684,7 +685,8 @@ func TestStoreOutage(t *testing.T) {
 			return err
 		},
 		"token": func() error {
-			_, err := tokenServer{c: d.c}.CreateToken(t.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+			_, err := tokenServer{c: d.c.admission}.CreateToken(t.Context(),
+				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
 		},
 		"set": func() error { return d.set(entriesOf(false)) },
@@ -709,7 +711,7 @@ func TestStoreOutage(t *testing.T) {
 			t.Errorf("%s tells its caller of our disk: %v", name, err)
 		}
 	}
-	d.c.checkHead(context.Background())
+	d.c.authority.checkHead(context.Background())
 	if phase, _ := d.c.Phase(); phase != "ready" {
 		t.Errorf("an outage made the coordinator %s", phase)
 	}

@@ -347,7 +347,7 @@ func TestConcurrentJoinsUseATokenUp(t *testing.T) {
 	if admitted != 10 || spent != 90 {
 		t.Fatalf("%d admitted and %d spent, want 10 and 90", admitted, spent)
 	}
-	if n := f.c.members.count(identity.Data); n != 10 {
+	if n := f.c.membership.members.count(identity.Data); n != 10 {
 		t.Fatalf("%d members, want 10", n)
 	}
 }
@@ -370,7 +370,7 @@ func TestLostGrantIsAskedForAgain(t *testing.T) {
 	if got := n.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
 		t.Fatalf("outcome %v, want ALREADY_MEMBER", got)
 	}
-	if c := f.c.members.count(identity.Data); c != 1 {
+	if c := f.c.membership.members.count(identity.Data); c != 1 {
 		t.Fatalf("%d members, want 1", c)
 	}
 }
@@ -379,7 +379,7 @@ func TestLostGrantIsAskedForAgain(t *testing.T) {
 // the new head.
 func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 	f := readyFleet(t, nil)
-	head := f.c.state.Load().head
+	head := f.c.authority.state.Load().head
 	errs := make(chan error, 2)
 	for i := range cap(errs) {
 		req := &fealtyv1.SetManifestRequest{Manifest: f.manifest(fmt.Sprintf("  - {name: extra-%d, kind: data, match: [\"token:extra-%d\"]}\n", i, i))}
@@ -401,7 +401,7 @@ func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 	if won != 1 {
 		t.Fatalf("%d sets won, want 1", won)
 	}
-	if got := f.c.state.Load().head; got.Index != head.Index+1 || got.Previous != head.Hash {
+	if got := f.c.authority.state.Load().head; got.Index != head.Index+1 || got.Previous != head.Hash {
 		t.Fatalf("the head is index %d after %v, want the child of %v", got.Index, got.Previous, head.Hash)
 	}
 }
@@ -409,7 +409,7 @@ func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 func TestBadSets(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	head := f.c.state.Load().head
+	head := f.c.authority.state.Load().head
 	_, foreign, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -443,7 +443,8 @@ func TestBadSets(t *testing.T) {
 		{"for an older head", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = make([]byte, 32) }), explain.ManifestStale},
 		{"a first set again", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = nil }), explain.HistoryInitialized},
 		{"without this coordinator", signed(func(r *fealtyv1.SetManifestRequest) {
-			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.c.EnrolmentKey(), foreignKey.String(), 1))
+			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.c.authority.enrolmentKey(), foreignKey.String(),
+				1))
 		}), explain.ManifestLeavesOut},
 		{"another cluster", signed(func(r *fealtyv1.SetManifestRequest) {
 			r.Manifest = []byte(strings.Replace(string(r.Manifest), testCluster, "other.example", 1))
@@ -452,7 +453,7 @@ func TestBadSets(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := f.local().manifest.SetManifest(f.ctx(), tc.req)
 			wantCode(t, err, tc.want)
-			if got := f.c.state.Load().head.Hash; got != head.Hash {
+			if got := f.c.authority.state.Load().head.Hash; got != head.Hash {
 				t.Fatal("the head moved")
 			}
 		})
@@ -462,7 +463,7 @@ func TestBadSets(t *testing.T) {
 		if _, err := f.local().manifest.SetManifest(f.ctx(), req); err != nil {
 			t.Fatal(err)
 		}
-		now := f.c.state.Load().head.Hash
+		now := f.c.authority.state.Load().head.Hash
 		req.CurrentTransition = now[:]
 		_, err := f.local().manifest.SetManifest(f.ctx(), req)
 		wantCode(t, err, explain.ManifestMissigned)
@@ -587,8 +588,8 @@ func TestSetThatDiedAfterTheSwap(t *testing.T) {
 	if err := f.set(f.manifest(fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", key))); err == nil {
 		t.Fatal("the set did not die")
 	}
-	f.c.checkHead(f.ctx())
-	s := f.c.state.Load()
+	f.c.authority.checkHead(f.ctx())
+	s := f.c.authority.state.Load()
 	if s.phase != phaseReady || s.head.Index != 2 || s.head.AuthorityEpoch != 2 {
 		t.Fatalf("phase %v, index %d, epoch %d; want ready, 2, 2 (%s)", s.phase, s.head.Index, s.head.AuthorityEpoch, s.reason)
 	}

@@ -62,7 +62,7 @@ type auditSending struct {
 }
 
 // queueAudit keeps an entry until the store is back. The log has it at once.
-func (c *Coordinator) queueAudit(e record.AuditEntry) {
+func (c *AuditQueue) queueAudit(e record.AuditEntry) {
 	c.log.LogAttrs(context.Background(), slog.LevelInfo, "audit entry waits for the store", slog.String("action", e.Action), slog.String("target", e.Target))
 	c.audits.add(e)
 }
@@ -108,7 +108,7 @@ func (q *auditQueue) again(ch *record.Change) {
 }
 
 // followAudit writes queued audit entries whenever the store takes them.
-func (c *Coordinator) followAudit(ctx context.Context) error {
+func (c *AuditQueue) followAudit(ctx context.Context) error {
 	for {
 		if err := watch.Sleep(ctx, auditPause); err != nil {
 			return err
@@ -121,7 +121,7 @@ func (c *Coordinator) followAudit(ctx context.Context) error {
 
 // writeAudit writes what is queued, in its order. A batch whose outcome is unknown is sent
 // again as it is, under its ID, so that none of it is written twice.
-func (c *Coordinator) writeAudit(ctx context.Context) error {
+func (c *AuditQueue) writeAudit(ctx context.Context) error {
 	q := &c.audits
 	for {
 		if q.sending == nil {
@@ -160,7 +160,7 @@ func (c *Coordinator) writeAudit(ctx context.Context) error {
 }
 
 // nextAudit makes a transaction of what is first in the queue; nil if nothing is.
-func (c *Coordinator) nextAudit(ctx context.Context) (*auditSending, error) {
+func (c *AuditQueue) nextAudit(ctx context.Context) (*auditSending, error) {
 	q := &c.audits
 	q.mu.Lock()
 	s := &auditSending{tx: store.Tx{ID: store.NewTxID()}}
@@ -192,7 +192,7 @@ func (c *Coordinator) nextAudit(ctx context.Context) (*auditSending, error) {
 }
 
 // queuedAudit is how many entries wait.
-func (c *Coordinator) queuedAudit() int {
+func (c *AuditQueue) queuedAudit() int {
 	c.audits.mu.Lock()
 	defer c.audits.mu.Unlock()
 	return len(c.audits.entries) + len(c.audits.placed)
@@ -256,16 +256,16 @@ func (v *vouching) broke(b auditlog.Break, at time.Time) {
 // followCheckpoints has the leader make checkpoints of the audit log, and every coordinator
 // look at them, until ctx ends. The first comes as soon as this coordinator leads under the keys of
 // s, which may be others than before.
-func (c *Coordinator) followCheckpoints(ctx context.Context, s *state) error {
+func (c *AuditTrail) followCheckpoints(ctx context.Context, s *state) error {
 	for {
-		led, trusted := c.lead.changed.Wait(), c.bundleChanged.Wait()
+		led, trusted := c.election.lead.changed.Wait(), c.bundle.bundleChanged.Wait()
 		if err := c.lookAtCheckpoints(ctx, s); err != nil {
 			return err
 		}
 		if err := c.checkpoint(ctx, s, 0); ignoreConflict(err) != nil {
 			return err
 		}
-		if t := c.trust.Load(); t != nil && t.Epoch == s.head.AuthorityEpoch {
+		if t := c.bundle.trust.Load(); t != nil && t.Epoch == s.head.AuthorityEpoch {
 			trusted = nil // its keys are read
 		}
 		if _, err := watch.Wait(ctx, checkpointPause, led, trusted); err != nil {
@@ -275,7 +275,7 @@ func (c *Coordinator) followCheckpoints(ctx context.Context, s *state) error {
 }
 
 // lookAtCheckpoints compares the last checkpoint with the one that was seen before.
-func (c *Coordinator) lookAtCheckpoints(ctx context.Context, s *state) error {
+func (c *AuditTrail) lookAtCheckpoints(ctx context.Context, s *state) error {
 	began := c.vouching.last(s)
 	last, err := auditstore.Last(ctx, c.store)
 	if err != nil {
@@ -291,7 +291,7 @@ func (c *Coordinator) lookAtCheckpoints(ctx context.Context, s *state) error {
 }
 
 // auditBroken tells people that the audit log is not what was written.
-func (c *Coordinator) auditBroken(ctx context.Context, b auditlog.Break) {
+func (c *AuditTrail) auditBroken(ctx context.Context, b auditlog.Break) {
 	c.metrics.auditBreaks.Inc()
 	c.failures.Log(ctx, c.log, slog.LevelError, "the audit log was altered: see fealty explain FE-A108",
 		slog.String("problem", b.String()))
@@ -299,7 +299,7 @@ func (c *Coordinator) auditBroken(ctx context.Context, b auditlog.Break) {
 
 // checkpoint has the leader make a checkpoint, after which first is the first that is kept; 0:
 // as before. It does nothing at who does not lead.
-func (c *Coordinator) checkpoint(ctx context.Context, s *state, first uint64) error {
+func (c *AuditTrail) checkpoint(ctx context.Context, s *state, first uint64) error {
 	conditions, ok := c.leaderConditions(s)
 	if !ok {
 		return nil
@@ -337,16 +337,16 @@ func (c *Coordinator) checkpoint(ctx context.Context, s *state, first uint64) er
 
 // leaderConditions are those of a leader's write under s; false if this coordinator does not
 // lead.
-func (c *Coordinator) leaderConditions(s *state) ([]store.Condition, bool) {
-	_, leads, ok := c.leading()
+func (c *AuditTrail) leaderConditions(s *state) ([]store.Condition, bool) {
+	_, leads, ok := c.election.leading()
 	return []store.Condition{{Key: history.HeadKey, Version: s.headVersion}, leads}, ok
 }
 
 // checkpointBefore makes a checkpoint under the keys of s before the head moves on from it, so
 // that whoever verifies the log under the keys that come finds the hashes of before. The move
 // does not depend on it: what is behind none yet is behind the next one.
-func (c *Coordinator) checkpointBefore(ctx context.Context, s *state) {
-	if s == nil || s.phase != phaseReady || c.kept.Lost() != nil {
+func (c *AuditTrail) checkpointBefore(ctx context.Context, s *state) {
+	if s == nil || s.phase != phaseReady || c.storeguard.kept.Lost() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, beforeMoveTime)
@@ -358,8 +358,9 @@ func (c *Coordinator) checkpointBefore(ctx context.Context, s *state) {
 }
 
 // makeCheckpoints makes checkpoints under the keys of s. heads is nil at who does not look after them.
-func (c *Coordinator) makeCheckpoints(ctx context.Context, s *state, conditions []store.Condition, heads *auditlog.Heads, breaks []auditlog.Break, first uint64) error {
-	t := c.trust.Load()
+func (c *AuditTrail) makeCheckpoints(ctx context.Context, s *state, conditions []store.Condition,
+	heads *auditlog.Heads, breaks []auditlog.Break, first uint64) error {
+	t := c.bundle.trust.Load()
 	if t == nil || t.Epoch != s.head.AuthorityEpoch {
 		return nil // its keys are not read yet
 	}
@@ -378,14 +379,14 @@ func (c *Coordinator) makeCheckpoints(ctx context.Context, s *state, conditions 
 		c.vouching.broke(b, c.now())
 		c.auditBroken(ctx, b)
 	}
-	if err != nil && c.kept.Lost() != nil {
+	if err != nil && c.storeguard.kept.Lost() != nil {
 		return nil // which is what has to be mended
 	}
 	return err
 }
 
 // auditFindings says that the audit log was altered.
-func (c *Coordinator) auditFindings() []*fealtyv1.Finding {
+func (c *AuditTrail) auditFindings() []*fealtyv1.Finding {
 	c.vouching.mu.Lock()
 	b, at := c.vouching.broken, c.vouching.found
 	c.vouching.mu.Unlock()

@@ -30,7 +30,7 @@ import (
 // force at c.
 func auditReport(t rapidTB, c *Coordinator, st store.Store, known ...auditlog.Known) *auditlog.Report {
 	t.Helper()
-	s, view := c.state.Load(), c.trust.Load()
+	s, view := c.authority.state.Load(), c.bundle.trust.Load()
 	bundle, _, err := s.bundle.Open(view.Signed)
 	wantOnlyNil(t, err)
 	v := auditlog.NewVerifier(s.manifest.Cluster, bundle.ConfigKeys, known...)
@@ -46,8 +46,8 @@ func auditReport(t rapidTB, c *Coordinator, st store.Store, known ...auditlog.Kn
 func (d *desk) checkpointed() *auditlog.Report {
 	d.t.Helper()
 	d.lead(d.c)
-	wantOnlyNil(d.t, d.c.lookAtCheckpoints(context.Background(), d.state()))
-	wantOnlyNil(d.t, d.c.checkpoint(context.Background(), d.state(), 0))
+	wantOnlyNil(d.t, d.c.audit.lookAtCheckpoints(context.Background(), d.state()))
+	wantOnlyNil(d.t, d.c.audit.checkpoint(context.Background(), d.state(), 0))
 	return auditReport(d.t, d.c, d.store)
 }
 
@@ -67,6 +67,7 @@ func auditDesk(t *testing.T) (d *desk, entries []string) {
 	t.Helper()
 	d = testDesk(t)
 	d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	d.c.share()
 	for i := range 3 {
 		d.joined(fmt.Sprint("n", i))
 		wantWhole(t, d.store, d.checkpointed())
@@ -76,7 +77,7 @@ func auditDesk(t *testing.T) (d *desk, entries []string) {
 
 // brokenBy are the findings of status that the audit log was altered.
 func (d *desk) brokenBy() (problems []string) {
-	for _, f := range d.c.auditFindings() {
+	for _, f := range d.c.audit.auditFindings() {
 		problems = append(problems, f.GetSummary())
 	}
 	return problems
@@ -115,7 +116,7 @@ func TestAuditAltered(t *testing.T) {
 		}},
 		{"a checkpoint is removed", func(d *desk, _ []string) { d.store.remove(auditlog.CheckpointKey(2)) }},
 		{"the last checkpoint is removed, and the note says so", func(d *desk, _ []string) {
-			last := d.c.vouching.last(d.state())
+			last := d.c.audit.vouching.last(d.state())
 			d.store.remove(auditlog.CheckpointKey(last.Number))
 			d.store.write(auditlog.LastKey, []byte(`{"number":1,"hash":"`+strings.Repeat("ab", 32)+`"}`))
 		}},
@@ -124,7 +125,7 @@ func TestAuditAltered(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			d, entries := auditDesk(t)
-			known := d.c.vouching.last(d.state())
+			known := d.c.audit.vouching.last(d.state())
 			if len(d.brokenBy()) > 0 {
 				t.Fatalf("of a whole log: %v", d.brokenBy())
 			}
@@ -186,6 +187,7 @@ func TestAuditNoteAltered(t *testing.T) {
 				t.Parallel()
 				d := testDesk(t)
 				d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+				d.c.share()
 				d.joined("a")
 				wantWhole(t, d.store, d.checkpointed())
 				note := notes(d)[0]
@@ -198,7 +200,8 @@ func TestAuditNoteAltered(t *testing.T) {
 				if restarts {
 					d.restart()
 					d.c.log = log
-					wantOnlyNil(t, d.c.refreshTrust(t.Context(), d.state(), true))
+					d.c.share()
+					wantOnlyNil(t, d.c.bundle.refreshTrust(t.Context(), d.state(), true))
 				}
 				r := d.checkpointed()
 				if got := d.brokenBy(); len(got) != 1 || r.Wrong == 0 || r.Problems[0].Rule != auditlog.RuleBreak {
@@ -228,8 +231,9 @@ func TestAuditNotesForgotten(t *testing.T) {
 		d.advance(14 * time.Hour)
 		d.restart()
 		d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+		d.c.share()
 		d.lead(d.c)
-		wantOnly(t, "bundle", d.c.refreshTrust(t.Context(), d.state(), true), "")
+		wantOnly(t, "bundle", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
 		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		wantWhole(t, d.store, d.checkpointed())
 		wantOnly(t, "drop what is over", d.c.dropAudit(t.Context(), d.state(), d.clock()), "")
@@ -249,8 +253,9 @@ func TestAuditWhole(t *testing.T) {
 	t.Parallel()
 	d := testDesk(t)
 	d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	d.c.share()
 	ctx := t.Context()
-	wantOnly(t, "bundle", d.c.refreshTrust(ctx, d.state(), true), "")
+	wantOnly(t, "bundle", d.c.bundle.refreshTrust(ctx, d.state(), true), "")
 	seed := mathrand.Uint64()
 	t.Logf("seed %d", seed)
 	random := mathrand.New(mathrand.NewPCG(seed, 1))
@@ -274,7 +279,7 @@ func TestAuditWhole(t *testing.T) {
 		_, err := ch.Commit(ctx)
 		switch unknown := errors.Is(err, store.ErrUnknownOutcome); {
 		case unknown && random.IntN(2) == 0:
-			d.c.audits.again(ch)
+			d.c.auditing.audits.again(ch)
 		case unknown:
 			return
 		case err != nil:
@@ -288,8 +293,8 @@ func TestAuditWhole(t *testing.T) {
 		}
 	}
 	drain := func() {
-		for d.c.queuedAudit() > 0 {
-			wantOnly(t, "write the queue", d.c.writeAudit(ctx), "")
+		for d.c.auditing.queuedAudit() > 0 {
+			wantOnly(t, "write the queue", d.c.auditing.writeAudit(ctx), "")
 		}
 	}
 	lost := [][]lostAnswer{{lostApplied}, {lostDropped}, {lostForGood, answered}, {lostForGoodN, answered}}
@@ -308,10 +313,10 @@ func TestAuditWhole(t *testing.T) {
 		case 4, 5:
 			target := fmt.Sprint("queued ", step)
 			sure[target] = true
-			d.c.queueAudit(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.noted", Target: target})
+			d.c.auditing.queueAudit(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.noted", Target: target})
 		case 6, 7:
 			d.store.lose(lost[random.IntN(2)]...)
-			_ = d.c.writeAudit(ctx)
+			_ = d.c.auditing.writeAudit(ctx)
 			d.store.forgetLost()
 		case 8:
 			wantWhole(t, d.store, d.checkpointed())
@@ -319,7 +324,7 @@ func TestAuditWhole(t *testing.T) {
 			if random.IntN(8) == 0 {
 				drain()
 				d.restart()
-				wantOnly(t, "bundle", d.c.refreshTrust(ctx, d.state(), true), "")
+				wantOnly(t, "bundle", d.c.bundle.refreshTrust(ctx, d.state(), true), "")
 			}
 		}
 	}
@@ -362,12 +367,13 @@ func TestAuditDoesNotQueue(t *testing.T) {
 	})
 	done := make(chan error, 1)
 	go func() {
-		_, err := tokenServer{c: d.c}.CreateToken(context.Background(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+		_, err := tokenServer{c: d.c.admission}.CreateToken(context.Background(),
+			&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		done <- err
 	}()
 	<-held
 	for range 3 {
-		_, err := tokenServer{c: d.c}.CreateToken(t.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+		_, err := tokenServer{c: d.c.admission}.CreateToken(t.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
 		wantOnly(t, "a token while another one is being made", err, "")
 	}
 	close(release)
@@ -400,11 +406,12 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
 		wantOnly(t, "another coordinator", err, "")
 		t.Cleanup(func() { c.Close() })
 		all = append(all, c)
-		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2, c.EnrolmentKey())
+		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
+			c.authority.enrolmentKey())
 	}
 	wantOnly(t, "set", d.set(entries), "")
 	for _, c := range all {
-		c.checkHead(t.Context())
+		c.authority.checkHead(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
 			t.Fatal(phase, why)
 		}
@@ -488,7 +495,7 @@ func TestChainsCostJoinsLittle(t *testing.T) {
 	entries := len(d.store.keys(auditlog.ChainPrefix))
 	chains, before, made := len(d.store.keys(auditlog.HeadPrefix)), d.store.calls(), 0
 	d.store.follow(func(store.Tx) { made++ })
-	wantOnlyNil(t, d.c.checkpoint(t.Context(), d.state(), 0))
+	wantOnlyNil(t, d.c.audit.checkpoint(t.Context(), d.state(), 0))
 	d.store.follow(nil)
 	calls := d.store.calls() - before
 	t.Logf("a checkpoint over %d entries in %d chains: %d calls", entries, chains, calls)
@@ -535,13 +542,13 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := auditDesk(t)
 		wantOnlyNil(t, d.reseed(nil))
-		s, view := d.state(), d.c.trust.Load()
-		d.c.lead.view.Store(&leadView{})
-		d.c.trust.Store(nil)
+		s, view := d.state(), d.c.bundle.trust.Load()
+		d.c.election.lead.view.Store(&leadView{})
+		d.c.bundle.trust.Store(nil)
 		began := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		var loop sync.WaitGroup
-		loop.Go(func() { _ = d.c.followCheckpoints(ctx, s) })
+		loop.Go(func() { _ = d.c.audit.followCheckpoints(ctx, s) })
 		synctest.Wait()
 		last := func() uint64 {
 			last, err := auditstore.Last(t.Context(), d.store)
@@ -550,17 +557,17 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 		}
 		before := last()
 		d.lead(d.c)
-		d.c.lead.changed.Notify()
+		d.c.election.lead.changed.Notify()
 		synctest.Wait()
 		if last() != before {
 			t.Error("there is a checkpoint, and the keys are not read")
 		}
-		d.c.trust.Store(view)
-		d.c.bundleChanged.Notify()
+		d.c.bundle.trust.Store(view)
+		d.c.bundle.bundleChanged.Notify()
 		synctest.Wait()
 		wantWhole(t, d.store, auditReport(t, d.c, d.store))
 		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-		d.c.lead.changed.Notify() // somebody else led meanwhile
+		d.c.election.lead.changed.Notify() // somebody else led meanwhile
 		synctest.Wait()
 		wantWhole(t, d.store, auditReport(t, d.c, d.store))
 		if took := time.Since(began); took != 0 || last() != before+2 {
@@ -577,13 +584,13 @@ func TestCheckpointOutlivesPatience(t *testing.T) {
 	t.Parallel()
 	d, _ := auditDesk(t)
 	d.joined("late")
-	before := d.c.vouching.last(d.state())
+	before := d.c.audit.vouching.last(d.state())
 	ctx := patience.Grant(t.Context(), time.Hour)
 	d.store.intercept(func(store.Tx) { patience.Spend(ctx, time.Hour) })
 	d.store.lose(lostApplied)
-	d.c.checkpointBefore(ctx, d.state())
+	d.c.audit.checkpointBefore(ctx, d.state())
 	d.store.intercept(nil)
-	if after := d.c.vouching.last(d.state()); after.Number != before.Number+1 {
+	if after := d.c.audit.vouching.last(d.state()); after.Number != before.Number+1 {
 		t.Errorf("checkpoint %d is known, and was made after %d", after.Number, before.Number)
 	}
 	wantWhole(t, d.store, auditReport(t, d.c, d.store))
@@ -595,6 +602,7 @@ func TestAuditRetention(t *testing.T) {
 	t.Parallel()
 	d := testDesk(t)
 	d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	d.c.share()
 	for i := range 4 {
 		d.joined(fmt.Sprint("old-", i))
 		d.checkpointed()
@@ -603,11 +611,11 @@ func TestAuditRetention(t *testing.T) {
 	d.advance(auditRetention - time.Hour)
 	d.restart() // as the certificates and keys are over, and chains begin anew
 	d.lead(d.c)
-	wantOnly(t, "bundle", d.c.refreshTrust(t.Context(), d.state(), true), "")
+	wantOnly(t, "bundle", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
 	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	wantWhole(t, d.store, d.checkpointed())
 	d.advance(2 * time.Hour)
-	wantOnly(t, "bundle", d.c.refreshTrust(t.Context(), d.state(), true), "")
+	wantOnly(t, "bundle", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
 	d.lead(d.c)
 	for n := 1; ; n += everyNth(5) {
 		d.store.failAfter(n)

@@ -25,7 +25,7 @@ const auditReaders = 16
 // auditServer serves AuditService.
 type auditServer struct {
 	fealtyv1.UnimplementedAuditServiceServer
-	c *Coordinator
+	c *AuditTrail
 }
 
 // auditFilter is what somebody wants of the audit log.
@@ -75,7 +75,7 @@ func (a auditServer) GetAudit(req *fealtyv1.GetAuditRequest, stream fealtyv1.Aud
 	if err != nil {
 		return err
 	}
-	s, err := c.ready()
+	s, err := c.authority.ready()
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (a auditServer) GetAudit(req *fealtyv1.GetAuditRequest, stream fealtyv1.Aud
 		return explain.New(explain.RateLimited, "what", "readers of the audit log", "limit", fmt.Sprintf("%d at once", auditReaders))
 	}
 	head := &fealtyv1.AuditHead{ClusterId: s.manifest.Cluster}
-	if t := c.trust.Load(); t != nil && req.GetExact() {
+	if t := c.bundle.trust.Load(); t != nil && req.GetExact() {
 		head.TrustBundle, head.ConfigRootKey = t.Signed, s.bundle.PublicRoot()
 	}
 	if err := stream.Send(&fealtyv1.GetAuditResponse{Part: &fealtyv1.GetAuditResponse_Head{Head: head}}); err != nil {
@@ -141,11 +141,11 @@ func (a auditServer) GetAudit(req *fealtyv1.GetAuditRequest, stream fealtyv1.Aud
 }
 
 // auditError words why the log was not read to its end.
-func (c *Coordinator) auditError(err error) error {
+func (c *AuditTrail) auditError(err error) error {
 	if err == nil || errors.Is(err, store.ErrClosed) {
 		return err
 	}
-	return c.storeError("read the audit log", err)
+	return c.authority.storeError("read the audit log", err)
 }
 
 // auditPage sends entries in the order of their times, those of one checkpoint after those of

@@ -45,7 +45,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 	default:
 		return explain.New(explain.RateLimited, "what", "backups", "limit", "one at a time")
 	}
-	s, err := c.ready()
+	s, err := c.authority.ready()
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 	}
 	l, err := c.store.List(ctx, "")
 	if err != nil {
-		return c.storeError("read the store", err)
+		return c.authority.storeError("read the store", err)
 	}
 	head, entries, err := c.backupHead(s, l, owners)
 	if err != nil {
@@ -69,7 +69,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 			Fields: map[string]string{"owners": strings.Join(owners, ","),
 				"recipients": flowcontrol.Clip(strings.Join(req.GetRecipients(), ","), maxReasonBytes)}})
 		if _, err := ch.Commit(ctx); err != nil {
-			return c.storeError("write the audit entry of the backup", err)
+			return c.authority.storeError("write the audit entry of the backup", err)
 		}
 	}
 	if err := stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_Head{Head: head}}); err != nil || req.GetDryRun() {
@@ -154,7 +154,7 @@ func (c *Coordinator) backupHead(s *state, l store.Listing, owners []string) (*f
 	}
 	head.Entries = uint64(len(kept))
 	if !current {
-		c.headDue.Notify()
+		c.authority.headDue.Notify()
 		return nil, nil, errBusy("the backup")
 	}
 	return head, kept, nil

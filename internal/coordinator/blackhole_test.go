@@ -79,13 +79,13 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 			f.awaitTold("data/" + k.name)
 		}
 	}
-	head := all[0].c.state.Load().head
+	head := all[0].c.authority.state.Load().head
 
 	way.BlackHole()
 	before := withoutBeats(t, direct)
 	for _, f := range all {
 		f.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
-		if _, _, ok := f.c.leading(); ok {
+		if _, _, ok := f.c.election.leading(); ok {
 			t.Error("it leads, and reaches no store")
 		}
 	}
@@ -115,7 +115,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	}
 	for _, k := range known {
 		k.awaitProbe(t)
-		if s := k.n.f.c.state.Load(); s.phase != phaseReady || s.secrets == nil || s.head.Hash != head.Hash {
+		if s := k.n.f.c.authority.state.Load(); s.phase != phaseReady || s.secrets == nil || s.head.Hash != head.Hash {
 			t.Errorf("after the outage it is %v at %d, and was at %d: %s", s.phase, s.head.Index, head.Index, s.reason)
 		}
 		if err := k.n.renew(true); err != nil {
@@ -172,7 +172,7 @@ func newSwallowed(f *fleet, name string) *swallowed {
 	k.member = newClients(k.n.conn())
 	k.prover = proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))
 	k.signed = &fealtyv1.SetManifestRequest{Manifest: f.manifest("  - {name: more, kind: witness, match: [\"token:more\"]}\n"), Reason: "test"}
-	f.sign(k.signed, f.c.state.Load().head.Hash)
+	f.sign(k.signed, f.c.authority.state.Load().head.Hash)
 	return k
 }
 
@@ -313,7 +313,7 @@ func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
 			return
 		}
 	}
-	if s := k.n.f.c.state.Load(); s.phase != phaseReady || s.secrets == nil {
+	if s := k.n.f.c.authority.state.Load(); s.phase != phaseReady || s.secrets == nil {
 		t.Errorf("it is %v: %s", s.phase, s.reason)
 	}
 }

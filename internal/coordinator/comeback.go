@@ -39,7 +39,7 @@ type way struct {
 }
 
 // wayTo returns the way to the head of loaded.
-func (c *Coordinator) wayTo(loaded *history.History, seen history.SeenHead, last *state) (*way, error) {
+func (c *Authority) wayTo(loaded *history.History, seen history.SeenHead, last *state) (*way, error) {
 	raw := loaded.Links[len(loaded.Links)-1]
 	t, err := history.Decode(raw)
 	if err != nil {
@@ -63,11 +63,11 @@ func (w *way) notHere() error {
 // memory is what this process holds, as decisions see it. Who looks at the secrets in
 // it holds c.setting.
 type memory struct {
-	c *Coordinator
+	c *Authority
 	s *state
 }
 
-func (c *Coordinator) memory() memory { return memory{c, c.state.Load()} }
+func (c *Authority) memory() memory { return memory{c, c.state.Load()} }
 
 func (m memory) Phase() decide.Phase { return m.s.phase }
 
@@ -126,7 +126,7 @@ type opened struct {
 }
 
 // keepOpened remembers a seed for the way back, in place of the one before.
-func (c *Coordinator) keepOpened(salt history.Salt, secrets *authority.Secrets, by string) {
+func (c *Authority) keepOpened(salt history.Salt, secrets *authority.Secrets, by string) {
 	if c.opened != nil && c.opened.secrets == secrets {
 		return
 	}
@@ -136,7 +136,7 @@ func (c *Coordinator) keepOpened(salt history.Salt, secrets *authority.Secrets, 
 
 // dropOpened forgets the seed that a keeper opened, and wipes it unless it is in use.
 // The caller holds c.setting.
-func (c *Coordinator) dropOpened() {
+func (c *Authority) dropOpened() {
 	o := c.opened
 	c.opened = nil
 	if o != nil && !c.keeps(o.secrets) {
@@ -151,7 +151,7 @@ func (c *Coordinator) dropOpened() {
 // Before it asks anybody the state that was in force falls behind: the history is
 // somewhere else, and nothing is decided under it. It serves reads for as long as somebody
 // may be about to hand the secrets over; see [Coordinator.lingers].
-func (c *Coordinator) comeBack(ctx context.Context, w *way) (s *state, wait time.Duration, err error) {
+func (c *Authority) comeBack(ctx context.Context, w *way) (s *state, wait time.Duration, err error) {
 	var failed []error
 	for {
 		m := c.memory()
@@ -247,14 +247,14 @@ func (y *yields) wait() (over func()) {
 
 // ownersTurn takes setting for an owner that has proven itself. A search that asks
 // others meanwhile ends.
-func (c *Coordinator) ownersTurn(ctx context.Context) (release func(), err error) {
+func (c *Authority) ownersTurn(ctx context.Context) (release func(), err error) {
 	defer c.yields.wait()()
 	return c.settingTurn(ctx)
 }
 
 // verify replays the history of w under the keys of a seed, and returns the head that
 // they vouch for. It is not adopted before its mesh CA is there.
-func (c *Coordinator) verify(ctx context.Context, w *way, secrets *authority.Secrets) (*history.Verified,
+func (c *Authority) verify(ctx context.Context, w *way, secrets *authority.Secrets) (*history.Verified,
 	*x509.Certificate, error) {
 	verified, err := history.Verify(w.loaded, secrets.TransactionKey())
 	if err == nil && w.restore == nil { // of a restored history it is the transition to come that has to
@@ -268,7 +268,7 @@ func (c *Coordinator) verify(ctx context.Context, w *way, secrets *authority.Sec
 }
 
 // fromMemory comes back with what is here.
-func (c *Coordinator) fromMemory(ctx context.Context, w *way) (*state, error) {
+func (c *Authority) fromMemory(ctx context.Context, w *way) (*state, error) {
 	if w.restore != nil { // no mark vouches for this head, and the signers have not yet
 		return nil, errors.New("the store says that it was restored: the transition of that comes first")
 	}
@@ -298,7 +298,7 @@ func (c *Coordinator) fromMemory(ctx context.Context, w *way) (*state, error) {
 // Which keepers are asked is read from a manifest that nothing vouches for yet. That
 // is safe: a keeper opens only what it sealed, and the whole history must then verify
 // under the keys of the seed that it gave.
-func (c *Coordinator) fromKeepers(ctx context.Context, w *way) (*state, error) {
+func (c *Authority) fromKeepers(ctx context.Context, w *way) (*state, error) {
 	secrets, by, err := c.openSeed(ctx, w)
 	if err != nil {
 		return nil, err
@@ -330,7 +330,7 @@ func (c *Coordinator) fromKeepers(ctx context.Context, w *way) (*state, error) {
 
 // openedBy says for the audit log which keeper opened a seed: the one with this name, or
 // the one that did before. It returns nil for a seed that was here in another way.
-func (c *Coordinator) openedBy(secrets *authority.Secrets, keeper string) map[string]string {
+func (c *Authority) openedBy(secrets *authority.Secrets, keeper string) map[string]string {
 	if o := c.opened; keeper == "" && o != nil && o.secrets == secrets {
 		keeper = o.by
 	}
@@ -363,7 +363,7 @@ func originOf(s *state, action string, from map[string]string) record.AuditEntry
 
 // openSeed returns the seed of the head with its keys: from memory, or from the first
 // keeper that opens it, which it names.
-func (c *Coordinator) openSeed(ctx context.Context, w *way) (s *authority.Secrets, by string, err error) {
+func (c *Authority) openSeed(ctx context.Context, w *way) (s *authority.Secrets, by string, err error) {
 	if s := c.memory().secrets(w.claimed.Salt); s != nil {
 		return s, "", nil
 	}
@@ -383,7 +383,7 @@ func (c *Coordinator) openSeed(ctx context.Context, w *way) (s *authority.Secret
 }
 
 // openMesh returns the mesh CA of the head, as the first keeper opens it that can.
-func (c *Coordinator) openMesh(ctx context.Context, v *history.Verified, root *x509.Certificate) (*ca.MeshCA, error) {
+func (c *Authority) openMesh(ctx context.Context, v *history.Verified, root *x509.Certificate) (*ca.MeshCA, error) {
 	var failures []error
 	for _, o := range v.Manifest().Seed.Keepers() {
 		mesh, err := c.openMeshOf(ctx, v, root, o)
@@ -398,7 +398,8 @@ func (c *Coordinator) openMesh(ctx context.Context, v *history.Verified, root *x
 	return nil, errors.Join(failures...)
 }
 
-func (c *Coordinator) openMeshOf(ctx context.Context, v *history.Verified, root *x509.Certificate, o manifest.Owner) (*ca.MeshCA, error) {
+func (c *Authority) openMeshOf(ctx context.Context, v *history.Verified, root *x509.Certificate,
+	o manifest.Owner) (*ca.MeshCA, error) {
 	head := v.Current()
 	place := keyring.Place{Cluster: v.Manifest().Cluster, Purpose: keyring.PurposeMesh, Owner: o.Name, SeedEpoch: head.SeedEpoch, Head: head.Hash}
 	return openCopy(ctx, c, o, sealed.Mesh(head.Hash), place, func(k keeper, data []byte) (*ca.MeshCA, error) {
@@ -413,7 +414,7 @@ func (c *Coordinator) openMeshOf(ctx context.Context, v *history.Verified, root 
 // heal makes a new mesh CA key: the seed is here, and nobody was found who has the one
 // of the head. Of several that heal at once one moves the head, and the others find it
 // among their peers.
-func (c *Coordinator) heal(ctx context.Context, w *way) (*state, error) {
+func (c *Authority) heal(ctx context.Context, w *way) (*state, error) {
 	secrets := c.memory().secrets(w.claimed.Salt)
 	if secrets == nil {
 		return nil, w.notHere()
@@ -436,7 +437,7 @@ func (c *Coordinator) heal(ctx context.Context, w *way) (*state, error) {
 
 // watchPeers has peers asked as soon as one of them says that it is ready, until ctx
 // ends. It is a hint: they are asked again anyway.
-func (c *Coordinator) watchPeers(ctx context.Context) error {
+func (c *Authority) watchPeers(ctx context.Context) error {
 	l, err := c.store.List(ctx, replicaPrefix)
 	if err != nil {
 		return err
@@ -446,7 +447,7 @@ func (c *Coordinator) watchPeers(ctx context.Context) error {
 			return err
 		}
 		for _, e := range change.Put {
-			if r, err := openReplica(e); err == nil && r.Key != c.EnrolmentKey() && r.Phase == phaseReady.String() {
+			if r, err := openReplica(e); err == nil && r.Key != c.enrolmentKey() && r.Phase == phaseReady.String() {
 				c.pushed.Store(true)
 				c.headDue.Notify()
 			}
@@ -459,7 +460,7 @@ func (c *Coordinator) watchPeers(ctx context.Context) error {
 // notice that was late or, if it stays, a store that went back. Ours stays in force:
 // this may be the only memory with its mesh CA key. Every transaction wants ours, so
 // that nothing is decided on what the store shows.
-func (c *Coordinator) olderHead(ctx context.Context, record history.Record) {
+func (c *Authority) olderHead(ctx context.Context, record history.Record) {
 	if c.older.Swap(&record) == nil {
 		c.log.LogAttrs(ctx, slog.LevelError, "the store shows an older head of the history: nothing can change until it shows the newest one", slog.Uint64("index", record.Index), slog.String("head", record.Hash.String()))
 	}
@@ -467,7 +468,7 @@ func (c *Coordinator) olderHead(ctx context.Context, record history.Record) {
 
 // olderHeadError words why nothing can change while the store shows an older head; nil
 // if it does not.
-func (c *Coordinator) olderHeadError() error {
+func (c *Authority) olderHeadError() error {
 	record, s := c.older.Load(), c.state.Load()
 	if record == nil || s.phase != phaseReady {
 		return nil
@@ -478,7 +479,7 @@ func (c *Coordinator) olderHeadError() error {
 
 // judgeHead says what the head e of the store means. What cannot be read is another
 // head: why is found out on the way to it.
-func (c *Coordinator) judgeHead(ctx context.Context, s *state, e store.Entry) decide.Verdict {
+func (c *Authority) judgeHead(ctx context.Context, s *state, e store.Entry) decide.Verdict {
 	if s.phase == phaseReady && e.Version == s.headVersion && string(e.Value) == string(s.headRecord) {
 		return decide.Same
 	}
@@ -500,8 +501,8 @@ func (c *Coordinator) judgeHead(ctx context.Context, s *state, e store.Entry) de
 
 // askPeers comes back with what another coordinator gives. While there are others, a
 // new mesh CA key is not made at once.
-func (c *Coordinator) askPeers(ctx context.Context, w *way) (*state, decide.Found, error) {
-	r, err := c.fromPeers(ctx, w.loaded)
+func (c *Authority) askPeers(ctx context.Context, w *way) (*state, decide.Found, error) {
+	r, err := c.root.peerrecovery.fromPeers(ctx, w.loaded)
 	if errors.Is(err, errNoPeers) {
 		// A backup holds no word of where coordinators are: whoever wrote this very head
 		// says so soon.

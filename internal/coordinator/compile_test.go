@@ -340,7 +340,7 @@ func TestBases(t *testing.T) {
 	}
 	t.Run("a renewal is of the same base", func(t *testing.T) {
 		d.advance(headerLife / 2)
-		if err := d.c.refreshTrust(t.Context(), d.state(), true); err != nil {
+		if err := d.c.bundle.refreshTrust(t.Context(), d.state(), true); err != nil {
 			t.Fatal(err)
 		}
 		_, next := at()
@@ -399,7 +399,7 @@ func TestConfigChangesWhileItIsCompiled(t *testing.T) {
 		d.mustPut(route("acme", "path /new"))
 		return nil
 	})
-	if _, err := d.c.publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
+	if _, err := d.c.publication.publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
 		t.Fatalf("published what was overtaken: %v", err)
 	}
 	p := d.mustPublish(b)
@@ -428,10 +428,11 @@ func TestConfigThatChangesAllTheTime(t *testing.T) {
 	}
 	d.faults.Arm("publish.before-commit", churn)
 	for tries := 0; ; tries++ {
-		if _, err := d.c.publish(t.Context(), d.state(), b); err != nil && !errors.Is(err, store.ErrConflict) {
+		if _, err := d.c.publication.publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
+			store.ErrConflict) {
 			t.Fatal(err)
 		}
-		if _, ok := d.c.publication.Load().find(runtimePath("data/later")); ok {
+		if _, ok := d.c.publication.publication.Load().find(runtimePath("data/later")); ok {
 			break
 		}
 		if tries == 5 {
@@ -469,11 +470,12 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 	d.joinedAs("acme", "later")
 	d.follow(d.c)
 	for range 3 {
-		if _, err := d.c.publish(t.Context(), d.state(), b); err != nil && !errors.Is(err, store.ErrConflict) {
+		if _, err := d.c.publication.publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
+			store.ErrConflict) {
 			t.Fatal(err)
 		}
 	}
-	p := d.c.publication.Load()
+	p := d.c.publication.publication.Load()
 	if h := p.given(t, d, "later"); h[snapshot.ScopeNodeRuntime].ConfigVersion == 0 || h[snapshot.ScopeServiceAssignment].ConfigVersion != 0 || h[snapshot.ScopeRoutePolicy].ConfigVersion == 0 {
 		t.Errorf("who joined meanwhile gets %v", h)
 	}
@@ -486,7 +488,7 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 			t.Errorf("%s changed", scope)
 		}
 	}
-	if _, err := d.c.currentConfig(t.Context(), s, true); err != nil {
+	if _, err := d.c.desired.currentConfig(t.Context(), s, true); err != nil {
 		t.Fatal(err)
 	}
 	p = d.mustPublish(b)
@@ -510,7 +512,7 @@ func TestForgedConfigKeepsTheLast(t *testing.T) {
 			if restart {
 				d.restart()
 				b = newPublisher()
-			} else if _, err := d.c.currentConfig(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+			} else if _, err := d.c.desired.currentConfig(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
 				t.Fatalf("the config is believed: %v", err)
 			}
 			p := d.mustPublish(b)
@@ -525,7 +527,7 @@ func TestForgedConfigKeepsTheLast(t *testing.T) {
 				t.Errorf("who joins gets %v", h)
 			}
 			d.advance(headerLife / 2) // and its node_runtime is renewed
-			if err := d.c.refreshTrust(t.Context(), d.state(), true); err != nil {
+			if err := d.c.bundle.refreshTrust(t.Context(), d.state(), true); err != nil {
 				t.Fatal(err)
 			}
 			if got, before := d.mustPublish(b).given(t, d, "acme"), was.given(t, d, "acme"); !got[snapshot.ScopeNodeRuntime].ExpiresAt.After(before[snapshot.ScopeNodeRuntime].ExpiresAt) ||
@@ -547,12 +549,12 @@ func TestCrashWhilePublishing(t *testing.T) {
 			d.mustPut(route("acme", "path /new"))
 			killed := errors.New("killed")
 			d.faults.Fail(at, killed)
-			if _, err := d.c.publish(t.Context(), d.state(), b); !errors.Is(err, killed) {
+			if _, err := d.c.publication.publish(t.Context(), d.state(), b); !errors.Is(err, killed) {
 				t.Fatal(err)
 			}
 			d.faults.Disarm(at)
 			d.restart()
-			p, err := d.c.loadPublication(t.Context(), d.state())
+			p, err := d.c.publication.loadPublication(t.Context(), d.state())
 			if err != nil || p.broken {
 				t.Fatalf("it is left broken (%v)", err)
 			}
@@ -580,8 +582,8 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.EnrolmentKey())), "")
-	other.checkHead(t.Context())
+	wantOnly(t, "set", d.set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.authority.enrolmentKey())), "")
+	other.authority.checkHead(t.Context())
 	d.joinedAs("acme", "acme")
 	d.joinedAs("globex", "globex")
 	d.mustPut("kind: organization\nname: acme\n---\nkind: peer\nname: acme-peer\norganization: acme\nmember: data/acme\naddresses: [\"a:1\"]\nclass: active")
@@ -591,7 +593,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		for range 3 {
 			for _, c := range []*Coordinator{d.c, other} {
 				d.follow(c)
-				if _, err := c.currentConfig(t.Context(), c.state.Load(), false); err != nil {
+				if _, err := c.desired.currentConfig(t.Context(), c.authority.state.Load(), false); err != nil {
 					t.Fatal(err)
 				}
 				if err := d.publishAll(c, publishers[c]); err != nil {
@@ -606,7 +608,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		if a, b := turn(), turn(); a != b {
 			t.Fatalf("they go on publishing: %d, %d", a, b)
 		}
-		a, b := d.c.publication.Load(), other.publication.Load()
+		a, b := d.c.publication.publication.Load(), other.publication.publication.Load()
 		if a.tree.Root() != b.tree.Root() || a.state.Version != b.state.Version {
 			t.Fatal("they serve different roots")
 		}
@@ -791,8 +793,8 @@ func TestRenewalsConcernNoGroup(t *testing.T) {
 	d.mustPublish(b) // it may not have been looked at before
 	concerned := func() []string {
 		d.follow(d.c)
-		p := d.c.publication.Load()
-		b.collect(d.c, d.state(), d.c.trust.Load(), p, p.state.Value.addresses(), d.clock())
+		p := d.c.publication.publication.Load()
+		b.collect(d.c.publication, d.state(), d.c.bundle.trust.Load(), p, p.state.Value.addresses(), d.clock())
 		return slices.Sorted(maps.Keys(b.pendingGroups))
 	}
 	if err := m.renew(); err != nil {
@@ -925,7 +927,7 @@ func TestRevokedIsLeftOut(t *testing.T) {
 		{snapshot.RevokedStorage, "acme-store", `"acme-store":`},
 		{snapshot.RevokedPermission, "continue_services", ""},
 	} {
-		if tc.gone != "" && !has(d.c.publication.Load(), tc.gone) {
+		if tc.gone != "" && !has(d.c.publication.publication.Load(), tc.gone) {
 			t.Fatalf("there is no %s", tc.gone)
 		}
 		p := revoke(tc.kind, tc.name)
@@ -936,7 +938,7 @@ func TestRevokedIsLeftOut(t *testing.T) {
 	if f := d.findings(t, explain.ConfigNotGiven); len(f) < 3 || !strings.Contains(fmt.Sprint(f), "revoked") {
 		t.Errorf("findings %v", f)
 	}
-	if _, ok := d.c.publication.Load().given(t, d, "globex")[snapshot.ScopeServiceAssignment]; !ok {
+	if _, ok := d.c.publication.publication.Load().given(t, d, "globex")[snapshot.ScopeServiceAssignment]; !ok {
 		t.Fatal("globex is assigned nothing")
 	}
 	p := revoke(snapshot.RevokedRole, "data/globex/egress")

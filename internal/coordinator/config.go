@@ -75,7 +75,7 @@ type configView struct {
 
 // beginConfig adds an empty config to the change that first says in the trust state
 // that there is one: from then on its absence is somebody else's doing.
-func (c *Coordinator) beginConfig(ctx context.Context, ch *record.Change, in bundle.State) error {
+func (c *Desired) beginConfig(ctx context.Context, ch *record.Change, in bundle.State) error {
 	if in.Config {
 		return nil
 	}
@@ -91,7 +91,7 @@ func (c *Coordinator) beginConfig(ctx context.Context, ch *record.Change, in bun
 // config/state that it is of, for whoever compiles it: what is compiled of it is
 // only right while config/state is at that version. ok is false as long as it could
 // not be read since the start; what was published before then stays.
-func (c *Coordinator) configured() (set *config.Set, version store.Revision, ok bool) {
+func (c *Desired) configured() (set *config.Set, version store.Revision, ok bool) {
 	v := c.config.Load()
 	if v == nil {
 		return nil, 0, false
@@ -102,7 +102,7 @@ func (c *Coordinator) configured() (set *config.Set, version store.Revision, ok 
 // readConfig reads the config. If the records are not those that config/state says
 // there are, or there is no state, the error matches [store.ErrForged]: nothing is
 // compiled of what somebody else left.
-func (c *Coordinator) readConfig(ctx context.Context, s *state) (*configView, error) {
+func (c *Desired) readConfig(ctx context.Context, s *state) (*configView, error) {
 	l, err := c.store.List(ctx, configPrefix)
 	if err != nil {
 		return nil, err
@@ -144,7 +144,7 @@ func (c *Coordinator) readConfig(ctx context.Context, s *state) (*configView, er
 
 // currentConfig returns the config as the store has it now. It reads the records
 // only if config/state is not that of the view in memory, or whole is set.
-func (c *Coordinator) currentConfig(ctx context.Context, s *state, whole bool) (*configView, error) {
+func (c *Desired) currentConfig(ctx context.Context, s *state, whole bool) (*configView, error) {
 	have := c.config.Load()
 	if have != nil && !whole {
 		e, err := c.store.Get(ctx, configStateKey)
@@ -182,7 +182,7 @@ func (v *configView) follows(have *configView) bool {
 
 // believeConfig puts v into force here, unless a newer one is already, and returns
 // the one in force.
-func (c *Coordinator) believeConfig(ctx context.Context, v *configView) *configView {
+func (c *Desired) believeConfig(ctx context.Context, v *configView) *configView {
 	for {
 		have := c.config.Load()
 		if have != nil && have.state.Version >= v.state.Version {
@@ -203,10 +203,10 @@ func (c *Coordinator) believeConfig(ctx context.Context, v *configView) *configV
 // followConfig keeps the config in memory up with the store until ctx ends: at once
 // on a change, and every few seconds in case a notice was lost. What was altered
 // from outside is reported, and the config in force stays.
-func (c *Coordinator) followConfig(ctx context.Context, s *state) error {
+func (c *Desired) followConfig(ctx context.Context, s *state) error {
 	checked := c.now()
 	return watch.Follow(ctx, c.store, configStateKey, configPollPause, func(ctx context.Context) error {
-		if err := c.untilWhole(ctx); err != nil {
+		if err := c.storeguard.untilWhole(ctx); err != nil {
 			return err
 		}
 		whole := c.now().Sub(checked) >= configCheckPause || c.now().Before(checked)
@@ -214,10 +214,10 @@ func (c *Coordinator) followConfig(ctx context.Context, s *state) error {
 			checked = c.now()
 		}
 		switch _, err := c.currentConfig(ctx, s, whole); {
-		case errors.Is(err, store.ErrForged) && !c.headHolds(ctx):
-			c.headDue.Notify() // under another head there may be another seed, or less config
+		case errors.Is(err, store.ErrForged) && !c.authority.headHolds(ctx):
+			c.authority.headDue.Notify() // under another head there may be another seed, or less config
 		case errors.Is(err, store.ErrForged):
-			c.forged(ctx, "the config", err)
+			c.authority.forged(ctx, "the config", err)
 		case err != nil:
 			return err
 		}
@@ -228,11 +228,11 @@ func (c *Coordinator) followConfig(ctx context.Context, s *state) error {
 // configServer serves ConfigService.
 type configServer struct {
 	fealtyv1.UnimplementedConfigServiceServer
-	c *Coordinator
+	c *Desired
 }
 
 func (r configServer) PutConfig(ctx context.Context, req *fealtyv1.PutConfigRequest) (*fealtyv1.PutConfigResponse, error) {
-	if _, err := r.c.ready(); err != nil {
+	if _, err := r.c.authority.ready(); err != nil {
 		return nil, err
 	}
 	if err := batchSize(len(req.GetRecords())); err != nil {
@@ -261,7 +261,7 @@ func (r configServer) PutConfig(ctx context.Context, req *fealtyv1.PutConfigRequ
 }
 
 func (r configServer) DeleteConfig(ctx context.Context, req *fealtyv1.DeleteConfigRequest) (*fealtyv1.DeleteConfigResponse, error) {
-	if _, err := r.c.ready(); err != nil {
+	if _, err := r.c.authority.ready(); err != nil {
 		return nil, err
 	}
 	if err := batchSize(len(req.GetRecords())); err != nil {
@@ -302,16 +302,16 @@ type configWrite struct {
 
 // writeConfig makes a change in one transaction, or nothing of it, and returns what
 // it did and the version that is in force then. What changes nothing is not written.
-func (c *Coordinator) writeConfig(ctx context.Context, w configWrite) ([]*fealtyv1.ConfigChange, store.Revision, error) {
+func (c *Desired) writeConfig(ctx context.Context, w configWrite) ([]*fealtyv1.ConfigChange, store.Revision, error) {
 	for range commitTries {
-		s, err := c.inForce(ctx)
+		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, 0, err
 		}
 		changes, version, err := c.tryWriteConfig(ctx, s, w)
-		if err == nil || !c.conflicts(ctx, err) {
+		if err == nil || !c.authority.conflicts(ctx, err) {
 			if err != nil {
-				return nil, 0, c.storeError(w.what, err)
+				return nil, 0, c.authority.storeError(w.what, err)
 			}
 			return changes, version, nil
 		}
@@ -319,7 +319,8 @@ func (c *Coordinator) writeConfig(ctx context.Context, w configWrite) ([]*fealty
 	return nil, 0, errBusy(w.what)
 }
 
-func (c *Coordinator) tryWriteConfig(ctx context.Context, s *state, w configWrite) ([]*fealtyv1.ConfigChange, store.Revision, error) {
+func (c *Desired) tryWriteConfig(ctx context.Context, s *state, w configWrite) ([]*fealtyv1.ConfigChange,
+	store.Revision, error) {
 	have, err := c.currentConfig(ctx, s, false)
 	if err != nil {
 		return nil, 0, err
@@ -433,20 +434,20 @@ func (r configServer) ListConfig(ctx context.Context, req *fealtyv1.ListConfigRe
 // read returns the config as the store has it now, for who asks, and while the store
 // is out of reach as it was last read.
 func (r configServer) read(ctx context.Context) (*configView, error) {
-	s, err := r.c.ready()
+	s, err := r.c.authority.ready()
 	if err != nil {
 		return nil, err
 	}
-	asking, cancel := r.c.patience(ctx)
+	asking, cancel := r.c.authority.patience(ctx)
 	defer cancel()
 	v, err := r.c.currentConfig(asking, s, false)
 	if err == nil {
 		return v, nil
 	}
-	if err = r.c.storeError("read the config", err); !outOfReach(ctx, asking, err) {
+	if err = r.c.authority.storeError("read the config", err); !outOfReach(ctx, asking, err) {
 		return nil, err
 	}
-	if _, err := r.c.alone("read the config", inOutage("read the config", err)); err != nil {
+	if _, err := r.c.authority.alone("read the config", inOutage("read the config", err)); err != nil {
 		return nil, err
 	}
 	if v = r.c.config.Load(); v == nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-func (d *desk) config() configServer { return configServer{c: d.c} }
+func (d *desk) config() configServer { return configServer{c: d.c.desired} }
 
 // put puts records, which are documents of one text.
 func (d *desk) put(text string) (*fealtyv1.PutConfigResponse, error) {
@@ -229,8 +229,8 @@ func TestConfigWriters(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.EnrolmentKey())), "")
-	other.checkHead(t.Context())
+	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.authority.enrolmentKey())), "")
+	other.authority.checkHead(t.Context())
 	writers := []*Coordinator{d.c, other}
 	version := d.mustPut(qosRecord).GetVersion()
 	results := make(chan error, len(writers))
@@ -238,7 +238,7 @@ func TestConfigWriters(t *testing.T) {
 		go func() {
 			req := putRequest(fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", 10+i))
 			req.ExpectedVersion = version
-			_, err := configServer{c: c}.PutConfig(context.Background(), req)
+			_, err := configServer{c: c.desired}.PutConfig(context.Background(), req)
 			results <- err
 		}()
 	}
@@ -257,7 +257,8 @@ func TestConfigWriters(t *testing.T) {
 	for i, c := range writers {
 		go func() {
 			for n := range each {
-				if _, err := (configServer{c: c}).PutConfig(context.Background(), putRequest(fmt.Sprintf("kind: qos\nname: q-%d-%d\n", i, n))); err != nil {
+				if _, err := (configServer{c: c.desired}).PutConfig(context.Background(),
+					putRequest(fmt.Sprintf("kind: qos\nname: q-%d-%d\n", i, n))); err != nil {
 					results <- err
 					return
 				}
@@ -272,7 +273,7 @@ func TestConfigWriters(t *testing.T) {
 		}
 	}
 	for _, c := range writers {
-		list, err := configServer{c: c}.ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+		list, err := configServer{c: c.desired}.ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
 		if err != nil || len(list.GetRecords()) != 1+each*len(writers) {
 			t.Errorf("%d records, %v", len(list.GetRecords()), err)
 		}
@@ -288,7 +289,7 @@ func TestConfigWriteInBetween(t *testing.T) {
 		d.mustPut("kind: qos\nname: between\n")
 	})
 	d.mustPut(qosRecord)
-	v, err := d.c.currentConfig(t.Context(), d.state(), true)
+	v, err := d.c.desired.currentConfig(t.Context(), d.state(), true)
 	if err != nil || v.set.Len() != 2 {
 		t.Errorf("%v, %v", v, err)
 	}
@@ -367,19 +368,19 @@ func TestConfigAltered(t *testing.T) {
 				t.Fatal(err)
 			}
 			version := d.mustPut(config.Example).GetVersion()
-			set, _, _ := d.c.configured()
+			set, _, _ := d.c.desired.configured()
 			alter(d, before)
-			if _, err := d.c.currentConfig(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+			if _, err := d.c.desired.currentConfig(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
 				t.Errorf("read: %v", err)
 			}
-			if now, v, ok := d.c.configured(); !ok || uint64(v) != version || now != set {
+			if now, v, ok := d.c.desired.configured(); !ok || uint64(v) != version || now != set {
 				t.Errorf("the config in force is of version %d, want %d", v, version)
 			}
 			d.restart()
 			if d.state().phase != phaseReady {
 				t.Fatalf("after a start: %v %s", d.state().phase, d.state().reason)
 			}
-			if _, _, ok := d.c.configured(); ok {
+			if _, _, ok := d.c.desired.configured(); ok {
 				t.Error("after a start there is a config")
 			}
 			_, err := d.put(qosRecord)
@@ -399,7 +400,7 @@ func TestConfigRolledBack(t *testing.T) {
 	d.store.revert(old)
 	_, err := d.put("kind: qos\nname: silver\n")
 	wantOnly(t, "put", err, explain.StoreForged)
-	if _, v, ok := d.c.configured(); !ok || uint64(v) != version {
+	if _, v, ok := d.c.desired.configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}
 }
@@ -421,7 +422,7 @@ func TestConfigWrittenBack(t *testing.T) {
 	}
 	_, err := d.put("kind: qos\nname: silver\n")
 	wantOnly(t, "put", err, explain.StoreForged)
-	if _, v, ok := d.c.configured(); !ok || uint64(v) != version {
+	if _, v, ok := d.c.desired.configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}
 }
@@ -429,10 +430,10 @@ func TestConfigWrittenBack(t *testing.T) {
 // A store of before the config has one after the next start, and only then.
 func TestConfigBegins(t *testing.T) {
 	d := testDesk(t)
-	if set, version, ok := d.c.configured(); !ok || version == 0 || set.Len() != 0 {
+	if set, version, ok := d.c.desired.configured(); !ok || version == 0 || set.Len() != 0 {
 		t.Fatalf("after the first set: %v, %d, %v", set, version, ok)
 	}
-	in, err := d.c.readTrust(t.Context(), d.state())
+	in, err := d.c.bundle.readTrust(t.Context(), d.state())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 // agentServer serves AgentService.
 type agentServer struct {
 	fealtyv1.UnimplementedAgentServiceServer
-	c *Coordinator
+	c *Delivery
 }
 
 // leaveAfter is for how long a coordinator may not be ready before it sends its members
@@ -37,7 +37,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 	c := a.c
 	ctx := stream.Context()
 	id := identity.FromContext(ctx).ID
-	if _, err := c.ready(); err != nil {
+	if _, err := c.authority.ready(); err != nil {
 		return err
 	}
 	helloCtx, cancel := context.WithTimeout(ctx, helloTimeout)
@@ -46,16 +46,16 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 	if err != nil {
 		return err
 	}
-	if err := c.presents(ctx, identity.FromContext(ctx)); err != nil {
+	if err := c.membership.presents(ctx, identity.FromContext(ctx)); err != nil {
 		return err
 	}
 	path := string(id.Kind()) + "/" + id.Name()
-	own := c.live.opened(id, runOf(hello.GetRun()))
+	own := c.membership.live.opened(id, runOf(hello.GetRun()))
 	defer func() {
-		_, member := c.members.get(path)
-		c.live.closed(id, own, member)
+		_, member := c.membership.members.get(path)
+		c.membership.live.closed(id, own, member)
 	}()
-	c.streamOpened(ctx, path, own.run)
+	c.membership.streamOpened(ctx, path, own.run)
 	c.heard(id, hello)
 
 	d := newDelivery(c, stream, id, hello.GetHeld())
@@ -79,19 +79,19 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			return record.Member{}, false
 		}
 		known = true
-		return c.members.get(path)
+		return c.membership.members.get(path)
 	}
 	var bootstrap <-chan time.Time // when the node_bootstrap is due; nil: never
 	var leave <-chan time.Time     // when the member is sent elsewhere; nil: not now
 	// An outage ends for a member when its certificate stands in a record again.
 	var back *recall.Call
-	defer func() { c.recalls.Remove(back) }()
+	defer func() { c.admission.recalls.Remove(back) }()
 	leaf := identity.FromContext(ctx).Leaf
-	if c.unrecorded(path, leaf) {
-		back = c.recalls.Add(leaf.NotAfter)
+	if c.admission.unrecorded(path, leaf) {
+		back = c.admission.recalls.Add(leaf.NotAfter)
 	}
-	trustChanged, publicationChanged, moved := c.bundleChanged.Wait(), c.publicationChanged.Wait(), c.members.wait(path)
-	stateChanged := c.stateChanged.Wait()
+	trustChanged, publicationChanged, moved := c.bundle.bundleChanged.Wait(), c.publication.publicationChanged.Wait(), c.membership.members.wait(path)
+	stateChanged := c.authority.stateChanged.Wait()
 	for first := true; ; first = false {
 		d.forget()
 		// The trust bundle first: it has the keys of the others.
@@ -139,30 +139,30 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			}
 		case <-leave:
 			leave = nil
-			if _, err := c.ready(); err != nil {
+			if _, err := c.authority.ready(); err != nil {
 				return err
 			}
 		case <-stateChanged:
-			stateChanged = c.stateChanged.Wait()
+			stateChanged = c.authority.stateChanged.Wait()
 			// Who is not ready for a moment only, as between two heads, sends nobody away.
-			if _, err := c.ready(); err != nil && leave == nil {
+			if _, err := c.authority.ready(); err != nil && leave == nil {
 				timer := time.NewTimer(leaveAfter + mathrand.N(leaveAfter))
 				defer timer.Stop()
 				leave = timer.C
 			}
 		// The next wait is taken before the loop looks again.
 		case <-moved:
-			moved, known = c.members.wait(path), false
+			moved, known = c.membership.members.wait(path), false
 		case <-trustChanged:
-			trustChanged = c.bundleChanged.Wait()
+			trustChanged = c.bundle.bundleChanged.Wait()
 		case <-publicationChanged:
-			publicationChanged = c.publicationChanged.Wait()
+			publicationChanged = c.publication.publicationChanged.Wait()
 		case <-d.wanted:
 		case <-own.gone:
 			return explain.New(explain.StreamReplaced, "identity", id.String())
 		case <-back.Now():
-			if !c.unrecorded(path, leaf) {
-				c.recalls.Remove(back)
+			if !c.admission.unrecorded(path, leaf) {
+				c.admission.recalls.Remove(back)
 				continue
 			}
 			if err := stream.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{RenewNow: &fealtyv1.RenewNow{Reason: backReason}}}); err != nil {
@@ -173,16 +173,16 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 }
 
 // heard notes what a member reports.
-func (c *Coordinator) heard(id identity.ID, r *fealtyv1.ConnectRequest) {
-	if c.live.reported(id, r, c.now()) {
-		c.keyConfirmed.Notify()
+func (c *Delivery) heard(id identity.ID, r *fealtyv1.ConnectRequest) {
+	if c.membership.live.reported(id, r, c.now()) {
+		c.trust.keyConfirmed.Notify()
 	}
 }
 
 // outdated reports whether a member's certificate is of another mesh CA key than
 // the one that signs now.
-func (c *Coordinator) outdated(leaf *x509.Certificate) bool {
-	s, err := c.ready()
+func (c *Delivery) outdated(leaf *x509.Certificate) bool {
+	s, err := c.authority.ready()
 	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId, s.issuer.Load().MeshCA().Certificate().SubjectKeyId)
 }
 
@@ -190,29 +190,29 @@ func (c *Coordinator) outdated(leaf *x509.Certificate) bool {
 // it does not hold one of this authority epoch, and how long it is to wait for it:
 // its file was lost, or authority moved.
 func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (wait time.Duration, due bool, err error) {
-	s, err := a.c.ready()
+	s, err := a.c.authority.ready()
 	if err != nil {
 		return 0, false, err
 	}
 	if held != nil && held.GetAuthorityEpoch() == s.head.AuthorityEpoch {
 		return 0, false, nil
 	}
-	wait, err = a.c.live.bootstrapWait(id, a.c.now())
+	wait, err = a.c.membership.live.bootstrapWait(id, a.c.now())
 	return wait, err == nil, err
 }
 
 // bootstrapAgain makes another node_bootstrap for a member. Its content depends
 // on who else is a member now, so it takes a version of its own: the member's
 // record is written again.
-func (c *Coordinator) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv1.SignedSnapshot, error) {
+func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv1.SignedSnapshot, error) {
 	for range commitTries {
-		s, err := c.inForce(ctx)
+		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
 		rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.storeError("read the member", err)
+			return nil, c.authority.storeError("read the member", err)
 		}
 		gone := explain.New(explain.RenewEntryGone, "identity", id.String())
 		if !rec.Exists() || !rec.Value.Held() {
@@ -223,7 +223,7 @@ func (c *Coordinator) bootstrapAgain(ctx context.Context, id identity.ID) (*feal
 			return nil, gone
 		}
 		ch := s.records.NewChange(s.headVersion)
-		if err := c.recount(ctx, s, ch, rec.Value.Entry, found.Entry.Name); err != nil {
+		if err := c.membership.recount(ctx, s, ch, rec.Value.Entry, found.Entry.Name); err != nil {
 			return nil, err
 		}
 		rec.Value.Cover(found.Entry)
@@ -231,10 +231,10 @@ func (c *Coordinator) bootstrapAgain(ctx context.Context, id identity.ID) (*feal
 		version, err := ch.Commit(ctx)
 		switch {
 		case err == nil:
-			c.members.put(rec.Value, version)
-			return c.bootstrap(s, rec.Value, version, c.now())
-		case !c.conflicts(ctx, err):
-			return nil, c.storeError("number the member's bootstrap", err)
+			c.membership.members.put(rec.Value, version)
+			return c.admission.bootstrap(s, rec.Value, version, c.now())
+		case !c.authority.conflicts(ctx, err):
+			return nil, c.authority.storeError("number the member's bootstrap", err)
 		}
 	}
 	return nil, errBusy("member " + id.Name())

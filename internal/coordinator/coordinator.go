@@ -21,7 +21,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -31,7 +30,6 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,29 +40,20 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/batch"
-	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/copies"
 	"github.com/fealty-io/fealty/internal/durable"
-	"github.com/fealty-io/fealty/internal/ended"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/presence"
-	"github.com/fealty-io/fealty/internal/recall"
-	"github.com/fealty-io/fealty/internal/regress"
-	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/patience"
-	"github.com/fealty-io/fealty/internal/store/writable"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Pauses of the loops. None of them is what makes a decision right.
@@ -200,114 +189,40 @@ type Coordinator struct {
 	log       *slog.Logger
 	now       func() time.Time
 	store     store.Store
-	history   *history.Log
 	fs        durable.FS
 	faults    *fault.Points
-	enrolment ed25519.PrivateKey
-	// certificate is shown beside the enrolment key; nil: this coordinator has none.
-	certificate        *enrolment.Certificate
-	certificateChanged watch.Signal // it is another one
-	startedAt          time.Time
-	hears              atomic.Int64 // Unix nanoseconds: when it became ready, after it was not
-	metrics            *metrics
-	registry           *prometheus.Registry
+	startedAt time.Time
+	metrics   *metrics
+	registry  *prometheus.Registry
+	backingUp chan struct{}        // held by the one backup under way; capacity 1
+	elapsed   func() time.Duration // on a clock that only goes forward
+	pulsed    moment               // the last self-check that came through
+	serving   atomic.Bool
+	guard     *mesh.Guard
+	limiter   *joinLimiter
+	refusals  *flowcontrol.LogSampler // of the log lines that strangers can cause
+	failures  *flowcontrol.LogSampler // of failures and clone alarms, which strangers must not drown
+	readers   *flowcontrol.Readers
+	verifiers *flowcontrol.Limiter
+	showing   chan struct{} // held by who looks what history there is to show; capacity 1
+	shown     *shown        // owned by who holds showing
+	lock      io.Closer     // of the data directory
+	stopping  chan struct{} // closed when Run's context ended
 
-	state              atomic.Pointer[state]
-	stateChanged       watch.Signal
-	keeperViews        atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
-	keepersChanged     watch.Signal                // they changed
-	trustMu            sync.Mutex                  // orders what trust and source are set to; no I/O under it
-	trust              atomic.Pointer[bundle.View]
-	config             atomic.Pointer[configView] // nil: not read since the start
-	configChanged      watch.Signal               // the config in force is another one
-	bundleChanged      watch.Signal
-	publication        atomic.Pointer[publication] // what members are told; nil before it was read
-	publicationChanged watch.Signal
-	compileReport      atomic.Pointer[compileReport] // nil before the first compile
-	headDue            watch.Signal                  // the head is to be looked at now
-	maxListed          int                           // banned keys in a bundle
-	// reads are the later fields of manifests that this release reads: all of them, but
-	// where a test plays an earlier release.
-	reads []string
-	// parse reads a manifest that is to be set: manifest.Parse, but where a test plays
-	// the release that set what a later one refuses.
-	parse         func([]byte) (*manifest.Manifest, error)
-	trustDue      watch.Signal                   // the trust state is to be looked at now
-	keyConfirmed  watch.Signal                   // a member may have confirmed a config key: it is to be looked at soon
-	backingUp     chan struct{}                  // held by the one backup under way; capacity 1
-	setting       chan struct{}                  // held by the one SetManifest under way; capacity 1
-	candidates    map[history.Hash]*move         // moves of unknown outcome; owned by who holds setting
-	search        decide.Search                  // the way back to the head; owned by who holds setting
-	pushed        atomic.Bool                    // a peer may be at the head: look for it now
-	opened        *opened                        // a seed for the way back; owned by who holds setting
-	older         atomic.Pointer[history.Record] // the head that the store shows, if it is one of before
-	elapsed       func() time.Duration           // on a clock that only goes forward
-	prepared      *prepared                      // a seed that waits for its signatures; owned by who holds setting
-	former        []*authority.Secrets           // of seeds that were replaced, which calls may still use; owned by who holds setting
-	lag           lag                            // the state, if the store showed a newer head
-	lost          int                            // adoptions in a row that somebody else was first with; owned by who holds setting
-	unsettled     atomic.Bool                    // a reseed may have left the records frozen
-	headConfirmed moment                         // when the store was last asked and showed our head
-	writes        writable.Record                // whether the store takes writes
-	storeFailed   moment                         // when a call last ended because the store did not answer
-	copies        copies.Watch                   // which processes opened streams of members
-	openings      openings                       // streams that the other coordinators are to be told of
-	recalls       recall.List                    // of streams whose members hold certificates that stand in no record
-	tried         atomic.Bool                    // to bring the keys back, or to find that there are none
-	pulsed        moment                         // the last self-check that came through
-	serving       atomic.Bool
-
-	source  *credential.Issued // what our listener presents and believes
-	guard   *mesh.Guard
-	members memberIndex
-	live    liveMembers
-	others  *others // what other coordinators hear
-
-	presence presence.Watch // which other coordinators are heard
-
-	limiter      *joinLimiter
-	perMember    *flowcontrol.PerKey // renewals and rejoins, by identity
-	pulls        *pullLimiter
-	patches      *patchCache
-	joinsWaiting *flowcontrol.Limiter // of joins from challenge to answer
-	joinSlots    chan struct{}        // held by each join that is decided
-	joins        *batch.Desk[joinLine, *joiner]
-	known        *known
-	refreshing   *flowcontrol.Locks      // held by who refreshes the trust bundle
-	refusals     *flowcontrol.LogSampler // of the log lines that strangers can cause
-	failures     *flowcontrol.LogSampler // of failures and clone alarms, which strangers must not drown
-	readers      *flowcontrol.Readers
-
-	kept      regress.Keeper       // what was seen of the store
-	keptFault error                // why it cannot be told what was seen of it before
-	keeping   sync.Mutex           // held by who writes down what was seen
-	written   [2][sha256.Size]byte // digests of what was written; guarded by keeping
-
-	lead   *lead
-	audits auditQueue
-	// auditWriter is the *auditlog.Writer of this process.
-	auditWriter  record.AuditPlaces
-	auditReading chan struct{} // held by each reader of the audit log
-	vouching     vouching      // what it knows of the checkpoints of the audit log
-	withdrawn    withdrawals
-	recoveries   *recoveries
-	verifiers    *flowcontrol.Limiter
-	firstSets    *flowcontrol.Limiter
-	presenters   *flowcontrol.Limiter // of trust bundles of before a restore
-	showing      chan struct{}        // held by who looks what history there is to show; capacity 1
-	shown        *shown               // owned by who holds showing
-	gatheringDue watch.Signal         // the open attempt is to be looked at now
-	peerCalls    *flowcontrol.Limiter
-	taken        takenKeys                       // of heads that may come
-	silent       atomic.Pointer[map[string]bool] // peers by address: what they proved nothing when they were asked last
-	yields       yields                          // of the search to owners
-	outlet       *outlet                         // nil without a PublishDir
-
-	lock     io.Closer // of the data directory
-	setup    atomic.Pointer[setupSecret]
-	stopping chan struct{} // closed when Run's context ended
-	cuts     atomic.Int64  // connections that the guard cut
-	ended    ended.Log     // those of them that a ban ended
+	storeguard    *StoreGuard
+	auditing      *AuditQueue
+	authority     *Authority
+	bundle        *TrustBundle
+	election      *Election
+	audit         *AuditTrail
+	peerrecovery  *PeerRecovery
+	ownerrecovery *OwnerRecovery
+	membership    *Membership
+	trust         *Trust
+	desired       *Desired
+	admission     *Admission
+	publication   *Publication
+	delivery      *Delivery
 }
 
 // New prepares a coordinator: it takes the data directory, makes or reads the
@@ -365,28 +280,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
 	}
-	c := &Coordinator{
-		cfg: cfg, log: cfg.Log, now: cfg.Now, fs: cfg.FS, faults: cfg.Faults,
-		startedAt: cfg.Now(), elapsed: cfg.Elapsed,
-		search:    decide.Search{HealAfter: cfg.SelfHealAfter, Random: mathrand.Float64},
-		registry:  cfg.Registry,
-		verifiers: newVerifiers(), firstSets: newFirstSets(), presenters: newPresenters(), showing: make(chan struct{}, 1),
-		setting:   make(chan struct{}, 1),
-		backingUp: make(chan struct{}, 1), auditReading: make(chan struct{}, auditReaders),
-		limiter:   newJoinLimiter(cfg.Rates),
-		perMember: newMemberLimiter(cfg.Rates),
-		pulls:     newPullLimiter(), patches: newPatchCache(),
-		joinsWaiting: newJoinsWaiting(), joinSlots: make(chan struct{}, joinsAtOnce),
-		known:      newKnown(),
-		refreshing: flowcontrol.NewLocks(),
-		refusals:   flowcontrol.NewLogSampler(),
-		failures:   flowcontrol.NewLogSampler(),
-		stopping:   make(chan struct{}), readers: new(flowcontrol.Readers),
-		members:   newMemberIndex(),
-		maxListed: snapshot.MaxBans, parse: manifest.Parse, reads: manifest.LaterFields(), recoveries: newRecoveries(), peerCalls: newPeerCalls(),
-		others: newOthers(), vouching: vouching{looking: make(chan struct{}, 1), told: make(map[auditlog.Break]bool)},
-		live: liveMembers{elapsed: cfg.Elapsed, members: make(map[identity.ID]*liveMember)},
-	}
+	c := assemble(cfg)
 	reloads := tlsfiles.NewFailures()
 	if !cfg.TLS.IsZero() { // first: a flag that was forgotten is told whatever else there is
 		files, err := tlsfiles.Open(credential.FilesConfig{Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log, OnFailure: func(r credential.Reason) {
@@ -395,22 +289,22 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		if err != nil {
 			return nil, err
 		}
-		if c.certificate, err = enrolment.New(ctx, files); err != nil {
+		if c.authority.certificate, err = enrolment.New(ctx, files); err != nil {
 			return nil, err
 		}
 	}
-	c.joins = batch.New(joinsAtOnce, c.readers.Go, c.admitTogether)
-	c.store = observedStore{patience.Store(cfg.Store), c}
-	c.history = history.New(c.store)
+	c.store = observedStore{patience.Store(cfg.Store), c.storeguard}
+	c.authority.history = history.New(c.store)
 	c.pulsed.set(cfg.Now())
 	c.metrics = newMetrics(cfg.Registry, c, reloads)
+	c.share()
 	if cfg.PublishDir != "" {
-		c.outlet = newOutlet(outside, cfg.PublishDir, cfg.Now)
+		c.publication.outlet = newOutlet(outside, cfg.PublishDir, cfg.Now)
 	}
 	if err := c.fs.MkdirAll(cfg.DataDir); err != nil {
 		return nil, folderUnusable(cfg.DataDir, err)
 	}
-	lock, err := c.fs.Lock(c.path(lockFile))
+	lock, err := c.fs.Lock(c.authority.path(lockFile))
 	if err != nil {
 		var held *durable.LockedError
 		if errors.As(err, &held) {
@@ -426,6 +320,25 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	return c, nil
 }
 
+// assemble makes a coordinator with its rooms, and opens nothing.
+func assemble(cfg Config) *Coordinator {
+	c := &Coordinator{
+		cfg: cfg, log: cfg.Log, now: cfg.Now, fs: cfg.FS, faults: cfg.Faults,
+		startedAt: cfg.Now(), elapsed: cfg.Elapsed,
+		registry: cfg.Registry,
+		readers:  new(flowcontrol.Readers), verifiers: newVerifiers(), showing: make(chan struct{}, 1),
+		backingUp: make(chan struct{}, 1),
+		limiter:   newJoinLimiter(cfg.Rates),
+		refusals:  flowcontrol.NewLogSampler(),
+		failures:  flowcontrol.NewLogSampler(),
+		stopping:  make(chan struct{}),
+	}
+	c.wire()
+	c.share()
+	c.admission.joins = batch.New(joinsAtOnce, c.readers.Go, c.admission.admitTogether)
+	return c
+}
+
 // folderUnusable words why nothing can be kept in the coordinator's folder.
 func folderUnusable(dir string, err error) error {
 	cause := err.Error()
@@ -438,40 +351,41 @@ func folderUnusable(dir string, err error) error {
 // open does the part of New that must give the lock back if it fails.
 func (c *Coordinator) open(ctx context.Context) error {
 	var err error
-	if c.enrolment, err = c.loadEnrolmentKey(); err != nil {
+	if c.authority.enrolment, err = c.authority.loadEnrolmentKey(); err != nil {
 		return err
 	}
-	if c.auditWriter, err = auditlog.NewWriter(keyIDOf(c.enrolment.Public().(ed25519.PublicKey)).String()[:16], c.now); err != nil {
+	if c.auditing.auditWriter, err = auditlog.NewWriter(keyIDOf(c.authority.enrolment.Public().(ed25519.PublicKey)).String()[:16], c.now); err != nil {
 		return err
 	}
-	c.keptFault = c.loadKept()
-	if c.lead, err = newLead(c); err != nil {
+	c.storeguard.keptFault = c.storeguard.loadKept()
+	if c.election.lead, err = newLead(c.election); err != nil {
 		return err
 	}
 	ephemeral, err := credential.NewEphemeral(c.now)
 	if err != nil {
 		return fmt.Errorf("make the ephemeral certificate: %w", err)
 	}
-	c.source = credential.NewIssued(ephemeral)
+	c.bundle.source = credential.NewIssued(ephemeral)
 	c.guard, err = mesh.NewGuard(mesh.GuardConfig{
-		Source: c.source, SendRoot: true, Local: mesh.OwnUser, Now: c.now,
+		Source: c.bundle.source, SendRoot: true, Local: mesh.OwnUser, Now: c.now,
 		OnFailure: c.handshakeFailed, OnRefused: c.connectionRefused, OnCut: c.connectionCut,
 	})
 	if err != nil {
 		return fmt.Errorf("guard the listeners: %w", err)
 	}
-	c.state.Store(&state{phase: phaseRecovery, reason: "the history was not read yet"})
-	s, err := c.loadFirst(ctx)
+	c.share()
+	c.authority.state.Store(&state{phase: phaseRecovery, reason: "the history was not read yet"})
+	s, err := c.authority.loadFirst(ctx)
 	if err != nil {
 		return unreadable(ctx, err)
 	}
-	c.tried.Store(s.phase != phaseRecovery) // else the loop that follows the head tries the other ways
+	c.authority.tried.Store(s.phase != phaseRecovery) // else the loop that follows the head tries the other ways
 	if s.phase == phaseUninitialized {
-		if err := c.offerSetup(ephemeral.Pin()); err != nil {
+		if err := c.authority.offerSetup(ephemeral.Pin()); err != nil {
 			return err
 		}
 	}
-	_ = c.adopt(ctx, s) // a failure is logged, and is the state then
+	_ = c.authority.adopt(ctx, s) // a failure is logged, and is the state then
 	return ctx.Err()
 }
 
@@ -485,20 +399,20 @@ func unreadable(ctx context.Context, err error) error {
 
 // Close gives back what [New] took, for a coordinator that was never run.
 func (c *Coordinator) Close() error {
-	c.keepSeen(context.Background())
+	c.storeguard.keepSeen(context.Background())
 	c.wipe()
 	return c.lock.Close()
 }
 
 // wipe overwrites the secrets, when nobody uses them any more.
 func (c *Coordinator) wipe() {
-	c.recoveries.end(nil)
-	c.dropPrepared()
-	c.dropOpened()
-	for _, former := range c.former {
+	c.ownerrecovery.recoveries.end(nil)
+	c.authority.dropPrepared()
+	c.authority.dropOpened()
+	for _, former := range c.authority.former {
 		former.Wipe()
 	}
-	if s := c.state.Load().ready(); s != nil {
+	if s := c.authority.state.Load().ready(); s != nil {
 		s.secrets.Wipe()
 	}
 }
@@ -517,45 +431,49 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.guard.Run(ctx) })
 	g.Go(func() error { return c.followState(ctx) })
 	// Also without a manifest: another replica may set the first.
-	g.Go(func() error { return c.forever(ctx, "head", func() error { return c.followHead(ctx) }) })
-	if files := c.certificate.Files(); files != nil {
+	g.Go(func() error { return c.forever(ctx, "head", func() error { return c.authority.followHead(ctx) }) })
+	if files := c.authority.certificate.Files(); files != nil {
 		g.Go(func() error { return files.Run(ctx) })
-		g.Go(func() error { return c.followCertificate(ctx) })
+		g.Go(func() error { return c.authority.followCertificate(ctx) })
 	}
-	g.Go(func() error { return c.followLeadership(ctx) })
-	g.Go(func() error { return c.forever(ctx, "replica", func() error { return c.followReplica(ctx, stop) }) })
-	g.Go(func() error { return c.forever(ctx, "keepers", func() error { return c.followKeepers(ctx) }) })
+	g.Go(func() error { return c.election.followLeadership(ctx) })
+	g.Go(func() error {
+		return c.forever(ctx, "replica", func() error { return c.peerrecovery.followReplica(ctx, stop) })
+	})
+	g.Go(func() error { return c.forever(ctx, "keepers", func() error { return c.authority.followKeepers(ctx) }) })
 	g.Go(func() error { return c.pulse(ctx) })
-	g.Go(func() error { return c.followAudit(ctx) })
-	g.Go(func() error { return c.followRecalls(ctx) })
-	g.Go(func() error { return c.followOpenings(ctx) })
-	g.Go(func() error { return c.followKept(ctx) })
+	g.Go(func() error { return c.auditing.followAudit(ctx) })
+	g.Go(func() error { return c.admission.followRecalls(ctx) })
+	g.Go(func() error { return c.membership.followOpenings(ctx) })
+	g.Go(func() error { return c.storeguard.followKept(ctx) })
 	if err := c.serve(ctx, g); err != nil {
 		g.Go(func() error { return err })
 	}
 	err := g.Wait()
 	c.readers.Wait()
-	c.others.close()
+	c.membership.others.close()
 	c.wipe()
 	return err
 }
 
 // Phase says whether it is ready, and if not, why.
 func (c *Coordinator) Phase() (phase, reason string) {
-	s := c.state.Load()
+	s := c.authority.state.Load()
 	return s.phase.String(), s.reason
 }
 
 // Leading returns the term under which it leads, and false if it does not. It is what
 // it believes; the store decides on its writes.
 func (c *Coordinator) Leading() (term uint64, ok bool) {
-	term, _, ok = c.leading()
+	term, _, ok = c.election.leading()
 	return term, ok
 }
 
 // EnrolmentKey is the public key that a manifest names to admit this
 // coordinator, as "ed25519:<base64>".
-func (c *Coordinator) EnrolmentKey() string {
+func (c *Coordinator) EnrolmentKey() string { return c.authority.enrolmentKey() }
+
+func (c *Authority) enrolmentKey() string {
 	k, err := manifest.NewKey(c.enrolment.Public().(ed25519.PublicKey))
 	if err != nil {
 		panic("the enrolment key was checked when it was read: " + err.Error())
@@ -564,21 +482,23 @@ func (c *Coordinator) EnrolmentKey() string {
 }
 
 // Addr is the address of its listener.
-func (c *Coordinator) Addr() string { return c.cfg.Listener.Addr().String() }
+func (c *Coordinator) Addr() string { return c.authority.addr() }
+
+func (c *Authority) addr() string { return c.cfg.Listener.Addr().String() }
 
 // AdminSocket is the path of its admin socket.
 func (c *Coordinator) AdminSocket() string {
 	if c.cfg.AdminSocket != "" {
 		return c.cfg.AdminSocket
 	}
-	return c.path(adminSocketDefault)
+	return c.authority.path(adminSocketDefault)
 }
 
-func (c *Coordinator) advertised() []string {
+func (c *Authority) advertised() []string {
 	if len(c.cfg.Advertise) > 0 {
 		return slices.Clone(c.cfg.Advertise)
 	}
-	return []string{c.Addr()}
+	return []string{c.addr()}
 }
 
 // handshakeFailed counts a handshake that failed, and says so.
@@ -598,9 +518,9 @@ func (c *Coordinator) connectionRefused(err error) {
 // connectionCut counts a connection that ended because its peer's certificate
 // expired or was banned.
 func (c *Coordinator) connectionCut(p identity.Peer, err *mesh.CutError) {
-	c.cuts.Add(1)
+	c.membership.cuts.Add(1)
 	if err.Reason == mesh.PeerBanned {
-		c.ended.Add(string(p.ID.Kind())+"/"+p.ID.Name(), c.now())
+		c.membership.ended.Add(string(p.ID.Kind())+"/"+p.ID.Name(), c.now())
 	}
 	c.metrics.cuts.WithLabelValues(string(err.Reason)).Inc()
 	c.log.Warn("a connection was cut", "reason", string(err.Reason), "peer", p)
@@ -610,7 +530,7 @@ func (c *Coordinator) connectionCut(p identity.Peer, err *mesh.CutError) {
 // too, so why it is in recovery mode, which names files and keepers, is left to
 // status and the log. That the store went back is said: a coordinator that has to ask
 // this one for the seed cannot find it out by itself.
-func (c *Coordinator) ready() (*state, error) {
+func (c *Authority) ready() (*state, error) {
 	s := c.state.Load()
 	switch s.phase {
 	case phaseReady:
@@ -619,7 +539,7 @@ func (c *Coordinator) ready() (*state, error) {
 		return nil, explain.New(explain.HistoryUninitialized)
 	}
 	reason := "its keys or its history could not be brought back"
-	if c.kept.Lost() != nil {
+	if c.storeguard.kept.Lost() != nil {
 		reason = "the store went back (" + string(explain.StoreWentBack) + "), and nothing is changed before the signers restore it"
 	}
 	return nil, explain.New(explain.RecoveryMode, "reason", reason+"; fealty status on its machine says why")
@@ -628,33 +548,45 @@ func (c *Coordinator) ready() (*state, error) {
 // followState runs what belongs to one state for as long as it is the state.
 func (c *Coordinator) followState(ctx context.Context) error {
 	for ctx.Err() == nil {
-		changed := c.stateChanged.Wait()
-		s := c.state.Load()
+		changed := c.authority.stateChanged.Wait()
+		s := c.authority.state.Load()
 		run, cancel := context.WithCancel(ctx)
 		g, run := errgroup.WithContext(run)
 		if s.phase == phaseReady {
-			g.Go(func() error { return c.forever(run, "members", func() error { return c.followMembers(run, s) }) })
-			g.Go(func() error { return c.forever(run, "config", func() error { return c.followConfig(run, s) }) })
-			g.Go(func() error { return c.forever(run, "trust", func() error { return c.followTrust(run, s) }) })
 			g.Go(func() error {
-				return c.forever(run, "publication", func() error { return c.followPublication(run, s) })
+				return c.forever(run, "members", func() error { return c.membership.followMembers(run, s) })
 			})
-			g.Go(func() error { return c.forever(run, "identity", func() error { return c.keepIdentity(run, s) }) })
+			g.Go(func() error {
+				return c.forever(run, "config",
+					func() error { return c.desired.followConfig(run, s) })
+			})
+			g.Go(func() error { return c.forever(run, "trust", func() error { return c.trust.followTrust(run, s) }) })
+			g.Go(func() error {
+				return c.forever(run, "publication", func() error { return c.publication.followPublication(run, s) })
+			})
+			g.Go(func() error {
+				return c.forever(run, "identity",
+					func() error { return c.bundle.keepIdentity(run, s) })
+			})
 			g.Go(func() error { return c.forever(run, "pruning", func() error { return c.prune(run, s) }) })
 			g.Go(func() error {
-				return c.forever(run, "other coordinators", func() error { return c.followPeers(run, s) })
+				return c.forever(run, "other coordinators", func() error { return c.membership.followPeers(run, s) })
 			})
 			g.Go(func() error {
-				return c.forever(run, "audit checkpoints", func() error { return c.followCheckpoints(run, s) })
+				return c.forever(run, "audit checkpoints", func() error { return c.audit.followCheckpoints(run, s) })
 			})
-			if c.outlet != nil {
-				g.Go(func() error { return c.followOutlet(run, s) })
+			if c.publication.outlet != nil {
+				g.Go(func() error { return c.publication.followOutlet(run, s) })
 			}
 		}
 		if s.phase == phaseRecovery {
-			g.Go(func() error { return c.forever(run, "peers", func() error { return c.watchPeers(run) }) })
-			g.Go(func() error { return c.forever(run, "recovery", func() error { return c.followGathering(run) }) })
-			g.Go(func() error { return c.forever(run, "gathered shares", func() error { return c.watchGathering(run) }) })
+			g.Go(func() error { return c.forever(run, "peers", func() error { return c.authority.watchPeers(run) }) })
+			g.Go(func() error {
+				return c.forever(run, "recovery", func() error { return c.ownerrecovery.followGathering(run) })
+			})
+			g.Go(func() error {
+				return c.forever(run, "gathered shares", func() error { return c.ownerrecovery.watchGathering(run) })
+			})
 		}
 		select {
 		case <-changed:
@@ -684,7 +616,7 @@ func (c *Coordinator) forever(ctx context.Context, what string, f func() error) 
 // conflicts reports whether err means that somebody else's transaction was
 // first, so that the decision must be made again on what is there now. If it was
 // the head of the history that moved, our state is looked at first.
-func (c *Coordinator) conflicts(ctx context.Context, err error) bool {
+func (c *Authority) conflicts(ctx context.Context, err error) bool {
 	if !errors.Is(err, store.ErrConflict) {
 		return false
 	}
@@ -697,11 +629,11 @@ func (c *Coordinator) conflicts(ctx context.Context, err error) bool {
 			return false // until the store shows ours again
 		}
 	case conflict.Key == leaderTermKey:
-		c.lead.deposed(conflict.Want)
+		c.root.election.lead.deposed(conflict.Want)
 	case conflict.Key == record.FreezeKey:
 		c.awaitThaw(ctx)
 	case conflict.Key == bundle.StateKey:
-		c.trustDue.Notify() // what was decided may stand on the bundle of before
+		c.root.bundle.trustDue.Notify() // what was decided may stand on the bundle of before
 	}
 	// Who lost to somebody once would lose again in step with them.
 	return watch.Sleep(ctx, mathrand.N(conflictPause)) == nil
@@ -709,7 +641,7 @@ func (c *Coordinator) conflicts(ctx context.Context, err error) bool {
 
 // storeError words an error of the store for who called. What failed, and how,
 // stays in the log: it is not the caller's to know.
-func (c *Coordinator) storeError(what string, err error) error {
+func (c *Authority) storeError(what string, err error) error {
 	code := explain.StoreUnreachable
 	switch {
 	case explain.CodeOf(err) != "":
@@ -741,7 +673,7 @@ func (c *Coordinator) storeError(what string, err error) error {
 // made words err, which came after a change was in the store. It must not be one that
 // has clients make the change again at another coordinator, as recovery mode does: that
 // would be a second one.
-func (c *Coordinator) made(ctx context.Context, what string, err error) error {
+func (c *Authority) made(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -750,7 +682,7 @@ func (c *Coordinator) made(ctx context.Context, what string, err error) error {
 }
 
 // forged tells people that a record was altered outside of Fealty.
-func (c *Coordinator) forged(ctx context.Context, what string, err error) {
+func (c *Authority) forged(ctx context.Context, what string, err error) {
 	c.metrics.forged.Inc()
 	c.log.LogAttrs(ctx, slog.LevelError, "a record in the store fails its MAC: it was altered from outside", slog.String("record", what), slog.Any("err", err))
 }
@@ -777,7 +709,7 @@ func sinceNow() func() time.Duration {
 	return func() time.Duration { return time.Since(start) }
 }
 
-func (c *Coordinator) path(name string) string { return c.cfg.DataDir + "/" + name }
+func (c *Authority) path(name string) string { return c.cfg.DataDir + "/" + name }
 
 // randomID returns 128 random bits in hex.
 func randomID() string {

@@ -34,7 +34,7 @@ const (
 // presents judges the key that a member presents, as its renewal does: an earlier one is
 // used by another machine. Where the record cannot be read nobody is refused: an outage
 // finds nothing out.
-func (c *Coordinator) presents(ctx context.Context, peer identity.Peer) error {
+func (c *Membership) presents(ctx context.Context, peer identity.Peer) error {
 	rec, ok := c.members.get(string(peer.ID.Kind()) + "/" + peer.ID.Name())
 	if !ok || !rec.Held() {
 		return nil // of no member, or of one that is to be replaced: others say so
@@ -42,11 +42,11 @@ func (c *Coordinator) presents(ctx context.Context, peer identity.Peer) error {
 	now, age := c.now(), rec.Age(peer.Key)
 	if age == record.KeyUnknown {
 		// It may be newer than what this coordinator has heard of, or of a restore's gap.
-		s, err := c.ready()
+		s, err := c.authority.ready()
 		if err != nil {
 			return err
 		}
-		asking, cancel := c.patience(ctx)
+		asking, cancel := c.authority.patience(ctx)
 		defer cancel()
 		stored, err := record.Get[record.Member](asking, s.records, record.MemberKey(peer.ID.Kind(), peer.ID.Name()))
 		if err != nil || !stored.Exists() || !stored.Value.Held() {
@@ -79,7 +79,7 @@ func runOf(run string) string {
 }
 
 // streamOpened notes a stream that a member opened here.
-func (c *Coordinator) streamOpened(ctx context.Context, path, run string) {
+func (c *Membership) streamOpened(ctx context.Context, path, run string) {
 	if run == "" {
 		return
 	}
@@ -90,13 +90,13 @@ func (c *Coordinator) streamOpened(ctx context.Context, path, run string) {
 }
 
 // copyFindings says whom two processes run as. Every coordinator hears of the streams.
-func (c *Coordinator) copyFindings() []*fealtyv1.Finding {
+func (c *Membership) copyFindings() []*fealtyv1.Finding {
 	members, at := c.copies.Alarms(c.now())
 	return alarmFindings(explain.MemberCopied, members, at)
 }
 
 // olderKeyFindings says of whom an earlier key was presented here.
-func (c *Coordinator) olderKeyFindings() []*fealtyv1.Finding {
+func (c *Membership) olderKeyFindings() []*fealtyv1.Finding {
 	members, at := c.copies.OlderKeys(c.now())
 	return alarmFindings(explain.MemberOlderKey, members, at)
 }
@@ -138,7 +138,7 @@ func (o *openings) take() map[string]string {
 }
 
 // followOpenings tells the other coordinators of streams, until ctx ends.
-func (c *Coordinator) followOpenings(ctx context.Context) error {
+func (c *Membership) followOpenings(ctx context.Context) error {
 	for {
 		more := c.openings.more.Wait()
 		if taken := c.openings.take(); len(taken) > 0 {
@@ -154,8 +154,8 @@ func (c *Coordinator) followOpenings(ctx context.Context) error {
 
 // tellOpenings tells every other coordinator that is heard. Who does not listen now finds
 // out by the next stream.
-func (c *Coordinator) tellOpenings(ctx context.Context, streams map[string]string) {
-	s, err := c.ready()
+func (c *Membership) tellOpenings(ctx context.Context, streams map[string]string) {
+	s, err := c.authority.ready()
 	if err != nil {
 		return
 	}
@@ -189,7 +189,7 @@ func tellPages(ctx context.Context, conn *mesh.Conn, pages []*fealtyv1.NoteStrea
 // NoteStreams has streams here give way to newer ones elsewhere.
 func (l liveServer) NoteStreams(_ context.Context, req *fealtyv1.NoteStreamsRequest) (*fealtyv1.NoteStreamsResponse, error) {
 	c := l.c
-	s, err := c.ready()
+	s, err := c.authority.ready()
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func (d *desk) process(ctx context.Context, m *machine, n int) *processOf {
 }
 
 func (p *processOf) connect(streams *sync.WaitGroup, at *Coordinator) *processOf {
-	streams.Go(func() { p.ended <- agentServer{c: at}.Connect(p.listen) })
+	streams.Go(func() { p.ended <- agentServer{c: at.delivery}.Connect(p.listen) })
 	return p
 }
 
@@ -60,7 +60,7 @@ func copyDesk(t *testing.T, fn func(t *testing.T, d *desk, ctx context.Context, 
 		d.now = time.Time{}
 		d.mu.Unlock()
 		wantOnlyNil(t, d.set(poolEntries))
-		d.c.hears.Add(-int64(silentAfter))
+		d.c.membership.hears.Add(-int64(silentAfter))
 		stop := d.runs(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		var streams sync.WaitGroup
@@ -128,7 +128,9 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 				time.Sleep(2 * time.Minute)
 				wantOnlyNil(t, a.renew())
 			case n%11 == 6: // what another coordinator tells of it
-				_, err := liveServer{c: d.c}.NoteStreams(ctx, &fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: "data/hourly", Run: fmt.Sprintf("%032x", run)}}})
+				_, err := liveServer{c: d.c.membership}.NoteStreams(ctx,
+					&fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: "data/hourly",
+						Run: fmt.Sprintf("%032x", run)}}})
 				wantOnlyNil(t, err)
 			}
 			p := d.process(ctx, a, run).connect(streams, d.c)
@@ -151,7 +153,7 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 func TestOlderKeyIsRefused(t *testing.T) {
 	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
 		presents := func(m *machine) error {
-			return d.c.presents(ctx, identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
+			return d.c.membership.presents(ctx, identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
 		}
 		first := *a
 		wantOnlyNil(t, presents(a))
@@ -174,7 +176,7 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		// Two renewals behind, at a coordinator that never saw the newer keys in use.
 		time.Sleep(30 * time.Minute)
 		wantOnlyNil(t, a.renew())
-		d.c.live.forget(a.id)
+		d.c.membership.live.forget(a.id)
 		if err := presents(&first); !errors.Is(err, explain.RenewOlderKey) || d.alarms() != 2 {
 			t.Errorf("a key two renewals behind: %v, %d alarms", err, d.alarms())
 		}
@@ -183,9 +185,9 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		stranger := *a
 		stranger.leaf = first.leaf
 		d.store.setDown(errDown)
-		rec, _ := d.c.members.get("data/a")
+		rec, _ := d.c.membership.members.get("data/a")
 		rec.Key, rec.Older = identity.KeyID{1}, nil
-		d.c.members.put(rec, 1<<40)
+		d.c.membership.members.put(rec, 1<<40)
 		wantOnlyNil(t, presents(&stranger))
 		d.store.setDown(nil)
 	})
@@ -197,7 +199,8 @@ func TestStreamsGiveWayElsewhere(t *testing.T) {
 	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
 		note := func(member, run string) {
 			t.Helper()
-			_, err := liveServer{c: d.c}.NoteStreams(ctx, &fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: member, Run: run}}})
+			_, err := liveServer{c: d.c.membership}.NoteStreams(ctx,
+				&fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: member, Run: run}}})
 			wantOnlyNil(t, err)
 			synctest.Wait()
 		}
@@ -215,7 +218,9 @@ func TestStreamsGiveWayElsewhere(t *testing.T) {
 		if err := <-p.ended; !errors.Is(err, explain.StreamReplaced) {
 			t.Errorf("it ended with %v", err)
 		}
-		if _, err := (liveServer{c: d.c}).NoteStreams(ctx, &fealtyv1.NoteStreamsRequest{Streams: make([]*fealtyv1.OpenedStream, openingsPage+1)}); !errors.Is(err, explain.RequestField) {
+		if _, err := (liveServer{c: d.c.membership}).NoteStreams(ctx,
+			&fealtyv1.NoteStreamsRequest{Streams: make([]*fealtyv1.OpenedStream, openingsPage+1)}); !errors.Is(err,
+			explain.RequestField) {
 			t.Errorf("too many at once: %v", err)
 		}
 	})

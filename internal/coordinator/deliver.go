@@ -23,7 +23,7 @@ type listener interface {
 // delivery is what one listener was sent. It belongs to one goroutine, but for what
 // is wanted.
 type delivery struct {
-	c     *Coordinator
+	c     *Delivery
 	to    listener
 	id    identity.ID
 	held  map[string]*fealtyv1.HeldSnapshot // what the member said that it holds, by scope
@@ -37,7 +37,7 @@ type delivery struct {
 	wanted chan struct{}                // there are some; capacity 1
 }
 
-func newDelivery(c *Coordinator, to listener, id identity.ID, held []*fealtyv1.HeldSnapshot) *delivery {
+func newDelivery(c *Delivery, to listener, id identity.ID, held []*fealtyv1.HeldSnapshot) *delivery {
 	return &delivery{c: c, to: to, id: id, held: heldOf(held), has: make(map[snapshot.Scope]holding), wanted: make(chan struct{}, 1)}
 }
 
@@ -87,7 +87,7 @@ func (d *delivery) send(m *fealtyv1.SignedSnapshot) error {
 
 // sendTrust sends the trust bundle in force, if it is news to the member.
 func (d *delivery) sendTrust() error {
-	t := d.c.trust.Load()
+	t := d.c.bundle.trust.Load()
 	if t == d.trust {
 		return nil
 	}
@@ -193,7 +193,7 @@ func (h holding) isBase(is *published) bool {
 // newer record over the same one when the last is old enough. A record of a later
 // epoch than the bundle that was sent waits for that.
 func (d *delivery) sendPublished(ctx context.Context) error {
-	p := d.c.publication.Load()
+	p := d.c.publication.publication.Load()
 	if p == d.seen || !p.serves() || p.state.Value.AuthorityEpoch > d.trust.Epoch {
 		return nil
 	}

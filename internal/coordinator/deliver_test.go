@@ -85,7 +85,7 @@ func TestDeliveryResync(t *testing.T) {
 	b := newPublisher()
 	p := d.mustPublish(b)
 	stream := &sentNews{ctx: t.Context()}
-	dl := newDelivery(d.c, stream, m.id, nil)
+	dl := newDelivery(d.c.delivery, stream, m.id, nil)
 	deliver := func() []*snapshot.Signed {
 		t.Helper()
 		dl.forget()
@@ -204,7 +204,7 @@ type acting struct {
 func (m *machine) acting(t *testing.T) *acting {
 	t.Helper()
 	a := &acting{reader: m.reader(), m: m, stream: &sentNews{ctx: t.Context()}, held: make(map[snapshot.Scope]*snapshot.Verified), forms: make(map[sentForm]int)}
-	a.dl = newDelivery(m.d.c, a.stream, m.id, nil)
+	a.dl = newDelivery(m.d.c.delivery, a.stream, m.id, nil)
 	return a
 }
 

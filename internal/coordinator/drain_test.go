@@ -107,7 +107,7 @@ func TestDrainRefusals(t *testing.T) {
 func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
 	d := testDesk(t)
 	for _, name := range []string{"a", "b", "c"} {
-		d.c.live.opened(d.joined(name).id, "")
+		d.c.membership.live.opened(d.joined(name).id, "")
 	}
 	status := func() *fealtyv1.GetStatusResponse {
 		t.Helper()
@@ -142,11 +142,11 @@ func TestBootstrapShowsWhoDrains(t *testing.T) {
 	d.joined("a")
 	d.drain(t, "a")
 	rec := d.record(identity.Data, "a")
-	d.c.members.put(rec.Value, rec.Version)
-	if n := d.c.members.count(identity.Data); n != 0 {
+	d.c.membership.members.put(rec.Value, rec.Version)
+	if n := d.c.membership.members.count(identity.Data); n != 0 {
 		t.Errorf("%d active data members, want none", n)
 	}
-	got := d.c.members.visible(rec.Value, 10)
+	got := d.c.membership.members.visible(rec.Value, 10)
 	if len(got) != 1 || got[0].State != record.Draining {
 		t.Fatalf("visible: %+v", got)
 	}
@@ -162,11 +162,23 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		want    explain.Code
 	}{
 		{"silent", func(*testing.T, *desk, *machine) {}, false, ""},
-		{"connected", func(_ *testing.T, d *desk, a *machine) { d.c.live.opened(a.id, "") }, false, explain.MemberInContact},
-		{"connected, forced", func(_ *testing.T, d *desk, a *machine) { d.c.live.opened(a.id, "") }, true, ""},
-		{"connected, draining", func(t *testing.T, d *desk, a *machine) { d.c.live.opened(a.id, ""); d.drain(t, "a") }, false, ""},
-		{"connected, replacing", func(t *testing.T, d *desk, a *machine) { d.c.live.opened(a.id, ""); d.replace(t, identity.Data, "a") }, false, ""},
-		{"connected, banned", func(t *testing.T, d *desk, a *machine) { d.c.live.opened(a.id, ""); d.ban(t, identity.Data, "a") }, false, ""},
+		{"connected", func(_ *testing.T, d *desk, a *machine) { d.c.membership.live.opened(a.id, "") }, false,
+			explain.MemberInContact},
+		{"connected, forced", func(_ *testing.T, d *desk, a *machine) { d.c.membership.live.opened(a.id, "") }, true,
+			""},
+		{"connected, draining", func(t *testing.T, d *desk,
+			a *machine) {
+			d.c.membership.live.opened(a.id, "")
+			d.drain(t, "a")
+		}, false, ""},
+		{"connected, replacing", func(t *testing.T, d *desk, a *machine) {
+			d.c.membership.live.opened(a.id, "")
+			d.replace(t, identity.Data, "a")
+		}, false, ""},
+		{"connected, banned", func(t *testing.T, d *desk, a *machine) {
+			d.c.membership.live.opened(a.id, "")
+			d.ban(t, identity.Data, "a")
+		}, false, ""},
 		{"reported lately", func(_ *testing.T, d *desk, a *machine) {
 			d.reported(a.id)
 			d.advance(silentAfter - time.Second)
@@ -175,10 +187,13 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 			d.reported(a.id)
 			d.advance(silentAfter)
 		}, false, ""},
-		{"coordinator just started", func(_ *testing.T, d *desk, _ *machine) { d.c.hears.Store(d.clock().UnixNano()) }, false, explain.MemberInContact},
+		{"coordinator just started", func(_ *testing.T, d *desk,
+			_ *machine) {
+			d.c.membership.hears.Store(d.clock().UnixNano())
+		}, false, explain.MemberInContact},
 		{"coordinator just started, member expired", func(_ *testing.T, d *desk, _ *machine) {
 			d.advance(26 * time.Hour)
-			d.c.hears.Store(d.clock().UnixNano())
+			d.c.membership.hears.Store(d.clock().UnixNano())
 		}, false, ""},
 		{"back from recovery mode, in which nobody could report", func(t *testing.T, d *desk, a *machine) {
 			d.reported(a.id)
@@ -215,7 +230,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 			if gone := !d.record(identity.Data, "a").Exists(); gone != (tc.want == "") {
 				t.Fatalf("the record is gone: %v", gone)
 			}
-			if tc.want == "" && !d.c.trust.Load().Bundle.Banned(a.id, keyOf(t, a.key)) {
+			if tc.want == "" && !d.c.bundle.trust.Load().Bundle.Banned(a.id, keyOf(t, a.key)) {
 				t.Fatal("its key is not banned")
 			}
 		})
@@ -234,17 +249,18 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 // outage puts the coordinator into recovery mode for as long, and lets it find back.
 func outage(t *testing.T, d *desk, lasts time.Duration) {
 	t.Helper()
-	wantOnly(t, "recovery mode", d.c.adopt(t.Context(), recovering(d.state(), errors.New("the keeper is away"))), "")
+	wantOnly(t, "recovery mode", d.c.authority.adopt(t.Context(),
+		recovering(d.state(), errors.New("the keeper is away"))), "")
 	d.advance(lasts)
-	d.c.checkHead(t.Context())
+	d.c.authority.checkHead(t.Context())
 	d.wantPhase("ready", "")
 }
 
 // reported opens a stream of id, reports on it, and ends it.
 func (d *desk) reported(id identity.ID) {
-	d.c.live.opened(id, "")
-	d.c.live.reported(id, &fealtyv1.ConnectRequest{}, d.clock())
-	d.c.live.closed(id, nil, true)
+	d.c.membership.live.opened(id, "")
+	d.c.membership.live.reported(id, &fealtyv1.ConnectRequest{}, d.clock())
+	d.c.membership.live.closed(id, nil, true)
 }
 
 // lifeState is what matters of one member to the calls that race over it.
@@ -343,7 +359,7 @@ func TestRacesOverAMember(t *testing.T) {
 						d.drain(t, "a")
 					}
 					if from.contact {
-						d.c.live.opened(m.id, "")
+						d.c.membership.live.opened(m.id, "")
 					}
 					nextA, nextB := *d.machine(), *d.machine()
 					keyOwn, keyA, keyB := keyOf(t, own.key), keyOf(t, nextA.key), keyOf(t, nextB.key)

@@ -20,12 +20,14 @@ const endedLately = 10 * time.Second
 // endedEverywhere returns what the ban of id, which is in force here, ended at each
 // coordinator: here after mark, and elsewhere as each says. Nobody knows what one that
 // does not answer in time, or is gone, has ended; one stopped in order has no connections.
-func (c *Coordinator) endedEverywhere(ctx context.Context, s *state, id identity.ID, mark uint64) []*fealtyv1.EndedConnections {
+func (c *Membership) endedEverywhere(ctx context.Context, s *state, id identity.ID,
+	mark uint64) []*fealtyv1.EndedConnections {
 	member := string(id.Kind()) + "/" + id.Name()
-	own := &fealtyv1.EndedConnections{Coordinator: ownName(c, s), Answered: true, Connections: c.ended.After(member, mark)}
+	own := &fealtyv1.EndedConnections{Coordinator: ownName(c.peerrecovery, s), Answered: true,
+		Connections: c.ended.After(member, mark)}
 	out := []*fealtyv1.EndedConnections{own}
 	req := &fealtyv1.GetEndedRequest{Member: member}
-	if t := c.trust.Load(); t != nil {
+	if t := c.bundle.trust.Load(); t != nil {
 		req.AuthorityEpoch, req.ConfigVersion = t.Epoch, t.Version
 	}
 	ctx, cancel := context.WithTimeout(ctx, askOthers)
@@ -64,11 +66,11 @@ func (c *Coordinator) endedEverywhere(ctx context.Context, s *state, id identity
 // GetEnded brings the bans in force here up to those of the store, and counts what ended.
 func (l liveServer) GetEnded(ctx context.Context, req *fealtyv1.GetEndedRequest) (*fealtyv1.GetEndedResponse, error) {
 	c := l.c
-	if err := c.trustChanged(ctx); err != nil {
+	if err := c.bundle.trustChanged(ctx); err != nil {
 		return nil, err
 	}
 	asked := &bundle.View{Epoch: req.GetAuthorityEpoch(), Version: req.GetConfigVersion()}
-	if t := c.trust.Load(); t == nil || asked.Newer(t) {
+	if t := c.bundle.trust.Load(); t == nil || asked.Newer(t) {
 		return nil, errBusy("trust bundle")
 	}
 	c.guard.Sweep(ctx) // another one may have brought the bundle, and be about to

@@ -74,8 +74,9 @@ func TestBanTellsWhereItEnded(t *testing.T) {
 	}
 
 	// An answer under an older bundle than the one that bans is none, and members get none.
-	live := liveServer{c: b.c}
-	ahead := &fealtyv1.GetEndedRequest{Member: "data/node-a", AuthorityEpoch: b.c.trust.Load().Epoch, ConfigVersion: b.c.trust.Load().Version + 1}
+	live := liveServer{c: b.c.membership}
+	ahead := &fealtyv1.GetEndedRequest{Member: "data/node-a", AuthorityEpoch: b.c.bundle.trust.Load().Epoch,
+		ConfigVersion: b.c.bundle.trust.Load().Version + 1}
 	if resp, err := live.GetEnded(f.ctx(), ahead); err == nil {
 		t.Errorf("a coordinator that has not heard of the ban answered %v", resp)
 	}

@@ -23,7 +23,7 @@ import (
 
 // loadEnrolmentKey reads the enrolment key, or makes it at the first start. It
 // holds no seed material: it only says which coordinator of the manifest this is.
-func (c *Coordinator) loadEnrolmentKey() (ed25519.PrivateKey, error) {
+func (c *Authority) loadEnrolmentKey() (ed25519.PrivateKey, error) {
 	path := c.path(enrolmentKeyFile)
 	raw, err := c.fs.ReadSecret(path, maxEnrolmentKey)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,7 +53,7 @@ func (c *Coordinator) loadEnrolmentKey() (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-func (c *Coordinator) makeEnrolmentKey(path string) (ed25519.PrivateKey, error) {
+func (c *Authority) makeEnrolmentKey(path string) (ed25519.PrivateKey, error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the enrolment key: %w", err)
@@ -70,18 +70,18 @@ func (c *Coordinator) makeEnrolmentKey(path string) (ed25519.PrivateKey, error) 
 
 // admits returns the entry of m that admits this coordinator by its enrolment key or its
 // certificate, and the name that it gets.
-func (c *Coordinator) admits(m *manifest.Manifest) (manifest.Match, error) {
-	return c.certificate.Admits(c.EnrolmentKey(), m, c.now())
+func (c *Authority) admits(m *manifest.Manifest) (manifest.Match, error) {
+	return c.certificate.Admits(c.enrolmentKey(), m, c.now())
 }
 
 // vouch signs what the enrolment key signs with the key of the certificate; nil without
 // one.
-func (c *Coordinator) vouch(said [64]byte) ([]byte, error) {
-	return c.certificate.Vouch(c.EnrolmentKey(), said)
+func (c *Authority) vouch(said [64]byte) ([]byte, error) {
+	return c.certificate.Vouch(c.enrolmentKey(), said)
 }
 
 // vouchFor is vouch for what the enrolment key signs of t.
-func (c *Coordinator) vouchFor(t interface{ Digest() ([64]byte, error) }) ([]byte, error) {
+func (c *Authority) vouchFor(t interface{ Digest() ([64]byte, error) }) ([]byte, error) {
 	said, err := t.Digest()
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (c *Coordinator) vouchFor(t interface{ Digest() ([64]byte, error) }) ([]byt
 
 // followCertificate takes what is new in the files of the certificate, until ctx ends. A
 // state that comes is looked at too: a manifest may admit what the one before did not.
-func (c *Coordinator) followCertificate(ctx context.Context) error {
+func (c *Authority) followCertificate(ctx context.Context) error {
 	for {
 		changed, state := c.certificate.Changed(), c.stateChanged.Wait()
 		c.takeCertificate(ctx)
@@ -102,12 +102,12 @@ func (c *Coordinator) followCertificate(ctx context.Context) error {
 }
 
 // takeCertificate looks at the files once.
-func (c *Coordinator) takeCertificate(ctx context.Context) {
+func (c *Authority) takeCertificate(ctx context.Context) {
 	var in *manifest.Manifest
 	if s := c.state.Load(); s.phase == phaseReady {
 		in = s.manifest
 	}
-	taken, refused := c.certificate.Take(ctx, c.EnrolmentKey(), in, c.now())
+	taken, refused := c.certificate.Take(ctx, c.enrolmentKey(), in, c.now())
 	switch {
 	case refused != nil:
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the new certificate is not used", slog.String("code", explain.CodeOf(refused)), slog.Any("err", refused))
@@ -119,7 +119,7 @@ func (c *Coordinator) takeCertificate(ctx context.Context) {
 }
 
 // certificateFindings says what is wrong with the certificate that this coordinator shows.
-func (c *Coordinator) certificateFindings() []*fealtyv1.Finding {
+func (c *Authority) certificateFindings() []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
 	add := func(e *explain.Error) {
 		out = append(out, &fealtyv1.Finding{Code: string(e.Code), Severity: "warning", Summary: e.What + ": " + e.Why, Remedy: e.Do})
@@ -149,7 +149,7 @@ type setupSecret struct {
 // offerSetup makes the one-time setup token and writes its line to a file that
 // only this user can read. Every start of an uninitialized coordinator makes a
 // new one: the certificate that it pins lives in memory only.
-func (c *Coordinator) offerSetup(certificate identity.KeyID) error {
+func (c *Authority) offerSetup(certificate identity.KeyID) error {
 	token, err := proof.NewSetupToken(nil, proof.SetupToken{Addresses: c.advertised(), KeyHash: certificate})
 	if err != nil {
 		return fmt.Errorf("make the setup token: %w", err)
@@ -162,7 +162,7 @@ func (c *Coordinator) offerSetup(certificate identity.KeyID) error {
 }
 
 // endSetup forgets the setup token: the cluster has its first manifest.
-func (c *Coordinator) endSetup() {
+func (c *Authority) endSetup() {
 	c.setup.Store(nil)
 	if err := c.fs.Remove(c.path(setupTokenFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		c.log.Warn("the file of the setup token was not removed; the token is void all the same", "err", err)

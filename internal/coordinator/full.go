@@ -26,7 +26,7 @@ import (
 // reads from the store what the refused transaction would have been conditional on:
 // record, head and bans.
 
-func (c *Coordinator) noteWrite(err error) {
+func (c *StoreGuard) noteWrite(err error) {
 	switch now := c.now(); c.writes.Note(err, now) {
 	case writable.Refuses:
 		c.log.LogAttrs(context.Background(), slog.LevelError, "the store takes no writes: known members are certified again, nobody is admitted and nothing is changed until it does",
@@ -39,7 +39,7 @@ func (c *Coordinator) noteWrite(err error) {
 // renewFull certifies the recorded key of a member again whose renewal the store refused.
 // rec is what the store shows of the member, and cause how it refused. A key of the gap
 // of a restore is in no record that can be shown, so it is not certified.
-func (c *Coordinator) renewFull(ctx context.Context, s *state, peer identity.Peer, r renewRequest,
+func (c *Admission) renewFull(ctx context.Context, s *state, peer identity.Peer, r renewRequest,
 	rec record.Versioned[record.Member], turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	id := peer.ID
 	for _, want := range []store.Condition{{Key: history.HeadKey, Version: s.headVersion},
@@ -47,9 +47,9 @@ func (c *Coordinator) renewFull(ctx context.Context, s *state, peer identity.Pee
 		e, err := s.records.Store.Get(ctx, want.Key)
 		switch {
 		case err != nil && !errors.Is(err, store.ErrNotFound):
-			return nil, c.storeError("read what the renewal depends on", err)
+			return nil, c.authority.storeError("read what the renewal depends on", err)
 		case e.Version != want.Version:
-			c.headDue.Notify()
+			c.authority.headDue.Notify()
 			return nil, errBusy("the renewal")
 		}
 	}
@@ -85,7 +85,7 @@ var writableAgain = map[store.Reason]string{
 // storeFindings says why the store takes no writes, if it does not.
 func (c *Coordinator) storeFindings() []*fealtyv1.Finding {
 	now := c.now()
-	s := c.writes.State(now)
+	s := c.storeguard.writes.State(now)
 	if s.Reason == 0 {
 		return nil
 	}
@@ -110,7 +110,7 @@ var storeWord = map[store.Reason]string{
 // empty if it does.
 func (c *Coordinator) refusing() (word, reason string) {
 	now := c.now()
-	s := c.writes.State(now)
+	s := c.storeguard.writes.State(now)
 	switch {
 	case s.Reason == 0:
 		return "", ""

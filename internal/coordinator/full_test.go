@@ -108,7 +108,7 @@ func TestFullStoreLasts(t *testing.T) {
 	d.store.setFull(true)
 	for d.clock().Before(end.Add(outageStretch - time.Minute)) {
 		d.advance(30 * time.Minute)
-		d.c.checkHead(t.Context())
+		d.c.authority.checkHead(t.Context())
 		if !d.clock().Before(end.Add(outageStretch)) {
 			break
 		}
@@ -126,7 +126,7 @@ func TestFullStoreLasts(t *testing.T) {
 		t.Errorf("certified until %v alone, and its record ends at %v", m.leaf.NotAfter, end)
 	}
 	d.advance(end.Add(outageStretch - time.Second/2).Sub(d.clock()))
-	d.c.checkHead(t.Context())
+	d.c.authority.checkHead(t.Context())
 	wantOnly(t, "for longer than that", d.past(m), explain.StoreFull)
 }
 
@@ -159,7 +159,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	wantOnly(t, "a new key", m.renew(), explain.StoreFull)
 	told("after a write", true)
 	d.advance(time.Hour)
-	d.c.checkHead(t.Context())
+	d.c.authority.checkHead(t.Context())
 	told("an hour later, when nobody wrote since", true)
 	d.store.setFull(false)
 	wantOnlyNil(t, m.renew())
@@ -172,7 +172,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	told("while large writes are refused", true)
 	d.advance(writable.Settles + time.Second)
-	d.c.checkHead(t.Context())
+	d.c.authority.checkHead(t.Context())
 	told("when none was refused for long", false)
 }
 
@@ -184,7 +184,8 @@ func TestFullStoreAppliesNothing(t *testing.T) {
 	before, head := d.store.snapshot(), d.state().head.Hash
 	d.store.setFull(true)
 	_, put := d.put(qosRecord)
-	_, token := tokenServer{c: d.c}.CreateToken(context.Background(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+	_, token := tokenServer{c: d.c.admission}.CreateToken(context.Background(),
+		&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	_, rotate := d.trustService().RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{})
 	_, rekey := d.rekey()
 	for what, err := range map[string]error{
@@ -250,7 +251,7 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	end := d.recordedEnd(m)
 	for d.clock().Before(end.Add(time.Hour)) {
 		d.advance(20 * time.Minute)
-		d.c.checkHead(t.Context())
+		d.c.authority.checkHead(t.Context())
 		wantOnlyNil(t, m.again()) // for longer than in an outage: what is read is so
 	}
 	if m.leaf.NotAfter.Before(end.Add(defaultMaxHeadAge)) {
@@ -273,8 +274,9 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	if !strings.Contains(found.GetSummary(), "every change since") || strings.Contains(found.GetRemedy(), "{") || found.GetRemedy() == "" {
 		t.Errorf("the finding: %v", found)
 	}
-	d.c.lead.view.Store(&leadView{ledUntil: d.c.lead.now() - nobodyLeadsAfter - time.Second})
-	if got := d.c.leaderFindings(); len(got) != 1 || !strings.Contains(got[0].GetSummary(), reason.String()) || strings.Contains(got[0].GetSummary(), "altering") {
+	d.c.election.lead.view.Store(&leadView{ledUntil: d.c.election.lead.now() - nobodyLeadsAfter - time.Second})
+	if got := d.c.election.leaderFindings(); len(got) != 1 || !strings.Contains(got[0].GetSummary(),
+		reason.String()) || strings.Contains(got[0].GetSummary(), "altering") {
 		t.Errorf("nobody leads: %v", got)
 	}
 
@@ -286,6 +288,6 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 		t.Errorf("as soon as it takes one: %s", text)
 	}
 	d.advance(writable.Settles + time.Second)
-	d.c.checkHead(t.Context())
+	d.c.authority.checkHead(t.Context())
 	told("when none was refused for long", "ok", "")
 }

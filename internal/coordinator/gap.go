@@ -40,11 +40,11 @@ const (
 // restoreServer serves RestoreService.
 type restoreServer struct {
 	fealtyv1.UnimplementedRestoreServiceServer
-	c *Coordinator
+	c *Trust
 }
 
 func (r restoreServer) GetLinks(req *fealtyv1.GetLinksRequest, stream fealtyv1.RestoreService_GetLinksServer) error {
-	s, err := r.c.ready()
+	s, err := r.c.authority.ready()
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 		return explain.New(explain.RateLimited, "what", "calls from "+flowcontrol.Source(addr), "limit",
 			fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
 	}
-	s, err := c.ready()
+	s, err := c.authority.ready()
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 		return err
 	} else if gap.Exists() {
 		first.Restored, first.AuthorityEpoch, first.ConfigVersion = true, gap.Value.AuthorityEpoch, uint64(gap.Value.Version)
-	} else if t := c.trust.Load(); t != nil {
+	} else if t := c.bundle.trust.Load(); t != nil {
 		first.Compares, first.AuthorityEpoch, first.ConfigVersion = true, t.Epoch, t.Version
 	}
 	first.PartBytes = partBytes
@@ -122,7 +122,7 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 	if first.Compares || c.aheadOf(s, raw) {
 		err = c.proven(ctx, addr, raw)
 	} else if n, err = c.takePresented(ctx, raw); err == nil {
-		err = c.trustChanged(ctx)
+		err = c.bundle.trustChanged(ctx)
 	}
 	if err != nil {
 		c.refusals.Log(ctx, c.log, slog.LevelWarn, "a trust bundle of before the restore is not believed",
@@ -134,19 +134,19 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 
 // aheadOf reports whether a bundle says that it is newer than the one in force, and of its
 // authority epoch: what it revokes is of after every restore.
-func (c *Coordinator) aheadOf(s *state, raw []byte) bool {
+func (c *Trust) aheadOf(s *state, raw []byte) bool {
 	signed, err := snapshot.Unmarshal(raw)
 	if err != nil {
 		return false
 	}
 	claims, err := snapshot.ReadClaims(signed)
-	t := c.trust.Load()
+	t := c.bundle.trust.Load()
 	return err == nil && t != nil && claims.Header.AuthorityEpoch == s.head.AuthorityEpoch && claims.Header.ConfigVersion > t.Version
 }
 
 // bundleParts receives the envelope of a trust bundle. What it is shows when it is whole,
 // so that few are received at a time.
-func (c *Coordinator) bundleParts(ctx context.Context, stream fealtyv1.RestoreService_PresentTrustServer) ([]byte, error) {
+func (c *Trust) bundleParts(ctx context.Context, stream fealtyv1.RestoreService_PresentTrustServer) ([]byte, error) {
 	req, err := flowcontrol.Receive(ctx, c.readers, stream.Recv)
 	if err != nil || !req.GetMore() {
 		return req.GetBundle().GetEnvelope(), err
@@ -158,14 +158,14 @@ func (c *Coordinator) bundleParts(ctx context.Context, stream fealtyv1.RestoreSe
 }
 
 // gapOf reads the gap of the last restore; it does not exist if there was none.
-func (c *Coordinator) gapOf(ctx context.Context, s *state) (record.Versioned[restoreGap], error) {
+func (c *Trust) gapOf(ctx context.Context, s *state) (record.Versioned[restoreGap], error) {
 	last := s.lastRestore()
 	if last == nil {
 		return record.Versioned[restoreGap]{}, nil
 	}
 	gap, err := record.Get[restoreGap](ctx, s.records, restoreGapKey)
 	if err != nil {
-		return gap, c.storeError("read what a restore left", err)
+		return gap, c.authority.storeError("read what a restore left", err)
 	}
 	if gap.Value.Index != last.Index {
 		return record.Versioned[restoreGap]{}, nil
@@ -175,9 +175,9 @@ func (c *Coordinator) gapOf(ctx context.Context, s *state) (record.Versioned[res
 
 // takePresented takes in what a trust bundle of the gap revokes, and returns how much
 // of it was new. The caller puts it into force: that takes one of the same locks.
-func (c *Coordinator) takePresented(ctx context.Context, raw []byte) (int, error) {
+func (c *Trust) takePresented(ctx context.Context, raw []byte) (int, error) {
 	// One at a time: each is compared with what those before it brought.
-	release, err := c.refreshing.Lock(ctx, "presented")
+	release, err := c.bundle.refreshing.Lock(ctx, "presented")
 	if err != nil {
 		return 0, err
 	}
@@ -186,8 +186,8 @@ func (c *Coordinator) takePresented(ctx context.Context, raw []byte) (int, error
 }
 
 // mergePresented is takePresented for who holds its lock.
-func (c *Coordinator) mergePresented(ctx context.Context, raw []byte) (int, error) {
-	s, err := c.ready()
+func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
+	s, err := c.authority.ready()
 	if err != nil {
 		return 0, err
 	}
@@ -202,11 +202,12 @@ func (c *Coordinator) mergePresented(ctx context.Context, raw []byte) (int, erro
 	total := 0
 	for ctx.Err() == nil {
 		n, more, err := c.mergeOnce(ctx, shown, header)
-		if err != nil && c.conflicts(ctx, err) {
+		if err != nil && c.authority.conflicts(ctx, err) {
 			continue
 		}
 		if err != nil {
-			return total, c.storeError("take in what was revoked before the restore", bundleFull("what was revoked before the restore", err))
+			return total, c.authority.storeError("take in what was revoked before the restore",
+				bundleFull("what was revoked before the restore", err))
 		}
 		if total += n; !more {
 			break
@@ -242,9 +243,9 @@ func (s *state) presented(raw []byte, gap record.Versioned[restoreGap]) (*snapsh
 }
 
 // mergeOnce adds a part of what bundle takes away. The last part moves the gap.
-func (c *Coordinator) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h snapshot.Header) (
+func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h snapshot.Header) (
 	n int, more bool, err error) {
-	s, err := c.inForce(ctx)
+	s, err := c.authority.inForce(ctx)
 	if err != nil {
 		return 0, false, err
 	}
@@ -252,7 +253,7 @@ func (c *Coordinator) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle
 	if err != nil || !gap.Exists() {
 		return 0, false, err
 	}
-	in, err := c.readTrust(ctx, s)
+	in, err := c.bundle.readTrust(ctx, s)
 	if err != nil {
 		return 0, false, err
 	}
@@ -304,7 +305,7 @@ func (c *Coordinator) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle
 		ch.Put(restoreGapKey, gap.Version, restoreGap{gap.Value.Index, h.AuthorityEpoch,
 			store.Revision(h.ConfigVersion), gap.Value.BackupAt})
 	}
-	if err := c.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
+	if err := c.bundle.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
 		return 0, false, err
 	}
 	ch.Audit(c.now(), record.AuditEntry{Actor: "restore", Action: "trust.presented", Target: by,

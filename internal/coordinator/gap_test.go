@@ -64,10 +64,10 @@ func TestPresented(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	a, lost := f.member("a"), f.member("b")
-	atBackup := f.c.trust.Load().Signed
+	atBackup := f.c.bundle.trust.Load().Signed
 	b := f.save(owners).signed(f.signer)
 	f.ban(lost)
-	banned := f.c.trust.Load().Signed
+	banned := f.c.bundle.trust.Load().Signed
 	first, _, err := f.present(banned)
 	if err != nil || first.GetRestored() {
 		t.Errorf("a cluster that was not restored wants %v, %v", first, err)
@@ -75,13 +75,13 @@ func TestPresented(t *testing.T) {
 	b.restore()
 	f.start()
 	f.awaitPhase(phaseReady)
-	if f.c.believesBan(lost.id, identity.KeyOf(lost.chain[0])) {
+	if f.c.bundle.believesBan(lost.id, identity.KeyOf(lost.chain[0])) {
 		t.Fatal("the restored cluster knows of the ban by itself")
 	}
 	other, _ := ownedFleet(t, nil)
 	for name, raw := range map[string][]byte{
 		"nothing": nil, "no bundle": []byte("x"), "altered": append(bytes.Clone(banned[:len(banned)-1]), banned[len(banned)-1]^1),
-		"of before the backup": atBackup, "of after the restore": f.c.trust.Load().Signed, "of another cluster": other.c.trust.Load().Signed,
+		"of before the backup": atBackup, "of after the restore": f.c.bundle.trust.Load().Signed, "of another cluster": other.c.bundle.trust.Load().Signed,
 	} {
 		if _, done, err := f.present(raw); err == nil {
 			t.Errorf("%s: %v", name, done)
@@ -91,10 +91,10 @@ func TestPresented(t *testing.T) {
 	if err != nil || done.GetTaken() < 2 {
 		t.Fatalf("presented: %v, %v, %v", first, done, err)
 	}
-	if !f.c.believesBan(lost.id, identity.KeyOf(lost.chain[0])) {
+	if !f.c.bundle.believesBan(lost.id, identity.KeyOf(lost.chain[0])) {
 		t.Error("the ban is not in force")
 	}
-	if f.c.believesBan(a.id, identity.KeyOf(a.chain[0])) {
+	if f.c.bundle.believesBan(a.id, identity.KeyOf(a.chain[0])) {
 		t.Error("somebody else is banned")
 	}
 	if _, _, err := f.present(banned); err == nil {
@@ -103,7 +103,7 @@ func TestPresented(t *testing.T) {
 	// It stays, and a person can lift it.
 	f.restart()
 	f.awaitPhase(phaseReady)
-	if !f.c.believesBan(lost.id, identity.KeyOf(lost.chain[0])) {
+	if !f.c.bundle.believesBan(lost.id, identity.KeyOf(lost.chain[0])) {
 		t.Error("the ban is not in force after another start")
 	}
 	if _, err := f.local().member.UnbanMember(f.ctx(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
@@ -119,18 +119,18 @@ func TestPresentedMeshKeys(t *testing.T) {
 	f.member("a")
 	b := f.save(owners).signed(f.signer)
 	for range 2 {
-		if _, err := (trustServer{c: f.c}).RotateMeshKey(f.ctx(), &fealtyv1.RotateMeshKeyRequest{}); err != nil {
+		if _, err := (trustServer{c: f.c.trust}).RotateMeshKey(f.ctx(), &fealtyv1.RotateMeshKeyRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	shown := f.c.trust.Load().Signed
+	shown := f.c.bundle.trust.Load().Signed
 	b.restore()
 	f.start()
 	f.awaitPhase(phaseReady)
 	if _, done, err := f.present(shown); err != nil {
 		t.Fatalf("presented: %v, %v", done, err)
 	}
-	tr, err := (trustServer{c: f.c}).GetTrust(f.ctx(), &fealtyv1.GetTrustRequest{})
+	tr, err := (trustServer{c: f.c.trust}).GetTrust(f.ctx(), &fealtyv1.GetTrustRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,11 +205,11 @@ func TestLinks(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	b := f.save(owners).signed(f.signer)
-	start := f.c.state.Load()
+	start := f.c.authority.state.Load()
 	if err := f.set(start.manifest.Bytes()); err != nil {
 		t.Fatal(err)
 	}
-	before := f.c.state.Load()
+	before := f.c.authority.state.Load()
 	links := func(known history.Hash) [][]byte {
 		stream, err := f.restoreClient().GetLinks(f.ctx(), &fealtyv1.GetLinksRequest{Known: known[:]})
 		if err != nil {
@@ -234,7 +234,7 @@ func TestLinks(t *testing.T) {
 				return false, err
 			}
 		}
-		return trail.LeadsTo(f.c.state.Load().chain.Mark())
+		return trail.LeadsTo(f.c.authority.state.Load().chain.Mark())
 	}
 	if got := links(start.head.Hash); len(got) != 1 {
 		t.Fatalf("%d links of one set", len(got))
@@ -251,11 +251,12 @@ func TestLinks(t *testing.T) {
 	if restored, err := follow(before, before.manifest.Signers, got); err != nil || !restored {
 		t.Errorf("a restore: %v, %v", restored, err)
 	}
-	if _, err := follow(before, manifest.Signers{Threshold: 1, Keys: []manifest.Signer{{Key: manifest.Key(f.c.enrolment.Public().(ed25519.PublicKey))}}}, got); !errors.Is(err, history.ErrNoTrail) {
+	if _, err := follow(before, manifest.Signers{Threshold: 1,
+		Keys: []manifest.Signer{{Key: manifest.Key(f.c.authority.enrolment.Public().(ed25519.PublicKey))}}}, got); !errors.Is(err, history.ErrNoTrail) {
 		t.Errorf("a restore that other signers signed: %v", err)
 	}
 	// After another restore, too, who knows a head of before the first has to see both.
-	first := f.c.state.Load()
+	first := f.c.authority.state.Load()
 	again := f.save(owners).signed(f.signer)
 	f.advance(time.Minute)
 	again.planned().signed(f.signer).restore()
@@ -266,7 +267,8 @@ func TestLinks(t *testing.T) {
 		t.Errorf("%d links from another than the first restore: %v", len(got), err)
 	}
 	// What goes along with the bundle does as well.
-	if restored, err := follow(before, before.manifest.Signers, f.c.trust.Load().Links); err != nil || !restored {
+	if restored, err := follow(before, before.manifest.Signers,
+		f.c.bundle.trust.Load().Links); err != nil || !restored {
 		t.Errorf("the links with the bundle: %v, %v", restored, err)
 	}
 }
@@ -293,7 +295,7 @@ func TestLinksAreTakenInTime(t *testing.T) {
 		stream := stalledLinks{ctx: identity.NewContext(t.Context(), identity.Peer{Addr: "192.0.2.1:9"}), taken: make(chan struct{})}
 		ended := make(chan error, 1)
 		go func() {
-			ended <- restoreServer{c: d.c}.GetLinks(&fealtyv1.GetLinksRequest{Known: make([]byte, 32)}, stream)
+			ended <- restoreServer{c: d.c.trust}.GetLinks(&fealtyv1.GetLinksRequest{Known: make([]byte, 32)}, stream)
 		}()
 		time.Sleep(pace.Time(linkPage))
 		synctest.Wait()

@@ -54,7 +54,7 @@ func (b *publisher) forget(name string) {
 }
 
 // report says what the compile could not do, and logs and counts what of it is new.
-func (c *Coordinator) report(ctx context.Context, b *publisher) {
+func (c *Publication) report(ctx context.Context, b *publisher) {
 	c.metrics.uncompiled.Set(float64(len(b.failed)))
 	if !b.news {
 		return
@@ -93,7 +93,7 @@ func (c *Coordinator) report(ctx context.Context, b *publisher) {
 }
 
 // unreport forgets what the last compile could not do: another coordinator compiles.
-func (c *Coordinator) unreport(b *publisher) {
+func (c *Publication) unreport(b *publisher) {
 	if b.term == 0 {
 		return
 	}
@@ -104,7 +104,7 @@ func (c *Coordinator) unreport(b *publisher) {
 
 // compileFindings says what the last compile could not do, for the status: what has
 // one reason in one scope is one finding if there is much of it.
-func (c *Coordinator) compileFindings() []*fealtyv1.Finding {
+func (c *Publication) compileFindings() []*fealtyv1.Finding {
 	r := c.compileReport.Load()
 	if r == nil {
 		return nil

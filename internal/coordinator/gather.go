@@ -55,25 +55,26 @@ func openKey(claim string) (string, error) {
 
 // tellAttempt says in the store that g is open, and until when. It is called by who
 // made g, and then by who holds setting.
-func (c *Coordinator) tellAttempt(ctx context.Context, g *gathering) error {
+func (c *OwnerRecovery) tellAttempt(ctx context.Context, g *gathering) error {
 	c.recoveries.mu.Lock()
 	ends := g.attempt.Ends()
 	c.recoveries.mu.Unlock()
 	if g.toldAt != 0 && ends.Equal(g.toldEnd) {
 		return nil
 	}
-	key, err := openKey(c.EnrolmentKey())
+	key, err := openKey(c.authority.enrolmentKey())
 	if err != nil {
 		return err
 	}
-	raw, err := recovery.Open{Attempt: g.id, Cluster: g.head.Cluster, Head: g.head.Hash, Recipient: g.recipient.Public(), Ends: ends}.Sign(c.enrolment, c.vouch)
+	raw, err := recovery.Open{Attempt: g.id, Cluster: g.head.Cluster, Head: g.head.Hash,
+		Recipient: g.recipient.Public(), Ends: ends}.Sign(c.authority.enrolment, c.authority.vouch)
 	if err != nil {
 		return err
 	}
 	if err := c.faults.Hit("recover.before-tell"); err != nil {
 		return err
 	}
-	version, err := c.overwrite(ctx, key, raw)
+	version, err := c.authority.overwrite(ctx, key, raw)
 	if err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func (c *Coordinator) tellAttempt(ctx context.Context, g *gathering) error {
 
 // gather looks at what is in for g, passes on what it holds, and makes the seed of
 // the shares if there are enough. setting is held.
-func (c *Coordinator) gather(ctx context.Context, g *gathering) (*fealtyv1.RecoveryProgress, error) {
+func (c *OwnerRecovery) gather(ctx context.Context, g *gathering) (*fealtyv1.RecoveryProgress, error) {
 	owners, shares, err := c.gathered(ctx, g)
 	defer func() {
 		for _, s := range shares {
@@ -118,14 +119,14 @@ func (c *Coordinator) gather(ctx context.Context, g *gathering) (*fealtyv1.Recov
 
 // passOn encrypts the shares of owners to every other open attempt at the head of g
 // that lacks them.
-func (c *Coordinator) passOn(ctx context.Context, g *gathering, owners []string, shares []keyring.Share) error {
+func (c *OwnerRecovery) passOn(ctx context.Context, g *gathering, owners []string, shares []keyring.Share) error {
 	var failed []error
 	keys, err := c.mayGather(ctx, g.manifest)
 	if err != nil {
 		failed = append(failed, err)
 	}
 	for _, key := range keys {
-		if key == c.EnrolmentKey() || len(shares) == 0 {
+		if key == c.authority.enrolmentKey() || len(shares) == 0 {
 			continue
 		}
 		open, err := c.openAttemptOf(ctx, g, key)
@@ -146,9 +147,9 @@ func (c *Coordinator) passOn(ctx context.Context, g *gathering, owners []string,
 // mayGather returns the enrolment keys of those that may have an attempt open: what m
 // names, and who showed in its replica record a certificate that m admits. The records
 // only say where to look: each attempt proves itself.
-func (c *Coordinator) mayGather(ctx context.Context, m *manifest.Manifest) ([]string, error) {
+func (c *OwnerRecovery) mayGather(ctx context.Context, m *manifest.Manifest) ([]string, error) {
 	keys := recovery.Coordinators(m)
-	known, err := c.replicas(ctx, m)
+	known, err := c.authority.replicas(ctx, m)
 	for _, r := range known {
 		if !slices.Contains(keys, r.Key) {
 			keys = append(keys, r.Key)
@@ -159,7 +160,7 @@ func (c *Coordinator) mayGather(ctx context.Context, m *manifest.Manifest) ([]st
 
 // openAttemptOf returns the attempt that the coordinator with an enrolment key has
 // open at the head of g; nil if it has none that may be believed.
-func (c *Coordinator) openAttemptOf(ctx context.Context, g *gathering, key string) (*recovery.Open, error) {
+func (c *OwnerRecovery) openAttemptOf(ctx context.Context, g *gathering, key string) (*recovery.Open, error) {
 	at, err := openKey(key)
 	if err != nil {
 		return nil, err
@@ -181,7 +182,7 @@ func (c *Coordinator) openAttemptOf(ctx context.Context, g *gathering, key strin
 
 // notOpen says that a record under openPrefix is not believed. One that is over, or
 // of before the head moved, is nothing to tell of.
-func (c *Coordinator) notOpen(ctx context.Context, key string, err error) {
+func (c *OwnerRecovery) notOpen(ctx context.Context, key string, err error) {
 	if e, ok := errors.AsType[*recovery.OpenError](err); ok && (e.Rule == "ends" || e.Rule == "head") {
 		return
 	}
@@ -192,7 +193,7 @@ func (c *Coordinator) notOpen(ctx context.Context, key string, err error) {
 
 // passOne encrypts one share to an open attempt. What is there already stays: the
 // attempt itself removes what is not what the head commits to.
-func (c *Coordinator) passOne(ctx context.Context, open *recovery.Open, owner string, share keyring.Share) error {
+func (c *OwnerRecovery) passOne(ctx context.Context, open *recovery.Open, owner string, share keyring.Share) error {
 	key := recoveryKey(open.Attempt, owner)
 	switch _, err := c.store.Get(ctx, key); {
 	case err == nil:
@@ -217,7 +218,7 @@ func (c *Coordinator) passOne(ctx context.Context, open *recovery.Open, owner st
 
 // followGathering goes on with the attempt that is open whenever others may have
 // taken a share for it, until ctx ends.
-func (c *Coordinator) followGathering(ctx context.Context) error {
+func (c *OwnerRecovery) followGathering(ctx context.Context) error {
 	for {
 		opened, due := c.recoveries.changed.Wait(), c.gatheringDue.Wait()
 		if err := c.goOnGathering(ctx); err != nil {
@@ -236,7 +237,7 @@ func (c *Coordinator) followGathering(ctx context.Context) error {
 }
 
 // watchGathering has followGathering look as soon as something comes in.
-func (c *Coordinator) watchGathering(ctx context.Context) error {
+func (c *OwnerRecovery) watchGathering(ctx context.Context) error {
 	for {
 		opened := c.recoveries.changed.Wait()
 		g := c.recoveries.current()
@@ -260,10 +261,10 @@ func (c *Coordinator) watchGathering(ctx context.Context) error {
 }
 
 // goOnGathering looks once at the attempt that is open.
-func (c *Coordinator) goOnGathering(ctx context.Context) error {
+func (c *OwnerRecovery) goOnGathering(ctx context.Context) error {
 	select {
-	case c.setting <- struct{}{}:
-		defer func() { <-c.setting }()
+	case c.authority.setting <- struct{}{}:
+		defer func() { <-c.authority.setting }()
 	case <-ctx.Done():
 		return nil
 	}
@@ -297,14 +298,14 @@ func (c *Coordinator) goOnGathering(ctx context.Context) error {
 
 // dropShares removes what was gathered for g. It is of no use to anybody once the
 // attempt's key is gone, so failing is no harm.
-func (c *Coordinator) dropShares(ctx context.Context, g *gathering) {
+func (c *OwnerRecovery) dropShares(ctx context.Context, g *gathering) {
 	tx := store.Tx{ID: store.NewTxID()}
 	for _, owner := range g.head.Owners() {
 		if e, err := c.store.Get(ctx, recoveryKey(g.id, owner)); err == nil {
 			tx.Delete = append(tx.Delete, e.Key)
 		}
 	}
-	if key, err := openKey(c.EnrolmentKey()); err == nil {
+	if key, err := openKey(c.authority.enrolmentKey()); err == nil {
 		if e, err := c.store.Get(ctx, key); err == nil && e.Version == g.toldAt {
 			tx.Delete = append(tx.Delete, e.Key)
 		}
@@ -319,8 +320,8 @@ func (c *Coordinator) dropShares(ctx context.Context, g *gathering) {
 
 // dropGathered removes what attempts left that ended: all but those that other
 // coordinators have open at the head of s. Nobody can open what is removed.
-func (c *Coordinator) dropGathered(ctx context.Context, s *state) error {
-	_, leads, ok := c.leading()
+func (c *OwnerRecovery) dropGathered(ctx context.Context, s *state) error {
+	_, leads, ok := c.election.leading()
 	if !ok {
 		return nil
 	}
@@ -340,7 +341,7 @@ func (c *Coordinator) dropGathered(ctx context.Context, s *state) error {
 	}
 	for _, key := range keys {
 		at, err := openKey(key)
-		if err != nil || key == c.EnrolmentKey() {
+		if err != nil || key == c.authority.enrolmentKey() {
 			continue // a coordinator that is ready has none open
 		}
 		if open, err := recovery.ReadOpen(entries[at].Value, want, key, c.now()); err == nil {

@@ -47,7 +47,8 @@ func lostDesk(t rapidTB) (d *desk, p *people, others []*Coordinator) {
 		if err != nil {
 			t.Fatalf("open %s: %v", dir, err)
 		}
-		entries += fmt.Sprintf("  - {name: coordinator-%s, kind: coordinator, match: [\"key:%s\"]}\n", dir, c.EnrolmentKey())
+		entries += fmt.Sprintf("  - {name: coordinator-%s, kind: coordinator, match: [\"key:%s\"]}\n", dir,
+			c.authority.enrolmentKey())
 		others = append(others, c)
 	}
 	if err := d.set(entries); err != nil {
@@ -95,25 +96,25 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 		t.Fatalf("bob: %v, %v", got, err)
 	}
 	// The third was asked by an owner who sent nothing yet.
-	if _, err := three.openGathering(t.Context()); err != nil {
+	if _, err := three.ownerrecovery.openGathering(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	wantOnly(t, "go on", three.goOnGathering(t.Context()), "")
+	wantOnly(t, "go on", three.ownerrecovery.goOnGathering(t.Context()), "")
 	wantPhaseOf(t, three, "recovery")
-	wantOnly(t, "go on", d.c.goOnGathering(t.Context()), "")
+	wantOnly(t, "go on", d.c.ownerrecovery.goOnGathering(t.Context()), "")
 	d.wantPhase("ready", "")
 	if got := d.state().head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, bob" {
 		t.Errorf("the head is %+v", got)
 	}
 	for _, c := range others {
-		owners, shares, err := c.gathered(t.Context(), c.recoveries.current())
+		owners, shares, err := c.ownerrecovery.gathered(t.Context(), c.ownerrecovery.recoveries.current())
 		if err != nil || !slices.Contains(owners, "alice") {
 			t.Errorf("%s has the shares of %v (%v)", c.cfg.DataDir, owners, err)
 		}
 		for _, s := range shares {
 			s.Wipe()
 		}
-		wantOnly(t, "go on", c.goOnGathering(t.Context()), "")
+		wantOnly(t, "go on", c.ownerrecovery.goOnGathering(t.Context()), "")
 		if got := mustHead(t, d); got.AuthorityEpoch != epoch+1 {
 			t.Fatalf("%s wrote epoch %d", c.cfg.DataDir, got.AuthorityEpoch)
 		}
@@ -129,7 +130,7 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 
 func mustHead(t rapidTB, d *desk) history.Record {
 	t.Helper()
-	head, _, err := d.c.history.Head(context.Background())
+	head, _, err := d.c.authority.history.Head(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +143,7 @@ func TestTwoFinishAtOnce(t *testing.T) {
 	two := others[0]
 	epoch := mustHead(t, d).AuthorityEpoch
 	for _, c := range []*Coordinator{d.c, two} {
-		if _, err := c.openGathering(t.Context()); err != nil {
+		if _, err := c.ownerrecovery.openGathering(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -151,7 +152,7 @@ func TestTwoFinishAtOnce(t *testing.T) {
 	}
 	d.faults.Arm("rekey.before-swap", func() error {
 		d.faults.Disarm("rekey.before-swap")
-		if err := two.goOnGathering(t.Context()); err != nil {
+		if err := two.ownerrecovery.goOnGathering(t.Context()); err != nil {
 			t.Errorf("the other: %v", err)
 		}
 		return nil
@@ -193,7 +194,7 @@ func TestGatheringCutOff(t *testing.T) {
 				d.faults.FailNext(point, 1, errTestCrash)
 				ask(d.c, alice)
 				ask(two, bob)
-				_, _ = d.c.goOnGathering(t.Context()), two.goOnGathering(t.Context()) // the fault may show here
+				_, _ = d.c.ownerrecovery.goOnGathering(t.Context()), two.ownerrecovery.goOnGathering(t.Context()) // the fault may show here
 				d.faults.Disarm(point)
 				crashed := &d.c
 				if who == "other" {
@@ -201,7 +202,7 @@ func TestGatheringCutOff(t *testing.T) {
 				}
 				*crashed = d.again(*crashed)
 				ready := func() bool {
-					return d.c.state.Load().phase == phaseReady || two.state.Load().phase == phaseReady
+					return d.c.authority.state.Load().phase == phaseReady || two.authority.state.Load().phase == phaseReady
 				}
 				for range 4 {
 					if ready() {
@@ -209,14 +210,15 @@ func TestGatheringCutOff(t *testing.T) {
 					}
 					ask(d.c, alice)
 					ask(two, bob)
-					_, _ = d.c.goOnGathering(t.Context()), two.goOnGathering(t.Context())
-					d.c.checkHead(t.Context())
-					two.checkHead(t.Context())
+					_, _ = d.c.ownerrecovery.goOnGathering(t.Context()), two.ownerrecovery.goOnGathering(t.Context())
+					d.c.authority.checkHead(t.Context())
+					two.authority.checkHead(t.Context())
 				}
 				if !ready() {
-					t.Fatalf("nobody is ready: %s, %s", d.c.state.Load().reason, two.state.Load().reason)
+					t.Fatalf("nobody is ready: %s, %s", d.c.authority.state.Load().reason,
+						two.authority.state.Load().reason)
 				}
-				if two.state.Load().phase == phaseReady {
+				if two.authority.state.Load().phase == phaseReady {
 					d.c = two
 				}
 				wantOneKeyPerEpoch(t, d)
@@ -234,9 +236,9 @@ func TestGatheringCutOff(t *testing.T) {
 func TestSwappedGatheredShares(t *testing.T) {
 	d, p, others := lostDesk(t)
 	two := others[0]
-	g, err := d.c.openGathering(t.Context())
+	g, err := d.c.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
-	other, err := two.openGathering(t.Context())
+	other, err := two.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	if _, err := bringAt(t, two, p.shareFile(d.store, "bob")); err != nil {
 		t.Fatal(err)
@@ -262,16 +264,16 @@ func TestSwappedGatheredShares(t *testing.T) {
 	} {
 		value := harm()
 		d.store.alter(mine, func([]byte) []byte { return value })
-		wantOnly(t, name, d.c.goOnGathering(t.Context()), "")
-		if got := d.c.recoveries.current().attempt.Brought(); len(got) > 0 {
+		wantOnly(t, name, d.c.ownerrecovery.goOnGathering(t.Context()), "")
+		if got := d.c.ownerrecovery.recoveries.current().attempt.Brought(); len(got) > 0 {
 			t.Fatalf("%s: it counted as the share of %v", name, got)
 		}
 		if slices.Contains(d.store.keys(mine), mine) {
 			t.Errorf("%s: it is still there", name)
 		}
-		wantOnly(t, name, two.goOnGathering(t.Context()), "")
-		wantOnly(t, name, d.c.goOnGathering(t.Context()), "")
-		if got := d.c.recoveries.current().attempt.Brought(); !slices.Equal(got, []string{"bob"}) {
+		wantOnly(t, name, two.ownerrecovery.goOnGathering(t.Context()), "")
+		wantOnly(t, name, d.c.ownerrecovery.goOnGathering(t.Context()), "")
+		if got := d.c.ownerrecovery.recoveries.current().attempt.Brought(); !slices.Equal(got, []string{"bob"}) {
 			t.Fatalf("%s: after it was passed on again: %v", name, got)
 		}
 	}
@@ -293,18 +295,18 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 	wantOnly(t, "key", err, "")
 	mine, err := keyring.NewEphemeral()
 	wantOnly(t, "recipient", err, "")
-	g, err := d.c.openGathering(t.Context())
+	g, err := d.c.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	id := recovery.ID{7}
 	stolen := func() []string {
 		return slices.DeleteFunc(gatheredIn(t, d.store), func(k string) bool { return !strings.HasPrefix(k, recoveryPrefix+id.String()) })
 	}
-	place, err := openKey(two.EnrolmentKey())
+	place, err := openKey(two.authority.enrolmentKey())
 	wantOnly(t, "place", err, "")
 	good := recovery.Open{Attempt: id, Cluster: testCluster, Head: g.head.Hash, Recipient: mine.Public(), Ends: d.clock().Add(recovery.Life)}
 	put := func(key string, value []byte) {
 		t.Helper()
-		_, err := d.c.overwrite(t.Context(), key, value)
+		_, err := d.c.authority.overwrite(t.Context(), key, value)
 		wantOnly(t, "put", err, "")
 	}
 	signed := func(o recovery.Open, by ed25519.PrivateKey) []byte {
@@ -319,31 +321,33 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		"nobody's": func() []byte { return []byte("garbage") },
 		"by a thief, in the place of a coordinator": func() []byte { return signed(good, thief) },
 		"by a thief, who claims the key of a coordinator": func() []byte {
-			return []byte(strings.Replace(string(signed(good, thief)), keyOfClaim(thief), two.EnrolmentKey(), 1))
+			return []byte(strings.Replace(string(signed(good, thief)), keyOfClaim(thief),
+				two.authority.enrolmentKey(), 1))
 		},
 		"of a coordinator, with the recipient of a thief": func() []byte {
 			o := good
 			theirs, err := keyring.NewEphemeral()
 			wantOnly(t, "recipient", err, "")
 			o.Recipient = theirs.Public()
-			return []byte(strings.Replace(string(signed(o, two.enrolment)), theirs.Public(), mine.Public(), 1))
+			return []byte(strings.Replace(string(signed(o, two.authority.enrolment)), theirs.Public(), mine.Public(),
+				1))
 		},
-		"for another head": func() []byte { o := good; o.Head[0]++; return signed(o, two.enrolment) },
+		"for another head": func() []byte { o := good; o.Head[0]++; return signed(o, two.authority.enrolment) },
 		"for another cluster": func() []byte {
 			o := good
 			o.Cluster = "other.example"
-			return signed(o, two.enrolment)
+			return signed(o, two.authority.enrolment)
 		},
-		"over": func() []byte { o := good; o.Ends = d.clock(); return signed(o, two.enrolment) },
+		"over": func() []byte { o := good; o.Ends = d.clock(); return signed(o, two.authority.enrolment) },
 		"for ever": func() []byte {
 			o := good
 			o.Ends = d.clock().Add(24 * 365 * time.Hour)
-			return signed(o, two.enrolment)
+			return signed(o, two.authority.enrolment)
 		},
-		"of another coordinator": func() []byte { return signed(good, others[1].enrolment) },
+		"of another coordinator": func() []byte { return signed(good, others[1].authority.enrolment) },
 	} {
 		put(place, value())
-		wantOnly(t, name, d.c.goOnGathering(t.Context()), "")
+		wantOnly(t, name, d.c.ownerrecovery.goOnGathering(t.Context()), "")
 		if got := stolen(); len(got) > 0 {
 			t.Fatalf("%s: %v", name, got)
 		}
@@ -359,13 +363,13 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		put(fmt.Sprintf("%sx%d", openPrefix, i), signed(good, key))
 	}
 	d.store.alter(place, func([]byte) []byte { return nil })
-	wantOnly(t, "endless", d.c.goOnGathering(t.Context()), "")
+	wantOnly(t, "endless", d.c.ownerrecovery.goOnGathering(t.Context()), "")
 	if got := stolen(); len(got) > 0 {
 		t.Fatalf("endless: %v", got)
 	}
 	// The harness works: what the coordinator itself signed gets the share.
-	put(place, signed(good, two.enrolment))
-	wantOnly(t, "genuine", d.c.goOnGathering(t.Context()), "")
+	put(place, signed(good, two.authority.enrolment))
+	wantOnly(t, "genuine", d.c.ownerrecovery.goOnGathering(t.Context()), "")
 	if got := stolen(); !slices.Equal(got, []string{recoveryKey(id, "alice")}) {
 		t.Fatalf("genuine: %v", got)
 	}
@@ -395,15 +399,15 @@ func TestOpenAttemptsOfOthersStay(t *testing.T) {
 	if _, err := bringAt(t, others[1], alice); err != nil {
 		t.Fatal(err)
 	}
-	third := others[1].recoveries.current().id
+	third := others[1].ownerrecovery.recoveries.current().id
 	others[1] = d.again(others[1]) // and opens another
-	if _, err := others[1].openGathering(t.Context()); err != nil {
+	if _, err := others[1].ownerrecovery.openGathering(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d.lead(d.c)
 	wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
 	got := gatheredIn(t, d.store)
-	want := []string{recoveryKey(others[0].recoveries.current().id, "alice")}
+	want := []string{recoveryKey(others[0].ownerrecovery.recoveries.current().id, "alice")}
 	if !slices.Equal(got, want) || slices.Contains(got, recoveryKey(third, "alice")) {
 		t.Errorf("kept %v, want %v", got, want)
 	}

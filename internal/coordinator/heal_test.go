@@ -21,17 +21,17 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 		r.start()
 		r.awaitHead(f)
 	}
-	before := f.c.state.Load().head
+	before := f.c.authority.state.Load().head
 	// Nobody can be prepared, and it dies right after the swap.
 	for _, r := range rs {
 		r.faults.Fail("peer.before-reread", errTestCrash)
 	}
 	f.faults.FailNext("set.after-swap", 1, errTestCrash)
-	release, err := f.c.settingTurn(t.Context())
+	release, err := f.c.authority.settingTurn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.c.rekey(t.Context(), f.c.state.Load(), "test", "test", nil)
+	_, err = f.c.authority.rekey(t.Context(), f.c.authority.state.Load(), "test", "test", nil)
 	f.link.cut(errKilled) // before its loop finds the head among its candidates
 	release()
 	if err == nil {

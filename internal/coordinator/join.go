@@ -35,7 +35,7 @@ const commitTries = 16
 // admissionServer serves AdmissionService.
 type admissionServer struct {
 	fealtyv1.UnimplementedAdmissionServiceServer
-	c *Coordinator
+	c *Admission
 }
 
 // channel is one connection's side of a proof: what the candidate must sign.
@@ -85,7 +85,7 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 	started := time.Now()
 	kind := ""
 	grant, err := func() (*fealtyv1.JoinGrant, error) {
-		if _, err := c.ready(); err != nil {
+		if _, err := c.authority.ready(); err != nil {
 			return nil, err
 		}
 		if !c.limiter.allow(peer.Addr, c.now()) {
@@ -158,15 +158,15 @@ func joinLabel(g *fealtyv1.JoinGrant, err error) string {
 
 // join decides and applies one join over ch. On every error the catalog is
 // unchanged, except after an unknown outcome of the store (I1).
-func (c *Coordinator) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequest) (*fealtyv1.JoinGrant, error) {
+func (c *Admission) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequest) (*fealtyv1.JoinGrant, error) {
 	turn := c.oneTurn()
 	var j *joiner
 	for range commitTries {
-		s, err := c.inForce(ctx)
+		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if lost := c.lostError(); lost != nil {
+		if lost := c.storeguard.lostError(); lost != nil {
 			return nil, lost
 		}
 		first := j == nil
@@ -188,9 +188,10 @@ func (c *Coordinator) join(ctx context.Context, ch channel, req *fealtyv1.JoinRe
 			return c.grant(ctx, j)
 		case errors.Is(err, errLookAgain):
 		case errors.Is(err, batch.ErrUnderWay):
-			return nil, c.storeError("admit the member", fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err))
-		case !c.conflicts(ctx, err):
-			return nil, c.storeError("admit the member", err) // with a conflict: the call ended before it was decided again
+			return nil, c.authority.storeError("admit the member", fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err))
+		case !c.authority.conflicts(ctx, err):
+			return nil, c.authority.storeError("admit the member",
+				err) // with a conflict: the call ended before it was decided again
 		}
 	}
 	return nil, errBusy("the join")
@@ -198,7 +199,7 @@ func (c *Coordinator) join(ctx context.Context, ch channel, req *fealtyv1.JoinRe
 
 // prove runs the checks that come before the catalog is looked at: cluster, and
 // proof. A fault of the CSR is reported after the bans.
-func (c *Coordinator) prove(ctx context.Context, s *state, ch channel, req *fealtyv1.JoinRequest) (*joiner, error) {
+func (c *Admission) prove(ctx context.Context, s *state, ch channel, req *fealtyv1.JoinRequest) (*joiner, error) {
 	kind := identity.Kind(req.GetKind())
 	// The transcript holds the key to certify, so the CSR is opened before the
 	// proof. A CSR that cannot be opened has no key that a proof could cover.
@@ -256,14 +257,14 @@ func joinable(k identity.Kind) bool {
 
 // believesBan reports whether the bundle in force bans id or key, whatever the
 // store says now: who can delete records lifts no ban here.
-func (c *Coordinator) believesBan(id identity.ID, key identity.KeyID) bool {
+func (c *TrustBundle) believesBan(id identity.ID, key identity.KeyID) bool {
 	return c.trust.Load().Bundle.Banned(id, key)
 }
 
 // countMembers counts the members under entry. Every transaction that changes
 // their number under this head writes the entry's count, so whoever read the
 // version of that before may rely on what is counted here.
-func (c *Coordinator) countMembers(ctx context.Context, s *state, entry *manifest.Entry) (int, error) {
+func (c *Admission) countMembers(ctx context.Context, s *state, entry *manifest.Entry) (int, error) {
 	recs, err := record.List[record.Member](ctx, s.records, record.MemberPrefix+string(entry.Kind)+"/")
 	if err != nil {
 		return 0, err
@@ -279,7 +280,7 @@ func (c *Coordinator) countMembers(ctx context.Context, s *state, entry *manifes
 
 // recount adds to ch what keeps the counts right when a member moves from one
 // entry to another; "" is outside. Entries without a maximum are not counted.
-func (c *Coordinator) recount(ctx context.Context, s *state, ch *record.Change, from, to string) error {
+func (c *Membership) recount(ctx context.Context, s *state, ch *record.Change, from, to string) error {
 	if from == to {
 		return nil
 	}
@@ -293,7 +294,7 @@ func (c *Coordinator) recount(ctx context.Context, s *state, ch *record.Change, 
 		}
 		count, err := record.Get[entryCount](ctx, s.records, countKey(entry.Name))
 		if err != nil {
-			return c.storeError("read the count of an entry", err)
+			return c.authority.storeError("read the count of an entry", err)
 		}
 		// One of another head is counted anew at the next admission; it is written
 		// all the same, so that an admission that counts right now starts again.
@@ -329,7 +330,7 @@ func generatedName(tok tokenRecord) string {
 }
 
 // proofs returns the verifiers, over the records of s.
-func (c *Coordinator) proofs(s *state) *proof.Registry {
+func (c *Admission) proofs(s *state) *proof.Registry {
 	verifiers := []proof.Verifier{
 		proof.NewKeyVerifier(),
 		proof.NewTokenVerifier(func(ctx context.Context, id string) (ed25519.PublicKey, string, error) {
@@ -364,20 +365,20 @@ func (c *Coordinator) proofs(s *state) *proof.Registry {
 }
 
 // proofRejection words what the verifier found, without a hint of what exists.
-func (c *Coordinator) proofRejection(ctx context.Context, e proof.Evidence, err error) error {
+func (c *Admission) proofRejection(ctx context.Context, e proof.Evidence, err error) error {
 	var clone *proof.CloneError
 	var unknown *proof.UnknownTypeError
 	var lookup *proof.LookupError
 	var certificate *proof.CertificateError
 	switch {
 	case errors.As(err, &clone):
-		c.olderKey(ctx, clone.Kind, clone.Name, clone.Error())
+		c.membership.olderKey(ctx, clone.Kind, clone.Name, clone.Error())
 		return explain.Wrap(err, explain.JoinClone, "identity", e.Claim, "key", clone.Key.String()[:16])
 	case errors.As(err, &unknown):
 		return explain.Wrap(err, explain.ProofUnknownType, "type",
 			flowcontrol.Clip(unknown.Type, flowcontrol.MaxShownBytes), "known", fmt.Sprint(unknown.Known))
 	case errors.As(err, &lookup):
-		return c.storeError("look up what the proof names", lookup.Err)
+		return c.authority.storeError("look up what the proof names", lookup.Err)
 	case errors.As(err, &certificate):
 		return certificateRejection(certificate)
 	case e.Type == proof.TypeX509 && errors.Is(err, proof.ErrRefused):
@@ -428,13 +429,13 @@ func csrKey(der []byte) ([]byte, error) {
 }
 
 // olderKey raises the alarm that somebody proved an earlier key of a member.
-func (c *Coordinator) olderKey(ctx context.Context, kind identity.Kind, name, detail string) {
+func (c *Membership) olderKey(ctx context.Context, kind identity.Kind, name, detail string) {
 	c.copies.OlderKey(string(kind)+"/"+name, c.now())
 	c.cloneAlarm(ctx, "an earlier key of a member is in use", detail)
 }
 
 // cloneAlarm tells people that two holders of one identity exist.
-func (c *Coordinator) cloneAlarm(ctx context.Context, what, detail string) {
+func (c *Membership) cloneAlarm(ctx context.Context, what, detail string) {
 	c.metrics.clones.Inc()
 	c.failures.Log(ctx, c.log, slog.LevelError, "clone alarm: "+what, slog.String("detail", detail))
 }

@@ -117,7 +117,7 @@ func TestRejoinIsIdempotent(t *testing.T) {
 	if got := n.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
 		t.Fatalf("outcome %v, want ALREADY_MEMBER", got)
 	}
-	if n := f.c.members.count(identity.Data); n != 1 {
+	if n := f.c.membership.members.count(identity.Data); n != 1 {
 		t.Fatalf("%d members, want 1", n)
 	}
 }
@@ -155,9 +155,9 @@ func TestRenewBanAndRestart(t *testing.T) {
 	if err := n.renew(true); err != nil {
 		t.Fatal(err)
 	}
-	epoch := f.c.state.Load().head.AuthorityEpoch
+	epoch := f.c.authority.state.Load().head.AuthorityEpoch
 	f.restart()
-	if got := f.c.state.Load().head.AuthorityEpoch; got != epoch {
+	if got := f.c.authority.state.Load().head.AuthorityEpoch; got != epoch {
 		t.Fatalf("epoch %d after a restart, want %d", got, epoch)
 	}
 	if err := n.renew(true); err != nil {
@@ -183,7 +183,8 @@ func TestRenewBanAndRestart(t *testing.T) {
 func TestNamesThatLookLikeSecrets(t *testing.T) {
 	const name = "glpat-aaaaaaaaaaaaaaaaaaaaaa"
 	d := tenants(t)
-	_, err := tokenServer{c: d.c}.CreateToken(t.Context(), &fealtyv1.CreateTokenRequest{Entry: "acme", Name: name})
+	_, err := tokenServer{c: d.c.admission}.CreateToken(t.Context(),
+		&fealtyv1.CreateTokenRequest{Entry: "acme", Name: name})
 	wantOnly(t, "token", err, explain.TokenRequest)
 	tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "acme", Name: "other"})
 	rename := func(prefix, field, from, to string) {

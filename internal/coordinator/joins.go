@@ -75,10 +75,10 @@ type joinLine struct {
 
 // lineOf returns the line in which a join waits: most often that of its entry. The
 // store's conditions, not the lines, decide who wins.
-func (c *Coordinator) lineOf(j *joiner) joinLine {
+func (c *Admission) lineOf(j *joiner) joinLine {
 	if j.cand.proven.Type() == proof.TypeSVID {
 		kind, name := j.cand.proven.Member()
-		return joinLine{j.s, c.members.at(string(kind) + "/" + name).record.Entry}
+		return joinLine{j.s, c.membership.members.at(string(kind) + "/" + name).record.Entry}
 	}
 	if found, ok := j.s.manifest.Match(j.cand.kind, j.cand.proven.Selectors()); ok {
 		return joinLine{j.s, found.Entry.Name}
@@ -166,20 +166,20 @@ func (k *known) forget(token, entry string) {
 }
 
 // look reads what j is decided on from the store, and says why it is refused if it is.
-func (c *Coordinator) look(ctx context.Context, j *joiner) error {
+func (c *Admission) look(ctx context.Context, j *joiner) error {
 	s, cand := j.s, j.cand
 	own := &ownRecords{}
 	var err error
 	if id := cand.proven.TokenID(); id != "" {
 		tok, err := c.known.readToken(ctx, s.records, id)
 		if err != nil {
-			return c.storeError("read the token", err)
+			return c.authority.storeError("read the token", err)
 		}
 		if !tok.Exists() || s.voids(tok.Value) {
 			return unknownToken()
 		}
 		if own.use, err = record.Get[tokenUse](ctx, s.records, tokenUseKey(id, cand.key)); err != nil {
-			return c.storeError("read the use of the token", err)
+			return c.authority.storeError("read the use of the token", err)
 		}
 		cand.token = &versionedToken{Versioned: tok, use: own.use}
 		own.name = generatedName(tok.Value)
@@ -188,7 +188,7 @@ func (c *Coordinator) look(ctx context.Context, j *joiner) error {
 	if cand.proven.Type() == proof.TypeSVID {
 		kind, name := cand.proven.Member()
 		if own.proven, err = record.Get[record.Member](ctx, s.records, record.MemberKey(kind, name)); err != nil {
-			return c.storeError("read the member", err)
+			return c.authority.storeError("read the member", err)
 		}
 		if err := inGrace(s, own.proven.Value, now); err != nil {
 			return err
@@ -205,7 +205,7 @@ func (c *Coordinator) look(ctx context.Context, j *joiner) error {
 	if m.entry.MaxMembers > 0 && !v.member.Exists() {
 		count, err := c.known.readCount(ctx, s.records, m.entry.Name)
 		if err != nil {
-			return c.storeError("read the count of an entry", err)
+			return c.authority.storeError("read the count of an entry", err)
 		}
 		if v.members, err = c.counted(ctx, s, m.entry, count); err != nil {
 			return err
@@ -213,7 +213,7 @@ func (c *Coordinator) look(ctx context.Context, j *joiner) error {
 	}
 	if _, err := admit(m, cand, v, j.csrErr, now); err != nil {
 		if errors.Is(err, explain.JoinClone) {
-			c.olderKey(ctx, m.id.Kind(), m.id.Name(), err.Error())
+			c.membership.olderKey(ctx, m.id.Kind(), m.id.Name(), err.Error())
 		}
 		return err
 	}
@@ -222,20 +222,20 @@ func (c *Coordinator) look(ctx context.Context, j *joiner) error {
 }
 
 // ownView reads what the store holds of one candidate alone.
-func (c *Coordinator) ownView(ctx context.Context, s *state, m match, cand candidate) (v admissionView, err error) {
+func (c *Admission) ownView(ctx context.Context, s *state, m match, cand candidate) (v admissionView, err error) {
 	if v.member, err = record.Get[record.Member](ctx, s.records,
 		record.MemberKey(m.id.Kind(), m.id.Name())); err != nil {
-		return v, c.storeError("read the member", err)
+		return v, c.authority.storeError("read the member", err)
 	}
 	if v.bannedID, err = record.Get[record.Ban](ctx, s.records, record.BanIDKey(m.id.Kind(), m.id.Name())); err != nil {
-		return v, c.storeError("read a ban", err)
+		return v, c.authority.storeError("read a ban", err)
 	}
 	if v.bannedKey, err = record.Get[record.Ban](ctx, s.records, record.BanKeyKey(cand.key)); err != nil {
-		return v, c.storeError("read a ban", err)
+		return v, c.authority.storeError("read a ban", err)
 	}
 	if key, ok := cand.provingKey(); ok {
 		if v.bannedProof, err = record.Get[record.Ban](ctx, s.records, record.BanKeyKey(key)); err != nil {
-			return v, c.storeError("read a ban", err)
+			return v, c.authority.storeError("read a ban", err)
 		}
 	}
 	v.believed = c.believes(m, cand)
@@ -243,21 +243,21 @@ func (c *Coordinator) ownView(ctx context.Context, s *state, m match, cand candi
 }
 
 // believes reports whether the bundle in force bans the name or a key of cand.
-func (c *Coordinator) believes(m match, cand candidate) bool {
+func (c *Admission) believes(m match, cand candidate) bool {
 	key, ok := cand.provingKey()
-	return c.believesBan(m.id, cand.key) || ok && c.believesBan(m.id, key)
+	return c.bundle.believesBan(m.id, cand.key) || ok && c.bundle.believesBan(m.id, key)
 }
 
 // counted returns the members under an entry: those of its count, if that is of the
 // head in force.
-func (c *Coordinator) counted(ctx context.Context, s *state, entry *manifest.Entry,
+func (c *Admission) counted(ctx context.Context, s *state, entry *manifest.Entry,
 	count record.Versioned[entryCount]) (int, error) {
 	if count.Exists() && count.Value.Head == s.head.Hash {
 		return count.Value.Members, nil
 	}
 	n, err := c.countMembers(ctx, s, entry)
 	if err != nil {
-		return 0, c.storeError("count the members under an entry", err)
+		return 0, c.authority.storeError("count the members under an entry", err)
 	}
 	return n, nil
 }
@@ -265,7 +265,7 @@ func (c *Coordinator) counted(ctx context.Context, s *state, entry *manifest.Ent
 // A roll is a transaction that admits several. It counts the uses of tokens and the
 // members under its entry as they are with those that are on it.
 type roll struct {
-	c      *Coordinator
+	c      *Admission
 	s      *state
 	now    time.Time
 	change *record.Change
@@ -286,7 +286,7 @@ type rollCount struct {
 	grew    bool
 }
 
-func (c *Coordinator) newRoll(s *state) *roll {
+func (c *Admission) newRoll(s *state) *roll {
 	return &roll{
 		c: c, s: s, now: c.now(), change: s.records.NewChange(s.headVersion), room: batch.NewRoom(maxJoinOps - fixedJoinOps),
 		tokens: make(map[string]*record.Versioned[tokenRecord]), used: make(map[string]bool), counts: make(map[string]*rollCount),
@@ -324,7 +324,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 	proven := own.proven
 	if j.own == nil && cand.proven.Type() == proof.TypeSVID {
 		kind, name := cand.proven.Member()
-		proven = r.c.members.recorded(string(kind) + "/" + name)
+		proven = r.c.membership.members.recorded(string(kind) + "/" + name)
 	}
 	if inGrace(s, proven.Value, r.now) != nil {
 		return errLookAgain
@@ -335,7 +335,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 	}
 	v := own.view
 	if j.own == nil {
-		v = admissionView{member: r.c.members.recorded(string(m.id.Kind()) + "/" + m.id.Name())}
+		v = admissionView{member: r.c.membership.members.recorded(string(m.id.Kind()) + "/" + m.id.Name())}
 	}
 	v.believed = r.c.believes(m, cand)
 	var count *rollCount
@@ -356,7 +356,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 	adm.record.MeshKey = s.meshKey
 	part := r.part(cand, m, v, adm)
 	if moves {
-		if err := r.c.recount(ctx, s, part, adm.from, m.entry.Name); err != nil {
+		if err := r.c.membership.recount(ctx, s, part, adm.from, m.entry.Name); err != nil {
 			return err
 		}
 	}
@@ -430,7 +430,7 @@ func (r *roll) token(ctx context.Context, id string) (*record.Versioned[tokenRec
 	}
 	tok, err := r.c.known.token(ctx, r.s.records, id)
 	if err != nil {
-		return nil, r.c.storeError("read the token", err)
+		return nil, r.c.authority.storeError("read the token", err)
 	}
 	return &tok, nil
 }
@@ -442,7 +442,7 @@ func (r *roll) count(ctx context.Context, entry *manifest.Entry) (*rollCount, er
 	}
 	count, err := r.c.known.count(ctx, r.s.records, entry.Name)
 	if err != nil {
-		return nil, r.c.storeError("read the count of an entry", err)
+		return nil, r.c.authority.storeError("read the count of an entry", err)
 	}
 	n := &rollCount{Versioned: count}
 	n.members, err = r.c.counted(ctx, r.s, entry, count)
@@ -515,7 +515,8 @@ func (r *roll) shares(key string) bool {
 
 // admitTogether decides the joins of a batch, and commits as many of them as go into
 // one transaction. It reads nothing that memory knows, and signs nothing.
-func (c *Coordinator) admitTogether(ctx context.Context, line joinLine, calls []*batch.Call[*joiner]) (again []*batch.Call[*joiner], halve bool) {
+func (c *Admission) admitTogether(ctx context.Context, line joinLine,
+	calls []*batch.Call[*joiner]) (again []*batch.Call[*joiner], halve bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			err := panicked(ctx, c.log, "admission of several", p)
@@ -558,14 +559,14 @@ func (c *Coordinator) admitTogether(ctx context.Context, line joinLine, calls []
 	if err == nil {
 		for _, call := range on {
 			call.Item.rev = rev
-			c.members.put(call.Item.adm.record, rev)
+			c.membership.members.put(call.Item.adm.record, rev)
 		}
 		answer(nil)
 		return again, false
 	}
 	var conflict *store.ConflictError
 	if !errors.Is(err, store.ErrConflict) {
-		answer(c.storeError("admit the member", err))
+		answer(c.authority.storeError("admit the member", err))
 		return again, false
 	}
 	if !errors.As(err, &conflict) {
@@ -600,7 +601,7 @@ func (c *Coordinator) admitTogether(ctx context.Context, line joinLine, calls []
 // grant certifies who was admitted. From here on its record exists; the certificate
 // follows the record, never the other way round. Whoever loses the grant asks again with
 // the same key.
-func (c *Coordinator) grant(ctx context.Context, j *joiner) (*fealtyv1.JoinGrant, error) {
+func (c *Admission) grant(ctx context.Context, j *joiner) (*fealtyv1.JoinGrant, error) {
 	if err := c.faults.Hit("join.after-commit"); err != nil {
 		return nil, err
 	}
@@ -614,7 +615,7 @@ func (c *Coordinator) grant(ctx context.Context, j *joiner) (*fealtyv1.JoinGrant
 		return nil, fmt.Errorf("certify %s: %w", m.id, err)
 	}
 	grant := &fealtyv1.JoinGrant{Outcome: outcome, Chain: chain, RootStatement: s.rootStatement,
-		TrustBundle: c.trust.Load().Message()}
+		TrustBundle: c.bundle.trust.Load().Message()}
 	if !sessionKind(m.id.Kind()) {
 		if grant.NodeBootstrap, err = c.bootstrap(s, adm.record, j.rev, j.now); err != nil {
 			return nil, fmt.Errorf("sign the node_bootstrap of %s: %w", m.id, err)

@@ -46,7 +46,7 @@ func (d *desk) attempt(c *Coordinator, tok proof.JoinToken) *attempt {
 	return &attempt{c: c, key: keyOf(d.t, m.key), token: tok, ch: ch, req: joinRequest(d.t, ch, m.key, identity.Data, proof.NewTokenProver(tok))}
 }
 
-func (a *attempt) make() { a.grant, a.err = a.c.join(context.Background(), a.ch, a.req) }
+func (a *attempt) make() { a.grant, a.err = a.c.admission.join(context.Background(), a.ch, a.req) }
 
 // banKey bans a key that no member has yet, in the store and in no bundle that is in
 // force.
@@ -56,7 +56,8 @@ func (d *desk) banKey(t *testing.T, key identity.KeyID) {
 		s := d.state()
 		ch := s.records.NewChange(s.headVersion)
 		rec := record.Member{Key: key, NotAfter: d.clock().Add(time.Hour)}
-		if err := d.c.banKeys(t.Context(), s, ch, rec, record.Ban{Reason: "test", At: d.clock()}, bundle.Delta{}, bundle.ForOthers); err != nil {
+		if err := d.c.membership.banKeys(t.Context(), s, ch, rec, record.Ban{Reason: "test", At: d.clock()},
+			bundle.Delta{}, bundle.ForOthers); err != nil {
 			t.Error(err)
 			return
 		}
@@ -76,9 +77,9 @@ func (d *desk) banKey(t *testing.T, key identity.KeyID) {
 func (d *desk) allAtOnce(t *testing.T, joins []*attempt) {
 	t.Helper()
 	lines := func() (n int) {
-		s := d.c.state.Load()
+		s := d.c.authority.state.Load()
 		for _, e := range s.manifest.Admit {
-			n += d.c.joins.Waiting(joinLine{s, e.Name})
+			n += d.c.admission.joins.Waiting(joinLine{s, e.Name})
 		}
 		return n
 	}
@@ -175,7 +176,7 @@ func TestNobodyWaitsForASignature(t *testing.T) {
 	for range 7 {
 		a := d.attempt(d.c, tok)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		_, err := d.c.join(ctx, a.ch, a.req)
+		_, err := d.c.admission.join(ctx, a.ch, a.req)
 		cancel()
 		wantOnly(t, "a join beside one that is certified", err, "")
 	}
@@ -203,7 +204,8 @@ func TestOneOfABatchSpoilsNoOther(t *testing.T) {
 	banned := add(d.attempt(d.c, tok), explain.JoinBanned)
 	d.banKey(t, banned.key)
 	gone := add(d.attempt(d.c, d.token(&fealtyv1.CreateTokenRequest{Entry: "large"})), explain.TokenRevoked)
-	if _, err := (tokenServer{c: d.c}).RevokeToken(t.Context(), &fealtyv1.RevokeTokenRequest{Id: gone.token.ID}); err != nil {
+	if _, err := (tokenServer{c: d.c.admission}).RevokeToken(t.Context(),
+		&fealtyv1.RevokeTokenRequest{Id: gone.token.ID}); err != nil {
 		t.Fatal(err)
 	}
 	bad := add(d.attempt(d.c, tok), explain.JoinOtherMember)
@@ -331,11 +333,12 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		}
 		defer c.Close()
 		replicas = append(replicas, c)
-		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2, c.EnrolmentKey())
+		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
+			c.authority.enrolmentKey())
 	}
 	wantOnly(t, "set", d.set(entries), "")
 	for _, c := range replicas {
-		c.checkHead(t.Context())
+		c.authority.checkHead(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
 			t.Fatal(phase, why)
 		}
@@ -382,7 +385,8 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		}
 	}
 	all.Go(func() {
-		_, err := memberServer{c: replicas[1]}.BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "twin-0", Reason: "test"})
+		_, err := memberServer{c: replicas[1].membership}.BanMember(t.Context(),
+			&fealtyv1.BanMemberRequest{Kind: "data", Name: "twin-0", Reason: "test"})
 		if err != nil {
 			t.Error(err)
 		}

@@ -31,7 +31,7 @@ type keeper struct {
 }
 
 // keeperOf returns the keeper o, ready to seal.
-func (c *Coordinator) keeperOf(o manifest.Owner) (keeper, error) {
+func (c *Authority) keeperOf(o manifest.Owner) (keeper, error) {
 	k, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
 	if err != nil {
 		return keeper{}, explain.Wrap(err, explain.KeeperUnusable, "keeper", o.Name, "problem", err.Error())
@@ -41,7 +41,7 @@ func (c *Coordinator) keeperOf(o manifest.Owner) (keeper, error) {
 
 // keepers returns the keepers of m, ready to seal. A manifest may have none: then
 // its people bring the seed back.
-func (c *Coordinator) keepers(m *manifest.Manifest) ([]keeper, error) {
+func (c *Authority) keepers(m *manifest.Manifest) ([]keeper, error) {
 	var out []keeper
 	for _, o := range m.Seed.Keepers() {
 		k, err := c.keeperOf(o)
@@ -80,7 +80,7 @@ type found struct {
 // lookAtKeeper looks at a keeper and at the copies of the seed of s, which s holds. It
 // changes nothing. An error is a store that was not read; what is wrong with the keeper
 // is in what was found, also that it took too long.
-func (c *Coordinator) lookAtKeeper(ctx context.Context, k keeper, s *state) (found, error) {
+func (c *Authority) lookAtKeeper(ctx context.Context, k keeper, s *state) (found, error) {
 	f := found{keeper: k}
 	f.Proven = k.proven()
 	place := seedPlace(s.manifest.Cluster, k.Name, &s.head.Transition)
@@ -105,7 +105,7 @@ func (c *Coordinator) lookAtKeeper(ctx context.Context, k keeper, s *state) (fou
 }
 
 // lookAtKey looks for the key of a keeper on this machine.
-func (c *Coordinator) lookAtKey(ctx context.Context, f *found, place keyring.Place) {
+func (c *Authority) lookAtKey(ctx context.Context, f *found, place keyring.Place) {
 	id, err := f.box.KeyID(ctx, place)
 	switch {
 	case errors.Is(err, keyring.ErrNoKey):
@@ -149,7 +149,7 @@ func tryCopies[T any](ctx context.Context, k keeper, id keyring.KeyID, copies []
 
 // lookAtKeepers looks at the keepers of a move, and refuses one that they cannot follow.
 // It changes nothing.
-func (c *Coordinator) lookAtKeepers(ctx context.Context, mv *move, keepers []keeper) error {
+func (c *Authority) lookAtKeepers(ctx context.Context, mv *move, keepers []keeper) error {
 	mv.keepers = nil
 	for _, k := range keepers {
 		f, err := c.lookBeforeMove(ctx, k, mv)
@@ -165,7 +165,7 @@ func (c *Coordinator) lookAtKeepers(ctx context.Context, mv *move, keepers []kee
 }
 
 // lookBeforeMove is lookAtKeeper for one of a move's manifest.
-func (c *Coordinator) lookBeforeMove(ctx context.Context, k keeper, mv *move) (found, error) {
+func (c *Authority) lookBeforeMove(ctx context.Context, k keeper, mv *move) (found, error) {
 	var f found
 	if mv.from != nil {
 		var err error
@@ -189,7 +189,7 @@ func (c *Coordinator) lookBeforeMove(ctx context.Context, k keeper, mv *move) (f
 // adopts reports whether f may seal in the place of a copy that is there although no
 // manifest in force names its keeper: one that another move under way wrote, under an id
 // that is no proof, must stay.
-func (c *Coordinator) adopts(f found, mv *move) error {
+func (c *Authority) adopts(f found, mv *move) error {
 	if f.Proven || f.Copies || f.NewSeed {
 		return nil
 	}
@@ -203,7 +203,7 @@ func (c *Coordinator) adopts(f found, mv *move) error {
 }
 
 // refuseMove words why the move does not go on without the key of f.
-func (c *Coordinator) refuseMove(ctx context.Context, f found, mv *move) error {
+func (c *Authority) refuseMove(ctx context.Context, f found, mv *move) error {
 	if !f.Copies {
 		return explain.Wrap(f.problem, explain.KeeperUnusable, "keeper", f.Name, "problem", problemText(f.problem))
 	}
@@ -244,7 +244,7 @@ func idText(ids []keyring.KeyID) string {
 // sealSeed does for a keeper what was decided, before the head moves: the copies that
 // are needed at the new head are written, and none of another key is touched. A key that
 // it makes is in the move then.
-func (c *Coordinator) sealSeed(ctx context.Context, f *found, mv *move) error {
+func (c *Authority) sealSeed(ctx context.Context, f *found, mv *move) error {
 	switch f.Act() {
 	case decide.MakeKey:
 		made, err := f.box.MakeKey(ctx)
@@ -272,15 +272,15 @@ func (c *Coordinator) sealSeed(ctx context.Context, f *found, mv *move) error {
 }
 
 // nameIn is this coordinator's name in m.
-func (c *Coordinator) nameIn(m *manifest.Manifest) string {
+func (c *Authority) nameIn(m *manifest.Manifest) string {
 	if e, err := c.admits(m); err == nil {
 		return e.Name
 	}
-	return c.EnrolmentKey()
+	return c.enrolmentKey()
 }
 
 // writeCopy seals the seed of the move under the key that is here, and writes the copy.
-func (c *Coordinator) writeCopy(ctx context.Context, f *found, mv *move) error {
+func (c *Authority) writeCopy(ctx context.Context, f *found, mv *move) error {
 	t, of := &mv.link.Transition, sealed.Seed(&mv.link.Transition)
 	copies := f.copies
 	if mv.newSeed {
@@ -320,7 +320,7 @@ func (f *found) checkSealed(data []byte) error {
 	return nil
 }
 
-func (c *Coordinator) writeSealedCopy(ctx context.Context, mv *move, key string, was store.Revision, data []byte) error {
+func (c *Authority) writeSealedCopy(ctx context.Context, mv *move, key string, was store.Revision, data []byte) error {
 	var head store.Revision
 	if mv.from != nil {
 		head = mv.from.headVersion
@@ -340,14 +340,14 @@ func (c *Coordinator) writeSealedCopy(ctx context.Context, mv *move, key string,
 
 // sealMesh has each keeper whose key is here seal the mesh CA key for the new head. Where
 // none is, a start without a peer makes another mesh CA key, and nothing is lost.
-func (c *Coordinator) sealMesh(ctx context.Context, mv *move) error {
+func (c *Authority) sealMesh(ctx context.Context, mv *move) error {
 	for i := range mv.keepers {
 		f := &mv.keepers[i]
 		if f.Key != decide.KeyUsable {
 			continue
 		}
 		err := c.sealMeshWith(ctx, f, mv)
-		c.recoveries.keeperSealed(f.Name, err)
+		c.root.ownerrecovery.recoveries.keeperSealed(f.Name, err)
 		if err != nil {
 			return err
 		}
@@ -355,7 +355,7 @@ func (c *Coordinator) sealMesh(ctx context.Context, mv *move) error {
 	return nil
 }
 
-func (c *Coordinator) sealMeshWith(ctx context.Context, f *found, mv *move) error {
+func (c *Authority) sealMeshWith(ctx context.Context, f *found, mv *move) error {
 	place := keyring.Place{Cluster: mv.manifest.Cluster, Owner: f.Name, SeedEpoch: mv.link.SeedEpoch, Head: mv.link.Hash}
 	data, err := authority.SealMesh(ctx, f.box, place, mv.mesh)
 	if err == nil {
@@ -375,10 +375,10 @@ func (c *Coordinator) sealMeshWith(ctx context.Context, f *found, mv *move) erro
 // sealAgain has the keepers seal the seed, if their key is here and they do not open it,
 // and the new mesh CA key. One that is gone may be why this is done: it is logged and
 // shown by status, and stops nothing.
-func (c *Coordinator) sealAgain(ctx context.Context, mv *move) {
+func (c *Authority) sealAgain(ctx context.Context, mv *move) {
 	for _, o := range mv.manifest.Seed.Keepers() {
 		err := c.sealAgainWith(ctx, o, mv)
-		c.recoveries.keeperSealed(o.Name, err)
+		c.root.ownerrecovery.recoveries.keeperSealed(o.Name, err)
 		if err != nil {
 			c.log.LogAttrs(ctx, slog.LevelError, "a keeper does not seal the seed and the new mesh CA key: a restart of all coordinators needs the owners, until it is mended and a manifest is set",
 				slog.String("keeper", o.Name), slog.Any("err", err))
@@ -387,7 +387,7 @@ func (c *Coordinator) sealAgain(ctx context.Context, mv *move) {
 	mv.keepers = nil // they sealed what they can: the move must not fail over the others
 }
 
-func (c *Coordinator) sealAgainWith(ctx context.Context, o manifest.Owner, mv *move) error {
+func (c *Authority) sealAgainWith(ctx context.Context, o manifest.Owner, mv *move) error {
 	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
 	defer cancel()
 	k, err := c.keeperOf(o)
@@ -405,7 +405,7 @@ func (c *Coordinator) sealAgainWith(ctx context.Context, o manifest.Owner, mv *m
 }
 
 // openSeedOf opens the seed that t names with one keeper.
-func (c *Coordinator) openSeedOf(ctx context.Context, cluster string, t *history.Transition,
+func (c *Authority) openSeedOf(ctx context.Context, cluster string, t *history.Transition,
 	o manifest.Owner) (*authority.Secrets, error) {
 	place := seedPlace(cluster, o.Name, t)
 	return openCopy(ctx, c, o, sealed.Seed(t), place, func(k keeper, data []byte) (*authority.Secrets, error) {
@@ -414,7 +414,8 @@ func (c *Coordinator) openSeedOf(ctx context.Context, cluster string, t *history
 }
 
 // openCopy opens what a keeper sealed, as far as its key is on this machine.
-func openCopy[T any](ctx context.Context, c *Coordinator, o manifest.Owner, of sealed.Of, place keyring.Place, open func(keeper, []byte) (T, error)) (opened T, err error) {
+func openCopy[T any](ctx context.Context, c *Authority, o manifest.Owner, of sealed.Of, place keyring.Place,
+	open func(keeper, []byte) (T, error)) (opened T, err error) {
 	k, err := c.keeperOf(o)
 	if err != nil {
 		return opened, err

@@ -33,7 +33,8 @@ func keeperFinding(findings []*fealtyv1.Finding, code explain.Code) string {
 // keyIDs returns the ids of the keys under which the keeper host has the seed in force.
 func keyIDs(t testing.TB, c *Coordinator) []keyring.KeyID {
 	t.Helper()
-	copies, err := sealed.Copies(context.Background(), c.store, sealed.Seed(&c.state.Load().head.Transition), "host")
+	copies, err := sealed.Copies(context.Background(), c.store,
+		sealed.Seed(&c.authority.state.Load().head.Transition), "host")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +117,7 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 		// A copy of each machine, and one in the old place.
 		wantOnly(t, "set on the second machine", r.set(r.machineManifest(fmt.Sprintf("  - {name: more-%d, kind: data, match: [\"token:more-%d\"]}\n", n, n))), "")
 		f.awaitHead(r)
-		s := f.c.state.Load()
+		s := f.c.authority.state.Load()
 		olds = append(olds, s.head.Salt)
 		of := sealed.Seed(&s.head.Transition)
 		e, err := f.store.Get(t.Context(), of.Key("host", id))
@@ -147,11 +148,12 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 func (d *desk) reseed(m []byte) error {
 	d.t.Helper()
 	ctx := context.Background()
-	p, err := reseedServer{c: d.c}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{Manifest: m})
+	p, err := reseedServer{c: d.c.authority}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{Manifest: m})
 	if err != nil {
 		return err
 	}
-	_, err = reseedServer{c: d.c}.CommitReseed(ctx, &fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: d.signChange(p.GetChange())})
+	_, err = reseedServer{c: d.c.authority}.CommitReseed(ctx,
+		&fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: d.signChange(p.GetChange())})
 	return err
 }
 
@@ -300,7 +302,7 @@ func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 	_, err = d.reshare(d.seed)
 	wantOnly(t, "reshare", err, "")
 	d.lead(d.c)
-	wantOnly(t, "drop", d.c.dropSecrets(t.Context(), d.state()), "")
+	wantOnly(t, "drop", d.c.authority.dropSecrets(t.Context(), d.state()), "")
 	for _, k := range d.store.keys(sealedPrefix) {
 		if strings.Contains(k, "/host") {
 			t.Errorf("%s is left of the keeper that was dismissed", k)
@@ -315,13 +317,15 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	d := testDesk(t)
 	id := keyIDs(t, d.c)[0]
 	forget := func(id keyring.KeyID, dry bool) (*fealtyv1.ForgetKeeperKeyResponse, error) {
-		return manifestServer{c: d.c}.ForgetKeeperKey(t.Context(), &fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(id), DryRun: dry})
+		return manifestServer{c: d.c.authority}.ForgetKeeperKey(t.Context(),
+			&fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(id), DryRun: dry})
 	}
 	_, err := forget(id, false)
 	wantOnly(t, "forget the last copy", err, explain.KeeperLastCopy)
 	_, err = forget("0123", false)
 	wantOnly(t, "forget a key that sealed nothing", err, explain.NotFound)
-	_, err = manifestServer{c: d.c}.ForgetKeeperKey(t.Context(), &fealtyv1.ForgetKeeperKeyRequest{Keeper: "nobody", KeyId: string(id)})
+	_, err = manifestServer{c: d.c.authority}.ForgetKeeperKey(t.Context(),
+		&fealtyv1.ForgetKeeperKeyRequest{Keeper: "nobody", KeyId: string(id)})
 	wantOnly(t, "forget a keeper that is none", err, explain.NotFound)
 
 	wantOnly(t, "remove", d.disk.FS().Remove("/keeper/key"), "")
@@ -347,7 +351,7 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	if out.GetRemoved() == 0 || len(out.GetKeyIds()) != 0 || len(keyIDs(t, d.c)) != 0 {
 		t.Errorf("%v is left, and the answer is %v", keyIDs(t, d.c), out)
 	}
-	resp, err := d.c.set(t.Context(), d.request(d.manifest(poolEntries)), true)
+	resp, err := d.c.authority.set(t.Context(), d.request(d.manifest(poolEntries)), true)
 	wantOnly(t, "set", err, "")
 	made := resp.GetKeysMade()
 	if len(made) != 1 || made[0].GetKeeper() != "host" || made[0].GetFile() != "/keeper/key" || made[0].GetCoordinator() != "coordinator-1" || made[0].GetKeyId() == string(id) {
@@ -377,15 +381,15 @@ func TestLateSealIsRefused(t *testing.T) {
 	_, err := d.reshare(d.seed)
 	wantOnly(t, "reshare", err, "")
 	d.lead(d.c)
-	wantOnly(t, "drop", d.c.dropSecrets(t.Context(), d.state()), "")
+	wantOnly(t, "drop", d.c.authority.dropSecrets(t.Context(), d.state()), "")
 	if opened := d.opensAnything("leaves", "/leaves/key"); len(opened) != 0 {
 		t.Fatalf("it opens %v", opened)
 	}
 	mv := &move{from: old, manifest: old.manifest, link: old.head, secrets: old.secrets}
-	keepers, err := d.c.keepers(old.manifest)
+	keepers, err := d.c.authority.keepers(old.manifest)
 	wantOnly(t, "keepers", err, "")
-	wantOnly(t, "look", d.c.lookAtKeepers(t.Context(), mv, keepers), "")
-	wantOnly(t, "seal for a head of before", d.c.writeSecrets(t.Context(), mv), explain.ManifestStale)
+	wantOnly(t, "look", d.c.authority.lookAtKeepers(t.Context(), mv, keepers), "")
+	wantOnly(t, "seal for a head of before", d.c.authority.writeSecrets(t.Context(), mv), explain.ManifestStale)
 	if opened := d.opensAnything("leaves", "/leaves/key"); len(opened) != 0 {
 		t.Errorf("it opens %v", opened)
 	}
@@ -416,7 +420,7 @@ func TestProgramsWithoutAnID(t *testing.T) {
 	wantOnly(t, "first set", f.set(m("")), "")
 	r.start()
 	r.awaitHead(f)
-	of := sealed.Seed(&f.c.state.Load().head.Transition)
+	of := sealed.Seed(&f.c.authority.state.Load().head.Transition)
 	sealedBy, err := f.store.Get(t.Context(), of.Key("host", keyring.ProgramKey))
 	wantOnly(t, "read", err, "")
 	key("of the second machine")

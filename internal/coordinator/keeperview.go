@@ -49,7 +49,7 @@ type keeperViews struct {
 }
 
 // keptBy are the views of this machine for the seed of s; nil if it did not look yet.
-func (c *Coordinator) keptBy(s *state) *keeperViews {
+func (c *Authority) keptBy(s *state) *keeperViews {
 	if v := c.keeperViews.Load(); v != nil && v.salt == s.head.Salt {
 		return v
 	}
@@ -67,7 +67,7 @@ const (
 
 // lookAtOwnKeepers looks at the keepers of this machine for the seed of s, which it holds.
 // It changes nothing in the store.
-func (c *Coordinator) lookAtOwnKeepers(ctx context.Context, s *state, programs whichPrograms) error {
+func (c *Authority) lookAtOwnKeepers(ctx context.Context, s *state, programs whichPrograms) error {
 	before := c.keptBy(s)
 	now := &keeperViews{salt: s.head.Salt, at: c.now()}
 	if before != nil && programs != allPrograms {
@@ -116,7 +116,7 @@ func (c *Coordinator) lookAtOwnKeepers(ctx context.Context, s *state, programs w
 
 // followKeepers looks at the keepers of this machine at every head and each minute,
 // until ctx ends.
-func (c *Coordinator) followKeepers(ctx context.Context) error {
+func (c *Authority) followKeepers(ctx context.Context) error {
 	for {
 		changed := c.stateChanged.Wait()
 		if s := c.state.Load(); s.phase == phaseReady {
@@ -135,7 +135,7 @@ func (c *Coordinator) followKeepers(ctx context.Context) error {
 }
 
 // told returns what this machine's replica record says of its keepers.
-func (c *Coordinator) told(s *state) []keeperView {
+func (c *Authority) told(s *state) []keeperView {
 	if s.phase != phaseReady {
 		return nil
 	}
@@ -160,22 +160,22 @@ func checkKeeperViews(views []keeperView) error {
 
 // keeperTold returns what the coordinators that s admits say of themselves; this one with
 // what it saw just now.
-func (c *Coordinator) keeperTold(ctx context.Context, s *state) []replica {
+func (c *Authority) keeperTold(ctx context.Context, s *state) []replica {
 	all, err := c.replicas(ctx, s.manifest)
 	if err != nil {
 		c.failures.Log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 	}
-	me := slices.IndexFunc(all, func(r replica) bool { return r.Key == c.EnrolmentKey() })
+	me := slices.IndexFunc(all, func(r replica) bool { return r.Key == c.enrolmentKey() })
 	if me < 0 {
 		me = len(all)
-		all = append(all, replica{Name: c.nameIn(s.manifest), Key: c.EnrolmentKey()})
+		all = append(all, replica{Name: c.nameIn(s.manifest), Key: c.enrolmentKey()})
 	}
 	all[me].Keepers = c.told(s)
 	return all
 }
 
 // holders names the coordinators that say that their key of a keeper opens the seed.
-func (c *Coordinator) holders(ctx context.Context, s *state, name string) (names []string) {
+func (c *Authority) holders(ctx context.Context, s *state, name string) (names []string) {
 	for _, r := range c.keeperTold(ctx, s) {
 		for _, v := range r.Keepers {
 			if v.Name == name && v.Opens {
@@ -188,12 +188,12 @@ func (c *Coordinator) holders(ctx context.Context, s *state, name string) (names
 
 // keeperFindings says which keepers did not seal, which nobody opens, and which
 // coordinators would not be back by a keeper of theirs.
-func (c *Coordinator) keeperFindings(ctx context.Context, s *state) []*fealtyv1.Finding {
+func (c *Authority) keeperFindings(ctx context.Context, s *state) []*fealtyv1.Finding {
 	keepers := s.manifest.Seed.Keepers()
 	if len(keepers) == 0 {
 		return nil
 	}
-	lost := c.recoveries.lostKeepers()
+	lost := c.root.ownerrecovery.recoveries.lostKeepers()
 	var out []*fealtyv1.Finding
 	for _, o := range keepers {
 		if problem, ok := lost[o.Name]; ok {
@@ -250,7 +250,7 @@ func (c *Coordinator) keeperFindings(ctx context.Context, s *state) []*fealtyv1.
 }
 
 // ownProblem says why a keeper of this machine does not open the seed.
-func (c *Coordinator) ownProblem(s *state, name string) string {
+func (c *Authority) ownProblem(s *state, name string) string {
 	if v := c.keptBy(s); v != nil {
 		for i := range v.views {
 			if v.views[i].Name == name {

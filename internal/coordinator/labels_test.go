@@ -162,12 +162,15 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	f := newFleet(t, nil)
 	r := newReplica(t, f)
 	wantOnly(t, "set", f.set(f.manifest("")), "")
-	r.made = func(c *Coordinator) { c.reads, c.cfg.Release = nil, "0.1.0" }
+	r.made = func(c *Coordinator) {
+		c.authority.reads, c.cfg.Release = nil, "0.1.0"
+		c.share()
+	}
 	r.start()
 	r.awaitHead(f)
 	r.awaitReplica(func(x replica) bool { return x.Phase == "ready" })
 	with := f.manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [rack=r2]}\n")
-	before := f.c.state.Load().head.Hash
+	before := f.c.authority.state.Load().head.Hash
 	err := f.set(with)
 	e := explain.Of(err)
 	if e == nil || e.Code != explain.ManifestFieldUnread {
@@ -178,7 +181,7 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 			t.Errorf("%s is %q, want %q", field, e.Fields[field], want)
 		}
 	}
-	if f.c.state.Load().head.Hash != before {
+	if f.c.authority.state.Load().head.Hash != before {
 		t.Error("the head moved")
 	}
 	// A manifest that it can read is set.
@@ -198,7 +201,7 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	r.awaitHead(f)
 	// The field is there already: an earlier one that comes is not what a set waits for.
 	r.kill()
-	r.made = func(c *Coordinator) { c.reads = nil }
+	r.made = func(c *Coordinator) { c.authority.reads = nil }
 	r.start()
 	r.awaitReplica(func(x replica) bool { return len(x.Reads) == 0 })
 	wantOnly(t, "another entry", f.set(append(with, "  - {name: more, kind: data, match: [\"token:more\"], labels: [a=b]}\n"...)), "")

@@ -41,7 +41,7 @@ type lag struct {
 
 // fallBehind notes that the store shows another head than that of s. The caller holds
 // setting.
-func (c *Coordinator) fallBehind(s *state) {
+func (c *Authority) fallBehind(s *state) {
 	if s.phase != phaseReady || c.lag.of.Load() == s {
 		return
 	}
@@ -56,7 +56,7 @@ func (c *Coordinator) fallBehind(s *state) {
 //
 // Nothing vouches for w but the seed in force: a history that this does not vouch for keeps
 // no state from giving way.
-func (c *Coordinator) lingers(ctx context.Context, w *way) time.Duration {
+func (c *Authority) lingers(ctx context.Context, w *way) time.Duration {
 	s := c.state.Load()
 	if s.phase != phaseReady || w.restore != nil {
 		return 0
@@ -77,14 +77,14 @@ func (c *Coordinator) lingers(ctx context.Context, w *way) time.Duration {
 
 // caughtUp notes that the store shows the head of s, which was read since c.setting was
 // taken: what was read before that may be older than what made s fall behind.
-func (c *Coordinator) caughtUp(s *state) {
+func (c *Authority) caughtUp(s *state) {
 	if c.lag.of.CompareAndSwap(s, nil) {
 		c.lag.over.Notify()
 	}
 }
 
 // acts reports whether something may be changed or certified under s.
-func (c *Coordinator) acts(s *state) bool {
+func (c *Authority) acts(s *state) bool {
 	last := decide.Same
 	if c.lag.of.Load() == s {
 		last = decide.Another
@@ -95,7 +95,7 @@ func (c *Coordinator) acts(s *state) bool {
 // inForce returns the state to change something under, or to certify somebody. If the
 // store showed a newer head it waits until that is in force here, for as long as ctx and
 // followPatience allow.
-func (c *Coordinator) inForce(ctx context.Context) (*state, error) {
+func (c *Authority) inForce(ctx context.Context) (*state, error) {
 	deadline := time.Now().Add(followPatience)
 	for {
 		changed, over := c.stateChanged.Wait(), c.lag.over.Wait()
@@ -115,7 +115,7 @@ func (c *Coordinator) inForce(ctx context.Context) (*state, error) {
 
 // atHead is inForce for who acts on what the head of the history is: the store is asked
 // for it. While the store is out of reach that is the head in memory.
-func (c *Coordinator) atHead(ctx context.Context) (*state, error) {
+func (c *Authority) atHead(ctx context.Context) (*state, error) {
 	if _, err := c.ready(); err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (c *Coordinator) atHead(ctx context.Context) (*state, error) {
 
 // headTurn takes setting, for a change of the head that the store shows. In recovery mode
 // it returns that state at once.
-func (c *Coordinator) headTurn(ctx context.Context) (s *state, release func(), err error) {
+func (c *Authority) headTurn(ctx context.Context) (s *state, release func(), err error) {
 	for {
 		if s := c.state.Load(); s.phase == phaseRecovery { // it need not wait for who looks for the keys
 			return s, func() {}, nil
@@ -166,7 +166,7 @@ func lostPause(n int) time.Duration {
 
 // headIfFree returns the state to answer a peer with that is at another head. It does not
 // wait for setting: two coordinators that prepare each other would wait for each other.
-func (c *Coordinator) headIfFree(ctx context.Context) (*state, error) {
+func (c *Authority) headIfFree(ctx context.Context) (*state, error) {
 	select {
 	case c.setting <- struct{}{}:
 		c.toHead(ctx)

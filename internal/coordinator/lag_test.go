@@ -133,7 +133,7 @@ func TestSetsAtOnce(t *testing.T) {
 	if n := fell.n.Load(); n > 0 {
 		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
 	}
-	if got := all[0].c.state.Load().head.Index; got != uint64(made.Load())+1 {
+	if got := all[0].c.authority.state.Load().head.Index; got != uint64(made.Load())+1 {
 		t.Errorf("the head is at index %d, and %d sets were acknowledged after the first", got, made.Load())
 	}
 }
@@ -212,7 +212,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	all, fell := trio(t, "")
 	a, b := all[0], all[1]
 	member := b.member("node-1")
-	before := b.c.state.Load()
+	before := b.c.authority.state.Load()
 
 	adopting, goOn := stops(t, b, 2)
 	set := func(name string) {
@@ -227,7 +227,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	set("third")
 	goOn <- struct{}{} // and loses to the third
 	<-adopting
-	if s := b.c.state.Load(); s != before {
+	if s := b.c.authority.state.Load(); s != before {
 		t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.phase, s.reason)
 	}
 	local := b.local()
@@ -243,7 +243,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	b.link.cut(errKilled)
 	peer := identity.Peer{ID: member.id, Leaf: member.chain[0], Key: identity.KeyOf(member.chain[0])}
 	r := renewRequest{publicKey: member.key.Public(), key: peer.Key, again: true}
-	_, err := b.c.renewAlone(b.ctx(), peer, r, b.c.oneTurn(), explain.New(explain.StoreUnreachable))
+	_, err := b.c.admission.renewAlone(b.ctx(), peer, r, b.c.admission.oneTurn(), explain.New(explain.StoreUnreachable))
 	wantCode(t, err, explain.HeadNotFollowed)
 	b.link.cut(nil)
 
@@ -265,7 +265,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	for _, e := range a.audited("manifest.set") {
 		moves[e.Target]++
 	}
-	if len(moves) != 2 || moves[a.c.state.Load().head.Hash.String()] != 1 {
+	if len(moves) != 2 || moves[a.c.authority.state.Load().head.Hash.String()] != 1 {
 		t.Errorf("the audit log tells of the sets %v", moves)
 	}
 }
@@ -273,7 +273,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 // awaitsHead fails unless f still serves reads under the state before, and has a change wait.
 func (f *fleet) awaitsHead(before *state) {
 	f.t.Helper()
-	if s := f.c.state.Load(); s != before {
+	if s := f.c.authority.state.Load(); s != before {
 		f.t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.phase, s.reason)
 	}
 	local := f.local()
@@ -294,7 +294,7 @@ func TestAuthorityMovesPastWhoLags(t *testing.T) {
 	t.Parallel()
 	all, fell := trio(t, "")
 	a, b, c := all[0], all[1], all[2]
-	before := b.c.state.Load()
+	before := b.c.authority.state.Load()
 	adopting, goOn := stops(t, b, 1)
 	if err := a.set(a.manifest("  - {name: second, kind: witness, match: [\"token:second\"]}\n")); err != nil {
 		t.Fatal(err)
@@ -335,7 +335,7 @@ func TestAuthorityMovesBeforeTheSetterIsReady(t *testing.T) {
 	b.start()
 	b.awaitHead(a)
 	fell.n.Store(0)
-	before := b.c.state.Load()
+	before := b.c.authority.state.Load()
 	b.faults.Fail("peer.before-reread", errTestCrash) // it is not prepared
 	asked := make(chan struct{}, 64)
 	a.faults.Arm("peer.before-reread", func() error {
@@ -381,7 +381,8 @@ func TestWhoDidNotSayItFollowedIsPrepared(t *testing.T) {
 	}
 	b.awaitHead(a)
 	mv := a.candidate(moreCoordinators(t), nil)
-	if took := a.c.prepare(a.ctx(), mv); len(took) != 1 || b.c.taken.mesh(mv.mesh.KeyID()) == nil {
+	if took := a.c.peerrecovery.prepare(a.ctx(),
+		mv); len(took) != 1 || b.c.authority.taken.mesh(mv.mesh.KeyID()) == nil {
 		t.Errorf("prepared for the next head: %v", took)
 	}
 }

@@ -69,7 +69,7 @@ type beatRecord struct {
 // lead is a coordinator's part in leadership. The core and what is below it belong to
 // the loop that runs it.
 type lead struct {
-	c      *Coordinator
+	c      *Election
 	origin time.Time // of the core's clock, which is monotonic
 
 	view    atomic.Pointer[leadView] // what the loop knows; never nil
@@ -101,8 +101,9 @@ type leadView struct {
 	low      bool // terms are not above those of before: nobody may lead
 }
 
-func newLead(c *Coordinator) (*lead, error) {
-	core, err := leadership.New(leadership.Config{Replica: c.EnrolmentKey(), Lease: c.cfg.Lease, Beat: c.cfg.Beat, Nonce: randomID})
+func newLead(c *Election) (*lead, error) {
+	core, err := leadership.New(leadership.Config{Replica: c.authority.enrolmentKey(), Lease: c.cfg.Lease,
+		Beat: c.cfg.Beat, Nonce: randomID})
 	if err != nil {
 		return nil, err
 	}
@@ -117,9 +118,9 @@ func (l *lead) now() time.Duration { return time.Since(l.origin) }
 // that every write of it as the leader has. It reports false if it does not lead.
 //
 // That it does is a guess, by its own clock; the condition is what decides (I4).
-func (c *Coordinator) leading() (term uint64, condition store.Condition, ok bool) {
+func (c *Election) leading() (term uint64, condition store.Condition, ok bool) {
 	v := c.lead.view.Load()
-	if v.term == 0 || c.kept.Lost() != nil || c.lead.now() >= v.until || c.lead.over.Load() == v.term || c.state.Load().phase != phaseReady {
+	if v.term == 0 || c.storeguard.kept.Lost() != nil || c.lead.now() >= v.until || c.lead.over.Load() == v.term || c.authority.state.Load().phase != phaseReady {
 		return 0, store.Condition{}, false
 	}
 	return v.term, store.Condition{Key: leaderTermKey, Version: store.Revision(v.term)}, true
@@ -127,12 +128,12 @@ func (c *Coordinator) leading() (term uint64, condition store.Condition, ok bool
 
 // leader returns the entry and the term of who leads, as far as this coordinator can
 // tell; if nobody does, how long that has been so.
-func (c *Coordinator) leader() (l leaderRecord, term uint64, nobodyFor time.Duration) {
+func (c *Election) leader() (l leaderRecord, term uint64, nobodyFor time.Duration) {
 	v, now := c.lead.view.Load(), c.lead.now()
 	if _, _, ok := c.leading(); ok {
 		return v.seen, v.term, 0
 	}
-	if now < v.ledUntil && v.seen.Replica != c.EnrolmentKey() {
+	if now < v.ledUntil && v.seen.Replica != c.authority.enrolmentKey() {
 		return v.seen, v.seenTerm, 0
 	}
 	return leaderRecord{}, 0, max(now-v.ledUntil, 0)
@@ -143,7 +144,7 @@ func (c *Coordinator) leader() (l leaderRecord, term uint64, nobodyFor time.Dura
 var errNotLeading = fmt.Errorf("this coordinator does not lead: %w", store.ErrConflict)
 
 // newLeaderChange is [record.Records.NewChange] for what only the leader writes.
-func (c *Coordinator) newLeaderChange(s *state) *record.Change {
+func (c *Election) newLeaderChange(s *state) *record.Change {
 	ch := s.records.NewChange(s.headVersion)
 	_, condition, ok := c.leading()
 	if !ok {
@@ -161,13 +162,13 @@ func (l *lead) deposed(term store.Revision) {
 }
 
 // followLeadership leads when nobody else does, until ctx ends. Then it hands over.
-func (c *Coordinator) followLeadership(ctx context.Context) error {
+func (c *Election) followLeadership(ctx context.Context) error {
 	l := c.lead
 	told, stop := watch.Key(ctx, c.store, leaderTermKey)
 	defer stop()
 	for noticed := false; ; {
 		// Taken before the store is read: what is told meanwhile may be newer than the answer.
-		changed, due := c.stateChanged.Wait(), l.due.Wait()
+		changed, due := c.authority.stateChanged.Wait(), l.due.Wait()
 		if noticed {
 			l.run(ctx, leadership.Noticed{})
 		}
@@ -210,7 +211,7 @@ func (l *lead) stop(ctx context.Context) {
 
 // fit tells the core whether this coordinator can lead.
 func (l *lead) fit(ctx context.Context) {
-	s, lost := l.c.state.Load(), l.c.kept.Lost() != nil
+	s, lost := l.c.authority.state.Load(), l.c.storeguard.kept.Lost() != nil
 	if s == l.state && lost == l.lost {
 		return
 	}
@@ -295,9 +296,9 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 		case leaderBeatKey:
 			return leadership.Conflict{Key: leadership.KeyBeat}
 		case history.HeadKey:
-			l.c.headDue.Notify()
+			l.c.authority.headDue.Notify()
 		case record.FreezeKey:
-			l.c.lookAtFreeze(ctx) // it may be that nobody else writes
+			l.c.authority.lookAtFreeze(ctx) // it may be that nobody else writes
 		}
 		return leadership.Conflict{}
 	case errors.Is(err, store.ErrConflict):
@@ -316,7 +317,7 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 
 // read reads entry and beat.
 func (l *lead) read(ctx context.Context) leadership.Event {
-	s := l.c.state.Load()
+	s := l.c.authority.state.Load()
 	if s.phase != phaseReady {
 		return leadership.ReadFailed{}
 	}
@@ -342,13 +343,13 @@ func (l *lead) read(ctx context.Context) leadership.Event {
 			continue
 		}
 		// Under another head there may be another seed, and so another key.
-		if !l.c.headHolds(ctx) {
-			l.c.headDue.Notify()
+		if !l.c.authority.headHolds(ctx) {
+			l.c.authority.headDue.Notify()
 			return leadership.ReadFailed{}
 		}
 		if at.Version > l.reported {
 			l.reported = at.Version
-			l.c.forged(ctx, at.Key, err)
+			l.c.authority.forged(ctx, at.Key, err)
 		}
 	}
 	l.record = written.Value
@@ -380,15 +381,15 @@ func (l *lead) change(r record.Records, term uint64, keys ...store.Condition) *r
 
 // takeOver writes an entry of this coordinator, and the beat.
 func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.Event {
-	s := l.c.state.Load()
+	s := l.c.authority.state.Load()
 	if s.phase != phaseReady {
 		return leadership.Failed{}
 	}
-	entry, err := l.c.admits(s.manifest)
+	entry, err := l.c.authority.admits(s.manifest)
 	if err != nil {
 		return leadership.Failed{}
 	}
-	written := leaderRecord{Replica: l.c.EnrolmentKey(), Name: entry.Name, Nonce: e.Nonce,
+	written := leaderRecord{Replica: l.c.authority.enrolmentKey(), Name: entry.Name, Nonce: e.Nonce,
 		Lease: e.Lease.Milliseconds(), Since: l.c.now().UTC()}
 	ch := l.change(s.records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
 	ch.Require(history.HeadKey, s.headVersion)
@@ -400,7 +401,7 @@ func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.E
 // renew writes the beat.
 func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 	if e != l.renewal {
-		s := l.c.state.Load()
+		s := l.c.authority.state.Load()
 		if s.phase != phaseReady {
 			return leadership.Failed{}
 		}
@@ -427,7 +428,7 @@ func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 // any more has to hand over too. What it writes is under the key of the seed that it
 // knows, and while a reseed changes that nothing is written.
 func (l *lead) stepDown(ctx context.Context, e leadership.StepDown) leadership.Event {
-	s := l.c.state.Load().ready()
+	s := l.c.authority.state.Load().ready()
 	if s == nil {
 		return leadership.Failed{}
 	}

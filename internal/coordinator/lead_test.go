@@ -124,7 +124,7 @@ func awaitLeader(t testing.TB, fs ...*fleet) (leader *fleet, term uint64, others
 	t.Helper()
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		for _, f := range fs {
-			if term, _, ok := f.c.leading(); ok {
+			if term, _, ok := f.c.election.leading(); ok {
 				return f, term, slices.DeleteFunc(slices.Clone(fs), func(o *fleet) bool { return o == f })
 			}
 		}
@@ -137,11 +137,11 @@ func awaitLeader(t testing.TB, fs ...*fleet) (leader *fleet, term uint64, others
 func (f *fleet) awaitSeen(want func(*fealtyv1.Leader) bool) *fealtyv1.Leader {
 	f.t.Helper()
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if l := f.c.leaderMessage(); want(l) {
+		if l := f.c.election.leaderMessage(); want(l) {
 			return l
 		}
 	}
-	f.t.Fatalf("what it knows of the leader is %v", f.c.leaderMessage())
+	f.t.Fatalf("what it knows of the leader is %v", f.c.election.leaderMessage())
 	return nil
 }
 
@@ -152,7 +152,7 @@ func awaitAgreed(t testing.TB, after uint64, fs ...*fleet) {
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		terms, selves := make(map[uint64]bool), 0
 		for _, f := range fs {
-			l := f.c.leaderMessage()
+			l := f.c.election.leaderMessage()
 			terms[l.GetTerm()] = true
 			if l.GetSelf() && l.GetTerm() > after {
 				selves++
@@ -163,7 +163,7 @@ func awaitAgreed(t testing.TB, after uint64, fs ...*fleet) {
 		}
 	}
 	for _, f := range fs {
-		t.Logf("%s knows that %v leads", f.addr, f.c.leaderMessage())
+		t.Logf("%s knows that %v leads", f.addr, f.c.election.leaderMessage())
 	}
 	t.Fatal("they do not agree on who leads")
 }
@@ -173,9 +173,9 @@ func wantOneLeader(t testing.TB, fs ...*fleet) {
 	t.Helper()
 	for _, a := range fs {
 		for _, b := range fs {
-			before, _, first := a.c.leading()
-			_, _, second := b.c.leading()
-			after, _, still := a.c.leading()
+			before, _, first := a.c.election.leading()
+			_, _, second := b.c.election.leading()
+			after, _, still := a.c.election.leading()
 			if a != b && first && second && still && before == after {
 				t.Error("two lead at one moment")
 			}
@@ -191,7 +191,7 @@ func (f *fleet) leaderClient() fealtyv1.LeaderServiceClient {
 func (f *fleet) awaitTold(member string) {
 	f.t.Helper()
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if p := f.c.publication.Load(); p.serves() {
+		if p := f.c.publication.publication.Load(); p.serves() {
 			if _, ok := p.find(runtimePath(member)); ok {
 				return
 			}
@@ -208,12 +208,13 @@ func TestLateBeatIsNews(t *testing.T) {
 	d := newDesk(t)
 	var log bytes.Buffer
 	d.c.log = slog.New(slog.NewTextHandler(&log, nil))
+	d.c.share()
 	if err := d.set(poolEntries); err != nil {
 		t.Fatal(err)
 	}
-	ctx, l := t.Context(), d.c.lead
+	ctx, l := t.Context(), d.c.election.lead
 	l.fit(ctx)
-	for l.run(ctx, leadership.Tick{}); d.c.lead.view.Load().term == 0; l.run(ctx, leadership.Tick{}) {
+	for l.run(ctx, leadership.Tick{}); d.c.election.lead.view.Load().term == 0; l.run(ctx, leadership.Tick{}) {
 		time.Sleep(time.Millisecond)
 	}
 	d.store.setDown(errDown)
@@ -227,12 +228,12 @@ func TestLateBeatIsNews(t *testing.T) {
 	}
 	d.store.setDown(nil)
 	time.Sleep(lapsed.until - l.now())
-	if _, _, ok := d.c.leading(); ok {
+	if _, _, ok := d.c.election.leading(); ok {
 		t.Fatal("it leads beyond its lease")
 	}
 	news := l.changed.Wait()
 	d.beatArrives(t)
-	if term, _, ok := d.c.leading(); !ok || term != lapsed.term {
+	if term, _, ok := d.c.election.leading(); !ok || term != lapsed.term {
 		t.Fatalf("it leads under %d: %v, want %d", term, ok, lapsed.term)
 	}
 	select {
@@ -245,7 +246,7 @@ func TestLateBeatIsNews(t *testing.T) {
 // beatArrives lets the core know of a beat as of one that took long.
 func (d *desk) beatArrives(t *testing.T) {
 	t.Helper()
-	l := d.c.lead
+	l := d.c.election.lead
 	for leads := false; !leads; _, _, leads = l.core.Leading(l.now()) {
 		time.Sleep(time.Millisecond)
 		effect := l.core.Step(l.now(), leadership.Tick{})
@@ -286,7 +287,7 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 		t.Run(tc.busy, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := readyDesk(t, poolEntries)
-				l := d.c.lead
+				l := d.c.election.lead
 				var reads atomic.Int64
 				var next atomic.Pointer[string] // what the loop is to be told at; nil: nothing
 				at := func(what string) (told bool) {
@@ -298,14 +299,15 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 					return true
 				}
 				d.c.store = seenReads{d.c.store, leaderPrefix, func() { reads.Add(1); at("reads") }}
+				d.c.share()
 				d.store.intercept(func(tx store.Tx) {
 					if tx.Put[0].Key == leaderBeatKey && at("beats") {
-						d.c.stateChanged.Notify()
+						d.c.authority.stateChanged.Notify()
 					}
 				})
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
-				go func() { ended <- d.c.followLeadership(ctx) }()
+				go func() { ended <- d.c.election.followLeadership(ctx) }()
 				defer func() {
 					cancel()
 					if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -382,7 +384,7 @@ func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
 	wantOneLeader(t, all...)
 	// Members are told of all of them, wherever they are told.
 	for _, f := range all {
-		if told := f.c.publication.Load().state.Value.addresses(); len(told) != 3 || !slices.Contains(told, leader.addr) {
+		if told := f.c.publication.publication.Load().state.Value.addresses(); len(told) != 3 || !slices.Contains(told, leader.addr) {
 			t.Errorf("members are told of %v", told)
 		}
 	}
@@ -464,18 +466,22 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 	d.joined("n1")
 	d.follow(d.c)
 	s := d.state()
-	term, condition, ok := d.c.leading()
+	term, condition, ok := d.c.election.leading()
 	if !ok || condition != (store.Condition{Key: leaderTermKey, Version: store.Revision(term)}) {
 		t.Fatalf("it leads: %t, under %d, on %v", ok, term, condition)
 	}
 	gather := func() { d.store.write(recoveryPrefix+"a/b", []byte("share")) }
 	writes := map[string]func(ctx context.Context) error{
 		"publication": func(ctx context.Context) error {
-			_, err := d.c.publish(ctx, s, newPublisher())
+			_, err := d.c.publication.publish(ctx, s, newPublisher())
 			return err
 		},
-		"end of a rotation": func(ctx context.Context) error { return d.c.followRotation(ctx, s) },
-		"gathered shares":   func(ctx context.Context) error { gather(); return d.c.dropGathered(ctx, s) },
+		"end of a rotation": func(ctx context.Context) error { return d.c.trust.followRotation(ctx, s) },
+		"gathered shares": func(ctx context.Context) error {
+			gather()
+			return d.c.ownerrecovery.dropGathered(ctx,
+				s)
+		},
 	}
 	wantOnly(t, "rotate", func() error { d.rotate(time.Hour); return nil }(), "")
 	d.follow(d.c)
@@ -501,7 +507,7 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		})
 	}
 	// Whoever leads no more writes nothing of the kind.
-	d.c.lead.deposed(store.Revision(term))
+	d.c.election.lead.deposed(store.Revision(term))
 	for name, write := range writes {
 		d.store.intercept(func(tx store.Tx) {
 			if !slices.ContainsFunc(tx.Put, func(w store.Write) bool { return strings.HasPrefix(w.Key, rolloutPrefix) }) {
@@ -513,7 +519,7 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		}
 		d.store.intercept(nil)
 	}
-	for name, ch := range map[string]*record.Change{"pruning": d.c.newLeaderChange(s)} {
+	for name, ch := range map[string]*record.Change{"pruning": d.c.election.newLeaderChange(s)} {
 		if _, err := ch.Commit(t.Context()); !errors.Is(err, errNotLeading) {
 			t.Errorf("%s: %v, want that it does not lead", name, err)
 		}
@@ -525,7 +531,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 	leader, term, others := awaitLeader(t, all...)
 	asked, heir := others[0], others[1]
 	name := func(f *fleet) string {
-		entry, err := f.c.admits(f.c.state.Load().manifest)
+		entry, err := f.c.authority.admits(f.c.authority.state.Load().manifest)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -589,7 +595,7 @@ func testNobodyLeadsInAnOutage(t *testing.T, open func() store.Store) {
 	}
 	end := time.Now().Add(leadPatience)
 	for _, f := range all {
-		for _, _, ok := f.c.leading(); ok; _, _, ok = f.c.leading() {
+		for _, _, ok := f.c.election.leading(); ok; _, _, ok = f.c.election.leading() {
 			if time.Now().After(end) {
 				t.Fatal("it still leads")
 			}
@@ -669,11 +675,11 @@ func TestWallClocksElectNobody(t *testing.T) {
 	stands := func(when string) {
 		t.Helper()
 		for end := time.Now().Add(DefaultLease); time.Now().Before(end); time.Sleep(DefaultBeat / 10) {
-			if now, _, ok := leader.c.leading(); !ok || now != term {
+			if now, _, ok := leader.c.election.leading(); !ok || now != term {
 				t.Fatalf("%s: it leads under %d (%v), after %d", when, now, ok, term)
 			}
 			for _, f := range others {
-				if _, _, ok := f.c.leading(); ok {
+				if _, _, ok := f.c.election.leading(); ok {
 					t.Fatalf("%s: another one leads", when)
 				}
 			}
@@ -698,10 +704,10 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 	t.Parallel()
 	all := coordinatorsWith(t, nil, longLease)
 	leader, term, others := awaitLeader(t, all...)
-	s := leader.c.state.Load()
-	leader.c.state.Store(recovering(s, errors.New("test")))
-	leader.c.stateChanged.Notify()
-	if _, _, ok := leader.c.leading(); ok {
+	s := leader.c.authority.state.Load()
+	leader.c.authority.state.Store(recovering(s, errors.New("test")))
+	leader.c.authority.stateChanged.Notify()
+	if _, _, ok := leader.c.election.leading(); ok {
 		t.Error("it leads in recovery mode")
 	}
 	_, next, _ := awaitLeader(t, others...)
@@ -731,20 +737,23 @@ func TestLeaderAfterAReseed(t *testing.T) {
 func TestNobodyLeadsIsAFinding(t *testing.T) {
 	d := readyDesk(t, "")
 	c := d.c
-	if got := c.leaderFindings(); got != nil {
+	if got := c.election.leaderFindings(); got != nil {
 		t.Errorf("findings while somebody leads: %v", got)
 	}
 	for _, v := range []struct {
 		view *leadView
 		want string // of the finding; empty: none
 	}{
-		{&leadView{ledUntil: c.lead.now() - nobodyLeadsAfter + time.Second}, ""},
-		{&leadView{ledUntil: c.lead.now() - nobodyLeadsAfter - time.Second}, "none that is ready can reach the store"},
-		{&leadView{ledUntil: c.lead.now() - nobodyLeadsAfter - time.Second, low: true}, "its revisions were not raised"},
-		{&leadView{ledUntil: c.lead.now() + time.Second, seen: leaderRecord{Replica: "another"}, seenTerm: 9}, ""},
+		{&leadView{ledUntil: c.election.lead.now() - nobodyLeadsAfter + time.Second}, ""},
+		{&leadView{ledUntil: c.election.lead.now() - nobodyLeadsAfter - time.Second},
+			"none that is ready can reach the store"},
+		{&leadView{ledUntil: c.election.lead.now() - nobodyLeadsAfter - time.Second, low: true},
+			"its revisions were not raised"},
+		{&leadView{ledUntil: c.election.lead.now() + time.Second, seen: leaderRecord{Replica: "another"},
+			seenTerm: 9}, ""},
 	} {
-		c.lead.view.Store(v.view)
-		got := c.leaderFindings()
+		c.election.lead.view.Store(v.view)
+		got := c.election.leaderFindings()
 		if len(got) == 0 != (v.want == "") || len(got) > 0 && (got[0].GetCode() != string(explain.NobodyLeads) || !strings.Contains(got[0].GetSummary(), v.want)) {
 			t.Errorf("%+v: %v, want %q", v.view, got, v.want)
 		}

@@ -23,34 +23,34 @@ const nobodyLeadsAfter = 10 * time.Second
 // leaderServer serves LeaderService.
 type leaderServer struct {
 	fealtyv1.UnimplementedLeaderServiceServer
-	c *Coordinator
+	c *Election
 }
 
 func (l leaderServer) GetLeader(context.Context, *fealtyv1.GetLeaderRequest) (*fealtyv1.GetLeaderResponse, error) {
-	if _, err := l.c.ready(); err != nil {
+	if _, err := l.c.authority.ready(); err != nil {
 		return nil, err
 	}
 	return &fealtyv1.GetLeaderResponse{Leader: l.c.leaderMessage()}, nil
 }
 
-func (c *Coordinator) leaderMessage() *fealtyv1.Leader {
+func (c *Election) leaderMessage() *fealtyv1.Leader {
 	r, term, nobody := c.leader()
 	if term == 0 {
 		return &fealtyv1.Leader{NobodyFor: durationpb.New(nobody)}
 	}
 	return &fealtyv1.Leader{
-		Name: r.Name, EnrolmentKey: r.Replica, Term: term, Since: timestamppb.New(r.Since), Self: r.Replica == c.EnrolmentKey(),
+		Name: r.Name, EnrolmentKey: r.Replica, Term: term, Since: timestamppb.New(r.Since), Self: r.Replica == c.authority.enrolmentKey(),
 	}
 }
 
 // leaderFindings says when nobody leads.
-func (c *Coordinator) leaderFindings() []*fealtyv1.Finding {
+func (c *Election) leaderFindings() []*fealtyv1.Finding {
 	_, term, nobody := c.leader()
 	switch low := c.lead.view.Load().low; {
 	case term != 0 || nobody < nobodyLeadsAfter:
 		return nil
-	case c.writes.State(c.now()).Reason != 0:
-		_, refuses := c.refusing()
+	case c.storeguard.writes.State(c.now()).Reason != 0:
+		_, refuses := c.root.refusing()
 		return []*fealtyv1.Finding{finding(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
 			"problem", refuses, "remedy", "have the store take writes again: that is a finding of its own")}
 	case low:
@@ -69,7 +69,7 @@ func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.Transfer
 		return nil, err
 	}
 	for range commitTries {
-		s, err := c.inForce(ctx)
+		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +78,7 @@ func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.Transfer
 		case err == nil && done != 0:
 			out.Leader = c.awaitLeaderAfter(ctx, done)
 			return out, nil
-		case err == nil || !c.conflicts(ctx, err):
+		case err == nil || !c.authority.conflicts(ctx, err):
 			return out, err
 		}
 	}
@@ -87,18 +87,19 @@ func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.Transfer
 
 // transferLeader hands over once, and returns the revision at which it did; 0 if there
 // was nothing to do.
-func (c *Coordinator) transferLeader(ctx context.Context, s *state, req *fealtyv1.TransferLeaderRequest) (*fealtyv1.TransferLeaderResponse, store.Revision, error) {
+func (c *Election) transferLeader(ctx context.Context, s *state,
+	req *fealtyv1.TransferLeaderRequest) (*fealtyv1.TransferLeaderResponse, store.Revision, error) {
 	const what = "hand over leadership"
 	now, err := record.Get[leaderRecord](ctx, s.records, leaderTermKey)
 	if err != nil {
-		return nil, 0, c.storeError(what, err)
+		return nil, 0, c.authority.storeError(what, err)
 	}
 	if !now.Exists() || now.Value.HandedOver {
 		return nil, 0, explain.New(explain.LeaderUnfit, "problem", "nobody leads now: whoever is ready takes over by itself")
 	}
 	was := now.Value
 	out := &fealtyv1.TransferLeaderResponse{To: req.GetTo(), Before: &fealtyv1.Leader{
-		Name: was.Name, EnrolmentKey: was.Replica, Term: uint64(now.Version), Since: timestamppb.New(was.Since), Self: was.Replica == c.EnrolmentKey(),
+		Name: was.Name, EnrolmentKey: was.Replica, Term: uint64(now.Version), Since: timestamppb.New(was.Since), Self: was.Replica == c.authority.enrolmentKey(),
 	}}
 	out.Leader = out.Before
 	if to := req.GetTo(); to != "" && to == was.Name {
@@ -123,7 +124,7 @@ func (c *Coordinator) transferLeader(ctx context.Context, s *state, req *fealtyv
 		if errors.Is(err, store.ErrConflict) {
 			return nil, 0, err
 		}
-		return nil, 0, c.storeError(what, err)
+		return nil, 0, c.authority.storeError(what, err)
 	}
 	c.log.LogAttrs(ctx, slog.LevelInfo, "the leader was asked to hand over", slog.String("from", was.Name), slog.String("to", req.GetTo()), slog.String("by", actor(ctx)))
 	c.lead.due.Notify()
@@ -132,10 +133,10 @@ func (c *Coordinator) transferLeader(ctx context.Context, s *state, req *fealtyv
 
 // heir returns the key of the coordinator named to that can lead after who has the
 // key from; empty for anyone, where there is one.
-func (c *Coordinator) heir(ctx context.Context, s *state, from, to string) (key string, err error) {
-	all, err := c.replicas(ctx, s.manifest)
+func (c *Election) heir(ctx context.Context, s *state, from, to string) (key string, err error) {
+	all, err := c.authority.replicas(ctx, s.manifest)
 	if err != nil {
-		return "", c.storeError("read the coordinators", err)
+		return "", c.authority.storeError("read the coordinators", err)
 	}
 	problem := "no other coordinator is ready"
 	if to != "" {
@@ -167,7 +168,7 @@ func (c *Coordinator) heir(ctx context.Context, s *state, from, to string) (key 
 
 // awaitLeaderAfter waits until somebody leads whose term began after a revision, for
 // a little longer than it takes if who was asked does not.
-func (c *Coordinator) awaitLeaderAfter(ctx context.Context, after store.Revision) *fealtyv1.Leader {
+func (c *Election) awaitLeaderAfter(ctx context.Context, after store.Revision) *fealtyv1.Leader {
 	ctx, cancel := context.WithTimeout(ctx, min(2*c.cfg.Lease, 10*time.Second))
 	defer cancel()
 	for {

@@ -127,7 +127,7 @@ func newMemberLimiter(r Rates) *flowcontrol.PerKey {
 
 // memberTurn takes one turn of a member's renewals and rejoins. Ask once it has
 // shown its newest key: whoever holds an earlier one must not use up its turns.
-func (c *Coordinator) memberTurn(kind identity.Kind, name string) error {
+func (c *Admission) memberTurn(kind identity.Kind, name string) error {
 	path := string(kind) + "/" + name
 	if c.perMember.Allow(path, c.now()) {
 		return nil
@@ -139,7 +139,7 @@ func (c *Coordinator) memberTurn(kind identity.Kind, name string) error {
 
 // oneTurn is memberTurn for a call that decides again after each conflict: it takes
 // one turn in all.
-func (c *Coordinator) oneTurn() func(identity.Kind, string) error {
+func (c *Admission) oneTurn() func(identity.Kind, string) error {
 	took := false
 	return func(kind identity.Kind, name string) error {
 		if took {

@@ -74,7 +74,7 @@ func TestStrangersAreRefusedBeforeTheirRequestIsRead(t *testing.T) {
 }
 
 func TestRequestsThatNeverEndAreGivenUp(t *testing.T) {
-	c := &Coordinator{}
+	c := assemble(Config{Now: time.Now})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	_, err := flowcontrol.Receive(ctx, c.readers, func() (any, error) { <-t.Context().Done(); return nil, nil })
@@ -157,11 +157,13 @@ func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
 // Failures and clone alarms fill no log, whoever causes them; all alarms count.
 func TestFailuresFillNoLog(t *testing.T) {
 	var b bytes.Buffer
-	c := &Coordinator{log: slog.New(slog.NewTextHandler(&b, nil)), failures: flowcontrol.NewLogSampler(), metrics: &metrics{clones: prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})}}
+	c := assemble(Config{Log: slog.New(slog.NewTextHandler(&b, nil)), Now: time.Now})
+	c.metrics = &metrics{clones: prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})}
+	c.share()
 	const each = 2 * flowcontrol.LogBurst
 	for range each {
 		c.word(t.Context(), "/method", errors.New("broken"))
-		c.cloneAlarm(t.Context(), "what", "detail")
+		c.membership.cloneAlarm(t.Context(), "what", "detail")
 	}
 	if n := strings.Count(b.String(), "\n"); n < flowcontrol.LogBurst || n > 3*flowcontrol.LogBurst/2 {
 		t.Errorf("%d lines of %d, want about %d", n, 2*each, flowcontrol.LogBurst)

@@ -688,7 +688,7 @@ func (x *memberIndex) seen(version store.Revision) {
 }
 
 // forgetLive drops what is known of a member that is none any more.
-func (c *Coordinator) forgetLive(s *state, path string) {
+func (c *Membership) forgetLive(s *state, path string) {
 	kind, name, _ := strings.Cut(path, "/")
 	if id, err := identity.New(s.manifest.Cluster, identity.Kind(kind), name); err == nil {
 		c.live.forget(id)
@@ -699,7 +699,7 @@ func (c *Coordinator) forgetLive(s *state, path string) {
 // openMembers opens records of members under s. One that was altered from outside is left
 // out, and reported. It is a [store.ConflictError] on the head if s does not open all of
 // them because the head moved on.
-func (c *Coordinator) openMembers(ctx context.Context, s *state,
+func (c *Membership) openMembers(ctx context.Context, s *state,
 	entries []store.Entry) ([]record.Versioned[record.Member], error) {
 	recs := make([]record.Versioned[record.Member], 0, len(entries))
 	var bad []suspect
@@ -710,7 +710,7 @@ func (c *Coordinator) openMembers(ctx context.Context, s *state,
 			bad = append(bad, suspect{e.Key, err})
 		}
 	}
-	return recs, c.forgedUnder(ctx, s, bad...)
+	return recs, c.authority.forgedUnder(ctx, s, bad...)
 }
 
 // suspect is what a state does not open as genuine, and why.
@@ -723,7 +723,7 @@ type suspect struct {
 // another head than that of s it reports nothing, as under another seed the records have
 // other keys, and returns a [store.ConflictError] on the head; nor does it if the head cannot
 // be read, which is the error then. It asks the store once, however many there are.
-func (c *Coordinator) forgedUnder(ctx context.Context, s *state, all ...suspect) error {
+func (c *Authority) forgedUnder(ctx context.Context, s *state, all ...suspect) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -742,19 +742,19 @@ func (c *Coordinator) forgedUnder(ctx context.Context, s *state, all ...suspect)
 }
 
 // movedOn reports whether the store shows another head than that of s.
-func (c *Coordinator) movedOn(ctx context.Context, s *state) bool {
+func (c *Authority) movedOn(ctx context.Context, s *state) bool {
 	e, err := c.store.Get(ctx, history.HeadKey)
 	return err == nil && e.Version != s.headVersion
 }
 
 // followMembers keeps the index up with the store until ctx ends.
-func (c *Coordinator) followMembers(ctx context.Context, s *state) error {
+func (c *Membership) followMembers(ctx context.Context, s *state) error {
 	for {
 		l, err := c.store.List(ctx, record.MemberPrefix)
 		if err != nil {
 			return err
 		}
-		if err := c.untilWhole(ctx); err != nil {
+		if err := c.storeguard.untilWhole(ctx); err != nil {
 			return err
 		}
 		recs, err := c.openMembers(ctx, s, l.Entries)

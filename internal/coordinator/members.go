@@ -27,11 +27,11 @@ const maxReasonBytes = 256
 // memberServer serves MemberService.
 type memberServer struct {
 	fealtyv1.UnimplementedMemberServiceServer
-	c *Coordinator
+	c *Membership
 }
 
 func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembersRequest) (*fealtyv1.ListMembersResponse, error) {
-	s, err := m.c.ready()
+	s, err := m.c.authority.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (p page) cut(members []*fealtyv1.Member) ([]*fealtyv1.Member, string) {
 }
 
 func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequest) (*fealtyv1.GetMemberResponse, error) {
-	s, err := m.c.ready()
+	s, err := m.c.authority.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -130,14 +130,14 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 	if err != nil {
 		return nil, err
 	}
-	asking, cancel := m.c.patience(ctx)
+	asking, cancel := m.c.authority.patience(ctx)
 	defer cancel()
 	out, err := m.recorded(asking, s, id)
 	var since *timestamppb.Timestamp
 	if outOfReach(ctx, asking, err) {
-		confirmed := m.c.headConfirmed.get()
+		confirmed := m.c.authority.headConfirmed.get()
 		err = inOutage("read the member", err)
-		if _, err := m.c.alone("read the member", err); err != nil {
+		if _, err := m.c.authority.alone("read the member", err); err != nil {
 			return nil, err
 		}
 		rec, ok := m.c.members.get(string(id.Kind()) + "/" + id.Name())
@@ -160,7 +160,7 @@ func (m memberServer) recorded(ctx context.Context, s *state, id identity.ID) (*
 	}
 	ban, err := record.Get[record.Ban](ctx, s.records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 	if err != nil {
-		return nil, m.c.storeError("read the ban of a member", err)
+		return nil, m.c.authority.storeError("read the ban of a member", err)
 	}
 	m.c.hearOthers(ctx, s)
 	out := m.c.memberMessage(s, rec.Value, ban)
@@ -173,7 +173,7 @@ func (m memberServer) recorded(ctx context.Context, s *state, id identity.ID) (*
 // DrainMember marks a member that is to go. The mark is its record's own, so that
 // renewals, returns and replacements keep it.
 func (m memberServer) DrainMember(ctx context.Context, req *fealtyv1.DrainMemberRequest) (*fealtyv1.DrainMemberResponse, error) {
-	if _, err := m.c.ready(); err != nil {
+	if _, err := m.c.authority.ready(); err != nil {
 		return nil, err
 	}
 	if len(req.GetReason()) > maxReasonBytes {
@@ -188,7 +188,7 @@ func (m memberServer) DrainMember(ctx context.Context, req *fealtyv1.DrainMember
 }
 
 func (m memberServer) UndrainMember(ctx context.Context, req *fealtyv1.UndrainMemberRequest) (*fealtyv1.UndrainMemberResponse, error) {
-	if _, err := m.c.ready(); err != nil {
+	if _, err := m.c.authority.ready(); err != nil {
 		return nil, err
 	}
 	member, changed, err := m.mark(ctx, req, "undrain the member", "member.undrain", record.DrainMark{})
@@ -211,7 +211,7 @@ func (m memberServer) mark(ctx context.Context, req markRequest, what, action st
 		func(s *state, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
 			ban, err := record.Get[record.Ban](ctx, s.records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 			if err != nil {
-				return false, c.storeError("read the ban of a member", err)
+				return false, c.authority.storeError("read the ban of a member", err)
 			}
 			if changed = rec.Value.Drain.At.IsZero() != mark.At.IsZero(); changed {
 				rec.Value.Drain = mark
@@ -236,7 +236,7 @@ func (m memberServer) mark(ctx context.Context, req markRequest, what, action st
 // is refused, as somebody may have named the wrong one, unless it drains or the
 // removal is forced.
 func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemberRequest) (*fealtyv1.RemoveMemberResponse, error) {
-	if _, err := m.c.ready(); err != nil {
+	if _, err := m.c.authority.ready(); err != nil {
 		return nil, err
 	}
 	if len(req.GetReason()) > maxReasonBytes {
@@ -253,7 +253,7 @@ func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemb
 		func(s *state, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
 			ban, err := record.Get[record.Ban](ctx, s.records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 			if err != nil {
-				return false, m.c.storeError("read the ban of a member", err)
+				return false, m.c.authority.storeError("read the ban of a member", err)
 			}
 			m.c.hearOthers(ctx, s)
 			out = &fealtyv1.RemoveMemberResponse{Member: m.c.memberMessage(s, rec.Value, ban)}
@@ -275,7 +275,7 @@ func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemb
 
 // inContact says how a member shows that it is alive, or "" if it does not. A
 // coordinator that has only just become ready does not know yet, and says that.
-func (c *Coordinator) inContact(m *fealtyv1.Member) string {
+func (c *Membership) inContact(m *fealtyv1.Member) string {
 	now, live := c.now(), m.GetLive()
 	switch silent := now.Sub(live.GetLastReport().AsTime()); {
 	case sessionKind(identity.Kind(m.GetKind())), !now.Before(m.GetSvidNotAfter().AsTime()):
@@ -299,7 +299,7 @@ func (c *Coordinator) inContact(m *fealtyv1.Member) string {
 // quietOthers names the coordinators to which a member may be connected without saying so
 // here: they do not answer, and did a short while ago. It reports true if nobody could say
 // which others there are.
-func (c *Coordinator) quietOthers() (names []string, lost bool) {
+func (c *Membership) quietOthers() (names []string, lost bool) {
 	silent, lost := c.others.quiet()
 	for _, r := range silent {
 		if since, expected := c.presence.Silent(r.Key, c.elapsed()); expected && since < silentAfter {
@@ -311,13 +311,13 @@ func (c *Coordinator) quietOthers() (names []string, lost bool) {
 
 // hearsAll reports whether everybody answered who may hear a member, when they were asked
 // last, and this coordinator has listened for long enough to know.
-func (c *Coordinator) hearsAll() bool {
+func (c *Membership) hearsAll() bool {
 	silent, lost := c.others.quiet()
 	return !lost && len(silent) == 0 && c.presence.Settled(c.elapsed())
 }
 
 // contacts counts what is heard of members.
-func (c *Coordinator) contacts(members []*fealtyv1.Member) *fealtyv1.Contacts {
+func (c *Membership) contacts(members []*fealtyv1.Member) *fealtyv1.Contacts {
 	out := &fealtyv1.Contacts{}
 	for _, m := range members {
 		if m.GetBanned() || m.GetState() == record.Replacing {
@@ -340,10 +340,10 @@ func (c *Coordinator) contacts(members []*fealtyv1.Member) *fealtyv1.Contacts {
 }
 
 // hearsSince is since when members can report to this coordinator.
-func (c *Coordinator) hearsSince() time.Time { return time.Unix(0, c.hears.Load()) }
+func (c *Membership) hearsSince() time.Time { return time.Unix(0, c.hears.Load()) }
 
 func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMemberRequest) (*fealtyv1.ReplaceMemberResponse, error) {
-	if _, err := m.c.ready(); err != nil {
+	if _, err := m.c.authority.ready(); err != nil {
 		return nil, err
 	}
 	if len(req.GetReason()) > maxReasonBytes {
@@ -376,7 +376,7 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 // identity that nobody holds can be banned too, before it joins.
 func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequest) (*fealtyv1.BanMemberResponse, error) {
 	c := m.c
-	if _, err := c.ready(); err != nil {
+	if _, err := c.authority.ready(); err != nil {
 		return nil, err
 	}
 	if req.GetReason() == "" {
@@ -392,7 +392,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 	// certificates out, and lifting its ban bans the keys.
 	withKeys := true
 	for range commitTries {
-		s, err := c.inForce(ctx)
+		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -406,11 +406,11 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		}
 		rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.storeError("read the member", err)
+			return nil, c.authority.storeError("read the member", err)
 		}
 		old, err := record.Get[record.Ban](ctx, s.records, record.BanIDKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.storeError("read the ban", err)
+			return nil, c.authority.storeError("read the ban", err)
 		}
 		ban := record.Ban{Reason: req.GetReason(), By: actor(ctx), At: c.now().UTC()}
 		if rec.Exists() {
@@ -440,9 +440,9 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		ch.Audit(c.now(), record.AuditEntry{Actor: ban.By, Action: "member.ban", Target: id.String(),
 			Reason: ban.Reason})
 		ch.Withdraws = string(id.Kind()) + "/" + id.Name()
-		switch err := c.commitWithdrawal(ctx, ch); {
+		switch err := c.bundle.commitWithdrawal(ctx, ch); {
 		case err == nil:
-			if err := c.made(ctx, "the ban", c.trustChanged(ctx)); err != nil {
+			if err := c.authority.made(ctx, "the ban", c.bundle.trustChanged(ctx)); err != nil {
 				return out, err
 			}
 			out.Ended = c.endedEverywhere(ctx, s, id, mark)
@@ -450,8 +450,8 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 				out.ConnectionsClosed += at.GetConnections()
 			}
 			return out, nil
-		case !c.conflicts(ctx, err):
-			return nil, c.storeError("ban the member", err)
+		case !c.authority.conflicts(ctx, err):
+			return nil, c.authority.storeError("ban the member", err)
 		}
 	}
 	return nil, errBusy("member " + req.GetName())
@@ -462,7 +462,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMemberRequest) (*fealtyv1.UnbanMemberResponse, error) {
 	c := m.c
 	for range commitTries {
-		s, err := c.inForce(ctx)
+		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -472,14 +472,14 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		}
 		ban, err := record.Get[record.Ban](ctx, s.records, record.BanIDKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.storeError("read the ban", err)
+			return nil, c.authority.storeError("read the ban", err)
 		}
 		if !ban.Exists() {
 			return nil, explain.New(explain.NotFound, "what", "ban", "name", string(id.Kind())+"/"+id.Name())
 		}
 		rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.storeError("read the member", err)
+			return nil, c.authority.storeError("read the member", err)
 		}
 		out := &fealtyv1.UnbanMemberResponse{KeysBannedFor: durationpb.New(keyMemory(s.manifest))}
 		if req.GetDryRun() {
@@ -503,9 +503,9 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "member.unban", Target: id.String()})
 		switch _, err := ch.Commit(ctx); {
 		case err == nil:
-			return out, c.made(ctx, "the end of the ban", c.trustChanged(ctx))
-		case !c.conflicts(ctx, err):
-			return nil, c.storeError("lift the ban", err)
+			return out, c.authority.made(ctx, "the end of the ban", c.bundle.trustChanged(ctx))
+		case !c.authority.conflicts(ctx, err):
+			return nil, c.authority.storeError("lift the ban", err)
 		}
 	}
 	return nil, errBusy("member " + req.GetName())
@@ -513,7 +513,7 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 
 // changeMember is changeMemberLater with the trust bundle that follows in force
 // before it returns.
-func (c *Coordinator) changeMember(ctx context.Context, kind, name, what string,
+func (c *Membership) changeMember(ctx context.Context, kind, name, what string,
 	f func(*state, record.Versioned[record.Member], *record.Change) (bool, error)) error {
 	done := false
 	err := c.changeMemberLater(ctx, kind, name, what, func(s *state, rec record.Versioned[record.Member],
@@ -524,18 +524,18 @@ func (c *Coordinator) changeMember(ctx context.Context, kind, name, what string,
 	if err != nil {
 		return err
 	}
-	if err = c.trustChanged(ctx); done {
-		err = c.made(ctx, "the change of the member", err)
+	if err = c.bundle.trustChanged(ctx); done {
+		err = c.authority.made(ctx, "the change of the member", err)
 	}
 	return err
 }
 
 // changeMemberLater reads the member, lets f fill a transaction, and commits it,
 // again from the start if somebody was first. f answers false for nothing to do.
-func (c *Coordinator) changeMemberLater(ctx context.Context, kind, name, what string,
+func (c *Membership) changeMemberLater(ctx context.Context, kind, name, what string,
 	f func(*state, record.Versioned[record.Member], *record.Change) (bool, error)) error {
 	for range commitTries {
-		s, err := c.inForce(ctx)
+		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return err
 		}
@@ -547,19 +547,19 @@ func (c *Coordinator) changeMemberLater(ctx context.Context, kind, name, what st
 		if do, err := f(s, rec, ch); err != nil || !do {
 			return err
 		}
-		switch err := c.commitWithdrawal(ctx, ch); {
+		switch err := c.bundle.commitWithdrawal(ctx, ch); {
 		case err == nil:
-			c.trustDue.Notify()
+			c.bundle.trustDue.Notify()
 			return nil
-		case !c.conflicts(ctx, err):
-			return c.storeError(what, err)
+		case !c.authority.conflicts(ctx, err):
+			return c.authority.storeError(what, err)
 		}
 	}
 	return errBusy("member " + name)
 }
 
 // removeRecord adds to ch what deletes rec and bans its keys.
-func (c *Coordinator) removeRecord(ctx context.Context, s *state, ch *record.Change,
+func (c *Membership) removeRecord(ctx context.Context, s *state, ch *record.Change,
 	rec record.Versioned[record.Member], by, action, reason string) error {
 	m := rec.Value
 	ch.Delete(record.MemberKey(m.Kind, m.Name), rec.Version)
@@ -582,7 +582,7 @@ const certMargin = time.Hour + outageStretch
 // trust state that it and d lead to; the zero m has no keys. A key is refused
 // here until no holder of it can be in grace, and listed in the bundle for as long
 // as a certificate over it can be valid.
-func (c *Coordinator) banKeys(ctx context.Context, s *state, ch *record.Change, m record.Member, ban record.Ban,
+func (c *Membership) banKeys(ctx context.Context, s *state, ch *record.Change, m record.Member, ban record.Ban,
 	d bundle.Delta, room bundle.Room) error {
 	for _, k := range m.Keys() {
 		if k.Key.IsZero() {
@@ -590,7 +590,7 @@ func (c *Coordinator) banKeys(ctx context.Context, s *state, ch *record.Change, 
 		}
 		old, err := record.Get[record.Ban](ctx, s.records, record.BanKeyKey(k.Key))
 		if err != nil {
-			return c.storeError("read a banned key", err)
+			return c.authority.storeError("read a banned key", err)
 		}
 		next := ban
 		next.CertEnd = record.Later(k.NotAfter.Add(certMargin), old.Value.CertEnd)
@@ -605,11 +605,11 @@ func (c *Coordinator) banKeys(ctx context.Context, s *state, ch *record.Change, 
 		ch.Put(record.BanKeyKey(k.Key), old.Version, next)
 		d.Keys = append(d.Keys, bundle.KeyBan{Key: k.Key, CertEnd: next.CertEnd})
 	}
-	return c.touchTrust(ctx, s, ch, d, room)
+	return c.bundle.touchTrust(ctx, s, ch, d, room)
 }
 
 // member reads the record of the member, or says that there is none.
-func (c *Coordinator) member(ctx context.Context, s *state, kind, name string) (record.Versioned[record.Member],
+func (c *Membership) member(ctx context.Context, s *state, kind, name string) (record.Versioned[record.Member],
 	error) {
 	id, err := memberID(s, kind, name)
 	if err != nil {
@@ -617,7 +617,7 @@ func (c *Coordinator) member(ctx context.Context, s *state, kind, name string) (
 	}
 	rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
 	if err != nil {
-		return rec, c.storeError("read the member", err)
+		return rec, c.authority.storeError("read the member", err)
 	}
 	if !rec.Exists() {
 		return rec, explain.New(explain.NotFound, "what", "member", "name", string(id.Kind())+"/"+id.Name())
@@ -637,9 +637,9 @@ func memberID(s *state, kind, name string) (identity.ID, error) {
 // that keep takes, or nil of all, and the
 // token of what follows. While the store is out of reach these are the members as they
 // were last known, and since is when.
-func (c *Coordinator) memberPage(ctx context.Context, s *state, prefix string, from page,
+func (c *Membership) memberPage(ctx context.Context, s *state, prefix string, from page,
 	keep func(record.Member) bool) (msgs []*fealtyv1.Member, next string, since *timestamppb.Timestamp, err error) {
-	asking, cancel := c.patience(ctx)
+	asking, cancel := c.authority.patience(ctx)
 	defer cancel()
 	ban := func(record.Member) record.Versioned[record.Ban] { return record.Versioned[record.Ban]{} }
 	from.at, err = c.syncMembers(asking, s, from.at)
@@ -647,8 +647,8 @@ func (c *Coordinator) memberPage(ctx context.Context, s *state, prefix string, f
 		ban, err = c.bans(asking, s)
 	}
 	if outOfReach(ctx, asking, err) {
-		confirmed := c.headConfirmed.get()
-		if _, err := c.alone("list members", inOutage("list members", err)); err != nil {
+		confirmed := c.authority.headConfirmed.get()
+		if _, err := c.authority.alone("list members", inOutage("list members", err)); err != nil {
 			return nil, "", nil, err
 		}
 		since, err = timestamppb.New(confirmed), nil
@@ -671,13 +671,13 @@ func (c *Coordinator) memberPage(ctx context.Context, s *state, prefix string, f
 // syncMembers has the member index hold what the store held at revision at, which a page
 // before this one was made of, or with at 0 what it holds now. It returns the revision
 // from which on it does. What the index has already is not decoded again.
-func (c *Coordinator) syncMembers(ctx context.Context, s *state, at store.Revision) (store.Revision, error) {
+func (c *Membership) syncMembers(ctx context.Context, s *state, at store.Revision) (store.Revision, error) {
 	if at != 0 && c.members.holds(at) {
 		return at, nil
 	}
 	l, err := c.store.List(ctx, record.MemberPrefix)
 	if err != nil {
-		return 0, c.storeError("list members", err)
+		return 0, c.authority.storeError("list members", err)
 	}
 	have, listed := c.members.versions(), make(map[string]bool, len(l.Entries))
 	var news []record.Versioned[record.Member]
@@ -686,13 +686,13 @@ func (c *Coordinator) syncMembers(ctx context.Context, s *state, at store.Revisi
 		listed[path] = true
 		if have[path] == e.Version {
 			if _, err := s.records.Open(e.Key, e.Value); err != nil {
-				return 0, c.storeError("list members", err)
+				return 0, c.authority.storeError("list members", err)
 			}
 			continue
 		}
 		r, err := record.Open[record.Member](s.records, e)
 		if err != nil {
-			return 0, c.storeError("list members", err)
+			return 0, c.authority.storeError("list members", err)
 		}
 		news = append(news, r)
 	}
@@ -702,7 +702,7 @@ func (c *Coordinator) syncMembers(ctx context.Context, s *state, at store.Revisi
 
 // recordedMembers returns all members as the store has them, for who counts them, and the
 // revision that they are of.
-func (c *Coordinator) recordedMembers(ctx context.Context, s *state) ([]*fealtyv1.Member, store.Revision, error) {
+func (c *Membership) recordedMembers(ctx context.Context, s *state) ([]*fealtyv1.Member, store.Revision, error) {
 	at, err := c.syncMembers(ctx, s, 0)
 	if err != nil {
 		return nil, 0, err
@@ -721,29 +721,29 @@ func (c *Coordinator) recordedMembers(ctx context.Context, s *state) ([]*fealtyv
 }
 
 // bans returns what says how a member is banned.
-func (c *Coordinator) bans(ctx context.Context, s *state) (func(record.Member) record.Versioned[record.Ban], error) {
+func (c *Membership) bans(ctx context.Context, s *state) (func(record.Member) record.Versioned[record.Ban], error) {
 	all, err := c.banned(ctx, s)
 	return func(r record.Member) record.Versioned[record.Ban] { return all[r.Path()] }, err
 }
 
 // banned returns the bans of identities by "<kind>/<name>".
-func (c *Coordinator) banned(ctx context.Context, s *state) (map[string]record.Versioned[record.Ban], error) {
+func (c *Membership) banned(ctx context.Context, s *state) (map[string]record.Versioned[record.Ban], error) {
 	l, err := c.store.List(ctx, record.BanIDPrefix)
 	if err != nil {
-		return nil, c.storeError("list bans", err)
+		return nil, c.authority.storeError("list bans", err)
 	}
 	out := make(map[string]record.Versioned[record.Ban], len(l.Entries))
 	for _, e := range l.Entries {
 		b, err := record.Open[record.Ban](s.records, e)
 		if err != nil {
-			return nil, c.storeError("read a ban", err)
+			return nil, c.authority.storeError("read a ban", err)
 		}
 		out[e.Key[len(record.BanIDPrefix):]] = b
 	}
 	return out, nil
 }
 
-func (c *Coordinator) memberMessage(s *state, r record.Member, ban record.Versioned[record.Ban]) *fealtyv1.Member {
+func (c *Membership) memberMessage(s *state, r record.Member, ban record.Versioned[record.Ban]) *fealtyv1.Member {
 	id, err := identity.New(s.manifest.Cluster, r.Kind, r.Name)
 	if err != nil {
 		panic("a member's record under the MAC has no identity: " + err.Error())

@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fealty-io/fealty/internal/enrolment"
@@ -33,7 +35,8 @@ type metrics struct {
 // Metrics returns a collector that describes all that a coordinator counts, for the
 // documentation. Nothing can be collected from it.
 func Metrics() (prometheus.Collector, error) {
-	c := &Coordinator{registry: prometheus.NewRegistry(), certificate: new(enrolment.Certificate)}
+	c := assemble(Config{Registry: prometheus.NewRegistry(), Now: time.Now})
+	c.authority.certificate = new(enrolment.Certificate)
 	c.metrics = newMetrics(c.registry, c, tlsfiles.NewFailures())
 	_, err := c.authorizer()
 	return c.registry, err
@@ -119,74 +122,74 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Co
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
-	if c.certificate != nil {
+	if c.authority.certificate != nil {
 		reg.MustRegister(reloads, gauge("fealty_operator_certificate_not_after_seconds", "When the certificate of the operator's PKI in use ends, in seconds since 1970.", func() float64 {
-			return tlsfiles.NotAfter(c.certificate.Files())
+			return tlsfiles.NotAfter(c.authority.certificate.Files())
 		}))
 	}
 	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.auditBreaks, m.handshakes, m.cuts, m.refused, m.shares, m.peers, m.peerCalls, m.uncompiled, m.removed, m.outlet, m.sent, m.transitions,
 		gauge("fealty_coordinator_ready", "1 while a manifest is in force and this coordinator holds its keys.", func() float64 {
-			return truth(c.state.Load().phase == phaseReady)
+			return truth(c.authority.state.Load().phase == phaseReady)
 		}),
 		gauge("fealty_store_full", "1 while the store refuses writes, because it has no space left or was made read-only.", func() float64 {
-			r := c.writes.State(c.now()).Reason
+			r := c.storeguard.writes.State(c.now()).Reason
 			return truth(r == store.NoSpace || r == store.ReadOnly)
 		}),
 		gauge("fealty_store_refuses_writes", "1 while the store is read and refuses writes, for whatever reason; fealty status says which.", func() float64 {
-			return truth(c.writes.State(c.now()).Reason != 0)
+			return truth(c.storeguard.writes.State(c.now()).Reason != 0)
 		}),
 		gauge("fealty_store_went_back", "1 while the store is known to have gone back: nothing is changed before the signers restore it.", func() float64 {
-			return truth(c.kept.Lost() != nil)
+			return truth(c.storeguard.kept.Lost() != nil)
 		}),
 		gauge("fealty_coordinator_recovery_mode", "1 while the state in memory is not the head of the persisted history.", func() float64 {
-			return truth(c.state.Load().phase == phaseRecovery)
+			return truth(c.authority.state.Load().phase == phaseRecovery)
 		}),
 		gauge("fealty_coordinators_unheard", "Other coordinators that this one misses: they did not stop in order, and have not answered for ten seconds.", func() float64 {
-			return float64(len(c.presence.Missed(c.elapsed())))
+			return float64(len(c.membership.presence.Missed(c.elapsed())))
 		}),
 		gauge("fealty_leader", "1 while this coordinator leads.", func() float64 {
-			_, _, ok := c.leading()
+			_, _, ok := c.election.leading()
 			return truth(ok)
 		}),
 		gauge("fealty_leader_term", "Term of who leads, as far as this coordinator can tell; 0 if nobody does.", func() float64 {
-			_, term, _ := c.leader()
+			_, term, _ := c.election.leader()
 			return float64(term)
 		}),
 		gauge("fealty_authority_epoch", "Authority epoch of the manifest in force; 0 without one.", func() float64 {
-			return float64(c.state.Load().head.AuthorityEpoch)
+			return float64(c.authority.state.Load().head.AuthorityEpoch)
 		}),
 		gauge("fealty_history_index", "Index of the transition in force; 0 without one.", func() float64 {
-			return float64(c.state.Load().head.Index)
+			return float64(c.authority.state.Load().head.Index)
 		}),
 		gauge("fealty_agents_connected", "Members that hold a stream to this coordinator.", func() float64 {
-			return float64(c.live.connected())
+			return float64(c.membership.live.connected())
 		}),
 		gauge("fealty_data_members_connected", "Data members that hold a stream to this coordinator, or asked it lately. The sum over coordinators is what the baseline counts, but for those that drain.", func() float64 {
-			return float64(c.live.dataConnected())
+			return float64(c.membership.live.dataConnected())
 		}),
 		gauge("fealty_baseline_data", "Data members that have to be connected by the manifest in force; 0 without one.", func() float64 {
-			if s := c.state.Load().ready(); s != nil {
+			if s := c.authority.state.Load().ready(); s != nil {
 				return float64(s.manifest.Baseline.Data)
 			}
 			return 0
 		}),
 		gauge("fealty_publication_generation", "Generation of the publication record that is served; 0 without one.", func() float64 {
-			if p := c.publication.Load(); p.serves() {
+			if p := c.publication.publication.Load(); p.serves() {
 				return float64(p.state.Value.Generation)
 			}
 			return 0
 		}),
 		gauge("fealty_publication_fresh_until_seconds", "Until when the publication record that is served is fresh, in seconds since 1970; 0 without one.", func() float64 {
-			if p := c.publication.Load(); p.serves() {
+			if p := c.publication.publication.Load(); p.serves() {
 				return float64(p.state.Value.FreshUntil.Unix())
 			}
 			return 0
 		}),
 		gauge("fealty_publish_dir_generation", "Generation that this coordinator wrote to its publish directory last; 0 if it wrote none.", func() float64 {
-			return float64(c.outlet.generation())
+			return float64(c.publication.outlet.generation())
 		}),
 		gauge("fealty_trust_bundle_version", "Config version of the trust bundle that is served.", func() float64 {
-			if t := c.trust.Load(); t != nil {
+			if t := c.bundle.trust.Load(); t != nil {
 				return float64(t.Version)
 			}
 			return 0

@@ -104,8 +104,8 @@ func TestAdmissionModel(t *testing.T) {
 			"manifest": w.otherManifest,
 			"wait": func(r *rapid.T) {
 				w.advance(rapid.SampledFrom([]time.Duration{time.Minute, 2 * time.Hour, 26 * time.Hour, 9 * 24 * time.Hour}).Draw(r, "for"))
-				w.ok(w.c.refreshTrust(context.Background(), w.state(), true))
-				w.ok(w.c.renewIdentity(context.Background(), w.state()))
+				w.ok(w.c.bundle.refreshTrust(context.Background(), w.state(), true))
+				w.ok(w.c.bundle.renewIdentity(context.Background(), w.state()))
 			},
 			"prune":   func(*rapid.T) { w.ok(w.c.pruneOnce(context.Background(), w.state(), w.clock())) },
 			"restart": func(*rapid.T) { w.restart(); clear(w.contact) },
@@ -143,7 +143,8 @@ func (w *world) makeToken(r *rapid.T) {
 		req.Name, req.Uses = rapid.SampledFrom(modelNames).Draw(r, "name"), 1
 	}
 	if req.Entry == "pool" && !w.withPool {
-		if _, err := (tokenServer{c: w.c}).CreateToken(context.Background(), req); !errors.Is(err, explain.NotFound) {
+		if _, err := (tokenServer{c: w.c.admission}).CreateToken(context.Background(), req); !errors.Is(err,
+			explain.NotFound) {
 			r.Fatalf("a token for an entry that is gone: %v", err)
 		}
 		return
@@ -380,7 +381,7 @@ func (w *world) stolenKey(r *rapid.T) {
 		r.Fatalf("an earlier key of %s was renewed", path)
 	}
 	ctx := identity.NewContext(context.Background(), csrPeer)
-	if _, err := (admissionServer{c: w.c}).Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()}); err == nil {
+	if _, err := (admissionServer{c: w.c.admission}).Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()}); err == nil {
 		r.Fatalf("an earlier key of %s ended its membership", path)
 	}
 	if after := w.record(m.id.Kind(), m.id.Name()); after.Version != before.Version {
@@ -427,7 +428,7 @@ func (w *world) ban(r *rapid.T) {
 	}
 	id, err := identity.New(testCluster, identity.Kind(kind), name)
 	w.ok(err)
-	if !w.c.trust.Load().Bundle.Banned(id, testKey(0)) {
+	if !w.c.bundle.trust.Load().Bundle.Banned(id, testKey(0)) {
 		r.Fatalf("%s is banned, and the bundle in force does not say so", path)
 	}
 }
@@ -548,9 +549,9 @@ func (w *world) stream(r *rapid.T) {
 		return
 	}
 	if w.contact[path] = !w.contact[path]; w.contact[path] {
-		w.c.live.opened(m.id, "")
+		w.c.membership.live.opened(m.id, "")
 	} else {
-		w.c.live.closed(m.id, nil, true)
+		w.c.membership.live.closed(m.id, nil, true)
 	}
 }
 
@@ -560,9 +561,9 @@ func (w *world) leave(r *rapid.T) {
 		return
 	}
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-	_, err := admissionServer{c: w.c}.Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()})
+	_, err := admissionServer{c: w.c.admission}.Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()})
 	w.ok(err)
-	w.ok(w.c.refreshTrust(context.Background(), w.state(), false))
+	w.ok(w.c.bundle.refreshTrust(context.Background(), w.state(), false))
 	w.kill(m)
 	w.gone(path)
 }
@@ -576,7 +577,7 @@ func (w *world) gone(path string) {
 		kind, name := split(path)
 		id, err := identity.New(testCluster, identity.Kind(kind), name)
 		w.ok(err)
-		w.c.live.closed(id, nil, false)
+		w.c.membership.live.closed(id, nil, false)
 		delete(w.contact, path)
 	}
 }
@@ -586,7 +587,8 @@ func (w *world) revoke(r *rapid.T) {
 		return
 	}
 	tok := w.tokens[rapid.IntRange(0, len(w.tokens)-1).Draw(r, "token")]
-	if _, err := (tokenServer{c: w.c}).RevokeToken(context.Background(), &fealtyv1.RevokeTokenRequest{Id: tok.ID}); err == nil {
+	if _, err := (tokenServer{c: w.c.admission}).RevokeToken(context.Background(),
+		&fealtyv1.RevokeTokenRequest{Id: tok.ID}); err == nil {
 		tok.revoked = true
 	}
 }
@@ -652,7 +654,7 @@ func (w *world) check(r *rapid.T) {
 		}
 	}
 	// What is banned is in the bundle for as long as a certificate can be valid.
-	bundle := w.c.trust.Load().Bundle
+	bundle := w.c.bundle.trust.Load().Bundle
 	for path := range w.banned {
 		kind, name := split(path)
 		id, err := identity.New(testCluster, identity.Kind(kind), name)

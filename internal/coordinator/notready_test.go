@@ -117,7 +117,7 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 	t.Run("never ready", func(t *testing.T) {
 		f, _ := ownedFleet(t, nil)
 		f.loseKeeper()
-		stranger, err := f.c.dialPeer(f.addr)
+		stranger, err := f.c.peerrecovery.dialPeer(f.addr)
 		wantOnly(t, "dial", err, "")
 		defer stranger.Close()
 		walk(t, f, []caller{{name: "no client certificate", conn: stranger}, {name: "local", conn: f.localConn()}}, true)
@@ -161,13 +161,13 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			return e
 		}
 		f.link.lie(spoilt)
-		f.c.headDue.Notify()
+		f.c.authority.headDue.Notify()
 		f.await(phaseRecovery)
 		walk(t, f, callers, false)
 		walk(t, f, behind, false)
 		// What it held is served again when the store is mended.
 		f.link.lie(nil)
-		f.c.headDue.Notify()
+		f.c.authority.headDue.Notify()
 		f.await(phaseReady)
 	})
 }
@@ -183,7 +183,7 @@ func wantExchanges(t *testing.T, f *fleet) {
 	_, err = f.local().manifest.SetManifest(f.ctx(), &fealtyv1.SetManifestRequest{Manifest: f.manifest("")})
 	wantCode(t, err, explain.RecoveryMode)
 
-	conn, err := f.c.dialPeer(f.addr)
+	conn, err := f.c.peerrecovery.dialPeer(f.addr)
 	wantOnly(t, "dial", err, "")
 	defer conn.Close()
 	first, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.ctx())

@@ -26,8 +26,8 @@ import (
 // coordinator with a name made that of the newest head, or received it.
 func wantOrigins(t *testing.T, f *fleet, names ...string) {
 	t.Helper()
-	s := f.c.state.Load()
-	v, _, err := f.c.verifiedHistory(t.Context(), s)
+	s := f.c.authority.state.Load()
+	v, _, err := f.c.authority.verifiedHistory(t.Context(), s)
 	wantOnly(t, "history", err, "")
 	seedOf := make(map[string]history.Salt) // by head
 	for _, l := range v.Links() {
@@ -146,13 +146,13 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 		t.Error("nothing shows that the keeper opened the seed")
 	}
 
-	before := f.c.state.Load().meshKey
-	if _, err := (trustServer{c: f.c}).RotateMeshKey(f.ctx(), &fealtyv1.RotateMeshKeyRequest{}); err != nil {
+	before := f.c.authority.state.Load().meshKey
+	if _, err := (trustServer{c: f.c.trust}).RotateMeshKey(f.ctx(), &fealtyv1.RotateMeshKeyRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	r.awaitHead(f)
 	wantOrigins(t, f, names...)
-	if f.c.state.Load().meshKey == before {
+	if f.c.authority.state.Load().meshKey == before {
 		t.Error("the mesh CA key is the one of before")
 	}
 
@@ -187,7 +187,7 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 		files[n] = p.shareFile(f.store, n)
 	}
 	for round, pair := range [][2]string{{"alice", "bob"}, {"carol", "alice"}} {
-		epoch := f.c.state.Load().head.AuthorityEpoch
+		epoch := f.c.authority.state.Load().head.AuthorityEpoch
 		for _, r := range all {
 			r.kill()
 		}
@@ -214,7 +214,7 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 		for _, r := range all[1:] {
 			r.awaitHead(f)
 		}
-		s := f.c.state.Load()
+		s := f.c.authority.state.Load()
 		slices.Sort(pair[:])
 		if s.head.AuthorityEpoch != epoch+1 || s.head.Reason != fmt.Sprintf("recovered by %s, %s", pair[0], pair[1]) {
 			t.Fatalf("round %d: epoch %d after %d: %s", round, s.head.AuthorityEpoch, epoch, s.head.Reason)
@@ -248,7 +248,7 @@ func TestOriginsWaitForTheStore(t *testing.T) {
 			d.store.lose()
 			d.lookAgain()
 			d.wantPhase("ready", "")
-			wantOnly(t, "write what waits", d.c.writeAudit(t.Context()), "")
+			wantOnly(t, "write what waits", d.c.auditing.writeAudit(t.Context()), "")
 			for _, action := range []string{actionSeedCreated, actionMeshMade} {
 				if found, _ := d.audits(action); len(found) != 1 || found[0].Fields["head"] != d.state().head.Hash.String() || found[0].Actor == "" || found[0].At.IsZero() {
 					t.Errorf("%s: %+v", action, found)

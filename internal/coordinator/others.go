@@ -95,7 +95,7 @@ func (e *others) fresh() bool {
 
 // hearOthers asks the other coordinators what they hear of members, unless they just
 // said. One that does not answer in time is left out, and one that is gone is not waited for.
-func (c *Coordinator) hearOthers(ctx context.Context, s *state) {
+func (c *Membership) hearOthers(ctx context.Context, s *state) {
 	e := c.others
 	if e.fresh() {
 		return
@@ -142,7 +142,7 @@ func (c *Coordinator) hearOthers(ctx context.Context, s *state) {
 
 // withOthers calls tell for each other coordinator that is not gone, all at once, with the
 // connections to its addresses.
-func (c *Coordinator) withOthers(ctx context.Context, s *state, tell func(context.Context, []*mesh.Conn)) {
+func (c *Membership) withOthers(ctx context.Context, s *state, tell func(context.Context, []*mesh.Conn)) {
 	ctx, cancel := context.WithTimeout(ctx, askOthers)
 	defer cancel()
 	all, conns, err := c.others.connect(ctx, c, s)
@@ -160,12 +160,13 @@ func (c *Coordinator) withOthers(ctx context.Context, s *state, tell func(contex
 
 // connect returns the other coordinators that there are to be, as the store names them,
 // each with the connections to its addresses. One that said that it stops is left out.
-func (e *others) connect(ctx context.Context, c *Coordinator, s *state) (all []replica, conns [][]*mesh.Conn, err error) {
-	all, err = c.replicas(ctx, s.manifest)
+func (e *others) connect(ctx context.Context, c *Membership, s *state) (all []replica, conns [][]*mesh.Conn,
+	err error) {
+	all, err = c.authority.replicas(ctx, s.manifest)
 	if err != nil {
 		return nil, nil, err
 	}
-	all = slices.DeleteFunc(all, func(r replica) bool { return r.Key == c.EnrolmentKey() })
+	all = slices.DeleteFunc(all, func(r replica) bool { return r.Key == c.authority.enrolmentKey() })
 	c.presence.Expect(expected(all), c.elapsed())
 	all = slices.DeleteFunc(all, func(r replica) bool { return r.Stopped })
 	return all, e.connectTo(c, s, all), nil
@@ -173,7 +174,7 @@ func (e *others) connect(ctx context.Context, c *Coordinator, s *state) (all []r
 
 // connectTo returns the connections to the addresses of each of all. Connections that
 // nobody needs any more are closed.
-func (e *others) connectTo(c *Coordinator, s *state, all []replica) [][]*mesh.Conn {
+func (e *others) connectTo(c *Membership, s *state, all []replica) [][]*mesh.Conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.known = all
@@ -199,7 +200,7 @@ func (e *others) connectTo(c *Coordinator, s *state, all []replica) [][]*mesh.Co
 
 // connLocked returns the connection to a coordinator, which has to prove that it is this
 // one. It does not wait for it.
-func (e *others) connLocked(c *Coordinator, s *state, at place) *mesh.Conn {
+func (e *others) connLocked(c *Membership, s *state, at place) *mesh.Conn {
 	if conn := e.conns[at]; conn != nil {
 		return conn
 	}
@@ -207,7 +208,8 @@ func (e *others) connLocked(c *Coordinator, s *state, at place) *mesh.Conn {
 	if err != nil {
 		return nil
 	}
-	conn, err := mesh.Dial("passthrough:///"+at.addr, c.source, credential.ExactID(id), mesh.Options{Dialer: c.cfg.Dial, Now: c.now})
+	conn, err := mesh.Dial("passthrough:///"+at.addr, c.bundle.source, credential.ExactID(id),
+		mesh.Options{Dialer: c.cfg.Dial, Now: c.now})
 	if err != nil {
 		return nil
 	}
@@ -305,7 +307,7 @@ func newerLive(a, b *fealtyv1.Live) *fealtyv1.Live {
 
 // degradedPeriods returns when a member was in degraded mode, as the coordinator says
 // that hears of it.
-func (c *Coordinator) degradedPeriods(ctx context.Context, s *state, id identity.ID) []*fealtyv1.DegradedPeriod {
+func (c *Membership) degradedPeriods(ctx context.Context, s *state, id identity.ID) []*fealtyv1.DegradedPeriod {
 	path := string(id.Kind()) + "/" + id.Name()
 	own, other := c.live.message(id), c.others.of(path)
 	if other == nil || newerLive(own, other) == own {
@@ -335,11 +337,11 @@ func (c *Coordinator) degradedPeriods(ctx context.Context, s *state, id identity
 // liveServer serves LiveService.
 type liveServer struct {
 	fealtyv1.UnimplementedLiveServiceServer
-	c *Coordinator
+	c *Membership
 }
 
 func (l liveServer) ListLive(req *fealtyv1.ListLiveRequest, stream fealtyv1.LiveService_ListLiveServer) error {
-	s, err := l.c.ready()
+	s, err := l.c.authority.ready()
 	if err != nil {
 		return err
 	}

@@ -38,8 +38,8 @@ func TestOthersAreHeard(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, stream, snapshot.ScopeNodeBootstrap)
-	f.c.hears.Store(0)
-	r.c.hears.Store(0) // both have been ready for long
+	f.c.membership.hears.Store(0)
+	r.c.membership.hears.Store(0) // both have been ready for long
 
 	for name, asked := range map[string]*fleet{"the one that hears": f, "the other one": r} {
 		time.Sleep(othersFresh) // what was said before the member came is not fresh any more
@@ -96,8 +96,8 @@ func TestOthersAreHeardAtAnyAddress(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
-	f.c.hearOthers(f.ctx(), f.c.state.Load())
-	if quiet, lost := f.c.others.quiet(); lost || len(quiet) > 0 {
+	f.c.membership.hearOthers(f.ctx(), f.c.authority.state.Load())
+	if quiet, lost := f.c.membership.others.quiet(); lost || len(quiet) > 0 {
 		t.Errorf("%v did not say what it hears", quiet)
 	}
 }
@@ -113,14 +113,14 @@ func TestOthersAreHeardThemselves(t *testing.T) {
 	}
 	r.start()
 	r.awaitHead(f)
-	shared.config = func(cfg *Config) { cfg.Advertise = []string{r.c.Addr()} }
+	shared.config = func(cfg *Config) { cfg.Advertise = []string{r.c.authority.addr()} }
 	shared.start()
 	shared.awaitHead(f)
 	for _, r := range []*fleet{r, shared} {
 		r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
 	}
-	f.c.hearOthers(f.ctx(), f.c.state.Load())
-	if quiet, _ := f.c.quietOthers(); !slices.Equal(quiet, []string{"coordinator-3"}) {
+	f.c.membership.hearOthers(f.ctx(), f.c.authority.state.Load())
+	if quiet, _ := f.c.membership.quietOthers(); !slices.Equal(quiet, []string{"coordinator-3"}) {
 		t.Errorf("%v did not say what it hears, want coordinator-3", quiet)
 	}
 }
@@ -130,25 +130,25 @@ func TestOthersAreNotKnown(t *testing.T) {
 	t.Parallel()
 	d := testDesk(t)
 	a := d.joined("a")
-	d.c.hears.Store(0)
-	rec, ok := d.c.members.get("data/a")
+	d.c.membership.hears.Store(0)
+	rec, ok := d.c.membership.members.get("data/a")
 	if !ok {
 		t.Fatal("it is not known")
 	}
-	m := d.c.memberMessage(d.state(), rec, record.Versioned[record.Ban]{})
-	d.c.hearOthers(t.Context(), d.state())
-	if why := d.c.inContact(m); why != "" {
+	m := d.c.membership.memberMessage(d.state(), rec, record.Versioned[record.Ban]{})
+	d.c.membership.hearOthers(t.Context(), d.state())
+	if why := d.c.membership.inContact(m); why != "" {
 		t.Fatalf("%v is alive, because %s", a.id, why)
 	}
 	time.Sleep(othersFresh)
 	d.store.setDown(errDown)
-	d.c.hearOthers(t.Context(), d.state())
-	if why := d.c.inContact(m); !strings.Contains(why, "may be connected") {
+	d.c.membership.hearOthers(t.Context(), d.state())
+	if why := d.c.membership.inContact(m); !strings.Contains(why, "may be connected") {
 		t.Errorf("while the others are not known it can be removed: %q", why)
 	}
 	d.store.setDown(nil)
-	d.c.hearOthers(t.Context(), d.state())
-	if why := d.c.inContact(m); why != "" {
+	d.c.membership.hearOthers(t.Context(), d.state())
+	if why := d.c.membership.inContact(m); why != "" {
 		t.Errorf("%v is alive, because %s", a.id, why)
 	}
 }

@@ -48,7 +48,7 @@ const (
 )
 
 // patience returns ctx with a bound on the wait for the store.
-func (c *Coordinator) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+func (c *Authority) patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	wait := storePatience
 	if c.storeSilent() {
 		wait = storeImpatience
@@ -57,7 +57,7 @@ func (c *Coordinator) patience(ctx context.Context) (context.Context, context.Ca
 }
 
 // storeSilent reports whether the store is known to be out of reach.
-func (c *Coordinator) storeSilent() bool {
+func (c *Authority) storeSilent() bool {
 	return c.headConfirmed.age(c.now()) > headDegradedAfter || !c.storeAnswers()
 }
 
@@ -86,7 +86,7 @@ func inOutage(what string, err error) error {
 }
 
 // alone returns the state to go on by without the store, or why that is over.
-func (c *Coordinator) alone(what string, cause error) (*state, error) {
+func (c *Authority) alone(what string, cause error) (*state, error) {
 	s, err := c.ready()
 	if err != nil {
 		return nil, err
@@ -100,18 +100,19 @@ func (c *Coordinator) alone(what string, cause error) (*state, error) {
 
 // renewAlone certifies the recorded key of a known member again, without the store.
 // cause is how the store failed.
-func (c *Coordinator) renewAlone(ctx context.Context, peer identity.Peer, r renewRequest, turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
+func (c *Admission) renewAlone(ctx context.Context, peer identity.Peer, r renewRequest,
+	turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	cause = inOutage("the renewal", cause)
-	s, err := c.alone("the renewal", cause)
+	s, err := c.authority.alone("the renewal", cause)
 	if err != nil {
 		return nil, err
 	}
 	// Of a member that was removed there is no record, and the bundle bans its keys: that it
 	// is no member is known, and trying again leads nowhere.
-	if c.believesBan(peer.ID, r.key) || c.believesBan(peer.ID, peer.Key) {
+	if c.bundle.believesBan(peer.ID, r.key) || c.bundle.believesBan(peer.ID, peer.Key) {
 		return nil, explain.New(explain.JoinBanned, "identity", peer.ID.String())
 	}
-	rec, ok := c.members.get(string(peer.ID.Kind()) + "/" + peer.ID.Name())
+	rec, ok := c.membership.members.get(string(peer.ID.Kind()) + "/" + peer.ID.Name())
 	if !ok {
 		return nil, cause // it may have joined since: only the store knows
 	}
@@ -120,16 +121,16 @@ func (c *Coordinator) renewAlone(ctx context.Context, peer identity.Peer, r rene
 
 // recertify certifies the key that rec says again, and records nothing. cause is why
 // nothing can be recorded. The certificate ends at most stretch after what rec says.
-func (c *Coordinator) recertify(ctx context.Context, s *state, peer identity.Peer, r renewRequest, rec record.Member,
+func (c *Admission) recertify(ctx context.Context, s *state, peer identity.Peer, r renewRequest, rec record.Member,
 	stretch time.Duration, turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	id := peer.ID
-	if !c.acts(s) {
+	if !c.authority.acts(s) {
 		return nil, explain.Wrap(cause, explain.HeadNotFollowed) // the newer manifest may not admit it
 	}
-	if c.withdrawn.has(rec.Path()) {
+	if c.bundle.withdrawn.has(rec.Path()) {
 		return nil, cause // as far as is known it is banned, and the bundle does not say so yet
 	}
-	if c.believesBan(id, r.key) || c.believesBan(id, peer.Key) {
+	if c.bundle.believesBan(id, r.key) || c.bundle.believesBan(id, peer.Key) {
 		return nil, explain.New(explain.JoinBanned, "identity", id.String())
 	}
 	now := c.now()
@@ -138,7 +139,7 @@ func (c *Coordinator) recertify(ctx context.Context, s *state, peer identity.Pee
 	case errors.Is(err, errNotRecorded):
 		return nil, cause
 	case errors.Is(err, explain.RenewOlderKey):
-		c.olderKey(ctx, id.Kind(), id.Name(), err.Error())
+		c.membership.olderKey(ctx, id.Kind(), id.Name(), err.Error())
 		return nil, err
 	case err != nil:
 		return nil, err
@@ -150,7 +151,7 @@ func (c *Coordinator) recertify(ctx context.Context, s *state, peer identity.Pee
 	if err != nil {
 		return nil, fmt.Errorf("certify %s: %w", id, err)
 	}
-	c.queueAudit(record.AuditEntry{
+	c.auditing.queueAudit(record.AuditEntry{
 		At: now.UTC(), Actor: id.String(), Action: "member.renew.outage", Target: rec.Path(),
 		Fields: map[string]string{"key": r.key.String(), "not_after": until.UTC().Format(time.RFC3339), "entry": entry.Name, "cause": explain.CodeOf(cause)},
 	})
@@ -198,7 +199,7 @@ func recertified(m *manifest.Manifest, rec record.Member, id identity.ID, presen
 }
 
 // knownMembers returns the members below prefix as they were last known.
-func (c *Coordinator) knownMembers(s *state, prefix string) []*fealtyv1.Member {
+func (c *Membership) knownMembers(s *state, prefix string) []*fealtyv1.Member {
 	var out []*fealtyv1.Member
 	for _, r := range c.members.all() {
 		if strings.HasPrefix(record.MemberPrefix+r.Path(), prefix) {
@@ -210,9 +211,9 @@ func (c *Coordinator) knownMembers(s *state, prefix string) []*fealtyv1.Member {
 
 // knownBan returns whether the bundle in force bans the identity of r. Why and by
 // whom only the store knows.
-func (c *Coordinator) knownBan(s *state, r record.Member) record.Versioned[record.Ban] {
+func (c *Membership) knownBan(s *state, r record.Member) record.Versioned[record.Ban] {
 	id, err := identity.New(s.manifest.Cluster, r.Kind, r.Name)
-	if err != nil || !c.believesBan(id, identity.KeyID{}) {
+	if err != nil || !c.bundle.believesBan(id, identity.KeyID{}) {
 		return record.Versioned[record.Ban]{}
 	}
 	return record.Versioned[record.Ban]{Version: 1}
@@ -286,7 +287,7 @@ func (w *withdrawals) forget(txs ...uint64) {
 
 // commitWithdrawal commits a change that may ban the keys of a member. From before that
 // until the bundle shows it the member is not certified without the store.
-func (c *Coordinator) commitWithdrawal(ctx context.Context, ch *record.Change) error {
+func (c *TrustBundle) commitWithdrawal(ctx context.Context, ch *record.Change) error {
 	if ch.Withdraws == "" {
 		_, err := ch.Commit(ctx)
 		return err

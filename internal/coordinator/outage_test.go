@@ -28,7 +28,7 @@ import (
 // be recorded. The guard of a listener comes first.
 func (m *machine) again() error {
 	m.d.t.Helper()
-	if !m.d.clock().Before(m.leaf.NotAfter) || m.d.c.trust.Load().Bundle.Banned(m.id, identity.KeyOf(m.leaf)) {
+	if !m.d.clock().Before(m.leaf.NotAfter) || m.d.c.bundle.trust.Load().Bundle.Banned(m.id, identity.KeyOf(m.leaf)) {
 		return errCut
 	}
 	csr, err := ca.NewCSR(m.key)
@@ -36,7 +36,8 @@ func (m *machine) again() error {
 		return err
 	}
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-	resp, err := admissionServer{c: m.d.c}.Renew(ctx, &fealtyv1.RenewRequest{Name: m.id.Name(), Csr: csr, RecordedKey: true})
+	resp, err := admissionServer{c: m.d.c.admission}.Renew(ctx,
+		&fealtyv1.RenewRequest{Name: m.id.Name(), Csr: csr, RecordedKey: true})
 	if err != nil {
 		return err
 	}
@@ -47,7 +48,8 @@ func (m *machine) again() error {
 func (d *desk) runs(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context) error{d.c.followState, d.c.followHead, d.c.followAudit, d.c.pulse} {
+	for _, loop := range []func(context.Context) error{d.c.followState, d.c.authority.followHead,
+		d.c.auditing.followAudit, d.c.pulse} {
 		loops.Go(func() {
 			if err := loop(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("a loop ended with %v", err)
@@ -93,7 +95,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	if err := d.set(poolEntries); err != nil {
 		t.Fatal(err)
 	}
-	d.c.hears.Add(-int64(silentAfter))
+	d.c.membership.hears.Add(-int64(silentAfter))
 	stop := d.runs(t)
 	defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
 	synctest.Wait() // until it follows the members: this store tells of no change later
@@ -104,7 +106,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	wantOnlyNil(t, clone.renew())
 	d.ban(t, identity.Data, "banned")
 	d.remove(t, identity.Data, "removed")
-	wantOnlyNil(t, d.c.refreshTrust(t.Context(), d.state(), false)) // as the trust loop goes on trying
+	wantOnlyNil(t, d.c.bundle.refreshTrust(t.Context(), d.state(), false)) // as the trust loop goes on trying
 	spare := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	time.Sleep(time.Minute)
 
@@ -176,7 +178,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	if a := d.c.health().readiness(); !a.OK || a.Store != "ok" {
 		t.Errorf("readiness after the outage: %+v", a)
 	}
-	if n := d.c.queuedAudit(); n != 0 {
+	if n := d.c.auditing.queuedAudit(); n != 0 {
 		t.Errorf("%d audit entries still wait", n)
 	}
 	if entries, _ := d.audits("member.renew.outage"); len(entries) < 9 || entries[0].Fields["not_after"] == "" || entries[0].Fields["key"] == "" || entries[0].At.Before(began) {
@@ -196,13 +198,14 @@ func (d *desk) past(m *machine) error {
 	if err != nil {
 		return err
 	}
-	_, _, err = d.c.renew(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)}, readRenewRequest(&fealtyv1.RenewRequest{Csr: csr, RecordedKey: true}))
+	_, _, err = d.c.admission.renew(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf,
+		Key: identity.KeyOf(m.leaf)}, readRenewRequest(&fealtyv1.RenewRequest{Csr: csr, RecordedKey: true}))
 	return err
 }
 
 // recordedEnd is until when the member is certified as its record says.
 func (d *desk) recordedEnd(m *machine) time.Time {
-	rec, ok := d.c.members.get("data/" + m.id.Name())
+	rec, ok := d.c.membership.members.get("data/" + m.id.Name())
 	if !ok {
 		d.t.Fatalf("%s is not known", m.id.Name())
 	}
@@ -226,7 +229,7 @@ func TestOutageTellsWhoWasRemoved(t *testing.T) {
 	removed, other := d.joined("removed"), d.joined("other")
 	d.remove(t, identity.Data, "removed")
 	for _, path := range []string{"data/removed", "data/other"} {
-		d.c.members.remove(path, d.store.version(history.HeadKey)+1<<40)
+		d.c.membership.members.remove(path, d.store.version(history.HeadKey)+1<<40)
 	}
 	d.store.setDown(errDown)
 	wantOnly(t, "a removed member", d.past(removed), explain.JoinBanned)
@@ -253,7 +256,7 @@ func TestOutageEnds(t *testing.T) {
 		t.Errorf("status, too late: %v, %v", st, err)
 	}
 	d.store.setDown(nil)
-	d.c.checkHead(t.Context())
+	d.c.authority.checkHead(t.Context())
 	wantOnlyNil(t, a.renew())
 }
 
@@ -323,14 +326,14 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
 	d.advance(a.leaf.NotAfter.Sub(d.clock()) - time.Minute) // about to end
-	d.c.checkHead(t.Context())
+	d.c.authority.checkHead(t.Context())
 	d.store.setDown(errDown)
 	wantOnlyNil(t, a.again())
 	d.advance(defaultMaxHeadAge)
 	wantOnlyNil(t, a.again())
 	end := a.leaf.NotAfter
 	d.store.setDown(nil)
-	d.c.checkHead(t.Context())
+	d.c.authority.checkHead(t.Context())
 	d.remove(t, identity.Data, "a")
 	ban, err := record.Get[record.Ban](t.Context(), d.state().records, record.BanKeyKey(keyOf(t, a.key)))
 	if err != nil || ban.Value.CertEnd.Before(end.Add(time.Hour)) {
@@ -345,7 +348,7 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	d := readyDesk(t, "  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n")
 	a := d.joined("a")
-	stale, ok := d.c.members.get("data/a")
+	stale, ok := d.c.membership.members.get("data/a")
 	if !ok {
 		t.Fatal("it is not known")
 	}
@@ -421,7 +424,8 @@ func TestOutageInTheMiddle(t *testing.T) {
 		{"renew", func(_ *testing.T, _ *desk, m *machine, _ proof.JoinToken) error { return m.renew() }},
 		{"rejoin", func(_ *testing.T, _ *desk, m *machine, _ proof.JoinToken) error { return m.rejoin() }},
 		{"token", func(t *testing.T, d *desk, _ *machine, _ proof.JoinToken) error {
-			_, err := tokenServer{c: d.c}.CreateToken(t.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+			_, err := tokenServer{c: d.c.admission}.CreateToken(t.Context(),
+				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
 		}},
 		{"ban", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
@@ -438,7 +442,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 		}},
 		{"leave", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
 			ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-			_, err := admissionServer{c: d.c}.Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()})
+			_, err := admissionServer{c: d.c.admission}.Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()})
 			return err
 		}},
 		{"config", func(_ *testing.T, d *desk, _ *machine, _ proof.JoinToken) error {
@@ -472,7 +476,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 					t.Errorf("cut after %d: another member in the outage: %v", n, err)
 				}
 				d.store.setDown(nil)
-				d.c.checkHead(t.Context())
+				d.c.authority.checkHead(t.Context())
 				if phase := d.state().phase; phase != phaseReady {
 					t.Errorf("cut after %d: it is %v after the outage: %s", n, phase, d.state().reason)
 				}
@@ -513,7 +517,7 @@ func TestOutageBehindABan(t *testing.T) {
 			t.Fatal("the bundle was made without a store")
 		}
 		d.store.intercept(nil)
-		if rec, ok := d.c.members.get("data/a"); !ok || d.c.believesBan(a.id, rec.Key) {
+		if rec, ok := d.c.membership.members.get("data/a"); !ok || d.c.bundle.believesBan(a.id, rec.Key) {
 			t.Fatal("this shows nothing: the bundle knows already, or the member is not known")
 		}
 		if err := d.past(a); !errors.Is(err, explain.StoreUnreachable) {
@@ -522,8 +526,8 @@ func TestOutageBehindABan(t *testing.T) {
 		code(t, "a ban in the outage", withdraw("b"), explain.StoreUnreachable)
 		wantOnlyNil(t, b.again())
 		d.store.setDown(nil)
-		wantOnlyNil(t, d.c.refreshTrust(t.Context(), d.state(), false))
-		if d.c.withdrawn.has("data/a") || !d.c.believesBan(a.id, keyOf(t, a.key)) {
+		wantOnlyNil(t, d.c.bundle.refreshTrust(t.Context(), d.state(), false))
+		if d.c.bundle.withdrawn.has("data/a") || !d.c.bundle.believesBan(a.id, keyOf(t, a.key)) {
 			t.Errorf("remove %v: after the outage it is not in the bundle", remove)
 		}
 	}
@@ -536,7 +540,7 @@ func TestOutageBehindABanUnderWay(t *testing.T) {
 	a := d.joined("a")
 	d.store.intercept(func(store.Tx) {
 		d.store.intercept(nil)
-		wantOnlyNil(t, d.c.refreshTrust(t.Context(), d.state(), false))
+		wantOnlyNil(t, d.c.bundle.refreshTrust(t.Context(), d.state(), false))
 		d.store.failAfter(1) // the commit is the last answer
 	})
 	if _, err := d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"}); err == nil {
@@ -546,8 +550,8 @@ func TestOutageBehindABanUnderWay(t *testing.T) {
 		t.Errorf("a member whose ban is durable is certified again: %v", err)
 	}
 	d.store.setDown(nil)
-	wantOnlyNil(t, d.c.refreshTrust(t.Context(), d.state(), false))
-	if d.c.withdrawn.has("data/a") || !d.c.believesBan(a.id, keyOf(t, a.key)) {
+	wantOnlyNil(t, d.c.bundle.refreshTrust(t.Context(), d.state(), false))
+	if d.c.bundle.withdrawn.has("data/a") || !d.c.bundle.believesBan(a.id, keyOf(t, a.key)) {
 		t.Error("after the outage it is not in the bundle")
 	}
 }
@@ -558,20 +562,22 @@ func TestAuditQueueIsBounded(t *testing.T) {
 	notUnderDetector(t)
 	d := testDesk(t)
 	d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	d.c.share()
 	for i := range maxQueuedAudit + 7 {
-		d.c.queueAudit(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.queued", Target: fmt.Sprint(i)})
+		d.c.auditing.queueAudit(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.queued",
+			Target: fmt.Sprint(i)})
 	}
 	d.store.setDown(errDown)
-	if err := d.c.writeAudit(t.Context()); err == nil || d.c.queuedAudit() != maxQueuedAudit {
-		t.Fatalf("without a store: %v, %d wait", err, d.c.queuedAudit())
+	if err := d.c.auditing.writeAudit(t.Context()); err == nil || d.c.auditing.queuedAudit() != maxQueuedAudit {
+		t.Fatalf("without a store: %v, %d wait", err, d.c.auditing.queuedAudit())
 	}
 	d.store.setDown(nil)
 	d.store.lose(lostApplied) // written, and nobody heard
-	if err := d.c.writeAudit(t.Context()); err == nil {
+	if err := d.c.auditing.writeAudit(t.Context()); err == nil {
 		t.Fatal("a lost answer is no error")
 	}
-	wantOnlyNil(t, d.c.writeAudit(t.Context()))
-	if n := d.c.queuedAudit(); n != 0 {
+	wantOnlyNil(t, d.c.auditing.writeAudit(t.Context()))
+	if n := d.c.auditing.queuedAudit(); n != 0 {
 		t.Errorf("%d still wait", n)
 	}
 	entries, _ := d.audits("test.queued")

@@ -58,7 +58,7 @@ func TestOutdatedManifest(t *testing.T) {
 				t.Fatal(err)
 			}
 			entry := strings.NewReplacer("KEY", key.String(), "MEASURED", strings.Repeat("ab", 48)).Replace(entry)
-			d.c.parse = manifest.ParseAccepted
+			d.c.authority.parse = manifest.ParseAccepted
 			pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
 			if err := d.set(pool + entry); err != nil {
 				t.Fatal(err)
@@ -91,7 +91,8 @@ func TestOutdatedManifest(t *testing.T) {
 			}
 
 			again := d.request(d.manifest(pool + "  # another\n" + entry))
-			if _, err := d.c.set(context.Background(), again, false); !errors.Is(err, explain.ManifestInvalid) {
+			if _, err := d.c.authority.set(context.Background(), again, false); !errors.Is(err,
+				explain.ManifestInvalid) {
 				t.Fatalf("set once more = %v, want %v", err, explain.ManifestInvalid)
 			}
 			if err := d.set(pool); err != nil {
@@ -109,7 +110,7 @@ func TestOutdatedManifest(t *testing.T) {
 func TestOutdatedMember(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.c.parse = manifest.ParseAccepted
+	d.c.authority.parse = manifest.ParseAccepted
 	pki := identitytest.NewPKI(t, "corp", d.clock)
 	pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
 	entry := strings.Replace(corpEntries(pki), "CN=node-*", "CN=no\u3164de-*", 1)

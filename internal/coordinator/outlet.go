@@ -58,9 +58,9 @@ func (o *outlet) findings() []*fealtyv1.Finding {
 }
 
 // followOutlet writes what is published to the publish directory, until ctx ends.
-func (c *Coordinator) followOutlet(ctx context.Context, s *state) error {
+func (c *Publication) followOutlet(ctx context.Context, s *state) error {
 	for {
-		published, trust := c.publicationChanged.Wait(), c.bundleChanged.Wait()
+		published, trust := c.publicationChanged.Wait(), c.bundle.bundleChanged.Wait()
 		started := time.Now()
 		err := c.writeOutlet(ctx, s)
 		if ctx.Err() != nil {
@@ -90,8 +90,8 @@ func (c *Coordinator) followOutlet(ctx context.Context, s *state) error {
 }
 
 // writeOutlet writes the newest generation that there is.
-func (c *Coordinator) writeOutlet(ctx context.Context, s *state) error {
-	p, t := c.publication.Load(), c.trust.Load()
+func (c *Publication) writeOutlet(ctx context.Context, s *state) error {
+	p, t := c.publication.Load(), c.bundle.trust.Load()
 	if !p.serves() || t == nil {
 		return nil
 	}

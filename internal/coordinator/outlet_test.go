@@ -35,7 +35,7 @@ func TestPublishDir(t *testing.T) {
 	f := readyFleet(t, func(c *Config) { c.PublishDir = dir })
 	joined := f.member("db-1")
 	id := joined.id
-	state := f.c.state.Load()
+	state := f.c.authority.state.Load()
 	p := f.publishedFor(id)
 	subject := p.header.Subject
 	var tree *mirror.Tree
@@ -119,7 +119,7 @@ func TestPublishDirFails(t *testing.T) {
 	if got := testutil.ToFloat64(f.c.metrics.outlet.WithLabelValues("failed")); got < 1 {
 		t.Errorf("%v failures are counted", got)
 	}
-	if f.c.outlet.generation() != 0 {
+	if f.c.publication.outlet.generation() != 0 {
 		t.Error("a generation counts as written")
 	}
 }
@@ -129,7 +129,7 @@ func (f *fleet) publishedFor(id identity.ID) published {
 	f.t.Helper()
 	var out published
 	within(f.t, "the member's node_runtime is published", func() bool {
-		p := f.c.publication.Load()
+		p := f.c.publication.publication.Load()
 		if !p.serves() {
 			return false
 		}

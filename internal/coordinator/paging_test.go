@@ -190,10 +190,11 @@ func TestFindingsFold(t *testing.T) {
 func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
-	s := d.c.live.opened(a.id, "")
+	s := d.c.membership.live.opened(a.id, "")
 	found := func(want ...explain.Code) {
 		t.Helper()
-		m := &fealtyv1.Member{Kind: "data", Name: "a", State: record.Active, SvidNotAfter: timestamppb.New(d.clock().Add(time.Hour)), Live: d.c.live.message(a.id)}
+		m := &fealtyv1.Member{Kind: "data", Name: "a", State: record.Active,
+			SvidNotAfter: timestamppb.New(d.clock().Add(time.Hour)), Live: d.c.membership.live.message(a.id)}
 		var got []explain.Code
 		for _, f := range findings(&fealtyv1.GetStatusResponse{}, []*fealtyv1.Member{m}, "nodes", d.clock(), d.clock()) {
 			got = append(got, explain.Code(f.GetCode()))
@@ -207,7 +208,7 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 		if behind != 0 {
 			r.ClockBehind = durationpb.New(behind)
 		}
-		d.c.live.reported(a.id, r, d.clock())
+		d.c.membership.live.reported(a.id, r, d.clock())
 	}
 	says("fresh", 0)
 	found()
@@ -227,7 +228,7 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 	says("stale", 3*time.Minute)
 	d.advance(staleAfter)
 	found(explain.MemberStale, explain.MemberClock)
-	d.c.live.closed(a.id, s, true)
+	d.c.membership.live.closed(a.id, s, true)
 	found() // what it said last is not so any more, for all that is known
 }
 
@@ -235,7 +236,7 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 func TestReportsAreBounded(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
-	d.c.live.opened(a.id, "")
+	d.c.membership.live.opened(a.id, "")
 	long := strings.Repeat("x", 1<<16)
 	report := &fealtyv1.ConnectRequest{Release: long, AutonomyLimit: long, AutonomousUntil: timestamppb.New(d.clock().Add(1000 * time.Hour)), SvidNotAfter: &timestamppb.Timestamp{Seconds: 1 << 62}}
 	for range 100 {
@@ -243,7 +244,7 @@ func TestReportsAreBounded(t *testing.T) {
 		report.Refusals = append(report.Refusals, &fealtyv1.Refusal{Scope: long, Reason: long, Detail: long})
 	}
 	version := d.record(identity.Data, "a").Version
-	d.c.live.reported(a.id, report, d.clock())
+	d.c.membership.live.reported(a.id, report, d.clock())
 	resp, err := d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "get", err, "")
 	live := resp.GetMember().GetLive()
@@ -257,7 +258,7 @@ func TestReportsAreBounded(t *testing.T) {
 		t.Errorf("it says that it works until %v by %q, and its certificate ends at %v", live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), end)
 	}
 	report.AutonomousUntil, report.AutonomyLimit = timestamppb.New(d.clock().Add(time.Hour)), "degraded.max"
-	d.c.live.reported(a.id, report, d.clock())
+	d.c.membership.live.reported(a.id, report, d.clock())
 	resp, err = d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "get", err, "")
 	if l := resp.GetMember().GetLive(); !l.GetAutonomousUntil().AsTime().Equal(d.clock().Add(time.Hour)) || l.GetAutonomyLimit() != "degraded.max" {
@@ -311,17 +312,17 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 		return st
 	}
 	long := time.Now().Add(-time.Hour)
-	d.c.headConfirmed.set(long)
-	if !d.c.headHolds(t.Context()) {
+	d.c.authority.headConfirmed.set(long)
+	if !d.c.authority.headHolds(t.Context()) {
 		t.Fatal("the head is not ours")
 	}
 	well := status()
 	if at := well.GetHeadConfirmedAt().AsTime(); !at.Equal(d.c.now()) {
 		t.Errorf("the head was confirmed at %v, and status says %v", d.c.now(), at)
 	}
-	d.c.headConfirmed.set(long)
+	d.c.authority.headConfirmed.set(long)
 	d.store.setDown(errors.New("down"))
-	d.c.headHolds(t.Context())
+	d.c.authority.headHolds(t.Context())
 	st := status()
 	if at := st.GetHeadConfirmedAt().AsTime(); !at.Equal(long) {
 		t.Errorf("without a store the head seems confirmed at %v, want %v", at, long)

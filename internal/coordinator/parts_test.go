@@ -257,7 +257,7 @@ func TestManySigners(t *testing.T) {
 		fmt.Fprintf(&list, ", {name: signer-%d, key: %q}", i, key)
 	}
 	m := strings.Replace(string(d.manifest(poolEntries)), "\"}]\nadmit", "\"}"+list.String()+"]\nadmit", 1)
-	if _, err := d.c.set(t.Context(), d.request([]byte(m)), true); err != nil {
+	if _, err := d.c.authority.set(t.Context(), d.request([]byte(m)), true); err != nil {
 		t.Fatal(err)
 	}
 	if phase, reason := d.c.Phase(); phase != "ready" {

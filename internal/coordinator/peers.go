@@ -192,7 +192,7 @@ func (r *received) audit() []record.AuditEntry {
 // auditOrigin writes down what brought s about and where its secrets came from, now
 // that it is ready. What the store does not take, or not while another one moves the
 // head, waits until it does: nobody else wrote down what owners or a keeper brought.
-func (c *Coordinator) auditOrigin(ctx context.Context, s *state) {
+func (c *Authority) auditOrigin(ctx context.Context, s *state) {
 	if len(s.origin) == 0 {
 		return
 	}
@@ -205,7 +205,7 @@ func (c *Coordinator) auditOrigin(ctx context.Context, s *state) {
 	}
 	if _, err := ch.Commit(ctx); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "where the secrets came from is not in the audit log yet", slog.Any("err", err))
-		c.audits.again(ch)
+		c.auditing.audits.again(ch)
 	}
 	s.origin = nil
 }
@@ -228,7 +228,7 @@ type claimedHead struct {
 // stands against that is the mark of a head that was seen before, and Config.Pin.
 //
 // The error is [errNoPeers] or holds one [*peerError] for each peer that was asked.
-func (c *Coordinator) fromPeers(ctx context.Context, loaded *history.History) (*received, error) {
+func (c *PeerRecovery) fromPeers(ctx context.Context, loaded *history.History) (*received, error) {
 	head, err := c.claim(loaded)
 	if err != nil {
 		c.metrics.peers.WithLabelValues(stepLoad.String()).Inc()
@@ -331,7 +331,7 @@ func firstOf[A, R any](ctx context.Context, atOnce int, all []A, do func(context
 }
 
 // peerFailed counts and logs what came of one peer.
-func (c *Coordinator) peerFailed(ctx context.Context, f *peerError) {
+func (c *PeerRecovery) peerFailed(ctx context.Context, f *peerError) {
 	c.metrics.peers.WithLabelValues(f.Step.String()).Inc()
 	c.failures.Log(ctx, c.log, slog.LevelWarn, "peer recovery failed", slog.String("peer", f.Peer),
 		slog.Int("step", int(f.Step)), slog.String("of", f.Step.String()),
@@ -340,7 +340,7 @@ func (c *Coordinator) peerFailed(ctx context.Context, f *peerError) {
 
 // claim is step 1: the head's manifest as the store has it, unverified. It must admit
 // this coordinator: no honest peer would give anything to another one.
-func (c *Coordinator) claim(loaded *history.History) (*claimedHead, error) {
+func (c *PeerRecovery) claim(loaded *history.History) (*claimedHead, error) {
 	if len(loaded.Links) == 0 {
 		return nil, history.ErrEmpty
 	}
@@ -356,7 +356,7 @@ func (c *Coordinator) claim(loaded *history.History) (*claimedHead, error) {
 	if m.Hash() != t.Manifest {
 		return nil, errors.New("the manifest of the head is not the one that its transition names")
 	}
-	if _, err := c.admits(m); err != nil {
+	if _, err := c.authority.admits(m); err != nil {
 		return nil, err
 	}
 	return &claimedHead{loaded, history.Link{Transition: *t, Hash: sha256Sum(raw)}, m}, nil
@@ -366,20 +366,20 @@ func (c *Coordinator) claim(loaded *history.History) (*claimedHead, error) {
 // they are ready, then those that are configured, then the others that said where they
 // are; and after all of these who proved nothing when it was asked last. What could not
 // be resolved is a failure of its own.
-func (c *Coordinator) peers(ctx context.Context, m *manifest.Manifest) (out []string, failed peersError) {
-	own := append(c.advertised(), c.Addr())
+func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []string, failed peersError) {
+	own := append(c.authority.advertised(), c.authority.addr())
 	add := func(addr string) {
 		if len(out) < 2*maxPeers && !slices.Contains(out, addr) && !slices.Contains(own, addr) {
 			out = append(out, addr)
 		}
 	}
-	others, err := c.replicas(ctx, m)
+	others, err := c.authority.replicas(ctx, m)
 	if err != nil {
 		failed = append(failed, &peerError{Step: stepLoad, Err: fmt.Errorf("read the replica records: %w", err)})
 	}
 	announced := func(ready bool) {
 		for _, r := range others {
-			if r.Key != c.EnrolmentKey() && (r.Phase == phaseReady.String()) == ready {
+			if r.Key != c.authority.enrolmentKey() && (r.Phase == phaseReady.String()) == ready {
 				for _, a := range r.Addresses {
 					add(a)
 				}
@@ -427,7 +427,7 @@ type peerAddrs struct {
 	err   error
 }
 
-func (c *Coordinator) addressesOf(ctx context.Context, peer string) peerAddrs {
+func (c *PeerRecovery) addressesOf(ctx context.Context, peer string) peerAddrs {
 	name, dns := strings.CutPrefix(peer, dnsPeers)
 	if !dns {
 		return peerAddrs{addrs: []string{peer}}
@@ -437,7 +437,7 @@ func (c *Coordinator) addressesOf(ctx context.Context, peer string) peerAddrs {
 }
 
 // resolve returns all addresses of NAME:PORT, sorted.
-func (c *Coordinator) resolve(ctx context.Context, name string) ([]string, error) {
+func (c *PeerRecovery) resolve(ctx context.Context, name string) ([]string, error) {
 	host, port, err := net.SplitHostPort(name)
 	if err != nil {
 		return nil, err
@@ -456,7 +456,7 @@ func (c *Coordinator) resolve(ctx context.Context, name string) ([]string, error
 
 // asking is one exchange with one peer.
 type asking struct {
-	c    *Coordinator
+	c    *PeerRecovery
 	head *claimedHead
 	peer string        // its address, then with the name that it proved
 	step peerStep      // that is under way
@@ -464,7 +464,7 @@ type asking struct {
 }
 
 // dialPeer returns a connection to whoever answers at addr, who proves himself later.
-func (c *Coordinator) dialPeer(addr string) (*mesh.Conn, error) {
+func (c *PeerRecovery) dialPeer(addr string) (*mesh.Conn, error) {
 	// Not a name for gRPC to interpret: a record in the store may say anything.
 	return mesh.DialPinned("passthrough:///"+addr, credential.Unproven(), mesh.Options{Dialer: c.cfg.Dial, Now: c.now, GRPC: []grpc.DialOption{
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)), grpc.WithMaxHeaderListSize(maxHeaderBytes),
@@ -568,7 +568,7 @@ func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_Rec
 		return nil, errors.New("its answer holds no secrets")
 	}
 	secrets, mesh, err := authority.TakeOver(recipient, keyring.Handover{
-		Purpose: string(proof.Recover), Cluster: a.head.manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey), To: a.c.EnrolmentKey(), Head: a.head.link.Hash,
+		Purpose: string(proof.Recover), Cluster: a.head.manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey), To: a.c.authority.enrolmentKey(), Head: a.head.link.Hash,
 	}, given.GetSealed())
 	if err != nil {
 		return nil, err
@@ -601,14 +601,14 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if !r.verified.TransactionKey().Equal(public) {
 		return errors.New("its seed is one that was replaced")
 	}
-	seen, err := a.c.seen()
+	seen, err := a.c.authority.seen()
 	if err != nil {
 		return err
 	}
 	if _, err := seen.Accepts(r.verified); err != nil {
 		return err
 	}
-	if last := a.c.state.Load().ready(); last != nil {
+	if last := a.c.authority.state.Load().ready(); last != nil {
 		if _, err := last.chain.Seen().Accepts(r.verified); err != nil {
 			return err
 		}
@@ -625,7 +625,7 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if !again.Equal(r.root) {
 		return errors.New("its root certificate is not that of the seed")
 	}
-	if err := a.c.checkPin(r.root); err != nil {
+	if err := a.c.authority.checkPin(r.root); err != nil {
 		return err
 	}
 	if r.mesh, err = mesh.Load(r.root, given.GetMeshCa(), a.head.manifest.Cluster,
@@ -638,7 +638,7 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if err := a.c.faults.Hit("peer.before-head"); err != nil {
 		return err
 	}
-	now, version, err := a.c.history.Head(ctx)
+	now, version, err := a.c.authority.history.Head(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -650,7 +650,7 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 
 // exchange is the proof of both sides, as the asker sees it.
 type exchange struct {
-	c     *Coordinator
+	c     *PeerRecovery
 	t     proof.PeerTranscript
 	giver proof.Coordinator // who proved itself
 }
@@ -660,9 +660,10 @@ type exchange struct {
 func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHello) error, challenge func() (*fealtyv1.PeerChallenge, error)) error {
 	x.t.AskerNonce = make([]byte, proof.NonceBytes)
 	rand.Read(x.t.AskerNonce)
-	x.t.AskerKey = x.c.enrolment.Public().(ed25519.PublicKey)
-	h := &fealtyv1.PeerHello{Cluster: x.t.Cluster, Head: x.t.Head, Nonce: x.t.AskerNonce, Key: x.c.EnrolmentKey(), Recipient: x.t.Recipient,
-		Certificates: x.c.certificate.Certificates(x.c.EnrolmentKey())}
+	x.t.AskerKey = x.c.authority.enrolment.Public().(ed25519.PublicKey)
+	h := &fealtyv1.PeerHello{Cluster: x.t.Cluster, Head: x.t.Head, Nonce: x.t.AskerNonce,
+		Key: x.c.authority.enrolmentKey(), Recipient: x.t.Recipient,
+		Certificates: x.c.authority.certificate.Certificates(x.c.authority.enrolmentKey())}
 	if err := hello(h); err != nil && ctx().Err() != nil {
 		return err // otherwise the answer says why
 	}
@@ -697,15 +698,15 @@ func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHel
 
 // provePeer signs t in role, with the enrolment key and with the certificate's, if there
 // is one.
-func (c *Coordinator) provePeer(role proof.PeerRole, t proof.PeerTranscript) (evidence, vouch []byte, err error) {
-	if evidence, err = proof.ProvePeer(c.enrolment, role, t); err != nil {
+func (c *PeerRecovery) provePeer(role proof.PeerRole, t proof.PeerTranscript) (evidence, vouch []byte, err error) {
+	if evidence, err = proof.ProvePeer(c.authority.enrolment, role, t); err != nil {
 		return nil, nil, err
 	}
 	said, err := t.Digest(role)
 	if err != nil {
 		return nil, nil, err
 	}
-	vouch, err = c.vouch(said)
+	vouch, err = c.authority.vouch(said)
 	return evidence, vouch, err
 }
 
@@ -723,7 +724,7 @@ func provenPeer(role proof.PeerRole, t proof.PeerTranscript, evidence, vouch []b
 }
 
 // checkPin refuses a root that is not the one that is pinned.
-func (c *Coordinator) checkPin(root *x509.Certificate) error {
+func (c *Authority) checkPin(root *x509.Certificate) error {
 	if got := identity.KeyOf(root); !c.cfg.Pin.IsZero() && got != c.cfg.Pin {
 		return explain.New(explain.RootNotPinned, "root", got.String(), "pin", c.cfg.Pin.String())
 	}

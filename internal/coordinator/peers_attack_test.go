@@ -30,12 +30,12 @@ import (
 func TestLyingPeer(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
-	old := f.c.state.Load()
+	old := f.c.authority.state.Load()
 	oldMesh := old.issuer.Load().MeshCA()
 	if err := f.setPeople("  - {name: more, kind: coordinator, match: [\"key:" + proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
-	s := f.c.state.Load()
+	s := f.c.authority.state.Load()
 	if s.meshKey == old.meshKey {
 		t.Fatal("the test needs two mesh CA keys")
 	}
@@ -81,10 +81,10 @@ func TestLyingPeer(t *testing.T) {
 		}},
 		{"a key that is none", stepProof, func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = "ed25519:" } }},
 		{"the key of another coordinator", stepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.c.EnrolmentKey() }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.c.authority.enrolmentKey() }
 		}},
 		{"the key of who asks: a reflection", stepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.c.EnrolmentKey() }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.c.authority.enrolmentKey() }
 		}},
 		{"the coordinator itself", stepProof, func(l *liar) { l.key = r.key }},
 		{"a key of low order", stepProof, func(l *liar) {
@@ -117,7 +117,8 @@ func TestLyingPeer(t *testing.T) {
 		{"garbage", stepAnswer, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { rand.Read(s.Sealed) } }},
 		{"no seed", stepAnswer, func(l *liar) { l.handed = func(h *keyring.Handed) { h.Seed = keyring.Seed{} } }},
 		{"secrets for another head", stepAnswer, func(l *liar) { l.handover = func(h *keyring.Handover) { h.Head = old.head.Hash } }},
-		{"secrets for another coordinator", stepAnswer, func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.c.EnrolmentKey() } }},
+		{"secrets for another coordinator", stepAnswer,
+			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.c.authority.enrolmentKey() } }},
 		{"secrets for another purpose", stepAnswer, func(l *liar) { l.handover = func(h *keyring.Handover) { h.Purpose = string(proof.Prepare) } }},
 		{"a stale manifest", stepManifest, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = old.manifest.Bytes() } }},
 		{"no manifest", stepManifest, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = nil } }},
@@ -152,7 +153,7 @@ func TestLyingPeer(t *testing.T) {
 			tc.lie(one)
 			at := servePeer(t, one)
 			c := r.c.withPeers(at)
-			got, err := c.fromPeers(r.ctx(), loaded)
+			got, err := c.peerrecovery.fromPeers(r.ctx(), loaded)
 			if err == nil {
 				t.Fatalf("adopted from %s", got.peer)
 			}
@@ -168,7 +169,7 @@ func TestLyingPeer(t *testing.T) {
 		})
 	}
 	t.Run("nothing that is wrong", func(t *testing.T) {
-		got, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: s})).fromPeers(r.ctx(), loaded)
+		got, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: s})).peerrecovery.fromPeers(r.ctx(), loaded)
 		if err != nil || got.mesh.KeyID() != s.meshKey || !got.secrets.Same(s.secrets) || got.peer != "coordinator-3" {
 			t.Errorf("the honest peer is refused: %v", err)
 		}
@@ -185,9 +186,13 @@ func TestLyingPeer(t *testing.T) {
 func (c *Coordinator) withPeers(addrs ...string) *Coordinator {
 	cfg := c.cfg
 	cfg.Peers = addrs
-	other := &Coordinator{cfg: cfg, log: c.log, now: c.now, store: c.store, history: c.history, fs: c.fs, faults: c.faults, enrolment: c.enrolment, certificate: c.certificate,
-		metrics: c.metrics, failures: c.failures, refusals: c.refusals}
-	other.state.Store(c.state.Load())
+	other := assemble(cfg)
+	other.log, other.now, other.store, other.fs, other.faults = c.log, c.now, c.store, c.fs, c.faults
+	other.metrics, other.failures, other.refusals = c.metrics, c.failures, c.refusals
+	other.share()
+	other.authority.history, other.authority.enrolment = c.authority.history, c.authority.enrolment
+	other.authority.certificate = c.authority.certificate
+	other.authority.state.Store(c.authority.state.Load())
 	return other
 }
 
@@ -234,7 +239,7 @@ func TestLyingStore(t *testing.T) {
 		}
 	}
 	r, evil := rs[0], rs[1]
-	s := f.c.state.Load()
+	s := f.c.authority.state.Load()
 	honest := servePeer(t, &liar{key: evil.key, state: s})
 	r.link.lie(hideReplicas)
 	r.config = func(c *Config) { c.Peers = []string{"127.0.0.1:1"} }
@@ -264,11 +269,11 @@ func TestLyingStore(t *testing.T) {
 		{"the version of another write", stepMesh, alter(func(h *history.History) { h.Version++ })},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := r.c.withPeers(honest).fromPeers(r.ctx(), tc.h)
+			_, err := r.c.withPeers(honest).peerrecovery.fromPeers(r.ctx(), tc.h)
 			wantStep(t, err, tc.step, "")
 		})
 	}
-	if _, err := r.c.withPeers(honest).fromPeers(r.ctx(), whole); err != nil {
+	if _, err := r.c.withPeers(honest).peerrecovery.fromPeers(r.ctx(), whole); err != nil {
 		t.Errorf("the true history is refused: %v", err)
 	}
 }
@@ -279,7 +284,7 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
-	old := f.c.state.Load()
+	old := f.c.authority.state.Load()
 	oldHead, err := f.store.Get(t.Context(), history.HeadKey)
 	wantOnly(t, "head", err, "")
 	if err := f.setPeople(moreCoordinators(t)); err != nil {
@@ -297,21 +302,21 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	r.link.lie(back)
 	r.config = func(c *Config) { c.Peers = []string{f.addr} }
 	r.start()
-	loaded, err := r.c.history.Load(t.Context())
+	loaded, err := r.c.authority.history.Load(t.Context())
 	wantOnly(t, "load", err, "")
 	// An honest peer does not give what is older.
-	_, err = r.c.fromPeers(r.ctx(), loaded)
+	_, err = r.c.peerrecovery.fromPeers(r.ctx(), loaded)
 	failed := wantStep(t, err, stepAnswer, f.addr)
 	if !errors.Is(failed.Err, explain.PeerBehind) {
 		t.Errorf("the honest peer answers %v", failed.Err)
 	}
 	// One that does is no use: the mark stands against both.
-	_, err = r.c.withPeers(servePeer(t, &liar{key: evil.key, state: old})).fromPeers(r.ctx(), loaded)
+	_, err = r.c.withPeers(servePeer(t, &liar{key: evil.key, state: old})).peerrecovery.fromPeers(r.ctx(), loaded)
 	failed = wantStep(t, err, stepHistory, "coordinator-3")
 	if !errors.Is(failed.Err, history.ErrRollback) {
 		t.Errorf("going back failed for another reason: %v", failed.Err)
 	}
-	if got := r.c.state.Load(); got.phase != phaseRecovery {
+	if got := r.c.authority.state.Load(); got.phase != phaseRecovery {
 		t.Errorf("it is %s", got.phase)
 	}
 	// The lie ends: it comes back by itself.
@@ -410,8 +415,8 @@ func TestRelayedRecovery(t *testing.T) {
 	// Somebody in the middle who asks himself, with the asker's hello: without its key
 	// he has no proof.
 	_, err = askAs(f, r, newTestKey(t), func(a *asking) {
-		a.c.enrolment = append(ed25519.PrivateKey{}, a.c.enrolment...)
-		copy(a.c.enrolment[32:], r.key[32:])
+		a.c.authority.enrolment = append(ed25519.PrivateKey{}, a.c.authority.enrolment...)
+		copy(a.c.authority.enrolment[32:], r.key[32:])
 	})
 	wantStep(t, &peerError{"x", stepProof, err}, stepProof, "x")
 	if !errors.Is(err, explain.PeerRefused) {
@@ -423,9 +428,10 @@ func TestRelayedRecovery(t *testing.T) {
 func askAs(f, r *fleet, key ed25519.PrivateKey, alter func(*asking)) (*received, error) {
 	f.t.Helper()
 	c := r.c.withPeers()
-	c.enrolment = key
-	s := f.c.state.Load()
-	a := &asking{c: c, head: &claimedHead{f.loaded(), s.head, s.manifest}, peer: f.addr, turn: make(chan struct{}, 1)}
+	c.authority.enrolment = key
+	s := f.c.authority.state.Load()
+	a := &asking{c: c.peerrecovery, head: &claimedHead{f.loaded(), s.head, s.manifest}, peer: f.addr,
+		turn: make(chan struct{}, 1)}
 	if alter != nil {
 		alter(a)
 	}
@@ -440,7 +446,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 	r.link.lie(hideReplicas)
 	r.config = func(c *Config) { c.Peers = []string{"127.0.0.1:1"} }
 	r.start()
-	s := f.c.state.Load()
+	s := f.c.authority.state.Load()
 	nothing := func(t *testing.T, err error, code explain.Code) {
 		t.Helper()
 		if !errors.Is(err, code) {
@@ -460,7 +466,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 		_, err := askAs(f, r, newTestKey(t), nil)
 		nothing(t, err, explain.PeerRefused)
 		// It is not even told who answers.
-		conn, err := r.c.dialPeer(f.addr)
+		conn, err := r.c.peerrecovery.dialPeer(f.addr)
 		wantOnly(t, "dial", err, "")
 		defer conn.Close()
 		stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.ctx())
@@ -481,7 +487,8 @@ func TestWhoIsGivenNothing(t *testing.T) {
 	})
 	t.Run("to another purpose", func(t *testing.T) {
 		mv := &move{from: s, manifest: s.manifest, link: s.head, mesh: s.issuer.Load().MeshCA()}
-		nothing(t, explain.Of((&preparing{c: r.c.withPeers(), mv: mv}).bring(r.ctx(), f.addr)), explain.PeerRefused)
+		nothing(t, explain.Of((&preparing{c: r.c.withPeers().peerrecovery, mv: mv}).bring(r.ctx(), f.addr)),
+			explain.PeerRefused)
 	})
 	t.Run("while the head moves", func(t *testing.T) {
 		moved := false
@@ -573,7 +580,7 @@ func TestDismissedCoordinator(t *testing.T) {
 		return e
 	})
 	r.start()
-	loaded, err := r.c.history.Load(t.Context())
+	loaded, err := r.c.authority.history.Load(t.Context())
 	wantOnly(t, "load", err, "")
 	_, err = r.askOnce(loaded)
 	if failed := wantStep(t, err, stepProof, f.addr); !errors.Is(failed.Err, explain.PeerRefused) {

@@ -15,9 +15,9 @@ import (
 func BenchmarkPeerRecovery(b *testing.B) {
 	quiet := func(c *Config) { c.Log = slog.New(slog.NewTextHandler(io.Discard, nil)) }
 	f, rs := peerFleet(b, 1, quiet)
-	limits := f.c.peerCalls.Limits()
+	limits := f.c.peerrecovery.peerCalls.Limits()
 	limits.PerSecond, limits.Burst = 1e6, 1e6 // more often than anybody starts
-	f.c.peerCalls = flowcontrol.New(limits)
+	f.c.peerrecovery.peerCalls = flowcontrol.New(limits)
 	r := rs[0]
 	var took []time.Duration
 	for b.Loop() {

@@ -47,7 +47,7 @@ func newPeerCalls() *flowcontrol.Limiter {
 // peerServer serves PeerService.
 type peerServer struct {
 	fealtyv1.UnimplementedPeerServiceServer
-	c *Coordinator
+	c *PeerRecovery
 }
 
 // greeted is an exchange whose asker was answered, and has proven nothing yet.
@@ -64,8 +64,9 @@ func (g *greeted) name() string { return string(identity.Coordinator) + "/" + g.
 // greet decides whether to go on with who says hello, and proves to it who this is. It
 // tells strangers no more than that they are none of ours, or that nothing is served
 // here.
-func (c *Coordinator) greet(ctx context.Context, purpose proof.PeerPurpose, h *fealtyv1.PeerHello, recipient string) (*greeted, *fealtyv1.PeerChallenge, error) {
-	s, err := c.ready()
+func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *fealtyv1.PeerHello,
+	recipient string) (*greeted, *fealtyv1.PeerChallenge, error) {
+	s, err := c.authority.ready()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -79,7 +80,7 @@ func (c *Coordinator) greet(ctx context.Context, purpose proof.PeerPurpose, h *f
 	}
 	if _, unknown := g.shown.Match(s.manifest, c.now()); unknown == nil && string(h.GetHead()) != string(s.head.Hash[:]) {
 		// It may have seen a newer head than this one has.
-		if s, err = c.headIfFree(ctx); err != nil {
+		if s, err = c.authority.headIfFree(ctx); err != nil {
 			return nil, nil, err
 		}
 		g.s = s
@@ -105,13 +106,14 @@ func (c *Coordinator) greet(ctx context.Context, purpose proof.PeerPurpose, h *f
 	}
 	g.t = proof.PeerTranscript{
 		Purpose: purpose, Cluster: s.manifest.Cluster, Head: h.GetHead(), AskerNonce: h.GetNonce(), GiverNonce: nonce,
-		Binding: binding, Recipient: recipient, AskerKey: key, GiverKey: c.enrolment.Public().(ed25519.PublicKey),
+		Binding: binding, Recipient: recipient, AskerKey: key, GiverKey: c.authority.enrolment.Public().(ed25519.PublicKey),
 	}
 	evidence, vouch, err := c.provePeer(proof.Giver, g.t)
 	if err != nil {
 		return nil, nil, refusedPeer(err.Error()) // of what it sent
 	}
-	return g, &fealtyv1.PeerChallenge{Nonce: nonce, Key: c.EnrolmentKey(), Recipient: recipient, Evidence: evidence, X509: vouch}, nil
+	return g, &fealtyv1.PeerChallenge{Nonce: nonce, Key: c.authority.enrolmentKey(), Recipient: recipient,
+		Evidence: evidence, X509: vouch}, nil
 }
 
 // strangerThere is all that a stranger is told.
@@ -123,15 +125,15 @@ func refusedPeer(problem string) error {
 
 // behind says, to who has proven itself, that what was asked for is not the head here,
 // or here is not the head.
-func (c *Coordinator) behind(g *greeted, problem string) error {
-	c.headDue.Notify() // one of the two is behind; it may be this one
+func (c *PeerRecovery) behind(g *greeted, problem string) error {
+	c.authority.headDue.Notify() // one of the two is behind; it may be this one
 	return explain.New(explain.PeerBehind, "peer", ownName(c, g.s), "asked", shortHex(g.t.Head), "problem", problem)
 }
 
-func ownName(c *Coordinator, s *state) string {
-	found, err := c.admits(s.manifest)
+func ownName(c *PeerRecovery, s *state) string {
+	found, err := c.authority.admits(s.manifest)
 	if err != nil {
-		return c.EnrolmentKey()
+		return c.authority.enrolmentKey()
 	}
 	return found.Name
 }
@@ -142,7 +144,7 @@ func ownName(c *Coordinator, s *state) string {
 //
 // The peer may prove less than it claimed, and another certificate: what it proved is
 // matched.
-func (g *greeted) proven(ctx context.Context, c *Coordinator, evidence, vouch []byte) error {
+func (g *greeted) proven(ctx context.Context, c *PeerRecovery, evidence, vouch []byte) error {
 	shown, err := provenPeer(proof.Asker, g.t, evidence, vouch)
 	if err != nil {
 		return refusedPeer(err.Error())
@@ -151,18 +153,18 @@ func (g *greeted) proven(ctx context.Context, c *Coordinator, evidence, vouch []
 	if err := c.faults.Hit("peer.before-reread"); err != nil {
 		return err
 	}
-	head, version, err := c.history.Head(ctx)
+	head, version, err := c.authority.history.Head(ctx)
 	if err != nil {
-		return c.storeError("read the head of the history", err)
+		return c.authority.storeError("read the head of the history", err)
 	}
 	asker, stranger := g.shown.Match(g.s.manifest, c.now())
 	g.asker = asker
-	switch answer := decide.Give(memory{c, g.s}, head.Hash, history.Hash(g.t.Head), stranger == nil); {
+	switch answer := decide.Give(memory{c.authority, g.s}, head.Hash, history.Hash(g.t.Head), stranger == nil); {
 	case answer == decide.Stranger:
 		return refusedPeer(stranger.Error())
 	case answer == decide.OtherHead:
 		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.s.head.Hash.String()[:16], g.s.head.Index))
-	case answer != decide.Given, c.state.Load() != g.s, version != g.s.headVersion:
+	case answer != decide.Given, c.authority.state.Load() != g.s, version != g.s.headVersion:
 		return c.behind(g, fmt.Sprintf("the history moved on to index %d, and that one has not followed yet", head.Index))
 	}
 	return nil
@@ -244,14 +246,14 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 
 // give seals the secrets of the state for who proved itself. The audit entry is durable
 // before they leave; that it is written says too that the head is still the one.
-func (c *Coordinator) give(ctx context.Context, g *greeted, evidence, vouch []byte) (*fealtyv1.PeerSecrets, error) {
+func (c *PeerRecovery) give(ctx context.Context, g *greeted, evidence, vouch []byte) (*fealtyv1.PeerSecrets, error) {
 	issuer, err := g.s.freshIssuer(c.now())
 	if err != nil {
 		return nil, err
 	}
 	mesh := issuer.MeshCA()
 	sealed, err := g.s.secrets.HandOver(g.t.Recipient, keyring.Handover{
-		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.EnrolmentKey(), To: g.key, Head: g.s.head.Hash,
+		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.authority.enrolmentKey(), To: g.key, Head: g.s.head.Hash,
 	}, mesh)
 	if err != nil {
 		return nil, refusedPeer("nothing can be sealed to its recipient")
@@ -270,13 +272,13 @@ func (c *Coordinator) give(ctx context.Context, g *greeted, evidence, vouch []by
 
 // auditHandover writes down what is handed over with the proof for it: the key, its
 // signature, and the digest that was signed. It fails if the head moved.
-func (c *Coordinator) auditHandover(ctx context.Context, g *greeted, evidence, vouch []byte,
+func (c *PeerRecovery) auditHandover(ctx context.Context, g *greeted, evidence, vouch []byte,
 	e record.AuditEntry) error {
 	digest, err := g.t.Digest(proof.Asker)
 	if err != nil {
 		return err
 	}
-	e.Actor = c.ownID(g.s)
+	e.Actor = c.authority.ownID(g.s)
 	e.Fields["key"], e.Fields["proof"] = g.key, base64.StdEncoding.EncodeToString(evidence)
 	e.Fields["transcript"] = base64.StdEncoding.EncodeToString(digest[:])
 	if g.asker.Entry != nil && !strings.HasPrefix(g.asker.Selector, "key:") {
@@ -289,20 +291,20 @@ func (c *Coordinator) auditHandover(ctx context.Context, g *greeted, evidence, v
 		if errors.As(err, &conflict) && conflict.Key == history.HeadKey {
 			return c.behind(g, "the history moved on, and that one has not followed yet")
 		}
-		return c.storeError("audit what is handed over", err)
+		return c.authority.storeError("audit what is handed over", err)
 	}
 	return nil
 }
 
 // ownID is this coordinator's identity under s, for the audit log.
-func (c *Coordinator) ownID(s *state) string {
+func (c *Authority) ownID(s *state) string {
 	found, err := c.admits(s.manifest)
 	if err != nil {
-		return "key " + c.EnrolmentKey()
+		return "key " + c.enrolmentKey()
 	}
 	id, err := identity.New(s.manifest.Cluster, identity.Coordinator, found.Name)
 	if err != nil {
-		return "key " + c.EnrolmentKey()
+		return "key " + c.enrolmentKey()
 	}
 	return id.String()
 }

@@ -47,7 +47,7 @@ func TestStrangersHoldUpNoOwner(t *testing.T) {
 			f, p := ownedFleet(t, nil)
 			alice := p.shareFile(f.store, "alice")
 			f.loseKeeper()
-			f.c.recoveries.owners = withMost(f.c.recoveries.owners, crowd.most)
+			f.c.ownerrecovery.recoveries.owners = withMost(f.c.ownerrecovery.recoveries.owners, crowd.most)
 			for i := range crowd.addresses {
 				client := fealtyv1.NewRecoveryServiceClient(strangerFrom(f, i))
 				for range crowd.calls {
@@ -77,7 +77,7 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 	limits := f.c.verifiers.Limits()
 	limits.Patience = 2 * time.Second
 	f.c.verifiers = flowcontrol.New(limits)
-	want := recovery.Expected{Manifest: f.c.state.Load().manifest}
+	want := recovery.Expected{Manifest: f.c.authority.state.Load().manifest}
 	var held []fealtyv1.VerifyService_VerifyClient
 	for i := range 8 {
 		client := fealtyv1.NewVerifyServiceClient(strangerFrom(f, i))
@@ -110,7 +110,7 @@ func TestStrangersHoldUpNoCoordinator(t *testing.T) {
 	for name, crowd := range crowds {
 		t.Run(name, func(t *testing.T) {
 			f, rs := peerFleet(t, 1, nil)
-			f.c.peerCalls = withMost(f.c.peerCalls, crowd.most)
+			f.c.peerrecovery.peerCalls = withMost(f.c.peerrecovery.peerCalls, crowd.most)
 			r := rs[0]
 			for i := range crowd.addresses {
 				client := fealtyv1.NewPeerServiceClient(strangerFrom(f, i))
@@ -134,7 +134,8 @@ func TestStrangersHoldUpNoCoordinator(t *testing.T) {
 func TestStrangersHoldUpNoJoin(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil)
-	f.c.joinsWaiting = flowcontrol.New(flowcontrol.Limits{What: "joins", Most: 48, PerSource: 8, Patience: answerTimeout})
+	f.c.admission.joinsWaiting = flowcontrol.New(flowcontrol.Limits{What: "joins", Most: 48, PerSource: 8,
+		Patience: answerTimeout})
 	if err := f.set(f.manifest("")); err != nil {
 		t.Fatal(err)
 	}

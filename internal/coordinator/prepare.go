@@ -89,7 +89,7 @@ func (t *takenKeys) settle(head history.Link) {
 //
 // A move that makes no mesh CA key needs none of this, and one that makes a seed hands
 // that to nobody before it is in force.
-func (c *Coordinator) prepare(ctx context.Context, mv *move) []string {
+func (c *PeerRecovery) prepare(ctx context.Context, mv *move) []string {
 	if mv.from == nil || mv.newSeed || mv.mesh.KeyID() == mv.from.meshKey {
 		return nil
 	}
@@ -128,8 +128,8 @@ func (c *Coordinator) prepare(ctx context.Context, mv *move) []string {
 // preparable returns where the peers are that may take the key of mv: those that said
 // that they are ready at its parent, or at the head before that. Such a one follows as soon
 // as it is greeted, or has followed and did not come to say so. They have to prove it.
-func (c *Coordinator) preparable(ctx context.Context, mv *move) []string {
-	others, err := c.replicas(ctx, mv.from.manifest)
+func (c *PeerRecovery) preparable(ctx context.Context, mv *move) []string {
+	others, err := c.authority.replicas(ctx, mv.from.manifest)
 	if err != nil {
 		c.failures.Log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 		return nil
@@ -139,7 +139,7 @@ func (c *Coordinator) preparable(ctx context.Context, mv *move) []string {
 	for _, r := range others {
 		_, stays := r.entryIn(mv.manifest, c.now())
 		near := r.Head == parent.Hash || r.Head == parent.Previous
-		if r.Key != c.EnrolmentKey() && stays && !r.Stopped && r.Phase == phaseReady.String() && near && len(r.Addresses) > 0 {
+		if r.Key != c.authority.enrolmentKey() && stays && !r.Stopped && r.Phase == phaseReady.String() && near && len(r.Addresses) > 0 {
 			out = append(out, r.Addresses[0])
 		}
 	}
@@ -148,7 +148,7 @@ func (c *Coordinator) preparable(ctx context.Context, mv *move) []string {
 
 // preparing is the bringing of one key to one peer.
 type preparing struct {
-	c    *Coordinator
+	c    *PeerRecovery
 	mv   *move
 	name string // of the peer, once it has proven it
 }
@@ -186,7 +186,7 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 		return err
 	}
 	sealed, err := authority.HandOverMesh(x.t.Recipient, keyring.Handover{
-		Purpose: string(proof.Prepare), Cluster: from.manifest.Cluster, From: p.c.EnrolmentKey(), To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.link.Hash,
+		Purpose: string(proof.Prepare), Cluster: from.manifest.Cluster, From: p.c.authority.enrolmentKey(), To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.link.Hash,
 	}, p.mv.mesh)
 	if err != nil {
 		return err
@@ -250,14 +250,15 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 			authority.WipeMesh(k.mesh)
 			return g, err
 		}
-		c.taken.keep(k)
+		c.authority.taken.keep(k)
 		return g, stream.Send(&fealtyv1.PeerServicePrepareResponse{Step: &fealtyv1.PeerServicePrepareResponse_Taken{Taken: &fealtyv1.PeerTaken{}}})
 	})
 }
 
 // takeKey checks that a candidate would be a link of the history after the head that is
 // in force here, with authority over this coordinator, and that the key is its mesh CA's.
-func (c *Coordinator) takeKey(g *greeted, p *fealtyv1.PeerCandidate, recipient *keyring.EphemeralRecipient) (takenKey, error) {
+func (c *PeerRecovery) takeKey(g *greeted, p *fealtyv1.PeerCandidate,
+	recipient *keyring.EphemeralRecipient) (takenKey, error) {
 	t, err := history.Decode(p.GetTransition())
 	if err != nil {
 		return takenKey{}, err
@@ -274,10 +275,10 @@ func (c *Coordinator) takeKey(g *greeted, p *fealtyv1.PeerCandidate, recipient *
 	}
 	link := *next.Current()
 	_, stranger := g.shown.Match(g.s.manifest, c.now())
-	if answer := decide.Take(memory{c, g.s}, decide.HeadOf(&link), stranger == nil); answer != decide.Given {
+	if answer := decide.Take(memory{c.authority, g.s}, decide.HeadOf(&link), stranger == nil); answer != decide.Given {
 		return takenKey{}, fmt.Errorf("it is no move of the head that is in force here: %v", answer)
 	}
-	switch _, err := c.admits(m); {
+	switch _, err := c.authority.admits(m); {
 	case err != nil:
 		return takenKey{}, err
 	case link.Salt != g.s.head.Salt || !next.TransactionKey().Equal(g.s.secrets.TransactionKey()):
@@ -286,7 +287,7 @@ func (c *Coordinator) takeKey(g *greeted, p *fealtyv1.PeerCandidate, recipient *
 		return takenKey{}, errors.New("it makes no mesh CA key")
 	}
 	key, err := authority.TakeMesh(recipient, keyring.Handover{
-		Purpose: string(proof.Prepare), Cluster: g.t.Cluster, From: g.key, To: c.EnrolmentKey(), Head: link.Hash,
+		Purpose: string(proof.Prepare), Cluster: g.t.Cluster, From: g.key, To: c.authority.enrolmentKey(), Head: link.Hash,
 	}, p.GetSealed())
 	if err != nil {
 		return takenKey{}, err

@@ -23,7 +23,7 @@ import (
 // not written.
 func (f *fleet) candidate(extra string, alter func(*history.Transition)) *move {
 	f.t.Helper()
-	s := f.c.state.Load()
+	s := f.c.authority.state.Load()
 	m, err := manifest.Parse(withSeed(f.manifest(extra), f.people.seed(1, "")))
 	if err != nil {
 		f.t.Fatal(err)
@@ -32,7 +32,7 @@ func (f *fleet) candidate(extra string, alter func(*history.Transition)) *move {
 	t, moves := s.chain.Next(history.KindSet, m)
 	t.Reason = "test"
 	if moves {
-		if err := f.c.newMesh(mv, t); err != nil {
+		if err := f.c.authority.newMesh(mv, t); err != nil {
 			f.t.Fatal(err)
 		}
 	}
@@ -68,7 +68,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 	wantOnly(t, "mesh", err, "")
 	bring := func(mv *move) error {
 		c := f.c.withPeers()
-		err := (&preparing{c: c, mv: mv}).bring(f.ctx(), r.addr)
+		err := (&preparing{c: c.peerrecovery, mv: mv}).bring(f.ctx(), r.addr)
 		if err != nil {
 			return explain.Of(err)
 		}
@@ -108,17 +108,18 @@ func TestWhatIsNotTaken(t *testing.T) {
 			if err := bring(tc.mv()); err == nil {
 				t.Error("it was taken")
 			}
-			r.c.taken.mu.Lock()
-			defer r.c.taken.mu.Unlock()
-			if n := len(r.c.taken.keys); n > 0 {
+			r.c.authority.taken.mu.Lock()
+			defer r.c.authority.taken.mu.Unlock()
+			if n := len(r.c.authority.taken.keys); n > 0 {
 				t.Errorf("%d keys are kept", n)
 			}
 		})
 	}
 	t.Run("from who is no coordinator", func(t *testing.T) {
 		c := f.c.withPeers()
-		c.enrolment = newTestKey(t)
-		if err := explain.Of((&preparing{c: c, mv: f.candidate(more, nil)}).bring(f.ctx(), r.addr)); err.Code != explain.PeerRefused {
+		c.authority.enrolment = newTestKey(t)
+		if err := explain.Of((&preparing{c: c.peerrecovery, mv: f.candidate(more, nil)}).bring(f.ctx(),
+			r.addr)); err.Code != explain.PeerRefused {
 			t.Errorf("answered %v", err)
 		}
 	})
@@ -126,11 +127,11 @@ func TestWhatIsNotTaken(t *testing.T) {
 		f.replicas = rs[1:]
 		mv := f.candidate(more, nil)
 		f.replicas = rs
-		p := &preparing{c: f.c.withPeers(), mv: mv}
+		p := &preparing{c: f.c.withPeers().peerrecovery, mv: mv}
 		if err := p.bring(f.ctx(), r.addr); err == nil || !strings.Contains(err.Error(), "both before and after") {
 			t.Errorf("the key is brought to who is dismissed: %v", err)
 		}
-		if got := f.c.prepare(f.ctx(), mv); len(got) > 0 {
+		if got := f.c.peerrecovery.prepare(f.ctx(), mv); len(got) > 0 {
 			t.Errorf("prepared %v", got)
 		}
 	})
@@ -147,7 +148,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 		brought = append(brought, mv)
 	}
 	for i, mv := range brought {
-		if have := r.c.taken.mesh(mv.mesh.KeyID()) != nil; have != (i >= 2) {
+		if have := r.c.authority.taken.mesh(mv.mesh.KeyID()) != nil; have != (i >= 2) {
 			t.Errorf("key %d is kept: %v", i, have)
 		}
 	}
@@ -157,9 +158,9 @@ func TestWhatIsNotTaken(t *testing.T) {
 	}
 	r.awaitHead(f)
 	kept := func() int {
-		r.c.taken.mu.Lock()
-		defer r.c.taken.mu.Unlock()
-		return len(r.c.taken.keys)
+		r.c.authority.taken.mu.Lock()
+		defer r.c.authority.taken.mu.Unlock()
+		return len(r.c.authority.taken.keys)
 	}
 	for end := time.Now().Add(leadPatience); kept() > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -176,7 +177,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	f, rs := peerFleet(t, 2, func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	s := f.c.state.Load()
+	s := f.c.authority.state.Load()
 	var said strings.Builder
 	bad := servePeer(t, &liar{key: rs[1].key, state: s, secrets: func(m *fealtyv1.PeerSecrets) {
 		raw, err := proto.Marshal(m)
@@ -190,7 +191,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	rs[0].start()
 	rs[0].awaitHead(f)
 	rs[0].link.lie(hideReplicas)
-	_, err := rs[0].c.withPeers(bad).fromPeers(f.ctx(), rs[0].loaded())
+	_, err := rs[0].c.withPeers(bad).peerrecovery.fromPeers(f.ctx(), rs[0].loaded())
 	rs[0].link.lie(nil)
 	wantStep(t, err, stepMesh, bad)
 	fmt.Fprintf(&said, "%v %+v", err, err)
@@ -198,7 +199,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	rs[0].awaitHead(f)
-	next := f.c.state.Load()
+	next := f.c.authority.state.Load()
 
 	thief := steal(s)
 	secrets := map[string][]byte{"seed": thief.Seed.Reveal(), "record MAC key": thief.keys.RecordMAC(), "store key": thief.keys.StoreSeal()}
@@ -238,18 +239,18 @@ func FuzzPeerSecrets(f *testing.F) {
 	}
 	s := d.state()
 	mesh := s.issuer.Load().MeshCA()
-	loaded, err := d.c.history.Load(f.Context())
+	loaded, err := d.c.authority.history.Load(f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}
-	d.c.state.Store(&state{phase: phaseRecovery})
+	d.c.authority.state.Store(&state{phase: phaseRecovery})
 	head := &claimedHead{loaded, s.head, s.manifest}
 	f.Add(s.root.Raw, mesh.Certificate().Raw, s.manifest.Bytes())
 	f.Add([]byte{}, []byte{}, []byte{})
 	f.Add(mesh.Certificate().Raw, s.root.Raw, s.manifest.Bytes())
 	f.Add(s.root.Raw, []byte("0"), s.manifest.Bytes())
 	f.Fuzz(func(t *testing.T, root, meshCA, m []byte) {
-		a := &asking{c: d.c, head: head}
+		a := &asking{c: d.c.peerrecovery, head: head}
 		secrets, key := brought(s)
 		r := &received{secrets: secrets}
 		err := a.verify(t.Context(), r, key, &fealtyv1.PeerSecrets{Root: root, MeshCa: meshCA, Manifest: m})
@@ -277,7 +278,7 @@ func FuzzPeerCandidate(f *testing.F) {
 	tr, _ := s.chain.Next(history.KindRekey, s.manifest)
 	tr.Reason = "x"
 	mv := &move{from: s, manifest: s.manifest, secrets: s.secrets, root: s.root}
-	if err := d.c.newMesh(mv, tr); err != nil {
+	if err := d.c.authority.newMesh(mv, tr); err != nil {
 		f.Fatal(err)
 	}
 	if err := mv.seal(tr); err != nil {
@@ -287,23 +288,28 @@ func FuzzPeerCandidate(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	shown, err := proof.OwnCoordinator(d.c.EnrolmentKey(), nil)
+	shown, err := proof.OwnCoordinator(d.c.authority.enrolmentKey(), nil)
 	if err != nil {
 		f.Fatal(err)
 	}
-	g := &greeted{s: s, key: d.c.EnrolmentKey(), shown: shown, t: proof.PeerTranscript{Cluster: s.manifest.Cluster}}
-	sealed, err := keyring.HandOver(recipient.Public(), keyring.Handover{Purpose: string(proof.Prepare), Cluster: s.manifest.Cluster, From: g.key, To: d.c.EnrolmentKey(), Head: mv.link.Hash}, keyring.Handed{Mesh: mv.mesh.Key()})
+	g := &greeted{s: s, key: d.c.authority.enrolmentKey(), shown: shown,
+		t: proof.PeerTranscript{Cluster: s.manifest.Cluster}}
+	sealed, err := keyring.HandOver(recipient.Public(), keyring.Handover{Purpose: string(proof.Prepare),
+		Cluster: s.manifest.Cluster, From: g.key, To: d.c.authority.enrolmentKey(),
+		Head: mv.link.Hash}, keyring.Handed{Mesh: mv.mesh.Key()})
 	if err != nil {
 		f.Fatal(err)
 	}
-	if k, err := d.c.takeKey(g, &fealtyv1.PeerCandidate{Transition: raw, Sealed: sealed, MeshCa: mv.mesh.Certificate().Raw}, recipient); err != nil || k.link.Hash != mv.link.Hash {
+	if k, err := d.c.peerrecovery.takeKey(g, &fealtyv1.PeerCandidate{Transition: raw, Sealed: sealed,
+		MeshCa: mv.mesh.Certificate().Raw}, recipient); err != nil || k.link.Hash != mv.link.Hash {
 		f.Fatalf("what is right is refused: %v", err)
 	}
 	f.Add(raw, s.manifest.Bytes(), sealed, mv.mesh.Certificate().Raw)
 	f.Add(raw, []byte{}, sealed, mesh.Certificate().Raw)
 	f.Add([]byte("{}"), []byte{}, []byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, transition, m, sealed, cert []byte) {
-		k, err := d.c.takeKey(g, &fealtyv1.PeerCandidate{Transition: transition, Manifest: m, Sealed: sealed, MeshCa: cert}, recipient)
+		k, err := d.c.peerrecovery.takeKey(g, &fealtyv1.PeerCandidate{Transition: transition, Manifest: m,
+			Sealed: sealed, MeshCa: cert}, recipient)
 		if err == nil && (k.link.Hash != mv.link.Hash || k.mesh.KeyID() != mv.mesh.KeyID()) {
 			t.Fatalf("took %x", transition)
 		}

@@ -59,7 +59,7 @@ func expected(all []replica) []presence.Coordinator {
 
 // followPeers asks the other coordinators what they saw of the store and what they find,
 // until ctx ends. A statement that the cluster signed is proof; the rest is told to people.
-func (c *Coordinator) followPeers(ctx context.Context, s *state) error {
+func (c *Membership) followPeers(ctx context.Context, s *state) error {
 	defer c.others.forgetTold()
 	for {
 		began := time.Now()
@@ -71,11 +71,11 @@ func (c *Coordinator) followPeers(ctx context.Context, s *state) error {
 }
 
 // hearPeers asks them for somebody who looks now.
-func (c *Coordinator) hearPeers(ctx context.Context, s *state) { c.askOthers(ctx, s, askOthers) }
+func (c *Membership) hearPeers(ctx context.Context, s *state) { c.askOthers(ctx, s, askOthers) }
 
 // askOthers asks all other coordinators at once, and waits for each for no longer than
 // patience.
-func (c *Coordinator) askOthers(ctx context.Context, s *state, patience time.Duration) {
+func (c *Membership) askOthers(ctx context.Context, s *state, patience time.Duration) {
 	e := c.others
 	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -113,9 +113,9 @@ func (c *Coordinator) askOthers(ctx context.Context, s *state, patience time.Dur
 
 // seenBy asks at one address. Whoever answers that it cannot say is heard too; then the
 // answer is nil.
-func (c *Coordinator) seenBy(ctx context.Context, s *state, conn *mesh.Conn) (*fealtyv1.GetSeenResponse, error) {
+func (c *Membership) seenBy(ctx context.Context, s *state, conn *mesh.Conn) (*fealtyv1.GetSeenResponse, error) {
 	req := &fealtyv1.GetSeenRequest{AuthorityEpoch: s.head.AuthorityEpoch}
-	if t := c.trust.Load(); t != nil {
+	if t := c.bundle.trust.Load(); t != nil {
 		req.AuthorityEpoch, req.ConfigVersion = t.Epoch, t.Version
 	}
 	seen, err := fealtyv1.NewLiveServiceClient(conn).GetSeen(ctx, req)
@@ -126,7 +126,7 @@ func (c *Coordinator) seenBy(ctx context.Context, s *state, conn *mesh.Conn) (*f
 }
 
 // take keeps what a coordinator said.
-func (c *Coordinator) take(ctx context.Context, s *state, r replica, seen *fealtyv1.GetSeenResponse) {
+func (c *Membership) take(ctx context.Context, s *state, r replica, seen *fealtyv1.GetSeenResponse) {
 	said := told{name: r.Name}
 	if seen != nil {
 		claim, err := c.compareSeen(ctx, s, r.Name, seen)
@@ -160,7 +160,7 @@ func severityOf(f *fealtyv1.Finding) string {
 }
 
 // knownBefore returns the coordinators that the store named last.
-func (e *others) knownBefore(c *Coordinator, s *state) ([]replica, [][]*mesh.Conn) {
+func (e *others) knownBefore(c *Membership, s *state) ([]replica, [][]*mesh.Conn) {
 	e.mu.Lock()
 	all := e.known
 	e.mu.Unlock()
@@ -174,7 +174,7 @@ func (e *others) forgetTold() {
 }
 
 // toldNow returns what those said who are there still, by name.
-func (c *Coordinator) toldNow() []told {
+func (c *Membership) toldNow() []told {
 	e, now := c.others, c.elapsed()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -189,19 +189,19 @@ func (c *Coordinator) toldNow() []told {
 }
 
 // foundHere is what this coordinator tells the others: they cannot find it themselves.
-func (c *Coordinator) foundHere(s *state) []*fealtyv1.Finding {
-	out := append(c.headFindings(s), c.storeFindings()...)
-	out = append(append(out, c.outlet.findings()...), c.compileFindings()...)
+func (c *Membership) foundHere(s *state) []*fealtyv1.Finding {
+	out := append(c.root.headFindings(s), c.root.storeFindings()...)
+	out = append(append(out, c.root.publication.outlet.findings()...), c.root.publication.compileFindings()...)
 	out = append(out, c.olderKeyFindings()...)
 	return out[:min(len(out), maxToldFindings)]
 }
 
 // withTold adds to what this coordinator found what the others did. A finding of the
 // store that they share, or one that two told, is said once.
-func (c *Coordinator) withTold(own []*fealtyv1.Finding) []*fealtyv1.Finding {
+func (c *Membership) withTold(own []*fealtyv1.Finding) []*fealtyv1.Finding {
 	out := own
 	for _, t := range c.toldNow() {
-		if t.claim != "" && c.kept.Lost() == nil {
+		if t.claim != "" && c.storeguard.kept.Lost() == nil {
 			out = append(out, finding(explain.StoreClaimed, "member", "coordinator "+t.name, "claim", t.claim))
 		}
 		for _, f := range t.findings {
@@ -222,7 +222,7 @@ func ofTheStore(code string) bool {
 }
 
 // missedFindings says which other coordinators are missed.
-func (c *Coordinator) missedFindings() []*fealtyv1.Finding {
+func (c *Membership) missedFindings() []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
 	for _, m := range c.presence.Missed(c.elapsed()) {
 		if m.Recovering && m.Writes {
@@ -245,7 +245,7 @@ func (c *Coordinator) missedFindings() []*fealtyv1.Finding {
 // coordinatorServer serves CoordinatorService.
 type coordinatorServer struct {
 	fealtyv1.UnimplementedCoordinatorServiceServer
-	c *Coordinator
+	c *Membership
 }
 
 func (x coordinatorServer) ForgetCoordinator(ctx context.Context, req *fealtyv1.ForgetCoordinatorRequest) (*fealtyv1.ForgetCoordinatorResponse, error) {
@@ -254,12 +254,12 @@ func (x coordinatorServer) ForgetCoordinator(ctx context.Context, req *fealtyv1.
 		return nil, err
 	}
 	for range commitTries {
-		s, err := c.inForce(ctx)
+		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
 		out, err := c.forgetCoordinator(ctx, s, req)
-		if err == nil || !c.conflicts(ctx, err) {
+		if err == nil || !c.authority.conflicts(ctx, err) {
 			return out, err
 		}
 	}
@@ -268,13 +268,14 @@ func (x coordinatorServer) ForgetCoordinator(ctx context.Context, req *fealtyv1.
 
 // forgetCoordinator removes what the coordinators of a name said of themselves that stopped
 // or are not heard.
-func (c *Coordinator) forgetCoordinator(ctx context.Context, s *state, req *fealtyv1.ForgetCoordinatorRequest) (*fealtyv1.ForgetCoordinatorResponse, error) {
+func (c *Membership) forgetCoordinator(ctx context.Context, s *state,
+	req *fealtyv1.ForgetCoordinatorRequest) (*fealtyv1.ForgetCoordinatorResponse, error) {
 	const what = "forget a coordinator"
 	name := req.GetName()
 	// Those are forgotten too that are not told of any more, a bounded number at a time.
-	all, err := c.allReplicas(ctx, s.manifest)
+	all, err := c.authority.allReplicas(ctx, s.manifest)
 	if err != nil {
-		return nil, c.storeError(what, err)
+		return nil, c.authority.storeError(what, err)
 	}
 	all = slices.DeleteFunc(all, func(r replica) bool { return r.Name != name })
 	all = all[:min(len(all), maxReplicas)]
@@ -287,7 +288,7 @@ func (c *Coordinator) forgetCoordinator(ctx context.Context, s *state, req *feal
 	now, heard := c.elapsed(), ""
 	for _, r := range all {
 		switch silent, _ := c.presence.Silent(r.Key, now); {
-		case r.Key == c.EnrolmentKey():
+		case r.Key == c.authority.enrolmentKey():
 			heard = "it is the one that was asked"
 			continue
 		case !r.Stopped && !c.presence.Gone(r.Key, now):
@@ -303,7 +304,7 @@ func (c *Coordinator) forgetCoordinator(ctx context.Context, s *state, req *feal
 			return nil, err
 		}
 		ch.Delete(at, r.version)
-		out.Forgotten = append(out.Forgotten, c.replicaMessage(r))
+		out.Forgotten = append(out.Forgotten, c.peerrecovery.replicaMessage(r))
 	}
 	if len(out.Forgotten) == 0 {
 		return nil, explain.New(explain.CoordinatorHeard, "name", name, "problem", heard)
@@ -320,7 +321,7 @@ func (c *Coordinator) forgetCoordinator(ctx context.Context, s *state, req *feal
 		if errors.Is(err, store.ErrConflict) {
 			return nil, err
 		}
-		return nil, c.storeError(what, err)
+		return nil, c.authority.storeError(what, err)
 	}
 	c.log.LogAttrs(ctx, slog.LevelInfo, "a coordinator was forgotten", slog.String("name", name), slog.String("by", actor(ctx)))
 	c.hearPeers(ctx, s) // so that the finding is gone with the answer

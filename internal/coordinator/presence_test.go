@@ -61,7 +61,7 @@ func (x *together) pass(d time.Duration) { x.moved.Add(int64(d)) }
 // ask has each of some ask the others once.
 func (x *together) ask(some ...*fleet) {
 	for _, f := range some {
-		f.c.askOthers(f.ctx(), f.c.state.Load(), hearTimeout)
+		f.c.membership.askOthers(f.ctx(), f.c.authority.state.Load(), hearTimeout)
 	}
 }
 
@@ -85,12 +85,12 @@ func finds(t *testing.T, f *fleet, prefix string, want ...[2]string) {
 		}
 	}
 	if len(got) != len(want) {
-		t.Errorf("%s finds %q; want %q", f.c.nameIn(f.c.state.Load().manifest), got, want)
+		t.Errorf("%s finds %q; want %q", f.c.authority.nameIn(f.c.authority.state.Load().manifest), got, want)
 		return
 	}
 	for i, w := range want {
 		if !strings.HasPrefix(got[i], w[0]) || !strings.Contains(got[i], w[1]) {
-			t.Errorf("%s finds %q; want %q", f.c.nameIn(f.c.state.Load().manifest), got[i], w)
+			t.Errorf("%s finds %q; want %q", f.c.authority.nameIn(f.c.authority.state.Load().manifest), got[i], w)
 		}
 	}
 }
@@ -124,7 +124,8 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	first.await(phaseReady)
 	first.awaitReplica(func(r replica) bool { return r.Phase == "ready" && !r.Stopped })
 	until := time.Now().Add(time.Minute)
-	for x.ask(second, third); second.c.presence.Gone(first.enrolmentKey(), x.elapsed()) && time.Now().Before(until); x.ask(second, third) {
+	for x.ask(second, third); second.c.membership.presence.Gone(first.enrolmentKey(),
+		x.elapsed()) && time.Now().Before(until); x.ask(second, third) {
 		time.Sleep(20 * time.Millisecond) // the pause of a connection that failed
 	}
 	finds(t, second, ofCoordinators)
@@ -138,7 +139,7 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	}
 }
 
-func (f *fleet) enrolmentKey() string { return f.c.EnrolmentKey() }
+func (f *fleet) enrolmentKey() string { return f.c.authority.enrolmentKey() }
 
 // A coordinator that just became ready misses nobody; one that is dismissed is missed no more.
 func TestWhoIsNotMissed(t *testing.T) {
@@ -146,7 +147,7 @@ func TestWhoIsNotMissed(t *testing.T) {
 	x := newTogether(t, 2)
 	first, second := x.all[0], x.all[1]
 	second.kill()
-	first.c.presence.Listen(x.elapsed())
+	first.c.membership.presence.Listen(x.elapsed())
 	x.unheard(first)
 	finds(t, first, ofCoordinators)
 	x.pass(presence.Settle)
@@ -257,7 +258,7 @@ func TestContactOfMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, stream, snapshot.ScopeNodeBootstrap)
-	first.c.hears.Store(0)
+	first.c.membership.hears.Store(0)
 	check := func(step, ofA, ofB, state string, want *fealtyv1.Contacts, codes ...explain.Code) {
 		t.Helper()
 		time.Sleep(othersFresh) // what was said before is not fresh any more

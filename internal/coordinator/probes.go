@@ -104,15 +104,15 @@ func (h health) liveness() probeAnswer {
 }
 
 func (c *Coordinator) health() health {
-	s, now := c.state.Load(), c.now()
+	s, now := c.authority.state.Load(), c.now()
 	word, refuses := c.refusing()
 	reason := s.reason
 	if s.phase == phaseRecovery {
-		reason = c.recoveryText(s)
+		reason = c.ownerrecovery.recoveryText(s)
 	}
 	return health{
-		serving: c.serving.Load(), tried: c.tried.Load(), phase: s.phase, reason: reason,
-		headAge: c.headConfirmed.age(now), maxHeadAge: c.cfg.MaxHeadAge, store: word, refuses: refuses, lost: c.lostReason(),
+		serving: c.serving.Load(), tried: c.authority.tried.Load(), phase: s.phase, reason: reason,
+		headAge: c.authority.headConfirmed.age(now), maxHeadAge: c.cfg.MaxHeadAge, store: word, refuses: refuses, lost: c.storeguard.lostReason(),
 		pulseAge: c.pulsed.age(now), strict: c.cfg.LivenessStore,
 	}
 }
@@ -181,13 +181,13 @@ func (c *Coordinator) checkSelf() {
 		passes(l)
 	}
 	c.limiter.sources.Alive()
-	c.perMember.Alive()
+	c.admission.perMember.Alive()
 	c.pulsed.set(c.now())
 }
 
 func (c *Coordinator) locks() []sync.Locker {
 	return []sync.Locker{
-		&c.trustMu, &c.audits.mu, &c.withdrawn.mu, &c.members.mu, &c.live.mu, &c.recoveries.mu, &c.pulls.mu, &c.patches.mu,
+		&c.bundle.trustMu, &c.auditing.audits.mu, &c.bundle.withdrawn.mu, &c.membership.members.mu, &c.membership.live.mu, &c.ownerrecovery.recoveries.mu, &c.delivery.pulls.mu, &c.delivery.patches.mu,
 	}
 }
 

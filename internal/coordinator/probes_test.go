@@ -111,21 +111,23 @@ func TestProbes(t *testing.T) {
 	d.store.setDown(errors.New("down"))
 	d.advance(defaultMaxHeadAge)
 	d.c.pulsed.set(d.clock())
-	d.c.checkHead(t.Context())
+	d.c.authority.checkHead(t.Context())
 	want("in an outage of the store", 200, 200, 200, 0)
 	if _, a := ask("/probe/readiness"); a.Store != "degraded" || a.Reason == "" {
 		t.Errorf("readiness in an outage: %+v", a)
 	}
 	d.c.cfg.LivenessStore = true
+	d.c.share()
 	want("in an outage, strict", 200, 200, 503, 0)
 	d.c.cfg.LivenessStore = false
+	d.c.share()
 	d.advance(time.Second)
 	want("in an outage that is too long", 200, 503, 200, 0)
 	d.store.setDown(nil)
-	d.c.checkHead(t.Context())
+	d.c.authority.checkHead(t.Context())
 	want("after the outage", 200, 200, 200, 0)
 	d.advance(stuckAfter + time.Second)
-	d.c.checkHead(t.Context())
+	d.c.authority.checkHead(t.Context())
 	want("stuck", 200, 200, 503, 0)
 
 	// A keeper that is gone.
@@ -135,7 +137,7 @@ func TestProbes(t *testing.T) {
 	d.restart()
 	d.c.serving.Store(true)
 	want("before anybody was asked for the keys", 503, 503, 200, 1)
-	d.c.checkHead(t.Context())
+	d.c.authority.checkHead(t.Context())
 	want("in recovery mode", 200, 503, 200, 1)
 	if _, a := ask("/probe/readiness"); a.Phase != "recovery" || a.Reason == "" {
 		t.Errorf("readiness in recovery mode: %+v", a)

@@ -35,18 +35,18 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 			t.Run(map[bool]string{true: "first set, ", false: "set, "}[first]+name, func(t *testing.T) {
 				f := newFleet(t, func(c *Config) { c.Log = slog.New(slog.DiscardHandler) })
 				f.people = newPeople(t, "alice", "bob")
-				before := f.c.state.Load()
+				before := f.c.authority.state.Load()
 				if !first {
 					wantOnly(t, "first set", f.setPeople(""), "")
-					before = f.c.state.Load()
+					before = f.c.authority.state.Load()
 				}
 				f.link.lose(how)
 				wantCode(t, f.setPeople(moreCoordinators(t)), explain.StoreOutcomeUnknown)
-				if got := f.c.state.Load(); got != before {
+				if got := f.c.authority.state.Load(); got != before {
 					t.Fatalf("before anybody could tell it went to phase %s, index %d", got.phase, got.head.Index)
 				}
 				f.link.cut(nil)
-				f.c.headDue.Notify()
+				f.c.authority.headDue.Notify()
 				if how == lostForGoodN {
 					// Nothing came, and the next set goes on from where it was.
 					f.awaitState("the head of before", func(s *state) bool { return s.phase == before.phase && s.head.Hash == before.head.Hash })
@@ -54,7 +54,7 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 				}
 				f.await(phaseReady)
 				f.awaitState("the head", func(s *state) bool { return s.phase == phaseReady && s.head.Index == before.head.Index+1 })
-				s := f.c.state.Load()
+				s := f.c.authority.state.Load()
 				if s.head.Kind == history.KindRekey || s.meshKey != s.head.MeshCAKey || s.head.Previous != before.head.Hash {
 					t.Errorf("it is at index %d by %s, with mesh CA key %s", s.head.Index, s.head.Kind, s.meshKey)
 				}
@@ -74,23 +74,23 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 func TestCandidatesWaitForTheirHead(t *testing.T) {
 	t.Parallel()
 	f, _ := peerFleet(t, 1, nil)
-	release, err := f.c.settingTurn(f.ctx())
+	release, err := f.c.authority.settingTurn(f.ctx())
 	wantOnly(t, "turn", err, "")
 	defer release()
-	s := f.c.state.Load()
+	s := f.c.authority.state.Load()
 	mv := f.candidate(moreCoordinators(t), nil)
 	seed := keyring.NewSeed()
 	mv.newSeed, mv.secrets, mv.link.Salt = true, secretsOf(seed, history.Salt{1}), history.Salt{1}
-	f.c.keepCandidate(mv)
-	f.c.settleCandidates(s.head)
-	if m := f.c.memory(); m.mesh(mv.link.MeshCAKey) == nil || m.secrets(mv.link.Salt) == nil || !mv.secrets.Same(secretsOf(seed, history.Salt{1})) {
+	f.c.authority.keepCandidate(mv)
+	f.c.authority.settleCandidates(s.head)
+	if m := f.c.authority.memory(); m.mesh(mv.link.MeshCAKey) == nil || m.secrets(mv.link.Salt) == nil || !mv.secrets.Same(secretsOf(seed, history.Salt{1})) {
 		t.Error("the keys of a head that may come are gone")
 	}
 	other := mv.link
 	other.Hash[0] ^= 1
 	other.Salt = s.head.Salt
-	f.c.settleCandidates(other)
-	if m := f.c.memory(); m.mesh(mv.link.MeshCAKey) != nil || m.secrets(mv.link.Salt) != nil || !mv.secrets.Gone() {
+	f.c.authority.settleCandidates(other)
+	if m := f.c.authority.memory(); m.mesh(mv.link.MeshCAKey) != nil || m.secrets(mv.link.Salt) != nil || !mv.secrets.Gone() {
 		t.Error("the keys of a head that cannot come any more are kept")
 	}
 }
@@ -109,7 +109,7 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := readyFleet(t, nil)
-			before := f.c.state.Load()
+			before := f.c.authority.state.Load()
 			f.stop()
 			f.link.lie(func(e store.Entry) store.Entry {
 				if strings.HasPrefix(e.Key, sealed.Mesh(before.head.Hash).Under()) {
@@ -119,7 +119,7 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 			})
 			f.start()
 			f.await(phaseReady)
-			s := f.c.state.Load()
+			s := f.c.authority.state.Load()
 			if s.head.Kind != history.KindRekey || s.head.Previous != before.head.Hash || s.head.AuthorityEpoch != before.head.AuthorityEpoch+1 ||
 				s.meshKey == before.meshKey || s.meshKey != s.head.MeshCAKey || s.rootPin != before.rootPin {
 				t.Errorf("it came back at index %d by %s, epoch %d", s.head.Index, s.head.Kind, s.head.AuthorityEpoch)
@@ -152,7 +152,7 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	}
 	r.start()
 	r.awaitHead(f)
-	before := r.c.state.Load()
+	before := r.c.authority.state.Load()
 	seen, err := verifyAt(t, r.addr, recovery.Expected{Manifest: before.manifest})
 	wantOnly(t, "verify", err, "")
 	asked, answer := make(chan struct{}, 64), make(chan struct{})
@@ -166,13 +166,13 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	r.faults.Fail("peer.before-reread", errTestCrash) // it is not prepared
 
 	// As long as it cannot even look, it says that it is behind to who verifies it.
-	release, err := r.c.settingTurn(r.ctx())
+	release, err := r.c.authority.settingTurn(r.ctx())
 	wantOnly(t, "turn", err, "")
 	wantOnly(t, "set", f.setPeople(moreCoordinators(t)), "")
-	if s := r.c.state.Load(); s != before {
+	if s := r.c.authority.state.Load(); s != before {
 		t.Fatalf("it is at index %d", s.head.Index)
 	}
-	want := recovery.Expected{Manifest: f.c.state.Load().manifest, Seen: seen.Mark()}
+	want := recovery.Expected{Manifest: f.c.authority.state.Load().manifest, Seen: seen.Mark()}
 	_, err = verifyAt(t, r.addr, want)
 	wantCode(t, err, explain.RecoveryMode)
 	if claim, _, err := r.c.verifyClaim(r.ctx(), make([]byte, proof.NonceBytes), make([]byte, 32)); err != nil || claim.GetReady() || len(claim.GetMeshCa()) > 0 {
@@ -181,18 +181,18 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	release()
 
 	<-asked
-	if s := r.c.state.Load(); s != before {
+	if s := r.c.authority.state.Load(); s != before {
 		t.Errorf("while it asks its peers it is in phase %s: %s", s.phase, s.reason)
 	}
 	short, cancel := context.WithTimeout(r.ctx(), 50*time.Millisecond)
 	defer cancel()
-	if s, err := r.c.inForce(short); !errors.Is(err, context.DeadlineExceeded) {
+	if s, err := r.c.authority.inForce(short); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a call is decided on %v, %v", s, err)
 	}
 	later.Store(int64(followPatience))
 	goOn()
 	r.await(phaseRecovery)
-	if _, err := r.c.ready(); !errors.Is(err, explain.RecoveryMode) {
+	if _, err := r.c.authority.ready(); !errors.Is(err, explain.RecoveryMode) {
 		t.Errorf("a call is decided on %v", err)
 	}
 	if ok, phase := r.c.health().readiness().OK, r.c.health().phase; ok || phase != phaseRecovery {
@@ -239,13 +239,13 @@ func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
-	old, loaded := f.c.state.Load(), f.loaded()
+	old, loaded := f.c.authority.state.Load(), f.loaded()
 	wantOnly(t, "set", f.setPeople(moreCoordinators(t)), "")
 	r.start()
 	r.awaitHead(f)
 	r.link.lie(hideReplicas) // it is the liar alone that is asked
 	wantOnly(t, "remove", os.Remove(filepath.Join(r.dir, "coordinator", markFile)), "")
-	_, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: old})).fromPeers(r.ctx(), loaded)
+	_, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: old})).peerrecovery.fromPeers(r.ctx(), loaded)
 	if failed := wantStep(t, err, stepHistory, "coordinator-3"); !errors.Is(failed.Err, history.ErrRollback) {
 		t.Errorf("going back failed for another reason: %v", failed.Err)
 	}
@@ -261,7 +261,7 @@ func TestDismissedCoordinatorGathersNoShares(t *testing.T) {
 	f.replicas = rs
 	r.start()
 	r.await(phaseRecovery)
-	_, err := r.c.openGathering(r.ctx())
+	_, err := r.c.ownerrecovery.openGathering(r.ctx())
 	wantOnly(t, "open", err, explain.ManifestLeavesOut)
 	if got := f.keys(recoveryPrefix); len(got) > 0 {
 		t.Errorf("an attempt is open: %v", got)
@@ -275,7 +275,9 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 	r := rs[0]
 	r.start()
 	r.awaitHead(f)
-	bring := func(mv *move) error { return (&preparing{c: f.c.withPeers(), mv: mv}).bring(f.ctx(), r.addr) }
+	bring := func(mv *move) error {
+		return (&preparing{c: f.c.withPeers().peerrecovery, mv: mv}).bring(f.ctx(), r.addr)
+	}
 	mv := f.candidate(moreCoordinators(t), nil)
 	r.link.hold(func(tx store.Tx) error {
 		for _, w := range tx.Put {
@@ -288,12 +290,12 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 	if err := bring(mv); err == nil {
 		t.Error("it was taken")
 	}
-	if r.c.taken.mesh(mv.mesh.KeyID()) != nil {
+	if r.c.authority.taken.mesh(mv.mesh.KeyID()) != nil {
 		t.Error("a key is kept of which the audit log knows nothing")
 	}
 	r.link.hold(nil)
 	wantOnly(t, "bring", bring(f.candidate(moreCoordinators(t), nil)), "")
-	if got := r.audited("mesh.prepared"); len(got) != 1 || got[0].Fields["key"] != proof.KeyClaim(f.c.enrolment.Public().(ed25519.PublicKey)) {
+	if got := r.audited("mesh.prepared"); len(got) != 1 || got[0].Fields["key"] != proof.KeyClaim(f.c.authority.enrolment.Public().(ed25519.PublicKey)) {
 		t.Errorf("the audit log says %+v", got)
 	}
 }
@@ -304,13 +306,13 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 func TestVerifyFollowsAReseed(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	old := f.c.state.Load()
+	old := f.c.authority.state.Load()
 	former, oldHistory := f.keep(), f.loaded()
 	found, err := verifyAt(t, f.addr, recovery.Expected{Manifest: old.manifest})
 	wantOnly(t, "verify", err, "")
 	f.reseed()
 	f.awaitState("the new seed", func(s *state) bool { return s.phase == phaseReady && s.rootPin != old.rootPin })
-	s := f.c.state.Load()
+	s := f.c.authority.state.Load()
 	seen := recovery.Expected{Manifest: s.manifest, Seen: found.Mark()}
 	now, err := verifyAt(t, f.addr, seen)
 	wantOnly(t, "verify after the reseed", err, "")
@@ -325,7 +327,7 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 				Root: s.root.Raw, MeshCA: s.issuer.Load().MeshCA().Certificate().Raw, TransactionKey: s.secrets.TransactionKey(),
 			}
 			alter(&tr)
-			key, evidence, err := proof.ProveVerify(f.c.enrolment, tr)
+			key, evidence, err := proof.ProveVerify(f.c.authority.enrolment, tr)
 			return &fealtyv1.VerifyClaim{
 				Cluster: tr.Cluster, Ready: tr.Ready, Head: tr.Head, Root: tr.Root, MeshCa: tr.MeshCA, TransactionKey: tr.TransactionKey, Key: key, Evidence: evidence,
 			}, h, err

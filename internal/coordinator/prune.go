@@ -30,8 +30,8 @@ const (
 // What the store holds of the seed for nobody goes at once with a new head, or leader.
 func (c *Coordinator) prune(ctx context.Context, s *state) error {
 	for {
-		led := c.lead.changed.Wait()
-		if _, _, ok := c.leading(); ok {
+		led := c.election.lead.changed.Wait()
+		if _, _, ok := c.election.leading(); ok {
 			if err := c.pruneWhileLeading(ctx, s, led); err != nil {
 				return err
 			}
@@ -45,7 +45,7 @@ func (c *Coordinator) prune(ctx context.Context, s *state) error {
 
 // pruneWhileLeading prunes until ended is closed.
 func (c *Coordinator) pruneWhileLeading(ctx context.Context, s *state, ended <-chan struct{}) error {
-	if err := c.dropSecrets(ctx, s); err != nil {
+	if err := c.authority.dropSecrets(ctx, s); err != nil {
 		return err
 	}
 	for {
@@ -90,10 +90,10 @@ func (c *Coordinator) pruneOnce(ctx context.Context, s *state, now time.Time) er
 	if err := c.dropBans(ctx, s, now); err != nil {
 		return err
 	}
-	if err := c.dropGathered(ctx, s); err != nil {
+	if err := c.ownerrecovery.dropGathered(ctx, s); err != nil {
 		return err
 	}
-	if err := c.dropReplicas(ctx, s, now); err != nil {
+	if err := c.peerrecovery.dropReplicas(ctx, s, now); err != nil {
 		return err
 	}
 	return c.dropAudit(ctx, s, now)
@@ -111,9 +111,9 @@ func (c *Coordinator) dropSessions(ctx context.Context, s *state, now time.Time)
 			if now.Before(r.Value.CertifiedUntil().Add(certMargin)) {
 				continue
 			}
-			ch := c.newLeaderChange(s)
+			ch := c.election.newLeaderChange(s)
 			ch.Delete(record.MemberKey(kind, r.Value.Name), r.Version)
-			if err := c.recount(ctx, s, ch, r.Value.Entry, ""); err != nil {
+			if err := c.membership.recount(ctx, s, ch, r.Value.Entry, ""); err != nil {
 				return err
 			}
 			if _, err := ch.Commit(ctx); ignoreConflict(err) != nil {
@@ -131,7 +131,7 @@ func (c *Coordinator) dropToken(ctx context.Context, s *state, t record.Versione
 		return err
 	}
 	for len(uses.Entries) > pruneBatch {
-		ch := c.newLeaderChange(s)
+		ch := c.election.newLeaderChange(s)
 		for _, e := range uses.Entries[:pruneBatch] {
 			ch.Delete(e.Key, e.Version)
 		}
@@ -140,7 +140,7 @@ func (c *Coordinator) dropToken(ctx context.Context, s *state, t record.Versione
 		}
 		uses.Entries = uses.Entries[pruneBatch:]
 	}
-	ch := c.newLeaderChange(s)
+	ch := c.election.newLeaderChange(s)
 	ch.Delete(tokenKey(t.Value.ID), t.Version)
 	for _, e := range uses.Entries {
 		ch.Delete(e.Key, e.Version)
@@ -153,11 +153,11 @@ func (c *Coordinator) dropToken(ctx context.Context, s *state, t record.Versione
 // never among them.
 func (c *Coordinator) dropBans(ctx context.Context, s *state, now time.Time) error {
 	for {
-		in, err := c.readTrust(ctx, s)
+		in, err := c.bundle.readTrust(ctx, s)
 		if err != nil {
 			return err
 		}
-		ch := c.newLeaderChange(s)
+		ch := c.election.newLeaderChange(s)
 		var d bundle.Delta
 		for _, b := range in.BannedKeys {
 			if now.After(b.Until) && !in.State.Value.AsOf.Before(b.CertEnd) && len(d.Forget) < pruneBatch {
@@ -168,13 +168,13 @@ func (c *Coordinator) dropBans(ctx context.Context, s *state, now time.Time) err
 		if len(d.Forget) == 0 {
 			return nil
 		}
-		if err := c.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
+		if err := c.bundle.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
 			return err
 		}
 		if _, err := ch.Commit(ctx); err != nil {
 			return ignoreConflict(err)
 		}
-		c.trustDue.Notify()
+		c.bundle.trustDue.Notify()
 	}
 }
 
@@ -182,7 +182,8 @@ func (c *Coordinator) dropBans(ctx context.Context, s *state, now time.Time) err
 // and then those behind checkpoints, once a newer checkpoint says that they are over.
 func (c *Coordinator) dropAudit(ctx context.Context, s *state, now time.Time) error {
 	before := now.Add(-auditRetention)
-	err := auditstore.Old(ctx, c.store, before, func(over []store.Entry) error { return c.dropEntries(ctx, s, over) })
+	err := auditstore.Old(ctx, c.store, before,
+		func(over []store.Entry) error { return c.authority.dropEntries(ctx, s, over) })
 	if err != nil {
 		return err
 	}
@@ -191,11 +192,11 @@ func (c *Coordinator) dropAudit(ctx context.Context, s *state, now time.Time) er
 		return err
 	}
 	if first > 0 {
-		if err := c.checkpoint(ctx, s, first); err != nil {
+		if err := c.audit.checkpoint(ctx, s, first); err != nil {
 			return ignoreConflict(err)
 		}
 	}
-	conditions, ok := c.leaderConditions(s)
+	conditions, ok := c.audit.leaderConditions(s)
 	if !ok {
 		return nil
 	}
@@ -206,11 +207,11 @@ func (c *Coordinator) dropAudit(ctx context.Context, s *state, now time.Time) er
 }
 
 // dropEntries deletes entries as they were read, in batches.
-func (c *Coordinator) dropEntries(ctx context.Context, s *state, entries []store.Entry) error {
+func (c *Authority) dropEntries(ctx context.Context, s *state, entries []store.Entry) error {
 	for len(entries) > 0 {
 		batch := entries[:min(len(entries), pruneBatch)]
 		entries = entries[len(batch):]
-		ch := c.newLeaderChange(s)
+		ch := c.root.election.newLeaderChange(s)
 		for _, e := range batch {
 			ch.Delete(e.Key, e.Version)
 		}

@@ -87,8 +87,8 @@ func TestPruning(t *testing.T) {
 			t.Fatalf("%s: %s is not there", name, key)
 		}
 	}
-	wantOnly(t, "bundle", d.c.refreshTrust(t.Context(), d.state(), true), "")
-	term, condition, ok := d.c.leading()
+	wantOnly(t, "bundle", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
+	term, condition, ok := d.c.election.leading()
 	if !ok {
 		t.Fatal("it does not lead")
 	}
@@ -98,7 +98,7 @@ func TestPruning(t *testing.T) {
 	d.store.write(leaderTermKey, e.Value)
 	wantOnly(t, "prune when deposed", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
 	// Who knows does not ask the store.
-	d.c.lead.deposed(store.Revision(term))
+	d.c.election.lead.deposed(store.Revision(term))
 	d.store.intercept(func(tx store.Tx) { t.Errorf("it writes %v, and deletes %v", tx.Put, tx.Delete) })
 	wantOnly(t, "prune when not leading", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
 	d.store.intercept(nil)
@@ -108,9 +108,9 @@ func TestPruning(t *testing.T) {
 		}
 	}
 
-	d.c.lead.over.Store(0)
+	d.c.election.lead.over.Store(0)
 	d.lead(d.c)
-	if _, condition, ok = d.c.leading(); !ok {
+	if _, condition, ok = d.c.election.leading(); !ok {
 		t.Fatal("it does not lead again")
 	}
 	d.store.intercept(func(tx store.Tx) {
@@ -141,6 +141,7 @@ func TestPruningWaitsForTheClock(t *testing.T) {
 		var jump atomic.Int64
 		origin, began := d.clock(), time.Now()
 		d.c.now = func() time.Time { return origin.Add(time.Since(began) + time.Duration(jump.Load())) }
+		d.c.share()
 		done := make(chan struct{})
 		ended := make(chan struct{})
 		go func() {

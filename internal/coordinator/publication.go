@@ -345,7 +345,7 @@ func (p *publication) settle() {
 // loadPublication reads the publication as it is stored. What fails its MAC, or a
 // hash, is left out and reported: it is made again. It is a [store.ConflictError] on the
 // head if that is because the head moved on.
-func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publication, error) {
+func (c *Publication) loadPublication(ctx context.Context, s *state) (*publication, error) {
 	l, err := c.store.List(ctx, publicationPrefix)
 	if err != nil {
 		return nil, err
@@ -389,7 +389,7 @@ func (c *Coordinator) loadPublication(ctx context.Context, s *state) (*publicati
 			p.strays = append(p.strays, e.Key)
 		}
 	}
-	if err := c.forgedUnder(ctx, s, bad...); err != nil {
+	if err := c.authority.forgedUnder(ctx, s, bad...); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(headers, func(a, b published) int { return compareHeaders(a.headerPath, b.headerPath) })
@@ -499,7 +499,7 @@ func runtimeContent(s *state, rec record.Member, doing snapshot.MemberState, ent
 
 // contentsFit reports whether the members of each entry can be told what they are. An
 // entry whose cannot would admit nobody, and its members would hear of no change.
-func (c *Coordinator) contentsFit(after *state) error {
+func (c *Publication) contentsFit(after *state) error {
 	for i := range after.manifest.Admit {
 		e := &after.manifest.Admit[i]
 		if sessionKind(e.Kind) || e.Kind == identity.Coordinator {
@@ -507,7 +507,7 @@ func (c *Coordinator) contentsFit(after *state) error {
 		}
 		rec := record.Member{Kind: e.Kind, Name: e.Name}
 		rec.Cover(e)
-		content := runtimeContent(after, rec, snapshot.MemberActive, e, c.advertised())
+		content := runtimeContent(after, rec, snapshot.MemberActive, e, c.authority.advertised())
 		t, err := nodeTarget(after, snapshot.ScopeNodeRuntime, rec, groupOfRecord(rec))
 		if err == nil {
 			_, _, _, err = compileHeader(after, t, content, nil, 1, c.now())

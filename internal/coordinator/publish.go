@@ -103,24 +103,24 @@ const sweepHeaders = time.Hour
 
 // followPublication keeps what members are told up with the store until ctx ends: it
 // compiles while this coordinator leads, and reads what the leader published else.
-func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
+func (c *Publication) followPublication(ctx context.Context, s *state) error {
 	changed, stop := watch.Key(ctx, c.store, publicationStateKey)
 	defer stop()
 	b := newPublisher()
 	for {
-		trust, configured, led := c.bundleChanged.Wait(), c.configChanged.Wait(), c.lead.changed.Wait()
-		if err := c.untilWhole(ctx); err != nil {
+		trust, configured, led := c.bundle.bundleChanged.Wait(), c.desired.configChanged.Wait(), c.election.lead.changed.Wait()
+		if err := c.storeguard.untilWhole(ctx); err != nil {
 			return err
 		}
 		started := time.Now()
 		more, err := c.publish(ctx, s, b)
-		if err != nil && !c.conflicts(ctx, err) {
+		if err != nil && !c.authority.conflicts(ctx, err) {
 			return err
 		}
 		ended := time.Now()
 		pause := max(publishPause, publishShare*ended.Sub(started))
 		if !more && err == nil {
-			members := c.members.changed
+			members := c.membership.members.changed
 			if _, err := watch.Wait(ctx, publicationPollPause, members, trust, configured, changed, led); err != nil {
 				return err
 			}
@@ -137,8 +137,8 @@ func (c *Coordinator) followPublication(ctx context.Context, s *state) error {
 // one and this coordinator leads. It reports whether there is more to do. An error
 // that matches store.ErrConflict means that somebody was first, or leads now, and
 // nothing was published.
-func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more bool, err error) {
-	t := c.trust.Load()
+func (c *Publication) publish(ctx context.Context, s *state, b *publisher) (more bool, err error) {
+	t := c.bundle.trust.Load()
 	if t == nil || t.Epoch != s.head.AuthorityEpoch {
 		return false, nil // the bundle of this head comes first
 	}
@@ -146,7 +146,7 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 	if err != nil {
 		return false, err
 	}
-	term, leads, ok := c.leading()
+	term, leads, ok := c.election.leading()
 	if !ok {
 		c.unreport(b)
 		return false, nil
@@ -244,7 +244,7 @@ func (c *Coordinator) publish(ctx context.Context, s *state, b *publisher) (more
 
 // currentPublication returns the publication that the store holds: the one in
 // memory, unless another replica wrote since.
-func (c *Coordinator) currentPublication(ctx context.Context, s *state) (*publication, error) {
+func (c *Publication) currentPublication(ctx context.Context, s *state) (*publication, error) {
 	e, err := c.store.Get(ctx, publicationStateKey)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, err
@@ -271,11 +271,12 @@ const coordinatorSilence = 10 * time.Minute
 // nextPublicationState returns the state that comes after p's, with the addresses of
 // the coordinators that the manifest admits and that are ready, this one among them,
 // and whether that changes who is named.
-func (c *Coordinator) nextPublicationState(ctx context.Context, s *state, b *publisher, p *publication, now time.Time) (publicationRecord, bool, error) {
-	if _, err := c.admits(s.manifest); err != nil {
+func (c *Publication) nextPublicationState(ctx context.Context, s *state, b *publisher, p *publication,
+	now time.Time) (publicationRecord, bool, error) {
+	if _, err := c.authority.admits(s.manifest); err != nil {
 		return publicationRecord{}, false, err
 	}
-	all, err := c.replicas(ctx, s.manifest)
+	all, err := c.authority.replicas(ctx, s.manifest)
 	if err != nil {
 		return publicationRecord{}, false, err
 	}
@@ -292,7 +293,7 @@ func (c *Coordinator) nextPublicationState(ctx context.Context, s *state, b *pub
 			told[r.Key], b.heard[r.Key] = r.Addresses, now
 		}
 	}
-	told[c.EnrolmentKey()], b.heard[c.EnrolmentKey()] = c.advertised(), now
+	told[c.authority.enrolmentKey()], b.heard[c.authority.enrolmentKey()] = c.authority.advertised(), now
 	for key := range told {
 		if _, ok := b.heard[key]; !ok {
 			b.heard[key] = now // by who led before
@@ -310,15 +311,15 @@ func (c *Coordinator) nextPublicationState(ctx context.Context, s *state, b *pub
 // collect notes which members and groups to look at. It reports whether what the
 // config says of them can be compiled: not while it is not known, or known to be
 // another one than in the store.
-func (b *publisher) collect(c *Coordinator, s *state, t *bundle.View, p *publication, addresses []string,
+func (b *publisher) collect(c *Publication, s *state, t *bundle.View, p *publication, addresses []string,
 	now time.Time) (ready bool) {
-	b.state, b.members = s, &c.members
-	touched := c.members.takeTouched()
+	b.state, b.members = s, &c.membership.members
+	touched := c.membership.members.takeTouched()
 	all := b.head != s.head.Hash || !slices.Equal(b.addresses, addresses) || p.broken || now.Sub(b.swept).Abs() >= sweepHeaders
 	moved := b.head != s.head.Hash
 	if all {
 		b.head, b.addresses, b.swept = s.head.Hash, addresses, now
-		for _, path := range c.members.paths() {
+		for _, path := range c.membership.members.paths() {
 			touched[path] = true
 		}
 		for _, h := range p.headers {
@@ -340,7 +341,7 @@ func (b *publisher) collect(c *Coordinator, s *state, t *bundle.View, p *publica
 		}
 	}
 	b.banned(t)
-	set, version, ok := c.configured()
+	set, version, ok := c.desired.configured()
 	if ok && (b.compiler == nil || version != b.configVersion || moved || b.withdrawn) {
 		b.recompile(s, set, version, moved || b.withdrawn)
 		b.withdrawn = false
@@ -572,7 +573,7 @@ func (w *work) write(ch *record.Change, p, after *publication) {
 
 // compilation is one generation in the making.
 type compilation struct {
-	c          *Coordinator
+	c          *Publication
 	ctx        context.Context
 	s          *state
 	b          *publisher
@@ -585,7 +586,8 @@ type compilation struct {
 // compile looks at pending groups and members, and returns what to change: at most
 // maxPublished headers. Who fails keeps the last header, with an alarm; it blocks
 // nobody. Groups come first, so that what a member is told to hold is there by then.
-func (c *Coordinator) compile(ctx context.Context, s *state, b *publisher, p *publication, addresses []string, ready bool, generation uint64, now time.Time) *work {
+func (c *Publication) compile(ctx context.Context, s *state, b *publisher, p *publication, addresses []string,
+	ready bool, generation uint64, now time.Time) *work {
 	w := &work{drop: make(map[headerPath]bool), contents: make(map[string][]byte), require: make(map[string]store.Revision), ready: ready}
 	x := &compilation{c, ctx, s, b, p, w, generation, now}
 	for _, group := range slices.Sorted(maps.Keys(b.pendingGroups)) {
@@ -602,7 +604,7 @@ func (c *Coordinator) compile(ctx context.Context, s *state, b *publisher, p *pu
 		if !w.room(len(nodeScopes())) {
 			break
 		}
-		member := c.members.at(path)
+		member := c.membership.members.at(path)
 		if version, ok := b.contested[path]; ok && (b.lost || version == member.version) {
 			continue
 		}
@@ -800,7 +802,7 @@ func (x *compilation) dropGroups() {
 }
 
 // publishedAll ends the work on what w looked at.
-func (c *Coordinator) publishedAll(ctx context.Context, b *publisher, w *work) {
+func (c *Publication) publishedAll(ctx context.Context, b *publisher, w *work) {
 	for _, path := range w.done {
 		delete(b.pending, path)
 		if !w.ready {

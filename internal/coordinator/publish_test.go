@@ -29,7 +29,7 @@ func (d *desk) publishAll(c *Coordinator, b *publisher) error {
 	d.t.Helper()
 	d.lead(c)
 	for range 100 {
-		more, err := c.publish(context.Background(), c.state.Load(), b)
+		more, err := c.publication.publish(context.Background(), c.authority.state.Load(), b)
 		if err != nil || !more {
 			return err
 		}
@@ -43,13 +43,13 @@ func (d *desk) mustPublish(b *publisher) *publication {
 	if err := d.publishAll(d.c, b); err != nil {
 		d.t.Fatalf("publish: %v", err)
 	}
-	return d.c.publication.Load()
+	return d.c.publication.publication.Load()
 }
 
 // follow makes c's view of the members that of the store, as its loop does.
 func (d *desk) follow(c *Coordinator) {
 	d.t.Helper()
-	s := c.state.Load()
+	s := c.authority.state.Load()
 	l, err := c.store.List(context.Background(), record.MemberPrefix)
 	if err != nil {
 		d.t.Fatal(err)
@@ -62,7 +62,7 @@ func (d *desk) follow(c *Coordinator) {
 		}
 		recs = append(recs, r)
 	}
-	c.members.fill(recs, l.Revision)
+	c.membership.members.fill(recs, l.Revision)
 }
 
 // runtimes returns how many node_runtime headers p has, and of how many contents.
@@ -94,7 +94,7 @@ func (m *machine) reader() *reader {
 // follow takes the trust bundle in force.
 func (r *reader) follow(d *desk) {
 	d.t.Helper()
-	signed, err := snapshot.Unmarshal(d.c.trust.Load().Signed)
+	signed, err := snapshot.Unmarshal(d.c.bundle.trust.Load().Signed)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -151,10 +151,11 @@ func TestPublish(t *testing.T) {
 	rz.mustRead(d, first)
 	content, ok := va.NodeRuntime()
 	if !ok || content.Entry != "pool" || content.State != snapshot.MemberActive || !slices.Equal(content.Roles, []string{"egress", "ingress"}) ||
-		!slices.Equal(content.Organizations, []string{"acme", "globex"}) || !slices.Equal(content.Coordinators, d.c.advertised()) || content.Degraded == nil {
+		!slices.Equal(content.Organizations, []string{"acme", "globex"}) || !slices.Equal(content.Coordinators,
+		d.c.authority.advertised()) || content.Degraded == nil {
 		t.Fatalf("content %+v", content)
 	}
-	if record, _ := va.Record(); va.Header().ConfigVersion != record.Generation || record.TreeSize != 2+poolScopes || record.Revocations != d.c.trust.Load().Revocations {
+	if record, _ := va.Record(); va.Header().ConfigVersion != record.Generation || record.TreeSize != 2+poolScopes || record.Revocations != d.c.bundle.trust.Load().Revocations {
 		t.Fatalf("version %d under %+v", va.Header().ConfigVersion, record)
 	}
 	if _, n := runtimes(first); n != 1 || len(d.store.keys(contentPrefix)) != 1+poolScopes {
@@ -187,7 +188,7 @@ func TestPublish(t *testing.T) {
 		}
 	})
 	t.Run("a record is renewed before it is stale", func(t *testing.T) {
-		was := d.c.publication.Load()
+		was := d.c.publication.publication.Load()
 		d.advance(publicationRenew)
 		p := d.mustPublish(b)
 		v := ra.mustRead(d, p)
@@ -200,7 +201,7 @@ func TestPublish(t *testing.T) {
 	})
 	t.Run("a header is renewed at half of its life", func(t *testing.T) {
 		d.advance(headerLife / 2)
-		if err := d.c.refreshTrust(t.Context(), d.state(), true); err != nil {
+		if err := d.c.bundle.refreshTrust(t.Context(), d.state(), true); err != nil {
 			t.Fatal(err)
 		}
 		ra.follow(d)
@@ -213,7 +214,7 @@ func TestPublish(t *testing.T) {
 	t.Run("a ban makes a new record", func(t *testing.T) {
 		d.ban(t, identity.Data, "m")
 		p := d.mustPublish(b)
-		if p.state.Value.Revocations != d.c.trust.Load().Revocations.String() {
+		if p.state.Value.Revocations != d.c.bundle.trust.Load().Revocations.String() {
 			t.Fatal("the record does not know of the ban")
 		}
 	})
@@ -232,7 +233,7 @@ func TestPublish(t *testing.T) {
 	})
 	t.Run("a member is drained, and is not any more", func(t *testing.T) {
 		i, _ := d.mustPublish(b).find(runtimePath("data/a"))
-		was := d.c.publication.Load().headers[i].header.ConfigVersion
+		was := d.c.publication.publication.Load().headers[i].header.ConfigVersion
 		for _, c := range []struct {
 			drain bool
 			want  snapshot.MemberState
@@ -263,7 +264,7 @@ func TestPublish(t *testing.T) {
 		if p := d.mustPublish(b); p.serves() || len(p.headers) != 0 || len(d.store.keys(contentPrefix)) != 0 {
 			t.Fatalf("headers %v", p.headers)
 		}
-		if _, err := ra.read(d, d.c.publication.Load()); err == nil {
+		if _, err := ra.read(d, d.c.publication.publication.Load()); err == nil {
 			t.Fatal("it is still told something")
 		}
 	})
@@ -365,8 +366,8 @@ func TestPublicationIsRepaired(t *testing.T) {
 		for _, key := range []string{headerPrefix + "data/a", headerPrefix + "unknown/node/data/a", headerPrefix + "node_runtime/data/a", headerPrefix + "node_runtime/node/data/"} {
 			s := d.state()
 			ch := s.records.NewChange(s.headVersion)
-			i, _ := d.c.publication.Load().find(runtimePath("data/a"))
-			ch.Write(key, d.c.publication.Load().headers[i].header)
+			i, _ := d.c.publication.publication.Load().find(runtimePath("data/a"))
+			ch.Write(key, d.c.publication.publication.Load().headers[i].header)
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -461,11 +462,12 @@ func TestContestedMember(t *testing.T) {
 			tc.do(d, a)
 			b := newPublisher()
 			for range 2 {
-				if _, err := d.c.publish(t.Context(), d.state(), b); err != nil && !errors.Is(err, store.ErrConflict) {
+				if _, err := d.c.publication.publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
+					store.ErrConflict) {
 					t.Fatal(err)
 				}
 			}
-			p := d.c.publication.Load()
+			p := d.c.publication.publication.Load()
 			if c, _ := z.mustRead(d, p).NodeRuntime(); !slices.Equal(c.Roles, []string{"ingress"}) {
 				t.Fatalf("the other has %+v", c)
 			}
@@ -485,11 +487,13 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 	}
 	defer other.Close()
 	other.cfg.Advertise = []string{"other.example:7443"}
-	both := strings.Replace(string(d.manifest(poolEntries)), `match: ["key:`, fmt.Sprintf(`match: ["key:%s", "key:`, other.EnrolmentKey()), 1)
-	if _, err := d.c.set(t.Context(), d.request([]byte(both)), true); err != nil {
+	other.share()
+	both := strings.Replace(string(d.manifest(poolEntries)), `match: ["key:`,
+		fmt.Sprintf(`match: ["key:%s", "key:`, other.authority.enrolmentKey()), 1)
+	if _, err := d.c.authority.set(t.Context(), d.request([]byte(both)), true); err != nil {
 		t.Fatal(err)
 	}
-	other.checkHead(t.Context())
+	other.authority.checkHead(t.Context())
 	d.joined("a")
 	publishers := map[*Coordinator]*publisher{d.c: newPublisher(), other: newPublisher()}
 	var generations []uint64
@@ -500,12 +504,12 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		generations = append(generations, d.c.publication.Load().state.Value.Generation)
+		generations = append(generations, d.c.publication.publication.Load().state.Value.Generation)
 	}
 	if generations[2] != generations[3] {
 		t.Fatalf("they go on publishing against each other: generations %v", generations)
 	}
-	if got := d.c.publication.Load().state.Value.addresses(); len(got) != 2 {
+	if got := d.c.publication.publication.Load().state.Value.addresses(); len(got) != 2 {
 		t.Fatalf("named are %v", got)
 	}
 }
@@ -521,8 +525,8 @@ func TestRepairInTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.EnrolmentKey())), "")
-	other.checkHead(t.Context())
+	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.authority.enrolmentKey())), "")
+	other.authority.checkHead(t.Context())
 	const n = 2*maxPublished + 7
 	d.crowd(n)
 	d.follow(other)
@@ -536,17 +540,17 @@ func TestRepairInTurn(t *testing.T) {
 		if !d.store.alter(key, func([]byte) []byte { return nil }) {
 			t.Fatal("there is no such key")
 		}
-		d.c.publication.Store(nil) // what is in memory is not read again
-		other.publication.Store(nil)
+		d.c.publication.publication.Store(nil) // what is in memory is not read again
+		other.publication.publication.Store(nil)
 		for range 8 {
 			for c, b := range publishers {
 				d.lead(c)
-				if _, err := c.publish(t.Context(), c.state.Load(), b); err != nil {
+				if _, err := c.publication.publish(t.Context(), c.authority.state.Load(), b); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		p, err := d.c.loadPublication(t.Context(), d.state())
+		p, err := d.c.publication.loadPublication(t.Context(), d.state())
 		if err != nil || !p.serves() || len(p.headers) != n+poolScopes || len(p.strays) != 0 {
 			t.Fatalf("without %s: %d headers and %d strays after 16 turns (%v)", key, len(p.headers), len(p.strays), err)
 		}
@@ -589,10 +593,10 @@ func TestPublicationIsBounded(t *testing.T) {
 	var sizes []int
 	for more := true; more; {
 		var err error
-		if more, err = d.c.publish(t.Context(), s, b); err != nil {
+		if more, err = d.c.publication.publish(t.Context(), s, b); err != nil {
 			t.Fatal(err)
 		}
-		if p := d.c.publication.Load(); p.serves() {
+		if p := d.c.publication.publication.Load(); p.serves() {
 			sizes = append(sizes, len(p.headers))
 		}
 	}
@@ -647,11 +651,11 @@ func TestRecordSigners(t *testing.T) {
 	d := testDesk(t)
 	d.joined("a")
 	d.mustPublish(newPublisher())
-	view := *d.c.trust.Load()
+	view := *d.c.bundle.trust.Load()
 	view.ConfigKeys = append(slices.Clone(view.ConfigKeys), bundle.ConfigKey{
 		Number: 2, NotBefore: d.clock().Add(-time.Minute), NotAfter: d.clock().Add(time.Hour),
 	})
-	d.c.trust.Store(&view)
+	d.c.bundle.trust.Store(&view)
 	p := d.mustPublish(newPublisher())
 	if n := len(p.state.Value.Signatures); n != 2 {
 		t.Fatalf("%d signatures during a rotation", n)
@@ -672,10 +676,10 @@ func TestPublicationsRace(t *testing.T) {
 		}
 		defer other.Close()
 		defer func() { _ = d.c.Close() }()
-		if err := d.set(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.EnrolmentKey())); err != nil {
+		if err := d.set(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.authority.enrolmentKey())); err != nil {
 			rt.Fatal(err)
 		}
-		other.checkHead(context.Background())
+		other.authority.checkHead(context.Background())
 		replicas := []*Coordinator{d.c, other}
 		publishers := []*publisher{newPublisher(), newPublisher()}
 		roots := make(map[uint64]string)
@@ -716,18 +720,20 @@ func TestPublicationsRace(t *testing.T) {
 					}
 					inside = true
 					d.lead(replicas[1-i])
-					_, _ = replicas[1-i].publish(context.Background(), replicas[1-i].state.Load(), publishers[1-i])
+					_, _ = replicas[1-i].publication.publish(context.Background(),
+						replicas[1-i].authority.state.Load(), publishers[1-i])
 				})
 			}
 			d.lead(replicas[i])
-			_, err := replicas[i].publish(context.Background(), replicas[i].state.Load(), publishers[i])
+			_, err := replicas[i].publication.publish(context.Background(), replicas[i].authority.state.Load(),
+				publishers[i])
 			d.store.intercept(nil)
 			d.store.lose()
 			if err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrUnknownOutcome) {
 				rt.Fatal(err)
 			}
 			for _, c := range replicas {
-				see(c.publication.Load())
+				see(c.publication.publication.Load())
 			}
 		}
 		// In peace both come to serve the same, and a node that saw all of it goes on.
@@ -737,10 +743,10 @@ func TestPublicationsRace(t *testing.T) {
 				if err := d.publishAll(c, publishers[i]); err != nil {
 					rt.Fatal(err)
 				}
-				see(c.publication.Load())
+				see(c.publication.publication.Load())
 			}
 		}
-		a, b := d.c.publication.Load(), other.publication.Load()
+		a, b := d.c.publication.publication.Load(), other.publication.publication.Load()
 		if a.state.Version != b.state.Version || a.tree.Root() != b.tree.Root() || len(a.headers) != joined+1+poolScopes {
 			rt.Fatalf("they serve versions %d and %d of %d headers", a.state.Version, b.state.Version, len(a.headers))
 		}
@@ -759,8 +765,8 @@ func TestLatePublication(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.EnrolmentKey())), "")
-	other.checkHead(t.Context())
+	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.authority.enrolmentKey())), "")
+	other.authority.checkHead(t.Context())
 	d.joined("a")
 	d.follow(other)
 	b := newPublisher()
@@ -775,11 +781,11 @@ func TestLatePublication(t *testing.T) {
 		d.follow(other)
 		return d.publishAll(other, newPublisher())
 	})
-	_, err = d.c.publish(t.Context(), d.state(), b)
-	if !errors.Is(err, store.ErrConflict) || d.c.publication.Load() != held {
+	_, err = d.c.publication.publish(t.Context(), d.state(), b)
+	if !errors.Is(err, store.ErrConflict) || d.c.publication.publication.Load() != held {
 		t.Fatalf("the late commit: %v", err)
 	}
-	if p := d.mustPublish(b); p.state.Version != other.publication.Load().state.Version {
+	if p := d.mustPublish(b); p.state.Version != other.publication.publication.Load().state.Version {
 		t.Fatal("it published again what was published")
 	}
 }
@@ -796,7 +802,7 @@ func TestMemberChangesWhileItIsCompiled(t *testing.T) {
 		d.remove(t, identity.Data, "a")
 		return nil
 	})
-	if _, err := d.c.publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
+	if _, err := d.c.publication.publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
 		t.Fatalf("published for a member that is gone: %v", err)
 	}
 	d.follow(d.c)
@@ -824,10 +830,10 @@ func TestRuntimeWaitsForItsBundle(t *testing.T) {
 	d := testDesk(t)
 	m := d.joined("a")
 	stream := &sentNews{ctx: t.Context()}
-	earlier := *d.c.trust.Load()
+	earlier := *d.c.bundle.trust.Load()
 	earlier.Epoch--
 	d.mustPublish(newPublisher())
-	dl := newDelivery(d.c, stream, m.id, nil)
+	dl := newDelivery(d.c.delivery, stream, m.id, nil)
 	dl.trust = &earlier
 	if err := dl.sendPublished(t.Context()); err != nil || len(stream.sent) != 0 {
 		t.Fatalf("sent %v (%v)", stream.sent, err)
@@ -851,7 +857,7 @@ func TestHeadMovesUnderTheTrustLoop(t *testing.T) {
 		wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [ingress]", 1)), "")
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.c.followTrust(ctx, before) }()
+		go func() { ended <- d.c.trust.followTrust(ctx, before) }()
 		time.Sleep(trustPollPause)
 		synctest.Wait()
 		if len(ended) != 0 {
@@ -870,21 +876,21 @@ func TestWhoLeadsPublishesAtOnce(t *testing.T) {
 		d.mustPublish(newPublisher())
 		d.joined("n1")
 		d.follow(d.c)
-		d.c.lead.view.Store(&leadView{}) // it leads no more
+		d.c.election.lead.view.Store(&leadView{}) // it leads no more
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.c.followPublication(ctx, d.state()) }()
+		go func() { ended <- d.c.publication.followPublication(ctx, d.state()) }()
 		synctest.Wait()
-		d.c.configChanged.Notify() // the loop waits for more
+		d.c.desired.configChanged.Notify() // the loop waits for more
 		synctest.Wait()
-		if _, told := d.c.publication.Load().find(runtimePath("data/n1")); told {
+		if _, told := d.c.publication.publication.Load().find(runtimePath("data/n1")); told {
 			t.Fatal("it publishes, and does not lead")
 		}
 		began := time.Now()
 		d.lead(d.c)
-		d.c.lead.changed.Notify()
+		d.c.election.lead.changed.Notify()
 		synctest.Wait()
-		if _, told := d.c.publication.Load().find(runtimePath("data/n1")); !told {
+		if _, told := d.c.publication.publication.Load().find(runtimePath("data/n1")); !told {
 			t.Errorf("nothing was published by %v after it led", time.Since(began))
 		}
 		cancel()
@@ -906,7 +912,7 @@ func TestFirstChangeIsToldAtOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer synctest.Wait()
 		defer cancel()
-		go d.c.followPublication(ctx, d.state())
+		go d.c.publication.followPublication(ctx, d.state())
 		quiet := func() { time.Sleep(10*publicationPollPause + time.Second); synctest.Wait(); published.Store(0) } // between two polls
 		quiet()
 		for i := range 3 {

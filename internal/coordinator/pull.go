@@ -65,12 +65,12 @@ func (l *pullLimiter) start(member string, now time.Time) (end func(), err error
 // snapshotServer serves SnapshotService.
 type snapshotServer struct {
 	fealtyv1.UnimplementedSnapshotServiceServer
-	c *Coordinator
+	c *Delivery
 }
 
 func (s snapshotServer) GetContent(req *fealtyv1.GetContentRequest, stream fealtyv1.SnapshotService_GetContentServer) error {
 	c := s.c
-	if _, err := c.ready(); err != nil {
+	if _, err := c.authority.ready(); err != nil {
 		return err
 	}
 	id := identity.FromContext(stream.Context()).ID
@@ -85,7 +85,7 @@ func (s snapshotServer) GetContent(req *fealtyv1.GetContentRequest, stream fealt
 		return err
 	}
 	defer end()
-	content := c.publication.Load().contentFor(id, hash)
+	content := c.publication.publication.Load().contentFor(id, hash)
 	if content == nil {
 		// The same for what others have and for what nobody has.
 		return explain.New(explain.NotFound, "what", "content", "name", hash.String())
@@ -93,7 +93,8 @@ func (s snapshotServer) GetContent(req *fealtyv1.GetContentRequest, stream fealt
 	ctx, cancel := context.WithTimeout(stream.Context(), pace.Time(int64(len(content))))
 	defer cancel()
 	for chunk := range slices.Chunk(content, chunkBytes) {
-		if err := c.readers.Do(ctx, func() error { return stream.Send(&fealtyv1.GetContentResponse{Chunk: chunk}) }); err != nil {
+		if err := c.readers.Do(ctx,
+			func() error { return stream.Send(&fealtyv1.GetContentResponse{Chunk: chunk}) }); err != nil {
 			return err
 		}
 	}
@@ -120,7 +121,7 @@ const maxPollTime = time.Minute
 
 func (s snapshotServer) Poll(req *fealtyv1.PollRequest, stream fealtyv1.SnapshotService_PollServer) error {
 	c := s.c
-	if _, err := c.ready(); err != nil {
+	if _, err := c.authority.ready(); err != nil {
 		return err
 	}
 	id := identity.FromContext(stream.Context()).ID
@@ -131,11 +132,11 @@ func (s snapshotServer) Poll(req *fealtyv1.PollRequest, stream fealtyv1.Snapshot
 	defer end()
 	ctx, cancel := context.WithTimeout(stream.Context(), maxPollTime)
 	defer cancel()
-	if err := c.presents(ctx, identity.FromContext(ctx)); err != nil {
+	if err := c.membership.presents(ctx, identity.FromContext(ctx)); err != nil {
 		return err
 	}
-	if _, ok := c.members.get(string(id.Kind()) + "/" + id.Name()); ok && req.GetInterval().CheckValid() == nil {
-		c.live.polls(id, req.GetInterval().AsDuration())
+	if _, ok := c.membership.members.get(string(id.Kind()) + "/" + id.Name()); ok && req.GetInterval().CheckValid() == nil {
+		c.membership.live.polls(id, req.GetInterval().AsDuration())
 	}
 	d := newDelivery(c, poller{c, ctx, stream}, id, req.GetHeld())
 	if err := d.sendTrust(); err != nil {
@@ -147,7 +148,7 @@ func (s snapshotServer) Poll(req *fealtyv1.PollRequest, stream fealtyv1.Snapshot
 // poller is who polls, as a listener. It is told for no longer than its context
 // lasts.
 type poller struct {
-	c      *Coordinator
+	c      *Delivery
 	ctx    context.Context
 	stream fealtyv1.SnapshotService_PollServer
 }
@@ -173,7 +174,7 @@ func (p poller) Send(m *fealtyv1.ConnectResponse) error {
 
 func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshotRequest) (*fealtyv1.GetSnapshotResponse, error) {
 	c := s.c
-	if _, err := c.ready(); err != nil {
+	if _, err := c.authority.ready(); err != nil {
 		return nil, err
 	}
 	scope := snapshot.Scope(req.GetScope())
@@ -182,11 +183,11 @@ func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshot
 			flowcontrol.Clip(req.GetScope(), maxReleaseBytes))
 	}
 	if scope == snapshot.ScopeTrustBundle {
-		if t := c.trust.Load(); t != nil {
+		if t := c.bundle.trust.Load(); t != nil {
 			return &fealtyv1.GetSnapshotResponse{Snapshot: t.Message()}, nil
 		}
 	}
-	if p := c.publication.Load(); p.serves() {
+	if p := c.publication.publication.Load(); p.serves() {
 		for _, i := range p.of(identity.Kind(req.GetKind()), req.GetName()) {
 			if p.headers[i].scope != scope {
 				continue

@@ -49,7 +49,8 @@ func (m *machine) as(ctx context.Context) context.Context {
 }
 
 func (m *machine) pull(stream *pulled, hash []byte) error {
-	return snapshotServer{c: m.d.c}.GetContent(&fealtyv1.GetContentRequest{Name: m.id.Name(), ContentHash: hash}, stream)
+	return snapshotServer{c: m.d.c.delivery}.GetContent(&fealtyv1.GetContentRequest{Name: m.id.Name(),
+		ContentHash: hash}, stream)
 }
 
 // contentOf returns the hash of the content that is published for a member, and
@@ -95,8 +96,8 @@ func TestPullsItsOwnContentAlone(t *testing.T) {
 	var p *publication
 	published := func(path string) ([]byte, []byte) {
 		for {
-			news := f.c.publicationChanged.Wait()
-			if p = f.c.publication.Load(); p.serves() {
+			news := f.c.publication.publicationChanged.Wait()
+			if p = f.c.publication.publication.Load(); p.serves() {
 				if hash, content := p.contentOf(path); hash != nil {
 					return hash, content
 				}
@@ -168,7 +169,7 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 		p.headers[i].header.Content = snapshot.Digest(sum).String()
 		p.contents = maps.Clone(p.contents)
 		p.contents[snapshot.Digest(sum).String()] = large
-		d.c.publication.Store(&p)
+		d.c.publication.publication.Store(&p)
 
 		got := &pulled{ctx: m.as(t.Context())}
 		if err := m.pull(got, sum[:]); err != nil || !bytes.Equal(got.got, large) || got.chunks != 13 {
@@ -190,7 +191,7 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 		if err := other.pull(&pulled{ctx: other.as(t.Context())}, hash); err != nil {
 			t.Errorf("a slow member holds up another one: %v", err)
 		}
-		began := d.c.pulls
+		began := d.c.delivery.pulls
 		for range pullsAtOnce {
 			if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("a pull that nobody reads ended with %v", err)
@@ -246,8 +247,8 @@ func TestPollBringsWhatIsNews(t *testing.T) {
 	if _, err := n.verifyGrant(); err != nil {
 		t.Fatal(err)
 	}
-	for !func() bool { p := f.c.publication.Load(); return p.serves() && f.ctx().Err() == nil }() {
-		<-f.c.publicationChanged.Wait()
+	for !func() bool { p := f.c.publication.publication.Load(); return p.serves() && f.ctx().Err() == nil }() {
+		<-f.c.publication.publicationChanged.Wait()
 	}
 	scopes, out := poll(t, n)
 	if !slices.Equal(scopes, []string{string(snapshot.ScopeTrustBundle), string(snapshot.ScopeNodeRuntime), string(snapshot.ScopeDegradedModePolicy),
@@ -281,8 +282,8 @@ func TestGetSnapshot(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	f.member("node-a")
-	for !func() bool { p := f.c.publication.Load(); return p.serves() && f.ctx().Err() == nil }() {
-		<-f.c.publicationChanged.Wait()
+	for !func() bool { p := f.c.publication.publication.Load(); return p.serves() && f.ctx().Err() == nil }() {
+		<-f.c.publication.publicationChanged.Wait()
 	}
 	client := fealtyv1.NewSnapshotServiceClient(f.localConn())
 	for _, c := range []struct {

@@ -29,26 +29,26 @@ const backReason = "the store is back: the present certificate stands in no reco
 // unrecorded reports whether a member's certificate is one that an outage or a full store
 // kept out of the records, as far as is known: over the key that its record says, and for
 // longer.
-func (c *Coordinator) unrecorded(path string, leaf *x509.Certificate) bool {
-	rec, ok := c.members.get(path)
+func (c *Admission) unrecorded(path string, leaf *x509.Certificate) bool {
+	rec, ok := c.membership.members.get(path)
 	return ok && leaf != nil && identity.KeyOf(leaf) == rec.Key && leaf.NotAfter.After(rec.NotAfter)
 }
 
 // storeAnswers reports whether the store showed our head since a call last failed for it.
 // A failure that lies ahead, because the clock was wrong, says nothing.
-func (c *Coordinator) storeAnswers() bool {
-	failed := c.storeFailed.get()
+func (c *Authority) storeAnswers() bool {
+	failed := c.storeguard.storeFailed.get()
 	return !c.headConfirmed.get().Before(failed) || failed.After(c.now())
 }
 
 // whole reports whether a renewal should succeed now.
-func (c *Coordinator) whole() bool {
-	_, err := c.ready()
-	return err == nil && c.kept.Lost() == nil && c.storeAnswers() && c.headConfirmed.age(c.now()) <= headDegradedAfter && !c.writes.State(c.now()).Blocks()
+func (c *Admission) whole() bool {
+	_, err := c.authority.ready()
+	return err == nil && c.storeguard.kept.Lost() == nil && c.authority.storeAnswers() && c.authority.headConfirmed.age(c.now()) <= headDegradedAfter && !c.storeguard.writes.State(c.now()).Blocks()
 }
 
 // followRecalls asks members back until ctx ends.
-func (c *Coordinator) followRecalls(ctx context.Context) error {
+func (c *Admission) followRecalls(ctx context.Context) error {
 	for {
 		if err := watch.Sleep(ctx, recallPause); err != nil {
 			return err

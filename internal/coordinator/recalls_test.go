@@ -65,7 +65,7 @@ func (d *desk) listens(ctx context.Context, streams *sync.WaitGroup, m *machine,
 			{Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: d.state().head.AuthorityEpoch},
 		}},
 	}
-	streams.Go(func() { _ = agentServer{c: d.c}.Connect(l) })
+	streams.Go(func() { _ = agentServer{c: d.c.delivery}.Connect(l) })
 	return l
 }
 
@@ -88,11 +88,11 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 				d.now = time.Time{} // the bubble's
 				d.mu.Unlock()
 				wantOnlyNil(t, d.set(poolEntries))
-				d.c.hears.Add(-int64(silentAfter))
+				d.c.membership.hears.Add(-int64(silentAfter))
 				stop := d.runs(t)
 				ctx, cancel := context.WithCancel(t.Context())
 				var streams sync.WaitGroup
-				streams.Go(func() { _ = d.c.followRecalls(ctx) })
+				streams.Go(func() { _ = d.c.admission.followRecalls(ctx) })
 				defer func() { cancel(); streams.Wait(); stop(); wantOnlyNil(t, d.c.Close()) }()
 				var waiting []*machine
 				for _, name := range []string{"a", "b", "c"} {
@@ -146,7 +146,7 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		d.now = time.Time{}
 		d.mu.Unlock()
 		wantOnlyNil(t, d.set(poolEntries))
-		d.c.hears.Add(-int64(silentAfter))
+		d.c.membership.hears.Add(-int64(silentAfter))
 		stop := d.runs(t)
 		defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
 		m := d.joined("a")
@@ -165,7 +165,7 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		d.store.setHanging(false)
 		d.store.setDown(nil)
 		time.Sleep(storePatience + 2*headPollPause)
-		if !d.c.storeAnswers() {
+		if !d.c.authority.storeAnswers() {
 			t.Error("it is impatient although the store answers")
 		}
 	})

@@ -173,7 +173,7 @@ func shares(n int) string {
 }
 
 // recoveryText says why s is in recovery mode, and how far its owners are.
-func (c *Coordinator) recoveryText(s *state) string {
+func (c *OwnerRecovery) recoveryText(s *state) string {
 	p, missing := c.recoveries.progress()
 	if p == nil {
 		return s.reason
@@ -188,7 +188,7 @@ func (c *Coordinator) recoveryText(s *state) string {
 // recoveryServer serves RecoveryService.
 type recoveryServer struct {
 	fealtyv1.UnimplementedRecoveryServiceServer
-	c *Coordinator
+	c *OwnerRecovery
 }
 
 // Recover runs one owner's part of a recovery on one stream: offer, history, share,
@@ -263,20 +263,20 @@ func shareLabel(p *fealtyv1.RecoveryProgress, err error) string {
 // waitingRestore returns what a restore left in the store, which waits for the seed, as it
 // stands there; nil if there is none that owners could do anything for. What is signed in
 // it they check themselves.
-func (c *Coordinator) waitingRestore(ctx context.Context) ([]byte, error) {
-	intent, _, err := c.pendingRestore(ctx)
+func (c *OwnerRecovery) waitingRestore(ctx context.Context) ([]byte, error) {
+	intent, _, err := c.authority.pendingRestore(ctx)
 	switch {
 	case explain.CodeOf(err) != "", err == nil && (intent == nil || !intent.Whole):
 		return nil, nil // status says what is wrong with it
 	case err != nil:
-		return nil, c.storeError("read what a restore left", err)
+		return nil, c.authority.storeError("read what a restore left", err)
 	}
 	return intent.Encode()
 }
 
 // recoverable reports whether shares are of use now.
-func (c *Coordinator) recoverable() error {
-	switch s := c.state.Load(); s.phase {
+func (c *OwnerRecovery) recoverable() error {
+	switch s := c.authority.state.Load(); s.phase {
 	case phaseReady:
 		return explain.New(explain.RecoveryNotNeeded)
 	case phaseUninitialized:
@@ -288,7 +288,7 @@ func (c *Coordinator) recoverable() error {
 // openGathering returns the attempt that is open at the head that the store shows,
 // and opens one if there is none. What it knows of the cluster is what the store
 // claims: only the seed can tell more.
-func (c *Coordinator) openGathering(ctx context.Context) (*gathering, error) {
+func (c *OwnerRecovery) openGathering(ctx context.Context) (*gathering, error) {
 	if err := c.recoverable(); err != nil {
 		return nil, err
 	}
@@ -298,9 +298,9 @@ func (c *Coordinator) openGathering(ctx context.Context) (*gathering, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	head, _, err := c.history.Head(ctx)
+	head, _, err := c.authority.history.Head(ctx)
 	if err != nil {
-		return nil, c.claimedHistoryError(err)
+		return nil, c.authority.claimedHistoryError(err)
 	}
 	r := c.recoveries
 	r.mu.Lock()
@@ -336,8 +336,8 @@ func (c *Coordinator) openGathering(ctx context.Context) (*gathering, error) {
 }
 
 // newGathering reads the history, and makes an attempt for its head.
-func (c *Coordinator) newGathering(ctx context.Context) (*gathering, error) {
-	h, links, m, err := c.claimedHistory(ctx)
+func (c *OwnerRecovery) newGathering(ctx context.Context) (*gathering, error) {
+	h, links, m, err := c.authority.claimedHistory(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -346,7 +346,7 @@ func (c *Coordinator) newGathering(ctx context.Context) (*gathering, error) {
 		return nil, explain.New(explain.RecoveryNoShares, "cluster", m.Cluster)
 	}
 	// No owner would send a share to who is no coordinator.
-	if _, err := c.admits(m); err != nil {
+	if _, err := c.authority.admits(m); err != nil {
 		return nil, err
 	}
 	recipient, err := keyring.NewEphemeral()
@@ -360,7 +360,7 @@ func (c *Coordinator) newGathering(ctx context.Context) (*gathering, error) {
 
 // claimedHistory reads the history as the store claims it to be, and the manifest of
 // its head. Nothing is verified: that takes the seed.
-func (c *Coordinator) claimedHistory(ctx context.Context) (*history.History, []history.Link, *manifest.Manifest, error) {
+func (c *Authority) claimedHistory(ctx context.Context) (*history.History, []history.Link, *manifest.Manifest, error) {
 	h, err := c.history.Load(ctx)
 	if err != nil {
 		return nil, nil, nil, c.claimedHistoryError(err)
@@ -381,7 +381,7 @@ func (c *Coordinator) claimedHistory(ctx context.Context) (*history.History, []h
 }
 
 // claimedHistoryError words why the history that the store claims was not read.
-func (c *Coordinator) claimedHistoryError(err error) error {
+func (c *Authority) claimedHistoryError(err error) error {
 	var damaged *history.BlobError
 	switch {
 	case errors.Is(err, history.ErrEmpty):
@@ -394,7 +394,7 @@ func (c *Coordinator) claimedHistoryError(err error) error {
 
 // sendHistory sends h to who has a slot. A page that is not taken in time ends that:
 // the stream does not see by itself that nobody reads.
-func (c *Coordinator) sendHistory(slot *flowcontrol.Slot, h *history.History,
+func (c *OwnerRecovery) sendHistory(slot *flowcontrol.Slot, h *history.History,
 	send func(*fealtyv1.RecoveryHistory) error) error {
 	return sendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
 		defer slot.Progress()
@@ -403,15 +403,15 @@ func (c *Coordinator) sendHistory(slot *flowcontrol.Slot, h *history.History,
 }
 
 // offer makes the first message of a stream, proven over its channel.
-func (c *Coordinator) offer(g *gathering, ch channel) (*fealtyv1.RecoveryOffer, error) {
+func (c *OwnerRecovery) offer(g *gathering, ch channel) (*fealtyv1.RecoveryOffer, error) {
 	t := proof.RecoveryTranscript{
 		Cluster: g.head.Cluster, Attempt: g.id[:], Binding: ch.binding, Recipient: g.recipient.Public(), Head: g.head.Hash[:],
 	}
-	key, evidence, err := proof.ProveRecovery(c.enrolment, t)
+	key, evidence, err := proof.ProveRecovery(c.authority.enrolment, t)
 	if err != nil {
 		return nil, err
 	}
-	vouch, err := c.vouchFor(t)
+	vouch, err := c.authority.vouchFor(t)
 	if err != nil {
 		return nil, err
 	}
@@ -467,7 +467,8 @@ func sendHistory(h *history.History, send func(*fealtyv1.RecoveryHistory) error)
 // bring takes one share: it is opened and compared with its commitment, then kept
 // in the store, encrypted as it came. With enough of them the seed stands. A share that
 // is good proves its owner, and who has proven nothing waits for nobody here.
-func (c *Coordinator) bring(ctx context.Context, req *fealtyv1.RecoverRequest, proves func(owner string) error) (*fealtyv1.RecoveryProgress, error) {
+func (c *OwnerRecovery) bring(ctx context.Context, req *fealtyv1.RecoverRequest,
+	proves func(owner string) error) (*fealtyv1.RecoveryProgress, error) {
 	owner := flowcontrol.Clip(req.GetOwner(), flowcontrol.MaxShownBytes)
 	if len(req.GetShare()) > recovery.MaxSentBytes {
 		return nil, tooLong("share", recovery.MaxSentBytes)
@@ -480,7 +481,7 @@ func (c *Coordinator) bring(ctx context.Context, req *fealtyv1.RecoverRequest, p
 	}
 	// One at a time, like every change of the head: of two owners that come at once
 	// the second one finds the share of the first.
-	release, err := c.ownersTurn(ctx)
+	release, err := c.authority.ownersTurn(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -492,7 +493,7 @@ func (c *Coordinator) bring(ctx context.Context, req *fealtyv1.RecoverRequest, p
 	if err := c.faults.Hit("recover.before-store"); err != nil {
 		return nil, err
 	}
-	if err := c.writeSealed(ctx, recoveryKey(g.id, owner), req.GetShare()); err != nil {
+	if err := c.authority.writeSealed(ctx, recoveryKey(g.id, owner), req.GetShare()); err != nil {
 		return nil, err
 	}
 	if err := c.faults.Hit("recover.after-store"); err != nil {
@@ -505,7 +506,7 @@ func (c *Coordinator) bring(ctx context.Context, req *fealtyv1.RecoverRequest, p
 // takes returns the open attempt, if the share that owner brought is one for it, and if
 // shares are of use now. A coordinator that becomes ready does so before it ends the
 // attempt: whether it is ready is looked at last, and explains why no attempt is open.
-func (c *Coordinator) takes(req *fealtyv1.RecoverRequest, owner string) (*gathering, error) {
+func (c *OwnerRecovery) takes(req *fealtyv1.RecoverRequest, owner string) (*gathering, error) {
 	g, err := c.takesNow(req, owner)
 	if ready := c.recoverable(); ready != nil {
 		return nil, ready
@@ -513,7 +514,7 @@ func (c *Coordinator) takes(req *fealtyv1.RecoverRequest, owner string) (*gather
 	return g, err
 }
 
-func (c *Coordinator) takesNow(req *fealtyv1.RecoverRequest, owner string) (*gathering, error) {
+func (c *OwnerRecovery) takesNow(req *fealtyv1.RecoverRequest, owner string) (*gathering, error) {
 	if err := c.recoverable(); err != nil {
 		return nil, err
 	}
@@ -533,7 +534,7 @@ func (c *Coordinator) takesNow(req *fealtyv1.RecoverRequest, owner string) (*gat
 }
 
 // taking returns the open attempt, if it takes a share of owner for attempt id.
-func (c *Coordinator) taking(id []byte, owner string) (*gathering, error) {
+func (c *OwnerRecovery) taking(id []byte, owner string) (*gathering, error) {
 	c.recoveries.mu.Lock()
 	defer c.recoveries.mu.Unlock()
 	g := c.recoveries.now
@@ -571,14 +572,15 @@ func (g *gathering) open(owner string, data []byte) (keyring.Share, error) {
 // those that others passed on. What does not open, or is not what the head commits
 // to, was put there by somebody else. It is removed, to make room for a good one from
 // who has it. owners are sorted, and each has one of shares, which the caller wipes.
-func (c *Coordinator) gathered(ctx context.Context, g *gathering) (owners []string, shares []keyring.Share, err error) {
+func (c *OwnerRecovery) gathered(ctx context.Context, g *gathering) (owners []string, shares []keyring.Share,
+	err error) {
 	for _, owner := range slices.Sorted(slices.Values(g.head.Owners())) {
 		e, err := c.store.Get(ctx, recoveryKey(g.id, owner))
 		switch {
 		case errors.Is(err, store.ErrNotFound):
 			continue
 		case err != nil:
-			return nil, shares, c.storeError("read the gathered shares", err)
+			return nil, shares, c.authority.storeError("read the gathered shares", err)
 		case len(e.Value) > recovery.MaxSentBytes:
 			err = errors.New("it is too large")
 		}
@@ -590,10 +592,10 @@ func (c *Coordinator) gathered(ctx context.Context, g *gathering) (owners []stri
 			if c.recoveries.current() != g {
 				return nil, shares, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem", "it ended meanwhile")
 			}
-			c.forged(ctx, e.Key, err)
+			c.authority.forged(ctx, e.Key, err)
 			bad := store.Tx{If: []store.Condition{{Key: e.Key, Version: e.Version}}, Delete: []string{e.Key}}
 			if _, err := c.store.Commit(ctx, bad); err != nil && !errors.Is(err, store.ErrConflict) {
-				return nil, shares, c.storeError("remove what is no share", err)
+				return nil, shares, c.authority.storeError("remove what is no share", err)
 			}
 			continue
 		}
@@ -606,7 +608,8 @@ func (c *Coordinator) gathered(ctx context.Context, g *gathering) (owners []stri
 // history was signed by it. Then it writes a rekey transition, because the mesh CA
 // key is gone, and adopts it. setting is held. A crash anywhere is a recovery that
 // did not happen, or one that the next goes on from; see rekey.
-func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []string, shares []keyring.Share) (*state, error) {
+func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []string,
+	shares []keyring.Share) (*state, error) {
 	// An owner who hangs up now must not undo what the others brought.
 	ctx, cancel := context.WithTimeout(patience.Beyond(ctx), recoverTimeout)
 	defer cancel()
@@ -621,7 +624,7 @@ func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []st
 		return nil, c.seedRefused(ctx, g, err)
 	}
 	defer func() {
-		if !c.keeps(secrets) {
+		if !c.authority.keeps(secrets) {
 			secrets.Wipe()
 		}
 	}()
@@ -629,11 +632,12 @@ func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []st
 	if err != nil {
 		return nil, err
 	}
-	before, err := c.stateBefore(ctx, verified, secrets)
+	before, err := c.authority.stateBefore(ctx, verified, secrets)
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.rekey(ctx, before, "recovered by "+strings.Join(owners, ", "), "owners "+strings.Join(owners, ", "),
+	s, err := c.authority.rekey(ctx, before, "recovered by "+strings.Join(owners, ", "),
+		"owners "+strings.Join(owners, ", "),
 		map[string]string{"via": "owners", "from": strings.Join(owners, ", "), "attempt": g.id.String()})
 	if errors.Is(err, explain.ManifestStale) {
 		c.recoveries.end(g)
@@ -652,21 +656,21 @@ func (c *Coordinator) recoverSeed(ctx context.Context, g *gathering, owners []st
 // ready has the key of the head, and then nothing has to be written. That is good
 // advice and no more, since of two rekeys one wins: an owner may override it. It
 // returns nil if nobody helps.
-func (c *Coordinator) readyAtPeer(ctx context.Context, g *gathering) *state {
+func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *state {
 	if g.force {
 		return nil
 	}
-	w, _, err := c.read(ctx, c.state.Load().ready())
+	w, _, err := c.authority.read(ctx, c.authority.state.Load().ready())
 	if err != nil || w == nil || w.claimed.Hash != g.head.Hash || w.restore != nil {
 		return nil
 	}
 	looking, cancel := context.WithTimeout(ctx, lastLook) // a person waits
 	defer cancel()
-	s, _, err := c.askPeers(looking, w)
+	s, _, err := c.authority.askPeers(looking, w)
 	if err == nil {
-		err = c.adopt(ctx, s)
+		err = c.authority.adopt(ctx, s)
 	}
-	if now := c.state.Load(); err == nil && now.phase == phaseReady {
+	if now := c.authority.state.Load(); err == nil && now.phase == phaseReady {
 		c.dropShares(ctx, g)
 		c.log.LogAttrs(ctx, slog.LevelInfo, "another coordinator was ready: the shares were not needed", slog.String("attempt", g.id.String()))
 		return now
@@ -675,19 +679,19 @@ func (c *Coordinator) readyAtPeer(ctx context.Context, g *gathering) *state {
 }
 
 // verifyRecovered derives the keys of secrets and replays the history with them.
-func (c *Coordinator) verifyRecovered(ctx context.Context, g *gathering,
+func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
 	secrets *authority.Secrets) (*history.Verified, error) {
-	loaded, err := c.history.Load(ctx)
+	loaded, err := c.authority.history.Load(ctx)
 	if err != nil {
-		return nil, c.claimedHistoryError(err)
+		return nil, c.authority.claimedHistoryError(err)
 	}
 	claimed, err := history.Decode(loaded.Links[len(loaded.Links)-1])
 	if err != nil {
-		return nil, c.claimedHistoryError(err)
+		return nil, c.authority.claimedHistoryError(err)
 	}
 	if got := history.Hash(sha256Sum(loaded.Links[len(loaded.Links)-1])); got != g.head.Hash {
 		c.recoveries.end(g)
-		c.headDue.Notify()
+		c.authority.headDue.Notify()
 		return nil, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem",
 			fmt.Sprintf("the history moved on to index %d meanwhile", claimed.Index))
 	}
@@ -698,13 +702,13 @@ func (c *Coordinator) verifyRecovered(ctx context.Context, g *gathering,
 	if err != nil {
 		return nil, c.seedRefused(ctx, g, err)
 	}
-	seen, err := c.seen()
+	seen, err := c.authority.seen()
 	if err == nil {
 		_, err = seen.Accepts(verified)
 	}
 	if errors.Is(err, history.ErrRollback) || errors.Is(err, history.ErrFork) {
 		// Of a restored history it is the restore transition that has to: see restoration.
-		if intent, _, pending := c.pendingRestore(ctx); pending == nil && intent != nil && !carries(verified, intent) {
+		if intent, _, pending := c.authority.pendingRestore(ctx); pending == nil && intent != nil && !carries(verified, intent) {
 			err = nil
 		}
 	}
@@ -715,7 +719,7 @@ func (c *Coordinator) verifyRecovered(ctx context.Context, g *gathering,
 }
 
 // seedRefused throws the attempt away with all that was gathered.
-func (c *Coordinator) seedRefused(ctx context.Context, g *gathering, cause error) error {
+func (c *OwnerRecovery) seedRefused(ctx context.Context, g *gathering, cause error) error {
 	c.recoveries.end(g)
 	c.dropShares(ctx, g)
 	err := explain.Wrap(cause, explain.RecoverySeedRefused, "needed", g.head.Threshold, "problem", strings.TrimPrefix(cause.Error(), "history: "))

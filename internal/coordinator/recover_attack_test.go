@@ -104,9 +104,9 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
 	alice := p.shareFile(f.store, "alice")
-	trueManifest := f.c.state.Load().manifest
+	trueManifest := f.c.authority.state.Load().manifest
 	f.loseKeeper()
-	g, err := f.c.openGathering(t.Context())
+	g, err := f.c.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	wantOnly(t, "key", err, "")
@@ -138,7 +138,8 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	}
 	// forge makes a history whose manifest admits the thief, signed by key.
 	forge := func(key ed25519.PrivateKey, after *history.History) *history.History {
-		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.c.EnrolmentKey()), []byte(proof.KeyClaim(own.Public().(ed25519.PublicKey))))
+		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.c.authority.enrolmentKey()),
+			[]byte(proof.KeyClaim(own.Public().(ed25519.PublicKey))))
 		m, err := manifest.Parse(text)
 		wantOnly(t, "parse", err, "")
 		tr := history.Genesis(m)
@@ -178,7 +179,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 		}},
 		{"true history, claimed key of the coordinator", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
 			o := offerBy(own, testCluster, g.head.Hash, b)
-			o.Key = f.c.EnrolmentKey()
+			o.Key = f.c.authority.enrolmentKey()
 			return o, g.history, nil
 		}},
 		{"true history, no proof", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
@@ -187,7 +188,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			return o, g.history, nil
 		}},
 		{"coordinator's key over another head", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			return offerBy(f.c.enrolment, testCluster, history.Hash{1}, b), g.history, nil
+			return offerBy(f.c.authority.enrolment, testCluster, history.Hash{1}, b), g.history, nil
 		}},
 		{"history of the thief's own seed", explain.RecoveryHistory, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
 			h := forge(own, nil)
@@ -237,7 +238,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	// The harness works: with the coordinator's own key over the owner's connection a
 	// share comes.
 	honest := &thief{answer: func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-		return offerBy(f.c.enrolment, testCluster, g.head.Hash, b), g.history, nil
+		return offerBy(f.c.authority.enrolment, testCluster, g.head.Hash, b), g.history, nil
 	}}
 	_, err = bringTo(t, honest.serve(t), alice, recovery.Options{Expect: recovery.Expect{Manifest: trueManifest.Hash(), Pin: alice.RootPin}})
 	wantOnly(t, "bring to who has the key", err, "")
@@ -262,7 +263,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 	f, p := ownedFleet(t, nil)
 	alice := p.shareFile(f.store, "alice")
 	f.loseKeeper()
-	r := f.c.recoveries.owners
+	r := f.c.ownerrecovery.recoveries.owners
 	var held []*flowcontrol.Slot
 	for range recoveriesPerSource {
 		place, err := r.Enter(t.Context(), "127.0.0.1", epoch0)
@@ -331,7 +332,7 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	}
 	say(files, nil)
 
-	s := f.c.state.Load()
+	s := f.c.authority.state.Load()
 	mesh, err := s.issuer.Load().MeshCA().Key().Bytes()
 	wantOnly(t, "mesh key", err, "")
 	thief := steal(s)

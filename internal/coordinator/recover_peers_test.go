@@ -20,7 +20,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, rs := peerFleet(t, 1, nil)
 			r := rs[0]
-			before := f.c.state.Load().head
+			before := f.c.authority.state.Load().head
 			f.faults.Fail("peer.before-reread", errTestCrash) // it gives nothing yet
 			r.start()
 			r.await(phaseRecovery)
@@ -31,7 +31,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 			})
 			got, err := bringTo(t, r.addr, f.people.shareFile(f.store, "alice"), recovery.Options{Force: force})
 			wantOnly(t, "bring", err, "")
-			s := r.c.state.Load()
+			s := r.c.authority.state.Load()
 			if !got.Recovered || s.phase != phaseReady || got.Head != s.head.Hash {
 				t.Fatalf("%+v, and it is %v", got, s.phase)
 			}
@@ -46,7 +46,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 				t.Errorf("the head is %d by %s, the seed was given %d times, and came %d times from owners", s.head.Index, s.head.Kind, given, via("owners"))
 			}
 			f.awaitHead(r)
-			if a := f.c.state.Load(); a.meshKey != s.meshKey || a.meshKey != s.head.MeshCAKey {
+			if a := f.c.authority.state.Load(); a.meshKey != s.meshKey || a.meshKey != s.head.MeshCAKey {
 				t.Errorf("mesh CA keys %s and %s, the head names %s", a.meshKey, s.meshKey, s.head.MeshCAKey)
 			}
 			wantOrigins(t, f, "coordinator-1", "coordinator-2")
@@ -85,14 +85,14 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 	}
 	// Whoever writes the store encrypts an old share to the attempt itself.
 	two := others[0]
-	g := two.recoveries.current()
+	g := two.ownerrecovery.recoveries.current()
 	d.store.write(recoveryKey(g.id, "bob"), sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", old["bob"].Share))
 	if got, err := bringAt(t, d.c, next.shareFile(d.store, "alice")); err != nil || got.GetRecovered() {
 		t.Fatalf("alice: %v, %v", got, err)
 	}
-	wantOnly(t, "go on", two.goOnGathering(t.Context()), "")
+	wantOnly(t, "go on", two.ownerrecovery.goOnGathering(t.Context()), "")
 	wantPhaseOf(t, two, "recovery")
-	if got := two.recoveries.current().attempt.Brought(); !slices.Equal(got, []string{"alice"}) {
+	if got := two.ownerrecovery.recoveries.current().attempt.Brought(); !slices.Equal(got, []string{"alice"}) {
 		t.Errorf("after an old share was put beside it: %v", got)
 	}
 	if got, err := bringAt(t, two, next.shareFile(d.store, "dave")); err != nil || !got.GetRecovered() {

@@ -20,7 +20,7 @@ import (
 
 // seenBy is the mark of an owner's tool that looked at the head in force.
 func (f *fleet) seenBy() recovery.Mark {
-	s := f.c.state.Load()
+	s := f.c.authority.state.Load()
 	return recovery.Mark{Cluster: s.manifest.Cluster, SeenHead: s.chain.Seen(), TransactionKey: s.chain.TransactionKey()}
 }
 
@@ -63,7 +63,7 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 	if _, err := f.bring(alice, other); err == nil {
 		t.Error("who agreed to another restore sends a share for this one")
 	}
-	if p, _ := f.c.recoveries.progress(); len(p.GetBrought()) != 0 {
+	if p, _ := f.c.ownerrecovery.recoveries.progress(); len(p.GetBrought()) != 0 {
 		t.Fatalf("in are %v", p.GetBrought())
 	}
 	var told *recovery.Restore
@@ -78,7 +78,7 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 		t.Errorf("who keeps marks is told of %v", told)
 	}
 	f.awaitPhase(phaseReady)
-	s := f.c.state.Load()
+	s := f.c.authority.state.Load()
 	if s.head.Kind != history.KindRestore {
 		t.Fatalf("the head is a %v", s.head.Kind)
 	}
@@ -197,7 +197,8 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	}
 	f.stop()
 	f.start()
-	for what, text := range map[string]string{"status": f.c.recoveryText(f.c.state.Load()), "readiness": f.c.health().readiness().Reason} {
+	for what, text := range map[string]string{"status": f.c.ownerrecovery.recoveryText(f.c.authority.state.Load()),
+		"readiness": f.c.health().readiness().Reason} {
 		if !strings.HasPrefix(text, "it waits for 2 shares of the seed, of alice, bob, carol; without them: ") || strings.Contains(text, "keeper") || strings.Contains(text, "FE-K") {
 			t.Errorf("%s says %q", what, text)
 		}
@@ -205,7 +206,8 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	if _, err := f.bring(p.shareFile(f.store, "bob"), recovery.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if text := f.c.recoveryText(f.c.state.Load()); !strings.HasPrefix(text, "it has the share of bob, and waits for 1 more, of alice, carol; without them: ") {
+	if text := f.c.ownerrecovery.recoveryText(f.c.authority.state.Load()); !strings.HasPrefix(text,
+		"it has the share of bob, and waits for 1 more, of alice, carol; without them: ") {
 		t.Errorf("with one share it says %q", text)
 	}
 }

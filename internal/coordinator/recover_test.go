@@ -61,12 +61,12 @@ func TestShareComesAsTheCoordinatorIsBack(t *testing.T) {
 		if err := os.WriteFile(file, key, 0o600); err != nil {
 			return err
 		}
-		for deadline := time.Now().Add(time.Minute); f.c.state.Load().phase != phaseReady || f.c.recoveries.current() != nil; {
+		for deadline := time.Now().Add(time.Minute); f.c.authority.state.Load().phase != phaseReady || f.c.ownerrecovery.recoveries.current() != nil; {
 			if time.Now().After(deadline) {
 				return errors.New("it is not back")
 			}
-			f.c.pushed.Store(true)
-			f.c.headDue.Notify()
+			f.c.authority.pushed.Store(true)
+			f.c.authority.headDue.Notify()
 			time.Sleep(time.Millisecond)
 		}
 		return nil
@@ -91,7 +91,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
 	m := f.member("a")
-	before := f.c.state.Load()
+	before := f.c.authority.state.Load()
 	files := make(map[string]keyring.ShareFile)
 	for _, n := range p.names {
 		files[n] = p.shareFile(f.store, n)
@@ -181,7 +181,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	}
 	progress, err = f.bring(files["carol"], recovery.Options{})
 	wantProgress(t, progress, err, true, "alice", "carol")
-	after := f.c.state.Load()
+	after := f.c.authority.state.Load()
 	switch {
 	case after.phase != phaseReady:
 		t.Fatalf("phase %s (%s)", after.phase, after.reason)
@@ -212,9 +212,9 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	_, err = f.local().manifest.ForgetKeeperKey(f.ctx(), &fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(lost[0])})
 	wantOnly(t, "forget", err, "")
 	wantOnly(t, "set", f.set(withSeed(f.manifest(""), p.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))), "")
-	after = f.c.state.Load()
+	after = f.c.authority.state.Load()
 	f.restart()
-	if s := f.c.state.Load(); s.phase != phaseReady || s.head.Hash != after.head.Hash {
+	if s := f.c.authority.state.Load(); s.phase != phaseReady || s.head.Hash != after.head.Hash {
 		t.Errorf("after a restart it is %s (%s)", s.phase, s.reason)
 	}
 }
@@ -266,7 +266,7 @@ func TestRecoveryCutOff(t *testing.T) {
 					if crash {
 						d.restart()
 					} else {
-						d.c.checkHead(t.Context())
+						d.c.authority.checkHead(t.Context())
 					}
 					bringBoth(t, d, alice, bob)
 					head := d.state().head
@@ -322,7 +322,7 @@ func bringBoth(t testing.TB, d *desk, files ...keyring.ShareFile) {
 // mesh CA key of its own.
 func wantOneKeyPerEpoch(t testing.TB, d *desk) {
 	t.Helper()
-	v, _, err := d.c.verifiedHistory(context.Background(), d.state())
+	v, _, err := d.c.authority.verifiedHistory(context.Background(), d.state())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,7 +369,7 @@ func TestRecoveryWithLostAnswers(t *testing.T) {
 			_, err := d.bring(bob)
 			d.faults.Disarm("set.before-swap")
 			d.store.lose()
-			d.c.checkHead(t.Context())
+			d.c.authority.checkHead(t.Context())
 			if d.state().phase != phaseReady {
 				if err == nil {
 					t.Fatal("it said that it recovered, and did not")
@@ -393,19 +393,20 @@ func TestRecoveryGivesWayToTheKeeper(t *testing.T) {
 	key, err := d.disk.FS().ReadSecret("/keeper/key", 1<<10)
 	wantOnly(t, "read", err, "")
 	loseDeskKeeper(d, "file:/keeper/key")
-	g, err := d.c.openGathering(t.Context())
+	g, err := d.c.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	if _, err := d.bring(alice); err != nil {
 		t.Fatal(err)
 	}
 	d.disk.Put("/keeper/key", key)
 	d.disk.Chmod("/keeper/key", 0o600)
-	d.c.checkHead(t.Context())
+	d.c.authority.checkHead(t.Context())
 	d.wantPhase("ready", "")
 	_, err = d.bring(bob)
 	wantOnly(t, "bring", err, explain.RecoveryNotNeeded)
 	sent := sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", bob.Share)
-	_, err = d.c.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.id[:], Owner: "bob", Share: sent}, anyOwner)
+	_, err = d.c.ownerrecovery.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.id[:], Owner: "bob",
+		Share: sent}, anyOwner)
 	wantOnly(t, "bring late", err, explain.RecoveryNotNeeded)
 	if _, err := g.open("bob", sent); !errors.Is(err, explain.RecoveryOver) {
 		t.Errorf("the key of the attempt still opens: %v", err)
@@ -446,13 +447,13 @@ func TestConcurrentRecoveries(t *testing.T) {
 		t.Fatalf("the twin is %s", phase)
 	}
 	d.wantPhase("recovery", "")
-	if got := twin.state.Load().head.AuthorityEpoch; got != epoch+1 {
+	if got := twin.authority.state.Load().head.AuthorityEpoch; got != epoch+1 {
 		t.Errorf("epoch %d, want %d", got, epoch+1)
 	}
 	// The loser starts over, at the new head.
-	g, err := d.c.openGathering(t.Context())
+	g, err := d.c.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
-	if g.head.Hash != twin.state.Load().head.Hash {
+	if g.head.Hash != twin.authority.state.Load().head.Hash {
 		t.Error("the next attempt is not at the new head")
 	}
 }
@@ -465,7 +466,7 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	seed := keyring.NewSeed()
 	forged, err := keyring.Split(seed, 2, 3)
 	wantOnly(t, "split", err, "")
-	head, _, err := d.c.history.Head(t.Context())
+	head, _, err := d.c.authority.history.Head(t.Context())
 	wantOnly(t, "head", err, "")
 	var tr *history.Transition
 	d.store.alter(history.BlobKey(head.Hash), func(raw []byte) []byte {
@@ -490,7 +491,7 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	}
 	_, err = d.bring(file(1))
 	wantOnly(t, "bring", err, explain.RecoverySeedRefused)
-	if d.c.recoveries.now != nil || len(d.store.keys(recoveryPrefix)) > 0 {
+	if d.c.ownerrecovery.recoveries.now != nil || len(d.store.keys(recoveryPrefix)) > 0 {
 		t.Error("something of the attempt is left")
 	}
 	d.wantPhase("recovery", "")
@@ -502,10 +503,10 @@ func TestRecoveryAttemptEnds(t *testing.T) {
 	d, p := ownedDesk(t, "")
 	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
 	d.restart()
-	first, err := d.c.openGathering(t.Context())
+	first, err := d.c.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	d.advance(recovery.Life * 3 / 4)
-	second, err := d.c.openGathering(t.Context())
+	second, err := d.c.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	if first == second {
 		t.Error("an attempt without a share was not made anew in time")
@@ -514,11 +515,12 @@ func TestRecoveryAttemptEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.advance(recovery.Life - 1)
-	if g, _ := d.c.openGathering(t.Context()); g != second {
+	if g, _ := d.c.ownerrecovery.openGathering(t.Context()); g != second {
 		t.Error("an attempt with a share ended early")
 	}
 	d.advance(1)
-	_, err = d.c.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.id[:], Owner: "bob", Share: sentShare(t, second.recipient.Public(), second.id[:], testCluster, "bob", bob.Share)}, anyOwner)
+	_, err = d.c.ownerrecovery.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.id[:], Owner: "bob",
+		Share: sentShare(t, second.recipient.Public(), second.id[:], testCluster, "bob", bob.Share)}, anyOwner)
 	wantOnly(t, "bring", err, explain.RecoveryOver)
 	progress, err := d.bring(bob)
 	if err != nil || !slices.Equal(progress.GetBrought(), []string{"bob"}) {
@@ -534,7 +536,7 @@ func TestForgedGatheredShares(t *testing.T) {
 	d, p := ownedDesk(t, "")
 	alice, bob, carol := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob"), p.shareFile(d.store, "carol")
 	d.restart()
-	g, err := d.c.openGathering(t.Context())
+	g, err := d.c.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	put := func(owner string, value []byte) {
 		t.Helper()
@@ -652,7 +654,7 @@ func TestSharesInRecovery(t *testing.T) {
 	_, err = fealtyv1.NewManifestServiceClient(conn).GetSeedShares(f.ctx(), &fealtyv1.GetSeedSharesRequest{})
 	wantCode(t, err, explain.Unauthenticated)
 	// Whoever came over TLS, as who it may be.
-	_, err = manifestServer{c: f.c}.GetSeedShares(t.Context(), &fealtyv1.GetSeedSharesRequest{})
+	_, err = manifestServer{c: f.c.authority}.GetSeedShares(t.Context(), &fealtyv1.GetSeedSharesRequest{})
 	wantCode(t, err, explain.RecoveryMode)
 
 	fetch := func() *fealtyv1.GetSeedSharesResponse {

@@ -52,7 +52,7 @@ func TestRestartWithKeeper(t *testing.T) {
 	m := d.joined("a")
 	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
 	before := d.state()
-	version := d.c.trust.Load().Version
+	version := d.c.bundle.trust.Load().Version
 	d.restart()
 	d.wantPhase("ready", "")
 	after := d.state()
@@ -60,7 +60,7 @@ func TestRestartWithKeeper(t *testing.T) {
 		t.Fatalf("head %v, epoch %d, root %v, mesh CA %v; before %v, %d, %v, %v", after.head.Hash, after.head.AuthorityEpoch, after.rootPin, after.meshKey,
 			before.head.Hash, before.head.AuthorityEpoch, before.rootPin, before.meshKey)
 	}
-	if got := d.c.trust.Load().Version; got != version {
+	if got := d.c.bundle.trust.Load().Version; got != version {
 		t.Fatalf("a restart moved the trust bundle from version %d to %d", version, got)
 	}
 	// Its SVID is of the epoch before.
@@ -165,7 +165,8 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			if s := explain.Of(err); strings.Contains(s.Error(), "/keeper") || strings.Contains(s.Error(), tc.reason) {
 				t.Errorf("a caller is told of our files: %v", s)
 			}
-			_, err = d.c.set(t.Context(), &fealtyv1.SetManifestRequest{Manifest: d.manifest(poolEntries)}, true)
+			_, err = d.c.authority.set(t.Context(), &fealtyv1.SetManifestRequest{Manifest: d.manifest(poolEntries)},
+				true)
 			if !errors.Is(err, explain.RecoveryMode) && !errors.Is(err, explain.ManifestLeavesOut) {
 				t.Errorf("a set in recovery mode: %v", err)
 			}
@@ -220,13 +221,13 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 			m := d.joined("a")
 			good := d.store.snapshot()
 			tc.spoil(d)
-			d.c.checkHead(t.Context())
+			d.c.authority.checkHead(t.Context())
 			d.wantPhase("recovery", "")
 			wantOnly(t, "renew", m.renew(), explain.RecoveryMode)
 			// The keeper is gone too: what is in memory is enough.
 			wantOnly(t, "remove", d.disk.FS().Remove("/keeper/key"), "")
 			d.store.revert(good)
-			d.c.checkHead(t.Context())
+			d.c.authority.checkHead(t.Context())
 			d.wantPhase("ready", "")
 			wantOnly(t, "renew", m.renew(), "")
 		})
@@ -247,7 +248,8 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 				t.Fatal("an older head in the store changed the state")
 			}
 			wantOnly(t, "renew", m.renew(), explain.HistoryInvalid)
-			_, err := tokenServer{c: d.c}.CreateToken(t.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+			_, err := tokenServer{c: d.c.admission}.CreateToken(t.Context(),
+				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			wantOnly(t, "token", err, explain.HistoryInvalid)
 		}
 		if err := d.set(poolEntries + coordinatorEntry(t, 3)); err == nil {
@@ -302,11 +304,11 @@ func TestSetDiesAnywhere(t *testing.T) {
 					d.store.lose(append(lost, how)...)
 					err := d.set(poolEntries + coordinatorEntry(t, 2))
 					d.store.lose()
-					d.c.checkHead(t.Context())
+					d.c.authority.checkHead(t.Context())
 					if err == nil && (d.state().phase != phaseReady || d.state().head.Hash == before) {
 						t.Fatal("a set was acknowledged and is not in force")
 					}
-					head, _, headErr := d.c.history.Head(t.Context())
+					head, _, headErr := d.c.authority.history.Head(t.Context())
 					d.afterCrash(t, first, headErr == nil && head.Hash != before)
 				})
 			}
@@ -328,7 +330,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 				err := d.set(poolEntries + coordinatorEntry(t, 2))
 				d.store.intercept(nil)
 				d.store.setDown(nil)
-				head, _, headErr := d.c.history.Head(t.Context())
+				head, _, headErr := d.c.authority.history.Head(t.Context())
 				moved := headErr == nil && head.Hash != before
 				if err == nil && !moved {
 					t.Fatal("a set was acknowledged and did not happen")
@@ -355,7 +357,7 @@ func (d *desk) afterCrash(t *testing.T, first, moved bool) {
 	if s := d.state(); s.issuer.Load().MeshCA().KeyID() != s.head.MeshCAKey || s.head.AuthorityEpoch != s.head.Index {
 		t.Fatalf("mesh CA %v under head %d of epoch %d", s.issuer.Load().MeshCA().KeyID(), s.head.Index, s.head.AuthorityEpoch)
 	}
-	if !slices.Contains(d.c.trust.Load().Bundle.MeshKeys(), d.state().meshKey) {
+	if !slices.Contains(d.c.bundle.trust.Load().Bundle.MeshKeys(), d.state().meshKey) {
 		t.Fatal("the bundle does not accept the mesh CA key in force")
 	}
 	m := d.joined("after")
@@ -383,29 +385,29 @@ func TestTwoFirstSets(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer other.Close()
-			req := d.request(d.manifest(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.EnrolmentKey())))
+			req := d.request(d.manifest(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.authority.enrolmentKey())))
 			writes := 0
 			d.store.intercept(func(store.Tx) {
 				if writes++; writes == stop+1 {
 					d.store.intercept(nil)
-					if _, err := other.set(context.Background(), req, true); err != nil {
+					if _, err := other.authority.set(context.Background(), req, true); err != nil {
 						t.Errorf("the other's set: %v", err)
 					}
 				}
 			})
-			_, err = d.c.set(t.Context(), req, true)
+			_, err = d.c.authority.set(t.Context(), req, true)
 			d.store.intercept(nil)
 			if writes > stop && err == nil && stop < 5 {
 				t.Fatal("both won")
 			}
-			d.c.checkHead(t.Context())
-			other.checkHead(t.Context())
+			d.c.authority.checkHead(t.Context())
+			other.authority.checkHead(t.Context())
 			for name, c := range map[string]*Coordinator{"this": d.c, "the other": other} {
 				if phase, reason := c.Phase(); phase != "ready" {
 					t.Fatalf("%s is in %s: %s", name, phase, reason)
 				}
 			}
-			if a, b := d.state(), other.state.Load(); a.head.Hash != b.head.Hash || a.rootPin != b.rootPin || a.meshKey != b.meshKey {
+			if a, b := d.state(), other.authority.state.Load(); a.head.Hash != b.head.Hash || a.rootPin != b.rootPin || a.meshKey != b.meshKey {
 				t.Fatal("the two replicas serve different clusters")
 			}
 			d.restart()
@@ -422,9 +424,10 @@ func TestTwoReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	entries := poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.EnrolmentKey())
+	entries := poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+		other.authority.enrolmentKey())
 	wantOnly(t, "set", d.set(entries), "")
-	other.checkHead(t.Context())
+	other.authority.checkHead(t.Context())
 	if phase, reason := other.Phase(); phase != "ready" {
 		t.Fatalf("the other replica is in %s: %s", phase, reason)
 	}
@@ -437,25 +440,25 @@ func TestTwoReplicas(t *testing.T) {
 	// first, and then refuses.
 	wantOnly(t, "set", d.set(entriesOf(false)+entries[len(poolEntries):]), "")
 	wantOnly(t, "renew at the one that lags", at(other, m.renew), explain.RenewEntryGone)
-	if other.state.Load().head.Hash != d.state().head.Hash {
+	if other.authority.state.Load().head.Hash != d.state().head.Hash {
 		t.Fatal("the other replica did not catch up")
 	}
 	wantOnly(t, "set", d.set(entries), "")
-	other.checkHead(t.Context())
+	other.authority.checkHead(t.Context())
 
 	// A ban at one is a ban at the other, even before its loop looks.
 	d.ban(t, identity.Data, "a")
 	next, _ := newKey()
 	_, err = other.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
 	wantOnly(t, "renew at the other after a ban here", err, explain.JoinBanned)
-	if err := other.refreshTrust(t.Context(), other.state.Load(), true); err != nil {
+	if err := other.bundle.refreshTrust(t.Context(), other.authority.state.Load(), true); err != nil {
 		t.Fatal(err)
 	}
-	if !other.trust.Load().Bundle.Banned(m.id, keyOf(t, m.key)) {
+	if !other.bundle.trust.Load().Bundle.Banned(m.id, keyOf(t, m.key)) {
 		t.Fatal("the other replica does not believe the ban")
 	}
 	// Both compile one content for one version.
-	a, b := d.c.trust.Load(), other.trust.Load()
+	a, b := d.c.bundle.trust.Load(), other.bundle.trust.Load()
 	if a.Version != b.Version || a.ContentHash != b.ContentHash {
 		t.Fatalf("versions %d and %d, content %v and %v", a.Version, b.Version, a.ContentHash, b.ContentHash)
 	}
@@ -466,20 +469,21 @@ func TestTwoReplicas(t *testing.T) {
 func TestOlderBundleDoesNotReplaceANewerOne(t *testing.T) {
 	d := testDesk(t)
 	m := d.joined("a")
-	old := d.c.trust.Load()
+	old := d.c.bundle.trust.Load()
 	d.ban(t, identity.Data, "a")
-	if err := d.c.believe(old); err != nil {
+	if err := d.c.bundle.believe(old); err != nil {
 		t.Fatal(err)
 	}
 	d.advance(20 * time.Hour)
-	if err := d.c.renewIdentity(t.Context(), d.state()); err != nil {
+	if err := d.c.bundle.renewIdentity(t.Context(), d.state()); err != nil {
 		t.Fatal(err)
 	}
-	material, err := d.c.source.Current(t.Context())
+	material, err := d.c.bundle.source.Current(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, b := range map[string]*identity.Bundle{"the bundle served": d.c.trust.Load().Bundle, "the bundle of our listener": material.Bundle()} {
+	for name, b := range map[string]*identity.Bundle{"the bundle served": d.c.bundle.trust.Load().Bundle,
+		"the bundle of our listener": material.Bundle()} {
 		if !b.Banned(m.id, keyOf(t, m.key)) {
 			t.Errorf("%s does not know of the ban", name)
 		}
@@ -493,7 +497,7 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 	t.Run("renaming this coordinator", func(t *testing.T) {
 		d := testDesk(t)
 		m := strings.Replace(string(d.manifest(poolEntries)), "{name: coordinator-1,", "{name: renamed,", 1)
-		_, err := d.c.set(t.Context(), d.request([]byte(m)), false)
+		_, err := d.c.authority.set(t.Context(), d.request([]byte(m)), false)
 		wantOnly(t, "set", err, explain.RequestField)
 	})
 	t.Run("more mesh CA keys than a bundle holds", func(t *testing.T) {
@@ -536,13 +540,13 @@ func testClockThatJumps(t *testing.T, bans bool) {
 	}
 	for _, jump := range []time.Duration{400 * 24 * time.Hour, -400 * 24 * time.Hour} {
 		d.advance(jump)
-		wantOnly(t, "trust", d.c.refreshTrust(t.Context(), d.state(), true), "")
-		wantOnly(t, "identity", d.c.renewIdentity(t.Context(), d.state()), "")
-		v := d.c.trust.Load()
+		wantOnly(t, "trust", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
+		wantOnly(t, "identity", d.c.bundle.renewIdentity(t.Context(), d.state()), "")
+		v := d.c.bundle.trust.Load()
 		if age := d.clock().Sub(v.IssuedAt); age.Abs() > bundle.RefreshPause {
 			t.Fatalf("after a jump of %v the bundle was issued %v ago", jump, age)
 		}
-		material, err := d.c.source.Current(t.Context())
+		material, err := d.c.bundle.source.Current(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -552,7 +556,7 @@ func testClockThatJumps(t *testing.T, bans bool) {
 		d.joined(fmt.Sprintf("after-%d", int(jump.Hours())))
 	}
 	for _, m := range gone {
-		if !d.c.trust.Load().Bundle.Banned(m.id, keyOf(t, m.key)) {
+		if !d.c.bundle.trust.Load().Bundle.Banned(m.id, keyOf(t, m.key)) {
 			t.Errorf("%v is not banned any more", m.id)
 		}
 	}

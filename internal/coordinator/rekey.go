@@ -26,7 +26,8 @@ import (
 // crash is a rekey that did not happen. After that the next start finds a head whose
 // mesh CA key a keeper opens or, without one, nobody has: then the next rekey writes
 // one more. No mesh CA key ever signed under the epoch in between (I9).
-func (c *Coordinator) rekey(ctx context.Context, before *state, reason, by string, received map[string]string) (*state, error) {
+func (c *Authority) rekey(ctx context.Context, before *state, reason, by string, received map[string]string) (*state,
+	error) {
 	if _, err := c.admits(before.manifest); err != nil {
 		return nil, err
 	}
@@ -76,7 +77,7 @@ func (c *Coordinator) rekey(ctx context.Context, before *state, reason, by strin
 
 // stateBefore returns the head of v with its secrets, for a rekey to follow: of all
 // that a state has the mesh CA is missing.
-func (c *Coordinator) stateBefore(ctx context.Context, v *history.Verified, secrets *authority.Secrets) (*state,
+func (c *Authority) stateBefore(ctx context.Context, v *history.Verified, secrets *authority.Secrets) (*state,
 	error) {
 	root, err := c.loadRoot(ctx, v, secrets)
 	if err != nil {
@@ -88,13 +89,14 @@ func (c *Coordinator) stateBefore(ctx context.Context, v *history.Verified, secr
 	}
 	return &state{
 		chain: v, manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(), headRecord: v.Head().Encode(),
-		secrets: secrets, records: record.Records{Store: c.store, Auth: auth, Audit: c.auditWriter}, root: root,
+		secrets: secrets, records: record.Records{Store: c.store, Auth: auth,
+			Audit: c.auditing.auditWriter}, root: root,
 	}, nil
 }
 
 // keeps reports whether secrets are those of the state, or of a move that may be in
 // force: then they are not the caller's to wipe. The caller holds c.setting.
-func (c *Coordinator) keeps(secrets *authority.Secrets) bool {
+func (c *Authority) keeps(secrets *authority.Secrets) bool {
 	for _, mv := range c.candidates {
 		if mv.secrets == secrets {
 			return true

@@ -12,12 +12,12 @@ import (
 // rekey asks the desk's coordinator for a new mesh CA key.
 func (d *desk) rekey() (*state, error) {
 	d.t.Helper()
-	release, err := d.c.settingTurn(context.Background())
+	release, err := d.c.authority.settingTurn(context.Background())
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	defer release()
-	return d.c.rekey(context.Background(), d.state(), "test", "test", nil)
+	return d.c.authority.rekey(context.Background(), d.state(), "test", "test", nil)
 }
 
 func TestRekey(t *testing.T) {
@@ -51,12 +51,12 @@ func TestRekeyAfterAnOldHead(t *testing.T) {
 	old := d.state()
 	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
 	now := d.state()
-	release, err := d.c.settingTurn(t.Context())
+	release, err := d.c.authority.settingTurn(t.Context())
 	wantOnly(t, "turn", err, "")
-	_, err = d.c.rekey(t.Context(), old, "test", "test", nil)
+	_, err = d.c.authority.rekey(t.Context(), old, "test", "test", nil)
 	release()
 	wantOnly(t, "rekey", err, explain.HistoryInvalid)
-	d.c.checkHead(t.Context())
+	d.c.authority.checkHead(t.Context())
 	if d.state() != now {
 		t.Error("the state is another one")
 	}
@@ -113,9 +113,9 @@ func TestRekeyWantsAdmission(t *testing.T) {
 	stranger, err := d.another("stranger")
 	wantOnly(t, "start", err, "")
 	defer stranger.Close()
-	_, err = stranger.rekey(t.Context(), d.state(), "test", "test", nil)
+	_, err = stranger.authority.rekey(t.Context(), d.state(), "test", "test", nil)
 	wantOnly(t, "a stranger's rekey", err, explain.ManifestLeavesOut)
-	d.c.checkHead(t.Context())
+	d.c.authority.checkHead(t.Context())
 	d.wantPhase("ready", "")
 }
 
@@ -127,9 +127,9 @@ func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
 	d.faults.Fail("adopt.begin", errTestCrash)
 	var last history.Record
 	for range 3 {
-		release, err := d.c.settingTurn(t.Context())
+		release, err := d.c.authority.settingTurn(t.Context())
 		wantOnly(t, "turn", err, "")
-		_, err = d.c.rekey(t.Context(), d.state().ready(), "test", "test", nil)
+		_, err = d.c.authority.rekey(t.Context(), d.state().ready(), "test", "test", nil)
 		release()
 		wantOnly(t, "rekey", err, explain.DoneNotInForce)
 		last = mustHead(t, d)

@@ -43,36 +43,38 @@ func (a admissionServer) Renew(ctx context.Context, req *fealtyv1.RenewRequest) 
 
 // renew certifies what r asks for. It reports whether that was done without a record,
 // which certifies again what is recorded, and nothing else.
-func (c *Coordinator) renew(ctx context.Context, peer identity.Peer, r renewRequest) (chain [][]byte, alone bool, err error) {
+func (c *Admission) renew(ctx context.Context, peer identity.Peer, r renewRequest) (chain [][]byte, alone bool,
+	err error) {
 	turn := c.oneTurn()
-	if lost := c.lostError(); lost != nil {
+	if lost := c.storeguard.lostError(); lost != nil {
 		// What the store shows of the member may be of before: it is renewed by what is known
 		// here, as without the store.
 		chain, err = c.renewAlone(ctx, peer, r, turn, explain.Wrap(lost, explain.StoreUnreachable, "what", "the renewal", "cause", "the store went back (FE-S112)"))
 		return chain, err == nil, err
 	}
-	asking, cancel := c.patience(ctx)
+	asking, cancel := c.authority.patience(ctx)
 	defer cancel()
 	chain, alone, err = c.renewRecorded(asking, peer, r, turn)
 	if !outOfReach(ctx, asking, err) {
 		return chain, alone, err
 	}
-	c.storeFailed.set(c.now())
+	c.storeguard.storeFailed.set(c.now())
 	chain, err = c.renewAlone(ctx, peer, r, turn, err)
 	return chain, err == nil, err
 }
 
-func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r renewRequest, turn func(identity.Kind, string) error) (chain [][]byte, alone bool, err error) {
+func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r renewRequest,
+	turn func(identity.Kind, string) error) (chain [][]byte, alone bool, err error) {
 	next := r.key
 	for range commitTries {
-		s, err := c.inForce(ctx)
+		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, false, err
 		}
 		id := peer.ID
 		rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, false, c.storeError("read the member", err)
+			return nil, false, c.authority.storeError("read the member", err)
 		}
 		if r.again && next != rec.Value.Key && len(rec.Value.Older) > 0 && next == rec.Value.Older[0].Key && next == peer.Key {
 			// The outage swallowed the answer to a renewal: the member holds that newer key
@@ -84,20 +86,20 @@ func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r r
 		after, entry, err := renewal(s.manifest, rec, id, peer.Key, next, r.csr, now)
 		if err != nil {
 			if errors.Is(err, explain.RenewOlderKey) {
-				c.olderKey(ctx, id.Kind(), id.Name(), err.Error())
+				c.membership.olderKey(ctx, id.Kind(), id.Name(), err.Error())
 			}
 			return nil, false, err
 		}
 		if err := turn(id.Kind(), id.Name()); err != nil {
 			return nil, false, err
 		}
-		if c.believesBan(id, next) || c.believesBan(id, peer.Key) {
+		if c.bundle.believesBan(id, next) || c.bundle.believesBan(id, peer.Key) {
 			return nil, false, explain.New(explain.JoinBanned, "identity", id.String())
 		}
 		after.MeshKey = s.meshKey
 		change := s.records.NewChange(s.headVersion)
 		change.Put(record.MemberKey(id.Kind(), id.Name()), rec.Version, after)
-		if err := c.recount(ctx, s, change, rec.Value.Entry, entry.Name); err != nil {
+		if err := c.membership.recount(ctx, s, change, rec.Value.Entry, entry.Name); err != nil {
 			return nil, false, err
 		}
 		change.Require(record.BanIDKey(id.Kind(), id.Name()), 0)
@@ -107,13 +109,13 @@ func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r r
 			if err := c.bannedNow(ctx, s, id, next); err != nil {
 				return nil, false, err
 			}
-			if c.conflicts(ctx, err) {
+			if c.authority.conflicts(ctx, err) {
 				continue
 			}
 		}
 		if err != nil {
 			refused := store.ReasonOf(err) != 0
-			err = c.storeError("record the renewal", err)
+			err = c.authority.storeError("record the renewal", err)
 			if refused {
 				chain, err = c.renewFull(ctx, s, peer, r, stored, turn, err)
 				return chain, err == nil, err
@@ -123,7 +125,7 @@ func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r r
 		if err := c.faults.Hit("renew.after-commit"); err != nil {
 			return nil, false, err
 		}
-		c.members.put(after, rev)
+		c.membership.members.put(after, rev)
 		chain, err := s.issue(r.publicKey, id, entry, after.NotAfter, now)
 		if err != nil {
 			return nil, false, fmt.Errorf("certify %s: %w", id, err)
@@ -134,11 +136,11 @@ func (c *Coordinator) renewRecorded(ctx context.Context, peer identity.Peer, r r
 }
 
 // bannedNow says so if the conflict of a transaction is a ban.
-func (c *Coordinator) bannedNow(ctx context.Context, s *state, id identity.ID, key identity.KeyID) error {
+func (c *Admission) bannedNow(ctx context.Context, s *state, id identity.ID, key identity.KeyID) error {
 	for _, k := range []string{record.BanIDKey(id.Kind(), id.Name()), record.BanKeyKey(key)} {
 		ban, err := record.Get[record.Ban](ctx, s.records, k)
 		if err != nil {
-			return c.storeError("read a ban", err)
+			return c.authority.storeError("read a ban", err)
 		}
 		if ban.Exists() {
 			return explain.New(explain.JoinBanned, "identity", id.String())
@@ -154,18 +156,18 @@ func (a admissionServer) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*
 	id := peer.ID
 	// The ban of its keys ends this very connection, so it takes effect behind the
 	// answer.
-	err := c.changeMemberLater(ctx, string(id.Kind()), id.Name(), "let the member leave",
+	err := c.membership.changeMemberLater(ctx, string(id.Kind()), id.Name(), "let the member leave",
 		func(s *state, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
 			if peer.Key != rec.Value.Key {
 				// Whoever holds an earlier certificate must not end the membership.
 				err := explain.New(explain.RenewOlderKey, "identity", id.String(), "key", peer.Key.String()[:16])
-				c.olderKey(ctx, id.Kind(), id.Name(), err.Error())
+				c.membership.olderKey(ctx, id.Kind(), id.Name(), err.Error())
 				return false, err
 			}
 			if n := len(rec.Value.Domains); n > 0 {
 				return false, explain.New(explain.MemberOwnsDomains, "member", rec.Value.Path(), "domains", fmt.Sprint(n))
 			}
-			return true, c.removeRecord(ctx, s, ch, rec, id.String(), "member.leave", "")
+			return true, c.membership.removeRecord(ctx, s, ch, rec, id.String(), "member.leave", "")
 		})
 	if err != nil {
 		return nil, err

@@ -33,7 +33,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 	const gone = "nothing: it ends with its stream, and streams go to one coordinator"
 	const agents = "asked of an agent, on its own socket"
 	prepared := func(d *desk) *fealtyv1.CommitReseedRequest {
-		p, err := reseedServer{c: d.c}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
+		p, err := reseedServer{c: d.c.authority}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
 		wantOnly(t, "prepare", err, "")
 		key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
 		wantOnly(t, "key", err, "")
@@ -49,7 +49,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 	}{
 		{"ManifestService.SetManifest", "refused: it names the head that it follows", func(d *desk) func() error {
 			return func() error {
-				_, err := d.c.set(ctx, d.request(d.manifest(poolEntries+coordinatorEntry(t, 2))), true)
+				_, err := d.c.authority.set(ctx, d.request(d.manifest(poolEntries+coordinatorEntry(t, 2))), true)
 				return err
 			}
 		}},
@@ -57,13 +57,13 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"ManifestService.PreviewManifest", "nothing, as the first", nil},
 		{"ReseedService.PrepareReseed", "one seed more that waits in a memory, for an hour", func(d *desk) func() error {
 			return func() error {
-				_, err := reseedServer{c: d.c}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
+				_, err := reseedServer{c: d.c.authority}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
 				return err
 			}
 		}},
 		{"ReseedService.CommitReseed", "refused: the seed is in the memory of one coordinator, and follows one head", func(d *desk) func() error {
 			req := prepared(d)
-			return func() error { _, err := reseedServer{c: d.c}.CommitReseed(ctx, req); return err }
+			return func() error { _, err := reseedServer{c: d.c.authority}.CommitReseed(ctx, req); return err }
 		}},
 		{"TrustService.RotateMeshKey", "one authority epoch more, in which all members renew", func(d *desk) func() error {
 			return func() error {
@@ -92,20 +92,20 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			return func() error {
 				soon, cancel := context.WithTimeout(ctx, time.Second) // nobody takes over here
 				defer cancel()
-				_, err := leaderServer{c: d.c}.TransferLeader(soon, &fealtyv1.TransferLeaderRequest{})
+				_, err := leaderServer{c: d.c.election}.TransferLeader(soon, &fealtyv1.TransferLeaderRequest{})
 				return err
 			}
 		}},
 		{"TokenService.CreateToken", "another token, and the first one nobody knows", func(d *desk) func() error {
 			return func() error {
-				_, err := tokenServer{c: d.c}.CreateToken(ctx, &fealtyv1.CreateTokenRequest{Entry: "pool"})
+				_, err := tokenServer{c: d.c.admission}.CreateToken(ctx, &fealtyv1.CreateTokenRequest{Entry: "pool"})
 				return err
 			}
 		}},
 		{"TokenService.RevokeToken", "nothing: it is revoked for good", func(d *desk) func() error {
 			id := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}).ID
 			return func() error {
-				_, err := tokenServer{c: d.c}.RevokeToken(ctx, &fealtyv1.RevokeTokenRequest{Id: id})
+				_, err := tokenServer{c: d.c.admission}.RevokeToken(ctx, &fealtyv1.RevokeTokenRequest{Id: id})
 				return err
 			}
 		}},
@@ -175,7 +175,8 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			m := d.joined("a")
 			peer := identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)}
 			return func() error {
-				_, err := admissionServer{c: d.c}.Leave(identity.NewContext(ctx, peer), &fealtyv1.LeaveRequest{})
+				_, err := admissionServer{c: d.c.admission}.Leave(identity.NewContext(ctx, peer),
+					&fealtyv1.LeaveRequest{})
 				return err
 			}
 		}},
@@ -249,7 +250,7 @@ func (d *desk) loseAfterChange() *bool {
 		}
 		*lost = true
 		d.faults.Fail("adopt.begin", errTestCrash)
-		d.c.state.Store(recovering(d.state(), errTestCrash))
+		d.c.authority.state.Store(recovering(d.state(), errTestCrash))
 	})
 	return lost
 }
@@ -262,7 +263,7 @@ func (d *desk) ledByAnother() {
 		d.t.Fatal(err)
 	}
 	d.store.write(leaderTermKey, w.Value)
-	if err := d.c.announce(context.Background(), false); err != nil {
+	if err := d.c.peerrecovery.announce(context.Background(), false); err != nil {
 		d.t.Fatal(err)
 	}
 }

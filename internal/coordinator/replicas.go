@@ -159,7 +159,7 @@ func (r replica) check() error {
 // name. Each record is by the holder of its key; see [replica] for what that is
 // worth. Of too many it leaves out those that said nothing for longest: the records of the
 // dead stay until somebody forgets them, and must not take the places of the living.
-func (c *Coordinator) replicas(ctx context.Context, m *manifest.Manifest) ([]replica, error) {
+func (c *Authority) replicas(ctx context.Context, m *manifest.Manifest) ([]replica, error) {
 	all, err := c.allReplicas(ctx, m)
 	return newestReplicas(all), err
 }
@@ -189,7 +189,7 @@ func newestReplicas(all []replica) []replica {
 }
 
 // allReplicas is replicas without a bound.
-func (c *Coordinator) allReplicas(ctx context.Context, m *manifest.Manifest) ([]replica, error) {
+func (c *Authority) allReplicas(ctx context.Context, m *manifest.Manifest) ([]replica, error) {
 	l, err := c.store.List(ctx, replicaPrefix)
 	if err != nil {
 		return nil, err
@@ -238,7 +238,7 @@ func SeenIn(ctx context.Context, st store.Store, m *manifest.Manifest) (store.Re
 // followReplica writes this coordinator's record at once, when its state changes,
 // and each minute, until ctx ends. If that is because stop did, it writes that it was
 // stopped in order.
-func (c *Coordinator) followReplica(ctx, stop context.Context) error {
+func (c *PeerRecovery) followReplica(ctx, stop context.Context) error {
 	defer func() {
 		if stop.Err() == nil {
 			return // it fails, or starts again
@@ -250,7 +250,7 @@ func (c *Coordinator) followReplica(ctx, stop context.Context) error {
 		}
 	}()
 	for {
-		changed, keepers, lost, certificate := c.stateChanged.Wait(), c.keepersChanged.Wait(), c.kept.Changed(), c.certificateChanged.Wait()
+		changed, keepers, lost, certificate := c.authority.stateChanged.Wait(), c.authority.keepersChanged.Wait(), c.storeguard.kept.Changed(), c.authority.certificateChanged.Wait()
 		if err := c.announce(ctx, false); err != nil {
 			return err
 		}
@@ -265,26 +265,26 @@ func (c *Coordinator) followReplica(ctx, stop context.Context) error {
 //
 // It is conditional on no head: who is in recovery mode has none, and is who others
 // look for.
-func (c *Coordinator) announce(ctx context.Context, stopped bool) error {
-	s := c.state.Load()
+func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
+	s := c.authority.state.Load()
 	if s.phase == phaseUninitialized {
 		return nil
 	}
-	addrs := c.advertised()
+	addrs := c.authority.advertised()
 	r := replica{
-		Key: c.EnrolmentKey(), Addresses: addrs[:min(len(addrs), maxReplicaAddrs)], Phase: s.phase.String(),
+		Key: c.authority.enrolmentKey(), Addresses: addrs[:min(len(addrs), maxReplicaAddrs)], Phase: s.phase.String(),
 		StartedAt: c.startedAt.UTC(), At: c.now().UTC(), Release: flowcontrol.Clip(c.cfg.Release,
 			flowcontrol.MaxShownBytes), Stopped: stopped,
-		Reads: c.reads,
+		Reads: c.authority.reads,
 	}
 	if s.phase == phaseReady {
-		r.Index, r.Head, r.Keepers = s.head.Index, s.head.Hash, c.told(s)
+		r.Index, r.Head, r.Keepers = s.head.Index, s.head.Hash, c.authority.told(s)
 	}
-	if c.kept.Lost() != nil {
-		r.Seen = store.Revision(min(c.kept.Revision(), uint64(store.MaxRevision)))
+	if c.storeguard.kept.Lost() != nil {
+		r.Seen = store.Revision(min(c.storeguard.kept.Revision(), uint64(store.MaxRevision)))
 	}
 	if last := s.ready(); last != nil {
-		if found, err := c.admits(last.manifest); err == nil {
+		if found, err := c.authority.admits(last.manifest); err == nil {
 			r.Name = found.Name
 		}
 	}
@@ -292,15 +292,15 @@ func (c *Coordinator) announce(ctx context.Context, stopped bool) error {
 	if err != nil {
 		return fmt.Errorf("encode the replica record: %w", err)
 	}
-	vouch, err := c.vouch(proof.ReplicaDigest(record))
+	vouch, err := c.authority.vouch(proof.ReplicaDigest(record))
 	if err != nil {
 		return fmt.Errorf("vouch for the replica record: %w", err)
 	}
-	value, err := json.Marshal(signedReplica{record, proof.SignReplica(c.enrolment, record), vouch})
+	value, err := json.Marshal(signedReplica{record, proof.SignReplica(c.authority.enrolment, record), vouch})
 	if err != nil {
 		return fmt.Errorf("encode the replica record: %w", err)
 	}
-	key, err := replicaKey(c.enrolment.Public().(ed25519.PublicKey))
+	key, err := replicaKey(c.authority.enrolment.Public().(ed25519.PublicKey))
 	if err != nil {
 		return err
 	}
@@ -317,7 +317,7 @@ func (c *Coordinator) announce(ctx context.Context, stopped bool) error {
 
 // dropReplicas removes the records of coordinators that the manifest does not admit, or
 // that were stopped a week ago. One that died is missed until somebody forgets it.
-func (c *Coordinator) dropReplicas(ctx context.Context, s *state, now time.Time) error {
+func (c *PeerRecovery) dropReplicas(ctx context.Context, s *state, now time.Time) error {
 	l, err := c.store.List(ctx, replicaPrefix)
 	if err != nil {
 		return err
@@ -333,22 +333,22 @@ func (c *Coordinator) dropReplicas(ctx context.Context, s *state, now time.Time)
 		}
 		over = append(over, e)
 	}
-	return c.dropEntries(ctx, s, over)
+	return c.authority.dropEntries(ctx, s, over)
 }
 
 // replicaMessages says what coordinators there are, as far as anybody can tell: in
 // recovery mode by the manifest that the store claims, which is what a person who
 // looks then wants to know. It is left out rather than fail the status.
-func (c *Coordinator) replicaMessages(ctx context.Context, s *state) []*fealtyv1.Replica {
+func (c *PeerRecovery) replicaMessages(ctx context.Context, s *state) []*fealtyv1.Replica {
 	var m *manifest.Manifest
 	if last := s.ready(); last != nil {
 		m = last.manifest
-	} else if _, _, claimed, err := c.claimedHistory(ctx); err == nil {
+	} else if _, _, claimed, err := c.authority.claimedHistory(ctx); err == nil {
 		m = claimed
 	} else {
 		return nil
 	}
-	all, err := c.replicas(ctx, m)
+	all, err := c.authority.replicas(ctx, m)
 	if err != nil {
 		c.failures.Log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 		return nil
@@ -356,7 +356,8 @@ func (c *Coordinator) replicaMessages(ctx context.Context, s *state) []*fealtyv1
 	out := make([]*fealtyv1.Replica, 0, len(all))
 	for _, r := range all {
 		msg := c.replicaMessage(r)
-		if silent, expected := c.presence.Silent(r.Key, c.elapsed()); expected && s.phase == phaseReady {
+		if silent, expected := c.root.membership.presence.Silent(r.Key,
+			c.elapsed()); expected && s.phase == phaseReady {
 			msg.UnheardFor = durationpb.New(silent)
 		}
 		out = append(out, msg)
@@ -365,11 +366,11 @@ func (c *Coordinator) replicaMessages(ctx context.Context, s *state) []*fealtyv1
 }
 
 // replicaMessage is what r says of itself.
-func (c *Coordinator) replicaMessage(r replica) *fealtyv1.Replica {
+func (c *PeerRecovery) replicaMessage(r replica) *fealtyv1.Replica {
 	msg := &fealtyv1.Replica{
 		Name: r.Name, EnrolmentKey: r.Key, Addresses: r.Addresses, Phase: r.Phase, HistoryIndex: r.Index,
 		StartedAt: timestamppb.New(r.StartedAt), HeardAt: timestamppb.New(r.At), Release: r.Release,
-		Self: r.Key == c.EnrolmentKey(), Stopped: r.Stopped,
+		Self: r.Key == c.authority.enrolmentKey(), Stopped: r.Stopped,
 	}
 	if !r.Head.IsZero() {
 		msg.Head = bytes.Clone(r.Head[:])

@@ -20,7 +20,7 @@ import (
 // awaitReplica waits until the record of r's coordinator is as want says.
 func (f *fleet) awaitReplica(want func(replica) bool) replica {
 	f.t.Helper()
-	key, err := replicaKey(f.c.enrolment.Public().(ed25519.PublicKey))
+	key, err := replicaKey(f.c.authority.enrolment.Public().(ed25519.PublicKey))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestReplicasTellEachOther(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	at := func(f *fleet) func(replica) bool {
-		head := f.c.state.Load().head.Hash
+		head := f.c.authority.state.Load().head.Hash
 		return func(r replica) bool { return r.Phase == "ready" && r.Head == head }
 	}
 	f.awaitReplica(at(f))
@@ -114,9 +114,9 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
 	f.awaitReplica(func(r replica) bool { return r.Phase == "ready" && r.Index == 2 })
 	r.kill()
-	mine, err := replicaKey(f.c.enrolment.Public().(ed25519.PublicKey))
+	mine, err := replicaKey(f.c.authority.enrolment.Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
-	its, err := replicaKey(r.c.enrolment.Public().(ed25519.PublicKey))
+	its, err := replicaKey(r.c.authority.enrolment.Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
 	genuine, err := f.store.Get(t.Context(), its)
 	wantOnly(t, "read", err, "")
@@ -137,7 +137,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		return out
 	}
 	names := func() string {
-		all, err := f.c.replicas(t.Context(), f.c.state.Load().manifest)
+		all, err := f.c.authority.replicas(t.Context(), f.c.authority.state.Load().manifest)
 		wantOnly(t, "replicas", err, "")
 		var out []string
 		for _, r := range all {
@@ -152,16 +152,22 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		want      string
 	}{
 		{"as it was", its, genuine.Value, both},
-		{"signed by it again", its, again(func(r *replica) { r.Name = "somebody-else" }, r.c.enrolment), both},
+		{"signed by it again", its, again(func(r *replica) { r.Name = "somebody-else" }, r.c.authority.enrolment),
+			both},
 		{"one byte is another", its, []byte(strings.Replace(string(genuine.Value), "ready", "reedy", 1)), one},
 		{"signed by another", its, again(func(*replica) {}, stranger), one},
 		{"under another key", strangers, genuine.Value, both},
 		{"by who is not admitted", strangers, again(func(r *replica) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) }, stranger), both},
-		{"an address that is none", its, again(func(r *replica) { r.Addresses = []string{"host"} }, r.c.enrolment), one},
-		{"too many addresses", its, again(func(r *replica) { r.Addresses = slices.Repeat([]string{"h:1"}, maxReplicaAddrs+1) }, r.c.enrolment), one},
-		{"a phase that is none", its, again(func(r *replica) { r.Phase = "\x1b[31m" }, r.c.enrolment), one},
-		{"too large", its, again(func(r *replica) { r.Name = strings.Repeat("x", maxReplicaBytes) }, r.c.enrolment), one},
-		{"a key of low order", its, again(func(r *replica) { r.Key = proof.KeyClaim(make([]byte, 32)) }, r.c.enrolment), one},
+		{"an address that is none", its, again(func(r *replica) { r.Addresses = []string{"host"} },
+			r.c.authority.enrolment), one},
+		{"too many addresses", its,
+			again(func(r *replica) { r.Addresses = slices.Repeat([]string{"h:1"}, maxReplicaAddrs+1) },
+				r.c.authority.enrolment), one},
+		{"a phase that is none", its, again(func(r *replica) { r.Phase = "\x1b[31m" }, r.c.authority.enrolment), one},
+		{"too large", its, again(func(r *replica) { r.Name = strings.Repeat("x", maxReplicaBytes) },
+			r.c.authority.enrolment), one},
+		{"a key of low order", its, again(func(r *replica) { r.Key = proof.KeyClaim(make([]byte, 32)) },
+			r.c.authority.enrolment), one},
 		{"nothing", its, []byte("null"), one},
 		{"no JSON", its, []byte("{"), one},
 	} {
@@ -184,18 +190,18 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	}
 	put(strangers, again(func(r *replica) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) }, stranger))
 	put(replicaPrefix+"rubbish", []byte("rubbish"))
-	s := f.c.state.Load()
-	wantOnly(t, "prune", f.c.dropReplicas(t.Context(), s, f.clock()), "")
+	s := f.c.authority.state.Load()
+	wantOnly(t, "prune", f.c.peerrecovery.dropReplicas(t.Context(), s, f.clock()), "")
 	if got := f.keys(replicaPrefix); !slices.Equal(got, slices.Sorted(slices.Values([]string{mine, its}))) {
 		t.Errorf("left are %v", got)
 	}
 	week := f.clock().Add(replicaRetention + time.Hour)
-	wantOnly(t, "prune", f.c.dropReplicas(t.Context(), s, week), "")
+	wantOnly(t, "prune", f.c.peerrecovery.dropReplicas(t.Context(), s, week), "")
 	if got := f.keys(replicaPrefix); len(got) != 2 {
 		t.Errorf("of those that died a week ago %v are left", got)
 	}
-	put(its, again(func(r *replica) { r.Stopped = true }, r.c.enrolment))
-	wantOnly(t, "prune", f.c.dropReplicas(t.Context(), s, week), "")
+	put(its, again(func(r *replica) { r.Stopped = true }, r.c.authority.enrolment))
+	wantOnly(t, "prune", f.c.peerrecovery.dropReplicas(t.Context(), s, week), "")
 	if got := f.keys(replicaPrefix); !slices.Equal(got, []string{mine}) {
 		t.Errorf("a week after one stopped %v are left", got)
 	}
@@ -232,7 +238,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	last := len(keys) - 1
 	write(0, true) // it stops, by the newest word of all
-	all, err := d.c.replicas(t.Context(), d.state().manifest)
+	all, err := d.c.authority.replicas(t.Context(), d.state().manifest)
 	wantOnly(t, "replicas", err, "")
 	var names []string
 	for _, r := range all {
@@ -242,7 +248,8 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	if len(names) != maxReplicas || !slices.IsSorted(names) || !slices.Contains(names, living) || slices.Contains(names, "other-00") || slices.Contains(names, "other-01") {
 		t.Errorf("told are %v, want %s among them", names, living)
 	}
-	if _, err := (coordinatorServer{c: d.c}).ForgetCoordinator(t.Context(), &fealtyv1.ForgetCoordinatorRequest{Name: "other-00"}); err != nil {
+	if _, err := (coordinatorServer{c: d.c.membership}).ForgetCoordinator(t.Context(),
+		&fealtyv1.ForgetCoordinatorRequest{Name: "other-00"}); err != nil {
 		t.Errorf("one that is not told of any more is forgotten: %v", err)
 	}
 	for i := range last {
@@ -250,7 +257,8 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	write(0, true)
 	write(1, true)
-	if all, _ = d.c.replicas(t.Context(), d.state().manifest); slices.ContainsFunc(all, func(r replica) bool { return r.Name == living || r.Stopped }) {
+	if all, _ = d.c.authority.replicas(t.Context(), d.state().manifest); slices.ContainsFunc(all,
+		func(r replica) bool { return r.Name == living || r.Stopped }) {
 		t.Errorf("told are those that stopped, or said nothing for longest, in the place of others: %v", all)
 	}
 }
@@ -272,7 +280,7 @@ func (f *fleet) keys(prefix string) []string {
 func TestNoReplicaRecordBeforeAManifest(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil)
-	if err := f.c.announce(t.Context(), false); err != nil {
+	if err := f.c.peerrecovery.announce(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.keys(""); len(got) > 0 {

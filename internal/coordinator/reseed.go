@@ -72,7 +72,7 @@ type prepared struct {
 // reseedServer serves ReseedService.
 type reseedServer struct {
 	fealtyv1.UnimplementedReseedServiceServer
-	c *Coordinator
+	c *Authority
 }
 
 func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareReseedRequest) (*fealtyv1.PrepareReseedResponse, error) {
@@ -145,7 +145,7 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 }
 
 // reseedCosts says what a reseed means to the fleet.
-func (c *Coordinator) reseedCosts(ctx context.Context, s *state) (*fealtyv1.PrepareReseedResponse, error) {
+func (c *Authority) reseedCosts(ctx context.Context, s *state) (*fealtyv1.PrepareReseedResponse, error) {
 	out := &fealtyv1.PrepareReseedResponse{}
 	for _, count := range []struct {
 		prefix string
@@ -240,7 +240,7 @@ func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitRese
 
 // composeReseed makes the move that brings p into force. The seed stays p's: if the
 // head does not move it can be tried again with the same signatures.
-func (c *Coordinator) composeReseed(req *fealtyv1.CommitReseedRequest, s *state, p *prepared) (*move, error) {
+func (c *Authority) composeReseed(req *fealtyv1.CommitReseedRequest, s *state, p *prepared) (*move, error) {
 	mv, t := *p.move, p.transition
 	mv.from = s // the head is that of then; who wrote it last may be another
 	if err := authorize(&fealtyv1.SetManifestRequest{Reason: req.GetReason(), Signatures: req.GetSignatures()}, s, &t); err != nil {
@@ -256,7 +256,7 @@ func (c *Coordinator) composeReseed(req *fealtyv1.CommitReseedRequest, s *state,
 }
 
 // settingTurn waits until no other set is under way.
-func (c *Coordinator) settingTurn(ctx context.Context) (release func(), err error) {
+func (c *Authority) settingTurn(ctx context.Context) (release func(), err error) {
 	began := time.Now()
 	for {
 		left, granted := patience.Left(ctx)
@@ -285,7 +285,7 @@ func (c *Coordinator) settingTurn(ctx context.Context) (release func(), err erro
 
 // dropPrepared forgets the seed that waits for signatures. The caller holds
 // c.setting.
-func (c *Coordinator) dropPrepared() {
+func (c *Authority) dropPrepared() {
 	if c.prepared != nil {
 		c.prepared.move.wipe()
 		c.prepared = nil
@@ -293,7 +293,7 @@ func (c *Coordinator) dropPrepared() {
 }
 
 // dropExpired forgets a prepared seed whose time is over, unless a set is under way.
-func (c *Coordinator) dropExpired() {
+func (c *Authority) dropExpired() {
 	select {
 	case c.setting <- struct{}{}:
 		defer func() { <-c.setting }()
@@ -319,8 +319,8 @@ const freezeLimit = time.Minute
 
 // freeze makes every change of a record fail, on every replica, until the returned
 // function is called or the records are moved. It names the seed by its salt.
-func (c *Coordinator) freeze(ctx context.Context, s *state, salt history.Salt) (f frozen, thaw func(), err error) {
-	f = frozen{salt, randomID(), c.EnrolmentKey(), c.now().UTC()}
+func (c *Authority) freeze(ctx context.Context, s *state, salt history.Salt) (f frozen, thaw func(), err error) {
+	f = frozen{salt, randomID(), c.enrolmentKey(), c.now().UTC()}
 	value, err := json.Marshal(f)
 	if err != nil {
 		return f, nil, err
@@ -352,14 +352,14 @@ func (c *Coordinator) freeze(ctx context.Context, s *state, salt history.Salt) (
 const thawTimeout = 10 * time.Second
 
 // unsettle makes the loop that follows the head look at the freeze.
-func (c *Coordinator) unsettle() {
+func (c *Authority) unsettle() {
 	c.unsettled.Store(true)
 	c.headDue.Notify()
 }
 
 // awaitThaw waits for a reseed of ours to end, and has a freeze looked at that
 // nobody seems to end.
-func (c *Coordinator) awaitThaw(ctx context.Context) {
+func (c *Authority) awaitThaw(ctx context.Context) {
 	release, err := c.settingTurn(ctx)
 	if err != nil {
 		return
@@ -369,7 +369,7 @@ func (c *Coordinator) awaitThaw(ctx context.Context) {
 }
 
 // lookAtFreeze has a freeze ended that nobody seems to end. It waits for no reseed.
-func (c *Coordinator) lookAtFreeze(ctx context.Context) {
+func (c *Authority) lookAtFreeze(ctx context.Context) {
 	e, err := c.store.Get(ctx, record.FreezeKey)
 	if err != nil {
 		return // most likely it is over
@@ -386,7 +386,7 @@ func (c *Coordinator) lookAtFreeze(ctx context.Context) {
 // early costs another try, and no more. One that is young is left alone, unless this
 // coordinator made it. A freeze for the seed of the head stays: the records are to be
 // moved. The caller holds c.setting, so that it is none of ours that is under way.
-func (c *Coordinator) breakFreeze(ctx context.Context) error {
+func (c *Authority) breakFreeze(ctx context.Context) error {
 	e, err := c.store.Get(ctx, record.FreezeKey)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
@@ -395,7 +395,8 @@ func (c *Coordinator) breakFreeze(ctx context.Context) error {
 		return err
 	}
 	var f frozen
-	if err := json.Unmarshal(e.Value, &f); err == nil && f.By != c.EnrolmentKey() && c.now().Sub(f.At).Abs() <= freezeLimit {
+	if err := json.Unmarshal(e.Value,
+		&f); err == nil && f.By != c.enrolmentKey() && c.now().Sub(f.At).Abs() <= freezeLimit {
 		return nil
 	}
 	head, err := c.store.Get(ctx, history.HeadKey)
@@ -452,7 +453,7 @@ func valueSum(value []byte) string {
 // writeLedger writes what counts of the records when the head moves, sealed under
 // the key of the new seed. What is not genuine under the old one is left out, and so
 // never becomes genuine.
-func (c *Coordinator) writeLedger(ctx context.Context, s *state, mv *move, f frozen) error {
+func (c *Authority) writeLedger(ctx context.Context, s *state, mv *move, f frozen) error {
 	auth, err := mv.secrets.Records()
 	if err != nil {
 		return err
@@ -491,7 +492,7 @@ func (c *Coordinator) writeLedger(ctx context.Context, s *state, mv *move, f fro
 }
 
 // readLedger returns the ledger of a freeze, for the seed of s.
-func (c *Coordinator) readLedger(ctx context.Context, s *state, f frozen) (ledger, error) {
+func (c *Authority) readLedger(ctx context.Context, s *state, f frozen) (ledger, error) {
 	l, err := c.store.List(ctx, f.ledgerPrefix())
 	if err != nil {
 		return nil, err
@@ -525,7 +526,7 @@ func (c *Coordinator) readLedger(ctx context.Context, s *state, f frozen) (ledge
 //
 // All coordinators do it at once, each as soon as it knows the head: what fails because
 // another one was first is looked at again.
-func (c *Coordinator) moveRecords(ctx context.Context, s *state) error {
+func (c *Authority) moveRecords(ctx context.Context, s *state) error {
 	for range commitTries {
 		e, err := c.store.Get(ctx, record.FreezeKey)
 		switch {
@@ -552,13 +553,13 @@ func (c *Coordinator) moveRecords(ctx context.Context, s *state) error {
 
 // thawed reports whether a freeze has ended: then what was frozen is elsewhere, and not
 // missing.
-func (c *Coordinator) thawed(ctx context.Context, at store.Revision) bool {
+func (c *Authority) thawed(ctx context.Context, at store.Revision) bool {
 	e, err := c.store.Get(ctx, record.FreezeKey)
 	return errors.Is(err, store.ErrNotFound) || err == nil && e.Version != at
 }
 
 // moveFrozen is one try at it, under the freeze e.
-func (c *Coordinator) moveFrozen(ctx context.Context, s *state, e store.Entry) error {
+func (c *Authority) moveFrozen(ctx context.Context, s *state, e store.Entry) error {
 	frozenAt := e.Version
 	trust, err := c.store.Get(ctx, bundle.StateKey)
 	if err == nil {
@@ -661,7 +662,7 @@ func (c *Coordinator) moveFrozen(ctx context.Context, s *state, e store.Entry) e
 //
 // It runs after the head has moved, whoever moved it, and again at each start: a crash
 // in between leaves them to the next one.
-func (c *Coordinator) sweepReseeds(ctx context.Context, s *state) error {
+func (c *Authority) sweepReseeds(ctx context.Context, s *state) error {
 	gone, err := c.goneSealed(ctx, s)
 	if err != nil {
 		return err

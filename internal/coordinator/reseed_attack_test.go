@@ -109,7 +109,7 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	}
 	f.faults.Disarm("adopt.begin")
 	for range 3 {
-		f.c.checkHead(t.Context())
+		f.c.authority.checkHead(t.Context())
 	}
 	if f.thawed() {
 		t.Error("the freeze ended though the trust state was not moved")
@@ -117,7 +117,7 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: bundle.StateKey, Value: hidden.Value}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.c.headDue.Notify()
+	f.c.authority.headDue.Notify()
 	f.awaitPhase(phaseReady)
 	if got := f.recordText(); got != records {
 		t.Errorf("the records are\n%s\nwant\n%s", got, records)
@@ -150,7 +150,7 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 	}
 	f.faults.Disarm("set.after-swap")
 	f.faults.Disarm("adopt.begin")
-	f.c.headDue.Notify()
+	f.c.authority.headDue.Notify()
 	f.awaitPhase(phaseReady)
 	if _, err := f.local().member.RemoveMember(f.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: "test"}); err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 	if !f.thawed() {
 		t.Error("the records are frozen")
 	}
-	rec, err := record.Get[record.Member](t.Context(), f.c.state.Load().records, a.Key)
+	rec, err := record.Get[record.Member](t.Context(), f.c.authority.state.Load().records, a.Key)
 	if !errors.Is(err, store.ErrForged) {
 		t.Errorf("a member that was removed is back: %+v, %v", rec.Value, err)
 	}

@@ -81,19 +81,20 @@ type former struct {
 
 func (f *fleet) keep() former {
 	f.t.Helper()
-	s := f.c.state.Load()
+	s := f.c.authority.state.Load()
 	thief := steal(s)
 	auth, err := store.NewAuthenticator(thief.keys.RecordMAC())
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return former{seed: thief.Seed, keys: thief.keys, root: s.root, bundle: f.c.trust.Load().Bundle, auth: auth, chain: s.chain}
+	return former{seed: thief.Seed, keys: thief.keys, root: s.root, bundle: f.c.bundle.trust.Load().Bundle,
+		auth: auth, chain: s.chain}
 }
 
 // records returns what every record says, whatever seed it is under.
 func (f *fleet) recordText() string {
 	f.t.Helper()
-	s := f.c.state.Load()
+	s := f.c.authority.state.Load()
 	var out []string
 	for _, prefix := range []string{record.MemberPrefix, countPrefix, configPrefix, record.BanIDPrefix, record.BanKeyPrefix} {
 		l, err := f.store.List(context.Background(), prefix)
@@ -145,7 +146,7 @@ func TestReseed(t *testing.T) {
 	}
 	unused := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
 	old := f.keep()
-	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.state.Load().bundle.PublicRoot())
+	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.authority.state.Load().bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +175,7 @@ func TestReseed(t *testing.T) {
 	}
 	next(believed)
 	records := f.recordText()
-	before := f.c.state.Load()
+	before := f.c.authority.state.Load()
 
 	// Nothing happens before the signers signed.
 	commit := f.prepare(nil)
@@ -182,14 +183,14 @@ func TestReseed(t *testing.T) {
 	if _, err := f.reseedClient().CommitReseed(f.ctx(), dry); err != nil {
 		t.Fatalf("dry run: %v", err)
 	}
-	if f.c.state.Load().head.Hash != before.head.Hash {
+	if f.c.authority.state.Load().head.Hash != before.head.Hash {
 		t.Fatal("a dry run moved the head")
 	}
 	done, err := f.reseedClient().CommitReseed(f.ctx(), commit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	after := f.c.state.Load()
+	after := f.c.authority.state.Load()
 	if after.head.SeedEpoch != 2 || after.head.AuthorityEpoch != before.head.AuthorityEpoch+1 || after.rootPin == before.rootPin || after.meshKey == before.meshKey {
 		t.Fatalf("seed epoch %d, authority epoch %d, root %s, mesh CA %s; before %s, %s", after.head.SeedEpoch, after.head.AuthorityEpoch, after.rootPin, after.meshKey, before.rootPin, before.meshKey)
 	}
@@ -282,7 +283,7 @@ func TestReseed(t *testing.T) {
 		}
 	}
 	f.restart()
-	if s := f.c.state.Load(); s.phase != phaseReady || s.rootPin != after.rootPin || s.head.SeedEpoch != 2 {
+	if s := f.c.authority.state.Load(); s.phase != phaseReady || s.rootPin != after.rootPin || s.head.SeedEpoch != 2 {
 		t.Fatalf("after a restart: %s (%s), seed epoch %d", s.phase, s.reason, s.head.SeedEpoch)
 	}
 	if err := b.renew(true); err != nil {
@@ -291,7 +292,7 @@ func TestReseed(t *testing.T) {
 
 	// And once more.
 	f.reseed()
-	if s := f.c.state.Load(); s.head.SeedEpoch != 3 || len(s.bundle.RootChanges) != 2 {
+	if s := f.c.authority.state.Load(); s.head.SeedEpoch != 3 || len(s.bundle.RootChanges) != 2 {
 		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.head.SeedEpoch, len(s.bundle.RootChanges))
 	}
 	if err := b.rejoin(); err != nil {
@@ -312,8 +313,8 @@ func TestReseed(t *testing.T) {
 
 	// The old root leaves the bundle with the last SVID under it.
 	f.advance(26 * time.Hour)
-	f.c.trustDue.Notify()
-	for deadline := time.Now().Add(time.Minute); len(f.c.trust.Load().Bundle.RetiredRoots()) > 0; {
+	f.c.bundle.trustDue.Notify()
+	for deadline := time.Now().Add(time.Minute); len(f.c.bundle.trust.Load().Bundle.RetiredRoots()) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the old roots stay in the bundle")
 		}
@@ -350,7 +351,7 @@ func TestReseedRefusals(t *testing.T) {
 		_, err := f.reseedClient().CommitReseed(f.ctx(), req)
 		return err
 	}
-	head := f.c.state.Load().head.Hash
+	head := f.c.authority.state.Load().head.Hash
 	for _, tc := range []struct {
 		name string
 		edit func(*fealtyv1.CommitReseedRequest)
@@ -375,7 +376,7 @@ func TestReseedRefusals(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) { wantCode(t, commit(tc.edit), tc.want) })
 	}
-	if got := f.c.state.Load().head.Hash; got != head {
+	if got := f.c.authority.state.Load().head.Hash; got != head {
 		t.Fatal("the head moved")
 	}
 	if _, err := f.reseedClient().PrepareReseed(f.ctx(), &fealtyv1.PrepareReseedRequest{Manifest: []byte(strings.Replace(string(f.manifest("")), testCluster, "other.example", 1))}); err == nil {
@@ -398,7 +399,7 @@ func TestReseedRefusals(t *testing.T) {
 	if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(more)); err != nil {
 		t.Fatal(err)
 	}
-	if s := f.c.state.Load(); s.head.SeedEpoch != 2 || string(s.manifest.Bytes()) != string(more) {
+	if s := f.c.authority.state.Load(); s.head.SeedEpoch != 2 || string(s.manifest.Bytes()) != string(more) {
 		t.Fatalf("seed epoch %d, manifest %s", s.head.SeedEpoch, s.manifest.Hash())
 	}
 }
@@ -445,11 +446,11 @@ func TestReseedInterrupted(t *testing.T) {
 				if restart {
 					f.start()
 				} else {
-					f.c.headDue.Notify()
+					f.c.authority.headDue.Notify()
 				}
 				for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-					s := f.c.state.Load()
-					if s.phase == phaseReady && s.head.SeedEpoch == tc.epoch && !f.c.unsettled.Load() && f.thawed() {
+					s := f.c.authority.state.Load()
+					if s.phase == phaseReady && s.head.SeedEpoch == tc.epoch && !f.c.authority.unsettled.Load() && f.thawed() {
 						break
 					}
 					if time.Now().After(deadline) {
@@ -467,7 +468,8 @@ func TestReseedInterrupted(t *testing.T) {
 					if _, err := f.store.Commit(f.ctx(), store.Tx{Put: []store.Write{forged}}); err != nil {
 						t.Fatal(err)
 					}
-					if _, err := record.Get[record.Member](f.ctx(), f.c.state.Load().records, forged.Key); !errors.Is(err, store.ErrForged) {
+					if _, err := record.Get[record.Member](f.ctx(), f.c.authority.state.Load().records,
+						forged.Key); !errors.Is(err, store.ErrForged) {
 						t.Errorf("a record of the old seed: %v", err)
 					}
 					return
@@ -513,7 +515,7 @@ func TestJoinsDuringAReseed(t *testing.T) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, n := range members {
-		n.believes = f.c.trust.Load().Bundle
+		n.believes = f.c.bundle.trust.Load().Bundle
 		conn := n.conn()
 		wg.Go(func() {
 			for {
@@ -562,20 +564,20 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	a := f.member("a")
-	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.state.Load().bundle.PublicRoot())
+	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.authority.state.Load().bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
 	old := f.keep()
-	before := f.c.state.Load()
-	input, err := f.c.readTrust(t.Context(), before)
+	before := f.c.authority.state.Load()
+	input, err := f.c.bundle.readTrust(t.Context(), before)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.reseed()
 	now := f.clock()
-	s := f.c.state.Load()
-	believed := f.c.trust.Load().Bundle
+	s := f.c.authority.state.Load()
+	believed := f.c.bundle.trust.Load().Bundle
 
 	// A mesh CA of its own, with a coordinator and a member under it.
 	mesh, err := ca.NewMeshCA(old.root, old.keys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: 7, Validity: time.Hour * 48}, now)
@@ -727,24 +729,24 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	if _, err := f.store.Commit(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
-	f.c.headDue.Notify()
+	f.c.authority.headDue.Notify()
 	f.awaitPhase(phaseRecovery)
 	f.restart()
-	if s := f.c.state.Load(); s.phase != phaseRecovery {
+	if s := f.c.authority.state.Load(); s.phase != phaseRecovery {
 		t.Fatalf("a restart under a forged head is %s, head %v (%v)", s.phase, s.head.Hash, forked.Head().Hash)
 	}
 	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: history.HeadKey, Value: genuineHead.Value}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.c.headDue.Notify()
+	f.c.authority.headDue.Notify()
 	f.awaitPhase(phaseReady)
 }
 
 func (f *fleet) awaitPhase(want phase) {
 	f.t.Helper()
-	for deadline := time.Now().Add(time.Minute); f.c.state.Load().phase != want; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); f.c.authority.state.Load().phase != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			s := f.c.state.Load()
+			s := f.c.authority.state.Load()
 			f.t.Fatalf("phase %s (%s), want %s", s.phase, s.reason, want)
 		}
 	}
@@ -808,17 +810,18 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			f.start()
 			lost := spoil(t, f, old)
 			f.faults.Disarm("adopt.begin")
-			f.c.headDue.Notify()
+			f.c.authority.headDue.Notify()
 			if lost {
-				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.c.state.Load().reason, "seed of the head"); time.Sleep(5 * time.Millisecond) {
+				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.c.authority.state.Load().reason,
+					"seed of the head"); time.Sleep(5 * time.Millisecond) {
 					if time.Now().After(deadline) {
-						t.Fatalf("%s: %s", f.c.state.Load().phase, f.c.state.Load().reason)
+						t.Fatalf("%s: %s", f.c.authority.state.Load().phase, f.c.authority.state.Load().reason)
 					}
 				}
 				return
 			}
 			f.awaitPhase(phaseReady)
-			s := f.c.state.Load()
+			s := f.c.authority.state.Load()
 			for _, name := range []string{"a", "mallory"} {
 				rec, err := record.Get[record.Member](t.Context(), s.records, record.MemberKey(identity.Data, name))
 				if err == nil && (name == "mallory" && rec.Exists() || slices.Contains(rec.Value.Organizations, "evil")) {
@@ -845,7 +848,7 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 		t.Fatal(err)
 	}
 	ch := d.state().records.NewChange(d.state().headVersion)
-	ch.Write(d.c.rolloutKey(), rolloutRecord{Number: 1})
+	ch.Write(d.c.trust.rolloutKey(), rolloutRecord{Number: 1})
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -860,11 +863,11 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	}
 	all := list()
 	for what, read := range map[string]func() error{
-		"the members":     func() error { _, err := d.c.openMembers(t.Context(), before, all); return err },
-		"the trust state": func() error { _, err := d.c.ensureTrust(t.Context(), before); return err },
-		"the publication": func() error { _, err := d.c.loadPublication(t.Context(), before); return err },
+		"the members":     func() error { _, err := d.c.membership.openMembers(t.Context(), before, all); return err },
+		"the trust state": func() error { _, err := d.c.bundle.ensureTrust(t.Context(), before); return err },
+		"the publication": func() error { _, err := d.c.publication.loadPublication(t.Context(), before); return err },
 		"a rollout": func() error {
-			_, _, _, err := d.c.lookAtRollout(t.Context(), before, &bundle.Rotation{Number: 1})
+			_, _, _, err := d.c.trust.lookAtRollout(t.Context(), before, &bundle.Rotation{Number: 1})
 			return err
 		},
 	} {
@@ -874,13 +877,13 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	}
 	// While nobody knows which head the store has, nothing is called a forgery either.
 	d.store.setDown(errDown)
-	err := d.c.forgedUnder(t.Context(), before, suspect{all[0].Key, store.ErrForged})
+	err := d.c.authority.forgedUnder(t.Context(), before, suspect{all[0].Key, store.ErrForged})
 	d.store.setDown(nil)
 	if n := testutil.ToFloat64(d.c.metrics.forged); !errors.Is(err, errDown) || n != 0 {
 		t.Errorf("without a store: %v, and %v forgeries", err, n)
 	}
 	d.store.alter(all[0].Key, func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-	recs, err := d.c.openMembers(t.Context(), d.state(), list())
+	recs, err := d.c.membership.openMembers(t.Context(), d.state(), list())
 	if n := testutil.ToFloat64(d.c.metrics.forged); err != nil || n != 1 || len(recs) != len(all)-1 {
 		t.Errorf("under the head in force: %d of %d records, %v, and %v forgeries", len(recs), len(all), err, n)
 	}
@@ -923,11 +926,12 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 				}
 				by = c
 			}
-			if _, _, err := by.freeze(t.Context(), s, history.Salt{1}); err != nil {
+			if _, _, err := by.authority.freeze(t.Context(), s, history.Salt{1}); err != nil {
 				t.Fatal(err)
 			}
 			// It follows the head that is in force, whose records are all moved.
-			if err := d.c.moveRecords(t.Context(), s); err != nil || d.store.version(record.FreezeKey) == 0 || d.c.unsettled.Load() {
+			if err := d.c.authority.moveRecords(t.Context(),
+				s); err != nil || d.store.version(record.FreezeKey) == 0 || d.c.authority.unsettled.Load() {
 				t.Errorf("who follows the head: %v; frozen: %v", err, d.store.version(record.FreezeKey) != 0)
 			}
 			d.advance(tc.after)
@@ -949,13 +953,13 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 func TestLeaderLooksAtTheFreeze(t *testing.T) {
 	for after, want := range map[time.Duration]bool{0: false, freezeLimit: false, freezeLimit + time.Second: true} {
 		d := testDesk(t)
-		if _, _, err := d.c.freeze(t.Context(), d.state(), history.Salt{1}); err != nil {
+		if _, _, err := d.c.authority.freeze(t.Context(), d.state(), history.Salt{1}); err != nil {
 			t.Fatal(err)
 		}
 		d.advance(after)
-		l := d.c.lead
+		l := d.c.election.lead
 		event := l.takeOver(t.Context(), leadership.TakeOver{Nonce: "n", IfTerm: uint64(d.store.version(leaderTermKey)), IfBeat: uint64(d.store.version(leaderBeatKey))})
-		if got := d.c.unsettled.Load(); event != (leadership.Conflict{}) || got != want {
+		if got := d.c.authority.unsettled.Load(); event != (leadership.Conflict{}) || got != want {
 			t.Errorf("%v after the freeze: %#v, looked at: %v, want %v", after, event, got, want)
 		}
 	}
@@ -972,7 +976,7 @@ func TestFreezeOverADamagedHead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := testDesk(t)
 			s := d.state()
-			if _, _, err := d.c.freeze(t.Context(), s, history.Salt{1}); err != nil {
+			if _, _, err := d.c.authority.freeze(t.Context(), s, history.Salt{1}); err != nil {
 				t.Fatal(err)
 			}
 			damage(d, s)

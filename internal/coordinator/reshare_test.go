@@ -38,7 +38,8 @@ func (d *desk) reshare(seed string) (*fealtyv1.SetManifestResponse, error) {
 	d.t.Helper()
 	was := d.seed
 	d.seed = seed
-	resp, err := d.c.set(d.t.(*testing.T).Context(), d.asking(history.KindReshare, history.KindReshare, d.manifest(d.extra)), false)
+	resp, err := d.c.authority.set(d.t.(*testing.T).Context(),
+		d.asking(history.KindReshare, history.KindReshare, d.manifest(d.extra)), false)
 	if err != nil {
 		d.seed = was
 	}
@@ -58,7 +59,7 @@ func TestReshare(t *testing.T) {
 	before, after := newOwners(t, "alice", "bob"), newOwners(t, "carol", "alice", "dave")
 	after[1] = before[0]
 	d.seed = seedOf(2, before, "host", "stays")
-	resp, err := d.c.set(t.Context(), d.request(d.manifest(poolEntries)), true)
+	resp, err := d.c.authority.set(t.Context(), d.request(d.manifest(poolEntries)), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func TestReshare(t *testing.T) {
 	}
 	wantOnly(t, "renew", node.renew(), "")
 	d.lead(d.c)
-	if err := d.c.dropSecrets(t.Context(), s); err != nil {
+	if err := d.c.authority.dropSecrets(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range d.store.keys("") {
@@ -149,7 +150,7 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 			wantOnly(t, "first set", d.set(poolEntries), "")
 			keys := d.store.keys("")
 			d.seed = tc.seed
-			_, err := d.c.set(t.Context(), d.asking(tc.kind, tc.signedAs, d.manifest(tc.extra)), false)
+			_, err := d.c.authority.set(t.Context(), d.asking(tc.kind, tc.signedAs, d.manifest(tc.extra)), false)
 			wantCode(t, err, tc.want)
 			if now := d.store.keys(""); !slices.Equal(now, keys) {
 				t.Errorf("it left %v", now)
@@ -160,7 +161,7 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 	d.seed = seedOf(1, people)
 	req := d.request(d.manifest(poolEntries))
 	req.Kind = string(history.KindReshare)
-	_, err := d.c.set(t.Context(), req, true)
+	_, err := d.c.authority.set(t.Context(), req, true)
 	wantCode(t, err, explain.HistoryUninitialized)
 }
 
@@ -178,7 +179,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 	}
 	settled := func(t *testing.T, d *desk, from history.Hash, failed error) {
 		t.Helper()
-		d.c.checkHead(t.Context())
+		d.c.authority.checkHead(t.Context())
 		d.restart()
 		d.wantPhase("ready", "")
 		moved := d.state().head.Hash != from
@@ -186,7 +187,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 			t.Fatal("a reshare was acknowledged and did not happen")
 		}
 		d.lead(d.c)
-		if err := d.c.dropSecrets(t.Context(), d.state()); err != nil {
+		if err := d.c.authority.dropSecrets(t.Context(), d.state()); err != nil {
 			t.Fatal(err)
 		}
 		people := before
@@ -241,7 +242,7 @@ func TestSetAndReshareHaveOneWinner(t *testing.T) {
 	var wg sync.WaitGroup
 	errs := make([]error, 2)
 	for i, req := range []*fealtyv1.SetManifestRequest{set, share} {
-		wg.Go(func() { _, errs[i] = d.c.set(t.Context(), req, false) })
+		wg.Go(func() { _, errs[i] = d.c.authority.set(t.Context(), req, false) })
 	}
 	wg.Wait()
 	if (errs[0] == nil) == (errs[1] == nil) {

@@ -30,7 +30,7 @@ import (
 
 // pendingRestore returns the intent in the store, with its version; nil if there is
 // none. An error that has a code says that there is one which is unusable.
-func (c *Coordinator) pendingRestore(ctx context.Context) (*backup.Intent, store.Revision, error) {
+func (c *Authority) pendingRestore(ctx context.Context) (*backup.Intent, store.Revision, error) {
 	intent, version, err := backup.ReadIntent(ctx, c.store)
 	if errors.Is(err, backup.ErrVersion) || errors.Is(err, backup.ErrAltered) {
 		return nil, 0, explain.Wrap(err, explain.RestoreUnfit, "problem", err.Error())
@@ -45,7 +45,7 @@ func unfinished(intent *backup.Intent) error {
 
 // restoring reports whether a whole restore waits in the store: then an older head there
 // is neither a late notice nor a lost write.
-func (c *Coordinator) restoring(ctx context.Context) bool {
+func (c *Authority) restoring(ctx context.Context) bool {
 	intent, _, err := c.pendingRestore(ctx)
 	return err == nil && intent != nil && intent.Whole
 }
@@ -53,7 +53,7 @@ func (c *Coordinator) restoring(ctx context.Context) bool {
 // goOn brings the history that w leads to into force by the restore transition that is
 // to follow. The seed comes from memory or a keeper; without either owners bring it,
 // and rekey does the rest there too.
-func (c *Coordinator) goOn(ctx context.Context, w *way) (*state, error) {
+func (c *Authority) goOn(ctx context.Context, w *way) (*state, error) {
 	secrets, by, err := c.openSeed(ctx, w)
 	if err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func madeOf(t *history.Transition, intent *backup.Intent) bool {
 // restoration returns the restore transition that is to follow before, and nil if
 // nothing was restored. mesh CA key and hash are the caller's to fill in. What is in
 // the way is an error with a code.
-func (c *Coordinator) restoration(ctx context.Context, before *state) (*history.Transition, error) {
+func (c *Authority) restoration(ctx context.Context, before *state) (*history.Transition, error) {
 	intent, _, err := c.pendingRestore(ctx)
 	if err != nil {
 		return nil, c.storeError("read what a restore left", err)
@@ -144,7 +144,7 @@ func (c *Coordinator) restoration(ctx context.Context, before *state) (*history.
 }
 
 // restoreAuthorized says whose signatures are missing.
-func (c *Coordinator) restoreAuthorized(m *manifest.Manifest, t *history.Transition) error {
+func (c *Authority) restoreAuthorized(m *manifest.Manifest, t *history.Transition) error {
 	err := history.Authorize(m, t.Statement(), t.Signatures)
 	u, ok := errors.AsType[*history.UnauthorizedError](err)
 	switch {
@@ -168,7 +168,7 @@ func (c *Coordinator) restoreAuthorized(m *manifest.Manifest, t *history.Transit
 
 // passesMark reports whether the history before, with t after it, may take the place of
 // the newest head that this coordinator has seen.
-func (c *Coordinator) passesMark(before *history.Verified, t *history.Transition) error {
+func (c *Authority) passesMark(before *history.Verified, t *history.Transition) error {
 	seen, err := c.seen()
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ type restoreGap struct {
 
 // settleRestore ends a restore that was carried out, and has s know of it. It is done
 // again by whoever adopts the head next, until it is done.
-func (c *Coordinator) settleRestore(ctx context.Context, s *state) error {
+func (c *Authority) settleRestore(ctx context.Context, s *state) error {
 	last := s.lastRestore()
 	if last == nil {
 		return nil

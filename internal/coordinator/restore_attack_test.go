@@ -58,7 +58,7 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 		if s := d.state(); s.phase == phaseReady && s.head.Hash != seen.Hash {
 			t.Fatalf("it is ready at index %d by %s, after index %d", s.head.Index, s.head.Kind, seen.Index)
 		}
-		mark, err := d.c.seen()
+		mark, err := d.c.authority.seen()
 		wantOnly(t, "mark", err, "")
 		if mark.Hash != seen.Hash {
 			t.Errorf("it remembers index %d as the newest, after index %d", mark.Index, seen.Index)
@@ -91,15 +91,15 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 	// from who asks for signatures.
 	t.Run("the intent vanishes", func(t *testing.T) {
 		d, _, seen := back(t)
-		w, _, err := d.c.read(t.Context(), d.state())
+		w, _, err := d.c.authority.read(t.Context(), d.state())
 		wantOnly(t, "read", err, "")
 		if w == nil || w.restore == nil {
 			t.Fatal("the intent was not read")
 		}
 		d.store.alter(backup.IntentKey, func([]byte) []byte { return nil })
-		release, err := d.c.settingTurn(t.Context())
+		release, err := d.c.authority.settingTurn(t.Context())
 		wantOnly(t, "turn", err, "")
-		_, err = d.c.goOn(t.Context(), w)
+		_, err = d.c.authority.goOn(t.Context(), w)
 		release()
 		if err == nil {
 			t.Error("it went on without a restore transition")

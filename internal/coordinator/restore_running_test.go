@@ -150,7 +150,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		r.awaitTold("data/lost")
 	}
 	leader, term, _ := awaitLeader(t, all...)
-	before, was := leader.c.state.Load(), leader.c.publication.Load()
+	before, was := leader.c.authority.state.Load(), leader.c.publication.publication.Load()
 	l, err := old.List(t.Context(), "")
 	wantOnly(t, "list", err, "")
 
@@ -175,7 +175,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	for _, r := range all {
 		r.awaitState("the restore", func(s *state) bool { return s.phase == phaseReady && s.lastRestore() != nil })
 	}
-	s := f.c.state.Load()
+	s := f.c.authority.state.Load()
 	for _, r := range all[1:] {
 		r.awaitHead(f)
 	}
@@ -200,14 +200,14 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	for _, r := range all {
 		r.awaitTold("data/new")
 		r.awaitTold("data/kept")
-		p := r.c.publication.Load()
+		p := r.c.publication.publication.Load()
 		if _, ok := p.find(runtimePath("data/lost")); ok {
 			t.Error("members are told of one that the backup does not know")
 		}
 		if p.state.Value.Generation <= was.state.Value.Generation {
 			t.Errorf("generation %d comes after %d", p.state.Value.Generation, was.state.Value.Generation)
 		}
-		set, version, ok := r.c.configured()
+		set, version, ok := r.c.desired.configured()
 		e, err := next.Get(t.Context(), configStateKey)
 		wantOnly(t, "config", err, "")
 		if !ok || version != e.Version || set.Len() != 4 {
@@ -216,8 +216,8 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		if n := testutil.ToFloat64(r.c.metrics.forged); n != 0 {
 			t.Errorf("it says of %v records that somebody altered them", n)
 		}
-		if r.c.trust.Load().Version <= uint64(b.plan.Floor) {
-			t.Errorf("its trust bundle is of version %d", r.c.trust.Load().Version)
+		if r.c.bundle.trust.Load().Version <= uint64(b.plan.Floor) {
+			t.Errorf("its trust bundle is of version %d", r.c.bundle.trust.Load().Version)
 		}
 	}
 }

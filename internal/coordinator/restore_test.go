@@ -125,14 +125,14 @@ func TestRestored(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := f.c.state.Load()
+	before := f.c.authority.state.Load()
 	l, err := f.store.List(f.ctx(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.restore()
 	f.start()
-	s := f.c.state.Load()
+	s := f.c.authority.state.Load()
 	if s.phase != phaseReady || s.head.Kind != history.KindRestore {
 		t.Fatalf("phase %v (%s), head %v", s.phase, s.reason, s.head.Kind)
 	}
@@ -142,8 +142,9 @@ func TestRestored(t *testing.T) {
 	if uint64(s.headVersion) < b.plan.Index {
 		t.Errorf("revision %d is not above the floor", s.headVersion)
 	}
-	if f.c.trust.Load().Version <= uint64(b.plan.Floor) || f.c.trust.Load().Epoch != s.head.AuthorityEpoch {
-		t.Errorf("the trust bundle is version %d of epoch %d", f.c.trust.Load().Version, f.c.trust.Load().Epoch)
+	if f.c.bundle.trust.Load().Version <= uint64(b.plan.Floor) || f.c.bundle.trust.Load().Epoch != s.head.AuthorityEpoch {
+		t.Errorf("the trust bundle is version %d of epoch %d", f.c.bundle.trust.Load().Version,
+			f.c.bundle.trust.Load().Epoch)
 	}
 	members, err := f.store.List(f.ctx(), record.MemberPrefix)
 	if err != nil || len(members.Entries) != 1 || members.Entries[0].Key != record.MemberKey(a.id.Kind(), a.id.Name()) {
@@ -167,7 +168,7 @@ func TestRestored(t *testing.T) {
 		t.Errorf("a new token: %v", err)
 	}
 	// It goes on: another set, another start.
-	if err := f.set(f.c.state.Load().manifest.Bytes()); err != nil {
+	if err := f.set(f.c.authority.state.Load().manifest.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	f.restart()
@@ -250,7 +251,7 @@ func TestRestoreWaits(t *testing.T) {
 		}, explain.HistoryInvalid},
 		{"the signers of then are not those of now", func(t *testing.T, f *fleet, b *saved) {
 			b.signed(f.signer)
-			m := f.c.state.Load().manifest.Bytes()
+			m := f.c.authority.state.Load().manifest.Bytes()
 			_, next, err := ed25519.GenerateKey(rand.Reader)
 			if err != nil {
 				t.Fatal(err)
@@ -272,7 +273,7 @@ func TestRestoreWaits(t *testing.T) {
 			}
 			row.alter(t, f, b)
 			f.start()
-			s := f.c.state.Load()
+			s := f.c.authority.state.Load()
 			if s.phase != phaseRecovery || !strings.Contains(s.reason, string(row.reason)) {
 				t.Errorf("phase %v: %s, want recovery with %s", s.phase, s.reason, row.reason)
 			}
@@ -298,7 +299,8 @@ func TestRestoreOfOlderBackup(t *testing.T) {
 	older.plan.Index, older.plan.AuthorityEpoch, older.plan.Signatures = newer.plan.Index, newer.plan.AuthorityEpoch, newer.plan.Signatures
 	older.restore()
 	f.start()
-	if s := f.c.state.Load(); s.phase != phaseRecovery || !strings.Contains(s.reason, string(explain.ManifestMissigned)) {
+	if s := f.c.authority.state.Load(); s.phase != phaseRecovery || !strings.Contains(s.reason,
+		string(explain.ManifestMissigned)) {
 		t.Errorf("phase %v: %s", s.phase, s.reason)
 	}
 }
@@ -340,7 +342,7 @@ func TestRestoreByOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := f.c.state.Load(); s.phase != phaseReady || s.head.Kind != history.KindRestore {
+	if s := f.c.authority.state.Load(); s.phase != phaseReady || s.head.Kind != history.KindRestore {
 		t.Fatalf("phase %v (%s), head %v", s.phase, s.reason, s.head.Kind)
 	}
 }
@@ -361,7 +363,7 @@ func TestRestoreCrash(t *testing.T) {
 			f.faults.Fail(point, nil)
 			f.restart()
 			f.awaitPhase(phaseReady)
-			s := f.c.state.Load()
+			s := f.c.authority.state.Load()
 			restores := 0
 			for _, l := range s.chain.Links() {
 				if l.Kind == history.KindRestore {

@@ -21,7 +21,7 @@ import (
 // Revoke takes something away by its name.
 func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*fealtyv1.RevokeResponse, error) {
 	c := t.c
-	s, err := c.ready()
+	s, err := c.authority.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 	}
 	out.Trust, err = c.trustMessage(ctx, s, in)
 	if out.Changed && !req.GetDryRun() {
-		err = c.made(ctx, "the revocation", err)
+		err = c.authority.made(ctx, "the revocation", err)
 	}
 	return out, err
 }
@@ -57,7 +57,7 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 // only carries it: the signatures decide.
 func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmergencyRequest) (*fealtyv1.ApplyEmergencyResponse, error) {
 	c := t.c
-	if _, err := c.ready(); err != nil {
+	if _, err := c.authority.ready(); err != nil {
 		return nil, err
 	}
 	signed, err := snapshot.UnmarshalEmergency(req.GetStatement())
@@ -65,15 +65,15 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 		return nil, emergencyRefused(err)
 	}
 	out := &fealtyv1.ApplyEmergencyResponse{}
-	cuts := c.cuts.Load()
+	cuts := c.membership.cuts.Load()
 	for range commitTries {
-		s, err := c.inForce(ctx)
+		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
-		in, err := c.readTrust(ctx, s)
+		in, err := c.bundle.readTrust(ctx, s)
 		if err != nil {
-			return nil, c.storeError("read the trust state", err)
+			return nil, c.authority.storeError("read the trust state", err)
 		}
 		e, err := signed.Verify(s.bundle.Compile(in))
 		if err != nil {
@@ -101,11 +101,11 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 			if err := c.faults.Hit("emergency.after-commit"); err != nil {
 				return nil, err
 			}
-			err = c.made(ctx, "the emergency statement", c.trustChanged(ctx))
-			out.ConnectionsClosed = uint32(c.cuts.Load() - cuts)
+			err = c.authority.made(ctx, "the emergency statement", c.bundle.trustChanged(ctx))
+			out.ConnectionsClosed = uint32(c.membership.cuts.Load() - cuts)
 			return out, err
-		case !c.conflicts(ctx, err):
-			return nil, c.storeError("apply the emergency statement", err)
+		case !c.authority.conflicts(ctx, err):
+			return nil, c.authority.storeError("apply the emergency statement", err)
 		}
 	}
 	return nil, errBusy("the trust state")
@@ -113,7 +113,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 
 // emergencyChange adds to ch what a statement does. Identities are banned without their
 // keys, which are banned when somebody lifts that.
-func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in bundle.Input, ch *record.Change,
+func (c *Trust) emergencyChange(ctx context.Context, s *state, in bundle.Input, ch *record.Change,
 	signed *snapshot.SignedEmergency, e *snapshot.Emergency) error {
 	now, by := c.now().UTC().Truncate(time.Second), actor(ctx)
 	ban := record.Ban{Reason: flowcontrol.Clip("emergency: "+e.Reason, maxReasonBytes), By: by, At: now}
@@ -133,7 +133,7 @@ func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in bundle.I
 	for _, key := range e.Keys {
 		old, err := record.Get[record.Ban](ctx, s.records, record.BanKeyKey(key))
 		if err != nil {
-			return c.storeError("read a banned key", err)
+			return c.authority.storeError("read a banned key", err)
 		}
 		next := ban
 		// Whose it is nobody says: the last certificate over it ends no later than this.
@@ -159,7 +159,7 @@ func (c *Coordinator) emergencyChange(ctx context.Context, s *state, in bundle.I
 			bundle.Emergency{Number: e.Number, Digest: signed.Digest(), At: now, By: by, Reason: e.Reason})
 		return nil
 	}
-	if err := c.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
+	if err := c.bundle.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
 		return err
 	}
 	ch.Audit(c.now(), record.AuditEntry{Actor: by, Action: "trust.emergency",

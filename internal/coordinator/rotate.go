@@ -50,8 +50,8 @@ type rolloutRecord struct {
 	Confirmed []byte `json:"confirmed"` // 8 bytes of each member's path hash, ascending
 }
 
-func (c *Coordinator) rolloutKey() string {
-	h := sha256.Sum256(c.enrolment.Public().(ed25519.PublicKey))
+func (c *Trust) rolloutKey() string {
+	h := sha256.Sum256(c.authority.enrolment.Public().(ed25519.PublicKey))
 	return rolloutPrefix + hex.EncodeToString(h[:16])
 }
 
@@ -98,7 +98,7 @@ func mustConfirm(rec record.Member, now time.Time) bool {
 
 // lookAtRollout returns how far r is, by what all coordinators heard. own is what
 // this one had noted.
-func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *bundle.Rotation) (out rollout,
+func (c *Trust) lookAtRollout(ctx context.Context, s *state, r *bundle.Rotation) (out rollout,
 	own record.Versioned[rolloutRecord], now map[uint64]bool, err error) {
 	l, err := c.store.List(ctx, rolloutPrefix)
 	if err != nil {
@@ -109,7 +109,7 @@ func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *bundle.Rot
 		rec, err := record.Open[rolloutRecord](s.records, e)
 		if err != nil {
 			// A rotation waits longer without it, and nothing else.
-			if err := c.forgedUnder(ctx, s, suspect{e.Key, err}); err != nil {
+			if err := c.authority.forgedUnder(ctx, s, suspect{e.Key, err}); err != nil {
 				return out, own, nil, err
 			}
 			rec = record.Versioned[rolloutRecord]{Version: e.Version}
@@ -123,14 +123,14 @@ func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *bundle.Rot
 			}
 		}
 	}
-	for _, path := range c.live.confirmed(r, s.bundle.KeyID(r.Number)) {
+	for _, path := range c.membership.live.confirmed(r, s.bundle.KeyID(r.Number)) {
 		all[pathSum(path)], now[pathSum(path)] = true, true
 	}
 	at := c.now()
-	paths, seen := c.members.pathsAt()
+	paths, seen := c.membership.members.pathsAt()
 	out.unsettled = seen == 0
 	for _, path := range paths {
-		if rec, ok := c.members.get(path); ok && mustConfirm(rec, at) {
+		if rec, ok := c.membership.members.get(path); ok && mustConfirm(rec, at) {
 			out.members++
 			if !all[pathSum(path)] {
 				out.missing = append(out.missing, path)
@@ -143,8 +143,8 @@ func (c *Coordinator) lookAtRollout(ctx context.Context, s *state, r *bundle.Rot
 // followRotation notes who confirmed, and ends the rotation when it is over and this
 // coordinator leads. An error that matches store.ErrConflict means that somebody was
 // first.
-func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
-	t := c.trust.Load()
+func (c *Trust) followRotation(ctx context.Context, s *state) error {
+	t := c.bundle.trust.Load()
 	if t == nil || t.Rotation == nil || t.Epoch != s.head.AuthorityEpoch {
 		return nil
 	}
@@ -170,14 +170,14 @@ func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
 	default:
 		return nil
 	}
-	if _, _, ok := c.leading(); !ok {
+	if _, _, ok := c.election.leading(); !ok {
 		return nil
 	}
 	if err := c.faults.Hit("rotate.before-end"); err != nil {
 		return err
 	}
-	ch := c.newLeaderChange(s)
-	err = c.touchTrust(ctx, s, ch, bundle.Delta{Edit: func(st *bundle.State, _ store.Revision) error {
+	ch := c.election.newLeaderChange(s)
+	err = c.bundle.touchTrust(ctx, s, ch, bundle.Delta{Edit: func(st *bundle.State, _ store.Revision) error {
 		if st.Rotation == nil || st.Rotation.Number != r.Number {
 			return store.ErrConflict
 		}
@@ -208,11 +208,11 @@ func (c *Coordinator) followRotation(ctx context.Context, s *state) error {
 		slog.Int("members", progress.members), slog.Int("missing", len(progress.missing)),
 		slog.String("missing_members",
 			strings.Join(progress.missing[:min(len(progress.missing), bundle.MaxNamedMembers)], " ")))
-	return c.refreshTrust(ctx, s, false)
+	return c.bundle.refreshTrust(ctx, s, false)
 }
 
 // dropRollout removes what coordinators noted during a rotation.
-func (c *Coordinator) dropRollout(ctx context.Context, ch *record.Change) error {
+func (c *Trust) dropRollout(ctx context.Context, ch *record.Change) error {
 	l, err := c.store.List(ctx, rolloutPrefix)
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-func (d *desk) trustService() trustServer { return trustServer{c: d.c} }
+func (d *desk) trustService() trustServer { return trustServer{c: d.c.trust} }
 
 func (d *desk) rotate(deadline time.Duration) *fealtyv1.RotateConfigKeyResponse {
 	d.t.Helper()
@@ -30,11 +30,11 @@ func (d *desk) rotate(deadline time.Duration) *fealtyv1.RotateConfigKeyResponse 
 // look does what the loops of c do on one round: the trust state, the rotation.
 func (d *desk) look(c *Coordinator) error {
 	d.lead(c)
-	s := c.state.Load()
-	if err := c.refreshTrust(context.Background(), s, true); err != nil {
+	s := c.authority.state.Load()
+	if err := c.bundle.refreshTrust(context.Background(), s, true); err != nil {
 		return err
 	}
-	return c.followRotation(context.Background(), s)
+	return c.trust.followRotation(context.Background(), s)
 }
 
 func (d *desk) mustLook() {
@@ -82,7 +82,7 @@ func (k *keeping) fetch(d *desk) error {
 // pull takes what is published, by the bundle that the member has.
 func (k *keeping) pull(d *desk) error {
 	d.t.Helper()
-	p := d.c.publication.Load()
+	p := d.c.publication.publication.Load()
 	i, ok := p.find(runtimePath(string(k.m.id.Kind()) + "/" + k.m.id.Name()))
 	if !ok {
 		return errors.New("nothing is published for it")
@@ -120,8 +120,8 @@ func (k *keeping) report(d *desk, c *Coordinator) {
 	if k.v != nil {
 		held = append(held, &fealtyv1.HeldSnapshot{Scope: string(snapshot.ScopeNodeRuntime), Signers: k.v.SignerKeyIDs()})
 	}
-	c.live.opened(k.m.id, "")
-	c.live.reported(k.m.id, &fealtyv1.ConnectRequest{Held: held}, d.clock())
+	c.membership.live.opened(k.m.id, "")
+	c.membership.live.reported(k.m.id, &fealtyv1.ConnectRequest{Held: held}, d.clock())
 }
 
 // The old key leaves when every member holds everything under the new one, and not
@@ -257,7 +257,7 @@ func TestCompromisedKey(t *testing.T) {
 	if _, err := compromised(stolen, "stolen", true); err != nil || len(d.keyStates()) != 1 {
 		t.Fatalf("a dry run made the keys %v (%v)", d.keyStates(), err)
 	}
-	before := d.c.publication.Load()
+	before := d.c.publication.publication.Load()
 	resp, err := compromised(stolen, "stolen", false)
 	if err != nil || resp.GetNumber() != 2 {
 		t.Fatalf("%v (%v)", resp, err)
@@ -283,7 +283,7 @@ func TestCompromisedKey(t *testing.T) {
 	// What the thief signs now: the same tree, in a generation to come.
 	r := snapshot.Record{
 		ClusterID: testCluster, AuthorityEpoch: d.state().head.AuthorityEpoch, Generation: p.state.Value.Generation + 1000,
-		Root: p.tree.Root(), TreeSize: p.tree.Size(), IssuedAt: d.clock(), FreshUntil: d.clock().Add(time.Hour), Revocations: d.c.trust.Load().Revocations,
+		Root: p.tree.Root(), TreeSize: p.tree.Size(), IssuedAt: d.clock(), FreshUntil: d.clock().Add(time.Hour), Revocations: d.c.bundle.trust.Load().Revocations,
 	}
 	forged, err := r.Sign(d.state().secrets.ConfigSigning(1))
 	if err != nil {
@@ -324,14 +324,14 @@ func TestCompromisedKey(t *testing.T) {
 	}
 	// At the limit nothing is revoked by halves.
 	for range snapshot.MaxConfigKeys {
-		n, _ := d.c.trust.Load().ConfigKeys[len(d.c.trust.Load().ConfigKeys)-1], 0
+		n, _ := d.c.bundle.trust.Load().ConfigKeys[len(d.c.bundle.trust.Load().ConfigKeys)-1], 0
 		if _, err = compromised(d.state().bundle.KeyID(n.Number), "again", false); err != nil {
 			break
 		}
 	}
 	wantOnly(t, "a full list", err, explain.TrustFull)
 	// The signers still have room: an admin who used up his does not take theirs.
-	last := d.c.trust.Load().ConfigKeys[len(d.c.trust.Load().ConfigKeys)-1]
+	last := d.c.bundle.trust.Load().ConfigKeys[len(d.c.bundle.trust.Load().ConfigKeys)-1]
 	raw := d.statement(1, func(e *snapshot.Emergency) {
 		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.state().bundle.PublicKey(last.Number))}
 	})
@@ -401,8 +401,8 @@ func TestRotationOfReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.EnrolmentKey())), "")
-	other.checkHead(t.Context())
+	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.authority.enrolmentKey())), "")
+	other.authority.checkHead(t.Context())
 	a, b := d.keeping("a"), d.keeping("b")
 	d.follow(d.c)
 	pub := newPublisher()
@@ -414,7 +414,7 @@ func TestRotationOfReplicas(t *testing.T) {
 	d.rotate(time.Hour)
 	// The other one has not heard of it: what it would publish is void.
 	if err := d.publishAll(other, newPublisher()); err == nil {
-		if n := len(other.publication.Load().state.Value.Signatures); n != 2 {
+		if n := len(other.publication.publication.Load().state.Value.Signatures); n != 2 {
 			t.Fatalf("a replica that lags published under %d keys", n)
 		}
 	}
@@ -443,7 +443,7 @@ func TestRotationOfReplicas(t *testing.T) {
 	if err := d.look(d.c); err != nil {
 		t.Fatal(err)
 	}
-	if x, y := d.c.trust.Load(), other.trust.Load(); x.Version != y.Version || x.ContentHash != y.ContentHash {
+	if x, y := d.c.bundle.trust.Load(), other.bundle.trust.Load(); x.Version != y.Version || x.ContentHash != y.ContentHash {
 		t.Error("the replicas do not agree")
 	}
 }
@@ -494,7 +494,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 				}
 			},
 			"compromised": func(rt *rapid.T) {
-				keys := d.c.trust.Load().ConfigKeys
+				keys := d.c.bundle.trust.Load().ConfigKeys
 				k := rapid.SampledFrom(keys).Draw(rt, "key")
 				_, err := d.trustService().RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{Compromised: d.state().bundle.KeyID(k.Number), Reason: "test"})
 				if err != nil && !errors.Is(err, explain.TrustFull) {
@@ -515,7 +515,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 			"restart": func(*rapid.T) { d.restart(); d.follow(d.c); wantOnlyNil(rt, d.look(d.c)) },
 			"": func(rt *rapid.T) {
 				signing := 0
-				for _, k := range d.c.trust.Load().ConfigKeys {
+				for _, k := range d.c.bundle.trust.Load().ConfigKeys {
 					if k.Signing(d.clock()) {
 						signing++
 					}

@@ -112,8 +112,8 @@ func (x *replicaSchedule) watch(i int) {
 	go func() {
 		defer close(done)
 		for {
-			changed := c.stateChanged.Wait()
-			if s := c.state.Load(); s.phase == phaseReady {
+			changed := c.authority.stateChanged.Wait()
+			if s := c.authority.state.Load(); s.phase == phaseReady {
 				x.mu.Lock()
 				x.seen = append(x.seen, seenState{i, s.head, s.head.Previous, s.issuer.Load().MeshCA().KeyID()})
 				x.mu.Unlock()
@@ -138,7 +138,7 @@ func (x *replicaSchedule) start(i int) {
 func (x *replicaSchedule) kill(i int) {
 	others := x.keeper
 	for j := range x.all {
-		others = others || j != i && x.up[j] && x.all[j].c.state.Load().ready() != nil
+		others = others || j != i && x.up[j] && x.all[j].c.authority.state.Load().ready() != nil
 	}
 	if !x.up[i] || !others {
 		return
@@ -199,16 +199,16 @@ func (x *replicaSchedule) rekey(i int) error {
 	c := x.all[i].c
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	release, err := c.settingTurn(ctx)
+	release, err := c.authority.settingTurn(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	s, err := c.ready()
+	s, err := c.authority.ready()
 	if err != nil {
 		return err
 	}
-	_, err = c.rekey(ctx, s, "test", "test", nil)
+	_, err = c.authority.rekey(ctx, s, "test", "test", nil)
 	return err
 }
 
@@ -238,13 +238,13 @@ func (x *replicaSchedule) run() {
 func (x *replicaSchedule) settle() {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
-		head, _, err := x.all[0].c.history.Head(context.Background())
+		head, _, err := x.all[0].c.authority.history.Head(context.Background())
 		if err != nil {
 			x.t.Fatal(err)
 		}
 		same := true
 		for _, r := range x.all {
-			s := r.c.state.Load()
+			s := r.c.authority.state.Load()
 			same = same && s.phase == phaseReady && s.head.Hash == head.Hash
 		}
 		if same {
@@ -253,7 +253,8 @@ func (x *replicaSchedule) settle() {
 		if time.Now().After(deadline) {
 			for i, r := range x.all {
 				phase, why := r.c.Phase()
-				x.t.Errorf("coordinator %d is %s at index %d, and the head is %d: %s", i, phase, r.c.state.Load().head.Index, head.Index, why)
+				x.t.Errorf("coordinator %d is %s at index %d, and the head is %d: %s", i, phase,
+					r.c.authority.state.Load().head.Index, head.Index, why)
 			}
 			x.t.FailNow()
 		}
@@ -264,7 +265,7 @@ func (x *replicaSchedule) settle() {
 // check looks at everything that they left.
 func (x *replicaSchedule) check() {
 	t, c := x.t, x.all[0].c
-	v, _, err := c.verifiedHistory(context.Background(), c.state.Load())
+	v, _, err := c.authority.verifiedHistory(context.Background(), c.authority.state.Load())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +295,7 @@ func (x *replicaSchedule) check() {
 	// I8: secrets went to coordinators, and what came from one was given by one.
 	admitted := make(map[string]bool)
 	for _, r := range x.all {
-		admitted[r.c.EnrolmentKey()] = true
+		admitted[r.c.authority.enrolmentKey()] = true
 	}
 	given := make(map[string]bool)
 	for _, e := range x.all[0].audited("seed.given") {

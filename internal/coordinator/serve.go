@@ -106,8 +106,10 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 		c.serving.Store(false)
 		return nil
 	})
-	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator serves", slog.String("addr", c.Addr()), slog.String("socket", c.AdminSocket()),
-		slog.String("phase", c.state.Load().phase.String()), slog.String("enrolment_key", c.EnrolmentKey()))
+	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator serves", slog.String("addr", c.authority.addr()),
+		slog.String("socket", c.AdminSocket()),
+		slog.String("phase", c.authority.state.Load().phase.String()), slog.String("enrolment_key",
+			c.authority.enrolmentKey()))
 	return nil
 }
 
@@ -123,7 +125,7 @@ func (c *Coordinator) authorizer() (*authz.Authorizer, error) {
 		return nil, err
 	}
 	return authz.New(table, authz.Options{Logger: c.log, Registerer: c.registry, ClusterID: func() string {
-		if s := c.state.Load(); s.phase == phaseReady {
+		if s := c.authority.state.Load(); s.phase == phaseReady {
 			return s.manifest.Cluster
 		}
 		return ""
@@ -184,24 +186,24 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
 	)...)
 	services := admitFirst{ServiceRegistrar: server, c: c, gate: gate}
-	fealtyv1.RegisterAdmissionServiceServer(services, admissionServer{c: c})
-	fealtyv1.RegisterAgentServiceServer(services, agentServer{c: c})
+	fealtyv1.RegisterAdmissionServiceServer(services, admissionServer{c: c.admission})
+	fealtyv1.RegisterAgentServiceServer(services, agentServer{c: c.delivery})
 	fealtyv1.RegisterBackupServiceServer(services, backupServer{c: c})
-	fealtyv1.RegisterAuditServiceServer(services, auditServer{c: c})
-	fealtyv1.RegisterConfigServiceServer(services, configServer{c: c})
-	fealtyv1.RegisterCoordinatorServiceServer(services, coordinatorServer{c: c})
-	fealtyv1.RegisterLeaderServiceServer(services, leaderServer{c: c})
-	fealtyv1.RegisterLiveServiceServer(services, liveServer{c: c})
-	fealtyv1.RegisterManifestServiceServer(services, manifestServer{c: c})
-	fealtyv1.RegisterMemberServiceServer(services, memberServer{c: c})
-	fealtyv1.RegisterPeerServiceServer(services, peerServer{c: c})
-	fealtyv1.RegisterRecoveryServiceServer(services, recoveryServer{c: c})
-	fealtyv1.RegisterReseedServiceServer(services, reseedServer{c: c})
-	fealtyv1.RegisterRestoreServiceServer(services, restoreServer{c: c})
-	fealtyv1.RegisterSnapshotServiceServer(services, snapshotServer{c: c})
+	fealtyv1.RegisterAuditServiceServer(services, auditServer{c: c.audit})
+	fealtyv1.RegisterConfigServiceServer(services, configServer{c: c.desired})
+	fealtyv1.RegisterCoordinatorServiceServer(services, coordinatorServer{c: c.membership})
+	fealtyv1.RegisterLeaderServiceServer(services, leaderServer{c: c.election})
+	fealtyv1.RegisterLiveServiceServer(services, liveServer{c: c.membership})
+	fealtyv1.RegisterManifestServiceServer(services, manifestServer{c: c.authority})
+	fealtyv1.RegisterMemberServiceServer(services, memberServer{c: c.membership})
+	fealtyv1.RegisterPeerServiceServer(services, peerServer{c: c.peerrecovery})
+	fealtyv1.RegisterRecoveryServiceServer(services, recoveryServer{c: c.ownerrecovery})
+	fealtyv1.RegisterReseedServiceServer(services, reseedServer{c: c.authority})
+	fealtyv1.RegisterRestoreServiceServer(services, restoreServer{c: c.trust})
+	fealtyv1.RegisterSnapshotServiceServer(services, snapshotServer{c: c.delivery})
 	fealtyv1.RegisterStatusServiceServer(services, statusServer{c: c})
-	fealtyv1.RegisterTokenServiceServer(services, tokenServer{c: c})
-	fealtyv1.RegisterTrustServiceServer(services, trustServer{c: c})
+	fealtyv1.RegisterTokenServiceServer(services, tokenServer{c: c.admission})
+	fealtyv1.RegisterTrustServiceServer(services, trustServer{c: c.trust})
 	fealtyv1.RegisterVerifyServiceServer(services, verifyServer{c: c})
 	return server, gate.Table().CheckServer(server)
 }
@@ -282,7 +284,8 @@ func (a admitFirst) call(stream grpc.ServerStream, info *grpc.UnaryServerInfo, h
 			return handler(granted(ctx), func(req any) error {
 				reading, cancel := context.WithTimeout(ctx, requestTimeout)
 				defer cancel()
-				_, err := flowcontrol.Receive(reading, a.c.readers, func() (any, error) { return nil, stream.RecvMsg(req) })
+				_, err := flowcontrol.Receive(reading, a.c.readers,
+					func() (any, error) { return nil, stream.RecvMsg(req) })
 				return err
 			})
 		})
@@ -293,7 +296,8 @@ func (a admitFirst) call(stream grpc.ServerStream, info *grpc.UnaryServerInfo, h
 // because this coordinator serves no cluster now: then nothing was found out about the
 // caller, who may be served elsewhere, or here soon.
 func (c *Coordinator) unlessNotReady(ctx context.Context, err error) error {
-	if _, not := c.ready(); not != nil && errors.Is(err, explain.Denied) && identity.FromContext(ctx).Standing() == identity.Identified {
+	if _, not := c.authority.ready(); not != nil && errors.Is(err,
+		explain.Denied) && identity.FromContext(ctx).Standing() == identity.Identified {
 		return not
 	}
 	return err
@@ -336,7 +340,8 @@ func (c *Coordinator) wordStream(srv any, stream grpc.ServerStream, info *grpc.S
 }
 
 func panicked(ctx context.Context, log *slog.Logger, method string, p any) error {
-	log.LogAttrs(ctx, slog.LevelError, "a handler panicked", slog.String("method", method), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+	log.LogAttrs(ctx, slog.LevelError, "a handler panicked", slog.String("method", method), slog.Any("panic", p),
+		slog.String("stack", string(debug.Stack())))
 	return explain.New(explain.Internal, "what", method)
 }
 
@@ -356,7 +361,7 @@ func (c *Coordinator) word(ctx context.Context, method string, err error) error 
 	case ended != nil:
 		return status.FromContextError(ended).Err()
 	case errors.Is(err, patience.ErrOver):
-		return c.storeError("the call", err)
+		return c.authority.storeError("the call", err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
 	case errors.Is(err, io.EOF):

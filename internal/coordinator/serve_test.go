@@ -34,7 +34,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -363,8 +362,8 @@ func TestExpiryAndGrace(t *testing.T) {
 		t.Fatalf("an SVID of the epoch before: %v", err)
 	}
 	f.advance(26 * time.Hour)
-	s := f.c.state.Load()
-	if err := errors.Join(f.c.renewIdentity(f.ctx(), s), f.c.refreshTrust(f.ctx(), s, true)); err != nil {
+	s := f.c.authority.state.Load()
+	if err := errors.Join(f.c.bundle.renewIdentity(f.ctx(), s), f.c.bundle.refreshTrust(f.ctx(), s, true)); err != nil {
 		t.Fatal(err)
 	}
 	// Its own material is refused before it is dialed with, so ask as a thief would.
@@ -382,7 +381,7 @@ func TestExpiryAndGrace(t *testing.T) {
 		t.Fatalf("after the rejoin: %v", err)
 	}
 	f.advance(8 * 24 * time.Hour)
-	if err := errors.Join(f.c.renewIdentity(f.ctx(), s), f.c.refreshTrust(f.ctx(), s, true)); err != nil {
+	if err := errors.Join(f.c.bundle.renewIdentity(f.ctx(), s), f.c.bundle.refreshTrust(f.ctx(), s, true)); err != nil {
 		t.Fatal(err)
 	}
 	wantCode(t, late.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-b", late.key)), explain.RejoinGraceOver)
@@ -436,7 +435,7 @@ func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
 	if boot, ok := v.NodeBootstrap(); !ok || len(boot.Members) != 2 {
 		t.Fatalf("the bootstrap shows %v", boot)
 	}
-	live := f.c.live.message(n.id)
+	live := f.c.membership.live.message(n.id)
 	if !live.GetConnected() || !strings.HasPrefix(live.GetLastRefusal(), "b: xxx") || len(live.GetLastRefusal()) > 200 {
 		t.Fatalf("its live state is %v", live)
 	}
@@ -503,7 +502,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 	if h := held(third); h.GetConfigVersion() <= is.GetConfigVersion() {
 		t.Fatalf("after %v came %v", is, h)
 	}
-	if live := f.c.live.message(n.id); len(live.GetHeld()) == 0 || live.GetHeld()[0].GetGeneration() != is.GetGeneration() {
+	if live := f.c.membership.live.message(n.id); len(live.GetHeld()) == 0 || live.GetHeld()[0].GetGeneration() != is.GetGeneration() {
 		t.Fatalf("the report is kept as %v", live)
 	}
 }
@@ -513,7 +512,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 func TestConnectRenewsTheBundle(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	trust := f.c.trust.Load()
+	trust := f.c.bundle.trust.Load()
 	for freshness, sent := range map[snapshot.Freshness]bool{"": false, snapshot.Fresh: false, snapshot.Stale: true, snapshot.Degraded: true, snapshot.Expired: true} {
 		held := heldOf([]*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle), AuthorityEpoch: trust.Epoch, ConfigVersion: trust.Version,
 			ContentHash: trust.ContentHash[:], Freshness: string(freshness)}})
@@ -538,7 +537,7 @@ func (f *fleet) rawConn(n *node) grpcConn {
 // that go away are not logged as failures.
 func TestErrorsAreWorded(t *testing.T) {
 	var b bytes.Buffer
-	c := &Coordinator{log: slog.New(slog.NewTextHandler(&b, nil)), failures: flowcontrol.NewLogSampler()}
+	c := assemble(Config{Log: slog.New(slog.NewTextHandler(&b, nil)), Now: time.Now})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, tc := range []struct {
@@ -692,7 +691,7 @@ func TestSecretsStayInside(t *testing.T) {
 	_, err = f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "test"})
 	fail(err)
 	collect := func(epoch string) {
-		s := f.c.state.Load()
+		s := f.c.authority.state.Load()
 		thief := steal(s)
 		secrets["seed"] = thief.Seed.Reveal()
 		secrets["record MAC key"] = thief.keys.RecordMAC()
@@ -708,7 +707,8 @@ func TestSecretsStayInside(t *testing.T) {
 		}
 	}
 	collect("epoch 2")
-	for _, v := range []any{f.c.state.Load().secrets, *f.c.state.Load().secrets, f.c.state.Load(), f.c.state.Load().issuer.Load()} {
+	for _, v := range []any{f.c.authority.state.Load().secrets, *f.c.authority.state.Load().secrets,
+		f.c.authority.state.Load(), f.c.authority.state.Load().issuer.Load()} {
 		fmt.Fprintf(&errs, "%v %+v %#v\n", v, v, v)
 		f.c.log.Info("printed", "value", v)
 	}

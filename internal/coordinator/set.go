@@ -39,7 +39,7 @@ const maxHistoryPage = 3 << 20
 // manifestServer serves ManifestService.
 type manifestServer struct {
 	fealtyv1.UnimplementedManifestServiceServer
-	c *Coordinator
+	c *Authority
 }
 
 func (m manifestServer) SetManifest(ctx context.Context, req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
@@ -112,7 +112,8 @@ func (m manifestServer) firstSet(slot *flowcontrol.Slot, stream fealtyv1.Manifes
 }
 
 // manifestParts receives the manifest whose hash was proven.
-func (c *Coordinator) manifestParts(ctx context.Context, req *fealtyv1.FirstSetRequest, stream fealtyv1.ManifestService_FirstSetServer) ([]byte, error) {
+func (c *Authority) manifestParts(ctx context.Context, req *fealtyv1.FirstSetRequest,
+	stream fealtyv1.ManifestService_FirstSetServer) ([]byte, error) {
 	size := int(req.GetManifestBytes())
 	if size == 0 || size > manifest.MaxBytes {
 		return nil, explain.New(explain.RequestField, "field", "manifest_bytes", "problem", fmt.Sprintf("it is %d, want from 1 to %d", size, manifest.MaxBytes))
@@ -183,7 +184,7 @@ const maxCandidates = 8
 
 // keepCandidate remembers a move that may have come into force, or may yet, so
 // that its keys are at hand when its head is seen. It reports whether it did.
-func (c *Coordinator) keepCandidate(mv *move) bool {
+func (c *Authority) keepCandidate(mv *move) bool {
 	if c.candidates[mv.link.Hash] != mv && len(c.candidates) >= maxCandidates {
 		return false
 	}
@@ -196,7 +197,7 @@ func (c *Coordinator) keepCandidate(mv *move) bool {
 
 // settleCandidates forgets the moves that are decided, now that head is adopted.
 // The seed of head may be that of one of them.
-func (c *Coordinator) settleCandidates(head history.Link) {
+func (c *Authority) settleCandidates(head history.Link) {
 	for hash, mv := range c.candidates {
 		if !decide.Decided(decide.HeadOf(&mv.link), decide.HeadOf(&head)) {
 			continue // it may come yet
@@ -219,7 +220,8 @@ func (c *Coordinator) settleCandidates(head history.Link) {
 // sealed before the head moves, so that a crash right after the swap costs
 // nothing; the head moves by compare-and-swap; an unknown outcome is settled by
 // reading the head.
-func (c *Coordinator) set(ctx context.Context, req *fealtyv1.SetManifestRequest, first bool) (*fealtyv1.SetManifestResponse, error) {
+func (c *Authority) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
+	first bool) (*fealtyv1.SetManifestResponse, error) {
 	if len(req.GetReason()) > maxReasonBytes {
 		return nil, tooLong("reason", maxReasonBytes)
 	}
@@ -275,7 +277,7 @@ func (c *Coordinator) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 
 // staysAdmitted reports whether next admits this coordinator, and under the name
 // that it has.
-func (c *Coordinator) staysAdmitted(s *state, next *manifest.Manifest) error {
+func (c *Authority) staysAdmitted(s *state, next *manifest.Manifest) error {
 	entry, err := c.admits(next)
 	if err != nil || s.phase != phaseReady {
 		return err
@@ -290,7 +292,7 @@ func (c *Coordinator) staysAdmitted(s *state, next *manifest.Manifest) error {
 // readByAll refuses a field that is new in next and that a coordinator which next admits,
 // and which is heard, cannot read: it would refuse the whole manifest, and be none any
 // more.
-func (c *Coordinator) readByAll(ctx context.Context, s *state, next *manifest.Manifest) error {
+func (c *Authority) readByAll(ctx context.Context, s *state, next *manifest.Manifest) error {
 	before := []string(nil)
 	if s.phase == phaseReady {
 		before = s.manifest.LaterFields()
@@ -304,7 +306,7 @@ func (c *Coordinator) readByAll(ctx context.Context, s *state, next *manifest.Ma
 		return c.storeError("read what the coordinators read", err)
 	}
 	for _, r := range all {
-		if r.Key == c.EnrolmentKey() || r.Stopped || c.now().Sub(r.At).Abs() >= silentAfter {
+		if r.Key == c.enrolmentKey() || r.Stopped || c.now().Sub(r.At).Abs() >= silentAfter {
 			continue
 		}
 		for _, field := range added {
@@ -318,7 +320,8 @@ func (c *Coordinator) readByAll(ctx context.Context, s *state, next *manifest.Ma
 
 // compose makes the move that req asks for, after s. It writes nothing. What it
 // returns with an error is to be wiped.
-func (c *Coordinator) compose(req *fealtyv1.SetManifestRequest, s *state, m *manifest.Manifest, first bool) (*move, error) {
+func (c *Authority) compose(req *fealtyv1.SetManifestRequest, s *state, m *manifest.Manifest, first bool) (*move,
+	error) {
 	if s.phase == phaseUninitialized {
 		if !first {
 			return nil, explain.New(explain.HistoryUninitialized)
@@ -423,7 +426,7 @@ func authorize(req *fealtyv1.SetManifestRequest, s *state, t *history.Transition
 }
 
 // composeGenesis makes the seed, its root and the first transition.
-func (c *Coordinator) composeGenesis(req *fealtyv1.SetManifestRequest, m *manifest.Manifest) (*move, error) {
+func (c *Authority) composeGenesis(req *fealtyv1.SetManifestRequest, m *manifest.Manifest) (*move, error) {
 	t := history.Genesis(m)
 	t.Reason = req.GetReason()
 	mv := &move{manifest: m}
@@ -440,7 +443,7 @@ func (c *Coordinator) composeGenesis(req *fealtyv1.SetManifestRequest, m *manife
 }
 
 // makeSeed makes a new seed, and what derives from it, for mv and its transition.
-func (c *Coordinator) makeSeed(mv *move, t *history.Transition) error {
+func (c *Authority) makeSeed(mv *move, t *history.Transition) error {
 	secrets, salt, err := authority.Make()
 	if err != nil {
 		return err
@@ -453,7 +456,7 @@ func (c *Coordinator) makeSeed(mv *move, t *history.Transition) error {
 }
 
 // newMesh makes the mesh CA of a new authority epoch.
-func (c *Coordinator) newMesh(mv *move, t *history.Transition) error {
+func (c *Authority) newMesh(mv *move, t *history.Transition) error {
 	mesh, err := ca.NewMeshCA(mv.root, mv.secrets.RootCA(), ca.MeshConfig{Cluster: mv.manifest.Cluster,
 		Epoch: t.AuthorityEpoch, Validity: meshLife(mv.manifest)}, c.now())
 	if err != nil {
@@ -473,11 +476,11 @@ func (mv *move) seal(t *history.Transition) (err error) {
 // moveFits reports whether a trust bundle can be made after the move, and of another
 // manifest what members are told. A head that no bundle follows from would stop the
 // cluster.
-func (c *Coordinator) moveFits(ctx context.Context, mv *move) error {
+func (c *Authority) moveFits(ctx context.Context, mv *move) error {
 	var in bundle.Input
 	if mv.from != nil {
 		var err error
-		if in, err = c.readTrust(ctx, mv.from); err != nil {
+		if in, err = c.root.bundle.readTrust(ctx, mv.from); err != nil {
 			return c.storeError("read the trust state", err)
 		}
 	}
@@ -487,7 +490,7 @@ func (c *Coordinator) moveFits(ctx context.Context, mv *move) error {
 		ConfigRoot: mv.secrets.ConfigRoot, ConfigKey: mv.secrets.ConfigSigning,
 	}
 	if mv.from == nil || mv.from.manifest.Hash() != mv.manifest.Hash() {
-		if err := c.contentsFit(after); err != nil {
+		if err := c.root.publication.contentsFit(after); err != nil {
 			return err
 		}
 	}
@@ -496,7 +499,7 @@ func (c *Coordinator) moveFits(ctx context.Context, mv *move) error {
 
 // writeSecrets writes what must be found by who comes up at the new head: the
 // seed, sealed by each keeper, its shares, encrypted to their owners, and the root.
-func (c *Coordinator) writeSecrets(ctx context.Context, mv *move) error {
+func (c *Authority) writeSecrets(ctx context.Context, mv *move) error {
 	for i := range mv.keepers {
 		if err := c.sealSeed(ctx, &mv.keepers[i], mv); err != nil {
 			return err
@@ -515,7 +518,7 @@ func (c *Coordinator) writeSecrets(ctx context.Context, mv *move) error {
 
 // bundleFits reports whether a trust bundle can be made of what is in force after
 // a move, from what it is made of before.
-func (c *Coordinator) bundleFits(after *bundle.Authority, in bundle.Input) error {
+func (c *Authority) bundleFits(after *bundle.Authority, in bundle.Input) error {
 	next, _ := after.Next(in, c.now().UTC().Truncate(time.Second))
 	if n := len(next.MeshKeys); n > snapshot.MaxMeshKeys {
 		return explain.New(explain.RateLimited, "what", "the set, which makes a new mesh CA key,", "limit", fmt.Sprintf("%d mesh CA keys whose certificates are still valid", snapshot.MaxMeshKeys))
@@ -556,7 +559,7 @@ func transitionMessage(l history.Link) *fealtyv1.Transition {
 // If it stays unknown whether the head moved, nothing is adopted here: the loop
 // that follows the head finds its keys among the candidates or, after a restart,
 // sealed under the new head's hash.
-func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error) {
+func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) {
 	if err := c.checkPin(mv.root); err != nil {
 		return false, err
 	}
@@ -574,11 +577,11 @@ func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error
 				result = decide.Failed
 			}
 		case decide.Prepare:
-			if took := c.prepare(ctx, mv); len(took) > 0 {
+			if took := c.root.peerrecovery.prepare(ctx, mv); len(took) > 0 {
 				c.log.LogAttrs(ctx, slog.LevelInfo, "peers have the mesh CA key of the next head", slog.Any("peers", took), slog.String("head", mv.link.Hash.String()))
 			}
 		case decide.Swap:
-			c.checkpointBefore(ctx, mv.from)
+			c.root.audit.checkpointBefore(ctx, mv.from)
 			verified, result, err = c.moveHead(ctx, mv)
 		case decide.Adopt:
 			inUse = true
@@ -609,7 +612,7 @@ func (c *Coordinator) swap(ctx context.Context, mv *move) (inUse bool, err error
 }
 
 // moveHead moves the head to mv, and says how that ended.
-func (c *Coordinator) moveHead(ctx context.Context, mv *move) (*history.Verified, decide.Result, error) {
+func (c *Authority) moveHead(ctx context.Context, mv *move) (*history.Verified, decide.Result, error) {
 	if err := c.faults.Hit("set.before-swap"); err != nil {
 		return nil, decide.Failed, err
 	}
@@ -637,7 +640,7 @@ func (c *Coordinator) moveHead(ctx context.Context, mv *move) (*history.Verified
 
 // setError words why the head did not move. If somebody else moved it, our state
 // is behind, and is loaded anew by the loop that follows the head.
-func (c *Coordinator) setError(err error) error {
+func (c *Authority) setError(err error) error {
 	var conflict *history.ConflictError
 	if errors.As(err, &conflict) {
 		return explain.Wrap(err, explain.ManifestStale, "expected", "the head of before", "head", conflict.Head.Hash.String()[:16], "index", fmt.Sprint(conflict.Head.Index))
@@ -647,13 +650,13 @@ func (c *Coordinator) setError(err error) error {
 
 // writeSealed writes what a keeper or the root's own key authenticates. An older
 // value is of a set that never came into force, and is replaced.
-func (c *Coordinator) writeSealed(ctx context.Context, key string, value []byte) error {
+func (c *Authority) writeSealed(ctx context.Context, key string, value []byte) error {
 	_, err := c.overwrite(ctx, key, value)
 	return err
 }
 
 // overwrite writes value, whatever is there, and returns its version.
-func (c *Coordinator) overwrite(ctx context.Context, key string, value []byte) (store.Revision, error) {
+func (c *Authority) overwrite(ctx context.Context, key string, value []byte) (store.Revision, error) {
 	for range commitTries {
 		e, err := c.store.Get(ctx, key)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -700,7 +703,7 @@ func unauthorizedSet(kind history.Kind, err error) error {
 // proposed reads a manifest that is to follow s. One that is in force already was
 // accepted: what a later release would refuse in it must not stand in the way of a new
 // seed.
-func (c *Coordinator) proposed(s *state, data []byte) (*manifest.Manifest, error) {
+func (c *Authority) proposed(s *state, data []byte) (*manifest.Manifest, error) {
 	if s.phase == phaseReady && manifest.Hash(sha256.Sum256(data)) == s.manifest.Hash() {
 		return s.manifest, nil
 	}
@@ -803,7 +806,7 @@ func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistory
 
 // verifiedHistory reads the history and verifies it again: what is shown is what
 // the store holds, and no more than what verifies.
-func (c *Coordinator) verifiedHistory(ctx context.Context, s *state) (*history.Verified, *history.History, error) {
+func (c *Authority) verifiedHistory(ctx context.Context, s *state) (*history.Verified, *history.History, error) {
 	h, err := c.history.Load(ctx)
 	var damaged *history.BlobError
 	switch {

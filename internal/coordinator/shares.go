@@ -94,7 +94,7 @@ func shareKey(epoch uint64, salt history.Salt, set, owner string) string {
 // writeShares writes the shares that the move made, before its head: whoever sees
 // the head finds them. Their names are new with each split, so that no attempt
 // overwrites another one's.
-func (c *Coordinator) writeShares(ctx context.Context, mv *move) error {
+func (c *Authority) writeShares(ctx context.Context, mv *move) error {
 	if len(mv.shares.shares) == 0 {
 		return nil
 	}
@@ -170,7 +170,7 @@ func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSh
 // they are is under the record MAC, which takes the seed to check, so that nothing
 // of it is verified here. An owner's tool compares each share with a history that
 // it verifies itself, and nobody else can open one.
-func (c *Coordinator) claimedShares(ctx context.Context) (*fealtyv1.GetSeedSharesResponse, error) {
+func (c *Authority) claimedShares(ctx context.Context) (*fealtyv1.GetSeedSharesResponse, error) {
 	_, links, m, err := c.claimedHistory(ctx)
 	if err != nil {
 		return nil, err
@@ -204,7 +204,7 @@ func (c *Coordinator) claimedShares(ctx context.Context) (*fealtyv1.GetSeedShare
 
 // claimedSet returns the set of shares that made is said to have made: what a set
 // that failed left may be there as well. Without a record of it, it is the newest.
-func (c *Coordinator) claimedSet(ctx context.Context, made history.Link, shares []store.Entry) (string, error) {
+func (c *Authority) claimedSet(ctx context.Context, made history.Link, shares []store.Entry) (string, error) {
 	e, err := c.store.Get(ctx, shareSetKey(made.Hash))
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return "", c.storeError("read which shares of the seed there are", err)
@@ -225,7 +225,8 @@ func (c *Coordinator) claimedSet(ctx context.Context, made history.Link, shares 
 
 // readShare reads the share of o from the store, and compares it with what was
 // written.
-func (c *Coordinator) readShare(ctx context.Context, made history.Link, rec shareSetRecord, o manifest.Owner) ([]byte, error) {
+func (c *Authority) readShare(ctx context.Context, made history.Link, rec shareSetRecord, o manifest.Owner) ([]byte,
+	error) {
 	const what = "read a share of the seed"
 	e, err := c.store.Get(ctx, shareKey(made.SeedEpoch, made.Salt, rec.Set, o.Name))
 	if err != nil {
@@ -240,7 +241,7 @@ func (c *Coordinator) readShare(ctx context.Context, made history.Link, rec shar
 // dropSecrets removes what the store holds of the seed for nobody: sealed copies of
 // keepers, and shares, that are older than the head and that the manifest in force
 // does not name. What is newer belongs to a move that is under way.
-func (c *Coordinator) dropSecrets(ctx context.Context, s *state) error {
+func (c *Authority) dropSecrets(ctx context.Context, s *state) error {
 	over, err := c.goneSealed(ctx, s)
 	if err != nil {
 		return err
@@ -269,7 +270,7 @@ func (c *Coordinator) dropSecrets(ctx context.Context, s *state) error {
 		}
 	}
 	for _, e := range over {
-		ch := c.newLeaderChange(s)
+		ch := c.root.election.newLeaderChange(s)
 		ch.Delete(e.Key, e.Version)
 		if _, err := ch.Commit(ctx); ignoreConflict(err) != nil {
 			return err
@@ -279,7 +280,7 @@ func (c *Coordinator) dropSecrets(ctx context.Context, s *state) error {
 }
 
 // goneSealed returns what keepers sealed and nobody may need any more.
-func (c *Coordinator) goneSealed(ctx context.Context, s *state) ([]store.Entry, error) {
+func (c *Authority) goneSealed(ctx context.Context, s *state) ([]store.Entry, error) {
 	l, err := c.store.List(ctx, sealed.Prefix)
 	if err != nil {
 		return nil, err

@@ -103,7 +103,7 @@ func (d *desk) wantShares(t testing.TB, people []person, shares []*fealtyv1.Seed
 
 func (d *desk) storedShares(t testing.TB) []*fealtyv1.SeedShare {
 	t.Helper()
-	resp, err := manifestServer{c: d.c}.GetSeedShares(context.Background(), &fealtyv1.GetSeedSharesRequest{})
+	resp, err := manifestServer{c: d.c.authority}.GetSeedShares(context.Background(), &fealtyv1.GetSeedSharesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,11 +124,12 @@ func TestFirstSetWithPeople(t *testing.T) {
 			d.seed = seedOf(tc.threshold, people, tc.keepers...)
 			req := d.request(d.manifest(poolEntries))
 			req.DryRun = true
-			if resp, err := d.c.set(t.Context(), req, true); err != nil || len(resp.GetShares()) > 0 || len(d.store.keys("")) > 0 {
+			if resp, err := d.c.authority.set(t.Context(), req,
+				true); err != nil || len(resp.GetShares()) > 0 || len(d.store.keys("")) > 0 {
 				t.Fatalf("a dry run: %v, %d shares, and %v in the store", err, len(resp.GetShares()), d.store.keys(""))
 			}
 			req.DryRun = false
-			resp, err := d.c.set(t.Context(), req, true)
+			resp, err := d.c.authority.set(t.Context(), req, true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -173,7 +174,7 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 					d.store.lose(append(lost, how)...)
 					err := d.set(poolEntries + coordinatorEntry(t, 2))
 					d.store.lose()
-					d.c.checkHead(t.Context())
+					d.c.authority.checkHead(t.Context())
 					if phase, reason := d.c.Phase(); phase == "recovery" || err == nil && phase != "ready" {
 						t.Fatalf("the set: %v; then %s: %s", err, phase, reason)
 					}
@@ -181,8 +182,8 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 						d.wantShares(t, people, d.storedShares(t))
 						d.joined("after")
 					}
-					if len(d.c.candidates) > 0 {
-						t.Errorf("%d moves are kept as if they were undecided", len(d.c.candidates))
+					if len(d.c.authority.candidates) > 0 {
+						t.Errorf("%d moves are kept as if they were undecided", len(d.c.authority.candidates))
 					}
 				})
 			}
@@ -211,7 +212,7 @@ func TestForgedShares(t *testing.T) {
 			d.seed = seedOf(2, people)
 			wantOnly(t, "first set", d.set(poolEntries), "")
 			harm(d)
-			_, err := manifestServer{c: d.c}.GetSeedShares(t.Context(), &fealtyv1.GetSeedSharesRequest{})
+			_, err := manifestServer{c: d.c.authority}.GetSeedShares(t.Context(), &fealtyv1.GetSeedSharesRequest{})
 			wantCode(t, err, explain.StoreForged)
 		})
 	}

@@ -121,7 +121,7 @@ func (s *state) issue(publicKey any, id identity.ID, entry *manifest.Entry, notA
 //
 // A history that does not lead through the newest head that this coordinator has
 // seen is not adopted, however well it verifies (I11).
-func (c *Coordinator) read(ctx context.Context, last *state) (*way, *state, error) {
+func (c *Authority) read(ctx context.Context, last *state) (*way, *state, error) {
 	seen, err := c.seen()
 	if err != nil {
 		return nil, recovering(last, err), nil
@@ -158,7 +158,7 @@ func (c *Coordinator) read(ctx context.Context, last *state) (*way, *state, erro
 	if err != nil {
 		return nil, recovering(last, err), nil
 	}
-	c.recoveries.expect(&w.claimed)
+	c.root.ownerrecovery.recoveries.expect(&w.claimed)
 	if intent != nil && !carriedOut(intent, loaded) {
 		w.restore = intent
 	}
@@ -168,7 +168,7 @@ func (c *Coordinator) read(ctx context.Context, last *state) (*way, *state, erro
 // loadFirst returns the state at the start, without asking peers: these may be waiting
 // for us to serve. Keepers open what they sealed for the head; for everything else the
 // loop that follows the head looks.
-func (c *Coordinator) loadFirst(ctx context.Context) (*state, error) {
+func (c *Authority) loadFirst(ctx context.Context) (*state, error) {
 	w, s, err := c.read(ctx, nil)
 	if w == nil {
 		return s, err
@@ -186,7 +186,7 @@ func (c *Coordinator) loadFirst(ctx context.Context) (*state, error) {
 
 // load reads the history and comes back to its head, by whichever way leads there;
 // without one wait says when to look again.
-func (c *Coordinator) load(ctx context.Context, last *state) (s *state, wait time.Duration, err error) {
+func (c *Authority) load(ctx context.Context, last *state) (s *state, wait time.Duration, err error) {
 	w, s, err := c.read(ctx, last)
 	if w == nil {
 		return s, 0, err
@@ -205,7 +205,7 @@ func recovering(last *state, err error) *state {
 }
 
 // newState builds the ready state of a verified history and its secrets.
-func (c *Coordinator) newState(v *history.Verified, secrets *authority.Secrets, root *x509.Certificate,
+func (c *Authority) newState(v *history.Verified, secrets *authority.Secrets, root *x509.Certificate,
 	mesh *ca.MeshCA) (*state, error) {
 	if head := decide.HeadOf(v.Current()); !head.Fits(head.Seed, mesh.KeyID()) { // the seed is the one that the history verified under
 		return nil, fmt.Errorf("the mesh CA key %s is not the one of the head, %s", mesh.KeyID(), head.Mesh)
@@ -222,7 +222,7 @@ func (c *Coordinator) newState(v *history.Verified, secrets *authority.Secrets, 
 		chain:    v,
 		manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(), headRecord: v.Head().Encode(),
 		secrets: secrets,
-		records: record.Records{Store: c.store, Auth: auth, Audit: c.auditWriter,
+		records: record.Records{Store: c.store, Auth: auth, Audit: c.auditing.auditWriter,
 			Next: new(atomic.Pointer[record.Records])},
 		root: root, rootPin: identity.KeyOf(root), meshKey: mesh.KeyID(),
 	}
@@ -278,7 +278,7 @@ func freshMesh(s *state, mesh *ca.MeshCA, now time.Time) (*ca.MeshCA, error) {
 
 // loadRoot reads the root certificate, which was stored beside the first sealed
 // seed, and compares it with the key that the seed gives.
-func (c *Coordinator) loadRoot(ctx context.Context, v *history.Verified,
+func (c *Authority) loadRoot(ctx context.Context, v *history.Verified,
 	secrets *authority.Secrets) (*x509.Certificate, error) {
 	e, err := c.store.Get(ctx, sealed.RootKey(&v.Current().Transition))
 	if err != nil {
@@ -305,7 +305,7 @@ func (c *Coordinator) loadRoot(ctx context.Context, v *history.Verified,
 //
 // If it fails because somebody else was first, the state of before stays for reads where
 // it can, and the error says so; see [lost].
-func (c *Coordinator) adopt(ctx context.Context, s *state) error {
+func (c *Authority) adopt(ctx context.Context, s *state) error {
 	var failed error
 	old := c.state.Load()
 	before := old.ready()
@@ -343,8 +343,8 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 		c.former = append(c.former, before.secrets)
 	}
 	if s.phase == phaseReady && old.phase != phaseReady {
-		c.hears.Store(c.now().UnixNano())
-		c.presence.Listen(c.elapsed())
+		c.root.membership.hears.Store(c.now().UnixNano())
+		c.root.membership.presence.Listen(c.elapsed())
 	}
 	c.state.Store(s)
 	c.headConfirmed.set(c.now())
@@ -359,7 +359,7 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 		c.taken.settle(s.head)
 		c.dropOpened()
 		c.search = decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64}
-		c.recoveries.end(nil)
+		c.root.ownerrecovery.recoveries.end(nil)
 		c.endSetup()
 		attrs = append(attrs, slog.String("cluster", s.manifest.Cluster), slog.Uint64("authority_epoch", s.head.AuthorityEpoch), slog.Uint64("index", s.head.Index))
 	}
@@ -372,14 +372,14 @@ func (c *Coordinator) adopt(ctx context.Context, s *state) error {
 }
 
 // becomeReady puts bundle and own identity of s into force.
-func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
+func (c *Authority) becomeReady(ctx context.Context, s *state) error {
 	if err := c.faults.Hit("adopt.begin"); err != nil {
 		return err
 	}
-	if c.keptFault != nil {
-		return c.keptFault
+	if c.storeguard.keptFault != nil {
+		return c.storeguard.keptFault
 	}
-	c.kept.Restored(s.restoredEpoch())
+	c.storeguard.kept.Restored(s.restoredEpoch())
 	if old := c.state.Load().ready(); old != nil && old.head.Salt != s.head.Salt {
 		old.records.Next.Store(&s.records)
 	}
@@ -389,7 +389,7 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 	if err := c.settleRestore(ctx, s); err != nil {
 		return err
 	}
-	t, err := c.firstTrust(ctx, s)
+	t, err := c.root.bundle.firstTrust(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -397,18 +397,18 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 	if err != nil {
 		return fmt.Errorf("read the members: %w", err)
 	}
-	recs, err := c.openMembers(ctx, s, l.Entries)
+	recs, err := c.root.membership.openMembers(ctx, s, l.Entries)
 	if err != nil {
 		return err
 	}
 	if err := c.faults.Hit("adopt.before-identity"); err != nil {
 		return err
 	}
-	if err := c.presentAs(s, t); err != nil {
+	if err := c.root.bundle.presentAs(s, t); err != nil {
 		return err
 	}
-	c.members.fill(recs, l.Revision)
-	c.bundleChanged.Notify()
+	c.root.membership.members.fill(recs, l.Revision)
+	c.root.bundle.bundleChanged.Notify()
 	if err := c.sweepReseeds(ctx, s); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "what a reseed left behind is not removed yet; the next start tries again", slog.Any("err", err))
 	}
@@ -417,9 +417,9 @@ func (c *Coordinator) becomeReady(ctx context.Context, s *state) error {
 
 // firstTrust returns the bundle to begin with at s, with the config in force. While the
 // store is known to have lost something both are what they were.
-func (c *Coordinator) firstTrust(ctx context.Context, s *state) (*bundle.View, error) {
+func (c *TrustBundle) firstTrust(ctx context.Context, s *state) (*bundle.View, error) {
 	in, err := c.ensureTrust(ctx, s)
-	if lost := c.lostError(); lost != nil {
+	if lost := c.storeguard.lostError(); lost != nil {
 		t, err := c.keptTrust(s)
 		if err != nil {
 			return nil, fmt.Errorf("%w (%w)", lost, err)
@@ -430,9 +430,9 @@ func (c *Coordinator) firstTrust(ctx context.Context, s *state) (*bundle.View, e
 		return nil, fmt.Errorf("fit the trust state to the head: %w", err)
 	}
 	// Config that was altered keeps nobody from being ready: what was published stays.
-	switch _, err := c.currentConfig(ctx, s, true); {
+	switch _, err := c.root.desired.currentConfig(ctx, s, true); {
 	case errors.Is(err, store.ErrForged):
-		if err := c.forgedUnder(ctx, s, suspect{"the config", err}); err != nil {
+		if err := c.authority.forgedUnder(ctx, s, suspect{"the config", err}); err != nil {
 			return nil, err
 		}
 	case err != nil:
@@ -443,7 +443,7 @@ func (c *Coordinator) firstTrust(ctx context.Context, s *state) (*bundle.View, e
 
 // presentAs certifies this coordinator anew and presents it. t is the bundle to
 // believe from now on; nil keeps the current one.
-func (c *Coordinator) presentAs(s *state, t *bundle.View) error {
+func (c *TrustBundle) presentAs(s *state, t *bundle.View) error {
 	// A bundle that comes in between would be lost, and its bans with it.
 	c.trustMu.Lock()
 	defer c.trustMu.Unlock()
@@ -458,13 +458,13 @@ func (c *Coordinator) presentAs(s *state, t *bundle.View) error {
 		return fmt.Errorf("adopt this coordinator's own certificate: %w", err)
 	}
 	c.trust.Store(t)
-	c.kept.SawBundle(t.Signed)
+	c.storeguard.kept.SawBundle(t.Signed)
 	return nil
 }
 
 // ownMaterial certifies this coordinator with a new key.
-func (c *Coordinator) ownMaterial(s *state, bundle *identity.Bundle) (*credential.Material, error) {
-	entry, err := c.admits(s.manifest)
+func (c *TrustBundle) ownMaterial(s *state, bundle *identity.Bundle) (*credential.Material, error) {
+	entry, err := c.authority.admits(s.manifest)
 	if err != nil {
 		return nil, err
 	}
@@ -495,7 +495,7 @@ func (c *Coordinator) ownMaterial(s *state, bundle *identity.Bundle) (*credentia
 // keepIdentity renews this coordinator's own certificate in good time, until ctx
 // ends. It looks at the clock often rather than sleep for long: a machine that
 // slept wakes up with a certificate that has ended.
-func (c *Coordinator) keepIdentity(ctx context.Context, s *state) error {
+func (c *TrustBundle) keepIdentity(ctx context.Context, s *state) error {
 	for {
 		if err := watch.Sleep(ctx, identityPause); err != nil {
 			return err
@@ -507,19 +507,19 @@ func (c *Coordinator) keepIdentity(ctx context.Context, s *state) error {
 }
 
 // renewIdentity certifies this coordinator anew if it is time to.
-func (c *Coordinator) renewIdentity(ctx context.Context, s *state) error {
+func (c *TrustBundle) renewIdentity(ctx context.Context, s *state) error {
 	m, err := c.source.Current(ctx)
 	if err != nil {
 		return err
 	}
 	leaf := m.Chain()[0]
-	entry, err := c.admits(s.manifest)
+	entry, err := c.authority.admits(s.manifest)
 	if err != nil {
 		return err
 	}
 	now := c.now()
 	age := now.Sub(leaf.NotBefore.Add(ca.Backdate))
-	if age >= -ca.Backdate && age < renewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) || !c.acts(s) {
+	if age >= -ca.Backdate && age < renewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) || !c.authority.acts(s) {
 		return nil
 	}
 	return c.presentAs(s, nil)
@@ -527,7 +527,7 @@ func (c *Coordinator) renewIdentity(ctx context.Context, s *state) error {
 
 // followHead confirms every few seconds, and on every notice, that the head is
 // the one in memory; on the way back to it it looks when the search says.
-func (c *Coordinator) followHead(ctx context.Context) error {
+func (c *Authority) followHead(ctx context.Context) error {
 	changed, stop := watch.Key(ctx, c.store, history.HeadKey)
 	defer stop()
 	for {
@@ -545,7 +545,7 @@ func (c *Coordinator) followHead(ctx context.Context) error {
 // checkHead compares the persisted head with ours. If another one is there the
 // state is loaded anew; until then nothing is decided under the old one, because
 // every transaction is conditional on our head. It returns when to look again.
-func (c *Coordinator) checkHead(ctx context.Context) (pause time.Duration) {
+func (c *Authority) checkHead(ctx context.Context) (pause time.Duration) {
 	pause = headPollPause
 	if !c.unsettled.Load() && c.headHolds(ctx) {
 		return pause
@@ -590,7 +590,7 @@ func (c *Coordinator) checkHead(ctx context.Context) (pause time.Duration) {
 // leaveHead makes sure that a call that found another head in the store decides
 // nothing more under ours: what is in memory leads to that head at once, everything
 // else is left to the loop that follows the head.
-func (c *Coordinator) leaveHead(ctx context.Context) {
+func (c *Authority) leaveHead(ctx context.Context) {
 	release, err := c.settingTurn(ctx)
 	if err != nil {
 		return
@@ -600,7 +600,7 @@ func (c *Coordinator) leaveHead(ctx context.Context) {
 }
 
 // toHead is leaveHead for who holds setting.
-func (c *Coordinator) toHead(ctx context.Context) {
+func (c *Authority) toHead(ctx context.Context) {
 	for range followTries {
 		s := c.state.Load()
 		if s.phase != phaseReady || c.followed(ctx) {
@@ -631,7 +631,7 @@ func (c *Coordinator) toHead(ctx context.Context) {
 
 // followed reports whether there is no other head to follow than the one in force, and
 // no reseed to settle. The caller holds setting.
-func (c *Coordinator) followed(ctx context.Context) bool {
+func (c *Authority) followed(ctx context.Context) bool {
 	s := c.state.Load()
 	switch verdict, known := c.judgeStored(ctx, s); {
 	case !known:
@@ -646,14 +646,14 @@ func (c *Coordinator) followed(ctx context.Context) bool {
 
 // headHolds reports whether the head in the store is ours or one of before, or that
 // nobody can tell now.
-func (c *Coordinator) headHolds(ctx context.Context) bool {
+func (c *Authority) headHolds(ctx context.Context) bool {
 	verdict, known := c.judgeStored(ctx, c.state.Load())
 	return !known || verdict != decide.Another
 }
 
 // judgeStored says what the head that the store shows means for s. It is not known while
 // the store does not show it. Without a history none is the same.
-func (c *Coordinator) judgeStored(ctx context.Context, s *state) (verdict decide.Verdict, known bool) {
+func (c *Authority) judgeStored(ctx context.Context, s *state) (verdict decide.Verdict, known bool) {
 	asked := c.now()
 	// A call that hangs from before the store was back must not keep it from being seen.
 	asking, cancel := context.WithTimeout(ctx, storePatience)
@@ -668,7 +668,7 @@ func (c *Coordinator) judgeStored(ctx context.Context, s *state) (verdict decide
 		return decide.Another, true
 	case err != nil:
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
-		c.storeFailed.set(c.now())
+		c.storeguard.storeFailed.set(c.now())
 		return 0, false
 	}
 	verdict = c.judgeHead(ctx, s, e)
@@ -681,7 +681,7 @@ func (c *Coordinator) judgeStored(ctx context.Context, s *state) (verdict decide
 
 // seen returns what is written of the newest head in the data directory; the zero
 // value if there is nothing.
-func (c *Coordinator) seen() (history.SeenHead, error) {
+func (c *Authority) seen() (history.SeenHead, error) {
 	var m history.SeenHead
 	raw, err := c.fs.ReadFile(c.path(markFile), maxMarkFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -698,7 +698,7 @@ func (c *Coordinator) seen() (history.SeenHead, error) {
 
 // recordSeen writes down the newest head. It is a second line of defence against
 // a store that is rolled back, so that a full disk here stops nothing.
-func (c *Coordinator) recordSeen(ctx context.Context, h history.SeenHead) {
+func (c *Authority) recordSeen(ctx context.Context, h history.SeenHead) {
 	raw, err := json.Marshal(h)
 	if err == nil {
 		err = c.fs.WriteFile(c.path(markFile), raw)

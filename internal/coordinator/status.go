@@ -37,24 +37,24 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	if err != nil {
 		return nil, err
 	}
-	if req.GetPageToken() == "" && c.state.Load().phase == phaseReady {
+	if req.GetPageToken() == "" && c.authority.state.Load().phase == phaseReady {
 		// Who sets a manifest begins with the head that is said here.
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
-		if !c.headHolds(reading) {
-			c.leaveHead(reading)
+		if !c.authority.headHolds(reading) {
+			c.authority.leaveHead(reading)
 		}
 		cancel()
 	}
-	s := c.state.Load()
+	s := c.authority.state.Load()
 	out := &fealtyv1.GetStatusResponse{
 		Phase: s.phase.String(), PhaseReason: s.reason, Release: c.cfg.Release,
 		Now: timestamppb.New(c.now()), StartedAt: timestamppb.New(c.startedAt),
-		Store: c.cfg.StoreName, Addresses: c.advertised(), EnrolmentKey: c.EnrolmentKey(),
-		OperatorCertificate: tlsfiles.Tell(ctx, c.certificate.Files()),
+		Store: c.cfg.StoreName, Addresses: c.authority.advertised(), EnrolmentKey: c.authority.enrolmentKey(),
+		OperatorCertificate: tlsfiles.Tell(ctx, c.authority.certificate.Files()),
 	}
 	if req.GetPageToken() == "" && s.phase != phaseUninitialized {
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
-		out.Replicas = c.replicaMessages(reading, s)
+		out.Replicas = c.peerrecovery.replicaMessages(reading, s)
 		cancel()
 	}
 	first := c.headFindings(s) // said whatever else is found
@@ -63,82 +63,85 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		if s.phase == phaseUninitialized {
 			out.Findings = append(out.Findings, finding(explain.HistoryUninitialized))
 		} else {
-			out.Findings = append(out.Findings, finding(explain.RecoveryMode, "method", "the fleet", "reason", c.recoveryText(s)))
+			out.Findings = append(out.Findings, finding(explain.RecoveryMode, "method", "the fleet", "reason",
+				c.ownerrecovery.recoveryText(s)))
 		}
 		out.Findings = append(out.Findings, c.storeFindings()...)
 		return out, nil
 	}
 	out.ClusterId = s.manifest.Cluster
 	if !from.first() {
-		out.Members, out.NextPageToken, _, err = c.memberPage(ctx, s, "", from, nil)
+		out.Members, out.NextPageToken, _, err = c.membership.memberPage(ctx, s, "", from, nil)
 		return out, err
 	}
-	out.Leader = c.leaderMessage()
+	out.Leader = c.election.leaderMessage()
 	out.AuthorityEpoch = s.head.AuthorityEpoch
 	out.HistoryIndex = s.head.Index
 	out.Head = s.head.Hash[:]
-	out.HeadConfirmedAt = timestamppb.New(c.headConfirmed.get())
+	out.HeadConfirmedAt = timestamppb.New(c.authority.headConfirmed.get())
 	out.RootPin = s.rootPin[:]
 	out.SeedEpoch = s.head.SeedEpoch
 	out.MeshCaKey = s.meshKey[:]
 	out.MeshCaNotAfter = timestamppb.New(s.issuer.Load().MeshCA().Certificate().NotAfter)
 	out.RootNotAfter = timestamppb.New(s.root.NotAfter)
-	c.hearOthers(ctx, s)
+	c.membership.hearOthers(ctx, s)
 	asked := time.Now()
 	reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 	defer cancel()
-	all, at, err := c.recordedMembers(reading, s)
+	all, at, err := c.membership.recordedMembers(reading, s)
 	from.at = at
 	var trust record.Versioned[bundle.State]
 	if err == nil {
 		out.StoreLatency = durationpb.New(time.Since(asked))
 		if trust, err = record.Get[bundle.State](reading, s.records, bundle.StateKey); err != nil {
-			err = c.storeError("read the trust state", err)
+			err = c.authority.storeError("read the trust state", err)
 		}
 	}
 	switch {
 	case err != nil && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, explain.StoreUnreachable)):
 		// Now is when people look. Without a baseline the members are not known.
 		out.StoreLatency = nil
-		out.Findings = append(append(first, c.keeperFindings(reading, s)...), finding(explain.StoreUnreachable, "what", "read the members", "cause", "the coordinator's log says how"))
-		out.Findings = c.withTold(append(out.Findings, c.missedFindings()...))
-		if _, err := c.alone("read the members", err); err != nil {
+		out.Findings = append(append(first, c.authority.keeperFindings(reading, s)...),
+			finding(explain.StoreUnreachable, "what", "read the members", "cause", "the coordinator's log says how"))
+		out.Findings = c.membership.withTold(append(out.Findings, c.membership.missedFindings()...))
+		if _, err := c.authority.alone("read the members", err); err != nil {
 			return out, nil
 		}
-		known := c.knownMembers(s, record.MemberPrefix)
-		out.Baseline, out.Contacts = baseline(s.manifest, known), c.contacts(known)
+		known := c.membership.knownMembers(s, record.MemberPrefix)
+		out.Baseline, out.Contacts = baseline(s.manifest, known), c.membership.contacts(known)
 		out.Members, out.NextPageToken = from.cut(known)
 		return out, nil
 	case err != nil:
 		return nil, err
 	}
-	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.maxListed)
-	out.Baseline, out.Contacts = baseline(s.manifest, all), c.contacts(all)
-	out.Findings = append(append(first, c.storeFindings()...), c.keeperFindings(reading, s)...)
-	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.manifest), c.now(), c.hearsSince())...)
-	out.Findings = append(out.Findings, c.claims(reading, s, all)...)
-	out.Findings = append(out.Findings, c.leaderFindings()...)
-	out.Findings = append(out.Findings, c.outlet.findings()...)
-	out.Findings = append(out.Findings, c.compileFindings()...)
+	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.bundle.maxListed)
+	out.Baseline, out.Contacts = baseline(s.manifest, all), c.membership.contacts(all)
+	out.Findings = append(append(first, c.storeFindings()...), c.authority.keeperFindings(reading, s)...)
+	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.manifest), c.now(),
+		c.membership.hearsSince())...)
+	out.Findings = append(out.Findings, c.membership.claims(reading, s, all)...)
+	out.Findings = append(out.Findings, c.election.leaderFindings()...)
+	out.Findings = append(out.Findings, c.publication.outlet.findings()...)
+	out.Findings = append(out.Findings, c.publication.compileFindings()...)
 	out.Findings = append(out.Findings, manifestFindings(s.manifest)...)
-	out.Findings = append(append(out.Findings, c.copyFindings()...), c.olderKeyFindings()...)
-	out.Findings = append(out.Findings, c.missedFindings()...)
-	out.Findings = append(out.Findings, c.auditFindings()...)
-	out.Findings = c.withTold(out.Findings)
+	out.Findings = append(append(out.Findings, c.membership.copyFindings()...), c.membership.olderKeyFindings()...)
+	out.Findings = append(out.Findings, c.membership.missedFindings()...)
+	out.Findings = append(out.Findings, c.audit.auditFindings()...)
+	out.Findings = c.membership.withTold(out.Findings)
 	out.Members, out.NextPageToken = from.cut(all)
 	return out, nil
 }
 
 // headFindings says what is wrong about the head of the history, and with it about all.
 func (c *Coordinator) headFindings(s *state) (out []*fealtyv1.Finding) {
-	if older := c.olderHeadError(); older != nil {
+	if older := c.authority.olderHeadError(); older != nil {
 		e := explain.Of(older)
 		out = append(out, finding(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index", e.Fields["index"], "problem", e.Fields["problem"]))
 	}
-	if since := c.lag.at.get(); !c.acts(s) && s.phase == phaseReady && c.now().Sub(since) >= followPatience {
+	if since := c.authority.lag.at.get(); !c.authority.acts(s) && s.phase == phaseReady && c.now().Sub(since) >= followPatience {
 		out = append(out, finding(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
-	return append(append(out, c.lostFindings()...), c.certificateFindings()...)
+	return append(append(out, c.storeguard.lostFindings()...), c.authority.certificateFindings()...)
 }
 
 // manifestFindings says what of the manifest in force could not be set today.

@@ -102,7 +102,7 @@ func readyDesk(t rapidTB, extra string) *desk {
 	if err := d.set(extra); err != nil {
 		t.Fatalf("first set: %v", err)
 	}
-	d.c.hears.Add(-int64(silentAfter))
+	d.c.membership.hears.Add(-int64(silentAfter))
 	return d
 }
 
@@ -113,7 +113,7 @@ func (d *desk) open() {
 	if err != nil {
 		d.t.Fatalf("open: %v", err)
 	}
-	c.hears.Add(-int64(silentAfter)) // it knows by now who is away
+	c.membership.hears.Add(-int64(silentAfter)) // it knows by now who is away
 	d.c = c
 	d.lead(c)
 }
@@ -121,19 +121,19 @@ func (d *desk) open() {
 // lead makes c the leader, if it is ready: at a desk nobody else sees to that.
 func (d *desk) lead(c *Coordinator) {
 	d.t.Helper()
-	s := c.state.Load()
+	s := c.authority.state.Load()
 	if s.phase != phaseReady {
 		return
 	}
-	if term, _, ok := c.leading(); ok && d.store.version(leaderTermKey) == store.Revision(term) {
+	if term, _, ok := c.election.leading(); ok && d.store.version(leaderTermKey) == store.Revision(term) {
 		return
 	}
-	w, err := s.records.Seal(leaderTermKey, leaderRecord{Replica: c.EnrolmentKey(), Nonce: randomID()})
+	w, err := s.records.Seal(leaderTermKey, leaderRecord{Replica: c.authority.enrolmentKey(), Nonce: randomID()})
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	term := d.store.write(leaderTermKey, w.Value)
-	c.lead.view.Store(&leadView{term: uint64(term), until: 1<<63 - 1})
+	c.election.lead.view.Store(&leadView{term: uint64(term), until: 1<<63 - 1})
 }
 
 // another returns one more replica on the same store, with a data directory of
@@ -150,6 +150,7 @@ func (d *desk) another(dir string) (*Coordinator, error) {
 	c, err := New(context.Background(), cfg)
 	if err == nil {
 		c.elapsed = d.elapsed
+		c.share()
 	}
 	return c, err
 }
@@ -166,7 +167,7 @@ func (d *desk) lookAgain() {
 	d.mu.Lock()
 	d.passed += time.Minute
 	d.mu.Unlock()
-	d.c.checkHead(context.Background())
+	d.c.authority.checkHead(context.Background())
 }
 
 // restart closes the coordinator and opens it again.
@@ -178,7 +179,7 @@ func (d *desk) restart() {
 	d.open()
 }
 
-func (d *desk) state() *state { return d.c.state.Load() }
+func (d *desk) state() *state { return d.c.authority.state.Load() }
 
 func (d *desk) manifest(extra string) []byte {
 	key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
@@ -195,7 +196,7 @@ func (d *desk) manifest(extra string) []byte {
   keys: [{name: alice, key: "%s"}]
 admit:
   - {name: coordinator-1, kind: coordinator, match: ["key:%s"]}
-%s`, testCluster, seed, key, d.c.EnrolmentKey(), extra)
+%s`, testCluster, seed, key, d.c.authority.enrolmentKey(), extra)
 }
 
 // request returns a signed request to set a manifest with these entries.
@@ -220,7 +221,7 @@ func (d *desk) request(m []byte) *fealtyv1.SetManifestRequest {
 
 // set sets a manifest with these entries.
 func (d *desk) set(extra string) error {
-	_, err := d.c.set(context.Background(), d.request(d.manifest(extra)), true)
+	_, err := d.c.authority.set(context.Background(), d.request(d.manifest(extra)), true)
 	if err == nil {
 		d.extra = extra
 		d.lead(d.c)
@@ -230,7 +231,7 @@ func (d *desk) set(extra string) error {
 
 func (d *desk) token(req *fealtyv1.CreateTokenRequest) proof.JoinToken {
 	d.t.Helper()
-	resp, err := tokenServer{c: d.c}.CreateToken(context.Background(), req)
+	resp, err := tokenServer{c: d.c.admission}.CreateToken(context.Background(), req)
 	if err != nil {
 		d.t.Fatalf("create a token: %v", err)
 	}
@@ -286,7 +287,7 @@ func (m *machine) joinWith(key *ecdsa.PrivateKey, kind identity.Kind, prover pro
 	rand.Read(ch.binding)
 	req := joinRequest(m.d.t, ch, key, kind, prover)
 	req.Member = m.claims
-	grant, err := m.d.c.join(context.Background(), ch, req)
+	grant, err := m.d.c.admission.join(context.Background(), ch, req)
 	if err != nil {
 		return err
 	}
@@ -342,7 +343,7 @@ var errCut = errors.New("the certificate is refused in the handshake")
 func (m *machine) renewWith(leaf *x509.Certificate, next *ecdsa.PrivateKey) ([][]byte, error) {
 	m.d.t.Helper()
 	key := identity.KeyOf(leaf)
-	if !m.d.clock().Before(leaf.NotAfter) || m.d.c.trust.Load().Bundle.Banned(m.id, key) {
+	if !m.d.clock().Before(leaf.NotAfter) || m.d.c.bundle.trust.Load().Bundle.Banned(m.id, key) {
 		return nil, errCut
 	}
 	csr, err := ca.NewCSR(next)
@@ -377,7 +378,7 @@ func (d *desk) record(kind identity.Kind, name string) record.Versioned[record.M
 	return rec
 }
 
-func (d *desk) members() memberServer { return memberServer{c: d.c} }
+func (d *desk) members() memberServer { return memberServer{c: d.c.membership} }
 
 // joined admits a new data member called name under entry pool.
 func (d *desk) joined(name string) *machine {
@@ -401,6 +402,6 @@ func testDesk(t *testing.T) *desk {
 
 // renewOver renews by a certificate request.
 func (c *Coordinator) renewOver(ctx context.Context, peer identity.Peer, csr []byte) ([][]byte, error) {
-	chain, _, err := c.renew(ctx, peer, readRenewRequest(&fealtyv1.RenewRequest{Csr: csr}))
+	chain, _, err := c.admission.renew(ctx, peer, readRenewRequest(&fealtyv1.RenewRequest{Csr: csr}))
 	return chain, err
 }

@@ -227,7 +227,7 @@ admit:
   - {name: small, kind: data, match: ["token:small"], max_members: 2}
   - {name: witnesses, kind: witness, match: ["token:witnesses"]}
   - {name: ops, kind: admin, match: ["token:ops"]}
-%s`, testCluster, filepath.Join(f.dir, "keeper.key"), key, f.c.EnrolmentKey(), extra)
+%s`, testCluster, filepath.Join(f.dir, "keeper.key"), key, f.c.authority.enrolmentKey(), extra)
 }
 
 // local returns a client of the admin socket.
@@ -251,7 +251,7 @@ func (f *fleet) localConn() grpcConn {
 func (f *fleet) set(m []byte) error {
 	f.t.Helper()
 	req := &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test"}
-	if s := f.c.state.Load(); s.phase == phaseReady {
+	if s := f.c.authority.state.Load(); s.phase == phaseReady {
 		f.sign(req, s.head.Hash)
 	}
 	_, err := f.local().manifest.SetManifest(f.ctx(), req)
@@ -291,7 +291,7 @@ func (f *fleet) token(req *fealtyv1.CreateTokenRequest) proof.JoinToken {
 	return tok
 }
 
-func (f *fleet) pin() identity.KeyID { return f.c.state.Load().rootPin }
+func (f *fleet) pin() identity.KeyID { return f.c.authority.state.Load().rootPin }
 
 // clients are the generated clients over one connection.
 type clients struct {
@@ -425,7 +425,7 @@ func (n *node) bundle() *identity.Bundle {
 	if n.believes != nil {
 		return n.believes
 	}
-	return n.f.c.trust.Load().Bundle
+	return n.f.c.bundle.trust.Load().Bundle
 }
 
 // conn dials the coordinator with the node's identity.
@@ -475,7 +475,8 @@ func (f *fleet) member(name string) *node {
 // catalog returns all members, as one text to compare.
 func (f *fleet) catalog() string {
 	f.t.Helper()
-	recs, err := record.List[record.Member](context.Background(), f.c.state.Load().records, record.MemberPrefix)
+	recs, err := record.List[record.Member](context.Background(), f.c.authority.state.Load().records,
+		record.MemberPrefix)
 	if err != nil {
 		f.t.Fatal(err)
 	}

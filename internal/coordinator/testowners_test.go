@@ -150,11 +150,11 @@ func (d *desk) bring(file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error)
 
 func bringAt(t rapidTB, c *Coordinator, file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error) {
 	t.Helper()
-	g, err := c.openGathering(context.Background())
+	g, err := c.ownerrecovery.openGathering(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	return c.bring(context.Background(), &fealtyv1.RecoverRequest{
+	return c.ownerrecovery.bring(context.Background(), &fealtyv1.RecoverRequest{
 		Attempt: g.id[:], Owner: file.Owner, Share: sentShare(t, g.recipient.Public(), g.id[:], file.Cluster, file.Owner, file.Share),
 	}, anyOwner)
 }

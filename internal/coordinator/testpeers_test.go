@@ -185,7 +185,7 @@ func (f *fleet) askOnce(loaded *history.History) (*received, error) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.ctx())
 	defer cancel()
-	return f.c.fromPeers(ctx, loaded)
+	return f.c.peerrecovery.fromPeers(ctx, loaded)
 }
 
 // loaded returns the history as the store of f has it.

@@ -38,11 +38,11 @@ func newReplica(t testing.TB, f *fleet) *fleet {
 		t: t, dir: filepath.Join(f.dir, name), addr: "127.0.0.1:0", faults: new(fault.Points), signer: f.signer, config: f.config,
 		first: f, link: new(storeLink), open: f.open, stopC: func() {},
 	}
-	made := &Coordinator{cfg: Config{DataDir: filepath.Join(r.dir, "coordinator")}, fs: durable.OS()}
+	made := assemble(Config{DataDir: filepath.Join(r.dir, "coordinator"), FS: durable.OS(), Now: time.Now})
 	if err := made.fs.MkdirAll(made.cfg.DataDir); err != nil {
 		t.Fatal(err)
 	}
-	key, err := made.loadEnrolmentKey()
+	key, err := made.authority.loadEnrolmentKey()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func (f *fleet) await(p phase) {
 // awaitHead waits until the coordinator is ready at the head that g is ready at.
 func (f *fleet) awaitHead(g *fleet) {
 	f.t.Helper()
-	want := g.c.state.Load().head
+	want := g.c.authority.state.Load().head
 	f.awaitState(fmt.Sprintf("head %d", want.Index), func(s *state) bool { return s.phase == phaseReady && s.head.Hash == want.Hash })
 }
 
@@ -88,8 +88,8 @@ func awaitSameHead(t testing.TB, a, b *fleet) *state {
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		newsA, newsB := a.c.stateChanged.Wait(), b.c.stateChanged.Wait()
-		x, y := a.c.state.Load(), b.c.state.Load()
+		newsA, newsB := a.c.authority.stateChanged.Wait(), b.c.authority.stateChanged.Wait()
+		x, y := a.c.authority.state.Load(), b.c.authority.state.Load()
 		if x.phase == phaseReady && y.phase == phaseReady && x.head.Hash == y.head.Hash {
 			return x
 		}
@@ -107,8 +107,8 @@ func (f *fleet) awaitState(what string, want func(*state) bool) {
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		changed := f.c.stateChanged.Wait()
-		s := f.c.state.Load()
+		changed := f.c.authority.stateChanged.Wait()
+		s := f.c.authority.state.Load()
 		if want(s) {
 			return
 		}

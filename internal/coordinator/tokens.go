@@ -30,20 +30,20 @@ const (
 // tokenServer serves TokenService.
 type tokenServer struct {
 	fealtyv1.UnimplementedTokenServiceServer
-	c *Coordinator
+	c *Admission
 }
 
 func (t tokenServer) CreateToken(ctx context.Context, req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse, error) {
 	c := t.c
 	for range commitTries {
-		s, err := c.atHead(ctx)
+		s, err := c.authority.atHead(ctx)
 		if err != nil {
 			return nil, err
 		}
 		resp, err := c.createToken(ctx, s, req)
-		if err == nil || !c.conflicts(ctx, err) {
+		if err == nil || !c.authority.conflicts(ctx, err) {
 			if errors.Is(err, store.ErrConflict) {
-				err = c.storeError("create the token", err) // it is not decided again
+				err = c.authority.storeError("create the token", err) // it is not decided again
 			}
 			return resp, err
 		}
@@ -53,12 +53,14 @@ func (t tokenServer) CreateToken(ctx context.Context, req *fealtyv1.CreateTokenR
 
 // createToken makes a token under s. The error matches [store.ErrConflict] if it
 // is to be decided again.
-func (c *Coordinator) createToken(ctx context.Context, s *state, req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse, error) {
+func (c *Admission) createToken(ctx context.Context, s *state,
+	req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse, error) {
 	rec, err := c.newTokenRecord(s, req, actor(ctx))
 	if err != nil {
 		return nil, err
 	}
-	token, err := proof.NewJoinToken(nil, proof.JoinToken{Cluster: s.manifest.Cluster, Addresses: c.tokenAddresses(ctx, s.manifest), Pin: s.rootPin, Expires: rec.ExpiresAt})
+	token, err := proof.NewJoinToken(nil, proof.JoinToken{Cluster: s.manifest.Cluster,
+		Addresses: c.membership.tokenAddresses(ctx, s.manifest), Pin: s.rootPin, Expires: rec.ExpiresAt})
 	if err != nil {
 		return nil, fmt.Errorf("make a join token: %w", err)
 	}
@@ -74,14 +76,14 @@ func (c *Coordinator) createToken(ctx context.Context, s *state, req *fealtyv1.C
 	if _, err := ch.Commit(ctx); errors.Is(err, store.ErrConflict) {
 		return nil, err
 	} else if err != nil {
-		return nil, c.storeError("create the token", err)
+		return nil, c.authority.storeError("create the token", err)
 	}
 	return &fealtyv1.CreateTokenResponse{Token: c.tokenMessage(s, rec, nil), Line: token.Line()}, nil
 }
 
 // newTokenRecord checks what is asked for against the manifest in force: a token
 // narrows its entry, and never widens it.
-func (c *Coordinator) newTokenRecord(s *state, req *fealtyv1.CreateTokenRequest, by string) (tokenRecord, error) {
+func (c *Admission) newTokenRecord(s *state, req *fealtyv1.CreateTokenRequest, by string) (tokenRecord, error) {
 	bad := func(field, why string) error {
 		return explain.New(explain.TokenRequest, "field", field, "problem", why)
 	}
@@ -149,13 +151,13 @@ func (c *Coordinator) newTokenRecord(s *state, req *fealtyv1.CreateTokenRequest,
 }
 
 func (t tokenServer) ListTokens(ctx context.Context, _ *fealtyv1.ListTokensRequest) (*fealtyv1.ListTokensResponse, error) {
-	s, err := t.c.ready()
+	s, err := t.c.authority.ready()
 	if err != nil {
 		return nil, err
 	}
 	recs, err := record.List[tokenRecord](ctx, s.records, tokenPrefix)
 	if err != nil {
-		return nil, t.c.storeError("list tokens", err)
+		return nil, t.c.authority.storeError("list tokens", err)
 	}
 	resp := &fealtyv1.ListTokensResponse{}
 	for _, r := range recs {
@@ -165,7 +167,7 @@ func (t tokenServer) ListTokens(ctx context.Context, _ *fealtyv1.ListTokensReque
 }
 
 func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest) (*fealtyv1.GetTokenResponse, error) {
-	s, err := t.c.ready()
+	s, err := t.c.authority.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +177,7 @@ func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest
 	}
 	uses, err := record.List[tokenUse](ctx, s.records, tokenUsePrefix+rec.Value.ID+"/")
 	if err != nil {
-		return nil, t.c.storeError("read the uses of a token", err)
+		return nil, t.c.authority.storeError("read the uses of a token", err)
 	}
 	return &fealtyv1.GetTokenResponse{Token: t.c.tokenMessage(s, rec.Value, uses)}, nil
 }
@@ -183,7 +185,7 @@ func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest
 func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenRequest) (*fealtyv1.RevokeTokenResponse, error) {
 	c := t.c
 	for range commitTries {
-		s, err := c.inForce(ctx)
+		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -201,21 +203,21 @@ func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenR
 		switch _, err := ch.Commit(ctx); {
 		case err == nil:
 			return &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.Value, nil)}, nil
-		case !c.conflicts(ctx, err):
-			return nil, c.storeError("revoke the token", err)
+		case !c.authority.conflicts(ctx, err):
+			return nil, c.authority.storeError("revoke the token", err)
 		}
 	}
 	return nil, errBusy("token " + req.GetId())
 }
 
 // token reads the token called id.
-func (c *Coordinator) token(ctx context.Context, s *state, id string) (record.Versioned[tokenRecord], error) {
+func (c *Admission) token(ctx context.Context, s *state, id string) (record.Versioned[tokenRecord], error) {
 	if !validTokenID(id) {
 		return record.Versioned[tokenRecord]{}, explain.New(explain.NotFound, "what", "token", "name", id)
 	}
 	rec, err := record.Get[tokenRecord](ctx, s.records, tokenKey(id))
 	if err != nil {
-		return rec, c.storeError("read the token", err)
+		return rec, c.authority.storeError("read the token", err)
 	}
 	if !rec.Exists() {
 		return rec, explain.New(explain.NotFound, "what", "token", "name", id)
@@ -223,7 +225,7 @@ func (c *Coordinator) token(ctx context.Context, s *state, id string) (record.Ve
 	return rec, nil
 }
 
-func (c *Coordinator) tokenMessage(s *state, r tokenRecord, uses []record.Versioned[tokenUse]) *fealtyv1.Token {
+func (c *Admission) tokenMessage(s *state, r tokenRecord, uses []record.Versioned[tokenUse]) *fealtyv1.Token {
 	m := &fealtyv1.Token{
 		Id: r.ID, Entry: r.Entry, Name: r.Name, Organizations: r.Organizations,
 		Uses: r.Uses, Used: r.Used, CreatedBy: r.CreatedBy, Revoked: r.Revoked, Labels: r.Labels,

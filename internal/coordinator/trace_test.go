@@ -171,9 +171,9 @@ func (tr *tracing) follow(c *Coordinator) {
 // showsLocked says what others see of a coordinator: its state, and which of the trust
 // bundles that were met it believes.
 func (tr *tracing) showsLocked(c *Coordinator) string {
-	s := c.state.Load()
+	s := c.authority.state.Load()
 	bundle := "no bundle"
-	if t := c.trust.Load(); t != nil {
+	if t := c.bundle.trust.Load(); t != nil {
 		if !slices.Contains(tr.bundles, t.Version) {
 			tr.bundles = append(tr.bundles, t.Version)
 		}
@@ -361,7 +361,7 @@ func (tr *tracing) opens(d *desk, what string) {
 
 func (tr *tracing) wantPhase(c *Coordinator, want phase) {
 	tr.Helper()
-	if s := c.state.Load(); s.phase != want {
+	if s := c.authority.state.Load(); s.phase != want {
 		tr.Fatalf("phase %s (%s), want %s", s.phase, s.reason, want)
 	}
 }
@@ -449,13 +449,13 @@ func traceReseed(tr *tracing) {
 	salt := d.state().head.Salt
 	req := &fealtyv1.CommitReseedRequest{Reason: "test"}
 	tr.during("prepare", func() error {
-		p, err := reseedServer{c: d.c}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
+		p, err := reseedServer{c: d.c.authority}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
 		req.Change = p.GetChange()
 		return err
 	})
 	req.Signatures = d.signChange(req.Change)
 	tr.during("commit", func() error {
-		_, err := reseedServer{c: d.c}.CommitReseed(ctx, req)
+		_, err := reseedServer{c: d.c.authority}.CommitReseed(ctx, req)
 		return err
 	})
 	tr.wantPhase(d.c, phaseReady)
@@ -497,12 +497,12 @@ func (tr *tracing) pair() *desk {
 		second, err := d.another("second")
 		wantOnly(tr.T, "make the keys of the second", err, "")
 		wantOnly(tr.T, "close", second.Close(), "")
-		first, other := d.c.enrolment.Public().(ed25519.PublicKey), second.enrolment.Public().(ed25519.PublicKey)
+		first, other := d.c.authority.enrolment.Public().(ed25519.PublicKey), second.authority.enrolment.Public().(ed25519.PublicKey)
 		if keyIDOf(first).String() > keyIDOf(other).String() {
 			continue // the audit log is read in the order of these, so they come in one order
 		}
 		const admits = "  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n"
-		entry := fmt.Sprintf(admits, second.EnrolmentKey())
+		entry := fmt.Sprintf(admits, second.authority.enrolmentKey())
 		wantOnly(tr.T, "first set", d.set(poolEntries+entry), "")
 		tr.follow(d.c)
 		return d
@@ -528,7 +528,7 @@ func (tr *tracing) recovers(d *desk, addr, own string) *Coordinator {
 	tr.wantPhase(second, phaseRecovery)
 	tr.follow(second)
 	tr.during("it asks the first", func() error {
-		second.checkHead(context.Background())
+		second.authority.checkHead(context.Background())
 		return nil
 	})
 	tr.wantPhase(second, phaseReady)
@@ -537,8 +537,8 @@ func (tr *tracing) recovers(d *desk, addr, own string) *Coordinator {
 
 func traceRecoverPeer(tr *tracing) {
 	d := tr.pair()
-	second := tr.recovers(d, servePeer(tr.T, peerServer{c: d.c}), "")
-	if second.state.Load().head.Hash != d.state().head.Hash {
+	second := tr.recovers(d, servePeer(tr.T, peerServer{c: d.c.peerrecovery}), "")
+	if second.authority.state.Load().head.Hash != d.state().head.Hash {
 		tr.Error("they are at two heads")
 	}
 }
@@ -550,25 +550,25 @@ type lateServer struct {
 }
 
 func (l *lateServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
-	return peerServer{c: l.c}.Prepare(stream)
+	return peerServer{c: l.c.peerrecovery}.Prepare(stream)
 }
 
 func traceSetWithPeer(tr *tracing) {
 	d := tr.pair()
 	peer := new(lateServer)
 	own := servePeer(tr.T, peer)
-	peer.c = tr.recovers(d, servePeer(tr.T, peerServer{c: d.c}), own)
-	tr.during("it says where it is", func() error { return peer.c.announce(context.Background(), false) })
+	peer.c = tr.recovers(d, servePeer(tr.T, peerServer{c: d.c.peerrecovery}), own)
+	tr.during("it says where it is", func() error { return peer.c.peerrecovery.announce(context.Background(), false) })
 	tr.during("the first rotates the mesh CA key", func() error {
 		_, err := d.trustService().RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 		return err
 	})
 	tr.during("the second looks at the head", func() error {
-		peer.c.checkHead(context.Background())
+		peer.c.authority.checkHead(context.Background())
 		return nil
 	})
 	tr.wantPhase(peer.c, phaseReady)
-	if peer.c.state.Load().meshKey != d.state().meshKey {
+	if peer.c.authority.state.Load().meshKey != d.state().meshKey {
 		tr.Error("they have two mesh CA keys")
 	}
 }

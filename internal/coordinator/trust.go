@@ -28,8 +28,8 @@ const maxBootstrapMembers = 32
 // readTrust reads the inputs of the trust bundle. If the bans are not those that
 // the trust state says there are, or the trust state is gone, the error matches
 // [store.ErrForged]: no bundle is made of what somebody else left.
-func (c *Coordinator) readTrust(ctx context.Context, s *state) (bundle.Input, error) {
-	began := c.kept.Begin()
+func (c *TrustBundle) readTrust(ctx context.Context, s *state) (bundle.Input, error) {
+	began := c.storeguard.kept.Begin()
 	in, err := bundle.Read(ctx, s.records, s.manifest.Cluster)
 	if err != nil {
 		return in, err
@@ -44,12 +44,13 @@ func (c *Coordinator) readTrust(ctx context.Context, s *state) (bundle.Input, er
 // ensureTrust makes the trust state name the mesh CA key of s, as after a first
 // set or a change of authority, and returns the inputs that are then in force. A
 // crash between the head's swap and this is healed by the next start.
-func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (bundle.Input, error) {
+func (c *TrustBundle) ensureTrust(ctx context.Context, s *state) (bundle.Input, error) {
 	for range commitTries {
 		in, err := c.readTrust(ctx, s)
 		if err != nil {
 			if errors.Is(err, store.ErrForged) {
-				if moved := c.forgedUnder(ctx, s, suspect{"the trust state and the bans", err}); moved != nil {
+				if moved := c.authority.forgedUnder(ctx, s, suspect{"the trust state and the bans",
+					err}); moved != nil {
 					return in, moved
 				}
 			}
@@ -62,7 +63,7 @@ func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (bundle.Input, 
 		}
 		ch := s.records.NewChange(s.headVersion)
 		ch.Put(bundle.StateKey, in.State.Version, next)
-		if err := c.beginConfig(ctx, ch, in.State.Value); err != nil {
+		if err := c.root.desired.beginConfig(ctx, ch, in.State.Value); err != nil {
 			return in, err
 		}
 		_, err = ch.Commit(ctx)
@@ -81,11 +82,11 @@ func (c *Coordinator) ensureTrust(ctx context.Context, s *state) (bundle.Input, 
 // that ch leads to has a version of its own. What no bundle could be made of is
 // refused here, with an error that matches [bundle.ErrFull]: once committed it would
 // stop every later ban.
-func (c *Coordinator) touchTrust(ctx context.Context, s *state, ch *record.Change, d bundle.Delta,
+func (c *TrustBundle) touchTrust(ctx context.Context, s *state, ch *record.Change, d bundle.Delta,
 	room bundle.Room) error {
 	in, err := c.readTrust(ctx, s)
 	if err != nil {
-		return c.storeError("read the trust state", err)
+		return c.authority.storeError("read the trust state", err)
 	}
 	was := in.State.Version
 	next, changed := s.bundle.Next(in, c.now().UTC().Truncate(time.Second))
@@ -128,22 +129,22 @@ func bundleFull(what string, err error) error {
 
 // trustChanged makes what was just committed true here: our own connections
 // first, then the members'.
-func (c *Coordinator) trustChanged(ctx context.Context) error {
-	s, err := c.ready()
+func (c *TrustBundle) trustChanged(ctx context.Context) error {
+	s, err := c.authority.ready()
 	if err != nil {
 		return err
 	}
 	if err := c.refreshTrust(ctx, s, false); err != nil {
 		// It is durable, and the trust loop goes on trying.
 		c.trustDue.Notify()
-		return c.storeError("read the trust state", err)
+		return c.authority.storeError("read the trust state", err)
 	}
 	return nil
 }
 
 // refreshTrust compiles the bundle if its inputs or, with renew, its age ask for
 // it, and puts it into force.
-func (c *Coordinator) refreshTrust(ctx context.Context, s *state, renew bool) (err error) {
+func (c *TrustBundle) refreshTrust(ctx context.Context, s *state, renew bool) (err error) {
 	release, err := c.refreshing.Lock(ctx, "trust")
 	if err != nil {
 		return err
@@ -185,7 +186,7 @@ func (c *Coordinator) refreshTrust(ctx context.Context, s *state, renew bool) (e
 }
 
 // believe puts t into force here, unless a newer one is already.
-func (c *Coordinator) believe(t *bundle.View) error {
+func (c *TrustBundle) believe(t *bundle.View) error {
 	c.trustMu.Lock()
 	defer c.trustMu.Unlock()
 	if have := c.trust.Load(); have != nil && have.Newer(t) {
@@ -195,26 +196,26 @@ func (c *Coordinator) believe(t *bundle.View) error {
 		return fmt.Errorf("believe the new trust bundle: %w", err)
 	}
 	c.trust.Store(t)
-	c.kept.SawBundle(t.Signed)
+	c.storeguard.kept.SawBundle(t.Signed)
 	return nil
 }
 
 // followTrust keeps the bundle up with the store until ctx ends: at once on a
 // notice or a change, and every few seconds in case a notice was lost.
-func (c *Coordinator) followTrust(ctx context.Context, s *state) error {
+func (c *Trust) followTrust(ctx context.Context, s *state) error {
 	changed, stop := watch.Key(ctx, c.store, bundle.StateKey)
 	defer stop()
 	for {
-		due, confirmed := c.trustDue.Wait(), c.keyConfirmed.Wait()
-		if err := c.untilWhole(ctx); err != nil {
+		due, confirmed := c.bundle.trustDue.Wait(), c.keyConfirmed.Wait()
+		if err := c.storeguard.untilWhole(ctx); err != nil {
 			return err
 		}
 		// A head that moved ends this state, and with it ctx.
-		err := c.refreshTrust(ctx, s, true)
+		err := c.bundle.refreshTrust(ctx, s, true)
 		if err == nil {
 			err = c.followRotation(ctx, s)
 		}
-		if err != nil && !c.conflicts(ctx, err) {
+		if err != nil && !c.authority.conflicts(ctx, err) {
 			return err
 		}
 		if _, err := watch.Wait(ctx, trustPollPause, due, changed, confirmed); err != nil {
@@ -236,7 +237,7 @@ func (c *Coordinator) followTrust(ctx context.Context, s *state) error {
 // revision of a transaction that wrote rec for this very content, and serves as
 // the generation of its publication too. No two contents may share one: the node
 // would take the second for an equivocation.
-func (c *Coordinator) bootstrap(s *state, rec record.Member, version store.Revision,
+func (c *Admission) bootstrap(s *state, rec record.Member, version store.Revision,
 	now time.Time) (*fealtyv1.SignedSnapshot, error) {
 	id, err := identity.New(s.manifest.Cluster, rec.Kind, rec.Name)
 	if err != nil {
@@ -250,14 +251,15 @@ func (c *Coordinator) bootstrap(s *state, rec record.Member, version store.Revis
 	}
 	content := snapshot.NodeBootstrap{
 		ClusterID: s.manifest.Cluster, Node: id, Kind: rec.Kind, Roles: roles, Organizations: orgs, Entry: rec.Entry,
-		Coordinators: c.knownAddresses(),
+		Coordinators: c.membership.knownAddresses(),
 		RenewEvery:   renewEvery(entry.SVIDTTL).Truncate(time.Second),
 		SVIDTTL:      entry.SVIDTTL.Truncate(time.Second),
 		Degraded:     degradedPolicy(s.manifest),
-		Resilience:   snapshot.Resilience{DataMembers: c.members.count(identity.Data), Required: s.manifest.Baseline.Data},
+		Resilience: snapshot.Resilience{DataMembers: c.membership.members.count(identity.Data),
+			Required: s.manifest.Baseline.Data},
 	}
 	if snapshot.MayHold(snapshot.ScopeNodeBootstrap, snapshot.SectionMembers, roles) {
-		for _, m := range c.members.visible(rec, maxBootstrapMembers) {
+		for _, m := range c.membership.members.visible(rec, maxBootstrapMembers) {
 			other, err := identity.New(s.manifest.Cluster, m.Kind, m.Name)
 			if err != nil {
 				return nil, err
@@ -286,7 +288,7 @@ func (c *Coordinator) bootstrap(s *state, rec record.Member, version store.Revis
 	if err != nil {
 		return nil, err
 	}
-	t := c.trust.Load()
+	t := c.bundle.trust.Load()
 	signed, err := draft.Publish(snapshot.Record{
 		ClusterID: s.manifest.Cluster, AuthorityEpoch: s.head.AuthorityEpoch, Generation: uint64(version),
 		IssuedAt: issued, FreshUntil: issued.Add(entry.SVIDTTL).Truncate(time.Second), Revocations: t.Revocations,

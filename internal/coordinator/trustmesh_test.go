@@ -21,7 +21,7 @@ const everySet = "trust: mesh\n"
 // under reports whether the bundle in force believes the newest certificate of m.
 func (d *desk) under(m *machine) error {
 	chain := []*x509.Certificate{m.leaf, m.mesh}
-	_, err := d.c.trust.Load().Bundle.Verify(chain, d.clock())
+	_, err := d.c.bundle.trust.Load().Bundle.Verify(chain, d.clock())
 	return err
 }
 
@@ -48,12 +48,12 @@ func TestTrustMesh(t *testing.T) {
 		if err := d.under(a); err != nil {
 			t.Errorf("set %d: a certificate of before is not believed: %v", i, err)
 		}
-		if !d.c.outdated(a.leaf) {
+		if !d.c.delivery.outdated(a.leaf) {
 			t.Errorf("set %d: the member is not asked to renew", i)
 		}
 		if i == 0 {
 			wantOnlyNil(t, a.renew())
-			if d.c.outdated(a.leaf) {
+			if d.c.delivery.outdated(a.leaf) {
 				t.Error("the renewed member is asked to renew again")
 			}
 		}
@@ -71,13 +71,14 @@ func TestTrustMesh(t *testing.T) {
 	wantOnlyNil(t, err)
 	leaf, err := issuer.Issue(ca.Request{PublicKey: a.key.Public(), ID: a.id, TTL: time.Hour}, d.clock())
 	wantOnlyNil(t, err)
-	if _, err := d.c.trust.Load().Bundle.Verify([]*x509.Certificate{leaf, other.Certificate()}, d.clock()); err == nil {
+	if _, err := d.c.bundle.trust.Load().Bundle.Verify([]*x509.Certificate{leaf, other.Certificate()},
+		d.clock()); err == nil {
 		t.Error("a chain over a mesh CA key of no head is believed")
 	}
 	// When what the old keys signed has ended, they are accepted no more.
 	d.advance(s.manifest.LongestSVIDTTL() + time.Minute)
-	d.c.checkHead(t.Context())
-	wantOnlyNil(t, d.c.refreshTrust(t.Context(), d.state(), true))
+	d.c.authority.checkHead(t.Context())
+	wantOnlyNil(t, d.c.bundle.refreshTrust(t.Context(), d.state(), true))
 	if left := d.bundle().MeshKeys; len(left) != 1 || left[0] != s.meshKey {
 		t.Errorf("%d mesh CA keys are accepted when all but one are over", len(left))
 	}

@@ -25,17 +25,17 @@ import (
 // trustServer serves TrustService.
 type trustServer struct {
 	fealtyv1.UnimplementedTrustServiceServer
-	c *Coordinator
+	c *Trust
 }
 
 func (t trustServer) GetTrust(ctx context.Context, _ *fealtyv1.GetTrustRequest) (*fealtyv1.GetTrustResponse, error) {
-	s, err := t.c.ready()
+	s, err := t.c.authority.ready()
 	if err != nil {
 		return nil, err
 	}
-	in, err := t.c.readTrust(ctx, s)
+	in, err := t.c.bundle.readTrust(ctx, s)
 	if err != nil {
-		return nil, t.c.storeError("read the trust state", err)
+		return nil, t.c.authority.storeError("read the trust state", err)
 	}
 	msg, err := t.c.trustMessage(ctx, s, in)
 	return &fealtyv1.GetTrustResponse{Trust: msg}, err
@@ -55,7 +55,7 @@ func checkReason(reason string, required bool) error {
 // RotateConfigKey begins a rotation, or revokes a key at once.
 func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateConfigKeyRequest) (*fealtyv1.RotateConfigKeyResponse, error) {
 	c := t.c
-	if _, err := c.ready(); err != nil {
+	if _, err := c.authority.ready(); err != nil {
 		return nil, err
 	}
 	stolen := req.GetCompromised()
@@ -110,7 +110,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 	}
 	msg, err := c.trustMessage(ctx, s, in)
 	if changed && !req.GetDryRun() {
-		err = c.made(ctx, "the change of trust", err)
+		err = c.authority.made(ctx, "the change of trust", err)
 	}
 	if err != nil {
 		return nil, err
@@ -121,27 +121,28 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 // changeTrust changes the trust state and brings the bundle that follows into force,
 // again from the start if somebody was first. edit answers false for nothing to do.
 // It returns what is in force then, or with dry would be.
-func (c *Coordinator) changeTrust(ctx context.Context, dry bool, point string,
+func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 	edit func(s *state, st *bundle.State, was store.Revision, now time.Time) (record.AuditEntry, bool, error)) (*state,
 	bundle.Input, error) {
 	for range commitTries {
-		s, err := c.inForce(ctx)
+		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, bundle.Input{}, err
 		}
-		in, err := c.readTrust(ctx, s)
+		in, err := c.bundle.readTrust(ctx, s)
 		if err != nil {
-			return nil, bundle.Input{}, c.storeError("read the trust state", err)
+			return nil, bundle.Input{}, c.authority.storeError("read the trust state", err)
 		}
 		now := c.now().UTC().Truncate(time.Second)
 		var entry record.AuditEntry
 		changed := false
 		ch := s.records.NewChange(s.headVersion)
-		err = c.touchTrust(ctx, s, ch, bundle.Delta{Edit: func(st *bundle.State, was store.Revision) (err error) {
-			entry, changed, err = edit(s, st, was, now)
-			in.State.Value = *st
-			return err
-		}}, bundle.ForBans)
+		err = c.bundle.touchTrust(ctx, s, ch,
+			bundle.Delta{Edit: func(st *bundle.State, was store.Revision) (err error) {
+				entry, changed, err = edit(s, st, was, now)
+				in.State.Value = *st
+				return err
+			}}, bundle.ForBans)
 		switch {
 		case err != nil:
 			return nil, in, bundleFull("the change", err)
@@ -155,30 +156,30 @@ func (c *Coordinator) changeTrust(ctx context.Context, dry bool, point string,
 		_, err = ch.Commit(ctx)
 		switch {
 		case err == nil:
-		case c.conflicts(ctx, err):
+		case c.authority.conflicts(ctx, err):
 			continue
 		default:
-			return nil, in, c.storeError("change the trust state", err)
+			return nil, in, c.authority.storeError("change the trust state", err)
 		}
 		if err := c.faults.Hit(point + ".after-commit"); err != nil {
 			return nil, in, err
 		}
-		if err = c.trustChanged(ctx); err == nil {
-			in, err = c.readTrust(ctx, s)
+		if err = c.bundle.trustChanged(ctx); err == nil {
+			in, err = c.bundle.readTrust(ctx, s)
 		}
-		return s, in, c.made(ctx, "the change of trust", err)
+		return s, in, c.authority.made(ctx, "the change of trust", err)
 	}
 	return nil, bundle.Input{}, errBusy("the trust state")
 }
 
 // trustMessage says what in means.
-func (c *Coordinator) trustMessage(ctx context.Context, s *state, in bundle.Input) (*fealtyv1.Trust, error) {
+func (c *Trust) trustMessage(ctx context.Context, s *state, in bundle.Input) (*fealtyv1.Trust, error) {
 	st := in.State.Value
 	out := &fealtyv1.Trust{
 		AuthorityEpoch: s.head.AuthorityEpoch, ConfigVersion: uint64(in.State.Version), ConfigRootKey: snapshot.KeyIDOf(s.bundle.PublicRoot()),
 		BannedIds: uint32(len(in.BannedIDs)), BannedKeys: uint32(len(in.Listed())),
 	}
-	t := c.trust.Load()
+	t := c.bundle.trust.Load()
 	if t != nil && t.Version == out.GetConfigVersion() && t.Epoch == out.GetAuthorityEpoch() {
 		out.IssuedAt, out.ExpiresAt = timestamppb.New(t.IssuedAt), timestamppb.New(t.IssuedAt.Add(bundle.Life(s.manifest)))
 	}
@@ -215,7 +216,7 @@ func (c *Coordinator) trustMessage(ctx context.Context, s *state, in bundle.Inpu
 	if st.Rotation != nil {
 		progress, _, _, err := c.lookAtRollout(ctx, s, st.Rotation)
 		if err != nil {
-			return nil, c.storeError("read who confirmed", err)
+			return nil, c.authority.storeError("read who confirmed", err)
 		}
 		out.Rotation = rotationMessage(s, *st.Rotation)
 		out.Rotation.Members, out.Rotation.Confirmed = uint32(progress.members), uint32(progress.members-len(progress.missing))
@@ -232,9 +233,9 @@ func (c *Coordinator) trustMessage(ctx context.Context, s *state, in bundle.Inpu
 		out.Emergencies = append(out.Emergencies, &fealtyv1.AppliedEmergency{Number: e.Number, Digest: e.Digest.String(), AppliedAt: timestamppb.New(e.At), By: e.By, Reason: e.Reason})
 	}
 	if t != nil {
-		out.Rollout = c.live.rollout(t)
+		out.Rollout = c.membership.live.rollout(t)
 	}
-	out.MeshRollout = meshRollout(c.members.all(), s.meshKey, now)
+	out.MeshRollout = meshRollout(c.membership.members.all(), s.meshKey, now)
 	return out, nil
 }
 
@@ -258,18 +259,18 @@ func meshRollout(members []record.Member, key identity.KeyID, now time.Time) *fe
 // RotateMeshKey writes a rekey transition: every coordinator and member follows it.
 func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMeshKeyRequest) (*fealtyv1.RotateMeshKeyResponse, error) {
 	c := t.c
-	if _, err := c.ready(); err != nil {
+	if _, err := c.authority.ready(); err != nil {
 		return nil, err
 	}
 	if err := checkReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
-	release, err := c.settingTurn(ctx)
+	release, err := c.authority.settingTurn(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	s, err := c.ready()
+	s, err := c.authority.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -282,20 +283,20 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 		// Who hangs up now must not leave a head behind whose key is in no memory.
 		changing, cancel := context.WithTimeout(patience.Beyond(ctx), recoverTimeout)
 		defer cancel()
-		if s, err = c.rekey(changing, s, reason, actor(ctx), nil); err != nil {
+		if s, err = c.authority.rekey(changing, s, reason, actor(ctx), nil); err != nil {
 			return nil, err
 		}
 		out.AuthorityEpoch, out.MeshKeyId = s.head.AuthorityEpoch, s.meshKey.String()
 	}
-	in, err := c.readTrust(ctx, s)
+	in, err := c.bundle.readTrust(ctx, s)
 	if err == nil {
 		out.Trust, err = c.trustMessage(ctx, s, in)
 	}
 	if err != nil && !req.GetDryRun() {
-		return nil, c.made(ctx, "the new mesh CA key", err)
+		return nil, c.authority.made(ctx, "the new mesh CA key", err)
 	}
 	if err != nil {
-		return nil, c.storeError("read the trust state", err)
+		return nil, c.authority.storeError("read the trust state", err)
 	}
 	return out, nil
 }

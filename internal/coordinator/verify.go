@@ -53,7 +53,7 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 		return err
 	}
 	c, ctx := v.c, slot.Context()
-	if c.state.Load().phase == phaseUninitialized {
+	if c.authority.state.Load().phase == phaseUninitialized {
 		return explain.New(explain.HistoryUninitialized)
 	}
 	if len(req.GetNonce()) != proof.NonceBytes {
@@ -70,7 +70,7 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 	if err := stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_Claim{Claim: claim}}); err != nil {
 		return err
 	}
-	return c.sendHistory(slot, h, func(page *fealtyv1.RecoveryHistory) error {
+	return c.ownerrecovery.sendHistory(slot, h, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_History{History: page}})
 	})
 }
@@ -78,7 +78,7 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 // verifyClaim says what this coordinator is at the head that the store shows, proven
 // over a connection.
 func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
-	s := c.state.Load()
+	s := c.authority.state.Load()
 	if s.phase == phaseUninitialized {
 		return nil, nil, explain.New(explain.HistoryUninitialized)
 	}
@@ -96,11 +96,11 @@ func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*
 		t.Ready, t.Root, t.MeshCA = true, s.root.Raw, issuer.MeshCA().Certificate().Raw
 		t.TransactionKey = s.secrets.TransactionKey()
 	}
-	key, evidence, err := proof.ProveVerify(c.enrolment, t)
+	key, evidence, err := proof.ProveVerify(c.authority.enrolment, t)
 	if err != nil {
 		return nil, nil, err
 	}
-	vouch, err := c.vouchFor(t)
+	vouch, err := c.authority.vouchFor(t)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -118,15 +118,15 @@ func (c *Coordinator) showHistory(ctx context.Context) (*shown, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	head, _, err := c.history.Head(ctx)
+	head, _, err := c.authority.history.Head(ctx)
 	if err != nil {
-		return nil, c.claimedHistoryError(err)
+		return nil, c.authority.claimedHistoryError(err)
 	}
 	// The record too: nobody vouched for its signature.
 	if c.shown != nil && c.shown.head == head.Hash && bytes.Equal(c.shown.history.Head, head.Encode()) {
 		return c.shown, nil
 	}
-	h, links, m, err := c.claimedHistory(ctx)
+	h, links, m, err := c.authority.claimedHistory(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -42,10 +42,10 @@ const (
 )
 
 // loadKept reads what was seen of the store before.
-func (c *Coordinator) loadKept() error {
+func (c *StoreGuard) loadKept() error {
 	var parts [2]regress.Record
 	for i, name := range []string{storeSeenFile, trustSeenFile} {
-		raw, err := c.fs.ReadFile(c.path(name), regress.MaxRecordBytes)
+		raw, err := c.fs.ReadFile(c.root.authority.path(name), regress.MaxRecordBytes)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -53,7 +53,7 @@ func (c *Coordinator) loadKept() error {
 			parts[i], err = regress.Decode(raw)
 		}
 		if err != nil {
-			return fmt.Errorf("read %s, which says what this coordinator has seen of the store: %w: restore it, or remove it to believe the store", c.path(name), err)
+			return fmt.Errorf("read %s, which says what this coordinator has seen of the store: %w: restore it, or remove it to believe the store", c.root.authority.path(name), err)
 		}
 	}
 	c.kept.Resume(regress.Join(parts[0], parts[1]))
@@ -65,7 +65,7 @@ func (c *Coordinator) loadKept() error {
 
 // keepSeen writes down what was seen of the store, as far as that is news. It is a
 // second line of defence, so that a full disk here stops nothing.
-func (c *Coordinator) keepSeen(ctx context.Context) {
+func (c *StoreGuard) keepSeen(ctx context.Context) {
 	c.keeping.Lock()
 	defer c.keeping.Unlock()
 	if c.keptFault != nil {
@@ -76,7 +76,7 @@ func (c *Coordinator) keepSeen(ctx context.Context) {
 		raw, err := part.Encode()
 		sum := sha256.Sum256(raw)
 		if err == nil && c.written[i] != sum {
-			if err = c.fs.WriteFile(c.path([]string{trustSeenFile, storeSeenFile}[i]), raw); err == nil {
+			if err = c.fs.WriteFile(c.root.authority.path([]string{trustSeenFile, storeSeenFile}[i]), raw); err == nil {
 				c.written[i] = sum
 			}
 		}
@@ -89,7 +89,7 @@ func (c *Coordinator) keepSeen(ctx context.Context) {
 }
 
 // followKept writes down what was seen of the store until ctx ends, and then once more.
-func (c *Coordinator) followKept(ctx context.Context) error {
+func (c *StoreGuard) followKept(ctx context.Context) error {
 	defer c.keepSeen(context.WithoutCancel(ctx))
 	known := c.kept.Lost()
 	for {
@@ -99,7 +99,7 @@ func (c *Coordinator) followKept(ctx context.Context) error {
 				c.log.LogAttrs(ctx, slog.LevelError,
 					"the store went back: nothing is changed before the signers restore it; see fealty explain FE-S112",
 					slog.String("lost", loss.String()))
-				c.lead.due.Notify()
+				c.root.election.lead.due.Notify()
 			}
 		}
 		c.keepSeen(ctx)
@@ -111,19 +111,19 @@ func (c *Coordinator) followKept(ctx context.Context) error {
 
 // lostError says why nothing can change while the store lost something; nil if it did
 // not.
-func (c *Coordinator) lostError() error {
+func (c *StoreGuard) lostError() error {
 	loss := c.kept.Lost()
 	if loss == nil {
 		return nil
 	}
-	if older := c.olderHeadError(); older != nil {
+	if older := c.root.authority.olderHeadError(); older != nil {
 		return older // that is news to whoever knows no revisions
 	}
 	return explain.New(explain.StoreWentBack, "problem", loss.String(), "store", c.storeFlag())
 }
 
 // storeFlag is the store as a command takes it, as far as that may be shown.
-func (c *Coordinator) storeFlag() string {
+func (c *StoreGuard) storeFlag() string {
 	if name := c.cfg.StoreName; name != "" && !strings.ContainsAny(name, " \t\n") {
 		return name
 	}
@@ -131,7 +131,7 @@ func (c *Coordinator) storeFlag() string {
 }
 
 // lostReason is lostError for who reads a sentence; empty if nothing is lost.
-func (c *Coordinator) lostReason() string {
+func (c *StoreGuard) lostReason() string {
 	if loss := c.kept.Lost(); loss != nil {
 		return "the store went back: it " + loss.String() + "; nothing is changed before the signers restore it"
 	}
@@ -139,7 +139,7 @@ func (c *Coordinator) lostReason() string {
 }
 
 // lostFindings says that the store went back.
-func (c *Coordinator) lostFindings() []*fealtyv1.Finding {
+func (c *StoreGuard) lostFindings() []*fealtyv1.Finding {
 	if err := c.lostError(); err != nil && errors.Is(err, explain.StoreWentBack) {
 		e := explain.Of(err)
 		return []*fealtyv1.Finding{finding(explain.StoreWentBack, "problem", e.Fields["problem"], "store", e.Fields["store"])}
@@ -149,7 +149,7 @@ func (c *Coordinator) lostFindings() []*fealtyv1.Finding {
 
 // untilWhole waits until the store is not known to have lost something. A restore leads to
 // another state, so that who follows this one waits until that is over.
-func (c *Coordinator) untilWhole(ctx context.Context) error {
+func (c *StoreGuard) untilWhole(ctx context.Context) error {
 	if c.kept.Lost() == nil {
 		return nil
 	}
@@ -180,7 +180,7 @@ func guarded(key string) bool {
 
 // mayWrite refuses a transaction that changes something while the store is known to have
 // lost something.
-func (c *Coordinator) mayWrite(ctx context.Context, tx store.Tx) error {
+func (c *StoreGuard) mayWrite(ctx context.Context, tx store.Tx) error {
 	if c.kept.Lost() == nil || isRestore(ctx) {
 		return nil
 	}
@@ -200,7 +200,7 @@ func (c *Coordinator) mayWrite(ctx context.Context, tx store.Tx) error {
 // observedStore notes which writes are refused, and what the store shows.
 type observedStore struct {
 	store.Store
-	c *Coordinator
+	c *StoreGuard
 }
 
 func (o observedStore) List(ctx context.Context, prefix string) (store.Listing, error) {
@@ -242,20 +242,20 @@ func (o observedStore) wrote(ctx context.Context, rev store.Revision, err error)
 // coordinator that is not ready notes none: the store may be that of another cluster, whose
 // revisions are no evidence. On its way to being ready it compares all that it has seen, and
 // notes the revision at which it read the trust state, which only its own cluster writes.
-func (c *Coordinator) atRevision(ctx context.Context, began uint64, revision store.Revision) {
-	s := c.state.Load()
+func (c *StoreGuard) atRevision(ctx context.Context, began uint64, revision store.Revision) {
+	s := c.root.authority.state.Load()
 	if s.phase != phaseReady {
 		return
 	}
 	if loss := c.kept.AtRevision(began, uint64(revision), c.now()); loss != nil {
-		c.missed(context.WithoutCancel(ctx), s, loss)
+		c.root.authority.missed(context.WithoutCancel(ctx), s, loss)
 	}
 }
 
 // missed notes that the store lost something under the head of s. If it shows another
 // head that is what is to be looked at: an older one may be a notice that is late.
-func (c *Coordinator) missed(ctx context.Context, s *state, loss *regress.Loss) (lost bool) {
-	if c.kept.Lost() != nil {
+func (c *Authority) missed(ctx context.Context, s *state, loss *regress.Loss) (lost bool) {
+	if c.storeguard.kept.Lost() != nil {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, storePatience)
@@ -265,7 +265,7 @@ func (c *Coordinator) missed(ctx context.Context, s *state, loss *regress.Loss) 
 		c.headDue.Notify()
 		return false
 	}
-	c.kept.Lose(loss)
+	c.storeguard.kept.Lose(loss)
 	return true
 }
 
@@ -280,27 +280,27 @@ func (s *state) restoredEpoch() uint64 {
 
 // checkTrust compares what was read with what was seen before. The error says that the
 // store went back.
-func (c *Coordinator) checkTrust(ctx context.Context, s *state, began regress.Seen, in bundle.Input) error {
+func (c *TrustBundle) checkTrust(ctx context.Context, s *state, began regress.Seen, in bundle.Input) error {
 	if isRestore(ctx) {
 		return nil
 	}
-	loss := c.kept.Read(began, in.Seen(s.restoredEpoch()), c.now())
+	loss := c.storeguard.kept.Read(began, in.Seen(s.restoredEpoch()), c.now())
 	switch {
 	case loss == nil:
 		return nil
-	case c.missed(ctx, s, loss):
-		return c.lostError()
+	case c.authority.missed(ctx, s, loss):
+		return c.storeguard.lostError()
 	}
 	return &store.ConflictError{Key: history.HeadKey, Want: s.headVersion}
 }
 
 // keptTrust is the trust bundle that goes on in force while the store cannot say which
 // is: the one in memory or, after a restart, on disk.
-func (c *Coordinator) keptTrust(s *state) (*bundle.View, error) {
+func (c *TrustBundle) keptTrust(s *state) (*bundle.View, error) {
 	if have := c.trust.Load(); have != nil && have.Epoch == s.head.AuthorityEpoch {
 		return have, nil
 	}
-	raw := c.kept.Bundle()
+	raw := c.storeguard.kept.Bundle()
 	if raw == nil {
 		return nil, errors.New("no trust bundle is kept here")
 	}
@@ -317,8 +317,8 @@ func (c *Coordinator) keptTrust(s *state) (*bundle.View, error) {
 
 // proven takes a trust bundle that somebody shows. If this cluster signed it in the
 // authority epoch that is in force, it is compared with what the store shows from now on.
-func (c *Coordinator) proven(ctx context.Context, from string, raw []byte) error {
-	s, err := c.ready()
+func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
+	s, err := c.authority.ready()
 	if err != nil {
 		return err
 	}
@@ -331,7 +331,7 @@ func (c *Coordinator) proven(ctx context.Context, from string, raw []byte) error
 	}
 	// Whoever shows what is known costs no look at the store.
 	shown, news := regress.Proof{From: from, Version: header.ConfigVersion}, false
-	have := c.trust.Load()
+	have := c.bundle.trust.Load()
 	if have == nil {
 		return nil // there is nothing to compare with yet
 	}
@@ -342,22 +342,22 @@ func (c *Coordinator) proven(ctx context.Context, from string, raw []byte) error
 	if !news && header.ConfigVersion <= have.Version {
 		return nil
 	}
-	in, err := c.readTrust(ctx, s)
+	in, err := c.bundle.readTrust(ctx, s)
 	if err != nil {
-		return c.storeError("read the trust state", err)
+		return c.authority.storeError("read the trust state", err)
 	}
-	if loss := shown.Lost(in.Seen(s.restoredEpoch()).Trust, c.now()); loss != nil && c.state.Load() == s {
-		c.missed(ctx, s, loss)
+	if loss := shown.Lost(in.Seen(s.restoredEpoch()).Trust, c.now()); loss != nil && c.authority.state.Load() == s {
+		c.authority.missed(ctx, s, loss)
 	}
 	return nil
 }
 
 // claims names the members that say that they hold more than the store can have given
 // them. It is what they say, and holds up nobody else.
-func (c *Coordinator) claims(ctx context.Context, s *state, members []*fealtyv1.Member) []*fealtyv1.Finding {
+func (c *Membership) claims(ctx context.Context, s *state, members []*fealtyv1.Member) []*fealtyv1.Finding {
 	// What one of them holds may be newer than what was seen of the store here, and is not
 	// newer than what it shows from now on.
-	if len(claimsAbove(members, s.head.AuthorityEpoch, c.kept.Revision())) == 0 {
+	if len(claimsAbove(members, s.head.AuthorityEpoch, c.storeguard.kept.Revision())) == 0 {
 		return nil
 	}
 	l, err := c.store.List(ctx, bundle.StateKey)
@@ -383,12 +383,13 @@ func claimsAbove(members []*fealtyv1.Member, epoch, revision uint64) (above []tr
 
 func (l liveServer) GetSeen(_ context.Context, req *fealtyv1.GetSeenRequest) (*fealtyv1.GetSeenResponse, error) {
 	c := l.c
-	s, err := c.ready()
+	s, err := c.authority.ready()
 	if err != nil {
 		return nil, err
 	}
-	out := &fealtyv1.GetSeenResponse{Restored: s.restoredEpoch(), Revision: c.kept.Revision(), Lost: c.kept.Lost() != nil, Findings: c.foundHere(s)}
-	if t := c.trust.Load(); t != nil && t.Newer(&bundle.View{Epoch: req.GetAuthorityEpoch(),
+	out := &fealtyv1.GetSeenResponse{Restored: s.restoredEpoch(), Revision: c.storeguard.kept.Revision(),
+		Lost: c.storeguard.kept.Lost() != nil, Findings: c.foundHere(s)}
+	if t := c.bundle.trust.Load(); t != nil && t.Newer(&bundle.View{Epoch: req.GetAuthorityEpoch(),
 		Version: req.GetConfigVersion()}) {
 		out.TrustBundle = t.Message()
 	}
@@ -397,19 +398,22 @@ func (l liveServer) GetSeen(_ context.Context, req *fealtyv1.GetSeenRequest) (*f
 
 // compareSeen compares the store with what another coordinator says of it, and returns
 // what of that is no proof; empty if there is nothing to tell.
-func (c *Coordinator) compareSeen(ctx context.Context, s *state, name string, seen *fealtyv1.GetSeenResponse) (claim string, err error) {
+func (c *Membership) compareSeen(ctx context.Context, s *state, name string,
+	seen *fealtyv1.GetSeenResponse) (claim string, err error) {
 	if seen.GetRestored() != s.restoredEpoch() {
 		return "", nil // one of both does not know of a restore yet
 	}
 	if raw := seen.GetTrustBundle().GetEnvelope(); raw != nil {
-		if err := c.proven(ctx, "coordinator "+name, raw); err != nil && explain.CodeOf(err) != string(explain.RequestField) {
+		if err := c.root.trust.proven(ctx, "coordinator "+name,
+			raw); err != nil && explain.CodeOf(err) != string(explain.RequestField) {
 			return "", err
 		}
 	}
-	if c.kept.Lost() != nil {
+	if c.storeguard.kept.Lost() != nil {
 		return "", nil // it is known
 	}
-	if said := (regress.Claim{Epoch: s.head.AuthorityEpoch, Value: seen.GetRevision()}); said.Above(s.head.AuthorityEpoch, c.kept.Revision()) {
+	if said := (regress.Claim{Epoch: s.head.AuthorityEpoch,
+		Value: seen.GetRevision()}); said.Above(s.head.AuthorityEpoch, c.storeguard.kept.Revision()) {
 		l, err := c.store.List(ctx, bundle.StateKey)
 		if err != nil {
 			return "", err

@@ -75,10 +75,10 @@ func (d *desk) wantWentBack(when string) {
 	if err := json.Unmarshal(answered.Body.Bytes(), &a); err != nil || a.Store != "went back" || !a.OK || !strings.Contains(a.Reason, "the store went back") {
 		d.t.Errorf("%s: readiness says %s", when, answered.Body)
 	}
-	if _, _, leads := c.leading(); leads {
+	if _, _, leads := c.election.leading(); leads {
 		d.t.Errorf("%s: it leads", when)
 	}
-	_, err = tokenServer{c: c}.CreateToken(context.Background(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+	_, err = tokenServer{c: c.admission}.CreateToken(context.Background(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
 	if !errors.Is(err, explain.StoreWentBack) {
 		d.t.Errorf("%s: a token: %v", when, err)
 	}
@@ -98,13 +98,13 @@ func TestStoreWentBack(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	banned := d.c.trust.Load()
+	banned := d.c.bundle.trust.Load()
 	key := identity.KeyOf(gone.leaf)
-	d.c.keepSeen(t.Context())
+	d.c.storeguard.keepSeen(t.Context())
 	back()
 
 	// While it runs.
-	if err := d.c.refreshTrust(t.Context(), d.state(), true); !errors.Is(err, explain.StoreWentBack) {
+	if err := d.c.bundle.refreshTrust(t.Context(), d.state(), true); !errors.Is(err, explain.StoreWentBack) {
 		t.Fatalf("the trust state of before: %v", err)
 	}
 	d.wantWentBack("while it runs")
@@ -113,8 +113,9 @@ func TestStoreWentBack(t *testing.T) {
 	}
 	was := d.store.snapshot()
 	for _, when := range []string{"while it runs", "after a restart", "after another one"} {
-		if !d.c.believesBan(gone.id, key) || d.c.trust.Load().Version != banned.Version {
-			t.Errorf("%s: the ban is lifted, by bundle %d after %d", when, d.c.trust.Load().Version, banned.Version)
+		if !d.c.bundle.believesBan(gone.id, key) || d.c.bundle.trust.Load().Version != banned.Version {
+			t.Errorf("%s: the ban is lifted, by bundle %d after %d", when, d.c.bundle.trust.Load().Version,
+				banned.Version)
 		}
 		if chain, err := stays.recertify(); err != nil || len(chain) == 0 {
 			t.Errorf("%s: a member is not certified again: %v", when, err)
@@ -143,13 +144,13 @@ func TestStoreWentBack(t *testing.T) {
 	if s := d.state(); s.phase != phaseReady || s.head.Kind != history.KindRestore {
 		t.Fatalf("after the restore it is %v at a %s: %s", s.phase, s.head.Kind, s.reason)
 	}
-	if d.c.kept.Lost() != nil || d.c.trust.Load().Version <= banned.Version {
-		t.Errorf("after the restore: %v, bundle %d", d.c.kept.Lost(), d.c.trust.Load().Version)
+	if d.c.storeguard.kept.Lost() != nil || d.c.bundle.trust.Load().Version <= banned.Version {
+		t.Errorf("after the restore: %v, bundle %d", d.c.storeguard.kept.Lost(), d.c.bundle.trust.Load().Version)
 	}
-	if n, err := d.c.takePresented(t.Context(), banned.Signed); err != nil || n == 0 {
+	if n, err := d.c.trust.takePresented(t.Context(), banned.Signed); err != nil || n == 0 {
 		t.Fatalf("what a member knows of bans: %d, %v", n, err)
 	}
-	if err := d.c.trustChanged(t.Context()); err != nil || !d.c.believesBan(gone.id, key) {
+	if err := d.c.bundle.trustChanged(t.Context()); err != nil || !d.c.bundle.believesBan(gone.id, key) {
 		t.Errorf("the ban is not in force: %v", err)
 	}
 	d.joined("c")
@@ -157,8 +158,9 @@ func TestStoreWentBack(t *testing.T) {
 		t.Error(err)
 	}
 	d.restart()
-	if s := d.state(); s.phase != phaseReady || d.c.kept.Lost() != nil || !d.c.believesBan(gone.id, key) || !d.c.believesBan(stays.id, identity.KeyID{}) {
-		t.Errorf("another start: %v, %v", s.phase, d.c.kept.Lost())
+	if s := d.state(); s.phase != phaseReady || d.c.storeguard.kept.Lost() != nil || !d.c.bundle.believesBan(gone.id,
+		key) || !d.c.bundle.believesBan(stays.id, identity.KeyID{}) {
+		t.Errorf("another start: %v, %v", s.phase, d.c.storeguard.kept.Lost())
 	}
 }
 
@@ -172,7 +174,7 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	d.c.keepSeen(t.Context())
+	d.c.storeguard.keepSeen(t.Context())
 	was := d.state()
 	back()
 	for key := range d.store.snapshot() {
@@ -184,15 +186,15 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	if s := d.state(); s.phase != phaseRecovery {
 		t.Fatalf("without the key of the head it is %v", s.phase)
 	}
-	secrets := d.c.memory().secrets(was.head.Salt)
+	secrets := d.c.authority.memory().secrets(was.head.Salt)
 	if secrets == nil {
 		t.Fatal("the keeper did not open the seed")
 	}
-	before, err := d.c.stateBefore(t.Context(), was.chain, secrets)
+	before, err := d.c.authority.stateBefore(t.Context(), was.chain, secrets)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.c.rekey(t.Context(), before, "test", "test", nil); !errors.Is(err, explain.StoreWentBack) {
+	if _, err := d.c.authority.rekey(t.Context(), before, "test", "test", nil); !errors.Is(err, explain.StoreWentBack) {
 		t.Errorf("a new mesh CA key: %v", err)
 	}
 	st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
@@ -200,14 +202,15 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 		t.Errorf("status finds %v, %v", st.GetFindings(), err)
 	}
 	// Another coordinator asks for the seed, without which it knows of no loss.
-	if _, _, err := d.c.greet(t.Context(), proof.Recover, &fealtyv1.PeerHello{}, ""); !errors.Is(err, explain.RecoveryMode) || !strings.Contains(err.Error(), string(explain.StoreWentBack)) {
+	if _, _, err := d.c.peerrecovery.greet(t.Context(), proof.Recover, &fealtyv1.PeerHello{}, ""); !errors.Is(err,
+		explain.RecoveryMode) || !strings.Contains(err.Error(), string(explain.StoreWentBack)) {
 		t.Errorf("who asks for the seed is told: %v", err)
 	}
 
 	d.restoreInPlace(d.store, d.signer)
 	d.restart()
-	if s := d.state(); s.phase != phaseReady || s.head.Kind != history.KindRestore || d.c.kept.Lost() != nil {
-		t.Errorf("after the restore it is %v at a %s: %v", s.phase, s.head.Kind, d.c.kept.Lost())
+	if s := d.state(); s.phase != phaseReady || s.head.Kind != history.KindRestore || d.c.storeguard.kept.Lost() != nil {
+		t.Errorf("after the restore it is %v at a %s: %v", s.phase, s.head.Kind, d.c.storeguard.kept.Lost())
 	}
 }
 
@@ -261,8 +264,8 @@ func TestTrustPutBack(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	d.c.keepSeen(t.Context())
-	version := d.c.trust.Load().Version
+	d.c.storeguard.keepSeen(t.Context())
+	version := d.c.bundle.trust.Load().Version
 	for key := range d.store.snapshot() {
 		if !strings.HasPrefix(key, bundle.Prefix) {
 			continue
@@ -274,9 +277,9 @@ func TestTrustPutBack(t *testing.T) {
 		}
 	}
 	for range 2 {
-		_ = d.c.refreshTrust(t.Context(), d.state(), true)
+		_ = d.c.bundle.refreshTrust(t.Context(), d.state(), true)
 		d.wantWentBack("with trust/* put back")
-		if !d.c.believesBan(gone.id, identity.KeyOf(gone.leaf)) || d.c.trust.Load().Version != version {
+		if !d.c.bundle.believesBan(gone.id, identity.KeyOf(gone.leaf)) || d.c.bundle.trust.Load().Version != version {
 			t.Fatal("the ban is lifted")
 		}
 		d.restart()
@@ -296,15 +299,15 @@ func TestBanWithoutUnban(t *testing.T) {
 			if _, err := d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 				t.Fatal(err)
 			}
-			if d.c.believesBan(gone.id, identity.KeyID{}) || d.c.kept.Lost() != nil {
-				t.Fatalf("a ban that a person lifted: %v", d.c.kept.Lost())
+			if d.c.bundle.believesBan(gone.id, identity.KeyID{}) || d.c.storeguard.kept.Lost() != nil {
+				t.Fatalf("a ban that a person lifted: %v", d.c.storeguard.kept.Lost())
 			}
 			if err := d.banned(gone.id); err != nil {
 				t.Fatal(err)
 			}
 			// As a coordinator writes it that does not know of the ban.
 			s := d.state()
-			in, err := d.c.readTrust(t.Context(), s)
+			in, err := d.c.bundle.readTrust(t.Context(), s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -325,9 +328,9 @@ func TestBanWithoutUnban(t *testing.T) {
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			_ = d.c.refreshTrust(t.Context(), s, true)
+			_ = d.c.bundle.refreshTrust(t.Context(), s, true)
 			d.wantWentBack("after a ban went without an unban")
-			if !d.c.believesBan(gone.id, identity.KeyID{}) {
+			if !d.c.bundle.believesBan(gone.id, identity.KeyID{}) {
 				t.Error("the ban is lifted")
 			}
 		})
@@ -344,7 +347,7 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := d.state()
-	in, err := d.c.readTrust(t.Context(), s)
+	in, err := d.c.bundle.readTrust(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,17 +365,18 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 	}
 	d.forgets(storeSeenFile, trustSeenFile)
 	back := d.store.copyOf()
-	if s := d.state(); s.phase != phaseReady || d.c.kept.Lost() != nil || !d.c.believesBan(gone.id, identity.KeyID{}) {
-		t.Fatalf("it is %v, %v", s.phase, d.c.kept.Lost())
+	if s := d.state(); s.phase != phaseReady || d.c.storeguard.kept.Lost() != nil || !d.c.bundle.believesBan(gone.id,
+		identity.KeyID{}) {
+		t.Fatalf("it is %v, %v", s.phase, d.c.storeguard.kept.Lost())
 	}
 	if _, err := d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 		t.Fatal(err)
 	}
-	if d.c.believesBan(gone.id, identity.KeyID{}) || d.c.kept.Lost() != nil {
-		t.Errorf("its ban cannot be lifted: %v", d.c.kept.Lost())
+	if d.c.bundle.believesBan(gone.id, identity.KeyID{}) || d.c.storeguard.kept.Lost() != nil {
+		t.Errorf("its ban cannot be lifted: %v", d.c.storeguard.kept.Lost())
 	}
 	back()
-	_ = d.c.refreshTrust(t.Context(), d.state(), true)
+	_ = d.c.bundle.refreshTrust(t.Context(), d.state(), true)
 	d.wantWentBack("after it was taken over")
 }
 
@@ -392,11 +396,11 @@ func TestPeersProve(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	proof := d.c.trust.Load()
+	proof := d.c.bundle.trust.Load()
 	back()
 	d.forgets(storeSeenFile, trustSeenFile)
-	if d.c.kept.Lost() != nil || d.c.believesBan(gone.id, identity.KeyID{}) {
-		t.Fatalf("it knows by itself: %v", d.c.kept.Lost())
+	if d.c.storeguard.kept.Lost() != nil || d.c.bundle.believesBan(gone.id, identity.KeyID{}) {
+		t.Fatalf("it knows by itself: %v", d.c.storeguard.kept.Lost())
 	}
 	s := d.state()
 	other := *proof
@@ -410,22 +414,24 @@ func TestPeersProve(t *testing.T) {
 		"another restore":   {&fealtyv1.GetSeenResponse{Restored: 1_800_000_000, Revision: 1<<53 - 1, Lost: true}, ""},
 		"what it forged":    {&fealtyv1.GetSeenResponse{TrustBundle: &fealtyv1.SignedSnapshot{Envelope: append([]byte(nil), other.Signed[:len(other.Signed)-2]...)}}, ""},
 	} {
-		claim, err := d.c.compareSeen(t.Context(), s, "x", c.seen)
+		claim, err := d.c.membership.compareSeen(t.Context(), s, "x", c.seen)
 		if err != nil || !strings.Contains(claim, c.claim) || c.claim == "" && claim != "" {
 			t.Errorf("who says %s: %q, %v", name, claim, err)
 		}
-		if loss := d.c.kept.Lost(); loss != nil {
+		if loss := d.c.storeguard.kept.Lost(); loss != nil {
 			t.Fatalf("who says %s holds it up: %v", name, loss)
 		}
 	}
-	if _, err := (tokenServer{c: d.c}).CreateToken(t.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"}); err != nil {
+	if _, err := (tokenServer{c: d.c.admission}).CreateToken(t.Context(),
+		&fealtyv1.CreateTokenRequest{Entry: "pool"}); err != nil {
 		t.Errorf("a token: %v", err)
 	}
-	if claim, err := d.c.compareSeen(t.Context(), s, "x", &fealtyv1.GetSeenResponse{TrustBundle: proof.Message()}); err != nil || claim != "" {
+	if claim, err := d.c.membership.compareSeen(t.Context(), s, "x",
+		&fealtyv1.GetSeenResponse{TrustBundle: proof.Message()}); err != nil || claim != "" {
 		t.Errorf("the bundle that the cluster signed: %q, %v", claim, err)
 	}
 	d.wantWentBack("after another one proved it")
-	if loss := d.c.kept.Lost(); loss.From != "coordinator x" {
+	if loss := d.c.storeguard.kept.Lost(); loss.From != "coordinator x" {
 		t.Errorf("nobody is named: %+v", loss)
 	}
 }
@@ -471,7 +477,7 @@ func TestMemberThatClaims(t *testing.T) {
 	}
 	for name, stream := range map[string]fealtyv1.AgentService_ConnectClient{"who claims": lies, "another one": hears} {
 		sent, _ := until(t, stream, snapshot.ScopeTrustBundle)
-		bundle, h, err := f.c.state.Load().bundle.Open(sent.GetEnvelope())
+		bundle, h, err := f.c.authority.state.Load().bundle.Open(sent.GetEnvelope())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -498,8 +504,8 @@ func TestMemberThatClaims(t *testing.T) {
 		if named != 1 {
 			t.Errorf("%d findings name it: %v", named, st.GetFindings())
 		}
-		if c.c.kept.Lost() != nil {
-			t.Errorf("it holds up a coordinator: %v", c.c.kept.Lost())
+		if c.c.storeguard.kept.Lost() != nil {
+			t.Errorf("it holds up a coordinator: %v", c.c.storeguard.kept.Lost())
 		}
 	}
 	if _, now, _ := awaitLeader(t, f, r); now >= most || now < term {
@@ -543,7 +549,7 @@ func TestMemberProves(t *testing.T) {
 	f.start()
 	f.awaitPhase(phaseReady)
 	f.ban(gone)
-	proof := f.c.trust.Load().Signed
+	proof := f.c.bundle.trust.Load().Signed
 	f.stop()
 	for _, name := range []string{file + "-wal", file + "-shm"} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -558,17 +564,18 @@ func TestMemberProves(t *testing.T) {
 	}
 	f.start()
 	f.awaitPhase(phaseReady)
-	if f.c.kept.Lost() != nil || f.c.believesBan(gone.id, identity.KeyID{}) {
-		t.Fatalf("it knows by itself: %v", f.c.kept.Lost())
+	if f.c.storeguard.kept.Lost() != nil || f.c.bundle.believesBan(gone.id, identity.KeyID{}) {
+		t.Fatalf("it knows by itself: %v", f.c.storeguard.kept.Lost())
 	}
 	other := readyFleet(t, nil)
 	for name, raw := range map[string][]byte{
-		"altered": append(bytes.Clone(proof[:len(proof)-1]), proof[len(proof)-1]^1), "of another cluster": other.c.trust.Load().Signed, "its own": f.c.trust.Load().Signed,
+		"altered": append(bytes.Clone(proof[:len(proof)-1]),
+			proof[len(proof)-1]^1), "of another cluster": other.c.bundle.trust.Load().Signed, "its own": f.c.bundle.trust.Load().Signed,
 	} {
 		if _, _, err := f.present(raw); name != "its own" && err == nil {
 			t.Errorf("a bundle that is %s is taken", name)
 		}
-		if loss := f.c.kept.Lost(); loss != nil {
+		if loss := f.c.storeguard.kept.Lost(); loss != nil {
 			t.Fatalf("a bundle that is %s is a proof: %v", name, loss)
 		}
 	}
@@ -576,7 +583,7 @@ func TestMemberProves(t *testing.T) {
 	if err != nil || !first.GetCompares() {
 		t.Errorf("presented: %v, %v", first, err)
 	}
-	if loss := f.c.kept.Lost(); loss == nil || loss.From == "" {
+	if loss := f.c.storeguard.kept.Lost(); loss == nil || loss.From == "" {
 		t.Errorf("what the cluster signed is no proof: %v", loss)
 	}
 }
@@ -589,10 +596,10 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	old := d.c.trust.Load()
+	old := d.c.bundle.trust.Load()
 	s := d.state()
 	// As an earlier release lifts it, and this one takes over.
-	in, err := d.c.readTrust(t.Context(), s)
+	in, err := d.c.bundle.readTrust(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -605,11 +612,13 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.c.refreshTrust(t.Context(), s, true); err != nil {
+	if err := d.c.bundle.refreshTrust(t.Context(), s, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.c.proven(t.Context(), "somebody", old.Signed); err != nil || d.c.kept.Lost() != nil || d.c.believesBan(gone.id, identity.KeyID{}) {
-		t.Errorf("it ended with %v, and %v is lost", err, d.c.kept.Lost())
+	if err := d.c.trust.proven(t.Context(), "somebody",
+		old.Signed); err != nil || d.c.storeguard.kept.Lost() != nil || d.c.bundle.believesBan(gone.id,
+		identity.KeyID{}) {
+		t.Errorf("it ended with %v, and %v is lost", err, d.c.storeguard.kept.Lost())
 	}
 }
 
@@ -624,13 +633,13 @@ func TestWentBackAfterTheStart(t *testing.T) {
 	d.store.write("member/data/b", nil) // of another coordinator, and gone with the store of now
 	d.store.remove("member/data/b")
 	d.open()
-	if loss := d.c.kept.Lost(); d.state().phase != phaseReady || loss != nil {
+	if loss := d.c.storeguard.kept.Lost(); d.state().phase != phaseReady || loss != nil {
 		t.Fatalf("it is %v, and %v is lost", d.state().phase, loss)
 	}
 	back()
 	_, err := d.c.store.List(t.Context(), record.MemberPrefix)
 	wantOnlyNil(t, err)
-	if d.c.kept.Lost() == nil {
+	if d.c.storeguard.kept.Lost() == nil {
 		t.Error("nobody noticed that the store went back")
 	}
 }
@@ -643,14 +652,15 @@ func TestEveryLossIsLogged(t *testing.T) {
 		d := newDesk(t)
 		var log bytes.Buffer
 		d.c.log = slog.New(slog.NewTextHandler(&log, nil))
+		d.c.share()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.c.followKept(ctx) }()
+		go func() { ended <- d.c.storeguard.followKept(ctx) }()
 		for i := range 20 { // who is first is a matter of luck
 			time.Sleep(keepPause)
-			d.c.kept.Lose(&regress.Loss{Kind: regress.Ban, What: fmt.Sprintf("data/%d.", i)})
+			d.c.storeguard.kept.Lose(&regress.Loss{Kind: regress.Ban, What: fmt.Sprintf("data/%d.", i)})
 			time.Sleep(keepPause)
-			d.c.kept.Restored(uint64(i) + 1)
+			d.c.storeguard.kept.Restored(uint64(i) + 1)
 		}
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -676,12 +686,12 @@ func TestTransactionSentAgainIsNoLoss(t *testing.T) {
 	d.joined("a")
 	_, err = d.c.store.List(t.Context(), record.MemberPrefix) // what was seen is newer now
 	wantOnlyNil(t, err)
-	if seen := d.c.kept.Revision(); seen <= uint64(first) {
+	if seen := d.c.storeguard.kept.Revision(); seen <= uint64(first) {
 		t.Fatalf("revision %d was seen, and the transaction is of %d: the test shows nothing", seen, first)
 	}
 	second, err := d.c.store.Commit(t.Context(), again)
 	wantOnlyNil(t, err)
-	if loss := d.c.kept.Lost(); second != first || loss != nil {
+	if loss := d.c.storeguard.kept.Lost(); second != first || loss != nil {
 		t.Errorf("revision %d, first %d, taken for lost: %v", second, first, loss)
 	}
 }

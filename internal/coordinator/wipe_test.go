@@ -12,7 +12,7 @@ func TestMeshKeyOfALostMoveIsWiped(t *testing.T) {
 		s := d.state()
 		mv := &move{from: s, manifest: s.manifest, secrets: s.secrets, root: s.root, actor: "test"}
 		next, _ := s.chain.Next(history.KindRekey, s.manifest)
-		wantOnly(t, "mesh", d.c.newMesh(mv, next), "")
+		wantOnly(t, "mesh", d.c.authority.newMesh(mv, next), "")
 		wantOnly(t, "seal", mv.seal(next), "")
 		return mv
 	}
@@ -24,29 +24,29 @@ func TestMeshKeyOfALostMoveIsWiped(t *testing.T) {
 		d := testDesk(t)
 		mv := rekeyed(d)
 		d.faults.FailNext("set.before-swap", 1, errTestCrash)
-		if _, err := d.c.swap(t.Context(), mv); err == nil || !gone(mv) {
+		if _, err := d.c.authority.swap(t.Context(), mv); err == nil || !gone(mv) {
 			t.Errorf("%v, and the key is gone: %v", err, gone(mv))
 		}
 	})
 	t.Run("swapped", func(t *testing.T) {
 		d := testDesk(t)
 		lost, mv := rekeyed(d), rekeyed(d)
-		if inUse, err := d.c.swap(t.Context(), mv); err != nil || !inUse || gone(mv) {
+		if inUse, err := d.c.authority.swap(t.Context(), mv); err != nil || !inUse || gone(mv) {
 			t.Errorf("%v, and the key in force is gone: %v", err, gone(mv))
 		}
-		if _, err := d.c.swap(t.Context(), lost); err == nil || !gone(lost) || gone(mv) {
+		if _, err := d.c.authority.swap(t.Context(), lost); err == nil || !gone(lost) || gone(mv) {
 			t.Errorf("of two moves the one that lost keeps its key: %v", err)
 		}
 	})
 	t.Run("decided later", func(t *testing.T) {
 		d := testDesk(t)
 		won, lost := rekeyed(d), rekeyed(d)
-		d.c.keepCandidate(won)
-		d.c.keepCandidate(lost)
+		d.c.authority.keepCandidate(won)
+		d.c.authority.keepCandidate(lost)
 		if gone(won) || gone(lost) {
 			t.Fatal("a key is gone whose head may come")
 		}
-		d.c.settleCandidates(won.link)
+		d.c.authority.settleCandidates(won.link)
 		if gone(won) || !gone(lost) {
 			t.Errorf("after one came: its key is gone %v, the other's %v", gone(won), gone(lost))
 		}

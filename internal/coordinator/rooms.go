@@ -1,0 +1,424 @@
+package coordinator
+
+import (
+	"crypto/ed25519"
+	"crypto/sha256"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/batch"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/copies"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/ended"
+	"github.com/fealty-io/fealty/internal/enrolment"
+	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/presence"
+	"github.com/fealty-io/fealty/internal/recall"
+	"github.com/fealty-io/fealty/internal/regress"
+	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/writable"
+	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// StoreGuard notices a store that lost something or takes no writes.
+type StoreGuard struct {
+	root     *Coordinator // what is not its own yet
+	cfg      Config
+	failures *flowcontrol.LogSampler
+	fs       durable.FS
+	log      *slog.Logger
+	now      func() time.Time
+
+	writes      writable.Record      // whether the store takes writes
+	storeFailed moment               // when a call last ended because the store did not answer
+	kept        regress.Keeper       // what was seen of the store
+	keptFault   error                // why it cannot be told what was seen of it before
+	keeping     sync.Mutex           // held by who writes down what was seen
+	written     [2][sha256.Size]byte // digests of what was written; guarded by keeping
+}
+
+// AuditQueue writes what the audit log is to hold.
+type AuditQueue struct {
+	log   *slog.Logger
+	now   func() time.Time
+	store store.Store
+
+	audits auditQueue
+	// auditWriter is the *auditlog.Writer of this process.
+	auditWriter record.AuditPlaces
+}
+
+// Authority holds the head that is in force and its keys (I8, I9).
+type Authority struct {
+	root       *Coordinator // what is not its own yet
+	cfg        Config
+	elapsed    func() time.Duration
+	failures   *flowcontrol.LogSampler
+	faults     *fault.Points
+	fs         durable.FS
+	limiter    *joinLimiter
+	log        *slog.Logger
+	metrics    *metrics
+	now        func() time.Time
+	readers    *flowcontrol.Readers
+	refusals   *flowcontrol.LogSampler
+	store      store.Store
+	storeguard *StoreGuard
+	auditing   *AuditQueue
+
+	history   *history.Log
+	enrolment ed25519.PrivateKey
+	// certificate is shown beside the enrolment key; nil: this coordinator has none.
+	certificate        *enrolment.Certificate
+	certificateChanged watch.Signal // it is another one
+	state              atomic.Pointer[state]
+	stateChanged       watch.Signal
+	keeperViews        atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
+	keepersChanged     watch.Signal                // they changed
+	headDue            watch.Signal                // the head is to be looked at now
+	// reads are the later fields of manifests that this release reads: all of them, but
+	// where a test plays an earlier release.
+	reads []string
+	// parse reads a manifest that is to be set: manifest.Parse, but where a test plays
+	// the release that set what a later one refuses.
+	parse      func([]byte) (*manifest.Manifest, error)
+	setting    chan struct{}                  // held by the one SetManifest under way; capacity 1
+	candidates map[history.Hash]*move         // moves of unknown outcome; owned by who holds setting
+	search     decide.Search                  // the way back to the head; owned by who holds setting
+	pushed     atomic.Bool                    // a peer may be at the head: look for it now
+	opened     *opened                        // a seed for the way back; owned by who holds setting
+	older      atomic.Pointer[history.Record] // the head that the store shows, if it is one of before
+	prepared   *prepared                      // a seed that waits for its signatures; owned by who holds setting
+	// former are secrets of seeds that were replaced, which calls may still use; owned by who
+	// holds setting.
+	former []*authority.Secrets
+	lag    lag // the state, if the store showed a newer head
+	// lost counts adoptions in a row that somebody else was first with; owned by who holds
+	// setting.
+	lost          int
+	unsettled     atomic.Bool // a reseed may have left the records frozen
+	headConfirmed moment      // when the store was last asked and showed our head
+	tried         atomic.Bool // to bring the keys back, or to find that there are none
+	firstSets     *flowcontrol.Limiter
+	taken         takenKeys // of heads that may come
+	yields        yields    // of the search to owners
+	setup         atomic.Pointer[setupSecret]
+}
+
+// TrustBundle keeps the trust bundle that is in force here (I11).
+type TrustBundle struct {
+	root       *Coordinator // what is not its own yet
+	guard      *mesh.Guard
+	log        *slog.Logger
+	now        func() time.Time
+	storeguard *StoreGuard
+	authority  *Authority
+
+	trustMu       sync.Mutex // orders what trust and source are set to; no I/O under it
+	trust         atomic.Pointer[bundle.View]
+	bundleChanged watch.Signal
+	maxListed     int                // banned keys in a bundle
+	trustDue      watch.Signal       // the trust state is to be looked at now
+	source        *credential.Issued // what our listener presents and believes
+	refreshing    *flowcontrol.Locks // held by who refreshes the trust bundle
+	withdrawn     withdrawals
+}
+
+// Election runs internal/leadership over the store (I4).
+type Election struct {
+	root       *Coordinator // what is not its own yet
+	cfg        Config
+	failures   *flowcontrol.LogSampler
+	faults     *fault.Points
+	log        *slog.Logger
+	metrics    *metrics
+	now        func() time.Time
+	store      store.Store
+	storeguard *StoreGuard
+	authority  *Authority
+
+	lead *lead
+}
+
+// AuditTrail serves the audit log and vouches for it.
+type AuditTrail struct {
+	failures   *flowcontrol.LogSampler
+	log        *slog.Logger
+	metrics    *metrics
+	now        func() time.Time
+	stopping   chan struct{}
+	store      store.Store
+	storeguard *StoreGuard
+	authority  *Authority
+	bundle     *TrustBundle
+	election   *Election
+
+	auditReading chan struct{} // held by each reader of the audit log
+	vouching     vouching      // what it knows of the checkpoints of the audit log
+}
+
+// PeerRecovery hands the secrets of the head from one coordinator to another.
+type PeerRecovery struct {
+	root       *Coordinator // what is not its own yet
+	cfg        Config
+	elapsed    func() time.Duration
+	failures   *flowcontrol.LogSampler
+	faults     *fault.Points
+	log        *slog.Logger
+	metrics    *metrics
+	now        func() time.Time
+	readers    *flowcontrol.Readers
+	refusals   *flowcontrol.LogSampler
+	startedAt  time.Time
+	store      store.Store
+	storeguard *StoreGuard
+	authority  *Authority
+
+	peerCalls *flowcontrol.Limiter
+	silent    atomic.Pointer[map[string]bool] // peers by address: what they proved nothing when they were asked last
+}
+
+// OwnerRecovery brings the seed back from its owners' shares.
+type OwnerRecovery struct {
+	faults    *fault.Points
+	log       *slog.Logger
+	metrics   *metrics
+	now       func() time.Time
+	readers   *flowcontrol.Readers
+	refusals  *flowcontrol.LogSampler
+	store     store.Store
+	authority *Authority
+	election  *Election
+
+	recoveries   *recoveries
+	gatheringDue watch.Signal // the open attempt is to be looked at now
+}
+
+// Membership knows who is a member, who is connected, and how one stops being one.
+type Membership struct {
+	root         *Coordinator // what is not its own yet
+	cfg          Config
+	elapsed      func() time.Duration
+	failures     *flowcontrol.LogSampler
+	faults       *fault.Points
+	guard        *mesh.Guard
+	log          *slog.Logger
+	metrics      *metrics
+	now          func() time.Time
+	store        store.Store
+	storeguard   *StoreGuard
+	authority    *Authority
+	bundle       *TrustBundle
+	peerrecovery *PeerRecovery
+
+	hears    atomic.Int64 // Unix nanoseconds: when it became ready, after it was not
+	copies   copies.Watch // which processes opened streams of members
+	openings openings     // streams that the other coordinators are to be told of
+	members  memberIndex
+	live     liveMembers
+	others   *others        // what other coordinators hear
+	presence presence.Watch // which other coordinators are heard
+	cuts     atomic.Int64   // connections that the guard cut
+	ended    ended.Log      // those of them that a ban ended
+}
+
+// Trust changes what the fleet trusts.
+type Trust struct {
+	faults     *fault.Points
+	limiter    *joinLimiter
+	log        *slog.Logger
+	now        func() time.Time
+	readers    *flowcontrol.Readers
+	refusals   *flowcontrol.LogSampler
+	store      store.Store
+	storeguard *StoreGuard
+	authority  *Authority
+	bundle     *TrustBundle
+	election   *Election
+	membership *Membership
+
+	keyConfirmed watch.Signal         // a member may have confirmed a config key: it is to be looked at soon
+	presenters   *flowcontrol.Limiter // of trust bundles of before a restore
+}
+
+// Desired stores what operators want configured.
+type Desired struct {
+	log        *slog.Logger
+	now        func() time.Time
+	store      store.Store
+	storeguard *StoreGuard
+	authority  *Authority
+
+	config        atomic.Pointer[configView] // nil: not read since the start
+	configChanged watch.Signal               // the config in force is another one
+}
+
+// Admission turns a proof into a certificate (I1).
+type Admission struct {
+	cfg        Config
+	faults     *fault.Points
+	limiter    *joinLimiter
+	log        *slog.Logger
+	metrics    *metrics
+	now        func() time.Time
+	readers    *flowcontrol.Readers
+	refusals   *flowcontrol.LogSampler
+	storeguard *StoreGuard
+	auditing   *AuditQueue
+	authority  *Authority
+	bundle     *TrustBundle
+	membership *Membership
+
+	recalls      recall.List          // of streams whose members hold certificates that stand in no record
+	perMember    *flowcontrol.PerKey  // renewals and rejoins, by identity
+	joinsWaiting *flowcontrol.Limiter // of joins from challenge to answer
+	joinSlots    chan struct{}        // held by each join that is decided
+	joins        *batch.Desk[joinLine, *joiner]
+	known        *known
+}
+
+// Publication compiles and signs what each member is told (I11, I12).
+type Publication struct {
+	failures   *flowcontrol.LogSampler
+	faults     *fault.Points
+	log        *slog.Logger
+	metrics    *metrics
+	now        func() time.Time
+	store      store.Store
+	storeguard *StoreGuard
+	authority  *Authority
+	bundle     *TrustBundle
+	election   *Election
+	membership *Membership
+	desired    *Desired
+
+	publication        atomic.Pointer[publication] // what members are told; nil before it was read
+	publicationChanged watch.Signal
+	compileReport      atomic.Pointer[compileReport] // nil before the first compile
+	outlet             *outlet                       // nil without a PublishDir
+}
+
+// Delivery streams to each member what is signed for it.
+type Delivery struct {
+	failures    *flowcontrol.LogSampler
+	log         *slog.Logger
+	metrics     *metrics
+	now         func() time.Time
+	readers     *flowcontrol.Readers
+	stopping    chan struct{}
+	authority   *Authority
+	bundle      *TrustBundle
+	membership  *Membership
+	trust       *Trust
+	admission   *Admission
+	publication *Publication
+
+	pulls   *pullLimiter
+	patches *patchCache
+}
+
+// wire makes the rooms, the lowest first.
+func (c *Coordinator) wire() {
+	c.storeguard = &StoreGuard{root: c}
+	c.auditing = &AuditQueue{}
+	c.authority = &Authority{
+		root: c, storeguard: c.storeguard, auditing: c.auditing,
+		search:  decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64},
+		setting: make(chan struct{}, 1), firstSets: newFirstSets(),
+		parse: manifest.Parse, reads: manifest.LaterFields(),
+	}
+	c.bundle = &TrustBundle{
+		root: c, storeguard: c.storeguard, authority: c.authority,
+		refreshing: flowcontrol.NewLocks(), maxListed: snapshot.MaxBans,
+	}
+	c.election = &Election{root: c, storeguard: c.storeguard, authority: c.authority}
+	c.audit = &AuditTrail{
+		storeguard: c.storeguard, authority: c.authority, bundle: c.bundle, election: c.election,
+		auditReading: make(chan struct{}, auditReaders),
+		vouching:     vouching{looking: make(chan struct{}, 1), told: make(map[auditlog.Break]bool)},
+	}
+	c.peerrecovery = &PeerRecovery{
+		root: c, storeguard: c.storeguard, authority: c.authority,
+		peerCalls: newPeerCalls(),
+	}
+	c.ownerrecovery = &OwnerRecovery{
+		authority: c.authority, election: c.election,
+		recoveries: newRecoveries(),
+	}
+	c.membership = &Membership{
+		root: c, storeguard: c.storeguard, authority: c.authority, bundle: c.bundle, peerrecovery: c.peerrecovery,
+		members: newMemberIndex(), others: newOthers(),
+		live: liveMembers{elapsed: c.elapsed, members: make(map[identity.ID]*liveMember)},
+	}
+	c.trust = &Trust{
+		storeguard: c.storeguard, authority: c.authority, bundle: c.bundle, election: c.election, membership: c.membership,
+		presenters: newPresenters(),
+	}
+	c.desired = &Desired{storeguard: c.storeguard, authority: c.authority}
+	c.admission = &Admission{
+		storeguard: c.storeguard, auditing: c.auditing, authority: c.authority, bundle: c.bundle, membership: c.membership,
+		perMember: newMemberLimiter(c.cfg.Rates), joinsWaiting: newJoinsWaiting(),
+		joinSlots: make(chan struct{}, joinsAtOnce), known: newKnown(),
+	}
+	c.publication = &Publication{storeguard: c.storeguard, authority: c.authority, bundle: c.bundle, election: c.election,
+		membership: c.membership, desired: c.desired}
+	c.delivery = &Delivery{
+		authority: c.authority, bundle: c.bundle, membership: c.membership, trust: c.trust, admission: c.admission,
+		publication: c.publication,
+		pulls:       newPullLimiter(), patches: newPatchCache(),
+	}
+}
+
+// share gives each room what all of them use, again where one of it changed.
+func (c *Coordinator) share() {
+	g := c.storeguard
+	g.cfg, g.failures, g.fs, g.log, g.now = c.cfg, c.failures, c.fs, c.log, c.now
+	q := c.auditing
+	q.log, q.now, q.store = c.log, c.now, c.store
+	a := c.authority
+	a.cfg, a.elapsed, a.failures, a.faults, a.fs, a.limiter = c.cfg, c.elapsed, c.failures, c.faults, c.fs, c.limiter
+	a.log, a.metrics, a.now, a.readers, a.refusals, a.store = c.log, c.metrics, c.now, c.readers, c.refusals, c.store
+	b := c.bundle
+	b.guard, b.log, b.now = c.guard, c.log, c.now
+	e := c.election
+	e.cfg, e.failures, e.faults, e.log, e.metrics, e.now = c.cfg, c.failures, c.faults, c.log, c.metrics, c.now
+	e.store = c.store
+	l := c.audit
+	l.failures, l.log, l.metrics, l.now, l.stopping, l.store = c.failures, c.log, c.metrics, c.now, c.stopping, c.store
+	p := c.peerrecovery
+	p.cfg, p.elapsed, p.failures, p.faults, p.log, p.metrics = c.cfg, c.elapsed, c.failures, c.faults, c.log, c.metrics
+	p.now, p.readers, p.refusals, p.startedAt, p.store = c.now, c.readers, c.refusals, c.startedAt, c.store
+	o := c.ownerrecovery
+	o.faults, o.log, o.metrics, o.now, o.readers, o.refusals = c.faults, c.log, c.metrics, c.now, c.readers, c.refusals
+	o.store = c.store
+	m := c.membership
+	m.cfg, m.elapsed, m.failures, m.faults, m.guard, m.log = c.cfg, c.elapsed, c.failures, c.faults, c.guard, c.log
+	m.metrics, m.now, m.store = c.metrics, c.now, c.store
+	t := c.trust
+	t.faults, t.limiter, t.log, t.now, t.readers, t.refusals = c.faults, c.limiter, c.log, c.now, c.readers, c.refusals
+	t.store = c.store
+	d := c.desired
+	d.log, d.now, d.store = c.log, c.now, c.store
+	n := c.admission
+	n.cfg, n.faults, n.limiter, n.log, n.metrics, n.now = c.cfg, c.faults, c.limiter, c.log, c.metrics, c.now
+	n.readers, n.refusals = c.readers, c.refusals
+	u := c.publication
+	u.failures, u.faults, u.log, u.metrics, u.now, u.store = c.failures, c.faults, c.log, c.metrics, c.now, c.store
+	y := c.delivery
+	y.failures, y.log, y.metrics, y.now, y.readers, y.stopping = c.failures, c.log, c.metrics, c.now, c.readers, c.stopping
+}
