@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/auditstore"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -393,5 +394,6 @@ func (c *AuditTrail) auditFindings() []*fealtyv1.Finding {
 	if b == nil || c.now().Sub(at) > breakShown {
 		return nil
 	}
-	return []*fealtyv1.Finding{finding(explain.AuditBroken, "problem", b.String(), "found", at.UTC().Format(time.RFC3339))}
+	return []*fealtyv1.Finding{finding.New(explain.AuditBroken, "problem", b.String(), "found",
+		at.UTC().Format(time.RFC3339))}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/instant"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -33,7 +34,7 @@ const (
 // value says that there is none.
 type lag struct {
 	of   atomic.Pointer[state]
-	at   moment       // since when, while of is set
+	at   instant.Last // since when, while of is set
 	over watch.Signal // it is up with the store after all
 
 	began time.Duration // at, on the clock that only goes forward; owned by who holds setting
@@ -45,7 +46,7 @@ func (c *Authority) fallBehind(s *state) {
 	if s.phase != phaseReady || c.lag.of.Load() == s {
 		return
 	}
-	c.lag.at.set(c.now())
+	c.lag.at.Set(c.now())
 	c.lag.began = c.elapsed()
 	c.lag.of.Store(s)
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/recall"
 	"github.com/fealty-io/fealty/internal/regress"
@@ -45,7 +46,7 @@ type StoreGuard struct {
 	now      func() time.Time
 
 	writes      writable.Record      // whether the store takes writes
-	storeFailed moment               // when a call last ended because the store did not answer
+	storeFailed instant.Last         // when a call last ended because the store did not answer
 	kept        regress.Keeper       // what was seen of the store
 	keptFault   error                // why it cannot be told what was seen of it before
 	keeping     sync.Mutex           // held by who writes down what was seen
@@ -111,9 +112,9 @@ type Authority struct {
 	// lost counts adoptions in a row that somebody else was first with; owned by who holds
 	// setting.
 	lost          int
-	unsettled     atomic.Bool // a reseed may have left the records frozen
-	headConfirmed moment      // when the store was last asked and showed our head
-	tried         atomic.Bool // to bring the keys back, or to find that there are none
+	unsettled     atomic.Bool  // a reseed may have left the records frozen
+	headConfirmed instant.Last // when the store was last asked and showed our head
+	tried         atomic.Bool  // to bring the keys back, or to find that there are none
 	firstSets     *flowcontrol.Limiter
 	taken         takenKeys // of heads that may come
 	yields        yields    // of the search to owners

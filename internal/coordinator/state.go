@@ -244,7 +244,8 @@ func (c *Authority) newState(v *history.Verified, secrets *authority.Secrets, ro
 	s.issuer.Store(issuer)
 	if s.x509Roots, err = proof.OperatorRoots(s.manifest); err != nil {
 		// It was parsed and set with them. One proof less is no reason to serve nobody.
-		c.log.LogAttrs(context.Background(), slog.LevelError, "proof x509 is not accepted: the roots of the manifest cannot be used", slog.Any("err", err))
+		c.log.LogAttrs(context.Background(), slog.LevelError,
+			"proof x509 is not accepted: the roots of the manifest cannot be used", slog.Any("err", err))
 	}
 	statement, err := snapshot.RootStatement{
 		ClusterID: s.manifest.Cluster, ConfigRoot: s.bundle.PublicRoot(), SeedEpoch: s.head.SeedEpoch,
@@ -347,7 +348,7 @@ func (c *Authority) adopt(ctx context.Context, s *state) error {
 		c.root.membership.presence.Listen(c.elapsed())
 	}
 	c.state.Store(s)
-	c.headConfirmed.set(c.now())
+	c.headConfirmed.Set(c.now())
 	c.stateChanged.Notify()
 	attrs := []slog.Attr{slog.String("phase", s.phase.String())}
 	if s.reason != "" {
@@ -668,13 +669,13 @@ func (c *Authority) judgeStored(ctx context.Context, s *state) (verdict decide.V
 		return decide.Another, true
 	case err != nil:
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
-		c.storeguard.storeFailed.set(c.now())
+		c.storeguard.storeFailed.Set(c.now())
 		return 0, false
 	}
 	verdict = c.judgeHead(ctx, s, e)
 	if verdict == decide.Same {
 		c.older.Store(nil)
-		c.headConfirmed.set(asked)
+		c.headConfirmed.Set(asked)
 	}
 	return verdict, true
 }
