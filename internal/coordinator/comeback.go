@@ -107,7 +107,7 @@ func (m memory) secrets(salt history.Salt) *authority.Secrets {
 // mesh returns the mesh CA with this key; nil if it is not here.
 func (m memory) mesh(key identity.KeyID) *ca.MeshCA {
 	if s := m.s.ready(); s != nil && s.meshKey == key {
-		return s.issuer.Load().MeshCA()
+		return s.meshCA()
 	}
 	for _, mv := range m.c.candidates {
 		if mv.link.MeshCAKey == key {
@@ -286,7 +286,8 @@ func (c *Authority) fromMemory(ctx context.Context, w *way) (*state, error) {
 		return nil, err
 	}
 	if mv := c.candidates[w.claimed.Hash]; mv != nil && !mv.told && (w.last == nil || w.last.head.Hash != w.claimed.Hash) {
-		s.origin = mv.audit(s) // it came into force after all
+		mv.told = true
+		c.untold = append(c.untold, mv.audit(s)...) // it came into force after all
 	}
 	return s, nil
 }
@@ -322,9 +323,9 @@ func (c *Authority) fromKeepers(ctx context.Context, w *way) (*state, error) {
 		return nil, err
 	}
 	if from := c.openedBy(secrets, by); from != nil {
-		s.origin = append(s.origin, originOf(s, actionSeedReceived, from))
+		c.untold = append(c.untold, originOf(s, actionSeedReceived, from))
 	}
-	s.origin = append(s.origin, originOf(s, actionMeshReceived, map[string]string{"via": "keeper"}))
+	c.untold = append(c.untold, originOf(s, actionMeshReceived, map[string]string{"via": "keeper"}))
 	return s, nil
 }
 
@@ -525,7 +526,7 @@ func (c *Authority) askPeers(ctx context.Context, w *way) (*state, decide.Found,
 		}
 		return nil, decide.Nothing, err
 	}
-	s.origin = r.audit()
+	c.untold = append(c.untold, r.audit()...)
 	// If somebody moves the head on before this one is adopted, the key that came is here.
 	c.taken.keep(takenKey{*r.verified.Current(), r.mesh})
 	return s, decide.Nothing, nil

@@ -54,7 +54,7 @@ func (c *Membership) presents(ctx context.Context, peer identity.Peer) error {
 			return nil
 		}
 		rec = stored.Value
-		s.catchUp(&rec, peer.Leaf, now)
+		catchUp(s, &rec, peer.Leaf, now)
 		age = rec.Age(peer.Key)
 	}
 	switch age {

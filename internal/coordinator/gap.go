@@ -195,7 +195,7 @@ func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	shown, header, err := s.presented(raw, gap)
+	shown, header, err := presented(s, raw, gap)
 	if err != nil {
 		return 0, explain.Wrap(err, explain.RequestField, "field", "bundle", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
@@ -223,7 +223,7 @@ func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
 
 // presented verifies a trust bundle of the gap. When it was valid is of no matter: it
 // takes away, and gives nothing.
-func (s *state) presented(raw []byte, gap record.Versioned[restoreGap]) (*snapshot.TrustBundle, snapshot.Header,
+func presented(s *state, raw []byte, gap record.Versioned[restoreGap]) (*snapshot.TrustBundle, snapshot.Header,
 	error) {
 	last := s.lastRestore()
 	if !gap.Exists() || last == nil {
@@ -317,7 +317,7 @@ func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h sn
 // catchUp has the record of a member know the certificate that it presents, if that is
 // of the gap: the record is of before. That it is genuine was verified, and that it is
 // not banned too.
-func (s *state) catchUp(rec *record.Member, leaf *x509.Certificate, now time.Time) {
+func catchUp(s *state, rec *record.Member, leaf *x509.Certificate, now time.Time) {
 	if s.gap == nil || leaf == nil || !rec.Held() {
 		return
 	}

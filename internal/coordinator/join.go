@@ -338,7 +338,7 @@ func (c *Admission) proofs(s *state) *proof.Registry {
 				return nil, "", proof.ErrNotFound
 			}
 			rec, err := c.known.token(ctx, s.records, id)
-			if err == nil && (!rec.Exists() || s.voids(rec.Value)) {
+			if err == nil && (!rec.Exists() || voids(s, rec.Value)) {
 				err = proof.ErrNotFound
 			}
 			return rec.Value.PublicKey, rec.Value.Entry, err

@@ -175,7 +175,7 @@ func (c *Admission) look(ctx context.Context, j *joiner) error {
 		if err != nil {
 			return c.authority.storeError("read the token", err)
 		}
-		if !tok.Exists() || s.voids(tok.Value) {
+		if !tok.Exists() || voids(s, tok.Value) {
 			return unknownToken()
 		}
 		if own.use, err = record.Get[tokenUse](ctx, s.records, tokenUseKey(id, cand.key)); err != nil {
@@ -313,7 +313,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 		if tok, err = r.token(ctx, id); err != nil {
 			return err
 		}
-		if !tok.Exists() || s.voids(tok.Value) {
+		if !tok.Exists() || voids(s, tok.Value) {
 			return errLookAgain
 		}
 		cand.token = &versionedToken{Versioned: *tok, use: own.use}

@@ -193,21 +193,21 @@ func (r *received) audit() []record.AuditEntry {
 // that it is ready. What the store does not take, or not while another one moves the
 // head, waits until it does: nobody else wrote down what owners or a keeper brought.
 func (c *Authority) auditOrigin(ctx context.Context, s *state) {
-	if len(s.origin) == 0 {
+	if len(c.untold) == 0 {
 		return
 	}
 	ch := s.records.NewChange(s.headVersion)
-	for i := range s.origin {
-		if s.origin[i].Actor == "" {
-			s.origin[i].Actor = c.ownID(s)
+	for _, e := range c.untold {
+		if e.Actor == "" {
+			e.Actor = c.ownID(s)
 		}
-		ch.Audit(c.now(), s.origin[i])
+		ch.Audit(c.now(), e)
 	}
 	if _, err := ch.Commit(ctx); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "where the secrets came from is not in the audit log yet", slog.Any("err", err))
 		c.auditing.audits.again(ch)
 	}
-	s.origin = nil
+	c.untold = nil
 }
 
 // claimedHead is the head of a history that nobody vouches for.

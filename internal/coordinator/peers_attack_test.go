@@ -31,7 +31,7 @@ func TestLyingPeer(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	old := f.c.authority.state.Load()
-	oldMesh := old.issuer.Load().MeshCA()
+	oldMesh := old.meshCA()
 	if err := f.setPeople("  - {name: more, kind: coordinator, match: [\"key:" + proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestLyingPeer(t *testing.T) {
 	wantOnly(t, "mesh", err, "")
 	stranger := newTestKey(t)
 	// The key of the head, certified by the root of another seed.
-	underOther, err := ca.RenewMeshCA(otherRoot, otherKeys.RootCA(), s.issuer.Load().MeshCA(), testCluster, time.Hour, f.clock())
+	underOther, err := ca.RenewMeshCA(otherRoot, otherKeys.RootCA(), s.meshCA(), testCluster, time.Hour, f.clock())
 	wantOnly(t, "mesh", err, "")
 
 	hang := func(stream fealtyv1.PeerService_RecoverServer) error { <-stream.Context().Done(); return nil }
@@ -486,7 +486,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 		nothing(t, err, explain.PeerBehind)
 	})
 	t.Run("to another purpose", func(t *testing.T) {
-		mv := &move{from: s, manifest: s.manifest, link: s.head, mesh: s.issuer.Load().MeshCA()}
+		mv := &move{from: s, manifest: s.manifest, link: s.head, mesh: s.meshCA()}
 		nothing(t, explain.Of((&preparing{c: r.c.withPeers().peerrecovery, mv: mv}).bring(r.ctx(), f.addr)),
 			explain.PeerRefused)
 	})

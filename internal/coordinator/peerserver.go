@@ -247,11 +247,10 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 // give seals the secrets of the state for who proved itself. The audit entry is durable
 // before they leave; that it is written says too that the head is still the one.
 func (c *PeerRecovery) give(ctx context.Context, g *greeted, evidence, vouch []byte) (*fealtyv1.PeerSecrets, error) {
-	issuer, err := g.s.freshIssuer(c.now())
+	mesh, err := g.s.freshMeshCA(c.now())
 	if err != nil {
 		return nil, err
 	}
-	mesh := issuer.MeshCA()
 	sealed, err := g.s.secrets.HandOver(g.t.Recipient, keyring.Handover{
 		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.authority.enrolmentKey(), To: g.key, Head: g.s.head.Hash,
 	}, mesh)

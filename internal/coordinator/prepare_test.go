@@ -28,7 +28,7 @@ func (f *fleet) candidate(extra string, alter func(*history.Transition)) *move {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	mv := &move{from: s, manifest: m, secrets: s.secrets, root: s.root, mesh: s.issuer.Load().MeshCA()}
+	mv := &move{from: s, manifest: m, secrets: s.secrets, root: s.root, mesh: s.meshCA()}
 	t, moves := s.chain.Next(history.KindSet, m)
 	t.Reason = "test"
 	if moves {
@@ -204,7 +204,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	thief := steal(s)
 	secrets := map[string][]byte{"seed": thief.Seed.Reveal(), "record MAC key": thief.keys.RecordMAC(), "store key": thief.keys.StoreSeal()}
 	for what, st := range map[string]*state{"mesh CA key": s, "next mesh CA key": next} {
-		raw, err := st.issuer.Load().MeshCA().Key().Bytes()
+		raw, err := st.meshCA().Key().Bytes()
 		wantOnly(t, "mesh key", err, "")
 		secrets[what] = raw
 	}
@@ -238,7 +238,7 @@ func FuzzPeerSecrets(f *testing.F) {
 		f.Fatal(err)
 	}
 	s := d.state()
-	mesh := s.issuer.Load().MeshCA()
+	mesh := s.meshCA()
 	loaded, err := d.c.authority.history.Load(f.Context())
 	if err != nil {
 		f.Fatal(err)
@@ -270,7 +270,7 @@ func FuzzPeerCandidate(f *testing.F) {
 		f.Fatal(err)
 	}
 	s := d.state()
-	mesh := s.issuer.Load().MeshCA()
+	mesh := s.meshCA()
 	recipient, err := keyring.NewEphemeral()
 	if err != nil {
 		f.Fatal(err)

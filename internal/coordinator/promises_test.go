@@ -324,7 +324,7 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 		return (&impostor{answer: func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
 			tr := proof.VerifyTranscript{
 				Cluster: testCluster, Nonce: nonce, Binding: binding, Head: s.head.Hash[:], Ready: true,
-				Root: s.root.Raw, MeshCA: s.issuer.Load().MeshCA().Certificate().Raw, TransactionKey: s.secrets.TransactionKey(),
+				Root: s.root.Raw, MeshCA: s.meshCA().Certificate().Raw, TransactionKey: s.secrets.TransactionKey(),
 			}
 			alter(&tr)
 			key, evidence, err := proof.ProveVerify(f.c.authority.enrolment, tr)
@@ -333,7 +333,7 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 			}, h, err
 		}}).serve(t)
 	}
-	underOld, err := ca.RenewMeshCA(old.root, former.keys.RootCA(), s.issuer.Load().MeshCA(), testCluster, time.Hour, f.clock())
+	underOld, err := ca.RenewMeshCA(old.root, former.keys.RootCA(), s.meshCA(), testCluster, time.Hour, f.clock())
 	wantOnly(t, "certify", err, "")
 	oldRoot := claim(f.loaded(), func(tr *proof.VerifyTranscript) { tr.Root, tr.MeshCA = old.root.Raw, underOld.Certificate().Raw })
 	for name, want := range map[string]recovery.Expected{
@@ -350,7 +350,7 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 	_, err = verifyAt(t, oldKey, seen)
 	wantCode(t, err, explain.VerifyHistory)
 	back := claim(oldHistory, func(tr *proof.VerifyTranscript) {
-		tr.Head, tr.Root, tr.MeshCA = old.head.Hash[:], old.root.Raw, old.issuer.Load().MeshCA().Certificate().Raw
+		tr.Head, tr.Root, tr.MeshCA = old.head.Hash[:], old.root.Raw, old.meshCA().Certificate().Raw
 		tr.TransactionKey = former.keys.Transaction().Public().(ed25519.PublicKey)
 	})
 	// Under the key that was seen its head does not verify any more.

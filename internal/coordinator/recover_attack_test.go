@@ -333,7 +333,7 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	say(files, nil)
 
 	s := f.c.authority.state.Load()
-	mesh, err := s.issuer.Load().MeshCA().Key().Bytes()
+	mesh, err := s.meshCA().Key().Bytes()
 	wantOnly(t, "mesh key", err, "")
 	thief := steal(s)
 	secrets := map[string][]byte{

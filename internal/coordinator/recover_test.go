@@ -333,7 +333,7 @@ func wantOneKeyPerEpoch(t testing.TB, d *desk) {
 		}
 		keys[k.AuthorityEpoch] = k.Key.String()
 	}
-	if got := d.state().issuer.Load().MeshCA().KeyID(); got != d.state().head.MeshCAKey {
+	if got := d.state().meshCA().KeyID(); got != d.state().head.MeshCAKey {
 		t.Errorf("it signs with %v, and the head names %v", got, d.state().head.MeshCAKey)
 	}
 }

@@ -354,8 +354,8 @@ func (d *desk) afterCrash(t *testing.T, first, moved bool) {
 		t.Fatalf("the head is at index %d (first %v, moved %v)", d.state().head.Index, first, moved)
 	}
 	d.wantPhase("ready", "")
-	if s := d.state(); s.issuer.Load().MeshCA().KeyID() != s.head.MeshCAKey || s.head.AuthorityEpoch != s.head.Index {
-		t.Fatalf("mesh CA %v under head %d of epoch %d", s.issuer.Load().MeshCA().KeyID(), s.head.Index, s.head.AuthorityEpoch)
+	if s := d.state(); s.meshCA().KeyID() != s.head.MeshCAKey || s.head.AuthorityEpoch != s.head.Index {
+		t.Fatalf("mesh CA %v under head %d of epoch %d", s.meshCA().KeyID(), s.head.Index, s.head.AuthorityEpoch)
 	}
 	if !slices.Contains(d.c.bundle.trust.Load().Bundle.MeshKeys(), d.state().meshKey) {
 		t.Fatal("the bundle does not accept the mesh CA key in force")

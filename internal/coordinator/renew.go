@@ -82,7 +82,7 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 			return nil, false, errBusy("the renewal")
 		}
 		now, stored := c.now(), rec
-		s.catchUp(&rec.Value, peer.Leaf, now)
+		catchUp(s, &rec.Value, peer.Leaf, now)
 		after, entry, err := renewal(s.manifest, rec, id, peer.Key, next, r.csr, now)
 		if err != nil {
 			if errors.Is(err, explain.RenewOlderKey) {

@@ -245,7 +245,7 @@ func TestReseed(t *testing.T) {
 	if err := b.rejoin(); err != nil {
 		t.Fatalf("rejoin: %v", err)
 	}
-	if _, err := after.issuer.Load().MeshCA(), b.chain[1].CheckSignatureFrom(after.root); err != nil {
+	if _, err := after.meshCA(), b.chain[1].CheckSignatureFrom(after.root); err != nil {
 		t.Errorf("b is not under the new root: %v", err)
 	}
 	wantCode(t, banned.rejoin(), explain.JoinBanned)
@@ -608,11 +608,15 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 		}
 		// Nor does the mesh CA that was in force make a coordinator.
 		if kind == identity.Coordinator {
-			mine, err := before.issuer.Load().Issue(ca.Request{PublicKey: key.Public(), ID: id, TTL: time.Hour}, now)
+			former, err := ca.NewIssuer(before.meshCA(), testCluster)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := believed.Verify([]*x509.Certificate{mine, before.issuer.Load().MeshCA().Certificate()}, now); !errors.Is(err, identity.ErrUntrusted) {
+			mine, err := former.Issue(ca.Request{PublicKey: key.Public(), ID: id, TTL: time.Hour}, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := believed.Verify([]*x509.Certificate{mine, before.meshCA().Certificate()}, now); !errors.Is(err, identity.ErrUntrusted) {
 				t.Errorf("a coordinator under the old mesh CA: %v", err)
 			}
 		}

@@ -274,13 +274,6 @@ func (s *state) lastRestore() *history.Link {
 	return nil
 }
 
-// voids reports whether a token ended with a restore: a backup holds none, so that
-// whoever puts an old record back admits nobody by it. The epoch of a restore is the
-// time of it, in Unix seconds.
-func (s *state) voids(t tokenRecord) bool {
-	return !t.CreatedAt.After(s.restoredAt())
-}
-
 // restoredAt returns the end of the second in which the last restore was planned; the
 // zero time if there was none. What is made from then on is made later.
 func (s *state) restoredAt() time.Time {

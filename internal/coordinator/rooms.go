@@ -108,6 +108,9 @@ type Authority struct {
 	// former are secrets of seeds that were replaced, which calls may still use; owned by who
 	// holds setting.
 	former []*authority.Secrets
+	// untold is what the audit log is told once a state is adopted: where the secrets came
+	// from, and the moves that made it; owned by who holds setting.
+	untold []record.AuditEntry
 	lag    lag // the state, if the store showed a newer head
 	// lost counts adoptions in a row that somebody else was first with; owned by who holds
 	// setting.

@@ -115,7 +115,7 @@ func (x *replicaSchedule) watch(i int) {
 			changed := c.authority.stateChanged.Wait()
 			if s := c.authority.state.Load(); s.phase == phaseReady {
 				x.mu.Lock()
-				x.seen = append(x.seen, seenState{i, s.head, s.head.Previous, s.issuer.Load().MeshCA().KeyID()})
+				x.seen = append(x.seen, seenState{i, s.head, s.head.Previous, s.meshCA().KeyID()})
 				x.mu.Unlock()
 			}
 			select {

@@ -341,7 +341,7 @@ func (c *Authority) compose(req *fealtyv1.SetManifestRequest, s *state, m *manif
 	if err := changesOnly(kind, s.manifest, m); err != nil {
 		return nil, err
 	}
-	mv := &move{from: s, manifest: m, secrets: s.secrets, root: s.root, mesh: s.issuer.Load().MeshCA()}
+	mv := &move{from: s, manifest: m, secrets: s.secrets, root: s.root, mesh: s.meshCA()}
 	t, moves := s.chain.Next(kind, m)
 	if err := authorize(req, s, t); err != nil {
 		return nil, err
@@ -592,7 +592,7 @@ func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) 
 				c.log.LogAttrs(ctx, slog.LevelError, "the new head was not adopted", slog.Any("err", failed))
 				result = decide.Failed
 			} else {
-				s.origin = mv.audit(s)
+				c.untold = append(c.untold, mv.audit(s)...)
 				c.keepCandidate(mv)                         // so that its keys are here whatever the adoption comes to
 				if lost(c.adopt(patience.Beyond(ctx), s)) { // logged there, and tried again
 					mv.told, result = true, decide.Conflict

@@ -64,10 +64,7 @@ type state struct {
 	meshKey     identity.KeyID
 	issuer      atomic.Pointer[ca.Issuer]
 	x509Roots   *identity.OperatorRoots // of the manifest's x509 proof; nil: it takes none
-	// origin is what the audit log is told once it is adopted: where its secrets came
-	// from, and the move that made it; nil: nothing that it was not told. Owned by who
-	// holds setting.
-	origin []record.AuditEntry
+	x509Fault   error                   // why they cannot be used
 	// rootStatement introduces the config root key to who pins the root.
 	rootStatement []byte
 	bundle        *bundle.Authority // under which trust bundles are made
@@ -81,6 +78,19 @@ func (s *state) ready() *state {
 		return s
 	}
 	return s.last
+}
+
+// meshCA returns the mesh CA of the head; its certificate may be due again.
+func (s *state) meshCA() *ca.MeshCA { return s.issuer.Load().MeshCA() }
+
+// freshMeshCA returns the mesh CA of the head with a certificate that covers what is
+// issued now.
+func (s *state) freshMeshCA(now time.Time) (*ca.MeshCA, error) {
+	issuer, err := s.freshIssuer(now)
+	if err != nil {
+		return nil, err
+	}
+	return issuer.MeshCA(), nil
 }
 
 // freshIssuer returns the issuer of s with a mesh CA certificate that covers
@@ -207,11 +217,26 @@ func recovering(last *state, err error) *state {
 // newState builds the ready state of a verified history and its secrets.
 func (c *Authority) newState(v *history.Verified, secrets *authority.Secrets, root *x509.Certificate,
 	mesh *ca.MeshCA) (*state, error) {
-	if head := decide.HeadOf(v.Current()); !head.Fits(head.Seed, mesh.KeyID()) { // the seed is the one that the history verified under
-		return nil, fmt.Errorf("the mesh CA key %s is not the one of the head, %s", mesh.KeyID(), head.Mesh)
-	}
 	if err := c.checkPin(root); err != nil {
 		return nil, err
+	}
+	s, err := makeState(v, secrets, root, mesh, c.store, c.auditing.auditWriter, c.now())
+	if err != nil {
+		return nil, err
+	}
+	if s.x509Fault != nil {
+		c.log.LogAttrs(context.Background(), slog.LevelError, "proof x509 is not accepted: the roots of the manifest cannot be used", slog.Any("err", s.x509Fault))
+	}
+	return s, nil
+}
+
+// makeState builds the ready state of a verified history and its secrets, of records in
+// from that are audited by audit. It is an error if mesh is not the mesh CA of the head, or
+// secrets are not those that the last change of root named.
+func makeState(v *history.Verified, secrets *authority.Secrets, root *x509.Certificate, mesh *ca.MeshCA,
+	from store.Store, audit record.AuditPlaces, now time.Time) (*state, error) {
+	if head := decide.HeadOf(v.Current()); !head.Fits(head.Seed, mesh.KeyID()) { // the seed is the one that the history verified under
+		return nil, fmt.Errorf("the mesh CA key %s is not the one of the head, %s", mesh.KeyID(), head.Mesh)
 	}
 	auth, err := secrets.Records()
 	if err != nil {
@@ -222,7 +247,7 @@ func (c *Authority) newState(v *history.Verified, secrets *authority.Secrets, ro
 		chain:    v,
 		manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(), headRecord: v.Head().Encode(),
 		secrets: secrets,
-		records: record.Records{Store: c.store, Auth: auth, Audit: c.auditing.auditWriter,
+		records: record.Records{Store: from, Auth: auth, Audit: audit,
 			Next: new(atomic.Pointer[record.Records])},
 		root: root, rootPin: identity.KeyOf(root), meshKey: mesh.KeyID(),
 	}
@@ -233,7 +258,7 @@ func (c *Authority) newState(v *history.Verified, secrets *authority.Secrets, ro
 	if err := s.followReseeds(); err != nil {
 		return nil, err
 	}
-	mesh, err = freshMesh(s, mesh, c.now())
+	mesh, err = freshMesh(s, mesh, now)
 	if err != nil {
 		return nil, err
 	}
@@ -242,14 +267,11 @@ func (c *Authority) newState(v *history.Verified, secrets *authority.Secrets, ro
 		return nil, err
 	}
 	s.issuer.Store(issuer)
-	if s.x509Roots, err = proof.OperatorRoots(s.manifest); err != nil {
-		// It was parsed and set with them. One proof less is no reason to serve nobody.
-		c.log.LogAttrs(context.Background(), slog.LevelError,
-			"proof x509 is not accepted: the roots of the manifest cannot be used", slog.Any("err", err))
-	}
+	// It was parsed and set with them. One proof less is no reason to serve nobody.
+	s.x509Roots, s.x509Fault = proof.OperatorRoots(s.manifest)
 	statement, err := snapshot.RootStatement{
 		ClusterID: s.manifest.Cluster, ConfigRoot: s.bundle.PublicRoot(), SeedEpoch: s.head.SeedEpoch,
-		IssuedAt: c.now().UTC().Truncate(time.Second),
+		IssuedAt: now.UTC().Truncate(time.Second),
 	}.Sign(secrets.RootCA())
 	if err != nil {
 		return nil, fmt.Errorf("sign the root statement: %w", err)
@@ -311,14 +333,10 @@ func (c *Authority) adopt(ctx context.Context, s *state) error {
 	old := c.state.Load()
 	before := old.ready()
 	if s.phase == phaseReady {
-		if before != nil && before != s { // what a state that was not adopted had to tell
-			s.origin, before.origin = append(before.origin, s.origin...), nil
-		}
 		failed = c.becomeReady(ctx, s)
 		if lost(failed) {
 			c.lost++
 			if decide.Stays(memory{c, old}, decide.HeadOf(&s.head), decide.Conflict) {
-				old.origin = s.origin // it is told with the state that comes
 				c.fallBehind(old)
 				c.headDue.Notify()
 				c.log.LogAttrs(ctx, slog.LevelInfo, "a newer head is followed: another coordinator was first", slog.String("head", s.head.Hash.String()), slog.Any("err", failed))
@@ -335,9 +353,6 @@ func (c *Authority) adopt(ctx context.Context, s *state) error {
 	}
 	after := s.ready()
 	if old.phase == s.phase && old.reason == s.reason && s.phase != phaseReady && (after == nil || before != nil && before.head.Hash == after.head.Hash) {
-		if after != nil {
-			before.origin = after.origin
-		}
 		return failed // nothing that anybody could see changed, and it holds no key more
 	}
 	if before != nil && after != nil && before.head.Salt != after.head.Salt {

@@ -83,7 +83,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.RootPin = s.rootPin[:]
 	out.SeedEpoch = s.head.SeedEpoch
 	out.MeshCaKey = s.meshKey[:]
-	out.MeshCaNotAfter = timestamppb.New(s.issuer.Load().MeshCA().Certificate().NotAfter)
+	out.MeshCaNotAfter = timestamppb.New(s.meshCA().Certificate().NotAfter)
 	out.RootNotAfter = timestamppb.New(s.root.NotAfter)
 	c.membership.hearOthers(ctx, s)
 	asked := time.Now()

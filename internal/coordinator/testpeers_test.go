@@ -92,7 +92,7 @@ func (l *liar) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 		return err
 	}
 	s := &fealtyv1.PeerSecrets{Sealed: sealed, Root: bytes.Clone(l.state.root.Raw),
-		MeshCa: l.state.issuer.Load().MeshCA().Certificate().Raw, Manifest: bytes.Clone(l.state.manifest.Bytes())}
+		MeshCa: l.state.meshCA().Certificate().Raw, Manifest: bytes.Clone(l.state.manifest.Bytes())}
 	if l.secrets != nil {
 		l.secrets(s)
 	}

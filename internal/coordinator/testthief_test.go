@@ -17,7 +17,7 @@ func handedOver(s *state) (recipient *keyring.EphemeralRecipient, h keyring.Hand
 	recipient, err := keyring.NewEphemeral()
 	if err == nil {
 		h = keyring.Handover{Purpose: "theft", Cluster: s.manifest.Cluster, From: "the cluster", To: "a thief", Head: s.head.Hash}
-		sealed, err = s.secrets.HandOver(recipient.Public(), h, s.issuer.Load().MeshCA())
+		sealed, err = s.secrets.HandOver(recipient.Public(), h, s.meshCA())
 	}
 	if err != nil {
 		panic(err)

@@ -136,7 +136,7 @@ func (c *Admission) newTokenRecord(s *state, req *fealtyv1.CreateTokenRequest, b
 	}
 	now := c.now().UTC()
 	rec := tokenRecord{Entry: entry.Name, Name: req.GetName(), Uses: uses, CreatedAt: now, CreatedBy: by, ExpiresAt: now.Add(ttl).Truncate(time.Second)}
-	if s.voids(rec) { // it is made in the very second of a restore
+	if voids(s, rec) { // it is made in the very second of a restore
 		rec.CreatedAt = s.restoredAt().Add(time.Nanosecond).UTC()
 	}
 	labels, problem := manifest.SortedLabels(req.GetLabels())
@@ -255,3 +255,10 @@ func (c *Admission) tokenMessage(s *state, r tokenRecord, uses []record.Versione
 // validTokenID reports whether id can be a token's: what a peer claims becomes
 // part of a key in the store.
 func validTokenID(id string) bool { return proof.ValidTokenID(id) }
+
+// voids reports whether a token ended with a restore: a backup holds none, so that
+// whoever puts an old record back admits nobody by it. The epoch of a restore is the
+// time of it, in Unix seconds.
+func voids(s *state, t tokenRecord) bool {
+	return !t.CreatedAt.After(s.restoredAt())
+}

@@ -89,11 +89,11 @@ func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*
 	t := proof.VerifyTranscript{Cluster: sh.cluster, Nonce: nonce, Binding: binding, Head: sh.head[:]}
 	// One whose state is not that head shows no authority: it is behind.
 	if s.phase == phaseReady && s.head.Hash == sh.head {
-		issuer, err := s.freshIssuer(c.now())
+		mesh, err := s.freshMeshCA(c.now())
 		if err != nil {
 			return nil, nil, err
 		}
-		t.Ready, t.Root, t.MeshCA = true, s.root.Raw, issuer.MeshCA().Certificate().Raw
+		t.Ready, t.Root, t.MeshCA = true, s.root.Raw, mesh.Certificate().Raw
 		t.TransactionKey = s.secrets.TransactionKey()
 	}
 	key, evidence, err := proof.ProveVerify(c.authority.enrolment, t)

@@ -311,7 +311,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 			by(f.c.authority.enrolment, func(tr *proof.VerifyTranscript) { tr.MeshCA = otherMesh.Certificate().Raw })},
 		{"mesh CA", "under another root", explain.VerifyAuthority,
 			by(f.c.authority.enrolment, func(tr *proof.VerifyTranscript) {
-				tr.MeshCA = other.c.authority.state.Load().issuer.Load().MeshCA().Certificate().Raw
+				tr.MeshCA = other.c.authority.state.Load().meshCA().Certificate().Raw
 			})},
 	} {
 		_, err := verifyAt(t, (&impostor{answer: tc.answer}).serve(t), want)
