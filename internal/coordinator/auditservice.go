@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -26,6 +27,11 @@ const auditReaders = 16
 type auditServer struct {
 	fealtyv1.UnimplementedAuditServiceServer
 	c *AuditTrail
+}
+
+// registerServices registers the service that reads the audit log.
+func (c *AuditTrail) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterAuditServiceServer(to, auditServer{c: c})
 }
 
 // auditFilter is what somebody wants of the audit log.

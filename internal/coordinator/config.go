@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
@@ -229,6 +231,11 @@ func (c *Desired) followConfig(ctx context.Context, s *state) error {
 type configServer struct {
 	fealtyv1.UnimplementedConfigServiceServer
 	c *Desired
+}
+
+// registerServices registers the service by which operators say what they want.
+func (c *Desired) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterConfigServiceServer(to, configServer{c: c})
 }
 
 func (r configServer) PutConfig(ctx context.Context, req *fealtyv1.PutConfigRequest) (*fealtyv1.PutConfigResponse, error) {

@@ -8,6 +8,8 @@ import (
 	mathrand "math/rand/v2"
 	"time"
 
+	"google.golang.org/grpc"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -21,6 +23,12 @@ import (
 type agentServer struct {
 	fealtyv1.UnimplementedAgentServiceServer
 	c *Delivery
+}
+
+// registerServices registers the services by which members are sent what is signed for them.
+func (c *Delivery) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterAgentServiceServer(to, agentServer{c: c})
+	fealtyv1.RegisterSnapshotServiceServer(to, snapshotServer{c: c})
 }
 
 // leaveAfter is for how long a coordinator may not be ready before it sends its members
@@ -183,7 +191,8 @@ func (c *Delivery) heard(id identity.ID, r *fealtyv1.ConnectRequest) {
 // the one that signs now.
 func (c *Delivery) outdated(leaf *x509.Certificate) bool {
 	s, err := c.authority.ready()
-	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId, s.issuer.Load().MeshCA().Certificate().SubjectKeyId)
+	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId,
+		s.issuer.Load().MeshCA().Certificate().SubjectKeyId)
 }
 
 // bootstrapDue reports whether the member is to be sent a node_bootstrap, because

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -36,6 +37,12 @@ const commitTries = 16
 type admissionServer struct {
 	fealtyv1.UnimplementedAdmissionServiceServer
 	c *Admission
+}
+
+// registerServices registers the services by which one joins, renews and makes tokens.
+func (c *Admission) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterAdmissionServiceServer(to, admissionServer{c: c})
+	fealtyv1.RegisterTokenServiceServer(to, tokenServer{c: c})
 }
 
 // channel is one connection's side of a proof: what the candidate must sign.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -24,6 +25,11 @@ const nobodyLeadsAfter = 10 * time.Second
 type leaderServer struct {
 	fealtyv1.UnimplementedLeaderServiceServer
 	c *Election
+}
+
+// registerServices registers the service that tells who leads, and changes it.
+func (c *Election) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterLeaderServiceServer(to, leaderServer{c: c})
 }
 
 func (l leaderServer) GetLeader(context.Context, *fealtyv1.GetLeaderRequest) (*fealtyv1.GetLeaderResponse, error) {

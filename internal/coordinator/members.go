@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -28,6 +29,14 @@ const maxReasonBytes = 256
 type memberServer struct {
 	fealtyv1.UnimplementedMemberServiceServer
 	c *Membership
+}
+
+// registerServices registers the services over members, and over the other coordinators that
+// hear them.
+func (c *Membership) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterMemberServiceServer(to, memberServer{c: c})
+	fealtyv1.RegisterCoordinatorServiceServer(to, coordinatorServer{c: c})
+	fealtyv1.RegisterLiveServiceServer(to, liveServer{c: c})
 }
 
 func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembersRequest) (*fealtyv1.ListMembersResponse, error) {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -189,6 +190,11 @@ func (c *OwnerRecovery) recoveryText(s *state) string {
 type recoveryServer struct {
 	fealtyv1.UnimplementedRecoveryServiceServer
 	c *OwnerRecovery
+}
+
+// registerServices registers the service to which owners bring their shares.
+func (c *OwnerRecovery) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterRecoveryServiceServer(to, recoveryServer{c: c})
 }
 
 // Recover runs one owner's part of a recovery on one stream: offer, history, share,

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
@@ -40,6 +42,12 @@ const maxHistoryPage = 3 << 20
 type manifestServer struct {
 	fealtyv1.UnimplementedManifestServiceServer
 	c *Authority
+}
+
+// registerServices registers the services that set and reseed the manifest.
+func (c *Authority) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterManifestServiceServer(to, manifestServer{c: c})
+	fealtyv1.RegisterReseedServiceServer(to, reseedServer{c: c})
 }
 
 func (m manifestServer) SetManifest(ctx context.Context, req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {

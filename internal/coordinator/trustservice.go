@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -26,6 +27,12 @@ import (
 type trustServer struct {
 	fealtyv1.UnimplementedTrustServiceServer
 	c *Trust
+}
+
+// registerServices registers the services that change what the fleet trusts.
+func (c *Trust) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterTrustServiceServer(to, trustServer{c: c})
+	fealtyv1.RegisterRestoreServiceServer(to, restoreServer{c: c})
 }
 
 func (t trustServer) GetTrust(ctx context.Context, _ *fealtyv1.GetTrustRequest) (*fealtyv1.GetTrustResponse, error) {
