@@ -266,8 +266,8 @@ func (c *Authority) ownProblem(s *state, name string) string {
 // others go, so that two who forget at once cannot remove the last two.
 func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.ForgetKeeperKeyRequest) (*fealtyv1.ForgetKeeperKeyResponse, error) {
 	c, name, id := m.c, req.GetKeeper(), keyring.KeyID(req.GetKeyId())
-	if len(req.GetReason()) > maxReasonBytes {
-		return nil, tooLong("reason", maxReasonBytes)
+	if err := checkReason(req.GetReason(), false); err != nil {
+		return nil, err
 	}
 	release, err := c.settingTurn(ctx) // no set of ours seals meanwhile
 	if err != nil {

@@ -185,8 +185,8 @@ func (m memberServer) DrainMember(ctx context.Context, req *fealtyv1.DrainMember
 	if _, err := m.c.authority.ready(); err != nil {
 		return nil, err
 	}
-	if len(req.GetReason()) > maxReasonBytes {
-		return nil, tooLong("reason", maxReasonBytes)
+	if err := checkReason(req.GetReason(), false); err != nil {
+		return nil, err
 	}
 	if sessionKind(identity.Kind(req.GetKind())) {
 		return nil, explain.New(explain.RequestField, "field", "kind", "problem", "it is the session of a person or a tool, which never owns anything: remove or ban it")
@@ -248,8 +248,8 @@ func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemb
 	if _, err := m.c.authority.ready(); err != nil {
 		return nil, err
 	}
-	if len(req.GetReason()) > maxReasonBytes {
-		return nil, tooLong("reason", maxReasonBytes)
+	if err := checkReason(req.GetReason(), false); err != nil {
+		return nil, err
 	}
 	action := "member.remove"
 	if req.GetForce() {
@@ -355,8 +355,8 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 	if _, err := m.c.authority.ready(); err != nil {
 		return nil, err
 	}
-	if len(req.GetReason()) > maxReasonBytes {
-		return nil, tooLong("reason", maxReasonBytes)
+	if err := checkReason(req.GetReason(), false); err != nil {
+		return nil, err
 	}
 	var out *fealtyv1.ReplaceMemberResponse
 	err := m.c.changeMember(ctx, req.GetKind(), req.GetName(), "replace the member",
@@ -391,8 +391,8 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 	if req.GetReason() == "" {
 		return nil, explain.New(explain.RequestField, "field", "reason", "problem", "it is empty: say why, for the audit log")
 	}
-	if len(req.GetReason()) > maxReasonBytes {
-		return nil, tooLong("reason", maxReasonBytes)
+	if err := checkReason(req.GetReason(), false); err != nil {
+		return nil, err
 	}
 	out := &fealtyv1.BanMemberResponse{}
 	// Counted from before the commit: the loop that follows the store may be first.
@@ -783,8 +783,4 @@ func (c *Membership) memberMessage(s *state, r record.Member, ban record.Version
 		m.Roles = append(m.Roles, string(role))
 	}
 	return m
-}
-
-func tooLong(field string, limit int) error {
-	return explain.New(explain.RequestField, "field", field, "problem", fmt.Sprintf("it is longer than %d bytes", limit))
 }

@@ -477,7 +477,8 @@ func (c *OwnerRecovery) bring(ctx context.Context, req *fealtyv1.RecoverRequest,
 	proves func(owner string) error) (*fealtyv1.RecoveryProgress, error) {
 	owner := flowcontrol.Clip(req.GetOwner(), flowcontrol.MaxShownBytes)
 	if len(req.GetShare()) > recovery.MaxSentBytes {
-		return nil, tooLong("share", recovery.MaxSentBytes)
+		return nil, explain.New(explain.RequestField, "field", "share",
+			"problem", fmt.Sprintf("it is longer than %d bytes", recovery.MaxSentBytes))
 	}
 	if _, err := c.takes(req, owner); err != nil {
 		return nil, err

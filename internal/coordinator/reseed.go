@@ -162,8 +162,8 @@ func (c *Authority) reseedCosts(ctx context.Context, s *state) (*fealtyv1.Prepar
 
 func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitReseedRequest) (*fealtyv1.CommitReseedResponse, error) {
 	c := r.c
-	if len(req.GetReason()) > maxReasonBytes {
-		return nil, tooLong("reason", maxReasonBytes)
+	if err := checkReason(req.GetReason(), false); err != nil {
+		return nil, err
 	}
 	_, release, err := c.headTurn(ctx)
 	if err != nil {

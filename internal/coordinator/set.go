@@ -230,8 +230,8 @@ func (c *Authority) settleCandidates(head history.Link) {
 // reading the head.
 func (c *Authority) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	first bool) (*fealtyv1.SetManifestResponse, error) {
-	if len(req.GetReason()) > maxReasonBytes {
-		return nil, tooLong("reason", maxReasonBytes)
+	if err := checkReason(req.GetReason(), false); err != nil {
+		return nil, err
 	}
 	s, release, err := c.headTurn(ctx)
 	if err != nil {

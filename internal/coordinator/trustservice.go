@@ -52,7 +52,8 @@ func (t trustServer) GetTrust(ctx context.Context, _ *fealtyv1.GetTrustRequest) 
 func checkReason(reason string, required bool) error {
 	switch {
 	case len(reason) > maxReasonBytes:
-		return tooLong("reason", maxReasonBytes)
+		return explain.New(explain.RequestField, "field", "reason",
+			"problem", fmt.Sprintf("it is longer than %d bytes", maxReasonBytes))
 	case reason == "" && required:
 		return explain.New(explain.RequestField, "field", "reason", "problem", "it is empty: say why, for the audit log")
 	}
