@@ -56,8 +56,9 @@ func newAuditFilter(req *fealtyv1.GetAuditRequest) (f auditFilter, err error) {
 	}
 	f.member, f.action = req.GetMember(), req.GetAction()
 	for _, t := range []struct{ field, text string }{{"member", f.member}, {"action", f.action}} {
-		if len(t.text) > maxReasonBytes {
-			return f, explain.New(explain.RequestField, "field", t.field, "problem", fmt.Sprintf("it has %d bytes, above %d", len(t.text), maxReasonBytes))
+		if len(t.text) > record.MaxReasonBytes {
+			return f, explain.New(explain.RequestField, "field", t.field, "problem",
+				fmt.Sprintf("it has %d bytes, above %d", len(t.text), record.MaxReasonBytes))
 		}
 	}
 	if req.GetExact() && (f != auditFilter{} || req.GetFollow() || req.GetOnlyNew()) {

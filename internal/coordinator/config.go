@@ -310,7 +310,7 @@ type configWrite struct {
 // writeConfig makes a change in one transaction, or nothing of it, and returns what
 // it did and the version that is in force then. What changes nothing is not written.
 func (c *Desired) writeConfig(ctx context.Context, w configWrite) ([]*fealtyv1.ConfigChange, store.Revision, error) {
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, 0, err
@@ -323,7 +323,7 @@ func (c *Desired) writeConfig(ctx context.Context, w configWrite) ([]*fealtyv1.C
 			return changes, version, nil
 		}
 	}
-	return nil, 0, errBusy(w.what)
+	return nil, 0, record.Busy(w.what)
 }
 
 func (c *Desired) tryWriteConfig(ctx context.Context, s *state, w configWrite) ([]*fealtyv1.ConfigChange,
@@ -361,7 +361,8 @@ func (c *Desired) tryWriteConfig(ctx context.Context, s *state, w configWrite) (
 		} else {
 			ch.Drop(configKeyOf(k))
 		}
-		ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: w.action, Target: k.String(), Fields: fields})
+		ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: w.action, Target: k.String(),
+			Fields: fields})
 	}
 	if !changed || w.dryRun {
 		return changes, version, nil

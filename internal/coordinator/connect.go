@@ -214,7 +214,7 @@ func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (
 // on who else is a member now, so it takes a version of its own: the member's
 // record is written again.
 func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv1.SignedSnapshot, error) {
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
@@ -246,5 +246,5 @@ func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv
 			return nil, c.authority.storeError("number the member's bootstrap", err)
 		}
 	}
-	return nil, errBusy("member " + id.Name())
+	return nil, record.Busy("member " + id.Name())
 }

@@ -10,6 +10,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -71,7 +72,7 @@ func (l liveServer) GetEnded(ctx context.Context, req *fealtyv1.GetEndedRequest)
 	}
 	asked := &bundle.View{Epoch: req.GetAuthorityEpoch(), Version: req.GetConfigVersion()}
 	if t := c.bundle.trust.Load(); t == nil || asked.Newer(t) {
-		return nil, errBusy("trust bundle")
+		return nil, record.Busy("trust bundle")
 	}
 	c.guard.Sweep(ctx) // another one may have brought the bundle, and be about to
 	return &fealtyv1.GetEndedResponse{Connections: c.ended.Since(req.GetMember(), c.now().Add(-endedLately))}, nil

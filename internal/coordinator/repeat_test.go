@@ -258,7 +258,8 @@ func (d *desk) loseAfterChange() *bool {
 // ledByAnother has somebody else lead, who can hand over to the desk's coordinator.
 func (d *desk) ledByAnother() {
 	d.t.Helper()
-	w, err := d.state().records.Seal(leaderTermKey, leaderRecord{Replica: "ed25519:other", Name: "coordinator-9", Nonce: randomID()})
+	w, err := d.state().records.Seal(leaderTermKey, leaderRecord{Replica: "ed25519:other", Name: "coordinator-9",
+		Nonce: record.NewID()})
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -230,7 +230,7 @@ func (c *Authority) settleCandidates(head history.Link) {
 // reading the head.
 func (c *Authority) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	first bool) (*fealtyv1.SetManifestResponse, error) {
-	if err := checkReason(req.GetReason(), false); err != nil {
+	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
 	s, release, err := c.headTurn(ctx)
@@ -572,7 +572,7 @@ func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) 
 		return false, err
 	}
 	if mv.actor == "" {
-		mv.actor = actor(ctx)
+		mv.actor = record.Actor(ctx)
 	}
 	var order decide.Move
 	var verified *history.Verified
@@ -665,7 +665,7 @@ func (c *Authority) writeSealed(ctx context.Context, key string, value []byte) e
 
 // overwrite writes value, whatever is there, and returns its version.
 func (c *Authority) overwrite(ctx context.Context, key string, value []byte) (store.Revision, error) {
-	for range commitTries {
+	for range record.CommitTries {
 		e, err := c.store.Get(ctx, key)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return 0, c.storeError("write a sealed secret", err)
@@ -678,7 +678,7 @@ func (c *Authority) overwrite(ctx context.Context, key string, value []byte) (st
 			return 0, c.storeError("write a sealed secret", err)
 		}
 	}
-	return 0, errBusy("the sealed secret")
+	return 0, record.Busy("the sealed secret")
 }
 
 func sameOwners(a, b manifest.Seed) bool {

@@ -48,18 +48,6 @@ func (t trustServer) GetTrust(ctx context.Context, _ *fealtyv1.GetTrustRequest) 
 	return &fealtyv1.GetTrustResponse{Trust: msg}, err
 }
 
-// checkReason bounds why something is done, and asks for it if it is required.
-func checkReason(reason string, required bool) error {
-	switch {
-	case len(reason) > maxReasonBytes:
-		return explain.New(explain.RequestField, "field", "reason",
-			"problem", fmt.Sprintf("it is longer than %d bytes", maxReasonBytes))
-	case reason == "" && required:
-		return explain.New(explain.RequestField, "field", "reason", "problem", "it is empty: say why, for the audit log")
-	}
-	return nil
-}
-
 // RotateConfigKey begins a rotation, or revokes a key at once.
 func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateConfigKeyRequest) (*fealtyv1.RotateConfigKeyResponse, error) {
 	c := t.c
@@ -67,7 +55,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 		return nil, err
 	}
 	stolen := req.GetCompromised()
-	if err := checkReason(req.GetReason(), stolen != ""); err != nil {
+	if err := record.CheckReason(req.GetReason(), stolen != ""); err != nil {
 		return nil, err
 	}
 	deadline := rotationDeadline
@@ -91,10 +79,10 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 			var err error
 			if changed = true; stolen == "" {
 				err = st.Rotate(s.bundle, was, bundle.Rotation{StartedAt: now, Deadline: now.Add(deadline),
-					By: actor(ctx), Reason: req.GetReason()})
+					By: record.Actor(ctx), Reason: req.GetReason()})
 			} else {
 				changed, err = st.RevokeKey(s.bundle,
-					func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, actor(ctx),
+					func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, record.Actor(ctx),
 					req.GetReason(), bundle.ForOthers)
 			}
 			if errors.Is(err, bundle.ErrNoSuchKey) {
@@ -107,7 +95,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 			key, _ := st.Newest(now)
 			number = key.Number
 			target := s.bundle.KeyID(number)
-			e := record.AuditEntry{Actor: actor(ctx), Action: action, Target: target, Reason: req.GetReason()}
+			e := record.AuditEntry{Actor: record.Actor(ctx), Action: action, Target: target, Reason: req.GetReason()}
 			if stolen != "" {
 				e.Target, e.Fields = stolen, map[string]string{"next": target}
 			}
@@ -132,7 +120,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 	edit func(s *state, st *bundle.State, was store.Revision, now time.Time) (record.AuditEntry, bool, error)) (*state,
 	bundle.Input, error) {
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, bundle.Input{}, err
@@ -177,7 +165,7 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 		}
 		return s, in, c.authority.made(ctx, "the change of trust", err)
 	}
-	return nil, bundle.Input{}, errBusy("the trust state")
+	return nil, bundle.Input{}, record.Busy("the trust state")
 }
 
 // trustMessage says what in means.
@@ -270,7 +258,7 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 	if _, err := c.authority.ready(); err != nil {
 		return nil, err
 	}
-	if err := checkReason(req.GetReason(), false); err != nil {
+	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
 	release, err := c.authority.settingTurn(ctx)
@@ -291,7 +279,7 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 		// Who hangs up now must not leave a head behind whose key is in no memory.
 		changing, cancel := context.WithTimeout(patience.Beyond(ctx), recoverTimeout)
 		defer cancel()
-		if s, err = c.authority.rekey(changing, s, reason, actor(ctx), nil); err != nil {
+		if s, err = c.authority.rekey(changing, s, reason, record.Actor(ctx), nil); err != nil {
 			return nil, err
 		}
 		out.AuthorityEpoch, out.MeshKeyId = s.head.AuthorityEpoch, s.meshKey.String()
