@@ -65,10 +65,10 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 	if !req.GetDryRun() {
 		// Who took it is written down before any of it leaves.
 		ch := s.Records.NewChange(s.HeadVersion)
-		ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "backup.create",
+		ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "backup.create",
 			Target: fmt.Sprintf("revision %d", l.Revision),
 			Fields: map[string]string{"owners": strings.Join(owners, ","),
-				"recipients": flowcontrol.Clip(strings.Join(req.GetRecipients(), ","), maxReasonBytes)}})
+				"recipients": flowcontrol.Clip(strings.Join(req.GetRecipients(), ","), record.MaxReasonBytes)}})
 		if _, err := ch.Commit(ctx); err != nil {
 			return c.authority.storeError("write the audit entry of the backup", err)
 		}
@@ -99,7 +99,8 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 	if err != nil {
 		return fmt.Errorf("end the backup: %w", err)
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "a backup was sent", slog.String("to", actor(ctx)), slog.Uint64("revision", uint64(l.Revision)), slog.Uint64("bytes", out.bytes))
+	c.log.LogAttrs(ctx, slog.LevelInfo, "a backup was sent", slog.String("to", record.Actor(ctx)),
+		slog.Uint64("revision", uint64(l.Revision)), slog.Uint64("bytes", out.bytes))
 	return stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_End{End: &fealtyv1.BackupEnd{
 		Bytes: out.bytes, Sha256: out.sum.Sum(nil), Digest: end.Digest[:],
 	}}})
@@ -157,7 +158,7 @@ func (c *Coordinator) backupHead(s *authority.State, l store.Listing, owners []s
 	head.Entries = uint64(len(kept))
 	if !current {
 		c.authority.headDue.Notify()
-		return nil, nil, errBusy("the backup")
+		return nil, nil, record.Busy("the backup")
 	}
 	return head, kept, nil
 }

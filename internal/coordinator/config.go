@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
@@ -232,6 +234,11 @@ type configServer struct {
 	c *Desired
 }
 
+// registerServices registers the service by which operators say what they want.
+func (c *Desired) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterConfigServiceServer(to, configServer{c: c})
+}
+
 func (r configServer) PutConfig(ctx context.Context, req *fealtyv1.PutConfigRequest) (*fealtyv1.PutConfigResponse, error) {
 	if _, err := r.c.authority.ready(); err != nil {
 		return nil, err
@@ -304,7 +311,7 @@ type configWrite struct {
 // writeConfig makes a change in one transaction, or nothing of it, and returns what
 // it did and the version that is in force then. What changes nothing is not written.
 func (c *Desired) writeConfig(ctx context.Context, w configWrite) ([]*fealtyv1.ConfigChange, store.Revision, error) {
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, 0, err
@@ -317,7 +324,7 @@ func (c *Desired) writeConfig(ctx context.Context, w configWrite) ([]*fealtyv1.C
 			return changes, version, nil
 		}
 	}
-	return nil, 0, errBusy(w.what)
+	return nil, 0, record.Busy(w.what)
 }
 
 func (c *Desired) tryWriteConfig(ctx context.Context, s *authority.State, w configWrite) ([]*fealtyv1.ConfigChange,
@@ -355,7 +362,8 @@ func (c *Desired) tryWriteConfig(ctx context.Context, s *authority.State, w conf
 		} else {
 			ch.Drop(configKeyOf(k))
 		}
-		ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: w.action, Target: k.String(), Fields: fields})
+		ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: w.action, Target: k.String(),
+			Fields: fields})
 	}
 	if !changed || w.dryRun {
 		return changes, version, nil

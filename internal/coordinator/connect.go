@@ -8,6 +8,8 @@ import (
 	mathrand "math/rand/v2"
 	"time"
 
+	"google.golang.org/grpc"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -21,6 +23,12 @@ import (
 type agentServer struct {
 	fealtyv1.UnimplementedAgentServiceServer
 	c *Delivery
+}
+
+// registerServices registers the services by which members are sent what is signed for them.
+func (c *Delivery) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterAgentServiceServer(to, agentServer{c: c})
+	fealtyv1.RegisterSnapshotServiceServer(to, snapshotServer{c: c})
 }
 
 // leaveAfter is for how long a coordinator may not be ready before it sends its members
@@ -183,7 +191,8 @@ func (c *Delivery) heard(id identity.ID, r *fealtyv1.ConnectRequest) {
 // the one that signs now.
 func (c *Delivery) outdated(leaf *x509.Certificate) bool {
 	s, err := c.authority.ready()
-	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId, s.MeshCA().Certificate().SubjectKeyId)
+	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId,
+		s.MeshCA().Certificate().SubjectKeyId)
 }
 
 // bootstrapDue reports whether the member is to be sent a node_bootstrap, because
@@ -205,7 +214,7 @@ func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (
 // on who else is a member now, so it takes a version of its own: the member's
 // record is written again.
 func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv1.SignedSnapshot, error) {
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
@@ -237,5 +246,5 @@ func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv
 			return nil, c.authority.storeError("number the member's bootstrap", err)
 		}
 	}
-	return nil, errBusy("member " + id.Name())
+	return nil, record.Busy("member " + id.Name())
 }

@@ -20,8 +20,7 @@ package coordinator
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/rand"
-	"encoding/hex"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -60,7 +59,6 @@ import (
 
 // Pauses of the loops. None of them is what makes a decision right.
 const (
-	retryPause         = time.Second
 	defaultRenewEvery  = 30 * time.Minute
 	headPollPause      = 5 * time.Second
 	trustPollPause     = 5 * time.Second
@@ -72,7 +70,6 @@ const (
 	maxMarkFile        = 16 << 10
 	setupTokenFile     = "setup-token"
 	maxEnrolmentKey    = 4 << 10
-	conflictPause      = 5 * time.Millisecond // at most, before a decision is made again
 	adminSocketDefault = "admin.sock"
 )
 
@@ -356,7 +353,8 @@ func (c *Coordinator) open(ctx context.Context) error {
 	if c.authority.enrolment, err = c.authority.loadEnrolmentKey(); err != nil {
 		return err
 	}
-	if c.auditing.auditWriter, err = auditlog.NewWriter(keyIDOf(c.authority.enrolment.Public().(ed25519.PublicKey)).String()[:16], c.now); err != nil {
+	own := identity.KeyID(sha256.Sum256(c.authority.enrolment.Public().(ed25519.PublicKey)))
+	if c.auditing.auditWriter, err = auditlog.NewWriter(own.String()[:16], c.now); err != nil {
 		return err
 	}
 	c.storeguard.keptFault = c.storeguard.loadKept()
@@ -609,7 +607,7 @@ func (c *Coordinator) forever(ctx context.Context, what string, f func() error) 
 			return ctx.Err()
 		}
 		c.log.LogAttrs(ctx, slog.LevelWarn, "a loop failed and starts again", slog.String("loop", what), slog.Any("err", err))
-		if err := watch.Sleep(ctx, retryPause); err != nil {
+		if err := watch.Sleep(ctx, watch.RetryPause); err != nil {
 			return err
 		}
 	}
@@ -638,7 +636,7 @@ func (c *Authority) conflicts(ctx context.Context, err error) bool {
 		c.root.bundle.trustDue.Notify() // what was decided may stand on the bundle of before
 	}
 	// Who lost to somebody once would lose again in step with them.
-	return watch.Sleep(ctx, mathrand.N(conflictPause)) == nil
+	return watch.Sleep(ctx, mathrand.N(record.ConflictPause)) == nil
 }
 
 // storeError words an error of the store for who called. What failed, and how,
@@ -662,7 +660,7 @@ func (c *Authority) storeError(what string, err error) error {
 		if older := c.olderHeadError(); older != nil {
 			return older
 		}
-		return errBusy(what)
+		return record.Busy(what)
 	}
 	c.log.Error("the store failed", "what", what, "err", err)
 	cause := "the coordinator's log says how"
@@ -689,22 +687,6 @@ func (c *Authority) forged(ctx context.Context, what string, err error) {
 	c.log.LogAttrs(ctx, slog.LevelError, "a record in the store fails its MAC: it was altered from outside", slog.String("record", what), slog.Any("err", err))
 }
 
-func errBusy(what string) error {
-	return explain.New(explain.StoreBusy, "what", what, "tries", fmt.Sprint(commitTries))
-}
-
-// actor names who calls, for the audit log.
-func actor(ctx context.Context) string {
-	p := identity.FromContext(ctx)
-	switch {
-	case p.Standing() == identity.Identified:
-		return p.ID.String()
-	case p.Local != nil:
-		return fmt.Sprintf("local uid %d", p.Local.UID)
-	}
-	return "setup token"
-}
-
 // sinceNow returns a clock that only goes forward, whatever is done to the wall's.
 func sinceNow() func() time.Duration {
 	start := time.Now()
@@ -712,12 +694,3 @@ func sinceNow() func() time.Duration {
 }
 
 func (c *Authority) path(name string) string { return c.cfg.DataDir + "/" + name }
-
-// randomID returns 128 random bits in hex.
-func randomID() string {
-	b := make([]byte, 16)
-	rand.Read(b)
-	return hex.EncodeToString(b)
-}
-
-func keyIDOf(spki []byte) identity.KeyID { return identity.KeyID(sha256Sum(spki)) }

@@ -90,10 +90,11 @@ func TestDrainRefusals(t *testing.T) {
 		req  *fealtyv1.DrainMemberRequest
 		want explain.Code
 	}{
-		"nobody":          {&fealtyv1.DrainMemberRequest{Kind: "data", Name: "z"}, explain.NotFound},
-		"no kind":         {&fealtyv1.DrainMemberRequest{Kind: "datum", Name: "a"}, explain.RequestField},
-		"a person":        {&fealtyv1.DrainMemberRequest{Kind: "admin", Name: person.id.Name()}, explain.RequestField},
-		"a book of words": {&fealtyv1.DrainMemberRequest{Kind: "data", Name: "a", Reason: strings.Repeat("x", maxReasonBytes+1)}, explain.RequestField},
+		"nobody":   {&fealtyv1.DrainMemberRequest{Kind: "data", Name: "z"}, explain.NotFound},
+		"no kind":  {&fealtyv1.DrainMemberRequest{Kind: "datum", Name: "a"}, explain.RequestField},
+		"a person": {&fealtyv1.DrainMemberRequest{Kind: "admin", Name: person.id.Name()}, explain.RequestField},
+		"a book of words": {&fealtyv1.DrainMemberRequest{Kind: "data", Name: "a",
+			Reason: strings.Repeat("x", record.MaxReasonBytes+1)}, explain.RequestField},
 	} {
 		before := d.store.snapshot()
 		_, err := d.members().DrainMember(t.Context(), tc.req)
@@ -240,7 +241,8 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 	d.joined("a")
 	_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true})
 	wantOnly(t, "force without a reason", err, explain.RequestField)
-	_, err = d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: strings.Repeat("x", maxReasonBytes+1)})
+	_, err = d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true,
+		Reason: strings.Repeat("x", record.MaxReasonBytes+1)})
 	wantOnly(t, "force with a book of words", err, explain.RequestField)
 	if !d.record(identity.Data, "a").Exists() {
 		t.Fatal("a refused removal removed it")

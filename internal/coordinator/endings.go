@@ -11,6 +11,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -72,7 +73,7 @@ func (l liveServer) GetEnded(ctx context.Context, req *fealtyv1.GetEndedRequest)
 	}
 	asked := &bundle.View{Epoch: req.GetAuthorityEpoch(), Version: req.GetConfigVersion()}
 	if t := c.bundle.trust.Load(); t == nil || asked.Newer(t) {
-		return nil, errBusy("trust bundle")
+		return nil, record.Busy("trust bundle")
 	}
 	c.guard.Sweep(ctx) // another one may have brought the bundle, and be about to
 	return &fealtyv1.GetEndedResponse{Connections: c.ended.Since(req.GetMember(), c.now().Add(-endedLately))}, nil

@@ -51,7 +51,7 @@ func (c *Admission) renewFull(ctx context.Context, s *authority.State, peer iden
 			return nil, c.authority.storeError("read what the renewal depends on", err)
 		case e.Version != want.Version:
 			c.authority.headDue.Notify()
-			return nil, errBusy("the renewal")
+			return nil, record.Busy("the renewal")
 		}
 	}
 	for _, key := range []identity.KeyID{r.key, peer.Key} {

@@ -255,7 +255,7 @@ func (c *OwnerRecovery) watchGathering(ctx context.Context) error {
 			c.gatheringDue.Notify()
 		}
 		// Followed from the start again: what was seen already costs a look.
-		if err := watch.Sleep(ctx, retryPause); err != nil {
+		if err := watch.Sleep(ctx, watch.RetryPause); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"log/slog"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -29,14 +31,16 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-// commitTries bounds how often a decision is made again because somebody else's
-// transaction was first.
-const commitTries = 16
-
 // admissionServer serves AdmissionService.
 type admissionServer struct {
 	fealtyv1.UnimplementedAdmissionServiceServer
 	c *Admission
+}
+
+// registerServices registers the services by which one joins, renews and makes tokens.
+func (c *Admission) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterAdmissionServiceServer(to, admissionServer{c: c})
+	fealtyv1.RegisterTokenServiceServer(to, tokenServer{c: c})
 }
 
 // channel is one connection's side of a proof: what the candidate must sign.
@@ -162,7 +166,7 @@ func joinLabel(g *fealtyv1.JoinGrant, err error) string {
 func (c *Admission) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequest) (*fealtyv1.JoinGrant, error) {
 	turn := c.oneTurn()
 	var j *joiner
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
@@ -195,7 +199,7 @@ func (c *Admission) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequ
 				err) // with a conflict: the call ended before it was decided again
 		}
 	}
-	return nil, errBusy("the join")
+	return nil, record.Busy("the join")
 }
 
 // prove runs the checks that come before the catalog is looked at: cluster, and
@@ -237,7 +241,7 @@ func (c *Admission) prove(ctx context.Context, s *authority.State, ch channel, r
 	}
 	said := req.GetMachine()
 	cand := candidate{
-		kind: kind, proven: proven, key: keyIDOf(spki), member: req.GetMember(),
+		kind: kind, proven: proven, key: identity.KeyID(sha256.Sum256(spki)), member: req.GetMember(),
 		machine: hostinfo.Clean(hostinfo.Facts{Host: said.GetHost(), OS: said.GetOs(), Addresses: said.GetAddresses()}),
 		seen:    hostinfo.Source(identity.FromContext(ctx).Addr),
 	}

@@ -583,13 +583,13 @@ func (c *Admission) admitTogether(ctx context.Context, line joinLine,
 		on[who].Answer(err)
 		on = append(on[:who:who], on[who+1:]...)
 		return append(on, again...), false
-	case r.shares(conflict.Key) && watch.Sleep(ctx, mathrand.N(conflictPause)) == nil:
+	case r.shares(conflict.Key) && watch.Sleep(ctx, mathrand.N(record.ConflictPause)) == nil:
 		// Another coordinator was first. Each of these has so many tries.
 		for _, call := range on {
-			if call.Item.lost++; call.Item.lost < commitTries {
+			if call.Item.lost++; call.Item.lost < record.CommitTries {
 				again = append(again, call)
 			} else {
-				call.Answer(errBusy("the join"))
+				call.Answer(record.Busy("the join"))
 			}
 		}
 		return again, false

@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -328,7 +329,7 @@ func (c *Authority) writeSealedCopy(ctx context.Context, mv *move, key string, w
 	err := sealed.Write(ctx, c.store, head, key, was, data)
 	switch {
 	case errors.Is(err, sealed.ErrMeanwhile):
-		return errBusy("the sealed secret")
+		return record.Busy("the sealed secret")
 	case errors.Is(err, store.ErrConflict):
 		c.headDue.Notify()
 		return explain.Wrap(err, explain.ManifestStale, "expected", "of before")

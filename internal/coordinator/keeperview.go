@@ -270,8 +270,8 @@ func (c *Authority) ownProblem(s *authority.State, name string) string {
 // others go, so that two who forget at once cannot remove the last two.
 func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.ForgetKeeperKeyRequest) (*fealtyv1.ForgetKeeperKeyResponse, error) {
 	c, name, id := m.c, req.GetKeeper(), keyring.KeyID(req.GetKeyId())
-	if len(req.GetReason()) > maxReasonBytes {
-		return nil, tooLong("reason", maxReasonBytes)
+	if err := record.CheckReason(req.GetReason(), false); err != nil {
+		return nil, err
 	}
 	release, err := c.settingTurn(ctx) // no set of ours seals meanwhile
 	if err != nil {
@@ -340,11 +340,11 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 			out.Removed++
 		}
 	}
-	ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "keeper.forget", Target: name,
+	ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "keeper.forget", Target: name,
 		Reason: req.GetReason(), Fields: map[string]string{"key": string(id)}})
 	if _, err := ch.Commit(ctx); err != nil {
 		if errors.Is(err, store.ErrConflict) {
-			return nil, errBusy("the sealed seed")
+			return nil, record.Busy("the sealed seed")
 		}
 		return nil, c.storeError("forget a key of a keeper", err)
 	}

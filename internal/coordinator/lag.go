@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/instant"
@@ -160,7 +161,7 @@ func lost(err error) bool {
 // lostPause is how long to wait before a head is looked at again whose adoption was lost
 // to somebody for the n-th time in a row.
 func lostPause(n int) time.Duration {
-	most := conflictPause
+	most := record.ConflictPause
 	for range min(n, 16) {
 		most = min(2*most, headPollPause)
 	}

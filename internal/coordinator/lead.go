@@ -104,7 +104,7 @@ type leadView struct {
 
 func newLead(c *Election) (*lead, error) {
 	core, err := leadership.New(leadership.Config{Replica: c.authority.enrolmentKey(), Lease: c.cfg.Lease,
-		Beat: c.cfg.Beat, Nonce: randomID})
+		Beat: c.cfg.Beat, Nonce: record.NewID})
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -26,6 +27,11 @@ const nobodyLeadsAfter = 10 * time.Second
 type leaderServer struct {
 	fealtyv1.UnimplementedLeaderServiceServer
 	c *Election
+}
+
+// registerServices registers the service that tells who leads, and changes it.
+func (c *Election) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterLeaderServiceServer(to, leaderServer{c: c})
 }
 
 func (l leaderServer) GetLeader(context.Context, *fealtyv1.GetLeaderRequest) (*fealtyv1.GetLeaderResponse, error) {
@@ -67,10 +73,10 @@ func (c *Election) leaderFindings() []*fealtyv1.Finding {
 // the store, whatever its leader does; so any coordinator can do it.
 func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.TransferLeaderRequest) (*fealtyv1.TransferLeaderResponse, error) {
 	c := l.c
-	if err := checkReason(req.GetReason(), false); err != nil {
+	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
@@ -84,7 +90,7 @@ func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.Transfer
 			return out, err
 		}
 	}
-	return nil, errBusy("hand over leadership")
+	return nil, record.Busy("hand over leadership")
 }
 
 // transferLeader hands over once, and returns the revision at which it did; 0 if there
@@ -115,7 +121,7 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 	next.HandedOver, next.For = true, heir
 	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Put(leaderTermKey, now.Version, next)
-	ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "leader.transfer", Target: was.Name,
+	ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "leader.transfer", Target: was.Name,
 		Reason: req.GetReason(),
 		Fields: map[string]string{"term": fmt.Sprint(now.Version), "to": req.GetTo()}})
 	if err := c.faults.Hit("lead.transfer"); err != nil {
@@ -128,7 +134,8 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 		}
 		return nil, 0, c.authority.storeError(what, err)
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "the leader was asked to hand over", slog.String("from", was.Name), slog.String("to", req.GetTo()), slog.String("by", actor(ctx)))
+	c.log.LogAttrs(ctx, slog.LevelInfo, "the leader was asked to hand over", slog.String("from", was.Name),
+		slog.String("to", req.GetTo()), slog.String("by", record.Actor(ctx)))
 	c.lead.due.Notify()
 	return out, done, nil
 }

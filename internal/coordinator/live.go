@@ -784,7 +784,7 @@ func (c *Membership) followMembers(ctx context.Context, s *authority.State) erro
 			}
 			c.members.seen(ch.Revision)
 		}
-		if err := watch.Sleep(ctx, retryPause); err != nil {
+		if err := watch.Sleep(ctx, watch.RetryPause); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -23,12 +24,18 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-const maxReasonBytes = 256
-
 // memberServer serves MemberService.
 type memberServer struct {
 	fealtyv1.UnimplementedMemberServiceServer
 	c *Membership
+}
+
+// registerServices registers the services over members, and over the other coordinators that
+// hear them.
+func (c *Membership) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterMemberServiceServer(to, memberServer{c: c})
+	fealtyv1.RegisterCoordinatorServiceServer(to, coordinatorServer{c: c})
+	fealtyv1.RegisterLiveServiceServer(to, liveServer{c: c})
 }
 
 func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembersRequest) (*fealtyv1.ListMembersResponse, error) {
@@ -177,13 +184,13 @@ func (m memberServer) DrainMember(ctx context.Context, req *fealtyv1.DrainMember
 	if _, err := m.c.authority.ready(); err != nil {
 		return nil, err
 	}
-	if len(req.GetReason()) > maxReasonBytes {
-		return nil, tooLong("reason", maxReasonBytes)
+	if err := record.CheckReason(req.GetReason(), false); err != nil {
+		return nil, err
 	}
 	if sessionKind(identity.Kind(req.GetKind())) {
 		return nil, explain.New(explain.RequestField, "field", "kind", "problem", "it is the session of a person or a tool, which never owns anything: remove or ban it")
 	}
-	mark := record.DrainMark{At: m.c.now().UTC(), By: actor(ctx), Reason: req.GetReason()}
+	mark := record.DrainMark{At: m.c.now().UTC(), By: record.Actor(ctx), Reason: req.GetReason()}
 	member, changed, err := m.mark(ctx, req, "drain the member", "member.drain", mark)
 	return &fealtyv1.DrainMemberResponse{Member: member, Changed: changed}, err
 }
@@ -225,7 +232,7 @@ func (m memberServer) mark(ctx context.Context, req markRequest, what, action st
 				return false, nil
 			}
 			ch.Put(record.MemberKey(rec.Value.Kind, rec.Value.Name), rec.Version, rec.Value)
-			ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: action, Target: rec.Value.Path(),
+			ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: action, Target: rec.Value.Path(),
 				Reason: mark.Reason})
 			return true, nil
 		})
@@ -240,8 +247,8 @@ func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemb
 	if _, err := m.c.authority.ready(); err != nil {
 		return nil, err
 	}
-	if len(req.GetReason()) > maxReasonBytes {
-		return nil, tooLong("reason", maxReasonBytes)
+	if err := record.CheckReason(req.GetReason(), false); err != nil {
+		return nil, err
 	}
 	action := "member.remove"
 	if req.GetForce() {
@@ -269,7 +276,7 @@ func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemb
 			if req.GetDryRun() {
 				return false, nil
 			}
-			return true, m.c.removeRecord(ctx, s, ch, rec, actor(ctx), action, req.GetReason())
+			return true, m.c.removeRecord(ctx, s, ch, rec, record.Actor(ctx), action, req.GetReason())
 		})
 	return out, err
 }
@@ -347,8 +354,8 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 	if _, err := m.c.authority.ready(); err != nil {
 		return nil, err
 	}
-	if len(req.GetReason()) > maxReasonBytes {
-		return nil, tooLong("reason", maxReasonBytes)
+	if err := record.CheckReason(req.GetReason(), false); err != nil {
+		return nil, err
 	}
 	var out *fealtyv1.ReplaceMemberResponse
 	err := m.c.changeMember(ctx, req.GetKind(), req.GetName(), "replace the member",
@@ -358,16 +365,16 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 				return false, nil
 			}
 			ch.Withdraws = rec.Value.Path()
-			err := m.c.banKeys(ctx, s, ch, rec.Value, record.Ban{Reason: "replaced: " + req.GetReason(), By: actor(ctx),
-				At: m.c.now().UTC()}, bundle.Delta{}, bundle.ForOthers)
+			err := m.c.banKeys(ctx, s, ch, rec.Value, record.Ban{Reason: "replaced: " + req.GetReason(),
+				By: record.Actor(ctx), At: m.c.now().UTC()}, bundle.Delta{}, bundle.ForOthers)
 			if err != nil {
 				return false, bundleFull("the replacement of a member", err)
 			}
 			rec.Value.State = record.Replacing
 			out.Member.State = record.Replacing
 			ch.Put(record.MemberKey(rec.Value.Kind, rec.Value.Name), rec.Version, rec.Value)
-			ch.Audit(m.c.now(), record.AuditEntry{Actor: actor(ctx), Action: "member.replace", Target: rec.Value.Path(),
-				Reason: req.GetReason()})
+			ch.Audit(m.c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "member.replace",
+				Target: rec.Value.Path(), Reason: req.GetReason()})
 			return true, nil
 		})
 	return out, err
@@ -383,8 +390,8 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 	if req.GetReason() == "" {
 		return nil, explain.New(explain.RequestField, "field", "reason", "problem", "it is empty: say why, for the audit log")
 	}
-	if len(req.GetReason()) > maxReasonBytes {
-		return nil, tooLong("reason", maxReasonBytes)
+	if err := record.CheckReason(req.GetReason(), false); err != nil {
+		return nil, err
 	}
 	out := &fealtyv1.BanMemberResponse{}
 	// Counted from before the commit: the loop that follows the store may be first.
@@ -392,7 +399,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 	// A ban must not fail for want of room: the identity alone keeps its
 	// certificates out, and lifting its ban bans the keys.
 	withKeys := true
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
@@ -413,7 +420,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		if err != nil {
 			return nil, c.authority.storeError("read the ban", err)
 		}
-		ban := record.Ban{Reason: req.GetReason(), By: actor(ctx), At: c.now().UTC()}
+		ban := record.Ban{Reason: req.GetReason(), By: record.Actor(ctx), At: c.now().UTC()}
 		if rec.Exists() {
 			out.Member = c.memberMessage(s, rec.Value, record.Versioned[record.Ban]{Value: ban, Version: 1})
 		}
@@ -455,14 +462,14 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 			return nil, c.authority.storeError("ban the member", err)
 		}
 	}
-	return nil, errBusy("member " + req.GetName())
+	return nil, record.Busy("member " + req.GetName())
 }
 
 // UnbanMember lifts the ban of an identity. The keys stay banned, so the member
 // needs a proof as at first; until then its name waits for it.
 func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMemberRequest) (*fealtyv1.UnbanMemberResponse, error) {
 	c := m.c
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
@@ -488,7 +495,7 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		}
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Delete(record.BanIDKey(id.Kind(), id.Name()), ban.Version)
-		ch.Write(record.UnbanKey(id.Kind(), id.Name()), record.Unban{Counter: ban.Value.Counter, By: actor(ctx),
+		ch.Write(record.UnbanKey(id.Kind(), id.Name()), record.Unban{Counter: ban.Value.Counter, By: record.Actor(ctx),
 			At: c.now().UTC()})
 		kept := record.Ban{Reason: ban.Value.Reason, By: ban.Value.By, At: c.now().UTC()}
 		if err := c.banKeys(ctx, s, ch, rec.Value, kept, bundle.Delta{Unban: []identity.ID{id}},
@@ -501,7 +508,7 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		} else {
 			ch.Require(record.MemberKey(id.Kind(), id.Name()), rec.Version)
 		}
-		ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "member.unban", Target: id.String()})
+		ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "member.unban", Target: id.String()})
 		switch _, err := ch.Commit(ctx); {
 		case err == nil:
 			return out, c.authority.made(ctx, "the end of the ban", c.bundle.trustChanged(ctx))
@@ -509,7 +516,7 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 			return nil, c.authority.storeError("lift the ban", err)
 		}
 	}
-	return nil, errBusy("member " + req.GetName())
+	return nil, record.Busy("member " + req.GetName())
 }
 
 // changeMember is changeMemberLater with the trust bundle that follows in force
@@ -535,7 +542,7 @@ func (c *Membership) changeMember(ctx context.Context, kind, name, what string,
 // again from the start if somebody was first. f answers false for nothing to do.
 func (c *Membership) changeMemberLater(ctx context.Context, kind, name, what string,
 	f func(*authority.State, record.Versioned[record.Member], *record.Change) (bool, error)) error {
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return err
@@ -556,7 +563,7 @@ func (c *Membership) changeMemberLater(ctx context.Context, kind, name, what str
 			return c.authority.storeError(what, err)
 		}
 	}
-	return errBusy("member " + name)
+	return record.Busy("member " + name)
 }
 
 // removeRecord adds to ch what deletes rec and bans its keys.
@@ -780,8 +787,4 @@ func (c *Membership) memberMessage(s *authority.State, r record.Member,
 		m.Roles = append(m.Roles, string(role))
 	}
 	return m
-}
-
-func tooLong(field string, limit int) error {
-	return explain.New(explain.RequestField, "field", field, "problem", fmt.Sprintf("it is longer than %d bytes", limit))
 }

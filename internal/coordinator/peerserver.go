@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"strings"
 
+	"google.golang.org/grpc"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
@@ -49,6 +51,11 @@ func newPeerCalls() *flowcontrol.Limiter {
 type peerServer struct {
 	fealtyv1.UnimplementedPeerServiceServer
 	c *PeerRecovery
+}
+
+// registerServices registers the service that other coordinators ask for secrets.
+func (c *PeerRecovery) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterPeerServiceServer(to, peerServer{c: c})
 }
 
 // greeted is an exchange whose asker was answered, and has proven nothing yet.

@@ -257,10 +257,10 @@ type coordinatorServer struct {
 
 func (x coordinatorServer) ForgetCoordinator(ctx context.Context, req *fealtyv1.ForgetCoordinatorRequest) (*fealtyv1.ForgetCoordinatorResponse, error) {
 	c := x.c
-	if err := checkReason(req.GetReason(), false); err != nil {
+	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
@@ -270,7 +270,7 @@ func (x coordinatorServer) ForgetCoordinator(ctx context.Context, req *fealtyv1.
 			return out, err
 		}
 	}
-	return nil, errBusy("coordinator " + flowcontrol.Clip(req.GetName(), flowcontrol.MaxShownBytes))
+	return nil, record.Busy("coordinator " + flowcontrol.Clip(req.GetName(), flowcontrol.MaxShownBytes))
 }
 
 // forgetCoordinator removes what the coordinators of a name said of themselves that stopped
@@ -319,7 +319,7 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 	if req.GetDryRun() {
 		return out, nil
 	}
-	ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "coordinator.forget", Target: name,
+	ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "coordinator.forget", Target: name,
 		Reason: req.GetReason()})
 	if err := c.faults.Hit("coordinator.forget"); err != nil {
 		return nil, err
@@ -330,7 +330,8 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 		}
 		return nil, c.authority.storeError(what, err)
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "a coordinator was forgotten", slog.String("name", name), slog.String("by", actor(ctx)))
+	c.log.LogAttrs(ctx, slog.LevelInfo, "a coordinator was forgotten", slog.String("name", name),
+		slog.String("by", record.Actor(ctx)))
 	c.hearPeers(ctx, s) // so that the finding is gone with the answer
 	return out, nil
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -189,6 +190,11 @@ func (c *OwnerRecovery) recoveryText(s *authority.State) string {
 type recoveryServer struct {
 	fealtyv1.UnimplementedRecoveryServiceServer
 	c *OwnerRecovery
+}
+
+// registerServices registers the service to which owners bring their shares.
+func (c *OwnerRecovery) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterRecoveryServiceServer(to, recoveryServer{c: c})
 }
 
 // Recover runs one owner's part of a recovery on one stream: offer, history, share,
@@ -471,7 +477,8 @@ func (c *OwnerRecovery) bring(ctx context.Context, req *fealtyv1.RecoverRequest,
 	proves func(owner string) error) (*fealtyv1.RecoveryProgress, error) {
 	owner := flowcontrol.Clip(req.GetOwner(), flowcontrol.MaxShownBytes)
 	if len(req.GetShare()) > recovery.MaxSentBytes {
-		return nil, tooLong("share", recovery.MaxSentBytes)
+		return nil, explain.New(explain.RequestField, "field", "share",
+			"problem", fmt.Sprintf("it is longer than %d bytes", recovery.MaxSentBytes))
 	}
 	if _, err := c.takes(req, owner); err != nil {
 		return nil, err

@@ -67,7 +67,7 @@ func (c *Admission) renew(ctx context.Context, peer identity.Peer, r renewReques
 func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r renewRequest,
 	turn func(identity.Kind, string) error) (chain [][]byte, alone bool, err error) {
 	next := r.key
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, false, err
@@ -80,7 +80,7 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 		if r.again && next != rec.Value.Key && len(rec.Value.Older) > 0 && next == rec.Value.Older[0].Key && next == peer.Key {
 			// The outage swallowed the answer to a renewal: the member holds that newer key
 			// too, and asks with it once more. This one shows no second machine.
-			return nil, false, errBusy("the renewal")
+			return nil, false, record.Busy("the renewal")
 		}
 		now, stored := c.now(), rec
 		catchUp(s, &rec.Value, peer.Leaf, now)
@@ -133,7 +133,7 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 		}
 		return chain, false, nil
 	}
-	return nil, false, errBusy("the renewal")
+	return nil, false, record.Busy("the renewal")
 }
 
 // bannedNow says so if the conflict of a transaction is a ban.

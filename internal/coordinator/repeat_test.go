@@ -260,7 +260,7 @@ func (d *desk) loseAfterChange() *bool {
 func (d *desk) ledByAnother() {
 	d.t.Helper()
 	w, err := d.state().Records.Seal(leaderTermKey, leaderRecord{Replica: "ed25519:other", Name: "coordinator-9",
-		Nonce: randomID()})
+		Nonce: record.NewID()})
 	if err != nil {
 		d.t.Fatal(err)
 	}

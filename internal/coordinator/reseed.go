@@ -136,7 +136,7 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 	p := &prepared{move: mv, transition: *t, change: change, expires: c.now().Add(preparedLife)}
 	c.prepared = p
 	ch := s.Records.NewChange(s.HeadVersion)
-	ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "manifest.reseed.prepare",
+	ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "manifest.reseed.prepare",
 		Target: identity.KeyOf(mv.root).String()})
 	if _, err := ch.Commit(ctx); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the audit entry of a prepared seed was not written", slog.Any("err", err))
@@ -163,8 +163,8 @@ func (c *Authority) reseedCosts(ctx context.Context, s *authority.State) (*fealt
 
 func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitReseedRequest) (*fealtyv1.CommitReseedResponse, error) {
 	c := r.c
-	if len(req.GetReason()) > maxReasonBytes {
-		return nil, tooLong("reason", maxReasonBytes)
+	if err := record.CheckReason(req.GetReason(), false); err != nil {
+		return nil, err
 	}
 	_, release, err := c.headTurn(ctx)
 	if err != nil {
@@ -321,9 +321,8 @@ const freezeLimit = time.Minute
 
 // freeze makes every change of a record fail, on every replica, until the returned
 // function is called or the records are moved. It names the seed by its salt.
-func (c *Authority) freeze(ctx context.Context, s *authority.State, salt history.Salt) (f frozen, thaw func(),
-	err error) {
-	f = frozen{salt, randomID(), c.enrolmentKey(), c.now().UTC()}
+func (c *Authority) freeze(ctx context.Context, s *authority.State, salt history.Salt) (f frozen, thaw func(), err error) {
+	f = frozen{salt, record.NewID(), c.enrolmentKey(), c.now().UTC()}
 	value, err := json.Marshal(f)
 	if err != nil {
 		return f, nil, err
@@ -530,7 +529,7 @@ func (c *Authority) readLedger(ctx context.Context, s *authority.State, f frozen
 // All coordinators do it at once, each as soon as it knows the head: what fails because
 // another one was first is looked at again.
 func (c *Authority) moveRecords(ctx context.Context, s *authority.State) error {
-	for range commitTries {
+	for range record.CommitTries {
 		e, err := c.store.Get(ctx, record.FreezeKey)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
@@ -547,11 +546,11 @@ func (c *Authority) moveRecords(ctx context.Context, s *authority.State) error {
 		default:
 			return err
 		}
-		if err := watch.Sleep(ctx, mathrand.N(conflictPause)); err != nil {
+		if err := watch.Sleep(ctx, mathrand.N(record.ConflictPause)); err != nil {
 			return err
 		}
 	}
-	return errBusy("the records under the new seed")
+	return record.Busy("the records under the new seed")
 }
 
 // thawed reports whether a freeze has ended: then what was frozen is elsewhere, and not

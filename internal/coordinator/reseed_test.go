@@ -376,7 +376,9 @@ func TestReseedRefusals(t *testing.T) {
 			r.Signatures[0].Signature = ed25519.Sign(f.signer, snapshot.PAE(snapshot.TypeRootChange, "other.example", r.Change))
 		}, explain.ManifestMissigned},
 		{"too late", func(*fealtyv1.CommitReseedRequest) { f.advance(preparedLife) }, explain.ReseedUnprepared},
-		{"a reason without end", func(r *fealtyv1.CommitReseedRequest) { r.Reason = strings.Repeat("x", maxReasonBytes+1) }, explain.RequestField},
+		{"a reason without end",
+			func(r *fealtyv1.CommitReseedRequest) { r.Reason = strings.Repeat("x", record.MaxReasonBytes+1) },
+			explain.RequestField},
 	} {
 		t.Run(tc.name, func(t *testing.T) { wantCode(t, commit(tc.edit), tc.want) })
 	}

@@ -26,7 +26,7 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	if err := checkReason(req.GetReason(), true); err != nil {
+	if err := record.CheckReason(req.GetReason(), true); err != nil {
 		return nil, err
 	}
 	thing := snapshot.Revoked{Kind: snapshot.RevokedKind(req.GetKind()), Name: req.GetName()}
@@ -40,8 +40,8 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 	s, in, err := c.changeTrust(ctx, req.GetDryRun(), "revoke",
 		func(_ *authority.State, st *bundle.State, _ store.Revision, now time.Time) (record.AuditEntry, bool, error) {
 			var err error
-			out.Changed, err = st.Revoke(now, actor(ctx), req.GetReason(), bundle.ForOthers, thing)
-			return record.AuditEntry{Actor: actor(ctx), Action: "trust.revoke", Target: thing.String(),
+			out.Changed, err = st.Revoke(now, record.Actor(ctx), req.GetReason(), bundle.ForOthers, thing)
+			return record.AuditEntry{Actor: record.Actor(ctx), Action: "trust.revoke", Target: thing.String(),
 				Reason: req.GetReason()}, out.Changed, err
 		})
 	if err != nil {
@@ -67,7 +67,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 	}
 	out := &fealtyv1.ApplyEmergencyResponse{}
 	cuts := c.membership.cuts.Load()
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
@@ -109,15 +109,15 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 			return nil, c.authority.storeError("apply the emergency statement", err)
 		}
 	}
-	return nil, errBusy("the trust state")
+	return nil, record.Busy("the trust state")
 }
 
 // emergencyChange adds to ch what a statement does. Identities are banned without their
 // keys, which are banned when somebody lifts that.
 func (c *Trust) emergencyChange(ctx context.Context, s *authority.State, in bundle.Input, ch *record.Change,
 	signed *snapshot.SignedEmergency, e *snapshot.Emergency) error {
-	now, by := c.now().UTC().Truncate(time.Second), actor(ctx)
-	ban := record.Ban{Reason: flowcontrol.Clip("emergency: "+e.Reason, maxReasonBytes), By: by, At: now}
+	now, by := c.now().UTC().Truncate(time.Second), record.Actor(ctx)
+	ban := record.Ban{Reason: flowcontrol.Clip("emergency: "+e.Reason, record.MaxReasonBytes), By: by, At: now}
 	var d bundle.Delta
 	for _, id := range e.Nodes {
 		if slices.Contains(in.BannedIDs, id) {

@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -40,7 +41,8 @@ func TestRevoke(t *testing.T) {
 		return d.trustService().Revoke(t.Context(), &fealtyv1.RevokeRequest{Kind: kind, Name: name, Reason: reason, DryRun: dry})
 	}
 	for _, tc := range []struct{ kind, name, reason string }{
-		{"service", "web", ""}, {"service", "web", strings.Repeat("x", maxReasonBytes+1)}, {"whim", "web", "x"}, {"", "web", "x"}, {"service", "", "x"},
+		{"service", "web", ""}, {"service", "web", strings.Repeat("x", record.MaxReasonBytes+1)},
+		{"whim", "web", "x"}, {"", "web", "x"}, {"service", "", "x"},
 		{"role", "core", "x"}, {"peer", "nokind/x", "x"}, {"coordinator", "c1", "x"}, {"service", strings.Repeat("a", snapshot.MaxRevokedName+1), "x"},
 	} {
 		_, err := revoke(tc.kind, tc.name, tc.reason, false)

@@ -187,26 +187,25 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
 	)...)
 	services := admitFirst{ServiceRegistrar: server, c: c, gate: gate}
-	fealtyv1.RegisterAdmissionServiceServer(services, admissionServer{c: c.admission})
-	fealtyv1.RegisterAgentServiceServer(services, agentServer{c: c.delivery})
-	fealtyv1.RegisterBackupServiceServer(services, backupServer{c: c})
-	fealtyv1.RegisterAuditServiceServer(services, auditServer{c: c.audit})
-	fealtyv1.RegisterConfigServiceServer(services, configServer{c: c.desired})
-	fealtyv1.RegisterCoordinatorServiceServer(services, coordinatorServer{c: c.membership})
-	fealtyv1.RegisterLeaderServiceServer(services, leaderServer{c: c.election})
-	fealtyv1.RegisterLiveServiceServer(services, liveServer{c: c.membership})
-	fealtyv1.RegisterManifestServiceServer(services, manifestServer{c: c.authority})
-	fealtyv1.RegisterMemberServiceServer(services, memberServer{c: c.membership})
-	fealtyv1.RegisterPeerServiceServer(services, peerServer{c: c.peerrecovery})
-	fealtyv1.RegisterRecoveryServiceServer(services, recoveryServer{c: c.ownerrecovery})
-	fealtyv1.RegisterReseedServiceServer(services, reseedServer{c: c.authority})
-	fealtyv1.RegisterRestoreServiceServer(services, restoreServer{c: c.trust})
-	fealtyv1.RegisterSnapshotServiceServer(services, snapshotServer{c: c.delivery})
-	fealtyv1.RegisterStatusServiceServer(services, statusServer{c: c})
-	fealtyv1.RegisterTokenServiceServer(services, tokenServer{c: c.admission})
-	fealtyv1.RegisterTrustServiceServer(services, trustServer{c: c.trust})
-	fealtyv1.RegisterVerifyServiceServer(services, verifyServer{c: c})
+	c.authority.registerServices(services)
+	c.election.registerServices(services)
+	c.audit.registerServices(services)
+	c.peerrecovery.registerServices(services)
+	c.ownerrecovery.registerServices(services)
+	c.membership.registerServices(services)
+	c.trust.registerServices(services)
+	c.desired.registerServices(services)
+	c.admission.registerServices(services)
+	c.delivery.registerServices(services)
+	c.registerServices(services)
 	return server, gate.Table().CheckServer(server)
+}
+
+// registerServices registers the services that are about the whole, and of no room.
+func (c *Coordinator) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterBackupServiceServer(to, backupServer{c: c})
+	fealtyv1.RegisterStatusServiceServer(to, statusServer{c: c})
+	fealtyv1.RegisterVerifyServiceServer(to, verifyServer{c: c})
 }
 
 // streamInterceptor words, guards and authorizes the calls of streaming methods.

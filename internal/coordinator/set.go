@@ -15,6 +15,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
@@ -40,6 +42,12 @@ const maxHistoryPage = 3 << 20
 type manifestServer struct {
 	fealtyv1.UnimplementedManifestServiceServer
 	c *Authority
+}
+
+// registerServices registers the services that set and reseed the manifest.
+func (c *Authority) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterManifestServiceServer(to, manifestServer{c: c})
+	fealtyv1.RegisterReseedServiceServer(to, reseedServer{c: c})
 }
 
 func (m manifestServer) SetManifest(ctx context.Context, req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
@@ -222,8 +230,8 @@ func (c *Authority) settleCandidates(head history.Link) {
 // reading the head.
 func (c *Authority) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	first bool) (*fealtyv1.SetManifestResponse, error) {
-	if len(req.GetReason()) > maxReasonBytes {
-		return nil, tooLong("reason", maxReasonBytes)
+	if err := record.CheckReason(req.GetReason(), false); err != nil {
+		return nil, err
 	}
 	s, release, err := c.headTurn(ctx)
 	if err != nil {
@@ -568,7 +576,7 @@ func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) 
 		return false, err
 	}
 	if mv.actor == "" {
-		mv.actor = actor(ctx)
+		mv.actor = record.Actor(ctx)
 	}
 	var order decide.Move
 	var verified *history.Verified
@@ -661,7 +669,7 @@ func (c *Authority) writeSealed(ctx context.Context, key string, value []byte) e
 
 // overwrite writes value, whatever is there, and returns its version.
 func (c *Authority) overwrite(ctx context.Context, key string, value []byte) (store.Revision, error) {
-	for range commitTries {
+	for range record.CommitTries {
 		e, err := c.store.Get(ctx, key)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return 0, c.storeError("write a sealed secret", err)
@@ -674,7 +682,7 @@ func (c *Authority) overwrite(ctx context.Context, key string, value []byte) (st
 			return 0, c.storeError("write a sealed secret", err)
 		}
 	}
-	return 0, errBusy("the sealed secret")
+	return 0, record.Busy("the sealed secret")
 }
 
 func sameOwners(a, b manifest.Seed) bool {

@@ -129,7 +129,7 @@ func (d *desk) lead(c *Coordinator) {
 	if term, _, ok := c.election.leading(); ok && d.store.version(leaderTermKey) == store.Revision(term) {
 		return
 	}
-	w, err := s.Records.Seal(leaderTermKey, leaderRecord{Replica: c.authority.enrolmentKey(), Nonce: randomID()})
+	w, err := s.Records.Seal(leaderTermKey, leaderRecord{Replica: c.authority.enrolmentKey(), Nonce: record.NewID()})
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ type tokenServer struct {
 
 func (t tokenServer) CreateToken(ctx context.Context, req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse, error) {
 	c := t.c
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.atHead(ctx)
 		if err != nil {
 			return nil, err
@@ -49,14 +49,14 @@ func (t tokenServer) CreateToken(ctx context.Context, req *fealtyv1.CreateTokenR
 			return resp, err
 		}
 	}
-	return nil, errBusy("the token")
+	return nil, record.Busy("the token")
 }
 
 // createToken makes a token under s. The error matches [store.ErrConflict] if it
 // is to be decided again.
 func (c *Admission) createToken(ctx context.Context, s *authority.State,
 	req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse, error) {
-	rec, err := c.newTokenRecord(s, req, actor(ctx))
+	rec, err := c.newTokenRecord(s, req, record.Actor(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest
 
 func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenRequest) (*fealtyv1.RevokeTokenResponse, error) {
 	c := t.c
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
@@ -201,7 +201,7 @@ func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenR
 		rec.Value.Revoked = true
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Put(tokenKey(rec.Value.ID), rec.Version, rec.Value)
-		ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "token.revoke", Target: rec.Value.ID})
+		ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "token.revoke", Target: rec.Value.ID})
 		switch _, err := ch.Commit(ctx); {
 		case err == nil:
 			return &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.Value, nil)}, nil
@@ -209,7 +209,7 @@ func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenR
 			return nil, c.authority.storeError("revoke the token", err)
 		}
 	}
-	return nil, errBusy("token " + req.GetId())
+	return nil, record.Busy("token " + req.GetId())
 }
 
 // token reads the token called id.

@@ -46,7 +46,7 @@ func (c *TrustBundle) readTrust(ctx context.Context, s *authority.State) (bundle
 // set or a change of authority, and returns the inputs that are then in force. A
 // crash between the head's swap and this is healed by the next start.
 func (c *TrustBundle) ensureTrust(ctx context.Context, s *authority.State) (bundle.Input, error) {
-	for range commitTries {
+	for range record.CommitTries {
 		in, err := c.readTrust(ctx, s)
 		if err != nil {
 			if errors.Is(err, store.ErrForged) {
@@ -76,7 +76,7 @@ func (c *TrustBundle) ensureTrust(ctx context.Context, s *authority.State) (bund
 			return in, err
 		}
 	}
-	return bundle.Input{}, errBusy("the trust state")
+	return bundle.Input{}, record.Busy("the trust state")
 }
 
 // touchTrust adds to ch a new version of the trust state, so that the bundle

@@ -11,6 +11,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 )
@@ -99,7 +100,8 @@ func TestRotateMeshKey(t *testing.T) {
 	if r := dry.GetTrust().GetMeshRollout(); r.GetMembers() != 2 || r.GetRenewed() != 2 {
 		t.Errorf("before: %v", r)
 	}
-	_, err = d.trustService().RotateMeshKey(t.Context(), &fealtyv1.RotateMeshKeyRequest{Reason: string(make([]byte, maxReasonBytes+1))})
+	_, err = d.trustService().RotateMeshKey(t.Context(),
+		&fealtyv1.RotateMeshKeyRequest{Reason: string(make([]byte, record.MaxReasonBytes+1))})
 	wantOnly(t, "a long reason", err, explain.RequestField)
 	gone, cancel := context.WithCancel(t.Context())
 	d.faults.Arm("rekey.before-swap", func() error { cancel(); return nil }) // whoever asked hangs up

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -29,6 +30,12 @@ type trustServer struct {
 	c *Trust
 }
 
+// registerServices registers the services that change what the fleet trusts.
+func (c *Trust) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterTrustServiceServer(to, trustServer{c: c})
+	fealtyv1.RegisterRestoreServiceServer(to, restoreServer{c: c})
+}
+
 func (t trustServer) GetTrust(ctx context.Context, _ *fealtyv1.GetTrustRequest) (*fealtyv1.GetTrustResponse, error) {
 	s, err := t.c.authority.ready()
 	if err != nil {
@@ -42,17 +49,6 @@ func (t trustServer) GetTrust(ctx context.Context, _ *fealtyv1.GetTrustRequest) 
 	return &fealtyv1.GetTrustResponse{Trust: msg}, err
 }
 
-// checkReason bounds why something is done, and asks for it if it is required.
-func checkReason(reason string, required bool) error {
-	switch {
-	case len(reason) > maxReasonBytes:
-		return tooLong("reason", maxReasonBytes)
-	case reason == "" && required:
-		return explain.New(explain.RequestField, "field", "reason", "problem", "it is empty: say why, for the audit log")
-	}
-	return nil
-}
-
 // RotateConfigKey begins a rotation, or revokes a key at once.
 func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateConfigKeyRequest) (*fealtyv1.RotateConfigKeyResponse, error) {
 	c := t.c
@@ -60,7 +56,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 		return nil, err
 	}
 	stolen := req.GetCompromised()
-	if err := checkReason(req.GetReason(), stolen != ""); err != nil {
+	if err := record.CheckReason(req.GetReason(), stolen != ""); err != nil {
 		return nil, err
 	}
 	deadline := rotationDeadline
@@ -84,10 +80,10 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 			var err error
 			if changed = true; stolen == "" {
 				err = st.Rotate(s.Bundle, was, bundle.Rotation{StartedAt: now, Deadline: now.Add(deadline),
-					By: actor(ctx), Reason: req.GetReason()})
+					By: record.Actor(ctx), Reason: req.GetReason()})
 			} else {
 				changed, err = st.RevokeKey(s.Bundle,
-					func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, actor(ctx),
+					func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, record.Actor(ctx),
 					req.GetReason(), bundle.ForOthers)
 			}
 			if errors.Is(err, bundle.ErrNoSuchKey) {
@@ -100,7 +96,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 			key, _ := st.Newest(now)
 			number = key.Number
 			target := s.Bundle.KeyID(number)
-			e := record.AuditEntry{Actor: actor(ctx), Action: action, Target: target, Reason: req.GetReason()}
+			e := record.AuditEntry{Actor: record.Actor(ctx), Action: action, Target: target, Reason: req.GetReason()}
 			if stolen != "" {
 				e.Target, e.Fields = stolen, map[string]string{"next": target}
 			}
@@ -126,7 +122,7 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 	edit func(s *authority.State, st *bundle.State, was store.Revision, now time.Time) (record.AuditEntry, bool,
 		error)) (*authority.State,
 	bundle.Input, error) {
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, bundle.Input{}, err
@@ -171,7 +167,7 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 		}
 		return s, in, c.authority.made(ctx, "the change of trust", err)
 	}
-	return nil, bundle.Input{}, errBusy("the trust state")
+	return nil, bundle.Input{}, record.Busy("the trust state")
 }
 
 // trustMessage says what in means.
@@ -266,7 +262,7 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 	if _, err := c.authority.ready(); err != nil {
 		return nil, err
 	}
-	if err := checkReason(req.GetReason(), false); err != nil {
+	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
 	release, err := c.authority.settingTurn(ctx)
@@ -287,7 +283,7 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 		// Who hangs up now must not leave a head behind whose key is in no memory.
 		changing, cancel := context.WithTimeout(patience.Beyond(ctx), recoverTimeout)
 		defer cancel()
-		if s, err = c.authority.rekey(changing, s, reason, actor(ctx), nil); err != nil {
+		if s, err = c.authority.rekey(changing, s, reason, record.Actor(ctx), nil); err != nil {
 			return nil, err
 		}
 		out.AuthorityEpoch, out.MeshKeyId = s.Head.AuthorityEpoch, s.MeshKey.String()
