@@ -47,7 +47,7 @@ const (
 func (c *StoreGuard) loadKept() error {
 	var parts [2]regress.Record
 	for i, name := range []string{storeSeenFile, trustSeenFile} {
-		raw, err := c.fs.ReadFile(c.root.authority.path(name), regress.MaxRecordBytes)
+		raw, err := c.fs.ReadFile(c.root.self.path(name), regress.MaxRecordBytes)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -55,7 +55,7 @@ func (c *StoreGuard) loadKept() error {
 			parts[i], err = regress.Decode(raw)
 		}
 		if err != nil {
-			return fmt.Errorf("read %s, which says what this coordinator has seen of the store: %w: restore it, or remove it to believe the store", c.root.authority.path(name), err)
+			return fmt.Errorf("read %s, which says what this coordinator has seen of the store: %w: restore it, or remove it to believe the store", c.root.self.path(name), err)
 		}
 	}
 	c.kept.Resume(regress.Join(parts[0], parts[1]))
@@ -78,7 +78,7 @@ func (c *StoreGuard) keepSeen(ctx context.Context) {
 		raw, err := part.Encode()
 		sum := sha256.Sum256(raw)
 		if err == nil && c.written[i] != sum {
-			if err = c.fs.WriteFile(c.root.authority.path([]string{trustSeenFile, storeSeenFile}[i]), raw); err == nil {
+			if err = c.fs.WriteFile(c.root.self.path([]string{trustSeenFile, storeSeenFile}[i]), raw); err == nil {
 				c.written[i] = sum
 			}
 		}
@@ -118,7 +118,7 @@ func (c *StoreGuard) lostError() error {
 	if loss == nil {
 		return nil
 	}
-	if older := c.root.authority.olderHeadError(); older != nil {
+	if older := c.root.head.olderHeadError(); older != nil {
 		return older // that is news to whoever knows no revisions
 	}
 	return explain.New(explain.StoreWentBack, "problem", loss.String(), "store", c.storeFlag())
@@ -246,18 +246,18 @@ func (o observedStore) wrote(ctx context.Context, rev store.Revision, err error)
 // revisions are no evidence. On its way to being ready it compares all that it has seen, and
 // notes the revision at which it read the trust state, which only its own cluster writes.
 func (c *StoreGuard) atRevision(ctx context.Context, began uint64, revision store.Revision) {
-	s := c.root.authority.state.Load()
+	s := c.root.head.state.Load()
 	if s.Phase != authority.Ready {
 		return
 	}
 	if loss := c.kept.AtRevision(began, uint64(revision), c.now()); loss != nil {
-		c.root.authority.missed(context.WithoutCancel(ctx), s, loss)
+		c.root.head.missed(context.WithoutCancel(ctx), s, loss)
 	}
 }
 
 // missed notes that the store lost something under the head of s. If it shows another
 // head that is what is to be looked at: an older one may be a notice that is late.
-func (c *Authority) missed(ctx context.Context, s *authority.State, loss *regress.Loss) (lost bool) {
+func (c *Head) missed(ctx context.Context, s *authority.State, loss *regress.Loss) (lost bool) {
 	if c.storeguard.kept.Lost() != nil {
 		return true
 	}
@@ -282,7 +282,7 @@ func (c *TrustBundle) checkTrust(ctx context.Context, s *authority.State, began 
 	switch {
 	case loss == nil:
 		return nil
-	case c.authority.missed(ctx, s, loss):
+	case c.head.missed(ctx, s, loss):
 		return c.storeguard.lostError()
 	}
 	return &store.ConflictError{Key: history.HeadKey, Want: s.HeadVersion}
@@ -312,7 +312,7 @@ func (c *TrustBundle) keptTrust(s *authority.State) (*bundle.View, error) {
 // proven takes a trust bundle that somebody shows. If this cluster signed it in the
 // authority epoch that is in force, it is compared with what the store shows from now on.
 func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
-	s, err := c.authority.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return err
 	}
@@ -338,10 +338,10 @@ func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
 	}
 	in, err := c.bundle.readTrust(ctx, s)
 	if err != nil {
-		return c.authority.storeError("read the trust state", err)
+		return c.head.storeError("read the trust state", err)
 	}
-	if loss := shown.Lost(in.Seen(s.RestoredEpoch()).Trust, c.now()); loss != nil && c.authority.state.Load() == s {
-		c.authority.missed(ctx, s, loss)
+	if loss := shown.Lost(in.Seen(s.RestoredEpoch()).Trust, c.now()); loss != nil && c.head.state.Load() == s {
+		c.head.missed(ctx, s, loss)
 	}
 	return nil
 }
@@ -379,7 +379,7 @@ func claimsAbove(members []*fealtyv1.Member, epoch, revision uint64) (above []fi
 
 func (l liveServer) GetSeen(_ context.Context, req *fealtyv1.GetSeenRequest) (*fealtyv1.GetSeenResponse, error) {
 	c := l.c
-	s, err := c.authority.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return nil, err
 	}
