@@ -347,7 +347,7 @@ func (c *AuditTrail) leaderConditions(s *state) ([]store.Condition, bool) {
 // that whoever verifies the log under the keys that come finds the hashes of before. The move
 // does not depend on it: what is behind none yet is behind the next one.
 func (c *AuditTrail) checkpointBefore(ctx context.Context, s *state) {
-	if s == nil || s.phase != phaseReady || c.storeguard.kept.Lost() != nil {
+	if s == nil || s.phase != phaseReady || c.storeguard.Lost() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, beforeMoveTime)
@@ -380,7 +380,7 @@ func (c *AuditTrail) makeCheckpoints(ctx context.Context, s *state, conditions [
 		c.vouching.broke(b, c.now())
 		c.auditBroken(ctx, b)
 	}
-	if err != nil && c.storeguard.kept.Lost() != nil {
+	if err != nil && c.storeguard.Lost() != nil {
 		return nil // which is what has to be mended
 	}
 	return err

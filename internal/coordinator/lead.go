@@ -120,7 +120,8 @@ func (l *lead) now() time.Duration { return time.Since(l.origin) }
 // That it does is a guess, by its own clock; the condition is what decides (I4).
 func (c *Election) leading() (term uint64, condition store.Condition, ok bool) {
 	v := c.lead.view.Load()
-	if v.term == 0 || c.storeguard.kept.Lost() != nil || c.lead.now() >= v.until || c.lead.over.Load() == v.term || c.authority.state.Load().phase != phaseReady {
+	if v.term == 0 || c.storeguard.Lost() != nil || c.lead.now() >= v.until ||
+		c.lead.over.Load() == v.term || c.authority.state.Load().phase != phaseReady {
 		return 0, store.Condition{}, false
 	}
 	return v.term, store.Condition{Key: leaderTermKey, Version: store.Revision(v.term)}, true
@@ -211,7 +212,7 @@ func (l *lead) stop(ctx context.Context) {
 
 // fit tells the core whether this coordinator can lead.
 func (l *lead) fit(ctx context.Context) {
-	s, lost := l.c.authority.state.Load(), l.c.storeguard.kept.Lost() != nil
+	s, lost := l.c.authority.state.Load(), l.c.storeguard.Lost() != nil
 	if s == l.state && lost == l.lost {
 		return
 	}

@@ -754,7 +754,7 @@ func (c *Membership) followMembers(ctx context.Context, s *state) error {
 		if err != nil {
 			return err
 		}
-		if err := c.storeguard.untilWhole(ctx); err != nil {
+		if err := c.storeguard.UntilWhole(ctx); err != nil {
 			return err
 		}
 		recs, err := c.openMembers(ctx, s, l.Entries)

@@ -105,7 +105,7 @@ func (h health) liveness() probeAnswer {
 
 func (c *Coordinator) health() health {
 	s, now := c.authority.state.Load(), c.now()
-	word, refuses := c.refusing()
+	word, refuses := c.storeguard.Refusing()
 	reason := s.reason
 	if s.phase == phaseRecovery {
 		reason = c.ownerrecovery.recoveryText(s)
@@ -113,7 +113,7 @@ func (c *Coordinator) health() health {
 	return health{
 		serving: c.serving.Load(), tried: c.authority.tried.Load(), phase: s.phase, reason: reason,
 		headAge: c.authority.headConfirmed.Age(now), maxHeadAge: c.cfg.MaxHeadAge,
-		store: word, refuses: refuses, lost: c.storeguard.lostReason(),
+		store: word, refuses: refuses, lost: c.storeguard.LostReason(),
 		pulseAge: c.pulsed.Age(now), strict: c.cfg.LivenessStore,
 	}
 }

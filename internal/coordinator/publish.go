@@ -109,7 +109,7 @@ func (c *Publication) followPublication(ctx context.Context, s *state) error {
 	b := newPublisher()
 	for {
 		trust, configured, led := c.bundle.bundleChanged.Wait(), c.desired.configChanged.Wait(), c.election.lead.changed.Wait()
-		if err := c.storeguard.untilWhole(ctx); err != nil {
+		if err := c.storeguard.UntilWhole(ctx); err != nil {
 			return err
 		}
 		started := time.Now()

@@ -250,7 +250,8 @@ func (c *PeerRecovery) followReplica(ctx, stop context.Context) error {
 		}
 	}()
 	for {
-		changed, keepers, lost, certificate := c.authority.stateChanged.Wait(), c.authority.keepersChanged.Wait(), c.storeguard.kept.Changed(), c.authority.certificateChanged.Wait()
+		changed, keepers := c.authority.stateChanged.Wait(), c.authority.keepersChanged.Wait()
+		lost, certificate := c.storeguard.Changed(), c.authority.certificateChanged.Wait()
 		if err := c.announce(ctx, false); err != nil {
 			return err
 		}
@@ -280,8 +281,8 @@ func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
 	if s.phase == phaseReady {
 		r.Index, r.Head, r.Keepers = s.head.Index, s.head.Hash, c.authority.told(s)
 	}
-	if c.storeguard.kept.Lost() != nil {
-		r.Seen = store.Revision(min(c.storeguard.kept.Revision(), uint64(store.MaxRevision)))
+	if c.storeguard.Lost() != nil {
+		r.Seen = store.Revision(min(c.storeguard.Revision(), uint64(store.MaxRevision)))
 	}
 	if last := s.ready(); last != nil {
 		if found, err := c.authority.admits(last.manifest); err == nil {

@@ -259,6 +259,15 @@ func (c *Authority) settleRestore(ctx context.Context, s *state) error {
 	return nil
 }
 
+// restoredEpoch is the authority epoch of the last restore of the history; 0 if there
+// was none.
+func (s *state) restoredEpoch() uint64 {
+	if last := s.lastRestore(); last != nil {
+		return last.AuthorityEpoch
+	}
+	return 0
+}
+
 // lastRestore returns the newest restore transition of the history; nil if it was
 // never restored.
 func (s *state) lastRestore() *history.Link {

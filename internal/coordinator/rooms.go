@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"crypto/ed25519"
-	"crypto/sha256"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/copies"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/ended"
@@ -26,32 +26,13 @@ import (
 	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/recall"
-	"github.com/fealty-io/fealty/internal/regress"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/writable"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-// StoreGuard notices a store that lost something or takes no writes.
-type StoreGuard struct {
-	root     *Coordinator // what is not its own yet
-	cfg      Config
-	failures *flowcontrol.LogSampler
-	fs       durable.FS
-	log      *slog.Logger
-	now      func() time.Time
-
-	writes      writable.Record      // whether the store takes writes
-	storeFailed instant.Last         // when a call last ended because the store did not answer
-	kept        regress.Keeper       // what was seen of the store
-	keptFault   error                // why it cannot be told what was seen of it before
-	keeping     sync.Mutex           // held by who writes down what was seen
-	written     [2][sha256.Size]byte // digests of what was written; guarded by keeping
-}
 
 // AuditQueue writes what the audit log is to hold.
 type AuditQueue struct {
@@ -79,7 +60,7 @@ type Authority struct {
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	auditing   *AuditQueue
 
 	history   *history.Log
@@ -130,7 +111,7 @@ type TrustBundle struct {
 	guard      *mesh.Guard
 	log        *slog.Logger
 	now        func() time.Time
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	authority  *Authority
 
 	trustMu       sync.Mutex // orders what trust and source are set to; no I/O under it
@@ -153,7 +134,7 @@ type Election struct {
 	metrics    *metrics
 	now        func() time.Time
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	authority  *Authority
 
 	lead *lead
@@ -167,7 +148,7 @@ type AuditTrail struct {
 	now        func() time.Time
 	stopping   chan struct{}
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	authority  *Authority
 	bundle     *TrustBundle
 	election   *Election
@@ -190,7 +171,7 @@ type PeerRecovery struct {
 	refusals   *flowcontrol.LogSampler
 	startedAt  time.Time
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	authority  *Authority
 
 	peerCalls *flowcontrol.Limiter
@@ -225,7 +206,7 @@ type Membership struct {
 	metrics      *metrics
 	now          func() time.Time
 	store        store.Store
-	storeguard   *StoreGuard
+	storeguard   *storeguard.Guard
 	authority    *Authority
 	bundle       *TrustBundle
 	peerrecovery *PeerRecovery
@@ -250,7 +231,7 @@ type Trust struct {
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	authority  *Authority
 	bundle     *TrustBundle
 	election   *Election
@@ -265,7 +246,7 @@ type Desired struct {
 	log        *slog.Logger
 	now        func() time.Time
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	authority  *Authority
 
 	config        atomic.Pointer[configView] // nil: not read since the start
@@ -282,7 +263,7 @@ type Admission struct {
 	now        func() time.Time
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	auditing   *AuditQueue
 	authority  *Authority
 	bundle     *TrustBundle
@@ -304,7 +285,7 @@ type Publication struct {
 	metrics    *metrics
 	now        func() time.Time
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	authority  *Authority
 	bundle     *TrustBundle
 	election   *Election
@@ -336,9 +317,26 @@ type Delivery struct {
 	patches *patchCache
 }
 
+// unguarded are the families that are written to whatever the store lost: they tell of
+// coordinators, or authenticate themselves, and decide nothing by being there.
+var unguarded = []string{
+	replicaPrefix, auditPrefix, auditlog.NotePrefix, auditlog.CheckpointPrefix,
+	sealedPrefix, sharePrefix, shareSetPrefix, recoveryPrefix, "history/blob/",
+}
+
 // wire makes the rooms, the lowest first.
 func (c *Coordinator) wire() {
-	c.storeguard = &StoreGuard{root: c}
+	c.storeguard = storeguard.New(storeguard.Config{
+		Store: c.cfg.Store, StoreName: c.cfg.StoreName, Patience: storePatience, Unguarded: unguarded,
+		FS: c.fs, Dir: c.cfg.DataDir, Now: c.now, Log: c.log, Failures: c.failures,
+		InForce: func() (storeguard.Head, bool) {
+			s := c.authority.state.Load()
+			return s.storedHead(), s.phase == phaseReady
+		},
+		OlderHead: func() error { return c.authority.olderHeadError() },
+		Moved:     func() { c.authority.headDue.Notify() },
+		Lost:      func() { c.election.lead.due.Notify() },
+	})
 	c.auditing = &AuditQueue{}
 	c.authority = &Authority{
 		root: c, storeguard: c.storeguard, auditing: c.auditing,
@@ -390,8 +388,6 @@ func (c *Coordinator) wire() {
 
 // share gives each room what all of them use, again where one of it changed.
 func (c *Coordinator) share() {
-	g := c.storeguard
-	g.cfg, g.failures, g.fs, g.log, g.now = c.cfg, c.failures, c.fs, c.log, c.now
 	q := c.auditing
 	q.log, q.now, q.store = c.log, c.now, c.store
 	a := c.authority

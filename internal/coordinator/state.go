@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -70,6 +71,11 @@ type state struct {
 	bundle        *bundle.Authority // under which trust bundles are made
 
 	gap *restoreGap // what is not known since the last restore; nil: there was none
+}
+
+// storedHead is the head as the store showed it.
+func (s *state) storedHead() storeguard.Head {
+	return storeguard.Head{Version: s.headVersion, Record: s.headRecord}
 }
 
 // ready returns s, or the last ready state before it; nil if there was none.
@@ -392,10 +398,10 @@ func (c *Authority) becomeReady(ctx context.Context, s *state) error {
 	if err := c.faults.Hit("adopt.begin"); err != nil {
 		return err
 	}
-	if c.storeguard.keptFault != nil {
-		return c.storeguard.keptFault
+	if err := c.storeguard.Fault(); err != nil {
+		return err
 	}
-	c.storeguard.kept.Restored(s.restoredEpoch())
+	c.storeguard.Restored(s.restoredEpoch())
 	if old := c.state.Load().ready(); old != nil && old.head.Salt != s.head.Salt {
 		old.records.Next.Store(&s.records)
 	}
@@ -435,7 +441,7 @@ func (c *Authority) becomeReady(ctx context.Context, s *state) error {
 // store is known to have lost something both are what they were.
 func (c *TrustBundle) firstTrust(ctx context.Context, s *state) (*bundle.View, error) {
 	in, err := c.ensureTrust(ctx, s)
-	if lost := c.storeguard.lostError(); lost != nil {
+	if lost := c.storeguard.LostError(); lost != nil {
 		t, err := c.keptTrust(s)
 		if err != nil {
 			return nil, fmt.Errorf("%w (%w)", lost, err)
@@ -474,7 +480,7 @@ func (c *TrustBundle) presentAs(s *state, t *bundle.View) error {
 		return fmt.Errorf("adopt this coordinator's own certificate: %w", err)
 	}
 	c.trust.Store(t)
-	c.storeguard.kept.SawBundle(t.Signed)
+	c.storeguard.SawBundle(t.Signed)
 	return nil
 }
 
@@ -684,7 +690,7 @@ func (c *Authority) judgeStored(ctx context.Context, s *state) (verdict decide.V
 		return decide.Another, true
 	case err != nil:
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
-		c.storeguard.storeFailed.Set(c.now())
+		c.storeguard.Silent()
 		return 0, false
 	}
 	verdict = c.judgeHead(ctx, s, e)

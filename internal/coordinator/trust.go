@@ -29,16 +29,37 @@ const maxBootstrapMembers = 32
 // the trust state says there are, or the trust state is gone, the error matches
 // [store.ErrForged]: no bundle is made of what somebody else left.
 func (c *TrustBundle) readTrust(ctx context.Context, s *state) (bundle.Input, error) {
-	began := c.storeguard.kept.Begin()
+	began := c.storeguard.Begin()
 	in, err := bundle.Read(ctx, s.records, s.manifest.Cluster)
 	if err != nil {
 		return in, err
 	}
 	// First whether all of it is of before: whoever put it back put back the sum too.
-	if err := c.checkTrust(ctx, s, began, in); err != nil {
+	if err := c.storeguard.Compare(ctx, s.storedHead(), began, in.Seen(s.restoredEpoch())); err != nil {
 		return in, err
 	}
 	return in, in.Whole()
+}
+
+// keptTrust is the trust bundle that goes on in force while the store cannot say which
+// is: the one in memory or, after a restart, on disk.
+func (c *TrustBundle) keptTrust(s *state) (*bundle.View, error) {
+	if have := c.trust.Load(); have != nil && have.Epoch == s.head.AuthorityEpoch {
+		return have, nil
+	}
+	raw := c.storeguard.Bundle()
+	if raw == nil {
+		return nil, errors.New("no trust bundle is kept here")
+	}
+	t, err := s.bundle.Reopen(raw)
+	if err != nil {
+		return nil, fmt.Errorf("the trust bundle that is kept here: %w", err)
+	}
+	if t.Epoch != s.head.AuthorityEpoch {
+		return nil, fmt.Errorf("the trust bundle that is kept here is of authority epoch %d, not %d", t.Epoch,
+			s.head.AuthorityEpoch)
+	}
+	return t, nil
 }
 
 // ensureTrust makes the trust state name the mesh CA key of s, as after a first
@@ -196,7 +217,7 @@ func (c *TrustBundle) believe(t *bundle.View) error {
 		return fmt.Errorf("believe the new trust bundle: %w", err)
 	}
 	c.trust.Store(t)
-	c.storeguard.kept.SawBundle(t.Signed)
+	c.storeguard.SawBundle(t.Signed)
 	return nil
 }
 
@@ -207,7 +228,7 @@ func (c *Trust) followTrust(ctx context.Context, s *state) error {
 	defer stop()
 	for {
 		due, confirmed := c.bundle.trustDue.Wait(), c.keyConfirmed.Wait()
-		if err := c.storeguard.untilWhole(ctx); err != nil {
+		if err := c.storeguard.UntilWhole(ctx); err != nil {
 			return err
 		}
 		// A head that moved ends this state, and with it ctx.

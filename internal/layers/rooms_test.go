@@ -61,7 +61,7 @@ var exceptions = []exception{
 	{"internal/coordinator", code, 18674, cut},
 	{"internal/coordinator", fields, 43, cut},
 	{"internal/coordinator", methods, 155, cut},
-	{"internal/coordinator", knot, 62, cut},
+	{"internal/coordinator", knot, 58, cut},
 	{"internal/devcluster", code, 3976, story},
 	{"internal/devcluster", fields, 21, story},
 	{"internal/devcluster", methods, 138, story},
