@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -26,6 +27,11 @@ const auditReaders = 16
 type auditServer struct {
 	fealtyv1.UnimplementedAuditServiceServer
 	c *AuditTrail
+}
+
+// registerServices registers the service that reads the audit log.
+func (c *AuditTrail) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterAuditServiceServer(to, auditServer{c: c})
 }
 
 // auditFilter is what somebody wants of the audit log.
@@ -50,8 +56,9 @@ func newAuditFilter(req *fealtyv1.GetAuditRequest) (f auditFilter, err error) {
 	}
 	f.member, f.action = req.GetMember(), req.GetAction()
 	for _, t := range []struct{ field, text string }{{"member", f.member}, {"action", f.action}} {
-		if len(t.text) > maxReasonBytes {
-			return f, explain.New(explain.RequestField, "field", t.field, "problem", fmt.Sprintf("it has %d bytes, above %d", len(t.text), maxReasonBytes))
+		if len(t.text) > record.MaxReasonBytes {
+			return f, explain.New(explain.RequestField, "field", t.field, "problem",
+				fmt.Sprintf("it has %d bytes, above %d", len(t.text), record.MaxReasonBytes))
 		}
 	}
 	if req.GetExact() && (f != auditFilter{} || req.GetFollow() || req.GetOnlyNew()) {
@@ -85,9 +92,9 @@ func (a auditServer) GetAudit(req *fealtyv1.GetAuditRequest, stream fealtyv1.Aud
 	default:
 		return explain.New(explain.RateLimited, "what", "readers of the audit log", "limit", fmt.Sprintf("%d at once", auditReaders))
 	}
-	head := &fealtyv1.AuditHead{ClusterId: s.manifest.Cluster}
+	head := &fealtyv1.AuditHead{ClusterId: s.Manifest.Cluster}
 	if t := c.bundle.trust.Load(); t != nil && req.GetExact() {
-		head.TrustBundle, head.ConfigRootKey = t.Signed, s.bundle.PublicRoot()
+		head.TrustBundle, head.ConfigRootKey = t.Signed, s.Bundle.PublicRoot()
 	}
 	if err := stream.Send(&fealtyv1.GetAuditResponse{Part: &fealtyv1.GetAuditResponse_Head{Head: head}}); err != nil {
 		return err

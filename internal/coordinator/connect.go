@@ -8,6 +8,8 @@ import (
 	mathrand "math/rand/v2"
 	"time"
 
+	"google.golang.org/grpc"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -21,6 +23,12 @@ import (
 type agentServer struct {
 	fealtyv1.UnimplementedAgentServiceServer
 	c *Delivery
+}
+
+// registerServices registers the services by which members are sent what is signed for them.
+func (c *Delivery) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterAgentServiceServer(to, agentServer{c: c})
+	fealtyv1.RegisterSnapshotServiceServer(to, snapshotServer{c: c})
 }
 
 // leaveAfter is for how long a coordinator may not be ready before it sends its members
@@ -183,7 +191,8 @@ func (c *Delivery) heard(id identity.ID, r *fealtyv1.ConnectRequest) {
 // the one that signs now.
 func (c *Delivery) outdated(leaf *x509.Certificate) bool {
 	s, err := c.authority.ready()
-	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId, s.meshCA().Certificate().SubjectKeyId)
+	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId,
+		s.MeshCA().Certificate().SubjectKeyId)
 }
 
 // bootstrapDue reports whether the member is to be sent a node_bootstrap, because
@@ -194,7 +203,7 @@ func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (
 	if err != nil {
 		return 0, false, err
 	}
-	if held != nil && held.GetAuthorityEpoch() == s.head.AuthorityEpoch {
+	if held != nil && held.GetAuthorityEpoch() == s.Head.AuthorityEpoch {
 		return 0, false, nil
 	}
 	wait, err = a.c.membership.live.bootstrapWait(id, a.c.now())
@@ -205,12 +214,12 @@ func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (
 // on who else is a member now, so it takes a version of its own: the member's
 // record is written again.
 func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv1.SignedSnapshot, error) {
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
-		rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
+		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
 			return nil, c.authority.storeError("read the member", err)
 		}
@@ -218,11 +227,11 @@ func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv
 		if !rec.Exists() || !rec.Value.Held() {
 			return nil, gone
 		}
-		found, ok := s.manifest.Match(rec.Value.Kind, rec.Value.Selectors)
+		found, ok := s.Manifest.Match(rec.Value.Kind, rec.Value.Selectors)
 		if !ok {
 			return nil, gone
 		}
-		ch := s.records.NewChange(s.headVersion)
+		ch := s.Records.NewChange(s.HeadVersion)
 		if err := c.membership.recount(ctx, s, ch, rec.Value.Entry, found.Entry.Name); err != nil {
 			return nil, err
 		}
@@ -237,5 +246,5 @@ func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv
 			return nil, c.authority.storeError("number the member's bootstrap", err)
 		}
 	}
-	return nil, errBusy("member " + id.Name())
+	return nil, record.Busy("member " + id.Name())
 }

@@ -20,8 +20,7 @@ package coordinator
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/rand"
-	"encoding/hex"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -40,6 +39,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/batch"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
@@ -60,7 +60,6 @@ import (
 
 // Pauses of the loops. None of them is what makes a decision right.
 const (
-	retryPause         = time.Second
 	defaultRenewEvery  = 30 * time.Minute
 	headPollPause      = 5 * time.Second
 	trustPollPause     = 5 * time.Second
@@ -72,7 +71,6 @@ const (
 	maxMarkFile        = 16 << 10
 	setupTokenFile     = "setup-token"
 	maxEnrolmentKey    = 4 << 10
-	conflictPause      = 5 * time.Millisecond // at most, before a decision is made again
 	adminSocketDefault = "admin.sock"
 )
 
@@ -356,7 +354,8 @@ func (c *Coordinator) open(ctx context.Context) error {
 	if c.authority.enrolment, err = c.authority.loadEnrolmentKey(); err != nil {
 		return err
 	}
-	if c.auditing.auditWriter, err = auditlog.NewWriter(keyIDOf(c.authority.enrolment.Public().(ed25519.PublicKey)).String()[:16], c.now); err != nil {
+	own := identity.KeyID(sha256.Sum256(c.authority.enrolment.Public().(ed25519.PublicKey)))
+	if c.auditing.auditWriter, err = auditlog.NewWriter(own.String()[:16], c.now); err != nil {
 		return err
 	}
 	c.storeguard.Load()
@@ -376,13 +375,13 @@ func (c *Coordinator) open(ctx context.Context) error {
 		return fmt.Errorf("guard the listeners: %w", err)
 	}
 	c.share()
-	c.authority.state.Store(&state{phase: phaseRecovery, reason: "the history was not read yet"})
+	c.authority.state.Store(&authority.State{Phase: authority.Recovery, Reason: "the history was not read yet"})
 	s, err := c.authority.loadFirst(ctx)
 	if err != nil {
 		return unreadable(ctx, err)
 	}
-	c.authority.tried.Store(s.phase != phaseRecovery) // else the loop that follows the head tries the other ways
-	if s.phase == phaseUninitialized {
+	c.authority.tried.Store(s.Phase != authority.Recovery) // else the loop that follows the head tries the other ways
+	if s.Phase == authority.Uninitialized {
 		if err := c.authority.offerSetup(ephemeral.Pin()); err != nil {
 			return err
 		}
@@ -414,8 +413,8 @@ func (c *Coordinator) wipe() {
 	for _, former := range c.authority.former {
 		former.Wipe()
 	}
-	if s := c.authority.state.Load().ready(); s != nil {
-		s.secrets.Wipe()
+	if s := c.authority.state.Load().Ready(); s != nil {
+		s.Secrets.Wipe()
 	}
 }
 
@@ -461,7 +460,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 // Phase says whether it is ready, and if not, why.
 func (c *Coordinator) Phase() (phase, reason string) {
 	s := c.authority.state.Load()
-	return s.phase.String(), s.reason
+	return s.Phase.String(), s.Reason
 }
 
 // Leading returns the term under which it leads, and false if it does not. It is what
@@ -532,12 +531,12 @@ func (c *Coordinator) connectionCut(p identity.Peer, err *mesh.CutError) {
 // too, so why it is in recovery mode, which names files and keepers, is left to
 // status and the log. That the store went back is said: a coordinator that has to ask
 // this one for the seed cannot find it out by itself.
-func (c *Authority) ready() (*state, error) {
+func (c *Authority) ready() (*authority.State, error) {
 	s := c.state.Load()
-	switch s.phase {
-	case phaseReady:
+	switch s.Phase {
+	case authority.Ready:
 		return s, nil
-	case phaseUninitialized:
+	case authority.Uninitialized:
 		return nil, explain.New(explain.HistoryUninitialized)
 	}
 	reason := "its keys or its history could not be brought back"
@@ -554,7 +553,7 @@ func (c *Coordinator) followState(ctx context.Context) error {
 		s := c.authority.state.Load()
 		run, cancel := context.WithCancel(ctx)
 		g, run := errgroup.WithContext(run)
-		if s.phase == phaseReady {
+		if s.Phase == authority.Ready {
 			g.Go(func() error {
 				return c.forever(run, "members", func() error { return c.membership.followMembers(run, s) })
 			})
@@ -581,7 +580,7 @@ func (c *Coordinator) followState(ctx context.Context) error {
 				g.Go(func() error { return c.publication.followOutlet(run, s) })
 			}
 		}
-		if s.phase == phaseRecovery {
+		if s.Phase == authority.Recovery {
 			g.Go(func() error { return c.forever(run, "peers", func() error { return c.authority.watchPeers(run) }) })
 			g.Go(func() error {
 				return c.forever(run, "recovery", func() error { return c.ownerrecovery.followGathering(run) })
@@ -609,7 +608,7 @@ func (c *Coordinator) forever(ctx context.Context, what string, f func() error) 
 			return ctx.Err()
 		}
 		c.log.LogAttrs(ctx, slog.LevelWarn, "a loop failed and starts again", slog.String("loop", what), slog.Any("err", err))
-		if err := watch.Sleep(ctx, retryPause); err != nil {
+		if err := watch.Sleep(ctx, watch.RetryPause); err != nil {
 			return err
 		}
 	}
@@ -638,7 +637,7 @@ func (c *Authority) conflicts(ctx context.Context, err error) bool {
 		c.root.bundle.trustDue.Notify() // what was decided may stand on the bundle of before
 	}
 	// Who lost to somebody once would lose again in step with them.
-	return watch.Sleep(ctx, mathrand.N(conflictPause)) == nil
+	return watch.Sleep(ctx, mathrand.N(record.ConflictPause)) == nil
 }
 
 // storeError words an error of the store for who called. What failed, and how,
@@ -662,7 +661,7 @@ func (c *Authority) storeError(what string, err error) error {
 		if older := c.olderHeadError(); older != nil {
 			return older
 		}
-		return errBusy(what)
+		return record.Busy(what)
 	}
 	c.log.Error("the store failed", "what", what, "err", err)
 	cause := "the coordinator's log says how"
@@ -689,22 +688,6 @@ func (c *Authority) forged(ctx context.Context, what string, err error) {
 	c.log.LogAttrs(ctx, slog.LevelError, "a record in the store fails its MAC: it was altered from outside", slog.String("record", what), slog.Any("err", err))
 }
 
-func errBusy(what string) error {
-	return explain.New(explain.StoreBusy, "what", what, "tries", fmt.Sprint(commitTries))
-}
-
-// actor names who calls, for the audit log.
-func actor(ctx context.Context) string {
-	p := identity.FromContext(ctx)
-	switch {
-	case p.Standing() == identity.Identified:
-		return p.ID.String()
-	case p.Local != nil:
-		return fmt.Sprintf("local uid %d", p.Local.UID)
-	}
-	return "setup token"
-}
-
 // sinceNow returns a clock that only goes forward, whatever is done to the wall's.
 func sinceNow() func() time.Duration {
 	start := time.Now()
@@ -712,12 +695,3 @@ func sinceNow() func() time.Duration {
 }
 
 func (c *Authority) path(name string) string { return c.cfg.DataDir + "/" + name }
-
-// randomID returns 128 random bits in hex.
-func randomID() string {
-	b := make([]byte, 16)
-	rand.Read(b)
-	return hex.EncodeToString(b)
-}
-
-func keyIDOf(spki []byte) identity.KeyID { return identity.KeyID(sha256Sum(spki)) }

@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -89,10 +90,11 @@ func TestDrainRefusals(t *testing.T) {
 		req  *fealtyv1.DrainMemberRequest
 		want explain.Code
 	}{
-		"nobody":          {&fealtyv1.DrainMemberRequest{Kind: "data", Name: "z"}, explain.NotFound},
-		"no kind":         {&fealtyv1.DrainMemberRequest{Kind: "datum", Name: "a"}, explain.RequestField},
-		"a person":        {&fealtyv1.DrainMemberRequest{Kind: "admin", Name: person.id.Name()}, explain.RequestField},
-		"a book of words": {&fealtyv1.DrainMemberRequest{Kind: "data", Name: "a", Reason: strings.Repeat("x", maxReasonBytes+1)}, explain.RequestField},
+		"nobody":   {&fealtyv1.DrainMemberRequest{Kind: "data", Name: "z"}, explain.NotFound},
+		"no kind":  {&fealtyv1.DrainMemberRequest{Kind: "datum", Name: "a"}, explain.RequestField},
+		"a person": {&fealtyv1.DrainMemberRequest{Kind: "admin", Name: person.id.Name()}, explain.RequestField},
+		"a book of words": {&fealtyv1.DrainMemberRequest{Kind: "data", Name: "a",
+			Reason: strings.Repeat("x", record.MaxReasonBytes+1)}, explain.RequestField},
 	} {
 		before := d.store.snapshot()
 		_, err := d.members().DrainMember(t.Context(), tc.req)
@@ -207,7 +209,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		{"owns a domain, forced", func(t *testing.T, d *desk, _ *machine) {
 			rec := d.record(identity.Data, "a")
 			rec.Value.Domains = []string{"range-7"}
-			ch := d.state().records.NewChange(d.state().headVersion)
+			ch := d.state().Records.NewChange(d.state().HeadVersion)
 			ch.Put(record.MemberKey(identity.Data, "a"), rec.Version, rec.Value)
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
@@ -239,7 +241,8 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 	d.joined("a")
 	_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true})
 	wantOnly(t, "force without a reason", err, explain.RequestField)
-	_, err = d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: strings.Repeat("x", maxReasonBytes+1)})
+	_, err = d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true,
+		Reason: strings.Repeat("x", record.MaxReasonBytes+1)})
 	wantOnly(t, "force with a book of words", err, explain.RequestField)
 	if !d.record(identity.Data, "a").Exists() {
 		t.Fatal("a refused removal removed it")
@@ -250,7 +253,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 func outage(t *testing.T, d *desk, lasts time.Duration) {
 	t.Helper()
 	wantOnly(t, "recovery mode", d.c.authority.adopt(t.Context(),
-		recovering(d.state(), errors.New("the keeper is away"))), "")
+		authority.Recovering(d.state(), errors.New("the keeper is away"))), "")
 	d.advance(lasts)
 	d.c.authority.checkHead(t.Context())
 	d.wantPhase("ready", "")
@@ -382,7 +385,8 @@ func TestRacesOverAMember(t *testing.T) {
 						errB = second.run(d, m, own, nextB)
 					}
 					rec := d.record(identity.Data, "a")
-					ban, err := record.Get[record.Ban](t.Context(), d.state().records, record.BanIDKey(identity.Data, "a"))
+					ban, err := record.Get[record.Ban](t.Context(), d.state().Records,
+						record.BanIDKey(identity.Data, "a"))
 					if err != nil {
 						t.Fatal(err)
 					}

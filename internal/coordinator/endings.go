@@ -9,7 +9,9 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -20,7 +22,7 @@ const endedLately = 10 * time.Second
 // endedEverywhere returns what the ban of id, which is in force here, ended at each
 // coordinator: here after mark, and elsewhere as each says. Nobody knows what one that
 // does not answer in time, or is gone, has ended; one stopped in order has no connections.
-func (c *Membership) endedEverywhere(ctx context.Context, s *state, id identity.ID,
+func (c *Membership) endedEverywhere(ctx context.Context, s *authority.State, id identity.ID,
 	mark uint64) []*fealtyv1.EndedConnections {
 	member := string(id.Kind()) + "/" + id.Name()
 	own := &fealtyv1.EndedConnections{Coordinator: ownName(c.peerrecovery, s), Answered: true,
@@ -35,7 +37,7 @@ func (c *Membership) endedEverywhere(ctx context.Context, s *state, id identity.
 	all, conns, err := c.others.connect(ctx, c, s)
 	if err != nil {
 		// Nobody says who runs; the manifest says who may.
-		for _, e := range s.manifest.Admit {
+		for _, e := range s.Manifest.Admit {
 			if e.Kind == identity.Coordinator && e.Name != own.Coordinator {
 				out = append(out, &fealtyv1.EndedConnections{Coordinator: e.Name})
 			}
@@ -71,7 +73,7 @@ func (l liveServer) GetEnded(ctx context.Context, req *fealtyv1.GetEndedRequest)
 	}
 	asked := &bundle.View{Epoch: req.GetAuthorityEpoch(), Version: req.GetConfigVersion()}
 	if t := c.bundle.trust.Load(); t == nil || asked.Newer(t) {
-		return nil, errBusy("trust bundle")
+		return nil, record.Busy("trust bundle")
 	}
 	c.guard.Sweep(ctx) // another one may have brought the bundle, and be about to
 	return &fealtyv1.GetEndedResponse{Connections: c.ended.Since(req.GetMember(), c.now().Add(-endedLately))}, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -23,18 +24,18 @@ import (
 // renewFull certifies the recorded key of a member again whose renewal the store refused.
 // rec is what the store shows of the member, and cause how it refused. A key of the gap
 // of a restore is in no record that can be shown, so it is not certified.
-func (c *Admission) renewFull(ctx context.Context, s *state, peer identity.Peer, r renewRequest,
+func (c *Admission) renewFull(ctx context.Context, s *authority.State, peer identity.Peer, r renewRequest,
 	rec record.Versioned[record.Member], turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	id := peer.ID
-	for _, want := range []store.Condition{{Key: history.HeadKey, Version: s.headVersion},
+	for _, want := range []store.Condition{{Key: history.HeadKey, Version: s.HeadVersion},
 		{Key: record.MemberKey(id.Kind(), id.Name()), Version: rec.Version}} {
-		e, err := s.records.Store.Get(ctx, want.Key)
+		e, err := s.Records.Store.Get(ctx, want.Key)
 		switch {
 		case err != nil && !errors.Is(err, store.ErrNotFound):
 			return nil, c.authority.storeError("read what the renewal depends on", err)
 		case e.Version != want.Version:
 			c.authority.headDue.Notify()
-			return nil, errBusy("the renewal")
+			return nil, record.Busy("the renewal")
 		}
 	}
 	for _, key := range []identity.KeyID{r.key, peer.Key} {

@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -25,6 +27,11 @@ const nobodyLeadsAfter = 10 * time.Second
 type leaderServer struct {
 	fealtyv1.UnimplementedLeaderServiceServer
 	c *Election
+}
+
+// registerServices registers the service that tells who leads, and changes it.
+func (c *Election) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterLeaderServiceServer(to, leaderServer{c: c})
 }
 
 func (l leaderServer) GetLeader(context.Context, *fealtyv1.GetLeaderRequest) (*fealtyv1.GetLeaderResponse, error) {
@@ -66,10 +73,10 @@ func (c *Election) leaderFindings() []*fealtyv1.Finding {
 // the store, whatever its leader does; so any coordinator can do it.
 func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.TransferLeaderRequest) (*fealtyv1.TransferLeaderResponse, error) {
 	c := l.c
-	if err := checkReason(req.GetReason(), false); err != nil {
+	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
@@ -83,15 +90,15 @@ func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.Transfer
 			return out, err
 		}
 	}
-	return nil, errBusy("hand over leadership")
+	return nil, record.Busy("hand over leadership")
 }
 
 // transferLeader hands over once, and returns the revision at which it did; 0 if there
 // was nothing to do.
-func (c *Election) transferLeader(ctx context.Context, s *state,
+func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 	req *fealtyv1.TransferLeaderRequest) (*fealtyv1.TransferLeaderResponse, store.Revision, error) {
 	const what = "hand over leadership"
-	now, err := record.Get[leaderRecord](ctx, s.records, leaderTermKey)
+	now, err := record.Get[leaderRecord](ctx, s.Records, leaderTermKey)
 	if err != nil {
 		return nil, 0, c.authority.storeError(what, err)
 	}
@@ -112,9 +119,9 @@ func (c *Election) transferLeader(ctx context.Context, s *state,
 	}
 	next := was
 	next.HandedOver, next.For = true, heir
-	ch := s.records.NewChange(s.headVersion)
+	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Put(leaderTermKey, now.Version, next)
-	ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "leader.transfer", Target: was.Name,
+	ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "leader.transfer", Target: was.Name,
 		Reason: req.GetReason(),
 		Fields: map[string]string{"term": fmt.Sprint(now.Version), "to": req.GetTo()}})
 	if err := c.faults.Hit("lead.transfer"); err != nil {
@@ -127,15 +134,16 @@ func (c *Election) transferLeader(ctx context.Context, s *state,
 		}
 		return nil, 0, c.authority.storeError(what, err)
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "the leader was asked to hand over", slog.String("from", was.Name), slog.String("to", req.GetTo()), slog.String("by", actor(ctx)))
+	c.log.LogAttrs(ctx, slog.LevelInfo, "the leader was asked to hand over", slog.String("from", was.Name),
+		slog.String("to", req.GetTo()), slog.String("by", record.Actor(ctx)))
 	c.lead.due.Notify()
 	return out, done, nil
 }
 
 // heir returns the key of the coordinator named to that can lead after who has the
 // key from; empty for anyone, where there is one.
-func (c *Election) heir(ctx context.Context, s *state, from, to string) (key string, err error) {
-	all, err := c.authority.replicas(ctx, s.manifest)
+func (c *Election) heir(ctx context.Context, s *authority.State, from, to string) (key string, err error) {
+	all, err := c.authority.replicas(ctx, s.Manifest)
 	if err != nil {
 		return "", c.authority.storeError("read the coordinators", err)
 	}
@@ -150,7 +158,7 @@ func (c *Election) heir(ctx context.Context, s *state, from, to string) (key str
 			if to != "" {
 				problem = "it was stopped"
 			}
-		case r.Phase != phaseReady.String():
+		case r.Phase != authority.Ready.String():
 			if to != "" {
 				problem = "it is in phase " + r.Phase
 			}

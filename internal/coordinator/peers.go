@@ -192,11 +192,11 @@ func (r *received) audit() []record.AuditEntry {
 // auditOrigin writes down what brought s about and where its secrets came from, now
 // that it is ready. What the store does not take, or not while another one moves the
 // head, waits until it does: nobody else wrote down what owners or a keeper brought.
-func (c *Authority) auditOrigin(ctx context.Context, s *state) {
+func (c *Authority) auditOrigin(ctx context.Context, s *authority.State) {
 	if len(c.untold) == 0 {
 		return
 	}
-	ch := s.records.NewChange(s.headVersion)
+	ch := s.Records.NewChange(s.HeadVersion)
 	for _, e := range c.untold {
 		if e.Actor == "" {
 			e.Actor = c.ownID(s)
@@ -379,7 +379,7 @@ func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []s
 	}
 	announced := func(ready bool) {
 		for _, r := range others {
-			if r.Key != c.authority.enrolmentKey() && (r.Phase == phaseReady.String()) == ready {
+			if r.Key != c.authority.enrolmentKey() && (r.Phase == authority.Ready.String()) == ready {
 				for _, a := range r.Addresses {
 					add(a)
 				}
@@ -608,8 +608,8 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if _, err := seen.Accepts(r.verified); err != nil {
 		return err
 	}
-	if last := a.c.authority.state.Load().ready(); last != nil {
-		if _, err := last.chain.Seen().Accepts(r.verified); err != nil {
+	if last := a.c.authority.state.Load().Ready(); last != nil {
+		if _, err := last.Chain.Seen().Accepts(r.verified); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -52,7 +53,7 @@ func expected(all []replica) []presence.Coordinator {
 	for i, r := range all {
 		out[i] = presence.Coordinator{
 			Key: r.Key, Name: r.Name, Addresses: r.Addresses, Revision: uint64(r.version),
-			Recovering: r.Phase == phaseRecovery.String(), Stopped: r.Stopped,
+			Recovering: r.Phase == authority.Recovery.String(), Stopped: r.Stopped,
 		}
 	}
 	return out
@@ -60,7 +61,7 @@ func expected(all []replica) []presence.Coordinator {
 
 // followPeers asks the other coordinators what they saw of the store and what they find,
 // until ctx ends. A statement that the cluster signed is proof; the rest is told to people.
-func (c *Membership) followPeers(ctx context.Context, s *state) error {
+func (c *Membership) followPeers(ctx context.Context, s *authority.State) error {
 	defer c.others.forgetTold()
 	for {
 		began := time.Now()
@@ -72,11 +73,13 @@ func (c *Membership) followPeers(ctx context.Context, s *state) error {
 }
 
 // hearPeers asks them for somebody who looks now.
-func (c *Membership) hearPeers(ctx context.Context, s *state) { c.askOthers(ctx, s, askOthers) }
+func (c *Membership) hearPeers(ctx context.Context, s *authority.State) {
+	c.askOthers(ctx, s, askOthers)
+}
 
 // askOthers asks all other coordinators at once, and waits for each for no longer than
 // patience.
-func (c *Membership) askOthers(ctx context.Context, s *state, patience time.Duration) {
+func (c *Membership) askOthers(ctx context.Context, s *authority.State, patience time.Duration) {
 	e := c.others
 	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -114,8 +117,9 @@ func (c *Membership) askOthers(ctx context.Context, s *state, patience time.Dura
 
 // seenBy asks at one address. Whoever answers that it cannot say is heard too; then the
 // answer is nil.
-func (c *Membership) seenBy(ctx context.Context, s *state, conn *mesh.Conn) (*fealtyv1.GetSeenResponse, error) {
-	req := &fealtyv1.GetSeenRequest{AuthorityEpoch: s.head.AuthorityEpoch}
+func (c *Membership) seenBy(ctx context.Context, s *authority.State, conn *mesh.Conn) (*fealtyv1.GetSeenResponse,
+	error) {
+	req := &fealtyv1.GetSeenRequest{AuthorityEpoch: s.Head.AuthorityEpoch}
 	if t := c.bundle.trust.Load(); t != nil {
 		req.AuthorityEpoch, req.ConfigVersion = t.Epoch, t.Version
 	}
@@ -127,7 +131,7 @@ func (c *Membership) seenBy(ctx context.Context, s *state, conn *mesh.Conn) (*fe
 }
 
 // take keeps what a coordinator said.
-func (c *Membership) take(ctx context.Context, s *state, r replica, seen *fealtyv1.GetSeenResponse) {
+func (c *Membership) take(ctx context.Context, s *authority.State, r replica, seen *fealtyv1.GetSeenResponse) {
 	said := told{name: r.Name}
 	if seen != nil {
 		claim, err := c.compareSeen(ctx, s, r.Name, seen)
@@ -161,7 +165,7 @@ func severityOf(f *fealtyv1.Finding) string {
 }
 
 // knownBefore returns the coordinators that the store named last.
-func (e *others) knownBefore(c *Membership, s *state) ([]replica, [][]*mesh.Conn) {
+func (e *others) knownBefore(c *Membership, s *authority.State) ([]replica, [][]*mesh.Conn) {
 	e.mu.Lock()
 	all := e.known
 	e.mu.Unlock()
@@ -190,7 +194,7 @@ func (c *Membership) toldNow() []told {
 }
 
 // foundHere is what this coordinator tells the others: they cannot find it themselves.
-func (c *Membership) foundHere(s *state) []*fealtyv1.Finding {
+func (c *Membership) foundHere(s *authority.State) []*fealtyv1.Finding {
 	out := append(c.root.headFindings(s), c.storeguard.RefusingFindings()...)
 	out = append(append(out, c.root.publication.outlet.findings()...), c.root.publication.compileFindings()...)
 	out = append(out, c.olderKeyFindings()...)
@@ -253,10 +257,10 @@ type coordinatorServer struct {
 
 func (x coordinatorServer) ForgetCoordinator(ctx context.Context, req *fealtyv1.ForgetCoordinatorRequest) (*fealtyv1.ForgetCoordinatorResponse, error) {
 	c := x.c
-	if err := checkReason(req.GetReason(), false); err != nil {
+	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
-	for range commitTries {
+	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
 			return nil, err
@@ -266,17 +270,17 @@ func (x coordinatorServer) ForgetCoordinator(ctx context.Context, req *fealtyv1.
 			return out, err
 		}
 	}
-	return nil, errBusy("coordinator " + flowcontrol.Clip(req.GetName(), flowcontrol.MaxShownBytes))
+	return nil, record.Busy("coordinator " + flowcontrol.Clip(req.GetName(), flowcontrol.MaxShownBytes))
 }
 
 // forgetCoordinator removes what the coordinators of a name said of themselves that stopped
 // or are not heard.
-func (c *Membership) forgetCoordinator(ctx context.Context, s *state,
+func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 	req *fealtyv1.ForgetCoordinatorRequest) (*fealtyv1.ForgetCoordinatorResponse, error) {
 	const what = "forget a coordinator"
 	name := req.GetName()
 	// Those are forgotten too that are not told of any more, a bounded number at a time.
-	all, err := c.authority.allReplicas(ctx, s.manifest)
+	all, err := c.authority.allReplicas(ctx, s.Manifest)
 	if err != nil {
 		return nil, c.authority.storeError(what, err)
 	}
@@ -287,7 +291,7 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *state,
 			flowcontrol.Clip(name, flowcontrol.MaxShownBytes))
 	}
 	out := &fealtyv1.ForgetCoordinatorResponse{}
-	ch := s.records.NewChange(s.headVersion)
+	ch := s.Records.NewChange(s.HeadVersion)
 	now, heard := c.elapsed(), ""
 	for _, r := range all {
 		switch silent, _ := c.presence.Silent(r.Key, now); {
@@ -315,7 +319,7 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *state,
 	if req.GetDryRun() {
 		return out, nil
 	}
-	ch.Audit(c.now(), record.AuditEntry{Actor: actor(ctx), Action: "coordinator.forget", Target: name,
+	ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "coordinator.forget", Target: name,
 		Reason: req.GetReason()})
 	if err := c.faults.Hit("coordinator.forget"); err != nil {
 		return nil, err
@@ -326,7 +330,8 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *state,
 		}
 		return nil, c.authority.storeError(what, err)
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "a coordinator was forgotten", slog.String("name", name), slog.String("by", actor(ctx)))
+	c.log.LogAttrs(ctx, slog.LevelInfo, "a coordinator was forgotten", slog.String("name", name),
+		slog.String("by", record.Actor(ctx)))
 	c.hearPeers(ctx, s) // so that the finding is gone with the answer
 	return out, nil
 }

@@ -68,7 +68,7 @@ type Authority struct {
 	// certificate is shown beside the enrolment key; nil: this coordinator has none.
 	certificate        *enrolment.Certificate
 	certificateChanged watch.Signal // it is another one
-	state              atomic.Pointer[state]
+	state              atomic.Pointer[authority.State]
 	stateChanged       watch.Signal
 	keeperViews        atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
 	keepersChanged     watch.Signal                // they changed
@@ -91,11 +91,8 @@ type Authority struct {
 	former []*authority.Secrets
 	// untold is what the audit log is told once a state is adopted: where the secrets came
 	// from, and the moves that made it; owned by who holds setting.
-	untold []record.AuditEntry
-	lag    lag // the state, if the store showed a newer head
-	// lost counts adoptions in a row that somebody else was first with; owned by who holds
-	// setting.
-	lost          int
+	untold        []record.AuditEntry
+	lag           lag          // the state, if the store showed a newer head
 	unsettled     atomic.Bool  // a reseed may have left the records frozen
 	headConfirmed instant.Last // when the store was last asked and showed our head
 	tried         atomic.Bool  // to bring the keys back, or to find that there are none
@@ -331,7 +328,7 @@ func (c *Coordinator) wire() {
 		FS: c.fs, Dir: c.cfg.DataDir, Now: c.now, Log: c.log, Failures: c.failures,
 		InForce: func() (storeguard.Head, bool) {
 			s := c.authority.state.Load()
-			return s.storedHead(), s.phase == phaseReady
+			return s.StoredHead(), s.Phase == authority.Ready
 		},
 		OlderHead: func() error { return c.authority.olderHeadError() },
 		Moved:     func() { c.authority.headDue.Notify() },

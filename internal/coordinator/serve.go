@@ -22,6 +22,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/store/patience"
@@ -108,7 +109,7 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 	})
 	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator serves", slog.String("addr", c.authority.addr()),
 		slog.String("socket", c.AdminSocket()),
-		slog.String("phase", c.authority.state.Load().phase.String()), slog.String("enrolment_key",
+		slog.String("phase", c.authority.state.Load().Phase.String()), slog.String("enrolment_key",
 			c.authority.enrolmentKey()))
 	return nil
 }
@@ -125,8 +126,8 @@ func (c *Coordinator) authorizer() (*authz.Authorizer, error) {
 		return nil, err
 	}
 	return authz.New(table, authz.Options{Logger: c.log, Registerer: c.registry, ClusterID: func() string {
-		if s := c.authority.state.Load(); s.phase == phaseReady {
-			return s.manifest.Cluster
+		if s := c.authority.state.Load(); s.Phase == authority.Ready {
+			return s.Manifest.Cluster
 		}
 		return ""
 	}})
@@ -186,26 +187,25 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
 	)...)
 	services := admitFirst{ServiceRegistrar: server, c: c, gate: gate}
-	fealtyv1.RegisterAdmissionServiceServer(services, admissionServer{c: c.admission})
-	fealtyv1.RegisterAgentServiceServer(services, agentServer{c: c.delivery})
-	fealtyv1.RegisterBackupServiceServer(services, backupServer{c: c})
-	fealtyv1.RegisterAuditServiceServer(services, auditServer{c: c.audit})
-	fealtyv1.RegisterConfigServiceServer(services, configServer{c: c.desired})
-	fealtyv1.RegisterCoordinatorServiceServer(services, coordinatorServer{c: c.membership})
-	fealtyv1.RegisterLeaderServiceServer(services, leaderServer{c: c.election})
-	fealtyv1.RegisterLiveServiceServer(services, liveServer{c: c.membership})
-	fealtyv1.RegisterManifestServiceServer(services, manifestServer{c: c.authority})
-	fealtyv1.RegisterMemberServiceServer(services, memberServer{c: c.membership})
-	fealtyv1.RegisterPeerServiceServer(services, peerServer{c: c.peerrecovery})
-	fealtyv1.RegisterRecoveryServiceServer(services, recoveryServer{c: c.ownerrecovery})
-	fealtyv1.RegisterReseedServiceServer(services, reseedServer{c: c.authority})
-	fealtyv1.RegisterRestoreServiceServer(services, restoreServer{c: c.trust})
-	fealtyv1.RegisterSnapshotServiceServer(services, snapshotServer{c: c.delivery})
-	fealtyv1.RegisterStatusServiceServer(services, statusServer{c: c})
-	fealtyv1.RegisterTokenServiceServer(services, tokenServer{c: c.admission})
-	fealtyv1.RegisterTrustServiceServer(services, trustServer{c: c.trust})
-	fealtyv1.RegisterVerifyServiceServer(services, verifyServer{c: c})
+	c.authority.registerServices(services)
+	c.election.registerServices(services)
+	c.audit.registerServices(services)
+	c.peerrecovery.registerServices(services)
+	c.ownerrecovery.registerServices(services)
+	c.membership.registerServices(services)
+	c.trust.registerServices(services)
+	c.desired.registerServices(services)
+	c.admission.registerServices(services)
+	c.delivery.registerServices(services)
+	c.registerServices(services)
 	return server, gate.Table().CheckServer(server)
+}
+
+// registerServices registers the services that are about the whole, and of no room.
+func (c *Coordinator) registerServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterBackupServiceServer(to, backupServer{c: c})
+	fealtyv1.RegisterStatusServiceServer(to, statusServer{c: c})
+	fealtyv1.RegisterVerifyServiceServer(to, verifyServer{c: c})
 }
 
 // streamInterceptor words, guards and authorizes the calls of streaming methods.

@@ -7,6 +7,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -24,11 +25,11 @@ func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
 	if err != nil {
 		return err
 	}
-	bundle, header, err := s.bundle.Open(raw)
+	bundle, header, err := s.Bundle.Open(raw)
 	if err != nil {
 		return explain.Wrap(err, explain.RequestField, "field", "bundle", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
-	if header.AuthorityEpoch != s.head.AuthorityEpoch || bundle.Head.Hash != snapshot.Digest(s.head.Hash) {
+	if header.AuthorityEpoch != s.Head.AuthorityEpoch || bundle.Head.Hash != snapshot.Digest(s.Head.Hash) {
 		return nil
 	}
 	// Whoever shows what is known costs no look at the store.
@@ -48,25 +49,25 @@ func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
 	if err != nil {
 		return c.authority.storeError("read the trust state", err)
 	}
-	if loss := shown.Lost(in.Seen(s.restoredEpoch()).Trust, c.now()); loss != nil && c.authority.state.Load() == s {
-		c.storeguard.Missed(ctx, s.storedHead(), loss)
+	if loss := shown.Lost(in.Seen(s.RestoredEpoch()).Trust, c.now()); loss != nil && c.authority.state.Load() == s {
+		c.storeguard.Missed(ctx, s.StoredHead(), loss)
 	}
 	return nil
 }
 
 // claims names the members that say that they hold more than the store can have given
 // them. It is what they say, and holds up nobody else.
-func (c *Membership) claims(ctx context.Context, s *state, members []*fealtyv1.Member) []*fealtyv1.Finding {
+func (c *Membership) claims(ctx context.Context, s *authority.State, members []*fealtyv1.Member) []*fealtyv1.Finding {
 	// What one of them holds may be newer than what was seen of the store here, and is not
 	// newer than what it shows from now on.
-	if len(claimsAbove(members, s.head.AuthorityEpoch, c.storeguard.Revision())) == 0 {
+	if len(claimsAbove(members, s.Head.AuthorityEpoch, c.storeguard.Revision())) == 0 {
 		return nil
 	}
 	l, err := c.store.List(ctx, bundle.StateKey)
 	if err != nil {
 		return nil // status says that the store does not answer
 	}
-	return finding.Fold(explain.StoreClaimed, "claim", claimsAbove(members, s.head.AuthorityEpoch, uint64(l.Revision)))
+	return finding.Fold(explain.StoreClaimed, "claim", claimsAbove(members, s.Head.AuthorityEpoch, uint64(l.Revision)))
 }
 
 func claimsAbove(members []*fealtyv1.Member, epoch, revision uint64) (above []finding.Case) {
@@ -91,7 +92,7 @@ func (l liveServer) GetSeen(_ context.Context, req *fealtyv1.GetSeenRequest) (*f
 	if err != nil {
 		return nil, err
 	}
-	out := &fealtyv1.GetSeenResponse{Restored: s.restoredEpoch(), Revision: c.storeguard.Revision(),
+	out := &fealtyv1.GetSeenResponse{Restored: s.RestoredEpoch(), Revision: c.storeguard.Revision(),
 		Lost: c.storeguard.Lost() != nil, Findings: c.foundHere(s)}
 	if t := c.bundle.trust.Load(); t != nil && t.Newer(&bundle.View{Epoch: req.GetAuthorityEpoch(),
 		Version: req.GetConfigVersion()}) {
@@ -102,9 +103,9 @@ func (l liveServer) GetSeen(_ context.Context, req *fealtyv1.GetSeenRequest) (*f
 
 // compareSeen compares the store with what another coordinator says of it, and returns
 // what of that is no proof; empty if there is nothing to tell.
-func (c *Membership) compareSeen(ctx context.Context, s *state, name string,
+func (c *Membership) compareSeen(ctx context.Context, s *authority.State, name string,
 	seen *fealtyv1.GetSeenResponse) (claim string, err error) {
-	if seen.GetRestored() != s.restoredEpoch() {
+	if seen.GetRestored() != s.RestoredEpoch() {
 		return "", nil // one of both does not know of a restore yet
 	}
 	if raw := seen.GetTrustBundle().GetEnvelope(); raw != nil {
@@ -116,13 +117,13 @@ func (c *Membership) compareSeen(ctx context.Context, s *state, name string,
 	if c.storeguard.Lost() != nil {
 		return "", nil // it is known
 	}
-	if said := (regress.Claim{Epoch: s.head.AuthorityEpoch,
-		Value: seen.GetRevision()}); said.Above(s.head.AuthorityEpoch, c.storeguard.Revision()) {
+	if said := (regress.Claim{Epoch: s.Head.AuthorityEpoch,
+		Value: seen.GetRevision()}); said.Above(s.Head.AuthorityEpoch, c.storeguard.Revision()) {
 		l, err := c.store.List(ctx, bundle.StateKey)
 		if err != nil {
 			return "", err
 		}
-		if said.Above(s.head.AuthorityEpoch, uint64(l.Revision)) {
+		if said.Above(s.Head.AuthorityEpoch, uint64(l.Revision)) {
 			return fmt.Sprintf("revision %d, and the store is at %d", said.Value, l.Revision), nil
 		}
 	}

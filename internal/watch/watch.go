@@ -98,8 +98,8 @@ type Watcher interface {
 	Watch(ctx context.Context, key string) iter.Seq2[store.Entry, error]
 }
 
-// retryPause is the pause before a watch that ended begins again.
-const retryPause = time.Second
+// RetryPause is the pause before a watch that ended, or a loop that failed, begins again.
+const RetryPause = time.Second
 
 // Key returns a channel that holds one token after any number of changes of a key in st,
 // and at first, and a function that ends the watch and waits for its end. It is a hint:
@@ -121,7 +121,7 @@ func Key(ctx context.Context, st Watcher, key string) (changed <-chan struct{}, 
 				default:
 				}
 			}
-			if Sleep(watch, retryPause) != nil {
+			if Sleep(watch, RetryPause) != nil {
 				return
 			}
 		}

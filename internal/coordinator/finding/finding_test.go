@@ -24,7 +24,8 @@ func TestFold(t *testing.T) {
 			t.Errorf("%d members are %d findings", n, len(got))
 		default:
 			for _, part := range []string{
-				fmt.Sprintf("data/a0, data/a1, data/a2, and %d more", n-finding.FoldAbove), "at 0, of the first of them",
+				fmt.Sprintf("data/a0, data/a1, data/a2, and %d more", n-finding.FoldAbove),
+				"at 0, of the first of them",
 			} {
 				if !strings.Contains(got[0].GetSummary(), part) {
 					t.Errorf("%d members: %v, without %q", n, got[0], part)

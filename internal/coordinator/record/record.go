@@ -43,6 +43,8 @@ package record
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -135,4 +137,11 @@ func (r Records) Seal(key string, value any) (store.Write, error) {
 		return store.Write{}, fmt.Errorf("record %s does not encode: %w", key, err)
 	}
 	return store.Write{Key: key, Value: r.Auth.Seal(key, plain)}, nil
+}
+
+// NewID returns 128 random bits in hex, which name what nothing else names.
+func NewID() string {
+	b := make([]byte, 16)
+	rand.Read(b)
+	return hex.EncodeToString(b)
 }
