@@ -209,7 +209,7 @@ func (c *Desired) believeConfig(ctx context.Context, v *configView) *configView 
 func (c *Desired) followConfig(ctx context.Context, s *authority.State) error {
 	checked := c.now()
 	return watch.Follow(ctx, c.store, configStateKey, configPollPause, func(ctx context.Context) error {
-		if err := c.storeguard.untilWhole(ctx); err != nil {
+		if err := c.storeguard.UntilWhole(ctx); err != nil {
 			return err
 		}
 		whole := c.now().Sub(checked) >= configCheckPause || c.now().Before(checked)

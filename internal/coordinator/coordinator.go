@@ -41,6 +41,7 @@ import (
 	"github.com/fealty-io/fealty/internal/batch"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -208,7 +209,7 @@ type Coordinator struct {
 	lock      io.Closer     // of the data directory
 	stopping  chan struct{} // closed when Run's context ended
 
-	storeguard    *StoreGuard
+	storeguard    *storeguard.Guard
 	auditing      *AuditQueue
 	self          *Enrolment
 	head          *Head
@@ -295,7 +296,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 			return nil, err
 		}
 	}
-	c.store = observedStore{patience.Store(cfg.Store), c.storeguard}
+	c.store = c.storeguard.Observe(patience.Store(cfg.Store))
 	c.head.history = history.New(c.store)
 	c.pulsed.Set(cfg.Now())
 	c.metrics = newMetrics(cfg.Registry, c, reloads)
@@ -360,7 +361,7 @@ func (c *Coordinator) open(ctx context.Context) error {
 	if c.auditing.auditWriter, err = auditlog.NewWriter(own.String()[:16], c.now); err != nil {
 		return err
 	}
-	c.storeguard.keptFault = c.storeguard.loadKept()
+	c.storeguard.Load()
 	if c.election.lead, err = newLead(c.election); err != nil {
 		return err
 	}
@@ -402,7 +403,7 @@ func unreadable(ctx context.Context, err error) error {
 
 // Close gives back what [New] took, for a coordinator that was never run.
 func (c *Coordinator) Close() error {
-	c.storeguard.keepSeen(context.Background())
+	c.storeguard.Keep(context.Background())
 	c.wipe()
 	return c.lock.Close()
 }
@@ -450,7 +451,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.auditing.followAudit(ctx) })
 	g.Go(func() error { return c.admission.followRecalls(ctx) })
 	g.Go(func() error { return c.membership.followOpenings(ctx) })
-	g.Go(func() error { return c.storeguard.followKept(ctx) })
+	g.Go(func() error { return c.storeguard.Run(ctx) })
 	if err := c.serve(ctx, g); err != nil {
 		g.Go(func() error { return err })
 	}
@@ -544,7 +545,7 @@ func (c *Head) ready() (*authority.State, error) {
 		return nil, explain.New(explain.HistoryUninitialized)
 	}
 	reason := "its keys or its history could not be brought back"
-	if c.storeguard.kept.Lost() != nil {
+	if c.storeguard.Lost() != nil {
 		reason = "the store went back (" + string(explain.StoreWentBack) + "), and nothing is changed before the signers restore it"
 	}
 	return nil, explain.New(explain.RecoveryMode, "reason", reason+"; fealty status on its machine says why")
@@ -672,7 +673,7 @@ func (c *Head) storeError(what string, err error) error {
 		code = explain.StoreOutcomeUnknown
 	case store.ReasonOf(err) != 0:
 		c.log.Error("the store failed", "what", what, "err", err)
-		return refusedWrite(what, err)
+		return storeguard.Refusal(what, err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case errors.Is(err, store.ErrForged):

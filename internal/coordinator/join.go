@@ -171,7 +171,7 @@ func (c *Admission) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequ
 		if err != nil {
 			return nil, err
 		}
-		if lost := c.storeguard.lostError(); lost != nil {
+		if lost := c.storeguard.LostError(); lost != nil {
 			return nil, lost
 		}
 		first := j == nil

@@ -121,7 +121,8 @@ func (l *lead) now() time.Duration { return time.Since(l.origin) }
 // That it does is a guess, by its own clock; the condition is what decides (I4).
 func (c *Election) leading() (term uint64, condition store.Condition, ok bool) {
 	v := c.lead.view.Load()
-	if v.term == 0 || c.storeguard.kept.Lost() != nil || c.lead.now() >= v.until || c.lead.over.Load() == v.term || c.head.state.Load().Phase != authority.Ready {
+	if v.term == 0 || c.storeguard.Lost() != nil || c.lead.now() >= v.until ||
+		c.lead.over.Load() == v.term || c.head.state.Load().Phase != authority.Ready {
 		return 0, store.Condition{}, false
 	}
 	return v.term, store.Condition{Key: leaderTermKey, Version: store.Revision(v.term)}, true
@@ -212,7 +213,7 @@ func (l *lead) stop(ctx context.Context) {
 
 // fit tells the core whether this coordinator can lead.
 func (l *lead) fit(ctx context.Context) {
-	s, lost := l.c.head.state.Load(), l.c.storeguard.kept.Lost() != nil
+	s, lost := l.c.head.state.Load(), l.c.storeguard.Lost() != nil
 	if s == l.state && lost == l.lost {
 		return
 	}

@@ -57,8 +57,8 @@ func (c *Election) leaderFindings() []*fealtyv1.Finding {
 	switch low := c.lead.view.Load().low; {
 	case term != 0 || nobody < nobodyLeadsAfter:
 		return nil
-	case c.storeguard.writes.State(c.now()).Reason != 0:
-		_, refuses := c.root.refusing()
+	case c.storeguard.Writes().Reason != 0:
+		_, refuses := c.storeguard.Refusing()
 		return []*fealtyv1.Finding{finding.New(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
 			"problem", refuses, "remedy", "have the store take writes again: that is a finding of its own")}
 	case low:

@@ -755,7 +755,7 @@ func (c *Membership) followMembers(ctx context.Context, s *authority.State) erro
 		if err != nil {
 			return err
 		}
-		if err := c.storeguard.untilWhole(ctx); err != nil {
+		if err := c.storeguard.UntilWhole(ctx); err != nil {
 			return err
 		}
 		recs, err := c.openMembers(ctx, s, l.Entries)

@@ -133,14 +133,14 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Co
 			return truth(c.head.state.Load().Phase == authority.Ready)
 		}),
 		gauge("fealty_store_full", "1 while the store refuses writes, because it has no space left or was made read-only.", func() float64 {
-			r := c.storeguard.writes.State(c.now()).Reason
+			r := c.storeguard.Writes().Reason
 			return truth(r == store.NoSpace || r == store.ReadOnly)
 		}),
 		gauge("fealty_store_refuses_writes", "1 while the store is read and refuses writes, for whatever reason; fealty status says which.", func() float64 {
-			return truth(c.storeguard.writes.State(c.now()).Reason != 0)
+			return truth(c.storeguard.Writes().Reason != 0)
 		}),
 		gauge("fealty_store_went_back", "1 while the store is known to have gone back: nothing is changed before the signers restore it.", func() float64 {
-			return truth(c.storeguard.kept.Lost() != nil)
+			return truth(c.storeguard.Lost() != nil)
 		}),
 		gauge("fealty_coordinator_recovery_mode", "1 while the state in memory is not the head of the persisted history.", func() float64 {
 			return truth(c.head.state.Load().Phase == authority.Recovery)

@@ -195,7 +195,7 @@ func (c *Membership) toldNow() []told {
 
 // foundHere is what this coordinator tells the others: they cannot find it themselves.
 func (c *Membership) foundHere(s *authority.State) []*fealtyv1.Finding {
-	out := append(c.root.headFindings(s), c.root.storeFindings()...)
+	out := append(c.root.headFindings(s), c.storeguard.RefusingFindings()...)
 	out = append(append(out, c.root.publication.outlet.findings()...), c.root.publication.compileFindings()...)
 	out = append(out, c.olderKeyFindings()...)
 	return out[:min(len(out), maxToldFindings)]
@@ -206,7 +206,7 @@ func (c *Membership) foundHere(s *authority.State) []*fealtyv1.Finding {
 func (c *Membership) withTold(own []*fealtyv1.Finding) []*fealtyv1.Finding {
 	out := own
 	for _, t := range c.toldNow() {
-		if t.claim != "" && c.storeguard.kept.Lost() == nil {
+		if t.claim != "" && c.storeguard.Lost() == nil {
 			out = append(out, finding.New(explain.StoreClaimed, "member", "coordinator "+t.name, "claim", t.claim))
 		}
 		for _, f := range t.findings {

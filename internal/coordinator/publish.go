@@ -110,7 +110,7 @@ func (c *Publication) followPublication(ctx context.Context, s *authority.State)
 	b := newPublisher()
 	for {
 		trust, configured, led := c.bundle.bundleChanged.Wait(), c.desired.configChanged.Wait(), c.election.lead.changed.Wait()
-		if err := c.storeguard.untilWhole(ctx); err != nil {
+		if err := c.storeguard.UntilWhole(ctx); err != nil {
 			return err
 		}
 		started := time.Now()

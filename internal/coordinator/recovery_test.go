@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -150,7 +151,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			// The same disk, less its memory of the head, makes another child.
 			seen, err := d.disk.FS().ReadFile("/coordinator/"+markFile, maxMarkFile)
 			wantOnly(t, "read", err, "")
-			d.forgets(markFile, storeSeenFile, trustSeenFile)
+			d.forgets(markFile, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
 			wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 3)), "")
 			d.disk.Put("/coordinator/"+markFile, seen)
 		}, "history was forked"},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -44,7 +45,7 @@ func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, 
 		return nil, err
 	}
 	if t != nil {
-		ctx = asRestore(ctx)
+		ctx = storeguard.AsRestore(ctx)
 	} else {
 		t, _ = before.Chain.Next(history.KindRekey, before.Manifest)
 		t.Reason = flowcontrol.Clip(reason, history.MaxReasonBytes)

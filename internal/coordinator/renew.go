@@ -47,7 +47,7 @@ func (a admissionServer) Renew(ctx context.Context, req *fealtyv1.RenewRequest) 
 func (c *Admission) renew(ctx context.Context, peer identity.Peer, r renewRequest) (chain [][]byte, alone bool,
 	err error) {
 	turn := c.oneTurn()
-	if lost := c.storeguard.lostError(); lost != nil {
+	if lost := c.storeguard.LostError(); lost != nil {
 		// What the store shows of the member may be of before: it is renewed by what is known
 		// here, as without the store.
 		chain, err = c.renewAlone(ctx, peer, r, turn, explain.Wrap(lost, explain.StoreUnreachable, "what", "the renewal", "cause", "the store went back (FE-S112)"))
@@ -59,7 +59,7 @@ func (c *Admission) renew(ctx context.Context, peer identity.Peer, r renewReques
 	if !outOfReach(ctx, asking, err) {
 		return chain, alone, err
 	}
-	c.storeguard.storeFailed.Set(c.now())
+	c.storeguard.Silent()
 	chain, err = c.renewAlone(ctx, peer, r, turn, err)
 	return chain, err == nil, err
 }

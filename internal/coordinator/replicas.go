@@ -251,7 +251,8 @@ func (c *PeerRecovery) followReplica(ctx, stop context.Context) error {
 		}
 	}()
 	for {
-		changed, keepers, lost, certificate := c.head.stateChanged.Wait(), c.authority.keepers.keepersChanged.Wait(), c.storeguard.kept.Changed(), c.self.certificateChanged.Wait()
+		changed, keepers := c.head.stateChanged.Wait(), c.authority.keepers.keepersChanged.Wait()
+		lost, certificate := c.storeguard.Changed(), c.self.certificateChanged.Wait()
 		if err := c.announce(ctx, false); err != nil {
 			return err
 		}
@@ -281,8 +282,8 @@ func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
 	if s.Phase == authority.Ready {
 		r.Index, r.Head, r.Keepers = s.Head.Index, s.Head.Hash, c.authority.keepers.told(s)
 	}
-	if c.storeguard.kept.Lost() != nil {
-		r.Seen = store.Revision(min(c.storeguard.kept.Revision(), uint64(store.MaxRevision)))
+	if c.storeguard.Lost() != nil {
+		r.Seen = store.Revision(min(c.storeguard.Revision(), uint64(store.MaxRevision)))
 	}
 	if last := s.Ready(); last != nil {
 		if found, err := c.self.admits(last.Manifest); err == nil {

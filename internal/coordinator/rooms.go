@@ -3,7 +3,6 @@ package coordinator
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/sha256"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/copies"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/ended"
@@ -27,32 +27,13 @@ import (
 	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/recall"
-	"github.com/fealty-io/fealty/internal/regress"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/writable"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-// StoreGuard notices a store that lost something or takes no writes.
-type StoreGuard struct {
-	root     *Coordinator // what is not its own yet
-	cfg      Config
-	failures *flowcontrol.LogSampler
-	fs       durable.FS
-	log      *slog.Logger
-	now      func() time.Time
-
-	writes      writable.Record      // whether the store takes writes
-	storeFailed instant.Last         // when a call last ended because the store did not answer
-	kept        regress.Keeper       // what was seen of the store
-	keptFault   error                // why it cannot be told what was seen of it before
-	keeping     sync.Mutex           // held by who writes down what was seen
-	written     [2][sha256.Size]byte // digests of what was written; guarded by keeping
-}
 
 // AuditQueue writes what the audit log is to hold.
 type AuditQueue struct {
@@ -90,7 +71,7 @@ type Head struct {
 	now        func() time.Time
 	root       *Coordinator // what is not its own yet
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	self       *Enrolment
 
 	// leave has the head that the store shows followed, before anything more is decided
@@ -140,7 +121,7 @@ type Authority struct {
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	auditing   *AuditQueue
 
 	// reads are the later fields of manifests that this release reads: all of them, but
@@ -179,7 +160,7 @@ type TrustBundle struct {
 	guard      *mesh.Guard
 	log        *slog.Logger
 	now        func() time.Time
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	self       *Enrolment
 	head       *Head
 
@@ -203,7 +184,7 @@ type Election struct {
 	metrics    *metrics
 	now        func() time.Time
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	self       *Enrolment
 	head       *Head
 	authority  *Authority
@@ -219,7 +200,7 @@ type AuditTrail struct {
 	now        func() time.Time
 	stopping   chan struct{}
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	head       *Head
 	bundle     *TrustBundle
 	election   *Election
@@ -242,7 +223,7 @@ type PeerRecovery struct {
 	refusals   *flowcontrol.LogSampler
 	startedAt  time.Time
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	self       *Enrolment
 	head       *Head
 	authority  *Authority
@@ -282,7 +263,7 @@ type Membership struct {
 	metrics      *metrics
 	now          func() time.Time
 	store        store.Store
-	storeguard   *StoreGuard
+	storeguard   *storeguard.Guard
 	self         *Enrolment
 	head         *Head
 	bundle       *TrustBundle
@@ -308,7 +289,7 @@ type Trust struct {
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	self       *Enrolment
 	head       *Head
 	authority  *Authority
@@ -325,7 +306,7 @@ type Desired struct {
 	log        *slog.Logger
 	now        func() time.Time
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	head       *Head
 
 	config        atomic.Pointer[configView] // nil: not read since the start
@@ -342,7 +323,7 @@ type Admission struct {
 	now        func() time.Time
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	auditing   *AuditQueue
 	head       *Head
 	bundle     *TrustBundle
@@ -364,7 +345,7 @@ type Publication struct {
 	metrics    *metrics
 	now        func() time.Time
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	self       *Enrolment
 	head       *Head
 	bundle     *TrustBundle
@@ -397,9 +378,26 @@ type Delivery struct {
 	patches *patchCache
 }
 
+// unguarded are the families that are written to whatever the store lost: they tell of
+// coordinators, or authenticate themselves, and decide nothing by being there.
+var unguarded = []string{
+	replicaPrefix, auditPrefix, auditlog.NotePrefix, auditlog.CheckpointPrefix,
+	sealedPrefix, sharePrefix, shareSetPrefix, recoveryPrefix, "history/blob/",
+}
+
 // wire makes the rooms, the lowest first.
 func (c *Coordinator) wire() {
-	c.storeguard = &StoreGuard{root: c}
+	c.storeguard = storeguard.New(storeguard.Config{
+		Store: c.cfg.Store, StoreName: c.cfg.StoreName, Patience: storePatience, Unguarded: unguarded,
+		FS: c.fs, Dir: c.cfg.DataDir, Now: c.now, Log: c.log, Failures: c.failures,
+		InForce: func() (storeguard.Head, bool) {
+			s := c.head.state.Load()
+			return s.StoredHead(), s.Phase == authority.Ready
+		},
+		OlderHead: func() error { return c.head.olderHeadError() },
+		Moved:     func() { c.head.headDue.Notify() },
+		Lost:      func() { c.election.lead.due.Notify() },
+	})
 	c.auditing = &AuditQueue{}
 	c.self = new(Enrolment)
 	c.head = &Head{root: c, self: c.self, storeguard: c.storeguard}
@@ -467,8 +465,6 @@ func (c *Coordinator) wire() {
 
 // share gives each room what all of them use, again where one of it changed.
 func (c *Coordinator) share() {
-	g := c.storeguard
-	g.cfg, g.failures, g.fs, g.log, g.now = c.cfg, c.failures, c.fs, c.log, c.now
 	q := c.auditing
 	q.log, q.now, q.store = c.log, c.now, c.store
 	i := c.self

@@ -224,10 +224,10 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 	if err := c.faults.Hit("adopt.begin"); err != nil {
 		return err
 	}
-	if c.storeguard.keptFault != nil {
-		return c.storeguard.keptFault
+	if err := c.storeguard.Fault(); err != nil {
+		return err
 	}
-	c.storeguard.kept.Restored(s.RestoredEpoch())
+	c.storeguard.Restored(s.RestoredEpoch())
 	if old := c.head.state.Load().Ready(); old != nil && old.Head.Salt != s.Head.Salt {
 		old.Records.Next.Store(&s.Records)
 	}
@@ -267,7 +267,7 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 // store is known to have lost something both are what they were.
 func (c *TrustBundle) firstTrust(ctx context.Context, s *authority.State) (*bundle.View, error) {
 	in, err := c.ensureTrust(ctx, s)
-	if lost := c.storeguard.lostError(); lost != nil {
+	if lost := c.storeguard.LostError(); lost != nil {
 		t, err := c.keptTrust(s)
 		if err != nil {
 			return nil, fmt.Errorf("%w (%w)", lost, err)
@@ -306,7 +306,7 @@ func (c *TrustBundle) presentAs(s *authority.State, t *bundle.View) error {
 		return fmt.Errorf("adopt this coordinator's own certificate: %w", err)
 	}
 	c.trust.Store(t)
-	c.storeguard.kept.SawBundle(t.Signed)
+	c.storeguard.SawBundle(t.Signed)
 	return nil
 }
 
@@ -516,7 +516,7 @@ func (c *Head) judgeStored(ctx context.Context, s *authority.State) (verdict dec
 		return decide.Another, true
 	case err != nil:
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
-		c.storeguard.storeFailed.Set(c.now())
+		c.storeguard.Silent()
 		return 0, false
 	}
 	verdict = c.judgeHead(ctx, s, e)

@@ -68,7 +68,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 			out.Findings = append(out.Findings, finding.New(explain.RecoveryMode, "method", "the fleet", "reason",
 				c.ownerrecovery.recoveryText(s)))
 		}
-		out.Findings = append(out.Findings, c.storeFindings()...)
+		out.Findings = append(out.Findings, c.storeguard.RefusingFindings()...)
 		return out, nil
 	}
 	out.ClusterId = s.Manifest.Cluster
@@ -119,7 +119,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	}
 	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.bundle.maxListed)
 	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.membership.contacts(all)
-	out.Findings = append(append(first, c.storeFindings()...), c.keepers.keeperFindings(reading, s)...)
+	out.Findings = append(append(first, c.storeguard.RefusingFindings()...), c.keepers.keeperFindings(reading, s)...)
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.Manifest), c.now(),
 		c.membership.hearsSince())...)
 	out.Findings = append(out.Findings, c.membership.claims(reading, s, all)...)
@@ -146,7 +146,7 @@ func (c *Coordinator) headFindings(s *authority.State) (out []*fealtyv1.Finding)
 	if !c.head.acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= followPatience {
 		out = append(out, finding.New(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
-	return append(append(out, c.storeguard.lostFindings()...), c.self.certificateFindings()...)
+	return append(append(out, c.storeguard.LostFindings()...), c.self.certificateFindings()...)
 }
 
 // manifestFindings says what of the manifest in force could not be set today.
